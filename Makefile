@@ -52,13 +52,13 @@ SYSTEMD := $(if $(filter /usr,$(prefix)),/usr/lib,/etc)/systemd
 build:
 	$(GOBUILD) -o bin/ ./...
 
-# Natively and in VMs at once: either alone leaves a core idle while the last of its packages ends. User-mode Linux takes some
-# minutes to build, once. Then the tests take a fifth of the CPU time that QEMU takes. With VM_KERNEL, test-kernel takes that kernel in
-# QEMU, and all else runs as without.
+# Two VMs of one CPU each at once, and then natively what takes all CPUs. User-mode Linux takes some minutes to build, once.
+# Then the tests take a fifth of the CPU time that QEMU takes. With VM_KERNEL, test-kernel takes that kernel in QEMU, and all
+# else runs as without.
 test test-kernel test-kubernetes test-cluster cluster: export VM_KIND := uml
 test: $(READY) $(CLUSTER)/ready $(if $(shell command -v apt-get),$(SEIZERS)/ready)
-	env -u VM_KERNEL go test $(RACE) -run 'TestRepo' . ./e2e
-	$(MAKE) -j2 --no-print-directory test-native test-kernel test-kubernetes CLUSTER_KERNEL=
+	env -u VM_KERNEL go test -run 'TestRepo' . ./e2e
+	$(MAKE) -j2 --no-print-directory test-kubernetes test-kernel test-native CLUSTER_KERNEL=
 
 # All that any test takes, at once. Rules below ask for theirs again, which is quick.
 packages:
@@ -71,7 +71,7 @@ test-native:
 	env -u MAKEFLAGS -u VM_KERNEL VM_NEED=nat go test -timeout 2h $(RACE) -exec $(VM)/exec -skip '^TestWhole$$' ./acceptance
 	env -u MAKEFLAGS -u VM_KERNEL go test -timeout 2h -skip '$(WHOLE)' -parallel 4 $(ALONE)
 	$(if $(RACE),env -u MAKEFLAGS -u VM_KERNEL go test -timeout 2h -race -run '$(MEET)' $(ALONE))
-	env -u MAKEFLAGS -u VM_KERNEL go test -timeout 2h $(RACE) $$(go list ./... | grep -vxF "$$(go list $(ALONE) ./acceptance $(KERNEL) ./sim/cluster)")
+	env -u MAKEFLAGS -u VM_KERNEL go test -timeout 2h $(RACE) $$(go list ./... | grep -vxF "$$(go list . $(ALONE) ./acceptance $(KERNEL) ./sim/cluster)")
 
 # Two at once in a VM of one CPU: one may wait for a clock.
 test-kernel: export VM_TIMEOUT := 7200

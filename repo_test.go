@@ -45,13 +45,14 @@ var arrows = map[string]string{
 	"internal/codec/gen":       "",
 	"registry":                 "registry/indexed internal/atomicfile internal/codec",
 	"registry/indexed":         "internal/codec",
-	"plugin":                   "nl/ifname internal/codec internal/excerpt internal/release internal/stack", // and not nl, of which it needs no more
-	"plugin/values":            "nl/ifname",
-	"plugin/nic":               "plugin/values nl/ifname internal/codec internal/excerpt",
-	"plugin/ipvlan":            "plugin plugin/nic plugin/values nl internal/codec",
-	"plugin/egress":            "plugin plugin/values nl nl/ifname internal/codec internal/excerpt",
-	"unnumbered-ptp":           "unnumbered-ptp/legacy plugin plugin/values nl internal/codec",
-	"unnumbered-ptp/legacy":    "nl",
+	// and not nl, of which it needs no more
+	"plugin":                "nl/ifname internal/codec internal/excerpt internal/release internal/stack",
+	"plugin/values":         "nl/ifname",
+	"plugin/nic":            "plugin/values nl/ifname internal/codec internal/excerpt",
+	"plugin/ipvlan":         "plugin plugin/nic plugin/values nl internal/codec",
+	"plugin/egress":         "plugin plugin/values nl nl/ifname internal/codec internal/excerpt",
+	"unnumbered-ptp":        "unnumbered-ptp/legacy plugin plugin/values nl internal/codec",
+	"unnumbered-ptp/legacy": "nl",
 	// and not aws: it is the warm path
 	"ipam/lease": "plugin plugin/nic plugin/values nl registry internal/codec internal/excerpt",
 	"ipam/book":  "ipam/lease aws registry",
@@ -76,7 +77,8 @@ var arrows = map[string]string{
 		"registry",
 	"tool/iam":     "ipam/book ipam/lease",
 	"tool/history": "registry",
-	"tool/repair":  "tool/conf tool/view ipam/lease plugin plugin/ipvlan unnumbered-ptp nl registry", // the ADD of the plugin, again
+	// the ADD of the plugin, again
+	"tool/repair": "tool/conf tool/view ipam/lease plugin plugin/ipvlan unnumbered-ptp nl registry",
 	"tool/doctor": "internal/release tool/cli tool/conf tool/view tool/repair tool/iam ipam ipam/more ipam/call " +
 		"ipam/book ipam/lease plugin/ipvlan plugin/egress unnumbered-ptp aws aws/api nl registry",
 	"sim/ec2sim":       "aws/api",
@@ -162,7 +164,8 @@ type pkg struct {
 
 func packages(t *testing.T) []pkg {
 	t.Helper()
-	out, err := exec.Command("go", "list", "-json=ImportPath,Dir,Name,Imports,TestImports,XTestImports,GoFiles", "./...").Output()
+	out, err := exec.Command("go", "list", "-json=ImportPath,Dir,Name,Imports,TestImports,XTestImports,GoFiles",
+		"./...").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +186,8 @@ func TestRepoArrows(t *testing.T) {
 	for _, p := range packages(t) {
 		may, ok := arrows[p.ImportPath]
 		if !ok {
-			t.Errorf("package %q has no arrows: doc.go says what it is for, and this test what it may import", p.ImportPath)
+			t.Errorf("package %q has no arrows: doc.go says what it is for, and this test what it may import",
+				p.ImportPath)
 		}
 		for _, ours := range strings.Fields(may) {
 			if !slices.Contains(p.Imports, module+"/"+ours) {
@@ -225,7 +229,8 @@ func TestRepoChosen(t *testing.T) {
 			imported[strings.Join(strings.SplitN(imp+"///", "/", 4)[:3], "/")] = true
 		}
 	}
-	for _, chosen := range []string{"containernetworking/cni", "containernetworking/plugins", "vishvananda/netlink", "vishvananda/netns",
+	for _, chosen := range []string{"containernetworking/cni", "containernetworking/plugins", "vishvananda/netlink",
+		"vishvananda/netns",
 		"aws/aws-sdk-go-v2", "urfave/cli", "gofrs/flock"} {
 		if !imported["github.com/"+chosen] {
 			t.Errorf("no package of the programs imports github.com/%s", chosen)
@@ -238,7 +243,8 @@ func TestRepoPackageDocs(t *testing.T) {
 	for _, p := range packages(t) {
 		var documented []string
 		for _, file := range p.GoFiles {
-			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, file), nil, parser.PackageClauseOnly|parser.ParseComments)
+			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, file), nil,
+				parser.PackageClauseOnly|parser.ParseComments)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -289,11 +295,13 @@ func wellKnown(fn *ast.FuncDecl) bool {
 	}
 	own := strings.TrimPrefix(types.ExprString(fn.Recv.List[0].Type), "*")
 	return !ast.IsExported(own) ||
-		slices.Contains([]string{"Error", "Unwrap", "Is", "String", "Add", "Del", "Check", "Close", "ServeHTTP"}, fn.Name.Name)
+		slices.Contains([]string{"Error", "Unwrap", "Is", "String", "Add", "Del", "Check", "Close", "ServeHTTP"},
+			fn.Name.Name)
 }
 
 func TestRepoSPDX(t *testing.T) {
-	const header = "// SPDX-License-Identifier: Apache-2.0\n// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors\n\n"
+	const header = "// SPDX-License-Identifier: Apache-2.0\n// SPDX-FileCopyrightText: The " +
+		"cni-ipvlan-vpc-k8s authors\n\n"
 	err := filepath.WalkDir(".", func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -419,8 +427,10 @@ func TestRepoNames(t *testing.T) {
 			}
 			for _, d := range f.Decls {
 				name, doc := declared(d)
-				if doc != "" && name != "init" && !regexp.MustCompile(`^((A|An|The|Each|One) )?`+name+`\b`).MatchString(doc) {
-					t.Errorf("%s: the comment of %s does not begin with it: %.60s", path.Join(p.ImportPath, file), name, doc)
+				if doc != "" && name != "init" && !regexp.MustCompile(`^((A|An|The|Each|One) )?`+name+
+					`\b`).MatchString(doc) {
+					t.Errorf("%s: the comment of %s does not begin with it: %.60s",
+						path.Join(p.ImportPath, file), name, doc)
 				}
 				if of, receiver := received(d); receiver != "" {
 					of = p.ImportPath + "." + of

@@ -18,11 +18,13 @@ import (
 var retired = map[string]string{
 	"ailment": "finding", "ailments": "findings", "checkup": "check", "checkups": "checks", "patient": "node",
 	"witness": "source", "testimony": "snapshot", "discharge": "close", "severed": "disconnected", "rejoin": "restore",
-	"seat": "slot", "seats": "slots", "seated": "attached", "lesson": "discovery", "surplus": "releasable", "giveback": "release", "anothers": "foreign",
+	"seat": "slot", "seats": "slots", "seated": "attached", "lesson": "discovery", "surplus": "releasable",
+	"giveback": "release", "anothers": "foreign",
 	"disbelief": "validation",
 	"untold":    "tagsUnknown", "anew": "again", "unasked": "not asked",
-	"says whether": "reports whether", "say whether": "report whether", "tells whether": "reports whether", "tell whether": "report whether",
-	"give back": "release", "gives back": "releases", "given back": "released", "giving back": "releasing",
+	"says whether": "reports whether", "say whether": "report whether", "tells whether": "reports whether",
+	"tell whether": "report whether",
+	"give back":    "release", "gives back": "releases", "given back": "released", "giving back": "releasing",
 	"furniture": "installation",
 	"genuine":   "checked",
 	"impostor":  "invalid",
@@ -132,7 +134,8 @@ func TestRepoGlossary(t *testing.T) {
 		}
 		meanings[m[1]] = m[2]
 	}
-	for _, word := range strings.Fields("node host pool family lease reserved bound cooling free growth waiter intent " +
+	for _, word := range strings.Fields("node host pool family lease reserved bound cooling free growth " +
+		"waiter intent " +
 		"unconfirmed registry ENI slot link slave wiring collection repair") {
 		if meanings[word] == "" {
 			t.Errorf("the glossary in doc.go does not have %q", word)

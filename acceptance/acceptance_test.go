@@ -52,9 +52,12 @@ func TestRefusals(t *testing.T) {
 		[]byte("[mine]\naws_access_key_id = AKIATEST\naws_secret_access_key = secret\n"), 0o600)))
 	w.env = append(w.env, "AWS_PROFILE=mine")
 	printed := refuse("nothing was made: to go on, say -yes")
-	for _, want := range []string{"as arn:aws:iam::123456789012:user/person", "us-east-1, us-east-1a, vpc-0000000d (172.31.0.0/16), subnet-0000000d (172.31.0.0/20)",
-		"2 x t3.small of ami-00000000000000002 (debian-13-amd64-20260601-1100)", "SSH from 203.0.113.1/32", "with a public address and 8 GB each",
-		"about $0.013 for 15m0s, an estimate", "at most about $0.21, if the instances are busy until they end by themselves"} {
+	for _, want := range []string{"as arn:aws:iam::123456789012:user/person",
+		"us-east-1, us-east-1a, vpc-0000000d (172.31.0.0/16), subnet-0000000d (172.31.0.0/20)",
+		"2 x t3.small of ami-00000000000000002 (debian-13-amd64-20260601-1100)", "SSH from 203.0.113.1/32",
+		"with a public address and 8 GB each",
+		"about $0.013 for 15m0s, an estimate",
+		"at most about $0.21, if the instances are busy until they end by themselves"} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("the plan has no %q:\n%s", want, printed)
 		}
@@ -80,7 +83,8 @@ func TestDenied(t *testing.T) {
 	w := newWorld(t, c, nil, nil)
 	w.keys()
 	status, printed := w.run(t, "-yes")
-	if status != exitFailed || !strings.Contains(printed, "launch the instances: ") || !strings.Contains(printed, "ARGS=-policy") || strings.Contains(printed, "cost   about") {
+	if status != exitFailed || !strings.Contains(printed, "launch the instances: ") ||
+		!strings.Contains(printed, "ARGS=-policy") || strings.Contains(printed, "cost   about") {
 		t.Errorf("%d: %s", status, printed)
 	}
 	w.nothingRemains(t)
@@ -103,10 +107,12 @@ func TestCompare(t *testing.T) {
 	w := newWorld(t, account, nil, reachable(t))
 	w.keys()
 	status, printed := w.run(t, "-yes", "-only", "compare")
-	if status != 0 || !strings.Contains(printed, ": 0 differ, of which 0 matter") || !strings.Contains(printed, "all checks passed") {
+	if status != 0 || !strings.Contains(printed, ": 0 differ, of which 0 matter") ||
+		!strings.Contains(printed, "all checks passed") {
 		t.Errorf("%d: %s", status, printed)
 	}
-	if !strings.Contains(printed, "deleted: EC2 shows nothing with the tag any more") || !strings.Contains(printed, "cost   about $") {
+	if !strings.Contains(printed, "deleted: EC2 shows nothing with the tag any more") ||
+		!strings.Contains(printed, "cost   about $") {
 		t.Errorf("the end: %s", printed)
 	}
 	w.nothingRemains(t)
@@ -139,8 +145,10 @@ func TestComparePlanted(t *testing.T) {
 		return http.HandlerFunc(func(a http.ResponseWriter, q *http.Request) {
 			r := httptest.NewRecorder()
 			ec2.ServeHTTP(r, q)
-			body := strings.ReplaceAll(r.Body.String(), "<Code>PrivateIpAddressLimitExceeded<", "<Code>AddressLimitExceeded<")
-			body = strings.ReplaceAll(body, "<sourceDestCheck>", "<operator><managed>false</managed></operator><sourceDestCheck>")
+			body := strings.ReplaceAll(r.Body.String(), "<Code>PrivateIpAddressLimitExceeded<",
+				"<Code>AddressLimitExceeded<")
+			body = strings.ReplaceAll(body, "<sourceDestCheck>",
+				"<operator><managed>false</managed></operator><sourceDestCheck>")
 			maps.Copy(a.Header(), r.Header())
 			a.Header().Del("Content-Length")
 			a.WriteHeader(r.Code)
@@ -153,7 +161,8 @@ func TestComparePlanted(t *testing.T) {
 	if status != exitFailed || !strings.Contains(printed, "of which 2 matter") { // the code, and its meaning
 		t.Errorf("%d: %s", status, printed)
 	}
-	for _, want := range []string{"FAIL   AssignPrivateIpAddresses: Errors.Error.Code", "kind   DescribeNetworkInterfaces: networkInterfaceSet.item.operator.managed"} {
+	for _, want := range []string{"FAIL   AssignPrivateIpAddresses: Errors.Error.Code",
+		"kind   DescribeNetworkInterfaces: networkInterfaceSet.item.operator.managed"} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("no %q in the table:\n%s", want, printed)
 		}
@@ -206,7 +215,8 @@ func TestInterrupted(t *testing.T) {
 			p.await(t, tt.name, when)
 			check(t, p.Process.Signal(tt.signal))
 			status, printed := p.end(t)
-			if status != exitFailed || !strings.Contains(printed, "interrupted") || !strings.Contains(printed, "deleted: EC2 shows nothing") {
+			if status != exitFailed || !strings.Contains(printed, "interrupted") ||
+				!strings.Contains(printed, "deleted: EC2 shows nothing") {
 				t.Errorf("%d: %s", status, printed)
 			}
 			w.nothingRemains(t)
@@ -226,7 +236,8 @@ func TestShownLate(t *testing.T) {
 				return
 			}
 			q.Body = io.NopCloser(bytes.NewReader(sent))
-			if strings.Contains(string(sent), "Action=Describe") && strings.Contains(string(sent), tagRun) && hide.Load() > 0 {
+			if strings.Contains(string(sent), "Action=Describe") && strings.Contains(string(sent), tagRun) &&
+				hide.Load() > 0 {
 				sent = bytes.Replace(sent, []byte(tagRun), []byte("nothing-has-this"), 1)
 				q.Body, q.ContentLength = io.NopCloser(bytes.NewReader(sent)), int64(len(sent))
 				hide.Add(-1)
@@ -314,7 +325,8 @@ func TestKilled(t *testing.T) {
 // TestCleaning checks that what is made is deleted also after an error and after a panic.
 func TestCleaning(t *testing.T) {
 	failed, dirty := errors.New("failed"), errors.New("dirty")
-	if err := cleaning(func() error { return failed }, func() error { return dirty }); !errors.Is(err, failed) || !errors.Is(err, dirty) {
+	if err := cleaning(func() error { return failed }, func() error { return dirty }); !errors.Is(err, failed) ||
+		!errors.Is(err, dirty) {
 		t.Error(err)
 	}
 	cleaned := false
@@ -329,7 +341,8 @@ func TestCleaning(t *testing.T) {
 // TestCost checks that the first minute is billed as a whole, and that an unknown price is no zero.
 func TestCost(t *testing.T) {
 	small := prices["t3.small"]
-	second, minute, hour := estimate(small, 8, time.Second), estimate(small, 8, time.Minute), estimate(small, 8, time.Hour)
+	second, minute, hour := estimate(small, 8, time.Second), estimate(small, 8, time.Minute), estimate(small,
+		8, time.Hour)
 	if second != minute || hour < 0.053 || hour > 0.054 {
 		t.Errorf("a second %f, a minute %f, an hour %f", second, minute, hour)
 	}
@@ -345,7 +358,8 @@ func TestCost(t *testing.T) {
 func TestUsable(t *testing.T) {
 	volume := func(ends *bool) types.Image {
 		return types.Image{ImageId: new("ami-1"), Architecture: types.ArchitectureValuesX8664,
-			BlockDeviceMappings: []types.BlockDeviceMapping{{DeviceName: new("/dev/sda"), Ebs: &types.EbsBlockDevice{DeleteOnTermination: ends}}}}
+			BlockDeviceMappings: []types.BlockDeviceMapping{{DeviceName: new("/dev/sda"),
+				Ebs: &types.EbsBlockDevice{DeleteOnTermination: ends}}}}
 	}
 	arm := volume(new(true))
 	arm.Architecture = types.ArchitectureValuesArm64
@@ -358,7 +372,8 @@ func TestUsable(t *testing.T) {
 		{volume(nil), "outlives its instance"},
 		{arm, "is of arm64"},
 	} {
-		if err := usable(tt.image); (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+		if err := usable(tt.image); (err == nil) != (tt.want == "") || err != nil &&
+			!strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%v, want %q", err, tt.want)
 		}
 	}

@@ -30,14 +30,16 @@ func (c *cloud) compare(ctx context.Context, p plan, m *made, out output) (failu
 	}
 	node := m.nodes[0]
 	const reads = 8 // at once: the suite's client makes as many
-	tunnel := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: reads, DialContext: func(_ context.Context, network, addr string) (net.Conn, error) {
-		return node.shell.Dial(network, addr) // through the instance: metadata answers nobody else
-	}}}
+	tunnel := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: reads,
+		DialContext: func(_ context.Context, network, addr string) (net.Conn, error) {
+			return node.shell.Dial(network, addr) // through the instance: metadata answers nobody else
+		}}}
 	defer tunnel.CloseIdleConnections()
 	real := compare.Place{
 		Name: "real", EC2: &http.Client{}, Metadata: tunnel, MetadataURL: "http://169.254.169.254",
-		Node: node.id, Other: m.nodes[1].id, Type: p.kind, Zone: *p.subnet.AvailabilityZone, VPC: *p.vpc.VpcId, Subnet: *p.subnet.SubnetId,
-		Group: m.group, NodeAddr: node.addr, OtherAddr: m.nodes[1].addr, Account: c.account,
+		Node: node.id, Other: m.nodes[1].id, Type: p.kind, Zone: *p.subnet.AvailabilityZone, VPC: *p.vpc.VpcId,
+		Subnet: *p.subnet.SubnetId,
+		Group:  m.group, NodeAddr: node.addr, OtherAddr: m.nodes[1].addr, Account: c.account,
 	}
 	out.line("comparing the answers of EC2 with those of the simulator")
 	t, err := compare.Run(ctx, real, simulated, compare.Options{Tags: map[string]string{tagRun: p.run}, Pause: c.pause})
@@ -50,7 +52,9 @@ func (c *cloud) compare(ctx context.Context, p plan, m *made, out output) (failu
 
 // covers returns an error if the comparison has left out an action that a role of the suite may need.
 func covers(t compare.Table) error {
-	needs := iam.Needs{Mode: lease.ProvisionFull, ENIGC: true, Networks: []iam.Network{{Pools: []lease.Policy{{Families: []lease.Family{lease.IPv4, lease.IPv6}, Peers: true}}}}}
+	needs := iam.Needs{Mode: lease.ProvisionFull, ENIGC: true,
+		Networks: []iam.Network{{Pools: []lease.Policy{{Families: []lease.Family{lease.IPv4, lease.IPv6},
+			Peers: true}}}}}
 	for _, action := range needs.Actions() {
 		if !slices.Contains(t.Actions, action) {
 			return fmt.Errorf("the comparison has left out %s", action)
@@ -76,12 +80,14 @@ func printTable(t compare.Table, out output) {
 	rows := slices.Clone(t.Rows)
 	slices.SortStableFunc(rows, func(a, b compare.Row) int { return rank(a) - rank(b) })
 	for _, r := range rows {
-		out.line("%-6s %-72s %-40s %s", []string{"FAIL", "kind", "value"}[rank(r)], r.Call+": "+r.Field, shown(r.Real), shown(r.Sim))
+		out.line("%-6s %-72s %-40s %s", []string{"FAIL", "kind", "value"}[rank(r)], r.Call+": "+r.Field, shown(r.Real),
+			shown(r.Sim))
 		if r.Fails() {
 			out.line("       in the step: %s", r.Step)
 		}
 	}
-	out.line("FAIL: the suite reads the field, and it differs in kind. kind: it differs in kind, and the suite does not read it. value: only the value differs.")
+	out.line("FAIL: the suite reads the field, and it differs in kind. kind: it differs in kind, and the suite does " +
+		"not read it. value: only the value differs.")
 }
 
 func rank(r compare.Row) int {
@@ -113,7 +119,8 @@ func (c *cloud) simulate(ctx context.Context, p plan, m *made) (compare.Place, e
 	}
 	var all []*ec2sim.Instance
 	for _, n := range m.nodes {
-		i, err := sim.RunInstance(ec2sim.RunInstance{Type: p.kind, Subnet: *p.subnet.SubnetId, SecurityGroups: []string{m.group}, PrivateIP: n.addr,
+		i, err := sim.RunInstance(ec2sim.RunInstance{Type: p.kind, Subnet: *p.subnet.SubnetId,
+			SecurityGroups: []string{m.group}, PrivateIP: n.addr,
 			PublicIP: new(true), ENITags: map[string]string{tagRun: p.run, "Name": p.name()}})
 		if err != nil {
 			return compare.Place{}, err
@@ -123,15 +130,18 @@ func (c *cloud) simulate(ctx context.Context, p plan, m *made) (compare.Place, e
 	return compare.Place{
 		Name: "simulated", EC2: compare.Direct{Handler: sim}, EC2URL: "http://simulator.invalid",
 		Metadata: compare.Direct{Handler: all[0].Metadata()}, MetadataURL: "http://simulator.invalid",
-		Node: all[0].ID, Other: all[1].ID, Type: p.kind, Zone: *p.subnet.AvailabilityZone, VPC: *p.vpc.VpcId, Subnet: *p.subnet.SubnetId,
-		Group: m.group, NodeAddr: m.nodes[0].addr, OtherAddr: m.nodes[1].addr, Account: c.account,
+		Node: all[0].ID, Other: all[1].ID, Type: p.kind, Zone: *p.subnet.AvailabilityZone, VPC: *p.vpc.VpcId,
+		Subnet: *p.subnet.SubnetId,
+		Group:  m.group, NodeAddr: m.nodes[0].addr, OtherAddr: m.nodes[1].addr, Account: c.account,
 	}, nil
 }
 
 // alike returns the configuration of a simulator like this EC2: its VPC, the subnets of the zone, and the peerings of
 // the region.
 func (c *cloud) alike(ctx context.Context, p plan, m *made) (ec2sim.Config, error) {
-	subnets, err := c.ec2.DescribeSubnets(ctx, &ec2.DescribeSubnetsInput{Filters: filters("vpc-id", *p.vpc.VpcId, "availability-zone", *p.subnet.AvailabilityZone)})
+	subnets, err := c.ec2.DescribeSubnets(ctx,
+		&ec2.DescribeSubnetsInput{Filters: filters("vpc-id", *p.vpc.VpcId, "availability-zone",
+			*p.subnet.AvailabilityZone)})
 	if err != nil {
 		return ec2sim.Config{}, err
 	}
@@ -141,13 +151,16 @@ func (c *cloud) alike(ctx context.Context, p plan, m *made) (ec2sim.Config, erro
 		return ec2sim.Config{}, err
 	}
 	config := ec2sim.Config{Region: c.region, Account: c.account, VPCs: []ec2sim.VPC{alikeVPC(p.vpc)},
-		SecurityGroups: []string{m.group}, GroupNames: map[string]string{m.group: p.name()}, GroupVPCs: map[string]string{m.group: *p.vpc.VpcId}}
+		SecurityGroups: []string{m.group}, GroupNames: map[string]string{m.group: p.name()},
+		GroupVPCs: map[string]string{m.group: *p.vpc.VpcId}}
 	for _, s := range subnets.Subnets {
 		config.Subnets = append(config.Subnets, alikeSubnet(s))
 	}
 	for _, v := range peerings.VpcPeeringConnections {
-		peering := ec2sim.Peering{ID: sdk.ToString(v.VpcPeeringConnectionId), Requester: alikePeer(v.RequesterVpcInfo), Accepter: alikePeer(v.AccepterVpcInfo), Tags: tagMap(v.Tags)}
-		if peering.Requester.ID == *p.vpc.VpcId || peering.Accepter.ID == *p.vpc.VpcId { // the simulator has the others' VPCs not at all
+		peering := ec2sim.Peering{ID: sdk.ToString(v.VpcPeeringConnectionId), Requester: alikePeer(v.RequesterVpcInfo),
+			Accepter: alikePeer(v.AccepterVpcInfo), Tags: tagMap(v.Tags)}
+		// the simulator has the others' VPCs not at all
+		if peering.Requester.ID == *p.vpc.VpcId || peering.Accepter.ID == *p.vpc.VpcId {
 			config.Peerings = append(config.Peerings, peering)
 		}
 	}
@@ -169,7 +182,9 @@ func alikeVPC(v types.Vpc) ec2sim.VPC {
 		}
 	}
 	primary := block(v.CidrBlock)
-	slices.SortStableFunc(like.CIDRs, func(a, b netip.Prefix) int { return rankOf(b == primary) - rankOf(a == primary) })
+	slices.SortStableFunc(like.CIDRs, func(a, b netip.Prefix) int {
+		return rankOf(b == primary) - rankOf(a == primary)
+	})
 	return like
 }
 
@@ -181,8 +196,10 @@ func rankOf(first bool) int {
 }
 
 func alikeSubnet(s types.Subnet) ec2sim.Subnet {
-	like := ec2sim.Subnet{ID: *s.SubnetId, VPC: *s.VpcId, Zone: *s.AvailabilityZone, CIDR: block(s.CidrBlock), MapPublicIP: sdk.ToBool(s.MapPublicIpOnLaunch),
-		AssignIPv6: sdk.ToBool(s.AssignIpv6AddressOnCreation), Default: sdk.ToBool(s.DefaultForAz), Tags: tagMap(s.Tags)}
+	like := ec2sim.Subnet{ID: *s.SubnetId, VPC: *s.VpcId, Zone: *s.AvailabilityZone, CIDR: block(s.CidrBlock),
+		MapPublicIP: sdk.ToBool(s.MapPublicIpOnLaunch),
+		AssignIPv6:  sdk.ToBool(s.AssignIpv6AddressOnCreation), Default: sdk.ToBool(s.DefaultForAz),
+		Tags: tagMap(s.Tags)}
 	for _, a := range s.Ipv6CidrBlockAssociationSet {
 		if a.Ipv6CidrBlockState != nil && a.Ipv6CidrBlockState.State == types.SubnetCidrBlockStateCodeAssociated {
 			like.IPv6CIDR = block(a.Ipv6CidrBlock)

@@ -76,15 +76,18 @@ func (c *cloud) remains(ctx context.Context, run string, m *made) (r remains, er
 	if run != "" {
 		mine = filters("tag:"+tagRun, run)
 	}
-	if r.instances, err = pages(ctx, ec2.NewDescribeInstancesPaginator(c.ec2, &ec2.DescribeInstancesInput{Filters: mine}), instancesOf); err != nil {
+	if r.instances, err = pages(ctx, ec2.NewDescribeInstancesPaginator(c.ec2,
+		&ec2.DescribeInstancesInput{Filters: mine}), instancesOf); err != nil {
 		return r, err
 	}
-	r.enis, err = pages(ctx, ec2.NewDescribeNetworkInterfacesPaginator(c.ec2, &ec2.DescribeNetworkInterfacesInput{Filters: mine}),
+	r.enis, err = pages(ctx, ec2.NewDescribeNetworkInterfacesPaginator(c.ec2,
+		&ec2.DescribeNetworkInterfacesInput{Filters: mine}),
 		func(p *ec2.DescribeNetworkInterfacesOutput) []types.NetworkInterface { return p.NetworkInterfaces })
 	if err != nil {
 		return r, err
 	}
-	r.groups, err = pages(ctx, ec2.NewDescribeSecurityGroupsPaginator(c.ec2, &ec2.DescribeSecurityGroupsInput{Filters: mine}),
+	r.groups, err = pages(ctx, ec2.NewDescribeSecurityGroupsPaginator(c.ec2,
+		&ec2.DescribeSecurityGroupsInput{Filters: mine}),
 		func(p *ec2.DescribeSecurityGroupsOutput) []types.SecurityGroup { return p.SecurityGroups })
 	if err != nil {
 		return r, err
@@ -97,7 +100,9 @@ func (c *cloud) remains(ctx context.Context, run string, m *made) (r remains, er
 	if m != nil {
 		r.know(m)
 	}
-	r.instances = slices.DeleteFunc(r.instances, func(i types.Instance) bool { return i.State.Name == types.InstanceStateNameTerminated })
+	r.instances = slices.DeleteFunc(r.instances, func(i types.Instance) bool {
+		return i.State.Name == types.InstanceStateNameTerminated
+	})
 	return r, nil
 }
 
@@ -105,10 +110,13 @@ func (c *cloud) remains(ctx context.Context, run string, m *made) (r remains, er
 func (r *remains) know(m *made) {
 	for _, n := range m.nodes {
 		if !slices.ContainsFunc(r.instances, func(i types.Instance) bool { return *i.InstanceId == n.id }) {
-			r.instances = append(r.instances, types.Instance{InstanceId: &n.id, State: &types.InstanceState{Name: types.InstanceStateNamePending}})
+			r.instances = append(r.instances, types.Instance{InstanceId: &n.id,
+				State: &types.InstanceState{Name: types.InstanceStateNamePending}})
 		}
 	}
-	if m.group != "" && !slices.ContainsFunc(r.groups, func(g types.SecurityGroup) bool { return *g.GroupId == m.group }) {
+	if m.group != "" && !slices.ContainsFunc(r.groups, func(g types.SecurityGroup) bool {
+		return *g.GroupId == m.group
+	}) {
 		r.groups = append(r.groups, types.SecurityGroup{GroupId: new(m.group)})
 	}
 }
@@ -140,7 +148,8 @@ func (c *cloud) sweep(ctx context.Context, o options, out output) error {
 		out.line("  %-15s %s of run %s", kind, id, tagMap(tags)[tagRun])
 	})
 	if !o.yes && !r.none() {
-		return &refusal{errors.New("nothing was deleted: if none of these runs is running, say -clean -yes; with -run ID, only what that run has left")}
+		return &refusal{errors.New("nothing was deleted: if none of these runs is running, say -clean -yes; with " +
+			"-run ID, only what that run has left")}
 	}
 	return c.clean(ctx, o.run, nil, 1, out)
 }
@@ -168,7 +177,8 @@ func (c *cloud) clean(ctx context.Context, run string, m *made, looks int, out o
 	var failed error
 	for end, empty := time.Now().Add(cleanPatience), 0; empty < looks; {
 		if time.Now().After(end) {
-			return errors.Join(fmt.Errorf("after %v there remain: %s: try again: %s", cleanPatience, r, again(run)), failed)
+			return errors.Join(fmt.Errorf("after %v there remain: %s: try again: %s", cleanPatience, r,
+				again(run)), failed)
 		}
 		found, err := c.look(ctx, run, m, say)
 		switch {
@@ -183,7 +193,8 @@ func (c *cloud) clean(ctx context.Context, run string, m *made, looks int, out o
 		failed = err
 		if empty < looks {
 			if err := c.wait(ctx); err != nil {
-				return errors.Join(fmt.Errorf("interrupted: there may remain: %s: try again: %s", r, again(run)), failed)
+				return errors.Join(fmt.Errorf("interrupted: there may remain: %s: try again: %s", r,
+					again(run)), failed)
 			}
 		}
 	}
@@ -226,7 +237,8 @@ func (c *cloud) remove(ctx context.Context, r remains, m *made, say func(key, li
 	}
 	for _, e := range r.enis {
 		if e.Status == types.NetworkInterfaceStatusAvailable {
-			_, err := c.ec2.DeleteNetworkInterface(ctx, &ec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: e.NetworkInterfaceId})
+			_, err := c.ec2.DeleteNetworkInterface(ctx,
+				&ec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: e.NetworkInterfaceId})
 			try(err)
 		}
 	}

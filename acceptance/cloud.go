@@ -29,23 +29,27 @@ type cloud struct {
 	pause   time.Duration
 }
 
-const noCredentials = "there are no AWS credentials: say AWS_PROFILE=NAME, after aws sso login if the profile needs it, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+const noCredentials = "there are no AWS credentials: say AWS_PROFILE=NAME, after aws sso login if the profile needs " +
+	"it, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
 // open finds the credentials as the AWS CLI does, and asks whose they are. The instance role of this machine does not
 // count: nobody has chosen it for this.
 func open(ctx context.Context, o options) (*cloud, error) {
-	c, err := config.LoadDefaultConfig(ctx, config.WithRegion(o.region), config.WithEC2IMDSClientEnableState(imds.ClientDisabled))
+	c, err := config.LoadDefaultConfig(ctx, config.WithRegion(o.region),
+		config.WithEC2IMDSClientEnableState(imds.ClientDisabled))
 	if err != nil {
 		return nil, fmt.Errorf("the configuration of AWS: %w", err)
 	}
 	if c.Region == "" {
-		return nil, errors.New("there is no region: set AWS_PROFILE to a profile that has one, or AWS_REGION, or say -region")
+		return nil, errors.New(
+			"there is no region: set AWS_PROFILE to a profile that has one, or AWS_REGION, or say -region")
 	}
 	session, err := c.Credentials.Retrieve(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", noCredentials, err)
 	}
-	all := &cloud{ec2: ec2.NewFromConfig(c), sts: sts.NewFromConfig(c), region: c.Region, session: session, pause: o.pause}
+	all := &cloud{ec2: ec2.NewFromConfig(c), sts: sts.NewFromConfig(c), region: c.Region, session: session,
+		pause: o.pause}
 	who, err := all.sts.GetCallerIdentity(ctx, nil)
 	if err != nil {
 		return nil, fmt.Errorf("AWS does not take the credentials: %w", err)
@@ -56,7 +60,8 @@ func open(ctx context.Context, o options) (*cloud, error) {
 
 // environment gives the suite's own client in this process what the SDK has found. It reads the environment alone.
 func (c *cloud) environment() error {
-	err := os.Unsetenv("AWS_EC2_METADATA_DISABLED") // it is about this machine, and the comparison asks for metadata of another one
+	// it is about this machine, and the comparison asks for metadata of another one
+	err := os.Unsetenv("AWS_EC2_METADATA_DISABLED")
 	for _, e := range c.env(c.session) {
 		err = errors.Join(err, os.Setenv(e[0], e[1]))
 	}
@@ -65,7 +70,8 @@ func (c *cloud) environment() error {
 
 // env returns credentials and the region as variables of the environment.
 func (c *cloud) env(s sdk.Credentials) [][2]string {
-	return [][2]string{{"AWS_REGION", c.region}, {"AWS_ACCESS_KEY_ID", s.AccessKeyID}, {"AWS_SECRET_ACCESS_KEY", s.SecretAccessKey},
+	return [][2]string{{"AWS_REGION", c.region}, {"AWS_ACCESS_KEY_ID", s.AccessKeyID},
+		{"AWS_SECRET_ACCESS_KEY", s.SecretAccessKey},
 		{"AWS_SESSION_TOKEN", s.SessionToken}}
 }
 
@@ -81,12 +87,14 @@ func (c *cloud) forNodes(ctx context.Context) (sdk.Credentials, error) {
 	if c.session.SessionToken != "" {
 		return c.session, nil
 	}
-	out, err := c.sts.GetSessionToken(ctx, &sts.GetSessionTokenInput{DurationSeconds: new(int32(sessionLife.Seconds()))})
+	out, err := c.sts.GetSessionToken(ctx,
+		&sts.GetSessionTokenInput{DurationSeconds: new(int32(sessionLife.Seconds()))})
 	if err != nil {
 		return sdk.Credentials{}, fmt.Errorf("a session for the instances: %w", err)
 	}
-	return sdk.Credentials{AccessKeyID: sdk.ToString(out.Credentials.AccessKeyId), SecretAccessKey: sdk.ToString(out.Credentials.SecretAccessKey),
-		SessionToken: sdk.ToString(out.Credentials.SessionToken)}, nil
+	return sdk.Credentials{AccessKeyID: sdk.ToString(out.Credentials.AccessKeyId),
+		SecretAccessKey: sdk.ToString(out.Credentials.SecretAccessKey),
+		SessionToken:    sdk.ToString(out.Credentials.SessionToken)}, nil
 }
 
 // code returns the code of EC2's refusal, or "".

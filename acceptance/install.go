@@ -40,14 +40,16 @@ func (n *node) install(ctx context.Context, o options, conflist []byte, session 
 	if _, err := n.shell.run("cat >"+at, bytes.NewReader(conflist)); err != nil {
 		return err
 	}
-	_, err := n.shell.run(rootDir+"/usr/bin/cni-ipvlan-vpc-k8s-tool install --root=/ --from="+rootDir+" --platform=containerd --conflist="+at, nil)
+	_, err := n.shell.run(rootDir+"/usr/bin/cni-ipvlan-vpc-k8s-tool install --root=/ --from="+rootDir+
+		" --platform=containerd --conflist="+at, nil)
 	if err != nil {
 		return err
 	}
 	if n.ends, err = n.shell.start(ctx, endsFile); err != nil {
 		return err
 	}
-	s := ends.Setup{BinDir: binDir, Conflist: filepath.Join(confDir, conflistName), Tool: toolFile, StateDir: workDir + "/cache"}
+	s := ends.Setup{BinDir: binDir, Conflist: filepath.Join(confDir, conflistName), Tool: toolFile,
+		StateDir: workDir + "/cache"}
 	if o.profile == "" {
 		for _, e := range c.env(session) {
 			s.Env = append(s.Env, e[0]+"="+e[1])

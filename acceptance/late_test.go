@@ -116,7 +116,8 @@ func TestInterruptedAnywhere(t *testing.T) {
 			})
 		}
 	}
-	for _, action := range []string{"ImportKeyPair", "CreateSecurityGroup", "AuthorizeSecurityGroupIngress", "RunInstances", "CreateNetworkInterface"} {
+	for _, action := range []string{"ImportKeyPair", "CreateSecurityGroup", "AuthorizeSecurityGroupIngress",
+		"RunInstances", "CreateNetworkInterface"} {
 		if !seen[action] {
 			t.Errorf("no run was interrupted at %s", action)
 		}

@@ -36,9 +36,11 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, func() {
 		stop()
-		fmt.Fprintln(os.Stderr, "acceptance: a signal: what was made is deleted first. A second signal ends the program at once, and leaves it")
+		fmt.Fprintln(os.Stderr, "acceptance: a signal: what was made is deleted first. A second signal ends the "+
+			"program at once, and leaves it")
 	})
-	signal.Ignore(syscall.SIGPIPE) // a reader of the output, such as tee(1), may end by the same signal: deleting must go on
+	// a reader of the output, such as tee(1), may end by the same signal: deleting must go on
+	signal.Ignore(syscall.SIGPIPE)
 	err := run(ctx, os.Args[1:], output{os.Stdout})
 	if err == nil {
 		return

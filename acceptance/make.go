@@ -48,7 +48,8 @@ func (p plan) name() string { return "cni-acceptance-" + p.run }
 func (p plan) tags(kinds ...types.ResourceType) []types.TagSpecification {
 	var all []types.TagSpecification
 	for _, kind := range kinds {
-		all = append(all, types.TagSpecification{ResourceType: kind, Tags: []types.Tag{{Key: new(tagRun), Value: &p.run}, {Key: new("Name"), Value: new(p.name())}}})
+		all = append(all, types.TagSpecification{ResourceType: kind,
+			Tags: []types.Tag{{Key: new(tagRun), Value: &p.run}, {Key: new("Name"), Value: new(p.name())}}})
 	}
 	return all
 }
@@ -61,7 +62,8 @@ func (c *cloud) make(ctx context.Context, o options, p plan, m *made, out output
 		return err
 	}
 	public := ssh.MarshalAuthorizedKey(m.caller.PublicKey())
-	_, err = c.ec2.ImportKeyPair(ctx, &ec2.ImportKeyPairInput{KeyName: new(p.name()), PublicKeyMaterial: public, TagSpecifications: p.tags(types.ResourceTypeKeyPair)})
+	_, err = c.ec2.ImportKeyPair(ctx, &ec2.ImportKeyPairInput{KeyName: new(p.name()), PublicKeyMaterial: public,
+		TagSpecifications: p.tags(types.ResourceTypeKeyPair)})
 	if err != nil {
 		return fmt.Errorf("make the key pair: %w", err)
 	}
@@ -138,17 +140,20 @@ ssh_keys:
 // makeGroup makes the security group: SSH from the caller, and everything between its members, which are instances and
 // pods.
 func (c *cloud) makeGroup(ctx context.Context, p plan, m *made) error {
-	g, err := c.ec2.CreateSecurityGroup(ctx, &ec2.CreateSecurityGroupInput{GroupName: new(p.name()), Description: new("acceptance test of cni-ipvlan-vpc-k8s"),
-		VpcId: p.vpc.VpcId, TagSpecifications: p.tags(types.ResourceTypeSecurityGroup)})
+	g, err := c.ec2.CreateSecurityGroup(ctx, &ec2.CreateSecurityGroupInput{GroupName: new(p.name()),
+		Description: new("acceptance test of cni-ipvlan-vpc-k8s"),
+		VpcId:       p.vpc.VpcId, TagSpecifications: p.tags(types.ResourceTypeSecurityGroup)})
 	if err != nil {
 		return err
 	}
 	m.group = *g.GroupId
 	return c.whenShown(ctx, func() error {
-		_, err := c.ec2.AuthorizeSecurityGroupIngress(ctx, &ec2.AuthorizeSecurityGroupIngressInput{GroupId: g.GroupId, IpPermissions: []types.IpPermission{
-			{IpProtocol: new("tcp"), FromPort: new(int32(sshPort)), ToPort: new(int32(sshPort)), IpRanges: []types.IpRange{{CidrIp: new(p.from.String())}}},
-			{IpProtocol: new("-1"), UserIdGroupPairs: []types.UserIdGroupPair{{GroupId: g.GroupId}}},
-		}})
+		_, err := c.ec2.AuthorizeSecurityGroupIngress(ctx, &ec2.AuthorizeSecurityGroupIngressInput{GroupId: g.GroupId,
+			IpPermissions: []types.IpPermission{
+				{IpProtocol: new("tcp"), FromPort: new(int32(sshPort)), ToPort: new(int32(sshPort)),
+					IpRanges: []types.IpRange{{CidrIp: new(p.from.String())}}},
+				{IpProtocol: new("-1"), UserIdGroupPairs: []types.UserIdGroupPair{{GroupId: g.GroupId}}},
+			}})
 		return err
 	})
 }
@@ -161,9 +166,11 @@ func (c *cloud) launch(ctx context.Context, o options, p plan, m *made, userData
 		UserData:                          new(base64.StdEncoding.EncodeToString([]byte(userData))),
 		InstanceInitiatedShutdownBehavior: types.ShutdownBehaviorTerminate,
 		MetadataOptions:                   &types.InstanceMetadataOptionsRequest{HttpTokens: types.HttpTokensStateRequired},
-		NetworkInterfaces: []types.InstanceNetworkInterfaceSpecification{{DeviceIndex: new(int32(0)), SubnetId: p.subnet.SubnetId,
-			Groups: []string{m.group}, AssociatePublicIpAddress: new(true), DeleteOnTermination: new(true)}},
-		TagSpecifications: p.tags(types.ResourceTypeInstance, types.ResourceTypeNetworkInterface, types.ResourceTypeVolume),
+		NetworkInterfaces: []types.InstanceNetworkInterfaceSpecification{{DeviceIndex: new(int32(0)),
+			SubnetId: p.subnet.SubnetId,
+			Groups:   []string{m.group}, AssociatePublicIpAddress: new(true), DeleteOnTermination: new(true)}},
+		TagSpecifications: p.tags(types.ResourceTypeInstance, types.ResourceTypeNetworkInterface,
+			types.ResourceTypeVolume),
 	}
 	if o.profile != "" {
 		in.IamInstanceProfile = &types.IamInstanceProfileSpecification{Name: &o.profile}
@@ -209,7 +216,8 @@ func (c *cloud) running(ctx context.Context, m *made) error {
 				addr, errA := netip.ParseAddr(sdk.ToString(i.PrivateIpAddress))
 				public, errP := netip.ParseAddr(sdk.ToString(i.PublicIpAddress))
 				if errA != nil || errP != nil {
-					return fmt.Errorf("%s runs without a private or a public address: %w", n.id, errors.Join(errA, errP))
+					return fmt.Errorf("%s runs without a private or a public address: %w", n.id,
+						errors.Join(errA, errP))
 				}
 				n.addr, n.public = addr, public
 				ready++

@@ -41,26 +41,35 @@ func parse(args []string, out output) (options, error) {
 	var from string
 	f := flag.NewFlagSet("acceptance", flag.ContinueOnError)
 	f.SetOutput(io.Discard) // main prints the error
-	f.BoolVar(&o.yes, "yes", false, "make everything, and delete it at the end; without it, only print what would be made or deleted")
-	f.BoolVar(&o.clean, "clean", false, "print what runs have left that were killed, and do nothing else; with -yes, delete it")
+	f.BoolVar(&o.yes, "yes", false,
+		"make everything, and delete it at the end; without it, only print what would be made or deleted")
+	f.BoolVar(&o.clean, "clean", false,
+		"print what runs have left that were killed, and do nothing else; with -yes, delete it")
 	f.StringVar(&o.run, "run", "", "with -clean: only what the run of this `ID` has made")
 	f.BoolVar(&o.policy, "policy", false, "print the IAM policy that the caller needs, and do nothing else")
 	f.StringVar(&o.region, "region", "", "the `region`; else that of the environment or the profile")
-	f.StringVar(&o.subnet, "subnet", "", "the `ID` of a subnet with a route to an internet gateway; else a default subnet of the default VPC")
+	f.StringVar(&o.subnet, "subnet", "",
+		"the `ID` of a subnet with a route to an internet gateway; else a default subnet of the default VPC")
 	f.StringVar(&o.kind, "type", "t3.small", "the instance `type`, of x86_64, with three ENIs or more")
-	f.StringVar(&o.image, "image", "", "the `ID` of a machine image with systemd, cloud-init and iproute2; else the newest Debian 13")
+	f.StringVar(&o.image, "image", "",
+		"the `ID` of a machine image with systemd, cloud-init and iproute2; else the newest Debian 13")
 	f.StringVar(&o.user, "user", "admin", "the `name` with which the image lets one in by SSH")
-	f.StringVar(&o.profile, "instance-profile", "", "the `name` of an instance profile for the instances; else they get a session of your own credentials")
-	f.StringVar(&from, "from", "", "the `block` from which SSH comes; else the address of this machine as the internet sees it")
-	f.StringVar(&o.whoami, "whoami", "https://checkip.amazonaws.com", "a `URL` that answers with the address of the caller")
+	f.StringVar(&o.profile, "instance-profile", "",
+		"the `name` of an instance profile for the instances; else they get a session of your own credentials")
+	f.StringVar(&from, "from", "",
+		"the `block` from which SSH comes; else the address of this machine as the internet sees it")
+	f.StringVar(&o.whoami, "whoami", "https://checkip.amazonaws.com",
+		"a `URL` that answers with the address of the caller")
 	f.StringVar(&o.root, "root", "", "the `directory` with the files of the container image, which make files makes")
 	f.StringVar(&o.ends, "ends", "", "the `program` cni-acceptance-ends")
-	f.StringVar(&o.conflist, "conflist", "conflist-examples/10-cni-ipvlan-vpc-k8s.conflist", "the network configuration")
+	f.StringVar(&o.conflist, "conflist", "conflist-examples/10-cni-ipvlan-vpc-k8s.conflist",
+		"the network configuration")
 	f.StringVar(&o.only, "only", "", "do one `part`: compare or pods")
 	f.DurationVar(&o.pause, "pause", 3*time.Second, "how long to wait between two looks at what is under way")
 	err := f.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
-		out.line("The acceptance test on EC2: see docs/acceptance.md. With make: make test-ec2 ARGS=\"-yes -only compare\"")
+		out.line("The acceptance test on EC2: see docs/acceptance.md. With make: make test-ec2 ARGS=\"-yes " +
+			"-only compare\"")
 		f.SetOutput(out.w)
 		f.PrintDefaults()
 	}

@@ -38,7 +38,8 @@ type plan struct {
 
 // plan finds out where to make what. It makes nothing.
 func (c *cloud) plan(ctx context.Context, o options) (plan, error) {
-	p := plan{run: time.Now().UTC().Format("20060102-150405-") + strings.ToLower(rand.Text()[:8]), caller: c.caller, region: c.region, kind: o.kind, from: o.from}
+	p := plan{run: time.Now().UTC().Format("20060102-150405-") + strings.ToLower(rand.Text()[:8]), caller: c.caller,
+		region: c.region, kind: o.kind, from: o.from}
 	for _, file := range []string{o.root, o.ends, o.conflist} {
 		if _, err := os.Stat(file); err != nil {
 			return p, fmt.Errorf("%w: run make test-ec2, which makes the files", err)
@@ -88,9 +89,13 @@ func (c *cloud) findSubnet(ctx context.Context, o options) (types.Subnet, error)
 	if err != nil {
 		return types.Subnet{}, err
 	}
-	slices.SortFunc(found.Subnets, func(a, b types.Subnet) int { return cmp.Compare(*a.AvailabilityZone, *b.AvailabilityZone) })
+	slices.SortFunc(found.Subnets, func(a, b types.Subnet) int {
+		return cmp.Compare(*a.AvailabilityZone, *b.AvailabilityZone)
+	})
 	for _, s := range found.Subnets {
-		if slices.ContainsFunc(offered.InstanceTypeOfferings, func(t types.InstanceTypeOffering) bool { return sdk.ToString(t.Location) == *s.AvailabilityZone }) {
+		if slices.ContainsFunc(offered.InstanceTypeOfferings, func(t types.InstanceTypeOffering) bool {
+			return sdk.ToString(t.Location) == *s.AvailabilityZone
+		}) {
 			return s, nil
 		}
 	}
@@ -108,7 +113,8 @@ const (
 
 // findImage returns the image that the caller wants, or Debian's newest.
 func (c *cloud) findImage(ctx context.Context, o options) (types.Image, error) {
-	in := &ec2.DescribeImagesInput{Owners: []string{debian}, Filters: filters("name", debianName, "architecture", "x86_64", "state", "available")}
+	in := &ec2.DescribeImagesInput{Owners: []string{debian}, Filters: filters("name", debianName, "architecture",
+		"x86_64", "state", "available")}
 	if o.image != "" {
 		in = &ec2.DescribeImagesInput{ImageIds: []string{o.image}}
 	}
@@ -129,11 +135,13 @@ func (c *cloud) findImage(ctx context.Context, o options) (types.Image, error) {
 // usable returns an error if the programs do not run on the image, or if something of its instances would remain.
 func usable(i types.Image) error {
 	if i.Architecture != types.ArchitectureValuesX8664 {
-		return fmt.Errorf("image %s is of %s, and the programs are of x86_64: say another -image", sdk.ToString(i.ImageId), i.Architecture)
+		return fmt.Errorf("image %s is of %s, and the programs are of x86_64: say another -image",
+			sdk.ToString(i.ImageId), i.Architecture)
 	}
 	for _, d := range i.BlockDeviceMappings {
 		if d.Ebs != nil && !sdk.ToBool(d.Ebs.DeleteOnTermination) {
-			return fmt.Errorf("image %s has a volume, %s, that outlives its instance: say another -image", sdk.ToString(i.ImageId), sdk.ToString(d.DeviceName))
+			return fmt.Errorf("image %s has a volume, %s, that outlives its instance: say another -image",
+				sdk.ToString(i.ImageId), sdk.ToString(d.DeviceName))
 		}
 	}
 	return nil
@@ -191,14 +199,18 @@ func filters(pairs ...string) []types.Filter {
 func (p plan) print(out output) {
 	out.line("Run %s, as %s", p.run, p.caller)
 	out.line("  where         %s, %s, %s (%s), %s (%s)", p.region, sdk.ToString(p.subnet.AvailabilityZone),
-		sdk.ToString(p.vpc.VpcId), sdk.ToString(p.vpc.CidrBlock), sdk.ToString(p.subnet.SubnetId), sdk.ToString(p.subnet.CidrBlock))
-	out.line("  instances     %d x %s of %s (%s), with a public address and %d GB each", instances, p.kind, sdk.ToString(p.image.ImageId),
+		sdk.ToString(p.vpc.VpcId), sdk.ToString(p.vpc.CidrBlock), sdk.ToString(p.subnet.SubnetId),
+		sdk.ToString(p.subnet.CidrBlock))
+	out.line("  instances     %d x %s of %s (%s), with a public address and %d GB each", instances, p.kind,
+		sdk.ToString(p.image.ImageId),
 		sdk.ToString(p.image.Name), p.gigabytes())
 	out.line("  credentials   the instances call EC2 with %s", p.nodes)
-	out.line("  further       a key pair; a security group that lets in SSH from %s, and all traffic of its own members", p.from)
+	out.line("  further       a key pair; a security group that lets in SSH from %s, and all traffic of "+
+		"its own members", p.from)
 	out.line("  meanwhile     ENIs: one for the comparison, then up to two for pods on each instance")
 	out.line("  tag           everything has %s=%s; it is deleted at the end", tagRun, p.run)
-	out.line("  at the latest the instances end by themselves after %v, also if this machine is gone", instancesEndAfter)
+	out.line("  at the latest the instances end by themselves after %v, also if this machine is gone",
+		instancesEndAfter)
 	out.line("  cost          %s", p.cost(expectedDuration))
 	out.line("                %s", p.mostCost())
 	if !p.others.none() {

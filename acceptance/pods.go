@@ -51,8 +51,10 @@ func (c *cloud) pods(ctx context.Context, o options, p plan, m *made, out output
 		}
 		out.line("ready  %s has the suite", n.name)
 	}
-	s := &story{cloud: aws.New(aws.Options{}), out: out, nodes: m.nodes, whoami: o.whoami, pods: map[*node][]ends.Pod{}, eni: map[netip.Addr]int{}}
-	for _, step := range []func(context.Context) error{s.look, s.add, s.paths, s.services, s.metadata, s.check, s.delete, s.collect} {
+	s := &story{cloud: aws.New(aws.Options{}), out: out, nodes: m.nodes, whoami: o.whoami, pods: map[*node][]ends.Pod{},
+		eni: map[netip.Addr]int{}}
+	for _, step := range []func(context.Context) error{s.look, s.add, s.paths, s.services, s.metadata, s.check,
+		s.delete, s.collect} {
 		if err := step(ctx); err != nil {
 			return s.failures, err
 		}
@@ -116,7 +118,8 @@ func (s *story) addPod(ctx context.Context, n *node) error {
 	if s.eni[p.Addr] == 0 {
 		err = fmt.Errorf("EC2 shows %s on no ENI for pods of %s", p.Addr, n.id)
 	}
-	s.verdict("ADD "+name, fmt.Sprintf("%s, of the ENI at index %d, after %v", p.Addr, s.eni[p.Addr], took.Round(10*time.Millisecond)), err)
+	s.verdict("ADD "+name, fmt.Sprintf("%s, of the ENI at index %d, after %v", p.Addr, s.eni[p.Addr],
+		took.Round(10*time.Millisecond)), err)
 	if err != nil {
 		return errors.New("without such pods, the further checks mean nothing")
 	}
@@ -134,7 +137,9 @@ func (s *story) on(ordinal int) []ends.Pod {
 	if len(indices) < ordinal {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(s.pods[s.nodes[0]]), func(p ends.Pod) bool { return s.eni[p.Addr] != indices[ordinal-1] })
+	return slices.DeleteFunc(slices.Clone(s.pods[s.nodes[0]]), func(p ends.Pod) bool {
+		return s.eni[p.Addr] != indices[ordinal-1]
+	})
 }
 
 // An end is a pod, or the node itself.
@@ -176,7 +181,8 @@ func (s *story) paths(ctx context.Context) error {
 		}
 		s.verdict(p.name, fmt.Sprintf("%s > %s ping, tcp, udp, as %[1]s", p.from.addr, p.to.addr), p.try())
 	}
-	s.verdict("pod to the internet", fmt.Sprintf("%s > %s, as %s", pod1.addr, s.whoami, one.public), s.outside(ctx, pod1))
+	s.verdict("pod to the internet", fmt.Sprintf("%s > %s, as %s", pod1.addr, s.whoami, one.public),
+		s.outside(ctx, pod1))
 	return nil
 }
 
@@ -307,14 +313,16 @@ func (s *story) delete(context.Context) error {
 // collect releases what has been free for a second, and looks for leftovers in EC2 and on the nodes.
 func (s *story) collect(ctx context.Context) error {
 	for _, n := range s.nodes {
-		s.verdict("EC2 is as it was before, "+n.name, "no ENI but that of the launch, with one address", s.released(ctx, n))
+		s.verdict("EC2 is as it was before, "+n.name, "no ENI but that of the launch, with one address",
+			s.released(ctx, n))
 	}
 	for i, n := range s.nodes {
 		var now []string
 		if err := n.ends.call("State", true, &now); err != nil {
 			return err
 		}
-		s.verdict(n.name+" is as it was before", "the same links, addresses, routes, rules, tables", differ(s.before[i], now))
+		s.verdict(n.name+" is as it was before", "the same links, addresses, routes, rules, tables",
+			differ(s.before[i], now))
 	}
 	return nil
 }

@@ -16,7 +16,8 @@ type price struct{ hour, credits float64 }
 // https://aws.amazon.com/vpc/pricing and https://aws.amazon.com/ebs/pricing had them in 2025. Other regions cost up to
 // twice as much. Credits: two vCPUs at $0.05 an hour, for the 80 % above the baseline (EC2 user guide, "Unlimited mode
 // for burstable performance instances").
-var prices = map[string]price{"t3.small": {0.0208, 0.08}, "t3.medium": {0.0416, 0.08}, "m5.large": {0.096, 0}, "c5.large": {0.085, 0}}
+var prices = map[string]price{"t3.small": {0.0208, 0.08}, "t3.medium": {0.0416, 0.08}, "m5.large": {0.096, 0},
+	"c5.large": {0.085, 0}}
 
 const (
 	pricesOf          = "us-east-1 in 2025"
@@ -36,7 +37,8 @@ func estimate(p price, gigabytes int, d time.Duration) (dollars float64) {
 
 // cost is the estimate for people.
 func (p plan) cost(d time.Duration) string {
-	text := fmt.Sprintf("about $%.3f for %v, an estimate by the prices of %s", estimate(prices[p.kind], p.gigabytes(), d), d.Round(time.Second), pricesOf)
+	text := fmt.Sprintf("about $%.3f for %v, an estimate by the prices of %s",
+		estimate(prices[p.kind], p.gigabytes(), d), d.Round(time.Second), pricesOf)
 	if _, known := prices[p.kind]; !known {
 		text += "; the price of " + p.kind + " is not known here, and is not in it"
 	}
@@ -51,6 +53,7 @@ func (p plan) mostCost() string {
 		return fmt.Sprintf("at most %d hours of %s, whose price is not known here", instances, p.kind)
 	}
 	busy.hour += busy.credits
-	return fmt.Sprintf("at most about $%.2f, if the instances are busy until they end by themselves; other regions cost up to twice as much",
+	return fmt.Sprintf("at most about $%.2f, if the instances are busy until they end by themselves; other regions "+
+		"cost up to twice as much",
 		estimate(busy, p.gigabytes(), instancesEndAfter))
 }

@@ -30,8 +30,11 @@ const sshPort = 22
 type shell struct{ *ssh.Client }
 
 // connect connects to an instance that is booting. The connection ends with ctx.
-func connect(ctx context.Context, addr netip.Addr, user string, m *made, wait func(context.Context) error) (*shell, error) {
-	c := &ssh.ClientConfig{User: user, Auth: []ssh.AuthMethod{ssh.PublicKeys(m.caller)}, HostKeyCallback: ssh.FixedHostKey(m.host),
+func connect(
+	ctx context.Context, addr netip.Addr, user string, m *made, wait func(context.Context) error,
+) (*shell, error) {
+	c := &ssh.ClientConfig{User: user, Auth: []ssh.AuthMethod{ssh.PublicKeys(m.caller)},
+		HostKeyCallback:   ssh.FixedHostKey(m.host),
 		HostKeyAlgorithms: []string{m.host.Type()}, Timeout: 10 * time.Second}
 	for end := time.Now().Add(bootPatience); ; {
 		s, err := dial(ctx, addr, c)
@@ -39,7 +42,8 @@ func connect(ctx context.Context, addr netip.Addr, user string, m *made, wait fu
 			return s, nil
 		}
 		if time.Now().After(end) {
-			return nil, fmt.Errorf("SSH to %s@%s fails for %v: look at -from, -user and the firewalls on the way: %w", user, addr, bootPatience, err)
+			return nil, fmt.Errorf("SSH to %s@%s fails for %v: look at -from, -user and the firewalls on the way: %w",
+				user, addr, bootPatience, err)
 		}
 		if err := wait(ctx); err != nil {
 			return nil, err
@@ -205,7 +209,8 @@ func (c *client) call(method string, args, reply any) error {
 		}
 		return done.Error
 	case <-time.After(callPatience):
-		return errors.New(method + ": no answer of the instance for " + strconv.Itoa(int(callPatience.Seconds())) + " s")
+		return errors.New(method + ": no answer of the instance for " +
+			strconv.Itoa(int(callPatience.Seconds())) + " s")
 	case <-c.ctx.Done():
 		return context.Cause(c.ctx)
 	}

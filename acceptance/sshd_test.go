@@ -60,7 +60,8 @@ func (d daemon) config() (*ssh.ServerConfig, error) {
 	}
 	_, key, found := strings.Cut(userData, "ed25519_private: |\n")
 	key, _, ended := strings.Cut(key, "  ed25519_public:")
-	if !found || !ended || !strings.HasPrefix(userData, "#cloud-config\n") || !strings.Contains(userData, "runcmd:\n  - [shutdown, -h, \"+60\"]") {
+	if !found || !ended || !strings.HasPrefix(userData, "#cloud-config\n") ||
+		!strings.Contains(userData, "runcmd:\n  - [shutdown, -h, \"+60\"]") {
 		return nil, fmt.Errorf("user data: %s", userData)
 	}
 	host, err := ssh.ParsePrivateKey([]byte(strings.ReplaceAll(key, "    ", "")))

@@ -29,10 +29,14 @@ func TestWhole(t *testing.T) {
 		t.Errorf("%d: %s", status, printed)
 	}
 	for _, want := range []string{
-		"0 differ, of which 0 matter", "ok   ADD node1-pod1", "ok   pod to pod, on one ENI", "ok   pod to pod, on two ENIs of a node", "ok   pod to pod, on two nodes",
-		"ok   pod to another node", "ok   node to a pod of another node", "ok   pod to the internet", "ok   pod to a service, another node",
-		"ok   pod to a service, the same ENI", "ok   pod to a service, the other ENI", "ok   node to metadata", "ok   no pod to metadata, node1-pod1",
-		"ok   CHECK, node1", "ok   DEL, node1", "ok   EC2 is as it was before, node1", "ok   node1 is as it was before", "ok   node2 is as it was before",
+		"0 differ, of which 0 matter", "ok   ADD node1-pod1", "ok   pod to pod, on one ENI",
+		"ok   pod to pod, on two ENIs of a node", "ok   pod to pod, on two nodes",
+		"ok   pod to another node", "ok   node to a pod of another node", "ok   pod to the internet",
+		"ok   pod to a service, another node",
+		"ok   pod to a service, the same ENI", "ok   pod to a service, the other ENI", "ok   node to metadata",
+		"ok   no pod to metadata, node1-pod1",
+		"ok   CHECK, node1", "ok   DEL, node1", "ok   EC2 is as it was before, node1", "ok   node1 is as it was before",
+		"ok   node2 is as it was before",
 	} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("no %q in:\n%s", want, printed)
@@ -81,7 +85,8 @@ func newWhole(t *testing.T) *world {
 	check(t, os.MkdirAll(filepath.Join(root, "opt/cni/bin"), 0o755))
 	check(t, os.MkdirAll(filepath.Join(root, "usr/bin"), 0o755))
 	const name = "cni-ipvlan-vpc-k8s"
-	for _, p := range []string{"opt/cni/bin/" + name, "opt/cni/bin/" + name + "-ipam", "opt/cni/bin/" + name + "-ipvlan", "opt/cni/bin/" + name + "-unnumbered-ptp",
+	for _, p := range []string{"opt/cni/bin/" + name, "opt/cni/bin/" + name + "-ipam",
+		"opt/cni/bin/" + name + "-ipvlan", "opt/cni/bin/" + name + "-unnumbered-ptp",
 		"opt/cni/bin/" + name + "-egress", "usr/bin/" + name + "-tool"} {
 		text, err := os.ReadFile(filepath.Join(bin, filepath.Base(p)))
 		check(t, err)

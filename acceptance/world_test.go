@@ -43,10 +43,12 @@ var account = ec2sim.Config{
 		{ID: "vpc-0000000e", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}},
 	},
 	Subnets: []ec2sim.Subnet{
-		{ID: "subnet-0000000d", VPC: "vpc-0000000d", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("172.31.0.0/20"), MapPublicIP: true, Default: true},
+		{ID: "subnet-0000000d", VPC: "vpc-0000000d", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("172.31.0.0/20"),
+			MapPublicIP: true, Default: true},
 		{ID: "subnet-0000000e", VPC: "vpc-0000000e", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.1.0.0/24")},
 	},
-	Peerings:       []ec2sim.Peering{{ID: "pcx-0000000d", Requester: ec2sim.PeerVPC{ID: "vpc-0000000d"}, Accepter: ec2sim.PeerVPC{ID: "vpc-0000000e"}}},
+	Peerings: []ec2sim.Peering{{ID: "pcx-0000000d", Requester: ec2sim.PeerVPC{ID: "vpc-0000000d"},
+		Accepter: ec2sim.PeerVPC{ID: "vpc-0000000e"}}},
 	SecurityGroups: []string{"sg-0000000d"}, // others do not exist, unless they are made
 	BootDelay:      200 * time.Millisecond, TerminateDelay: 300 * time.Millisecond,
 	AttachDelay: 100 * time.Millisecond, DetachDelay: 100 * time.Millisecond, MetadataDelay: 100 * time.Millisecond,
@@ -62,7 +64,9 @@ type world struct {
 
 // newWorld starts a world. The function change, if it is not nil, gets between the program and EC2. The function boot
 // boots an instance that was launched.
-func newWorld(t *testing.T, c ec2sim.Config, change func(http.Handler) http.Handler, boot func(*vpcsim.Instance)) *world {
+func newWorld(
+	t *testing.T, c ec2sim.Config, change func(http.Handler) http.Handler, boot func(*vpcsim.Instance),
+) *world {
 	t.Helper()
 	f, err := vpcsim.New(c)
 	check(t, err)
@@ -80,7 +84,8 @@ func newWorld(t *testing.T, c ec2sim.Config, change func(http.Handler) http.Hand
 		fmt.Fprintln(a, from.Addr().Unmap())
 	}))
 	w.env = []string{asProgram + "=1", "HOME=" + w.home, "PATH=" + os.Getenv("PATH"), "AWS_REGION=us-east-1",
-		"AWS_ENDPOINT_URL_EC2=" + w.serve(t, "8773", handler), "AWS_ENDPOINT_URL_STS=" + w.serve(t, "8774", f.EC2.STS())}
+		"AWS_ENDPOINT_URL_EC2=" + w.serve(t, "8773", handler), "AWS_ENDPOINT_URL_STS=" +
+			w.serve(t, "8774", f.EC2.STS())}
 	root, program := filepath.Join(w.home, "root"), filepath.Join(w.home, "ends")
 	check(t, errors.Join(os.Mkdir(root, 0o755), os.WriteFile(program, nil, 0o755)))
 	w.args = []string{"-root", root, "-ends", program, "-conflist",
@@ -144,7 +149,8 @@ func (w *world) start(t *testing.T, args ...string) *process {
 // startTo is start, with a file that gets the output; nil: the process keeps it.
 func (w *world) startTo(t *testing.T, to *os.File, args ...string) *process {
 	t.Helper()
-	p := &process{Cmd: exec.Command(os.Args[0], append(w.args[:len(w.args):len(w.args)], args...)...), done: make(chan struct{})}
+	p := &process{Cmd: exec.Command(os.Args[0], append(w.args[:len(w.args):len(w.args)], args...)...),
+		done: make(chan struct{})}
 	p.Env, p.Stdout, p.Stderr = w.env, p, p
 	if to != nil {
 		p.Stdout, p.Stderr = to, to
@@ -197,7 +203,9 @@ func (w *world) called(action string) func() bool {
 
 // awaited reports whether the program has asked for the instances that it has launched.
 func (w *world) awaited() bool {
-	return slices.ContainsFunc(w.EC2.Calls(), func(c ec2sim.Call) bool { return c.Action == "DescribeInstances" && c.Params["InstanceId.1"] != "" })
+	return slices.ContainsFunc(w.EC2.Calls(), func(c ec2sim.Call) bool {
+		return c.Action == "DescribeInstances" && c.Params["InstanceId.1"] != ""
+	})
 }
 
 // remains are what EC2 has.

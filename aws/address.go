@@ -70,7 +70,8 @@ func (c *Client) AssignPrefixes(ctx context.Context, eni string, n int) ([]netip
 // Unassign removes addresses from the ENI (UnassignPrivateIpAddresses), all in one call.
 // EC2 refuses the primary address.
 func (c *Client) Unassign(ctx context.Context, eni string, addrs ...netip.Addr) error {
-	return c.unassign(ctx, &ec2.UnassignPrivateIpAddressesInput{NetworkInterfaceId: &eni, PrivateIpAddresses: strs(addrs)})
+	return c.unassign(ctx, &ec2.UnassignPrivateIpAddressesInput{NetworkInterfaceId: &eni,
+		PrivateIpAddresses: strs(addrs)})
 }
 
 // UnassignPrefixes removes delegated prefixes from the ENI, with all their addresses, in

@@ -48,7 +48,8 @@ func (c checked) Do(r *http.Request) (*http.Response, error) {
 	}
 	body := read.Bytes()
 	if len(body) > most {
-		return nil, invalidAnswer{fmt.Errorf("the answer, %s, is larger than %d KiB: %.200q", resp.Status, most>>10, body)}
+		return nil, invalidAnswer{fmt.Errorf("the answer, %s, is larger than %d KiB: %.200q", resp.Status,
+			most>>10, body)}
 	}
 	if done {
 		if err := answers(body, awsmiddleware.GetOperationName(r.Context())); err != nil {

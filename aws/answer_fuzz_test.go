@@ -27,10 +27,13 @@ import (
 func replies(f *testing.F) map[string]string {
 	f.Helper()
 	sim, err := ec2sim.New(ec2sim.Config{
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: prefixes("10.0.0.0/16", "100.64.0.0/16"), IPv6CIDRs: prefixes("2001:db8:1::/56")}},
-		Subnets: []ec2sim.Subnet{{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24"),
+		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: prefixes("10.0.0.0/16", "100.64.0.0/16"),
+			IPv6CIDRs: prefixes("2001:db8:1::/56")}},
+		Subnets: []ec2sim.Subnet{{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a",
+			CIDR:     netip.MustParsePrefix("10.0.0.0/24"),
 			IPv6CIDR: netip.MustParsePrefix("2001:db8:1:1::/64"), Tags: map[string]string{"pods": "yes"}}},
-		Peerings: []ec2sim.Peering{{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-1"}, Accepter: ec2sim.PeerVPC{ID: "vpc-2", CIDRs: prefixes("10.9.0.0/16")}}},
+		Peerings: []ec2sim.Peering{{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-1"},
+			Accepter: ec2sim.PeerVPC{ID: "vpc-2", CIDRs: prefixes("10.9.0.0/16")}}},
 	})
 	if err != nil {
 		f.Fatal(err)
@@ -49,13 +52,16 @@ func replies(f *testing.F) map[string]string {
 		w.Write(seen.Body.Bytes())
 	}), node.Metadata())
 	ctx := f.Context()
-	e, err := c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-a", Secondary: 2, IPv6Prefixes: 1, Tags: map[string]string{"pool": "a"}})
+	e, err := c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-a", Secondary: 2, IPv6Prefixes: 1,
+		Tags: map[string]string{"pool": "a"}})
 	attachment, err2 := c.AttachENI(ctx, e.ID, node.ID, 1, 1)
 	addrs, err3 := c.Assign(ctx, e.ID, 2)
 	_, err4 := c.AssignPrefixes(ctx, e.ID, 1)
 	addrs6, err5 := c.AssignIPv6(ctx, e.ID, 2)
-	err = errors.Join(err, err2, err3, err4, err5, c.DeleteOnTermination(ctx, e.ID, attachment), c.Unassign(ctx, e.ID, addrs...), c.UnassignIPv6(ctx, e.ID, addrs6, nil),
-		drop(c.DescribeENIs(ctx)), drop(c.Subnets(ctx, "vpc-1", "us-east-1a")), drop(c.VPC(ctx, "vpc-1")), drop(c.Peers(ctx, "vpc-1")),
+	err = errors.Join(err, err2, err3, err4, err5, c.DeleteOnTermination(ctx, e.ID, attachment),
+		c.Unassign(ctx, e.ID, addrs...), c.UnassignIPv6(ctx, e.ID, addrs6, nil),
+		drop(c.DescribeENIs(ctx)), drop(c.Subnets(ctx, "vpc-1", "us-east-1a")), drop(c.VPC(ctx, "vpc-1")),
+		drop(c.Peers(ctx, "vpc-1")),
 		drop(c.Limits(ctx, "p4d.24xlarge")), c.DetachENI(ctx, attachment), c.DeleteENI(ctx, e.ID))
 	if err != nil {
 		f.Fatal(err)
@@ -95,7 +101,8 @@ var wrong = []struct {
 	{regexp.MustCompile(`(?s)^.*$`), ""},
 	{regexp.MustCompile(`(?s)^.*$`), "<!DOCTYPE html><html><body>Please log in</body></html>"},
 	{regexp.MustCompile(`(?s)^.*$`), "Bad Gateway"},
-	{regexp.MustCompile(`(?s)^.*$`), "<Response><Errors><Error><Code>InternalError</Code><Message>x</Message></Error></Errors><RequestID>r</RequestID></Response>"},
+	{regexp.MustCompile(`(?s)^.*$`),
+		"<Response><Errors><Error><Code>InternalError</Code><Message>x</Message></Error></Errors><RequestID>r</RequestID></Response>"},
 }
 
 // seed gives the fuzzer the unchanged answer, shortened answers, and one with each fault.
@@ -153,7 +160,8 @@ func wantAddrs(t *testing.T, v4, v6 []netip.Addr, p4, p6 []netip.Prefix) {
 	t.Helper()
 	all := slices.Concat(v4, v6)
 	for i, a := range all {
-		if a.Is4() != (i < len(v4)) || a.Is4In6() || a.Zone() != "" || !a.IsGlobalUnicast() || slices.Contains(all[:i], a) {
+		if a.Is4() != (i < len(v4)) || a.Is4In6() || a.Zone() != "" || !a.IsGlobalUnicast() ||
+			slices.Contains(all[:i], a) {
 			t.Errorf("accepted the addresses %v", all)
 		}
 	}
@@ -184,7 +192,8 @@ func wantENI(t *testing.T, e aws.ENI) {
 	wantAddrs(t, e.Addrs, e.IPv6Addrs, e.Prefixes, e.IPv6Prefixes)
 	mac, err := net.ParseMAC(e.MAC)
 	bare := len(e.Addrs)+len(e.IPv6Addrs)+len(e.Prefixes)+len(e.IPv6Prefixes) == 0
-	if (e.MAC != "" || !bare) && (err != nil || len(mac) != 6 || mac.String() != e.MAC || e.MAC == "00:00:00:00:00:00") {
+	if (e.MAC != "" || !bare) && (err != nil || len(mac) != 6 || mac.String() != e.MAC ||
+		e.MAC == "00:00:00:00:00:00") {
 		t.Errorf("accepted the MAC %q", e.MAC)
 	}
 	if e.Index < aws.UnknownIndex || e.Card < 0 || e.Index > 1<<10 || e.Card > 1<<10 {
@@ -233,8 +242,10 @@ func FuzzDescribeTypes(f *testing.F) {
 			return
 		}
 		outside := func(n, least, most int) bool { return n < least || n > most }
-		if outside(l.ENIs, 1, 1<<10) || outside(l.IPv4PerENI, 1, 1<<12) || outside(l.IPv6PerENI, 0, 1<<12) || outside(len(l.Cards), 1, 1<<8) ||
-			slices.ContainsFunc(l.Cards, func(n int) bool { return outside(n, 0, 1<<10) }) || outside(l.PodENIs(), 0, l.ENIs-1) {
+		if outside(l.ENIs, 1, 1<<10) || outside(l.IPv4PerENI, 1, 1<<12) || outside(l.IPv6PerENI, 0, 1<<12) ||
+			outside(len(l.Cards), 1, 1<<8) ||
+			slices.ContainsFunc(l.Cards, func(n int) bool { return outside(n, 0, 1<<10) }) ||
+			outside(l.PodENIs(), 0, l.ENIs-1) {
 			t.Errorf("accepted %+v", l)
 		}
 	})
@@ -269,7 +280,8 @@ func FuzzDescribePeerings(f *testing.F) {
 func FuzzCreate(f *testing.F) {
 	seed(f, replies(f)["CreateNetworkInterface"])
 	f.Fuzz(func(t *testing.T, status uint16, body []byte) {
-		e, err := answering(status, body).CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-a", Secondary: 2, IPv6Prefixes: 1})
+		e, err := answering(status, body).CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-a", Secondary: 2,
+			IPv6Prefixes: 1})
 		if judge(t, "CreateNetworkInterface", err) {
 			wantENI(t, e)
 			if len(e.Addrs)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0 || e.Subnet != "subnet-a" && e.Subnet != "" {
@@ -303,7 +315,8 @@ func FuzzAssign(f *testing.F) {
 		if judge(t, "AssignIpv6Addresses", errP6) {
 			wantAddrs(t, nil, nil, nil, p6)
 		}
-		for got, err := range map[int]error{len(v4): err, len(p4) + 100: err4, len(v6) + 200: err6, len(p6) + 300: errP6} {
+		for got, err := range map[int]error{len(v4): err, len(p4) + 100: err4, len(v6) + 200: err6,
+			len(p6) + 300: errP6} {
 			if err == nil && got%100 != n {
 				t.Errorf("asked for %d, got %d", n, got%100)
 			}
@@ -314,7 +327,8 @@ func FuzzAssign(f *testing.F) {
 // FuzzChange tests the calls whose answer only confirms that they were carried out.
 func FuzzChange(f *testing.F) {
 	all := replies(f)
-	seed(f, all["AttachNetworkInterface"], all["DeleteNetworkInterface"], all["DetachNetworkInterface"], all["ModifyNetworkInterfaceAttribute"],
+	seed(f, all["AttachNetworkInterface"], all["DeleteNetworkInterface"], all["DetachNetworkInterface"],
+		all["ModifyNetworkInterfaceAttribute"],
 		all["UnassignPrivateIpAddresses"], all["UnassignIpv6Addresses"])
 	f.Fuzz(func(t *testing.T, status uint16, body []byte) {
 		c, ctx := answering(status, body), t.Context()
@@ -328,7 +342,8 @@ func FuzzChange(f *testing.F) {
 			"DetachNetworkInterface":          c.DetachENI(ctx, "eni-attach-1"),
 			"DeleteNetworkInterface":          c.DeleteENI(ctx, "eni-1"),
 			"UnassignPrivateIpAddresses":      c.Unassign(ctx, "eni-1", netip.MustParseAddr("10.0.0.9")),
-			"UnassignIpv6Addresses":           c.UnassignIPv6(ctx, "eni-1", []netip.Addr{netip.MustParseAddr("2001:db8::9")}, nil),
+			"UnassignIpv6Addresses": c.UnassignIPv6(ctx, "eni-1",
+				[]netip.Addr{netip.MustParseAddr("2001:db8::9")}, nil),
 		} {
 			if judge(t, action, err) {
 				wantDone(t, action, body)

@@ -23,8 +23,9 @@ func (c *Client) AttachENI(ctx context.Context, eni, instance string, card, inde
 	out, err := call(ctx, c, action, c.ec2.AttachNetworkInterface, &ec2.AttachNetworkInterfaceInput{
 		NetworkInterfaceId: &eni,
 		InstanceId:         &instance,
-		NetworkCardIndex:   new(int32(card)), // also if 0: instances with several cards fail without it (cilium/cilium#42512)
-		DeviceIndex:        new(int32(index)),
+		// also if 0: instances with several cards fail without it (cilium/cilium#42512)
+		NetworkCardIndex: new(int32(card)),
+		DeviceIndex:      new(int32(index)),
 	})
 	if err != nil {
 		return "", err
@@ -33,7 +34,8 @@ func (c *Client) AttachENI(ctx context.Context, eni, instance string, card, inde
 	if attachment == "" {
 		return "", validate(action, errors.New("it has no attachment ID"))
 	}
-	changed(ctx, action, out.ResultMetadata, "eni", eni, "instance", instance, "card", card, "index", index, "attachment", attachment)
+	changed(ctx, action, out.ResultMetadata, "eni", eni, "instance", instance, "card", card, "index", index,
+		"attachment", attachment)
 	return attachment, nil
 }
 
@@ -44,7 +46,8 @@ func (c *Client) DeleteOnTermination(ctx context.Context, eni, attachment string
 	const action = "ModifyNetworkInterfaceAttribute"
 	out, err := call(ctx, c, action, c.ec2.ModifyNetworkInterfaceAttribute, &ec2.ModifyNetworkInterfaceAttributeInput{
 		NetworkInterfaceId: &eni,
-		Attachment:         &types.NetworkInterfaceAttachmentChanges{AttachmentId: &attachment, DeleteOnTermination: new(true)},
+		Attachment: &types.NetworkInterfaceAttachmentChanges{AttachmentId: &attachment,
+			DeleteOnTermination: new(true)},
 	})
 	if err != nil {
 		return err
@@ -59,7 +62,8 @@ func (c *Client) DeleteOnTermination(ctx context.Context, eni, attachment string
 // [ErrNotFound] means that the attachment no longer exists.
 func (c *Client) DetachENI(ctx context.Context, attachment string) error {
 	const action = "DetachNetworkInterface"
-	out, err := call(ctx, c, action, c.ec2.DetachNetworkInterface, &ec2.DetachNetworkInterfaceInput{AttachmentId: &attachment})
+	out, err := call(ctx, c, action, c.ec2.DetachNetworkInterface,
+		&ec2.DetachNetworkInterfaceInput{AttachmentId: &attachment})
 	if err != nil {
 		return err
 	}

@@ -99,5 +99,6 @@ func refused(err error) bool {
 	r, ok := errors.AsType[*awshttp.ResponseError](err)
 	e := &Error{Code: api.ErrorCode(), Message: api.ErrorMessage()}
 	fault := slices.Contains(serverErrors, e.Code)
-	return ok && r.HTTPStatusCode() < http.StatusInternalServerError && !fault || e.Is(ErrThrottled) || e.Is(ErrSubnetFull)
+	return ok && r.HTTPStatusCode() < http.StatusInternalServerError && !fault || e.Is(ErrThrottled) ||
+		e.Is(ErrSubnetFull)
 }

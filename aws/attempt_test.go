@@ -27,16 +27,19 @@ func TestMaybeDone(t *testing.T) {
 		is       error
 		want     bool
 	}{
-		"throttled":               {outcomes{throttled, throttled}, aws.ErrThrottled, false},
-		"refused":                 {outcomes{ec2sim.Refused("UnauthorizedOperation")}, aws.ErrDenied, false},
-		"not now":                 {outcomes{ec2sim.Refused("IncorrectState")}, aws.ErrTransient, false},
-		"no addresses":            {outcomes{ec2sim.Refused("InsufficientAddressCapacity"), ec2sim.Refused("InsufficientAddressCapacity")}, aws.ErrSubnetFull, false},
-		"a code that is new":      {outcomes{ec2sim.Refused("Surprise")}, nil, false},
-		"lost":                    {outcomes{ec2sim.UndoneLost, ec2sim.UndoneLost}, aws.ErrTransient, true},
-		"lost, then throttled":    {outcomes{ec2sim.DoneLost, throttled}, aws.ErrThrottled, true},
-		"lost, then denied":       {outcomes{ec2sim.DoneLost, ec2sim.Refused("UnauthorizedOperation")}, aws.ErrDenied, true},
-		"lost, then not there":    {outcomes{ec2sim.DoneLost, ec2sim.Answered}, nil, true},
-		"a fault":                 {outcomes{ec2sim.DoneBut("InternalError"), ec2sim.Refused("InternalError")}, aws.ErrTransient, true},
+		"throttled": {outcomes{throttled, throttled}, aws.ErrThrottled, false},
+		"refused":   {outcomes{ec2sim.Refused("UnauthorizedOperation")}, aws.ErrDenied, false},
+		"not now":   {outcomes{ec2sim.Refused("IncorrectState")}, aws.ErrTransient, false},
+		"no addresses": {outcomes{ec2sim.Refused("InsufficientAddressCapacity"),
+			ec2sim.Refused("InsufficientAddressCapacity")}, aws.ErrSubnetFull, false},
+		"a code that is new":   {outcomes{ec2sim.Refused("Surprise")}, nil, false},
+		"lost":                 {outcomes{ec2sim.UndoneLost, ec2sim.UndoneLost}, aws.ErrTransient, true},
+		"lost, then throttled": {outcomes{ec2sim.DoneLost, throttled}, aws.ErrThrottled, true},
+		"lost, then denied": {outcomes{ec2sim.DoneLost, ec2sim.Refused("UnauthorizedOperation")},
+			aws.ErrDenied, true},
+		"lost, then not there": {outcomes{ec2sim.DoneLost, ec2sim.Answered}, nil, true},
+		"a fault": {outcomes{ec2sim.DoneBut("InternalError"), ec2sim.Refused("InternalError")},
+			aws.ErrTransient, true},
 		"a fault, then throttled": {outcomes{ec2sim.DoneBut("InternalError"), throttled}, aws.ErrThrottled, true},
 		"throttled, then a fault": {outcomes{throttled, ec2sim.DoneBut("ServiceUnavailable")}, aws.ErrTransient, true},
 	} {
@@ -87,7 +90,8 @@ func TestNotSent(t *testing.T) {
 	inBubble(t, "no credentials", func(t *testing.T) {
 		t.Setenv("AWS_ACCESS_KEY_ID", "")
 		t.Setenv("AWS_SECRET_ACCESS_KEY", "")
-		c := aws.New(aws.Options{EC2URL: "http://ec2.test", MetadataURL: "http://imds.test", HTTP: doer(func(*http.Request) (*http.Response, error) { return nil, errors.New("reset") })})
+		c := aws.New(aws.Options{EC2URL: "http://ec2.test", MetadataURL: "http://imds.test",
+			HTTP: doer(func(*http.Request) (*http.Response, error) { return nil, errors.New("reset") })})
 		if err := c.DetachENI(t.Context(), "eni-attach-1"); err == nil || aws.MaybeDone(err) {
 			t.Errorf("%v, maybe done %v: want an error, and that nothing was sent", err, aws.MaybeDone(err))
 		}
@@ -118,7 +122,8 @@ func TestMaybeDoneOfSeveral(t *testing.T) {
 
 // A refusal of EC2 does not always mean that the role lacks the permission.
 func TestNotAllowed(t *testing.T) {
-	for code, want := range map[string]bool{"UnauthorizedOperation": true, "AccessDenied": true, "RequestExpired": false, "AuthFailure": false,
+	for code, want := range map[string]bool{"UnauthorizedOperation": true, "AccessDenied": true,
+		"RequestExpired": false, "AuthFailure": false,
 		"OptInRequired": false, "TagPolicyViolation": false, "RequestLimitExceeded": false, "": false} {
 		if got := aws.NotAllowed(fmt.Errorf("learn: %w", &aws.Error{Code: code, Err: io.EOF})); got != want {
 			t.Errorf("%q: the role may not: %v", code, got)

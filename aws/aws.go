@@ -103,7 +103,8 @@ func (c *Client) Jitter(d time.Duration) time.Duration { return c.options.Jitter
 func sdkOptions(o Options, m *metadata) (ec2.Options, []string, error) {
 	s := ec2.Options{
 		Credentials: credentialsOf(m),
-		APIOptions:  []func(*middleware.Stack) error{awsmiddleware.AddUserAgentKeyValue("cni-ipvlan-vpc-k8s", release.Version())},
+		APIOptions: []func(*middleware.Stack) error{awsmiddleware.AddUserAgentKeyValue("cni-ipvlan-vpc-k8s",
+			release.Version())},
 	}
 	chosen, err := own.ec2(&s, o)
 	do := o.HTTP

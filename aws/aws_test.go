@@ -71,13 +71,15 @@ func client(ec2, metadata http.Handler) *aws.Client {
 // refuse answers like EC2 after a refused call.
 func refuse(w http.ResponseWriter, status int, code, message string) {
 	w.WriteHeader(status)
-	fmt.Fprintf(w, `<Response><Errors><Error><Code>%s</Code><Message>%s</Message></Error></Errors><RequestID>req-1</RequestID></Response>`, code, message)
+	fmt.Fprintf(w,
+		`<Response><Errors><Error><Code>%s</Code><Message>%s</Message></Error></Errors><RequestID>req-1</RequestID></Response>`, code, message)
 }
 
 // answer answers like EC2 after a successful call.
 func answer(w http.ResponseWriter, action, body string) {
 	w.Header().Set("X-Amzn-Requestid", "req-1")
-	fmt.Fprintf(w, `<%[1]sResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><requestId>req-1</requestId>%[2]s</%[1]sResponse>`, action, body)
+	fmt.Fprintf(w,
+		`<%[1]sResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><requestId>req-1</requestId>%[2]s</%[1]sResponse>`, action, body)
 }
 
 const assigned = `<networkInterfaceId>eni-1</networkInterfaceId><assignedPrivateIpAddressesSet><item><privateIpAddress>10.0.0.9</privateIpAddress></item></assignedPrivateIpAddressesSet>`

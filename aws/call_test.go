@@ -79,17 +79,26 @@ func TestRetry(t *testing.T) {
 	}{
 		{name: "no failure", call: assign, calls: 1},
 		{name: "throttled once", call: assign, failures: failures{throttle}, calls: 2, atMost: time.Second},
-		{name: "throttled on and on", call: assign, failures: failures{throttle, throttle, throttle}, calls: 2, atMost: time.Second, is: aws.ErrThrottled},
-		{name: "no patience at all", call: assign, failures: failures{throttle}, attempts: 1, calls: 1, is: aws.ErrThrottled},
-		{name: "much patience", call: assign, failures: failures{throttle, throttle, throttle}, attempts: 9, calls: 4, atMost: 7 * time.Second},
-		{name: "throttled with no time left", call: assign, failures: failures{throttle}, deadline: time.Nanosecond, calls: 1, is: aws.ErrThrottled},
+		{name: "throttled on and on", call: assign, failures: failures{throttle, throttle, throttle}, calls: 2,
+			atMost: time.Second, is: aws.ErrThrottled},
+		{name: "no patience at all", call: assign, failures: failures{throttle}, attempts: 1, calls: 1,
+			is: aws.ErrThrottled},
+		{name: "much patience", call: assign, failures: failures{throttle, throttle, throttle}, attempts: 9, calls: 4,
+			atMost: 7 * time.Second},
+		{name: "throttled with no time left", call: assign, failures: failures{throttle}, deadline: time.Nanosecond,
+			calls: 1, is: aws.ErrThrottled},
 		{name: "a fault may have done it", call: assign, failures: failures{fault}, calls: 1, is: aws.ErrTransient},
 		{name: "a fault that does no harm", call: detach, failures: failures{fault}, calls: 2, atMost: time.Second},
-		{name: "faults on and on", call: detach, failures: failures{fault, fault}, calls: 2, atMost: time.Second, is: aws.ErrTransient},
-		{name: "no answer", call: detach, failures: failures{hang}, calls: 1, atMost: 10 * time.Second, is: context.DeadlineExceeded},
-		{name: "no answer before the deadline", call: detach, failures: failures{hang}, deadline: time.Second, calls: 1, atMost: 4 * time.Second, is: context.DeadlineExceeded},
-		{name: "an answer soon after the deadline", call: assign, failures: failures{slow}, deadline: time.Second, calls: 1, atMost: 2 * time.Second, is: aws.ErrThrottled},
-		{name: "no answer to a question before the deadline", call: describe, failures: failures{hang}, deadline: time.Second, calls: 1, atMost: time.Second, is: context.DeadlineExceeded},
+		{name: "faults on and on", call: detach, failures: failures{fault, fault}, calls: 2, atMost: time.Second,
+			is: aws.ErrTransient},
+		{name: "no answer", call: detach, failures: failures{hang}, calls: 1, atMost: 10 * time.Second,
+			is: context.DeadlineExceeded},
+		{name: "no answer before the deadline", call: detach, failures: failures{hang}, deadline: time.Second, calls: 1,
+			atMost: 4 * time.Second, is: context.DeadlineExceeded},
+		{name: "an answer soon after the deadline", call: assign, failures: failures{slow}, deadline: time.Second,
+			calls: 1, atMost: 2 * time.Second, is: aws.ErrThrottled},
+		{name: "no answer to a question before the deadline", call: describe, failures: failures{hang},
+			deadline: time.Second, calls: 1, atMost: time.Second, is: context.DeadlineExceeded},
 	}
 	for n := range len(tests) * len(retryModes) {
 		tt, mode := tests[n%len(tests)], retryModes[n/len(tests)]
@@ -156,7 +165,9 @@ func TestLog(t *testing.T) {
 		if _, err := c.DescribeENIs(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		refused := client(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { refuse(w, 400, "IncorrectState", "") }), tree{})
+		refused := client(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			refuse(w, 400, "IncorrectState", "")
+		}), tree{})
 		if err := refused.DeleteENI(t.Context(), "eni-1"); err == nil {
 			t.Fatal("no error")
 		}

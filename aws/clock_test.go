@@ -22,7 +22,9 @@ var retryModes = []string{"", "true", "false"}
 // the time. A second call of the process needs no second attempt.
 func TestWrongClock(t *testing.T) {
 	calls := map[string]func(context.Context, *aws.Client, string) error{
-		"AssignPrivateIpAddresses": func(ctx context.Context, c *aws.Client, eni string) error { return drop(c.Assign(ctx, eni, 1)) },
+		"AssignPrivateIpAddresses": func(ctx context.Context, c *aws.Client, eni string) error {
+			return drop(c.Assign(ctx, eni, 1))
+		},
 		"CreateNetworkInterface": func(ctx context.Context, c *aws.Client, _ string) error {
 			return drop(c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-b"}))
 		},
@@ -30,7 +32,8 @@ func TestWrongClock(t *testing.T) {
 			return drop(c.DescribeENIs(ctx, aws.ByID(eni)))
 		},
 	}
-	for _, code := range []string{"RequestExpired", "RequestInTheFuture", "RequestTimeTooSkewed", "AuthFailure", "SignatureDoesNotMatch", "InvalidSignatureException"} {
+	for _, code := range []string{"RequestExpired", "RequestInTheFuture", "RequestTimeTooSkewed", "AuthFailure",
+		"SignatureDoesNotMatch", "InvalidSignatureException"} {
 		for action, do := range calls {
 			for _, ahead := range []time.Duration{time.Hour, -time.Hour, 6 * time.Minute} {
 				for _, mode := range retryModes {
@@ -45,7 +48,8 @@ func TestWrongClock(t *testing.T) {
 								t.Fatal(err)
 							}
 						}
-						if all := sim.Calls(); len(all) != 3 || all[0].Code != code || all[1].Code != "" || all[2].Code != "" {
+						if all := sim.Calls(); len(all) != 3 || all[0].Code != code || all[1].Code != "" ||
+							all[2].Code != "" {
 							t.Errorf("calls: %v", all)
 						}
 						if d := time.Since(began); d > 0 {
@@ -68,7 +72,8 @@ func TestNoClock(t *testing.T) {
 				w.Header().Set("Date", time.Now().UTC().Format(http.TimeFormat))
 				refuse(w, 400, code, "")
 			}), tree{})
-			if err := drop(c.Assign(t.Context(), "eni-1", 1)); !errors.Is(err, aws.ErrDenied) || !aws.Undone(err) || asked != want {
+			if err := drop(c.Assign(t.Context(), "eni-1", 1)); !errors.Is(err, aws.ErrDenied) || !aws.Undone(err) ||
+				asked != want {
 				t.Errorf("%d attempts, want %d: %v", asked, want, err)
 			}
 		})
@@ -99,9 +104,11 @@ func TestRetryAfter(t *testing.T) {
 					throttle(w, r)
 				}
 				ec2, began := &clerk{failures: []http.HandlerFunc{busy}}, time.Now()
-				c := aws.New(aws.Options{EC2URL: "http://ec2.test", HTTP: direct{ec2}, Jitter: func(time.Duration) time.Duration { return 0 }})
+				c := aws.New(aws.Options{EC2URL: "http://ec2.test", HTTP: direct{ec2},
+					Jitter: func(time.Duration) time.Duration { return 0 }})
 				err := drop(c.Assign(ctx, "eni-1", 1))
-				if d := time.Since(began); !errors.Is(err, tt.is) || ec2.calls != tt.calls || d < tt.least || tt.is != nil && d > 0 {
+				if d := time.Since(began); !errors.Is(err, tt.is) || ec2.calls != tt.calls || d < tt.least ||
+					tt.is != nil && d > 0 {
 					t.Errorf("%d calls in %v: %v", ec2.calls, d, err)
 				}
 			})

@@ -11,8 +11,9 @@ import (
 
 // A meaning is what a group of EC2's errors means to us.
 type meaning struct {
-	codes []string      // any of these; "*" stands for any text before a suffix
-	text  string        // the message must contain this, in any case, because EC2 uses InvalidParameterValue for many errors
+	codes []string // any of these; "*" stands for any text before a suffix
+	// the message must contain this, in any case, because EC2 uses InvalidParameterValue for many errors
+	text  string
 	is    error         // the sentinel; nil: none
 	about scopes        // what the refusal is about
 	lasts time.Duration // how long a refusal of an ENI, a subnet or an action counts, at most; 0: nothing is remembered
@@ -42,8 +43,10 @@ const (
 var meanings = []meaning{
 	// API, server errors. The other codes: the SDK's list of throttling errors.
 	{[]string{"RequestLimitExceeded", "EC2ThrottledException", "Throttling", "ThrottlingException", "RequestThrottled",
-		"RequestThrottledException", "ThrottledException", "TooManyRequestsException", "SlowDown"}, "", ErrThrottled, ofAll(ScopeAction), 0,
-		"EC2 limits how often the whole account may call {action}: to make fewer calls, use larger batches (ipBatchSize), prefixes, " +
+		"RequestThrottledException", "ThrottledException", "TooManyRequestsException", "SlowDown"}, "", ErrThrottled,
+		ofAll(ScopeAction), 0,
+		"EC2 limits how often the whole account may call {action}: to make fewer calls, use larger batches " +
+			"(ipBatchSize), prefixes, " +
 			"or ENIs from the launch template"},
 
 	// API.
@@ -57,29 +60,38 @@ var meanings = []meaning{
 	{[]string{"InvalidParameterValue"}, "sufficient free ipv", ErrSubnetFull, ofPlace, 0, hintFragmented},
 
 	// API; #989 shows it for an ENI whose addresses another program has changed.
-	{[]string{"PrivateIpAddressLimitExceeded", "InvalidInterface.IpAddressLimitExceeded"}, "", ErrENIFull, ofENI, 0, ""},
+	{[]string{"PrivateIpAddressLimitExceeded", "InvalidInterface.IpAddressLimitExceeded"}, "", ErrENIFull,
+		ofENI, 0, ""},
 	// API. The volumes: EC2 user guide, "Volume limits for Nitro-based instances".
 	{[]string{"AttachmentLimitExceeded"}, "", ErrInstanceFull, ofAll(ScopeInstance), 0,
-		"the instance has as many attachments as its type allows. On most Nitro types, EBS volumes take slots of ENIs: detach volumes, use prefixes, " +
+		"the instance has as many attachments as its type allows. On most Nitro types, EBS volumes take slots of " +
+			"ENIs: detach volumes, use prefixes, " +
 			"a larger type, or fewer pods (cni-ipvlan-vpc-k8s-tool maxpods)"},
 	// API.
 	{[]string{"NetworkInterfaceLimitExceeded"}, "", ErrQuota, ofAll(ScopeAccount), 0,
-		"delete unused ENIs (cni-ipvlan-vpc-k8s-tool eni-gc), or ask AWS to raise the quota of network interfaces in this region"},
+		"delete unused ENIs (cni-ipvlan-vpc-k8s-tool eni-gc), or ask AWS to raise the quota of network interfaces in " +
+			"this region"},
 	// API; the text: amazon-vpc-resource-controller-k8s#583.
 	{[]string{"SecurityGroupsPerInterfaceLimitExceeded"}, "", ErrTooManyGroups, ofAll(ScopeCall), 0, hintGroups},
-	{[]string{"InvalidParameterValue"}, "security group memberships", ErrTooManyGroups, ofAll(ScopeCall), 0, hintGroups},
+	{[]string{"InvalidParameterValue"}, "security group memberships", ErrTooManyGroups, ofAll(ScopeCall), 0,
+		hintGroups},
 
 	// ansible/ansible-modules-core#347 quotes the first, philips-software/terraform-provider-hsdp#68 the code of the
 	// second.
-	{[]string{"InvalidParameter", "InvalidParameterValue"}, "belong to different networks", ErrNoGroup, ofAll(ScopeCall), 0, hintGroup},
+	{[]string{"InvalidParameter", "InvalidParameterValue"}, "belong to different networks", ErrNoGroup,
+		ofAll(ScopeCall), 0, hintGroup},
 	// API.
-	{[]string{"InvalidGroup.NotFound", "InvalidSecurityGroupID.NotFound"}, "", ErrNoGroup, ofAll(ScopeCall), 0, hintGroup},
+	{[]string{"InvalidGroup.NotFound", "InvalidSecurityGroupID.NotFound"}, "", ErrNoGroup, ofAll(ScopeCall),
+		0, hintGroup},
 
 	// aws/aws-k8s-tester#531 quotes it, of an instance with several network cards.
-	{[]string{"InvalidParameterValue"}, "device index exceeds the maximum number of network interfaces", ErrCardFull, ofAll(ScopeInstance), 0, ""},
+	{[]string{"InvalidParameterValue"}, "device index exceeds the maximum number of network interfaces", ErrCardFull,
+		ofAll(ScopeInstance), 0, ""},
 	// cilium/cilium pkg/aws/eni/node.go looks for this text, and the next one.
-	{[]string{"InvalidParameterValue"}, "already has an interface attached at device index", ErrIndexTaken, ofAll(ScopeCall), 0, ""},
-	{[]string{"InvalidParameterValue"}, "is not 'running'", ErrNotRunning, ofAll(ScopeInstance), 0, "the instance is stopping"},
+	{[]string{"InvalidParameterValue"}, "already has an interface attached at device index", ErrIndexTaken,
+		ofAll(ScopeCall), 0, ""},
+	{[]string{"InvalidParameterValue"}, "is not 'running'", ErrNotRunning, ofAll(ScopeInstance), 0,
+		"the instance is stopping"},
 	// API: an address, or an ENI, that is in use.
 	{[]string{"Resource.AlreadyAssigned", "Resource.AlreadyAssociated", "InvalidIPAddress.InUse",
 		"InvalidNetworkInterface.InUse"}, "", ErrInUse, ofENI, 0, ""},
@@ -96,7 +108,8 @@ var meanings = []meaning{
 	// IAM user guide, "Policy evaluation logic" and "Troubleshoot access denied error messages": a Deny wins over each
 	// Allow.
 	{unauthorized, "explicit deny", ErrDenied, ofRole, correctable,
-		"a policy denies ec2:{action} explicitly, so an Allow in the instance role changes nothing: look at the policies of the role, at its " +
+		"a policy denies ec2:{action} explicitly, so an Allow in the instance role changes nothing: look at the " +
+			"policies of the role, at its " +
 			"permissions boundary, and at the organization's policies (SCP, RCP)"},
 	{unauthorized, "no service control policy allows", ErrDenied, ofRole, correctable,
 		"allow ec2:{action} in the service control policies of the organization (SCP)"},
@@ -104,7 +117,8 @@ var meanings = []meaning{
 		"allow ec2:{action} in the permissions boundary of the instance role"},
 	// The reason is only in the encoded part, for those who may decode it (API: UnauthorizedOperation).
 	{unauthorized, "operation. encoded authorization failure message", ErrDenied, ofRole, correctable,
-		"allow ec2:{action} in the instance role. If it allows that, a policy denies it: CloudTrail has the whole message, and " +
+		"allow ec2:{action} in the instance role. If it allows that, a policy denies it: CloudTrail has the whole " +
+			"message, and " +
 			"'aws sts decode-authorization-message' shows which policy that is"},
 	// API.
 	{unauthorized, "", ErrDenied, ofRole, correctable, "allow ec2:{action} in the instance role"},
@@ -115,20 +129,26 @@ var meanings = []meaning{
 	{[]string{"AuthFailure"}, "owner", ErrDenied, ofPlace, lasting, hintOwner},
 	{[]string{"AuthFailure"}, "belong", ErrDenied, ofPlace, lasting, hintOwner},
 	// API.
-	{[]string{"AuthFailure", "InvalidClientTokenId", "SignatureDoesNotMatch", "InvalidSignatureException", "MissingAuthenticationToken",
+	{[]string{"AuthFailure", "InvalidClientTokenId", "SignatureDoesNotMatch", "InvalidSignatureException",
+		"MissingAuthenticationToken",
 		"UnrecognizedClientException"}, "", ErrDenied, ofAll(ScopeAccount), 0,
 		"EC2 refuses the credentials: check the instance role, AWS_ACCESS_KEY_ID in the environment, and the clock"},
 	// The metadata service answers with this code instead of the role's credentials.
-	{[]string{"AssumeRoleUnauthorizedAccess"}, "", ErrDenied, ofAll(ScopeAccount), 0, "the role of the instance profile must trust ec2.amazonaws.com"},
+	{[]string{"AssumeRoleUnauthorizedAccess"}, "", ErrDenied, ofAll(ScopeAccount), 0,
+		"the role of the instance profile must trust ec2.amazonaws.com"},
 	// API.
-	{[]string{"OptInRequired", "Blocked", "PendingVerification"}, "", ErrDenied, ofAll(ScopeAccount), 0, "the AWS account cannot use EC2 in this region"},
-	{[]string{"TagPolicyViolation"}, "", ErrDenied, ofAll(ScopeCall), 0, "a tag policy of the organization forbids one of the ENI's tags (eniTags)"},
+	{[]string{"OptInRequired", "Blocked", "PendingVerification"}, "", ErrDenied, ofAll(ScopeAccount), 0,
+		"the AWS account cannot use EC2 in this region"},
+	{[]string{"TagPolicyViolation"}, "", ErrDenied, ofAll(ScopeCall), 0,
+		"a tag policy of the organization forbids one of the ENI's tags (eniTags)"},
 	// API: also for ENIs that a service of AWS manages.
 	{[]string{"OperationNotPermitted"}, "", ErrDenied, ofPlace, lasting,
-		"EC2 does not permit {action} here: an AWS service or another account manages this ENI or subnet; the node uses the others"},
+		"EC2 does not permit {action} here: an AWS service or another account manages this ENI or subnet; the node " +
+			"uses the others"},
 	// API: the instance type, the subnet or its Outpost cannot do it.
 	{[]string{"UnsupportedOperation", "Unsupported"}, "", nil, ofPlace, lasting,
-		"this ENI or subnet does not support {action}: check its type, its VPC, and whether it is in an Outpost, a Local Zone or a Wavelength Zone"},
+		"this ENI or subnet does not support {action}: check its type, its VPC, and whether it is in an Outpost, a " +
+			"Local Zone or a Wavelength Zone"},
 
 	// API: the token was used before, for a call with other parameters.
 	{[]string{"IdempotentParameterMismatch"}, "", ErrTokenUsed, ofAll(ScopeCall), 0, ""},
@@ -137,20 +157,25 @@ var meanings = []meaning{
 	{[]string{"IncorrectState", "IncorrectInstanceState", "InvalidState"}, "", ErrTransient, ofENI, passing, ""},
 	{[]string{"ConcurrentTagAccess"}, "", ErrTransient, ofAll(ScopeCall), 0, ""},
 	// API, server errors: EC2 may have carried out the call.
-	{serverErrors, "", ErrTransient, ofAll(ScopeUnknown), 0, "EC2 has a problem in this region: see health.aws.amazon.com"},
+	{serverErrors, "", ErrTransient, ofAll(ScopeUnknown), 0,
+		"EC2 has a problem in this region: see health.aws.amazon.com"},
 
 	// API. What the others of the code mean is above.
-	{[]string{"InvalidParameterValue", "InvalidParameter", "InvalidParameterCombination", "InvalidParameterDependency", "MissingParameter",
+	{[]string{"InvalidParameterValue", "InvalidParameter", "InvalidParameterCombination", "InvalidParameterDependency",
+		"MissingParameter",
 		"UnknownParameter", "InvalidRequest", "ValidationError"}, "", nil, ofPlace, correctable,
-		"EC2 does not accept what {action} asks for: the message says why. If the configuration cannot be the cause, report it with the ID of the request"},
+		"EC2 does not accept what {action} asks for: the message says why. If the configuration cannot be the cause, " +
+			"report it with the ID of the request"},
 }
 
 // serverErrors are the codes of EC2's own faults.
-var serverErrors = []string{"InternalError", "InternalFailure", "ServerInternal", "Unavailable", "ServiceUnavailable", "RequestTimeout"}
+var serverErrors = []string{"InternalError", "InternalFailure", "ServerInternal", "Unavailable", "ServiceUnavailable",
+	"RequestTimeout"}
 
 // newCode is the meaning of a code that this release does not know.
 var newCode = meaning{about: ofPlace, lasts: correctable,
-	hint: "this release does not know the code of this refusal: the list of EC2's codes is in the EC2 API reference, \"Error codes\". " +
+	hint: "this release does not know the code of this refusal: the list of EC2's codes is in the EC2 API reference, " +
+		"\"Error codes\". " +
 		"AWS's support finds the call by the ID of the request"}
 
 // unauthorized are the codes of calls that the role may not make.
@@ -164,24 +189,31 @@ var (
 	noRole = meaning{is: ErrDenied,
 		hint: "attach an instance profile whose role allows ec2:{action}"}
 	noAnswer = meaning{is: ErrTransient,
-		hint: "this node cannot reach the EC2 endpoint: it needs a NAT gateway, an internet gateway, or a VPC endpoint for ec2"}
+		hint: "this node cannot reach the EC2 endpoint: it needs a NAT gateway, an internet gateway, or a VPC " +
+			"endpoint for ec2"}
 	noName = meaning{is: ErrTransient,
-		hint: "the name of the EC2 endpoint does not exist: check the node's DNS, and AWS_REGION, AWS_ENDPOINT_URL_EC2, AWS_USE_FIPS_ENDPOINT " +
+		hint: "the name of the EC2 endpoint does not exist: check the node's DNS, and AWS_REGION, " +
+			"AWS_ENDPOINT_URL_EC2, AWS_USE_FIPS_ENDPOINT " +
 			"and AWS_USE_DUALSTACK_ENDPOINT; not every region has FIPS and dual-stack endpoints"}
 	noTrust = meaning{is: ErrTransient,
-		hint: "the node does not trust the certificate of the EC2 endpoint: if a proxy intercepts TLS, set AWS_CA_BUNDLE to a file " +
+		hint: "the node does not trust the certificate of the EC2 endpoint: if a proxy intercepts TLS, set " +
+			"AWS_CA_BUNDLE to a file " +
 			"with the proxy's CA; also check the clock"}
 	notEC2 = meaning{is: ErrTransient,
-		hint: "something else answers instead of EC2: check HTTPS_PROXY, NO_PROXY, AWS_ENDPOINT_URL_EC2, and proxies between the node and EC2"}
+		hint: "something else answers instead of EC2: check HTTPS_PROXY, NO_PROXY, AWS_ENDPOINT_URL_EC2, and proxies " +
+			"between the node and EC2"}
 	serverFault = meaning{is: ErrTransient}
 )
 
 const (
 	hintSubnet     = "add another subnet for pods to the VPC, with the tags in subnetTags"
-	hintFragmented = "the subnet has no free /28: reserve a range of it for prefixes (aws ec2 create-subnet-cidr-reservation), " +
+	hintFragmented = "the subnet has no free /28: reserve a range of it for prefixes (aws ec2 " +
+		"create-subnet-cidr-reservation), " +
 		"or add a subnet"
-	hintOwner = "another account owns this ENI or subnet, and does not let this one change it: use subnets that are shared with this account (AWS RAM), " +
+	hintOwner = "another account owns this ENI or subnet, and does not let this one change it: use subnets that are " +
+		"shared with this account (AWS RAM), " +
 		"and detach the ENI if it is not for this node"
 	hintGroup  = "use the IDs of security groups of this VPC (secGroupIds)"
-	hintGroups = "remove groups from secGroupIds, or ask AWS to raise the quota of security groups per network interface"
+	hintGroups = "remove groups from secGroupIds, or ask AWS to raise the quota of security groups per " +
+		"network interface"
 )

@@ -39,7 +39,8 @@ func TestCodesPage(t *testing.T) {
 }
 
 func codesTable() string {
-	text := "| code | if the message has | it means | a change of an ENI | a creation | an attachment | at most | may have been done |\n" +
+	text := "| code | if the message has | it means | a change of an ENI | a creation | an attachment | at most | " +
+		"may have been done |\n" +
 		"|---|---|---|---|---|---|---|---|\n"
 	for _, m := range append(slices.Clone(meanings), newCode) {
 		codes, is, message := "any other", "–", "–"
@@ -52,7 +53,8 @@ func codesTable() string {
 		if m.text != "" {
 			message = "“" + m.text + "”"
 		}
-		text += fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s | %s |\n", codes, message, is, m.about.change, m.about.create, m.about.attach,
+		text += fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s | %s |\n", codes, message, is, m.about.change,
+			m.about.create, m.about.attach,
 			briefly(m.lasts), map[bool]string{true: "yes", false: "no"}[m.about.change == ScopeUnknown])
 	}
 	return text

@@ -41,7 +41,8 @@ type ENISpec struct {
 // attributes, so no describe is needed.
 func (c *Client) CreateENI(ctx context.Context, s ENISpec) (ENI, error) {
 	const action = "CreateNetworkInterface"
-	in := &ec2.CreateNetworkInterfaceInput{SubnetId: &s.Subnet, Groups: s.SecurityGroups, TagSpecifications: tagSpecs(s.Tags),
+	in := &ec2.CreateNetworkInterfaceInput{SubnetId: &s.Subnet, Groups: s.SecurityGroups,
+		TagSpecifications:               tagSpecs(s.Tags),
 		ConnectionTrackingSpecification: s.Tracking.request()}
 	if s.Description != "" {
 		in.Description = &s.Description
@@ -98,7 +99,8 @@ func tagSpecs(m map[string]string) []types.TagSpecification {
 // means that it is already deleted, [ErrInUse] that it is still attached.
 func (c *Client) DeleteENI(ctx context.Context, eni string) error {
 	const action = "DeleteNetworkInterface"
-	out, err := call(ctx, c, action, c.ec2.DeleteNetworkInterface, &ec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: &eni})
+	out, err := call(ctx, c, action, c.ec2.DeleteNetworkInterface,
+		&ec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: &eni})
 	if err != nil {
 		return err
 	}

@@ -35,23 +35,30 @@ func TestPages(t *testing.T) {
 	}
 	inBubble(t, "ENIs", func(t *testing.T) {
 		c := client(pages("networkInterfaceSet",
-			"<item><networkInterfaceId>eni-1</networkInterfaceId></item>", "", "<item><networkInterfaceId>eni-2</networkInterfaceId></item>"), tree{})
-		equal(t, "ENIs", must(c.DescribeENIs(t.Context()))(t), []aws.ENI{{ID: "eni-1", Index: aws.UnknownIndex}, {ID: "eni-2", Index: aws.UnknownIndex}})
+			"<item><networkInterfaceId>eni-1</networkInterfaceId></item>", "",
+			"<item><networkInterfaceId>eni-2</networkInterfaceId></item>"), tree{})
+		equal(t, "ENIs", must(c.DescribeENIs(t.Context()))(t), []aws.ENI{{ID: "eni-1", Index: aws.UnknownIndex},
+			{ID: "eni-2", Index: aws.UnknownIndex}})
 	})
 	inBubble(t, "subnets", func(t *testing.T) {
 		c := client(pages("subnetSet",
-			"<item><subnetId>subnet-1</subnetId><availableIpAddressCount>1</availableIpAddressCount></item>", "<item><subnetId>subnet-2</subnetId><availableIpAddressCount>2</availableIpAddressCount></item>"), tree{})
-		equal(t, "subnets", must(c.Subnets(t.Context(), "vpc-1", "us-east-1a"))(t), []aws.Subnet{{ID: "subnet-1", Free: 1}, {ID: "subnet-2", Free: 2}})
+			"<item><subnetId>subnet-1</subnetId><availableIpAddressCount>1</availableIpAddressCount></item>",
+			"<item><subnetId>subnet-2</subnetId><availableIpAddressCount>2</availableIpAddressCount></item>"), tree{})
+		equal(t, "subnets", must(c.Subnets(t.Context(), "vpc-1", "us-east-1a"))(t),
+			[]aws.Subnet{{ID: "subnet-1", Free: 1}, {ID: "subnet-2", Free: 2}})
 	})
 	t.Run("peerings without a set of CIDRs", func(t *testing.T) {
 		peering := `<item><requesterVpcInfo><vpcId>vpc-1</vpcId></requesterVpcInfo><accepterVpcInfo><vpcId>vpc-2</vpcId>%s</accepterVpcInfo></item>`
 		c := client(pages("vpcPeeringConnectionSet", fmt.Sprintf(peering, "<cidrBlock>10.9.0.0/16</cidrBlock>"),
-			fmt.Sprintf(peering, "<cidrBlock>10.8.0.0/16</cidrBlock><cidrBlockSet><item><cidrBlock>10.7.0.0/16</cidrBlock></item><item><cidrBlock>10.8.0.0/16</cidrBlock></item></cidrBlockSet>"), ""), tree{})
-		equal(t, "peers", must(c.PeerCIDRs(t.Context(), "vpc-1"))(t), prefixes("10.7.0.0/16", "10.8.0.0/16", "10.9.0.0/16"))
+			fmt.Sprintf(peering,
+				"<cidrBlock>10.8.0.0/16</cidrBlock><cidrBlockSet><item><cidrBlock>10.7.0.0/16</cidrBlock></item><item><cidrBlock>10.8.0.0/16</cidrBlock></item></cidrBlockSet>"), ""), tree{})
+		equal(t, "peers", must(c.PeerCIDRs(t.Context(), "vpc-1"))(t),
+			prefixes("10.7.0.0/16", "10.8.0.0/16", "10.9.0.0/16"))
 	})
 	inBubble(t, "peerings", func(t *testing.T) {
 		peering := `<item><requesterVpcInfo><vpcId>vpc-1</vpcId></requesterVpcInfo><accepterVpcInfo><vpcId>vpc-2</vpcId><cidrBlockSet><item><cidrBlock>%s</cidrBlock></item></cidrBlockSet></accepterVpcInfo></item>`
-		c := client(pages("vpcPeeringConnectionSet", fmt.Sprintf(peering, "10.9.0.0/16"), fmt.Sprintf(peering, "10.8.0.0/16"), "<item></item>"), tree{})
+		c := client(pages("vpcPeeringConnectionSet", fmt.Sprintf(peering, "10.9.0.0/16"),
+			fmt.Sprintf(peering, "10.8.0.0/16"), "<item></item>"), tree{})
 		equal(t, "peers", must(c.PeerCIDRs(t.Context(), "vpc-1"))(t), prefixes("10.8.0.0/16", "10.9.0.0/16"))
 	})
 }
@@ -89,10 +96,12 @@ func TestDualStackSubnet(t *testing.T) {
 		const association = `<item><ipv6CidrBlock>%s</ipv6CidrBlock><ipv6CidrBlockState><state>%s</state></ipv6CidrBlockState></item>`
 		c := client(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			answer(w, "DescribeSubnets", `<subnetSet><item><subnetId>subnet-1</subnetId><ipv6CidrBlockAssociationSet>`+
-				fmt.Sprintf(association, "2600:1f18:1:a::/64", "associated")+fmt.Sprintf(association, "2600:1f18:1:b::/64", "disassociated")+
+				fmt.Sprintf(association, "2600:1f18:1:a::/64", "associated")+fmt.Sprintf(association,
+				"2600:1f18:1:b::/64", "disassociated")+
 				`</ipv6CidrBlockAssociationSet></item></subnetSet>`)
 		}), tree{})
-		equal(t, "subnets", must(c.Subnets(t.Context(), "vpc-1", "us-east-1a"))(t), []aws.Subnet{{ID: "subnet-1", IPv6CIDR: netip.MustParsePrefix("2600:1f18:1:a::/64")}})
+		equal(t, "subnets", must(c.Subnets(t.Context(), "vpc-1", "us-east-1a"))(t),
+			[]aws.Subnet{{ID: "subnet-1", IPv6CIDR: netip.MustParsePrefix("2600:1f18:1:a::/64")}})
 	})
 }
 
@@ -102,15 +111,19 @@ func TestNonsense(t *testing.T) {
 		action, body string
 		call         func(context.Context, *aws.Client) error
 	}{
-		{"AssignPrivateIpAddresses", `<assignedPrivateIpAddressesSet><item><privateIpAddress>10.0.0</privateIpAddress></item></assignedPrivateIpAddressesSet>`,
+		{"AssignPrivateIpAddresses",
+			`<assignedPrivateIpAddressesSet><item><privateIpAddress>10.0.0</privateIpAddress></item></assignedPrivateIpAddressesSet>`,
 			func(ctx context.Context, c *aws.Client) error { return drop(c.Assign(ctx, "eni-1", 1)) }},
-		{"AssignPrivateIpAddresses", `<assignedIpv4PrefixSet><item><ipv4Prefix>fd00::/80</ipv4Prefix></item></assignedIpv4PrefixSet>`,
+		{"AssignPrivateIpAddresses",
+			`<assignedIpv4PrefixSet><item><ipv4Prefix>fd00::/80</ipv4Prefix></item></assignedIpv4PrefixSet>`,
 			func(ctx context.Context, c *aws.Client) error { return drop(c.AssignPrefixes(ctx, "eni-1", 1)) }},
 		{"CreateNetworkInterface", ``,
 			func(ctx context.Context, c *aws.Client) error { return drop(c.CreateENI(ctx, aws.ENISpec{})) }},
-		{"CreateNetworkInterface", `<networkInterface><ipv6AddressesSet><item><ipv6Address>10.0.0.9</ipv6Address></item></ipv6AddressesSet></networkInterface>`,
+		{"CreateNetworkInterface",
+			`<networkInterface><ipv6AddressesSet><item><ipv6Address>10.0.0.9</ipv6Address></item></ipv6AddressesSet></networkInterface>`,
 			func(ctx context.Context, c *aws.Client) error { return drop(c.CreateENI(ctx, aws.ENISpec{})) }},
-		{"DescribeNetworkInterfaces", `<networkInterfaceSet><item><privateIpAddressesSet><item></item></privateIpAddressesSet></item></networkInterfaceSet>`,
+		{"DescribeNetworkInterfaces",
+			`<networkInterfaceSet><item><privateIpAddressesSet><item></item></privateIpAddressesSet></item></networkInterfaceSet>`,
 			func(ctx context.Context, c *aws.Client) error { return drop(c.DescribeENIs(ctx)) }},
 		{"DescribeSubnets", `<subnetSet><item><cidrBlock>10.0.0.0</cidrBlock></item></subnetSet>`,
 			func(ctx context.Context, c *aws.Client) error { return drop(c.Subnets(ctx, "vpc-1", "us-east-1a")) }},
@@ -118,21 +131,26 @@ func TestNonsense(t *testing.T) {
 			func(ctx context.Context, c *aws.Client) error { return drop(c.VPCCIDRs(ctx, "vpc-1")) }},
 		{"DescribeVpcs", ``,
 			func(ctx context.Context, c *aws.Client) error { return drop(c.VPCCIDRs(ctx, "vpc-1")) }},
-		{"DescribeVpcPeeringConnections", `<vpcPeeringConnectionSet><item><requesterVpcInfo><vpcId>vpc-2</vpcId><cidrBlockSet><item></item></cidrBlockSet></requesterVpcInfo><accepterVpcInfo><vpcId>vpc-1</vpcId></accepterVpcInfo></item></vpcPeeringConnectionSet>`,
+		{"DescribeVpcPeeringConnections",
+			`<vpcPeeringConnectionSet><item><requesterVpcInfo><vpcId>vpc-2</vpcId><cidrBlockSet><item></item></cidrBlockSet></requesterVpcInfo><accepterVpcInfo><vpcId>vpc-1</vpcId></accepterVpcInfo></item></vpcPeeringConnectionSet>`,
 			func(ctx context.Context, c *aws.Client) error { return drop(c.PeerCIDRs(ctx, "vpc-1")) }},
 		{"AssignIpv6Addresses", `<assignedIpv6Addresses><item>10.0.0.9</item></assignedIpv6Addresses>`,
 			func(ctx context.Context, c *aws.Client) error { return drop(c.AssignIPv6(ctx, "eni-1", 1)) }},
 		{"AssignIpv6Addresses", `<assignedIpv6PrefixSet><item>10.0.0.16/28</item></assignedIpv6PrefixSet>`,
 			func(ctx context.Context, c *aws.Client) error { return drop(c.AssignIPv6Prefixes(ctx, "eni-1", 1)) }},
-		{"DescribeVpcs", `<vpcSet><item><cidrBlock>10.0.0.0/16</cidrBlock><ipv6CidrBlockAssociationSet><item><ipv6CidrBlock>10.0.0.0/16</ipv6CidrBlock><ipv6CidrBlockState><state>associated</state></ipv6CidrBlockState></item></ipv6CidrBlockAssociationSet></item></vpcSet>`,
+		{"DescribeVpcs",
+			`<vpcSet><item><cidrBlock>10.0.0.0/16</cidrBlock><ipv6CidrBlockAssociationSet><item><ipv6CidrBlock>10.0.0.0/16</ipv6CidrBlock><ipv6CidrBlockState><state>associated</state></ipv6CidrBlockState></item></ipv6CidrBlockAssociationSet></item></vpcSet>`,
 			func(ctx context.Context, c *aws.Client) error { return drop(c.VPC(ctx, "vpc-1")) }},
 		{"DescribeInstanceTypes", ``,
 			func(ctx context.Context, c *aws.Client) error { return drop(c.Limits(ctx, "m5.large")) }},
 	}
 	for _, tt := range tests {
 		inBubble(t, tt.action, func(t *testing.T) {
-			err := tt.call(t.Context(), client(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { answer(w, tt.action, tt.body) }), tree{}))
-			if e, ok := errors.AsType[*aws.Error](err); !ok || e.Action != tt.action || e.Code != "" || errors.Is(err, aws.ErrTransient) {
+			err := tt.call(t.Context(), client(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				answer(w, tt.action, tt.body)
+			}), tree{}))
+			if e, ok := errors.AsType[*aws.Error](err); !ok || e.Action != tt.action || e.Code != "" ||
+				errors.Is(err, aws.ErrTransient) {
 				t.Errorf("got %v, want an error of %s", err, tt.action)
 			}
 		})

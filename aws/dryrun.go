@@ -60,9 +60,11 @@ func (c *Client) DryRun(ctx context.Context, action string, on Target) error {
 		return dry(ctx, c, action, c.ec2.ModifyNetworkInterfaceAttribute,
 			&ec2.ModifyNetworkInterfaceAttributeInput{DryRun: yes, NetworkInterfaceId: &on.ENI, Attachment: changes})
 	case "DetachNetworkInterface":
-		return dry(ctx, c, action, c.ec2.DetachNetworkInterface, &ec2.DetachNetworkInterfaceInput{DryRun: yes, AttachmentId: &on.Attachment})
+		return dry(ctx, c, action, c.ec2.DetachNetworkInterface, &ec2.DetachNetworkInterfaceInput{DryRun: yes,
+			AttachmentId: &on.Attachment})
 	case "DeleteNetworkInterface":
-		return dry(ctx, c, action, c.ec2.DeleteNetworkInterface, &ec2.DeleteNetworkInterfaceInput{DryRun: yes, NetworkInterfaceId: &on.ENI})
+		return dry(ctx, c, action, c.ec2.DeleteNetworkInterface, &ec2.DeleteNetworkInterfaceInput{DryRun: yes,
+			NetworkInterfaceId: &on.ENI})
 	}
 	return c.dryDescribe(ctx, action)
 }
@@ -72,13 +74,15 @@ func (c *Client) dryDescribe(ctx context.Context, action string) error {
 	yes := new(true)
 	switch action {
 	case "DescribeNetworkInterfaces":
-		return dry(ctx, c, action, c.ec2.DescribeNetworkInterfaces, &ec2.DescribeNetworkInterfacesInput{DryRun: yes, MaxResults: new(int32(pageSize))})
+		return dry(ctx, c, action, c.ec2.DescribeNetworkInterfaces,
+			&ec2.DescribeNetworkInterfacesInput{DryRun: yes, MaxResults: new(int32(pageSize))})
 	case "DescribeSubnets":
 		return dry(ctx, c, action, c.ec2.DescribeSubnets, &ec2.DescribeSubnetsInput{DryRun: yes})
 	case "DescribeVpcs":
 		return dry(ctx, c, action, c.ec2.DescribeVpcs, &ec2.DescribeVpcsInput{DryRun: yes})
 	case "DescribeVpcPeeringConnections":
-		return dry(ctx, c, action, c.ec2.DescribeVpcPeeringConnections, &ec2.DescribeVpcPeeringConnectionsInput{DryRun: yes})
+		return dry(ctx, c, action, c.ec2.DescribeVpcPeeringConnections,
+			&ec2.DescribeVpcPeeringConnectionsInput{DryRun: yes})
 	case "DescribeInstanceTypes":
 		return dry(ctx, c, action, c.ec2.DescribeInstanceTypes, &ec2.DescribeInstanceTypesInput{DryRun: yes})
 	}

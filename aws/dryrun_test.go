@@ -21,7 +21,8 @@ func TestDryRun(t *testing.T) {
 		inBubble(t, action, func(t *testing.T) {
 			sim, node, c := world(t, "m5.large")
 			e := node.ENIs()[0]
-			on := aws.Target{ENI: e.ID, Attachment: e.Attachment, Instance: node.ID, Subnet: "subnet-b", SecurityGroups: []string{"sg-1"}, Tags: map[string]string{"a": "b"}}
+			on := aws.Target{ENI: e.ID, Attachment: e.Attachment, Instance: node.ID, Subnet: "subnet-b",
+				SecurityGroups: []string{"sg-1"}, Tags: map[string]string{"a": "b"}}
 			before := fmt.Sprint(sim.ENIs())
 			if err := c.DryRun(t.Context(), action, on); err != nil {
 				t.Errorf("allowed: %v", err)
@@ -46,9 +47,10 @@ func TestDryRun(t *testing.T) {
 func TestDryRunOfTags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sim, err := ec2sim.New(ec2sim.Config{
-			VPCs:    []ec2sim.VPC{{ID: "vpc-1", CIDRs: prefixes("10.0.0.0/16")}},
-			Subnets: []ec2sim.Subnet{{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: prefixes("10.0.0.0/24")[0]}},
-			Denied:  []string{"CreateTags"},
+			VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: prefixes("10.0.0.0/16")}},
+			Subnets: []ec2sim.Subnet{{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a",
+				CIDR: prefixes("10.0.0.0/24")[0]}},
+			Denied: []string{"CreateTags"},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -57,7 +59,8 @@ func TestDryRunOfTags(t *testing.T) {
 		if err := c.DryRun(t.Context(), "CreateNetworkInterface", aws.Target{Subnet: "subnet-a"}); err != nil {
 			t.Errorf("without tags: %v", err)
 		}
-		if err := c.DryRun(t.Context(), "CreateNetworkInterface", aws.Target{Subnet: "subnet-a", Tags: map[string]string{"a": "b"}}); !errors.Is(err, aws.ErrDenied) {
+		if err := c.DryRun(t.Context(), "CreateNetworkInterface",
+			aws.Target{Subnet: "subnet-a", Tags: map[string]string{"a": "b"}}); !errors.Is(err, aws.ErrDenied) {
 			t.Errorf("with tags: %v, want ErrDenied", err)
 		}
 	})
@@ -67,14 +70,16 @@ func TestDryRunOfTags(t *testing.T) {
 func TestDryRunLeavesOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sim, _, c := world(t, "m5.large")
-		if err := c.DryRun(t.Context(), "AssignPrivateIpAddresses", aws.Target{ENI: "eni-00000000000000000"}); !errors.Is(err, aws.ErrNotFound) {
+		if err := c.DryRun(t.Context(), "AssignPrivateIpAddresses",
+			aws.Target{ENI: "eni-00000000000000000"}); !errors.Is(err, aws.ErrNotFound) {
 			t.Errorf("no ENI: %v, want ErrNotFound", err)
 		}
 		sim.Fail("DescribeVpcs", "InternalError", 2)
 		if err := c.DryRun(t.Context(), "DescribeVpcs", aws.Target{}); !errors.Is(err, aws.ErrTransient) {
 			t.Errorf("a fault: %v, want ErrTransient", err)
 		}
-		if err := c.DryRun(t.Context(), "TerminateInstances", aws.Target{}); err == nil || errors.Is(err, aws.ErrDenied) {
+		if err := c.DryRun(t.Context(), "TerminateInstances", aws.Target{}); err == nil ||
+			errors.Is(err, aws.ErrDenied) {
 			t.Errorf("an action of nobody's: %v", err)
 		}
 	})

@@ -22,22 +22,30 @@ import (
 // The meaning of a failure for the caller. An [*Error] matches one of these, or none. The
 // table in codes.go maps codes to them.
 var (
-	ErrThrottled     = errors.New("EC2 throttles")                              // do not call this action for some seconds
-	ErrTransient     = errors.New("EC2 cannot do it now")                       // the same call may succeed soon
-	ErrENIFull       = errors.New("ENI is full")                                // it has no room for more addresses: try another ENI
-	ErrInstanceFull  = errors.New("instance is full")                           // it has no room for more ENIs
-	ErrSubnetFull    = errors.New("subnet is full")                             // or too fragmented for a prefix: addresses, or another subnet
-	ErrQuota         = errors.New("quota is used up")                           // the account can have no more ENIs in this region
-	ErrIndexTaken    = errors.New("device index is taken")                      // try the next one
-	ErrCardFull      = errors.New("network card is full")                       // it has no such device index: try another card
-	ErrInUse         = errors.New("in use")                                     // still attached, or another ENI has the address
-	ErrNotFound      = errors.New("not found")                                  // deleted, or so new that EC2 does not show it yet
-	ErrNotRunning    = errors.New("instance is not running")                    // it is stopping: give up
-	ErrTooManyGroups = errors.New("too many security groups")                   // a mistake in the configuration
-	ErrNoGroup       = errors.New("no such security group in this VPC")         // a mistake in the configuration, or in a pod's request
-	ErrTokenUsed     = errors.New("client token was used for other parameters") // begin again with a new token
-	ErrDenied        = errors.New("EC2 refuses")                                // until an operator changes something
-	ErrNoMetadata    = errors.New("EC2 metadata is not available")              // no answer at its address
+	// do not call this action for some seconds
+	ErrThrottled = errors.New("EC2 throttles")
+	ErrTransient = errors.New("EC2 cannot do it now") // the same call may succeed soon
+	// it has no room for more addresses: try another ENI
+	ErrENIFull      = errors.New("ENI is full")
+	ErrInstanceFull = errors.New("instance is full") // it has no room for more ENIs
+	// or too fragmented for a prefix: addresses, or another subnet
+	ErrSubnetFull = errors.New("subnet is full")
+	// the account can have no more ENIs in this region
+	ErrQuota      = errors.New("quota is used up")
+	ErrIndexTaken = errors.New("device index is taken") // try the next one
+	// it has no such device index: try another card
+	ErrCardFull = errors.New("network card is full")
+	// still attached, or another ENI has the address
+	ErrInUse = errors.New("in use")
+	// deleted, or so new that EC2 does not show it yet
+	ErrNotFound      = errors.New("not found")
+	ErrNotRunning    = errors.New("instance is not running")  // it is stopping: give up
+	ErrTooManyGroups = errors.New("too many security groups") // a mistake in the configuration
+	// a mistake in the configuration, or in a pod's request
+	ErrNoGroup    = errors.New("no such security group in this VPC")
+	ErrTokenUsed  = errors.New("client token was used for other parameters") // begin again with a new token
+	ErrDenied     = errors.New("EC2 refuses")                                // until an operator changes something
+	ErrNoMetadata = errors.New("EC2 metadata is not available")              // no answer at its address
 )
 
 // An Error is a failed call to EC2. It matches, with errors.Is, the sentinel of its code.
@@ -116,7 +124,8 @@ func newError(ctx context.Context, action string, err error) *Error {
 		e.RequestID = r.RequestID
 	}
 	if api, ok := errors.AsType[smithy.APIError](err); ok && api.ErrorCode() != unknown {
-		e.Code, e.Message = limit(api.ErrorCode(), maxMessage), limit(strings.TrimPrefix(api.ErrorMessage(), unknown), maxMessage)
+		e.Code, e.Message = limit(api.ErrorCode(), maxMessage), limit(strings.TrimPrefix(api.ErrorMessage(),
+			unknown), maxMessage)
 		return e
 	}
 	if ctx.Err() != nil {
@@ -200,7 +209,8 @@ func (e *Error) meaning() meaning {
 	if _, ok := errors.AsType[invalidAnswer](e.Err); ok {
 		return notEC2
 	}
-	if r, ok := errors.AsType[*awshttp.ResponseError](e.Err); ok && r.HTTPStatusCode() >= http.StatusInternalServerError {
+	if r, ok := errors.AsType[*awshttp.ResponseError](e.Err); ok &&
+		r.HTTPStatusCode() >= http.StatusInternalServerError {
 		return serverFault
 	}
 	if e.Code != "" {

@@ -28,8 +28,12 @@ func TestLostAnswers(t *testing.T) {
 		inBubble(t, family, func(t *testing.T) {
 			sim, node, c := twoFamilies(t)
 			assign := map[string]func(*aws.Client) error{
-				"AssignPrivateIpAddresses": func(c *aws.Client) error { return drop(c.Assign(t.Context(), node.ENIs()[0].ID, 2)) },
-				"AssignIpv6Addresses":      func(c *aws.Client) error { return drop(c.AssignIPv6(t.Context(), node.ENIs()[0].ID, 2)) },
+				"AssignPrivateIpAddresses": func(c *aws.Client) error {
+					return drop(c.Assign(t.Context(), node.ENIs()[0].ID, 2))
+				},
+				"AssignIpv6Addresses": func(c *aws.Client) error {
+					return drop(c.AssignIPv6(t.Context(), node.ENIs()[0].ID, 2))
+				},
 			}
 			sim.Lose(family, 1)
 			if err := assign[family](c); !errors.Is(err, aws.ErrTransient) {
@@ -47,8 +51,9 @@ func TestLostAnswers(t *testing.T) {
 func TestThrottled(t *testing.T) {
 	inBubble(t, "buckets", func(t *testing.T) {
 		sim, err := ec2sim.New(ec2sim.Config{
-			VPCs:     []ec2sim.VPC{{ID: "vpc-1", CIDRs: prefixes("10.0.0.0/16")}},
-			Subnets:  []ec2sim.Subnet{{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24")}},
+			VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: prefixes("10.0.0.0/16")}},
+			Subnets: []ec2sim.Subnet{{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a",
+				CIDR: netip.MustParsePrefix("10.0.0.0/24")}},
 			Throttle: true, Buckets: map[string]ec2sim.Bucket{"DescribeVpcs": {Size: 2, Refill: 1}},
 		})
 		if err != nil {

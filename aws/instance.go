@@ -43,7 +43,8 @@ func (c *Client) document(ctx context.Context) (Instance, error) {
 		if err != nil {
 			return err
 		}
-		i := Instance{ID: d.InstanceID, Type: d.InstanceType, Zone: d.AvailabilityZone, Region: d.Region, Account: d.AccountID}
+		i := Instance{ID: d.InstanceID, Type: d.InstanceType, Zone: d.AvailabilityZone, Region: d.Region,
+			Account: d.AccountID}
 		if err := i.check(); err != nil {
 			return fmt.Errorf("this is no identity document of an instance: %w", err)
 		}

@@ -63,7 +63,8 @@ func (c *Client) ENIs(ctx context.Context) ([]ENI, error) {
 		return nil, errors.Join(errs...)
 	}
 	for _, err := range errs {
-		slog.WarnContext(ctx, "the metadata service does not describe an ENI completely: the ENI is ignored", "because", err)
+		slog.WarnContext(ctx, "the metadata service does not describe an ENI completely: the ENI is ignored",
+			"because", err)
 	}
 	slices.SortFunc(enis, byPlace)
 	return enis, nil
@@ -83,7 +84,8 @@ func byPlace(a, b ENI) int {
 		}
 		return 1
 	}
-	return cmp.Or(last(a)-last(b), cmp.Compare(a.Card, b.Card), cmp.Compare(place(a), place(b)), cmp.Compare(a.MAC, b.MAC))
+	return cmp.Or(last(a)-last(b), cmp.Compare(a.Card, b.Card), cmp.Compare(place(a), place(b)),
+		cmp.Compare(a.MAC, b.MAC))
 }
 
 // readENIs reads the keys of all the ENIs.

@@ -40,7 +40,9 @@ func (c *Client) AssignIPv6Addr(ctx context.Context, eni string, addr netip.Addr
 }
 
 // assignIPv6 asks for addresses or for prefixes: EC2 allows one or the other.
-func (c *Client) assignIPv6(ctx context.Context, eni string, addresses, delegated int) ([]netip.Addr, []netip.Prefix, error) {
+func (c *Client) assignIPv6(
+	ctx context.Context, eni string, addresses, delegated int,
+) ([]netip.Addr, []netip.Prefix, error) {
 	const action = "AssignIpv6Addresses"
 	in := &ec2.AssignIpv6AddressesInput{NetworkInterfaceId: &eni}
 	if addresses > 0 {
@@ -59,7 +61,8 @@ func (c *Client) assignIPv6(ctx context.Context, eni string, addresses, delegate
 	if err != nil {
 		return nil, nil, err
 	}
-	changed(ctx, action, out.ResultMetadata, "eni", eni, "addrs", strings.Join(append(strs(addrs), strs(prefixes)...), ","))
+	changed(ctx, action, out.ResultMetadata, "eni", eni, "addrs",
+		strings.Join(append(strs(addrs), strs(prefixes)...), ","))
 	return addrs, prefixes, nil
 }
 
@@ -70,11 +73,13 @@ func (c *Client) UnassignIPv6(ctx context.Context, eni string, addrs []netip.Add
 	if len(addrs)+len(prefixes) == 0 {
 		return nil
 	}
-	in := &ec2.UnassignIpv6AddressesInput{NetworkInterfaceId: &eni, Ipv6Addresses: strs(addrs), Ipv6Prefixes: strs(prefixes)}
+	in := &ec2.UnassignIpv6AddressesInput{NetworkInterfaceId: &eni, Ipv6Addresses: strs(addrs),
+		Ipv6Prefixes: strs(prefixes)}
 	out, err := call(ctx, c, action, c.ec2.UnassignIpv6Addresses, in)
 	if err != nil {
 		return err
 	}
-	changed(ctx, action, out.ResultMetadata, "eni", eni, "addrs", strings.Join(append(in.Ipv6Addresses, in.Ipv6Prefixes...), ","))
+	changed(ctx, action, out.ResultMetadata, "eni", eni, "addrs",
+		strings.Join(append(in.Ipv6Addresses, in.Ipv6Prefixes...), ","))
 	return nil
 }

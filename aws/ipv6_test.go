@@ -19,12 +19,14 @@ func twoFamilies(t *testing.T) (*ec2sim.Sim, *ec2sim.Instance, *aws.Client) {
 	t.Helper()
 	sim, err := ec2sim.New(ec2sim.Config{
 		VPCs: []ec2sim.VPC{
-			{ID: "vpc-1", CIDRs: prefixes("10.0.0.0/16"), IPv6CIDRs: prefixes("2001:db8:1::/56"), FormerCIDRs: prefixes("2001:db8:7::/56")},
+			{ID: "vpc-1", CIDRs: prefixes("10.0.0.0/16"), IPv6CIDRs: prefixes("2001:db8:1::/56"),
+				FormerCIDRs: prefixes("2001:db8:7::/56")},
 			{ID: "vpc-2", CIDRs: prefixes("10.9.0.0/16"), IPv6CIDRs: prefixes("2001:db8:9::/56")},
 			{ID: "vpc-3", CIDRs: prefixes("10.8.0.0/16")},
 		},
 		Subnets: []ec2sim.Subnet{
-			{ID: "subnet-46", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24"), IPv6CIDR: netip.MustParsePrefix("2001:db8:1:1::/64")},
+			{ID: "subnet-46", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24"),
+				IPv6CIDR: netip.MustParsePrefix("2001:db8:1:1::/64")},
 			{ID: "subnet-4", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.1.0/24")},
 			{ID: "subnet-6", VPC: "vpc-1", Zone: "us-east-1a", IPv6CIDR: netip.MustParsePrefix("2001:db8:1:6::/64")},
 		},
@@ -59,13 +61,15 @@ func TestDualStackENI(t *testing.T) {
 		sim, node, c := twoFamilies(t)
 		ctx := t.Context()
 		e := must(c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-46", Prefixes: 1, IPv6Prefixes: 1}))(t)
-		equal(t, "created", [][]netip.Prefix{e.Prefixes, e.IPv6Prefixes}, [][]netip.Prefix{prefixes("10.0.0.16/28"), prefixes("2001:db8:1:1:1::/80")})
+		equal(t, "created", [][]netip.Prefix{e.Prefixes, e.IPv6Prefixes},
+			[][]netip.Prefix{prefixes("10.0.0.16/28"), prefixes("2001:db8:1:1:1::/80")})
 		if calls := sim.Calls(); len(calls) != 1 {
 			t.Errorf("calls: %v", calls)
 		}
 		must(c.AttachENI(ctx, e.ID, node.ID, 0, 1))(t)
 		equal(t, "addresses", must(c.AssignIPv6(ctx, e.ID, 2))(t), addrs("2001:db8:1:1::5", "2001:db8:1:1::6"))
-		equal(t, "prefixes", must(c.AssignIPv6Prefixes(ctx, e.ID, 2))(t), prefixes("2001:db8:1:1:2::/80", "2001:db8:1:1:3::/80"))
+		equal(t, "prefixes", must(c.AssignIPv6Prefixes(ctx, e.ID, 2))(t),
+			prefixes("2001:db8:1:1:2::/80", "2001:db8:1:1:3::/80"))
 		if err := c.UnassignIPv6(ctx, e.ID, addrs("2001:db8:1:1::5"), prefixes("2001:db8:1:1:2::/80")); err != nil {
 			t.Fatal(err)
 		}
@@ -93,7 +97,8 @@ func TestENIWithoutIPv4(t *testing.T) {
 		if len(seen) != 2 {
 			t.Fatalf("metadata: %+v", seen)
 		}
-		for name, got := range map[string]aws.ENI{"created": e, "EC2": must(c.DescribeENIs(ctx, aws.ByID(e.ID)))(t)[0], "metadata": seen[1]} {
+		for name, got := range map[string]aws.ENI{"created": e, "EC2": must(c.DescribeENIs(ctx, aws.ByID(e.ID)))(t)[0],
+			"metadata": seen[1]} {
 			equal(t, name, got.IPv6Addrs, addrs("2001:db8:1:6::4", "2001:db8:1:6::5"))
 			if got.Addrs != nil || got.CIDR.IsValid() {
 				t.Errorf("%s: %v of %s", name, got.Addrs, got.CIDR)
@@ -121,7 +126,8 @@ func TestIPv6Refusals(t *testing.T) {
 		if err := drop(c.AssignIPv6(ctx, e.ID, 1)); err == nil || errors.Is(err, aws.ErrENIFull) {
 			t.Errorf("no IPv6 in the subnet: %v", err)
 		}
-		if err := c.UnassignIPv6(ctx, "eni-00000000000000000", addrs("2001:db8::1"), nil); !errors.Is(err, aws.ErrNotFound) {
+		if err := c.UnassignIPv6(ctx, "eni-00000000000000000", addrs("2001:db8::1"), nil); !errors.Is(err,
+			aws.ErrNotFound) {
 			t.Errorf("no ENI: %v, want ErrNotFound", err)
 		}
 	})
@@ -131,7 +137,8 @@ func TestIPv6CIDRs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, c := twoFamilies(t)
 		ctx := t.Context()
-		equal(t, "VPC", must(c.VPC(ctx, "vpc-1"))(t), aws.VPC{ID: "vpc-1", CIDRs: prefixes("10.0.0.0/16"), IPv6CIDRs: prefixes("2001:db8:1::/56")})
+		equal(t, "VPC", must(c.VPC(ctx, "vpc-1"))(t), aws.VPC{ID: "vpc-1", CIDRs: prefixes("10.0.0.0/16"),
+			IPv6CIDRs: prefixes("2001:db8:1::/56")})
 		equal(t, "peers", must(c.Peers(ctx, "vpc-1"))(t), []aws.VPC{
 			{ID: "vpc-2", CIDRs: prefixes("10.9.0.0/16"), IPv6CIDRs: prefixes("2001:db8:9::/56")},
 			{ID: "vpc-3", CIDRs: prefixes("10.8.0.0/16")},
@@ -139,7 +146,8 @@ func TestIPv6CIDRs(t *testing.T) {
 		equal(t, "IPv4 alone", must(c.PeerCIDRs(ctx, "vpc-1"))(t), prefixes("10.8.0.0/16", "10.9.0.0/16"))
 		equal(t, "subnets", must(c.Subnets(ctx, "vpc-1", "us-east-1a"))(t), []aws.Subnet{
 			{ID: "subnet-4", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.1.0/24"), Free: 251},
-			{ID: "subnet-46", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24"), IPv6CIDR: netip.MustParsePrefix("2001:db8:1:1::/64"), Free: 250},
+			{ID: "subnet-46", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24"),
+				IPv6CIDR: netip.MustParsePrefix("2001:db8:1:1::/64"), Free: 250},
 			{ID: "subnet-6", VPC: "vpc-1", Zone: "us-east-1a", IPv6CIDR: netip.MustParsePrefix("2001:db8:1:6::/64")},
 		})
 	})

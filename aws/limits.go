@@ -15,11 +15,12 @@ import (
 
 // Limits are the network limits of an instance type.
 type Limits struct {
-	ENIs       int   // of the instance, including the boot ENI and EFA-only ENIs
-	IPv4PerENI int   // addresses, the primary one included; a prefix counts as one
-	IPv6PerENI int   // the same, with no primary; 0 if the type has no IPv6
-	NoPrefixes bool  // it is not a Nitro type: EC2 delegates no prefixes to its ENIs
-	Cards      []int // maximum number of ENIs of each network card, by its index; 0 if it takes none with addresses; at least one card
+	ENIs       int  // of the instance, including the boot ENI and EFA-only ENIs
+	IPv4PerENI int  // addresses, the primary one included; a prefix counts as one
+	IPv6PerENI int  // the same, with no primary; 0 if the type has no IPv6
+	NoPrefixes bool // it is not a Nitro type: EC2 delegates no prefixes to its ENIs
+	// maximum number of ENIs of each network card, by its index; 0 if it takes none with addresses; at least one card
+	Cards []int
 
 	// TCPEstablished is after how many seconds an idle TCP connection is no longer tracked, on
 	// an ENI that does not set this (see [Tracking]); 0 if EC2 does not say.

@@ -89,17 +89,20 @@ func isBusy(status int) bool {
 func (e *MetadataError) hint() string {
 	switch e.Status {
 	case 0:
-		return "on EC2, look for a firewall rule in the way of " + e.URL + ", and in a container at the hop limit of metadata: " +
+		return "on EC2, look for a firewall rule in the way of " + e.URL +
+			", and in a container at the hop limit of metadata: " +
 			modifyMetadata + "--http-put-response-hop-limit 2"
 	case http.StatusForbidden:
 		return "metadata is switched off: " + modifyMetadata + "--http-endpoint enabled"
 	case http.StatusNotFound, http.StatusMethodNotAllowed:
 		if e.Token {
 			return "IMDSv2 is needed, and what answers at " + e.URL + " does not have it: " + modifyMetadata +
-				"--http-endpoint enabled --http-tokens optional; a proxy in its place, such as kube2iam, must let the node itself pass"
+				"--http-endpoint enabled --http-tokens optional; a proxy in its place, such as kube2iam, must let " +
+				"the node itself pass"
 		}
 	case http.StatusTooManyRequests:
-		return "the metadata service limits the requests of this instance per second: find what else on it asks so often"
+		return "the metadata service limits the requests of this instance per second: find what else on it " +
+			"asks so often"
 	}
 	return ""
 }
@@ -147,7 +150,8 @@ func newMetadata(o Options) *metadata {
 			Retryer: retry.NewStandard(func(o *retry.StandardOptions) {
 				o.MaxAttempts = busyAttempts
 				o.RateLimiter = ratelimit.None // its budget is meant for long-lived processes
-				o.Retryables = append(o.Retryables, retry.RetryableHTTPStatusCode{Codes: map[int]struct{}{http.StatusTooManyRequests: {}}})
+				o.Retryables = append(o.Retryables,
+					retry.RetryableHTTPStatusCode{Codes: map[int]struct{}{http.StatusTooManyRequests: {}}})
 				o.Backoff = retry.BackoffDelayerFunc(metadataBackoff)
 			}),
 		}),
@@ -270,7 +274,8 @@ type bounded struct {
 func (b *bounded) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if b.left -= n; b.left < 0 {
-		return 0, fmt.Errorf("the answer is larger than %d KiB: it is not that of the metadata service", maxMetadata>>10)
+		return 0, fmt.Errorf("the answer is larger than %d KiB: it is not that of the metadata service",
+			maxMetadata>>10)
 	}
 	return n, err
 }

@@ -90,14 +90,16 @@ func format(enis []aws.ENI) string {
 
 func TestInstance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const document = `{"accountId": "123456789012", "availabilityZone": "us-east-1a", "instanceId": "i-1", "instanceType": "m5.large", "region": "us-east-1", "pendingTime": "2026-01-02T03:04:05Z"}`
+		const document = `{"accountId": "123456789012", "availabilityZone": "us-east-1a", "instanceId": "i-1", ` +
+			`"instanceType": "m5.large", "region": "us-east-1", "pendingTime": "2026-01-02T03:04:05Z"}`
 		var reads atomic.Int32
 		m := tree{"/latest/dynamic/instance-identity/document": document, "/latest/meta-data/mac": "0a:00:00:00:00:01"}
 		c := client(http.NotFoundHandler(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			reads.Add(1)
 			m.ServeHTTP(w, r)
 		}))
-		want := aws.Instance{ID: "i-1", Type: "m5.large", Zone: "us-east-1a", Region: "us-east-1", Account: "123456789012", MAC: "0a:00:00:00:00:01"}
+		want := aws.Instance{ID: "i-1", Type: "m5.large", Zone: "us-east-1a", Region: "us-east-1",
+			Account: "123456789012", MAC: "0a:00:00:00:00:01"}
 		for range 2 {
 			if got, err := c.Instance(t.Context()); got != want || err != nil {
 				t.Errorf("got %+v, %v, want %+v", got, err, want)
@@ -114,7 +116,8 @@ func TestNoMetadata(t *testing.T) {
 	c := aws.New(aws.Options{MetadataURL: "http://127.0.0.1:1"})
 	_, err := c.Instance(t.Context())
 	const want = "EC2 metadata is not available at http://127.0.0.1:1: is this an EC2 instance? ("
-	if !errors.Is(err, aws.ErrNoMetadata) || !strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), "connection refused") {
+	if !errors.Is(err, aws.ErrNoMetadata) || !strings.HasPrefix(err.Error(), want) ||
+		!strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	if _, err := c.ENIs(t.Context()); !errors.Is(err, aws.ErrNoMetadata) {
@@ -122,7 +125,8 @@ func TestNoMetadata(t *testing.T) {
 	}
 	inBubble(t, "at once", func(t *testing.T) {
 		start, refused := time.Now(), &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
-		c := aws.New(aws.Options{MetadataURL: "http://metadata.test", HTTP: doer(func(*http.Request) (*http.Response, error) { return nil, refused })})
+		c := aws.New(aws.Options{MetadataURL: "http://metadata.test",
+			HTTP: doer(func(*http.Request) (*http.Response, error) { return nil, refused })})
 		if _, err := c.Instance(t.Context()); !errors.Is(err, aws.ErrNoMetadata) {
 			t.Errorf("got %v, want ErrNoMetadata", err)
 		}
@@ -168,9 +172,12 @@ func TestMetadataFaults(t *testing.T) {
 		})
 	}
 	const (
-		noToken = "EC2 metadata /latest/dynamic/instance-identity/document: it gives no session token (IMDSv2): PUT /latest/api/token: "
-		imdsv2  = "IMDSv2 is needed, and what answers at http://metadata.test does not have it: aws ec2 modify-instance-metadata-options --instance-id ID " +
-			"--http-endpoint enabled --http-tokens optional; a proxy in its place, such as kube2iam, must let the node itself pass"
+		noToken = "EC2 metadata /latest/dynamic/instance-identity/document: it gives no session token (IMDSv2): PUT " +
+			"/latest/api/token: "
+		imdsv2 = "IMDSv2 is needed, and what answers at http://metadata.test does not have it: aws ec2 " +
+			"modify-instance-metadata-options --instance-id ID " +
+			"--http-endpoint enabled --http-tokens optional; a proxy in its place, such as kube2iam, must let the " +
+			"node itself pass"
 	)
 	tests := []struct {
 		name     string
@@ -178,7 +185,9 @@ func TestMetadataFaults(t *testing.T) {
 		want     string
 		hint     string
 	}{
-		{"switched off", status(403), noToken + "403 Forbidden", "metadata is switched off: aws ec2 modify-instance-metadata-options --instance-id ID --http-endpoint enabled"},
+		{"switched off", status(403), noToken + "403 Forbidden",
+			"metadata is switched off: aws ec2 modify-instance-metadata-options --instance-id ID " +
+				"--http-endpoint enabled"},
 		{"out of order", status(500), noToken + "500 Internal Server Error", ""},
 		{"IMDSv1 alone", imdsv1(404), noToken + "404 Not Found", imdsv2},
 		{"no PUT", imdsv1(405), noToken + "405 Method Not Allowed", imdsv2},
@@ -186,22 +195,32 @@ func TestMetadataFaults(t *testing.T) {
 		{"busy", status(429), noToken + "429 Too Many Requests",
 			"the metadata service limits the requests of this instance per second: find what else on it asks so often"},
 		{"not a document", document("<html>"), "EC2 metadata /latest/dynamic/instance-identity/document: ", ""},
-		{"an empty document", document("{}"), "EC2 metadata /latest/dynamic/instance-identity/document: this is no identity document of an instance: it has no instanceId", ""},
-		{"a document without ID", document(`{"availabilityZone": "us-east-1a", "instanceType": "m5.large", "region": "us-east-1"}`),
-			"EC2 metadata /latest/dynamic/instance-identity/document: this is no identity document of an instance: it has no instanceId", ""},
-		{"another kind of ID", document(`{"availabilityZone": "us-east-1a", "instanceId": "mi-1", "instanceType": "m5.large", "region": "us-east-1"}`),
-			`EC2 metadata /latest/dynamic/instance-identity/document: this is no identity document of an instance: "mi-1" is not an ID that begins with i-`, ""},
+		{"an empty document", document("{}"), "EC2 metadata /latest/dynamic/instance-identity/document: this is no " +
+			"identity document of an instance: it has no instanceId", ""},
+		{"a document without ID",
+			document(`{"availabilityZone": "us-east-1a", "instanceType": "m5.large", "region": "us-east-1"}`),
+			"EC2 metadata /latest/dynamic/instance-identity/document: this is no identity document of an instance: " +
+				"it has no instanceId", ""},
+		{"another kind of ID",
+			document(`{"availabilityZone": "us-east-1a", "instanceId": "mi-1", "instanceType": "m5.large", ` +
+				`"region": "us-east-1"}`),
+			`EC2 metadata /latest/dynamic/instance-identity/document: this is no identity document of an instance: ` +
+				`"mi-1" is not an ID that begins with i-`, ""},
 		{"no type", document(`{"availabilityZone": "us-east-1a", "instanceId": "i-1", "region": "us-east-1"}`),
-			"EC2 metadata /latest/dynamic/instance-identity/document: this is no identity document of an instance: it has no instanceType", ""},
+			"EC2 metadata /latest/dynamic/instance-identity/document: this is no identity document of an instance: " +
+				"it has no instanceType", ""},
 		{"no zone", document(`{"instanceId": "i-1", "instanceType": "m5.large", "region": "us-east-1"}`),
-			"EC2 metadata /latest/dynamic/instance-identity/document: this is no identity document of an instance: it has no availabilityZone", ""},
+			"EC2 metadata /latest/dynamic/instance-identity/document: this is no identity document of an instance: " +
+				"it has no availabilityZone", ""},
 		{"no region", document(`{"availabilityZone": "us-east-1a", "instanceId": "i-1", "instanceType": "m5.large"}`),
-			"EC2 metadata /latest/dynamic/instance-identity/document: this is no identity document of an instance: it has no region", ""},
+			"EC2 metadata /latest/dynamic/instance-identity/document: this is no identity document of an instance: " +
+				"it has no region", ""},
 	}
 	for _, tt := range tests {
 		inBubble(t, tt.name, func(t *testing.T) {
 			_, err := client(http.NotFoundHandler(), tt.metadata).Instance(t.Context())
-			if err == nil || !strings.HasPrefix(err.Error(), tt.want) || errors.Is(err, aws.ErrNoMetadata) || aws.Hint(err) != tt.hint {
+			if err == nil || !strings.HasPrefix(err.Error(), tt.want) || errors.Is(err, aws.ErrNoMetadata) ||
+				aws.Hint(err) != tt.hint {
 				t.Errorf("got %v, hint %q, want %s, hint %q", err, aws.Hint(err), tt.want, tt.hint)
 			}
 		})
@@ -227,10 +246,12 @@ func TestMetadataBusy(t *testing.T) {
 					}))
 					start := time.Now()
 					_, err := c.ENIs(t.Context())
-					if took := time.Since(start); took > 4*time.Second || busy > 7 && took < time.Second || refused > 7 {
+					if took := time.Since(start); took > 4*time.Second || busy > 7 && took < time.Second ||
+						refused > 7 {
 						t.Errorf("it took %v and %d requests", took, refused)
 					}
-					if busy < 7 && err != nil || busy > 7 && (!errors.Is(err, aws.ErrTransient) || errors.Is(err, aws.ErrNoMetadata)) {
+					if busy < 7 && err != nil || busy > 7 && (!errors.Is(err, aws.ErrTransient) ||
+						errors.Is(err, aws.ErrNoMetadata)) {
 						t.Errorf("got %v", err)
 					}
 				})
@@ -240,7 +261,9 @@ func TestMetadataBusy(t *testing.T) {
 	inBubble(t, "no time", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := client(http.NotFoundHandler(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(429) })).ENIs(ctx)
+		_, err := client(http.NotFoundHandler(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(429)
+		})).ENIs(ctx)
 		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "429 Too Many Requests") {
 			t.Errorf("got %v, want the status and the deadline", err)
 		}
@@ -329,7 +352,9 @@ func TestMetadataManners(t *testing.T) {
 	inBubble(t, "no credentials without a token", func(t *testing.T) {
 		t.Setenv("AWS_ACCESS_KEY_ID", "")
 		t.Setenv("AWS_SECRET_ACCESS_KEY", "")
-		c := client(http.NotFoundHandler(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNotFound) }))
+		c := client(http.NotFoundHandler(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusNotFound)
+		}))
 		_, err := c.Assign(t.Context(), "eni-1", 1)
 		if errors.Is(err, aws.ErrDenied) || !strings.HasPrefix(aws.Hint(err), "IMDSv2 is needed") {
 			t.Errorf("got %v, hint %q", err, aws.Hint(err))
@@ -356,10 +381,13 @@ func TestRegionAndRole(t *testing.T) {
 		t.Setenv(v, "")
 	}
 	role := tree{
-		"/latest/dynamic/instance-identity/document":           `{"availabilityZone": "eu-north-1a", "instanceId": "i-1", "instanceType": "m5.large", "region": "eu-north-1"}`,
-		"/latest/meta-data/iam/security-credentials/":          "node",
-		"/latest/meta-data/iam/security-credentials/node":      `{"Code": "Success", "AccessKeyId": "AKIDROLE", "SecretAccessKey": "s", "Token": "t", "Expiration": "2099-01-01T00:00:00Z"}`,
-		"/latest/meta-data/iam/security-credentials/untrusted": `{"Code": "AssumeRoleUnauthorizedAccess", "Message": "EC2 cannot assume the role untrusted."}`,
+		"/latest/dynamic/instance-identity/document": `{"availabilityZone": "eu-north-1a", "instanceId": ` +
+			`"i-1", "instanceType": "m5.large", "region": "eu-north-1"}`,
+		"/latest/meta-data/iam/security-credentials/": "node",
+		"/latest/meta-data/iam/security-credentials/node": `{"Code": "Success", "AccessKeyId": "AKIDROLE", ` +
+			`"SecretAccessKey": "s", "Token": "t", "Expiration": "2099-01-01T00:00:00Z"}`,
+		"/latest/meta-data/iam/security-credentials/untrusted": `{"Code": "AssumeRoleUnauthorizedAccess", "Message": ` +
+			`"EC2 cannot assume the role untrusted."}`,
 	}
 	var authorization string
 	ec2 := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -406,14 +434,16 @@ func TestRegionAndRole(t *testing.T) {
 				delete(m, tt.path)
 			}
 			_, err := client(ec2, m).Assign(t.Context(), "eni-1", 1)
-			if err == nil || err.Error() != tt.want || !errors.Is(err, aws.ErrDenied) || errors.Is(err, aws.ErrNotFound) || aws.Hint(err) != tt.hint {
+			if err == nil || err.Error() != tt.want || !errors.Is(err, aws.ErrDenied) ||
+				errors.Is(err, aws.ErrNotFound) || aws.Hint(err) != tt.hint {
 				t.Errorf("got %v, hint %q, want %s, hint %q", err, aws.Hint(err), tt.want, tt.hint)
 			}
 		})
 	}
 	inBubble(t, "not EC2", func(t *testing.T) {
 		_, err := aws.New(aws.Options{MetadataURL: "http://127.0.0.1:1"}).Assign(t.Context(), "eni-1", 1)
-		if !errors.Is(err, aws.ErrNoMetadata) || !strings.HasPrefix(err.Error(), "AssignPrivateIpAddresses: EC2 metadata is not available at") {
+		if !errors.Is(err, aws.ErrNoMetadata) || !strings.HasPrefix(err.Error(),
+			"AssignPrivateIpAddresses: EC2 metadata is not available at") {
 			t.Errorf("got %v, want ErrNoMetadata", err)
 		}
 	})
@@ -429,7 +459,8 @@ func TestEndpoints(t *testing.T) {
 	}
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
 	t.Setenv("AWS_ENDPOINT_URL_EC2", served(&clerk{}))
-	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", served(tree{"/latest/meta-data/mac": "x", "/latest/meta-data/network/interfaces/macs/": ""}))
+	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT",
+		served(tree{"/latest/meta-data/mac": "x", "/latest/meta-data/network/interfaces/macs/": ""}))
 	c := aws.New(aws.Options{})
 	if _, err := c.Assign(t.Context(), "eni-1", 1); err != nil {
 		t.Error(err)

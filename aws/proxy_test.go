@@ -40,18 +40,22 @@ func TestProxy(t *testing.T) {
 		return asked(t, append(env, "AWS_REGION=us-east-1", "AWS_CA_BUNDLE="+bundle(t, server))...)
 	}
 	const host = "example.com" // in the certificate of httptest
-	if got := ask("AWS_ENDPOINT_URL_EC2=https://"+host, "HTTPS_PROXY="+proxy); got != "<nil>" || len(connected) != 1 || <-connected != "CONNECT "+host+":443" {
+	if got := ask("AWS_ENDPOINT_URL_EC2=https://"+host, "HTTPS_PROXY="+proxy); got != "<nil>" || len(connected) != 1 ||
+		<-connected != "CONNECT "+host+":443" {
 		t.Errorf("got %s; want it by the proxy", got)
 	}
-	if got := ask("AWS_ENDPOINT_URL_EC2=https://"+host, "HTTPS_PROXY=http://127.0.0.1:1"); !strings.Contains(got, "proxyconnect") {
+	if got := ask("AWS_ENDPOINT_URL_EC2=https://"+host, "HTTPS_PROXY=http://127.0.0.1:1"); !strings.Contains(got,
+		"proxyconnect") {
 		t.Errorf("with a proxy that is down: got %s", got)
 	}
 	// No proxy is used for 127.0.0.1 in any case. 0.0.0.0 reaches the same server.
 	anywhere := strings.Replace(plain.URL, "127.0.0.1", "0.0.0.0", 1)
-	if got := ask("AWS_ENDPOINT_URL_EC2="+anywhere, "HTTP_PROXY=http://127.0.0.1:1"); !strings.Contains(got, "proxyconnect") {
+	if got := ask("AWS_ENDPOINT_URL_EC2="+anywhere, "HTTP_PROXY=http://127.0.0.1:1"); !strings.Contains(got,
+		"proxyconnect") {
 		t.Errorf("without NO_PROXY: got %s", got)
 	}
-	if got := ask("AWS_ENDPOINT_URL_EC2="+anywhere, "HTTP_PROXY=http://127.0.0.1:1", "NO_PROXY=0.0.0.0"); got != "<nil>" {
+	if got := ask("AWS_ENDPOINT_URL_EC2="+anywhere, "HTTP_PROXY=http://127.0.0.1:1",
+		"NO_PROXY=0.0.0.0"); got != "<nil>" {
 		t.Errorf("with NO_PROXY: got %s", got)
 	}
 }
@@ -106,7 +110,8 @@ func newAuthority(t *testing.T) authority {
 		t.Fatal(err)
 	}
 	a := authority{key: key, file: filepath.Join(t.TempDir(), "ca.pem"), cert: &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "CA of the company"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "CA of the company"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}}
 	der, err := x509.CreateCertificate(rand.Reader, a.cert, a.cert, key.Public(), key)
@@ -122,7 +127,8 @@ func newAuthority(t *testing.T) authority {
 // certify issues a certificate for the host that a client names (SNI), as a proxy that intercepts TLS does.
 func (a authority) certify(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	leaf := &x509.Certificate{
-		SerialNumber: big.NewInt(2), DNSNames: []string{hello.ServerName}, NotBefore: a.cert.NotBefore, NotAfter: a.cert.NotAfter,
+		SerialNumber: big.NewInt(2), DNSNames: []string{hello.ServerName}, NotBefore: a.cert.NotBefore,
+		NotAfter: a.cert.NotAfter,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, leaf, a.cert, a.key.Public(), a.key)
@@ -150,15 +156,20 @@ func TestEndpointByProxy(t *testing.T) {
 		{"FIPS", "us-east-1", []string{"AWS_USE_FIPS_ENDPOINT=true"}, "ec2-fips.us-east-1.amazonaws.com"},
 		{"dual stack", "eu-west-1", []string{"AWS_USE_DUALSTACK_ENDPOINT=true"}, "ec2.eu-west-1.api.aws"},
 		{"China", "cn-north-1", nil, "ec2.cn-north-1.amazonaws.com.cn"},
-		{"China, dual stack", "cn-north-1", []string{"AWS_USE_DUALSTACK_ENDPOINT=true"}, "ec2.cn-north-1.api.amazonwebservices.com.cn"},
+		{"China, dual stack", "cn-north-1", []string{"AWS_USE_DUALSTACK_ENDPOINT=true"},
+			"ec2.cn-north-1.api.amazonwebservices.com.cn"},
 		{"GovCloud", "us-gov-west-1", nil, "ec2.us-gov-west-1.amazonaws.com"},
 		{"GovCloud, FIPS", "us-gov-west-1", []string{"AWS_USE_FIPS_ENDPOINT=true"}, "ec2.us-gov-west-1.amazonaws.com"},
-		{"a VPC endpoint", "eu-west-1", []string{"AWS_ENDPOINT_URL_EC2=https://vpce-1.ec2.eu-west-1.vpce.amazonaws.com"}, "vpce-1.ec2.eu-west-1.vpce.amazonaws.com"},
+		{"a VPC endpoint", "eu-west-1",
+			[]string{"AWS_ENDPOINT_URL_EC2=https://vpce-1.ec2.eu-west-1.vpce.amazonaws.com"},
+			"vpce-1.ec2.eu-west-1.vpce.amazonaws.com"},
 		{"all services", "eu-west-1", []string{"AWS_ENDPOINT_URL=https://all.example.com"}, "all.example.com"},
-		{"ignored", "eu-west-1", []string{"AWS_ENDPOINT_URL=https://all.example.com", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS=true"}, "ec2.eu-west-1.amazonaws.com"},
+		{"ignored", "eu-west-1", []string{"AWS_ENDPOINT_URL=https://all.example.com",
+			"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS=true"}, "ec2.eu-west-1.amazonaws.com"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			document := `{"availabilityZone": "` + tt.region + `a", "instanceId": "i-1", "instanceType": "m5.large", "region": "` + tt.region + `"}`
+			document := `{"availabilityZone": "` + tt.region +
+				`a", "instanceId": "i-1", "instanceType": "m5.large", "region": "` + tt.region + `"}`
 			metadata := httptest.NewServer(tree{"/latest/dynamic/instance-identity/document": document})
 			defer metadata.Close()
 			env := append(tt.env, "HTTPS_PROXY="+proxy, "AWS_EC2_METADATA_SERVICE_ENDPOINT="+metadata.URL)
@@ -170,7 +181,8 @@ func TestEndpointByProxy(t *testing.T) {
 			}
 		})
 	}
-	if got := asked(t, "AWS_REGION=us-east-1", "HTTPS_PROXY="+proxy); !strings.Contains(got, "certificate signed by unknown authority") {
+	if got := asked(t, "AWS_REGION=us-east-1", "HTTPS_PROXY="+proxy); !strings.Contains(got,
+		"certificate signed by unknown authority") {
 		t.Errorf("without AWS_CA_BUNDLE: got %s", got)
 	}
 }

@@ -33,9 +33,11 @@ type scopes struct {
 func ofAll(s Scope) scopes { return scopes{s, s, s} }
 
 var (
-	ofENI   = scopes{ScopeENI, ScopeSubnet, ScopeENI}       // the ENI of the call; a new ENI has only its subnet
-	ofPlace = scopes{ScopeENI, ScopeSubnet, ScopeSubnet}    // the ENI, and for a new one where it is: another one there is refused, too
-	ofRole  = scopes{ScopeAction, ScopeSubnet, ScopeAction} // what the role may not do; a policy may name the subnets for new ENIs
+	ofENI = scopes{ScopeENI, ScopeSubnet, ScopeENI} // the ENI of the call; a new ENI has only its subnet
+	// the ENI, and for a new one where it is: another one there is refused, too
+	ofPlace = scopes{ScopeENI, ScopeSubnet, ScopeSubnet}
+	// what the role may not do; a policy may name the subnets for new ENIs
+	ofRole = scopes{ScopeAction, ScopeSubnet, ScopeAction}
 )
 
 // of returns the scope for an action.

@@ -20,7 +20,8 @@ const (
 )
 
 // changes are the actions that change an ENI that there is.
-var changes = []string{"AssignPrivateIpAddresses", "AssignIpv6Addresses", "UnassignPrivateIpAddresses", "UnassignIpv6Addresses",
+var changes = []string{"AssignPrivateIpAddresses", "AssignIpv6Addresses", "UnassignPrivateIpAddresses",
+	"UnassignIpv6Addresses",
 	"ModifyNetworkInterfaceAttribute", "DetachNetworkInterface", "DeleteNetworkInterface", "CreateTags"}
 
 // TestScopes: what each of EC2's codes is about, for every action that changes something.
@@ -72,7 +73,8 @@ func TestScopes(t *testing.T) {
 		for a, scope := range want {
 			err := fmt.Errorf("grow: %w", &aws.Error{Action: a, Code: tt.code, Message: tt.message})
 			if r, ok := aws.RefusalOf(err); !ok || r.Scope != scope || r.Lasts != tt.lasts || r.Code != tt.code {
-				t.Errorf("%s %s %q: about %s for %v, want %s for %v", a, tt.code, tt.message, r.Scope, r.Lasts, scope, tt.lasts)
+				t.Errorf("%s %s %q: about %s for %v, want %s for %v", a, tt.code, tt.message, r.Scope, r.Lasts,
+					scope, tt.lasts)
 			}
 		}
 	}
@@ -99,7 +101,8 @@ func TestNoRefusal(t *testing.T) {
 func TestBrief(t *testing.T) {
 	for _, message := range []string{
 		"You are not authorized to perform this operation. Encoded authorization failure message: AAAA",
-		"User: x is not authorized to perform: ec2:CreateTags with an explicit deny in an identity-based policy. Encoded authorization failure message: AAAA",
+		"User: x is not authorized to perform: ec2:CreateTags with an explicit deny in an identity-based policy. " +
+			"Encoded authorization failure message: AAAA",
 		"You are not authorized to perform this operation.",
 	} {
 		e := &aws.Error{Action: "AttachNetworkInterface", Code: "UnauthorizedOperation", Message: message}

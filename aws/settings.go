@@ -46,7 +46,8 @@ func (env Environment) Settings(ctx context.Context, region string) ([]Setting, 
 	return append([]Setting{
 		{"EC2", at, strings.Join(chosen, " and ")},
 		{"CA certificates", bundle.value, bundle.by()},
-		{"metadata", metadata, env.first("AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE").by()},
+		{"metadata", metadata, env.first("AWS_EC2_METADATA_SERVICE_ENDPOINT",
+			"AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE").by()},
 		env.access(),
 	}, env.proxies(at)...), nil
 }
@@ -78,7 +79,8 @@ func (env Environment) proxies(endpoint string) []Setting {
 	if proxy.value == "" {
 		direct.value = "" // it has no effect
 	}
-	return []Setting{{"proxy", withoutUser(proxy.value), proxy.by()}, {"hosts without proxy", direct.value, direct.by()}}
+	return []Setting{{"proxy", withoutUser(proxy.value), proxy.by()},
+		{"hosts without proxy", direct.value, direct.by()}}
 }
 
 // withoutUser returns the URL of a proxy without user and password. Its scheme may be absent.

@@ -46,28 +46,39 @@ func TestSettings(t *testing.T) {
 		env  map[string]string
 		want string
 	}{
-		"nothing": {nil, "EC2 https://ec2.eu-west-1.amazonaws.com\nmetadata http://169.254.169.254\ncredentials of the instance role"},
+		"nothing": {nil, "EC2 https://ec2.eu-west-1.amazonaws.com\nmetadata http://169.254.169.254\ncredentials of " +
+			"the instance role"},
 		"all": {
 			map[string]string{
-				"AWS_REGION": "us-gov-west-1", "AWS_USE_FIPS_ENDPOINT": "true", "AWS_USE_DUALSTACK_ENDPOINT": "true", "AWS_CA_BUNDLE": bundle,
-				"HTTPS_PROXY": "http://me:secret@proxy.test:3128", "no_proxy": "10.0.0.0/8", "HTTP_PROXY": "http://other.test",
-				"AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE": "IPv6", "AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "secret",
+				"AWS_REGION": "us-gov-west-1", "AWS_USE_FIPS_ENDPOINT": "true", "AWS_USE_DUALSTACK_ENDPOINT": "true",
+				"AWS_CA_BUNDLE": bundle,
+				"HTTPS_PROXY":   "http://me:secret@proxy.test:3128", "no_proxy": "10.0.0.0/8",
+				"HTTP_PROXY":                             "http://other.test",
+				"AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE": "IPv6", "AWS_ACCESS_KEY_ID": "AKID",
+				"AWS_SECRET_ACCESS_KEY": "secret",
 			},
-			"EC2 https://ec2-fips.us-gov-west-1.api.aws AWS_USE_FIPS_ENDPOINT and AWS_USE_DUALSTACK_ENDPOINT and AWS_REGION\n" +
-				"CA certificates " + bundle + " AWS_CA_BUNDLE\nmetadata http://[fd00:ec2::254] AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE\n" +
-				"credentials AKID AWS_ACCESS_KEY_ID\nproxy http://proxy.test:3128 HTTPS_PROXY\nhosts without proxy 10.0.0.0/8 no_proxy",
+			"EC2 https://ec2-fips.us-gov-west-1.api.aws AWS_USE_FIPS_ENDPOINT and AWS_USE_DUALSTACK_ENDPOINT and " +
+				"AWS_REGION\n" +
+				"CA certificates " + bundle +
+				" AWS_CA_BUNDLE\nmetadata http://[fd00:ec2::254] AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE\n" +
+				"credentials AKID AWS_ACCESS_KEY_ID\nproxy http://proxy.test:3128 HTTPS_PROXY\nhosts without proxy " +
+				"10.0.0.0/8 no_proxy",
 		},
 		"a URL": {
-			map[string]string{"AWS_ENDPOINT_URL": "http://ec2.test", "AWS_REGION": "us-east-1", "HTTPS_PROXY": "x", "http_proxy": "me:secret@proxy.test:3128", "AWS_ACCESS_KEY_ID": "AKID"},
-			"EC2 http://ec2.test AWS_ENDPOINT_URL\nmetadata http://169.254.169.254\ncredentials of the instance role\nproxy http://proxy.test:3128 http_proxy",
+			map[string]string{"AWS_ENDPOINT_URL": "http://ec2.test", "AWS_REGION": "us-east-1", "HTTPS_PROXY": "x",
+				"http_proxy": "me:secret@proxy.test:3128", "AWS_ACCESS_KEY_ID": "AKID"},
+			"EC2 http://ec2.test AWS_ENDPOINT_URL\nmetadata http://169.254.169.254\ncredentials of the instance " +
+				"role\nproxy http://proxy.test:3128 http_proxy",
 		},
 		"a proxy that is no URL": {
 			map[string]string{"HTTPS_PROXY": "http://me:secret@%zz"},
-			"EC2 https://ec2.eu-west-1.amazonaws.com\nmetadata http://169.254.169.254\ncredentials of the instance role\nproxy a value that is no URL HTTPS_PROXY",
+			"EC2 https://ec2.eu-west-1.amazonaws.com\nmetadata http://169.254.169.254\ncredentials of the instance " +
+				"role\nproxy a value that is no URL HTTPS_PROXY",
 		},
 		"no proxy": {
 			map[string]string{"NO_PROXY": "10.0.0.0/8"},
-			"EC2 https://ec2.eu-west-1.amazonaws.com\nmetadata http://169.254.169.254\ncredentials of the instance role",
+			"EC2 https://ec2.eu-west-1.amazonaws.com\nmetadata http://169.254.169.254\ncredentials of the " +
+				"instance role",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -81,17 +92,20 @@ func TestSettings(t *testing.T) {
 // TestInvalidSettings: what a call refuses is refused here, too.
 func TestInvalidSettings(t *testing.T) {
 	for name, value := range map[string]string{
-		"AWS_USE_FIPS_ENDPOINT": "yes", "AWS_CA_BUNDLE": "/nowhere.pem", "AWS_EC2_METADATA_SERVICE_ENDPOINT": "169.254.169.254", "AWS_REGION": "us-east-1a",
+		"AWS_USE_FIPS_ENDPOINT": "yes", "AWS_CA_BUNDLE": "/nowhere.pem",
+		"AWS_EC2_METADATA_SERVICE_ENDPOINT": "169.254.169.254", "AWS_REGION": "us-east-1a",
 	} {
 		_, err := environment(map[string]string{name: value}).Settings(t.Context(), "us-east-1")
-		if err == nil || !strings.HasPrefix(err.Error(), name+`="`+value+`": `) || !strings.Contains(aws.Hint(err), "cni-ipvlan-vpc-k8s.env") {
+		if err == nil || !strings.HasPrefix(err.Error(), name+`="`+value+`": `) ||
+			!strings.Contains(aws.Hint(err), "cni-ipvlan-vpc-k8s.env") {
 			t.Errorf("got %v, hint %q", err, aws.Hint(err))
 		}
 	}
 }
 
 func TestUnread(t *testing.T) {
-	got := environment(map[string]string{"AWS_PROFILE": "pods", "AWS_REGION": "us-east-1", "AWS_WEB_IDENTITY_TOKEN_FILE": "/var/run/token", "AWS_ROLE_ARN": ""}).Unread()
+	got := environment(map[string]string{"AWS_PROFILE": "pods", "AWS_REGION": "us-east-1",
+		"AWS_WEB_IDENTITY_TOKEN_FILE": "/var/run/token", "AWS_ROLE_ARN": ""}).Unread()
 	if !slices.Equal(got, []string{"AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE"}) {
 		t.Errorf("got %q", got)
 	}
@@ -101,14 +115,19 @@ func TestUnread(t *testing.T) {
 func TestAsked(t *testing.T) {
 	for _, tt := range []struct{ name, value, want string }{
 		{"AWS_REGION", "eu-west-1", "; the endpoint is https://ec2.eu-west-1.amazonaws.com, because of the region"},
-		{"AWS_USE_FIPS_ENDPOINT", "true", "; the endpoint is https://ec2-fips.us-east-1.amazonaws.com, because of AWS_USE_FIPS_ENDPOINT"},
+		{"AWS_USE_FIPS_ENDPOINT", "true",
+			"; the endpoint is https://ec2-fips.us-east-1.amazonaws.com, because of AWS_USE_FIPS_ENDPOINT"},
 		{"AWS_ENDPOINT_URL", "https://vpce.test", "; the endpoint is https://vpce.test, because of AWS_ENDPOINT_URL"},
 	} {
 		inBubble(t, tt.name, func(t *testing.T) {
 			t.Setenv(tt.name, tt.value)
-			silent := doer(func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, r.Context().Err() })
+			silent := doer(func(r *http.Request) (*http.Response, error) {
+				<-r.Context().Done()
+				return nil, r.Context().Err()
+			})
 			err := aws.New(aws.Options{HTTP: silent, Attempts: 1}).DetachENI(t.Context(), "eni-attach-1")
-			if hint := aws.Hint(err); !strings.HasSuffix(hint, tt.want) || !strings.Contains(hint, "VPC endpoint for ec2") {
+			if hint := aws.Hint(err); !strings.HasSuffix(hint, tt.want) ||
+				!strings.Contains(hint, "VPC endpoint for ec2") {
 				t.Errorf("got %v, hint %q", err, hint)
 			}
 		})
@@ -121,7 +140,8 @@ func TestPartition(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "internal/endpoints/awsrulesfn/partitions.json"))
+	text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)),
+		"internal/endpoints/awsrulesfn/partitions.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,23 +26,29 @@ func world(t *testing.T, instanceType string) (*ec2sim.Sim, *ec2sim.Instance, *a
 			{ID: "vpc-2", CIDRs: prefixes("10.9.0.0/16")},
 		},
 		Subnets: []ec2sim.Subnet{
-			{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24"), Default: true},
-			{ID: "subnet-b", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("100.64.1.0/24"), Tags: map[string]string{"pods": "yes"}},
+			{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24"),
+				Default: true},
+			{ID: "subnet-b", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("100.64.1.0/24"),
+				Tags: map[string]string{"pods": "yes"}},
 			{ID: "subnet-c", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.2.0/28")},
 			{ID: "subnet-d", VPC: "vpc-1", Zone: "us-east-1b", CIDR: netip.MustParsePrefix("10.0.3.0/24")},
 			{ID: "subnet-e", VPC: "vpc-2", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.9.0.0/24")},
 		},
 		Peerings: []ec2sim.Peering{
 			{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-1"}, Accepter: ec2sim.PeerVPC{ID: "vpc-2"}},
-			{ID: "pcx-2", Requester: ec2sim.PeerVPC{ID: "vpc-3", CIDRs: prefixes("10.8.0.0/16", "10.7.0.0/16", "10.9.0.0/16")}, Accepter: ec2sim.PeerVPC{ID: "vpc-1"}},
-			{ID: "pcx-3", Requester: ec2sim.PeerVPC{ID: "vpc-1"}, Accepter: ec2sim.PeerVPC{ID: "vpc-4", CIDRs: prefixes("10.6.0.0/16")}, Status: "deleted"},
-			{ID: "pcx-4", Requester: ec2sim.PeerVPC{ID: "vpc-2"}, Accepter: ec2sim.PeerVPC{ID: "vpc-5", CIDRs: prefixes("10.5.0.0/16")}},
+			{ID: "pcx-2", Requester: ec2sim.PeerVPC{ID: "vpc-3", CIDRs: prefixes("10.8.0.0/16", "10.7.0.0/16",
+				"10.9.0.0/16")}, Accepter: ec2sim.PeerVPC{ID: "vpc-1"}},
+			{ID: "pcx-3", Requester: ec2sim.PeerVPC{ID: "vpc-1"},
+				Accepter: ec2sim.PeerVPC{ID: "vpc-4", CIDRs: prefixes("10.6.0.0/16")}, Status: "deleted"},
+			{ID: "pcx-4", Requester: ec2sim.PeerVPC{ID: "vpc-2"},
+				Accepter: ec2sim.PeerVPC{ID: "vpc-5", CIDRs: prefixes("10.5.0.0/16")}},
 		},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	node, err := sim.RunInstance(ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-a", SecurityGroups: []string{"sg-node"}})
+	node, err := sim.RunInstance(ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-a",
+		SecurityGroups: []string{"sg-node"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,11 +96,14 @@ func TestLifeOfAnENI(t *testing.T) {
 
 		created := must(c.CreateENI(ctx, aws.ENISpec{
 			Subnet: "subnet-b", SecurityGroups: []string{"sg-1", "sg-2"}, Description: "CNI-ENI " + me.ID,
-			Tags: map[string]string{"managed": "true", "pool": "a"}, Token: "token-1", Secondary: 2, Tracking: aws.Tracking{TCPEstablished: 7200, UDP: 45},
+			Tags: map[string]string{"managed": "true", "pool": "a"}, Token: "token-1", Secondary: 2,
+			Tracking: aws.Tracking{TCPEstablished: 7200, UDP: 45},
 		}))(t)
 		equal(t, "created", created, aws.ENI{
-			ID: created.ID, MAC: created.MAC, Index: aws.UnknownIndex, Subnet: "subnet-b", VPC: "vpc-1", SecurityGroups: []string{"sg-1", "sg-2"},
-			Addrs: created.Addrs, Description: "CNI-ENI " + me.ID, Status: created.Status, Tags: map[string]string{"managed": "true", "pool": "a"},
+			ID: created.ID, MAC: created.MAC, Index: aws.UnknownIndex, Subnet: "subnet-b", VPC: "vpc-1",
+			SecurityGroups: []string{"sg-1", "sg-2"},
+			Addrs:          created.Addrs, Description: "CNI-ENI " + me.ID, Status: created.Status,
+			Tags:     map[string]string{"managed": "true", "pool": "a"},
 			Tracking: aws.Tracking{TCPEstablished: 7200, UDP: 45},
 		})
 		if truth := sim.ENIs()[1]; len(created.Addrs) != 3 || !slices.Equal(truth.Addrs, created.Addrs) {
@@ -122,7 +131,8 @@ func TestLifeOfAnENI(t *testing.T) {
 
 		want := created
 		want.Addrs, want.Prefixes = append(slices.Clone(created.Addrs), more[1]), blocks[1:]
-		want.Index, want.Status, want.Instance, want.Attachment, want.AttachmentStatus, want.DeleteOnTermination = 2, "in-use", me.ID, attachment, aws.Attached, true
+		want.Index, want.Status, want.Instance, want.Attachment, want.AttachmentStatus, want.DeleteOnTermination =
+			2, "in-use", me.ID, attachment, aws.Attached, true
 		for _, f := range []aws.Filter{aws.ByID(created.ID, "eni-00000000000000000"), aws.ByTag("pool", "a", "b")} {
 			equal(t, "described", must(c.DescribeENIs(ctx, aws.ByInstance(me.ID), f))(t), []aws.ENI{want})
 		}
@@ -131,7 +141,8 @@ func TestLifeOfAnENI(t *testing.T) {
 		}
 		seen := must(c.ENIs(ctx))(t)
 		equal(t, "metadata", seen, []aws.ENI{boot[0], {
-			ID: want.ID, MAC: want.MAC, Index: 2, Subnet: want.Subnet, VPC: want.VPC, SecurityGroups: want.SecurityGroups, Addrs: want.Addrs, Prefixes: want.Prefixes,
+			ID: want.ID, MAC: want.MAC, Index: 2, Subnet: want.Subnet, VPC: want.VPC,
+			SecurityGroups: want.SecurityGroups, Addrs: want.Addrs, Prefixes: want.Prefixes,
 			CIDR: netip.MustParsePrefix("100.64.1.0/24"), VPCCIDRs: prefixes("10.0.0.0/16", "100.64.0.0/16"),
 		}})
 
@@ -169,9 +180,11 @@ func TestRequests(t *testing.T) {
 		}
 		equal(t, "calls", got, []string{
 			"CreateNetworkInterface SubnetId=subnet-b",
-			"AttachNetworkInterface DeviceIndex=1 InstanceId=" + node.ID + " NetworkCardIndex=0 NetworkInterfaceId=" + e.ID,
+			"AttachNetworkInterface DeviceIndex=1 InstanceId=" + node.ID +
+				" NetworkCardIndex=0 NetworkInterfaceId=" + e.ID,
 			"AssignPrivateIpAddresses NetworkInterfaceId=" + e.ID + " SecondaryPrivateIpAddressCount=2",
-			"UnassignPrivateIpAddresses NetworkInterfaceId=" + e.ID + " PrivateIpAddress.1=100.64.1.5 PrivateIpAddress.2=100.64.1.6",
+			"UnassignPrivateIpAddresses NetworkInterfaceId=" + e.ID +
+				" PrivateIpAddress.1=100.64.1.5 PrivateIpAddress.2=100.64.1.6",
 		})
 		if token := sim.Calls()[0].Params["ClientToken"]; token == "" {
 			t.Error("CreateNetworkInterface without a token")
@@ -201,14 +214,21 @@ func TestRefusals(t *testing.T) {
 				return err
 			}},
 			{"ENI", aws.ErrENIFull, func() error { _, err := c.Assign(ctx, e.ID, 10); return err }},
-			{"subnet", aws.ErrSubnetFull, func() error { _, err := c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-c", Secondary: 30}); return err }},
+			{"subnet", aws.ErrSubnetFull, func() error {
+				_, err := c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-c", Secondary: 30})
+				return err
+			}},
 			{"prefix", aws.ErrSubnetFull, func() error { _, err := c.AssignPrefixes(ctx, small.ID, 1); return err }},
-			{"index", aws.ErrIndexTaken, func() error { _, err := c.AttachENI(ctx, small.ID, node.ID, 0, 1); return err }},
+			{"index", aws.ErrIndexTaken, func() error {
+				_, err := c.AttachENI(ctx, small.ID, node.ID, 0, 1)
+				return err
+			}},
 			{"attached", aws.ErrInUse, func() error { return c.DeleteENI(ctx, e.ID) }},
 			{"instance", aws.ErrInstanceFull, func() error {
 				return errors.Join(
 					drop(c.AttachENI(ctx, small.ID, node.ID, 0, 2)),
-					drop(c.AttachENI(ctx, must(c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-b"}))(t).ID, node.ID, 0, 3)))
+					drop(c.AttachENI(ctx, must(c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-b"}))(t).ID,
+						node.ID, 0, 3)))
 			}},
 			{"attachment", aws.ErrNotFound, func() error {
 				return errors.Join(c.DetachENI(ctx, attachment), c.DetachENI(ctx, attachment))
@@ -232,8 +252,10 @@ func TestSubnets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, c := world(t, "m5.large")
 		equal(t, "subnets", must(c.Subnets(t.Context(), "vpc-1", "us-east-1a"))(t), []aws.Subnet{
-			{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24"), Free: 250, Default: true},
-			{ID: "subnet-b", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("100.64.1.0/24"), Free: 251, Tags: map[string]string{"pods": "yes"}},
+			{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24"), Free: 250,
+				Default: true},
+			{ID: "subnet-b", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("100.64.1.0/24"), Free: 251,
+				Tags: map[string]string{"pods": "yes"}},
 			{ID: "subnet-c", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.2.0/28"), Free: 11},
 		})
 	})
@@ -243,7 +265,8 @@ func TestCIDRs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, c := world(t, "m5.large")
 		equal(t, "VPC", must(c.VPCCIDRs(t.Context(), "vpc-1"))(t), prefixes("10.0.0.0/16", "100.64.0.0/16"))
-		equal(t, "peers", must(c.PeerCIDRs(t.Context(), "vpc-1"))(t), prefixes("10.7.0.0/16", "10.8.0.0/16", "10.9.0.0/16"))
+		equal(t, "peers", must(c.PeerCIDRs(t.Context(), "vpc-1"))(t),
+			prefixes("10.7.0.0/16", "10.8.0.0/16", "10.9.0.0/16"))
 		if _, err := c.VPCCIDRs(t.Context(), "vpc-0"); !errors.Is(err, aws.ErrNotFound) {
 			t.Errorf("no VPC: %v, want ErrNotFound", err)
 		}
@@ -253,7 +276,8 @@ func TestCIDRs(t *testing.T) {
 func TestLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, c := world(t, "m5.large")
-		equal(t, "m5.large", must(c.Limits(t.Context(), "m5.large"))(t), aws.Limits{ENIs: 3, IPv4PerENI: 10, IPv6PerENI: 10, Cards: []int{3}, TCPEstablished: 432000})
+		equal(t, "m5.large", must(c.Limits(t.Context(), "m5.large"))(t),
+			aws.Limits{ENIs: 3, IPv4PerENI: 10, IPv6PerENI: 10, Cards: []int{3}, TCPEstablished: 432000})
 		equal(t, "p4d", must(c.Limits(t.Context(), "p4d.24xlarge"))(t),
 			aws.Limits{ENIs: 60, IPv4PerENI: 50, IPv6PerENI: 50, Cards: []int{15, 15, 15, 15}, TCPEstablished: 432000})
 		if l := must(c.Limits(t.Context(), "c8gn.48xlarge"))(t); l.TCPEstablished != 350 {

@@ -32,7 +32,8 @@ func (t Tracking) request() *types.ConnectionTrackingSpecificationRequest {
 		return new(int32(n))
 	}
 	return &types.ConnectionTrackingSpecificationRequest{
-		TcpEstablishedTimeout: seconds(t.TCPEstablished), UdpStreamTimeout: seconds(t.UDPStream), UdpTimeout: seconds(t.UDP)}
+		TcpEstablishedTimeout: seconds(t.TCPEstablished), UdpStreamTimeout: seconds(t.UDPStream),
+		UdpTimeout: seconds(t.UDP)}
 }
 
 // parseTracking parses the settings of an ENI. EC2 omits what is not set.

@@ -33,19 +33,31 @@ var asks = map[string]struct {
 	answer string
 	call   func(context.Context, *aws.Client) error
 }{
-	"AssignPrivateIpAddresses": {assigned, func(ctx context.Context, c *aws.Client) error { return drop(c.Assign(ctx, "eni-1", 1)) }},
+	"AssignPrivateIpAddresses": {assigned, func(ctx context.Context, c *aws.Client) error {
+		return drop(c.Assign(ctx, "eni-1", 1))
+	}},
 	"AssignIpv6Addresses": {"<assignedIpv6PrefixSet><item>2001:db8:0:0:1::/80</item></assignedIpv6PrefixSet>",
 		func(ctx context.Context, c *aws.Client) error { return drop(c.AssignIPv6Prefixes(ctx, "eni-1", 1)) }},
 	"CreateNetworkInterface": {anENI, func(ctx context.Context, c *aws.Client) error {
 		return drop(c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-a"}))
 	}},
-	"DescribeNetworkInterfaces": {"<networkInterfaceSet>" + strings.NewReplacer("<networkInterface>", "<item>", "</networkInterface>", "</item>").Replace(anENI) + "</networkInterfaceSet>",
+	"DescribeNetworkInterfaces": {"<networkInterfaceSet>" + strings.NewReplacer("<networkInterface>", "<item>",
+		"</networkInterface>", "</item>").Replace(anENI) + "</networkInterfaceSet>",
 		func(ctx context.Context, c *aws.Client) error { return drop(c.DescribeENIs(ctx, aws.ByID("eni-1"))) }},
-	"DescribeSubnets":        {aSubnet, func(ctx context.Context, c *aws.Client) error { return drop(c.Subnets(ctx, "vpc-1", "us-east-1a")) }},
-	"DescribeVpcs":           {aVPC, func(ctx context.Context, c *aws.Client) error { return drop(c.VPC(ctx, "vpc-1")) }},
-	"DescribeInstanceTypes":  {aType, func(ctx context.Context, c *aws.Client) error { return drop(c.Limits(ctx, "m5.large")) }},
-	"AttachNetworkInterface": {"<attachmentId>eni-attach-1</attachmentId>", func(ctx context.Context, c *aws.Client) error { return drop(c.AttachENI(ctx, "eni-1", "i-1", 0, 1)) }},
-	"DeleteNetworkInterface": {"<return>true</return>", func(ctx context.Context, c *aws.Client) error { return c.DeleteENI(ctx, "eni-1") }},
+	"DescribeSubnets": {aSubnet, func(ctx context.Context, c *aws.Client) error {
+		return drop(c.Subnets(ctx, "vpc-1", "us-east-1a"))
+	}},
+	"DescribeVpcs": {aVPC, func(ctx context.Context, c *aws.Client) error {
+		return drop(c.VPC(ctx, "vpc-1"))
+	}},
+	"DescribeInstanceTypes": {aType, func(ctx context.Context, c *aws.Client) error {
+		return drop(c.Limits(ctx, "m5.large"))
+	}},
+	"AttachNetworkInterface": {"<attachmentId>eni-attach-1</attachmentId>",
+		func(ctx context.Context, c *aws.Client) error { return drop(c.AttachENI(ctx, "eni-1", "i-1", 0, 1)) }},
+	"DeleteNetworkInterface": {"<return>true</return>", func(ctx context.Context, c *aws.Client) error {
+		return c.DeleteENI(ctx, "eni-1")
+	}},
 }
 
 // TestInvalid has a case for each rule of validation. Each case changes one thing in a valid answer.
@@ -60,8 +72,10 @@ func TestInvalid(t *testing.T) {
 		{assign, "10.0.0.9", "224.0.0.1", "not an address"},
 		{assign, "10.0.0.9", "::ffff:10.0.0.9", "not an address"},
 		{assign, "10.0.0.9", "2001:db8::9", "not an address"},
-		{assign, "</item>", "</item><item><privateIpAddress>10.0.0.10</privateIpAddress></item>", "asked for 1, but EC2 answers with 2"},
-		{assign, "<item><privateIpAddress>10.0.0.9</privateIpAddress></item>", "", "asked for 1, but EC2 answers with 0"},
+		{assign, "</item>", "</item><item><privateIpAddress>10.0.0.10</privateIpAddress></item>",
+			"asked for 1, but EC2 answers with 2"},
+		{assign, "<item><privateIpAddress>10.0.0.9</privateIpAddress></item>", "",
+			"asked for 1, but EC2 answers with 0"},
 		{assign, "eni-1", "eni-2", "asked about eni-1"},
 		{assign6, "/80", "/79", "not a delegated prefix"},
 		{assign6, "/80", "/0", "not a CIDR"},
@@ -79,8 +93,11 @@ func TestInvalid(t *testing.T) {
 		{create, anENI, "", "no network interface"},
 		{describe, "eni-1", "eni-2", "asked for eni-1"},
 		{describe, aMAC, aMAC + "<attachment><deviceIndex>-1</deviceIndex></attachment>", "device index"},
-		{describe, aMAC, aMAC + "<attachment><deviceIndex>1</deviceIndex><networkCardIndex>999999</networkCardIndex></attachment>", "network card"},
-		{describe, aMAC, aMAC + "<ipv4PrefixSet><item><ipv4Prefix>10.0.0.0/8</ipv4Prefix></item></ipv4PrefixSet>", "not a delegated prefix"},
+		{describe, aMAC, aMAC +
+			"<attachment><deviceIndex>1</deviceIndex><networkCardIndex>999999</networkCardIndex></attachment>",
+			"network card"},
+		{describe, aMAC, aMAC + "<ipv4PrefixSet><item><ipv4Prefix>10.0.0.0/8</ipv4Prefix></item></ipv4PrefixSet>",
+			"not a delegated prefix"},
 		{describe, "<networkInterfaceSet>", "<nextToken>again</nextToken><networkInterfaceSet>", "leads to itself"},
 		{"DescribeSubnets", "subnet-a", "", "not an ID"},
 		{"DescribeSubnets", "vpc-1", "vpc-2", "asked about vpc-1"},
@@ -109,7 +126,8 @@ func TestInvalid(t *testing.T) {
 				t.Errorf("the answer as it is: %v", err)
 			}
 			err := ask.call(t.Context(), answered(c.action, strings.Replace(ask.answer, c.there, c.place, 1)))
-			if e, ok := errors.AsType[*aws.Error](err); !ok || e.Action != c.action || e.Code != "" || !strings.Contains(err.Error(), c.want) {
+			if e, ok := errors.AsType[*aws.Error](err); !ok || e.Action != c.action || e.Code != "" ||
+				!strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})
@@ -136,9 +154,10 @@ func TestInvalidAnswers(t *testing.T) {
 			"an answer and a half": "<%[1]sResponse></%[1]sResponse><html>",
 		} {
 			for action, ask := range asks {
-				c := aws.New(aws.Options{EC2URL: "http://ec2.test", Attempts: 1, HTTP: direct{http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-					fmt.Fprint(w, strings.ReplaceAll(body, "%[1]s", action))
-				})}})
+				c := aws.New(aws.Options{EC2URL: "http://ec2.test", Attempts: 1,
+					HTTP: direct{http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+						fmt.Fprint(w, strings.ReplaceAll(body, "%[1]s", action))
+					})}})
 				if err := ask.call(t.Context(), c); !invalidAnswer(err, action) {
 					t.Errorf("%s: %s: %v (%s)", name, action, err, aws.Hint(err))
 				}
@@ -154,7 +173,8 @@ func TestInvalidAnswers(t *testing.T) {
 
 // invalidAnswer reports whether the error says that the answer is not EC2's.
 func invalidAnswer(err error, action string) bool {
-	return errors.Is(err, aws.ErrTransient) && strings.HasPrefix(err.Error(), action+": ") && strings.Contains(aws.Hint(err), "instead of EC2") && len(err.Error()) <= 1000
+	return errors.Is(err, aws.ErrTransient) && strings.HasPrefix(err.Error(), action+": ") &&
+		strings.Contains(aws.Hint(err), "instead of EC2") && len(err.Error()) <= 1000
 }
 
 // A flood is an answer without an end.
@@ -170,10 +190,12 @@ func (flood) Read(b []byte) (int, error) { return len(b), nil }
 func TestCards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		info := func(cards string) string {
-			return strings.Replace(aType, "<item><networkCardIndex>0</networkCardIndex><maximumNetworkInterfaces>3</maximumNetworkInterfaces></item>", cards, 1)
+			return strings.Replace(aType,
+				"<item><networkCardIndex>0</networkCardIndex><maximumNetworkInterfaces>3</maximumNetworkInterfaces></item>", cards, 1)
 		}
 		card := func(index, enis int, kinds ...string) string {
-			text := fmt.Sprintf("<item><networkCardIndex>%d</networkCardIndex><maximumNetworkInterfaces>%d</maximumNetworkInterfaces><interfaceTypeSet>", index, enis)
+			text := fmt.Sprintf(
+				"<item><networkCardIndex>%d</networkCardIndex><maximumNetworkInterfaces>%d</maximumNetworkInterfaces><interfaceTypeSet>", index, enis)
 			for _, k := range kinds {
 				text += "<item>" + k + "</item>"
 			}
@@ -187,7 +209,8 @@ func TestCards(t *testing.T) {
 			{"none", "", []int{3}, 2},
 			{"two", card(0, 2) + card(1, 2), []int{2, 2}, 2},
 			{"in another order", card(2, 1) + card(0, 3), []int{3, 0, 1}, 2},
-			{"kinds", card(0, 2, "interface", "efa") + card(1, 1, "efa-only") + card(2, 2, "interface"), []int{2, 0, 2}, 2},
+			{"kinds", card(0, 2, "interface", "efa") + card(1, 1, "efa-only") + card(2, 2, "interface"),
+				[]int{2, 0, 2}, 2},
 		} {
 			l := must(answered("DescribeInstanceTypes", info(c.cards)).Limits(t.Context(), "m5.large"))(t)
 			equal(t, c.name, l.Cards, c.want)

@@ -90,7 +90,8 @@ func (c *Client) Peers(ctx context.Context, vpc string) ([]VPC, error) {
 	if err != nil {
 		return nil, err
 	}
-	sort.Slice(peers, func(i, j int) bool { return peers[i].ID < peers[j].ID }) // slices.SortFunc would make the program 14 kB larger
+	// slices.SortFunc would make the program 14 kB larger
+	sort.Slice(peers, func(i, j int) bool { return peers[i].ID < peers[j].ID })
 	return peers, nil
 }
 
@@ -127,7 +128,9 @@ func parsePeer(v *types.VpcPeeringConnectionVpcInfo) (VPC, error) {
 	if v.CidrBlock != nil {
 		blocks = append([]string{*v.CidrBlock}, blocks...)
 	}
-	return parseVPC(sdk.ToString(v.VpcId), blocks, texts(v.Ipv6CidrBlockSet, func(b types.Ipv6CidrBlock) *string { return b.Ipv6CidrBlock }))
+	return parseVPC(sdk.ToString(v.VpcId), blocks, texts(v.Ipv6CidrBlockSet, func(b types.Ipv6CidrBlock) *string {
+		return b.Ipv6CidrBlock
+	}))
 }
 
 func parseVPC(id string, blocks, blocks6 []string) (VPC, error) {

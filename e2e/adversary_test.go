@@ -34,8 +34,9 @@ import (
 
 // A shot is a datagram that a program in a pod sends. All are harmless: they go to namespaces of the test.
 type shot struct {
-	Dev     string     // the socket is bound to it; "": to none
-	From    netip.Addr // the source in a header that the program has made, which takes CAP_NET_RAW; invalid: the kernel makes the header
+	Dev string // the socket is bound to it; "": to none
+	// the source in a header that the program has made, which takes CAP_NET_RAW; invalid: the kernel makes the header
+	From    netip.Addr
 	To      netip.AddrPort
 	Payload []byte
 	Bare    bool // the payload is a packet, which follows that header without UDP
@@ -63,7 +64,8 @@ func init() {
 }
 
 func (s shot) fire() error {
-	family, to := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(s.To.Port()), Addr: [4]byte(s.To.Addr().AsSlice()[:4])})
+	family, to := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(s.To.Port()),
+		Addr: [4]byte(s.To.Addr().AsSlice()[:4])})
 	if s.To.Addr().Is6() {
 		family, to = unix.AF_INET6, &unix.SockaddrInet6{Port: int(s.To.Port()), Addr: s.To.Addr().As16()}
 	}
@@ -198,9 +200,13 @@ func (r *gallery) lift(t *testing.T, guard string) {
 	in, script := r.router.NS, "nft flush ruleset"
 	switch guard {
 	case podGuard:
-		in, script = r.other.NS, "ip route del prohibit 169.254.169.254; ip -6 route del prohibit fd00:ec2::254; tc qdisc del dev eth0 clsact; tc qdisc del dev eth1 clsact"
+		in, script =
+			r.other.NS, "ip route del prohibit 169.254.169.254; ip -6 route del prohibit fd00:ec2::254; tc qdisc del "+
+				"dev eth0 clsact; tc qdisc del dev eth1 clsact"
 	case nodeGuard:
-		in, script = r.Nodes[0].NS, "nft flush chain inet cni_ipvlan_vpc_k8s senders; for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 >$f; done"
+		in, script =
+			r.Nodes[0].NS, "nft flush chain inet cni_ipvlan_vpc_k8s senders; for f in "+
+				"/proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 >$f; done"
 	}
 	if err := in.Do(func() error {
 		out, err := exec.Command("sh", "-ec", script).CombinedOutput()
@@ -214,40 +220,55 @@ func (r *gallery) lift(t *testing.T, guard string) {
 }
 
 var ways = []way{
-	{name: "reach the metadata service", guard: podGuard, shots: func(r *gallery, f paths.Family) []shot { return r.by(metadataBox, f, netip.Addr{}, "", "eth0", "eth1") }},
-	{name: "reach the metadata service by a header of its own", raw: true, guard: podGuard, shots: func(r *gallery, f paths.Family) []shot {
-		return r.by(metadataBox, f, r.other.Addr(f), "", "eth0", "eth1")
+	{name: "reach the metadata service", guard: podGuard, shots: func(r *gallery, f paths.Family) []shot {
+		return r.by(metadataBox, f, netip.Addr{}, "", "eth0", "eth1")
 	}},
-	{name: "send to the VPC by the veth, and not as itself", shots: func(r *gallery, f paths.Family) []shot { return r.by(hostBox, f, netip.Addr{}, "eth1") },
+	{name: "reach the metadata service by a header of its own", raw: true, guard: podGuard,
+		shots: func(r *gallery, f paths.Family) []shot {
+			return r.by(metadataBox, f, r.other.Addr(f), "", "eth0", "eth1")
+		}},
+	{name: "send to the VPC by the veth, and not as itself", shots: func(r *gallery, f paths.Family) []shot {
+		return r.by(hostBox, f, netip.Addr{}, "eth1")
+	},
 		seen: func(r *gallery, f paths.Family, from netip.Addr) bool { return from != r.other.Addr(f) }},
-	{name: "send to the VPC as its node", raw: true, shots: func(r *gallery, f paths.Family) []shot { return r.by(hostBox, f, r.node(f), "eth0", "eth1") }},
+	{name: "send to the VPC as its node", raw: true, shots: func(r *gallery, f paths.Family) []shot {
+		return r.by(hostBox, f, r.node(f), "eth0", "eth1")
+	}},
 	{name: "send to the VPC as a pod of another ENI", raw: true, shots: func(r *gallery, f paths.Family) []shot {
 		return r.by(hostBox, f, r.cousin().Addr(f), "eth0", "eth1")
 	}},
-	{name: "send to the VPC as a pod of its own ENI", raw: true, may: 2, shots: func(r *gallery, f paths.Family) []shot {
-		return r.by(hostBox, f, r.client.Addr(f), "eth0")
-	}},
-	{name: "send to a pod of its node by the veth, as another", raw: true, shots: func(r *gallery, f paths.Family) []shot {
-		return append(r.by(podBox, f, r.client.Addr(f), "eth1"), r.by(podBox, f, r.node(f), "eth1")...)
-	}},
+	{name: "send to the VPC as a pod of its own ENI", raw: true, may: 2,
+		shots: func(r *gallery, f paths.Family) []shot {
+			return r.by(hostBox, f, r.client.Addr(f), "eth0")
+		}},
+	{name: "send to a pod of its node by the veth, as another", raw: true,
+		shots: func(r *gallery, f paths.Family) []shot {
+			return append(r.by(podBox, f, r.client.Addr(f), "eth1"), r.by(podBox, f, r.node(f), "eth1")...)
+		}},
 	{name: "send to its node by the veth, as another", raw: true, may: 1, guard: nodeGuard,
 		shots: func(r *gallery, f paths.Family) []shot {
 			return append(r.by(nodeBox, f, r.client.Addr(f), "eth1"), r.by(nodeBox, f, r.cousin().Addr(f), "eth1")...)
 		}},
-	{name: "send to the internet by the veth, as another", raw: true, guard: nodeGuard, shots: func(r *gallery, f paths.Family) []shot {
-		return append(r.by(internetBox, f, r.cousin().Addr(f), "eth1"), r.by(internetBox, f, r.node(f), "eth1")...)
+	{name: "send to the internet by the veth, as another", raw: true, guard: nodeGuard,
+		shots: func(r *gallery, f paths.Family) []shot {
+			return append(r.by(internetBox, f, r.cousin().Addr(f), "eth1"), r.by(internetBox, f, r.node(f), "eth1")...)
+		}},
+	{name: "reach the metadata service by an egress router", shots: func(r *gallery, f paths.Family) []shot {
+		return r.routed(metadataBox, f, r.other.Addr(f))
 	}},
-	{name: "reach the metadata service by an egress router", shots: func(r *gallery, f paths.Family) []shot { return r.routed(metadataBox, f, r.other.Addr(f)) }},
 	{name: "reach a node by an egress router", guard: routerGuard, shots: func(r *gallery, f paths.Family) []shot {
 		return append(r.routed(nodeBox, f, r.other.Addr(f)), r.routed(hostBox, f, r.other.Addr(f))...)
 	}},
-	{name: "reach a pod by an egress router", guard: routerGuard, shots: func(r *gallery, f paths.Family) []shot { return r.routed(podBox, f, r.other.Addr(f)) }},
+	{name: "reach a pod by an egress router", guard: routerGuard, shots: func(r *gallery, f paths.Family) []shot {
+		return r.routed(podBox, f, r.other.Addr(f))
+	}},
 	{name: "reach a pod by an egress router, without UDP", raw: true, guard: routerGuard,
 		shots: func(r *gallery, f paths.Family) []shot {
 			return r.bare(podBox, f)
 		}},
 	{name: "leave by an egress router, and not as a pod of it", shots: func(r *gallery, f paths.Family) []shot {
-		outside := map[paths.Family]netip.Addr{paths.IPv4: netip.MustParseAddr("203.0.113.77"), paths.IPv6: netip.MustParseAddr("2600:1f00::77")}
+		outside := map[paths.Family]netip.Addr{paths.IPv4: netip.MustParseAddr("203.0.113.77"),
+			paths.IPv6: netip.MustParseAddr("2600:1f00::77")}
 		return r.routed(internetBox, f, outside[f])
 	}},
 	{name: "leave by an egress router, though it is no client", may: 2, shots: func(r *gallery, f paths.Family) []shot {
@@ -303,12 +324,15 @@ func (r *gallery) answers(t *testing.T) {
 	far := map[paths.Family]netip.Addr{paths.IPv4: vpcsim.InternetAddr, paths.IPv6: vpcsim.InternetAddr6}
 	// packets of the tunnel have no checksum, which UDP in IPv6 refuses
 	without := func(_, _ string, c syscall.RawConn) (failed error) {
-		err := c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1) })
+		err := c.Control(func(fd uintptr) {
+			failed = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1)
+		})
 		return errors.Join(failed, err)
 	}
 	var c net.PacketConn
 	if err := r.other.Do(func() (err error) {
-		c, err = (&net.ListenConfig{Control: without}).ListenPacket(t.Context(), "udp", fmt.Sprint(":", egress.DefaultPort))
+		c, err = (&net.ListenConfig{Control: without}).ListenPacket(t.Context(), "udp",
+			fmt.Sprint(":", egress.DefaultPort))
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -332,7 +356,9 @@ func (r *gallery) answers(t *testing.T) {
 		}
 		before := r.state(t, r.client).Refused
 		call(r.client.Addr(f))
-		await(t, "a client refuses the answer to another pod", func() bool { return r.state(t, r.client).Refused > before })
+		await(t, "a client refuses the answer to another pod", func() bool {
+			return r.state(t, r.client).Refused > before
+		})
 	}
 }
 
@@ -375,9 +401,11 @@ func shooters() []shooterKind {
 	return []shooterKind{
 		{"only sockets", syscall.SysProcAttr{Credential: nobody}, false},
 		{"CAP_NET_RAW", syscall.SysProcAttr{Credential: nobody, AmbientCaps: []uintptr{unix.CAP_NET_RAW}}, true},
-		{"CAP_NET_ADMIN too", syscall.SysProcAttr{Credential: nobody, AmbientCaps: []uintptr{unix.CAP_NET_RAW, unix.CAP_NET_ADMIN}}, true},
-		{"own user namespace", syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: root, GidMappings: root,
-			Credential: &syscall.Credential{NoSetGroups: true}}, false},
+		{"CAP_NET_ADMIN too", syscall.SysProcAttr{Credential: nobody,
+			AmbientCaps: []uintptr{unix.CAP_NET_RAW, unix.CAP_NET_ADMIN}}, true},
+		{"own user namespace", syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: root,
+			GidMappings: root,
+			Credential:  &syscall.Credential{NoSetGroups: true}}, false},
 	}
 }
 
@@ -443,9 +471,13 @@ func newRange(t *testing.T) *gallery {
 		{podBox, r.cousin().NS, r.cousin().Addr(paths.IPv4), r.cousin().Addr(paths.IPv6)},
 		{internetBox, r.Internet.NS, vpcsim.InternetAddr, vpcsim.InternetAddr6},
 	} {
-		b := box{p.name, map[paths.Family]*net.UDPConn{}, map[paths.Family]netip.Addr{paths.IPv4: p.v4, paths.IPv6: p.v6}}
+		b := box{p.name, map[paths.Family]*net.UDPConn{}, map[paths.Family]netip.Addr{paths.IPv4: p.v4,
+			paths.IPv6: p.v6}}
 		for f, network := range map[paths.Family]string{paths.IPv4: "udp4", paths.IPv6: "udp6"} {
-			if err := p.ns.Do(func() (err error) { b.conns[f], err = net.ListenUDP(network, &net.UDPAddr{Port: 9}); return err }); err != nil {
+			if err := p.ns.Do(func() (err error) {
+				b.conns[f], err = net.ListenUDP(network, &net.UDPAddr{Port: 9})
+				return err
+			}); err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { b.conns[f].Close() })

@@ -117,11 +117,19 @@ func testChain(t *testing.T, file string, form func([]byte) []byte) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"pod":   func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(on(ts).newPod(args[0])) },
 			"nopod": func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(on(ts).removePod(args[0])) },
-			"cni":   func(ts *testscript.TestScript, neg bool, args []string) { verdict(ts, neg, on(ts).cni(ts, args)) },
-			"node":  func(ts *testscript.TestScript, neg bool, args []string) { verdict(ts, neg, on(ts).run(ts, args)) },
-			"ec2":   func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(on(ts).ec2(strings.Join(args, " "))) },
-			"fail":  func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(on(ts).fail(args)) },
-			"ping":  func(ts *testscript.TestScript, neg bool, args []string) { verdict(ts, false, on(ts).ping(!neg, args)) },
+			"cni": func(ts *testscript.TestScript, neg bool, args []string) {
+				verdict(ts, neg, on(ts).cni(ts, args))
+			},
+			"node": func(ts *testscript.TestScript, neg bool, args []string) {
+				verdict(ts, neg, on(ts).run(ts, args))
+			},
+			"ec2": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Check(on(ts).ec2(strings.Join(args, " ")))
+			},
+			"fail": func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(on(ts).fail(args)) },
+			"ping": func(ts *testscript.TestScript, neg bool, args []string) {
+				verdict(ts, false, on(ts).ping(!neg, args))
+			},
 		},
 	})
 }
@@ -260,7 +268,8 @@ func (w *world) call(list *libcni.NetworkConfigList, verb, pod string) (result t
 	cni := libcni.NewCNIConfigWithCacheDir([]string{w.path, peers}, w.cache, w.runner())
 	rt := &libcni.RuntimeConf{
 		ContainerID: "id-" + pod, NetNS: w.netns(pod), IfName: cmp.Or(w.ifName, "eth0"),
-		Args:           [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", cmp.Or(w.kubernetes, "shop")}, {"K8S_POD_NAME", pod}},
+		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", cmp.Or(w.kubernetes, "shop")},
+			{"K8S_POD_NAME", pod}},
 		CapabilityArgs: w.capabilities,
 	}
 	ctx := context.Background()
@@ -275,7 +284,9 @@ func (w *world) call(list *libcni.NetworkConfigList, verb, pod string) (result t
 		case "STATUS":
 			err = cni.GetStatusNetworkList(ctx, list)
 		case "GC":
-			err = cni.GCNetworkList(ctx, list, &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: rt.ContainerID, IfName: rt.IfName}}})
+			err = cni.GCNetworkList(ctx, list,
+				&libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: rt.ContainerID,
+					IfName: rt.IfName}}})
 		default:
 			err = fmt.Errorf("no verb %q", verb)
 		}
@@ -398,7 +409,8 @@ func TestEveryVersion(t *testing.T) {
 	for i, version := range []string{"0.3.1", "0.3.0", "0.4.0", "1.0.0", "1.1.0"} { // the first is the original's
 		for _, form := range formsOf(i) {
 			t.Run(version+" "+form.name, func(t *testing.T) {
-				list, err := libcni.ConfListFromBytes(form.of(bytes.ReplaceAll(original, []byte("0.3.1"), []byte(version))))
+				list, err := libcni.ConfListFromBytes(form.of(bytes.ReplaceAll(original, []byte("0.3.1"),
+					[]byte(version))))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -425,7 +437,8 @@ func testVersion(t *testing.T, w *world, list *libcni.NetworkConfigList, version
 	if err := json.Unmarshal(must(json.Marshal(result)), &got); err != nil {
 		t.Fatal(err)
 	}
-	if got.CNIVersion != version || len(got.Interfaces) != 3 || got.Interfaces[0].Name != "eth0" || got.Interfaces[2].Name != "eth1" ||
+	if got.CNIVersion != version || len(got.Interfaces) != 3 || got.Interfaces[0].Name != "eth0" ||
+		got.Interfaces[2].Name != "eth1" ||
 		len(got.IPs) != 1 || got.IPs[0].Interface != 0 {
 		t.Errorf("result %+v", got)
 	}

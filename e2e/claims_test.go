@@ -20,7 +20,9 @@ import (
 )
 
 // toolCommand matches a command of the tool with its options, as pages, units and hints have it.
-var toolCommand = regexp.MustCompile(`(?:cni-tool|cni-ipvlan-vpc-k8s-tool)((?: [a-z][a-z0-9-]*)?)((?: --?[a-z][a-z_-]*(?:[= ][^\s,;:)("` + "`" + `|]+)?)*)`)
+var toolCommand = regexp.MustCompile(
+	`(?:cni-tool|cni-ipvlan-vpc-k8s-tool)((?: [a-z][a-z0-9-]*)?)((?: --?[a-z][a-z_-]*(?:[= ][^\s,;:)("` +
+		"`" + `|]+)?)*)`)
 
 // option matches one of the options, and its value.
 var option = regexp.MustCompile(`(--?[a-z][a-z_-]*)(?:[= ]([^\s]+))?`)
@@ -61,7 +63,8 @@ func TestRepoCommands(t *testing.T) {
 }
 
 // prose are words that follow the name of the tool in sentences.
-var prose = []string{"and", "cannot", "does", "has", "in", "is", "knows", "reaches", "reads", "says", "shows", "with", "tells", "on", "of", "as", "or", "itself", "asks", "not", "under", "beside"}
+var prose = []string{"and", "cannot", "does", "has", "in", "is", "knows", "reaches", "reads", "says", "shows", "with",
+	"tells", "on", "of", "as", "or", "itself", "asks", "not", "under", "beside"}
 
 // options checks the options of a command, and returns how many there are.
 func options(t *testing.T, file, whole string, c *cli.Command, text string) (n int) {
@@ -98,13 +101,15 @@ func claimed(t *testing.T) map[string]string {
 			return err
 		}
 		if d.IsDir() {
-			if slices.Contains([]string{".git", ".cache", "bin", "dist", "sim", "testdata"}, file) || d.Name() == "testdata" {
+			if slices.Contains([]string{".git", ".cache", "bin", "dist", "sim", "testdata"}, file) ||
+				d.Name() == "testdata" {
 				return fs.SkipDir
 			}
 			return nil
 		}
 		kinds := []string{".md", ".go", ".yaml", ".service", ".timer", ".txt", ".toml", ".conf", ".sh"}
-		if !slices.Contains(kinds, filepath.Ext(file)) || strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, "docs/bench-") || !d.Type().IsRegular() {
+		if !slices.Contains(kinds, filepath.Ext(file)) || strings.HasSuffix(file, "_test.go") ||
+			strings.HasPrefix(file, "docs/bench-") || !d.Type().IsRegular() {
 			return nil
 		}
 		b, err := os.ReadFile(file)
@@ -123,8 +128,9 @@ func claimed(t *testing.T) map[string]string {
 
 var (
 	makeTarget = regexp.MustCompile("`make ([a-z][a-z0-9-]*)|(?m:^ {4}make ([a-z][a-z0-9-]*))")
-	ownPath    = regexp.MustCompile("`((?:packaging|conflist-examples|systemd|docs|aws|ipam|nl|plugin|registry|tool|unnumbered-ptp|internal)/[A-Za-z0-9._/@-]+)`")
-	configKey  = regexp.MustCompile("`([a-z]+[A-Z][A-Za-z0-9]*)`")
+	ownPath    = regexp.MustCompile(
+		"`((?:packaging|conflist-examples|systemd|docs|aws|ipam|nl|plugin|registry|tool|unnumbered-ptp|internal)/[A-Za-z0-9._/@-]+)`")
+	configKey = regexp.MustCompile("`([a-z]+[A-Z][A-Za-z0-9]*)`")
 )
 
 // TestRepoPages checks that what the pages name exists: targets of make, files of this repository, and keys of
@@ -147,7 +153,8 @@ func TestRepoPages(t *testing.T) {
 		}
 		for _, m := range makeTarget.FindAllStringSubmatch(string(b), -1) {
 			target := m[1] + m[2]
-			if targets++; !regexp.MustCompile(`(?m)^(?:[a-z0-9 -]+ )?` + target + `(?: [a-z0-9 -]+)?:`).Match(makefile) {
+			if targets++; !regexp.MustCompile(`(?m)^(?:[a-z0-9 -]+ )?` + target +
+				`(?: [a-z0-9 -]+)?:`).Match(makefile) {
 				t.Errorf("%s: there is no make %s", page, target)
 			}
 		}
@@ -170,7 +177,8 @@ func TestRepoPages(t *testing.T) {
 }
 
 // keysOfOthers are keys of the configurations of Kubernetes and of other programs.
-var keysOfOthers = []string{"backOffPeriod", "clusterIPs", "ethN", "failureThreshold", "hostNetwork", "nodeSelector", "periodSeconds", "preStop",
+var keysOfOthers = []string{"backOffPeriod", "clusterIPs", "ethN", "failureThreshold", "hostNetwork", "nodeSelector",
+	"periodSeconds", "preStop",
 	"sessionAffinity", "timeoutSeconds"}
 
 // keysOfSource returns the quoted words of our source, of which all keys are some, and the values of the chart.
@@ -187,7 +195,8 @@ func keysOfSource(t *testing.T) map[string]bool {
 	quoted := regexp.MustCompile(`"([a-z]+[A-Z][A-Za-z0-9]*)["=,]`)
 	for _, dir := range []string{"ipam", "plugin", "unnumbered-ptp", "tool", "registry", "aws"} {
 		err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
-			if err != nil || filepath.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") || strings.Contains(file, "sim/") {
+			if err != nil || filepath.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") ||
+				strings.Contains(file, "sim/") {
 				return err
 			}
 			b, err := os.ReadFile(file)

@@ -24,7 +24,8 @@ type direct struct{ *paths.Scene }
 
 // directPaths are between a pod and the VPC. Services are not direct: they are reached through the node.
 var directPaths = []string{
-	"pod to pod, on one ENI", "pod to pod, on two ENIs of a node", "pod to pod, on two nodes", "pod to pod, on two nodes, back",
+	"pod to pod, on one ENI", "pod to pod, on two ENIs of a node", "pod to pod, on two nodes",
+	"pod to pod, on two nodes, back",
 	"pod to a host in the VPC", "host in a peered VPC to pod",
 }
 
@@ -61,7 +62,8 @@ func (d direct) untouched(t *testing.T, untracked bool) {
 	}
 	inPod, onNode, met := nltest.Tracked(t, pod.NS)-podBefore, nltest.Tracked(t, node.NS)-nodeBefore, d.met(t)
 	hooks := nltest.Hooked(t, pod.NS)
-	t.Logf("%d direct requests: the pod tracks %d more and has netfilter tables %v, the node tracks %d more, and %d packets met netfilter there",
+	t.Logf("%d direct requests: the pod tracks %d more and has netfilter tables %v, the node tracks %d more, and %d "+
+		"packets met netfilter there",
 		requests, inPod, hooks, onNode, met)
 	if onNode > 0 || met != 0 || untracked && (inPod != 0 || podBefore != 0 || len(hooks) != 0) {
 		t.Error("want nothing of that")
@@ -87,7 +89,8 @@ func manyConnections(t *testing.T, s *paths.Scene) {
 	before := counter(t, pod.NS, "TcpRetransSegs")
 	call(t, s, count)
 	more := counter(t, pod.NS, "TcpRetransSegs") - before
-	t.Logf("%d connections to one backend of a Service, one after the other, in %s: %d segments were sent again", count, time.Since(start).Round(time.Second), more)
+	t.Logf("%d connections to one backend of a Service, one after the other, in %s: %d segments were sent again", count,
+		time.Since(start).Round(time.Second), more)
 	if more > count/100 {
 		t.Error("want nearly none of that: who is not answered at once waits for a second")
 	}

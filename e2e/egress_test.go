@@ -101,10 +101,12 @@ func newEgress(t *testing.T, m mode) *egressScene {
 		t.Fatal(err)
 	}
 	s := m.open(t, conflist)
-	answering(t, s, []placed{{0, "payments", "client"}, {0, "egress", "router"}, {0, "default", "other"}, {0, "cousins", "cousin"},
+	answering(t, s, []placed{{0, "payments", "client"}, {0, "egress", "router"}, {0, "default", "other"},
+		{0, "cousins", "cousin"},
 		{1, "egress", "remoterouter"}, {1, "default", "remotesibling"}, {1, "cousins", "remotecousin"}})
 	e := &egressScene{Scene: s, config: filepath.Join(t.TempDir(), "10.conflist")}
-	e.client, e.router, e.other, e.remote = s.Nodes[0].Pods[0], s.Nodes[0].Pods[1], s.Nodes[0].Pods[2], s.Nodes[1].Pods[0]
+	e.client, e.router, e.other, e.remote =
+		s.Nodes[0].Pods[0], s.Nodes[0].Pods[1], s.Nodes[0].Pods[2], s.Nodes[1].Pods[0]
 	if err := os.WriteFile(e.config, conflist, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +149,8 @@ func chainedEgress(conflist []byte) ([]byte, error) {
 		one["type"] = "cni-ipvlan-vpc-k8s-" + typ
 		return one
 	}
-	list["plugins"] = []any{of("ipam"), of("ipvlan"), of("unnumbered-ptp"), map[string]any{"type": "cni-ipvlan-vpc-k8s-egress", "egress": wayOut}}
+	list["plugins"] = []any{of("ipam"), of("ipvlan"), of("unnumbered-ptp"),
+		map[string]any{"type": "cni-ipvlan-vpc-k8s-egress", "egress": wayOut}}
 	return json.Marshal(list)
 }
 
@@ -170,7 +173,8 @@ func (e *egressScene) tryAll(t *testing.T, m *matrix, column string) {
 	}
 	seen, err := e.other.Call("tcp", netip.AddrPortFrom(vpcsim.InternetAddr, paths.Port))
 	if err != nil || seen.Addr() != e.Nodes[0].PublicIP() {
-		t.Errorf("the internet sees a pod that is no client as %v, want the node, %s; %v", seen, e.Nodes[0].PublicIP(), err)
+		t.Errorf("the internet sees a pod that is no client as %v, want the node, %s; %v", seen,
+			e.Nodes[0].PublicIP(), err)
 	}
 }
 
@@ -178,7 +182,8 @@ func (e *egressScene) tryAll(t *testing.T, m *matrix, column string) {
 // plugins' CHECK.
 func (e *egressScene) clean(t *testing.T) {
 	t.Helper()
-	if out := e.tool(t, 0, "doctor", "--check=egress", "--config="+e.config); !strings.HasPrefix(out, "nothing is wrong") {
+	if out := e.tool(t, 0, "doctor", "--check=egress", "--config="+e.config); !strings.HasPrefix(out,
+		"nothing is wrong") {
 		t.Errorf("doctor reports: %s", out)
 	}
 	for _, n := range e.Nodes {
@@ -217,7 +222,8 @@ func (e *egressScene) seen(t *testing.T) {
 			Sent, Received int
 		}
 	}
-	if err := json.Unmarshal([]byte(e.tool(t, 0, "egress", "--config="+e.config, "--output=json")), &answer); err != nil {
+	if err := json.Unmarshal([]byte(e.tool(t, 0, "egress", "--config="+e.config, "--output=json")),
+		&answer); err != nil {
 		t.Fatal(err)
 	}
 	found := map[string]bool{}
@@ -234,7 +240,8 @@ func (e *egressScene) seen(t *testing.T) {
 	if answer.Rule.Port != egress.DefaultPort {
 		t.Errorf("the rule for security groups is %+v", answer.Rule)
 	}
-	if out := e.tool(t, 0, "metrics", "--config="+e.config); !strings.Contains(out, `cni_ipvlan_vpc_egress_refused_packets{role="client"} 0`) {
+	if out := e.tool(t, 0, "metrics", "--config="+e.config); !strings.Contains(out,
+		`cni_ipvlan_vpc_egress_refused_packets{role="client"} 0`) {
 		t.Errorf("metrics have not what was refused: %s", out)
 	}
 }
@@ -327,7 +334,8 @@ func (e *egressScene) othersErrors(t *testing.T) {
 	about := inner(e.client.Addr(paths.IPv4), to.Addr())[:28]
 	binary.BigEndian.PutUint16(about[20:], uint16(c.LocalAddr().(*net.UDPAddr).Port))
 	e.send(t, e.client, fragmentationNeeded(e.router.Addr(paths.IPv4), e.client.Addr(paths.IPv4), 600, about))
-	await(t, "an error about a connection outside the tunnel is refused", func() bool { return e.state(t, e.client).Refused > before.Refused })
+	await(t, "an error about a connection outside the tunnel is refused",
+		func() bool { return e.state(t, e.client).Refused > before.Refused })
 	if mtu, _, err := e.client.PathMTU(to); err != nil || mtu < 1500 {
 		t.Errorf("the path MTU of a connection outside the tunnel is %d; %v", mtu, err)
 	}
@@ -417,7 +425,8 @@ func (e *egressScene) withoutAnswers(t *testing.T) {
 
 // withoutRouters has doctor look when kube-proxy does not know the Service, and when the Service has no endpoint.
 func (e *egressScene) withoutRouters(t *testing.T) {
-	e.reports(t, e.config, "client payments/client: no router behind 172.20.0.24 answers, so it does not reach 0.0.0.0/0")
+	e.reports(t, e.config,
+		"client payments/client: no router behind 172.20.0.24 answers, so it does not reach 0.0.0.0/0")
 	stop, err := e.Serve(kubeproxy.NFTables)
 	if err != nil {
 		t.Fatal(err)
@@ -427,7 +436,8 @@ func (e *egressScene) withoutRouters(t *testing.T) {
 		t.Fatal(err)
 	}
 	empty := filepath.Join(t.TempDir(), "10.conflist") // with the Service empty of package kubeproxy
-	other := strings.NewReplacer("172.20.0.24", "172.20.0.23", "fd00:20::24", "fd00:20::23", `"egress":`, `"egressPort":80,"egress":`).Replace(string(text))
+	other := strings.NewReplacer("172.20.0.24", "172.20.0.23", "fd00:20::24", "fd00:20::23", `"egress":`,
+		`"egressPort":80,"egress":`).Replace(string(text))
 	if err := os.WriteFile(empty, []byte(other), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -494,7 +504,8 @@ func TestEgressToOwnVPC(t *testing.T) {
 			}
 		}
 		for _, p := range e.Nodes[0].Pods {
-			asked, err := exec.Command("nsenter", "--net="+p.Path, "ip", "neigh", "show", "dev", "eth0").CombinedOutput()
+			asked, err := exec.Command("nsenter", "--net="+p.Path, "ip", "neigh", "show", "dev",
+				"eth0").CombinedOutput()
 			if err != nil || strings.Contains(string(asked), "fd00:20::24") {
 				t.Errorf("%s: neighbours of %s: %s%v", loop, p.Name, asked, err)
 			}
@@ -509,7 +520,8 @@ func noWayBack(t *testing.T) {
 	if err != nil || len(all) != 1 {
 		t.Fatalf("the VPC is one of %v, %v", all, err)
 	}
-	out, err := exec.Command("nsenter", "--net="+all[0], "sh", "-ec", `nft "add table inet back; add chain inet back forward { type filter hook forward priority 0; }"
+	out, err := exec.Command("nsenter", "--net="+all[0], "sh", "-ec",
+		`nft "add table inet back; add chain inet back forward { type filter hook forward priority 0; }"
 		ip -br link | while read l rest; do l=${l%@*}; nft add rule inet back forward iifname $l oifname $l drop; done`).CombinedOutput()
 	if err != nil {
 		t.Fatal(err, string(out))

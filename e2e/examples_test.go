@@ -80,12 +80,13 @@ var examples = map[string]example{
 			}
 		},
 	},
-	"egress.conflist": {kubernetes: "payments", needs: []string{"fou", "fib"}, shows: func(t *testing.T, w *world, addrs []netip.Addr) {
-		s, err := egress.Read(w.pods["pod"].NS)
-		if err != nil || s.Role != egress.Client || !slices.Equal(s.Addrs, addrs) {
-			t.Errorf("the pod is %+v, want a client with %v; %v", s, addrs, err)
-		}
-	}},
+	"egress.conflist": {kubernetes: "payments", needs: []string{"fou", "fib"},
+		shows: func(t *testing.T, w *world, addrs []netip.Addr) {
+			s, err := egress.Read(w.pods["pod"].NS)
+			if err != nil || s.Role != egress.Client || !slices.Equal(s.Addrs, addrs) {
+				t.Errorf("the pod is %+v, want a client with %v; %v", s, addrs, err)
+			}
+		}},
 	"private-subnets.conflist": {shows: func(t *testing.T, w *world, _ []netip.Addr) {
 		seen, err := w.pods["pod"].Call("tcp", netip.AddrPortFrom(vpcsim.InternetAddr, examplePort))
 		if err != nil || seen.Addr() != vpcsim.NATAddr {
@@ -93,7 +94,8 @@ var examples = map[string]example{
 		}
 	}},
 	"portmap.conflist": {
-		capabilities: map[string]any{"portMappings": []map[string]any{{"hostPort": 80, "containerPort": examplePort, "protocol": "tcp"}}},
+		capabilities: map[string]any{"portMappings": []map[string]any{{"hostPort": 80, "containerPort": examplePort,
+			"protocol": "tcp"}}},
 		shows: func(t *testing.T, w *world, _ []netip.Addr) {
 			seen, err := w.host.Call("tcp", netip.AddrPortFrom(w.node.Addr(), 80))
 			if err != nil || seen.Addr() != w.node.Addr() {
@@ -134,12 +136,15 @@ func exampleVPC(t *testing.T) (*vpcsim.Fabric, *vpcsim.Instance) {
 	cidr := netip.MustParsePrefix
 	f, err := vpcsim.New(ec2sim.Config{
 		VPCs: []ec2sim.VPC{{
-			ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.0.0.0/16"), cidr("100.64.0.0/16"), cidr("192.168.0.0/24")}, IPv6CIDRs: []netip.Prefix{cidr("2001:db8:0:100::/56")},
+			ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.0.0.0/16"), cidr("100.64.0.0/16"), cidr("192.168.0.0/24")},
+			IPv6CIDRs: []netip.Prefix{cidr("2001:db8:0:100::/56")},
 		}, {ID: "vpc-2", CIDRs: []netip.Prefix{cidr("10.9.0.0/16")}}},
 		Subnets: []ec2sim.Subnet{
-			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.0.0/24"), IPv6CIDR: cidr("2001:db8:0:100::/64"), MapPublicIP: true},
-			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.64.0.0/20"), IPv6CIDR: cidr("2001:db8:0:101::/64"),
-				Tags: map[string]string{"kubernetes_kubelet": "true"}},
+			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.0.0/24"),
+				IPv6CIDR: cidr("2001:db8:0:100::/64"), MapPublicIP: true},
+			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.64.0.0/20"),
+				IPv6CIDR: cidr("2001:db8:0:101::/64"),
+				Tags:     map[string]string{"kubernetes_kubelet": "true"}},
 			{ID: "subnet-1", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("192.168.0.0/24")},
 			{ID: "subnet-far", VPC: "vpc-1", Zone: "us-east-1b", CIDR: cidr("100.64.16.0/24")},
 			{ID: "subnet-else", VPC: "vpc-2", Zone: "us-east-1a", CIDR: cidr("10.9.0.0/24")},
@@ -167,11 +172,13 @@ func exampleVPC(t *testing.T) (*vpcsim.Fabric, *vpcsim.Instance) {
 // launched starts the node of an example, and creates the pod's namespace. The host is another machine of its VPC.
 func launched(t *testing.T, fabric *vpcsim.Fabric, host *vpcsim.Instance, x example) *world {
 	t.Helper()
-	w := &world{fabric: fabric, host: host, pods: map[string]*vpcsim.Namespace{}, kubernetes: x.kubernetes, capabilities: x.capabilities}
+	w := &world{fabric: fabric, host: host, pods: map[string]*vpcsim.Namespace{}, kubernetes: x.kubernetes,
+		capabilities: x.capabilities}
 	w.path, w.cache, w.stderr = programs(t), t.TempDir(), t.Output()
 	name := filepath.Base(t.Name())
 	var err error
-	if w.node, err = w.fabric.RunInstance(name, ec2sim.RunInstance{Type: cmp.Or(x.instance, "m5.large"), Subnet: "subnet-node", IPv6: x.ipv6}); err != nil {
+	if w.node, err = w.fabric.RunInstance(name, ec2sim.RunInstance{Type: cmp.Or(x.instance, "m5.large"),
+		Subnet: "subnet-node", IPv6: x.ipv6}); err != nil {
 		t.Fatal(err)
 	}
 	if x.provisioned {
@@ -195,7 +202,8 @@ const denied = "DescribeNetworkInterfaces"
 // provision gives the node an ENI, as a launch template does, and no permission.
 func (w *world) provision(t *testing.T) {
 	t.Helper()
-	c := exec.Command(filepath.Join(w.path, "cni-ipvlan-vpc-k8s-tool"), "new-interface", "--subnet_filter=kubernetes_kubelet=true", "sg-1234")
+	c := exec.Command(filepath.Join(w.path, "cni-ipvlan-vpc-k8s-tool"), "new-interface",
+		"--subnet_filter=kubernetes_kubelet=true", "sg-1234")
 	c.Env = append(os.Environ(), w.node.Env()...)
 	if err := w.node.Do(func() error {
 		out, err := c.CombinedOutput()
@@ -301,7 +309,8 @@ func TestRepoShown(t *testing.T) {
 // stdin returns what a runtime writes to a plugin's standard input.
 func (x example) stdin(t *testing.T, list *libcni.NetworkConfigList, p *libcni.PluginConfig) []byte {
 	t.Helper()
-	add := map[string]any{"name": list.Name, "cniVersion": list.CNIVersion, "prevResult": &types100.Result{CNIVersion: list.CNIVersion}}
+	add := map[string]any{"name": list.Name, "cniVersion": list.CNIVersion,
+		"prevResult": &types100.Result{CNIVersion: list.CNIVersion}}
 	if x.capabilities != nil {
 		add["runtimeConfig"] = x.capabilities
 	}

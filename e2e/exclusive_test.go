@@ -43,7 +43,8 @@ func newExclusive(t *testing.T, x example, keys string) (*world, *libcni.Network
 		t.Fatal(err)
 	}
 	changed := strings.Replace(string(text), `"requests": [`, `"reuseIPWait": 0, `+keys+`"requests": [`, 1)
-	list, err := libcni.ConfListFromBytes([]byte(strings.Replace(changed, `"capabilities": {`, `"capabilities": {"bandwidth": true, `, 1)))
+	list, err := libcni.ConfListFromBytes([]byte(strings.Replace(changed, `"capabilities": {`,
+		`"capabilities": {"bandwidth": true, `, 1)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +66,9 @@ func (w *world) pod(t *testing.T, name string) {
 }
 
 // added adds a pod, and returns its addresses and the ENI of each.
-func (w *world) added(t *testing.T, list *libcni.NetworkConfigList, pod string) (addrs []netip.Addr, enis []ec2sim.ENI) {
+func (w *world) added(
+	t *testing.T, list *libcni.NetworkConfigList, pod string,
+) (addrs []netip.Addr, enis []ec2sim.ENI) {
 	t.Helper()
 	answer, err := w.call(list, "ADD", pod)
 	if err != nil {
@@ -80,7 +83,8 @@ func (w *world) added(t *testing.T, list *libcni.NetworkConfigList, pod string) 
 		a = a.Unmap()
 		all := w.node.ENIs()
 		i := slices.IndexFunc(all, func(e ec2sim.ENI) bool {
-			return slices.Contains(e.Addrs, a) || slices.ContainsFunc(e.IPv6Prefixes, func(c netip.Prefix) bool { return c.Contains(a) })
+			return slices.Contains(e.Addrs, a) || slices.ContainsFunc(e.IPv6Prefixes,
+				func(c netip.Prefix) bool { return c.Contains(a) })
 		})
 		if i < 0 {
 			t.Fatalf("%s is on no ENI of the node", a)
@@ -187,10 +191,12 @@ func TestExclusive(t *testing.T) {
 				t.Errorf("%s: the link of %s is in the wrong place", what, a)
 			}
 		}
-		if seen, err := w.pods["pod"].Call("tcp", netip.AddrPortFrom(shared[0], examplePort)); err != nil || seen.Addr() != first[0] {
+		if seen, err := w.pods["pod"].Call("tcp", netip.AddrPortFrom(shared[0], examplePort)); err != nil ||
+			seen.Addr() != first[0] {
 			t.Errorf("%s: %s calls %s: seen as %v, %v", what, first[0], shared[0], seen, err)
 		}
-		if seen, err := w.pods["shared"].Call("tcp", netip.AddrPortFrom(second[0], examplePort)); err != nil || seen.Addr() != shared[0] {
+		if seen, err := w.pods["shared"].Call("tcp", netip.AddrPortFrom(second[0], examplePort)); err != nil ||
+			seen.Addr() != shared[0] {
 			t.Errorf("%s: %s calls %s: seen as %v, %v", what, shared[0], second[0], seen, err)
 		}
 	}
@@ -201,7 +207,8 @@ func TestExclusive(t *testing.T) {
 	if out := w.tool(t, "status", "--output=json"); strings.Count(out, `"exclusive"`) != 2 {
 		t.Errorf("status:\n%s", out)
 	}
-	if out := w.tool(t, "metrics"); !strings.Contains(out, `cni_ipvlan_vpc_enis{pool="default/exclusive",state="exclusive"} 2`) {
+	if out := w.tool(t, "metrics"); !strings.Contains(out,
+		`cni_ipvlan_vpc_enis{pool="default/exclusive",state="exclusive"} 2`) {
 		t.Errorf("metrics:\n%s", out)
 	}
 	if out := w.diff(t); strings.Contains(out, "eni-") {
@@ -210,7 +217,9 @@ func TestExclusive(t *testing.T) {
 	tries("after a collection")
 
 	// A pod removes its addresses, and then the registry is lost.
-	if err := w.pods["second"].Do(func() error { return exec.Command("ip", "addr", "flush", "dev", "eth0").Run() }); err != nil {
+	if err := w.pods["second"].Do(func() error {
+		return exec.Command("ip", "addr", "flush", "dev", "eth0").Run()
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.RemoveAll(w.node.StateDir); err != nil {
@@ -232,7 +241,8 @@ func TestExclusive(t *testing.T) {
 		w.verb(t, list, "DEL", pod)
 		w.back(t, e, "enx"+strings.ReplaceAll(e.MAC, ":", "")) // the registry was lost, so nobody knows the name before
 	}
-	w.tool(t, "doctor", "--check=links", "--config=conflist-examples/requests.conflist") // a link that is back is down, and no fault
+	// a link that is back is down, and no fault
+	w.tool(t, "doctor", "--check=links", "--config=conflist-examples/requests.conflist")
 	w.called(t, shared[0], true)
 }
 
@@ -242,7 +252,8 @@ func TestExclusiveGiven(t *testing.T) {
 	w, list := newExclusive(t, example{}, "")
 	w.pod(t, "other")
 	given := w.give(t)
-	whole, share := fmt.Sprintf(`[{}, {"name": "data", "eni": %q, "exclusive": true}]`, given), fmt.Sprintf(`[{"eni": %q}]`, given)
+	whole, share := fmt.Sprintf(`[{}, {"name": "data", "eni": %q, "exclusive": true}]`,
+		given), fmt.Sprintf(`[{"eni": %q}]`, given)
 	w.asks(whole)
 	addrs, on := w.added(t, list, "pod")
 	if on[1].ID != given || w.onNode(t, on[1].MAC) {
@@ -254,7 +265,8 @@ func TestExclusiveGiven(t *testing.T) {
 	for _, ask := range []string{whole, share} {
 		w.asks(ask)
 		_, err := w.call(list, "ADD", "other")
-		if want := given + ", which vm-1/pod uses: one of the two wants the whole ENI"; err == nil || !strings.Contains(err.Error(), want) {
+		if want := given + ", which vm-1/pod uses: one of the two wants the whole ENI"; err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("ADD of another pod: %v", err)
 		}
 		w.verb(t, list, "DEL", "other")
@@ -287,7 +299,8 @@ func TestExclusiveGiven(t *testing.T) {
 func TestExclusiveReboot(t *testing.T) {
 	w, list := newExclusive(t, example{}, "")
 	given := w.give(t)
-	asks := map[string]string{"pod": `[{"exclusive": true}]`, "second": fmt.Sprintf(`[{"eni": %q, "exclusive": true}]`, given), "shared": `[{}]`}
+	asks := map[string]string{"pod": `[{"exclusive": true}]`, "second": fmt.Sprintf(`[{"eni": %q, "exclusive": true}]`,
+		given), "shared": `[{}]`}
 	order := []string{"pod", "second", "shared"}
 	w.pod(t, "second")
 	w.pod(t, "shared")
@@ -334,7 +347,9 @@ func TestExclusiveReboot(t *testing.T) {
 		w.verb(t, list, "CHECK", pod)
 		w.verb(t, list, "DEL", pod)
 	}
-	if e := w.fabric.EC2.ENIs()[slices.IndexFunc(w.fabric.EC2.ENIs(), func(e ec2sim.ENI) bool { return e.ID == given })]; e.Tags["for"] != "pods" || len(e.Tags) != 1 || e.DeleteOnTermination {
+	if e := w.fabric.EC2.ENIs()[slices.IndexFunc(w.fabric.EC2.ENIs(), func(e ec2sim.ENI) bool {
+		return e.ID == given
+	})]; e.Tags["for"] != "pods" || len(e.Tags) != 1 || e.DeleteOnTermination {
 		t.Errorf("the ENI that somebody has created is %+v", e)
 	}
 	w.back(t, on["pod"], before(on["pod"]))
@@ -349,7 +364,8 @@ func TestExclusiveDualStack(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.asks(`[{"exclusive": true}]`)
-	w.capabilities["bandwidth"] = map[string]any{"ingressRate": 80_000_000, "ingressBurst": 8_000_000, "egressRate": 80_000_000, "egressBurst": 8_000_000}
+	w.capabilities["bandwidth"] = map[string]any{"ingressRate": 80_000_000, "ingressBurst": 8_000_000,
+		"egressRate": 80_000_000, "egressBurst": 8_000_000}
 	addrs, on := w.added(t, list, "pod")
 	if len(addrs) != 2 || on[0].ID != on[1].ID || w.onNode(t, on[0].MAC) {
 		t.Fatalf("the pod has %v, and the node has the link: %v", addrs, w.onNode(t, on[0].MAC))
@@ -377,7 +393,10 @@ func TestExclusiveDualStack(t *testing.T) {
 func settingsOf(t *testing.T, in interface{ Do(func() error) error }, mac string) string {
 	t.Helper()
 	var out []byte
-	err := in.Do(func() (err error) { out, err = exec.Command("ip", "-details", "-oneline", "link").Output(); return err })
+	err := in.Do(func() (err error) {
+		out, err = exec.Command("ip", "-details", "-oneline", "link").Output()
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -404,12 +423,15 @@ func settingsOf(t *testing.T, in interface{ Do(func() error) error }, mac string
 func TestExclusiveSettings(t *testing.T) {
 	w, list := newExclusive(t, example{}, "")
 	w.asks(`[{"exclusive": true}]`)
-	changes := []string{"txqueuelen 7 alias left gso_max_size 5000 gso_max_segs 5 gro_max_size 6000", "promisc on allmulticast on multicast off",
+	changes := []string{"txqueuelen 7 alias left gso_max_size 5000 gso_max_segs 5 gro_max_size 6000",
+		"promisc on allmulticast on multicast off",
 		"mtu 1400", "mode dormant", "broadcast 00:00:00:00:00:01"}
 	change := func(in interface{ Do(func() error) error }, link string) {
 		t.Helper()
 		for _, c := range changes {
-			if err := in.Do(func() error { return exec.Command("ip", strings.Fields("link set "+link+" "+c)...).Run() }); err != nil {
+			if err := in.Do(func() error {
+				return exec.Command("ip", strings.Fields("link set "+link+" "+c)...).Run()
+			}); err != nil {
 				t.Fatalf("%s: %v", c, err)
 			}
 		}
@@ -456,14 +478,17 @@ func TestExclusiveSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	const changed = " has changed its link: the MTU of "
-	if out, err := w.tries(strings.Fields(doctor)...); err != nil || !strings.Contains(out, changed) || !strings.Contains(out, "the txqueuelen of") {
+	if out, err := w.tries(strings.Fields(doctor)...); err != nil || !strings.Contains(out, changed) ||
+		!strings.Contains(out, "the txqueuelen of") {
 		t.Errorf("doctor says %v:\n%s", err, out)
 	}
-	if _, err := w.call(list, "ADD", "pod"); err == nil || !strings.Contains(err.Error(), whole.ID) || !strings.Contains(err.Error(), "put back the MTU of") {
+	if _, err := w.call(list, "ADD", "pod"); err == nil || !strings.Contains(err.Error(), whole.ID) ||
+		!strings.Contains(err.Error(), "put back the MTU of") {
 		t.Errorf("ADD: %v", err)
 	}
 	w.verb(t, list, "DEL", "pod")
-	if out, err := w.tries(strings.Fields(doctor)...); err != nil || !strings.Contains(out, changed) || strings.Contains(out, "the txqueuelen of") {
+	if out, err := w.tries(strings.Fields(doctor)...); err != nil || !strings.Contains(out, changed) ||
+		strings.Contains(out, "the txqueuelen of") {
 		t.Errorf("after an ADD that failed, doctor says %v:\n%s", err, out)
 	}
 }
@@ -478,7 +503,9 @@ func TestExclusiveAbove(t *testing.T) {
 	other := w.pods["other"]
 	makes := func(args string) {
 		t.Helper()
-		if err := w.pods["pod"].Do(func() error { return exec.Command("ip", strings.Fields(args)...).Run() }); err != nil {
+		if err := w.pods["pod"].Do(func() error {
+			return exec.Command("ip", strings.Fields(args)...).Run()
+		}); err != nil {
 			t.Fatalf("%s: %v", args, err)
 		}
 	}
@@ -486,7 +513,8 @@ func TestExclusiveAbove(t *testing.T) {
 	makes("link set above netns " + filepath.Base(other.Path))
 	w.verb(t, list, "DEL", "pod")
 	_, err := w.call(list, "ADD", "pod")
-	if err == nil || !strings.Contains(err.Error(), on[0].ID) || !strings.Contains(err.Error(), filepath.Base(other.Path)+" uses it") {
+	if err == nil || !strings.Contains(err.Error(), on[0].ID) || !strings.Contains(err.Error(),
+		filepath.Base(other.Path)+" uses it") {
 		t.Errorf("ADD: %v", err)
 	}
 	if err := other.Do(func() error { return exec.Command("ip", "link", "del", "above").Run() }); err != nil {

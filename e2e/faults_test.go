@@ -80,7 +80,8 @@ func writeFaults(t *testing.T, heading, rows string) {
 	}
 }
 
-const faultsHead = "| fault | does not work | `doctor` | `status` | `repair` | CHECK | what ends it |\n|---|---|---|---|---|---|---|\n"
+const faultsHead = "| fault | does not work | `doctor` | `status` | `repair` | CHECK | what ends it " +
+	"|\n|---|---|---|---|---|---|---|\n"
 
 // A faultNode is the shell of make sim, with the pods cart and till. It answers one command after the other.
 type faultNode struct {
@@ -228,7 +229,8 @@ func (n *faultNode) row(f fault) string {
 	if len(found) > 0 {
 		says = "**" + found[0].severity + "** " + firstPart(found[0].text)
 	}
-	cells := []string{f.name + ": " + code(f.inject), strings.Join(fails, ", "), says, firstPart(status), repair, check, ends}
+	cells := []string{f.name + ": " + code(f.inject), strings.Join(fails, ", "), says, firstPart(status), repair,
+		check, ends}
 	for i, c := range cells {
 		if cells[i] = strings.ReplaceAll(sameFault(c), "|", `\|`); c == "" {
 			cells[i] = "–"
@@ -246,7 +248,8 @@ func (n *faultNode) fails(f fault) []string {
 		return fails
 	}
 	if _, failed := n.run("pod add new"); failed != 0 {
-		fails = append(fails, "new pods (“"+strings.TrimPrefix(strings.SplitN(n.messages(), "\n", 2)[0], "Error: ")+"”)")
+		fails = append(fails, "new pods (“"+strings.TrimPrefix(strings.SplitN(n.messages(), "\n", 2)[0],
+			"Error: ")+"”)")
 	}
 	n.run("pod del new")
 	return fails
@@ -387,8 +390,10 @@ func oneSpace(s string) string { return strings.Join(strings.Fields(s), " ") }
 // sameFault replaces what differs from run to run.
 func sameFault(s string) string {
 	for from, to := range map[string]string{
-		`veth[0-9a-f]{11}`: "veth…", `100\.64\.32\.\d+`: "100.64.32.…", `eni-0\d+`: "eni-…", `(lookup|table) 2\d\d`: "$1 …",
-		`process \d+`: "process …", `kill -9 \d+`: "kill -9 …", `\.bad-[0-9T.]+`: ".bad-…", `failed \d+s ago`: "failed … ago",
+		`veth[0-9a-f]{11}`: "veth…", `100\.64\.32\.\d+`: "100.64.32.…", `eni-0\d+`: "eni-…",
+		`(lookup|table) 2\d\d`: "$1 …",
+		`process \d+`:          "process …", `kill -9 \d+`: "kill -9 …", `\.bad-[0-9T.]+`: ".bad-…",
+		`failed \d+s ago`: "failed … ago",
 		`missed for \d+s`: "missed for …", `request=\S+`: "request=…", `attach-0\d+`: "attach-…", `\b\d+m?s\b`: "…",
 	} {
 		s = regexp.MustCompile(from).ReplaceAllString(s, to)

@@ -65,7 +65,8 @@ func testMetaPlugins(t *testing.T, list *libcni.NetworkConfigList) {
 	}
 	do("ADD", "sibling")
 	const port, hostPort = 8080, 30080
-	w.capabilities = map[string]any{"portMappings": []map[string]any{{"hostPort": hostPort, "containerPort": port, "protocol": "tcp"}}}
+	w.capabilities = map[string]any{"portMappings": []map[string]any{{"hostPort": hostPort, "containerPort": port,
+		"protocol": "tcp"}}}
 	add := func(callers ...string) {
 		t.Helper()
 		if err := w.newPod("pod"); err != nil {

@@ -26,7 +26,8 @@ func dualStack(t *testing.T, mtu int) (*world, *libcni.NetworkConfigList, string
 	if err != nil {
 		t.Fatal(err)
 	}
-	text = bytes.Replace(text, []byte(`"ipFamilies"`), fmt.Appendf(nil, `"reuseIPWait": 0, "mtu": %d, "ipFamilies"`, mtu), 1)
+	text = bytes.Replace(text, []byte(`"ipFamilies"`),
+		fmt.Appendf(nil, `"reuseIPWait": 0, "mtu": %d, "ipFamilies"`, mtu), 1)
 	list, err := libcni.ConfListFromBytes(text)
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +88,8 @@ func TestMTUOfOthers(t *testing.T) {
 	same("after the last pod of the ENI has ended", 1500)
 	w.mtu(t, w.node.ENIs()[0], 9001)
 	out := w.tool(t, "doctor", "--check=links", "--fix", "--config", file)
-	if want := "its MTU is 1500, that of the boot ENI 9001: pods on it send smaller packets than others\n    drain the node: "; !strings.Contains(out, want) {
+	if want := "its MTU is 1500, that of the boot ENI 9001: pods on it send smaller packets than others\n    " +
+		"drain the node: "; !strings.Contains(out, want) {
 		t.Errorf("doctor --fix:\n%s", out)
 	}
 	same("after doctor --fix", 1500)
@@ -117,7 +119,8 @@ func TestMTU6OfSlaves(t *testing.T) {
 	if out, err := w.tries("doctor", "--check=links", "--config", file); err == nil || !strings.Contains(out, want) {
 		t.Errorf("doctor: %v\n%s", err, out)
 	}
-	if out := w.tool(t, "doctor", "--check=links", "--fix", "--config", file); !strings.Contains(out, "fixed: sysctl -w net.ipv6.conf.eth0.mtu=") {
+	if out := w.tool(t, "doctor", "--check=links", "--fix", "--config", file); !strings.Contains(out,
+		"fixed: sysctl -w net.ipv6.conf.eth0.mtu=") {
 		t.Errorf("doctor --fix:\n%s", out)
 	}
 	l, err := w.pods["pod"].LinkByName("eth0")

@@ -35,9 +35,11 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch kind := path.Base(path.Dir(r.URL.Path)); {
 	case kind == "pods" && a.gone.Load():
 		w.WriteHeader(http.StatusNotFound)
-		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404})
+		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure",
+			"reason": "NotFound", "code": 404})
 	case kind == "network-attachment-definitions":
-		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "NetworkAttachmentDefinition", "apiVersion": "k8s.cni.cncf.io/v1", "metadata": meta,
+		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "NetworkAttachmentDefinition",
+			"apiVersion": "k8s.cni.cncf.io/v1", "metadata": meta,
 			"spec": map[string]string{"config": a.networks[path.Base(r.URL.Path)]}})
 	default: // the pod, its status, or an event
 		meta["name"], meta["annotations"] = "pod", map[string]string{"k8s.v1.cni.cncf.io/networks": a.asks}
@@ -58,7 +60,8 @@ func (a *apiServer) serve(t *testing.T, node *vpcsim.Instance) (kubeconfig strin
 	t.Cleanup(func() { s.Close() })
 	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
 	text := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": [{"name": "c", "cluster": {"server": "http://%s"}}],
-		"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "users": [{"name": "u", "user": {}}]}`, l.Addr())
+		"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "users": [{"name": "u", "user": {}}]}`,
+		l.Addr())
 	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -90,13 +93,15 @@ func TestMultus(t *testing.T) {
 	for i, asks := range []string{
 		`[]`,
 		`[{"name": "given", "interface": "net1", "cni-args": {"eni": %q}}]`,
-		`[{"name": "given", "interface": "net1", "cni-args": {"eni": %q}}, {"name": "chosen", "interface": "net2", "ips": ["100.64.0.90"]}]`,
+		`[{"name": "given", "interface": "net1", "cni-args": {"eni": %q}}, {"name": "chosen", "interface": "net2", ` +
+			`"ips": ["100.64.0.90"]}]`,
 		`[{"name": "given", "interface": "net1", "cni-args": {"eni": %q, "exclusive": true}}]`,
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			w := launched(t, fabric, host, example{kubernetes: "vm-1"})
 			given := w.give(t)
-			api := &apiServer{networks: map[string]string{"given": network("given"), "chosen": network("chosen")}, asks: asks}
+			api := &apiServer{networks: map[string]string{"given": network("given"),
+				"chosen": network("chosen")}, asks: asks}
 			if strings.Contains(asks, "%q") {
 				api.asks = fmt.Sprintf(asks, given)
 			}
@@ -121,7 +126,8 @@ func TestMultus(t *testing.T) {
 					t.Errorf("the pod still has %s", link)
 				}
 			}
-			if left := w.tool(t, "status", "--output=json"); strings.Contains(left, `"state": "bound"`) || strings.Contains(left, `"state": "reserved"`) {
+			if left := w.tool(t, "status", "--output=json"); strings.Contains(left, `"state": "bound"`) ||
+				strings.Contains(left, `"state": "reserved"`) {
 				t.Errorf("leases are left:\n%s", left)
 			}
 		})
@@ -146,7 +152,8 @@ func (w *world) multus(t *testing.T, program, kubeconfig, first string) *libcni.
 		t.Fatal(err)
 	}
 	w.path = dir
-	list, err := libcni.ConfListFromBytes([]byte(fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "multus-cni-network", "plugins": [{"type": "multus",
+	list, err :=
+		libcni.ConfListFromBytes([]byte(fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "multus-cni-network", "plugins": [{"type": "multus",
 		"kubeconfig": %q, "cniDir": %q, "binDir": %q, "delegates": [%s]}]}`, kubeconfig, t.TempDir(), dir, first)))
 	if err != nil {
 		t.Fatal(err)

@@ -27,8 +27,10 @@ const rebuiltConflist = `{"cniVersion": "1.1.0", "name": "rebuilt", "plugins": [
 func TestRebuilt(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	rebuilds := map[string]func(*world, *libcni.NetworkConfigList, *testing.T){
-		"by a collection": func(w *world, _ *libcni.NetworkConfigList, t *testing.T) { w.tool(t, "registry-gc", "--free-after=1h") },
-		"by an ADD":       func(w *world, list *libcni.NetworkConfigList, t *testing.T) { w.address(t, list, "first") },
+		"by a collection": func(w *world, _ *libcni.NetworkConfigList, t *testing.T) {
+			w.tool(t, "registry-gc", "--free-after=1h")
+		},
+		"by an ADD": func(w *world, list *libcni.NetworkConfigList, t *testing.T) { w.address(t, list, "first") },
 	}
 	for how, rebuild := range rebuilds {
 		for _, form := range forms {

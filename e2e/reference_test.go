@@ -99,8 +99,9 @@ func (e entry) with(config map[string]any, value string) map[string]any {
 }
 
 var (
-	entryLine = regexp.MustCompile("^\\| `([^`]+)` \\| ([a-z ]+) \\| (?:`([^`]*)`|required) \\| (?:`([^`]*)`)? *\\| ([a-z]+) \\| .* \\|$")
-	heading   = regexp.MustCompile(`^## (.*)$`)
+	entryLine = regexp.MustCompile("^\\| `([^`]+)` \\| ([a-z ]+) \\| (?:`([^`]*)`|required) \\| (?:`([^`]*)`)? *\\| " +
+		"([a-z]+) \\| .* \\|$")
+	heading = regexp.MustCompile(`^## (.*)$`)
 )
 
 // referenceEntries are those of each plugin, by its type, which is the heading. The plugin that is all three has none

@@ -33,7 +33,8 @@ func TestRequestsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	more := strings.NewReplacer(`"subnets": ["subnet-1"]`, `"subnets": ["subnet-1", "subnet-far", "subnet-else"]`, `"securityGroups": ["sg-1"]`, `"securityGroups": ["sg-1", "sg-else"]`)
+	more := strings.NewReplacer(`"subnets": ["subnet-1"]`, `"subnets": ["subnet-1", "subnet-far", "subnet-else"]`,
+		`"securityGroups": ["sg-1"]`, `"securityGroups": ["sg-1", "sg-else"]`)
 	list, err := libcni.ConfListFromBytes([]byte(more.Replace(string(text))))
 	if err != nil {
 		t.Fatal(err)
@@ -45,9 +46,13 @@ func TestRequestsRefused(t *testing.T) {
 	w.asks(beside)
 	besides, _ := w.added(t, list, "beside")
 
-	free, spare, far, elsewhere := w.give(t), w.given(t, "subnet-1", nil), w.given(t, "subnet-far", nil), w.given(t, "subnet-else", nil)
-	there, blocks, bare := w.given(t, "subnet-1", nil), w.given(t, "subnet-1", map[string]string{"Ipv4PrefixCount": "1"}), w.given(t, "subnet-1", map[string]string{"TagSpecification.1.Tag.1.Value": "nobody"})
-	if err := fabric.EC2.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": there.ID, "InstanceId": host.ID, "DeviceIndex": "1"}); err != nil {
+	free, spare, far, elsewhere := w.give(t), w.given(t, "subnet-1", nil), w.given(t, "subnet-far", nil), w.given(t,
+		"subnet-else", nil)
+	there, blocks, bare := w.given(t, "subnet-1", nil), w.given(t, "subnet-1",
+		map[string]string{"Ipv4PrefixCount": "1"}), w.given(t, "subnet-1",
+		map[string]string{"TagSpecification.1.Tag.1.Value": "nobody"})
+	if err := fabric.EC2.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": there.ID,
+		"InstanceId": host.ID, "DeviceIndex": "1"}); err != nil {
 		t.Fatal(err)
 	}
 	of := func(format string, args ...any) string { return fmt.Sprintf(format, args...) }
@@ -58,37 +63,65 @@ func TestRequestsRefused(t *testing.T) {
 		code           uint
 		want           string
 	}{
-		{"vm-1", `{}`, never, `pod vm-1/pod: annotation cni-ipvlan-vpc-k8s/nics: the value is not the JSON that is expected: json: cannot unmarshal object into Go value of type []map[string]json.RawMessage: want a list with an object for each interface, [{"subnet": "subnet-1"}] for example`},
-		{"vm-1", `[{"subnet": `, never, `the value is not the JSON that is expected: unexpected end of JSON input: want a list`},
-		{"vm-1", `[{}] {}`, never, `the value is not the JSON that is expected: invalid character '{' after top-level value`},
-		{"vm-1", `[{"vpc": "vpc-1"}]`, never, `interface 1: "vpc": there is no such key: want some of name, subnet, ip, securityGroups, eni, exclusive`},
+		{"vm-1", `{}`, never,
+			`pod vm-1/pod: annotation cni-ipvlan-vpc-k8s/nics: the value is not the JSON that is expected: json: ` +
+				`cannot unmarshal object into Go value of type []map[string]json.RawMessage: want a list with an ` +
+				`object for each interface, [{"subnet": "subnet-1"}] for example`},
+		{"vm-1", `[{"subnet": `, never,
+			`the value is not the JSON that is expected: unexpected end of JSON input: want a list`},
+		{"vm-1", `[{}] {}`, never,
+			`the value is not the JSON that is expected: invalid character '{' after top-level value`},
+		{"vm-1", `[{"vpc": "vpc-1"}]`, never,
+			`interface 1: "vpc": there is no such key: want some of name, subnet, ip, securityGroups, eni, exclusive`},
 		{"vm-1", `[{"ip": "192.168.0"}]`, never, `interface 1: ip: "192.168.0": want an address, 10.0.1.7 for example`},
-		{"vm-1", `[{"ip": "2001:db8:0:101::7"}]`, never, "ip: 2001:db8:0:101::7: pods of this network have no IPv6 addresses (ipFamilies)"},
+		{"vm-1", `[{"ip": "2001:db8:0:101::7"}]`, never,
+			"ip: 2001:db8:0:101::7: pods of this network have no IPv6 addresses (ipFamilies)"},
 		// the address
-		{"vm-1", `[{"subnet": "subnet-1", "ip": "10.0.0.9"}]`, never, "the pod asks for the address 10.0.0.9, which is in none of the subnets in which it can have one: subnet-1 192.168.0.0/24"},
-		{"vm-1", `[{}, {"subnet": "subnet-1", "ip": "192.168.0.1"}]`, never, "interface 2: acquire an address: no address is free: the pod asks for the address 192.168.0.1, which AWS reserves in subnet-1 (192.168.0.0/24)"},
-		{"vm-1", `[{"subnet": "subnet-1", "ip": "192.168.0.255"}]`, never, "the pod asks for the address 192.168.0.255, which AWS reserves in subnet-1"},
-		{"vm-1", of(`[{"subnet": "subnet-1", "ip": %q}]`, spare.Addrs[0]), never, of("the pod asks for the address %s, which %s has: it is attached to nothing", spare.Addrs[0], spare.ID)},
-		{"vm-1", of(`[{"subnet": "subnet-1", "ip": %q}]`, there.Addrs[0]), never, of("the address %s, which %s has: it is attached to %s", there.Addrs[0], there.ID, host.ID)},
-		{"vm-1", of(`[{"subnet": "subnet-1", "ip": %q}]`, blocks.Prefixes[0].Addr().Next()), never, of("which %s has in a prefix: it is attached to nothing", blocks.ID)},
-		{"vm-1", `[{"subnet": "subnet-1", "ip": "192.168.0.50"}]`, later, "pod vm-1/pod asks for the address 192.168.0.50, which vm-1/beside has"},
-		{"vm-1", `[{}, {"subnet": "subnet-1", "ip": "192.168.0.50"}]`, later, "interface 2: pod vm-1/pod asks for the address 192.168.0.50, which vm-1/beside has"},
+		{"vm-1", `[{"subnet": "subnet-1", "ip": "10.0.0.9"}]`, never,
+			"the pod asks for the address 10.0.0.9, which is in none of the subnets in which it can have one: " +
+				"subnet-1 192.168.0.0/24"},
+		{"vm-1", `[{}, {"subnet": "subnet-1", "ip": "192.168.0.1"}]`, never,
+			"interface 2: acquire an address: no address is free: the pod asks for the address 192.168.0.1, which " +
+				"AWS reserves in subnet-1 (192.168.0.0/24)"},
+		{"vm-1", `[{"subnet": "subnet-1", "ip": "192.168.0.255"}]`, never,
+			"the pod asks for the address 192.168.0.255, which AWS reserves in subnet-1"},
+		{"vm-1", of(`[{"subnet": "subnet-1", "ip": %q}]`, spare.Addrs[0]), never,
+			of("the pod asks for the address %s, which %s has: it is attached to nothing", spare.Addrs[0], spare.ID)},
+		{"vm-1", of(`[{"subnet": "subnet-1", "ip": %q}]`, there.Addrs[0]), never,
+			of("the address %s, which %s has: it is attached to %s", there.Addrs[0], there.ID, host.ID)},
+		{"vm-1", of(`[{"subnet": "subnet-1", "ip": %q}]`, blocks.Prefixes[0].Addr().Next()), never,
+			of("which %s has in a prefix: it is attached to nothing", blocks.ID)},
+		{"vm-1", `[{"subnet": "subnet-1", "ip": "192.168.0.50"}]`, later,
+			"pod vm-1/pod asks for the address 192.168.0.50, which vm-1/beside has"},
+		{"vm-1", `[{}, {"subnet": "subnet-1", "ip": "192.168.0.50"}]`, later,
+			"interface 2: pod vm-1/pod asks for the address 192.168.0.50, which vm-1/beside has"},
 		// the ENI
-		{"vm-1", of(`[{"eni": %q}]`, far.ID), never, of("the pod asks for %s, but its subnet subnet-far is not in the zone of this node, us-east-1a", far.ID)},
-		{"vm-1", of(`[{"eni": %q}]`, elsewhere.ID), never, of("the pod asks for %s, but it is in vpc-2, and this node is in vpc-1", elsewhere.ID)},
-		{"vm-1", of(`[{"eni": %q}]`, there.ID), later, of("the pod asks for %s, but it is attached to %s, and this node is %s", there.ID, host.ID, w.node.ID)},
-		{"vm-1", of(`[{"eni": %q}]`, bare.ID), never, of("the pod asks for %s, but requests allows only ENIs with the tag for=pods", bare.ID)},
+		{"vm-1", of(`[{"eni": %q}]`, far.ID), never,
+			of("the pod asks for %s, but its subnet subnet-far is not in the zone of this node, us-east-1a", far.ID)},
+		{"vm-1", of(`[{"eni": %q}]`, elsewhere.ID), never,
+			of("the pod asks for %s, but it is in vpc-2, and this node is in vpc-1", elsewhere.ID)},
+		{"vm-1", of(`[{"eni": %q}]`, there.ID), later,
+			of("the pod asks for %s, but it is attached to %s, and this node is %s", there.ID, host.ID, w.node.ID)},
+		{"vm-1", of(`[{"eni": %q}]`, bare.ID), never,
+			of("the pod asks for %s, but requests allows only ENIs with the tag for=pods", bare.ID)},
 		{"vm-1", `[{"eni": "eni-1"}]`, never, "the pod asks for eni-1, but EC2 knows no such ENI"},
-		{"vm-1", of(`[{"eni": %q, "ip": "192.168.0.60"}]`, free), never, of("the pod asks for %s, but the ENI does not have the address 192.168.0.60", free)},
+		{"vm-1", of(`[{"eni": %q, "ip": "192.168.0.60"}]`, free), never,
+			of("the pod asks for %s, but the ENI does not have the address 192.168.0.60", free)},
 		// the subnet and the security groups
-		{"vm-1", `[{"subnet": "subnet-2"}]`, never, "interface 1: subnet: subnet-2: allowed are subnet-1, subnet-far, subnet-else"},
-		{"vm-1", `[{"subnet": "subnet-far"}]`, never, "the pod asks for the subnet subnet-far, which is not in vpc-1 in us-east-1a"},
-		{"vm-1", `[{}, {"securityGroups": ["sg-2"]}]`, never, "interface 2: securityGroups: sg-2: allowed are sg-1, sg-else"},
-		{"vm-1", `[{"securityGroups": ["sg-else"]}]`, never, "the pod asks for the security groups sg-else, and this node is in vpc-1: "},
+		{"vm-1", `[{"subnet": "subnet-2"}]`, never,
+			"interface 1: subnet: subnet-2: allowed are subnet-1, subnet-far, subnet-else"},
+		{"vm-1", `[{"subnet": "subnet-far"}]`, never,
+			"the pod asks for the subnet subnet-far, which is not in vpc-1 in us-east-1a"},
+		{"vm-1", `[{}, {"securityGroups": ["sg-2"]}]`, never,
+			"interface 2: securityGroups: sg-2: allowed are sg-1, sg-else"},
+		{"vm-1", `[{"securityGroups": ["sg-else"]}]`, never,
+			"the pod asks for the security groups sg-else, and this node is in vpc-1: "},
 		// several interfaces
-		{"vm-1", `[{}, {"name": "data"}, {"name": "data"}]`, never, `interface 3: name: "data": another interface of the pod has this name`},
+		{"vm-1", `[{}, {"name": "data"}, {"name": "data"}]`, never,
+			`interface 3: name: "data": another interface of the pod has this name`},
 		{"vm-1", `[{}, {}, {}, {}]`, never, "4 interfaces: max is 3"},
-		{"vm-1", `[{"exclusive": true}, {"exclusive": true}]`, later, "pod vm-1/pod asks for 2 interfaces that need 2 more ENIs, and m5.large, which can have 3, has 2"},
+		{"vm-1", `[{"exclusive": true}, {"exclusive": true}]`, later,
+			"pod vm-1/pod asks for 2 interfaces that need 2 more ENIs, and m5.large, which can have 3, has 2"},
 		// the namespace
 		{"shop", of(`[{"eni": %q}]`, free), never, `requests does not allow the namespace "shop" to ask`},
 	} {
@@ -166,7 +199,8 @@ func TestGivenUntouched(t *testing.T) {
 		if i < 0 {
 			t.Fatalf("%s: the ENI is deleted", what)
 		}
-		if e := all[i]; e.Instance != instance || e.DeleteOnTermination || !maps.Equal(e.Tags, was.Tags) || !slices.Equal(e.Addrs, was.Addrs) ||
+		if e := all[i]; e.Instance != instance || e.DeleteOnTermination || !maps.Equal(e.Tags, was.Tags) ||
+			!slices.Equal(e.Addrs, was.Addrs) ||
 			!slices.Equal(e.SecurityGroups, was.SecurityGroups) || e.Description != was.Description {
 			t.Errorf("%s: the ENI was %+v\nand is %+v: want it on %q", what, was, e, instance)
 		}
@@ -175,7 +209,8 @@ func TestGivenUntouched(t *testing.T) {
 	config := "--config=conflist-examples/requests.conflist"
 	remove := func() {
 		t.Helper()
-		if out, err := w.tries("remove-interface", config, was.ID); err == nil || !strings.Contains(out, "remove "+was.ID+": ") {
+		if out, err := w.tries("remove-interface", config, was.ID); err == nil ||
+			!strings.Contains(out, "remove "+was.ID+": ") {
 			t.Errorf("remove-interface: %v\n%s", err, out)
 		}
 	}
@@ -212,7 +247,8 @@ func TestGivenUntouched(t *testing.T) {
 	all := fabric.EC2.ENIs()
 	at := all[slices.IndexFunc(all, func(e ec2sim.ENI) bool { return e.ID == was.ID })].Attachment
 	err = errors.Join(fabric.EC2.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": at}),
-		fabric.EC2.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": was.ID, "InstanceId": host.ID, "DeviceIndex": "1"}))
+		fabric.EC2.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": was.ID,
+			"InstanceId": host.ID, "DeviceIndex": "1"}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,7 +61,8 @@ func TestRequests(t *testing.T) {
 		{{subnet: "subnet-1", groups: own}},
 		{{subnet: "subnet-1", ip: "192.168.0.12", groups: own}},
 		{{subnet: "subnet-1", groups: []string{"sg-9"}, given: true}},
-		{{subnet: "subnet-1", ip: "192.168.0.13", groups: []string{"sg-1"}}, {subnet: "subnet-1", groups: []string{"sg-9"}, given: true}},
+		{{subnet: "subnet-1", ip: "192.168.0.13", groups: []string{"sg-1"}},
+			{subnet: "subnet-1", groups: []string{"sg-9"}, given: true}},
 		{{subnet: "subnet-1", groups: []string{"sg-9"}, given: true, exclusive: true}},
 	}
 	asks := documentedPods(t)
@@ -78,7 +79,8 @@ func TestRequests(t *testing.T) {
 			w := launched(t, fabric, host, example{kubernetes: "vm-1"})
 			given := w.give(t)
 			ask = strings.ReplaceAll(ask, documentedENI, given)
-			ask = strings.ReplaceAll(ask, "192.168.0.12", wants[i][0].ip) // the address of another test's pod stays on its ENI
+			// the address of another test's pod stays on its ENI
+			ask = strings.ReplaceAll(ask, "192.168.0.12", wants[i][0].ip)
 			if ask != "" {
 				w.asks(ask)
 			}
@@ -95,8 +97,10 @@ func (w *world) asks(ask string) {
 // give creates an ENI for which pods may ask.
 func (w *world) give(t *testing.T) string {
 	t.Helper()
-	err := w.fabric.EC2.Operate("CreateNetworkInterface", map[string]string{"SubnetId": "subnet-1", "SecurityGroupId.1": "sg-9",
-		"TagSpecification.1.ResourceType": "network-interface", "TagSpecification.1.Tag.1.Key": "for", "TagSpecification.1.Tag.1.Value": "pods"})
+	err := w.fabric.EC2.Operate("CreateNetworkInterface", map[string]string{"SubnetId": "subnet-1",
+		"SecurityGroupId.1":               "sg-9",
+		"TagSpecification.1.ResourceType": "network-interface", "TagSpecification.1.Tag.1.Key": "for",
+		"TagSpecification.1.Tag.1.Value": "pods"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +152,8 @@ func (w *world) tryInterface(t *testing.T, result *types100.Result, i int, given
 		t.Fatalf("%s is on no ENI of the node", ip)
 	}
 	e, link := enis[at], result.Interfaces[*result.IPs[i].Interface]
-	if e.Subnet != want.subnet || !slices.Equal(e.SecurityGroups, want.groups) || want.ip != "" && ip.String() != want.ip || want.given != (e.ID == given) || link.Mac != e.MAC {
+	if e.Subnet != want.subnet || !slices.Equal(e.SecurityGroups, want.groups) || want.ip != "" &&
+		ip.String() != want.ip || want.given != (e.ID == given) || link.Mac != e.MAC {
 		t.Errorf("interface %d is %+v with %s, on %+v: want %+v", i+1, link, ip, e, want)
 	}
 	if onNode := w.onNode(t, e.MAC); onNode == want.exclusive {
@@ -227,7 +232,8 @@ func TestFurtherNetworks(t *testing.T) {
 				for i, a := range addrs {
 					as(i, "CHECK")
 					if seen, err := w.host.Call("tcp", netip.AddrPortFrom(a, examplePort)); err != nil {
-						t.Errorf("without %d: the host, seen as %v, calls %s of %s: %v", gone, seen, a, attachments[i].ifName, err)
+						t.Errorf("without %d: the host, seen as %v, calls %s of %s: %v", gone, seen, a,
+							attachments[i].ifName, err)
 					}
 				}
 			}

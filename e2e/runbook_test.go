@@ -184,7 +184,8 @@ func ourSource(t *testing.T) string {
 	var all strings.Builder
 	for _, dir := range []string{"aws", "ipam", "plugin"} {
 		err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-			if err != nil || filepath.Ext(p) != ".go" || strings.HasSuffix(p, "_test.go") || strings.Contains(p, "sim") {
+			if err != nil || filepath.Ext(p) != ".go" || strings.HasSuffix(p, "_test.go") ||
+				strings.Contains(p, "sim") {
 				return err
 			}
 			b, err := os.ReadFile(p)

@@ -153,7 +153,8 @@ func list(t *testing.T, format string, args ...string) []string {
 // programs. The plugins are the first two.
 func TestListensNowhere(t *testing.T) {
 	executing := map[string]bool{"plugin/delegate.go": false, "unnumbered-ptp/legacy/legacy.go": false}
-	listens := regexp.MustCompile(`\b(net|http|unix|syscall)\.(ListenConfig|Listen\w*|Serve\w*|Accept4?)\(|\.ListenAndServe`)
+	listens := regexp.MustCompile(
+		`\b(net|http|unix|syscall)\.(ListenConfig|Listen\w*|Serve\w*|Accept4?)\(|\.ListenAndServe`)
 	files := onNodes(t)
 	if len(files) < 200 {
 		t.Fatalf("there are only %d files: %q", len(files), files)

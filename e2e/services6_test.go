@@ -15,7 +15,8 @@ import (
 // only, and Services have IPv6 addresses only.
 var loops6 = []mode{
 	{redirect, both(onlyIPv6, withServices), v6},
-	{"redirect, keepCaller", both(onlyIPv6, keepCaller(withServices)), paths.Options{Families: v6.Families, Kept: true}},
+	{"redirect, keepCaller", both(onlyIPv6, keepCaller(withServices)),
+		paths.Options{Families: v6.Families, Kept: true}},
 	{"masquerade", both(onlyIPv6, loopBy("masquerade")), paths.Options{Families: v6.Families, Tracking: true}},
 }
 
@@ -34,7 +35,8 @@ func TestServicesIPv6(t *testing.T) {
 	for i, loop := range loops6 {
 		t.Run(loop.name, func(t *testing.T) {
 			s := loop.serviceScene(t)
-			for _, proxy := range proxiesOf(i + 1) { // the rules of the default are those of the cluster with both families
+			// the rules of the default are those of the cluster with both families
+			for _, proxy := range proxiesOf(i + 1) {
 				t.Run(string(proxy), func(t *testing.T) {
 					column := string(proxy) + ", " + loop.name
 					m.columns = append(m.columns, column)

@@ -19,9 +19,11 @@ const redirect = "redirect" // the default
 var loops = []mode{
 	{redirect, withServices, dual},
 	{"redirect, keepCaller", keepCaller(withServices), paths.Options{Families: dual.Families, Kept: true}},
-	{"masquerade, keepCaller", keepCaller(loopBy("masquerade")), paths.Options{Families: dual.Families, Kept: true, Tracking: true}},
+	{"masquerade, keepCaller", keepCaller(loopBy("masquerade")), paths.Options{Families: dual.Families, Kept: true,
+		Tracking: true}},
 	{"none", loopBy("none"), paths.Options{Families: dual.Families, Loopless: true}},
-	{"redirect, whole ENI", wholeENI, paths.Options{Families: dual.Families, Annotations: map[string]map[string]string{"cousins": {nic.Annotation: `[{"exclusive": true}]`}}}},
+	{"redirect, whole ENI", wholeENI, paths.Options{Families: dual.Families,
+		Annotations: map[string]map[string]string{"cousins": {nic.Annotation: `[{"exclusive": true}]`}}}},
 }
 
 // wholeENI lets the pods that are alone on their ENI have the whole ENI: they call Services, and are backends of some.
@@ -86,7 +88,8 @@ func cousinsApart(t *testing.T, s *paths.Scene, want bool) {
 		for _, e := range n.ENIs() {
 			if on := n.On(e.Index); e.Index == 2 && len(on) == 1 {
 				if _, err := n.FindMAC(e.MAC); (err != nil) != want {
-					t.Errorf("%s: the node has the link of the ENI of %s: %v; want %v", n.Name, on[0].Name, err == nil, !want)
+					t.Errorf("%s: the node has the link of the ENI of %s: %v; want %v", n.Name, on[0].Name,
+						err == nil, !want)
 				}
 			}
 		}

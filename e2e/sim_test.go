@@ -23,8 +23,9 @@ const playground = "docs/playground.md"
 var (
 	simTranscript = regexp.MustCompile(`(?s)\n\$ make sim\n(.*?)\n` + "```")
 	simCommand    = regexp.MustCompile(`(?m)^node1# (.*)\n`)
-	simShell      = regexp.MustCompile(`(?m)^bash: (cannot set terminal process group|no job control).*\n`) // there is no terminal here
-	blanks        = regexp.MustCompile(`(?m) +$`)
+	// there is no terminal here
+	simShell = regexp.MustCompile(`(?m)^bash: (cannot set terminal process group|no job control).*\n`)
+	blanks   = regexp.MustCompile(`(?m) +$`)
 )
 
 // TestSim types the commands of the transcript of make sim in docs/playground.md, and wants what it shows. With
@@ -111,7 +112,8 @@ exit 3
 `
 	out, err := sim(t, script).CombinedOutput()
 	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 3 {
-		t.Fatalf("got %v, want the script's exit status 3 (without programs, run make build and make %s/cnitool): %s", err, peers, out)
+		t.Fatalf("got %v, want the script's exit status 3 (without programs, run make build and make %s/cnitool): %s",
+			err, peers, out)
 	}
 	if strings.Contains(string(out), "node1#") {
 		t.Errorf("got a prompt, want none without a terminal: %s", out)
@@ -143,6 +145,7 @@ func sameEachTime(s string) string {
 	s = regexp.MustCompile(`(?m)^unfinished since .*\n`).ReplaceAllString(s, "")
 	s = regexp.MustCompile(`request=\S+`).ReplaceAllString(s, "REQUEST")
 	s = regexp.MustCompile(`time=[0-9.]+ ms|time [0-9]+ms|= [0-9./]+ ms`).ReplaceAllString(s, "TIME")
-	s = regexp.MustCompile(`ok \(\d+ checks\)`).ReplaceAllString(s, "ok (ALL checks)") // tool's TestDocsChecks counts them
+	// tool's TestDocsChecks counts them
+	s = regexp.MustCompile(`ok \(\d+ checks\)`).ReplaceAllString(s, "ok (ALL checks)")
 	return regexp.MustCompile(`(?m) +[0-9]+s$`).ReplaceAllString(s, " AGE")
 }

@@ -22,7 +22,8 @@ func (p *Pool) Acquire(ctx context.Context, o lease.Owner) (lease.Allocation, er
 // source asks EC2 in this process. The process holds the lock "grow" meanwhile, as all
 // processes do that ask EC2 for more.
 func source(cloud func() *aws.Client) lease.Source {
-	return lease.Source{Turn: "grow", Ask: func(ctx context.Context, p *lease.Pool, o lease.Owner, why error) (lease.Allocation, error) {
+	return lease.Source{Turn: "grow", Ask: func(ctx context.Context, p *lease.Pool, o lease.Owner,
+		why error) (lease.Allocation, error) {
 		return New(*p, cloud()).getMore(ctx, o, why)
 	}}
 }
@@ -37,7 +38,8 @@ const rounds = 4
 func (p *Pool) getMore(ctx context.Context, o lease.Owner, why error) (lease.Allocation, error) {
 	for attempt, well := 0, 0; ; attempt++ {
 		if well >= rounds {
-			if err := call.Sleep(ctx, p.Backoff(well-rounds), "EC2 was asked, nothing failed, and others have taken what came"); err != nil {
+			if err := call.Sleep(ctx, p.Backoff(well-rounds),
+				"EC2 was asked, nothing failed, and others have taken what came"); err != nil {
 				return lease.Allocation{}, lacking(why, err)
 			}
 		}

@@ -34,7 +34,8 @@ func TestAnswersServeTheNext(t *testing.T) {
 	for _, c := range []struct {
 		action string
 		first  int // ADDs until everything is known
-	}{{"CreateNetworkInterface", 2}, {"AttachNetworkInterface", 1}} { // the first ADD has asked for subnets and ENIs before EC2 throttled
+		// the first ADD has asked for subnets and ENIs before EC2 throttled
+	}{{"CreateNetworkInterface", 2}, {"AttachNetworkInterface", 1}} {
 		t.Run(c.action, func(t *testing.T) {
 			inBubble(t, "m5.large", func(w *world, _ *wires) {
 				w.sim.Fail(c.action, throttling, -1)

@@ -44,7 +44,8 @@ func TestBootElsewhere(t *testing.T) {
 			if a := w.mustAcquire(6); slices.Contains(boot.Addrs, a) {
 				t.Errorf("after a loss, a pod has %s, which is the boot ENI's", a)
 			}
-			if err := w.pool().Remove(t.Context(), boot.ID); err == nil || !strings.Contains(err.Error(), "it is the boot ENI of this node") {
+			if err := w.pool().Remove(t.Context(), boot.ID); err == nil ||
+				!strings.Contains(err.Error(), "it is the boot ENI of this node") {
 				t.Errorf("remove-interface: %v", err)
 			}
 			for range 2 {
@@ -54,7 +55,8 @@ func TestBootElsewhere(t *testing.T) {
 				w.age(time.Hour)
 				must1(w.pool().Collect(t.Context(), less.Collection{FreeAfter: time.Minute, Max: -1}))(t)
 			}
-			if enis := w.node.ENIs(); len(enis) != 1 || enis[0].ID != boot.ID || !slices.Equal(enis[0].Addrs[:1], boot.Addrs[:1]) {
+			if enis := w.node.ENIs(); len(enis) != 1 || enis[0].ID != boot.ID ||
+				!slices.Equal(enis[0].Addrs[:1], boot.Addrs[:1]) {
 				t.Errorf("after collections: %+v", enis)
 			}
 			w.neverTouched(boot)

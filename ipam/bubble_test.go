@@ -72,7 +72,8 @@ func inBubbleOf(t *testing.T, instanceType string, differ func(*ec2sim.Config), 
 		wires := &wires{sim: sim, node: node}
 		f(&world{T: t, sim: sim, node: node, host: host, dir: dir,
 			cloud: aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: wires},
-			policy: lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4}, SubnetTags: tags, Provision: lease.ProvisionFull, Batch: 1,
+			policy: lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4}, SubnetTags: tags,
+				Provision: lease.ProvisionFull, Batch: 1,
 				ReuseWait: time.Minute, Timeout: time.Minute}}, wires)
 	})
 }
@@ -113,7 +114,8 @@ func (w *wires) ec2(rw http.ResponseWriter, r *http.Request) {
 		(w.by == "" || w.by == r.FormValue("Filter.1.Name")) {
 		text = `<DescribeNetworkInterfacesResponse><networkInterfaceSet/></DescribeNetworkInterfacesResponse>`
 	}
-	if r.FormValue("Action") == "DescribeNetworkInterfaces" && r.FormValue("Filter.1.Name") == "attachment.instance-id" {
+	if r.FormValue("Action") == "DescribeNetworkInterfaces" &&
+		r.FormValue("Filter.1.Name") == "attachment.instance-id" {
 		if w.lags.Load() {
 			text = w.last
 		}

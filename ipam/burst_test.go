@@ -26,7 +26,8 @@ import (
 
 // latencies are how long EC2 takes, about as it does.
 var latencies = map[string]time.Duration{
-	"DescribeNetworkInterfaces": 100 * time.Millisecond, "DescribeSubnets": 100 * time.Millisecond, "DescribeInstanceTypes": 100 * time.Millisecond,
+	"DescribeNetworkInterfaces": 100 * time.Millisecond, "DescribeSubnets": 100 * time.Millisecond,
+	"DescribeInstanceTypes":  100 * time.Millisecond,
 	"CreateNetworkInterface": 300 * time.Millisecond, "AttachNetworkInterface": 500 * time.Millisecond,
 	"ModifyNetworkInterfaceAttribute": 100 * time.Millisecond, "AssignPrivateIpAddresses": 100 * time.Millisecond,
 }
@@ -103,7 +104,8 @@ func least(pods, perENI int) int { return 3 * ((pods + perENI - 1) / perENI) }
 // kubelet asks for, or more than the instance can have. It prints what EC2 was asked to
 // write, and for how long the last pod waits, in units of EC2's time for a pod alone.
 func TestBurst(t *testing.T) {
-	table := []string{fmt.Sprintf("%-20s %5s %5s %7s %7s %7s %7s %5s", "", "ADDs", "pods", "writes", "least", "all", "one", "ratio")}
+	table := []string{fmt.Sprintf("%-20s %5s %5s %7s %7s %7s %7s %5s", "", "ADDs", "pods", "writes", "least", "all",
+		"one", "ratio")}
 	for _, test := range []struct {
 		name, instance string
 		prefixes       bool
@@ -141,7 +143,8 @@ func TestBurst(t *testing.T) {
 				t.Errorf("%d writes, the least is %d, and the budget a tenth more:%s", writes, want, by)
 			}
 			table = append(table, fmt.Sprintf("%-20s %5d %5d %7d %7d %6.2fs %6.2fs %5.1f",
-				test.name, test.pods, len(n.pods), writes, want, all.Seconds(), one.Seconds(), float64(all)/float64(alone.waited())))
+				test.name, test.pods, len(n.pods), writes, want, all.Seconds(), one.Seconds(),
+				float64(all)/float64(alone.waited())))
 			n.intact()
 		})
 	}
@@ -231,7 +234,8 @@ func (w *watch) look(r *http.Request) {
 	body := new(bytes.Buffer)
 	body.ReadFrom(r.Body)
 	r.Body = readCloser{bytes.NewReader(body.Bytes())}
-	if !strings.Contains(r.Header.Get("amz-sdk-request"), "attempt=1;") && !strings.HasSuffix(r.Header.Get("amz-sdk-request"), "attempt=1") {
+	if !strings.Contains(r.Header.Get("amz-sdk-request"), "attempt=1;") &&
+		!strings.HasSuffix(r.Header.Get("amz-sdk-request"), "attempt=1") {
 		return
 	}
 	s, err := w.registry().View()

@@ -52,7 +52,8 @@ func leasedUnassigned(t *testing.T, provision lease.Provision, first int, seen b
 	s := w.state()
 	for _, a := range pods[2].Addrs {
 		if id, _ := s.ENIOf(a); id != "" || s.Free.Has(a) || s.Leases.Has(a) {
-			t.Errorf("%s is on %q by the registry, free %v, leased %v, and on no ENI", a, id, s.Free.Has(a), s.Leases.Has(a))
+			t.Errorf("%s is on %q by the registry, free %v, leased %v, and on no ENI", a, id, s.Free.Has(a),
+				s.Leases.Has(a))
 		}
 	}
 }

@@ -37,7 +37,8 @@ func TestServes(t *testing.T) {
 	// The boot ENI does if the lowest index is 0, wherever it is.
 	for _, at := range []slot{{0, 0}, {0, 1}, {1, 0}, {1, 1}} {
 		for least := range 3 {
-			got := lease.Policy{MinIndex: least}.Serves(registry.ENI{Card: at.card, Index: at.index, Boot: at != slot{}})
+			got := lease.Policy{MinIndex: least}.Serves(registry.ENI{Card: at.card, Index: at.index,
+				Boot: at != slot{}})
 			if got != (least == 0) {
 				t.Errorf("the boot ENI at %v, with interfaceIndex %d: %v", at, least, got)
 			}
@@ -56,7 +57,8 @@ func TestRequestAtZero(t *testing.T) {
 	w.getsCooled(e.ID, 1)
 	w.end(1)
 	w.age(hour)
-	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { s.Free.Delete(e.Addrs[0]) })) // as after a loss
+	// as after a loss
+	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { s.Free.Delete(e.Addrs[0]) }))
 	w.getsCooled(e.ID, 2)
 }
 
@@ -78,7 +80,8 @@ func cards(t *testing.T, run ec2sim.RunInstance) *world {
 		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16"), cidr("100.77.0.0/16")}}},
 		Subnets: []ec2sim.Subnet{
 			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},
-			{ID: "subnet-pod0", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.77.0.0/20"), Tags: map[string]string{"kubernetes_kubelet": "true"}},
+			{ID: "subnet-pod0", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.77.0.0/20"),
+				Tags: map[string]string{"kubernetes_kubelet": "true"}},
 		},
 		InstanceTypes: []ec2sim.InstanceType{{Name: "three.cards", ENIs: 9, IPv4PerENI: 4, Cards: []int{3, 3, 3}}},
 	})
@@ -129,7 +132,8 @@ func TestBurstOnCards(t *testing.T) {
 				return
 			}
 			refused++
-			if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeTryAgain || !strings.Contains(err.Error(), aws.ErrInstanceFull.Error()) || e.Hint == "" {
+			if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeTryAgain ||
+				!strings.Contains(err.Error(), aws.ErrInstanceFull.Error()) || e.Hint == "" {
 				t.Errorf("pod %d: %v", n, err)
 			}
 		})
@@ -184,7 +188,8 @@ func TestCardsWithEFA(t *testing.T) {
 // EC2 says that there is no room at all.
 func TestSlotRefused(t *testing.T) {
 	const taken = "Instance 'i-1' already has an interface attached at device index '1'."
-	const beyond = "The specified number '1' for the device index exceeds the maximum number of network interfaces supported by the network card at network card index 1."
+	const beyond = "The specified number '1' for the device index exceeds the maximum number of network interfaces " +
+		"supported by the network card at network card index 1."
 	for _, test := range []struct {
 		name, code, message string
 		times               int
@@ -198,10 +203,13 @@ func TestSlotRefused(t *testing.T) {
 		{"card", "InvalidParameterValue", beyond, 1, "0.1", nil, 2},
 		{"cards", "InvalidParameterValue", beyond, 2, "2.1", nil, 3},
 		{"every card", "InvalidParameterValue", beyond, -1, "", aws.ErrCardFull, 3},
-		{"card is full", "AttachmentLimitExceeded", "Interface count 4 exceeds the limit for three.cards", 1, "0.1", nil, 2},
-		{"instance is full", "AttachmentLimitExceeded", "Interface count 10 exceeds the limit for three.cards", -1, "", aws.ErrInstanceFull, 3},
+		{"card is full", "AttachmentLimitExceeded", "Interface count 4 exceeds the limit for three.cards", 1,
+			"0.1", nil, 2},
+		{"instance is full", "AttachmentLimitExceeded", "Interface count 10 exceeds the limit for three.cards", -1, "",
+			aws.ErrInstanceFull, 3},
 		{"something new", "UnsupportedOperation", "Not on this card.", 1, "0.1", nil, 2},
-		{"instance is stopping", "InvalidParameterValue", "Instance 'i-1' is not 'running'.", -1, "", aws.ErrNotRunning, 1},
+		{"instance is stopping", "InvalidParameterValue", "Instance 'i-1' is not 'running'.", -1, "",
+			aws.ErrNotRunning, 1},
 		{"not allowed", "UnauthorizedOperation", "No.", -1, "", aws.ErrDenied, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -221,7 +229,8 @@ func TestSlotRefused(t *testing.T) {
 				t.Errorf("%d attempts, want %d", attempts, test.attempts)
 			}
 			w.sim.Fail("AttachNetworkInterface", "", 0)
-			if errors.Is(test.is, aws.ErrInstanceFull) || errors.Is(test.is, aws.ErrNotRunning) || errors.Is(test.is, aws.ErrCardFull) {
+			if errors.Is(test.is, aws.ErrInstanceFull) || errors.Is(test.is, aws.ErrNotRunning) ||
+				errors.Is(test.is, aws.ErrCardFull) {
 				if n := len(w.sim.ENIs()); n != 2 {
 					t.Errorf("%d ENIs, want the two boot ENIs", n)
 				}
@@ -252,7 +261,8 @@ func TestResumeOnCard(t *testing.T) {
 			test.fault(w.sim)
 			w.mustAcquire(1)
 			w.wantSlots("1.1")
-			if e := w.node.ENIs()[1]; !e.DeleteOnTermination || len(w.state().Intents) > 0 || w.writes()["CreateNetworkInterface"] != 1 {
+			if e := w.node.ENIs()[1]; !e.DeleteOnTermination || len(w.state().Intents) > 0 ||
+				w.writes()["CreateNetworkInterface"] != 1 {
 				t.Errorf("%+v, intents %v, writes %v", e, w.state().Intents, w.writes())
 			}
 		})

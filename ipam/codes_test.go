@@ -42,7 +42,8 @@ func (r refusal) meet(w *world, pod int) {
 	if !errors.Is(err, r.is) {
 		w.Errorf("got %v, want %v", err, r.is)
 	}
-	if e, ok := errors.AsType[*plugin.Error](err); r.is != nil && (!ok || e.Code != plugin.CodeTryAgain || !strings.Contains(e.Hint, r.hint) || !strings.Contains(e.Error(), r.code)) {
+	if e, ok := errors.AsType[*plugin.Error](err); r.is != nil && (!ok || e.Code != plugin.CodeTryAgain ||
+		!strings.Contains(e.Hint, r.hint) || !strings.Contains(e.Error(), r.code)) {
 		w.Errorf("error %v: %+v", err, e)
 	}
 	if n := w.attempts(r.action); r.attempts > 0 && n != r.attempts {
@@ -116,12 +117,16 @@ func TestCodesOfCreate(t *testing.T) {
 		{create, "InsufficientFreeAddressesInSubnet", "", 1, nil, "", 2, 2},
 		{create, "InsufficientFreeAddressesInSubnet", "", always, aws.ErrSubnetFull, "subnet", 2, 1},
 		{create, "InvalidParameterValue", "There aren't sufficient free Ipv4 addresses or prefixes", 1, nil, "", 2, 2},
-		{create, "InvalidParameterValue", "user 1 has exceeded limit 5 on the number of interface security group memberships", always, aws.ErrTooManyGroups, "secGroupIds", 1, 1},
+		{create, "InvalidParameterValue",
+			"user 1 has exceeded limit 5 on the number of interface security group memberships", always,
+			aws.ErrTooManyGroups, "secGroupIds", 1, 1},
 		{create, "SecurityGroupsPerInterfaceLimitExceeded", "", always, aws.ErrTooManyGroups, "secGroupIds", 1, 1},
 		{create, "NetworkInterfaceLimitExceeded", "", always, aws.ErrQuota, "quota", 1, 1},
 		{create, "IdempotentParameterMismatch", "", 1, aws.ErrTokenUsed, "", 1, 1},
 		{create, "TagPolicyViolation", "The tag 'team' is missing.", always, aws.ErrDenied, "eniTags", 1, 1},
-		{create, "UnauthorizedOperation", "You are not authorized to perform this operation.", always, aws.ErrDenied, "allow ec2:CreateNetworkInterface", 2, 1}, // in each subnet
+		// in each subnet
+		{create, "UnauthorizedOperation", "You are not authorized to perform this operation.", always, aws.ErrDenied,
+			"allow ec2:CreateNetworkInterface", 2, 1},
 		{create, "OptInRequired", "", always, aws.ErrDenied, "account", 1, 1},
 		{create, "ConcurrentTagAccess", "", 1, nil, "", 2, 2},
 		{create, "InternalError", "", 1, nil, "", 2, 2},
@@ -146,7 +151,8 @@ func TestCodesOfCreate(t *testing.T) {
 func TestCodesOfAttach(t *testing.T) {
 	const attach, modify = "AttachNetworkInterface", "ModifyNetworkInterfaceAttribute"
 	for _, r := range []refusal{
-		{attach, "InvalidParameterValue", "Instance 'i-1' already has an interface attached at device index '1'.", 1, nil, "", 2, 2},
+		{attach, "InvalidParameterValue", "Instance 'i-1' already has an interface attached at device index '1'.", 1,
+			nil, "", 2, 2},
 		{attach, "InvalidParameterValue", "Instance 'i-1' is not 'running'.", always, aws.ErrNotRunning, "", 1, 1},
 		{attach, "AttachmentLimitExceeded", "", always, aws.ErrInstanceFull, "", 1, 1},
 		{attach, "InvalidNetworkInterfaceID.NotFound", "", 2, nil, "", 3, 2}, // it is young
@@ -201,13 +207,16 @@ func TestQuota(t *testing.T) {
 	refusal{"CreateNetworkInterface", "NetworkInterfaceLimitExceeded", "", 1, aws.ErrQuota, "quota", 1, 1}.meet(w, 0)
 	w.sim.ResetCalls()
 	_, err := w.acquire(1)
-	if e, ok := errors.AsType[*plugin.Error](err); !ok || !errors.Is(err, aws.ErrQuota) || !strings.Contains(e.Hint, "quota") || w.attempts("CreateNetworkInterface") != 0 {
+	if e, ok := errors.AsType[*plugin.Error](err); !ok || !errors.Is(err, aws.ErrQuota) ||
+		!strings.Contains(e.Hint, "quota") || w.attempts("CreateNetworkInterface") != 0 {
 		t.Errorf("%d attempts: %v", w.attempts("CreateNetworkInterface"), err)
 	}
 	if s := w.state(); len(s.NotBefore) > 0 || !s.Instance.QuotaUntil.After(time.Now()) {
 		t.Errorf("a quota that is used up passes for throttling: %v", s.NotBefore)
 	}
-	if err := w.pool().Registry.Change(t.Context(), func(s *registry.State) { s.Instance.QuotaUntil = time.Now() }); err != nil {
+	if err := w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+		s.Instance.QuotaUntil = time.Now()
+	}); err != nil {
 		t.Fatal(err)
 	}
 	w.mustAcquire(2)
@@ -251,7 +260,8 @@ func TestCodesOfCollect(t *testing.T) {
 					w.Error(err)
 				}
 				s := w.state()
-				if removed := test.code == "InvalidNetworkInterfaceID.NotFound"; len(s.ENIs) != 1 || !removed && len(w.sim.ENIs()) != 1 {
+				if removed := test.code == "InvalidNetworkInterfaceID.NotFound"; len(s.ENIs) != 1 ||
+					!removed && len(w.sim.ENIs()) != 1 {
 					w.Errorf("the registry has %v, EC2 %v", s.ENIs, w.sim.ENIs())
 				}
 			})

@@ -46,7 +46,8 @@ func (p *Pool) collect(ctx context.Context, c *less.Collecting) error {
 	}
 	if err != nil {
 		// The registry and the kernel are enough to end leases and to find idle addresses.
-		slog.Warn("the metadata service or EC2 does not answer: this collection uses only what the registry has", "error", err)
+		slog.Warn("the metadata service or EC2 does not answer: this collection uses only what the registry has",
+			"error", err)
 	}
 	p.RenewPeers(ctx)
 	if c.Used, err = p.InUse(); err != nil {

@@ -104,7 +104,8 @@ func TestLooksOfCollection(t *testing.T) {
 		opens, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 		must(t, err)
 		defer unix.Close(opens)
-		_, err = unix.InotifyAddWatch(opens, dir, unix.IN_OPEN|unix.IN_CLOSE|unix.IN_ONLYDIR) // the kernel joins equal events that follow each other
+		// the kernel joins equal events that follow each other
+		_, err = unix.InotifyAddWatch(opens, dir, unix.IN_OPEN|unix.IN_CLOSE|unix.IN_ONLYDIR)
 		must(t, err)
 		p := w.pool()
 		p.Shelves = []lease.Shelf{{Dir: "/proc", Below: "ns/net"}, {Dir: dir}}

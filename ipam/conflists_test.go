@@ -37,15 +37,19 @@ func newShipped(t *testing.T, text []byte) *shipped {
 	cidr := netip.MustParsePrefix
 	w := buildWorld(t, "m5.4xlarge", ec2sim.Config{
 		VPCs: []ec2sim.VPC{
-			{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")}, IPv6CIDRs: []netip.Prefix{cidr("2001:db8:77::/56")}},
+			{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")},
+				IPv6CIDRs: []netip.Prefix{cidr("2001:db8:77::/56")}},
 			{ID: "vpc-2", CIDRs: []netip.Prefix{cidr("10.178.0.0/16")}},
 		},
-		Peerings: []ec2sim.Peering{{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-1"}, Accepter: ec2sim.PeerVPC{ID: "vpc-2"}}},
+		Peerings: []ec2sim.Peering{{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-1"},
+			Accepter: ec2sim.PeerVPC{ID: "vpc-2"}}},
 		Subnets: []ec2sim.Subnet{
 			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},
-			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.16.0/20"), IPv6CIDR: cidr("2001:db8:77:1::/64"),
-				Tags: map[string]string{"kubernetes_kubelet": "true"}},
-			{ID: "subnet-payments", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.32.0/20"), Tags: map[string]string{"pool": "payments"}},
+			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.16.0/20"),
+				IPv6CIDR: cidr("2001:db8:77:1::/64"),
+				Tags:     map[string]string{"kubernetes_kubelet": "true"}},
+			{ID: "subnet-payments", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.32.0/20"),
+				Tags: map[string]string{"pool": "payments"}},
 		},
 	})
 	n := &shipped{world: w, namespaces: []string{"default"}}
@@ -70,7 +74,8 @@ type addition func(context.Context, *plugin.Request[lease.Config]) (*types100.Re
 func (n *shipped) add(name string, add addition) (results []*types100.Result) {
 	n.Helper()
 	for _, namespace := range n.namespaces {
-		r := &plugin.Request[lease.Config]{Network: "net", Attachment: plugin.Attachment{ContainerID: name + "-" + namespace, IfName: "eth0"},
+		r := &plugin.Request[lease.Config]{Network: "net", Attachment: plugin.Attachment{ContainerID: name + "-" +
+			namespace, IfName: "eth0"},
 			NetNS: "/run/netns/no-such-" + name, Pod: plugin.Pod{Namespace: namespace, Name: name}, Config: n.config}
 		must(n.T, n.host.Do(func() error {
 			result, err := add(n.Context(), r)
@@ -125,10 +130,11 @@ func (n *shipped) stayWarm() {
 			n.sim.ResetCalls()
 			when := fmt.Sprintf("%v later, keep %q", age, keep)
 			n.sameRoutes(when, first, n.add("second", add))
-			n.sameRoutes(when, first, n.add("third", func(ctx context.Context, r *plugin.Request[lease.Config]) (*types100.Result, error) {
-				result, _, err := lease.Add(ctx, r, lease.Source{Turn: "queue", Ask: exec})
-				return result, err
-			}))
+			n.sameRoutes(when, first,
+				n.add("third", func(ctx context.Context, r *plugin.Request[lease.Config]) (*types100.Result, error) {
+					result, _, err := lease.Add(ctx, r, lease.Source{Turn: "queue", Ask: exec})
+					return result, err
+				}))
 			if ec2, metadata := n.sim.Calls(), n.node.MetadataCalls(); len(ec2)+len(metadata) > 0 {
 				n.Errorf("%s: EC2 was asked %v, metadata %v", when, ec2, metadata)
 			}

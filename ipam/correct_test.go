@@ -175,12 +175,16 @@ func TestSilenceIsNoProof(t *testing.T) {
 		w.moreOn(eni)
 		stale := aws.ENI{ID: eni, Instance: w.node.ID, Addrs: old.Addrs, Prefixes: old.Prefixes}
 		before := w.state().ENIs[eni]
-		must(t, p.Registry.Change(t.Context(), func(s *registry.State) { known.Agree(s, []aws.ENI{stale}, time.Now()) }))
+		must(t, p.Registry.Change(t.Context(), func(s *registry.State) {
+			known.Agree(s, []aws.ENI{stale}, time.Now())
+		}))
 		if e := w.state().ENIs[eni]; !slices.Equal(e.Addrs, before.Addrs) || len(e.Prefixes) != 2 {
 			t.Errorf("the registry has %+v, and had %+v", e, before)
 		}
 		w.age(time.Minute)
-		must(t, p.Registry.Change(t.Context(), func(s *registry.State) { known.Agree(s, []aws.ENI{stale}, time.Now()) }))
+		must(t, p.Registry.Change(t.Context(), func(s *registry.State) {
+			known.Agree(s, []aws.ENI{stale}, time.Now())
+		}))
 		if e := w.state().ENIs[eni]; len(e.Addrs) != len(old.Addrs) || len(e.Prefixes) != len(old.Prefixes) {
 			t.Errorf("the registry has %+v, and EC2 said %+v", e, stale)
 		}
@@ -256,7 +260,8 @@ func TestOriginalStray(t *testing.T) {
 	w.lose()
 	must(t, os.Mkdir(w.dir, 0o700))
 	released := time.Now().Add(-10 * time.Minute).Truncate(time.Second)
-	file := fmt.Sprintf(`{"schema_version":1,"ips":{%q:{"released_on":%q},%q:{"released_on":"2026-01-02T03:04:05Z"}}}`, addrs[1], released.Format(time.RFC3339), stray)
+	file := fmt.Sprintf(`{"schema_version":1,"ips":{%q:{"released_on":%q},%q:{"released_on":"2026-01-02T03:04:05Z"}}}`,
+		addrs[1], released.Format(time.RFC3339), stray)
 	must(t, os.WriteFile(filepath.Join(w.dir, "registry.json"), []byte(file), 0o600))
 	w.collect()
 	s := w.state()

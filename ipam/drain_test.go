@@ -69,7 +69,8 @@ func (w *world) stray() (id string) {
 	p := w.pool()
 	e, err := p.Cloud.CreateENI(w.Context(), aws.ENISpec{
 		Subnet: "subnet-pod0", Secondary: 9, Description: book.Description(w.node.ID), Tags: map[string]string{
-			book.TagManaged: "true", book.TagInstance: w.node.ID, book.TagPool: lease.DefaultPool, book.TagKeep: "false",
+			book.TagManaged: "true", book.TagInstance: w.node.ID, book.TagPool: lease.DefaultPool,
+			book.TagKeep: "false",
 		},
 	})
 	must(w.T, err)
@@ -155,7 +156,8 @@ func TestDrainKilledGrowth(t *testing.T) {
 func TestDrainLostAnswer(t *testing.T) {
 	inDrainingBubbles(t, func(w *world, asked bool) {
 		eni, add := w.newDraining(asked)
-		w.sim.Script("DetachNetworkInterface", slices.Concat([]ec2sim.Outcome{ec2sim.DoneLost}, slices.Repeat([]ec2sim.Outcome{ec2sim.Refused(throttling)}, 50))...)
+		w.sim.Script("DetachNetworkInterface", slices.Concat([]ec2sim.Outcome{ec2sim.DoneLost},
+			slices.Repeat([]ec2sim.Outcome{ec2sim.Refused(throttling)}, 50))...)
 		if _, err := w.pool().Collect(w.Context(), less.Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 			w.Error("EC2 has throttled the collection, and it says nothing")
 		}
@@ -168,19 +170,25 @@ func TestDrainLostAnswer(t *testing.T) {
 // cannot read all namespaces, or may not detach it.
 func TestDrainKilledCollection(t *testing.T) {
 	for name, hinder := range map[string]func(*world, *Pool){
-		"a namespace cannot be read": func(w *world, p *Pool) { p.Shelves = []lease.Shelf{{Dir: filepath.Join(w.dir, "registry.json")}} },
-		"the role may not detach":    func(w *world, _ *Pool) { w.sim.Fail("DetachNetworkInterface", "UnauthorizedOperation", always) },
+		"a namespace cannot be read": func(w *world, p *Pool) {
+			p.Shelves = []lease.Shelf{{Dir: filepath.Join(w.dir, "registry.json")}}
+		},
+		"the role may not detach": func(w *world, _ *Pool) {
+			w.sim.Fail("DetachNetworkInterface", "UnauthorizedOperation", always)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inDrainingBubbles(t, func(w *world, asked bool) {
 				eni, add := w.newDraining(asked)
 				ctx, kill := context.WithCancel(w.Context())
-				if _, err := w.at(nil, kill, detachWord).Collect(ctx, less.Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+				if _, err := w.at(nil, kill, detachWord).Collect(ctx,
+					less.Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 					w.Error("the collection was not killed")
 				}
 				p := w.pool()
 				hinder(w, p)
-				p.Collect(w.Context(), less.Collection{FreeAfter: time.Minute, Max: -1}) // it may fail, or leave the ENI alone
+				// it may fail, or leave the ENI alone
+				p.Collect(w.Context(), less.Collection{FreeAfter: time.Minute, Max: -1})
 				w.leaves(eni, add)
 			})
 		})
@@ -217,20 +225,24 @@ func TestDrainLost(t *testing.T) {
 			inDrainingBubbles(t, func(w *world, asked bool) {
 				eni, add := w.newDraining(asked)
 				if pair {
-					must(w.T, nl.Wiring{{NS: w.host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.host, Group: nl.OwnGroup}}}.Add())
+					must(w.T, nl.Wiring{{NS: w.host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.host,
+						Group: nl.OwnGroup}}}.Add())
 				}
 				ctx, kill := context.WithCancel(w.Context())
-				if _, err := w.at(nil, kill, detachWord).Collect(ctx, less.Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+				if _, err := w.at(nil, kill, detachWord).Collect(ctx,
+					less.Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 					w.Error("the collection was not killed")
 				}
 				w.lose()
 				w.leaves(eni, add)
 				time.Sleep(time.Hour)
-				w.pool().Collect(w.Context(), less.Collection{FreeAfter: 24 * time.Hour, Max: -1}) // it may say that EC2 has not ended it
+				// it may say that EC2 has not ended it
+				w.pool().Collect(w.Context(), less.Collection{FreeAfter: 24 * time.Hour, Max: -1})
 				w.leaves(eni, add)
 				time.Sleep(24 * time.Hour)
 				w.collect()
-				if w.consistent(); !asked && slices.ContainsFunc(w.sim.ENIs(), func(e ec2sim.ENI) bool { return e.ID == eni }) {
+				if w.consistent(); !asked && slices.ContainsFunc(w.sim.ENIs(),
+					func(e ec2sim.ENI) bool { return e.ID == eni }) {
 					w.Error("the ENI is left behind")
 				}
 				if _, err := add(4); err != nil {

@@ -34,15 +34,18 @@ func TestExclusivePool(t *testing.T) {
 	must(t, err)
 	second, err := whole(2, `[{"exclusive": true, "subnet": "subnet-db"}]`)
 	must(t, err)
-	if again, err := whole(1, `[{"exclusive": true}]`); err != nil || again.ID != first.ID || again.Addrs[0] != first.Addrs[0] {
+	if again, err := whole(1, `[{"exclusive": true}]`); err != nil || again.ID != first.ID ||
+		again.Addrs[0] != first.Addrs[0] {
 		t.Errorf("a repeated ADD has %v of %s, %v: want %v of %s", again.Addrs, again.ID, err, first.Addrs, first.ID)
 	}
-	for id, want := range map[string]string{first.ID: "default/exclusive subnet-pods 1", second.ID: "default/exclusive/subnet-db subnet-db 1"} {
+	for id, want := range map[string]string{first.ID: "default/exclusive subnet-pods 1",
+		second.ID: "default/exclusive/subnet-db subnet-db 1"} {
 		if e := w.eni(id); fmt.Sprint(e.Tags[book.TagPool], " ", e.Subnet, " ", len(e.Addrs)) != want {
 			t.Errorf("%s is %+v, want %s", id, e, want)
 		}
 	}
-	for n, ask := range map[int]string{3: `[{"exclusive": true}]`, 4: "", 5: `[{"exclusive": true, "securityGroups": ["sg-2"]}]`} {
+	for n, ask := range map[int]string{3: `[{"exclusive": true}]`, 4: "",
+		5: `[{"exclusive": true, "securityGroups": ["sg-2"]}]`} {
 		if a, err := whole(n, ask); !errors.Is(err, aws.ErrInstanceFull) {
 			t.Errorf("%s on a full instance: %v of %s, %v", ask, a.Addrs, a.ID, err)
 		}
@@ -74,7 +77,8 @@ func TestExclusiveENI(t *testing.T) {
 		must(t, err)
 		w.sim.ResetCalls()
 		_, err = w.ask(second, allow, order[1])
-		wantRefusal(t, err, "the pod asks for "+e.ID+", which default/pod00"+fmt.Sprint(first)+" uses: one of the two wants the whole ENI")
+		wantRefusal(t, err, "the pod asks for "+e.ID+", which default/pod00"+fmt.Sprint(first)+
+			" uses: one of the two wants the whole ENI")
 		w.wantWrites(nil)
 		w.end(first)
 		w.age(time.Hour)
@@ -102,7 +106,8 @@ func TestLinkInPod(t *testing.T) {
 			t.Errorf("the collection has deleted %v and detached %v", c.Deleted, c.Detached)
 		}
 	}
-	if err := w.pool().Remove(t.Context(), ours); err == nil || !strings.Contains(err.Error(), "its link is in the namespace of a pod") {
+	if err := w.pool().Remove(t.Context(), ours); err == nil || !strings.Contains(err.Error(),
+		"its link is in the namespace of a pod") {
 		t.Errorf("remove %s: %v", ours, err)
 	}
 	for _, c := range cards {

@@ -63,8 +63,10 @@ func TestOverdue(t *testing.T) {
 		stuck              func(*registry.State) bool
 		msg, hint          string
 	}{
-		{"throttled", "CreateNetworkInterface", "RequestLimitExceeded", func(s *registry.State) bool { return len(s.NotBefore) > 0 },
-			"CreateNetworkInterface: EC2 throttles: this node waits until", "EC2 limits how often the whole account may call CreateNetworkInterface"},
+		{"throttled", "CreateNetworkInterface", "RequestLimitExceeded",
+			func(s *registry.State) bool { return len(s.NotBefore) > 0 },
+			"CreateNetworkInterface: EC2 throttles: this node waits until",
+			"EC2 limits how often the whole account may call CreateNetworkInterface"},
 		{"failing", "DescribeSubnets", "InternalError", func(s *registry.State) bool { return len(s.Failures) > 0 },
 			"DescribeSubnets: InternalError", ""},
 		{"silent", "CreateNetworkInterface", "", func(s *registry.State) bool {
@@ -94,7 +96,8 @@ func TestOverdue(t *testing.T) {
 				}()
 				n.until("the first ADD is stuck", test.stuck)
 				e := n.late()
-				if e.Code != plugin.CodeTryAgain || !strings.Contains(e.Msg, test.msg) || !strings.Contains(e.Details, test.hint) {
+				if e.Code != plugin.CodeTryAgain || !strings.Contains(e.Msg, test.msg) ||
+					!strings.Contains(e.Details, test.hint) {
 					t.Errorf("error %d: %s (%s)", e.Code, e.Msg, e.Details)
 				}
 				if waiters := n.state().Waiters; len(waiters) != 1 {

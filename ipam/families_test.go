@@ -46,7 +46,8 @@ func TestNodesOwnIPv6(t *testing.T) {
 	must(t, err)
 	must(t, nl.Wiring{
 		{NS: w.host, Object: nl.Veth{Name: "eth0", Peer: "far", PeerNS: w.host}},
-		{NS: w.host, Object: nl.Addr{Prefix: netip.PrefixFrom(own[1], 128), Dev: "eth0", NoDAD: true}}, // as DHCPv6 does
+		// as DHCPv6 does
+		{NS: w.host, Object: nl.Addr{Prefix: netip.PrefixFrom(own[1], 128), Dev: "eth0", NoDAD: true}},
 	}.Add())
 	for n := range 3 {
 		a, err := w.acquire(n)
@@ -101,7 +102,8 @@ func TestBootGetsIPv6Unread(t *testing.T) {
 	for name, ends := range map[string]bool{"the namespace is read later": false, "the pod ends before": true} {
 		t.Run(name, func(t *testing.T) {
 			w := dualWorld(t, "t9.xen", ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24"),
-				IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"), Tags: map[string]string{"kubernetes_kubelet": "true"}})
+				IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"),
+				Tags:     map[string]string{"kubernetes_kubelet": "true"}})
 			w.policy.MinIndex, w.policy.Families = 0, dual[1:]
 			a := w.mustAcquire(1)
 			w.lose()
@@ -145,7 +147,8 @@ func TestDualStackOldENI(t *testing.T) {
 	w := dualWorld(t, "m5.large",
 		ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24")},
 		ec2sim.Subnet{ID: "subnet-old", CIDR: netip.MustParsePrefix("10.177.32.0/20"), Tags: old},
-		ec2sim.Subnet{ID: "subnet-pod0", CIDR: netip.MustParsePrefix("10.177.16.0/20"), IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"), Tags: tags})
+		ec2sim.Subnet{ID: "subnet-pod0", CIDR: netip.MustParsePrefix("10.177.16.0/20"),
+			IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"), Tags: tags})
 	w.policy.SubnetTags = old
 	w.mustAcquire(1)
 	w.policy.SubnetTags, w.policy.Families = tags, dual
@@ -180,8 +183,9 @@ func TestNoPrefixesOnXen(t *testing.T) {
 	for _, families := range [][]lease.Family{dual[:1], dual} {
 		w := dualWorld(t, "t9.xen",
 			ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24")},
-			ec2sim.Subnet{ID: "subnet-pod0", CIDR: netip.MustParsePrefix("10.177.16.0/20"), IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"),
-				Tags: map[string]string{"kubernetes_kubelet": "true"}})
+			ec2sim.Subnet{ID: "subnet-pod0", CIDR: netip.MustParsePrefix("10.177.16.0/20"),
+				IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"),
+				Tags:     map[string]string{"kubernetes_kubelet": "true"}})
 		w.policy.Prefixes, w.policy.Families = true, families
 		for n := range 6 {
 			if _, err := w.acquire(n); err != nil {
@@ -196,8 +200,10 @@ func TestNoPrefixesOnXen(t *testing.T) {
 func TestBootWithIPv6(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionFull, lease.ProvisionNone} {
 		w := dualWorld(t, "m5.large",
-			ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24"), IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64")},
-			ec2sim.Subnet{ID: "subnet-pod0", CIDR: netip.MustParsePrefix("10.177.16.0/20"), IPv6CIDR: netip.MustParsePrefix("2001:db8:77:2::/64")})
+			ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24"),
+				IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64")},
+			ec2sim.Subnet{ID: "subnet-pod0", CIDR: netip.MustParsePrefix("10.177.16.0/20"),
+				IPv6CIDR: netip.MustParsePrefix("2001:db8:77:2::/64")})
 		w.policy.Families, w.policy.Provision = dual, provision
 		own, err := w.byHand().AssignIPv6(t.Context(), w.sim.ENIs()[0].ID, 1)
 		must(t, err)

@@ -108,7 +108,8 @@ func TestRefusalEnds(t *testing.T) {
 			}
 			time.Sleep(5 * time.Second)
 		}
-		if made, looked := w.asked("CreateNetworkInterface"), w.asked("DescribeNetworkInterfaces"); made != 1 || looked > 12 {
+		if made, looked := w.asked("CreateNetworkInterface"), w.asked("DescribeNetworkInterfaces"); made != 1 ||
+			looked > 12 {
 			w.Errorf("%d ENIs were made, and EC2 was asked %d times", made, looked)
 		}
 		w.byOperator(enis[0])
@@ -196,12 +197,21 @@ func TestHintFull(t *testing.T) {
 		refused bool
 		want    string
 	}{
-		{name: "maxENIs", maxENIs: 2, want: "maxENIs is 2: raise it to at most 3, the limit of m5.large, set prefixDelegation, or " + strings.Replace(fewer, "maxpods", "maxpods --except-enis=1", 1)},
-		{name: "the type", want: "this m5.large can have no more ENIs: set prefixDelegation, take a larger instance type, or " + fewer},
-		{name: "maxENIs is the type's limit", maxENIs: 3, want: "this m5.large can have no more ENIs: set prefixDelegation, take a larger instance type, or " + fewer},
-		{name: "maxENIs is higher", maxENIs: 9, want: "this m5.large can have no more ENIs: set prefixDelegation, take a larger instance type, or " + fewer},
+		{name: "maxENIs", maxENIs: 2,
+			want: "maxENIs is 2: raise it to at most 3, the limit of m5.large, set prefixDelegation, or " +
+				strings.Replace(fewer, "maxpods", "maxpods --except-enis=1", 1)},
+		{name: "the type",
+			want: "this m5.large can have no more ENIs: set prefixDelegation, take a larger instance type, or " +
+				fewer},
+		{name: "maxENIs is the type's limit", maxENIs: 3,
+			want: "this m5.large can have no more ENIs: set prefixDelegation, take a larger instance type, or " +
+				fewer},
+		{name: "maxENIs is higher", maxENIs: 9,
+			want: "this m5.large can have no more ENIs: set prefixDelegation, take a larger instance type, or " +
+				fewer},
 		{name: "EC2 has refused another", maxENIs: 2, refused: true,
-			want: "EC2 counts more attachments than this node has ENIs (2 of 3 for m5.large). On most Nitro types, EBS volumes take slots of ENIs: " +
+			want: "EC2 counts more attachments than this node has ENIs (2 of 3 for m5.large). On most Nitro types, " +
+				"EBS volumes take slots of ENIs: " +
 				"detach volumes, set prefixDelegation, take a larger instance type, or " + fewer},
 	}
 	for _, tt := range tests {
@@ -215,7 +225,8 @@ func TestHintFull(t *testing.T) {
 				w.fill(enis)
 				if tt.refused {
 					must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
-						s.Instance.FullUntil, s.Instance.FullWith, s.Instance.FullRead = time.Now().Add(time.Minute), enis+1, time.Now()
+						s.Instance.FullUntil, s.Instance.FullWith, s.Instance.FullRead =
+							time.Now().Add(time.Minute), enis+1, time.Now()
 					}))
 				}
 				_, err := w.acquire(99)
@@ -230,11 +241,13 @@ func TestHintFull(t *testing.T) {
 		p := &Pool{}
 		p.Policy.Prefixes, p.Policy.MinIndex = true, 1
 		s := &registry.State{Instance: registry.Instance{Type: "c6in.32xlarge", ENIs: 14}}
-		if got, want := p.HintFull(s), "this c6in.32xlarge can have no more ENIs: take a larger instance type, or "+fewer; got != want {
+		if got, want := p.HintFull(s), "this c6in.32xlarge can have no more ENIs: take a larger instance type, or "+
+			fewer; got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 		p.Policy.MinIndex = 7
-		if got, want := p.HintFull(s), "lower interfaceIndex, take a larger instance type than c6in.32xlarge, or "+fewer; got != want {
+		if got, want := p.HintFull(s), "lower interfaceIndex, take a larger instance type than c6in.32xlarge, or "+
+			fewer; got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	})

@@ -84,7 +84,8 @@ func withWhy(why []error, err error) error {
 			hints = append(hints, hint)
 		}
 	}
-	return plugin.Errorf(e.Code, strings.Join(slices.DeleteFunc(hints, func(h string) bool { return h == "" }), "; or: "), "%w", all)
+	return plugin.Errorf(e.Code, strings.Join(slices.DeleteFunc(hints, func(h string) bool { return h == "" }),
+		"; or: "), "%w", all)
 }
 
 // provisioned is the error of a node that may not ask EC2 for anything.
@@ -94,9 +95,13 @@ func (p *Pool) provisioned() error {
 		return err
 	}
 	if p.Policy.Choice.Chooses() {
-		return plugin.Errorf(plugin.CodeRefused, `ask for what the ENIs of this node have, or set "provision" to "full"`,
+		return plugin.Errorf(plugin.CodeRefused,
+			`ask for what the ENIs of this node have, or set "provision" to "full"`,
 			`the node has not what the pod asks for, and "provision" is "none", so it does not ask EC2 for it`)
 	}
-	return plugin.Errorf(plugin.CodeTryAgain, `add addresses to the ENIs in the launch template, lower --max-pods of the kubelet, or set "provision" to "assign"`,
-		`all %d addresses of this node are in use or cooling, and "provision" is "none", so the node does not ask EC2 for more`, s.Free.Len()+s.Leases.Len())
+	return plugin.Errorf(plugin.CodeTryAgain,
+		`add addresses to the ENIs in the launch template, lower --max-pods of the kubelet, or set `+
+			`"provision" to "assign"`,
+		`all %d addresses of this node are in use or cooling, and "provision" is "none", so the node does not `+
+			`ask EC2 for more`, s.Free.Len()+s.Leases.Len())
 }

@@ -31,7 +31,8 @@ func TestOtherInstance(t *testing.T) {
 			_, err := w.pool().Fill(w.Context())
 			return err
 		},
-		"remove": func(w *world, eni string) error { _ = w.pool().Remove(w.Context(), eni); return nil }, // it refuses, or not
+		// it refuses, or not
+		"remove": func(w *world, eni string) error { _ = w.pool().Remove(w.Context(), eni); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "m5.large", 20)
@@ -48,7 +49,9 @@ func TestOtherInstance(t *testing.T) {
 			first := w.node
 			w.node, w.cloud.MetadataURL = other, imds.URL
 			w.host, _ = nltest.NS(t, "node")
-			must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { s.Instance.Boot = "that of the first instance" }))
+			must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+				s.Instance.Boot = "that of the first instance"
+			}))
 			before := first.ENIs()
 			must(t, do(w, eni))
 			if after := first.ENIs(); !reflect.DeepEqual(before, after) {

@@ -90,13 +90,17 @@ var victims = []victim{
 		n.end("asked")
 		n.age(time.Hour)
 	}, (*node).gc},
-	{"DEL", func(n *node) { n.acquire(4, "old", "victim") }, func(n *node) *exec.Cmd { return n.cni("DEL", "victim", nil) }},
+	{"DEL", func(n *node) {
+		n.acquire(4, "old", "victim")
+	}, func(n *node) *exec.Cmd { return n.cni("DEL", "victim", nil) }},
 	{"GC", func(n *node) { n.acquire(4, "old", "gone1", "gone2") }, func(n *node) *exec.Cmd {
 		n.lost("gone1", "gone2")
-		return n.cni("GC", "", map[string]any{"cni.dev/valid-attachments": []map[string]string{{"containerID": "old", "ifname": "eth0"}}})
+		return n.cni("GC", "",
+			map[string]any{"cni.dev/valid-attachments": []map[string]string{{"containerID": "old", "ifname": "eth0"}}})
 	}},
 	{"ADD with a lease log", func(n *node) { n.acquire(4, "old"); n.logs() }, addVictim},
-	{"DEL with a lease log", func(n *node) { n.acquire(4, "old", "victim"); n.logs(); n.add("other") }, func(n *node) *exec.Cmd { return n.cni("DEL", "victim", nil) }},
+	{"DEL with a lease log", func(n *node) { n.acquire(4, "old", "victim"); n.logs(); n.add("other") },
+		func(n *node) *exec.Cmd { return n.cni("DEL", "victim", nil) }},
 	{"registry-gc unassign", func(n *node) {
 		n.acquire(1, "old")
 		n.acquire(5, names("gone", 5)...)
@@ -149,8 +153,10 @@ func (n *node) logged() {
 
 // asks lets the pods that the plugin is called for ask for their interfaces.
 func (n *node) asks(annotation string) {
-	n.conf["requests"] = []map[string]any{{"namespaces": []string{"*"}, "securityGroups": []string{"sg-2"}, "enis": map[string]string{"for": "request"}, "ips": true, "exclusive": true, "max": 2}}
-	n.conf["runtimeConfig"] = map[string]any{"io.kubernetes.cri.pod-annotations": map[string]string{nic.Annotation: annotation}}
+	n.conf["requests"] = []map[string]any{{"namespaces": []string{"*"}, "securityGroups": []string{"sg-2"},
+		"enis": map[string]string{"for": "request"}, "ips": true, "exclusive": true, "max": 2}}
+	n.conf["runtimeConfig"] =
+		map[string]any{"io.kubernetes.cri.pod-annotations": map[string]string{nic.Annotation: annotation}}
 }
 
 // give creates an ENI for which they ask.
@@ -570,7 +576,8 @@ func (n *node) tidy() {
 		n.Fatal(err)
 	}
 	for _, f := range files {
-		if name := f.Name(); name != "registry.json" && name != "registry.json.old" && name != lease.Refill && name != "collected" && name != "gave-back" && name != "log" && !strings.HasSuffix(name, ".lock") {
+		if name := f.Name(); name != "registry.json" && name != "registry.json.old" && name != lease.Refill &&
+			name != "collected" && name != "gave-back" && name != "log" && !strings.HasSuffix(name, ".lock") {
 			n.Errorf("%s is left over", name)
 		}
 	}

@@ -111,10 +111,11 @@ type hostility struct {
 // hostilities are errors of each action that an ADD calls, lost answers, and lies.
 func hostilities() (all []hostility) {
 	for action, codes := range map[string][]string{
-		"DescribeInstanceTypes":           {"UnauthorizedOperation"},
-		"DescribeSubnets":                 {"UnauthorizedOperation"},
-		"DescribeNetworkInterfaces":       {"UnauthorizedOperation"},
-		"CreateNetworkInterface":          {"UnauthorizedOperation", "InsufficientFreeAddressesInSubnet", "NetworkInterfaceLimitExceeded", "TagPolicyViolation", "OptInRequired"},
+		"DescribeInstanceTypes":     {"UnauthorizedOperation"},
+		"DescribeSubnets":           {"UnauthorizedOperation"},
+		"DescribeNetworkInterfaces": {"UnauthorizedOperation"},
+		"CreateNetworkInterface": {"UnauthorizedOperation", "InsufficientFreeAddressesInSubnet",
+			"NetworkInterfaceLimitExceeded", "TagPolicyViolation", "OptInRequired"},
 		"AttachNetworkInterface":          {"UnauthorizedOperation", "AttachmentLimitExceeded"},
 		"ModifyNetworkInterfaceAttribute": {"UnauthorizedOperation"},
 	} {

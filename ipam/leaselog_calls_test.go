@@ -24,9 +24,12 @@ func TestLeaseLogCost(t *testing.T) {
 		cmd, calls := n.cni(command, pod, nil), map[string]int{}
 		cmd.Env = append(cmd.Env, "GOMAXPROCS=1") // with more, nl may have to open a namespace once more: see nl.Node
 		tr := &trace.Trace{Every: true, Counts: func(c trace.Call) string {
-			name := map[uint64]string{unix.SYS_OPENAT: "open", unix.SYS_FSTAT: "fstat", unix.SYS_NEWFSTATAT: "newfstatat", unix.SYS_WRITE: "write",
-				unix.SYS_CLOSE: "close", unix.SYS_READ: "read", unix.SYS_PREAD64: "pread", unix.SYS_MKDIRAT: "mkdir", unix.SYS_RENAMEAT: "rename", unix.SYS_RENAMEAT2: "rename", unix.SYS_FTRUNCATE: "truncate",
-				unix.SYS_FSYNC: "fsync", unix.SYS_FCNTL: "fcntl", unix.SYS_EPOLL_CTL: "epoll_ctl", unix.SYS_FLOCK: "flock"}[c.Nr]
+			name := map[uint64]string{unix.SYS_OPENAT: "open", unix.SYS_FSTAT: "fstat",
+				unix.SYS_NEWFSTATAT: "newfstatat", unix.SYS_WRITE: "write",
+				unix.SYS_CLOSE: "close", unix.SYS_READ: "read", unix.SYS_PREAD64: "pread", unix.SYS_MKDIRAT: "mkdir",
+				unix.SYS_RENAMEAT: "rename", unix.SYS_RENAMEAT2: "rename", unix.SYS_FTRUNCATE: "truncate",
+				unix.SYS_FSYNC: "fsync", unix.SYS_FCNTL: "fcntl", unix.SYS_EPOLL_CTL: "epoll_ctl",
+				unix.SYS_FLOCK: "flock"}[c.Nr]
 			if name == "write" || name == "read" { // the runtime of Go writes to wake its poller
 				if file := c.File(0); !filepath.IsAbs(file) {
 					return ""

@@ -47,7 +47,8 @@ func TestLeaseLog(t *testing.T) {
 		dir := memory(t)
 		synctest.Test(t, func(t *testing.T) {
 			defer k.end(t)
-			l := &logged{model: newModel(t, k, filepath.Join(dir, "state"), seed, false), tried: tried, booted: time.Now().Add(-time.Minute)}
+			l := &logged{model: newModel(t, k, filepath.Join(dir, "state"), seed, false), tried: tried,
+				booted: time.Now().Add(-time.Minute)}
 			registry.Uptime = func() time.Duration { return time.Since(l.booted) }
 			registry.BootID = func() string { return fmt.Sprint(l.boots) }
 			l.file = filepath.Join(dir, "log", "leases.log")
@@ -228,7 +229,8 @@ func linesOf(t *testing.T, file string) (lines [][]byte) {
 func (l *logged) cut() {
 	s, err := l.view()
 	fi, failed := os.Stat(l.file)
-	if err != nil || failed != nil || s.Log.Size != int(fi.Size()) || len(s.LogLines) == 0 || slices.Equal(s.LogLines, l.last) {
+	if err != nil || failed != nil || s.Log.Size != int(fi.Size()) || len(s.LogLines) == 0 ||
+		slices.Equal(s.LogLines, l.last) {
 		return
 	}
 	l.last = s.LogLines
@@ -309,7 +311,8 @@ func (l *logged) check() {
 		}
 		l.tried[what].Add(1)
 		if got != r.pod && !unknown {
-			l.wrong("at %v %s was that of %q, and the log says %q\n%s", r.at.Sub(l.began), r.addr, r.pod, got, l.about(r.addr))
+			l.wrong("at %v %s was that of %q, and the log says %q\n%s", r.at.Sub(l.began), r.addr, r.pod, got,
+				l.about(r.addr))
 			return
 		}
 	}

@@ -71,7 +71,8 @@ func TestLookThrottledForEver(t *testing.T) {
 func wantThrottled(t *testing.T, err error, action string) {
 	t.Helper()
 	e, ok := errors.AsType[*plugin.Error](err)
-	if !ok || e.Code != plugin.CodeTryAgain || !strings.Contains(e.Error(), action+": EC2 throttles: this node waits until ") ||
+	if !ok || e.Code != plugin.CodeTryAgain || !strings.Contains(e.Error(), action+
+		": EC2 throttles: this node waits until ") ||
 		!strings.Contains(e.Hint, "EC2 limits how often the whole account may call "+action) {
 		t.Errorf("the ADD fails with %v (%+v)", err, e)
 	}

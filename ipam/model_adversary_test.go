@@ -39,7 +39,8 @@ func newAdversary(t *testing.T, k *kernel) *adversary {
 	ns, path := nltest.NS(t, "model-adversary")
 	must(t, os.Symlink(path, k.path("adversary")))
 	far, _ := nltest.NS(t, "model-far")
-	must(t, nl.Wiring{{NS: ns, Object: nl.Up{Dev: "lo"}}, {NS: ns, Object: nl.Veth{Name: "ens0", Peer: "ens0", PeerNS: far}},
+	must(t, nl.Wiring{{NS: ns, Object: nl.Up{Dev: "lo"}},
+		{NS: ns, Object: nl.Veth{Name: "ens0", Peer: "ens0", PeerNS: far}},
 		{NS: k.host, Object: nl.Veth{Name: "vadversary", Peer: "eth1", PeerNS: ns}}}.Add())
 	addSlave(t, ns, "ens0", path, "eth0")
 	a := &adversary{ns: ns, has: map[nl.Addr]bool{}}

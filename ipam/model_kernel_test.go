@@ -84,13 +84,15 @@ func newKernel(t *testing.T, pods int) *kernel {
 	for i := range pods {
 		ns, path := nltest.NS(t, "model-pod")
 		s := &netSlot{ns: ns, path: path, table: uint32(300 + i), has: map[string]*wired{}, slaves: map[*card]string{}}
-		s.veth = nl.Veth{Name: fmt.Sprintf("veth%08x", i), Peer: "eth1", PeerNS: ns, Alias: "cni-ipvlan-vpc-k8s net model eth0"}
+		s.veth = nl.Veth{Name: fmt.Sprintf("veth%08x", i), Peer: "eth1", PeerNS: ns,
+			Alias: "cni-ipvlan-vpc-k8s net model eth0"}
 		k.netSlots = append(k.netSlots, s)
 		k.park(t, s)
 	}
 	world, _ := nltest.NS(t, "model-vpc")
 	for i := range 9 { // more ENIs than a node can have here
-		c := &card{veth: nl.Veth{Name: fmt.Sprint("ens", i), MAC: fmt.Sprintf("02:00:00:00:00:%02x", i), Peer: fmt.Sprint("ens", i), PeerNS: world}}
+		c := &card{veth: nl.Veth{Name: fmt.Sprint("ens", i), MAC: fmt.Sprintf("02:00:00:00:00:%02x", i),
+			Peer: fmt.Sprint("ens", i), PeerNS: world}}
 		must(t, c.veth.Add(host))
 		k.cards = append(k.cards, c)
 	}
@@ -145,16 +147,19 @@ func (k *kernel) wire(t *testing.T, pod, attachment string, addrs []netip.Addr, 
 		for _, o := range shared {
 			must(t, nl.Wiring{{NS: k.host, Object: o}}.Add())
 		}
-		w.Wiring = append(w.Wiring, nl.Step{NS: k.host, Object: nl.Rule{Pref: 1024, IIF: s.veth.Name, Table: s.table, Protocol: protocol}})
+		w.Wiring = append(w.Wiring, nl.Step{NS: k.host, Object: nl.Rule{Pref: 1024, IIF: s.veth.Name, Table: s.table,
+			Protocol: protocol}})
 	}
 	for i, a := range addrs {
 		host := netip.PrefixFrom(a, a.BitLen())
-		w.Wiring = append(w.Wiring, nl.Step{NS: s.ns, Object: nl.Addr{Prefix: host, Dev: k.slave(t, s, a), NoDAD: a.Is6()}})
+		w.Wiring = append(w.Wiring, nl.Step{NS: s.ns, Object: nl.Addr{Prefix: host, Dev: k.slave(t, s, a),
+			NoDAD: a.Is6()}})
 		if i >= ofFirst {
 			continue
 		}
 		for _, table := range []uint32{0, s.table} {
-			w.Wiring = append(w.Wiring, nl.Step{NS: k.host, Object: nl.Route{Dst: host, Dev: s.veth.Name, Table: table, Protocol: protocol}})
+			w.Wiring = append(w.Wiring, nl.Step{NS: k.host, Object: nl.Route{Dst: host, Dev: s.veth.Name, Table: table,
+				Protocol: protocol}})
 		}
 	}
 	if err := w.Add(); err != nil {

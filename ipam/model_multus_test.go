@@ -78,7 +78,8 @@ func (m *model) further() {
 	})
 	if p == nil || m.chance(60) {
 		of := m.choose(func(p *modelPod) bool {
-			return p.alive && p.valid && !p.original && p.IfName != furtherName && len(m.siblings(p)) == 0 && m.kernel.attachments(p.ContainerID) == 1
+			return p.alive && p.valid && !p.original && p.IfName != furtherName && len(m.siblings(p)) == 0 &&
+				m.kernel.attachments(p.ContainerID) == 1
 		})
 		if of == nil {
 			return
@@ -140,7 +141,8 @@ func (m *model) askFurther(p *modelPod) {
 		return
 	}
 	c := *m.conf
-	text := pick(m.rng, `{"exclusive": true}`, `{"eni": "`+pick(m.rng, slices.Sorted(maps.Keys(m.given))...)+`"}`, `{"securityGroups": ["sg-2"]}`)
+	text := pick(m.rng, `{"exclusive": true}`, `{"eni": "`+pick(m.rng, slices.Sorted(maps.Keys(m.given))...)+`"}`,
+		`{"securityGroups": ["sg-2"]}`)
 	c.Args.CNI = json.RawMessage(text)
 	policies, err := c.Interfaces(p.Network, p.IfName, p.Pod)
 	must(m.T, err)
@@ -153,7 +155,8 @@ func (m *model) fateOfFurther(p *modelPod) fate {
 	f := fate{at: 1 + m.rng.IntN(3), after: m.chance(50)}
 	f.meet = func() {
 		for range 1 + m.rng.IntN(3) {
-			pick(m.rng, (*model).lose, (*model).collect, func(m *model) { m.overtake(p) }, func(m *model) { m.beside(p) })(m)
+			pick(m.rng, (*model).lose, (*model).collect, func(m *model) { m.overtake(p) },
+				func(m *model) { m.beside(p) })(m)
 			m.verify()
 		}
 	}
@@ -192,7 +195,9 @@ func (m *model) mustEnd(p *modelPod) {
 	if m.multus && m.chance(15) {
 		hints = nil
 	}
-	err := m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.End(ctx, p.Key, hints...) })
+	err := m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error {
+		return pool.End(ctx, p.Key, hints...)
+	})
 	if err != nil {
 		m.wrong("DEL of %s: %v", p.name(), err)
 	}
@@ -246,7 +251,9 @@ func (m *model) leased(addrs []netip.Addr) bool {
 func (m *model) inUse(p *modelPod, addrs []netip.Addr) bool {
 	linked := m.kernel.addrs()
 	taken := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
-		return !slices.ContainsFunc(m.pods, func(o *modelPod) bool { return o.overtaken && o != p && linked[a] == o.Key.String() })
+		return !slices.ContainsFunc(m.pods, func(o *modelPod) bool {
+			return o.overtaken && o != p && linked[a] == o.Key.String()
+		})
 	})
 	if len(taken) == 0 {
 		return false

@@ -42,7 +42,8 @@ func (m *model) networks() {
 		if p.Pools && p.Pool == "" && m.chance(50) {
 			continue // the second network has one pool
 		}
-		p.MinIndex, p.Prefixes, p.Keep, p.Batch = pick(m.rng, p.MinIndex, p.MinIndex, 1, 0), m.chance(30), m.chance(10), pick(m.rng, 1, 3, 0)
+		p.MinIndex, p.Prefixes, p.Keep, p.Batch = pick(m.rng, p.MinIndex, p.MinIndex, 1,
+			0), m.chance(30), m.chance(10), pick(m.rng, 1, 3, 0)
 		p.Warm = pick(m.rng, registry.Warm{}, registry.Warm{}, registry.Warm{Min: 1, Max: 6})
 		if m.chance(15) {
 			p.Families = m.families()
@@ -59,7 +60,8 @@ func (m *model) families() []lease.Family {
 // conflist describes one of the policies.
 func (m *model) conflist(i int) string {
 	p := m.policies[i]
-	return fmt.Sprintf("%s pool %q: %v prefixes %v batch %d warm %v keep %v index %d hidden %v", m.nets[i].name, p.Pool, p.Families, p.Prefixes, p.Batch, p.Warm, p.Keep, p.MinIndex, m.nets[i].hidden)
+	return fmt.Sprintf("%s pool %q: %v prefixes %v batch %d warm %v keep %v index %d hidden %v", m.nets[i].name, p.Pool,
+		p.Families, p.Prefixes, p.Batch, p.Warm, p.Keep, p.MinIndex, m.nets[i].hidden)
 }
 
 // conflists are the policies that the conflists have now.
@@ -111,7 +113,9 @@ func (m *model) reconfigure() {
 
 // keep reports whether a conflist wants to keep what an ENI of its pool has.
 func (m *model) keep(pool string) bool {
-	return slices.ContainsFunc(m.conflists(), func(p lease.Policy) bool { return p.Pool == lease.Origin(pool) && (p.Keep || p.Warm.Min > 0) })
+	return slices.ContainsFunc(m.conflists(), func(p lease.Policy) bool {
+		return p.Pool == lease.Origin(pool) && (p.Keep || p.Warm.Min > 0)
+	})
 }
 
 // verifyKept checks that a call takes nothing of a pool for which a conflist has skipDeallocation, as it always had.
@@ -122,7 +126,8 @@ func (m *model) verifyKept(c ec2sim.Call) {
 	}
 	pool := lease.Origin(book.PoolOf(aws.ENI{Tags: e.Tags}))
 	for i, p := range m.policies {
-		if n := m.nets[i]; p.Keep && !n.changed && !n.hidden && p.Pool == pool && p.Serves(registry.ENI{Index: e.Index, Boot: e.Boot}) {
+		if n := m.nets[i]; p.Keep && !n.changed && !n.hidden && p.Pool == pool &&
+			p.Serves(registry.ENI{Index: e.Index, Boot: e.Boot}) {
 			m.wrong("%v: %s has skipDeallocation", c, n.name)
 		}
 	}
@@ -142,7 +147,8 @@ func (m *model) verifyWarm(before *registry.State, done less.Report) {
 		})
 		ready := lease.Ready(s, p.Pool, time.Now())
 		if want := p.Warm.Left(); took && !m.nets[i].removed && !m.nets[i].hidden && ready < want {
-			m.wrong("the collection has left %d addresses of pool %q ready, and %s wants %d", ready, p.Pool, m.nets[i].name, want)
+			m.wrong("the collection has left %d addresses of pool %q ready, and %s wants %d", ready, p.Pool,
+				m.nets[i].name, want)
 		}
 	}
 }

@@ -74,7 +74,9 @@ func (m *model) rush() {
 			break
 		}
 		tries = append(tries, a)
-		do(m.policies[a.policy], func(ctx context.Context, pool *Pool) { a.got, a.err = m.obtain(ctx, pool, a.Owner, pool.Acquire) })
+		do(m.policies[a.policy], func(ctx context.Context, pool *Pool) {
+			a.got, a.err = m.obtain(ctx, pool, a.Owner, pool.Acquire)
+		})
 	}
 	if m.chance(60) {
 		do(lease.Policy{}, func(ctx context.Context, pool *Pool) {

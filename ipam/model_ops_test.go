@@ -23,7 +23,8 @@ import (
 
 // writes are the actions that change something.
 var writes = []string{
-	"AssignPrivateIpAddresses", "UnassignPrivateIpAddresses", "AssignIpv6Addresses", "CreateNetworkInterface", "AttachNetworkInterface",
+	"AssignPrivateIpAddresses", "UnassignPrivateIpAddresses", "AssignIpv6Addresses", "CreateNetworkInterface",
+	"AttachNetworkInterface",
 	"ModifyNetworkInterfaceAttribute", "DetachNetworkInterface", "DeleteNetworkInterface",
 }
 
@@ -31,11 +32,16 @@ var actions = append([]string{"DescribeNetworkInterfaces", "DescribeSubnets", "D
 
 // codes are EC2's errors, one or more for each row of aws's table.
 var codes = []string{
-	"RequestLimitExceeded", "InsufficientFreeAddressesInSubnet", "InsufficientCidrBlocks", "PrivateIpAddressLimitExceeded",
-	"AttachmentLimitExceeded", "NetworkInterfaceLimitExceeded", "SecurityGroupsPerInterfaceLimitExceeded", "InvalidParameterValue",
-	"InvalidNetworkInterface.InUse", "DependencyViolation", "InvalidNetworkInterfaceID.NotFound", "InvalidSubnetID.NotFound",
-	"UnauthorizedOperation", "RequestExpired", "AuthFailure", "OptInRequired", "TagPolicyViolation", "OperationNotPermitted",
-	"IdempotentParameterMismatch", "IncorrectState", "InternalError", "Unavailable", "InsufficientAddressCapacity", "UnsupportedOperation",
+	"RequestLimitExceeded", "InsufficientFreeAddressesInSubnet", "InsufficientCidrBlocks",
+	"PrivateIpAddressLimitExceeded",
+	"AttachmentLimitExceeded", "NetworkInterfaceLimitExceeded", "SecurityGroupsPerInterfaceLimitExceeded",
+	"InvalidParameterValue",
+	"InvalidNetworkInterface.InUse", "DependencyViolation", "InvalidNetworkInterfaceID.NotFound",
+	"InvalidSubnetID.NotFound",
+	"UnauthorizedOperation", "RequestExpired", "AuthFailure", "OptInRequired", "TagPolicyViolation",
+	"OperationNotPermitted",
+	"IdempotentParameterMismatch", "IncorrectState", "InternalError", "Unavailable", "InsufficientAddressCapacity",
+	"UnsupportedOperation",
 }
 
 // An act is something that can happen.
@@ -58,8 +64,10 @@ func init() {
 		{30, true, (*model).add}, {5, false, (*model).again}, {16, true, (*model).del}, {3, true, (*model).delAgain},
 		{5, true, (*model).retain}, {12, true, (*model).collect}, {3, false, (*model).fill}, {4, true, (*model).die},
 		{2, true, (*model).lose}, {2, true, (*model).corrupt}, {2, false, (*model).reboot},
-		{7, false, (*model).fail}, {4, false, (*model).loseAnswer}, {6, false, (*model).script}, {2, false, (*model).detach}, {3, true, (*model).unassign},
-		{2, true, (*model).clockSteps}, {6, true, (*model).lie}, {5, true, (*model).confess}, {14, false, (*model).tick},
+		{7, false, (*model).fail}, {4, false, (*model).loseAnswer}, {6, false, (*model).script},
+		{2, false, (*model).detach}, {3, true, (*model).unassign},
+		{2, true, (*model).clockSteps}, {6, true, (*model).lie}, {5, true, (*model).confess},
+		{14, false, (*model).tick},
 	}
 }
 
@@ -193,7 +201,9 @@ func (m *model) acquire(p *modelPod) error {
 
 // obtain is all that an ADD does. The registry knows when an ADD waits for the link of its
 // ENI; but it waits here, and not in the kernel, where the time of a bubble would stand still.
-func (m *model) obtain(ctx context.Context, pool *Pool, o lease.Owner, take func(context.Context, lease.Owner) (lease.Allocation, error)) (lease.Allocation, error) {
+func (m *model) obtain(
+	ctx context.Context, pool *Pool, o lease.Owner, take func(context.Context, lease.Owner) (lease.Allocation, error),
+) (lease.Allocation, error) {
 	got, _, err := pool.Obtain(ctx, o, func(ctx context.Context, o lease.Owner) (lease.Allocation, error) {
 		got, err := take(ctx, o)
 		if err == nil {
@@ -335,7 +345,9 @@ func (m *model) retain() {
 		}
 	}
 	m.logf("%s GC of %s with %d valid", m.clock(), of, len(valid))
-	err := m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.Retain(ctx, of, valid) })
+	err := m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error {
+		return pool.Retain(ctx, of, valid)
+	})
 	if err != nil {
 		m.wrong("GC: %v", err)
 	}
@@ -492,8 +504,10 @@ func (m *model) lie() {
 	name := pick(m.rng, names...)
 	m.logf("%s metadata: %s %s", m.clock(), name, eni)
 	m.lies = append(m.lies, m.node.Lie(map[string]ec2sim.Lie{
-		"forget": ec2sim.ForgetENI(eni), "keep": ec2sim.KeepENI(eni), "freeze": ec2sim.FreezeENI(eni), "hide": ec2sim.HideENI(eni),
-		"keys": ec2sim.HideKeys(eni, "local-ipv4s", "ipv4-prefix"), "number": ec2sim.ZeroDeviceNumber(eni), "card": ec2sim.LateNetworkCard(eni),
+		"forget": ec2sim.ForgetENI(eni), "keep": ec2sim.KeepENI(eni), "freeze": ec2sim.FreezeENI(eni),
+		"hide": ec2sim.HideENI(eni),
+		"keys": ec2sim.HideKeys(eni, "local-ipv4s", "ipv4-prefix"), "number": ec2sim.ZeroDeviceNumber(eni),
+		"card": ec2sim.LateNetworkCard(eni),
 		"fail": ec2sim.FailENI(eni), "unavailable": ec2sim.Unavailable(), "silent": ec2sim.Silent(),
 	}[name]))
 }

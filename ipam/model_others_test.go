@@ -85,7 +85,8 @@ func (m *model) make(instance, managed string, secondary int, tags ...string) (i
 }
 
 func (m *model) attach(eni, instance string, card, index int) {
-	m.operate("AttachNetworkInterface", "NetworkInterfaceId", eni, "InstanceId", instance, "NetworkCardIndex", fmt.Sprint(card), "DeviceIndex", fmt.Sprint(index))
+	m.operate("AttachNetworkInterface", "NetworkInterfaceId", eni, "InstanceId", instance, "NetworkCardIndex",
+		fmt.Sprint(card), "DeviceIndex", fmt.Sprint(index))
 }
 
 // podENI is one of the node's that an operator can detach.
@@ -161,7 +162,8 @@ func (m *model) unassign() {
 // takes notes what the node loses, and which pods with it.
 func (m *model) takes(addrs []netip.Addr, cidrs []netip.Prefix) {
 	lost := func(a netip.Addr) bool {
-		return slices.Contains(addrs, a) || slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return c.Contains(a) })
+		return slices.Contains(addrs, a) || slices.ContainsFunc(cidrs,
+			func(c netip.Prefix) bool { return c.Contains(a) })
 	}
 	for _, a := range addrs {
 		m.taken[a] = time.Now()
@@ -212,8 +214,10 @@ func (m *model) verifyTheirs() {
 		case is.Instance != was.Instance || is.Attachment != was.Attachment:
 			m.wrong("%s of others was on %q and is on %q", id, was.Instance, is.Instance)
 			delete(m.theirs, id)
-		case !has(is.Addrs, was.Addrs) || !has(is.Prefixes, was.Prefixes) || !has(is.IPv6Addrs, was.IPv6Addrs) || !has(is.IPv6Prefixes, was.IPv6Prefixes):
-			m.wrong("%s of others has lost some of %v %v %v %v", id, was.Addrs, was.Prefixes, was.IPv6Addrs, was.IPv6Prefixes)
+		case !has(is.Addrs, was.Addrs) || !has(is.Prefixes, was.Prefixes) || !has(is.IPv6Addrs, was.IPv6Addrs) ||
+			!has(is.IPv6Prefixes, was.IPv6Prefixes):
+			m.wrong("%s of others has lost some of %v %v %v %v", id, was.Addrs, was.Prefixes, was.IPv6Addrs,
+				was.IPv6Prefixes)
 			delete(m.theirs, id)
 		}
 	}

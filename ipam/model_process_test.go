@@ -56,7 +56,9 @@ func (f fate) String() string {
 }
 
 // run runs f as a process, until it ends or is ended.
-func (m *model) run(policy lease.Policy, f fate, timeout time.Duration, do func(context.Context, *Pool) error) (err error) {
+func (m *model) run(
+	policy lease.Policy, f fate, timeout time.Duration, do func(context.Context, *Pool) error,
+) (err error) {
 	ctx, cancel := context.WithTimeout(m.Context(), timeout)
 	defer cancel()
 	p := &process{model: m, cancel: cancel, fate: f}

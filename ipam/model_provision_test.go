@@ -48,7 +48,8 @@ type sighting struct {
 func (m *model) sighting() sighting { return sighting{time.Now(), m.losses} }
 
 func (c *command) String() string {
-	return fmt.Sprintf("new-interface --index=%d --ip_batch_size=%d --subnet_filter=%v %v", c.spec.MinIndex, c.spec.Addrs, c.spec.Tags, c.spec.SecurityGroups)
+	return fmt.Sprintf("new-interface --index=%d --ip_batch_size=%d --subnet_filter=%v %v", c.spec.MinIndex,
+		c.spec.Addrs, c.spec.Tags, c.spec.SecurityGroups)
 }
 
 // newInterface is an operator who types a command, a new one or one that has been typed before.
@@ -107,10 +108,13 @@ func (m *model) order(c *command, f fate, timeout time.Duration) error {
 	before, began, id := m.sim.ENIs(), m.sighting(), ""
 	c.begun = true
 	m.logf("%s %v%v", m.clock(), c, f)
-	err := m.run(lease.Policy{MinIndex: c.spec.MinIndex}, f, timeout, func(ctx context.Context, pool *Pool) (err error) {
-		id, _, err = pool.provision(ctx, c.spec, func(ctx context.Context, id string) (string, error) { return m.linkUp(ctx, pool, id) })
-		return err
-	})
+	err := m.run(lease.Policy{MinIndex: c.spec.MinIndex}, f, timeout,
+		func(ctx context.Context, pool *Pool) (err error) {
+			id, _, err = pool.provision(ctx, c.spec, func(ctx context.Context, id string) (string, error) {
+				return m.linkUp(ctx, pool, id)
+			})
+			return err
+		})
 	m.made(c, before, began)
 	m.logf("  %q, %v", id, err)
 	if err == nil {
@@ -166,7 +170,8 @@ func (m *model) verifyAnswer(c *command, id string) {
 		m.wrong("%v answers with %s, which is on %q, and on the node %v", c, id, e.Instance, m.kernel.linked(id))
 	}
 	groups := slices.Sorted(slices.Values(e.SecurityGroups))
-	if !slices.Equal(groups, slices.Sorted(slices.Values(c.spec.SecurityGroups))) || c.spec.Tags != nil && !strings.HasPrefix(e.Subnet, "subnet-pod") {
+	if !slices.Equal(groups, slices.Sorted(slices.Values(c.spec.SecurityGroups))) || c.spec.Tags != nil &&
+		!strings.HasPrefix(e.Subnet, "subnet-pod") {
 		m.wrong("%v answers with %s, which has %v and is in %s", c, id, groups, e.Subnet)
 	}
 	if !m.moved[id] && e.Index < c.spec.MinIndex {
@@ -175,7 +180,8 @@ func (m *model) verifyAnswer(c *command, id string) {
 	m.answers[id] = m.sighting()
 	made, is := c.made[id]
 	for other, when := range c.made {
-		lost := m.moved[id] || is && made.losses < m.losses // so the other one was made without knowing of this one, or this one is a new find
+		// so the other one was made without knowing of this one, or this one is a new find
+		lost := m.moved[id] || is && made.losses < m.losses
 		e := m.find(other)
 		below := e != nil && e.Instance == m.node.ID && e.Index < c.spec.MinIndex // an ADD has attached it, for pods
 		if e != nil && !lost && !below && !m.isAnswer(other) && !m.lostSight(*e, when) {
@@ -297,7 +303,9 @@ func (m *model) rushCommands(do func(lease.Policy, func(context.Context, *Pool))
 	for m.chance(40) && len(all) < 2 {
 		r := &rushed{command: m.typed()}
 		all = append(all, r)
-		do(lease.Policy{MinIndex: r.spec.MinIndex}, func(ctx context.Context, pool *Pool) { r.id, _, r.err = pool.Provision(ctx, r.spec) })
+		do(lease.Policy{MinIndex: r.spec.MinIndex}, func(ctx context.Context, pool *Pool) {
+			r.id, _, r.err = pool.Provision(ctx, r.spec)
+		})
 	}
 	return all
 }

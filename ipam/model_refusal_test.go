@@ -15,7 +15,8 @@ func init() { acts = append(acts, act{5, false, (*model).refuse}, act{3, true, (
 // Codes by which EC2 refuses one thing, what can be refused of a subnet, and codes by which it refuses the whole
 // account.
 var (
-	scoped    = []string{"AuthFailure", "OperationNotPermitted", "UnsupportedOperation", "IncorrectState", "InvalidParameterValue"}
+	scoped = []string{"AuthFailure", "OperationNotPermitted", "UnsupportedOperation", "IncorrectState",
+		"InvalidParameterValue"}
 	ofSubnets = []string{"CreateNetworkInterface", "AttachNetworkInterface"}
 	ofAccount = []string{"AuthFailure", "OptInRequired", "NetworkInterfaceLimitExceeded"}
 )

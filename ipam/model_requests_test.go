@@ -35,7 +35,8 @@ func (m *model) requests() {
 // configure makes the configuration that has the policies. interfaceIndex and the families are those of the first.
 func (m *model) configure() {
 	c := map[string]any{"interfaceIndex": m.policies[0].MinIndex, "addTimeout": 10, "requests": []lease.Permission{{
-		Namespaces: []string{"*"}, SecurityGroups: []string{"sg-2"}, ENIs: map[string]string{"for": "request"}, IPs: true, Exclusive: true, Max: 4}}}
+		Namespaces: []string{"*"}, SecurityGroups: []string{"sg-2"}, ENIs: map[string]string{"for": "request"},
+		IPs: true, Exclusive: true, Max: 4}}}
 	var families []string
 	for _, f := range m.policies[0].Families {
 		families = append(families, f.String())
@@ -43,7 +44,8 @@ func (m *model) configure() {
 	c["ipFamilies"] = families
 	pools := map[string]any{}
 	for _, p := range m.policies {
-		keys := map[string]any{"subnetTags": p.SubnetTags, "secGroupIds": []string{}, "ipBatchSize": p.Batch, "prefixDelegation": p.Prefixes,
+		keys := map[string]any{"subnetTags": p.SubnetTags, "secGroupIds": []string{}, "ipBatchSize": p.Batch,
+			"prefixDelegation": p.Prefixes,
 			"skipDeallocation": p.Keep, "warm": p.Warm}
 		if p.Pool == "" {
 			maps.Copy(c, keys)
@@ -77,9 +79,11 @@ func (m *model) ask(p *modelPod) {
 		address = `"ip": ""`
 	}
 	eni := pick(m.rng, slices.Sorted(maps.Keys(m.given))...)
-	asks := []string{`"securityGroups": ["sg-2"]`, address, `"securityGroups": ["sg-2"], ` + address, fmt.Sprintf(`"eni": %q`, eni), `"exclusive": true`, `"exclusive": true, "securityGroups": ["sg-2"]`}
+	asks := []string{`"securityGroups": ["sg-2"]`, address, `"securityGroups": ["sg-2"], ` + address,
+		fmt.Sprintf(`"eni": %q`, eni), `"exclusive": true`, `"exclusive": true, "securityGroups": ["sg-2"]`}
 	text := "[{" + pick(m.rng, asks...) + "}]"
-	for m.chance(40) && strings.Count(text, "{") < 3 { // no two of its interfaces ask for the same address, or for the same ENI
+	// no two of its interfaces ask for the same address, or for the same ENI
+	for m.chance(40) && strings.Count(text, "{") < 3 {
 		text = text[:len(text)-1] + ", {" + pick(m.rng, "", asks[0], asks[4]) + "}]"
 		if m.chance(20) {
 			text = "[{}, " + text[1:]
@@ -99,7 +103,8 @@ func (m *model) ask(p *modelPod) {
 // verifyAsked checks that an interface of a pod is what the pod has asked for, and has nothing that others ask for.
 func (m *model) verifyAsked(p *modelPod, policy lease.Policy, got lease.Allocation) {
 	choice := policy.Choice
-	if e := m.find(got.ID); e != nil && strings.Contains(policy.Pool, "/sg-") && !slices.Equal(e.SecurityGroups, policy.SecurityGroups) {
+	if e := m.find(got.ID); e != nil && strings.Contains(policy.Pool, "/sg-") &&
+		!slices.Equal(e.SecurityGroups, policy.SecurityGroups) {
 		m.wrong("%s has asked for %v, and %s has %v", p.name(), policy.SecurityGroups, got.ID, e.SecurityGroups)
 	}
 	for _, a := range choice.Addrs {
@@ -119,7 +124,8 @@ func (m *model) verifyApart(p *modelPod, nic int, all []lease.Allocation) {
 	own := p.asked
 	for i, other := range all {
 		if i != nic && other.ID == id && own[nic].Choice.Exclusive {
-			m.wrong("interfaces %d and %d of %s are on %s, and it has asked for the whole ENI", nic+1, i+1, p.name(), id)
+			m.wrong("interfaces %d and %d of %s are on %s, and it has asked for the whole ENI", nic+1, i+1,
+				p.name(), id)
 		}
 	}
 	e := m.find(id)
@@ -133,7 +139,8 @@ func (m *model) verifyApart(p *modelPod, nic int, all []lease.Allocation) {
 		for _, a := range o.addrs {
 			whole := own[nic].Choice.Exclusive || m.policyOf(o, a).Choice.Exclusive
 			if carriesAddr(*e, a) && whole {
-				m.wrong("%s and %s have addresses of %s, and one of them has asked for the whole ENI", p.name(), o.name(), id)
+				m.wrong("%s and %s have addresses of %s, and one of them has asked for the whole ENI", p.name(),
+					o.name(), id)
 			}
 		}
 	}
@@ -148,7 +155,8 @@ func (m *model) policyOf(p *modelPod, a netip.Addr) lease.Policy {
 // carriesAddr reports whether an ENI of EC2 has an address, by itself or in a prefix.
 func carriesAddr(e ec2sim.ENI, a netip.Addr) bool {
 	return slices.Contains(e.Addrs, a) || slices.Contains(e.IPv6Addrs, a) ||
-		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), func(c netip.Prefix) bool { return c.Contains(a) })
+		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes),
+			func(c netip.Prefix) bool { return c.Contains(a) })
 }
 
 // verifyGiven checks that the ENIs for which pods ask are as somebody has made them.
@@ -159,8 +167,10 @@ func (m *model) verifyGiven() {
 		case is == nil:
 			m.wrong("%s, for which pods ask, is deleted", id)
 			delete(m.given, id)
-		case is.Instance != "" && is.Instance != m.node.ID || is.DeleteOnTermination || !maps.Equal(is.Tags, was.Tags) ||
-			!slices.Equal(is.Addrs, was.Addrs) || !slices.Equal(is.Prefixes, was.Prefixes) || !slices.Equal(is.SecurityGroups, was.SecurityGroups):
+		case is.Instance != "" && is.Instance != m.node.ID || is.DeleteOnTermination ||
+			!maps.Equal(is.Tags, was.Tags) ||
+			!slices.Equal(is.Addrs, was.Addrs) || !slices.Equal(is.Prefixes, was.Prefixes) ||
+			!slices.Equal(is.SecurityGroups, was.SecurityGroups):
 			m.wrong("%s, for which pods ask, was %+v and is %+v", id, was, *is)
 			delete(m.given, id)
 		}

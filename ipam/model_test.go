@@ -206,13 +206,15 @@ type modelPod struct {
 func (m *model) chance(percent int) bool { return m.rng.IntN(100) < percent }
 
 func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *model {
-	m := &model{T: t, atOnce: atOnce, kernel: k, rng: rand.New(rand.NewPCG(seed, 1)), dir: dir, began: time.Now(), primaries: map[string]netip.Addr{},
-		theirs: map[string]ec2sim.ENI{}, taken: map[netip.Addr]time.Time{}, away: map[string]time.Time{},
+	m := &model{T: t, atOnce: atOnce, kernel: k, rng: rand.New(rand.NewPCG(seed, 1)), dir: dir, began: time.Now(),
+		primaries: map[string]netip.Addr{},
+		theirs:    map[string]ec2sim.ENI{}, taken: map[netip.Addr]time.Time{}, away: map[string]time.Time{},
 		given: map[string]ec2sim.ENI{}, answers: map[string]sighting{}, moved: map[string]bool{},
 		stays: map[string]time.Time{}, outlives: map[string]bool{}}
 	k.carrier = m.carrier
 	k.adversary.begin(t, seed)
-	m.limits = ec2sim.InstanceType{Name: "model.small", ENIs: 2 + m.rng.IntN(3), IPv4PerENI: 2 + m.rng.IntN(4), IPv6PerENI: 1 + m.rng.IntN(4)}
+	m.limits = ec2sim.InstanceType{Name: "model.small", ENIs: 2 + m.rng.IntN(3), IPv4PerENI: 2 + m.rng.IntN(4),
+		IPv6PerENI: 1 + m.rng.IntN(4)}
 	if seed%7 >= 5 {
 		m.giveCards()
 	}
@@ -233,7 +235,8 @@ func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *mo
 	m.spareEFA()
 	m.choosePolicies()
 	m.steps = 4 + m.rng.IntN(14)
-	m.logf("boot ENI at %d.%d, %+v, lag %+v, throttle %v, delays %v %v %v", run.BootCard, run.BootIndex, m.limits, c.Lag, c.Throttle, c.MetadataDelay, c.AttachDelay, c.DetachDelay)
+	m.logf("boot ENI at %d.%d, %+v, lag %+v, throttle %v, delays %v %v %v", run.BootCard, run.BootIndex, m.limits,
+		c.Lag, c.Throttle, c.MetadataDelay, c.AttachDelay, c.DetachDelay)
 	for i := range m.policies {
 		m.logf("%s", m.conflist(i))
 	}
@@ -256,16 +259,19 @@ func (m *model) plug(c ec2sim.Change) {
 func (m *model) config() ec2sim.Config {
 	c := ec2sim.Config{
 		InstanceTypes: []ec2sim.InstanceType{m.limits},
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.178.0.0/16"), netip.MustParsePrefix("100.78.0.0/16")},
+		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.178.0.0/16"),
+			netip.MustParsePrefix("100.78.0.0/16")},
 			IPv6CIDRs: []netip.Prefix{netip.MustParsePrefix("2001:db8:78::/56")}}},
-		Subnets: []ec2sim.Subnet{{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.178.0.0/24"),
+		Subnets: []ec2sim.Subnet{{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a",
+			CIDR:     netip.MustParsePrefix("10.178.0.0/24"),
 			IPv6CIDR: netip.MustParsePrefix("2001:db8:78::/64")}},
 		MetadataDelay: pick(m.rng, 0, 0, 2*time.Second, 90*time.Second),
 		AttachDelay:   pick(m.rng, 0, 0, 2*time.Second),
 		DetachDelay:   pick(m.rng, 0, 0, 3*time.Second),
 	}
 	for i := range 1 + m.rng.IntN(2) {
-		c.Subnets = append(c.Subnets, ec2sim.Subnet{ID: fmt.Sprintf("subnet-pod%d", i), VPC: "vpc-1", Zone: "us-east-1a",
+		c.Subnets = append(c.Subnets, ec2sim.Subnet{ID: fmt.Sprintf("subnet-pod%d", i), VPC: "vpc-1",
+			Zone:     "us-east-1a",
 			CIDR:     netip.PrefixFrom(netip.AddrFrom4([4]byte{100, 78, byte(i), 0}), pick(m.rng, 24, 24, 27, 28)),
 			IPv6CIDR: netip.MustParsePrefix(fmt.Sprintf("2001:db8:78:%x::/64", i+1)),
 			Tags:     map[string]string{"for": "pods"}})
@@ -289,9 +295,11 @@ func (m *model) config() ec2sim.Config {
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
 func (m *model) choosePolicies() {
-	families := pick(m.rng, []lease.Family{lease.IPv4}, []lease.Family{lease.IPv4}, []lease.Family{lease.IPv4}, []lease.Family{lease.IPv4, lease.IPv6}, []lease.Family{lease.IPv6})
+	families := pick(m.rng, []lease.Family{lease.IPv4}, []lease.Family{lease.IPv4}, []lease.Family{lease.IPv4},
+		[]lease.Family{lease.IPv4, lease.IPv6}, []lease.Family{lease.IPv6})
 	base := lease.Policy{
-		MinIndex: pick(m.rng, 1, 1, 1, 0), Families: families, SubnetTags: map[string]string{"for": "pods"}, Provision: lease.ProvisionFull,
+		MinIndex: pick(m.rng, 1, 1, 1, 0), Families: families, SubnetTags: map[string]string{"for": "pods"},
+		Provision: lease.ProvisionFull,
 		ReuseWait: time.Minute, Timeout: 10 * time.Second,
 	}
 	pools := []string{""}
@@ -337,7 +345,8 @@ func (m *model) originals() {
 	}
 	ctx := context.Background()
 	c := aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: &process{model: m}})
-	e, err := c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-pod0", Description: book.Description(m.node.ID), Secondary: 1})
+	e, err := c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-pod0", Description: book.Description(m.node.ID),
+		Secondary: 1})
 	must(m.T, err)
 	time.Sleep(time.Minute)
 	_, err = c.AttachENI(ctx, e.ID, m.node.ID, card, index)

@@ -122,14 +122,16 @@ func (m *model) verifyCalls() {
 		if c.Code != "" || c.Lost {
 			m.refused++
 		}
-		if boot := m.node.ENIs()[0]; c.Params["AttachmentId"] == boot.Attachment || c.Action == "DeleteNetworkInterface" && c.Params["NetworkInterfaceId"] == boot.ID {
+		if boot := m.node.ENIs()[0]; c.Params["AttachmentId"] == boot.Attachment ||
+			c.Action == "DeleteNetworkInterface" && c.Params["NetworkInterfaceId"] == boot.ID {
 			m.wrong("%v: it is the boot ENI", c)
 		}
 		m.verifyKept(c)
 		m.noteOutlives(c)
 		for name, v := range c.Params {
 			a, err := netip.ParseAddr(v)
-			if c.Action == "UnassignPrivateIpAddresses" && strings.HasPrefix(name, "PrivateIpAddress") && err == nil && m.primaries[c.Params["NetworkInterfaceId"]] == a {
+			if c.Action == "UnassignPrivateIpAddresses" && strings.HasPrefix(name, "PrivateIpAddress") && err == nil &&
+				m.primaries[c.Params["NetworkInterfaceId"]] == a {
 				m.wrong("%s was to be unassigned: it is a primary address", a)
 			}
 		}
@@ -146,7 +148,8 @@ func (m *model) attached() []ec2sim.ENI {
 func (m *model) carrier(a netip.Addr) string {
 	for _, e := range m.attached() {
 		if slices.Contains(e.Addrs, a) || slices.Contains(e.IPv6Addrs, a) ||
-			slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), func(c netip.Prefix) bool { return c.Contains(a) }) {
+			slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes),
+				func(c netip.Prefix) bool { return c.Contains(a) }) {
 			return e.ID
 		}
 	}
@@ -263,7 +266,9 @@ func (m *model) addOrFull(p *modelPod) {
 			m.wrong("ADD fails for %v: %v; but %s", time.Since(began), err, room)
 			return
 		}
-		must(m.T, m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.End(ctx, p.Key) }))
+		must(m.T, m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error {
+			return pool.End(ctx, p.Key)
+		}))
 		time.Sleep(2 * time.Second)
 	}
 }
@@ -281,7 +286,8 @@ func (m *model) room(policy lease.Policy) string {
 		if e.Tags[book.TagPool] != lease.DefaultPool {
 			pool = e.Tags[book.TagPool]
 		}
-		if e.Boot && policy.MinIndex > 0 || e.Index < policy.MinIndex || pool != policy.Pool || len(policy.Families) > 1 || policy.Families[0] == lease.IPv6 {
+		if e.Boot && policy.MinIndex > 0 || e.Index < policy.MinIndex || pool != policy.Pool ||
+			len(policy.Families) > 1 || policy.Families[0] == lease.IPv6 {
 			continue
 		}
 		lost := len(m.taken)+len(m.lost) > 0 // of which the node does not know before a collection
@@ -376,7 +382,8 @@ func (m *model) verifyEnd() {
 		m.wrong("a registry rebuilt at %v is still compared with EC2", r.Since)
 	}
 	for who, w := range s.Waiters {
-		if m.added.After(w.Until) { // the next ADD would end what is over: with a step of the clock, one may have lasted longer than all ADDs
+		// the next ADD would end what is over: with a step of the clock, one may have lasted longer than all ADDs
+		if m.added.After(w.Until) {
 			m.wrong("%s is a waiter until %v", who, w.Until)
 		}
 	}

@@ -31,26 +31,34 @@ func TestProxy(t *testing.T) {
 			n.kind = k
 			n.conf["ipBatchSize"] = 4
 			p := newInterceptor(t, n.sim)
-			direct := slices.DeleteFunc(slices.Clone(n.env), func(v string) bool { return strings.HasPrefix(v, "AWS_ENDPOINT_URL_EC2=") })
+			direct := slices.DeleteFunc(slices.Clone(n.env), func(v string) bool {
+				return strings.HasPrefix(v, "AWS_ENDPOINT_URL_EC2=")
+			})
 			direct = append(direct, "HTTPS_PROXY="+n.serve("proxy", p), "AWS_ENDPOINT_URL_EC2=https://"+interceptedHost)
 
 			n.env = direct
 			const unknown = "certificate signed by unknown authority"
-			if e := n.fails(n.cni("ADD", "first", map[string]any{"addTimeout": 20})); !strings.Contains(e.Msg, unknown) || e.Code != plugin.CodeTryAgain ||
-				!strings.Contains(e.Details, "set AWS_CA_BUNDLE to a file") || !strings.Contains(e.Details, "the endpoint is https://"+interceptedHost+", because of AWS_ENDPOINT_URL_EC2") {
+			if e := n.fails(n.cni("ADD", "first", map[string]any{"addTimeout": 20})); !strings.Contains(e.Msg,
+				unknown) || e.Code != plugin.CodeTryAgain ||
+				!strings.Contains(e.Details, "set AWS_CA_BUNDLE to a file") ||
+				!strings.Contains(e.Details, "the endpoint is https://"+interceptedHost+
+					", because of AWS_ENDPOINT_URL_EC2") {
 				t.Errorf("without the CA: code %d, %s (%s)", e.Code, e.Msg, e.Details)
 			}
 			n.env = append(slices.Clone(direct), "AWS_CA_BUNDLE=/nowhere.pem")
-			if e := n.fails(n.cni("ADD", "first", nil)); !strings.Contains(e.Msg, `AWS_CA_BUNDLE="/nowhere.pem": no such file or directory: want a file with CA certificates (PEM)`) ||
+			if e := n.fails(n.cni("ADD", "first", nil)); !strings.Contains(e.Msg,
+				`AWS_CA_BUNDLE="/nowhere.pem": no such file or directory: want a file with CA certificates (PEM)`) ||
 				!strings.Contains(e.Details, "in the unit of the container runtime") {
 				t.Errorf("without the file: code %d, %s (%s)", e.Code, e.Msg, e.Details)
 			}
 			n.env = append(slices.Clone(direct), "AWS_CA_BUNDLE="+p.bundle)
 			n.add("first")
-			if hosts := p.hosts(); len(hosts) == 0 || slices.ContainsFunc(hosts, func(h string) bool { return h != "CONNECT "+interceptedHost+":443" }) {
+			if hosts := p.hosts(); len(hosts) == 0 || slices.ContainsFunc(hosts,
+				func(h string) bool { return h != "CONNECT "+interceptedHost+":443" }) {
 				t.Errorf("the proxy was asked for %q", hosts)
 			}
-			n.env = append(slices.Clone(direct), "AWS_CA_BUNDLE=/nowhere.pem", "AWS_USE_FIPS_ENDPOINT=perhaps", "AWS_EC2_METADATA_SERVICE_ENDPOINT=nowhere", "HTTPS_PROXY=http://127.0.0.1:1")
+			n.env = append(slices.Clone(direct), "AWS_CA_BUNDLE=/nowhere.pem", "AWS_USE_FIPS_ENDPOINT=perhaps",
+				"AWS_EC2_METADATA_SERVICE_ENDPOINT=nowhere", "HTTPS_PROXY=http://127.0.0.1:1")
 			n.add("second")
 			if hosts := p.hosts(); len(hosts) > 0 {
 				t.Errorf("for an address that is free, the proxy was asked for %q", hosts)
@@ -77,7 +85,8 @@ func newInterceptor(t *testing.T, ec2 http.Handler) *interceptor {
 	p.ec2.Config.ErrorLog = log.New(io.Discard, "", 0) // of refused certificates
 	p.ec2.StartTLS()
 	t.Cleanup(p.ec2.Close)
-	noErr(t, os.WriteFile(p.bundle, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.ec2.Certificate().Raw}), 0o600))
+	noErr(t, os.WriteFile(p.bundle, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",
+		Bytes: p.ec2.Certificate().Raw}), 0o600))
 	return p
 }
 

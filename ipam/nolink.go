@@ -30,7 +30,8 @@ func (p *Pool) withPassedOver(err error) error {
 	over := []error{err}
 	for _, id := range known.WithoutLink(s) {
 		if e := s.ENIs[id]; e.Pool == p.Policy.Pool && p.Policy.Serves(e) {
-			over = append(over, fmt.Errorf("%s (%s) is passed over: %w since %s", id, e.MAC, lease.ErrNoLink, e.Missed.Format(time.RFC3339)))
+			over = append(over, fmt.Errorf("%s (%s) is passed over: %w since %s", id, e.MAC, lease.ErrNoLink,
+				e.Missed.Format(time.RFC3339)))
 		}
 	}
 	if len(over) == 1 {

@@ -47,7 +47,8 @@ func linkWorld(t *testing.T) (n *node, first, second string) {
 }
 
 // linkPolicy is that of these tests: an ENI at a time, with all of its addresses.
-var linkPolicy = lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4}, SubnetTags: subnetTags, Provision: lease.ProvisionFull,
+var linkPolicy = lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4}, SubnetTags: subnetTags,
+	Provision: lease.ProvisionFull,
 	ReuseWait: time.Minute, Timeout: 10 * time.Second}
 
 // tryObtain is the ADD of a pod without a process.
@@ -96,7 +97,8 @@ func (n *node) attach(id string, index int) {
 
 func (n *node) collect() {
 	n.Helper()
-	if _, err := n.pool(lease.Policy{}).Collect(n.Context(), less.Collection{FreeAfter: time.Minute, Max: -1}); err != nil {
+	if _, err := n.pool(lease.Policy{}).Collect(n.Context(), less.Collection{FreeAfter: time.Minute,
+		Max: -1}); err != nil {
 		n.Fatal(err)
 	}
 }
@@ -169,7 +171,8 @@ func TestSameADDOnDetachedENI(t *testing.T) {
 	had := n.pods["old0"]
 	_, err := n.tryObtain("old0")
 	e, ok := errors.AsType[*plugin.Error](err)
-	if !ok || e.Code != plugin.CodeTryAgain || !errors.Is(err, lease.ErrNoLink) || !strings.Contains(err.Error(), first) || !strings.Contains(e.Hint, "status") {
+	if !ok || e.Code != plugin.CodeTryAgain || !errors.Is(err, lease.ErrNoLink) ||
+		!strings.Contains(err.Error(), first) || !strings.Contains(e.Hint, "status") {
 		t.Errorf("%v (%+v)", err, e)
 	}
 	if held := n.state().Held(podKey("old0")); !slices.Contains(held, had) {
@@ -361,7 +364,8 @@ func TestMovedENIThatNoADDHasUsed(t *testing.T) {
 	noErr(t, err)
 	was := n.ENIs()[1]
 	noErr(t, n.sim.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": was.Attachment}))
-	noErr(t, n.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": was.ID, "InstanceId": other.ID, "DeviceIndex": "1"}))
+	noErr(t, n.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": was.ID,
+		"InstanceId": other.ID, "DeviceIndex": "1"}))
 	n.sim.ResetCalls()
 	p := n.pool(linkPolicy)
 	_, err = p.Collect(t.Context(), less.Collection{FreeAfter: time.Minute, Max: 3})

@@ -63,14 +63,18 @@ func TestOthersENI(t *testing.T) {
 		{"a group more", groups("sg-1", "sg-2", "sg-9"), nil, false},
 		{"a group less", groups("sg-1"), nil, false},
 		{"another subnet", aws.ENISpec{Subnet: "subnet-node", SecurityGroups: []string{"sg-1", "sg-2"}}, nil, false},
-		{"another subnet, and any will do", aws.ENISpec{Subnet: "subnet-node", SecurityGroups: []string{"sg-1", "sg-2"}},
+		{"another subnet, and any will do", aws.ENISpec{Subnet: "subnet-node",
+			SecurityGroups: []string{"sg-1", "sg-2"}},
 			func(p *lease.Policy) { p.SubnetTags = nil }, true},
 		{"groups are left to the VPC", groups("sg-9"), func(p *lease.Policy) { p.SecurityGroups = []string{} }, true},
 		{"the node makes no ENI", groups("sg-9"), func(p *lease.Policy) { p.Provision = lease.ProvisionAssign }, true},
-		{"the node asks for nothing", groups("sg-9"), func(p *lease.Policy) { p.Provision = lease.ProvisionNone }, true},
+		{"the node asks for nothing", groups("sg-9"), func(p *lease.Policy) {
+			p.Provision = lease.ProvisionNone
+		}, true},
 		{"its tag says that it is for pods", tagged(book.TagPool, "default"), nil, true},
 		{"new-interface, or a launch template, made it", tagged(book.TagManaged, "false"), nil, true},
-		{"the original made it", aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: []string{"sg-9"}, Description: "CNI-ENI i-00000000000000001"}, nil, true},
+		{"the original made it", aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: []string{"sg-9"},
+			Description: "CNI-ENI i-00000000000000001"}, nil, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, "m5.large", 20)
@@ -101,7 +105,8 @@ func TestOthersENIDenied(t *testing.T) {
 	for n := range 4 + 3 {
 		w.mustAcquire(n)
 	}
-	if _, err := w.acquire(7); !errors.Is(err, aws.ErrDenied) || !strings.Contains(err.Error(), "AssignPrivateIpAddresses") {
+	if _, err := w.acquire(7); !errors.Is(err, aws.ErrDenied) || !strings.Contains(err.Error(),
+		"AssignPrivateIpAddresses") {
 		t.Errorf("got %v", err)
 	}
 	if n := len(w.sim.ENIs()); n != 3 {
@@ -119,7 +124,8 @@ func TestOthersENIDeniedChosen(t *testing.T) {
 		w.mustAcquire(n)
 	}
 	w.policy.Choice = lease.Choice{Addrs: []netip.Addr{netip.MustParseAddr("100.77.0.200")}}
-	w.sim.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", 1) // before it makes the ENI; then it passes over the other one
+	// before it makes the ENI; then it passes over the other one
+	w.sim.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", 1)
 	if a, err := w.acquire(5); err != nil || !slices.Equal(a.Addrs, w.policy.Choice.Addrs) {
 		t.Errorf("the pod has %v: %v", a.Addrs, err)
 	}
@@ -223,7 +229,8 @@ func TestOthersENIFull(t *testing.T) {
 	w.policy.SecurityGroups, w.policy.MaxENIs = []string{"sg-1"}, 2
 	other := w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: []string{"sg-9"}})
 	_, err := w.acquire(1)
-	if want := other + " serves no pods: its security groups are sg-9, and secGroupIds are sg-1"; !errors.Is(err, aws.ErrInstanceFull) || !strings.Contains(err.Error(), want) {
+	if want := other + " serves no pods: its security groups are sg-9, and secGroupIds are sg-1"; !errors.Is(err,
+		aws.ErrInstanceFull) || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
@@ -287,7 +294,8 @@ func TestOthersENIAllocate(t *testing.T) {
 		t.Errorf("%v on %s, want two on %s: %v", got, id, ours, err)
 	}
 	w.sim.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", always)
-	if _, _, err := w.pool().Allocate(t.Context(), 2); !errors.Is(err, aws.ErrDenied) || strings.Contains(err.Error(), "has room") {
+	if _, _, err := w.pool().Allocate(t.Context(), 2); !errors.Is(err, aws.ErrDenied) ||
+		strings.Contains(err.Error(), "has room") {
 		t.Errorf("the role may change none of them: %v", err)
 	}
 	w.consistent()

@@ -4,7 +4,6 @@
 package ipam
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -81,16 +80,18 @@ func TestReleaseOutcomes(t *testing.T) {
 		freeBlocks int  // prefixes that the registry has afterwards
 		freeAddrs  bool
 	}{
-		"the addresses are refused":                   {outcomes{ec2sim.Answered, denied}, 0, true, 0, true},
-		"the prefixes are refused":                    {outcomes{denied}, 1, false, 1, false},
-		"the prefixes are throttled":                  {outcomes{busyEC2, busyEC2}, 1, false, 1, false},
-		"prefixes lost, then throttled":               {outcomes{lost, busyEC2}, 0, true, 0, true},
-		"prefixes lost, then denied":                  {outcomes{lost, denied}, 0, true, 0, true},
-		"prefixes lost, then a fault":                 {outcomes{lost, ec2sim.Refused("InternalError")}, 0, true, 0, true},
-		"prefixes lost, then not there":               {outcomes{lost}, 0, false, 0, false},
-		"addresses lost, then throttled":              {outcomes{ec2sim.Answered, lost, busyEC2}, 0, false, 0, false},
-		"addresses lost, then denied":                 {outcomes{ec2sim.Answered, lost, denied}, 0, false, 0, false},
-		"addresses done, with a fault, then not done": {outcomes{ec2sim.Answered, ec2sim.DoneBut("InternalError"), busyEC2}, 0, false, 0, false},
+		"the addresses are refused":     {outcomes{ec2sim.Answered, denied}, 0, true, 0, true},
+		"the prefixes are refused":      {outcomes{denied}, 1, false, 1, false},
+		"the prefixes are throttled":    {outcomes{busyEC2, busyEC2}, 1, false, 1, false},
+		"prefixes lost, then throttled": {outcomes{lost, busyEC2}, 0, true, 0, true},
+		"prefixes lost, then denied":    {outcomes{lost, denied}, 0, true, 0, true},
+		"prefixes lost, then a fault": {outcomes{lost, ec2sim.Refused("InternalError")}, 0,
+			true, 0, true},
+		"prefixes lost, then not there":  {outcomes{lost}, 0, false, 0, false},
+		"addresses lost, then throttled": {outcomes{ec2sim.Answered, lost, busyEC2}, 0, false, 0, false},
+		"addresses lost, then denied":    {outcomes{ec2sim.Answered, lost, denied}, 0, false, 0, false},
+		"addresses done, with a fault, then not done": {outcomes{ec2sim.Answered, ec2sim.DoneBut("InternalError"),
+			busyEC2}, 0, false, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "m5.large", 20)
@@ -102,8 +103,10 @@ func TestReleaseOutcomes(t *testing.T) {
 			w.noneElsewhere()
 			addrs, prefixes := w.has(eni)
 			known := w.state().ENIs[eni]
-			if prefixes != tt.prefixes || (addrs == before) != tt.addrs || len(known.Prefixes) != tt.freeBlocks || (len(known.Addrs) == before) != tt.freeAddrs {
-				t.Errorf("EC2 has %d of %d addresses and %d prefixes; the registry has %v and %v", addrs, before, prefixes, known.Addrs, known.Prefixes)
+			if prefixes != tt.prefixes || (addrs == before) != tt.addrs || len(known.Prefixes) != tt.freeBlocks ||
+				(len(known.Addrs) == before) != tt.freeAddrs {
+				t.Errorf("EC2 has %d of %d addresses and %d prefixes; the registry has %v and %v", addrs, before,
+					prefixes, known.Addrs, known.Prefixes)
 			}
 		})
 	}
@@ -130,7 +133,8 @@ func (w *world) noneElsewhere() {
 // TestDeallocateOutcomes: so it is for what an operator releases by name.
 func TestDeallocateOutcomes(t *testing.T) {
 	for name, script := range map[string][]ec2sim.Outcome{
-		"throttled": {busyEC2, busyEC2}, "lost, then throttled": {ec2sim.DoneLost, busyEC2}, "lost, then denied": {ec2sim.DoneLost, denied},
+		"throttled": {busyEC2, busyEC2}, "lost, then throttled": {ec2sim.DoneLost, busyEC2},
+		"lost, then denied": {ec2sim.DoneLost, denied},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "m5.large", 20)
@@ -146,7 +150,8 @@ func TestDeallocateOutcomes(t *testing.T) {
 				t.Errorf("the registry has it: %v", kept)
 			}
 			w.sim.Script(book.UnassignAction)
-			if err := w.pool().Deallocate(t.Context(), w.sim.ENIs()[1].Prefixes[0].Addr()); err == nil || !strings.Contains(err.Error(), "prefix") {
+			if err := w.pool().Deallocate(t.Context(), w.sim.ENIs()[1].Prefixes[0].Addr()); err == nil ||
+				!strings.Contains(err.Error(), "prefix") {
 				t.Errorf("an address of a prefix: %v", err)
 			}
 		})
@@ -157,12 +162,15 @@ func TestDeallocateOutcomes(t *testing.T) {
 func TestDeallocateIPv6(t *testing.T) {
 	w := dualWorld(t, "t9.xen", // its ENIs have single addresses
 		ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24")},
-		ec2sim.Subnet{ID: "subnet-pod0", CIDR: netip.MustParsePrefix("10.177.16.0/20"), IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"),
-			Tags: map[string]string{"kubernetes_kubelet": "true"}})
+		ec2sim.Subnet{ID: "subnet-pod0", CIDR: netip.MustParsePrefix("10.177.16.0/20"),
+			IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"),
+			Tags:     map[string]string{"kubernetes_kubelet": "true"}})
 	w.policy.Families, w.policy.Batch = dual, 3
 	had, err := w.acquire(1)
 	must(t, err)
-	free := slices.DeleteFunc(slices.Concat(had.ENI.Addrs), func(a netip.Addr) bool { return slices.Contains(had.Addrs, a) })
+	free := slices.DeleteFunc(slices.Concat(had.ENI.Addrs), func(a netip.Addr) bool {
+		return slices.Contains(had.Addrs, a)
+	})
 	if !slices.ContainsFunc(free, netip.Addr.Is6) || !slices.ContainsFunc(free, netip.Addr.Is4) {
 		t.Fatalf("of %v, %v are free", had.ENI.Addrs, free)
 	}
@@ -183,7 +191,8 @@ func TestDeallocateIPv6(t *testing.T) {
 	w.policy.Families = dual
 	w.mustAcquire(1)
 	a := w.node.ENIs()[1].IPv6Prefixes[0].Addr().Next()
-	if err := w.pool().Deallocate(t.Context(), a); err == nil || !strings.HasSuffix(err.Error(), "which stays as long as its ENI") {
+	if err := w.pool().Deallocate(t.Context(), a); err == nil || !strings.HasSuffix(err.Error(),
+		"which stays as long as its ENI") {
 		t.Errorf("an address of a /80: %v", err)
 	}
 }
@@ -193,7 +202,8 @@ func TestDeallocateIPv6(t *testing.T) {
 func (w *world) hideNew() {
 	ec2 := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.FormValue("Action") == "DescribeNetworkInterfaces" && r.FormValue("Filter.1.Name") == "description" {
-			io.WriteString(rw, `<DescribeNetworkInterfacesResponse><networkInterfaceSet/></DescribeNetworkInterfacesResponse>`)
+			io.WriteString(rw,
+				`<DescribeNetworkInterfacesResponse><networkInterfaceSet/></DescribeNetworkInterfacesResponse>`)
 			return
 		}
 		w.sim.ServeHTTP(rw, r)
@@ -339,8 +349,10 @@ func TestStrangeCreation(t *testing.T) {
 func TestCreateWithoutTags(t *testing.T) {
 	w := buildWorld(t, "m5.large", ec2sim.Config{
 		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.177.0.0/16")}}},
-		Subnets: []ec2sim.Subnet{{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.177.0.0/24")},
-			{ID: "subnet-pod", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.177.1.0/24"), Tags: map[string]string{"kubernetes_kubelet": "true"}}},
+		Subnets: []ec2sim.Subnet{{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a",
+			CIDR: netip.MustParsePrefix("10.177.0.0/24")},
+			{ID: "subnet-pod", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.177.1.0/24"),
+				Tags: map[string]string{"kubernetes_kubelet": "true"}}},
 		Denied: []string{"CreateTags"},
 	})
 	w.hideNew()
@@ -367,31 +379,23 @@ func TestCreateWithoutTags(t *testing.T) {
 // TestProvisionAgain: new-interface has not heard what became of its ENI. If an operator runs it again, there is one
 // ENI.
 func TestProvisionAgain(t *testing.T) {
+	spec := forNode
+	spec.SecurityGroups = []string{"sg-2", "sg-1"}
 	for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface"} {
 		for _, outcome := range []ec2sim.Outcome{ec2sim.DoneLost, ec2sim.UndoneLost} {
 			t.Run(action, func(t *testing.T) {
-				w := newWorld(t, "m5.large", 20)
-				w.policy = lease.Policy{}
-				spec := more.ENISpec{SecurityGroups: []string{"sg-2", "sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"kubernetes_kubelet": "true"}}
-				w.sim.Script(action, slices.Repeat([]ec2sim.Outcome{outcome}, 50)...)
-				brief, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-				defer cancel()
-				if _, _, err := w.pool().Provision(brief, spec); err == nil {
-					t.Fatal("no error")
-				}
-				w.sim.Script(action)
-				id, _, err := w.pool().Provision(t.Context(), spec)
-				must(t, err)
-				if all := w.sim.ENIs(); len(all) != 2 || all[1].ID != id || len(all[1].Addrs) != 3 {
-					t.Errorf("answered %s, and there are %+v", id, all)
-				}
-				w.noneLeaked()
-
-				// What follows is another ENI.
-				if another, _, err := w.pool().Provision(t.Context(), spec); err != nil || another == id {
-					t.Errorf("%s again: %v", another, err)
-				}
-				w.consistent()
+				inBubble(t, "m5.large", func(w *world, _ *wires) {
+					w.unanswered(spec, action, outcome)
+					id := w.mustProvision(spec)
+					if all := w.sim.ENIs(); len(all) != 2 || all[1].ID != id || len(all[1].Addrs) != 3 {
+						w.Errorf("answered %s, and there are %+v", id, all)
+					}
+					w.noneLeaked()
+					if another := w.mustProvision(spec); another == id { // what follows is another ENI
+						w.Errorf("%s again", another)
+					}
+					w.consistent()
+				})
 			})
 		}
 	}
@@ -400,50 +404,30 @@ func TestProvisionAgain(t *testing.T) {
 // TestProvisionWithoutAnswer: new-interface is killed when the registry has its ENI: while it waits for the link, or
 // because an ADD has finished its calls. If an operator runs it again, there is one ENI.
 func TestProvisionWithoutAnswer(t *testing.T) {
-	spec := more.ENISpec{SecurityGroups: []string{"sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"kubernetes_kubelet": "true"}}
 	again := func(w *world) {
 		w.Helper()
-		id, _, err := w.pool().Provision(w.Context(), spec)
-		must(w.T, err)
+		id := w.mustProvision(forNode)
 		if all := w.sim.ENIs(); len(all) != 2 || all[1].ID != id {
 			w.Errorf("answered %s, and there are %+v", id, all)
 		}
-		if another, _, err := w.pool().Provision(w.Context(), spec); err != nil || another == id {
-			w.Errorf("after an answer, %s again: %v", another, err)
+		if another := w.mustProvision(forNode); another == id {
+			w.Errorf("after an answer, %s again", another)
 		}
 	}
 	t.Run("no link", func(t *testing.T) {
-		w := newWorld(t, "m5.large", 20)
-		var late []nl.Veth
-		w.sim.OnChange(func(c ec2sim.Change) {
-			if c.Kind != ec2sim.Attached || len(late) > 0 {
-				return
-			}
-			number := c.ENI.ID[len(c.ENI.ID)-4:]
-			late = append(late, nl.Veth{Name: "vpc" + number, Peer: "ens" + number, PeerMAC: c.ENI.MAC, PeerNS: w.host})
-			must(t, late[0].Del(w.host))
+		inBubble(t, "m5.large", func(w *world, _ *wires) {
+			w.noLink(forNode)
+			again(w)
 		})
-		brief, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if id, _, err := w.pool().Provision(brief, spec); err == nil || id == "" {
-			t.Fatalf("answered %q: %v", id, err)
-		}
-		must(t, late[0].Add(w.host))
-		again(w)
 	})
 	for _, outcome := range []ec2sim.Outcome{ec2sim.DoneLost, ec2sim.UndoneLost} {
 		t.Run("an ADD", func(t *testing.T) {
-			w := newWorld(t, "m5.large", 20)
-			w.sim.Script("AttachNetworkInterface", slices.Repeat([]ec2sim.Outcome{outcome}, 50)...)
-			brief, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			if _, _, err := w.pool().Provision(brief, spec); err == nil {
-				t.Fatal("no error")
-			}
-			w.sim.Script("AttachNetworkInterface")
-			w.mustAcquire(1)
-			again(w)
-			w.consistent()
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				w.unanswered(forNode, "AttachNetworkInterface", outcome)
+				w.mustAcquire(1)
+				again(w)
+				w.consistent()
+			})
 		})
 	}
 }
@@ -451,7 +435,6 @@ func TestProvisionWithoutAnswer(t *testing.T) {
 // TestProvisionBetween: new-interface is killed when its ENI is created and not attached. Before an operator runs it
 // again, the node collects, or a pod comes that may not have the ENI. There is one ENI.
 func TestProvisionBetween(t *testing.T) {
-	spec := more.ENISpec{SecurityGroups: []string{"sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"kubernetes_kubelet": "true"}}
 	for name, between := range map[string]func(*world){
 		"collection": func(w *world) { w.collect() },
 		"ADD": func(w *world) {
@@ -462,23 +445,16 @@ func TestProvisionBetween(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, "m5.large", 20)
-			w.sim.Script("AttachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
-			brief, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			if _, _, err := w.pool().Provision(brief, spec); err == nil {
-				t.Fatal("no error")
-			}
-			w.sim.Script("AttachNetworkInterface")
-			between(w)
-			w.policy.Provision = lease.ProvisionFull
-			id, _, err := w.pool().Provision(t.Context(), spec)
-			must(t, err)
-			if all := w.sim.ENIs(); len(all) != 2 || all[1].ID != id {
-				t.Errorf("answered %s, and there are %d ENIs", id, len(all))
-			}
-			w.noneLeaked()
-			w.consistent()
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				w.notAttached(forNode)
+				between(w)
+				id := w.mustProvision(forNode)
+				if all := w.sim.ENIs(); len(all) != 2 || all[1].ID != id {
+					w.Errorf("answered %s, and there are %d ENIs", id, len(all))
+				}
+				w.noneLeaked()
+				w.consistent()
+			})
 		})
 	}
 }
@@ -486,50 +462,45 @@ func TestProvisionBetween(t *testing.T) {
 // TestProvisionDetached: new-interface has answered. Somebody detaches the ENI, and a growth attaches it again. That
 // does not make it the answer to the next new-interface.
 func TestProvisionDetached(t *testing.T) {
-	spec := more.ENISpec{SecurityGroups: []string{"sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"kubernetes_kubelet": "true"}}
-	w := newWorld(t, "m5.xlarge", 20)
-	id, _, err := w.pool().Provision(t.Context(), spec)
-	must(t, err)
-	for n := range 3 {
-		w.mustAcquire(n)
-	}
-	mac := w.eni(id).MAC
-	w.byOperator(id)
-	link := nl.Veth{Name: "vpclate", Peer: "enslate", PeerMAC: mac, PeerNS: w.host} // the kernel has not removed it yet
-	must(t, link.Add(w.host))
-	w.sim.OnChange(func(c ec2sim.Change) {
-		if c.Kind == ec2sim.Attached && c.ENI.ID == id {
-			must(t, link.Del(w.host))
+	inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
+		id, _, err := w.pool().Provision(w.Context(), forNode)
+		must(w.T, err)
+		for n := range 3 {
+			w.mustAcquire(n)
 		}
+		mac := w.eni(id).MAC
+		w.byOperator(id)
+		link := nl.Veth{Name: "vpclate", Peer: "enslate", PeerMAC: mac, PeerNS: w.host} // the kernel has not removed it yet
+		must(w.T, link.Add(w.host))
+		w.sim.OnChange(func(c ec2sim.Change) {
+			if c.Kind == ec2sim.Attached && c.ENI.ID == id {
+				must(w.T, link.Del(w.host))
+			}
+		})
+		must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
+			s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: "eni-00000000000000099", Since: time.Now()}
+		}))
+		w.mustAcquire(3) // the node asks EC2 what has become of another call
+		if e := w.eni(id); e.Instance == "" {
+			w.Fatalf("%s was not attached again", id)
+		}
+		if another, _, err := w.pool().Provision(w.Context(), forNode); err != nil || another == id {
+			w.Errorf("after an answer, %s again: %v", another, err)
+		}
+		w.consistent()
 	})
-	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
-		s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: "eni-00000000000000099", Since: time.Now()}
-	}))
-	w.mustAcquire(3) // the node asks EC2 what has become of another call
-	if e := w.eni(id); e.Instance == "" {
-		t.Fatalf("%s was not attached again", id)
-	}
-	if another, _, err := w.pool().Provision(t.Context(), spec); err != nil || another == id {
-		t.Errorf("after an answer, %s again: %v", another, err)
-	}
-	w.consistent()
 }
 
 // TestProvisionOther: what is left of an ENI with other security groups is no answer to new-interface.
 func TestProvisionOther(t *testing.T) {
-	w := newWorld(t, "m5.xlarge", 20)
-	w.policy = lease.Policy{}
-	w.sim.Script("AttachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.DoneLost}, 50)...)
-	brief, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	if _, _, err := w.pool().Provision(brief, more.ENISpec{SecurityGroups: []string{"sg-1"}, MinIndex: 1}); err == nil {
-		t.Fatal("no error")
-	}
-	w.sim.Script("AttachNetworkInterface")
-	id, _, err := w.pool().Provision(t.Context(), more.ENISpec{SecurityGroups: []string{"sg-2"}, MinIndex: 1})
-	if all := w.sim.ENIs(); err != nil || len(all) != 3 || all[2].ID != id {
-		t.Errorf("answered %s, and there are %+v: %v", id, all, err)
-	}
+	inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
+		w.unanswered(more.ENISpec{SecurityGroups: []string{"sg-1"}, MinIndex: 1}, "AttachNetworkInterface",
+			ec2sim.DoneLost)
+		id := w.mustProvision(more.ENISpec{SecurityGroups: []string{"sg-2"}, MinIndex: 1})
+		if all := w.sim.ENIs(); len(all) != 3 || all[2].ID != id {
+			w.Errorf("answered %s, and there are %+v", id, all)
+		}
+	})
 }
 
 // TestCreateSmaller: other nodes have taken addresses since EC2 counted them, or they are reserved for prefixes. If no

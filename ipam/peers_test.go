@@ -85,7 +85,9 @@ func TestPeersThrottled(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		read := w.state().VPCs["vpc-1"].PeersRead
 		w.sim.Fail(askPeers, throttling, -1)
-		for i, f := range []func(){func() { w.collects(w.policy) }, func() { w.policy.Batch = 8; w.mustAcquire(1); w.mustAcquire(2); w.mustAcquire(3); w.mustAcquire(4) }} {
+		for i, f := range []func(){func() {
+			w.collects(w.policy)
+		}, func() { w.policy.Batch = 8; w.mustAcquire(1); w.mustAcquire(2); w.mustAcquire(3); w.mustAcquire(4) }} {
 			began := time.Now()
 			f()
 			if took := time.Since(began); took > 3*time.Second {
@@ -110,7 +112,8 @@ func TestPeersUnknown(t *testing.T) {
 		a, err := w.acquire(1)
 		e, ok := errors.AsType[*plugin.Error](err)
 		if !ok || e.Code != plugin.CodeTryAgain || e.Hint != "allow ec2:"+askPeers+" in the instance role" ||
-			!strings.HasPrefix(err.Error(), "the peers of the VPC are not known yet: unable to enumerate peer CIDRs: ") || !a.Fresh {
+			!strings.HasPrefix(err.Error(),
+				"the peers of the VPC are not known yet: unable to enumerate peer CIDRs: ") || !a.Fresh {
 			w.Errorf("the ADD fails with %v (%+v), fresh %v", err, e, a.Fresh)
 		}
 		if s := w.state(); len(s.Waiters) != 0 || s.Leases.Len() != 1 {

@@ -64,14 +64,16 @@ func TestPermissions(t *testing.T) {
 // that makes no ENIs is launched with one for each pool.
 func (m *model) confine(c permitted) {
 	m.policies, m.provision = c.Config.Policies(), c.Config.Policies()[0].Provision
-	m.nets, m.changes = slices.Repeat([]network{{name: "net"}}, len(m.policies)), false // the role's policy is for this configuration
+	// the role's policy is for this configuration
+	m.nets, m.changes = slices.Repeat([]network{{name: "net"}}, len(m.policies)), false
 	for _, p := range m.policies {
 		if card, index, free := m.freeSlot(m.node); free && m.provision != lease.ProvisionFull {
 			m.launched(p, card, index)
 		}
 	}
 	m.sim.ResetCalls()
-	m.denied = slices.DeleteFunc(append([]string{"DescribeVpcPeeringConnections", "UnassignIpv6Addresses", "DescribeVpcs"}, actions...), func(action string) bool {
+	m.denied = slices.DeleteFunc(append([]string{"DescribeVpcPeeringConnections", "UnassignIpv6Addresses",
+		"DescribeVpcs"}, actions...), func(action string) bool {
 		// Where nothing may be asked, the tags of ENIs are asked for all the same.
 		asked := m.provision == lease.ProvisionNone && action == "DescribeNetworkInterfaces"
 		return asked || slices.Contains(strings.Fields(c.Actions), action)
@@ -85,7 +87,8 @@ func (m *model) launched(p lease.Policy, card, index int) {
 	c := aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: &process{model: m}})
 	e, err := c.CreateENI(context.Background(), aws.ENISpec{Subnet: "subnet-pod0",
 		Description: pick(m.rng, "", book.Description(m.node.ID)),
-		Secondary:   min(1, m.limits.IPv4PerENI-1), Tags: map[string]string{book.TagPool: cmp.Or(p.Pool, lease.DefaultPool)}})
+		Secondary:   min(1, m.limits.IPv4PerENI-1),
+		Tags:        map[string]string{book.TagPool: cmp.Or(p.Pool, lease.DefaultPool)}})
 	must(m.T, err)
 	time.Sleep(time.Minute)
 	_, err = c.AttachENI(context.Background(), e.ID, m.node.ID, card, index)

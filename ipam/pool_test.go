@@ -47,8 +47,10 @@ type world struct {
 func newWorld(t *testing.T, instanceType string, podSubnets ...int) *world {
 	t.Helper()
 	config := ec2sim.Config{
-		VPCs:    []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.177.0.0/16"), netip.MustParsePrefix("100.77.0.0/16")}}},
-		Subnets: []ec2sim.Subnet{{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.177.0.0/24")}},
+		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.177.0.0/16"),
+			netip.MustParsePrefix("100.77.0.0/16")}}},
+		Subnets: []ec2sim.Subnet{{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a",
+			CIDR: netip.MustParsePrefix("10.177.0.0/24")}},
 	}
 	for i, bits := range podSubnets {
 		base := netip.AddrFrom4([4]byte{100, 77, byte(i * 32), 0})
@@ -65,11 +67,13 @@ func newWorld6(t *testing.T, instanceType string) *world {
 	t.Helper()
 	cidr := netip.MustParsePrefix
 	return buildWorld(t, instanceType, ec2sim.Config{
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")}, IPv6CIDRs: []netip.Prefix{cidr("2001:db8:77::/56")}}},
+		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")},
+			IPv6CIDRs: []netip.Prefix{cidr("2001:db8:77::/56")}}},
 		Subnets: []ec2sim.Subnet{
 			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},
-			{ID: "subnet-pod0", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.16.0/20"), IPv6CIDR: cidr("2001:db8:77:1::/64"),
-				Tags: map[string]string{"kubernetes_kubelet": "true"}},
+			{ID: "subnet-pod0", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.16.0/20"),
+				IPv6CIDR: cidr("2001:db8:77:1::/64"),
+				Tags:     map[string]string{"kubernetes_kubelet": "true"}},
 		},
 	})
 }
@@ -94,7 +98,8 @@ func buildWorld(t *testing.T, instanceType string, config ec2sim.Config) *world 
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	return &world{T: t, sim: sim, node: node, host: host, dir: filepath.Join(t.TempDir(), "state"),
 		cloud: aws.Options{EC2URL: ec2.URL, MetadataURL: imds.URL},
-		policy: lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4}, SubnetTags: map[string]string{"kubernetes_kubelet": "true"}, Provision: lease.ProvisionFull, Batch: 1,
+		policy: lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4},
+			SubnetTags: map[string]string{"kubernetes_kubelet": "true"}, Provision: lease.ProvisionFull, Batch: 1,
 			ReuseWait: time.Minute, Timeout: time.Minute}}
 }
 
@@ -130,7 +135,8 @@ func (w *world) pool() *Pool {
 
 func pod(n int) lease.Owner {
 	id := fmt.Sprintf("pod%03d", n)
-	return lease.Owner{Key: registry.Key{Network: "net", Attachment: plugin.Attachment{ContainerID: id, IfName: "eth0"}},
+	return lease.Owner{Key: registry.Key{Network: "net", Attachment: plugin.Attachment{ContainerID: id,
+		IfName: "eth0"}},
 		Pod: plugin.Pod{Namespace: "default", Name: id}, NetNS: "/run/netns/no-such-" + id}
 }
 
@@ -249,11 +255,13 @@ func (w *world) consistent() {
 // delegated reports whether an ENI of the node has a prefix with the address.
 func (w *world) delegated(a netip.Addr) bool {
 	return slices.ContainsFunc(w.sim.ENIs(), func(e ec2sim.ENI) bool {
-		return e.Instance == w.node.ID && slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), func(p netip.Prefix) bool { return p.Contains(a) })
+		return e.Instance == w.node.ID && slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes),
+			func(p netip.Prefix) bool { return p.Contains(a) })
 	})
 }
 
-var oneENI = map[string]int{"CreateNetworkInterface": 1, "AttachNetworkInterface": 1, "ModifyNetworkInterfaceAttribute": 1}
+var oneENI = map[string]int{"CreateNetworkInterface": 1, "AttachNetworkInterface": 1,
+	"ModifyNetworkInterfaceAttribute": 1}
 
 func TestFirstPods(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
@@ -298,7 +306,8 @@ func TestAtOnce(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	const pods = 20                        // all that two ENIs of ten addresses have
 	w.sim.OnChange(func(c ec2sim.Change) { // all pods are there before the first ENI is
-		for end := time.Now().Add(time.Minute); c.Kind == ec2sim.Attached && len(w.sim.ENIs()) == 2 && len(w.state().Waiters) < pods && time.Now().Before(end); {
+		for end := time.Now().Add(time.Minute); c.Kind == ec2sim.Attached && len(w.sim.ENIs()) == 2 &&
+			len(w.state().Waiters) < pods && time.Now().Before(end); {
 			time.Sleep(10 * time.Millisecond)
 		}
 	})
@@ -516,7 +525,8 @@ func TestFirstBoot(t *testing.T) {
 		}
 	}
 	_, err := w.acquire(3)
-	if e, ok := errors.AsType[*plugin.Error](err); !ok || !strings.Contains(err.Error(), "does not ask EC2 for more") || e.Hint == "" {
+	if e, ok := errors.AsType[*plugin.Error](err); !ok || !strings.Contains(err.Error(), "does not ask EC2 for more") ||
+		e.Hint == "" {
 		t.Errorf("fourth pod: %v", err)
 	}
 }

@@ -279,7 +279,8 @@ func TestConflistsDuringCollection(t *testing.T) {
 		}
 	})
 	if c := w.collect(keeps, other, empty); !came || len(c.Deleted) != 1 || len(c.Unassigned) > 0 {
-		t.Errorf("a pod came: %v; deleted %v; %v went back, and one of the conflists has skipDeallocation", came, c.Deleted, c.Unassigned)
+		t.Errorf("a pod came: %v; deleted %v; %v went back, and one of the conflists has skipDeallocation", came,
+			c.Deleted, c.Unassigned)
 	}
 	w.consistent()
 }

@@ -52,7 +52,8 @@ func TestPrefixesChosen(t *testing.T) {
 		InstanceTypes: []ec2sim.InstanceType{{Name: "t3.micro", ENIs: 2, IPv4PerENI: 2, IPv6PerENI: 2}},
 		VPCs:          []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16"), cidr("100.77.0.0/16")}}},
 		Subnets: []ec2sim.Subnet{{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},
-			{ID: "subnet-pod0", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.77.0.0/20"), Tags: map[string]string{"kubernetes_kubelet": "true"}}},
+			{ID: "subnet-pod0", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.77.0.0/20"),
+				Tags: map[string]string{"kubernetes_kubelet": "true"}}},
 	})
 	w.policy.Prefixes, w.policy.Choice = true, lease.Choice{Addrs: []netip.Addr{netip.MustParseAddr("100.77.0.200")}}
 	if a, err := w.acquire(1); err != nil || !slices.Equal(a.Addrs, w.policy.Choice.Addrs) {
@@ -143,7 +144,8 @@ func TestDualStack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(a.Addrs) != 2 || !a.Addrs[0].Is4() || !a.Addrs[1].Is6() || !a.ENI.CIDR6.Contains(a.Addrs[1]) || seen[a.Addrs[0]] || seen[a.Addrs[1]] {
+		if len(a.Addrs) != 2 || !a.Addrs[0].Is4() || !a.Addrs[1].Is6() || !a.ENI.CIDR6.Contains(a.Addrs[1]) ||
+			seen[a.Addrs[0]] || seen[a.Addrs[1]] {
 			t.Errorf("pod %d has %v on %+v", n, a.Addrs, a.ENI)
 		}
 		seen[a.Addrs[0]], seen[a.Addrs[1]] = true, true
@@ -285,15 +287,18 @@ func TestWarmMaxPods(t *testing.T) {
 func TestIPv6OnlySubnet(t *testing.T) {
 	cidr := netip.MustParsePrefix
 	w := buildWorld(t, "m5.large", ec2sim.Config{
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")}, IPv6CIDRs: []netip.Prefix{cidr("2001:db8:77::/56")}}},
+		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")},
+			IPv6CIDRs: []netip.Prefix{cidr("2001:db8:77::/56")}}},
 		Subnets: []ec2sim.Subnet{
 			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},
-			{ID: "subnet-pod0", VPC: "vpc-1", Zone: "us-east-1a", IPv6CIDR: cidr("2001:db8:77:2::/64"), Tags: map[string]string{"kubernetes_kubelet": "true"}},
+			{ID: "subnet-pod0", VPC: "vpc-1", Zone: "us-east-1a", IPv6CIDR: cidr("2001:db8:77:2::/64"),
+				Tags: map[string]string{"kubernetes_kubelet": "true"}},
 		},
 	})
 	w.policy.Families = []lease.Family{lease.IPv6}
 	a, err := w.acquire(1)
-	if err != nil || len(a.Addrs) != 1 || !a.ENI.CIDR6.Contains(a.Addrs[0]) || a.ENI.CIDR.IsValid() || a.ENI.Primary().IsValid() {
+	if err != nil || len(a.Addrs) != 1 || !a.ENI.CIDR6.Contains(a.Addrs[0]) || a.ENI.CIDR.IsValid() ||
+		a.ENI.Primary().IsValid() {
 		t.Fatalf("%+v: %v", a, err)
 	}
 	r := a.Result("eth1", w.policy)

@@ -119,8 +119,10 @@ func newNode(t testing.TB, instanceType string, c ec2sim.Config, via func(string
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{TB: t, kind: alone, sim: sim, dir: filepath.Join(t.TempDir(), "state"), pods: map[string]netip.Addr{}, further: map[string][]netip.Addr{}, via: via,
-		conf: map[string]any{"cniVersion": "1.1.0", "name": "net", "type": program, "interfaceIndex": 1, "secGroupIds": []string{}, "subnetTags": subnetTags}}
+	n := &node{TB: t, kind: alone, sim: sim, dir: filepath.Join(t.TempDir(), "state"), pods: map[string]netip.Addr{},
+		further: map[string][]netip.Addr{}, via: via,
+		conf: map[string]any{"cniVersion": "1.1.0", "name": "net", "type": program, "interfaceIndex": 1,
+			"secGroupIds": []string{}, "subnetTags": subnetTags}}
 	n.host, n.hostPath = nltest.NS(t, "node")
 	sim.OnChange(n.plug)
 	if n.Instance, err = sim.RunInstance(ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-node"}); err != nil {
@@ -129,10 +131,12 @@ func newNode(t testing.TB, instanceType string, c ec2sim.Config, via func(string
 	if n.failed != nil {
 		t.Fatal(n.failed)
 	}
-	n.aws = aws.Options{EC2URL: "http://ec2", MetadataURL: "http://metadata", HTTP: direct{"ec2": sim, "metadata": n.Metadata()}}
+	n.aws = aws.Options{EC2URL: "http://ec2", MetadataURL: "http://metadata",
+		HTTP: direct{"ec2": sim, "metadata": n.Metadata()}}
 	n.env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", "AWS_REGION=us-east-1", "AWS_ACCESS_KEY_ID=AKIDEXAMPLE",
 		"AWS_SECRET_ACCESS_KEY=secret", "CNI_IPVLAN_VPC_STATE_DIR="+n.dir,
-		"AWS_ENDPOINT_URL_EC2="+n.serve("ec2", sim), "AWS_EC2_METADATA_SERVICE_ENDPOINT="+n.serve("metadata", n.Metadata()))
+		"AWS_ENDPOINT_URL_EC2="+n.serve("ec2", sim), "AWS_EC2_METADATA_SERVICE_ENDPOINT="+
+			n.serve("metadata", n.Metadata()))
 	return n
 }
 
@@ -147,7 +151,8 @@ func (n *node) plug(c ec2sim.Change) {
 		return
 	}
 	defer host.Close()
-	link := nl.Veth{Name: "vpc" + c.ENI.ID[len(c.ENI.ID)-4:], Peer: fmt.Sprintf("eth%d", 100*c.ENI.Card+c.ENI.Index), PeerMAC: c.ENI.MAC, PeerNS: host}
+	link := nl.Veth{Name: "vpc" + c.ENI.ID[len(c.ENI.ID)-4:], Peer: fmt.Sprintf("eth%d", 100*c.ENI.Card+c.ENI.Index),
+		PeerMAC: c.ENI.MAC, PeerNS: host}
 	switch c.Kind {
 	case ec2sim.Attached:
 		err = link.Add(host)
@@ -222,8 +227,9 @@ func (n *node) forgive() {
 // acquire gives pods addresses without a process.
 func (n *node) acquire(batch int, pods ...string) {
 	n.Helper()
-	p := n.pool(lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4}, SubnetTags: subnetTags, Provision: lease.ProvisionFull,
-		Batch: batch, ReuseWait: time.Minute, Timeout: time.Minute})
+	p := n.pool(lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4}, SubnetTags: subnetTags,
+		Provision: lease.ProvisionFull,
+		Batch:     batch, ReuseWait: time.Minute, Timeout: time.Minute})
 	for _, pod := range pods {
 		a, err := p.Acquire(n.Context(), lease.Owner{Key: podKey(pod), NetNS: n.netns(pod)})
 		if err != nil {
@@ -306,7 +312,8 @@ func (n *node) add(pod string) {
 func (n *node) got(pod string, cmd *exec.Cmd) {
 	n.Helper()
 	var result types100.Result
-	if err := json.Unmarshal(cmd.Stdout.(*bytes.Buffer).Bytes(), &result); err != nil || len(result.IPs) == 0 || len(result.IPs) > 1 && n.conf["runtimeConfig"] == nil {
+	if err := json.Unmarshal(cmd.Stdout.(*bytes.Buffer).Bytes(), &result); err != nil || len(result.IPs) == 0 ||
+		len(result.IPs) > 1 && n.conf["runtimeConfig"] == nil {
 		n.Errorf("ADD of %s: %v: %s", pod, err, cmd.Stdout)
 		return
 	}

@@ -23,7 +23,9 @@ func (p *Pool) Provision(ctx context.Context, spec more.ENISpec) (id, link strin
 }
 
 // provision is Provision for a caller that knows how to set a link up.
-func (p *Pool) provision(ctx context.Context, spec more.ENISpec, linkUp func(ctx context.Context, id string) (string, error)) (id, link string, err error) {
+func (p *Pool) provision(
+	ctx context.Context, spec more.ENISpec, linkUp func(ctx context.Context, id string) (string, error),
+) (id, link string, err error) {
 	unlock, err := p.Registry.Lock(ctx, "provision")
 	if err != nil {
 		return "", "", err

@@ -16,24 +16,28 @@ import (
 )
 
 // forNode is what the operators of these tests want.
-var forNode = more.ENISpec{SecurityGroups: []string{"sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"for": "pods"}}
+var forNode = more.ENISpec{SecurityGroups: []string{"sg-1"}, Addrs: 3, MinIndex: 1,
+	Tags: map[string]string{"for": "pods"}}
 
 // noLink is a run of new-interface that ends while it waits for the link.
 func (w *world) noLink(spec more.ENISpec) (id string) {
 	w.Helper()
 	p := w.pool()
 	p.Policy = lease.Policy{MinIndex: spec.MinIndex}
-	id, _, err := p.provision(w.Context(), spec, func(context.Context, string) (string, error) { return "", errors.New("interrupted") })
+	id, _, err := p.provision(w.Context(), spec, func(context.Context, string) (string, error) {
+		return "", errors.New("interrupted")
+	})
 	if err == nil || id == "" {
 		w.Fatalf("%q, %v", id, err)
 	}
 	return id
 }
 
-// notAttached is a run of new-interface that ends before EC2 attaches its ENI.
-func (w *world) notAttached(spec more.ENISpec) (id string) {
+// unanswered is a run of new-interface to which EC2 does not answer what has become of an action, until the run ends.
+func (w *world) unanswered(spec more.ENISpec, action string, outcome ec2sim.Outcome) {
 	w.Helper()
-	w.sim.Script("AttachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
+	w.sim.Script(action, slices.Repeat([]ec2sim.Outcome{outcome}, 50)...)
+	defer w.sim.Script(action)
 	p := w.pool()
 	p.Policy = lease.Policy{MinIndex: spec.MinIndex}
 	brief, cancel := context.WithTimeout(w.Context(), time.Second)
@@ -41,7 +45,12 @@ func (w *world) notAttached(spec more.ENISpec) (id string) {
 	if _, _, err := p.Provision(brief, spec); err == nil {
 		w.Fatal("no error")
 	}
-	w.sim.Script("AttachNetworkInterface")
+}
+
+// notAttached is a run of new-interface that ends before EC2 attaches its ENI.
+func (w *world) notAttached(spec more.ENISpec) (id string) {
+	w.Helper()
+	w.unanswered(spec, "AttachNetworkInterface", ec2sim.UndoneLost)
 	all := w.sim.ENIs()
 	return all[len(all)-1].ID
 }
@@ -104,7 +113,8 @@ func TestProvisionMarkEnds(t *testing.T) {
 	inUntaggedBubble(t, "m5.large", func(w *world, wires *wires) {
 		made := w.notAttached(forNode)
 		all := w.sim.ENIs()
-		must(w.T, w.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": made, "InstanceId": all[0].Instance, "DeviceIndex": "1"}))
+		must(w.T, w.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": made,
+			"InstanceId": all[0].Instance, "DeviceIndex": "1"}))
 		time.Sleep(time.Minute)
 		wires.by = "attachment.instance-id" // metadata shows it
 		wires.hidden.Store(made)
@@ -126,7 +136,8 @@ func TestProvisionTermination(t *testing.T) {
 	inUntaggedBubble(t, "m5.large", func(w *world, wires *wires) {
 		made := w.notAttached(forNode)
 		all := w.sim.ENIs()
-		must(w.T, w.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": made, "InstanceId": all[0].Instance, "DeviceIndex": "1"}))
+		must(w.T, w.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": made,
+			"InstanceId": all[0].Instance, "DeviceIndex": "1"}))
 		time.Sleep(time.Minute)
 		must(w.T, w.pool().Learn(w.Context()))
 		wires.by = "attachment.instance-id"
@@ -174,7 +185,8 @@ func TestProvisionOfAnother(t *testing.T) {
 func TestProvisionMeanwhile(t *testing.T) {
 	attached := func(w *world) string {
 		made := w.notAttached(forNode)
-		must(w.T, w.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": made, "InstanceId": w.node.ID, "DeviceIndex": "1"}))
+		must(w.T, w.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": made,
+			"InstanceId": w.node.ID, "DeviceIndex": "1"}))
 		time.Sleep(time.Minute)
 		return made
 	}

@@ -27,7 +27,8 @@ var ofOne = []struct{ code, message string }{
 	{"UnsupportedOperation", "The operation is not supported"},
 	{"Unsupported", "The requested configuration is not supported"},
 	{"InvalidParameterValue", "Value (x) for parameter y is invalid."},
-	{"InvalidParameterCombination", "You may not attach a network interface to an instance if they are not in the same availability zone"},
+	{"InvalidParameterCombination",
+		"You may not attach a network interface to an instance if they are not in the same availability zone"},
 	{"InvalidRequest", ""},
 	{"SomethingNew", ""},
 }
@@ -45,8 +46,10 @@ func inTwoSubnets(t *testing.T, f func(*world)) {
 // of a pod that gets none names it.
 func TestRefusedENI(t *testing.T) {
 	const assign = "AssignPrivateIpAddresses"
-	for _, r := range append(ofOne, struct{ code, message string }{"IncorrectState", ""}, struct{ code, message string }{"InvalidState", ""},
-		struct{ code, message string }{"Resource.AlreadyAssigned", ""}, struct{ code, message string }{"DependencyViolation", ""}) {
+	for _, r := range append(ofOne, struct{ code, message string }{"IncorrectState", ""},
+		struct{ code, message string }{"InvalidState", ""},
+		struct{ code, message string }{"Resource.AlreadyAssigned", ""},
+		struct{ code, message string }{"DependencyViolation", ""}) {
 		t.Run(r.code+" "+r.message, func(t *testing.T) {
 			inTwoSubnets(t, func(w *world) {
 				w.mustAcquire(0)
@@ -84,7 +87,8 @@ func TestRefusedSubnet(t *testing.T) {
 		refusals := ofOne
 		if action == book.CreateAction {
 			refusals = append(refusals, struct{ code, message string }{"InvalidSubnetID.NotFound", ""},
-				struct{ code, message string }{"UnauthorizedOperation", "with an explicit deny in a resource-based policy"})
+				struct{ code, message string }{"UnauthorizedOperation",
+					"with an explicit deny in a resource-based policy"})
 		}
 		for _, r := range refusals {
 			t.Run(action+" "+r.code+" "+r.message, func(t *testing.T) {
@@ -95,7 +99,8 @@ func TestRefusedSubnet(t *testing.T) {
 					}
 					_, err := w.acquire(0)
 					e, ok := errors.AsType[*plugin.Error](err)
-					if !ok || e.Code != plugin.CodeTryAgain || e.Hint == "" && r.code != "InvalidSubnetID.NotFound" || strings.Count(err.Error(), r.code) < 2 {
+					if !ok || e.Code != plugin.CodeTryAgain || e.Hint == "" && r.code != "InvalidSubnetID.NotFound" ||
+						strings.Count(err.Error(), r.code) < 2 {
 						t.Errorf("error %v", err)
 					}
 					if n := len(w.sim.ENIs()); n != 1 {
@@ -150,10 +155,12 @@ func TestRefusedAction(t *testing.T) {
 	const assign = "AssignPrivateIpAddresses"
 	inTwoSubnets(t, func(w *world) {
 		w.mustAcquire(0)
-		w.sim.FailAs(assign, "UnauthorizedOperation", "not authorized to perform: ec2:"+assign+" with an explicit deny in a service control policy", always)
+		w.sim.FailAs(assign, "UnauthorizedOperation", "not authorized to perform: ec2:"+assign+
+			" with an explicit deny in a service control policy", always)
 		for i := range 3 {
 			_, err := w.acquire(1 + i)
-			if e, ok := errors.AsType[*plugin.Error](err); !ok || !strings.Contains(e.Hint, "denies ec2:"+assign+" explicitly") {
+			if e, ok := errors.AsType[*plugin.Error](err); !ok ||
+				!strings.Contains(e.Hint, "denies ec2:"+assign+" explicitly") {
 				t.Errorf("%v: hint %+v", err, e)
 			}
 		}
@@ -206,7 +213,8 @@ func TestVolumes(t *testing.T) {
 		w.sim.FailAs(book.AttachAction, "AttachmentLimitExceeded", "Interface count 2 exceeds the limit", always)
 		for i := range 2 {
 			_, err := w.acquire(i)
-			if e, ok := errors.AsType[*plugin.Error](err); !ok || !errors.Is(err, aws.ErrInstanceFull) || !strings.Contains(e.Hint, "EBS volumes") {
+			if e, ok := errors.AsType[*plugin.Error](err); !ok || !errors.Is(err, aws.ErrInstanceFull) ||
+				!strings.Contains(e.Hint, "EBS volumes") {
 				t.Errorf("%v: hint %+v", err, e)
 			}
 		}
@@ -221,7 +229,8 @@ func TestHintOfFamilies(t *testing.T) {
 		w.policy.Families = []lease.Family{lease.IPv4, lease.IPv6}
 		_, err := w.acquire(1)
 		e, ok := errors.AsType[*plugin.Error](err)
-		if !ok || strings.Contains(e.Hint, "prefixDelegation") || !strings.Contains(e.Hint, "add a CIDR of IPv6 to the subnet subnet-pod0") {
+		if !ok || strings.Contains(e.Hint, "prefixDelegation") ||
+			!strings.Contains(e.Hint, "add a CIDR of IPv6 to the subnet subnet-pod0") {
 			t.Errorf("%v: hint %+v", err, e)
 		}
 	})

@@ -104,9 +104,12 @@ func TestOthersENIs(t *testing.T) {
 		known   bool   // the registry still knows the ENI
 		ours    int    // calls of EC2 by us that change something
 	}{
-		"moved":                {func(w *twoNodes) { w.detach(); w.attach() }, "it is attached to i-00000000000000002", false, 0},
-		"moved, once draining": {func(w *twoNodes) { w.draining(); w.detach(); w.attach() }, "it is attached to i-00000000000000002", false, 0},
-		"moved meanwhile":      {func(w *twoNodes) { w.afterDetach(w.attach) }, "it is attached to i-00000000000000002", false, 1},
+		"moved": {func(w *twoNodes) { w.detach(); w.attach() },
+			"it is attached to i-00000000000000002", false, 0},
+		"moved, once draining": {func(w *twoNodes) { w.draining(); w.detach(); w.attach() },
+			"it is attached to i-00000000000000002", false, 0},
+		"moved meanwhile": {func(w *twoNodes) { w.afterDetach(w.attach) },
+			"it is attached to i-00000000000000002", false, 1},
 		"about to be moved": {func(w *twoNodes) { w.detach(); w.tag(book.TagInstance, w.other.ID) },
 			"it was made for i-00000000000000002", false, 0},
 		"nobody's to manage": {func(w *twoNodes) { w.tag(book.TagNoManage, "true") },
@@ -239,7 +242,9 @@ func TestRemoveFails(t *testing.T) {
 	}{
 		{"refused", func(w *world, _ string) { w.sim.Fail("DetachNetworkInterface", "InternalError", always) }, false},
 		{"throttled", func(w *world, _ string) { w.sim.Fail("DetachNetworkInterface", throttling, always) }, false},
-		{"denied", func(w *world, _ string) { w.sim.Fail("DetachNetworkInterface", "UnauthorizedOperation", always) }, true},
+		{"denied", func(w *world, _ string) {
+			w.sim.Fail("DetachNetworkInterface", "UnauthorizedOperation", always)
+		}, true},
 		{"nobody knows", func(w *world, _ string) {
 			w.sim.Script("DetachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 20)...)
 		}, false},
@@ -282,13 +287,15 @@ func TestDetachInTurn(t *testing.T) {
 				time.Sleep(time.Hour)
 				must(w.T, w.pool().NotBefore(w.Context(), action, registry.MostBackoff))
 				w.sim.ResetCalls()
-				if _, err := w.pool().Collect(w.Context(), less.Collection{FreeAfter: time.Minute, Max: -1}); err == nil || w.asked(action) != 0 {
+				if _, err := w.pool().Collect(w.Context(), less.Collection{FreeAfter: time.Minute,
+					Max: -1}); err == nil || w.asked(action) != 0 {
 					w.Errorf("%d calls, %v", w.asked(action), err)
 				}
 				time.Sleep(registry.MostBackoff)
 				w.sim.Fail(action, throttling, always)
 				must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { clear(s.NotBefore) }))
-				if _, err := w.pool().Collect(w.Context(), less.Collection{FreeAfter: time.Minute, Max: -1}); err == nil || w.state().NotBefore[action].IsZero() {
+				if _, err := w.pool().Collect(w.Context(), less.Collection{FreeAfter: time.Minute,
+					Max: -1}); err == nil || w.state().NotBefore[action].IsZero() {
 					w.Errorf("not before %v, %v", w.state().NotBefore, err)
 				}
 			})
@@ -315,7 +322,8 @@ func TestCollectThrottledDetach(t *testing.T) {
 				time.Sleep(time.Hour)
 				throttle(w)
 				c := less.Collection{FreeAfter: time.Minute, Max: -1}
-				if done, err := w.pool().Collect(w.Context(), c); err == nil || len(done.Deleted)+len(done.Detached)+len(done.Unassigned) > 0 {
+				if done, err := w.pool().Collect(w.Context(), c); err == nil ||
+					len(done.Deleted)+len(done.Detached)+len(done.Unassigned) > 0 {
 					t.Errorf("released %+v: %v", c, err)
 				}
 				w.sim.ResetCalls()
@@ -376,8 +384,10 @@ func TestCollectThrottledGrowthDetaches(t *testing.T) {
 	w := buildWorld(t, "m5.large", ec2sim.Config{
 		DetachDelay: 4 * time.Second,
 		VPCs:        []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.177.0.0/16")}}},
-		Subnets: []ec2sim.Subnet{{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.177.0.0/24")},
-			{ID: "subnet-pod", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.177.1.0/24"), Tags: map[string]string{"kubernetes_kubelet": "true"}}},
+		Subnets: []ec2sim.Subnet{{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a",
+			CIDR: netip.MustParsePrefix("10.177.0.0/24")},
+			{ID: "subnet-pod", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.177.1.0/24"),
+				Tags: map[string]string{"kubernetes_kubelet": "true"}}},
 	})
 	w.policy.Batch = 0
 	for n := range 11 {
@@ -389,12 +399,14 @@ func TestCollectThrottledGrowthDetaches(t *testing.T) {
 	w.age(hour)
 	var grows sync.WaitGroup
 	p := w.pool()
-	p.Cloud = aws.New(aws.Options{EC2URL: w.cloud.EC2URL, MetadataURL: w.cloud.MetadataURL, HTTP: &busyDetach{sim: w.sim, first: func() {
-		grows.Go(func() { w.mustAcquire(12) })
-		for deadline := time.Now().Add(time.Minute); w.eni(idle).AttachmentStatus != "detaching" && time.Now().Before(deadline); {
-			time.Sleep(time.Millisecond)
-		}
-	}}})
+	p.Cloud = aws.New(aws.Options{EC2URL: w.cloud.EC2URL, MetadataURL: w.cloud.MetadataURL,
+		HTTP: &busyDetach{sim: w.sim, first: func() {
+			grows.Go(func() { w.mustAcquire(12) })
+			for deadline := time.Now().Add(time.Minute); w.eni(idle).AttachmentStatus != "detaching" &&
+				time.Now().Before(deadline); {
+				time.Sleep(time.Millisecond)
+			}
+		}}})
 	if _, err := p.Collect(t.Context(), less.Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 		t.Error("EC2 has throttled the collection, and it says nothing")
 	}

@@ -29,13 +29,16 @@ func newCity(t *testing.T, instanceType string) *world {
 	t.Helper()
 	cidr := netip.MustParsePrefix
 	return buildWorld(t, instanceType, ec2sim.Config{
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")}, IPv6CIDRs: []netip.Prefix{cidr("2001:db8:77::/56")}},
+		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")},
+			IPv6CIDRs: []netip.Prefix{cidr("2001:db8:77::/56")}},
 			{ID: "vpc-2", CIDRs: []netip.Prefix{cidr("10.178.0.0/16")}}},
 		Subnets: []ec2sim.Subnet{
 			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},
-			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.1.0/24"), Tags: map[string]string{"kubernetes_kubelet": "true"}},
+			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.1.0/24"),
+				Tags: map[string]string{"kubernetes_kubelet": "true"}},
 			{ID: "subnet-db", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.2.0/24")},
-			{ID: "subnet-both", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.3.0/24"), IPv6CIDR: cidr("2001:db8:77:3::/64")},
+			{ID: "subnet-both", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.3.0/24"),
+				IPv6CIDR: cidr("2001:db8:77:3::/64")},
 			{ID: "subnet-far", VPC: "vpc-1", Zone: "us-east-1b", CIDR: cidr("10.177.4.0/24")},
 			{ID: "subnet-else", VPC: "vpc-2", Zone: "us-east-1a", CIDR: cidr("10.178.1.0/24")},
 		},
@@ -103,7 +106,8 @@ func (w *world) given(spec aws.ENISpec) aws.ENI {
 // other pod has an address of it. A collection deletes it in the end.
 func TestRequestPool(t *testing.T) {
 	w := newCity(t, "m5.4xlarge")
-	for i, ask := range []string{`[{"subnet": "subnet-db"}]`, `[{"subnet": "subnet-db"}]`, `[{"subnet": "subnet-db", "securityGroups": ["sg-3", "sg-2"]}]`, `[{"securityGroups": ["sg-2"]}]`, "", `[{}]`} {
+	for i, ask := range []string{`[{"subnet": "subnet-db"}]`, `[{"subnet": "subnet-db"}]`,
+		`[{"subnet": "subnet-db", "securityGroups": ["sg-3", "sg-2"]}]`, `[{"securityGroups": ["sg-2"]}]`, "", `[{}]`} {
 		w.mustAsk(i, ask)
 	}
 	same := w.mustAsk(6, `[{"subnet": "subnet-db", "securityGroups": ["sg-2", "sg-3"]}]`)[0]
@@ -111,7 +115,8 @@ func TestRequestPool(t *testing.T) {
 	for _, e := range w.sim.ENIs()[1:] {
 		got = append(got, fmt.Sprint(e.Tags[book.TagPool], " ", e.Subnet, " ", e.SecurityGroups, " ", len(e.Addrs)))
 	}
-	want := []string{"default/subnet-db subnet-db [sg-1] 2", "default/subnet-db/sg-2/sg-3 subnet-db [sg-2 sg-3] 2", "default/sg-2 subnet-pods [sg-2] 1", "default subnet-pods [sg-1] 2"}
+	want := []string{"default/subnet-db subnet-db [sg-1] 2", "default/subnet-db/sg-2/sg-3 subnet-db [sg-2 sg-3] 2",
+		"default/sg-2 subnet-pods [sg-2] 1", "default subnet-pods [sg-1] 2"}
 	if !slices.Equal(got, want) {
 		t.Errorf("ENIs %q, want %q", got, want)
 	}
@@ -149,7 +154,8 @@ func TestRequestAddress(t *testing.T) {
 			}
 		}
 	}
-	w.wantWrites(map[string]int{"CreateNetworkInterface": 2, "AttachNetworkInterface": 2, "ModifyNetworkInterfaceAttribute": 2, "AssignPrivateIpAddresses": 3})
+	w.wantWrites(map[string]int{"CreateNetworkInterface": 2, "AttachNetworkInterface": 2,
+		"ModifyNetworkInterfaceAttribute": 2, "AssignPrivateIpAddresses": 3})
 	w.consistent()
 }
 
@@ -173,11 +179,13 @@ func TestRequestAddressWhileOthersCool(t *testing.T) {
 func TestRequestBothFamilies(t *testing.T) {
 	w := newCity(t, "m5.4xlarge")
 	both := strings.Replace(allowAll, "{", `{"ipFamilies": ["IPv4", "IPv6"], `, 1)
-	for i, ask := range []string{`[{"subnet": "subnet-both", "ip": "10.177.3.50"}]`, `[{"subnet": "subnet-both", "ip": "2001:db8:77:3::50"}]`} {
+	for i, ask := range []string{`[{"subnet": "subnet-both", "ip": "10.177.3.50"}]`,
+		`[{"subnet": "subnet-both", "ip": "2001:db8:77:3::50"}]`} {
 		all, err := w.ask(i, both, ask)
 		must(t, err)
 		chosen := strings.Split(ask, `"`)[7]
-		if a := all[0].Addrs; len(a) != 2 || !slices.Contains(a, netip.MustParseAddr(chosen)) || !a[0].Is4() || !a[1].Is6() {
+		if a := all[0].Addrs; len(a) != 2 || !slices.Contains(a, netip.MustParseAddr(chosen)) || !a[0].Is4() ||
+			!a[1].Is6() {
 			t.Errorf("%s: got %v", ask, a)
 		}
 	}
@@ -253,8 +261,9 @@ func TestRequestInterrupted(t *testing.T) {
 	const ask = `[{"ip": "10.177.1.77"}]`
 	asked := netip.MustParseAddr("10.177.1.77")
 	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
-		s.Intents["killed"] = registry.Intent{Action: "AssignPrivateIpAddresses", ENI: at, Since: time.Now(), Addr: asked,
-			Pod: registry.Pod{Network: "net", Namespace: "default", Name: pod(1).Pod.Name}}
+		s.Intents["killed"] = registry.Intent{Action: "AssignPrivateIpAddresses", ENI: at, Since: time.Now(),
+			Addr: asked,
+			Pod:  registry.Pod{Network: "net", Namespace: "default", Name: pod(1).Pod.Name}}
 	}))
 	w.asks("AssignPrivateIpAddresses", "NetworkInterfaceId", at, "PrivateIpAddress.1", asked.String())
 	_, err := w.ask(2, allowAll, ask)
@@ -279,9 +288,12 @@ func TestRequestENI(t *testing.T) {
 		t.Errorf("the pods have %+v and %+v", first, second)
 	}
 	_, err := w.ask(3, allowAll, ask)
-	wantRefusal(t, err, "the pod asks for "+e.ID+", and no address of it is free. They are used by: pod default/pod001, pod default/pod002")
-	w.wantWrites(map[string]int{"CreateNetworkInterface": 1, "AttachNetworkInterface": 1}) // the first is the test's own
-	for n := range 10 {                                                                    // no other pod gets its addresses
+	wantRefusal(t, err, "the pod asks for "+e.ID+
+		", and no address of it is free. They are used by: pod default/pod001, pod default/pod002")
+	// the first is the test's own
+	w.wantWrites(map[string]int{"CreateNetworkInterface": 1, "AttachNetworkInterface": 1})
+	// no other pod gets its addresses
+	for n := range 10 {
 		if a := w.mustAsk(10+n, "")[0]; a.ID == e.ID {
 			t.Fatal("a pod has an address of the ENI without asking")
 		}
@@ -296,7 +308,9 @@ func TestRequestENI(t *testing.T) {
 	w.age(hour)
 	w.collect()
 	after := w.eni(e.ID)
-	if after.Instance != "" || !slices.Equal(after.Addrs, before.Addrs) || fmt.Sprint(after.Tags) != fmt.Sprint(before.Tags) || !slices.Equal(after.SecurityGroups, before.SecurityGroups) {
+	if after.Instance != "" || !slices.Equal(after.Addrs, before.Addrs) ||
+		fmt.Sprint(after.Tags) != fmt.Sprint(before.Tags) || !slices.Equal(after.SecurityGroups,
+		before.SecurityGroups) {
 		t.Errorf("the ENI was %+v\nand is   %+v", before, after)
 	}
 	if _, known := w.state().ENIs[e.ID]; known {
@@ -312,14 +326,16 @@ func TestRequestENISoon(t *testing.T) {
 	w := newCity(t, "m5.large")
 	e := w.given(aws.ENISpec{Subnet: "subnet-db"})
 	first := w.mustAsk(1, fmt.Sprintf(`[{"eni": %q}]`, e.ID))[0]
-	waits := registry.Waiter{Pool: "default/" + e.ID + "=10.177.2.9", Since: time.Now(), Until: time.Now().Add(time.Hour)}
+	waits := registry.Waiter{Pool: "default/" + e.ID + "=10.177.2.9", Since: time.Now(),
+		Until: time.Now().Add(time.Hour)}
 	w.end(1)
 	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { s.Waiters["net/other/eth0"] = waits }))
 	if done, err := w.pool().DetachUnused(t.Context()); err != nil || len(done) > 0 {
 		t.Errorf("while an ADD waits for it: detached %v, %v", done, err)
 	}
 	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { clear(s.Waiters) }))
-	if done, err := w.pool().DetachUnused(t.Context()); err != nil || !slices.Equal(done, []string{first.ID}) || w.eni(e.ID).Instance != "" {
+	if done, err := w.pool().DetachUnused(t.Context()); err != nil || !slices.Equal(done, []string{first.ID}) ||
+		w.eni(e.ID).Instance != "" {
 		t.Errorf("detached %v, %v, and EC2 has %+v", done, err, w.eni(e.ID))
 	}
 }
@@ -364,7 +380,8 @@ func TestRequestENIKept(t *testing.T) {
 // while EC2 still detaches it: the next process waits for that.
 func TestRequestENIDetaching(t *testing.T) {
 	inSlowBubble(t, "m5.large", 2*time.Second, func(w *world, _ *wires) {
-		w.cloud.Jitter = func(d time.Duration) time.Duration { return d / 4 } // after the last refusal, EC2 still detaches it
+		// after the last refusal, EC2 still detaches it
+		w.cloud.Jitter = func(d time.Duration) time.Duration { return d / 4 }
 		e := w.given(aws.ENISpec{Subnet: "subnet-node"})
 		w.mustAsk(1, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
 		w.end(1)
@@ -387,7 +404,8 @@ func TestRequestENIDetaching(t *testing.T) {
 // The registry is lost while a pod uses the ENI: it keeps the ENI, and no other pod gets it.
 func TestRequestENILost(t *testing.T) {
 	w := newCity(t, "m5.large")
-	e := w.given(aws.ENISpec{Subnet: "subnet-pods", SecurityGroups: []string{"sg-1"}, Secondary: 5}) // it would fit the pool
+	// it would fit the pool
+	e := w.given(aws.ENISpec{Subnet: "subnet-pods", SecurityGroups: []string{"sg-1"}, Secondary: 5})
 	ask := fmt.Sprintf(`[{"eni": %q}]`, e.ID)
 	w.mustAsk(1, ask)
 	w.lose()
@@ -431,46 +449,63 @@ func TestRequestRefused(t *testing.T) {
 	good := w.given(aws.ENISpec{Subnet: "subnet-db"})
 	pools := w.mustAsk(2, "")[0].ID
 	w.mustAsk(3, "")
-	w.end(3) // an address is free for the pods that want one beside an ENI: EC2 would give one before the ENI is looked at
+	// an address is free for the pods that want one beside an ENI: EC2 would give one before the ENI is looked at
+	w.end(3)
 	w.age(hour)
 	had := fmt.Sprint(w.sim.ENIs())
 	w.sim.ResetCalls()
 	for _, tt := range []struct{ ask, want string }{
 		{`{`, "pod default/pod050: annotation cni-ipvlan-vpc-k8s/nics: the value is not the JSON that is expected"},
 		{`[{"vpc": "vpc-1"}]`, `interface 1: "vpc": there is no such key`},
-		{`[{"subnet": "subnet-1"}]`, "pod default/pod050 asks for what requests does not allow the namespace default: interface 1: subnet: subnet-1: allowed are subnet-db, subnet-both, subnet-far, subnet-else"},
+		{`[{"subnet": "subnet-1"}]`, "pod default/pod050 asks for what requests does not allow the namespace " +
+			"default: interface 1: subnet: subnet-1: allowed are subnet-db, subnet-both, subnet-far, subnet-else"},
 		{`[{}, {"securityGroups": ["sg-2", "sg-4"]}]`, "interface 2: securityGroups: sg-4: allowed are sg-2, sg-3"},
 		{`[{}, {}, {}, {}]`, "4 interfaces: max is 3"},
 		{`[{"exclusive": true}]`, "exclusive: true: exclusive is not true in requests"},
-		{`[{"ip": "2001:db8:77:3::5"}]`, "ip: 2001:db8:77:3::5: pods of this network have no IPv6 addresses (ipFamilies)"},
-		{`[{"ip": "10.177.9.9"}]`, "the pod asks for the address 10.177.9.9, which is in none of the subnets in which it can have one: subnet-pods 10.177.1.0/24"},
-		{`[{"subnet": "subnet-db", "ip": "10.177.1.9"}]`, "10.177.1.9, which is in none of the subnets in which it can have one: subnet-db 10.177.2.0/24"},
-		{`[{"ip": "10.177.1.3"}]`, "the pod asks for the address 10.177.1.3, which AWS reserves in subnet-pods (10.177.1.0/24)"},
+		{`[{"ip": "2001:db8:77:3::5"}]`,
+			"ip: 2001:db8:77:3::5: pods of this network have no IPv6 addresses (ipFamilies)"},
+		{`[{"ip": "10.177.9.9"}]`, "the pod asks for the address 10.177.9.9, which is in none of the subnets in " +
+			"which it can have one: subnet-pods 10.177.1.0/24"},
+		{`[{"subnet": "subnet-db", "ip": "10.177.1.9"}]`,
+			"10.177.1.9, which is in none of the subnets in which it can have one: subnet-db 10.177.2.0/24"},
+		{`[{"ip": "10.177.1.3"}]`,
+			"the pod asks for the address 10.177.1.3, which AWS reserves in subnet-pods (10.177.1.0/24)"},
 		{`[{"ip": "10.177.1.255"}]`, "10.177.1.255, which AWS reserves in subnet-pods"},
-		{fmt.Sprintf(`[{"subnet": "subnet-db", "ip": %q}]`, used.Addrs[0]), "which " + used.ID + " has: it is attached to " + other.ID},
-		{fmt.Sprintf(`[{"subnet": "subnet-db", "ip": %q}]`, inBlock), "which " + blocks.ID + " has in a prefix: it is attached to nothing"},
+		{fmt.Sprintf(`[{"subnet": "subnet-db", "ip": %q}]`, used.Addrs[0]), "which " + used.ID +
+			" has: it is attached to " + other.ID},
+		{fmt.Sprintf(`[{"subnet": "subnet-db", "ip": %q}]`, inBlock), "which " + blocks.ID +
+			" has in a prefix: it is attached to nothing"},
 		{`[{"subnet": "subnet-db", "ip": "10.177.2.88"}]`, "the address 10.177.2.88, which default/pod001 has"},
 		{`[{"ip": "10.177.2.88"}]`, "the address 10.177.2.88, which default/pod001 has"},
-		{`[{"subnet": "subnet-far"}]`, "the pod asks for the subnet subnet-far, which is not in vpc-1 in us-east-1a, where this node is. There are: subnet-both 10.177.3.0/24"},
+		{`[{"subnet": "subnet-far"}]`, "the pod asks for the subnet subnet-far, which is not in vpc-1 in us-east-1a, " +
+			"where this node is. There are: subnet-both 10.177.3.0/24"},
 		{`[{"subnet": "subnet-else"}]`, "the pod asks for the subnet subnet-else, which is not in vpc-1 in us-east-1a"},
 		{`[{"eni": "eni-00000000000000fff"}]`, "the pod asks for eni-00000000000000fff, but EC2 knows no such ENI"},
 		{fmt.Sprintf(`[{"eni": %q}]`, bare.ID), "but requests allows only ENIs with the tag for=pods"},
-		{fmt.Sprintf(`[{"eni": %q}]`, used.ID), "but it is attached to " + other.ID + ", and this node is " + w.node.ID},
+		{fmt.Sprintf(`[{"eni": %q}]`, used.ID), "but it is attached to " + other.ID +
+			", and this node is " + w.node.ID},
 		{fmt.Sprintf(`[{"eni": %q}]`, far.ID), "but its subnet subnet-far is not in the zone of this node, us-east-1a"},
 		{fmt.Sprintf(`[{"eni": %q}]`, elsewhere.ID), "but it is in vpc-2, and this node is in vpc-1"},
 		{fmt.Sprintf(`[{"eni": %q}]`, pools), "but requests allows only ENIs with the tag for=pods"},
-		{fmt.Sprintf(`[{"eni": %q, "ip": "10.177.2.250"}]`, good.ID), "but the ENI does not have the address 10.177.2.250"},
-		{`[{}, {"ip": "10.177.1.3"}]`, "interface 2: no address is free: the pod asks for the address 10.177.1.3, which AWS reserves"},
-		{fmt.Sprintf(`[{}, {"eni": %q}]`, bare.ID), "interface 2: no address is free: the pod asks for " + bare.ID + ", but requests allows only ENIs with the tag for=pods"},
-		{`[{}, {"subnet": "subnet-db", "ip": "10.177.2.88"}]`, "interface 2: pod default/pod050 asks for the address 10.177.2.88, which default/pod001 has"},
-		{`[{"securityGroups": ["sg-2"]}, {"securityGroups": ["sg-3"]}]`, "pod default/pod050 asks for 2 interfaces that need 2 more ENIs, and m5.large, which can have 3, has 3"},
-		{fmt.Sprintf(`[{"eni": %q}]`, good.ID), "attach " + good.ID + ", for which the pod asks: instance is full"}, // an m5.large has 3 ENIs
+		{fmt.Sprintf(`[{"eni": %q, "ip": "10.177.2.250"}]`, good.ID),
+			"but the ENI does not have the address 10.177.2.250"},
+		{`[{}, {"ip": "10.177.1.3"}]`,
+			"interface 2: no address is free: the pod asks for the address 10.177.1.3, which AWS reserves"},
+		{fmt.Sprintf(`[{}, {"eni": %q}]`, bare.ID), "interface 2: no address is free: the pod asks for " + bare.ID +
+			", but requests allows only ENIs with the tag for=pods"},
+		{`[{}, {"subnet": "subnet-db", "ip": "10.177.2.88"}]`,
+			"interface 2: pod default/pod050 asks for the address 10.177.2.88, which default/pod001 has"},
+		{`[{"securityGroups": ["sg-2"]}, {"securityGroups": ["sg-3"]}]`,
+			"pod default/pod050 asks for 2 interfaces that need 2 more ENIs, and m5.large, which can have 3, has 3"},
+		// an m5.large has 3 ENIs
+		{fmt.Sprintf(`[{"eni": %q}]`, good.ID), "attach " + good.ID + ", for which the pod asks: instance is full"},
 	} {
 		_, err := w.ask(50, allowAll, tt.ask)
 		wantRefusal(t, err, tt.want)
 	}
 	_, err = w.ask(50, strings.Replace(allowAll, `"default"`, `"vm-*"`, 1), `[{"subnet": "subnet-db"}]`)
-	wantRefusal(t, err, `pod default/pod050 asks for its interfaces, and requests does not allow the namespace "default" to ask`)
+	wantRefusal(t, err,
+		`pod default/pod050 asks for its interfaces, and requests does not allow the namespace "default" to ask`)
 	_, err = w.ask(50, strings.Replace(allowAll, `"requests"`, `"x"`, 1), `[{"subnet": "subnet-db"}]`)
 	wantRefusal(t, err, `requests does not allow the namespace "default" to ask`)
 	w.wantWrites(map[string]int{})
@@ -487,7 +522,8 @@ func TestRequestRefused(t *testing.T) {
 // refused, nor is one that is repeated. Of several entries that allow a request, the largest max counts.
 func TestRequestMax(t *testing.T) {
 	w := newCity(t, "m5.4xlarge")
-	entries := strings.Replace(allowAll, `"requests": [`, `"requests": [{"namespaces": ["*"], "subnets": ["subnet-db"], "ips": true, "max": 2}, `, 1)
+	entries := strings.Replace(allowAll, `"requests": [`,
+		`"requests": [{"namespaces": ["*"], "subnets": ["subnet-db"], "ips": true, "max": 2}, `, 1)
 	add := func(n int, ifName, asked string) error {
 		w.Helper()
 		var c lease.Config
@@ -515,7 +551,8 @@ func TestRequestMax(t *testing.T) {
 	}
 	had := fmt.Sprint(w.sim.ENIs())
 	for _, again := range []string{db, `{"ips": ["10.177.2.99"]}`} {
-		wantRefusal(t, add(1, "net2", again), "pod default/pod001 asks for interface net2, and would have 4 interfaces: max is 3")
+		wantRefusal(t, add(1, "net2", again),
+			"pod default/pod001 asks for interface net2, and would have 4 interfaces: max is 3")
 	}
 	if now := fmt.Sprint(w.sim.ENIs()); now != had {
 		t.Errorf("ENIs were %s\nand are %s", had, now)
@@ -535,7 +572,9 @@ func TestRequestMax(t *testing.T) {
 // TestRequestEntries: each entry of requests has ENIs of its own, by their tags.
 func TestRequestEntries(t *testing.T) {
 	w := newCity(t, "m5.4xlarge")
-	entries := strings.Replace(allowAll, `"requests": [`, `"requests": [{"namespaces": ["def*"], "enis": {"for": "databases", "team": "a"}}, {"namespaces": ["other"], "enis": {"for": "others"}}, `, 1)
+	entries := strings.Replace(allowAll, `"requests": [`,
+		`"requests": [{"namespaces": ["def*"], "enis": {"for": "databases", "team": "a"}}, {"namespaces": ["other"], `+
+			`"enis": {"for": "others"}}, `, 1)
 	for n, tags := range []map[string]string{{"for": "databases", "team": "a"}, {"for": "pods"}} {
 		e := w.given(aws.ENISpec{Subnet: "subnet-db", Tags: tags})
 		all, err := w.ask(n, entries, fmt.Sprintf(`[{"eni": %q}]`, e.ID))

@@ -73,7 +73,8 @@ func addTo(n *node, ns *nl.NS, objects ...nl.Object) {
 
 func (r *running) ptp(verb string) {
 	r.Helper()
-	r.call(ptpProgram, verb, map[string]any{"cniVersion": "1.1.0", "name": "net", "type": ptpProgram, "hostInterface": "eth0",
+	r.call(ptpProgram, verb, map[string]any{"cniVersion": "1.1.0", "name": "net", "type": ptpProgram,
+		"hostInterface":      "eth0",
 		"containerInterface": "eth1", "ipMasq": true, "prevResult": r.result})
 }
 
@@ -85,7 +86,8 @@ func (r *running) call(plugin, verb string, conf map[string]any) []byte {
 		r.Fatal(err)
 	}
 	cmd := r.command(plugin)
-	cmd.Env = append(cmd.Env, "CNI_COMMAND="+verb, "CNI_PATH=/opt/cni/bin", "CNI_CONTAINERID=web", "CNI_IFNAME=eth0", "CNI_NETNS="+r.path)
+	cmd.Env = append(cmd.Env, "CNI_COMMAND="+verb, "CNI_PATH=/opt/cni/bin", "CNI_CONTAINERID=web", "CNI_IFNAME=eth0",
+		"CNI_NETNS="+r.path)
 	cmd.Stdin = bytes.NewReader(stdin)
 	r.run(cmd)
 	if r.Failed() {
@@ -231,7 +233,8 @@ func (r *running) end(bare string) {
 	}
 	own := func(dump string) (lines []string) {
 		for line := range strings.SplitSeq(dump, "\n") {
-			if strings.Contains(line, "cni_ipvlan") || strings.Contains(line, "72") && !strings.Contains(line, "ip link add") {
+			if strings.Contains(line, "cni_ipvlan") || strings.Contains(line, "72") &&
+				!strings.Contains(line, "ip link add") {
 				lines = append(lines, line)
 			}
 		}

@@ -125,7 +125,8 @@ func TestStaleWithoutTags(t *testing.T) {
 			for range 2 {
 				must(w.T, w.pool().Learn(w.Context()))
 				e := w.state().ENIs[eni]
-				if why := w.policy.Misfit(e); e.TagsUnknown != registry.NotAsked || strings.Contains(why, "addresses") != (least == 0) {
+				if why := w.policy.Misfit(e); e.TagsUnknown != registry.NotAsked ||
+					strings.Contains(why, "addresses") != (least == 0) {
 					w.Errorf("%s: %+v", why, e)
 				}
 			}
@@ -190,7 +191,8 @@ func TestStaleEC2(t *testing.T) {
 					w.Fatalf("deleted %v", c.Deleted)
 				}
 				must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
-					s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: "eni-00000000000000099", Since: time.Now()}
+					s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: "eni-00000000000000099",
+						Since: time.Now()}
 				}))
 				w.mustAcquire(2)
 				w.consistent()

@@ -26,12 +26,17 @@ func TestNoSubnet(t *testing.T) {
 		hint string
 	}{
 		{"a mistyped value", func(p *lease.Policy) { p.SubnetTags = map[string]string{"kubernetes_kubelet": "tru"} },
-			"no subnet for a new ENI: no subnet of vpc-1 in us-east-1a has the tags kubernetes_kubelet=tru: subnet-pod0, which comes nearest, has kubernetes_kubelet=true",
+			"no subnet for a new ENI: no subnet of vpc-1 in us-east-1a has the tags kubernetes_kubelet=tru: " +
+				"subnet-pod0, which comes nearest, has kubernetes_kubelet=true",
 			"correct subnetTags or --subnet_filter"},
-		{"one tag too many", func(p *lease.Policy) { p.SubnetTags = map[string]string{"kubernetes_kubelet": "true", "team": "a"} },
-			"has the tags kubernetes_kubelet=true, team=a: subnet-pod0, which comes nearest, has no tag team", "'cni-ipvlan-vpc-k8s-tool subnets' lists"},
+		{"one tag too many", func(p *lease.Policy) {
+			p.SubnetTags = map[string]string{"kubernetes_kubelet": "true", "team": "a"}
+		},
+			"has the tags kubernetes_kubelet=true, team=a: subnet-pod0, which comes nearest, has no tag team",
+			"'cni-ipvlan-vpc-k8s-tool subnets' lists"},
 		{"a mistyped key", func(p *lease.Policy) { p.SubnetTags = map[string]string{"kubernetes-kubelet": "true"} },
-			"has the tags kubernetes-kubelet=true: none of its 2 subnets has such a tag; they have the tags kubernetes_kubelet", "subnetTags"},
+			"has the tags kubernetes-kubelet=true: none of its 2 subnets has such a tag; they have the tags " +
+				"kubernetes_kubelet", "subnetTags"},
 		{"no IPv6", func(p *lease.Policy) { p.Families = []lease.Family{lease.IPv4, lease.IPv6} },
 			"no subnet for a new ENI: subnet-pod0, in vpc-1 in us-east-1a, has no CIDR of IPv6", "ipFamilies"},
 	} {
@@ -40,7 +45,8 @@ func TestNoSubnet(t *testing.T) {
 			tt.set(&w.policy)
 			_, err := w.acquire(1)
 			e, ok := errors.AsType[*plugin.Error](err)
-			if !ok || e.Code != plugin.CodeTryAgain || !strings.Contains(e.Hint, tt.hint) || !errors.Is(err, more.ErrNoSubnet) || errors.Is(err, aws.ErrSubnetFull) {
+			if !ok || e.Code != plugin.CodeTryAgain || !strings.Contains(e.Hint, tt.hint) ||
+				!errors.Is(err, more.ErrNoSubnet) || errors.Is(err, aws.ErrSubnetFull) {
 				t.Errorf("got %v: %+v", err, e)
 			}
 			if !strings.HasSuffix(err.Error(), tt.want) || strings.Contains(err.Error(), "%!") {
@@ -55,11 +61,13 @@ func TestNoSubnet(t *testing.T) {
 func TestFullSubnets(t *testing.T) {
 	w := newWorld(t, "m5.large", 28)
 	const rest = 10 // of a /28, beside five that AWS keeps and the primary address
-	if _, err := w.pool().Cloud.CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-pod0", Secondary: rest}); err != nil {
+	if _, err := w.pool().Cloud.CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-pod0",
+		Secondary: rest}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := w.acquire(1)
-	const want = "subnet is full: no subnet of vpc-1 in us-east-1a with the tags kubernetes_kubelet=true has free addresses"
+	const want = "subnet is full: no subnet of vpc-1 in us-east-1a with the tags kubernetes_kubelet=true has " +
+		"free addresses"
 	if !errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, more.ErrNoSubnet) || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -76,7 +84,8 @@ func TestSubnetStaysFull(t *testing.T) {
 		w.sim.Fail("CreateNetworkInterface", "InsufficientFreeAddressesInSubnet", -1)
 		w.sim.ResetCalls()
 		for i := 0; time.Since(began) < 5*time.Minute; i++ {
-			if _, err := w.acquire(1 + i%pods); err == nil || !strings.Contains(err.Error(), aws.ErrSubnetFull.Error()) {
+			if _, err := w.acquire(1 + i%pods); err == nil || !strings.Contains(err.Error(),
+				aws.ErrSubnetFull.Error()) {
 				w.Fatalf("it fails with %v", err)
 			}
 			time.Sleep(again / pods)

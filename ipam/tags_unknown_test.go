@@ -130,7 +130,8 @@ func TestTagsUnknownNotAllowed(t *testing.T) {
 func TestTagsUnknownPools(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		var c lease.Config
-		must(w.T, json.Unmarshal([]byte(`{"interfaceIndex": 1, "provision": "none", "pools": {"db": {"namespaces": ["db"]}}}`), &c))
+		must(w.T, json.Unmarshal(
+			[]byte(`{"interfaceIndex": 1, "provision": "none", "pools": {"db": {"namespaces": ["db"]}}}`), &c))
 		must(w.T, c.Validate())
 		w.attachForeign(nil)
 		w.sim.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", always)
@@ -177,7 +178,8 @@ func (w *world) attachAt(index int) string {
 	w.asks("CreateNetworkInterface", "SubnetId", "subnet-pod0")
 	all := w.sim.ENIs()
 	id := all[len(all)-1].ID
-	w.asks("AttachNetworkInterface", "NetworkInterfaceId", id, "InstanceId", w.node.ID, "DeviceIndex", fmt.Sprint(index))
+	w.asks("AttachNetworkInterface", "NetworkInterfaceId", id, "InstanceId", w.node.ID, "DeviceIndex",
+		fmt.Sprint(index))
 	return id
 }
 

@@ -33,7 +33,8 @@ func TestTerminationLater(t *testing.T) {
 				}
 				w.sim.Fail("ModifyNetworkInterfaceAttribute", refusal, 0)
 				time.Sleep(registry.MostRefusal) // for so long, the node does not ask again
-				for range 2 {                    // it may ask EC2 first, and that takes a growth or a collection of its own
+				// it may ask EC2 first, and that takes a growth or a collection of its own
+				for range 2 {
 					time.Sleep(time.Minute)
 					w.collect()
 				}

@@ -33,7 +33,8 @@ func TestTracking(t *testing.T) {
 		want   ec2sim.Tracking
 	}{
 		{"nothing is set", nil, registry.Tracking{}, ec2sim.Tracking{}},
-		{"of the boot ENI", []string{establishedParam, "7200"}, registry.Tracking{}, ec2sim.Tracking{TCPEstablished: 7200}},
+		{"of the boot ENI", []string{establishedParam, "7200"}, registry.Tracking{},
+			ec2sim.Tracking{TCPEstablished: 7200}},
 		{"of the configuration", nil, registry.Tracking{UDP: 60}, ec2sim.Tracking{UDP: 60}},
 		{"of both", []string{establishedParam, "7200", streamParam, "120"}, registry.Tracking{TCPEstablished: 86400},
 			ec2sim.Tracking{TCPEstablished: 86400, UDPStream: 120}},
@@ -52,7 +53,8 @@ func TestTracking(t *testing.T) {
 			for _, c := range w.sim.Calls() {
 				asked = append(asked, c.Action)
 			}
-			if i := slices.Index(asked, "CreateNetworkInterface"); slices.Contains(asked[i:], "DescribeNetworkInterfaces") {
+			if i := slices.Index(asked, "CreateNetworkInterface"); slices.Contains(asked[i:],
+				"DescribeNetworkInterfaces") {
 				t.Errorf("EC2 was asked for the attached ENIs again: %v", asked)
 			}
 		})

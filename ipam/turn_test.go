@@ -107,9 +107,11 @@ func TestBurstExecutes(t *testing.T) {
 	}
 	executed := n.executed()
 	if len(executed) > growths+spare {
-		t.Errorf("the ipam program was executed %d times, for %d growths:\n%s", len(executed), growths, strings.Join(executed, "\n"))
+		t.Errorf("the ipam program was executed %d times, for %d growths:\n%s", len(executed), growths,
+			strings.Join(executed, "\n"))
 	}
-	t.Logf("%d ADDs in %v: %d processes, of which %d of the ipam program; %v of CPU time", pods, took.Round(time.Millisecond),
+	t.Logf("%d ADDs in %v: %d processes, of which %d of the ipam program; %v of CPU time", pods,
+		took.Round(time.Millisecond),
 		pods+len(executed), len(executed), n.cpu.Round(time.Millisecond))
 	n.intact()
 }
@@ -127,7 +129,8 @@ func TestRefusedExecutes(t *testing.T) {
 	}
 	for _, e := range failed {
 		if e.Code != plugin.CodeTryAgain || !strings.Contains(e.Msg, "CreateNetworkInterface: UnauthorizedOperation") ||
-			!strings.HasPrefix(e.Msg, "acquire an address: no address is free: ") || e.Details != "allow ec2:CreateNetworkInterface in the instance role" {
+			!strings.HasPrefix(e.Msg, "acquire an address: no address is free: ") ||
+			e.Details != "allow ec2:CreateNetworkInterface in the instance role" {
 			t.Errorf("error %d: %s (%s)", e.Code, e.Msg, e.Details)
 		}
 	}

@@ -32,7 +32,8 @@ func TestUnassignAndGrow(t *testing.T) {
 	}{{"late", 2, false}, {"one, lost", 1, true}, {"two, lost", 2, true}} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, "m5.large", 28) // of 11 addresses, the pods have a few, and somebody else has the rest
-			_, err := aws.New(w.cloud).CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-pod0", Secondary: 9 - tt.idle})
+			_, err := aws.New(w.cloud).CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-pod0",
+				Secondary: 9 - tt.idle})
 			must(t, err)
 			for n := range 1 + tt.idle {
 				w.mustAcquire(n)

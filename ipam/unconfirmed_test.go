@@ -132,7 +132,9 @@ func TestUnconfirmedOfPrefix(t *testing.T) {
 		w.mustAcquire(n)
 	}
 	w.consistent()
-	if has := slices.ContainsFunc(w.state().ENIs[eni.ID].Prefixes, func(b registry.Prefix) bool { return b.CIDR == eni.Prefixes[i] }); has {
+	if has := slices.ContainsFunc(w.state().ENIs[eni.ID].Prefixes, func(b registry.Prefix) bool {
+		return b.CIDR == eni.Prefixes[i]
+	}); has {
 		t.Errorf("%s is still known", eni.Prefixes[i])
 	}
 }
@@ -178,7 +180,8 @@ func TestConfirmedWithoutCollections(t *testing.T) {
 // shows is unconfirmed all the same, because there is the pod's veth pair.
 func TestUnconfirmedWhereAPairIs(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
-	must(t, nl.Wiring{{NS: w.host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.host, Group: nl.OwnGroup}}}.Add())
+	must(t, nl.Wiring{{NS: w.host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.host,
+		Group: nl.OwnGroup}}}.Add())
 	must(t, w.pool().Learn(t.Context()))
 	if _, unconfirmed := w.state().Unconfirmed(); !unconfirmed {
 		t.Errorf("rebuilt %+v", w.state().Rebuilt)

@@ -38,7 +38,8 @@ func TestBusyMetadata(t *testing.T) {
 						w.Error(err)
 					}
 					took := time.Since(began)
-					if busy > w.policy.Timeout && (!errors.Is(err, aws.ErrTransient) || took < w.policy.Timeout-registry.MostBackoff || took > w.policy.Timeout) {
+					if busy > w.policy.Timeout && (!errors.Is(err, aws.ErrTransient) ||
+						took < w.policy.Timeout-registry.MostBackoff || took > w.policy.Timeout) {
 						w.Errorf("after %v: %v", took, err)
 					}
 					if took > busy+registry.MostBackoff+3*time.Second {
@@ -56,7 +57,8 @@ func TestNoInstanceID(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, wires *wires) {
 		wires.metadata = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			if strings.HasSuffix(r.URL.Path, "/instance-identity/document") {
-				rw.Write([]byte(`{"availabilityZone": "us-east-1a", "instanceType": "m5.large", "region": "us-east-1"}`))
+				rw.Write([]byte(
+					`{"availabilityZone": "us-east-1a", "instanceType": "m5.large", "region": "us-east-1"}`))
 				return
 			}
 			w.node.Metadata().ServeHTTP(rw, r)
@@ -95,7 +97,8 @@ func TestNotRunning(t *testing.T) {
 		t.Run(code, func(t *testing.T) {
 			inBubble(t, "m5.large", func(w *world, _ *wires) {
 				w.sim.FailAs("AttachNetworkInterface", code, "Instance '"+w.node.ID+"' is not 'running'.", -1)
-				if _, err := w.acquire(1); err == nil || errors.Is(err, aws.ErrInstanceFull) || !strings.Contains(err.Error(), "is not 'running'") {
+				if _, err := w.acquire(1); err == nil || errors.Is(err, aws.ErrInstanceFull) ||
+					!strings.Contains(err.Error(), "is not 'running'") {
 					w.Errorf("got %v", err)
 				}
 				if until := w.state().Instance.FullUntil; !until.IsZero() {
@@ -121,13 +124,16 @@ func TestHiddenENI(t *testing.T) {
 			inBubble(t, "m5.large", func(w *world, _ *wires) {
 				w.policy.Timeout = 10 * time.Second
 				second := w.launched()
-				stop := w.node.Lie(map[string]ec2sim.Lie{"forget": ec2sim.ForgetENI(second), "hide": ec2sim.HideENI(second),
+				stop := w.node.Lie(map[string]ec2sim.Lie{"forget": ec2sim.ForgetENI(second),
+					"hide":   ec2sim.HideENI(second),
 					"number": ec2sim.ZeroDeviceNumber(second), "also by EC2": ec2sim.ForgetENI(second)}[kind])
 				for n := range 10 {
 					w.mustAcquire(n)
 				}
 				if kind == "also by EC2" {
-					must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { s.Instance.FullUntil = time.Now().Add(registry.MostFull) }))
+					must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
+						s.Instance.FullUntil = time.Now().Add(registry.MostFull)
+					}))
 				}
 				if _, err := w.acquire(10); !errors.Is(err, aws.ErrInstanceFull) {
 					w.Errorf("got %v", err)
@@ -156,8 +162,10 @@ func TestHiddenENI(t *testing.T) {
 // ENI, and its next pod gets the same routes, gateways and DNS server as the one before.
 func TestPartlyShownENI(t *testing.T) {
 	for _, keys := range [][]string{
-		{"vpc-id"}, {"vpc-id", "vpc-ipv4-cidr-block", "vpc-ipv4-cidr-blocks", "vpc-ipv6-cidr-blocks"}, {"vpc-ipv4-cidr-blocks"}, {"subnet-id"},
-		{"subnet-ipv4-cidr-block"}, {"subnet-ipv4-cidr-block", "local-ipv4s"}, {"subnet-ipv6-cidr-blocks"}, {"subnet-ipv6-cidr-blocks", "ipv6-prefix"},
+		{"vpc-id"}, {"vpc-id", "vpc-ipv4-cidr-block", "vpc-ipv4-cidr-blocks", "vpc-ipv6-cidr-blocks"},
+		{"vpc-ipv4-cidr-blocks"}, {"subnet-id"},
+		{"subnet-ipv4-cidr-block"}, {"subnet-ipv4-cidr-block", "local-ipv4s"}, {"subnet-ipv6-cidr-blocks"},
+		{"subnet-ipv6-cidr-blocks", "ipv6-prefix"},
 	} {
 		v4, v6 := newWorld(t, "m5.large", 20), newWorld6(t, "m5.large")
 		v6.policy.Families = dual
@@ -170,9 +178,11 @@ func TestPartlyShownENI(t *testing.T) {
 			second, err := w.acquire(2)
 			must(t, err)
 			a, b := first.Result("eth1", w.policy), second.Result("eth1", w.policy)
-			same := second.ID == first.ID && reflect.DeepEqual(a.Routes, b.Routes) && reflect.DeepEqual(a.DNS, b.DNS) && len(a.IPs) == len(b.IPs)
+			same := second.ID == first.ID && reflect.DeepEqual(a.Routes, b.Routes) && reflect.DeepEqual(a.DNS, b.DNS) &&
+				len(a.IPs) == len(b.IPs)
 			for i := range a.IPs {
-				same = same && a.IPs[i].Gateway.Equal(b.IPs[i].Gateway) && slices.Equal(a.IPs[i].Address.Mask, b.IPs[i].Address.Mask)
+				same = same && a.IPs[i].Gateway.Equal(b.IPs[i].Gateway) &&
+					slices.Equal(a.IPs[i].Address.Mask, b.IPs[i].Address.Mask)
 			}
 			if !same {
 				t.Errorf("without %v, on %s after %s:\n%v\n%v", keys, second.ID, first.ID, b, a)
@@ -184,7 +194,8 @@ func TestPartlyShownENI(t *testing.T) {
 // TestPartlyShownOther: nor does the node take an ENI of others for one without IPv4, or without a VPC. It serves pods
 // when metadata has all of it.
 func TestPartlyShownOther(t *testing.T) {
-	for _, keys := range [][]string{{"local-ipv4s"}, {"local-ipv4s", "subnet-ipv4-cidr-block"}, {"vpc-id"}, {"subnet-id"}, {"subnet-ipv6-cidr-blocks"}} {
+	for _, keys := range [][]string{{"local-ipv4s"}, {"local-ipv4s", "subnet-ipv4-cidr-block"}, {"vpc-id"},
+		{"subnet-id"}, {"subnet-ipv6-cidr-blocks"}} {
 		w := newWorld6(t, "m5.large")
 		must(t, w.pool().Learn(t.Context()))
 		id := w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", IPv6Prefixes: 1})
@@ -195,7 +206,8 @@ func TestPartlyShownOther(t *testing.T) {
 		}
 		stop()
 		must(t, w.pool().Learn(t.Context()))
-		if e := w.state().ENIs[id]; e.Primary() != w.sim.ENIs()[1].Addrs[0] || !e.CIDR.IsValid() || !e.CIDR6.IsValid() || e.VPC != "vpc-1" {
+		if e := w.state().ENIs[id]; e.Primary() != w.sim.ENIs()[1].Addrs[0] || !e.CIDR.IsValid() ||
+			!e.CIDR6.IsValid() || e.VPC != "vpc-1" {
 			t.Errorf("after %v: %+v", keys, e)
 		}
 	}
@@ -206,7 +218,8 @@ func TestPartlyShownOther(t *testing.T) {
 func (w *world) launched() (id string) {
 	c := aws.New(w.cloud)
 	for index := range 2 {
-		e, err := c.CreateENI(w.Context(), aws.ENISpec{Subnet: "subnet-pod0", Description: "from the launch template", Secondary: 9})
+		e, err := c.CreateENI(w.Context(), aws.ENISpec{Subnet: "subnet-pod0", Description: "from the launch template",
+			Secondary: 9})
 		must(w.T, err)
 		_, err = c.AttachENI(w.Context(), e.ID, w.node.ID, 0, index+1)
 		must(w.T, err)

@@ -45,7 +45,8 @@ func (p *Pool) Fill(ctx context.Context) (has int, err error) {
 			had, idle = has, 0
 		}
 		if idle >= rounds {
-			err = call.Sleep(ctx, p.Backoff(idle-rounds), "EC2 was asked, nothing failed, and others have taken what came")
+			err = call.Sleep(ctx, p.Backoff(idle-rounds),
+				"EC2 was asked, nothing failed, and others have taken what came")
 		}
 		if err == nil {
 			err = p.grow(ctx)
@@ -92,7 +93,8 @@ func (p *Pool) giveWay(ctx context.Context, unlock func()) (func(), error) {
 	const most, look = time.Second, 10 * time.Millisecond
 	unlock()
 	for end := time.Now().Add(most); time.Now().Before(end); {
-		if s, err := p.Registry.View(); err != nil || !book.AnyWaits(s, book.AnyPool) || call.Sleep(ctx, look, "") != nil {
+		if s, err := p.Registry.View(); err != nil || !book.AnyWaits(s, book.AnyPool) ||
+			call.Sleep(ctx, look, "") != nil {
 			break
 		}
 	}

@@ -44,7 +44,8 @@ func TestFillYields(t *testing.T) {
 					go func() {
 						time.Sleep(tt.waits)
 						must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
-							s.Waiters["net/c/eth0"] = registry.Waiter{Since: time.Now(), Until: time.Now().Add(registry.MostWait)}
+							s.Waiters["net/c/eth0"] = registry.Waiter{Since: time.Now(),
+								Until: time.Now().Add(registry.MostWait)}
 						}))
 					}()
 				}

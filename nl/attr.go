@@ -61,7 +61,8 @@ func nest(typ int, inside ...attribute) attribute {
 // header begins an attribute. It has room for the value and the padding.
 func header(typ, size int) attribute {
 	b := make(attribute, 0, aligned(unix.SizeofRtAttr+size))
-	return binary.NativeEndian.AppendUint16(binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+size)), uint16(typ))
+	return binary.NativeEndian.AppendUint16(binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+size)),
+		uint16(typ))
 }
 
 func (a attribute) pad() attribute { return a[:aligned(len(a))] } // header has made zeros there
@@ -73,7 +74,8 @@ func attrsOf(b []byte) iter.Seq2[int, []byte] {
 	return func(yield func(int, []byte) bool) {
 		for len(b) >= unix.SizeofNlAttr {
 			size, typ := int(binary.NativeEndian.Uint16(b)), binary.NativeEndian.Uint16(b[2:])
-			if size < unix.SizeofNlAttr || size > len(b) || !yield(int(typ&nl.NLA_TYPE_MASK), b[unix.SizeofNlAttr:size]) {
+			if size < unix.SizeofNlAttr || size > len(b) || !yield(int(typ&nl.NLA_TYPE_MASK),
+				b[unix.SizeofNlAttr:size]) {
 				return
 			}
 			b = b[min(aligned(size), len(b)):]

@@ -33,7 +33,8 @@ func TestSlaves(t *testing.T) {
 	master, err := node.LinkByName("ens5")
 	must(t, err)
 	found, err := pod.Slaves(node)
-	if err != nil || len(found) != 1 || found[0].Peer != master.Index || !slices.Contains(found[0].Addrs, addr.Addr()) || slices.Contains(found[0].Addrs, ofLo) {
+	if err != nil || len(found) != 1 || found[0].Peer != master.Index ||
+		!slices.Contains(found[0].Addrs, addr.Addr()) || slices.Contains(found[0].Addrs, ofLo) {
 		t.Errorf("slaves of a pod: %v, %v; want one of link %d with %s", found, err, master.Index, addr.Addr())
 	}
 	// The same MAC address, a slave of its own, and a pair to the node, so that the kernel has a number for it.

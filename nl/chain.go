@@ -49,7 +49,8 @@ func (c Chain) add(x *transaction) error {
 		policy = verdictDrop
 	}
 	prints := c.fingerprints()
-	x.chain(c.Name, nested(unix.NFTA_CHAIN_HOOK, attrOrdered(unix.NFTA_HOOK_HOOKNUM, hook), attrOrdered(unix.NFTA_HOOK_PRIORITY, uint32(c.Priority))),
+	x.chain(c.Name, nested(unix.NFTA_CHAIN_HOOK, attrOrdered(unix.NFTA_HOOK_HOOKNUM, hook),
+		attrOrdered(unix.NFTA_HOOK_PRIORITY, uint32(c.Priority))),
 		attrOrdered(unix.NFTA_CHAIN_POLICY, policy), attrString(unix.NFTA_CHAIN_TYPE, c.Type))
 	for i, r := range c.Rules {
 		var code []attribute
@@ -109,7 +110,8 @@ func (c Chain) check(n *NS, t Table) error {
 
 // chain asks for a chain of the table. It returns how the chain is called, and how many rules it has.
 func (t Table) chain(n *NS, name string) (c Chain, rules int, err error) {
-	msg, err := t.get(n, unix.NFT_MSG_GETCHAIN, attrString(unix.NFTA_CHAIN_TABLE, t.Name), attrString(unix.NFTA_CHAIN_NAME, name))
+	msg, err := t.get(n, unix.NFT_MSG_GETCHAIN, attrString(unix.NFTA_CHAIN_TABLE, t.Name),
+		attrString(unix.NFTA_CHAIN_NAME, name))
 	c, rules = parseChain(t.family(), msg)
 	return c, rules, err
 }

@@ -36,7 +36,8 @@ func (n *NS) DroppingChains(family Family) ([]DroppingChain, error) {
 		if m[0] != unix.NFPROTO_INET && m[0] != own || c.Hook != "forward" {
 			continue
 		}
-		t := Table{Family: tableFamilies.name(uint32(m[0])), Name: unix.ByteSliceToString(inside(msg, unix.NFTA_CHAIN_TABLE))}
+		t := Table{Family: tableFamilies.name(uint32(m[0])),
+			Name: unix.ByteSliceToString(inside(msg, unix.NFTA_CHAIN_TABLE))}
 		name := t.Family + " " + t.Name + " " + c.Name
 		rules, err := t.rules(n, attrString(unix.NFTA_RULE_CHAIN, c.Name))
 		if err != nil {

@@ -58,17 +58,25 @@ func TestDroppingChains(t *testing.T) {
 		want   []nl.DroppingChain
 		passes bool
 	}{
-		"nothing":             {passes: true},
-		"an empty chain":      {rules: `nft 'table ip a { chain forward { type filter hook forward priority 0; policy drop; }; }'`, want: []nl.DroppingChain{{Name: "ip a forward", Empty: true}}},
-		"of another family":   {rules: `nft 'table ip6 a { chain forward { type filter hook forward priority 0; policy drop; }; }'`, passes: true},
-		"at another hook":     {rules: `nft 'table ip a { chain input { type filter hook input priority 0; policy drop; }; chain f { type filter hook forward priority 0; }; }'`, passes: true},
-		"some are rejected":   {rules: `nft 'table ip a { chain forward { type filter hook forward priority 0; tcp dport 7 reject; }; }'`, passes: true},
-		"docker":              {rules: docker, want: chains("ip filter FORWARD")},
-		"docker, with a rule": {rules: docker + `iptables-nft -I DOCKER-USER -i veth+ -j ACCEPT; iptables-nft -I DOCKER-USER -o veth+ -j ACCEPT`, want: chains("ip filter FORWARD"), passes: true},
-		"firewalld":           {rules: firewalld, want: chains("inet firewalld forward")},
-		"hardened":            {rules: hardened(""), want: chains("inet filter forward")},
-		"hardened, by group":  {rules: hardened("iifgroup 72 accept; oifgroup 72 accept"), want: chains("inet filter forward"), passes: true},
-		"two":                 {rules: hardened("") + `;` + docker, want: chains("inet filter forward", "ip filter FORWARD")},
+		"nothing": {passes: true},
+		"an empty chain": {rules: `nft 'table ip a { chain forward { type filter hook forward priority 0; ` +
+			`policy drop; }; }'`, want: []nl.DroppingChain{{Name: "ip a forward", Empty: true}}},
+		"of another family": {rules: `nft 'table ip6 a { chain forward { type filter hook forward priority 0; ` +
+			`policy drop; }; }'`, passes: true},
+		"at another hook": {rules: `nft 'table ip a { chain input { type filter hook input priority 0; policy ` +
+			`drop; }; chain f { type filter hook forward priority 0; }; }'`, passes: true},
+		"some are rejected": {rules: `nft 'table ip a { chain forward { type filter hook forward priority 0; tcp ` +
+			`dport 7 reject; }; }'`, passes: true},
+		"docker": {rules: docker, want: chains("ip filter FORWARD")},
+		"docker, with a rule": {rules: docker +
+			`iptables-nft -I DOCKER-USER -i veth+ -j ACCEPT; iptables-nft -I DOCKER-USER -o veth+ -j ACCEPT`,
+			want: chains("ip filter FORWARD"), passes: true},
+		"firewalld": {rules: firewalld, want: chains("inet firewalld forward")},
+		"hardened":  {rules: hardened(""), want: chains("inet filter forward")},
+		"hardened, by group": {rules: hardened("iifgroup 72 accept; oifgroup 72 accept"),
+			want: chains("inet filter forward"), passes: true},
+		"two": {rules: hardened("") + `;` + docker,
+			want: chains("inet filter forward", "ip filter FORWARD")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node, pod, out := forwardScene(t)
@@ -98,9 +106,11 @@ func forwardScene(t *testing.T) (node, pod *nl.NS, host string) {
 	}
 	for i, n := range []*nl.NS{pod, other} {
 		net := []string{"10.9.1.", "10.9.2."}[i]
-		w = append(w, nl.Step{NS: node, Object: nl.Addr{Prefix: prefix(net + "1/24"), Dev: []string{"veth0123456789a", "eth0"}[i]}},
+		w = append(w, nl.Step{NS: node, Object: nl.Addr{Prefix: prefix(net + "1/24"),
+			Dev: []string{"veth0123456789a", "eth0"}[i]}},
 			nl.Step{NS: n, Object: nl.Addr{Prefix: prefix(net + "2/24"), Dev: "eth0"}},
-			nl.Step{NS: n, Object: nl.Route{Dst: prefix("0.0.0.0/0"), Via: netip.MustParseAddr(net + "1"), Dev: "eth0"}})
+			nl.Step{NS: n, Object: nl.Route{Dst: prefix("0.0.0.0/0"), Via: netip.MustParseAddr(net + "1"),
+				Dev: "eth0"}})
 	}
 	if err := w.Add(); err != nil {
 		t.Fatal(err)

@@ -14,12 +14,14 @@ import (
 // FuzzDump reads any bytes as messages of a dump. The kernel makes them, and a pod with CAP_NET_ADMIN decides much of
 // what is in those about its namespace. Each reader must end, and take nothing that is not there.
 func FuzzDump(f *testing.F) {
-	rule := slices.Concat(attrString(unix.NFTA_RULE_CHAIN, "forward"), attr(unix.NFTA_RULE_USERDATA, commented("0123456789abcdef")))
+	rule := slices.Concat(attrString(unix.NFTA_RULE_CHAIN, "forward"),
+		attr(unix.NFTA_RULE_USERDATA, commented("0123456789abcdef")))
 	f.Add([]byte(rule))
 	f.Add([]byte(slices.Concat(attrString(unix.NFTA_CHAIN_NAME, "forward"), attrString(unix.NFTA_CHAIN_TYPE, "filter"),
 		nested(unix.NFTA_CHAIN_HOOK, attr32(unix.NFTA_HOOK_HOOKNUM, 1<<24)), attr32(unix.NFTA_CHAIN_POLICY, 0))))
 	var x transaction
-	x.rule("forward", "0123456789abcdef", []attribute{equal([]byte{1, 2, 3, 4}), immediate(unix.NFT_REG_VERDICT, native(1))})
+	x.rule("forward", "0123456789abcdef", []attribute{equal([]byte{1, 2, 3, 4}),
+		immediate(unix.NFT_REG_VERDICT, native(1))})
 	f.Add(x.encode(1))
 	f.Add(make([]byte, 64))
 	f.Fuzz(func(t *testing.T, b []byte) {

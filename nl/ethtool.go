@@ -48,7 +48,8 @@ func cardSettings() []cardSetting {
 		{"tx-buf-size", getTunable, setTunable, 20, []uint32{4, u32, 4}},
 		{"number of ntuple rules", 0x2e, 0, 192, nil},
 	}
-	for flow, name := range []string{1: "TCP over IPv4", 2: "UDP over IPv4", 5: "TCP over IPv6", 6: "UDP over IPv6", 16: "IPv4", 17: "IPv6"} {
+	for flow, name := range []string{1: "TCP over IPv4", 2: "UDP over IPv4", 5: "TCP over IPv6", 6: "UDP over IPv6",
+		16: "IPv4", 17: "IPv6"} {
 		if name != "" {
 			all = append(all, cardSetting{"hash of " + name, getHash, setHash, 192, []uint32{uint32(flow)}})
 		}
@@ -95,7 +96,8 @@ func (n *NS) features(l Link) (value []byte, err error) {
 	for i := range min(binary.NativeEndian.Uint32(b[4:]), 8) {
 		at := b[header+i*block:] // struct ethtool_get_features_block: available, requested
 		available, requested := binary.NativeEndian.Uint32(at), binary.NativeEndian.Uint32(at[4:])
-		value = binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(value, available), requested&available)
+		value = binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(value, available),
+			requested&available)
 	}
 	return value, nil
 }

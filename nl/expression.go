@@ -56,7 +56,8 @@ func fib(flags, result uint32) attribute {
 
 // payload loads size bytes of a header.
 func payload(header, offset, size uint32) attribute {
-	return expression("payload", attrOrdered(unix.NFTA_PAYLOAD_DREG, unix.NFT_REG_1), attrOrdered(unix.NFTA_PAYLOAD_BASE, header),
+	return expression("payload", attrOrdered(unix.NFTA_PAYLOAD_DREG, unix.NFT_REG_1),
+		attrOrdered(unix.NFTA_PAYLOAD_BASE, header),
 		attrOrdered(unix.NFTA_PAYLOAD_OFFSET, offset), attrOrdered(unix.NFTA_PAYLOAD_LEN, size))
 }
 
@@ -65,11 +66,13 @@ func notEqual(b []byte) attribute { return compared(unix.NFT_CMP_NEQ, b) }
 func notZero() attribute          { return notEqual(make([]byte, 4)) }
 
 func compared(how uint32, b []byte) attribute {
-	return expression("cmp", attrOrdered(unix.NFTA_CMP_SREG, unix.NFT_REG_1), attrOrdered(unix.NFTA_CMP_OP, how), content(unix.NFTA_CMP_DATA, b))
+	return expression("cmp", attrOrdered(unix.NFTA_CMP_SREG, unix.NFT_REG_1), attrOrdered(unix.NFTA_CMP_OP, how),
+		content(unix.NFTA_CMP_DATA, b))
 }
 
 func within(first, last []byte) attribute {
-	return expression("range", attrOrdered(unix.NFTA_RANGE_SREG, unix.NFT_REG_1), attrOrdered(unix.NFTA_RANGE_OP, unix.NFT_RANGE_EQ),
+	return expression("range", attrOrdered(unix.NFTA_RANGE_SREG, unix.NFT_REG_1),
+		attrOrdered(unix.NFTA_RANGE_OP, unix.NFT_RANGE_EQ),
 		content(unix.NFTA_RANGE_FROM_DATA, first), content(unix.NFTA_RANGE_TO_DATA, last))
 }
 
@@ -79,7 +82,8 @@ func lookup(set uint32, not bool) attribute {
 	if not {
 		of = append(of, attrOrdered(unix.NFTA_LOOKUP_FLAGS, unix.NFT_LOOKUP_F_INV))
 	}
-	return expression("lookup", append(of, attrString(unix.NFTA_LOOKUP_SET, anonymous), attrOrdered(unix.NFTA_LOOKUP_SET_ID, set))...)
+	return expression("lookup", append(of, attrString(unix.NFTA_LOOKUP_SET, anonymous),
+		attrOrdered(unix.NFTA_LOOKUP_SET_ID, set))...)
 }
 
 // masked keeps only some bits of the register; or sets some of them.
@@ -88,29 +92,37 @@ func or(bits uint32) attribute     { return bitwise(native(^bits), native(bits))
 
 // bitwise makes of the register: register & mask ^ xor.
 func bitwise(mask, xor []byte) attribute {
-	return expression("bitwise", attrOrdered(unix.NFTA_BITWISE_SREG, unix.NFT_REG_1), attrOrdered(unix.NFTA_BITWISE_DREG, unix.NFT_REG_1),
-		attrOrdered(unix.NFTA_BITWISE_LEN, uint32(len(mask))), content(unix.NFTA_BITWISE_MASK, mask), content(unix.NFTA_BITWISE_XOR, xor))
+	return expression("bitwise", attrOrdered(unix.NFTA_BITWISE_SREG, unix.NFT_REG_1),
+		attrOrdered(unix.NFTA_BITWISE_DREG, unix.NFT_REG_1),
+		attrOrdered(unix.NFTA_BITWISE_LEN, uint32(len(mask))), content(unix.NFTA_BITWISE_MASK, mask),
+		content(unix.NFTA_BITWISE_XOR, xor))
 }
 
 // hton brings two bytes of the register from the kernel's byte order to that of packets.
 func hton() attribute {
-	return expression("byteorder", attrOrdered(unix.NFTA_BYTEORDER_SREG, unix.NFT_REG_1), attrOrdered(unix.NFTA_BYTEORDER_DREG, unix.NFT_REG_1),
-		attrOrdered(unix.NFTA_BYTEORDER_OP, unix.NFT_BYTEORDER_HTON), attrOrdered(unix.NFTA_BYTEORDER_LEN, 2), attrOrdered(unix.NFTA_BYTEORDER_SIZE, 2))
+	return expression("byteorder", attrOrdered(unix.NFTA_BYTEORDER_SREG, unix.NFT_REG_1),
+		attrOrdered(unix.NFTA_BYTEORDER_DREG, unix.NFT_REG_1),
+		attrOrdered(unix.NFTA_BYTEORDER_OP, unix.NFT_BYTEORDER_HTON), attrOrdered(unix.NFTA_BYTEORDER_LEN, 2),
+		attrOrdered(unix.NFTA_BYTEORDER_SIZE, 2))
 }
 
 // setTCPOption puts size bytes of the register into an option of TCP.
 func setTCPOption(kind byte, offset, size uint32) attribute {
-	return expression("exthdr", attrOrdered(unix.NFTA_EXTHDR_SREG, unix.NFT_REG_1), attr(unix.NFTA_EXTHDR_TYPE, []byte{kind}),
-		attrOrdered(unix.NFTA_EXTHDR_OFFSET, offset), attrOrdered(unix.NFTA_EXTHDR_LEN, size), attrOrdered(unix.NFTA_EXTHDR_OP, unix.NFT_EXTHDR_OP_TCPOPT))
+	return expression("exthdr", attrOrdered(unix.NFTA_EXTHDR_SREG, unix.NFT_REG_1),
+		attr(unix.NFTA_EXTHDR_TYPE, []byte{kind}),
+		attrOrdered(unix.NFTA_EXTHDR_OFFSET, offset), attrOrdered(unix.NFTA_EXTHDR_LEN, size),
+		attrOrdered(unix.NFTA_EXTHDR_OP, unix.NFT_EXTHDR_OP_TCPOPT))
 }
 
 func counter() attribute {
-	return expression("counter", attr(unix.NFTA_COUNTER_BYTES, make([]byte, 8)), attr(unix.NFTA_COUNTER_PACKETS, make([]byte, 8)))
+	return expression("counter", attr(unix.NFTA_COUNTER_BYTES, make([]byte, 8)),
+		attr(unix.NFTA_COUNTER_PACKETS, make([]byte, 8)))
 }
 
 // immediate loads a register with b.
 func immediate(register uint32, b []byte) attribute {
-	return expression("immediate", attrOrdered(unix.NFTA_IMMEDIATE_DREG, register), content(unix.NFTA_IMMEDIATE_DATA, b))
+	return expression("immediate", attrOrdered(unix.NFTA_IMMEDIATE_DREG, register),
+		content(unix.NFTA_IMMEDIATE_DATA, b))
 }
 
 // The verdicts of linux/netfilter.h.
@@ -130,7 +142,8 @@ func masq(flags uint32) attribute {
 
 // nat is unix.NFT_NAT_SNAT or unix.NFT_NAT_DNAT, with the registers of the address and the ports, and flags.
 func nat(kind uint32, family byte, to ...attribute) attribute {
-	return expression("nat", append([]attribute{attrOrdered(unix.NFTA_NAT_TYPE, kind), attrOrdered(unix.NFTA_NAT_FAMILY, uint32(family))}, to...)...)
+	return expression("nat", append([]attribute{attrOrdered(unix.NFTA_NAT_TYPE, kind),
+		attrOrdered(unix.NFTA_NAT_FAMILY, uint32(family))}, to...)...)
 }
 
 // expressions are the names and the data of the expressions of a rule.

@@ -24,7 +24,8 @@ func TestFamily(t *testing.T) {
 			t.Errorf("%s: %s, want %s", f, got, want)
 		}
 	}
-	if rule, want := (nl.Rule{Pref: 1, Table: 7, To: netip.MustParsePrefix("fd00::/8"), Family: nl.IPv4}), "ip -6 rule add pref 1 to fd00::/8 lookup 7"; rule.String() != want {
+	if rule, want := (nl.Rule{Pref: 1, Table: 7, To: netip.MustParsePrefix("fd00::/8"),
+		Family: nl.IPv4}), "ip -6 rule add pref 1 to fd00::/8 lookup 7"; rule.String() != want {
 		t.Errorf("%s, want %s", rule, want)
 	}
 }

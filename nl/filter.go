@@ -122,7 +122,8 @@ func (f filter) request(n *NS, typ, flags int, answer uint16, more ...attribute)
 	every := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))
 	msg := &nl.TcMsg{Ifindex: int32(f.index), Parent: cmp.Or(f.hook, tcIngress), Handle: f.handle(),
 		Info: cmp.Or(f.pref, filterPref)<<16 | uint32(every)}
-	msgs, err := n.request(unix.NETLINK_ROUTE, typ, flags, answer, msg, append([]attribute{attrString(nl.TCA_KIND, "bpf")}, more...)...)
+	msgs, err := n.request(unix.NETLINK_ROUTE, typ, flags, answer, msg,
+		append([]attribute{attrString(nl.TCA_KIND, "bpf")}, more...)...)
 	if errors.Is(err, unix.EINVAL) && typ != unix.RTM_NEWTFILTER { // there is no hook
 		err = absence{err}
 	}

@@ -20,7 +20,8 @@ import (
 // there is none, such a filter is not taken for one for what comes in, and is refused.
 func TestHooks(t *testing.T) {
 	host, pod := two(t)
-	links := nl.Wiring{{host, nl.Veth{Name: "eni", Peer: "eth0", PeerNS: pod}}, {host, nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod}}}
+	links := nl.Wiring{{host, nl.Veth{Name: "eni", Peer: "eth0", PeerNS: pod}},
+		{host, nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod}}}
 	splice := nl.Wiring{{pod, nl.Splice{ENI: "eth0", Veth: "eth1", MAC: "02:00:00:00:00:48"}}}
 	forbid := nl.Wiring{{pod, forbidden}}
 	if err := errors.Join(links.Add(), splice.Add(), splice.Check()); err != nil {
@@ -39,7 +40,8 @@ func TestHooks(t *testing.T) {
 		t.Errorf("after that: %v", err)
 	}
 
-	if err := errors.Join(links.Del(), links.Add(), forbid.Add(), splice.Add(), forbid.Check(), splice.Check()); err != nil {
+	if err := errors.Join(links.Del(), links.Add(), forbid.Add(), splice.Add(), forbid.Check(),
+		splice.Check()); err != nil {
 		t.Fatal(err)
 	}
 	hooks(t, pod, "clsact", "clsact")
@@ -77,7 +79,8 @@ func hooks(t *testing.T, n *nl.NS, want ...string) {
 // The next Add replaces them, and Del finds them.
 func TestOlderPrograms(t *testing.T) {
 	host, pod := two(t)
-	links := nl.Wiring{{host, nl.Veth{Name: "eni", Peer: "eth0", PeerNS: pod}}, {host, nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod}}}
+	links := nl.Wiring{{host, nl.Veth{Name: "eni", Peer: "eth0", PeerNS: pod}},
+		{host, nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod}}}
 	splice := nl.Splice{ENI: "eth0", Veth: "eth1", MAC: "02:00:00:00:00:48"}
 	if err := links.Add(); err != nil {
 		t.Fatal(err)
@@ -112,11 +115,14 @@ func older(t *testing.T, n *nl.NS, dev, name string) {
 	}
 	program := idle(t)
 	if err := n.Do(func() error {
-		qdisc := netlink.QdiscAttrs{LinkIndex: l.Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}
+		qdisc := netlink.QdiscAttrs{LinkIndex: l.Index, Handle: netlink.MakeHandle(0xffff, 0),
+			Parent: netlink.HANDLE_CLSACT}
 		err := netlink.QdiscAdd(&netlink.Clsact{QdiscAttrs: qdisc})
 		for _, hook := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
-			at := netlink.FilterAttrs{LinkIndex: l.Index, Parent: hook, Handle: 1, Priority: 72, Protocol: unix.ETH_P_ALL}
-			err = errors.Join(err, netlink.FilterAdd(&netlink.BpfFilter{FilterAttrs: at, Fd: program, Name: name, DirectAction: true}))
+			at := netlink.FilterAttrs{LinkIndex: l.Index, Parent: hook, Handle: 1, Priority: 72,
+				Protocol: unix.ETH_P_ALL}
+			err = errors.Join(err, netlink.FilterAdd(&netlink.BpfFilter{FilterAttrs: at, Fd: program, Name: name,
+				DirectAction: true}))
 		}
 		return err
 	}); err != nil {

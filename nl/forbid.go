@@ -33,7 +33,8 @@ func (f Forbid) String() string {
 	}
 	var lines []string
 	for _, dev := range f.Devs {
-		lines = append(lines, fmt.Sprintf("%s direct-action # drop what is to %s", filter{hook: tcEgress}.command(dev), strings.Join(addrs, ", ")))
+		lines = append(lines, fmt.Sprintf("%s direct-action # drop what is to %s", filter{hook: tcEgress}.command(dev),
+			strings.Join(addrs, ", ")))
 	}
 	return strings.Join(lines, "\n\t")
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-var forbidden = nl.Forbid{Devs: []string{"eth0", "eth1"}, Addrs: []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("fd00:ec2::254")}}
+var forbidden = nl.Forbid{Devs: []string{"eth0", "eth1"}, Addrs: []netip.Addr{netip.MustParseAddr("169.254.169.254"),
+	netip.MustParseAddr("fd00:ec2::254")}}
 
 func TestForbidString(t *testing.T) {
 	const want = `tc qdisc add dev eth0 clsact; tc filter add dev eth0 egress pref 72 handle 2 bpf direct-action # drop what is to 169.254.169.254, fd00:ec2::254
@@ -29,7 +30,8 @@ func TestForbidString(t *testing.T) {
 func TestForbidPackets(t *testing.T) {
 	host, pod := two(t)
 	w := nl.Wiring{
-		{host, nl.Veth{Name: "eni", Peer: "eth0", PeerNS: pod}}, {host, nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod}},
+		{host, nl.Veth{Name: "eni", Peer: "eth0", PeerNS: pod}},
+		{host, nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod}},
 		{pod, forbidden},
 	}
 	if err := w.Add(); err != nil {
@@ -82,7 +84,8 @@ func to(a netip.Addr) []byte {
 // splice of the same links; also after a link has gone.
 func TestForbid(t *testing.T) {
 	host, pod := two(t)
-	links := nl.Wiring{{host, nl.Veth{Name: "eni", Peer: "eth0", PeerNS: pod}}, {host, nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod}}}
+	links := nl.Wiring{{host, nl.Veth{Name: "eni", Peer: "eth0", PeerNS: pod}},
+		{host, nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod}}}
 	splice := nl.Wiring{{pod, nl.Splice{ENI: "eth0", Veth: "eth1", MAC: "02:00:00:00:00:48"}}}
 	if err := links.Add(); err != nil {
 		t.Fatal(err)

@@ -26,7 +26,8 @@ func (f FOU) String() string {
 	if f.Local.Is6() {
 		name = "ip -6 fou add"
 	}
-	return command(name).number("port", int(f.Port)).number("ipproto", int(f.proto())).option("local", f.Local.String()).String()
+	return command(name).number("port", int(f.Port)).number("ipproto", int(f.proto())).option("local",
+		f.Local.String()).String()
 }
 
 // proto is the protocol of the packets inside: IP in IP, or IPv6 in IPv6.
@@ -90,7 +91,8 @@ func (f FOU) attrs(proto uint8) []attribute {
 	if f.Local.Is6() {
 		af, local = unix.AF_INET6, fouLocal6
 	}
-	attrs := []attribute{attr(fouPort, binary.BigEndian.AppendUint16(nil, f.Port)), attr(fouAF, []byte{af}), attrAddr(local, f.Local)}
+	attrs := []attribute{attr(fouPort, binary.BigEndian.AppendUint16(nil, f.Port)), attr(fouAF, []byte{af}),
+		attrAddr(local, f.Local)}
 	if proto != 0 {
 		attrs = append(attrs, attr(fouProto, []byte{proto}), attr(fouType, []byte{fouDirect}))
 	}

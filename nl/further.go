@@ -36,7 +36,10 @@ func Further(links []Link, own uint32) bool {
 
 // OtherFirst reports whether a link is of another attachment that is the first of its pod.
 func OtherFirst(links []Link, own uint32) bool {
-	return slices.ContainsFunc(links, func(l Link) bool { g := Attachment(l.Group); return g>>24 == OwnGroup && g != own })
+	return slices.ContainsFunc(links, func(l Link) bool {
+		g := Attachment(l.Group)
+		return g>>24 == OwnGroup && g != own
+	})
 }
 
 // A pod's network card, see [MovedLink], is in a group of its own, beside that of the other links

@@ -43,7 +43,8 @@ func TestFurther(t *testing.T) {
 			t.Errorf("with links in the groups %v: %v", c.groups, got)
 		}
 	}
-	for group, want := range map[uint32]bool{0: false, 72: false, a: false, fa: false, b: true, fb: true, ca: false, cb: true, nl.CardGroup(fb): true, 76<<24 | 1: false} {
+	for group, want := range map[uint32]bool{0: false, 72: false, a: false, fa: false, b: true, fb: true, ca: false,
+		cb: true, nl.CardGroup(fb): true, 76<<24 | 1: false} {
 		for _, own := range []uint32{a, fa} {
 			if nl.Foreign(group, own) != want {
 				t.Errorf("Foreign(%d, %d) is %v", group, own, !want)
@@ -94,7 +95,8 @@ func TestApart(t *testing.T) {
 	for _, want := range []string{
 		"ip addr add 10.0.1.2/24 dev a scope link noprefixroute\n",
 		"ip addr add fd00:1::2/64 dev a nodad preferred_lft 0 noprefixroute\n",
-		"ip addr add 10.0.2.2/24 dev b\n", "ip addr add fd00:2::2/64 dev b nodad\n", "ip route add 10.0.2.0/24 dev b", "ip -6 route add fd00:2::/64 dev b",
+		"ip addr add 10.0.2.2/24 dev b\n", "ip addr add fd00:2::2/64 dev b nodad\n", "ip route add 10.0.2.0/24 dev b",
+		"ip -6 route add fd00:2::/64 dev b",
 	} {
 		if !strings.Contains(d, want) {
 			t.Errorf("want %q in\n%s", want, d)

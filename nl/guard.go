@@ -61,9 +61,11 @@ func (g Guard) String() string {
 // joins fragments, at -400. Pods' veths have no slaves.
 func guardTables(members []guarded) []Table {
 	drop := []NFRule{{arrivedFromItself(members), Count(), Drop()}, {fromGroup(), Count(), Drop()}}
-	chain := Chain{Name: "guard", Type: "filter", Hook: "prerouting", Priority: -450, Rules: append([]NFRule{{IIFGroup(OwnGroup), Accept()}}, drop...)}
+	chain := Chain{Name: "guard", Type: "filter", Hook: "prerouting", Priority: -450,
+		Rules: append([]NFRule{{IIFGroup(OwnGroup), Accept()}}, drop...)}
 	arp := Chain{Name: "guard", Type: "filter", Hook: "input", Rules: drop}
-	return []Table{{Family: "inet", Name: GuardTable, Chains: []Chain{chain}}, {Family: "arp", Name: GuardTable, Chains: []Chain{arp}}}
+	return []Table{{Family: "inet", Name: GuardTable, Chains: []Chain{chain}},
+		{Family: "arp", Name: GuardTable, Chains: []Chain{arp}}}
 }
 
 // A guarded is an element of the set: the index of a link in the kernel's byte order, and a MAC address, in registers
@@ -184,7 +186,8 @@ func (n *NS) members() (found []guarded, err error) {
 		for _, value := range attrsOf(inside(m[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			var e guarded
 			key := inside(value, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)
-			if copy(e[:], key) == len(e) && slices.ContainsFunc(links, func(l Link) bool { return l.Index == e.index() }) {
+			if copy(e[:], key) == len(e) && slices.ContainsFunc(links,
+				func(l Link) bool { return l.Index == e.index() }) {
 				found = append(found, e)
 			}
 		}
@@ -194,7 +197,8 @@ func (n *NS) members() (found []guarded, err error) {
 
 // ofSet are the attributes of a request about elements of the set.
 func (t Table) ofSet() []attribute {
-	return []attribute{attrString(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name), attrString(unix.NFTA_SET_ELEM_LIST_SET, GuardSet)}
+	return []attribute{attrString(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name),
+		attrString(unix.NFTA_SET_ELEM_LIST_SET, GuardSet)}
 }
 
 // member asks for one element of the set.
@@ -225,8 +229,10 @@ func arrivedFromItself(members []guarded) Term {
 		const first, second = unix.NFT_REG32_00, unix.NFT_REG32_01
 		x.masters(members)
 		return exprs(
-			expression("meta", attrOrdered(unix.NFTA_META_KEY, unix.NFT_META_IIF), attrOrdered(unix.NFTA_META_DREG, first)),
-			expression("payload", attrOrdered(unix.NFTA_PAYLOAD_DREG, second), attrOrdered(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_LL_HEADER),
+			expression("meta", attrOrdered(unix.NFTA_META_KEY, unix.NFT_META_IIF),
+				attrOrdered(unix.NFTA_META_DREG, first)),
+			expression("payload", attrOrdered(unix.NFTA_PAYLOAD_DREG, second),
+				attrOrdered(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_LL_HEADER),
 				attrOrdered(unix.NFTA_PAYLOAD_OFFSET, 6), attrOrdered(unix.NFTA_PAYLOAD_LEN, 6)),
 			expression("lookup", attrOrdered(unix.NFTA_LOOKUP_SREG, first), attrString(unix.NFTA_LOOKUP_SET, GuardSet),
 				attrOrdered(unix.NFTA_LOOKUP_SET_ID, x.sets))), nil
@@ -246,12 +252,15 @@ func fromGroup() Term {
 func (x *transaction) masters(members []guarded) {
 	const typ, size = 20<<6 | 9, 12
 	x.sets++
-	x.add(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, attrString(unix.NFTA_SET_TABLE, x.table), attrString(unix.NFTA_SET_NAME, GuardSet),
-		attrOrdered(unix.NFTA_SET_KEY_TYPE, typ), attrOrdered(unix.NFTA_SET_KEY_LEN, size), attrOrdered(unix.NFTA_SET_ID, x.sets))
+	x.add(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, attrString(unix.NFTA_SET_TABLE, x.table),
+		attrString(unix.NFTA_SET_NAME, GuardSet),
+		attrOrdered(unix.NFTA_SET_KEY_TYPE, typ), attrOrdered(unix.NFTA_SET_KEY_LEN, size),
+		attrOrdered(unix.NFTA_SET_ID, x.sets))
 	var list []attribute
 	for i, e := range members {
 		list = append(list, nested(i+1, content(unix.NFTA_SET_ELEM_KEY, e[:])))
 	}
-	x.add(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, attrString(unix.NFTA_SET_ELEM_LIST_TABLE, x.table), attrString(unix.NFTA_SET_ELEM_LIST_SET, GuardSet),
+	x.add(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, attrString(unix.NFTA_SET_ELEM_LIST_TABLE, x.table),
+		attrString(unix.NFTA_SET_ELEM_LIST_SET, GuardSet),
 		attrOrdered(unix.NFTA_SET_ELEM_LIST_SET_ID, x.sets), nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS, list...))
 }

@@ -27,7 +27,8 @@ func guarded(t *testing.T) (node, outside *nl.NS) {
 	outside, _ = nltest.NS(t, "outside")
 	for i, dev := range []string{"ens6", "ens7"} {
 		err := nl.Wiring{
-			{NS: node, Object: nl.Veth{Name: dev, MAC: fmt.Sprintf("0a:00:00:00:00:%02x", 6+i), Peer: dev, PeerNS: outside}},
+			{NS: node, Object: nl.Veth{Name: dev, MAC: fmt.Sprintf("0a:00:00:00:00:%02x", 6+i), Peer: dev,
+				PeerNS: outside}},
 			{NS: node, Object: nl.Sysctl{Key: "net/ipv4/conf/" + dev + "/arp_accept", Value: "1"}},
 		}.Add()
 		if err != nil {
@@ -114,7 +115,8 @@ func TestGuard(t *testing.T) {
 		claim(t, outside, c.dev, c.to, c.from, address)
 		known := strings.Contains(shell(t, node, "ip neigh show dev "+c.dev), net.IP(address[:]).String()+" ")
 		if known != c.arrives {
-			t.Errorf("%s: a frame to %s from %s: the node knows the neighbour: %v, want %v", c.dev, c.to, c.from, known, c.arrives)
+			t.Errorf("%s: a frame to %s from %s: the node knows the neighbour: %v, want %v", c.dev, c.to, c.from,
+				known, c.arrives)
 		}
 	}
 	if listed := shell(t, node, "nft list ruleset"); strings.Count(listed, `"ens6" . `+masterMAC) != 2 {
@@ -163,7 +165,8 @@ func TestGuardCheck(t *testing.T) {
 			}
 		}
 	}
-	if removed, err := node.RemoveShared(); !removed || err != nil || strings.Contains(shell(t, node, "nft list tables"), table) {
+	if removed, err := node.RemoveShared(); !removed || err != nil ||
+		strings.Contains(shell(t, node, "nft list tables"), table) {
 		t.Errorf("RemoveShared: %v, %v", removed, err)
 	}
 }
@@ -202,7 +205,8 @@ func TestGuardAtOnce(t *testing.T) {
 	if err := (nl.Wiring{{NS: node, Object: nl.Guard{Link: "ens6"}}}).Add(); err != nil {
 		t.Fatal(err)
 	}
-	if listed := shell(t, node, "nft -j list set inet "+nl.GuardTable+" masters"); strings.Count(listed, `"concat": [`) != len(links) {
+	if listed := shell(t, node, "nft -j list set inet "+nl.GuardTable+" masters"); strings.Count(listed,
+		`"concat": [`) != len(links) {
 		t.Errorf("want %d elements: those of the links that are there:\n%s", len(links), listed)
 	}
 }

@@ -108,7 +108,8 @@ func (v IPVlan) create(n *NS, index int32) error {
 	if !v.Down {
 		msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
 	}
-	attrs := []attribute{linkInfo("ipvlan", attr16(nl.IFLA_IPVLAN_MODE, uint16(mode))), attrString(unix.IFLA_IFNAME, v.Name),
+	attrs := []attribute{linkInfo("ipvlan", attr16(nl.IFLA_IPVLAN_MODE, uint16(mode))),
+		attrString(unix.IFLA_IFNAME, v.Name),
 		attr32(unix.IFLA_LINK, uint32(master)), attr32(unix.IFLA_NET_NS_FD, uint32(v.NS.fd))}
 	if v.MTU > 0 {
 		attrs = append(attrs, attr32(unix.IFLA_MTU, uint32(v.MTU)))
@@ -129,7 +130,8 @@ func (v IPVlan) made(n *NS, index int) {
 		v.NS.indices[v.Name] = index
 	}
 	if m, known := n.seen[v.Master]; known && v.NS.seen != nil {
-		v.NS.seen[v.Name] = Link{Name: v.Name, Index: index, Kind: "ipvlan", MAC: m.MAC, MTU: cmp.Or(v.MTU, m.MTU), Group: v.Group, Up: !v.Down,
+		v.NS.seen[v.Name] = Link{Name: v.Name, Index: index, Kind: "ipvlan", MAC: m.MAC, MTU: cmp.Or(v.MTU, m.MTU),
+			Group: v.Group, Up: !v.Down,
 			Mode: v.mode()}
 	}
 }
@@ -137,7 +139,8 @@ func (v IPVlan) made(n *NS, index int) {
 // Supported fails if the kernel has no ipvlan and no module for it. It asks for a slave without
 // a master. A kernel with ipvlan loads the module and refuses that with another error.
 func (IPVlan) Supported(n *NS) error {
-	err := n.change(unix.RTM_NEWLINK, addNew, linkMessage(), linkInfo("ipvlan"), attrString(unix.IFLA_IFNAME, "ipvlan-probe"))
+	err := n.change(unix.RTM_NEWLINK, addNew, linkMessage(), linkInfo("ipvlan"),
+		attrString(unix.IFLA_IFNAME, "ipvlan-probe"))
 	if errors.Is(err, unix.EINVAL) {
 		return nil
 	}

@@ -58,7 +58,8 @@ func TestIPVlan(t *testing.T) {
 			t.Errorf("%s: -before +after\n%s", v, d)
 		}
 	}
-	for _, v := range []nl.IPVlan{{Name: "eth0", Master: "absent", NS: pod}, {Name: "eth0", Master: "ens6", NS: pod, Mode: "l4"}} {
+	for _, v := range []nl.IPVlan{{Name: "eth0", Master: "absent", NS: pod},
+		{Name: "eth0", Master: "ens6", NS: pod, Mode: "l4"}} {
 		if err := (nl.Wiring{{host, v}}).Add(); err == nil {
 			t.Errorf("%s: no error", v)
 		}

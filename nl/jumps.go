@@ -38,18 +38,22 @@ func (j Jumps) Del(n *NS) error {
 		rule := m[nl.SizeofNfgenmsg:]
 		to := target(rule)
 		// Versions of iptables differ in where the comment is: it is an expression, or user data.
-		if !strings.HasPrefix(to, j.To) || !bytes.Contains(rule, []byte(j.Comment)) || string(inside(rule, unix.NFTA_RULE_CHAIN)) != j.Chain+"\x00" {
+		if !strings.HasPrefix(to, j.To) || !bytes.Contains(rule, []byte(j.Comment)) ||
+			string(inside(rule, unix.NFTA_RULE_CHAIN)) != j.Chain+"\x00" {
 			continue
 		}
-		x.add(unix.NFT_MSG_DELRULE, 0, attrString(unix.NFTA_RULE_TABLE, j.Table), attrString(unix.NFTA_RULE_CHAIN, j.Chain),
+		x.add(unix.NFT_MSG_DELRULE, 0, attrString(unix.NFTA_RULE_TABLE, j.Table),
+			attrString(unix.NFTA_RULE_CHAIN, j.Chain),
 			attr(unix.NFTA_RULE_HANDLE, inside(rule, unix.NFTA_RULE_HANDLE)))
 		if !slices.Contains(chains, to) {
 			chains = append(chains, to)
 		}
 	}
 	for _, chain := range chains { // first the rules in it
-		x.add(unix.NFT_MSG_DELRULE, 0, attrString(unix.NFTA_RULE_TABLE, j.Table), attrString(unix.NFTA_RULE_CHAIN, chain))
-		x.add(unix.NFT_MSG_DELCHAIN, 0, attrString(unix.NFTA_CHAIN_TABLE, j.Table), attrString(unix.NFTA_CHAIN_NAME, chain))
+		x.add(unix.NFT_MSG_DELRULE, 0, attrString(unix.NFTA_RULE_TABLE, j.Table),
+			attrString(unix.NFTA_RULE_CHAIN, chain))
+		x.add(unix.NFT_MSG_DELCHAIN, 0, attrString(unix.NFTA_CHAIN_TABLE, j.Table),
+			attrString(unix.NFTA_CHAIN_NAME, chain))
 	}
 	if len(chains) == 0 {
 		return nil

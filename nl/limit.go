@@ -56,8 +56,9 @@ func (l Limit) String() string {
 	}
 	var lines []string
 	for _, dev := range l.Devs {
-		lines = append(lines, fmt.Sprintf("%s action police rate %dbps burst %d conform-exceed drop/continue index %d # %s",
-			f.command(dev), l.Rate, l.Burst, l.index(), what))
+		lines = append(lines,
+			fmt.Sprintf("%s action police rate %dbps burst %d conform-exceed drop/continue index %d # %s",
+				f.command(dev), l.Rate, l.Burst, l.index(), what))
 	}
 	return strings.Join(lines, "\n\t")
 }
@@ -81,7 +82,8 @@ func (l Limit) filter() filter {
 func (l Limit) Add(n *NS) error {
 	err := addFilters(n, l.Devs, l.filter(), bpf.Count(l.Egress))
 	if errors.Is(err, ErrNoBPF) {
-		return fmt.Errorf("a limit of the bandwidth needs the kernel's modules sch_ingress, cls_bpf and act_police: %v", err)
+		return fmt.Errorf("a limit of the bandwidth needs the kernel's modules sch_ingress, cls_bpf and act_police: %v",
+			err)
 	}
 	return err
 }
@@ -109,8 +111,10 @@ func (l Limit) police() attribute {
 	b = append(b, cells, ethernet)
 	b = append(b, make([]byte, 6)...) // overhead, align, mpu
 	b = ne.AppendUint32(b, uint32(min(l.Rate, math.MaxUint32)))
-	b = append(b, make([]byte, 12+12)...)                                                                     // no peak rate, counters, capabilities
-	options := []attribute{attr(tbf, b), attr(rateTable, make([]byte, 1024)), attr32(result, math.MaxUint32)} // TC_ACT_UNSPEC: continue
+	// no peak rate, counters, capabilities
+	b = append(b, make([]byte, 12+12)...)
+	// TC_ACT_UNSPEC: continue
+	options := []attribute{attr(tbf, b), attr(rateTable, make([]byte, 1024)), attr32(result, math.MaxUint32)}
 	if l.Rate > math.MaxUint32 {
 		options = append(options, attr(rate64, ne.AppendUint64(nil, l.Rate)))
 	}

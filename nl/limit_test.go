@@ -37,7 +37,8 @@ func TestLimit(t *testing.T) {
 	nltest.Need(t, "police")
 	host, pod := two(t)
 	beside := nl.Wiring{
-		{host, nl.Veth{Name: "eni", Peer: "eth0", PeerNS: pod}}, {host, nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod}},
+		{host, nl.Veth{Name: "eni", Peer: "eth0", PeerNS: pod}},
+		{host, nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod}},
 		{pod, forbidden}, {pod, nl.Splice{ENI: "eth0", Veth: "eth1", MAC: "02:00:00:00:00:48"}},
 	}
 	if err := beside.Add(); err != nil {

@@ -52,7 +52,8 @@ func (n *NS) exactLinks() ([]Link, error) { return n.links(n.exact) }
 
 // links lists the links by a request.
 func (n *NS) links(request requester) ([]Link, error) {
-	msgs, err := request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, unix.NLM_F_DUMP, unix.RTM_NEWLINK, linkMessage(), skipStats())
+	msgs, err := request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, unix.NLM_F_DUMP, unix.RTM_NEWLINK, linkMessage(),
+		skipStats())
 	if err != nil {
 		return nil, fmt.Errorf("%s: list links: %w", n.Name, err)
 	}

@@ -40,7 +40,8 @@ func ip(t *testing.T, n *nl.NS, args ...string) {
 func TestLinks(t *testing.T) {
 	host, pod := two(t)
 	must(t, nl.Wiring{
-		{host, nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod, MTU: 9001, Group: 72, PeerGroup: 7, Alias: "some words"}},
+		{host, nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod, MTU: 9001, Group: 72, PeerGroup: 7,
+			Alias: "some words"}},
 		{host, nl.Veth{Name: "here", MAC: "0a:00:00:00:00:02", Peer: "too", PeerNS: host}},
 	}.Add())
 	ip(t, host, "link", "add", "bridge", "type", "bridge")
@@ -64,7 +65,8 @@ func TestLinks(t *testing.T) {
 				mode = map[netlink.IPVlanMode]string{netlink.IPVLAN_MODE_L2: "l2", netlink.IPVLAN_MODE_L3: "l3"}[v.Mode]
 			}
 			got := fmt.Sprintln(l.Index, l.Name, l.Kind, l.MAC, l.MTU, l.Up, l.Alias, l.Group, l.Peer, l.Mode)
-			want := fmt.Sprintln(a.Index, a.Name, theirs[i].Type(), a.HardwareAddr.String(), a.MTU, a.RawFlags&1 != 0, a.Alias, a.Group, a.ParentIndex, mode)
+			want := fmt.Sprintln(a.Index, a.Name, theirs[i].Type(), a.HardwareAddr.String(), a.MTU, a.RawFlags&1 != 0,
+				a.Alias, a.Group, a.ParentIndex, mode)
 			if got != want {
 				t.Errorf("%s\nand not\n%s", got, want)
 			}
@@ -101,7 +103,8 @@ func TestIsPeer(t *testing.T) {
 	must(t, nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod}.Add(host))
 	near, err := host.LinkByName("veth1")
 	must(t, err)
-	ip(t, other, "link", "add", "index", fmt.Sprint(near.Peer), "name", "eth1", "type", "veth", "peer", "name", "veth1", "index", fmt.Sprint(near.Index))
+	ip(t, other, "link", "add", "index", fmt.Sprint(near.Peer), "name", "eth1", "type", "veth", "peer", "name", "veth1",
+		"index", fmt.Sprint(near.Index))
 	if !host.IsPeer(near, pod, near.Peer) {
 		t.Error("the other end is not known for what it is")
 	}

@@ -24,7 +24,8 @@ func (n *NS) HasHostRoute(a netip.Addr) (bool, error) {
 // namespace itself sends ("ip route get ADDR oif DEV fibmatch"). It is the zero address if
 // there is no such route, or the route has no source.
 func (n *NS) DefaultSource(dev string, family Family) (netip.Addr, error) {
-	anybody := netip.AddrFrom4([4]byte{192, 0, 2, 1}) // RFC 5737 and RFC 3849: an address for documentation, to which no other route leads
+	// RFC 5737 and RFC 3849: an address for documentation, to which no other route leads
+	anybody := netip.AddrFrom4([4]byte{192, 0, 2, 1})
 	if family == IPv6 {
 		anybody = netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: 1})
 	}

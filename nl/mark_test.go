@@ -24,7 +24,8 @@ func TestSpliceMark(t *testing.T) {
 			{pod, nl.Addr{Prefix: netip.MustParsePrefix(to), Dev: far, NoDAD: true}},
 		}
 	}
-	w := append(link("eni", "eth0", "10.0.1.1/24", "10.0.1.2/24"), link("veth1", "eth1", "10.0.2.1/24", "10.0.2.2/24")...)
+	w := append(link("eni", "eth0", "10.0.1.1/24", "10.0.1.2/24"),
+		link("veth1", "eth1", "10.0.2.1/24", "10.0.2.2/24")...)
 	w = append(w, link("veth2", "eth2", "fd00::1/64", "fd00::2/64")...)
 	w = append(w, nl.Step{NS: pod, Object: nl.Sysctl{Key: "net/ipv4/tcp_fwmark_accept", Value: "1"}})
 	if err := w.Add(); err != nil {
@@ -83,7 +84,9 @@ func marker(t *testing.T, n *nl.NS) func(from *nl.NS, to string) int {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if e := raw.Control(func(fd uintptr) { mark, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK) }); e != nil || err != nil {
+		if e := raw.Control(func(fd uintptr) {
+			mark, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK)
+		}); e != nil || err != nil {
 			t.Fatal(e, err)
 		}
 		return mark

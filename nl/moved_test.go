@@ -37,7 +37,8 @@ func newBay(t *testing.T) bay {
 	b.pod, b.path = nltest.NS(t, "pod")
 	b.must(nl.Wiring{
 		{NS: b.node, Object: nl.Veth{Name: "eth0", MAC: nearMAC, Peer: "eni0", PeerNS: b.vpc, MTU: 9001}},
-		{NS: b.vpc, Object: nl.Veth{Name: "eni1", MAC: farMAC, Peer: "ens6", PeerMAC: cardMAC, PeerNS: b.node, PeerDown: true, MTU: 9001}},
+		{NS: b.vpc, Object: nl.Veth{Name: "eni1", MAC: farMAC, Peer: "ens6", PeerMAC: cardMAC, PeerNS: b.node,
+			PeerDown: true, MTU: 9001}},
 	}.Add())
 	return b
 }
@@ -51,7 +52,8 @@ func (b bay) must(err error) {
 
 // moved is the card in the pod.
 func (b bay) moved() nl.MovedLink {
-	return nl.MovedLink{Name: "eth0", MAC: cardMAC, NS: b.pod, Home: "ens6", MTU: 9001, Group: nl.PodGroup([]byte("pod!"))}
+	return nl.MovedLink{Name: "eth0", MAC: cardMAC, NS: b.pod, Home: "ens6", MTU: 9001,
+		Group: nl.PodGroup([]byte("pod!"))}
 }
 
 // same compares a dump of node and pod with an earlier one.
@@ -77,9 +79,11 @@ func (b bay) sh(n *nl.NS, script string) {
 func TestMovedLinkString(t *testing.T) {
 	pod := &nl.NS{Name: "pod"}
 	for want, v := range map[string]nl.MovedLink{
-		"ip link set ens6 netns pod name eth0 mtu 9001 group 7 up": {Name: "eth0", MAC: cardMAC, NS: pod, Home: "ens6", MTU: 9001, Group: 7},
-		"ip link set ens6 netns pod name eth0":                     {Name: "eth0", MAC: cardMAC, NS: pod, Home: "ens6", Down: true},
-		"ip link set 06:00:00:00:00:07 name eth0 up":               {Name: "eth0", MAC: cardMAC},
+		"ip link set ens6 netns pod name eth0 mtu 9001 group 7 up": {Name: "eth0", MAC: cardMAC, NS: pod, Home: "ens6",
+			MTU: 9001, Group: 7},
+		"ip link set ens6 netns pod name eth0": {Name: "eth0", MAC: cardMAC, NS: pod, Home: "ens6",
+			Down: true},
+		"ip link set 06:00:00:00:00:07 name eth0 up": {Name: "eth0", MAC: cardMAC},
 	} {
 		if got := v.String(); got != want {
 			t.Errorf("%q, want %q", got, want)
@@ -100,7 +104,8 @@ func TestMovedLink(t *testing.T) {
 			{NS: b.node, Object: v},
 			{NS: b.pod, Object: nl.Up{Dev: "eth0"}},
 			{NS: b.pod, Object: nl.Addr{Prefix: netip.MustParsePrefix("10.0.1.9/24"), Dev: "eth0"}},
-			{NS: b.pod, Object: nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr("10.0.1.1"), Dev: "eth0"}},
+			{NS: b.pod, Object: nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr("10.0.1.1"),
+				Dev: "eth0"}},
 		}
 		if err := w.Check(); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("Check before Add: %v", err)
@@ -122,7 +127,8 @@ func TestMovedLink(t *testing.T) {
 		if l, err := b.node.FindMAC(cardMAC); err != nil || l.Name != "ens6" || l.Up || l.Group != 0 {
 			t.Errorf("on the node: %+v, %v", l, err)
 		}
-		if dump := nltest.Dump(t, b.node, b.pod); strings.Contains(dump, "10.0.1.") || strings.Contains(dump, "192.0.2.") {
+		if dump := nltest.Dump(t, b.node, b.pod); strings.Contains(dump, "10.0.1.") ||
+			strings.Contains(dump, "192.0.2.") {
 			t.Errorf("addresses or routes are left:\n%s", dump)
 		}
 	}
@@ -136,7 +142,8 @@ func TestMovedLinkCheck(t *testing.T) {
 	for _, tt := range []struct{ change, undo, want string }{
 		{"ip link set eth0 mtu 1500", "ip link set eth0 mtu 9001", "mtu is 1500, not 9001"},
 		{"ip link set eth0 down", "ip link set eth0 up", "the link is down"},
-		{"ip link set eth0 down; ip link set eth0 name x up", "ip link set x down; ip link set x name eth0 up", "is x, not eth0"},
+		{"ip link set eth0 down; ip link set eth0 name x up", "ip link set x down; ip link set x name eth0 up",
+			"is x, not eth0"},
 	} {
 		b.sh(b.pod, tt.change)
 		for what, err := range map[string]error{"Check": w.Check(), "Add": w.Add()} {
@@ -168,7 +175,8 @@ func TestMovedLinkRefused(t *testing.T) {
 		"no name":           {change: func(v *nl.MovedLink) { v.Name = "" }},
 		"the MTU":           {change: func(v *nl.MovedLink) { v.MTU = 1 << 20 }, want: syscall.EINVAL},
 		"the pod is gone":   {change: func(v *nl.MovedLink) { v.NS = nil }, want: fs.ErrNotExist},
-		"a bridge":          {"ip link add br0 type bridge; ip link set ens6 master br0", "ip link del br0", b.node, nil, nl.ErrShared},
+		"a bridge": {"ip link add br0 type bridge; ip link set ens6 master br0", "ip link del br0", b.node,
+			nil, nl.ErrShared},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := b
@@ -289,16 +297,21 @@ func TestMovedLinkHostile(t *testing.T) {
 	b := newBay(t)
 	before := nltest.Dump(t, b.node)
 	for name, script := range map[string]string{
-		"lo has its address":      "ip link set lo down; ip link set lo address 06:00:00:00:00:07",
-		"another name":            "ip link set eth0 down; ip link set eth0 name eth9; ip link add eth0 type veth peer x",
-		"an alternative name":     "ip link property add dev eth0 altname eth0a altname ens6 altname a-name-that-is-longer-than-sixteen-bytes",
-		"its own name as another": "ip link property add dev eth0 altname ens6; ip link set eth0 down; ip link set eth0 name eth9",
-		"the node's names":        "ip link set eth0 down; ip link set eth0 name lo0; ip link property add dev lo0 altname eth0",
-		"the default group":       "ip link set eth0 group 0",
-		"promiscuous":             "ip link set eth0 promisc on allmulticast on arp off",
-		"macvlan":                 "ip link add link eth0 name mac0 type macvlan mode bridge; ip link set mac0 address 06:00:00:00:00:07 || true",
-		"a bridge":                "ip link add br0 type bridge; ip link set eth0 master br0",
-		"addresses and queueing":  "ip addr add 192.0.2.7/24 dev eth0; tc qdisc add dev eth0 clsact; tc qdisc add dev eth0 root handle 1: htb || true",
+		"lo has its address": "ip link set lo down; ip link set lo address 06:00:00:00:00:07",
+		"another name":       "ip link set eth0 down; ip link set eth0 name eth9; ip link add eth0 type veth peer x",
+		"an alternative name": "ip link property add dev eth0 altname eth0a altname ens6 altname " +
+			"a-name-that-is-longer-than-sixteen-bytes",
+		"its own name as another": "ip link property add dev eth0 altname ens6; ip link set eth0 down; ip link set " +
+			"eth0 name eth9",
+		"the node's names": "ip link set eth0 down; ip link set eth0 name lo0; ip link property add dev lo0 " +
+			"altname eth0",
+		"the default group": "ip link set eth0 group 0",
+		"promiscuous":       "ip link set eth0 promisc on allmulticast on arp off",
+		"macvlan": "ip link add link eth0 name mac0 type macvlan mode bridge; ip link set mac0 " +
+			"address 06:00:00:00:00:07 || true",
+		"a bridge": "ip link add br0 type bridge; ip link set eth0 master br0",
+		"addresses and queueing": "ip addr add 192.0.2.7/24 dev eth0; tc qdisc add dev eth0 clsact; tc qdisc add " +
+			"dev eth0 root handle 1: htb || true",
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := b
@@ -312,12 +325,14 @@ func TestMovedLinkHostile(t *testing.T) {
 			if d := cmp.Diff(before, nltest.Dump(t, b.node)); d != "" {
 				t.Errorf("-before +after\n%s", d)
 			}
-			b.sh(b.node, `case $(ip link show ens6) in *PROMISC*|*ALLMULTI*|*NOARP*|*master*) ip link show ens6; exit 1;; esac
+			b.sh(b.node,
+				`case $(ip link show ens6) in *PROMISC*|*ALLMULTI*|*NOARP*|*master*) ip link show ens6; exit 1;; esac
 				[ -z "$(tc qdisc show dev ens6 | grep -vE 'noop|noqueue')" ]`)
 			if _, err := b.pod.FindMAC(cardMAC); err == nil && name != "lo has its address" && name != "macvlan" {
 				t.Error("the pod has the card still")
 			}
-			b.sh(b.pod, "ip link del mac0 || true") // it would keep the card busy until the kernel has ended the namespace
+			// it would keep the card busy until the kernel has ended the namespace
+			b.sh(b.pod, "ip link del mac0 || true")
 			b.pod, b.path = nltest.NS(t, "next")
 			b.must(b.moved().Add(b.node))
 			b.must(b.moved().Del(b.node))
@@ -334,7 +349,8 @@ func TestMovedLinkFilters(t *testing.T) {
 	filters := func(n *nl.NS, dev, other string) nl.Wiring {
 		return nl.Wiring{
 			{NS: n, Object: nl.Limit{Devs: []string{dev}, Egress: true, Rate: 1 << 20, Burst: 1 << 20}},
-			{NS: n, Object: nl.Forbid{Devs: []string{dev}, Addrs: []netip.Addr{netip.MustParseAddr("169.254.169.254")}}},
+			{NS: n, Object: nl.Forbid{Devs: []string{dev},
+				Addrs: []netip.Addr{netip.MustParseAddr("169.254.169.254")}}},
 			{NS: n, Object: nl.Limit{Devs: []string{dev}, Rate: 1 << 20, Burst: 1 << 20}},
 			{NS: n, Object: nl.Splice{ENI: dev, Veth: other, MAC: nearMAC}},
 		}
@@ -344,7 +360,8 @@ func TestMovedLinkFilters(t *testing.T) {
 	b.must(nl.Wiring{{NS: b.node, Object: v}}.Add())
 	b.must(errors.Join(limit.Add(), limit.Check()))
 	b.must(v.Del(b.node))
-	b.sh(b.node, `[ -z "$(tc qdisc show dev ens6 clsact; tc filter show dev ens6 ingress; tc filter show dev ens6 egress)" ]`)
+	b.sh(b.node,
+		`[ -z "$(tc qdisc show dev ens6 clsact; tc filter show dev ens6 ingress; tc filter show dev ens6 egress)" ]`)
 
 	// And the node's do not go to the pod.
 	b.must(errors.Join(home.Add(), home.Check()))

@@ -49,7 +49,9 @@ func (l Link) fault6() error {
 	if l.MTU6 <= l.MTU {
 		return nil
 	}
-	return fmt.Errorf("its IPv6 sends packets of up to %d bytes, and the link takes %d: larger ones are lost without an error", l.MTU6, l.MTU)
+	return fmt.Errorf(
+		"its IPv6 sends packets of up to %d bytes, and the link takes %d: larger ones are lost without an error",
+		l.MTU6, l.MTU)
 }
 
 // mtu6 reads the MTU of IPv6, the third of the link's parameters (DEVCONF_MTU6 of linux/ipv6.h). It is 0 if the link

@@ -20,19 +20,22 @@ func TestMTU6(t *testing.T) {
 	b.must(nl.Wiring{{NS: b.node, Object: nl.Up{Dev: "ens6"}}, {NS: b.node, Object: slave}}.Add())
 	m := nl.MTU6{Dev: "eth0"}
 	w := nl.Wiring{{NS: b.pod, Object: m}}
-	for _, step := range []struct{ mtu, link, ipv6 int }{{9001, 9001, 9001}, {1500, 1500, 1500}, {9001, 9001, 1500}, {1400, 1400, 1400}} {
+	for _, step := range []struct{ mtu, link, ipv6 int }{{9001, 9001, 9001}, {1500, 1500, 1500}, {9001, 9001, 1500},
+		{1400, 1400, 1400}} {
 		if step.mtu != 9001 {
 			b.must(w.Check())
 		}
 		b.must(nl.Wiring{{NS: b.node, Object: nl.Up{Dev: "ens6", MTU: step.mtu}}}.Add())
 		l, err := b.pod.LinkByName("eth0")
 		b.must(err)
-		if err := m.Check(b.pod); (err != nil) != (l.MTU6 > step.mtu) || err != nil && !strings.Contains(err.Error(), "lost without an error") {
+		if err := m.Check(b.pod); (err != nil) != (l.MTU6 > step.mtu) || err != nil &&
+			!strings.Contains(err.Error(), "lost without an error") {
 			t.Errorf("%d bytes by IPv6 on a link with MTU %d: %v", l.MTU6, l.MTU, err)
 		}
 		b.must(w.Add())
 		if l, err = b.pod.LinkByName("eth0"); err != nil || l.MTU != step.link || l.MTU6 != step.ipv6 {
-			t.Errorf("after MTU %d of the master: MTU %d, of IPv6 %d, %v; want %d and %d", step.mtu, l.MTU, l.MTU6, err, step.link, step.ipv6)
+			t.Errorf("after MTU %d of the master: MTU %d, of IPv6 %d, %v; want %d and %d", step.mtu, l.MTU, l.MTU6, err,
+				step.link, step.ipv6)
 		}
 		b.must(w.Check())
 	}
@@ -42,7 +45,8 @@ func TestMTU6(t *testing.T) {
 func TestUnshared(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	b := newBay(t)
-	slave := nl.Wiring{{NS: b.node, Object: nl.Up{Dev: "ens6"}}, {NS: b.node, Object: nl.IPVlan{Name: "eth0", Master: "ens6", NS: b.pod}}}
+	slave := nl.Wiring{{NS: b.node, Object: nl.Up{Dev: "ens6"}},
+		{NS: b.node, Object: nl.IPVlan{Name: "eth0", Master: "ens6", NS: b.pod}}}
 	unshared := func() bool {
 		l, err := b.node.LinkByName("ens6")
 		b.must(err)

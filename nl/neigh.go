@@ -71,7 +71,8 @@ func (e Neigh) Check(n *NS) error {
 		return err
 	}
 	ask := &neighMessage{Family: uint8(FamilyOf(e.Addr)), Ifindex: int32(index)}
-	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETNEIGH, 0, unix.RTM_NEWNEIGH, ask, attrAddr(unix.NDA_DST, e.Addr))
+	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETNEIGH, 0, unix.RTM_NEWNEIGH, ask,
+		attrAddr(unix.NDA_DST, e.Addr))
 	if err != nil {
 		return err
 	}

@@ -15,11 +15,12 @@ import (
 
 // A transaction is a list of requests to nftables. The kernel carries out all of them, or none.
 type transaction struct {
-	family     uint8 // of the table that the next requests are about
-	table      string
-	requests   []request
-	sets       uint32 // so many are among them
-	generation uint32 // if it is not 0 and not that of the kernel's tables any more, the kernel refuses all, with ERESTART
+	family   uint8 // of the table that the next requests are about
+	table    string
+	requests []request
+	sets     uint32 // so many are among them
+	// if it is not 0 and not that of the kernel's tables any more, the kernel refuses all, with ERESTART
+	generation uint32
 }
 
 // A request is one message of a transaction.
@@ -49,7 +50,8 @@ func (x *transaction) itself(typ, flags int) {
 
 // replaceTable adds requests to delete the table, if it is there, and to add it.
 func (x *transaction) replaceTable() {
-	x.itself(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE) // otherwise the deletion fails if somebody has flushed the table meanwhile
+	// otherwise the deletion fails if somebody has flushed the table meanwhile
+	x.itself(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 	x.itself(unix.NFT_MSG_DELTABLE, 0)
 	x.itself(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 }
@@ -57,12 +59,14 @@ func (x *transaction) replaceTable() {
 // chain adds a chain. One that netfilter calls has further properties.
 func (x *transaction) chain(name string, called ...attribute) {
 	x.add(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE,
-		append([]attribute{attrString(unix.NFTA_CHAIN_TABLE, x.table), attrString(unix.NFTA_CHAIN_NAME, name)}, called...)...)
+		append([]attribute{attrString(unix.NFTA_CHAIN_TABLE, x.table), attrString(unix.NFTA_CHAIN_NAME, name)},
+			called...)...)
 }
 
 // rule adds a rule at the end of a chain.
 func (x *transaction) rule(chain, comment string, code []attribute) {
-	x.add(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, attrString(unix.NFTA_RULE_TABLE, x.table), attrString(unix.NFTA_RULE_CHAIN, chain),
+	x.add(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, attrString(unix.NFTA_RULE_TABLE, x.table),
+		attrString(unix.NFTA_RULE_CHAIN, chain),
 		nested(unix.NFTA_RULE_EXPRESSIONS, code...), attr(unix.NFTA_RULE_USERDATA, commented(comment)))
 }
 

@@ -52,20 +52,28 @@ func TestTerms(t *testing.T) {
 		code []expr.Any
 		set  []string // the lookup at the end of the code is in this one
 	}{
-		{term: IIFName("eth0"), code: []expr.Any{load(expr.MetaKeyIIFNAME), is([]byte("eth0\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"))}},
+		{term: IIFName("eth0"), code: []expr.Any{load(expr.MetaKeyIIFNAME),
+			is([]byte("eth0\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"))}},
 		{term: OIFName("veth*"), code: []expr.Any{load(expr.MetaKeyOIFNAME), is([]byte("veth"))}},
 		{term: IIFGroup(72), code: []expr.Any{load(expr.MetaKeyIIFGROUP), is(four(72))}},
 		{term: OIFGroup(72), code: []expr.Any{load(expr.MetaKeyOIFGROUP), is(four(72))}},
-		{term: SAddr(prefixes("10.0.0.1/32")...), code: []expr.Any{load(expr.MetaKeyNFPROTO), is([]byte{unix.NFPROTO_IPV4}), header(network, 12, 4),
+		{term: SAddr(prefixes("10.0.0.1/32")...), code: []expr.Any{load(expr.MetaKeyNFPROTO),
+			is([]byte{unix.NFPROTO_IPV4}), header(network, 12, 4),
 			bits([]byte{255, 255, 255, 255}, make([]byte, 4)), is([]byte{10, 0, 0, 1})}},
-		{term: NotDAddr(prefixes("fd00:1::5/63")...), code: []expr.Any{load(expr.MetaKeyNFPROTO), is([]byte{unix.NFPROTO_IPV6}), header(network, 24, 16),
-			bits([]byte{255, 255, 255, 255, 255, 255, 255, 254, 15: 0}, make([]byte, 16)), not([]byte{0xfd, 0, 0, 1, 15: 0})}},
-		{term: NotSAddr(prefixes("10.2.0.0/16", "255.0.0.0/8")...), code: []expr.Any{load(expr.MetaKeyNFPROTO), is([]byte{unix.NFPROTO_IPV4}), header(network, 12, 4),
-			&expr.Lookup{SourceRegister: 1, Invert: true}}, set: []string{"10.2.0.0", "10.3.0.0", "255.0.0.0"}},
-		{term: DAddr(prefixes("fd00::/64", "fd00:1::/64")...), code: []expr.Any{load(expr.MetaKeyNFPROTO), is([]byte{unix.NFPROTO_IPV6}), header(network, 24, 16),
+		{term: NotDAddr(prefixes("fd00:1::5/63")...), code: []expr.Any{load(expr.MetaKeyNFPROTO),
+			is([]byte{unix.NFPROTO_IPV6}), header(network, 24, 16),
+			bits([]byte{255, 255, 255, 255, 255, 255, 255, 254, 15: 0}, make([]byte, 16)),
+			not([]byte{0xfd, 0, 0, 1, 15: 0})}},
+		{term: NotSAddr(prefixes("10.2.0.0/16", "255.0.0.0/8")...),
+			code: []expr.Any{load(expr.MetaKeyNFPROTO), is([]byte{unix.NFPROTO_IPV4}), header(network, 12, 4),
+				&expr.Lookup{SourceRegister: 1, Invert: true}}, set: []string{"10.2.0.0", "10.3.0.0", "255.0.0.0"}},
+		{term: DAddr(prefixes("fd00::/64", "fd00:1::/64")...), code: []expr.Any{load(expr.MetaKeyNFPROTO),
+			is([]byte{unix.NFPROTO_IPV6}), header(network, 24, 16),
 			&expr.Lookup{SourceRegister: 1}}, set: []string{"fd00::", "fd00:0:0:1::", "fd00:1::", "fd00:1:0:1::"}},
-		{term: NextHop(addr("169.254.72.1")), code: []expr.Any{&expr.Rt{Register: 1, Key: expr.RtNexthop4}, is([]byte{169, 254, 72, 1})}},
-		{term: NextHop(addr("fe80::72")), code: []expr.Any{&expr.Rt{Register: 1, Key: expr.RtNexthop6}, is([]byte{0xfe, 0x80, 15: 0x72})}},
+		{term: NextHop(addr("169.254.72.1")), code: []expr.Any{&expr.Rt{Register: 1, Key: expr.RtNexthop4},
+			is([]byte{169, 254, 72, 1})}},
+		{term: NextHop(addr("fe80::72")), code: []expr.Any{&expr.Rt{Register: 1, Key: expr.RtNexthop6},
+			is([]byte{0xfe, 0x80, 15: 0x72})}},
 		{term: L4Proto("tcp"), code: tcp},
 		{term: L4Proto("udp"), code: []expr.Any{load(expr.MetaKeyL4PROTO), is([]byte{17})}},
 		{term: L4Proto("sctp"), code: []expr.Any{load(expr.MetaKeyL4PROTO), is([]byte{132})}},
@@ -76,11 +84,15 @@ func TestTerms(t *testing.T) {
 		{term: DPort("tcp", 80, 80), code: then(tcp, header(transport, 2, 2), is(two(80)))},
 		{term: DPort("tcp", 30000, 32767), code: then(tcp, header(transport, 2, 2),
 			&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: two(30000), ToData: two(32767)})},
-		{term: NoRouteBack(), code: []expr.Any{&expr.Fib{Register: 1, FlagSADDR: true, FlagIIF: true, FlagPRESENT: true, ResultOIF: true}, is(make([]byte, 4))}},
-		{term: ToLocal(), code: []expr.Any{&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true}, is(four(unix.RTN_LOCAL))}},
-		{term: CTState("new", "invalid"), code: []expr.Any{track(expr.CtKeySTATE), bits(four(expr.CtStateBitNEW|expr.CtStateBitINVALID), four(0)), not(four(0))}},
+		{term: NoRouteBack(), code: []expr.Any{&expr.Fib{Register: 1, FlagSADDR: true, FlagIIF: true, FlagPRESENT: true,
+			ResultOIF: true}, is(make([]byte, 4))}},
+		{term: ToLocal(), code: []expr.Any{&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true},
+			is(four(unix.RTN_LOCAL))}},
+		{term: CTState("new", "invalid"), code: []expr.Any{track(expr.CtKeySTATE),
+			bits(four(expr.CtStateBitNEW|expr.CtStateBitINVALID), four(0)), not(four(0))}},
 		{term: CTState("established", "related", "untracked"), code: []expr.Any{track(expr.CtKeySTATE),
-			bits(four(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED|expr.CtStateBitUNTRACKED), four(0)), not(four(0))}},
+			bits(four(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED|expr.CtStateBitUNTRACKED), four(0)),
+			not(four(0))}},
 		{term: CTReply(), code: []expr.Any{track(expr.CtKeyDIRECTION), is([]byte{1})}},
 		{term: CTStatusDNAT(), code: []expr.Any{track(expr.CtKeySTATUS), bits(four(32), four(0)), not(four(0))}},
 		{term: CTMark(0x2000), code: []expr.Any{track(expr.CtKeyMARK), bits(four(0x2000), four(0)), is(four(0x2000))}},
@@ -96,15 +108,20 @@ func TestTerms(t *testing.T) {
 			&expr.NAT{Type: expr.NATTypeSourceNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1, FullyRandom: true}}},
 		{term: SNAT(addr("fd00::10")), code: []expr.Any{into(1, []byte{0xfd, 15: 0x10}),
 			&expr.NAT{Type: expr.NATTypeSourceNAT, Family: unix.NFPROTO_IPV6, RegAddrMin: 1, FullyRandom: true}}},
-		{term: SNATWithin(addr("10.0.9.10"), 1024, 49151), code: []expr.Any{into(1, []byte{10, 0, 9, 10}), into(2, two(1024)), into(3, two(49151)),
-			&expr.NAT{Type: expr.NATTypeSourceNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1, RegProtoMin: 2, RegProtoMax: 3, Specified: true, FullyRandom: true}}},
+		{term: SNATWithin(addr("10.0.9.10"), 1024, 49151), code: []expr.Any{into(1, []byte{10, 0, 9, 10}),
+			into(2, two(1024)), into(3, two(49151)),
+			&expr.NAT{Type: expr.NATTypeSourceNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1, RegProtoMin: 2,
+				RegProtoMax: 3, Specified: true, FullyRandom: true}}},
 		{term: SNATPorts(47104, 65535), code: []expr.Any{into(1, two(47104)), into(2, two(65535)),
-			&expr.NAT{Type: expr.NATTypeSourceNAT, Family: unix.NFPROTO_INET, RegProtoMin: 1, RegProtoMax: 2, Specified: true}}},
+			&expr.NAT{Type: expr.NATTypeSourceNAT, Family: unix.NFPROTO_INET, RegProtoMin: 1, RegProtoMax: 2,
+				Specified: true}}},
 		{term: DNAT(addrPort("10.0.2.20:8080")), code: []expr.Any{into(1, []byte{10, 0, 2, 20}), into(2, two(8080)),
 			&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1, RegProtoMin: 2}}},
-		{term: DNAT(addrPort("[fd00:2::20]:53")), code: []expr.Any{into(1, []byte{0xfd, 0, 0, 2, 15: 0x20}), into(2, two(53)),
+		{term: DNAT(addrPort("[fd00:2::20]:53")), code: []expr.Any{into(1, []byte{0xfd, 0, 0, 2, 15: 0x20}),
+			into(2, two(53)),
 			&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV6, RegAddrMin: 1, RegProtoMin: 2}}},
-		{term: ClampMSS(), code: then(tcp, header(transport, 13, 1), bits([]byte{2}, []byte{0}), not([]byte{0}), &expr.Rt{Register: 1, Key: expr.RtTCPMSS},
+		{term: ClampMSS(), code: then(tcp, header(transport, 13, 1), bits([]byte{2}, []byte{0}), not([]byte{0}),
+			&expr.Rt{Register: 1, Key: expr.RtTCPMSS},
 			&expr.Byteorder{Op: expr.ByteorderHton, SourceRegister: 1, DestRegister: 1, Len: 2, Size: 2},
 			&expr.Exthdr{SourceRegister: 1, Type: 2, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt})},
 	} {
@@ -132,7 +149,8 @@ func TestTerms(t *testing.T) {
 // set adds a set with the number 1 of intervals. Each second address ends one.
 func set(t *testing.T, c *nftables.Conn, table *nftables.Table, addrs []string) (name string, number uint32) {
 	t.Helper()
-	s := &nftables.Set{Table: table, Name: "__set%d", ID: 1, Anonymous: true, Constant: true, Interval: true, KeyType: nftables.TypeIPAddr}
+	s := &nftables.Set{Table: table, Name: "__set%d", ID: 1, Anonymous: true, Constant: true, Interval: true,
+		KeyType: nftables.TypeIPAddr}
 	var all []nftables.SetElement
 	for i, a := range addrs {
 		key := netip.MustParseAddr(a).AsSlice()
@@ -150,7 +168,8 @@ func set(t *testing.T, c *nftables.Conn, table *nftables.Table, addrs []string) 
 // TestTransactions compares the messages about tables and chains with those of package nftables.
 func TestTransactions(t *testing.T) {
 	table := Table{Family: "ip6", Name: "table", Chains: []Chain{
-		{Name: "first", Type: "filter", Hook: "forward", Priority: -150, Policy: "drop", Rules: []NFRule{{Count(), Drop()}}},
+		{Name: "first", Type: "filter", Hook: "forward", Priority: -150, Policy: "drop",
+			Rules: []NFRule{{Count(), Drop()}}},
 		{Name: "second", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []NFRule{{Masquerade()}, {Accept()}}},
 	}}
 	theirs := &nftables.Table{Family: nftables.TableFamilyIPv6, Name: "table"}
@@ -161,22 +180,30 @@ func TestTransactions(t *testing.T) {
 		ours   func(*transaction)
 		theirs func(*nftables.Conn)
 	}{
-		{"create", func(x *transaction) { x.itself(unix.NFT_MSG_NEWTABLE, addNew) }, func(c *nftables.Conn) { c.CreateTable(theirs) }},
-		{"add", func(x *transaction) { x.itself(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE) }, func(c *nftables.Conn) { c.AddTable(theirs) }},
-		{"delete", func(x *transaction) { x.itself(unix.NFT_MSG_DELTABLE, 0) }, func(c *nftables.Conn) { c.DelTable(theirs) }},
-		{"seal", func(x *transaction) { x.chain("rules_0") }, func(c *nftables.Conn) { c.AddChain(&nftables.Chain{Table: theirs, Name: "rules_0"}) }},
+		{"create", func(x *transaction) { x.itself(unix.NFT_MSG_NEWTABLE, addNew) },
+			func(c *nftables.Conn) { c.CreateTable(theirs) }},
+		{"add", func(x *transaction) { x.itself(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE) },
+			func(c *nftables.Conn) { c.AddTable(theirs) }},
+		{"delete", func(x *transaction) { x.itself(unix.NFT_MSG_DELTABLE, 0) },
+			func(c *nftables.Conn) { c.DelTable(theirs) }},
+		{"seal", func(x *transaction) {
+			x.chain("rules_0")
+		}, func(c *nftables.Conn) { c.AddChain(&nftables.Chain{Table: theirs, Name: "rules_0"}) }},
 		{"chains", func(x *transaction) {
 			if err := errors.Join(table.Chains[0].add(x), table.Chains[1].add(x)); err != nil {
 				t.Fatal(err)
 			}
 		}, func(c *nftables.Conn) {
 			rule := func(k *nftables.Chain, print fingerprinted, code ...expr.Any) {
-				c.AddRule(&nftables.Rule{Table: theirs, Chain: k, Exprs: code, UserData: userdata.AppendString(nil, userdata.TypeComment, print.comment)})
+				c.AddRule(&nftables.Rule{Table: theirs, Chain: k, Exprs: code,
+					UserData: userdata.AppendString(nil, userdata.TypeComment, print.comment)})
 			}
-			k := c.AddChain(&nftables.Chain{Table: theirs, Name: "first", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward,
+			k := c.AddChain(&nftables.Chain{Table: theirs, Name: "first", Type: nftables.ChainTypeFilter,
+				Hooknum:  nftables.ChainHookForward,
 				Priority: nftables.ChainPriorityMangle, Policy: &drop})
 			rule(k, table.Chains[0].fingerprints()[0], &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop})
-			k = c.AddChain(&nftables.Chain{Table: theirs, Name: "second", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting,
+			k = c.AddChain(&nftables.Chain{Table: theirs, Name: "second", Type: nftables.ChainTypeNAT,
+				Hooknum:  nftables.ChainHookPostrouting,
 				Priority: nftables.ChainPriorityNATSource, Policy: &accept})
 			rule(k, table.Chains[1].fingerprints()[0], &expr.Masq{FullyRandom: true})
 			rule(k, table.Chains[1].fingerprints()[1], &expr.Verdict{Kind: expr.VerdictAccept})
@@ -201,7 +228,8 @@ func TestComment(t *testing.T) {
 		want     string
 	}{
 		{userdata.AppendString(nil, userdata.TypeComment, "hello"), "hello"},
-		{userdata.AppendString(userdata.AppendUint32(nil, userdata.TypeEbtablesPolicy, 7), userdata.TypeComment, "hello"), "hello"},
+		{userdata.AppendString(userdata.AppendUint32(nil, userdata.TypeEbtablesPolicy, 7), userdata.TypeComment,
+			"hello"), "hello"},
 		{userdata.AppendUint32(nil, userdata.TypeEbtablesPolicy, 7), ""},
 		{nil, ""}, {[]byte{0}, ""}, {[]byte{0, 9, 'h'}, ""},
 	} {

@@ -82,7 +82,8 @@ func (n *NS) OpenOther(name, path string) (*NS, error) {
 	}
 	if n.fd.Equal(other.fd) {
 		other.Close()
-		return nil, fmt.Errorf("open network namespace %s: it is the %s's own namespace: %w", path, n.Name, os.ErrNotExist)
+		return nil, fmt.Errorf("open network namespace %s: it is the %s's own namespace: %w", path, n.Name,
+			os.ErrNotExist)
 	}
 	if n.process {
 		other.home = n

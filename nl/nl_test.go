@@ -67,7 +67,10 @@ func TestDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	var server net.PacketConn
-	if err := pod.Do(func() (err error) { server, err = net.ListenPacket("udp4", "10.0.0.2:7"); return err }); err != nil {
+	if err := pod.Do(func() (err error) {
+		server, err = net.ListenPacket("udp4", "10.0.0.2:7")
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	defer server.Close()
@@ -151,7 +154,8 @@ func TestSysctl(t *testing.T) {
 	if err := (nl.Sysctl{Key: key, Value: "0"}).Check(host); err == nil || err.Error() != "the value is 2" {
 		t.Errorf("Check: %v", err)
 	}
-	if err := (nl.Sysctl{Key: "net/ipv4/conf/absent/rp_filter", Value: "0"}).Add(host); !errors.Is(err, fs.ErrNotExist) {
+	if err := (nl.Sysctl{Key: "net/ipv4/conf/absent/rp_filter", Value: "0"}).Add(host); !errors.Is(err,
+		fs.ErrNotExist) {
 		t.Errorf("absent: %v", err)
 	}
 }

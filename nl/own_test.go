@@ -26,7 +26,8 @@ func TestRemoveShared(t *testing.T) {
 		}
 	}
 	rule := nl.Rule{Pref: 512, Mark: 0x2000, Mask: 0x2000, Table: nl.MainTable}
-	table := nl.Table{Family: "inet", Name: "others", Chains: []nl.Chain{{Name: "forward", Type: "filter", Hook: "forward", Rules: []nl.NFRule{{nl.Count()}}}}}
+	table := nl.Table{Family: "inet", Name: "others",
+		Chains: []nl.Chain{{Name: "forward", Type: "filter", Hook: "forward", Rules: []nl.NFRule{{nl.Count()}}}}}
 	add(rule, table, nl.Veth{Name: "vethothers", Peer: "eth2", PeerNS: pod})
 	bare := nltest.Dump(t, host)
 	rule.Protocol = nl.RouteProtocol

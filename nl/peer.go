@@ -43,7 +43,8 @@ func (k Namespaces) At(near Link) string { return k[near.peerNS] }
 // kernel gives an ID to each namespace to which a link of n leads, when it describes the link.
 func (n *NS) numberOf(other *NS) (ns uint32, err error) {
 	gen := nl.NewRtGenMsg()
-	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETNSID, 0, unix.RTM_NEWNSID, gen, attr32(unix.NETNSA_FD, uint32(other.fd)))
+	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETNSID, 0, unix.RTM_NEWNSID, gen,
+		attr32(unix.NETNSA_FD, uint32(other.fd)))
 	for _, m := range msgs {
 		for typ, value := range attrsOf(m[gen.Len():]) {
 			if typ == unix.NETNSA_NSID {

@@ -18,7 +18,9 @@ import (
 func inPrefixes(word string, not bool, prefixes []netip.Prefix) Term {
 	prefixes = outermost(prefixes)
 	if len(prefixes) == 0 {
-		return Term{"ip " + word + " {}", func(*transaction) ([]attribute, error) { return nil, errors.New("no prefixes") }}
+		return Term{"ip " + word + " {}", func(*transaction) ([]attribute, error) {
+			return nil, errors.New("no prefixes")
+		}}
 	}
 	f, family := nfFamily(prefixes[0].Addr())
 	text := f + " " + word + " "
@@ -41,7 +43,8 @@ func inPrefixes(word string, not bool, prefixes []netip.Prefix) Term {
 		if word == "daddr" {
 			offset += size
 		}
-		return append(exprs(meta(unix.NFT_META_NFPROTO), equal([]byte{family}), payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size)),
+		return append(exprs(meta(unix.NFT_META_NFPROTO), equal([]byte{family}),
+			payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size)),
 			compare(x, prefixes, not)...), nil
 	}}
 }
@@ -83,10 +86,13 @@ func (x *transaction) set(prefixes []netip.Prefix) (number uint32) {
 		typ, size = 8, 16 // ipv6_addr
 	}
 	bigEndian := []byte{0, 4, 2, 0, 0, 0} // NFTNL_UDATA_SET_KEYBYTEORDER, likewise for nft(8)
-	x.add(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, attrString(unix.NFTA_SET_TABLE, x.table), attrString(unix.NFTA_SET_NAME, anonymous),
+	x.add(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, attrString(unix.NFTA_SET_TABLE, x.table),
+		attrString(unix.NFTA_SET_NAME, anonymous),
 		attrOrdered(unix.NFTA_SET_FLAGS, unix.NFT_SET_ANONYMOUS|unix.NFT_SET_CONSTANT|unix.NFT_SET_INTERVAL),
-		attrOrdered(unix.NFTA_SET_KEY_TYPE, typ), attrOrdered(unix.NFTA_SET_KEY_LEN, size), attrOrdered(unix.NFTA_SET_ID, x.sets),
-		nested(unix.NFTA_SET_DESC, attrOrdered(unix.NFTA_SET_DESC_SIZE, uint32(len(all)))), attr(unix.NFTA_SET_USERDATA, bigEndian))
+		attrOrdered(unix.NFTA_SET_KEY_TYPE, typ), attrOrdered(unix.NFTA_SET_KEY_LEN, size),
+		attrOrdered(unix.NFTA_SET_ID, x.sets),
+		nested(unix.NFTA_SET_DESC, attrOrdered(unix.NFTA_SET_DESC_SIZE, uint32(len(all)))),
+		attr(unix.NFTA_SET_USERDATA, bigEndian))
 	for part := range slices.Chunk(all, together) {
 		list := make([]attribute, len(part))
 		for i, e := range part {

@@ -66,9 +66,11 @@ func progLoad(code, log []byte) (int, error) {
 
 // createMap makes a map that forgets what was not used for longest, and returns its file.
 func createMap(keySize, valueSize, entries uint32) (fd int, err error) {
-	attr := struct{ mapType, keySize, valueSize, maxEntries, flags uint32 }{unix.BPF_MAP_TYPE_LRU_HASH, keySize, valueSize, entries, 0}
+	attr := struct{ mapType, keySize, valueSize, maxEntries, flags uint32 }{unix.BPF_MAP_TYPE_LRU_HASH, keySize,
+		valueSize, entries, 0}
 	err = withMemory(func() error {
-		r, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_MAP_CREATE, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+		r, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_MAP_CREATE, uintptr(unsafe.Pointer(&attr)),
+			unsafe.Sizeof(attr))
 		if errno != 0 {
 			return errno
 		}
@@ -85,7 +87,8 @@ func createMap(keySize, valueSize, entries uint32) (fd int, err error) {
 // programs and maps as memory that is locked.
 func withMemory(f func() error) error {
 	err := f()
-	if errors.Is(err, unix.EPERM) && unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}) == nil {
+	if errors.Is(err, unix.EPERM) && unix.Setrlimit(unix.RLIMIT_MEMLOCK,
+		&unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}) == nil {
 		err = f()
 	}
 	return err

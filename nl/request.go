@@ -13,12 +13,15 @@ import (
 )
 
 // A requester is a method of NS: request or exact.
-type requester func(family, typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs ...attribute) ([][]byte, error)
+type requester func(family, typ, flags int, answer uint16, head nl.NetlinkRequestData,
+	attrs ...attribute) ([][]byte, error)
 
 // request sends one message of a netlink family, a header and attributes, and returns the answers of type answer. With
 // strict checking the kernel dumps only what the message asks for (one link's addresses, one
 // table's routes). Package netlink reads everything and chooses.
-func (n *NS) request(family, typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs ...attribute) ([][]byte, error) {
+func (n *NS) request(
+	family, typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs ...attribute,
+) ([][]byte, error) {
 	msgs, err := n.exact(family, typ, flags, answer, head, attrs...)
 	if err == nl.ErrDumpInterrupted {
 		err = nil
@@ -28,7 +31,9 @@ func (n *NS) request(family, typ, flags int, answer uint16, head nl.NetlinkReque
 
 // exact is request for callers who must know that nothing is missing. A dump that was
 // interrupted in each try is an error, nl.ErrDumpInterrupted.
-func (n *NS) exact(family, typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs ...attribute) ([][]byte, error) {
+func (n *NS) exact(
+	family, typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs ...attribute,
+) ([][]byte, error) {
 	var msgs [][]byte
 	err := retry(func() (err error) {
 		msgs, err = n.once(family, typ, flags, answer, head, attrs...)
@@ -38,7 +43,9 @@ func (n *NS) exact(family, typ, flags int, answer uint16, head nl.NetlinkRequest
 }
 
 // once is exact without further tries. The answers of an interrupted dump come with its error.
-func (n *NS) once(family, typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs ...attribute) ([][]byte, error) {
+func (n *NS) once(
+	family, typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs ...attribute,
+) ([][]byte, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s, err := n.socket(family)

@@ -133,8 +133,10 @@ func (r Route) message(n *NS) (*nl.RtMsg, []attribute, error) {
 
 // routeTypes are the types of rtnetlink(7) by ip(8)'s names.
 var routeTypes = names{
-	{"local", unix.RTN_LOCAL}, {"broadcast", unix.RTN_BROADCAST}, {"anycast", unix.RTN_ANYCAST}, {"multicast", unix.RTN_MULTICAST},
-	{"blackhole", unix.RTN_BLACKHOLE}, {"unreachable", unix.RTN_UNREACHABLE}, {"prohibit", unix.RTN_PROHIBIT}, {"throw", unix.RTN_THROW},
+	{"local", unix.RTN_LOCAL}, {"broadcast", unix.RTN_BROADCAST}, {"anycast", unix.RTN_ANYCAST},
+	{"multicast", unix.RTN_MULTICAST},
+	{"blackhole", unix.RTN_BLACKHOLE}, {"unreachable", unix.RTN_UNREACHABLE}, {"prohibit", unix.RTN_PROHIBIT},
+	{"throw", unix.RTN_THROW},
 }
 
 // Check looks for the route by its table and link. Who put it there does not matter.
@@ -250,7 +252,8 @@ func (n *NS) askRoutes(f RouteFilter, family Family, index int) ([]kernelRoute, 
 	}
 	var found []kernelRoute
 	for _, m := range msgs {
-		if Family(m[0]) != family { // without IPv6 (ipv6.disable=1) the kernel lists all families instead (rtnl_dump_all)
+		// without IPv6 (ipv6.disable=1) the kernel lists all families instead (rtnl_dump_all)
+		if Family(m[0]) != family {
 			continue
 		}
 		r := parseRoute(m)

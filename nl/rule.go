@@ -27,8 +27,9 @@ type Rule struct {
 	Mark     uint32
 	Mask     uint32 // 0 is all bits
 	Table    uint32 // 0 only to delete: any table
-	MinLen   int    // only routes whose prefix has this length or more count: suppress_prefixlength MinLen-1; 0: all routes
-	Protocol int    // 0 is kernel, as with ip(8)
+	// only routes whose prefix has this length or more count: suppress_prefixlength MinLen-1; 0: all routes
+	MinLen   int
+	Protocol int // 0 is kernel, as with ip(8)
 }
 
 func (r Rule) String() string {

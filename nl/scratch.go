@@ -17,7 +17,8 @@ func Scratch(f func(*NS) error) error {
 		return fmt.Errorf("create a network namespace: %w", err)
 	}
 	defer temp.Close()
-	n, err := Open("scratch", fmt.Sprintf("/proc/self/fd/%d", temp.Fd())) // its Path is that of a thread, which has left it
+	// its Path is that of a thread, which has left it
+	n, err := Open("scratch", fmt.Sprintf("/proc/self/fd/%d", temp.Fd()))
 	if err != nil {
 		return err
 	}

@@ -50,7 +50,8 @@ func (n *NS) ClusterIPs(family Family) (addrs []netip.Addr, err error) {
 // ServiceEndpoints lists the addresses of a family to which kube-proxy translates calls of Services. It reads the rules
 // of the same modes as [NS.ClusterIPs].
 func (n *NS) ServiceEndpoints(family Family) (addrs []netip.Addr, err error) {
-	for table, chains := range map[string]string{"kube-proxy": "", "nat": "KUBE-SEP-"} { // in nat, others translate, too
+	// in nat, others translate, too
+	for table, chains := range map[string]string{"kube-proxy": "", "nat": "KUBE-SEP-"} {
 		t := proxyTable(family, table)
 		rules, err := t.rules(n)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -97,7 +98,8 @@ func (t Table) translations(n *NS, rule []byte) (values [][]byte, err error) {
 			}
 			return values, err
 		case "target":
-			if info := inside(data, unix.NFTA_TARGET_INFO); unix.ByteSliceToString(inside(data, unix.NFTA_TARGET_NAME)) == "DNAT" && len(info) > 4 {
+			if info := inside(data, unix.NFTA_TARGET_INFO); unix.ByteSliceToString(inside(data,
+				unix.NFTA_TARGET_NAME)) == "DNAT" && len(info) > 4 {
 				return [][]byte{info[4:]}, nil
 			}
 		}

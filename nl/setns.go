@@ -39,7 +39,8 @@ func (n *NS) open(path string, mode int) (fd int, err error) {
 	}
 	defer done()
 	cwd := unix.AT_FDCWD
-	return n.came(callIn(uintptr(n.fd), uintptr(home), unix.SYS_OPENAT, uintptr(cwd), uintptr(unsafe.Pointer(name)), uintptr(mode), 0))
+	return n.came(callIn(uintptr(n.fd), uintptr(home), unix.SYS_OPENAT, uintptr(cwd), uintptr(unsafe.Pointer(name)),
+		uintptr(mode), 0))
 }
 
 // openSocket opens a socket in the namespace. The socket stays there, whichever thread uses it.
@@ -53,14 +54,16 @@ func (n *NS) openSocket(domain, typ, protocol int) (fd int, err error) {
 		return -1, err
 	}
 	defer done()
-	return n.came(callIn(uintptr(n.fd), uintptr(home), unix.SYS_SOCKET, uintptr(domain), uintptr(typ), uintptr(protocol), 0))
+	return n.came(callIn(uintptr(n.fd), uintptr(home), unix.SYS_SOCKET, uintptr(domain), uintptr(typ),
+		uintptr(protocol), 0))
 }
 
 // came is what callIn has returned. If the thread cannot come back, it ends the process: Go would run any goroutine on
 // it.
 func (n *NS) came(entered, result, left uintptr) (int, error) {
 	if err := failed(left); err != nil {
-		fmt.Fprintf(os.Stderr, "a thread entered the network namespace %s, and cannot leave it: %v; the program ends\n", n.Name, err)
+		fmt.Fprintf(os.Stderr, "a thread entered the network namespace %s, and cannot leave it: %v; the program ends\n",
+			n.Name, err)
 		unix.Exit(1)
 	}
 	if err := failed(entered); err != nil {

@@ -59,7 +59,8 @@ func (a linkSetting) parse(text string) ([]byte, error) {
 		return hex.DecodeString(text)
 	}
 	v, err := strconv.ParseUint(text, 10, 8*a.size)
-	return binary.NativeEndian.AppendUint32(nil, uint32(v))[:a.size], err // of one byte: the kernels of EC2 are little-endian
+	// of one byte: the kernels of EC2 are little-endian
+	return binary.NativeEndian.AppendUint32(nil, uint32(v))[:a.size], err
 }
 
 // Attributes of linux/if_link.h that package unix lacks, since Linux 5.19 and 6.3.

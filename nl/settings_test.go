@@ -90,10 +90,12 @@ func TestSettingsRefused(t *testing.T) {
 	b.must(err)
 	was := b.settings(b.node)
 	b.sh(b.node, "ip link set ens6 txqueuelen 7")
-	for name, value := range map[string]string{"MTU": "2147483647", "rings": "00", "number of ntuple rules": "01", "a setting of another release": "00"} {
+	for name, value := range map[string]string{"MTU": "2147483647", "rings": "00", "number of ntuple rules": "01",
+		"a setting of another release": "00"} {
 		asked := maps.Clone(was)
 		asked[name] = value
-		if err := b.node.PutBack(l, asked); err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "txqueuelen") {
+		if err := b.node.PutBack(l, asked); err == nil || !strings.Contains(err.Error(), name) ||
+			strings.Contains(err.Error(), "txqueuelen") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -106,7 +108,8 @@ func TestMovedLinkSysctls(t *testing.T) {
 	dump := func() (out []byte) {
 		b.must(b.node.Do(func() error {
 			// It fails, because not all of them can be read.
-			out, _ = exec.Command("sh", "-c", "cd /proc/sys/net; grep -H . ipv[46]/conf/ens6/* ipv[46]/neigh/ens6/* 2>/dev/null | grep -v stable_secret").Output()
+			out, _ = exec.Command("sh", "-c", "cd /proc/sys/net; grep -H . ipv[46]/conf/ens6/* ipv[46]/neigh/ens6/* "+
+				"2>/dev/null | grep -v stable_secret").Output()
 			return nil
 		}))
 		return out
@@ -162,7 +165,8 @@ func TestMovedLinkTCX(t *testing.T) {
 	b.must(w.Del())
 	b.noTCX(b.node, "ens6")
 
-	for _, link := range []bool{false, true} { // the card has come back by itself, when the kernel ended the pod's namespace
+	// the card has come back by itself, when the kernel ended the pod's namespace
+	for _, link := range []bool{false, true} {
 		b.tcx(b.node, "ens6", link)
 	}
 	b.must(w.Add())
@@ -217,7 +221,8 @@ func (b bay) noTCX(n *nl.NS, link string) {
 	b.must(n.Do(func() error {
 		for _, hook := range []uint32{tcxIngress, tcxEgress} {
 			query := [16]uint32{uint32(at.Index), hook}
-			if _, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_QUERY, uintptr(unsafe.Pointer(&query)), unsafe.Sizeof(query)); errno != 0 {
+			if _, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_QUERY, uintptr(unsafe.Pointer(&query)),
+				unsafe.Sizeof(query)); errno != 0 {
 				return errno
 			}
 			if count := query[6]; count != 0 {
@@ -247,7 +252,8 @@ func TestSettingsCard(t *testing.T) {
 		was, err := b.pod.Settings(l)
 		b.must(err)
 		b.ethtool(b.pod, tt.link, tt.set...)
-		if err := b.pod.Kept(l, was); err == nil || !strings.Contains(err.Error(), "the "+tt.setting+" of "+tt.link+" is") {
+		if err := b.pod.Kept(l, was); err == nil || !strings.Contains(err.Error(),
+			"the "+tt.setting+" of "+tt.link+" is") {
 			t.Errorf("%s of %s: %v", tt.setting, tt.link, err)
 		}
 		b.must(errors.Join(b.pod.PutBack(l, was), b.pod.Kept(l, was)))
@@ -273,7 +279,8 @@ func (b bay) ethtool(n *nl.NS, link string, command ...uint32) {
 			_    [16]byte
 		}{data: &command[0]}
 		copy(request.name[:], link)
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); errno != 0 {
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL,
+			uintptr(unsafe.Pointer(&request))); errno != 0 {
 			return errno
 		}
 		return nil

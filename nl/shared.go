@@ -42,7 +42,8 @@ func (n *NS) Unshared(l Link) error {
 	case errors.Is(err, unix.EBUSY):
 		return fmt.Errorf("link %s: %w", l.Name, ErrShared)
 	case err == nil:
-		return errors.Join(fmt.Errorf("link %s: the kernel did not answer as expected whether others use it", l.Name), n.delLink("macvlan-probe"))
+		return errors.Join(fmt.Errorf("link %s: the kernel did not answer as expected whether others use it", l.Name),
+			n.delLink("macvlan-probe"))
 	}
 	return fmt.Errorf("ask whether other links use %s, which needs macvlan (modprobe macvlan): %w", l.Name, err)
 }

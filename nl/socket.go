@@ -61,7 +61,9 @@ var ErrUnanswered = errors.New("netlink has not answered")
 // A request with NLM_F_ACK only asks whether it succeeds. The kernel reports each failure, before write(2) returns. So
 // no report is a success, and the kernel need not acknowledge it. If it has no memory for a report, read(2) fails with
 // ENOBUFS (netlink_ack).
-func (s *socket) exchange(typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs []attribute) (answers [][]byte, err error) {
+func (s *socket) exchange(
+	typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs []attribute,
+) (answers [][]byte, err error) {
 	s.seq++
 	silent := flags&unix.NLM_F_ACK != 0
 	if _, err := unix.Write(s.fd, encode(typ, flags&^unix.NLM_F_ACK, s.seq, head, attrs)); err != nil {

@@ -59,8 +59,10 @@ func (s Splice) String() string {
 	if s.Mark != 0 {
 		onward += fmt.Sprintf("; else: mark | %#x", s.Mark)
 	}
-	return onward + "\n\t" + fmt.Sprintf("%s classid :%x direct-action # dport >= %d that no socket awaits: dport - %d, bpf_redirect_peer %s",
-		filter{}.command(s.ENI), s.Pod, SpliceFirst, bpf.Bit, s.Veth)
+	return onward + "\n\t" +
+		fmt.Sprintf("%s classid :%x direct-action # dport >= %d that no socket awaits: dport - %d, "+
+			"bpf_redirect_peer %s",
+			filter{}.command(s.ENI), s.Pod, SpliceFirst, bpf.Bit, s.Veth)
 }
 
 // Supported fails if this kernel refuses the programs. The error answers to ErrNoBPF.

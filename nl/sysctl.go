@@ -76,7 +76,8 @@ func (s Sysctl) change(n *NS, wanted func(is string) string) error {
 }
 
 // ErrReadOnly reports that a parameter has another value than the wanted one, and that this process may not write it.
-var ErrReadOnly = errors.New("this process may not write it: set the value before, in /etc/sysctl.d for example, or give the container runtime a writable /proc/sys")
+var ErrReadOnly = errors.New("this process may not write it: set the value before, in /etc/sysctl.d for example, or " +
+	"give the container runtime a writable /proc/sys")
 
 // refused is the error of a parameter that cannot be opened to write it: none if its value is right.
 func (s Sysctl) refused(n *NS, err error, wanted func(is string) string) error {

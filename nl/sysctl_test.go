@@ -39,8 +39,10 @@ func TestSysctlReadOnly(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		for what, err := range map[string]error{"Add": wrong.Add(n), "Settable": wrong.Settable(n), "Veth": veth.Add(n)} {
-			if !errors.Is(err, nl.ErrReadOnly) || !errors.Is(err, unix.EROFS) || !strings.Contains(err.Error(), `: the value is "1", and "0" is needed: `) {
+		for what, err := range map[string]error{"Add": wrong.Add(n), "Settable": wrong.Settable(n),
+			"Veth": veth.Add(n)} {
+			if !errors.Is(err, nl.ErrReadOnly) || !errors.Is(err, unix.EROFS) ||
+				!strings.Contains(err.Error(), `: the value is "1", and "0" is needed: `) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}

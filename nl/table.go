@@ -68,7 +68,8 @@ func (t Table) Add(n *NS) error {
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		// Deletion is slow, so do not delete a table that is not there.
-		if err = t.install(n, func(x *transaction) { x.itself(unix.NFT_MSG_NEWTABLE, addNew) }); !errors.Is(err, fs.ErrExist) {
+		if err = t.install(n, func(x *transaction) { x.itself(unix.NFT_MSG_NEWTABLE, addNew) }); !errors.Is(err,
+			fs.ErrExist) {
 			return t.lacking(err)
 		}
 	}
@@ -88,7 +89,8 @@ func (t Table) lacking(err error) error {
 	var modules []string
 	text := t.String()
 	for _, m := range []struct{ name, word string }{
-		{"nft_chain_nat", "type nat"}, {"nft_nat", "snat"}, {"nft_masq", "masquerade"}, {"nft_ct", " ct "}, {"nft_fib_" + t.Family, "fib "},
+		{"nft_chain_nat", "type nat"}, {"nft_nat", "snat"}, {"nft_masq", "masquerade"}, {"nft_ct", " ct "},
+		{"nft_fib_" + t.Family, "fib "},
 		{"nft_counter (until Linux 5.16)", "counter "},
 	} {
 		if strings.Contains(text, m.word) {
@@ -146,7 +148,9 @@ func (t Table) Check(n *NS) error {
 	}
 	var want []fingerprinted
 	if t.Others {
-		t.Chains = slices.DeleteFunc(slices.Clone(t.Chains), func(c Chain) bool { return c.Alike && absent(c.check(n, t)) })
+		t.Chains = slices.DeleteFunc(slices.Clone(t.Chains), func(c Chain) bool {
+			return c.Alike && absent(c.check(n, t))
+		})
 	}
 	if t.More {
 		got = slices.DeleteFunc(got, func(f fingerprinted) bool {
@@ -189,7 +193,8 @@ func (t Table) Intact(n *NS) error {
 		}
 	}
 	if i := slices.IndexFunc(got, func(f fingerprinted) bool { return !f.ours() }); i >= 0 {
-		return fmt.Errorf("the chain %s of the table %s: %w: one is another program's", got[i].chain, t.Name, ErrOtherRules)
+		return fmt.Errorf("the chain %s of the table %s: %w: one is another program's", got[i].chain, t.Name,
+			ErrOtherRules)
 	}
 	return nil
 }
@@ -287,13 +292,15 @@ func (t Table) fingerprints(n *NS) ([]fingerprinted, error) {
 
 // rules asks for the rules of the table, or only for those of a chain.
 func (t Table) rules(n *NS, which ...attribute) ([][]byte, error) {
-	return n.dump(unix.NFT_MSG_GETRULE, t.family(), append([]attribute{attrString(unix.NFTA_RULE_TABLE, t.Name)}, which...)...)
+	return n.dump(unix.NFT_MSG_GETRULE, t.family(), append([]attribute{attrString(unix.NFTA_RULE_TABLE, t.Name)},
+		which...)...)
 }
 
 // dump asks for all objects of nftables of a type and a family that the attributes are about. Each answer is a header,
 // which begins with the object's family, and the object's attributes.
 func (n *NS) dump(typ int, family uint8, which ...attribute) ([][]byte, error) {
-	msgs, err := n.request(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|typ, unix.NLM_F_DUMP, 0, &nl.Nfgenmsg{NfgenFamily: family}, which...)
+	msgs, err := n.request(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|typ, unix.NLM_F_DUMP, 0,
+		&nl.Nfgenmsg{NfgenFamily: family}, which...)
 	if err != nil {
 		return nil, err
 	}
@@ -329,4 +336,5 @@ func (t Table) family() uint8 {
 	return uint8(number)
 }
 
-var tableFamilies = names{{"inet", unix.NFPROTO_INET}, {"ip", unix.NFPROTO_IPV4}, {"ip6", unix.NFPROTO_IPV6}, {"arp", unix.NFPROTO_ARP}}
+var tableFamilies = names{{"inet", unix.NFPROTO_INET}, {"ip", unix.NFPROTO_IPV4}, {"ip6", unix.NFPROTO_IPV6},
+	{"arp", unix.NFPROTO_ARP}}

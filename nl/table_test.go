@@ -28,7 +28,8 @@ func vocabulary() nl.Table {
 			{nl.IIFName("veth*"), nl.CTMark(0x2000), nl.SetMark(0x2000)},
 			{nl.IIFGroup(72), nl.ToLocal(), nl.Count()},
 			{nl.NoRouteBack(), nl.Count(), nl.Drop()},
-			{nl.NotSAddr(p("10.0.0.0/16"), p("10.0.1.0/24"), p("10.2.0.0/16"), p("255.0.0.0/8")), nl.IIFName("eth0"), nl.Drop()},
+			{nl.NotSAddr(p("10.0.0.0/16"), p("10.0.1.0/24"), p("10.2.0.0/16"), p("255.0.0.0/8")),
+				nl.IIFName("eth0"), nl.Drop()},
 			{nl.DAddr(p("fd00::/64"), p("fd00:1::/64")), nl.L4Proto("udp"), nl.Accept()},
 			{nl.SAddr(p("10.0.0.1/32")), nl.Accept()},
 			{nl.NotDAddr(p("fd00::1/128")), nl.Accept()},
@@ -40,7 +41,8 @@ func vocabulary() nl.Table {
 			{nl.CTReply(), nl.Accept()},
 		}},
 		{Name: "services", Type: "nat", Hook: "prerouting", Priority: -100, Rules: []nl.NFRule{
-			{nl.DAddr(p("172.20.0.10/32")), nl.DPort("tcp", 80, 80), nl.DNAT(netip.MustParseAddrPort("10.0.2.20:8080"))},
+			{nl.DAddr(p("172.20.0.10/32")), nl.DPort("tcp", 80, 80),
+				nl.DNAT(netip.MustParseAddrPort("10.0.2.20:8080"))},
 			{nl.DAddr(p("fd00::10/128")), nl.DPort("udp", 53, 53), nl.DNAT(netip.MustParseAddrPort("[fd00:2::20]:53"))},
 		}},
 		{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{
@@ -119,8 +121,9 @@ func TestTableAsleep(t *testing.T) {
 		t.Fatal(err)
 	}
 	for command, want := range map[string]string{
-		"add table inet words { flags dormant; }":           "dormant",
-		"add chain inet words forward { policy accept; }":   "chain forward is type filter hook forward priority 0; policy accept;, not type filter hook forward priority 0; policy drop;",
+		"add table inet words { flags dormant; }": "dormant",
+		"add chain inet words forward { policy accept; }": "chain forward is type filter hook forward priority 0; " +
+			"policy accept;, not type filter hook forward priority 0; policy drop;",
 		"add chain inet words postrouting { policy drop; }": "chain postrouting is",
 		"add chain inet words prerouting { policy drop; }":  "chain prerouting is",
 	} {
@@ -138,7 +141,9 @@ func TestTableAsleep(t *testing.T) {
 		}
 	}
 	fewer := nl.Table{Family: table.Family, Name: table.Name, Chains: table.Chains[2:], More: true}
-	if err := n.Do(func() error { return exec.Command(nft, "add chain inet words forward { policy accept; }").Run() }); err != nil {
+	if err := n.Do(func() error {
+		return exec.Command(nft, "add chain inet words forward { policy accept; }").Run()
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := fewer.Check(n); err != nil {

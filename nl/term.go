@@ -112,7 +112,8 @@ func DPort(proto string, first, last uint16) Term {
 // have arrived.
 func NoRouteBack() Term {
 	return term("fib saddr . iif oif missing", func() []attribute {
-		return exprs(fib(unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_PRESENT, unix.NFT_FIB_RESULT_OIF), equal(make([]byte, 4)))
+		return exprs(fib(unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_PRESENT, unix.NFT_FIB_RESULT_OIF),
+			equal(make([]byte, 4)))
 	})
 }
 
@@ -137,12 +138,15 @@ func CTState(states ...string) Term {
 }
 
 // ctStates are the bits of linux/netfilter/nf_conntrack_common.h.
-var ctStates = names{{"invalid", 1}, {"established", 1 << 1}, {"related", 1 << 2}, {"new", 1 << 3}, {"untracked", 1 << 6}}
+var ctStates = names{{"invalid", 1}, {"established", 1 << 1}, {"related", 1 << 2}, {"new", 1 << 3},
+	{"untracked", 1 << 6}}
 
 // CTReply matches packets that answer the packets that began their connection.
 func CTReply() Term {
 	const reply = 1 // IP_CT_DIR_REPLY
-	return term("ct direction reply", func() []attribute { return exprs(ct(unix.NFT_CT_DIRECTION), equal([]byte{reply})) })
+	return term("ct direction reply", func() []attribute {
+		return exprs(ct(unix.NFT_CT_DIRECTION), equal([]byte{reply}))
+	})
 }
 
 // statusDNAT is IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h.
@@ -191,7 +195,9 @@ func Accept() Term {
 // and any free port. Ports chosen in order collide when two CPUs choose at once, and the later
 // packet is lost. So the choice is fully-random.
 func Masquerade() Term {
-	return term("masquerade fully-random", func() []attribute { return exprs(masq(unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY)) })
+	return term("masquerade fully-random", func() []attribute {
+		return exprs(masq(unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY))
+	})
 }
 
 // SNAT ends a rule: the source becomes a, with any free port.
@@ -213,8 +219,10 @@ func SNATWithin(a netip.Addr, first, last uint16) Term {
 			immediate(unix.NFT_REG_2, port(first)),
 			immediate(unix.NFT_REG_3, port(last)),
 			nat(unix.NFT_NAT_SNAT, family, attrOrdered(unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1),
-				attrOrdered(unix.NFTA_NAT_REG_PROTO_MIN, unix.NFT_REG_2), attrOrdered(unix.NFTA_NAT_REG_PROTO_MAX, unix.NFT_REG_3),
-				attrOrdered(unix.NFTA_NAT_FLAGS, unix.NF_NAT_RANGE_PROTO_SPECIFIED|unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY)))
+				attrOrdered(unix.NFTA_NAT_REG_PROTO_MIN, unix.NFT_REG_2),
+				attrOrdered(unix.NFTA_NAT_REG_PROTO_MAX, unix.NFT_REG_3),
+				attrOrdered(unix.NFTA_NAT_FLAGS,
+					unix.NF_NAT_RANGE_PROTO_SPECIFIED|unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY)))
 	})
 }
 
@@ -241,7 +249,8 @@ func SNATPorts(first, last uint16) Term {
 		return exprs(immediate(unix.NFT_REG_1, port(first)),
 			immediate(unix.NFT_REG_2, port(last)),
 			nat(unix.NFT_NAT_SNAT, unix.NFPROTO_INET, attrOrdered(unix.NFTA_NAT_REG_PROTO_MIN, unix.NFT_REG_1),
-				attrOrdered(unix.NFTA_NAT_REG_PROTO_MAX, unix.NFT_REG_2), attrOrdered(unix.NFTA_NAT_FLAGS, unix.NF_NAT_RANGE_PROTO_SPECIFIED)))
+				attrOrdered(unix.NFTA_NAT_REG_PROTO_MAX, unix.NFT_REG_2),
+				attrOrdered(unix.NFTA_NAT_FLAGS, unix.NF_NAT_RANGE_PROTO_SPECIFIED)))
 	})
 }
 

@@ -29,9 +29,10 @@ func TestManyPrefixes(t *testing.T) {
 		four = append(four, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 25))
 		six = append(six, netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 2: byte(i >> 8), 3: byte(i)}), 48))
 	}
-	table := nl.Table{Family: "inet", Name: "many", Chains: []nl.Chain{{Name: "forward", Type: "filter", Hook: "forward", Rules: []nl.NFRule{
-		{nl.SAddr(four...), nl.Accept()}, {nl.NotDAddr(six...), nl.Drop()},
-	}}}}
+	table := nl.Table{Family: "inet", Name: "many",
+		Chains: []nl.Chain{{Name: "forward", Type: "filter", Hook: "forward", Rules: []nl.NFRule{
+			{nl.SAddr(four...), nl.Accept()}, {nl.NotDAddr(six...), nl.Drop()},
+		}}}}
 	w := nl.Wiring{{n, table}}
 	for range 2 {
 		if err := w.Add(); err != nil {
@@ -101,12 +102,15 @@ func TestRefused(t *testing.T) {
 		table nl.Table
 		want  error
 	}{
-		{"a chain's type is unknown, and thousands of messages fail", nl.Table{Family: "inet", Name: "refused", Chains: []nl.Chain{
-			{Name: "forward", Type: "nonsense", Hook: "forward", Rules: rules}}}, nl.ErrNoModule},
+		{"a chain's type is unknown, and thousands of messages fail",
+			nl.Table{Family: "inet", Name: "refused", Chains: []nl.Chain{
+				{Name: "forward", Type: "nonsense", Hook: "forward", Rules: rules}}}, nl.ErrNoModule},
 		{"a chain cannot be of its type", nl.Table{Family: "inet", Name: "refused", Chains: []nl.Chain{
-			{Name: "forward", Type: "nat", Hook: "forward", Rules: rules}}}, syscall.EOPNOTSUPP}, // and the rules' failures are ENOENT
+			// and the rules' failures are ENOENT
+			{Name: "forward", Type: "nat", Hook: "forward", Rules: rules}}}, syscall.EOPNOTSUPP},
 		{"only one message fails", nl.Table{Family: "ip", Name: "refused", Chains: []nl.Chain{
-			{Name: "forward", Type: "filter", Hook: "forward", Rules: append(rules[:10:10], nl.NFRule{nl.Masquerade()})}}}, nl.ErrNoModule},
+			{Name: "forward", Type: "filter", Hook: "forward", Rules: append(rules[:10:10],
+				nl.NFRule{nl.Masquerade()})}}}, nl.ErrNoModule},
 		{"a name is too long", nl.Table{Family: "ip", Name: fmt.Sprintf("%0300d", 0), Chains: []nl.Chain{
 			{Name: "forward", Type: "filter", Hook: "forward", Rules: rules}}}, syscall.ERANGE},
 	} {
@@ -135,11 +139,13 @@ func TestCounters(t *testing.T) {
 	nltest.Need(t, "nftables")
 	table := nl.Table{Family: "inet", Name: "counts", Chains: []nl.Chain{
 		{Name: "output", Type: "filter", Hook: "output", Rules: []nl.NFRule{
-			{nl.OIFName("lo"), nl.Count()}, {nl.IIFName("eth0"), nl.Count(), nl.Accept()}, {nl.L4Proto("tcp"), nl.Drop()},
+			{nl.OIFName("lo"), nl.Count()}, {nl.IIFName("eth0"), nl.Count(), nl.Accept()},
+			{nl.L4Proto("tcp"), nl.Drop()},
 			{nl.L4Proto("udp"), nl.Count(), nl.Drop()},
 		}},
 		{Name: "input", Type: "filter", Hook: "input", Rules: []nl.NFRule{{nl.IIFName("lo"), nl.Count(), nl.Drop()}}},
-		{Name: "postrouting", Type: "nat", Hook: "postrouting", Rules: []nl.NFRule{{nl.OIFName("eth0"), nl.Count(), nl.SNAT(netip.MustParseAddr("10.0.9.10"))}}},
+		{Name: "postrouting", Type: "nat", Hook: "postrouting",
+			Rules: []nl.NFRule{{nl.OIFName("eth0"), nl.Count(), nl.SNAT(netip.MustParseAddr("10.0.9.10"))}}},
 	}}
 	if _, err := table.Counters(n); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("of no table: %v", err)

@@ -79,7 +79,8 @@ const (
 )
 
 // ErrNoTunnel reports that the kernel lacks a part of what a tunnel needs.
-var ErrNoTunnel = errors.New("this kernel lacks ipip or ip6_tunnel, or their encapsulation by fou (CONFIG_NET_FOU_IP_TUNNELS, the module fou6)")
+var ErrNoTunnel = errors.New("this kernel lacks ipip or ip6_tunnel, or their encapsulation by fou " +
+	"(CONFIG_NET_FOU_IP_TUNNELS, the module fou6)")
 
 // Add creates the tunnel, and sets it up.
 func (t Tunnel) Add(n *NS) error {
@@ -87,11 +88,14 @@ func (t Tunnel) Add(n *NS) error {
 		return err
 	}
 	options := []attribute{
-		attrAddr(nl.IFLA_IPTUN_LOCAL, t.Local), attr(nl.IFLA_IPTUN_TTL, []byte{tunnelHopLimit}), attr(nl.IFLA_IPTUN_PMTUDISC, []byte{1}),
-		attr16(nl.IFLA_IPTUN_ENCAP_TYPE, encapFOU), attr(nl.IFLA_IPTUN_ENCAP_DPORT, binary.BigEndian.AppendUint16(nil, t.Port)),
+		attrAddr(nl.IFLA_IPTUN_LOCAL, t.Local), attr(nl.IFLA_IPTUN_TTL, []byte{tunnelHopLimit}),
+		attr(nl.IFLA_IPTUN_PMTUDISC, []byte{1}),
+		attr16(nl.IFLA_IPTUN_ENCAP_TYPE, encapFOU), attr(nl.IFLA_IPTUN_ENCAP_DPORT,
+			binary.BigEndian.AppendUint16(nil, t.Port)),
 	}
 	if t.Local.Is6() {
-		options = append(options, attr(nl.IFLA_IPTUN_PROTO, []byte{unix.IPPROTO_IPV6}), attr32(nl.IFLA_IPTUN_FLAGS, ignEncapLimit))
+		options = append(options, attr(nl.IFLA_IPTUN_PROTO, []byte{unix.IPPROTO_IPV6}),
+			attr32(nl.IFLA_IPTUN_FLAGS, ignEncapLimit))
 	}
 	msg := linkMessage()
 	msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP

@@ -27,7 +27,8 @@ func tunneled(t *testing.T) *nl.NS {
 	n, _ := nltest.NS(t, "pod")
 	w := nl.Wiring{{n, nl.Veth{Name: "eth0", Peer: "eni0", PeerNS: n, MTU: 9001}}}
 	for _, a := range locals {
-		w = append(w, nl.Step{NS: n, Object: nl.Addr{Prefix: netip.PrefixFrom(a, a.BitLen()), Dev: "eth0", NoDAD: true}})
+		w = append(w, nl.Step{NS: n, Object: nl.Addr{Prefix: netip.PrefixFrom(a, a.BitLen()), Dev: "eth0",
+			NoDAD: true}})
 	}
 	if err := w.Add(); err != nil {
 		t.Fatal(err)
@@ -56,10 +57,12 @@ func TestTunnel(t *testing.T) {
 			t.Errorf("%v: %+v, %v", f, l, err)
 		}
 		for want, other := range map[string]nl.Tunnel{
-			"a tunnel of " + local.String() + " by UDP port 5555, not": {Name: "egress", Local: local, Port: 5556, MTU: tunnel.MTU},
+			"a tunnel of " + local.String() + " by UDP port 5555, not": {Name: "egress", Local: local, Port: 5556,
+				MTU: tunnel.MTU},
 			"mtu is": {Name: "egress", Local: local, Port: 5555, MTU: 1280},
 		} {
-			if err := (nl.Wiring{{n, other}}).Add(); !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), want) {
+			if err := (nl.Wiring{{n, other}}).Add(); !errors.Is(err, fs.ErrExist) ||
+				!strings.Contains(err.Error(), want) {
 				t.Errorf("%v: another tunnel of that name: %v, want %q", f, err, want)
 			}
 		}

@@ -22,7 +22,8 @@ import (
 func TestUnawaited(t *testing.T) {
 	host, pod := two(t)
 	w := nl.Wiring{
-		{host, nl.Veth{Name: "eni", Peer: "eth0", PeerNS: pod}}, {host, nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod}},
+		{host, nl.Veth{Name: "eni", Peer: "eth0", PeerNS: pod}},
+		{host, nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod}},
 		{pod, nl.Splice{ENI: "eth0", Veth: "eth1", MAC: "02:00:00:00:00:48"}},
 	}
 	if err := w.Add(); err != nil {
@@ -57,7 +58,8 @@ func TestUnawaited(t *testing.T) {
 		{"an error about the pod's port", ip4(0, 0, icmp(1, 3, ip4(0, 0, from(answer-1)))), no},
 		{"an error about the loop's", ip4(0, 0, icmp(1, 3, ip4(0, 0, from(answer)))), changed},
 		{"an error about options and the loop's", ip4(0, 0, icmp(1, 3, ip4(1, 0, from(answer)))), changed},
-		{"the first fragment of an error about the loop's", ip4(0, first, icmp(1, 3, ip4(0, 0, from(answer)))), changed},
+		{"the first fragment of an error about the loop's",
+			ip4(0, first, icmp(1, 3, ip4(0, 0, from(answer)))), changed},
 		{"a later fragment of that", ip4(0, later, segment{1, make([]byte, 8)}), as},
 		{"the first fragment of a message with its number", ip4(0, first, icmp(1, 8, nil)), no},
 		{"a later fragment of that message", ip4(0, later, segment{1, make([]byte, 8)}), no},
@@ -176,7 +178,8 @@ func raw(t *testing.T, n *nl.NS, dev string) (fd int) {
 			return err
 		}
 		wait := unix.NsecToTimeval(time.Minute.Nanoseconds())
-		return errors.Join(unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: l.Index, Protocol: every}), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait))
+		return errors.Join(unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: l.Index, Protocol: every}),
+			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait))
 	}); err != nil {
 		t.Fatal(err)
 	}

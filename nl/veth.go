@@ -49,11 +49,13 @@ type Veth struct {
 
 func (v Veth) String() string {
 	const queues = "numtxqueues 1 numrxqueues 1"
-	c := command("ip link add").word(v.Name).word(queues).option("address", v.MAC).number("mtu", v.MTU).number("group", int(v.Group))
+	c := command("ip link add").word(v.Name).word(queues).option("address", v.MAC).number("mtu", v.MTU).number("group",
+		int(v.Group))
 	if v.Alias != "" {
 		c.option("alias", strconv.Quote(v.Alias))
 	}
-	c.word("type veth peer name").word(v.Peer).word(queues).option("address", v.PeerMAC).number("group", int(v.PeerGroup))
+	c.word("type veth peer name").word(v.Peer).word(queues).option("address", v.PeerMAC).number("group",
+		int(v.PeerGroup))
 	if v.PeerNS != nil {
 		c.option("netns", v.PeerNS.Name)
 	}
@@ -110,7 +112,8 @@ func (v Veth) end(name, mac string, group uint32) ([]attribute, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	attrs := []attribute{attrString(unix.IFLA_IFNAME, name), attr32(unix.IFLA_NUM_TX_QUEUES, 1), attr32(unix.IFLA_NUM_RX_QUEUES, 1)}
+	attrs := []attribute{attrString(unix.IFLA_IFNAME, name), attr32(unix.IFLA_NUM_TX_QUEUES, 1),
+		attr32(unix.IFLA_NUM_RX_QUEUES, 1)}
 	if v.MTU > 0 {
 		attrs = append(attrs, attr32(unix.IFLA_MTU, uint32(v.MTU)))
 	}
@@ -143,7 +146,8 @@ func (v Veth) setUp(n *NS) error {
 	}
 	if v.NoLinkLocal {
 		inet6 := nest(unix.AF_INET6, attr(unix.IFLA_INET6_ADDR_GEN_MODE, []byte{nl.IN6_ADDR_GEN_MODE_NONE}))
-		if err := n.setLink(v.Name, 0, v.Alias, nest(unix.IFLA_AF_SPEC, append(spec, inet6)...)); !errors.Is(err, unix.EAFNOSUPPORT) {
+		if err := n.setLink(v.Name, 0, v.Alias, nest(unix.IFLA_AF_SPEC, append(spec, inet6)...)); !errors.Is(err,
+			unix.EAFNOSUPPORT) {
 			return err
 		}
 		// The kernel has no IPv6, or not with so small an MTU.

@@ -35,7 +35,8 @@ func noRA(t *testing.T, forwards bool) {
 	deaf := nl.Veth{Name: "deaf", Peer: "eth1", PeerNS: pod, NoLinkLocal: true, NoRA: true}
 	other := nl.Veth{Name: "other", Peer: "eth2", PeerNS: pod}
 	if err := (nl.Wiring{
-		{NS: pod, Object: nl.Sysctl{Key: "net/ipv6/conf/default/accept_dad", Value: "0"}}, // addresses are of use at once
+		// addresses are of use at once
+		{NS: pod, Object: nl.Sysctl{Key: "net/ipv6/conf/default/accept_dad", Value: "0"}},
 		{NS: host, Object: deaf}, {NS: host, Object: other},
 	}).Add(); err != nil {
 		t.Fatal(err)
@@ -75,7 +76,8 @@ func advertise(t *testing.T, n *nl.NS, link string) (sent bool) {
 		}
 		const typ, lifetime = 134, 60
 		all := netip.MustParseAddr("ff02::1")
-		return unix.Sendto(s, []byte{typ, 0, 0, 0, 64, 0, 0, lifetime, 0, 0, 0, 0, 0, 0, 0, 0}, 0, &unix.SockaddrInet6{Addr: all.As16(), ZoneId: uint32(l.Index)})
+		return unix.Sendto(s, []byte{typ, 0, 0, 0, 64, 0, 0, lifetime, 0, 0, 0, 0, 0, 0, 0, 0}, 0,
+			&unix.SockaddrInet6{Addr: all.As16(), ZoneId: uint32(l.Index)})
 	})
 	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENETUNREACH) {
 		t.Fatal(err)

@@ -33,7 +33,8 @@ func pair(host, pod *nl.NS) nl.Wiring {
 	node, ip := netip.MustParseAddr("10.0.0.4"), netip.MustParseAddr("10.0.1.9")
 	vpc := netip.MustParsePrefix("10.0.0.0/16")
 	return nl.Wiring{
-		{host, nl.Veth{Name: "veth.1", MAC: nearMAC, Peer: "eth1", PeerMAC: farMAC, PeerNS: pod, MTU: 9001, Group: 72, Alias: "net id eth0"}},
+		{host, nl.Veth{Name: "veth.1", MAC: nearMAC, Peer: "eth1", PeerMAC: farMAC, PeerNS: pod, MTU: 9001, Group: 72,
+			Alias: "net id eth0"}},
 		{host, nl.Sysctl{Key: "net/ipv4/conf/veth.1/send_redirects", Value: "0"}},
 		{pod, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}},
 		{pod, nl.Neigh{Addr: node, MAC: nearMAC, Dev: "eth1"}},
@@ -41,7 +42,8 @@ func pair(host, pod *nl.NS) nl.Wiring {
 		{pod, nl.Addr{Prefix: netip.MustParsePrefix("fd00::9/64"), Dev: "eth1", NoDAD: true}},
 		{pod, nl.Route{Dst: netip.PrefixFrom(node, 32), Dev: "eth1", Protocol: nl.RouteProtocol}},
 		{pod, nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: node, Dev: "eth1", Src: ip, MTU: 1500}},
-		{pod, nl.Route{Dst: netip.MustParsePrefix("fd00:1::/32"), Via: netip.MustParseAddr("fe80::1"), Dev: "eth1", OnLink: true}},
+		{pod, nl.Route{Dst: netip.MustParsePrefix("fd00:1::/32"), Via: netip.MustParseAddr("fe80::1"), Dev: "eth1",
+			OnLink: true}},
 		{pod, nl.Route{Dst: netip.MustParsePrefix("10.9.0.0/16"), Type: "unreachable", Metric: 7}},
 		{pod, nl.Route{Dst: netip.MustParsePrefix("fd00:ec2::254/128"), Type: "prohibit"}},
 		{host, nl.Route{Dst: netip.PrefixFrom(ip, 32), Dev: "veth.1", Protocol: nl.RouteProtocol, Replace: true}},
@@ -169,10 +171,14 @@ func TestAddRefusesWhatDiffers(t *testing.T) {
 	before := nltest.Dump(t, host, pod)
 	node := netip.MustParseAddr("10.0.0.4")
 	for want, s := range map[string]nl.Step{
-		"mtu of veth.1 is 9001, not 1500":             {host, nl.Veth{Name: "veth.1", MAC: nearMAC, Peer: "eth1", PeerMAC: farMAC, PeerNS: pod, MTU: 1500, Group: 72, Alias: "net id eth0"}},
-		"address of eth1 is 02:00:00:00:00:02, not":   {host, nl.Veth{Name: "veth.1", MAC: nearMAC, Peer: "eth1", PeerMAC: nearMAC, PeerNS: pod, MTU: 9001, Group: 72, Alias: "net id eth0"}},
-		"alias is net id eth0, not somebody's":        {host, nl.Veth{Name: "veth.1", MAC: nearMAC, Peer: "eth1", PeerMAC: farMAC, PeerNS: pod, MTU: 9001, Group: 72, Alias: "somebody's"}},
-		"file exists: another object is in its place": {pod, nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: node, Dev: "eth1"}},
+		"mtu of veth.1 is 9001, not 1500": {host, nl.Veth{Name: "veth.1", MAC: nearMAC, Peer: "eth1",
+			PeerMAC: farMAC, PeerNS: pod, MTU: 1500, Group: 72, Alias: "net id eth0"}},
+		"address of eth1 is 02:00:00:00:00:02, not": {host, nl.Veth{Name: "veth.1", MAC: nearMAC, Peer: "eth1",
+			PeerMAC: nearMAC, PeerNS: pod, MTU: 9001, Group: 72, Alias: "net id eth0"}},
+		"alias is net id eth0, not somebody's": {host, nl.Veth{Name: "veth.1", MAC: nearMAC, Peer: "eth1",
+			PeerMAC: farMAC, PeerNS: pod, MTU: 9001, Group: 72, Alias: "somebody's"}},
+		"file exists: another object is in its place": {pod, nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"),
+			Via: node, Dev: "eth1"}},
 	} {
 		err := nl.Wiring{s}.Add()
 		if !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), want) {

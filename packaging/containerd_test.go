@@ -34,7 +34,8 @@ func imported(t *testing.T, layout, version string) {
 		t.Fatalf("unpacked: %q, %v", roots, err)
 	}
 	root := roots[0]
-	out := command(t, filepath.Join(root, "usr/bin/cni-tool"), "install", "--check", "--root", t.TempDir(), "--from", root)
+	out := command(t, filepath.Join(root, "usr/bin/cni-tool"), "install", "--check", "--root", t.TempDir(),
+		"--from", root)
 	if !strings.Contains(out, "create   /opt/cni/bin/cni-ipvlan-vpc-k8s-ipam\n") {
 		t.Errorf("it would install\n%s", out)
 	}
@@ -44,11 +45,13 @@ func imported(t *testing.T, layout, version string) {
 func startContainerd(t *testing.T, dir string) (ctr func(...string) string) {
 	t.Helper()
 	config, socket := filepath.Join(dir, "config.toml"), filepath.Join(dir, "socket")
-	const text = "version = 3\ndisabled_plugins = ['io.containerd.cri.v1.images', 'io.containerd.cri.v1.runtime', 'io.containerd.grpc.v1.cri', 'io.containerd.nri.v1.nri']\n"
+	const text = "version = 3\ndisabled_plugins = ['io.containerd.cri.v1.images', 'io.containerd.cri.v1.runtime', " +
+		"'io.containerd.grpc.v1.cri', 'io.containerd.nri.v1.nri']\n"
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	server := exec.Command(containerd+"containerd", "--config", config, "--root", filepath.Join(dir, "data"), "--state", filepath.Join(dir, "state"), "--address", socket)
+	server := exec.Command(containerd+"containerd", "--config", config, "--root", filepath.Join(dir, "data"), "--state",
+		filepath.Join(dir, "state"), "--address", socket)
 	var log strings.Builder
 	server.Stdout, server.Stderr = &log, &log
 	if err := server.Start(); err != nil {
@@ -61,7 +64,8 @@ func startContainerd(t *testing.T, dir string) (ctr func(...string) string) {
 			t.Log(log.String())
 		}
 	})
-	for end := time.Now().Add(time.Minute); exec.Command(containerd+"ctr", "--address", socket, "version").Run() != nil; time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); exec.Command(containerd+"ctr", "--address", socket,
+		"version").Run() != nil; time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("containerd does not answer")
 		}

@@ -29,7 +29,8 @@ func TestMetricNames(t *testing.T) {
 		}
 	}
 	for _, file := range []string{"alerts.yaml", "dashboard.json"} {
-		read := regexp.MustCompile(`cni_ipvlan_vpc_\w+`).FindAllString(strings.ReplaceAll(read(t, file), "cni_ipvlan_vpc.prom", ""), -1)
+		read := regexp.MustCompile(`cni_ipvlan_vpc_\w+`).FindAllString(strings.ReplaceAll(read(t, file),
+			"cni_ipvlan_vpc.prom", ""), -1)
 		if len(read) < 10 {
 			t.Errorf("%s looks at %d metrics", file, len(read))
 		}
@@ -48,7 +49,8 @@ func TestMetricsFile(t *testing.T) {
 		t.Fatal("alerts.yaml looks at the age of no file")
 	}
 	watched := regexp.MustCompile("^" + alert[1] + "$")
-	for _, file := range []string{"../systemd/system/cni-metrics.service", "../tool/metrics.go", "../docs/operations.md", "chart/values.yaml"} {
+	for _, file := range []string{"../systemd/system/cni-metrics.service", "../tool/metrics.go",
+		"../docs/operations.md", "chart/values.yaml"} {
 		named := regexp.MustCompile(`/\S+\.prom`).FindAllString(read(t, file), -1)
 		if len(named) == 0 {
 			t.Errorf("%s names no file for metrics", file)
@@ -98,7 +100,8 @@ func TestCloudInit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	command(t, "../bin/cni-ipvlan-vpc-k8s-tool", "validate", "--bin-dir", "../bin", filepath.Join(dir, "10-cni-ipvlan-vpc-k8s.conflist"))
+	command(t, "../bin/cni-ipvlan-vpc-k8s-tool", "validate", "--bin-dir", "../bin",
+		filepath.Join(dir, "10-cni-ipvlan-vpc-k8s.conflist"))
 	command(t, "bash", "-n", filepath.Join(dir, "pod-network"))
 	need(t, "shellcheck")
 	command(t, "shellcheck", filepath.Join(dir, "pod-network"))
@@ -129,7 +132,8 @@ func written(t *testing.T, name string) map[string]string {
 
 func TestScripts(t *testing.T) {
 	need(t, "shellcheck")
-	scripts := []string{"package", "testdata/boot", "testdata/story", "testdata/hotplug", "testdata/hotplug-story", "../systemd/cni-ipvlan-vpc-k8s-links"}
+	scripts := []string{"package", "testdata/boot", "testdata/story", "testdata/hotplug", "testdata/hotplug-story",
+		"../systemd/cni-ipvlan-vpc-k8s-links"}
 	for _, pattern := range []string{"*.sh", "../.ci/*", "../nl/nltest/vm/*", "../sim/shell/*.sh"} {
 		more, err := filepath.Glob(pattern)
 		if err != nil || len(more) == 0 {

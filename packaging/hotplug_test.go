@@ -32,7 +32,8 @@ func TestHotplug(t *testing.T) {
 		parameters map[string]string
 	}{
 		{"CreateNetworkInterface", map[string]string{"SubnetId": "subnet-pods", "SecondaryPrivateIpAddressCount": "2"}},
-		{"AttachNetworkInterface", map[string]string{"InstanceId": node.ID, "NetworkInterfaceId": "eni-00000000000000002", "DeviceIndex": "1"}},
+		{"AttachNetworkInterface", map[string]string{"InstanceId": node.ID,
+			"NetworkInterfaceId": "eni-00000000000000002", "DeviceIndex": "1"}},
 	} {
 		if err := fabric.EC2.Operate(call.action, call.parameters); err != nil {
 			t.Fatal(err)
@@ -40,7 +41,8 @@ func TestHotplug(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"etc/nsswitch.conf":                               "passwd: files\ngroup: files\nhosts: files\n", // nobody answers DNS there
+		// nobody answers DNS there
+		"etc/nsswitch.conf":                               "passwd: files\ngroup: files\nhosts: files\n",
 		"etc/cloud/cloud.cfg":                             cloudConfig,
 		"etc/cloud/cloud.cfg.d/50-distribution.cfg":       "updates:\n  network:\n    when: [boot, hotplug]\n",
 		"etc/cloud/cloud.cfg.d/99-cni-ipvlan-vpc-k8s.cfg": read(t, "cloud.cfg.d/99-cni-ipvlan-vpc-k8s.cfg"),
@@ -61,13 +63,15 @@ func TestHotplug(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute) // stops a hang; the test takes ten seconds
 	defer cancel()
-	got, err := exec.CommandContext(ctx, "nsenter", "--net="+node.Path, "unshare", "-m", start, dir, debian).CombinedOutput()
+	got, err := exec.CommandContext(ctx, "nsenter", "--net="+node.Path, "unshare", "-m", start, dir,
+		debian).CombinedOutput()
 	if *update {
 		if err := os.WriteFile("testdata/hotplug.golden", got, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if d := cmp.Diff(strings.Split(read(t, "testdata/hotplug.golden"), "\n"), strings.Split(string(got), "\n")); d != "" || err != nil {
+	if d := cmp.Diff(strings.Split(read(t, "testdata/hotplug.golden"), "\n"),
+		strings.Split(string(got), "\n")); d != "" || err != nil {
 		t.Errorf("(-want +got):\n%s\n%v", d, err)
 	}
 }

@@ -53,7 +53,8 @@ func TestImage(t *testing.T) {
 	if d := cmp.Diff(installedFiles(t), own(files(t, node), before)); d != "" {
 		t.Errorf("installed (-want +got):\n%s", d)
 	}
-	if out := command(t, node+"/usr/local/bin/cni-tool", "validate", "--bin-dir", node+"/opt/cni/bin", node+"/etc/cni/net.d/"+filepath.Base(conflist)); out != "" {
+	if out := command(t, node+"/usr/local/bin/cni-tool", "validate", "--bin-dir", node+"/opt/cni/bin",
+		node+"/etc/cni/net.d/"+filepath.Base(conflist)); out != "" {
 		t.Error(out)
 	}
 	command(t, tool, "install", "--root", node, "--from", image, "--uninstall")
@@ -69,7 +70,8 @@ func installedFiles(t *testing.T) []string {
 		"/etc/systemd/system/paths.target.wants/cni-warm.path", "/etc/systemd/system/timers.target.wants/cni-gc.timer",
 	}
 	for _, file := range strings.Fields(read(t, "testdata/files")) {
-		for from, to := range map[string]string{"/opt/": "/opt/", "/usr/lib/systemd/": "/etc/systemd/", "/usr/bin/": "/usr/local/bin/"} {
+		for from, to := range map[string]string{"/opt/": "/opt/", "/usr/lib/systemd/": "/etc/systemd/",
+			"/usr/bin/": "/usr/local/bin/"} {
 			if rest, ok := strings.CutPrefix(file, from); ok {
 				all = append(all, to+rest)
 			}
@@ -81,7 +83,9 @@ func installedFiles(t *testing.T) []string {
 
 // own returns the files that are not of before, without the state in /run.
 func own(all, before []string) []string {
-	return slices.DeleteFunc(all, func(f string) bool { return slices.Contains(before, f) || strings.HasPrefix(f, "/run/") })
+	return slices.DeleteFunc(all, func(f string) bool {
+		return slices.Contains(before, f) || strings.HasPrefix(f, "/run/")
+	})
 }
 
 // versionOf returns the name of the only image in a layout.

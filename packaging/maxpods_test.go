@@ -49,8 +49,9 @@ func TestMaxPods(t *testing.T) {
 func maxPodsOf(t *testing.T, instanceType string) string {
 	t.Helper()
 	sim, err := ec2sim.New(ec2sim.Config{
-		VPCs:    []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},
-		Subnets: []ec2sim.Subnet{{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24")}},
+		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},
+		Subnets: []ec2sim.Subnet{{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a",
+			CIDR: netip.MustParsePrefix("10.0.0.0/24")}},
 	})
 	if err != nil {
 		t.Fatal(err)

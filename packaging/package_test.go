@@ -71,11 +71,13 @@ func deb(t *testing.T, file string, want []string) {
 		}
 	}
 	dpkg := func(arg ...string) {
-		command(t, "dpkg", append([]string{"--root=" + root, "--force-script-chrootless", "--force-depends", "--log=/dev/null"}, arg...)...)
+		command(t, "dpkg", append([]string{"--root=" + root, "--force-script-chrootless", "--force-depends",
+			"--log=/dev/null"}, arg...)...)
 	}
 	installed(t, root, want, func() { dpkg("--install", file) },
 		func() {
-			command(t, "systemctl", "--root="+root, "enable", "cni-gc.timer", "cni-metrics.timer", "cni-warm.path", "cni-warm.service", "cni-links.service")
+			command(t, "systemctl", "--root="+root, "enable", "cni-gc.timer", "cni-metrics.timer", "cni-warm.path",
+				"cni-warm.service", "cni-links.service")
 		},
 		func() { dpkg("--purge", "cni-ipvlan-vpc-k8s") })
 }
@@ -128,7 +130,8 @@ func files(t *testing.T, root string) []string {
 	var list []string
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		name := strings.TrimPrefix(path, root)
-		own := strings.HasPrefix(name, "/var/lib/rpm/") || strings.HasPrefix(name, "/var/lib/dpkg/") && name != "/var/lib/dpkg/status"
+		own := strings.HasPrefix(name, "/var/lib/rpm/") || strings.HasPrefix(name, "/var/lib/dpkg/") &&
+			name != "/var/lib/dpkg/status"
 		if err == nil && !d.IsDir() && !own {
 			list = append(list, name)
 		}
@@ -142,11 +145,14 @@ func files(t *testing.T, root string) []string {
 }
 
 func tarball(t *testing.T, file string) {
-	want := strings.Fields("cni-ipvlan-vpc-k8s cni-ipvlan-vpc-k8s-ipam cni-ipvlan-vpc-k8s-ipvlan cni-ipvlan-vpc-k8s-unnumbered-ptp " +
+	want := strings.Fields("cni-ipvlan-vpc-k8s cni-ipvlan-vpc-k8s-ipam cni-ipvlan-vpc-k8s-ipvlan " +
+		"cni-ipvlan-vpc-k8s-unnumbered-ptp " +
 		"cni-ipvlan-vpc-k8s-egress cni-ipvlan-vpc-k8s-tool cni-tool cni-ipvlan-vpc-k8s-links")
 	units := strings.Fields(command(t, "find", "../systemd/", "-mindepth", "2", "-type", "f", "-printf", "systemd/%P "))
-	got := slices.DeleteFunc(strings.Fields(command(t, "tar", "-tzf", file)), func(name string) bool { return strings.HasSuffix(name, "/") })
-	if d := cmp.Diff(slices.Sorted(slices.Values(append(want, units...))), slices.Sorted(slices.Values(got))); d != "" || len(units) < 10 {
+	got := slices.DeleteFunc(strings.Fields(command(t, "tar", "-tzf", file)),
+		func(name string) bool { return strings.HasSuffix(name, "/") })
+	if d := cmp.Diff(slices.Sorted(slices.Values(append(want, units...))),
+		slices.Sorted(slices.Values(got))); d != "" || len(units) < 10 {
 		t.Errorf("the archive has other files (-want +got):\n%s", d)
 	}
 	dir := t.TempDir()
@@ -176,7 +182,8 @@ func sbom(t *testing.T, file string) {
 	if got := len(kinds["application"]); got != 6 || bom.BomFormat != "CycloneDX" || bom.SpecVersion != "1.6" {
 		t.Errorf("%d programs, %s %s", got, bom.BomFormat, bom.SpecVersion)
 	}
-	for _, name := range []string{"stdlib", "github.com/containernetworking/cni", "github.com/vishvananda/netlink", "github.com/aws/aws-sdk-go-v2"} {
+	for _, name := range []string{"stdlib", "github.com/containernetworking/cni", "github.com/vishvananda/netlink",
+		"github.com/aws/aws-sdk-go-v2"} {
 		if !slices.Contains(kinds["library"], name) {
 			t.Errorf("%s is not in it", name)
 		}
@@ -194,7 +201,8 @@ func TestInstall(t *testing.T) {
 	}
 	command(t, "make", "-s", "-C", "..", "files", "DESTDIR="+root)
 	for _, file := range strings.Fields(read(t, "testdata/files")) {
-		for from, to := range map[string]string{"/usr/lib/systemd/": "/etc/systemd/", "/usr/bin/": "/usr/local/bin/", "/usr/share/": "/usr/local/share/"} {
+		for from, to := range map[string]string{"/usr/lib/systemd/": "/etc/systemd/", "/usr/bin/": "/usr/local/bin/",
+			"/usr/share/": "/usr/local/share/"} {
 			if rest, ok := strings.CutPrefix(file, from); ok {
 				file = to + rest
 			}

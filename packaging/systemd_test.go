@@ -42,7 +42,8 @@ func TestSystemd(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute) // stops a hang; the test takes half a minute
 	defer cancel()
-	output, err := exec.CommandContext(ctx, "nsenter", "--net="+node.Path, "unshare", "-pfmuiC", "--kill-child", "--mount-proc", boot, dir).CombinedOutput()
+	output, err := exec.CommandContext(ctx, "nsenter", "--net="+node.Path, "unshare", "-pfmuiC", "--kill-child",
+		"--mount-proc", boot, dir).CombinedOutput()
 	log, _ := os.ReadFile(filepath.Join(dir, "out", "log"))
 	got := string(log) + "\n# EC2 has got back\n"
 	for _, call := range fabric.EC2.Calls() {
@@ -66,10 +67,12 @@ func TestSystemd(t *testing.T) {
 func instance(t *testing.T) (*vpcsim.Fabric, *vpcsim.Instance) {
 	t.Helper()
 	fabric, err := vpcsim.New(ec2sim.Config{
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("100.64.0.0/16")}}},
+		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16"),
+			netip.MustParsePrefix("100.64.0.0/16")}}},
 		Subnets: []ec2sim.Subnet{
 			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24")},
-			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("100.64.0.0/24"), Tags: map[string]string{"kubernetes_kubelet": "true"}},
+			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("100.64.0.0/24"),
+				Tags: map[string]string{"kubernetes_kubelet": "true"}},
 		},
 	})
 	if err != nil {
@@ -100,7 +103,8 @@ func container(t *testing.T, files string, env []string) {
 		t.Fatal(err)
 	}
 	conflist = bytes.ReplaceAll(conflist, []byte(`"sg-1234", "sg-5678"`), nil)
-	conflist = bytes.Replace(conflist, []byte(`"routeToVpcPeers": true`), []byte(`"ipBatchSize": 6, "warm": {"min": 2}`), 1)
+	conflist = bytes.Replace(conflist, []byte(`"routeToVpcPeers": true`),
+		[]byte(`"ipBatchSize": 6, "warm": {"min": 2}`), 1)
 	story, err := os.ReadFile("testdata/story")
 	if err != nil {
 		t.Fatal(err)
@@ -111,18 +115,23 @@ func container(t *testing.T, files string, env []string) {
 	}
 	for name, text := range map[string]string{
 		"story": string(story),
-		"etc/cni/net.d/10-cni-ipvlan-vpc-k8s.conflist":     string(conflist),
-		"etc/nftables.conf":                                "flush ruleset\ntable inet filter {\n}\n",
-		"etc/systemd/system.conf.d/ec2.conf":               "[Manager]\nDefaultTimeoutStartSec=15min\nDefaultTimeoutStopSec=15min\nDefaultEnvironment=" + quoted.String() + "\n",
-		"etc/systemd/system/story.target":                  "[Unit]\nRequires=sockets.target story.service\nAfter=sockets.target\n",
-		"etc/systemd/system/story.service":                 storyService,
-		"etc/systemd/system/sockets.target.d/wants.conf":   "[Unit]\nWants=systemd-journald.socket dbus.socket systemd-udevd-kernel.socket systemd-udevd-control.socket\n",
+		"etc/cni/net.d/10-cni-ipvlan-vpc-k8s.conflist": string(conflist),
+		"etc/nftables.conf":                            "flush ruleset\ntable inet filter {\n}\n",
+		"etc/systemd/system.conf.d/ec2.conf":           "[Manager]\nDefaultTimeoutStartSec=15min\nDefaultTimeoutStopSec=15min\nDefaultEnvironment=" + quoted.String() + "\n",
+		"etc/systemd/system/story.target": "[Unit]\nRequires=sockets.target " +
+			"story.service\nAfter=sockets.target\n",
+		"etc/systemd/system/story.service": storyService,
+		"etc/systemd/system/sockets.target.d/wants.conf": "[Unit]\nWants=systemd-journald.socket dbus.socket " +
+			"systemd-udevd-kernel.socket systemd-udevd-control.socket\n",
 		"etc/systemd/system/cni-links.service.d/veth.conf": "[Service]\nEnvironment=DRIVERS=veth\n",
 		"etc/systemd/system/cni-gc.service.d/now.conf":     "[Service]\nExecStart=\nExecStart=cni-ipvlan-vpc-k8s-tool registry-gc --free-after=1ms\n",
-		"etc/udev/rules.d/75-cloud-ifupdown.rules":         `SUBSYSTEM=="net", ACTION=="add", ENV{INTERFACE}=="eth*|en*", RUN+="/bin/sh -c 'mkdir -p /run/hotplugged && touch /run/hotplugged/%k'"` + "\n",
-		"etc/systemd/system/policy-routes@.service":        "[Service]\nType=oneshot\nExecStart=sh -c 'mkdir -p /run/set-up && touch /run/set-up/%i'\n",
-		"usr/lib/systemd/network/80-ec2.network":           "[Match]\nDriver=veth\n[Network]\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n",
-		"etc/systemd/network/70-eth0.network":              "[Match]\nName=eth0\n[Network]\nAddress=10.0.0.4/24\nGateway=10.0.0.1\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n",
+		"etc/udev/rules.d/75-cloud-ifupdown.rules": `SUBSYSTEM=="net", ACTION=="add", ` +
+			`ENV{INTERFACE}=="eth*|en*", RUN+="/bin/sh -c 'mkdir -p /run/hotplugged && touch /run/hotplugged/%k'"` +
+			"\n",
+		"etc/systemd/system/policy-routes@.service": "[Service]\nType=oneshot\nExecStart=sh -c 'mkdir -p " +
+			"/run/set-up && touch /run/set-up/%i'\n",
+		"usr/lib/systemd/network/80-ec2.network": "[Match]\nDriver=veth\n[Network]\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n",
+		"etc/systemd/network/70-eth0.network":    "[Match]\nName=eth0\n[Network]\nAddress=10.0.0.4/24\nGateway=10.0.0.1\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n",
 	} {
 		path, mode := filepath.Join(files, name), os.FileMode(0o644)
 		if name == "story" {

@@ -28,7 +28,8 @@ func TestUnits(t *testing.T) {
 		}
 	}
 	// Units that every system has, and the programs that our units execute.
-	for _, unit := range []string{"sysinit", "basic", "shutdown", "network-online", "network", "multi-user", "timers", "paths"} {
+	for _, unit := range []string{"sysinit", "basic", "shutdown", "network-online", "network", "multi-user",
+		"timers", "paths"} {
 		copyFile(t, "/lib/systemd/system/"+unit+".target", root+"/usr/lib/systemd/system/"+unit+".target", 0o644)
 	}
 	for _, program := range []string{"rm", "mkdir", "find"} {
@@ -51,7 +52,8 @@ func TestUnits(t *testing.T) {
 		if filepath.Ext(name) != ".service" || unit == firewall {
 			continue
 		}
-		out, err := exec.Command("systemd-analyze", "security", "--offline=yes", "--no-pager", exposed, unit).CombinedOutput()
+		out, err := exec.Command("systemd-analyze", "security", "--offline=yes", "--no-pager", exposed,
+			unit).CombinedOutput()
 		if err != nil {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}

@@ -53,7 +53,8 @@ var (
 // but its name.
 func readCall(getenv func(string) string, stdin io.Reader) (*call, *types.Error) {
 	override := getenv("CNI_NETNS_OVERRIDE")
-	c := &call{verb: getenv("CNI_COMMAND"), args: getenv("CNI_ARGS"), override: override == "1" || strings.EqualFold(override, "true")}
+	c := &call{verb: getenv("CNI_COMMAND"), args: getenv("CNI_ARGS"), override: override == "1" ||
+		strings.EqualFold(override, "true")}
 	var path string
 	var missing []string
 	for _, v := range []struct {
@@ -78,7 +79,8 @@ func readCall(getenv func(string) string, stdin io.Reader) (*call, *types.Error)
 		}
 	}
 	if missing != nil {
-		return nil, types.NewError(types.ErrInvalidEnvironmentVariables, "required env variables ["+strings.Join(missing, ",")+"] missing", "")
+		return nil, types.NewError(types.ErrInvalidEnvironmentVariables, "required env variables ["+
+			strings.Join(missing, ",")+"] missing", "")
 	}
 	if c.verb == "VERSION" {
 		return c, nil

@@ -52,7 +52,8 @@ func bySkel(t *testing.T, env map[string]string, stdin string) (o outcome) {
 			return nil
 		}
 	}
-	o.Err = skel.PluginMainFuncsWithError(skel.CNIFuncs{Add: f("ADD"), Del: f("DEL"), Check: f("CHECK"), GC: f("GC"), Status: f("STATUS")}, supported, "about")
+	o.Err = skel.PluginMainFuncsWithError(skel.CNIFuncs{Add: f("ADD"), Del: f("DEL"), Check: f("CHECK"), GC: f("GC"),
+		Status: f("STATUS")}, supported, "about")
 	return o
 }
 
@@ -78,7 +79,8 @@ func byUs(env map[string]string, stdin string) (o outcome) {
 // Whatever a runtime asks, we answer as the package skel does.
 func TestLikeSkel(t *testing.T) {
 	good := map[string]string{
-		"CNI_CONTAINERID": "c1", "CNI_NETNS": "/run/netns/none", "CNI_IFNAME": "eth0", "CNI_PATH": "/bin", "CNI_ARGS": "A=b", "CNI_NETNS_OVERRIDE": "",
+		"CNI_CONTAINERID": "c1", "CNI_NETNS": "/run/netns/none", "CNI_IFNAME": "eth0", "CNI_PATH": "/bin",
+		"CNI_ARGS": "A=b", "CNI_NETNS_OVERRIDE": "",
 	}
 	try := func(verb, name, stdin string, change map[string]string) {
 		t.Run(verb+"/"+name, func(t *testing.T) {
@@ -98,23 +100,31 @@ func TestLikeSkel(t *testing.T) {
 	}
 	const conf = `{"cniVersion":%q,"name":"n"}`
 	for _, verb := range []string{"ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION", "NOPE", "AD", "ADD CHECK", "add"} {
-		for _, v := range []string{"", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "0.4", "0.5.0", "1.0.0", "1.0.1", "1.1.0", "1.2.0", "2", "x", "1.x", "1.1.0.0"} {
+		for _, v := range []string{"", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "0.4", "0.5.0", "1.0.0", "1.0.1",
+			"1.1.0", "1.2.0", "2", "x", "1.x", "1.1.0.0"} {
 			try(verb, "version "+v, fmt.Sprintf(conf, v), nil)
 		}
 		for k := range good {
 			try(verb, "no "+k, fmt.Sprintf(conf, "1.1.0"), map[string]string{k: ""})
 		}
-		try(verb, "nothing", fmt.Sprintf(conf, "1.1.0"), map[string]string{"CNI_CONTAINERID": "", "CNI_NETNS": "", "CNI_IFNAME": "", "CNI_PATH": ""})
-		try(verb, "two mistakes", fmt.Sprintf(conf, "1.1.0"), map[string]string{"CNI_CONTAINERID": "", "CNI_IFNAME": "a/b"})
-		for _, id := range []string{"0", "a_b.c-d", "-a", ".", "_", "a b", "a/b", "ä", "a\n", "aä", strings.Repeat("f", 100)} {
+		try(verb, "nothing", fmt.Sprintf(conf, "1.1.0"), map[string]string{"CNI_CONTAINERID": "", "CNI_NETNS": "",
+			"CNI_IFNAME": "", "CNI_PATH": ""})
+		try(verb, "two mistakes", fmt.Sprintf(conf, "1.1.0"), map[string]string{"CNI_CONTAINERID": "",
+			"CNI_IFNAME": "a/b"})
+		for _, id := range []string{"0", "a_b.c-d", "-a", ".", "_", "a b", "a/b", "ä", "a\n", "aä",
+			strings.Repeat("f", 100)} {
 			try(verb, "container "+id, fmt.Sprintf(conf, "1.1.0"), map[string]string{"CNI_CONTAINERID": id})
 			try(verb, "network "+id, fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q}`, id), nil)
 		}
-		for _, name := range []string{"e", ".", "..", "...", "a/b", "a:b", "a b", "a\u2003b", "exactly15bytes_", "sixteen_bytes_up"} {
+		for _, name := range []string{"e", ".", "..", "...", "a/b", "a:b", "a b", "a\u2003b", "exactly15bytes_",
+			"sixteen_bytes_up"} {
 			try(verb, "interface "+name, fmt.Sprintf(conf, "1.1.0"), map[string]string{"CNI_IFNAME": name})
 		}
-		for _, stdin := range []string{"", "{", "[]", "null", "{}", `{"name":""}`, `{"name":7}`, `{"name":null,"cniVersion":"1.1.0"}`, `{"NAME":"n","CNIVERSION":"1.1.0"}`,
-			`{"cniVersion":"1.1.0","name":"n"} more`, `{"cniVersion":"1.1.0","name":"n","x":}`, `{"cniVersion":"1.1.0","name":"n","name":"m","x":{"name":7}}`, `{"cniVersion":"1.1.0","name":"n","prevResult":7,"dns":7}`} {
+		for _, stdin := range []string{"", "{", "[]", "null", "{}", `{"name":""}`, `{"name":7}`,
+			`{"name":null,"cniVersion":"1.1.0"}`, `{"NAME":"n","CNIVERSION":"1.1.0"}`,
+			`{"cniVersion":"1.1.0","name":"n"} more`, `{"cniVersion":"1.1.0","name":"n","x":}`,
+			`{"cniVersion":"1.1.0","name":"n","name":"m","x":{"name":7}}`,
+			`{"cniVersion":"1.1.0","name":"n","prevResult":7,"dns":7}`} {
 			try(verb, "stdin "+stdin, stdin, nil)
 		}
 	}
@@ -125,9 +135,11 @@ func TestLikeSkel(t *testing.T) {
 func TestRefusedNames(t *testing.T) {
 	for _, name := range []string{"größe", "a\x1b[2J", "a\u202eb", "lo", "all", "eth%d", "egress4", "tunl0"} {
 		for _, verb := range []string{"ADD", "CHECK", "DEL"} {
-			env := map[string]string{"CNI_COMMAND": verb, "CNI_CONTAINERID": "c1", "CNI_NETNS": "/run/netns/none", "CNI_IFNAME": name, "CNI_PATH": "/bin"}
+			env := map[string]string{"CNI_COMMAND": verb, "CNI_CONTAINERID": "c1", "CNI_NETNS": "/run/netns/none",
+				"CNI_IFNAME": name, "CNI_PATH": "/bin"}
 			o := byUs(env, `{"cniVersion":"1.1.0","name":"n"}`)
-			if refused := o.Err != nil && o.Err.Code == types.ErrInvalidEnvironmentVariables; refused != (verb == "ADD") {
+			if refused := o.Err != nil &&
+				o.Err.Code == types.ErrInvalidEnvironmentVariables; refused != (verb == "ADD") {
 				t.Errorf("%s with the interface %q: %v", verb, name, o.Err)
 			}
 		}
@@ -136,7 +148,8 @@ func TestRefusedNames(t *testing.T) {
 
 // Only the words differ for a version that is no string.
 func TestVersionIsNoString(t *testing.T) {
-	env := map[string]string{"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_NETNS": "/run/netns/none", "CNI_IFNAME": "eth0", "CNI_PATH": "/bin"}
+	env := map[string]string{"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_NETNS": "/run/netns/none",
+		"CNI_IFNAME": "eth0", "CNI_PATH": "/bin"}
 	o := byUs(env, `{"cniVersion":1,"name":"n"}`)
 	if o.Err == nil || o.Err.Code != CodeDecode || !strings.Contains(o.Err.Msg, "cniVersion") {
 		t.Errorf("got %+v", o)

@@ -38,7 +38,8 @@ func (p Pod) valid() error {
 	strange := func(r rune) bool { return r < '!' || r > '~' || r == '/' }
 	for _, v := range []struct{ key, value string }{{argNamespace, p.Namespace}, {argName, p.Name}, {argUID, p.UID}} {
 		if len(v.value) > longest || strings.ContainsFunc(v.value, strange) {
-			return Errorf(types.ErrInvalidEnvironmentVariables, "", "CNI_ARGS: %s: %s: want at most %d bytes of printable ASCII without /",
+			return Errorf(types.ErrInvalidEnvironmentVariables, "",
+				"CNI_ARGS: %s: %s: want at most %d bytes of printable ASCII without /",
 				v.key, excerpt.Quote(v.value), longest)
 		}
 	}
@@ -98,7 +99,8 @@ func decodeConfig[C any](stdin []byte, config *C) error {
 // none has an empty list.
 func (n *network) valid() (as []Attachment, err error) {
 	if n.Valid == nil {
-		return nil, Errorf(CodeInvalid, "call GC with the key cni.dev/valid-attachments, or let the timer of registry-gc collect",
+		return nil, Errorf(CodeInvalid,
+			"call GC with the key cni.dev/valid-attachments, or let the timer of registry-gc collect",
 			"GC without a list of valid attachments would end every pod of network %s", n.Name)
 	}
 	if err := json.Unmarshal(n.Valid, &as); err != nil {
@@ -121,7 +123,8 @@ func (n *network) prevResult() (*types100.Result, error) {
 		r, err = types100.NewResultFromResult(prev)
 		return err
 	})
-	if err == nil && (slices.Contains(r.Interfaces, nil) || slices.Contains(r.IPs, nil) || slices.Contains(r.Routes, nil)) {
+	if err == nil && (slices.Contains(r.Interfaces, nil) || slices.Contains(r.IPs, nil) ||
+		slices.Contains(r.Routes, nil)) {
 		err = errors.New("a list of it has null")
 	}
 	if err != nil {

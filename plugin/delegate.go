@@ -73,7 +73,8 @@ func find(name, path string) (string, error) {
 func answered(name string, stdout []byte, ended error) error {
 	var e types.Error
 	if json.Unmarshal(stdout, &e) != nil || e.Code == 0 {
-		return Errorf(types.ErrInternal, "see the log of the container runtime", "%s: %w: %s", name, ended, strings.TrimSpace(string(stdout)))
+		return Errorf(types.ErrInternal, "see the log of the container runtime", "%s: %w: %s", name, ended,
+			strings.TrimSpace(string(stdout)))
 	}
 	return &Error{e.Code, e.Details, errors.New(e.Msg)}
 }

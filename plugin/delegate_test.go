@@ -53,7 +53,8 @@ func orphan(ts *testscript.TestScript, _ bool, _ []string) {
 func TestDelegateOverdue(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("CNI_PATH", dir)
-	if err := os.WriteFile(filepath.Join(dir, "echo"), []byte("#!/bin/sh\n: > $CNI_PATH/started\nexec sleep 600\n"), 0o700); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "echo"), []byte("#!/bin/sh\n: > $CNI_PATH/started\nexec sleep 600\n"),
+		0o700); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

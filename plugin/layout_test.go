@@ -117,7 +117,8 @@ func TestOrdinaryCall(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, p := range list.Plugins {
-			conf, err := libcni.InjectConf(p, map[string]any{"name": list.Name, "cniVersion": list.CNIVersion, "prevResult": randomResult()})
+			conf, err := libcni.InjectConf(p, map[string]any{"name": list.Name, "cniVersion": list.CNIVersion,
+				"prevResult": randomResult()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -129,7 +130,8 @@ func TestOrdinaryCall(t *testing.T) {
 			if err := c.readNetwork(); err != nil {
 				t.Fatal(err)
 			}
-			if err := codec.ReadExactly(c.stdin, n.Describe); err != nil || n.Name != list.Name || n.CNIVersion != list.CNIVersion {
+			if err := codec.ReadExactly(c.stdin, n.Describe); err != nil || n.Name != list.Name ||
+				n.CNIVersion != list.CNIVersion {
 				t.Errorf("%s: read %+v, %v", c.stdin, n, err)
 			}
 			if _, ok := parseResult(n.PrevResult); !ok {

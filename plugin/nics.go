@@ -21,7 +21,9 @@ type NIC struct {
 // the ipam plugin no interface is in the container. Then the only NIC is that of the first
 // address, and has no MAC address.
 func NICs(r *types100.Result, ifName string) []NIC {
-	first := slices.IndexFunc(r.Interfaces, func(i *types100.Interface) bool { return i.Name == ifName && i.Sandbox != "" })
+	first := slices.IndexFunc(r.Interfaces, func(i *types100.Interface) bool {
+		return i.Name == ifName && i.Sandbox != ""
+	})
 	if first < 0 {
 		return []NIC{{Name: ifName, IPs: ipsOf(r, 0, true)}}
 	}

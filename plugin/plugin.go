@@ -65,7 +65,8 @@ type Commands[C any] struct {
 	GC     func(context.Context, *Request[C]) error
 	Status func(context.Context, *Request[C]) error
 
-	Refuses bool // Add and Check refuse the namespace of the node, with NodesNS: they have opened that, and need no lookup in /proc
+	// Add and Check refuse the namespace of the node, with NodesNS: they have opened that, and need no lookup in /proc
+	Refuses bool
 }
 
 // Each deadline is shorter than the callers': a runtime ends an overdue plugin with SIGKILL,
@@ -96,9 +97,11 @@ var supported = version.VersionsStartingFrom("0.3.0")
 // anywhere. A thread that waits for signals would cost each command a twentieth of its
 // instructions.
 func Main[C any](name string, c Commands[C]) {
-	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil)).With("plugin", name, "container", os.Getenv("CNI_CONTAINERID")))
+	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil)).With("plugin", name, "container",
+		os.Getenv("CNI_CONTAINERID")))
 	if os.Getenv("CNI_COMMAND") == "" {
-		fmt.Fprintf(os.Stderr, "%s\nCNI protocol versions supported: %s\n", about(name), strings.Join(supported.SupportedVersions(), ", "))
+		fmt.Fprintf(os.Stderr, "%s\nCNI protocol versions supported: %s\n", about(name),
+			strings.Join(supported.SupportedVersions(), ", "))
 		os.Exit(0)
 	}
 	e := execution[C]{commands: c, cniVersion: version.Current()}
@@ -146,7 +149,9 @@ func (e *execution[C]) add(ctx context.Context, r *Request[C]) error {
 
 // command adapts one command to dispatch. It decodes the request, sets the deadline, and turns
 // a panic into an error.
-func (e *execution[C]) command(limit time.Duration, f func(context.Context, *Request[C]) error) func(*call) *types.Error {
+func (e *execution[C]) command(
+	limit time.Duration, f func(context.Context, *Request[C]) error,
+) func(*call) *types.Error {
 	return func(c *call) *types.Error {
 		if err := c.allowed(); err != nil || f == nil {
 			return err
@@ -174,7 +179,9 @@ func (e *execution[C]) command(limit time.Duration, f func(context.Context, *Req
 		select {
 		case err = <-done:
 		case <-overdue(ctx):
-			err = Errorf(CodeTryAgain, "the node is overloaded, or another process holds a lock; the runtime tries again", "%s did not end within %v", c.verb, limit)
+			err = Errorf(CodeTryAgain,
+				"the node is overloaded, or another process holds a lock; the runtime tries again",
+				"%s did not end within %v", c.verb, limit)
 		}
 		if c.verb == "STATUS" {
 			err = unready(err)

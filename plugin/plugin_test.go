@@ -48,7 +48,8 @@ func add(_ context.Context, r *plugin.Request[config]) (*types100.Result, error)
 	case "late":
 		return nil, fmt.Errorf("lock registry: %w", context.DeadlineExceeded)
 	}
-	ip := net.IPNet{IP: r.Config.Address.Addr().AsSlice(), Mask: net.CIDRMask(r.Config.Address.Bits(), r.Config.Address.Addr().BitLen())}
+	ip := net.IPNet{IP: r.Config.Address.Addr().AsSlice(), Mask: net.CIDRMask(r.Config.Address.Bits(),
+		r.Config.Address.Addr().BitLen())}
 	result := &types100.Result{
 		Interfaces: []*types100.Interface{{Name: r.IfName, Mac: "02:00:00:00:00:01", Mtu: 9001, Sandbox: r.NetNS}},
 		IPs:        []*types100.IPConfig{{Address: ip, Interface: new(0)}},

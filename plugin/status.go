@@ -19,7 +19,8 @@ import (
 // shortages are errors of the kernel that come and go with the load of a node.
 var shortages = []error{
 	context.DeadlineExceeded, context.Canceled,
-	syscall.EAGAIN, syscall.EBUSY, syscall.EINTR, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ETIMEDOUT,
+	syscall.EAGAIN, syscall.EBUSY, syscall.EINTR, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
+	syscall.ETIMEDOUT,
 }
 
 // unready is the answer of STATUS: err, unless err is only about this moment.

@@ -43,16 +43,22 @@ func TestSteps(t *testing.T) {
 		return func(n int) call { return call{member: fmt.Sprintf("%q: {%s}", key, fmt.Sprintf(format, text(n)))} }
 	}
 	for name, input := range map[string]func(n int) call{
-		"objects":            annotation(nics, list(`{}`)),
-		"objects with names": annotation(nics, func(n int) string { return "[" + numbered(`{"name":"n%d"},`)(n) + "{}]" }),
-		"unknown keys":       annotation(nics, func(n int) string { return "[{" + numbered(`"k%d":1,`)(n) + `"k":1}]` }),
-		"deep":               annotation(nics, fill("[")),
-		"a number":           annotation(nics, func(n int) string { return `[{"subnet":` + fill("7")(n) + "}]" }),
-		"a name":             annotation(nics, func(n int) string { return `[{"name":"` + fill(`\u0000`)(n) + `"}]` }),
-		"groups":             annotation(nics, func(n int) string { return `[{"securityGroups":` + list(`"x"`)(n) + "}]" }),
-		"a pool":             annotation("cni-ipvlan-vpc-k8s/pool", fill("p")),
-		"egresses":           annotation(egress, fill("out,")),
-		"other egresses":     annotation(egress, numbered("e%d,")),
+		"objects": annotation(nics, list(`{}`)),
+		"objects with names": annotation(nics, func(n int) string {
+			return "[" + numbered(`{"name":"n%d"},`)(n) + "{}]"
+		}),
+		"unknown keys": annotation(nics, func(n int) string {
+			return "[{" + numbered(`"k%d":1,`)(n) + `"k":1}]`
+		}),
+		"deep":     annotation(nics, fill("[")),
+		"a number": annotation(nics, func(n int) string { return `[{"subnet":` + fill("7")(n) + "}]" }),
+		"a name":   annotation(nics, func(n int) string { return `[{"name":"` + fill(`\u0000`)(n) + `"}]` }),
+		"groups": annotation(nics, func(n int) string {
+			return `[{"securityGroups":` + list(`"x"`)(n) + "}]"
+		}),
+		"a pool":         annotation("cni-ipvlan-vpc-k8s/pool", fill("p")),
+		"egresses":       annotation(egress, fill("out,")),
+		"other egresses": annotation(egress, numbered("e%d,")),
 		"annotations": func(n int) call {
 			all := map[string]string{}
 			for i := range n / 20 {
@@ -88,7 +94,8 @@ func TestSteps(t *testing.T) {
 				few.namespace, many.namespace = run.namespace, run.namespace
 				small, _ := s.count(t, run.program, run.verb, few)
 				large, sent := s.count(t, run.program, run.verb, many)
-				t.Logf("%-26s %s %-4s %8d steps, %8d of four times the text", run.program, run.verb, run.namespace, small, large)
+				t.Logf("%-26s %s %-4s %8d steps, %8d of four times the text", run.program, run.verb, run.namespace,
+					small, large)
 				if large > small*42/10 { // a number with more digits is longer
 					t.Errorf("%s %s: four times the text cost %d steps and not %d", run.program, run.verb, large, small)
 				}
@@ -118,7 +125,8 @@ func buildSteps(t *testing.T) steps {
 		t.Fatal(err)
 	}
 	s := steps{t.TempDir(), t.TempDir(), strings.TrimSpace(string(covdata))}
-	cmd := exec.Command("go", "build", "-cover", "-covermode=count", "-coverpkg=github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/...", "-o", s.bin,
+	cmd := exec.Command("go", "build", "-cover", "-covermode=count",
+		"-coverpkg=github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/...", "-o", s.bin,
 		"./chain/cni-ipvlan-vpc-k8s", "./egress/cni-ipvlan-vpc-k8s-egress")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", cmd, err, out)
@@ -148,8 +156,10 @@ func (s steps) count(t *testing.T, program, verb string, c call) (executions, se
 		`"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/run/netns/absent"}],"ips":[{"address":"10.0.0.7/24","interface":0}]}` + c.member + `}`
 	counters := t.TempDir()
 	cmd := exec.Command(filepath.Join(s.bin, program))
-	cmd.Env = append(os.Environ(), "GOCOVERDIR="+counters, "CNI_COMMAND="+verb, "CNI_CONTAINERID=c1", "CNI_NETNS=/run/netns/absent",
-		"CNI_IFNAME=eth0", "CNI_PATH="+s.state, "CNI_ARGS=K8S_POD_NAMESPACE="+c.namespace+";"+c.args, "CNI_IPVLAN_VPC_STATE_DIR="+s.state)
+	cmd.Env = append(os.Environ(), "GOCOVERDIR="+counters, "CNI_COMMAND="+verb, "CNI_CONTAINERID=c1",
+		"CNI_NETNS=/run/netns/absent",
+		"CNI_IFNAME=eth0", "CNI_PATH="+s.state, "CNI_ARGS=K8S_POD_NAMESPACE="+c.namespace+";"+c.args,
+		"CNI_IPVLAN_VPC_STATE_DIR="+s.state)
 	cmd.Stdin = strings.NewReader(conf)
 	out, err := cmd.Output()
 	if len(out) > 64<<10 {

@@ -85,7 +85,8 @@ func change(dir string) error {
 func podLease(i int) Lease {
 	name := fmt.Sprintf("node1-pod%d", i)
 	return Lease{
-		Key:          Key{"pods", Attachment{ContainerID: fmt.Sprintf("%x", sha256.Sum256([]byte(name))), IfName: "eth0"}},
+		Key: Key{"pods", Attachment{ContainerID: fmt.Sprintf("%x", sha256.Sum256([]byte(name))),
+			IfName: "eth0"}},
 		PodNamespace: "bench", PodName: name, NetNS: "/run/netns/" + name,
 		ENI: fmt.Sprintf("eni-%017x", i/64), Bound: true, Since: time.Unix(1790000000, int64(i)*1000003).UTC(),
 	}
@@ -105,8 +106,10 @@ func crowded(b *testing.B, pods, enis, perENI int, prefixes bool) *Registry {
 		s.VPCs["vpc-0123456789abcdef0"] = VPC{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}
 		own := addr("10.0.0.16")
 		for i := range enis {
-			e := ENI{MAC: fmt.Sprintf("06:00:00:00:00:%02x", i), Link: fmt.Sprint("eth", i), Index: i, Subnet: "subnet-0123456789abcdef0",
-				CIDR: netip.MustParsePrefix("10.0.0.0/16"), VPC: "vpc-0123456789abcdef0", Managed: true, Read: read, Grown: read, Serving: true}
+			e := ENI{MAC: fmt.Sprintf("06:00:00:00:00:%02x", i), Link: fmt.Sprint("eth", i), Index: i,
+				Subnet: "subnet-0123456789abcdef0",
+				CIDR:   netip.MustParsePrefix("10.0.0.0/16"), VPC: "vpc-0123456789abcdef0", Managed: true, Read: read,
+				Grown: read, Serving: true}
 			for j := range perENI {
 				if prefixes && j > 0 {
 					first := netip.AddrFrom4([4]byte{10, 1, byte(i*4 + j/16), byte(j % 16 * 16)})

@@ -169,7 +169,8 @@ func (s *State) eachTime(f func(t time.Time, ahead time.Duration) time.Time) {
 		s.GaveUp[key] = w
 	}
 	for key, failure := range s.Failures {
-		failure.Since, failure.Began, failure.Until = since(failure.Since), since(failure.Began), until(failure.Until, MostEmpty)
+		failure.Since, failure.Began, failure.Until = since(failure.Since), since(failure.Began), until(
+			failure.Until, MostEmpty)
 		s.Failures[key] = failure
 	}
 	for a, t := range s.Gone {

@@ -122,7 +122,8 @@ func find(all map[string]time.Time, path string, v reflect.Value) {
 
 // deadlines are the times that may be in the future, and how far.
 var deadlines = map[string]time.Duration{
-	"Waiters.Until": MostWait, "NotBefore": MostBackoff, "Refusals.Until": MostRefusal, "Instance.FullUntil": MostFull, "Instance.QuotaUntil": MostQuota,
+	"Waiters.Until": MostWait, "NotBefore": MostBackoff, "Refusals.Until": MostRefusal, "Instance.FullUntil": MostFull,
+	"Instance.QuotaUntil": MostQuota,
 }
 
 // A time that is impossible by the current clock is cut to the latest possible one: if the

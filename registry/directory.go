@@ -73,7 +73,8 @@ func (d *directory) state() (*State, error) {
 	if e != nil {
 		return nil, e
 	}
-	slog.Warn("the registry cannot be read: it was set aside, and a new one is built from the kernel, metadata and EC2", "file", bad, "because", err)
+	slog.Warn("the registry cannot be read: it was set aside, and a new one is built from the kernel, metadata and EC2",
+		"file", bad, "because", err)
 	return blank(), nil
 }
 

@@ -88,7 +88,8 @@ func checkVersion(b []byte) error {
 		return err
 	}
 	if f.SchemaVersion > schemaVersion {
-		return fmt.Errorf("%w: its schema_version is %d, this release knows %d: install the later release again, or move the file away",
+		return fmt.Errorf("%w: its schema_version is %d, this release knows %d: install the later release again, or "+
+			"move the file away",
 			ErrVersion, f.SchemaVersion, schemaVersion)
 	}
 	if f.SchemaVersion < 1 {

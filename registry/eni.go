@@ -17,31 +17,42 @@ import (
 //
 //codec:describe
 type ENI struct {
-	MAC    string       `json:"mac"`
-	Link   string       `json:"link,omitempty"` // its name when it was last seen: a hint, the MAC decides
-	Index  int          `json:"index"`          // device index on its network card
-	Card   int          `json:"card,omitempty"`
-	Boot   bool         `json:"boot,omitempty"` // it is the boot ENI, as metadata says; earlier releases set this only if it was not at index 0 of card 0: see IsBoot
+	MAC   string `json:"mac"`
+	Link  string `json:"link,omitempty"` // its name when it was last seen: a hint, the MAC decides
+	Index int    `json:"index"`          // device index on its network card
+	Card  int    `json:"card,omitempty"`
+	// it is the boot ENI, as metadata says; earlier releases set this only if it was not at index 0 of card 0: see
+	// IsBoot
+	Boot   bool         `json:"boot,omitempty"`
 	Subnet string       `json:"subnet"`
 	CIDR   netip.Prefix `json:"cidr,omitzero"`  // the subnet's; zero if it has no IPv4
 	CIDR6  netip.Prefix `json:"cidr6,omitzero"` // the subnet's; zero if it has no IPv6
 	VPC    string       `json:"vpc"`
 	// of both families; the primary first, if it has IPv4
-	Addrs       []netip.Addr `json:"addrs" codec:"member indexed.Addrs"`
-	Prefixes    []Prefix     `json:"prefixes,omitempty"`
-	Pool        string       `json:"pool,omitempty"`        // the pool that it serves; empty: the default pool
-	Serving     bool         `json:"serving,omitempty"`     // how many addresses to keep is known: an ADD has used its pool, or its tags say so
-	Passed      bool         `json:"passed,omitempty"`      // it has served or was created by us, and interfaceIndex is higher now: no pod gets its addresses, and none counts as ready
-	Foreign     bool         `json:"foreign,omitempty"`     // others attached it, and it does not fit the pool: no pod gets its addresses
-	TagsUnknown string       `json:"tagsUnknown,omitempty"` // why EC2 has not reported its tags, which say whose it is: NotAsked or NotAllowed; empty: it has. Of the boot ENI, NotAsked: it has not confirmed the addresses that metadata shows
-	Managed     bool         `json:"managed,omitempty"`     // created by us
-	Draining    bool         `json:"draining,omitempty"`    // on the way to its deletion: no new leases
-	Detaching   time.Time    `json:"detaching,omitzero"`    // when a process was about to begin that; zero: none was, or EC2 has refused
-	Keep        bool         `json:"keep,omitempty"`        // skipDeallocation: its addresses are never unassigned
-	Read        time.Time    `json:"read"`                  // when EC2 or metadata reported this
-	Grown       time.Time    `json:"grown,omitzero"`        // when EC2 last gave it addresses
-	Missed      time.Time    `json:"missed,omitzero"`       // since when its link is missing on the node; zero: not missing, as far as is known
-	Detached    bool         `json:"detached,omitempty"`    // EC2 reports that it is no longer attached to this instance
+	Addrs    []netip.Addr `json:"addrs" codec:"member indexed.Addrs"`
+	Prefixes []Prefix     `json:"prefixes,omitempty"`
+	Pool     string       `json:"pool,omitempty"` // the pool that it serves; empty: the default pool
+	// how many addresses to keep is known: an ADD has used its pool, or its tags say so
+	Serving bool `json:"serving,omitempty"`
+	// it has served or was created by us, and interfaceIndex is higher now: no pod gets its addresses, and none counts
+	// as ready
+	Passed bool `json:"passed,omitempty"`
+	// others attached it, and it does not fit the pool: no pod gets its addresses
+	Foreign bool `json:"foreign,omitempty"`
+	// why EC2 has not reported its tags, which say whose it is: NotAsked or NotAllowed; empty: it has. Of the boot ENI,
+	// NotAsked: it has not confirmed the addresses that metadata shows
+	TagsUnknown string `json:"tagsUnknown,omitempty"`
+	Managed     bool   `json:"managed,omitempty"`  // created by us
+	Draining    bool   `json:"draining,omitempty"` // on the way to its deletion: no new leases
+	// when a process was about to begin that; zero: none was, or EC2 has refused
+	Detaching time.Time `json:"detaching,omitzero"`
+	Keep      bool      `json:"keep,omitempty"` // skipDeallocation: its addresses are never unassigned
+	Read      time.Time `json:"read"`           // when EC2 or metadata reported this
+	Grown     time.Time `json:"grown,omitzero"` // when EC2 last gave it addresses
+	// since when its link is missing on the node; zero: not missing, as far as is known
+	Missed time.Time `json:"missed,omitzero"`
+	// EC2 reports that it is no longer attached to this instance
+	Detached bool `json:"detached,omitempty"`
 
 	// Provisioning is set while an operator's command makes this ENI and has not answered with it. If the command is
 	// repeated, this ENI is its answer.
@@ -70,8 +81,10 @@ func (e *ENI) same(o *ENI) bool {
 	return e.MAC == o.MAC && e.Link == o.Link && e.Index == o.Index && e.Card == o.Card && e.Boot == o.Boot &&
 		e.Subnet == o.Subnet && e.CIDR == o.CIDR && e.CIDR6 == o.CIDR6 && e.VPC == o.VPC &&
 		e.Pool == o.Pool && e.Serving == o.Serving && e.Passed == o.Passed && e.Foreign == o.Foreign &&
-		e.TagsUnknown == o.TagsUnknown && e.Managed == o.Managed && e.Draining == o.Draining && e.Detaching == o.Detaching && e.Keep == o.Keep &&
-		e.Read == o.Read && e.Grown == o.Grown && e.Missed == o.Missed && e.Detached == o.Detached && e.OnRequest == o.OnRequest && e.Provisioning == o.Provisioning &&
+		e.TagsUnknown == o.TagsUnknown && e.Managed == o.Managed && e.Draining == o.Draining &&
+		e.Detaching == o.Detaching && e.Keep == o.Keep &&
+		e.Read == o.Read && e.Grown == o.Grown && e.Missed == o.Missed && e.Detached == o.Detached &&
+		e.OnRequest == o.OnRequest && e.Provisioning == o.Provisioning &&
 		slices.Equal(e.Addrs, o.Addrs) && slices.Equal(e.Prefixes, o.Prefixes) && slices.Equal(e.Groups, o.Groups) &&
 		maps.Equal(e.Tags, o.Tags) && maps.Equal(e.SubnetTags, o.SubnetTags) &&
 		maps.Equal(e.Settings, o.Settings)
@@ -132,7 +145,8 @@ func (e ENI) Primary() netip.Addr {
 
 // Has reports whether the ENI has the address, by itself or in a prefix.
 func (e ENI) Has(a netip.Addr) bool {
-	return slices.Contains(e.Addrs, a) || slices.ContainsFunc(e.Prefixes, func(p Prefix) bool { return p.CIDR.Contains(a) })
+	return slices.Contains(e.Addrs, a) || slices.ContainsFunc(e.Prefixes,
+		func(p Prefix) bool { return p.CIDR.Contains(a) })
 }
 
 // Assigned returns how many of an ENI's places for addresses of a family are taken. The

@@ -20,7 +20,8 @@ func TestENISame(t *testing.T) {
 	fields := reflect.TypeFor[ENI]()
 	for i := range fields.NumField() {
 		var e ENI
-		for field := reflect.ValueOf(&e).Elem().Field(i); field.IsZero() || field.Kind() == reflect.Map && field.Len() == 0 || field.Kind() == reflect.Slice && field.Len() == 0; {
+		for field := reflect.ValueOf(&e).Elem().Field(i); field.IsZero() || field.Kind() == reflect.Map &&
+			field.Len() == 0 || field.Kind() == reflect.Slice && field.Len() == 0; {
 			codectest.Random(field)
 		}
 		if !e.same(e.clone()) {

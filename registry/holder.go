@@ -26,7 +26,8 @@ func (h Holder) String() string {
 	if h.Stopped {
 		state = ", stopped"
 	}
-	return fmt.Sprintf("process %d (%s%s) holds the lock: if it hangs, end it (kill -9 %d), and the kernel releases the lock",
+	return fmt.Sprintf("process %d (%s%s) holds the lock: if it hangs, end it (kill -9 %d), and the kernel "+
+		"releases the lock",
 		h.PID, h.Program, state, h.PID)
 }
 

@@ -36,7 +36,8 @@ func TestHolder(t *testing.T) {
 		given, cancel := context.WithCancel(t.Context())
 		cancel()
 		err := r.Change(given, func(*State) { t.Error("changed under another process's lock") })
-		want := fmt.Sprintf("process %d (sh, stopped) holds the lock: if it hangs, end it (kill -9 %d), and the kernel releases the lock", pid, pid)
+		want := fmt.Sprintf("process %d (sh, stopped) holds the lock: if it hangs, end it (kill -9 %d), and the "+
+			"kernel releases the lock", pid, pid)
 		if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", file, err, want)
 		}

@@ -91,7 +91,9 @@ func randomState() *State {
 
 var likeState = cmp.Options{
 	cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.IgnoreUnexported(State{}), cmpopts.EquateEmpty(),
-	cmp.Transformer("All", func(e indexed.Entries[time.Time]) map[netip.Addr]time.Time { return maps.Collect(e.All()) }),
+	cmp.Transformer("All", func(e indexed.Entries[time.Time]) map[netip.Addr]time.Time {
+		return maps.Collect(e.All())
+	}),
 	cmp.Transformer("All", func(e indexed.Entries[Lease]) map[netip.Addr]Lease { return maps.Collect(e.All()) }),
 }
 
@@ -154,7 +156,8 @@ func TestLaterFields(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[netip.Addr]Lease{addr("10.0.0.1"): {Key: Key{"n", Attachment{ContainerID: "c", IfName: "eth0"}}, ENI: "eni-1", Bound: true}}
+	want := map[netip.Addr]Lease{addr("10.0.0.1"): {Key: Key{"n", Attachment{ContainerID: "c", IfName: "eth0"}},
+		ENI: "eni-1", Bound: true}}
 	if diff := cmp.Diff(want, maps.Collect(s.Leases.All()), likeState); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -198,8 +201,10 @@ func TestSyntax(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"schema_version":1,"ips":{"10.0.1.13":{"released_on":"2026-11-21T07:17:24Z"}}}`))
-	f.Add([]byte(`{"schema_version":1,"leases":{"10.0.1.14":{"network":"n","containerID":"c","ifname":"eth0","eni":"eni-1","since":"2026-11-21T07:17:24Z"}}}`))
-	f.Add([]byte(`{"schema_version":1,"enis":{"eni-1":{"mac":"06:00:00:00:00:01","cidr":"10.0.0.0/20","addrs":["10.0.0.4"]}},"x":null}`))
+	f.Add([]byte(
+		`{"schema_version":1,"leases":{"10.0.1.14":{"network":"n","containerID":"c","ifname":"eth0","eni":"eni-1","since":"2026-11-21T07:17:24Z"}}}`))
+	f.Add([]byte(
+		`{"schema_version":1,"enis":{"eni-1":{"mac":"06:00:00:00:00:01","cidr":"10.0.0.0/20","addrs":["10.0.0.4"]}},"x":null}`))
 	for range 20 {
 		f.Add(encoded(f, randomState()))
 	}
@@ -261,7 +266,8 @@ func crowd(b *testing.B, s *State, addresses int) {
 	a := fill(s, addresses)
 	for i := range addresses * 4 / 5 {
 		l := lease(fmt.Sprintf("%064d", i))
-		l.PodNamespace, l.PodName, l.NetNS, l.Bound = "shop", fmt.Sprint("cart-", i), fmt.Sprintf("/run/netns/cni-%036d", i), true
+		l.PodNamespace, l.PodName, l.NetNS, l.Bound = "shop", fmt.Sprint("cart-",
+			i), fmt.Sprintf("/run/netns/cni-%036d", i), true
 		if err := s.Reserve(a, l); err != nil {
 			b.Fatal(err)
 		}

@@ -18,14 +18,16 @@ import (
 //codec:describe
 type Lease struct {
 	Key
-	PodNamespace string    `json:"podNamespace,omitempty"`
-	PodName      string    `json:"podName,omitempty"`
-	NetNS        string    `json:"netns,omitempty"` // path of the pod's namespace
-	ENI          string    `json:"eni"`
-	NIC          int       `json:"nic,omitempty"`       // which interface of the attachment has the address: 0 has its name, and the others are further ones
-	Asked        bool      `json:"asked,omitempty"`     // the pod has asked for this very address
-	Exclusive    bool      `json:"exclusive,omitempty"` // the pod has the whole ENI, and its link
-	Bound        bool      `json:"bound,omitempty"`     // the kernel has the address in the pod; before, it is only reserved
+	PodNamespace string `json:"podNamespace,omitempty"`
+	PodName      string `json:"podName,omitempty"`
+	NetNS        string `json:"netns,omitempty"` // path of the pod's namespace
+	ENI          string `json:"eni"`
+	// which interface of the attachment has the address: 0 has its name, and the others are further ones
+	NIC       int  `json:"nic,omitempty"`
+	Asked     bool `json:"asked,omitempty"`     // the pod has asked for this very address
+	Exclusive bool `json:"exclusive,omitempty"` // the pod has the whole ENI, and its link
+	// the kernel has the address in the pod; before, it is only reserved
+	Bound        bool      `json:"bound,omitempty"`
 	Since        time.Time `json:"since"`
 	MissingSince time.Time `json:"missingSince,omitzero"` // when a collection first saw that NetNS is gone
 }

@@ -45,11 +45,12 @@ type LeaseLog struct {
 //codec:describe
 type Logging struct {
 	LeaseLog
-	Network string `json:"network"`          // whose configuration has the log; only that one switches it off
-	Size    int    `json:"size"`             // of the file in bytes, with the last lines; another size means that lines are missing
-	Series  string `json:"series,omitempty"` // that the next lines belong to; empty: to a new one
-	Number  int    `json:"number,omitempty"` // of its last change
-	After   string `json:"after,omitempty"`  // the end of the series before, see end
+	Network string `json:"network"` // whose configuration has the log; only that one switches it off
+	// of the file in bytes, with the last lines; another size means that lines are missing
+	Size   int    `json:"size"`
+	Series string `json:"series,omitempty"` // that the next lines belong to; empty: to a new one
+	Number int    `json:"number,omitempty"` // of its last change
+	After  string `json:"after,omitempty"`  // the end of the series before, see end
 }
 
 // The events of lines. A snapshot is near the beginning of a file, and wherever lines may be missing. The
@@ -68,10 +69,11 @@ const (
 //
 //codec:describe
 type Line struct {
-	Time      time.Time  `json:"time"` // by the wall clock
-	Event     string     `json:"event"`
-	Series    string     `json:"series,omitempty"` // earlier releases have none
-	Number    int        `json:"number,omitempty"` // of the change in its series; of other events: of the last change before
+	Time   time.Time `json:"time"` // by the wall clock
+	Event  string    `json:"event"`
+	Series string    `json:"series,omitempty"` // earlier releases have none
+	// of the change in its series; of other events: of the last change before
+	Number    int        `json:"number,omitempty"`
 	Address   netip.Addr `json:"address,omitzero"`
 	Network   string     `json:"network,omitempty"`
 	Namespace string     `json:"namespace,omitempty"`
@@ -82,12 +84,13 @@ type Line struct {
 	NetNS     string     `json:"netns,omitempty"`     // where an address was found in use
 	ENI       string     `json:"eni,omitempty"`
 	Instance  string     `json:"instance,omitempty"`
-	Since     time.Time  `json:"since,omitzero"`   // when the lease began, if that is not the time of the line
-	Missing   time.Time  `json:"missing,omitzero"` // since when a collection has missed the pod, which ended without a DEL
-	Booted    time.Time  `json:"booted,omitzero"`  // when the machine booted, by the clock of the line
-	Boot      string     `json:"boot,omitempty"`   // the ID of this boot
-	Leases    int        `json:"leases,omitempty"` // how many lines with held belong to a snapshot
-	After     string     `json:"after,omitempty"`  // of a snapshot: the end of the series before
+	Since     time.Time  `json:"since,omitzero"` // when the lease began, if that is not the time of the line
+	// since when a collection has missed the pod, which ended without a DEL
+	Missing time.Time `json:"missing,omitzero"`
+	Booted  time.Time `json:"booted,omitzero"`  // when the machine booted, by the clock of the line
+	Boot    string    `json:"boot,omitempty"`   // the ID of this boot
+	Leases  int       `json:"leases,omitempty"` // how many lines with held belong to a snapshot
+	After   string    `json:"after,omitempty"`  // of a snapshot: the end of the series before
 }
 
 // UseLog makes the log the one that a network's configuration wants. Processes that have no
@@ -123,7 +126,8 @@ func (s *State) note(event string, a netip.Addr, l Lease, at time.Time) {
 }
 
 func (s *State) line(event string, a netip.Addr, l Lease, at time.Time) Line {
-	line := Line{Time: at.UTC().Round(0), Event: event, Address: a, Network: l.Network, Namespace: l.PodNamespace, Pod: l.PodName,
+	line := Line{Time: at.UTC().Round(0), Event: event, Address: a, Network: l.Network, Namespace: l.PodNamespace,
+		Pod:       l.PodName,
 		Container: l.ContainerID, Interface: l.IfName, NIC: l.NIC, ENI: l.ENI, Instance: s.Instance.ID}
 	if l.Key == (Key{}) {
 		line.NetNS = l.NetNS
@@ -137,7 +141,8 @@ func (s *State) line(event string, a netip.Addr, l Lease, at time.Time) Line {
 // snapshot returns the lines for all leases.
 func (s *State) snapshot() []Line {
 	when := now()
-	lines := []Line{{Time: when, Event: Snapshot, Instance: s.Instance.ID, Booted: s.booted.UTC(), Boot: BootID(), Leases: s.Leases.Len(), After: s.Log.After}}
+	lines := []Line{{Time: when, Event: Snapshot, Instance: s.Instance.ID, Booted: s.booted.UTC(), Boot: BootID(),
+		Leases: s.Leases.Len(), After: s.Log.After}}
 	for a, l := range s.Leases.All() {
 		lines = append(lines, s.line(Held, a, l, when))
 	}

@@ -16,8 +16,10 @@ import (
 // FuzzLine writes each line of the lease log that encoding/json reads. It is one line, whatever the names are, and says
 // the same.
 func FuzzLine(f *testing.F) {
-	f.Add([]byte(`{"time":"2026-11-21T07:17:24Z","event":"begin","address":"10.0.1.14","network":"n","namespace":"default","pod":"web-0","container":"c","interface":"eth0","eni":"eni-1"}`))
-	f.Add([]byte(`{"time":"2026-11-21T07:17:24.5+01:00","event":"held","address":"fd00::1","pod":"a\nb\u2028\u0000","nic":1,"since":"2026-11-21T07:17:24Z","booted":"2026-11-20T07:17:24Z"}`))
+	f.Add([]byte(
+		`{"time":"2026-11-21T07:17:24Z","event":"begin","address":"10.0.1.14","network":"n","namespace":"default","pod":"web-0","container":"c","interface":"eth0","eni":"eni-1"}`))
+	f.Add([]byte(
+		`{"time":"2026-11-21T07:17:24.5+01:00","event":"held","address":"fd00::1","pod":"a\nb\u2028\u0000","nic":1,"since":"2026-11-21T07:17:24Z","booted":"2026-11-20T07:17:24Z"}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var line, again Line
 		if json.Unmarshal(b, &line) != nil {

@@ -83,7 +83,8 @@ func TestLeaseLog(t *testing.T) {
 	update(t, r, func(s *State) {
 		s.Found(addr("10.0.0.11"), Lease{NetNS: "/run/netns/x", ENI: "eni-1", Since: time.Now()})
 	})
-	all := []string{"snapshot", "begin 10.0.0.10 a", "begin 10.0.0.11 b", "end 10.0.0.10 a", "end 10.0.0.11 b", "begin 10.0.0.11 "}
+	all := []string{"snapshot", "begin 10.0.0.10 a", "begin 10.0.0.11 b", "end 10.0.0.10 a", "end 10.0.0.11 b",
+		"begin 10.0.0.11 "}
 	wantLog(t, file, all...)
 	if fi, err := os.Stat(file); err != nil || fi.Mode().Perm()&^0o640 != 0 {
 		t.Errorf("%v, %v", fi.Mode(), err)
@@ -226,7 +227,8 @@ func TestLeaseLogUnwritable(t *testing.T) {
 			}
 			leaseTo(t, r, "10.0.0.10", "a")
 			got := logged(t, file)
-			if !slices.Contains(got, "begin 10.0.0.10 a") || most == 1 && !slices.Contains(got, "end 10.0.0.10 a") || !slices.Contains(got, "snapshot") {
+			if !slices.Contains(got, "begin 10.0.0.10 a") || most == 1 && !slices.Contains(got, "end 10.0.0.10 a") ||
+				!slices.Contains(got, "snapshot") {
 				t.Errorf("%s: %d: %v", name, most, got)
 			}
 			end(t, r, "many")

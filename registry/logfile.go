@@ -104,7 +104,8 @@ func (s *State) Unwritten() int {
 }
 
 func warnLog(file string, err error) {
-	slog.Warn("the lease log cannot be written: its lines wait in the registry, and cni-tool whois does not see them yet", "file", file, "because", err)
+	slog.Warn("the lease log cannot be written: its lines wait in the registry, and cni-tool whois does "+
+		"not see them yet", "file", file, "because", err)
 }
 
 // append appends the lines. Nobody else can append at the same time, because the caller has the
@@ -133,11 +134,13 @@ func (s *State) endLeft() {
 	}
 	f, _, err := openLog(s.left.File)
 	if err == nil {
-		_, err = f.Write(appendLines([]byte{}, []Line{{Time: now(), Event: Off, Series: s.left.Series, Number: s.left.Number, Instance: s.Instance.ID}}))
+		_, err = f.Write(appendLines([]byte{},
+			[]Line{{Time: now(), Event: Off, Series: s.left.Series, Number: s.left.Number, Instance: s.Instance.ID}}))
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {
-		slog.Warn("the lease log has no last line: cni-tool whois takes its last leases for current ones", "file", s.left.File, "because", err)
+		slog.Warn("the lease log has no last line: cni-tool whois takes its last leases for current ones", "file",
+			s.left.File, "because", err)
 	}
 }
 

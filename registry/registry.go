@@ -71,7 +71,8 @@ const quick = unix.O_NONBLOCK
 // open opens the file for a process that does not hold the lock.
 func (r *Registry) open() (*os.File, error) {
 	f, err := os.OpenFile(r.file(), os.O_RDONLY|quick, 0)
-	if errors.Is(err, unix.EAGAIN) { // it was replaced when it was half open, and a process writes into it: the next file is there
+	// it was replaced when it was half open, and a process writes into it: the next file is there
+	if errors.Is(err, unix.EAGAIN) {
 		f, err = os.OpenFile(r.file(), os.O_RDONLY, 0)
 	}
 	return f, err

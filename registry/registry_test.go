@@ -69,7 +69,8 @@ func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 // fill gives the state n free addresses on eni-1, and returns the first.
 func fill(s *State, n int) netip.Addr {
 	first := addr("10.0.0.10")
-	e := ENI{MAC: "06:00:00:00:00:01", Index: 1, Subnet: "subnet-1", CIDR: netip.MustParsePrefix("10.0.0.0/20"), VPC: "vpc-1"}
+	e := ENI{MAC: "06:00:00:00:00:01", Index: 1, Subnet: "subnet-1", CIDR: netip.MustParsePrefix("10.0.0.0/20"),
+		VPC: "vpc-1"}
 	for a := first; len(e.Addrs) < n; a = a.Next() {
 		s.Free.Set(a, time.Time{})
 		e.Addrs = append(e.Addrs, a)
@@ -126,7 +127,8 @@ func TestProcesses(t *testing.T) {
 	}
 	wg.Wait()
 	if s := view(t, r); len(got) != n || s.Leases.Len() != n || s.Free.Len() != 0 {
-		t.Errorf("%d addresses printed, %d leased, %d free; want %d, %d, 0", len(got), s.Leases.Len(), s.Free.Len(), n, n)
+		t.Errorf("%d addresses printed, %d leased, %d free; want %d, %d, 0", len(got), s.Leases.Len(),
+			s.Free.Len(), n, n)
 	}
 	leftovers(t, r)
 }
@@ -198,8 +200,10 @@ func TestOriginalFile(t *testing.T) {
 	const original = `{"schema_version":1,"ips":{"10.0.1.13":{"released_on":"2026-11-21T07:17:24Z"},"10.0.1.14":{"released_on":"0001-01-01T00:00:00Z"}}}` + "\n"
 	write(t, r, original)
 	s := view(t, r)
-	want := map[netip.Addr]time.Time{addr("10.0.1.13"): time.Date(2026, 11, 21, 7, 17, 24, 0, time.UTC), addr("10.0.1.14"): {}}
-	if diff := cmp.Diff(want, maps.Collect(s.Free.All()), cmpopts.EquateComparable(netip.Addr{})); diff != "" || s.Blank() {
+	want := map[netip.Addr]time.Time{addr("10.0.1.13"): time.Date(2026, 11, 21, 7, 17, 24, 0, time.UTC),
+		addr("10.0.1.14"): {}}
+	if diff := cmp.Diff(want, maps.Collect(s.Free.All()), cmpopts.EquateComparable(netip.Addr{})); diff != "" ||
+		s.Blank() {
 		t.Errorf("free addresses (-want +got):\n%s", diff)
 	}
 	update(t, r, func(s *State) { s.Forget(addr("10.0.1.14")) })
@@ -213,7 +217,8 @@ func TestOriginalFile(t *testing.T) {
 			ReleasedOn time.Time `json:"released_on"`
 		} `json:"ips"`
 	}
-	if err := json.Unmarshal(b, &theirs); err != nil || theirs.SchemaVersion != 1 || len(theirs.IPs) != 1 || !theirs.IPs["10.0.1.13"].ReleasedOn.Equal(want[addr("10.0.1.13")]) {
+	if err := json.Unmarshal(b, &theirs); err != nil || theirs.SchemaVersion != 1 || len(theirs.IPs) != 1 ||
+		!theirs.IPs["10.0.1.13"].ReleasedOn.Equal(want[addr("10.0.1.13")]) {
 		t.Errorf("to the original, %s is %v (%v)", b, theirs, err)
 	}
 }
@@ -343,7 +348,8 @@ func TestLockHonoursContext(t *testing.T) {
 func TestPermissions(t *testing.T) {
 	r := open(t)
 	update(t, r, func(*State) {})
-	for file, want := range map[string]os.FileMode{r.dir: 0o700, r.file(): 0o600, filepath.Join(r.dir, "registry.lock"): 0o600} {
+	for file, want := range map[string]os.FileMode{r.dir: 0o700, r.file(): 0o600,
+		filepath.Join(r.dir, "registry.lock"): 0o600} {
 		fi, err := os.Stat(file)
 		if err != nil || fi.Mode().Perm() != want {
 			t.Errorf("%s: %v (%v), want %v", file, fi.Mode().Perm(), err, want)
@@ -375,7 +381,8 @@ func TestStateMethods(t *testing.T) {
 	e := s.ENIs["eni-1"]
 	e.Prefixes = []Prefix{{CIDR: netip.MustParsePrefix("10.0.1.16/28")}}
 	s.ENIs["eni-1"] = e
-	if id, _ := s.ENIOf(addr("10.0.1.20")); id != "eni-1" || e.Assigned(netip.Addr.Is4) != 4 || e.Assigned(netip.Addr.Is6) != 0 {
+	if id, _ := s.ENIOf(addr("10.0.1.20")); id != "eni-1" || e.Assigned(netip.Addr.Is4) != 4 ||
+		e.Assigned(netip.Addr.Is6) != 0 {
 		t.Errorf("ENIOf an address in a prefix: %q; assigned %d", id, e.Assigned(netip.Addr.Is4))
 	}
 	if id, e := s.ENIOf(addr("1.2.3.4")); id != "" || e.Primary().IsValid() {
@@ -441,7 +448,8 @@ func TestEarlierNames(t *testing.T) {
 	const text = `{"schema_version":1,"ips":{},"leases":{},"enis":{},"vpcs":{},"intents":{` +
 		`"a":{"action":"DescribeNetworkInterfaces again, for addresses in doubt","since":"2026-01-02T03:04:05Z"},%s` +
 		`"c":{"action":"AttachNetworkInterface","eni":"eni-1","since":"2026-01-02T03:04:05Z"}},` +
-		`"not_before":{"CreateNetworkInterface beyond the quota":"2026-01-02T03:05:05Z","AttachNetworkInterface":"2026-01-02T03:04:06Z"},"instance":{}}`
+		`"not_before":{"CreateNetworkInterface beyond the ` +
+		`quota":"2026-01-02T03:05:05Z","AttachNetworkInterface":"2026-01-02T03:04:06Z"},"instance":{}}`
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for first, want := range map[string]Rebuilt{
 		"": {Since: since, Compared: true, Unconfirmed: true},
@@ -451,8 +459,10 @@ func TestEarlierNames(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s.Rebuilt != want || len(s.Intents) != 1 || len(s.NotBefore) != 1 || !s.Instance.QuotaUntil.Equal(since.Add(time.Minute)) {
-			t.Errorf("%+v, intents %v, not before %v, quota until %v", s.Rebuilt, s.Intents, s.NotBefore, s.Instance.QuotaUntil)
+		if s.Rebuilt != want || len(s.Intents) != 1 || len(s.NotBefore) != 1 ||
+			!s.Instance.QuotaUntil.Equal(since.Add(time.Minute)) {
+			t.Errorf("%+v, intents %v, not before %v, quota until %v", s.Rebuilt, s.Intents, s.NotBefore,
+				s.Instance.QuotaUntil)
 		}
 	}
 }

@@ -24,13 +24,15 @@ var ErrLeased = errors.New("address is leased")
 // A State is the content of the registry. An address is in Free or in Leases,
 // never in both.
 type State struct {
-	Free      indexed.Entries[time.Time] // since when; the zero time means that it was never used
-	Leases    indexed.Entries[Lease]
-	ENIs      map[string]ENI           // by ID
-	VPCs      map[string]VPC           // by ID
-	Intents   map[string]Intent        // by client token
-	Waiters   map[string]Waiter        // by attachment: an ADD that waits for an address; "wishes" in the file, which an older release may share
-	GaveUp    map[string]Waiter        // by attachment: an ADD that has given up while EC2 throttled, and that the runtime may repeat soon
+	Free    indexed.Entries[time.Time] // since when; the zero time means that it was never used
+	Leases  indexed.Entries[Lease]
+	ENIs    map[string]ENI    // by ID
+	VPCs    map[string]VPC    // by ID
+	Intents map[string]Intent // by client token
+	// by attachment: an ADD that waits for an address; "wishes" in the file, which an older release may share
+	Waiters map[string]Waiter
+	// by attachment: an ADD that has given up while EC2 throttled, and that the runtime may repeat soon
+	GaveUp    map[string]Waiter
 	Failures  map[string]Failure       // by network and pool: why its last request to EC2 failed
 	NotBefore map[string]time.Time     // by EC2 action: this node does not call it before this time
 	Refusals  map[string]Refusal       // by EC2 action and what it was about: see RefusalKey
@@ -110,23 +112,29 @@ func (w Warm) Left() int { return max(w.Min, w.Max) }
 //
 //codec:describe
 type Instance struct {
-	ID         string `json:"id,omitempty"`
-	Type       string `json:"type,omitempty"`
-	Zone       string `json:"zone,omitempty"`
-	Boot       string `json:"boot,omitempty"`       // the boot of the machine in which metadata has last said that this is the instance; "" if not known
-	ENIs       int    `json:"enis,omitempty"`       // maximum number of its ENIs on all cards; 0 if not known yet
-	IPv4PerENI int    `json:"ipv4PerENI,omitempty"` // maximum number of private IPv4 addresses of an ENI, including its primary one; 0 if not known yet
-	IPv6PerENI int    `json:"ipv6PerENI,omitempty"` // the same for IPv6; 0 if the type has none, or if it is not known yet
-	NoPrefixes bool   `json:"noPrefixes,omitempty"` // EC2 delegates no prefixes to its ENIs: it is not a Nitro instance
-	Cards      []int  `json:"cards,omitempty"`      // maximum number of ENIs with addresses on each network card, by the card's index; none if it has one card
+	ID   string `json:"id,omitempty"`
+	Type string `json:"type,omitempty"`
+	Zone string `json:"zone,omitempty"`
+	// the boot of the machine in which metadata has last said that this is the instance; "" if not known
+	Boot string `json:"boot,omitempty"`
+	ENIs int    `json:"enis,omitempty"` // maximum number of its ENIs on all cards; 0 if not known yet
+	// maximum number of private IPv4 addresses of an ENI, including its primary one; 0 if not known yet
+	IPv4PerENI int `json:"ipv4PerENI,omitempty"`
+	// the same for IPv6; 0 if the type has none, or if it is not known yet
+	IPv6PerENI int  `json:"ipv6PerENI,omitempty"`
+	NoPrefixes bool `json:"noPrefixes,omitempty"` // EC2 delegates no prefixes to its ENIs: it is not a Nitro instance
+	// maximum number of ENIs with addresses on each network card, by the card's index; none if it has one card
+	Cards []int `json:"cards,omitempty"`
 
 	// FullUntil is set when EC2 has refused another ENI for this instance although we
 	// counted a free slot: somebody else has attached some.
 	FullUntil time.Time `json:"fullUntil,omitzero"`
-	FullWith  int       `json:"fullWith,omitempty"` // how many ENIs it had then, as EC2 showed; with fewer there is room again
-	FullRead  time.Time `json:"fullRead,omitzero"`  // when EC2 has last shown them, because the instance seemed full
+	// how many ENIs it had then, as EC2 showed; with fewer there is room again
+	FullWith int       `json:"fullWith,omitempty"`
+	FullRead time.Time `json:"fullRead,omitzero"` // when EC2 has last shown them, because the instance seemed full
 
-	QuotaUntil time.Time `json:"quotaUntil,omitzero"` // this node creates no ENI before: EC2 has said that the account can have no more
+	// this node creates no ENI before: EC2 has said that the account can have no more
+	QuotaUntil time.Time `json:"quotaUntil,omitzero"`
 }
 
 // An Intent is an EC2 call that may have been made. It is written before the call, and
@@ -172,7 +180,8 @@ type Tracking struct {
 
 // Over returns t with the values of base for what t does not set.
 func (t Tracking) Over(base Tracking) Tracking {
-	return Tracking{cmp.Or(t.TCPEstablished, base.TCPEstablished), cmp.Or(t.UDPStream, base.UDPStream), cmp.Or(t.UDP, base.UDP)}
+	return Tracking{cmp.Or(t.TCPEstablished, base.TCPEstablished), cmp.Or(t.UDPStream, base.UDPStream),
+		cmp.Or(t.UDP, base.UDP)}
 }
 
 // A Rebuilt is what is left to do after the registry was rebuilt from what metadata and EC2
@@ -205,9 +214,10 @@ type Waiter struct {
 //
 //codec:describe
 type Failure struct {
-	Text  string    `json:"text"`
-	Hint  string    `json:"hint,omitempty"` // what an operator can do
-	Began time.Time `json:"began,omitzero"` // when the request began, with the waiters of that time; zero: a new request is running
+	Text string `json:"text"`
+	Hint string `json:"hint,omitempty"` // what an operator can do
+	// when the request began, with the waiters of that time; zero: a new request is running
+	Began time.Time `json:"began,omitzero"`
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until,omitzero"` // no ADD asks EC2 again before: the subnet is full
 }

@@ -75,7 +75,8 @@ func TestViewTorn(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := errors.Join(os.Chtimes(r.file(), ended, ended), os.Rename(next, r.file()), pipe.Close(), <-seen); err != nil {
+			if err := errors.Join(os.Chtimes(r.file(), ended, ended), os.Rename(next, r.file()), pipe.Close(),
+				<-seen); err != nil {
 				t.Fatal(err)
 			}
 			if got, _ := s.Leases.At(a); got.ContainerID != "c1" {

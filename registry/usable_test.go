@@ -90,7 +90,9 @@ func TestUnusableFileSystem(t *testing.T) {
 		want  error
 	}{
 		{"sound", []int{1}, func(string) error { return nil }, nil},
-		{"read-only", []int{1, 1}, func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, "") }, unix.EROFS},
+		{"read-only", []int{1, 1}, func(dir string) error {
+			return unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, "")
+		}, unix.EROFS},
 		{"full", []int{1}, full, unix.ENOSPC},
 		{"full, with the last file", []int{1, 1}, full, nil},
 		{"full, with a large last file", []int{200, 200}, full, nil},
@@ -108,7 +110,8 @@ func TestUnusableFileSystem(t *testing.T) {
 					}
 					return errors.Join(err, tt.spoil(r.dir))
 				}, func() {
-					for what, err := range map[string]error{"Usable": r.Usable(), "an ADD": change(tt.sizes[len(tt.sizes)-1])} {
+					for what, err := range map[string]error{"Usable": r.Usable(),
+						"an ADD": change(tt.sizes[len(tt.sizes)-1])} {
 						if !errors.Is(err, tt.want) {
 							t.Errorf("%s: %v, want %v", what, err, tt.want)
 						}

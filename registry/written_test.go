@@ -170,7 +170,8 @@ func TestWrittenStale(t *testing.T) {
 		t.Errorf("held: %v", got)
 	}
 	out := encoded(t, again)
-	if !sealed(out, then) || bytes.Contains(out, []byte(`"sum"`)) || bytes.Count(out, []byte(`"written"`)) != 1 || !bytes.Contains(out, []byte(`,"colour":"blue","zeal":1,"written":"`)) {
+	if !sealed(out, then) || bytes.Contains(out, []byte(`"sum"`)) || bytes.Count(out, []byte(`"written"`)) != 1 ||
+		!bytes.Contains(out, []byte(`,"colour":"blue","zeal":1,"written":"`)) {
 		t.Errorf("written %s", out)
 	}
 	for name, bad := range map[string][]byte{
@@ -181,7 +182,8 @@ func TestWrittenStale(t *testing.T) {
 			t.Errorf("%s: no error: %s", name, bad)
 		}
 	}
-	moved := bytes.Replace(unsealed(t, file), []byte(`{"schema`), []byte(`{"written":"2026-11-21T07:17:24Z","sum":"","schema`), 1)
+	moved := bytes.Replace(unsealed(t, file), []byte(`{"schema`),
+		[]byte(`{"written":"2026-11-21T07:17:24Z","sum":"","schema`), 1)
 	if out := encoded(t, parsed(t, moved)); !bytes.Equal(out, file) {
 		t.Errorf("with its time elsewhere: %s", out)
 	}
@@ -230,7 +232,8 @@ func TestOthersStayUnread(t *testing.T) {
 
 // A lease is found by its container's ID, whatever characters the ID has.
 func TestHeldByAnyID(t *testing.T) {
-	for _, id := range []string{"", "c1", strings.Repeat("0123456789abcdef", 4), strings.Repeat("long", 100), `"`, `\`, "ü", "<&>", "\u2028"} {
+	for _, id := range []string{"", "c1", strings.Repeat("0123456789abcdef", 4), strings.Repeat("long", 100), `"`, `\`,
+		"ü", "<&>", "\u2028"} {
 		s := newState()
 		a := fill(s, 3)
 		for i, id := range []string{id, "another", id + "x"} {

@@ -12,9 +12,10 @@ import (
 
 func addr() *cli.Command {
 	return &cli.Command{
-		Name:        "addr",
-		Usage:       "List all bound IP addresses",
-		Description: "IPv4 addresses of this node and of every network namespace on it." + cli.JSON("[] iface ip netns (of the pod; \"\": the node's)"),
+		Name:  "addr",
+		Usage: "List all bound IP addresses",
+		Description: "IPv4 addresses of this node and of every network namespace on it." +
+			cli.JSON("[] iface ip netns (of the pod; \"\": the node's)"),
 		Action: func(c *cli.Context) error {
 			if err := cli.NeedRoot(); err != nil {
 				return err

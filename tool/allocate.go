@@ -25,7 +25,8 @@ next pods find them. It passes over ENIs for which pods have asked, and, unless
     ` + Name + ` allocate-first-available --index=1 --ip_batch_size=10` + cli.JSON("iface id ips"),
 		Flags: []cli.Flag{
 			conf.Flag(),
-			&cli.IntFlag{Name: "index", DefaultText: "interfaceIndex", Usage: "begin with the ENI at device index `N`; 0 is the boot ENI"},
+			&cli.IntFlag{Name: "index", DefaultText: "interfaceIndex",
+				Usage: "begin with the ENI at device index `N`; 0 is the boot ENI"},
 			cli.BatchFlag(),
 		},
 		Action: func(c *cli.Context) error {

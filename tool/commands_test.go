@@ -33,8 +33,10 @@ import (
 // TestTranscripts wants a transcript of every command in testdata, in which it has good
 // input and bad, as text and as JSON, without root, without EC2, and while EC2 throttles.
 func TestTranscripts(t *testing.T) {
-	noEC2 := []string{"addr", "registry-list", "repair", "validate", "iam-policy", "egress", "whois", "version"} // they ask nobody
-	noCalls := append([]string{"eniif", "free-ips", "install"}, noEC2...)                                        // they ask metadata alone
+	// they ask nobody
+	noEC2 := []string{"addr", "registry-list", "repair", "validate", "iam-policy", "egress", "whois", "version"}
+	// they ask metadata alone
+	noCalls := append([]string{"eniif", "free-ips", "install"}, noEC2...)
 	for _, c := range visible() {
 		b := transcripts(t, c.Name)
 		want := []string{
@@ -182,7 +184,8 @@ func exposition(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("there are no metrics")
 	}
 	for name, f := range families {
-		if !strings.HasPrefix(name, "cni_ipvlan_vpc_") || f.GetType().String() != "GAUGE" || !strings.HasSuffix(f.GetHelp(), ".") {
+		if !strings.HasPrefix(name, "cni_ipvlan_vpc_") || f.GetType().String() != "GAUGE" ||
+			!strings.HasSuffix(f.GetHelp(), ".") {
 			ts.Fatalf("%s: prefix, type %v or help %q", name, f.GetType(), f.GetHelp())
 		}
 		if strings.Contains(name, "timestamp") != strings.HasSuffix(name, "_timestamp_seconds") {
@@ -240,7 +243,8 @@ func elsewhere(ts *testscript.TestScript, _ bool, _ []string) {
 }
 
 func launch(ts *testscript.TestScript, _ bool, _ []string) {
-	i, err := sim(ts).RunInstance(ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-b", SecurityGroups: []string{"sg-node"}})
+	i, err := sim(ts).RunInstance(ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-b",
+		SecurityGroups: []string{"sg-node"}})
 	ts.Check(err)
 	fmt.Fprintln(ts.Stdout(), i.ID)
 }

@@ -29,11 +29,13 @@ and reports for each finding what it means and what to do. An "error" breaks
 pods, or will; a "warning" may; a "note" is for your information. Without --fix it
 changes nothing. With --fix it makes the changes that can do no harm, and reports
 them; what is fixed is not counted. If an error is left, the exit status is 1.
-With --root it checks the files of an image that does not run, and needs no EC2.` + cli.JSON("errors warnings (that are left) checked findings[] {check severity about means do fixed}"),
+With --root it checks the files of an image that does not run, and needs no EC2.` +
+			cli.JSON("errors warnings (that are left) checked findings[] {check severity about means do fixed}"),
 		Flags: []cli.Flag{
 			conf.Flag(),
 			&cli.StringFlag{Name: "bin-dir", Value: conf.UsualBinDir(), Usage: "look for the plugins in `DIR`"},
-			&cli.StringSliceFlag{Name: "check", DefaultText: "all", Usage: "make only the check `NAME`; again, or with commas, for further ones"},
+			&cli.StringSliceFlag{Name: "check", DefaultText: "all",
+				Usage: "make only the check `NAME`; again, or with commas, for further ones"},
 			&cli.BoolFlag{Name: "fix", Usage: "make the changes that can do no harm"},
 			&cli.StringFlag{Name: "root", Usage: "check the files of an image in `DIR`, and not this node"},
 		},

@@ -25,7 +25,8 @@ func egressCommand() *cli.Command {
 		Usage: "List the clients and routers of egresses, and the rule that their security groups need",
 		Description: `The egresses of the configuration, the rule for the security groups of clients
 and routers, and the pods of this node that are clients or routers, with their
-packets. Only root sees the pods.` + cli.JSON(`egresses[] {network port name gateways[] destinations[] except[] mtu namespaces[] selectable[] routers[] clients[]}
+packets. Only root sees the pods.` +
+			cli.JSON(`egresses[] {network port name gateways[] destinations[] except[] mtu namespaces[] selectable[] routers[] clients[]}
     rule {protocol port} (of the first of them)
     pods[] (of this node: role pod ip sent received refused forwarded answered)`),
 		Flags: []cli.Flag{conf.Flag()},
@@ -93,7 +94,8 @@ func egressAnswerOf(networks []conf.NetworkEgress) egressAnswer {
 	for _, n := range networks {
 		for _, name := range slices.Sorted(maps.Keys(n.Egresses)) {
 			e := n.Egresses[name]
-			a.Egresses = append(a.Egresses, egressEntry{n.Network, n.UDPPort(), name, cli.List(e.Gateways), cli.List(e.Destinations), cli.List(e.Except), e.MTU,
+			a.Egresses = append(a.Egresses, egressEntry{n.Network, n.UDPPort(), name, cli.List(e.Gateways),
+				cli.List(e.Destinations), cli.List(e.Except), e.MTU,
 				cli.List(e.Namespaces), cli.List(e.Selectable), cli.List(e.Routers), cli.List(e.Clients)})
 		}
 	}
@@ -117,8 +119,10 @@ func (a egressAnswer) print(w io.Writer) {
 			words(e.Namespaces, "none"), words(e.Selectable, "none"), words(e.Routers, "none"))
 	}
 	if len(a.Egresses) > 0 {
-		fmt.Fprintf(w, "security groups: between clients and routers, in and out: %s port %s\n", strings.ToUpper(a.Rule.Protocol), strings.Join(ports, ", "))
-		fmt.Fprintln(w, "    with serviceLoop none, the clients' nodes send for them: allow it between nodes and routers, too")
+		fmt.Fprintf(w, "security groups: between clients and routers, in and out: %s port %s\n",
+			strings.ToUpper(a.Rule.Protocol), strings.Join(ports, ", "))
+		fmt.Fprintln(w, "    with serviceLoop none, the clients' nodes send for them: allow it between nodes and "+
+			"routers, too")
 	}
 	if len(a.Pods) > 0 {
 		fmt.Fprintln(w)

@@ -54,15 +54,19 @@ Never deleted are the ENIs of other instances that still exist, which their
 own registry-gc ends; ENIs without that tag, the original's among them; ENIs
 with the tag ` + book.TagNoManage + `=true; and what has been seen once. The
 sightings are kept in the file of --state. It needs
-ec2:DescribeNetworkInterfaces and ec2:DeleteNetworkInterface.` + cli.JSON("deleted[] {id instance subnet first_seen} waiting[] {id instance subnet first_seen}"),
+ec2:DescribeNetworkInterfaces and ec2:DeleteNetworkInterface.` +
+			cli.JSON("deleted[] {id instance subnet first_seen} waiting[] {id instance subnet first_seen}"),
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "dry-run", Usage: "say what would be deleted, delete nothing, and remember nothing"},
-			&cli.DurationFlag{Name: "grace", Value: time.Hour, Usage: "delete what an earlier run saw at least this `TIME` ago"},
-			&cli.StringFlag{Name: "state", Usage: "remember sightings in `FILE`", DefaultText: "eni-gc.json in the directory of the registry"},
+			&cli.DurationFlag{Name: "grace", Value: time.Hour,
+				Usage: "delete what an earlier run saw at least this `TIME` ago"},
+			&cli.StringFlag{Name: "state", Usage: "remember sightings in `FILE`",
+				DefaultText: "eni-gc.json in the directory of the registry"},
 		},
 		Action: func(c *cli.Context) error {
 			if g := c.Duration("grace"); g < leastGrace {
-				return cli.Misuse(c, "--grace: %v: want %v or more: a node may need so long to take up what it has begun", g, leastGrace)
+				return cli.Misuse(c,
+					"--grace: %v: want %v or more: a node may need so long to take up what it has begun", g, leastGrace)
 			}
 			p, err := cli.OpenPool(lease.Policy{})
 			if err != nil {
@@ -74,11 +78,13 @@ ec2:DescribeNetworkInterfaces and ec2:DeleteNetworkInterface.` + cli.JSON("delet
 				return err
 			}
 			defer unlock()
-			l := leaks{pool: p, grace: c.Duration("grace"), dry: c.Bool("dry-run"), sightings: sightingsAt(c.String("state"))}
+			l := leaks{pool: p, grace: c.Duration("grace"), dry: c.Bool("dry-run"),
+				sightings: sightingsAt(c.String("state"))}
 			stop := cli.Working("look for leaked ENIs")
 			failed := l.collect(c.Context)
 			stop()
-			return errors.Join(failed, cli.Answer(c, map[string]any{"deleted": cli.List(l.deleted), "waiting": cli.List(l.waiting)}, l.print))
+			return errors.Join(failed, cli.Answer(c, map[string]any{"deleted": cli.List(l.deleted),
+				"waiting": cli.List(l.waiting)}, l.print))
 		},
 	}
 }
@@ -111,7 +117,8 @@ func (l *leaks) print(w io.Writer) {
 		fmt.Fprintf(w, "%s %s of %s, first seen %s\n", verb, r.ID, r.Instance, r.Seen.Format(time.RFC3339))
 	}
 	for _, r := range l.waiting {
-		fmt.Fprintf(w, "would delete %s of %s from %s on, if it is seen again\n", r.ID, r.Instance, r.Seen.Add(l.grace).Format(time.RFC3339))
+		fmt.Fprintf(w, "would delete %s of %s from %s on, if it is seen again\n", r.ID, r.Instance,
+			r.Seen.Add(l.grace).Format(time.RFC3339))
 	}
 }
 
@@ -196,7 +203,9 @@ func (l *leaks) find(ctx context.Context) ([]aws.ENI, error) {
 // alive reports which of the instances exist for which the ENIs were created. An existing
 // instance has an attached ENI, from its launch to its end. EC2's answer counts only if it
 // also shows that of this instance.
-func (l *leaks) alive(ctx context.Context, self aws.Instance, enis []aws.ENI) (alive map[string]bool, vpc string, err error) {
+func (l *leaks) alive(
+	ctx context.Context, self aws.Instance, enis []aws.ENI,
+) (alive map[string]bool, vpc string, err error) {
 	ids := []string{self.ID}
 	for _, e := range enis {
 		if id := e.Tags[book.TagInstance]; id != "" && !slices.Contains(ids, id) {
@@ -218,7 +227,9 @@ func (l *leaks) alive(ctx context.Context, self aws.Instance, enis []aws.ENI) (a
 		}
 	}
 	if vpc == "" {
-		return nil, "", fmt.Errorf("EC2 does not show the boot ENI of this instance, %s, so its answer is incomplete: nothing is deleted", self.ID)
+		return nil, "",
+			fmt.Errorf("EC2 does not show the boot ENI of this instance, %s, so its answer is incomplete: "+
+				"nothing is deleted", self.ID)
 	}
 	return alive, vpc, nil
 }
@@ -233,7 +244,8 @@ func (l *leaks) busy() (func(id string) bool, error) {
 		if _, known := s.ENIs[id]; !known && s.Instance.ID != "" && len(s.Intents) == 0 && s.Rebuilt.Since.IsZero() {
 			return false
 		}
-		slog.Info("an ENI of this instance is not deleted here: its next ADD or registry-gc uses or deletes it", "eni", id)
+		slog.Info("an ENI of this instance is not deleted here: its next ADD or registry-gc uses or deletes it", "eni",
+			id)
 		return true
 	}, nil
 }
@@ -256,7 +268,8 @@ func (s sightings) read() (map[string]time.Time, error) {
 	}
 	var seen map[string]time.Time
 	if err := json.Unmarshal(b, &seen); err != nil {
-		return nil, cli.Hint(fmt.Errorf("%s: %w", s.file, err), "delete the file: the next two runs find the leaked ENIs again")
+		return nil, cli.Hint(fmt.Errorf("%s: %w", s.file, err),
+			"delete the file: the next two runs find the leaked ENIs again")
 	}
 	return seen, nil
 }

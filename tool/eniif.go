@@ -13,10 +13,11 @@ import (
 
 func eniif() *cli.Command {
 	return &cli.Command{
-		Name:        "eniif",
-		Usage:       "List all ENI interfaces and their setup with addresses",
-		Description: "The boot ENI comes first. It asks the metadata service, which lags some seconds\nbehind EC2." + cli.JSON("[] iface mac id index card boot subnet subnet_cidr secgrps vpc ips"),
-		Flags:       []cli.Flag{&cli.BoolFlag{Name: "boot", Usage: "list the boot ENI alone, which is the node's own"}},
+		Name:  "eniif",
+		Usage: "List all ENI interfaces and their setup with addresses",
+		Description: "The boot ENI comes first. It asks the metadata service, which lags some seconds\nbehind EC2." +
+			cli.JSON("[] iface mac id index card boot subnet subnet_cidr secgrps vpc ips"),
+		Flags: []cli.Flag{&cli.BoolFlag{Name: "boot", Usage: "list the boot ENI alone, which is the node's own"}},
 		Action: func(c *cli.Context) error {
 			enis, err := aws.New(aws.Options{}).ENIs(c.Context)
 			if err != nil {
@@ -32,7 +33,8 @@ func eniif() *cli.Command {
 					continue
 				}
 				rows = append(rows, eniRow{
-					names[e.MAC], e.MAC, e.ID, e.Index, e.Card, e.Boot, e.Subnet, e.CIDR, cli.List(e.SecurityGroups), e.VPC, cli.List(e.Addrs),
+					names[e.MAC], e.MAC, e.ID, e.Index, e.Card, e.Boot, e.Subnet, e.CIDR, cli.List(e.SecurityGroups),
+					e.VPC, cli.List(e.Addrs),
 				})
 			}
 			return cli.Table(c, rows)

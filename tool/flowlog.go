@@ -23,7 +23,8 @@ import (
 
 // defaultFormat is EC2's default format of flow logs, version 2 (VPC user guide, "Flow log
 // records").
-var defaultFormat = strings.Fields("version account-id interface-id srcaddr dstaddr srcport dstport protocol packets bytes start end action log-status")
+var defaultFormat = strings.Fields("version account-id interface-id srcaddr dstaddr srcport dstport protocol packets " +
+	"bytes start end action log-status")
 
 // A flowFormat says where a record has what. An index is -1 if the record does not have it.
 type flowFormat struct {
@@ -43,7 +44,8 @@ func newFlowFormat(names []string) (f flowFormat, err error) {
 		err = fmt.Errorf("the flow log has no field %s: its fields are %q", strings.Join(wanted, " or "), names)
 		return -1
 	}
-	f = flowFormat{names: names, src: find("pkt-srcaddr", "srcaddr"), dst: find("pkt-dstaddr", "dstaddr"), start: find("start"), end: find("end")}
+	f = flowFormat{names: names, src: find("pkt-srcaddr", "srcaddr"), dst: find("pkt-dstaddr", "dstaddr"),
+		start: find("start"), end: find("end")}
 	return f, err
 }
 
@@ -136,13 +138,16 @@ func (a *annotator) line(fields []string) error {
 
 // begin finds the format, and reports whether the line is the header.
 func (a *annotator) begin(fields []string) (header bool, err error) {
-	header = slices.ContainsFunc(fields, func(name string) bool { return name == "srcaddr" || name == "pkt-srcaddr" || name == "version" })
+	header = slices.ContainsFunc(fields, func(name string) bool {
+		return name == "srcaddr" || name == "pkt-srcaddr" || name == "version"
+	})
 	names := defaultFormat
 	switch {
 	case header:
 		names = fields
 	case len(fields) != len(defaultFormat):
-		return false, cli.Hint(fmt.Errorf("the record has %d fields, and EC2's default format %d", len(fields), len(defaultFormat)),
+		return false, cli.Hint(fmt.Errorf("the record has %d fields, and EC2's default format %d", len(fields),
+			len(defaultFormat)),
 			"put the names of the fields into the first line, as EC2 does in files in S3")
 	}
 	f, err := newFlowFormat(names)
@@ -151,7 +156,9 @@ func (a *annotator) begin(fields []string) (header bool, err error) {
 	}
 	a.format = &f
 	if !slices.Contains(names, "pkt-dstaddr") || !slices.Contains(names, "pkt-srcaddr") {
-		slog.Warn("the flow log has no pkt-srcaddr and pkt-dstaddr: EC2 has written the primary address of an ENI where a packet had another address of it, so some pods may be wrong", "hint", "create the flow log with these fields")
+		slog.Warn("the flow log has no pkt-srcaddr and pkt-dstaddr: EC2 has written the primary address of an ENI "+
+			"where a packet had another address of it, so some pods may be wrong", "hint",
+			"create the flow log with these fields")
 	}
 	if header && !a.json {
 		return header, a.write(fields, "src-pod", "dst-pod")

@@ -36,13 +36,17 @@ the boot ENI has no such tag.) ENIs are attached to and detached from the very
 instance alone, which wants the credentials of its own role. Subnets are bound
 to subnetTags, security groups to secGroupIds. If --config is a directory, it is what
 all its networks need together. Where pods are to use ENIs without our tags, those of the
-original or of a launch template of your own, add --untagged.` + cli.JSON("Version Statement[] {Sid Effect Action Resource Condition}"),
+original or of a launch template of your own, add --untagged.` +
+			cli.JSON("Version Statement[] {Sid Effect Action Resource Condition}"),
 		Flags: []cli.Flag{
 			conf.Flag(),
-			&cli.StringFlag{Name: "mode", DefaultText: "provision of the configuration", Usage: "of a node that works in `MODE` none, assign or full, whatever its configuration says"},
-			&cli.BoolFlag{Name: "eni-gc", Usage: "allow " + Name + " eni-gc as well, to delete what other instances have left behind"},
+			&cli.StringFlag{Name: "mode", DefaultText: "provision of the configuration",
+				Usage: "of a node that works in `MODE` none, assign or full, whatever its configuration says"},
+			&cli.BoolFlag{Name: "eni-gc", Usage: "allow " + Name +
+				" eni-gc as well, to delete what other instances have left behind"},
 			&cli.BoolFlag{Name: "untagged", Usage: "allow it for ENIs without our tags, too"},
-			&cli.StringFlag{Name: "partition", DefaultText: "that of $AWS_REGION, else aws", Usage: "name resources in the `PARTITION`: aws-cn for China, aws-us-gov for GovCloud"},
+			&cli.StringFlag{Name: "partition", DefaultText: "that of $AWS_REGION, else aws",
+				Usage: "name resources in the `PARTITION`: aws-cn for China, aws-us-gov for GovCloud"},
 		},
 		Action: func(c *cli.Context) error {
 			n, err := needsOf(c)
@@ -67,7 +71,8 @@ original or of a launch template of your own, add --untagged.` + cli.JSON("Versi
 func needsOf(c *cli.Context) (iam.Needs, error) {
 	n := iam.Needs{Mode: lease.Provision(c.String("mode")), ENIGC: c.Bool("eni-gc"), Untagged: c.Bool("untagged"),
 		Partition: cmp.Or(c.String("partition"), aws.Partition(aws.Environment(os.Getenv).Region()))}
-	if !slices.Contains([]lease.Provision{"", lease.ProvisionNone, lease.ProvisionAssign, lease.ProvisionFull}, n.Mode) {
+	if !slices.Contains([]lease.Provision{"", lease.ProvisionNone, lease.ProvisionAssign,
+		lease.ProvisionFull}, n.Mode) {
 		return n, cli.Misuse(c, "--mode: %q: want none, assign or full", n.Mode)
 	}
 	if all := aws.Partitions(); !slices.Contains(all, n.Partition) {

@@ -44,13 +44,16 @@ func TestPolicyIsWhatIsCalled(t *testing.T) {
 		"full, kept":       `"secGroupIds": ["sg-1"], "skipDeallocation": true`,
 		"assign":           `"provision": "assign"`,
 		"assign, prefixes": `"provision": "assign", "prefixDelegation": true`,
-		"assign, requests": `"provision": "assign", "requests": [{"namespaces": ["*"], "enis": {"for": "pods"}, "ips": true}]`,
-		"none":             `"provision": "none", "skipDeallocation": true`,
-		"none, eni-gc":     `"provision": "none", "skipDeallocation": true`,
+		"assign, requests": `"provision": "assign", "requests": [{"namespaces": ["*"], "enis": {"for": "pods"}, ` +
+			`"ips": true}]`,
+		"none":         `"provision": "none", "skipDeallocation": true`,
+		"none, eni-gc": `"provision": "none", "skipDeallocation": true`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			conflist := filepath.Join(t.TempDir(), "10-pods.conflist")
-			text := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "cni-ipvlan-vpc-k8s-ipam", "interfaceIndex": 1, "reuseIPWait": 0, %s}]}`, keys)
+			text := fmt.Sprintf(
+				`{"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "cni-ipvlan-vpc-k8s-ipam", `+
+					`"interfaceIndex": 1, "reuseIPWait": 0, %s}]}`, keys)
 			if err := os.WriteFile(conflist, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -83,8 +86,10 @@ func TestPolicyIsWhatIsCalled(t *testing.T) {
 // everything is what a policy of ours could allow, tags at a creation excepted, which EC2
 // refuses with that.
 var everything = []string{
-	"AssignIpv6Addresses", "AssignPrivateIpAddresses", "AttachNetworkInterface", "CreateNetworkInterface", "DeleteNetworkInterface",
-	"DescribeInstanceTypes", "DescribeNetworkInterfaces", "DescribeSubnets", "DescribeVpcPeeringConnections", "DescribeVpcs",
+	"AssignIpv6Addresses", "AssignPrivateIpAddresses", "AttachNetworkInterface", "CreateNetworkInterface",
+	"DeleteNetworkInterface",
+	"DescribeInstanceTypes", "DescribeNetworkInterfaces", "DescribeSubnets", "DescribeVpcPeeringConnections",
+	"DescribeVpcs",
 	"DetachNetworkInterface", "ModifyNetworkInterfaceAttribute", "UnassignIpv6Addresses", "UnassignPrivateIpAddresses",
 }
 
@@ -151,7 +156,8 @@ func newLife(t *testing.T, conflist string) *life {
 	p := &plant{host: host, node: "i-00000000000000001"}
 	t.Cleanup(p.clear)
 	sim.OnChange(p.change)
-	node, err := sim.RunInstance(ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-a", SecurityGroups: []string{"sg-node"}})
+	node, err := sim.RunInstance(ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-a",
+		SecurityGroups: []string{"sg-node"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,13 +211,15 @@ func (l *life) live() {
 	valid := make([]registry.Attachment, pods)
 	for i := range valid {
 		valid[i] = registry.Attachment{ContainerID: fmt.Sprint("c", i), IfName: "eth0"}
-		if _, err := ipam.Commands().Add(l.Context(), &plugin.Request[lease.Config]{Network: "net", Attachment: valid[i], Config: l.config}); err != nil {
+		if _, err := ipam.Commands().Add(l.Context(), &plugin.Request[lease.Config]{Network: "net",
+			Attachment: valid[i], Config: l.config}); err != nil {
 			l.Fatalf("pod %d: %v", i, err)
 		}
 	}
 	runTool(l.T, "warm", "--config", l.conflist)
 	for _, left := range [][]registry.Attachment{valid[:1], nil} {
-		if err := ipam.Commands().GC(l.Context(), &plugin.Request[lease.Config]{Network: "net", Valid: left, Config: l.config}); err != nil {
+		if err := ipam.Commands().GC(l.Context(), &plugin.Request[lease.Config]{Network: "net", Valid: left,
+			Config: l.config}); err != nil {
 			l.Fatal(err)
 		}
 		for range 3 { // ENIs drain, then go
@@ -227,15 +235,18 @@ func (l *life) live() {
 
 // request is a pod that asks for an ENI, and ends. What follows detaches the ENI.
 func (l *life) request() {
-	err := l.sim.Operate("CreateNetworkInterface", map[string]string{"SubnetId": "subnet-b", "TagSpecification.1.ResourceType": "network-interface",
-		"TagSpecification.1.Tag.1.Key": "for", "TagSpecification.1.Tag.1.Value": "pods"})
+	err := l.sim.Operate("CreateNetworkInterface", map[string]string{"SubnetId": "subnet-b",
+		"TagSpecification.1.ResourceType": "network-interface",
+		"TagSpecification.1.Tag.1.Key":    "for", "TagSpecification.1.Tag.1.Value": "pods"})
 	if err != nil {
 		l.Fatal(err)
 	}
 	all := l.sim.ENIs()
 	l.sim.ResetCalls()
-	r := &plugin.Request[lease.Config]{Network: "net", Attachment: registry.Attachment{ContainerID: "asks", IfName: "eth0"}, Config: l.config}
-	r.Config.RuntimeConfig.Annotations = map[string]string{nic.Annotation: fmt.Sprintf(`[{"eni": %q}]`, all[len(all)-1].ID)}
+	r := &plugin.Request[lease.Config]{Network: "net", Attachment: registry.Attachment{ContainerID: "asks",
+		IfName: "eth0"}, Config: l.config}
+	r.Config.RuntimeConfig.Annotations = map[string]string{nic.Annotation: fmt.Sprintf(`[{"eni": %q}]`,
+		all[len(all)-1].ID)}
 	if _, err := ipam.Commands().Add(l.Context(), r); err != nil {
 		l.Fatal(err)
 	}
@@ -259,7 +270,8 @@ func (l *life) request() {
 
 // leak has another instance leave an ENI behind.
 func (l *life) leak() {
-	other, err := l.sim.RunInstance(ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-b", SecurityGroups: []string{"sg-node"}})
+	other, err := l.sim.RunInstance(ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-b",
+		SecurityGroups: []string{"sg-node"}})
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -298,7 +310,8 @@ func (l *life) collectLeaks() {
 func (l *life) called() []string {
 	actions := map[string]bool{}
 	for _, c := range l.sim.Calls() {
-		if c.Code == "UnauthorizedOperation" && (l.config.Provision != "none" || c.Action != "DescribeNetworkInterfaces") {
+		if c.Code == "UnauthorizedOperation" && (l.config.Provision != "none" ||
+			c.Action != "DescribeNetworkInterfaces") {
 			l.Errorf("%v", c)
 		}
 		if c.Code != "" {

@@ -41,18 +41,28 @@ Give --bin-dir and --conf-dir if your runtime has others.
 It answers what it has changed.` + cli.JSON("[] change path"),
 		Flags: []cli.Flag{
 			rootFlag(),
-			&cli.StringFlag{Name: "from", Value: "/", Usage: "install the files of `DIR`, which is like the root of the container image"},
-			&cli.StringFlag{Name: "conflist", Usage: "install the conflist `FILE`, under its name; without it none is installed"},
+			&cli.StringFlag{Name: "from", Value: "/",
+				Usage: "install the files of `DIR`, which is like the root of the container image"},
+			&cli.StringFlag{Name: "conflist",
+				Usage: "install the conflist `FILE`, under its name; without it none is installed"},
 			&cli.BoolFlag{Name: "check", Usage: "change nothing, and answer what would be changed"},
-			&cli.BoolFlag{Name: "uninstall", Usage: "remove everything, and all conflists with our plugins; refused while pods have addresses"},
-			&cli.BoolFlag{Name: "force", Usage: "with --uninstall: remove also while pods have addresses, whose DEL then fails"},
+			&cli.BoolFlag{Name: "uninstall",
+				Usage: "remove everything, and all conflists with our plugins; refused while pods have addresses"},
+			&cli.BoolFlag{Name: "force",
+				Usage: "with --uninstall: remove also while pods have addresses, whose DEL then fails"},
 			&cli.StringFlag{Name: "platform", DefaultText: "found out", Usage: "take the directories of `PLATFORM`"},
-			&cli.StringFlag{Name: "bin-dir", DefaultText: "that of the platform", Usage: "install the plugins in `DIR` of the node"},
-			&cli.StringFlag{Name: "conf-dir", DefaultText: "that of the platform", Usage: "install the conflist in `DIR` of the node"},
-			&cli.StringFlag{Name: "tool-dir", DefaultText: "that of the platform", Usage: "install the tool in `DIR` of the node; empty: install no tool, and no units"},
-			&cli.StringFlag{Name: "systemd", Value: "auto", Usage: "install units: auto, if the node has systemd, or `yes or no`"},
-			&cli.StringSliceFlag{Name: "env", Usage: "the units get the variable `NAME` of this environment; may be given again"},
-			&cli.StringSliceFlag{Name: "enable", Value: defaultUnits(), Usage: "enable and start `UNIT`; may be given again"},
+			&cli.StringFlag{Name: "bin-dir", DefaultText: "that of the platform",
+				Usage: "install the plugins in `DIR` of the node"},
+			&cli.StringFlag{Name: "conf-dir", DefaultText: "that of the platform",
+				Usage: "install the conflist in `DIR` of the node"},
+			&cli.StringFlag{Name: "tool-dir", DefaultText: "that of the platform",
+				Usage: "install the tool in `DIR` of the node; empty: install no tool, and no units"},
+			&cli.StringFlag{Name: "systemd", Value: "auto",
+				Usage: "install units: auto, if the node has systemd, or `yes or no`"},
+			&cli.StringSliceFlag{Name: "env",
+				Usage: "the units get the variable `NAME` of this environment; may be given again"},
+			&cli.StringSliceFlag{Name: "enable", Value: defaultUnits(),
+				Usage: "enable and start `UNIT`; may be given again"},
 		},
 		Action: func(c *cli.Context) error {
 			if err := cli.NeedRoot(); err != nil {
@@ -83,7 +93,8 @@ It answers what it has changed.` + cli.JSON("[] change path"),
 
 // rootFlag says where the node's root directory is.
 func rootFlag() cli.Flag {
-	return &cli.StringFlag{Name: "root", Value: "/host", Usage: "the root directory of the node is `DIR`; / on the node itself"}
+	return &cli.StringFlag{Name: "root", Value: "/host",
+		Usage: "the root directory of the node is `DIR`; / on the node itself"}
 }
 
 func installOrRemove(c *cli.Context, i *install.Installation, host *nl.NS) ([]install.Change, error) {
@@ -103,7 +114,8 @@ func installOrRemove(c *cli.Context, i *install.Installation, host *nl.NS) ([]in
 func installation(c *cli.Context) (*install.Installation, error) {
 	root, from := filepath.Clean(c.String("root")), filepath.Clean(c.String("from"))
 	if root == from {
-		return nil, cli.Misuse(c, "--root and --from are both %s: want the node's root directory, and that of the files to install", root)
+		return nil, cli.Misuse(c,
+			"--root and --from are both %s: want the node's root directory, and that of the files to install", root)
 	}
 	source, err := os.OpenRoot(from)
 	if err != nil {
@@ -149,7 +161,8 @@ func nameHostInterface(c *cli.Context, conflist *install.Conflist) error {
 			return nil
 		}
 	}
-	return cli.Hint(errors.New(`hostInterface "auto": no link of this network namespace is the boot ENI`), "run it on the host network, or name the link")
+	return cli.Hint(errors.New(`hostInterface "auto": no link of this network namespace is the boot ENI`),
+		"run it on the host network, or name the link")
 }
 
 // place returns where things belong on the node, as the flags say and else as the platform does.
@@ -179,7 +192,8 @@ func place(c *cli.Context) (install.Place, error) {
 	}
 	for flag, dir := range map[string]string{"conf-dir": p.ConfDir, "tool-dir": p.ToolDir} {
 		if p.Systemd && !c.Bool("uninstall") && strings.ContainsFunc(dir, special) {
-			return p, cli.Misuse(c, "--%s: %q: units name this directory: want letters, digits and any of /._+@:=,~- in its name, or --systemd=no", flag, dir)
+			return p, cli.Misuse(c, "--%s: %q: units name this directory: want letters, digits and any of /._+@:=,~- "+
+				"in its name, or --systemd=no", flag, dir)
 		}
 	}
 	return p, nil

@@ -43,7 +43,8 @@ func (s *site) release(release string) {
 	for _, p := range programs {
 		s.write(filepath.Join(s.image, p), p+" "+release)
 	}
-	s.write(filepath.Join(s.image, "usr/lib/systemd/system/cni-gc.timer"), "# "+release+"\n[Install]\nWantedBy=timers.target\n")
+	s.write(filepath.Join(s.image, "usr/lib/systemd/system/cni-gc.timer"), "# "+release+
+		"\n[Install]\nWantedBy=timers.target\n")
 	s.conflist = filepath.Join(s.image, "10-pods.conflist")
 	s.write(s.conflist, fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "pods", "plugins": [
 		{"type": "cni-ipvlan-vpc-k8s", "secGroupIds": ["sg-%s"], "hostInterface": "eth0", "containerInterface": "eth1"}]}`, release))
@@ -52,7 +53,8 @@ func (s *site) release(release string) {
 // programs are those of the image; the first is the one that the runtime starts.
 var programs = []string{
 	"opt/cni/bin/cni-ipvlan-vpc-k8s", "opt/cni/bin/cni-ipvlan-vpc-k8s-ipam", "opt/cni/bin/cni-ipvlan-vpc-k8s-ipvlan",
-	"opt/cni/bin/cni-ipvlan-vpc-k8s-unnumbered-ptp", "opt/cni/bin/cni-ipvlan-vpc-k8s-egress", "usr/bin/cni-ipvlan-vpc-k8s-tool", "usr/bin/cni-ipvlan-vpc-k8s-links",
+	"opt/cni/bin/cni-ipvlan-vpc-k8s-unnumbered-ptp", "opt/cni/bin/cni-ipvlan-vpc-k8s-egress",
+	"usr/bin/cni-ipvlan-vpc-k8s-tool", "usr/bin/cni-ipvlan-vpc-k8s-links",
 }
 
 func (s site) write(path, text string) {
@@ -64,7 +66,8 @@ func (s site) write(path, text string) {
 
 // command is the tool's command for this site.
 func (s site) command(args ...string) *exec.Cmd {
-	c := exec.Command("/proc/self/exe", append([]string{"install", "--root", s.root, "--from", s.image, "--enable", "cni-gc.timer"}, args...)...)
+	c := exec.Command("/proc/self/exe", append([]string{"install", "--root", s.root, "--from", s.image, "--enable",
+		"cni-gc.timer"}, args...)...)
 	c.Args[0] = tool.Name
 	c.Env = append(os.Environ(), "CNI_IPVLAN_VPC_STATE_DIR=", "GORACE=atexit_sleep_ms=0")
 	return c
@@ -113,7 +116,8 @@ func TestInstallKillEverywhere(t *testing.T) {
 	before.install()
 	after.install()
 	first, second := before.files(), after.files()
-	if cmp.Equal(first, second) || len(second) != len(bare)+len(programs)+4 { // the alias, a unit, its link, the conflist
+	// the alias, a unit, its link, the conflist
+	if cmp.Equal(first, second) || len(second) != len(bare)+len(programs)+4 {
 		t.Fatalf("two releases on a node: %v", second)
 	}
 	points := trace.Everywhere(t, "install", func(t *testing.T, tr *trace.Trace) {
@@ -173,7 +177,8 @@ func (s site) whole(before, after map[string]string) {
 		if now[conflist] == after[conflist] && after[conflist] != "" && old {
 			s.Errorf("the conflist is new, and %s is old", path)
 		}
-		if _, ok := now["opt/cni/bin/"+filepath.Base(path)]; now[conflist] != "" && strings.HasPrefix(path, "opt/cni/bin/") && !ok {
+		if _, ok := now["opt/cni/bin/"+filepath.Base(path)]; now[conflist] != "" &&
+			strings.HasPrefix(path, "opt/cni/bin/") && !ok {
 			s.Errorf("there is a conflist without %s", path)
 		}
 	}
@@ -185,7 +190,8 @@ func TestInstallDuringADDs(t *testing.T) {
 	nltest.Need(t, "root")
 	s := newSite(t, "1")
 	plugin := func(release string) {
-		s.write(filepath.Join(s.image, programs[0]), "#!/bin/sh\necho release "+release+"\n# "+strings.Repeat(release, 1<<20)+"\n")
+		s.write(filepath.Join(s.image, programs[0]), "#!/bin/sh\necho release "+release+"\n# "+
+			strings.Repeat(release, 1<<20)+"\n")
 	}
 	plugin("1")
 	s.install()

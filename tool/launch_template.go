@@ -56,16 +56,25 @@ their instance.` + cli.JSON(`NetworkInterfaces[] {DeviceIndex NetworkCardIndex D
     {TcpEstablishedTimeout UdpStreamTimeout UdpTimeout}} TagSpecifications[] {ResourceType Tags[] {Key Value}}`),
 		Flags: []cli.Flag{
 			conf.Flag(),
-			&cli.StringFlag{Name: "instance-type", DefaultText: "this instance's", Usage: "respect the limits of `TYPE`"},
-			&cli.StringFlag{Name: "subnet", DefaultText: "by subnetTags, in this zone", Usage: "make the ENIs for pods in the subnet `ID`"},
-			&cli.StringFlag{Name: "boot-subnet", DefaultText: "--subnet", Usage: "make the boot ENI in the subnet `ID`"},
-			&cli.StringSliceFlag{Name: "group", DefaultText: "secGroupIds", Usage: "give the ENIs the security group `ID`; again for further ones"},
-			&cli.StringSliceFlag{Name: "boot-group", DefaultText: "--group", Usage: "give the boot ENI the security group `ID`; again for further ones"},
+			&cli.StringFlag{Name: "instance-type", DefaultText: "this instance's",
+				Usage: "respect the limits of `TYPE`"},
+			&cli.StringFlag{Name: "subnet", DefaultText: "by subnetTags, in this zone",
+				Usage: "make the ENIs for pods in the subnet `ID`"},
+			&cli.StringFlag{Name: "boot-subnet", DefaultText: "--subnet",
+				Usage: "make the boot ENI in the subnet `ID`"},
+			&cli.StringSliceFlag{Name: "group", DefaultText: "secGroupIds",
+				Usage: "give the ENIs the security group `ID`; again for further ones"},
+			&cli.StringSliceFlag{Name: "boot-group", DefaultText: "--group",
+				Usage: "give the boot ENI the security group `ID`; again for further ones"},
 			&cli.StringFlag{Name: "pool", Value: "default", Usage: "the ENIs serve the pool `NAME`"},
-			&cli.IntFlag{Name: "prefixes", DefaultText: "with prefixDelegation as many as fit", Usage: "give each ENI `N` /28 prefixes"},
-			&cli.IntFlag{Name: "addresses", DefaultText: "else as many as fit", Usage: "give each ENI `N` addresses beside its primary one"},
-			&cli.IntFlag{Name: "except-enis", DefaultText: "1 if requests allows to ask for ENIs, else 0", Usage: "leave room for `N` ENIs"},
-			&cli.BoolFlag{Name: "ipv6", DefaultText: "if ipFamilies has IPv6", Usage: "give each ENI an IPv6 prefix, /80"},
+			&cli.IntFlag{Name: "prefixes", DefaultText: "with prefixDelegation as many as fit",
+				Usage: "give each ENI `N` /28 prefixes"},
+			&cli.IntFlag{Name: "addresses", DefaultText: "else as many as fit",
+				Usage: "give each ENI `N` addresses beside its primary one"},
+			&cli.IntFlag{Name: "except-enis", DefaultText: "1 if requests allows to ask for ENIs, else 0",
+				Usage: "leave room for `N` ENIs"},
+			&cli.BoolFlag{Name: "ipv6", DefaultText: "if ipFamilies has IPv6",
+				Usage: "give each ENI an IPv6 prefix, /80"},
 		},
 		Action: func(c *cli.Context) error {
 			t, err := templateFor(c)
@@ -155,7 +164,8 @@ func templateFor(c *cli.Context) (launchData, error) {
 	if err != nil {
 		return launchData{}, err
 	}
-	t := launchData{NetworkInterfaces: []launchENI{boot}, TagSpecifications: []launchTags{{"network-interface", p.tags()}}}
+	t := launchData{NetworkInterfaces: []launchENI{boot},
+		TagSpecifications: []launchTags{{"network-interface", p.tags()}}}
 	for _, at := range slots {
 		eni := p.eni
 		eni.NetworkCardIndex, eni.DeviceIndex = at[0], at[1]
@@ -175,7 +185,9 @@ func planOf(c *cli.Context) (plan, error) {
 	takes := false
 	for _, l := range networks {
 		pools := l.IPAM.Policies()
-		if i := slices.IndexFunc(pools, func(q lease.Policy) bool { return conf.PoolName(q.Pool) == c.String("pool") }); i >= 0 {
+		if i := slices.IndexFunc(pools, func(q lease.Policy) bool {
+			return conf.PoolName(q.Pool) == c.String("pool")
+		}); i >= 0 {
 			sharing = append(sharing, pools[i])
 		}
 		takes = takes || slices.ContainsFunc(l.IPAM.Permissions,
@@ -193,7 +205,8 @@ func planOf(c *cli.Context) (plan, error) {
 		p.eni.Groups = p.SecurityGroups
 	}
 	if len(p.eni.Groups) == 0 {
-		return p, cli.Hint(errors.New("secGroupIds: the configuration names no security group, and a launch template needs one"),
+		return p, cli.Hint(errors.New(
+			"secGroupIds: the configuration names no security group, and a launch template needs one"),
 			"name the security groups of the ENIs with --group ID, or with secGroupIds in the configuration")
 	}
 	cloud := aws.New(aws.Options{})
@@ -251,7 +264,8 @@ func (p *plan) fillENI(c *cli.Context) error {
 	room := p.limits.IPv4PerENI - 1
 	fits := func(flag string, n int) error {
 		if n < 0 || n > room {
-			return cli.Misuse(c, "--%s: %d: an ENI of %s has %d IPv4 addresses, its primary one among them: want 0 to %d",
+			return cli.Misuse(c,
+				"--%s: %d: an ENI of %s has %d IPv4 addresses, its primary one among them: want 0 to %d",
 				flag, n, p.kind, p.limits.IPv4PerENI, room)
 		}
 		return nil
@@ -260,7 +274,8 @@ func (p *plan) fillENI(c *cli.Context) error {
 	case c.IsSet("prefixes") && c.IsSet("addresses"):
 		return cli.Misuse(c, "--prefixes, --addresses: EC2 makes an ENI with one or the other")
 	case c.Int("prefixes") > 0 && p.limits.NoPrefixes:
-		return cli.Misuse(c, "--prefixes: %d: %s is no Nitro type, and EC2 delegates no prefixes to its ENIs", c.Int("prefixes"), p.kind)
+		return cli.Misuse(c, "--prefixes: %d: %s is no Nitro type, and EC2 delegates no prefixes to its ENIs",
+			c.Int("prefixes"), p.kind)
 	case c.IsSet("prefixes"):
 		p.eni.Prefixes = c.Int("prefixes")
 	case c.IsSet("addresses"):
@@ -339,7 +354,8 @@ func (p *plan) slots() ([][2]int, error) {
 	}
 	most := min(p.podENIs(), len(all))
 	if p.except > 0 && p.except >= most {
-		return nil, fmt.Errorf("--except-enis: %d: %s can have %d ENIs for pods, so none would be in the template", p.except, p.kind, most)
+		return nil, fmt.Errorf("--except-enis: %d: %s can have %d ENIs for pods, so none would be in the template",
+			p.except, p.kind, most)
 	}
 	most -= p.except
 	if pods := p.MaxPods; pods > 0 {

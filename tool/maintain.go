@@ -37,10 +37,14 @@ with the mounts that come later (mountPropagation: HostToContainer). It ends wit
 SIGTERM. With --once it runs each command once, and answers how each has ended.` + cli.JSON("[] command error"),
 		Flags: []cli.Flag{
 			rootFlag(),
-			&cli.StringFlag{Name: "config", DefaultText: "that of the platform", Usage: "our conflist is the file `PATH`, or in this directory of the node"},
-			&cli.DurationFlag{Name: "every", Value: 5 * time.Minute, Usage: "repair and collect at this `INTERVAL`; up to 15 % is added"},
-			&cli.DurationFlag{Name: "free-after", Value: 15 * time.Minute, Usage: "as for registry-gc: `TIME` after which unused addresses are released"},
-			&cli.StringFlag{Name: "metrics", Usage: "write metrics to `FILE` of the node each minute; without it none are written"},
+			&cli.StringFlag{Name: "config", DefaultText: "that of the platform",
+				Usage: "our conflist is the file `PATH`, or in this directory of the node"},
+			&cli.DurationFlag{Name: "every", Value: 5 * time.Minute,
+				Usage: "repair and collect at this `INTERVAL`; up to 15 % is added"},
+			&cli.DurationFlag{Name: "free-after", Value: 15 * time.Minute,
+				Usage: "as for registry-gc: `TIME` after which unused addresses are released"},
+			&cli.StringFlag{Name: "metrics",
+				Usage: "write metrics to `FILE` of the node each minute; without it none are written"},
 			&cli.BoolFlag{Name: "once", Usage: "run each command once, and end"},
 		},
 		Action: func(c *cli.Context) error {

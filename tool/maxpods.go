@@ -30,7 +30,9 @@ for an ENI or for a whole ENI take ENIs from the others: leave these out by
 not tell the limits, and this node has not asked before, it warns and takes the
 kubelet's own, 110.` + cli.JSON("max_pods"),
 		Flags: []cli.Flag{&cli.IntFlag{Name: "max", DefaultText: "no limit", Usage: "print `N` at most"},
-			&cli.IntFlag{Name: "except-enis", Usage: "leave `N` ENIs out: they are for pods that ask for ENIs of their own, or forbidden by maxENIs"}},
+			&cli.IntFlag{Name: "except-enis",
+				Usage: "leave `N` ENIs out: they are for pods that ask for ENIs of their own, or " +
+					"forbidden by maxENIs"}},
 		Action: func(c *cli.Context) error {
 			if n := c.Int("max"); n < 0 {
 				return cli.Misuse(c, "--max %d: want a number of pods", n)
@@ -44,7 +46,8 @@ kubelet's own, 110.` + cli.JSON("max_pods"),
 			case errors.Is(err, aws.ErrNoMetadata):
 				return err
 			case err != nil:
-				slog.Warn("the limits of this instance type are not known: the kubelet's default is used", "pods", conf.KubeletPods, "error", err)
+				slog.Warn("the limits of this instance type are not known: the kubelet's default is used", "pods",
+					conf.KubeletPods, "error", err)
 				pods = conf.KubeletPods
 			}
 			if c.IsSet("max") {

@@ -29,7 +29,8 @@ their pods. All are gauges; what is not known is left out.` + cli.JSON("[] name 
 		Flags: []cli.Flag{
 			conf.Flag(),
 			&cli.StringFlag{Name: "file", Usage: "write to `FILE`, whole or not at all, and not to standard output"},
-			&cli.BoolFlag{Name: "subnets", Usage: "ask EC2, too, how many addresses the subnets of this zone have free"},
+			&cli.BoolFlag{Name: "subnets",
+				Usage: "ask EC2, too, how many addresses the subnets of this zone have free"},
 		},
 		Action: func(c *cli.Context) error {
 			s, err := cli.ViewRegistry()
@@ -75,7 +76,8 @@ func writeMetrics(c *cli.Context, file string, all []view.Metric) error {
 
 // subnetMetric asks EC2 for the free addresses of the subnets in this zone.
 func subnetMetric(c *cli.Context, s *registry.State) (view.Metric, error) {
-	m := view.Metric{Name: "subnet_free_addresses", Help: "Free IPv4 addresses of a subnet of this node's zone, as EC2 says."}
+	m := view.Metric{Name: "subnet_free_addresses",
+		Help: "Free IPv4 addresses of a subnet of this node's zone, as EC2 says."}
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(c.Context)
 	if err != nil {

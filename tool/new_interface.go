@@ -32,8 +32,10 @@ the same ENI, unless the registry was lost, as by a reboot. After it has
 answered, it makes another.` + cli.JSON("iface mac id index card boot subnet subnet_cidr secgrps vpc ips vpc_cidrs"),
 		ArgsUsage: "SECURITY-GROUP...",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "subnet_filter", Usage: "take a subnet that has these tags, `KEY=VALUE[,KEY=VALUE...]`"},
-			&cli.IntFlag{Name: "index", Value: 1, Usage: "attach it at device index `N`, or at the next free one: give interfaceIndex"},
+			&cli.StringFlag{Name: "subnet_filter",
+				Usage: "take a subnet that has these tags, `KEY=VALUE[,KEY=VALUE...]`"},
+			&cli.IntFlag{Name: "index", Value: 1,
+				Usage: "attach it at device index `N`, or at the next free one: give interfaceIndex"},
 			cli.BatchFlag(),
 		},
 		Action: func(c *cli.Context) error {
@@ -89,7 +91,8 @@ func describe(p *ipam.Pool, id string) (madeENI, error) {
 	if !ok || len(e.Addrs) == 0 {
 		return madeENI{}, fmt.Errorf("%s was made, but somebody has removed it since", id)
 	}
-	row := eniRow{MAC: e.MAC, ID: id, Index: e.Index, Card: e.Card, Subnet: e.Subnet, CIDR: e.CIDR, VPC: e.VPC, Addrs: cli.List(e.Addrs)}
+	row := eniRow{MAC: e.MAC, ID: id, Index: e.Index, Card: e.Card, Subnet: e.Subnet, CIDR: e.CIDR, VPC: e.VPC,
+		Addrs: cli.List(e.Addrs)}
 	return madeENI{row, cli.List(s.VPCs[e.VPC].CIDRs)}, nil
 }
 
@@ -100,7 +103,8 @@ func (e madeENI) print(w io.Writer) {
 		primary = e.VPCCIDRs[0]
 	}
 	fmt.Fprintf(w, "&{%s %s %s %d %v %s %s %s %s %v %v}\n",
-		e.ID, e.MAC, e.Iface, e.Index, e.Addrs, e.Subnet, cli.Cell(e.CIDR), e.VPC, cli.Cell(primary), e.VPCCIDRs, e.SecurityGroups)
+		e.ID, e.MAC, e.Iface, e.Index, e.Addrs, e.Subnet, cli.Cell(e.CIDR), e.VPC, cli.Cell(primary), e.VPCCIDRs,
+		e.SecurityGroups)
 }
 
 // parseFilter parses tags: k=v,k=v.

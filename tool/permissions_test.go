@@ -40,8 +40,10 @@ func TestPermissionsOfModel(t *testing.T) {
 			if err := os.WriteFile(conflist, list, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			printed := slices.DeleteFunc(allowed(t, "iam-policy", "--config", conflist), func(a string) bool { return a == "CreateTags" })
-			if diff := cmp.Diff(strings.Fields(c.Actions), printed, cmp.Transformer("none", func(s []string) string { return strings.Join(s, " ") })); diff != "" {
+			printed := slices.DeleteFunc(allowed(t, "iam-policy", "--config", conflist),
+				func(a string) bool { return a == "CreateTags" })
+			if diff := cmp.Diff(strings.Fields(c.Actions), printed,
+				cmp.Transformer("none", func(s []string) string { return strings.Join(s, " ") })); diff != "" {
 				t.Errorf("-of the model +printed\n%s", diff)
 			}
 		})

@@ -38,14 +38,17 @@ has a mistake, it releases nothing. Without any configuration, the defaults coun
 nothing keeps what is free.
 
 It only collects. What the node has lost of its pods' network, the command repair
-puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.JSON("deleted ended prefixes rules unassigned"),
+puts back: cni-gc.service runs it first. A timer of your own needs both.` +
+			cli.JSON("deleted ended prefixes rules unassigned"),
 		Flags: []cli.Flag{
 			conf.Flag(),
 			&cli.DurationFlag{
 				Name: "free-after", DefaultText: "none",
-				Usage: "release what has been free for this `TIME`; up to 15 % is added, so that nodes do not call EC2 together",
+				Usage: "release what has been free for this `TIME`; up to 15 % is added, so that nodes do not call " +
+					"EC2 together",
 			},
-			&cli.IntFlag{Name: "max-reap", Value: -1, Usage: "unassign `N` addresses at most, and delete no ENI; -1: all, 0: none"},
+			&cli.IntFlag{Name: "max-reap", Value: -1,
+				Usage: "unassign `N` addresses at most, and delete no ENI; -1: all, 0: none"},
 		},
 		Action: func(c *cli.Context) error {
 			after := c.Duration("free-after")
@@ -57,7 +60,8 @@ puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.
 			policy, unread := conflists.Common()
 			if unread != nil { // it may forbid all changes in EC2
 				policy.Provision, want.Max = lease.ProvisionNone, 0
-				unread = fmt.Errorf("this collection has released nothing, because nobody can read the configuration: %w", unread)
+				unread = fmt.Errorf("this collection has released nothing, because nobody can read the "+
+					"configuration: %w", unread)
 			}
 			p, err := cli.OpenPool(policy)
 			if err != nil {
@@ -69,19 +73,23 @@ puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.
 			failed = errors.Join(failed, unread)
 			stop()
 			if len(done.Unassigned)+len(done.Returned)+len(done.Deleted)+len(done.Ended)+len(rules) > 0 {
-				slog.Info("collected", "unassigned", len(done.Unassigned), "deleted", len(done.Deleted), "ended", len(done.Ended),
+				slog.Info("collected", "unassigned", len(done.Unassigned), "deleted", len(done.Deleted), "ended",
+					len(done.Ended),
 					"prefixes", len(done.Returned), "rules", len(rules))
 			}
 			return errors.Join(failed, cli.Answer(c, map[string]any{
-				"unassigned": cli.List(done.Unassigned), "prefixes": cli.List(done.Returned), "deleted": cli.List(done.Deleted),
-				"ended": cli.List(done.Ended), "rules": texts(rules),
+				"unassigned": cli.List(done.Unassigned), "prefixes": cli.List(done.Returned),
+				"deleted": cli.List(done.Deleted),
+				"ended":   cli.List(done.Ended), "rules": texts(rules),
 			}, func(io.Writer) {}))
 		},
 	}
 }
 
 // collect does a whole collection. If nothing has failed, it writes the mark that the collection is complete.
-func collect(c *cli.Context, p *ipam.Pool, conflists *conf.Conflists, want less.Collection) (less.Report, []nl.Rule, error) {
+func collect(
+	c *cli.Context, p *ipam.Pool, conflists *conf.Conflists, want less.Collection,
+) (less.Report, []nl.Rule, error) {
 	if conflists.IsDir { // of one file, nobody knows which pools others have
 		want.Conflists = conflists.Whole()
 	}

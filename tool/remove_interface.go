@@ -56,7 +56,8 @@ nobody can read the configuration.` + cli.JSON("removed"),
 				}
 				removed = append(removed, id)
 			}
-			return errors.Join(failed, cli.Answer(c, map[string][]string{"removed": cli.List(removed)}, func(io.Writer) {}))
+			return errors.Join(failed, cli.Answer(c, map[string][]string{"removed": cli.List(removed)},
+				func(io.Writer) {}))
 		},
 	}
 }

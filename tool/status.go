@@ -76,6 +76,7 @@ func diff(c *cli.Context) error {
 	if err := cli.Answer(c, d, d.Print); err != nil || d.Disagreements == 0 {
 		return err
 	}
-	return cli.Hint(errors.New(cli.Count(d.Disagreements, "disagreement")+" between registry, kernel, metadata and EC2"),
+	return cli.Hint(errors.New(cli.Count(d.Disagreements, "disagreement")+
+		" between registry, kernel, metadata and EC2"),
 		"EC2 and metadata may be some minutes behind: run it again before you act")
 }

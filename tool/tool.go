@@ -108,10 +108,12 @@ type group struct {
 // groups returns all commands. The help sorts the groups by their titles.
 func groups() []group {
 	return []group{
-		{"Inspect", []*cli.Command{status(), doctorCommand(), whois(), metrics(), egressCommand(), addr(), freeIPs(), registryList(),
+		{"Inspect", []*cli.Command{status(), doctorCommand(), whois(), metrics(), egressCommand(), addr(), freeIPs(),
+			registryList(),
 			eniif(), bugs(), version()}},
 		{"Maintain", []*cli.Command{registryGC(), repairNode(), warm(), maintain(), mend()}},
-		{"Prepare", []*cli.Command{validate(), installNode(), iamPolicy(), launchTemplate(), limits(), maxPods(), subnets(), vpcCIDR(),
+		{"Prepare", []*cli.Command{validate(), installNode(), iamPolicy(), launchTemplate(), limits(), maxPods(),
+			subnets(), vpcCIDR(),
 			vpcPeerCIDR()}},
 		{"Provision", []*cli.Command{newInterface(), removeInterface(), allocate(), deallocate(), eniGC()}},
 	}

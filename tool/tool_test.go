@@ -123,16 +123,21 @@ func world() ec2sim.Config {
 
 		InstanceTypes: []ec2sim.InstanceType{{Name: "t9.xen", ENIs: 3, IPv4PerENI: 4, IPv6PerENI: 4, Xen: true}},
 
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{block("10.0.0.0/16"), block("100.64.0.0/16")}, IPv6CIDRs: []netip.Prefix{block("2001:db8:1::/56")}}},
+		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{block("10.0.0.0/16"), block("100.64.0.0/16")},
+			IPv6CIDRs: []netip.Prefix{block("2001:db8:1::/56")}}},
 		Subnets: []ec2sim.Subnet{
-			{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: block("10.0.0.0/24"), IPv6CIDR: block("2001:db8:1::/64")},
+			{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: block("10.0.0.0/24"),
+				IPv6CIDR: block("2001:db8:1::/64")},
 			{ID: "subnet-b", VPC: "vpc-1", Zone: "us-east-1a", CIDR: block("10.0.1.0/24"), Tags: pods},
 			{ID: "subnet-c", VPC: "vpc-1", Zone: "us-east-1b", CIDR: block("10.0.2.0/24"), Tags: pods},
-			{ID: "subnet-tiny", VPC: "vpc-1", Zone: "us-east-1a", CIDR: block("100.64.0.0/28"), Tags: map[string]string{"tiny": "true"}},
+			{ID: "subnet-tiny", VPC: "vpc-1", Zone: "us-east-1a", CIDR: block("100.64.0.0/28"),
+				Tags: map[string]string{"tiny": "true"}},
 		},
 		Peerings: []ec2sim.Peering{
-			{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-1"}, Accepter: ec2sim.PeerVPC{ID: "vpc-9", CIDRs: []netip.Prefix{block("10.9.0.0/16")}}},
-			{ID: "pcx-2", Requester: ec2sim.PeerVPC{ID: "vpc-8", CIDRs: []netip.Prefix{block("10.8.0.0/16")}}, Accepter: ec2sim.PeerVPC{ID: "vpc-1"}, Status: "deleted"},
+			{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-1"},
+				Accepter: ec2sim.PeerVPC{ID: "vpc-9", CIDRs: []netip.Prefix{block("10.9.0.0/16")}}},
+			{ID: "pcx-2", Requester: ec2sim.PeerVPC{ID: "vpc-8", CIDRs: []netip.Prefix{block("10.8.0.0/16")}},
+				Accepter: ec2sim.PeerVPC{ID: "vpc-1"}, Status: "deleted"},
 		},
 	}
 }
@@ -154,7 +159,8 @@ func setup(e *testscript.Env) error {
 	p := &plant{host: host, node: "i-00000000000000001"}
 	e.Defer(p.clear)
 	sim.OnChange(p.change)
-	run := ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-a", SecurityGroups: []string{"sg-node"}, PrivateIP: netip.MustParseAddr("10.0.0.10")}
+	run := ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-a", SecurityGroups: []string{"sg-node"},
+		PrivateIP: netip.MustParseAddr("10.0.0.10")}
 	if strings.HasSuffix(e.WorkDir, "boot_elsewhere") {
 		run.BootIndex, run.Secondary = 1, 1
 	}
@@ -193,10 +199,12 @@ func (p *plant) change(c ec2sim.Change) {
 		mtu = 9001
 	}
 	w := nl.Wiring{{NS: p.host, Object: nl.Veth{
-		Name: "eth" + index, MAC: c.ENI.MAC, Peer: "vpc" + index, PeerMAC: "0e" + c.ENI.MAC[2:], PeerNS: p.host, MTU: mtu,
+		Name: "eth" + index, MAC: c.ENI.MAC, Peer: "vpc" + index, PeerMAC: "0e" + c.ENI.MAC[2:],
+		PeerNS: p.host, MTU: mtu,
 	}}}
 	if c.ENI.Boot {
-		w = append(w, nl.Step{NS: p.host, Object: nl.Addr{Prefix: netip.PrefixFrom(c.ENI.Addrs[0], c.ENI.CIDR.Bits()), Dev: "eth" + index}})
+		w = append(w, nl.Step{NS: p.host, Object: nl.Addr{Prefix: netip.PrefixFrom(c.ENI.Addrs[0], c.ENI.CIDR.Bits()),
+			Dev: "eth" + index}})
 	}
 	var err error
 	switch c.Kind {
@@ -280,7 +288,8 @@ func reserve(ts *testscript.TestScript, _ bool, args []string) {
 		a := netip.MustParseAddr(args[0])
 		id, _ := s.ENIOf(a)
 		key := registry.Key{Network: "net", Attachment: registry.Attachment{ContainerID: pod, IfName: "eth0"}}
-		ts.Check(s.Reserve(a, registry.Lease{Key: key, ENI: id, PodNamespace: namespace, PodName: pod, NetNS: "/run/netns/" + pod, Since: time.Now().Add(-age)}))
+		ts.Check(s.Reserve(a, registry.Lease{Key: key, ENI: id, PodNamespace: namespace, PodName: pod,
+			NetNS: "/run/netns/" + pod, Since: time.Now().Add(-age)}))
 	})
 }
 

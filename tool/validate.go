@@ -29,7 +29,8 @@ also looks for neighbours that would fight over what the node has once. If there
 are mistakes, the exit status is 1.` + cli.JSON("[] file where mistake"),
 		ArgsUsage: "CONFLIST|DIR...",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "bin-dir", Value: conf.UsualBinDir(), Usage: "look for the plugins in `DIR`; empty: do not look"},
+			&cli.StringFlag{Name: "bin-dir", Value: conf.UsualBinDir(),
+				Usage: "look for the plugins in `DIR`; empty: do not look"},
 			&cli.BoolFlag{Name: "together", Usage: "one node has all files of the directory, whatever its name is"},
 		},
 		Action: func(c *cli.Context) error {

@@ -19,7 +19,9 @@ func version() *cli.Command {
 			cli.JSON("version"),
 		Action: func(c *cli.Context) error {
 			v := release.Version()
-			return cli.Answer(c, map[string]string{"version": v}, func(w io.Writer) { fmt.Fprintln(w, Name, "version", v) })
+			return cli.Answer(c, map[string]string{"version": v}, func(w io.Writer) {
+				fmt.Fprintln(w, Name, "version", v)
+			})
 		},
 	}
 }

@@ -13,9 +13,10 @@ import (
 
 func vpcPeerCIDR() *cli.Command {
 	return &cli.Command{
-		Name:        "vpcpeercidr",
-		Usage:       "Show the peered VPC CIDRs associated with current interfaces",
-		Description: "Those of active peering connections: what routeToVpcPeers adds to the pods' routes." + cli.JSON("[] iface peer_cidr"),
+		Name:  "vpcpeercidr",
+		Usage: "Show the peered VPC CIDRs associated with current interfaces",
+		Description: "Those of active peering connections: what routeToVpcPeers adds to the pods' routes." +
+			cli.JSON("[] iface peer_cidr"),
 		Action: func(c *cli.Context) error {
 			cloud := aws.New(aws.Options{})
 			var rows []vpcPeerCIDRRow

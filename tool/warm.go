@@ -78,7 +78,8 @@ func detachUnused(ctx context.Context, policy lease.Policy) error {
 	ctx, cancel := context.WithTimeout(ctx, filling/2)
 	defer cancel()
 	if _, err = p.DetachUnused(ctx); err != nil && ctx.Err() != nil {
-		err = fmt.Errorf("detach ENIs that no pod uses any more: not done after %v, because a collection runs or EC2 throttles; the next collection does it: %w", filling/2, err)
+		err = fmt.Errorf("detach ENIs that no pod uses any more: not done after %v, because a collection runs or EC2 "+
+			"throttles; the next collection does it: %w", filling/2, err)
 	}
 	return err
 }

@@ -48,7 +48,9 @@ primary address of an ENI where a packet went to another one.
 
 Lines may come twice and in any order. If one is damaged or lost that may have named
 another pod, the answer is "unknown".` +
-			cli.JSON("[] address begin end (null: none known) namespace pod container interface nic network eni instance found_in missing (null: it ended by a DEL) unsure (with --at: a lost line may say otherwise)") +
+			cli.JSON("[] address begin end (null: none known) namespace pod container interface nic network eni "+
+				"instance found_in missing (null: it ended by a DEL) unsure (with --at: a lost line may "+
+				"say otherwise)") +
 			`; with --flow-log: [] the fields of the record, src_pod and dst_pod`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "at", Usage: "say who had the address at this `TIME`"},
@@ -133,7 +135,8 @@ func nodesLogs(config string) ([]string, error) {
 		file = cmp.Or(file, l.IPAM.Policies()[0].Log.File)
 	}
 	if file == "" {
-		return nil, cli.Hint(fmt.Errorf("this node writes no lease log"), "name the logs, or set the key leaseLog of the network configuration: the log begins with the next pod")
+		return nil, cli.Hint(fmt.Errorf("this node writes no lease log"),
+			"name the logs, or set the key leaseLog of the network configuration: the log begins with the next pod")
 	}
 	files, _ := filepath.Glob(file + ".*")
 	if _, err = os.Stat(file); err == nil {
@@ -156,17 +159,20 @@ func parseTime(text string, now time.Time) (time.Time, error) {
 	if t, err := time.Parse(time.RFC3339, text); err == nil {
 		return t, nil
 	}
-	for _, layout := range []string{"2006-01-02 15:04:05", "2006-01-02 15:04", "2006-01-02T15:04:05", "2006-01-02T15:04"} {
+	for _, layout := range []string{"2006-01-02 15:04:05", "2006-01-02 15:04", "2006-01-02T15:04:05",
+		"2006-01-02T15:04"} {
 		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
 			return t, nil
 		}
 	}
 	for _, layout := range []string{"15:04:05", "15:04"} {
-		if t, err := time.ParseInLocation("2006-01-02 "+layout, now.Format("2006-01-02 ")+text, time.Local); err == nil {
+		if t, err := time.ParseInLocation("2006-01-02 "+layout, now.Format("2006-01-02 ")+text,
+			time.Local); err == nil {
 			return t, nil
 		}
 	}
-	return time.Time{}, fmt.Errorf(`%q: want a time, for example 2026-11-24T14:03:00Z, "2026-11-24 14:03" or 14:03`, text)
+	return time.Time{},
+		fmt.Errorf(`%q: want a time, for example 2026-11-24T14:03:00Z, "2026-11-24 14:03" or 14:03`, text)
 }
 
 // A tenure is the time for which a pod had an address.
@@ -190,8 +196,10 @@ type tenure struct {
 }
 
 func tenureOf(l *history.Lease) tenure {
-	t := tenure{Addr: l.Address, Begin: written(l.Begin), Until: "-", Who: who(l), Namespace: l.Namespace, Pod: l.Pod, Container: l.Container,
-		Interface: l.Interface, NIC: l.NIC, Network: l.Network, ENI: l.ENI, Instance: l.Instance, FoundIn: l.NetNS, Missing: view.Moment(l.Missing)}
+	t := tenure{Addr: l.Address, Begin: written(l.Begin), Until: "-", Who: who(l), Namespace: l.Namespace, Pod: l.Pod,
+		Container: l.Container,
+		Interface: l.Interface, NIC: l.NIC, Network: l.Network, ENI: l.ENI, Instance: l.Instance, FoundIn: l.NetNS,
+		Missing: view.Moment(l.Missing)}
 	if !l.End.IsZero() {
 		t.Until = written(l.End)
 		t.End = &t.Until
@@ -225,7 +233,8 @@ func answerWhois(c *cli.Context, h *history.History, a netip.Addr, at time.Time)
 		}
 	}
 	if !sure {
-		slog.Warn("it is unknown who had the address at this time: a line of the lease logs is lost that may have said it", "address", a)
+		slog.Warn("it is unknown who had the address at this time: a line of the lease logs is lost that "+
+			"may have said it", "address", a)
 	}
 	var before, after *history.Lease
 	for _, l := range h.Of(a) {

@@ -38,7 +38,8 @@ func add(r *request) (*types100.Result, error) {
 	}
 	if made && !there && (errors.Is(err, nl.ErrUnanswered) || !s.leadsTo(p)) {
 		// The last rule, and the last route without a link, may be there although the answer was lost.
-		err = errors.Join(err, s.nodeNS.DelPair(p.veth.Name), steps(s.podNS, metadataBlockFurther(r, r.nics, 1, p.loop)).Del())
+		err = errors.Join(err, s.nodeNS.DelPair(p.veth.Name),
+			steps(s.podNS, metadataBlockFurther(r, r.nics, 1, p.loop)).Del())
 	}
 	return nil, s.second(unavailable(err))
 }
@@ -52,8 +53,10 @@ func (s *scene) second(err error) error {
 	routes, _ := s.podNS.Routes(nl.RouteFilter{Table: nl.MainTable}) // without them, the error stays as it is
 	for _, r := range routes {
 		if r.Dst.Bits() == 0 && r.Dst.Addr().Is4() && r.Dev != s.IfName && r.Dev != s.Config.ContainerInterface {
-			return plugin.Errorf(plugin.CodeInvalid, "this plugin is for the first network of a pod: for a further network beside one of another plugin, "+
-				"chain only cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan", "the pod has a default route by %s, of another network: %w", r.Dev, err)
+			return plugin.Errorf(plugin.CodeInvalid,
+				"this plugin is for the first network of a pod: for a further network beside one of another plugin, "+
+					"chain only cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan",
+				"the pod has a default route by %s, of another network: %w", r.Dev, err)
 		}
 	}
 	return err
@@ -109,7 +112,8 @@ func chained(r *request) error {
 	case len(r.addrs) == 0:
 		return plugin.Errorf(plugin.CodeInvalid, hint, "got no container IPs")
 	case r.Config.ContainerInterface == r.IfName:
-		return plugin.Errorf(plugin.CodeInvalid, "choose another name for the pod's end of the veth pair, eth1 for example",
+		return plugin.Errorf(plugin.CodeInvalid,
+			"choose another name for the pod's end of the veth pair, eth1 for example",
 			"containerInterface: %q: the pod's link to the VPC has this name", r.IfName)
 	}
 	for _, a := range r.addrs {

@@ -33,7 +33,9 @@ func newSink(t *testing.T, n *nl.NS) (s sink) {
 	var err error
 	s.raw, err = s.PacketConn.(*net.UDPConn).SyscallConn()
 	must(t, err)
-	must(t, s.raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20) }))
+	must(t, s.raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20)
+	}))
 	must(t, err)
 	return s
 }
@@ -150,7 +152,8 @@ func (l limited) free(t *testing.T, w way, n int) {
 func TestBandwidth(t *testing.T) {
 	nltest.Need(t, "police")
 	const rate, burst = 1000, 128 << 10
-	const egress, ingress = `{"EgressRate": 8000, "EgressBurst": 4294967295}`, `{"ingressRate": 8000, "ingressBurst": 8}`
+	const egress, ingress = `{"EgressRate": 8000, "EgressBurst": 4294967295}`, `{"ingressRate": 8000, ` +
+		`"ingressBurst": 8}`
 	for name, c := range map[string]struct {
 		limit         string
 		free, bounded way

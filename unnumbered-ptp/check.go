@@ -129,21 +129,27 @@ func (s *scene) excuses(step nl.Step, p pair, routes []nl.Route) bool {
 	byENI := func(r nl.Route) bool { return r.Dev == s.IfName }
 	switch o := step.Object.(type) {
 	case nl.Rule:
-		return o.Pref == prefNode && !slices.ContainsFunc(routes, func(r nl.Route) bool { return byENI(r) && r.Dst.Overlaps(o.To) })
+		return o.Pref == prefNode && !slices.ContainsFunc(routes, func(r nl.Route) bool {
+			return byENI(r) && r.Dst.Overlaps(o.To)
+		})
 	case nl.Forbid:
-		return slices.Equal(o.Devs, s.podLinks()) && s.unblocked(p) && s.blocks(o.Devs, slices.DeleteFunc(slices.Clone(o.Addrs), netip.Addr.Is4))
+		return slices.Equal(o.Devs, s.podLinks()) && s.unblocked(p) &&
+			s.blocks(o.Devs, slices.DeleteFunc(slices.Clone(o.Addrs), netip.Addr.Is4))
 	case nl.Sysctl:
 		return o.Also && s.portsEndBefore(nl.SpliceFirst)
 	case nl.Route:
 		switch to := func(r nl.Route) bool { return r.Dst == o.Dst.Masked() }; {
 		case step.NS == s.nodeNS:
-			return o.Via.IsValid() && (!slices.ContainsFunc(routes, func(r nl.Route) bool { return to(r) && byENI(r) }) || s.hasWithoutMTU(o))
+			return o.Via.IsValid() &&
+				(!slices.ContainsFunc(routes, func(r nl.Route) bool { return to(r) && byENI(r) }) || s.hasWithoutMTU(o))
 		case o.Table != 0:
 			return false
 		case o.Type != "":
 			return o.Dst.Addr().Is4() && s.unblocked(p)
 		default:
-			return slices.ContainsFunc(routes, func(r nl.Route) bool { return to(r) && r.Dev != "" && !slices.Contains(s.podLinks(), r.Dev) })
+			return slices.ContainsFunc(routes, func(r nl.Route) bool {
+				return to(r) && r.Dev != "" && !slices.Contains(s.podLinks(), r.Dev)
+			})
 		}
 	}
 	return false

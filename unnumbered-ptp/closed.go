@@ -63,8 +63,9 @@ func closed(r *request) nl.Chain {
 
 // open is the table for pods without a loop, which is before the chain closed of any network.
 func (c Config) open() nl.Table {
-	return nl.Table{Family: "inet", Name: looplessTable, Chains: []nl.Chain{{Name: "open", Type: "nat", Hook: "postrouting", Priority: 97,
-		Rules: []nl.NFRule{{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()}}}}}
+	return nl.Table{Family: "inet", Name: looplessTable,
+		Chains: []nl.Chain{{Name: "open", Type: "nat", Hook: "postrouting", Priority: 97,
+			Rules: []nl.NFRule{{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()}}}}}
 }
 
 // failsClosed fails if the node's chain closed is missing or empty, except while there is the table for pods without a

@@ -37,7 +37,8 @@ func dns() (tables []nl.Object) {
 
 // wayByNode gives a pod a route of IPv6 for what it sends by the veth, as a process with CAP_NET_ADMIN can.
 func wayByNode(s scene, p *pod) {
-	s.add(p.NS, nl.Route{Dst: netip.MustParsePrefix("::/0"), Via: netip.MustParseAddr(sixth(nodeAddr)), Dev: "eth1", Metric: 5000})
+	s.add(p.NS, nl.Route{Dst: netip.MustParsePrefix("::/0"), Via: netip.MustParseAddr(sixth(nodeAddr)), Dev: "eth1",
+		Metric: 5000})
 }
 
 // attempts sends a datagram to the Service, and one to its backend by the veth. It returns what has arrived, and in
@@ -86,14 +87,16 @@ func TestClosed(t *testing.T) {
 		wayByNode(s, p)
 		veth := p.result.Interfaces[1].Name
 		removals := map[string]string{
-			"rules":  fmt.Sprintf("ip rule del iif %s; ip -6 rule del iif %[1]s", veth),
-			"routes": fmt.Sprintf("t=$(ip rule show iif %s | sed 's/.*lookup //;s/ .*//'); ip route flush table $t; ip -6 route flush table $t", veth),
+			"rules": fmt.Sprintf("ip rule del iif %s; ip -6 rule del iif %[1]s", veth),
+			"routes": fmt.Sprintf("t=$(ip rule show iif %s | sed 's/.*lookup //;s/ .*//'); ip route flush table $t; "+
+				"ip -6 route flush table $t", veth),
 		}
 		asPod := func(what string) {
 			t.Helper()
 			for _, network := range []string{"udp4", "udp6"} {
 				want := "Service by " + seenAs(network, pod1Addr)
-				if got := strings.Join(s.attempts(t, p, network), ", "); !strings.HasPrefix(got, want) || strings.Contains(got, seenAs(network, nodeAddr)) {
+				if got := strings.Join(s.attempts(t, p, network), ", "); !strings.HasPrefix(got, want) ||
+					strings.Contains(got, seenAs(network, nodeAddr)) {
 					t.Errorf("%s, %s, %s: %q, want %q", loop, network, what, got, want)
 				}
 			}
@@ -115,8 +118,10 @@ func TestClosed(t *testing.T) {
 
 		run(t, s.node, removals["rules"]+"; nft flush chain inet "+nl.OwnTableOf(p.request.Network)+" closed")
 		for _, network := range []string{"udp4", "udp6"} {
-			if got := s.attempts(t, p, network); len(got) != 2 || !strings.HasSuffix(got[0], " by "+seenAs(network, nodeAddr)) {
-				t.Errorf("%s, %s: without the chain, no packet has the node's address, so this test proves nothing: %q", loop, network, got)
+			if got := s.attempts(t, p, network); len(got) != 2 ||
+				!strings.HasSuffix(got[0], " by "+seenAs(network, nodeAddr)) {
+				t.Errorf("%s, %s: without the chain, no packet has the node's address, so this test proves nothing: %q",
+					loop, network, got)
 			}
 		}
 		if err := s.CHECK(p); err == nil || !strings.Contains(err.Error(), "pods reach Services as the node") {

@@ -18,22 +18,29 @@ import (
 //
 //codec:describe exported
 type Config struct {
-	HostInterface      string  `json:"hostInterface"`      // link of the boot ENI
-	ContainerInterface string  `json:"containerInterface"` // pod's end of the veth pair
-	IPMasq             bool    `json:"ipMasq"`             // forward and masquerade: without it pods reach neither services nor the internet
-	MTU                int     `json:"mtu"`                // of the pair; 0: the MTU of hostInterface
-	RouteTableStart    *uint32 `json:"routeTableStart"`    // lowest number of a routing table for a pod; 256
-	NodePorts          *string `json:"nodePorts"`          // a range as iptables writes it; 30000:32767; "": no NodePorts
-	NodePortMark       *uint32 `json:"nodePortMark"`       // bits of the mark of a connection to a NodePort; 0x2000
+	HostInterface      string `json:"hostInterface"`      // link of the boot ENI
+	ContainerInterface string `json:"containerInterface"` // pod's end of the veth pair
+	// forward and masquerade: without it pods reach neither services nor the internet
+	IPMasq          bool    `json:"ipMasq"`
+	MTU             int     `json:"mtu"`             // of the pair; 0: the MTU of hostInterface
+	RouteTableStart *uint32 `json:"routeTableStart"` // lowest number of a routing table for a pod; 256
+	// a range as iptables writes it; 30000:32767; "": no NodePorts
+	NodePorts    *string `json:"nodePorts"`
+	NodePortMark *uint32 `json:"nodePortMark"` // bits of the mark of a connection to a NodePort; 0x2000
 
-	KeepCaller bool `json:"keepCaller"` // a pod sees the address of whoever calls it at a NodePort, if the service asks for that
+	// a pod sees the address of whoever calls it at a NodePort, if the service asks for that
+	KeepCaller bool `json:"keepCaller"`
 
-	ServiceLoop string `json:"serviceLoop"` // how a pod reaches a service's backend in the VPC: redirect, masquerade or none; "": the first that the kernel can do
+	// how a pod reaches a service's backend in the VPC: redirect, masquerade or none; "": the first that the kernel can
+	// do
+	ServiceLoop string `json:"serviceLoop"`
 
-	DefaultRoute string   `json:"defaultRoute"` // the default route: host, by the node, or vpc, by the pod's ENI; "": host
-	HostCIDRs    []string `json:"hostCidrs"`    // destinations that pods always reach by the node
+	// the default route: host, by the node, or vpc, by the pod's ENI; "": host
+	DefaultRoute string   `json:"defaultRoute"`
+	HostCIDRs    []string `json:"hostCidrs"` // destinations that pods always reach by the node
 
-	BlockInstanceMetadata *bool `json:"blockInstanceMetadata"` // for the pod; nil: in a family whose default route is by the ENI
+	// for the pod; nil: in a family whose default route is by the ENI
+	BlockInstanceMetadata *bool `json:"blockInstanceMetadata"`
 
 	RuntimeConfig struct {
 		Bandwidth bandwidth `json:"bandwidth"`
@@ -67,7 +74,8 @@ func (c *Config) Validate() error {
 		m.Wrong("hostInterface must be specified: it is the name of the boot ENI's link, eth0 or ens5")
 	}
 	if c.ContainerInterface == "" {
-		m.Wrong("containerInterface must be specified: it is the name of the pod's end of the veth pair, eth1 for example")
+		m.Wrong("containerInterface must be specified: it is the name of the pod's end of the veth pair, " +
+			"eth1 for example")
 	}
 	m.Link("hostInterface", c.HostInterface)
 	if c.HostInterface == "lo" {

@@ -75,7 +75,8 @@ func delPod(r *request, pod, own *nl.NS, eni nl.Link) {
 		err = pod.DelFurther(group) // before the link, which shows that there may be something
 	}
 	gone := pod.DelGroup(group)
-	if errors.Is(gone, fs.ErrNotExist) { // the pod is from a release without groups, or the attachment is a further one, or this is the second DEL
+	// the pod is from a release without groups, or the attachment is a further one, or this is the second DEL
+	if errors.Is(gone, fs.ErrNotExist) {
 		gone = pod.DelGroup(nl.FurtherGroup(group))
 	}
 	if !errors.Is(gone, fs.ErrNotExist) {
@@ -91,7 +92,8 @@ func delPod(r *request, pod, own *nl.NS, eni nl.Link) {
 
 // remains is what a pod may have of ours besides the links of the group.
 func remains(r *request, pod *nl.NS, eni nl.Link) nl.Wiring {
-	w := append(nl.Wiring{{NS: pod, Object: nl.Table{Family: "inet", Name: nl.OwnTable}}}, steps(pod, callerRules(r))...)
+	w := append(nl.Wiring{{NS: pod, Object: nl.Table{Family: "inet", Name: nl.OwnTable}}},
+		steps(pod, callerRules(r))...)
 	if eni.Name != "" && eni.Group != nl.PodGroup(r.Digest()) { // of another plugin, or of an older release
 		w = append(w, nl.Step{NS: pod, Object: nl.Splice{ENI: r.IfName, Veth: r.Config.ContainerInterface}})
 		w = append(w, steps(pod, r.Config.RuntimeConfig.Bandwidth.objects(r.podLinks()))...)

@@ -61,7 +61,8 @@ func TestDelRefused(t *testing.T) {
 		powerless(t, func() { err = ptp.Commands().Del(t.Context(), r) })
 		return err
 	})
-	if err == nil || !strings.Contains(err.Error(), "ip rule del iif "+veth) || !strings.Contains(err.Error(), "ip link add "+veth) || strings.Contains(err.Error(), "pod:") {
+	if err == nil || !strings.Contains(err.Error(), "ip rule del iif "+veth) ||
+		!strings.Contains(err.Error(), "ip link add "+veth) || strings.Contains(err.Error(), "pod:") {
 		t.Errorf("DEL says %v", err)
 	}
 	must(t, f.CHECK(p))

@@ -47,7 +47,8 @@ func TestDirect(t *testing.T) {
 		t.Errorf("the pod tracks %d connections, and netfilter has %v", n, tables)
 	}
 	if rules, err := p.Rules(); err != nil || len(rules) != 5 {
-		t.Errorf("the pod has the rules %v, want the kernel's, three and two, which it does not ask one by one: %v", rules, err)
+		t.Errorf("the pod has the rules %v, want the kernel's, three and two, which it does not ask one by one: %v",
+			rules, err)
 	}
 	if n, tables := nltest.Tracked(t, sibling.NS), nltest.Hooked(t, sibling.NS); n == 0 || len(tables) == 0 {
 		t.Errorf("a pod that masquerades tracks %d connections, and netfilter has %v", n, tables)

@@ -17,9 +17,11 @@ import (
 // with IPv4 and IPv6: once, and for each pod.
 func shipped(t *testing.T) (once, pod nl.Wiring) {
 	const config = `{"hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true}`
-	r := asked(t, config, []string{"100.64.0.5/19", "2600:1f18:0:1::5/64"}, []string{"10.0.0.0/16", "100.64.0.0/16", "::/0"})
+	r := asked(t, config, []string{"100.64.0.5/19", "2600:1f18:0:1::5/64"},
+		[]string{"10.0.0.0/16", "100.64.0.0/16", "::/0"})
 	s := newScene(r)
-	s.node = node{mtu: 9001, acceptRA: true, rationed: true, addrs: []netip.Addr{netip.MustParseAddr("10.0.0.10"), netip.MustParseAddr("2600:1f18::10")}}
+	s.node = node{mtu: 9001, acceptRA: true, rationed: true, addrs: []netip.Addr{netip.MustParseAddr("10.0.0.10"),
+		netip.MustParseAddr("2600:1f18::10")}}
 	p := newPair(s)
 	p.loop = r.Config.loops()[0]
 	pod = append(nl.Wiring{{NS: s.nodeNS, Object: p.veth}}, s.wiring(p, s.node, table(r.Config.start, 7))...)

@@ -67,7 +67,8 @@ func newFabric(t testing.TB) *fabric {
 		f.add(n, nl.Sysctl{Key: "net/ipv6/conf/default/accept_dad", Value: "0"})
 	}
 	f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(internet + "/32"), Dev: "lo"})
-	f.add(f.router, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}, nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"})
+	f.add(f.router, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"},
+		nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"})
 	f.plug("eni0", "10.0.9.1", f.node, "eth0", nodeAddr)
 	f.plug("eni1", "10.0.1.1", f.node, "eth1", "")
 	f.plug("eni2", "10.0.2.1", f.other, "eth0", otherAddr)
@@ -82,7 +83,8 @@ func newFabric(t testing.TB) *fabric {
 func (f *fabric) check(prefix string, links ...string) {
 	f.t.Helper()
 	p := netip.MustParsePrefix(prefix)
-	p6 := netip.PrefixFrom(netip.MustParseAddr(sixth(p.Addr().String())), 128-(32-p.Bits())*2) // enough for hexadecimal of decimal
+	// enough for hexadecimal of decimal
+	p6 := netip.PrefixFrom(netip.MustParseAddr(sixth(p.Addr().String())), 128-(32-p.Bits())*2)
 	local := []netip.Prefix{netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("::/128")}
 	var rules []nl.NFRule
 	for _, l := range links {
@@ -193,8 +195,12 @@ func (f *fabric) connect(p *pod, group uint32) {
 
 // slave calls the ipvlan plugin.
 func (f *fabric) slave(p *pod) (res *types100.Result) {
-	r := plugin.Request[ipvlan.Config]{Network: "net", Attachment: p.request.Attachment, NetNS: p.request.NetNS, Prev: p.request.Prev}
-	if err := f.node.Do(func() (err error) { res, err = ipvlan.Commands(nil).Add(f.t.Context(), &r); return err }); err != nil {
+	r := plugin.Request[ipvlan.Config]{Network: "net", Attachment: p.request.Attachment, NetNS: p.request.NetNS,
+		Prev: p.request.Prev}
+	if err := f.node.Do(func() (err error) {
+		res, err = ipvlan.Commands(nil).Add(f.t.Context(), &r)
+		return err
+	}); err != nil {
 		f.t.Fatal(err)
 	}
 	return res
@@ -210,7 +216,8 @@ func (f *fabric) link(p *pod, addr string) {
 		gw, _ := netip.AddrFromSlice(c.Gateway)
 		a, gw = a.Unmap(), gw.Unmap()
 		bits, _ := c.Address.Mask.Size()
-		f.add(f.router, nl.Addr{Prefix: netip.PrefixFrom(gw, gw.BitLen()), Dev: eni, NoDAD: true}, nl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: eni})
+		f.add(f.router, nl.Addr{Prefix: netip.PrefixFrom(gw, gw.BitLen()), Dev: eni, NoDAD: true},
+			nl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: eni})
 		if a.Is6() { // for its siblings by way of the router
 			bits = 128
 			f.add(p.NS, nl.Route{Dst: netip.PrefixFrom(gw, 128), Dev: "eth0"})

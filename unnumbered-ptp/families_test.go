@@ -31,13 +31,16 @@ func TestFamilies(t *testing.T) {
 		advice string
 	}{
 		{without6, none, "", ""},
-		{without6, dual, "hostInterface: eth0 has no IPv6 address, and the pod has fd00:0:1::50", "leave IPv6 out of ipFamilies"},
+		{without6, dual, "hostInterface: eth0 has no IPv6 address, and the pod has fd00:0:1::50",
+			"leave IPv6 out of ipFamilies"},
 		{without6, only6, "hostInterface: eth0 has no IPv6 address, and the pod has fd00:0:1::50", "disable_ipv6 to 0"},
 		{disabled, none, "", ""},
 		{disabled, dual, "hostInterface: eth0 has no IPv6 address, and the pod has fd00:0:1::50", "disable_ipv6 to 0"},
-		{without4, none, "hostInterface: eth0 has no IPv4 address, and the pod has 10.0.1.50", "leave IPv4 out of ipFamilies"},
+		{without4, none, "hostInterface: eth0 has no IPv4 address, and the pod has 10.0.1.50",
+			"leave IPv4 out of ipFamilies"},
 		{without4, only6, "", ""},
-		{without4, dual, "hostInterface: eth0 has no IPv4 address, and the pod has 10.0.1.50", "leave IPv4 out of ipFamilies"},
+		{without4, dual, "hostInterface: eth0 has no IPv4 address, and the pod has 10.0.1.50",
+			"leave IPv4 out of ipFamilies"},
 	} {
 		f := newFabric(t)
 		if c.node == disabled {
@@ -56,7 +59,8 @@ func TestFamilies(t *testing.T) {
 			must(t, f.DEL(p))
 			continue
 		}
-		if e, ok := err.(*plugin.Error); !ok || e.Error() != c.lacks || e.Code != plugin.CodeTryAgain || !strings.Contains(e.Hint, c.advice) {
+		if e, ok := err.(*plugin.Error); !ok || e.Error() != c.lacks || e.Code != plugin.CodeTryAgain ||
+			!strings.Contains(e.Hint, c.advice) {
 			t.Errorf("%s: got %v", c.node, err)
 		}
 		same(t, c.node, before, nltest.Dump(t, f.node, p.NS))
@@ -75,10 +79,12 @@ func TestDisabledByDefault(t *testing.T) {
 		must(t, f.ADD(p))
 		must(t, f.CHECK(p))
 	}
-	if seen, err := call(f.node, "tcp6", dialled("tcp6", pod1Addr+":8080")); err != nil || seen != seenAs("tcp6", nodeAddr) {
+	if seen, err := call(f.node, "tcp6", dialled("tcp6", pod1Addr+":8080")); err != nil ||
+		seen != seenAs("tcp6", nodeAddr) {
 		t.Errorf("seen as %q; %v", seen, err)
 	}
-	if v, err := f.node.Sysctl("net/ipv6/conf/" + q.result.Interfaces[1].Name + "/disable_ipv6"); v != "1" || err != nil {
+	if v, err := f.node.Sysctl("net/ipv6/conf/" + q.result.Interfaces[1].Name + "/disable_ipv6"); v != "1" ||
+		err != nil {
 		t.Errorf("the link of a pod without IPv6 has disable_ipv6=%s, %v", v, err)
 	}
 }

@@ -114,7 +114,8 @@ func metadataBlockFurther(r *request, nics []plugin.NIC, from int, loop string) 
 		for _, a := range metadata {
 			if _, has := first(nics[i].Addrs(), nl.FamilyOf(a)); has {
 				addrs = append(addrs, a)
-				objects = append(objects, nl.Route{Dst: single(a), Type: "prohibit", Table: nl.FurtherTable(own, i), Protocol: nl.RouteProtocol})
+				objects = append(objects, nl.Route{Dst: single(a), Type: "prohibit", Table: nl.FurtherTable(own, i),
+					Protocol: nl.RouteProtocol})
 			}
 		}
 		if len(addrs) > 0 && filters(r, loop) {

@@ -74,13 +74,17 @@ func (f *fabric) slaves(p *pod) {
 // unslave is the DEL of the ipvlan plugin.
 func (f *fabric) unslave(p *pod) {
 	f.t.Helper()
-	must(f.t, f.ipvlan(p, p.request.Prev, func(c plugin.Commands[ipvlan.Config], r *plugin.Request[ipvlan.Config]) error {
+	must(f.t, f.ipvlan(p, p.request.Prev, func(c plugin.Commands[ipvlan.Config],
+		r *plugin.Request[ipvlan.Config]) error {
 		return c.Del(f.t.Context(), r)
 	}))
 }
 
-func (f *fabric) ipvlan(p *pod, prev *types100.Result, command func(plugin.Commands[ipvlan.Config], *plugin.Request[ipvlan.Config]) error) error {
-	r := plugin.Request[ipvlan.Config]{Network: p.request.Network, Attachment: p.request.Attachment, NetNS: p.request.NetNS, Prev: prev}
+func (f *fabric) ipvlan(
+	p *pod, prev *types100.Result, command func(plugin.Commands[ipvlan.Config], *plugin.Request[ipvlan.Config]) error,
+) error {
+	r := plugin.Request[ipvlan.Config]{Network: p.request.Network, Attachment: p.request.Attachment,
+		NetNS: p.request.NetNS, Prev: prev}
 	must(f.t, r.Config.Validate())
 	return f.node.Do(func() error { return command(ipvlan.Commands(nil), &r) })
 }
@@ -137,7 +141,8 @@ func TestFurtherNICs(t *testing.T) {
 				must(t, f.CHECK(p))
 				must(t, f.ADD(p))
 			}
-			if d := nltest.Dump(t, f.node); strings.Contains(d, furtherAddr) || strings.Contains(d, "10.0.1.51") || strings.Contains(d, sixth(furtherAddr)) {
+			if d := nltest.Dump(t, f.node); strings.Contains(d, furtherAddr) || strings.Contains(d, "10.0.1.51") ||
+				strings.Contains(d, sixth(furtherAddr)) {
 				t.Errorf("the node knows further NICs:\n%s", d)
 			}
 			serve(t, p.NS, ":8080")
@@ -231,7 +236,8 @@ func TestFurtherMetadata(t *testing.T) {
 			if c.another {
 				nic = 0
 			}
-			sh(t, p.NS, fmt.Sprintf("ip route del prohibit %s table %d", metadata4, nl.FurtherTable(nl.PodGroup(p.request.Digest()), nic)))
+			sh(t, p.NS, fmt.Sprintf("ip route del prohibit %s table %d", metadata4,
+				nl.FurtherTable(nl.PodGroup(p.request.Digest()), nic)))
 			if f.CHECK(p) == nil {
 				t.Error("CHECK is content without the route")
 			}
@@ -278,7 +284,8 @@ func TestFurtherAttachments(t *testing.T) {
 			rich(&first.request)
 			block := first.request.Config
 			must(t, f.ADD(first))
-			pods := []*pod{first, f.attached(first, "second", "net1", furtherAddr), f.attached(first, "net", "net2", "10.0.1.51")}
+			pods := []*pod{first, f.attached(first, "second", "net1", furtherAddr),
+				f.attached(first, "net", "net2", "10.0.1.51")}
 			during := nltest.Dump(t, f.node)
 			for _, p := range pods[1:] {
 				p.request.Config = block
@@ -338,7 +345,8 @@ func TestSecondToOthers(t *testing.T) {
 	p.request.IfName = "net1"
 	f.slaves(p)
 	err := f.ADD(p)
-	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeInvalid || !strings.Contains(e.Hint, "chain only cni-ipvlan-vpc-k8s-ipam") || !strings.Contains(e.Error(), "by eth0") {
+	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeInvalid ||
+		!strings.Contains(e.Hint, "chain only cni-ipvlan-vpc-k8s-ipam") || !strings.Contains(e.Error(), "by eth0") {
 		t.Errorf("ADD: %v", err)
 	}
 	if f.pairs() > 0 {

@@ -38,28 +38,38 @@ func sh(t testing.TB, n *nl.NS, script string) {
 // pranks are things that a pod may do to its own namespace. $group is the group of its links,
 // $theirs the group of another pod, and $elsewhere another namespace.
 var pranks = map[string]string{
-	"nothing":             "true",
-	"lo in the group":     "ip link set lo group $group",
-	"lo alone in it":      "ip link set eth0 group 0; ip link set eth1 group 0; ip link set lo group $group",
-	"lo down":             "ip link set lo down",
-	"in no group":         "ip link set eth0 group 0; ip link set eth1 group 0",
-	"in another's group":  "for l in lo eth0 eth1; do ip link set $l group $theirs; done",
-	"one in another's":    "ip link add more group $theirs type bridge",
-	"more in the group":   "for i in $(seq 50); do echo link add d$i group $group type bridge; done | ip -batch -; ip link add x group $group type veth peer name y group $group",
-	"renamed":             "ip link set eth0 down; ip link set eth0 name there; ip link set eth1 down; ip link set eth1 name here",
+	"nothing":            "true",
+	"lo in the group":    "ip link set lo group $group",
+	"lo alone in it":     "ip link set eth0 group 0; ip link set eth1 group 0; ip link set lo group $group",
+	"lo down":            "ip link set lo down",
+	"in no group":        "ip link set eth0 group 0; ip link set eth1 group 0",
+	"in another's group": "for l in lo eth0 eth1; do ip link set $l group $theirs; done",
+	"one in another's":   "ip link add more group $theirs type bridge",
+	"more in the group": "for i in $(seq 50); do echo link add d$i group $group type bridge; done | ip -batch -; " +
+		"ip link add x group $group type veth peer name y group $group",
+	"renamed": "ip link set eth0 down; ip link set eth0 name there; ip link set eth1 down; ip link set " +
+		"eth1 name here",
 	"renamed, lo grouped": "ip link set eth0 down; ip link set eth0 name there group 0; ip link set lo group $group",
-	"swapped":             "ip link set eth0 down; ip link set eth1 down; ip link set eth0 name x; ip link set eth1 name eth0; ip link set x name eth1",
-	"deleted":             "ip link del eth1; ip link del eth0",
+	"swapped": "ip link set eth0 down; ip link set eth1 down; ip link set eth0 name x; ip link set eth1 " +
+		"name eth0; ip link set x name eth1",
+	"deleted": "ip link del eth1; ip link del eth0",
 	"replaced": `ip link set eth0 down; ip link set eth0 name there group 0; ip link del eth1
 		ip link add eth0 group $group type bridge; ip link add eth1 group $group type bridge; ip link set lo group $group`,
-	"altnames":       "ip link set eth0 down; ip link set eth0 name there; ip link property add dev lo altname eth0; ip link property add dev there altname eth1x",
-	"moved":          "ip link set eth0 netns $elsewhere; ip link set eth1 netns $elsewhere",
-	"one moved":      "ip link set eth1 netns $elsewhere; ip link set lo group $group",
-	"built upon":     "ip link add br0 type bridge; ip link set eth1 master br0; ip link add v group $group type vxlan id 5 dev eth0 dstport 4789; ip link set v netns $elsewhere",
-	"long to tell":   `for i in $(seq 1000); do echo link property add dev eth0 altname $(printf %0127d $i); done | ip -force -batch - 2>/dev/null || true`,
-	"routes as ours": "ip route add prohibit 10.98.0.0/16 proto 72; ip route add 10.97.0.0/16 dev lo proto 72 table 72; ip route add throw 10.96.0.0/16 proto 72 table 300; ip route add 10.95.0.0/16 proto 72 nexthop dev lo nexthop via 10.0.1.1 dev eth0; ip -6 route add unreachable fd99::/64 proto 72",
-	"rules as ours":  "for i in 1 2 3; do ip rule add pref 512 fwmark $i lookup 72 protocol 72; ip -6 rule add pref 1024 iif eth$i lookup 72 protocol 72; done",
-	"tables as ours": "nft 'add table inet cni_ipvlan_vpc_k8s; add chain inet cni_ipvlan_vpc_k8s c { type filter hook forward priority 0; }; add table ip cni_ipvlan_vpc_k8s; add table inet cni_ipvlan_vpc_k8s_net'",
+	"altnames": "ip link set eth0 down; ip link set eth0 name there; ip link property add dev lo altname eth0; " +
+		"ip link property add dev there altname eth1x",
+	"moved":     "ip link set eth0 netns $elsewhere; ip link set eth1 netns $elsewhere",
+	"one moved": "ip link set eth1 netns $elsewhere; ip link set lo group $group",
+	"built upon": "ip link add br0 type bridge; ip link set eth1 master br0; ip link add v group $group type " +
+		"vxlan id 5 dev eth0 dstport 4789; ip link set v netns $elsewhere",
+	"long to tell": `for i in $(seq 1000); do echo link property add dev eth0 altname $(printf %0127d $i); done | ip ` +
+		`-force -batch - 2>/dev/null || true`,
+	"routes as ours": "ip route add prohibit 10.98.0.0/16 proto 72; ip route add 10.97.0.0/16 dev lo proto 72 table " +
+		"72; ip route add throw 10.96.0.0/16 proto 72 table 300; ip route add 10.95.0.0/16 proto 72 nexthop dev lo " +
+		"nexthop via 10.0.1.1 dev eth0; ip -6 route add unreachable fd99::/64 proto 72",
+	"rules as ours": "for i in 1 2 3; do ip rule add pref 512 fwmark $i lookup 72 protocol 72; ip -6 rule add pref " +
+		"1024 iif eth$i lookup 72 protocol 72; done",
+	"tables as ours": "nft 'add table inet cni_ipvlan_vpc_k8s; add chain inet cni_ipvlan_vpc_k8s c { type filter " +
+		"hook forward priority 0; }; add table ip cni_ipvlan_vpc_k8s; add table inet cni_ipvlan_vpc_k8s_net'",
 	"other filters": `for l in eth0 eth1; do tc qdisc del dev $l clsact || tc qdisc del dev $l ingress || true; tc qdisc add dev $l ingress_block 7 clsact; done
 		tc filter add block 7 pref 72 protocol all handle 1 bpf bytecode "1,6 0 0 0"`,
 }
@@ -67,7 +77,8 @@ var pranks = map[string]string{
 // stage runs a prank.
 func stage(t testing.TB, prank string, p *pod, theirs uint32, elsewhere string) {
 	t.Helper()
-	sh(t, p.NS, fmt.Sprintf("group=%d theirs=%d elsewhere=%s\n%s", nl.PodGroup(p.request.Digest()), theirs, filepath.Base(elsewhere), prank))
+	sh(t, p.NS, fmt.Sprintf("group=%d theirs=%d elsewhere=%s\n%s", nl.PodGroup(p.request.Digest()), theirs,
+		filepath.Base(elsewhere), prank))
 }
 
 // rich is a configuration with all that ADD may add to a pod.
@@ -108,9 +119,12 @@ var forgeries = map[string]string{
 	"another's pair": "ip link del eth1; ip link add index $far name eth1 type veth peer name p index $near",
 	"another's pair, by name": `ip link del eth1; ip link add index $far name eth1 type veth peer name $veth index $near
 		ip rule add pref 1024 iif $veth lookup 967`,
-	"our pair":        "ip link del eth1; ip link add $ours group 72 type veth peer name eth1; ip link set $ours alias 'cni-ipvlan-vpc-k8s net gone eth0'",
-	"another's rules": "ip rule add pref 1024 iif $ours lookup 262 protocol 72; ip rule add pref 1024 iif $veth lookup 967",
-	"their addresses": "ip addr add 10.0.1.50/32 dev eth0 || true; ip addr add 10.0.1.61/32 dev eth1; ip route add 10.0.1.50/32 dev eth1 proto 72 table 262",
+	"our pair": "ip link del eth1; ip link add $ours group 72 type veth peer name eth1; ip link set $ours " +
+		"alias 'cni-ipvlan-vpc-k8s net gone eth0'",
+	"another's rules": "ip rule add pref 1024 iif $ours lookup 262 protocol 72; ip rule add pref 1024 iif " +
+		"$veth lookup 967",
+	"their addresses": "ip addr add 10.0.1.50/32 dev eth0 || true; ip addr add 10.0.1.61/32 dev eth1; ip route add " +
+		"10.0.1.50/32 dev eth1 proto 72 table 262",
 }
 
 // TestPodCannotReachAnother has a pod do all that it can in its own namespace. Then our
@@ -133,7 +147,8 @@ func TestPodCannotReachAnother(t *testing.T) {
 			p := g.grouped("hostile", fmt.Sprint("10.0.1.", n))
 			_, elsewhere := nltest.NS(t, "elsewhere")
 			must(t, g.ADD(p))
-			env := fmt.Sprintf("veth=%s far=%d near=%d ours=%s\n", near.Name, near.Peer, near.Index, victim.result.Interfaces[1].Name)
+			env := fmt.Sprintf("veth=%s far=%d near=%d ours=%s\n", near.Name, near.Peer, near.Index,
+				victim.result.Interfaces[1].Name)
 			stage(t, env+prank, p, nl.PodGroup(victim.request.Digest()), elsewhere)
 			_ = g.CHECK(p) // be it content or not
 			must(t, g.GC(p, p.request.Attachment, victim.request.Attachment))
@@ -190,7 +205,8 @@ func TestSecondNetwork(t *testing.T) {
 	second := *p
 	second.request.Network, second.request.IfName = "second", "net1"
 	second.request.Config.ContainerInterface = "eth3"
-	for _, group := range []uint32{0, nl.PodGroup(second.request.Digest()), nl.FurtherGroup(nl.PodGroup(second.request.Digest()))} {
+	for _, group := range []uint32{0, nl.PodGroup(second.request.Digest()),
+		nl.FurtherGroup(nl.PodGroup(second.request.Digest()))} {
 		before := nltest.Dump(t, f.node, p.NS)
 		if group != 0 {
 			sh(t, p.NS, fmt.Sprint("ip link set net1 group ", nl.FurtherGroup(nl.PodGroup(second.request.Digest()))))

@@ -195,11 +195,13 @@ func (v victim) run(p *pod, tr *trace.Trace) (status syscall.WaitStatus) {
 	r.Prev.CNIVersion = "1.0.0"
 	stdin, err := json.Marshal(map[string]any{
 		"cniVersion": "1.0.0", "name": r.Network, "type": "cni-ipvlan-vpc-k8s-unnumbered-ptp", "prevResult": r.Prev,
-		"hostInterface": r.Config.HostInterface, "containerInterface": r.Config.ContainerInterface, "ipMasq": r.Config.IPMasq,
+		"hostInterface": r.Config.HostInterface, "containerInterface": r.Config.ContainerInterface,
+		"ipMasq": r.Config.IPMasq,
 	})
 	must(v.t, err)
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "CNI_COMMAND="+v.verb, "CNI_CONTAINERID="+r.ContainerID, "CNI_IFNAME="+r.IfName, "CNI_NETNS="+r.NetNS, "CNI_PATH=/opt/cni/bin")
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+v.verb, "CNI_CONTAINERID="+r.ContainerID, "CNI_IFNAME="+r.IfName,
+		"CNI_NETNS="+r.NetNS, "CNI_PATH=/opt/cni/bin")
 	cmd.Stdin = bytes.NewReader(stdin)
 	must(v.t, v.node.Do(func() (err error) { status, err = tr.Run(cmd); return err }))
 	return status

@@ -33,7 +33,8 @@ func (f *fabric) original(p *pod, veth, chain string, table uint32) {
 	}
 	f.add(p.NS, nl.Route{Dst: netip.MustParsePrefix(nodeAddr + "/32"), Dev: "eth1"},
 		nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr(nodeAddr), Dev: "eth1"})
-	p.request.Prev.Interfaces = []*types100.Interface{{Name: "eth0", Sandbox: p.request.NetNS}, {Name: veth}, {Name: "eth1", Sandbox: p.request.NetNS}}
+	p.request.Prev.Interfaces = []*types100.Interface{{Name: "eth0", Sandbox: p.request.NetNS}, {Name: veth},
+		{Name: "eth1", Sandbox: p.request.NetNS}}
 }
 
 // originalPair adds the pair, and what depends on it.
@@ -69,7 +70,8 @@ func TestOriginal(t *testing.T) {
 	f, other := prepared(t)
 	f.original(other, "veth7e005493", "CNI-99aae407389c19a0a7661e64", 967)
 	f.iptables("-N", "KUBE-POSTROUTING")
-	f.iptables("-A", "POSTROUTING", "-m", "comment", "--comment", "kubernetes postrouting rules", "-j", "KUBE-POSTROUTING")
+	f.iptables("-A", "POSTROUTING", "-m", "comment", "--comment", "kubernetes postrouting rules", "-j",
+		"KUBE-POSTROUTING")
 	state := func() string { return nltest.Dump(t, f.node) + f.iptables("-S") }
 	before := state()
 
@@ -125,7 +127,8 @@ func TestOriginalUnprintable(t *testing.T) {
 			f.iptables("-A", "POSTROUTING", "-j", "KUBE-POSTROUTING")
 			f.original(p, "veth0a1b2c3d", "CNI-0123456789abcdef01234567", 968)
 			add := "nft 'add rule ip nat "
-			sh(t, f.node, "nft 'add set ip nat block { type ipv4_addr; }'; "+add+"KUBE-POSTROUTING "+rule+"'; "+add+"POSTROUTING "+rule+"'")
+			sh(t, f.node, "nft 'add set ip nat block { type ipv4_addr; }'; "+add+"KUBE-POSTROUTING "+rule+"'; "+add+
+				"POSTROUTING "+rule+"'")
 			state := func() (out string) {
 				must(t, f.node.Do(func() error {
 					b, err := exec.Command("nft", "list", "table", "ip", "nat").Output()
@@ -139,7 +142,8 @@ func TestOriginalUnprintable(t *testing.T) {
 			}
 			for range 2 {
 				must(t, f.DEL(p))
-				if left := state(); strings.Contains(left, "CNI-") || strings.Count(left, "\n\t\t"+rule) != 2 || !strings.Contains(left, "jump KUBE-POSTROUTING") {
+				if left := state(); strings.Contains(left, "CNI-") || strings.Count(left, "\n\t\t"+rule) != 2 ||
+					!strings.Contains(left, "jump KUBE-POSTROUTING") {
 					t.Errorf("DEL has left:\n%s", left)
 				}
 			}
@@ -154,7 +158,8 @@ func TestOriginalUnread(t *testing.T) {
 	f, p := prepared(t)
 	const veth = "veth0a1b2c3d"
 	f.original(p, veth, "CNI-0123456789abcdef01234567", 968)
-	sh(t, f.node, "for i in $(seq 1000); do echo link property add dev "+veth+" altname $(printf %0127d $i); done | ip -force -batch - 2>/dev/null || true")
+	sh(t, f.node, "for i in $(seq 1000); do echo link property add dev "+veth+
+		" altname $(printf %0127d $i); done | ip -force -batch - 2>/dev/null || true")
 	if _, err := f.node.LinkByName(veth); err == nil {
 		t.Fatal("the link can be asked for, and so this test cannot tell")
 	}
@@ -191,7 +196,8 @@ func TestOriginalAgain(t *testing.T) {
 	out, err := exec.Command("sh", "-c", "printf %s net"+p.request.ContainerID+" | sha512sum | cut -c1-24").Output()
 	must(t, err)
 	chain := "CNI-" + strings.TrimSpace(string(out))
-	del := fmt.Sprintf(`iptables -w -t nat -D POSTROUTING -s %s -j %s -m comment --comment 'name: "net" id: "%s"'`, p.addr, chain, p.request.ContainerID)
+	del := fmt.Sprintf(`iptables -w -t nat -D POSTROUTING -s %s -j %s -m comment --comment 'name: "net" id: "%s"'`,
+		p.addr, chain, p.request.ContainerID)
 	sh(t, f.node, del+" && exit 9; [ $? = 2 ]")
 
 	text, err := os.ReadFile("../docs/operations.md")

@@ -22,7 +22,8 @@ var metadata = []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustPa
 func blocked(r *request, p pair) (addrs []netip.Addr) {
 	for _, a := range metadata {
 		f := nl.FamilyOf(a)
-		block := (r.Config.DefaultRoute == byVPC || r.routed(f)) && !slices.Contains(r.Config.hostCIDRs, single(a)) // it would leave by the ENI
+		// it would leave by the ENI
+		block := (r.Config.DefaultRoute == byVPC || r.routed(f)) && !slices.Contains(r.Config.hostCIDRs, single(a))
 		if r.Config.BlockInstanceMetadata != nil {
 			block = *r.Config.BlockInstanceMetadata
 		}

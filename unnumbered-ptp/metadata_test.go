@@ -119,13 +119,19 @@ func TestMetadata(t *testing.T) {
 	}{
 		"by the node": {"host", nil, nil, []string{metadata4, metadata4 + "%eth0", metadata4 + "%eth1"}, nil},
 		"by the node, blocked": {"host", yes, nil, nil,
-			[]string{metadata4, metadata4 + "%eth0", metadata4 + "%eth1", metadata6, metadata6 + "%eth0", metadata6 + "%eth1"}},
-		"blocked, though hostCidrs lead to it": {"vpc", yes, []string{metadata4, metadata6}, nil, []string{metadata4, metadata4 + "%eth1", metadata6, metadata6 + "%eth1"}},
-		"by the ENI, allowed":                  {"vpc", no, nil, []string{metadata4, metadata4 + "%eth0", metadata6, metadata6 + "%eth0"}, nil},
-		"by the node, the rest by the ENI":     {"vpc", nil, []string{metadata4, metadata6}, []string{metadata4, metadata6}, nil},
-		"by the node for one family":           {"vpc", nil, []string{metadata4}, []string{metadata4}, []string{metadata6, metadata6 + "%eth0", metadata6 + "%eth1"}},
+			[]string{metadata4, metadata4 + "%eth0", metadata4 + "%eth1", metadata6, metadata6 + "%eth0",
+				metadata6 + "%eth1"}},
+		"blocked, though hostCidrs lead to it": {"vpc", yes, []string{metadata4, metadata6}, nil,
+			[]string{metadata4, metadata4 + "%eth1", metadata6, metadata6 + "%eth1"}},
+		"by the ENI, allowed": {"vpc", no, nil, []string{metadata4, metadata4 + "%eth0", metadata6,
+			metadata6 + "%eth0"}, nil},
+		"by the node, the rest by the ENI": {"vpc", nil, []string{metadata4, metadata6},
+			[]string{metadata4, metadata6}, nil},
+		"by the node for one family": {"vpc", nil, []string{metadata4}, []string{metadata4},
+			[]string{metadata6, metadata6 + "%eth0", metadata6 + "%eth1"}},
 		"by the ENI": {"vpc", nil, nil, nil,
-			[]string{metadata4, metadata4 + "%eth0", metadata4 + "%eth1", metadata6, metadata6 + "%eth0", metadata6 + "%eth1"}},
+			[]string{metadata4, metadata4 + "%eth0", metadata4 + "%eth1", metadata6, metadata6 + "%eth0",
+				metadata6 + "%eth1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFabric(t)
@@ -171,7 +177,8 @@ func TestCheckForbid(t *testing.T) {
 	f := newFabric(t)
 	p := f.pod("pod", "10.0.1.50")
 	routed := *p.request.Prev
-	routed.Routes = append(slices.Clip(routed.Routes), &types.Route{Dst: cidr("0.0.0.0/0"), GW: net.ParseIP("10.0.0.1")})
+	routed.Routes = append(slices.Clip(routed.Routes), &types.Route{Dst: cidr("0.0.0.0/0"),
+		GW: net.ParseIP("10.0.0.1")})
 	p.request.Prev = &routed
 	must(t, p.request.Config.Validate())
 	must(t, f.ADD(p))

@@ -24,9 +24,12 @@ func TestNested(t *testing.T) {
 	p := s.pods[0]
 	inner, _ := nltest.NS(t, "inner")
 	bridge := netip.MustParsePrefix("172.17.0.1/16")
-	s.add(p.NS, nl.Veth{Name: "docker0", Peer: "eth0", PeerNS: inner, MTU: 1500}, nl.Addr{Prefix: bridge, Dev: "docker0"},
+	s.add(p.NS, nl.Veth{Name: "docker0", Peer: "eth0", PeerNS: inner, MTU: 1500},
+		nl.Addr{Prefix: bridge, Dev: "docker0"},
 		nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
-	(&fabric{t: t, node: p.NS}).iptables("-A", "POSTROUTING", "-s", bridge.Masked().String(), "!", "-o", "docker0", "-j", "MASQUERADE") // it keeps ports
+	// it keeps ports
+	(&fabric{t: t, node: p.NS}).iptables("-A", "POSTROUTING", "-s", bridge.Masked().String(), "!", "-o", "docker0",
+		"-j", "MASQUERADE")
 	s.add(inner, nl.Addr{Prefix: netip.MustParsePrefix("172.17.0.2/16"), Dev: "eth0"},
 		nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: bridge.Addr(), Dev: "eth0"})
 	for _, c := range []struct {
@@ -44,7 +47,8 @@ func TestNested(t *testing.T) {
 		{p.NS, 58000 - 16384, "172.20.0.11:80", pod1Addr},
 	} {
 		var seen string
-		if err := c.from.Do(func() (err error) { seen, err = callFrom(c.port, c.to); return err }); err != nil || seen != c.seen {
+		if err := c.from.Do(func() (err error) { seen, err = callFrom(c.port, c.to); return err }); err != nil ||
+			seen != c.seen {
 			t.Errorf("from port %d of %s to %s: seen as %q, want %q; %v", c.port, c.from.Name, c.to, seen, c.seen, err)
 		}
 	}
@@ -55,7 +59,8 @@ func TestNested(t *testing.T) {
 func callFrom(port int, to string) (string, error) {
 	d := net.Dialer{Timeout: time.Minute, LocalAddr: &net.TCPAddr{Port: port}}
 	c, err := d.Dial("tcp4", to)
-	for deadline := time.Now().Add(time.Minute); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); errors.Is(err, syscall.EADDRINUSE) &&
+		time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		c, err = d.Dial("tcp4", to)
 	}
 	if err != nil {

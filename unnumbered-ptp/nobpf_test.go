@@ -31,7 +31,8 @@ func withoutBPF(n *nl.NS, f func() error) error {
 			{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ALLOW},
 		}
 		prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-		if err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&prog)), 0, 0); err != nil {
+		if err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&prog)), 0,
+			0); err != nil {
 			return os.NewSyscallError("prctl", err)
 		}
 		return f()

@@ -172,7 +172,8 @@ func (n node) meets(r *request) error {
 			enable = ", and set net.ipv6.conf.all.disable_ipv6 to 0"
 		}
 		if !n.has(f) {
-			return plugin.Errorf(plugin.CodeTryAgain, fmt.Sprintf("give the boot ENI an %s address%s; or leave %[1]s out of ipFamilies", f, enable),
+			return plugin.Errorf(plugin.CodeTryAgain,
+				fmt.Sprintf("give the boot ENI an %s address%s; or leave %[1]s out of ipFamilies", f, enable),
 				"hostInterface: %s has no %s address, and the pod has %s", r.Config.HostInterface, f, a)
 		}
 	}
@@ -217,5 +218,7 @@ func (n node) inTable(r *request) (node, error) {
 	if err != nil {
 		return n, err
 	}
-	return n.knownBy(slices.DeleteFunc(slices.Clone(n.addrs), func(a netip.Addr) bool { return !has(postrouting(r.Config, a)) })), nil
+	return n.knownBy(slices.DeleteFunc(slices.Clone(n.addrs), func(a netip.Addr) bool {
+		return !has(postrouting(r.Config, a))
+	})), nil
 }

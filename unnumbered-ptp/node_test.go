@@ -32,7 +32,8 @@ func TestHostAddrs(t *testing.T) {
 	const floating, known = "10.0.9.99", "10.0.1.53" // of a pod
 	others := nl.Wiring{
 		vip(floating, "eth0"), vip(sixth(floating), "eth0"), vip(known, "eth0"), vip("10.0.9.9", "eth0"),
-		{NS: f.node, Object: nl.Veth{Name: "kube-ipvs0", Peer: "peer0", PeerNS: f.node}}, vip("172.20.0.10", "kube-ipvs0"), vip("10.0.0.9", "kube-ipvs0"),
+		{NS: f.node, Object: nl.Veth{Name: "kube-ipvs0", Peer: "peer0", PeerNS: f.node}},
+		vip("172.20.0.10", "kube-ipvs0"), vip("10.0.0.9", "kube-ipvs0"),
 	}
 	must(t, others.Add())
 	must(t, f.CHECK(p))
@@ -46,11 +47,13 @@ func TestHostAddrs(t *testing.T) {
 		from              *nl.NS
 		network, to, seen string
 	}{
-		{p.NS, "tcp4", nodeAddr + ":8080", pod1Addr}, {p.NS, "tcp6", nodeAddr + ":8080", pod1Addr}, {p.NS, "tcp4", floating + ":8080", pod1Addr},
+		{p.NS, "tcp4", nodeAddr + ":8080", pod1Addr}, {p.NS, "tcp6", nodeAddr + ":8080", pod1Addr},
+		{p.NS, "tcp4", floating + ":8080", pod1Addr},
 		{p.NS, "tcp4", internet + ":443", nodeAddr}, {late.NS, "tcp4", internet + ":443", nodeAddr},
 		{late.NS, "tcp6", floating + ":8080", pod2Addr},
 	} {
-		if seen, err := call(c.from, c.network, dialled(c.network, c.to)); err != nil || seen != seenAs(c.network, c.seen) {
+		if seen, err := call(c.from, c.network, dialled(c.network, c.to)); err != nil ||
+			seen != seenAs(c.network, c.seen) {
 			t.Errorf("%s: seen as %q; %v", c.to, seen, err)
 		}
 	}
@@ -66,7 +69,9 @@ func TestHostAddrs(t *testing.T) {
 func TestTwoNetworks(t *testing.T) {
 	f := newFabric(t)
 	p := f.pod("pod1", pod1Addr)
-	q := f.configured(f.pod("pod2", pod2Addr), func(c *ptp.Config) { c.NodePorts, c.NodePortMark = new("31000:31999"), new(uint32(0x4000)) })
+	q := f.configured(f.pod("pod2", pod2Addr), func(c *ptp.Config) {
+		c.NodePorts, c.NodePortMark = new("31000:31999"), new(uint32(0x4000))
+	})
 	q.request.Network = "edge-2"
 	must(t, f.ADD(p))
 	must(t, f.ADD(q))
@@ -78,7 +83,8 @@ func TestTwoNetworks(t *testing.T) {
 		}
 	}
 	same(t, "the second ADDs", both, nltest.Dump(t, f.node))
-	if tables := nltest.Hooked(t, f.node); !slices.Contains(tables, "inet cni_ipvlan_vpc_k8s_net") || !slices.Contains(tables, "inet cni_ipvlan_vpc_k8s_edge_2") {
+	if tables := nltest.Hooked(t, f.node); !slices.Contains(tables, "inet cni_ipvlan_vpc_k8s_net") ||
+		!slices.Contains(tables, "inet cni_ipvlan_vpc_k8s_edge_2") {
 		t.Errorf("tables %v", tables)
 	}
 	// The configuration of one network changes. Its table follows, and the other's stays.
@@ -100,7 +106,8 @@ func TestAlikeNetworks(t *testing.T) {
 	const folded = "inet cni_ipvlan_vpc_k8s_a_b"
 	var pods []*pod
 	for i, network := range []string{"a-b", "a.b", "a_b"} {
-		p := f.configured(f.pod(fmt.Sprint("pod", i), fmt.Sprint("10.0.1.", 48+i)), func(c *ptp.Config) { c.NodePorts = new(fmt.Sprint(31000 + i)) })
+		p := f.configured(f.pod(fmt.Sprint("pod", i), fmt.Sprint("10.0.1.", 48+i)),
+			func(c *ptp.Config) { c.NodePorts = new(fmt.Sprint(31000 + i)) })
 		p.request.Network = network
 		pods = append(pods, p)
 		must(t, f.ADD(p))
@@ -164,7 +171,8 @@ func TestAltName(t *testing.T) {
 			p.request.Config.HostInterface, p.request.Config.NodePorts = "enp0s5", &ports
 			must(t, p.request.Config.Validate())
 			must(t, f.node.Do(func() error {
-				return ptp.Commands().Status(t.Context(), &plugin.Request[ptp.Config]{Network: "net", Config: p.request.Config})
+				return ptp.Commands().Status(t.Context(), &plugin.Request[ptp.Config]{Network: "net",
+					Config: p.request.Config})
 			}))
 			must(t, f.ADD(p))
 			must(t, f.CHECK(p))

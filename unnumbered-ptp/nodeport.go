@@ -76,7 +76,8 @@ func podCallers(r *request, p pair, n node) (objects []nl.Object) {
 		}
 		objects = append(objects,
 			nl.Route{Dst: f.Everywhere(), Via: a, Dev: veth, Table: tableCaller, Protocol: nl.RouteProtocol},
-			nl.Rule{Pref: prefCaller, Family: f, Mark: mark, Mask: mark, Table: tableCaller, Protocol: nl.RouteProtocol})
+			nl.Rule{Pref: prefCaller, Family: f, Mark: mark, Mask: mark, Table: tableCaller,
+				Protocol: nl.RouteProtocol})
 	}
 	return objects
 }

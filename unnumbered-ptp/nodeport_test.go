@@ -31,7 +31,8 @@ func TestCallers(t *testing.T) {
 		t.Run(fmt.Sprintf("%s, keepCaller %t", c.loop, c.keepCaller), func(t *testing.T) {
 			s := newSceneKeeping(t, c.keepCaller, [2]string{c.loop, c.loop})
 			s.add(s.pods[0].NS, nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "1"})
-			s.add(s.router, nl.Route{Dst: netip.MustParsePrefix(nodeAddr + "/32"), Dev: "eni0", Src: netip.MustParseAddr(internet)})
+			s.add(s.router, nl.Route{Dst: netip.MustParsePrefix(nodeAddr + "/32"), Dev: "eni0",
+				Src: netip.MustParseAddr(internet)})
 			serve(t, s.pods[0].NS, ":8082")
 			s.callers(t, c.tcp, c.datagrams, c.outside)
 		})

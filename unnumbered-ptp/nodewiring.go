@@ -48,14 +48,16 @@ func nodeWiring(r *request, n node) nl.Wiring {
 	if r.Config.Loopless() {
 		objects = append(objects, r.Config.open())
 		// The node's own packets use the main table, which has their source address.
-		objects = append(objects, rules(n, nl.Rule{Pref: prefLoopless, Not: true, IIF: "lo", Table: tableLoopless, Protocol: nl.RouteProtocol})...)
+		objects = append(objects, rules(n, nl.Rule{Pref: prefLoopless, Not: true, IIF: "lo", Table: tableLoopless,
+			Protocol: nl.RouteProtocol})...)
 	}
 	if r.Config.ports.last != 0 {
 		mark := r.Config.mark
 		// A strict check would look for the way back of a packet to a NodePort as if it came
 		// from the pod, and find the pod's table.
 		objects = append(objects, nl.Sysctl{Key: conf4(r.Config.HostInterface) + "rp_filter", Value: "2"})
-		objects = append(objects, rules(n, nl.Rule{Pref: prefNodePort, Mark: mark, Mask: mark, Table: unix.RT_TABLE_MAIN, Protocol: nl.RouteProtocol})...)
+		objects = append(objects, rules(n, nl.Rule{Pref: prefNodePort, Mark: mark, Mask: mark,
+			Table: unix.RT_TABLE_MAIN, Protocol: nl.RouteProtocol})...)
 	}
 	return steps(r.nodeNS, objects)
 }
@@ -159,7 +161,8 @@ func postrouting(c Config, addrs ...netip.Addr) nl.Chain {
 // packet of a connection. So the chain costs other packets nothing, and the node does not
 // track what is dropped.
 func senders() nl.Chain {
-	return nl.Chain{Name: "senders", Type: "nat", Hook: "prerouting", Priority: -110, // before kube-proxy translates the destination, at -100
+	// before kube-proxy translates the destination, at -100
+	return nl.Chain{Name: "senders", Type: "nat", Hook: "prerouting", Priority: -110,
 		Rules: []nl.NFRule{
 			{nl.IIFGroup(nl.OwnGroup), nl.ToLocal(), nl.Accept()},
 			{nl.IIFGroup(nl.OwnGroup), nl.NoRouteBack(), nl.Count(), nl.Drop()},
@@ -171,7 +174,9 @@ func senders() nl.Chain {
 func lasting(w nl.Wiring) nl.Wiring {
 	for i, s := range w {
 		if t, is := s.Object.(nl.Table); is {
-			t.Chains = slices.DeleteFunc(slices.Clone(t.Chains), func(c nl.Chain) bool { return c.Name == callersChain || c.Name == closedChain })
+			t.Chains = slices.DeleteFunc(slices.Clone(t.Chains), func(c nl.Chain) bool {
+				return c.Name == callersChain || c.Name == closedChain
+			})
 			t.More = true
 			w[i].Object = t
 		}

@@ -17,7 +17,8 @@ func (s *scene) wiring(p pair, n node, table uint32) nl.Wiring {
 		podSysctls(r.Config, p),
 		// The filters for outgoing packets come first: only these give a link the kind of
 		// qdisc that serves both directions.
-		metadataBlock(r, p), metadataBlockFurther(r, r.nics, 1, p.loop), r.Config.RuntimeConfig.Bandwidth.objects(r.limited()),
+		metadataBlock(r, p), metadataBlockFurther(r, r.nics, 1, p.loop),
+		r.Config.RuntimeConfig.Bandwidth.objects(r.limited()),
 		podLoop(r, p, table),
 		podRoutes(r, p, n), podCallers(r, p, n))
 	return append(steps(s.podNS, inPod), steps(s.nodeNS, slices.Concat(nodeRoutes(p, n), loopRoutes(r, p, table)))...)
@@ -46,9 +47,11 @@ func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
 	}
 	for _, dst := range p.byNode(r.Config) {
 		// The route to an address of the node itself is there already, and so is one that refuses.
-		there := dst.IsSingleIP() && (slices.Contains(n.addrs, dst.Addr()) || slices.Contains(blocked(r, p), dst.Addr()))
+		there := dst.IsSingleIP() && (slices.Contains(n.addrs, dst.Addr()) ||
+			slices.Contains(blocked(r, p), dst.Addr()))
 		if a, ok := n.primary(nl.FamilyOf(dst.Addr())); ok && !there {
-			objects = append(objects, nl.Route{Dst: dst, Via: a, Dev: dev, Protocol: nl.RouteProtocol, Replace: slices.Contains(r.routes, dst)})
+			objects = append(objects, nl.Route{Dst: dst, Via: a, Dev: dev, Protocol: nl.RouteProtocol,
+				Replace: slices.Contains(r.routes, dst)})
 		}
 	}
 	return append(objects, defaultRoutes(r, p, n)...)

@@ -38,16 +38,23 @@ const again = `
 // node's own address.
 func TestPrimary(t *testing.T) {
 	for name, script := range map[string]string{
-		"VIPs after it":             "addr add 10.0.9.77/32 dev eth0 \n -6 addr add fd00:0:9::77/128 dev eth0 nodad preferred_lft 0",
-		"VIPs before it":            "addr add 10.0.9.77/32 dev eth0 \n -6 addr add fd00:0:9::77/128 dev eth0 nodad preferred_lft 0" + again,
-		"not deprecated":            "addr add 10.0.9.77/32 dev eth0 \n -6 addr add fd00:0:9::77/128 dev eth0 nodad" + again,
-		"deprecated, of the subnet": "addr add 10.0.9.77/24 dev eth0 preferred_lft 0 \n -6 addr add fd00:0:9::77/64 dev eth0 nodad preferred_lft 0" + again,
-		"wide, but not the source of the default route": "addr add 10.0.9.77/16 dev eth0 \n -6 addr add fd00:0:9::77/48 dev eth0 nodad \n" +
-			"route replace default via 10.0.9.1 src 10.0.9.10 \n -6 route replace default via fd00:0:9::1 src fd00:0:9::10",
+		"VIPs after it": "addr add 10.0.9.77/32 dev eth0 \n -6 addr add fd00:0:9::77/128 dev eth0 nodad " +
+			"preferred_lft 0",
+		"VIPs before it": "addr add 10.0.9.77/32 dev eth0 \n -6 addr add fd00:0:9::77/128 dev eth0 nodad " +
+			"preferred_lft 0" + again,
+		"not deprecated": "addr add 10.0.9.77/32 dev eth0 \n -6 addr add fd00:0:9::77/128 dev eth0 nodad" +
+			again,
+		"deprecated, of the subnet": "addr add 10.0.9.77/24 dev eth0 preferred_lft 0 \n -6 addr add fd00:0:9::77/64 " +
+			"dev eth0 nodad preferred_lft 0" + again,
+		"wide, but not the source of the default route": "addr add 10.0.9.77/16 dev eth0 \n -6 addr add " +
+			"fd00:0:9::77/48 dev eth0 nodad \n" +
+			"route replace default via 10.0.9.1 src 10.0.9.10 \n -6 route replace default via fd00:0:9::1 src " +
+			"fd00:0:9::10",
 		"as wide, but secondary": "addr add 10.0.9.77/24 dev eth0",
 		"from DHCP": "addr del 10.0.9.10/24 dev eth0 \n -6 addr del fd00:0:9::10/64 dev eth0 \n" +
 			"addr add 10.0.9.77/32 dev eth0 \n -6 addr add fd00:0:9::77/128 dev eth0 nodad \n" +
-			"addr add 10.0.9.10/32 dev eth0 valid_lft 3600 preferred_lft 3600 \n -6 addr add fd00:0:9::10/128 dev eth0 nodad valid_lft 450 preferred_lft 140",
+			"addr add 10.0.9.10/32 dev eth0 valid_lft 3600 preferred_lft 3600 \n -6 addr add fd00:0:9::10/128 dev " +
+			"eth0 nodad valid_lft 450 preferred_lft 140",
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFabric(t)
@@ -135,7 +142,8 @@ func TestPrimaryThird(t *testing.T) {
 	must(t, f.ADD(p))
 	prefer := func(addr string) {
 		iproute(t, f.node, "addr add "+addr+"/24 dev eth0 \n -6 addr add "+sixth(addr)+"/64 dev eth0 nodad \n"+
-			"route replace default via 10.0.9.1 src "+addr+" \n -6 route replace default via fd00:0:9::1 src "+sixth(addr))
+			"route replace default via 10.0.9.1 src "+addr+" \n -6 route replace default via fd00:0:9::1 src "+
+			sixth(addr))
 	}
 	prefer(floating)
 	must(t, f.ADD(late))

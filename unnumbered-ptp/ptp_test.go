@@ -114,7 +114,8 @@ func TestAddOrNothing(t *testing.T) {
 	f.add(p.NS, nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr("10.0.1.1"), Dev: "eth0"})
 	before := nltest.Dump(t, f.node, p.NS)
 	err := f.ADD(p)
-	if err == nil || !strings.HasPrefix(err.Error(), "pod: ip route add default via 10.0.9.10 dev eth1 proto 72: file exists") {
+	if err == nil || !strings.HasPrefix(err.Error(),
+		"pod: ip route add default via 10.0.9.10 dev eth1 proto 72: file exists") {
 		t.Errorf("got %v", err)
 	}
 	same(t, "a failed ADD left something", before, nltest.Dump(t, f.node, p.NS))
@@ -238,7 +239,8 @@ func TestNodeRepairs(t *testing.T) {
 		"table deleted": func() error { return table.Del(f.node) },
 		"table flushed": func() error {
 			other := table
-			other.Chains = []nl.Chain{{Name: "forward", Type: "filter", Hook: "forward", Rules: []nl.NFRule{{nl.Count()}}}}
+			other.Chains = []nl.Chain{{Name: "forward", Type: "filter", Hook: "forward",
+				Rules: []nl.NFRule{{nl.Count()}}}}
 			return other.Add(f.node)
 		},
 		"rule deleted":   func() error { return marked.Del(f.node) },
@@ -246,7 +248,8 @@ func TestNodeRepairs(t *testing.T) {
 		"programs gone":  func() error { return nl.Splice{ENI: "eth0", Veth: "eth1"}.Del(p.NS) },
 		"pod rules gone": func() error { delRules(t, f.node); return nil },
 		"neighbour gone": func() error {
-			return nl.Neigh{Addr: netip.MustParseAddr("10.0.1.50"), Dev: p.result.Interfaces[1].Name, MAC: p.result.Interfaces[2].Mac}.Del(f.node)
+			return nl.Neigh{Addr: netip.MustParseAddr("10.0.1.50"), Dev: p.result.Interfaces[1].Name,
+				MAC: p.result.Interfaces[2].Mac}.Del(f.node)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -297,8 +300,10 @@ func TestCheckAllowsOthers(t *testing.T) {
 	f, p := prepared(t)
 	must(t, f.ADD(p))
 	everywhere, node := netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr(nodeAddr)
-	must(t, nl.Wiring{{NS: p.NS, Object: nl.Route{Dst: everywhere, Via: node, Dev: "eth1", Protocol: nl.RouteProtocol}}}.Del())
-	f.add(f.other, nl.Veth{Name: "net9", Peer: "net1", PeerNS: p.NS}) // of another network, as Multus leads the default route
+	must(t, nl.Wiring{{NS: p.NS, Object: nl.Route{Dst: everywhere, Via: node, Dev: "eth1",
+		Protocol: nl.RouteProtocol}}}.Del())
+	// of another network, as Multus leads the default route
+	f.add(f.other, nl.Veth{Name: "net9", Peer: "net1", PeerNS: p.NS})
 	f.add(p.NS, nl.Route{Dst: everywhere, Dev: "net1"})
 	f.add(f.node, nl.Sysctl{Key: "net/ipv4/conf/eth0/rp_filter", Value: "0"})
 	must(t, f.CHECK(p))
@@ -323,7 +328,8 @@ func TestGC(t *testing.T) {
 	f.add(f.node, others...)
 	before := nltest.Dump(t, f.node)
 	must(t, f.GC(p, p.request.Attachment, pod2.request.Attachment))
-	same(t, "GC of nothing but a stale rule", strings.ReplaceAll(before, "node: ip rule add pref 1024 iif veth12345678 lookup 967\n", ""), nltest.Dump(t, f.node))
+	same(t, "GC of nothing but a stale rule", strings.ReplaceAll(before,
+		"node: ip rule add pref 1024 iif veth12345678 lookup 967\n", ""), nltest.Dump(t, f.node))
 	for _, o := range others {
 		must(t, nl.Wiring{{NS: f.node, Object: o}}.Del())
 	}
@@ -339,13 +345,15 @@ func TestGC(t *testing.T) {
 func TestForeignTable(t *testing.T) {
 	f, p := prepared(t)
 	for i := range uint32(100) { // one of them is next
-		f.add(f.node, nl.Route{Dst: netip.MustParsePrefix("10.7.0.0/16"), Via: netip.MustParseAddr("10.0.9.1"), Dev: "eth0", Table: 257 + i})
+		f.add(f.node, nl.Route{Dst: netip.MustParsePrefix("10.7.0.0/16"), Via: netip.MustParseAddr("10.0.9.1"),
+			Dev: "eth0", Table: 257 + i})
 	}
 	before := nltest.Dump(t, f.node)
 	must(t, f.ADD(p))
 	must(t, f.CHECK(p))
 	must(t, f.ADD(p))
-	if d := nltest.Dump(t, f.node); !strings.Contains(d, "via 169.254.72.1 dev "+p.result.Interfaces[1].Name+" onlink table 16777") {
+	if d := nltest.Dump(t, f.node); !strings.Contains(d, "via 169.254.72.1 dev "+p.result.Interfaces[1].Name+
+		" onlink table 16777") {
 		t.Errorf("no routes in a table of our own:\n%s", d)
 	}
 	must(t, f.DEL(p))
@@ -358,7 +366,8 @@ func TestForeignRoutes(t *testing.T) {
 	f, p := prepared(t)
 	routes := func(first uint32) (w nl.Wiring) {
 		for i := range uint32(100) {
-			w = append(w, nl.Step{NS: f.node, Object: nl.Route{Dst: netip.MustParsePrefix("10.7.0.0/16"), Via: netip.MustParseAddr("10.0.9.1"), Dev: "eth0", Table: first + i}})
+			w = append(w, nl.Step{NS: f.node, Object: nl.Route{Dst: netip.MustParsePrefix("10.7.0.0/16"),
+				Via: netip.MustParseAddr("10.0.9.1"), Dev: "eth0", Table: first + i}})
 		}
 		return w
 	}
@@ -378,7 +387,8 @@ func TestStatus(t *testing.T) {
 	f := newFabric(t)
 	status := func(link string) error {
 		return f.node.Do(func() error {
-			return ptp.Commands().Status(t.Context(), &plugin.Request[ptp.Config]{Config: ptp.Config{HostInterface: link}})
+			return ptp.Commands().Status(t.Context(),
+				&plugin.Request[ptp.Config]{Config: ptp.Config{HostInterface: link}})
 		})
 	}
 	must(t, status("eth0"))
@@ -410,7 +420,8 @@ func TestBelievingNode(t *testing.T) {
 		must(t, err)
 		accepts, err := f.node.Sysctl("net/ipv6/conf/" + veth + "/accept_ra")
 		if err != nil || accepts == "2" || accepts == "1" && forwards != "1" {
-			t.Errorf("with %s: %s accepts router advertisements: %s, forwarding is %s; %v", value, veth, accepts, forwards, err)
+			t.Errorf("with %s: %s accepts router advertisements: %s, forwarding is %s; %v", value, veth, accepts,
+				forwards, err)
 		}
 	}
 }
@@ -437,7 +448,8 @@ func TestNames(t *testing.T) {
 	f, p := prepared(t)
 	before := nltest.Dump(t, f.node, p.NS)
 	p.request.Config.ContainerInterface = "eth0"
-	if err := f.ADD(p); err == nil || err.Error() != `containerInterface: "eth0": the pod's link to the VPC has this name` {
+	if err := f.ADD(p); err == nil ||
+		err.Error() != `containerInterface: "eth0": the pod's link to the VPC has this name` {
 		t.Errorf("got %v", err)
 	}
 	for _, name := range []string{"sixteen-bytes-up", "a/b", "lo", ""} {

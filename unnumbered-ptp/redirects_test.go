@@ -37,14 +37,16 @@ func TestRefusals(t *testing.T) {
 			const times = 20
 			refused := 0
 			for range times {
-				time.Sleep(60 * time.Millisecond) // or more: the node needs 20 between two refusals, and had 1000 before
+				// or more: the node needs 20 between two refusals, and had 1000 before
+				time.Sleep(60 * time.Millisecond)
 				if refuses(t, pod, dialled("udp6", nodeAddr+":9999")) {
 					refused++
 				}
 			}
 			close(stop)
 			calls, misled := <-stopped, told(t, s.node)-before
-			t.Logf("during %d calls of a Service %d of %d refusals and %d redirects reached the pod", calls, refused, times, misled)
+			t.Logf("during %d calls of a Service %d of %d refusals and %d redirects reached the pod", calls, refused,
+				times, misled)
 			if calls == 0 || refused <= times/2 || misled > 0 {
 				t.Error("want calls, most of the refusals, and no redirect")
 			}
@@ -128,7 +130,8 @@ func TestTooBig(t *testing.T) {
 		p.request.Config.ServiceLoop = loop
 		f.add(p.NS, nl.Up{Dev: "eth0", MTU: 1500})
 		must(t, f.ADD(p))
-		f.add(p.NS, nl.Route{Dst: netip.MustParsePrefix("fd77::/64"), Via: netip.MustParseAddr(sixth(nodeAddr)), Dev: "eth1"})
+		f.add(p.NS, nl.Route{Dst: netip.MustParsePrefix("fd77::/64"), Via: netip.MustParseAddr(sixth(nodeAddr)),
+			Dev: "eth1"})
 		if got, err := send(p.NS, "tcp6", dialled("tcp6", "172.20.0.16:80"), 300_000); err != nil || got != "300000" {
 			t.Errorf("%s: arrived %q; %v", loop, got, err)
 		}

@@ -33,7 +33,8 @@ func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 		return nil, err
 	}
 	var lost nl.Wiring
-	r := &request{Request: &plugin.Request[Config]{Network: network, Config: c}, nodeNS: node, routes: destinations(routes, veths)}
+	r := &request{Request: &plugin.Request[Config]{Network: network, Config: c}, nodeNS: node,
+		routes: destinations(routes, veths)}
 	if serves(r, n) != nil {
 		lost = slices.DeleteFunc(nodeWiring(r, n), func(s nl.Step) bool { return (nl.Wiring{s}).Check() == nil })
 	}

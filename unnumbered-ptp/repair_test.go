@@ -43,7 +43,8 @@ func TestRepair(t *testing.T) {
 	rest := func() {
 		table()
 		must(t, nl.Wiring{{NS: f.node, Object: nl.Rule{Pref: 512, Mark: 0x2000, Mask: 0x2000, Table: 254}}}.Del())
-		f.add(f.node, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "0"}, nl.Sysctl{Key: "net/ipv4/conf/eth0/rp_filter", Value: "0"})
+		f.add(f.node, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "0"},
+			nl.Sysctl{Key: "net/ipv4/conf/eth0/rp_filter", Value: "0"})
 	}
 	asleep := func() { f.nft("add", "table", "inet", "cni_ipvlan_vpc_k8s_net", "{ flags dormant; }") }
 	drops := func() { f.nft("add", "chain", "inet", "cni_ipvlan_vpc_k8s_net", "prerouting", "{ policy drop; }") }

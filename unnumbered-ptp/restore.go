@@ -84,7 +84,8 @@ func (s *scene) judgePair(p pair, l *Loss) (there bool, err error) {
 		return false, nil
 	}
 	if err != nil || !s.nodeNS.IsPeer(near, s.podNS, far.Index) {
-		return false, fmt.Errorf("the other end of %s is not in the namespace %s: %w", p.veth.Name, s.NetNS, errors.Join(err, fs.ErrInvalid))
+		return false, fmt.Errorf("the other end of %s is not in the namespace %s: %w", p.veth.Name, s.NetNS,
+			errors.Join(err, fs.ErrInvalid))
 	}
 	if !near.Up {
 		l.Node = append(l.Node, nl.Step{NS: s.nodeNS, Object: nl.Up{Dev: near.Name}})

@@ -107,8 +107,11 @@ func testRestore(t *testing.T, loop string, family func(*types100.Result)) {
 	}
 	for name, lose := range map[string]func(){
 		"IPv6 off and on": f.offAndOn,
-		"down and up":     func() { run(t, f.node, "ip link set "+veth+" down"); run(t, f.node, "ip link set "+veth+" up") },
-		"down":            func() { run(t, f.node, "ip link set "+veth+" down") },
+		"down and up": func() {
+			run(t, f.node, "ip link set "+veth+" down")
+			run(t, f.node, "ip link set "+veth+" up")
+		},
+		"down": func() { run(t, f.node, "ip link set "+veth+" down") },
 		"routes": func() {
 			run(t, f.node, "ip route flush dev "+veth+" table all")
 			run(t, f.node, "ip -6 route flush dev "+veth+" table all proto 72")
@@ -153,12 +156,14 @@ func TestRestoreNot(t *testing.T) {
 	must(t, f.ADD(p))
 	must(t, f.ADD(q))
 	f.add(f.node, nl.Sysctl{Key: "net/ipv6/conf/all/disable_ipv6", Value: "1"})
-	if l := f.missing(p); len(l.Node) > 0 || l.Changed == nil || !strings.Contains(l.Changed.Error(), "eth0 has no IPv6 address") {
+	if l := f.missing(p); len(l.Node) > 0 || l.Changed == nil || !strings.Contains(l.Changed.Error(),
+		"eth0 has no IPv6 address") {
 		t.Errorf("without IPv6: %v, %v", l.Node, l.Changed)
 	}
 	f.offAndOn()
 	p.request.NetNS = q.request.NetNS
-	if l, err := ptp.Missing(f.node, &p.request); err == nil || !strings.Contains(err.Error(), "is not in the namespace") {
+	if l, err := ptp.Missing(f.node, &p.request); err == nil || !strings.Contains(err.Error(),
+		"is not in the namespace") {
 		t.Errorf("by another pod's namespace: %v, %v", l, err)
 	}
 }
@@ -166,21 +171,26 @@ func TestRestoreNot(t *testing.T) {
 // TestCheckPod changes the pod's own namespace. CHECK and Missing name each change, and nothing is restored there.
 func TestCheckPod(t *testing.T) {
 	for name, x := range map[string]struct{ lose, want string }{
-		"default route":          {"ip route del default", "ip route add default via 10.0.9.10 dev eth1"},
-		"another default route":  {"ip route replace default via 10.0.1.1 dev eth0 onlink", "ip route add default via 10.0.9.10 dev eth1"},
+		"default route": {"ip route del default", "ip route add default via 10.0.9.10 dev eth1"},
+		"another default route": {"ip route replace default via 10.0.1.1 dev eth0 onlink",
+			"ip route add default via 10.0.9.10 dev eth1"},
 		"route to the node":      {"ip route del 10.0.9.10", "ip route add 10.0.9.10/32 dev eth1"},
 		"IPv6 route to the node": {"ip -6 route del fd00:0:9::10", "ip -6 route add fd00:0:9::10/128 dev eth1"},
 		"neighbour":              {"ip neigh del 10.0.9.10 dev eth1", "ip neigh add 10.0.9.10"},
 		"metadata":               {"ip route del prohibit 169.254.169.254", "ip route add prohibit 169.254.169.254/32"},
 		"metadata of IPv6":       {"ip -6 route del fd00:ec2::254", "ip -6 route add prohibit fd00:ec2::254/128"},
-		"ports":                  {"sysctl -qw \"net.ipv4.ip_local_port_range=49152 65535\"", "sysctl -w net.ipv4.ip_local_port_range"},
-		"reserved ports":         {"sysctl -qw net.ipv4.ip_local_reserved_ports=1 \"net.ipv4.ip_local_port_range=1024 65535\"", "sysctl -w net.ipv4.ip_local_reserved_ports"},
-		"loop":                   {"tc filter del dev eth1 ingress", "tc qdisc add dev eth1"},
-		"end of the pair":        {"ip link set eth1 down", "ip link set eth1 up"},
+		"ports": {"sysctl -qw \"net.ipv4.ip_local_port_range=49152 65535\"",
+			"sysctl -w net.ipv4.ip_local_port_range"},
+		"reserved ports": {"sysctl -qw net.ipv4.ip_local_reserved_ports=1 " +
+			"\"net.ipv4.ip_local_port_range=1024 65535\"", "sysctl -w net.ipv4.ip_local_reserved_ports"},
+		"loop":            {"tc filter del dev eth1 ingress", "tc qdisc add dev eth1"},
+		"end of the pair": {"ip link set eth1 down", "ip link set eth1 up"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFabric(t)
-			p := f.configured(f.pod("pod1", pod1Addr, dual), func(c *ptp.Config) { c.BlockInstanceMetadata = new(true) })
+			p := f.configured(f.pod("pod1", pod1Addr, dual), func(c *ptp.Config) {
+				c.BlockInstanceMetadata = new(true)
+			})
 			must(t, f.ADD(p))
 			must(t, f.CHECK(p))
 			run(t, p.NS, x.lose)

@@ -49,7 +49,8 @@ func TestRoutes(t *testing.T) {
 			f := newFabric(t)
 			f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(internet6 + "/128"), Dev: "lo", NoDAD: true},
 				nl.Addr{Prefix: netip.MustParsePrefix(byNode + "/32"), Dev: "lo"})
-			f.add(f.node, kubeProxy("tcp4"), kubeProxy("tcp6"), nl.Addr{Prefix: netip.MustParsePrefix(nodeLocalDNS + "/32"), Dev: "lo"})
+			f.add(f.node, kubeProxy("tcp4"), kubeProxy("tcp6"),
+				nl.Addr{Prefix: netip.MustParsePrefix(nodeLocalDNS + "/32"), Dev: "lo"})
 			serve(t, f.other, ":8080")
 			for _, addr := range []string{nodeAddr, sixth(nodeAddr), nodeLocalDNS} {
 				serve(t, f.node, net.JoinHostPort(addr, "8080"))
@@ -68,7 +69,8 @@ func TestRoutes(t *testing.T) {
 				nodeLocalDNS + ":8080": pod1Addr, byNode + ":8080": nodeAddr, internet + ":8080": c.internet,
 			} {
 				for _, network := range []string{"tcp4", "udp4", "tcp6", "udp6"} {
-					noSuch := strings.HasPrefix(to, nodeLocalDNS) || strings.HasPrefix(to, byNode) || strings.HasPrefix(to, internet) && c.route == "host"
+					noSuch := strings.HasPrefix(to, nodeLocalDNS) || strings.HasPrefix(to, byNode) ||
+						strings.HasPrefix(to, internet) && c.route == "host"
 					if network[3] == '6' && noSuch {
 						continue
 					}
@@ -159,7 +161,10 @@ func TestRoutesOfPeer(t *testing.T) {
 					res.Routes = append(res.Routes, &types.Route{Dst: cidr(dst), GW: res.IPs[i].Gateway})
 				}
 			}
-			p := f.configured(f.pod("pod1", pod1Addr, dual, peer), func(c *ptp.Config) { atNode(c); c.ServiceLoop = loop })
+			p := f.configured(f.pod("pod1", pod1Addr, dual, peer), func(c *ptp.Config) {
+				atNode(c)
+				c.ServiceLoop = loop
+			})
 			must(t, f.ADD(p))
 			must(t, f.CHECK(p))
 			for _, network := range []string{"tcp4", "udp4", "tcp6", "udp6"} {

@@ -59,7 +59,8 @@ func TestForgedSender(t *testing.T) {
 	s := newScene(t, redirects)
 	p := s.pods[0]
 	s.add(s.node, unchecked(p.result.Interfaces[1].Name)...)
-	s.add(p.NS, nl.Route{Dst: netip.MustParsePrefix(internet6 + "/128"), Via: netip.MustParseAddr(sixth(nodeAddr)), Dev: "eth1"})
+	s.add(p.NS, nl.Route{Dst: netip.MustParsePrefix(internet6 + "/128"), Via: netip.MustParseAddr(sixth(nodeAddr)),
+		Dev: "eth1"})
 	for _, network := range []string{"udp4", "udp6"} {
 		server := bind(t, s.router, network, port)
 		for _, sender := range []string{pod2Addr, pod3Addr, otherAddr, nodeAddr, pod1Addr} {
@@ -101,7 +102,8 @@ func TestNodeOfManyRules(t *testing.T) {
 	answers := func(dev string) {
 		t.Helper()
 		for _, network := range []string{"tcp4", "udp4", "tcp6", "udp6"} {
-			if seen, err := call(s.pods[0].NS, network, dialled(network, nodeAddr+":8080")); err != nil || seen != seenAs(network, pod1Addr) {
+			if seen, err := call(s.pods[0].NS, network, dialled(network, nodeAddr+":8080")); err != nil ||
+				seen != seenAs(network, pod1Addr) {
 				t.Errorf("%s: seen as %q; %v", network, seen, err)
 			}
 		}
@@ -119,7 +121,8 @@ func TestNodeOfManyRules(t *testing.T) {
 	answers(veth)
 	serve(t, s.pods[0].NS, ":8082")
 	for _, network := range []string{"tcp4", "udp4", "tcp6", "udp6"} {
-		if seen, err := call(s.node, network, dialled(network, pod1Addr+":8082")); err != nil || seen != seenAs(network, nodeAddr) {
+		if seen, err := call(s.node, network, dialled(network, pod1Addr+":8082")); err != nil ||
+			seen != seenAs(network, nodeAddr) {
 			t.Errorf("%s: the node is seen as %q; %v", network, seen, err)
 		}
 		if _, err := call(s.pods[0].NS, network, dialled(network, "172.20.0.10:80")); err != nil {
@@ -135,7 +138,8 @@ func TestForgedAnswer(t *testing.T) {
 	attacker, victim := s.pods[0], pod2Addr+":50000"
 	s.add(s.node, unchecked(attacker.result.Interfaces[1].Name)...)
 	// IPv6 needs a route by the link to which a socket is bound.
-	s.add(attacker.NS, nl.Route{Dst: netip.MustParsePrefix(sixth(otherAddr) + "/128"), Via: netip.MustParseAddr(sixth(nodeAddr)), Dev: "eth1"})
+	s.add(attacker.NS, nl.Route{Dst: netip.MustParsePrefix(sixth(otherAddr) + "/128"),
+		Via: netip.MustParseAddr(sixth(nodeAddr)), Dev: "eth1"})
 	for _, network := range []string{"udp4", "udp6"} {
 		client := bind(t, s.other, network, ":9053")
 		forged := bind(t, attacker.NS, network, dialled(network, pod2Addr+":33616"), transparent(network), byVeth)

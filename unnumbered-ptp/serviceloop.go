@@ -146,9 +146,11 @@ func (s *scene) hooked() error {
 	switch {
 	case !s.unhooked:
 	case s.Config.Loops():
-		return plugin.Errorf(plugin.CodeInvalid, hint, `mode "l3s": a service loop sees no packets that arrive by %s`, s.IfName)
+		return plugin.Errorf(plugin.CodeInvalid, hint,
+			`mode "l3s": a service loop sees no packets that arrive by %s`, s.IfName)
 	case s.Config.RuntimeConfig.Bandwidth.IngressRate > 0:
-		return plugin.Errorf(plugin.CodeInvalid, hint, `mode "l3s": a limit of the bandwidth sees no packets that arrive by %s`, s.IfName)
+		return plugin.Errorf(plugin.CodeInvalid, hint,
+			`mode "l3s": a limit of the bandwidth sees no packets that arrive by %s`, s.IfName)
 	}
 	return nil
 }
@@ -198,7 +200,8 @@ func podLoop(r *request, p pair, table uint32) (objects []nl.Object) {
 		}
 		return append(objects, s,
 			nl.LocalPorts{First: nl.SpliceOwn, Last: nl.SpliceFirst - 1},
-			nl.Sysctl{Key: "net/ipv4/ip_local_reserved_ports", Value: fmt.Sprintf("%d-65535", nl.SpliceFirst), Also: true})
+			nl.Sysctl{Key: "net/ipv4/ip_local_reserved_ports", Value: fmt.Sprintf("%d-65535", nl.SpliceFirst),
+				Also: true})
 	case masquerade:
 		if p.has(nl.IPv4) {
 			objects = append(objects, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
@@ -244,11 +247,13 @@ func loopRoutes(r *request, p pair, table uint32) (objects []nl.Object) {
 		}
 	}
 	for _, f := range p.families() {
-		objects = append(objects, nl.Rule{Pref: prefPod, Family: f, IIF: p.veth.Name, Table: table, Protocol: nl.RouteProtocol})
+		objects = append(objects, nl.Rule{Pref: prefPod, Family: f, IIF: p.veth.Name, Table: table,
+			Protocol: nl.RouteProtocol})
 	}
 	for _, dst := range p.byNode(r.Config) {
 		if slices.ContainsFunc(looped, dst.Overlaps) { // the node forwards it itself
-			objects = append(objects, nl.Rule{Pref: prefNode, IIF: p.veth.Name, To: dst, Table: unix.RT_TABLE_MAIN, Protocol: nl.RouteProtocol})
+			objects = append(objects, nl.Rule{Pref: prefNode, IIF: p.veth.Name, To: dst, Table: unix.RT_TABLE_MAIN,
+				Protocol: nl.RouteProtocol})
 		}
 	}
 	return objects
@@ -289,7 +294,8 @@ const tableLoopless = 1<<31 + 72
 // looplessRoutes lead to a pod without a loop.
 func looplessRoutes(p pair) (objects []nl.Object) {
 	for _, a := range p.addrs {
-		objects = append(objects, nl.Route{Dst: single(a), Dev: p.veth.Name, Table: tableLoopless, Protocol: nl.RouteProtocol, Replace: true})
+		objects = append(objects, nl.Route{Dst: single(a), Dev: p.veth.Name, Table: tableLoopless,
+			Protocol: nl.RouteProtocol, Replace: true})
 	}
 	return objects
 }
@@ -302,7 +308,8 @@ func (s *scene) supersede(p pair) error {
 	}
 	var w nl.Wiring
 	for _, a := range p.addrs {
-		w = append(w, nl.Step{NS: s.nodeNS, Object: nl.Route{Dst: single(a), Table: tableLoopless, Protocol: nl.RouteProtocol}})
+		w = append(w, nl.Step{NS: s.nodeNS, Object: nl.Route{Dst: single(a), Table: tableLoopless,
+			Protocol: nl.RouteProtocol}})
 	}
 	return w.Del()
 }

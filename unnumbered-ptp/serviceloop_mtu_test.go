@@ -41,7 +41,9 @@ func TestPathMTUOfDatagrams(t *testing.T) {
 		s.add(s.other, nl.Up{Dev: "eth0", MTU: 1500}) // its answers arrive
 		for _, to := range []string{"172.20.0.10:80", otherAddr + ":8080"} {
 			for _, network := range []string{"udp4", "udp6"} {
-				if err := s.pods[0].NS.Do(func() error { return repeat(network, dialled(network, to), 20000) }); err != nil {
+				if err := s.pods[0].NS.Do(func() error {
+					return repeat(network, dialled(network, to), 20000)
+				}); err != nil {
 					t.Errorf("%s, %s (%s): %v", loop, to, network, err)
 				}
 			}
@@ -86,8 +88,10 @@ func TestFragments(t *testing.T) {
 		s := newScene(t, [2]string{loop, loop})
 		service := s.pods[0].asCaller()
 		for _, c := range []struct{ to, seen string }{
-			{otherAddr + ":8080", pod1Addr}, {pod2Addr + ":8080", pod1Addr}, {pod2Addr + ":50000", pod1Addr}, {pod3Addr + ":50000", pod1Addr},
-			{"172.20.0.10:80", service}, {"172.20.0.11:80", service}, {"172.20.0.14:80", service}, {"172.20.0.15:80", service},
+			{otherAddr + ":8080", pod1Addr}, {pod2Addr + ":8080", pod1Addr}, {pod2Addr + ":50000", pod1Addr},
+			{pod3Addr + ":50000", pod1Addr},
+			{"172.20.0.10:80", service}, {"172.20.0.11:80", service}, {"172.20.0.14:80", service},
+			{"172.20.0.15:80", service},
 		} {
 			for _, network := range []string{"udp4", "udp6"} {
 				seen, err := send(s.pods[0].NS, network, dialled(network, c.to), 20000)

@@ -191,7 +191,8 @@ func TestSharedPort(t *testing.T) {
 	var rules []nl.NFRule
 	for _, via := range []string{"169.254.72.1", "fe80::72"} {
 		for _, proto := range []string{"tcp", "udp"} {
-			rules = append(rules, nl.NFRule{nl.NextHop(netip.MustParseAddr(via)), nl.L4Proto(proto), nl.SNATPorts(50000-16384, 50000-16384)})
+			rules = append(rules, nl.NFRule{nl.NextHop(netip.MustParseAddr(via)), nl.L4Proto(proto),
+				nl.SNATPorts(50000-16384, 50000-16384)})
 		}
 	}
 	s.add(s.node, nl.Table{Family: "inet", Name: "unlucky", Chains: []nl.Chain{
@@ -228,7 +229,8 @@ func TestNoSocket(t *testing.T) {
 	s.add(p.NS, nl.Sysctl{Key: "net/ipv4/tcp_syncookies", Value: "2"}, // always
 		nl.Table{Family: "inet", Name: "like_istio", Chains: []nl.Chain{
 			{Name: "prerouting", Type: "nat", Hook: "prerouting", Priority: -100, Rules: []nl.NFRule{
-				{nl.DAddr(netip.MustParsePrefix(pod2Addr + "/32")), nl.DPort("tcp", 50001, 50001), nl.DNAT(netip.MustParseAddrPort(pod2Addr + ":8080"))},
+				{nl.DAddr(netip.MustParsePrefix(pod2Addr + "/32")), nl.DPort("tcp", 50001, 50001),
+					nl.DNAT(netip.MustParseAddrPort(pod2Addr + ":8080"))},
 			}},
 		}})
 	for _, c := range []struct {

@@ -64,7 +64,8 @@ func kubeProxy(network string) nl.Table {
 	translate := func(addr string, port uint16, backend string) {
 		dst := netip.PrefixFrom(netip.MustParseAddr(seenAs(network, addr)), bits)
 		for _, proto := range []string{"tcp", "udp"} {
-			rules = append(rules, nl.NFRule{nl.DAddr(dst), nl.DPort(proto, port, port), nl.DNAT(netip.MustParseAddrPort(dialled(network, backend)))})
+			rules = append(rules, nl.NFRule{nl.DAddr(dst), nl.DPort(proto, port, port),
+				nl.DNAT(netip.MustParseAddrPort(dialled(network, backend)))})
 		}
 	}
 	for vip, backend := range services {
@@ -113,7 +114,8 @@ func newSceneKeeping(t testing.TB, keepCaller bool, loops [2]string, sysctls ...
 		if err := s.CHECK(p); err != nil {
 			t.Fatal(err)
 		}
-		s.add(p.NS, nl.Route{Dst: netip.MustParsePrefix("fd77::/64"), Via: netip.MustParseAddr(sixth(nodeAddr)), Dev: "eth1"})
+		s.add(p.NS, nl.Route{Dst: netip.MustParsePrefix("fd77::/64"), Via: netip.MustParseAddr(sixth(nodeAddr)),
+			Dev: "eth1"})
 		serve(t, p.NS, ":8080")
 		serve(t, p.NS, ":50000")
 		s.pods[i] = p
@@ -127,7 +129,8 @@ func newSceneKeeping(t testing.TB, keepCaller bool, loops [2]string, sysctls ...
 
 // TestTraffic sends packets on every way, and asks the receiver for the source.
 func TestTraffic(t *testing.T) {
-	strict := []nl.Sysctl{{Key: "net/ipv4/conf/all/rp_filter", Value: "1"}, {Key: "net/ipv4/conf/default/rp_filter", Value: "1"}}
+	strict := []nl.Sysctl{{Key: "net/ipv4/conf/all/rp_filter", Value: "1"},
+		{Key: "net/ipv4/conf/default/rp_filter", Value: "1"}}
 	for name, c := range map[string]struct {
 		loops   [2]string
 		sysctls []nl.Sysctl

@@ -41,7 +41,8 @@ func TestStaleLoopless(t *testing.T) {
 		serve(t, f.other, ":8080")
 		p := f.configured(f.pod("pod1", pod1Addr, dual), func(c *ptp.Config) { atNode(c); c.ServiceLoop = "none" })
 		must(t, f.ADD(p))
-		must(t, p.NS.Do(func() error { return exec.Command("ip", "link", "del", "eth0").Run() })) // two slaves of an ENI never have one address
+		// two slaves of an ENI never have one address
+		must(t, p.NS.Do(func() error { return exec.Command("ip", "link", "del", "eth0").Run() }))
 		heir := f.configured(f.pod("heir", pod1Addr, dual), func(c *ptp.Config) { atNode(c); c.ServiceLoop = loop })
 		must(t, f.ADD(heir))
 		serve(t, heir.NS, ":8082")

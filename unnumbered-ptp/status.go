@@ -19,18 +19,22 @@ func status(r *request) error {
 		return plugin.Errorf(plugin.CodeNotAvailable, wantsHost, "%w", err)
 	}
 	if err := settable(r, n); err != nil {
-		return plugin.Errorf(plugin.CodeNotAvailable, "set the value in /etc/sysctl.d, or give the container runtime a writable /proc/sys", "%w", err)
+		return plugin.Errorf(plugin.CodeNotAvailable,
+			"set the value in /etc/sysctl.d, or give the container runtime a writable /proc/sys", "%w", err)
 	}
 	if err := netfilter(r, n); err != nil {
 		return unavailable(err)
 	}
 	if err := r.Config.loopSupported(); err != nil {
-		return plugin.Errorf(plugin.CodeNotAvailable, "the kernel needs Linux 5.10 and the modules sch_ingress and cls_bpf; "+
-			`without "serviceLoop" in the configuration the plugin uses what the kernel has`, `serviceLoop "redirect": %w`, err)
+		return plugin.Errorf(plugin.CodeNotAvailable,
+			"the kernel needs Linux 5.10 and the modules sch_ingress and cls_bpf; "+
+				`without "serviceLoop" in the configuration the plugin uses what the kernel has`,
+			`serviceLoop "redirect": %w`, err)
 	}
 	if b := r.Config.BlockInstanceMetadata; b != nil && *b {
 		if err := (nl.Forbid{Addrs: metadata}).Supported(); err != nil {
-			return plugin.Errorf(plugin.CodeNotAvailable, "the kernel needs the modules sch_ingress and cls_bpf", "blockInstanceMetadata: %w", err)
+			return plugin.Errorf(plugin.CodeNotAvailable, "the kernel needs the modules sch_ingress and cls_bpf",
+				"blockInstanceMetadata: %w", err)
 		}
 	}
 	return nil
@@ -54,7 +58,8 @@ func settable(r *request, n node) error {
 // call STATUS every few seconds: a node that has this release's table needs no trial.
 func netfilter(r *request, n node) error {
 	if _, err := r.nodeNS.Tables(); err != nil {
-		return plugin.Errorf(plugin.CodeNotAvailable, "the kernel needs CONFIG_NF_TABLES or the module nf_tables", "this kernel has no nftables: %w", err)
+		return plugin.Errorf(plugin.CodeNotAvailable, "the kernel needs CONFIG_NF_TABLES or the module nf_tables",
+			"this kernel has no nftables: %w", err)
 	}
 	tables := anyTables(r, n)
 	if len(tables) > 0 && lasting(nl.Wiring{{NS: r.nodeNS, Object: tables[0]}}).Check() == nil {

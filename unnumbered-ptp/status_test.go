@@ -40,18 +40,22 @@ func TestStatusLacks(t *testing.T) {
 		{"ens5", "", nil, 0, 0, "hostInterface: link ens5: no such device", "see 'ip route show default'"},
 		{"eth0", "", netfilter, 1, syscall.EINVAL, "this kernel has no nftables: ", "CONFIG_NF_TABLES"},
 		{"eth0", "", netfilter, 2, syscall.ENOENT, noModule, "modules-load.d(5)"},
-		{"eth0", "masquerade", netfilter, 3, syscall.EOPNOTSUPP, "this kernel lacks a part of nftables, one of the modules nft_chain_nat, nft_masq: operation not supported", "modules-load.d(5)"},
+		{"eth0", "masquerade", netfilter, 3, syscall.EOPNOTSUPP,
+			"this kernel lacks a part of nftables, one of the modules nft_chain_nat, nft_masq: operation not supported",
+			"modules-load.d(5)"},
 		{"eth0", "redirect", bpf, 1, syscall.ENOSYS, `serviceLoop "redirect": `, "Linux 5.10"},
 	} {
 		e := f.asks(map[string]any{"hostInterface": c.host, "serviceLoop": c.loop}, c.fails, c.nth, c.errno)
-		if e == nil || e.Code != plugin.CodeNotAvailable || !strings.HasPrefix(e.Msg, c.msg) || !strings.Contains(e.Details, c.hint) {
+		if e == nil || e.Code != plugin.CodeNotAvailable || !strings.HasPrefix(e.Msg, c.msg) ||
+			!strings.Contains(e.Details, c.hint) {
 			t.Errorf("%+v, want %s", e, c.msg)
 		}
 	}
 }
 
 // noModule is the error of a node whose kernel lacks something for the table.
-const noModule = "this kernel lacks a part of nftables, one of the modules nft_chain_nat, nft_nat, nft_masq, nft_ct, nft_fib_inet, nft_counter (until Linux 5.16): no such file or directory"
+const noModule = "this kernel lacks a part of nftables, one of the modules nft_chain_nat, nft_nat, nft_masq, nft_ct, " +
+	"nft_fib_inet, nft_counter (until Linux 5.16): no such file or directory"
 
 // TestStatusOfBusyKernel has a kernel that is short of memory, for example. STATUS must not
 // report that something is missing.
@@ -81,7 +85,8 @@ func TestStatusKnows(t *testing.T) {
 	if e := f.asks(nil, unshares, 1, syscall.EPERM); e != nil {
 		t.Errorf("got %+v", e)
 	}
-	older := nl.Table{Family: "inet", Name: "cni_ipvlan_vpc_k8s_net", Chains: []nl.Chain{{Name: "forward", Type: "filter", Hook: "forward", Rules: []nl.NFRule{{nl.Count()}}}}}
+	older := nl.Table{Family: "inet", Name: "cni_ipvlan_vpc_k8s_net",
+		Chains: []nl.Chain{{Name: "forward", Type: "filter", Hook: "forward", Rules: []nl.NFRule{{nl.Count()}}}}}
 	f.add(f.node, older)
 	if e := f.asks(nil, netfilter, 2, syscall.ENOENT); e == nil || e.Msg != noModule {
 		t.Errorf("with another table: %+v", e)
@@ -113,7 +118,8 @@ func TestAddLacks(t *testing.T) {
 	before := nltest.Dump(t, f.node, p.NS)
 	e := f.asks(map[string]any{"prevResult": r.Prev}, netfilter, 1, syscall.ENOENT,
 		"CNI_CONTAINERID="+r.ContainerID, "CNI_IFNAME="+r.IfName, "CNI_NETNS="+r.NetNS, "CNI_COMMAND=ADD")
-	if e == nil || e.Code != plugin.CodeNotAvailable || !strings.HasSuffix(e.Msg, noModule) || !strings.Contains(e.Details, "modules-load.d(5)") {
+	if e == nil || e.Code != plugin.CodeNotAvailable || !strings.HasSuffix(e.Msg, noModule) ||
+		!strings.Contains(e.Details, "modules-load.d(5)") {
 		t.Errorf("%+v, want %s", e, noModule)
 	}
 	same(t, "ADD", before, nltest.Dump(t, f.node, p.NS))
@@ -127,7 +133,9 @@ type failure struct {
 
 // asks runs STATUS, or the command in the environment, as a process, with additional keys.
 // The n-th system call of a kind fails and has no effect.
-func (f *fabric) asks(keys map[string]any, kind func(trace.Call) bool, nth int, errno syscall.Errno, env ...string) *failure {
+func (f *fabric) asks(
+	keys map[string]any, kind func(trace.Call) bool, nth int, errno syscall.Errno, env ...string,
+) *failure {
 	f.t.Helper()
 	tr := trace.Trace{Counts: func(call trace.Call) string {
 		if kind != nil && kind(call) {
@@ -142,7 +150,8 @@ func (f *fabric) asks(keys map[string]any, kind func(trace.Call) bool, nth int, 
 	must(f.t, err)
 	var stdout bytes.Buffer
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(append(os.Environ(), env...), "CNI_COMMAND=STATUS", "CNI_PATH=/opt/cni/bin") // the first of a name counts
+	// the first of a name counts
+	cmd.Env = append(append(os.Environ(), env...), "CNI_COMMAND=STATUS", "CNI_PATH=/opt/cni/bin")
 	cmd.Stdin, cmd.Stdout = bytes.NewReader(stdin), &stdout
 	var status syscall.WaitStatus
 	must(f.t, f.node.Do(func() (err error) { status, err = tr.Run(cmd); return err }))
@@ -167,7 +176,8 @@ func netfilter(c trace.Call) bool {
 	}
 	typ, flags := binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:])
 	lists := typ == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE && flags&unix.NLM_F_DUMP == unix.NLM_F_DUMP
-	begins := typ == unix.NFNL_MSG_BATCH_BEGIN && binary.NativeEndian.Uint32(b) == unix.SizeofNlMsghdr+4 // RTM_NEWLINK has this number, too
+	// RTM_NEWLINK has this number, too
+	begins := typ == unix.NFNL_MSG_BATCH_BEGIN && binary.NativeEndian.Uint32(b) == unix.SizeofNlMsghdr+4
 	return lists || begins
 }
 

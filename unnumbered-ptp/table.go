@@ -60,7 +60,8 @@ func (s *scene) tableAsMade(p pair) (uint32, error) {
 }
 
 // errLooped is about a pod that must not have a service loop any more, and has one.
-var errLooped = errors.New(`the pod was made before serviceLoop was "none": delete it, and its controller makes a new one`)
+var errLooped = errors.New(
+	`the pod was made before serviceLoop was "none": delete it, and its controller makes a new one`)
 
 // tableOf is the table of a pod's veth. A veth that was there before has routes in its
 // table. A new one gets the first table in which nobody has any of the pod's families. On a node that has made pods
@@ -78,7 +79,8 @@ func (s *scene) tableOf(p pair, before bool) (uint32, error) {
 		switch {
 		case err != nil:
 			return 0, err
-		case slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dev == near.Name }), len(routes) == 0 && !before:
+		case slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dev == near.Name }),
+			len(routes) == 0 && !before:
 			return t, nil
 		case len(routes) == 0:
 			free = cmp.Or(free, t)
@@ -88,7 +90,8 @@ func (s *scene) tableOf(p pair, before bool) (uint32, error) {
 	if free != 0 {
 		return free, nil
 	}
-	return 0, fmt.Errorf("routing table %d and %d others for this pod are in use by other programs: set routeTableStart to another number", table(s.Config.start, near.Index), tries-1)
+	return 0, fmt.Errorf("routing table %d and %d others for this pod are in use by other programs: set "+
+		"routeTableStart to another number", table(s.Config.start, near.Index), tries-1)
 }
 
 // routesIn are the routes of the pod's families in a table of the node.

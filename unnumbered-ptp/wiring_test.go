@@ -37,7 +37,8 @@ func asked(t *testing.T, config string, addrs, dsts []string) *plugin.Request[Co
 		Attachment: plugin.Attachment{ContainerID: "4f1c", IfName: "eth0"},
 		NetNS:      "/run/netns/cni-1",
 		Pod:        plugin.Pod{Namespace: "default", Name: "web-0"},
-		Prev:       &types100.Result{Interfaces: []*types100.Interface{{Name: "eth0", Mac: "0a:00:00:00:00:02", Sandbox: "/run/netns/cni-1"}}},
+		Prev: &types100.Result{Interfaces: []*types100.Interface{{Name: "eth0", Mac: "0a:00:00:00:00:02",
+			Sandbox: "/run/netns/cni-1"}}},
 	}
 	if err := json.Unmarshal([]byte(config), &r.Config); err != nil {
 		t.Fatal(err)
@@ -46,7 +47,9 @@ func asked(t *testing.T, config string, addrs, dsts []string) *plugin.Request[Co
 		t.Fatal(err)
 	}
 	for _, a := range addrs {
-		r.Prev.IPs = append(r.Prev.IPs, &types100.IPConfig{Interface: new(0), Address: cidr(a), Gateway: map[bool]net.IP{true: net.ParseIP("fe80:ec2::1"), false: net.IPv4(10, 0, 1, 1)}[strings.Contains(a, ":")]})
+		r.Prev.IPs = append(r.Prev.IPs, &types100.IPConfig{Interface: new(0), Address: cidr(a),
+			Gateway: map[bool]net.IP{true: net.ParseIP("fe80:ec2::1"),
+				false: net.IPv4(10, 0, 1, 1)}[strings.Contains(a, ":")]})
 	}
 	for _, d := range dsts {
 		r.Prev.Routes = append(r.Prev.Routes, &types.Route{Dst: cidr(d)})
@@ -67,31 +70,49 @@ func TestWiring(t *testing.T) {
 	const keys = `"hostInterface": "ens5", "containerInterface": "eth1"`
 	vpc := []string{"10.0.0.0/16", "100.64.0.0/16", "10.0.0.0/16"}
 	v4 := node{mtu: 9001, addrs: []netip.Addr{netip.MustParseAddr("10.0.0.10"), netip.MustParseAddr("10.0.0.11")}}
-	dual := node{mtu: 9001, addrs: append(v4.addrs[:1:1], netip.MustParseAddr("2600:1f18::10")), acceptRA: true, rationed: true}
+	dual := node{mtu: 9001, addrs: append(v4.addrs[:1:1], netip.MustParseAddr("2600:1f18::10")), acceptRA: true,
+		rationed: true}
 	for _, c := range []struct {
 		name, config string
 		node         node
 		addrs, dsts  []string
 	}{
 		{"redirect", `{` + keys + `, "ipMasq": true}`, v4, []string{"10.0.1.20/24"}, vpc},
-		{"masquerade", `{` + keys + `, "ipMasq": true, "serviceLoop": "masquerade"}`, v4, []string{"10.0.1.20/24"}, vpc},
-		{"keep-caller", `{` + keys + `, "ipMasq": true, "keepCaller": true}`, dual, []string{"10.0.1.20/24", "2600:1f18:0:1::20/64"}, append(vpc, "2600:1f18::/56")},
-		{"keep-caller-masquerade", `{` + keys + `, "ipMasq": true, "keepCaller": true, "serviceLoop": "masquerade"}`, v4, []string{"10.0.1.20/24"}, vpc},
-		{"no-loop", `{` + keys + `, "ipMasq": true, "serviceLoop": "none"}`, dual, []string{"10.0.1.20/24", "2600:1f18:0:1::20/64"}, append(vpc, "2600:1f18::/56")},
+		{"masquerade", `{` + keys + `, "ipMasq": true, "serviceLoop": "masquerade"}`, v4,
+			[]string{"10.0.1.20/24"}, vpc},
+		{"keep-caller", `{` + keys + `, "ipMasq": true, "keepCaller": true}`, dual,
+			[]string{"10.0.1.20/24", "2600:1f18:0:1::20/64"}, append(vpc, "2600:1f18::/56")},
+		{"keep-caller-masquerade", `{` + keys + `, "ipMasq": true, "keepCaller": true, "serviceLoop": "masquerade"}`,
+			v4, []string{"10.0.1.20/24"}, vpc},
+		{"no-loop", `{` + keys + `, "ipMasq": true, "serviceLoop": "none"}`, dual,
+			[]string{"10.0.1.20/24", "2600:1f18:0:1::20/64"}, append(vpc, "2600:1f18::/56")},
 		{"plain", `{` + keys + `, "mtu": 1500}`, v4, []string{"10.0.1.20/24"}, vpc},
-		{"no-nodeports", `{` + keys + `, "ipMasq": true, "nodePorts": "", "routeTableStart": 1000}`, v4, []string{"10.0.1.20/24"}, vpc},
-		{"dotted", `{"hostInterface": "bond0.100", "containerInterface": "eth.1", "ipMasq": true, "nodePorts": "80", "nodePortMark": 1}`, v4, []string{"10.0.1.20/24"}, vpc},
+		{"no-nodeports", `{` + keys + `, "ipMasq": true, "nodePorts": "", "routeTableStart": 1000}`, v4,
+			[]string{"10.0.1.20/24"}, vpc},
+		{"dotted", `{"hostInterface": "bond0.100", "containerInterface": "eth.1", "ipMasq": true, "nodePorts": "80", ` +
+			`"nodePortMark": 1}`, v4, []string{"10.0.1.20/24"}, vpc},
 		{"default-by-eni", `{` + keys + `, "ipMasq": true}`, v4, []string{"10.0.1.20/24"}, []string{"0.0.0.0/0"}},
 		{"small-eni", `{` + keys + `, "ipMasq": true, "mtu": 9001}`, v4, []string{"10.0.1.20/24"}, vpc},
-		{"dual-stack", `{` + keys + `, "ipMasq": true}`, dual, []string{"10.0.1.20/24", "2600:1f18:0:1::20/64"}, append(vpc, "2600:1f18::/56")},
+		{"dual-stack", `{` + keys + `, "ipMasq": true}`, dual, []string{"10.0.1.20/24", "2600:1f18:0:1::20/64"},
+			append(vpc, "2600:1f18::/56")},
 		{"ipv6", `{` + keys + `, "ipMasq": true}`, dual, []string{"2600:1f18:0:1::20/64"}, []string{"2600:1f18::/56"}},
-		{"vpc", `{` + keys + `, "ipMasq": true, "defaultRoute": "vpc", "hostCidrs": ["172.20.0.0/16", "169.254.20.10", "fd77::/108"]}`, v4, []string{"10.0.1.20/24"}, vpc},
-		{"dual-vpc", `{` + keys + `, "ipMasq": true, "defaultRoute": "vpc", "hostCidrs": ["172.20.0.0/16", "fd77::/108"]}`, dual, []string{"10.0.1.20/24", "2600:1f18:0:1::20/64"}, append(vpc, "::/0")},
-		{"dual-host", `{` + keys + `, "ipMasq": true, "hostCidrs": ["10.0.0.10", "169.254.20.10", "fd77::/108"]}`, dual, []string{"10.0.1.20/24", "2600:1f18:0:1::20/64"}, append(vpc, "2600:1f18::/56", "::/0")},
-		{"no-metadata", `{` + keys + `, "ipMasq": true, "blockInstanceMetadata": true}`, v4, []string{"10.0.1.20/24"}, vpc},
-		{"bandwidth", `{` + keys + `, "ipMasq": true, "runtimeConfig": {"bandwidth": {"IngressRate": 80000000, "IngressBurst": 4294967295, "egressRate": 8000000, "egressBurst": 16000000}}}`, v4, []string{"10.0.1.20/24"}, vpc},
-		{"metadata", `{` + keys + `, "ipMasq": true, "serviceLoop": "masquerade", "blockInstanceMetadata": false}`, dual, []string{"2600:1f18:0:1::20/64"}, []string{"::/0"}},
-		{"ipv4-on-dual", `{` + keys + `, "ipMasq": true}`, dual, []string{"10.0.1.20/24"}, append(vpc, "2600:1f18::/56")},
+		{"vpc", `{` + keys +
+			`, "ipMasq": true, "defaultRoute": "vpc", "hostCidrs": ["172.20.0.0/16", "169.254.20.10", "fd77::/108"]}`,
+			v4, []string{"10.0.1.20/24"}, vpc},
+		{"dual-vpc", `{` + keys +
+			`, "ipMasq": true, "defaultRoute": "vpc", "hostCidrs": ["172.20.0.0/16", "fd77::/108"]}`, dual,
+			[]string{"10.0.1.20/24", "2600:1f18:0:1::20/64"}, append(vpc, "::/0")},
+		{"dual-host", `{` + keys + `, "ipMasq": true, "hostCidrs": ["10.0.0.10", "169.254.20.10", "fd77::/108"]}`, dual,
+			[]string{"10.0.1.20/24", "2600:1f18:0:1::20/64"}, append(vpc, "2600:1f18::/56", "::/0")},
+		{"no-metadata", `{` + keys + `, "ipMasq": true, "blockInstanceMetadata": true}`, v4,
+			[]string{"10.0.1.20/24"}, vpc},
+		{"bandwidth", `{` + keys +
+			`, "ipMasq": true, "runtimeConfig": {"bandwidth": {"IngressRate": 80000000, "IngressBurst": 4294967295, ` +
+			`"egressRate": 8000000, "egressBurst": 16000000}}}`, v4, []string{"10.0.1.20/24"}, vpc},
+		{"metadata", `{` + keys + `, "ipMasq": true, "serviceLoop": "masquerade", "blockInstanceMetadata": false}`,
+			dual, []string{"2600:1f18:0:1::20/64"}, []string{"::/0"}},
+		{"ipv4-on-dual", `{` + keys + `, "ipMasq": true}`, dual, []string{"10.0.1.20/24"},
+			append(vpc, "2600:1f18::/56")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := asked(t, c.config, c.addrs, c.dsts)
@@ -110,7 +131,8 @@ func TestWiring(t *testing.T) {
 }
 
 func TestResult(t *testing.T) {
-	r := asked(t, `{"hostInterface": "ens5", "containerInterface": "eth1"}`, []string{"10.0.1.20/24"}, []string{"10.0.0.0/16"})
+	r := asked(t, `{"hostInterface": "ens5", "containerInterface": "eth1"}`, []string{"10.0.1.20/24"},
+		[]string{"10.0.0.0/16"})
 	r.Prev.DNS.Nameservers = []string{"10.0.0.2"}
 	s := newScene(r)
 	s.node.mtu = 9001
@@ -168,7 +190,8 @@ func TestNames(t *testing.T) {
 			}
 		}
 	}
-	if got, want := alias(newScene(r).request), "cni-ipvlan-vpc-k8s cni-ipvlan-vpc-k8s 4f1c eth0 default/web-0"; got != want {
+	if got, want := alias(
+		newScene(r).request), "cni-ipvlan-vpc-k8s cni-ipvlan-vpc-k8s 4f1c eth0 default/web-0"; got != want {
 		t.Errorf("alias %q, want %q", got, want)
 	}
 	r.Pod.Name = strings.Repeat("x", 253)
@@ -198,10 +221,12 @@ func TestValidate(t *testing.T) {
 			"hostCidrs: \"0.0.0.0/0\": this is the default route: use the key defaultRoute",
 		`{"hostInterface": "sixteen-bytes-up", "containerInterface": "a/b"}`: "hostInterface: \"sixteen-bytes-up\": " +
 			"the name is too long: want 1 to 15 bytes without white space, / and :\n" +
-			"containerInterface: \"a/b\": the name contains / or : or whitespace characters: want 1 to 15 bytes of printable ASCII without /, : and %",
+			"containerInterface: \"a/b\": the name contains / or : or whitespace characters: want 1 to 15 bytes of " +
+			"printable ASCII without /, : and %",
 		`{"hostInterface": "..", "containerInterface": "lo"}`: "hostInterface: \"..\": the name is . or ..: want 1 " +
 			"to 15 bytes without white space, / and :\n" +
-			"containerInterface: \"lo\": the name is one that the kernel uses itself: want 1 to 15 bytes of printable ASCII without /, : and %",
+			"containerInterface: \"lo\": the name is one that the kernel uses itself: want 1 to 15 bytes of " +
+			"printable ASCII without /, : and %",
 		`{"hostInterface": "ens5", "containerInterface": "eth1", "nodePorts": "", "keepCaller": true}`:       `keepCaller: true: it needs NodePorts, but nodePorts is ""`,
 		`{"hostInterface": "ens5", "containerInterface": "eth1", "serviceLoop": "none", "keepCaller": true}`: `keepCaller: true: with serviceLoop "none" pods see the node instead of the caller`,
 		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "vpc"}`:                     "hostCidrs must be specified with defaultRoute \"vpc\": list the CIDRs of the cluster's services, \"172.20.0.0/16\" for example; otherwise calls to services leave by the ENI and get no answer",
@@ -214,7 +239,8 @@ func TestValidate(t *testing.T) {
 			t.Errorf("%s:\n%v\nwant\n%s", config, err, want)
 		}
 	}
-	for text, want := range map[string]ports{"30000:32767": {30000, 32767}, "30000-32767": {30000, 32767}, "80": {80, 80}, "": {}} {
+	for text, want := range map[string]ports{"30000:32767": {30000, 32767}, "30000-32767": {30000, 32767},
+		"80": {80, 80}, "": {}} {
 		if got, err := parsePorts(text); got != want || err != nil {
 			t.Errorf("parsePorts(%q) = %v, %v", text, got, err)
 		}

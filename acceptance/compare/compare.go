@@ -126,7 +126,8 @@ func (t *table) compare(s step, real, sim *side) {
 		a, b := real.fields(calls[0][call]), sim.fields(calls[1][call])
 		for _, field := range union(a, b) {
 			t.fields++
-			r := Row{Step: s.name, Call: call, Field: field, Real: a[field].shown, Sim: b[field].shown, Kind: a[field].kind != b[field].kind}
+			r := Row{Step: s.name, Call: call, Field: field, Real: a[field].shown, Sim: b[field].shown,
+				Kind: a[field].kind != b[field].kind}
 			if r.Real == r.Sim && !r.Kind {
 				continue
 			}

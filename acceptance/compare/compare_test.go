@@ -23,9 +23,12 @@ import (
 func place(t *testing.T, name string, others int) compare.Place {
 	t.Helper()
 	sim, err := ec2sim.New(ec2sim.Config{
-		VPCs:     []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}, {ID: "vpc-2", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}}},
-		Subnets:  []ec2sim.Subnet{{ID: "subnet-1", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/20"), MapPublicIP: true}},
-		Peerings: []ec2sim.Peering{{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-1"}, Accepter: ec2sim.PeerVPC{ID: "vpc-2"}}},
+		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}},
+			{ID: "vpc-2", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}}},
+		Subnets: []ec2sim.Subnet{{ID: "subnet-1", VPC: "vpc-1", Zone: "us-east-1a",
+			CIDR: netip.MustParsePrefix("10.0.0.0/20"), MapPublicIP: true}},
+		Peerings: []ec2sim.Peering{{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-1"},
+			Accepter: ec2sim.PeerVPC{ID: "vpc-2"}}},
 		// A group that does not exist must be refused.
 		SecurityGroups: []string{"sg-1"},
 	})
@@ -34,7 +37,8 @@ func place(t *testing.T, name string, others int) compare.Place {
 	}
 	var all []*ec2sim.Instance
 	for range others + 2 {
-		i, err := sim.RunInstance(ec2sim.RunInstance{Type: "t3.small", Subnet: "subnet-1", SecurityGroups: []string{"sg-1"}})
+		i, err := sim.RunInstance(ec2sim.RunInstance{Type: "t3.small", Subnet: "subnet-1",
+			SecurityGroups: []string{"sg-1"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +48,8 @@ func place(t *testing.T, name string, others int) compare.Place {
 	return compare.Place{
 		Name: name, EC2: compare.Direct{Handler: sim}, EC2URL: "http://ec2.invalid",
 		Metadata: compare.Direct{Handler: node.Metadata()}, MetadataURL: "http://metadata.invalid",
-		Node: node.ID, Other: other.ID, Type: "t3.small", Zone: "us-east-1a", VPC: "vpc-1", Subnet: "subnet-1", Group: "sg-1",
+		Node: node.ID, Other: other.ID, Type: "t3.small", Zone: "us-east-1a", VPC: "vpc-1", Subnet: "subnet-1",
+		Group:    "sg-1",
 		NodeAddr: node.ENIs()[0].Addrs[0], OtherAddr: other.ENIs()[0].Addrs[0], Account: "123456789012",
 	}
 }
@@ -54,7 +59,8 @@ func run(t *testing.T, real compare.Place) (compare.Table, error) {
 	t.Setenv("AWS_REGION", "us-east-1")
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIATEST")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
-	return compare.Run(t.Context(), real, place(t, "simulated", 0), compare.Options{Tags: map[string]string{"run": "r1"}})
+	return compare.Run(t.Context(), real, place(t, "simulated", 0),
+		compare.Options{Tags: map[string]string{"run": "r1"}})
 }
 
 // changed changes the answers of a place.
@@ -99,9 +105,12 @@ func TestAlike(t *testing.T) {
 	if table.Fields < 500 {
 		t.Errorf("%d fields were compared", table.Fields)
 	}
-	want := []string{"AssignIpv6Addresses", "AssignPrivateIpAddresses", "AttachNetworkInterface", "CreateNetworkInterface", "DeleteNetworkInterface",
-		"DescribeInstanceTypes", "DescribeNetworkInterfaces", "DescribeSubnets", "DescribeVpcPeeringConnections", "DescribeVpcs",
-		"DetachNetworkInterface", "ModifyNetworkInterfaceAttribute", "UnassignIpv6Addresses", "UnassignPrivateIpAddresses"}
+	want := []string{"AssignIpv6Addresses", "AssignPrivateIpAddresses", "AttachNetworkInterface",
+		"CreateNetworkInterface", "DeleteNetworkInterface",
+		"DescribeInstanceTypes", "DescribeNetworkInterfaces", "DescribeSubnets", "DescribeVpcPeeringConnections",
+		"DescribeVpcs",
+		"DetachNetworkInterface", "ModifyNetworkInterfaceAttribute", "UnassignIpv6Addresses",
+		"UnassignPrivateIpAddresses"}
 	if diff := cmp.Diff(want, table.Actions); diff != "" {
 		t.Errorf("actions (-want +got):\n%s", diff)
 	}
@@ -122,8 +131,10 @@ func TestDifferences(t *testing.T) {
 		fails  bool
 	}{
 		"a field that the simulator lacks, and nobody reads": {
-			change: replace("<status>in-use</status>", "<status>in-use</status><denyAllIgwTraffic>true</denyAllIgwTraffic>"),
-			want:   compare.Row{Call: "DescribeNetworkInterfaces", Field: "networkInterfaceSet.item.denyAllIgwTraffic", Real: "true", Kind: true},
+			change: replace("<status>in-use</status>",
+				"<status>in-use</status><denyAllIgwTraffic>true</denyAllIgwTraffic>"),
+			want: compare.Row{Call: "DescribeNetworkInterfaces", Field: "networkInterfaceSet.item.denyAllIgwTraffic",
+				Real: "true", Kind: true},
 		},
 		"a field that the suite reads has another name": {
 			change: func(call, body string) (string, int) {
@@ -132,39 +143,48 @@ func TestDifferences(t *testing.T) {
 				}
 				return body, 0
 			},
-			want:  compare.Row{Call: "DescribeInstanceTypes", Field: "instanceTypeSet.item.networkInfo.ipv4AddressesPerInterface", Sim: "4", Kind: true, Read: true},
+			want: compare.Row{Call: "DescribeInstanceTypes",
+				Field: "instanceTypeSet.item.networkInfo.ipv4AddressesPerInterface", Sim: "4", Kind: true, Read: true},
 			fails: true,
 		},
 		"another number": {
 			change: replace("<maximumNetworkInterfaces>3<", "<maximumNetworkInterfaces>5<"),
-			want:   compare.Row{Call: "DescribeInstanceTypes", Field: "instanceTypeSet.item.networkInfo.maximumNetworkInterfaces", Real: "5", Sim: "3"},
+			want: compare.Row{Call: "DescribeInstanceTypes",
+				Field: "instanceTypeSet.item.networkInfo.maximumNetworkInterfaces", Real: "5", Sim: "3"},
 		},
 		"another text for people": {
 			change: replace("in use.</Message>", "in use already</Message>"),
-			want:   compare.Row{Call: "DeleteNetworkInterface", Field: "Errors.Error.Message", Real: "Network interface '{the new ENI}' is currently in use already", Sim: "Network interface '{the new ENI}' is currently in use."},
+			want: compare.Row{Call: "DeleteNetworkInterface", Field: "Errors.Error.Message",
+				Real: "Network interface '{the new ENI}' is currently in use already",
+				Sim:  "Network interface '{the new ENI}' is currently in use."},
 		},
 		"another code": {
 			change: replace("<Code>PrivateIpAddressLimitExceeded<", "<Code>TooManyAddresses<"),
-			want:   compare.Row{Call: "more addresses than the type allows", Field: "(meaning to the suite)", Real: "refused", Sim: "refused: ENI is full", Kind: true, Read: true},
-			fails:  true,
+			want: compare.Row{Call: "more addresses than the type allows", Field: "(meaning to the suite)",
+				Real: "refused", Sim: "refused: ENI is full", Kind: true, Read: true},
+			fails: true,
 		},
 		"a call that EC2 carries out, and the simulator refuses": {
 			change: func(call, body string) (string, int) {
-				if strings.Contains(call, "DetachNetworkInterface") && strings.Contains(body, "<Code>OperationNotPermitted<") {
+				if strings.Contains(call, "DetachNetworkInterface") &&
+					strings.Contains(body, "<Code>OperationNotPermitted<") {
 					return "<DetachNetworkInterfaceResponse><return>true</return></DetachNetworkInterfaceResponse>", 200
 				}
 				return body, 0
 			},
-			want:  compare.Row{Call: "detach the boot ENI", Field: "(meaning to the suite)", Real: "done", Sim: "refused: EC2 refuses", Kind: true, Read: true},
+			want: compare.Row{Call: "detach the boot ENI", Field: "(meaning to the suite)", Real: "done",
+				Sim: "refused: EC2 refuses", Kind: true, Read: true},
 			fails: true,
 		},
 		"metadata that the suite does not read has a key more": {
 			change: replace(`"architecture"`, `"ramdiskId": null, "architecture"`), imds: true,
-			want: compare.Row{Call: "/latest/dynamic/instance-identity/document", Field: "ramdiskId", Real: "(empty)", Kind: true},
+			want: compare.Row{Call: "/latest/dynamic/instance-identity/document", Field: "ramdiskId", Real: "(empty)",
+				Kind: true},
 		},
 		"metadata that the suite reads has another form": {
 			change: replace(`"us-east-1a"`, `"use1-az1"`), imds: true,
-			want:  compare.Row{Call: "/latest/dynamic/instance-identity/document", Field: "availabilityZone", Real: "use1-az1", Sim: "us-east-1a", Kind: true, Read: true},
+			want: compare.Row{Call: "/latest/dynamic/instance-identity/document", Field: "availabilityZone",
+				Real: "use1-az1", Sim: "us-east-1a", Kind: true, Read: true},
 			fails: true,
 		},
 	} {
@@ -179,7 +199,9 @@ func TestDifferences(t *testing.T) {
 			if err != nil && !tt.fails {
 				t.Fatal(err)
 			}
-			at := slices.IndexFunc(table.Rows, func(r compare.Row) bool { return r.Call == tt.want.Call && r.Field == tt.want.Field })
+			at := slices.IndexFunc(table.Rows, func(r compare.Row) bool {
+				return r.Call == tt.want.Call && r.Field == tt.want.Field
+			})
 			if at < 0 {
 				t.Fatalf("it was not found: %+v", table.Rows)
 			}

@@ -137,7 +137,9 @@ func (e *element) sorted(n names) []*element {
 		slices.Sort(all)
 		return n.formOf(strings.TrimSpace(c.text)).shown + strings.Join(all, " ")
 	}
-	return slices.SortedStableFunc(slices.Values(e.in), func(a, b *element) int { return strings.Compare(formed(a), formed(b)) })
+	return slices.SortedStableFunc(slices.Values(e.in), func(a, b *element) int {
+		return strings.Compare(formed(a), formed(b))
+	})
 }
 
 // without removes all elements at a path without indices.

@@ -29,7 +29,9 @@ func (n names) add(text, name string) {
 
 // replace puts names in the place of texts, also within a text. Longer ones come first: one may begin with another.
 func (n names) replace(text string) string {
-	for _, known := range slices.SortedFunc(keys(n), func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) }) {
+	for _, known := range slices.SortedFunc(keys(n), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b))
+	}) {
 		text = strings.ReplaceAll(text, known, n[known])
 	}
 	return text

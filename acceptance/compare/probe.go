@@ -50,7 +50,8 @@ const playURL = "http://play.invalid"
 // play takes the step with recorded answers.
 func (p *probe) play(answers map[string]answer) outcome {
 	const most = 500 // requests of one step: ENIs asks for sixteen keys of each ENI
-	c := aws.New(aws.Options{EC2URL: playURL, MetadataURL: playURL, HTTP: &player{answers: answers, left: most}, Attempts: 1})
+	c := aws.New(aws.Options{EC2URL: playURL, MetadataURL: playURL, HTTP: &player{answers: answers, left: most},
+		Attempts: 1})
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	return outcomeOf(p.step.do(ctx, p.side, c))

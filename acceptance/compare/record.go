@@ -110,6 +110,7 @@ func (p *player) Do(q *http.Request) (*http.Response, error) {
 	case !ok:
 		a = answer{status: http.StatusNotFound}
 	}
-	return &http.Response{StatusCode: a.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: header, Request: q,
+	return &http.Response{StatusCode: a.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: header, Request: q,
 		ContentLength: int64(len(a.body)), Body: io.NopCloser(bytes.NewReader(a.body))}, nil
 }

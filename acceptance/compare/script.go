@@ -39,16 +39,26 @@ var stranger = netip.MustParseAddr("192.0.2.1")
 var script = slices.Concat(questions, birth, attaching, addresses, end)
 
 var questions = []step{
-	ask("identity of the node", func(ctx context.Context, s *side, c *aws.Client) (any, error) { return c.Instance(ctx) },
+	ask("identity of the node", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+		return c.Instance(ctx)
+	},
 		func(s *side, v any) { s.names.add(v.(aws.Instance).MAC, "boot MAC") }),
-	ask("metadata of the boot ENI", func(ctx context.Context, s *side, c *aws.Client) (any, error) { return c.ENIs(ctx) },
+	ask("metadata of the boot ENI", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+		return c.ENIs(ctx)
+	},
 		func(s *side, v any) { s.names.add(v.([]aws.ENI)[0].ID, "the boot ENI") }),
-	ask("the instance type", func(ctx context.Context, s *side, c *aws.Client) (any, error) { return c.Limits(ctx, s.place.Type) }, nil),
+	ask("the instance type", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+		return c.Limits(ctx, s.place.Type)
+	}, nil),
 	ask("the subnets of the zone", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.Subnets(ctx, s.place.VPC, s.place.Zone)
 	}, nil),
-	ask("the VPC", func(ctx context.Context, s *side, c *aws.Client) (any, error) { return c.VPC(ctx, s.place.VPC) }, nil),
-	ask("the VPC's peers", func(ctx context.Context, s *side, c *aws.Client) (any, error) { return c.Peers(ctx, s.place.VPC) }, nil),
+	ask("the VPC", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+		return c.VPC(ctx, s.place.VPC)
+	}, nil),
+	ask("the VPC's peers", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+		return c.Peers(ctx, s.place.VPC)
+	}, nil),
 	ask("the ENIs of the node", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.DescribeENIs(ctx, aws.ByInstance(s.place.Node))
 	}, func(s *side, v any) {
@@ -66,15 +76,19 @@ var questions = []step{
 
 var birth = []step{
 	refused("a new ENI in a subnet that does not exist", func(ctx context.Context, s *side, c *aws.Client) error {
-		_, err := c.CreateENI(ctx, aws.ENISpec{Subnet: noSubnet, SecurityGroups: []string{s.place.Group}, Tags: s.options.Tags})
+		_, err := c.CreateENI(ctx, aws.ENISpec{Subnet: noSubnet, SecurityGroups: []string{s.place.Group},
+			Tags: s.options.Tags})
 		return err
 	}),
 	refused("a new ENI with a group that does not exist", func(ctx context.Context, s *side, c *aws.Client) error {
-		_, err := c.CreateENI(ctx, aws.ENISpec{Subnet: s.place.Subnet, SecurityGroups: []string{noGroup}, Tags: s.options.Tags})
+		_, err := c.CreateENI(ctx, aws.ENISpec{Subnet: s.place.Subnet, SecurityGroups: []string{noGroup},
+			Tags: s.options.Tags})
 		return err
 	}),
 	dry("CreateNetworkInterface"),
-	ask("a new ENI with two addresses", func(ctx context.Context, s *side, c *aws.Client) (any, error) { return c.CreateENI(ctx, s.spec(1)) },
+	ask("a new ENI with two addresses", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+		return c.CreateENI(ctx, s.spec(1))
+	},
 		func(s *side, v any) {
 			s.eni = v.(aws.ENI)
 			s.names.add(s.eni.ID, "the new ENI")
@@ -82,7 +96,9 @@ var birth = []step{
 			s.names.add(s.eni.Addrs[0].String(), "the new ENI's address")
 		}),
 	wait("the new ENI, described", func(s *side, v any) bool { return one(v) != nil && one(v).Status == "available" }),
-	ask("the same creation again", func(ctx context.Context, s *side, c *aws.Client) (any, error) { return c.CreateENI(ctx, s.spec(1)) }, nil),
+	ask("the same creation again", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+		return c.CreateENI(ctx, s.spec(1))
+	}, nil),
 	refused("the same client token for another ENI", func(ctx context.Context, s *side, c *aws.Client) error {
 		_, err := c.CreateENI(ctx, s.spec(2))
 		return err
@@ -116,7 +132,9 @@ var attaching = []step{
 	change("delete it with the instance", func(ctx context.Context, s *side, c *aws.Client) error {
 		return c.DeleteOnTermination(ctx, s.eni.ID, s.attachment)
 	}),
-	{name: "metadata of both ENIs", do: func(ctx context.Context, s *side, c *aws.Client) (any, error) { return c.ENIs(ctx) },
+	{name: "metadata of both ENIs", do: func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+		return c.ENIs(ctx)
+	},
 		until: func(s *side, v any) bool {
 			enis, _ := v.([]aws.ENI)
 			return len(enis) == 2 && s.listed() == 2 && complete(enis[1])
@@ -125,7 +143,9 @@ var attaching = []step{
 
 var addresses = []step{
 	dry("AssignPrivateIpAddresses"),
-	ask("one more address", func(ctx context.Context, s *side, c *aws.Client) (any, error) { return c.Assign(ctx, s.eni.ID, 1) },
+	ask("one more address", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+		return c.Assign(ctx, s.eni.ID, 1)
+	},
 		func(s *side, v any) { s.assigned = v.([]netip.Addr) }),
 	refused("an address that another ENI has", func(ctx context.Context, s *side, c *aws.Client) error {
 		return c.AssignAddr(ctx, s.eni.ID, s.place.OtherAddr)
@@ -155,7 +175,9 @@ var addresses = []step{
 		return c.AssignPrefixes(ctx, s.eni.ID, 1)
 	},
 		func(s *side, v any) { s.prefixes = v.([]netip.Prefix) }),
-	wait("the ENI with a prefix, described", func(s *side, v any) bool { return one(v) != nil && len(one(v).Prefixes) == 1 }),
+	wait("the ENI with a prefix, described", func(s *side, v any) bool {
+		return one(v) != nil && len(one(v).Prefixes) == 1
+	}),
 	change("unassign the prefix", func(ctx context.Context, s *side, c *aws.Client) error {
 		return c.UnassignPrefixes(ctx, s.eni.ID, s.prefixes...)
 	}),
@@ -164,24 +186,38 @@ var addresses = []step{
 }
 
 var end = []step{
-	refused("delete an attached ENI", func(ctx context.Context, s *side, c *aws.Client) error { return c.DeleteENI(ctx, s.eni.ID) }),
-	refused("detach the boot ENI", func(ctx context.Context, s *side, c *aws.Client) error { return c.DetachENI(ctx, s.boot.Attachment) }),
-	refused("detach an attachment that does not exist", func(ctx context.Context, s *side, c *aws.Client) error { return c.DetachENI(ctx, noAttachment) }),
+	refused("delete an attached ENI", func(ctx context.Context, s *side, c *aws.Client) error {
+		return c.DeleteENI(ctx, s.eni.ID)
+	}),
+	refused("detach the boot ENI", func(ctx context.Context, s *side, c *aws.Client) error {
+		return c.DetachENI(ctx, s.boot.Attachment)
+	}),
+	refused("detach an attachment that does not exist", func(ctx context.Context, s *side, c *aws.Client) error {
+		return c.DetachENI(ctx, noAttachment)
+	}),
 	dry("DetachNetworkInterface"),
 	change("detach", func(ctx context.Context, s *side, c *aws.Client) error { return c.DetachENI(ctx, s.attachment) }),
-	wait("the detached ENI, described", func(s *side, v any) bool { return one(v) != nil && one(v).Status == "available" }),
+	wait("the detached ENI, described", func(s *side, v any) bool {
+		return one(v) != nil && one(v).Status == "available"
+	}),
 	dry("DeleteNetworkInterface"),
 	change("delete", func(ctx context.Context, s *side, c *aws.Client) error { return c.DeleteENI(ctx, s.eni.ID) }),
 	wait("the deleted ENI, described", func(_ *side, v any) bool { return one(v) == nil }),
-	refused("delete it again", func(ctx context.Context, s *side, c *aws.Client) error { return c.DeleteENI(ctx, s.eni.ID) }),
-	{name: "metadata after the ENI", do: func(ctx context.Context, s *side, c *aws.Client) (any, error) { return c.ENIs(ctx) },
+	refused("delete it again", func(ctx context.Context, s *side, c *aws.Client) error {
+		return c.DeleteENI(ctx, s.eni.ID)
+	}),
+	{name: "metadata after the ENI", do: func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+		return c.ENIs(ctx)
+	},
 		until: func(s *side, _ any) bool { return s.listed() == 1 }},
-	dry("DescribeNetworkInterfaces"), dry("DescribeSubnets"), dry("DescribeVpcs"), dry("DescribeVpcPeeringConnections"), dry("DescribeInstanceTypes"),
+	dry("DescribeNetworkInterfaces"), dry("DescribeSubnets"), dry("DescribeVpcs"), dry("DescribeVpcPeeringConnections"),
+	dry("DescribeInstanceTypes"),
 }
 
 // spec is the new ENI.
 func (s *side) spec(secondary int) aws.ENISpec {
-	return aws.ENISpec{Subnet: s.place.Subnet, SecurityGroups: []string{s.place.Group}, Description: "acceptance test", Tags: s.options.Tags,
+	return aws.ENISpec{Subnet: s.place.Subnet, SecurityGroups: []string{s.place.Group}, Description: "acceptance test",
+		Tags:  s.options.Tags,
 		Token: "acceptance-" + s.place.Node, Secondary: secondary}
 }
 
@@ -192,7 +228,9 @@ func ask(name string, do func(context.Context, *side, *aws.Client) (any, error),
 
 // change is a step that must succeed, and returns nothing.
 func change(name string, do func(context.Context, *side, *aws.Client) error) step {
-	return step{name: name, do: func(ctx context.Context, s *side, c *aws.Client) (any, error) { return nil, do(ctx, s, c) }}
+	return step{name: name, do: func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+		return nil, do(ctx, s, c)
+	}}
 }
 
 // refused is a step that EC2 must refuse.
@@ -205,8 +243,10 @@ func refused(name string, do func(context.Context, *side, *aws.Client) error) st
 // dry is a dry run of an action. Actions without a dry run are tried with an address that EC2 must refuse. The client
 // makes nil of the refusal that is the proof of the permission.
 func dry(action string) step {
-	return step{name: "dry run of " + action, refused: true, do: func(ctx context.Context, s *side, c *aws.Client) (any, error) {
-		return nil, c.DryRun(ctx, action, aws.Target{ENI: s.eni.ID, Attachment: s.attachment, Instance: s.place.Node, Subnet: s.place.Subnet,
+	return step{name: "dry run of " + action, refused: true, do: func(ctx context.Context, s *side,
+		c *aws.Client) (any, error) {
+		return nil, c.DryRun(ctx, action, aws.Target{ENI: s.eni.ID, Attachment: s.attachment, Instance: s.place.Node,
+			Subnet:         s.place.Subnet,
 			SecurityGroups: []string{s.place.Group}, Tags: s.options.Tags})
 	}}
 }

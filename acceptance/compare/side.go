@@ -32,10 +32,13 @@ type side struct {
 }
 
 func newSide(p Place, o Options) *side {
-	s := &side{place: p, options: o, ec2: &recorder{HTTPClient: p.EC2}, imds: &recorder{HTTPClient: p.Metadata}, names: names{}}
+	s := &side{place: p, options: o, ec2: &recorder{HTTPClient: p.EC2}, imds: &recorder{HTTPClient: p.Metadata},
+		names: names{}}
 	s.client = aws.New(aws.Options{EC2URL: p.EC2URL, MetadataURL: p.MetadataURL, HTTP: router{s.ec2, s.imds}})
-	for name, value := range map[string]string{"the node": p.Node, "the other node": p.Other, "the subnet": p.Subnet, "the VPC": p.VPC,
-		"the group": p.Group, "the account": p.Account, "the node's address": p.NodeAddr.String(), "the other node's address": p.OtherAddr.String()} {
+	for name, value := range map[string]string{"the node": p.Node, "the other node": p.Other, "the subnet": p.Subnet,
+		"the VPC":   p.VPC,
+		"the group": p.Group, "the account": p.Account, "the node's address": p.NodeAddr.String(),
+		"the other node's address": p.OtherAddr.String()} {
 		s.names.add(value, name)
 	}
 	return s
@@ -63,8 +66,10 @@ func outcomeOf(value any, err error) outcome {
 }
 
 // sentinels are what the suite makes of errors.
-var sentinels = []error{aws.ErrThrottled, aws.ErrTransient, aws.ErrENIFull, aws.ErrInstanceFull, aws.ErrSubnetFull, aws.ErrQuota, aws.ErrIndexTaken,
-	aws.ErrCardFull, aws.ErrInUse, aws.ErrNotFound, aws.ErrNotRunning, aws.ErrTooManyGroups, aws.ErrNoGroup, aws.ErrTokenUsed, aws.ErrDenied, aws.ErrNoMetadata}
+var sentinels = []error{aws.ErrThrottled, aws.ErrTransient, aws.ErrENIFull, aws.ErrInstanceFull, aws.ErrSubnetFull,
+	aws.ErrQuota, aws.ErrIndexTaken,
+	aws.ErrCardFull, aws.ErrInUse, aws.ErrNotFound, aws.ErrNotRunning, aws.ErrTooManyGroups, aws.ErrNoGroup,
+	aws.ErrTokenUsed, aws.ErrDenied, aws.ErrNoMetadata}
 
 func sentinel(err error) string {
 	for _, s := range sentinels {

@@ -52,13 +52,14 @@ var (
 
 // table has each action by its name in the API.
 var table = map[string]Action{
-	"AssignIpv6Addresses":             {Node | OnENI | Once | NoDryRun, often},
-	"AssignPrivateIpAddresses":        {Node | OnENI | Once | NoDryRun, often},
-	"AttachNetworkInterface":          {Node | OnENI | Once, changing},
-	"AuthorizeSecurityGroupIngress":   {0, changing},
-	"CreateNetworkInterface":          {Node | Makes, often},
-	"CreateSecurityGroup":             {Makes, changing},
-	"CreateTags":                      {0, Bucket{100, 10}}, // no call of its own: creations with tags need its permission
+	"AssignIpv6Addresses":           {Node | OnENI | Once | NoDryRun, often},
+	"AssignPrivateIpAddresses":      {Node | OnENI | Once | NoDryRun, often},
+	"AttachNetworkInterface":        {Node | OnENI | Once, changing},
+	"AuthorizeSecurityGroupIngress": {0, changing},
+	"CreateNetworkInterface":        {Node | Makes, often},
+	"CreateSecurityGroup":           {Makes, changing},
+	// no call of its own: creations with tags need its permission
+	"CreateTags":                      {0, Bucket{100, 10}},
 	"DeleteKeyPair":                   {0, changing},
 	"DeleteNetworkInterface":          {Node | OnENI, often},
 	"DeleteSecurityGroup":             {0, changing},

@@ -50,7 +50,8 @@ func Exchange(dir *os.File, name string, mode fs.FileMode, modified time.Time, d
 // it makes a new one.
 func spare(dir int, name string, mode fs.FileMode) (fd int, size int64, err error) {
 	for again := false; ; again = true {
-		fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_WRONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, uint32(mode))
+		fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_WRONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC,
+			uint32(mode))
 		if err == nil {
 			var st unix.Stat_t
 			if err = unix.Fstat(fd, &st); err == nil && (again || st.Size == 0 || alone(fd, st)) {

@@ -74,7 +74,8 @@ func TestExchange(t *testing.T) {
 			if got := read(t, file+Old); got != last {
 				t.Errorf("kept %q, not %q", got, last)
 			}
-			if err := os.WriteFile(file+Old, []byte(strings.Repeat("half", i)), 0o600); err != nil { // by a process that was killed
+			// by a process that was killed
+			if err := os.WriteFile(file+Old, []byte(strings.Repeat("half", i)), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -180,7 +180,9 @@ func (c *Codec) describes(names []string) bool {
 func (c *Codec) unknown(rest map[string]string, described []string) {
 	from := c.at
 	key := c.name()
-	near := slices.IndexFunc(described, func(name string) bool { return len(name) == len(key) && strings.EqualFold(name, key) })
+	near := slices.IndexFunc(described, func(name string) bool {
+		return len(name) == len(key) && strings.EqualFold(name, key)
+	})
 	switch {
 	case c.exact && len(key)+len(`"":`) != c.at-from, c.exact && span(key) < len(key):
 		c.Fail(fmt.Errorf("%q has escapes, or is not ASCII: it may be another name", key))

@@ -57,7 +57,8 @@ func Text(v *string, c *Codec) {
 		}
 	}
 	raw := c.skip()
-	if strings.TrimLeft(raw, " \t\r\n") != raw { // json would read past it, and a member would seem to be an unknown one
+	// json would read past it, and a member would seem to be an unknown one
+	if strings.TrimLeft(raw, " \t\r\n") != raw {
 		c.Fail(errors.New("white space"))
 		return
 	}
@@ -240,7 +241,8 @@ func flat(s string) int {
 		return 0
 	}
 	n := strings.IndexByte(s, '}') + 1
-	if n == 0 || strings.Count(s[:n], `"`)%2 > 0 || strings.IndexByte(s[1:n], '{') >= 0 || strings.IndexByte(s[:n], '\\') >= 0 {
+	if n == 0 || strings.Count(s[:n], `"`)%2 > 0 || strings.IndexByte(s[1:n], '{') >= 0 ||
+		strings.IndexByte(s[:n], '\\') >= 0 {
 		return 0
 	}
 	return n

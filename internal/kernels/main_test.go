@@ -44,16 +44,19 @@ func TestRewrite(t *testing.T) {
 	}{
 		{name: "all pass", kernel: "6.12", more: `{"Action":"pass",P","Test":"TestC"}
 {"Action":"pass",P","Elapsed":9}`,
-			row: "| `6.12` | EKS 1.33 | 6.12.3 | 2026-02-03 | 1, 9 s | 1, 1 skipped, 53 s |", out: "pass " + module + ": 1, 9 s\n"},
+			row: "| `6.12` | EKS 1.33 | 6.12.3 | 2026-02-03 | 1, 9 s | 1, 1 skipped, 53 s |",
+			out: "pass " + module + ": 1, 9 s\n"},
 		{name: "a kernel without a row", kernel: "6.18", more: `{"Action":"pass",P","Test":"TestC"}
 {"Action":"pass",P","Elapsed":9}`,
 			row: "| `6.18` | | 6.12.3 | 2026-02-03 | 1, 9 s | 1, 1 skipped, 53 s |", out: "exec: trying once more\n"},
 		{name: "a package did not run", kernel: "6.12",
-			row: "| `6.12` | EKS 1.33 | 6.12.3 | 2026-02-03 | – | 1, 1 skipped, 53 s |", failures: []string{"whole chain did not run"}},
+			row:      "| `6.12` | EKS 1.33 | 6.12.3 | 2026-02-03 | – | 1, 1 skipped, 53 s |",
+			failures: []string{"whole chain did not run"}},
 		{name: "a failure", kernel: "6.1", more: `{"Action":"output",P","Test":"TestC","Output":"what C says\n"}
 {"Action":"fail",P","Test":"TestC"}
 {"Action":"fail",P","Elapsed":9}`,
-			row: "| `6.1` | AL2023 | 6.12.3 | 2026-02-03 | 0, **1 failed**, 9 s | 1, 1 skipped, 53 s |", out: "what C says\n",
+			row:      "| `6.1` | AL2023 | 6.12.3 | 2026-02-03 | 0, **1 failed**, 9 s | 1, 1 skipped, 53 s |",
+			out:      "what C says\n",
 			failures: []string{"whole chain: 0, **1 failed**"}},
 		{name: "an end without a failed test", kernel: "6.1", more: `{"Action":"pass",P","Test":"TestC"}
 {"Action":"fail",P","Elapsed":9}`,
@@ -74,7 +77,8 @@ func TestRewrite(t *testing.T) {
 			}
 			text, err := rewrite(before, []string{tt.kernel, "", "6.12.3", "2026-02-03"}, results)
 			text = spaces.ReplaceAllString(text, " ")
-			if !strings.Contains(text, tt.row) || !strings.HasPrefix(text, "# Kernels\n\n| `VM_KERNEL` |") || !strings.HasSuffix(text, " |\n\nText.\n") {
+			if !strings.Contains(text, tt.row) || !strings.HasPrefix(text, "# Kernels\n\n| `VM_KERNEL` |") ||
+				!strings.HasSuffix(text, " |\n\nText.\n") {
 				t.Errorf("want the row %s in\n%s", tt.row, text)
 			}
 			if !strings.Contains(out.String(), tt.out) || strings.Contains(out.String(), "what A says") {

@@ -40,10 +40,11 @@ func TestSeries(t *testing.T) {
 		}
 	}
 	for kernel, want := range map[string]string{
-		"6.1":     "cannot fetch linux-image-6.1.0-50-cloud-amd64",
-		"6.12":    "cannot fetch linux-image-6.12.117+deb13-cloud-amd64",
-		"6.18":    "cannot fetch linux-image-6.18.15+deb13-cloud-amd64",
-		"6.2":     "VM_KERNEL=6.2: there is no kernel of that series for the cloud in bullseye bookworm bookworm-backports trixie trixie-backports. There are 6.1 6.12 6.18\n",
+		"6.1":  "cannot fetch linux-image-6.1.0-50-cloud-amd64",
+		"6.12": "cannot fetch linux-image-6.12.117+deb13-cloud-amd64",
+		"6.18": "cannot fetch linux-image-6.18.15+deb13-cloud-amd64",
+		"6.2": "VM_KERNEL=6.2: there is no kernel of that series for the cloud in bullseye bookworm " +
+			"bookworm-backports trixie trixie-backports. There are 6.1 6.12 6.18\n",
 		"sid":     "there is no linux-image-cloud-amd64 in sid\n",
 		"6":       "VM_KERNEL=6: want a series",
 		"6.18.15": "VM_KERNEL=6.18.15: want a series",
@@ -51,7 +52,8 @@ func TestSeries(t *testing.T) {
 		"6.18 x":  "VM_KERNEL=6.18 x: want a series",
 	} {
 		c := exec.Command(setup, "-d")
-		c.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "VM_KERNEL="+kernel, "XDG_CACHE_HOME="+t.TempDir())
+		c.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "VM_KERNEL="+kernel,
+			"XDG_CACHE_HOME="+t.TempDir())
 		if out, err := c.CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
 			t.Errorf("VM_KERNEL=%s: %v, want %q in %s", kernel, err, want, out)
 		}

@@ -28,7 +28,8 @@ func TestTable(t *testing.T) {
 }
 
 func TestFigures(t *testing.T) {
-	tt := Table{{"layout", "route", "rr", "spread", "x", "crr", "x"}, {"a", "near", "10", "1%", "1.00", "20", "2.00"}, {"a", "far", "30", "1%", "3.00", "40", "4.00"}}
+	tt := Table{{"layout", "route", "rr", "spread", "x", "crr", "x"}, {"a", "near", "10", "1%", "1.00", "20", "2.00"},
+		{"a", "far", "30", "1%", "3.00", "40", "4.00"}}
 	for _, c := range []struct {
 		got, want float64
 	}{

@@ -57,7 +57,8 @@ func (p *Node) GrowChosen(ctx context.Context, s *registry.State, denied ...stri
 // placeFor returns the ENI of the pool that has the chosen addresses, or can take them, but none of the ENIs denied.
 func (p *Node) placeFor(s *registry.State, denied []string) (lease.Place, bool) {
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
-		if !slices.Contains(denied, at.ID) && !slices.ContainsFunc(p.Policy.Families, func(f lease.Family) bool { return !p.canServe(s, at, f) }) {
+		if !slices.Contains(denied, at.ID) && !slices.ContainsFunc(p.Policy.Families,
+			func(f lease.Family) bool { return !p.canServe(s, at, f) }) {
 			return at, true
 		}
 	}
@@ -79,7 +80,9 @@ func (p *Node) canServe(s *registry.State, at lease.Place, f lease.Family) bool 
 func (p *Node) outOfReach(s *registry.State) error {
 	for _, a := range p.Policy.Choice.Addrs {
 		if id, _ := s.ENIOf(a); id != "" {
-			return plugin.Errorf(plugin.CodeTryAgain, lease.HintNoLink, "the pod asks for the address %s, which is on %s of this node: its link is not on the node, or it does not have all addresses for which the pod asks", a, id)
+			return plugin.Errorf(plugin.CodeTryAgain, lease.HintNoLink,
+				"the pod asks for the address %s, which is on %s of this node: its link is not on the node, or it "+
+					"does not have all addresses for which the pod asks", a, id)
 		}
 	}
 	return nil
@@ -124,8 +127,10 @@ func takenBy(e aws.ENI, a netip.Addr) error {
 	if !slices.Contains(e.Addrs, a) && !slices.Contains(e.IPv6Addrs, a) {
 		how = " in a prefix"
 	}
-	return plugin.Errorf(plugin.CodeRefused, "ask for another address; this node never takes an address from another ENI",
-		"the pod asks for the address %s, which %s has%s: it is %s, with the description %.80q", a, e.ID, how, where, e.Description)
+	return plugin.Errorf(plugin.CodeRefused,
+		"ask for another address; this node never takes an address from another ENI",
+		"the pod asks for the address %s, which %s has%s: it is %s, with the description %.80q", a, e.ID, how, where,
+		e.Description)
 }
 
 // gain gets the chosen address of a family for an ENI. If the pod has chosen none of this
@@ -158,14 +163,16 @@ func (p *Node) assignChosen(ctx context.Context, eni string, a netip.Addr) error
 		func(*registry.State, string) (func(*registry.State), error) {
 			return func(s *registry.State) {
 				since := time.Time{}
-				if pod := p.Policy.Choice.Pod; pod.Name != "" && !s.Rebuilt.Unconfirmed { // for all others it cools: else one of them may take it first
+				// for all others it cools: else one of them may take it first
+				if pod := p.Policy.Choice.Pod; pod.Name != "" && !s.Rebuilt.Unconfirmed {
 					since, s.Owners[a] = time.Now(), pod
 				}
 				book.AddAddrs(s, eni, []netip.Addr{a}, since)
 			}, do(ctx, eni, a)
 		})
 	if errors.Is(err, aws.ErrInUse) && !aws.MaybeDone(err) {
-		return plugin.Errorf(plugin.CodeRefused, "ask for another address; this node never takes an address from another ENI",
+		return plugin.Errorf(plugin.CodeRefused,
+			"ask for another address; this node never takes an address from another ENI",
 			"the pod asks for the address %s, which another ENI has: %w", a, err)
 	}
 	return p.Corrected(ctx, eni, err)
@@ -174,5 +181,6 @@ func (p *Node) assignChosen(ctx context.Context, eni string, a netip.Addr) error
 // aboutAddr reports whether a refusal to assign a chosen address may be about that address. The ENI may take others.
 func aboutAddr(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
-	return ok && (errors.Is(err, aws.ErrInUse) || strings.HasPrefix(e.Code, "InvalidParameter") || strings.HasPrefix(e.Code, "InvalidIPAddress"))
+	return ok && (errors.Is(err, aws.ErrInUse) || strings.HasPrefix(e.Code, "InvalidParameter") ||
+		strings.HasPrefix(e.Code, "InvalidIPAddress"))
 }

@@ -80,13 +80,16 @@ func (p *Node) notAttached(ctx context.Context, token string, err error) error {
 	if aws.MaybeDone(err) {
 		return err
 	}
-	return errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { delete(s.Intents, token) }))
+	return errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
+		delete(s.Intents, token)
+	}))
 }
 
 // describeChosen asks EC2 for the ENI, and refuses one that this pod cannot have on this node.
 func (p *Node) describeChosen(ctx context.Context, s *registry.State, id string) (aws.ENI, error) {
 	refuse := func(hint, format string, args ...any) (aws.ENI, error) {
-		return aws.ENI{}, plugin.Errorf(plugin.CodeRefused, hint, "the pod asks for %s, but %w", id, fmt.Errorf(format, args...))
+		return aws.ENI{}, plugin.Errorf(plugin.CodeRefused, hint, "the pod asks for %s, but %w", id,
+			fmt.Errorf(format, args...))
 	}
 	enis, err := p.DescribeENIs(ctx, aws.ByID(id))
 	if err != nil && !errors.Is(err, aws.ErrNotFound) {
@@ -98,7 +101,8 @@ func (p *Node) describeChosen(ctx context.Context, s *registry.State, id string)
 	e, self := enis[0], s.Instance.ID
 	switch {
 	case !p.Policy.Choice.Allows(e.Tags):
-		return refuse("add the tag to the ENI, or correct enis in requests", "requests allows only ENIs with the tag %s", anyOf(p.Policy.Choice.Tags))
+		return refuse("add the tag to the ENI, or correct enis in requests",
+			"requests allows only ENIs with the tag %s", anyOf(p.Policy.Choice.Tags))
 	case book.Foreign(e):
 		return refuse("remove the tag, or ask for another ENI",
 			"it has the tag %s=true, so this node must not touch it", book.TagNoManage)
@@ -107,7 +111,8 @@ func (p *Node) describeChosen(ctx context.Context, s *registry.State, id string)
 	case e.Instance == self && book.IsBoot(s.ENIs[e.ID], e):
 		return refuse("ask for another ENI", "it is the boot ENI of this node")
 	case e.Instance != "" && e.Instance != self:
-		return aws.ENI{}, plugin.Errorf(plugin.CodeTryAgain, "let the pod run on that node, or end its pods there: that node then detaches the ENI",
+		return aws.ENI{}, plugin.Errorf(plugin.CodeTryAgain,
+			"let the pod run on that node, or end its pods there: that node then detaches the ENI",
 			"the pod asks for %s, but it is attached to %s, and this node is %s", id, e.Instance, self)
 	case e.Attachment != "" && e.Instance == "":
 		return refuse("ask for another ENI", "it is attached, but not to an instance")
@@ -116,15 +121,18 @@ func (p *Node) describeChosen(ctx context.Context, s *registry.State, id string)
 	case e.VPC != book.VPCOf(s):
 		return refuse("ask for an ENI of this VPC", "it is in %s, and this node is in %s", e.VPC, book.VPCOf(s))
 	case e.Instance == "" && e.Status != "available":
-		return aws.ENI{}, plugin.Errorf(plugin.CodeTryAgain, "wait", "the pod asks for %s, but its status is %s", id, e.Status)
+		return aws.ENI{}, plugin.Errorf(plugin.CodeTryAgain, "wait", "the pod asks for %s, but its status is %s",
+			id, e.Status)
 	}
 	for _, a := range p.Policy.Choice.Addrs {
 		if !book.Carries(e, a) {
-			return refuse("ask for an address that the ENI has, or assign this one to it", "the ENI does not have the address %s", a)
+			return refuse("ask for an address that the ENI has, or assign this one to it",
+				"the ENI does not have the address %s", a)
 		}
 	}
 	for _, f := range p.Policy.Families {
-		if f == lease.IPv4 && len(e.Addrs)+len(e.Prefixes) == 0 || f == lease.IPv6 && len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0 {
+		if f == lease.IPv4 && len(e.Addrs)+len(e.Prefixes) == 0 || f == lease.IPv6 &&
+			len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0 {
 			return refuse("assign one to it: this node does not change this ENI", "it has no %v address", f)
 		}
 	}
@@ -149,7 +157,8 @@ func (p *Node) inOwnSubnet(ctx context.Context, s *registry.State, e aws.ENI) (a
 	i := slices.IndexFunc(subnets, func(n aws.Subnet) bool { return n.ID == e.Subnet })
 	if i < 0 {
 		return e, plugin.Errorf(plugin.CodeRefused, "ask for an ENI of this zone, or let the pod run in the ENI's zone",
-			"the pod asks for %s, but its subnet %s is not in the zone of this node, %s", e.ID, e.Subnet, s.Instance.Zone)
+			"the pod asks for %s, but its subnet %s is not in the zone of this node, %s", e.ID, e.Subnet,
+			s.Instance.Zone)
 	}
 	e.CIDR, e.IPv6CIDR = subnets[i].CIDR, subnets[i].IPv6CIDR
 	return e, nil
@@ -182,7 +191,8 @@ func (p *Node) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) e
 
 // detaching is the error for an ENI that somebody has begun to detach, a collection nearly always.
 func detaching(id string) error {
-	return plugin.Errorf(plugin.CodeTryAgain, "wait: the ENI is attached again when it is detached", "the pod asks for %s, which is about to be detached", id)
+	return plugin.Errorf(plugin.CodeTryAgain, "wait: the ENI is attached again when it is detached",
+		"the pod asks for %s, which is about to be detached", id)
 }
 
 // chosenInUse compares an ENI that the registry knows with EC2. If that brings no free address,
@@ -207,6 +217,7 @@ func (p *Node) chosenInUse(ctx context.Context, s *registry.State, e aws.ENI) er
 	if users == nil {
 		users = []string{"nobody, but they cool, or their link is not on the node"}
 	}
-	return plugin.Errorf(plugin.CodeTryAgain, "assign more addresses to the ENI, or wait until these pods have ended: this node does not change the ENI",
+	return plugin.Errorf(plugin.CodeTryAgain,
+		"assign more addresses to the ENI, or wait until these pods have ended: this node does not change the ENI",
 		"the pod asks for %s, and no address of it is free. They are used by: %s", e.ID, strings.Join(users, ", "))
 }

@@ -98,7 +98,8 @@ func NodesOwn(e aws.ENI, known registry.ENI, a netip.Addr) bool {
 // Carries reports whether an ENI has an address, by itself or in a prefix.
 func Carries(e aws.ENI, a netip.Addr) bool {
 	return slices.Contains(e.Addrs, a) || slices.Contains(e.IPv6Addrs, a) ||
-		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), func(c netip.Prefix) bool { return c.Contains(a) })
+		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes),
+			func(c netip.Prefix) bool { return c.Contains(a) })
 }
 
 // MarkOnRequest marks an ENI as one for which a pod has asked.
@@ -120,5 +121,7 @@ func MarkProvisioning(s *registry.State, id string, is bool) {
 // nothing more. A process that asks EC2 later what became of it would take the ENI for one without an answer.
 func EndProvision(s *registry.State, id string) {
 	MarkProvisioning(s, id, false)
-	maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool { return i.Action == AttachAction && i.ENI == id })
+	maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool {
+		return i.Action == AttachAction && i.ENI == id
+	})
 }

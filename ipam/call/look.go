@@ -54,12 +54,16 @@ func (p *Node) InTurn(ctx context.Context, action string, do func(context.Contex
 
 // DeleteNow deletes an ENI that is attached nowhere, in its turn.
 func (p *Node) DeleteNow(ctx context.Context, eni string) error {
-	return p.InTurn(ctx, "DeleteNetworkInterface", func(ctx context.Context) error { return p.Cloud.DeleteENI(ctx, eni) })
+	return p.InTurn(ctx, "DeleteNetworkInterface", func(ctx context.Context) error {
+		return p.Cloud.DeleteENI(ctx, eni)
+	})
 }
 
 // NotBefore forbids all processes of this node to call the action before the time is over.
 func (p *Node) NotBefore(ctx context.Context, action string, wait time.Duration) error {
-	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { s.NotBefore[action] = time.Now().Add(wait) })
+	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
+		s.NotBefore[action] = time.Now().Add(wait)
+	})
 }
 
 // DescribeENIs lists the ENIs that match all filters, in its turn.

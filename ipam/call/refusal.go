@@ -83,7 +83,8 @@ func remember(s *registry.State, action, about string, e *aws.Error, lasts time.
 	if _, counts := s.Refusals[key]; counts {
 		return
 	}
-	s.Refusals[key] = registry.Refusal{Code: e.Code, Message: e.Brief(), Request: e.RequestID, Since: now, Until: now.Add(min(lasts, registry.MostRefusal))}
+	s.Refusals[key] = registry.Refusal{Code: e.Code, Message: e.Brief(), Request: e.RequestID, Since: now,
+		Until: now.Add(min(lasts, registry.MostRefusal))}
 	slog.Warn("EC2 refuses this. The node passes over it for a while", "action", action, "about", about, "error", e)
 }
 
@@ -143,7 +144,9 @@ func (p *Node) NoteRefusal(ctx context.Context, action string, o Object, err err
 	if _, _, ok := o.refusalOf(s, err); !ok {
 		return err
 	}
-	e = p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { o.Refuse(s, action, err, p.Cloud.Jitter) })
+	e = p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
+		o.Refuse(s, action, err, p.Cloud.Jitter)
+	})
 	if e != nil {
 		slog.Warn("a refusal of EC2 could not be recorded: the next process asks again", "action", action, "error", e)
 	}

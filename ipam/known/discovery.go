@@ -81,7 +81,8 @@ func (l discovery) learn(e aws.ENI) {
 		}
 		if known.Link = l.links[e.MAC].Name; known.Link == "" && l.links != nil && !l.first && later {
 			known.Missed = l.now
-			if _, ok := l.Unconfirmed(); ok { // a collection may have detached it: it serves nobody until its link is there
+			// a collection may have detached it: it serves nobody until its link is there
+			if _, ok := l.Unconfirmed(); ok {
 				known.Missed = l.now.Add(-registry.LinkPatience)
 			}
 		}

@@ -26,7 +26,9 @@ func (p *Node) OfThisInstance(ctx context.Context) error {
 	}
 	instance, err := p.Cloud.Instance(ctx)
 	if err != nil {
-		return fmt.Errorf("this machine has booted since the registry was written: ask metadata whether it is still %s: %w", s.Instance.ID, err)
+		return fmt.Errorf(
+			"this machine has booted since the registry was written: ask metadata whether it is still %s: %w",
+			s.Instance.ID, err)
 	}
 	if instance.ID != s.Instance.ID {
 		return p.setOtherAside(ctx, instance.ID)
@@ -50,8 +52,10 @@ func (p *Node) setOtherAside(ctx context.Context, this string) error {
 		return other != "" && other != this
 	})
 	if file != "" {
-		slog.Warn("the registry is of another instance: it was set aside, and a new one is built from the kernel, metadata and EC2. "+
-			"Nothing of the other instance was changed. An image must not contain the registry's directory", "other", other, "this", this, "file", file)
+		slog.Warn("the registry is of another instance: it was set aside, and a new one is built from the kernel, "+
+			"metadata and EC2. "+
+			"Nothing of the other instance was changed. An image must not contain the registry's directory", "other",
+			other, "this", this, "file", file)
 	}
 	return err
 }

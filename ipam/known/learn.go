@@ -84,12 +84,15 @@ func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) l
 			s.Instance = registry.Instance{ID: instance.ID, Type: instance.Type, Zone: instance.Zone}
 		}
 		s.Instance.Boot = registry.BootID()
-		l := discovery{s, described, tagsUnknown, p.doubts(tagsUnknown), used, nl.ByMAC(links), now, first, lease.StaleMetadata}
+		l := discovery{s, described, tagsUnknown, p.doubts(tagsUnknown), used, nl.ByMAC(links), now, first,
+			lease.StaleMetadata}
 		for _, e := range enis {
 			l.learn(e)
 		}
 		if len(s.ENIs) == 0 {
-			return fmt.Errorf("learn about this instance's ENIs: %w: it lists no ENI with all attributes that this node needs", aws.ErrNoMetadata)
+			return fmt.Errorf(
+				"learn about this instance's ENIs: %w: it lists no ENI with all attributes that this node needs",
+				aws.ErrNoMetadata)
 		}
 		return nil
 	})
@@ -99,7 +102,8 @@ func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) l
 // to be decided, and all addresses count as used. A collection reads the namespaces once more before it
 // releases anything.
 func (p *Node) UsedIfNew(enis []aws.ENI) lease.Used {
-	if s, err := p.Registry.View(); err == nil && !slices.ContainsFunc(enis, func(e aws.ENI) bool { return isNew(s, e) }) {
+	if s, err := p.Registry.View(); err == nil && !slices.ContainsFunc(enis,
+		func(e aws.ENI) bool { return isNew(s, e) }) {
 		return lease.Used{Partial: true}
 	}
 	return p.Used(macs(enis)...)
@@ -122,7 +126,8 @@ func isNew(s *registry.State, e aws.ENI) bool {
 	newPrefix := func(c netip.Prefix) bool {
 		return !slices.ContainsFunc(known.Prefixes, func(p registry.Prefix) bool { return p.CIDR == c })
 	}
-	return slices.ContainsFunc(slices.Concat(e.Addrs, e.IPv6Addrs), newAddr) || slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), newPrefix)
+	return slices.ContainsFunc(slices.Concat(e.Addrs, e.IPv6Addrs), newAddr) ||
+		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), newPrefix)
 }
 
 // describeNew asks EC2 for ENIs that are new to the registry, or whose tags are unknown, or of which metadata shows
@@ -170,7 +175,8 @@ func (p *Node) describeNew(
 	case ctx.Err() != nil:
 		return nil, "", fmt.Errorf("ask EC2 for the ENIs of this instance: %w", err)
 	case !lacksTags && !aws.NotAllowed(err):
-		slog.Warn("metadata shows addresses that are new to this node, and EC2 did not answer whether the ENIs have them", "error", err)
+		slog.Warn("metadata shows addresses that are new to this node, and EC2 did not answer whether the "+
+			"ENIs have them", "error", err)
 		return nil, registry.NotAsked, nil
 	}
 	return nil, p.whyTagsUnknown(err), nil
@@ -186,10 +192,13 @@ func (p *Node) whyTagsUnknown(err error) string {
 	case p.Policy.Provision == lease.ProvisionNone:
 		return registry.NotAsked
 	case denied:
-		slog.Warn("the role does not allow ec2:DescribeNetworkInterfaces, so this node does not know the tags of its ENIs. ENIs with unknown tags serve pods, but the node does not release them or their addresses", "error", err)
+		slog.Warn("the role does not allow ec2:DescribeNetworkInterfaces, so this node does not know the tags of its "+
+			"ENIs. ENIs with unknown tags serve pods, but the node does not release them or their addresses",
+			"error", err)
 		return registry.NotAllowed
 	}
-	slog.Warn("EC2 did not return the tags of the ENIs. ENIs with unknown tags serve no pods and are not released until EC2 returns them", "error", err)
+	slog.Warn("EC2 did not return the tags of the ENIs. ENIs with unknown tags serve no pods and are not released "+
+		"until EC2 returns them", "error", err)
 	return registry.NotAsked
 }
 

@@ -62,7 +62,8 @@ func NoteAttached(s *registry.State, attached []aws.ENI, asked time.Time) {
 	for id, e := range s.ENIs {
 		shown := slices.ContainsFunc(here, func(a aws.ENI) bool { return a.ID == id })
 		old := e.Grown.Before(asked.Add(-Settled))
-		e.Detached = !shown && e.Detachable() && (e.NoLink(asked) || old && (e.Foreign || inPods[id] || !e.Missed.IsZero()))
+		e.Detached = !shown && e.Detachable() && (e.NoLink(asked) || old &&
+			(e.Foreign || inPods[id] || !e.Missed.IsZero()))
 		s.ENIs[id] = e
 	}
 	s.Instance.FullRead = asked

@@ -22,7 +22,8 @@ import (
 func (p *Node) AskTags(ctx context.Context, s *registry.State) (*registry.State, error) {
 	const patience = 5 * time.Second
 	notAsked := func(e registry.ENI) bool { return e.TagsUnknown == registry.NotAsked }
-	if !slices.ContainsFunc(slices.Collect(maps.Values(s.ENIs)), notAsked) || p.Policy.Provision == lease.ProvisionNone {
+	if !slices.ContainsFunc(slices.Collect(maps.Values(s.ENIs)), notAsked) ||
+		p.Policy.Provision == lease.ProvisionNone {
 		return s, nil
 	}
 	waiting, cancel := context.WithTimeout(ctx, patience)
@@ -67,7 +68,8 @@ func (p *Node) AskSubnets(ctx context.Context, s *registry.State) (*registry.Sta
 	defer cancel()
 	subnets, err := p.DescribeSubnets(waiting, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
-		slog.Warn("EC2 did not list the subnets: ENIs that others have attached serve no pods until it does", "error", err)
+		slog.Warn("EC2 did not list the subnets: ENIs that others have attached serve no pods until it does",
+			"error", err)
 		return s, nil
 	}
 	err = p.Registry.Change(ctx, func(now *registry.State) {

@@ -19,9 +19,11 @@ import (
 func partial(e aws.ENI, before registry.ENI, described aws.ENI) bool {
 	had := func(is func(netip.Addr) bool, described int) bool { return before.Assigned(is) > 0 || described > 0 }
 	v4 := had(netip.Addr.Is4, len(described.Addrs))
-	v6 := had(netip.Addr.Is6, len(described.IPv6Addrs)+len(described.IPv6Prefixes)) || len(e.IPv6Addrs)+len(e.IPv6Prefixes) > 0
+	v6 := had(netip.Addr.Is6, len(described.IPv6Addrs)+len(described.IPv6Prefixes)) ||
+		len(e.IPv6Addrs)+len(e.IPv6Prefixes) > 0
 	noIPv4 := len(e.Addrs) == 0 && !bare(e)
-	return e.Subnet == "" || e.VPC == "" || e.CIDR.IsValid() && noIPv4 || !e.CIDR.IsValid() && (v4 || len(e.Addrs) > 0) || !e.IPv6CIDR.IsValid() && v6
+	return e.Subnet == "" || e.VPC == "" || e.CIDR.IsValid() && noIPv4 || !e.CIDR.IsValid() &&
+		(v4 || len(e.Addrs) > 0) || !e.IPv6CIDR.IsValid() && v6
 }
 
 // sameVPC gives the ENIs of a VPC the CIDRs that metadata shows for any of them: for a new ENI, it may not

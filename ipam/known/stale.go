@@ -41,8 +41,10 @@ func news(s *registry.State, e aws.ENI) bool {
 		return !known.Has(a) && !book.NodesOwn(e, known, a) && !recentlyGone(s, a, time.Now(), lease.StaleMetadata) &&
 			book.Strange(s, e.ID, known, []netip.Addr{a}, nil) == nil
 	}
-	return e.Index >= 0 && !known.Foreign && (known.IsBoot() && known.TagsUnknown == registry.NotAsked || slices.ContainsFunc(slices.Concat(e.Addrs, e.IPv6Addrs), isNew) ||
-		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), func(c netip.Prefix) bool { return isNew(c.Addr()) }))
+	return e.Index >= 0 && !known.Foreign && (known.IsBoot() && known.TagsUnknown == registry.NotAsked ||
+		slices.ContainsFunc(slices.Concat(e.Addrs, e.IPv6Addrs), isNew) ||
+		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes),
+			func(c netip.Prefix) bool { return isNew(c.Addr()) }))
 }
 
 // confirmed reports whether more than metadata shows that an ENI has an address, or a prefix with that first address.

@@ -17,7 +17,9 @@ import (
 
 // Add answers an ADD. If no address is free, it gets one from the source. since is when the last
 // lease began, or zero if the attachment had an address before. It is set even if Add fails.
-func Add(ctx context.Context, r *plugin.Request[Config], from Source) (res *types100.Result, since time.Time, err error) {
+func Add(
+	ctx context.Context, r *plugin.Request[Config], from Source,
+) (res *types100.Result, since time.Time, err error) {
 	err = withPool(ctx, r, 0, func(ctx context.Context, p *Pool, policies []Policy) error {
 		all, last := make([]*types100.Result, len(policies)), time.Time{}
 		fresh, err := p.Each(ctx, ownerOf(r, 0), policies, func(ctx context.Context, o Owner) (bool, error) {
@@ -46,7 +48,9 @@ func Add(ctx context.Context, r *plugin.Request[Config], from Source) (res *type
 // interface gets no address, the ENI would be attached and detached each time the runtime repeats the
 // ADD. What a growth brings before EC2 refuses the ENI is there for the repetition. If add fails,
 // the interfaces lose their addresses, unless the attachment had addresses before. fresh reports that it had none.
-func (p *Pool) Each(ctx context.Context, o Owner, policies []Policy, add func(context.Context, Owner) (fresh bool, err error)) (fresh bool, err error) {
+func (p *Pool) Each(
+	ctx context.Context, o Owner, policies []Policy, add func(context.Context, Owner) (fresh bool, err error),
+) (fresh bool, err error) {
 	if len(policies) > 1 {
 		if err := p.refusesAny(o, policies); err != nil {
 			return false, err
@@ -86,7 +90,8 @@ func (p *Pool) complete(o Owner, policies []Policy) error {
 	for nic := range policies {
 		if len(s.HeldBy(o.Key, nic)) == 0 {
 			return plugin.Errorf(plugin.CodeTryAgain, "the runtime repeats the ADD",
-				"the registry was lost while the pod got its %d interfaces: interface %d has no address any more", len(policies), nic+1)
+				"the registry was lost while the pod got its %d interfaces: interface %d has no address any more",
+				len(policies), nic+1)
 		}
 	}
 	return nil
@@ -124,7 +129,9 @@ func (p *Pool) undo(ctx context.Context, o Owner, policies []Policy, fresh bool)
 
 // withPool calls f with the pool of this node, and with the policies of the interfaces that the
 // request is about. The context of f ends after limit. If limit is 0, it ends after addTimeout.
-func withPool(ctx context.Context, r *plugin.Request[Config], limit time.Duration, f func(context.Context, *Pool, []Policy) error) error {
+func withPool(
+	ctx context.Context, r *plugin.Request[Config], limit time.Duration, f func(context.Context, *Pool, []Policy) error,
+) error {
 	policies, err := r.Config.Interfaces(r.Network, r.IfName, r.Pod)
 	if err != nil {
 		return err

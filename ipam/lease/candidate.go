@@ -75,7 +75,8 @@ func Places(s *registry.State, policy Policy, now time.Time) []Place {
 		}
 	}
 	slices.SortFunc(ps, func(a, b Place) int {
-		return cmp.Or(a.waited()-b.waited(), b.leased-a.leased, cmp.Compare(a.Card, b.Card), cmp.Compare(a.Index, b.Index), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(a.waited()-b.waited(), b.leased-a.leased, cmp.Compare(a.Card, b.Card),
+			cmp.Compare(a.Index, b.Index), cmp.Compare(a.ID, b.ID))
 	})
 	return ps
 }

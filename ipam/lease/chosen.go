@@ -88,9 +88,12 @@ func (p *Pool) refusesAny(o Owner, policies []Policy) error {
 		}
 	}
 	has, most := s.Attached(), s.Instance.ENIs
-	if n := newENIs(s, policies, now); n > 1 && most > 0 && has+n > most { // for one ENI, EC2 is asked first who has the slots
-		return plugin.Errorf(plugin.CodeTryAgain, "ask for fewer interfaces, end pods that have ENIs of their own, or use a larger instance type",
-			"%s asks for %d interfaces that need %d more ENIs, and %s, which can have %d, has %d", o.name(), len(policies), n, cmp.Or(s.Instance.Type, "this instance"), most, has)
+	// for one ENI, EC2 is asked first who has the slots
+	if n := newENIs(s, policies, now); n > 1 && most > 0 && has+n > most {
+		return plugin.Errorf(plugin.CodeTryAgain,
+			"ask for fewer interfaces, end pods that have ENIs of their own, or use a larger instance type",
+			"%s asks for %d interfaces that need %d more ENIs, and %s, which can have %d, has %d", o.name(),
+			len(policies), n, cmp.Or(s.Instance.Type, "this instance"), most, has)
 	}
 	return nil
 }
@@ -129,7 +132,8 @@ func (c Choice) tooMany(s *registry.State, o Owner) error {
 		}
 	}
 	if n := len(others) + c.Together; n > c.Max {
-		return plugin.Errorf(plugin.CodeRefused, "ask for fewer interfaces; an administrator of the node allows more by the key requests of the network configuration",
+		return plugin.Errorf(plugin.CodeRefused, "ask for fewer interfaces; an administrator of the node allows more "+
+			"by the key requests of the network configuration",
 			"%s asks for interface %s, and would have %d interfaces: max is %d", o.name(), o.IfName, n, c.Max)
 	}
 	return nil
@@ -139,25 +143,31 @@ func (p *Pool) refusesAddr(s *registry.State, o Owner, a netip.Addr, now time.Ti
 	const end = "wait until that pod has ended, or ask for another address"
 	l, leased := s.Leases.At(a)
 	if leased && (l.Key != o.Key || l.NIC != o.NIC) {
-		return plugin.Errorf(plugin.CodeTryAgain, end, "%s asks for the address %s, which %s has", o.name(), a, cmp.Or(l.PodOf(), l.ContainerID, l.NetNS, "a pod"))
+		return plugin.Errorf(plugin.CodeTryAgain, end, "%s asks for the address %s, which %s has", o.name(), a,
+			cmp.Or(l.PodOf(), l.ContainerID, l.NetNS, "a pod"))
 	}
 	id, e := s.ENIOf(a)
 	if id == "" {
 		return nil
 	}
 	if e.Draining {
-		return plugin.Errorf(plugin.CodeTryAgain, "wait", "%s asks for the address %s, which is on %s, and this node is about to release this ENI", o.name(), a, id)
+		return plugin.Errorf(plugin.CodeTryAgain, "wait",
+			"%s asks for the address %s, which is on %s, and this node is about to release this ENI", o.name(), a, id)
 	}
 	if !p.Policy.takes(id, e) {
-		return plugin.Errorf(plugin.CodeRefused, "ask for another address, or for the pool, subnet, security groups or ENI that has it",
+		return plugin.Errorf(plugin.CodeRefused,
+			"ask for another address, or for the pool, subnet, security groups or ENI that has it",
 			"%s asks for the address %s, which is on %s of this node: %s", o.name(), a, id, p.Policy.other(id, e))
 	}
 	since, free := s.Free.At(a)
 	if !free && !leased && slices.Contains(e.Addrs, a) {
-		return plugin.Errorf(plugin.CodeRefused, "ask for another address", "%s asks for the address %s, which the node itself has", o.name(), a)
+		return plugin.Errorf(plugin.CodeRefused, "ask for another address",
+			"%s asks for the address %s, which the node itself has", o.name(), a)
 	}
-	if cools := p.Policy.ReuseWait - now.Sub(since); free && cools > 0 && !since.IsZero() && !p.Policy.Choice.owns(s, a) {
-		return plugin.Errorf(plugin.CodeTryAgain, "wait, or lower reuseIPWait", "%s asks for the address %s, which is free since %s: it cools for %v more",
+	if cools := p.Policy.ReuseWait - now.Sub(since); free && cools > 0 && !since.IsZero() &&
+		!p.Policy.Choice.owns(s, a) {
+		return plugin.Errorf(plugin.CodeTryAgain, "wait, or lower reuseIPWait",
+			"%s asks for the address %s, which is free since %s: it cools for %v more",
 			o.name(), a, since.Format(time.RFC3339), cools.Round(time.Second))
 	}
 	return nil

@@ -28,11 +28,14 @@ type Config struct {
 
 	IPFamilies []string              `json:"ipFamilies"` // of each pod's addresses: IPv4, IPv6; [IPv4]
 	Pools      map[string]PoolConfig `json:"pools"`      // further pools, by name
-	Provision  string                `json:"provision"`  // what may be asked of EC2: full, assign (no new ENIs) or none; full
-	MaxENIs    int                   `json:"maxENIs"`    // ENIs of the instance at most, the boot ENI included; 0: as many as it can have
-	MaxPods    int                   `json:"maxPods"`    // pods of the node at most, beyond which no address is kept ready; 0: no such limit
-	AddTimeout *int                  `json:"addTimeout"` // seconds that an ADD may take; 60
-	LeaseLog   *registry.LeaseLog    `json:"leaseLog"`   // a file with the beginning and the end of each lease; none
+	// what may be asked of EC2: full, assign (no new ENIs) or none; full
+	Provision string `json:"provision"`
+	// ENIs of the instance at most, the boot ENI included; 0: as many as it can have
+	MaxENIs int `json:"maxENIs"`
+	// pods of the node at most, beyond which no address is kept ready; 0: no such limit
+	MaxPods    int                `json:"maxPods"`
+	AddTimeout *int               `json:"addTimeout"` // seconds that an ADD may take; 60
+	LeaseLog   *registry.LeaseLog `json:"leaseLog"`   // a file with the beginning and the end of each lease; none
 
 	Permissions []Permission `json:"requests"` // which pods may ask for which interfaces; without it, no pod may
 
@@ -44,18 +47,22 @@ type Config struct {
 //
 //codec:describe
 type PoolConfig struct {
-	SubnetTags       map[string]string `json:"subnetTags"`       // tags that the subnet of a new ENI must have, all of them
+	// tags that the subnet of a new ENI must have, all of them
+	SubnetTags       map[string]string `json:"subnetTags"`
 	SecGroupIDs      []string          `json:"secGroupIds"`      // security groups of a new ENI
 	SkipDeallocation *bool             `json:"skipDeallocation"` // never unassign an address; so if provision is none
 	ReuseIPWait      *int              `json:"reuseIPWait"`      // seconds before an address is used again; 60
-	IPBatchSize      *int              `json:"ipBatchSize"`      // addresses to ask EC2 for at least; 1; 0: as many as fit
+	// addresses to ask EC2 for at least; 1; 0: as many as fit
+	IPBatchSize      *int              `json:"ipBatchSize"`
 	PrefixDelegation *bool             `json:"prefixDelegation"` // ask for /28 prefixes rather than for addresses
 	ENITags          map[string]string `json:"eniTags"`          // further tags of a new ENI
 	Warm             *registry.Warm    `json:"warm"`             // free addresses to keep, at least and at most
 
-	ConnectionTracking *registry.Tracking `json:"connectionTracking"` // timeouts of a new ENI; what is 0 is as on the boot ENI
+	// timeouts of a new ENI; what is 0 is as on the boot ENI
+	ConnectionTracking *registry.Tracking `json:"connectionTracking"`
 
-	Namespaces []string `json:"namespaces"` // Kubernetes namespaces whose pods are served: names, or the beginning of names and a *
+	// Kubernetes namespaces whose pods are served: names, or the beginning of names and a *
+	Namespaces []string `json:"namespaces"`
 	Selectable []string `json:"selectable"` // further namespaces, whose pods may ask for this pool
 }
 
@@ -81,8 +88,9 @@ func (c PoolConfig) over(base PoolConfig) PoolConfig {
 
 // A Policy is the validated configuration of a pool.
 type Policy struct {
-	Pool           string // its name; empty: the default pool
-	Pools          bool   // there are others, or pods may make some by requests: only the tags of an ENI say whose it is
+	Pool string // its name; empty: the default pool
+	// there are others, or pods may make some by requests: only the tags of an ENI say whose it is
+	Pools          bool
 	MinIndex       int
 	Families       []Family
 	SubnetTags     map[string]string

@@ -31,22 +31,26 @@ func TestConfig(t *testing.T) {
 		{
 			name:   "the original's example",
 			config: `{"interfaceIndex":1,"subnetTags":{"kubernetes_kubelet":"true"},"secGroupIds":["sg-1234","sg-5678"]}`,
-			want: Policy{MinIndex: 1, SubnetTags: map[string]string{"kubernetes_kubelet": "true"}, SecurityGroups: []string{"sg-1234", "sg-5678"},
-				Families: []Family{IPv4}, ReuseWait: time.Minute, Batch: 1, Provision: ProvisionFull, Timeout: time.Minute},
+			want: Policy{MinIndex: 1, SubnetTags: map[string]string{"kubernetes_kubelet": "true"},
+				SecurityGroups: []string{"sg-1234", "sg-5678"},
+				Families:       []Family{IPv4}, ReuseWait: time.Minute, Batch: 1, Provision: ProvisionFull,
+				Timeout: time.Minute},
 		},
 		{
 			name: "every key, and one of somebody else's",
 			config: `{"interfaceIndex":0,"secGroupIds":[],"skipDeallocation":true,"routeToVpcPeers":true,"routeToCidrs":["10.8.1.2/16"],
 				"reuseIPWait":0,"ipBatchSize":0,"provision":"assign","maxENIs":2,"eniTags":{"team":"a"},"addTimeout":30,
 				"connectionTracking":{"tcpEstablishedTimeout":432000,"udpTimeout":30},"colour":"blue"}`,
-			want: Policy{Families: []Family{IPv4}, SecurityGroups: []string{}, Keep: true, Peers: true, Routes: []netip.Prefix{netip.MustParsePrefix("10.8.0.0/16")},
+			want: Policy{Families: []Family{IPv4}, SecurityGroups: []string{}, Keep: true, Peers: true,
+				Routes:    []netip.Prefix{netip.MustParsePrefix("10.8.0.0/16")},
 				Provision: ProvisionAssign, MaxENIs: 2, Tags: map[string]string{"team": "a"}, Timeout: 30 * time.Second,
 				Tracking: registry.Tracking{TCPEstablished: 432000, UDP: 30}},
 		},
 		{
 			name:   "what nobody could get again is kept",
 			config: `{"provision":"none"}`,
-			want:   Policy{Families: []Family{IPv4}, Keep: true, ReuseWait: time.Minute, Batch: 1, Provision: ProvisionNone, Timeout: time.Minute},
+			want: Policy{Families: []Family{IPv4}, Keep: true, ReuseWait: time.Minute, Batch: 1,
+				Provision: ProvisionNone, Timeout: time.Minute},
 		},
 		{
 			name: "all mistakes at once",
@@ -60,7 +64,8 @@ func TestConfig(t *testing.T) {
 				`provision: "some": want full, assign or none`,
 				"maxENIs: -1: want 0 or more",
 				"addTimeout: 600: want 1 to 90",
-				"connectionTracking: tcpEstablishedTimeout: 59: want 60 to 432000 seconds, or 0 for that of the boot ENI",
+				"connectionTracking: tcpEstablishedTimeout: 59: want 60 to 432000 seconds, or 0 for that " +
+					"of the boot ENI",
 				"connectionTracking: udpStreamTimeout: 181: want 60 to 180 seconds",
 				"connectionTracking: udpTimeout: -1: want 30 to 60 seconds",
 			},
@@ -80,7 +85,8 @@ func TestConfig(t *testing.T) {
 			if len(tt.mistakes) > 0 {
 				return
 			}
-			if diff := cmp.Diff(tt.want, c.pools[0], cmpopts.EquateComparable(netip.Prefix{}), cmpopts.IgnoreUnexported(Policy{})); diff != "" || err != nil {
+			if diff := cmp.Diff(tt.want, c.pools[0], cmpopts.EquateComparable(netip.Prefix{}),
+				cmpopts.IgnoreUnexported(Policy{})); diff != "" || err != nil {
 				t.Errorf("err %v, policy (-want +got):\n%s", err, diff)
 			}
 		})
@@ -89,7 +95,8 @@ func TestConfig(t *testing.T) {
 
 // FuzzConfig wants a policy that cannot be wrong, or an error.
 func FuzzConfig(f *testing.F) {
-	f.Add([]byte(`{"interfaceIndex":1,"secGroupIds":["sg-1"],"routeToCidrs":["10.0.0.0/8"],"reuseIPWait":60,"ipBatchSize":3,"addTimeout":9}`))
+	f.Add([]byte(
+		`{"interfaceIndex":1,"secGroupIds":["sg-1"],"routeToCidrs":["10.0.0.0/8"],"reuseIPWait":60,"ipBatchSize":3,"addTimeout":9}`))
 	f.Add([]byte(`{"secGroupIds":null,"provision":"none","routeToCidrs":[""]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var c Config
@@ -97,7 +104,8 @@ func FuzzConfig(f *testing.F) {
 			return
 		}
 		p := c.pools[0]
-		if p.MinIndex < 0 || p.Batch < 0 || p.ReuseWait < 0 || p.MaxENIs < 0 || p.Timeout <= 0 || p.Timeout > registry.MostWait {
+		if p.MinIndex < 0 || p.Batch < 0 || p.ReuseWait < 0 || p.MaxENIs < 0 || p.Timeout <= 0 ||
+			p.Timeout > registry.MostWait {
 			t.Errorf("%s: %+v", b, p)
 		}
 		for _, r := range p.Routes {
@@ -122,7 +130,8 @@ func TestResult(t *testing.T) {
 	a := Allocation{
 		Addrs: []netip.Addr{netip.MustParseAddr("10.0.1.10")}, ID: "eni-1",
 		ENI: registry.ENI{CIDR: prefix("10.0.1.0/24"), VPC: "vpc-1"},
-		VPC: registry.VPC{CIDRs: []netip.Prefix{prefix("10.0.0.0/16"), prefix("100.64.0.0/16")}, Peers: []netip.Prefix{prefix("10.9.0.0/16")}},
+		VPC: registry.VPC{CIDRs: []netip.Prefix{prefix("10.0.0.0/16"), prefix("100.64.0.0/16")},
+			Peers: []netip.Prefix{prefix("10.9.0.0/16")}},
 	}
 	p := Policy{Peers: true, Routes: []netip.Prefix{prefix("192.168.0.0/16"), prefix("10.9.0.0/16")}}
 	r, err := a.Result("eth1", p).GetAsVersion("0.4.0")

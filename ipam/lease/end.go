@@ -62,7 +62,8 @@ func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) err
 // lease.
 func findAgain(s *registry.State, a netip.Addr) {
 	id, e := s.ENIOf(a)
-	if !s.Leases.Has(a) && !s.Free.Has(a) && !e.Foreign && slices.Contains(e.Addrs, a) && !(e.IsBoot() && a == e.Primary()) {
+	if !s.Leases.Has(a) && !s.Free.Has(a) && !e.Foreign && slices.Contains(e.Addrs, a) &&
+		!(e.IsBoot() && a == e.Primary()) {
 		s.Found(a, registry.Lease{ENI: id, Bound: true, Since: time.Now()})
 	}
 }
@@ -93,7 +94,8 @@ func (p *Pool) Retain(ctx context.Context, network string, valid []plugin.Attach
 		s.EndWhere(time.Now(), func(a netip.Addr, l registry.Lease) bool {
 			_, e := s.ENIOf(a)
 			inUse := used.Has(a, e.MAC, s.ENIs[l.ENI].MAC)
-			return l.Network == network && !slices.Contains(valid, l.Attachment) && !inUse && !used.Partial && !s.BegunAfter(l, p.Began)
+			return l.Network == network && !slices.Contains(valid, l.Attachment) && !inUse && !used.Partial &&
+				!s.BegunAfter(l, p.Began)
 		})
 		return nil
 	})

@@ -42,7 +42,8 @@ func TestNoLongerThere(t *testing.T) {
 		}
 		s, e := r.View()
 		if err != nil || e != nil || s.Leases.Len() > 0 || !s.Free.Has(there) || s.Free.Has(gone) {
-			t.Errorf("%s: leases %v, free %v: %v, %v", name, maps.Collect(s.Leases.All()), maps.Collect(s.Free.All()), err, e)
+			t.Errorf("%s: leases %v, free %v: %v, %v", name, maps.Collect(s.Leases.All()),
+				maps.Collect(s.Free.All()), err, e)
 		}
 	}
 }

@@ -31,9 +31,11 @@ func (p *Pool) told(o Owner, none error) error {
 	w, ok := s.Waiters[o.waiter()]
 	switch {
 	case ok && f.Began.After(w.Since) && time.Since(f.Since) <= justNow:
-		return plugin.Errorf(plugin.CodeTryAgain, f.Hint, "%w: another ADD asked EC2 for all waiting ADDs of this node, and failed: %s", Lacking(none), f.Text)
+		return plugin.Errorf(plugin.CodeTryAgain, f.Hint,
+			"%w: another ADD asked EC2 for all waiting ADDs of this node, and failed: %s", Lacking(none), f.Text)
 	case time.Now().Before(f.Until):
-		return plugin.Errorf(plugin.CodeTryAgain, f.Hint, "%w: this node asks EC2 again after %s: %s", Lacking(none), f.Until.Format(time.RFC3339), f.Text)
+		return plugin.Errorf(plugin.CodeTryAgain, f.Hint, "%w: this node asks EC2 again after %s: %s", Lacking(none),
+			f.Until.Format(time.RFC3339), f.Text)
 	}
 	return nil
 }
@@ -46,7 +48,8 @@ func (p *Pool) overdue(o Owner, ended error) error {
 		return err
 	}
 	what, hint := p.holdup(s, o)
-	return plugin.Errorf(plugin.CodeTryAgain, hint, "%w: another ADD is still asking EC2 for all waiting ADDs of this node: %s: %w", ErrNone, what, ended)
+	return plugin.Errorf(plugin.CodeTryAgain, hint,
+		"%w: another ADD is still asking EC2 for all waiting ADDs of this node: %s: %w", ErrNone, what, ended)
 }
 
 // holdup returns what delays the process that asks EC2, and what an operator can do about it.
@@ -63,7 +66,8 @@ func (p *Pool) holdup(s *registry.State, o Owner) (what, hint string) {
 	case f.Since.After(since.Add(-patience)) && f.Since.After(call.Since):
 		return f.Text, f.Hint
 	case call.Action != "":
-		return fmt.Sprintf("EC2 has not answered %s since %s", call.Action, call.Since.Format(time.RFC3339)), "EC2 is slow: raise addTimeout to give it more time"
+		return fmt.Sprintf("EC2 has not answered %s since %s", call.Action, call.Since.Format(time.RFC3339)),
+			"EC2 is slow: raise addTimeout to give it more time"
 	}
 	return "it has no answer yet", "see the log of the container runtime, and 'cni-ipvlan-vpc-k8s-tool status'"
 }
@@ -73,7 +77,8 @@ func (p *Pool) holdup(s *registry.State, o Owner) (what, hint string) {
 // import.
 func Throttled(action string, until time.Time) (text, hint string) {
 	return fmt.Sprintf("%s: EC2 throttles: this node waits until %s", action, until.Format(time.RFC3339)),
-		fmt.Sprintf("EC2 limits how often the whole account may call %s: to make fewer calls, use larger batches (ipBatchSize), prefixes, "+
+		fmt.Sprintf("EC2 limits how often the whole account may call %s: to make fewer calls, use larger batches "+
+			"(ipBatchSize), prefixes, "+
 			"or ENIs from the launch template", action)
 }
 

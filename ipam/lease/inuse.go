@@ -30,7 +30,8 @@ func NotesUse[C any](c plugin.Commands[C]) plugin.Commands[C] {
 	c.Add = func(ctx context.Context, r *plugin.Request[C]) (*types100.Result, error) {
 		result, err := add(ctx, r)
 		if errors.Is(err, syscall.EADDRINUSE) {
-			err = errors.Join(err, inUse(context.WithoutCancel(ctx), registry.Key{Network: r.Network, Attachment: r.Attachment}))
+			err = errors.Join(err, inUse(context.WithoutCancel(ctx),
+				registry.Key{Network: r.Network, Attachment: r.Attachment}))
 		}
 		return result, err
 	}
@@ -57,7 +58,8 @@ func inUse(ctx context.Context, k registry.Key) error {
 	if len(addrs) > 1 {
 		taken = inNamespaces(s, addrs)
 	}
-	slog.Warn("addresses are in use in a network namespace, but the registry did not know: no other pod gets them", "addrs", taken)
+	slog.Warn("addresses are in use in a network namespace, but the registry did not know: no other pod gets them",
+		"addrs", taken)
 	var failed error
 	for nic := range len(addrs) { // an attachment has at most as many interfaces as addresses
 		failed = errors.Join(failed, (&Pool{Registry: r}).reject(ctx, Owner{Key: k, NIC: nic}, taken, ""))
@@ -74,7 +76,10 @@ func inNamespaces(s *registry.State, addrs []netip.Addr) []netip.Addr {
 	}
 	defer node.Close()
 	used := UsedAddrs(node, MACs(s)...)
-	some := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { _, e := s.ENIOf(a); return used.Of(e.MAC, a) == "" })
+	some := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
+		_, e := s.ENIOf(a)
+		return used.Of(e.MAC, a) == ""
+	})
 	if len(some) == 0 || used.Partial {
 		return addrs
 	}

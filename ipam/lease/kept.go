@@ -57,7 +57,8 @@ func KeptOf(network string) (all []Kept) {
 			}
 			b, err := os.ReadFile(filepath.Join(dir, e.Name()))
 			var k Kept
-			if err == nil && json.Unmarshal(b, &k) == nil && k.Kind == "cniCacheV1" && (network == "" || k.Network == network) {
+			if err == nil && json.Unmarshal(b, &k) == nil && k.Kind == "cniCacheV1" &&
+				(network == "" || k.Network == network) {
 				all = append(all, k)
 			}
 		}

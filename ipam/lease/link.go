@@ -73,7 +73,8 @@ func (p *Pool) ignoreRouters(e registry.ENI, link string) error {
 	if e.IsBoot() {
 		return nil
 	}
-	return nl.Wiring{{NS: p.Host, Object: nl.Sysctl{Key: "net/ipv6/conf/" + link + "/accept_ra", Value: "0", Optional: true}}}.Add()
+	return nl.Wiring{{NS: p.Host, Object: nl.Sysctl{Key: "net/ipv6/conf/" + link + "/accept_ra", Value: "0",
+		Optional: true}}}.Add()
 }
 
 // link finds the link of an ENI. It first tries the name at which the link was last seen. If
@@ -101,7 +102,8 @@ func (p *Pool) bootMTU(ctx context.Context, s *registry.State) (int, error) {
 		}
 		l, err := p.link(ctx, s, id)
 		if errors.Is(err, fs.ErrNotExist) {
-			slog.Warn("the link of the boot ENI is not on the node: the MTU of the other ENIs is not changed", "eni", id, "mac", e.MAC)
+			slog.Warn("the link of the boot ENI is not on the node: the MTU of the other ENIs is not changed", "eni",
+				id, "mac", e.MAC)
 			return 0, nil
 		}
 		if err != nil {

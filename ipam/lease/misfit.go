@@ -40,13 +40,15 @@ func (policy Policy) Misfit(e registry.ENI) string {
 	case len(e.Groups) == 0 || policy.Provision != ProvisionFull:
 		return ""
 	case !policy.hasGroups(e):
-		return fmt.Sprintf("its security groups are %s, and secGroupIds are %s", strings.Join(e.Groups, ", "), strings.Join(policy.SecurityGroups, ", "))
+		return fmt.Sprintf("its security groups are %s, and secGroupIds are %s", strings.Join(e.Groups, ", "),
+			strings.Join(policy.SecurityGroups, ", "))
 	case len(e.SubnetTags) == 0 && len(policy.SubnetTags) > 0:
 		return "EC2 shows no tags of its subnet " + e.Subnet + ", or was not asked yet, and subnetTags wants some"
 	}
 	for _, k := range slices.Sorted(maps.Keys(policy.SubnetTags)) {
 		if v, ok := e.SubnetTags[k]; !ok || v != policy.SubnetTags[k] {
-			return fmt.Sprintf("its subnet %s does not have the tag %s=%s of subnetTags", e.Subnet, k, policy.SubnetTags[k])
+			return fmt.Sprintf("its subnet %s does not have the tag %s=%s of subnetTags", e.Subnet, k,
+				policy.SubnetTags[k])
 		}
 	}
 	return ""
@@ -55,7 +57,8 @@ func (policy Policy) Misfit(e registry.ENI) string {
 // told reports whether enough is known of the ENI's tags. A node that never asks EC2 uses the
 // ENIs that it gets.
 func (policy Policy) told(e registry.ENI) bool {
-	return e.TagsUnknown == "" || !policy.Pools && (e.TagsUnknown == registry.NotAllowed || policy.Provision == ProvisionNone)
+	return e.TagsUnknown == "" || !policy.Pools && (e.TagsUnknown == registry.NotAllowed ||
+		policy.Provision == ProvisionNone)
 }
 
 // Unclear reports whether an ENI of others does not serve only because of the tags of its
@@ -69,5 +72,6 @@ func (policy Policy) Unclear(e registry.ENI) bool {
 func (policy Policy) hasGroups(e registry.ENI) bool {
 	missing := func(from []string) func(string) bool { return func(g string) bool { return !slices.Contains(from, g) } }
 	return len(policy.SecurityGroups) == 0 ||
-		!slices.ContainsFunc(e.Groups, missing(policy.SecurityGroups)) && !slices.ContainsFunc(policy.SecurityGroups, missing(e.Groups))
+		!slices.ContainsFunc(e.Groups, missing(policy.SecurityGroups)) &&
+			!slices.ContainsFunc(policy.SecurityGroups, missing(e.Groups))
 }

@@ -28,14 +28,17 @@ import (
 var ErrNoLink = errors.New("its link is not on the node")
 
 // HintNoLink says what an operator can do about [ErrNoLink].
-const HintNoLink = "somebody has detached the ENI (CloudTrail: DetachNetworkInterface), or the kernel has not found it: " +
+const HintNoLink = "somebody has detached the ENI (CloudTrail: DetachNetworkInterface), or the kernel has " +
+	"not found it: " +
 	"see dmesg and 'cni-ipvlan-vpc-k8s-tool status'; it serves pods again as soon as its link is on the node"
 
 // Obtain leases addresses by take, sets the link of their ENI up, and returns the link's
 // name. If the link is not on the node, Obtain ends these leases and takes other addresses.
 // An attachment that had its addresses before this ADD keeps them, because its pod may use
 // them.
-func (p *Pool) Obtain(ctx context.Context, o Owner, take func(context.Context, Owner) (Allocation, error)) (Allocation, string, error) {
+func (p *Pool) Obtain(
+	ctx context.Context, o Owner, take func(context.Context, Owner) (Allocation, error),
+) (Allocation, string, error) {
 	for {
 		a, err := take(ctx, o)
 		if err != nil {

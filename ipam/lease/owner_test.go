@@ -36,7 +36,8 @@ func TestFind(t *testing.T) {
 		ns, path := nltest.NS(t, name)
 		paths[name] = path
 		if name == "paired" || name == "both" || name == "torn" {
-			veth := nl.Veth{Name: fmt.Sprint("veth", i), Peer: "eth1", PeerNS: ns, Group: nl.OwnGroup, Alias: "cni-ipvlan-vpc-k8s net c" + name + " eth0 shop/" + name}
+			veth := nl.Veth{Name: fmt.Sprint("veth", i), Peer: "eth1", PeerNS: ns, Group: nl.OwnGroup,
+				Alias: "cni-ipvlan-vpc-k8s net c" + name + " eth0 shop/" + name}
 			if err := (nl.Wiring{{NS: node, Object: veth}}).Add(); err != nil {
 				t.Fatal(err)
 			}
@@ -49,7 +50,8 @@ func TestFind(t *testing.T) {
 	keep("old", "", "10.0.1.4/24", "old")
 	os.WriteFile(filepath.Join(kept, "net-damaged-eth0"), []byte("{"), 0o600)
 	u := Used{owners: &owners{node: node}}
-	want := map[string]string{"paired": "shop/paired", "kept": "", "both": "shop/both", "torn": "shop/torn", "unknown": "shop/old", "old": "shop/old"}
+	want := map[string]string{"paired": "shop/paired", "kept": "", "both": "shop/both", "torn": "shop/torn",
+		"unknown": "shop/old", "old": "shop/old"}
 	for name, pod := range want { // a runtime that does not keep the namespace makes the address ambiguous
 		if got := u.Find(paths[name], netip.MustParseAddr("10.0.1.4")).PodOf(); got != pod {
 			t.Errorf("with a record without a namespace, %s: got %q, want %q", name, got, pod)
@@ -59,7 +61,8 @@ func TestFind(t *testing.T) {
 		t.Fatal(err)
 	}
 	u = Used{owners: &owners{node: node}}
-	want = map[string]string{"paired": "shop/paired", "kept": "shop/kept", "both": "shop/both", "torn": "shop/torn", "unknown": "", "old": ""}
+	want = map[string]string{"paired": "shop/paired", "kept": "shop/kept", "both": "shop/both", "torn": "shop/torn",
+		"unknown": "", "old": ""}
 	for name, pod := range want {
 		l := u.Find(paths[name], netip.MustParseAddr("10.0.1.4"))
 		if got := l.PodOf(); got != pod || l.NetNS != paths[name] || !l.Bound || l.ContainerID != "" {

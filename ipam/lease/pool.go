@@ -48,7 +48,8 @@ func (o Owner) name() string {
 }
 
 func (o Owner) lease(eni string, c Choice, a netip.Addr, now time.Time) registry.Lease {
-	return registry.Lease{Key: o.Key, PodNamespace: o.Pod.Namespace, PodName: o.Pod.Name, NetNS: o.NetNS, ENI: eni, NIC: o.NIC,
+	return registry.Lease{Key: o.Key, PodNamespace: o.Pod.Namespace, PodName: o.Pod.Name, NetNS: o.NetNS,
+		ENI: eni, NIC: o.NIC,
 		Asked: slices.Contains(c.Addrs, a), Exclusive: c.Exclusive, Since: now}
 }
 
@@ -190,7 +191,8 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 			p.wait(s, o, waiter, now, deadline(ctx))
 			return nil
 		}
-		if now.After(s.Failures[p.Concern(o)].Until) { // an address that was free here does not mean that a full subnet has room
+		// an address that was free here does not mean that a full subnet has room
+		if now.After(s.Failures[p.Concern(o)].Until) {
 			delete(s.Failures, p.Concern(o))
 		}
 		a = Allocation{p.Policy.inOrder(addrs), id, s.ENIs[id], s.VPCs[s.ENIs[id].VPC], fresh, now, s}

@@ -84,16 +84,19 @@ func TestPoolInherits(t *testing.T) {
 	for _, p := range c.pools {
 		pools[p.Pool] = p
 	}
-	if p := pools["payments"]; p.ReuseWait.Seconds() != 90 || p.SubnetTags["pool"] != "payments" || len(p.SubnetTags) != 1 || p.MinIndex != 1 {
+	if p := pools["payments"]; p.ReuseWait.Seconds() != 90 || p.SubnetTags["pool"] != "payments" ||
+		len(p.SubnetTags) != 1 || p.MinIndex != 1 {
 		t.Errorf("payments: %+v", p)
 	}
-	if p := pools["public"]; p.ReuseWait.Seconds() != 300 || p.SubnetTags["kubernetes_kubelet"] != "true" || p.SecurityGroups[0] != "sg-9" {
+	if p := pools["public"]; p.ReuseWait.Seconds() != 300 || p.SubnetTags["kubernetes_kubelet"] != "true" ||
+		p.SecurityGroups[0] != "sg-9" {
 		t.Errorf("public: %+v", p)
 	}
 }
 
 func TestPoolMistakes(t *testing.T) {
-	_, err := parseConfig(t, `{"secGroupIds": [], "namespaces": ["x"], "ipFamilies": ["IPv5"], "warm": {"min": 5, "max": 2},
+	_, err := parseConfig(t,
+		`{"secGroupIds": [], "namespaces": ["x"], "ipFamilies": ["IPv5"], "warm": {"min": 5, "max": 2},
 		"pools": {
 			"a": {"namespaces": ["one", "t*"], "reuseIPWait": -1},
 			"b": {"namespaces": ["t*", "t*o", "*x", ""]},
@@ -125,12 +128,16 @@ func TestPermissionFirst(t *testing.T) {
 	ask := func(namespace, annotation string) (float64, error) {
 		c.RuntimeConfig.Annotations = map[string]string{nic.Annotation: annotation}
 		var err error
-		n := testing.AllocsPerRun(5, func() { _, err = c.Interfaces("pods", "eth0", plugin.Pod{Namespace: namespace, Name: "p"}) })
+		n := testing.AllocsPerRun(5, func() {
+			_, err = c.Interfaces("pods", "eth0", plugin.Pod{Namespace: namespace, Name: "p"})
+		})
 		return n, err
 	}
-	const few = 50 // the race detector's pools forget: more than what is needed, and much less than an allocation for each object
+	// the race detector's pools forget: more than what is needed, and much less than an allocation for each object
+	const few = 50
 	const refused = `pod shop/p asks for its interfaces, and requests does not allow the namespace "shop" to ask`
-	for _, text := range []string{"[{}]", "no JSON", "", `[{"ip": "10.0.0.7"}]`, "[" + strings.Repeat(`{"name":"a"},`, 20000) + "{}]", strings.Repeat("\x1b[", 1<<17)} {
+	for _, text := range []string{"[{}]", "no JSON", "", `[{"ip": "10.0.0.7"}]`,
+		"[" + strings.Repeat(`{"name":"a"},`, 20000) + "{}]", strings.Repeat("\x1b[", 1<<17)} {
 		if n, err := ask("shop", text); err == nil || err.Error() != refused || n > few {
 			t.Errorf("%.30q: %v allocations, %v", text, n, err)
 		}
@@ -138,7 +145,8 @@ func TestPermissionFirst(t *testing.T) {
 	if _, err := ask("db-1", `[{"ip": "10.0.0.7"}]`); err != nil {
 		t.Errorf("a pod that may ask: %v", err)
 	}
-	if n, err := ask("db-1", "["+strings.Repeat(`{"name":"a"},`, 20000)+"{}]"); err == nil || !strings.Contains(err.Error(), "the value has 260004 bytes: 32768 are allowed") || n > few {
+	if n, err := ask("db-1", "["+strings.Repeat(`{"name":"a"},`, 20000)+"{}]"); err == nil ||
+		!strings.Contains(err.Error(), "the value has 260004 bytes: 32768 are allowed") || n > few {
 		t.Errorf("a pod that may ask, with a long text: %v allocations, %v", n, err)
 	}
 }

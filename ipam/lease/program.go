@@ -36,7 +36,8 @@ func Program[C any](ctx context.Context, r *plugin.Request[C]) Source {
 		}
 		a, err := p.takeAtLast(own, o) // the program has leased it to the owner, maybe at the last moment
 		if IsNone(err) {
-			err = plugin.Errorf(plugin.CodeTryAgain, "see the log of the container runtime", "%s has got an address for the pod, and its lease has ended since: %w", IPAMProgram, err)
+			err = plugin.Errorf(plugin.CodeTryAgain, "see the log of the container runtime",
+				"%s has got an address for the pod, and its lease has ended since: %w", IPAMProgram, err)
 		}
 		return a, err
 	}
@@ -64,7 +65,8 @@ func Acquisition(args []string, from Source) func(context.Context, *plugin.Reque
 	return func(ctx context.Context, r *plugin.Request[Config]) (res *types100.Result, err error) {
 		err = withPool(ctx, r, limit, func(ctx context.Context, p *Pool, policies []Policy) error {
 			if nic >= len(policies) {
-				return plugin.Errorf(plugin.CodeInvalid, "install programs of one release", "the pod has %d interfaces, and interface %d needs an address", len(policies), nic+1)
+				return plugin.Errorf(plugin.CodeInvalid, "install programs of one release",
+					"the pod has %d interfaces, and interface %d needs an address", len(policies), nic+1)
 			}
 			p.Policy = policies[nic]
 			a, err := p.Acquire(ctx, ownerOf(r, nic), from)

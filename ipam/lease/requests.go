@@ -26,13 +26,15 @@ import (
 //
 //codec:describe exported
 type Permission struct {
-	Namespaces     []string          `json:"namespaces"`     // Kubernetes namespaces of the pods: names, or the beginning of names and a *
-	Subnets        []string          `json:"subnets"`        // IDs of the subnets to choose from
-	SecurityGroups []string          `json:"securityGroups"` // IDs of the security groups to choose from
-	ENIs           map[string]string `json:"enis"`           // tags that an ENI must have, all of them, so that pods may ask for it
-	IPs            bool              `json:"ips"`            // addresses may be chosen
-	Exclusive      bool              `json:"exclusive"`      // pods may ask for whole ENIs
-	Max            int               `json:"max"`            // interfaces of a pod at most; 0: 1
+	// Kubernetes namespaces of the pods: names, or the beginning of names and a *
+	Namespaces     []string `json:"namespaces"`
+	Subnets        []string `json:"subnets"`        // IDs of the subnets to choose from
+	SecurityGroups []string `json:"securityGroups"` // IDs of the security groups to choose from
+	// tags that an ENI must have, all of them, so that pods may ask for it
+	ENIs      map[string]string `json:"enis"`
+	IPs       bool              `json:"ips"`       // addresses may be chosen
+	Exclusive bool              `json:"exclusive"` // pods may ask for whole ENIs
+	Max       int               `json:"max"`       // interfaces of a pod at most; 0: 1
 }
 
 // TakesENIs reports whether pods that may ask for this can need ENIs besides those of the pools, on
@@ -52,7 +54,8 @@ func (v *validation) permissions(all []Permission) {
 		v.IDs("subnets", "subnet", p.Subnets)
 		v.IDs("securityGroups", "sg", p.SecurityGroups)
 		if p.ENIs != nil && len(p.ENIs) == 0 {
-			v.Wrong(`enis: {}: want the tags of the ENIs for which pods may ask: otherwise they could ask for any ENI of the account`)
+			v.Wrong(`enis: {}: want the tags of the ENIs for which pods may ask: otherwise they could ask for any ` +
+				`ENI of the account`)
 		}
 		if p.Max < 0 {
 			v.Wrong("max: %d: want 1 or more, or 0 for 1", p.Max)
@@ -113,12 +116,15 @@ func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, e
 	if err != nil {
 		return nil, err
 	}
-	if c.Asked.Annotated(ifName) && !slices.ContainsFunc(c.Permissions, func(p Permission) bool { return p.covers(pod) }) {
+	if c.Asked.Annotated(ifName) && !slices.ContainsFunc(c.Permissions,
+		func(p Permission) bool { return p.covers(pod) }) {
 		return nil, noPermission(pod) // whatever the annotation says: to parse it may cost the node much
 	}
 	asked, err := c.Asked.Requests(ifName)
 	if err != nil {
-		return nil, plugin.Errorf(plugin.CodeRefused, "correct the request of the pod: the configuration reference of the plugins describes it", "pod %s: %w", pod, err)
+		return nil, plugin.Errorf(plugin.CodeRefused,
+			"correct the request of the pod: the configuration reference of the plugins describes it",
+			"pod %s: %w", pod, err)
 	}
 	if len(asked) == 0 {
 		return []Policy{base}, nil
@@ -133,7 +139,8 @@ func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, e
 		p.Choice.Together, p.Choice.Max = len(asked), granted.max
 		p.Choice.Pod = registry.Pod{Network: network, Namespace: pod.Namespace, Name: pod.Name}
 		if err := p.answers(r); err != nil {
-			return nil, plugin.Errorf(plugin.CodeRefused, "ask for something else, or change the network configuration of the node", "pod %s: %w", pod, err)
+			return nil, plugin.Errorf(plugin.CodeRefused,
+				"ask for something else, or change the network configuration of the node", "pod %s: %w", pod, err)
 		}
 		all = append(all, p)
 	}
@@ -172,14 +179,16 @@ func (c *Config) permits(pod plugin.Pod, asked []nic.Request) (all grant, _ erro
 	case nearest == nil:
 		return grant{}, noPermission(pod)
 	}
-	return grant{}, plugin.Errorf(plugin.CodeRefused, allowHint, "pod %s asks for what requests does not allow the namespace %s: %w", pod, pod.Namespace, nearest)
+	return grant{}, plugin.Errorf(plugin.CodeRefused, allowHint,
+		"pod %s asks for what requests does not allow the namespace %s: %w", pod, pod.Namespace, nearest)
 }
 
 const allowHint = "an administrator of the node allows it by the key requests of the network configuration"
 
 // noPermission is the error of a pod whose namespace may ask for nothing.
 func noPermission(pod plugin.Pod) error {
-	return plugin.Errorf(plugin.CodeRefused, allowHint, "pod %s asks for its interfaces, and requests does not allow the namespace %q to ask", pod, pod.Namespace)
+	return plugin.Errorf(plugin.CodeRefused, allowHint,
+		"pod %s asks for its interfaces, and requests does not allow the namespace %q to ask", pod, pod.Namespace)
 }
 
 // covers reports whether the permission is for pods of the pod's namespace.
@@ -279,7 +288,9 @@ func Origin(pool string) string {
 func (policy Policy) answers(r nic.Request) error {
 	const most = 256 // of the value of a tag (EC2 user guide, "Tag restrictions"): the name of a pool is one
 	if len(policy.Pool) > most {
-		return fmt.Errorf("securityGroups: %d groups: want fewer: their IDs are in the tag %s, which has at most %d characters", len(r.SecurityGroups), AnnotationPool, most)
+		return fmt.Errorf(
+			"securityGroups: %d groups: want fewer: their IDs are in the tag %s, which has at most %d characters",
+			len(r.SecurityGroups), AnnotationPool, most)
 	}
 	for _, a := range r.Addrs {
 		if !slices.Contains(policy.Families, nl.FamilyOf(a)) {
@@ -328,7 +339,8 @@ func Together(policies []Policy) []Policy {
 // network. It asks EC2 for no change that one of the networks forbids.
 func Common(networks ...Policy) (c Policy) {
 	for _, p := range networks {
-		if c.Provision == "" || p.Provision == ProvisionNone || p.Provision == ProvisionAssign && c.Provision == ProvisionFull {
+		if c.Provision == "" || p.Provision == ProvisionNone || p.Provision == ProvisionAssign &&
+			c.Provision == ProvisionFull {
 			c.Provision = p.Provision
 		}
 		c.Pools, c.Peers = c.Pools || p.Pools, c.Peers || p.Peers

@@ -24,7 +24,8 @@ import (
 var ErrKept = errors.New("its link keeps what an earlier pod has set or made there")
 
 // hintKept says what an operator can do about [ErrKept].
-const hintKept = "detach the ENI, which resets its link, or reboot the node; if other links use it, end their namespaces: see 'ip -d link' in these"
+const hintKept = "detach the ENI, which resets its link, or reboot the node; if other links use it, end their " +
+	"namespaces: see 'ip -d link' in these"
 
 // settle makes the link of an ENI that pods ask for as it was before a pod had it. A pod that gets the whole ENI gets
 // no link that others use: a pod can leave links of all kinds on it, in namespaces of its own.
@@ -112,7 +113,8 @@ func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.EN
 		return failed
 	})
 	if err != nil {
-		slog.Warn("an ENI keeps what its pod has set at its link: no pod gets it until that is put back; "+hintKept, "error", err)
+		slog.Warn("an ENI keeps what its pod has set at its link: no pod gets it until that is put back; "+hintKept,
+			"error", err)
 	}
 }
 

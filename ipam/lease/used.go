@@ -54,7 +54,8 @@ type Used struct {
 	cards  map[string]bool    // MAC addresses of the network cards in namespaces
 	sought bool               // cards were looked for
 	owners *owners            // their names
-	on     map[string]int     // by MAC address and path of a namespace that has links on the ENI's link: their IPv6 addresses
+	// by MAC address and path of a namespace that has links on the ENI's link: their IPv6 addresses
+	on map[string]int
 }
 
 // Of returns where an address of the ENI with this MAC address is in use, or "".
@@ -97,7 +98,8 @@ func (u Used) Holds(s *registry.State, a netip.Addr, l registry.Lease) bool {
 func UsedAddrs(node *nl.NS, macs ...string) Used { return usedIn(Shelves, node, macs) }
 
 func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
-	used := Used{By: map[At]string{}, Looked: time.Now(), cards: map[string]bool{}, on: map[string]int{}, owners: &owners{node: node}}
+	used := Used{By: map[At]string{}, Looked: time.Now(), cards: map[string]bool{}, on: map[string]int{},
+		owners: &owners{node: node}}
 	links, err := node.LinksByMAC()
 	if err != nil {
 		slog.Warn("the node's links cannot be read: all addresses count as used", "error", err)

@@ -61,7 +61,8 @@ func (v *validation) tracking(t *registry.Tracking) registry.Tracking {
 	}
 	within := func(key string, n, least, most int) {
 		if n != 0 && (n < least || n > most) {
-			v.Wrong("connectionTracking: %s: %d: want %d to %d seconds, or 0 for that of the boot ENI", key, n, least, most)
+			v.Wrong("connectionTracking: %s: %d: want %d to %d seconds, or 0 for that of the boot ENI", key, n,
+				least, most)
 		}
 	}
 	within("tcpEstablishedTimeout", t.TCPEstablished, 60, 432000)
@@ -93,7 +94,8 @@ func (v *validation) claims(pools []Policy) {
 	for _, p := range pools {
 		for _, g := range p.namespaces {
 			if other, ok := claimed[g]; ok {
-				v.Wrong("pools: %s and %s both have the namespaces %q: want one of them to name fewer", other, p.Pool, g)
+				v.Wrong("pools: %s and %s both have the namespaces %q: want one of them to name fewer",
+					other, p.Pool, g)
 			}
 			claimed[g] = p.Pool
 		}

@@ -21,7 +21,8 @@ const Refill = "refill"
 // refill leaves the mark. If that fails, the ADD does not fail: it has its address.
 func (p *Pool) refill() {
 	if err := p.Registry.Mark(Refill); err != nil {
-		slog.Warn("the mark that starts cni-warm.service cannot be written: the pool is refilled only when it is empty, and a collection detaches ENIs", "error", err)
+		slog.Warn("the mark that starts cni-warm.service cannot be written: the pool is refilled only when it is "+
+			"empty, and a collection detaches ENIs", "error", err)
 	}
 }
 
@@ -42,7 +43,9 @@ func (p *Pool) Short(s *registry.State, now time.Time) bool {
 // Ready counts the addresses of the pool that a pod could get: of IPv4, or of IPv6 if its pods have no IPv4.
 func (p *Pool) Ready(s *registry.State, now time.Time) int {
 	family := p.Policy.scarce()
-	return ready(s, p.Policy.Pool, func(e registry.ENI) int { return count(s, e, family, now.Add(-p.Policy.ReuseWait)) })
+	return ready(s, p.Policy.Pool, func(e registry.ENI) int {
+		return count(s, e, family, now.Add(-p.Policy.ReuseWait))
+	})
 }
 
 // scarce is the family of which a pool may have too few addresses.

@@ -27,7 +27,8 @@ const missingGrace = time.Minute
 
 // Release releases what a collection may: ENIs first, and then addresses of those that stay.
 func (p *Node) Release(ctx context.Context, c *Collecting) error {
-	return errors.Join(p.heed(ctx, c), p.ForgetDetached(ctx), p.detachUnused(ctx, c), p.deleteEmpty(ctx, c), p.unassignIdle(ctx, c))
+	return errors.Join(p.heed(ctx, c), p.ForgetDetached(ctx), p.detachUnused(ctx, c), p.deleteEmpty(ctx, c),
+		p.unassignIdle(ctx, c))
 }
 
 // EndLost ends the leases of pods that are gone. In each other lease it notes whether the kernel
@@ -41,7 +42,8 @@ func (p *Node) EndLost(ctx context.Context, c *Collecting) error {
 			s.ForgetStray()
 		}
 		for at, where := range c.Used.By {
-			if id, e := s.ENIOf(at.Addr); id != "" && !e.Foreign && where != lease.TheNode && c.Used.Of(e.MAC, at.Addr) != "" {
+			if id, e := s.ENIOf(at.Addr); id != "" && !e.Foreign && where != lease.TheNode &&
+				c.Used.Of(e.MAC, at.Addr) != "" {
 				known.LearnUsed(s, c.Used, id, at.Addr, now)
 			}
 		}

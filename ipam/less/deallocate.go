@@ -79,7 +79,8 @@ func spare(s *registry.State, a netip.Addr) (string, error) {
 	case !slices.Contains(e.Addrs, a) && a.Is6():
 		return "", fmt.Errorf("%s is in a prefix of %s, which stays as long as its ENI", a, id)
 	case !slices.Contains(e.Addrs, a):
-		return "", fmt.Errorf("%s is in a prefix of %s, and EC2 releases only whole prefixes: registry-gc does so when no pod uses the prefix", a, id)
+		return "", fmt.Errorf("%s is in a prefix of %s, and EC2 releases only whole prefixes: registry-gc does so "+
+			"when no pod uses the prefix", a, id)
 	case a == e.Primary():
 		return "", fmt.Errorf("%s is the primary address of %s, which cannot be unassigned", a, id)
 	case !s.Free.Has(a):

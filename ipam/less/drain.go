@@ -37,7 +37,9 @@ type marked struct {
 
 // mark marks an ENI as draining by set if it goes, so that no process leases from it. Before that, EC2 must answer: in
 // an incident of EC2, or while it throttles, pods can still have the addresses.
-func (p *Node) mark(ctx context.Context, id string, goes func(*registry.State) bool, set func(*registry.ENI)) (m marked, err error) {
+func (p *Node) mark(
+	ctx context.Context, id string, goes func(*registry.State) bool, set func(*registry.ENI),
+) (m marked, err error) {
 	s, err := p.Registry.View()
 	if err != nil || !goes(s) {
 		return m, err

@@ -77,7 +77,8 @@ func (p *Node) detachIfIdle(ctx context.Context, id string, used lease.Used) (de
 // detaches reports whether pods had asked for the ENI, and no pod uses it or waits for it any more.
 func (p *Node) detaches(s *registry.State, id string, used lease.Used) bool {
 	e := s.ENIs[id]
-	return (e.OnRequest || p.Policy.Requestable(e.Tags)) && e.Detachable() && !e.Foreign && !lease.Awaited(s, id, time.Now()) && unused(s, id, used)
+	return (e.OnRequest || p.Policy.Requestable(e.Tags)) && e.Detachable() && !e.Foreign &&
+		!lease.Awaited(s, id, time.Now()) && unused(s, id, used)
 }
 
 // unused reports whether no lease and no namespace has an address of the ENI, or its link. If a namespace

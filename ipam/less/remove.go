@@ -105,7 +105,8 @@ func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, seen [
 		}))
 	case errors.Is(err, errNotOurs):
 		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) { s.Drop(id) }))
-	case errors.Is(err, errUsed), errors.Is(err, errBoot), ok && e.Action == "DetachNetworkInterface" && errors.Is(err, aws.ErrDenied) && aws.Undone(err):
+	case errors.Is(err, errUsed), errors.Is(err, errBoot), ok && e.Action == "DetachNetworkInterface" &&
+		errors.Is(err, aws.ErrDenied) && aws.Undone(err):
 		return errors.Join(err, p.undrain(ctx, id))
 	}
 	return err
@@ -120,7 +121,8 @@ func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry
 			continue
 		}
 		err := p.deleteENI(ctx, id, p.Used(), nil)
-		if err != nil && !errors.Is(err, errNotOurs) && !errors.Is(err, errUsed) && !errors.Is(err, errUndrained) && !call.GoesOn(err, true) {
+		if err != nil && !errors.Is(err, errNotOurs) && !errors.Is(err, errUsed) && !errors.Is(err, errUndrained) &&
+			!call.GoesOn(err, true) {
 			return nil, fmt.Errorf("delete %s to make room for another: %w", id, err)
 		}
 	}
@@ -246,13 +248,16 @@ func (p *Node) deletable(e aws.ENI, used lease.Used, detached bool) error {
 	self, made := s.Instance.ID, book.MadeFor(e)
 	switch {
 	case self == "":
-		return fmt.Errorf("it is not known whether %s belongs to this instance: the metadata service has not reported the instance ID", e.ID)
+		return fmt.Errorf("it is not known whether %s belongs to this instance: the metadata service has not "+
+			"reported the instance ID", e.ID)
 	case e.Instance != "" && e.Instance != self:
 		return fmt.Errorf("%w: it is attached to %s, and this is %s", errNotOurs, e.Instance, self)
 	case e.Instance == "" && e.Attachment != "":
 		return fmt.Errorf("%w: it is attached, but not to an instance", errNotOurs)
 	case e.Instance == "" && made != "" && made != self && !detached:
-		return fmt.Errorf("%w: it was made for %s, and this is %s; cni-tool eni-gc deletes it when that instance is gone", errNotOurs, made, self)
+		return fmt.Errorf(
+			"%w: it was made for %s, and this is %s; cni-tool eni-gc deletes it when that instance is gone",
+			errNotOurs, made, self)
 	case book.Foreign(e):
 		return errNoManage
 	case !book.ForPods(e) && (s.ENIs[e.ID].OnRequest || p.Policy.Requestable(e.Tags)):

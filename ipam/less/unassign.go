@@ -185,7 +185,8 @@ func (c *Collecting) releasableAddrs(s *registry.State, id string, now time.Time
 // and EC2 did not answer.
 func (c *Collecting) spare(s *registry.State, id string, now time.Time) int {
 	e := s.ENIs[id]
-	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() || slices.Contains(c.kept, id) {
+	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() ||
+		slices.Contains(c.kept, id) {
 		return 0
 	}
 	spare := lease.Ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
@@ -233,7 +234,8 @@ func (p *Node) unassign(ctx context.Context, id string, x book.Releasable) (gone
 // isPartial reports whether EC2 has refused because the ENI no longer has all that it was to lose.
 func isPartial(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
-	return ok && (e.Action == book.UnassignAction || e.Action == book.Unassign6Action) && e.Code == "InvalidParameterValue"
+	return ok && (e.Action == book.UnassignAction || e.Action == book.Unassign6Action) &&
+		e.Code == "InvalidParameterValue"
 }
 
 // take calls EC2 to unassign addresses or prefixes from an ENI.

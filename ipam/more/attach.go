@@ -42,8 +42,10 @@ func (p *Node) AddENI(ctx context.Context, s *registry.State) error {
 		return cmp.Or(p.refusesSubnet(ctx, s), plugin.Errorf(plugin.CodeTryAgain, p.HintFull(s), "%w", full))
 	}
 	_, err = p.NewENI(ctx, ENISpec{
-		Pool: p.Policy.Pool, Subnet: p.Policy.Choice.Subnet, Families: p.Policy.Families, Prefixes: p.Policy.Prefixes, Tags: p.Policy.SubnetTags,
-		SecurityGroups: p.Policy.SecurityGroups, ENITags: p.Policy.Tags, Tracking: p.Policy.Tracking, MinIndex: p.Policy.MinIndex, Managed: true,
+		Pool: p.Policy.Pool, Subnet: p.Policy.Choice.Subnet, Families: p.Policy.Families, Prefixes: p.Policy.Prefixes,
+		Tags:           p.Policy.SubnetTags,
+		SecurityGroups: p.Policy.SecurityGroups, ENITags: p.Policy.Tags, Tracking: p.Policy.Tracking,
+		MinIndex: p.Policy.MinIndex, Managed: true,
 		Keep: p.Policy.Keep || p.Policy.Warm.Min > 0,
 	})
 	switch groups := p.Policy.Choice.Groups; {
@@ -61,7 +63,8 @@ func (p *Node) AddENI(ctx context.Context, s *registry.State) error {
 func (p *Node) AddENIIn(ctx context.Context, s *registry.State, subnet string) error {
 	if p.Policy.Provision == lease.ProvisionAssign {
 		return plugin.Errorf(plugin.CodeTryAgain, `set "provision" to "full", or attach an ENI of this subnet`,
-			`no ENI of this node can take the address %s, and no new ENI is created, because "provision" is "assign"`, addrText(p.Policy.Choice.Addrs))
+			`no ENI of this node can take the address %s, and no new ENI is created, because "provision" is "assign"`,
+			addrText(p.Policy.Choice.Addrs))
 	}
 	there := *p
 	there.Policy.Choice.Subnet = subnet
@@ -106,10 +109,12 @@ func (p *Node) KnowsMore(ctx context.Context, s *registry.State) bool {
 
 // An ENISpec says which ENI is wanted.
 type ENISpec struct {
-	Pool           string            // the pool that it serves
-	Families       []lease.Family    // of the addresses that it needs; none: IPv4
-	Prefixes       bool              // ask for prefixes instead of addresses, if the subnet has some
-	Addrs          int               // private addresses with the primary one, at most as many as fit; ignored if Managed: then as many as the waiting ADDs need
+	Pool     string         // the pool that it serves
+	Families []lease.Family // of the addresses that it needs; none: IPv4
+	Prefixes bool           // ask for prefixes instead of addresses, if the subnet has some
+	// private addresses with the primary one, at most as many as fit; ignored if Managed: then as many as the waiting
+	// ADDs need
+	Addrs          int
 	Subnet         string            // ID of its subnet; empty: any with the tags
 	Tags           map[string]string // of its subnet
 	SecurityGroups []string
@@ -117,7 +122,8 @@ type ENISpec struct {
 	Tracking       registry.Tracking // what is not set is as on the boot ENI
 	MinIndex       int
 	Managed        bool // a collection may delete it when it is empty
-	Keep           bool // the collection must first wait for an ADD: skipDeallocation, or addresses to keep ready; see TagKeep
+	// the collection must first wait for an ADD: skipDeallocation, or addresses to keep ready; see TagKeep
+	Keep bool
 }
 
 // family returns the family whose addresses are scarce: IPv4 if the ENI needs IPv4, otherwise IPv6.
@@ -210,13 +216,15 @@ func noSubnetTakes(s *registry.State, spec ENISpec, full []error, refused map[st
 	}
 	if len(refused) == 0 {
 		return plugin.Errorf(plugin.CodeTryAgain, "add another subnet to "+where,
-			"%w", errors.Join(append([]error{fmt.Errorf("%w: no subnet of %s has free addresses", aws.ErrSubnetFull, where)}, full...)...))
+			"%w", errors.Join(append([]error{fmt.Errorf("%w: no subnet of %s has free addresses", aws.ErrSubnetFull,
+				where)}, full...)...))
 	}
 	why := []error{fmt.Errorf("no subnet of %s takes another ENI of this node", where)}
 	for _, id := range slices.Sorted(maps.Keys(refused)) {
 		why = append(why, refused[id])
 	}
-	return plugin.Errorf(plugin.CodeTryAgain, cmp.Or(aws.Hint(errors.Join(why...)), "add another subnet to "+where), "%w", errors.Join(append(why, full...)...))
+	return plugin.Errorf(plugin.CodeTryAgain, cmp.Or(aws.Hint(errors.Join(why...)), "add another subnet to "+where),
+		"%w", errors.Join(append(why, full...)...))
 }
 
 // narrowed returns the subnets as if each had a single address left, if an ENI was to have more than its primary one.
@@ -269,7 +277,8 @@ func (p *Node) fitting(s *registry.State, all []aws.Subnet, spec ENISpec) ([]aws
 	}
 	i := slices.IndexFunc(all, func(n aws.Subnet) bool { return n.ID == spec.Subnet })
 	if i < 0 {
-		return nil, plugin.Errorf(plugin.CodeRefused, "ask for a subnet of this zone, or let the pod run in the zone of that subnet",
+		return nil, plugin.Errorf(plugin.CodeRefused,
+			"ask for a subnet of this zone, or let the pod run in the zone of that subnet",
 			"the pod asks for the subnet %s, which is not in %s in %s, where this node is. There are: %s", spec.Subnet,
 			book.VPCOf(s), s.Instance.Zone, subnetText(all))
 	}
@@ -278,7 +287,8 @@ func (p *Node) fitting(s *registry.State, all []aws.Subnet, spec ENISpec) ([]aws
 
 // noPlace reports whether err, of an attachment, shows that the instance takes the ENI nowhere.
 func noPlace(err error) bool {
-	return !aws.MaybeDone(err) && (errors.Is(err, aws.ErrInstanceFull) || errors.Is(err, aws.ErrCardFull) || errors.Is(err, aws.ErrNotRunning))
+	return !aws.MaybeDone(err) && (errors.Is(err, aws.ErrInstanceFull) || errors.Is(err, aws.ErrCardFull) ||
+		errors.Is(err, aws.ErrNotRunning))
 }
 
 // errNotDiscarded means that an ENI could not be attached, nor deleted.
@@ -331,7 +341,8 @@ func (p *Node) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 		book.AddAddrs(s, eni.ID, addrs, time.Time{})
 		book.AddPrefixes(s, eni.ID, cidrs, time.Now())
 		book.Serve(s, eni.ID, spec.Pool)
-		s.Intents[token] = registry.Intent{Action: book.ModifyAction, ENI: eni.ID, Attachment: attachment, Since: time.Now()}
+		s.Intents[token] = registry.Intent{Action: book.ModifyAction, ENI: eni.ID, Attachment: attachment,
+			Since: time.Now()}
 	})
 	if err != nil {
 		return err
@@ -349,7 +360,8 @@ func (p *Node) deleteOnTermination(ctx context.Context, eni, attachment, token s
 		return err // it can wait
 	}
 	if err := p.Cloud.DeleteOnTermination(ctx, eni, attachment); err != nil {
-		slog.Warn("DeleteOnTermination could not be set: EC2 would keep the ENI when the instance ends. The next growth or collection tries again", "eni", eni, "error", err)
+		slog.Warn("DeleteOnTermination could not be set: EC2 would keep the ENI when the instance ends. The next "+
+			"growth or collection tries again", "eni", eni, "error", err)
 		if errors.Is(err, aws.ErrThrottled) {
 			return p.NotBefore(ctx, book.ModifyAction, p.Backoff(3))
 		}

@@ -59,7 +59,8 @@ func (p *Node) AttachAnywhere(
 	}
 	if full {
 		if e := p.LearnShown(ctx, s, seen.ENIs); e != nil {
-			slog.Warn("attached ENIs could not be added to the registry: they serve no pods until the metadata service shows them", "error", e)
+			slog.Warn("attached ENIs could not be added to the registry: they serve no pods until the metadata "+
+				"service shows them", "error", e)
 		}
 	}
 	return attachment, at, err
@@ -67,7 +68,9 @@ func (p *Node) AttachAnywhere(
 
 // attachWhere attaches the ENI at a slot that none of the attached ENIs has. If EC2 refuses the
 // slot, attachWhere may try another one.
-func (p *Node) attachWhere(ctx context.Context, s *registry.State, attached []aws.ENI, eni string, least int) (attachment string, at Slot, err error) {
+func (p *Node) attachWhere(
+	ctx context.Context, s *registry.State, attached []aws.ENI, eni string, least int,
+) (attachment string, at Slot, err error) {
 	const tries = 5
 	delete(s.ENIs, eni) // the slot that it had before somebody detached it is free
 	free := slotsOf(s, least, attached)
@@ -77,7 +80,8 @@ func (p *Node) attachWhere(ctx context.Context, s *registry.State, attached []aw
 			return "", at, noneLeft(err)
 		}
 		at = next
-		if attachment, err = p.attachAt(ctx, s.Instance.ID, eni, at); err == nil || aws.MaybeDone(err) || !free.refused(at, err) {
+		if attachment, err = p.attachAt(ctx, s.Instance.ID, eni, at); err == nil || aws.MaybeDone(err) ||
+			!free.refused(at, err) {
 			return attachment, at, err
 		}
 	}

@@ -29,13 +29,16 @@ func TestSlots(t *testing.T) {
 		{"two cards", []int{3, 3}, 1, nil, "1.1 0.1 1.2 0.2"},
 		{"interfaceIndex 2", []int{3, 3}, 2, nil, "1.2 0.2"},
 		{"p5", slices.Repeat([]int{2}, 4), 1, nil, "1.1 2.1 3.1 0.1"},
-		{"p5 with EFA alone on all cards", slices.Repeat([]int{2}, 4), 1, []Slot{{0, 1}, {1, 0}, {2, 0}, {3, 0}}, "1.1 2.1 3.1"},
-		{"p4d with EFA at index 1", slices.Repeat([]int{4}, 3), 1, []Slot{{1, 1}, {2, 1}}, "0.1 1.2 2.2 0.2 1.3 2.3 0.3"},
+		{"p5 with EFA alone on all cards", slices.Repeat([]int{2}, 4), 1, []Slot{{0, 1}, {1, 0}, {2, 0}, {3, 0}},
+			"1.1 2.1 3.1"},
+		{"p4d with EFA at index 1", slices.Repeat([]int{4}, 3), 1, []Slot{{1, 1}, {2, 1}},
+			"0.1 1.2 2.2 0.2 1.3 2.3 0.3"},
 		{"a card for EFA alone", []int{3, 0, 2}, 1, []Slot{{1, 0}}, "2.1 0.1 0.2"},
 		{"a card that nobody knows", []int{2, 2}, 1, []Slot{{7, 1}}, "1.1 0.1"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := &registry.State{Instance: registry.Instance{ENIs: 4, Cards: test.cards}, ENIs: map[string]registry.ENI{"eni-boot": {}}}
+			s := &registry.State{Instance: registry.Instance{ENIs: 4, Cards: test.cards},
+				ENIs: map[string]registry.ENI{"eni-boot": {}}}
 			for i, at := range test.taken {
 				s.ENIs[fmt.Sprint("eni-", i)] = registry.ENI{Card: at.Card, Index: at.Index}
 			}
@@ -61,7 +64,8 @@ func TestSlotsSeen(t *testing.T) {
 		"eni-late": {Index: 1}, // metadata had no card yet
 		"eni-new":  {Index: 2},
 	}}
-	got := slotsOf(s, 1, []aws.ENI{{ID: "eni-boot"}, {ID: "eni-late", Card: 1, Index: 1}, {ID: "eni-foreign", Card: 1, Index: 2}})
+	got := slotsOf(s, 1, []aws.ENI{{ID: "eni-boot"}, {ID: "eni-late", Card: 1, Index: 1},
+		{ID: "eni-foreign", Card: 1, Index: 2}})
 	for at, want := range map[Slot]bool{{0, 0}: true, {0, 1}: false, {0, 2}: true, {1, 1}: true, {1, 2}: true} {
 		if got.taken[at] != want {
 			t.Errorf("%v taken: %v", at, got.taken[at])

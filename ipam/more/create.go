@@ -37,7 +37,9 @@ func (spec ENISpec) tags(instance string) map[string]string {
 
 // create creates an ENI in a subnet. It asks for prefixes if they are wanted and the subnet
 // has some, otherwise for addresses.
-func (p *Node) create(ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec) (aws.ENI, string, error) {
+func (p *Node) create(
+	ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec,
+) (aws.ENI, string, error) {
 	most := s.Instance.IPv4PerENI - 1 // beside the primary address
 	wanted := 0
 	prefixes := func(s *registry.State, e *aws.ENISpec) {
@@ -91,7 +93,9 @@ func (p *Node) secondary(s *registry.State, spec ENISpec) int {
 // createENI creates an ENI. Its size is decided right before the call, which has the tags and
 // a client token. The intent is on disk before the call, and stays until the ENI is attached.
 // If the process dies in between, resume finds the ENI by its description.
-func (p *Node) createENI(ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, size func(*registry.State, *aws.ENISpec)) (aws.ENI, string, error) {
+func (p *Node) createENI(
+	ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, size func(*registry.State, *aws.ENISpec),
+) (aws.ENI, string, error) {
 	eni, token, err := p.createOnce(ctx, subnet, spec, size)
 	if len(spec.Tags) > 0 && noTags(err) {
 		// The original needed no such permission. Without tags nobody but this
@@ -111,7 +115,9 @@ func noTags(err error) bool {
 
 // createOnce repeats an earlier creation with an unknown outcome, or creates a new ENI. Each
 // creation has its own client token, which is the key of its intent.
-func (p *Node) createOnce(ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, size func(*registry.State, *aws.ENISpec)) (eni aws.ENI, token string, err error) {
+func (p *Node) createOnce(
+	ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, size func(*registry.State, *aws.ENISpec),
+) (eni aws.ENI, token string, err error) {
 	const action = book.CreateAction
 	asked := spec
 	begin := func(s *registry.State) (string, bool) {
@@ -142,13 +148,16 @@ func (p *Node) createOnce(ctx context.Context, subnet aws.Subnet, spec aws.ENISp
 // wanted returns what the registry must record of a creation, so that it can be repeated.
 // specOf returns the parameters for EC2.
 func wanted(spec aws.ENISpec) registry.Wanted {
-	return registry.Wanted{Subnet: spec.Subnet, SecurityGroups: spec.SecurityGroups, Tags: spec.Tags, Tracking: registry.Tracking(spec.Tracking),
+	return registry.Wanted{Subnet: spec.Subnet, SecurityGroups: spec.SecurityGroups, Tags: spec.Tags,
+		Tracking:  registry.Tracking(spec.Tracking),
 		Secondary: spec.Secondary, Prefixes: spec.Prefixes, IPv6: spec.IPv6, IPv6Prefixes: spec.IPv6Prefixes}
 }
 
 func specOf(w registry.Wanted, token, description string) aws.ENISpec {
-	return aws.ENISpec{Token: token, Description: description, Subnet: w.Subnet, SecurityGroups: w.SecurityGroups, Tags: w.Tags,
-		Tracking: aws.Tracking(w.Tracking), Secondary: w.Secondary, Prefixes: w.Prefixes, IPv6: w.IPv6, IPv6Prefixes: w.IPv6Prefixes}
+	return aws.ENISpec{Token: token, Description: description, Subnet: w.Subnet, SecurityGroups: w.SecurityGroups,
+		Tags:     w.Tags,
+		Tracking: aws.Tracking(w.Tracking), Secondary: w.Secondary, Prefixes: w.Prefixes, IPv6: w.IPv6,
+		IPv6Prefixes: w.IPv6Prefixes}
 }
 
 // unended returns the client token of a suitable creation with an unknown outcome, of any
@@ -156,7 +165,8 @@ func specOf(w registry.Wanted, token, description string) aws.ENISpec {
 // reference, "Eventual consistency"). The same call with the same token creates no second ENI.
 func unended(s *registry.State, spec aws.ENISpec) (token string) {
 	for t, i := range s.Intents {
-		if i.Subnet == spec.Subnet && slices.Equal(i.SecurityGroups, spec.SecurityGroups) && maps.Equal(i.Tags, spec.Tags) {
+		if i.Subnet == spec.Subnet && slices.Equal(i.SecurityGroups, spec.SecurityGroups) &&
+			maps.Equal(i.Tags, spec.Tags) {
 			token = max(token, t)
 		}
 	}

@@ -115,7 +115,9 @@ func noPrefix(err error) bool {
 // assign asks EC2 for addresses on an ENI. It calls size for their number right before the
 // call. The action has no client token. So if the answer is lost, resume compares the intent
 // with EC2.
-func (p *Node) assign(ctx context.Context, eni string, f lease.Family, size func(*registry.State) int) ([]netip.Addr, error) {
+func (p *Node) assign(
+	ctx context.Context, eni string, f lease.Family, size func(*registry.State) int,
+) ([]netip.Addr, error) {
 	action, do := book.AssignAction(f), p.Cloud.Assign
 	if f == lease.IPv6 {
 		do = p.Cloud.AssignIPv6

@@ -36,7 +36,8 @@ func (p *Node) full(s *registry.State) error {
 			p.Misfits(s))
 	}
 	if _, found := slotsOf(s, p.Policy.MinIndex, nil).next(); !found {
-		return fmt.Errorf("%w: %s has %d ENIs, and no free device index for pods (interfaceIndex %d)", aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs), p.Policy.MinIndex)
+		return fmt.Errorf("%w: %s has %d ENIs, and no free device index for pods (interfaceIndex %d)",
+			aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs), p.Policy.MinIndex)
 	}
 	return nil
 }
@@ -55,13 +56,16 @@ func (p *Node) HintFull(s *registry.State) string {
 	}
 	switch most := p.Policy.MaxENIs; {
 	case !refused && 0 < most && most < n.ENIs && most <= s.Attached():
-		return fmt.Sprintf("maxENIs is %d: raise it to at most %d, the limit of %s, %sor lower --max-pods of the kubelet (see 'cni-ipvlan-vpc-k8s-tool maxpods --except-enis=%d')",
+		return fmt.Sprintf("maxENIs is %d: raise it to at most %d, the limit of %s, %sor lower --max-pods of the "+
+			"kubelet (see 'cni-ipvlan-vpc-k8s-tool maxpods --except-enis=%d')",
 			most, n.ENIs, n.Type, prefixes, n.ENIs-most)
 	case !refused && s.Attached() < n.ENIs && p.Policy.MinIndex > 1:
-		return fmt.Sprintf("lower interfaceIndex, %stake a larger instance type than %s, or %s", prefixes, n.Type, fewer)
+		return fmt.Sprintf("lower interfaceIndex, %stake a larger instance type than %s, or %s", prefixes,
+			n.Type, fewer)
 	}
 	if refused && s.Attached() < n.ENIs {
-		return fmt.Sprintf("EC2 counts more attachments than this node has ENIs (%d of %d for %s). On most Nitro types, EBS volumes take slots of ENIs: "+
+		return fmt.Sprintf("EC2 counts more attachments than this node has ENIs (%d of %d for %s). On most Nitro "+
+			"types, EBS volumes take slots of ENIs: "+
 			"detach volumes, %stake a larger instance type, or %s", s.Attached(), n.ENIs, n.Type, prefixes, fewer)
 	}
 	return fmt.Sprintf("this %s can have no more ENIs: %stake a larger instance type, or %s", n.Type, prefixes, fewer)
@@ -93,7 +97,8 @@ func refused(s *registry.State) error {
 	if !time.Now().Before(s.Instance.FullUntil) {
 		return nil
 	}
-	return fmt.Errorf("%w: EC2 has refused %s another ENI; this node knows of %d, and asks again after %s, or when one is detached",
+	return fmt.Errorf("%w: EC2 has refused %s another ENI; this node knows of %d, and asks again after %s, or when "+
+		"one is detached",
 		aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs), s.Instance.FullUntil.Format(time.RFC3339))
 }
 
@@ -121,6 +126,7 @@ func (p *Node) noteFull(ctx context.Context, attached []aws.ENI, least int, why 
 		if _, free := slotsOf(shown, least, attached).next(); errors.Is(why, errSlots) && free {
 			return // what is in the way, the registry knows
 		}
-		s.Instance.FullUntil, s.Instance.FullWith, s.Instance.FullRead = time.Now().Add(registry.MostFull), len(attached), time.Now()
+		s.Instance.FullUntil, s.Instance.FullWith, s.Instance.FullRead = time.Now().Add(registry.MostFull), len(
+			attached), time.Now()
 	})
 }

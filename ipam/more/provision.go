@@ -56,14 +56,18 @@ func (p *Node) Allocate(ctx context.Context, n int) (id string, got []netip.Addr
 		var rs []lease.Place
 		inPods := s.Exclusive()
 		for id, e := range s.ENIs {
-			if !e.OnRequest && !inPods[id] && p.Policy.Serves(e) && !e.Draining && !e.Foreign && !e.NoLink(time.Now()) && book.Room(s, e, lease.IPv4) > 0 {
+			if !e.OnRequest && !inPods[id] && p.Policy.Serves(e) && !e.Draining && !e.Foreign &&
+				!e.NoLink(time.Now()) && book.Room(s, e, lease.IPv4) > 0 {
 				rs = append(rs, lease.Place{ID: id, ENI: e})
 			}
 		}
-		slices.SortFunc(rs, func(a, b lease.Place) int { return cmp.Or(cmp.Compare(a.Card, b.Card), cmp.Compare(a.Index, b.Index)) })
+		slices.SortFunc(rs, func(a, b lease.Place) int {
+			return cmp.Or(cmp.Compare(a.Card, b.Card), cmp.Compare(a.Index, b.Index))
+		})
 		var why []error
 		for _, r := range rs {
-			if got, err = p.assign(ctx, r.ID, lease.IPv4, exactly(min(n, book.Room(s, r.ENI, lease.IPv4)))); err == nil {
+			if got, err = p.assign(ctx, r.ID, lease.IPv4,
+				exactly(min(n, book.Room(s, r.ENI, lease.IPv4)))); err == nil {
 				id = r.ID
 				return nil
 			}
@@ -76,7 +80,9 @@ func (p *Node) Allocate(ctx context.Context, n int) (id string, got []netip.Addr
 			return errors.Join(why...) // some may have room
 		}
 		//lint:ignore ST1005 the original's words
-		why = append(why, fmt.Errorf("Unable to allocate - no IPs available on any interfaces: none of the ENIs from index %d on has room", p.Policy.MinIndex))
+		why = append(why,
+			fmt.Errorf("Unable to allocate - no IPs available on any interfaces: none of the ENIs from index "+
+				"%d on has room", p.Policy.MinIndex))
 		return errors.Join(why...)
 	})
 	return id, got, err
@@ -84,7 +90,9 @@ func (p *Node) Allocate(ctx context.Context, n int) (id string, got []netip.Addr
 
 // locked runs f as the only process of this node that asks EC2. Before, it updates the registry, and
 // finishes what was begun: see resume for stray. f gets the state from before it has finished that, too.
-func (p *Node) locked(ctx context.Context, stray func(context.Context, aws.ENI) error, f func(before, s *registry.State) error) error {
+func (p *Node) locked(
+	ctx context.Context, stray func(context.Context, aws.ENI) error, f func(before, s *registry.State) error,
+) error {
 	unlock, err := p.Registry.Lock(ctx, "grow")
 	if err != nil {
 		return err

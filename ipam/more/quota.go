@@ -32,7 +32,8 @@ func (p *Node) withinQuota() error {
 		return nil
 	}
 	return plugin.Errorf(plugin.CodeTryAgain, aws.Hint(&aws.Error{Code: "NetworkInterfaceLimitExceeded"}),
-		"%w: the account can have no more ENIs in this region; this node asks again after %s", aws.ErrQuota, until.Format(time.RFC3339))
+		"%w: the account can have no more ENIs in this region; this node asks again after %s", aws.ErrQuota,
+		until.Format(time.RFC3339))
 }
 
 // noteQuota records that the quota is used up, if err says so. The time is random, so that
@@ -42,7 +43,9 @@ func (p *Node) noteQuota(ctx context.Context, err error) error {
 		return err
 	}
 	until := time.Now().Add(quotaWait/3 + p.Cloud.Jitter(quotaWait*2/3))
-	if e := p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { s.Instance.QuotaUntil = until }); e != nil {
+	if e := p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
+		s.Instance.QuotaUntil = until
+	}); e != nil {
 		return fmt.Errorf("%w: %w", err, e)
 	}
 	return err

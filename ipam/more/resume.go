@@ -89,7 +89,8 @@ func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 		sure = known.Confirm(s, enis, asked)
 		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool {
 			found := slices.ContainsFunc(enis, func(e aws.ENI) bool {
-				return e.ID == i.ENI && !(p.Policy.Choice.ENI == i.ENI && book.Unrecorded(s, i, e)) && !book.Provisions(s, e)
+				return e.ID == i.ENI && !(p.Policy.Choice.ENI == i.ENI && book.Unrecorded(s, i, e)) &&
+					!book.Provisions(s, e)
 			})
 			answered := found && i.Since.Before(asked)
 			return answered && i.Action != book.ModifyAction || time.Since(i.Since) > intentLife
@@ -152,7 +153,8 @@ func (p *Node) abandon(ctx context.Context, e aws.ENI) error {
 		return err
 	}
 	if _, known := s.ENIs[e.ID]; known {
-		return nil // somebody has detached it just now. Pods may have its addresses: a collection deletes it if none has
+		// somebody has detached it just now. Pods may have its addresses: a collection deletes it if none has
+		return nil
 	}
 	err = p.DeleteNow(ctx, e.ID)
 	if errors.Is(err, aws.ErrInUse) { // EC2 has shown what it was: ask again, but let this growth go on
@@ -197,7 +199,9 @@ func (p *Node) EndBegun(ctx context.Context) error {
 // adoptAll finishes the creation of those ENIs that are ours. Then they are attached, end with the instance, and are in
 // the registry with all addresses that EC2 reports. If an ENI is somebody else's, and not in the registry, adoptAll
 // leaves it to Learn. If it fails, the kept answers may be the cause.
-func (p *Node) adoptAll(ctx context.Context, s *registry.State, enis []aws.ENI, stray func(context.Context, aws.ENI) error) (failed error) {
+func (p *Node) adoptAll(
+	ctx context.Context, s *registry.State, enis []aws.ENI, stray func(context.Context, aws.ENI) error,
+) (failed error) {
 	ended := func(e aws.ENI, err error) error {
 		p.ForgetUnlessThrottled(err)
 		return fmt.Errorf("finish what an interrupted process began with %s: %w", e.ID, err)
@@ -243,7 +247,9 @@ func (p *Node) adopts(s *registry.State, e aws.ENI) bool {
 }
 
 // finish attaches an ENI, or has it end with the instance.
-func (p *Node) finish(ctx context.Context, s *registry.State, e aws.ENI, stray func(context.Context, aws.ENI) error) error {
+func (p *Node) finish(
+	ctx context.Context, s *registry.State, e aws.ENI, stray func(context.Context, aws.ENI) error,
+) error {
 	switch {
 	case e.Status == "available":
 		return stray(ctx, e)
@@ -262,7 +268,8 @@ func (p *Node) learnOthers(ctx context.Context, enis []aws.ENI) {
 		err = p.Learn(ctx)
 	}
 	if err != nil {
-		slog.Warn("attached ENIs could not be added to the registry: they serve no pods until the metadata service shows them", "error", err)
+		slog.Warn("attached ENIs could not be added to the registry: they serve no pods until the metadata "+
+			"service shows them", "error", err)
 	}
 }
 
@@ -301,7 +308,8 @@ func (p *Node) inSubnet(ctx context.Context, s *registry.State, e aws.ENI) (_ aw
 	}
 	shown, err := p.Cloud.ENIs(ctx)
 	if err != nil {
-		slog.Warn("the subnet of an ENI is not known: the ENI serves no pods until the metadata service shows it", "eni", e.ID, "error", err)
+		slog.Warn("the subnet of an ENI is not known: the ENI serves no pods until the metadata service shows it",
+			"eni", e.ID, "error", err)
 		return e, false, nil
 	}
 	for _, other := range shown {

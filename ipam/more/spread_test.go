@@ -34,9 +34,11 @@ func TestThousandNodes(t *testing.T) {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	t.Setenv("AWS_REGION", "us-east-1")
 	tags := map[string]string{"pods": "yes"}
-	config := ec2sim.Config{VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}}}
+	config := ec2sim.Config{VPCs: []ec2sim.VPC{{ID: "vpc-1",
+		CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}}}
 	for i, cidr := range []string{"10.0.0.0/18", "10.0.64.0/19", "10.0.96.0/19", "10.0.128.0/28", "10.0.160.0/19"} {
-		s := ec2sim.Subnet{ID: fmt.Sprint("subnet-", i), VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix(cidr), Tags: tags}
+		s := ec2sim.Subnet{ID: fmt.Sprint("subnet-", i), VPC: "vpc-1", Zone: "us-east-1a",
+			CIDR: netip.MustParsePrefix(cidr), Tags: tags}
 		if i == 4 {
 			s.Tags = nil // the nodes' own
 		}
@@ -54,7 +56,8 @@ func TestThousandNodes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &registry.State{Instance: registry.Instance{ID: node.ID, Zone: node.Zone}, ENIs: map[string]registry.ENI{"eni-boot": {VPC: "vpc-1", Subnet: "subnet-4"}}}
+		s := &registry.State{Instance: registry.Instance{ID: node.ID, Zone: node.Zone},
+			ENIs: map[string]registry.ENI{"eni-boot": {VPC: "vpc-1", Subnet: "subnet-4"}}}
 		order, err := p.subnets(t.Context(), s, spec)
 		if err != nil || len(order) != 4 {
 			t.Fatalf("%v, %v", order, err)

@@ -40,7 +40,8 @@ func Fit(all []aws.Subnet, vpc, zone string, tags map[string]string, families []
 			"%w: %s has no subnet", ErrNoSubnet, where)
 	case len(tagged) == 0:
 		return nil, plugin.Errorf(plugin.CodeTryAgain,
-			"add these tags to a subnet of this zone, or correct subnetTags or --subnet_filter; 'cni-ipvlan-vpc-k8s-tool subnets' lists the subnets and their tags",
+			"add these tags to a subnet of this zone, or correct subnetTags or --subnet_filter; "+
+				"'cni-ipvlan-vpc-k8s-tool subnets' lists the subnets and their tags",
 			"%w: no subnet of %s has the tags %s: %s", ErrNoSubnet, where, book.TagText(tags), nearest(all, tags))
 	}
 	return nil, plugin.Errorf(plugin.CodeTryAgain, "add a CIDR of this family to the subnet, or correct ipFamilies",
@@ -54,7 +55,9 @@ func besideBoot(s *registry.State, all []aws.Subnet) []aws.Subnet {
 	for _, e := range s.ENIs {
 		own := slices.IndexFunc(all, func(n aws.Subnet) bool { return e.IsBoot() && n.ID == e.Subnet })
 		if own >= 0 {
-			return slices.DeleteFunc(slices.Clone(all), func(n aws.Subnet) bool { return n.Outpost != all[own].Outpost })
+			return slices.DeleteFunc(slices.Clone(all), func(n aws.Subnet) bool {
+				return n.Outpost != all[own].Outpost
+			})
 		}
 	}
 	return all
@@ -162,22 +165,28 @@ func (p *Node) SubnetFor(ctx context.Context, s *registry.State, id string) (aws
 	if err != nil {
 		return aws.Subnet{}, err
 	}
-	fit, err := p.fitting(s, all, ENISpec{Subnet: cmp.Or(id, p.Policy.Choice.Subnet), Tags: p.Policy.SubnetTags, Families: p.Policy.Families})
+	fit, err := p.fitting(s, all, ENISpec{Subnet: cmp.Or(id, p.Policy.Choice.Subnet), Tags: p.Policy.SubnetTags,
+		Families: p.Policy.Families})
 	if err != nil {
 		return aws.Subnet{}, err
 	}
 	chosen := p.Policy.Choice.Addrs
 	i := slices.IndexFunc(fit, func(n aws.Subnet) bool {
-		return !slices.ContainsFunc(chosen, func(a netip.Addr) bool { return !n.CIDR.Contains(a) && !n.IPv6CIDR.Contains(a) })
+		return !slices.ContainsFunc(chosen, func(a netip.Addr) bool {
+			return !n.CIDR.Contains(a) && !n.IPv6CIDR.Contains(a)
+		})
 	})
 	if i < 0 {
-		return aws.Subnet{}, plugin.Errorf(plugin.CodeRefused, "ask for an address of these subnets, or for a subnet that has it",
-			"the pod asks for the address %s, which is in none of the subnets in which it can have one: %s", addrText(chosen), subnetText(fit))
+		return aws.Subnet{}, plugin.Errorf(plugin.CodeRefused,
+			"ask for an address of these subnets, or for a subnet that has it",
+			"the pod asks for the address %s, which is in none of the subnets in which it can have one: %s",
+			addrText(chosen), subnetText(fit))
 	}
 	for _, a := range chosen {
 		for _, cidr := range []netip.Prefix{fit[i].CIDR, fit[i].IPv6CIDR} {
 			if cidr.Contains(a) && book.Reserves(cidr, netip.PrefixFrom(a, a.BitLen())) {
-				return aws.Subnet{}, plugin.Errorf(plugin.CodeRefused, "AWS reserves the first four addresses of a subnet and the last: ask for another address",
+				return aws.Subnet{}, plugin.Errorf(plugin.CodeRefused,
+					"AWS reserves the first four addresses of a subnet and the last: ask for another address",
 					"the pod asks for the address %s, which AWS reserves in %s (%s)", a, fit[i].ID, cidr)
 			}
 		}

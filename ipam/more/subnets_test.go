@@ -22,7 +22,8 @@ func TestNearest(t *testing.T) {
 		}
 		return n
 	}
-	all := []aws.Subnet{subnet("subnet-1"), subnet("subnet-2", "a=0"), subnet("subnet-3", "b=2", "c=0"), subnet("subnet-4", "b=2")}
+	all := []aws.Subnet{subnet("subnet-1"), subnet("subnet-2", "a=0"), subnet("subnet-3", "b=2", "c=0"),
+		subnet("subnet-4", "b=2")}
 	for want, tags := range map[string]map[string]string{
 		"subnet-3, which comes nearest, has no tag a, and has c=0":         {"a": "1", "b": "2", "c": "3"},
 		"subnet-2, which comes nearest, has a=0":                           {"a": "1"},
@@ -32,7 +33,8 @@ func TestNearest(t *testing.T) {
 			t.Errorf("%v: %s, want %s", tags, got, want)
 		}
 	}
-	if got, want := nearest(all[:1], map[string]string{"a": "1"}), "none of its 1 subnets has such a tag; they have no tags"; got != want {
+	if got, want := nearest(all[:1],
+		map[string]string{"a": "1"}), "none of its 1 subnets has such a tag; they have no tags"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

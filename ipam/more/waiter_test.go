@@ -81,14 +81,15 @@ func TestWaitersWhileThrottled(t *testing.T) {
 		p := node(t, dir, lease.Policy{Batch: 1}, aws.New(aws.Options{}))
 		waits(t, p, 0)
 		var wanted []int
-		must(t, p.Call(t.Context(), action, call.Object{}, call.Begins(registry.Intent{Action: action}), func(s *registry.State, _ string) (func(*registry.State), error) {
-			wanted = append(wanted, p.want(s))
-			if len(wanted) == 3 {
-				return func(*registry.State) {}, nil
-			}
-			waits(t, p, len(wanted))
-			return nil, &aws.Error{Action: action, Code: "RequestLimitExceeded"}
-		}))
+		must(t, p.Call(t.Context(), action, call.Object{}, call.Begins(registry.Intent{Action: action}),
+			func(s *registry.State, _ string) (func(*registry.State), error) {
+				wanted = append(wanted, p.want(s))
+				if len(wanted) == 3 {
+					return func(*registry.State) {}, nil
+				}
+				waits(t, p, len(wanted))
+				return nil, &aws.Error{Action: action, Code: "RequestLimitExceeded"}
+			}))
 		if !slices.Equal(wanted, []int{1, 2, 3}) {
 			t.Errorf("wanted %v", wanted)
 		}

@@ -49,13 +49,15 @@ func Onward(to net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 // Unawaited is the program of a Splice for the ENI: what no socket of the namespace awaits goes
 // to the other end of the link veth.
 func Unawaited(m Maps, veth int) []byte {
-	return unawaitedProgram.with(map[string]uint64{"veth": uint64(veth), "kept": uint64(m.Kept), "looped": uint64(m.Looped)})
+	return unawaitedProgram.with(map[string]uint64{"veth": uint64(veth), "kept": uint64(m.Kept),
+		"looped": uint64(m.Looped)})
 }
 
 // Refuse is the program of a Forbid: it drops what is to one of the addresses, of which each
 // family has one at most.
 func Refuse(addrs []netip.Addr) []byte {
-	values := map[string]uint64{"has4": 0, "addr4": 0, "has6": 0, "addr6_0": 0, "addr6_1": 0, "addr6_2": 0, "addr6_3": 0}
+	values := map[string]uint64{"has4": 0, "addr4": 0, "has6": 0, "addr6_0": 0, "addr6_1": 0, "addr6_2": 0,
+		"addr6_3": 0}
 	for _, a := range addrs {
 		has, words := "has4", []string{"addr4"}
 		if a.Is6() {

@@ -77,9 +77,11 @@ func generate() []byte {
 	sources, err := filepath.Glob("src/*.c")
 	must(err)
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "// SPDX-License-Identifier: Apache-2.0\n// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors\n\n")
+	fmt.Fprintf(&b, "// SPDX-License-Identifier: Apache-2.0\n// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s "+
+		"authors\n\n")
 	fmt.Fprintf(&b, "// Code generated from src by generate.go with clang %s; DO NOT EDIT.\n\npackage bpf\n", release)
-	fmt.Fprintf(&b, "\n// sources is the SHA-256 of the files in src, one after the other.\nconst sources = %q\n", sum())
+	fmt.Fprintf(&b, "\n// sources is the SHA-256 of the files in src, one after the other.\nconst sources = %q\n",
+		sum())
 	var sizes []uint32
 	for _, source := range sources {
 		name := strings.TrimSuffix(filepath.Base(source), ".c")
@@ -119,7 +121,8 @@ func compile(source string) []byte {
 	if len(machine) == 0 {
 		log.Fatal("there are no headers of the kernel; " + install)
 	}
-	cmd := exec.Command(clang, "-target", "bpfel", "-mcpu=v3", "-O2", "-ffreestanding", "-fno-strict-aliasing", "-Wall", "-Wextra", "-Werror",
+	cmd := exec.Command(clang, "-target", "bpfel", "-mcpu=v3", "-O2", "-ffreestanding", "-fno-strict-aliasing", "-Wall",
+		"-Wextra", "-Werror",
 		"-I"+machine[0], "-c", source, "-o", "-")
 	cmd.Stderr = os.Stderr
 	object, err := cmd.Output()
@@ -193,7 +196,8 @@ func (p *program) relocate(f *elf.File, at int, kind uint32, s elf.Symbol, start
 	case kind == relocCall && p.code[at] == callInsn:
 		// What is called is so many instructions, and one, behind the symbol.
 		imm := p.code[at+4:]
-		function := start[f.Sections[s.Section].Name]/insnSize + int(s.Value)/insnSize + int(int32(binary.LittleEndian.Uint32(imm))) + 1
+		function := start[f.Sections[s.Section].Name]/insnSize + int(s.Value)/insnSize + int(
+			int32(binary.LittleEndian.Uint32(imm))) + 1
 		binary.LittleEndian.PutUint32(imm, uint32(function-at/insnSize-1))
 	default:
 		log.Fatalf("instruction %d: relocation %d of %q", at/insnSize, kind, s.Name)

@@ -62,5 +62,6 @@ func Refused(name string) string {
 // others are fallback devices of tunnels. If a link of any namespace has such a name, the kernel cannot load the module
 // of the tunnel.
 func ofKernel() []string {
-	return []string{"lo", "all", "default", "tunl0", "ip6tnl0", "sit0", "gre0", "gretap0", "erspan0", "ip6gre0", "ip_vti0", "ip6_vti0"}
+	return []string{"lo", "all", "default", "tunl0", "ip6tnl0", "sit0", "gre0", "gretap0", "erspan0", "ip6gre0",
+		"ip_vti0", "ip6_vti0"}
 }

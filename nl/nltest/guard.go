@@ -84,7 +84,8 @@ func traces() map[string]int {
 		found["process "+name]++
 	}
 	for _, line := range own() {
-		if !strings.HasPrefix(line, "ip link add tunl0 ") && !strings.HasPrefix(line, "ip link add ip6tnl0 ") { // they come with the modules of tunnels
+		// they come with the modules of tunnels
+		if !strings.HasPrefix(line, "ip link add tunl0 ") && !strings.HasPrefix(line, "ip link add ip6tnl0 ") {
 			found[line]++
 		}
 	}

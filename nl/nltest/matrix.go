@@ -34,7 +34,8 @@ func (m *Matrix) Columns() int { return len(m.columns) }
 // Markdown is the table between empty lines. The corner is above the names of the rows.
 func (m *Matrix) Markdown(corner string) string {
 	var b strings.Builder
-	b.WriteString("\n| " + corner + " | " + strings.Join(m.columns, " | ") + " |\n|---" + strings.Repeat("|---", len(m.columns)) + "|\n")
+	b.WriteString("\n| " + corner + " | " + strings.Join(m.columns, " | ") + " |\n|---" +
+		strings.Repeat("|---", len(m.columns)) + "|\n")
 	for _, row := range m.rows {
 		b.WriteString("| " + row + " |")
 		for _, column := range m.columns {

@@ -41,11 +41,15 @@ var probes = map[string]func() error{
 	"netns":    sync.OnceValue(func() error { return nl.Scratch(func(*nl.NS) error { return nil }) }),
 	"ipvlan":   sync.OnceValue(func() error { return nl.Scratch(nl.IPVlan{}.Supported) }),
 	"nftables": sync.OnceValue(func() error { return nl.Scratch(nftables) }),
-	"police":   sync.OnceValue(func() error { return nl.Scratch(nl.Limit{Devs: []string{"lo"}, Rate: 1 << 20, Burst: 1 << 20}.Add) }),
-	"fib":      sync.OnceValue(func() error { return nl.Scratch(routeBack) }), // not Linux 5.10
-	"fou":      sync.OnceValue(func() error { return nl.Scratch(tunnels) }),
-	"iptables": sync.OnceValue(func() error { return nl.Scratch(run("iptables", "-w", "-t", "nat", "-S")) }),       // takes the kernel its part
-	"owner":    sync.OnceValue(func() error { return nl.Scratch(run("nft", "add table probe { flags owner; }")) }), // Linux 5.12
+	"police": sync.OnceValue(func() error {
+		return nl.Scratch(nl.Limit{Devs: []string{"lo"}, Rate: 1 << 20, Burst: 1 << 20}.Add)
+	}),
+	"fib": sync.OnceValue(func() error { return nl.Scratch(routeBack) }), // not Linux 5.10
+	"fou": sync.OnceValue(func() error { return nl.Scratch(tunnels) }),
+	// takes the kernel its part
+	"iptables": sync.OnceValue(func() error { return nl.Scratch(run("iptables", "-w", "-t", "nat", "-S")) }),
+	// Linux 5.12
+	"owner": sync.OnceValue(func() error { return nl.Scratch(run("nft", "add table probe { flags owner; }")) }),
 }
 
 func root() error {
@@ -58,7 +62,8 @@ func root() error {
 // nftables installs what the plugins cannot do without: NAT and connection tracking.
 func nftables(n *nl.NS) error {
 	return nl.Table{Family: "inet", Name: "probe", Chains: []nl.Chain{
-		{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{{nl.CTState("new"), nl.Masquerade()}}},
+		{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100,
+			Rules: []nl.NFRule{{nl.CTState("new"), nl.Masquerade()}}},
 	}}.Add(n)
 }
 
@@ -75,7 +80,8 @@ func tunnels(n *nl.NS) error {
 	w := nl.Wiring{{NS: n, Object: nl.Up{Dev: "lo"}}}
 	for _, local := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
 		w = append(w, nl.Step{NS: n, Object: nl.FOU{Local: local, Port: 5555}},
-			nl.Step{NS: n, Object: nl.Tunnel{Name: "probe" + fmt.Sprint(nl.FamilyOf(local)), Local: local, Port: 5555, MTU: 1280}})
+			nl.Step{NS: n, Object: nl.Tunnel{Name: "probe" + fmt.Sprint(nl.FamilyOf(local)), Local: local, Port: 5555,
+				MTU: 1280}})
 	}
 	return w.Add()
 }

@@ -33,13 +33,15 @@ var test = release{version: "v1.2.3", date: time.Unix(1700000000, 0).UTC()}
 func root(t *testing.T, arch string, umask os.FileMode) string {
 	t.Helper()
 	dir := t.TempDir()
-	for path, text := range map[string]string{"usr/bin/cni-ipvlan-vpc-k8s-tool": arch, "opt/cni/bin/p": arch, bill: `{"bomFormat": "CycloneDX", "version": 1, "arch": "` + arch + `"}`} {
+	for path, text := range map[string]string{"usr/bin/cni-ipvlan-vpc-k8s-tool": arch, "opt/cni/bin/p": arch,
+		bill: `{"bomFormat": "CycloneDX", "version": 1, "arch": "` + arch + `"}`} {
 		mode := os.FileMode(0o666)
 		if strings.Contains(path, "bin/") {
 			mode = 0o777
 		}
 		file := filepath.Join(dir, path)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o777&^umask), os.WriteFile(file, []byte(text), mode), os.Chmod(file, mode&^umask)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o777&^umask), os.WriteFile(file, []byte(text), mode),
+			os.Chmod(file, mode&^umask)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -53,7 +55,8 @@ func root(t *testing.T, arch string, umask os.FileMode) string {
 func index(t *testing.T, umask os.FileMode) v1.ImageIndex {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "layout")
-	if err := test.write(dir, []string{"amd64=" + root(t, "amd64", umask), "arm64=" + root(t, "arm64", umask)}); err != nil {
+	if err := test.write(dir, []string{"amd64=" + root(t, "amd64", umask), "arm64=" +
+		root(t, "arm64", umask)}); err != nil {
 		t.Fatal(err)
 	}
 	whole, err := layout.ImageIndexFromPath(dir)
@@ -85,7 +88,8 @@ func TestReproducible(t *testing.T) {
 
 // TestPush pushes the index to a registry, and pulls the image and the bill of each architecture from there.
 func TestPush(t *testing.T) {
-	server := httptest.NewServer(registry.New(registry.WithReferrersSupport(true), registry.Logger(log.New(io.Discard, "", 0))))
+	server := httptest.NewServer(registry.New(registry.WithReferrersSupport(true),
+		registry.Logger(log.New(io.Discard, "", 0))))
 	defer server.Close()
 	ref, err := name.ParseReference(strings.TrimPrefix(server.URL, "http://") + "/cni:" + test.version)
 	if err != nil {
@@ -107,7 +111,8 @@ func TestPush(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := config.Config
-		if config.Architecture != arch || config.OS != "linux" || !slices.Equal(append(c.Entrypoint, c.Cmd...), []string{"/usr/bin/cni-tool", "install"}) {
+		if config.Architecture != arch || config.OS != "linux" || !slices.Equal(append(c.Entrypoint, c.Cmd...),
+			[]string{"/usr/bin/cni-tool", "install"}) {
 			t.Errorf("%s: %+v", arch, config)
 		}
 		files(t, image, arch)
@@ -133,7 +138,8 @@ func files(t *testing.T, image v1.Image, arch string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h.Uid != 0 || h.Gid != 0 || h.Uname != "" || !h.ModTime.Equal(test.date) || h.Mode&0o022 != 0 || h.Mode&0o444 != 0o444 && h.Typeflag == tar.TypeReg {
+		if h.Uid != 0 || h.Gid != 0 || h.Uname != "" || !h.ModTime.Equal(test.date) || h.Mode&0o022 != 0 ||
+			h.Mode&0o444 != 0o444 && h.Typeflag == tar.TypeReg {
 			t.Errorf("%s: %+v", h.Name, h)
 		}
 		got[h.Name] = string(text) + h.Linkname
@@ -184,7 +190,8 @@ func TestBadInput(t *testing.T) {
 	good := root(t, "amd64", 0o022)
 	noBill, badBill, device := root(t, "amd64", 0o022), root(t, "amd64", 0o022), root(t, "amd64", 0o022)
 	socket := filepath.Join(device, "socket")
-	if err := errors.Join(os.Remove(filepath.Join(noBill, bill)), os.WriteFile(filepath.Join(badBill, bill), nil, 0o644), syscall.Mkfifo(socket, 0o600)); err != nil {
+	if err := errors.Join(os.Remove(filepath.Join(noBill, bill)), os.WriteFile(filepath.Join(badBill, bill), nil,
+		0o644), syscall.Mkfifo(socket, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	for want, args := range map[string][]string{
@@ -203,7 +210,8 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%v: there is a layout", args)
 		}
 	}
-	if err := test.write(good, []string{"amd64=" + good}); err == nil || !strings.Contains(err.Error(), "is there already") {
+	if err := test.write(good, []string{"amd64=" + good}); err == nil ||
+		!strings.Contains(err.Error(), "is there already") {
 		t.Errorf("a layout that is there: %v", err)
 	}
 }

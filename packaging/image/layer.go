@@ -38,8 +38,11 @@ func (r release) layer(root string) (v1.Layer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("layer of %s: %w", root, err)
 	}
-	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil },
-		tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(gzip.BestCompression), tarball.WithCompressedCaching)
+	return tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(b.Bytes())), nil
+	},
+		tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(gzip.BestCompression),
+		tarball.WithCompressedCaching)
 }
 
 // add adds a file, a directory or a symbolic link.
@@ -48,7 +51,8 @@ func (r release) add(a *tar.Writer, name, path string, d fs.DirEntry) error {
 	if err != nil {
 		return err
 	}
-	h := &tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: int64(mode(info)), ModTime: r.date, Format: tar.FormatUSTAR}
+	h := &tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: int64(mode(info)), ModTime: r.date,
+		Format: tar.FormatUSTAR}
 	switch {
 	case d.IsDir():
 		h.Name, h.Typeflag = name+"/", tar.TypeDir

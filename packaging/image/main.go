@@ -79,13 +79,15 @@ func (r release) write(dir string, roots []string) error {
 		}
 		images, bills = append(images, image), append(bills, bill)
 	}
-	index := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), append(images, bills...)...)
+	index := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex),
+		append(images, bills...)...)
 	index = mutate.Annotations(index, r.annotations()).(v1.ImageIndex)
 	l, err := layout.Write(dir, empty.Index)
 	if err != nil {
 		return err
 	}
-	return l.AppendIndex(index, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": r.version}))
+	return l.AppendIndex(index,
+		layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": r.version}))
 }
 
 // annotations are those of the OCI image specification, "Annotations".
@@ -111,10 +113,12 @@ func (r release) image(arch, root string) (added mutate.IndexAddendum, err error
 	created := v1.Time{Time: r.date}
 	image, err = mutate.ConfigFile(image, &v1.ConfigFile{
 		Architecture: arch, OS: "linux", Created: created, RootFS: v1.RootFS{Type: "layers"},
-		Config: v1.Config{Entrypoint: []string{tool}, Cmd: []string{"install"}, Env: []string{"PATH=" + path}, Labels: r.annotations()},
+		Config: v1.Config{Entrypoint: []string{tool}, Cmd: []string{"install"}, Env: []string{"PATH=" + path},
+			Labels: r.annotations()},
 	})
 	if err == nil {
-		image, err = mutate.Append(image, mutate.Addendum{Layer: layer, History: v1.History{Created: created, CreatedBy: "make image"}})
+		image, err = mutate.Append(image, mutate.Addendum{Layer: layer,
+			History: v1.History{Created: created, CreatedBy: "make image"}})
 	}
 	platform := v1.Platform{OS: "linux", Architecture: arch}
 	if arch == "arm64" {

@@ -62,7 +62,8 @@ func TestGuides(t *testing.T) {
 	}
 	_, rest, _ := strings.Cut(text, "\n## Platforms\n")
 	sections := strings.Split(rest, "\n### ")[1:]
-	for _, platform := range []string{"EKS", "Karpenter", "kOps", "Cluster API", "k3s", "Talos", "Bottlerocket", "Flatcar", "Ubuntu"} {
+	for _, platform := range []string{"EKS", "Karpenter", "kOps", "Cluster API", "k3s", "Talos", "Bottlerocket",
+		"Flatcar", "Ubuntu"} {
 		i := slices.IndexFunc(sections, func(s string) bool { return strings.HasPrefix(s, platform) })
 		if i < 0 || !strings.Contains(sections[i], "*Tried:*") {
 			t.Errorf("%s has no section for %s that says what was tried", guides, platform)

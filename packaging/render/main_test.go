@@ -80,9 +80,12 @@ func documents(t *testing.T, text string) (all []string) {
 // TestManifests wants the shipped manifests to be the objects of the chart with the shipped values. With UPDATE it
 // writes them.
 func TestManifests(t *testing.T) {
-	for manifest, values := range map[string]string{"systemd.yaml": "values.yaml", "maintain.yaml": "values-maintain.yaml"} {
-		text := "# kubectl apply -f. Change the words in CAPITALS, the subnet tag and the security groups. After a change of the conflist: kubectl -n kube-system\n" +
-			"# rollout restart daemonset cni-ipvlan-vpc-k8s. It is the chart with " + values + " of this directory; a test compares them.\n" + rendered(t, "../kubernetes/"+values)
+	for manifest, values := range map[string]string{"systemd.yaml": "values.yaml",
+		"maintain.yaml": "values-maintain.yaml"} {
+		text := "# kubectl apply -f. Change the words in CAPITALS, the subnet tag and the security groups. After a " +
+			"change of the conflist: kubectl -n kube-system\n" +
+			"# rollout restart daemonset cni-ipvlan-vpc-k8s. It is the chart with " + values +
+			" of this directory; a test compares them.\n" + rendered(t, "../kubernetes/"+values)
 		file := "../kubernetes/" + manifest
 		if os.Getenv("UPDATE") != "" {
 			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
@@ -129,7 +132,8 @@ func validate(t *testing.T, name, text string) {
 	if err := os.WriteFile(file, []byte(installed), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("../../bin/cni-ipvlan-vpc-k8s-tool", "validate", "--bin-dir=", file).CombinedOutput(); err != nil {
+	if out, err := exec.Command("../../bin/cni-ipvlan-vpc-k8s-tool", "validate", "--bin-dir=",
+		file).CombinedOutput(); err != nil {
 		t.Errorf("%v: %s\n%s", err, out, text)
 	}
 }
@@ -144,38 +148,49 @@ func TestChart(t *testing.T) {
 		not        string   // and what it does not
 	}{
 		"defaults": {
-			"", []string{"install", "--root=/host", "--conflist=/config/10-cni-ipvlan-vpc-k8s.conflist", "--enable=cni-gc.timer", "--enable=cni-warm.path", "--systemd=auto"},
-			[]string{"pause"}, []string{`"hostInterface": "auto"`, `"kubernetes_kubelet": "true"`, `"sg-5678"`, `"interfaceIndex": 1,`}, "portmap",
+			"", []string{"install", "--root=/host", "--conflist=/config/10-cni-ipvlan-vpc-k8s.conflist",
+				"--enable=cni-gc.timer", "--enable=cni-warm.path", "--systemd=auto"},
+			[]string{"pause"}, []string{`"hostInterface": "auto"`, `"kubernetes_kubelet": "true"`, `"sg-5678"`,
+				`"interfaceIndex": 1,`}, "portmap",
 		},
 		"keys": {
 			`{plugin: {hostInterface: ens5, subnetTags: null, routeToVpcPeers: null, warm: {min: 4, max: 24}, interfaceIndex: 0, nodePortMark: 65536},
 			  chained: [{type: portmap, capabilities: {portMappings: true}, markMasqBit: 12}], conflist: {file: 05-x.conflist, name: x}}`,
-			[]string{"install", "--root=/host", "--conflist=/config/05-x.conflist", "--enable=cni-gc.timer", "--enable=cni-warm.path", "--systemd=auto"},
-			[]string{"pause"}, []string{`"hostInterface": "ens5"`, `"min": 4`, `"portmap"`, `"nodePortMark": 65536`, `"name": "x"`}, "routeToVpcPeers",
+			[]string{"install", "--root=/host", "--conflist=/config/05-x.conflist", "--enable=cni-gc.timer",
+				"--enable=cni-warm.path", "--systemd=auto"},
+			[]string{"pause"}, []string{`"hostInterface": "ens5"`, `"min": 4`, `"portmap"`, `"nodePortMark": 65536`,
+				`"name": "x"`}, "routeToVpcPeers",
 		},
 		"maintain": {
-			`{systemd: "no", units: [], platform: talos, binDir: /b, confDir: /c, maintain: {enabled: true, every: 1m, metrics: /m/x.prom}}`,
-			[]string{"install", "--root=/host", "--conflist=/config/10-cni-ipvlan-vpc-k8s.conflist", "--platform=talos", "--bin-dir=/b", "--conf-dir=/c", "--systemd=no"},
-			[]string{"pause", "maintain --root=/host --every=1m --free-after=15m --config=/c --metrics=/m/x.prom"}, nil, "portmap",
+			`{systemd: "no", units: [], platform: talos, binDir: /b, confDir: /c, maintain: {enabled: true, every: ` +
+				`1m, metrics: /m/x.prom}}`,
+			[]string{"install", "--root=/host", "--conflist=/config/10-cni-ipvlan-vpc-k8s.conflist", "--platform=talos",
+				"--bin-dir=/b", "--conf-dir=/c", "--systemd=no"},
+			[]string{"pause", "maintain --root=/host --every=1m --free-after=15m --config=/c --metrics=/m/x.prom"},
+			nil, "portmap",
 		},
 		"uninstall": {
-			`{uninstall: true, maintain: {enabled: true}}`, []string{"install", "--root=/host", "--uninstall", "--systemd=auto"}, []string{"pause"}, nil, "portmap",
+			`{uninstall: true, maintain: {enabled: true}}`, []string{"install", "--root=/host", "--uninstall",
+				"--systemd=auto"}, []string{"pause"}, nil, "portmap",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, d := objects(t, valuesOf(t, test.values))
 			pod := d.Spec.Template.Spec
-			if init := pod.InitContainers; len(init) != 1 || !slices.Equal(init[0].Args, test.args) || len(init[0].Command) > 0 {
+			if init := pod.InitContainers; len(init) != 1 || !slices.Equal(init[0].Args, test.args) ||
+				len(init[0].Command) > 0 {
 				t.Errorf("init containers: %+v", init)
 			}
 			var containers []string
 			for _, c := range pod.Containers {
-				containers = append(containers, strings.Join(append([]string{c.Name}, c.Args[min(1, len(c.Args)):]...), " "))
+				containers = append(containers,
+					strings.Join(append([]string{c.Name}, c.Args[min(1, len(c.Args)):]...), " "))
 			}
 			if !slices.Equal(containers, test.containers) {
 				t.Errorf("containers: %q", containers)
 			}
-			if !pod.HostNetwork || pod.PriorityClassName != "system-node-critical" || pod.Tolerations[0].Operator != core.TolerationOpExists || pod.Tolerations[0].Key != "" {
+			if !pod.HostNetwork || pod.PriorityClassName != "system-node-critical" ||
+				pod.Tolerations[0].Operator != core.TolerationOpExists || pod.Tolerations[0].Key != "" {
 				t.Errorf("the pod would not run on a node without a network: %+v", pod)
 			}
 			for file, text := range c.Data {
@@ -195,17 +210,21 @@ func TestChart(t *testing.T) {
 
 // TestEnvironment gives both containers variables, and has the units get the same.
 func TestEnvironment(t *testing.T) {
-	_, d := objects(t, valuesOf(t, `{maintain: {enabled: true}, env: [{name: AWS_USE_FIPS_ENDPOINT, value: "true"}, {name: AWS_CA_BUNDLE, value: /etc/ssl/company.pem},
+	_, d := objects(t,
+		valuesOf(t, `{maintain: {enabled: true}, env: [{name: AWS_USE_FIPS_ENDPOINT, value: "true"}, {name: AWS_CA_BUNDLE, value: /etc/ssl/company.pem},
 		{name: HTTPS_PROXY, valueFrom: {secretKeyRef: {name: proxy, key: url}}}]}`))
 	pod := d.Spec.Template.Spec
 	install, pause, maintain := pod.InitContainers[0], pod.Containers[0], pod.Containers[1]
 	for _, c := range []core.Container{install, maintain} {
-		if e := c.Env; len(e) != 3 || e[0] != (core.EnvVar{Name: "AWS_USE_FIPS_ENDPOINT", Value: "true"}) || e[1].Value != "/etc/ssl/company.pem" ||
+		if e := c.Env; len(e) != 3 || e[0] != (core.EnvVar{Name: "AWS_USE_FIPS_ENDPOINT", Value: "true"}) ||
+			e[1].Value != "/etc/ssl/company.pem" ||
 			e[2].ValueFrom == nil || e[2].ValueFrom.SecretKeyRef.Name != "proxy" {
 			t.Errorf("%s has the environment %+v", c.Name, e)
 		}
 	}
-	if got := strings.Join(install.Args, " "); !strings.HasSuffix(got, " --env=AWS_USE_FIPS_ENDPOINT --env=AWS_CA_BUNDLE --env=HTTPS_PROXY") || strings.Contains(strings.Join(maintain.Args, " "), "--env") {
+	if got := strings.Join(install.Args, " "); !strings.HasSuffix(got,
+		" --env=AWS_USE_FIPS_ENDPOINT --env=AWS_CA_BUNDLE --env=HTTPS_PROXY") ||
+		strings.Contains(strings.Join(maintain.Args, " "), "--env") {
 		t.Errorf("install has the arguments %s", got)
 	}
 	if len(pause.Env) > 0 {
@@ -219,7 +238,8 @@ func TestNewConflistMakesNewPods(t *testing.T) {
 		_, d := objects(t, valuesOf(t, values))
 		return d.Spec.Template.Annotations["checksum/conflist"]
 	}
-	if one, two := sum(`{plugin: {mtu: 1500}}`), sum(`{plugin: {mtu: 9001}}`); one == two || one != sum(`{plugin: {mtu: 1500}, maxUnavailable: 1}`) {
+	if one, two := sum(`{plugin: {mtu: 1500}}`), sum(`{plugin: {mtu: 9001}}`); one == two ||
+		one != sum(`{plugin: {mtu: 1500}, maxUnavailable: 1}`) {
 		t.Error(one, two)
 	}
 }
@@ -233,7 +253,8 @@ func TestBadValues(t *testing.T) {
 		"enable":                          `{maintain: {enable: true}}`,
 		"systemd":                         `{systemd: maybe}`,
 	} {
-		if _, err := render("../chart", release, namespace, valuesOf(t, values)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := render("../chart", release, namespace, valuesOf(t, values)); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", values, err, want)
 		}
 	}
@@ -248,7 +269,8 @@ func conflists(text string) (all []string) {
 		}
 		start := strings.LastIndex(text[:at], "{")
 		var list json.RawMessage
-		if start >= 0 && json.NewDecoder(strings.NewReader(text[start:])).Decode(&list) == nil && bytes.Contains(list, []byte(`"plugins"`)) {
+		if start >= 0 && json.NewDecoder(strings.NewReader(text[start:])).Decode(&list) == nil &&
+			bytes.Contains(list, []byte(`"plugins"`)) {
 			all = append(all, string(list))
 			at = start + len(list)
 		}

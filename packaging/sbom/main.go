@@ -124,7 +124,8 @@ func program(path string, info *debug.BuildInfo) (component, error) {
 // linked returns the modules in a program, and Go's standard library. The library is not a module, but scanners look
 // for its bugs, too.
 func linked(info *debug.BuildInfo) []component {
-	libraries := []component{module("library", &debug.Module{Path: "stdlib", Version: strings.TrimPrefix(info.GoVersion, "go")})}
+	libraries := []component{module("library", &debug.Module{Path: "stdlib",
+		Version: strings.TrimPrefix(info.GoVersion, "go")})}
 	for _, m := range info.Deps {
 		libraries = append(libraries, module("library", cmp.Or(m.Replace, m)))
 	}

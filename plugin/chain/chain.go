@@ -71,7 +71,9 @@ func refuseNode(ctx context.Context, r *plugin.Request[Config]) error {
 
 // onNode makes the plugins share the namespaces of the node and of the pod, which are
 // opened once.
-func onNode(f func(context.Context, *plugin.Request[Config]) error) func(context.Context, *plugin.Request[Config]) error {
+func onNode(
+	f func(context.Context, *plugin.Request[Config]) error,
+) func(context.Context, *plugin.Request[Config]) error {
 	return func(ctx context.Context, r *plugin.Request[Config]) error {
 		ctx, release := nl.KeepOpen(ctx)
 		defer release()

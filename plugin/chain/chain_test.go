@@ -70,7 +70,8 @@ func learnt(s *registry.State) {
 	addr, prefix := netip.MustParseAddr, netip.MustParsePrefix
 	s.Instance = registry.Instance{ID: "i-1", Type: "m5.large", ENIs: 3, IPv4PerENI: 10}
 	s.VPCs["vpc-1"] = registry.VPC{CIDRs: []netip.Prefix{prefix("10.0.0.0/16")}}
-	s.ENIs["eni-1"] = registry.ENI{MAC: "0a:00:00:00:00:01", CIDR: prefix("10.0.0.0/24"), VPC: "vpc-1", Addrs: []netip.Addr{addr("10.0.0.10")}}
+	s.ENIs["eni-1"] = registry.ENI{MAC: "0a:00:00:00:00:01", CIDR: prefix("10.0.0.0/24"), VPC: "vpc-1",
+		Addrs: []netip.Addr{addr("10.0.0.10")}}
 	eni := registry.ENI{MAC: eniMAC, Index: 1, CIDR: prefix("10.0.1.0/24"), VPC: "vpc-1", Serving: true, Managed: true}
 	for a := addr("10.0.1.20"); len(eni.Addrs) < 4; a = a.Next() {
 		eni.Addrs = append(eni.Addrs, a)
@@ -132,8 +133,9 @@ func config(keys string) string {
 // request is one for a pod with a namespace.
 func (n node) request(path, keys string) *plugin.Request[Config] {
 	n.Helper()
-	r := &plugin.Request[Config]{Network: "net", Attachment: plugin.Attachment{ContainerID: "pod1", IfName: "eth0"}, NetNS: path,
-		Pod: plugin.Pod{Namespace: "default", Name: "pod1"}}
+	r := &plugin.Request[Config]{Network: "net", Attachment: plugin.Attachment{ContainerID: "pod1", IfName: "eth0"},
+		NetNS: path,
+		Pod:   plugin.Pod{Namespace: "default", Name: "pod1"}}
 	n.must(json.Unmarshal([]byte(config(keys)), &r.Config))
 	n.must(r.Config.Validate())
 	return r
@@ -194,7 +196,9 @@ func TestSame(t *testing.T) {
 	alone := nltest.Dump(t, n.ns)
 	var result *types100.Result
 	// The longest idle address would be another one.
-	n.must(n.registry().Change(t.Context(), func(s *registry.State) { s.Free.Set(netip.MustParseAddr("10.0.1.20"), time.Time{}) }))
+	n.must(n.registry().Change(t.Context(), func(s *registry.State) {
+		s.Free.Set(netip.MustParseAddr("10.0.1.20"), time.Time{})
+	}))
 	for range 2 {
 		result, err = n.ADD(r)
 		n.must(err)
@@ -203,7 +207,8 @@ func TestSame(t *testing.T) {
 	}
 	r.Prev = result
 	n.must(n.ns.Do(func() error {
-		for _, c := range []func(context.Context, *plugin.Request[Config]) error{all[2].Check, all[1].Check, all[0].Check, all[2].Del, all[1].Del, all[0].Del} {
+		for _, c := range []func(context.Context, *plugin.Request[Config]) error{all[2].Check, all[1].Check,
+			all[0].Check, all[2].Del, all[1].Del, all[0].Del} {
 			n.must(c(n.Context(), r))
 		}
 		return nil
@@ -218,7 +223,8 @@ func TestSame(t *testing.T) {
 // TestTakeBack: an ADD that fails leaves nothing, without a DEL; one that comes again and
 // fails leaves the pod as it was.
 func TestTakeBack(t *testing.T) {
-	for name, keys := range map[string]string{"ipvlan": `, "master": "eth9"`, "unnumbered-ptp": `, "hostInterface": "eth9"`} {
+	for name, keys := range map[string]string{"ipvlan": `, "master": "eth9"`,
+		"unnumbered-ptp": `, "hostInterface": "eth9"`} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			pod, path := nltest.NS(t, "pod")
@@ -253,7 +259,8 @@ func TestStatus(t *testing.T) {
 	r.Attachment = plugin.Attachment{}
 	status := func() error { return n.ns.Do(func() error { return Commands().Status(t.Context(), r) }) }
 	err := status()
-	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeNotAvailable || !strings.Contains(err.Error(), lease.IPAMProgram) {
+	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeNotAvailable ||
+		!strings.Contains(err.Error(), lease.IPAMProgram) {
 		t.Errorf("STATUS without %s: %v", lease.IPAMProgram, err)
 	}
 	n.must(os.WriteFile(filepath.Join(dir, lease.IPAMProgram), nil, 0o755))

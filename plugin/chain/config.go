@@ -41,7 +41,8 @@ func (c *Config) Describe(j *codec.Codec) {
 // UnmarshalJSON gives all keys to each plugin, which takes its own. Like encoding/json it reads
 // on after a mistake and returns the first one. Otherwise a mistake in mtu would appear twice.
 func (c *Config) UnmarshalJSON(text []byte) error {
-	return cmp.Or(json.Unmarshal(text, &c.ipam), json.Unmarshal(text, &c.ipvlan), json.Unmarshal(text, &c.ptp), json.Unmarshal(text, &c.egress))
+	return cmp.Or(json.Unmarshal(text, &c.ipam), json.Unmarshal(text, &c.ipvlan), json.Unmarshal(text, &c.ptp),
+		json.Unmarshal(text, &c.egress))
 }
 
 // Validate sets the defaults and returns all mistakes together.
@@ -52,8 +53,9 @@ func (c *Config) Validate() error {
 	mistakes := []error{c.ipam.Validate(), c.ipvlan.Validate(), c.ptp.Validate(), c.egress.Validate()}
 	c.ipvlan.IPAM, c.ptp.MTU, c.ipvlan.ContainerInterface = ipam, mtu, end
 	if ipam.Type != "" {
-		mistakes = append(mistakes, fmt.Errorf("ipam: %q: this plugin calls no other plugin for addresses: put ipam's keys beside the others, "+
-			"or use the reference plugin, type ipvlan, with its own ipam", ipam.Type))
+		mistakes = append(mistakes,
+			fmt.Errorf("ipam: %q: this plugin calls no other plugin for addresses: put ipam's keys beside the others, "+
+				"or use the reference plugin, type ipvlan, with its own ipam", ipam.Type))
 	}
 	return errors.Join(append(mistakes, Unhooked(c.ipvlan.Mode, &c.ptp, len(c.egress.Egresses)))...)
 }
@@ -63,7 +65,8 @@ func (c *Config) Validate() error {
 func Unhooked(mode string, pair *ptp.Config, egresses int) error {
 	var m values.Mistakes
 	if mode == "l3s" && pair.Loops() {
-		m.Wrong(`mode: "l3s": a service loop sees no packets that arrive from the VPC: use mode "l2", or serviceLoop "none"`)
+		m.Wrong(`mode: "l3s": a service loop sees no packets that arrive from the VPC: use mode "l2", or ` +
+			`serviceLoop "none"`)
 	}
 	if mode == "l3s" && egresses > 0 {
 		m.Wrong(`mode: "l3s": the filters of an egress see no packets that arrive from the VPC: use mode "l2"`)
@@ -74,14 +77,16 @@ func Unhooked(mode string, pair *ptp.Config, egresses int) error {
 // part is the request with the configuration of one of the plugins.
 func part[C any](r *plugin.Request[Config], config C) *plugin.Request[C] {
 	return &plugin.Request[C]{
-		Network: r.Network, Attachment: r.Attachment, NetNS: r.NetNS, Pod: r.Pod, Config: config, Prev: r.Prev, Valid: r.Valid, Began: r.Began, Added: r.Added,
+		Network: r.Network, Attachment: r.Attachment, NetNS: r.NetNS, Pod: r.Pod, Config: config, Prev: r.Prev,
+		Valid: r.Valid, Began: r.Began, Added: r.Added,
 	}
 }
 
 // as adapts the commands of a plugin to requests with the configuration of all. None of
 // the returned commands is nil.
 func as[C any](c plugin.Commands[C], config func(Config) C) plugin.Commands[Config] {
-	command := func(f func(context.Context, *plugin.Request[C]) error) func(context.Context, *plugin.Request[Config]) error {
+	command := func(f func(context.Context, *plugin.Request[C]) error) func(context.Context,
+		*plugin.Request[Config]) error {
 		return func(ctx context.Context, r *plugin.Request[Config]) error {
 			if f == nil {
 				return nil

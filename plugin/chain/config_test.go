@@ -78,14 +78,16 @@ func FuzzConfigRead(f *testing.F) {
 // Each of the three gets its keys, and both links their mtu.
 func TestConfig(t *testing.T) {
 	var c Config
-	if err := json.Unmarshal([]byte(`{"interfaceIndex":2,"mode":"l3s","mtu":1400,"hostInterface":"eth0","type":"x"}`), &c); err != nil {
+	if err := json.Unmarshal([]byte(`{"interfaceIndex":2,"mode":"l3s","mtu":1400,"hostInterface":"eth0","type":"x"}`),
+		&c); err != nil {
 		t.Fatal(err)
 	}
 	var want object
 	want.IPAM.InterfaceIndex = 2
 	want.IPVlan.Mode, want.IPVlan.MTU = "l3s", 1400
 	want.PTP.HostInterface, want.PTP.MTU = "eth0", 1400
-	if diff := cmp.Diff(want, object{c.ipam, c.ipvlan, c.ptp, c.egress}, cmpopts.IgnoreUnexported(lease.Config{}, ptp.Config{}, egress.Config{})); diff != "" {
+	if diff := cmp.Diff(want, object{c.ipam, c.ipvlan, c.ptp, c.egress},
+		cmpopts.IgnoreUnexported(lease.Config{}, ptp.Config{}, egress.Config{})); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 }
@@ -97,16 +99,24 @@ func TestConfigMistakes(t *testing.T) {
 		want         []string // beginnings of the lines
 	}{
 		{"right", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","mtu":1400}`, nil},
-		{"empty", `{}`, []string{"secGroupIds must be specified", "hostInterface must be specified", "containerInterface must be specified"}},
-		{"one of each", `{"provision":"some","mode":"l4","mtu":9,"hostInterface":"eth0","containerInterface":"eth1","nodePorts":"x","egressPort":0}`,
-			[]string{`provision: "some"`, `mode: "l4": want l2`, "mtu: 9: want 0, ", `nodePorts: "x"`, "egressPort: 0"}},
-		{"a loop in l3s", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipMasq":true,"mode":"l3s"}`,
+		{"empty", `{}`, []string{"secGroupIds must be specified", "hostInterface must be specified",
+			"containerInterface must be specified"}},
+		{"one of each",
+			`{"provision":"some","mode":"l4","mtu":9,"hostInterface":"eth0","containerInterface":"eth1","nodePorts":"x","egressPort":0}`,
+			[]string{`provision: "some"`, `mode: "l4": want l2`, "mtu: 9: want 0, ", `nodePorts: "x"`,
+				"egressPort: 0"}},
+		{"a loop in l3s",
+			`{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipMasq":true,"mode":"l3s"}`,
 			[]string{`mode: "l3s": a service loop sees no packets that arrive from the VPC`}},
-		{"an egress in l3s", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipMasq":true,"serviceLoop":"none","mode":"l3s","egress":{"x":{"gateways":["172.20.0.9"],"destinations":["203.0.113.0/24"],"namespaces":["a"],"routers":["b"]}}}`,
+		{"an egress in l3s",
+			`{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipMasq":true,"serviceLoop":"none","mode":"l3s","egress":{"x":{"gateways":["172.20.0.9"],"destinations":["203.0.113.0/24"],"namespaces":["a"],"routers":["b"]}}}`,
 			[]string{`mode: "l3s": the filters of an egress see no packets that arrive from the VPC`}},
-		{"l3s alone", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipMasq":true,"serviceLoop":"none","mode":"l3s"}`, nil},
-		{"another's ipam", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipam":{"type":"host-local"}}`,
-			[]string{`ipam: "host-local": this plugin calls no other plugin for addresses: put ipam's keys beside the others`}},
+		{"l3s alone",
+			`{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipMasq":true,"serviceLoop":"none","mode":"l3s"}`, nil},
+		{"another's ipam",
+			`{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipam":{"type":"host-local"}}`,
+			[]string{`ipam: "host-local": this plugin calls no other plugin for addresses: put ipam's keys ` +
+				`beside the others`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var c Config
@@ -201,10 +211,12 @@ func TestSameRule(t *testing.T) {
 	}{
 		{prefixes, "10.8.0.0/16", ""}, {prefixes, "10.8.0.5", ""}, {prefixes, "10.8.0.5/16", ""},
 		{prefixes, "2001:db8::5/48", ""},
-		{prefixes, "::ffff:10.8.0.0/112", ""}, {prefixes, "::ffff:10.8.0.5", ""}, {prefixes, "", cidr}, {prefixes, "x", cidr},
+		{prefixes, "::ffff:10.8.0.0/112", ""}, {prefixes, "::ffff:10.8.0.5", ""}, {prefixes, "", cidr},
+		{prefixes, "x", cidr},
 		{prefixes, "10.8.0.0/33", cidr}, {prefixes, "10.8.0/16", cidr}, {prefixes, "010.8.0.0/16", cidr},
 		{prefixes, "fe80::1%eth0", cidr},
-		{prefixes, "::ffff:10.8.0.0/90", cidr}, {prefixes, " 10.8.0.0/16", cidr}, {gateways, "10.8.0.5", ""}, {gateways, "::ffff:10.8.0.5", ""},
+		{prefixes, "::ffff:10.8.0.0/90", cidr}, {prefixes, " 10.8.0.0/16", cidr}, {gateways, "10.8.0.5", ""},
+		{gateways, "::ffff:10.8.0.5", ""},
 		{gateways, "", address},
 		{gateways, "10.8.0.5/16", address}, {gateways, "x", address}, {gateways, "fe80::1%eth0", address},
 		{links, "eth0", ""}, {links, "eth 0", link}, {links, "sixteen-bytes-up", link}, {links, "..", link},

@@ -67,7 +67,8 @@ func TestEgressOfRepairedPod(t *testing.T) {
 	for _, keys := range []string{"namespaces", "routers"} {
 		n := newNode(t)
 		pod, path := nltest.NS(t, "pod")
-		n.must(nl.Wiring{{NS: pod, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "2"}}}.Add()) // as systemd sets it
+		// as systemd sets it
+		n.must(nl.Wiring{{NS: pod, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "2"}}}.Add())
 		r := n.request(path, egressing(keys))
 		_, err := n.ADD(r)
 		n.must(err)
@@ -83,11 +84,13 @@ func TestEgressOfRepairedPod(t *testing.T) {
 // configuration is right as long as it is whole.
 func TestEgressLost(t *testing.T) {
 	nltest.Need(t, "fou")
-	const other = `{"e": {"gateways": ["172.20.0.78"], "destinations": ["198.51.100.0/24"], "clients": ["10.0.0.0/9"], "selectable": ["nobody"], "%s": ["default"]}}`
+	const other = `{"e": {"gateways": ["172.20.0.78"], "destinations": ["198.51.100.0/24"], "clients": ` +
+		`["10.0.0.0/9"], "selectable": ["nobody"], "%s": ["default"]}}`
 	table := nl.Table{Family: "inet", Name: egress.Table}
 	local := netip.MustParseAddr("10.0.1.20")
 	out := func(dst, kind string) nl.Route {
-		r := nl.Route{Dst: netip.MustParsePrefix(dst), Table: egress.TableOut, Protocol: nl.RouteProtocol, Type: kind, Metric: 2048}
+		r := nl.Route{Dst: netip.MustParsePrefix(dst), Table: egress.TableOut, Protocol: nl.RouteProtocol, Type: kind,
+			Metric: 2048}
 		if kind == "" {
 			r.Dev, r.Via, r.OnLink, r.Src, r.Metric = egress.Link4, netip.MustParseAddr("172.20.0.77"), true, local, 0
 		}
@@ -97,8 +100,9 @@ func TestEgressLost(t *testing.T) {
 		return func(ns *nl.NS) error { return nl.Rule{Pref: pref, Family: nl.IPv4, Protocol: nl.RouteProtocol}.Del(ns) }
 	}
 	both := map[string]func(*nl.NS) error{
-		"the table":        table.Del,
-		"all rules of it":  nl.Table{Family: "inet", Name: egress.Table, Chains: []nl.Chain{{Name: "input", Type: "filter", Hook: "input", Rules: []nl.NFRule{{nl.Count()}}}}}.Add,
+		"the table": table.Del,
+		"all rules of it": nl.Table{Family: "inet", Name: egress.Table,
+			Chains: []nl.Chain{{Name: "input", Type: "filter", Hook: "input", Rules: []nl.NFRule{{nl.Count()}}}}}.Add,
 		"the tunnel":       nl.Tunnel{Name: egress.Link4}.Del,
 		"the UDP port":     nl.FOU{Local: local, Port: egress.DefaultPort}.Del,
 		"the tunnel is up": func(ns *nl.NS) error { return ns.SetDown(egress.Link4) },
@@ -115,7 +119,8 @@ func TestEgressLost(t *testing.T) {
 				return errors.Join(out("203.0.113.0/24", "").Del(ns), out("203.0.113.0/24", "unreachable").Del(ns))
 			},
 		},
-		"routers": {"a rule of answers": rule(1540), "the route of answers": nl.Route{Dst: nl.IPv4.Everywhere(), Dev: egress.Link4, Src: local, Table: 74, Protocol: nl.RouteProtocol}.Del},
+		"routers": {"a rule of answers": rule(1540), "the route of answers": nl.Route{Dst: nl.IPv4.Everywhere(),
+			Dev: egress.Link4, Src: local, Table: 74, Protocol: nl.RouteProtocol}.Del},
 	}
 	for role, own := range of {
 		all := maps.Clone(both)
@@ -132,9 +137,11 @@ func TestEgressLost(t *testing.T) {
 				if lose != nil {
 					n.must(lose(pod))
 				}
-				for what, err := range map[string]error{"CHECK": n.CHECK(r, result), "doctor": egress.Lost(pod, "eth0"), "CHECK of another configuration": n.CHECK(now, result)} {
+				for what, err := range map[string]error{"CHECK": n.CHECK(r, result), "doctor": egress.Lost(pod, "eth0"),
+					"CHECK of another configuration": n.CHECK(now, result)} {
 					seen := err != nil
-					unknown := lost == "the routes to a destination, both" && what != "CHECK" // the pod may have had another destination only
+					// the pod may have had another destination only
+					unknown := lost == "the routes to a destination, both" && what != "CHECK"
 					if seen != (lose != nil) && !unknown {
 						t.Errorf("%s reports %v", what, err)
 					}
@@ -168,10 +175,12 @@ func TestEgressRefused(t *testing.T) {
 	n := newNode(t)
 	pod, path := nltest.NS(t, "pod")
 	bare := nltest.Dump(t, pod)
-	r := n.request(path, egressing("routers")+`, "runtimeConfig": {"io.kubernetes.cri.pod-annotations": {"cni-ipvlan-vpc-k8s/egress": "e"}}`)
+	r := n.request(path, egressing("routers")+
+		`, "runtimeConfig": {"io.kubernetes.cri.pod-annotations": {"cni-ipvlan-vpc-k8s/egress": "e"}}`)
 	r.Pod.Namespace = "shop"
 	_, err := n.ADD(r)
-	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeRefused || !strings.Contains(err.Error(), "the egress e does not allow it to pods of the namespace") {
+	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeRefused ||
+		!strings.Contains(err.Error(), "the egress e does not allow it to pods of the namespace") {
 		t.Errorf("got %v", err)
 	}
 	n.same("a pod that was refused has something", bare, nltest.Dump(t, pod))

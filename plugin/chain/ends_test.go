@@ -24,18 +24,21 @@ func TestEgressEnds(t *testing.T) {
 	nltest.Need(t, "fou")
 	for _, c := range []struct{ name, role, keys string }{
 		{"client", "namespaces", ""},
-		{"client whose default route is the VPC", "namespaces", `, "defaultRoute": "vpc", "hostCidrs": ["172.20.0.0/16"]`},
+		{"client whose default route is the VPC", "namespaces",
+			`, "defaultRoute": "vpc", "hostCidrs": ["172.20.0.0/16"]`},
 		{"router", "routers", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := newNode(t)
-			n.must(nl.Wiring{{NS: n.vpc, Object: nl.Up{Dev: "eni1"}}, {NS: n.vpc, Object: nl.Addr{Prefix: netip.MustParsePrefix("10.0.1.1/24"), Dev: "eni1"}}}.Add())
+			n.must(nl.Wiring{{NS: n.vpc, Object: nl.Up{Dev: "eni1"}},
+				{NS: n.vpc, Object: nl.Addr{Prefix: netip.MustParsePrefix("10.0.1.1/24"), Dev: "eni1"}}}.Add())
 			var sent, right int
 			points := trace.Everywhere(t, "DEL", func(t *testing.T, tr *trace.Trace) {
 				s, r := victim{node: n.within(t), keys: egressing(c.role) + c.keys, verb: "DEL"}.ends(c.role, tr)
 				sent, right = sent+s, right+r
 			})
-			t.Logf("DEL was killed at %d points: %d packets sent, %d left as they should, 0 otherwise", points, sent, right)
+			t.Logf("DEL was killed at %d points: %d packets sent, %d left as they should, 0 otherwise", points,
+				sent, right)
 		})
 	}
 }
@@ -60,7 +63,8 @@ func (v victim) ends(role string, tr *trace.Trace) (sent, right int) {
 	close(s.stop)
 	<-s.done
 	if wrong := v.seen("wrong"); wrong > 0 {
-		v.Errorf("killed at %d: of %d packets, %d left by another way or with another source", tr.Kill, s.sent.Load(), wrong)
+		v.Errorf("killed at %d: of %d packets, %d left by another way or with another source", tr.Kill,
+			s.sent.Load(), wrong)
 	}
 	right = v.seen("right")
 	for _, ns := range []*nl.NS{v.ns, v.vpc} {
@@ -75,12 +79,14 @@ func (v victim) watch(own, role string) {
 	v.Helper()
 	it := nl.DAddr(netip.PrefixFrom(partner.Addr(), 32))
 	for _, ns := range []*nl.NS{v.ns, v.vpc} {
-		right, wrong := []nl.NFRule{{nl.DPort("udp", egress.DefaultPort, egress.DefaultPort), nl.Count()}}, []nl.NFRule{{it, nl.Count()}}
+		right, wrong := []nl.NFRule{{nl.DPort("udp", egress.DefaultPort, egress.DefaultPort),
+			nl.Count()}}, []nl.NFRule{{it, nl.Count()}}
 		if role == "routers" {
 			right = []nl.NFRule{{nl.IIFName("none"), nl.Count()}}
 			if ns == v.vpc {
 				address := netip.MustParsePrefix(own + "/32")
-				right, wrong = []nl.NFRule{{it, nl.SAddr(address), nl.Count()}}, []nl.NFRule{{it, nl.NotSAddr(address), nl.Count()}}
+				right, wrong = []nl.NFRule{{it, nl.SAddr(address), nl.Count()}}, []nl.NFRule{{it, nl.NotSAddr(address),
+					nl.Count()}}
 			}
 		}
 		v.must(nl.Wiring{{NS: ns, Object: nl.Table{Family: "ip", Name: "partner", Chains: []nl.Chain{

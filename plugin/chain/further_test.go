@@ -152,7 +152,8 @@ func TestGCKeepsFurther(t *testing.T) {
 }
 
 // asking is the configuration of a pod that asks for three NICs.
-const asking = `, "requests": [{"namespaces": ["*"], "max": 3}], "runtimeConfig": {"io.kubernetes.cri.pod-annotations": {"cni-ipvlan-vpc-k8s/nics": "[{}, {}, {\"name\": \"net7\"}]"}}`
+const asking = `, "requests": [{"namespaces": ["*"], "max": 3}], "runtimeConfig": ` +
+	`{"io.kubernetes.cri.pod-annotations": {"cni-ipvlan-vpc-k8s/nics": "[{}, {}, {\"name\": \"net7\"}]"}}`
 
 // addresses gives the second ENI more of them.
 func (n *node) addresses(more int) {
@@ -207,7 +208,8 @@ func TestSeveralInUse(t *testing.T) {
 	n.must(n.ns.Do(func() error {
 		step := part(hidden, hidden.Config.ipvlan)
 		step.Prev = &types100.Result{Interfaces: []*types100.Interface{{Name: "ens6"}},
-			IPs: []*types100.IPConfig{{Interface: new(0), Address: net.IPNet{IP: net.IPv4(10, 0, 1, 22), Mask: net.CIDRMask(24, 32)}}}}
+			IPs: []*types100.IPConfig{{Interface: new(0), Address: net.IPNet{IP: net.IPv4(10, 0, 1, 22),
+				Mask: net.CIDRMask(24, 32)}}}}
 		_, err := ipvlan.Commands(nil).Add(n.Context(), step)
 		return err
 	}))
@@ -221,7 +223,8 @@ func TestSeveralInUse(t *testing.T) {
 		}
 	}
 	n.must(n.CHECK(r, result))
-	if d := nltest.Dump(t, pod); strings.Count(d, "ip rule add pref 1024") != 2 || strings.Count(d, "type ipvlan") != 3 {
+	if d := nltest.Dump(t, pod); strings.Count(d, "ip rule add pref 1024") != 2 ||
+		strings.Count(d, "type ipvlan") != 3 {
 		t.Errorf("the pod has\n%s", d)
 	}
 	n.must(n.DEL(r))
@@ -236,11 +239,15 @@ func TestSeveralOfOne(t *testing.T) {
 	}.Add())
 	pod, path := nltest.NS(t, "pod")
 	bare := nltest.Dump(t, pod)
-	r := n.request(path, `, "containerInterface": "eth2", "runtimeConfig": {"io.kubernetes.cri.pod-annotations": {"cni-ipvlan-vpc-k8s/nics": "[{}, {}, {\"name\": \"net7\"}]"}}`)
+	r := n.request(path,
+		`, "containerInterface": "eth2", "runtimeConfig": {"io.kubernetes.cri.pod-annotations": `+
+			`{"cni-ipvlan-vpc-k8s/nics": "[{}, {}, {\"name\": \"net7\"}]"}}`)
 	prev := &types100.Result{Interfaces: []*types100.Interface{{Name: "ens6"}, {Name: "ens7"}, {Name: "ens6"}}}
 	for i, a := range []string{"10.0.1.20/24", "10.0.3.20/24", "10.0.1.21/24"} {
 		p := netip.MustParsePrefix(a)
-		prev.IPs = append(prev.IPs, &types100.IPConfig{Interface: new(i), Address: net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), 32)}, Gateway: p.Masked().Addr().Next().AsSlice()})
+		prev.IPs = append(prev.IPs, &types100.IPConfig{Interface: new(i),
+			Address: net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), 32)},
+			Gateway: p.Masked().Addr().Next().AsSlice()})
 	}
 	step := *r
 	add := func() (final *types100.Result) {

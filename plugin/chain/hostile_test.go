@@ -32,15 +32,18 @@ func TestPranks(t *testing.T) {
 		"ip link set lo group $group",
 		"ip link set eth0 group 0; ip link set lo group $group",
 		"for l in lo eth0 eth1; do ip link set $l group $theirs; done",
-		"ip link set eth0 down; ip link set eth0 name there group 0; ip link add eth0 group $group type bridge; ip link set lo group $group",
-		"for i in $(seq 1000); do echo link property add dev eth0 altname $(printf %0127d $i); done | ip -force -batch - 2>/dev/null || true",
+		"ip link set eth0 down; ip link set eth0 name there group 0; ip link add eth0 group $group type bridge; ip " +
+			"link set lo group $group",
+		"for i in $(seq 1000); do echo link property add dev eth0 altname $(printf %0127d $i); done | ip -force " +
+			"-batch - 2>/dev/null || true",
 		"ip link del eth1; ip link del eth0",
 	} {
 		pod, path := nltest.NS(t, "pod")
 		r := n.request(path, "")
 		n.must(n.again(r))
 		n.must(pod.Do(func() error {
-			return exec.Command("sh", "-ec", fmt.Sprintf("group=%d theirs=%d; %s", nl.PodGroup(r.Digest()), nl.PodGroup(victim.Digest()), prank)).Run()
+			return exec.Command("sh", "-ec", fmt.Sprintf("group=%d theirs=%d; %s", nl.PodGroup(r.Digest()),
+				nl.PodGroup(victim.Digest()), prank)).Run()
 		}))
 		for range 2 {
 			n.must(n.DEL(r))
@@ -96,7 +99,8 @@ func TestNodesNamespace(t *testing.T) {
 	before := nltest.Dump(t, n.ns)
 	_, err := n.ADD(r)
 	for verb, err := range map[string]error{"ADD": err, "CHECK": n.CHECK(r, &types100.Result{})} {
-		if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != types.ErrInvalidNetNS || !strings.Contains(err.Error(), r.NetNS) {
+		if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != types.ErrInvalidNetNS ||
+			!strings.Contains(err.Error(), r.NetNS) {
 			t.Errorf("%s in the namespace of the node: %v", verb, err)
 		}
 	}

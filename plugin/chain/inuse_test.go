@@ -80,7 +80,8 @@ func TestAddressInUseByThree(t *testing.T) {
 		return res, err
 	}
 	_, err := add()
-	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeTryAgain || !errors.Is(err, syscall.EADDRINUSE) {
+	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeTryAgain ||
+		!errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("got %v", err)
 	}
 	n.nobodys(old)

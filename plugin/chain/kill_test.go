@@ -42,7 +42,8 @@ func TestKillEgress(t *testing.T) {
 
 // egressing is the configuration of pods with a role.
 func egressing(role string) string {
-	return `, "egress": {"e": {"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24", "10.8.0.0/13"], "except": ["10.9.0.0/16"], "selectable": ["nobody"], "` + role + `": ["default"]}}`
+	return `, "egress": {"e": {"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24", "10.8.0.0/13"], ` +
+		`"except": ["10.9.0.0/16"], "selectable": ["nobody"], "` + role + `": ["default"]}}`
 }
 
 // everywhere has pods with these keys in their configuration.
@@ -136,7 +137,8 @@ func (v victim) clean() {
 func (v victim) run(r *plugin.Request[Config], tr *trace.Trace) (status syscall.WaitStatus) {
 	v.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "CNI_COMMAND="+v.verb, "CNI_CONTAINERID="+r.ContainerID, "CNI_IFNAME="+r.IfName, "CNI_NETNS="+r.NetNS, "CNI_PATH=/opt/cni/bin",
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+v.verb, "CNI_CONTAINERID="+r.ContainerID, "CNI_IFNAME="+r.IfName,
+		"CNI_NETNS="+r.NetNS, "CNI_PATH=/opt/cni/bin",
 		"CNI_ARGS=K8S_POD_NAMESPACE="+r.Pod.Namespace+";K8S_POD_NAME="+r.Pod.Name)
 	cmd.Stdin = strings.NewReader(config(v.keys))
 	v.must(v.ns.Do(func() (err error) { status, err = tr.Run(cmd); return err }))

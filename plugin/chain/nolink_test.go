@@ -22,9 +22,11 @@ func TestENIWithoutLink(t *testing.T) {
 	n := newNode(t)
 	t.Setenv("CNI_PATH", "/nonexistent")
 	second := netip.MustParseAddr("10.0.2.20")
-	n.must(nl.Wiring{{NS: n.ns, Object: nl.Veth{Name: "ens7", MAC: "0a:00:00:00:00:03", Peer: "eni2", PeerNS: n.vpc, MTU: 9001}}}.Add())
+	n.must(nl.Wiring{{NS: n.ns, Object: nl.Veth{Name: "ens7", MAC: "0a:00:00:00:00:03", Peer: "eni2", PeerNS: n.vpc,
+		MTU: 9001}}}.Add())
 	n.must(n.registry().Change(t.Context(), func(s *registry.State) {
-		s.ENIs["eni-3"] = registry.ENI{MAC: "0a:00:00:00:00:03", Index: 2, CIDR: netip.MustParsePrefix("10.0.2.0/24"), VPC: "vpc-1",
+		s.ENIs["eni-3"] = registry.ENI{MAC: "0a:00:00:00:00:03", Index: 2, CIDR: netip.MustParsePrefix("10.0.2.0/24"),
+			VPC:     "vpc-1",
 			Serving: true, Managed: true, Addrs: []netip.Addr{second}}
 		s.Free.Set(second, time.Time{})
 	}))
@@ -50,7 +52,8 @@ func TestENIWithoutLink(t *testing.T) {
 	if s.Leases.Len() != 2 || lease.Ready(s, "", time.Now()) != 0 {
 		t.Errorf("%d leases, %d addresses are ready", s.Leases.Len(), lease.Ready(s, "", time.Now()))
 	}
-	n.must(nl.Wiring{{NS: n.ns, Object: nl.Veth{Name: "ens8", MAC: eniMAC, Peer: "eni1", PeerNS: n.vpc, MTU: 9001}}}.Add())
+	n.must(nl.Wiring{{NS: n.ns, Object: nl.Veth{Name: "ens8", MAC: eniMAC, Peer: "eni1", PeerNS: n.vpc,
+		MTU: 9001}}}.Add())
 	_, err = n.ADD(pod("fourth"))
 	n.must(err)
 }

@@ -23,7 +23,8 @@ func TestOpensOnce(t *testing.T) {
 			}
 			return ""
 		}}
-		if status := (victim{node: n, verb: verb}).run(n.request(path, ""), tr); !status.Exited() || status.ExitStatus() != 0 {
+		if status := (victim{node: n, verb: verb}).run(n.request(path, ""), tr); !status.Exited() ||
+			status.ExitStatus() != 0 {
 			t.Fatalf("%s: status %x", verb, status)
 		}
 		if len(tr.Seen) != 1 {

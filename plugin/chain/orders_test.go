@@ -104,13 +104,19 @@ var orders = []order{
 	{"ADD, ADD of another", nil, addOf("web"), func(s *stage) { s.add("other") }},
 	{"ADD, GC with it", nil, addOf("web"), func(s *stage) { s.gc("bystander", "web") }},
 	{"ADD, GC without it", nil, addOf("web"), func(s *stage) { s.gc("bystander"); s.pod("web").end() }},
-	{"DEL, ADD of the same name", func(s *stage) { s.add("web") }, delOf("web"), func(s *stage) { s.again("web"); s.add("web") }},
-	{"DEL, the same DEL, ADD of another", func(s *stage) { s.add("web") }, delOf("web"), func(s *stage) { s.del("web"); s.add("other") }},
-	{"DEL, ADD of the same attachment", func(s *stage) { s.add("web") }, delOf("web"), func(s *stage) { s.add("web"); s.pod("web").end() }},
-	{"DEL, GC, ADD of another", func(s *stage) { s.add("web") }, delOf("web"), func(s *stage) { s.gc("bystander"); s.add("other") }},
+	{"DEL, ADD of the same name", func(s *stage) { s.add("web") }, delOf("web"),
+		func(s *stage) { s.again("web"); s.add("web") }},
+	{"DEL, the same DEL, ADD of another", func(s *stage) { s.add("web") }, delOf("web"),
+		func(s *stage) { s.del("web"); s.add("other") }},
+	{"DEL, ADD of the same attachment", func(s *stage) { s.add("web") }, delOf("web"),
+		func(s *stage) { s.add("web"); s.pod("web").end() }},
+	{"DEL, GC, ADD of another", func(s *stage) { s.add("web") }, delOf("web"),
+		func(s *stage) { s.gc("bystander"); s.add("other") }},
 	{"GC, ADD", func(s *stage) { s.add("lost"); s.remove("lost") }, gcOf("bystander"), func(s *stage) { s.add("web") }},
-	{"GC, DEL, ADD of another", func(s *stage) { s.add("web") }, gcOf("bystander", "web"), func(s *stage) { s.del("web"); s.add("other") }},
-	{"GC, the same GC, ADD", func(s *stage) { s.add("lost"); s.remove("lost") }, gcOf("bystander"), func(s *stage) { s.gc("bystander"); s.add("web") }},
+	{"GC, DEL, ADD of another", func(s *stage) { s.add("web") }, gcOf("bystander", "web"),
+		func(s *stage) { s.del("web"); s.add("other") }},
+	{"GC, the same GC, ADD", func(s *stage) { s.add("lost"); s.remove("lost") }, gcOf("bystander"),
+		func(s *stage) { s.gc("bystander"); s.add("web") }},
 }
 
 func addOf(name string) func(*stage) call {
@@ -137,7 +143,8 @@ func gcOf(valid ...string) func(*stage) call {
 // of them.
 func TestOrders(t *testing.T) {
 	n := newNode(t)
-	table := []string{fmt.Sprintf("%-14s %-36s %6s %6s %10s", "configuration", "order", "calls", "points", "violations")}
+	table := []string{fmt.Sprintf("%-14s %-36s %6s %6s %10s", "configuration", "order", "calls", "points",
+		"violations")}
 	for _, kind := range []string{"one plugin", "three plugins"} {
 		for _, o := range orders {
 			calls, points, bad := 0, 0, 0
@@ -441,7 +448,8 @@ func (s *stage) whole() {
 		for _, ip := range p.result.IPs {
 			a, _ := plugin.Addr(ip.Address.IP)
 			if l, _ := state.Leases.At(a); l.ContainerID != p.id || has[a] != p.id {
-				s.Errorf("%s has %s, which is leased by %q, and %q has it in the kernel", p.id, a, l.ContainerID, has[a])
+				s.Errorf("%s has %s, which is leased by %q, and %q has it in the kernel", p.id, a,
+					l.ContainerID, has[a])
 			}
 		}
 	}

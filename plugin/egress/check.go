@@ -74,8 +74,10 @@ func (p *pod) otherwise() error {
 	if err != nil {
 		return err
 	}
-	if len(is.addrs) > 0 && (is.group != p.group || slices.ContainsFunc(is.addrs, func(a netip.Addr) bool { return !slices.Contains(p.addrs, a) })) {
-		return fmt.Errorf("the tunnels have the addresses %v and the group %d, want %v and %d", is.addrs, is.group, p.addrs, p.group)
+	if len(is.addrs) > 0 && (is.group != p.group || slices.ContainsFunc(is.addrs,
+		func(a netip.Addr) bool { return !slices.Contains(p.addrs, a) })) {
+		return fmt.Errorf("the tunnels have the addresses %v and the group %d, want %v and %d", is.addrs, is.group,
+			p.addrs, p.group)
 	}
 	return is.lost()
 }
@@ -116,7 +118,8 @@ func (p *pod) isRouter() (router, client bool) {
 	has := func(c nl.Chain) bool {
 		return nl.Table{Family: "inet", Name: Table, Chains: []nl.Chain{c}}.Intact(p.ns) == nil
 	}
-	return has(nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100}), has(nl.Chain{Name: "output", Type: "route", Hook: "output", Priority: mangle})
+	return has(nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100}),
+		has(nl.Chain{Name: "output", Type: "route", Hook: "output", Priority: mangle})
 }
 
 // lost reports what the pod lacks of its role.
@@ -130,7 +133,8 @@ func (p *pod) lost() error {
 	for _, a := range p.addrs {
 		f := nl.FamilyOf(a)
 		families = append(families, f)
-		objects = append(objects, nl.Tunnel{Name: linkName(f), Local: a, Port: p.port, Group: p.group}, nl.FOU{Local: a, Port: p.port})
+		objects = append(objects, nl.Tunnel{Name: linkName(f), Local: a, Port: p.port, Group: p.group},
+			nl.FOU{Local: a, Port: p.port})
 		if router {
 			objects = append(append(objects, p.routeBack(f)), p.routerRules(f)...)
 		} else {
@@ -149,7 +153,8 @@ func (p *pod) lostFamily(families []nl.Family) (failed error) {
 	rules, err := p.ns.Rules()
 	for _, r := range rules {
 		if r.Pref == prefOut && r.Protocol == nl.RouteProtocol && !slices.Contains(families, r.Family) {
-			failed = errors.Join(failed, fmt.Errorf("the link %s of the tunnel is gone: %w", linkName(r.Family), fs.ErrNotExist))
+			failed = errors.Join(failed, fmt.Errorf("the link %s of the tunnel is gone: %w", linkName(r.Family),
+				fs.ErrNotExist))
 		}
 	}
 	return errors.Join(err, failed)
@@ -172,7 +177,8 @@ func (p *pod) lostRoutes(families []nl.Family) (failed error) {
 				by[r.Dst] = true
 			}
 		}
-		failed = errors.Join(failed, unlike(without, by, "it has no route by the tunnel"), unlike(by, without, "without the tunnel, it would leave by the pod's own address"))
+		failed = errors.Join(failed, unlike(without, by, "it has no route by the tunnel"),
+			unlike(by, without, "without the tunnel, it would leave by the pod's own address"))
 		if len(by) == 0 {
 			failed = errors.Join(failed, fmt.Errorf("%v: no route leads into the tunnel: %w", f, fs.ErrNotExist))
 		}

@@ -43,7 +43,8 @@ func (p *pod) clientRules(f nl.Family) (objects []nl.Object) {
 	if f == nl.IPv6 {
 		objects = append(objects, p.pastTunnel())
 	}
-	return append(objects, nl.Rule{Pref: prefOut, Family: f, Not: true, Mark: mark, Mask: mark, Table: TableOut, Protocol: nl.RouteProtocol})
+	return append(objects, nl.Rule{Pref: prefOut, Family: f, Not: true, Mark: mark, Mask: mark, Table: TableOut,
+		Protocol: nl.RouteProtocol})
 }
 
 // clientRoutes are the table before there is a tunnel, and the routes into the tunnel.
@@ -67,9 +68,11 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err 
 		}
 		for _, dst := range of(f, e.destinations) {
 			if slices.Contains(no, dst) {
-				err = errors.Join(err, fmt.Errorf("egress: destinations: %s: this is an address of the node, or the configuration excepts it: no packet would take the tunnel", dst))
+				err = errors.Join(err, fmt.Errorf("egress: destinations: %s: this is an address of the node, or the "+
+					"configuration excepts it: no packet would take the tunnel", dst))
 			}
-			out = append(out, nl.Route{Dst: dst, Via: gw, Dev: linkName(f), OnLink: f == nl.IPv4, Src: p.addr(f), MTU: min(e.MTU, nl.TunnelMTU(f, p.mtu)), Table: TableOut, Protocol: nl.RouteProtocol})
+			out = append(out, nl.Route{Dst: dst, Via: gw, Dev: linkName(f), OnLink: f == nl.IPv4, Src: p.addr(f),
+				MTU: min(e.MTU, nl.TunnelMTU(f, p.mtu)), Table: TableOut, Protocol: nl.RouteProtocol})
 		}
 	}
 	named := func(r nl.Route) bool {
@@ -102,7 +105,8 @@ func withoutTunnel(dst netip.Prefix) nl.Route {
 // The flag onlink is no way to that. Before Linux 7.0, the kernel refuses it if the main table has a route to the
 // gateway by another link (ip6_route_check_nh_onlink). The pod has one: to the Services.
 func onTunnel(gw netip.Addr) nl.Route {
-	return nl.Route{Dst: single(gw), Dev: linkName(nl.IPv6), Metric: lastMetric, Table: TableOut, Protocol: nl.RouteProtocol}
+	return nl.Route{Dst: single(gw), Dev: linkName(nl.IPv6), Metric: lastMetric, Table: TableOut,
+		Protocol: nl.RouteProtocol}
 }
 
 // pastTunnel is the rule for what leaves by the ENI's link. The service loop redirect looks for the next hop of a
@@ -147,10 +151,13 @@ func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 		of.WriteString(e.text())
 	}
 	return nl.Table{Family: "inet", Name: Table, Of: of.String(), Chains: []nl.Chain{
-		{Name: "output", Type: "route", Hook: "output", Priority: mangle, Rules: []nl.NFRule{{out, nl.CTReply(), nl.SetMark(mark)}, leaves}},
+		{Name: "output", Type: "route", Hook: "output", Priority: mangle,
+			Rules: []nl.NFRule{{out, nl.CTReply(), nl.SetMark(mark)}, leaves}},
 		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle, Rules: past},
-		{Name: "input", Type: "filter", Hook: "input", Rules: append(p.onlyInUDP(families, routersOf(all)), onlyAnswers...)},
-		{Name: "forward", Type: "filter", Hook: "forward", Rules: append([]nl.NFRule{leaves}, onlyAnswers...)}, // containers in the pod
+		{Name: "input", Type: "filter", Hook: "input", Rules: append(p.onlyInUDP(families, routersOf(all)),
+			onlyAnswers...)},
+		// containers in the pod
+		{Name: "forward", Type: "filter", Hook: "forward", Rules: append([]nl.NFRule{leaves}, onlyAnswers...)},
 	}}
 }
 

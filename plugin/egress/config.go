@@ -34,17 +34,21 @@ type Config struct {
 //
 //codec:describe
 type Egress struct {
-	Gateways     []string `json:"gateways"`     // the ClusterIP of the Service of the routers, at most one of each family
+	// the ClusterIP of the Service of the routers, at most one of each family
+	Gateways     []string `json:"gateways"`
 	Destinations []string `json:"destinations"` // CIDRs that clients reach by a router
 	Except       []string `json:"except"`       // CIDRs within these that they reach as other pods do
 	MTU          int      `json:"mtu"`          // of the packets in the tunnel; 0: as large as the links allow
 
-	Namespaces []string `json:"namespaces"` // Kubernetes namespaces whose pods are clients: names, or the beginning of names and a *
+	// Kubernetes namespaces whose pods are clients: names, or the beginning of names and a *
+	Namespaces []string `json:"namespaces"`
 	Selectable []string `json:"selectable"` // further namespaces, whose pods are clients if they ask for it
 	Routers    []string `json:"routers"`    // namespaces whose pods are routers
-	Clients    []string `json:"clients"`    // CIDRs of the addresses that routers serve; IPv4: by default what the router's result routes by its ENI
+	// CIDRs of the addresses that routers serve; IPv4: by default what the router's result routes by its ENI
+	Clients []string `json:"clients"`
 
-	RouterCIDRs []string `json:"routerCidrs"` // CIDRs of the routers' addresses: clients take packets from the tunnel only from there; by default from everywhere
+	// CIDRs of the routers' addresses: clients take packets from the tunnel only from there; by default from everywhere
+	RouterCIDRs []string `json:"routerCidrs"`
 
 	gateways     []netip.Addr
 	routerCIDRs  []netip.Prefix
@@ -133,14 +137,16 @@ func (v *validation) reachable(e Egress) {
 		if gw := e.gateway(f); !gw.IsValid() && len(e.gateways) > 0 {
 			v.Wrong("destinations: %s: gateways has no address of %v, so no router can be reached for it", d, f)
 		}
-		if f == nl.IPv6 && d.Bits() < vpc6 && !slices.ContainsFunc(e.except, func(p netip.Prefix) bool { return d.Contains(p.Addr()) }) {
+		if f == nl.IPv6 && d.Bits() < vpc6 && !slices.ContainsFunc(e.except,
+			func(p netip.Prefix) bool { return d.Contains(p.Addr()) }) {
 			v.Wrong("destinations: %s: the pods' own VPC may be in it, because IPv6 addresses of a VPC are public: "+
 				"name its IPv6 CIDR in except", d)
 		}
 	}
 	for _, d := range e.destinations {
 		if n, is := longest(never(), d.Addr()); is && n.Bits() <= d.Bits() {
-			v.Wrong("destinations: %s: no router forwards to %s: these addresses have another meaning on each node", d, n)
+			v.Wrong("destinations: %s: no router forwards to %s: these addresses have another meaning on each node", d,
+				n)
 		}
 	}
 	if len(e.Routers) > 0 && e.gateway(nl.IPv6).IsValid() && len(of(nl.IPv6, e.clients)) == 0 {
@@ -152,7 +158,8 @@ func (v *validation) reachable(e Egress) {
 	}
 	for _, gw := range e.gateways {
 		if d, tunnelled := e.Tunnels(gw); tunnelled {
-			v.Wrong("destinations: %s: the gateway %s is in it, and the tunnel's own packets must not enter the tunnel: "+
+			v.Wrong("destinations: %s: the gateway %s is in it, and the tunnel's own packets must not "+
+				"enter the tunnel: "+
 				"name a smaller destination, or the CIDR of the Services in except", d, gw)
 		}
 	}

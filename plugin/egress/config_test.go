@@ -57,38 +57,56 @@ func TestConfigMistakes(t *testing.T) {
 	}{
 		{"none", `{}`, ""},
 		{"one", one(gateways, partner), ""},
-		{"the whole internet", one(`"gateways": ["172.20.0.77", "fd00::77"]`, `"destinations": ["0.0.0.0/0", "::/0"]`, `"except": ["2600:1f18::/56"]`), ""},
-		{"IPv6 of the whole internet without a VPC", one(`"gateways": ["fd00::77"]`, `"destinations": ["2000::/3"]`, `"except": ["10.0.0.0/8"]`), "destinations: 2000::/3: the pods' own VPC may be in it"},
+		{"the whole internet", one(`"gateways": ["172.20.0.77", "fd00::77"]`, `"destinations": ["0.0.0.0/0", "::/0"]`,
+			`"except": ["2600:1f18::/56"]`), ""},
+		{"IPv6 of the whole internet without a VPC", one(`"gateways": ["fd00::77"]`, `"destinations": ["2000::/3"]`,
+			`"except": ["10.0.0.0/8"]`), "destinations: 2000::/3: the pods' own VPC may be in it"},
 		{"an address", one(gateways, `"destinations": ["203.0.113.7"]`), ""},
-		{"Services with public addresses, excepted", one(`"gateways": ["198.51.100.7"]`, `"destinations": ["0.0.0.0/0"]`, `"except": ["198.51.100.0/24"]`), ""},
+		{"Services with public addresses, excepted", one(`"gateways": ["198.51.100.7"]`,
+			`"destinations": ["0.0.0.0/0"]`, `"except": ["198.51.100.0/24"]`), ""},
 		{"port", `{"egressPort": 49152}`, "egressPort: 49152: want a port from 1 to 49151"},
 		{"no gateway", one(partner), "egress: one: gateways must be specified"},
 		{"a gateway that is no address", one(`"gateways": ["router.egress.svc"]`, partner),
 			`gateways: "router.egress.svc": want an address`},
-		{"a gateway that nobody has", one(`"gateways": ["0.0.0.0"]`, partner), `gateways: "0.0.0.0": want the ClusterIP`},
-		{"two gateways of a family", one(`"gateways": ["172.20.0.77", "172.20.0.78"]`, partner), "gateways: 172.20.0.78: want at most one address of IPv4"},
+		{"a gateway that nobody has", one(`"gateways": ["0.0.0.0"]`, partner),
+			`gateways: "0.0.0.0": want the ClusterIP`},
+		{"two gateways of a family", one(`"gateways": ["172.20.0.77", "172.20.0.78"]`, partner),
+			"gateways: 172.20.0.78: want at most one address of IPv4"},
 		{"no destination", one(gateways), "destinations must be specified"},
-		{"no CIDR", one(gateways, `"destinations": ["partner.example"]`), `destinations: "partner.example": want a CIDR`},
+		{"no CIDR", one(gateways, `"destinations": ["partner.example"]`),
+			`destinations: "partner.example": want a CIDR`},
 		{"bits beyond the mask", one(gateways, `"destinations": ["203.0.113.7/24"]`), ""},
 		{"the same twice", one(gateways, `"destinations": ["203.0.113.0/24", "203.0.113.0/24"]`), ""},
-		{"a destination without a gateway", one(gateways, `"destinations": ["3fff::/64"]`), "destinations: 3fff::/64: gateways has no address of IPv6"},
-		{"the gateway in a destination", one(gateways, `"destinations": ["172.20.0.0/16"]`), "destinations: 172.20.0.0/16: the gateway 172.20.0.77 is in it"},
-		{"the gateway itself", one(gateways, `"destinations": ["172.20.0.77"]`), "destinations: 172.20.0.77/32: the gateway 172.20.0.77 is in it"},
-		{"Services with public addresses", one(`"gateways": ["198.51.100.7"]`, `"destinations": ["0.0.0.0/0"]`), "name a smaller destination, or the CIDR of the Services in except"},
-		{"the metadata service", one(gateways, `"destinations": ["169.254.169.254"]`), "destinations: 169.254.169.254/32: no router forwards to 169.254.0.0/16"},
-		{"the metadata service by IPv6", one(`"gateways": ["fd00::77"]`, `"destinations": ["fd00:ec2::254"]`), "no router forwards to fd00:ec2::/32"},
-		{"routerCidrs", one(gateways, partner, `"routerCidrs": ["10.0.7.0/33"]`), `routerCidrs: "10.0.7.0/33": want a CIDR`},
-		{"no clients", egresses(`"one": {` + gateways + `, ` + partner + `}`), "namespaces or selectable must be specified"},
-		{"routers of IPv6 that serve anybody", one(`"gateways": ["fd00::77"]`, `"destinations": ["3fff::/64"]`, `"routers": ["x"]`), "clients must be specified with an IPv6 gateway"},
+		{"a destination without a gateway", one(gateways, `"destinations": ["3fff::/64"]`),
+			"destinations: 3fff::/64: gateways has no address of IPv6"},
+		{"the gateway in a destination", one(gateways, `"destinations": ["172.20.0.0/16"]`),
+			"destinations: 172.20.0.0/16: the gateway 172.20.0.77 is in it"},
+		{"the gateway itself", one(gateways, `"destinations": ["172.20.0.77"]`),
+			"destinations: 172.20.0.77/32: the gateway 172.20.0.77 is in it"},
+		{"Services with public addresses", one(`"gateways": ["198.51.100.7"]`, `"destinations": ["0.0.0.0/0"]`),
+			"name a smaller destination, or the CIDR of the Services in except"},
+		{"the metadata service", one(gateways, `"destinations": ["169.254.169.254"]`),
+			"destinations: 169.254.169.254/32: no router forwards to 169.254.0.0/16"},
+		{"the metadata service by IPv6", one(`"gateways": ["fd00::77"]`, `"destinations": ["fd00:ec2::254"]`),
+			"no router forwards to fd00:ec2::/32"},
+		{"routerCidrs", one(gateways, partner, `"routerCidrs": ["10.0.7.0/33"]`),
+			`routerCidrs: "10.0.7.0/33": want a CIDR`},
+		{"no clients", egresses(`"one": {` + gateways + `, ` + partner + `}`),
+			"namespaces or selectable must be specified"},
+		{"routers of IPv6 that serve anybody", one(`"gateways": ["fd00::77"]`, `"destinations": ["3fff::/64"]`,
+			`"routers": ["x"]`), "clients must be specified with an IPv6 gateway"},
 		{"MTU", one(gateways, partner, `"mtu": 576`), "mtu: 576: want 0"},
-		{"namespaces", one(gateways, partner, `"namespaces": ["a*b"]`), `namespaces: "a*b": want a namespace, or the beginning of one and a *`},
+		{"namespaces", one(gateways, partner, `"namespaces": ["a*b"]`),
+			`namespaces: "a*b": want a namespace, or the beginning of one and a *`},
 		{"routers", one(gateways, partner, `"routers": [""]`), `routers: "": want a namespace`},
 		{"a name with a comma", egresses(`"a,b": {` + gateways + `, ` + partner + `}`), "want a name without commas"},
 		{"two with the same destination", egresses(
-			`"a": {`+gateways+`, `+partner+`, "namespaces": ["pay*"]}`, `"b": {`+gateways+`, `+partner+`, "namespaces": ["payments"]}`),
+			`"a": {`+gateways+`, `+partner+`, "namespaces": ["pay*"]}`, `"b": {`+gateways+`, `+partner+
+				`, "namespaces": ["payments"]}`),
 			"egress: a and b: both have the destination 203.0.113.0/24"},
 		{"the same destination for others", egresses(
-			`"a": {`+gateways+`, `+partner+`, "namespaces": ["pay*"]}`, `"b": {`+gateways+`, `+partner+`, "namespaces": ["shop"]}`), ""},
+			`"a": {`+gateways+`, `+partner+`, "namespaces": ["pay*"]}`, `"b": {`+gateways+`, `+partner+
+				`, "namespaces": ["shop"]}`), ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var c Config
@@ -107,9 +125,11 @@ func TestConfigMistakes(t *testing.T) {
 func TestRole(t *testing.T) {
 	const keys = `"gateways": ["172.20.0.77"], "routers": ["egress"], `
 	c := config(t, egresses(
-		`"bank": {`+keys+`"destinations": ["203.0.113.0/24"], "namespaces": ["payments", "ci-*"], "selectable": ["shop"]}`,
+		`"bank": {`+keys+
+			`"destinations": ["203.0.113.0/24"], "namespaces": ["payments", "ci-*"], "selectable": ["shop"]}`,
 		`"internet": {`+keys+`"destinations": ["0.0.0.0/0"], "selectable": ["*"]}`,
-		`"same": {"gateways": ["172.20.0.78"], "destinations": ["0.0.0.0/0"], "selectable": ["*"], "routers": ["alone"]}`))
+		`"same": {"gateways": ["172.20.0.78"], "destinations": ["0.0.0.0/0"], "selectable": ["*"], `+
+			`"routers": ["alone"]}`))
 	for _, tt := range []struct {
 		namespace, annotation, router string
 		want                          role
@@ -124,15 +144,20 @@ func TestRole(t *testing.T) {
 		{namespace: "shop", annotation: " internet ,bank", want: role{client: []string{"bank", "internet"}}},
 		{namespace: "payments", annotation: "internet", want: role{client: []string{"bank", "internet"}}},
 		{namespace: "payments", annotation: "bank", want: role{client: []string{"bank"}}},
-		{namespace: "default", annotation: "bank", refused: `annotation cni-ipvlan-vpc-k8s/egress: the egress bank does not allow it to pods of the namespace "default"`},
+		{namespace: "default", annotation: "bank",
+			refused: `annotation cni-ipvlan-vpc-k8s/egress: the egress bank does not allow it to pods of the ` +
+				`namespace "default"`},
 		{annotation: "internet", refused: `does not allow it to pods of the namespace ""`},
 		{namespace: "default", annotation: "bnak", refused: `no egress has the name "bnak"`},
-		{namespace: "default", annotation: "internet,same", refused: "uses the egresses internet and same, which both have the destination 0.0.0.0/0"},
+		{namespace: "default", annotation: "internet,same",
+			refused: "uses the egresses internet and same, which both have the destination 0.0.0.0/0"},
 		{namespace: "alone", want: role{router: "same"}},
-		{namespace: "alone", annotation: "internet", refused: "the pod is a router of the egress same, by its namespace, and so no client"},
+		{namespace: "alone", annotation: "internet",
+			refused: "the pod is a router of the egress same, by its namespace, and so no client"},
 		{namespace: "egress", refused: "may be a router of the egresses bank, internet: it must choose one"},
 		{namespace: "egress", router: "bank", want: role{router: "bank"}},
-		{namespace: "egress", router: "same", refused: "annotation cni-ipvlan-vpc-k8s/egress-router: the egress same does not allow it"},
+		{namespace: "egress", router: "same",
+			refused: "annotation cni-ipvlan-vpc-k8s/egress-router: the egress same does not allow it"},
 		{namespace: "default", router: "bank", refused: `does not allow it to pods of the namespace "default"`},
 		{namespace: "egress", router: "x", refused: `no egress has the name "x"`},
 	} {
@@ -146,10 +171,12 @@ func TestRole(t *testing.T) {
 		got, err := c.role(plugin.Pod{Namespace: tt.namespace, Name: "pod"})
 		switch {
 		case tt.refused != "":
-			if e, ok := err.(*plugin.Error); !ok || e.Code != plugin.CodeRefused || e.Hint == "" || !strings.Contains(err.Error(), tt.refused) {
+			if e, ok := err.(*plugin.Error); !ok || e.Code != plugin.CodeRefused || e.Hint == "" ||
+				!strings.Contains(err.Error(), tt.refused) {
 				t.Errorf("%+v: got %v", tt, err)
 			}
-		case err != nil || got.router != tt.want.router || strings.Join(got.client, ",") != strings.Join(tt.want.client, ","):
+		case err != nil || got.router != tt.want.router || strings.Join(got.client,
+			",") != strings.Join(tt.want.client, ","):
 			t.Errorf("%+v: got %+v, %v", tt, got, err)
 		}
 	}
@@ -169,10 +196,12 @@ func TestNotConfigured(t *testing.T) {
 func TestStatus(t *testing.T) {
 	nltest.Need(t, "root")
 	lacks := nl.Scratch(nl.FOU{}.Supported)
-	r := &plugin.Request[Config]{Config: *config(t, egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24"], "namespaces": ["x"]}`))}
+	r := &plugin.Request[Config]{Config: *config(t,
+		egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24"], "namespaces": ["x"]}`))}
 	err := Commands().Status(t.Context(), r)
 	e, is := errors.AsType[*plugin.Error](err)
-	if (lacks == nil) != (err == nil) || err != nil && (!is || e.Code != plugin.CodeNotAvailable || !strings.Contains(e.Hint, "modules fou, fou6, ipip and ip6_tunnel")) {
+	if (lacks == nil) != (err == nil) || err != nil && (!is || e.Code != plugin.CodeNotAvailable ||
+		!strings.Contains(e.Hint, "modules fou, fou6, ipip and ip6_tunnel")) {
 		t.Errorf("the kernel lacks %v, STATUS reports %v", lacks, err)
 	}
 	r.Config = *config(t, `{}`)
@@ -190,14 +219,20 @@ func TestTunnels(t *testing.T) {
 		excepted string // by the routes of the pod alone
 	}{
 		{`"destinations": ["203.0.113.0/24"]`, []string{"203.0.113.1"}, []string{"203.0.114.1", "10.1.0.1"}, ""},
-		{`"destinations": ["0.0.0.0/0", "::/0"], "except": ["2600:1f18::/56"]`, []string{"203.0.113.1", "3fff::1", "1.1.1.1"},
-			[]string{"10.9.9.9", "172.20.0.10", "192.168.1.1", "100.64.0.1", "169.254.169.254", "fd00:ec2::254", "fe80::1", "224.0.0.1", "172.20.0.77"}, "198.51.100.1"},
-		{`"destinations": ["0.0.0.0/0", "10.9.0.0/16"]`, []string{"10.9.9.9", "8.8.8.8"}, []string{"10.8.0.1", "172.20.0.77"}, "10.0.3.3"},
+		{`"destinations": ["0.0.0.0/0", "::/0"], "except": ["2600:1f18::/56"]`,
+			[]string{"203.0.113.1", "3fff::1", "1.1.1.1"},
+			[]string{"10.9.9.9", "172.20.0.10", "192.168.1.1", "100.64.0.1", "169.254.169.254", "fd00:ec2::254",
+				"fe80::1", "224.0.0.1", "172.20.0.77"}, "198.51.100.1"},
+		{`"destinations": ["0.0.0.0/0", "10.9.0.0/16"]`, []string{"10.9.9.9", "8.8.8.8"},
+			[]string{"10.8.0.1", "172.20.0.77"}, "10.0.3.3"},
 		{`"destinations": ["10.0.0.0/8"]`, []string{"10.9.9.9"}, []string{"172.20.0.1", "8.8.8.8"}, "10.0.9.10"},
-		{`"destinations": ["0.0.0.0/0"], "except": ["203.0.113.0/24"]`, []string{"203.0.114.1"}, []string{"203.0.113.1"}, ""},
-		{`"destinations": ["0.0.0.0/0", "203.0.113.9"], "except": ["203.0.113.0/24"]`, []string{"203.0.113.9"}, []string{"203.0.113.8"}, ""},
+		{`"destinations": ["0.0.0.0/0"], "except": ["203.0.113.0/24"]`, []string{"203.0.114.1"},
+			[]string{"203.0.113.1"}, ""},
+		{`"destinations": ["0.0.0.0/0", "203.0.113.9"], "except": ["203.0.113.0/24"]`, []string{"203.0.113.9"},
+			[]string{"203.0.113.8"}, ""},
 	} {
-		e := config(t, egresses(`"e": {"gateways": ["172.20.0.77", "fd00:20::77"], "namespaces": ["x"], `+tt.egress+`}`)).Egresses["e"]
+		e := config(t, egresses(`"e": {"gateways": ["172.20.0.77", "fd00:20::77"], "namespaces": ["x"], `+tt.egress+
+			`}`)).Egresses["e"]
 		for want, texts := range map[bool][]string{true: tt.yes, false: tt.no} {
 			for _, text := range texts {
 				a := netip.MustParseAddr(text)
@@ -218,12 +253,15 @@ func TestTunnels(t *testing.T) {
 // TestConcerns: a DEL reads no annotation, and looks into the pod if the pod may have a role. A long annotation is
 // refused unread.
 func TestConcerns(t *testing.T) {
-	c := config(t, egresses(`"bank": {"gateways": ["172.20.0.77"], "routers": ["egress"], "destinations": ["203.0.113.0/24"], "namespaces": ["pay*"], "selectable": ["*"]}`))
+	c := config(t,
+		egresses(`"bank": {"gateways": ["172.20.0.77"], "routers": ["egress"], "destinations": ["203.0.113.0/24"], `+
+			`"namespaces": ["pay*"], "selectable": ["*"]}`))
 	for _, tt := range []struct {
 		namespace, annotation string
 		want                  bool
 	}{
-		{"shop", "", false}, {"", "", false}, {"payments", "", true}, {"egress", "", true}, {"shop", "bank", true}, {"shop", "no such egress", true},
+		{"shop", "", false}, {"", "", false}, {"payments", "", true}, {"egress", "", true}, {"shop", "bank", true},
+		{"shop", "no such egress", true},
 	} {
 		c.RuntimeConfig.Annotations = map[string]string{Annotation: tt.annotation}
 		pod := plugin.Pod{Namespace: tt.namespace, Name: "p"}
@@ -236,8 +274,10 @@ func TestConcerns(t *testing.T) {
 	}
 	pod := plugin.Pod{Namespace: "shop", Name: "p"}
 	for text, want := range map[string]string{
-		strings.Repeat("bank,", 50000): "pod shop/p: annotation cni-ipvlan-vpc-k8s/egress has 250000 bytes: 4096 are allowed",
-		strings.Repeat("\x1b", 4000):   "pod shop/p: annotation cni-ipvlan-vpc-k8s/egress: no egress has the name \"" + strings.Repeat(`\x1b`, 64) + "\"... (4000 bytes)",
+		strings.Repeat("bank,",
+			50000): "pod shop/p: annotation cni-ipvlan-vpc-k8s/egress has 250000 bytes: 4096 are allowed",
+		strings.Repeat("\x1b", 4000): "pod shop/p: annotation cni-ipvlan-vpc-k8s/egress: no egress has the name \"" +
+			strings.Repeat(`\x1b`, 64) + "\"... (4000 bytes)",
 	} {
 		c.RuntimeConfig.Annotations = map[string]string{Annotation: text}
 		if _, err := c.role(pod); err == nil || err.Error() != want {
@@ -255,7 +295,8 @@ func FuzzRole(f *testing.F) {
 	f.Add("shop", " internet ,bank", "")
 	f.Add("egress", "", "bank")
 	var c Config
-	text := egresses(`"bank": {"gateways": ["172.20.0.77"], "routers": ["egress"], "destinations": ["203.0.113.0/24"], "namespaces": ["pay*"], "selectable": ["shop"]}`,
+	text := egresses(`"bank": {"gateways": ["172.20.0.77"], "routers": ["egress"], "destinations": `+
+		`["203.0.113.0/24"], "namespaces": ["pay*"], "selectable": ["shop"]}`,
 		`"internet": {"gateways": ["172.20.0.78"], "destinations": ["0.0.0.0/0"], "selectable": ["*"]}`)
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
 		f.Fatal(err)

@@ -53,7 +53,8 @@ func add(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, erro
 		return nil, err
 	}
 	if r.Prev == nil {
-		return nil, plugin.Errorf(plugin.CodeInvalid, "put it behind the plugins that give the pod its address", "must be called as chained plugin")
+		return nil, plugin.Errorf(plugin.CodeInvalid, "put it behind the plugins that give the pod its address",
+			"must be called as chained plugin")
 	}
 	if role.none() {
 		return r.Prev, nil
@@ -76,8 +77,10 @@ func unavailable(err error) error {
 	if !errors.Is(err, nl.ErrNoFOU) && !errors.Is(err, nl.ErrNoTunnel) && !errors.Is(err, nl.ErrNoModule) {
 		return err
 	}
-	return plugin.Errorf(plugin.CodeNotAvailable, "load the modules fou, fou6, ipip and ip6_tunnel when the node boots, see modules-load.d(5); "+
-		"on some distributions they are in the package linux-modules-extra or kernel-modules-extra; Linux 5.10 is too old for an egress", "egress: %w", err)
+	return plugin.Errorf(plugin.CodeNotAvailable,
+		"load the modules fou, fou6, ipip and ip6_tunnel when the node boots, see modules-load.d(5); "+
+			"on some distributions they are in the package linux-modules-extra or kernel-modules-extra; Linux 5.10 is "+
+			"too old for an egress", "egress: %w", err)
 }
 
 // del deletes what the pod has, if its configuration may give it anything. What cannot be deleted

@@ -31,7 +31,8 @@ func end(ns *nl.NS, name string, own uint32) error {
 		return nil
 	}
 	failed := doorsOf(ns, ours).Del()
-	if i := slices.IndexFunc(links, func(l nl.Link) bool { return l.Name == name && l.Group != own }); i >= 0 && len(ours) > 0 {
+	if i := slices.IndexFunc(links, func(l nl.Link) bool { return l.Name == name && l.Group != own }); i >= 0 &&
+		len(ours) > 0 {
 		failed = errors.Join(failed, ns.SetDown(name))
 	}
 	if err := ns.DelGroup(own); !errors.Is(err, fs.ErrNotExist) {

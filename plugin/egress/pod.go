@@ -73,8 +73,10 @@ func (p *pod) wiring(r *plugin.Request[Config], role role) (nl.Wiring, error) {
 	for _, name := range role.client {
 		e := r.Config.Egresses[name]
 		if !slices.ContainsFunc(e.gateways, func(a netip.Addr) bool { return p.addr(nl.FamilyOf(a)).IsValid() }) {
-			return nil, plugin.Errorf(plugin.CodeRefused, "give the egress a gateway of the pods' family, or the pods another egress",
-				"pod %s uses the egress %s: its gateways are %v, but the pod has only %v", r.Pod, name, e.gateways, p.addrs)
+			return nil, plugin.Errorf(plugin.CodeRefused,
+				"give the egress a gateway of the pods' family, or the pods another egress",
+				"pod %s uses the egress %s: its gateways are %v, but the pod has only %v", r.Pod, name,
+				e.gateways, p.addrs)
 		}
 		all = append(all, e)
 	}
@@ -94,7 +96,8 @@ func readPod(r *plugin.Request[Config], ns *nl.NS) (*pod, error) {
 		return nil, nil
 	}
 	if eni.Unhooked() {
-		return nil, plugin.Errorf(plugin.CodeInvalid, `use mode "l2" for networks with egress`, `mode "l3s": the filters of an egress see no packets that arrive by %s`, eni.Name)
+		return nil, plugin.Errorf(plugin.CodeInvalid, `use mode "l2" for networks with egress`,
+			`mode "l3s": the filters of an egress see no packets that arrive by %s`, eni.Name)
 	}
 	for _, c := range p.nic.IPs {
 		if a, ok := plugin.Addr(c.Gateway); ok {

@@ -38,12 +38,14 @@ func (c *Config) role(pod plugin.Pod) (r role, err error) {
 		return r, nil
 	}
 	if asked := c.RuntimeConfig.Annotations[Annotation]; len(asked) > mostText {
-		return r, plugin.Errorf(plugin.CodeRefused, "name each egress once", "pod %s: annotation %s has %d bytes: %d are allowed", pod, Annotation, len(asked), mostText)
+		return r, plugin.Errorf(plugin.CodeRefused, "name each egress once",
+			"pod %s: annotation %s has %d bytes: %d are allowed", pod, Annotation, len(asked), mostText)
 	}
 	if r.router, err = c.router(pod); err != nil || r.router != "" {
 		if asked := c.RuntimeConfig.Annotations[Annotation]; err == nil && asked != "" {
 			err = plugin.Errorf(plugin.CodeRefused, "remove the annotation, or let the pod run in another namespace",
-				"pod %s: annotation %s: %s: the pod is a router of the egress %s, by its namespace, and so no client", pod, Annotation, excerpt.Quote(asked), r.router)
+				"pod %s: annotation %s: %s: the pod is a router of the egress %s, by its namespace, and so no client",
+				pod, Annotation, excerpt.Quote(asked), r.router)
 		}
 		return r, err
 	}
@@ -82,7 +84,8 @@ func (c *Config) router(pod plugin.Pod) (string, error) {
 	case asks:
 		return name, nil
 	case len(may) > 1:
-		return "", plugin.Errorf(plugin.CodeRefused, "give the pod the annotation "+RouterAnnotation+" with one of these names",
+		return "", plugin.Errorf(plugin.CodeRefused, "give the pod the annotation "+RouterAnnotation+
+			" with one of these names",
 			"pod %s may be a router of the egresses %s: it must choose one", pod, strings.Join(may, ", "))
 	}
 	return strings.Join(may, ""), nil
@@ -113,11 +116,15 @@ func (c *Config) client(pod plugin.Pod) (all []string, err error) {
 // refused is the error of a pod that asks for an egress that it may not have.
 func (c *Config) refused(pod plugin.Pod, annotation, name, keys string) error {
 	if _, known := c.Egresses[name]; !known {
-		return plugin.Errorf(plugin.CodeRefused, "use an egress of the node's network configuration: the key egress has "+cmp.Or(strings.Join(slices.Sorted(maps.Keys(c.Egresses)), ", "), "none"),
+		return plugin.Errorf(plugin.CodeRefused,
+			"use an egress of the node's network configuration: the key egress has "+
+				cmp.Or(strings.Join(slices.Sorted(maps.Keys(c.Egresses)), ", "), "none"),
 			"pod %s: annotation %s: no egress has the name %s", pod, annotation, excerpt.Quote(name))
 	}
-	return plugin.Errorf(plugin.CodeRefused, "add the namespace to the key "+keys+" of that egress, in the network configuration of the node",
-		"pod %s: annotation %s: the egress %s does not allow it to pods of the namespace %q", pod, annotation, name, pod.Namespace)
+	return plugin.Errorf(plugin.CodeRefused, "add the namespace to the key "+keys+
+		" of that egress, in the network configuration of the node",
+		"pod %s: annotation %s: the egress %s does not allow it to pods of the namespace %q", pod, annotation, name,
+		pod.Namespace)
 }
 
 // oneWay refuses egresses with the same destination: nobody could say which one a packet takes.
@@ -125,7 +132,8 @@ func (c *Config) oneWay(pod plugin.Pod, names []string) error {
 	for i, one := range names {
 		for _, other := range names[i+1:] {
 			if d, same := common(c.Egresses[one], c.Egresses[other]); same {
-				return plugin.Errorf(plugin.CodeRefused, "the pod must use only one of them, or their destinations must differ",
+				return plugin.Errorf(plugin.CodeRefused,
+					"the pod must use only one of them, or their destinations must differ",
 					"pod %s uses the egresses %s and %s, which both have the destination %s", pod, one, other, d)
 			}
 		}

@@ -28,7 +28,8 @@ func (p *pod) router(e Egress) (nl.Wiring, error) {
 	objects := []nl.Object{p.routerTable(families, e)}
 	for _, f := range families {
 		if !p.hop(f).IsValid() {
-			return nil, plugin.Errorf(plugin.CodeInvalid, "put cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan before it in the chain",
+			return nil, plugin.Errorf(plugin.CodeInvalid,
+				"put cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan before it in the chain",
 				"egress: prevResult names no gateway for %s, so a router has no way to the VPC", p.addr(f))
 		}
 		objects = append(objects, p.routesOut(f)...)
@@ -44,9 +45,11 @@ func (p *pod) router(e Egress) (nl.Wiring, error) {
 
 func forwards(f nl.Family) []nl.Object {
 	if f == nl.IPv6 {
-		return []nl.Object{nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"}, nl.Sysctl{Key: "net/ipv6/fwmark_reflect", Value: "1"}}
+		return []nl.Object{nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"},
+			nl.Sysctl{Key: "net/ipv6/fwmark_reflect", Value: "1"}}
 	}
-	return []nl.Object{nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}, nl.Sysctl{Key: "net/ipv4/fwmark_reflect", Value: "1"}}
+	return []nl.Object{nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"},
+		nl.Sysctl{Key: "net/ipv4/fwmark_reflect", Value: "1"}}
 }
 
 // routesOut are the routes of what came out of the tunnel. The subnet is on the link: the VPC need not send back what
@@ -54,10 +57,12 @@ func forwards(f nl.Family) []nl.Object {
 func (p *pod) routesOut(f nl.Family) (objects []nl.Object) {
 	for _, c := range p.nic.IPs {
 		if dst, ok := plugin.Prefix(c.Address); ok && nl.FamilyOf(dst.Addr()) == f && !dst.IsSingleIP() {
-			objects = append(objects, nl.Route{Dst: dst.Masked(), Dev: p.nic.Name, Table: TableOut, Protocol: nl.RouteProtocol})
+			objects = append(objects, nl.Route{Dst: dst.Masked(), Dev: p.nic.Name, Table: TableOut,
+				Protocol: nl.RouteProtocol})
 		}
 	}
-	return append(objects, nl.Route{Dst: f.Everywhere(), Via: p.hop(f), Dev: p.nic.Name, OnLink: f == nl.IPv4, Table: TableOut, Protocol: nl.RouteProtocol})
+	return append(objects, nl.Route{Dst: f.Everywhere(), Via: p.hop(f), Dev: p.nic.Name, OnLink: f == nl.IPv4,
+		Table: TableOut, Protocol: nl.RouteProtocol})
 }
 
 // routeBack leads answers into the tunnel.
@@ -76,7 +81,8 @@ func (p *pod) routerRules(f nl.Family) []nl.Object {
 	return []nl.Object{
 		rule(prefOut, nl.Rule{IIF: link, Table: nl.MainTable, MinLen: 1}),
 		rule(prefAway, nl.Rule{IIF: link, Table: TableOut}),
-		rule(prefBack, nl.Rule{Mark: mark, Mask: mark, Table: tableBack}),                 // errors about clients' packets
+		// errors about clients' packets
+		rule(prefBack, nl.Rule{Mark: mark, Mask: mark, Table: tableBack}),
 		rule(prefBack+1, nl.Rule{Mark: answer, Mask: answer, IIF: "lo", Table: TableOut}), // errors about answers
 		rule(prefBack+2, nl.Rule{Mark: answer, Mask: answer, Table: tableBack}),
 		rule(prefBack+3, nl.Rule{OIF: p.nic.Name, Table: TableOut}),
@@ -92,7 +98,8 @@ func (p *pod) routerRules(f nl.Family) []nl.Object {
 // invalid), so it is dropped. The router itself is nobody's destination in the tunnel.
 func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
-	forward := []nl.NFRule{refuse(in, nl.CTState("invalid")), {in, nl.CTState("established"), nl.CTMark(mark), nl.Count(), nl.Accept()}, refuse(in, out)}
+	forward := []nl.NFRule{refuse(in, nl.CTState("invalid")), {in, nl.CTState("established"), nl.CTMark(mark),
+		nl.Count(), nl.Accept()}, refuse(in, out)}
 	for _, pair := range p.links[1:] {
 		forward = append(forward, refuse(in, nl.OIFName(pair)))
 	}
@@ -102,16 +109,20 @@ func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 		forward = append(forward, p.passing(f, e)...)
 		nat.Rules = append(nat.Rules, p.translate(f)...)
 	}
-	forward = append(forward, refuse(in), nl.NFRule{out, nl.CTState("established", "related"), nl.Count(), nl.Accept()}, refuse(out))
+	forward = append(forward, refuse(in), nl.NFRule{out, nl.CTState("established", "related"), nl.Count(), nl.Accept()},
+		refuse(out))
 	for _, pair := range p.links[1:] {
-		forward = append(forward, nl.NFRule{nl.IIFName(pair), nl.Accept()}, nl.NFRule{nl.OIFName(pair), nl.CTState("established", "related"), nl.Accept()})
+		forward = append(forward, nl.NFRule{nl.IIFName(pair), nl.Accept()},
+			nl.NFRule{nl.OIFName(pair), nl.CTState("established", "related"), nl.Accept()})
 	}
 	return nl.Table{Family: "inet", Name: Table, Of: e.text(), Chains: []nl.Chain{
 		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle, Rules: []nl.NFRule{
 			{in, nl.SetMark(mark)},
 			{nl.CTReply(), nl.CTMark(mark), nl.SetMark(answer)},
 		}},
-		{Name: "input", Type: "filter", Hook: "input", Rules: append(p.onlyInUDP(families, func(f nl.Family) []netip.Prefix { return p.served(f, e.clients) }), refuse(in))},
+		{Name: "input", Type: "filter", Hook: "input",
+			Rules: append(p.onlyInUDP(families, func(f nl.Family) []netip.Prefix { return p.served(f, e.clients) }),
+				refuse(in))},
 		{Name: "forward", Type: "filter", Hook: "forward", Policy: "drop", Rules: forward},
 		nat,
 	}}

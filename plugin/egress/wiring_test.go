@@ -21,7 +21,8 @@ var update = flag.Bool("update", false, "write the documentation")
 // aPod is a pod of both families, with such routes.
 func aPod(routes []netip.Prefix) *pod {
 	return &pod{
-		ns: &nl.NS{Name: "pod"}, nic: plugin.NIC{Name: "eth0"}, links: []string{"eth0", "eth1"}, mtu: 9001, group: 1223525448, port: DefaultPort,
+		ns: &nl.NS{Name: "pod"}, nic: plugin.NIC{Name: "eth0"}, links: []string{"eth0", "eth1"}, mtu: 9001,
+		group: 1223525448, port: DefaultPort,
 		addrs: []netip.Addr{netip.MustParseAddr("100.64.0.5"), netip.MustParseAddr("2600:1f18:0:1::5")},
 		hops:  []netip.Addr{netip.MustParseAddr("100.64.0.1"), netip.MustParseAddr("fe80:ec2::1")},
 		vpc:   prefixes("10.0.0.0/16", "100.64.0.0/16", "2600:1f18::/56"), routes: routes,
@@ -38,7 +39,8 @@ func tunnelled(t *testing.T, e Egress, a netip.Addr, own []netip.Prefix) bool {
 	}
 	var best nl.Route
 	for _, s := range w {
-		if r, is := s.Object.(nl.Route); is && r.Dst.Contains(a) && (!best.Dst.IsValid() || r.Dst.Bits() > best.Dst.Bits() || r.Dst == best.Dst && r.Metric < best.Metric) {
+		if r, is := s.Object.(nl.Route); is && r.Dst.Contains(a) &&
+			(!best.Dst.IsValid() || r.Dst.Bits() > best.Dst.Bits() || r.Dst == best.Dst && r.Metric < best.Metric) {
 			best = r
 		}
 	}
@@ -47,15 +49,18 @@ func tunnelled(t *testing.T, e Egress, a netip.Addr, own []netip.Prefix) bool {
 
 // TestClientRefusesNode: a destination that is an address of the node would never be reached by the tunnel.
 func TestClientRefusesNode(t *testing.T) {
-	e := config(t, egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["10.0.9.10"], "namespaces": ["x"]}`)).Egresses["e"]
-	if _, err := aPod(prefixes("10.0.9.10/32")).client([]Egress{e}); err == nil || !strings.Contains(err.Error(), "destinations: 10.0.9.10/32: this is an address of the node") {
+	e := config(t,
+		egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["10.0.9.10"], "namespaces": ["x"]}`)).Egresses["e"]
+	if _, err := aPod(prefixes("10.0.9.10/32")).client([]Egress{e}); err == nil ||
+		!strings.Contains(err.Error(), "destinations: 10.0.9.10/32: this is an address of the node") {
 		t.Errorf("got %v", err)
 	}
 }
 
 // TestRouterWithoutWayOut: prevResult names no gateway.
 func TestRouterWithoutWayOut(t *testing.T) {
-	e := config(t, egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["0.0.0.0/0"], "namespaces": ["x"]}`)).Egresses["e"]
+	e := config(t,
+		egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["0.0.0.0/0"], "namespaces": ["x"]}`)).Egresses["e"]
 	p := aPod(nil)
 	p.hops = nil
 	if _, err := p.router(e); err == nil || !strings.Contains(err.Error(), "names no gateway for 100.64.0.5") {
@@ -66,7 +71,9 @@ func TestRouterWithoutWayOut(t *testing.T) {
 // TestRouterTakesClients: a router takes what comes from its VPC, and from the clients that the configuration names.
 // Their VPC may be another one, to which the routers' default route leads.
 func TestRouterTakesClients(t *testing.T) {
-	e := config(t, egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["0.0.0.0/0"], "namespaces": ["x"], "clients": ["100.64.0.0/16", "10.64.0.0/16"]}`)).Egresses["e"]
+	e := config(t,
+		egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["0.0.0.0/0"], "namespaces": ["x"], "clients": `+
+			`["100.64.0.0/16", "10.64.0.0/16"]}`)).Egresses["e"]
 	w, err := aPod(nil).router(e)
 	if err != nil {
 		t.Fatal(err)
@@ -84,14 +91,17 @@ func TestRouterTakesClients(t *testing.T) {
 // TestClientKnowsRouters: with routerCidrs, a client takes packets of the tunnel only from there. If one of its
 // egresses does not tell its routers, nobody knows.
 func TestClientKnowsRouters(t *testing.T) {
-	c := config(t, egresses(`"a": {"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24"], "namespaces": ["x"], "routerCidrs": ["10.0.7.0/24"]}`,
-		`"b": {"gateways": ["172.20.0.78"], "destinations": ["198.51.100.0/24"], "namespaces": ["x"]}`))
+	c := config(t,
+		egresses(`"a": {"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24"], "namespaces": ["x"], `+
+			`"routerCidrs": ["10.0.7.0/24"]}`,
+			`"b": {"gateways": ["172.20.0.78"], "destinations": ["198.51.100.0/24"], "namespaces": ["x"]}`))
 	for _, tt := range []struct {
 		of   []Egress
 		want bool
 	}{{[]Egress{c.Egresses["a"]}, true}, {[]Egress{c.Egresses["a"], c.Egresses["b"]}, false}} {
 		w, err := aPod(nil).client(tt.of)
-		if err != nil || strings.Contains(w.String(), "udp dport 5555 ip saddr != 10.0.7.0/24 counter drop") != tt.want {
+		if err != nil || strings.Contains(w.String(),
+			"udp dport 5555 ip saddr != 10.0.7.0/24 counter drop") != tt.want {
 			t.Errorf("%v, want the rule: %v\n%s", err, tt.want, w)
 		}
 	}
@@ -100,14 +110,20 @@ func TestClientKnowsRouters(t *testing.T) {
 // TestRouterForwards: a router forwards to what its clients send into the tunnel, and to nothing else.
 func TestRouterForwards(t *testing.T) {
 	for _, tt := range []struct{ egress, yes, no string }{
-		{`"destinations": ["203.0.113.0/24"]`, "203.0.113.1", "203.0.114.1 10.0.0.1 172.20.0.10 169.254.169.254 100.64.0.9 3fff::1"},
-		{`"destinations": ["0.0.0.0/0", "::/0"], "except": ["2600:1f18::/56", "198.51.100.0/24"]`, "203.0.113.1 3fff::1",
-			"198.51.100.9 10.9.9.9 172.20.0.10 169.254.169.254 169.254.170.23 127.0.0.1 224.0.0.1 fd00:ec2::254 fe80::1 2600:1f18::1 fd00:20::10"},
-		{`"destinations": ["0.0.0.0/0", "10.0.0.0/8", "10.0.9.0/24"], "except": ["10.0.9.9"]`, "8.8.8.8 10.9.9.9 10.0.9.8", "10.0.9.9 10.0.0.5 172.20.0.77 169.254.169.254"},
+		{`"destinations": ["203.0.113.0/24"]`, "203.0.113.1",
+			"203.0.114.1 10.0.0.1 172.20.0.10 169.254.169.254 100.64.0.9 3fff::1"},
+		{`"destinations": ["0.0.0.0/0", "::/0"], "except": ["2600:1f18::/56", "198.51.100.0/24"]`,
+			"203.0.113.1 3fff::1",
+			"198.51.100.9 10.9.9.9 172.20.0.10 169.254.169.254 169.254.170.23 127.0.0.1 224.0.0.1 fd00:ec2::254 " +
+				"fe80::1 2600:1f18::1 fd00:20::10"},
+		{`"destinations": ["0.0.0.0/0", "10.0.0.0/8", "10.0.9.0/24"], "except": ["10.0.9.9"]`,
+			"8.8.8.8 10.9.9.9 10.0.9.8", "10.0.9.9 10.0.0.5 172.20.0.77 169.254.169.254"},
 		{`"destinations": ["100.64.0.0/16"]`, "100.64.0.9", "100.65.0.1 10.0.0.1"},
-		{`"destinations": ["168.0.0.0/6", "fc00::/7"], "except": ["fd00:20::/108"]`, "169.253.0.1 fd00:1::1", "169.254.169.254 fd00:ec2::254 fd00:20::10"},
+		{`"destinations": ["168.0.0.0/6", "fc00::/7"], "except": ["fd00:20::/108"]`, "169.253.0.1 fd00:1::1",
+			"169.254.169.254 fd00:ec2::254 fd00:20::10"},
 	} {
-		e := config(t, egresses(`"e": {"gateways": ["172.20.0.77", "fd00:20::77"], "namespaces": ["x"], `+tt.egress+`}`)).Egresses["e"]
+		e := config(t, egresses(`"e": {"gateways": ["172.20.0.77", "fd00:20::77"], "namespaces": ["x"], `+tt.egress+
+			`}`)).Egresses["e"]
 		for want, texts := range map[bool]string{true: tt.yes, false: tt.no} {
 			for text := range strings.FieldsSeq(texts) {
 				a, got := netip.MustParseAddr(text), false
@@ -127,9 +143,11 @@ func TestRouterForwards(t *testing.T) {
 
 // TestDocs compares the section of docs/node.md with the wiring of a client and of a router.
 func TestDocs(t *testing.T) {
-	e := config(t, egresses(`"partner": {"gateways": ["172.20.0.77", "fd00:20::77"], "destinations": ["203.0.113.0/24", "::/0"],
+	e := config(t,
+		egresses(`"partner": {"gateways": ["172.20.0.77", "fd00:20::77"], "destinations": ["203.0.113.0/24", "::/0"],
 		"except": ["2600:1f18::/56"], "clients": ["2600:1f18::/56"], "namespaces": ["payments"]}`)).Egresses["partner"]
-	client, err := aPod(prefixes("10.0.0.10/32", "10.0.0.0/16", "100.64.0.0/16", "2600:1f18::10/128")).client([]Egress{e})
+	client, err := aPod(prefixes("10.0.0.10/32", "10.0.0.0/16", "100.64.0.0/16", "2600:1f18::10/128")).client(
+		[]Egress{e})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,8 +161,10 @@ func TestDocs(t *testing.T) {
 
 // TestGatewaysAreSpared: the packets outside of one egress do not enter the tunnel of another.
 func TestGatewaysAreSpared(t *testing.T) {
-	c := config(t, egresses(`"a": {"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24"], "namespaces": ["x"]}`,
-		`"b": {"gateways": ["172.20.0.78"], "destinations": ["172.16.0.0/12"], "except": ["172.20.0.78/32"], "namespaces": ["x"]}`))
+	c := config(t,
+		egresses(`"a": {"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24"], "namespaces": ["x"]}`,
+			`"b": {"gateways": ["172.20.0.78"], "destinations": ["172.16.0.0/12"], "except": ["172.20.0.78/32"], `+
+				`"namespaces": ["x"]}`))
 	w, err := aPod(nil).client([]Egress{c.Egresses["a"], c.Egresses["b"]})
 	if err != nil || !strings.Contains(w.String(), "ip route add throw 172.20.0.77/32 table 73") {
 		t.Errorf("%v\n%s", err, w)
@@ -156,7 +176,8 @@ func TestGatewaysAreSpared(t *testing.T) {
 // smaller metric. This is so even if the gateway is in no destination.
 func TestGatewayOfIPv6(t *testing.T) {
 	for _, destinations := range []string{"::/0", "fd00:99::/64"} {
-		e := config(t, egresses(`"e": {"gateways": ["fd00:20::77"], "destinations": ["`+destinations+`"], "except": ["2600:1f18::/56"], "namespaces": ["x"]}`)).Egresses["e"]
+		e := config(t, egresses(`"e": {"gateways": ["fd00:20::77"], "destinations": ["`+destinations+
+			`"], "except": ["2600:1f18::/56"], "namespaces": ["x"]}`)).Egresses["e"]
 		w, err := aPod(prefixes("fd00:20::/108")).client([]Egress{e, e})
 		if err != nil {
 			t.Fatal(err)
@@ -169,7 +190,8 @@ func TestGatewayOfIPv6(t *testing.T) {
 		}
 		dst := strings.Replace(destinations, "::/0", "default", 1)
 		by := "ip -6 route add " + dst + " via fd00:20::77 dev egress6 src 2600:1f18:0:1::5 table 73 proto 72"
-		want := []string{"ip -6 route add throw fd00:20::77/128 table 73 proto 72", "ip -6 route add fd00:20::77/128 dev egress6 metric 2048 table 73 proto 72", by, by}
+		want := []string{"ip -6 route add throw fd00:20::77/128 table 73 proto 72",
+			"ip -6 route add fd00:20::77/128 dev egress6 metric 2048 table 73 proto 72", by, by}
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("%s: -want +got\n%s", destinations, d)
 		}

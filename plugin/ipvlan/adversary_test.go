@@ -41,7 +41,8 @@ func adversaries() []adversary {
 		{"only sockets", syscall.SysProcAttr{Credential: nobody}, false, false},
 		{"CAP_NET_RAW", syscall.SysProcAttr{Credential: nobody, AmbientCaps: []uintptr{unix.CAP_NET_RAW}}, true, false},
 		{"CAP_NET_ADMIN", syscall.SysProcAttr{}, true, true},
-		{"user namespace", syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET, UidMappings: root, GidMappings: root,
+		{"user namespace", syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
+			UidMappings: root, GidMappings: root,
 			Credential: &syscall.Credential{NoSetGroups: true}}, true, true},
 	}
 }
@@ -122,7 +123,8 @@ func newTarget(t *testing.T) target {
 		for s in all ens6 eth0; do echo 0 >/proc/sys/net/ipv4/conf/$s/rp_filter; echo 1 >/proc/sys/net/ipv4/conf/$s/arp_accept; done
 		echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding; echo 2 >/proc/sys/net/ipv6/conf/ens6/accept_ra
 		echo 1 >/proc/sys/net/ipv4/conf/ens6/accept_local`)
-	sh(t, g.vpc, `ip addr add 10.0.0.9/24 dev eni0; ip addr add fd00::9/64 dev eni0 nodad; ip addr add 10.0.1.1/24 dev eni1; ip addr add fd00:0:0:1::1/64 dev eni1 nodad
+	sh(t, g.vpc,
+		`ip addr add 10.0.0.9/24 dev eni0; ip addr add fd00::9/64 dev eni0 nodad; ip addr add 10.0.1.1/24 dev eni1; ip addr add fd00:0:0:1::1/64 dev eni1 nodad
 		for s in all eni0; do echo 0 >/proc/sys/net/ipv4/conf/$s/rp_filter; done`)
 	for _, n := range []*nl.NS{g.node, g.vpc} {
 		g.must(n.Do(func() error {
@@ -212,7 +214,8 @@ func TestAdversaries(t *testing.T) {
 		t.Run(a.name, func(t *testing.T) {
 			g := newTarget(t)
 			c := g.capture(a)
-			r := request(t, `{}`, [][2]string{{"10.0.1.20/24", "10.0.1.1"}, {"fd00:0:0:1::20/64", "fd00:0:0:1::1"}}, [][2]string{{"10.0.0.0/16", "10.0.1.1"}})
+			r := request(t, `{}`, [][2]string{{"10.0.1.20/24", "10.0.1.1"}, {"fd00:0:0:1::20/64", "fd00:0:0:1::1"}},
+				[][2]string{{"10.0.0.0/16", "10.0.1.1"}})
 			r.NetNS = c.path
 			_, err := g.ADD(r)
 			g.must(err)
@@ -226,14 +229,16 @@ func TestAdversaries(t *testing.T) {
 			}
 			sh(t, g.node, "nft flush ruleset")
 			for _, try := range attempts {
-				if _, succeeded, _ := g.try(c, try); succeeded == 0 && a.packet && (a.admin || !try.admin) && !g.lacks(try) {
+				if _, succeeded, _ := g.try(c, try); succeeded == 0 && a.packet && (a.admin || !try.admin) &&
+					!g.lacks(try) {
 					t.Errorf("without the guard, %q has not succeeded: it proves nothing", try.name)
 				}
 			}
 		})
 	}
 	if !t.Failed() && counts.Columns() == len(adversaries()) {
-		nltest.Section(t, "../../docs/security.md", "go test ./plugin/ipvlan -run TestAdversaries -update", counts.Markdown("the pod"), *update)
+		nltest.Section(t, "../../docs/security.md", "go test ./plugin/ipvlan -run TestAdversaries -update",
+			counts.Markdown("the pod"), *update)
 	}
 }
 

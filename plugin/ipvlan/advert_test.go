@@ -25,7 +25,8 @@ func TestAdvertisement(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
-			liar, from := b.pod(`{}`, [2]string{"10.0.1.20/24", "10.0.1.1"}, [2]string{"fd00:0:0:1::20/64", "fd00:0:0:1::1"})
+			liar, from := b.pod(`{}`, [2]string{"10.0.1.20/24", "10.0.1.1"},
+				[2]string{"fd00:0:0:1::20/64", "fd00:0:0:1::1"})
 			_, err := b.ADD(liar)
 			b.must(err)
 			r, pod := b.pod(`{}`, addrs...)
@@ -64,11 +65,13 @@ func advertise(n *nl.NS, prefix netip.Prefix) error {
 			return err
 		}
 		defer unix.Close(fd)
-		err = errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255), unix.BindToDevice(fd, "eth0"))
+		err = errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255),
+			unix.BindToDevice(fd, "eth0"))
 		if err != nil {
 			return err
 		}
-		err = unix.Sendto(fd, message, 0, &unix.SockaddrInet6{ZoneId: uint32(eth0.Index), Addr: netip.MustParseAddr("ff02::1").As16()})
+		err = unix.Sendto(fd, message, 0, &unix.SockaddrInet6{ZoneId: uint32(eth0.Index),
+			Addr: netip.MustParseAddr("ff02::1").As16()})
 		if errors.Is(err, unix.EADDRNOTAVAIL) {
 			return nil
 		}

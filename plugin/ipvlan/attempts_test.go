@@ -23,11 +23,17 @@ type attempt struct {
 }
 
 var attempts = []attempt{
-	{name: "send to the node from the address of another pod", make: func(v6 bool) error { return inject(own, toNode(v6, false)) }},
-	{name: "send to the node from an address outside", make: func(v6 bool) error { return inject(own, toNode(v6, true)) }},
+	{name: "send to the node from the address of another pod", make: func(v6 bool) error {
+		return inject(own, toNode(v6, false))
+	}},
+	{name: "send to the node from an address outside", make: func(v6 bool) error {
+		return inject(own, toNode(v6, true))
+	}},
 	{name: "send to the node in fragments", make: fragments},
 	{name: "send to the node with a VLAN tag", make: func(v6 bool) error { return injectTagged(toNode(v6, false)) }},
-	{name: "send to the node past the queue", make: func(v6 bool) error { return injectBy(own, toNode(v6, false), unix.PACKET_QDISC_BYPASS) }},
+	{name: "send to the node past the queue", make: func(v6 bool) error {
+		return injectBy(own, toNode(v6, false), unix.PACKET_QDISC_BYPASS)
+	}},
 	{name: "send to the node through an ifb link", admin: true, make: byIFB},
 	{name: "send to a group as the node's neighbour", make: func(v6 bool) error { return neighbour(v6, broadcast) }},
 	{name: "claim an address of the VPC", make: func(v6 bool) error { return neighbour(v6, own) }},

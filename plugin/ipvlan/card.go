@@ -78,7 +78,8 @@ func cameBack(ctx context.Context, r *plugin.Request[Config], home Home) error {
 		failed = errors.Join(failed, home.bring(c, node))
 	}
 	if failed != nil {
-		slog.Warn("an ENI has come back from a pod, and keeps the name that it had there or that the kernel has given it", "error", failed)
+		slog.Warn("an ENI has come back from a pod, and keeps the name that it had there or that the "+
+			"kernel has given it", "error", failed)
 	}
 	return nil
 }

@@ -161,7 +161,9 @@ func hasInterface(r *plugin.Request[Config]) error {
 	if r.Prev == nil {
 		return errors.New("CHECK was called without prevResult")
 	}
-	if !slices.ContainsFunc(r.Prev.Interfaces, func(i *types100.Interface) bool { return i.Name == r.IfName && i.Sandbox != "" }) {
+	if !slices.ContainsFunc(r.Prev.Interfaces, func(i *types100.Interface) bool {
+		return i.Name == r.IfName && i.Sandbox != ""
+	}) {
 		return fmt.Errorf("prevResult has no interface %s in the container", r.IfName)
 	}
 	return nil

@@ -22,7 +22,8 @@ type Config struct {
 	MTU    int       `json:"mtu"`                    // 0: the master's
 	DNS    types.DNS `json:"dns" codec:"plugin.DNS"` // empty: that of prevResult
 
-	ContainerInterface string `json:"containerInterface"` // the name of the pod's end of the veth pair, which no NIC gets; "": eth1
+	// the name of the pod's end of the veth pair, which no NIC gets; "": eth1
+	ContainerInterface string `json:"containerInterface"`
 
 	nic.Asked // for the names of a pod's further NICs
 

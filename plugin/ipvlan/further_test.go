@@ -47,7 +47,8 @@ func newSeveral(t *testing.T, subnets ...int) several {
 			{NS: vpc, Object: nl.Addr{Prefix: netip.MustParsePrefix(host6 + "/128"), Dev: "lo", NoDAD: true}},
 			{NS: vpc, Object: nl.Addr{Prefix: netip.MustParsePrefix(fmt.Sprintf("10.0.%d.1/24", subnet)), Dev: "eni"}},
 			{NS: vpc, Object: nl.Addr{Prefix: netip.MustParsePrefix("fe80:ec2::1/64"), Dev: "eni", NoDAD: true}},
-			{NS: vpc, Object: nl.Addr{Prefix: netip.MustParsePrefix(fmt.Sprintf("fd00:0:0:%d::1/64", subnet)), Dev: "eni", NoDAD: true}},
+			{NS: vpc, Object: nl.Addr{Prefix: netip.MustParsePrefix(fmt.Sprintf("fd00:0:0:%d::1/64", subnet)),
+				Dev: "eni", NoDAD: true}},
 		}.Add())
 	}
 	return s
@@ -73,7 +74,8 @@ func answer(nics ...eniAt) *types100.Result {
 			&types100.IPConfig{Interface: new(i), Address: cidr(addr4(n.eni, n.subnet) + "/24"), Gateway: gw4},
 			&types100.IPConfig{Interface: new(i), Address: cidr(addr6(n.eni, n.subnet) + "/64"), Gateway: gw6})
 		if i == 0 {
-			res.Routes = []*types.Route{{Dst: cidr("10.0.0.0/16"), GW: gw4}, {Dst: cidr("0.0.0.0/0"), GW: gw4}, {Dst: cidr("::/0"), GW: gw6}}
+			res.Routes = []*types.Route{{Dst: cidr("10.0.0.0/16"), GW: gw4}, {Dst: cidr("0.0.0.0/0"), GW: gw4},
+				{Dst: cidr("::/0"), GW: gw6}}
 		}
 	}
 	return res
@@ -166,7 +168,8 @@ func TestSeveral(t *testing.T) {
 				nltest.Golden(t, "pod-two", nltest.Dump(t, pod), *update)
 			}
 			for i, want := range []string{"eth0", "eth2", "eth3"}[:len(nics)] {
-				if got := res.Interfaces[i]; got.Name != want || got.Mac != mac(i) || got.Sandbox != path || got.Mtu != 9001 {
+				if got := res.Interfaces[i]; got.Name != want || got.Mac != mac(i) || got.Sandbox != path ||
+					got.Mtu != 9001 {
 					t.Errorf("interface %d is %+v", i, got)
 				}
 			}
@@ -315,7 +318,8 @@ func TestARP(t *testing.T) {
 	sh(t, bridge, "ip link add br0 type bridge; ip link set br0 up; ip addr add 10.0.1.9/24 dev br0")
 	for i := range 3 { // in place of the VPCs
 		s.must(nl.Wiring{{NS: s.node, Object: nl.Veth{Name: eniLink(i)}}}.Del())
-		s.must(nl.Wiring{{NS: s.node, Object: nl.Veth{Name: eniLink(i), MAC: mac(i), Peer: eniLink(i), PeerNS: bridge}}}.Add())
+		s.must(nl.Wiring{{NS: s.node, Object: nl.Veth{Name: eniLink(i), MAC: mac(i), Peer: eniLink(i),
+			PeerNS: bridge}}}.Add())
 		sh(t, bridge, "ip link set "+eniLink(i)+" master br0")
 	}
 	pod, path := nltest.NS(t, "pod")
@@ -329,7 +333,8 @@ func TestARP(t *testing.T) {
 		for i := range 3 {
 			sh(t, bridge, "ip neigh flush dev br0")
 			s.called(i, "10.0.1.9", addr4(i, 1), port)
-			sh(t, bridge, fmt.Sprintf("ip neigh show %s dev br0 | grep -q %s || { ip neigh; exit 1; }", addr4(i, 1), mac(i)))
+			sh(t, bridge, fmt.Sprintf("ip neigh show %s dev br0 | grep -q %s || { ip neigh; exit 1; }",
+				addr4(i, 1), mac(i)))
 		}
 	}
 }
@@ -350,7 +355,8 @@ func TestSource(t *testing.T) {
 	add(first)
 	s.must(nl.Wiring{{NS: s.node, Object: nl.Veth{Name: "near", Peer: "eth1", PeerNS: pod}}}.Add())
 	sh(t, pod, "ip route add 172.20.0.0/16 dev eth1; ip -6 route add fd00:0:0:3:1::/80 dev eth1")
-	for to, want := range map[string]string{"172.20.0.10:80": addr4(0, 1), "[fd00:0:0:3:1::1]:80": addr6(0, 1), "10.0.3.7:80": addr4(0, 1), "[fd00:0:0:3::7]:80": addr6(0, 1)} {
+	for to, want := range map[string]string{"172.20.0.10:80": addr4(0, 1), "[fd00:0:0:3:1::1]:80": addr6(0, 1),
+		"10.0.3.7:80": addr4(0, 1), "[fd00:0:0:3::7]:80": addr6(0, 1)} {
 		var got string
 		s.must(pod.Do(func() error {
 			c, err := net.Dial("udp", to)
@@ -397,7 +403,8 @@ func TestHalfOfFirst(t *testing.T) {
 	pod, path := nltest.NS(t, "pod")
 	first, second := s.ask(path, "eth0", `{}`, answer(eniAt{0, 1})), s.ask(path, "net1", `{}`, answer(eniAt{1, 3}))
 	own := nl.PodGroup(first.Digest())
-	s.must(nl.Wiring{{NS: s.node, Object: nl.IPVlan{Name: "eth0", Master: "ens6", NS: pod, Group: own, Down: true}}}.Add())
+	s.must(nl.Wiring{{NS: s.node, Object: nl.IPVlan{Name: "eth0", Master: "ens6", NS: pod, Group: own,
+		Down: true}}}.Add())
 	_, err := s.ADD(second)
 	s.must(err)
 	sh(t, pod, "ip link set eth0 up")
@@ -429,8 +436,10 @@ func TestLeftovers(t *testing.T) {
 		"ip rule add pref 1024 from 10.0.3.21 lookup $t protocol 72",
 		"ip rule add pref 1024 from 10.0.3.21 lookup $t",
 		"ip rule add pref 5 from 10.0.3.21 lookup main",
-		"ip link set lo up; ip route add prohibit 10.9.0.0/16 table $t proto 72; ip -6 route add prohibit fd09::/64 table $t proto 72",
-		"ip link set lo up; ip route add 10.9.0.0/16 dev lo table $t; ip route add 10.8.0.0/16 dev lo table $other proto 72",
+		"ip link set lo up; ip route add prohibit 10.9.0.0/16 table $t proto 72; ip -6 route add prohibit fd09::/64 " +
+			"table $t proto 72",
+		"ip link set lo up; ip route add 10.9.0.0/16 dev lo table $t; ip route add 10.8.0.0/16 dev lo table " +
+			"$other proto 72",
 		"for i in $(seq 300); do echo rule add pref 7 fwmark $i lookup $t protocol 72; done | ip -batch -",
 		"ip link add eth2 type bridge",
 	} {

@@ -61,7 +61,9 @@ func add(ctx context.Context, r *plugin.Request[Config]) (res *types100.Result, 
 }
 
 // connect makes the slaves with their addresses and routes.
-func connect(r *plugin.Request[Config], asked []nic.Request, masters []master, node, pod *nl.NS) (*types100.Result, error) {
+func connect(
+	r *plugin.Request[Config], asked []nic.Request, masters []master, node, pod *nl.NS,
+) (*types100.Result, error) {
 	slaves, others, err := plan(r, asked, masters, pod)
 	if err != nil {
 		return nil, err
@@ -73,7 +75,8 @@ func connect(r *plugin.Request[Config], asked []nic.Request, masters []master, n
 			return nil, fmt.Errorf("master: %w", err)
 		}
 		if s.link.Fresh && s.mac == "" && s.link.MTU > m.MTU { // the kernel would say: invalid argument
-			return nil, plugin.Errorf(plugin.CodeInvalid, "lower mtu; or, after the boot ENI got a larger MTU, drain the node: an ENI with pods keeps its MTU",
+			return nil, plugin.Errorf(plugin.CodeInvalid,
+				"lower mtu; or, after the boot ENI got a larger MTU, drain the node: an ENI with pods keeps its MTU",
 				"mtu: %d is more than the MTU of %s, %d", s.link.MTU, s.link.Master, m.MTU)
 		}
 		// A slave has the MAC address and the MTU of its master. The kernel need not be asked, and may not answer.
@@ -85,10 +88,12 @@ func connect(r *plugin.Request[Config], asked []nic.Request, masters []master, n
 	}
 	if err := w.Add(); err != nil {
 		if fresh := func(s slave) bool { return s.link.Fresh }; errors.Is(err, nl.ErrUnanswered) && all(slaves, fresh) {
-			err = errors.Join(err, pod.DelFurther(slaves[0].link.Group)) // the last rule may be there although its answer was lost
+			// the last rule may be there although its answer was lost
+			err = errors.Join(err, pod.DelFurther(slaves[0].link.Group))
 		}
 		if errors.Is(err, nl.ErrShared) {
-			return nil, plugin.Errorf(plugin.CodeTryAgain, "wait until the namespaces of these pods have ended", "the pod gets the whole ENI: %w", err)
+			return nil, plugin.Errorf(plugin.CodeTryAgain, "wait until the namespaces of these pods have ended",
+				"the pod gets the whole ENI: %w", err)
 		}
 		if errors.Is(err, syscall.EADDRINUSE) {
 			hint := "another slave of " + slaves[0].link.Master + " has the address: see 'cni-tool status --diff'"
@@ -163,7 +168,9 @@ func status(ctx context.Context, _ *plugin.Request[Config]) error {
 	}
 	defer node.Close()
 	if err := (nl.IPVlan{}).Supported(node); err != nil {
-		return plugin.Errorf(plugin.CodeNotAvailable, "the kernel needs CONFIG_IPVLAN or the module ipvlan, on some distributions in the package linux-modules-extra",
+		return plugin.Errorf(plugin.CodeNotAvailable,
+			"the kernel needs CONFIG_IPVLAN or the module ipvlan, on some distributions in the package "+
+				"linux-modules-extra",
 			"this kernel has no ipvlan: %w", err)
 	}
 	return nil

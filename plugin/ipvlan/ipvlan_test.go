@@ -103,14 +103,16 @@ func TestLifecycle(t *testing.T) {
 			nltest.Golden(t, "pod-"+name, nltest.Dump(t, pod), *update)
 			during := dump()
 			// Later plugins add interfaces of theirs, and lead destinations elsewhere.
-			res.Interfaces = append(res.Interfaces, &types100.Interface{Name: "veth1"}, &types100.Interface{Name: "eth1", Sandbox: r.NetNS})
+			res.Interfaces = append(res.Interfaces, &types100.Interface{Name: "veth1"},
+				&types100.Interface{Name: "eth1", Sandbox: r.NetNS})
 			b.must(b.CHECK(r, res))
 			_, err = b.ADD(r)
 			b.must(err)
 			b.same("the second ADD changed something", during, dump())
 			vpc := netip.MustParsePrefix("10.0.0.0/16")
 			b.must(nl.Wiring{{NS: b.vpc, Object: nl.Veth{Name: "net9", Peer: "net1", PeerNS: pod}}}.Add())
-			b.must(nl.Wiring{{NS: pod, Object: nl.Route{Dst: vpc, Via: netip.MustParseAddr("10.0.1.1"), Dev: "eth0"}}}.Del())
+			b.must(nl.Wiring{{NS: pod, Object: nl.Route{Dst: vpc, Via: netip.MustParseAddr("10.0.1.1"),
+				Dev: "eth0"}}}.Del())
 			b.must(nl.Wiring{{NS: pod, Object: nl.Route{Dst: vpc, Dev: "net1"}}}.Add())
 			b.must(b.CHECK(r, res))
 			b.must(nl.Wiring{{NS: b.vpc, Object: nl.Veth{Name: "net9"}}}.Del())
@@ -129,14 +131,19 @@ func TestLifecycle(t *testing.T) {
 // TestCheckFinds changes one thing in the pod. CHECK names it.
 func TestCheckFinds(t *testing.T) {
 	for name, x := range map[string]struct{ change, want string }{
-		"route":          {"ip route del 10.0.0.0/16", "pod: ip route add 10.0.0.0/16 via 10.0.1.1 dev eth0: there is no such route"},
-		"another way":    {"ip route replace 10.0.0.0/16 via 10.0.1.7 dev eth0", "pod: ip route add 10.0.0.0/16 via 10.0.1.1 dev eth0: there is no such route"},
-		"another link":   {"ip link add other type dummy; ip link set other up; ip -6 route replace default dev other; ip link set other name eth1", "pod: ip -6 route add default via fe80:ec2::1 dev eth0: there is no such route"},
-		"address":        {"ip addr del 10.0.1.20/24 dev eth0", "pod: ip addr add 10.0.1.20/24 dev eth0"},
-		"another's":      {"ip addr add 10.0.1.77/32 dev eth0", "eth0 has the address 10.0.1.77, too"},
-		"advertisements": {"sysctl -qw net.ipv6.conf.eth0.accept_ra=1", "pod: sysctl -w net.ipv6.conf.eth0.accept_ra=0: the value is 1"},
-		"down":           {"ip link set eth0 down", "the link is down"},
-		"gone":           {"ip link del eth0", "pod: ip link set eth0 up: link eth0"},
+		"route": {"ip route del 10.0.0.0/16",
+			"pod: ip route add 10.0.0.0/16 via 10.0.1.1 dev eth0: there is no such route"},
+		"another way": {"ip route replace 10.0.0.0/16 via 10.0.1.7 dev eth0",
+			"pod: ip route add 10.0.0.0/16 via 10.0.1.1 dev eth0: there is no such route"},
+		"another link": {"ip link add other type dummy; ip link set other up; ip -6 route replace default dev " +
+			"other; ip link set other name eth1",
+			"pod: ip -6 route add default via fe80:ec2::1 dev eth0: there is no such route"},
+		"address":   {"ip addr del 10.0.1.20/24 dev eth0", "pod: ip addr add 10.0.1.20/24 dev eth0"},
+		"another's": {"ip addr add 10.0.1.77/32 dev eth0", "eth0 has the address 10.0.1.77, too"},
+		"advertisements": {"sysctl -qw net.ipv6.conf.eth0.accept_ra=1",
+			"pod: sysctl -w net.ipv6.conf.eth0.accept_ra=0: the value is 1"},
+		"down": {"ip link set eth0 down", "the link is down"},
+		"gone": {"ip link del eth0", "pod: ip link set eth0 up: link eth0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -158,10 +165,12 @@ func TestAddRefusesWhatDiffers(t *testing.T) {
 	b := newBench(t)
 	r, pod := b.pod(`{"mtu": 9001}`, [2]string{"10.0.1.20/24", "10.0.1.1"})
 	for want, there := range map[string]nl.Step{
-		"eth0 is veth, not ipvlan":       {NS: b.vpc, Object: nl.Veth{Name: "other", Peer: "eth0", PeerNS: pod}},
-		"mode is l3, not l2":             {NS: b.node, Object: nl.IPVlan{Name: "eth0", Master: "ens6", NS: pod, Mode: "l3"}},
+		"eth0 is veth, not ipvlan": {NS: b.vpc, Object: nl.Veth{Name: "other", Peer: "eth0", PeerNS: pod}},
+		"mode is l3, not l2": {NS: b.node, Object: nl.IPVlan{Name: "eth0", Master: "ens6", NS: pod,
+			Mode: "l3"}},
 		"the master of eth0 is not ens6": {NS: b.node, Object: nl.IPVlan{Name: "eth0", Master: "eth0", NS: pod}},
-		"mtu is 1500, not 9001":          {NS: b.node, Object: nl.IPVlan{Name: "eth0", Master: "ens6", NS: pod, MTU: 1500}},
+		"mtu is 1500, not 9001": {NS: b.node, Object: nl.IPVlan{Name: "eth0", Master: "ens6", NS: pod,
+			MTU: 1500}},
 	} {
 		w := nl.Wiring{there}
 		b.must(w.Add())
@@ -178,7 +187,8 @@ func TestAddRefusesWhatDiffers(t *testing.T) {
 // with an address of IPv6 reaches it, and ::1; and one with none is left as it is.
 func TestLoopback6(t *testing.T) {
 	const v6 = "fd00:0:0:1::20"
-	for _, addrs := range [][][2]string{{{"10.0.1.20/24", "10.0.1.1"}}, {{"10.0.1.20/24", "10.0.1.1"}, {v6 + "/64", "fd00:0:0:1::1"}}} {
+	for _, addrs := range [][][2]string{{{"10.0.1.20/24", "10.0.1.1"}},
+		{{"10.0.1.20/24", "10.0.1.1"}, {v6 + "/64", "fd00:0:0:1::1"}}} {
 		b := newBench(t)
 		r, pod := b.pod(`{}`, addrs...)
 		disabled := nl.Sysctl{Key: "net/ipv6/conf/all/disable_ipv6", Value: "1"}
@@ -218,7 +228,8 @@ func callSelf(addr string) error {
 // TestMTU: a slave follows when its master's MTU changes, and CHECK and another ADD are content
 // with what it has, unless the configuration says what it is to have.
 func TestMTU(t *testing.T) {
-	for config, want := range map[string]string{`{}`: "", `{"master": "ens6"}`: "", `{"mtu": 9001}`: "mtu is 1500, not 9001"} {
+	for config, want := range map[string]string{`{}`: "", `{"master": "ens6"}`: "",
+		`{"mtu": 9001}`: "mtu is 1500, not 9001"} {
 		b := newBench(t)
 		r, pod := b.pod(config, [2]string{"10.0.1.20/24", "10.0.1.1"})
 		res, err := b.ADD(r)
@@ -245,7 +256,8 @@ func TestAddOrNothing(t *testing.T) {
 	before := nltest.Dump(t, b.node, pod)
 	_, err = b.ADD(r)
 	e, ok := errors.AsType[*plugin.Error](err)
-	if !ok || e.Code != plugin.CodeTryAgain || e.Error() != "pod: ip addr add 10.0.1.20/24 dev eth0: address already in use" {
+	if !ok || e.Code != plugin.CodeTryAgain ||
+		e.Error() != "pod: ip addr add 10.0.1.20/24 dev eth0: address already in use" {
 		t.Errorf("got %v", err)
 	}
 	b.same("a failed ADD left something", before, nltest.Dump(t, b.node, pod))
@@ -289,7 +301,8 @@ func TestPranks(t *testing.T) {
 	for i, prank := range []string{
 		"ip link set lo group $group",
 		"ip link set eth0 down; ip link set eth0 name there; ip link add eth0 group $group type bridge",
-		"for i in $(seq 1000); do echo link property add dev eth0 altname $(printf %0127d $i); done | ip -force -batch - 2>/dev/null || true",
+		"for i in $(seq 1000); do echo link property add dev eth0 altname $(printf %0127d $i); done | ip -force " +
+			"-batch - 2>/dev/null || true",
 		"ip link del eth0",
 	} {
 		r, pod := b.pod(`{}`, [2]string{fmt.Sprintf("10.0.1.%d/24", 20+i), "10.0.1.1"})
@@ -313,10 +326,20 @@ func TestCheck(t *testing.T) {
 	res, err := b.ADD(r)
 	b.must(err)
 	for want, spoil := range map[string]func(r *plugin.Request[Config], res *types100.Result){
-		"CHECK was called without prevResult":                                                      func(_ *plugin.Request[Config], res *types100.Result) { *res = types100.Result{} },
-		"prevResult has no interface net1 in the container":                                        func(r *plugin.Request[Config], _ *types100.Result) { r.IfName = "net1" },
-		"pod: ip link set eth0 up: eth0 has the MAC address " + eniMAC + ", not 0a:00:00:00:00:09": func(_ *plugin.Request[Config], res *types100.Result) { res.Interfaces[0].Mac = "0a:00:00:00:00:09" },
-		"node: ip link add eth0 netns pod type ipvlan mode l2: eth0 has the address 10.0.1.20, too: another ADD, or the pod itself, has added it\n" +
+		"CHECK was called without prevResult": func(_ *plugin.Request[Config],
+			res *types100.Result) {
+			*res = types100.Result{}
+		},
+		"prevResult has no interface net1 in the container": func(r *plugin.Request[Config],
+			_ *types100.Result) {
+			r.IfName = "net1"
+		},
+		"pod: ip link set eth0 up: eth0 has the MAC address " + eniMAC +
+			", not 0a:00:00:00:00:09": func(_ *plugin.Request[Config], res *types100.Result) {
+			res.Interfaces[0].Mac = "0a:00:00:00:00:09"
+		},
+		"node: ip link add eth0 netns pod type ipvlan mode l2: eth0 has the address 10.0.1.20, too: another ADD, or " +
+			"the pod itself, has added it\n" +
 			"pod: ip addr add 10.0.1.21/24 dev eth0: eth0 has no address 10.0.1.21/24: file does not exist": func(_ *plugin.Request[Config], res *types100.Result) { res.IPs[0].Address = cidr("10.0.1.21/24") },
 		"node: ip link add eth0 netns pod type ipvlan mode l3: mode is l2, not l3":                      func(r *plugin.Request[Config], _ *types100.Result) { r.Config.Mode = "l3" },
 		"node: ip link add eth0 link absent netns pod type ipvlan mode l2: link absent: no such device": func(r *plugin.Request[Config], _ *types100.Result) { r.Config.Master = "absent" },

@@ -129,10 +129,12 @@ func (v victim) strike(verb string, tr *trace.Trace) {
 func (v victim) run(verb string, tr *trace.Trace) (status syscall.WaitStatus) {
 	v.Helper()
 	v.Prev.CNIVersion = "1.0.0"
-	stdin, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": v.Network, "type": "cni-ipvlan-vpc-k8s-ipvlan", "prevResult": v.Prev})
+	stdin, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": v.Network,
+		"type": "cni-ipvlan-vpc-k8s-ipvlan", "prevResult": v.Prev})
 	v.must(err)
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+v.ContainerID, "CNI_IFNAME="+v.IfName, "CNI_NETNS="+v.NetNS, "CNI_PATH=/opt/cni/bin")
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+v.ContainerID, "CNI_IFNAME="+v.IfName,
+		"CNI_NETNS="+v.NetNS, "CNI_PATH=/opt/cni/bin")
 	cmd.Stdin = bytes.NewReader(stdin)
 	v.must(v.node.Do(func() (err error) { status, err = tr.Run(cmd); return err }))
 	return status

@@ -23,13 +23,15 @@ func names(r *plugin.Request[Config], asked []nic.Request, n int, links []nl.Lin
 	}
 	taken := []string{r.IfName, r.Config.ContainerInterface}
 	for _, l := range links {
-		if own := nl.PodGroup(r.Digest()); nl.Attachment(l.Group) != own && nl.Attachment(l.Group) != nl.FurtherGroup(own) {
+		if own := nl.PodGroup(r.Digest()); nl.Attachment(l.Group) != own &&
+			nl.Attachment(l.Group) != nl.FurtherGroup(own) {
 			taken = append(taken, l.Name)
 		}
 	}
 	for i := 1; i < n && i < len(asked); i++ {
 		if name := asked[i].Name; name != "" && slices.Contains(taken, name) {
-			return nil, plugin.Errorf(plugin.CodeInvalid, "choose another name for the interface", "interface %d: name: %q: another link of the pod has this name", i+1, name)
+			return nil, plugin.Errorf(plugin.CodeInvalid, "choose another name for the interface",
+				"interface %d: name: %q: another link of the pod has this name", i+1, name)
 		}
 	}
 	for _, a := range asked {

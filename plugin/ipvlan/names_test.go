@@ -39,9 +39,13 @@ func TestNames(t *testing.T) {
 		{"again", "", `[{}, {}, {}]`, 3, "lo +eth0 eth1 +eth2 +eth3", "eth0 eth2 eth3"},
 		{"again, with the name", "", `[{}, {"name": "net1"}, {}]`, 3, "lo +eth0 +net1 +eth2", "eth0 net1 eth2"},
 		{"half of it again", "", `[{}, {}, {}]`, 3, "lo +eth0 +eth2", "eth0 eth2 eth3"},
-		{"a name of others", "", `[{}, {"name": "tun0"}]`, 2, "lo tun0", `interface 2: name: "tun0": another link of the pod has this name`},
-		{"lo", "", `[{}, {"name": "lo"}]`, 2, "lo", `annotation cni-ipvlan-vpc-k8s/nics: interface 2: name: "lo": the name is one that the kernel uses itself: want 1 to 15 bytes of printable ASCII without /, : and %`},
-		{"the pair's", "", `[{}, {"name": "eth1"}]`, 2, "lo", `interface 2: name: "eth1": another link of the pod has this name`},
+		{"a name of others", "", `[{}, {"name": "tun0"}]`, 2, "lo tun0",
+			`interface 2: name: "tun0": another link of the pod has this name`},
+		{"lo", "", `[{}, {"name": "lo"}]`, 2, "lo",
+			`annotation cni-ipvlan-vpc-k8s/nics: interface 2: name: "lo": the name is one that the kernel uses ` +
+				`itself: want 1 to 15 bytes of printable ASCII without /, : and %`},
+		{"the pair's", "", `[{}, {"name": "eth1"}]`, 2, "lo",
+			`interface 2: name: "eth1": another link of the pod has this name`},
 		{"more are asked than there are", "", `[{}, {}, {"name": "eth2"}]`, 2, "lo", "eth0 eth3"},
 	} {
 		config := `{` + strings.TrimSuffix(c.keys, ", ") + `}`

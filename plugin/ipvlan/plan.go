@@ -16,7 +16,9 @@ import (
 
 // plan returns the slaves that an ADD makes, and the names of those that other attachments have in
 // the pod.
-func plan(r *plugin.Request[Config], asked []nic.Request, masters []master, pod *nl.NS) (slaves []slave, others []string, err error) {
+func plan(
+	r *plugin.Request[Config], asked []nic.Request, masters []master, pod *nl.NS,
+) (slaves []slave, others []string, err error) {
 	links, err := pod.Links()
 	if err != nil {
 		return nil, nil, err
@@ -34,7 +36,8 @@ func plan(r *plugin.Request[Config], asked []nic.Request, masters []master, pod 
 	}
 	for i, name := range names {
 		s := slave{ips: r.Prev.IPs, mac: masters[i].mac, alone: len(names) > 1 || len(others) > 0}
-		s.link = nl.IPVlan{Name: name, Master: masters[i].name, NS: pod, Mode: r.Config.Mode, MTU: r.Config.MTU, Group: own}
+		s.link = nl.IPVlan{Name: name, Master: masters[i].name, NS: pod, Mode: r.Config.Mode,
+			MTU: r.Config.MTU, Group: own}
 		s.link.Fresh = !slices.ContainsFunc(links, func(l nl.Link) bool { return l.Name == name })
 		if len(names) > 1 {
 			s.ips = slices.DeleteFunc(slices.Clone(s.ips), func(c *types100.IPConfig) bool { return at(c) != i })
@@ -62,7 +65,8 @@ type master struct {
 // mastersOf returns the masters, one for each NIC: the configured one, or the interfaces of
 // prevResult. The ipam plugin gives an interface its MAC address if the pod gets the whole ENI.
 func mastersOf(r *plugin.Request[Config], asked []nic.Request) ([]master, error) {
-	const hint = "this plugin is the second of a chain: put cni-ipvlan-vpc-k8s-ipam before it, whose result names the master and the slave's addresses"
+	const hint = "this plugin is the second of a chain: put cni-ipvlan-vpc-k8s-ipam before it, whose result names " +
+		"the master and the slave's addresses"
 	if r.Prev == nil {
 		return nil, plugin.Errorf(plugin.CodeInvalid, hint, "must be called as chained plugin: there is no prevResult")
 	}
@@ -75,7 +79,8 @@ func mastersOf(r *plugin.Request[Config], asked []nic.Request) ([]master, error)
 	}
 	if r.Config.Master != "" {
 		if last > 0 {
-			return nil, plugin.Errorf(plugin.CodeInvalid, "leave the key master out: the interfaces have ENIs of their own",
+			return nil, plugin.Errorf(plugin.CodeInvalid,
+				"leave the key master out: the interfaces have ENIs of their own",
 				"master: %q: prevResult has addresses of %d interfaces", r.Config.Master, last+1)
 		}
 		masters := []master{{name: r.Config.Master}}
@@ -85,15 +90,18 @@ func mastersOf(r *plugin.Request[Config], asked []nic.Request) ([]master, error)
 	for i, link := range r.Prev.Interfaces {
 		has := func(c *types100.IPConfig) bool { return at(c) == i }
 		if link.Name == "" || i > 0 && (link.Sandbox != "" || !slices.ContainsFunc(r.Prev.IPs, has)) {
-			return nil, plugin.Errorf(plugin.CodeInvalid, hint, "chained master failure: interface %d of prevResult is not a named link of the node with addresses", i)
+			return nil, plugin.Errorf(plugin.CodeInvalid, hint,
+				"chained master failure: interface %d of prevResult is not a named link of the node with addresses", i)
 		}
 		masters = append(masters, master{link.Name, link.Mac})
 	}
 	if len(masters) > 0 && last >= len(masters) {
-		return nil, plugin.Errorf(plugin.CodeInvalid, hint, "chained master failure: prevResult has an address of interface %d, and %d interfaces", last, len(masters))
+		return nil, plugin.Errorf(plugin.CodeInvalid, hint,
+			"chained master failure: prevResult has an address of interface %d, and %d interfaces", last, len(masters))
 	}
 	if len(masters) == 0 {
-		return nil, plugin.Errorf(plugin.CodeInvalid, hint, "chained master failure. PrevResult lacks a single named interface")
+		return nil, plugin.Errorf(plugin.CodeInvalid, hint,
+			"chained master failure. PrevResult lacks a single named interface")
 	}
 	return masters, agree(asked, masters)
 }
@@ -104,7 +112,8 @@ func agree(asked []nic.Request, masters []master) error {
 	for i, m := range masters {
 		if exclusive(asked, i) != (m.mac != "") {
 			return plugin.Errorf(plugin.CodeInvalid, "declare the same capabilities for all plugins of the list",
-				"interface %d: prevResult and the request of the pod disagree whether the pod gets the whole ENI of %s", i+1, m.name)
+				"interface %d: prevResult and the request of the pod disagree whether the pod gets the whole ENI of %s",
+				i+1, m.name)
 		}
 	}
 	return nil

@@ -53,7 +53,8 @@ func TestStatusWithoutIPvlan(t *testing.T) {
 	if err := json.Unmarshal(stdout.Bytes(), &e); err != nil || status.ExitStatus() != 1 {
 		t.Fatalf("status %x, %v:\n%s", status, err, stdout.String())
 	}
-	if e.Code != plugin.CodeNotAvailable || !strings.HasPrefix(e.Msg, "this kernel has no ipvlan: ") || !strings.Contains(e.Details, "CONFIG_IPVLAN") {
+	if e.Code != plugin.CodeNotAvailable || !strings.HasPrefix(e.Msg, "this kernel has no ipvlan: ") ||
+		!strings.Contains(e.Details, "CONFIG_IPVLAN") {
 		t.Errorf("%+v", e)
 	}
 }

@@ -98,7 +98,8 @@ func (s slave) object() nl.Object {
 	if s.mac == "" {
 		return s.link
 	}
-	return nl.MovedLink{Name: s.link.Name, MAC: s.mac, NS: s.link.NS, Home: s.link.Master, MTU: s.link.MTU, Group: nl.CardGroup(s.link.Group), Down: s.link.Down}
+	return nl.MovedLink{Name: s.link.Name, MAC: s.mac, NS: s.link.NS, Home: s.link.Master, MTU: s.link.MTU,
+		Group: nl.CardGroup(s.link.Group), Down: s.link.Down}
 }
 
 func prefixes(ips []*types100.IPConfig) []netip.Prefix {
@@ -141,7 +142,8 @@ func routes(prev *types100.Result, addrs []netip.Prefix, dev string) []nl.Route 
 // beyond reports whether a gateway is in none of the subnets of the addresses. The
 // link-local addresses of IPv6 are on every link.
 func beyond(gw netip.Addr, addrs []netip.Prefix) bool {
-	return gw.IsValid() && !(gw.Is6() && gw.IsLinkLocalUnicast()) && !slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Contains(gw) })
+	return gw.IsValid() && !(gw.Is6() && gw.IsLinkLocalUnicast()) &&
+		!slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Contains(gw) })
 }
 
 // result is prevResult with the links of the NICs as its interfaces. A further attachment has
@@ -152,7 +154,8 @@ func result(r *plugin.Request[Config], slaves []slave, links []nl.Link) *types10
 		res.Routes = r.Prev.Routes
 	}
 	for i, l := range links {
-		res.Interfaces = append(res.Interfaces, &types100.Interface{Name: l.Name, Mac: l.MAC, Mtu: l.MTU, Sandbox: r.NetNS})
+		res.Interfaces = append(res.Interfaces, &types100.Interface{Name: l.Name, Mac: l.MAC, Mtu: l.MTU,
+			Sandbox: r.NetNS})
 		for _, c := range slaves[i].ips {
 			ip := *c
 			ip.Interface = new(i)

@@ -43,7 +43,8 @@ func request(t *testing.T, config string, addrs, routes [][2]string) *plugin.Req
 		t.Fatal(err)
 	}
 	for _, a := range addrs {
-		r.Prev.IPs = append(r.Prev.IPs, &types100.IPConfig{Interface: new(0), Address: cidr(a[0]), Gateway: net.ParseIP(a[1])})
+		r.Prev.IPs = append(r.Prev.IPs, &types100.IPConfig{Interface: new(0), Address: cidr(a[0]),
+			Gateway: net.ParseIP(a[1])})
 	}
 	for _, p := range routes {
 		r.Prev.Routes = append(r.Prev.Routes, &types.Route{Dst: cidr(p[0]), GW: net.ParseIP(p[1])})
@@ -81,7 +82,8 @@ func TestWiring(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := request(t, c.config, c.addrs, c.routes)
 			node, pod := &nl.NS{Name: "node"}, &nl.NS{Name: "pod"}
-			first := slave{link: nl.IPVlan{Name: r.IfName, Master: "ens6", NS: pod, Mode: r.Config.Mode, MTU: r.Config.MTU}, ips: r.Prev.IPs}
+			first := slave{link: nl.IPVlan{Name: r.IfName, Master: "ens6", NS: pod, Mode: r.Config.Mode,
+				MTU: r.Config.MTU}, ips: r.Prev.IPs}
 			nltest.Golden(t, c.name, wiring([]slave{first}, r.Prev, node, pod).String(), *update)
 		})
 	}
@@ -102,21 +104,25 @@ func shipped(t *testing.T, further bool) nl.Wiring {
 	own := nl.PodGroup(r.Digest())
 	slaves := []slave{
 		{nl.IPVlan{Name: "eth0", Master: "ens6", NS: pod, Group: own}, r.Prev.IPs[:2], 0, true, ""},
-		{nl.IPVlan{Name: "eth2", Master: "ens7", NS: pod, Group: own}, r.Prev.IPs[2:], nl.FurtherTable(own, 1), true, ""},
+		{nl.IPVlan{Name: "eth2", Master: "ens7", NS: pod, Group: own}, r.Prev.IPs[2:],
+			nl.FurtherTable(own, 1), true, ""},
 	}
 	if further {
 		r.IfName = "net1"
 		own = nl.PodGroup(r.Digest())
-		slaves = []slave{{nl.IPVlan{Name: "net1", Master: "ens7", NS: pod, Group: nl.FurtherGroup(own)}, r.Prev.IPs[2:], nl.FurtherTable(own, 0), true, ""}}
+		slaves = []slave{{nl.IPVlan{Name: "net1", Master: "ens7", NS: pod, Group: nl.FurtherGroup(own)}, r.Prev.IPs[2:],
+			nl.FurtherTable(own, 0), true, ""}}
 	}
 	return wiring(slaves, r.Prev, node, pod)
 }
 
 func TestResult(t *testing.T) {
-	for name, config := range map[string]string{"result": `{}`, "result-dns": `{"dns": {"nameservers": ["192.0.2.53"], "search": ["example.com"]}}`} {
+	for name, config := range map[string]string{"result": `{}`,
+		"result-dns": `{"dns": {"nameservers": ["192.0.2.53"], "search": ["example.com"]}}`} {
 		r := request(t, config, [][2]string{{"10.0.1.20/24", "10.0.1.1"}}, [][2]string{{"10.0.0.0/16", "10.0.1.1"}})
 		r.Prev.IPs[0].Interface = nil
-		b, err := json.MarshalIndent(result(r, []slave{{ips: r.Prev.IPs}}, []nl.Link{{Name: "eth0", MAC: "0a:00:00:00:00:02", MTU: 9001}}), "", "  ")
+		b, err := json.MarshalIndent(result(r, []slave{{ips: r.Prev.IPs}},
+			[]nl.Link{{Name: "eth0", MAC: "0a:00:00:00:00:02", MTU: 9001}}), "", "  ")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -151,15 +157,19 @@ func TestMastersOf(t *testing.T) {
 		{"eth7", func(r *plugin.Request[Config]) { r.Config.Master = "eth7" }},
 		{"must be called as chained plugin: there is no prevResult", func(r *plugin.Request[Config]) { r.Prev = nil }},
 		{"prevResult has no addresses", func(r *plugin.Request[Config]) { r.Prev.IPs = nil }},
-		{"chained master failure. PrevResult lacks a single named interface", func(r *plugin.Request[Config]) { r.Prev.Interfaces = nil }},
-		{"chained master failure: interface 1 of prevResult is not a named link of the node with addresses", func(r *plugin.Request[Config]) {
-			r.Prev.Interfaces = append(r.Prev.Interfaces, r.Prev.Interfaces[0])
-		}},
-		{"chained master failure: interface 1 of prevResult is not a named link of the node with addresses", func(r *plugin.Request[Config]) {
-			r.Prev.Interfaces = append(r.Prev.Interfaces, &types100.Interface{Name: "eth0", Sandbox: r.NetNS})
-			r.Prev.IPs[0].Interface = new(1)
-		}},
-		{"chained master failure: prevResult has an address of interface 3, and 1 interfaces", func(r *plugin.Request[Config]) { r.Prev.IPs[0].Interface = new(3) }},
+		{"chained master failure. PrevResult lacks a single named interface",
+			func(r *plugin.Request[Config]) { r.Prev.Interfaces = nil }},
+		{"chained master failure: interface 1 of prevResult is not a named link of the node with addresses",
+			func(r *plugin.Request[Config]) {
+				r.Prev.Interfaces = append(r.Prev.Interfaces, r.Prev.Interfaces[0])
+			}},
+		{"chained master failure: interface 1 of prevResult is not a named link of the node with addresses",
+			func(r *plugin.Request[Config]) {
+				r.Prev.Interfaces = append(r.Prev.Interfaces, &types100.Interface{Name: "eth0", Sandbox: r.NetNS})
+				r.Prev.IPs[0].Interface = new(1)
+			}},
+		{"chained master failure: prevResult has an address of interface 3, and 1 interfaces",
+			func(r *plugin.Request[Config]) { r.Prev.IPs[0].Interface = new(3) }},
 		{`master: "eth7": prevResult has addresses of 2 interfaces`, func(r *plugin.Request[Config]) {
 			r.Config.Master, r.Prev.IPs[0].Interface = "eth7", new(1)
 		}},
@@ -167,12 +177,14 @@ func TestMastersOf(t *testing.T) {
 			r.Prev.Interfaces[0].Mac = "06:00:00:00:00:07"
 			r.Config.Args.CNI = []byte(`{"exclusive": true}`)
 		}},
-		{"interface 1: prevResult and the request of the pod disagree whether the pod gets the whole ENI of ens6", func(r *plugin.Request[Config]) {
-			r.Prev.Interfaces[0].Mac = "06:00:00:00:00:07"
-		}},
-		{"interface 1: prevResult and the request of the pod disagree whether the pod gets the whole ENI of ens6", func(r *plugin.Request[Config]) {
-			r.Config.Args.CNI = []byte(`{"exclusive": true}`)
-		}},
+		{"interface 1: prevResult and the request of the pod disagree whether the pod gets the whole ENI of ens6",
+			func(r *plugin.Request[Config]) {
+				r.Prev.Interfaces[0].Mac = "06:00:00:00:00:07"
+			}},
+		{"interface 1: prevResult and the request of the pod disagree whether the pod gets the whole ENI of ens6",
+			func(r *plugin.Request[Config]) {
+				r.Config.Args.CNI = []byte(`{"exclusive": true}`)
+			}},
 		{"ens6 ens7", func(r *plugin.Request[Config]) {
 			r.Prev.Interfaces = append(r.Prev.Interfaces, &types100.Interface{Name: "ens7"})
 			r.Prev.IPs = append(r.Prev.IPs, &types100.IPConfig{Interface: new(1)})

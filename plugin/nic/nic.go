@@ -112,7 +112,8 @@ func (a *Asked) Requests(ifName string) ([]Request, error) {
 	case !annotated:
 		return nil, nil
 	case one.Asks():
-		return nil, fmt.Errorf("the annotation %s, and ips, deviceID or args.cni, all ask for the interface %s: want one of them", Annotation, ifName)
+		return nil, fmt.Errorf("the annotation %s, and ips, deviceID or args.cni, all ask for the interface %s: want "+
+			"one of them", Annotation, ifName)
 	}
 	rs, err := parse(a.RuntimeConfig.Annotations[Annotation])
 	if err != nil {
@@ -138,7 +139,8 @@ type object struct {
 func parse(text string) ([]Request, error) {
 	var entries []map[string]json.RawMessage
 	if err := decode([]byte(text), &entries); err != nil {
-		return nil, fmt.Errorf(`%w: want a list with an object for each interface, [{"subnet": "subnet-1"}] for example`, err)
+		return nil, fmt.Errorf(
+			`%w: want a list with an object for each interface, [{"subnet": "subnet-1"}] for example`, err)
 	}
 	if len(entries) == 0 {
 		return nil, errors.New("the list is empty: want an object for each interface, or no annotation")
@@ -181,7 +183,8 @@ func (b before) follows(r Request, i int) error {
 	case slices.ContainsFunc(r.Addrs, func(a netip.Addr) bool { return b.addrs[a] }):
 		err = fmt.Errorf("ip: %s: another interface of the pod asks for this address", r.Addrs[0])
 	case r.ENI != "" && shared && (exclusive || r.Exclusive):
-		err = fmt.Errorf("eni: %s: another interface of the pod asks for this ENI, and one of them wants it exclusively", r.ENI)
+		err = fmt.Errorf("eni: %s: another interface of the pod asks for this ENI, and one of them wants it "+
+			"exclusively", r.ENI)
 	}
 	b.names[r.Name], b.enis[r.ENI] = true, exclusive || r.Exclusive
 	for _, a := range r.Addrs {
@@ -194,7 +197,8 @@ func (b before) follows(r Request, i int) error {
 func (a *Asked) one() (Request, error) {
 	c := &a.RuntimeConfig
 	if c.MAC != "" {
-		return Request{}, fmt.Errorf("runtimeConfig: mac: %s: an interface has the MAC address of its ENI: want no mac", excerpt.Quote(c.MAC))
+		return Request{}, fmt.Errorf("runtimeConfig: mac: %s: an interface has the MAC address of its ENI: want no mac",
+			excerpt.Quote(c.MAC))
 	}
 	r, err := a.args()
 	if err != nil {
@@ -202,17 +206,21 @@ func (a *Asked) one() (Request, error) {
 	}
 	if c.DeviceID != "" {
 		if r.ENI != "" && r.ENI != c.DeviceID {
-			return r, fmt.Errorf("runtimeConfig: deviceID: %s: args.cni asks for the ENI %s: want one of them", excerpt.Quote(c.DeviceID), r.ENI)
+			return r, fmt.Errorf("runtimeConfig: deviceID: %s: args.cni asks for the ENI %s: want one of them",
+				excerpt.Quote(c.DeviceID), r.ENI)
 		}
 		if r.ENI = c.DeviceID; !values.IsID(r.ENI, "eni") {
-			return r, fmt.Errorf("runtimeConfig: deviceID: %s: want the ID of an ENI, eni-0123456789abcdef0 for example", excerpt.Quote(r.ENI))
+			return r, fmt.Errorf(
+				"runtimeConfig: deviceID: %s: want the ID of an ENI, eni-0123456789abcdef0 for example",
+				excerpt.Quote(r.ENI))
 		}
 	}
 	if len(c.IPs) == 0 {
 		return r, nil
 	}
 	if len(r.Addrs) > 0 {
-		return r, fmt.Errorf("runtimeConfig: ips: %s: args.cni asks for %s: want one of them", quoted(c.IPs), r.Addrs[0])
+		return r, fmt.Errorf("runtimeConfig: ips: %s: args.cni asks for %s: want one of them",
+			quoted(c.IPs), r.Addrs[0])
 	}
 	if r.Addrs, err = addrs(c.IPs); err != nil {
 		return r, fmt.Errorf("runtimeConfig: ips: %w", err)
@@ -267,7 +275,8 @@ func read(entry map[string]json.RawMessage) (r Request, _ error) {
 		into, kind := o.member(key)
 		switch {
 		case into == nil:
-			mistake("%s: there is no such key: want some of name, subnet, ip, securityGroups, eni, exclusive", excerpt.Quote(key))
+			mistake("%s: there is no such key: want some of name, subnet, ip, securityGroups, eni, exclusive",
+				excerpt.Quote(key))
 		case decode(entry[key], into) != nil:
 			mistake("%s: %s: want %s", key, value(entry[key]), kind)
 		}
@@ -280,7 +289,8 @@ func read(entry map[string]json.RawMessage) (r Request, _ error) {
 	}
 	for _, g := range o.SecurityGroups {
 		if !values.IsID(g, "sg") {
-			mistake("securityGroups: %s: want IDs of security groups, sg-0123456789abcdef0 for example", excerpt.Quote(g))
+			mistake("securityGroups: %s: want IDs of security groups, sg-0123456789abcdef0 for example",
+				excerpt.Quote(g))
 		}
 	}
 	switch {
@@ -288,7 +298,8 @@ func read(entry map[string]json.RawMessage) (r Request, _ error) {
 	case !values.IsID(o.ENI, "eni"):
 		mistake("eni: %s: want the ID of an ENI, eni-0123456789abcdef0 for example", excerpt.Quote(o.ENI))
 	case o.Subnet != "" || len(o.SecurityGroups) > 0:
-		mistake("eni: %s: the ENI has its subnet and security groups already: want no subnet and no securityGroups beside it", o.ENI)
+		mistake("eni: %s: the ENI has its subnet and security groups already: want no subnet and no "+
+			"securityGroups beside it", o.ENI)
 	}
 	r = Request{Name: o.Name, Subnet: o.Subnet, ENI: o.ENI, Exclusive: o.Exclusive}
 	if len(o.SecurityGroups) > 0 {

@@ -50,14 +50,20 @@ func TestRequests(t *testing.T) {
 		{`[{}]`, ``, "eth0", []Request{{}}},
 		{`[{"subnet": "subnet-1"}]`, ``, "eth0", []Request{{Subnet: "subnet-1"}}},
 		{`[{"subnet": "subnet-1"}]`, ``, "net1", nil}, // another network's interface
-		{`[{"subnet": "subnet-1", "ip": "192.168.0.12"}]`, ``, "eth0", []Request{{Subnet: "subnet-1", Addrs: addrsOf("192.168.0.12")}}},
+		{`[{"subnet": "subnet-1", "ip": "192.168.0.12"}]`, ``, "eth0",
+			[]Request{{Subnet: "subnet-1", Addrs: addrsOf("192.168.0.12")}}},
 		{`[{"eni": "eni-0123456789abcdef0"}]`, ``, "eth0", []Request{{ENI: "eni-0123456789abcdef0"}}},
-		{`[{"name": "eth0", "subnet": "subnet-1", "ip": "192.168.0.12", "securityGroups": ["sg-2", "sg-1", "sg-2"]}, {"name": "data", "eni": "eni-1", "exclusive": true}, {}]`, ``, "eth0",
-			[]Request{{Name: "eth0", Subnet: "subnet-1", Addrs: addrsOf("192.168.0.12"), SecurityGroups: []string{"sg-1", "sg-2"}}, {Name: "data", ENI: "eni-1", Exclusive: true}, {}}},
-		{"", `"runtimeConfig": {"ips": ["10.0.1.7/24", "fd00::7"]}`, "net1", []Request{{Addrs: addrsOf("10.0.1.7", "fd00::7")}}},
+		{`[{"name": "eth0", "subnet": "subnet-1", "ip": "192.168.0.12", "securityGroups": ["sg-2", "sg-1", "sg-2"]}, ` +
+			`{"name": "data", "eni": "eni-1", "exclusive": true}, {}]`, ``, "eth0",
+			[]Request{{Name: "eth0", Subnet: "subnet-1", Addrs: addrsOf("192.168.0.12"),
+				SecurityGroups: []string{"sg-1", "sg-2"}}, {Name: "data", ENI: "eni-1", Exclusive: true}, {}}},
+		{"", `"runtimeConfig": {"ips": ["10.0.1.7/24", "fd00::7"]}`, "net1",
+			[]Request{{Addrs: addrsOf("10.0.1.7", "fd00::7")}}},
 		{"", `"runtimeConfig": {"deviceID": "eni-1"}`, "net1", []Request{{ENI: "eni-1"}}},
-		{"", `"runtimeConfig": {"deviceID": "eni-1", "ips": ["10.0.1.7"]}, "args": {"cni": {"eni": "eni-1", "exclusive": true}}`, "net1", []Request{{ENI: "eni-1", Addrs: addrsOf("10.0.1.7"), Exclusive: true}}},
-		{"", `"args": {"cni": {"subnet": "subnet-1", "ips": ["10.0.1.7"], "securityGroups": ["sg-1"]}}`, "net1", []Request{{Subnet: "subnet-1", Addrs: addrsOf("10.0.1.7"), SecurityGroups: []string{"sg-1"}}}},
+		{"", `"runtimeConfig": {"deviceID": "eni-1", "ips": ["10.0.1.7"]}, "args": {"cni": {"eni": "eni-1", ` +
+			`"exclusive": true}}`, "net1", []Request{{ENI: "eni-1", Addrs: addrsOf("10.0.1.7"), Exclusive: true}}},
+		{"", `"args": {"cni": {"subnet": "subnet-1", "ips": ["10.0.1.7"], "securityGroups": ["sg-1"]}}`, "net1",
+			[]Request{{Subnet: "subnet-1", Addrs: addrsOf("10.0.1.7"), SecurityGroups: []string{"sg-1"}}}},
 	} {
 		got, err := config(t, tt.annotation, tt.members).Requests(tt.ifName)
 		if diff := cmp.Diff(tt.want, got, sameAddr); diff != "" || err != nil {
@@ -70,39 +76,82 @@ func TestRequests(t *testing.T) {
 func TestMistakes(t *testing.T) {
 	const asked = "annotation cni-ipvlan-vpc-k8s/nics: "
 	for _, tt := range []struct{ annotation, members, want string }{
-		{`{"subnet": "subnet-1"}`, ``, asked + `the value is not the JSON that is expected: json: cannot unmarshal object into Go value of type []map[string]json.RawMessage: want a list with an object for each interface, [{"subnet": "subnet-1"}] for example`},
-		{`[{"subnet": "subnet-1"}`, ``, asked + `the value is not the JSON that is expected: unexpected end of JSON input: want a list with an object for each interface, [{"subnet": "subnet-1"}] for example`},
-		{`[{}] []`, ``, asked + `the value is not the JSON that is expected: invalid character '[' after top-level value: want a list with an object for each interface, [{"subnet": "subnet-1"}] for example`},
+		{`{"subnet": "subnet-1"}`, ``, asked +
+			`the value is not the JSON that is expected: json: cannot unmarshal object into Go value of type ` +
+			`[]map[string]json.RawMessage: want a list with an object for each interface, [{"subnet": ` +
+			`"subnet-1"}] for example`},
+		{`[{"subnet": "subnet-1"}`, ``, asked +
+			`the value is not the JSON that is expected: unexpected end of JSON input: want a list with an object ` +
+			`for each interface, [{"subnet": "subnet-1"}] for example`},
+		{`[{}] []`, ``, asked +
+			`the value is not the JSON that is expected: invalid character '[' after top-level value: want a list ` +
+			`with an object for each interface, [{"subnet": "subnet-1"}] for example`},
 		{`[]`, ``, asked + `the list is empty: want an object for each interface, or no annotation`},
-		{`[{"subnets": "subnet-1", "vpc": 1}]`, ``, asked + "interface 1: \"subnets\": there is no such key: want some of name, subnet, ip, securityGroups, eni, exclusive\n\"vpc\": there is no such key: want some of name, subnet, ip, securityGroups, eni, exclusive"},
-		{`[{}, {"subnet": "10.0.1.0/24"}]`, ``, asked + `interface 2: subnet: "10.0.1.0/24": want the ID of a subnet, subnet-0123456789abcdef0 for example`},
+		{`[{"subnets": "subnet-1", "vpc": 1}]`, ``, asked +
+			"interface 1: \"subnets\": there is no such key: want some of name, subnet, ip, securityGroups, eni, " +
+			"exclusive\n\"vpc\": there is no such key: want some of name, subnet, ip, securityGroups, eni, exclusive"},
+		{`[{}, {"subnet": "10.0.1.0/24"}]`, ``, asked +
+			`interface 2: subnet: "10.0.1.0/24": want the ID of a subnet, subnet-0123456789abcdef0 for example`},
 		{`[{"subnet": 7}]`, ``, asked + `interface 1: subnet: 7: want a string`},
 		{`[{"securityGroups": "sg-1"}]`, ``, asked + `interface 1: securityGroups: "sg-1": want a list of strings`},
-		{`[{"securityGroups": ["web"]}]`, ``, asked + `interface 1: securityGroups: "web": want IDs of security groups, sg-0123456789abcdef0 for example`},
+		{`[{"securityGroups": ["web"]}]`, ``, asked +
+			`interface 1: securityGroups: "web": want IDs of security groups, sg-0123456789abcdef0 for example`},
 		{`[{"ip": "10.0.1"}]`, ``, asked + `interface 1: ip: "10.0.1": want an address, 10.0.1.7 for example`},
-		{`[{"ip": "fe80::1%eth0"}]`, ``, asked + `interface 1: ip: "fe80::1%eth0": want an address, 10.0.1.7 for example`},
-		{`[{"eni": "i-1"}]`, ``, asked + `interface 1: eni: "i-1": want the ID of an ENI, eni-0123456789abcdef0 for example`},
-		{`[{"eni": "eni-1", "subnet": "subnet-1"}]`, ``, asked + `interface 1: eni: eni-1: the ENI has its subnet and security groups already: want no subnet and no securityGroups beside it`},
-		{`[{"name": "net1"}]`, ``, asked + `interface 1: name: "net1": the first interface is eth0: want this name, or none`},
+		{`[{"ip": "fe80::1%eth0"}]`, ``, asked +
+			`interface 1: ip: "fe80::1%eth0": want an address, 10.0.1.7 for example`},
+		{`[{"eni": "i-1"}]`, ``, asked +
+			`interface 1: eni: "i-1": want the ID of an ENI, eni-0123456789abcdef0 for example`},
+		{`[{"eni": "eni-1", "subnet": "subnet-1"}]`, ``, asked +
+			`interface 1: eni: eni-1: the ENI has its subnet and security groups already: want no subnet and no ` +
+			`securityGroups beside it`},
+		{`[{"name": "net1"}]`, ``, asked +
+			`interface 1: name: "net1": the first interface is eth0: want this name, or none`},
 		{`[{}, {"name": "eth0"}]`, ``, asked + `interface 2: name: "eth0": another interface of the pod has this name`},
-		{`[{}, {"name": "data"}, {"name": "data"}]`, ``, asked + `interface 3: name: "data": another interface of the pod has this name`},
-		{`[{}, {"name": "a/b"}]`, ``, asked + `interface 2: name: "a/b": the name contains / or : or whitespace characters: want 1 to 15 bytes of printable ASCII without /, : and %`},
-		{`[{}, {"name": "all"}]`, ``, asked + `interface 2: name: "all": the name is one that the kernel uses itself: want 1 to 15 bytes of printable ASCII without /, : and %`},
-		{`[{}, {"name": "data%d"}]`, ``, asked + `interface 2: name: "data%d": the name contains %, for which the kernel puts a number: want 1 to 15 bytes of printable ASCII without /, : and %`},
-		{`[{}, {"name": "lo"}]`, ``, asked + `interface 2: name: "lo": the name is one that the kernel uses itself: want 1 to 15 bytes of printable ASCII without /, : and %`},
-		{`[{}, {"name": "egress4"}]`, ``, asked + `interface 2: name: "egress4": the name begins with egress, as the links of an egress do: want 1 to 15 bytes of printable ASCII without /, : and %`},
-		{`[{}, {"name": "a\u001b[2J"}]`, ``, asked + `interface 2: name: "a\x1b[2J": the name contains a character that is not printable ASCII: want 1 to 15 bytes of printable ASCII without /, : and %`},
-		{`[{}, {"name": "eth7\u0000"}]`, ``, asked + `interface 2: name: "eth7\x00": the name contains a zero byte: want 1 to 15 bytes of printable ASCII without /, : and %`},
-		{`[{"ip": "10.0.1.7"}, {"ip": "10.0.1.7"}]`, ``, asked + `interface 2: ip: 10.0.1.7: another interface of the pod asks for this address`},
-		{`[{"eni": "eni-1"}, {"eni": "eni-1", "exclusive": true}]`, ``, asked + `interface 2: eni: eni-1: another interface of the pod asks for this ENI, and one of them wants it exclusively`},
-		{`[{}]`, `"runtimeConfig": {"ips": ["10.0.1.7"]}`, `the annotation cni-ipvlan-vpc-k8s/nics, and ips, deviceID or args.cni, all ask for the interface eth0: want one of them`},
-		{"", `"runtimeConfig": {"ips": ["10.0.1.7", "10.0.1.8"]}`, `runtimeConfig: ips: ["10.0.1.7" "10.0.1.8"]: want at most one address of each family`},
-		{"", `"runtimeConfig": {"mac": "0a:00:00:00:00:01"}`, `runtimeConfig: mac: "0a:00:00:00:00:01": an interface has the MAC address of its ENI: want no mac`},
-		{"", `"runtimeConfig": {"deviceID": "0000:00:06.0"}`, `runtimeConfig: deviceID: "0000:00:06.0": want the ID of an ENI, eni-0123456789abcdef0 for example`},
-		{"", `"runtimeConfig": {"deviceID": "eni-1"}, "args": {"cni": {"eni": "eni-2"}}`, `runtimeConfig: deviceID: "eni-1": args.cni asks for the ENI eni-2: want one of them`},
-		{"", `"runtimeConfig": {"ips": ["10.0.1.7"]}, "args": {"cni": {"ip": "10.0.1.8"}}`, `runtimeConfig: ips: ["10.0.1.7"]: args.cni asks for 10.0.1.8: want one of them`},
-		{"", `"args": {"cni": {"subnets": []}}`, `args.cni: "subnets": there is no such key: want some of name, subnet, ip, securityGroups, eni, exclusive`},
-		{"", `"args": {"cni": {"name": "net1"}}`, `args.cni: name: "net1": CNI_IFNAME is the name of the interface: want no name`},
+		{`[{}, {"name": "data"}, {"name": "data"}]`, ``, asked +
+			`interface 3: name: "data": another interface of the pod has this name`},
+		{`[{}, {"name": "a/b"}]`, ``, asked +
+			`interface 2: name: "a/b": the name contains / or : or whitespace characters: want 1 to 15 bytes of ` +
+			`printable ASCII without /, : and %`},
+		{`[{}, {"name": "all"}]`, ``, asked +
+			`interface 2: name: "all": the name is one that the kernel uses itself: want 1 to 15 bytes of printable ` +
+			`ASCII without /, : and %`},
+		{`[{}, {"name": "data%d"}]`, ``, asked +
+			`interface 2: name: "data%d": the name contains %, for which the kernel puts a number: want 1 to 15 ` +
+			`bytes of printable ASCII without /, : and %`},
+		{`[{}, {"name": "lo"}]`, ``, asked +
+			`interface 2: name: "lo": the name is one that the kernel uses itself: want 1 to 15 bytes of printable ` +
+			`ASCII without /, : and %`},
+		{`[{}, {"name": "egress4"}]`, ``, asked +
+			`interface 2: name: "egress4": the name begins with egress, as the links of an egress do: want 1 to 15 ` +
+			`bytes of printable ASCII without /, : and %`},
+		{`[{}, {"name": "a\u001b[2J"}]`, ``, asked +
+			`interface 2: name: "a\x1b[2J": the name contains a character that is not printable ASCII: want 1 to 15 ` +
+			`bytes of printable ASCII without /, : and %`},
+		{`[{}, {"name": "eth7\u0000"}]`, ``, asked +
+			`interface 2: name: "eth7\x00": the name contains a zero byte: want 1 to 15 bytes of printable ASCII ` +
+			`without /, : and %`},
+		{`[{"ip": "10.0.1.7"}, {"ip": "10.0.1.7"}]`, ``, asked +
+			`interface 2: ip: 10.0.1.7: another interface of the pod asks for this address`},
+		{`[{"eni": "eni-1"}, {"eni": "eni-1", "exclusive": true}]`, ``, asked +
+			`interface 2: eni: eni-1: another interface of the pod asks for this ENI, and one of them wants ` +
+			`it exclusively`},
+		{`[{}]`, `"runtimeConfig": {"ips": ["10.0.1.7"]}`,
+			`the annotation cni-ipvlan-vpc-k8s/nics, and ips, deviceID or args.cni, all ask for the interface eth0: ` +
+				`want one of them`},
+		{"", `"runtimeConfig": {"ips": ["10.0.1.7", "10.0.1.8"]}`,
+			`runtimeConfig: ips: ["10.0.1.7" "10.0.1.8"]: want at most one address of each family`},
+		{"", `"runtimeConfig": {"mac": "0a:00:00:00:00:01"}`,
+			`runtimeConfig: mac: "0a:00:00:00:00:01": an interface has the MAC address of its ENI: want no mac`},
+		{"", `"runtimeConfig": {"deviceID": "0000:00:06.0"}`,
+			`runtimeConfig: deviceID: "0000:00:06.0": want the ID of an ENI, eni-0123456789abcdef0 for example`},
+		{"", `"runtimeConfig": {"deviceID": "eni-1"}, "args": {"cni": {"eni": "eni-2"}}`,
+			`runtimeConfig: deviceID: "eni-1": args.cni asks for the ENI eni-2: want one of them`},
+		{"", `"runtimeConfig": {"ips": ["10.0.1.7"]}, "args": {"cni": {"ip": "10.0.1.8"}}`,
+			`runtimeConfig: ips: ["10.0.1.7"]: args.cni asks for 10.0.1.8: want one of them`},
+		{"", `"args": {"cni": {"subnets": []}}`,
+			`args.cni: "subnets": there is no such key: want some of name, subnet, ip, securityGroups, eni, exclusive`},
+		{"", `"args": {"cni": {"name": "net1"}}`,
+			`args.cni: name: "net1": CNI_IFNAME is the name of the interface: want no name`},
 		{"", `"args": {"cni": {"ip": "10.0.1.7", "ips": ["10.0.1.8"]}}`, `args.cni: ip and ips: want one of them`},
 	} {
 		_, err := config(t, tt.annotation, tt.members).Requests(Primary)
@@ -123,7 +172,8 @@ func TestLimits(t *testing.T) {
 		{"[" + times(`{},`)[:mostText-3] + "]", ``},
 		{`[{"subnet":` + times("7")[:mostText-100] + `}]`, ``},
 		{`[{` + times(`"` + strings.Repeat("x", 20) + `":1,`)[:10000-10000%25] + `"y":1}]`, ``},
-		{`[{"eni":` + escape(strings.Repeat(hostile, 100)) + `,"subnet":` + escape(strings.Repeat(hostile, 100)) + `,"name":` + escape(hostile) + `}]`, ``},
+		{`[{"eni":` + escape(strings.Repeat(hostile, 100)) + `,"subnet":` + escape(strings.Repeat(hostile, 100)) +
+			`,"name":` + escape(hostile) + `}]`, ``},
 		{`[{"securityGroups":[` + strings.Repeat(`"x",`, 5000) + `"x"]}]`, ``},
 		{times("["), ``},
 		{"", `"runtimeConfig": {"ips": [` + times(`"10.0.0.1",`) + `"10.0.0.1"]}`},
@@ -172,14 +222,16 @@ func TestAsks(t *testing.T) {
 
 // FuzzAnnotation wants requests that a pod may make, or an error that can be shown.
 func FuzzAnnotation(f *testing.F) {
-	f.Add(`[{"name": "eth0", "subnet": "subnet-1", "ip": "192.168.0.12", "securityGroups": ["sg-2", "sg-1"]}, {"name": "data", "eni": "eni-1", "exclusive": true}, {}]`)
+	f.Add(`[{"name": "eth0", "subnet": "subnet-1", "ip": "192.168.0.12", "securityGroups": ["sg-2", "sg-1"]}, ` +
+		`{"name": "data", "eni": "eni-1", "exclusive": true}, {}]`)
 	f.Add(`[{"ip": "10.0.1.7/24"}, {"ip": "fd00::7", "x": 1}]`)
 	f.Add(`[]`)
 	f.Fuzz(func(t *testing.T, text string) {
 		a := Asked{RuntimeConfig: Capabilities{Annotations: map[string]string{Annotation: text}}}
 		rs, err := a.Requests(Primary)
 		if err != nil {
-			if odd := func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }; len(err.Error()) > 8000 || strings.ContainsFunc(err.Error(), odd) {
+			if odd := func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }; len(err.Error()) > 8000 ||
+				strings.ContainsFunc(err.Error(), odd) {
 				t.Errorf("%q: an error of %d bytes: %.200q", text, len(err.Error()), err)
 			}
 			return

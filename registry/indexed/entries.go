@@ -35,7 +35,8 @@ type entries struct {
 	all   []entry       // in the order of the keys
 	keys  *[]netip.Addr // of the known entries: a copy of the Entries shares them, as it shares all
 	moves int           // how often entries were moved
-	next  int           // where find looks first: behind what it found last, because many look for one key after the other
+	// where find looks first: behind what it found last, because many look for one key after the other
+	next int
 }
 
 // An entry is small and has no pointers, because a node has thousands. Its key is in its row, or it is known.

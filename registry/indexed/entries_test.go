@@ -102,7 +102,8 @@ func addr(n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 0, byte(n % 2), byte(n)})
 }
 
-var names = []string{"Jim", "", "a longer one: 0123456789abcdef", `"Jim"\`, "Jım <&> \u2028", "x}", "{Jim}", "control \x01"}
+var names = []string{"Jim", "", "a longer one: 0123456789abcdef", `"Jim"\`, "Jım <&> \u2028", "x}", "{Jim}",
+	"control \x01"}
 
 func randomGuest() guest { return guest{names[rand.N(len(names))], rand.N(3)} }
 
@@ -145,16 +146,18 @@ func TestEntriesAreAMap(t *testing.T) {
 
 // What was set since the entries were read is changed, and only that.
 func TestEntriesChanged(t *testing.T) {
-	eachReading(t, `{"10.0.0.1":{"name":"Al","room":1},"10.0.0.2":{"name":"Jim","room":2},"10.0.0.4":{"name":"Al","room":4}}`, func(t *testing.T, h *house) {
-		h.guests.Delete(netip.MustParseAddr("10.0.0.1"))
-		h.guests.Set(netip.MustParseAddr("10.0.0.2"), guest{"Jim", 3})
-		h.guests.Set(netip.MustParseAddr("10.0.0.3"), guest{"Al", 3})
-		h.guests.Set(netip.MustParseAddr("10.0.0.4"), guest{"Al", 4}) // the same
-		want := []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")}
-		if got := slices.Collect(h.guests.Changed()); !slices.Equal(got, want) {
-			t.Errorf("changed: %v, want %v", got, want)
-		}
-	})
+	eachReading(t,
+		`{"10.0.0.1":{"name":"Al","room":1},"10.0.0.2":{"name":"Jim","room":2},"10.0.0.4":{"name":"Al","room":4}}`,
+		func(t *testing.T, h *house) {
+			h.guests.Delete(netip.MustParseAddr("10.0.0.1"))
+			h.guests.Set(netip.MustParseAddr("10.0.0.2"), guest{"Jim", 3})
+			h.guests.Set(netip.MustParseAddr("10.0.0.3"), guest{"Al", 3})
+			h.guests.Set(netip.MustParseAddr("10.0.0.4"), guest{"Al", 4}) // the same
+			want := []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")}
+			if got := slices.Collect(h.guests.Changed()); !slices.Equal(got, want) {
+				t.Errorf("changed: %v, want %v", got, want)
+			}
+		})
 }
 
 // sameNamed checks that all guests with this name are found by it.
@@ -319,7 +322,8 @@ func TestEntriesWrongIndex(t *testing.T) {
 				t.Errorf("%s: %v, read as %s", wrong, err, again.text(t))
 			}
 		}
-		for _, cut := range [][]byte{slices.Delete(bytes.Clone(text), i, i+1), slices.Delete(bytes.Clone(text), max(i, rows+1), end)} {
+		for _, cut := range [][]byte{slices.Delete(bytes.Clone(text), i, i+1),
+			slices.Delete(bytes.Clone(text), max(i, rows+1), end)} {
 			var late house
 			if err := codec.ReadTrusted(cut, late.describe); err == nil {
 				t.Errorf("read late: %s", cut)
@@ -339,7 +343,8 @@ func TestEntriesWithZone(t *testing.T) {
 	}
 	for name, read := range readings {
 		var again house
-		if err := read([]byte(want), again.describe); err != nil || again.guests.Len() != 2 || string(again.text(t)) != want {
+		if err := read([]byte(want), again.describe); err != nil || again.guests.Len() != 2 ||
+			string(again.text(t)) != want {
 			t.Errorf("%s: %v, %s", name, err, again.text(t))
 		}
 		again.guests.Delete(netip.MustParseAddr("fe80::1%eth0"))
@@ -351,7 +356,9 @@ func TestEntriesWithZone(t *testing.T) {
 
 // begin is how the text of a guest with that name begins.
 func begin(name string) string {
-	b, err := codec.Write([]byte{}, func(c *codec.Codec) { c.Object(func() { codec.Field(c, "name", &name, codec.Text) }) })
+	b, err := codec.Write([]byte{}, func(c *codec.Codec) {
+		c.Object(func() { codec.Field(c, "name", &name, codec.Text) })
+	})
 	if err != nil {
 		panic(err)
 	}
@@ -465,8 +472,10 @@ func TestAddrsReadLate(t *testing.T) {
 // An entry that is too long for a row is read and written all the same. Then there is no index.
 func TestEntriesTooLong(t *testing.T) {
 	for name, guests := range map[string]string{
-		"value": `{"10.0.0.1":{"name":"Jim","room":1,"more":"` + strings.Repeat("x", 1<<20) + `"},"10.0.0.2":{"name":"Al","room":2}}`,
-		"key":   `{"10.0.0.2":{"name":"Al","room":2},"fe80::1%` + strings.Repeat("x", 3000) + `":{"name":"Jim","room":1}}`,
+		"value": `{"10.0.0.1":{"name":"Jim","room":1,"more":"` + strings.Repeat("x", 1<<20) +
+			`"},"10.0.0.2":{"name":"Al","room":2}}`,
+		"key": `{"10.0.0.2":{"name":"Al","room":2},"fe80::1%` + strings.Repeat("x", 3000) +
+			`":{"name":"Jim","room":1}}`,
 	} {
 		var h house
 		if err := codec.Read([]byte(`{"guests":`+guests+`}`), h.describe); err != nil {

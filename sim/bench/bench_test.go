@@ -18,7 +18,8 @@ import (
 
 func TestBaseline(t *testing.T) {
 	row := func(add, del, cpu string) table.Table {
-		return table.Table{{"chain", "c", "ADD p50", "DEL p50", "CPU ADD+DEL"}, {reference, "1", "999", "999", "999"}, {ours, "1", add, del, cpu}}
+		return table.Table{{"chain", "c", "ADD p50", "DEL p50", "CPU ADD+DEL"}, {reference, "1", "999", "999", "999"},
+			{ours, "1", add, del, cpu}}
 	}
 	file := filepath.Join(t.TempDir(), "baseline")
 	if err := os.WriteFile(file, []byte(row("1000", "2000", "3000").String()), 0o600); err != nil {
@@ -35,7 +36,8 @@ func TestBaseline(t *testing.T) {
 	}{
 		{"better", row("1", "2", "3"), ""},
 		{"10 % worse", row("1100", "2200", "3300"), ""},
-		{"two worse", row("1101", "2000", "4500"), "ADD p50 is 1101, and was 1000: worse by 10 % (c=1)\nCPU ADD+DEL is 4500, and was 3000: worse by 50 % (c=1)"},
+		{"two worse", row("1101", "2000", "4500"), "ADD p50 is 1101, and was 1000: worse by 10 % (c=1)\nCPU ADD+DEL " +
+			"is 4500, and was 3000: worse by 50 % (c=1)"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := ""
@@ -107,7 +109,8 @@ func TestBudgets(t *testing.T) {
 		fs := &flows{budgets: budgets}
 		for name, d := range cost {
 			for _, r := range routes {
-				fs.all = append(fs.all, &flow{pair: &pair{layout: layout{name: name}}, route: r, load: loads[0], took: []time.Duration{2 * d, d / 2, d}})
+				fs.all = append(fs.all, &flow{pair: &pair{layout: layout{name: name}}, route: r, load: loads[0],
+					took: []time.Duration{2 * d, d / 2, d}})
 			}
 		}
 		return fs
@@ -116,7 +119,8 @@ func TestBudgets(t *testing.T) {
 		t.Error(err)
 	}
 	cost[loopless] = 1030
-	want := "ours, serviceLoop none, pod, other node: a request costs 1.030 times that of ipvlan, bare; the budget is 1.020\n" +
+	want := "ours, serviceLoop none, pod, other node: a request costs 1.030 times that of ipvlan, bare; the " +
+		"budget is 1.020\n" +
 		"ours, serviceLoop none, pod, same node: a request costs 1.030 times that of ipvlan, bare; the budget is 1.020"
 	if err := measured().kept(); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)

@@ -38,7 +38,8 @@ func (fs *flows) kept() error {
 			continue
 		}
 		if got := float64(mine) / float64(its); got > b.times {
-			errs = append(errs, fmt.Errorf("%s, %s: a request costs %.3f times that of %s; the budget is %.3f", b.layout, b.route, got, b.than, b.times))
+			errs = append(errs, fmt.Errorf("%s, %s: a request costs %.3f times that of %s; the budget is %.3f",
+				b.layout, b.route, got, b.than, b.times))
 		}
 	}
 	return errors.Join(errs...)

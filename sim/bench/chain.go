@@ -41,16 +41,22 @@ type candidate struct {
 func candidates(own, chained, dir string) []candidate {
 	ptp := func(masq string) string {
 		return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "ptp", "plugins": [{"type": "ptp", %s "ipam":
-			{"type": "host-local", "subnet": "10.88.0.0/16", "routes": [{"dst": "0.0.0.0/0"}], "dataDir": %q}}]}`, masq, filepath.Join(dir, "host-local"))
+			{"type": "host-local", "subnet": "10.88.0.0/16", "routes": [{"dst": "0.0.0.0/0"}], "dataDir": %q}}]}`, masq,
+			filepath.Join(dir, "host-local"))
 	}
 	return []candidate{
 		{ours, own, []string{"cni-ipvlan-vpc-k8s", "cni-ipvlan-vpc-k8s-ipam"}},
-		{three, chained, []string{"cni-ipvlan-vpc-k8s-ipam", "cni-ipvlan-vpc-k8s-ipvlan", "cni-ipvlan-vpc-k8s-unnumbered-ptp"}},
+		{three, chained, []string{"cni-ipvlan-vpc-k8s-ipam", "cni-ipvlan-vpc-k8s-ipvlan",
+			"cni-ipvlan-vpc-k8s-unnumbered-ptp"}},
 		{reference, ptp(""), []string{"ptp", "host-local"}},
-		{"the same, ipMasq iptables", ptp(`"ipMasq": true, "ipMasqBackend": "iptables",`), []string{"ptp", "host-local", "iptables"}},
-		{"the same, ipMasq nftables", ptp(`"ipMasq": true, "ipMasqBackend": "nftables",`), []string{"ptp", "host-local", "nft"}},
+		{"the same, ipMasq iptables", ptp(`"ipMasq": true, "ipMasqBackend": "iptables",`),
+			[]string{"ptp", "host-local", "iptables"}},
+		{"the same, ipMasq nftables", ptp(`"ipMasq": true, "ipMasqBackend": "nftables",`),
+			[]string{"ptp", "host-local", "nft"}},
 		{"noop", `{"cniVersion": "1.0.0", "name": "noop", "plugins": [{"type": "noop"}]}`, []string{"noop"}},
-		{"noop + noop + noop", `{"cniVersion": "1.0.0", "name": "noop", "plugins": [{"type": "noop"}, {"type": "noop"}, {"type": "noop"}]}`, []string{"noop"}},
+		{"noop + noop + noop",
+			`{"cniVersion": "1.0.0", "name": "noop", "plugins": [{"type": "noop"}, {"type": "noop"}, ` +
+				`{"type": "noop"}]}`, []string{"noop"}},
 	}
 }
 

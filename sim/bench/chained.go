@@ -30,8 +30,9 @@ func (g *guest) conf() map[string]any {
 		"prevResult": map[string]any{
 			"cniVersion": "1.0.0",
 			"interfaces": []any{map[string]any{"name": "eth1"}},
-			"ips":        []any{map[string]any{"address": inSubnet(g.addr).String(), "gateway": router.String(), "interface": 0}},
-			"routes":     []any{map[string]any{"dst": "10.0.0.0/16", "gw": router.String()}},
+			"ips": []any{map[string]any{"address": inSubnet(g.addr).String(), "gateway": router.String(),
+				"interface": 0}},
+			"routes": []any{map[string]any{"dst": "10.0.0.0/16", "gw": router.String()}},
 		},
 	}
 }
@@ -50,7 +51,8 @@ func execChain(h *host, g *guest, conf map[string]any) error {
 		var out bytes.Buffer
 		err = h.Do(func() error {
 			c := exec.Command(filepath.Join(h.bin, plugin))
-			c.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID="+g.name, "CNI_NETNS="+g.Path, "CNI_IFNAME=eth0", "CNI_PATH="+h.bin,
+			c.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID="+g.name, "CNI_NETNS="+g.Path,
+				"CNI_IFNAME=eth0", "CNI_PATH="+h.bin,
 				"CNI_ARGS=K8S_POD_NAMESPACE="+g.pod+";K8S_POD_NAME="+g.pod)
 			c.Stdin, c.Stdout, c.Stderr = bytes.NewReader(stdin), &out, os.Stderr
 			return c.Run()

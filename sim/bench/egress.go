@@ -38,7 +38,8 @@ const (
 // tunnels differ.
 var egressLayouts = []layout{
 	{name: masqueraded, connect: chained(nil), finish: leaveByNode, service: true},
-	{name: tunnelled, connect: chained(wayOut), finish: leaveByNode, service: true, tunnel: func(*pair) error { return nil }},
+	{name: tunnelled, connect: chained(wayOut), finish: leaveByNode, service: true,
+		tunnel: func(*pair) error { return nil }},
 	{name: coilOne, connect: chained(nil), finish: leaveByNode, service: true, tunnel: coil{clients: 1}.add},
 	{name: coilMany, connect: chained(nil), finish: leaveByNode, service: true, tunnel: coil{clients: 200}.add},
 	{name: coilOneFlow, connect: chained(nil), finish: leaveByNode, service: true,
@@ -48,8 +49,10 @@ var egressLayouts = []layout{
 // wayOut makes pod a a client of two egresses, and the others their routers. The Kubernetes namespaces have the names
 // of the pods.
 var wayOut = map[string]any{"egress": map[string]any{
-	"other": map[string]any{"gateways": gateways[:1], "destinations": outside[:1], "namespaces": []string{"a"}, "routers": []string{"b"}},
-	"same":  map[string]any{"gateways": gateways[1:], "destinations": outside[1:], "namespaces": []string{"a"}, "routers": []string{"c"}},
+	"other": map[string]any{"gateways": gateways[:1], "destinations": outside[:1], "namespaces": []string{"a"},
+		"routers": []string{"b"}},
+	"same": map[string]any{"gateways": gateways[1:], "destinations": outside[1:], "namespaces": []string{"a"},
+		"routers": []string{"c"}},
 }}
 
 const byNode = "the node"
@@ -109,10 +112,12 @@ func (p *pair) known(ctx context.Context, routes []route) error {
 	if p.tunnel == nil {
 		sources = []netip.Addr{p.hosts[0].boot, {}}
 	}
-	firewall := nl.Table{Family: "ip", Name: "partner", Chains: []nl.Chain{{Name: "input", Type: "filter", Hook: "input"}}}
+	firewall := nl.Table{Family: "ip", Name: "partner",
+		Chains: []nl.Chain{{Name: "input", Type: "filter", Hook: "input"}}}
 	for i, r := range routes {
 		to := r.to(p).Addr()
-		firewall.Chains[0].Rules = append(firewall.Chains[0].Rules, nl.NFRule{nl.DAddr(single(to)), nl.NotSAddr(single(sources[i])), nl.Drop()})
+		firewall.Chains[0].Rules = append(firewall.Chains[0].Rules,
+			nl.NFRule{nl.DAddr(single(to)), nl.NotSAddr(single(sources[i])), nl.Drop()})
 	}
 	if err := firewall.Add(p.vpc.NS); err != nil {
 		return err
@@ -127,5 +132,6 @@ func (p *pair) known(ctx context.Context, routes []route) error {
 
 // leaveByNode gives the node its way to the internet.
 func leaveByNode(h *host) error {
-	return nl.Wiring{{NS: h.NS, Object: nl.Route{Dst: nl.IPv4.Everywhere(), Via: router, Dev: "eth0", OnLink: true}}}.Add()
+	return nl.Wiring{{NS: h.NS, Object: nl.Route{Dst: nl.IPv4.Everywhere(), Via: router, Dev: "eth0",
+		OnLink: true}}}.Add()
 }

@@ -20,8 +20,9 @@ type layout struct {
 	name    string
 	connect func(*host, *guest) error // connects a pod of the host
 	finish  func(*host) error         // completes the host after its pods; nil for nothing
-	service bool                      // pods use Services: the host has kube-proxy's translation, so it tracks connections
-	tunnel  func(*pair) error         // completes tunnels between pods a and b, and a and c; nil for no tunnels
+	// pods use Services: the host has kube-proxy's translation, so it tracks connections
+	service bool
+	tunnel  func(*pair) error // completes tunnels between pods a and b, and a and c; nil for no tunnels
 }
 
 // The layouts of the budgets, besides ours.
@@ -89,7 +90,8 @@ func (l layout) build(f *vpcsim.Fabric, number int, bin string) (*pair, error) {
 	}
 	p := &pair{layout: l, vpc: &guest{Namespace: vpc, name: name("vpc"), addr: router}}
 	for i := range p.hosts {
-		h := &host{name: name(fmt.Sprint("host", i+1)), eni: netip.AddrFrom4([4]byte{10, 0, 0, byte(2 + i)}), boot: netip.AddrFrom4([4]byte{10, 0, 0, byte(200 + i)}), bin: bin}
+		h := &host{name: name(fmt.Sprint("host", i+1)), eni: netip.AddrFrom4([4]byte{10, 0, 0, byte(2 + i)}),
+			boot: netip.AddrFrom4([4]byte{10, 0, 0, byte(200 + i)}), bin: bin}
 		p.hosts[i] = h
 		if h.Namespace, err = f.NewNamespace(h.name); err != nil {
 			return nil, err
@@ -162,10 +164,13 @@ func (h *host) plug(vpc *nl.NS, number int) error {
 		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}},
 		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "0"}},
 		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "0"}},
-		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/all/arp_ignore", Value: "1"}}, // eth1 must not answer ARP for the address of eth0
-		{NS: h.NS, Object: nl.Veth{Name: "eth0", MAC: mac(number, 1), Peer: fmt.Sprint("e0-", number), PeerMAC: mac(number, 2), PeerNS: vpc, MTU: 9001}},
+		// eth1 must not answer ARP for the address of eth0
+		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/all/arp_ignore", Value: "1"}},
+		{NS: h.NS, Object: nl.Veth{Name: "eth0", MAC: mac(number, 1), Peer: fmt.Sprint("e0-", number),
+			PeerMAC: mac(number, 2), PeerNS: vpc, MTU: 9001}},
 		{NS: h.NS, Object: nl.Addr{Prefix: single(h.boot), Dev: "eth0"}},
-		{NS: h.NS, Object: nl.Veth{Name: "eth1", MAC: mac(number, 3), Peer: fmt.Sprint("e1-", number), PeerMAC: mac(number, 4), PeerNS: vpc, MTU: 9001}},
+		{NS: h.NS, Object: nl.Veth{Name: "eth1", MAC: mac(number, 3), Peer: fmt.Sprint("e1-", number),
+			PeerMAC: mac(number, 4), PeerNS: vpc, MTU: 9001}},
 	}
 	if err := w.Add(); err != nil {
 		return err
@@ -252,7 +257,8 @@ func track(h *host) error {
 			{nl.IIFName("eth0"), nl.SetCTMark(mark)},
 			{nl.CTMark(mark), nl.SetMark(mark)},
 		}},
-		{Name: "forward", Type: "filter", Hook: "forward", Rules: []nl.NFRule{{nl.CTState("established", "related"), nl.Accept()}}},
+		{Name: "forward", Type: "filter", Hook: "forward",
+			Rules: []nl.NFRule{{nl.CTState("established", "related"), nl.Accept()}}},
 		{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{
 			{nl.NotDAddr(netip.MustParsePrefix("10.0.0.0/16")), nl.OIFName("eth0"), nl.Masquerade()},
 		}},

@@ -66,15 +66,18 @@ func parse(args []string) (options, error) {
 	f := flag.NewFlagSet("bench", flag.ExitOnError)
 	f.StringVar(&o.bin, "bin", "bin", "`directory` of our plugins, and of noop")
 	f.StringVar(&o.peers, "peers", ".cache/peers", "`directory` of upstream's ptp and host-local")
-	f.StringVar(&o.conflist, "conflist", "conflist-examples/10-cni-ipvlan-vpc-k8s.conflist", "`file` with our chain; in its directory is three-plugins.conflist, too")
+	f.StringVar(&o.conflist, "conflist", "conflist-examples/10-cni-ipvlan-vpc-k8s.conflist",
+		"`file` with our chain; in its directory is three-plugins.conflist, too")
 	f.IntVar(&o.rounds, "rounds", 60, "how many calls of each chain")
 	f.Var(&o.c, "c", "how many calls at once, a `list`")
 	f.IntVar(&o.pods, "pods", 0, "instead: the ADD of a node's last of so many pods, beside that of another's first")
-	f.BoolVar(&o.prefix, "prefixes", false, "the addresses are of delegated prefixes, of which each ENI gets as many as fit")
+	f.BoolVar(&o.prefix, "prefixes", false,
+		"the addresses are of delegated prefixes, of which each ENI gets as many as fit")
 	f.BoolVar(&o.cards, "cards", false, "with -pods: on an instance with several network cards")
 	f.BoolVar(&o.alone, "alone", false, "with -pods: without the chain that is compared")
 	f.BoolVar(&o.traffic, "traffic", false, "instead: what the traffic of pods costs, by layout")
-	f.BoolVar(&o.egress, "egress", false, "instead: what the traffic of pods to a host outside costs, with an egress and without")
+	f.BoolVar(&o.egress, "egress", false,
+		"instead: what the traffic of pods to a host outside costs, with an egress and without")
 	f.BoolVar(&o.icount, "icount", false, "the clock counts instructions: print thousands of them; one call at once")
 	f.StringVar(&o.baseline, "baseline", "", "fail if our chain is 10 % worse than in this `file`, an earlier output")
 	_ = f.Parse(args) // it exits on an error

@@ -39,7 +39,9 @@ func (w *world) flat(ctx context.Context, o options, r *report) error {
 		}
 	}
 	for _, s := range r.subjects {
-		s.reference = r.subjects[slices.IndexFunc(r.subjects, func(first *subject) bool { return first.name == s.name })]
+		s.reference = r.subjects[slices.IndexFunc(r.subjects, func(first *subject) bool {
+			return first.name == s.name
+		})]
 	}
 	r.x = "pod 1"
 	r.note("Each node is a %s; its addresses are %s.", w.Name, o.addresses())
@@ -49,7 +51,8 @@ func (w *world) flat(ctx context.Context, o options, r *report) error {
 	}
 	for _, s := range r.subjects {
 		if s.reference != s {
-			r.note("With %d pods on the node against 1, %s: ADD %s; DEL %s.", o.pods, s.name, growth(s.add, s.reference.add), growth(s.del, s.reference.del))
+			r.note("With %d pods on the node against 1, %s: ADD %s; DEL %s.", o.pods, s.name,
+				growth(s.add, s.reference.add), growth(s.del, s.reference.del))
 		}
 	}
 	w.asked(r)
@@ -66,7 +69,8 @@ func (o options) addresses() string {
 
 // growth compares costs by what has no waits: the least elapsed, and the CPU.
 func growth(now, before []sample) string {
-	return fmt.Sprintf("%s x at least, %s x CPU", ratio(quantile(walls(now), 0), quantile(walls(before), 0)), ratio(mean(now), mean(before)))
+	return fmt.Sprintf("%s x at least, %s x CPU", ratio(quantile(walls(now), 0), quantile(walls(before), 0)),
+		ratio(mean(now), mean(before)))
 }
 
 // crowded adds a subject: a chain on a node of its own, with pods of the chain.

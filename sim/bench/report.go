@@ -119,7 +119,8 @@ func (r *report) number(d time.Duration) string {
 }
 
 // header has the names of the columns. A ratio is in the column after its figures.
-var header = []string{"chain", "c", "ADD min", "ADD p50", "ADD p90", "x", "DEL min", "DEL p50", "DEL p90", "x", "CPU ADD+DEL", "x"}
+var header = []string{"chain", "c", "ADD min", "ADD p50", "ADD p90", "x", "DEL min", "DEL p50", "DEL p90", "x",
+	"CPU ADD+DEL", "x"}
 
 func (r *report) table() table.Table {
 	t := table.Table{header}

@@ -81,7 +81,9 @@ type flows struct {
 
 // run measures the flows of the layouts that build has made, and prints their cost. With counted instructions it fails
 // if a budget is exceeded. Measured times vary too much for that.
-func (fs *flows) run(ctx context.Context, o options, w io.Writer, build func(context.Context, *vpcsim.Fabric) error) (err error) {
+func (fs *flows) run(
+	ctx context.Context, o options, w io.Writer, build func(context.Context, *vpcsim.Fabric) error,
+) (err error) {
 	f, err := vpcsim.New(ec2sim.Config{
 		VPCs:    []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},
 		Subnets: []ec2sim.Subnet{{ID: "subnet-1", VPC: "vpc-1", Zone: "us-east-1a", CIDR: subnet}},
@@ -220,9 +222,11 @@ func (fs *flows) table() table.Table {
 			row = append(row, fl.pair.note)
 		}
 		for _, l := range loads {
-			took, than := fs.took(fl.pair.name, fl.route.name, l), fs.took(fs.reference, cmp.Or(fs.referenceRoute, fl.route.name), l)
+			took, than := fs.took(fl.pair.name, fl.route.name, l), fs.took(fs.reference,
+				cmp.Or(fs.referenceRoute, fl.route.name), l)
 			spread := float64(took[len(took)-1]-took[0]) / float64(cmp.Or(quantile(took, 0.5), 1))
-			row = append(row, fine(quantile(took, 0.5)), fmt.Sprintf("%.1f%%", 100*spread), ratio(quantile(took, 0.5), quantile(than, 0.5)))
+			row = append(row, fine(quantile(took, 0.5)), fmt.Sprintf("%.1f%%", 100*spread),
+				ratio(quantile(took, 0.5), quantile(than, 0.5)))
 		}
 		t = append(t, row)
 	}

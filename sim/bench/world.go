@@ -27,7 +27,8 @@ type size struct {
 var (
 	small = size{ec2sim.InstanceType{Name: "m5.4xlarge", ENIs: 8, IPv4PerENI: 30, IPv6PerENI: 30}, 7 * 30, 1}
 	large = size{ec2sim.InstanceType{Name: "c8i.48xlarge", ENIs: 24, IPv4PerENI: 64, IPv6PerENI: 64}, 24*64 - 1, 0}
-	cards = size{ec2sim.InstanceType{Name: "p4d.24xlarge", ENIs: 60, IPv4PerENI: 50, IPv6PerENI: 50, Cards: []int{15, 15, 15, 15}}, (60-3)*50 - 1, 0}
+	cards = size{ec2sim.InstanceType{Name: "p4d.24xlarge", ENIs: 60, IPv4PerENI: 50, IPv6PerENI: 50,
+		Cards: []int{15, 15, 15, 15}}, (60-3)*50 - 1, 0}
 )
 
 const maxConcurrency = 64
@@ -65,7 +66,8 @@ func newWorld(nodes size) (*world, error) {
 		InstanceTypes: []ec2sim.InstanceType{small.InstanceType, large.InstanceType, cards.InstanceType},
 		VPCs:          []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},
 		Subnets: []ec2sim.Subnet{
-			{ID: "subnet-nodes", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/20")}, // with room for the prefixes of two boot ENIs
+			// with room for the prefixes of two boot ENIs
+			{ID: "subnet-nodes", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/20")},
 			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.16.0/20"),
 				Tags: map[string]string{"kubernetes_kubelet": "true"}},
 		},

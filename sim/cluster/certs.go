@@ -34,7 +34,8 @@ func newCertificates(dir string, server, service netip.Addr) (certificates, erro
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return c, err
 	}
-	ca := &x509.Certificate{Subject: pkix.Name{CommonName: "cluster"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	ca := &x509.Certificate{Subject: pkix.Name{CommonName: "cluster"}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign}
 	caKey, err := c.sign("ca", ca, ca, nil)
 	if err != nil {
 		return c, err
@@ -42,7 +43,8 @@ func newCertificates(dir string, server, service netip.Addr) (certificates, erro
 	apiserver := &x509.Certificate{
 		Subject:     pkix.Name{CommonName: "kube-apiserver"},
 		IPAddresses: []net.IP{server.AsSlice(), service.AsSlice(), net.IPv4(127, 0, 0, 1)},
-		DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
+		DNSNames: []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
+			"kubernetes.default.svc.cluster.local"},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	admin := &x509.Certificate{
@@ -56,7 +58,9 @@ func newCertificates(dir string, server, service netip.Addr) (certificates, erro
 
 // sign writes a new key and its certificate, which the CA has signed. Without the CA's key the certificate signs
 // itself.
-func (c certificates) sign(name string, cert, ca *x509.Certificate, caKey *ecdsa.PrivateKey) (*ecdsa.PrivateKey, error) {
+func (c certificates) sign(
+	name string, cert, ca *x509.Certificate, caKey *ecdsa.PrivateKey,
+) (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err

@@ -80,7 +80,8 @@ func (c *Cluster) start(ctx context.Context, nodes []NodeOptions) (err error) {
 	if c.Fabric, err = vpcsim.New(vpc()); err != nil {
 		return err
 	}
-	if c.Peer, err = c.Fabric.RunInstance("peer", ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-peer"}); err != nil {
+	if c.Peer, err = c.Fabric.RunInstance("peer", ec2sim.RunInstance{Type: "m5.large",
+		Subnet: "subnet-peer"}); err != nil {
 		return err
 	}
 	if err := c.startMaster(); err != nil {
@@ -121,18 +122,23 @@ func vpc() ec2sim.Config {
 	pods := map[string]string{"kubernetes_kubelet": "true"}
 	return ec2sim.Config{
 		VPCs: []ec2sim.VPC{
-			{ID: "vpc-main", CIDRs: []netip.Prefix{cidr("10.0.0.0/16"), cidr("100.64.0.0/16")}, IPv6CIDRs: []netip.Prefix{cidr("2001:db8:0:100::/56")}},
+			{ID: "vpc-main", CIDRs: []netip.Prefix{cidr("10.0.0.0/16"), cidr("100.64.0.0/16")},
+				IPv6CIDRs: []netip.Prefix{cidr("2001:db8:0:100::/56")}},
 			{ID: "vpc-peer", CIDRs: []netip.Prefix{cidr("10.1.0.0/16")}},
 		},
 		Subnets: []ec2sim.Subnet{
-			{ID: "subnet-nodes", VPC: "vpc-main", Zone: "us-east-1a", CIDR: cidr("10.0.0.0/24"), IPv6CIDR: cidr("2001:db8:0:100::/64"), MapPublicIP: true},
+			{ID: "subnet-nodes", VPC: "vpc-main", Zone: "us-east-1a", CIDR: cidr("10.0.0.0/24"),
+				IPv6CIDR: cidr("2001:db8:0:100::/64"), MapPublicIP: true},
 			{ID: "subnet-master", VPC: "vpc-main", Zone: "us-east-1a", CIDR: cidr("10.0.1.0/24"), MapPublicIP: true},
-			{ID: "subnet-pods1", VPC: "vpc-main", Zone: "us-east-1a", CIDR: cidr("100.64.0.0/20"), IPv6CIDR: cidr("2001:db8:0:101::/64"), Tags: pods},
-			{ID: "subnet-pods2", VPC: "vpc-main", Zone: "us-east-1a", CIDR: cidr("100.64.16.0/20"), IPv6CIDR: cidr("2001:db8:0:102::/64"), Tags: pods},
+			{ID: "subnet-pods1", VPC: "vpc-main", Zone: "us-east-1a", CIDR: cidr("100.64.0.0/20"),
+				IPv6CIDR: cidr("2001:db8:0:101::/64"), Tags: pods},
+			{ID: "subnet-pods2", VPC: "vpc-main", Zone: "us-east-1a", CIDR: cidr("100.64.16.0/20"),
+				IPv6CIDR: cidr("2001:db8:0:102::/64"), Tags: pods},
 			{ID: "subnet-peer", VPC: "vpc-peer", Zone: "us-east-1a", CIDR: cidr("10.1.0.0/24")},
 		},
 		InstanceTypes: []ec2sim.InstanceType{{Name: "t3.nano", ENIs: 2, IPv4PerENI: 2, IPv6PerENI: 2}},
-		Peerings:      []ec2sim.Peering{{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-main"}, Accepter: ec2sim.PeerVPC{ID: "vpc-peer"}}},
+		Peerings: []ec2sim.Peering{{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-main"},
+			Accepter: ec2sim.PeerVPC{ID: "vpc-peer"}}},
 	}
 }
 
@@ -153,22 +159,28 @@ func (c *Cluster) startMaster() error {
 	}
 	const etcd = "http://127.0.0.1:2379"
 	return errors.Join(
-		c.keep(c.Master, "etcd", "--data-dir=/var/lib/etcd", "--unsafe-no-fsync", "--listen-client-urls="+etcd, "--advertise-client-urls="+etcd),
-		c.keep(c.Master, "kube-apiserver", "--etcd-servers="+etcd, "--advertise-address="+i.Addr().String(), fmt.Sprint("--secure-port=", apiPort),
+		c.keep(c.Master, "etcd", "--data-dir=/var/lib/etcd", "--unsafe-no-fsync", "--listen-client-urls="+etcd,
+			"--advertise-client-urls="+etcd),
+		c.keep(c.Master, "kube-apiserver", "--etcd-servers="+etcd, "--advertise-address="+i.Addr().String(),
+			fmt.Sprint("--secure-port=", apiPort),
 			fmt.Sprintf("--service-cluster-ip-range=%s,%s", services, services6),
 			"--tls-cert-file="+c.certs.file("apiserver.crt"), "--tls-private-key-file="+c.certs.file("apiserver.key"),
 			"--client-ca-file="+c.certs.file("ca.crt"),
-			"--service-account-key-file="+c.certs.file("sa.pub"), "--service-account-signing-key-file="+c.certs.file("sa.key"),
+			"--service-account-key-file="+c.certs.file("sa.pub"), "--service-account-signing-key-file="+
+				c.certs.file("sa.key"),
 			"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
-			"--kubelet-client-certificate="+c.certs.file("admin.crt"), "--kubelet-client-key="+c.certs.file("admin.key"),
-			"--kubelet-preferred-address-types=InternalIP", "--authorization-mode=Node,RBAC", "--allow-privileged=true", "--profiling=false"))
+			"--kubelet-client-certificate="+c.certs.file("admin.crt"), "--kubelet-client-key="+
+				c.certs.file("admin.key"),
+			"--kubelet-preferred-address-types=InternalIP", "--authorization-mode=Node,RBAC", "--allow-privileged=true",
+			"--profiling=false"))
 }
 
 // startManagers starts what needs an API server that answers.
 func (c *Cluster) startManagers() error {
 	config := "--kubeconfig=" + c.certs.kubeconfig()
 	return errors.Join(
-		c.keep(c.Master, "kube-controller-manager", config, "--service-account-private-key-file="+c.certs.file("sa.key"),
+		c.keep(c.Master, "kube-controller-manager", config, "--service-account-private-key-file="+
+			c.certs.file("sa.key"),
 			"--root-ca-file="+c.certs.file("ca.crt"), "--leader-elect=false", "--profiling=false"),
 		c.keep(c.Master, "kube-scheduler", config, "--leader-elect=false", "--profiling=false"))
 }
@@ -180,7 +192,8 @@ func (c *Cluster) giveCertificates(m *machine.Machine) error {
 
 // path is the environment by which machines find programs.
 func (c *Cluster) path() []string {
-	return []string{fmt.Sprintf("PATH=%s:%s:%s:%s", c.options.Plugins, c.options.Programs, c.options.Runtime, os.Getenv("PATH"))}
+	return []string{fmt.Sprintf("PATH=%s:%s:%s:%s", c.options.Plugins, c.options.Programs, c.options.Runtime,
+		os.Getenv("PATH"))}
 }
 
 // keep keeps a program of a machine running. Its log is MACHINE-PROGRAM.log.

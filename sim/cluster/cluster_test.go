@@ -98,7 +98,8 @@ func start(t *testing.T) *world {
 	check(t, err)
 	t.Cleanup(func() { check(t, c.Close()) })
 	w := &world{Cluster: c, logs: o.Logs}
-	version, err := c.Kubectl(t.Context(), "get", "node", "node1", "-o", "jsonpath=Kubernetes {.status.nodeInfo.kubeletVersion}, {.status.nodeInfo.containerRuntimeVersion}")
+	version, err := c.Kubectl(t.Context(), "get", "node", "node1", "-o",
+		"jsonpath=Kubernetes {.status.nodeInfo.kubeletVersion}, {.status.nodeInfo.containerRuntimeVersion}")
 	check(t, err)
 	w.table = table{began: began, title: fmt.Sprintf("%s, kube-proxy %s, Linux %s", version, *proxy, release(t))}
 	w.table.add("start", true, time.Since(began))

@@ -21,11 +21,14 @@ const conformanceSpecs = `\[sig-network\].*\[Conformance\]`
 func (w *world) conformance(t *testing.T) {
 	dir := t.TempDir()
 	report := filepath.Join(dir, "report.json")
-	_, failure := machine.Output("master", w.Master.Command(t.Context(), "e2e.test", "--kubeconfig="+w.Kubeconfig(), "--provider=skeleton",
-		"--num-nodes=2", "--allowed-not-ready-nodes=0", "--node-os-distro=debian", "--clean-start=false", "--report-dir="+dir,
+	_, failure := machine.Output("master", w.Master.Command(t.Context(), "e2e.test", "--kubeconfig="+w.Kubeconfig(),
+		"--provider=skeleton",
+		"--num-nodes=2", "--allowed-not-ready-nodes=0", "--node-os-distro=debian", "--clean-start=false",
+		"--report-dir="+dir,
 		"--ginkgo.focus="+conformanceSpecs, "--ginkgo.no-color", "--ginkgo.timeout=1h", "--ginkgo.json-report="+report))
 	ran := readReport(t, report, failure)
-	w.figures = append(w.figures, fmt.Sprintf("conformance: %d of %d specs passed", len(ran["passed"]), len(ran["passed"])+len(ran["failed"])))
+	w.figures = append(w.figures, fmt.Sprintf("conformance: %d of %d specs passed", len(ran["passed"]),
+		len(ran["passed"])+len(ran["failed"])))
 }
 
 // readReport logs the report of ginkgo, and returns the names of specs by their state. Each spec that failed is an

@@ -19,7 +19,8 @@ func (w *world) dualStack(t *testing.T) {
 	single := w.join(t, "single", cluster.NodeOptions{Conflist: edited(t, "dual-stack", keys), IPv6: 1})
 	blocks := w.join(t, "blocks", cluster.NodeOptions{Conflist: edited(t, "prefixes", keys), IPv6: 1})
 	w.apply(t, podOn("one", single.Name, server()), podOn("two", blocks.Name, server()),
-		service("one", "one", "ipFamilyPolicy", "RequireDualStack"), service("two", "two", "ipFamilyPolicy", "RequireDualStack"))
+		service("one", "one", "ipFamilyPolicy", "RequireDualStack"),
+		service("two", "two", "ipFamilyPolicy", "RequireDualStack"))
 	one, two := w.ready(t, "one", 1)[0], w.ready(t, "two", 1)[0]
 	for _, ends := range [][2]pod{{one, two}, {two, one}} {
 		from, to := ends[0], ends[1]

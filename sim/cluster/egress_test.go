@@ -28,7 +28,8 @@ func (w *world) egress(t *testing.T) {
 	to := w.partner(t)
 	w.reconfigure(t, object{
 		"egress": object{"partner": object{
-			"gateways": []string{gateway}, "destinations": []string{to.Addr().String()}, "selectable": []string{"default"}, "routers": []string{routing},
+			"gateways": []string{gateway}, "destinations": []string{to.Addr().String()},
+			"selectable": []string{"default"}, "routers": []string{routing},
 		}},
 		"capabilities": object{"io.kubernetes.cri.pod-annotations": true},
 	})
@@ -60,19 +61,23 @@ func (w *world) egress(t *testing.T) {
 func routers(replicas int) []object {
 	labels := object{"egress": "partner"}
 	d := deployment("partner", replicas, object{
-		"containers":                    []object{{"name": "pause", "image": cluster.Pause, "imagePullPolicy": "Never"}},
+		"containers": []object{{"name": "pause", "image": cluster.Pause,
+			"imagePullPolicy": "Never"}},
 		"terminationGracePeriodSeconds": 1,
 	})
 	d["metadata"].(object)["namespace"] = routing
 	template := d["spec"].(object)["template"].(object)
 	d["spec"].(object)["selector"], template["metadata"] = object{"matchLabels": labels}, object{"labels": labels}
-	template["spec"].(object)["topologySpreadConstraints"].([]object)[0]["labelSelector"] = object{"matchLabels": labels}
+	template["spec"].(object)["topologySpreadConstraints"].([]object)[0]["labelSelector"] =
+		object{"matchLabels": labels}
 	return []object{
 		{"apiVersion": "v1", "kind": "Namespace", "metadata": meta(routing)},
-		{"apiVersion": "v1", "kind": "Service", "metadata": object{"name": "partner", "namespace": routing}, "spec": object{
-			"clusterIP": gateway, "selector": labels, "ports": []object{{"port": 5555, "protocol": "UDP"}},
-			"sessionAffinity": "ClientIP", "sessionAffinityConfig": object{"clientIP": object{"timeoutSeconds": 86400}},
-		}},
+		{"apiVersion": "v1", "kind": "Service", "metadata": object{"name": "partner", "namespace": routing},
+			"spec": object{
+				"clusterIP": gateway, "selector": labels, "ports": []object{{"port": 5555, "protocol": "UDP"}},
+				"sessionAffinity":       "ClientIP",
+				"sessionAffinityConfig": object{"clientIP": object{"timeoutSeconds": 86400}},
+			}},
 		d,
 	}
 }
@@ -85,7 +90,9 @@ func (w *world) partner(t *testing.T) netip.AddrPort {
 		l, err = net.Listen("tcp4", fmt.Sprint(":", port))
 		return err
 	}))
-	s := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, r.RemoteAddr) })}
+	s := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(rw, r.RemoteAddr)
+	})}
 	go func() { _ = s.Serve(l) }() // until Close
 	t.Cleanup(func() { check(t, s.Close()) })
 	return netip.AddrPortFrom(w.Peer.Addr(), port)
@@ -127,7 +134,8 @@ func (e *egressing) routersAre(t *testing.T, n int) map[string]netip.Addr {
 		e.read(t, &list, "pods", "-n", routing)
 		clear(all)
 		for _, p := range list.Items {
-			ready := slices.ContainsFunc(p.Status.Conditions, func(c struct{ Type, Status string }) bool { return c.Type == "Ready" && c.Status == "True" })
+			ready := slices.ContainsFunc(p.Status.Conditions,
+				func(c struct{ Type, Status string }) bool { return c.Type == "Ready" && c.Status == "True" })
 			if a, err := netip.ParseAddr(p.Status.PodIP); ready && err == nil && p.Metadata.DeletionTimestamp == nil {
 				all[p.Metadata.Name] = a
 			}

@@ -87,7 +87,8 @@ func leases(n *cluster.Node) (*registry.State, error) {
 
 // podsOf returns the pods of a node that have not ended.
 func (w *world) podsOf(ctx context.Context, node string) (map[string]netip.Addr, error) {
-	out, err := w.Kubectl(ctx, "get", "pods", "-A", "-o", "json", "--field-selector=spec.nodeName="+node+",status.phase!=Failed,status.phase!=Succeeded")
+	out, err := w.Kubectl(ctx, "get", "pods", "-A", "-o", "json", "--field-selector=spec.nodeName="+node+
+		",status.phase!=Failed,status.phase!=Succeeded")
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +228,8 @@ func (s *nodeState) leasesOfPods() error {
 			errs = append(errs, fmt.Errorf("%s is leased to %s, which has the address %s in the API", a, podOf(l), has))
 		}
 		if !slices.Contains(s.sandboxes, l.ContainerID) {
-			errs = append(errs, fmt.Errorf("%s is leased to the sandbox %s of %s, which does not run", a, l.ContainerID, podOf(l)))
+			errs = append(errs, fmt.Errorf("%s is leased to the sandbox %s of %s, which does not run", a,
+				l.ContainerID, podOf(l)))
 		}
 		delete(pods, podOf(l))
 	}

@@ -25,7 +25,8 @@ func (w *world) exhaustion(t *testing.T) {
 	first, second := w.ready(t, "first", 1)[0], w.ready(t, "second", 1)[0]
 	w.staysReady(t, n.Name, func() {
 		w.apply(t, podOn("late", n.Name, server()))
-		w.failsWith(t, "late", "instance is full", n.ID+" has 2 ENIs of at most 2", "this t3.nano can have no more ENIs", "lower --max-pods")
+		w.failsWith(t, "late", "instance is full", n.ID+" has 2 ENIs of at most 2",
+			"this t3.nano can have no more ENIs", "lower --max-pods")
 	})
 	w.sees(t, first, "http", serverOf(second), first.addr)
 	w.remove(t, "pod", "first")
@@ -38,7 +39,8 @@ func (w *world) exhaustion(t *testing.T) {
 func (w *world) failsWith(t *testing.T, pod string, reasons ...string) {
 	t.Helper()
 	await(t, func() error {
-		out, err := w.Kubectl(t.Context(), "get", "events", "--field-selector=reason=FailedCreatePodSandBox,involvedObject.name="+pod,
+		out, err := w.Kubectl(t.Context(), "get", "events",
+			"--field-selector=reason=FailedCreatePodSandBox,involvedObject.name="+pod,
 			"-o", `jsonpath={range .items[*]}{.message}{"\n"}{end}`)
 		for _, r := range reasons {
 			if err == nil && !strings.Contains(out, r) {

@@ -33,15 +33,18 @@ type image struct {
 
 // Names of images in pods. Those of agnhost and pause are what the conformance tests of this release ask for.
 const (
-	Pause      = "registry.k8s.io/pause:3.10.2"
-	Agnhost    = "registry.k8s.io/e2e-test-images/agnhost:2.66.1"
-	glibcImage = "registry.k8s.io/e2e-test-images/glibc-dns-testing:2.1.1" // a conformance test of DNS asks for it beside agnhost
+	Pause   = "registry.k8s.io/pause:3.10.2"
+	Agnhost = "registry.k8s.io/e2e-test-images/agnhost:2.66.1"
+	// a conformance test of DNS asks for it beside agnhost
+	glibcImage = "registry.k8s.io/e2e-test-images/glibc-dns-testing:2.1.1"
 	CoreDNS    = "registry.k8s.io/coredns/coredns:v1.15.0"
 )
 
 // applets are the programs of busybox that scripts of the conformance tests use.
-var applets = []string{"awk", "cat", "chmod", "cut", "date", "echo", "env", "expr", "false", "grep", "head", "hostname", "id", "ls", "mkdir", "ping",
-	"printenv", "rm", "sed", "seq", "sleep", "sort", "tail", "tee", "test", "timeout", "touch", "tr", "true", "wc", "wget", "xargs"}
+var applets = []string{"awk", "cat", "chmod", "cut", "date", "echo", "env", "expr", "false", "grep", "head", "hostname",
+	"id", "ls", "mkdir", "ping",
+	"printenv", "rm", "sed", "seq", "sleep", "sort", "tail", "tee", "test", "timeout", "touch", "tr", "true", "wc",
+	"wget", "xargs"}
 
 // images returns the images of the cluster. Agnhost has the programs that the real one has, from this machine's Debian.
 func images(runtimeDir, programs string) []image {
@@ -71,8 +74,10 @@ func images(runtimeDir, programs string) []image {
 		agnhost.links["bin/"+a] = "busybox"
 	}
 	return []image{
-		{names: []string{Pause}, entrypoint: "/pause", programs: map[string]string{"pause": filepath.Join(runtimeDir, "pause")}},
-		{names: []string{CoreDNS}, entrypoint: "/coredns", programs: map[string]string{"coredns": filepath.Join(programs, "coredns")}},
+		{names: []string{Pause}, entrypoint: "/pause",
+			programs: map[string]string{"pause": filepath.Join(runtimeDir, "pause")}},
+		{names: []string{CoreDNS}, entrypoint: "/coredns",
+			programs: map[string]string{"coredns": filepath.Join(programs, "coredns")}},
 		agnhost,
 	}
 }

@@ -36,7 +36,8 @@ func (w *world) installsItself(t *testing.T) {
 	check(t, n.ImportLayout(t.Context(), layout, ourImage))
 	before := ownFiles(t, n)
 	await(t, func() error {
-		out, err := w.Kubectl(t.Context(), "get", "node", n.Name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+		out, err := w.Kubectl(t.Context(), "get", "node", n.Name, "-o",
+			`jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
 		if err == nil && out != "False" {
 			err = fmt.Errorf("a node without a conflist is Ready: %s", out)
 		}
@@ -45,7 +46,8 @@ func (w *world) installsItself(t *testing.T) {
 	objects := w.manifest(t, n, "install")
 	check(t, w.Apply(t.Context(), objects))
 	t.Cleanup(func() {
-		w.Kubectl(context.Background(), "delete", "--namespace=kube-system", "--ignore-not-found", "daemonset/"+ours, "configmap/"+ours)
+		w.Kubectl(context.Background(), "delete", "--namespace=kube-system", "--ignore-not-found", "daemonset/"+ours,
+			"configmap/"+ours)
 	})
 	w.rolledOutDaemons(t)
 	check(t, w.NodesReady(t.Context()))
@@ -62,7 +64,8 @@ func (w *world) installsItself(t *testing.T) {
 	// The removal waits for the end of the pods, and then leaves nothing.
 	check(t, w.Apply(t.Context(), w.manifest(t, n, "uninstall")))
 	await(t, func() error {
-		out, err := w.Kubectl(t.Context(), "logs", "--namespace=kube-system", "--selector=app.kubernetes.io/name="+ours, "--container=install", "--tail=5")
+		out, err := w.Kubectl(t.Context(), "logs", "--namespace=kube-system", "--selector=app.kubernetes.io/name="+ours,
+			"--container=install", "--tail=5")
 		if err == nil && !strings.Contains(out, "the node has pods of this network") {
 			err = fmt.Errorf("what the removal says while there are pods: %s", out)
 		}
@@ -91,7 +94,8 @@ func (w *world) manifest(t *testing.T, n *cluster.Node, command string) string {
 	}
 	check(t, json.Unmarshal(must(os.ReadFile(filepath.Join(layout, "index.json"))), &index))
 	changes := []string{
-		"REGISTRY/cni-ipvlan-vpc-k8s:VERSION", ourImage + ":" + index.Manifests[0].Annotations["org.opencontainers.image.ref.name"],
+		"REGISTRY/cni-ipvlan-vpc-k8s:VERSION", ourImage + ":" +
+			index.Manifests[0].Annotations["org.opencontainers.image.ref.name"],
 		"kubernetes.io/os: linux", "kubernetes.io/hostname: " + n.Name,
 		"registry.k8s.io/pause:3.10.2", cluster.Pause,
 		"--every=5m", "--every=5s",
@@ -124,10 +128,13 @@ func environment(n *cluster.Node) string {
 func (w *world) rolledOutDaemons(t *testing.T) {
 	t.Helper()
 	await(t, func() error {
-		_, err := w.Kubectl(t.Context(), "rollout", "status", "--namespace=kube-system", "--timeout=60s", "daemonset/"+ours)
+		_, err := w.Kubectl(t.Context(), "rollout", "status", "--namespace=kube-system", "--timeout=60s",
+			"daemonset/"+ours)
 		if err != nil {
-			out, _ := w.Kubectl(t.Context(), "describe", "pods", "--namespace=kube-system", "--selector=app.kubernetes.io/name="+ours)
-			logs, _ := w.Kubectl(t.Context(), "logs", "--namespace=kube-system", "--selector=app.kubernetes.io/name="+ours, "--container=install", "--tail=20")
+			out, _ := w.Kubectl(t.Context(), "describe", "pods", "--namespace=kube-system",
+				"--selector=app.kubernetes.io/name="+ours)
+			logs, _ := w.Kubectl(t.Context(), "logs", "--namespace=kube-system", "--selector=app.kubernetes.io/name="+
+				ours, "--container=install", "--tail=20")
 			err = fmt.Errorf("%w\n%s\n%s", err, out, logs)
 		}
 		return err
@@ -137,7 +144,8 @@ func (w *world) rolledOutDaemons(t *testing.T) {
 // ownFiles are the files of the node where something of ours could be.
 func ownFiles(t *testing.T, n *cluster.Node) []string {
 	t.Helper()
-	out, err := exec.Command("find", n.File("/opt"), n.File("/etc/cni"), n.File("/etc/systemd"), n.File("/usr/local/bin"), "!", "-type", "d", "-printf", "%P %s\n").Output()
+	out, err := exec.Command("find", n.File("/opt"), n.File("/etc/cni"), n.File("/etc/systemd"),
+		n.File("/usr/local/bin"), "!", "-type", "d", "-printf", "%P %s\n").Output()
 	check(t, err)
 	files := strings.Split(string(out), "\n")
 	slices.Sort(files)

@@ -16,18 +16,22 @@ import (
 // changes in EC2.
 func (w *world) preProvisioned(t *testing.T) {
 	const config = "/run/template.conflist"
-	check(t, w.Nodes[0].WriteFile(config, edited(t, "pre-provisioned", object{"secGroupIds": []string{"sg-1234"}}), 0o644))
-	out, err := w.Nodes[0].Run(t.Context(), tool, "launch-template", "--config="+config, "--instance-type=m5.large", "--subnet=subnet-pods1", "--addresses=1")
+	check(t, w.Nodes[0].WriteFile(config, edited(t, "pre-provisioned",
+		object{"secGroupIds": []string{"sg-1234"}}), 0o644))
+	out, err := w.Nodes[0].Run(t.Context(), tool, "launch-template", "--config="+config, "--instance-type=m5.large",
+		"--subnet=subnet-pods1", "--addresses=1")
 	check(t, err)
 	// The validation of a later file in the folder would find this network twice.
 	check(t, os.Remove(w.Nodes[0].File(config)))
-	o := cluster.NodeOptions{Conflist: edited(t, "pre-provisioned", object{"routeToCidrs": []string{"10.1.0.0/16"}})} // the peer's
+	// the peer's
+	o := cluster.NodeOptions{Conflist: edited(t, "pre-provisioned", object{"routeToCidrs": []string{"10.1.0.0/16"}})}
 	check(t, json.Unmarshal([]byte(out), &o.Template))
 	before := len(w.changes())
 	n := w.join(t, "provisioned", o)
 	spec := server()
 	spec["nodeName"] = n.Name
-	w.apply(t, deployment("web", 4, spec), podOn("client", n.Name, object{"hostNetwork": true, "containers": server()["containers"]}))
+	w.apply(t, deployment("web", 4, spec), podOn("client", n.Name,
+		object{"hostNetwork": true, "containers": server()["containers"]}))
 	client := w.ready(t, "client", 1)[0]
 	for _, p := range w.ready(t, "web", 4) { // two ENIs with two addresses each
 		seesHost(t, w.Peer.NS, serverOf(p), w.Peer.Addr())

@@ -14,7 +14,8 @@ import (
 // they are, also those that its routes lead to by its ENI.
 func (w *world) keepCaller(t *testing.T) {
 	n := w.join(t, "keeps", cluster.NodeOptions{Conflist: edited(t, "portmap", object{"keepCaller": true})})
-	w.apply(t, podOn("web", n.Name, server()), service("web", "web", "type", "NodePort", "externalTrafficPolicy", "Local"))
+	w.apply(t, podOn("web", n.Name, server()), service("web", "web", "type", "NodePort",
+		"externalTrafficPolicy", "Local"))
 	w.ready(t, "web", 1)
 	at := netip.AddrPortFrom(n.Addr(), w.serviceAddr(t, "web").nodeHTTP)
 	seesHost(t, w.Master.NS, at, w.Master.Addr())

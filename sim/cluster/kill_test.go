@@ -64,7 +64,8 @@ func (w *world) begun(t *testing.T, n int) {
 func (w *world) callAll(t *testing.T, pods []pod) {
 	t.Helper()
 	for _, p := range pods {
-		for name, from := range map[string]*nl.NS{"master": w.Master.NS, "peer": w.Peer.NS, "node1": w.Nodes[0].NS, "node2": w.Nodes[1].NS} {
+		for name, from := range map[string]*nl.NS{"master": w.Master.NS, "peer": w.Peer.NS, "node1": w.Nodes[0].NS,
+			"node2": w.Nodes[1].NS} {
 			if _, err := get(from, netexec(p.addr, "hostname")); err != nil {
 				t.Errorf("%s calls %s on %s: %v", name, p.name, p.node, err)
 			}
@@ -74,7 +75,8 @@ func (w *world) callAll(t *testing.T, pods []pod) {
 
 // unique checks that no two pods have one address, in the API and in the registries. A pod counts until its end.
 func (w *world) unique(ctx context.Context) error {
-	out, err := w.Kubectl(ctx, "get", "pods", "-A", "-o", "json", "--field-selector=status.phase!=Failed,status.phase!=Succeeded")
+	out, err := w.Kubectl(ctx, "get", "pods", "-A", "-o", "json",
+		"--field-selector=status.phase!=Failed,status.phase!=Succeeded")
 	if err != nil {
 		return err
 	}
@@ -187,8 +189,10 @@ func (w *world) add(t *testing.T, name string) string {
 	check(t, json.Unmarshal(conflist(t, "portmap"), &list))
 	conf := list.Plugins[0]
 	conf["cniVersion"], conf["name"] = list.CNIVersion, list.Name
-	c := w.node("node2").Command(t.Context(), "env", "CNI_COMMAND=ADD", "CNI_CONTAINERID="+name, "CNI_NETNS=/run/netns/"+name, "CNI_IFNAME=eth0",
-		"CNI_PATH=/opt/cni/bin", "CNI_ARGS=K8S_POD_NAMESPACE=default;K8S_POD_NAME="+name, "/opt/cni/bin/cni-ipvlan-vpc-k8s")
+	c := w.node("node2").Command(t.Context(), "env", "CNI_COMMAND=ADD", "CNI_CONTAINERID="+name,
+		"CNI_NETNS=/run/netns/"+name, "CNI_IFNAME=eth0",
+		"CNI_PATH=/opt/cni/bin", "CNI_ARGS=K8S_POD_NAMESPACE=default;K8S_POD_NAME="+name,
+		"/opt/cni/bin/cni-ipvlan-vpc-k8s")
 	c.Stdin = strings.NewReader(string(must(json.Marshal(conf))))
 	out, err := machine.Output("node2", c)
 	check(t, err)

@@ -40,7 +40,8 @@ func (l LaunchTemplate) attach(f *vpcsim.Fabric, i *vpcsim.Instance) error {
 			at := fmt.Sprintf("TagSpecification.%d.", s+1)
 			eni[at+"ResourceType"] = spec.ResourceType
 			for k, tag := range spec.Tags {
-				eni[fmt.Sprintf("%sTag.%d.Key", at, k+1)], eni[fmt.Sprintf("%sTag.%d.Value", at, k+1)] = tag.Key, tag.Value
+				eni[fmt.Sprintf("%sTag.%d.Key", at, k+1)], eni[fmt.Sprintf("%sTag.%d.Value", at,
+					k+1)] = tag.Key, tag.Value
 			}
 		}
 		before := f.EC2.ENIs()
@@ -69,6 +70,7 @@ func deleteOnTermination(f *vpcsim.Fabric, eni string) error {
 	all := f.EC2.ENIs()
 	i := slices.IndexFunc(all, func(e ec2sim.ENI) bool { return e.ID == eni })
 	return f.EC2.Operate("ModifyNetworkInterfaceAttribute", map[string]string{
-		"NetworkInterfaceId": eni, "Attachment.AttachmentId": all[i].Attachment, "Attachment.DeleteOnTermination": "true",
+		"NetworkInterfaceId": eni, "Attachment.AttachmentId": all[i].Attachment,
+		"Attachment.DeleteOnTermination": "true",
 	})
 }

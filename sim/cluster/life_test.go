@@ -57,7 +57,8 @@ func (c *caller) call(from *nl.NS, url string) {
 		c.slowest, c.when = took, began
 	}
 	if err != nil {
-		c.failed = append(c.failed, fmt.Sprintf("call %d, begun at %s, after %v: %v", c.calls, began.Format(clock), took, err))
+		c.failed = append(c.failed, fmt.Sprintf("call %d, begun at %s, after %v: %v", c.calls,
+			began.Format(clock), took, err))
 	}
 }
 
@@ -65,7 +66,8 @@ func (c *caller) call(from *nl.NS, url string) {
 func (c *caller) report(t *testing.T) {
 	t.Helper()
 	c.stop()
-	t.Logf("%s: %d calls, %d failed, the slowest began at %s and took %v", c.name, c.calls, len(c.failed), c.when.Format(clock), c.slowest.Round(time.Millisecond))
+	t.Logf("%s: %d calls, %d failed, the slowest began at %s and took %v", c.name, c.calls, len(c.failed),
+		c.when.Format(clock), c.slowest.Round(time.Millisecond))
 	for _, f := range c.failed {
 		t.Errorf("%s: %s", c.name, f)
 	}
@@ -149,7 +151,8 @@ func (w *world) serve(t *testing.T, name string, replicas int) {
 // rolledOut waits until a Deployment has what its specification says.
 func (w *world) rolledOut(t *testing.T, name string, args ...string) {
 	t.Helper()
-	w.kubectl(t, append([]string{"rollout", "status", "deployment", name, fmt.Sprint("--timeout=", patience)}, args...)...)
+	w.kubectl(t, append([]string{"rollout", "status", "deployment", name, fmt.Sprint("--timeout=", patience)},
+		args...)...)
 }
 
 // kubectl runs kubectl, and ends the test if it fails.
@@ -186,7 +189,8 @@ func (w *world) scale(t *testing.T) {
 func (w *world) rollingUpdate(t *testing.T) {
 	w.serve(t, "web", 4)
 	w.undisturbed(t, "web", func() {
-		w.kubectl(t, "patch", "deployment", "web", "--patch", `{"spec": {"template": {"metadata": {"annotations": {"version": "2"}}}}}`)
+		w.kubectl(t, "patch", "deployment", "web", "--patch",
+			`{"spec": {"template": {"metadata": {"annotations": {"version": "2"}}}}}`)
 		w.rolledOut(t, "web")
 		w.only(t, "web", 4)
 	})
@@ -201,7 +205,8 @@ func (w *world) drain(t *testing.T) {
 	})
 	t.Cleanup(func() { w.uncordon(t) })
 	w.undisturbed(t, "web", func() {
-		w.kubectl(t, "drain", "node2", "--ignore-daemonsets", "--delete-emptydir-data", fmt.Sprint("--timeout=", patience))
+		w.kubectl(t, "drain", "node2", "--ignore-daemonsets", "--delete-emptydir-data",
+			fmt.Sprint("--timeout=", patience))
 		w.rolledOut(t, "web")
 	})
 	if left := onNode(w.ready(t, "web", 4), "node2"); len(left) != 0 {

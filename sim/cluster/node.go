@@ -60,7 +60,8 @@ type Node struct {
 
 // own are the directories that are the node's own, and survive a reboot.
 var own = []string{
-	"/etc/cni", "/etc/containerd", "/etc/systemd", "/opt", "/usr/local/bin", "/var/lib/cni", "/var/lib/containerd", "/var/lib/kubelet", "/var/lib/kube-proxy", "/var/log",
+	"/etc/cni", "/etc/containerd", "/etc/systemd", "/opt", "/usr/local/bin", "/var/lib/cni", "/var/lib/containerd",
+	"/var/lib/kubelet", "/var/lib/kube-proxy", "/var/log",
 	"/usr/libexec/kubernetes",
 }
 
@@ -87,7 +88,8 @@ func (c *Cluster) AddNode(ctx context.Context, name string, o NodeOptions) (*Nod
 
 // RemoveNode deletes the pods of a node, removes it from the cluster, and terminates its instance.
 func (c *Cluster) RemoveNode(ctx context.Context, n *Node) error {
-	_, undrained := c.Kubectl(ctx, "drain", "--force", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=5m", n.Name)
+	_, undrained := c.Kubectl(ctx, "drain", "--force", "--ignore-daemonsets", "--delete-emptydir-data",
+		"--timeout=5m", n.Name)
 	c.Nodes = slices.DeleteFunc(c.Nodes, func(o *Node) bool { return o == n })
 	err := errors.Join(undrained, n.Close())
 	_, undeleted := c.Kubectl(ctx, "delete", "node", n.Name)
@@ -135,7 +137,8 @@ func (n *Node) Configure(ctx context.Context, conflist []byte) error {
 // installOthers puts the plugins of others in place.
 func (n *Node) installOthers() error {
 	peers := n.cluster.options.Peers
-	return n.installPlugins(map[string]string{"portmap": peers, "ptp": peers, "host-local": peers, "loopback": n.cluster.options.Runtime})
+	return n.installPlugins(map[string]string{"portmap": peers, "ptp": peers, "host-local": peers,
+		"loopback": n.cluster.options.Runtime})
 }
 
 // install puts our plugins, the tool and our units in place.
@@ -144,7 +147,8 @@ func (n *Node) install() error {
 	for _, p := range []string{"", "-ipam", "-ipvlan", "-unnumbered-ptp", "-egress"} {
 		files[ours+p] = n.cluster.options.Plugins
 	}
-	return errors.Join(n.installPlugins(files), machine.InstallUnits(n.File("/"), n.cluster.options.Units, "cni-gc.timer"),
+	return errors.Join(n.installPlugins(files), machine.InstallUnits(n.File("/"), n.cluster.options.Units,
+		"cni-gc.timer"),
 		os.Symlink(filepath.Join(n.cluster.options.Plugins, ours+"-tool"), n.File("/usr/local/bin/cni-tool")))
 }
 
@@ -183,7 +187,9 @@ func (n *Node) startContainerd(ctx context.Context) error {
 		return err
 	}
 	const config = "/etc/containerd/config.toml"
-	if err := n.WriteFile(config, []byte(render("containerd.toml", map[string]string{"Pause": Pause, "LogLevel": cmp.Or(n.options.LogLevel, "info")})), 0o644); err != nil {
+	if err := n.WriteFile(config,
+		[]byte(render("containerd.toml", map[string]string{"Pause": Pause,
+			"LogLevel": cmp.Or(n.options.LogLevel, "info")})), 0o644); err != nil {
 		return err
 	}
 	if err := n.cluster.keep(n.Machine, "containerd", "--config="+config); err != nil {
@@ -219,7 +225,8 @@ func (n *Node) importImage(ctx context.Context, archive string) error {
 
 // ctr is the client of containerd.
 func (n *Node) ctr(ctx context.Context, args ...string) *exec.Cmd {
-	return n.Command(ctx, "ctr", append([]string{"--address=/run/containerd/containerd.sock", "--namespace=k8s.io"}, args...)...)
+	return n.Command(ctx, "ctr", append([]string{"--address=/run/containerd/containerd.sock", "--namespace=k8s.io"},
+		args...)...)
 }
 
 // startKubelet starts kubelet and kube-proxy.
@@ -229,13 +236,15 @@ func (n *Node) startKubelet(ctx context.Context) error {
 		return err
 	}
 	certs := n.cluster.certs
-	values := map[string]string{"PKI": certs.dir, "DNS": DNS.String(), "MaxPods": pods, "Proxy": n.cluster.options.Proxy, "Name": n.Name}
+	values := map[string]string{"PKI": certs.dir, "DNS": DNS.String(), "MaxPods": pods,
+		"Proxy": n.cluster.options.Proxy, "Name": n.Name}
 	const kubelet, proxy = "/run/kubelet.yaml", "/run/kube-proxy.yaml"
 	return errors.Join(
 		n.WriteFile("/run/resolv.conf", []byte("nameserver 10.0.0.2\n"), 0o644),
 		n.WriteFile(kubelet, []byte(render("kubelet.yaml", values)), 0o644),
 		n.WriteFile(proxy, []byte(render("kube-proxy.yaml", values)), 0o644),
-		n.cluster.keep(n.Machine, "kubelet", "--config="+kubelet, "--kubeconfig="+certs.kubeconfig(), "--hostname-override="+n.Name,
+		n.cluster.keep(n.Machine, "kubelet", "--config="+kubelet, "--kubeconfig="+certs.kubeconfig(),
+			"--hostname-override="+n.Name,
 			"--node-ip="+n.nodeIPs(), "--v=2"),
 		n.cluster.keep(n.Machine, "kube-proxy", "--config="+proxy))
 }

@@ -21,8 +21,10 @@ var localDNS = netip.MustParseAddr("169.254.20.10")
 // real cluster: CoreDNS, and a dummy link with the address, which this test makes.
 func (w *world) nodeLocalDNS(t *testing.T) {
 	w.apply(t, deployment("web", 2, server()), service("web", "web"))
-	w.apply(t, object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("node-local-dns"), "data": object{"Corefile": fmt.Sprintf(
-		"cluster.local {\n\tbind %s\n\tcache 30\n\tforward . %s {\n\t\tforce_tcp\n\t}\n}\n", localDNS, cluster.DNS)}})
+	w.apply(t, object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("node-local-dns"),
+		"data": object{"Corefile": fmt.Sprintf(
+			"cluster.local {\n\tbind %s\n\tcache 30\n\tforward . %s {\n\t\tforce_tcp\n\t}\n}\n", localDNS,
+			cluster.DNS)}})
 	for _, n := range w.Nodes {
 		w.addLink(t, n)
 		w.apply(t, podOn("node-local-dns-"+n.Name, n.Name, localServer()))
@@ -55,7 +57,8 @@ func (w *world) addLink(t *testing.T, n *cluster.Node) {
 // localServer is a pod of CoreDNS in the node's network.
 func localServer() object {
 	spec := podSpec(object{
-		"name": "node-cache", "image": cluster.CoreDNS, "imagePullPolicy": "Never", "args": []string{"-conf", "/etc/coredns/Corefile"},
+		"name": "node-cache", "image": cluster.CoreDNS, "imagePullPolicy": "Never",
+		"args":         []string{"-conf", "/etc/coredns/Corefile"},
 		"volumeMounts": []object{{"name": "config", "mountPath": "/etc/coredns"}},
 	})
 	spec["hostNetwork"] = true

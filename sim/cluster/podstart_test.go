@@ -33,7 +33,8 @@ const (
 func (w *world) podStart(t *testing.T) {
 	names := []string{"ours", "ptp"}
 	warm := object{"min": oneByOne + atOnce + 10}
-	o := cluster.NodeOptions{Conflist: edited(t, "10-cni-ipvlan-vpc-k8s", object{"warm": warm}), Type: "m5.4xlarge", MaxPods: 200, LogLevel: "debug"}
+	o := cluster.NodeOptions{Conflist: edited(t, "10-cni-ipvlan-vpc-k8s", object{"warm": warm}), Type: "m5.4xlarge",
+		MaxPods: 200, LogLevel: "debug"}
 	n := w.join(t, names[0], o)
 	_, err := n.Run(t.Context(), tool, "warm")
 	check(t, err)
@@ -49,7 +50,8 @@ func (w *world) podStart(t *testing.T) {
 	}
 	for _, name := range names {
 		w.startPods(t, name, "burst", atOnce)
-		_, err := w.Kubectl(t.Context(), "wait", "--for=delete", "--timeout", patience.String(), "pod", "-l", "app="+name+"-burst")
+		_, err := w.Kubectl(t.Context(), "wait", "--for=delete", "--timeout", patience.String(), "pod", "-l",
+			"app="+name+"-burst")
 		check(t, err) // the other node starts its pods alone, too
 	}
 	w.compareStarts(t, names, "-single-", oneByOne)
@@ -65,7 +67,8 @@ func (w *world) compareStarts(t *testing.T, nodes []string, part string, want in
 			t.Errorf("the log of %s has the starts of %d pods with %s, want %d", name, len(starts), part, want)
 			continue
 		}
-		w.figures = append(w.figures, fmt.Sprintf("pod start, %3d pods %-8s %-4s  %s", want, strings.Trim(part, "-")+",", name, summary(starts)))
+		w.figures = append(w.figures, fmt.Sprintf("pod start, %3d pods %-8s %-4s  %s", want,
+			strings.Trim(part, "-")+",", name, summary(starts)))
 	}
 }
 
@@ -75,13 +78,15 @@ func (w *world) startPods(t *testing.T, node, name string, n int) {
 	label := node + "-" + name
 	var pods []object
 	for i := range n {
-		p := podOn(fmt.Sprintf("%s-%d", label, i), node, podSpec(object{"name": "pause", "image": cluster.Pause, "imagePullPolicy": "Never"}))
+		p := podOn(fmt.Sprintf("%s-%d", label, i), node,
+			podSpec(object{"name": "pause", "image": cluster.Pause, "imagePullPolicy": "Never"}))
 		p["metadata"].(object)["labels"] = labels(label)
 		pods = append(pods, p)
 	}
 	list := must(json.Marshal(object{"apiVersion": "v1", "kind": "List", "items": pods}))
 	check(t, w.Apply(t.Context(), string(list)))
-	_, err := w.Kubectl(t.Context(), "wait", "--for=condition=Ready", "--timeout", patience.String(), "pod", "-l", "app="+label)
+	_, err := w.Kubectl(t.Context(), "wait", "--for=condition=Ready", "--timeout", patience.String(), "pod", "-l",
+		"app="+label)
 	check(t, err)
 	_, err = w.Kubectl(t.Context(), "delete", "--wait=false", "pod", "-l", "app="+label)
 	check(t, err)
@@ -95,7 +100,8 @@ var (
 	logLine       = regexp.MustCompile(`^time="([^"]+)" level=\w+ msg="((?:[^"\\]|\\.)*)"(?:.*podsandboxid=(\w+))?`)
 	sandboxAsked  = regexp.MustCompile(`^RunPodSandbox for name:\\"([^\\]+)\\"[^>]*$`)
 	sandboxMade   = regexp.MustCompile(`^RunPodSandbox for name:\\"([^\\]+)\\".* returns sandbox id \\"(\w+)\\"$`)
-	containerMade = regexp.MustCompile(`^CreateContainer within sandbox \\"(\w+)\\".* returns container id \\"(\w+)\\"$`)
+	containerMade = regexp.MustCompile(
+		`^CreateContainer within sandbox \\"(\w+)\\".* returns container id \\"(\w+)\\"$`)
 	containerRuns = regexp.MustCompile(`^StartContainer for \\"(\w+)\\" returns successfully$`)
 )
 
@@ -135,7 +141,8 @@ func readStarts(t *testing.T, log, part string) (starts []startTimes) {
 	t.Helper()
 	b, err := os.ReadFile(log)
 	check(t, err)
-	f := follower{map[string]time.Time{}, map[string]time.Time{}, map[string]time.Duration{}, map[string]string{}, map[string]string{}, map[string]startTimes{}}
+	f := follower{map[string]time.Time{}, map[string]time.Time{}, map[string]time.Duration{}, map[string]string{},
+		map[string]string{}, map[string]startTimes{}}
 	for line := range strings.Lines(string(b)) {
 		m := logLine.FindStringSubmatch(line)
 		if m == nil {
@@ -162,7 +169,8 @@ func summary(starts []startTimes) string {
 		sum, share = sum+s.all, share+s.plugins
 	}
 	return fmt.Sprintf("container started after p50 %s p99 %s; plugins p50 %s p99 %s, %.0f %% of it",
-		percentile(all, 50), percentile(all, 99), percentile(plugins, 50), percentile(plugins, 99), 100*share.Seconds()/sum.Seconds())
+		percentile(all, 50), percentile(all, 99), percentile(plugins, 50), percentile(plugins, 99),
+		100*share.Seconds()/sum.Seconds())
 }
 
 // percentile returns the smallest value that so many percent of the values do not exceed.

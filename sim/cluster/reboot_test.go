@@ -44,7 +44,8 @@ func (w *world) reboot(t *testing.T) {
 func (w *world) restarted(t *testing.T, app string, n int) {
 	t.Helper()
 	await(t, func() error {
-		out, err := w.Kubectl(t.Context(), "get", "pods", "-l", "app="+app, "-o", "jsonpath={.items[*].status.containerStatuses[*].restartCount}")
+		out, err := w.Kubectl(t.Context(), "get", "pods", "-l", "app="+app, "-o",
+			"jsonpath={.items[*].status.containerStatuses[*].restartCount}")
 		if counts := strings.Fields(out); err == nil && (len(counts) != n || slices.Contains(counts, "0")) {
 			err = fmt.Errorf("the containers of %s have been started again so often: %s\n%s", app, out, w.describe(app))
 		}

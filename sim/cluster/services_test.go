@@ -48,7 +48,8 @@ func (w *world) sees(t *testing.T, from pod, protocol string, to netip.AddrPort,
 	await(t, func() error { // until kube-proxy has the endpoints
 		seen, err := w.call(from, protocol, to)
 		if err == nil && seen != want {
-			err = fmt.Errorf("%s on %s calls %s by %s, which sees %s: want %s", from.name, from.node, to, protocol, seen, want)
+			err = fmt.Errorf("%s on %s calls %s by %s, which sees %s: want %s", from.name, from.node, to,
+				protocol, seen, want)
 		}
 		return err
 	})
@@ -69,7 +70,8 @@ func seesHost(t *testing.T, from *nl.NS, to netip.AddrPort, want netip.Addr) {
 // clusterIP checks that a backend of a Service sees the pod that calls, by TCP and UDP, also where caller and backend
 // are one.
 func (w *world) clusterIP(t *testing.T) {
-	w.apply(t, deployment("web", 2, server()), service("web", "web"), podOn("client", "node1", server()), podOn("single", "node1", server()), service("single", "single"))
+	w.apply(t, deployment("web", 2, server()), service("web", "web"), podOn("client", "node1", server()),
+		podOn("single", "node1", server()), service("single", "single"))
 	pods := append(w.ready(t, "web", 2), w.ready(t, "client", 1)...)
 	web := w.serviceAddr(t, "web")
 	for _, from := range pods {
@@ -82,7 +84,8 @@ func (w *world) clusterIP(t *testing.T) {
 	one := w.ready(t, "single", 1)[0]
 	s := w.serviceAddr(t, "single")
 	await(t, func() error {
-		_, err := w.call(one, "http", netip.AddrPortFrom(s.addr, s.http)) // hairpin: which address it sees is kube-proxy's
+		// hairpin: which address it sees is kube-proxy's
+		_, err := w.call(one, "http", netip.AddrPortFrom(s.addr, s.http))
 		return err
 	})
 	await(t, func() error {
@@ -94,7 +97,8 @@ func (w *world) clusterIP(t *testing.T) {
 // nodePort checks NodePorts for callers from the VPC, from a peered VPC, from the node itself, and from a pod.
 func (w *world) nodePort(t *testing.T) {
 	w.apply(t, podOn("web", "node1", server()), podOn("client", "node2", server()),
-		service("web", "web", "type", "NodePort"), service("local", "web", "type", "NodePort", "externalTrafficPolicy", "Local"))
+		service("web", "web", "type", "NodePort"), service("local", "web", "type", "NodePort",
+			"externalTrafficPolicy", "Local"))
 	w.ready(t, "web", 1)
 	client := w.ready(t, "client", 1)[0]
 	s, local := w.serviceAddr(t, "web"), w.serviceAddr(t, "local")

@@ -69,7 +69,8 @@ func (s *Shell) Close() error { return errors.Join(s.server.Close(), os.RemoveAl
 func (s *Shell) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, name, args...)
 	c.Dir = "/root"
-	c.Env = append(os.Environ(), "PS1=cluster# ", "HOME=/root", "AGNHOST="+Agnhost, fmt.Sprintf("PATH=%s:%s", s.dir, os.Getenv("PATH")))
+	c.Env = append(os.Environ(), "PS1=cluster# ", "HOME=/root", "AGNHOST="+Agnhost,
+		fmt.Sprintf("PATH=%s:%s", s.dir, os.Getenv("PATH")))
 	return c
 }
 
@@ -79,10 +80,11 @@ func (s *Shell) socket() string { return filepath.Join(s.dir, "ec2.sock") }
 func (s *Shell) writeCommands(c *Cluster) error {
 	var errs []error
 	for name, script := range map[string]string{
-		"on":      c.onScript(),
-		"at":      fmt.Sprintf(atScript, c.Peer.Path, c.Fabric.Internet.Path),
-		"ec2":     fmt.Sprintf("exec curl -sS --unix-socket %s \"http://ec2/${1:-}\"\n", s.socket()),
-		"kubectl": fmt.Sprintf("exec %s master kubectl --kubeconfig=%s \"$@\"\n", filepath.Join(s.dir, "on"), c.Kubeconfig()),
+		"on":  c.onScript(),
+		"at":  fmt.Sprintf(atScript, c.Peer.Path, c.Fabric.Internet.Path),
+		"ec2": fmt.Sprintf("exec curl -sS --unix-socket %s \"http://ec2/${1:-}\"\n", s.socket()),
+		"kubectl": fmt.Sprintf("exec %s master kubectl --kubeconfig=%s \"$@\"\n", filepath.Join(s.dir, "on"),
+			c.Kubeconfig()),
 	} {
 		errs = append(errs, os.WriteFile(filepath.Join(s.dir, name), []byte("#!/bin/sh\n"+script), 0o755))
 	}
@@ -109,7 +111,8 @@ func (c *Cluster) onScript() string {
 		script += fmt.Sprintf("%s) %s ;;\n", m.Name, line(m.Environ(), m.Command(context.Background(), `"$@"`).Args))
 		names = append(names, m.Name)
 	}
-	return script + fmt.Sprintf("*) echo \"on: there is no machine $machine: want one of %s\" >&2; exit 2 ;;\nesac\n", strings.Join(names, ", "))
+	return script + fmt.Sprintf("*) echo \"on: there is no machine $machine: want one of %s\" >&2; exit 2 ;;\nesac\n",
+		strings.Join(names, ", "))
 }
 
 // line is a command of a script with an environment.

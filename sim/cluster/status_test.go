@@ -134,7 +134,8 @@ func (w *world) watch(ctx context.Context, node string) map[string]bool {
 
 // readiness returns the condition Ready of a node: whether it is true, since when, and why.
 func (w *world) readiness(ctx context.Context, node string) (string, error) {
-	return w.Kubectl(ctx, "get", "node", node, "-o", `jsonpath={range .status.conditions[?(@.type=="Ready")]}{.status} {.lastTransitionTime} {.message}{end}`)
+	return w.Kubectl(ctx, "get", "node", node, "-o",
+		`jsonpath={range .status.conditions[?(@.type=="Ready")]}{.status} {.lastTransitionTime} {.message}{end}`)
 }
 
 // untilReported waits until a kubelet reports its node once more: it reports what is true now, and has reported what
@@ -143,7 +144,8 @@ func (w *world) untilReported(t *testing.T, node string) {
 	t.Helper()
 	first := ""
 	await(t, func() error {
-		last, err := w.Kubectl(t.Context(), "get", "lease", "--namespace=kube-node-lease", node, "-o", "jsonpath={.spec.renewTime}")
+		last, err := w.Kubectl(t.Context(), "get", "lease", "--namespace=kube-node-lease", node, "-o",
+			"jsonpath={.spec.renewTime}")
 		if err != nil {
 			return err // a new node has none yet
 		}

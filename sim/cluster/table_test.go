@@ -42,7 +42,8 @@ func (r *table) write(t *testing.T, file string, figures []string) {
 	for _, f := range figures {
 		fmt.Fprintln(&b, f)
 	}
-	fmt.Fprintf(&b, "scenarios: %d of %d ok; whole run %.0f s; memory at the end %d MB\n", len(r.lines)-r.failed, len(r.lines), time.Since(r.began).Seconds(), usedMB(t))
+	fmt.Fprintf(&b, "scenarios: %d of %d ok; whole run %.0f s; memory at the end %d MB\n", len(r.lines)-r.failed,
+		len(r.lines), time.Since(r.began).Seconds(), usedMB(t))
 	fmt.Print(b.String())
 	if file != "" {
 		check(t, os.WriteFile(file, []byte(b.String()), 0o644))

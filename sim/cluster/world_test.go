@@ -65,7 +65,8 @@ func (w *world) apply(t *testing.T, objects ...object) {
 
 // remove deletes an object and waits until it is gone.
 func (w *world) remove(t *testing.T, kind, name string) {
-	if _, err := w.Kubectl(context.Background(), "delete", "--ignore-not-found", "--cascade=foreground", kind, name); err != nil {
+	if _, err := w.Kubectl(context.Background(), "delete", "--ignore-not-found", "--cascade=foreground", kind,
+		name); err != nil {
 		t.Error(err)
 	}
 }
@@ -85,8 +86,9 @@ func labels(name string) object { return object{"app": name} }
 func container(args ...string) object {
 	return object{
 		"name": "agnhost", "image": cluster.Agnhost, "imagePullPolicy": "Never", "args": args,
-		"ports":          []object{{"containerPort": port}},
-		"readinessProbe": object{"httpGet": object{"path": "/healthz", "port": port}, "periodSeconds": 1, "timeoutSeconds": 5},
+		"ports": []object{{"containerPort": port}},
+		"readinessProbe": object{"httpGet": object{"path": "/healthz", "port": port}, "periodSeconds": 1,
+			"timeoutSeconds": 5},
 	}
 }
 
@@ -101,7 +103,8 @@ func server() object { return podSpec(container("netexec")) }
 // podOn is a pod of a name on a node.
 func podOn(name, node string, spec object) object {
 	spec["nodeName"] = node
-	return object{"apiVersion": "v1", "kind": "Pod", "metadata": object{"name": name, "labels": labels(name)}, "spec": spec}
+	return object{"apiVersion": "v1", "kind": "Pod", "metadata": object{"name": name, "labels": labels(name)},
+		"spec": spec}
 }
 
 // deployment is a Deployment whose pods are spread over the nodes.
@@ -151,7 +154,8 @@ func (w *world) serviceAddr(t *testing.T, name string) serviceAddr {
 		}
 	}
 	w.read(t, &s, "service", name)
-	a := serviceAddr{http: s.Spec.Ports[0].Port, udp: s.Spec.Ports[1].Port, nodeHTTP: s.Spec.Ports[0].NodePort, nodeUDP: s.Spec.Ports[1].NodePort}
+	a := serviceAddr{http: s.Spec.Ports[0].Port, udp: s.Spec.Ports[1].Port, nodeHTTP: s.Spec.Ports[0].NodePort,
+		nodeUDP: s.Spec.Ports[1].NodePort}
 	a.addr, _ = netip.ParseAddr(s.Spec.ClusterIP) // a headless Service has None
 	return a
 }

@@ -23,7 +23,8 @@ var containerd = kind{
 		return map[string]string{"config.toml": config}
 	},
 	args: func(s *server) []string {
-		return []string{"--config", s.path("config.toml"), "--root", s.path("root"), "--state", s.path("state"), "--address", s.path("socket")}
+		return []string{"--config", s.path("config.toml"), "--root", s.path("root"), "--state", s.path("state"),
+			"--address", s.path("socket")}
 	},
 	crowd:   2,
 	leaves:  []string{"state/*/*/*", "shims/*"},

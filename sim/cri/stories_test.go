@@ -191,7 +191,8 @@ func (s *server) endPods(t *testing.T, pods []*sandbox) {
 
 // limitedPod has Kubernetes' annotation for bandwidth, which containerd passes as a capability.
 func (s *server) limitedPod(t *testing.T) {
-	pods := s.pods(t, "limited", 1, map[string]string{"kubernetes.io/ingress-bandwidth": "8M", "kubernetes.io/egress-bandwidth": "16M"})
+	pods := s.pods(t, "limited", 1, map[string]string{"kubernetes.io/ingress-bandwidth": "8M",
+		"kubernetes.io/egress-bandwidth": "16M"})
 	for hook, want := range map[string]string{"ingress": "rate 8Mbit", "egress": "rate 16Mbit"} {
 		for _, dev := range []string{"eth0", "eth1"} {
 			var out []byte
@@ -211,7 +212,8 @@ func (s *server) limitedPod(t *testing.T) {
 // interface. A pod that asks for more gets nothing.
 func (s *server) askingPod(t *testing.T) {
 	chosen := netip.MustParseAddr("100.64.0.77")
-	pods := s.pods(t, "asking", 1, map[string]string{nic.Annotation: fmt.Sprintf(`[{"ip": %q}, {"name": "data"}]`, chosen)})
+	pods := s.pods(t, "asking", 1,
+		map[string]string{nic.Annotation: fmt.Sprintf(`[{"ip": %q}, {"name": "data"}]`, chosen)})
 	further, err := pods[0].Addrs("data")
 	further = slices.DeleteFunc(further, func(a nl.Addr) bool { return a.Prefix.Addr().IsLinkLocalUnicast() })
 	if err != nil || len(further) != 1 || pods[0].addrs[0] != chosen {
@@ -220,7 +222,8 @@ func (s *server) askingPod(t *testing.T) {
 	for _, a := range []netip.Addr{chosen, further[0].Prefix.Addr()} {
 		s.calls(t, s.host.Namespace, s.host.Addr(), a)
 	}
-	if _, err := s.runPod("refused", map[string]string{nic.Annotation: `[{"subnet": "subnet-pods"}]`}); err == nil || !strings.Contains(err.Error(), "subnet: subnet-pods: allowed are none") {
+	if _, err := s.runPod("refused", map[string]string{nic.Annotation: `[{"subnet": "subnet-pods"}]`}); err == nil ||
+		!strings.Contains(err.Error(), "subnet: subnet-pods: allowed are none") {
 		t.Errorf("error %v, want that the subnet is not allowed", err)
 	}
 	s.endPods(t, pods)
@@ -335,7 +338,8 @@ func awaitStop(t *testing.T, pids []int) {
 	err := repeated(func() error {
 		running := slices.DeleteFunc(slices.Clone(pids), func(pid int) bool {
 			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-			return err != nil || bytes.Contains(status, []byte("State:\tT")) || bytes.Contains(status, []byte("State:\tZ"))
+			return err != nil || bytes.Contains(status, []byte("State:\tT")) ||
+				bytes.Contains(status, []byte("State:\tZ"))
 		})
 		if len(running) > 0 {
 			return fmt.Errorf("the processes %v have not stopped", running)

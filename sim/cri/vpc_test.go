@@ -26,12 +26,15 @@ func newVPC(t *testing.T, families int) *vpc {
 	cidr := netip.MustParsePrefix
 	f, err := vpcsim.New(ec2sim.Config{
 		VPCs: []ec2sim.VPC{{
-			ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.0.0.0/16"), cidr("100.64.0.0/16")}, IPv6CIDRs: []netip.Prefix{cidr("2001:db8:0:100::/56")},
+			ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.0.0.0/16"), cidr("100.64.0.0/16")},
+			IPv6CIDRs: []netip.Prefix{cidr("2001:db8:0:100::/56")},
 		}},
 		Subnets: []ec2sim.Subnet{
-			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.0.0/24"), IPv6CIDR: cidr("2001:db8:0:100::/64")},
-			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.64.0.0/20"), IPv6CIDR: cidr("2001:db8:0:101::/64"),
-				Tags: map[string]string{"kubernetes_kubelet": "true"}},
+			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.0.0/24"),
+				IPv6CIDR: cidr("2001:db8:0:100::/64")},
+			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.64.0.0/20"),
+				IPv6CIDR: cidr("2001:db8:0:101::/64"),
+				Tags:     map[string]string{"kubernetes_kubelet": "true"}},
 		},
 	})
 	if err != nil {
@@ -44,7 +47,8 @@ func newVPC(t *testing.T, families int) *vpc {
 	})
 	v := &vpc{fabric: f, families: families}
 	for name, i := range map[string]**vpcsim.Instance{"node": &v.node, "host": &v.host} {
-		if *i, err = f.RunInstance(name, ec2sim.RunInstance{Type: "m5.4xlarge", Subnet: "subnet-node", IPv6: families - 1}); err != nil {
+		if *i, err = f.RunInstance(name, ec2sim.RunInstance{Type: "m5.4xlarge", Subnet: "subnet-node",
+			IPv6: families - 1}); err != nil {
 			t.Fatal(err)
 		}
 	}

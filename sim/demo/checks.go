@@ -91,5 +91,6 @@ func (s *scene) kubeProxy() (nl.Wiring, error) {
 		c.Rules = append(c.Rules, nl.NFRule{
 			nl.DAddr(netip.PrefixFrom(addr.Addr(), 32)), nl.DPort("tcp", addr.Port(), addr.Port()), nl.DNAT(b.Addr)})
 	}
-	return nl.Wiring{{NS: s.Nodes[0].NS, Object: nl.Table{Family: "ip", Name: "kube-proxy", Chains: []nl.Chain{c}}}}, nil
+	return nl.Wiring{{NS: s.Nodes[0].NS, Object: nl.Table{Family: "ip", Name: "kube-proxy", Chains: []nl.Chain{c}}}},
+		nil
 }

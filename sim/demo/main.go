@@ -21,7 +21,8 @@ import (
 
 func main() {
 	bin := flag.String("bin", "bin", "`directory` of the plugins and the tool")
-	conflist := flag.String("conflist", "conflist-examples/10-cni-ipvlan-vpc-k8s.conflist", "the network `configuration`")
+	conflist := flag.String("conflist", "conflist-examples/10-cni-ipvlan-vpc-k8s.conflist",
+		"the network `configuration`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()

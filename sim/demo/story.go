@@ -38,7 +38,8 @@ func (s *scene) addPods(ctx context.Context, out *output) (added, error) {
 			return a, err
 		}
 		a.cold = append(a.cold, took...)
-		if err := s.tool(ctx, n, "allocate-first-available", "--index=1", "--ip_batch_size="+strconv.Itoa(spare)); err != nil {
+		if err := s.tool(ctx, n, "allocate-first-available", "--index=1", "--ip_batch_size="+
+			strconv.Itoa(spare)); err != nil {
 			return a, err
 		}
 		if err := s.addWarm(ctx, n, &a, out); err != nil {
@@ -133,7 +134,8 @@ func (s *scene) checkNothingLeft(ctx context.Context, out *output, before []stat
 	}
 	for i, n := range s.Nodes {
 		left, gone := after[i].without(before[i]), before[i].without(after[i])
-		out.verdict(n.Name+" is as it was before", "the same links, addresses, routes, rules, tables", differ(left, gone))
+		out.verdict(n.Name+" is as it was before", "the same links, addresses, routes, rules, tables",
+			differ(left, gone))
 	}
 	return s.Err()
 }

@@ -57,7 +57,8 @@ func (s *Sim) assignPrivateIPAddresses(in *assignPrivateIPAddressesInput) (*assi
 		return nil, err
 	}
 	if len(in.PrivateIPAddresses) > 0 {
-		got.addrs = in.PrivateIPAddresses // also those that it had before: a repeated request for an address is no error
+		// also those that it had before: a repeated request for an address is no error
+		got.addrs = in.PrivateIPAddresses
 	}
 	out := &assignPrivateIPAddressesOutput{NetworkInterfaceID: e.id, Return: true}
 	for _, a := range got.addrs {
@@ -118,7 +119,8 @@ func (s *Sim) unassignPrivateIPAddresses(in *unassignPrivateIPAddressesInput) (*
 	case back.slots() == 0:
 		return nil, refuse("MissingParameter", "The request must contain the parameter privateIpAddress or ipv4Prefix.")
 	case e.primary().IsValid() && slices.Contains(back.addrs, e.primary()):
-		return nil, invalid(e.primary(), "privateIpAddress", "The primary IP address of an interface cannot be unassigned.")
+		return nil, invalid(e.primary(), "privateIpAddress",
+			"The primary IP address of an interface cannot be unassigned.")
 	}
 	if err := e.checkRelease(e.v4, back); err != nil {
 		return nil, err
@@ -131,12 +133,14 @@ func (s *Sim) unassignPrivateIPAddresses(in *unassignPrivateIPAddressesInput) (*
 func (e *eni) checkRelease(h, back holding) error {
 	for _, a := range back.addrs {
 		if !slices.Contains(h.addrs, a) {
-			return refuse("InvalidParameterValue", "Some of the specified addresses are not assigned to interface %s", e.id)
+			return refuse("InvalidParameterValue",
+				"Some of the specified addresses are not assigned to interface %s", e.id)
 		}
 	}
 	for _, p := range back.prefixes {
 		if !slices.Contains(h.prefixes, p) {
-			return refuse("InvalidParameterValue", "Some of the specified prefixes are not assigned to interface %s", e.id)
+			return refuse("InvalidParameterValue",
+				"Some of the specified prefixes are not assigned to interface %s", e.id)
 		}
 	}
 	return nil

@@ -26,8 +26,10 @@ func TestAssignIPv6(t *testing.T) {
 		{"a count", []string{dual, assign + "Ipv6AddressCount=2"},
 			[]string{"", "2001:db8:1:4::4 2001:db8:1:4::5"}, []string{"10.0.4.4 2001:db8:1:4::4 2001:db8:1:4::5"}},
 
-		{"the freed address is not given again", []string{dual, assign + "Ipv6AddressCount=1", away + "Ipv6Addresses.1=2001:db8:1:4::4", assign + "Ipv6AddressCount=1"},
-			[]string{"", "2001:db8:1:4::4", "2001:db8:1:4::4", "2001:db8:1:4::5"}, []string{"10.0.4.4 2001:db8:1:4::5"}},
+		{"the freed address is not given again", []string{dual, assign + "Ipv6AddressCount=1",
+			away + "Ipv6Addresses.1=2001:db8:1:4::4", assign + "Ipv6AddressCount=1"},
+			[]string{"", "2001:db8:1:4::4", "2001:db8:1:4::4", "2001:db8:1:4::5"},
+			[]string{"10.0.4.4 2001:db8:1:4::5"}},
 
 		{"a list, whose answer leaves out what was there", []string{
 			dual, assign + "Ipv6Addresses.1=2001:db8:1:4::5 Ipv6Addresses.2=2001:db8:1:4:7::1",
@@ -36,33 +38,40 @@ func TestAssignIPv6(t *testing.T) {
 			[]string{"10.0.4.4 2001:db8:1:4::5 2001:db8:1:4:7::1 2001:db8:1:4::9 2001:db8:1:4::4 2001:db8:1:4::6"}},
 
 		{"prefixes go around addresses", []string{
-			dual, assign + "Ipv6Addresses.1=2001:db8:1:4:1::1", assign + "Ipv6PrefixCount=2", assign + "Ipv6Prefix.1=2001:db8:1:4:ab::/80",
+			dual, assign + "Ipv6Addresses.1=2001:db8:1:4:1::1", assign + "Ipv6PrefixCount=2",
+			assign + "Ipv6Prefix.1=2001:db8:1:4:ab::/80",
 			away + "Ipv6Prefix.1=2001:db8:1:4:2::/80 Ipv6Addresses.1=2001:db8:1:4:1::1",
-		}, []string{"", "2001:db8:1:4:1::1", "2001:db8:1:4:2::/80 2001:db8:1:4:3::/80", "2001:db8:1:4:ab::/80", "2001:db8:1:4:1::1 2001:db8:1:4:2::/80"},
+		}, []string{"", "2001:db8:1:4:1::1", "2001:db8:1:4:2::/80 2001:db8:1:4:3::/80", "2001:db8:1:4:ab::/80",
+			"2001:db8:1:4:1::1 2001:db8:1:4:2::/80"},
 			[]string{"10.0.4.4 2001:db8:1:4:3::/80 2001:db8:1:4:ab::/80"}},
 
 		{"created with both families", []string{
 			dual + " SecondaryPrivateIpAddressCount=1 Ipv6AddressCount=2",
 			dual + " Ipv4PrefixCount=1 Ipv6PrefixCount=1",
-			dual + " PrivateIpAddress=10.0.4.77 Ipv6Addresses.1.Ipv6Address=2001:db8:1:4::77 Ipv6Addresses.2.Ipv6Address=2001:db8:1:4::78",
+			dual + " PrivateIpAddress=10.0.4.77 Ipv6Addresses.1.Ipv6Address=2001:db8:1:4::77 " +
+				"Ipv6Addresses.2.Ipv6Address=2001:db8:1:4::78",
 			dual + " SecondaryPrivateIpAddressCount=1 Ipv6Prefix.1.Ipv6Prefix=2001:db8:1:4:9::/80",
 		}, []string{"", "", "", ""}, []string{
 			"10.0.4.4 10.0.4.5 2001:db8:1:4::4 2001:db8:1:4::5", "10.0.4.6 10.0.4.16/28 2001:db8:1:4:1::/80",
 			"10.0.4.77 2001:db8:1:4::77 2001:db8:1:4::78", "10.0.4.32 10.0.4.33 2001:db8:1:4:9::/80",
 		}},
 
-		{"without IPv4 it has an address, or a prefix", []string{six, six + " Ipv6AddressCount=2", six + " Ipv6PrefixCount=1", six + " Ipv6AddressCount=0"},
-			[]string{"", "", "", ""}, []string{"2001:db8:1:6::4", "2001:db8:1:6::5 2001:db8:1:6::6", "2001:db8:1:6:1::/80", "2001:db8:1:6::7"}},
+		{"without IPv4 it has an address, or a prefix", []string{six, six + " Ipv6AddressCount=2",
+			six + " Ipv6PrefixCount=1", six + " Ipv6AddressCount=0"},
+			[]string{"", "", "", ""}, []string{"2001:db8:1:6::4", "2001:db8:1:6::5 2001:db8:1:6::6",
+				"2001:db8:1:6:1::/80", "2001:db8:1:6::7"}},
 
 		{"by default, unless it is overridden", []string{
-			"CreateNetworkInterface SubnetId=subnet-auto", "CreateNetworkInterface SubnetId=subnet-auto Ipv6AddressCount=0",
+			"CreateNetworkInterface SubnetId=subnet-auto",
+			"CreateNetworkInterface SubnetId=subnet-auto Ipv6AddressCount=0",
 			"CreateNetworkInterface SubnetId=subnet-auto Ipv6PrefixCount=1",
 		}, []string{"", "", ""}, []string{"10.0.5.4 2001:db8:1:5::4", "10.0.5.5", "10.0.5.6 2001:db8:1:5:1::/80"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			with := world
 			with.Subnets = append(with.Subnets[:len(with.Subnets):len(with.Subnets)], Subnet{
-				ID: "subnet-auto", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.5.0/24"), IPv6CIDR: cidr("2001:db8:1:5::/64"), AssignIPv6: true,
+				ID: "subnet-auto", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.5.0/24"),
+				IPv6CIDR: cidr("2001:db8:1:5::/64"), AssignIPv6: true,
 			})
 			sim, _ := start(t, with)
 			for n, call := range c.calls {
@@ -78,7 +87,8 @@ func TestAssignIPv6(t *testing.T) {
 			var enis []string
 			for _, e := range sim.ENIs()[1:] {
 				all := append(texts(e.Addrs), texts(e.Prefixes)...)
-				enis = append(enis, strings.Join(append(append(all, texts(e.IPv6Addrs)...), texts(e.IPv6Prefixes)...), " "))
+				enis = append(enis, strings.Join(append(append(all, texts(e.IPv6Addrs)...),
+					texts(e.IPv6Prefixes)...), " "))
 			}
 			if diff := cmp.Diff(c.enis, enis); diff != "" {
 				t.Errorf("ENIs (-want +got):\n%s", diff)
@@ -105,7 +115,8 @@ func TestIPv6Changes(t *testing.T) {
 	} {
 		must(t, sim, call)
 	}
-	want := []string{"2001:db8:1:4::4", "2001:db8:1:4::4 2001:db8:1:4:1::/80", "2001:db8:1:4:1::/80", "2001:db8:1:4:1::/80"}
+	want := []string{"2001:db8:1:4::4", "2001:db8:1:4::4 2001:db8:1:4:1::/80", "2001:db8:1:4:1::/80",
+		"2001:db8:1:4:1::/80"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -117,7 +128,8 @@ func TestInstanceWithoutIPv4(t *testing.T) {
 	sim, _ := start(t, world)
 	i := run(t, sim, RunInstance{Type: "m5.large", Subnet: "subnet-six", IPv6: 2})
 	described := must(t, sim, "DescribeNetworkInterfaces NetworkInterfaceId.1=eni-2")
-	for name, want := range map[string]string{"privateIpAddress": "", "privateDnsName": "", "ipv6Address": "2001:db8:1:6::4 2001:db8:1:6::5", "ipv6Native": "true"} {
+	for name, want := range map[string]string{"privateIpAddress": "", "privateDnsName": "",
+		"ipv6Address": "2001:db8:1:6::4 2001:db8:1:6::5", "ipv6Native": "true"} {
 		if got := strings.Join(described.all(name), " "); got != want {
 			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
@@ -147,7 +159,8 @@ func TestLaunchWithPrefixes(t *testing.T) {
 	sim, _ := start(t, world)
 	i := run(t, sim, RunInstance{Type: "m5.large", Subnet: "subnet-dual", Prefixes: 2, IPv6Prefixes: 1})
 	e := i.ENIs()[0]
-	if got := strings.Join(append(texts(e.Prefixes), texts(e.IPv6Prefixes)...), " "); got != "10.0.4.16/28 10.0.4.32/28 2001:db8:1:4:1::/80" {
+	if got := strings.Join(append(texts(e.Prefixes), texts(e.IPv6Prefixes)...),
+		" "); got != "10.0.4.16/28 10.0.4.32/28 2001:db8:1:4:1::/80" {
 		t.Error(got)
 	}
 	for _, r := range []RunInstance{

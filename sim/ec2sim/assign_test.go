@@ -50,16 +50,20 @@ func TestAssign(t *testing.T) {
 			"AssignPrivateIpAddresses NetworkInterfaceId=eni-1 Ipv4PrefixCount=2",
 			"AssignPrivateIpAddresses NetworkInterfaceId=eni-1 SecondaryPrivateIpAddressCount=1",
 			"AssignPrivateIpAddresses NetworkInterfaceId=eni-1 Ipv4Prefix.1=10.0.0.224/28",
-			"UnassignPrivateIpAddresses NetworkInterfaceId=eni-1 Ipv4Prefix.1=10.0.0.16/28 PrivateIpAddress.1=10.0.0.48",
-		}, []string{"10.0.0.16/28 10.0.0.32/28", "10.0.0.48", "10.0.0.224/28", ""}, []string{"10.0.0.4 10.0.0.32/28 10.0.0.224/28"}},
+			"UnassignPrivateIpAddresses NetworkInterfaceId=eni-1 Ipv4Prefix.1=10.0.0.16/28 " +
+				"PrivateIpAddress.1=10.0.0.48",
+		}, []string{"10.0.0.16/28 10.0.0.32/28", "10.0.0.48", "10.0.0.224/28", ""},
+			[]string{"10.0.0.4 10.0.0.32/28 10.0.0.224/28"}},
 
 		{"created with a list", []string{
-			"CreateNetworkInterface SubnetId=subnet-a PrivateIpAddresses.1.PrivateIpAddress=10.0.0.9 PrivateIpAddresses.2.PrivateIpAddress=10.0.0.8 PrivateIpAddresses.2.Primary=true",
+			"CreateNetworkInterface SubnetId=subnet-a PrivateIpAddresses.1.PrivateIpAddress=10.0.0.9 " +
+				"PrivateIpAddresses.2.PrivateIpAddress=10.0.0.8 PrivateIpAddresses.2.Primary=true",
 			"CreateNetworkInterface SubnetId=subnet-a PrivateIpAddresses.1.PrivateIpAddress=10.0.0.5",
 			"CreateNetworkInterface SubnetId=subnet-a PrivateIpAddress=10.0.0.100 SecondaryPrivateIpAddressCount=1",
 			"CreateNetworkInterface SubnetId=subnet-a Ipv4Prefix.1.Ipv4Prefix=10.0.0.64/28",
 			"CreateNetworkInterface SubnetId=subnet-a Ipv4PrefixCount=1",
-		}, []string{"", "", "", "", ""}, []string{"10.0.0.4", "10.0.0.8 10.0.0.9", "10.0.0.6 10.0.0.5", "10.0.0.100 10.0.0.7",
+		}, []string{"", "", "", "", ""}, []string{"10.0.0.4", "10.0.0.8 10.0.0.9", "10.0.0.6 10.0.0.5",
+			"10.0.0.100 10.0.0.7",
 			"10.0.0.10 10.0.0.64/28", "10.0.0.11 10.0.0.16/28"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -91,9 +95,11 @@ func TestFragmentation(t *testing.T) {
 	sim, _ := start(t, world)
 	must(t, sim, "CreateNetworkInterface SubnetId=subnet-b")
 	for block := 1; block < 16; block++ {
-		must(t, sim, fmt.Sprintf("AssignPrivateIpAddresses NetworkInterfaceId=eni-2 PrivateIpAddress.1=10.0.1.%d", block*16+7))
+		must(t, sim, fmt.Sprintf("AssignPrivateIpAddresses NetworkInterfaceId=eni-2 PrivateIpAddress.1=10.0.1.%d",
+			block*16+7))
 	}
-	if got, _ := refused(t, sim, "AssignPrivateIpAddresses NetworkInterfaceId=eni-2 Ipv4PrefixCount=1"); got != "400 InsufficientCidrBlocks" {
+	if got, _ := refused(t, sim,
+		"AssignPrivateIpAddresses NetworkInterfaceId=eni-2 Ipv4PrefixCount=1"); got != "400 InsufficientCidrBlocks" {
 		t.Error(got)
 	}
 	answer := must(t, sim, "DescribeSubnets SubnetId.1=subnet-b")
@@ -101,7 +107,8 @@ func TestFragmentation(t *testing.T) {
 		t.Errorf("%s addresses free, want 251-16", got)
 	}
 	must(t, sim, "UnassignPrivateIpAddresses NetworkInterfaceId=eni-2 PrivateIpAddress.1=10.0.1.55")
-	if got := must(t, sim, "AssignPrivateIpAddresses NetworkInterfaceId=eni-2 Ipv4PrefixCount=1").one(t, "ipv4Prefix"); got != "10.0.1.48/28" {
+	if got := must(t, sim, "AssignPrivateIpAddresses NetworkInterfaceId=eni-2 Ipv4PrefixCount=1").one(t,
+		"ipv4Prefix"); got != "10.0.1.48/28" {
 		t.Error(got)
 	}
 }
@@ -135,7 +142,8 @@ func TestConcurrentAssigns(t *testing.T) {
 	i := run(t, sim, RunInstance{Type: "wide", Subnet: "subnet-big"})
 	for n := range 60 {
 		answer := must(t, sim, "CreateNetworkInterface SubnetId=subnet-big")
-		must(t, sim, fmt.Sprintf("AttachNetworkInterface InstanceId=%s NetworkInterfaceId=%s DeviceIndex=%d", i.ID, answer.one(t, "networkInterfaceId"), n+1))
+		must(t, sim, fmt.Sprintf("AttachNetworkInterface InstanceId=%s NetworkInterfaceId=%s DeviceIndex=%d", i.ID,
+			answer.one(t, "networkInterfaceId"), n+1))
 	}
 	type result struct {
 		code  int
@@ -144,7 +152,9 @@ func TestConcurrentAssigns(t *testing.T) {
 	results := make(chan result)
 	for n := range 200 {
 		go func() {
-			code, body := post(t, sim, fmt.Sprintf("AssignPrivateIpAddresses NetworkInterfaceId=eni-%x SecondaryPrivateIpAddressCount=3", 3+n%60))
+			code, body := post(t, sim,
+				fmt.Sprintf("AssignPrivateIpAddresses NetworkInterfaceId=eni-%x SecondaryPrivateIpAddressCount=3",
+					3+n%60))
 			results <- result{code, parse(t, body).all("privateIpAddress")}
 		}()
 	}

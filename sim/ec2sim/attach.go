@@ -68,7 +68,8 @@ func (t InstanceType) mayTake(v4, v6 int, prefixes bool) error {
 	case v6 > 0 && t.IPv6PerENI == 0:
 		return noIPv6(t.Name)
 	case v4 > t.IPv4PerENI || v6 > t.IPv6PerENI:
-		return refuse("InvalidInterface.IpAddressLimitExceeded", "Number of private addresses exceeds the limit of %s.", t.Name)
+		return refuse("InvalidInterface.IpAddressLimitExceeded",
+			"Number of private addresses exceeds the limit of %s.", t.Name)
 	case prefixes && t.Xen:
 		return noPrefixes(t.Name)
 	}
@@ -84,9 +85,12 @@ func (s *Sim) hasRoom(i *Instance, card, index int) error {
 	all := s.attached(i)
 	onCard, most := 0, i.limits.cards()[card]
 	if len(i.limits.cards()) > 1 && index >= most {
-		return refuse("InvalidParameterValue", "The specified number '%d' for the device index exceeds the maximum number of "+
-			"network interfaces supported by the network card at network card index %d. The maximum devices for this network card "+
-			"is %d. Specify a number from 0 to %d, and try again.", index, card, most, most-1)
+		return refuse("InvalidParameterValue",
+			"The specified number '%d' for the device index exceeds the maximum number of "+
+				"network interfaces supported by the network card at network card index %d. The maximum "+
+				"devices for this "+
+				"network card "+
+				"is %d. Specify a number from 0 to %d, and try again.", index, card, most, most-1)
 	}
 	for _, other := range all {
 		if other.attachment.card != card {
@@ -94,7 +98,8 @@ func (s *Sim) hasRoom(i *Instance, card, index int) error {
 		}
 		onCard++
 		if other.attachment.index == index {
-			return refuse("InvalidParameterValue", "Instance '%s' already has an interface attached at device index '%d'.", i.ID, index)
+			return refuse("InvalidParameterValue",
+				"Instance '%s' already has an interface attached at device index '%d'.", i.ID, index)
 		}
 	}
 	if len(all) >= i.limits.ENIs || onCard >= most {
@@ -132,7 +137,8 @@ func (s *Sim) detachNetworkInterface(in *detachNetworkInterfaceInput) (*done, er
 // attachmentOf returns the ENI with the attachment of this ID.
 func (s *Sim) attachmentOf(id string) (*eni, error) {
 	if !strings.HasPrefix(id, "eni-attach-") {
-		return nil, refuse("InvalidNetworkInterfaceAttachmentId.Malformed", "Invalid id: %q (expecting \"eni-attach-...\")", id)
+		return nil, refuse("InvalidNetworkInterfaceAttachmentId.Malformed",
+			"Invalid id: %q (expecting \"eni-attach-...\")", id)
 	}
 	for _, e := range s.enis {
 		if e.attachment != nil && e.attachment.id == id {

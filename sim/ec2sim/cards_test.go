@@ -26,7 +26,8 @@ func TestCards(t *testing.T) {
 		{"eni-5", "31", "1", "400 InvalidParameterValue"},
 		{"eni-5", "31", "0", "200"},
 	} {
-		call := fmt.Sprintf("AttachNetworkInterface InstanceId=i-2 NetworkInterfaceId=%s NetworkCardIndex=%s DeviceIndex=%s", c.eni, c.card, c.index)
+		call := fmt.Sprintf("AttachNetworkInterface InstanceId=i-2 NetworkInterfaceId=%s NetworkCardIndex=%s "+
+			"DeviceIndex=%s", c.eni, c.card, c.index)
 		if got, message := refused(t, sim, call); got != c.want {
 			t.Errorf("%s: %s (%s), want %s", call, got, message, c.want)
 		}
@@ -78,7 +79,8 @@ func TestEFAOnly(t *testing.T) {
 // TestFailAs: where EC2 has no separate code, a caller looks at the message.
 func TestFailAs(t *testing.T) {
 	sim, _ := start(t, world)
-	sim.FailAs("CreateNetworkInterface", "InvalidParameterValue", "There aren't sufficient free Ipv4 addresses or prefixes", 1)
+	sim.FailAs("CreateNetworkInterface", "InvalidParameterValue",
+		"There aren't sufficient free Ipv4 addresses or prefixes", 1)
 	got, message := refused(t, sim, create)
 	if got != "400 InvalidParameterValue" || message != "There aren't sufficient free Ipv4 addresses or prefixes" {
 		t.Errorf("%s: %s", got, message)
@@ -100,7 +102,8 @@ func TestBootElsewhere(t *testing.T) {
 		if code, mac := get(t, i, "/latest/meta-data/mac"); code != 200 || mac != e.MAC {
 			t.Errorf("mac: %d %s, want %s", code, mac, e.MAC)
 		}
-		if got, _ := refused(t, sim, "DetachNetworkInterface AttachmentId="+e.Attachment); got != "400 OperationNotPermitted" {
+		if got, _ := refused(t, sim, "DetachNetworkInterface AttachmentId="+
+			e.Attachment); got != "400 OperationNotPermitted" {
 			t.Errorf("detach: %s", got)
 		}
 		other := must(t, sim, create).all("networkInterfaceId")[0]

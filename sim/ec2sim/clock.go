@@ -41,7 +41,8 @@ func (s *Sim) late(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	f := form{"Action": r.Form.Get("Action")}
-	err = refuse(s.clock.code, "Request has expired or its signature is not valid: its time is %s, and it is %s", signed, now)
+	err = refuse(s.clock.code, "Request has expired or its signature is not valid: its time is %s, and it is %s",
+		signed, now)
 	s.record(f, err, false)
 	return err
 }

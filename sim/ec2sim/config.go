@@ -180,7 +180,9 @@ func (c Config) validateSubnet(i int, mistake func(string, ...any)) {
 	}
 	blocks := slices.Concat(c.VPCs[v].CIDRs, c.VPCs[v].IPv6CIDRs)
 	for _, cidr := range sub.cidrs() {
-		if !slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Bits() <= cidr.Bits() && b.Contains(cidr.Addr()) }) {
+		if !slices.ContainsFunc(blocks, func(b netip.Prefix) bool {
+			return b.Bits() <= cidr.Bits() && b.Contains(cidr.Addr())
+		}) {
 			mistake("%s: %s is not in %s", sub.ID, cidr, sub.VPC)
 		}
 		for _, other := range c.Subnets[:i] {
@@ -220,7 +222,8 @@ func block(b netip.Prefix) bool {
 // block6 reports the same for an IPv6 block. It can be as long as /60 for a VPC and /64 for a subnet (the same pages:
 // "in increments of /4").
 func block6(b netip.Prefix, longest int) bool {
-	return b.IsValid() && isIPv6(b.Addr()) && b == b.Masked() && b.Bits() >= 44 && b.Bits() <= longest && b.Bits()%4 == 0
+	return b.IsValid() && isIPv6(b.Addr()) && b == b.Masked() && b.Bits() >= 44 && b.Bits() <= longest &&
+		b.Bits()%4 == 0
 }
 
 func isIPv6(a netip.Addr) bool { return a.Is6() && !a.Is4In6() && a.Zone() == "" }

@@ -108,15 +108,17 @@ func (in *createNetworkInterfaceInput) spec() (spec, error) {
 	}
 	w := spec{
 		primary: in.PrivateIPAddress,
-		v4:      demand{count: positive(&in.SecondaryPrivateIPAddressCount), prefixCount: positive(&in.IPv4PrefixCount)},
-		v6:      demand{count: in.IPv6AddressCount, prefixCount: positive(&in.IPv6PrefixCount)},
+		v4: demand{count: positive(&in.SecondaryPrivateIPAddressCount),
+			prefixCount: positive(&in.IPv4PrefixCount)},
+		v6: demand{count: in.IPv6AddressCount, prefixCount: positive(&in.IPv6PrefixCount)},
 	}
 	for _, a := range in.PrivateIPAddresses {
 		switch {
 		case !a.Primary:
 			w.v4.addrs = append(w.v4.addrs, a.Address)
 		case w.primary.IsValid():
-			return spec{}, refuse("InvalidParameterCombination", "Only one primary private IP address can be specified.")
+			return spec{}, refuse("InvalidParameterCombination",
+				"Only one primary private IP address can be specified.")
 		default:
 			w.primary = a.Address
 		}

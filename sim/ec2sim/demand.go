@@ -73,7 +73,8 @@ type holding struct {
 
 // has reports whether the address is in the holding, by itself or in a prefix.
 func (h holding) has(a netip.Addr) bool {
-	return slices.Contains(h.addrs, a) || slices.ContainsFunc(h.prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+	return slices.Contains(h.addrs, a) || slices.ContainsFunc(h.prefixes,
+		func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // slots returns how much of the instance type's limit the holding uses, as in demand.

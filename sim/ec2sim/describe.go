@@ -87,7 +87,8 @@ func (c *catalogue[T]) size(ids []string, asked *int) (int, error) {
 	case asked == nil:
 		return c.most, nil
 	case c.idParam != "" && len(ids) > 0:
-		return 0, refuse("InvalidParameterCombination", "The parameter maxResults cannot be used with the parameter %s", c.idParam)
+		return 0, refuse("InvalidParameterCombination",
+			"The parameter maxResults cannot be used with the parameter %s", c.idParam)
 	case *asked < 5:
 		return 0, invalid(*asked, "maxResults", "Expecting a value greater than or equal to 5.")
 	}

@@ -98,31 +98,34 @@ var eniCatalogue = catalogue[*eni]{
 	most:    1000,
 	idParam: "networkInterfaceIds",
 	fields: map[string]func(*eni) []string{
-		"addresses.private-ip-address":     func(e *eni) []string { return texts(e.v4.addrs) },
-		"association.public-ip":            func(e *eni) []string { return publicIPs(e) },
-		"attachment.attachment-id":         ofAttachment(func(a *attachment) string { return a.id }),
-		"attachment.delete-on-termination": ofAttachment(func(a *attachment) string { return strconv.FormatBool(a.deleteOnTermination) }),
-		"attachment.device-index":          ofAttachment(func(a *attachment) string { return strconv.Itoa(a.index) }),
-		"attachment.instance-id":           ofAttachment(func(a *attachment) string { return a.instance.ID }),
-		"attachment.status":                ofAttachment(func(a *attachment) string { return a.status }),
-		"availability-zone":                func(e *eni) []string { return one(e.subnet.Zone) },
-		"description":                      func(e *eni) []string { return one(e.description) },
-		"group-id":                         func(e *eni) []string { return e.groups },
-		"interface-type":                   func(e *eni) []string { return one(e.interfaceType()) },
-		"ipv6-addresses.ipv6-address":      func(e *eni) []string { return texts(e.v6.addrs) },
-		"mac-address":                      func(e *eni) []string { return one(e.mac) },
-		"network-interface-id":             func(e *eni) []string { return one(e.id) },
-		"private-ip-address":               func(e *eni) []string { return texts(e.v4.addrs) },
-		"requester-managed":                func(*eni) []string { return yes(false) },
-		"source-dest-check":                func(e *eni) []string { return yes(e.sourceDestCheck) },
-		"status":                           func(e *eni) []string { return one(e.status()) },
-		"subnet-id":                        func(e *eni) []string { return one(e.subnet.ID) },
-		"vpc-id":                           func(e *eni) []string { return one(e.subnet.VPC) },
+		"addresses.private-ip-address": func(e *eni) []string { return texts(e.v4.addrs) },
+		"association.public-ip":        func(e *eni) []string { return publicIPs(e) },
+		"attachment.attachment-id":     ofAttachment(func(a *attachment) string { return a.id }),
+		"attachment.delete-on-termination": ofAttachment(func(a *attachment) string {
+			return strconv.FormatBool(a.deleteOnTermination)
+		}),
+		"attachment.device-index":     ofAttachment(func(a *attachment) string { return strconv.Itoa(a.index) }),
+		"attachment.instance-id":      ofAttachment(func(a *attachment) string { return a.instance.ID }),
+		"attachment.status":           ofAttachment(func(a *attachment) string { return a.status }),
+		"availability-zone":           func(e *eni) []string { return one(e.subnet.Zone) },
+		"description":                 func(e *eni) []string { return one(e.description) },
+		"group-id":                    func(e *eni) []string { return e.groups },
+		"interface-type":              func(e *eni) []string { return one(e.interfaceType()) },
+		"ipv6-addresses.ipv6-address": func(e *eni) []string { return texts(e.v6.addrs) },
+		"mac-address":                 func(e *eni) []string { return one(e.mac) },
+		"network-interface-id":        func(e *eni) []string { return one(e.id) },
+		"private-ip-address":          func(e *eni) []string { return texts(e.v4.addrs) },
+		"requester-managed":           func(*eni) []string { return yes(false) },
+		"source-dest-check":           func(e *eni) []string { return yes(e.sourceDestCheck) },
+		"status":                      func(e *eni) []string { return one(e.status()) },
+		"subnet-id":                   func(e *eni) []string { return one(e.subnet.ID) },
+		"vpc-id":                      func(e *eni) []string { return one(e.subnet.VPC) },
 	},
 }
 
 func (s *Sim) describeNetworkInterfaces(in *describeNetworkInterfacesInput) (*describeNetworkInterfacesOutput, error) {
-	chosen, next, err := eniCatalogue.choose(slices.Collect(maps.Values(s.seen().enis)), in.NetworkInterfaceIDs, in.page)
+	chosen, next, err := eniCatalogue.choose(slices.Collect(maps.Values(s.seen().enis)),
+		in.NetworkInterfaceIDs, in.page)
 	if err != nil {
 		return nil, err
 	}
@@ -175,8 +178,10 @@ func (s *Sim) describe(e *eni) *networkInterface {
 	}
 	if a := e.attachment; a != nil {
 		n.Attachment = &networkInterfaceAttachment{
-			ID: a.id, InstanceID: a.instance.ID, InstanceOwnerID: s.cfg.Account, DeviceIndex: a.index, NetworkCardIndex: a.card,
-			Status: a.status, AttachTime: a.since.UTC().Truncate(time.Second), DeleteOnTermination: a.deleteOnTermination,
+			ID: a.id, InstanceID: a.instance.ID, InstanceOwnerID: s.cfg.Account, DeviceIndex: a.index,
+			NetworkCardIndex: a.card,
+			Status:           a.status, AttachTime: a.since.UTC().Truncate(time.Second),
+			DeleteOnTermination: a.deleteOnTermination,
 		}
 	}
 	return n

@@ -92,8 +92,10 @@ func (s *Sim) reservations(instances []*Instance) []reservation {
 func (s *Sim) instanceItem(i *Instance) instanceItem {
 	state := i.state()
 	item := instanceItem{
-		ID: i.ID, ImageID: i.image(), State: stateItem{stateCodes[state], state}, KeyName: i.launch.in.KeyName, LaunchIndex: i.launch.index,
-		Type: i.Type, LaunchTime: i.launched.UTC().Truncate(time.Second), Zone: i.Zone, ClientToken: i.launch.in.ClientToken, Tags: tagSet(i.tags),
+		ID: i.ID, ImageID: i.image(), State: stateItem{stateCodes[state], state}, KeyName: i.launch.in.KeyName,
+		LaunchIndex: i.launch.index,
+		Type:        i.Type, LaunchTime: i.launched.UTC().Truncate(time.Second), Zone: i.Zone,
+		ClientToken: i.launch.in.ClientToken, Tags: tagSet(i.tags),
 	}
 	enis := s.attached(i)
 	if len(enis) == 0 {

@@ -85,8 +85,9 @@ func (s *Sim) describeSubnets(in *describeSubnetsInput) (*describeSubnetsOutput,
 	out := &describeSubnetsOutput{NextToken: next}
 	for _, sub := range chosen {
 		item := subnetItem{
-			ID:                          sub.ID,
-			ARN:                         fmt.Sprintf("arn:aws:ec2:%s:%s:subnet/%s", s.cfg.Region, s.cfg.Account, sub.ID),
+			ID: sub.ID,
+			ARN: fmt.Sprintf("arn:aws:ec2:%s:%s:subnet/%s", s.cfg.Region,
+				s.cfg.Account, sub.ID),
 			State:                       "available",
 			OwnerID:                     s.cfg.Account,
 			VPCID:                       sub.VPC,
@@ -103,7 +104,8 @@ func (s *Sim) describeSubnets(in *describeSubnetsInput) (*describeSubnetsOutput,
 			item.CIDRBlock = &sub.CIDR
 		}
 		if sub.v6 != nil {
-			item.IPv6Associations.Items = []ipv6Association{{"subnet-cidr-assoc-" + strings.TrimPrefix(sub.ID, "subnet-"), sub.IPv6CIDR, "associated"}}
+			item.IPv6Associations.Items = []ipv6Association{{"subnet-cidr-assoc-" +
+				strings.TrimPrefix(sub.ID, "subnet-"), sub.IPv6CIDR, "associated"}}
 		}
 		out.Subnets.Items = append(out.Subnets.Items, item)
 	}

@@ -15,8 +15,10 @@ import (
 // TestFilters asks with one filter or several, and expects these IDs.
 func TestFilters(t *testing.T) {
 	sim, _ := start(t, world)
-	must(t, sim, "CreateNetworkInterface SubnetId=subnet-b Description=CNI-ENI SecurityGroupId.1=sg-1 SecondaryPrivateIpAddressCount=1"+
-		" TagSpecification.1.ResourceType=network-interface TagSpecification.1.Tag.1.Key=pool TagSpecification.1.Tag.1.Value=pods")
+	must(t, sim, "CreateNetworkInterface SubnetId=subnet-b Description=CNI-ENI SecurityGroupId.1=sg-1 "+
+		"SecondaryPrivateIpAddressCount=1"+
+		" TagSpecification.1.ResourceType=network-interface TagSpecification.1.Tag.1.Key=pool "+
+		"TagSpecification.1.Tag.1.Value=pods")
 	must(t, sim, "CreateNetworkInterface SubnetId=subnet-c Description=other SecurityGroupId.1=sg-2")
 	must(t, sim, "CreateNetworkInterface SubnetId=subnet-six")
 	must(t, sim, "AttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1")
@@ -45,9 +47,11 @@ func TestFilters(t *testing.T) {
 		{"DescribeNetworkInterfaces", "addresses.private-ip-address=10.0.0.4", "eni-1"},
 		{"DescribeNetworkInterfaces", "association.public-ip=198.18.0.*", "eni-1"},
 		{"DescribeNetworkInterfaces", "availability-zone=us-east-1b", "eni-3"},
-		{"DescribeNetworkInterfaces", "interface-type=interface requester-managed=false source-dest-check=true", "eni-1 eni-2 eni-3 eni-4"},
+		{"DescribeNetworkInterfaces", "interface-type=interface requester-managed=false source-dest-check=true",
+			"eni-1 eni-2 eni-3 eni-4"},
 
-		{"DescribeSubnets", "vpc-id=vpc-1 availabilityZone=us-east-1a", "subnet-a subnet-b subnet-big subnet-dual subnet-six subnet-tiny"},
+		{"DescribeSubnets", "vpc-id=vpc-1 availabilityZone=us-east-1a",
+			"subnet-a subnet-b subnet-big subnet-dual subnet-six subnet-tiny"},
 		{"DescribeSubnets", "ipv6-native=true", "subnet-six"},
 		{"DescribeSubnets", "ipv6-cidr-block-association.ipv6-cidr-block=2001:db8:1:*::/64", "subnet-dual subnet-six"},
 		{"DescribeSubnets", "availability-zone=us-east-1b", "subnet-c"},
@@ -79,7 +83,8 @@ func TestFilters(t *testing.T) {
 
 		{"DescribeInstanceTypes", "instance-type=c5*", "c5.4xlarge c5.large c5n.18xlarge"},
 		{"DescribeInstanceTypes", "network-info.maximum-network-cards=32 hypervisor=nitro", "p5.48xlarge"},
-		{"DescribeInstanceTypes", "network-info.maximum-network-interfaces=3 network-info.ipv4-addresses-per-interface=4 network-info.ipv6-supported=true", "t3.small"},
+		{"DescribeInstanceTypes", "network-info.maximum-network-interfaces=3 " +
+			"network-info.ipv4-addresses-per-interface=4 network-info.ipv6-supported=true", "t3.small"},
 		{"DescribeInstanceTypes", "network-info.ipv6-addresses-per-interface=6", "t3.medium"},
 	} {
 		answer := must(t, sim, c.action+" "+filterParams(c.filters))
@@ -160,7 +165,8 @@ func TestPages(t *testing.T) {
 func TestPageSizes(t *testing.T) {
 	c := world
 	for n := range 120 {
-		c.InstanceTypes = append(c.InstanceTypes, InstanceType{Name: fmt.Sprintf("x9.%dxlarge", n), ENIs: 2, IPv4PerENI: 2, Xen: true})
+		c.InstanceTypes = append(c.InstanceTypes, InstanceType{Name: fmt.Sprintf("x9.%dxlarge", n), ENIs: 2,
+			IPv4PerENI: 2, Xen: true})
 	}
 	sim, _ := start(t, c)
 	for call, want := range map[string]int{
@@ -216,7 +222,8 @@ func TestLike(t *testing.T) {
 // TestRepeatedIDs: if a request has an ID twice, the thing is described once.
 func TestRepeatedIDs(t *testing.T) {
 	sim, _ := start(t, world)
-	got := ids("DescribeSubnets", must(t, sim, "DescribeSubnets SubnetId.1=subnet-b SubnetId.2=subnet-a SubnetId.3=subnet-b"))
+	got := ids("DescribeSubnets",
+		must(t, sim, "DescribeSubnets SubnetId.1=subnet-b SubnetId.2=subnet-a SubnetId.3=subnet-b"))
 	if !slices.Equal(got, []string{"subnet-a", "subnet-b"}) {
 		t.Error(got)
 	}

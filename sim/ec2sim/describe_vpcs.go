@@ -90,7 +90,8 @@ func (s *Sim) describeVpcs(in *describeVPCsInput) (*describeVPCsOutput, error) {
 
 // blocks returns the VPC's blocks of one family, present and former.
 func (v *VPC) blocks(family func(netip.Addr) bool) []netip.Prefix {
-	return slices.DeleteFunc(slices.Concat(v.CIDRs, v.IPv6CIDRs, v.FormerCIDRs), func(b netip.Prefix) bool { return !family(b.Addr()) })
+	return slices.DeleteFunc(slices.Concat(v.CIDRs, v.IPv6CIDRs, v.FormerCIDRs),
+		func(b netip.Prefix) bool { return !family(b.Addr()) })
 }
 
 // state returns the state of one of the blocks.

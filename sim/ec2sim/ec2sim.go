@@ -71,7 +71,8 @@ type Config struct {
 	GroupNames     map[string]string // the names of groups; that of another group is its ID
 	Images         []Image           // the machine images; if nil, two of Debian
 	InstanceTypes  []InstanceType    // types in addition to the built-in ones; they replace those of the same name
-	MACs           uint16            // the second and the third byte of all MAC addresses, so that links of several simulations on a machine differ
+	// the second and the third byte of all MAC addresses, so that links of several simulations on a machine differ
+	MACs uint16
 
 	Denied []string // actions that are refused with UnauthorizedOperation, as if no IAM policy allowed them
 
@@ -91,10 +92,11 @@ type Config struct {
 
 // A VPC is a virtual private cloud.
 type VPC struct {
-	ID          string
-	CIDRs       []netip.Prefix // IPv4, the primary block first; a VPC always has one
-	IPv6CIDRs   []netip.Prefix // usually one /56, or none
-	FormerCIDRs []netip.Prefix // blocks of either family that were removed: DescribeVpcs still lists them as disassociated
+	ID        string
+	CIDRs     []netip.Prefix // IPv4, the primary block first; a VPC always has one
+	IPv6CIDRs []netip.Prefix // usually one /56, or none
+	// blocks of either family that were removed: DescribeVpcs still lists them as disassociated
+	FormerCIDRs []netip.Prefix
 	Default     bool
 	Tags        map[string]string
 }
@@ -107,10 +109,11 @@ type Subnet struct {
 	CIDR        netip.Prefix // zero: no IPv4
 	IPv6CIDR    netip.Prefix // usually a /64; zero: no IPv6
 	MapPublicIP bool         // instances launched here get a public address for the primary address of their boot ENI
-	AssignIPv6  bool         // ENIs created here get an IPv6 address by default (API: Subnet, AssignIpv6AddressOnCreation)
-	Default     bool         // the default subnet of its zone
-	Outpost     string       // ARN of the Outpost that it is on; empty: none
-	Tags        map[string]string
+	// ENIs created here get an IPv6 address by default (API: Subnet, AssignIpv6AddressOnCreation)
+	AssignIPv6 bool
+	Default    bool   // the default subnet of its zone
+	Outpost    string // ARN of the Outpost that it is on; empty: none
+	Tags       map[string]string
 }
 
 // A Peering is a connection between two VPCs, of which at least one is in the Config.
@@ -140,7 +143,8 @@ type InstanceType struct {
 	Cards      []int // the number of network interfaces of each network card; nil: one card takes them all
 	Xen        bool  // not a Nitro type: no delegated prefixes (Guide: "Prefix delegation ...")
 
-	TCPEstablished int // after how many seconds an idle connection is no longer tracked, if its ENI says nothing else; 0: 432000
+	// after how many seconds an idle connection is no longer tracked, if its ENI says nothing else; 0: 432000
+	TCPEstablished int
 }
 
 // RunInstance describes the launch of an instance (API: RunInstances, the part for its first network interface).

@@ -19,22 +19,27 @@ import (
 // tiny, one big, one of both families and one of IPv6 alone.
 var world = Config{
 	VPCs: []VPC{
-		{ID: "vpc-1", CIDRs: cidrs("10.0.0.0/16 100.64.0.0/16"), IPv6CIDRs: cidrs("2001:db8:1::/56"), FormerCIDRs: cidrs("10.77.0.0/16 2001:db8:7::/56"), Tags: map[string]string{"Name": "one"}},
+		{ID: "vpc-1", CIDRs: cidrs("10.0.0.0/16 100.64.0.0/16"), IPv6CIDRs: cidrs("2001:db8:1::/56"),
+			FormerCIDRs: cidrs("10.77.0.0/16 2001:db8:7::/56"), Tags: map[string]string{"Name": "one"}},
 		{ID: "vpc-2", CIDRs: cidrs("10.2.0.0/16"), Default: true},
 	},
 	Subnets: []Subnet{
 		{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.0.0/24"), MapPublicIP: true},
-		{ID: "subnet-b", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.1.0/24"), Tags: map[string]string{"role": "pods"}},
+		{ID: "subnet-b", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.1.0/24"),
+			Tags: map[string]string{"role": "pods"}},
 		{ID: "subnet-big", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.16.0/20")},
 		{ID: "subnet-c", VPC: "vpc-1", Zone: "us-east-1b", CIDR: cidr("10.0.2.0/24")},
-		{ID: "subnet-dual", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.4.0/24"), IPv6CIDR: cidr("2001:db8:1:4::/64")},
+		{ID: "subnet-dual", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.4.0/24"),
+			IPv6CIDR: cidr("2001:db8:1:4::/64")},
 		{ID: "subnet-six", VPC: "vpc-1", Zone: "us-east-1a", IPv6CIDR: cidr("2001:db8:1:6::/64")},
 		{ID: "subnet-tiny", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.3.0/28")},
 		{ID: "subnet-v2", VPC: "vpc-2", Zone: "us-east-1a", CIDR: cidr("10.2.0.0/24"), Default: true},
 	},
 	Peerings: []Peering{
-		{ID: "pcx-1", Requester: PeerVPC{ID: "vpc-1"}, Accepter: PeerVPC{ID: "vpc-9", CIDRs: cidrs("10.9.0.0/16"), IPv6CIDRs: cidrs("2001:db8:9::/56"), Account: "210987654321", Region: "eu-west-1"}},
-		{ID: "pcx-2", Requester: PeerVPC{ID: "vpc-8"}, Accepter: PeerVPC{ID: "vpc-1"}, Status: "deleted", Tags: map[string]string{"old": "yes"}},
+		{ID: "pcx-1", Requester: PeerVPC{ID: "vpc-1"}, Accepter: PeerVPC{ID: "vpc-9", CIDRs: cidrs("10.9.0.0/16"),
+			IPv6CIDRs: cidrs("2001:db8:9::/56"), Account: "210987654321", Region: "eu-west-1"}},
+		{ID: "pcx-2", Requester: PeerVPC{ID: "vpc-8"}, Accepter: PeerVPC{ID: "vpc-1"}, Status: "deleted",
+			Tags: map[string]string{"old": "yes"}},
 	},
 	SecurityGroups: []string{"sg-node", "sg-1", "sg-2", "sg-3", "sg-4", "sg-5", "sg-6"},
 }
@@ -108,7 +113,8 @@ func refused(t testing.TB, h http.Handler, line string) (code, message string) {
 	t.Helper()
 	status, body := post(t, h, line)
 	e := parse(t, body)
-	return strings.TrimSpace(fmt.Sprint(status, " ", strings.Join(e.all("Code"), " "))), strings.Join(e.all("Message"), " ")
+	return strings.TrimSpace(fmt.Sprint(status, " ", strings.Join(e.all("Code"), " "))),
+		strings.Join(e.all("Message"), " ")
 }
 
 // An element is any XML.
@@ -158,10 +164,12 @@ func TestNewTellsEveryMistake(t *testing.T) {
 			{ID: "subnet-c", VPC: "vpc-3", Zone: "us-east-1a", CIDR: cidr("10.0.3.1/24")},
 			{ID: "subnet-d", VPC: "vpc-1", Zone: "us-east-1a"},
 			{ID: "subnet-e", VPC: "vpc-1", Zone: "us-east-1a", IPv6CIDR: cidr("2001:db8:1::/65")},
-			{ID: "subnet-f", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.4.0/24"), IPv6CIDR: cidr("2001:db8:2::/64")},
+			{ID: "subnet-f", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.4.0/24"),
+				IPv6CIDR: cidr("2001:db8:2::/64")},
 			{ID: "subnet-g", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.5.0/24"), AssignIPv6: true},
 		},
-		Peerings:      []Peering{{ID: "pcx-1", Requester: PeerVPC{ID: "vpc-8"}, Accepter: PeerVPC{ID: "vpc-9"}, Status: "fine"}},
+		Peerings: []Peering{{ID: "pcx-1", Requester: PeerVPC{ID: "vpc-8"}, Accepter: PeerVPC{ID: "vpc-9"},
+			Status: "fine"}},
 		InstanceTypes: []InstanceType{{Name: "huge"}},
 		Denied:        []string{"Everything"},
 		Buckets: map[string]Bucket{"Everything": {Size: 1, Refill: 1}, "DescribeVpcs": {Size: 0, Refill: 1},

@@ -100,7 +100,8 @@ func (s *Sim) bareENI(sub *subnet, groups []string) *eni {
 	e := &eni{
 		id: fmt.Sprintf("eni-%017x", n),
 		// EC2's MACs are also unicast and locally administered.
-		mac:             fmt.Sprintf("06:%02x:%02x:%02x:%02x:%02x", byte(s.cfg.MACs>>8), byte(s.cfg.MACs), byte(n>>16), byte(n>>8), byte(n)),
+		mac: fmt.Sprintf("06:%02x:%02x:%02x:%02x:%02x", byte(s.cfg.MACs>>8), byte(s.cfg.MACs), byte(n>>16),
+			byte(n>>8), byte(n)),
 		subnet:          sub,
 		groups:          slices.Clone(groups),
 		sourceDestCheck: true,

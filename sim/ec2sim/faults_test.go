@@ -30,7 +30,8 @@ func TestFaults(t *testing.T) {
 		code, _ := refused(t, sim, call)
 		got = append(got, code)
 	}
-	for _, code := range []string{"InternalError", "Unavailable", "InsufficientAddressCapacity", "AuthFailure", "InsufficientFreeAddressesInSubnet"} {
+	for _, code := range []string{"InternalError", "Unavailable", "InsufficientAddressCapacity", "AuthFailure",
+		"InsufficientFreeAddressesInSubnet"} {
 		sim.Fail("AssignPrivateIpAddresses", code, -1)
 		answer, _ := refused(t, sim, call)
 		got = append(got, answer)
@@ -40,7 +41,8 @@ func TestFaults(t *testing.T) {
 	got = append(got, code)
 	want := []string{
 		"503 RequestLimitExceeded", "503 RequestLimitExceeded", "200",
-		"500 InternalError", "503 Unavailable", "500 InsufficientAddressCapacity", "401 AuthFailure", "400 InsufficientFreeAddressesInSubnet",
+		"500 InternalError", "503 Unavailable", "500 InsufficientAddressCapacity", "401 AuthFailure",
+		"400 InsufficientFreeAddressesInSubnet",
 		"200",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -140,7 +142,9 @@ func TestLose(t *testing.T) {
 		t.Errorf("%d ENIs, want 4", len(enis))
 	}
 	calls := sim.Calls()
-	if got := calls[0].String() + ", " + calls[3].String(); got != "CreateNetworkInterface SubnetId=subnet-b: answer lost, CreateNetworkInterface SubnetId=subnet-b" {
+	if got := calls[0].String() + ", " +
+		calls[3].String(); got != "CreateNetworkInterface SubnetId=subnet-b: answer lost, CreateNetworkInterface "+
+		"SubnetId=subnet-b" {
 		t.Error(got)
 	}
 }

@@ -43,29 +43,40 @@ func golden(t *testing.T, name, got string) {
 // 2000.
 func TestAnswers(t *testing.T) {
 	life := []string{
-		"CreateNetworkInterface SubnetId=subnet-dual Description=CNI-ENI SecurityGroupId.1=sg-1 SecurityGroupId.2=sg-2 SecondaryPrivateIpAddressCount=1 Ipv6AddressCount=2" +
-			" ClientToken=t1 ConnectionTrackingSpecification.TcpEstablishedTimeout=7200 ConnectionTrackingSpecification.UdpTimeout=40 TagSpecification.1.ResourceType=network-interface TagSpecification.1.Tag.1.Key=pool TagSpecification.1.Tag.1.Value=pods",
+		"CreateNetworkInterface SubnetId=subnet-dual Description=CNI-ENI SecurityGroupId.1=sg-1 " +
+			"SecurityGroupId.2=sg-2 SecondaryPrivateIpAddressCount=1 Ipv6AddressCount=2" +
+			" ClientToken=t1 ConnectionTrackingSpecification.TcpEstablishedTimeout=7200 " +
+			"ConnectionTrackingSpecification.UdpTimeout=40 TagSpecification.1.ResourceType=network-interface " +
+			"TagSpecification.1.Tag.1.Key=pool TagSpecification.1.Tag.1.Value=pods",
 		"AttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1 NetworkCardIndex=0",
-		"ModifyNetworkInterfaceAttribute NetworkInterfaceId=eni-2 Attachment.AttachmentId=eni-attach-2 Attachment.DeleteOnTermination=true",
+		"ModifyNetworkInterfaceAttribute NetworkInterfaceId=eni-2 Attachment.AttachmentId=eni-attach-2 " +
+			"Attachment.DeleteOnTermination=true",
 		"AssignPrivateIpAddresses NetworkInterfaceId=eni-2 SecondaryPrivateIpAddressCount=2",
 		"UnassignPrivateIpAddresses NetworkInterfaceId=eni-2 PrivateIpAddress.1=10.0.4.6",
 		"AssignIpv6Addresses NetworkInterfaceId=eni-2 Ipv6PrefixCount=1",
 		"UnassignIpv6Addresses NetworkInterfaceId=eni-2 Ipv6Addresses.1=2001:db8:1:4::4",
 		"CreateTags ResourceId.1=eni-2 Tag.1.Key=cni Tag.1.Value=yes",
 		"DescribeNetworkInterfaces",
-		"DescribeSubnets Filter.1.Name=vpc-id Filter.1.Value.1=vpc-1 Filter.2.Name=availabilityZone Filter.2.Value.1=us-east-1a MaxResults=5",
+		"DescribeSubnets Filter.1.Name=vpc-id Filter.1.Value.1=vpc-1 Filter.2.Name=availabilityZone " +
+			"Filter.2.Value.1=us-east-1a MaxResults=5",
 		"DescribeVpcs",
 		"DescribeVpcPeeringConnections",
 		"DescribeInstanceTypes InstanceType.1=m5.large InstanceType.2=p4d.24xlarge InstanceType.3=c8gn.48xlarge",
 		"DetachNetworkInterface AttachmentId=eni-attach-2",
 		"DeleteNetworkInterface NetworkInterfaceId=eni-2",
-		"ImportKeyPair KeyName=mine PublicKeyMaterial=c3NoLWVkMjU1MTkgQUFBQSBtaW5l TagSpecification.1.ResourceType=key-pair TagSpecification.1.Tag.1.Key=run TagSpecification.1.Tag.1.Value=r1",
+		"ImportKeyPair KeyName=mine PublicKeyMaterial=c3NoLWVkMjU1MTkgQUFBQSBtaW5l " +
+			"TagSpecification.1.ResourceType=key-pair TagSpecification.1.Tag.1.Key=run " +
+			"TagSpecification.1.Tag.1.Value=r1",
 		"DescribeKeyPairs Filter.1.Name=tag:run Filter.1.Value.1=r1",
-		"CreateSecurityGroup GroupName=mine GroupDescription=mine VpcId=vpc-1 TagSpecification.1.ResourceType=security-group TagSpecification.1.Tag.1.Key=run TagSpecification.1.Tag.1.Value=r1",
-		"AuthorizeSecurityGroupIngress GroupId=sg-00000000000000001 IpPermissions.1.IpProtocol=tcp IpPermissions.1.FromPort=22 IpPermissions.1.ToPort=22 IpPermissions.1.IpRanges.1.CidrIp=203.0.113.1/32",
+		"CreateSecurityGroup GroupName=mine GroupDescription=mine VpcId=vpc-1 " +
+			"TagSpecification.1.ResourceType=security-group TagSpecification.1.Tag.1.Key=run " +
+			"TagSpecification.1.Tag.1.Value=r1",
+		"AuthorizeSecurityGroupIngress GroupId=sg-00000000000000001 IpPermissions.1.IpProtocol=tcp " +
+			"IpPermissions.1.FromPort=22 IpPermissions.1.ToPort=22 IpPermissions.1.IpRanges.1.CidrIp=203.0.113.1/32",
 		"DescribeSecurityGroups Filter.1.Name=tag-key Filter.1.Value.1=run",
 		"DescribeImages Owner.1=136693071363 Filter.1.Name=name Filter.1.Value.1=debian-13-amd64-*",
-		"DescribeInstanceTypeOfferings LocationType=availability-zone Filter.1.Name=instance-type Filter.1.Value.1=t3.small",
+		"DescribeInstanceTypeOfferings LocationType=availability-zone Filter.1.Name=instance-type " +
+			"Filter.1.Value.1=t3.small",
 		launching,
 		"DescribeInstances Filter.1.Name=tag:run Filter.1.Value.1=r1",
 		"TerminateInstances InstanceId.1=i-2",
@@ -99,7 +110,8 @@ func TestAnswers(t *testing.T) {
 func TestMetadata(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sim, i := start(t, world)
-		must(t, sim, "CreateNetworkInterface SubnetId=subnet-dual SecurityGroupId.1=sg-1 SecurityGroupId.2=sg-2 SecondaryPrivateIpAddressCount=1 Ipv6PrefixCount=2")
+		must(t, sim, "CreateNetworkInterface SubnetId=subnet-dual SecurityGroupId.1=sg-1 SecurityGroupId.2=sg-2 "+
+			"SecondaryPrivateIpAddressCount=1 Ipv6PrefixCount=2")
 		must(t, sim, "AttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1")
 		must(t, sim, "AssignPrivateIpAddresses NetworkInterfaceId=eni-2 Ipv4PrefixCount=2")
 		must(t, sim, "CreateNetworkInterface SubnetId=subnet-six Ipv6AddressCount=2")
@@ -186,18 +198,22 @@ func TestDryRun(t *testing.T) {
 }
 
 // launching is a call of RunInstances.
-const launching = "RunInstances ImageId=ami-00000000000000002 InstanceType=t3.small MinCount=1 MaxCount=1 KeyName=mine UserData=IyEvYmluL3NoCg== InstanceInitiatedShutdownBehavior=terminate" +
-	" MetadataOptions.HttpTokens=required NetworkInterface.1.DeviceIndex=0 NetworkInterface.1.SubnetId=subnet-a NetworkInterface.1.SecurityGroupId.1=sg-00000000000000001" +
-	" NetworkInterface.1.AssociatePublicIpAddress=true TagSpecification.1.ResourceType=instance TagSpecification.1.Tag.1.Key=run TagSpecification.1.Tag.1.Value=r1"
+const launching = "RunInstances ImageId=ami-00000000000000002 InstanceType=t3.small MinCount=1 MaxCount=1 " +
+	"KeyName=mine UserData=IyEvYmluL3NoCg== InstanceInitiatedShutdownBehavior=terminate" +
+	" MetadataOptions.HttpTokens=required NetworkInterface.1.DeviceIndex=0 NetworkInterface.1.SubnetId=subnet-a " +
+	"NetworkInterface.1.SecurityGroupId.1=sg-00000000000000001" +
+	" NetworkInterface.1.AssociatePublicIpAddress=true TagSpecification.1.ResourceType=instance " +
+	"TagSpecification.1.Tag.1.Key=run TagSpecification.1.Tag.1.Value=r1"
 
 // required are the required parameters of actions.
 var required = map[string]string{
-	"AuthorizeSecurityGroupIngress":   "GroupId=sg-1 IpPermissions.1.IpProtocol=-1",
-	"CreateSecurityGroup":             "GroupName=a GroupDescription=a VpcId=vpc-1",
-	"DeleteKeyPair":                   "KeyName=a",
-	"DeleteSecurityGroup":             "GroupId=sg-1",
-	"ImportKeyPair":                   "KeyName=a PublicKeyMaterial=YQ==",
-	"RunInstances":                    "ImageId=ami-1 InstanceType=t3.small MinCount=1 MaxCount=1 NetworkInterface.1.SubnetId=subnet-a",
+	"AuthorizeSecurityGroupIngress": "GroupId=sg-1 IpPermissions.1.IpProtocol=-1",
+	"CreateSecurityGroup":           "GroupName=a GroupDescription=a VpcId=vpc-1",
+	"DeleteKeyPair":                 "KeyName=a",
+	"DeleteSecurityGroup":           "GroupId=sg-1",
+	"ImportKeyPair":                 "KeyName=a PublicKeyMaterial=YQ==",
+	"RunInstances": "ImageId=ami-1 InstanceType=t3.small MinCount=1 MaxCount=1 " +
+		"NetworkInterface.1.SubnetId=subnet-a",
 	"TerminateInstances":              "InstanceId.1=i-1",
 	"AssignIpv6Addresses":             "NetworkInterfaceId=eni-1",
 	"AssignPrivateIpAddresses":        "NetworkInterfaceId=eni-1",

@@ -46,14 +46,16 @@ func (s *Sim) createSecurityGroup(in *createSecurityGroupInput) (*createSecurity
 	}
 	for _, g := range s.madeGroups {
 		if g.vpc == in.VPCID && g.name == in.Name {
-			return nil, refuse("InvalidGroup.Duplicate", "The security group '%s' already exists for VPC '%s'", in.Name, in.VPCID)
+			return nil, refuse("InvalidGroup.Duplicate", "The security group '%s' already exists for VPC '%s'",
+				in.Name, in.VPCID)
 		}
 	}
 	tags, err := tagsFor("security-group", in.TagSpecifications)
 	if err != nil {
 		return nil, err
 	}
-	g := &securityGroup{id: fmt.Sprintf("sg-%017x", s.count("sg")), name: in.Name, description: in.Description, vpc: in.VPCID, tags: tags}
+	g := &securityGroup{id: fmt.Sprintf("sg-%017x", s.count("sg")), name: in.Name, description: in.Description,
+		vpc: in.VPCID, tags: tags}
 	s.madeGroups[g.id] = g
 	return &createSecurityGroupOutput{ID: g.id, ARN: s.groupARN(g.id), Tags: tagSet(tags)}, nil
 }
@@ -104,7 +106,8 @@ func (s *Sim) authorizeSecurityGroupIngress(in *authorizeIngressInput) (*done, e
 		r := groupRule{protocol: p.Protocol, from: -1, to: -1}
 		if p.Protocol != "-1" {
 			if p.FromPort == nil || p.ToPort == nil {
-				return nil, refuse("InvalidParameterValue", "Invalid value for portRange. Must specify both from and to ports with TCP/UDP.")
+				return nil, refuse("InvalidParameterValue",
+					"Invalid value for portRange. Must specify both from and to ports with TCP/UDP.")
 			}
 			r.from, r.to = *p.FromPort, *p.ToPort
 		}
@@ -122,7 +125,8 @@ func (s *Sim) authorizeSecurityGroupIngress(in *authorizeIngressInput) (*done, e
 	}
 	for _, r := range more {
 		if slices.Contains(g.ingress, r) {
-			return nil, refuse("InvalidPermission.Duplicate", "the specified rule \"peer: %s, %s\" already exists", r.source, r.protocol)
+			return nil, refuse("InvalidPermission.Duplicate", "the specified rule \"peer: %s, %s\" already exists",
+				r.source, r.protocol)
 		}
 		g.ingress = append(g.ingress, r)
 	}
@@ -175,7 +179,8 @@ func (s *Sim) describeSecurityGroups(in *describeSecurityGroupsInput) (*describe
 	}
 	out := &describeSecurityGroupsOutput{NextToken: next}
 	for _, g := range chosen {
-		out.Groups.Items = append(out.Groups.Items, groupItem{OwnerID: s.cfg.Account, ID: g.id, ARN: s.groupARN(g.id), Name: g.name,
+		out.Groups.Items = append(out.Groups.Items, groupItem{OwnerID: s.cfg.Account, ID: g.id, ARN: s.groupARN(g.id),
+			Name:        g.name,
 			Description: g.description, VPCID: g.vpc, Tags: tagSet(g.tags)})
 	}
 	return out, nil

@@ -20,8 +20,10 @@ type Image struct {
 // defaultImages are the images of a Config without any: two releases of Debian's, whose account is that of
 // https://wiki.debian.org/Cloud/AmazonEC2Image.
 var defaultImages = []Image{
-	{"ami-00000000000000001", "debian-13-amd64-20260101-1000", "136693071363", "x86_64", time.Date(2026, 1, 1, 10, 0, 0, 0, time.UTC)},
-	{"ami-00000000000000002", "debian-13-amd64-20260601-1100", "136693071363", "x86_64", time.Date(2026, 6, 1, 11, 0, 0, 0, time.UTC)},
+	{"ami-00000000000000001", "debian-13-amd64-20260101-1000", "136693071363", "x86_64",
+		time.Date(2026, 1, 1, 10, 0, 0, 0, time.UTC)},
+	{"ami-00000000000000002", "debian-13-amd64-20260601-1100", "136693071363", "x86_64",
+		time.Date(2026, 6, 1, 11, 0, 0, 0, time.UTC)},
 }
 
 func (s *Sim) images() []Image {
@@ -99,8 +101,10 @@ func (s *Sim) describeImages(in *describeImagesInput) (*describeImagesOutput, er
 	}
 	out := &describeImagesOutput{NextToken: next}
 	for _, i := range chosen {
-		out.Images.Items = append(out.Images.Items, imageItem{ID: i.ID, State: "available", OwnerID: i.Owner, Public: true,
-			Architecture: i.Architecture, Type: "machine", Name: i.Name, Created: i.Created.UTC().Format("2006-01-02T15:04:05.000Z"),
+		out.Images.Items = append(out.Images.Items, imageItem{ID: i.ID, State: "available", OwnerID: i.Owner,
+			Public:       true,
+			Architecture: i.Architecture, Type: "machine", Name: i.Name,
+			Created: i.Created.UTC().Format("2006-01-02T15:04:05.000Z"),
 			Devices: set[deviceItem]{[]deviceItem{rootDevice}}})
 	}
 	return out, nil

@@ -27,7 +27,8 @@ func TestMetadataTokens(t *testing.T) {
 		{"wrong token", "GET", "/latest/meta-data/mac", tokenHeader, "x", 401},
 		{"write", "POST", "/latest/meta-data/mac", tokenHeader, token, 405},
 		{"no key", "GET", "/latest/meta-data/colour", tokenHeader, token, 404},
-		{"key that has nothing", "GET", "/latest/meta-data/network/interfaces/macs/06:00:00:00:00:01/ipv4-prefix", tokenHeader, token, 404},
+		{"key that has nothing", "GET", "/latest/meta-data/network/interfaces/macs/06:00:00:00:00:01/ipv4-prefix",
+			tokenHeader, token, 404},
 		{"no ENI", "GET", "/latest/meta-data/network/interfaces/macs/06:00:00:00:00:99/", tokenHeader, token, 404},
 		{"no lifetime", "PUT", "/latest/api/token", "", "", 400},
 		{"lifetime of 0", "PUT", "/latest/api/token", ttlHeader, "0", 400},
@@ -80,7 +81,8 @@ func TestMetadataCredentials(t *testing.T) {
 		t.Fatal(err)
 	}
 	until, err := time.Parse(time.RFC3339, got.Expiration)
-	if err != nil || time.Until(until) < 5*time.Hour || got.Code != "Success" || got.AccessKeyId == "" || got.SecretAccessKey == "" || got.Token == "" {
+	if err != nil || time.Until(until) < 5*time.Hour || got.Code != "Success" || got.AccessKeyId == "" ||
+		got.SecretAccessKey == "" || got.Token == "" {
 		t.Errorf("%v in %s", err, text)
 	}
 }

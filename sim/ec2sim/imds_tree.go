@@ -148,7 +148,8 @@ func (i *Instance) credentials() string {
 		Token           string
 		Expiration      time.Time
 	}{
-		"Success", now, "AWS-HMAC", "ASIAEC2SIM" + i.ID[len(i.ID)-6:], "secret of " + i.ID, "session of " + i.ID, now.Add(6 * time.Hour),
+		"Success", now, "AWS-HMAC", "ASIAEC2SIM" + i.ID[len(i.ID)-6:], "secret of " + i.ID, "session of " + i.ID,
+		now.Add(6 * time.Hour),
 	})
 }
 

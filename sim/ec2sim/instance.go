@@ -68,7 +68,8 @@ func (s *Sim) run(r RunInstance) (*Instance, error) {
 	if err := w.check(); err != nil {
 		return nil, err
 	}
-	if err := limits.mayTake(1+w.v4.slots(), sub.withDefault(w.v6).slots(), w.v4.wantsPrefixes() || w.v6.wantsPrefixes()); err != nil {
+	if err := limits.mayTake(1+w.v4.slots(), sub.withDefault(w.v6).slots(), w.v4.wantsPrefixes() ||
+		w.v6.wantsPrefixes()); err != nil {
 		return nil, err
 	}
 	if err := limits.takesEFA(r.EFAOnly); err != nil {
@@ -122,7 +123,8 @@ func (s *Sim) attachEFA(i *Instance, sub *subnet, groups []string, cards int) {
 // takesEFA refuses EFA-only ENIs on more cards than the type has, or if the boot ENI leaves no slot for one.
 func (t InstanceType) takesEFA(cards int) error {
 	if cards < 0 || cards > len(t.cards()) || cards > 0 && t.cards()[0] < 2 {
-		return refuse("InvalidParameterValue", "%s has no room for an EFA-only network interface on each of %d network cards.", t.Name, cards)
+		return refuse("InvalidParameterValue",
+			"%s has no room for an EFA-only network interface on each of %d network cards.", t.Name, cards)
 	}
 	return nil
 }
@@ -131,7 +133,8 @@ func (t InstanceType) takesEFA(cards int) error {
 func (t InstanceType) boots(r RunInstance) error {
 	switch {
 	case r.BootCard < 0 || r.BootCard >= len(t.cards()) || r.BootIndex < 0 || r.BootIndex >= t.cards()[r.BootCard]:
-		return refuse("InvalidParameterValue", "%s has no device index %d on network card %d.", t.Name, r.BootIndex, r.BootCard)
+		return refuse("InvalidParameterValue", "%s has no device index %d on network card %d.", t.Name,
+			r.BootIndex, r.BootCard)
 	case r.EFAOnly > 0 && r.BootCard+r.BootIndex > 0:
 		return refuse("InvalidParameterValue", "An EFA-only network interface may have the place of the boot ENI.")
 	}

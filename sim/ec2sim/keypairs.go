@@ -63,7 +63,8 @@ func (s *Sim) importKeyPair(in *importKeyPairInput) (*importKeyPairOutput, error
 func (k *keyPair) item() keyPairItem {
 	blob, _ := base64.StdEncoding.DecodeString(strings.Fields(k.material)[1])
 	sum := sha256.Sum256(blob)
-	return keyPairItem{ID: k.id, Fingerprint: base64.StdEncoding.EncodeToString(sum[:]), Name: k.name, Type: "ed25519", Tags: tagSet(k.tags)}
+	return keyPairItem{ID: k.id, Fingerprint: base64.StdEncoding.EncodeToString(sum[:]), Name: k.name, Type: "ed25519",
+		Tags: tagSet(k.tags)}
 }
 
 func (s *Sim) keyPair(name string) (*keyPair, error) {

@@ -96,7 +96,8 @@ func TestLagOfAnENI(t *testing.T) {
 			if !shows() {
 				missed++
 			}
-			if got := must(t, sim, "DescribeSubnets SubnetId.1=subnet-b").one(t, "availableIpAddressCount"); got == "251" {
+			if got := must(t, sim, "DescribeSubnets SubnetId.1=subnet-b").one(t,
+				"availableIpAddressCount"); got == "251" {
 				counted++
 			}
 			const attach = "AttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1"
@@ -126,7 +127,8 @@ func TestLagOfAnENI(t *testing.T) {
 		})
 	}
 	if missed == 0 || notFound == 0 || remained == 0 || counted == 0 {
-		t.Errorf("of 20 ENIs: %d missed, %d not found, %d shown after they were gone, %d not counted", missed, notFound, remained, counted)
+		t.Errorf("of 20 ENIs: %d missed, %d not found, %d shown after they were gone, %d not counted", missed, notFound,
+			remained, counted)
 	}
 }
 

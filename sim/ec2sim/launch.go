@@ -82,7 +82,8 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 		return nil, err
 	}
 	eni := in.NetworkInterfaces[0]
-	r := RunInstance{Type: in.InstanceType, Subnet: eni.SubnetID, SecurityGroups: eni.SecurityGroupIDs, PublicIP: eni.AssociatePublicIP, Tags: tags["instance"], ENITags: tags["network-interface"]}
+	r := RunInstance{Type: in.InstanceType, Subnet: eni.SubnetID, SecurityGroups: eni.SecurityGroupIDs,
+		PublicIP: eni.AssociatePublicIP, Tags: tags["instance"], ENITags: tags["network-interface"]}
 	if in.IAMInstanceProfile != nil {
 		r.Role = in.IAMInstanceProfile.Name
 	}
@@ -104,7 +105,8 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 			boot.attachment.deleteOnTermination = *eni.DeleteOnTermination
 		}
 		item := s.instanceItem(i)
-		item.State = stateItem{stateCodes["pending"], "pending"} // API: RunInstances, the example; describes say "running" later
+		// API: RunInstances, the example; describes say "running" later
+		item.State = stateItem{stateCodes["pending"], "pending"}
 		answer.Instances.Items = append(answer.Instances.Items, item)
 	}
 	return &reservationOutput{reservation: answer}, nil
@@ -114,10 +116,13 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 func (s *Sim) launchOf(in *runInstancesInput) (launch, map[string]map[string]string, error) {
 	l := launch{in: *in}
 	if len(in.NetworkInterfaces) != 1 || in.NetworkInterfaces[0].DeviceIndex != 0 {
-		return l, nil, refuse("InvalidParameterValue", "The simulator launches instances with one network interface, at device index 0.")
+		return l, nil, refuse("InvalidParameterValue",
+			"The simulator launches instances with one network interface, at device index 0.")
 	}
 	if in.MinCount < 1 || in.MaxCount < in.MinCount {
-		return l, nil, refuse("InvalidParameterValue", "Value (%d) for parameter maxCount is invalid. It must be at least minCount, which is at least 1.", in.MaxCount)
+		return l, nil, refuse("InvalidParameterValue",
+			"Value (%d) for parameter maxCount is invalid. It must be at least minCount, which is at least 1.",
+			in.MaxCount)
 	}
 	if !slices.ContainsFunc(s.images(), func(i Image) bool { return i.ID == in.ImageID }) {
 		return l, nil, refuse("InvalidAMIID.NotFound", "The image id '[%s]' does not exist", in.ImageID)
@@ -139,7 +144,8 @@ func (s *Sim) launchOf(in *runInstancesInput) (launch, map[string]map[string]str
 	}
 	sub, err := s.subnet(in.NetworkInterfaces[0].SubnetID)
 	if err == nil && sub.CIDR.IsValid() && sub.free() < in.MinCount {
-		err = refuse("InsufficientFreeAddressesInSubnet", "There are not enough free addresses in subnet '%s' to satisfy the requested number of instances.", sub.ID)
+		err = refuse("InsufficientFreeAddressesInSubnet",
+			"There are not enough free addresses in subnet '%s' to satisfy the requested number of instances.", sub.ID)
 	}
 	return l, tags, err
 }
@@ -149,7 +155,8 @@ func launchTags(specs []tagSpecification) (map[string]map[string]string, error) 
 	tags := map[string]map[string]string{}
 	for _, spec := range specs {
 		if !slices.Contains([]string{"instance", "network-interface", "volume"}, spec.ResourceType) {
-			return nil, refuse("InvalidParameterValue", "'%s' is not a valid taggable resource type for this operation.", spec.ResourceType)
+			return nil, refuse("InvalidParameterValue",
+				"'%s' is not a valid taggable resource type for this operation.", spec.ResourceType)
 		}
 		all := own(tags[spec.ResourceType])
 		if err := add(all, spec.Tags); err != nil {
@@ -223,7 +230,8 @@ func (s *Sim) terminateInstances(in *terminateInstancesInput) (*terminateInstanc
 		if now == "terminated" && before != now {
 			now = "shutting-down" // what EC2 answers at first
 		}
-		out.Instances.Items = append(out.Instances.Items, stateChange{id, stateItem{stateCodes[now], now}, stateItem{stateCodes[before], before}})
+		out.Instances.Items = append(out.Instances.Items, stateChange{id, stateItem{stateCodes[now], now},
+			stateItem{stateCodes[before], before}})
 	}
 	return out, nil
 }

@@ -13,8 +13,9 @@ import (
 // number like #1967 is an issue of aws/amazon-vpc-cni-k8s; "netutils" is lib/lib.sh of
 // amazonlinux/amazon-ec2-net-utils.
 type Lie struct {
-	eni     string                          // the ENI that it is about; empty: all
-	enis    func(before, now []ENI) []ENI   // returns other ENIs than there are; before is what was shown when the lie began
+	eni string // the ENI that it is about; empty: all
+	// returns other ENIs than there are; before is what was shown when the lie began
+	enis    func(before, now []ENI) []ENI
 	key     func(name, value string) string // returns another value for a key of the ENI, empty for none
 	failure int                             // the status of all answers
 	silent  bool                            // no answers at all

@@ -26,7 +26,8 @@ func TestClientToken(t *testing.T) {
 	if diff := cmp.Diff(withoutRequestID(first), withoutRequestID(again)); diff != "" {
 		t.Errorf("(-first +again):\n%s", diff)
 	}
-	if other := must(t, sim, create+" ClientToken=t2 SecondaryPrivateIpAddressCount=1").one(t, "networkInterfaceId"); other != long("eni-3") {
+	if other := must(t, sim, create+" ClientToken=t2 SecondaryPrivateIpAddressCount=1").one(t,
+		"networkInterfaceId"); other != long("eni-3") {
 		t.Errorf("another token: %s", other)
 	}
 	must(t, sim, create)
@@ -40,7 +41,8 @@ func TestClientToken(t *testing.T) {
 
 // TestTokenLife: a token is remembered while its ENI exists, and for some time after.
 func TestTokenLife(t *testing.T) {
-	for life, want := range map[time.Duration]string{0: "eni-2 eni-2 eni-2 eni-2", 24 * time.Hour: "eni-2 eni-2 eni-2 eni-3"} {
+	for life, want := range map[time.Duration]string{0: "eni-2 eni-2 eni-2 eni-2",
+		24 * time.Hour: "eni-2 eni-2 eni-2 eni-3"} {
 		synctest.Test(t, func(t *testing.T) {
 			c := world
 			c.TokenLife = life
@@ -90,7 +92,8 @@ func TestDeleteFreesAddresses(t *testing.T) {
 	if diff := cmp.Diff(before, free(sim)); diff != "" {
 		t.Errorf("free addresses (-before +after):\n%s", diff)
 	}
-	if got, _ := refused(t, sim, "DeleteNetworkInterface NetworkInterfaceId=eni-2"); got != "400 InvalidNetworkInterfaceID.NotFound" {
+	if got, _ := refused(t, sim,
+		"DeleteNetworkInterface NetworkInterfaceId=eni-2"); got != "400 InvalidNetworkInterfaceID.NotFound" {
 		t.Error(got)
 	}
 }
@@ -99,7 +102,8 @@ func TestDeleteFreesAddresses(t *testing.T) {
 func record(sim *Sim) *[]string {
 	var lines []string
 	sim.OnChange(func(c Change) {
-		lines = append(lines, fmt.Sprintf("%s %s %s at %d/%d: %v %v", c.Instance[len(c.Instance)-1:], c.ENI.ID[len(c.ENI.ID)-1:], c.Kind,
+		lines = append(lines, fmt.Sprintf("%s %s %s at %d/%d: %v %v", c.Instance[len(c.Instance)-1:],
+			c.ENI.ID[len(c.ENI.ID)-1:], c.Kind,
 			c.ENI.Card, c.ENI.Index, c.ENI.Addrs, c.ENI.Prefixes))
 	})
 	return &lines
@@ -200,7 +204,8 @@ func TestSlowAttachments(t *testing.T) {
 		see(time.Second)
 		must(t, sim, "DetachNetworkInterface AttachmentId=eni-attach-2")
 		see(time.Second)
-		if code, _ := refused(t, sim, "DetachNetworkInterface AttachmentId=eni-attach-2"); code != "400 IncorrectState" {
+		if code, _ := refused(t, sim,
+			"DetachNetworkInterface AttachmentId=eni-attach-2"); code != "400 IncorrectState" {
 			t.Error(code)
 		}
 		see(time.Second)
@@ -243,9 +248,11 @@ func TestTerminate(t *testing.T) {
 	sim, i := start(t, world)
 	for n := 1; n <= 2; n++ {
 		must(t, sim, create)
-		must(t, sim, fmt.Sprintf("AttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-%d DeviceIndex=%d", n+1, n))
+		must(t, sim,
+			fmt.Sprintf("AttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-%d DeviceIndex=%d", n+1, n))
 	}
-	must(t, sim, "ModifyNetworkInterfaceAttribute NetworkInterfaceId=eni-3 Attachment.AttachmentId=eni-attach-3 Attachment.DeleteOnTermination=true")
+	must(t, sim, "ModifyNetworkInterfaceAttribute NetworkInterfaceId=eni-3 Attachment.AttachmentId=eni-attach-3 "+
+		"Attachment.DeleteOnTermination=true")
 	if err := sim.TerminateInstance(i.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +263,8 @@ func TestTerminate(t *testing.T) {
 	if running := sim.Instances(); len(running) != 0 {
 		t.Errorf("running: %v", running)
 	}
-	if got, _ := refused(t, sim, "AttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1"); got != "400 InvalidParameterValue" {
+	if got, _ := refused(t, sim,
+		"AttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1"); got != "400 InvalidParameterValue" {
 		t.Error(got)
 	}
 	if err := sim.TerminateInstance(i.ID); err == nil {
@@ -281,16 +289,21 @@ func TestRunInstance(t *testing.T) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
-	if _, err := sim.RunInstance(RunInstance{Type: "t3.small", Subnet: "subnet-dual", Secondary: 1, Prefixes: 1}); err == nil {
+	if _, err := sim.RunInstance(RunInstance{Type: "t3.small", Subnet: "subnet-dual", Secondary: 1,
+		Prefixes: 1}); err == nil {
 		t.Error("a launch with addresses and prefixes")
 	}
-	i := run(t, sim, RunInstance{Type: "t3.small", Subnet: "subnet-a", PrivateIP: cidr("10.0.0.77/32").Addr(), Secondary: 1, Tags: map[string]string{"Name": "n"}})
+	i := run(t, sim, RunInstance{Type: "t3.small", Subnet: "subnet-a", PrivateIP: cidr("10.0.0.77/32").Addr(),
+		Secondary: 1, Tags: map[string]string{"Name": "n"}})
 	got := i.ENIs()[0]
 	want := ENI{
-		ID: long("eni-2"), MAC: "06:00:00:00:00:02", Subnet: "subnet-a", CIDR: cidr("10.0.0.0/24"), VPC: "vpc-1", Zone: "us-east-1a",
-		SecurityGroups: []string{"sg-default"}, Addrs: addrs(cidrs("10.0.0.77/32 10.0.0.5/32")), PublicIP: cidr("198.18.0.2/32").Addr(),
-		SourceDestCheck: true, Tags: map[string]string{}, Status: "in-use", Attachment: long("eni-attach-2"), AttachmentStatus: "attached",
-		Instance: long("i-2"), Boot: true, DeleteOnTermination: true,
+		ID: long("eni-2"), MAC: "06:00:00:00:00:02", Subnet: "subnet-a", CIDR: cidr("10.0.0.0/24"), VPC: "vpc-1",
+		Zone:           "us-east-1a",
+		SecurityGroups: []string{"sg-default"}, Addrs: addrs(cidrs("10.0.0.77/32 10.0.0.5/32")),
+		PublicIP:        cidr("198.18.0.2/32").Addr(),
+		SourceDestCheck: true, Tags: map[string]string{}, Status: "in-use", Attachment: long("eni-attach-2"),
+		AttachmentStatus: "attached",
+		Instance:         long("i-2"), Boot: true, DeleteOnTermination: true,
 	}
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -302,11 +315,15 @@ func TestModify(t *testing.T) {
 	sim, _ := start(t, world)
 	must(t, sim, "ModifyNetworkInterfaceAttribute NetworkInterfaceId=eni-1 Description.Value=boot")
 	must(t, sim, "ModifyNetworkInterfaceAttribute NetworkInterfaceId=eni-1 SourceDestCheck.Value=false")
-	must(t, sim, "ModifyNetworkInterfaceAttribute NetworkInterfaceId=eni-1 SecurityGroupId.1=sg-1 SecurityGroupId.2=sg-2")
-	must(t, sim, "ModifyNetworkInterfaceAttribute NetworkInterfaceId=eni-1 Attachment.AttachmentId=eni-attach-1 Attachment.DeleteOnTermination=false")
-	must(t, sim, "CreateTags ResourceId.1=eni-1 ResourceId.2=i-1 ResourceId.3=subnet-a ResourceId.4=vpc-1 Tag.1.Key=a Tag.1.Value=b")
+	must(t, sim, "ModifyNetworkInterfaceAttribute NetworkInterfaceId=eni-1 SecurityGroupId.1=sg-1 "+
+		"SecurityGroupId.2=sg-2")
+	must(t, sim, "ModifyNetworkInterfaceAttribute NetworkInterfaceId=eni-1 Attachment.AttachmentId=eni-attach-1 "+
+		"Attachment.DeleteOnTermination=false")
+	must(t, sim, "CreateTags ResourceId.1=eni-1 ResourceId.2=i-1 ResourceId.3=subnet-a ResourceId.4=vpc-1 "+
+		"Tag.1.Key=a Tag.1.Value=b")
 	e := sim.ENIs()[0]
-	got := fmt.Sprintf("%s %v %v %v %v", e.Description, e.SourceDestCheck, e.SecurityGroups, e.DeleteOnTermination, e.Tags)
+	got := fmt.Sprintf("%s %v %v %v %v", e.Description, e.SourceDestCheck, e.SecurityGroups,
+		e.DeleteOnTermination, e.Tags)
 	if want := "boot false [sg-1 sg-2] false map[a:b]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

@@ -41,7 +41,8 @@ func (s *Sim) groupsIn(sub *subnet, ids []string) ([]string, error) {
 			vpc, ok = g.vpc, true
 		}
 		if ok && vpc != sub.VPC {
-			return nil, refuse("InvalidParameter", "Security group %s and subnet %s belong to different networks.", id, sub.ID)
+			return nil, refuse("InvalidParameter",
+				"Security group %s and subnet %s belong to different networks.", id, sub.ID)
 		}
 	}
 	return s.groups(ids)

@@ -24,7 +24,8 @@ type attachmentChanges struct {
 // modifyNetworkInterfaceAttribute changes one attribute of an ENI (API: ModifyNetworkInterfaceAttribute: "You can
 // specify only one attribute at a time").
 func (s *Sim) modifyNetworkInterfaceAttribute(in *modifyNetworkInterfaceAttributeInput) (*done, error) {
-	given := []bool{in.Attachment != nil, in.Description != nil, in.SecurityGroupIDs != nil, in.SourceDestCheck != nil, in.Tracking != nil}
+	given := []bool{in.Attachment != nil, in.Description != nil, in.SecurityGroupIDs != nil, in.SourceDestCheck != nil,
+		in.Tracking != nil}
 	if several(given...) {
 		return nil, refuse("InvalidParameterCombination", "Fields for multiple attribute types specified.")
 	}

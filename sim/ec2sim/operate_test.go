@@ -23,7 +23,8 @@ func TestOperate(t *testing.T) {
 	if err := sim.Operate(action, one); err == nil {
 		t.Error("an ENI that there is not has got an address")
 	}
-	if code, _ := refused(t, sim, action+" NetworkInterfaceId=eni-1 SecondaryPrivateIpAddressCount=1"); code != "500 InternalError" {
+	if code, _ := refused(t, sim, action+
+		" NetworkInterfaceId=eni-1 SecondaryPrivateIpAddressCount=1"); code != "500 InternalError" {
 		t.Errorf("the fault is gone: %s", code)
 	}
 }

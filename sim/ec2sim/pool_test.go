@@ -59,7 +59,8 @@ func TestSparsePool(t *testing.T) {
 			t.Errorf("%s is not reserved", a)
 		}
 	}
-	if singles, ok := p.takeAll(128, 3); !ok || singles[0] != cidr("2001:db8:1:4::4/128") || singles[2] != cidr("2001:db8:1:4::6/128") {
+	if singles, ok := p.takeAll(128, 3); !ok || singles[0] != cidr("2001:db8:1:4::4/128") ||
+		singles[2] != cidr("2001:db8:1:4::6/128") {
 		t.Errorf("%v", singles)
 	}
 }

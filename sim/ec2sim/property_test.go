@@ -37,7 +37,8 @@ func check(t *testing.T, sim *Sim) {
 			t.Errorf("%s has %d ENIs", i.ID, count[i.ID])
 		}
 		for _, e := range i.ENIs() {
-			if len(e.Addrs)+len(e.Prefixes) > i.limits.IPv4PerENI || len(e.IPv6Addrs)+len(e.IPv6Prefixes) > i.limits.IPv6PerENI {
+			if len(e.Addrs)+len(e.Prefixes) > i.limits.IPv4PerENI ||
+				len(e.IPv6Addrs)+len(e.IPv6Prefixes) > i.limits.IPv6PerENI {
 				t.Errorf("%s has %v %v %v %v", e.ID, e.Addrs, e.Prefixes, e.IPv6Addrs, e.IPv6Prefixes)
 			}
 		}
@@ -152,8 +153,10 @@ func TestRandomLives(t *testing.T) {
 		})
 	}
 	for action, want := range map[string]int{
-		"CreateNetworkInterface": 200, "AttachNetworkInterface": 20, "DetachNetworkInterface": 20, "DeleteNetworkInterface": 200,
-		"AssignPrivateIpAddresses": 100, "UnassignPrivateIpAddresses": 30, "AssignIpv6Addresses": 100, "UnassignIpv6Addresses": 30,
+		"CreateNetworkInterface": 200, "AttachNetworkInterface": 20, "DetachNetworkInterface": 20,
+		"DeleteNetworkInterface":   200,
+		"AssignPrivateIpAddresses": 100, "UnassignPrivateIpAddresses": 30, "AssignIpv6Addresses": 100,
+		"UnassignIpv6Addresses": 30,
 	} {
 		if done[action] < want {
 			t.Errorf("only %d times %s", done[action], action)
@@ -170,14 +173,18 @@ func randomCall(r *rand.Rand, sim *Sim) (call, action string) {
 	subnet := pick("subnet-a", "subnet-b", "subnet-c", "subnet-tiny", "subnet-dual", "subnet-six", "subnet-dual")
 	v4, v4count := randomIPv4(r, e, other), pick("SecondaryPrivateIpAddressCount", "Ipv4PrefixCount")
 	v6, v6count := randomIPv6(r, e, other), pick("Ipv6AddressCount", "Ipv6PrefixCount")
-	action = pick("CreateNetworkInterface", "AttachNetworkInterface", "DetachNetworkInterface", "DeleteNetworkInterface",
+	action = pick("CreateNetworkInterface", "AttachNetworkInterface", "DetachNetworkInterface",
+		"DeleteNetworkInterface",
 		"AssignPrivateIpAddresses", "UnassignPrivateIpAddresses", "AssignIpv6Addresses", "UnassignIpv6Addresses")
 	about := " NetworkInterfaceId=" + e.ID
 	params := map[string]func() string{
 		"CreateNetworkInterface": func() string {
-			return " SubnetId=" + subnet + pick("", fmt.Sprintf(" %s=%d", v4count, n)) + pick("", fmt.Sprintf(" %s=%d", v6count, n))
+			return " SubnetId=" + subnet + pick("", fmt.Sprintf(" %s=%d", v4count, n)) + pick("",
+				fmt.Sprintf(" %s=%d", v6count, n))
 		},
-		"AttachNetworkInterface": func() string { return fmt.Sprintf("%s InstanceId=i-%d DeviceIndex=%d", about, 1+r.IntN(3), n) },
+		"AttachNetworkInterface": func() string {
+			return fmt.Sprintf("%s InstanceId=i-%d DeviceIndex=%d", about, 1+r.IntN(3), n)
+		},
 		"DetachNetworkInterface": func() string { return " AttachmentId=" + e.Attachment },
 		"DeleteNetworkInterface": func() string { return about },
 		"AssignPrivateIpAddresses": func() string {

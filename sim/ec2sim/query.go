@@ -190,9 +190,12 @@ func (s *Sim) allowed(f form) error {
 // unauthorized returns EC2's message for a missing permission (in practice). The encoded part is for
 // sts:DecodeAuthorizationMessage; its length is that in API: "Error codes", UnauthorizedOperation.
 func (s *Sim) unauthorized(action string) string {
-	return fmt.Sprintf("You are not authorized to perform this operation. User: arn:aws:sts::%s:assumed-role/node/i-1 is not authorized "+
-		"to perform: ec2:%[2]s on resource: arn:aws:ec2:%s:%[1]s:network-interface/* because no identity-based policy allows the "+
-		"ec2:%[2]s action. Encoded authorization failure message: %[4]s", s.cfg.Account, action, s.cfg.Region, strings.Repeat("EC2sim-", 120))
+	return fmt.Sprintf("You are not authorized to perform this operation. User: "+
+		"arn:aws:sts::%s:assumed-role/node/i-1 is not authorized "+
+		"to perform: ec2:%[2]s on resource: arn:aws:ec2:%s:%[1]s:network-interface/* because no identity-based "+
+		"policy allows the "+
+		"ec2:%[2]s action. Encoded authorization failure message: %[4]s", s.cfg.Account, action, s.cfg.Region,
+		strings.Repeat("EC2sim-", 120))
 }
 
 // hold delays an answer as Delay says, and reports whether the caller still waits for it.

@@ -15,7 +15,8 @@ import (
 func TestScript(t *testing.T) {
 	sim, _ := start(t, world)
 	const call = "AssignPrivateIpAddresses NetworkInterfaceId=eni-1 SecondaryPrivateIpAddressCount=1"
-	sim.Script("AssignPrivateIpAddresses", DoneLost, Refused("RequestLimitExceeded"), DoneBut("InternalError"), UndoneLost, Outcome{Undone: true}, Answered)
+	sim.Script("AssignPrivateIpAddresses", DoneLost, Refused("RequestLimitExceeded"), DoneBut("InternalError"),
+		UndoneLost, Outcome{Undone: true}, Answered)
 	attempt := func() (heard string) {
 		defer func() {
 			if r := recover(); r != nil {
@@ -39,7 +40,8 @@ func TestScript(t *testing.T) {
 	}
 	first := got[0].Addrs
 	want := []step{
-		{"nothing", first}, {"503 RequestLimitExceeded", first}, {"500 InternalError", first + 1}, {"nothing", first + 1},
+		{"nothing", first}, {"503 RequestLimitExceeded", first}, {"500 InternalError", first + 1},
+		{"nothing", first + 1},
 		{"nothing", first + 1}, {"200", first + 2}, {"200", first + 3},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

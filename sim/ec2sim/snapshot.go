@@ -50,9 +50,10 @@ type ChangeKind string
 
 // The kinds of changes.
 const (
-	Attached  ChangeKind = "attached"  // it is in the instance now
-	Detached  ChangeKind = "detached"  // it has left the instance
-	Addressed ChangeKind = "addressed" // its addresses, prefixes, security groups or source/destination check have changed
+	Attached ChangeKind = "attached" // it is in the instance now
+	Detached ChangeKind = "detached" // it has left the instance
+	// its addresses, prefixes, security groups or source/destination check have changed
+	Addressed ChangeKind = "addressed"
 )
 
 // A Call is one request that the EC2 endpoint has answered.

@@ -114,7 +114,8 @@ func (sp *space) takePrefixes(wanted []netip.Prefix, count int) ([]netip.Prefix,
 		}
 		sp.pool.give(wanted...)
 	}
-	return nil, refuse("InsufficientCidrBlocks", "The specified subnet does not have enough free cidr blocks to satisfy the request.")
+	return nil, refuse("InsufficientCidrBlocks",
+		"The specified subnet does not have enough free cidr blocks to satisfy the request.")
 }
 
 // atCreation returns CreateNetworkInterface's message for a lack of prefixes (in practice: not in the documentation;
@@ -128,5 +129,6 @@ func atCreation(err error, family string) error {
 
 // noFamily refuses addresses of a family without a CIDR in the subnet. The code is a guess.
 func noFamily(sub *subnet, family string) error {
-	return refuse("InvalidParameterValue", "The subnet %s does not have an %s CIDR block associated with it.", sub.ID, family)
+	return refuse("InvalidParameterValue", "The subnet %s does not have an %s CIDR block associated with it.",
+		sub.ID, family)
 }

@@ -25,10 +25,12 @@ func (s *Sim) STS() http.Handler {
 				Account: s.cfg.Account, ARN: "arn:aws:iam::" + s.cfg.Account + ":user/person", UserID: "AIDAEC2SIM"})
 		case "GetSessionToken":
 			write(w, http.StatusOK, xml.Name{Space: stsNamespace, Local: action + "Response"}, &sessionToken{
-				AccessKeyID: "ASIAEC2SIM", Secret: "secret of a session", Token: "token of a session", Expiration: time.Now().Add(time.Hour).UTC()})
+				AccessKeyID: "ASIAEC2SIM", Secret: "secret of a session", Token: "token of a session",
+				Expiration: time.Now().Add(time.Hour).UTC()})
 		default:
 			w.WriteHeader(http.StatusBadRequest)
-			xml.NewEncoder(w).EncodeElement(&stsError{Code: "InvalidAction", Message: "The simulator has no action " + action},
+			xml.NewEncoder(w).EncodeElement(&stsError{Code: "InvalidAction",
+				Message: "The simulator has no action " + action},
 				xml.StartElement{Name: xml.Name{Space: stsNamespace, Local: "ErrorResponse"}})
 		}
 	})

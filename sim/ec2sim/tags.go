@@ -90,7 +90,8 @@ func tagsFor(kind string, specs []tagSpecification) (map[string]string, error) {
 	tags := map[string]string{}
 	for _, spec := range specs {
 		if spec.ResourceType != kind {
-			return nil, refuse("InvalidParameterValue", "'%s' is not a valid taggable resource type for this operation.", spec.ResourceType)
+			return nil, refuse("InvalidParameterValue",
+				"'%s' is not a valid taggable resource type for this operation.", spec.ResourceType)
 		}
 		if err := add(tags, spec.Tags); err != nil {
 			return nil, err

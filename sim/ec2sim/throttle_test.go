@@ -47,7 +47,8 @@ func TestBuckets(t *testing.T) {
 				for _, step := range []struct {
 					wait time.Duration
 					want int
-				}{{0, c.size}, {0, 0}, {time.Second - 1, 0}, {1, c.refill}, {1500 * time.Millisecond, c.refill}, {time.Hour, c.size}} {
+				}{{0, c.size}, {0, 0}, {time.Second - 1, 0}, {1, c.refill}, {1500 * time.Millisecond, c.refill},
+					{time.Hour, c.size}} {
 					time.Sleep(step.wait)
 					if got := answered(); got != step.want {
 						t.Errorf("%v later: %d answers, want %d", step.wait, got, step.want)

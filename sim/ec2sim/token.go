@@ -31,7 +31,8 @@ func (s *Sim) madeBy(in *createNetworkInterfaceInput) (*createNetworkInterfaceOu
 
 func tokenUsed() error {
 	return refuse("IdempotentParameterMismatch",
-		"The client token you have provided is associated with a resource you are already using with different parameters.")
+		"The client token you have provided is associated with a resource you are already using with different "+
+			"parameters.")
 }
 
 func (s *Sim) rememberToken(e *eni, in *createNetworkInterfaceInput, out *createNetworkInterfaceOutput) {

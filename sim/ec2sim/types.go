@@ -100,11 +100,17 @@ var typeCatalogue = catalogue[InstanceType]{
 	fields: map[string]func(InstanceType) []string{
 		"hypervisor":    func(t InstanceType) []string { return one(t.hypervisor()) },
 		"instance-type": func(t InstanceType) []string { return one(t.Name) },
-		"network-info.ipv4-addresses-per-interface": func(t InstanceType) []string { return one(strconv.Itoa(t.IPv4PerENI)) },
-		"network-info.ipv6-addresses-per-interface": func(t InstanceType) []string { return one(strconv.Itoa(t.IPv6PerENI)) },
-		"network-info.ipv6-supported":               func(t InstanceType) []string { return yes(t.IPv6PerENI > 0) },
-		"network-info.maximum-network-cards":        func(t InstanceType) []string { return one(strconv.Itoa(len(t.cards()))) },
-		"network-info.maximum-network-interfaces":   func(t InstanceType) []string { return one(strconv.Itoa(t.ENIs)) },
+		"network-info.ipv4-addresses-per-interface": func(t InstanceType) []string {
+			return one(strconv.Itoa(t.IPv4PerENI))
+		},
+		"network-info.ipv6-addresses-per-interface": func(t InstanceType) []string {
+			return one(strconv.Itoa(t.IPv6PerENI))
+		},
+		"network-info.ipv6-supported": func(t InstanceType) []string { return yes(t.IPv6PerENI > 0) },
+		"network-info.maximum-network-cards": func(t InstanceType) []string {
+			return one(strconv.Itoa(len(t.cards())))
+		},
+		"network-info.maximum-network-interfaces": func(t InstanceType) []string { return one(strconv.Itoa(t.ENIs)) },
 	},
 }
 

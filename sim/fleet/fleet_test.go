@@ -18,7 +18,9 @@ var (
 	nodes   = flag.Int("nodes", 0, "for TestWhole: how many nodes; 0: it does nothing")
 	seed    = flag.Uint64("seed", 1, "for TestWhole: the same seed, the same figures")
 	only    = flag.String("ways", "", "for TestWhole: a list of the only ways to play")
-	stories = flag.String("stories", "ramp,replace", "for TestWhole: a list: nodes as they come (ramp), all at once (burst), and the same with all that follows (replace)")
+	stories = flag.String("stories", "ramp,replace",
+		"for TestWhole: a list: nodes as they come (ramp), all at once (burst), and the same with all that "+
+			"follows (replace)")
 	results = flag.String("results", "", "for TestWhole: `directory` of results")
 	write   = flag.String("write", "", "for TestWhole: `document` that gets the tables of all results")
 )
@@ -92,7 +94,8 @@ func TestSmall(t *testing.T) {
 	}{
 		{"defaults", enis(2), with1(enis(1), "AssignPrivateIpAddresses", 2)},
 		{"prefixes", enis(1), map[string]int{"AssignPrivateIpAddresses": 1}},
-		{"prefixes, warm", with1(enis(1), "AssignPrivateIpAddresses", 2), map[string]int{"AssignPrivateIpAddresses": 1}},
+		{"prefixes, warm", with1(enis(1), "AssignPrivateIpAddresses", 2),
+			map[string]int{"AssignPrivateIpAddresses": 1}},
 		{"provisioned", nil, nil},
 	} {
 		w := ways[slices.IndexFunc(ways, func(w way) bool { return w.name == c.way })]
@@ -111,7 +114,8 @@ func TestSmall(t *testing.T) {
 		atMost(t, w.name+", all at once", r.scale.made, c.burst, n)
 		atMost(t, w.name+", replacement", r.roll.made, c.roll, n)
 		if w.launched > 0 && sum(r.scale.made)+sum(r.roll.made)+sum(r.hour.made)+sum(r.hour.refused) > n {
-			t.Errorf("%s: calls to EC2 %v %v %v %v: want one describe of each node, by a collection", w.name, r.scale.made, r.roll.made, r.hour.made, r.hour.refused)
+			t.Errorf("%s: calls to EC2 %v %v %v %v: want one describe of each node, by a collection", w.name,
+				r.scale.made, r.roll.made, r.hour.made, r.hour.refused)
 		}
 	}
 }
@@ -141,8 +145,10 @@ func TestRepeats(t *testing.T) {
 	if len(one.scale.refused) == 0 {
 		t.Errorf("no call was throttled: %v", one.scale.made)
 	}
-	if !slices.Equal(one.scale.waits, two.scale.waits) || !maps.Equal(one.scale.made, two.scale.made) || !maps.Equal(one.scale.refused, two.scale.refused) {
-		t.Errorf("with the same seed, pods wait differently: at most %v and %v; calls %v and %v, throttled %v and %v", quantile(one.scale.waits, 1),
+	if !slices.Equal(one.scale.waits, two.scale.waits) || !maps.Equal(one.scale.made, two.scale.made) ||
+		!maps.Equal(one.scale.refused, two.scale.refused) {
+		t.Errorf("with the same seed, pods wait differently: at most %v and %v; calls %v and %v, throttled %v and %v",
+			quantile(one.scale.waits, 1),
 			quantile(two.scale.waits, 1), one.scale.made, two.scale.made, one.scale.refused, two.scale.refused)
 	}
 }
@@ -153,7 +159,8 @@ func TestModels(t *testing.T) {
 		way    string
 		action string
 		least  int // calls of each node
-	}{{"the original", "AssignPrivateIpAddresses", 20}, {"amazon-vpc-cni-k8s", "AttachNetworkInterface", 2}, {"amazon-vpc-cni-k8s, prefixes", "AssignPrivateIpAddresses", 2}} {
+	}{{"the original", "AssignPrivateIpAddresses", 20}, {"amazon-vpc-cni-k8s", "AttachNetworkInterface", 2},
+		{"amazon-vpc-cni-k8s, prefixes", "AssignPrivateIpAddresses", 2}} {
 		w := ways[slices.IndexFunc(ways, func(w way) bool { return w.name == c.way })]
 		r := play(t, planOf(20, 5), w)
 		if len(r.scale.ends) != r.scale.pods {

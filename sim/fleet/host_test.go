@@ -38,7 +38,8 @@ func (h *host) plug(c ec2sim.Change) {
 	switch c.Kind {
 	case ec2sim.Attached:
 		h.links++
-		v := nl.Veth{Name: fmt.Sprint("ens", h.links), MAC: c.ENI.MAC, Peer: fmt.Sprint("eni", h.links), PeerNS: h.ns, NoLinkLocal: true}
+		v := nl.Veth{Name: fmt.Sprint("ens", h.links), MAC: c.ENI.MAC, Peer: fmt.Sprint("eni", h.links), PeerNS: h.ns,
+			NoLinkLocal: true}
 		h.veths[c.ENI.ID] = v
 		err = v.Add(h.ns)
 	case ec2sim.Detached:

@@ -98,7 +98,8 @@ func (o *original) assign() (primary bool, _ error) {
 	if len(o.used) >= originalENIs {
 		return false, errRefused
 	}
-	for _, action := range []string{"DescribeSubnets", "CreateNetworkInterface", "AttachNetworkInterface", "ModifyNetworkInterfaceAttribute"} {
+	for _, action := range []string{"DescribeSubnets", "CreateNetworkInterface", "AttachNetworkInterface",
+		"ModifyNetworkInterfaceAttribute"} {
 		if !o.try(action) {
 			return false, errRefused
 		}

@@ -91,13 +91,15 @@ func (n *ours) launch() error {
 // attachLaunched gives the instance an ENI with prefixes.
 func (n *ours) attachLaunched() error {
 	token := "launch-" + n.instance.ID
-	err := n.sim.Operate("CreateNetworkInterface", map[string]string{"SubnetId": podSubnet(n.index % podSubnets), "Description": token,
+	err := n.sim.Operate("CreateNetworkInterface", map[string]string{"SubnetId": podSubnet(n.index % podSubnets),
+		"Description":     token,
 		"Ipv4PrefixCount": fmt.Sprint(n.way.launched)})
 	if err != nil {
 		return err
 	}
 	all := n.sim.ENIs()
-	return n.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": all[len(all)-1].ID, "InstanceId": n.instance.ID, "DeviceIndex": "1"})
+	return n.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": all[len(all)-1].ID,
+		"InstanceId": n.instance.ID, "DeviceIndex": "1"})
 }
 
 // process opens the pool as a process does.
@@ -115,7 +117,8 @@ func (n *ours) process() (*ipam.Pool, error) {
 
 // cloud is EC2 as a process with the SDK reaches it.
 func (n *ours) cloud() *aws.Client {
-	return aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: &wire{n.region, n.place, n.instance}, Jitter: n.jitter})
+	return aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds",
+		HTTP: &wire{n.region, n.place, n.instance}, Jitter: n.jitter})
 }
 
 // boot is what happens before the kubelet starts: cni-warm.service, if the way has addresses to keep ready.
@@ -159,7 +162,8 @@ func (n *ours) waitTurn(ctx context.Context) error {
 }
 
 func owner(n *ours, pod string) lease.Owner {
-	return lease.Owner{Key: registry.Key{Network: "net", Attachment: plugin.Attachment{ContainerID: pod, IfName: "eth0"}},
+	return lease.Owner{Key: registry.Key{Network: "net", Attachment: plugin.Attachment{ContainerID: pod,
+		IfName: "eth0"}},
 		Pod: plugin.Pod{Namespace: "default", Name: pod}, NetNS: n.dir}
 }
 
@@ -172,7 +176,9 @@ func (n *ours) add(ctx context.Context, pod string) error {
 		return err
 	}
 	defer func() { p.Host.Close() }()
-	got, _, err := p.Obtain(ctx, owner(n, pod), func(ctx context.Context, o lease.Owner) (lease.Allocation, error) { return n.acquire(ctx, p, o) })
+	got, _, err := p.Obtain(ctx, owner(n, pod), func(ctx context.Context, o lease.Owner) (lease.Allocation, error) {
+		return n.acquire(ctx, p, o)
+	})
 	if err != nil {
 		return err
 	}
@@ -284,7 +290,8 @@ func (n *ours) leaks(pods int) (bad []string) {
 			}
 		}
 		if len(known.Addrs) != len(e.Addrs) || len(known.Prefixes) != len(e.Prefixes) {
-			bad = append(bad, fmt.Sprintf("%s: the registry has %d addresses and %d prefixes on %s, EC2 has %d and %d", n.instance.ID,
+			bad = append(bad, fmt.Sprintf("%s: the registry has %d addresses and %d prefixes on %s, EC2 has %d and %d",
+				n.instance.ID,
 				len(known.Addrs), len(known.Prefixes), e.ID, len(e.Addrs), len(e.Prefixes)))
 		}
 	}

@@ -119,7 +119,8 @@ func newRegion(open func(instance string) *host) (*region, error) {
 		Subnets: []ec2sim.Subnet{{ID: "subnet-nodes", VPC: "vpc-1", Zone: "us-east-1a", CIDR: nodes}}}
 	for i := range podSubnets {
 		c.VPCs[0].CIDRs = append(c.VPCs[0].CIDRs, pods(i))
-		c.Subnets = append(c.Subnets, ec2sim.Subnet{ID: podSubnet(i), VPC: "vpc-1", Zone: "us-east-1a", CIDR: pods(i), Tags: subnetTags})
+		c.Subnets = append(c.Subnets, ec2sim.Subnet{ID: podSubnet(i), VPC: "vpc-1", Zone: "us-east-1a", CIDR: pods(i),
+			Tags: subnetTags})
 	}
 	sim, err := ec2sim.New(c)
 	if err != nil {
@@ -153,8 +154,10 @@ func (r *region) throttle(on bool) {
 		n = -1
 	}
 	for _, action := range []string{
-		"AssignPrivateIpAddresses", "UnassignPrivateIpAddresses", "CreateNetworkInterface", "AttachNetworkInterface", "ModifyNetworkInterfaceAttribute",
-		"DetachNetworkInterface", "DeleteNetworkInterface", "DescribeNetworkInterfaces", "DescribeSubnets", "DescribeInstanceTypes", "DescribeVpcs",
+		"AssignPrivateIpAddresses", "UnassignPrivateIpAddresses", "CreateNetworkInterface", "AttachNetworkInterface",
+		"ModifyNetworkInterfaceAttribute",
+		"DetachNetworkInterface", "DeleteNetworkInterface", "DescribeNetworkInterfaces", "DescribeSubnets",
+		"DescribeInstanceTypes", "DescribeVpcs",
 	} {
 		r.sim.Fail(action, "RequestLimitExceeded", n)
 	}

@@ -28,7 +28,8 @@ type record struct {
 
 // record returns the figures of a phase.
 func (p phase) record() record {
-	return record{p.bound, quantile(p.ends, 1), quantile(p.waits, 0.5), quantile(p.waits, 0.99), len(p.ends), p.pods, p.failed, p.made, p.refused, p.steady()}
+	return record{p.bound, quantile(p.ends, 1), quantile(p.waits, 0.5), quantile(p.waits, 0.99), len(p.ends), p.pods,
+		p.failed, p.made, p.refused, p.steady()}
 }
 
 // steady returns how many pods per second have run between the first quarter of them and the last.
@@ -95,7 +96,8 @@ func (r record) over() string {
 
 // figures are the cells that all tables have.
 func (r record) figures() []string {
-	return []string{seconds(r.Bound), r.last(), r.over(), seconds(r.P50), seconds(r.P99), fmt.Sprint(sum(r.Made)), fmt.Sprint(sum(r.Refused))}
+	return []string{seconds(r.Bound), r.last(), r.over(), seconds(r.P50), seconds(r.P99), fmt.Sprint(sum(r.Made)),
+		fmt.Sprint(sum(r.Refused))}
 }
 
 var columns = []string{"bound", "last pod", "x", "p50", "p99", "calls", "throttled"}
@@ -132,7 +134,8 @@ func tables(dir string) (string, error) {
 			continue
 		}
 		roll = append(roll, append(append([]string{w.name}, p.Roll.figures()...), fmt.Sprint(p.Roll.Steady)))
-		hour = append(hour, []string{w.name, fmt.Sprintf("%d %%", 100*p.Hour.Ran/max(p.Hour.Pods, 1)), seconds(p.Hour.P50), seconds(p.Hour.P99),
+		hour = append(hour, []string{w.name, fmt.Sprintf("%d %%", 100*p.Hour.Ran/max(p.Hour.Pods, 1)),
+			seconds(p.Hour.P50), seconds(p.Hour.P99),
 			fmt.Sprint(sum(p.Hour.Refused)), fmt.Sprint(p.Idle)})
 	}
 	for _, a := range slices.Sorted(maps.Keys(actions)) {

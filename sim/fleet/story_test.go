@@ -134,7 +134,8 @@ func newFleet(t, outside *testing.T, dir string, p plan, w way) *fleet {
 		}
 		f.region, f.ledger, f.throttle = r, r.ledger, r.throttle
 		next = func(at *place) node {
-			return &ours{place: at, region: r, way: w, dir: filepath.Join(dir, fmt.Sprint("n", at.index)), turn: make(chan struct{}, 1), owners: f.owners}
+			return &ours{place: at, region: r, way: w, dir: filepath.Join(dir, fmt.Sprint("n", at.index)),
+				turn: make(chan struct{}, 1), owners: f.owners}
 		}
 	}
 	for i := range p.nodes {
@@ -165,7 +166,8 @@ func (f *fleet) play() (r result) {
 	if f.plan.replace {
 		f.replaceAll(&r)
 	}
-	const finish = 25 * time.Minute // collections finish what was interrupted, and forget what never was: see intentLife
+	// collections finish what was interrupted, and forget what never was: see intentLife
+	const finish = 25 * time.Minute
 	time.Sleep(finish)
 	stop()
 	timers.Wait()
@@ -188,7 +190,8 @@ func (f *fleet) replaceAll(r *result) {
 	time.Sleep(time.Minute)
 	every := time.Duration(f.nodes) * time.Second / time.Duration(f.churn)
 	atOnce := make([]time.Duration, f.nodes)
-	least := max(bound(f.churns, atOnce), every*time.Duration(f.pods), bound(f.first, atOnce)+every*time.Duration(f.pods-1))
+	least := max(bound(f.churns, atOnce), every*time.Duration(f.pods),
+		bound(f.first, atOnce)+every*time.Duration(f.pods-1))
 	r.roll = f.phase(least, func(ctx context.Context, k *kubelet) { k.replace(ctx, every) })
 	const rest = 20 * time.Minute // collections release what nobody uses
 	time.Sleep(rest)

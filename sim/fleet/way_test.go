@@ -24,7 +24,8 @@ type way struct {
 
 // defaults is the policy of a configuration with the keys that it must have.
 func defaults() lease.Policy {
-	return lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4}, SubnetTags: subnetTags, Provision: lease.ProvisionFull,
+	return lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4}, SubnetTags: subnetTags,
+		Provision: lease.ProvisionFull,
 		ReuseWait: time.Minute, Batch: 1, Timeout: time.Minute}
 }
 
@@ -37,7 +38,8 @@ func with(change func(*lease.Policy)) lease.Policy {
 
 // enis returns the calls that make so many ENIs.
 func enis(n int) map[string]int {
-	return map[string]int{"CreateNetworkInterface": n, "AttachNetworkInterface": n, "ModifyNetworkInterfaceAttribute": n}
+	return map[string]int{"CreateNetworkInterface": n, "AttachNetworkInterface": n,
+		"ModifyNetworkInterfaceAttribute": n}
 }
 
 // ways are those that the plan compares. An ENI has 15 addresses, or 14 prefixes. A replacement of all pods needs 15
@@ -46,10 +48,15 @@ func enis(n int) map[string]int {
 var ways = []way{
 	{name: "defaults", policy: defaults(), needs: enis(2), first: enis(1)},
 	{name: "prefixes", policy: with(func(p *lease.Policy) { p.Prefixes = true }), needs: enis(1)},
-	{name: "prefixes, warm", policy: with(func(p *lease.Policy) { p.Prefixes, p.Warm = true, registry.Warm{Min: 16, Max: 32} }),
+	{name: "prefixes, warm", policy: with(func(p *lease.Policy) {
+		p.Prefixes, p.Warm = true, registry.Warm{Min: 16, Max: 32}
+	}),
 		needs: enis(1)},
-	{name: "provisioned", launched: 3, policy: with(func(p *lease.Policy) { p.Prefixes, p.Provision, p.Keep = true, lease.ProvisionNone, true })},
-	{name: "the original", model: newOriginal, needs: map[string]int{"AssignPrivateIpAddresses": 27, "AttachNetworkInterface": 3},
+	{name: "provisioned", launched: 3, policy: with(func(p *lease.Policy) {
+		p.Prefixes, p.Provision, p.Keep = true, lease.ProvisionNone, true
+	})},
+	{name: "the original", model: newOriginal, needs: map[string]int{"AssignPrivateIpAddresses": 27,
+		"AttachNetworkInterface": 3},
 		churns: map[string]int{"AssignPrivateIpAddresses": 30}},
 	{name: "amazon-vpc-cni-k8s", model: newVPCCNI(1), needs: map[string]int{"AttachNetworkInterface": 2}},
 	{name: "amazon-vpc-cni-k8s, prefixes", model: newVPCCNI(16), needs: map[string]int{"AssignPrivateIpAddresses": 2}},

@@ -17,8 +17,10 @@ import (
 func TestClusterIPs(t *testing.T) {
 	nltest.Need(t, "root", "netns", "nftables", "iptables")
 	hosts := kubeproxy.Scenario{}
-	for i, h := range []kubeproxy.Host{kubeproxy.Node, kubeproxy.Client, kubeproxy.Sibling, kubeproxy.Local, kubeproxy.Remote, kubeproxy.VPCHost} {
-		hosts[h] = kubeproxy.Addrs{netip.AddrFrom4([4]byte{10, 0, 0, byte(10 + i)}), netip.AddrFrom16([16]byte{0: 0xfd, 1: 1, 15: byte(10 + i)})}
+	for i, h := range []kubeproxy.Host{kubeproxy.Node, kubeproxy.Client, kubeproxy.Sibling, kubeproxy.Local,
+		kubeproxy.Remote, kubeproxy.VPCHost} {
+		hosts[h] = kubeproxy.Addrs{netip.AddrFrom4([4]byte{10, 0, 0, byte(10 + i)}),
+			netip.AddrFrom16([16]byte{0: 0xfd, 1: 1, 15: byte(10 + i)})}
 	}
 	var want, endpoints [2][]netip.Addr
 	var none kubeproxy.Addrs // of the Service without endpoints: the iptables mode has no translation for it

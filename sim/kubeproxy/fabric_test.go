@@ -154,7 +154,10 @@ type caller struct {
 func (c caller) call(from kubeproxy.Host, to netip.AddrPort) (by kubeproxy.Host, as netip.Addr, err error) {
 	const patience = time.Minute
 	var conn net.Conn
-	err = c.fabric[from].Do(func() (err error) { conn, err = net.DialTimeout(c.network, to.String(), patience); return err })
+	err = c.fabric[from].Do(func() (err error) {
+		conn, err = net.DialTimeout(c.network, to.String(), patience)
+		return err
+	})
 	if err != nil {
 		return "", as, err
 	}

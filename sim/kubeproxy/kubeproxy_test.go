@@ -124,7 +124,8 @@ func TestLoadKeepsOthers(t *testing.T) {
 	n, _ := nltest.NS(t, "node")
 	const mine = "-A PREROUTING -j PORTMAP"
 	err := n.Do(func() error {
-		return exec.Command("sh", "-c", "iptables -P FORWARD DROP && iptables -t nat -N PORTMAP && iptables -t nat "+mine).Run()
+		return exec.Command("sh", "-c",
+			"iptables -P FORWARD DROP && iptables -t nat -N PORTMAP && iptables -t nat "+mine).Run()
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -179,7 +180,8 @@ func TestLoadForgets(t *testing.T) {
 	f := newFabric(t)
 	node := f[kubeproxy.Node]
 	tracks := func() error {
-		return exec.Command("nft", "table inet tracks { chain forward { type filter hook forward priority 0; ct state new accept; }; }").Run()
+		return exec.Command("nft",
+			"table inet tracks { chain forward { type filter hook forward priority 0; ct state new accept; }; }").Run()
 	}
 	if err := node.Do(tracks); err != nil {
 		t.Fatal(err)

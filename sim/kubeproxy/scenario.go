@@ -35,8 +35,9 @@ type Service struct {
 	ClusterIP  Addrs
 	Port       uint16 // of the ClusterIP
 	TargetPort uint16 // of the backends
-	NodePort   uint16 // of the node; 0 for a Service of type ClusterIP. In mode NFTables only at the node's own address.
-	Backends   []Host
+	// of the node; 0 for a Service of type ClusterIP. In mode NFTables only at the node's own address.
+	NodePort uint16
+	Backends []Host
 
 	ClientIPAffinity     bool // sessionAffinity: ClientIP
 	ExternalTrafficLocal bool // externalTrafficPolicy: Local

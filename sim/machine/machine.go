@@ -125,7 +125,8 @@ func (m *Machine) boot() error {
 // start starts process 1 and waits until it is ready. It makes its cgroup namespace itself: the one that the kernel
 // makes with a process begins at the cgroup of the parent.
 func (m *Machine) start(group string) error {
-	enter := `echo 0 >"$1/cgroup.procs"; exec unshare --cgroup sh -c 'echo 0 >"$1/init/cgroup.procs"; shift; script=$1; shift; exec sh -c "$script" machine "$@"' sh "$@"`
+	enter := `echo 0 >"$1/cgroup.procs"; exec unshare --cgroup sh -c 'echo 0 >"$1/init/cgroup.procs"; shift; ` +
+		`script=$1; shift; exec sh -c "$script" machine "$@"' sh "$@"`
 	m.init = exec.Command("sh", append([]string{"-ec", enter, "sh", group, script, m.Name, m.disk}, m.own...)...)
 	m.init.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
@@ -171,7 +172,8 @@ func delegate() error {
 // Command is exec.CommandContext for a program on the machine, in all of its namespaces and its cgroup. A kill of the
 // command does not reach the program: Signal does.
 func (m *Machine) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	enter := []string{"--target", strconv.Itoa(m.init.Process.Pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--", name}
+	enter := []string{"--target", strconv.Itoa(m.init.Process.Pid), "--mount", "--uts", "--ipc", "--net", "--pid",
+		"--cgroup", "--", name}
 	c := exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
 	c.Env = append(os.Environ(), m.Environ()...)
 	c.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(m.group.Fd())}
@@ -201,7 +203,8 @@ func Output(where string, c *exec.Cmd) (string, error) {
 	var stdout, stderr strings.Builder
 	c.Stdout, c.Stderr = &stdout, &stderr
 	if err := c.Run(); err != nil {
-		return stdout.String(), fmt.Errorf("%s: %s: %w: %s%s", where, strings.Join(c.Args, " "), err, stderr.String(), stdout.String())
+		return stdout.String(), fmt.Errorf("%s: %s: %w: %s%s", where, strings.Join(c.Args, " "), err, stderr.String(),
+			stdout.String())
 	}
 	return stdout.String(), nil
 }

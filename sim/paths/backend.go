@@ -23,9 +23,11 @@ var (
 		{"tcp, bulk", answered(by("tcp", bulk))},
 	}
 	connections = []Probe{calls[0], calls[2]}
-	spread      = []Probe{{"tcp, all backends", several("tcp", 64, everyBackend)}, {"udp, all backends", several("udp", 64, everyBackend)}}
-	sticky      = []Probe{{"tcp, one backend", several("tcp", 16, oneBackend)}, {"udp, one backend", several("udp", 16, oneBackend)}}
-	refusals    = []Probe{{"tcp, refused", refused("tcp")}, {"udp, refused", refused("udp")}}
+	spread      = []Probe{{"tcp, all backends", several("tcp", 64, everyBackend)},
+		{"udp, all backends", several("udp", 64, everyBackend)}}
+	sticky = []Probe{{"tcp, one backend", several("tcp", 16, oneBackend)},
+		{"udp, one backend", several("udp", 16, oneBackend)}}
+	refusals = []Probe{{"tcp, refused", refused("tcp")}, {"udp, refused", refused("udp")}}
 )
 
 // answered checks that a backend receives the packets of a probe.

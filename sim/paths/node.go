@@ -44,7 +44,8 @@ func (p *Pod) Addr(f Family) netip.Addr {
 }
 
 func (s *Scene) newNode(i *vpcsim.Instance) *Node {
-	return &Node{Instance: i, scene: s, cni: libcni.NewCNIConfigWithCacheDir([]string{s.options.Bin}, i.StateDir+".libcni", plugins{i})}
+	return &Node{Instance: i, scene: s, cni: libcni.NewCNIConfigWithCacheDir([]string{s.options.Bin},
+		i.StateDir+".libcni", plugins{i})}
 }
 
 // Validate checks that the kernel has ipvlan, and that the plugins support the configuration's version. A runtime does
@@ -78,7 +79,8 @@ func (n *Node) Add(ctx context.Context, kubernetes, name string) (*Pod, error) {
 	}
 	for _, f := range n.scene.options.Families {
 		if !p.Addr(f).IsValid() || len(p.Addrs) != len(n.scene.options.Families) {
-			return nil, fmt.Errorf("ADD %s: addresses %v, want one of each of %v", name, p.Addrs, n.scene.options.Families)
+			return nil, fmt.Errorf("ADD %s: addresses %v, want one of each of %v", name, p.Addrs,
+				n.scene.options.Families)
 		}
 	}
 	return p, p.Answer(Port)
@@ -104,7 +106,8 @@ func (p *Pod) runtimeConf() *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{
 		ContainerID: "container-of-" + p.Name, NetNS: p.Path, IfName: "eth0",
 		CapabilityArgs: map[string]any{"io.kubernetes.cri.pod-annotations": p.annotations},
-		Args:           [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", p.kubernetes}, {"K8S_POD_NAME", p.Name}},
+		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", p.kubernetes},
+			{"K8S_POD_NAME", p.Name}},
 	}
 }
 
@@ -123,5 +126,6 @@ func (n *Node) On(index int) []*Pod {
 
 func has(e ec2sim.ENI, a netip.Addr) bool {
 	return slices.Contains(slices.Concat(e.Addrs, e.IPv6Addrs), a) ||
-		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), func(p netip.Prefix) bool { return p.Contains(a) })
+		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes),
+			func(p netip.Prefix) bool { return p.Contains(a) })
 }

@@ -17,26 +17,37 @@ import (
 // region is a VPC with separate CIDRs for nodes, for pods and for a host. It has two peered VPCs.
 var region = ec2sim.Config{
 	VPCs: []ec2sim.VPC{
-		{ID: "vpc-main", CIDRs: cidrs("10.0.0.0/16", "100.64.0.0/16", "100.65.0.0/16"), IPv6CIDRs: cidrs("2001:db8:0:100::/56", "2001:db8:0:400::/56")},
+		{ID: "vpc-main", CIDRs: cidrs("10.0.0.0/16", "100.64.0.0/16", "100.65.0.0/16"),
+			IPv6CIDRs: cidrs("2001:db8:0:100::/56", "2001:db8:0:400::/56")},
 		{ID: "vpc-peer", CIDRs: cidrs("10.1.0.0/16"), IPv6CIDRs: cidrs("2001:db8:0:200::/56")},
 		{ID: "vpc-office", CIDRs: cidrs("10.2.0.0/16"), IPv6CIDRs: cidrs("2001:db8:0:300::/56")},
 	},
 	Subnets: []ec2sim.Subnet{
-		{ID: "subnet-nodes", VPC: "vpc-main", Zone: zone, CIDR: cidr("10.0.0.0/24"), IPv6CIDR: cidr("2001:db8:0:100::/64"), MapPublicIP: true},
-		{ID: "subnet-host", VPC: "vpc-main", Zone: zone, CIDR: cidr("10.0.1.0/24"), IPv6CIDR: cidr("2001:db8:0:101::/64")},
-		{ID: "subnet-second", VPC: "vpc-main", Zone: zone, CIDR: cidr("100.65.0.0/24"), IPv6CIDR: cidr("2001:db8:0:400::/64")},
-		{ID: "subnet-pods1", VPC: "vpc-main", Zone: zone, CIDR: cidr("100.64.0.0/20"), IPv6CIDR: cidr("2001:db8:0:111::/64"), Tags: kubelet},
-		{ID: "subnet-pods2", VPC: "vpc-main", Zone: zone, CIDR: cidr("100.64.16.0/20"), IPv6CIDR: cidr("2001:db8:0:112::/64"), Tags: kubelet},
-		{ID: "subnet-pods3", VPC: "vpc-main", Zone: zone, CIDR: cidr("100.64.32.0/20"), IPv6CIDR: cidr("2001:db8:0:113::/64"), Tags: kubelet},
-		{ID: "subnet-only6", VPC: "vpc-main", Zone: zone, IPv6CIDR: cidr("2001:db8:0:114::/64"), Tags: map[string]string{"family": "IPv6"}},
-		{ID: "subnet-peer", VPC: "vpc-peer", Zone: zone, CIDR: cidr("10.1.0.0/24"), IPv6CIDR: cidr("2001:db8:0:200::/64")},
-		{ID: "subnet-office", VPC: "vpc-office", Zone: zone, CIDR: cidr("10.2.1.0/24"), IPv6CIDR: cidr("2001:db8:0:301::/64")},
+		{ID: "subnet-nodes", VPC: "vpc-main", Zone: zone, CIDR: cidr("10.0.0.0/24"),
+			IPv6CIDR: cidr("2001:db8:0:100::/64"), MapPublicIP: true},
+		{ID: "subnet-host", VPC: "vpc-main", Zone: zone, CIDR: cidr("10.0.1.0/24"),
+			IPv6CIDR: cidr("2001:db8:0:101::/64")},
+		{ID: "subnet-second", VPC: "vpc-main", Zone: zone, CIDR: cidr("100.65.0.0/24"),
+			IPv6CIDR: cidr("2001:db8:0:400::/64")},
+		{ID: "subnet-pods1", VPC: "vpc-main", Zone: zone, CIDR: cidr("100.64.0.0/20"),
+			IPv6CIDR: cidr("2001:db8:0:111::/64"), Tags: kubelet},
+		{ID: "subnet-pods2", VPC: "vpc-main", Zone: zone, CIDR: cidr("100.64.16.0/20"),
+			IPv6CIDR: cidr("2001:db8:0:112::/64"), Tags: kubelet},
+		{ID: "subnet-pods3", VPC: "vpc-main", Zone: zone, CIDR: cidr("100.64.32.0/20"),
+			IPv6CIDR: cidr("2001:db8:0:113::/64"), Tags: kubelet},
+		{ID: "subnet-only6", VPC: "vpc-main", Zone: zone, IPv6CIDR: cidr("2001:db8:0:114::/64"),
+			Tags: map[string]string{"family": "IPv6"}},
+		{ID: "subnet-peer", VPC: "vpc-peer", Zone: zone, CIDR: cidr("10.1.0.0/24"),
+			IPv6CIDR: cidr("2001:db8:0:200::/64")},
+		{ID: "subnet-office", VPC: "vpc-office", Zone: zone, CIDR: cidr("10.2.1.0/24"),
+			IPv6CIDR: cidr("2001:db8:0:301::/64")},
 	},
 	Peerings: []ec2sim.Peering{
 		{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-main"}, Accepter: ec2sim.PeerVPC{ID: "vpc-peer"}},
 		// EC2 reports a CIDR without hosts. The office stands for a network behind a transit gateway, which
 		// DescribeVpcPeeringConnections does not report.
-		{ID: "pcx-2", Requester: ec2sim.PeerVPC{ID: "vpc-main"}, Accepter: ec2sim.PeerVPC{ID: "vpc-office", CIDRs: cidrs("10.2.0.0/24")}},
+		{ID: "pcx-2", Requester: ec2sim.PeerVPC{ID: "vpc-main"}, Accepter: ec2sim.PeerVPC{ID: "vpc-office",
+			CIDRs: cidrs("10.2.0.0/24")}},
 	},
 }
 
@@ -70,10 +81,11 @@ type Options struct {
 	Conflist []byte   // the network configuration
 	Families []Family // families of the pods' addresses; with IPv6, all instances have it
 	Further  bool     // the scene also has the ends of the further paths
-	NAT      bool     // pods reach the internet by their ENIs, whose subnets have a NAT gateway, and not through the node
-	Kept     bool     // a pod sees the caller's own address at a NodePort where the Service says so: keepCaller
-	Tracking bool     // pods track their connections: their serviceLoop is masquerade
-	Loopless bool     // pods have no service loop, so Services see the node: their serviceLoop is none
+	// pods reach the internet by their ENIs, whose subnets have a NAT gateway, and not through the node
+	NAT      bool
+	Kept     bool // a pod sees the caller's own address at a NodePort where the Service says so: keepCaller
+	Tracking bool // pods track their connections: their serviceLoop is masquerade
+	Loopless bool // pods have no service loop, so Services see the node: their serviceLoop is none
 
 	// Annotations are those of the pods, by their Kubernetes namespace. The configuration must have the capability for
 	// them.

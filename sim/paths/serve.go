@@ -80,7 +80,8 @@ func metadata(s *Scene, f Family) (End, error) {
 // proxyMetadata adds or deletes the rule of proxies such as kube2iam: packets of pods to the metadata service go to a
 // program on the node, which identifies the pod by its address.
 func (n *Node) proxyMetadata(verb string) error {
-	rule := fmt.Sprintf("iptables -w -t nat %s PREROUTING -i veth+ -p tcp -d %s --dport %d -j DNAT --to-destination %s:%d",
+	rule := fmt.Sprintf("iptables -w -t nat %s PREROUTING -i veth+ -p tcp -d %s --dport %d -j DNAT "+
+		"--to-destination %s:%d",
 		verb, metadataAddr.Addr(), metadataAddr.Port(), n.Addr(), Port)
 	if !n.Addr().IsValid() {
 		return nil

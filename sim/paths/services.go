@@ -35,31 +35,47 @@ var Services = []Service{
 	{Path{"pod to a Service, all backends in turn", pod1, clusterIP(0, "spread"), looped(node1), jumbo, 0}, spread},
 	{Path{"pod to a Service with session affinity", pod1, clusterIP(0, "sticky"), looped(node1), jumbo, 0}, sticky},
 	{Path{"pod to a Service without backends", pod1, clusterIP(0, "empty"), Itself, jumbo, 0}, refusals},
-	{Path{"pod of the other ENI to a Service on another node", cousin, clusterIP(0, "remote"), looped(node1), jumbo, 0}, calls},
-	{Path{"pod of the other ENI to a Service of another ENI", cousin, clusterIP(0, "sibling"), looped(node1), jumbo, 0}, calls},
-	{Path{"pod of the second node to a Service on the first", remote, clusterIP(1, "remote"), looped(node2), jumbo, 0}, calls},
+	{Path{"pod of the other ENI to a Service on another node", cousin, clusterIP(0, "remote"), looped(node1),
+		jumbo, 0}, calls},
+	{Path{"pod of the other ENI to a Service of another ENI", cousin, clusterIP(0, "sibling"), looped(node1),
+		jumbo, 0}, calls},
+	{Path{"pod of the second node to a Service on the first", remote, clusterIP(1, "remote"), looped(node2),
+		jumbo, 0}, calls},
 	{Path{"node to a Service on another node", node1, clusterIP(0, "remote"), Itself, jumbo, 0}, calls},
 	{Path{"node to a Service of its pod", node1, clusterIP(0, "local"), Itself, jumbo, 0}, calls},
 	{Path{"node to the DNS", node1, clusterIP(0, "dns"), Itself, jumbo, 0}, calls},
 	{Path{"node to a Service of a host in the VPC", node1, clusterIP(0, "vpc-host"), Itself, jumbo, 0}, calls},
 	{Path{"node to a Service without backends", node1, clusterIP(0, "empty"), Itself, jumbo, 0}, refusals},
 
-	{Path{"host in the VPC to a NodePort, pod on another node", host, nodePort(0, "nodeport-remote"), as(node1), jumbo, 0}, calls},
-	{Path{"host in the VPC to a NodePort, pod of the node", host, nodePort(0, "nodeport-cluster"), as(node1), jumbo, 0}, calls},
-	{Path{"host in the VPC to a NodePort, Local", host, nodePort(0, "nodeport-local"), caller(node1), jumbo, 0}, connections},
-	{Path{"host in the VPC to a NodePort, Local, by UDP", host, nodePort(0, "nodeport-local"), datagrams(node1), jumbo, 0}, calls[1:2]},
-	{Path{"internet to a NodePort, pod on another node", internet, nodePortOutside(0, "nodeport-remote"), as(node1), ethernet, 0}, calls},
-	{Path{"internet to a NodePort, pod of the node", internet, nodePortOutside(0, "nodeport-cluster"), as(node1), ethernet, 0}, calls},
-	{Path{"internet to a NodePort, Local", internet, nodePortOutside(0, "nodeport-local"), looped(node1), ethernet, IPv4}, calls},
-	{Path{"internet to a NodePort, Local", internet, nodePortOutside(0, "nodeport-local"), caller(node1), ethernet, IPv6}, connections},
-	{Path{"internet to a NodePort, Local, by UDP", internet, nodePortOutside(0, "nodeport-local"), datagrams(node1), ethernet, IPv6}, calls[1:2]},
+	{Path{"host in the VPC to a NodePort, pod on another node", host, nodePort(0, "nodeport-remote"), as(node1),
+		jumbo, 0}, calls},
+	{Path{"host in the VPC to a NodePort, pod of the node", host, nodePort(0, "nodeport-cluster"), as(node1),
+		jumbo, 0}, calls},
+	{Path{"host in the VPC to a NodePort, Local", host, nodePort(0, "nodeport-local"), caller(node1), jumbo, 0},
+		connections},
+	{Path{"host in the VPC to a NodePort, Local, by UDP", host, nodePort(0, "nodeport-local"), datagrams(node1), jumbo,
+		0}, calls[1:2]},
+	{Path{"internet to a NodePort, pod on another node", internet, nodePortOutside(0, "nodeport-remote"), as(node1),
+		ethernet, 0}, calls},
+	{Path{"internet to a NodePort, pod of the node", internet, nodePortOutside(0, "nodeport-cluster"), as(node1),
+		ethernet, 0}, calls},
+	{Path{"internet to a NodePort, Local", internet, nodePortOutside(0, "nodeport-local"), looped(node1), ethernet,
+		IPv4}, calls},
+	{Path{"internet to a NodePort, Local", internet, nodePortOutside(0, "nodeport-local"), caller(node1), ethernet,
+		IPv6}, connections},
+	{Path{"internet to a NodePort, Local, by UDP", internet, nodePortOutside(0, "nodeport-local"), datagrams(node1),
+		ethernet, IPv6}, calls[1:2]},
 	// Without a service loop, Cluster replaces the pod's address by the node's. With the loop, it is the pod's own.
-	{Path{"pod to a NodePort of its node, pod on another node", pod1, nodePort(0, "nodeport-remote"), looped(node1), jumbo, 0}, calls},
+	{Path{"pod to a NodePort of its node, pod on another node", pod1, nodePort(0, "nodeport-remote"), looped(node1),
+		jumbo, 0}, calls},
 	{Path{"pod to a NodePort of its node, Local", pod1, nodePort(0, "nodeport-local"), looped(node1), jumbo, 0}, calls},
 	{Path{"pod to a NodePort of another node", pod1, nodePort(1, "nodeport-cluster"), as(node2), jumbo, 0}, calls},
-	{Path{"pod to a NodePort of another node, Local", pod1, nodePort(1, "nodeport-local"), caller(node2), jumbo, 0}, connections},
-	{Path{"pod to a NodePort of another node, Local, by UDP", pod1, nodePort(1, "nodeport-local"), datagrams(node2), jumbo, 0}, calls[1:2]},
-	{Path{"other node to a NodePort, pod of the node", node2, nodePort(0, "nodeport-cluster"), as(node1), jumbo, 0}, calls},
+	{Path{"pod to a NodePort of another node, Local", pod1, nodePort(1, "nodeport-local"), caller(node2), jumbo, 0},
+		connections},
+	{Path{"pod to a NodePort of another node, Local, by UDP", pod1, nodePort(1, "nodeport-local"), datagrams(node2),
+		jumbo, 0}, calls[1:2]},
+	{Path{"other node to a NodePort, pod of the node", node2, nodePort(0, "nodeport-cluster"), as(node1),
+		jumbo, 0}, calls},
 
 	{Path{"pod to a proxy of the metadata service", pod1, metadata, Itself, jumbo, IPv4}, calls[:1]},
 }
@@ -136,7 +152,9 @@ func nodePortOutside(node int, name string) Place {
 }
 
 // service returns a Service and its backends on a node.
-func (s *Scene) service(node int, name string, f Family) (svc kubeproxy.Service, backends []*vpcsim.Namespace, err error) {
+func (s *Scene) service(node int, name string, f Family) (
+	svc kubeproxy.Service, backends []*vpcsim.Namespace, err error,
+) {
 	i := slices.IndexFunc(kubeproxy.Services(), func(svc kubeproxy.Service) bool { return svc.Name == name })
 	if i < 0 {
 		return svc, nil, fmt.Errorf("kube-proxy has no rules for a Service %s", name)

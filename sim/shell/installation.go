@@ -47,7 +47,8 @@ func (f installation) install(hosts map[string]netip.Addr) error {
 	}
 	for link, program := range f.links() {
 		target, err := filepath.Abs(program)
-		if err := errors.Join(err, os.MkdirAll(filepath.Dir(link), 0o755), os.RemoveAll(link), os.Symlink(target, link)); err != nil {
+		if err := errors.Join(err, os.MkdirAll(filepath.Dir(link), 0o755), os.RemoveAll(link),
+			os.Symlink(target, link)); err != nil {
 			return err
 		}
 	}
@@ -98,7 +99,8 @@ func cover(dirs ...string) error {
 		if err := errors.Join(os.MkdirAll(upper, 0o755), os.MkdirAll(work, 0o755)); err != nil {
 			return err
 		}
-		if err := syscall.Mount("overlay", dir, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", dir, upper, work)); err != nil {
+		if err := syscall.Mount("overlay", dir, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", dir,
+			upper, work)); err != nil {
 			return fmt.Errorf("mount a layer over %s: %w", dir, err)
 		}
 	}

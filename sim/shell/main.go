@@ -41,12 +41,14 @@ var instanceScript string
 
 func main() {
 	bin := flag.String("bin", "bin", "`directory` of our programs")
-	cnitool := flag.String("cnitool", ".cache/peers/cnitool", "`file` of the program that stands for a container runtime")
+	cnitool := flag.String("cnitool", ".cache/peers/cnitool",
+		"`file` of the program that stands for a container runtime")
 	conflist := flag.String("conflist", "conflist-examples/10-cni-ipvlan-vpc-k8s.conflist", "`file` to install")
 	units := flag.String("units", "systemd", "`directory` of our units")
 	interactive := flag.Bool("i", false, "without arguments, bash is interactive though standard input is no terminal")
 	flag.Parse()
-	status, err := run(installation{*bin, *cnitool, *conflist, *units}, flag.Args(), *interactive || machine.IsTerminal(os.Stdin))
+	status, err := run(installation{*bin, *cnitool, *conflist, *units}, flag.Args(), *interactive ||
+		machine.IsTerminal(os.Stdin))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sim:", err)
 		os.Exit(1)
@@ -67,7 +69,8 @@ func run(f installation, command []string, interactive bool) (status int, err er
 	case len(command) > 0:
 	case interactive:
 		fmt.Print(greeting)
-		_, err := shell(s.Nodes[0].Instance, []string{"bash", "--norc", "-i"}) // a mistyped last command is no failure of make sim
+		// a mistyped last command is no failure of make sim
+		_, err := shell(s.Nodes[0].Instance, []string{"bash", "--norc", "-i"})
 		return 0, err
 	default:
 		command = []string{"bash", "--norc"}
@@ -100,7 +103,8 @@ func shell(node *vpcsim.Instance, command []string) (status int, err error) {
 	c := exec.Command("sh", append([]string{"-c", instanceScript, "instance"}, command...)...)
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
 	c.Dir = "/root"
-	c.Env = append(append(os.Environ(), node.Env()...), "CNI_IPVLAN_VPC_STATE_DIR=/run/cni-ipvlan-vpc-k8s", "PS1=node1# ", "HOME=/root",
+	c.Env = append(append(os.Environ(), node.Env()...), "CNI_IPVLAN_VPC_STATE_DIR=/run/cni-ipvlan-vpc-k8s",
+		"PS1=node1# ", "HOME=/root",
 		"PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin", "CNI_PATH="+binDir, "NETCONFPATH="+confDir)
 	return machine.Attach(c, func(c *exec.Cmd) error { return node.Do(c.Run) })
 }

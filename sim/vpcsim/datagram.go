@@ -45,7 +45,9 @@ func (d datagrams) control(f func(fd int) error) (err error) {
 
 // whole makes the kernel refuse a datagram that is too large for the path, instead of sending fragments.
 func (d datagrams) whole() error {
-	return d.control(func(fd int) error { return syscall.SetsockoptInt(fd, d.level, d.discover, syscall.IP_PMTUDISC_DO) })
+	return d.control(func(fd int) error {
+		return syscall.SetsockoptInt(fd, d.level, d.discover, syscall.IP_PMTUDISC_DO)
+	})
 }
 
 // pathMTU returns the kernel's MTU of the path: ip(7), IP_MTU.

@@ -17,7 +17,9 @@ import (
 type Drops struct {
 	Spoofed int // from an address that the ENI does not have: EC2's source/destination check
 	Nobody  int // to an address of the VPC, or of a peer, that no ENI has
-	NoRoute int // to anywhere else without a way out: neither the primary address of an ENI with a public address, nor a NAT gateway
+	// to anywhere else without a way out: neither the primary address of an ENI with a public address, nor a NAT
+	// gateway
+	NoRoute int
 }
 
 // String returns for example "spoofed 0, to nobody 2, without a route 1".

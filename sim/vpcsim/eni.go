@@ -124,7 +124,8 @@ func (f *Fabric) wiring(e ec2sim.ENI, i *Instance) nl.Wiring {
 		}
 	}
 	add(nl.Veth{Name: dev, MAC: routerMAC, Peer: deviceName(e), PeerMAC: e.MAC, PeerNS: i.NS, MTU: jumbo},
-		nl.Sysctl{Key: "net/ipv4/neigh/" + dev + "/proxy_delay", Value: "0"}, // arp(7): otherwise it answers after up to 0.8 s
+		// arp(7): otherwise it answers after up to 0.8 s
+		nl.Sysctl{Key: "net/ipv4/neigh/" + dev + "/proxy_delay", Value: "0"},
 		nl.Addr{Prefix: router6, Dev: dev, NoDAD: true})
 	add(farEnds(dev, e.MAC)...)
 	if e.PublicIP.IsValid() && !f.hasNAT(e) {

@@ -75,7 +75,8 @@ func (f *Fabric) newInstance(name string) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := &Instance{Namespace: n, StateDir: filepath.Join(f.run.dir, name), region: cmp.Or(f.region, "us-east-1"), fabric: f}
+	i := &Instance{Namespace: n, StateDir: filepath.Join(f.run.dir, name),
+		region: cmp.Or(f.region, "us-east-1"), fabric: f}
 	if err := sysctls(n.NS).Add(); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}

@@ -82,7 +82,8 @@ func (f *Fabric) outside() nl.Wiring {
 		{NS: igw, Object: nl.Addr{Prefix: gatewayAddr6, Dev: "vpc", NoDAD: true}},
 		{NS: igw, Object: nl.Addr{Prefix: gatewayLocal, Dev: "internet", NoDAD: true}},
 		{NS: igw, Object: nl.Addr{Prefix: uplink6, Dev: "internet", NoDAD: true}},
-		{NS: internet, Object: nl.Addr{Prefix: netip.PrefixFrom(InternetAddr6, uplink6.Bits()), Dev: "eth0", NoDAD: true}},
+		{NS: internet, Object: nl.Addr{Prefix: netip.PrefixFrom(InternetAddr6, uplink6.Bits()), Dev: "eth0",
+			NoDAD: true}},
 		{NS: internet, Object: nl.Route{Dst: everything6, Via: uplink6.Addr(), Dev: "eth0"}},
 	})
 }
@@ -102,7 +103,8 @@ func (f *Fabric) translate() error {
 		add(prefix(m.private), m.public)
 		for _, port := range f.open {
 			for _, proto := range []string{"tcp", "udp"} {
-				in.Rules = append(in.Rules, nl.NFRule{nl.DAddr(prefix(m.public)), nl.DPort(proto, port, port), nl.DNAT(netip.AddrPortFrom(m.private, port))})
+				in.Rules = append(in.Rules, nl.NFRule{nl.DAddr(prefix(m.public)), nl.DPort(proto, port, port),
+					nl.DNAT(netip.AddrPortFrom(m.private, port))})
 			}
 		}
 	}

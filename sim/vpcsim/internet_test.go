@@ -21,7 +21,8 @@ func TestNATGateway(t *testing.T) {
 	meet(t, private.Namespace, f.Internet, vpcsim.InternetAddr, vpcsim.NATAddr, "tcp", "udp")
 	meet(t, public.Namespace, f.Internet, vpcsim.InternetAddr, public.PublicIP(), "tcp", "udp")
 	meet(t, private.Namespace, public.Namespace, public.Addr(), private.Addr(), "tcp", "udp")
-	assigned := call(t, private, "AssignPrivateIpAddresses", "NetworkInterfaceId", private.ENIs()[0].ID, "SecondaryPrivateIpAddressCount", "1")
+	assigned := call(t, private, "AssignPrivateIpAddresses", "NetworkInterfaceId", private.ENIs()[0].ID,
+		"SecondaryPrivateIpAddressCount", "1")
 	second := addr(assigned.get(t, "privateIpAddress"))
 	if err := (nl.Addr{Prefix: netip.PrefixFrom(second, 32), Dev: "lo"}).Add(private.NS); err != nil {
 		t.Fatal(err)
@@ -51,7 +52,8 @@ func TestOpenPorts(t *testing.T) {
 // TestMTU checks that a VPC delivers jumbo frames, and that the internet reports them as too big.
 func TestMTU(t *testing.T) {
 	f := newFabric(t)
-	a, b, dual, peer := run(t, f, "a", "subnet-nodes"), run(t, f, "b", "subnet-private"), run(t, f, "dual", "subnet-dual"), run(t, f, "peer", "subnet-peer6")
+	a, b, dual, peer := run(t, f, "a", "subnet-nodes"), run(t, f, "b", "subnet-private"), run(t, f, "dual",
+		"subnet-dual"), run(t, f, "peer", "subnet-peer6")
 	for _, path := range []struct {
 		from *vpcsim.Instance
 		to   netip.Addr

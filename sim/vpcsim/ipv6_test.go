@@ -56,7 +56,8 @@ func TestSourceCheck6(t *testing.T) {
 	if err := (nl.Addr{Prefix: cidr("2001:db8:1:6::99/128"), Dev: "lo", NoDAD: true}).Add(liar.NS); err != nil {
 		t.Fatal(err)
 	}
-	call(t, liar, "ModifyNetworkInterfaceAttribute", "NetworkInterfaceId", liar.ENIs()[0].ID, "SourceDestCheck.Value", "false")
+	call(t, liar, "ModifyNetworkInterfaceAttribute", "NetworkInterfaceId", liar.ENIs()[0].ID,
+		"SourceDestCheck.Value", "false")
 	lost(t, liar.Namespace, addr("2001:db8:1:6::99"), honest.Addr6())
 	meet(t, liar.Namespace, honest.Namespace, honest.Addr6(), liar.Addr6(), "tcp") // answered after the spoofed call
 	drops(t, f, vpcsim.Drops{Spoofed: 3, Nobody: 1})
@@ -83,11 +84,13 @@ func TestPrefix6(t *testing.T) {
 		return pod
 	}
 	pod, sibling := eni(node), eni(other)
-	meet(t, other.Namespace, node.Namespace, pod, sibling, "tcp", "udp") // on the link: the fabric answers the neighbour solicitation
+	// on the link: the fabric answers the neighbour solicitation
+	meet(t, other.Namespace, node.Namespace, pod, sibling, "tcp", "udp")
 	meet(t, node.Namespace, other.Namespace, sibling, pod, "tcp", "udp")
 	meet(t, f.Internet, node.Namespace, pod, vpcsim.InternetAddr6, "tcp")
 	drops(t, f, vpcsim.Drops{})
-	call(t, node, "UnassignIpv6Addresses", "NetworkInterfaceId", node.ENIs()[1].ID, "Ipv6Prefix.1", node.ENIs()[1].IPv6Prefixes[0].String())
+	call(t, node, "UnassignIpv6Addresses", "NetworkInterfaceId", node.ENIs()[1].ID, "Ipv6Prefix.1",
+		node.ENIs()[1].IPv6Prefixes[0].String())
 	lost(t, other.Namespace, netip.Addr{}, pod)
 	lost(t, f.Internet, netip.Addr{}, pod)
 	lost(t, node.Namespace, pod, vpcsim.InternetAddr6)

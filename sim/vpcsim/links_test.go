@@ -31,7 +31,8 @@ func (c card) mac(t *testing.T, i *vpcsim.Instance) string {
 // change assigns an address to the ENI, and unassigns it. Each of these changes the fabric.
 func (c card) change(t *testing.T, i *vpcsim.Instance) {
 	t.Helper()
-	a := call(t, i, "AssignPrivateIpAddresses", "NetworkInterfaceId", c.id, "SecondaryPrivateIpAddressCount", "1").get(t, "privateIpAddress")
+	a := call(t, i, "AssignPrivateIpAddresses", "NetworkInterfaceId", c.id, "SecondaryPrivateIpAddressCount",
+		"1").get(t, "privateIpAddress")
 	call(t, i, "UnassignPrivateIpAddresses", "NetworkInterfaceId", c.id, "PrivateIpAddress.1", a)
 }
 
@@ -57,7 +58,8 @@ func (c card) move(t *testing.T, i *vpcsim.Instance, pod *vpcsim.Namespace) nl.W
 	addrs := c.addrs(t, i)
 	in := func(o nl.Object) nl.Step { return nl.Step{NS: pod.NS, Object: o} }
 	return nl.Wiring{
-		{NS: i.NS, Object: nl.MovedLink{Name: "eth0", MAC: c.mac(t, i), NS: pod.NS, Home: "eth1", MTU: 9001, Group: podGroup, Down: true}},
+		{NS: i.NS, Object: nl.MovedLink{Name: "eth0", MAC: c.mac(t, i), NS: pod.NS, Home: "eth1", MTU: 9001,
+			Group: podGroup, Down: true}},
 		in(nl.Sysctl{Key: "net/ipv6/conf/eth0/accept_dad", Value: "0"}),
 		in(nl.Up{Dev: "eth0"}),
 		in(nl.Addr{Prefix: netip.PrefixFrom(addrs[0], 24), Dev: "eth0"}),
@@ -173,7 +175,8 @@ func TestMovedLink(t *testing.T) {
 	addrs := c.addrs(t, node)
 	reach := func(pod *vpcsim.Namespace) {
 		t.Helper()
-		for _, a := range addrs { // the fabric's end of a link that was down drops packets until the kernel's next linkwatch
+		// the fabric's end of a link that was down drops packets until the kernel's next linkwatch
+		for _, a := range addrs {
 			if err := eventually(host, a); err != nil {
 				t.Error(err)
 			}

@@ -45,13 +45,15 @@ func listenSolicitations() (int, error) {
 	if err != nil {
 		return 0, os.NewSyscallError("socket", err)
 	}
-	const load, jumpEqual, give = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
+	const load, jumpEqual, give = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ |
+		unix.BPF_K, unix.BPF_RET | unix.BPF_K
 	program := []unix.SockFilter{
 		{Code: load, K: atNextHeader}, {Code: jumpEqual, K: syscall.IPPROTO_ICMPV6, Jf: 3},
 		{Code: load, K: headerLen6}, {Code: jumpEqual, K: solicitation, Jf: 1},
 		{Code: give, K: 0xffff}, {Code: give, K: 0},
 	}
-	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 	if err == nil {
 		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian(unix.ETH_P_IPV6)})
 	}

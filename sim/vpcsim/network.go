@@ -38,7 +38,8 @@ func newNetworks(c ec2sim.Config) (map[string]*network, error) {
 			}
 		}
 		n := uint32(i)
-		networks[v.ID] = &network{table: tableVPC + n, internet: tableInternet + n, within: blocks(v), public: v.IPv6CIDRs}
+		networks[v.ID] = &network{table: tableVPC + n, internet: tableInternet + n, within: blocks(v),
+			public: v.IPv6CIDRs}
 	}
 	cidrs := func(p ec2sim.PeerVPC) []netip.Prefix {
 		i := slices.IndexFunc(c.VPCs, func(v ec2sim.VPC) bool { return v.ID == p.ID })

@@ -22,7 +22,8 @@ func TestReboot(t *testing.T) {
 		for family in -4 -6; do ip $family rule; ip $family route show table all | grep -v fe80:: | sort; done
 		nft list ruleset; cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf/all/rp_filter`
 	before := shell(t, node, look)
-	shell(t, node, `ip link set eth1 up; ip addr add 192.0.2.1/24 dev eth1; ip link add v type veth peer w; ip link set v up
+	shell(t, node,
+		`ip link set eth1 up; ip addr add 192.0.2.1/24 dev eth1; ip link add v type veth peer w; ip link set v up
 		for family in -4 -6; do
 			ip $family rule add pref 600 iif v table 300; ip $family route add default dev v table 300
 			ip $family route add unreachable default metric 9 table 301

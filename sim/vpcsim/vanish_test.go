@@ -24,7 +24,8 @@ type card struct{ id, link, attachment string }
 
 func plug(t *testing.T, i *vpcsim.Instance, index int) card {
 	t.Helper()
-	id := call(t, i, "CreateNetworkInterface", "SubnetId", "subnet-pods", "Ipv6AddressCount", "1").get(t, "networkInterfaceId")
+	id := call(t, i, "CreateNetworkInterface", "SubnetId", "subnet-pods", "Ipv6AddressCount", "1").get(t,
+		"networkInterfaceId")
 	c := card{id: id, link: "eth" + strconv.Itoa(index)}
 	c.attach(t, i, index)
 	return c
@@ -136,7 +137,8 @@ func TestLinkDown(t *testing.T) {
 		{NS: node.NS, Object: nl.Rule{Pref: 100, From: netip.PrefixFrom(addrs[0], 32), Table: 100}},
 		{NS: node.NS, Object: nl.Rule{Pref: 100, From: netip.PrefixFrom(addrs[1], 128), Table: 100}},
 		{NS: node.NS, Object: nl.Up{Dev: c.link}},
-		{NS: node.NS, Object: nl.Route{Dst: cidr("0.0.0.0/0"), Via: addr("100.64.0.1"), Dev: c.link, Table: 100, OnLink: true}},
+		{NS: node.NS, Object: nl.Route{Dst: cidr("0.0.0.0/0"), Via: addr("100.64.0.1"), Dev: c.link, Table: 100,
+			OnLink: true}},
 		{NS: node.NS, Object: nl.Route{Dst: cidr("::/0"), Via: addr("fe80:ec2::1"), Dev: c.link, Table: 100}},
 	}
 	for range 2 {

@@ -28,24 +28,29 @@ var (
 // world is three VPCs, of which the first two are peers. Only instances of the last three subnets have IPv6.
 var world = ec2sim.Config{
 	VPCs: []ec2sim.VPC{
-		{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.0.0.0/16"), cidr("100.64.0.0/16")}, IPv6CIDRs: []netip.Prefix{cidr("2001:db8:1::/56")}},
+		{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.0.0.0/16"), cidr("100.64.0.0/16")},
+			IPv6CIDRs: []netip.Prefix{cidr("2001:db8:1::/56")}},
 		{ID: "vpc-2", CIDRs: []netip.Prefix{cidr("10.1.0.0/16")}, IPv6CIDRs: []netip.Prefix{cidr("2001:db8:2::/56")}},
 		{ID: "vpc-3", CIDRs: []netip.Prefix{cidr("10.2.0.0/16")}, IPv6CIDRs: []netip.Prefix{cidr("2001:db8:3::/56")}},
 	},
 	Subnets: []ec2sim.Subnet{
 		{ID: "subnet-nodes", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.0.0/24"), MapPublicIP: true},
 		{ID: "subnet-private", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.1.0/24")},
-		{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.64.0.0/24"), IPv6CIDR: cidr("2001:db8:1:1::/64")},
+		{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.64.0.0/24"),
+			IPv6CIDR: cidr("2001:db8:1:1::/64")},
 		{ID: "subnet-peer", VPC: "vpc-2", Zone: "us-east-1a", CIDR: cidr("10.1.0.0/24")},
 		{ID: "subnet-stranger", VPC: "vpc-3", Zone: "us-east-1a", CIDR: cidr("10.2.0.0/24")},
 
-		{ID: "subnet-dual", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.6.0/24"), IPv6CIDR: cidr("2001:db8:1:6::/64"), AssignIPv6: true},
+		{ID: "subnet-dual", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.6.0/24"),
+			IPv6CIDR: cidr("2001:db8:1:6::/64"), AssignIPv6: true},
 		{ID: "subnet-peer6", VPC: "vpc-2", Zone: "us-east-1a", IPv6CIDR: cidr("2001:db8:2:6::/64"), AssignIPv6: true},
-		{ID: "subnet-stranger6", VPC: "vpc-3", Zone: "us-east-1a", IPv6CIDR: cidr("2001:db8:3:6::/64"), AssignIPv6: true},
+		{ID: "subnet-stranger6", VPC: "vpc-3", Zone: "us-east-1a", IPv6CIDR: cidr("2001:db8:3:6::/64"),
+			AssignIPv6: true},
 	},
 	Peerings: []ec2sim.Peering{
 		{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-1"}, Accepter: ec2sim.PeerVPC{ID: "vpc-2"}},
-		{ID: "pcx-2", Requester: ec2sim.PeerVPC{ID: "vpc-3"}, Accepter: ec2sim.PeerVPC{ID: "vpc-1"}, Status: "pending-acceptance"},
+		{ID: "pcx-2", Requester: ec2sim.PeerVPC{ID: "vpc-3"}, Accepter: ec2sim.PeerVPC{ID: "vpc-1"},
+			Status: "pending-acceptance"},
 	},
 }
 
@@ -188,9 +193,11 @@ func TestSourceCheck(t *testing.T) {
 	if err := (nl.Addr{Prefix: cidr("10.0.0.99/32"), Dev: "lo"}).Add(liar.NS); err != nil {
 		t.Fatal(err)
 	}
-	call(t, liar, "ModifyNetworkInterfaceAttribute", "NetworkInterfaceId", liar.ENIs()[0].ID, "SourceDestCheck.Value", "false")
+	call(t, liar, "ModifyNetworkInterfaceAttribute", "NetworkInterfaceId", liar.ENIs()[0].ID,
+		"SourceDestCheck.Value", "false")
 	lost(t, liar.Namespace, addr("10.0.0.99"), honest.Addr())
-	meet(t, liar.Namespace, honest.Namespace, honest.Addr(), liar.Addr(), "tcp", "udp") // answered after the spoofed call
+	// answered after the spoofed call
+	meet(t, liar.Namespace, honest.Namespace, honest.Addr(), liar.Addr(), "tcp", "udp")
 	drops(t, f, vpcsim.Drops{Spoofed: 3, Nobody: 1})
 }
 
@@ -200,7 +207,8 @@ func TestHotPlug(t *testing.T) {
 	node, host := run(t, f, "node", "subnet-nodes"), run(t, f, "host", "subnet-private")
 	made := call(t, node, "CreateNetworkInterface", "SubnetId", "subnet-pods")
 	eni := made.get(t, "networkInterfaceId")
-	attached := call(t, node, "AttachNetworkInterface", "NetworkInterfaceId", eni, "InstanceId", node.ID, "DeviceIndex", "1")
+	attached := call(t, node, "AttachNetworkInterface", "NetworkInterfaceId", eni, "InstanceId", node.ID,
+		"DeviceIndex", "1")
 
 	// The link is there when EC2 has answered, without an address.
 	link, err := node.LinkByName("eth1")
@@ -219,11 +227,13 @@ func TestHotPlug(t *testing.T) {
 	}
 
 	// A new address works at once, and an unassigned one belongs to nobody.
-	assigned := call(t, node, "AssignPrivateIpAddresses", "NetworkInterfaceId", eni, "SecondaryPrivateIpAddressCount", "1")
+	assigned := call(t, node, "AssignPrivateIpAddresses", "NetworkInterfaceId", eni,
+		"SecondaryPrivateIpAddressCount", "1")
 	pod := addr(assigned.get(t, "privateIpAddress"))
 	w := nl.Wiring{
 		{NS: node.NS, Object: nl.Addr{Prefix: netip.PrefixFrom(pod, 32), Dev: "lo"}},
-		{NS: node.NS, Object: nl.Route{Dst: cidr("0.0.0.0/0"), Via: addr("100.64.0.1"), Dev: "eth1", Table: 100, OnLink: true}},
+		{NS: node.NS, Object: nl.Route{Dst: cidr("0.0.0.0/0"), Via: addr("100.64.0.1"), Dev: "eth1", Table: 100,
+			OnLink: true}},
 		{NS: node.NS, Object: nl.Rule{Pref: 100, From: netip.PrefixFrom(pod, 32), Table: 100}},
 	}
 	if err := w.Add(); err != nil {

@@ -7,7 +7,8 @@ import "math"
 
 // BatchFlag is the flag for how many addresses to ask for at once.
 func BatchFlag() Flag {
-	return &IntFlag{Name: "ip_batch_size", Value: 1, Usage: "ask for `N` addresses; 0: as many as the interface can have"}
+	return &IntFlag{Name: "ip_batch_size", Value: 1,
+		Usage: "ask for `N` addresses; 0: as many as the interface can have"}
 }
 
 // Batch is the value of BatchFlag, with as many as there are for 0.

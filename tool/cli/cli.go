@@ -85,7 +85,8 @@ func CompleteEndless(c *Command) {
 	c.OnUsageError = Misused
 	c.Description = strings.TrimSpace(c.Description)
 	c.UsageText = strings.TrimSpace(Name + " " + c.Name + " [options] " + c.ArgsUsage)
-	c.Flags = append(c.Flags, &StringFlag{Name: "output", Aliases: []string{"o"}, Value: "text", Usage: "answer in `FORMAT` text or json"})
+	c.Flags = append(c.Flags, &StringFlag{Name: "output", Aliases: []string{"o"}, Value: "text",
+		Usage: "answer in `FORMAT` text or json"})
 	action := c.Action
 	c.Action = func(c *Context) error {
 		if err := checkArgs(c); err != nil {

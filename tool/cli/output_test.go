@@ -51,7 +51,8 @@ func TestForeignText(t *testing.T) {
 		t.Errorf("%d lines, want the heading, a row and a sentence:\n%s", n, text)
 	}
 	var back []row
-	if err := json.Unmarshal([]byte(answer("-o", "json")), &back); err != nil || back[0].Pod != strings.ToValidUTF8(name, "\ufffd") {
+	if err := json.Unmarshal([]byte(answer("-o", "json")), &back); err != nil ||
+		back[0].Pod != strings.ToValidUTF8(name, "\ufffd") {
 		t.Errorf("JSON has %q, %v", back, err)
 	}
 }

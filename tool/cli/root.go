@@ -48,9 +48,12 @@ func ViewRegistry() (*registry.State, error) {
 func Unreadable(err error) string {
 	switch {
 	case errors.Is(err, registry.ErrVersion):
-		return "install the release that has written the file registry.json, or delete the file: the next ADD then builds it from the kernel, metadata and EC2"
+		return "install the release that has written the file registry.json, or delete the file: the next ADD then " +
+			"builds it from the kernel, metadata and EC2"
 	case registry.IsGarbage(err):
-		return "run " + Name + " registry-gc --free-after=15m, or wait for the next ADD: either sets the file aside, and builds a new one from the kernel, metadata and EC2"
+		return "run " + Name +
+			" registry-gc --free-after=15m, or wait for the next ADD: either sets the file aside, and builds a new " +
+			"one from the kernel, metadata and EC2"
 	}
 	return ""
 }

@@ -39,7 +39,8 @@ func (r *review) head() {
 	}
 	want := "want one of " + strings.Join(versions, ", ")
 	if r.CNIVersion == "" && len(r.CNIVersions) == 0 {
-		r.wrong("", "cniVersion must be specified: without it the runtime takes the oldest, which knows no chains: %s", want)
+		r.wrong("", "cniVersion must be specified: without it the runtime takes the oldest, which knows no chains: %s",
+			want)
 	}
 	if r.CNIVersion != "" && !slices.Contains(versions, r.CNIVersion) {
 		r.wrong("", "cniVersion: %q: %s", r.CNIVersion, want)
@@ -76,7 +77,8 @@ func (r *review) chain() {
 	case !ok:
 		r.wrong("", "there is no %s, with which the chain begins: the others have no address to work with", first)
 	case !follows:
-		r.wrong(r.where(i), "it stands behind %s: the chain begins with it, and what comes before is lost", r.Plugins[0].Type)
+		r.wrong(r.where(i), "it stands behind %s: the chain begins with it, and what comes before is lost",
+			r.Plugins[0].Type)
 	}
 	if i, ok := at[last]; ok {
 		r.pair(i)
@@ -104,7 +106,8 @@ func (r *review) positions() map[string]int {
 func (r *review) alone(at map[string]int) {
 	for _, typ := range parted {
 		if i, ok := at[typ]; ok {
-			r.wrong(r.where(i), "it stands beside %s, which is all of them in one: move its keys there, and remove it", TypeAll)
+			r.wrong(r.where(i), "it stands beside %s, which is all of them in one: move its keys there, and remove it",
+				TypeAll)
 		}
 	}
 }
@@ -140,10 +143,12 @@ func (r *review) further(at map[string]int) {
 	ipam, slave, pair := parts[0], parts[1], parts[2]
 	where := r.where(at[TypeIPVlan])
 	if len(ipam.Requests) > 0 && ipam.Capabilities[podAnnotations] && !slave.Capabilities[podAnnotations] {
-		r.wrong(where, `the names of the interfaces for which pods ask do not reach it: add "capabilities": {%q: true}`, podAnnotations)
+		r.wrong(where, `the names of the interfaces for which pods ask do not reach it: add "capabilities": {%q: true}`,
+			podAnnotations)
 	}
 	if name := cmp.Or(slave.ContainerInterface, "eth1"); len(ipam.Requests) > 0 && name != pair.ContainerInterface {
-		r.wrong(where, "containerInterface: %q (if left out, eth1), but %s has %q: want the same, so that no further interface gets this name", name, TypePTP, pair.ContainerInterface)
+		r.wrong(where, "containerInterface: %q (if left out, eth1), but %s has %q: want the same, so that no further "+
+			"interface gets this name", name, TypePTP, pair.ContainerInterface)
 	}
 }
 
@@ -177,14 +182,18 @@ func (r *review) pair(i int) {
 		return
 	}
 	if c.ContainerInterface == podLink {
-		r.wrong(r.where(i), "containerInterface: %q: that is the name of the pod's first link, the ENI's: want eth1, for example", podLink)
+		r.wrong(r.where(i), "containerInterface: %q: that is the name of the pod's first link, the ENI's: want eth1, "+
+			"for example", podLink)
 	}
 	if mark := *cmp.Or(c.NodePortMark, new(uint32(ptp.DefaultNodePortMark))); mark&kubeProxyMarks != 0 {
-		r.wrong(r.where(i), "nodePortMark: %d (%#x): kube-proxy marks packets with the bits %#x, and would masquerade or drop these: want others, such as 8192 (0x2000)",
+		r.wrong(r.where(i), "nodePortMark: %d (%#x): kube-proxy marks packets with the bits %#x, and would "+
+			"masquerade or drop these: want others, such as 8192 (0x2000)",
 			mark, mark, kubeProxyMarks)
 	}
 	if c.HostInterface == "auto" {
-		r.wrong(r.where(i), `hostInterface: "auto": only %s install reads this word, and writes the name of the link instead: want the name of the boot ENI's link, eth0 or ens5`,
+		r.wrong(r.where(i),
+			`hostInterface: "auto": only %s install reads this word, and writes the name of the link instead: want `+
+				`the name of the boot ENI's link, eth0 or ens5`,
 			cli.Name)
 	}
 	for j, m := range r.Plugins {
@@ -194,9 +203,12 @@ func (r *review) pair(i int) {
 		case "portmap":
 			r.portmap(j, *cmp.Or(c.NodePortMark, new(uint32(ptp.DefaultNodePortMark))))
 		case "bandwidth":
-			r.wrong(r.where(j), `it does not work, because the pod's first link is no veth: remove it, and add "capabilities": {"bandwidth": true} to %s`, r.Plugins[i].Type)
+			r.wrong(r.where(j),
+				`it does not work, because the pod's first link is no veth: remove it, and add "capabilities": `+
+					`{"bandwidth": true} to %s`, r.Plugins[i].Type)
 		case "sbr":
-			r.wrong(r.where(j), "it moves the routes by which pods reach the node, Services and the internet: remove it")
+			r.wrong(r.where(j),
+				"it moves the routes by which pods reach the node, Services and the internet: remove it")
 		}
 	}
 }
@@ -213,7 +225,8 @@ func (r *review) tuning(i int) {
 		Capabilities map[string]bool `json:"capabilities"`
 	}
 	if json.Unmarshal(r.Plugins[i].Raw, &c) == nil && (c.MAC != "" || c.Capabilities["mac"]) {
-		r.wrong(r.where(i), "mac: the pod's link has the MAC address of its ENI, and cannot have another: remove it, also from capabilities")
+		r.wrong(r.where(i), "mac: the pod's link has the MAC address of its ENI, and cannot have another: remove it, "+
+			"also from capabilities")
 	}
 }
 
@@ -229,7 +242,8 @@ func (r *review) portmap(i int, mark uint32) {
 		return
 	}
 	if bit := *cmp.Or(c.MarkMasqBit, new(defaultBit)); bit >= 0 && mark>>bit&1 != 0 {
-		r.wrong(r.where(i), "markMasqBit: %d (if left out, 13) is in the nodePortMark %#x: other pods of the node would not reach hostPorts: want another, such as 12", bit, mark)
+		r.wrong(r.where(i), "markMasqBit: %d (if left out, 13) is in the nodePortMark %#x: other pods of the node "+
+			"would not reach hostPorts: want another, such as 12", bit, mark)
 	}
 }
 
@@ -246,11 +260,14 @@ func (r *review) egress(where string, i int, c *egress.Config) {
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
 		e := c.Egresses[name]
 		if len(e.Selectable) > 0 && !head.Capabilities[podAnnotations] {
-			r.wrong(where, `egress: %s: selectable: no pod can ask for it: add "capabilities": {%q: true}`, name, podAnnotations)
+			r.wrong(where, `egress: %s: selectable: no pod can ask for it: add "capabilities": {%q: true}`, name,
+				podAnnotations)
 		}
 		for _, namespace := range e.Routers {
 			if other, both := routers[namespace]; both && !head.Capabilities[podAnnotations] {
-				r.wrong(where, `egress: %s: routers: %q: %s has it, too, and no pod can choose: add "capabilities": {%q: true}`, name, namespace, other, podAnnotations)
+				r.wrong(where,
+					`egress: %s: routers: %q: %s has it, too, and no pod can choose: add "capabilities": {%q: true}`,
+					name, namespace, other, podAnnotations)
 			}
 			routers[namespace] = name
 		}
@@ -278,7 +295,9 @@ func (r *review) egressByPair(where string, c *egress.Config, p ptp.Config) {
 		for _, text := range c.Egresses[name].Gateways {
 			gw, ok := wrong.Address("gateways", text)
 			if why := byENI(gw, p, routed); ok && why != "" && holder(byNode, gw) < 0 {
-				r.wrong(where, "egress: %s: gateways: %s: no hostCidrs has it: name the CIDR of the Services there, because %s", name, gw, why)
+				r.wrong(where,
+					"egress: %s: gateways: %s: no hostCidrs has it: name the CIDR of the Services there, because %s",
+					name, gw, why)
 			}
 		}
 	}
@@ -315,16 +334,20 @@ func (r *review) pools(where string, i int, c *lease.Config) {
 			r.wrong(where, "pools: %q: want a name without / and =, which the plugin has in names that it makes", name)
 		}
 		if len(p.Selectable) > 0 && !head.Capabilities[podAnnotations] {
-			r.wrong(where, `pools: %s: selectable: no pod can ask for it: add "capabilities": {%q: true}`, name, podAnnotations)
+			r.wrong(where, `pools: %s: selectable: no pod can ask for it: add "capabilities": {%q: true}`, name,
+				podAnnotations)
 		}
 	}
 	canAsk := []string{podAnnotations, "ips", "deviceID"}
-	if len(c.Permissions) > 0 && !slices.ContainsFunc(canAsk, func(name string) bool { return head.Capabilities[name] }) {
+	if len(c.Permissions) > 0 && !slices.ContainsFunc(canAsk, func(name string) bool {
+		return head.Capabilities[name]
+	}) {
 		r.wrong(where, `requests: no pod can ask: add "capabilities": {%q: true}`, podAnnotations)
 	}
 	for _, p := range c.Policies() {
 		if p.Provision == lease.ProvisionNone && p.Warm.Min > 0 {
-			r.wrong(where, `warm: min %d of pool %s: "provision" is "none", so nobody may ask EC2 for them`, p.Warm.Min, PoolName(p.Pool))
+			r.wrong(where, `warm: min %d of pool %s: "provision" is "none", so nobody may ask EC2 for them`, p.Warm.Min,
+				PoolName(p.Pool))
 		}
 	}
 }

@@ -92,7 +92,8 @@ type List struct {
 	File     string `json:"-"` // that it is in
 	Delegate bool   `json:"-"` // the file is of Multus
 
-	IPAM    *lease.Config `json:"-"` // ipam's configuration; nil: another plugin gives the addresses, or it has a mistake
+	// ipam's configuration; nil: another plugin gives the addresses, or it has a mistake
+	IPAM    *lease.Config `json:"-"`
 	Mistake error         `json:"-"` // in ipam's configuration
 }
 

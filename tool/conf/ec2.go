@@ -28,7 +28,8 @@ var ourTags = []string{book.TagManaged, book.TagInstance, book.TagPool, book.Tag
 // an address.
 func (r *review) ec2(where string, c *lease.Config) {
 	if c.MaxENIs == 1 && c.InterfaceIndex > 0 && (c.Provision == "" || c.Provision == string(lease.ProvisionFull)) {
-		r.wrong(where, "maxENIs: 1: it counts the boot ENI, which has no addresses for pods if interfaceIndex is %d: want 2 or more", c.InterfaceIndex)
+		r.wrong(where, "maxENIs: 1: it counts the boot ENI, which has no addresses for pods if interfaceIndex is %d: "+
+			"want 2 or more", c.InterfaceIndex)
 	}
 	r.newENI(where, "", c.PoolConfig)
 	for _, name := range slices.Sorted(maps.Keys(c.Pools)) {
@@ -45,7 +46,8 @@ func (r *review) newENI(where, at string, p lease.PoolConfig) {
 		}
 	}
 	if most := mostTags - len(ourTags); len(p.ENITags) > most {
-		r.wrong(where, "%seniTags: %d tags: EC2 allows %d for an ENI, and the plugin sets %d itself: want at most %d", at, len(p.ENITags), mostTags, len(ourTags), most)
+		r.wrong(where, "%seniTags: %d tags: EC2 allows %d for an ENI, and the plugin sets %d itself: want at most %d",
+			at, len(p.ENITags), mostTags, len(ourTags), most)
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.ENITags)) {
 		if why := tagFault(key, p.ENITags[key]); why != "" {
@@ -66,7 +68,8 @@ func tagFault(key, value string) string {
 	case utf8.RuneCountInString(value) > longestValue:
 		return "the value of a tag has 256 characters at most"
 	case key == book.TagNoManage:
-		return "nobody touches an ENI with this tag: after the next boot, the node would not use its own ENIs any more: remove it"
+		return "nobody touches an ENI with this tag: after the next boot, the node would not use its own ENIs any " +
+			"more: remove it"
 	case slices.Contains(ourTags, key):
 		return "the plugin sets this tag itself: remove it"
 	}

@@ -22,9 +22,12 @@ type generator struct{ *rand.Rand }
 
 // anything has values of all types, and values that keys of a list have.
 var anything = []string{
-	`null`, `true`, `false`, `"true"`, `"FALSE"`, `"yes"`, `0`, `1`, `-1`, `1.5`, `1e400`, `""`, `"x"`, `"1.0.0"`, `"0.4.0"`, `"1"`, `"1.a.0"`, `"9.9.9"`,
-	`[]`, `[null]`, `[1]`, `["1.0.0"]`, `["1.0.0", 1]`, `["x"]`, `[{}]`, `[[]]`, `{}`, `{"a": 1}`, `{"a": true}`, `{"type": 1}`, `{"type": "host-local"}`,
-	`{"nameservers": "x"}`, `{"nameservers": ["10.0.0.2"], "search": [1]}`, `[{"containerID": 1}]`, `[{"containerID": "a", "ifname": "eth0"}]`,
+	`null`, `true`, `false`, `"true"`, `"FALSE"`, `"yes"`, `0`, `1`, `-1`, `1.5`, `1e400`, `""`, `"x"`, `"1.0.0"`,
+	`"0.4.0"`, `"1"`, `"1.a.0"`, `"9.9.9"`,
+	`[]`, `[null]`, `[1]`, `["1.0.0"]`, `["1.0.0", 1]`, `["x"]`, `[{}]`, `[[]]`, `{}`, `{"a": 1}`, `{"a": true}`,
+	`{"type": 1}`, `{"type": "host-local"}`,
+	`{"nameservers": "x"}`, `{"nameservers": ["10.0.0.2"], "search": [1]}`, `[{"containerID": 1}]`,
+	`[{"containerID": "a", "ifname": "eth0"}]`,
 }
 
 func (g generator) pick(from []string) string { return from[g.IntN(len(from))] }
@@ -56,8 +59,10 @@ func (g generator) object(keys map[string]string, often string) string {
 
 func (g generator) member(typ string) string {
 	keys := map[string]string{
-		"type": fmt.Sprintf("%q", typ), "name": `"x"`, "cniVersion": `"1.0.0"`, "capabilities": `{"portMappings": true}`, "ipam": `{"type": "x"}`, "dns": `{"domain": "x"}`,
-		"prevResult": `{"ips": []}`, "cni.dev/valid-attachments": `[]`, "args": `{"cni": {}}`, "sysctl": `{"net.core.somaxconn": "500"}`,
+		"type": fmt.Sprintf("%q", typ), "name": `"x"`, "cniVersion": `"1.0.0"`,
+		"capabilities": `{"portMappings": true}`, "ipam": `{"type": "x"}`, "dns": `{"domain": "x"}`,
+		"prevResult": `{"ips": []}`, "cni.dev/valid-attachments": `[]`, "args": `{"cni": {}}`,
+		"sysctl": `{"net.core.somaxconn": "500"}`,
 	}
 	often := "type"
 	if typ == TypeAll {
@@ -74,7 +79,8 @@ func (g generator) list() string {
 		members = append(members, g.value(g.member("tuning"), 40))
 	}
 	return g.object(map[string]string{
-		"name": `"pods"`, "cniVersion": `"1.0.0"`, "cniVersions": `["0.4.0", "1.0.0", "1.1.0"]`, "disableCheck": `false`, "disableGC": `"True"`,
+		"name": `"pods"`, "cniVersion": `"1.0.0"`, "cniVersions": `["0.4.0", "1.0.0", "1.1.0"]`,
+		"disableCheck": `false`, "disableGC": `"True"`,
 		"loadOnlyInlinedPlugins": `true`, "plugins": "[" + strings.Join(members, ", ") + "]",
 	}, "name cniVersion plugins")
 }
@@ -106,35 +112,70 @@ func TestWhatLibcniRefuses(t *testing.T) {
 
 // TestRefusedByRuntime: each value that a runtime refuses has its mistake, which names the key and what is wanted.
 func TestRefusedByRuntime(t *testing.T) {
-	const ours = `{"type": "cni-ipvlan-vpc-k8s", "secGroupIds": [], "hostInterface": "eth0", "containerInterface": "eth1"%s}`
+	const ours = `{"type": "cni-ipvlan-vpc-k8s", "secGroupIds": [], "hostInterface": "eth0", ` +
+		`"containerInterface": "eth1"%s}`
 	list := func(keys, own, others string) string {
-		return `{"cniVersion": "1.0.0", "name": "pods"` + keys + `, "plugins": [` + fmt.Sprintf(ours, own) + others + `]}`
+		return `{"cniVersion": "1.0.0", "name": "pods"` + keys + `, "plugins": [` +
+			fmt.Sprintf(ours, own) + others + `]}`
 	}
 	for text, want := range map[string]string{
-		list(`, "disableCheck": "no"`, "", ""):                                          `disableCheck: "no": want true or false`,
-		list(`, "disableGC": 1`, "", ""):                                                `disableGC: 1: want true or false`,
-		list(`, "loadOnlyInlinedPlugins": null`, "", ""):                                `loadOnlyInlinedPlugins: null: want true or false`,
-		list(`, "cniVersions": null`, "", ""):                                           `cniVersions: null: want a value, or no such key`,
-		list(``, `, "capabilities": ["x"]`, ""):                                         `plugins[0] cni-ipvlan-vpc-k8s: capabilities: ["x"]: want an object`,
-		list(``, `, "capabilities": {"bandwidth": "yes"}`, ""):                          `plugins[0] cni-ipvlan-vpc-k8s: capabilities: bandwidth: "yes": want true or false`,
-		list(``, `, "name": 1`, ""):                                                     `plugins[0] cni-ipvlan-vpc-k8s: name: 1: want a string`,
-		list(``, `, "cniVersion": 1`, ""):                                               `plugins[0] cni-ipvlan-vpc-k8s: cniVersion: 1: want a string`,
-		list(``, `, "prevResult": "x"`, ""):                                             `plugins[0] cni-ipvlan-vpc-k8s: prevResult: "x": want an object`,
-		list(``, ``, `, {"type": "istio-cni", "dns": {"search": [1]}}`):                 `plugins[1] istio-cni: dns: search: 1: 1: want a string`,
-		`{"cniVersion": "1.0.0", "name": "pods", "type": "cni-ipvlan-vpc-k8s"}`:         `this is the configuration of one plugin and no list: want {"cniVersion": "1.0.0", "name": ..., "plugins": [...]} around it`,
-		list(`, "name": "pods"`, "", ""):                                                `name: the key is there twice, and the last value counts: remove one`,
-		list(``, `, "ipMasq": true, "ipMasq": false`, ""):                               `plugins[0] cni-ipvlan-vpc-k8s: ipMasq: the key is there twice, and the last value counts: remove one`,
-		list(``, `, "warm": {"min": 1, "min": 2}`, ""):                                  `plugins[0] cni-ipvlan-vpc-k8s: warm: min: the key is there twice, and the last value counts: remove one`,
-		list(``, ``, `, {"type": "tuning", "mac": "02:00:00:00:00:01"}`):                `plugins[1] tuning: mac: the pod's link has the MAC address of its ENI, and cannot have another: remove it, also from capabilities`,
-		list(``, `, "nodePortMark": 16384`, ""):                                         `plugins[0] cni-ipvlan-vpc-k8s: nodePortMark: 16384 (0x4000): kube-proxy marks packets with the bits 0xc000, and would masquerade or drop these: want others, such as 8192 (0x2000)`,
-		list(``, `, "maxENIs": 1, "interfaceIndex": 1`, ""):                             `plugins[0] cni-ipvlan-vpc-k8s: maxENIs: 1: it counts the boot ENI, which has no addresses for pods if interfaceIndex is 1: want 2 or more`,
-		list(``, `, "eniTags": {"aws:x": ""}`, ""):                                      `plugins[0] cni-ipvlan-vpc-k8s: eniTags: "aws:x": only AWS sets tags that begin with aws: want another key`,
-		list(``, `, "eniTags": {"node.k8s.amazonaws.com/no_manage": "true"}`, ""):       `plugins[0] cni-ipvlan-vpc-k8s: eniTags: "node.k8s.amazonaws.com/no_manage": nobody touches an ENI with this tag: after the next boot, the node would not use its own ENIs any more: remove it`,
-		list(``, `, "pools": {"a": {"eniTags": {"": "x"}}}`, ""):                        `plugins[0] cni-ipvlan-vpc-k8s: pools: a: eniTags: "": a tag needs a key`,
-		list(``, `, "eniTags": {"`+strings.Repeat("k", 128)+`": ""}`, ""):               `: the key of a tag has 127 characters at most`,
-		list(``, `, "eniTags": {"k": "`+strings.Repeat("v", 257)+`"}`, ""):              `: the value of a tag has 256 characters at most`,
-		list(``, `, "eniTags": {`+tags(47)+`}`, ""):                                     `plugins[0] cni-ipvlan-vpc-k8s: eniTags: 47 tags: EC2 allows 50 for an ENI, and the plugin sets 4 itself: want at most 46`,
-		list(``, `, "pools": {"a": {"secGroupIds": ["web"], "namespaces": ["x"]}}`, ""): `plugins[0] cni-ipvlan-vpc-k8s: pools: a: secGroupIds: "web": want an ID and no name, sg-0123456789abcdef0 for example`,
+		list(`, "disableCheck": "no"`, "",
+			""): `disableCheck: "no": want true or false`,
+		list(`, "disableGC": 1`, "",
+			""): `disableGC: 1: want true or false`,
+		list(`, "loadOnlyInlinedPlugins": null`, "",
+			""): `loadOnlyInlinedPlugins: null: want true or false`,
+		list(`, "cniVersions": null`, "",
+			""): `cniVersions: null: want a value, or no such key`,
+		list(``, `, "capabilities": ["x"]`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: capabilities: ["x"]: want an object`,
+		list(``, `, "capabilities": {"bandwidth": "yes"}`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: capabilities: bandwidth: "yes": want true or false`,
+		list(``, `, "name": 1`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: name: 1: want a string`,
+		list(``, `, "cniVersion": 1`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: cniVersion: 1: want a string`,
+		list(``, `, "prevResult": "x"`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: prevResult: "x": want an object`,
+		list(``, ``,
+			`, {"type": "istio-cni", "dns": {"search": [1]}}`): `plugins[1] istio-cni: dns: search: 1: 1: ` +
+			`want a string`,
+		`{"cniVersion": "1.0.0", "name": "pods", "type": "cni-ipvlan-vpc-k8s"}`: `this is the configuration of one ` +
+			`plugin and no list: want {"cniVersion": "1.0.0", "name": ..., "plugins": [...]} around it`,
+		list(`, "name": "pods"`, "",
+			""): `name: the key is there twice, and the last value counts: remove one`,
+		list(``, `, "ipMasq": true, "ipMasq": false`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: ipMasq: the key is there twice, and the last value counts: remove one`,
+		list(``, `, "warm": {"min": 1, "min": 2}`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: warm: min: the key is there twice, and the last value ` +
+			`counts: remove one`,
+		list(``, ``,
+			`, {"type": "tuning", "mac": "02:00:00:00:00:01"}`): `plugins[1] tuning: mac: the pod's link has the MAC ` +
+			`address of its ENI, and cannot have another: remove it, also from capabilities`,
+		list(``, `, "nodePortMark": 16384`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: nodePortMark: 16384 (0x4000): kube-proxy marks packets with the ` +
+			`bits 0xc000, and would masquerade or drop these: want others, such as 8192 (0x2000)`,
+		list(``, `, "maxENIs": 1, "interfaceIndex": 1`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: maxENIs: 1: it counts the boot ENI, which has no addresses for pods ` +
+			`if interfaceIndex is 1: want 2 or more`,
+		list(``, `, "eniTags": {"aws:x": ""}`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: eniTags: "aws:x": only AWS sets tags that begin with aws: ` +
+			`want another key`,
+		list(``, `, "eniTags": {"node.k8s.amazonaws.com/no_manage": "true"}`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: eniTags: "node.k8s.amazonaws.com/no_manage": nobody touches an ENI ` +
+			`with this tag: after the next boot, the node would not use its own ENIs any more: remove it`,
+		list(``, `, "pools": {"a": {"eniTags": {"": "x"}}}`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: pools: a: eniTags: "": a tag needs a key`,
+		list(``, `, "eniTags": {"`+strings.Repeat("k", 128)+`": ""}`,
+			""): `: the key of a tag has 127 characters at most`,
+		list(``, `, "eniTags": {"k": "`+strings.Repeat("v", 257)+`"}`,
+			""): `: the value of a tag has 256 characters at most`,
+		list(``, `, "eniTags": {`+tags(47)+`}`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: eniTags: 47 tags: EC2 allows 50 for an ENI, and the plugin sets 4 ` +
+			`itself: want at most 46`,
+		list(``, `, "pools": {"a": {"secGroupIds": ["web"], "namespaces": ["x"]}}`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: pools: a: secGroupIds: "web": want an ID and no name, ` +
+			`sg-0123456789abcdef0 for example`,
 	} {
 		got := mistakesOf(t, []byte(text))
 		if len(got) != 1 || !strings.HasSuffix(got[0].String(), want) {
@@ -147,7 +188,8 @@ func TestRefusedByRuntime(t *testing.T) {
 	}
 	for _, right := range []string{
 		list(`, "disableCheck": "False", "disableGC": true`, `, "eniTags": {`+tags(46)+`}`, ""),
-		list(``, `, "maxENIs": 1`, `, {"type": "tuning", "sysctl": {}}`), list(``, `, "maxENIs": 2, "interfaceIndex": 1`, ""),
+		list(``, `, "maxENIs": 1`, `, {"type": "tuning", "sysctl": {}}`),
+		list(``, `, "maxENIs": 2, "interfaceIndex": 1`, ""),
 		list(``, `, "eniTags": {"`+strings.Repeat("ä", 127)+`": "`+strings.Repeat("ä", 256)+`"}`, ""),
 	} {
 		if got := mistakesOf(t, []byte(right)); len(got) > 0 {
@@ -169,7 +211,8 @@ func tags(n int) string {
 func TestSiblings(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"10-a.conflist", "20-b.conflist"} {
-		text := `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "cni-ipvlan-vpc-k8s", "secGroupIds": [], "hostInterface": "eth0", "containerInterface": "eth1"}]}`
+		text := `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "cni-ipvlan-vpc-k8s", "secGroupIds": ` +
+			`[], "hostInterface": "eth0", "containerInterface": "eth1"}]}`
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -264,7 +264,8 @@ func isList(path string) bool {
 
 // withDropIns returns the plugins of a list with those that libcni appends to them.
 func withDropIns(path string, c List) ([]Member, error) {
-	if c.Name == "" || !networkName.MatchString(c.Name) || strings.EqualFold(strings.Trim(string(c.OnlyInlined), `"`), "true") {
+	if c.Name == "" || !networkName.MatchString(c.Name) ||
+		strings.EqualFold(strings.Trim(string(c.OnlyInlined), `"`), "true") {
 		return c.Plugins, nil
 	}
 	files, err := filepath.Glob(filepath.Join(filepath.Dir(path), c.Name, "*.conf"))

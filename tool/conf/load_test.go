@@ -39,21 +39,26 @@ func written(t *testing.T, files map[string]string) string {
 func TestWherever(t *testing.T) {
 	list := `{"cniVersion": "1.0.0", "name": "pods", "plugins": [` + onePlugin + `]}`
 	for name, files := range map[string]map[string]string{
-		"a list":                      {"10-pods.conflist": list},
-		"NAME.conf":                   {"pods.conf": onePlugin},
-		"NAME.json":                   {"pods.json": onePlugin},
-		"a delegate that is a list":   {"00-multus.conf": `{"name": "m", "type": "multus", "delegates": [{"type": "bridge", "name": "b"}, ` + list + `]}`},
-		"a delegate that is a plugin": {"00-multus.conf": `{"name": "m", "type": "multus-shim", "delegates": [` + onePlugin + `]}`},
-		"all of it a drop-in":         {"10-pods.conflist": `{"cniVersion": "1.0.0", "name": "pods"}`, "pods/10-ours.conf": onePlugin},
+		"a list":    {"10-pods.conflist": list},
+		"NAME.conf": {"pods.conf": onePlugin},
+		"NAME.json": {"pods.json": onePlugin},
+		"a delegate that is a list": {"00-multus.conf": `{"name": "m", "type": "multus", "delegates": [{"type": ` +
+			`"bridge", "name": "b"}, ` + list + `]}`},
+		"a delegate that is a plugin": {"00-multus.conf": `{"name": "m", "type": "multus-shim", "delegates": [` +
+			onePlugin + `]}`},
+		"all of it a drop-in": {"10-pods.conflist": `{"cniVersion": "1.0.0", "name": "pods"}`,
+			"pods/10-ours.conf": onePlugin},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := written(t, files)
 			c := Load(dir)
 			networks, err := c.Networks()
-			if err != nil || len(networks) != 1 || networks[0].Name != "pods" || networks[0].IPAM == nil || !networks[0].Pair.IPMasq {
+			if err != nil || len(networks) != 1 || networks[0].Name != "pods" || networks[0].IPAM == nil ||
+				!networks[0].Pair.IPMasq {
 				t.Errorf("Networks: %+v, %v", networks, err)
 			}
-			if all, err := c.All(); err != nil || len(all) != 1 || all[0].Name != "pods" || all[0].IPAM.InterfaceIndex != 1 {
+			if all, err := c.All(); err != nil || len(all) != 1 || all[0].Name != "pods" ||
+				all[0].IPAM.InterfaceIndex != 1 {
 				t.Errorf("All: %v, %v", all, err)
 			}
 			if p, err := c.Common(); err != nil || p.Provision != lease.ProvisionFull {
@@ -82,7 +87,8 @@ func TestWherever(t *testing.T) {
 // TestMultusCopies: Multus has a copy of the list that it took from another file. That is no second network.
 func TestMultusCopies(t *testing.T) {
 	list := `{"cniVersion": "1.0.0", "name": "pods", "plugins": [` + onePlugin + `]}`
-	dir := written(t, map[string]string{"00-multus.conf": `{"name": "m", "type": "multus", "delegates": [` + list + `]}`, "10-pods.conflist": list})
+	dir := written(t, map[string]string{"00-multus.conf": `{"name": "m", "type": "multus", "delegates": [` + list +
+		`]}`, "10-pods.conflist": list})
 	c := Load(dir)
 	if networks, err := c.Networks(); err != nil || len(networks) != 1 {
 		t.Errorf("%v, %v", networks, err)
@@ -93,10 +99,13 @@ func TestMultusCopies(t *testing.T) {
 		}
 	}
 	bad := strings.Replace(list, `"interfaceIndex": 1`, `"interfaceIndex": -1`, 1)
-	dir = written(t, map[string]string{"00-multus.conf": `{"name": "m", "type": "multus", "delegates": [{"type": "bridge"}, ` + bad + `]}`})
+	dir = written(t,
+		map[string]string{"00-multus.conf": `{"name": "m", "type": "multus", "delegates": [{"type": "bridge"}, ` +
+			bad + `]}`})
 	c = Load(dir)
 	found, err := c.Files[0].Mistakes("", c)
-	if err != nil || len(found) != 1 || !strings.HasSuffix(found[0].String(), "00-multus.conf: delegates[1] plugins[0] cni-ipvlan-vpc-k8s: interfaceIndex: -1: want 0 or more") {
+	if err != nil || len(found) != 1 || !strings.HasSuffix(found[0].String(),
+		"00-multus.conf: delegates[1] plugins[0] cni-ipvlan-vpc-k8s: interfaceIndex: -1: want 0 or more") {
 		t.Errorf("%v, %v", found, err)
 	}
 }
@@ -110,21 +119,30 @@ func TestDropIns(t *testing.T) {
 		files   map[string]string
 		mistake string // "": none
 	}{
-		"none":           {map[string]string{"10-pods.conflist": list("")}, ""},
-		"harmless":       {map[string]string{"10-pods.conflist": list(""), "pods/10-mesh.conf": `{"type": "istio-cni"}`, "pods/README": "x", "other/10.conf": "{"}, ""},
-		"inlined only":   {map[string]string{"10-pods.conflist": list(`, "loadOnlyInlinedPlugins": true`), "pods/10-sbr.conf": `{"type": "sbr"}`}, ""},
-		"inlined, text":  {map[string]string{"10-pods.conflist": list(`, "loadOnlyInlinedPlugins": "TRUE"`), "pods/10-sbr.conf": `{`}, ""},
-		"it disturbs":    {map[string]string{"10-pods.conflist": list(""), "pods/10-sbr.conf": `{"type": "sbr"}`}, "plugins[1] sbr of pods/10-sbr.conf: it moves the routes"},
-		"no type":        {map[string]string{"10-pods.conflist": list(""), "pods/10-x.conf": `{}`}, "plugins[1] of pods/10-x.conf: type must be specified"},
-		"wrong type":     {map[string]string{"10-pods.conflist": list(""), "pods/10-x.conf": `{"type": "x", "capabilities": []}`}, "plugins[1] x of pods/10-x.conf: capabilities: []: want an object"},
-		"cannot be read": {map[string]string{"10-pods.conflist": list(""), "pods/10-x.conf": `{`}, "pods/10-x.conf, which runtimes append to it: unexpected end of JSON input"},
+		"none": {map[string]string{"10-pods.conflist": list("")}, ""},
+		"harmless": {map[string]string{"10-pods.conflist": list(""), "pods/10-mesh.conf": `{"type": "istio-cni"}`,
+			"pods/README": "x", "other/10.conf": "{"}, ""},
+		"inlined only": {map[string]string{"10-pods.conflist": list(`, "loadOnlyInlinedPlugins": true`),
+			"pods/10-sbr.conf": `{"type": "sbr"}`}, ""},
+		"inlined, text": {map[string]string{"10-pods.conflist": list(`, "loadOnlyInlinedPlugins": "TRUE"`),
+			"pods/10-sbr.conf": `{`}, ""},
+		"it disturbs": {map[string]string{"10-pods.conflist": list(""), "pods/10-sbr.conf": `{"type": "sbr"}`},
+			"plugins[1] sbr of pods/10-sbr.conf: it moves the routes"},
+		"no type": {map[string]string{"10-pods.conflist": list(""), "pods/10-x.conf": `{}`},
+			"plugins[1] of pods/10-x.conf: type must be specified"},
+		"wrong type": {map[string]string{"10-pods.conflist": list(""),
+			"pods/10-x.conf": `{"type": "x", "capabilities": []}`},
+			"plugins[1] x of pods/10-x.conf: capabilities: []: want an object"},
+		"cannot be read": {map[string]string{"10-pods.conflist": list(""), "pods/10-x.conf": `{`},
+			"pods/10-x.conf, which runtimes append to it: unexpected end of JSON input"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := written(t, tt.files)
 			file := filepath.Join(dir, "10-pods.conflist")
 			c := Load(file)
 			found, err := c.Files[0].Mistakes("", c.Beside())
-			if err != nil || tt.mistake == "" && len(found) > 0 || tt.mistake != "" && (len(found) != 1 || !strings.Contains(found[0].String(), tt.mistake)) {
+			if err != nil || tt.mistake == "" && len(found) > 0 || tt.mistake != "" &&
+				(len(found) != 1 || !strings.Contains(found[0].String(), tt.mistake)) {
 				t.Errorf("%v, %v, want %q", found, err, tt.mistake)
 			}
 			theirs, err := libcni.NetworkConfFromFile(file)

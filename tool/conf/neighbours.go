@@ -34,20 +34,24 @@ func (r *review) neighbour(f string, other List) {
 	}
 	mine, has := pairOf(r.List)
 	if a, b := logOf(r.List), logOf(other); a != b && a.File != "" && b.File != "" {
-		r.wrong("", "leaseLog: %s has another: the node has one log, so each ADD of one network ends that of the other, and whois reads only the last one: want the same in both", f)
+		r.wrong("", "leaseLog: %s has another: the node has one log, so each ADD of one network ends that of the "+
+			"other, and whois reads only the last one: want the same in both", f)
 	}
 	theirs, also := pairOf(other)
 	if !has || !also {
 		return
 	}
 	if mine.IPMasq != theirs.IPMasq {
-		r.wrong("", "%s has another ipMasq: where one network masquerades, the node does so for the other's pods, too", f)
+		r.wrong("", "%s has another ipMasq: where one network masquerades, the node does so for the other's pods, too",
+			f)
 	}
 	if mine.KeepCaller && !theirs.KeepCaller {
-		r.wrong("", "keepCaller: %s has it not: the node gives callers its own address for that network, and does so for the pods of this one, too", f)
+		r.wrong("", "keepCaller: %s has it not: the node gives callers its own address for that network, and does so "+
+			"for the pods of this one, too", f)
 	}
 	if !mine.Loopless() && theirs.Loopless() {
-		r.wrong("", `serviceLoop: %s has "none": the node gives its own address to whoever calls a NodePort of that network, and does so for the pods of this one, too`, f)
+		r.wrong("", `serviceLoop: %s has "none": the node gives its own address to whoever calls a NodePort of that `+
+			`network, and does so for the pods of this one, too`, f)
 	}
 }
 

@@ -67,7 +67,8 @@ func NetworkOf(list List) (Network, error) {
 		return n, fmt.Errorf("%s: %w", list.File, err)
 	}
 	var c ipvlan.Config
-	if raw := list.Plugin(TypeIPVlan); raw != nil && json.Unmarshal(raw, &slave) == nil && json.Unmarshal(raw, &c) == nil && c.Validate() == nil {
+	if raw := list.Plugin(TypeIPVlan); raw != nil && json.Unmarshal(raw, &slave) == nil &&
+		json.Unmarshal(raw, &c) == nil && c.Validate() == nil {
 		n.Slave, n.Asks = &c, slave.Capabilities
 	}
 	return n, nil

@@ -70,7 +70,8 @@ func (r *review) list(b []byte, object map[string]json.RawMessage) bool {
 		return true
 	}
 	if one != nil {
-		r.wrong("", `this is the configuration of one plugin and no list: want {"cniVersion": "1.0.0", "name": ..., "plugins": [...]} around it`)
+		r.wrong("", `this is the configuration of one plugin and no list: want {"cniVersion": "1.0.0", "name": ..., `+
+			`"plugins": [...]} around it`)
 		return false
 	}
 	r.members(object["plugins"])

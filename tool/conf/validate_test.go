@@ -35,13 +35,18 @@ func TestExamples(t *testing.T) {
 func TestAllIsThree(t *testing.T) {
 	const list = `{"name": "a", "cniVersion": "1.0.0", "plugins": [%s]}`
 	right := map[string]string{
-		TypeIPAM: `"secGroupIds": []`, TypeIPVlan: `"master": ""`, TypePTP: `"hostInterface": "eth0", "containerInterface": "eth1"`,
+		TypeIPAM: `"secGroupIds": []`, TypeIPVlan: `"master": ""`,
+		TypePTP: `"hostInterface": "eth0", "containerInterface": "eth1"`,
 	}
 	for _, tt := range []struct{ plugin, mistake string }{
-		{TypeIPAM, `"interfaceIndex": "1"`}, {TypeIPAM, `"maxENIs": -1`}, {TypeIPAM, `"warm": {"min": 1, "mox": 2}`}, {TypeIPAM, `"pools": {"default": {}}`},
-		{TypeIPAM, `"pools": {"a": {"selectable": ["x"]}}`}, {TypeIPAM, `"subnetTags": []`}, {TypeIPAM, `"ipBatchSize": []`}, {TypeIPAM, `"routeToCidr": ["10.0.0.0/8"]`},
-		{TypeIPVlan, `"mode": 2`}, {TypeIPVlan, `"mtu": "9"`}, {TypeIPVlan, `"mtu": 9`}, {TypeIPVlan, `"dns": {"nameserver": []}`}, {TypeIPVlan, `"linkInContainer": true`},
-		{TypePTP, `"nodePortMark": -1`}, {TypePTP, `"ipMasq": "yes"`}, {TypePTP, `"runtimeConfig": {"bandwidth": {"ingressRate": -1}}`}, {TypePTP, `"serviceLop": ""`},
+		{TypeIPAM, `"interfaceIndex": "1"`}, {TypeIPAM, `"maxENIs": -1`}, {TypeIPAM, `"warm": {"min": 1, "mox": 2}`},
+		{TypeIPAM, `"pools": {"default": {}}`},
+		{TypeIPAM, `"pools": {"a": {"selectable": ["x"]}}`}, {TypeIPAM, `"subnetTags": []`},
+		{TypeIPAM, `"ipBatchSize": []`}, {TypeIPAM, `"routeToCidr": ["10.0.0.0/8"]`},
+		{TypeIPVlan, `"mode": 2`}, {TypeIPVlan, `"mtu": "9"`}, {TypeIPVlan, `"mtu": 9`},
+		{TypeIPVlan, `"dns": {"nameserver": []}`}, {TypeIPVlan, `"linkInContainer": true`},
+		{TypePTP, `"nodePortMark": -1`}, {TypePTP, `"ipMasq": "yes"`},
+		{TypePTP, `"runtimeConfig": {"bandwidth": {"ingressRate": -1}}`}, {TypePTP, `"serviceLop": ""`},
 	} {
 		var members []string
 		keys := []string{`"type": "` + TypeAll + `"`, tt.mistake}
@@ -88,11 +93,16 @@ func TestValidateAnything(t *testing.T) {
 	for _, text := range []string{
 		``, `null`, `5`, `[]`, `{}`, `{"plugins": {}}`, `{"plugins": [1, null, {"type": 2}, {}]}`,
 		`{"name": 1, "cniVersion": [], "cniVersions": "1.0.0", "plugins": []}`,
-		`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s-ipam", "pools": {"a": {"warm": []}}}]}`,
-		`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s-ipam", "pools": [], "warm": 1, "secGroupIds": {}}]}`,
-		`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s-unnumbered-ptp", "nodePortMark": -1}]}`,
-		`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s-ipvlan", "dns": {"nameserver": []}}]}`,
-		`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s", "pools": {"a": {"warm": []}}, "mtu": {}, "runtimeConfig": 1}]}`,
+		`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s-ipam", "pools": {"a": ` +
+			`{"warm": []}}}]}`,
+		`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s-ipam", "pools": [], "warm": ` +
+			`1, "secGroupIds": {}}]}`,
+		`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s-unnumbered-ptp", ` +
+			`"nodePortMark": -1}]}`,
+		`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s-ipvlan", "dns": ` +
+			`{"nameserver": []}}]}`,
+		`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s", "pools": {"a": {"warm": ` +
+			`[]}}, "mtu": {}, "runtimeConfig": 1}]}`,
 	} {
 		found := mistakesOf(t, []byte(text))
 		if len(found) == 0 {
@@ -109,7 +119,8 @@ func TestValidateAnything(t *testing.T) {
 // TestPoolNames: the plugin separates the parts of names that it makes by / and =, so no pool of a configuration has
 // these.
 func TestPoolNames(t *testing.T) {
-	for name, right := range map[string]bool{"payments": true, "payments-2.a": true, "team/payments": false, "a=b": false, "": false} {
+	for name, right := range map[string]bool{"payments": true, "payments-2.a": true, "team/payments": false,
+		"a=b": false, "": false} {
 		list := fmt.Sprintf(`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s", "secGroupIds": [],
 			"hostInterface": "eth0", "containerInterface": "eth1", "pools": {%q: {"namespaces": ["x"]}}}]}`, name)
 		if got := mistakesOf(t, []byte(list)); (len(got) == 0) != right {

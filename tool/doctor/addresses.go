@@ -24,12 +24,14 @@ func (p *Node) checkAddresses(context.Context) ([]Finding, error) {
 		if !ours {
 			continue
 		}
-		means := "the address is on the link " + a.Dev + " of the node, but it is for pods: the next pod that gets it cannot be reached"
+		means := "the address is on the link " + a.Dev +
+			" of the node, but it is for pods: the next pod that gets it cannot be reached"
 		if h.Leased() {
 			means = "the address is on the link " + a.Dev + " of the node: the node answers instead of " + h.Owner()
 		}
 		found = append(found, Finding{Severity: severe, About: a.Prefix.Addr().String(), Means: means,
-			Do: fmt.Sprintf("ip address del %v dev %s; then enable cni-links.service, so that no network manager of the node configures the ENIs of pods", a.Prefix, a.Dev), fix: p.strip(a)})
+			Do: fmt.Sprintf("ip address del %v dev %s; then enable cni-links.service, so that no network manager of "+
+				"the node configures the ENIs of pods", a.Prefix, a.Dev), fix: p.strip(a)})
 	}
 	return found, nil
 }

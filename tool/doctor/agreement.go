@@ -18,7 +18,9 @@ func (p *Node) checkAgreement(ctx context.Context) ([]Finding, error) {
 	var found []Finding
 	silent := func(who string, w view.Source) {
 		if !w.Answered {
-			found = append(found, Finding{Severity: warning, About: who, Means: "it does not answer, so it was not compared with the others", Do: "see the warning on standard error"})
+			found = append(found, Finding{Severity: warning, About: who,
+				Means: "it does not answer, so it was not compared with the others",
+				Do:    "see the warning on standard error"})
 		}
 	}
 	silent("metadata service", k.Metadata)

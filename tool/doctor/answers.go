@@ -63,8 +63,10 @@ func (p *Node) withoutMain(rules []nl.Rule) (found []Finding) {
 		}
 		if main := (nl.Rule{Pref: prefMain, Family: f, Table: nl.MainTable}); some && !leads {
 			found = append(found, Finding{Severity: severe, About: f.String(),
-				Means: "no rule leads to the main table: another program or an operator has deleted the rules of the kernel (ip rule flush). The node reaches nothing by " + f.String(),
-				Do:    main.String() + "; then run " + cli.Name + " repair, which puts back the rules of pods", fix: p.apply(main)})
+				Means: "no rule leads to the main table: another program or an operator has deleted the rules of the " +
+					"kernel (ip rule flush). The node reaches nothing by " + f.String(),
+				Do:  main.String() + "; then run " + cli.Name + " repair, which puts back the rules of pods",
+				fix: p.apply(main)})
 		}
 	}
 	return found
@@ -92,7 +94,9 @@ func (p *Node) podRoutes() ([]nl.Route, error) {
 		taken[a] = true
 	}
 	routes, err := p.pool.Host.Routes(nl.RouteFilter{Table: nl.MainTable, Protocol: nl.RouteProtocol})
-	return slices.DeleteFunc(routes, func(r nl.Route) bool { return !veths[r.Dev] || !r.Dst.IsSingleIP() || taken[r.Dst.Addr()] }), err
+	return slices.DeleteFunc(routes, func(r nl.Route) bool {
+		return !veths[r.Dev] || !r.Dst.IsSingleIP() || taken[r.Dst.Addr()]
+	}), err
 }
 
 // astray looks for a pod to which the node's packets from the address do not leave by the
@@ -119,11 +123,15 @@ func (p *Node) strays(own netip.Addr, dev string, r nl.Route, rules []nl.Rule) F
 		ip, bits = "ip -6", 127
 	}
 	a := Finding{Severity: warning, About: own.String(),
-		Means: fmt.Sprintf("packets of the node from this address to the pod %s leave by %s, and not by the pod's veth: ", r.Dst.Addr(), cmp.Or(dev, "no link")),
-		Do:    fmt.Sprintf("read what decides: %s rule; %[1]s route get %s from %s", ip, r.Dst.Addr(), own)}
+		Means: fmt.Sprintf(
+			"packets of the node from this address to the pod %s leave by %s, and not by the pod's veth: ",
+			r.Dst.Addr(), cmp.Or(dev, "no link")),
+		Do: fmt.Sprintf("read what decides: %s rule; %[1]s route get %s from %s", ip, r.Dst.Addr(), own)}
 	if by, is := catches(own, rules); is {
-		a.Means = fmt.Sprintf("packets of the node from this address to the pod %s leave by %s, because of the rule %q, and not by the pod's veth: ", r.Dst.Addr(), cmp.Or(dev, "no link"), by)
-		a.Do = fmt.Sprintf("%s rule add pref %d iif lo lookup main suppress_prefixlength %d, also after a boot (docs/operations.md)", ip, beforeOthers(rules), bits)
+		a.Means = fmt.Sprintf("packets of the node from this address to the pod %s leave by %s, because of the rule "+
+			"%q, and not by the pod's veth: ", r.Dst.Addr(), cmp.Or(dev, "no link"), by)
+		a.Do = fmt.Sprintf("%s rule add pref %d iif lo lookup main suppress_prefixlength %d, also after a boot "+
+			"(docs/operations.md)", ip, beforeOthers(rules), bits)
 	}
 	switch {
 	case dev == "":
@@ -142,7 +150,8 @@ func (p *Node) strays(own netip.Addr, dev string, r nl.Route, rules []nl.Rule) F
 // match.
 func catches(own netip.Addr, rules []nl.Rule) (nl.Rule, bool) {
 	for _, r := range rules {
-		if r.Family != nl.FamilyOf(own) || r.Pref == 0 || r.Protocol == nl.RouteProtocol || r.Table == nl.MainTable || r.Pref >= prefMain {
+		if r.Family != nl.FamilyOf(own) || r.Pref == 0 || r.Protocol == nl.RouteProtocol || r.Table == nl.MainTable ||
+			r.Pref >= prefMain {
 			continue
 		}
 		if (r.IIF == "" || r.IIF == "lo") && (!r.From.IsValid() || r.From.Contains(own)) != r.Not {

@@ -22,7 +22,8 @@ const (
 )
 
 // cloudInitConf are the settings by which cloud-init configures the boot ENI alone.
-const cloudInitConf = "updates:\n  network:\n    when: [boot-new-instance]\ndatasource:\n  Ec2:\n    apply_full_imds_network_config: false\n"
+const cloudInitConf = "updates:\n  network:\n    when: [boot-new-instance]\ndatasource:\n  Ec2:\n    " +
+	"apply_full_imds_network_config: false\n"
 
 // checkCloudInit checks that cloud-init leaves the ENIs of pods alone: those that are there at the
 // first boot, and those that are attached later (cloud-init, "Events and updates" and "Amazon EC2").
@@ -43,18 +44,27 @@ func (p *Node) checkCloudInit(context.Context) ([]Finding, error) {
 		return nil, err
 	}
 	if user.hotplug == "on" {
-		return []Finding{{Severity: severe, About: cloudUser, Means: "the user data turns on the hotplug of cloud-init, which gives the node all addresses of each ENI that is attached: the node answers instead of its pods",
+		return []Finding{{Severity: severe, About: cloudUser, Means: "the user data turns on the hotplug of " +
+			"cloud-init, which gives the node all addresses of each ENI that is attached: the node answers instead " +
+			"of its pods",
 			Do: "remove hotplug from the key updates of the user data, and launch the node again"}}, nil
 	}
 	c.hotplug = cmp.Or(user.hotplug, c.hotplug)
-	a := Finding{About: cloudDropIns, Do: "install the drop-in " + cloudInitDropIn, fix: p.write(cloudInitDropIn, cloudInitConf, "")}
+	a := Finding{About: cloudDropIns, Do: "install the drop-in " + cloudInitDropIn,
+		fix: p.write(cloudInitDropIn, cloudInitConf, "")}
 	switch {
 	case c.hotplug == "on":
-		a.Severity, a.Means = severe, "cloud-init gives the node all addresses of each ENI that is attached (updates: hotplug): the node answers instead of its pods"
+		a.Severity, a.Means =
+			severe, "cloud-init gives the node all addresses of each ENI that is attached (updates: hotplug): the "+
+				"node answers instead of its pods"
 	case c.hotplug == "":
-		a.Severity, a.Means = warning, "nothing turns off the hotplug of cloud-init, which some releases have on: it gives the node all addresses of each ENI that is attached"
+		a.Severity, a.Means =
+			warning, "nothing turns off the hotplug of cloud-init, which some releases have on: it gives the node "+
+				"all addresses of each ENI that is attached"
 	case c.full != "false":
-		a.Severity, a.Means = warning, "at the first boot of an instance, cloud-init gives the node all addresses of the ENIs that it is launched with (apply_full_imds_network_config)"
+		a.Severity, a.Means =
+			warning, "at the first boot of an instance, cloud-init gives the node all addresses of the ENIs that it "+
+				"is launched with (apply_full_imds_network_config)"
 	default:
 		return nil, nil
 	}

@@ -29,8 +29,9 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 			return nil, err
 		}
 		for _, m := range mistakes {
-			found = append(found, Finding{Severity: severe, About: m.File, Means: strings.TrimPrefix(m.String(), m.File+": "),
-				Do: "correct the file; " + cli.Name + " validate " + m.File + " lists all mistakes"})
+			found = append(found, Finding{Severity: severe, About: m.File,
+				Means: strings.TrimPrefix(m.String(), m.File+": "),
+				Do:    "correct the file; " + cli.Name + " validate " + m.File + " lists all mistakes"})
 		}
 	}
 	if !p.conflists.IsDir && beside.Path != p.path(conf.Dir) {
@@ -39,8 +40,9 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 	files := beside.Files
 	if len(files) > 0 && files[0].Path != p.file && !files[0].Multus {
 		found = append(found, Finding{Severity: severe, About: files[0].Path,
-			Means: "container runtimes read the first file of the directory, which is this one: no pod gets a network from " + filepath.Base(p.file),
-			Do:    "remove this file, or rename " + filepath.Base(p.file) + " so that it sorts before"})
+			Means: "container runtimes read the first file of the directory, which is this one: no pod gets a " +
+				"network from " + filepath.Base(p.file),
+			Do: "remove this file, or rename " + filepath.Base(p.file) + " so that it sorts before"})
 	}
 	return append(found, p.secondConflist(files)...), beside.Unlisted
 }
@@ -54,8 +56,10 @@ func (p *Node) secondConflist(files []conf.File) []Finding {
 		return nil
 	}
 	return []Finding{{Severity: warning, About: others[0].Path,
-		Means: "CRI-O reads this file, too. If CRI-O starts when " + filepath.Base(p.file) + " is not the first one, it sends a DEL for each running pod, and these lose their network",
-		Do:    "remove this file, or name the network of " + filepath.Base(p.file) + " as cni_default_network in /etc/crio/crio.conf.d"}}
+		Means: "CRI-O reads this file, too. If CRI-O starts when " + filepath.Base(p.file) +
+			" is not the first one, it sends a DEL for each running pod, and these lose their network",
+		Do: "remove this file, or name the network of " + filepath.Base(p.file) +
+			" as cni_default_network in /etc/crio/crio.conf.d"}}
 }
 
 // networkOfCRIO matches the network that CRI-O takes (crio.conf(5)).

@@ -51,7 +51,8 @@ type Check struct {
 
 var checks = []Check{
 	{"config", "the conflist: mistakes, and files that runtimes read instead", (*Node).checkConfig, true},
-	{"plugins", "the plugins: that they are there, their versions, and what their STATUS says", (*Node).checkPlugins, true},
+	{"plugins", "the plugins: that they are there, their versions, and what their STATUS says",
+		(*Node).checkPlugins, true},
 	{"networkd", "systemd-networkd, which removes routes and rules of pods", (*Node).checkNetworkd, true},
 	{"netutils", "amazon-ec2-net-utils, which gives pods' addresses to the node", (*Node).checkNetUtils, true},
 	{"cloudinit", "cloud-init, which gives pods' addresses to the node", (*Node).checkCloudInit, true},
@@ -67,14 +68,16 @@ var checks = []Check{
 	{"others", "ENIs that others have attached and that serve no pods", (*Node).checkOthers, false},
 	{"addresses", "addresses of pods on the node's links", (*Node).checkAddresses, false},
 	{"rules", "rules of others that catch packets of pods", (*Node).checkRules, false},
-	{"leftovers", "rules of pods that are gone, and what running pods have lost, on the node and in the pod", (*Node).checkLeftovers, false},
+	{"leftovers", "rules of pods that are gone, and what running pods have lost, on the node and in the pod",
+		(*Node).checkLeftovers, false},
 	{"answers", "rules that send the node's packets to pods past their veths", (*Node).checkAnswers, false},
 	{"firewall", "filters of others that may drop what the node forwards for pods", (*Node).checkFirewall, false},
 	{"proxy", "the mode of kube-proxy, and the routes to its Services", (*Node).checkProxy, false},
 	{"state", "the registry, that it is in memory, and the lease log", (*Node).checkState, false},
 	{"refusals", "EC2 calls of this node that were refused", (*Node).checkRefusals, false},
 	{"agreement", "registry, kernel, metadata and EC2 side by side", (*Node).checkAgreement, false},
-	{"endpoint", "where EC2 is asked: the environment of the runtime, of the units, and here", (*Node).checkEndpoint, false},
+	{"endpoint", "where EC2 is asked: the environment of the runtime, of the units, and here",
+		(*Node).checkEndpoint, false},
 	{"iam", "permissions of the role, by dry runs", (*Node).checkIAM, false},
 	{"subnets", "free addresses of the subnets", (*Node).checkSubnets, false},
 	{"egress", "tunnels, routers and clients of egresses", (*Node).checkEgress, false},
@@ -213,7 +216,8 @@ func (p *Node) notMade(c Check, err error) Finding {
 	if f.Do = "correct first that this node does not reach EC2"; !p.unreached {
 		p.unreached = true
 		f.Severity, f.Do = severe, aws.Hint(err)
-		f.Means = "this node does not reach EC2: pods that find no free address fail, and nothing is released. " + err.Error()
+		f.Means = "this node does not reach EC2: pods that find no free address fail, and nothing is released. " +
+			err.Error()
 	}
 	return f
 }

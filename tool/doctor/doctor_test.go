@@ -53,7 +53,8 @@ func TestEntries(t *testing.T) {
 // TestPolicyCommand wants the partition of China and GovCloud in the command, and none elsewhere.
 func TestPolicyCommand(t *testing.T) {
 	for region, want := range map[string]string{
-		"eu-west-1": "cni-ipvlan-vpc-k8s-tool iam-policy", "cn-north-1": "cni-ipvlan-vpc-k8s-tool iam-policy --partition aws-cn",
+		"eu-west-1":     "cni-ipvlan-vpc-k8s-tool iam-policy",
+		"cn-north-1":    "cni-ipvlan-vpc-k8s-tool iam-policy --partition aws-cn",
 		"us-gov-west-1": "cni-ipvlan-vpc-k8s-tool iam-policy --partition aws-us-gov",
 	} {
 		if got := policyCommand(region, false); got != want {

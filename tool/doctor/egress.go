@@ -73,20 +73,24 @@ func (p *Node) egressLost(ports map[string]int) (found []Finding, failed error) 
 // lostEgress is the finding of a pod that is not whole.
 func lostEgress(pod string, err error) Finding {
 	return Finding{Severity: severe, About: "pod " + pod, Means: err.Error(),
-		Do: "delete the pod: its successor gets all of it. Look for the program that removed it. A pod of an earlier release has less, and is reported, too"}
+		Do: "delete the pod: its successor gets all of it. Look for the program that removed it. A pod of an earlier " +
+			"release has less, and is reported, too"}
 }
 
 // egressKernel tries a tunnel of each family that the gateways have.
 func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
 	for _, f := range nl.Families {
 		if !slices.ContainsFunc(networks, func(n conf.NetworkEgress) bool {
-			return slices.ContainsFunc(slices.Collect(maps.Values(n.Egresses)), func(e egress.Egress) bool { return e.Has(f) })
+			return slices.ContainsFunc(slices.Collect(maps.Values(n.Egresses)),
+				func(e egress.Egress) bool { return e.Has(f) })
 		}) {
 			continue
 		}
 		if err := nl.Scratch(func(n *nl.NS) error { return egress.Supported(n, f) }); err != nil {
-			found = append(found, Finding{Severity: severe, About: fmt.Sprintf("tunnels of %v", f), Means: "pods that use an egress cannot start: " + err.Error(),
-				Do: "load the modules fou and ipip, for IPv6 fou6 and ip6_tunnel, when the node boots: modules-load.d(5)"})
+			found = append(found, Finding{Severity: severe, About: fmt.Sprintf("tunnels of %v", f),
+				Means: "pods that use an egress cannot start: " + err.Error(),
+				Do: "load the modules fou and ipip, for IPv6 fou6 and ip6_tunnel, when the node boots: " +
+					"modules-load.d(5)"})
 		}
 	}
 	return found
@@ -99,8 +103,10 @@ func withoutRouters(ctx context.Context, name string, e egress.Egress, port int)
 		err := answered(ctx, net.Dialer{}, net.JoinHostPort(gw, fmt.Sprint(port)), 500*time.Millisecond)
 		if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EPERM) {
 			found = append(found, Finding{Severity: severe, About: fmt.Sprintf("egress %s, gateway %s", name, gw),
-				Means: fmt.Sprintf("UDP port %d is refused: the Service has no endpoint, or a pod behind it is no router, or this node's firewall forbids it", port),
-				Do:    "kubectl get endpointslices -A; start the routers again; the Service's port and targetPort must be egressPort"})
+				Means: fmt.Sprintf("UDP port %d is refused: the Service has no endpoint, or a pod behind it is no "+
+					"router, or this node's firewall forbids it", port),
+				Do: "kubectl get endpointslices -A; start the routers again; the Service's port and targetPort " +
+					"must be egressPort"})
 		}
 	}
 	return found
@@ -171,14 +177,19 @@ func onePerGateway(routes []nl.Route) (first []nl.Route) {
 func withoutAnswers(p view.EgressPod) (Finding, bool) {
 	const enough = 20
 	lost := p.Role == egress.Router && p.Forwarded > enough && p.Answered == 0
-	return Finding{Severity: warning, About: "router " + p.Pod, Means: fmt.Sprintf("it has forwarded %d packets of clients, and nobody has answered: it may have no way out", p.Forwarded),
-		Do: "look at the route table of its ENI's subnet (a NAT gateway, a transit gateway), at its security group, and at the network ACL"}, lost
+	return Finding{Severity: warning, About: "router " + p.Pod,
+		Means: fmt.Sprintf("it has forwarded %d packets of clients, and nobody has answered: it may have no way out",
+			p.Forwarded),
+		Do: "look at the route table of its ENI's subnet (a NAT gateway, a transit gateway), at its security group, " +
+			"and at the network ACL"}, lost
 }
 
 // unanswered is the finding of a client that reaches no router.
 func unanswered(client string, r nl.Route, port int) Finding {
-	return Finding{Severity: severe, About: "client " + client, Means: fmt.Sprintf("no router behind %s answers, so it does not reach %s", r.Via, r.Dst),
-		Do: fmt.Sprintf("allow UDP port %d between the security groups of clients and routers, in and out; look whether the routers run "+
+	return Finding{Severity: severe, About: "client " + client,
+		Means: fmt.Sprintf("no router behind %s answers, so it does not reach %s", r.Via, r.Dst),
+		Do: fmt.Sprintf("allow UDP port %d between the security groups of clients and routers, in and out; look "+
+			"whether the routers run "+
 			"and were started with this configuration: cni-tool egress on their nodes", port)}
 }
 
@@ -204,7 +215,8 @@ func probe(ctx context.Context, client *nl.NS, s egress.State, r nl.Route) (answ
 }
 
 // anywhere are addresses for documentation, which are nobody's (RFC 5737, RFC 3849, RFC 9637).
-var anywhere = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("3fff::1")}
+var anywhere = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"),
+	netip.MustParseAddr("3fff::1")}
 
 // beyond is an address of a destination that a client reaches by the tunnel. It is the zero address if there is none.
 func beyond(client *nl.NS, s egress.State, r nl.Route) (netip.Addr, error) {
@@ -228,7 +240,9 @@ func beyond(client *nl.NS, s egress.State, r nl.Route) (netip.Addr, error) {
 // oneHop gives a socket the lowest hop limit, and asks the kernel for all ICMP errors: ip(7), ipv6(7).
 func oneHop(fd int, to netip.Addr) error {
 	if to.Is6() {
-		return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, 1), unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1))
+		return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, 1),
+			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1))
 	}
-	return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TTL, 1), unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVERR, 1))
+	return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TTL, 1),
+		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVERR, 1))
 }

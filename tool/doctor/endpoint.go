@@ -42,19 +42,25 @@ func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 	var wanted []aws.Setting
 	for _, at := range append(append(runtimes, p.units(ctx)...), here) {
 		if names := at.env.Unread(); len(names) > 0 {
-			found = append(found, Finding{Severity: note, About: at.name, Means: "it has " + strings.Join(names, " and ") + ": plugins and tool do not read these variables, and use other credentials",
-				Do: "nothing, if the role of the instance is to be used; else set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"})
+			found = append(found, Finding{Severity: note, About: at.name, Means: "it has " +
+				strings.Join(names, " and ") +
+				": plugins and tool do not read these variables, and use other credentials",
+				Do: "nothing, if the role of the instance is to be used; else set AWS_ACCESS_KEY_ID and " +
+					"AWS_SECRET_ACCESS_KEY"})
 		}
 		settings, err := at.env.Settings(ctx, region)
 		switch {
 		case err != nil:
-			found = append(found, Finding{Severity: at.severity, About: at.name, Means: err.Error() + ": " + at.fails, Do: aws.Hint(err)})
+			found = append(found, Finding{Severity: at.severity, About: at.name, Means: err.Error() + ": " + at.fails,
+				Do: aws.Hint(err)})
 		case len(runtimes) == 0: // it is not seen, for example from a container: there is nothing to compare with
 		case wanted == nil:
 			first, wanted = at, settings
 		default:
 			if d := differences(settings, wanted); d != "" {
-				found = append(found, Finding{Severity: warning, About: at.name, Means: "it does not ask EC2 as the plugins do, which have the environment of " + first.name + ": " + d, Do: at.correct})
+				found = append(found, Finding{Severity: warning, About: at.name,
+					Means: "it does not ask EC2 as the plugins do, which have the environment of " + first.name + ": " +
+						d, Do: at.correct})
 			}
 		}
 	}

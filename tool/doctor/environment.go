@@ -52,7 +52,8 @@ func runtimes() ([]place, error) {
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, place{program + ", process " + filepath.Base(dir), environmentOf(strings.Split(string(text), "\x00")), severe, "ADDs that need EC2 fail",
+		found = append(found, place{program + ", process " + filepath.Base(dir),
+			environmentOf(strings.Split(string(text), "\x00")), severe, "ADDs that need EC2 fail",
 			"give it the same variables by a drop-in of its unit (docs/configuration.md, Environment)"})
 	}
 	return found, nil
@@ -76,7 +77,8 @@ func (p *Node) units(ctx context.Context) []place {
 	common, _ := exec.CommandContext(ctx, "systemctl", "show-environment").Output()
 	var found []place
 	for _, unit := range []string{"cni-gc.service", "cni-warm.service"} {
-		out, err := exec.CommandContext(ctx, "systemctl", "show", "--property=LoadState,Environment,EnvironmentFiles", unit).Output()
+		out, err := exec.CommandContext(ctx, "systemctl", "show", "--property=LoadState,Environment,EnvironmentFiles",
+			unit).Output()
 		if err != nil || !bytes.Contains(out, []byte("LoadState=loaded\n")) {
 			continue // checkTimers misses it
 		}

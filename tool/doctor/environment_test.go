@@ -31,8 +31,10 @@ a line without a variable
 		return []byte(text), nil
 	}))
 	for name, want := range map[string]string{
-		"AWS_REGION": "us-gov-west-1", "NO_PROXY": "10.0.0.0/8, vpc.test", "AWS_CA_BUNDLE": "/etc/ca.pem", "HTTPS_PROXY": "http://proxy.test:3128",
-		"AWS_USE_FIPS_ENDPOINT": "true", "AWS_ENDPOINT_URL": "https://vpce.test/a=b", "AWS_PROFILE": "", "LoadState": "",
+		"AWS_REGION": "us-gov-west-1", "NO_PROXY": "10.0.0.0/8, vpc.test", "AWS_CA_BUNDLE": "/etc/ca.pem",
+		"HTTPS_PROXY":           "http://proxy.test:3128",
+		"AWS_USE_FIPS_ENDPOINT": "true", "AWS_ENDPOINT_URL": "https://vpce.test/a=b", "AWS_PROFILE": "",
+		"LoadState": "",
 	} {
 		if got := env(name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)

@@ -57,11 +57,15 @@ func accepted(chain string, networks []conf.Network) bool {
 func dropping(c nl.DroppingChain, family string) Finding {
 	const what = "Services, the internet and NodePorts do not work by "
 	f := Finding{Severity: warning, About: "nft chain " + c.Name,
-		Means: "the chain drops packets that no rule accepts. If these include packets that the node forwards for pods: " + what + family + ", and calls time out",
-		Do: fmt.Sprintf(`check whether a rule accepts iifname "veth*" and oifname "veth*", or iifgroup %d and oifgroup %[1]d. If none does, add one: for Docker in the chain `+
-			`DOCKER-USER, or "iptables": false; for firewalld a zone with the target ACCEPT for veth+ (docs/operations.md)`, nl.OwnGroup)}
+		Means: "the chain drops packets that no rule accepts. If these include packets that the node " +
+			"forwards for pods: " + what + family + ", and calls time out",
+		Do: fmt.Sprintf(`check whether a rule accepts iifname "veth*" and oifname "veth*", or iifgroup %d and `+
+			`oifgroup %[1]d. If none does, add one: for Docker in the chain `+
+			`DOCKER-USER, or "iptables": false; for firewalld a zone with the target ACCEPT for veth+ `+
+			`(docs/operations.md)`, nl.OwnGroup)}
 	if c.Empty {
-		f.Severity, f.Means = severe, "the chain drops all packets that the node forwards: "+what+family+", and calls time out"
+		f.Severity, f.Means = severe, "the chain drops all packets that the node forwards: "+what+family+
+			", and calls time out"
 	}
 	return f
 }
@@ -87,8 +91,10 @@ func (p *Node) legacy() []Finding {
 		prefix := map[nl.Family]string{nl.IPv4: "ip", nl.IPv6: "ip6"}[family]
 		names, err := os.ReadFile("/proc/net/" + prefix + "_tables_names")
 		if err == nil && slices.Contains(strings.Fields(string(names)), "filter") {
-			found = append(found, Finding{Severity: note, About: prefix + "tables-legacy: the table filter", Means: "the table exists, but this check cannot read it: it may drop what the node forwards for pods",
-				Do: prefix + "tables-legacy -S FORWARD; if that prints -P FORWARD DROP, add rules that accept packets from veth+ and to veth+"})
+			found = append(found, Finding{Severity: note, About: prefix + "tables-legacy: the table filter",
+				Means: "the table exists, but this check cannot read it: it may drop what the node forwards for pods",
+				Do: prefix + "tables-legacy -S FORWARD; if that prints -P FORWARD DROP, add rules that accept " +
+					"packets from veth+ and to veth+"})
 		}
 	}
 	return found

@@ -42,26 +42,33 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 	skipped := false
 	for _, action := range n.Actions() {
 		for _, at := range on.of(action) {
-			if api.Is(action, api.OnENI) && (at.ENI == "" || at.Attachment == "" && !strings.HasSuffix(action, "Addresses")) {
+			if api.Is(action, api.OnENI) && (at.ENI == "" || at.Attachment == "" &&
+				!strings.HasSuffix(action, "Addresses")) {
 				skipped = true
 				continue
 			}
 			err := p.pool.Cloud.DryRun(ctx, action, at)
 			switch {
 			case errors.Is(err, aws.ErrDenied):
-				found = append(found, Finding{Severity: severe, About: "ec2:" + action, Means: "the instance role does not allow this action" + on.where(action, at) + ": " + err.Error(),
-					Do: "add the action to the policy of the role: " + policyCommand(self.Region, on.untagged) + " prints a complete policy"})
+				found = append(found, Finding{Severity: severe, About: "ec2:" + action,
+					Means: "the instance role does not allow this action" + on.where(action, at) + ": " + err.Error(),
+					Do: "add the action to the policy of the role: " + policyCommand(self.Region, on.untagged) +
+						" prints a complete policy"})
 			case err != nil:
 				return found, err
 			}
 		}
 	}
 	if skipped && on.ENI != "" && !on.created() {
-		found = append(found, Finding{Severity: note, About: "permissions on ENIs", Means: "the permissions on ENIs for which pods may ask were not checked, because none is attached",
-			Do: "run this check again while a pod has one"})
+		found = append(found, Finding{Severity: note, About: "permissions on ENIs",
+			Means: "the permissions on ENIs for which pods may ask were not checked, because none is attached",
+			Do:    "run this check again while a pod has one"})
 	} else if skipped {
-		found = append(found, Finding{Severity: note, About: "permissions on ENIs", Means: "the permissions on ENIs were not checked, because this node has no ENI that was created for pods yet",
-			Do: "run this check again after the first pod, or after " + cli.Name + " warm, which creates an ENI if warm.min asks for one"})
+		found = append(found, Finding{Severity: note, About: "permissions on ENIs",
+			Means: "the permissions on ENIs were not checked, because this node has no ENI that was " +
+				"created for pods yet",
+			Do: "run this check again after the first pod, or after " + cli.Name +
+				" warm, which creates an ENI if warm.min asks for one"})
 	}
 	return found, nil
 }
@@ -138,8 +145,9 @@ func (p *Node) target(ctx context.Context, n iam.Needs, self aws.Instance) (on t
 	}
 	seen := map[string]bool{}
 	for _, pool := range n.Pools(lease.ProvisionFull) {
-		at := aws.Target{Instance: self.ID, Subnet: on.Subnet, SecurityGroups: pool.SecurityGroups, Tags: map[string]string{
-			book.TagManaged: "true", book.TagInstance: self.ID, book.TagPool: conf.PoolName(pool.Pool)}}
+		at := aws.Target{Instance: self.ID, Subnet: on.Subnet, SecurityGroups: pool.SecurityGroups,
+			Tags: map[string]string{
+				book.TagManaged: "true", book.TagInstance: self.ID, book.TagPool: conf.PoolName(pool.Pool)}}
 		maps.Copy(at.Tags, pool.Tags)
 		if fit, _, e := view.PodSubnets(ctx, p.pool.Cloud, pool); e == nil && len(fit) > 0 {
 			at.Subnet = fit[0].ID

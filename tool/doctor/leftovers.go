@@ -29,12 +29,16 @@ func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
 		if !repair.OfPod(r) || r.IIF == "" || here {
 			continue
 		}
-		found = append(found, Finding{Severity: warning, About: r.String(), Means: "the link of this rule is gone: a pod ended without a DEL, or somebody has deleted the veth pair of a running pod. The kernel still compares each packet with the rule",
-			Do: cli.Name + " registry-gc --free-after=15m deletes it; check that cni-gc.timer is active", fix: p.removeDetached})
+		found = append(found, Finding{Severity: warning, About: r.String(),
+			Means: "the link of this rule is gone: a pod ended without a DEL, or somebody has deleted the veth pair " +
+				"of a running pod. The kernel still compares each packet with the rule",
+			Do:  cli.Name + " registry-gc --free-after=15m deletes it; check that cni-gc.timer is active",
+			fix: p.removeDetached})
 	}
 	for _, l := range links {
 		if owner := p.strayVeth(l); owner != "" {
-			found = append(found, Finding{Severity: warning, About: l.Name, Means: "it belongs to " + owner + ", which has no lease: its address may be given to another pod",
+			found = append(found, Finding{Severity: warning, About: l.Name, Means: "it belongs to " + owner +
+				", which has no lease: its address may be given to another pod",
 				Do: "if that pod is gone: ip link del " + l.Name + "; else delete the pod"})
 		}
 	}

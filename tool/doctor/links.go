@@ -75,8 +75,10 @@ func (p *Node) checkSettings(byMAC map[string]nl.Link, pods map[string]bool) (fo
 		}
 		if err := p.pool.Host.Kept(l, e.Settings); err != nil {
 			found = append(found, Finding{Severity: warning, About: l.Name + " (" + id + ")",
-				Means: fmt.Sprintf("a pod that had the whole ENI has changed its link: %v. The next pod that asks for such an ENI gets no link before that is put back", err),
-				Do:    "the next ADD puts it back; if it cannot, detach the ENI, which resets its link, or reboot the node",
+				Means: fmt.Sprintf("a pod that had the whole ENI has changed its link: %v. The next pod that asks "+
+					"for such an ENI gets no link before that is put back", err),
+				Do: "the next ADD puts it back; if it cannot, detach the ENI, which resets its link, or " +
+					"reboot the node",
 				fix: func(context.Context) (string, error) {
 					return "put back the settings of " + l.Name, p.pool.Host.PutBack(l, e.Settings)
 				}})
@@ -90,9 +92,11 @@ func (p *Node) checkGuards() (found []Finding, err error) {
 	lost, err := repair.Unguarded(p.pool.Host, p.state)
 	for _, g := range lost {
 		found = append(found, Finding{Severity: severe, About: g.Link,
-			Means: fmt.Sprint(g.Check(p.pool.Host), ". A program has removed or changed it, or the pods of the link were made by an earlier release"),
-			Do:    "run " + cli.Name + " repair, as cni-gc.timer does; the next ADD at this ENI adds it, too. Have firewalld or nftables.service flush only their own tables",
-			fix:   func(context.Context) (string, error) { return g.String(), g.Restore(p.pool.Host) }})
+			Means: fmt.Sprint(g.Check(p.pool.Host),
+				". A program has removed or changed it, or the pods of the link were made by an earlier release"),
+			Do: "run " + cli.Name + " repair, as cni-gc.timer does; the next ADD at this ENI adds it, too. Have " +
+				"firewalld or nftables.service flush only their own tables",
+			fix: func(context.Context) (string, error) { return g.String(), g.Restore(p.pool.Host) }})
 	}
 	return found, err
 }
@@ -102,8 +106,10 @@ func (p *Node) checkBoot(pods map[string]bool) (found []Finding) {
 	for id, e := range p.state.ENIs {
 		if e.IsBoot() && pods[id] {
 			found = append(found, Finding{Severity: note, About: id,
-				Means: "pods have addresses of the boot ENI. One with CAP_NET_ADMIN can give the node's own address to its link: the node's traffic then goes to that pod",
-				Do:    "set interfaceIndex to 1, if the instance type has room for further ENIs; or give no pod CAP_NET_ADMIN"})
+				Means: "pods have addresses of the boot ENI. One with CAP_NET_ADMIN can give the node's own address " +
+					"to its link: the node's traffic then goes to that pod",
+				Do: "set interfaceIndex to 1, if the instance type has room for further ENIs; or give no pod " +
+					"CAP_NET_ADMIN"})
 		}
 	}
 	return found
@@ -114,8 +120,10 @@ func (p *Node) checkRouters(eni string, l nl.Link) (found []Finding) {
 	k := nl.Sysctl{Key: "net/ipv6/conf/" + l.Name + "/accept_ra", Value: "0", Optional: true}
 	if err := k.Check(p.pool.Host); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		found = append(found, Finding{Severity: note, About: l.Name + " (" + eni + ")",
-			Means: "the node takes IPv6 routes and addresses from router advertisements on this link, which is for pods: its own packets may leave by it",
-			Do:    k.String() + ", and correct the program or the file in /etc/sysctl.d that sets another value", fix: p.apply(k)})
+			Means: "the node takes IPv6 routes and addresses from router advertisements on this link, which is for " +
+				"pods: its own packets may leave by it",
+			Do:  k.String() + ", and correct the program or the file in /etc/sysctl.d that sets another value",
+			fix: p.apply(k)})
 	}
 	return found
 }
@@ -151,8 +159,11 @@ func (p *Node) checkFamilies() ([]Finding, error) {
 				return nl.FamilyOf(a.Prefix.Addr()) == f && !a.Prefix.Addr().IsLinkLocalUnicast()
 			}) {
 				found = append(found, Finding{Severity: severe, About: n.Pair.HostInterface,
-					Means: fmt.Sprintf("it has no %v address, and pods of the network %s are to have %[1]v: their ADD fails", f, n.Name),
-					Do:    fmt.Sprintf("give the boot ENI an %v address, and see that the node configures it; or leave %[1]v out of ipFamilies", f)})
+					Means: fmt.Sprintf(
+						"it has no %v address, and pods of the network %s are to have %[1]v: their ADD fails", f,
+						n.Name),
+					Do: fmt.Sprintf("give the boot ENI an %v address, and see that the node configures it; or "+
+						"leave %[1]v out of ipFamilies", f)})
 			}
 		}
 	}
@@ -167,21 +178,25 @@ const mostMTU = 9001
 // pods. A link that no pod uses may be down: it came back from a pod, and an ADD sets it up.
 func (p *Node) checkLink(eni string, l nl.Link, boot, pods int, used bool) (found []Finding) {
 	add := func(means, do string, fix func(context.Context) (string, error)) {
-		found = append(found, Finding{Severity: severe, About: l.Name + " (" + eni + ")", Means: means, Do: do, fix: fix})
+		found = append(found, Finding{Severity: severe, About: l.Name + " (" + eni + ")", Means: means,
+			Do: do, fix: fix})
 	}
 	if !l.Up && used {
 		up := nl.Up{Dev: l.Name}
 		add("the link is down: its pods reach nothing", up.String(), p.apply(up))
 	}
 	if pods > l.MTU {
-		add(fmt.Sprintf("its MTU is %d, and pods are to have %d: their ADD fails", l.MTU, pods), "lower the mtu of ipvlan in the conflist", nil)
+		add(fmt.Sprintf("its MTU is %d, and pods are to have %d: their ADD fails", l.MTU, pods),
+			"lower the mtu of ipvlan in the conflist", nil)
 		if boot >= pods {
 			found[len(found)-1].Do += ", or drain the node: the next ADD gives the ENI the boot ENI's MTU"
 		}
 	} else if boot > l.MTU && boot <= mostMTU {
-		means := fmt.Sprintf("its MTU is %d, that of the boot ENI %d: pods on it send smaller packets than others", l.MTU, boot)
+		means := fmt.Sprintf("its MTU is %d, that of the boot ENI %d: pods on it send smaller packets than others",
+			l.MTU, boot)
 		shared := p.pool.Host.Unshared(l)
-		if up := (nl.Up{Dev: l.Name, MTU: boot}); shared == nil || !l.Up && !errors.Is(shared, nl.ErrShared) { // as an ADD
+		// as an ADD
+		if up := (nl.Up{Dev: l.Name, MTU: boot}); shared == nil || !l.Up && !errors.Is(shared, nl.ErrShared) {
 			add(means, up.String(), p.apply(up))
 		} else { // its slaves would all get the MTU
 			add(means, "drain the node: the next ADD gives the ENI the boot ENI's MTU", nil)

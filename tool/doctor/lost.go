@@ -62,10 +62,12 @@ func (p *Node) isParameter(n conf.Network, s nl.Step) bool {
 // lostByPod returns the findings about one running pod.
 func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 	about := l.Veth + " of " + l.Owner()
-	put := Finding{Severity: severe, About: about, Do: "run " + cli.Name + " repair, as cni-gc.timer does, or delete the pod", fix: p.repairPod(l)}
+	put := Finding{Severity: severe, About: about, Do: "run " + cli.Name +
+		" repair, as cni-gc.timer does, or delete the pod", fix: p.repairPod(l)}
 	switch {
 	case l.Unpaired:
-		put.Means = "the veth pair of a running pod is gone. The pod reaches the VPC, but neither its node, nor Services, nor the internet"
+		put.Means = "the veth pair of a running pod is gone. The pod reaches the VPC, but neither its node, nor " +
+			"Services, nor the internet"
 		found = append(found, put)
 	case len(l.Node) > 0:
 		put.Means = "the node has lost this of the pod's network: " + listed(l.Node) + ". " + unwired(l)
@@ -76,15 +78,17 @@ func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 	}
 	const replace = "delete the pod: its controller makes a new one"
 	if l.Changed != nil {
-		found = append(found, Finding{Severity: severe, About: about, Means: "no program can put this back: " + oneLine(l.Changed), Do: replace})
+		found = append(found, Finding{Severity: severe, About: about, Means: "no program can put this back: " +
+			oneLine(l.Changed), Do: replace})
 	}
 	if len(l.Pod) > 0 {
 		var lost []string
 		for _, f := range l.Pod {
 			lost = append(lost, oneLine(f))
 		}
-		found = append(found, Finding{Severity: severe, About: l.Owner(), Means: "this is missing or wrong in the pod's own namespace: " + strings.Join(lost, "; "),
-			Do: replace + ". Nothing is put back there: the pod's own programs may have changed it"})
+		found = append(found, Finding{Severity: severe, About: l.Owner(),
+			Means: "this is missing or wrong in the pod's own namespace: " + strings.Join(lost, "; "),
+			Do:    replace + ". Nothing is put back there: the pod's own programs may have changed it"})
 	}
 	return found
 }
@@ -93,8 +97,9 @@ func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 // end of its pair.
 func unknownPod(l nl.Link) Finding {
 	return Finding{Severity: severe, About: l.Name + " (" + l.Alias + ")",
-		Means: "the node has lost its routes to this pod, and nobody knows them: neither the registry nor the container runtime has the attachment. Node and pod do not reach each other",
-		Do:    "delete the pod: its controller makes a new one"}
+		Means: "the node has lost its routes to this pod, and nobody knows them: neither the registry nor the " +
+			"container runtime has the attachment. Node and pod do not reach each other",
+		Do: "delete the pod: its controller makes a new one"}
 }
 
 // listed lists steps for people.
@@ -154,8 +159,10 @@ func (p *Node) repairPod(l repair.Loss) func(context.Context) (string, error) {
 }
 
 func (p *Node) lostOne(n conf.Network, s nl.Step) Finding {
-	a := Finding{Severity: severe, About: repair.Brief(s.Object), Means: "somebody has removed or changed it: pods reach only a part of the cluster",
-		Do: "run " + cli.Name + " repair, as cni-gc.timer does; the next ADD puts it back, too", fix: p.repairNetwork(n, s)}
+	a := Finding{Severity: severe, About: repair.Brief(s.Object),
+		Means: "somebody has removed or changed it: pods reach only a part of the cluster",
+		Do:    "run " + cli.Name + " repair, as cni-gc.timer does; the next ADD puts it back, too",
+		fix:   p.repairNetwork(n, s)}
 	switch route := s.Object.(type) {
 	case nl.Route:
 		a.Means = p.routeless(route)
@@ -167,12 +174,16 @@ func (p *Node) lostOne(n conf.Network, s nl.Step) Finding {
 	}
 	switch err := s.Check(s.NS); {
 	case errors.Is(err, fs.ErrNotExist):
-		a.Means = "somebody has flushed the ruleset, and our table with all masquerading is gone. Pods reach neither Services nor the internet"
+		a.Means = "somebody has flushed the ruleset, and our table with all masquerading is gone. Pods reach neither " +
+			"Services nor the internet"
 		a.Do += ". Have firewalld or nftables.service flush only their own tables"
 	case err == nil || errors.Is(err, nl.ErrOtherRules):
-		a.Severity, a.Means = warning, "the table is not what the configuration asks for. The configuration or the release has changed since the last ADD, or somebody has changed the table"
+		a.Severity, a.Means =
+			warning, "the table is not what the configuration asks for. The configuration or the release has changed "+
+				"since the last ADD, or somebody has changed the table"
 	default:
-		a.Means = fmt.Sprintf("%v: its rules are there, and somebody has changed the rest. Pods may reach neither Services nor the internet", err)
+		a.Means = fmt.Sprintf("%v: its rules are there, and somebody has changed the rest. Pods may reach neither "+
+			"Services nor the internet", err)
 	}
 	return a
 }
@@ -181,9 +192,11 @@ func (p *Node) lostOne(n conf.Network, s nl.Step) Finding {
 func (p *Node) routeless(r nl.Route) string {
 	spare := nl.Route{Dst: r.Dst, Dev: r.Dev, Metric: ptp.SpareMetric}
 	if r.Dst.Addr().Is4() && spare.Check(p.pool.Host) == nil {
-		return "the node has lost its route to a pod, as when its own address goes and comes. The spare route is there. By it, the node may send from the wrong address"
+		return "the node has lost its route to a pod, as when its own address goes and comes. The spare route is " +
+			"there. By it, the node may send from the wrong address"
 	}
-	return "the node has lost its routes to a pod. Node and pod do not reach each other: probes fail, and so do Services and the internet"
+	return "the node has lost its routes to a pod. Node and pod do not reach each other: probes fail, and so do " +
+		"Services and the internet"
 }
 
 // repairNetwork is a fix that restores all that a network has lost, and with it this step. If

@@ -52,10 +52,13 @@ func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
 			return found, err
 		}
 		a := Finding{Severity: warning, About: strings.ReplaceAll(key, "/", "."),
-			Means: fmt.Sprintf("all pods together can have %d neighbours, and %d pods may need %d: beyond the limit connections fail at random (dmesg: neighbour table overflow)", limit, pods, want),
-			Do:    fmt.Sprintf("set it to %d, gc_thresh2 to half of that, gc_thresh1 to a quarter, in %s", want, sysctlFile), fix: p.widen(want)}
+			Means: fmt.Sprintf("all pods together can have %d neighbours, and %d pods may need %d: beyond the limit "+
+				"connections fail at random (dmesg: neighbour table overflow)", limit, pods, want),
+			Do: fmt.Sprintf("set it to %d, gc_thresh2 to half of that, gc_thresh1 to a quarter, in %s", want,
+				sysctlFile), fix: p.widen(want)}
 		if entries := neighbors(family); entries > limit*9/10 {
-			a.Severity, a.Means = severe, fmt.Sprintf("the table has %d neighbours, of %d that it can have: connections fail at random", entries, limit)
+			a.Severity, a.Means = severe, fmt.Sprintf("the table has %d neighbours, of %d that it can have: "+
+				"connections fail at random", entries, limit)
 		} else if limit >= want {
 			continue
 		}

@@ -39,11 +39,15 @@ func (p *Node) checkNetworkd(ctx context.Context) ([]Finding, error) {
 		}
 	}
 	var found []Finding
-	for key, what := range map[string]string{"ManageForeignRoutes": "routes", "ManageForeignRoutingPolicyRules": "rules"} {
+	for key, what := range map[string]string{"ManageForeignRoutes": "routes",
+		"ManageForeignRoutingPolicyRules": "rules"} {
 		if !slices.Contains([]string{"no", "n", "false", "f", "off", "0"}, settings[key]) {
-			found = append(found, Finding{Severity: severe, About: key, Means: "systemd-networkd removes the " + what + " of pods when it starts or configures a link again",
-				Do:  "set " + key + "=no in /etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf, and restart systemd-networkd at a quiet time",
-				fix: p.write("/etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf", networkdConf, ", for when systemd-networkd starts next")})
+			found = append(found, Finding{Severity: severe, About: key, Means: "systemd-networkd removes the " + what +
+				" of pods when it starts or configures a link again",
+				Do: "set " + key + "=no in /etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf, and restart " +
+					"systemd-networkd at a quiet time",
+				fix: p.write("/etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf", networkdConf,
+					", for when systemd-networkd starts next")})
 		}
 	}
 	slices.SortFunc(found, func(a, b Finding) int { return strings.Compare(a.About, b.About) })

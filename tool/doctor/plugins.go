@@ -38,13 +38,17 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 		file := filepath.Join(p.binDir, typ)
 		info, err := buildinfo.ReadFile(file)
 		switch {
-		case errors.Is(err, fs.ErrNotExist) && (typ == conf.TypeEgress || hasIPAM): // see below, if a conflist needs that one
+		// see below, if a conflist needs that one
+		case errors.Is(err, fs.ErrNotExist) && (typ == conf.TypeEgress || hasIPAM):
 		case errors.Is(err, fs.ErrNotExist):
-			found = append(found, Finding{Severity: severe, About: file, Means: "it is not installed: no pod gets a network",
-				Do: "install the package; if the runtime uses another directory (containerd: bin_dir), name it with --bin-dir"})
+			found = append(found, Finding{Severity: severe, About: file,
+				Means: "it is not installed: no pod gets a network",
+				Do: "install the package; if the runtime uses another directory (containerd: bin_dir), name it " +
+					"with --bin-dir"})
 		case err != nil || info.Main.Path != module:
-			found = append(found, Finding{Severity: warning, About: file, Means: "it is not a program of this project: it may be the original plugin",
-				Do: "install the package again"})
+			found = append(found, Finding{Severity: warning, About: file,
+				Means: "it is not a program of this project: it may be the original plugin",
+				Do:    "install the package again"})
 		default:
 			versions[typ] = cmp.Or(info.Main.Version, versions[cli.Program])
 		}
@@ -52,7 +56,8 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 	for _, l := range p.lists {
 		for _, m := range l.Missing(p.binDir) {
 			found = append(found, Finding{Severity: severe, About: m.File, Means: m.Where + ": " + m.Text,
-				Do: "install the package that has it; if the runtime uses another directory (containerd: bin_dir), name it with --bin-dir"})
+				Do: "install the package that has it; if the runtime uses another directory (containerd: bin_dir), " +
+					"name it with --bin-dir"})
 		}
 	}
 	if len(slices.Compact(slices.Sorted(maps.Values(versions)))) > 1 {
@@ -60,8 +65,9 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 		for _, typ := range slices.Sorted(maps.Keys(versions)) {
 			text = append(text, typ+" "+versions[typ])
 		}
-		found = append(found, Finding{Severity: warning, About: p.binDir, Means: fmt.Sprintf("the programs are of different releases, which were not tested together: %q", text),
-			Do: "install all of one package"})
+		found = append(found, Finding{Severity: warning, About: p.binDir,
+			Means: fmt.Sprintf("the programs are of different releases, which were not tested together: %q", text),
+			Do:    "install all of one package"})
 	}
 	if p.root != "" {
 		return found, nil // its plugins may be for another machine
@@ -110,5 +116,6 @@ func (p *Node) askStatus(ctx context.Context, l conf.List, m conf.Member) []Find
 		about += " of " + l.Name
 	}
 	return []Finding{{Severity: severe, About: about, Means: "it cannot work here: " + answer.Msg,
-		Do: cmp.Or(answer.Details, "correct what this says; the runtime gets the same answer to STATUS, and the node is not ready until then")}}
+		Do: cmp.Or(answer.Details, "correct what this says; the runtime gets the same answer to STATUS, and the node "+
+			"is not ready until then")}}
 }

@@ -43,8 +43,11 @@ func (p *Node) ipvs() ([]Finding, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	return []Finding{{Severity: warning, About: link, Means: "kube-proxy is or was in IPVS mode: pods do not reach Services whose backend is a pod of this node, unless masqueradeAll is set; and backends see the node's address",
-		Do: "run kube-proxy in nftables or iptables mode (docs/install.md). If it is in one of these modes already: ip link del " + link}}, err
+	return []Finding{{Severity: warning, About: link, Means: "kube-proxy is or was in IPVS mode: pods do not reach " +
+		"Services whose backend is a pod of this node, unless masqueradeAll is set; and backends see the " +
+		"node's address",
+		Do: "run kube-proxy in nftables or iptables mode (docs/install.md). If it is in one of these modes already: " +
+			"ip link del " + link}}, err
 }
 
 // servicesByENI looks for Services that pods of a network call by their ENI. The VPC knows no Service, so nobody
@@ -69,9 +72,12 @@ func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 	}
 	for _, dst := range slices.SortedFunc(maps.Keys(lost), netip.Prefix.Compare) {
 		services := lost[dst]
-		found = append(found, Finding{Severity: severe, About: fmt.Sprintf("network %s: %s in %v, %v for example", n.Name, cli.Count(len(services), "ClusterIP"), dst, services[0]),
-			Means: fmt.Sprintf("pods send packets to %v by their ENI, and the VPC knows no Service: these Services do not answer, and DNS may be one", dst),
-			Do:    fmt.Sprintf("name the CIDR of the cluster's Services in hostCidrs (%s): the kube-apiserver's --service-cluster-ip-range. Pods that run keep their routes until they are made again", n.File)})
+		found = append(found, Finding{Severity: severe, About: fmt.Sprintf("network %s: %s in %v, %v for example",
+			n.Name, cli.Count(len(services), "ClusterIP"), dst, services[0]),
+			Means: fmt.Sprintf("pods send packets to %v by their ENI, and the VPC knows no Service: these Services "+
+				"do not answer, and DNS may be one", dst),
+			Do: fmt.Sprintf("name the CIDR of the cluster's Services in hostCidrs (%s): the kube-apiserver's "+
+				"--service-cluster-ip-range. Pods that run keep their routes until they are made again", n.File)})
 	}
 	return found, nil
 }
@@ -100,9 +106,12 @@ func (p *Node) pastTunnels() (found []Finding, err error) {
 			})
 			if len(past) > 0 {
 				found = append(found, Finding{Severity: warning,
-					About: fmt.Sprintf("egress %s: %s of Services, %v for example", name, cli.Count(len(past), "endpoint"), past[0]),
-					Means: "a client that calls such a Service bypasses the tunnel. The endpoint sees the client's node by IPv4, and the client by IPv6",
-					Do: "give clients the endpoint's own address or name (kubectl get endpointslices -A shows the Service). " +
+					About: fmt.Sprintf("egress %s: %s of Services, %v for example", name,
+						cli.Count(len(past), "endpoint"), past[0]),
+					Means: "a client that calls such a Service bypasses the tunnel. The endpoint sees the client's " +
+						"node by IPv4, and the client by IPv6",
+					Do: "give clients the endpoint's own address or name (kubectl get endpointslices -A shows " +
+						"the Service). " +
 						"If clients may bypass the tunnel, name the endpoint in the egress' except"})
 			}
 		}

@@ -25,26 +25,35 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 	now := time.Now()
 	for _, action := range slices.Sorted(maps.Keys(p.state.NotBefore)) {
 		if until := p.state.NotBefore[action]; until.After(now) {
-			found = append(found, Finding{Severity: warning, About: "ec2:" + action, Means: "EC2 throttles this action for the account: this node calls it again in " + view.Brief(until.Sub(now)),
-				Do: "to make fewer calls, use larger batches (ipBatchSize), prefixes, or ENIs from the launch template"})
+			found = append(found, Finding{Severity: warning, About: "ec2:" + action,
+				Means: "EC2 throttles this action for the account: this node calls it again in " +
+					view.Brief(until.Sub(now)),
+				Do: "to make fewer calls, use larger batches (ipBatchSize), prefixes, or ENIs from the " +
+					"launch template"})
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.state.Refusals)) {
 		if r := p.state.Refusals[key]; r.Until.After(now) {
 			_, about, err := call.Refused(p.state, key)
 			found = append(found, Finding{Severity: warning, About: cmp.Or(about, "EC2"), Means: err.Error(),
-				Do: cmp.Or(ipam.Hint(err), "nothing: the node asks again") + ". Until then, the node tries what else there is"})
+				Do: cmp.Or(ipam.Hint(err), "nothing: the node asks again") +
+					". Until then, the node tries what else there is"})
 		}
 	}
 	for _, concern := range slices.Sorted(maps.Keys(p.state.Failures)) {
 		found = append(found, p.failed(concern, now))
 	}
 	if until := p.state.Instance.FullUntil; until.After(now) {
-		found = append(found, Finding{Severity: warning, About: p.state.Instance.ID, Means: "EC2 has refused to attach another ENI to this instance; this node asks again in " + view.Brief(until.Sub(now)),
-			Do: "detach ENIs that others have attached, detach EBS volumes (on most Nitro types, they take slots of ENIs), use prefixes, or lower --max-pods of the kubelet (" + cli.Name + " maxpods)"})
+		found = append(found, Finding{Severity: warning, About: p.state.Instance.ID,
+			Means: "EC2 has refused to attach another ENI to this instance; this node asks again in " +
+				view.Brief(until.Sub(now)),
+			Do: "detach ENIs that others have attached, detach EBS volumes (on most Nitro types, they take slots of " +
+				"ENIs), use prefixes, or lower --max-pods of the kubelet (" + cli.Name + " maxpods)"})
 	}
 	if until := p.state.Instance.QuotaUntil; until.After(now) {
-		found = append(found, Finding{Severity: warning, About: "quota", Means: "the account can have no more ENIs in this region; this node asks again in " + view.Brief(until.Sub(now)),
+		found = append(found, Finding{Severity: warning, About: "quota",
+			Means: "the account can have no more ENIs in this region; this node asks again in " +
+				view.Brief(until.Sub(now)),
 			Do: "delete unused ENIs (" + cli.Name + " eni-gc), or ask AWS to raise the quota of network interfaces"})
 	}
 	return found, nil

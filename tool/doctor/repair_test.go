@@ -88,7 +88,8 @@ func newDual(t *testing.T, loop string) *dual {
 // lease gives the pod its addresses.
 func (d *dual) lease(s *registry.State) error {
 	p := netip.MustParsePrefix
-	e := registry.ENI{MAC: "02:00:00:00:00:01", Index: 1, Subnet: "subnet-1", VPC: "vpc-1", CIDR: p("10.0.1.0/24"), CIDR6: p("fd00:0:1::/64"),
+	e := registry.ENI{MAC: "02:00:00:00:00:01", Index: 1, Subnet: "subnet-1", VPC: "vpc-1", CIDR: p("10.0.1.0/24"),
+		CIDR6: p("fd00:0:1::/64"),
 		Addrs: []netip.Addr{netip.MustParseAddr("10.0.1.5"), netip.MustParseAddr("fd00:0:1::5")}}
 	s.ENIs[d.owner.ENI] = e
 	s.VPCs[e.VPC] = registry.VPC{CIDRs: []netip.Prefix{p("10.0.0.0/16")}, CIDRs6: []netip.Prefix{p("fd00::/48")}}
@@ -124,8 +125,10 @@ func (d *dual) tell(more map[string]any) {
 	added.CNIVersion = "1.0.0"
 	config, err := os.ReadFile(d.conflist)
 	want(d.t, err)
-	told := map[string]any{"kind": "cniCacheV1", "containerId": "c1", "ifName": "eth0", "networkName": "pods", "netns": d.owner.NetNS,
-		"cniArgs": [][2]string{{"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "web"}}, "config": config, "result": added}
+	told := map[string]any{"kind": "cniCacheV1", "containerId": "c1", "ifName": "eth0", "networkName": "pods",
+		"netns":   d.owner.NetNS,
+		"cniArgs": [][2]string{{"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "web"}}, "config": config,
+		"result": added}
 	maps.Copy(told, more)
 	text, err := json.Marshal(told)
 	want(d.t, err)
@@ -156,13 +159,17 @@ func (d *dual) repair() (did []string, err error) {
 func TestRepairPods(t *testing.T) {
 	const veth = "$VETH"
 	losses := map[string]struct{ lose, means string }{
-		"rule":        {"ip rule del iif " + veth, "ip rule add pref 1024 iif " + veth + " lookup"},
-		"table":       {"ip route flush dev " + veth + " table $TABLE", "Calls of Services fail"},
-		"down and up": {"ip link set " + veth + " down; ip link set " + veth + " up", "Node and pod do not reach each other"},
-		"routes":      {"ip route del 10.0.1.5; ip route del 10.0.1.5 metric 4096", "Node and pod do not reach each other"},
-		"route":       {"ip route del 10.0.1.5", "The spare route is there"},
-		"neighbour":   {"ip neigh del 10.0.1.5 dev " + veth + "; ip route del 10.0.1.5", "Node and pod do not reach each other"},
-		"IPv6":        {"sysctl -qw net.ipv6.conf.all.disable_ipv6=1; sysctl -qw net.ipv6.conf.all.disable_ipv6=0; ip addr add fd00::10/64 dev eth0 nodad", "Node and pod do not reach each other"},
+		"rule":  {"ip rule del iif " + veth, "ip rule add pref 1024 iif " + veth + " lookup"},
+		"table": {"ip route flush dev " + veth + " table $TABLE", "Calls of Services fail"},
+		"down and up": {"ip link set " + veth + " down; ip link set " + veth + " up",
+			"Node and pod do not reach each other"},
+		"routes": {"ip route del 10.0.1.5; ip route del 10.0.1.5 metric 4096",
+			"Node and pod do not reach each other"},
+		"route": {"ip route del 10.0.1.5", "The spare route is there"},
+		"neighbour": {"ip neigh del 10.0.1.5 dev " + veth + "; ip route del 10.0.1.5",
+			"Node and pod do not reach each other"},
+		"IPv6": {"sysctl -qw net.ipv6.conf.all.disable_ipv6=1; sysctl -qw net.ipv6.conf.all.disable_ipv6=0; " +
+			"ip addr add fd00::10/64 dev eth0 nodad", "Node and pod do not reach each other"},
 	}
 	known := map[string]func(*dual){
 		"told, and young":          func(d *dual) { d.tell(nil) },
@@ -190,11 +197,15 @@ func TestRepairPods(t *testing.T) {
 	}
 	d := newDual(t, "")
 	d.offAndOn()
-	want(t, d.registry.Update(t.Context(), func(s *registry.State) error { s.EndOf(d.owner.Key, time.Now(), time.Time{}); return nil }))
+	want(t, d.registry.Update(t.Context(), func(s *registry.State) error {
+		s.EndOf(d.owner.Key, time.Now(), time.Time{})
+		return nil
+	}))
 	if did, err := d.repair(); len(did) > 0 || err == nil || !strings.Contains(err.Error(), "nobody knows them") {
 		t.Errorf("without a lease: %v, %v", did, err)
 	}
-	if found, err := d.doctor().lost(); err != nil || len(found) != 1 || !strings.Contains(found[0].Means, "nobody knows them") {
+	if found, err := d.doctor().lost(); err != nil || len(found) != 1 ||
+		!strings.Contains(found[0].Means, "nobody knows them") {
 		t.Errorf("without a lease: %v, %v", found, err)
 	}
 }
@@ -299,7 +310,8 @@ func TestRepairNotInPod(t *testing.T) {
 	want(t, pod.Do(func() error { return exec.Command("ip", "route", "del", "default").Run() }))
 	bare := nltest.Dump(t, pod)
 	found, err := d.doctor().lost()
-	if err != nil || len(found) != 1 || found[0].About != "default/web" || !strings.Contains(found[0].Means, "pod: ip route add default via 10.0.0.10 dev eth1") || found[0].fix != nil {
+	if err != nil || len(found) != 1 || found[0].About != "default/web" ||
+		!strings.Contains(found[0].Means, "pod: ip route add default via 10.0.0.10 dev eth1") || found[0].fix != nil {
 		t.Errorf("doctor: %v, %v", found, err)
 	}
 	if did, err := d.repair(); err != nil || len(did) > 0 || nltest.Dump(t, pod) != bare {
@@ -346,7 +358,8 @@ func TestRepairLimits(t *testing.T) {
 	d := newDual(t, "")
 	pod, _ := d.running()
 	d.tell(map[string]any{"capabilityArgs": map[string]any{
-		"bandwidth":                         map[string]any{"ingressRate": 8000000, "ingressBurst": 4294967295, "egressRate": 0},
+		"bandwidth": map[string]any{"ingressRate": 8000000, "ingressBurst": 4294967295,
+			"egressRate": 0},
 		"io.kubernetes.cri.pod-annotations": map[string]string{"a": "b"}}})
 	limit := nl.Limit{Devs: []string{"eth0", "eth1"}, Rate: 1000000, Burst: 128 << 10}
 	d.owner.Since = d.owner.Since.Add(-time.Hour)
@@ -359,7 +372,8 @@ func TestRepairLimits(t *testing.T) {
 	want(t, err)
 	capable := strings.Replace(string(text), `"serviceLoop"`, `"capabilities": {"bandwidth": true}, "serviceLoop"`, 1)
 	want(t, os.WriteFile(d.conflist, []byte(capable), 0o600))
-	d.tell(map[string]any{"capabilityArgs": map[string]any{"bandwidth": map[string]any{"ingressRate": 8000000, "ingressBurst": 4294967295}}})
+	d.tell(map[string]any{"capabilityArgs": map[string]any{"bandwidth": map[string]any{"ingressRate": 8000000,
+		"ingressBurst": 4294967295}}})
 	want(t, d.node.DelGroup(nl.OwnGroup))
 	if _, err = d.repair(); err == nil {
 		err = limit.Check(pod)
@@ -377,7 +391,8 @@ func (d *dual) running() (pod *nl.NS, link nl.Wiring) {
 	p, gw4, gw6 := netip.MustParsePrefix, netip.MustParseAddr("10.0.1.1"), netip.MustParseAddr("fe80:ec2::1")
 	for _, o := range []nl.Object{
 		nl.Addr{Prefix: p("10.0.1.5/24"), Dev: "eth0"}, nl.Addr{Prefix: p("fd00:0:1::5/64"), Dev: "eth0", NoDAD: true},
-		nl.Route{Dst: p("10.0.0.0/16"), Via: gw4, Dev: "eth0"}, nl.Route{Dst: p("fd00::/48"), Via: gw6, Dev: "eth0"}, nl.Route{Dst: p("::/0"), Via: gw6, Dev: "eth0"},
+		nl.Route{Dst: p("10.0.0.0/16"), Via: gw4, Dev: "eth0"}, nl.Route{Dst: p("fd00::/48"), Via: gw6, Dev: "eth0"},
+		nl.Route{Dst: p("::/0"), Via: gw6, Dev: "eth0"},
 	} {
 		link = append(link, nl.Step{NS: pod, Object: o})
 	}
@@ -408,7 +423,8 @@ func testPair(t *testing.T, d *dual) {
 	want(t, addrs.Del())
 	keeps("of a pod that has had its DEL")
 	want(t, addrs.Add())
-	if found, err := d.doctor().lost(); err != nil || len(found) != 1 || !strings.Contains(found[0].Means, "the veth pair of a running pod is gone") {
+	if found, err := d.doctor().lost(); err != nil || len(found) != 1 ||
+		!strings.Contains(found[0].Means, "the veth pair of a running pod is gone") {
 		t.Errorf("doctor: %v, %v", found, err)
 	}
 	if did, err := d.repair(); err != nil || !slices.Equal(did, []string{"veth pair of default/web"}) {
@@ -463,7 +479,8 @@ func TestRepairGuard(t *testing.T) {
 		}
 		did, err := d.repair()
 		want(t, err)
-		if !slices.ContainsFunc(did, func(s string) bool { return strings.Contains(s, nl.GuardTable) }) || (nl.Guard{Link: "ens6"}).Check(d.node) != nil {
+		if !slices.ContainsFunc(did, func(s string) bool { return strings.Contains(s, nl.GuardTable) }) ||
+			(nl.Guard{Link: "ens6"}).Check(d.node) != nil {
 			t.Errorf("without the guard of %s: repair has done %q", family, did)
 		}
 	}

@@ -38,8 +38,10 @@ func (p *Node) checkRules(context.Context) ([]Finding, error) {
 			whose = h.Owner()
 		}
 		found = append(found, Finding{Severity: severe, About: r.String(),
-			Means: fmt.Sprintf("packets of %s to Services and to other pods of the node take the wrong way: %s has made this rule for an address of pods", whose, maker(r)),
-			Do:    "delete the rule; then enable cni-links.service, so that no program of the node configures the ENIs of pods", fix: p.drop(r)})
+			Means: fmt.Sprintf("packets of %s to Services and to other pods of the node take the wrong way: %s has "+
+				"made this rule for an address of pods", whose, maker(r)),
+			Do: "delete the rule; then enable cni-links.service, so that no program of the node configures the " +
+				"ENIs of pods", fix: p.drop(r)})
 	}
 	return found, nil
 }
@@ -61,7 +63,9 @@ const fromPod = 1536
 // needed reports whether a pod of amazon-vpc-cni-k8s still runs, and needs its rule. The node then has a route to it
 // that is none of ours.
 func needed(r nl.Rule, routes []nl.Route) bool {
-	return r.Pref == fromPod && slices.ContainsFunc(routes, func(to nl.Route) bool { return to.Dst == r.From && to.Protocol != nl.RouteProtocol })
+	return r.Pref == fromPod && slices.ContainsFunc(routes, func(to nl.Route) bool {
+		return to.Dst == r.From && to.Protocol != nl.RouteProtocol
+	})
 }
 
 // maker names who makes such rules, by the preferences and tables that each is known for.

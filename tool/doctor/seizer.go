@@ -21,7 +21,8 @@ func (p *Node) unstopped(s seizer) []Finding {
 		return []Finding{{Severity: severe, About: s.about, Means: s.means, Do: enable}}
 	}
 	if _, err := os.Stat(hotplugRules); p.root == "" && err != nil {
-		return []Finding{{Severity: severe, About: s.about, Means: s.means + ". cni-links.service has run, but has written no rules of udev: it is of an earlier release",
+		return []Finding{{Severity: severe, About: s.about, Means: s.means +
+			". cni-links.service has run, but has written no rules of udev: it is of an earlier release",
 			Do: "systemctl restart cni-links.service"}}
 	}
 	return nil

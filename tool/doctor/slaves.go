@@ -62,18 +62,24 @@ func checkSlave(l registry.Lease, config ipvlan.Config) (found []Finding, err er
 		return nil, err
 	}
 	add := func(severity, means, do string, fix func(context.Context) (string, error)) {
-		found = append(found, Finding{Severity: severity, About: l.IfName + " of " + view.Owner(l), Means: means, Do: do, fix: fix})
+		found = append(found, Finding{Severity: severity, About: l.IfName + " of " + view.Owner(l), Means: means,
+			Do: do, fix: fix})
 	}
 	mtu6 := nl.MTU6{Dev: l.IfName}
 	if err := mtu6.Check(pod); err != nil {
-		add(severe, err.Error(), mtu6.String()+" in the pod's network namespace", func(context.Context) (string, error) { return fixSlave(l, mtu6) })
+		add(severe, err.Error(), mtu6.String()+" in the pod's network namespace",
+			func(context.Context) (string, error) { return fixSlave(l, mtu6) })
 	}
 	if config.MTU != 0 && link.MTU != config.MTU {
-		add(warning, fmt.Sprintf("its MTU is %d, and the conflist says %d: another program has changed it or that of the ENI, or the conflist is newer than the pod",
+		add(warning, fmt.Sprintf("its MTU is %d, and the conflist says %d: another program has changed it or that of "+
+			"the ENI, or the conflist is newer than the pod",
 			link.MTU, config.MTU), "delete the pod", nil)
 	}
 	if want := cmp.Or(config.Mode, "l2"); link.Kind == "ipvlan" && link.Mode != want {
-		add(warning, fmt.Sprintf("its mode is %s, and the conflist says %s: the next ADD on its ENI changes the mode of all pods there", link.Mode, want),
+		add(warning,
+			fmt.Sprintf(
+				"its mode is %s, and the conflist says %s: the next ADD on its ENI changes the mode of all pods there",
+				link.Mode, want),
 			"drain the node before you change mode; give networks with different modes ENIs of their own", nil)
 	}
 	return found, nil

@@ -27,17 +27,21 @@ func (p *Node) checkState(context.Context) ([]Finding, error) {
 		return nil, err
 	}
 	if f.Type != unix.TMPFS_MAGIC {
-		found = append(found, Finding{Severity: warning, About: dir, Means: "this directory is not on a tmpfs: after a boot the registry lists pods that are gone, and each ADD waits for a disk",
+		found = append(found, Finding{Severity: warning, About: dir,
+			Means: "this directory is not on a tmpfs: after a boot the registry lists pods that are gone, and each " +
+				"ADD waits for a disk",
 			Do: "mount /run as tmpfs, and do not set CNI_IPVLAN_VPC_STATE_DIR"})
 	}
 	if _, err := p.pool.Registry.View(); err != nil {
-		found = append(found, Finding{Severity: severe, About: dir, Means: "the registry cannot be read: " + err.Error(),
+		found = append(found, Finding{Severity: severe, About: dir, Means: "the registry cannot be read: " +
+			err.Error(),
 			Do: cmp.Or(cli.Unreadable(err), "see whether the disk or the mount fails: dmesg")})
 	}
 	bad, _ := filepath.Glob(filepath.Join(dir, "*.bad-*"))
 	for _, b := range bad {
-		found = append(found, Finding{Severity: note, About: b, Means: "the registry could not be parsed: this is the old file, and a new registry was built",
-			Do: "report a bug, attach the file, then delete the file"})
+		found = append(found, Finding{Severity: note, About: b,
+			Means: "the registry could not be parsed: this is the old file, and a new registry was built",
+			Do:    "report a bug, attach the file, then delete the file"})
 	}
 	return slices.Concat(found, p.checkLock(), p.checkLog()), nil
 }
@@ -58,8 +62,10 @@ func (p *Node) checkLock() []Finding {
 		}
 	}
 	return []Finding{{Severity: severe, About: registry.Dir(),
-		Means: "a process keeps the lock of the registry, so each ADD and each DEL waits for it, and then fails: " + first.String(),
-		Do:    fmt.Sprintf("see what the process does: ps -fp %d. A change takes milliseconds, so you can end the process: it loses no address", first.PID)}}
+		Means: "a process keeps the lock of the registry, so each ADD and each DEL waits for it, and then fails: " +
+			first.String(),
+		Do: fmt.Sprintf("see what the process does: ps -fp %d. A change takes milliseconds, so you can end the "+
+			"process: it loses no address", first.PID)}}
 }
 
 // checkLog looks for lines of the lease log that wait. It looks twice, because a process may be about to write them.
@@ -79,6 +85,8 @@ func (p *Node) checkLog() []Finding {
 		f.Close()
 	}
 	return []Finding{{Severity: warning, About: s.Log.File,
-		Means: fmt.Sprintf("%s of the lease log wait in the registry, because nobody can write this file: %s: cni-tool whois does not know of these leases", cli.Count(s.Unwritten(), "line"), why),
-		Do:    "let root write it: see df and mount about its directory. The next ADD, DEL or registry-gc then writes them. The registry keeps the last 256 lines"}}
+		Means: fmt.Sprintf("%s of the lease log wait in the registry, because nobody can write this file: %s: "+
+			"cni-tool whois does not know of these leases", cli.Count(s.Unwritten(), "line"), why),
+		Do: "let root write it: see df and mount about its directory. The next ADD, DEL or registry-gc then " +
+			"writes them. The registry keeps the last 256 lines"}}
 }

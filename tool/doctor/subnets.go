@@ -47,10 +47,13 @@ func (p *Node) checkSubnets(ctx context.Context) ([]Finding, error) {
 		few := max(p.state.Instance.IPv4PerENI, pool.Warm.Min, 16)
 		switch {
 		case v4 && free == 0:
-			found = append(found, Finding{Severity: severe, About: about, Means: "its subnets in " + zone + " have no free address: " + subnetIDs(fit),
+			found = append(found, Finding{Severity: severe, About: about, Means: "its subnets in " + zone +
+				" have no free address: " + subnetIDs(fit),
 				Do: "add another subnet for pods to the VPC, with the tags in subnetTags"})
 		case v4 && free < few:
-			found = append(found, Finding{Severity: warning, About: about, Means: fmt.Sprintf("its subnets in %s have %d free addresses, fewer than one ENI can take: %s", zone, free, subnetIDs(fit)),
+			found = append(found, Finding{Severity: warning, About: about,
+				Means: fmt.Sprintf("its subnets in %s have %d free addresses, fewer than one ENI can take: %s", zone,
+					free, subnetIDs(fit)),
 				Do: "add another subnet for pods to the VPC, with the tags in subnetTags"})
 		}
 	}

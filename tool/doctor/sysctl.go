@@ -30,7 +30,9 @@ func (p *Node) checkSysctls(context.Context) ([]Finding, error) {
 	networks, _ := p.conflists.Networks() // checkConfig finds what is wrong with one
 	var all []parameter
 	for _, n := range networks {
-		all = append(all, slices.DeleteFunc(p.parameters(n.Pair), func(k parameter) bool { return slices.Contains(all, k) })...)
+		all = append(all, slices.DeleteFunc(p.parameters(n.Pair), func(k parameter) bool {
+			return slices.Contains(all, k)
+		})...)
 	}
 	var found []Finding
 	for _, k := range all {
@@ -38,8 +40,11 @@ func (p *Node) checkSysctls(context.Context) ([]Finding, error) {
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		found = append(found, Finding{Severity: k.severity, About: strings.TrimPrefix(k.String(), "sysctl -w "), Means: err.Error() + ": " + k.means,
-			Do: k.String() + ", or run " + cli.Name + " repair, as cni-gc.timer does; and correct the file in /etc/sysctl.d that sets another value", fix: p.apply(k.Sysctl)})
+		found = append(found, Finding{Severity: k.severity, About: strings.TrimPrefix(k.String(), "sysctl -w "),
+			Means: err.Error() + ": " + k.means,
+			Do: k.String() + ", or run " + cli.Name +
+				" repair, as cni-gc.timer does; and correct the file in /etc/sysctl.d that sets another value",
+			fix: p.apply(k.Sysctl)})
 	}
 	return found, nil
 }
@@ -56,14 +61,17 @@ func (p *Node) parameters(c ptp.Config) []parameter {
 	host := func(key string) string { v, _ := p.pool.Host.Sysctl(key); return v }
 	if c.IPMasq {
 		need("net/ipv4/ip_forward", "1", severe, "pods reach neither services nor the internet")
-		need("net/ipv4/conf/all/send_redirects", "0", warning, "the node tells pods of ways to services that do not work")
+		need("net/ipv4/conf/all/send_redirects", "0", warning,
+			"the node tells pods of ways to services that do not work")
 		routed := "net/ipv6/conf/" + c.HostInterface + "/accept_ra"
 		if host("net/ipv6/conf/all/forwarding") == "1" && host(routed) == "1" {
-			need(routed, "2", severe, "a node that forwards IPv6 does not listen to routers with 1, and loses its default route")
+			need(routed, "2", severe,
+				"a node that forwards IPv6 does not listen to routers with 1, and loses its default route")
 		}
 	}
 	if ports := c.NodePorts; (ports == nil || *ports != "") && host("net/ipv4/conf/all/rp_filter") != "2" {
-		need("net/ipv4/conf/"+c.HostInterface+"/rp_filter", "2", severe, "packets to NodePorts are dropped, because their answers leave by another link")
+		need("net/ipv4/conf/"+c.HostInterface+"/rp_filter", "2", severe,
+			"packets to NodePorts are dropped, because their answers leave by another link")
 	}
 	return all
 }

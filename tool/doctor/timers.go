@@ -21,7 +21,8 @@ import (
 
 // checkTimers checks that collections run, and that pools are refilled.
 func (p *Node) checkTimers(ctx context.Context) ([]Finding, error) {
-	why := map[string]string{"cni-gc.timer": "leases of pods that ended without a DEL stay, and addresses and ENIs are never released"}
+	why := map[string]string{"cni-gc.timer": "leases of pods that ended without a DEL stay, and addresses and ENIs " +
+		"are never released"}
 	if slices.ContainsFunc(p.conflists.Pools(), func(q lease.Policy) bool { return q.Warm.Min > 0 }) {
 		why["cni-warm.path"] = "nobody refills the pools to warm.min: ADDs wait for EC2"
 	}
@@ -37,9 +38,11 @@ func (p *Node) checkTimers(ctx context.Context) ([]Finding, error) {
 		if installed && p.enabled(unit) && (!p.systemd() || p.runs(ctx, unit)) {
 			continue
 		}
-		a := Finding{Severity: severe, About: unit, Means: "it is not enabled, or not active: " + why[unit], Do: "systemctl enable --now " + unit, fix: p.enable(unit)}
+		a := Finding{Severity: severe, About: unit, Means: "it is not enabled, or not active: " + why[unit],
+			Do: "systemctl enable --now " + unit, fix: p.enable(unit)}
 		if !installed {
-			a.Means, a.Do, a.fix = "it is not installed: "+why[unit], "install the package; or without systemd, run "+cli.Name+" maintain", nil
+			a.Means, a.Do, a.fix = "it is not installed: "+why[unit], "install the package; or without systemd, run "+
+				cli.Name+" maintain", nil
 		}
 		found = append(found, a)
 	}
@@ -59,8 +62,9 @@ func (p *Node) checkTool() []Finding {
 			return nil
 		}
 		return []Finding{{Severity: severe, About: file,
-			Means: "our units run this program, and it is not of this project: the original's registry-gc forgets our leases, and may release an address that a pod is about to get",
-			Do:    "delete it, and install the package again if no other directory has ours"}}
+			Means: "our units run this program, and it is not of this project: the original's registry-gc forgets " +
+				"our leases, and may release an address that a pod is about to get",
+			Do: "delete it, and install the package again if no other directory has ours"}}
 	}
 	return nil
 }
@@ -81,6 +85,8 @@ func (p *Node) checkRepairs() []Finding {
 			return nil
 		}
 	}
-	return []Finding{{Severity: warning, About: file, Means: "it does not run repair: what somebody else deletes on the node is missing until the next ADD, or until the pods end",
-		Do: "delete it, if it hides the unit of the package, and run systemctl daemon-reload; or add ExecStartPre=-" + cli.Name + " repair"}}
+	return []Finding{{Severity: warning, About: file, Means: "it does not run repair: what somebody else deletes on " +
+		"the node is missing until the next ADD, or until the pods end",
+		Do: "delete it, if it hides the unit of the package, and run systemctl daemon-reload; or add ExecStartPre=-" +
+			cli.Name + " repair"}}
 }

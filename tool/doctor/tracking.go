@@ -62,14 +62,22 @@ func tracking(enis []aws.ENI, instanceType string, standard int) []Finding {
 		}
 	}
 	var found []Finding
-	for _, t := range slices.SortedFunc(maps.Keys(short), func(a, b timeout) int { return cmp.Compare(a.seconds, b.seconds) }) {
+	for _, t := range slices.SortedFunc(maps.Keys(short), func(a, b timeout) int {
+		return cmp.Compare(a.seconds, b.seconds)
+	}) {
 		severity, origin := warning, "the default of "+instanceType
 		if t.set {
 			severity, origin = note, "set on the ENI"
 		}
-		found = append(found, Finding{Severity: severity, About: strings.Join(slices.Sorted(slices.Values(short[t])), ", "),
-			Means: fmt.Sprintf("EC2 no longer tracks a TCP connection that is idle for %d s (%s), and drops what comes later: long idle connections break, for example to databases", t.seconds, origin),
-			Do:    fmt.Sprintf(`set it (aws ec2 modify-network-interface-attribute --network-interface-id ID --connection-tracking-specification TcpEstablishedTimeout=86400), and for new ENIs "connectionTracking": {"tcpEstablishedTimeout": 86400}. Or let the programs send TCP keepalives more often than every %d s`, t.seconds)})
+		found = append(found, Finding{Severity: severity,
+			About: strings.Join(slices.Sorted(slices.Values(short[t])), ", "),
+			Means: fmt.Sprintf("EC2 no longer tracks a TCP connection that is idle for %d s (%s), and drops what "+
+				"comes later: long idle connections break, for example to databases", t.seconds, origin),
+			Do: fmt.Sprintf(
+				`set it (aws ec2 modify-network-interface-attribute --network-interface-id ID `+
+					`--connection-tracking-specification TcpEstablishedTimeout=86400), and for new ENIs `+
+					`"connectionTracking": {"tcpEstablishedTimeout": 86400}. Or let the programs send TCP keepalives `+
+					`more often than every %d s`, t.seconds)})
 	}
 	return found
 }

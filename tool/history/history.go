@@ -47,7 +47,8 @@ type tenancy struct {
 // are of one VPC, or of VPCs whose CIDRs do not overlap.
 type History struct {
 	nodes []*node
-	known map[netip.Addr]*tenancy // of the addresses that have been asked for; of the zero address: of all that no line has
+	// of the addresses that have been asked for; of the zero address: of all that no line has
+	known map[netip.Addr]*tenancy
 }
 
 // of returns what is known of an address.
@@ -87,7 +88,8 @@ func (h *History) tenancy(a netip.Addr) *tenancy {
 func endSilent(ls []*Lease) {
 	for i, l := range ls {
 		for _, next := range ls[i+1:] {
-			if next.Instance != l.Instance && !l.shown.IsZero() && next.Begin.After(l.shown) && l.covers(next.Begin, next.Begin.Add(1)) {
+			if next.Instance != l.Instance && !l.shown.IsZero() && next.Begin.After(l.shown) &&
+				l.covers(next.Begin, next.Begin.Add(1)) {
 				l.End = next.Begin
 			}
 		}

@@ -47,10 +47,12 @@ func TestShipped(t *testing.T) {
 				got += l.Container
 			}
 			switch {
-			case !h.Sure(a, at, at.Add(1)), got == "" && len(found) > 0: // the address was found in use, nobody knows by which pod
+			// the address was found in use, nobody knows by which pod
+			case !h.Sure(a, at, at.Add(1)), got == "" && len(found) > 0:
 				counts[how.name].unknown++
 			case got != want:
-				t.Fatalf("history %d, %s: at %v %s was that of %q, and the log says %q\n%s\n%s", seed, how.name, at.Format(time.TimeOnly), a, want, got, w.about(a), told(h.Of(a)))
+				t.Fatalf("history %d, %s: at %v %s was that of %q, and the log says %q\n%s\n%s", seed, how.name,
+					at.Format(time.TimeOnly), a, want, got, w.about(a), told(h.Of(a)))
 			default:
 				counts[how.name].right++
 			}
@@ -99,10 +101,12 @@ type machine struct {
 const skew = 3 * time.Second
 
 func newPast(seed uint64) *past {
-	w := &past{rng: rand.New(rand.NewPCG(seed, 36)), begun: time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC), truth: map[netip.Addr][]tenure{}}
+	w := &past{rng: rand.New(rand.NewPCG(seed, 36)), begun: time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC),
+		truth: map[netip.Addr][]tenure{}}
 	w.now = w.begun
 	for i := range 3 {
-		n := &machine{id: fmt.Sprintf("i-%d", i), booted: w.begun.Add(-time.Hour), leases: map[netip.Addr]registry.Line{}, offset: w.offset(), files: [][]string{nil}}
+		n := &machine{id: fmt.Sprintf("i-%d", i), booted: w.begun.Add(-time.Hour),
+			leases: map[netip.Addr]registry.Line{}, offset: w.offset(), files: [][]string{nil}}
 		w.nodes = append(w.nodes, n)
 	}
 	for i := range 10 {
@@ -176,7 +180,8 @@ func (n *machine) change(l registry.Line) {
 
 func (w *past) snapshot(n *machine) {
 	at := w.stamp(n)
-	n.write(registry.Line{Time: at, Event: registry.Snapshot, Booted: n.booted.Add(n.offset), Boot: fmt.Sprint(n.id, n.boots), Leases: len(n.leases), After: n.after})
+	n.write(registry.Line{Time: at, Event: registry.Snapshot, Booted: n.booted.Add(n.offset),
+		Boot: fmt.Sprint(n.id, n.boots), Leases: len(n.leases), After: n.after})
 	for _, l := range n.leases {
 		l.Since, l.Time, l.Event = l.Time, at, registry.Held
 		n.write(l)
@@ -185,11 +190,13 @@ func (w *past) snapshot(n *machine) {
 
 func (w *past) begin(n *machine, container string) {
 	a := w.addrs[w.rng.IntN(len(w.addrs))]
-	if ls := w.truth[a]; len(ls) > 0 && (ls[len(ls)-1].to.IsZero() || w.now.Sub(ls[len(ls)-1].to) < 2*skew && w.rng.IntN(2) == 0) {
+	if ls := w.truth[a]; len(ls) > 0 && (ls[len(ls)-1].to.IsZero() || w.now.Sub(ls[len(ls)-1].to) < 2*skew &&
+		w.rng.IntN(2) == 0) {
 		return
 	}
 	w.truth[a] = append(w.truth[a], tenure{container: container, from: w.now})
-	n.leases[a] = registry.Line{Time: w.stamp(n), Event: registry.Begin, Address: a, Network: "pods", Namespace: "shop", Pod: "p-" + container,
+	n.leases[a] = registry.Line{Time: w.stamp(n), Event: registry.Begin, Address: a, Network: "pods", Namespace: "shop",
+		Pod:       "p-" + container,
 		Container: container, Interface: "eth0", ENI: "eni-1"}
 	n.change(n.leases[a])
 }
@@ -247,7 +254,8 @@ func (w *past) lose(n *machine) {
 			delete(n.leases, a)
 			over = false
 		default:
-			n.leases[a] = registry.Line{Time: w.stamp(n), Event: registry.Begin, Address: a, NetNS: "/run/netns/x", ENI: "eni-1"}
+			n.leases[a] = registry.Line{Time: w.stamp(n), Event: registry.Begin, Address: a, NetNS: "/run/netns/x",
+				ENI: "eni-1"}
 		}
 	}
 	w.snapshot(n)
@@ -283,7 +291,9 @@ func (w *past) question() (netip.Addr, time.Time, string) {
 		a := w.addrs[w.rng.IntN(len(w.addrs))]
 		at := w.begun.Add(time.Duration(w.rng.Int64N(int64(w.now.Sub(w.begun)))))
 		near := func(t time.Time) bool { return !t.IsZero() && at.Sub(t).Abs() < 3*skew }
-		if at.Before(w.logged()) || slices.ContainsFunc(w.truth[a], func(l tenure) bool { return near(l.from) || near(l.to) }) {
+		if at.Before(w.logged()) || slices.ContainsFunc(w.truth[a], func(l tenure) bool {
+			return near(l.from) || near(l.to)
+		}) {
 			continue
 		}
 		for _, l := range w.truth[a] {
@@ -323,7 +333,9 @@ type shipper struct {
 }
 
 var shippers = []shipper{
-	{"as it is", 1, func(w *past, dir string) { w.each(dir, func(n *machine, to string) { n.copy(to, len(n.files)) }) }},
+	{"as it is", 1, func(w *past, dir string) {
+		w.each(dir, func(n *machine, to string) { n.copy(to, len(n.files)) })
+	}},
 	{"hourly copies", 1, func(w *past, dir string) {
 		w.each(dir, func(n *machine, to string) {
 			for hour := 1; hour <= len(n.files); hour++ {
@@ -333,7 +345,8 @@ var shippers = []shipper{
 	}},
 	{"an image", 1, func(w *past, dir string) { // other nodes were made from a used one, and have its log
 		for i, n := range w.nodes {
-			store(filepath.Join(dir, n.id, "leases.log"), slices.Concat(slices.Concat(w.nodes[0].files...), slices.Concat(w.nodes[i].files...)))
+			store(filepath.Join(dir, n.id, "leases.log"), slices.Concat(slices.Concat(w.nodes[0].files...),
+				slices.Concat(w.nodes[i].files...)))
 		}
 	}},
 	{"twice, in any order", 1, func(w *past, dir string) { store(filepath.Join(dir, "all"), w.mixed(3)) }},
@@ -354,7 +367,9 @@ var shippers = []shipper{
 		w.each(dir, func(n *machine, to string) {
 			all := slices.Concat(n.files...)
 			last := len(all) - 1 // that nothing comes after the last line, nobody can know
-			store(to, append(slices.DeleteFunc(slices.Clone(all[:last]), func(string) bool { return w.rng.IntN(50) == 0 }), all[last]))
+			store(to, append(slices.DeleteFunc(slices.Clone(all[:last]), func(string) bool {
+				return w.rng.IntN(50) == 0
+			}), all[last]))
 		})
 	}},
 	{"a file lost", 50, func(w *past, dir string) {
@@ -456,7 +471,9 @@ func FuzzRead(f *testing.F) {
 		leases := func(times int) (all []Lease) {
 			r := newReader()
 			for range times {
-				r.take(logFile{path: "log", name: "log"}, func(f func(int, []byte) error) error { return eachLineOf(bytes.NewReader(text), f) })
+				r.take(logFile{path: "log", name: "log"}, func(f func(int, []byte) error) error {
+					return eachLineOf(bytes.NewReader(text), f)
+				})
 			}
 			h := r.history()
 			addrs := map[netip.Addr]bool{{}: true}
@@ -491,7 +508,8 @@ func FuzzRead(f *testing.F) {
 // told are leases as text.
 func told(ls []*Lease) (text string) {
 	for _, l := range ls {
-		text += fmt.Sprintf("%s %q from %s to %s\n", l.Instance, l.Container, l.Begin.Format(time.TimeOnly), l.End.Format(time.TimeOnly))
+		text += fmt.Sprintf("%s %q from %s to %s\n", l.Instance, l.Container, l.Begin.Format(time.TimeOnly),
+			l.End.Format(time.TimeOnly))
 	}
 	return text
 }

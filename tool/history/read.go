@@ -59,7 +59,8 @@ type reader struct {
 }
 
 func newReader() *reader {
-	return &reader{nodes: map[string]*node{}, series: map[string]*series{}, seen: map[uint64]bool{}, logs: map[string]*content{}, fragments: map[string]map[int]netip.Addr{}}
+	return &reader{nodes: map[string]*node{}, series: map[string]*series{}, seen: map[uint64]bool{},
+		logs: map[string]*content{}, fragments: map[string]map[int]netip.Addr{}}
 }
 
 // A content is what is in one file, or in the files of one log.
@@ -99,7 +100,8 @@ func (r *reader) take(f logFile, each func(line func(number int, text []byte) er
 	c := newContent()
 	err := each(func(number int, text []byte) error {
 		if line, ok := parse(text); ok {
-			r.add(c, cmp.Or(line.Instance, filepath.Dir(f.path)), line) // before the first lease, a node may not know who it is
+			// before the first lease, a node may not know who it is
+			r.add(c, cmp.Or(line.Instance, filepath.Dir(f.path)), line)
 			return nil
 		}
 		r.damage = append(r.damage, Damage{f.path, number, errNoLine})
@@ -283,7 +285,8 @@ func inOrder(files []logFile) []logFile {
 		}
 	}
 	slices.SortFunc(files, func(a, b logFile) int {
-		return cmp.Or(begun[a.name].Compare(begun[b.name]), cmp.Compare(a.name, b.name), b.age-a.age, cmp.Compare(a.path, b.path))
+		return cmp.Or(begun[a.name].Compare(begun[b.name]), cmp.Compare(a.name, b.name), b.age-a.age,
+			cmp.Compare(a.path, b.path))
 	})
 	return slices.CompactFunc(files, func(a, b logFile) bool { return a.path == b.path })
 }
@@ -315,7 +318,8 @@ func parse(text []byte) (line registry.Line, ok bool) {
 		*t = t.UTC() // so that equal times are the same
 	}
 	known := place(line) >= 0 || line.Event == registry.Clock
-	return line, err == nil && known && !line.Time.IsZero() && line.Address.IsValid() == (changes(line) || line.Event == registry.Held)
+	return line, err == nil && known && !line.Time.IsZero() && line.Address.IsValid() == (changes(line) ||
+		line.Event == registry.Held)
 }
 
 // mostLine is how long a line may be.

@@ -82,7 +82,8 @@ func (n *node) addOld(l registry.Line) {
 	}
 	if changes(l) {
 		last.number++
-		for i := last.shot; i < len(last.lines) && !l.Time.After(last.lines[last.shot].Time) && !changes(last.lines[i]); i++ {
+		for i := last.shot; i < len(last.lines) && !l.Time.After(last.lines[last.shot].Time) &&
+			!changes(last.lines[i]); i++ {
 			last.lines[i].Number = last.number
 		}
 	}
@@ -188,7 +189,9 @@ func (s *series) order() {
 			twice[l.Number]++
 		}
 	}
-	if kept := slices.DeleteFunc(slices.Clone(s.lines), func(l registry.Line) bool { return changes(l) && twice[l.Number] > 1 }); len(kept) > 0 {
+	if kept := slices.DeleteFunc(slices.Clone(s.lines), func(l registry.Line) bool {
+		return changes(l) && twice[l.Number] > 1
+	}); len(kept) > 0 {
 		s.lines = kept
 	}
 }
@@ -340,7 +343,8 @@ func (n *node) join(prev, s *series) {
 	_, number, _ := strings.Cut(s.after, ".")
 	end, _ := strconv.Atoi(number)
 	last := prev.lines[len(prev.lines)-1]
-	follows := prev.torn() <= last.Number && (s.follows() == prev.name && end <= last.Number || s.old || prev.old && s.after == "")
+	follows := prev.torn() <= last.Number && (s.follows() == prev.name && end <= last.Number || s.old ||
+		prev.old && s.after == "")
 	if follows && s.start() == 0 && s.opens() && last.Event != registry.Off {
 		return
 	}

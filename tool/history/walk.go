@@ -156,7 +156,8 @@ func (w *walker) see(l *registry.Line, at time.Time) {
 			since = l.Time
 		}
 		switch {
-		case w.lost != nil && l != nil && (since.Before(w.lost.to) || w.fresh && l.Container == ""): // a rebuilt registry does not know the begin
+		// a rebuilt registry does not know the begin
+		case w.lost != nil && l != nil && (since.Before(w.lost.to) || w.fresh && l.Container == ""):
 			w.forget(since)
 		case w.lost != nil:
 			w.forget(w.lost.to)

@@ -72,7 +72,8 @@ type request struct {
 func (n Needs) requests() (all []request) {
 	for _, w := range n.Networks {
 		for _, r := range w.Requests {
-			all = append(all, request{r, cmp.Or(n.Mode, w.Pools[0].Provision)}) // it is the same for all pools of a network
+			// it is the same for all pools of a network
+			all = append(all, request{r, cmp.Or(n.Mode, w.Pools[0].Provision)})
 		}
 	}
 	return all
@@ -110,19 +111,24 @@ func (n Needs) Policy() Policy {
 		allow("NewENI", n.requested(), []string{"CreateNetworkInterface"}, enis)
 		for i, pool := range full {
 			sid := func(what string) string { return what + suffix(i) }
-			allow(sid("NewENIInSubnet"), has(pool.SubnetTags), []string{"CreateNetworkInterface"}, n.arns("subnet", "*"))
-			allow(sid("NewENIInGroup"), nil, []string{"CreateNetworkInterface"}, n.arns("security-group", pool.SecurityGroups...))
+			allow(sid("NewENIInSubnet"), has(pool.SubnetTags), []string{"CreateNetworkInterface"},
+				n.arns("subnet", "*"))
+			allow(sid("NewENIInGroup"), nil, []string{"CreateNetworkInterface"},
+				n.arns("security-group", pool.SecurityGroups...))
 		}
 		// Not to give the tag to what others have made.
-		allow("TagNewENI", map[string]map[string]string{"StringEquals": {"ec2:CreateAction": "CreateNetworkInterface"}}, []string{"CreateTags"}, enis)
+		allow("TagNewENI", map[string]map[string]string{"StringEquals": {"ec2:CreateAction": "CreateNetworkInterface"}},
+			[]string{"CreateTags"}, enis)
 		allow("OwnENI", own, []string{"AttachNetworkInterface", "DetachNetworkInterface",
 			"ModifyNetworkInterfaceAttribute", "DeleteNetworkInterface"}, enis)
 		// These are about the instance as well: it has to be the one that asks.
-		allow("AtInstance", n.self(), []string{"AttachNetworkInterface", "DetachNetworkInterface", "ModifyNetworkInterfaceAttribute"}, n.arns("instance", "*"))
+		allow("AtInstance", n.self(), []string{"AttachNetworkInterface", "DetachNetworkInterface",
+			"ModifyNetworkInterfaceAttribute"}, n.arns("instance", "*"))
 	}
 	n.allowRequests(allow)
 	if n.ENIGC {
-		allow("LeakedENI", absentIs("false", "aws:ResourceTag/"+book.TagInstance), []string{"DeleteNetworkInterface"}, enis)
+		allow("LeakedENI", absentIs("false", "aws:ResourceTag/"+book.TagInstance),
+			[]string{"DeleteNetworkInterface"}, enis)
 	}
 	p.Statement = distinct(p.Statement)
 	return p
@@ -130,7 +136,9 @@ func (n Needs) Policy() Policy {
 
 // allowRequests allows what requests of pods need besides. Subnets and groups are those of the
 // configuration, and ENIs those with its tags. Nothing but attaching is allowed for these ENIs.
-func (n Needs) allowRequests(allow func(sid string, condition map[string]map[string]string, actions, resources []string)) {
+func (n Needs) allowRequests(
+	allow func(sid string, condition map[string]map[string]string, actions, resources []string),
+) {
 	full := len(n.full()) > 0
 	for i, r := range n.requests() {
 		sid := func(what string) string { return what + suffix(i) }
@@ -138,7 +146,8 @@ func (n Needs) allowRequests(allow func(sid string, condition map[string]map[str
 			allow(sid("RequestedSubnet"), nil, []string{"CreateNetworkInterface"}, n.arns("subnet", r.Subnets...))
 		}
 		if r.mode == lease.ProvisionFull && len(r.SecurityGroups) > 0 {
-			allow(sid("RequestedGroup"), nil, []string{"CreateNetworkInterface"}, n.arns("security-group", r.SecurityGroups...))
+			allow(sid("RequestedGroup"), nil, []string{"CreateNetworkInterface"},
+				n.arns("security-group", r.SecurityGroups...))
 		}
 		if r.mode == lease.ProvisionNone || len(r.ENIs) == 0 {
 			continue
@@ -155,7 +164,8 @@ func (n Needs) allowRequests(allow func(sid string, condition map[string]map[str
 func (n Needs) looks() []string {
 	var actions []string
 	all, changes := n.Pools(lease.ProvisionFull, lease.ProvisionAssign, lease.ProvisionNone), len(n.changing()) > 0
-	if changes || n.ENIGC || anyOf(all, func(p lease.Policy) bool { return p.Pools }) { // to tell apart whose an ENI is, by its tags
+	// to tell apart whose an ENI is, by its tags
+	if changes || n.ENIGC || anyOf(all, func(p lease.Policy) bool { return p.Pools }) {
 		actions = append(actions, "DescribeNetworkInterfaces")
 	}
 	if changes {
@@ -208,7 +218,8 @@ func (n Needs) arns(kind string, ids ...string) []string {
 // instance. An ENI that is attached elsewhere can so not be detached from here. For its
 // deletion there is no such key: EC2 refuses that as long as the ENI is attached.
 func (n Needs) self() map[string]map[string]string {
-	return map[string]map[string]string{"ArnLike": {"ec2:SourceInstanceARN": n.arns("instance", "${ec2:InstanceID}")[0]}}
+	return map[string]map[string]string{"ArnLike": {"ec2:SourceInstanceARN": n.arns("instance",
+		"${ec2:InstanceID}")[0]}}
 }
 
 // tagged is the condition that an ENI has a tag, whatever its value.

@@ -54,7 +54,8 @@ func (c *Conflist) refuse(p Place) error {
 	for _, m := range found {
 		mistakes = errors.Join(mistakes, errors.New(m.String()))
 	}
-	return cli.Hint(fmt.Errorf("%w\nthe conflist is not installed: it has %s. The node keeps what it has", mistakes, cli.Count(len(found), "mistake")),
+	return cli.Hint(fmt.Errorf("%w\nthe conflist is not installed: it has %s. The node keeps what it has", mistakes,
+		cli.Count(len(found), "mistake")),
 		"correct the conflist; "+cli.Name+" validate finds the same mistakes on any machine")
 }
 
@@ -62,7 +63,8 @@ func (c *Conflist) refuse(p Place) error {
 func (i *Installation) putConflist() error {
 	if i.Conflist == nil {
 		if ours, err := i.conflists(); err == nil && len(ours) == 0 {
-			slog.Warn("the node has no conflist of ours, so the runtime does not use the plugins: copy one last", "directory", i.ConfDir)
+			slog.Warn("the node has no conflist of ours, so the runtime does not use the plugins: copy one last",
+				"directory", i.ConfDir)
 		}
 		return nil
 	}
@@ -77,7 +79,8 @@ func (i *Installation) putConflist() error {
 	before := func(f conf.File) bool { return f.Path < target && !f.Multus }
 	files := conf.Load(i.ConfDir).Files
 	if first := slices.IndexFunc(files, before); first >= 0 {
-		slog.Warn("the runtime uses another configuration, because its name comes before ours: remove it, or give ours an earlier name",
+		slog.Warn("the runtime uses another configuration, because its name comes before ours: remove it, or give "+
+			"ours an earlier name",
 			"used", files[first].Path, "ours", target)
 	}
 	return nil
@@ -100,5 +103,7 @@ func (i *Installation) conflists() (ours []string, err error) {
 // installable reports whether a list has a plugin of ours in its own file, and the file can be ours. A file of Multus
 // is not.
 func installable(l conf.List) bool {
-	return !l.Delegate && slices.ContainsFunc(l.Plugins, func(m conf.Member) bool { return m.File == "" && slices.Contains(conf.Types, m.Type) })
+	return !l.Delegate && slices.ContainsFunc(l.Plugins, func(m conf.Member) bool {
+		return m.File == "" && slices.Contains(conf.Types, m.Type)
+	})
 }

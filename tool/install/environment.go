@@ -32,7 +32,8 @@ func (i *Installation) Lookup(names []string) error {
 		case !ok:
 			return fmt.Errorf("the variable %s is not set here", name)
 		case strings.ContainsAny(value, "'\n"):
-			return fmt.Errorf("the value of %s has a line break or a quotation mark, which the file for the units cannot have", name)
+			return fmt.Errorf("the value of %s has a line break or a quotation mark, which the file for the units "+
+				"cannot have", name)
 		case value != "":
 			i.env = append(i.env, name+"='"+value+"'\n")
 		}

@@ -47,7 +47,8 @@ func (i *Installation) files() ([]file, error) {
 	}
 	for _, f := range all {
 		if _, err := i.Source.Stat(f.from); f.from != "" && err != nil {
-			return nil, cli.Hint(fmt.Errorf("the files to install: %w", err), "--from names a directory like the root of the container image")
+			return nil, cli.Hint(fmt.Errorf("the files to install: %w", err),
+				"--from names a directory like the root of the container image")
 		}
 	}
 	if !i.Systemd {

@@ -58,7 +58,8 @@ func EnterRoot(dir string) error {
 		err = &fs.PathError{Op: "open", Path: dir, Err: syscall.ENOTDIR}
 	}
 	if err != nil {
-		return cli.Hint(fmt.Errorf("the node's root directory: %w", err), "mount / of the node there, or name it with --root")
+		return cli.Hint(fmt.Errorf("the node's root directory: %w", err),
+			"mount / of the node there, or name it with --root")
 	}
 	if err := syscall.Chroot(dir); err != nil {
 		return fmt.Errorf("enter the node's root directory: chroot %s: %w", dir, err)

@@ -44,7 +44,9 @@ func added(text []byte) (others []conf.Member) {
 	if !slices.ContainsFunc(has.Plugins, ours) {
 		return nil
 	}
-	return slices.DeleteFunc(has.Plugins, func(m conf.Member) bool { return ours(m) || slices.Contains(has.Installed, m.Type) })
+	return slices.DeleteFunc(has.Plugins, func(m conf.Member) bool {
+		return ours(m) || slices.Contains(has.Installed, m.Type)
+	})
 }
 
 // names returns the types of plugins.
@@ -134,7 +136,8 @@ func (c *Conflist) textFor(target string) ([]byte, error) {
 		return has, nil
 	}
 	if len(kept) > 0 {
-		slog.Warn("other programs have put plugins behind ours, and they stay: if one is not wanted any more, remove it from the file",
+		slog.Warn("other programs have put plugins behind ours, and they stay: if one is not wanted any more, remove "+
+			"it from the file",
 			"plugins", strings.Join(kept, ", "), "conflist", target)
 	}
 	return text, nil
@@ -150,7 +153,8 @@ func same(a, b []byte) bool {
 func warnOfOthers(conflist string) {
 	text, err := os.ReadFile(conflist)
 	if others := names(added(text)); err == nil && len(others) > 0 {
-		slog.Warn("other programs have put plugins into the conflist, and they go with it: the programs must put them into the next one",
+		slog.Warn("other programs have put plugins into the conflist, and they go with it: the programs must put "+
+			"them into the next one",
 			"plugins", strings.Join(others, ", "), "conflist", filepath.Base(conflist))
 	}
 }

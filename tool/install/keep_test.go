@@ -54,13 +54,18 @@ func TestKeep(t *testing.T) {
 		steps []any // []string: install such a list; string: another program appends it
 		want  []string
 	}{
-		"nothing else":               {[]any{[]string{ours}, []string{ours}}, []string{ours}},
-		"one":                        {[]any{[]string{ours}, istio, []string{ours}}, []string{ours, istio}},
-		"two, and again":             {[]any{[]string{ours}, istio, linkerd, []string{ours}, []string{ours}}, []string{ours, istio, linkerd}},
-		"after a change of ours":     {[]any{[]string{conf.TypeIPAM, conf.TypeIPVlan, conf.TypePTP}, istio, []string{ours, portmap}}, []string{ours, portmap, istio}},
-		"what we have shipped goes":  {[]any{[]string{ours, portmap, tuning}, istio, []string{ours, tuning}, []string{ours}}, []string{ours, istio}},
-		"it came before ours had it": {[]any{[]string{ours}, tuning, []string{ours, tuning}, []string{ours}}, []string{ours}},
-		"it came after ours had it":  {[]any{[]string{ours, tuning}, []string{ours}, tuning, []string{ours}}, []string{ours, tuning}},
+		"nothing else": {[]any{[]string{ours}, []string{ours}}, []string{ours}},
+		"one":          {[]any{[]string{ours}, istio, []string{ours}}, []string{ours, istio}},
+		"two, and again": {[]any{[]string{ours}, istio, linkerd, []string{ours}, []string{ours}},
+			[]string{ours, istio, linkerd}},
+		"after a change of ours": {[]any{[]string{conf.TypeIPAM, conf.TypeIPVlan, conf.TypePTP}, istio,
+			[]string{ours, portmap}}, []string{ours, portmap, istio}},
+		"what we have shipped goes": {[]any{[]string{ours, portmap, tuning}, istio, []string{ours, tuning},
+			[]string{ours}}, []string{ours, istio}},
+		"it came before ours had it": {[]any{[]string{ours}, tuning, []string{ours, tuning}, []string{ours}},
+			[]string{ours}},
+		"it came after ours had it": {[]any{[]string{ours, tuning}, []string{ours}, tuning, []string{ours}},
+			[]string{ours, tuning}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := &Installation{Place: Place{ConfDir: t.TempDir()}}
@@ -116,7 +121,8 @@ func TestKeepOfOlderRelease(t *testing.T) {
 
 // TestKeepSame: a file that means the same is not replaced, whoever has written it.
 func TestKeepSame(t *testing.T) {
-	i := &Installation{Place: Place{ConfDir: t.TempDir()}, Conflist: &Conflist{"10-pods.conflist", listOf(conf.TypeAll, "portmap")}}
+	i := &Installation{Place: Place{ConfDir: t.TempDir()}, Conflist: &Conflist{"10-pods.conflist",
+		listOf(conf.TypeAll, "portmap")}}
 	if err := i.putConflist(); err != nil {
 		t.Fatal(err)
 	}

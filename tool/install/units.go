@@ -35,11 +35,13 @@ func (i *Installation) unitFiles() ([]file, error) {
 			return err
 		}
 		text, err := i.Source.ReadFile(p)
-		all = append(all, file{path: path.Join(toSystemd, strings.TrimPrefix(p, fromSystemd)), mode: 0o644, text: i.configured(i.absolute(text))})
+		all = append(all, file{path: path.Join(toSystemd, strings.TrimPrefix(p, fromSystemd)), mode: 0o644,
+			text: i.configured(i.absolute(text))})
 		return err
 	})
 	if err != nil {
-		return nil, cli.Hint(fmt.Errorf("the units to install: %w", err), "--from names a directory like the root of the container image")
+		return nil, cli.Hint(fmt.Errorf("the units to install: %w", err),
+			"--from names a directory like the root of the container image")
 	}
 	for _, unit := range i.Enable {
 		link, err := enabling(all, unit)
@@ -70,7 +72,9 @@ func (i *Installation) configured(text []byte) []byte {
 	if i.ConfDir == conf.Dir {
 		return text
 	}
-	return reads.ReplaceAllFunc(text, func(call []byte) []byte { return slices.Concat(call, []byte(" --config "+i.ConfDir)) })
+	return reads.ReplaceAllFunc(text, func(call []byte) []byte {
+		return slices.Concat(call, []byte(" --config "+i.ConfDir))
+	})
 }
 
 // script is the script of cni-links.service.
@@ -98,7 +102,8 @@ func enabling(units []file, unit string) ([]file, error) {
 		}
 	}
 	if len(links) == 0 {
-		return nil, fmt.Errorf("--enable: %q: another unit starts it: want one of %s", unit, strings.Join(enableable(units), ", "))
+		return nil, fmt.Errorf("--enable: %q: another unit starts it: want one of %s", unit,
+			strings.Join(enableable(units), ", "))
 	}
 	return links, nil
 }
@@ -171,5 +176,6 @@ func systemctl(ctx context.Context, args ...string) error {
 	if errors.Is(err, exec.ErrNotFound) {
 		return cli.Hint(err, "--systemd=no installs no units; then the command maintain does their work")
 	}
-	return cli.Hint(err, "run this on the node to see why; or --systemd=no installs no units, and the command maintain does their work")
+	return cli.Hint(err, "run this on the node to see why; or --systemd=no installs no units, and the command "+
+		"maintain does their work")
 }

@@ -49,7 +49,9 @@ type Attachment struct {
 
 // attachments lists those of a network by their leases. unknown reports the node's end of a pair whose pod nobody
 // knows.
-func attachments(host *nl.NS, n conf.Network, s *registry.State) (all []Attachment, unknown func(nl.Link) bool, failed error) {
+func attachments(host *nl.NS, n conf.Network, s *registry.State) (
+	all []Attachment, unknown func(nl.Link) bool, failed error,
+) {
 	leased, told := leasesOf(n.Name, s), tolds(n.Name)
 	links, err := host.Links()
 	if err != nil {
@@ -93,7 +95,9 @@ func attachments(host *nl.NS, n conf.Network, s *registry.State) (all []Attachme
 			add(l, a, err)
 		}
 	}
-	slices.SortFunc(all, func(a, b Attachment) int { return strings.Compare(a.lease.Key.String(), b.lease.Key.String()) })
+	slices.SortFunc(all, func(a, b Attachment) int {
+		return strings.Compare(a.lease.Key.String(), b.lease.Key.String())
+	})
 	unknown = func(near nl.Link) bool {
 		_, named := aliased(near, n.Name)
 		return named && !known[near.Name]

@@ -121,11 +121,13 @@ func Pods(ctx context.Context, host *nl.NS, n conf.Network) (did []string, faile
 		repaired, err := l.Repair(ctx, host)
 		did, failed = append(did, repaired...), errors.Join(failed, err)
 		for _, f := range l.Pod {
-			slog.Warn("a pod has lost a part of its network in its own namespace, where nothing is put back: delete the pod", "pod", l.Owner(), "lost", f.Error())
+			slog.Warn("a pod has lost a part of its network in its own namespace, where nothing is put back: "+
+				"delete the pod", "pod", l.Owner(), "lost", f.Error())
 		}
 	}
 	for _, l := range unknown {
-		failed = errors.Join(failed, fmt.Errorf("%s (%s): the node has lost its routes to this pod, and nobody knows them: neither the registry nor the runtime (%s) has the attachment: delete the pod",
+		failed = errors.Join(failed, fmt.Errorf("%s (%s): the node has lost its routes to this pod, and nobody knows "+
+			"them: neither the registry nor the runtime (%s) has the attachment: delete the pod",
 			l.Name, l.Alias, lease.KeptIn[0]))
 	}
 	if len(unknown) > 0 {
@@ -140,16 +142,19 @@ func (l Loss) Repair(ctx context.Context, host *nl.NS) (did []string, failed err
 	pod := l.Owner()
 	if l.Unpaired {
 		if l.unlimited {
-			slog.Warn("the runtime does not tell the limits of a pod's bandwidth, so its veth pair has none: if the pod needs them, delete it", "pod", pod)
+			slog.Warn("the runtime does not tell the limits of a pod's bandwidth, so its veth pair has none: if the "+
+				"pod needs them, delete it", "pod", pod)
 		}
 		// The rule of the old pair would lead the new one to the old table: the kernel knows a rule's link by its name.
 		if _, err := ptp.RemoveDetached(host); err != nil {
 			return nil, err
 		}
 		if _, err := ptp.Commands().Add(ctx, l.pair); err != nil {
-			return nil, fmt.Errorf("%s has lost its veth pair %s, which cannot be put back: delete the pod: %w", pod, l.Veth, err)
+			return nil, fmt.Errorf("%s has lost its veth pair %s, which cannot be put back: delete the pod: %w", pod,
+				l.Veth, err)
 		}
-		slog.Info("put back a pod's veth pair, and all that goes with it, which another program or an operator had deleted", "pod", pod)
+		slog.Info("put back a pod's veth pair, and all that goes with it, which another program or an "+
+			"operator had deleted", "pod", pod)
 		return []string{"veth pair of " + pod}, nil
 	}
 	done, err := ptp.Restore(host, l.Loss)

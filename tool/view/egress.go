@@ -40,7 +40,8 @@ func EgressPods(s *registry.State) (all []EgressPod, err error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		p := EgressPod{Role: state.Role, Pod: ns.Name, Sent: state.Sent, Received: state.Received, Refused: state.Refused,
+		p := EgressPod{Role: state.Role, Pod: ns.Name, Sent: state.Sent, Received: state.Received,
+			Refused:   state.Refused,
 			Forwarded: state.Forwarded, Answered: state.Answered}
 		if len(state.Addrs) > 0 {
 			p.Addr = state.Addrs[0]
@@ -53,7 +54,9 @@ func EgressPods(s *registry.State) (all []EgressPod, err error) {
 		}
 		return err
 	})
-	slices.SortFunc(all, func(a, b EgressPod) int { return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Pod, b.Pod)) })
+	slices.SortFunc(all, func(a, b EgressPod) int {
+		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Pod, b.Pod))
+	})
 	return all, err
 }
 
@@ -80,15 +83,19 @@ func EgressStatusOf(all []EgressPod) (n EgressStatus) {
 // print writes a line if there are such pods.
 func (n EgressStatus) print(w io.Writer) {
 	if n.Clients+n.Routers > 0 {
-		fmt.Fprintf(w, "egress: %s, %s, %s refused\n", cli.Count(n.Clients, "client"), cli.Count(n.Routers, "router"), cli.Count(int(n.Refused), "packet"))
+		fmt.Fprintf(w, "egress: %s, %s, %s refused\n", cli.Count(n.Clients, "client"), cli.Count(n.Routers, "router"),
+			cli.Count(int(n.Refused), "packet"))
 	}
 }
 
 // EgressMetrics are about these pods together: a node may have many.
 func EgressMetrics(all []EgressPod) []Metric {
 	pods := Metric{Name: "egress_pods", Help: "Pods of the node that are clients or routers of an egress."}
-	packets := Metric{Name: "egress_packets", Help: "Packets that these pods have sent into tunnels and received from them, since each pod began."}
-	refused := Metric{Name: "egress_refused_packets", Help: "Packets that these pods have dropped: a client takes only answers from a tunnel, a router only packets of clients."}
+	packets := Metric{Name: "egress_packets",
+		Help: "Packets that these pods have sent into tunnels and received from them, since each pod began."}
+	refused := Metric{Name: "egress_refused_packets",
+		Help: "Packets that these pods have dropped: a client takes only answers from a tunnel, a router only " +
+			"packets of clients."}
 	for _, role := range []string{egress.Client, egress.Router} {
 		var n EgressPod
 		count := 0

@@ -35,12 +35,16 @@ const young = 2 * time.Minute
 func (k *Comparison) Findings() []Finding {
 	var fs []Finding
 	if k.empty() {
-		fs = append(fs, Finding{"registry", "it has no ENIs: no pod has asked for an address since the boot, or somebody has deleted it",
-			"nothing: the next ADD builds it from the kernel and metadata, and so does " + cli.Name + " registry-gc --free-after=15m", true})
+		fs = append(fs,
+			Finding{"registry",
+				"it has no ENIs: no pod has asked for an address since the boot, or somebody has deleted it",
+				"nothing: the next ADD builds it from the kernel and metadata, and so does " + cli.Name +
+					" registry-gc --free-after=15m", true})
 	}
 	for _, vpc := range slices.Sorted(maps.Keys(k.lacking)) {
 		for _, c := range k.lacking[vpc] {
-			fs = append(fs, Finding{c.String(), "EC2 has this CIDR of " + vpc + ", but the metadata service does not show it: new pods have no route to it by their ENI",
+			fs = append(fs, Finding{c.String(), "EC2 has this CIDR of " + vpc +
+				", but the metadata service does not show it: new pods have no route to it by their ENI",
 				"name it in routeToCidrs; if it is new, metadata shows it after some minutes", false})
 		}
 	}
@@ -89,22 +93,30 @@ func (k *Comparison) judgeENI(id string) []Finding {
 	case known.Foreign:
 		return nil // no pod gets its addresses
 	case known.Draining:
-		return []Finding{{id, "a collection is about to delete it, or was interrupted", "the next " + cli.Name + " registry-gc finishes that", true}}
+		return []Finding{{id, "a collection is about to delete it, or was interrupted",
+			"the next " + cli.Name + " registry-gc finishes that", true}}
 	case inRegistry && k.EC2.Answered && !attached:
-		return []Finding{{id, "the registry has it, but EC2 says that it is not attached: pods on it have lost their network",
-			"another program or an operator has detached it (CloudTrail, DetachNetworkInterface): delete the pods on it, or attach it again. " +
-				"When its addresses have been free for --free-after, " + cli.Name + " registry-gc deletes it, or forgets it if it is not of this node", false}}
+		return []Finding{{id,
+			"the registry has it, but EC2 says that it is not attached: pods on it have lost their network",
+			"another program or an operator has detached it (CloudTrail, DetachNetworkInterface): delete the pods on " +
+				"it, or attach it again. " +
+				"When its addresses have been free for --free-after, " + cli.Name +
+				" registry-gc deletes it, or forgets it if it is not of this node", false}}
 	case inRegistry && k.links[known.MAC] == "" && !k.inPod(id):
 		if known.Link == "" && !known.NoLink(k.now) {
-			return []Finding{{id, "its link, with the MAC address " + known.MAC + ", is not on the node yet: new pods on it wait for the link", "wait half a minute", true}}
+			return []Finding{{id, "its link, with the MAC address " + known.MAC +
+				", is not on the node yet: new pods on it wait for the link", "wait half a minute", true}}
 		}
-		return []Finding{{id, "the node has no link with its MAC address, " + known.MAC + ": its pods have lost their network, and new pods do not use it",
-			"check dmesg for errors of the network driver, and whether somebody has moved the link to another namespace; the ENI serves pods again when the link is back", false}}
+		return []Finding{{id, "the node has no link with its MAC address, " + known.MAC +
+			": its pods have lost their network, and new pods do not use it",
+			"check dmesg for errors of the network driver, and whether somebody has moved the link to another " +
+				"namespace; the ENI serves pods again when the link is back", false}}
 	case attached && k.empty():
 		return nil
 	case !inRegistry && attached:
 		return []Finding{{id, "it is attached, but the registry does not know it: no pod gets its addresses",
-			"wait until metadata shows it, then run " + cli.Name + " registry-gc --free-after=15m, which learns it", !k.Metadata.Answered || k.Metadata.enis[id].ID == ""}}
+			"wait until metadata shows it, then run " + cli.Name + " registry-gc --free-after=15m, which learns it",
+			!k.Metadata.Answered || k.Metadata.enis[id].ID == ""}}
 	case !inRegistry:
 		return k.judgeStray(id)
 	case k.EC2.Answered:
@@ -128,14 +140,19 @@ func (k *Comparison) judgePrefixes(id string) (fs []Finding) {
 	for _, p := range theirs {
 		if !slices.Contains(ours, p) {
 			gone, unassigned := k.state.Gone[p.Addr()]
-			fs = append(fs, Finding{p.String(), "EC2 has it on " + id + ", but the registry does not know it: no pod gets its addresses",
-				"run " + cli.Name + " registry-gc --free-after=15m, which learns it as soon as metadata shows it", unassigned && k.now.Sub(gone) < lag})
+			fs = append(fs, Finding{p.String(), "EC2 has it on " + id +
+				", but the registry does not know it: no pod gets its addresses",
+				"run " + cli.Name + " registry-gc --free-after=15m, which learns it as soon as metadata shows it",
+				unassigned && k.now.Sub(gone) < lag})
 		}
 	}
 	for _, p := range ours {
 		if !slices.Contains(theirs, p) {
-			fs = append(fs, Finding{p.String(), "the registry has the prefix on " + id + ", but EC2 does not: pods with its addresses have lost their network, and a new pod that gets one would have no network",
-				"delete these pods, then run " + cli.Name + " registry-gc --free-after=15m, which asks EC2 and removes the prefix from the registry", false})
+			fs = append(fs, Finding{p.String(), "the registry has the prefix on " + id +
+				", but EC2 does not: pods with its addresses have lost their network, and a new pod that gets one " +
+				"would have no network",
+				"delete these pods, then run " + cli.Name +
+					" registry-gc --free-after=15m, which asks EC2 and removes the prefix from the registry", false})
 		}
 	}
 	return fs
@@ -144,13 +161,16 @@ func (k *Comparison) judgePrefixes(id string) (fs []Finding) {
 // inPrefix reports whether the registry has the address in a prefix of its ENI. Then the finding
 // about that prefix is enough.
 func (k *Comparison) inPrefix(h Holding) bool {
-	return slices.ContainsFunc(k.state.ENIs[h.ENI].Prefixes, func(p registry.Prefix) bool { return p.CIDR.Contains(h.Addr) })
+	return slices.ContainsFunc(k.state.ENIs[h.ENI].Prefixes, func(p registry.Prefix) bool {
+		return p.CIDR.Contains(h.Addr)
+	})
 }
 
 // judgeStray judges an ENI that was made for this node and is not attached.
 func (k *Comparison) judgeStray(id string) []Finding {
 	if len(k.state.Intents) > 0 || k.empty() || !k.state.Rebuilt.Since.IsZero() {
-		return []Finding{{id, "it was made for this node and is not attached: a process is about to attach it, or was interrupted",
+		return []Finding{{id, "it was made for this node and is not attached: a process is about to attach it, or " +
+			"was interrupted",
 			"the next ADD that needs an ENI attaches it, or the next " + cli.Name + " registry-gc deletes it", true}}
 	}
 	return []Finding{{id, fmt.Sprintf("it was made for this node (tag %s), is not attached, and no call for it is "+
@@ -181,19 +201,23 @@ func (k *Comparison) judge(a netip.Addr) []Finding {
 func (k *Comparison) judgeLeased(at string, h Holding) (fs []Finding) {
 	on := k.EC2.on(h.Addr)
 	if k.EC2.Answered && on == "" {
-		fs = append(fs, Finding{at, h.Owner() + " has it, but in EC2 it is on no ENI of this node: the pod has lost its network",
-			"delete the pod; CloudTrail says who called UnassignPrivateIpAddresses", false})
+		fs = append(fs,
+			Finding{at, h.Owner() + " has it, but in EC2 it is on no ENI of this node: the pod has lost its network",
+				"delete the pod; CloudTrail says who called UnassignPrivateIpAddresses", false})
 	}
 	// The pod's link stays on the ENI of its lease, even if the address moves to another ENI.
 	l, _ := k.state.Leases.At(h.Addr)
 	if its := cmp.Or(l.ENI, h.ENI); on != "" && its != on {
-		fs = append(fs, Finding{at, fmt.Sprintf("%s has it on %s, but in EC2 it is on %s: the pod has lost its network", h.Owner(), orNone(its), on),
+		fs = append(fs, Finding{at, fmt.Sprintf("%s has it on %s, but in EC2 it is on %s: the pod has lost its network",
+			h.Owner(), orNone(its), on),
 			"delete the pod; CloudTrail says who called AssignPrivateIpAddresses with AllowReassignment", false})
 	}
 	adding := h.State == StateReserved && h.Since != nil && k.now.Sub(*h.Since) < young
 	if k.where(h.Addr) == "" && !k.used.Partial && !adding {
-		fs = append(fs, Finding{at, "it is leased to " + h.Owner() + ", but no namespace has it: the pod ended without a DEL, or its ADD failed",
-			"check that cni-gc.timer is active: " + cli.Name + " registry-gc ends the lease when it has found the same twice", false})
+		fs = append(fs, Finding{at, "it is leased to " + h.Owner() +
+			", but no namespace has it: the pod ended without a DEL, or its ADD failed",
+			"check that cni-gc.timer is active: " + cli.Name +
+				" registry-gc ends the lease when it has found the same twice", false})
 	}
 	return fs
 }
@@ -205,7 +229,8 @@ func (k *Comparison) judgeUsed(at string, a netip.Addr) []Finding {
 		return nil // no pod gets it
 	}
 	if k.EC2.Answered && k.EC2.on(a) == "" {
-		return []Finding{{at, where + " has it, but in EC2 it is on no ENI of this node: EC2 drops what the pod sends from it",
+		return []Finding{{at, where + " has it, but in EC2 it is on no ENI of this node: EC2 drops what the pod " +
+			"sends from it",
 			"find the pod by its namespace (lsns -t net) and delete it", false}}
 	}
 	if k.empty() {
@@ -224,11 +249,16 @@ func (k *Comparison) judgeFree(at string, h Holding) []Finding {
 	case !k.EC2.Answered || on == h.ENI || k.state.ENIs[h.ENI].Draining || on == "" && k.inPrefix(h):
 		return nil
 	case on != "":
-		return []Finding{{at, fmt.Sprintf("the registry has it on %s, EC2 on %s: a pod that gets it would have no network", orNone(h.ENI), on),
-			"move it back, or run " + cli.Name + " registry-gc --free-after=15m, which asks EC2 and removes the address from the registry", false}}
+		return []Finding{{at,
+			fmt.Sprintf("the registry has it on %s, EC2 on %s: a pod that gets it would have no network",
+				orNone(h.ENI), on),
+			"move it back, or run " + cli.Name +
+				" registry-gc --free-after=15m, which asks EC2 and removes the address from the registry", false}}
 	}
-	return []Finding{{at, "it is free in the registry, but in EC2 it is on no ENI of this node: a pod that gets it would have no network",
-		"run " + cli.Name + " registry-gc --free-after=15m, which asks EC2 and removes the address from the registry; CloudTrail says who unassigned it", false}}
+	return []Finding{{at, "it is free in the registry, but in EC2 it is on no ENI of this node: a pod that gets it " +
+		"would have no network",
+		"run " + cli.Name + " registry-gc --free-after=15m, which asks EC2 and removes the address from the " +
+			"registry; CloudTrail says who unassigned it", false}}
 }
 
 // judgeUnknown judges an address that only EC2 or metadata shows.
@@ -237,12 +267,15 @@ func (k *Comparison) judgeUnknown(at string, a netip.Addr) []Finding {
 	id := k.EC2.on(a)
 	switch e := k.EC2.enis[id]; {
 	case unassigned && k.now.Sub(gone) < lag:
-		return []Finding{{at, "this node unassigned it " + Brief(k.now.Sub(gone)) + " ago, but EC2 or metadata still shows it", "wait some minutes", true}}
+		return []Finding{{at, "this node unassigned it " + Brief(k.now.Sub(gone)) +
+			" ago, but EC2 or metadata still shows it", "wait some minutes", true}}
 	case k.EC2.Answered && id == "":
-		return []Finding{{at, "metadata shows it, but EC2 says that it is gone: metadata is behind", "wait some minutes", true}}
+		return []Finding{{at, "metadata shows it, but EC2 says that it is gone: metadata is behind",
+			"wait some minutes", true}}
 	case id != "" && e.Status != "available" && k.state.ENIs[id].MAC != "" && !k.state.ENIs[id].Foreign:
 		return []Finding{{at, "EC2 has it on " + id + ", but the registry does not know it: no pod gets it",
-			"somebody else has assigned it: run " + cli.Name + " registry-gc --free-after=15m, which learns it as soon as metadata shows it", false}}
+			"somebody else has assigned it: run " + cli.Name +
+				" registry-gc --free-after=15m, which learns it as soon as metadata shows it", false}}
 	}
 	return nil
 }

@@ -70,7 +70,8 @@ func knownLimits(i aws.Instance) (l aws.Limits, ok bool) {
 		return l, false
 	}
 	n := s.Instance
-	l = aws.Limits{ENIs: n.ENIs, IPv4PerENI: n.IPv4PerENI, IPv6PerENI: n.IPv6PerENI, NoPrefixes: n.NoPrefixes, Cards: n.Cards}
+	l = aws.Limits{ENIs: n.ENIs, IPv4PerENI: n.IPv4PerENI, IPv6PerENI: n.IPv6PerENI, NoPrefixes: n.NoPrefixes,
+		Cards: n.Cards}
 	if len(l.Cards) == 0 {
 		l.Cards = []int{l.ENIs}
 	}

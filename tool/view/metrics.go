@@ -17,7 +17,9 @@ import (
 
 // Metrics are what the registry knows of the node. It may have at most so many ENIs, and wanted has how many free
 // addresses each pool is to have.
-func Metrics(s *registry.State, most int, wait func(string) time.Duration, wanted map[string]int, now time.Time) []Metric {
+func Metrics(
+	s *registry.State, most int, wait func(string) time.Duration, wanted map[string]int, now time.Time,
+) []Metric {
 	all := Tally(s, wait, now)
 	return append(append(addressMetrics(s, all, wanted, now), growthMetrics(s, most, now)...), fileMetrics()...)
 }
@@ -27,15 +29,18 @@ func addressMetrics(s *registry.State, all []Holding, wanted map[string]int, now
 	info := Metric{Name: "node_info", Help: "The node, always 1."}
 	if s.Instance.ID != "" {
 		// Prometheus has a label instance of its own: the target.
-		info.Add(1, "instance_id", s.Instance.ID, "instance_type", s.Instance.Type, "zone", s.Instance.Zone, "version", release.Version())
+		info.Add(1, "instance_id", s.Instance.ID, "instance_type", s.Instance.Type, "zone", s.Instance.Zone, "version",
+			release.Version())
 	}
-	return []Metric{info, stateMetric(s, all), prefixMetric(s), eniMetric(s, now), warmMetric(wanted), reservedMetric(s, all)}
+	return []Metric{info, stateMetric(s, all), prefixMetric(s), eniMetric(s, now), warmMetric(wanted),
+		reservedMetric(s, all)}
 }
 
 // stateMetric counts the addresses of each ENI.
 func stateMetric(s *registry.State, all []Holding) Metric {
-	m := Metric{Name: "addresses", Help: "Addresses of the ENIs, by state: reserved and bound are leased to pods, cooling ones soon free, " +
-		"node the instance's own. A /80 counts with those of its addresses that pods have or had lately."}
+	m := Metric{Name: "addresses",
+		Help: "Addresses of the ENIs, by state: reserved and bound are leased to pods, cooling ones soon free, " +
+			"node the instance's own. A /80 counts with those of its addresses that pods have or had lately."}
 	type kind struct {
 		eni, state string
 		family     nl.Family
@@ -47,7 +52,8 @@ func stateMetric(s *registry.State, all []Holding) Metric {
 	for id, e := range s.ENIs {
 		for _, f := range nl.Families {
 			for _, state := range []string{StateReserved, StateBound, StateCooling, StateFree, StateNode} {
-				m.Add(float64(n[kind{id, state, f}]), "eni", id, "pool", conf.PoolName(e.Pool), "family", familyLabel(f), "state", state)
+				m.Add(float64(n[kind{id, state, f}]), "eni", id, "pool", conf.PoolName(e.Pool), "family",
+					familyLabel(f), "state", state)
 			}
 		}
 	}
@@ -71,8 +77,10 @@ func prefixMetric(s *registry.State) Metric {
 
 // eniMetric counts the ENIs of each pool.
 func eniMetric(s *registry.State, now time.Time) Metric {
-	m := Metric{Name: "enis", Help: "ENIs of the instance, the boot ENI included, by the pool that they serve and state: idle ones serve no pod, " +
-		"requested ones were created for pods that ask for them, exclusive ones are in pods, draining ones are on their way out, foreign ones are somebody else's, no-link ones have no link on the node, " +
+	m := Metric{Name: "enis", Help: "ENIs of the instance, the boot ENI included, by the pool that they serve and " +
+		"state: idle ones serve no pod, " +
+		"requested ones were created for pods that ask for them, exclusive ones are in pods, draining ones are on " +
+		"their way out, foreign ones are somebody else's, no-link ones have no link on the node, " +
 		"detached ones are not attached any more."}
 	n := map[[2]string]int{}
 	pools, exclusive := map[string]bool{}, s.Exclusive()
@@ -90,7 +98,8 @@ func eniMetric(s *registry.State, now time.Time) Metric {
 
 // warmMetric is what the pools want.
 func warmMetric(wanted map[string]int) Metric {
-	m := Metric{Name: "warm_min_addresses", Help: "Free IPv4 addresses that a pool is to have at least: warm.min, but none for more pods than maxPods."}
+	m := Metric{Name: "warm_min_addresses",
+		Help: "Free IPv4 addresses that a pool is to have at least: warm.min, but none for more pods than maxPods."}
 	for pool, n := range wanted {
 		m.Add(float64(n), "pool", conf.PoolName(pool))
 	}
@@ -99,7 +108,8 @@ func warmMetric(wanted map[string]int) Metric {
 
 // reservedMetric shows ADDs that do not end.
 func reservedMetric(s *registry.State, all []Holding) Metric {
-	m := Metric{Name: "oldest_reserved_timestamp_seconds", Help: "Since when the oldest lease waits for the kernel to show its address in a pod."}
+	m := Metric{Name: "oldest_reserved_timestamp_seconds",
+		Help: "Since when the oldest lease waits for the kernel to show its address in a pod."}
 	var oldest time.Time
 	for _, h := range all {
 		if l, _ := s.Leases.At(h.Addr); h.State == StateReserved && (oldest.IsZero() || l.Since.Before(oldest)) {
@@ -114,20 +124,25 @@ func familyLabel(f nl.Family) string { return strings.ToLower(f.String()) }
 
 // growthMetrics show how far the node can grow, and what keeps it from that.
 func growthMetrics(s *registry.State, most int, now time.Time) []Metric {
-	limit := Metric{Name: "enis_max", Help: "ENIs that the instance may have by its type and by maxENIs, the boot ENI included."}
-	each := Metric{Name: "eni_addresses_max", Help: "Addresses and prefixes of a family that one ENI can have, the primary address included."}
+	limit := Metric{Name: "enis_max",
+		Help: "ENIs that the instance may have by its type and by maxENIs, the boot ENI included."}
+	each := Metric{Name: "eni_addresses_max",
+		Help: "Addresses and prefixes of a family that one ENI can have, the primary address included."}
 	if s.Instance.ENIs > 0 {
 		limit.Add(float64(most))
 		each.Add(float64(s.Instance.IPv4PerENI), "family", familyLabel(nl.IPv4))
 		each.Add(float64(s.Instance.IPv6PerENI), "family", familyLabel(nl.IPv6))
 	}
-	throttled := Metric{Name: "throttled_until_timestamp_seconds", Help: "Until when this node does not call an EC2 action again, because EC2 has throttled it."}
+	throttled := Metric{Name: "throttled_until_timestamp_seconds",
+		Help: "Until when this node does not call an EC2 action again, because EC2 has throttled it."}
 	for action, until := range s.NotBefore {
 		throttled.at(until, "action", action)
 	}
-	full := Metric{Name: "full_until_timestamp_seconds", Help: "Until when this node makes no ENI, because EC2 has said that the instance can have no more."}
+	full := Metric{Name: "full_until_timestamp_seconds",
+		Help: "Until when this node makes no ENI, because EC2 has said that the instance can have no more."}
 	full.at(s.Instance.FullUntil)
-	quota := Metric{Name: "quota_until_timestamp_seconds", Help: "Until when this node makes no ENI, because EC2 has said that the account can have no more."}
+	quota := Metric{Name: "quota_until_timestamp_seconds",
+		Help: "Until when this node makes no ENI, because EC2 has said that the account can have no more."}
 	quota.at(s.Instance.QuotaUntil)
 	return append([]Metric{limit, each, throttled, full, quota}, workMetrics(s, now)...)
 }
@@ -136,13 +151,15 @@ func growthMetrics(s *registry.State, most int, now time.Time) []Metric {
 func workMetrics(s *registry.State, now time.Time) []Metric {
 	waiting := Metric{Name: "waiting_pods", Help: "ADDs that wait for an address."}
 	waiting.Add(float64(waitingADDs(s, now)))
-	begun := Metric{Name: "unfinished_calls", Help: "EC2 calls that change something and are under way, or were interrupted."}
+	begun := Metric{Name: "unfinished_calls",
+		Help: "EC2 calls that change something and are under way, or were interrupted."}
 	begun.Add(float64(len(s.Intents)))
 	read := Metric{Name: "eni_read_timestamp_seconds", Help: "When metadata or EC2 has last told of an ENI."}
 	for id, e := range s.ENIs {
 		read.at(e.Read, "eni", id)
 	}
-	unwritten := Metric{Name: "lease_log_unwritten_lines", Help: "Lines of the lease log that wait in the registry, because the log cannot be written."}
+	unwritten := Metric{Name: "lease_log_unwritten_lines",
+		Help: "Lines of the lease log that wait in the registry, because the log cannot be written."}
 	if s.Log.File != "" {
 		unwritten.Add(float64(s.Unwritten()))
 	}
@@ -152,13 +169,15 @@ func workMetrics(s *registry.State, now time.Time) []Metric {
 // fileMetrics show the age of what is on disk.
 func fileMetrics() []Metric {
 	Written := Metric{Name: "registry_modified_timestamp_seconds", Help: "When the registry was last written."}
-	collected := Metric{Name: "last_gc_timestamp_seconds", Help: "When registry-gc has last done all that it had to do."}
+	collected := Metric{Name: "last_gc_timestamp_seconds",
+		Help: "When registry-gc has last done all that it had to do."}
 	for name, m := range map[string]*Metric{"registry.json": &Written, collectedMark: &collected} {
 		if fi, err := os.Stat(filepath.Join(registry.Dir(), name)); err == nil {
 			m.at(fi.ModTime())
 		}
 	}
-	bad := Metric{Name: "registries_set_aside", Help: "Registries that could not be read and were begun again (registry.json.bad-*)."}
+	bad := Metric{Name: "registries_set_aside",
+		Help: "Registries that could not be read and were begun again (registry.json.bad-*)."}
 	aside, err := filepath.Glob(filepath.Join(registry.Dir(), "registry.json.bad-*"))
 	if err == nil {
 		bad.Add(float64(len(aside)))

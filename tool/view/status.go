@@ -33,7 +33,8 @@ type Status struct {
 func StatusOf(s *registry.State, most int, wait func(pool string) time.Duration, misfit func(registry.ENI) string, links map[string]string,
 	now time.Time) Status {
 	all := Tally(s, wait, now)
-	return Status{Instance: instanceOf(s, most), Work: workOf(s, now), Pools: poolsOf(s, all), ENIs: enisOf(s, all, misfit, links, now),
+	return Status{Instance: instanceOf(s, most), Work: workOf(s, now), Pools: poolsOf(s, all),
+		ENIs:  enisOf(s, all, misfit, links, now),
 		Addrs: cli.List(all)}
 }
 
@@ -81,7 +82,8 @@ type refusedCall struct {
 }
 
 func workOf(s *registry.State, now time.Time) workStatus {
-	n := workStatus{Waiting: waitingADDs(s, now), Unfinished: []unfinishedCall{}, Throttled: []throttledCall{}, Refused: []refusedCall{}}
+	n := workStatus{Waiting: waitingADDs(s, now), Unfinished: []unfinishedCall{}, Throttled: []throttledCall{},
+		Refused: []refusedCall{}}
 	for _, i := range s.Intents {
 		n.Unfinished = append(n.Unfinished, unfinishedCall{i.Action, i.ENI, Seconds(i.Since)})
 	}
@@ -124,7 +126,8 @@ func (n workStatus) print(w io.Writer, now time.Time) {
 		fmt.Fprintf(w, "throttled for another %s: %s\n", Brief(c.Until.Sub(now)), c.Action)
 	}
 	for _, c := range n.Refused {
-		fmt.Fprintf(w, "refused by EC2, passed over for another %s: %s: %s\n", Brief(c.Until.Sub(now)), strings.TrimSpace(c.Action+" "+c.About), c.Code)
+		fmt.Fprintf(w, "refused by EC2, passed over for another %s: %s: %s\n", Brief(c.Until.Sub(now)),
+			strings.TrimSpace(c.Action+" "+c.About), c.Code)
 	}
 }
 
@@ -150,7 +153,8 @@ func poolsOf(s *registry.State, all []Holding) []poolStatus {
 	pools := []poolStatus{}
 	for _, pool := range slices.Sorted(maps.Keys(enis)) {
 		name := conf.PoolName(pool)
-		n := count(all, func(h Holding) bool { return h.Pool == name && (h.ENI != "" || h.Leased()) }) // no pod gets an address without an ENI
+		// no pod gets an address without an ENI
+		n := count(all, func(h Holding) bool { return h.Pool == name && (h.ENI != "" || h.Leased()) })
 		pools = append(pools, poolStatus{name, enis[pool], n, s.Warm[pool].Min, s.Warm[pool].Max})
 	}
 	return pools
@@ -164,14 +168,19 @@ type eniStatus struct {
 	Card  int    `json:"card"`
 	Pool  string `json:"pool"`
 	counts
-	Prefixes int    `json:"prefixes"`
-	State    string `json:"state"` // serving, requested (a pod has asked for this ENI), exclusive (a pod has all of it, and its link), idle (no pod was here yet), draining, foreign, no-link, detached, unused (others have attached it)
+	Prefixes int `json:"prefixes"`
+	// serving, requested (a pod has asked for this ENI), exclusive (a pod has all of it, and its link), idle (no pod
+	// was here yet), draining, foreign, no-link, detached, unused (others have attached it)
+	State string `json:"state"`
 
-	Missed *time.Time `json:"link_missed" head:"-"` // since when its link is looked for and is not on the node; null: it is there
-	Why    string     `json:"why" head:"-"`         // it is unused; else ""
+	// since when its link is looked for and is not on the node; null: it is there
+	Missed *time.Time `json:"link_missed" head:"-"`
+	Why    string     `json:"why" head:"-"` // it is unused; else ""
 }
 
-func enisOf(s *registry.State, all []Holding, misfit func(registry.ENI) string, links map[string]string, now time.Time) []eniStatus {
+func enisOf(
+	s *registry.State, all []Holding, misfit func(registry.ENI) string, links map[string]string, now time.Time,
+) []eniStatus {
 	enis, exclusive := []eniStatus{}, s.Exclusive()
 	for id, e := range s.ENIs {
 		n := count(all, func(h Holding) bool { return h.ENI == id })
@@ -182,7 +191,8 @@ func enisOf(s *registry.State, all []Holding, misfit func(registry.ENI) string, 
 		if state == "serving" && e.Link != "" && links[e.MAC] == "" { // it was there, and no ADD has missed it yet
 			state = "no-link"
 		}
-		enis = append(enis, eniStatus{id, e.Link, e.Index, e.Card, conf.PoolName(e.Pool), n, len(e.Prefixes), state, Moment(e.Missed), why})
+		enis = append(enis, eniStatus{id, e.Link, e.Index, e.Card, conf.PoolName(e.Pool), n, len(e.Prefixes), state,
+			Moment(e.Missed), why})
 	}
 	slices.SortFunc(enis, func(a, b eniStatus) int {
 		return cmp.Or(cmp.Compare(a.Card, b.Card), cmp.Compare(a.Index, b.Index), cmp.Compare(a.ID, b.ID))
@@ -217,18 +227,22 @@ func stateOf(e registry.ENI, exclusive bool, now time.Time) string {
 func (e eniStatus) printMissed(w io.Writer, now time.Time) {
 	if e.Missed == nil {
 		if e.State == "no-link" {
-			fmt.Fprintf(w, "%s has no link on this node: its pods have lost their network. The next ADD or registry-gc finds out why\n", e.ID)
+			fmt.Fprintf(w, "%s has no link on this node: its pods have lost their network. The next ADD or "+
+				"registry-gc finds out why\n", e.ID)
 		}
 		return
 	}
 	since := Brief(now.Sub(*e.Missed))
 	switch e.State {
 	case "detached":
-		fmt.Fprintf(w, "%s is not attached to this instance, missed for %s: its pods have lost their network, and new pods do not use it\n", e.ID, since)
+		fmt.Fprintf(w, "%s is not attached to this instance, missed for %s: its pods have lost their network, and "+
+			"new pods do not use it\n", e.ID, since)
 	case "no-link":
-		fmt.Fprintf(w, "%s has no link on this node, missed for %s: its pods have lost their network, and new pods do not use it\n", e.ID, since)
+		fmt.Fprintf(w, "%s has no link on this node, missed for %s: its pods have lost their network, and new pods "+
+			"do not use it\n", e.ID, since)
 	default:
-		fmt.Fprintf(w, "%s has no link on this node yet, missed for %s: new pods on it wait for the link\n", e.ID, since)
+		fmt.Fprintf(w, "%s has no link on this node yet, missed for %s: new pods on it wait for the link\n",
+			e.ID, since)
 	}
 }
 
@@ -236,15 +250,19 @@ func (e eniStatus) printMissed(w io.Writer, now time.Time) {
 func (n Status) Print(w io.Writer, now time.Time) {
 	switch {
 	case n.Instance.ID == "" && len(n.Addrs) > 0:
-		fmt.Fprintln(w, "the registry knows no ENI and no pod yet: it is the original's, and the next ADD or collection adds them")
+		fmt.Fprintln(w, "the registry knows no ENI and no pod yet: it is the original's, and the next ADD or "+
+			"collection adds them")
 	case n.Instance.ID == "":
-		fmt.Fprintln(w, "the registry is empty: no pod has asked for an address since the boot, or another program has deleted it. The next ADD or registry-gc builds it from the kernel, metadata and EC2; pods keep their addresses")
+		fmt.Fprintln(w, "the registry is empty: no pod has asked for an address since the boot, or another program "+
+			"has deleted it. The next ADD or registry-gc builds it from the kernel, metadata and EC2; pods keep "+
+			"their addresses")
 	default:
 		limit := "as many as it can have, not asked yet"
 		if n.Instance.ENIsMax > 0 {
 			limit = fmt.Sprint(n.Instance.ENIsMax)
 		}
-		fmt.Fprintf(w, "%s, %s, %s: %d ENIs of %s\n", n.Instance.ID, n.Instance.Type, n.Instance.Zone, n.Instance.ENIs, limit)
+		fmt.Fprintf(w, "%s, %s, %s: %d ENIs of %s\n", n.Instance.ID, n.Instance.Type, n.Instance.Zone,
+			n.Instance.ENIs, limit)
 	}
 	n.Work.print(w, now)
 	n.Egress.print(w)

@@ -70,7 +70,8 @@ func Compare(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Com
 	if err != nil {
 		return nil, err
 	}
-	k := &Comparison{now: time.Now(), Metadata: metadataSays(ctx, p.Cloud), EC2: ec2Says(ctx, p.Cloud, before.Instance.ID)}
+	k := &Comparison{now: time.Now(), Metadata: metadataSays(ctx, p.Cloud),
+		EC2: ec2Says(ctx, p.Cloud, before.Instance.ID)}
 	k.used, k.own = lease.UsedAddrs(p.Host, lease.MACs(before)...), map[netip.Addr]bool{}
 	own, err := p.Host.Addrs("")
 	if err != nil {
@@ -95,14 +96,18 @@ func Compare(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Com
 
 // lackingOf compares the CIDRs of the VPCs, if the role may ask for them. Those to which pods have routes anyway are
 // not missed.
-func lackingOf(ctx context.Context, cloud *aws.Client, metadata Source, routed []netip.Prefix) map[string][]netip.Prefix {
+func lackingOf(
+	ctx context.Context, cloud *aws.Client, metadata Source, routed []netip.Prefix,
+) map[string][]netip.Prefix {
 	lacking, err := Lacking(ctx, cloud, slices.Collect(maps.Values(metadata.enis)))
 	if err != nil && !aws.NotAllowed(err) {
 		slog.Warn("EC2 did not list the CIDRs of the VPC: they are not compared", "error", err)
 	}
 	for vpc, cidrs := range lacking {
 		lacking[vpc] = slices.DeleteFunc(cidrs, func(c netip.Prefix) bool {
-			return slices.ContainsFunc(routed, func(r netip.Prefix) bool { return r.Bits() <= c.Bits() && r.Contains(c.Addr()) })
+			return slices.ContainsFunc(routed, func(r netip.Prefix) bool {
+				return r.Bits() <= c.Bits() && r.Contains(c.Addr())
+			})
 		})
 	}
 	return lacking
@@ -238,7 +243,8 @@ type Row struct {
 
 // Difference returns the answer of status --diff. Addresses with findings come first.
 func (k *Comparison) Difference() Difference {
-	d := Difference{Findings: cli.List(k.Findings()), Addrs: cli.List(k.rows()), Metadata: k.Metadata.Answered, EC2: k.EC2.Answered}
+	d := Difference{Findings: cli.List(k.Findings()), Addrs: cli.List(k.rows()), Metadata: k.Metadata.Answered,
+		EC2: k.EC2.Answered}
 	for _, f := range d.Findings {
 		if !f.Harmless {
 			d.Disagreements++

@@ -30,7 +30,9 @@ func DelTable(node *nl.NS, network string, others func() ([]string, error)) erro
 		return err
 	}
 	networks, err := others()
-	if err != nil || slices.ContainsFunc(networks, func(other string) bool { return other != network && tableOf(other) == old }) {
+	if err != nil || slices.ContainsFunc(networks, func(other string) bool {
+		return other != network && tableOf(other) == old
+	}) {
 		return err
 	}
 	return nl.Wiring{{NS: node, Object: nl.Table{Family: "inet", Name: old}}}.Del()

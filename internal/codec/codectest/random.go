@@ -78,7 +78,8 @@ func leaf(v any) bool {
 		a := address()
 		*p = net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(rand.N(a.BitLen()+1), a.BitLen())}
 	case *string:
-		odd := []string{"eni-1", "", "a longer one, that is plain", `a quote " and a \`, "a control \x01", "<ü> & \u2028", "<->&", "\x7f a tail\n"}
+		odd := []string{"eni-1", "", "a longer one, that is plain", `a quote " and a \`, "a control \x01",
+			"<ü> & \u2028", "<->&", "\x7f a tail\n"}
 		*p = odd[rand.N(len(odd))]
 	case *json.RawMessage:
 		*p = json.RawMessage(`{"x":[1,"}"]}`)

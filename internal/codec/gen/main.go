@@ -78,7 +78,8 @@ func generate(dir string) (file string, text []byte, err error) {
 			return "", nil, fmt.Errorf("%s: %w", dir, err)
 		}
 	}
-	text, err = format.Source([]byte(header + "package " + s.name + "\n\n" + s.importsOf(body.String()) + body.String()))
+	text, err = format.Source([]byte(header + "package " + s.name + "\n\n" +
+		s.importsOf(body.String()) + body.String()))
 	return filepath.Join(dir, s.name+suffix), text, err
 }
 
@@ -266,7 +267,8 @@ func (s *source) line(t ast.Expr, key, field, kind, omit string) (string, error)
 var kinds = map[string]string{
 	"string": "codec.Text", "int": "codec.Number", "bool": "codec.Flag", "uint32": "codec.Natural[uint32]",
 	"uint64":    "codec.Natural[uint64]",
-	"time.Time": "codec.Time", "netip.Addr": "codec.Addr", "netip.Prefix": "codec.Prefix", "json.RawMessage": "codec.Raw",
+	"time.Time": "codec.Time", "netip.Addr": "codec.Addr", "netip.Prefix": "codec.Prefix",
+	"json.RawMessage": "codec.Raw",
 }
 
 // kind is the kind of a type, or "" if it has none.

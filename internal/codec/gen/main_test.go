@@ -34,7 +34,8 @@ func TestCurrent(t *testing.T) {
 		}
 		got, err := os.ReadFile(file)
 		if !bytes.Equal(got, want) {
-			t.Errorf("%s is stale: run go generate in %s. It lacks:\n\t%s", file, dir, strings.Join(missing(got, want), "\n\t"))
+			t.Errorf("%s is stale: run go generate in %s. It lacks:\n\t%s", file, dir,
+				strings.Join(missing(got, want), "\n\t"))
 		}
 		return err
 	})

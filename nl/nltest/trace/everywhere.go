@@ -14,7 +14,8 @@ import (
 var Step = flag.Int("step", 4, "kill after one of so many system calls, and at one of so many calls of services "+
 	"where a command makes many")
 
-var every = flag.Bool("trace.every", false, "kill after every system call, not only after those that may leave something changed")
+var every = flag.Bool("trace.every", false,
+	"kill after every system call, not only after those that may leave something changed")
 
 // Everywhere has a program killed after its first system call, after the next one that is [Step] calls later, and so
 // on, until it comes to its end alive, three times: a run may make fewer calls than

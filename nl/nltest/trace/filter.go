@@ -29,11 +29,14 @@ func init() {
 func install() error {
 	code := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}} // the number of the call
 	for i, nr := range passing {
-		code = append(code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: uint8(len(passing) - i), K: uint32(nr)})
+		code = append(code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: uint8(len(passing) - i),
+			K: uint32(nr)})
 	}
-	code = append(code, unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_TRACE}, unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ALLOW})
+	code = append(code, unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_TRACE},
+		unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ALLOW})
 	prog := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
+		uintptr(unsafe.Pointer(&prog)))
 	if errno != 0 {
 		return errno
 	}

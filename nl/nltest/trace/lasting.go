@@ -15,17 +15,22 @@ import (
 // program that is killed after one of them leaves the same as if it were killed before.
 var passing = slices.Concat(
 	// Memory, threads, signals, and the clock.
-	[]uint64{threadMemory, unix.SYS_MMAP, unix.SYS_MUNMAP, unix.SYS_MPROTECT, unix.SYS_MADVISE, unix.SYS_BRK, unix.SYS_CLONE, unix.SYS_CLONE3,
-		unix.SYS_SETNS, unix.SYS_EXIT, unix.SYS_EXIT_GROUP, unix.SYS_TGKILL, unix.SYS_RT_SIGACTION, unix.SYS_RT_SIGPROCMASK,
+	[]uint64{threadMemory, unix.SYS_MMAP, unix.SYS_MUNMAP, unix.SYS_MPROTECT, unix.SYS_MADVISE, unix.SYS_BRK,
+		unix.SYS_CLONE, unix.SYS_CLONE3,
+		unix.SYS_SETNS, unix.SYS_EXIT, unix.SYS_EXIT_GROUP, unix.SYS_TGKILL, unix.SYS_RT_SIGACTION,
+		unix.SYS_RT_SIGPROCMASK,
 		unix.SYS_RT_SIGRETURN, unix.SYS_SIGALTSTACK, unix.SYS_PRCTL, unix.SYS_PRLIMIT64, unix.SYS_FUTEX,
 		unix.SYS_NANOSLEEP, unix.SYS_SCHED_YIELD, unix.SYS_RESTART_SYSCALL, unix.SYS_SET_ROBUST_LIST, unix.SYS_RSEQ},
 	// Descriptors, which the kernel closes at the end.
-	[]uint64{unix.SYS_FCNTL, unix.SYS_SOCKET, unix.SYS_BIND, unix.SYS_CONNECT, unix.SYS_SETSOCKOPT, unix.SYS_EPOLL_CREATE1,
+	[]uint64{unix.SYS_FCNTL, unix.SYS_SOCKET, unix.SYS_BIND, unix.SYS_CONNECT, unix.SYS_SETSOCKOPT,
+		unix.SYS_EPOLL_CREATE1,
 		unix.SYS_EPOLL_CTL, unix.SYS_EVENTFD2, unix.SYS_PIPE2},
 	// What asks, waits and reads.
-	[]uint64{unix.SYS_READ, unix.SYS_PREAD64, unix.SYS_RECVFROM, unix.SYS_RECVMSG, unix.SYS_EPOLL_PWAIT, unix.SYS_READLINKAT,
+	[]uint64{unix.SYS_READ, unix.SYS_PREAD64, unix.SYS_RECVFROM, unix.SYS_RECVMSG, unix.SYS_EPOLL_PWAIT,
+		unix.SYS_READLINKAT,
 		unix.SYS_GETDENTS64, unix.SYS_FSTAT, fstatat, unix.SYS_STATFS, unix.SYS_FSTATFS, unix.SYS_GETSOCKNAME,
-		unix.SYS_GETSOCKOPT, unix.SYS_GETPID, unix.SYS_GETTID, unix.SYS_GETUID, unix.SYS_GETEUID, unix.SYS_GETGID, unix.SYS_GETEGID,
+		unix.SYS_GETSOCKOPT, unix.SYS_GETPID, unix.SYS_GETTID, unix.SYS_GETUID, unix.SYS_GETEUID, unix.SYS_GETGID,
+		unix.SYS_GETEGID,
 		unix.SYS_SCHED_GETAFFINITY, unix.SYS_UNAME, unix.SYS_GETRANDOM, unix.SYS_CLOCK_GETTIME, unix.SYS_GETTIMEOFDAY},
 )
 

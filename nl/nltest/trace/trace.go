@@ -31,8 +31,9 @@ type Trace struct {
 	Every  bool              // those count too that every program makes often and that change nothing: slow
 	Kill   int               // the call at which the program is killed, from 1, of those that count; 0: none
 	After  bool              // it is killed when the call has been carried out, and not before
-	Meets  func()            // if it is not nil, the program is not killed: it waits at the call until this has ended, and goes on
-	Errno  syscall.Errno     // if it is not 0, the program goes on, but the call is not carried out, and fails so
+	// if it is not nil, the program is not killed: it waits at the call until this has ended, and goes on
+	Meets func()
+	Errno syscall.Errno // if it is not 0, the program goes on, but the call is not carried out, and fails so
 
 	Seen []string // the calls that count and were begun, in order
 
@@ -87,7 +88,8 @@ func (t *Trace) start(cmd *exec.Cmd, stdin, stdout *os.File) (err error) {
 	if _, err := syscall.Wait4(t.pid, &status, 0, nil); err != nil {
 		return err
 	}
-	const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACESECCOMP | unix.PTRACE_O_EXITKILL
+	const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACESECCOMP |
+		unix.PTRACE_O_EXITKILL
 	if err := syscall.PtraceSetOptions(t.pid, options); err != nil {
 		return err
 	}

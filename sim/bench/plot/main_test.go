@@ -17,7 +17,8 @@ const docs = "../../../docs/"
 
 // TestPlot checks that the committed plots show the committed figures. make plot draws them.
 func TestPlot(t *testing.T) {
-	for name, from := range map[string][]string{"speed.svg": {docs + "bench-icount.txt", docs + "bench-traffic.txt"}, "fleet.svg": {docs + "fleet.md"}} {
+	for name, from := range map[string][]string{"speed.svg": {docs + "bench-icount.txt", docs + "bench-traffic.txt"},
+		"fleet.svg": {docs + "fleet.md"}} {
 		var got bytes.Buffer
 		if err := run(from, &got); err != nil {
 			t.Fatal(err)
@@ -40,11 +41,13 @@ func TestInside(t *testing.T) {
 			t.Fatal(err)
 		}
 		var width, height int
-		if _, err := fmt.Sscanf(string(regexp.MustCompile(`viewBox="0 0 \d+ \d+"`).Find(text)), `viewBox="0 0 %d %d"`, &width, &height); err != nil {
+		if _, err := fmt.Sscanf(string(regexp.MustCompile(`viewBox="0 0 \d+ \d+"`).Find(text)), `viewBox="0 0 %d %d"`,
+			&width, &height); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		column := 0
-		for _, m := range regexp.MustCompile(`translate\((\d+) (\d+)\)|<text x="([\d.]+)" y="14">(\d[\d.]*)<`).FindAllSubmatch(text, -1) {
+		for _, m := range regexp.MustCompile(
+			`translate\((\d+) (\d+)\)|<text x="([\d.]+)" y="14">(\d[\d.]*)<`).FindAllSubmatch(text, -1) {
 			x, _ := strconv.Atoi(string(m[1]))
 			y, _ := strconv.Atoi(string(m[2]))
 			column = max(column, x)

@@ -69,7 +69,8 @@ func run(o cluster.Options, conflist string, command []string, interactive bool)
 	case len(command) > 0:
 	case interactive:
 		fmt.Print(cluster.Greeting)
-		_, err := machine.Attach(s.Command(ctx, "bash", "--norc", "-i"), (*exec.Cmd).Run) // a mistyped last command is no failure of make cluster
+		// a mistyped last command is no failure of make cluster
+		_, err := machine.Attach(s.Command(ctx, "bash", "--norc", "-i"), (*exec.Cmd).Run)
 		return 0, err
 	default:
 		command = []string{"bash", "--norc"}

@@ -54,8 +54,9 @@ func (s scenario) lists() map[string]object {
 	return map[string]object{
 		"/api/v1/nodes":    list("v1", "NodeList", s.node()),
 		"/api/v1/services": list("v1", "ServiceList", s.services()...),
-		"/apis/discovery.k8s.io/v1/endpointslices": list("discovery.k8s.io/v1", "EndpointSliceList", s.endpointSlices()...),
-		"/apis/networking.k8s.io/v1/servicecidrs":  list("networking.k8s.io/v1", "ServiceCIDRList", s.cidrs()),
+		"/apis/discovery.k8s.io/v1/endpointslices": list("discovery.k8s.io/v1", "EndpointSliceList",
+			s.endpointSlices()...),
+		"/apis/networking.k8s.io/v1/servicecidrs": list("networking.k8s.io/v1", "ServiceCIDRList", s.cidrs()),
 	}
 }
 
@@ -85,7 +86,8 @@ func (s scenario) cidrs() object {
 func (s scenario) services() (all []object) {
 	for _, v := range s.Services {
 		spec := object{
-			"type": "ClusterIP", "clusterIP": v.ClusterIP.V4, "clusterIPs": []netip.Addr{v.ClusterIP.V4, v.ClusterIP.V6},
+			"type": "ClusterIP", "clusterIP": v.ClusterIP.V4, "clusterIPs": []netip.Addr{v.ClusterIP.V4,
+				v.ClusterIP.V6},
 			"ipFamilies": []string{"IPv4", "IPv6"}, "ipFamilyPolicy": "RequireDualStack",
 			"internalTrafficPolicy": "Cluster", "sessionAffinity": "None",
 		}
@@ -99,7 +101,9 @@ func (s scenario) services() (all []object) {
 		if v.ExternalTrafficLocal {
 			spec["externalTrafficPolicy"] = "Local"
 		}
-		spec["ports"] = v.ports(func(p object) { p["port"], p["targetPort"], p["nodePort"] = v.Port, v.TargetPort, v.NodePort })
+		spec["ports"] = v.ports(func(p object) {
+			p["port"], p["targetPort"], p["nodePort"] = v.Port, v.TargetPort, v.NodePort
+		})
 		all = append(all, object{"metadata": meta("default", v.Name), "spec": spec})
 	}
 	return all

@@ -45,7 +45,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	fmt.Println(protojson.MarshalOptions{EmitDefaultValues: true}.Format(answer)) // with zero values, because READY is the zero value of a sandbox's state
+	// with zero values, because READY is the zero value of a sandbox's state
+	fmt.Println(protojson.MarshalOptions{EmitDefaultValues: true}.Format(answer))
 }
 
 // call finds the method by the names in its protocol, so all methods are available.
@@ -61,14 +62,16 @@ func call(socket string, name protoreflect.Name, request []byte) (proto.Message,
 	if err := protojson.Unmarshal(request, in); err != nil {
 		return nil, fmt.Errorf("%s: %w", request, err)
 	}
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(again))
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(again))
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	return out, conn.Invoke(ctx, fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name()), in, out, grpc.WaitForReady(true))
+	return out, conn.Invoke(ctx, fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name()), in, out,
+		grpc.WaitForReady(true))
 }
 
 // services are the services of the interface, by their names in the protocol.
