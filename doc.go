@@ -33,7 +33,7 @@
 //
 //	aws/            EC2 and its metadata service in our words; the only package that knows the AWS SDK
 //	  api/          the table of EC2's actions
-//	nl/             links, addresses, routes, rules and nftables of two namespaces; of the programs, it alone knows netlink
+//	nl/             links, addresses, routes, rules and nftables of two namespaces; it alone knows netlink
 //	nl/bpf/         the BPF programs that nl attaches to links
 //	nl/ifname/      the kernel's rules for the name of a link
 //	registry/       the locked directory that all processes of a node share; the only package that knows flock
@@ -52,14 +52,14 @@
 //	sim/cri/        containerd and CRI-O, called as kubelet calls them
 //	sim/machine/    an instance with mounts, processes, a host name and cgroups of its own
 //	sim/cluster/    Kubernetes on such machines; make test-cluster, and make cluster to play
-//	sim/demo/       make demo; sim/shell/ is make sim, and sim/fleet/ make fleet: thousands of nodes share EC2's limits
+//	sim/demo/       make demo; sim/shell/ is make sim; sim/fleet/ is make fleet, where nodes share EC2's limits
 //	sim/bench/      make bench, and its plots
 //	e2e/            tests of the whole: the programs and conflists on simulated instances, and what the docs say
 //	acceptance/     make test-ec2: the same checks on the real EC2, for a person with an AWS account
 //	  compare/      the same calls to two EC2s, and their answers field by field
 //	  ends/         what makes pods and sends packets on an instance
 //	nl/nltest/      namespaces for tests, programs killed at any system call, and a VM whose kernel has ipvlan
-//	internal/kernels/ the kernels on which the tests have run; internal/table/ the tables that commands write into docs
+//	internal/kernels/ the kernels on which the tests have run; internal/table/ tables that commands write into docs
 //
 // The table of the imports between packages is in repo_test.go, which checks it.
 //
@@ -73,7 +73,7 @@
 // The cloud:
 //
 //	ENI           an elastic network interface of EC2; on the node it is a link
-//	boot ENI      the ENI with which EC2 launched the instance, which metadata names as "mac" (see registry.ENI.IsBoot)
+//	boot ENI      the ENI with which EC2 launched the instance: "mac" of metadata (see registry.ENI.IsBoot)
 //	slot          a device index of a network card, where one ENI can be attached
 //	prefix        a block that EC2 delegates to an ENI: a /28 of IPv4, a /80 of IPv6
 //	pool          a named set of ENIs with subnets and security groups of its own; "default" has the top-level keys

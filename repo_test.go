@@ -158,14 +158,15 @@ var sizes = map[string]float64{
 }
 
 type pkg struct {
-	ImportPath, Dir, Name                       string
-	Imports, TestImports, XTestImports, GoFiles []string
+	ImportPath, Dir, Name              string
+	Imports, TestImports, XTestImports []string
+	GoFiles, TestGoFiles, XTestGoFiles []string
 }
 
 func packages(t *testing.T) []pkg {
 	t.Helper()
-	out, err := exec.Command("go", "list", "-json=ImportPath,Dir,Name,Imports,TestImports,XTestImports,GoFiles",
-		"./...").Output()
+	out, err := exec.Command("go", "list", "-json=ImportPath,Dir,Name,Imports,TestImports,XTestImports,"+
+		"GoFiles,TestGoFiles,XTestGoFiles", "./...").Output()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,13 +4,17 @@
 package vpc
 
 import (
+	"go/scanner"
+	"go/token"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // retired are private words that the field's words have replaced, with the word to use. The glossary is in doc.go. An
@@ -139,6 +143,52 @@ func TestRepoGlossary(t *testing.T) {
 		"unconfirmed registry ENI slot link slave wiring collection repair") {
 		if meanings[word] == "" {
 			t.Errorf("the glossary in doc.go does not have %q", word)
+		}
+	}
+}
+
+// generated is the line by which Go knows a file that a program has written.
+var generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
+
+// TestRepoWidth checks that no line of Go that a person writes is wider than 120 columns, with tabs of four. A raw
+// string has the text of another format, and may be wider.
+func TestRepoWidth(t *testing.T) {
+	const most = 120
+	for _, p := range packages(t) {
+		for _, file := range slices.Concat(p.GoFiles, p.TestGoFiles, p.XTestGoFiles) {
+			text, err := os.ReadFile(filepath.Join(p.Dir, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if generated.Match(text) {
+				continue
+			}
+			raw := rawLines(text)
+			for n, line := range strings.Split(string(text), "\n") {
+				columns := utf8.RuneCountInString(strings.ReplaceAll(line, "\t", "    "))
+				if columns > most && !raw[n+1] {
+					t.Errorf("%s:%d has %d columns, want at most %d", path.Join(p.ImportPath, file), n+1, columns, most)
+				}
+			}
+		}
+	}
+}
+
+// rawLines returns the numbers of the lines that have a part of a raw string.
+func rawLines(text []byte) map[int]bool {
+	raw := map[int]bool{}
+	file := token.NewFileSet().AddFile("", -1, len(text))
+	var s scanner.Scanner
+	s.Init(file, text, nil, 0)
+	for {
+		pos, tok, lit := s.Scan()
+		if tok == token.EOF {
+			return raw
+		}
+		if tok == token.STRING && lit[0] == '`' {
+			for n := range strings.Count(lit, "\n") + 1 {
+				raw[file.Line(pos)+n] = true
+			}
 		}
 	}
 }

@@ -165,7 +165,8 @@ func (c *cloud) launch(ctx context.Context, o options, p plan, m *made, userData
 		MinCount: new(int32(instances)), MaxCount: new(int32(instances)), KeyName: new(p.name()),
 		UserData:                          new(base64.StdEncoding.EncodeToString([]byte(userData))),
 		InstanceInitiatedShutdownBehavior: types.ShutdownBehaviorTerminate,
-		MetadataOptions:                   &types.InstanceMetadataOptionsRequest{HttpTokens: types.HttpTokensStateRequired},
+		MetadataOptions: &types.InstanceMetadataOptionsRequest{
+			HttpTokens: types.HttpTokensStateRequired},
 		NetworkInterfaces: []types.InstanceNetworkInterfaceSpecification{{DeviceIndex: new(int32(0)),
 			SubnetId: p.subnet.SubnetId,
 			Groups:   []string{m.group}, AssociatePublicIpAddress: new(true), DeleteOnTermination: new(true)}},

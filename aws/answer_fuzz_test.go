@@ -102,7 +102,8 @@ var wrong = []struct {
 	{regexp.MustCompile(`(?s)^.*$`), "<!DOCTYPE html><html><body>Please log in</body></html>"},
 	{regexp.MustCompile(`(?s)^.*$`), "Bad Gateway"},
 	{regexp.MustCompile(`(?s)^.*$`),
-		"<Response><Errors><Error><Code>InternalError</Code><Message>x</Message></Error></Errors><RequestID>r</RequestID></Response>"},
+		"<Response><Errors><Error><Code>InternalError</Code><Message>x</Message></Error></Errors>" +
+			"<RequestID>r</RequestID></Response>"},
 }
 
 // seed gives the fuzzer the unchanged answer, shortened answers, and one with each fault.

@@ -51,7 +51,9 @@ func TestPages(t *testing.T) {
 		peering := `<item><requesterVpcInfo><vpcId>vpc-1</vpcId></requesterVpcInfo><accepterVpcInfo><vpcId>vpc-2</vpcId>%s</accepterVpcInfo></item>`
 		c := client(pages("vpcPeeringConnectionSet", fmt.Sprintf(peering, "<cidrBlock>10.9.0.0/16</cidrBlock>"),
 			fmt.Sprintf(peering,
-				"<cidrBlock>10.8.0.0/16</cidrBlock><cidrBlockSet><item><cidrBlock>10.7.0.0/16</cidrBlock></item><item><cidrBlock>10.8.0.0/16</cidrBlock></item></cidrBlockSet>"), ""), tree{})
+				"<cidrBlock>10.8.0.0/16</cidrBlock><cidrBlockSet>"+
+					"<item><cidrBlock>10.7.0.0/16</cidrBlock></item>"+
+					"<item><cidrBlock>10.8.0.0/16</cidrBlock></item></cidrBlockSet>"), ""), tree{})
 		equal(t, "peers", must(c.PeerCIDRs(t.Context(), "vpc-1"))(t),
 			prefixes("10.7.0.0/16", "10.8.0.0/16", "10.9.0.0/16"))
 	})

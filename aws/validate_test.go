@@ -19,11 +19,16 @@ import (
 const (
 	aMAC  = "<macAddress>06:00:00:00:00:02</macAddress>"
 	anENI = "<networkInterface><networkInterfaceId>eni-1</networkInterfaceId><subnetId>subnet-a</subnetId>" + aMAC +
-		"<privateIpAddressesSet><item><privateIpAddress>10.0.0.9</privateIpAddress></item></privateIpAddressesSet></networkInterface>"
-	aType = "<instanceTypeSet><item><instanceType>m5.large</instanceType><networkInfo><maximumNetworkInterfaces>3</maximumNetworkInterfaces>" +
-		"<ipv4AddressesPerInterface>10</ipv4AddressesPerInterface><networkCards><item><networkCardIndex>0</networkCardIndex>" +
-		"<maximumNetworkInterfaces>3</maximumNetworkInterfaces></item></networkCards></networkInfo></item></instanceTypeSet>"
-	aSubnet = "<subnetSet><item><subnetId>subnet-a</subnetId><vpcId>vpc-1</vpcId><availabilityZone>us-east-1a</availabilityZone>" +
+		"<privateIpAddressesSet><item><privateIpAddress>10.0.0.9</privateIpAddress></item>" +
+		"</privateIpAddressesSet></networkInterface>"
+	aType = "<instanceTypeSet><item><instanceType>m5.large</instanceType><networkInfo>" +
+		"<maximumNetworkInterfaces>3</maximumNetworkInterfaces>" +
+		"<ipv4AddressesPerInterface>10</ipv4AddressesPerInterface>" +
+		"<networkCards><item><networkCardIndex>0</networkCardIndex>" +
+		"<maximumNetworkInterfaces>3</maximumNetworkInterfaces></item>" +
+		"</networkCards></networkInfo></item></instanceTypeSet>"
+	aSubnet = "<subnetSet><item><subnetId>subnet-a</subnetId><vpcId>vpc-1</vpcId>" +
+		"<availabilityZone>us-east-1a</availabilityZone>" +
 		"<cidrBlock>10.0.0.0/24</cidrBlock><availableIpAddressCount>5</availableIpAddressCount></item></subnetSet>"
 	aVPC = "<vpcSet><item><vpcId>vpc-1</vpcId><cidrBlock>10.0.0.0/16</cidrBlock></item></vpcSet>"
 )
@@ -62,7 +67,11 @@ var asks = map[string]struct {
 
 // TestInvalid has a case for each rule of validation. Each case changes one thing in a valid answer.
 func TestInvalid(t *testing.T) {
-	const assign, assign6, create, describe, types = "AssignPrivateIpAddresses", "AssignIpv6Addresses", "CreateNetworkInterface", "DescribeNetworkInterfaces", "DescribeInstanceTypes"
+	const (
+		assign, assign6  = "AssignPrivateIpAddresses", "AssignIpv6Addresses"
+		create, describe = "CreateNetworkInterface", "DescribeNetworkInterfaces"
+		types            = "DescribeInstanceTypes"
+	)
 	for _, c := range []struct{ action, there, place, want string }{
 		{assign, "10.0.0.9", "", "not an address"},
 		{assign, "10.0.0.9", "10.0.0.0.9", "not an address"},
@@ -191,11 +200,13 @@ func TestCards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		info := func(cards string) string {
 			return strings.Replace(aType,
-				"<item><networkCardIndex>0</networkCardIndex><maximumNetworkInterfaces>3</maximumNetworkInterfaces></item>", cards, 1)
+				"<item><networkCardIndex>0</networkCardIndex>"+
+					"<maximumNetworkInterfaces>3</maximumNetworkInterfaces></item>", cards, 1)
 		}
 		card := func(index, enis int, kinds ...string) string {
 			text := fmt.Sprintf(
-				"<item><networkCardIndex>%d</networkCardIndex><maximumNetworkInterfaces>%d</maximumNetworkInterfaces><interfaceTypeSet>", index, enis)
+				"<item><networkCardIndex>%d</networkCardIndex>"+
+					"<maximumNetworkInterfaces>%d</maximumNetworkInterfaces><interfaceTypeSet>", index, enis)
 			for _, k := range kinds {
 				text += "<item>" + k + "</item>"
 			}

@@ -156,7 +156,10 @@ func (r *gallery) target(name string, f paths.Family) netip.AddrPort {
 	return netip.AddrPortFrom(r.boxes[i].addr[f], 9)
 }
 
-const metadataBox, hostBox, nodeBox, podBox, internetBox = "the metadata service", "a host", "the node", "a pod of another ENI", "the internet"
+const (
+	metadataBox, hostBox, nodeBox = "the metadata service", "a host", "the node"
+	podBox, internetBox           = "a pod of another ENI", "the internet"
+)
 
 // by fires at a box by each link, in somebody's name.
 func (r *gallery) by(box string, f paths.Family, from netip.Addr, devs ...string) (all []shot) {

@@ -129,7 +129,8 @@ func claimed(t *testing.T) map[string]string {
 var (
 	makeTarget = regexp.MustCompile("`make ([a-z][a-z0-9-]*)|(?m:^ {4}make ([a-z][a-z0-9-]*))")
 	ownPath    = regexp.MustCompile(
-		"`((?:packaging|conflist-examples|systemd|docs|aws|ipam|nl|plugin|registry|tool|unnumbered-ptp|internal)/[A-Za-z0-9._/@-]+)`")
+		"`((?:packaging|conflist-examples|systemd|docs|aws|ipam|nl|plugin|registry|tool|unnumbered-ptp|internal)/" +
+			"[A-Za-z0-9._/@-]+)`")
 	configKey = regexp.MustCompile("`([a-z]+[A-Z][A-Za-z0-9]*)`")
 )
 

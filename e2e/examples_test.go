@@ -63,8 +63,9 @@ var examples = map[string]example{
 		}
 	}},
 	"pools.conflist": {
-		kubernetes:   "edge-1",
-		capabilities: map[string]any{"io.kubernetes.cri.pod-annotations": map[string]string{"cni-ipvlan-vpc-k8s/pool": "public"}},
+		kubernetes: "edge-1",
+		capabilities: map[string]any{
+			"io.kubernetes.cri.pod-annotations": map[string]string{"cni-ipvlan-vpc-k8s/pool": "public"}},
 		shows: func(t *testing.T, w *world, _ []netip.Addr) {
 			if e := w.podENI(t); !slices.Equal(e.SecurityGroups, []string{"sg-9"}) {
 				t.Errorf("the pod's ENI has the security groups %v, want sg-9", e.SecurityGroups)

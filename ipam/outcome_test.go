@@ -470,7 +470,8 @@ func TestProvisionDetached(t *testing.T) {
 		}
 		mac := w.eni(id).MAC
 		w.byOperator(id)
-		link := nl.Veth{Name: "vpclate", Peer: "enslate", PeerMAC: mac, PeerNS: w.host} // the kernel has not removed it yet
+		// the kernel has not removed it yet
+		link := nl.Veth{Name: "vpclate", Peer: "enslate", PeerMAC: mac, PeerNS: w.host}
 		must(w.T, link.Add(w.host))
 		w.sim.OnChange(func(c ec2sim.Change) {
 			if c.Kind == ec2sim.Attached && c.ENI.ID == id {
@@ -478,7 +479,8 @@ func TestProvisionDetached(t *testing.T) {
 			}
 		})
 		must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
-			s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: "eni-00000000000000099", Since: time.Now()}
+			s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: "eni-00000000000000099",
+				Since: time.Now()}
 		}))
 		w.mustAcquire(3) // the node asks EC2 what has become of another call
 		if e := w.eni(id); e.Instance == "" {

@@ -137,7 +137,8 @@ func TestAddOrNothing(t *testing.T) {
 		if err == nil {
 			t.Fatal("no error")
 		}
-		if want := "host: ip route add 10.9.0.0/16 dev absent scope link: link absent: no such device"; err.Error() != want {
+		const want = "host: ip route add 10.9.0.0/16 dev absent scope link: link absent: no such device"
+		if err.Error() != want {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
 		if d := cmp.Diff(before, nltest.Dump(t, host, pod)); d != "" {

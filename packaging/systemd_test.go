@@ -117,21 +117,25 @@ func container(t *testing.T, files string, env []string) {
 		"story": string(story),
 		"etc/cni/net.d/10-cni-ipvlan-vpc-k8s.conflist": string(conflist),
 		"etc/nftables.conf":                            "flush ruleset\ntable inet filter {\n}\n",
-		"etc/systemd/system.conf.d/ec2.conf":           "[Manager]\nDefaultTimeoutStartSec=15min\nDefaultTimeoutStopSec=15min\nDefaultEnvironment=" + quoted.String() + "\n",
+		"etc/systemd/system.conf.d/ec2.conf": "[Manager]\nDefaultTimeoutStartSec=15min\n" +
+			"DefaultTimeoutStopSec=15min\nDefaultEnvironment=" + quoted.String() + "\n",
 		"etc/systemd/system/story.target": "[Unit]\nRequires=sockets.target " +
 			"story.service\nAfter=sockets.target\n",
 		"etc/systemd/system/story.service": storyService,
 		"etc/systemd/system/sockets.target.d/wants.conf": "[Unit]\nWants=systemd-journald.socket dbus.socket " +
 			"systemd-udevd-kernel.socket systemd-udevd-control.socket\n",
 		"etc/systemd/system/cni-links.service.d/veth.conf": "[Service]\nEnvironment=DRIVERS=veth\n",
-		"etc/systemd/system/cni-gc.service.d/now.conf":     "[Service]\nExecStart=\nExecStart=cni-ipvlan-vpc-k8s-tool registry-gc --free-after=1ms\n",
+		"etc/systemd/system/cni-gc.service.d/now.conf": "[Service]\nExecStart=\n" +
+			"ExecStart=cni-ipvlan-vpc-k8s-tool registry-gc --free-after=1ms\n",
 		"etc/udev/rules.d/75-cloud-ifupdown.rules": `SUBSYSTEM=="net", ACTION=="add", ` +
 			`ENV{INTERFACE}=="eth*|en*", RUN+="/bin/sh -c 'mkdir -p /run/hotplugged && touch /run/hotplugged/%k'"` +
 			"\n",
 		"etc/systemd/system/policy-routes@.service": "[Service]\nType=oneshot\nExecStart=sh -c 'mkdir -p " +
 			"/run/set-up && touch /run/set-up/%i'\n",
-		"usr/lib/systemd/network/80-ec2.network": "[Match]\nDriver=veth\n[Network]\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n",
-		"etc/systemd/network/70-eth0.network":    "[Match]\nName=eth0\n[Network]\nAddress=10.0.0.4/24\nGateway=10.0.0.1\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n",
+		"usr/lib/systemd/network/80-ec2.network": "[Match]\nDriver=veth\n" +
+			"[Network]\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n",
+		"etc/systemd/network/70-eth0.network": "[Match]\nName=eth0\n" +
+			"[Network]\nAddress=10.0.0.4/24\nGateway=10.0.0.1\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n",
 	} {
 		path, mode := filepath.Join(files, name), os.FileMode(0o644)
 		if name == "story" {

@@ -17,7 +17,8 @@ import (
 func TestParseArgs(t *testing.T) {
 	for args, want := range map[string]Pod{
 		"": {},
-		"IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=cart-0;K8S_POD_INFRA_CONTAINER_ID=c;K8S_POD_UID=u": {"shop", "cart-0", "u"},
+		"IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=cart-0;K8S_POD_INFRA_CONTAINER_ID=c;K8S_POD_UID=u": {
+			"shop", "cart-0", "u"},
 		"K8S_POD_NAME=a=b;;K8S_POD_NAMESPACE":        {Name: "a=b"},
 		`NICs=[{"ip":"10.0.0.1"}];K8S_POD_NAME=p;`:   {Name: "p"},
 		"k8s_pod_name=small;K8S_POD_NAMES=more;=;==": {},

@@ -9,7 +9,8 @@ import "strings"
 // now. They kept a rebuilt registry's comparisons with EC2 as intents, and the end of a wait
 // for the quota as that of an action.
 func (s *State) upgrade() {
-	const describe, unconfirmed, quota = "DescribeNetworkInterfaces", ", for addresses in doubt", "CreateNetworkInterface beyond the quota"
+	const describe, unconfirmed = "DescribeNetworkInterfaces", ", for addresses in doubt"
+	const quota = "CreateNetworkInterface beyond the quota"
 	old := false
 	for token, i := range s.Intents {
 		if !strings.HasPrefix(i.Action, describe) {

@@ -5,7 +5,8 @@
 // -json prints, and prints the packages and the failures. It fails if a test failed, or if a package of the table did
 // not run.
 //
-//	make -s test-kernel VM_KERNEL=6.18 GOTEST='go test -json' | kernels -table docs/kernels.md -kernel 6.18 -version 6.18.15
+//	make -s test-kernel VM_KERNEL=6.18 GOTEST='go test -json' |
+//	  kernels -table docs/kernels.md -kernel 6.18 -version 6.18.15
 //
 // The other rows stay. So does the cell that says which nodes have the kernel: people write it.
 package main

@@ -15,8 +15,8 @@ import (
 // client leaves by another address than before, wherever it is killed:
 //
 //   - First the UDP ports close. So nothing of a client comes into a router any more.
-//   - Then all links of the attachment end, in one request: the ENI's, the pair and the tunnels. The kernel stops them all before it
-//     removes a route of any. A link that is not in the group, such as a whole ENI, goes down before.
+//   - Then all links of the attachment end, in one request: the ENI's, the pair and the tunnels. The kernel stops them
+//     all before it removes a route of any. A link that is not in the group, such as a whole ENI, goes down before.
 //   - The rest has no effect without links.
 //
 // The plugins that made the links find them deleted. A namespace that has the first attachment of another pod is not

@@ -340,9 +340,14 @@ func TestCheck(t *testing.T) {
 		},
 		"node: ip link add eth0 netns pod type ipvlan mode l2: eth0 has the address 10.0.1.20, too: another ADD, or " +
 			"the pod itself, has added it\n" +
-			"pod: ip addr add 10.0.1.21/24 dev eth0: eth0 has no address 10.0.1.21/24: file does not exist": func(_ *plugin.Request[Config], res *types100.Result) { res.IPs[0].Address = cidr("10.0.1.21/24") },
-		"node: ip link add eth0 netns pod type ipvlan mode l3: mode is l2, not l3":                      func(r *plugin.Request[Config], _ *types100.Result) { r.Config.Mode = "l3" },
-		"node: ip link add eth0 link absent netns pod type ipvlan mode l2: link absent: no such device": func(r *plugin.Request[Config], _ *types100.Result) { r.Config.Master = "absent" },
+			"pod: ip addr add 10.0.1.21/24 dev eth0: eth0 has no address 10.0.1.21/24: " +
+			"file does not exist": func(_ *plugin.Request[Config], res *types100.Result) {
+			res.IPs[0].Address = cidr("10.0.1.21/24")
+		},
+		"node: ip link add eth0 netns pod type ipvlan mode l3: mode is l2, " +
+			"not l3": func(r *plugin.Request[Config], _ *types100.Result) { r.Config.Mode = "l3" },
+		"node: ip link add eth0 link absent netns pod type ipvlan mode l2: link absent: " +
+			"no such device": func(r *plugin.Request[Config], _ *types100.Result) { r.Config.Master = "absent" },
 	} {
 		r2, res2 := *r, *res
 		res2.Interfaces = []*types100.Interface{new(*res.Interfaces[0])}

@@ -40,7 +40,8 @@ It has master, node1 and node2. peer is a host in a peered VPC.
 //   - kubectl is an administrator of the cluster;
 //   - on MACHINE COMMAND runs a command on the master or a node;
 //   - at HOST COMMAND runs a command in the network of peer or internet;
-//   - ec2 enis, ec2 calls and ec2 drops print what the simulated EC2 has, what it was asked, and what the VPC has dropped.
+//   - ec2 enis, ec2 calls and ec2 drops print what the simulated EC2 has, what it was asked, and what the VPC has
+//     dropped.
 type Shell struct {
 	dir    string
 	server net.Listener

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
@@ -46,14 +47,16 @@ func Example() {
 		fmt.Println(answer.Status)
 	}
 	for _, call := range sim.Calls() {
-		fmt.Println(call)
+		fmt.Println(strings.Replace(call.String(), " ", "\n  ", 1))
 	}
 	// Output:
 	// 503 Service Unavailable
 	// addressed [10.0.0.4 10.0.0.5 10.0.0.6]
 	// 200 OK
-	// AssignPrivateIpAddresses NetworkInterfaceId=eni-00000000000000001 SecondaryPrivateIpAddressCount=2: RequestLimitExceeded
-	// AssignPrivateIpAddresses NetworkInterfaceId=eni-00000000000000001 SecondaryPrivateIpAddressCount=2
+	// AssignPrivateIpAddresses
+	//   NetworkInterfaceId=eni-00000000000000001 SecondaryPrivateIpAddressCount=2: RequestLimitExceeded
+	// AssignPrivateIpAddresses
+	//   NetworkInterfaceId=eni-00000000000000001 SecondaryPrivateIpAddressCount=2
 }
 
 // The metadata service of an instance forgets an ENI after a restart, and finds it again.

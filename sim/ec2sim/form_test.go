@@ -46,8 +46,10 @@ func FuzzDecode(f *testing.F) {
 		"Action=DescribeSubnets&Filter.1.Name=vpc-id&Filter.1.Value.1=vpc-1&MaxResults=5",
 		"Action=ModifyNetworkInterfaceAttribute&NetworkInterfaceId=eni-1&Attachment.DeleteOnTermination=true",
 		"Action=AssignPrivateIpAddresses&NetworkInterfaceId=eni-1&Ipv4Prefix.1=10.0.0.0/28",
-		"Action=AssignIpv6Addresses&NetworkInterfaceId=eni-1&Ipv6Addresses.1=::ffff:10.0.0.1&Ipv6Prefix.1=2001:db8::/80",
-		"Action=CreateNetworkInterface&SubnetId=subnet-six&Ipv6Addresses.1.Ipv6Address=2001:db8:1:6::9&Ipv6PrefixCount=1&DryRun=true",
+		"Action=AssignIpv6Addresses&NetworkInterfaceId=eni-1&Ipv6Addresses.1=::ffff:10.0.0.1&" +
+			"Ipv6Prefix.1=2001:db8::/80",
+		"Action=CreateNetworkInterface&SubnetId=subnet-six&Ipv6Addresses.1.Ipv6Address=2001:db8:1:6::9&" +
+			"Ipv6PrefixCount=1&DryRun=true",
 		"Action=CreateTags&ResourceId.1=eni-1&Tag.1.Key=a&Tag.1.Value=b&Tag.-1=x&Tag.99999999999999999999.Key=y",
 	} {
 		f.Add(seed)

@@ -264,7 +264,8 @@ func TestTerminate(t *testing.T) {
 		t.Errorf("running: %v", running)
 	}
 	if got, _ := refused(t, sim,
-		"AttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1"); got != "400 InvalidParameterValue" {
+		"AttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 "+
+			"DeviceIndex=1"); got != "400 InvalidParameterValue" {
 		t.Error(got)
 	}
 	if err := sim.TerminateInstance(i.ID); err == nil {
@@ -276,17 +277,27 @@ func TestTerminate(t *testing.T) {
 // TestRunInstance checks what a launch refuses, and the attributes of the boot ENI.
 func TestRunInstance(t *testing.T) {
 	sim, _ := start(t, world)
-	for want, r := range map[string]RunInstance{
-		"run instance: InvalidParameterValue: Invalid value 'x1.tiny' for InstanceType.":                                    {Type: "x1.tiny", Subnet: "subnet-a"},
-		"run instance: InvalidSubnetID.NotFound: The subnet ID 'subnet-x' does not exist":                                   {Type: "m5.large", Subnet: "subnet-x"},
-		"run instance: InvalidGroup.NotFound: The security group 'sg-x' does not exist":                                     {Type: "m5.large", Subnet: "subnet-a", SecurityGroups: []string{"sg-x"}},
-		"run instance: InvalidIPAddress.InUse: Address 10.0.0.4 is in use.":                                                 {Type: "m5.large", Subnet: "subnet-a", PrivateIP: cidr("10.0.0.4/32").Addr()},
-		"run instance: InvalidInterface.IpAddressLimitExceeded: Number of private addresses exceeds the limit of t3.small.": {Type: "t3.small", Subnet: "subnet-a", Secondary: 4},
-		"run instance: InvalidParameterValue: t3.small has no device index 3 on network card 0.":                            {Type: "t3.small", Subnet: "subnet-a", BootIndex: 3},
-		"run instance: InvalidParameterValue: t3.small has no device index 0 on network card 1.":                            {Type: "t3.small", Subnet: "subnet-a", BootCard: 1},
+	for _, c := range []struct {
+		launch RunInstance
+		want   string
+	}{
+		{RunInstance{Type: "x1.tiny", Subnet: "subnet-a"},
+			"InvalidParameterValue: Invalid value 'x1.tiny' for InstanceType."},
+		{RunInstance{Type: "m5.large", Subnet: "subnet-x"},
+			"InvalidSubnetID.NotFound: The subnet ID 'subnet-x' does not exist"},
+		{RunInstance{Type: "m5.large", Subnet: "subnet-a", SecurityGroups: []string{"sg-x"}},
+			"InvalidGroup.NotFound: The security group 'sg-x' does not exist"},
+		{RunInstance{Type: "m5.large", Subnet: "subnet-a", PrivateIP: cidr("10.0.0.4/32").Addr()},
+			"InvalidIPAddress.InUse: Address 10.0.0.4 is in use."},
+		{RunInstance{Type: "t3.small", Subnet: "subnet-a", Secondary: 4},
+			"InvalidInterface.IpAddressLimitExceeded: Number of private addresses exceeds the limit of t3.small."},
+		{RunInstance{Type: "t3.small", Subnet: "subnet-a", BootIndex: 3},
+			"InvalidParameterValue: t3.small has no device index 3 on network card 0."},
+		{RunInstance{Type: "t3.small", Subnet: "subnet-a", BootCard: 1},
+			"InvalidParameterValue: t3.small has no device index 0 on network card 1."},
 	} {
-		if _, err := sim.RunInstance(r); err == nil || err.Error() != want {
-			t.Errorf("got %v, want %s", err, want)
+		if _, err := sim.RunInstance(c.launch); err == nil || err.Error() != "run instance: "+c.want {
+			t.Errorf("got %v, want %s", err, c.want)
 		}
 	}
 	if _, err := sim.RunInstance(RunInstance{Type: "t3.small", Subnet: "subnet-dual", Secondary: 1,

@@ -13,13 +13,13 @@ import (
 // A vpcCNI models a node of amazon-vpc-cni-k8s with its defaults, and with ENABLE_PREFIX_DELEGATION: WARM_ENI_TARGET=1,
 // or WARM_PREFIX_TARGET=1. The model is of these files:
 //
-//   - pkg/ipamd/ipamd.go: nodeInit describes, tags, and increases the pool once. StartNodeIPPoolManager looks at the pool every
-//     five seconds. increaseDatastorePool first asks for addresses on an ENI with room, and otherwise for an ENI. After a
-//     failure, it asks for one address.
+//   - pkg/ipamd/ipamd.go: nodeInit describes, tags, and increases the pool once. StartNodeIPPoolManager looks at the
+//     pool every five seconds. increaseDatastorePool first asks for addresses on an ENI with room, and otherwise for an
+//     ENI. After a failure, it asks for one address.
 //   - pkg/ipamd/datastore/data_store.go: an address that a pod has had cools for 30 s, and counts as available.
 //   - pkg/ipamd/rpc_handler.go: an ADD that finds no address fails, and the kubelet repeats it.
-//   - pkg/awsutils/awsutils.go: AllocENI describes subnets, creates, describes the instance, attaches and modifies. If it
-//     cannot attach, it deletes.
+//   - pkg/awsutils/awsutils.go: AllocENI describes subnets, creates, describes the instance, attaches and modifies. If
+//     it cannot attach, it deletes.
 //   - pkg/awsutils/awssession/session.go: the SDK makes up to ten attempts, with its standard back-off and its budget.
 type vpcCNI struct {
 	*account

@@ -7,10 +7,11 @@
 // Without arguments it starts bash: interactive on a terminal or with -i, otherwise for the script on standard input.
 // With arguments it runs that command. It returns the exit status of the command or script. On the instance,
 //
-//   - /opt/cni/bin has the plugins, /etc/cni/net.d the shipped conflist, /etc/systemd our units, and cni-tool and cnitool
-//     are on the path;
+//   - /opt/cni/bin has the plugins, /etc/cni/net.d the shipped conflist, /etc/systemd our units, and cni-tool and
+//     cnitool are on the path;
 //   - pod adds and deletes pods, and prints the two commands that it uses;
-//   - mounts, processes, /run, /sys and /var/lib/cni are its own, so what looks at the whole node finds this instance alone;
+//   - mounts, processes, /run, /sys and /var/lib/cni are its own, so what looks at the whole node finds this instance
+//     alone;
 //   - /run/cni-ipvlan-vpc-k8s is the plugins' state, and empty at first;
 //   - systemd does not run: cni-gc.timer is enabled, but starts nothing;
 //   - node2 is another node with the pod web, host is an instance without pods in the same VPC, and peer is one in a

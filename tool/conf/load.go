@@ -18,7 +18,8 @@ import (
 
 // This file reads what runtimes and Multus read. All other files of the package work with its result:
 //
-//   - NAME.conflist is a list. To its plugins, libcni appends those of the files NAME-OF-THE-NETWORK/*.conf beside it, its drop-ins.
+//   - NAME.conflist is a list. To its plugins, libcni appends those of the files NAME-OF-THE-NETWORK/*.conf beside it,
+//     its drop-ins.
 //   - NAME.conf and NAME.json are one plugin, which libcni makes a list of.
 //   - A file of Multus may have whole networks in it, its delegates: lists, or one plugin each.
 

@@ -26,11 +26,12 @@ import (
 // To compare a pod with the list of its ADD, one must know what the ADD was told. There are three sources, the best one
 // first:
 //
-//   - What the runtime keeps for the DEL, see [lease.KeptOf]: the configuration, the annotations and the answer of this very ADD. The ADD has
-//     ended then, so a pod of this second is compared, too. It outlives the registry.
-//   - The lease, and what the plugin answers to it by the configuration of now. An ADD may be under way for five minutes.
-//   - The alias of the node's end of the pair names the attachment, and a lease without a key its namespace and addresses. That is so
-//     after the registry was rebuilt, if no runtime keeps anything.
+//   - What the runtime keeps for the DEL, see [lease.KeptOf]: the configuration, the annotations and the answer of this
+//     very ADD. The ADD has ended then, so a pod of this second is compared, too. It outlives the registry.
+//   - The lease, and what the plugin answers to it by the configuration of now. An ADD may be under way for five
+//     minutes.
+//   - The alias of the node's end of the pair names the attachment, and a lease without a key its namespace and
+//     addresses. That is so after the registry was rebuilt, if no runtime keeps anything.
 //
 // Nobody asks the pod. It could name another's addresses.
 

@@ -30,8 +30,10 @@ type Status struct {
 // StatusOf reads it from the registry. The node may have at most so many ENIs. The addresses of a pool cool for wait,
 // and misfit says why an ENI that others have attached serves no pods. The node has links with the names of links, by
 // MAC address.
-func StatusOf(s *registry.State, most int, wait func(pool string) time.Duration, misfit func(registry.ENI) string, links map[string]string,
-	now time.Time) Status {
+func StatusOf(
+	s *registry.State, most int, wait func(pool string) time.Duration, misfit func(registry.ENI) string,
+	links map[string]string, now time.Time,
+) Status {
 	all := Tally(s, wait, now)
 	return Status{Instance: instanceOf(s, most), Work: workOf(s, now), Pools: poolsOf(s, all),
 		ENIs:  enisOf(s, all, misfit, links, now),
