@@ -80,10 +80,9 @@ func (p *Node) Allocate(ctx context.Context, n int) (id string, got []netip.Addr
 			return errors.Join(why...) // some may have room
 		}
 		//lint:ignore ST1005 the original's words
-		why = append(why,
-			fmt.Errorf("Unable to allocate - no IPs available on any interfaces: none of the ENIs from index "+
-				"%d on has room", p.Policy.MinIndex))
-		return errors.Join(why...)
+		none := fmt.Errorf("Unable to allocate - no IPs available on any interfaces: "+
+			"none of the ENIs from index %d on has room", p.Policy.MinIndex)
+		return errors.Join(append(why, none)...)
 	})
 	return id, got, err
 }
