@@ -4,7 +4,6 @@
 package registry
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -15,7 +14,7 @@ import (
 // An ENI is what the warm path needs to know of a network interface, so that it need not
 // ask EC2 or metadata.
 //
-//codec:describe
+//codec:describe kept
 type ENI struct {
 	MAC   string `json:"mac"`
 	Link  string `json:"link,omitempty"` // its name when it was last seen: a hint, the MAC decides
@@ -75,27 +74,6 @@ type ENI struct {
 
 // keepingENI keeps ENIs as they were read.
 var keepingENI = indexed.Keeping[ENI]{Same: (*ENI).same, Clone: (*ENI).clone}
-
-// same compares all fields: a test changes each.
-func (e *ENI) same(o *ENI) bool {
-	return e.MAC == o.MAC && e.Link == o.Link && e.Index == o.Index && e.Card == o.Card && e.Boot == o.Boot &&
-		e.Subnet == o.Subnet && e.CIDR == o.CIDR && e.CIDR6 == o.CIDR6 && e.VPC == o.VPC &&
-		e.Pool == o.Pool && e.Serving == o.Serving && e.Passed == o.Passed && e.Foreign == o.Foreign &&
-		e.TagsUnknown == o.TagsUnknown && e.Managed == o.Managed && e.Draining == o.Draining &&
-		e.Detaching == o.Detaching && e.Keep == o.Keep &&
-		e.Read == o.Read && e.Grown == o.Grown && e.Missed == o.Missed && e.Detached == o.Detached &&
-		e.OnRequest == o.OnRequest && e.Provisioning == o.Provisioning &&
-		slices.Equal(e.Addrs, o.Addrs) && slices.Equal(e.Prefixes, o.Prefixes) && slices.Equal(e.Groups, o.Groups) &&
-		maps.Equal(e.Tags, o.Tags) && maps.Equal(e.SubnetTags, o.SubnetTags) &&
-		maps.Equal(e.Settings, o.Settings)
-}
-
-func (e *ENI) clone() *ENI {
-	c := *e
-	c.Addrs, c.Prefixes, c.Groups = slices.Clone(e.Addrs), slices.Clone(e.Prefixes), slices.Clone(e.Groups)
-	c.Tags, c.SubnetTags, c.Settings = maps.Clone(e.Tags), maps.Clone(e.SubnetTags), maps.Clone(e.Settings)
-	return &c
-}
 
 // IsBoot reports whether the ENI is the boot ENI, which is the node's own. Almost always it is
 // at device index 0 of card 0. SageMaker HyperPod launches instances that have it elsewhere

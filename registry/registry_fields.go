@@ -8,6 +8,8 @@ package registry
 import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry/indexed"
+	"maps"
+	"slices"
 )
 
 // describe describes the JSON, as the struct tags do.
@@ -44,6 +46,52 @@ func (e *ENI) describe(j *codec.Codec) {
 		codec.OptionalTable(j, "subnetTags", &e.SubnetTags, codec.ByName, codec.Text)
 		codec.OptionalTable(j, "settings", &e.Settings, codec.ByName, codec.Text)
 	})
+}
+
+// same compares all fields.
+func (e *ENI) same(other *ENI) bool {
+	return e.MAC == other.MAC &&
+		e.Link == other.Link &&
+		e.Index == other.Index &&
+		e.Card == other.Card &&
+		e.Boot == other.Boot &&
+		e.Subnet == other.Subnet &&
+		e.CIDR == other.CIDR &&
+		e.CIDR6 == other.CIDR6 &&
+		e.VPC == other.VPC &&
+		slices.Equal(e.Addrs, other.Addrs) &&
+		slices.Equal(e.Prefixes, other.Prefixes) &&
+		e.Pool == other.Pool &&
+		e.Serving == other.Serving &&
+		e.Passed == other.Passed &&
+		e.Foreign == other.Foreign &&
+		e.TagsUnknown == other.TagsUnknown &&
+		e.Managed == other.Managed &&
+		e.Draining == other.Draining &&
+		e.Detaching == other.Detaching &&
+		e.Keep == other.Keep &&
+		e.Read == other.Read &&
+		e.Grown == other.Grown &&
+		e.Missed == other.Missed &&
+		e.Detached == other.Detached &&
+		e.Provisioning == other.Provisioning &&
+		e.OnRequest == other.OnRequest &&
+		slices.Equal(e.Groups, other.Groups) &&
+		maps.Equal(e.Tags, other.Tags) &&
+		maps.Equal(e.SubnetTags, other.SubnetTags) &&
+		maps.Equal(e.Settings, other.Settings)
+}
+
+// clone copies all fields, and what they refer to.
+func (e *ENI) clone() *ENI {
+	c := *e
+	c.Addrs = slices.Clone(e.Addrs)
+	c.Prefixes = slices.Clone(e.Prefixes)
+	c.Groups = slices.Clone(e.Groups)
+	c.Tags = maps.Clone(e.Tags)
+	c.SubnetTags = maps.Clone(e.SubnetTags)
+	c.Settings = maps.Clone(e.Settings)
+	return &c
 }
 
 // describe describes the JSON, as the struct tags do.

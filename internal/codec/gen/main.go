@@ -14,7 +14,8 @@
 // types that embed the type. With the word exported after it, the method has a capital. The members are in the order of
 // the fields. The type of a field says its kind. The tag codec names another kind, as in codec:"plugin.DNS", or a
 // function for the whole member, as in codec:"member indexed.Addrs". It also names the function that describes the
-// members of an embedded type of others.
+// members of an embedded type of others. With the word kept after it, the type gets the methods same and clone, too:
+// package indexed keeps such values as they were read.
 package main
 
 import (
@@ -57,6 +58,7 @@ type described struct {
 	name, method, receiver string
 	fields                 *ast.StructType
 	embedded               bool // in another type of the package
+	kept                   bool
 }
 
 // A source is what gen knows of a package.
@@ -136,7 +138,7 @@ func read(dir string) (*source, error) {
 	return s, nil
 }
 
-var directive = regexp.MustCompile(`^//codec:(describe|members)( exported)?$`)
+var directive = regexp.MustCompile(`^//codec:(describe|members)( exported)?( kept)?$`)
 
 // methods are the names of methods by directive.
 var methods = map[string]string{"describe": "describe", "describe exported": "Describe", "members": "members",
@@ -155,7 +157,8 @@ func (s *source) declaration(d ast.Decl, receivers map[string]string) {
 		m := directive.FindStringSubmatch(c.Text)
 		t := g.Specs[0].(*ast.TypeSpec)
 		if fields, ok := t.Type.(*ast.StructType); ok && m != nil {
-			s.types[t.Name.Name] = &described{name: t.Name.Name, method: methods[m[1]+m[2]], fields: fields}
+			s.types[t.Name.Name] = &described{name: t.Name.Name, method: methods[m[1]+m[2]], fields: fields,
+				kept: m[3] != ""}
 		}
 	}
 }
@@ -178,7 +181,47 @@ func (s *source) methods(b *strings.Builder, d *described) error {
 	default:
 		method(d.method, "the JSON", "j.Object(func() {\n"+lines+"})\n")
 	}
+	if d.kept {
+		d.compare(b)
+	}
 	return nil
+}
+
+// comparison has the methods same and clone, for a receiver, a type, an expression and statements.
+const comparison = `
+// same compares all fields.
+func (%[1]s *%[2]s) same(other *%[2]s) bool {
+	return %[3]s
+}
+
+// clone copies all fields, and what they refer to.
+func (%[1]s *%[2]s) clone() *%[2]s {
+	c := *%[1]s
+	%[4]sreturn &c
+}
+`
+
+// compare writes the methods same and clone of a type.
+func (d *described) compare(b *strings.Builder) {
+	var same, clones []string
+	for _, f := range d.fields.Fields.List {
+		for _, name := range f.Names {
+			mine, other := d.receiver+"."+name.Name, "other."+name.Name
+			var of string
+			switch f.Type.(type) {
+			case *ast.ArrayType:
+				of = "slices"
+			case *ast.MapType:
+				of = "maps"
+			default:
+				same = append(same, mine+" == "+other)
+				continue
+			}
+			same = append(same, fmt.Sprintf("%s.Equal(%s, %s)", of, mine, other))
+			clones = append(clones, fmt.Sprintf("c.%s = %s.Clone(%s)\n", name.Name, of, mine))
+		}
+	}
+	fmt.Fprintf(b, comparison, d.receiver, d.name, strings.Join(same, " &&\n"), strings.Join(clones, ""))
 }
 
 // members returns a line for each field of a struct, which is at that place.
