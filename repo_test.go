@@ -471,3 +471,24 @@ func received(d ast.Decl) (of, name string) {
 	of, _, _ = strings.Cut(of, "[")
 	return of, f.Recv.List[0].Names[0].Name
 }
+
+// phaseStep matches a change of what the phase of an ENI follows from.
+var phaseStep = regexp.MustCompile(`\.(Serving|Passed|Foreign|TagsUnknown|Draining|Missed)\b[^=:\n]* = `)
+
+// TestRepoPhases checks that only package registry changes what the phase of an ENI follows from.
+func TestRepoPhases(t *testing.T) {
+	for _, p := range packages(t) {
+		if p.ImportPath == "registry" || strings.HasPrefix(p.ImportPath, "sim") {
+			continue
+		}
+		for _, file := range p.GoFiles {
+			text, err := os.ReadFile(filepath.Join(p.Dir, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, line := range phaseStep.FindAllString(string(text), -1) {
+				t.Errorf("%s has %q: registry/phase.go has the steps", path.Join(p.ImportPath, file), line)
+			}
+		}
+	}
+}

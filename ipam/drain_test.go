@@ -258,11 +258,11 @@ func TestDrainLost(t *testing.T) {
 func TestDrainNoMore(t *testing.T) {
 	inBubble(t, "m5.2xlarge", func(w *world, _ *wires) {
 		eni, add := w.newDraining(false)
-		must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { book.Drain(s, eni, true) }))
+		must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { s.Edit(eni, (*registry.ENI).Drain) }))
 		undrain := func() {
 			must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
 				if s.ENIs[eni].Detaching.IsZero() {
-					book.Drain(s, eni, false)
+					s.Edit(eni, (*registry.ENI).Undrain)
 				}
 			}))
 		}

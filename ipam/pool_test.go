@@ -240,6 +240,11 @@ func (w *world) consistent() {
 		}
 	}
 	s := w.state()
+	for id, e := range s.ENIs {
+		if wrong := e.Wrong(); wrong != "" {
+			w.Errorf("%s: %s", id, wrong)
+		}
+	}
 	for a := range s.Leases.Keys() {
 		if onENI[a] == "" && !w.delegated(a) {
 			w.Errorf("%s is leased, but on no ENI of the node", a)

@@ -77,7 +77,7 @@ func (w *twoNodes) tag(key, value string) {
 
 // draining says that a collection has begun to delete the ENI, and was killed.
 func (w *twoNodes) draining() {
-	must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { book.Drain(s, w.eni, true) }))
+	must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { s.Edit(w.eni, (*registry.ENI).Drain) }))
 }
 
 // afterDetach has somebody do something when our DetachNetworkInterface has been carried out.

@@ -385,7 +385,8 @@ func TestRequestENIDetaching(t *testing.T) {
 		e := w.given(aws.ENISpec{Subnet: "subnet-node"})
 		w.mustAsk(1, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
 		w.end(1)
-		must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { book.Drain(s, e.ID, true) }))
+		must(w.T, w.pool().Registry.Change(w.Context(),
+			func(s *registry.State) { s.Edit(e.ID, (*registry.ENI).Drain) }))
 		must(w.T, w.byHand().DetachENI(w.Context(), w.eni(e.ID).Attachment))
 		w.sim.Fail("DetachNetworkInterface", "RequestLimitExceeded", always)
 		throttled, cancel := context.WithTimeout(w.Context(), time.Second)

@@ -16,50 +16,44 @@ import (
 //
 //codec:describe kept
 type ENI struct {
-	MAC   string `json:"mac"`
-	Link  string `json:"link,omitempty"` // its name when it was last seen: a hint, the MAC decides
-	Index int    `json:"index"`          // device index on its network card
-	Card  int    `json:"card,omitempty"`
-	// it is the boot ENI, as metadata says; earlier releases set this only if it was not at index 0 of card 0: see
-	// IsBoot
-	Boot   bool         `json:"boot,omitempty"`
+	MAC    string       `json:"mac"`
+	Link   string       `json:"link,omitempty"` // its name when it was last seen: a hint, the MAC decides
+	Index  int          `json:"index"`          // device index on its network card
+	Card   int          `json:"card,omitempty"`
 	Subnet string       `json:"subnet"`
 	CIDR   netip.Prefix `json:"cidr,omitzero"`  // the subnet's; zero if it has no IPv4
 	CIDR6  netip.Prefix `json:"cidr6,omitzero"` // the subnet's; zero if it has no IPv6
 	VPC    string       `json:"vpc"`
-	// of both families; the primary first, if it has IPv4
+
+	// Addrs are those of both families. The primary is the first, if the ENI has IPv4.
 	Addrs    []netip.Addr `json:"addrs" codec:"member indexed.Addrs"`
 	Prefixes []Prefix     `json:"prefixes,omitempty"`
-	Pool     string       `json:"pool,omitempty"` // the pool that it serves; empty: the default pool
-	// how many addresses to keep is known: an ADD has used its pool, or its tags say so
-	Serving bool `json:"serving,omitempty"`
-	// it has served or was created by us, and interfaceIndex is higher now: no pod gets its addresses, and none counts
-	// as ready
-	Passed bool `json:"passed,omitempty"`
-	// others attached it, and it does not fit the pool: no pod gets its addresses
-	Foreign bool `json:"foreign,omitempty"`
-	// why EC2 has not reported its tags, which say whose it is: NotAsked or NotAllowed; empty: it has. Of the boot ENI,
-	// NotAsked: it has not confirmed the addresses that metadata shows
-	TagsUnknown string `json:"tagsUnknown,omitempty"`
-	Managed     bool   `json:"managed,omitempty"`  // created by us
-	Draining    bool   `json:"draining,omitempty"` // on the way to its deletion: no new leases
-	// when a process was about to begin that; zero: none was, or EC2 has refused
-	Detaching time.Time `json:"detaching,omitzero"`
-	Keep      bool      `json:"keep,omitempty"` // skipDeallocation: its addresses are never unassigned
-	Read      time.Time `json:"read"`           // when EC2 or metadata reported this
-	Grown     time.Time `json:"grown,omitzero"` // when EC2 last gave it addresses
-	// since when its link is missing on the node; zero: not missing, as far as is known
-	Missed time.Time `json:"missed,omitzero"`
-	// EC2 reports that it is no longer attached to this instance
-	Detached bool `json:"detached,omitempty"`
+	Read     time.Time    `json:"read"`           // when EC2 or metadata reported this
+	Grown    time.Time    `json:"grown,omitzero"` // when EC2 last gave it addresses
 
-	// Provisioning is set while an operator's command makes this ENI and has not answered with it. If the command is
-	// repeated, this ENI is its answer.
+	Pool string `json:"pool,omitempty"` // the pool that it serves; empty: the default pool
+	Keep bool   `json:"keep,omitempty"` // skipDeallocation: its addresses are never unassigned
+
+	// The phase follows from these: see Phase. Only the steps there change them.
+	Foreign   bool      `json:"foreign,omitempty"`
+	Draining  bool      `json:"draining,omitempty"`
+	Detaching time.Time `json:"detaching,omitzero"` // when a process was about to; zero: none was, or EC2 has refused
+	Detached  bool      `json:"detached,omitempty"`
+	// why EC2 has not reported its tags: NotAsked or NotAllowed; empty: it has. Of the boot ENI, NotAsked: EC2 has not
+	// confirmed the addresses that metadata shows
+	TagsUnknown string `json:"tagsUnknown,omitempty"`
+	Passed      bool   `json:"passed,omitempty"`
+	Serving     bool   `json:"serving,omitempty"`
+
+	// The origin follows from these: see Origin.
+	Boot      bool `json:"boot,omitempty"`      // as metadata says; earlier releases set it at some places only: see IsBoot
+	OnRequest bool `json:"onRequest,omitempty"` // a pod has asked for this ENI
+	Managed   bool `json:"managed,omitempty"`   // this node has created it for pods
+	// an operator's command makes this ENI and has not answered with it; if it is repeated, this ENI is its answer
 	Provisioning bool `json:"provisioning,omitempty"`
 
-	// OnRequest is set if a pod has asked for this ENI, which somebody else has created. The
-	// node attaches and detaches it, and changes nothing else of it.
-	OnRequest bool `json:"onRequest,omitempty"`
+	// Missed is since when its link is missing on the node. It is zero if the link is there, as far as is known.
+	Missed time.Time `json:"missed,omitzero"`
 
 	// Groups are the security groups of an ENI that others have attached, and SubnetTags
 	// the tags of its subnet, once EC2 has reported them. Tags are those of the ENI. An ENI that

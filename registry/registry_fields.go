@@ -19,28 +19,28 @@ func (e *ENI) describe(j *codec.Codec) {
 		codec.Optional(j, "link", &e.Link, codec.Text)
 		codec.Field(j, "index", &e.Index, codec.Number)
 		codec.Optional(j, "card", &e.Card, codec.Number)
-		codec.Optional(j, "boot", &e.Boot, codec.Flag)
 		codec.Field(j, "subnet", &e.Subnet, codec.Text)
 		codec.Optional(j, "cidr", &e.CIDR, codec.Prefix)
 		codec.Optional(j, "cidr6", &e.CIDR6, codec.Prefix)
 		codec.Field(j, "vpc", &e.VPC, codec.Text)
 		indexed.Addrs(j, "addrs", &e.Addrs)
 		codec.OptionalList(j, "prefixes", &e.Prefixes, (*Prefix).describe)
-		codec.Optional(j, "pool", &e.Pool, codec.Text)
-		codec.Optional(j, "serving", &e.Serving, codec.Flag)
-		codec.Optional(j, "passed", &e.Passed, codec.Flag)
-		codec.Optional(j, "foreign", &e.Foreign, codec.Flag)
-		codec.Optional(j, "tagsUnknown", &e.TagsUnknown, codec.Text)
-		codec.Optional(j, "managed", &e.Managed, codec.Flag)
-		codec.Optional(j, "draining", &e.Draining, codec.Flag)
-		codec.Optional(j, "detaching", &e.Detaching, codec.Time)
-		codec.Optional(j, "keep", &e.Keep, codec.Flag)
 		codec.Field(j, "read", &e.Read, codec.Time)
 		codec.Optional(j, "grown", &e.Grown, codec.Time)
-		codec.Optional(j, "missed", &e.Missed, codec.Time)
+		codec.Optional(j, "pool", &e.Pool, codec.Text)
+		codec.Optional(j, "keep", &e.Keep, codec.Flag)
+		codec.Optional(j, "foreign", &e.Foreign, codec.Flag)
+		codec.Optional(j, "draining", &e.Draining, codec.Flag)
+		codec.Optional(j, "detaching", &e.Detaching, codec.Time)
 		codec.Optional(j, "detached", &e.Detached, codec.Flag)
-		codec.Optional(j, "provisioning", &e.Provisioning, codec.Flag)
+		codec.Optional(j, "tagsUnknown", &e.TagsUnknown, codec.Text)
+		codec.Optional(j, "passed", &e.Passed, codec.Flag)
+		codec.Optional(j, "serving", &e.Serving, codec.Flag)
+		codec.Optional(j, "boot", &e.Boot, codec.Flag)
 		codec.Optional(j, "onRequest", &e.OnRequest, codec.Flag)
+		codec.Optional(j, "managed", &e.Managed, codec.Flag)
+		codec.Optional(j, "provisioning", &e.Provisioning, codec.Flag)
+		codec.Optional(j, "missed", &e.Missed, codec.Time)
 		codec.OptionalList(j, "groups", &e.Groups, codec.Text)
 		codec.OptionalTable(j, "tags", &e.Tags, codec.ByName, codec.Text)
 		codec.OptionalTable(j, "subnetTags", &e.SubnetTags, codec.ByName, codec.Text)
@@ -54,28 +54,28 @@ func (e *ENI) same(other *ENI) bool {
 		e.Link == other.Link &&
 		e.Index == other.Index &&
 		e.Card == other.Card &&
-		e.Boot == other.Boot &&
 		e.Subnet == other.Subnet &&
 		e.CIDR == other.CIDR &&
 		e.CIDR6 == other.CIDR6 &&
 		e.VPC == other.VPC &&
 		slices.Equal(e.Addrs, other.Addrs) &&
 		slices.Equal(e.Prefixes, other.Prefixes) &&
-		e.Pool == other.Pool &&
-		e.Serving == other.Serving &&
-		e.Passed == other.Passed &&
-		e.Foreign == other.Foreign &&
-		e.TagsUnknown == other.TagsUnknown &&
-		e.Managed == other.Managed &&
-		e.Draining == other.Draining &&
-		e.Detaching == other.Detaching &&
-		e.Keep == other.Keep &&
 		e.Read == other.Read &&
 		e.Grown == other.Grown &&
-		e.Missed == other.Missed &&
+		e.Pool == other.Pool &&
+		e.Keep == other.Keep &&
+		e.Foreign == other.Foreign &&
+		e.Draining == other.Draining &&
+		e.Detaching == other.Detaching &&
 		e.Detached == other.Detached &&
-		e.Provisioning == other.Provisioning &&
+		e.TagsUnknown == other.TagsUnknown &&
+		e.Passed == other.Passed &&
+		e.Serving == other.Serving &&
+		e.Boot == other.Boot &&
 		e.OnRequest == other.OnRequest &&
+		e.Managed == other.Managed &&
+		e.Provisioning == other.Provisioning &&
+		e.Missed == other.Missed &&
 		slices.Equal(e.Groups, other.Groups) &&
 		maps.Equal(e.Tags, other.Tags) &&
 		maps.Equal(e.SubnetTags, other.SubnetTags) &&

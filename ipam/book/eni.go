@@ -28,9 +28,7 @@ func VPCOf(s *registry.State) (vpc string) {
 // Record writes an attached ENI to the state.
 func Record(s *registry.State, e aws.ENI, managed bool) {
 	known := s.ENIs[e.ID]
-	if known.Detached { // it was attached again, and its link has yet to appear
-		known.Detached, known.Missed, known.Link = false, time.Time{}, ""
-	}
+	known.Reattach()
 	known.MAC, known.Index, known.Card, known.Managed, known.Read = e.MAC, e.Index, e.Card, managed, time.Now()
 	known.Subnet, known.VPC = e.Subnet, e.VPC
 	if e.CIDR.IsValid() || e.IPv6CIDR.IsValid() {
@@ -41,9 +39,10 @@ func Record(s *registry.State, e aws.ENI, managed bool) {
 
 // Serve records which pool an ENI serves.
 func Serve(s *registry.State, id, pool string) {
-	e := s.ENIs[id]
-	e.Pool, e.Serving = pool, true
-	s.ENIs[id] = e
+	s.Edit(id, func(e *registry.ENI) {
+		e.Pool = pool
+		e.Serve()
+	})
 }
 
 // IsBoot reports whether an ENI that EC2 shows as attached to this instance is its boot ENI. EC2 shows its
@@ -60,10 +59,14 @@ func Label(known registry.ENI, e aws.ENI) registry.ENI {
 		known.Pool = PoolOf(e)
 	}
 	known.Managed = known.Managed || e.Tags[TagManaged] == "true"
-	known.Serving = known.Serving || e.Tags[TagKeep] == "false"
-	known.Foreign = known.Foreign || Foreign(e)
+	if e.Tags[TagKeep] == "false" {
+		known.Serve()
+	}
+	if Foreign(e) {
+		known.Disown()
+	}
 	if e.ID != "" {
-		known.TagsUnknown = ""
+		known.Confirm()
 	}
 	boot := IsBoot(known, e)
 	if e.ID != "" && !known.Managed && !boot {
@@ -73,16 +76,6 @@ func Label(known registry.ENI, e aws.ENI) registry.ENI {
 		known.Tags = e.Tags
 	}
 	return known
-}
-
-// Drain records whether an ENI is draining.
-func Drain(s *registry.State, id string, draining bool) {
-	if e, ok := s.ENIs[id]; ok {
-		if e.Draining = draining; !draining {
-			e.Detaching = time.Time{}
-		}
-		s.ENIs[id] = e
-	}
 }
 
 // Leaving reports whether EC2 detaches an ENI of which the registry knows nothing. No pod may get an address of it.
@@ -104,17 +97,15 @@ func Carries(e aws.ENI, a netip.Addr) bool {
 
 // MarkOnRequest marks an ENI as one for which a pod has asked.
 func MarkOnRequest(known registry.ENI, e aws.ENI) registry.ENI {
-	known.Serving = false // it may have served a pool before: a collection would unassign its addresses
-	known.OnRequest, known.Tags, known.Groups, known.TagsUnknown = true, e.Tags, GroupsOf(e), ""
+	known.Request()
+	known.Confirm()
+	known.Tags, known.Groups = e.Tags, GroupsOf(e)
 	return known
 }
 
 // MarkProvisioning records whether an ENI is one that Provision makes and has not answered with yet.
 func MarkProvisioning(s *registry.State, id string, is bool) {
-	if e, ok := s.ENIs[id]; ok {
-		e.Provisioning = is
-		s.ENIs[id] = e
-	}
+	s.Edit(id, func(e *registry.ENI) { e.Provisioning = is })
 }
 
 // EndProvision ends what an ENI has of the Provision that answers with it. An intent to attach it says

@@ -54,7 +54,7 @@ func (l discovery) learn(e aws.ENI) {
 		l.ENIs[e.ID] = known
 		known = told(l.State, e.ID, d)
 		if !asked && l.tagsUnknown != "" {
-			known.TagsUnknown = unknownOf(known, l.tagsUnknown)
+			known.Doubt(unknownOf(known, l.tagsUnknown))
 		}
 	}
 	if !again {
@@ -71,20 +71,25 @@ func (l discovery) learn(e aws.ENI) {
 		if out && d.Tags[book.TagManaged] != "true" {
 			return // somebody takes it away
 		}
-		known = book.Label(registry.ENI{Draining: out, Boot: known.Boot, Foreign: bare(e), Grown: l.now,
-			TagsUnknown: l.tagsUnknown}, d)
-		if out {
-			known.Detaching = l.now // a collection deletes it in the end
+		known = registry.ENI{Boot: known.Boot, Grown: l.now}
+		known.Doubt(l.tagsUnknown)
+		switch {
+		case out: // a collection deletes it in the end
+			known.Drain()
+			known.Detaching = l.now
+		case bare(e):
+			known.Disown()
 		}
+		known = book.Label(known, d)
 		if !later && !(waits && book.IsBoot(known, e)) {
-			known.TagsUnknown = "" // the boot ENI
+			known.Confirm() // the boot ENI
 		}
 		if known.Link = l.links[e.MAC].Name; known.Link == "" && l.links != nil && !l.first && later {
-			known.Missed = l.now
-			// a collection may have detached it: it serves nobody until its link is there
+			// A collection may have detached it. Then no pod gets its addresses until its link is there.
 			if _, ok := l.Unconfirmed(); ok {
-				known.Missed = l.now.Add(-registry.LinkPatience)
+				known.Miss(l.now.Add(-registry.LinkPatience))
 			}
+			known.Miss(l.now)
 		}
 	}
 	if !again && book.Begun(l.State, e.ID) {

@@ -62,8 +62,11 @@ func NoteAttached(s *registry.State, attached []aws.ENI, asked time.Time) {
 	for id, e := range s.ENIs {
 		shown := slices.ContainsFunc(here, func(a aws.ENI) bool { return a.ID == id })
 		old := e.Grown.Before(asked.Add(-Settled))
-		e.Detached = !shown && e.Detachable() && (e.NoLink(asked) || old &&
-			(e.Foreign || inPods[id] || !e.Missed.IsZero()))
+		if !shown && (e.NoLink(asked) || old && (e.Foreign || inPods[id] || !e.Missed.IsZero())) {
+			e.Detach()
+		} else {
+			e.Attach()
+		}
 		s.ENIs[id] = e
 	}
 	s.Instance.FullRead = asked
@@ -112,7 +115,7 @@ func (p *Node) forgetIfLost(ctx context.Context, id string, e registry.ENI) erro
 		switch {
 		case !known:
 		case here(s):
-			e.Detached = false
+			e.Attach()
 			s.ENIs[id] = e
 		case ours: // it may have been learnt of when EC2 did not tell its tags
 			s.ENIs[id] = book.Label(e, enis[0])

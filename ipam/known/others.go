@@ -41,7 +41,7 @@ func (p *Node) AskTags(ctx context.Context, s *registry.State) (*registry.State,
 		}
 		for id, e := range now.ENIs {
 			if notAsked(e) && why != "" {
-				e.TagsUnknown = unknownOf(e, why)
+				e.Doubt(unknownOf(e, why))
 				now.ENIs[id] = e
 			}
 		}

@@ -219,9 +219,7 @@ func anyOn(s *registry.State, id string) bool {
 
 // use records that a pod uses the ENI that it has asked for.
 func (p *Pool) use(s *registry.State, id string) {
-	e, known := s.ENIs[id]
-	if known && p.Policy.Choice.ENI == id && !e.OnRequest && p.Policy.Provision != ProvisionNone {
-		e.OnRequest = true
-		s.ENIs[id] = e
+	if p.Policy.Choice.ENI == id && !s.ENIs[id].OnRequest && p.Policy.Provision != ProvisionNone {
+		s.Edit(id, (*registry.ENI).Request)
 	}
 }

@@ -116,14 +116,12 @@ func (p *Pool) await(ctx context.Context, e registry.ENI, id string) (nl.Link, e
 	err := p.Registry.Change(ctx, func(s *registry.State) {
 		now = time.Now()
 		known, ok := s.ENIs[id]
-		if e.Missed = now; !ok {
-			return // the registry was lost meanwhile
+		if ok { // else the registry was lost meanwhile
+			e = known
 		}
-		if known.Missed.IsZero() {
-			known.Missed = now
-			s.ENIs[id] = known
+		if e.Miss(now); ok {
+			s.ENIs[id] = e
 		}
-		e = known
 	})
 	if err != nil {
 		return nl.Link{}, err
@@ -147,16 +145,8 @@ func (p *Pool) noteLink(ctx context.Context, e registry.ENI, id, name string) er
 		return err
 	}
 	return p.Registry.Change(ctx, func(s *registry.State) {
-		if e, ok := s.ENIs[id]; ok {
-			s.ENIs[id] = linked(e, name)
-		}
+		s.Edit(id, func(e *registry.ENI) { e.Find(name) })
 	})
-}
-
-// linked returns an ENI whose link was just seen.
-func linked(e registry.ENI, name string) registry.ENI {
-	e.Link, e.Missed, e.Detached = name, time.Time{}, false
-	return e
 }
 
 // Look reads the links of the node, and records which ENIs have lost theirs, and which have
@@ -188,9 +178,10 @@ func (p *Pool) look(ctx context.Context) (again bool, err error) {
 			before, known := was.ENIs[id]
 			switch {
 			case there && !e.Missed.IsZero():
-				e, again = linked(e, l.Name), true
+				e.Find(l.Name)
+				again = true
 			case !there && !e.Foreign && e.Missed.IsZero() && known && before.Link == e.Link && !inPods[id]:
-				e.Missed = now
+				e.Miss(now)
 			default:
 				continue
 			}

@@ -122,7 +122,7 @@ func (p *Node) deleteEmpty(ctx context.Context, c *Collecting) error {
 // deleteIfEmpty deletes an ENI if the collection is to.
 func (p *Node) deleteIfEmpty(ctx context.Context, c *Collecting, id string) (deleted bool, err error) {
 	goes := func(s *registry.State) bool { return c.deletes(s, id) && (!c.heed(s) || c.deletes(s, id)) }
-	m, err := p.mark(ctx, id, goes, func(e *registry.ENI) { e.Draining = true })
+	m, err := p.mark(ctx, id, goes, (*registry.ENI).Drain)
 	if err != nil {
 		c.kept = append(c.kept, id)
 	}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -54,7 +53,7 @@ func (p *Node) mark(
 		if m.done = goes(s); m.done {
 			e := s.ENIs[id]
 			if stays && e.Detaching.Equal(noted) {
-				e.Draining, e.Detaching = false, time.Time{}
+				e.Undrain()
 			}
 			m.before = e.Draining
 			set(&e)
@@ -68,7 +67,7 @@ func (p *Node) mark(
 func (p *Node) undrain(ctx context.Context, id string) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if s.ENIs[id].Detaching.IsZero() {
-			book.Drain(s, id, false)
+			s.Edit(id, (*registry.ENI).Undrain)
 		}
 	})
 }

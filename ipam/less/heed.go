@@ -64,7 +64,7 @@ func retire(s *registry.State, conflists []lease.Policy) (changed bool) {
 		_, kept := s.Warm[e.Pool]
 		changed = changed || kept || e.Keep || !e.Serving
 		delete(s.Warm, e.Pool)
-		e.Serving, e.Keep = true, false
+		e.Configure(true, !e.Passed, false)
 		s.ENIs[id] = e
 	}
 	return changed
@@ -85,9 +85,9 @@ func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
 	}
 	for id, e := range s.ENIs {
 		serves, keeps, has := wishes(conflists, e)
-		unknown := e.Managed && !e.Serving // no ADD has come since the node has lost the registry
+		unknown := e.Origin() == registry.ThisNode && !e.Serving // no ADD has come since the node has lost the registry
 		if has && (unknown || e.Serving && (e.Passed == serves || e.Keep != keeps)) {
-			e.Serving, e.Passed, e.Keep = true, !serves, keeps
+			e.Configure(true, serves, keeps)
 			s.ENIs[id], changed = e, true
 		}
 	}

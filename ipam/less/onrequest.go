@@ -65,8 +65,10 @@ func (p *Node) detachIdle(ctx context.Context, used lease.Used) (done []string, 
 // detachIfIdle detaches an ENI if no pod uses it any more.
 func (p *Node) detachIfIdle(ctx context.Context, id string, used lease.Used) (detached bool, err error) {
 	goes := func(s *registry.State) bool { return p.detaches(s, id, used) }
-	// With OnRequest, nobody deletes it, whatever the configuration is later.
-	m, err := p.mark(ctx, id, goes, func(e *registry.ENI) { e.Draining, e.OnRequest = true, true })
+	m, err := p.mark(ctx, id, goes, func(e *registry.ENI) {
+		e.Drain()
+		e.Request() // so no collection deletes it, whatever the configuration is later
+	})
 	if err != nil || !m.done {
 		return false, err
 	}
@@ -124,7 +126,7 @@ func (p *Node) detachChosen(ctx context.Context, id string, used lease.Used, m m
 			return p.undrain(ctx, id)
 		}
 		if detached != "" && detached != enis[0].Attachment { // somebody has attached it again
-			return p.Registry.Change(ctx, func(s *registry.State) { book.Drain(s, id, false) })
+			return p.Registry.Change(ctx, func(s *registry.State) { s.Edit(id, (*registry.ENI).Undrain) })
 		}
 		if detached == "" {
 			err := p.detachENI(ctx, enis[0])

@@ -64,7 +64,7 @@ func (p *Node) Remove(ctx context.Context, id string) error {
 		if err := stillUsed(s, enis[0], used); err != nil {
 			return err
 		}
-		book.Drain(s, id, true)
+		s.Edit(id, (*registry.ENI).Drain)
 		return nil
 	})
 	if err == nil {
@@ -98,10 +98,7 @@ func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, seen [
 		})
 	case errors.Is(err, errNoManage):
 		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) {
-			if e, known := s.ENIs[id]; known {
-				e.Foreign, e.Draining = true, false
-				s.ENIs[id] = e
-			}
+			s.Edit(id, (*registry.ENI).Disown)
 		}))
 	case errors.Is(err, errNotOurs):
 		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) { s.Drop(id) }))

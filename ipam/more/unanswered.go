@@ -30,7 +30,7 @@ func (p *Node) unanswered(ctx context.Context, before, s *registry.State, spec E
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		e := s.ENIs[id]
 		_, had := before.ENIs[id]
-		if e.Managed || e.OnRequest || e.Draining || e.Index < spec.MinIndex ||
+		if e.Origin() != registry.Operator || e.Draining || e.Index < spec.MinIndex ||
 			had && !e.Provisioning && !book.Begun(before, id) {
 			continue
 		}

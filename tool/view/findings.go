@@ -89,10 +89,10 @@ func (k *Comparison) judgeENI(id string) []Finding {
 	known, inRegistry := k.state.ENIs[id]
 	e, inEC2 := k.EC2.enis[id]
 	attached := inEC2 && e.Status != "available"
-	switch {
-	case known.Foreign:
+	switch phase := known.Phase(); {
+	case phase == registry.Foreign:
 		return nil // no pod gets its addresses
-	case known.Draining:
+	case phase == registry.Draining:
 		return []Finding{{id, "a collection is about to delete it, or was interrupted",
 			"the next " + cli.Name + " registry-gc finishes that", true}}
 	case inRegistry && k.EC2.Answered && !attached:

@@ -206,18 +206,17 @@ func enisOf(
 var eniStates = []string{"serving", "requested", "exclusive", "idle", "draining", "foreign", "no-link", "detached"}
 
 func stateOf(e registry.ENI, exclusive bool, now time.Time) string {
+	phase := e.Phase()
 	switch {
-	case e.Foreign:
-		return "foreign"
-	case e.Draining:
-		return "draining"
+	case phase == registry.Foreign || phase == registry.Draining:
+		return string(phase)
 	case exclusive:
 		return "exclusive"
-	case e.NoLink(now) && e.Detached:
-		return "detached"
+	case e.NoLink(now) && phase == registry.Detached:
+		return string(phase)
 	case e.NoLink(now):
 		return "no-link"
-	case e.OnRequest:
+	case e.Origin() == registry.Requested:
 		return "requested"
 	case e.Serving:
 		return "serving"
