@@ -52,13 +52,13 @@ SYSTEMD := $(if $(filter /usr,$(prefix)),/usr/lib,/etc)/systemd
 build:
 	$(GOBUILD) -o bin/ ./...
 
-# Two VMs of one CPU each at once, and then natively what takes all CPUs. User-mode Linux takes some minutes to build, once.
+# Two VMs of one CPU at once, and then natively what takes all CPUs. User-mode Linux takes some minutes to build, once.
 # Then the tests take a fifth of the CPU time that QEMU takes. With VM_KERNEL, test-kernel takes that kernel in QEMU, and all
 # else runs as without.
 test test-kernel test-kubernetes test-cluster cluster: export VM_KIND := uml
 test: $(READY) $(CLUSTER)/ready $(if $(shell command -v apt-get),$(SEIZERS)/ready)
 	env -u VM_KERNEL go test -run 'TestRepo' . ./e2e
-	$(MAKE) -j2 --no-print-directory test-kubernetes test-kernel test-native CLUSTER_KERNEL=
+	$(MAKE) -j2 --no-print-directory test-kubernetes test-kernel test-native CLUSTER_KERNEL= GOTEST='go test -p 1'
 
 # All that any test takes, at once. Rules below ask for theirs again, which is quick.
 packages:
