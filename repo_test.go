@@ -154,7 +154,7 @@ var sizes = map[string]float64{
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 3.88,
 	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          3.38,
 	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.53,
-	"tool/cni-ipvlan-vpc-k8s-tool":                     17.0,
+	"tool/cni-ipvlan-vpc-k8s-tool":                     17.1,
 }
 
 type pkg struct {
