@@ -25,7 +25,7 @@ func (w *world) routeTo(a netip.Addr) {
 }
 
 // An ADD is killed when it has its lease, and before it has looked whether the node
-// routes the address to somebody else. The same ADD comes again, without a DEL.
+// routes the address to another pod. The same ADD comes again, without a DEL.
 func TestAgainAfterKill(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 3
@@ -61,7 +61,7 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// Somebody takes one of a pod's two addresses from the ENI. The same ADD gets two others, on
+// An operator or another program takes one of a pod's two addresses from the ENI. The same ADD gets two others, on
 // one ENI, and not the one that is left.
 func TestAgainWithoutOneFamily(t *testing.T) {
 	w := newWorld6(t, "m5.large")

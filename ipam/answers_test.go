@@ -82,8 +82,8 @@ func TestAnswersEnd(t *testing.T) {
 	})
 }
 
-// An answer that is too old does no harm: EC2 refuses the slot that somebody has taken since, and the ENI goes to
-// another one.
+// An answer that is too old does no harm. EC2 refuses the slot that an operator has used for another ENI since, and the
+// ENI of the ADD goes to another slot.
 func TestAnswersTooOld(t *testing.T) {
 	for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface"} {
 		t.Run(action, func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestAnswersTooOld(t *testing.T) {
 	}
 }
 
-// The ENI of an interrupted attachment is attached by somebody meanwhile. EC2 refuses, and the ADD asks.
+// An operator attaches the ENI of an interrupted attachment meanwhile. EC2 refuses, and the ADD asks.
 func TestAnswersOfAnENIAttachedSince(t *testing.T) {
 	inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
 		w.sim.Fail("AttachNetworkInterface", throttling, -1)

@@ -24,8 +24,8 @@ var elsewhere = map[string]ec2sim.RunInstance{
 	"index 1 of card 1": {BootCard: 1, BootIndex: 1, Secondary: 2},
 }
 
-// TestBootElsewhere: no pod gets an address of the boot ENI, wherever it is, and nobody releases,
-// detaches or deletes it, also when the registry was lost.
+// TestBootElsewhere: no pod gets an address of the boot ENI, wherever it is. No process releases, detaches or deletes
+// it. Both hold also when the registry was lost.
 func TestBootElsewhere(t *testing.T) {
 	for name, run := range elsewhere {
 		t.Run(name, func(t *testing.T) {
@@ -143,7 +143,7 @@ func (w *world) neverTouched(boot ec2sim.ENI) {
 	}
 }
 
-// TestResized: somebody has stopped the instance and given it another type. The registry is on a disk, so it has the
+// TestResized: an operator has stopped the instance and given it another type. The registry is on a disk, so it has the
 // limits of the old one.
 func TestResized(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)

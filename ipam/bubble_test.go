@@ -22,7 +22,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// inBubble plays f on a world in which time costs nothing, as nobody there has a socket.
+// inBubble plays f on a world in which time costs nothing, as no process and no service there has a socket.
 // One process at a time may wait: the time of a bubble stands still while the kernel lets
 // one wait for a lock.
 func inBubble(t *testing.T, instanceType string, f func(*world, *wires)) {

@@ -151,7 +151,7 @@ func TestBurst(t *testing.T) {
 	t.Log("EC2 takes 0.1 s for a describe, 0.3 s to create, 0.5 s to attach\n" + strings.Join(table, "\n"))
 }
 
-// A pod that finds an address asks nobody, be there few pods on the node or many.
+// A pod that finds an address asks neither EC2 nor the metadata service, be there few pods on the node or many.
 func TestBurstWarm(t *testing.T) {
 	n := newNode(t, "m5.4xlarge", ec2sim.Config{}, nil)
 	n.conf["ipBatchSize"] = 30

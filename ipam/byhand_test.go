@@ -13,8 +13,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
-// TestLeasedUnassignedByHand: somebody unassigns the address of a pod, and the pod ends, before or after a collection.
-// The next collection removes the address from the registry, whatever the node may do in EC2, on whichever ENI it is.
+// TestLeasedUnassignedByHand: an operator unassigns the address of a pod, and the pod ends, before or after a
+// collection. The next collection removes the address from the registry, whatever the node may do in EC2, on whichever
+// ENI it is.
 func TestLeasedUnassignedByHand(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionFull, lease.ProvisionAssign, lease.ProvisionNone} {
 		for _, first := range []int{0, 1} {

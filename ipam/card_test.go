@@ -46,8 +46,8 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// TestRequestAtZero: somebody has attached an ENI at device index 0 of another card than the first, and a pod asks for
-// it. It is not the boot ENI, so its first address is the pod's.
+// TestRequestAtZero: an operator has attached an ENI at device index 0 of another card than the first, and a pod asks
+// for it. It is not the boot ENI, so its first address is the pod's.
 func TestRequestAtZero(t *testing.T) {
 	w := cards(t, ec2sim.RunInstance{})
 	must(t, w.pool().Learn(t.Context()))
@@ -269,7 +269,7 @@ func TestResumeOnCard(t *testing.T) {
 	}
 }
 
-// An ENI that somebody has detached gets its place again: the registry, which has not heard
+// An ENI that an operator has detached gets its place again: the registry, which has not heard
 // of that, has it in that place.
 func TestSlotOfDetached(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)

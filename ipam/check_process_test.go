@@ -84,8 +84,8 @@ func TestProcessCheckRebuilt(t *testing.T) {
 	}
 }
 
-// TestProcessCheckUnread: the namespace of the pod could not be read when the registry was rebuilt. Nobody can get its
-// address then.
+// TestProcessCheckUnread: the namespace of the pod could not be read when the registry was rebuilt. No other pod can
+// get its address then.
 func TestProcessCheckUnread(t *testing.T) {
 	nltest.Need(t, "nftables")
 	r := runPod(newNode(t, "c5.large", ec2sim.Config{}, nil))

@@ -27,8 +27,8 @@ func init() {
 	}
 }
 
-// moved is a file of the registry with all of its times moved by d, but for those that keep
-// says: by somebody who writes no sum.
+// moved is a file of the registry with all of its times moved by d, except those that keep says. A person or a program
+// that writes no sum has moved them.
 func moved(t *testing.T, file []byte, d time.Duration, keep string) []byte {
 	t.Helper()
 	var v any

@@ -70,7 +70,7 @@ func TestEndWhileLooking(t *testing.T) {
 	w.age(time.Hour)
 	w.collect() // nothing else is left to do
 	dir := t.TempDir()
-	seen, end := filepath.Join(dir, "1"), filepath.Join(dir, "2") // who opens them waits for the other end
+	seen, end := filepath.Join(dir, "1"), filepath.Join(dir, "2") // a process that opens one waits for the other end
 	must(t, unix.Mkfifo(seen, 0o600))
 	must(t, unix.Mkfifo(end, 0o600))
 	p := w.pool()
@@ -125,7 +125,7 @@ func TestLooksOfCollection(t *testing.T) {
 	}
 }
 
-// opened returns when somebody reads the pipe.
+// opened returns when a collection reads the pipe.
 func opened(t *testing.T, pipe string) {
 	t.Helper()
 	f, err := os.OpenFile(pipe, os.O_WRONLY, 0)

@@ -48,7 +48,7 @@ func (w *world) threePods() (eni string, addrs []netip.Addr) {
 	return eni, addrs
 }
 
-// TestUnassignedByHand: somebody else unassigns the address of a pod. It stays the pod's
+// TestUnassignedByHand: an operator unassigns the address of a pod. It stays the pod's
 // until that ends, and is no pod's afterwards.
 func TestUnassignedByHand(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
@@ -94,7 +94,7 @@ func TestFreeUnassignedByHand(t *testing.T) {
 	}
 }
 
-// TestPartOfBatchIsGone: the registry does not know yet what somebody else has unassigned.
+// TestPartOfBatchIsGone: the registry does not know yet what an operator has unassigned.
 // The rest of the batch goes back all the same.
 func TestPartOfBatchIsGone(t *testing.T) {
 	for _, what := range []string{"an address", "a prefix", "all addresses"} {
@@ -106,7 +106,7 @@ func TestPartOfBatchIsGone(t *testing.T) {
 				w.age(hour)
 			}
 			e := w.sim.ENIs()[1]
-			defer w.node.Lie(ec2sim.FreezeENI(eni))() // so that nobody asks EC2 before
+			defer w.node.Lie(ec2sim.FreezeENI(eni))() // so that no collection asks EC2 before
 			switch what {
 			case "a prefix":
 				must(t, w.byHand().UnassignPrefixes(t.Context(), eni, e.Prefixes[0]))
@@ -128,8 +128,8 @@ func TestPartOfBatchIsGone(t *testing.T) {
 	}
 }
 
-// TestUnassignedByHandComesBack: EC2 gives a new ENI what somebody else has unassigned from
-// another, and nobody has told the node. That ADD fails, and the next one finds out.
+// TestUnassignedByHandComesBack: EC2 gives a new ENI what an operator has unassigned from another, and the node has not
+// heard of that. That ADD fails, and the next one finds out.
 func TestUnassignedByHandComesBack(t *testing.T) {
 	w := newWorld(t, "m5.large", 28)
 	const most = 10 // addresses of an ENI, of the eleven in the subnet

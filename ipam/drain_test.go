@@ -195,8 +195,8 @@ func TestDrainKilledCollection(t *testing.T) {
 	}
 }
 
-// TestDrainNotBegun: nobody knows whether EC2 has begun to detach an ENI. It has not, and the role may not do it any
-// more. When EC2 has had the time to show what it has begun, the ENI serves pods again.
+// TestDrainNotBegun: no process knows whether EC2 has begun to detach an ENI. It has not, and the role may not do it
+// any more. When EC2 has had the time to show what it has begun, the ENI serves pods again.
 func TestDrainNotBegun(t *testing.T) {
 	inDrainingBubbles(t, func(w *world, asked bool) {
 		eni, add := w.newDraining(asked)
@@ -254,7 +254,7 @@ func TestDrainLost(t *testing.T) {
 }
 
 // TestDrainNoMore: a growth is about to detach an ENI for its slot. The mark goes, because EC2 throttles the
-// collection. Then pods get addresses of the ENI, and nobody detaches it.
+// collection. Then pods get addresses of the ENI, and no process detaches it.
 func TestDrainNoMore(t *testing.T) {
 	inBubble(t, "m5.2xlarge", func(w *world, _ *wires) {
 		eni, add := w.newDraining(false)

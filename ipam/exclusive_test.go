@@ -64,8 +64,8 @@ func TestExclusivePool(t *testing.T) {
 	w.consistent()
 }
 
-// TestExclusiveENI: an ENI that somebody has created is for one pod alone if that pod, or another, wants all of it. The
-// refusal changes nothing.
+// TestExclusiveENI: an ENI that an operator has created is for one pod alone if that pod, or another, wants all of it.
+// The refusal changes nothing.
 func TestExclusiveENI(t *testing.T) {
 	w := newCity(t, "m5.large")
 	allow := strings.Replace(allowAll, `"ips": true`, `"ips": true, "exclusive": true`, 1)
@@ -86,7 +86,7 @@ func TestExclusiveENI(t *testing.T) {
 }
 
 // TestLinkInPod: the registry knows no pod of an ENI, and EC2 and the addresses show none. But a pod has the ENI's
-// link. So nobody releases the ENI, neither one of ours nor one that somebody has created for pods.
+// link. So no process releases the ENI, neither one of ours nor one that an operator has created for pods.
 func TestLinkInPod(t *testing.T) {
 	w := newCity(t, "m5.large")
 	given := w.given(aws.ENISpec{Subnet: "subnet-db"})
@@ -119,8 +119,8 @@ func TestLinkInPod(t *testing.T) {
 	}
 }
 
-// TestExclusiveDetached: somebody detaches an ENI that a pod has for itself. Its slot is free for another ENI, although
-// the pod has not ended. Its link says nothing, because it is not on the node.
+// TestExclusiveDetached: an operator detaches an ENI that a pod has for itself. Its slot is free for another ENI,
+// although the pod has not ended. Its link says nothing, because it is not on the node.
 func TestExclusiveDetached(t *testing.T) {
 	w := newCity(t, "m5.large") // three ENIs
 	allow := strings.Replace(allowAll, `"ips": true`, `"ips": true, "exclusive": true`, 1)

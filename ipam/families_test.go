@@ -96,8 +96,8 @@ func TestBootGetsIPv6Lost(t *testing.T) {
 	}
 }
 
-// TestBootGetsIPv6Unread: the same, and the namespace of the pod cannot be read when the registry is rebuilt. Nobody
-// knows then whether the address is a pod's. The kernel shows that later, or the DEL of the pod says so.
+// TestBootGetsIPv6Unread: the same, and the namespace of the pod cannot be read when the registry is rebuilt. No
+// process knows then whether the address is a pod's. The kernel shows that later, or the DEL of the pod says so.
 func TestBootGetsIPv6Unread(t *testing.T) {
 	for name, ends := range map[string]bool{"the namespace is read later": false, "the pod ends before": true} {
 		t.Run(name, func(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 )
 
 // fill gives pods all the addresses that so many ENIs can have, and returns those ENIs. None
-// of them is new, and nobody has seen their links.
+// of them is new, and no process has seen their links.
 func (w *world) fill(enis int) (ids []string) {
 	w.Helper()
 	const each = 10 // m5.large
@@ -42,8 +42,8 @@ func (w *world) byOperator(id string) {
 	w.sim.ResetCalls()
 }
 
-// TestFullAndDetached: an instance has all the ENIs that it can have, and somebody detaches
-// one. Its place is free for the next ADD at once, though nobody has waited for its link.
+// TestFullAndDetached: an instance has all the ENIs that it can have, and an operator detaches one. Its place is free
+// for the next ADD at once, though no ADD has waited for its link.
 func TestFullAndDetached(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		enis := w.fill(2)
@@ -55,8 +55,7 @@ func TestFullAndDetached(t *testing.T) {
 	})
 }
 
-// TestFullAndDetachedOther: so it is with an ENI that is somebody else's, and whose link
-// need not be on the node.
+// TestFullAndDetachedOther: so it is with an ENI of others, whose link need not be on the node.
 func TestFullAndDetachedOther(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		guest := w.attachForeign(map[string]string{book.TagNoManage: "true"})
@@ -75,9 +74,8 @@ func TestFullAndDetachedOther(t *testing.T) {
 	})
 }
 
-// TestStrayBesideDetached: a growth was killed before it attached its ENI, and somebody has
-// detached another one. The first takes the place of the second; nobody says that EC2 has
-// refused anything.
+// TestStrayBesideDetached: a growth was killed before it attached its ENI, and an operator has detached another one.
+// The first takes the place of the second. The registry does not say that EC2 has refused anything.
 func TestStrayBesideDetached(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		enis := w.fill(2)
@@ -93,9 +91,8 @@ func TestStrayBesideDetached(t *testing.T) {
 	})
 }
 
-// TestRefusalEnds: EC2 refuses an instance another ENI, for a reason that only EC2 knows.
-// That counts for minutes, and few calls are made meanwhile; but not any longer than until
-// somebody detaches an ENI.
+// TestRefusalEnds: EC2 refuses an instance another ENI, for a reason that only EC2 knows. That counts for minutes, and
+// few calls are made meanwhile; but not any longer than until an operator detaches an ENI.
 func TestRefusalEnds(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		enis := w.fill(1)

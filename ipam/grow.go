@@ -26,7 +26,7 @@ func (p *Pool) growOnce(ctx context.Context) error {
 	if p.Policy.Provision == lease.ProvisionNone {
 		return p.provisioned()
 	}
-	p.Look(ctx) // otherwise growth may ask for addresses on an ENI that somebody has detached
+	p.Look(ctx) // otherwise growth may ask for addresses on an ENI that an operator or another program has detached
 	if sure, err := p.Resume(ctx); err != nil || sure {
 		return err // the addresses that are now confirmed may be enough
 	}

@@ -53,8 +53,8 @@ func TestNoADDSinceBoot(t *testing.T) {
 	}
 }
 
-// TestKeepWithoutEC2: EC2 answers nobody, and a collection wants to delete an empty ENI. Its addresses are there for
-// the pods that come now.
+// TestKeepWithoutEC2: EC2 answers no process, and a collection wants to delete an empty ENI. Its addresses are there
+// for the pods that come now.
 func TestKeepWithoutEC2(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.policy.Batch = 4

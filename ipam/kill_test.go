@@ -302,7 +302,7 @@ func (v victim) hit(n *node, h *hand, b blow) *trace.Trace {
 		tr := &trace.Trace{Counts: onFiles(n.dir), Kill: b.n}
 		var status syscall.WaitStatus
 		err := n.host.Do(func() (err error) { status, err = tr.Run(cmd); return err })
-		// Who wakes whom is different every time, and so a command may make one call less.
+		// Which thread wakes which other thread is different every time, and so a command may make one call less.
 		if err != nil || status.Signaled() != (b.n > 0 && len(tr.Seen) >= b.n) {
 			n.Fatalf("%v: status %x, %v\n%s", b, status, err, cmd.Stdout)
 		}
@@ -466,7 +466,7 @@ func (n *node) lost(pods ...string) {
 	}
 }
 
-// unlocked wants nobody to have a lock.
+// unlocked wants no process to have a lock.
 func (n *node) unlocked() {
 	n.Helper()
 	locks, _ := filepath.Glob(filepath.Join(n.dir, "*.lock"))
@@ -568,7 +568,7 @@ func delegated(e ec2sim.ENI, a netip.Addr) bool {
 	return slices.ContainsFunc(e.Prefixes, func(c netip.Prefix) bool { return c.Contains(a) })
 }
 
-// tidy wants no files but the registry, its locks, and the marks.
+// tidy wants no files except the registry, its locks, and the marks.
 func (n *node) tidy() {
 	n.Helper()
 	files, err := os.ReadDir(n.dir)

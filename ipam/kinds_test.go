@@ -209,7 +209,7 @@ func TestKillOne(t *testing.T) {
 	nltest.Need(t, "root", "netns", "nftables", "ipvlan")
 	for _, v := range victims {
 		if !strings.HasPrefix(v.name, "ADD") || v.name == "ADD warm" {
-			continue // the others ask nobody, or are the tool's
+			continue // the others ask no service, or are the tool's
 		}
 		t.Run(v.name, func(t *testing.T) {
 			h := &hand{}

@@ -85,7 +85,7 @@ type logged struct {
 type packet struct {
 	at   time.Time
 	addr netip.Addr
-	pod  string // that had it: its container; empty: nobody
+	pod  string // that had it: its container; empty: no pod
 }
 
 func (l *logged) play() {
@@ -161,7 +161,7 @@ func (l *logged) setClock() {
 	var all any
 	s, failed := l.view()
 	if err != nil || failed != nil || s.Log.File == "" || json.Unmarshal(text, &all) != nil {
-		return // after the registry was lost, nobody knows of a step until the next ADD
+		return // after the registry was lost, no process knows of a step until the next ADD
 	}
 	d := pick(l.rng, -24*time.Hour, -time.Hour, time.Hour, 24*time.Hour)
 	l.logf("%s the clock steps by %v", l.clock(), d)
@@ -262,7 +262,7 @@ func (l *logged) heal() {
 func (l *logged) note() {
 	s, err := l.view()
 	if err != nil || s.Log.File == "" {
-		return // the registry was lost: until the next ADD, nobody writes when leases end
+		return // the registry was lost: until the next ADD, no process writes when leases end
 	}
 	owner := map[netip.Addr]string{}
 	for a := range s.Free.Keys() {
@@ -270,7 +270,7 @@ func (l *logged) note() {
 	}
 	for a, lease := range s.Leases.All() {
 		if owner[a] = lease.ContainerID; lease.Key == (registry.Key{}) {
-			delete(owner, a) // somebody has it
+			delete(owner, a) // an unknown pod has it
 		}
 	}
 	for _, p := range l.pods {

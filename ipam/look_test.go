@@ -146,7 +146,7 @@ func TestThrottledModify(t *testing.T) {
 	})
 }
 
-// The attachment that was to be changed has ended, because somebody has detached the ENI and attached it again.
+// The attachment that was to be changed has ended, because an operator has detached the ENI and attached it again.
 func TestThrottledModifyOfAnEndedAttachment(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.sim.Fail(book.ModifyAction, throttling, -1)

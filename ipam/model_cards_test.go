@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// In some histories the instance has several network cards, as in card_test.go. A card may have no slot but that at
-// index 0, at which no ENI for pods is ever attached. The first cards may have ENIs for EFA alone. Nobody touches
+// In some histories the instance has several network cards, as in card_test.go. A card may have no slot except that at
+// index 0, at which no ENI for pods is ever attached. The first cards may have ENIs for EFA alone. No process touches
 // these.
 
 // giveCards makes the instance type one with several cards.
@@ -37,7 +37,7 @@ func (m *model) chooseCards(run *ec2sim.RunInstance) {
 	}
 }
 
-// spareEFA notes that nobody may touch the ENIs for EFA alone.
+// spareEFA notes that no process may touch the ENIs for EFA alone.
 func (m *model) spareEFA() {
 	for _, e := range m.attached() {
 		if e.EFAOnly {

@@ -245,7 +245,7 @@ func (k *kernel) bring(t *testing.T, s *netSlot, group int) {
 	must(t, k.links.LinkSetUp(l))
 }
 
-// park takes the pair out of our group. If somebody has deleted it, there is another.
+// park takes the pair out of our group. If a process has deleted it, there is another.
 func (k *kernel) park(t *testing.T, s *netSlot) {
 	l, err := k.links.LinkByName(s.veth.Name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {

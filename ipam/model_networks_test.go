@@ -18,16 +18,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// In some histories the node has two networks, with a conflist each, and somebody changes the conflists while pods run.
-// The networks share a pool or have pools of their own. A pod keeps what it has, whatever its conflist says later. What
-// no conflist wants to keep is released in the end, and what one wants to keep stays. The second network may be one
-// that Multus alone knows, for further attachments: no conflist has it, so nothing is kept for it.
+// In some histories the node has two networks, with a conflist each, and an operator changes the conflists while pods
+// run. The networks share a pool or have pools of their own. A pod keeps what it has, whatever its conflist says later.
+// What no conflist wants to keep is released in the end, and what one wants to keep stays. The second network may be
+// one that Multus alone knows, for further attachments: no conflist has it, so nothing is kept for it.
 
 // A network is what one conflist says of one pool.
 type network struct {
 	name    string
-	removed bool // somebody has removed it from the conflist, or the conflist
-	changed bool // somebody has changed or removed it once
+	removed bool // an operator has removed it from the conflist, or the conflist
+	changed bool // an operator has changed or removed it once
 	hidden  bool // no conflist of the node has it
 }
 

@@ -23,7 +23,7 @@ import (
 // owner has tagged it no_manage, is as they left it for as long as the history lasts.
 //
 // What they take the node cannot know before it looks. A pod that has lost its address so
-// has none, which nobody can help. But once a collection has ended well that began two
+// has none, which the node cannot help. But once a collection has ended well that began two
 // minutes later, and found EC2 and the metadata service well, no pod may be given it.
 const noticed = 2 * time.Minute // longer than EC2 lags behind itself, and the metadata behind EC2
 
@@ -54,7 +54,7 @@ func (m *model) others() {
 	m.logf("theirs are %v, the guest is %q", slices.Sorted(maps.Keys(m.theirs)), m.guest)
 }
 
-// operate is a call of somebody else, which must succeed.
+// operate is a call of an operator or the second node, which must succeed.
 func (m *model) operate(action string, params ...string) {
 	f := map[string]string{}
 	for i := 0; i < len(params); i += 2 {
@@ -203,7 +203,7 @@ func (m *model) notice(began time.Time) {
 	m.lost = slices.DeleteFunc(m.lost, func(t taken) bool { return past(t.when) })
 }
 
-// verifyTheirs checks that nobody has touched what is others'.
+// verifyTheirs checks that the node has not touched what is others'.
 func (m *model) verifyTheirs() {
 	for id, was := range m.theirs {
 		is := m.find(id)

@@ -25,9 +25,9 @@ import (
 // then one may go on with what the other has left.
 //
 // The second ENI of a command is excused if an ADD has attached the first, for which interfaceIndex counts, below the
-// index of the command. It is excused, too, if nobody could know of the first: the registry was lost or its clock was
-// set, or the first was not attached for so long that its intent has ended. What is left of it then is for eni-gc. An
-// ENI that an operator has detached may be the answer to another command when it is attached again.
+// index of the command. It is excused, too, if no process could know of the first. Then the registry was lost or its
+// clock was set, or the first was not attached for so long that its intent has ended. What is left of it then is for
+// eni-gc. An ENI that an operator has detached may be the answer to another command when it is attached again.
 
 // intentLife is after how long a node takes a call for not carried out, of which EC2 shows no trace.
 const intentLife = 15 * time.Minute
@@ -279,7 +279,7 @@ func (m *model) verifyMade() {
 	}
 }
 
-// noteOutlives notes an ENI that EC2 has refused to end with the instance for so long that nobody tries again.
+// noteOutlives notes an ENI that EC2 has refused to end with the instance for so long that no process tries again.
 func (m *model) noteOutlives(c ec2sim.Call) {
 	id := c.Params["NetworkInterfaceId"]
 	if c.Action != book.ModifyAction || c.Code == "" && !c.Lost {

@@ -16,10 +16,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// In some histories, pods ask for their interfaces, up to four of them: for security groups, for an
-// address, for an ENI that somebody has created, or for a whole ENI. What they get is what they have asked for. No
-// other pod has an address of a whole ENI. The ENI of somebody is attached or not, and else it is
-// as it was made. No pod gets its addresses without asking, and at the end it is detached.
+// In some histories, pods ask for their interfaces, up to four of them. They ask for security groups, for an address,
+// for an ENI that an operator has created, or for a whole ENI. What they get is what they have asked for. No other pod
+// has an address of a whole ENI. The ENI of the operator is attached or not, and else it is as it was made. No pod gets
+// its addresses without asking, and at the end it is detached.
 
 // requests makes ENIs for such pods, and a configuration that allows all.
 func (m *model) requests() {
@@ -117,7 +117,7 @@ func (m *model) verifyAsked(p *modelPod, policy lease.Policy, got lease.Allocati
 	}
 }
 
-// verifyApart checks that nobody else has an address of the ENI of an interface, if one of the two has asked for the
+// verifyApart checks that no other interface has an address of an interface's ENI, if one of the two has asked for the
 // whole ENI.
 func (m *model) verifyApart(p *modelPod, nic int, all []lease.Allocation) {
 	id := all[nic].ID
@@ -159,7 +159,7 @@ func carriesAddr(e ec2sim.ENI, a netip.Addr) bool {
 			func(c netip.Prefix) bool { return c.Contains(a) })
 }
 
-// verifyGiven checks that the ENIs for which pods ask are as somebody has made them.
+// verifyGiven checks that the ENIs for which pods ask are as an operator has made them.
 func (m *model) verifyGiven() {
 	for id, was := range m.given {
 		is := m.find(id)

@@ -139,13 +139,13 @@ type model struct {
 	dir      string // of the registry
 	policies []lease.Policy
 	nets     []network // of each policy
-	changes  bool      // somebody changes the conflists
+	changes  bool      // an operator changes the conflists
 	multus   bool      // a pod may have two attachments
 	began    time.Time
 	steps    int
 	atOnce   bool // processes run at once, in real time
 
-	pods      []*modelPod // all that there ever were, but those before a reboot
+	pods      []*modelPod // all that there ever were, except those before a reboot
 	count     int
 	added     time.Time // when the last ADD has begun
 	damaged   bool      // the registry may not parse
@@ -171,9 +171,9 @@ type model struct {
 
 	conf   *lease.Config         // of histories in which pods ask for their interfaces
 	common lease.Policy          // that collections find in it
-	given  map[string]ec2sim.ENI // ENIs for which pods ask, as somebody has made them
+	given  map[string]ec2sim.ENI // ENIs for which pods ask, as an operator has made them
 
-	keeps   bool // nobody removes the registry or sets the clock while a process waits
+	keeps   bool // no operator removes the registry or sets the clock while a process waits
 	meddled bool // an operator or a clock has changed what the node knows
 
 	operated bool                // operators make ENIs by new-interface

@@ -90,7 +90,7 @@ func (m *model) verifyFree() {
 	}
 }
 
-// verifyLease checks that nobody but the pod that has an address can be given it.
+// verifyLease checks that no pod can be given an address except the pod that has it.
 func (m *model) verifyLease(s *registry.State, p *modelPod, a netip.Addr) {
 	l, leased := s.Leases.At(a)
 	id, _ := s.ENIOf(a)
@@ -104,7 +104,7 @@ func (m *model) verifyLease(s *registry.State, p *modelPod, a netip.Addr) {
 	}
 }
 
-// verifyCalls looks at the calls since the last time: nobody may ask EC2 to unassign an
+// verifyCalls looks at the calls since the last time: no process may ask EC2 to unassign an
 // ENI's primary address.
 func (m *model) verifyCalls() {
 	for _, e := range m.sim.ENIs() {
@@ -218,7 +218,7 @@ func (m *model) settle() {
 	m.verifyEnd()
 }
 
-// verifyEnded checks that after two collections somebody has ended what was begun.
+// verifyEnded checks that after two collections a process has ended what was begun.
 func (m *model) verifyEnded() {
 	for _, e := range m.sim.ENIs() {
 		if _, others := m.theirs[e.ID]; e.Status == "available" && !others && e.Tags[book.TagManaged] == "true" {
@@ -227,10 +227,9 @@ func (m *model) verifyEnded() {
 	}
 }
 
-// addOrFull adds a pod, which must succeed if there is room: at once, but where an operator
-// or a clock was at work, which the node may have to find out first. A runtime tries again
-// all the time; then one of its ADDs must, in the time in which a free address cools, and
-// ten seconds more.
+// addOrFull adds a pod, which must succeed if there is room. It must succeed at once, except where an operator or a
+// clock was at work, which the node may have to find out first. A runtime tries again all the time; then one of its
+// ADDs must, in the time in which a free address cools, and ten seconds more.
 func (m *model) addOrFull(p *modelPod) {
 	policy, began := p.asked[0], time.Now()
 	m.added = began

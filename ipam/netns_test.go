@@ -62,7 +62,7 @@ func startPod(t *testing.T) (path string, stop func()) {
 }
 
 // addSlave makes a link on the link master of the node, in the namespace at a path. It is a macvlan, because not every
-// kernel has ipvlan, and nobody here looks at more than what the link was made on.
+// kernel has ipvlan, and no test here looks at more than what the link was made on.
 func addSlave(t *testing.T, host *nl.NS, master, path, name string) {
 	t.Helper()
 	addSlaveWith(t, host, master, path, name, "")

@@ -115,8 +115,8 @@ func (n *node) collectUntil(so func(*registry.State) bool) {
 	n.Fatalf("50 collections have not released it; ENIs %v", slices.Collect(maps.Values(n.state().ENIs)))
 }
 
-// TestDetachedENIIsPassedOver: somebody detaches the fullest ENI. The next pod has an address
-// of the other at once, nobody asks EC2, and the registry names the one without a link.
+// TestDetachedENIIsPassedOver: an operator detaches the fullest ENI. The next pod has an address
+// of the other at once, no process asks EC2, and the registry names the one without a link.
 func TestDetachedENIIsPassedOver(t *testing.T) {
 	n, first, second := linkWorld(t)
 	n.detach(first)
@@ -136,7 +136,7 @@ func TestDetachedENIIsPassedOver(t *testing.T) {
 	n.leasesAre()
 }
 
-// leasesAre wants each pod to have its address, and nobody else to have one.
+// leasesAre wants each pod to have its address, and no other pod to have one.
 func (n *node) leasesAre() {
 	n.Helper()
 	s := n.state()
@@ -339,7 +339,7 @@ func (n *node) until(what string, so func(*registry.State) bool) {
 	}
 }
 
-// TestGrowthLooksAtLinks: somebody detaches an ENI whose addresses all have pods, so that no
+// TestGrowthLooksAtLinks: an operator detaches an ENI whose addresses all have pods, so that no
 // ADD comes to miss its link. Growth misses it, and another ENI takes its place.
 func TestGrowthLooksAtLinks(t *testing.T) {
 	n, _, second := linkWorld(t)
@@ -353,8 +353,8 @@ func TestGrowthLooksAtLinks(t *testing.T) {
 	}
 }
 
-// TestMovedENIThatNoADDHasUsed: somebody moves an ENI to another instance whose link nobody
-// has looked at yet. A collection takes nothing from it.
+// TestMovedENIThatNoADDHasUsed: an operator moves an ENI to another instance, and no ADD has looked at its link yet. A
+// collection takes nothing from it.
 func TestMovedENIThatNoADDHasUsed(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	n.acquire(4, "old") // and no more: an ADD would look at the link
@@ -375,8 +375,8 @@ func TestMovedENIThatNoADDHasUsed(t *testing.T) {
 	}
 }
 
-// TestDetachedENIOfPoolThatKeeps: an ENI of ours that somebody has detached is deleted, also
-// if its pool keeps what it has, or if its tags were not known.
+// TestDetachedENIOfPoolThatKeeps: an ENI of ours that an operator has detached is deleted. That is so also if its pool
+// keeps what it has, or if its tags were not known.
 func TestDetachedENIOfPoolThatKeeps(t *testing.T) {
 	for name, change := range map[string]func(*registry.ENI){
 		"keeps":   func(e *registry.ENI) { e.Keep = true },

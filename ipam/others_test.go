@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// attachOther has somebody else attach an ENI with four addresses.
+// attachOther has another program attach an ENI with four addresses.
 func (w *world) attachOther(spec aws.ENISpec) string {
 	w.Helper()
 	spec.Secondary = 3
@@ -259,8 +259,8 @@ func TestOthersENISubnet(t *testing.T) {
 	}
 }
 
-// TestOthersENIThrottled: for the tags of others' subnets EC2 is asked in turn, and nobody
-// waits for them who gets addresses elsewhere.
+// TestOthersENIThrottled: for the tags of others' subnets, the node asks EC2 in turn. No ADD that gets addresses
+// elsewhere waits for them.
 func TestOthersENIThrottled(t *testing.T) {
 	const action = "DescribeSubnets"
 	inBubble(t, "m5.large", func(w *world, _ *wires) {

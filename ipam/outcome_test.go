@@ -30,7 +30,7 @@ var (
 )
 
 // idle gives the node an ENI with addresses and a prefix. A pod prevented their release, and
-// has ended. Now one pod uses the primary address, and nobody uses the others.
+// has ended. Now one pod uses the primary address, and no pod uses the others.
 func (w *world) idle() (eni string) {
 	w.Helper()
 	w.policy.Batch = 4
@@ -459,7 +459,7 @@ func TestProvisionBetween(t *testing.T) {
 	}
 }
 
-// TestProvisionDetached: new-interface has answered. Somebody detaches the ENI, and a growth attaches it again. That
+// TestProvisionDetached: new-interface has answered. An operator detaches the ENI, and a growth attaches it again. That
 // does not make it the answer to the next new-interface.
 func TestProvisionDetached(t *testing.T) {
 	inBubble(t, "m5.xlarge", func(w *world, _ *wires) {

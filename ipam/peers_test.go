@@ -78,8 +78,8 @@ func TestPeersRenewed(t *testing.T) {
 	})
 }
 
-// TestPeersThrottled: the peers of an old answer are better than none. Nobody waits long for
-// a new one.
+// TestPeersThrottled: the peers of an old answer are better than none. No ADD and no collection waits long for a new
+// one.
 func TestPeersThrottled(t *testing.T) {
 	peered(t, func(w *world) {
 		time.Sleep(2 * time.Hour)

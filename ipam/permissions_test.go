@@ -30,7 +30,7 @@ type permitted struct {
 }
 
 // TestPermissions plays random histories in which the role may call what the printed policy
-// allows, and no more. Whatever fails, is lost, or is killed: nobody calls anything else.
+// allows, and no more. Whatever fails, is lost, or is killed: no process calls anything else.
 func TestPermissions(t *testing.T) {
 	b, err := os.ReadFile("testdata/permissions.json")
 	must(t, err)

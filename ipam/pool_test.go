@@ -292,7 +292,7 @@ func TestFirstPods(t *testing.T) {
 	w.consistent()
 }
 
-// An ADD with a free address asks nobody.
+// An ADD with a free address asks neither EC2 nor the metadata service.
 func TestWarm(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 0
@@ -360,14 +360,14 @@ func TestCooling(t *testing.T) {
 	w.end(2)
 	w.age(2 * time.Minute)
 	w.sim.ResetCalls()
-	if b := w.mustAcquire(3); b == a { // while one cooled, the node asked for one more, which nobody has had
+	if b := w.mustAcquire(3); b == a { // while one cooled, the node asked for one more, which no pod has had
 		t.Errorf("got %s, which a pod has had, and another is free that none has had", b)
 	}
 	if b := w.mustAcquire(4); b != a {
 		t.Errorf("got %s, want %s, which has been free the longest", b, a)
 	}
 	w.wantWrites(map[string]int{})
-	w.end(99) // nobody's
+	w.end(99) // of no pod
 }
 
 // The fullest ENI is filled first, so that the other can be released.
@@ -497,7 +497,7 @@ func TestLostRegistry(t *testing.T) {
 	if l, _ := s.Leases.At(a.Addrs[0]); l.Key != (registry.Key{}) || !l.Bound {
 		t.Errorf("lease of %s: %+v", a.Addrs[0], l)
 	}
-	// An old DEL of another pod that had the address once takes it from nobody who has it.
+	// An old DEL of another pod that had the address once does not take it from the pod that has it.
 	if err := w.pool().End(t.Context(), pod(3).Key, a.Addrs[0]); err != nil {
 		t.Fatal(err)
 	}
@@ -657,7 +657,7 @@ func TestRetain(t *testing.T) {
 	}
 }
 
-// The node routes to a pod that nobody can look into: its address is in use.
+// The node routes to a pod that no process can look into: its address is in use.
 func TestRouteMeansUsed(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 3

@@ -48,7 +48,7 @@ func TestTwoPools(t *testing.T) {
 	}
 }
 
-// An ENI that somebody has tagged as none of ours, as amazon-vpc-cni-k8s knows it, is left alone.
+// An ENI that its owner has tagged as none of ours, as amazon-vpc-cni-k8s knows it, is left alone.
 func TestForeignENI(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	id := w.attachForeign(map[string]string{"node.k8s.amazonaws.com/no_manage": "true"})
@@ -71,7 +71,7 @@ func TestForeignENI(t *testing.T) {
 	}
 }
 
-// TestDetachedOfOtherPool: somebody detaches a new ENI before the node has seen its link, and a growth of another pool
+// TestDetachedOfOtherPool: an operator detaches a new ENI before the node has seen its link. A growth of another pool
 // asks EC2 what has become of another call. It does not delete the ENI, because a pod has an address of it. A
 // collection does so once the pod has ended.
 func TestDetachedOfOtherPool(t *testing.T) {
@@ -234,7 +234,7 @@ func TestTwoNetworks(t *testing.T) {
 }
 
 // TestKeepOfConflists: one of two conflists with the same pool has skipDeallocation. It decides, whichever network's
-// pod came last. Once nobody has it, a collection releases what is free, although no ADD has come since.
+// pod came last. Once no conflist has it, a collection releases what is free, although no ADD has come since.
 func TestKeepOfConflists(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 4

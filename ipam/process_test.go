@@ -93,7 +93,7 @@ type node struct {
 	pods    map[string]netip.Addr   // what live pods have
 	further map[string][]netip.Addr // what pods with several interfaces have in addition, while they are in pods
 	cpu     time.Duration           // that processes of bursts have taken
-	given   string                  // an ENI that somebody has created for pods that ask for it; empty: none
+	given   string                  // an ENI that an operator has created for pods that ask for it; empty: none
 
 	kind  kind              // of plugins
 	ns    map[string]*nl.NS // of pods; nil if a path is enough for the plugins
@@ -308,7 +308,7 @@ func (n *node) add(pod string) {
 	n.got(pod, cmd)
 }
 
-// got notes the address that an ADD has answered, which must be nobody else's.
+// got notes the address that an ADD has answered, which no other pod may have.
 func (n *node) got(pod string, cmd *exec.Cmd) {
 	n.Helper()
 	var result types100.Result

@@ -46,7 +46,7 @@ func newTwoNodes(t *testing.T) *twoNodes {
 	return &twoNodes{w, other, id}
 }
 
-// asks makes a call of EC2 as somebody else.
+// asks makes a call of EC2 as an operator or another program.
 func (w *world) asks(action string, params ...string) {
 	w.Helper()
 	form := url.Values{"Action": {action}, "Version": {"2016-11-15"}}
@@ -80,7 +80,7 @@ func (w *twoNodes) draining() {
 	must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { s.Edit(w.eni, (*registry.ENI).Drain) }))
 }
 
-// afterDetach has somebody do something when our DetachNetworkInterface has been carried out.
+// afterDetach has an operator do something when our DetachNetworkInterface has been carried out.
 func (w *twoNodes) afterDetach(do func()) {
 	ec2 := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)

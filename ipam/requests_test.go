@@ -91,7 +91,7 @@ func (w *world) mustAsk(n int, annotation string) []lease.Allocation {
 	return all
 }
 
-// given creates an ENI as somebody does who wants a pod to have it.
+// given creates an ENI as an operator does who wants a pod to have it.
 func (w *world) given(spec aws.ENISpec) aws.ENI {
 	w.Helper()
 	if spec.Tags == nil {
@@ -276,7 +276,7 @@ func TestRequestInterrupted(t *testing.T) {
 	w.consistent()
 }
 
-// A pod asks for an ENI that somebody has created. It is attached for the first pod and detached
+// A pod asks for an ENI that an operator has created. It is attached for the first pod and detached
 // after the last one. Nothing else about it changes.
 func TestRequestENI(t *testing.T) {
 	w := newCity(t, "m5.large")
@@ -340,8 +340,8 @@ func TestRequestENISoon(t *testing.T) {
 	}
 }
 
-// TestRequestENIWithoutEC2: EC2 answers nobody when the ENI is to be detached. Its addresses are there for a pod that
-// asks for it now.
+// TestRequestENIWithoutEC2: EC2 answers no process when the ENI is to be detached. Its addresses are there for a pod
+// that asks for it now.
 func TestRequestENIWithoutEC2(t *testing.T) {
 	w := newCity(t, "m5.large")
 	e := w.given(aws.ENISpec{Subnet: "subnet-db"})
@@ -364,7 +364,8 @@ func TestRequestENIWithoutEC2(t *testing.T) {
 	}
 }
 
-// TestRequestENIKept: the owner of the ENI has forbidden to touch it since. Nobody says that it is detached.
+// TestRequestENIKept: the owner of the ENI has forbidden to touch it since. DetachUnused does not say that it is
+// detached.
 func TestRequestENIKept(t *testing.T) {
 	w := newCity(t, "m5.large")
 	e := w.given(aws.ENISpec{Subnet: "subnet-db"})
@@ -622,7 +623,7 @@ func TestRequestENILostAnswer(t *testing.T) {
 	}
 }
 
-// TestRequestAllocate: an operator's addresses are for the next pods. So they go to no ENI that somebody else has
+// TestRequestAllocate: an operator's addresses are for the next pods. So they go to no ENI that another owner has
 // created, and to none whose link a pod has.
 func TestRequestAllocate(t *testing.T) {
 	w := newCity(t, "m5.xlarge")

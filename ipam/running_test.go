@@ -157,7 +157,7 @@ var blindness = map[string]func(r *running, eni string) (heal func()){
 	},
 }
 
-// ec2 is a call of EC2 by somebody else.
+// ec2 is a call of EC2 by an operator or another program.
 func (n *node) ec2(action string, params ...string) {
 	n.Helper()
 	form := "Action=" + action + "&Version=2016-11-15"

@@ -116,7 +116,7 @@ func TestTagsUnknownNotAllowed(t *testing.T) {
 			w.Errorf("pools are to be told apart, and pods get addresses of %+v", places)
 		}
 
-		// Somebody corrects the role: now it is told.
+		// An operator corrects the role: now it is told.
 		w.sim.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", 0)
 		must(w.T, w.pool().Learn(w.Context()))
 		if e := w.state().ENIs[other]; e.TagsUnknown != "" {
@@ -125,8 +125,8 @@ func TestTagsUnknownNotAllowed(t *testing.T) {
 	})
 }
 
-// TestTagsUnknownPools: with "provision": "none" and several pools, the role does not allow to ask for tags, and
-// somebody corrects it. The ENI serves its pool from the next collection on.
+// TestTagsUnknownPools: with "provision": "none" and several pools, the role does not allow to ask for tags, and an
+// operator corrects it. The ENI serves its pool from the next collection on.
 func TestTagsUnknownPools(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		var c lease.Config
@@ -171,7 +171,7 @@ func TestTagsUnknownLater(t *testing.T) {
 	})
 }
 
-// attachAt attaches an ENI at a device index, as somebody else would. It is like those for
+// attachAt attaches an ENI at a device index, as an operator or another program would. It is like those for
 // pods.
 func (w *world) attachAt(index int) string {
 	w.Helper()
@@ -183,9 +183,8 @@ func (w *world) attachAt(index int) string {
 	return id
 }
 
-// TestLookAfterRefusal loses the registry while EC2 refuses to describe anything. The refusal
-// must not count as a comparison with EC2. So an ENI of ours that metadata hides, and that
-// somebody detaches, is not left behind.
+// TestLookAfterRefusal loses the registry while EC2 refuses to describe anything. The refusal must not count as a
+// comparison with EC2. So an ENI of ours that metadata hides, and that an operator detaches, is not left behind.
 func TestLookAfterRefusal(t *testing.T) {
 	for _, code := range []string{"UnauthorizedOperation", "TagPolicyViolation"} {
 		t.Run(code, func(t *testing.T) {

@@ -31,7 +31,7 @@ func TestUnassignAndGrow(t *testing.T) {
 		lost bool
 	}{{"late", 2, false}, {"one, lost", 1, true}, {"two, lost", 2, true}} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t, "m5.large", 28) // of 11 addresses, the pods have a few, and somebody else has the rest
+			w := newWorld(t, "m5.large", 28) // of 11 addresses, the pods have a few, and an ENI of others has the rest
 			_, err := aws.New(w.cloud).CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-pod0",
 				Secondary: 9 - tt.idle})
 			must(t, err)
@@ -90,7 +90,7 @@ func TestUnassignAndGrow(t *testing.T) {
 	}
 }
 
-// TestUnassignIncident: while EC2 does not answer, nobody knows what has left an ENI, so pods cannot have it. A
+// TestUnassignIncident: while EC2 does not answer, no process knows what has left an ENI, so pods cannot have it. A
 // collection finds out with one ENI. The others keep their addresses for the pods that come meanwhile.
 func TestUnassignIncident(t *testing.T) {
 	w := newWorld(t, "m5.xlarge", 20)

@@ -114,10 +114,9 @@ func TestNotRunning(t *testing.T) {
 	}
 }
 
-// Metadata may keep an ENI from a node that is new, and the instance then seems to have room
-// for another. The node has all that it can have as soon as EC2 has refused that, or, where
-// EC2 shows no more than metadata, as soon as metadata tells the truth: somebody has to ask,
-// and the addresses cool.
+// Metadata may keep an ENI from a node that is new, and the instance then seems to have room for another. The node has
+// all that it can have as soon as EC2 has refused that. Where EC2 shows no more than metadata, the node has it as soon
+// as metadata tells the truth. An ADD has to ask, and the addresses cool.
 func TestHiddenENI(t *testing.T) {
 	for _, kind := range []string{"forget", "hide", "number", "also by EC2"} {
 		t.Run(kind, func(t *testing.T) {

@@ -87,8 +87,8 @@ func (p *Pool) begin(ctx context.Context) error {
 	return nil
 }
 
-// giveWay releases the lock of growth, and takes it again when no ADD waits any more, or after a second. Who releases a
-// lock and takes it again at once may be ahead of those that wait.
+// giveWay releases the lock of growth, and takes it again when no ADD waits any more, or after a second. A process that
+// releases a lock and takes it again at once may be ahead of those that wait.
 func (p *Pool) giveWay(ctx context.Context, unlock func()) (func(), error) {
 	const most, look = time.Second, 10 * time.Millisecond
 	unlock()

@@ -21,7 +21,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about ENIs that somebody else has created, and for which pods ask by their IDs.
+// This file is about ENIs that an operator or another program has created, and for which pods ask by their IDs.
 // The node attaches such an ENI for the first pod, and detaches it after the last: see package less. It changes
 // nothing else: no addresses, no tags, no DeleteOnTermination. And it never deletes the ENI.
 //
@@ -189,7 +189,8 @@ func (p *Node) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) e
 	})
 }
 
-// detaching is the error for an ENI that somebody has begun to detach, a collection nearly always.
+// detaching is the error for an ENI that another process or an operator has begun to detach: a collection nearly
+// always.
 func detaching(id string) error {
 	return plugin.Errorf(plugin.CodeTryAgain, "wait: the ENI is attached again when it is detached",
 		"the pod asks for %s, which is about to be detached", id)

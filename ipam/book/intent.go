@@ -95,7 +95,7 @@ func Unknowns(s *registry.State) (all []registry.Intent) {
 // was created for this instance may be the result of that creation.
 func PreventSecond(s, before *registry.State, enis []aws.ENI) {
 	for _, e := range enis {
-		_, detached := before.ENIs[e.ID] // by somebody else
+		_, detached := before.ENIs[e.ID] // by an operator or another program
 		if e.Status != "available" || detached || TokenOf(before, e.ID) != "" {
 			continue
 		}

@@ -33,7 +33,7 @@ func Strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, c
 }
 
 // StrangeNew returns why an ENI cannot be the one that EC2 was just asked to create. The
-// registry has it already, it was created for somebody else, or it is attached. Pods would
+// registry has it already, it was created for another owner, or it is attached. Pods would
 // get addresses of an ENI that is not this instance's.
 func StrangeNew(s *registry.State, e aws.ENI, wanted string) error {
 	if _, known := s.ENIs[e.ID]; known {

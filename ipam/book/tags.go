@@ -13,7 +13,7 @@ import (
 )
 
 // The tags of an ENI that this suite has created. They are part of the call that creates the
-// ENI. So an ENI without them has not leaked from here: it is somebody's property.
+// ENI. So an ENI without them has not leaked from here: it belongs to another owner.
 const (
 	TagManaged  = "cni-ipvlan-vpc-k8s/managed"
 	TagInstance = "cni-ipvlan-vpc-k8s/instance"
@@ -21,7 +21,7 @@ const (
 
 	// TagKeep is for a collection, which has no configuration. It counts while no ADD has
 	// used the pool of the ENI since the node booted. "false" means: the collection may
-	// release what nobody uses. With any other value, or without the tag, the collection
+	// release what no pod uses. With any other value, or without the tag, the collection
 	// waits for an ADD, whose configuration says what to keep. ENIs that no growth has
 	// created have no such tag. If a configuration gets skipDeallocation later, that counts
 	// only from the next ADD on.

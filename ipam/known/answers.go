@@ -64,7 +64,7 @@ func kept[T any](p *Node, file string) (a reply[T], ok bool) {
 	if err == nil {
 		err = json.Unmarshal(b, &a)
 	}
-	age := time.Since(a.Asked) // negative: somebody has set the clock
+	age := time.Since(a.Asked) // negative: an operator or another program has set the clock
 	return a, err == nil && age >= 0 && age < KeptLife
 }
 

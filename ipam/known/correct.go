@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Somebody else may unassign an address, in the console or with another tool. Nobody tells
-// the node. The next pod with that address would have no network.
+// An operator or another program may unassign an address, in the console or with another tool. Neither they nor EC2
+// tell the node. The next pod with that address would have no network.
 //
 // So a collection compares the registry with metadata. If metadata does not show an address,
 // that proves nothing: metadata forgets ENIs, and may be minutes behind. But then the
@@ -122,8 +122,8 @@ func (p *Node) Forget(ctx context.Context, id string) error {
 	return p.Registry.Change(ctx, func(s *registry.State) { s.Drop(id) })
 }
 
-// Compare makes the registry agree with EC2 about the addresses of an ENI. Somebody else has
-// changed them, or a call of this node whose answer was lost.
+// Compare makes the registry agree with EC2 about the addresses of an ENI. An operator or another program has changed
+// them, or a call of this node whose answer was lost.
 func (p *Node) Compare(ctx context.Context, id string) error {
 	asked := time.Now()
 	enis, err := p.DescribeENIs(ctx, aws.ByID(id))

@@ -22,7 +22,7 @@ type discovery struct {
 	tagsUnknown string             // why it could not
 	doubts      bool               // what metadata alone shows is not believed
 	used        lease.Used
-	links       map[string]nl.Link // of the node, by MAC address; nil if nobody looked
+	links       map[string]nl.Link // of the node, by MAC address; nil if the caller has not looked
 	now         time.Time
 	first       bool          // nothing was ever used here
 	lag         time.Duration // of who says it: what was unassigned more recently may still be listed
@@ -69,7 +69,7 @@ func (l discovery) learn(e aws.ENI) {
 		}
 		out := book.Leaving(again, d)
 		if out && d.Tags[book.TagManaged] != "true" {
-			return // somebody takes it away
+			return // a process or an operator takes it away
 		}
 		known = registry.ENI{Boot: known.Boot, Grown: l.now}
 		known.Doubt(l.tagsUnknown)
@@ -96,7 +96,7 @@ func (l discovery) learn(e aws.ENI) {
 		l.first = true // of this ENI: this node has attached it for a pod
 	}
 	if len(known.Groups) > 0 && len(e.SecurityGroups) > 0 {
-		known.Groups = slices.Sorted(slices.Values(e.SecurityGroups)) // somebody may have changed them
+		known.Groups = slices.Sorted(slices.Values(e.SecurityGroups)) // an operator may have changed them
 	}
 	known.MAC, known.Index, known.Card = e.MAC, e.Index, e.Card
 	known.Subnet, known.CIDR, known.CIDR6, known.VPC, known.Read = e.Subnet, e.CIDR, e.IPv6CIDR, e.VPC, l.now
@@ -172,8 +172,8 @@ func LearnUsed(s *registry.State, used lease.Used, eni string, a netip.Addr, now
 	discovery{State: s, used: used, now: now}.learnAddr(eni, a)
 }
 
-// learnPrefix does the same for the addresses of a prefix. In a new /28, the addresses that
-// nobody uses cool. Those of a /80 are too many to list.
+// learnPrefix does the same for the addresses of a prefix. In a new /28, the addresses that no pod uses cool. Those of
+// a /80 are too many to list.
 func (l discovery) learnPrefix(eni string, c netip.Prefix) {
 	e := l.ENIs[eni]
 	isNew := !slices.ContainsFunc(e.Prefixes, func(p registry.Prefix) bool { return p.CIDR == c })

@@ -77,7 +77,7 @@ func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) l
 	return enis, p.Registry.Update(ctx, func(s *registry.State) error {
 		now, first := time.Now(), s.Blank() && !anyUsed(enis, used) && !paired && !p.Registry.Marked(ReleasedMark)
 		if s.Instance.ID == "" {
-			// Nobody knows what was begun before the registry was lost, or the node booted.
+			// No process knows what was begun before the registry was lost, or the node booted.
 			s.Rebuilt = registry.Rebuilt{Since: now, Unconfirmed: !first}
 		}
 		if s.Instance.ID != instance.ID || s.Instance.Type != instance.Type { // the limits are those of the type
@@ -142,7 +142,7 @@ func (p *Node) describeNew(
 		s = &registry.State{} // Update will set the file aside
 	}
 	enough := func(e registry.ENI) bool {
-		// Who watches the account for refused calls sees one of a node that needs no role, and not one of
+		// An operator who watches the account for refused calls sees one of a node that needs no role, and not one of
 		// each collection.
 		refused := e.TagsUnknown == registry.NotAllowed && p.Policy.Provision == lease.ProvisionNone && !p.Policy.Pools
 		return e.TagsUnknown == "" || refused

@@ -53,9 +53,9 @@ func (p *Node) NoteDetached(ctx context.Context, reason bool) {
 	}
 }
 
-// NoteAttached records which ENIs EC2 showed as attached to this instance, and which it did
-// not show. EC2 may not show a new ENI yet: then its link will come. The link of somebody
-// else's ENI proves nothing, because it may be in another namespace.
+// NoteAttached records which ENIs EC2 showed as attached to this instance, and which it did not show. EC2 may not show
+// a new ENI yet: then its link will come. The link of an ENI of others proves nothing, because it may be in another
+// namespace.
 func NoteAttached(s *registry.State, attached []aws.ENI, asked time.Time) {
 	here := slices.DeleteFunc(slices.Clone(attached), func(e aws.ENI) bool { return e.Instance != s.Instance.ID })
 	inPods := s.Exclusive()

@@ -43,7 +43,7 @@ func (p *Node) RenewPeers(ctx context.Context) {
 }
 
 // isStale reports whether to ask for the peers of a VPC. A caller without a configuration
-// asks if somebody has asked before.
+// asks if a process has asked before.
 func (p *Node) isStale(v registry.VPC) bool {
 	wanted := p.Policy.Peers || p.Policy.Provision == "" && !v.PeersRead.IsZero()
 	return wanted && time.Since(v.PeersRead) >= peersLife

@@ -24,7 +24,7 @@ import (
 // with what the registry has, and the next process asks. An ENI that is new then serves no pods
 // until EC2 answers, and so does the boot ENI if it has more than the node's own addresses.
 //
-// There are two exceptions. With "provision": "none", nobody unassigns anything. If the role may
+// There are two exceptions. With "provision": "none", no process unassigns anything. If the role may
 // not ask EC2, metadata has to do.
 
 // doubts reports whether what metadata alone shows is not believed. The argument says why EC2 has not

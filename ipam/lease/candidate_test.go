@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The fullest ENI comes first, but one whose link somebody waits for comes after those whose
-// links are there, and one without a link not at all.
+// The fullest ENI comes first, but one whose link an ADD waits for comes after those whose links are there. One without
+// a link does not come at all.
 func TestPlaces(t *testing.T) {
 	r, err := registry.Open(filepath.Join(t.TempDir(), "state"))
 	if err != nil {

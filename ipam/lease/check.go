@@ -89,8 +89,8 @@ func all(addrs []netip.Addr, has []nl.Addr) bool {
 	return len(addrs) > 0
 }
 
-// nobodys returns an error unless an address may be that of an attachment without a lease: nobody else
-// has it, and nobody can get it.
+// nobodys returns an error unless an address may be that of an attachment without a lease. It may if no other
+// attachment has it, and no other can get it.
 func nobodys(s *registry.State, r *plugin.Request[Config], a netip.Addr) error {
 	l, leased := s.Leases.At(a)
 	id, e := s.ENIOf(a)
@@ -100,7 +100,7 @@ func nobodys(s *registry.State, r *plugin.Request[Config], a netip.Addr) error {
 	case leased:
 		return fmt.Errorf("%s has no lease, and %s is leased by %s", key(r), a, l.Key)
 	case Unknown(s):
-		return nil // nobody has rebuilt the registry yet
+		return nil // no process has rebuilt the registry yet
 	case (id == "" || slices.Contains(e.Addrs, a)) && !s.Free.Has(a):
 		return nil // it was rebuilt when not all namespaces could be read; prefixes are not learnt then
 	}

@@ -180,7 +180,7 @@ func (v *validation) pool(name string, p Policy, c PoolConfig) Policy {
 	}
 	p.Pool = name
 	p.SubnetTags, p.SecurityGroups, p.Tags = c.SubnetTags, c.SecGroupIDs, c.ENITags
-	p.Keep = *cmp.Or(c.SkipDeallocation, new(false)) || p.Provision == ProvisionNone // nobody could get them again
+	p.Keep = *cmp.Or(c.SkipDeallocation, new(false)) || p.Provision == ProvisionNone // the node cannot get them again
 	p.Prefixes = *cmp.Or(c.PrefixDelegation, new(false))
 	p.ReuseWait = time.Duration(v.AtLeast("reuseIPWait", c.ReuseIPWait, 60, 0)) * time.Second
 	p.Batch = v.AtLeast("ipBatchSize", c.IPBatchSize, 1, 0)

@@ -30,7 +30,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Commands are those of the ipam plugin that never ask EC2: all but ADD, see [Add].
+// Commands are those of the ipam plugin that never ask EC2: all except ADD, see [Add].
 func Commands() plugin.Commands[Config] {
 	return plugin.Commands[Config]{Del: del, Check: check, GC: gc, Status: status}
 }

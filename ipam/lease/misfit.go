@@ -22,7 +22,7 @@ import (
 // groups of such ENIs. With "provision" "assign" or "none", the node creates no ENI, and uses
 // those that it gets.
 
-// An ENI may be somebody else's while its tags are unknown. There are two cases. If the role
+// An ENI may belong to others while its tags are unknown. There are two cases. If the role
 // does not allow to ask EC2, the ENI serves all the same, except if there are several pools:
 // the original did not ask for tags either. If EC2 did not answer, the ENI serves no pod
 // until EC2 answers.
@@ -62,7 +62,7 @@ func (policy Policy) told(e registry.ENI) bool {
 }
 
 // Unclear reports whether an ENI of others does not serve only because of the tags of its
-// subnet. EC2 may not have been asked for them yet, or somebody may have changed them.
+// subnet. EC2 may not have been asked for them yet, or an operator may have changed them.
 func (policy Policy) Unclear(e registry.ENI) bool {
 	return policy.told(e) && policy.Misfit(e) != "" && policy.hasGroups(e) && !policy.Requestable(e.Tags)
 }

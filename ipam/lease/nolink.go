@@ -17,14 +17,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An ENI whose link is not on the node can carry no pods. Somebody has detached it, the
-// driver has failed, or its link never came. The registry records since when the link is
-// missing. So only one ADD has to find that out, and the others do not use the ENI. When a
-// process sees the link again, it removes that record. It is an ADD that would find no
-// address otherwise, or a collection.
+// An ENI whose link is not on the node can carry no pods. An operator or another program has detached it, the driver
+// has failed, or its link never came. The registry records since when the link is missing. So only one ADD has to find
+// that out, and the others do not use the ENI. When a process sees the link again, it removes that record. It is an ADD
+// that would find no address otherwise, or a collection.
 
-// ErrNoLink means that the link of an ENI is not on the node, and that nobody should wait for
-// it.
+// ErrNoLink means that the link of an ENI is not on the node, and that no process should wait for it.
 var ErrNoLink = errors.New("its link is not on the node")
 
 // HintNoLink says what an operator can do about [ErrNoLink].

@@ -76,7 +76,7 @@ type Allocation struct {
 // Why an ADD has to ask EC2. With ErrUnknown, it asks the metadata service first.
 //
 // A list of peers is never too old for an ADD. But an ADD without such a list would add no
-// routes to the peers, although the configuration asks for them. Nobody would add them later.
+// routes to the peers, although the configuration asks for them. No process would add them later.
 var (
 	ErrNone    = errors.New("no address is free")
 	ErrUnknown = errors.New("this node's ENIs are not known yet")

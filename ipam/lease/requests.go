@@ -69,7 +69,7 @@ func (v *validation) permissions(all []Permission) {
 type Choice struct {
 	Subnet string       // ID of the subnet of its ENI; empty: any with the tags of the policy
 	Addrs  []netip.Addr // its addresses, at most one of each family; those of other families are any
-	ENI    string       // ID of its ENI, which somebody else has created
+	ENI    string       // ID of its ENI, which an operator or another program has created
 	Groups []string     // IDs of the security groups of its ENI; none: those of the policy
 	Pod    registry.Pod // who asks
 
@@ -231,7 +231,7 @@ func (p Permission) allowsOne(r nic.Request) error {
 func list(values []string) string { return cmp.Or(strings.Join(values, ", "), "none") }
 
 // derive returns the policy for a request, from that of the pod's own pool. Only an operator can
-// keep addresses ready for requests: nobody knows which will come.
+// keep addresses ready for requests: the node does not know which will come.
 func (policy Policy) derive(r nic.Request, tags []map[string]string) Policy {
 	policy.Choice = Choice{Subnet: r.Subnet, Addrs: r.Addrs, ENI: r.ENI, Exclusive: r.Exclusive}
 	if r.Subnet == "" && r.ENI == "" && len(r.SecurityGroups) == 0 && !r.Exclusive {
@@ -244,7 +244,7 @@ func (policy Policy) derive(r nic.Request, tags []map[string]string) Policy {
 		return policy
 	}
 	if r.Subnet != "" {
-		policy.SubnetTags = nil // who names a subnet need not describe it
+		policy.SubnetTags = nil // a pod that names a subnet need not describe it
 	}
 	if len(r.SecurityGroups) > 0 {
 		policy.SecurityGroups, policy.Choice.Groups = r.SecurityGroups, r.SecurityGroups

@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Anybody on a node can make namespaces, and give links there any addresses and MAC addresses. So such an address is
-// not used. An address is used at a link that can carry it: one that was made on the ENI's link, or the ENI's link
+// Any process on a node can make namespaces, and give links there any addresses and MAC addresses. So such an address
+// is not used. An address is used at a link that can carry it: one that was made on the ENI's link, or the ENI's link
 // itself. To make such a link takes the privileges of the node's root. Only the kernel says what a link was made on,
 // see [nl.NS.Slaves].
 //
@@ -92,9 +92,9 @@ func (u Used) Holds(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	return linked || u.Has(a, on, e.MAC)
 }
 
-// UsedAddrs reads the addresses in all network namespaces but the caller's own, which is the node's. That is a walk of
-// the whole node: only a new registry and collections need it. It looks for the links of ENIs in namespaces only if the
-// node lacks the link of one with these MAC addresses.
+// UsedAddrs reads the addresses in all network namespaces except the caller's own, which is the node's. That is a walk
+// of the whole node: only a new registry and collections need it. It looks for the links of ENIs in namespaces only if
+// the node lacks the link of one with these MAC addresses.
 func UsedAddrs(node *nl.NS, macs ...string) Used { return usedIn(Shelves, node, macs) }
 
 func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {

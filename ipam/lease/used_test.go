@@ -26,7 +26,7 @@ func TestUsedUnreadable(t *testing.T) {
 	}{
 		{t.TempDir(), false},
 		{filepath.Join(t.TempDir(), "absent"), false},
-		{file, true}, // it is no directory: any error but absence
+		{file, true}, // it is no directory: any error except absence
 	} {
 		Shelves = []Shelf{{test.dir, ""}}
 		if got := UsedAddrs(host).Partial; got != test.partial {

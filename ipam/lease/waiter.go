@@ -24,7 +24,7 @@ func (p *Pool) wait(s *registry.State, o Owner, was registry.Waiter, now, until 
 }
 
 // returned removes the ADD that has given up and that the owner's repeats. A runtime may repeat an ADD under another
-// ID. Nobody can tell then which one it is, so returned removes the first of the pool.
+// ID. The node cannot tell then which one it is, so returned removes the first of the pool.
 func (p *Pool) returned(s *registry.State, o Owner) {
 	if len(s.GaveUp) == 0 {
 		return // as in nearly every ADD
@@ -40,7 +40,7 @@ func (p *Pool) returned(s *registry.State, o Owner) {
 	delete(s.GaveUp, gone)
 }
 
-// GiveUp removes the owner from the waiters, so that nobody asks EC2 only for its address. If
+// GiveUp removes the owner from the waiters, so that no growth asks EC2 only for its address. If
 // a process was killed, its waiter counts until its deadline.
 func (p *Pool) GiveUp(ctx context.Context, o Owner) error {
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { givesUp(s, o.waiter(), time.Now()) })
@@ -65,8 +65,8 @@ const Returns = 30 * time.Second
 // ofAddr is between the pool and the address in the name of what an ADD waits for.
 const ofAddr = "="
 
-// Waits is where an ADD waits: for addresses of its pool, or for the address that its pod has
-// chosen, which nobody else asks EC2 for.
+// Waits is where an ADD waits: for addresses of its pool, or for the address that its pod has chosen. No other ADD asks
+// EC2 for that address.
 func (policy Policy) Waits() string {
 	name := policy.Pool
 	for _, a := range policy.Choice.Addrs {

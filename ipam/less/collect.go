@@ -139,7 +139,7 @@ func (p *Node) deleteIfEmpty(ctx context.Context, c *Collecting, id string) (del
 	return err == nil, err
 }
 
-// deletes reports whether the collection is to delete an ENI: it is empty, or somebody has begun to delete it.
+// deletes reports whether the collection is to delete an ENI: it is empty, or a process has begun to delete it.
 func (c *Collecting) deletes(s *registry.State, id string) bool {
 	e, now := s.ENIs[id], time.Now()
 	if !e.Detachable() || c.Max >= 0 || e.OnRequest {

@@ -15,9 +15,9 @@ import (
 
 // This file is about the mark of an ENI that the node is about to detach: draining. No pod gets an address of such an
 // ENI. The mark may go only if no process of the node has begun to detach the ENI. So a process notes in the registry
-// that it is about to call DetachNetworkInterface, and removes the note only if EC2 has refused. Nobody takes the
-// mark away while there is a note, and nobody detaches an ENI without the mark. So no lock is needed, and a process may
-// be killed anywhere.
+// that it is about to call DetachNetworkInterface, and removes the note only if EC2 has refused. No process takes the
+// mark away while there is a note, and no process detaches an ENI without the mark. So no lock is needed, and a process
+// may be killed anywhere.
 //
 // If the registry is lost, so are marks and notes. EC2 still shows what it detaches: see leaving.
 //
@@ -102,7 +102,7 @@ func (p *Node) noteDetach(ctx context.Context, id string) (takeBack func(*regist
 			return errUndrained
 		}
 		if before, noted = e.Detaching, time.Now().Round(0); !noted.After(before) {
-			noted = before.Add(1) // somebody has set the clock
+			noted = before.Add(1) // an operator or another program has set the clock
 		}
 		e.Detaching = noted
 		s.ENIs[id] = e

@@ -26,13 +26,13 @@ import (
 // by deleteENI or Remove. What the registry has of an ENI may be old or wrong. So EC2
 // describes the ENI before each step, and [Node.deletable] must agree. EC2 itself refuses to
 // delete an attached ENI. The node detaches by the ID of an attachment, which belongs to that
-// attachment alone. So if somebody attaches the ENI elsewhere meanwhile, it stays there.
+// attachment alone. So if an operator or another program attaches the ENI elsewhere meanwhile, it stays there.
 
 var (
-	// errNotOurs means that an ENI is somebody else's, and is not touched.
+	// errNotOurs means that an ENI belongs to others, and that this node does not touch it.
 	errNotOurs = errors.New("it is not this node's to delete")
 	// errBoot means that an ENI is the boot ENI, which the node needs itself. EC2 refuses to detach
-	// it in most cases, and nobody should find out in the others.
+	// it in most cases, and no process should find out in the others.
 	errBoot = errors.New("it is the boot ENI of this node")
 	// errUsed means that a pod uses an ENI.
 	errUsed = errors.New("it serves pods")
@@ -40,9 +40,9 @@ var (
 	errAttached = errors.New("it is still attached")
 )
 
-// Remove detaches an ENI and deletes it. It refuses if the registry or the kernel shows that
-// pods of this node use the ENI, if it is the boot ENI, and if it is somebody else's. If EC2 does not know the
-// ENI, the error is aws.ErrNotFound.
+// Remove detaches an ENI and deletes it. It refuses if the registry or the kernel shows that pods of this node use the
+// ENI. It also refuses if it is the boot ENI, and if it belongs to others. If EC2 does not know the ENI, the error is
+// aws.ErrNotFound.
 func (p *Node) Remove(ctx context.Context, id string) error {
 	if err := errors.Join(p.AskAgain(ctx), p.Learn(ctx)); err != nil {
 		return err
@@ -77,7 +77,7 @@ func (p *Node) Remove(ctx context.Context, id string) error {
 }
 
 // deleteENI detaches an ENI, deletes it, and then removes it from the registry. It continues
-// where an earlier try ended. If the ENI is somebody else's, deleteENI removes it from the
+// where an earlier try ended. If the ENI belongs to others, deleteENI removes it from the
 // registry, or no longer touches it. If EC2 fails, the ENI stays draining, because it may be
 // detached by now or soon. The next collection finishes that. seen is what EC2 has just said of the ENI, or nil.
 func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, seen []aws.ENI) error {

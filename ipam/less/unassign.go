@@ -144,7 +144,7 @@ func (p *Node) growthLock(ctx context.Context) (unlock func(), err error) {
 	return unlock, err
 }
 
-// lockSoon takes a lock if nobody has it for long.
+// lockSoon takes a lock if no other process has it for long.
 func (p *Node) lockSoon(ctx context.Context, name string) (unlock func(), err error) {
 	const most = 10 * time.Second
 	waiting, cancel := context.WithTimeout(ctx, most)
@@ -200,8 +200,8 @@ func (c *Collecting) spare(s *registry.State, id string, now time.Time) int {
 }
 
 // unassign unassigns x, which is of one family, from the ENI in one call, and returns what has left the ENI. The caller
-// has withdrawn x from the registry, and holds the lock of growth. EC2 takes all or nothing. If somebody else has
-// unassigned a part of x, unassign asks EC2 to take the rest.
+// has withdrawn x from the registry, and holds the lock of growth. EC2 takes all or nothing. If an operator or another
+// program has unassigned a part of x, unassign asks EC2 to take the rest.
 //
 // If EC2 refuses, unassign puts the rest back into the registry. If the outcome is not known,
 // the rest stays out of the registry until metadata shows it.

@@ -72,7 +72,7 @@ func (p *Node) attachWhere(
 	ctx context.Context, s *registry.State, attached []aws.ENI, eni string, least int,
 ) (attachment string, at Slot, err error) {
 	const tries = 5
-	delete(s.ENIs, eni) // the slot that it had before somebody detached it is free
+	delete(s.ENIs, eni) // the slot that it had before an operator or another program detached it is free
 	free := slotsOf(s, least, attached)
 	for range tries {
 		next, found := free.next()

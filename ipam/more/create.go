@@ -98,8 +98,8 @@ func (p *Node) createENI(
 ) (aws.ENI, string, error) {
 	eni, token, err := p.createOnce(ctx, subnet, spec, size)
 	if len(spec.Tags) > 0 && noTags(err) {
-		// The original needed no such permission. Without tags nobody but this
-		// node's registry knows that the ENI may be deleted.
+		// The original needed no such permission. Without tags, no registry except this node's knows that the ENI may
+		// be deleted.
 		slog.Warn("the instance role does not allow ec2:CreateTags: the new ENI has no tags", "error", err)
 		spec.Tags = nil
 		eni, token, err = p.createOnce(ctx, subnet, spec, size)

@@ -14,10 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about instances that can have no more ENIs. The registry may say so, or EC2,
-// when it refuses an ENI. Either may be out of date a moment later, because somebody has
-// detached an ENI. So a growth that finds the instance full asks EC2 which ENIs are attached.
-// An ENI that is not attached takes no slot.
+// This file is about instances that can have no more ENIs. The registry may say so, or EC2, when it refuses an ENI.
+// Either may be out of date a moment later, because an operator or another program has detached an ENI. So a growth
+// that finds the instance full asks EC2 which ENIs are attached. An ENI that is not attached takes no slot.
 //
 // EC2 may refuse for a reason that its describes do not show. On many types, volumes take
 // slots of ENIs (EC2 user guide, "Volume limits for Nitro-based instances"). So a refusal
@@ -102,9 +101,9 @@ func refused(s *registry.State) error {
 		aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs), s.Instance.FullUntil.Format(time.RFC3339))
 }
 
-// seemsFull reports whether to ask EC2 which ENIs are attached to a full instance, although
-// the links of all our ENIs are there. EC2's refusal may be out of date, or somebody else may
-// have detached an ENI. EC2 is asked at most twice a minute.
+// seemsFull reports whether to ask EC2 which ENIs are attached to a full instance, although the links of all our ENIs
+// are there. EC2's refusal may be out of date, or another program or an operator may have detached an ENI. EC2 is asked
+// at most twice a minute.
 func seemsFull(s *registry.State) bool {
 	const lately = 30 * time.Second
 	others := refused(s) != nil

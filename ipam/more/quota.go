@@ -15,7 +15,7 @@ import (
 )
 
 // quotaWait is how long this node creates no ENIs at most, after EC2 has refused one because
-// of the account's quota. The quota of a region has room again when somebody deletes ENIs, or
+// of the account's quota. The quota of a region has room again when an operator or a program deletes ENIs, or
 // AWS raises it. A node that asked for every pod would use up the API calls of those who
 // delete.
 const quotaWait = registry.MostQuota

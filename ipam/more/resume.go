@@ -34,7 +34,7 @@ func (p *Node) Resume(ctx context.Context) (sure bool, err error) {
 
 // resume finishes the calls of earlier processes that died or lost EC2's answer. Its caller
 // holds the lock "grow", so every intent is left over from such a process. If there are no
-// intents, which is nearly always so, resume asks nobody. It calls stray with each ENI that
+// intents, which is nearly always so, resume asks neither EC2 nor metadata. It calls stray with each ENI that
 // was about to be attached. It reports whether unconfirmed addresses are confirmed now.
 func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) error) (sure bool, err error) {
 	s, err := p.Registry.View()
@@ -153,7 +153,8 @@ func (p *Node) abandon(ctx context.Context, e aws.ENI) error {
 		return err
 	}
 	if _, known := s.ENIs[e.ID]; known {
-		// somebody has detached it just now. Pods may have its addresses: a collection deletes it if none has
+		// an operator or another program has detached it just now. Pods may have its addresses: a collection deletes it
+		// if none has
 		return nil
 	}
 	err = p.DeleteNow(ctx, e.ID)
@@ -197,7 +198,7 @@ func (p *Node) EndBegun(ctx context.Context) error {
 }
 
 // adoptAll finishes the creation of those ENIs that are ours. Then they are attached, end with the instance, and are in
-// the registry with all addresses that EC2 reports. If an ENI is somebody else's, and not in the registry, adoptAll
+// the registry with all addresses that EC2 reports. If an ENI belongs to others, and is not in the registry, adoptAll
 // leaves it to Learn. If it fails, the kept answers may be the cause.
 func (p *Node) adoptAll(
 	ctx context.Context, s *registry.State, enis []aws.ENI, stray func(context.Context, aws.ENI) error,
@@ -241,7 +242,7 @@ func (p *Node) adopts(s *registry.State, e aws.ENI) bool {
 	case e.Status == "available" && was.Draining:
 		return false // a collection was about to delete it, and will
 	case e.Status == "available" && was.NoLink(time.Now()):
-		return false // it was attached, and somebody has detached it
+		return false // it was attached, and an operator or another program has detached it
 	}
 	return e.Status != "available" || p.MakesENIs() // otherwise it is for an operator to attach or delete
 }

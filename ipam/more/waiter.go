@@ -141,7 +141,7 @@ func (p *Node) gather(ctx context.Context, enough int, pause time.Duration) erro
 		}
 		d := min(quiet-time.Since(last), most-time.Since(began))
 		if d <= 0 || p.want(s) >= enough || call.Sleep(ctx, d, "") != nil {
-			return nil // who has no more time is told so by what comes next
+			return nil // a caller that has no more time is told so by what comes next
 		}
 	}
 }
