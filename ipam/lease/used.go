@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Anybody on a node can make namespaces, and give links there any addresses and MAC addresses. So such an address is
+// Any user of a node can make namespaces, and give links there any addresses and MAC addresses. So such an address is
 // not used. An address is used at a link that can carry it: one that was made on the ENI's link, or the ENI's link
 // itself. To make such a link takes the privileges of the node's root. Only the kernel says what a link was made on,
 // see [nl.NS.Slaves].

@@ -200,7 +200,7 @@ func (c *Collecting) spare(s *registry.State, id string, now time.Time) int {
 }
 
 // unassign unassigns x, which is of one family, from the ENI in one call, and returns what has left the ENI. The caller
-// has withdrawn x from the registry, and holds the lock of growth. EC2 takes all or nothing. If somebody else has
+// has withdrawn x from the registry, and holds the lock of growth. EC2 takes all or nothing. If another program has
 // unassigned a part of x, unassign asks EC2 to take the rest.
 //
 // If EC2 refuses, unassign puts the rest back into the registry. If the outcome is not known,
@@ -269,7 +269,8 @@ func (p *Node) still(ctx context.Context, id string, x book.Releasable, why erro
 	rest := x.Only(func(a netip.Addr) bool { return slices.Contains(e.Addrs, a) || slices.Contains(e.IPv6Addrs, a) },
 		func(c netip.Prefix) bool { return slices.Contains(e.Prefixes, c) })
 	gone := x.Without(rest)
-	slog.Warn("some addresses were not on the ENI any more: somebody else, or an earlier attempt, has unassigned them",
+	slog.Warn("some addresses were not on the ENI any more: another program, or an earlier attempt, has "+
+		"unassigned them",
 		"eni", id, "addrs", gone.List(), "prefixes", gone.CIDRs())
 	return rest, nil
 }
