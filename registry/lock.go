@@ -15,7 +15,7 @@ import (
 )
 
 // errDeleted means that somebody has deleted the directory, or files in it, during an operation.
-var errDeleted = errors.New("somebody keeps deleting the files of the registry")
+var errDeleted = errors.New("another program keeps deleting the files of the registry")
 
 // attempts is how often an operation begins again after somebody has deleted the directory.
 const attempts = 100

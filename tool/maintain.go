@@ -30,7 +30,7 @@ func maintain() *cli.Command {
 		Description: `For a container on a node without systemd. It does what cni-gc.timer,
 cni-warm.path and cni-metrics.timer do elsewhere: each work is a command of this
 tool in a process of its own. No pod waits for it. While it does not run, nothing
-is collected, and nobody refills the pools in advance; that is all.
+is collected, and no process refills the pools in advance; that is all.
 
 It needs the privileges of these commands, the host network, and / of the node
 with the mounts that come later (mountPropagation: HostToContainer). It ends with
@@ -167,7 +167,7 @@ func (m *maintenance) warm(ctx context.Context) []commandRow {
 // collect does what cni-gc.service does, in this order.
 func (m *maintenance) collect(ctx context.Context) []commandRow {
 	if err := removeOldPins(bpffs, time.Now().Add(-pinsUnused)); err != nil {
-		slog.Warn("programs of pods that nobody uses stay in the kernel", "error", err)
+		slog.Warn("unused programs of pods stay in the kernel", "error", err)
 	}
 	rows := []commandRow{
 		m.run(ctx, "repair", "--config", m.config),

@@ -89,7 +89,7 @@ func describe(p *ipam.Pool, id string) (madeENI, error) {
 	}
 	e, ok := s.ENIs[id]
 	if !ok || len(e.Addrs) == 0 {
-		return madeENI{}, fmt.Errorf("%s was made, but somebody has removed it since", id)
+		return madeENI{}, fmt.Errorf("%s was made, but an operator or another program has removed it since", id)
 	}
 	row := eniRow{MAC: e.MAC, ID: id, Index: e.Index, Card: e.Card, Subnet: e.Subnet, CIDR: e.CIDR, VPC: e.VPC,
 		Addrs: cli.List(e.Addrs)}

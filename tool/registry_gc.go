@@ -60,7 +60,7 @@ puts back: cni-gc.service runs it first. A timer of your own needs both.` +
 			policy, unread := conflists.Common()
 			if unread != nil { // it may forbid all changes in EC2
 				policy.Provision, want.Max = lease.ProvisionNone, 0
-				unread = fmt.Errorf("this collection has released nothing, because nobody can read the "+
+				unread = fmt.Errorf("this collection has released nothing, because it cannot read the "+
 					"configuration: %w", unread)
 			}
 			p, err := cli.OpenPool(policy)

@@ -21,8 +21,8 @@ ENI stays whose addresses pods of this node have, those of its prefixes too, as
 the registry or the kernel shows: drain the node first. So does one that is
 attached to another instance, or was made for one, and one with the tag
 ` + book.TagNoManage + `=true. So does an ENI for which pods may ask (requests in
-the configuration): somebody else has created it. So nothing is removed while
-nobody can read the configuration.` + cli.JSON("removed"),
+the configuration): an operator has created it. So nothing is removed while
+the configuration cannot be read.` + cli.JSON("removed"),
 		ArgsUsage: "ENI...",
 		Flags:     []cli.Flag{conf.Flag()},
 		Action: func(c *cli.Context) error {

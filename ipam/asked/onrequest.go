@@ -216,7 +216,7 @@ func (p *Node) chosenInUse(ctx context.Context, s *registry.State, e aws.ENI) er
 		}
 	}
 	if users == nil {
-		users = []string{"nobody, but they cool, or their link is not on the node"}
+		users = []string{"no pod: they cool, or their link is not on the node"}
 	}
 	return plugin.Errorf(plugin.CodeTryAgain,
 		"assign more addresses to the ENI, or wait until these pods have ended: this node does not change the ENI",

@@ -64,7 +64,8 @@ func Agree(s *registry.State, enis []aws.ENI, asked time.Time) {
 			continue
 		}
 		if x := lost(s, known, e, asked); !x.Empty() {
-			slog.Warn("somebody else has unassigned addresses of the ENI: pods that have them have lost their network",
+			slog.Warn("an operator or another program has unassigned addresses of the ENI: pods that have them have "+
+				"lost their network",
 				"eni", e.ID, "addrs", x.List(), "prefixes", x.CIDRs())
 			book.Withdraw(s, e.ID, x)
 		}

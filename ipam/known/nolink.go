@@ -122,7 +122,8 @@ func (p *Node) forgetIfLost(ctx context.Context, id string, e registry.ENI) erro
 		case len(enis) == 0 && (time.Since(e.Grown) <= Settled || time.Since(e.Missed) <= Settled):
 			// EC2 may not show it for a moment
 		case slices.Contains(detached(s), id) && !book.AnyLeased(s, e.Has):
-			slog.Warn("somebody has detached an ENI from this instance: it was removed from the registry", "eni", id)
+			slog.Warn("an operator or another program has detached an ENI from this instance: it was removed "+
+				"from the registry", "eni", id)
 			s.Drop(id)
 		}
 	})

@@ -26,7 +26,8 @@ import (
 var ErrNoLink = errors.New("its link is not on the node")
 
 // HintNoLink says what an operator can do about [ErrNoLink].
-const HintNoLink = "somebody has detached the ENI (CloudTrail: DetachNetworkInterface), or the kernel has " +
+const HintNoLink = "an operator or another program has detached the ENI (CloudTrail: DetachNetworkInterface), or " +
+	"the kernel has " +
 	"not found it: " +
 	"see dmesg and 'cni-ipvlan-vpc-k8s-tool status'; it serves pods again as soon as its link is on the node"
 

@@ -258,7 +258,7 @@ func (p *Node) deletable(e aws.ENI, used lease.Used, detached bool) error {
 	case book.Foreign(e):
 		return errNoManage
 	case !book.ForPods(e) && (s.ENIs[e.ID].OnRequest || p.Policy.Requestable(e.Tags)):
-		return fmt.Errorf("%w: somebody has created it, for pods that ask for it", errNotOurs)
+		return fmt.Errorf("%w: an operator has created it, for pods that ask for it", errNotOurs)
 	}
 	return stillUsed(s, e, used)
 }

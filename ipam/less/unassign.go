@@ -269,7 +269,8 @@ func (p *Node) still(ctx context.Context, id string, x book.Releasable, why erro
 	rest := x.Only(func(a netip.Addr) bool { return slices.Contains(e.Addrs, a) || slices.Contains(e.IPv6Addrs, a) },
 		func(c netip.Prefix) bool { return slices.Contains(e.Prefixes, c) })
 	gone := x.Without(rest)
-	slog.Warn("some addresses were not on the ENI any more: somebody else, or an earlier attempt, has unassigned them",
+	slog.Warn("some addresses were not on the ENI any more: another program, or an earlier attempt, has "+
+		"unassigned them",
 		"eni", id, "addrs", gone.List(), "prefixes", gone.CIDRs())
 	return rest, nil
 }

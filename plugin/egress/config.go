@@ -151,7 +151,7 @@ func (v *validation) reachable(e Egress) {
 	}
 	if len(e.Routers) > 0 && e.gateway(nl.IPv6).IsValid() && len(of(nl.IPv6, e.clients)) == 0 {
 		v.Wrong("clients must be specified with an IPv6 gateway: the VPC's IPv6 CIDR, or those of the clients' " +
-			"subnets: otherwise routers would serve anybody")
+			"subnets: otherwise routers would serve every host")
 	}
 	if len(e.Namespaces)+len(e.Selectable) == 0 {
 		v.Wrong("namespaces or selectable must be specified: otherwise no pod is a client")

@@ -48,7 +48,7 @@ type Request struct {
 	Subnet         string       // ID of the subnet of its ENI
 	Addrs          []netip.Addr // its addresses, at most one of each family
 	SecurityGroups []string     // IDs of the security groups of its ENI, exactly these
-	ENI            string       // ID of an ENI that somebody has created
+	ENI            string       // ID of an ENI that an operator has created
 	Exclusive      bool         // no other pod gets addresses of its ENI
 }
 

@@ -104,7 +104,7 @@ func (s *scene) deletePods(ctx context.Context, out *output) error {
 			took = append(took, time.Since(start))
 		}
 	}
-	out.times("DEL", "asking nobody", took, fmt.Sprintf("EC2 calls %d", len(s.EC2.Calls())-calls))
+	out.times("DEL", "without EC2", took, fmt.Sprintf("EC2 calls %d", len(s.EC2.Calls())-calls))
 	return nil
 }
 

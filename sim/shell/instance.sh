@@ -10,4 +10,4 @@ mount -t bpf bpf /sys/fs/bpf
 mkdir -p /var/lib/cni
 for dir in /run /var/lib/cni; do mount -t tmpfs -o mode=755 instance "$dir"; done
 mkdir /run/netns /run/lock
-"$@" || exit # without ||, sh may execute it in its own place, and nobody would reap orphans
+"$@" || exit # without ||, sh may execute it in its own place, and no process would reap orphans

@@ -24,7 +24,7 @@ type Drops struct {
 
 // String returns for example "spoofed 0, to nobody 2, without a route 1".
 func (d Drops) String() string {
-	return fmt.Sprintf("spoofed %d, to nobody %d, without a route %d", d.Spoofed, d.Nobody, d.NoRoute)
+	return fmt.Sprintf("spoofed %d, to no host %d, without a route %d", d.Spoofed, d.Nobody, d.NoRoute)
 }
 
 // A drain is a veth pair whose far end ignores all packets. Packets that leave by it are counted, and end there. To see

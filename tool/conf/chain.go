@@ -346,7 +346,8 @@ func (r *review) pools(where string, i int, c *lease.Config) {
 	}
 	for _, p := range c.Policies() {
 		if p.Provision == lease.ProvisionNone && p.Warm.Min > 0 {
-			r.wrong(where, `warm: min %d of pool %s: "provision" is "none", so nobody may ask EC2 for them`, p.Warm.Min,
+			r.wrong(where, `warm: min %d of pool %s: "provision" is "none", so the node does not ask EC2 for them`,
+				p.Warm.Min,
 				PoolName(p.Pool))
 		}
 	}

@@ -162,7 +162,8 @@ func TestRefusedByRuntime(t *testing.T) {
 			""): `plugins[0] cni-ipvlan-vpc-k8s: eniTags: "aws:x": only AWS sets tags that begin with aws: ` +
 			`want another key`,
 		list(``, `, "eniTags": {"node.k8s.amazonaws.com/no_manage": "true"}`,
-			""): `plugins[0] cni-ipvlan-vpc-k8s: eniTags: "node.k8s.amazonaws.com/no_manage": nobody touches an ENI ` +
+			""): `plugins[0] cni-ipvlan-vpc-k8s: eniTags: "node.k8s.amazonaws.com/no_manage": no program ` +
+			`changes an ENI ` +
 			`with this tag: after the next boot, the node would not use its own ENIs any more: remove it`,
 		list(``, `, "pools": {"a": {"eniTags": {"": "x"}}}`,
 			""): `plugins[0] cni-ipvlan-vpc-k8s: pools: a: eniTags: "": a tag needs a key`,

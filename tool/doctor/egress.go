@@ -178,7 +178,7 @@ func withoutAnswers(p view.EgressPod) (Finding, bool) {
 	const enough = 20
 	lost := p.Role == egress.Router && p.Forwarded > enough && p.Answered == 0
 	return Finding{Severity: warning, About: "router " + p.Pod,
-		Means: fmt.Sprintf("it has forwarded %d packets of clients, and nobody has answered: it may have no way out",
+		Means: fmt.Sprintf("it has forwarded %d packets of clients, and no answer has come: it may have no way out",
 			p.Forwarded),
 		Do: "look at the route table of its ENI's subnet (a NAT gateway, a transit gateway), at its security group, " +
 			"and at the network ACL"}, lost

@@ -93,11 +93,11 @@ func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 	return found
 }
 
-// unknownPod is the finding about a pod whose routes the node has lost, and nobody knows them. The link is the node's
+// unknownPod is the finding about a pod whose routes the node has lost, and they are not known. The link is the node's
 // end of its pair.
 func unknownPod(l nl.Link) Finding {
 	return Finding{Severity: severe, About: l.Name + " (" + l.Alias + ")",
-		Means: "the node has lost its routes to this pod, and nobody knows them: neither the registry nor the " +
+		Means: "the node has lost its routes to this pod, and they are not known: neither the registry nor the " +
 			"container runtime has the attachment. Node and pod do not reach each other",
 		Do: "delete the pod: its controller makes a new one"}
 }
@@ -160,7 +160,7 @@ func (p *Node) repairPod(l repair.Loss) func(context.Context) (string, error) {
 
 func (p *Node) lostOne(n conf.Network, s nl.Step) Finding {
 	a := Finding{Severity: severe, About: repair.Brief(s.Object),
-		Means: "somebody has removed or changed it: pods reach only a part of the cluster",
+		Means: "another program has removed or changed it: pods reach only a part of the cluster",
 		Do:    "run " + cli.Name + " repair, as cni-gc.timer does; the next ADD puts it back, too",
 		fix:   p.repairNetwork(n, s)}
 	switch route := s.Object.(type) {
@@ -174,15 +174,17 @@ func (p *Node) lostOne(n conf.Network, s nl.Step) Finding {
 	}
 	switch err := s.Check(s.NS); {
 	case errors.Is(err, fs.ErrNotExist):
-		a.Means = "somebody has flushed the ruleset, and our table with all masquerading is gone. Pods reach neither " +
+		a.Means = "another program has flushed the ruleset, and our table with all masquerading is gone. Pods " +
+			"reach neither " +
 			"Services nor the internet"
 		a.Do += ". Have firewalld or nftables.service flush only their own tables"
 	case err == nil || errors.Is(err, nl.ErrOtherRules):
 		a.Severity, a.Means =
 			warning, "the table is not what the configuration asks for. The configuration or the release has changed "+
-				"since the last ADD, or somebody has changed the table"
+				"since the last ADD, or another program has changed the table"
 	default:
-		a.Means = fmt.Sprintf("%v: its rules are there, and somebody has changed the rest. Pods may reach neither "+
+		a.Means = fmt.Sprintf("%v: its rules are there, and another program has changed the rest. Pods may "+
+			"reach neither "+
 			"Services nor the internet", err)
 	}
 	return a

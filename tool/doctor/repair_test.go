@@ -201,11 +201,11 @@ func TestRepairPods(t *testing.T) {
 		s.EndOf(d.owner.Key, time.Now(), time.Time{})
 		return nil
 	}))
-	if did, err := d.repair(); len(did) > 0 || err == nil || !strings.Contains(err.Error(), "nobody knows them") {
+	if did, err := d.repair(); len(did) > 0 || err == nil || !strings.Contains(err.Error(), "they are not known") {
 		t.Errorf("without a lease: %v, %v", did, err)
 	}
 	if found, err := d.doctor().lost(); err != nil || len(found) != 1 ||
-		!strings.Contains(found[0].Means, "nobody knows them") {
+		!strings.Contains(found[0].Means, "they are not known") {
 		t.Errorf("without a lease: %v, %v", found, err)
 	}
 }

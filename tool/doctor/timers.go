@@ -24,7 +24,7 @@ func (p *Node) checkTimers(ctx context.Context) ([]Finding, error) {
 	why := map[string]string{"cni-gc.timer": "leases of pods that ended without a DEL stay, and addresses and ENIs " +
 		"are never released"}
 	if slices.ContainsFunc(p.conflists.Pools(), func(q lease.Policy) bool { return q.Warm.Min > 0 }) {
-		why["cni-warm.path"] = "nobody refills the pools to warm.min: ADDs wait for EC2"
+		why["cni-warm.path"] = "no process refills the pools to warm.min: ADDs wait for EC2"
 	}
 	if p.root == "" && view.CollectedLately() {
 		delete(why, "cni-gc.timer") // something else runs it
@@ -85,8 +85,9 @@ func (p *Node) checkRepairs() []Finding {
 			return nil
 		}
 	}
-	return []Finding{{Severity: warning, About: file, Means: "it does not run repair: what somebody else deletes on " +
-		"the node is missing until the next ADD, or until the pods end",
+	return []Finding{{Severity: warning, About: file,
+		Means: "it does not run repair: what another program deletes on " +
+			"the node is missing until the next ADD, or until the pods end",
 		Do: "delete it, if it hides the unit of the package, and run systemctl daemon-reload; or add ExecStartPre=-" +
 			cli.Name + " repair"}}
 }

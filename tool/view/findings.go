@@ -37,7 +37,7 @@ func (k *Comparison) Findings() []Finding {
 	if k.empty() {
 		fs = append(fs,
 			Finding{"registry",
-				"it has no ENIs: no pod has asked for an address since the boot, or somebody has deleted it",
+				"it has no ENIs: no pod has asked for an address since the boot, or an operator has deleted it",
 				"nothing: the next ADD builds it from the kernel and metadata, and so does " + cli.Name +
 					" registry-gc --free-after=15m", true})
 	}
@@ -109,7 +109,7 @@ func (k *Comparison) judgeENI(id string) []Finding {
 		}
 		return []Finding{{id, "the node has no link with its MAC address, " + known.MAC +
 			": its pods have lost their network, and new pods do not use it",
-			"check dmesg for errors of the network driver, and whether somebody has moved the link to another " +
+			"check dmesg for errors of the network driver, and whether another program has moved the link to another " +
 				"namespace; the ENI serves pods again when the link is back", false}}
 	case attached && k.empty():
 		return nil
@@ -274,7 +274,7 @@ func (k *Comparison) judgeUnknown(at string, a netip.Addr) []Finding {
 			"wait some minutes", true}}
 	case id != "" && e.Status != "available" && k.state.ENIs[id].MAC != "" && !k.state.ENIs[id].Foreign:
 		return []Finding{{at, "EC2 has it on " + id + ", but the registry does not know it: no pod gets it",
-			"somebody else has assigned it: run " + cli.Name +
+			"an operator or another program has assigned it: run " + cli.Name +
 				" registry-gc --free-after=15m, which learns it as soon as metadata shows it", false}}
 	}
 	return nil

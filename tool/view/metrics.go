@@ -80,7 +80,7 @@ func eniMetric(s *registry.State, now time.Time) Metric {
 	m := Metric{Name: "enis", Help: "ENIs of the instance, the boot ENI included, by the pool that they serve and " +
 		"state: idle ones serve no pod, " +
 		"requested ones were created for pods that ask for them, exclusive ones are in pods, draining ones are on " +
-		"their way out, foreign ones are somebody else's, no-link ones have no link on the node, " +
+		"their way out, foreign ones are of others, no-link ones have no link on the node, " +
 		"detached ones are not attached any more."}
 	n := map[[2]string]int{}
 	pools, exclusive := map[string]bool{}, s.Exclusive()
