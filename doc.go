@@ -101,7 +101,7 @@
 //
 //	registry      the file with what the node's processes know of ENIs, addresses and leases
 //	lease         the entry of the registry that gives an address to an attachment
-//	reserved      a lease names the address, but nobody has seen it in the kernel yet
+//	reserved      a lease names the address, but no process has seen it in the kernel yet
 //	bound         a lease names the address, and the kernel has it in the pod
 //	cooling       its lease has ended less than reuseIPWait ago, so no pod gets it yet
 //	free          of the node, without a lease, and not cooling

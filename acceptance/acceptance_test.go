@@ -224,8 +224,8 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestShownLate interrupts a run of which EC2 shows nothing for a while. Nothing remains, and nobody believes that
-// nothing is there.
+// TestShownLate interrupts a run of which EC2 shows nothing for a while. Nothing remains, and the program does not
+// believe that nothing is there.
 func TestShownLate(t *testing.T) {
 	var hide, hidden atomic.Int32
 	late := func(ec2 http.Handler) http.Handler {
@@ -260,7 +260,8 @@ func TestShownLate(t *testing.T) {
 	w.nothingRemains(t)
 }
 
-// TestNobodyReads interrupts a run whose output nobody reads any more, as with tee(1), which ends by the same signal.
+// TestNobodyReads interrupts a run whose output no process reads any more, as with tee(1), which ends by the same
+// signal.
 func TestNobodyReads(t *testing.T) {
 	w := newWorld(t, account, nil, func(*vpcsim.Instance) {})
 	w.keys()
@@ -277,7 +278,7 @@ func TestNobodyReads(t *testing.T) {
 	w.nothingRemains(t)
 }
 
-// TestKilled kills a run. A later -clean deletes what it has left, says what, and leaves alone what is of nobody's run.
+// TestKilled kills a run. A later -clean deletes what it has left, says what, and leaves alone what belongs to no run.
 func TestKilled(t *testing.T) {
 	w := newWorld(t, account, nil, reachable(t))
 	w.keys()

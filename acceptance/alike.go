@@ -32,7 +32,7 @@ func (c *cloud) compare(ctx context.Context, p plan, m *made, out output) (failu
 	const reads = 8 // at once: the suite's client makes as many
 	tunnel := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: reads,
 		DialContext: func(_ context.Context, network, addr string) (net.Conn, error) {
-			return node.shell.Dial(network, addr) // through the instance: metadata answers nobody else
+			return node.shell.Dial(network, addr) // through the instance: metadata answers no other machine
 		}}}
 	defer tunnel.CloseIdleConnections()
 	real := compare.Place{

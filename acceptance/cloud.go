@@ -33,7 +33,7 @@ const noCredentials = "there are no AWS credentials: say AWS_PROFILE=NAME, after
 	"it, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
 // open finds the credentials as the AWS CLI does, and asks whose they are. The instance role of this machine does not
-// count: nobody has chosen it for this.
+// count: no person has chosen it for this.
 func open(ctx context.Context, o options) (*cloud, error) {
 	c, err := config.LoadDefaultConfig(ctx, config.WithRegion(o.region),
 		config.WithEC2IMDSClientEnableState(imds.ClientDisabled))

@@ -100,9 +100,9 @@ func (c *cloud) whenShown(ctx context.Context, call func() error) error {
 
 // keys makes the caller's key and the instances' host key, and returns the user data with the latter.
 //
-// By a host key that it has chosen, the test knows the instances. Nobody between can pretend to be one, and get the
-// credentials. Who may read the user data can: those with ec2:DescribeInstanceAttribute in this account, and programs
-// on the instances.
+// By a host key that it has chosen, the test knows the instances. No machine between can pretend to be one, and get the
+// credentials. A reader of the user data can: a principal with ec2:DescribeInstanceAttribute in this account, or a
+// program on the instances.
 //
 // At the end of its boot, the instance also sets the time of its end. It terminates then, because the launch says so.
 // Not earlier in the boot: shutdown(8) needs systemd-logind to wait.

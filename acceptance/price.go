@@ -45,8 +45,8 @@ func (p plan) cost(d time.Duration) string {
 	return text
 }
 
-// mostCost is what a run costs at most: if nobody deletes the instances, and they are busy until they end by
-// themselves.
+// mostCost is what a run costs at most: if neither a program nor a person deletes the instances, and they are busy
+// until they end by themselves.
 func (p plan) mostCost() string {
 	busy, known := prices[p.kind]
 	if !known {

@@ -69,7 +69,7 @@ func dial(ctx context.Context, addr netip.Addr, c *ssh.ClientConfig) (*shell, er
 	return &shell{ssh.NewClient(transport, channels, requests)}, nil
 }
 
-// asRoot is a command as root. An image lets in root itself, or somebody who may use sudo(8).
+// asRoot is a command as root. An image lets in root itself, or a user who may use sudo(8).
 func asRoot(command string) string {
 	quoted := "'" + strings.ReplaceAll(command, "'", `'\''`) + "'"
 	return `if [ "$(id -u)" = 0 ]; then exec sh -ec ` + quoted + `; else exec sudo -n sh -ec ` + quoted + `; fi`

@@ -41,8 +41,8 @@ type attempts struct {
 }
 
 // answering returns the context of an attempt that was sent. The caller may give up, but an answer that comes soon
-// after that counts: without it, nobody knows whether EC2 has carried out the call, and to find that out takes more
-// calls.
+// after that counts. Without it, the caller does not know whether EC2 has carried out the call, and to find that out
+// takes more calls.
 func answering(ctx context.Context) (context.Context, context.CancelFunc) {
 	const soon = 3 * time.Second
 	attempt, cancel := context.WithCancelCause(context.WithoutCancel(ctx))

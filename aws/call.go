@@ -65,9 +65,8 @@ func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O
 
 // retryer returns the SDK's standard retryer for one call, with three changes.
 //
-// An action that must not be repeated is repeated only if EC2 has refused it. A request with a lost answer
-// may have been carried out, and its repetition would assign a second batch of addresses
-// that nobody knows of.
+// An action that must not be repeated is repeated only if EC2 has refused it. EC2 may have carried out a request with a
+// lost answer. Its repetition would then assign a second batch of addresses that no process knows of.
 //
 // A request that EC2 refuses because of its time is repeated at once. The SDK has learned from
 // the answer how wrong the clock of this machine is, and signs the next attempt with EC2's time.

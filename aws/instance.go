@@ -58,7 +58,7 @@ func (c *Client) document(ctx context.Context) (Instance, error) {
 }
 
 // check returns what the document lacks. All fields are needed: without the instance's ID,
-// nobody can find the unfinished calls for it.
+// no process can find the unfinished calls for it.
 func (i Instance) check() error {
 	switch {
 	case i.ID == "":

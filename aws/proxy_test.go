@@ -60,7 +60,7 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-// asked returns the error of a process that calls EC2 with nothing but this environment.
+// asked returns the error of a process that calls EC2 with nothing except this environment.
 func asked(t *testing.T, env ...string) string {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), os.Args[0])

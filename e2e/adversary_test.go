@@ -157,7 +157,7 @@ type box struct {
 	addr  map[paths.Family]netip.Addr
 }
 
-// target is port 9 of a box, where nobody answers.
+// target is port 9 of a box, where no program answers.
 func (r *gallery) target(name string, f paths.Family) netip.AddrPort {
 	i := slices.IndexFunc(r.boxes, func(b box) bool { return b.name == name })
 	return netip.AddrPortFrom(r.boxes[i].addr[f], 9)
@@ -168,7 +168,7 @@ const (
 	podBox, internetBox           = "a pod of another ENI", "the internet"
 )
 
-// by fires at a box by each link, in somebody's name.
+// by fires at a box by each link, in the name of the address from.
 func (r *gallery) by(box string, f paths.Family, from netip.Addr, devs ...string) (all []shot) {
 	for _, dev := range devs {
 		all = append(all, shot{Dev: dev, From: from, To: r.target(box, f)})
@@ -482,7 +482,7 @@ func newRange(t *testing.T) *gallery {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { vpc.Close() })
-	// Pods send no IPv6 by the veth but to hostCidrs. A process with CAP_NET_ADMIN has added this route.
+	// Pods send no IPv6 by the veth, except to hostCidrs. A process with CAP_NET_ADMIN has added this route.
 	anyway := nl.Route{Dst: netip.MustParsePrefix("::/0"), Via: r.node(paths.IPv6), Dev: "eth1", Metric: 5000}
 	if err := (nl.Wiring{{NS: r.other.NS, Object: anyway}}).Add(); err != nil {
 		t.Fatal(err)

@@ -282,8 +282,8 @@ func (e *egressScene) send(t *testing.T, to *paths.Pod, packets ...[]byte) {
 	}
 }
 
-// refuses checks that nobody calls a client through its tunnel, and that a router takes packets of clients only, and
-// none for itself.
+// refuses checks that no program calls a client through its tunnel. It also checks that a router takes packets of
+// clients only, and none for itself.
 func (e *egressScene) refuses(t *testing.T) {
 	const nobody = "203.0.113.77"
 	node := e.Nodes[0].Addr()
@@ -310,8 +310,8 @@ func (e *egressScene) refuses(t *testing.T) {
 	dropless(t, e.Scene)
 }
 
-// othersErrors has somebody lower the path MTU of a client's connection outside the tunnel, by an error that comes out
-// of it.
+// othersErrors has another sender lower the path MTU of a client's connection outside the tunnel, by an error that
+// comes out of it.
 func (e *egressScene) othersErrors(t *testing.T) {
 	t.Helper()
 	to := netip.AddrPortFrom(e.remote.Addr(paths.IPv4), paths.Port)
@@ -402,15 +402,15 @@ func (e *egressScene) manyClients(t *testing.T) {
 	await(t, "each client has an answer", func() bool { return e.state(t, e.router).Sent >= sent+clients })
 	await(t, "the answers leave for the clients", func() bool {
 		now, err := e.Drops()
-		return err == nil && now.Nobody >= drops.Nobody+clients // these addresses are nobody's
+		return err == nil && now.Nobody >= drops.Nobody+clients // no ENI has these addresses
 	})
 	if now, err := e.router.NS.Links(); err != nil || len(now) != len(links) {
 		t.Errorf("the router has %d links with %d clients, and had %d; %v", len(now), clients, len(links), err)
 	}
 }
 
-// withoutAnswers has doctor look at a router whose clients call somebody who does not answer. Then somebody answers:
-// the Service may lead all clients to the other router, and doctor would report this one again.
+// withoutAnswers has doctor look at a router whose clients call a host that does not answer. Then a host answers: the
+// Service may lead all clients to the other router, and doctor would report this one again.
 func (e *egressScene) withoutAnswers(t *testing.T) {
 	var packets [][]byte
 	for range 30 {
@@ -483,7 +483,7 @@ func TestRouterCallsSibling(t *testing.T) {
 
 // TestEgressToOwnVPC: the VPC is a destination, so the routers and the backends of Services are, too. The service loop
 // masquerade forwards packets for them in the client's pod. These do not enter the tunnel. The loop redirect sends them
-// out by the VPC's router, and asks nobody for the MAC address of the gateway. Only a test's VPC would answer.
+// out by the VPC's router, and asks no host for the MAC address of the gateway. Only a test's VPC would answer.
 func TestEgressToOwnVPC(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
 	for _, loop := range []string{redirect, "masquerade"} {

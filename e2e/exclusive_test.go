@@ -164,7 +164,7 @@ func (w *world) back(t *testing.T, e ec2sim.ENI, name string) {
 // before is the name that the link of an ENI has on the node before a pod gets it.
 func before(e ec2sim.ENI) string { return fmt.Sprint("eth", e.Index) }
 
-// TestExclusive: two pods get whole ENIs, and a third a second interface with one. Nobody else has an address of these
+// TestExclusive: two pods get whole ENIs, and a third a second interface with one. No other pod has an address of these
 // ENIs. A collection, also with a new registry, leaves them alone while their pods run, even if a pod has removed its
 // addresses.
 func TestExclusive(t *testing.T) {
@@ -239,15 +239,15 @@ func TestExclusive(t *testing.T) {
 	for pod, e := range map[string]ec2sim.ENI{"pod": on[0], "second": onOther[0]} {
 		w.verb(t, list, "DEL", pod)
 		w.verb(t, list, "DEL", pod)
-		w.back(t, e, "enx"+strings.ReplaceAll(e.MAC, ":", "")) // the registry was lost, so nobody knows the name before
+		w.back(t, e, "enx"+strings.ReplaceAll(e.MAC, ":", "")) // the registry was lost: no process knows the old name
 	}
 	// a link that is back is down, and no fault
 	w.tool(t, "doctor", "--check=links", "--config=conflist-examples/requests.conflist")
 	w.called(t, shared[0], true)
 }
 
-// TestExclusiveGiven: an ENI that somebody has created is given to one pod alone. Others wait until that pod has ended.
-// Its link comes back after a sudden end of the pod. Another pod can share it then.
+// TestExclusiveGiven: an ENI that an operator has created is given to one pod alone. Others wait until that pod has
+// ended. Its link comes back after a sudden end of the pod. Another pod can share it then.
 func TestExclusiveGiven(t *testing.T) {
 	w, list := newExclusive(t, example{}, "")
 	w.pod(t, "other")
@@ -293,9 +293,9 @@ func TestExclusiveGiven(t *testing.T) {
 	}
 }
 
-// TestExclusiveReboot: the node reboots while pods have whole ENIs, one of ours and one that somebody has created. The
-// links are on the node then. The runtime ends the old pods, whose namespaces are gone, and makes new ones, which get
-// such ENIs again. A pod that does not ask for it has no address of them.
+// TestExclusiveReboot: the node reboots while pods have whole ENIs, one of ours and one that an operator has created.
+// The links are on the node then. The runtime ends the old pods, whose namespaces are gone, and makes new ones, which
+// get such ENIs again. A pod that does not ask for it has no address of them.
 func TestExclusiveReboot(t *testing.T) {
 	w, list := newExclusive(t, example{}, "")
 	given := w.give(t)

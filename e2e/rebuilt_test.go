@@ -44,7 +44,7 @@ func TestRebuilt(t *testing.T) {
 				if err := os.RemoveAll(w.node.StateDir); err != nil {
 					t.Fatal(err)
 				}
-				w.verb(t, list, "CHECK", "a") // nobody has rebuilt it yet
+				w.verb(t, list, "CHECK", "a") // no process has rebuilt it yet
 				rebuild(w, list, t)
 				w.verb(t, list, "CHECK", "a")
 				w.verb(t, list, "CHECK", "b")

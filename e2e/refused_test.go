@@ -165,7 +165,7 @@ func (w *world) given(t *testing.T, subnet string, params map[string]string) ec2
 	return all[len(all)-1]
 }
 
-// bare wants the pod to have no link but lo.
+// bare wants the pod to have no link except lo.
 func (w *world) bare(t *testing.T, pod string) {
 	t.Helper()
 	links, err := w.pods[pod].Links()
@@ -180,9 +180,9 @@ func (w *world) bare(t *testing.T, pod string) {
 	}
 }
 
-// TestGivenUntouched: no command deletes or changes an ENI that somebody has created for pods: no collection, also with
-// a new registry, no eni-gc, no remove-interface. The node attaches and detaches it. If somebody has moved it to
-// another instance meanwhile, it stays there.
+// TestGivenUntouched checks that no command deletes or changes an ENI that an operator has created for pods. No
+// collection does so, also with a new registry, no eni-gc and no remove-interface. The node attaches and detaches it.
+// If an operator has moved it to another instance meanwhile, it stays there.
 func TestGivenUntouched(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	list, err := libcni.ConfListFromFile("conflist-examples/requests.conflist")

@@ -47,7 +47,7 @@ func documentedPods(t *testing.T) (asks []string) {
 type wanted struct {
 	subnet, ip string
 	groups     []string
-	given      bool // somebody has created it
+	given      bool // an operator has created it
 	exclusive  bool // its own link is in the pod
 }
 

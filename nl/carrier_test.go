@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestSlaves: a slave of a card of the node is found in any namespace, with its addresses, also by a namespace that
-// nobody has listed before. What others make by themselves is none, whatever MAC address it has.
+// TestSlaves: a slave of a card of the node is found in any namespace, with its addresses, also by a namespace that no
+// call has listed before. What others make by themselves is none, whatever MAC address it has.
 func TestSlaves(t *testing.T) {
 	nltest.Need(t, "root", "netns", "ipvlan")
 	node, _ := nltest.NS(t, "node")

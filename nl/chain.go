@@ -96,7 +96,7 @@ func (c Chain) fingerprints() []fingerprinted {
 }
 
 // check compares the chain itself with the one in the kernel. The comments of its rules do not
-// change when somebody sets another policy.
+// change when an operator or another program sets another policy.
 func (c Chain) check(n *NS, t Table) error {
 	is, _, err := t.chain(n, c.Name)
 	if err != nil {
@@ -130,7 +130,7 @@ func parseChain(family uint8, msg []byte) (c Chain, rules int) {
 			}
 		case unix.NFTA_CHAIN_HOOK:
 			c.parseHook(hooksOf(family), value)
-		case unix.NFTA_CHAIN_USE: // nobody else refers to a chain that netfilter calls
+		case unix.NFTA_CHAIN_USE: // no other chain refers to a chain that netfilter calls
 			rules = int(ordered(value))
 		}
 	}

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// expression is a part of a rule's code: it loads a register, compares one, or acts on the packet. All but those of NAT
-// work in register 1. The kernel wants its numbers in network byte order. What is in a register has the byte order that
-// it has in the packet, or in the kernel. See linux/netfilter/nf_tables.h.
+// expression is a part of a rule's code: it loads a register, compares one, or acts on the packet. All except those of
+// NAT work in register 1. The kernel wants its numbers in network byte order. What is in a register has the byte order
+// that it has in the packet, or in the kernel. See linux/netfilter/nf_tables.h.
 func expression(name string, data ...attribute) attribute {
 	return nested(unix.NFTA_LIST_ELEM, attrString(unix.NFTA_EXPR_NAME, name), nested(unix.NFTA_EXPR_DATA, data...))
 }

@@ -22,7 +22,7 @@ func (n *NS) FarEnd(near Link) (Link, error) {
 	}
 	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, 0, unix.RTM_NEWLINK, msg, attrs...)
 	if errors.Is(err, unix.EINVAL) || err == nil && len(msgs) != 1 {
-		err = absence{unix.ENODEV} // EINVAL: nobody has the ID
+		err = absence{unix.ENODEV} // EINVAL: no namespace has the ID
 	}
 	if err != nil {
 		return Link{}, fmt.Errorf("%s: the other end of %s: %w", n.Name, near.Name, err)

@@ -138,7 +138,7 @@ func (g Guard) Check(n *NS) error {
 }
 
 // guard makes both tables, with the elements of all links that are there, in one transaction. The kernel refuses it if
-// somebody has changed any table since the elements were read: that may have been another Guard.
+// another process has changed any table since the elements were read: that may have been another Guard.
 func (n *NS) guard(e guarded) (err error) {
 	for range 100 {
 		var generation uint32

@@ -82,8 +82,8 @@ func (n *NS) LinkByName(name string) (Link, error) {
 }
 
 // SeenLink is LinkByName, or what that has found earlier in this command if a context keeps the namespace (see
-// [KeepOpen]), or an IPVlan that this command has made. It is for what nobody changes in the milliseconds of a command:
-// the MAC address, the MTU and the group.
+// [KeepOpen]), or an IPVlan that this command has made. It is for what no program changes in the milliseconds of a
+// command: the MAC address, the MTU and the group.
 func (n *NS) SeenLink(name string) (Link, error) {
 	if l, seen := n.seen[name]; seen {
 		return l, nil
@@ -163,8 +163,8 @@ func (n *NS) SetDown(name string) error {
 	return nil
 }
 
-// delLink deletes a link by its name. If its index is remembered, delLink does not delete a link that
-// somebody else has put in its place meanwhile.
+// delLink deletes a link by its name. If its index is remembered, delLink does not delete a link that another process
+// has put in its place meanwhile.
 func (n *NS) delLink(name string) error {
 	if err := checkName(name); err != nil {
 		return err

@@ -125,7 +125,7 @@ func TestIsPeer(t *testing.T) {
 	}
 }
 
-// TestOpenOther opens any namespace but its own.
+// TestOpenOther opens any namespace except its own.
 func TestOpenOther(t *testing.T) {
 	host, path := nltest.NS(t, "host")
 	if n, err := host.OpenOther("pod", path); !errors.Is(err, fs.ErrNotExist) {

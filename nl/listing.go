@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// A listing is what a namespace has of rules and routes, each list from the moment in which somebody first needed it.
-// Each check of a rule asks the kernel for all rules, and the kernel lists those of all pods. So whoever makes many
-// checks makes them from one list.
+// A listing is what a namespace has of rules and routes, each list from the moment in which a caller first needed it.
+// Each check of a rule asks the kernel for all rules, and the kernel lists those of all pods. So a caller that makes
+// many checks makes them from one list.
 type listing struct {
 	dev   int // the routes are those by the link of this index; 0: all
 	rules map[Family]*ruleList

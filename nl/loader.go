@@ -9,9 +9,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A loader loads the programs of a Splice, or opens the pinned ones with the same maps. If
-// somebody has removed some of the pinned files, the two programs could get different maps.
-// Then neither would know what the other remembers, and no service would answer.
+// A loader loads the programs of a Splice, or opens the pinned ones with the same maps. If another process has removed
+// some of the pinned files, the two programs could get different maps. Then neither would know what the other
+// remembers, and no service would answer.
 type loader struct {
 	maps  bpf.Maps
 	which string // identifies the maps, in a program's name
@@ -61,7 +61,7 @@ func (l *loader) openMap(name string, part uint32) (int, error) {
 	layout := name + " " + decimal(bpf.MapKeySize) + " " + decimal(bpf.MapValueSize) + " " + decimal(bpf.MapSets)
 	const anyRelease = "cbf29ce484222325" // the hash of nothing, as the first releases named the maps: all share them
 	return l.keep(objectName(layout, anyRelease), func() (int, error) {
-		if !canPin() { // nobody will find it
+		if !canPin() { // no other process will find it
 			l.pods = ownPods
 		}
 		return createMap(bpf.MapKeySize, bpf.MapValueSize, bpf.MapSets*l.pods/part)

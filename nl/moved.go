@@ -30,7 +30,7 @@ type MovedLink struct {
 	Name  string // in the pod
 	MAC   string
 	NS    *NS    // of the pod; nil if it is gone, and the link back on the node
-	Home  string // the link's name on the node; "" if nobody knows it any more
+	Home  string // the link's name on the node; "" if no process knows it any more
 	MTU   int    // 0: as it is
 	Group uint32 // in the pod; on the node it is always 0
 	Down  bool   // leave it down: something must be set first, and then Up sets it up
@@ -173,8 +173,8 @@ func (v MovedLink) freeName(n *NS) (string, error) {
 	return "", err
 }
 
-// reset gives a link of the node its name again, and removes it from the pod's group. A link
-// that somebody has set up keeps its name: kernels before 6.2 do not rename it then.
+// reset gives a link of the node its name again, and removes it from the pod's group. A link that another program has
+// set up keeps its name: kernels before 6.2 do not rename it then.
 func (v MovedLink) reset(n *NS, l Link) error {
 	left := n.delPrograms(l)
 	msg := linkMessage()

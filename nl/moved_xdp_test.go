@@ -63,7 +63,7 @@ func TestMovedLinkXDPAbove(t *testing.T) {
 	b.must(w.Del())
 }
 
-// xdp has a link drop all packets, as long as nobody detaches the program.
+// xdp has a link drop all packets, as long as no process detaches the program.
 func (b *bay) xdp(n *nl.NS, link string) {
 	b.Helper()
 	const drop = 1 // XDP_DROP

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Neigh is the MAC address of an address on a link, so that nobody must ask for it. On an
+// A Neigh is the MAC address of an address on a link, so that the kernel does not have to ask for it. On an
 // unnumbered link this is necessary: in IPv6 the kernel answers only for the addresses of the
 // link itself. In IPv4 it does the same with arp_ignore=1, which kube-proxy's strictARP sets on
 // the whole node.

@@ -50,7 +50,7 @@ func (x *transaction) itself(typ, flags int) {
 
 // replaceTable adds requests to delete the table, if it is there, and to add it.
 func (x *transaction) replaceTable() {
-	// otherwise the deletion fails if somebody has flushed the table meanwhile
+	// otherwise the deletion fails if another program has flushed the table meanwhile
 	x.itself(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 	x.itself(unix.NFT_MSG_DELTABLE, 0)
 	x.itself(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)

@@ -154,7 +154,7 @@ func (n *NS) Close() error {
 
 // Do runs f in the namespace, for what neither a netlink socket nor a file opened there can do. In another namespace
 // than the process' own, f has its own thread. Goroutines that it starts do not run in the namespace. f uses no NS: one
-// may take its thread for one in the namespace of the process. If f panics, so does Do: nobody could recover on that
+// may take its thread for one in the namespace of the process. If f panics, so does Do: no caller could recover on that
 // thread.
 func (n *NS) Do(f func() error) error {
 	if n.process {

@@ -18,7 +18,7 @@ import (
 // waits for the kernel to verify a program.
 const pins = "/sys/fs/bpf"
 
-// unpinned makes an object that nobody else gets.
+// unpinned makes an object that no other process gets.
 func unpinned(_ string, open func() (int, error)) (int, error) { return open() }
 
 // canPin reports whether there is such a file system.

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// LocalPorts are the ports that a namespace gives to its own connections. Add leaves other ports that
-// somebody has chosen, if there are some among them up to Last. Deleting does nothing, as with a Sysctl.
+// LocalPorts are the ports that a namespace gives to its own connections. Add leaves other ports that another program
+// has chosen, if there are some among them up to Last. Deleting does nothing, as with a Sysctl.
 type LocalPorts struct{ First, Last uint16 }
 
 func (p LocalPorts) String() string { return p.sysctl().String() }
@@ -44,7 +44,7 @@ func (p LocalPorts) Check(n *NS) error {
 
 func (p LocalPorts) accepts(is string) bool { return is == p.sysctl().Value || p.chosen(is) }
 
-// chosen reports whether somebody has chosen a range, in which are ports up to Last.
+// chosen reports whether another program has chosen a range, in which are ports up to Last.
 func (p LocalPorts) chosen(is string) bool {
 	const byDefault = "32768 60999" // of each new namespace (inet_init_net)
 	first, _, _ := strings.Cut(is, " ")

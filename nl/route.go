@@ -139,7 +139,7 @@ var routeTypes = names{
 	{"throw", unix.RTN_THROW},
 }
 
-// Check looks for the route by its table and link. Who put it there does not matter.
+// Check looks for the route by its table and link. Which program put it there does not matter.
 func (r Route) Check(n *NS) error {
 	var index int
 	if r.Dev != "" {

@@ -75,8 +75,8 @@ func tableName(t uint32) string {
 	return strconv.FormatUint(uint64(t), 10)
 }
 
-// Add adds the rule. The kernel refuses only a rule that is the same in everything but the
-// protocol (rule_exists). So nobody must list the rules of all pods to compare.
+// Add adds the rule. The kernel refuses only a rule that is the same in everything except the protocol (rule_exists).
+// So Add does not have to list the rules of all pods to compare.
 func (r Rule) Add(n *NS) error {
 	err := r.change(n, unix.RTM_NEWRULE, addNew, unix.FR_ACT_TO_TBL)
 	if errors.Is(err, fs.ErrExist) {
@@ -94,7 +94,7 @@ func (n *NS) DelRules(iif string) error {
 	if err := checkName(iif); err != nil { // without a name the kernel deletes any rule
 		return err
 	}
-	const most = 1000 // nobody has so many
+	const most = 1000 // no link has so many
 	for _, family := range Families {
 		msg := &nl.RtMsg{}
 		msg.Family = uint8(family)
@@ -150,7 +150,7 @@ func (r Rule) change(n *NS, typ, flags int, action uint8) error {
 	return n.change(typ, flags, msg, attrs...)
 }
 
-// Check looks for the rule. Who put it there does not matter.
+// Check looks for the rule. Which program put it there does not matter.
 func (r Rule) Check(n *NS) error {
 	r.Family, r.Protocol = r.family(), 0
 	if r.Mark != 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 )
 
-// Scratch runs f with a namespace that nobody else sees, and that ends with f. It shows what the
+// Scratch runs f with a namespace that no other process sees, and that ends with f. It shows what the
 // kernel can do. Modules that the kernel loads for that stay loaded.
 func Scratch(f func(*NS) error) error {
 	temp, err := ns.TempNetNS()

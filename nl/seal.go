@@ -9,8 +9,8 @@ import (
 )
 
 // The seal of a table is an empty chain that nothing calls. Its name is a hash of all rules and of how the chains are
-// called. A transaction makes it together with the rules. So a table with the seal had these rules once, and only
-// somebody who edits the table by hand can change them. Add looks for the seal, and counts the rules of each chain.
+// called. A transaction makes it together with the rules. So a table with the seal had these rules once, and only an
+// operator who edits the table by hand can change them. Add looks for the seal, and counts the rules of each chain.
 // That takes half as long as to read the rules. Check reads them.
 
 // Sealed reports whether the kernel has the table with the seal of this one: it was made with these rules, and for the

@@ -66,7 +66,8 @@ func (a linkSetting) parse(text string) ([]byte, error) {
 // Attributes of linux/if_link.h that package unix lacks, since Linux 5.19 and 6.3.
 const iflaGROMaxSize, iflaGSOIPv4MaxSize, iflaGROIPv4MaxSize = 58, 63, 64
 
-// settableFlags are the flags that anybody with CAP_NET_ADMIN may change (__dev_change_flags), and that a move keeps.
+// settableFlags are the flags that any process with CAP_NET_ADMIN may change (__dev_change_flags), and that a move
+// keeps.
 const settableFlags = unix.IFF_DEBUG | unix.IFF_NOTRAILERS | unix.IFF_NOARP | unix.IFF_DYNAMIC | unix.IFF_MULTICAST |
 	unix.IFF_PORTSEL | unix.IFF_AUTOMEDIA | unix.IFF_PROMISC | unix.IFF_ALLMULTI
 

@@ -36,7 +36,7 @@ func (n *NS) netlink(family int) (*socket, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	// Anybody may send to a netlink socket, but only the kernel to one that is connected to it
+	// Any process may send to a netlink socket, but only the kernel to one that is connected to it
 	// (netlink_getsockbyportid).
 	if err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		unix.Close(fd)

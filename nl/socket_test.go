@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestForeignSender: nobody but the kernel can send to a socket of a namespace.
+// TestForeignSender checks that only the kernel can send to a socket of a namespace.
 func TestForeignSender(t *testing.T) {
 	n, err := Node()
 	if err != nil {

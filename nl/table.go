@@ -56,8 +56,8 @@ func (t Table) String() string {
 	return b.String()
 }
 
-// Add installs the table. It replaces a table of the same name that differs, because somebody
-// has flushed it or another version has made it. The look before makes a second Add cheap.
+// Add installs the table. It replaces a table of the same name that differs, because another program has flushed it or
+// another version has made it. The look before makes a second Add cheap.
 func (t Table) Add(n *NS) error {
 	if t.stands(n) {
 		return errSame
@@ -173,9 +173,9 @@ func (t Table) Check(n *NS) error {
 	return ErrOtherRules
 }
 
-// Intact reports a table whose rules are not those with which it was made, as far as it shows without knowing them: it
-// is not there, it is dormant, one of the chains is gone, empty, or called in another way, or somebody else has added a
-// rule.
+// Intact reports a table whose rules are not those with which it was made, as far as it shows without knowing them. It
+// is not there, it is dormant, one of the chains is gone, empty, or called in another way, or another program has added
+// a rule.
 func (t Table) Intact(n *NS) error {
 	if err := t.awake(n); err != nil {
 		return err
@@ -212,7 +212,7 @@ func (t Table) alike(rules []fingerprinted) []fingerprinted {
 // ErrOtherRules is the error of Check about a table with other rules than it should have.
 var ErrOtherRules = errors.New("the rules differ")
 
-// works reports a table that is dormant. It also reports a chain that somebody has changed without its rules.
+// works reports a table that is dormant. It also reports a chain that another program has changed without its rules.
 func (t Table) works(n *NS) error {
 	if err := t.awake(n); err != nil {
 		return err

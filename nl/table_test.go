@@ -57,7 +57,7 @@ func vocabulary() nl.Table {
 	}}
 }
 
-// TestTable installs every word there is, and repairs what somebody has changed.
+// TestTable installs every word there is, and repairs what another program has changed.
 func TestTable(t *testing.T) {
 	n, _ := nltest.NS(t, "host")
 	nltest.Need(t, "nftables")

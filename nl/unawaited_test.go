@@ -17,7 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestUnawaited sends a pod, in which nobody listens, packets of every kind by its ENI, and
+// TestUnawaited sends a pod, in which no program listens, packets of every kind by its ENI, and
 // looks which of them come to the node: answers for a loop's port, and what belongs to them.
 func TestUnawaited(t *testing.T) {
 	host, pod := two(t)
@@ -138,7 +138,7 @@ func (w *wire) pass(packet []byte) (got []byte) {
 	}
 }
 
-// translated reports whether a frame is what was sent, but for one port, which is the one that it
+// translated reports whether a frame is what was sent, except for one port, which is the one that it
 // stands for, and the checksum, which is as right or wrong as it was.
 func translated(sent, got []byte) bool {
 	if len(sent) != len(got) {

@@ -17,12 +17,11 @@ import (
 // A Veth is a pair of links, one in its own namespace and its peer in another. Both are created
 // in their final namespaces and are up. Deleting one deletes both.
 //
-// The MAC addresses are given. Otherwise udev would change that of the near end later
-// (systemd.link(5), MACAddressPolicy=persistent). And with known MAC addresses nobody must ask
-// for neighbours.
+// The MAC addresses are given. Otherwise udev would change that of the near end later (systemd.link(5),
+// MACAddressPolicy=persistent). And with known MAC addresses the kernel does not have to ask for neighbours.
 //
 // Each end has one queue in each direction. Otherwise Linux since 5.15 makes one for each CPU that the
-// machine can have, announces each to udev, and removes all but one again (veth_get_num_queues,
+// machine can have, announces each to udev, and removes all except one again (veth_get_num_queues,
 // veth_init_queues).
 type Veth struct {
 	Name    string
@@ -40,8 +39,8 @@ type Veth struct {
 	// Without one it sends no redirects (RFC 4861, section 8.2). It also cannot ask for its
 	// neighbours, so they must be given.
 	NoLinkLocal bool
-	// NoRA makes the near end ignore router advertisements, which anybody in the other
-	// namespace can send (RFC 4861, section 4.2). A node that forwards IPv6 ignores them anyway.
+	// NoRA makes the near end ignore router advertisements, which any process in the other namespace can send (RFC
+	// 4861, section 4.2). A node that forwards IPv6 ignores them anyway.
 	NoRA bool
 	// NoRedirects makes a new near end send no ICMP redirects of IPv4. The sysctl send_redirects can change that.
 	NoRedirects bool

@@ -56,7 +56,7 @@ func (w Wiring) Add() error {
 }
 
 // remember makes the namespaces remember the indices of links until forget is called, and for a
-// whole command if a context keeps them. If somebody replaces a link meanwhile, the remembered
+// whole command if a context keeps them. If another process replaces a link meanwhile, the remembered
 // index is invalid, and a request fails.
 func (w Wiring) remember() (forget func()) {
 	for _, s := range w {

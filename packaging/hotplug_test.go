@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// seizers is where make unpacks Debian's packages of programs that configure ENIs. Nobody installs
-// them, because they would configure this machine.
+// seizers is where make unpacks Debian's packages of programs that configure ENIs. make does not install them, because
+// they would configure this machine.
 const seizers = "../.cache/seizers"
 
 // TestHotplug runs Debian's cloud-init on a simulated instance with an ENI for pods, without our drop-in
@@ -41,7 +41,7 @@ func TestHotplug(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		// nobody answers DNS there
+		// no server answers DNS there
 		"etc/nsswitch.conf":                               "passwd: files\ngroup: files\nhosts: files\n",
 		"etc/cloud/cloud.cfg":                             cloudConfig,
 		"etc/cloud/cloud.cfg.d/50-distribution.cfg":       "updates:\n  network:\n    when: [boot, hotplug]\n",

@@ -21,7 +21,7 @@ import (
 func TestImageBuilder(t *testing.T) { command(t, "go", "test", "-C", "image", "./...") }
 
 // TestImage makes the image of the programs of bin twice, and wants the same digest, and less than 20 MB. What is in it
-// installs itself into a root directory, where then is what a package has, but for documentation, and removes itself
+// installs itself into a root directory, where then is what a package has, except for documentation, and removes itself
 // again. With CNI_TEST_PACKAGE=all it also builds the programs, twice, for both architectures.
 func TestImage(t *testing.T) {
 	nltest.Need(t, "root")

@@ -49,8 +49,7 @@ var (
 	all         = []string{"ADD", "CHECK", "DEL", "GC", "STATUS"}
 )
 
-// readCall reads a call. Its error names what is missing or invalid. VERSION needs nothing
-// but its name.
+// readCall reads a call. Its error names what is missing or invalid. VERSION needs nothing except its name.
 func readCall(getenv func(string) string, stdin io.Reader) (*call, *types.Error) {
 	override := getenv("CNI_NETNS_OVERRIDE")
 	c := &call{verb: getenv("CNI_COMMAND"), args: getenv("CNI_ARGS"), override: override == "1" ||

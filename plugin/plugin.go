@@ -70,7 +70,7 @@ type Commands[C any] struct {
 }
 
 // Each deadline is shorter than the callers': a runtime ends an overdue plugin with SIGKILL,
-// and then nobody learns the reason. containerd gives ADD 4 minutes (twice the kubelet's
+// and then neither the runtime nor an operator learns the reason. containerd gives ADD 4 minutes (twice the kubelet's
 // runtimeRequestTimeout) and DEL 1 minute. CRI-O gives DEL 1 minute and GC 30 seconds.
 // containerd has no limit for STATUS, but holds a lock meanwhile.
 const (

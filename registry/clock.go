@@ -12,20 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The times of a State are by the wall clock, so that people can read them. Somebody may
-// set that clock, by seconds or by days: NTP does so on a machine that boots with a wrong
-// clock. A time that is then in the future would stop a node for a day. A time that becomes
-// old too early would end a wait that is needed for safety.
+// The times of a State are by the wall clock, so that people can read them. An operator or a program may set that
+// clock, by seconds or by days: NTP does so on a machine that boots with a wrong clock. A time that is then in the
+// future would stop a node for a day. A time that becomes old too early would end a wait that is needed for safety.
 //
 // The lines of the lease log stay as they are: they say by which clock they are.
 //
-// So the file has the boot time of the machine, by the same clock as its other times. If
-// the boot time by the current clock differs, somebody has set the clock in between, and
-// all times are moved by the difference. If the file has no boot time, or somebody else has
-// written it, a time that is too late is cut to the latest possible one. That can only
-// delay.
+// So the file has the boot time of the machine, by the same clock as its other times. If the boot time by the current
+// clock differs, an operator or a program has set the clock in between, and all times are moved by the difference. The
+// file may have no boot time, or a person or another program may have written it. Then a time that is too late is cut
+// to the latest possible one. That can only delay.
 
-// How far a deadline of a State can be in the future. Who sets a deadline keeps to it.
+// How far a deadline of a State can be in the future. A process that sets a deadline keeps to it.
 const (
 	MostBackoff = 8 * time.Second  // of NotBefore, for an action that EC2 throttles
 	MostQuota   = 3 * time.Minute  // of QuotaUntil
@@ -38,7 +36,7 @@ const (
 // tolerance is the largest error of the clock that is ignored.
 const tolerance = time.Second
 
-// Uptime returns how long the machine has been running, by a clock that nobody can set
+// Uptime returns how long the machine has been running, by a clock that no process can set
 // (clock_gettime(2), CLOCK_BOOTTIME). Tests in a synctest bubble replace it, because the
 // time there is not the machine's.
 var Uptime = func() time.Duration {
@@ -82,7 +80,7 @@ func blank() *State {
 }
 
 // BegunAfter reports whether a lease has begun since the process took the time t by time.Now. If t
-// is zero, no lease has. Of a lease whose time was cut, nobody knows when it began: BegunAfter
+// is zero, no lease has. Of a lease whose time was cut, no process knows when it began: BegunAfter
 // reports false.
 func (s *State) BegunAfter(l Lease, t time.Time) bool { return s.after(l.Since, t) }
 
@@ -99,7 +97,7 @@ func (s *State) after(since, t time.Time) bool {
 // adjusted returns a time of this process by the current clock, as the times of a State are.
 func adjusted(t time.Time) time.Time {
 	now := time.Now()
-	step := now.Round(0).Sub(t.Round(0)) - now.Sub(t) // by the wall clock, and by one that nobody can set
+	step := now.Round(0).Sub(t.Round(0)) - now.Sub(t) // by the wall clock, and by one that no process can set
 	if step.Abs() < tolerance {
 		return t
 	}

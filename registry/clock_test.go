@@ -126,8 +126,8 @@ var deadlines = map[string]time.Duration{
 	"Instance.QuotaUntil": MostQuota,
 }
 
-// A time that is impossible by the current clock is cut to the latest possible one: if the
-// file has no boot time, and if somebody else wrote the file.
+// TestFutureTimes checks that a time that is impossible by the current clock is cut to the latest possible one. That
+// holds if the file has no boot time, and if another program wrote the file.
 func TestFutureTimes(t *testing.T) {
 	for _, booted := range []string{"", "as it is now"} {
 		r := open(t)
@@ -172,7 +172,7 @@ func TestClockSet(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				write(t, r, string(b)) // as by somebody else
+				write(t, r, string(b)) // as by another program
 			}
 			t.Run(fmt.Sprintf("%v edited=%v", step, edited), func(t *testing.T) {
 				stepped(t, step)
@@ -204,8 +204,8 @@ func TestClockZero(t *testing.T) {
 	}
 }
 
-// While nobody sets the clock, leases are still parsed late, and the file stays the same to
-// the byte.
+// TestClockUntouched checks that, while no program sets the clock, leases are still parsed late, and the file stays the
+// same to the byte.
 func TestClockUntouched(t *testing.T) {
 	r := open(t)
 	update(t, r, func(s *State) {
@@ -249,7 +249,7 @@ func TestClockCreeps(t *testing.T) {
 }
 
 // TestBegunAfter compares leases with a command that began between them. Of a lease whose time is cut to the
-// present, nobody knows when it began: a DEL must end it.
+// present, no process knows when it began: a DEL must end it.
 func TestBegunAfter(t *testing.T) {
 	r := open(t)
 	lease := func(a, id string, since time.Time) {
@@ -271,7 +271,7 @@ func TestBegunAfter(t *testing.T) {
 	}
 	b, err := os.ReadFile(r.file())
 	if err == nil {
-		err = os.WriteFile(r.file(), append(b, '\n'), 0o600) // as by somebody else
+		err = os.WriteFile(r.file(), append(b, '\n'), 0o600) // as by another program
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 )
 
 // TestDirectoryDeleted updates the registry from many goroutines while the directory is deleted
-// 300 times. Each deletion begins a new count. Nobody sees half a file, no update fails, no
+// 300 times. Each deletion begins a new count. No reader sees half a file, no update fails, no
 // counted update is lost, and none appears after its count has ended.
 func TestDirectoryDeleted(t *testing.T) {
 	dir, err := os.MkdirTemp("/dev/shm", "registry-*") // no disk, as with /run
@@ -64,7 +64,7 @@ func TestDirectoryDeleted(t *testing.T) {
 	c.check(t)
 }
 
-// remove does what rm -rf does: it may fail because somebody writes there.
+// remove does what rm -rf does: it may fail because another goroutine writes there.
 func remove(t *testing.T, dir string) {
 	t.Helper()
 	if err := os.RemoveAll(dir); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -156,7 +156,7 @@ func TestLockDeleted(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s after the directory was deleted: %v", name, err)
 		}
-		first() // the waiter gets the lock of a file that nobody else can find
+		first() // the waiter gets the lock of a file that no other process can find
 		waits(t, r, name, waiter)
 		second()
 		if unlock := <-waiter; unlock != nil {

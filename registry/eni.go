@@ -78,7 +78,7 @@ func (e ENI) IsBoot() bool { return e.Boot || e.Index == 0 && e.Card == 0 }
 // nor one at device index 0 of another card, where it attaches nothing.
 func (e ENI) Detachable() bool { return e.Index > 0 && !e.Boot }
 
-// Why EC2 has not reported the tags of an ENI. Such an ENI may be somebody else's, so the
+// Why EC2 has not reported the tags of an ENI. Such an ENI may be another owner's, so the
 // node releases nothing of it.
 const (
 	NotAsked   = "not asked"   // EC2 could not be asked: no pod gets its addresses until it can

@@ -11,7 +11,7 @@ import (
 )
 
 // Keep writes a file beside the registry, whole or not at all. It is for what a process can find
-// out again. The caller holds a lock. If somebody has deleted the directory, Keep fails.
+// out again. The caller holds a lock. If another process has deleted the directory, Keep fails.
 func (r *Registry) Keep(name string, content []byte) error {
 	dir, err := os.OpenRoot(r.dir)
 	if err != nil {

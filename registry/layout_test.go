@@ -209,7 +209,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(encoded(f, randomState()))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s, err := parse(b, then.Add(1)) // by anybody
+		s, err := parse(b, then.Add(1)) // by any program
 		if err != nil {
 			return
 		}

@@ -98,8 +98,8 @@ func (s *State) Reserve(a netip.Addr, l Lease) error {
 	return nil
 }
 
-// Found gives a lease without a key to an address that is in use, nobody knows by whom. It
-// replaces another lease.
+// Found gives a lease without a key to an address that is in use, and no process knows by which pod. It replaces
+// another lease.
 func (s *State) Found(a netip.Addr, l Lease) {
 	if old, ok := s.Leases.At(a); ok {
 		s.note(End, a, old, l.Since)
@@ -121,7 +121,7 @@ func (s *State) EndWhere(now time.Time, match func(netip.Addr, Lease) bool) []ne
 	return ended
 }
 
-// EndOf ends the leases of an attachment, but none that has begun after a command: see
+// EndOf ends the leases of an attachment, except those that have begun after a command: see
 // [State.BegunAfter]. The hints are addresses that it may have: of these, leases without a
 // key end, too.
 func (s *State) EndOf(k Key, now, command time.Time, hints ...netip.Addr) {

@@ -62,7 +62,7 @@ const (
 	Snapshot = "snapshot"
 	Held     = "held"
 	Clock    = "clock" // of earlier releases: the lines since the boot are by another clock than the next ones
-	Off      = "off"   // the configuration has the log no more: nobody knows when leases end
+	Off      = "off"   // the configuration has the log no more: a reader does not know when leases end
 )
 
 // A Line is one of the log: an object of JSON.
@@ -78,7 +78,7 @@ type Line struct {
 	Network   string     `json:"network,omitempty"`
 	Namespace string     `json:"namespace,omitempty"`
 	Pod       string     `json:"pod,omitempty"`
-	Container string     `json:"container,omitempty"` // empty: the address was found in use, nobody knows by which pod
+	Container string     `json:"container,omitempty"` // empty: the address was found in use, by an unknown pod
 	Interface string     `json:"interface,omitempty"` // the name of the attachment's interface
 	NIC       int        `json:"nic,omitempty"`       // which interface of the attachment it is, see Lease
 	NetNS     string     `json:"netns,omitempty"`     // where an address was found in use
@@ -105,7 +105,7 @@ func (s *State) UseLog(network string, want LeaseLog) {
 	if last.File != "" && last.File != want.File {
 		s.left = last
 	}
-	s.LogLines, s.checkLog = nil, true // a snapshot ends what nobody has written meanwhile
+	s.LogLines, s.checkLog = nil, true // a snapshot ends what no process has written meanwhile
 	if s.Log = (Logging{LeaseLog: want, Network: network, After: last.end()}); want.File == "" {
 		s.Log = Logging{}
 	}

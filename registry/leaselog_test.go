@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// withLog is a registry with free addresses, whose log is in a directory that nobody has made.
+// withLog is a registry with free addresses, whose log is in a directory that no process has made.
 func withLog(t *testing.T, n int) (r *Registry, file string) {
 	t.Helper()
 	r, file = open(t), filepath.Join(t.TempDir(), "log", "leases.log")
@@ -299,7 +299,7 @@ func TestLeaseLogProcesses(t *testing.T) {
 	}
 }
 
-// Somebody else rotates the log, or cuts it off.
+// TestLeaseLogTaken has another program rotate the log, or cut it off.
 func TestLeaseLogTaken(t *testing.T) {
 	for name, f := range map[string]func(file string) error{
 		"renamed":   func(file string) error { return os.Rename(file, file+"-20261124") },

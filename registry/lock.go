@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errDeleted means that somebody has deleted the directory, or files in it, during an operation.
+// errDeleted means that another process has deleted the directory, or files in it, during an operation.
 var errDeleted = errors.New("another program keeps deleting the files of the registry")
 
-// attempts is how often an operation begins again after somebody has deleted the directory.
+// attempts is how often an operation begins again after another process has deleted the directory.
 const attempts = 100
 
 // Lock takes the named lock of this node, and excludes every other process and goroutine. It waits in the kernel until
@@ -31,9 +31,9 @@ func (r *Registry) Lock(ctx context.Context, name string) (unlock func(), err er
 	return func() { l.Unlock() }, nil
 }
 
-// hold opens and locks the file with this name in the directory. A lock belongs to an inode. While we waited, somebody
-// may have deleted the file, and the next process then creates and locks another one. So the locked file must still
-// have the name; otherwise hold begins again.
+// hold opens and locks the file with this name in the directory. A lock belongs to an inode. While we waited, another
+// process may have deleted the file, and the next process then creates and locks another one. So the locked file must
+// still have the name; otherwise hold begins again.
 func (r *Registry) hold(ctx context.Context, name string, flag int) (*flock.Flock, error) {
 	path := r.dir + "/" + name
 	for range attempts {
@@ -55,7 +55,7 @@ func (r *Registry) hold(ctx context.Context, name string, flag int) (*flock.Floc
 // take opens and locks a file. It returns errDeleted if the locked file no longer has the name.
 func take(ctx context.Context, path string, flag int) (*flock.Flock, error) {
 	l := flock.New(path, flock.SetFlag(os.O_RDONLY|flag), flock.SetPermissions(0o600))
-	// Mostly nobody holds it, so no thread has to wait.
+	// Mostly no process holds it, so no thread has to wait.
 	if got, err := l.TryLock(); err != nil {
 		return nil, err
 	} else if !got {

@@ -108,7 +108,7 @@ func warnLog(file string, err error) {
 		"not see them yet", "file", file, "because", err)
 }
 
-// append appends the lines. Nobody else can append at the same time, because the caller has the
+// append appends the lines. No other process can append at the same time, because the caller has the
 // registry's lock.
 func (w appending) append() {
 	if w.file != nil {

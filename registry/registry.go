@@ -12,7 +12,7 @@
 // or netlink; [Registry.Lock] has other locks for that.
 //
 // The registry is what we know; EC2 and the kernel are the state. It is on /run, so a
-// reboot empties it. If somebody deletes it, only time is lost: the next process learns
+// reboot empties it. If an operator or another program deletes it, only time is lost: the next process learns
 // from the kernel, metadata and EC2 again. A file that cannot be read is set aside, not
 // trusted.
 package registry
@@ -57,7 +57,7 @@ func Open(dir string) (*Registry, error) {
 	return &Registry{dir}, nil
 }
 
-// View returns the state. If somebody has set the clock since the file was written, View corrects
+// View returns the state. If an operator or a program has set the clock since the file was written, View corrects
 // the times of the state by the difference. If there is no file yet, the state is Blank.
 func (r *Registry) View() (*State, error) {
 	b, written, err := steady(r.open)
@@ -82,7 +82,7 @@ func (r *Registry) open() (*os.File, error) {
 // file that cannot be parsed is set aside, and f gets a Blank state. A file of a later release is
 // left alone, and the error is ErrVersion.
 //
-// If somebody deletes the directory meanwhile, nothing is written, and f is called again with
+// If another process deletes the directory meanwhile, nothing is written, and f is called again with
 // the new state. So f must set its results, and not add to them.
 func (r *Registry) Update(ctx context.Context, f func(*State) error) error {
 	var err error
@@ -94,7 +94,7 @@ func (r *Registry) Update(ctx context.Context, f func(*State) error) error {
 	return fmt.Errorf("update registry in %s: %w", r.dir, err)
 }
 
-// update is one try of Update. It fails with errDeleted if somebody deletes the directory meanwhile.
+// update is one try of Update. It fails with errDeleted if another process deletes the directory meanwhile.
 // It takes two locks. The lock "registry" excludes older releases, which lock nothing else. The
 // directory's lock excludes all others.
 func (r *Registry) update(ctx context.Context, f func(*State) error) error {

@@ -177,7 +177,7 @@ func TestViewWhileWritten(t *testing.T) {
 	lease(unix.F_SETLEASE, unix.F_WRLCK)
 	seen := make(chan error, 1)
 	go func() { _, err := r.View(); seen <- err }()
-	for lease(unix.F_GETLEASE, 0) == unix.F_WRLCK && len(seen) == 0 { // until somebody opens it
+	for lease(unix.F_GETLEASE, 0) == unix.F_WRLCK && len(seen) == 0 { // until View opens it
 		runtime.Gosched()
 	}
 	f.Close()

@@ -52,7 +52,7 @@ type State struct {
 	ours     bool      // we have written it
 	booted   time.Time // boot time of the machine, by the clock of these times; zero if the file did not have it
 	read     time.Time // when this process has read the file; zero if there was none
-	stepped  bool      // somebody has set the clock since
+	stepped  bool      // an operator or a program has set the clock since
 
 	// For the log, of this change.
 	events   []Line
@@ -127,7 +127,7 @@ type Instance struct {
 	Cards []int `json:"cards,omitempty"`
 
 	// FullUntil is set when EC2 has refused another ENI for this instance although we
-	// counted a free slot: somebody else has attached some.
+	// counted a free slot: an operator or another program has attached some.
 	FullUntil time.Time `json:"fullUntil,omitzero"`
 	// how many ENIs it had then, as EC2 showed; with fewer there is room again
 	FullWith int       `json:"fullWith,omitempty"`

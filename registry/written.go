@@ -10,10 +10,10 @@ import (
 )
 
 // The last member of the file is the modification time that the file has. If it is right, we have checked and written
-// the file, and a process that needs one lease does not parse the others. If it is wrong, somebody else has written the
-// file since: the original, a person, or an earlier release of ours, which keeps the member as an unknown field. The
-// kernel sets another time with each write, see inode(7). On a file system whose times are less exact, the time is
-// never right: then all is parsed each time.
+// the file, and a process that needs one lease does not parse the others. If it is wrong, another program or a person
+// has written the file since. The program may be the original, or an earlier release of ours, which keeps the member as
+// an unknown field. The kernel sets another time with each write, see inode(7). On a file system whose times are less
+// exact, the time is never right: then all is parsed each time.
 //
 // Earlier releases had a sum of all bytes as the last member. To compute it for a large node took a third of a change.
 // The sum also showed broken memory.
@@ -59,8 +59,8 @@ func content(f *os.File, err error) (b []byte, written time.Time, _ error) {
 // steady is content for a process that does not hold the lock. It reads again until the text is ours, or twice the
 // same.
 //
-// A writer writes into a file that nobody has open: see [atomicfile.Exchange]. But Linux before 6.1 counts a reader too
-// late. Then it may read what is half written, and that may even be valid.
+// A writer writes into a file that no other process has open: see [atomicfile.Exchange]. But Linux before 6.1 counts a
+// reader too late. Then it may read what is half written, and that may even be valid.
 func steady(open func() (*os.File, error)) (b []byte, written time.Time, err error) {
 	const tries = 5
 	for i := range tries {

@@ -31,7 +31,7 @@ func unsealed(t *testing.T, file []byte) []byte {
 	return append(bytes.Clone(body), "}\n"...)
 }
 
-// broken is a file of ours after an edit that nobody can see.
+// broken is a file of ours after an edit that no reader can see.
 func broken(t *testing.T, file []byte, old, new string) []byte {
 	t.Helper()
 	edited := bytes.ReplaceAll(file, []byte(old), []byte(new))
@@ -94,8 +94,8 @@ func work(s *State) string {
 	return fmt.Sprintf("%v %v %v %s", held, err, bad, bytes.Join(b, nil))
 }
 
-// Whoever writes into a file of ours, or puts another file in its place, ends that it is ours. Who reads meanwhile
-// reads the file in full.
+// TestWrittenByOthers: a program that writes into a file of ours, or puts another file in its place, ends that it is
+// ours. A process that reads meanwhile reads the file in full.
 func TestWrittenByOthers(t *testing.T) {
 	for name, edit := range map[string]func(path string, b []byte) error{
 		"nobody": func(string, []byte) error { return nil },

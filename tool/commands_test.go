@@ -33,7 +33,7 @@ import (
 // TestTranscripts wants a transcript of every command in testdata, in which it has good
 // input and bad, as text and as JSON, without root, without EC2, and while EC2 throttles.
 func TestTranscripts(t *testing.T) {
-	// they ask nobody
+	// they ask neither EC2 nor metadata
 	noEC2 := []string{"addr", "registry-list", "repair", "validate", "iam-policy", "egress", "whois", "version"}
 	// they ask metadata alone
 	noCalls := append([]string{"eniif", "free-ips", "install"}, noEC2...)
@@ -204,7 +204,7 @@ func exposition(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// callEC2 makes an EC2 call as somebody else would: on the console, or another program.
+// callEC2 makes an EC2 call as a person on the console would, or another program.
 func callEC2(ts *testscript.TestScript, neg bool, args []string) {
 	form := url.Values{"Action": {args[0]}, "Version": {"2016-11-15"}}
 	for _, arg := range args[1:] {

@@ -51,7 +51,7 @@ packets. Only root sees the pods.` +
 }
 
 // egressPods are the clients and routers of this node. They are nil if the configuration has no
-// egress: then nobody looks into the namespaces.
+// egress: then egressPods does not look into the namespaces.
 func egressPods(conflists *conf.Conflists, s *registry.State) ([]view.EgressPod, error) {
 	networks, _ := conflists.Egress() // validate and doctor report what is wrong with it
 	if len(networks) == 0 {

@@ -34,13 +34,13 @@ namespace on it has, and that are not reserved for a pod.` + cli.JSON("[] adapte
 	}
 }
 
-// An unboundRow is an address that nobody has.
+// An unboundRow is an address that neither the node nor a pod has.
 type unboundRow struct {
 	Adapter string     `json:"adapter"`
 	Addr    netip.Addr `json:"ip"`
 }
 
-// unbound lists the addresses that nobody has, in the order of metadata.
+// unbound lists the addresses that neither the node nor a pod has, in the order of metadata.
 func unbound(ctx context.Context, p *ipam.Pool) ([]unboundRow, error) {
 	enis, err := p.Cloud.ENIs(ctx)
 	if err != nil {

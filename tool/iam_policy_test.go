@@ -194,14 +194,14 @@ func readConfig(t *testing.T, conflist string) lease.Config {
 	return list.Plugins[0]
 }
 
-// live fills the node with pods, ends all but one, and then that; what nobody uses is released
-// meanwhile. In the end an operator takes away the ENIs that are left.
+// live fills the node with pods, ends all except one, and then that. Collections release meanwhile what no pod uses. In
+// the end an operator takes away the ENIs that are left.
 func (l *life) live() {
 	if len(l.config.Permissions) > 0 {
 		l.request()
 	}
 	policy := l.config.Policies()[0]
-	pods := 3 // what the ENI has, where nobody may ask for more
+	pods := 3 // what the ENI has, where the node may not ask for more
 	if policy.Provision == lease.ProvisionAssign {
 		pods = 8
 	}

@@ -303,7 +303,7 @@ func (p *plan) fillENI(c *cli.Context) error {
 
 // pods returns for how many pods an ENI has addresses.
 func (p *plan) pods() int {
-	n := 1 << 20 // of a /80 nobody sees the end
+	n := 1 << 20 // no pod sees the end of a /80
 	if p.limits.NoPrefixes && slices.Contains(p.Families, lease.IPv6) {
 		n = p.limits.IPv6PerENI
 	}
@@ -339,7 +339,7 @@ func (p *plan) slots() ([][2]int, error) {
 	for card, n := range p.limits.Cards {
 		from, to := max(p.MinIndex, 1), n
 		if len(p.limits.Cards) == 1 {
-			to = from + n - 1 // where there is but one card, EC2 takes any index
+			to = from + n - 1 // where there is only one card, EC2 takes any index
 		}
 		for index := from; index < to; index++ {
 			all = append(all, [2]int{card, index})

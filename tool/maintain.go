@@ -211,14 +211,14 @@ func (m *maintenance) run(ctx context.Context, command string, args ...string) c
 }
 
 // Programs that pods share stay in the kernel until the node boots, because others may use them. What no ADD has opened
-// for a week goes: whoever has opened one has it (cni-gc.service does the same).
+// for a week goes: a process that has opened one has it (cni-gc.service does the same).
 const (
 	bpffs      = "/sys/fs/bpf"
 	pins       = "cni_ipvlan_vpc_k8s:*"
 	pinsUnused = 7 * 24 * time.Hour
 )
 
-// removeOldPins removes the programs in a directory that nobody has opened since then.
+// removeOldPins removes the programs in a directory that no process has opened since then.
 func removeOldPins(dir string, since time.Time) error {
 	found, err := filepath.Glob(filepath.Join(dir, pins))
 	for _, pin := range found {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestRemoveOldPins wants only programs of ours to go that nobody has opened for long.
+// TestRemoveOldPins wants only programs of ours to go that no process has opened for long.
 func TestRemoveOldPins(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	for name, opened := range map[string]time.Duration{

@@ -24,9 +24,8 @@ import (
 // private, in the environment, says that the test process is in namespaces of its own.
 const private = "TOOL_TEST_PRIVATE"
 
-// TestMain is the tool, or the tests. The tool lists every address on the machine, so
-// the tests have a machine of their own: a network, processes and mounts that
-// nobody else is in. Without root, they need user namespaces.
+// TestMain is the tool, or the tests. The tool lists every address on the machine, so the tests have a machine of their
+// own: a network, processes and mounts that no other process is in. Without root, they need user namespaces.
 func TestMain(m *testing.M) {
 	isTool := filepath.Base(os.Args[0]) == tool.Name
 	switch {
@@ -80,7 +79,7 @@ func furnish() error {
 	if err != nil {
 		return err
 	}
-	// The machine may be a node of somebody's.
+	// The machine may be a node that an operator uses.
 	if err := syscall.Mount("cni", "/etc/cni", "tmpfs", 0, ""); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -90,7 +90,7 @@ puts back: cni-gc.service runs it first. A timer of your own needs both.` +
 func collect(
 	c *cli.Context, p *ipam.Pool, conflists *conf.Conflists, want less.Collection,
 ) (less.Report, []nl.Rule, error) {
-	if conflists.IsDir { // of one file, nobody knows which pools others have
+	if conflists.IsDir { // one file does not say which pools others have
 		want.Conflists = conflists.Whole()
 	}
 	done, failed := p.Collect(c.Context, want)

@@ -29,7 +29,7 @@ the configuration cannot be read.` + cli.JSON("removed"),
 			if !c.Args().Present() {
 				return cli.Misuse(c, "Insufficient Arguments: please specify an interface")
 			}
-			// It says for which ENIs pods may ask: others have created these, and nobody brings one back.
+			// It says for which ENIs pods may ask: others have created these, and no program brings one back.
 			conflists := conf.Load(c.String("config"))
 			if _, err := conflists.All(); err != nil && (c.IsSet("config") || !conf.Absent(err)) {
 				return err

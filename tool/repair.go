@@ -42,7 +42,7 @@ service. If something could not be put back, the exit status is 1.` + cli.JSON("
 }
 
 // mend is the name of repair in earlier releases. Drop-ins of nftables.service that a package of these has
-// installed, or that somebody has copied, call it: the next release does without.
+// installed, or that an operator has copied, call it: the next release does without.
 func mend() *cli.Command {
 	c := repairNode()
 	c.Name, c.Hidden = "mend", true

@@ -24,8 +24,8 @@
 //	launch-template           ENIs and addresses that come with the instance
 //	whois                     which pod had an address earlier, and in flow logs
 //	registry-list             the free addresses
-//	free-ips                  the addresses that nobody has, as metadata and the kernel say
-//	addr                      the addresses that somebody has, on the node and in its pods
+//	free-ips                  the addresses that neither the node nor a pod has, as metadata and the kernel say
+//	addr                      the addresses that the node and its pods have
 //	eniif                     the ENIs of this instance
 //	subnets                   where new ENIs could be
 //	limits, maxpods           what the instance type can have

@@ -37,7 +37,7 @@ import (
 //	fail ACTION CODE N       the next N calls of an EC2 action fail
 //	calls                    print the EC2 calls since the last time
 //	enis                     print the ENIs that EC2 has
-//	ec2 ACTION KEY=VALUE...  somebody else makes an EC2 call
+//	ec2 ACTION KEY=VALUE...  a person or another program makes an EC2 call
 //	elsewhere                from now on EC2 is one that does not know the node
 //	leak INSTANCE [TAG=VALUE...]  make an ENI for an instance, and leave it so
 //	launch                   run another instance

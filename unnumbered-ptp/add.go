@@ -85,7 +85,7 @@ func (s *scene) connect(p pair, there bool) (made bool, err error) {
 	return true, s.wire(p, there)
 }
 
-// wire adds everything but the veth pair, whose index determines the number of the table.
+// wire adds everything except the veth pair, whose index determines the number of the table.
 func (s *scene) wire(p pair, there bool) error {
 	var err error
 	p.fresh = !there

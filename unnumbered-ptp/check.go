@@ -162,9 +162,9 @@ func (s *scene) hasWithoutMTU(r nl.Route) bool {
 	return r.Check(s.nodeNS) == nil
 }
 
-// unblocked reports whether nothing keeps the pod from the metadata service of IPv4, and ADD may not have made it:
-// nobody asked for it, and a later plugin may have added the default route to prevResult. The default route of IPv6 is
-// in the answer of our ipam plugin.
+// unblocked reports whether nothing keeps the pod from the metadata service of IPv4, and ADD may not have made it: the
+// configuration did not ask for it, and a later plugin may have added the default route to prevResult. The default
+// route of IPv6 is in the answer of our ipam plugin.
 func (s *scene) unblocked(p pair) bool {
 	if s.Config.BlockInstanceMetadata != nil || s.Config.DefaultRoute == byVPC || s.podNS == nil {
 		return false

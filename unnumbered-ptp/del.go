@@ -50,7 +50,7 @@ func del(ctx context.Context, r *request) error {
 }
 
 // shared reports whether a namespace has, or may have, another attachment that is the first of
-// its pod. Then everything but our links and the tables of our NICs belongs to the other. Either
+// its pod. Then everything except our links and the tables of our NICs belongs to the other. Either
 // this is about a further attachment, or the path now leads to another pod, as
 // "/proc/1234/ns/net" may. If the ADD of a first attachment has succeeded and the pod still has
 // its ENI, there is no other first one.

@@ -11,7 +11,7 @@ import (
 )
 
 // TestDirect sends traffic between a pod and the VPC, in both directions and on any port.
-// Nobody tracks it, and it meets no netfilter in the pod. Traffic to Services is tracked only
+// The kernel does not track it, and it meets no netfilter in the pod. Traffic to Services is tracked only
 // on the node. A pod that masquerades shows that the test would notice.
 func TestDirect(t *testing.T) {
 	s := newScene(t, [2]string{"redirect", "masquerade"})

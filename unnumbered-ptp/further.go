@@ -14,10 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A further NIC of a pod answers by itself: package ipvlan adds its routes and rules. It has no
-// part in the pair, in the routes on the node, in the service loop and in keepCaller. All of
-// these are for the addresses of the pod's first NIC. Whoever calls the address of a further NIC,
-// the node and a NodePort included, does so by the VPC.
+// A further NIC of a pod answers by itself: package ipvlan adds its routes and rules. It has no part in the pair, in
+// the routes on the node, in the service loop and in keepCaller. All of these are for the addresses of the pod's first
+// NIC. A caller of the address of a further NIC, the node and a NodePort included, calls it by the VPC.
 //
 // This plugin adds two things for further NICs. Their default routes lead to the VPC, so it keeps
 // the pod from the metadata service by them, unless blockInstanceMetadata is false. And the

@@ -226,7 +226,7 @@ func TestFurtherMetadata(t *testing.T) {
 				return
 			}
 			sh(t, p.NS, "tc filter del dev "+link+" egress pref 72")
-			// A further attachment may have had no filter: nobody knows which loop the pod has.
+			// A further attachment may have had no filter: CHECK does not know which loop the pod has.
 			if err := f.CHECK(p); (err == nil) != (c.another && c.block == nil) {
 				t.Errorf("CHECK without the filter: %v", err)
 			}

@@ -248,7 +248,7 @@ func TestOwnedTable(t *testing.T) {
 	same(t, "DEL left something on the node", before, nltest.Dump(t, f.node))
 }
 
-// keep makes a table that nobody else can change or delete until release is called.
+// keep makes a table that no other process can change or delete until release is called.
 func keep(t *testing.T, n *nl.NS, table string) (release func()) {
 	t.Helper()
 	var stdin io.WriteCloser

@@ -207,7 +207,7 @@ func (v victim) run(p *pod, tr *trace.Trace) (status syscall.WaitStatus) {
 	return status
 }
 
-// clean checks that the node has nothing of ours but what serves all pods.
+// clean checks that the node has nothing of ours except what serves all pods.
 func (v victim) clean() {
 	v.t.Helper()
 	keeps := strings.Split(v.after, "\n")

@@ -11,14 +11,14 @@ import (
 )
 
 // metadata are the addresses of the instance metadata service (EC2 user guide, "Access
-// instance metadata"). Whoever reaches it has the credentials of the node's role.
+// instance metadata"). A program that reaches it has the credentials of the node's role.
 //
-// By the node, the answers to a pod end at the service's hop limit of 1, unless somebody has
-// raised that. By the ENI there is no hop in between.
+// By the node, the answers to a pod end at the service's hop limit of 1, unless an operator has raised that. By the ENI
+// there is no hop in between.
 var metadata = []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("fd00:ec2::254")}
 
-// blocked are the addresses of the metadata service that the pod must not reach. Where nobody
-// asked for the block, hostCidrs may lead to one of them: to a proxy on the node.
+// blocked are the addresses of the metadata service that the pod must not reach. Where the configuration does not ask
+// for the block, hostCidrs may lead to one of them: to a proxy on the node.
 func blocked(r *request, p pair) (addrs []netip.Addr) {
 	for _, a := range metadata {
 		f := nl.FamilyOf(a)
@@ -36,7 +36,7 @@ func blocked(r *request, p pair) (addrs []netip.Addr) {
 
 // metadataBlock keeps the pod from the metadata service by a route, so that a program gets an
 // error at once. A filter at both links stops sockets that are bound to a link, because these
-// ignore the route. Where nobody asked for the block, a pod whose loop needs no BPF has the
+// ignore the route. Where the configuration does not ask for the block, a pod whose loop needs no BPF has the
 // route alone: the kernel may have no BPF.
 func metadataBlock(r *request, p pair) (objects []nl.Object) {
 	addrs := blocked(r, p)

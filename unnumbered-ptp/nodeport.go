@@ -39,11 +39,10 @@ import (
 // (tcp_fwmark_accept). The mark does nothing to existing sockets: answers from services to the
 // pod may have it.
 //
-// The limits: a refusal needs no socket, and so leaves by the ENI. Whoever calls a port on
-// which nobody listens waits in vain. The same holds for a server that sets a mark itself
-// (SO_MARK). A UDP socket that answers many has no mark. A program at the routes by eth0 could
-// mark its datagrams, but would need a second copy of all routes of the pod, whoever adds
-// them. So by UDP the pod sees the node.
+// The limits: a refusal needs no socket, and so leaves by the ENI. A caller of a port on which no program listens waits
+// in vain. The same holds for a server that sets a mark itself (SO_MARK). A UDP socket that answers many has no mark. A
+// program at the routes by eth0 could mark its datagrams, but would need a second copy of all routes of the pod,
+// whoever adds them. So by UDP the pod sees the node.
 //
 // With masquerade the pod tracks its connections. Those that begin by the veth have the mark,
 // and so has everything that belongs to them, TCP or UDP, with or without a socket.

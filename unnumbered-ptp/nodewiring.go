@@ -149,7 +149,7 @@ func postrouting(c Config, addrs ...netip.Addr) nl.Chain {
 // see what stays on the node. For IPv6 the kernel checks nothing.
 //
 // The chain also drops what a pod wrongly takes for an answer to something looped: a datagram,
-// or more of a connection, for a port from 49152 on that nobody has open. Otherwise the packet
+// or more of a connection, for a port from 49152 on that no program has open. Otherwise the packet
 // would return to the pod with another port, which a security group may have closed, and the
 // node would track it.
 //

@@ -123,7 +123,7 @@ func TestAddOrNothing(t *testing.T) {
 	same(t, "DEL after it", before, nltest.Dump(t, f.node, p.NS))
 }
 
-// TestAddRefusesForeignInterface has an eth1 of somebody else. ADD refuses, and DEL leaves it
+// TestAddRefusesForeignInterface has an eth1 of another program. ADD refuses, and DEL leaves it
 // alone.
 func TestAddRefusesForeignInterface(t *testing.T) {
 	f, p := prepared(t)
@@ -341,7 +341,7 @@ func TestGC(t *testing.T) {
 	same(t, "GC of another network", valid, nltest.Dump(t, f.node))
 }
 
-// TestForeignTable has routes of somebody else in a table. The pod gets another table.
+// TestForeignTable has routes of another program in a table. The pod gets another table.
 func TestForeignTable(t *testing.T) {
 	f, p := prepared(t)
 	for i := range uint32(100) { // one of them is next

@@ -15,10 +15,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Programs remove what belongs to pods: systemd-networkd removes the rules and routes of others, and the kernel those
-// of a link that somebody sets down, or of all links when somebody disables IPv6 on the node. CHECK finds that, and few
-// runtimes call it. So [Missing] compares a running pod with the list of its ADD, and [Restore] adds what is missing on
-// the node.
+// Programs remove what belongs to pods: systemd-networkd removes the rules and routes of others. The kernel removes
+// those of a link that an operator or a program sets down, or of all links when one of them disables IPv6 on the node.
+// CHECK finds that, and few runtimes call it. So [Missing] compares a running pod with the list of its ADD, and
+// [Restore] adds what is missing on the node.
 //
 // Both leave the pod's namespace as it is. What the pod lacks there, its own processes may have removed, and they may
 // mean it.
@@ -98,7 +98,7 @@ func (s *scene) judgePair(p pair, l *Loss) (there bool, err error) {
 }
 
 // judge compares what goes with the pair. A pod may have any of several forms. It has the one of which its namespace
-// lacks the least, and then the node: nobody loses a part of another form.
+// lacks the least, and then the node: no pod loses a part of another form.
 func (s *scene) judge(p pair, l *Loss) error {
 	n, err := s.whenMade(p)
 	if err != nil {
@@ -188,7 +188,7 @@ func Restore(node *nl.NS, l Loss) (done nl.Wiring, failed error) {
 }
 
 // Bare lists the node's ends of a network's pairs that have lost the routes to their pods, in a family of which there
-// is still a rule or in both. It is for pods of which nobody knows what they had.
+// is still a rule or in both. It is for pods of which no source knows what they had.
 func Bare(node *nl.NS, network string) (bare []nl.Link, err error) {
 	links, err1 := node.Links()
 	rules, err2 := node.Rules()

@@ -71,7 +71,7 @@ import (
 //
 //   - A program may bind such a port to connect to the backend of a looped connection that
 //     uses the same port. Then one of the two connections breaks.
-//   - If nobody has the port open, the pod refuses only what begins a TCP connection. The node
+//   - If no program has the port open, the pod refuses only what begins a TCP connection. The node
 //     drops a datagram for it, see [senders].
 //   - A container within a container (Docker in Docker, kind) calls the VPC by the pod's
 //     address, from any port. Datagrams that answer it are dropped. Its TCP connections are
@@ -84,7 +84,7 @@ import (
 //
 // This is what the original does, and it works without BPF. The node masquerades the packet
 // on its way back into the pod, so that the answer comes to the node. The pod masquerades it
-// once more on its way out, so that nobody sees the node's address on the pod's ENI. It works
+// once more on its way out, so that no host sees the node's address on the pod's ENI. It works
 // for every port and protocol, but every pod tracks all of its connections.
 //
 // # None
@@ -114,7 +114,7 @@ const (
 )
 
 // loopMAC is for the node the MAC address of the loop's next hops, on every veth. No device
-// has it, and nobody has the next hops' addresses.
+// has it, and no link has the next hops' addresses.
 const loopMAC = "02:00:00:00:00:48"
 
 var loopVia4, loopVia6 = netip.MustParseAddr("169.254.72.1"), netip.MustParseAddr("fe80::72")

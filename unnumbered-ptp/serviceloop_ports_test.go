@@ -153,8 +153,8 @@ func TestOwnPorts(t *testing.T) {
 	}
 }
 
-// TestChosenPorts has pods whose ports somebody has chosen before the ADD, as CRI-O does for a pod with such sysctls.
-// They keep them, but for those of the loop.
+// TestChosenPorts has pods whose ports a runtime has chosen before the ADD, as CRI-O does for a pod with such sysctls.
+// They keep them, except for those of the loop.
 func TestChosenPorts(t *testing.T) {
 	const portRange, reserved = "net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports"
 	for chosen, want := range map[[2]string][2]string{

@@ -64,7 +64,7 @@ var errLooped = errors.New(
 	`the pod was made before serviceLoop was "none": delete it, and its controller makes a new one`)
 
 // tableOf is the table of a pod's veth. A veth that was there before has routes in its
-// table. A new one gets the first table in which nobody has any of the pod's families. On a node that has made pods
+// table. A new one gets the first table in which no program has any of the pod's families. On a node that has made pods
 // for long, the indices reach ten thousands and so the numbers that others use. For example
 // amazon-ec2-net-utils uses 10001 and more, and its routes come and go.
 func (s *scene) tableOf(p pair, before bool) (uint32, error) {

@@ -112,7 +112,7 @@ func quiet() (restore func()) {
 // A table collects rows.
 type table struct {
 	rows   []Row
-	seen   map[Row]int // where the row is, by all but its step and Read
+	seen   map[Row]int // where the row is, by all except its step and Read
 	calls  map[string]bool
 	fields int
 }

@@ -17,7 +17,7 @@ import (
 // The caller holds a lock. So the new file has a fixed name until it replaces the old one. The
 // next caller overwrites what a killed process has left there, and nothing stays for ever.
 //
-// If somebody has deleted the directory, the error is fs.ErrNotExist. Nothing is written then,
+// If another process has deleted the directory, the error is fs.ErrNotExist. Nothing is written then,
 // neither there nor into a directory that has its path now.
 func Replace(dir *os.Root, name string, mode fs.FileMode, data ...[]byte) (err error) {
 	next := name + ".new"

@@ -24,7 +24,7 @@ const Old = ".old"
 //
 // The file has the given modification time, if that is not zero, and if the file system can.
 //
-// Who has opened a file still reads it whole: see alone.
+// A process that has opened a file still reads it whole: see alone.
 //
 // It makes its system calls itself. Package os opens each file once more, and asks whether the kernel can poll it.
 func Exchange(dir *os.File, name string, mode fs.FileMode, modified time.Time, data ...[]byte) error {
@@ -46,8 +46,8 @@ func Exchange(dir *os.File, name string, mode fs.FileMode, modified time.Time, d
 	return nil
 }
 
-// spare opens the file of that name to write, as it is, and returns its size. If somebody else may see what is written,
-// it makes a new one.
+// spare opens the file of that name to write, as it is, and returns its size. If another process may see what is
+// written, it makes a new one.
 func spare(dir int, name string, mode fs.FileMode) (fd int, size int64, err error) {
 	for again := false; ; again = true {
 		fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_WRONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC,
@@ -70,9 +70,9 @@ func spare(dir int, name string, mode fs.FileMode) (fd int, size int64, err erro
 	}
 }
 
-// alone reports whether nobody else has the file, neither open nor by another name. A process may have opened the file
-// when it had its other name, and read slowly. The kernel gives a write lease only if there is no other open file, see
-// fcntl(2). Whoever opens the file later waits until it is closed here.
+// alone reports whether no other process has the file, neither open nor by another name. A process may have opened the
+// file when it had its other name, and read slowly. The kernel gives a write lease only if there is no other open file,
+// see fcntl(2). A process that opens the file later waits until it is closed here.
 //
 // Linux before 6.1 counts a reader only after it has looked for leases ("locks: fix TOCTOU race when granting write
 // lease"). So a reader that opens the file by its other name, and is slow, may see what is written. A reader must

@@ -83,7 +83,8 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// Whoever has the file in another way than by its name has all of its text, whatever comes after it.
+// TestExchangeSpares: a reader that has the file in another way than by its name has all of its text, whatever comes
+// after it.
 func TestExchangeSpares(t *testing.T) {
 	const text = "the text that somebody reads"
 	for name, have := range map[string]func(t *testing.T, path string) (now func() (string, error)){
@@ -176,7 +177,8 @@ func TestExchangeLeased(t *testing.T) {
 	}
 }
 
-// Processes are started meanwhile. Each has all open files until it executes its program. Nobody has to wait for that.
+// TestExchangeWhileStarting starts processes meanwhile. Each has all open files until it executes its program. Neither
+// a writer nor a reader has to wait for that.
 func TestExchangeWhileStarting(t *testing.T) {
 	path, dir := onTmpfs(t)
 	done := make(chan struct{})

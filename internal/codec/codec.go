@@ -167,7 +167,8 @@ func (c *Codec) namesOf(members func()) []string {
 	return names
 }
 
-// describes reports whether the next member may be one of the names. In other modes than the exact one nobody knows.
+// describes reports whether the next member may be one of the names. In other modes than the exact one, the codec does
+// not know.
 func (c *Codec) describes(names []string) bool {
 	if !c.exact {
 		return true

@@ -25,7 +25,7 @@ import (
 	"strings"
 )
 
-// Another release may make other instructions. Who changes it has to measure them (make bench-traffic)
+// Another release may make other instructions. A developer who changes it has to measure them (make bench-traffic)
 // and to load them on the kernels of nodes (make test-kernels).
 const (
 	clang   = "clang-16"

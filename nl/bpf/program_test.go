@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestSources: the programs are what somebody has made of the sources as they are. That a compiler
+// TestSources: the programs are what go generate has made of the sources as they are. That a compiler
 // makes the same again is for make lint.
 func TestSources(t *testing.T) {
 	h := sha256.New()

@@ -38,9 +38,9 @@ func Fault(name string) string {
 // Wanted describes the names that Refused allows, for messages.
 const Wanted = "1 to 15 bytes of printable ASCII without /, : and %"
 
-// Refused says why nobody may choose a name for a link of a pod. It is "" for a name that may be chosen. All names that
-// come from pods and from requests pass here. A terminal would obey some names, and other names belong to the kernel or
-// to us.
+// Refused says why neither a pod nor a request may choose a name for a link of a pod. It is "" for a name that may be
+// chosen. All names that come from pods and from requests pass here. A terminal would obey some names, and other names
+// belong to the kernel or to us.
 func Refused(name string) string {
 	if fault := Fault(name); fault != "" {
 		return fault

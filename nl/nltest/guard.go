@@ -116,7 +116,7 @@ func children() (names []string) {
 	return names
 }
 
-// own is the dump of the namespace of this process. Who may not ask gets none.
+// own is the dump of the namespace of this process. A process that may not ask gets none.
 func own() []string {
 	n, err := nl.Node()
 	if err != nil {

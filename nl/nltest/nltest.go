@@ -66,9 +66,8 @@ func NS(t testing.TB, name string) (n *nl.NS, path string) {
 	return n, path
 }
 
-// Remove gives up a namespace before its test ends, as a container runtime may
-// have done when it calls DEL. The kernel keeps it for as long as somebody is in
-// it, and for Open it is gone. Removing it twice does nothing more.
+// Remove gives up a namespace before its test ends, as a container runtime may have done when it calls DEL. The kernel
+// keeps it for as long as a process is in it, and for Open it is gone. Removing it twice does nothing more.
 func Remove(t testing.TB, path string) {
 	t.Helper()
 	err := syscall.Unmount(path, syscall.MNT_DETACH)
@@ -97,7 +96,7 @@ func create(name string) (path string, err error) {
 	return filepath.Join(dir, name), <-done
 }
 
-// mounted lists the names under which namespaces are to be found, but not those that create has made in other
+// mounted lists the names under which namespaces are to be found, except those that create has made in other
 // processes: the tests of another package may run at the same time.
 func mounted() []string {
 	names, _ := filepath.Glob(filepath.Join(dir, "*"))

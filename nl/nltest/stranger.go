@@ -13,7 +13,8 @@ import (
 )
 
 // Stranger starts a process as a user without privileges, in a user namespace and a network namespace of its own, as
-// anybody on a node can. It returns the network namespace, with lo up, and its path. The process ends with the test.
+// any process on a node can. It returns the network namespace, with lo up, and its path. The process ends with the
+// test.
 func Stranger(t testing.TB) (n *nl.NS, path string) {
 	t.Helper()
 	Need(t, "root", "netns")

@@ -56,7 +56,7 @@ func Commands() plugin.Commands[Config] {
 }
 
 // refuseNode refuses the namespace of the node, before anything is leased. It does not open the pod's: an ADD may wait
-// for EC2, and the pod may end meanwhile. Whoever needs the pod's namespace reports that it is missing.
+// for EC2, and the pod may end meanwhile. The plugin that needs the pod's namespace reports that it is missing.
 func refuseNode(ctx context.Context, r *plugin.Request[Config]) error {
 	node, err := nl.NodeOf(ctx)
 	if err != nil {

@@ -97,7 +97,7 @@ func (n node) registry() *registry.Registry {
 	return r
 }
 
-// vacant wants no address to be anybody's.
+// vacant wants no attachment to have an address.
 func (n node) vacant() {
 	n.Helper()
 	s, err := n.registry().View()
@@ -270,7 +270,7 @@ func TestStatus(t *testing.T) {
 	unlock, err := reg.Lock(t.Context(), "registry")
 	n.must(err)
 	defer unlock()
-	n.must(status()) // it waits for nobody
+	n.must(status()) // it waits for no other process
 }
 
 // TestGC: of two pods, it leaves the valid one alone.

@@ -33,7 +33,7 @@ func (n node) occupy(text string) netip.Addr {
 	return a
 }
 
-// nobodys wants the address to be leased to nobody that the registry knows.
+// nobodys wants the address to be leased to no attachment that the registry knows.
 func (n node) nobodys(a netip.Addr) {
 	n.Helper()
 	s, err := n.registry().View()

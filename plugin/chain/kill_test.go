@@ -121,7 +121,7 @@ func (v victim) play(tr *trace.Trace) {
 	v.clean()
 }
 
-// clean wants nothing of the pod on the node, but what serves all pods.
+// clean wants nothing of the pod on the node, except what serves all pods.
 func (v victim) clean() {
 	v.Helper()
 	keeps := strings.Split(v.after, "\n")

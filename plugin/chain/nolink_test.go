@@ -16,7 +16,7 @@ import (
 )
 
 // TestENIWithoutLink: the link of the ENI that has pods vanishes. The next pod gets an address
-// of the other ENI, and nobody executes ipam's program, which is not there. When no other has
+// of the other ENI, and no ADD executes ipam's program, which is not there. When no other has
 // an address, the program is wanted; when the link is back, its ENI serves again.
 func TestENIWithoutLink(t *testing.T) {
 	n := newNode(t)

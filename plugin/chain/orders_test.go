@@ -132,7 +132,7 @@ func gcOf(valid ...string) func(*stage) call {
 // A runtime must not call GC beside ADD and DEL, nor two commands about one container (CNI specification,
 // section 4). After it was killed and started again, it does, because the first command goes on. Then the
 // later command decides: a pod that a GC does not name, or whose DEL goes on beside its ADD, may lose its
-// network. But nobody gets its address as long as it has it.
+// network. But no other pod gets its address as long as it has it.
 //
 // TestOrders stops the first command of each order at its system calls, has the others run to
 // their end, or until they wait for a lock that the first one holds, and lets it go on. Then no
@@ -208,7 +208,7 @@ func (s *stage) play(o order, at int) (calls int) {
 	if met {
 		<-done // it may have waited for a lock
 	}
-	if result != nil && first.pod.ended == ended { // nobody has deleted the pod meanwhile
+	if result != nil && first.pod.ended == ended { // no DEL of the pod has begun meanwhile
 		first.pod.result, first.pod.running = result, true
 	}
 	if first.verb == "GC" && len(s.parts) > 1 {
@@ -455,7 +455,7 @@ func (s *stage) whole() {
 	}
 }
 
-// leave ends all pods but one: by a DEL each, or by the ends of their namespaces and a GC.
+// leave ends all pods except one: by a DEL each, or by the ends of their namespaces and a GC.
 func (s *stage) leave(byDel bool) {
 	for _, p := range s.pods {
 		if p.name == "bystander" {

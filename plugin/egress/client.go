@@ -136,8 +136,9 @@ func gateways(all []Egress) (gws []netip.Addr) {
 // packets, or for another backend of a Service in a destination.
 //
 // A connection that leaves by the tunnel gets the mark, too. From the tunnel the pod takes answers of such connections,
-// and errors about them, and nothing else. Otherwise anybody who can send UDP to the pod could call it with any source,
-// answer in the name of its DNS server, or lower the path MTU of its other connections.
+// and errors about them, and nothing else. Otherwise any program that can send UDP to the pod could call it with any
+// source. It could also answer in the name of the pod's DNS server, or lower the path MTU of the pod's other
+// connections.
 func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	past := []nl.NFRule{{nl.CTReply(), nl.SetMark(mark)}} // of containers in the pod

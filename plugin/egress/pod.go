@@ -193,7 +193,7 @@ func (p *pod) doors(families []nl.Family) (objects []nl.Object) {
 // a NodePort, if the tunnel leads to the whole internet. On a link without addresses, as a tunnel
 // and the end of the pair are, the loose check is as strict as the other (__fib_validate_source).
 // The check of a link is the stricter one of its own value and of that for all. A new link has the
-// default: somebody may delete the pair, and repair puts it back.
+// default: an operator or another program may delete the pair, and repair puts it back.
 func (p *pod) anySource() (objects []nl.Object) {
 	for _, link := range slices.Concat([]string{"all", "default", Link4}, p.links) {
 		objects = append(objects, nl.Sysctl{Key: "net/ipv4/conf/" + link + "/rp_filter", Value: "0"})

@@ -127,7 +127,7 @@ func (c *Config) refused(pod plugin.Pod, annotation, name, keys string) error {
 		pod.Namespace)
 }
 
-// oneWay refuses egresses with the same destination: nobody could say which one a packet takes.
+// oneWay refuses egresses with the same destination: no operator could say which one a packet takes.
 func (c *Config) oneWay(pod plugin.Pod, names []string) error {
 	for i, one := range names {
 		for _, other := range names[i+1:] {

@@ -95,7 +95,7 @@ func (p *pod) routerRules(f nl.Family) []nl.Object {
 // that, besides what the service loop may forward by the pair. Nothing of the tunnel leaves by the pair: there are the
 // node, its proxy for the metadata service, and all Services. A connection that has passed once has the mark, and its
 // further packets are not compared again. A packet that belongs to no connection would keep its source (ct state
-// invalid), so it is dropped. The router itself is nobody's destination in the tunnel.
+// invalid), so it is dropped. The router itself is no client's destination in the tunnel.
 func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	forward := []nl.NFRule{refuse(in, nl.CTState("invalid")), {in, nl.CTState("established"), nl.CTMark(mark),

@@ -89,7 +89,7 @@ func TestRouterTakesClients(t *testing.T) {
 }
 
 // TestClientKnowsRouters: with routerCidrs, a client takes packets of the tunnel only from there. If one of its
-// egresses does not tell its routers, nobody knows.
+// egresses does not tell its routers, the client does not know.
 func TestClientKnowsRouters(t *testing.T) {
 	c := config(t,
 		egresses(`"a": {"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24"], "namespaces": ["x"], `+

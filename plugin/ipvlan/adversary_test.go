@@ -187,7 +187,7 @@ func (g target) beliefs() (got []string) {
 	return got
 }
 
-// forget undoes what the node has learned. It knows the router of IPv6: nobody believes a claim about an unknown
+// forget undoes what the node has learned. It knows the router of IPv6: the kernel believes no claim about an unknown
 // neighbour.
 const forget = `ip -6 addr flush dev ens6 scope global dynamic; ip -6 route flush proto ra; ip neigh flush dev ens6 to 10.0.1.66
 	ip neigh replace fd00:0:0:1::1 lladdr 0a:00:00:00:00:01 nud stale dev ens6`
@@ -204,9 +204,9 @@ func datagram(network, addr, text string) error {
 
 var claimed6 = netip.MustParsePrefix("fd66::/64")
 
-// TestAdversaries has each adversary make each attempt, in both families. With the guard none succeeds, but those that
-// the documents name. Without it those succeed that need a packet socket: so this test can fail. docs/security.md has
-// the counts.
+// TestAdversaries has each adversary make each attempt, in both families. With the guard none succeeds, except those
+// that the documents name. Without it those succeed that need a packet socket: so this test can fail. docs/security.md
+// has the counts.
 func TestAdversaries(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	var counts nltest.Matrix

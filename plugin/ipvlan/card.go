@@ -18,8 +18,8 @@ import (
 // [nl.MovedLink]. It has the addresses, the routes and the rules that a slave would have. DEL
 // moves it to the node. If the namespace ends before, the kernel has moved it.
 
-// A Home returns the name that the link of an ENI had on the node, by its MAC address, or "" if nobody
-// knows it. Only the registry knows it: what is in the pod's namespace, the pod can change.
+// A Home returns the name that the link of an ENI had on the node, by its MAC address, or "" if the registry does not
+// know it. Only the registry can know it: what is in the pod's namespace, the pod can change.
 type Home func(mac string) string
 
 // bring moves a card to the node, with its name there.
@@ -30,8 +30,8 @@ func (home Home) bring(c nl.MovedLink, node *nl.NS) error {
 	return c.Del(node)
 }
 
-// mayHaveCard reports whether an attachment may have a card. Most attachments have none, and nobody need look. It does
-// not parse what the pod asks: that costs a DEL, and the text may be wrong.
+// mayHaveCard reports whether an attachment may have a card. Most attachments have none, and a DEL need not look.
+// mayHaveCard does not parse what the pod asks: that costs a DEL, and the text may be wrong.
 func mayHaveCard(r *plugin.Request[Config]) bool { return r.Prev == nil || r.Config.Asks(r.IfName) }
 
 // bringBack moves the attachment's cards from the pod to the node. It finds them by their groups,

@@ -21,10 +21,9 @@ import (
 // ip(7)): the kernel takes the first NIC's address otherwise. A program that is bound to the
 // link alone (SO_BINDTODEVICE) finds no route there.
 //
-// The node has no route to the address of a further NIC. It calls it by the VPC, as any other
-// host does, and so do those who call a NodePort. The VPC does not send a packet back to the ENI
-// it came from. So the node does not reach a further NIC on its boot ENI. Nobody reaches
-// Services from the address of a further NIC.
+// The node has no route to the address of a further NIC. It calls it by the VPC, as any other host does, and so do
+// those who call a NodePort. The VPC does not send a packet back to the ENI it came from. So the node does not reach a
+// further NIC on its boot ENI. No program reaches Services from the address of a further NIC.
 //
 // What arrives passes a check of sources, rp_filter, also the strict one: the kernel looks for
 // the way back by the same rule. A slave of mode l2 gets all ARP questions of its ENI's network.

@@ -38,7 +38,7 @@ import (
 )
 
 // Commands are the commands of the ipvlan plugin. GC has nothing to do: a slave
-// ends with its namespace. home is for whole ENIs, and nil if nobody knows it.
+// ends with its namespace. home is for whole ENIs, and nil if the caller does not know it.
 func Commands(home Home) plugin.Commands[Config] {
 	return plugin.Commands[Config]{Add: add, Check: check, Status: status,
 		Del: func(ctx context.Context, r *plugin.Request[Config]) error { return del(ctx, r, home) }}

@@ -208,7 +208,7 @@ func TestLoopback6(t *testing.T) {
 }
 
 // callSelf connects to one of the namespace's own addresses. The kernel adds the local route of a new IPv6 address by a
-// work queue. Who connects before that asks for a neighbor with this address, and there is none.
+// work queue. A program that connects before that asks for a neighbor with this address, and there is none.
 func callSelf(addr string) error {
 	l, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
 	if err != nil {
@@ -265,7 +265,7 @@ func TestAddOrNothing(t *testing.T) {
 	b.must(b.CHECK(first, result(first, []slave{{ips: first.Prev.IPs}}, []nl.Link{{Name: "eth0"}})))
 }
 
-// TestDelOfNothing succeeds: without a namespace, and with one that holds somebody else's eth0.
+// TestDelOfNothing succeeds: without a namespace, and with one that holds another program's eth0.
 func TestDelOfNothing(t *testing.T) {
 	b := newBench(t)
 	r, pod := b.pod(`{"master": "absent"}`, [2]string{"10.0.1.20/24", "10.0.1.1"})

@@ -48,7 +48,7 @@ type Request struct {
 	Subnet         string       // ID of the subnet of its ENI
 	Addrs          []netip.Addr // its addresses, at most one of each family
 	SecurityGroups []string     // IDs of the security groups of its ENI, exactly these
-	ENI            string       // ID of an ENI that an operator has created
+	ENI            string       // ID of an ENI that an operator or another program has created
 	Exclusive      bool         // no other pod gets addresses of its ENI
 }
 
@@ -228,7 +228,7 @@ func (a *Asked) one() (Request, error) {
 	return r, nil
 }
 
-// args reads args.cni. It has the keys of a [Request] but for the name, which is CNI_IFNAME. By
+// args reads args.cni. It has the keys of a [Request] except for the name, which is CNI_IFNAME. By
 // CNI's conventions, it may also have ips and labels. This plugin has no use for labels.
 func (a *Asked) args() (r Request, err error) {
 	if len(a.Args.CNI) == 0 || string(a.Args.CNI) == "null" {

@@ -9,6 +9,6 @@
 //   - [Addrs] is a list of addresses with an index.
 //   - [Kept] are the values of a table with their texts.
 //
-// Its kinds are for [codec.ReadTrusted]: for text that nobody has changed since we wrote it. By another reading, each
-// is what it is to encoding/json, and the indexes are ignored.
+// Its kinds are for [codec.ReadTrusted]: for text that neither a person nor another program has changed since we wrote
+// it. By another reading, each is what it is to encoding/json, and the indexes are ignored.
 package indexed

@@ -257,7 +257,7 @@ func Await(ctx context.Context, patience time.Duration, try func() error) error 
 	}
 }
 
-// Close ends everything, and removes what the cluster has made, but not the logs. A second Close does nothing.
+// Close ends everything, and removes what the cluster has made, except the logs. A second Close does nothing.
 func (c *Cluster) Close() (err error) {
 	for _, n := range c.Nodes {
 		err = errors.Join(err, n.Close())

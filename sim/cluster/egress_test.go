@@ -46,7 +46,7 @@ func (w *world) egress(t *testing.T) {
 	e.stay(t, clients)
 	w.kubectl(t, "-n", routing, "scale", "--replicas=4", "deployment", "partner")
 	e.routersAre(t, 4)
-	e.stay(t, clients) // also new ones are used by nobody who has one
+	e.stay(t, clients) // no client that has a router uses a new one
 
 	e.lose(t, clients, func(router string) { w.kubectl(t, "-n", routing, "delete", "pod", router) })
 	e.lose(t, clients, func(router string) {
@@ -212,7 +212,7 @@ func (e *egressing) lose(t *testing.T, clients []pod, end func(router string)) {
 	e.stay(t, clients)
 }
 
-// callersBut are the clients of all routers but one, which call the partner all the time.
+// callersBut are the clients of all routers except one, which call the partner all the time.
 func (e *egressing) callersBut(t *testing.T, clients []pod, router netip.Addr) (all []*caller) {
 	t.Helper()
 	for _, c := range clients {

@@ -280,7 +280,7 @@ func (s *nodeState) addressesOfENIs() error {
 }
 
 // settled checks that no work is open. Of a creation whose process was killed, a note remains for 15 minutes after its
-// ENI was found: so long EC2 may show another one. It names no subnet, and nobody repeats it.
+// ENI was found: so long EC2 may show another one. It names no subnet, and no process repeats it.
 func (s *nodeState) settled() error {
 	var errs []error
 	for _, i := range s.registry.Intents {

@@ -84,7 +84,7 @@ func (w *world) installsItself(t *testing.T) {
 
 const ours = "cni-ipvlan-vpc-k8s"
 
-// manifest returns the shipped objects as somebody has changed them for a node: the words in CAPITALS, the tags and
+// manifest returns the shipped objects as an operator has changed them for a node: the words in CAPITALS, the tags and
 // groups of the simulated VPC, and a selector of the node. The command is install's own, or a removal.
 func (w *world) manifest(t *testing.T, n *cluster.Node, command string) string {
 	t.Helper()

@@ -157,7 +157,7 @@ type RunInstance struct {
 	Prefixes       int        // or how many IPv4 prefixes
 	IPv6           int        // how many IPv6 addresses it has at launch; 0: one if the subnet has AssignIPv6
 	IPv6Prefixes   int        // or how many IPv6 prefixes
-	BootIndex      int        // the device index of the boot ENI, and its network card: 0 but on SageMaker HyperPod
+	BootIndex      int        // the device index of the boot ENI, and its network card: 0 except on SageMaker HyperPod
 	BootCard       int        // (aws/amazon-vpc-cni-k8s#3753 shows 1)
 	EFAOnly        int        // how many network cards, from the first on, also have an EFA-only ENI
 	PublicIP       *bool      // whether the boot ENI has a public address; nil: as the subnet says

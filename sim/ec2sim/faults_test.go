@@ -88,7 +88,7 @@ func TestFaultOfNoAction(t *testing.T) {
 	sim.Fail("AssignPrivateIPAddresses", "RequestLimitExceeded", 1)
 }
 
-// TestDelay: a delayed answer comes late. The work is done at once, even if nobody waits for the answer.
+// TestDelay: a delayed answer comes late. The work is done at once, even if no caller waits for the answer.
 func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sim, _ := start(t, world)

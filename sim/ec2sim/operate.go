@@ -8,7 +8,7 @@ import (
 	"maps"
 )
 
-// Operate makes a call on behalf of somebody else, such as a person at the console. The call takes no token, meets no
+// Operate makes a call on behalf of another user, such as a person at the console. The call takes no token, meets no
 // fault and no denial, and is not in Calls. An unknown action is a mistake in the test, and panics.
 func (s *Sim) Operate(action string, parameters map[string]string) error {
 	mustKnow(action)

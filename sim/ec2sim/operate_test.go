@@ -5,7 +5,7 @@ package ec2sim
 
 import "testing"
 
-// TestOperate: an operation of somebody else ignores the callers' faults, and is not in Calls.
+// TestOperate: an operation of another user ignores the callers' faults, and is not in Calls.
 func TestOperate(t *testing.T) {
 	sim, _ := start(t, world)
 	const action = "AssignPrivateIpAddresses"

@@ -11,7 +11,7 @@ import (
 
 // An original models a node of the plugin that this project succeeds, as its source has it (aws/allocate.go,
 // aws/interface.go, lib/lock.go, plugin/ipam/main.go): one lock for all of an ADD or DEL, one address with each write,
-// and no back-off but that of the SDK. If EC2 refuses an address for any reason, it makes an ENI.
+// and no back-off except that of the SDK. If EC2 refuses an address for any reason, it makes an ENI.
 type original struct {
 	*account
 	*place

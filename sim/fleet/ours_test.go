@@ -24,7 +24,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// An ours is a node with the real code of package ipam. Each call of a method is a process, but for what the kernel
+// An ours is a node with the real code of package ipam. Each call of a method is a process, except for what the kernel
 // would have it wait for: in a bubble, no time passes while a goroutine waits in the kernel. So processes wait for the
 // lock "grow" in turn.
 type ours struct {
@@ -192,8 +192,8 @@ func (n *ours) add(ctx context.Context, pod string) error {
 	return nil
 }
 
-// acquire is the Acquire of the pool, but for the wait. Meanwhile the node's namespace is closed: tens of thousands of
-// processes wait, and here all are one.
+// acquire is the Acquire of the pool, except for the wait. Meanwhile the node's namespace is closed: tens of thousands
+// of processes wait, and here all are one.
 func (n *ours) acquire(ctx context.Context, p *ipam.Pool, o lease.Owner) (lease.Allocation, error) {
 	a, err := p.Take(ctx, o)
 	if !lease.IsNone(err) {

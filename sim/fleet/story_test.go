@@ -193,7 +193,7 @@ func (f *fleet) replaceAll(r *result) {
 	least := max(bound(f.churns, atOnce), every*time.Duration(f.pods),
 		bound(f.first, atOnce)+every*time.Duration(f.pods-1))
 	r.roll = f.phase(least, func(ctx context.Context, k *kubelet) { k.replace(ctx, every) })
-	const rest = 20 * time.Minute // collections release what nobody uses
+	const rest = 20 * time.Minute // collections release what no pod uses
 	time.Sleep(rest)
 	f.throttle(true)
 	r.hour = f.phase(f.hour, func(ctx context.Context, k *kubelet) { k.replace(ctx, f.hour/time.Duration(f.pods+1)) })

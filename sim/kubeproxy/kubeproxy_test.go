@@ -87,7 +87,7 @@ func about(s kubeproxy.Service) []string {
 	return words
 }
 
-// need skips a test if the programs that load rules are missing, but not in CI.
+// need skips a test if the programs that load rules are missing, except in CI.
 func need(t *testing.T) {
 	t.Helper()
 	for _, prog := range []string{"nft", "iptables-restore", "ip6tables-restore"} {

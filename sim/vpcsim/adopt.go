@@ -12,8 +12,8 @@ import (
 
 // OnLaunch gives a namespace to instances that a program launches by the action RunInstances, too. The name of the
 // namespace is the instance's ID. When the boot ENI is configured, boot runs in a goroutine of its own, as a real
-// instance boots after EC2 has answered. Meanwhile nobody may call the method RunInstance: the fabric would not know
-// whose boot ENI it sees.
+// instance boots after EC2 has answered. Meanwhile no goroutine may call the method RunInstance: the fabric would not
+// know whose boot ENI it sees.
 func (f *Fabric) OnLaunch(boot func(*Instance)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

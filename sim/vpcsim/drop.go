@@ -22,7 +22,7 @@ type Drops struct {
 	NoRoute int
 }
 
-// String returns for example "spoofed 0, to nobody 2, without a route 1".
+// String returns for example "spoofed 0, ..., without a route 1": the counts in the order of the fields.
 func (d Drops) String() string {
 	return fmt.Sprintf("spoofed %d, to no host %d, without a route %d", d.Spoofed, d.Nobody, d.NoRoute)
 }

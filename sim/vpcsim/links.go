@@ -23,10 +23,11 @@ import (
 // keeps its MAC address, MTU and group. It is down, and has neither addresses nor routes.
 //
 // So the fabric restores such a link in its instance. The link is still attached: only EC2 removes it, and its wiring.
-// Nobody can delete an ENI's link either, so a link that somebody has deleted comes back, too. The only difference is
-// the index: a card keeps its index if that is free.
+// No program can delete a real ENI's link either, so a link that a program has deleted comes back, too. The only
+// difference is the index: a card keeps its index if that is free.
 //
-// When the link is gone, nobody can ask for its name any more. So the fabric looks at it whenever something changes.
+// When the link is gone, the fabric cannot ask for its name any more. So the fabric looks at it whenever something
+// changes.
 
 // watchLinks follows the links of all ENIs until the fabric is closed. The socket gets all changes of links in the
 // fabric's namespace, and in those for which it has an ID: those of instances, and of pods that have an ENI's link

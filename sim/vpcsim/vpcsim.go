@@ -12,9 +12,9 @@
 //	...|......|.................|...................|........................................................
 //	 eni-01  eni-04           eni-02              eni-03              vpc: the fabric
 //	   |      |                 |                   |
-//	   +------+-----------------+--- peering -------+---> spoofed   \
-//	                            |                   +---> nobody     > drains: they count what is dropped
-//	                           igw                  +---> no-route  /
+//	   +------+-----------------+--- peering -------+---> drainSpoofed \
+//	                            |                   +---> drainNobody   > drains: they count what is dropped
+//	                           igw                  +---> drainNoRoute /
 //	............................|............................................................................
 //	                           vpc                                    igw: the internet gateway
 //	                            | 10.0.0.10 is 198.18.0.1             1:1 NAT, for boot ENIs with a public address,

@@ -226,7 +226,7 @@ func TestHotPlug(t *testing.T) {
 		t.Errorf("eth1 has %v, want no IPv4 address", addrs)
 	}
 
-	// A new address works at once, and an unassigned one belongs to nobody.
+	// A new address works at once, and an unassigned one belongs to no ENI.
 	assigned := call(t, node, "AssignPrivateIpAddresses", "NetworkInterfaceId", eni,
 		"SecondaryPrivateIpAddressCount", "1")
 	pod := addr(assigned.get(t, "privateIpAddress"))

@@ -19,7 +19,7 @@ import (
 // line overwrites.
 type terminal struct {
 	w      io.Writer
-	screen bool // somebody looks at it
+	screen bool // a person looks at it
 
 	mu    sync.Mutex
 	shown bool // there is a last line

@@ -5,7 +5,7 @@
 // questions are methods of its result. The types of the plugins define the keys and the allowed values.
 //
 // One rule holds for mistakes. A network with a mistake is left out, the others count, and the error beside the answer
-// has all mistakes. A file that nobody can parse may be another program's. So it is a mistake of ours only if no other
+// has all mistakes. A file that Load cannot parse may be another program's. So it is a mistake of ours only if no other
 // file is ours; [Conflists.Unread] always names it. Where the missing one could change the answer to all others, there
 // is none: see [Conflists.Whole].
 package conf
@@ -147,8 +147,8 @@ func isRead(name string) bool {
 // ErrNone means that no conflist has one of our plugins that gives addresses.
 var ErrNone = errors.New("no conflist with the plugin " + TypeAll + " or " + TypeIPAM)
 
-// Absent reports whether an error of [Conflists.All] means that there is no configuration, and not that nobody can read
-// it.
+// Absent reports whether an error of [Conflists.All] means that there is no configuration, and not that Load cannot
+// read it.
 func Absent(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNone) }
 
 // PoolName returns the name of a pool for people. In the registry, the default pool has an

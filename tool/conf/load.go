@@ -28,7 +28,7 @@ type Conflists struct {
 	Path     string
 	IsDir    bool
 	Files    []File // in the order in which runtimes try them (libcni, ConfFiles; the first file by name wins)
-	Unlisted error  // why nobody can list the path
+	Unlisted error  // why Load cannot list the path
 
 	policies []lease.Policy // of all pools of the networks without a mistake
 	networks []Network
@@ -41,12 +41,12 @@ type Conflists struct {
 type File struct {
 	Path   string
 	Lists  []List // those that can be parsed
-	Failed error  // why nobody can parse it, or a network in it
+	Failed error  // why Load cannot parse it, or a network in it
 	// Multus hands a pod's first network to the next conflist of the directory, or to the one that the file names
 	Multus bool
 
 	text   []byte
-	unread error // why nobody can read its text
+	unread error // why Load cannot read its text
 }
 
 // Load reads a file, or all files of a directory.
@@ -139,7 +139,7 @@ func (c *Conflists) All() (all []List, failed error) {
 	return all, failed
 }
 
-// Unread is why nobody can parse some of the files, or nil.
+// Unread is why Load cannot parse some of the files, or nil.
 func (c *Conflists) Unread() (failed error) {
 	for _, f := range c.Files {
 		failed = errors.Join(failed, f.Failed)

@@ -166,7 +166,7 @@ func TestDropIns(t *testing.T) {
 	}
 }
 
-// TestMistake: a network with a mistake is left out, the others count, and the error names it. What nobody can parse
+// TestMistake: a network with a mistake is left out, the others count, and the error names it. What Load cannot parse
 // counts only if no network is ours. What the missing one could change is not answered.
 func TestMistake(t *testing.T) {
 	list := func(name string) string {

@@ -14,7 +14,7 @@ import (
 )
 
 // Whole returns the policies of the pools of all networks. It returns nil if there is none, if a network has a mistake,
-// or if nobody can parse a file: then nobody knows which pools there are.
+// or if Load cannot parse a file: then no command knows which pools there are.
 func (c *Conflists) Whole() []lease.Policy {
 	if _, err := c.All(); err != nil || c.Unread() != nil {
 		return nil
@@ -23,7 +23,7 @@ func (c *Conflists) Whole() []lease.Policy {
 }
 
 // Common is what a collection needs of all networks. It is empty if none is ours. With a mistake there is none, because
-// nobody knows what a collection may do.
+// no command knows what a collection may do.
 func (c *Conflists) Common() (lease.Policy, error) {
 	all, err := c.All()
 	if Absent(err) {
@@ -101,7 +101,7 @@ func (c *Conflists) LowestIndex() int {
 }
 
 // MostENIs returns how many ENIs the instance may have: as many as its type can, and maxENIs of a network allows. 0:
-// nobody knows yet.
+// the registry does not know yet.
 func (c *Conflists) MostENIs(s *registry.State) int {
 	most := 0
 	for _, p := range c.Whole() {

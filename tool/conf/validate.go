@@ -63,7 +63,7 @@ func (r *review) wrong(where, format string, args ...any) {
 }
 
 // Mistakes lists the mistakes in a file. If runtimes read its directory, the others there may fight with it. It returns
-// an error if nobody can read the file, or that directory.
+// an error if the command cannot read the file, or that directory.
 func (f File) Mistakes(binDir string, beside *Conflists) ([]Mistake, error) {
 	return (&review{file: f.Path, beside: beside}).read(f.text, binDir, f.unread)
 }

@@ -35,7 +35,7 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 		}
 	}
 	if !p.conflists.IsDir && beside.Path != p.path(conf.Dir) {
-		return found, nil // nobody says that a runtime reads this directory
+		return found, nil // no operator says that a runtime reads this directory
 	}
 	files := beside.Files
 	if len(files) > 0 && files[0].Path != p.file && !files[0].Multus {
@@ -74,7 +74,7 @@ func (p *Node) namesNetwork() bool {
 	})
 }
 
-// withoutConflist says why there is no conflist of ours: nobody can read it, or it is not where it should be.
+// withoutConflist says why there is no conflist of ours: doctor cannot read it, or it is not where it should be.
 func (p *Node) withoutConflist() (found []Finding) {
 	for _, f := range p.conflists.Files {
 		if f.Failed != nil {

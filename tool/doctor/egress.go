@@ -214,7 +214,7 @@ func probe(ctx context.Context, client *nl.NS, s egress.State, r nl.Route) (answ
 	return false
 }
 
-// anywhere are addresses for documentation, which are nobody's (RFC 5737, RFC 3849, RFC 9637).
+// anywhere are addresses for documentation, which no host has (RFC 5737, RFC 3849, RFC 9637).
 var anywhere = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"),
 	netip.MustParseAddr("3fff::1")}
 

@@ -93,8 +93,8 @@ func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 	return found
 }
 
-// unknownPod is the finding about a pod whose routes the node has lost, and they are not known. The link is the node's
-// end of its pair.
+// unknownPod is the finding about a pod whose routes the node has lost, and no source knows them. The link is the
+// node's end of its pair.
 func unknownPod(l nl.Link) Finding {
 	return Finding{Severity: severe, About: l.Name + " (" + l.Alias + ")",
 		Means: "the node has lost its routes to this pod, and they are not known: neither the registry nor the " +
@@ -190,7 +190,7 @@ func (p *Node) lostOne(n conf.Network, s nl.Step) Finding {
 	return a
 }
 
-// routeless says what it means that the route to a pod is gone, which nobody else knows.
+// routeless says what it means that the route to a pod is gone, which no other source knows.
 func (p *Node) routeless(r nl.Route) string {
 	spare := nl.Route{Dst: r.Dst, Dev: r.Dev, Metric: ptp.SpareMetric}
 	if r.Dst.Addr().Is4() && spare.Check(p.pool.Host) == nil {

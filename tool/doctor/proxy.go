@@ -50,7 +50,7 @@ func (p *Node) ipvs() ([]Finding, error) {
 			"ip link del " + link}}, err
 }
 
-// servicesByENI looks for Services that pods of a network call by their ENI. The VPC knows no Service, so nobody
+// servicesByENI looks for Services that pods of a network call by their ENI. The VPC knows no Service, so no host
 // answers.
 func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 	if n.IPAM == nil {

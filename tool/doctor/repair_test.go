@@ -319,7 +319,7 @@ func TestRepairNotInPod(t *testing.T) {
 	}
 }
 
-// TestRepairOthers: the runtime tells of a pod whose address another one has by now. Nobody puts back a way to it.
+// TestRepairOthers: the runtime tells of a pod whose address another one has by now. repair puts back no way to it.
 func TestRepairOthers(t *testing.T) {
 	d := newDual(t, "")
 	d.tell(nil)
@@ -343,7 +343,7 @@ func must1[T any](v T, err error) T {
 	return v
 }
 
-// TestRepairPair: somebody has deleted all that is ours on a node with a running pod. repair gives
+// TestRepairPair: another program has deleted all that is ours on a node with a running pod. repair gives
 // the pod its veth pair again, and all that goes with it, but not while its ADD may be under
 // way, nor to a pod that has ended.
 func TestRepairPair(t *testing.T) {

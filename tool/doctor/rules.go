@@ -90,7 +90,7 @@ func (p *Node) drop(r nl.Rule) func(context.Context) (string, error) {
 	}
 }
 
-// forPods reports whether pods get addresses of an ENI. Others serve the node, or somebody else.
+// forPods reports whether pods get addresses of an ENI. Others serve the node, or another owner.
 func (p *Node) forPods(id string) bool {
 	e := p.state.ENIs[id]
 	serves := func(l conf.List) bool {

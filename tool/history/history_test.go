@@ -47,7 +47,7 @@ func TestShipped(t *testing.T) {
 				got += l.Container
 			}
 			switch {
-			// the address was found in use, nobody knows by which pod
+			// the address was found in use, by an unknown pod
 			case !h.Sure(a, at, at.Add(1)), got == "" && len(found) > 0:
 				counts[how.name].unknown++
 			case got != want:
@@ -97,7 +97,7 @@ type machine struct {
 	count  int // of series
 }
 
-// skew is the largest difference of a clock from the true time, once somebody has set it.
+// skew is the largest difference of a clock from the true time, once a program has set it.
 const skew = 3 * time.Second
 
 func newPast(seed uint64) *past {
@@ -115,7 +115,7 @@ func newPast(seed uint64) *past {
 	return w
 }
 
-// offset is that of a clock that somebody has set.
+// offset is that of a clock that a program has set.
 func (w *past) offset() time.Duration { return time.Duration(w.rng.Int64N(int64(2*skew))) - skew }
 
 func (w *past) play() {
@@ -217,7 +217,7 @@ func (w *past) end(n *machine) {
 
 func (w *past) over(a netip.Addr) { ls := w.truth[a]; ls[len(ls)-1].to = w.now }
 
-// mistake lets the clock of a machine that boots be wrong by hours, until somebody sets it.
+// mistake lets the clock of a machine that boots be wrong by hours, until a program sets it.
 func (n *machine) mistake(rng *rand.Rand) {
 	if rng.IntN(2) == 0 {
 		n.offset = time.Duration(rng.IntN(20)-10) * time.Hour
@@ -226,7 +226,7 @@ func (n *machine) mistake(rng *rand.Rand) {
 
 // reboot ends all leases of a node without a line.
 func (w *past) reboot(n *machine) {
-	w.step(n, w.offset()) // by which clock the lines are that no line corrects, nobody knows
+	w.step(n, w.offset()) // no reader knows by which clock the lines are that no line corrects
 	for a := range n.leases {
 		w.over(a)
 	}
@@ -241,8 +241,8 @@ func (w *past) reboot(n *machine) {
 	w.snapshot(n)
 }
 
-// lose deletes the registry of a node. It is rebuilt from the kernel, without the pods' names, but for a pod that has
-// ended.
+// lose deletes the registry of a node. It is rebuilt from the kernel, without the pods' names, except for a pod that
+// has ended.
 func (w *past) lose(n *machine) {
 	n.begin()
 	over := w.rng.IntN(3) == 0
@@ -366,7 +366,7 @@ var shippers = []shipper{
 	{"lines lost", 20, func(w *past, dir string) {
 		w.each(dir, func(n *machine, to string) {
 			all := slices.Concat(n.files...)
-			last := len(all) - 1 // that nothing comes after the last line, nobody can know
+			last := len(all) - 1 // no reader can know that nothing comes after the last line
 			store(to, append(slices.DeleteFunc(slices.Clone(all[:last]), func(string) bool {
 				return w.rng.IntN(50) == 0
 			}), all[last]))

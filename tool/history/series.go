@@ -18,7 +18,7 @@ import (
 // A node is what the lines of one node say.
 type node struct {
 	series []*series
-	cut    bool     // the end of a file of the node is lost, and nobody knows of how many lines
+	cut    bool     // the end of a file of the node is lost, and no reader knows of how many lines
 	named  []string // series of which there are fragments
 	lost   bool     // one of these is lost
 }
@@ -239,7 +239,7 @@ func (n *node) setClocks() map[string]*series {
 	return last
 }
 
-// dropUnclear drops the series of which nobody knows the clock: their snapshots are lost, or another series has
+// dropUnclear drops the series of which no reader knows the clock. Their snapshots are lost, or another series has
 // followed in the same boot, or may have, and is lost.
 func (n *node) dropUnclear(clocks map[string]*series) {
 	if len(n.series) == 0 {
@@ -270,8 +270,8 @@ func (s *series) follows() string {
 	return name
 }
 
-// latest is the last series of the node, or nil if nobody can know it: several boots have a last series that no other
-// one follows.
+// latest is the last series of the node, or nil if no reader can know it: several boots have a last series that no
+// other one follows.
 func latest(named map[string]*series, followed map[string]bool, clocks map[string]*series) *series {
 	ends := slices.Collect(maps.Values(clocks))
 	ends = slices.DeleteFunc(ends, func(s *series) bool { return s.old || followed[s.name] })
@@ -324,7 +324,7 @@ func (s *series) hole(at, after, until int, from time.Time) hole {
 	return hole{at: at, addr: s.lostAddr(after, until), from: from.Add(-late), to: s.lines[at].Time}
 }
 
-// lostAddr is the address that all of these lines are about, as far as fragments show; zero: nobody knows.
+// lostAddr is the address that all of these lines are about, as far as fragments show; zero: no reader knows.
 func (s *series) lostAddr(after, until int) netip.Addr {
 	a := s.lost[until]
 	if until-after > len(s.lost) {
@@ -338,7 +338,7 @@ func (s *series) lostAddr(after, until int) netip.Addr {
 	return a
 }
 
-// join finds what is lost between two series. Without numbers, nobody can see that.
+// join finds what is lost between two series. Without numbers, no reader can see that.
 func (n *node) join(prev, s *series) {
 	_, number, _ := strings.Cut(s.after, ".")
 	end, _ := strconv.Atoi(number)

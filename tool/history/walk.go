@@ -34,7 +34,7 @@ func (n *node) has(a netip.Addr) bool {
 	return false
 }
 
-// walk returns the leases of an address, and the times in which nobody knows who had it.
+// walk returns the leases of an address, and the times in which no reader knows who had it.
 func (n *node) walk(a netip.Addr) ([]*Lease, []doubt) {
 	if len(n.series) == 0 && n.cut {
 		return nil, []doubt{{}}
@@ -148,7 +148,7 @@ func (w *walker) begin(l registry.Line) {
 	w.line, w.seen, w.fresh, w.ended = l, l.Time, false, nil
 }
 
-// see notes who has the address at a line: the lease of another line, whose time is that of its begin, or nobody.
+// see notes who has the address at a line: the lease of another line, whose time is that of its begin, or no lease.
 func (w *walker) see(l *registry.Line, at time.Time) {
 	if same := l != nil && w.cur != nil && w.same(*l); !same {
 		since := at
@@ -186,7 +186,7 @@ func (w *walker) same(l registry.Line) bool {
 	return keyed(w.line) == keyed(l) && (w.lost == nil || near(w.line.Time, l.Time))
 }
 
-// forget ends the lease where the holes begin. Until the time, nobody knows who had the address.
+// forget ends the lease where the holes begin. Until the time, no reader knows who had the address.
 func (w *walker) forget(until time.Time) {
 	from := later(w.lost.from, w.seen)
 	if !until.IsZero() && until.Before(from) {
@@ -216,7 +216,7 @@ func (w *walker) open(l registry.Line) {
 // like reports whether two lines, whose times are the begins of their leases, are about one lease.
 func like(a, b registry.Line) bool { return keyed(a) == keyed(b) && near(a.Time, b.Time) }
 
-// keyed is a line with nothing but the key of its lease.
+// keyed is a line with nothing except the key of its lease.
 func keyed(l registry.Line) registry.Line {
 	return registry.Line{Network: l.Network, Container: l.Container, Interface: l.Interface, NIC: l.NIC}
 }

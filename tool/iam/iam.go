@@ -135,7 +135,7 @@ func (n Needs) Policy() Policy {
 }
 
 // allowRequests allows what requests of pods need besides. Subnets and groups are those of the
-// configuration, and ENIs those with its tags. Nothing but attaching is allowed for these ENIs.
+// configuration, and ENIs those with its tags. Nothing except attaching is allowed for these ENIs.
 func (n Needs) allowRequests(
 	allow func(sid string, condition map[string]map[string]string, actions, resources []string),
 ) {
@@ -285,7 +285,7 @@ func prefixed(prefix string, words []string) []string {
 	return all
 }
 
-// Actions are those of the policy, but for CreateTags, which is tried with CreateNetworkInterface.
+// Actions are those of the policy, except for CreateTags, which is tried with CreateNetworkInterface.
 func (n Needs) Actions() []string {
 	names := map[string]bool{}
 	for _, s := range n.Policy().Statement {

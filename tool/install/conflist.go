@@ -92,7 +92,7 @@ func (i *Installation) conflists() (ours []string, err error) {
 	if errors.Is(all.Unlisted, fs.ErrNotExist) {
 		return nil, nil
 	}
-	for _, f := range all.Files { // what nobody can read is not ours
+	for _, f := range all.Files { // what Load cannot read is not ours
 		if slices.ContainsFunc(f.Lists, installable) {
 			ours = append(ours, f.Path)
 		}

@@ -36,7 +36,7 @@ type file struct {
 	link string // what it leads to
 }
 
-// files returns all files but the conflist, in the order in which they are installed.
+// files returns all files except the conflist, in the order in which they are installed.
 func (i *Installation) files() ([]file, error) {
 	var all []file
 	for _, p := range plugins {

@@ -41,7 +41,7 @@ type Change struct {
 type Installation struct {
 	Place
 	Source   *os.Root  // has the files as they are in the image
-	Conflist *Conflist // nil: somebody else copies one
+	Conflist *Conflist // nil: an operator or another program copies one
 	Enable   []string  // units that run
 	Check    bool      // change nothing
 	env      []string  // lines of the file that units read

@@ -33,7 +33,7 @@ import (
 //   - The alias of the node's end of the pair names the attachment, and a lease without a key its namespace and
 //     addresses. That is so after the registry was rebuilt, if no runtime keeps anything.
 //
-// Nobody asks the pod. It could name another's addresses.
+// This package does not ask the pod. The pod could name another's addresses.
 
 // settledAfter is how old a lease is whose ADD has ended, whatever became of it: no runtime
 // waits longer (containerd: 4 minutes).
@@ -43,12 +43,12 @@ const settledAfter = 5 * time.Minute
 type Attachment struct {
 	lease registry.Lease
 	pair  *plugin.Request[ptp.Config]
-	slave *plugin.Request[ipvlan.Config] // nil: nobody knows all that the plugin was told
-	// unlimited means that the pod may have had limits of its bandwidth, and nobody knows which.
+	slave *plugin.Request[ipvlan.Config] // nil: no source knows all that the plugin was told
+	// unlimited means that the pod may have had limits of its bandwidth, and no source knows which.
 	unlimited bool
 }
 
-// attachments lists those of a network by their leases. unknown reports the node's end of a pair whose pod nobody
+// attachments lists those of a network by their leases. unknown reports the node's end of a pair whose pod no source
 // knows.
 func attachments(host *nl.NS, n conf.Network, s *registry.State) (
 	all []Attachment, unknown func(nl.Link) bool, failed error,

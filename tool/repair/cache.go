@@ -39,7 +39,7 @@ func tolds(network string) map[registry.Attachment]told {
 	return all
 }
 
-// result is the plugins' answer to the ADD, or nil if nobody can read it.
+// result is the plugins' answer to the ADD, or nil if this program cannot read it.
 func (t told) result() *types100.Result {
 	var head struct {
 		CNIVersion string `json:"cniVersion"`

@@ -34,7 +34,7 @@ func Unguarded(host *nl.NS, s *registry.State) (lost []nl.Guard, err error) {
 func Guards(host *nl.NS) (did []string, failed error) {
 	s, err := leases()
 	if err != nil {
-		return nil, nil // without a registry nobody knows the ENIs; the next ADD puts it back
+		return nil, nil // without a registry repair does not know the ENIs; the next ADD puts it back
 	}
 	lost, failed := Unguarded(host, s)
 	for _, g := range lost {

@@ -35,7 +35,7 @@ var passing = slices.Concat(
 )
 
 // Lasting names the system calls whose effect may be there still when the process is no
-// more: all but those of a list, files that are opened for reading, what is printed, and
+// more: all except those of a list, files that are opened for reading, what is printed, and
 // what wakes a thread of its own.
 func Lasting(c Call) string {
 	switch {
