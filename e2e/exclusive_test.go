@@ -350,7 +350,7 @@ func TestExclusiveReboot(t *testing.T) {
 	if e := w.fabric.EC2.ENIs()[slices.IndexFunc(w.fabric.EC2.ENIs(), func(e ec2sim.ENI) bool {
 		return e.ID == given
 	})]; e.Tags["for"] != "pods" || len(e.Tags) != 1 || e.DeleteOnTermination {
-		t.Errorf("the ENI that somebody has created is %+v", e)
+		t.Errorf("the ENI that an operator has created is %+v", e)
 	}
 	w.back(t, on["pod"], before(on["pod"]))
 	w.back(t, on["second"], before(on["second"]))

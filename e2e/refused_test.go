@@ -256,7 +256,7 @@ func TestGivenUntouched(t *testing.T) {
 		w.tool(t, "registry-gc", "--free-after=1ns", config)
 		w.tool(t, "warm", config)
 	}
-	untouched("moved by somebody", host.ID)
+	untouched("moved by an operator", host.ID)
 	if out := w.tool(t, "status", "--output=json"); strings.Contains(out, was.ID) {
 		t.Errorf("the node still knows the ENI:\n%s", out)
 	}

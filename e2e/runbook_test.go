@@ -73,7 +73,7 @@ var runbookStates = map[string]string{
 	"### What repair knows of a pod":                                "sim_test.go",
 	`**"neighbour: arp_cache`:                                       "doctor_node.txtar",
 	`**"detach eni-…`:                                               "doctor_iam.txtar",
-	"**ENIs that no instance uses**":                                     "eni_gc.txtar",
+	"**ENIs that no instance uses**":                                "eni_gc.txtar",
 	"### The firewall restarts":                                     "repair.txtar faults_table_test.go",
 	"### The firewall drops":                                        "nl/dropping_test.go faults_table_test.go",
 	"## Metrics":                                                    "metrics.txtar",

@@ -502,7 +502,7 @@ func (n *node) intact() {
 		switch {
 		case e.ID == n.given && !n.uses(e):
 			if e.Instance != "" || e.DeleteOnTermination || len(e.Tags) != 1 || len(e.Addrs) != 1 {
-				n.Errorf("no pod uses the ENI that somebody has created, and it is %+v", e)
+				n.Errorf("no pod uses the ENI that an operator has created, and it is %+v", e)
 			}
 			continue
 		case e.Instance != n.ID:

@@ -275,7 +275,7 @@ func TestLinkOfNewENIIsAwaited(t *testing.T) {
 	n.unplug(eni)
 	done := make(chan error, 1)
 	go func() { _, err := n.tryObtain("new"); done <- err }()
-	n.until("somebody misses the link", func(s *registry.State) bool { return !s.ENIs[eni.ID].Missed.IsZero() })
+	n.until("an ADD misses the link", func(s *registry.State) bool { return !s.ENIs[eni.ID].Missed.IsZero() })
 	n.plug(ec2sim.Change{Kind: ec2sim.Attached, Instance: n.ID, ENI: eni})
 	if err := <-done; err != nil {
 		t.Error(err)

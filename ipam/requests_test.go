@@ -95,7 +95,7 @@ func (w *world) mustAsk(n int, annotation string) []lease.Allocation {
 func (w *world) given(spec aws.ENISpec) aws.ENI {
 	w.Helper()
 	if spec.Tags == nil {
-		spec.Tags = map[string]string{"for": "pods", "owner": "somebody"}
+		spec.Tags = map[string]string{"for": "pods", "owner": "team-a"}
 	}
 	e, err := aws.New(w.cloud).CreateENI(w.Context(), spec)
 	must(w.T, err)
@@ -447,7 +447,7 @@ func TestRequestRefused(t *testing.T) {
 	inBlock := blocks.Prefixes[0].Addr().Next()
 	far := w.given(aws.ENISpec{Subnet: "subnet-far"})
 	elsewhere := w.given(aws.ENISpec{Subnet: "subnet-else", SecurityGroups: []string{"sg-vpc2"}})
-	bare := w.given(aws.ENISpec{Subnet: "subnet-db", Tags: map[string]string{"owner": "somebody"}})
+	bare := w.given(aws.ENISpec{Subnet: "subnet-db", Tags: map[string]string{"owner": "team-a"}})
 	good := w.given(aws.ENISpec{Subnet: "subnet-db"})
 	pools := w.mustAsk(2, "")[0].ID
 	w.mustAsk(3, "")

@@ -176,8 +176,8 @@ func TestAddRefusesWhatDiffers(t *testing.T) {
 			PeerMAC: farMAC, PeerNS: pod, MTU: 1500, Group: 72, Alias: "net id eth0"}},
 		"address of eth1 is 02:00:00:00:00:02, not": {host, nl.Veth{Name: "veth.1", MAC: nearMAC, Peer: "eth1",
 			PeerMAC: nearMAC, PeerNS: pod, MTU: 9001, Group: 72, Alias: "net id eth0"}},
-		"alias is net id eth0, not somebody's": {host, nl.Veth{Name: "veth.1", MAC: nearMAC, Peer: "eth1",
-			PeerMAC: farMAC, PeerNS: pod, MTU: 9001, Group: 72, Alias: "somebody's"}},
+		"alias is net id eth0, not other's": {host, nl.Veth{Name: "veth.1", MAC: nearMAC, Peer: "eth1",
+			PeerMAC: farMAC, PeerNS: pod, MTU: 9001, Group: 72, Alias: "other's"}},
 		"file exists: another object is in its place": {pod, nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"),
 			Via: node, Dev: "eth1"}},
 	} {

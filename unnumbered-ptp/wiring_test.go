@@ -198,7 +198,7 @@ func TestNames(t *testing.T) {
 	if got := alias(newScene(r).request); len(got) != 255 || networkOf(got) != r.Network {
 		t.Errorf("%d bytes, network %q", len(got), networkOf(got))
 	}
-	for _, foreign := range []string{"", "uplink", "somebody else's link"} {
+	for _, foreign := range []string{"", "uplink", "a link of others"} {
 		if networkOf(foreign) != "" {
 			t.Errorf("took %q for ours", foreign)
 		}

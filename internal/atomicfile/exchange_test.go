@@ -86,7 +86,7 @@ func TestExchange(t *testing.T) {
 // TestExchangeSpares: a reader that has the file in another way than by its name has all of its text, whatever comes
 // after it.
 func TestExchangeSpares(t *testing.T) {
-	const text = "the text that somebody reads"
+	const text = "the text that a reader has open"
 	for name, have := range map[string]func(t *testing.T, path string) (now func() (string, error)){
 		"open": func(t *testing.T, path string) func() (string, error) {
 			f, err := os.Open(path)

@@ -37,7 +37,7 @@ func TestConfig(t *testing.T) {
 				Timeout: time.Minute},
 		},
 		{
-			name: "every key, and one of somebody else's",
+			name: "every key, and one of another plugin's",
 			config: `{"interfaceIndex":0,"secGroupIds":[],"skipDeallocation":true,"routeToVpcPeers":true,"routeToCidrs":["10.8.1.2/16"],
 				"reuseIPWait":0,"ipBatchSize":0,"provision":"assign","maxENIs":2,"eniTags":{"team":"a"},"addTimeout":30,
 				"connectionTracking":{"tcpEstablishedTimeout":432000,"udpTimeout":30},"colour":"blue"}`,

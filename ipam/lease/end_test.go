@@ -65,6 +65,6 @@ func TestSeenSomewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s, err := r.View(); err != nil || s.Free.Has(a) || !s.Leases.Has(a) {
-		t.Errorf("it is free, though somebody has it: %v, %v", maps.Collect(s.Leases.All()), err)
+		t.Errorf("it is free, though a pod has it: %v, %v", maps.Collect(s.Leases.All()), err)
 	}
 }

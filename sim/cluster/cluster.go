@@ -232,9 +232,10 @@ func (c *Cluster) kubectl(ctx context.Context, args ...string) *exec.Cmd {
 	return c.Master.Command(ctx, "kubectl", append([]string{"--kubeconfig=" + c.certs.kubeconfig()}, args...)...)
 }
 
-// Apply applies objects, which are YAML or JSON.
+// Apply applies objects, which are YAML or JSON. To validate them, kubectl would ask for the schema of all kinds, which
+// takes a busy API server longer than kubectl waits.
 func (c *Cluster) Apply(ctx context.Context, objects string) error {
-	k := c.kubectl(ctx, "apply", "-f", "-")
+	k := c.kubectl(ctx, "apply", "--validate=ignore", "-f", "-")
 	k.Stdin = strings.NewReader(objects)
 	_, err := machine.Output("master", k)
 	return err
