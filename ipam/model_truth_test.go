@@ -249,10 +249,16 @@ func (m *model) addOrFull(p *modelPod) {
 		m.verifyCalls()
 		m.logf("  %s has %v on %s, %v", p.name(), got.Addrs, got.ID, err)
 		patience := policy.ReuseWait + policy.Timeout
-		if s, err := m.view(); err == nil && time.Now().Before(s.Instance.FullUntil) {
-			patience = registry.MostFull + policy.Timeout // after a step of the clock, a refusal of EC2 counts again
-		} else if err == nil && refusing(s) {
-			patience = max(patience, registry.MostRefusal+policy.Timeout) // the same
+		s, err2 := m.view()
+		must(m.T, err2)
+		// After a step of the clock, a refusal of EC2 counts again.
+		switch now := time.Now(); {
+		case now.Before(s.Instance.FullUntil):
+			patience = registry.MostFull + policy.Timeout
+		case now.Before(s.Instance.QuotaUntil):
+			patience = registry.MostQuota + policy.Timeout
+		case refusing(s):
+			patience = max(patience, registry.MostRefusal+policy.Timeout)
 		}
 		late := !m.meddled || time.Since(began) > patience
 		switch {
