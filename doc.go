@@ -10,7 +10,7 @@
 //	ipam/           the first plugin: lease, and getting more addresses from EC2
 //	  lease/        leases the addresses that the node has; all of the warm path
 //	  more/         gets more addresses and ENIs from EC2, and finishes what a killed process has begun
-//	  asked/        gets what single pods ask for: an ENI, security groups, an address
+//	  asked/        gets what single pods ask for: an ENI by its ID, or an address
 //	  less/         releases to EC2 what the node does not need
 //	  known/        what is true of ENIs and addresses, by metadata, EC2 and the kernel
 //	  call/         the calls to EC2, each in its turn
