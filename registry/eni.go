@@ -35,9 +35,9 @@ type ENI struct {
 	Keep bool   `json:"keep,omitempty"` // skipDeallocation: its addresses are never unassigned
 
 	// The phase follows from these: see Phase. Only the steps there change them.
-	Foreign   bool      `json:"foreign,omitempty"`
 	Draining  bool      `json:"draining,omitempty"`
 	Detaching time.Time `json:"detaching,omitzero"` // when a process was about to; zero: none was, or EC2 has refused
+	Foreign   bool      `json:"foreign,omitempty"`
 	Detached  bool      `json:"detached,omitempty"`
 	// why EC2 has not reported its tags: NotAsked or NotAllowed; empty: it has. Of the boot ENI, NotAsked: EC2 has not
 	// confirmed the addresses that metadata shows
@@ -46,7 +46,7 @@ type ENI struct {
 	Serving     bool   `json:"serving,omitempty"`
 
 	// The origin follows from these: see Origin.
-	Boot      bool `json:"boot,omitempty"`      // as metadata says; earlier releases set it at some places only: see IsBoot
+	Boot      bool `json:"boot,omitempty"`      // as metadata says; earlier releases set it at some places: see IsBoot
 	OnRequest bool `json:"onRequest,omitempty"` // a pod has asked for this ENI
 	Managed   bool `json:"managed,omitempty"`   // this node has created it for pods
 	// an operator's command makes this ENI and has not answered with it; if it is repeated, this ENI is its answer

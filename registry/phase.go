@@ -14,8 +14,8 @@ type Phase string
 
 // The phases of an ENI.
 const (
-	Foreign    Phase = "foreign"     // others have attached it, and it does not fit the pool: no pod gets its addresses
 	Draining   Phase = "draining"    // on the way to its deletion: no new leases
+	Foreign    Phase = "foreign"     // others have attached it, and it does not fit the pool: no pod gets its addresses
 	Detached   Phase = "detached"    // EC2 reports that it is no longer attached to this instance
 	Unknown    Phase = "unknown"     // EC2 could not be asked whose it is: no pod gets its addresses until it can
 	PassedOver Phase = "passed over" // interfaceIndex is higher now: no pod gets its addresses, and none is ready
@@ -26,10 +26,10 @@ const (
 // Phase returns the phase of the ENI.
 func (e *ENI) Phase() Phase {
 	switch {
-	case e.Foreign:
-		return Foreign
 	case e.Draining:
 		return Draining
+	case e.Foreign:
+		return Foreign
 	case e.Detached:
 		return Detached
 	case e.TagsUnknown == NotAsked && !e.IsBoot():
@@ -69,8 +69,6 @@ func (e *ENI) Origin() Origin {
 // Wrong says what of the ENI contradicts itself, or "" if nothing does. The steps below never lead there.
 func (e *ENI) Wrong() string {
 	switch phase := e.Phase(); {
-	case e.Foreign && e.Draining:
-		return "it is foreign, and the node is about to delete it"
 	case !e.Detaching.IsZero() && !e.Draining:
 		return fmt.Sprintf("it is %s, and since %v a process detaches it", phase, e.Detaching)
 	case e.Detached && !e.Detachable():
@@ -83,13 +81,13 @@ func (e *ENI) Wrong() string {
 
 // The steps of an ENI's life. No other code changes what its phase follows from.
 
-// Drain begins the way to the ENI's deletion. Before anything is done, EC2 says whose the ENI is. If the registry has
-// that wrong, Disown follows.
+// Drain begins the way to the ENI's deletion. An operator may want that of a foreign ENI, too: EC2 says whose it is
+// before anything is done.
 func (e *ENI) Drain() {
-	e.Foreign, e.Draining = false, true
+	e.Draining = true
 }
 
-// Undrain ends the way to its deletion.
+// Undrain ends the way to its deletion. The ENI is what it was before.
 func (e *ENI) Undrain() {
 	e.Draining, e.Detaching = false, time.Time{}
 }

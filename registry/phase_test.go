@@ -113,7 +113,6 @@ func TestWrong(t *testing.T) {
 	for want, e := range map[string]ENI{
 		"": {Index: 1, Managed: true, Draining: true, Detaching: time.Unix(1, 0),
 			Detached: true},
-		"foreign, and the node is about": {Index: 1, Foreign: true, Draining: true},
 		"since 1970":                     {Index: 1, Detaching: time.Unix(1, 0).UTC()},
 		"at device index 0 of card 1":    {Card: 1, Detached: true},
 		"and it serves its pool":         {Index: 1, OnRequest: true, Serving: true},

@@ -29,9 +29,9 @@ func (e *ENI) describe(j *codec.Codec) {
 		codec.Optional(j, "grown", &e.Grown, codec.Time)
 		codec.Optional(j, "pool", &e.Pool, codec.Text)
 		codec.Optional(j, "keep", &e.Keep, codec.Flag)
-		codec.Optional(j, "foreign", &e.Foreign, codec.Flag)
 		codec.Optional(j, "draining", &e.Draining, codec.Flag)
 		codec.Optional(j, "detaching", &e.Detaching, codec.Time)
+		codec.Optional(j, "foreign", &e.Foreign, codec.Flag)
 		codec.Optional(j, "detached", &e.Detached, codec.Flag)
 		codec.Optional(j, "tagsUnknown", &e.TagsUnknown, codec.Text)
 		codec.Optional(j, "passed", &e.Passed, codec.Flag)
@@ -64,9 +64,9 @@ func (e *ENI) same(other *ENI) bool {
 		e.Grown == other.Grown &&
 		e.Pool == other.Pool &&
 		e.Keep == other.Keep &&
-		e.Foreign == other.Foreign &&
 		e.Draining == other.Draining &&
 		e.Detaching == other.Detaching &&
+		e.Foreign == other.Foreign &&
 		e.Detached == other.Detached &&
 		e.TagsUnknown == other.TagsUnknown &&
 		e.Passed == other.Passed &&

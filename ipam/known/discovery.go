@@ -73,12 +73,12 @@ func (l discovery) learn(e aws.ENI) {
 		}
 		known = registry.ENI{Boot: known.Boot, Grown: l.now}
 		known.Doubt(l.tagsUnknown)
-		switch {
-		case out: // a collection deletes it in the end
+		if bare(e) {
+			known.Disown()
+		}
+		if out { // a collection deletes it in the end
 			known.Drain()
 			known.Detaching = l.now
-		case bare(e):
-			known.Disown()
 		}
 		known = book.Label(known, d)
 		if !later && !(waits && book.IsBoot(known, e)) {
