@@ -63,16 +63,14 @@ var arrows = map[string]string{
 	"ipam/asked": "ipam/more ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry",
 	"ipam":       "ipam/asked ipam/more ipam/less ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry",
 	// and not ipam, which brings the SDK
-	"plugin/chain": "plugin plugin/ipvlan plugin/egress plugin/values unnumbered-ptp ipam/lease nl " +
-		"internal/codec",
-	"tool": "internal/release internal/excerpt tool/cli tool/conf tool/view tool/repair " +
-		"tool/doctor tool/history tool/iam tool/install ipam ipam/more ipam/less ipam/book ipam/lease " +
-		"plugin/egress aws nl registry",
+	"plugin/chain": "plugin plugin/ipvlan plugin/egress plugin/values unnumbered-ptp ipam/lease nl internal/codec",
+	"tool": "internal/release internal/excerpt tool/cli tool/conf tool/view tool/repair tool/doctor tool/history " +
+		"tool/iam tool/install ipam ipam/more ipam/less ipam/book ipam/lease plugin/egress aws nl registry",
 	"tool/install": "tool/cli tool/conf nl registry",
 	"tool/cli":     "internal/atomicfile internal/excerpt ipam ipam/lease aws registry",
 	// the plugins for their configurations: validate
-	"tool/conf": "tool/cli ipam/book ipam/lease registry plugin plugin/values plugin/chain " +
-		"plugin/ipvlan plugin/egress unnumbered-ptp",
+	"tool/conf": "tool/cli ipam/book ipam/lease registry plugin plugin/values plugin/chain plugin/ipvlan " +
+		"plugin/egress unnumbered-ptp",
 	"tool/view": "internal/release tool/cli tool/conf ipam ipam/more ipam/book ipam/lease plugin/egress aws nl " +
 		"registry",
 	"tool/iam":     "ipam/book ipam/lease",
@@ -301,8 +299,8 @@ func wellKnown(fn *ast.FuncDecl) bool {
 }
 
 func TestRepoSPDX(t *testing.T) {
-	const header = "// SPDX-License-Identifier: Apache-2.0\n// SPDX-FileCopyrightText: The " +
-		"cni-ipvlan-vpc-k8s authors\n\n"
+	const header = "// SPDX-License-Identifier: Apache-2.0\n// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s " +
+		"authors\n\n"
 	err := filepath.WalkDir(".", func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err

@@ -138,9 +138,8 @@ func TestRepoGlossary(t *testing.T) {
 		}
 		meanings[m[1]] = m[2]
 	}
-	for _, word := range strings.Fields("node host pool family lease reserved bound cooling free growth " +
-		"waiter intent " +
-		"unconfirmed registry ENI slot link slave wiring collection repair") {
+	for _, word := range strings.Fields("node host pool family lease reserved bound cooling free growth waiter " +
+		"intent unconfirmed registry ENI slot link slave wiring collection repair") {
 		if meanings[word] == "" {
 			t.Errorf("the glossary in doc.go does not have %q", word)
 		}

@@ -68,8 +68,8 @@ func parse(args []string, out output) (options, error) {
 	f.DurationVar(&o.pause, "pause", 3*time.Second, "how long to wait between two looks at what is under way")
 	err := f.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
-		out.line("The acceptance test on EC2: see docs/acceptance.md. With make: make test-ec2 ARGS=\"-yes " +
-			"-only compare\"")
+		out.line("The acceptance test on EC2: see docs/acceptance.md. With make: make test-ec2 ARGS=\"-yes -only " +
+			"compare\"")
 		f.SetOutput(out.w)
 		f.PrintDefaults()
 	}

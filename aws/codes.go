@@ -46,8 +46,7 @@ var meanings = []meaning{
 		"RequestThrottledException", "ThrottledException", "TooManyRequestsException", "SlowDown"}, "", ErrThrottled,
 		ofAll(ScopeAction), 0,
 		"EC2 limits how often the whole account may call {action}: to make fewer calls, use larger batches " +
-			"(ipBatchSize), prefixes, " +
-			"or ENIs from the launch template"},
+			"(ipBatchSize), prefixes, or ENIs from the launch template"},
 
 	// API.
 	{[]string{"InsufficientFreeAddressesInSubnet"}, "", ErrSubnetFull, ofPlace, 0, hintSubnet},
@@ -65,8 +64,7 @@ var meanings = []meaning{
 	// API. The volumes: EC2 user guide, "Volume limits for Nitro-based instances".
 	{[]string{"AttachmentLimitExceeded"}, "", ErrInstanceFull, ofAll(ScopeInstance), 0,
 		"the instance has as many attachments as its type allows. On most Nitro types, EBS volumes take slots of " +
-			"ENIs: detach volumes, use prefixes, " +
-			"a larger type, or fewer pods (cni-ipvlan-vpc-k8s-tool maxpods)"},
+			"ENIs: detach volumes, use prefixes, a larger type, or fewer pods (cni-ipvlan-vpc-k8s-tool maxpods)"},
 	// API.
 	{[]string{"NetworkInterfaceLimitExceeded"}, "", ErrQuota, ofAll(ScopeAccount), 0,
 		"delete unused ENIs (cni-ipvlan-vpc-k8s-tool eni-gc), or ask AWS to raise the quota of network interfaces in " +
@@ -109,8 +107,7 @@ var meanings = []meaning{
 	// Allow.
 	{unauthorized, "explicit deny", ErrDenied, ofRole, correctable,
 		"a policy denies ec2:{action} explicitly, so an Allow in the instance role changes nothing: look at the " +
-			"policies of the role, at its " +
-			"permissions boundary, and at the organization's policies (SCP, RCP)"},
+			"policies of the role, at its permissions boundary, and at the organization's policies (SCP, RCP)"},
 	{unauthorized, "no service control policy allows", ErrDenied, ofRole, correctable,
 		"allow ec2:{action} in the service control policies of the organization (SCP)"},
 	{unauthorized, "no permissions boundary allows", ErrDenied, ofRole, correctable,
@@ -118,8 +115,7 @@ var meanings = []meaning{
 	// The reason is only in the encoded part, for those who may decode it (API: UnauthorizedOperation).
 	{unauthorized, "operation. encoded authorization failure message", ErrDenied, ofRole, correctable,
 		"allow ec2:{action} in the instance role. If it allows that, a policy denies it: CloudTrail has the whole " +
-			"message, and " +
-			"'aws sts decode-authorization-message' shows which policy that is"},
+			"message, and 'aws sts decode-authorization-message' shows which policy that is"},
 	// API.
 	{unauthorized, "", ErrDenied, ofRole, correctable, "allow ec2:{action} in the instance role"},
 	// API: the request is older than 15 minutes, by the clock of this machine.
@@ -175,8 +171,7 @@ var serverErrors = []string{"InternalError", "InternalFailure", "ServerInternal"
 // newCode is the meaning of a code that this release does not know.
 var newCode = meaning{about: ofPlace, lasts: correctable,
 	hint: "this release does not know the code of this refusal: the list of EC2's codes is in the EC2 API reference, " +
-		"\"Error codes\". " +
-		"AWS's support finds the call by the ID of the request"}
+		"\"Error codes\". AWS's support finds the call by the ID of the request"}
 
 // unauthorized are the codes of calls that the role may not make.
 var unauthorized = []string{"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"}
@@ -193,12 +188,11 @@ var (
 			"endpoint for ec2"}
 	noName = meaning{is: ErrTransient,
 		hint: "the name of the EC2 endpoint does not exist: check the node's DNS, and AWS_REGION, " +
-			"AWS_ENDPOINT_URL_EC2, AWS_USE_FIPS_ENDPOINT " +
-			"and AWS_USE_DUALSTACK_ENDPOINT; not every region has FIPS and dual-stack endpoints"}
+			"AWS_ENDPOINT_URL_EC2, AWS_USE_FIPS_ENDPOINT and AWS_USE_DUALSTACK_ENDPOINT; not every region has FIPS " +
+			"and dual-stack endpoints"}
 	noTrust = meaning{is: ErrTransient,
 		hint: "the node does not trust the certificate of the EC2 endpoint: if a proxy intercepts TLS, set " +
-			"AWS_CA_BUNDLE to a file " +
-			"with the proxy's CA; also check the clock"}
+			"AWS_CA_BUNDLE to a file with the proxy's CA; also check the clock"}
 	notEC2 = meaning{is: ErrTransient,
 		hint: "something else answers instead of EC2: check HTTPS_PROXY, NO_PROXY, AWS_ENDPOINT_URL_EC2, and proxies " +
 			"between the node and EC2"}
@@ -208,12 +202,10 @@ var (
 const (
 	hintSubnet     = "add another subnet for pods to the VPC, with the tags in subnetTags"
 	hintFragmented = "the subnet has no free /28: reserve a range of it for prefixes (aws ec2 " +
-		"create-subnet-cidr-reservation), " +
-		"or add a subnet"
+		"create-subnet-cidr-reservation), or add a subnet"
 	hintOwner = "another account owns this ENI or subnet, and does not let this one change it: use subnets that are " +
-		"shared with this account (AWS RAM), " +
-		"and detach the ENI if it is not for this node"
+		"shared with this account (AWS RAM), and detach the ENI if it is not for this node"
 	hintGroup  = "use the IDs of security groups of this VPC (secGroupIds)"
-	hintGroups = "remove groups from secGroupIds, or ask AWS to raise the quota of security groups per " +
-		"network interface"
+	hintGroups = "remove groups from secGroupIds, or ask AWS to raise the quota of security groups per network " +
+		"interface"
 )

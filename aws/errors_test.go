@@ -96,8 +96,8 @@ func TestErrorCodes(t *testing.T) {
 		{"RequestInTheFuture", "", aws.ErrDenied, "clock"},
 		{"InvalidSignatureException", "", aws.ErrDenied, "credentials"},
 		{"UnauthorizedOperation", "User: arn:aws:sts::1:assumed-role/node/i-1 is not authorized to perform: " +
-			"ec2:AttachNetworkInterface on resource: * " +
-			"with an explicit deny in a service control policy. Encoded authorization failure message: AAAA",
+			"ec2:AttachNetworkInterface on resource: * with an explicit deny in a service control policy. Encoded " +
+			"authorization failure message: AAAA",
 			aws.ErrDenied, "denies ec2:AttachNetworkInterface explicitly"},
 		{"UnauthorizedOperation", "User: x is not authorized to perform: ec2:CreateTags on resource: * because no " +
 			"service control policy allows the ec2:CreateTags action",

@@ -175,9 +175,8 @@ func TestMetadataFaults(t *testing.T) {
 		noToken = "EC2 metadata /latest/dynamic/instance-identity/document: it gives no session token (IMDSv2): PUT " +
 			"/latest/api/token: "
 		imdsv2 = "IMDSv2 is needed, and what answers at http://metadata.test does not have it: aws ec2 " +
-			"modify-instance-metadata-options --instance-id ID " +
-			"--http-endpoint enabled --http-tokens optional; a proxy in its place, such as kube2iam, must let the " +
-			"node itself pass"
+			"modify-instance-metadata-options --instance-id ID --http-endpoint enabled --http-tokens optional; a " +
+			"proxy in its place, such as kube2iam, must let the node itself pass"
 	)
 	tests := []struct {
 		name     string
@@ -186,8 +185,8 @@ func TestMetadataFaults(t *testing.T) {
 		hint     string
 	}{
 		{"switched off", status(403), noToken + "403 Forbidden",
-			"metadata is switched off: aws ec2 modify-instance-metadata-options --instance-id ID " +
-				"--http-endpoint enabled"},
+			"metadata is switched off: aws ec2 modify-instance-metadata-options --instance-id ID --http-endpoint " +
+				"enabled"},
 		{"out of order", status(500), noToken + "500 Internal Server Error", ""},
 		{"IMDSv1 alone", imdsv1(404), noToken + "404 Not Found", imdsv2},
 		{"no PUT", imdsv1(405), noToken + "405 Method Not Allowed", imdsv2},

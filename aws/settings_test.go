@@ -77,8 +77,8 @@ func TestSettings(t *testing.T) {
 		},
 		"no proxy": {
 			map[string]string{"NO_PROXY": "10.0.0.0/8"},
-			"EC2 https://ec2.eu-west-1.amazonaws.com\nmetadata http://169.254.169.254\ncredentials of the " +
-				"instance role",
+			"EC2 https://ec2.eu-west-1.amazonaws.com\nmetadata http://169.254.169.254\ncredentials of the instance " +
+				"role",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

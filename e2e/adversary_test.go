@@ -210,13 +210,13 @@ func (r *gallery) lift(t *testing.T, guard string) {
 	in, script := r.router.NS, "nft flush ruleset"
 	switch guard {
 	case podGuard:
-		in, script =
-			r.other.NS, "ip route del prohibit 169.254.169.254; ip -6 route del prohibit fd00:ec2::254; tc qdisc del "+
-				"dev eth0 clsact; tc qdisc del dev eth1 clsact"
+		in = r.other.NS
+		script = "ip route del prohibit 169.254.169.254; ip -6 route del prohibit fd00:ec2::254; tc qdisc del " +
+			"dev eth0 clsact; tc qdisc del dev eth1 clsact"
 	case nodeGuard:
-		in, script =
-			r.Nodes[0].NS, "nft flush chain inet cni_ipvlan_vpc_k8s senders; for f in "+
-				"/proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 >$f; done"
+		in = r.Nodes[0].NS
+		script = "nft flush chain inet cni_ipvlan_vpc_k8s senders; for f in " +
+			"/proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 >$f; done"
 	}
 	if err := in.Do(func() error {
 		out, err := exec.Command("sh", "-ec", script).CombinedOutput()

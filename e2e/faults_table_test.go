@@ -56,8 +56,8 @@ var faults = []struct {
 		{name: "The kernel checks sources, strictly", inject: "sysctl -w net.ipv4.conf.all.rp_filter=1",
 			undo: "sysctl -w net.ipv4.conf.all.rp_filter=0"},
 		{name: "All rules are deleted", inject: "ip rule flush",
-			want: "leftovers: .*ip rule add|answers: .*no rule leads to the main table|could not be " +
-				"made|does not answer",
+			want: "leftovers: .*ip rule add|answers: .*no rule leads to the main table|could not be made|does not " +
+				"answer",
 			cure: "ip rule add pref 32766 lookup main && cni-tool repair"},
 		{name: "An ENI's link is down", inject: "ip link set eth1 down", want: "links: .*the link is down",
 			cure: "~ip link set eth1 up"},
@@ -95,8 +95,8 @@ var faults = []struct {
 		{name: "A rule of a firewall drops it", inject: "nft add table inet filter; nft add chain inet filter " +
 			"forward '{ type filter hook forward priority 0; policy accept; }'; nft add rule inet filter forward " +
 			"iifname 'veth*' drop",
-			why: "doctor looks at the policies of chains and not at their rules, whose effect depends on more " +
-				"than the links", undo: "nft delete table inet filter"},
+			why: "doctor looks at the policies of chains and not at their rules, whose effect depends on more than " +
+				"the links", undo: "nft delete table inet filter"},
 		{name: "The wire of an ENI loses all packets", inject: "tc qdisc add dev eth1 root netem loss 100%",
 			why:  "doctor reads and sends nothing: only the packets themselves show this",
 			undo: "tc qdisc del dev eth1 root"},
@@ -142,8 +142,8 @@ var faults = []struct {
 			inject: "for i in $(seq 18); do pod add full$i; done",
 			want:   "refusals: .*ADDs fail", pods: true,
 			why: "fewer pods on the node (`cni-tool maxpods`), prefixes, or a larger type, as the error says",
-			undo: "for i in $(seq 18); do pod del full$i; ip netns del full$i; done; sleep 61; pod add " +
-				"new; pod del new"},
+			undo: "for i in $(seq 18); do pod del full$i; ip netns del full$i; done; sleep 61; pod add new; pod del " +
+				"new"},
 		{name: "Another program unassigns a pod's address",
 			inject: "ec2 UnassignPrivateIpAddresses NetworkInterfaceId=$(eni till) PrivateIpAddress.1=$(addr till)",
 			want:   "agreement: .*default/till", why: "delete the pod. `cni-tool registry-gc` then removes the address",

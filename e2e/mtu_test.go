@@ -88,8 +88,8 @@ func TestMTUOfOthers(t *testing.T) {
 	same("after the last pod of the ENI has ended", 1500)
 	w.mtu(t, w.node.ENIs()[0], 9001)
 	out := w.tool(t, "doctor", "--check=links", "--fix", "--config", file)
-	if want := "its MTU is 1500, that of the boot ENI 9001: pods on it send smaller packets than others\n    " +
-		"drain the node: "; !strings.Contains(out, want) {
+	if want := "its MTU is 1500, that of the boot ENI 9001: pods on it send smaller packets than others\n    drain " +
+		"the node: "; !strings.Contains(out, want) {
 		t.Errorf("doctor --fix:\n%s", out)
 	}
 	same("after doctor --fix", 1500)

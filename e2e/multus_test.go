@@ -152,8 +152,7 @@ func (w *world) multus(t *testing.T, program, kubeconfig, first string) *libcni.
 		t.Fatal(err)
 	}
 	w.path = dir
-	list, err :=
-		libcni.ConfListFromBytes([]byte(fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "multus-cni-network", "plugins": [{"type": "multus",
+	list, err := libcni.ConfListFromBytes([]byte(fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "multus-cni-network", "plugins": [{"type": "multus",
 		"kubeconfig": %q, "cniDir": %q, "binDir": %q, "delegates": [%s]}]}`, kubeconfig, t.TempDir(), dir, first)))
 	if err != nil {
 		t.Fatal(err)

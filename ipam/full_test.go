@@ -208,8 +208,8 @@ func TestHintFull(t *testing.T) {
 				fewer},
 		{name: "EC2 has refused another", maxENIs: 2, refused: true,
 			want: "EC2 counts more attachments than this node has ENIs (2 of 3 for m5.large). On most Nitro types, " +
-				"EBS volumes take slots of ENIs: " +
-				"detach volumes, set prefixDelegation, take a larger instance type, or " + fewer},
+				"EBS volumes take slots of ENIs: detach volumes, set prefixDelegation, take a larger instance type, " +
+				"or " + fewer},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

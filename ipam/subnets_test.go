@@ -66,8 +66,8 @@ func TestFullSubnets(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := w.acquire(1)
-	const want = "subnet is full: no subnet of vpc-1 in us-east-1a with the tags kubernetes_kubelet=true has " +
-		"free addresses"
+	const want = "subnet is full: no subnet of vpc-1 in us-east-1a with the tags kubernetes_kubelet=true has free " +
+		"addresses"
 	if !errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, more.ErrNoSubnet) || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
 	}

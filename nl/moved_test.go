@@ -303,15 +303,15 @@ func TestMovedLinkHostile(t *testing.T) {
 			"a-name-that-is-longer-than-sixteen-bytes",
 		"its own name as another": "ip link property add dev eth0 altname ens6; ip link set eth0 down; ip link set " +
 			"eth0 name eth9",
-		"the node's names": "ip link set eth0 down; ip link set eth0 name lo0; ip link property add dev lo0 " +
-			"altname eth0",
+		"the node's names": "ip link set eth0 down; ip link set eth0 name lo0; ip link property add dev lo0 altname " +
+			"eth0",
 		"the default group": "ip link set eth0 group 0",
 		"promiscuous":       "ip link set eth0 promisc on allmulticast on arp off",
-		"macvlan": "ip link add link eth0 name mac0 type macvlan mode bridge; ip link set mac0 " +
-			"address 06:00:00:00:00:07 || true",
+		"macvlan": "ip link add link eth0 name mac0 type macvlan mode bridge; ip link set mac0 address " +
+			"06:00:00:00:00:07 || true",
 		"a bridge": "ip link add br0 type bridge; ip link set eth0 master br0",
-		"addresses and queueing": "ip addr add 192.0.2.7/24 dev eth0; tc qdisc add dev eth0 clsact; tc qdisc add " +
-			"dev eth0 root handle 1: htb || true",
+		"addresses and queueing": "ip addr add 192.0.2.7/24 dev eth0; tc qdisc add dev eth0 clsact; tc qdisc add dev " +
+			"eth0 root handle 1: htb || true",
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := b

@@ -119,8 +119,7 @@ func container(t *testing.T, files string, env []string) {
 		"etc/nftables.conf":                            "flush ruleset\ntable inet filter {\n}\n",
 		"etc/systemd/system.conf.d/ec2.conf": "[Manager]\nDefaultTimeoutStartSec=15min\n" +
 			"DefaultTimeoutStopSec=15min\nDefaultEnvironment=" + quoted.String() + "\n",
-		"etc/systemd/system/story.target": "[Unit]\nRequires=sockets.target " +
-			"story.service\nAfter=sockets.target\n",
+		"etc/systemd/system/story.target":  "[Unit]\nRequires=sockets.target story.service\nAfter=sockets.target\n",
 		"etc/systemd/system/story.service": storyService,
 		"etc/systemd/system/sockets.target.d/wants.conf": "[Unit]\nWants=systemd-journald.socket dbus.socket " +
 			"systemd-udevd-kernel.socket systemd-udevd-control.socket\n",
@@ -130,8 +129,8 @@ func container(t *testing.T, files string, env []string) {
 		"etc/udev/rules.d/75-cloud-ifupdown.rules": `SUBSYSTEM=="net", ACTION=="add", ` +
 			`ENV{INTERFACE}=="eth*|en*", RUN+="/bin/sh -c 'mkdir -p /run/hotplugged && touch /run/hotplugged/%k'"` +
 			"\n",
-		"etc/systemd/system/policy-routes@.service": "[Service]\nType=oneshot\nExecStart=sh -c 'mkdir -p " +
-			"/run/set-up && touch /run/set-up/%i'\n",
+		"etc/systemd/system/policy-routes@.service": "[Service]\nType=oneshot\nExecStart=sh -c 'mkdir -p /run/set-up " +
+			"&& touch /run/set-up/%i'\n",
 		"usr/lib/systemd/network/80-ec2.network": "[Match]\nDriver=veth\n" +
 			"[Network]\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n",
 		"etc/systemd/network/70-eth0.network": "[Match]\nName=eth0\n" +

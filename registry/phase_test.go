@@ -113,9 +113,9 @@ func TestWrong(t *testing.T) {
 	for want, e := range map[string]ENI{
 		"": {Index: 1, Managed: true, Draining: true, Detaching: time.Unix(1, 0),
 			Detached: true},
-		"since 1970":                     {Index: 1, Detaching: time.Unix(1, 0).UTC()},
-		"at device index 0 of card 1":    {Card: 1, Detached: true},
-		"and it serves its pool":         {Index: 1, OnRequest: true, Serving: true},
+		"since 1970":                  {Index: 1, Detaching: time.Unix(1, 0).UTC()},
+		"at device index 0 of card 1": {Card: 1, Detached: true},
+		"and it serves its pool":      {Index: 1, OnRequest: true, Serving: true},
 	} {
 		if got := e.Wrong(); !strings.Contains(got, want) || want == "" && got != "" {
 			t.Errorf("%+v: %q, want %q", e, got, want)

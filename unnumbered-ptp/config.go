@@ -74,8 +74,8 @@ func (c *Config) Validate() error {
 		m.Wrong("hostInterface must be specified: it is the name of the boot ENI's link, eth0 or ens5")
 	}
 	if c.ContainerInterface == "" {
-		m.Wrong("containerInterface must be specified: it is the name of the pod's end of the veth pair, " +
-			"eth1 for example")
+		m.Wrong("containerInterface must be specified: it is the name of the pod's end of the veth pair, eth1 for " +
+			"example")
 	}
 	m.Link("hostInterface", c.HostInterface)
 	if c.HostInterface == "lo" {

@@ -45,22 +45,22 @@ var pranks = map[string]string{
 	"in no group":        "ip link set eth0 group 0; ip link set eth1 group 0",
 	"in another's group": "for l in lo eth0 eth1; do ip link set $l group $theirs; done",
 	"one in another's":   "ip link add more group $theirs type bridge",
-	"more in the group": "for i in $(seq 50); do echo link add d$i group $group type bridge; done | ip -batch -; " +
-		"ip link add x group $group type veth peer name y group $group",
+	"more in the group": "for i in $(seq 50); do echo link add d$i group $group type bridge; done | ip -batch -; ip " +
+		"link add x group $group type veth peer name y group $group",
 	"renamed": "ip link set eth0 down; ip link set eth0 name there; ip link set eth1 down; ip link set " +
 		"eth1 name here",
 	"renamed, lo grouped": "ip link set eth0 down; ip link set eth0 name there group 0; ip link set lo group $group",
-	"swapped": "ip link set eth0 down; ip link set eth1 down; ip link set eth0 name x; ip link set eth1 " +
-		"name eth0; ip link set x name eth1",
+	"swapped": "ip link set eth0 down; ip link set eth1 down; ip link set eth0 name x; ip link set eth1 name eth0; " +
+		"ip link set x name eth1",
 	"deleted": "ip link del eth1; ip link del eth0",
 	"replaced": `ip link set eth0 down; ip link set eth0 name there group 0; ip link del eth1
 		ip link add eth0 group $group type bridge; ip link add eth1 group $group type bridge; ip link set lo group $group`,
-	"altnames": "ip link set eth0 down; ip link set eth0 name there; ip link property add dev lo altname eth0; " +
-		"ip link property add dev there altname eth1x",
+	"altnames": "ip link set eth0 down; ip link set eth0 name there; ip link property add dev lo altname eth0; ip " +
+		"link property add dev there altname eth1x",
 	"moved":     "ip link set eth0 netns $elsewhere; ip link set eth1 netns $elsewhere",
 	"one moved": "ip link set eth1 netns $elsewhere; ip link set lo group $group",
-	"built upon": "ip link add br0 type bridge; ip link set eth1 master br0; ip link add v group $group type " +
-		"vxlan id 5 dev eth0 dstport 4789; ip link set v netns $elsewhere",
+	"built upon": "ip link add br0 type bridge; ip link set eth1 master br0; ip link add v group $group type vxlan " +
+		"id 5 dev eth0 dstport 4789; ip link set v netns $elsewhere",
 	"long to tell": `for i in $(seq 1000); do echo link property add dev eth0 altname $(printf %0127d $i); done | ip ` +
 		`-force -batch - 2>/dev/null || true`,
 	"routes as ours": "ip route add prohibit 10.98.0.0/16 proto 72; ip route add 10.97.0.0/16 dev lo proto 72 table " +
@@ -119,10 +119,10 @@ var forgeries = map[string]string{
 	"another's pair": "ip link del eth1; ip link add index $far name eth1 type veth peer name p index $near",
 	"another's pair, by name": `ip link del eth1; ip link add index $far name eth1 type veth peer name $veth index $near
 		ip rule add pref 1024 iif $veth lookup 967`,
-	"our pair": "ip link del eth1; ip link add $ours group 72 type veth peer name eth1; ip link set $ours " +
-		"alias 'cni-ipvlan-vpc-k8s net gone eth0'",
-	"another's rules": "ip rule add pref 1024 iif $ours lookup 262 protocol 72; ip rule add pref 1024 iif " +
-		"$veth lookup 967",
+	"our pair": "ip link del eth1; ip link add $ours group 72 type veth peer name eth1; ip link set $ours alias " +
+		"'cni-ipvlan-vpc-k8s net gone eth0'",
+	"another's rules": "ip rule add pref 1024 iif $ours lookup 262 protocol 72; ip rule add pref 1024 iif $veth " +
+		"lookup 967",
 	"their addresses": "ip addr add 10.0.1.50/32 dev eth0 || true; ip addr add 10.0.1.61/32 dev eth1; ip route add " +
 		"10.0.1.50/32 dev eth1 proto 72 table 262",
 }

@@ -160,8 +160,8 @@ func (c *Config) Validate() error {
 		}
 	}
 	if len(c.Namespaces)+len(c.Selectable) > 0 {
-		v.Wrong("namespaces and selectable belong to a pool of pools: the top-level keys are the pool default, " +
-			"which serves all others")
+		v.Wrong("namespaces and selectable belong to a pool of pools: the top-level keys are the pool default, which " +
+			"serves all others")
 	}
 	c.pools = []Policy{v.pool("", base, c.PoolConfig)}
 	for _, name := range slices.Sorted(maps.Keys(c.Pools)) {

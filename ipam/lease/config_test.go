@@ -64,8 +64,8 @@ func TestConfig(t *testing.T) {
 				`provision: "some": want full, assign or none`,
 				"maxENIs: -1: want 0 or more",
 				"addTimeout: 600: want 1 to 90",
-				"connectionTracking: tcpEstablishedTimeout: 59: want 60 to 432000 seconds, or 0 for that " +
-					"of the boot ENI",
+				"connectionTracking: tcpEstablishedTimeout: 59: want 60 to 432000 seconds, or 0 for that of the boot " +
+					"ENI",
 				"connectionTracking: udpStreamTimeout: 181: want 60 to 180 seconds",
 				"connectionTracking: udpTimeout: -1: want 30 to 60 seconds",
 			},

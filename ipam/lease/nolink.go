@@ -26,10 +26,9 @@ import (
 var ErrNoLink = errors.New("its link is not on the node")
 
 // HintNoLink says what an operator can do about [ErrNoLink].
-const HintNoLink = "an operator or another program has detached the ENI (CloudTrail: DetachNetworkInterface), or " +
-	"the kernel has " +
-	"not found it: " +
-	"see dmesg and 'cni-ipvlan-vpc-k8s-tool status'; it serves pods again as soon as its link is on the node"
+const HintNoLink = "an operator or another program has detached the ENI (CloudTrail: DetachNetworkInterface), or the " +
+	"kernel has not found it: see dmesg and 'cni-ipvlan-vpc-k8s-tool status'; it serves pods again as soon as its " +
+	"link is on the node"
 
 // Obtain leases addresses by take, sets the link of their ENI up, and returns the link's
 // name. If the link is not on the node, Obtain ends these leases and takes other addresses.

@@ -8,8 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -207,84 +205,6 @@ func (p *Node) newENIIn(
 	return eni.ID, p.attach(ctx, eni, token, spec, seen)
 }
 
-// noSubnetTakes is the error if no subnet takes another ENI. The subnets have no free addresses, or EC2 refuses an ENI
-// there.
-func noSubnetTakes(s *registry.State, spec ENISpec, full []error, refused map[string]error) error {
-	where := fmt.Sprintf("%s in %s", book.VPCOf(s), s.Instance.Zone)
-	if len(spec.Tags) > 0 {
-		where += " with the tags " + book.TagText(spec.Tags)
-	}
-	if len(refused) == 0 {
-		return plugin.Errorf(plugin.CodeTryAgain, "add another subnet to "+where,
-			"%w", errors.Join(append([]error{fmt.Errorf("%w: no subnet of %s has free addresses", aws.ErrSubnetFull,
-				where)}, full...)...))
-	}
-	why := []error{fmt.Errorf("no subnet of %s takes another ENI of this node", where)}
-	for _, id := range slices.Sorted(maps.Keys(refused)) {
-		why = append(why, refused[id])
-	}
-	return plugin.Errorf(plugin.CodeTryAgain, cmp.Or(aws.Hint(errors.Join(why...)), "add another subnet to "+where),
-		"%w", errors.Join(append(why, full...)...))
-}
-
-// narrowed returns the subnets as if each had a single address left, if an ENI was to have more than its primary one.
-// EC2 gives all or nothing. Other nodes may have taken addresses since EC2 has counted them.
-func (p *Node) narrowed(s *registry.State, subnets []aws.Subnet, spec ENISpec) []aws.Subnet {
-	if !spec.wants(lease.IPv4) || p.secondary(s, spec) == 0 && !spec.Prefixes {
-		return nil
-	}
-	narrow := slices.DeleteFunc(slices.Clone(subnets), func(n aws.Subnet) bool { return n.Free <= 1 })
-	for i := range narrow {
-		narrow[i].Free = 1
-	}
-	return narrow
-}
-
-// subnets lists the subnets of the instance's zone that have the tags and free addresses, in
-// the order in which this node tries them. It fails if no subnet has the tags. If all subnets
-// with the tags are full, the list is empty and there is no error.
-func (p *Node) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]aws.Subnet, error) {
-	all, err := p.ZoneSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
-	if err != nil {
-		return nil, err
-	}
-	fit, err := p.fitting(s, all, spec)
-	if err != nil {
-		return nil, err
-	}
-	fit = slices.DeleteFunc(fit, func(n aws.Subnet) bool { return n.CIDR.IsValid() && n.Free == 0 })
-	own := map[string]int{}
-	for _, e := range s.ENIs {
-		own[e.Subnet]++
-	}
-	spread(fit, s.Instance.ID, own)
-	// An ENI takes a slot for ever, however few addresses its subnet has left for it.
-	narrow := func(n aws.Subnet) int {
-		if spec.wants(lease.IPv4) && n.Free < s.Instance.IPv4PerENI {
-			return 1
-		}
-		return 0
-	}
-	slices.SortStableFunc(fit, func(a, b aws.Subnet) int { return narrow(a) - narrow(b) })
-	return fit, nil
-}
-
-// fitting returns the subnets, of those of the instance's zone, in which the ENI may be.
-func (p *Node) fitting(s *registry.State, all []aws.Subnet, spec ENISpec) ([]aws.Subnet, error) {
-	all = besideBoot(s, all)
-	if spec.Subnet == "" {
-		return Fit(all, book.VPCOf(s), s.Instance.Zone, spec.Tags, spec.Families)
-	}
-	i := slices.IndexFunc(all, func(n aws.Subnet) bool { return n.ID == spec.Subnet })
-	if i < 0 {
-		return nil, plugin.Errorf(plugin.CodeRefused,
-			"ask for a subnet of this zone, or let the pod run in the zone of that subnet",
-			"the pod asks for the subnet %s, which is not in %s in %s, where this node is. There are: %s", spec.Subnet,
-			book.VPCOf(s), s.Instance.Zone, subnetText(all))
-	}
-	return Fit(all[i:i+1], book.VPCOf(s), s.Instance.Zone, nil, spec.Families)
-}
-
 // noPlace reports whether err, of an attachment, shows that the instance takes the ENI nowhere.
 func noPlace(err error) bool {
 	return !aws.MaybeDone(err) && (errors.Is(err, aws.ErrInstanceFull) || errors.Is(err, aws.ErrCardFull) ||
@@ -348,68 +268,6 @@ func (p *Node) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 		return err
 	}
 	return p.deleteOnTermination(ctx, eni.ID, attachment, token)
-}
-
-// deleteOnTermination makes EC2 delete the ENI together with the instance. The pods' network
-// works without that, so no pod waits for it. If the call fails, the intent stays, and the
-// next growth or collection tries again.
-func (p *Node) deleteOnTermination(ctx context.Context, eni, attachment, token string) error {
-	s, err := p.Registry.View()
-	if err != nil || ctx.Err() != nil || time.Now().Before(s.NotBefore[book.ModifyAction]) ||
-		call.Standing(s, book.ModifyAction, eni) != nil {
-		return err // it can wait
-	}
-	if err := p.Cloud.DeleteOnTermination(ctx, eni, attachment); err != nil {
-		slog.Warn("DeleteOnTermination could not be set: EC2 would keep the ENI when the instance ends. The next "+
-			"growth or collection tries again", "eni", eni, "error", err)
-		if errors.Is(err, aws.ErrThrottled) {
-			return p.NotBefore(ctx, book.ModifyAction, p.Backoff(3))
-		}
-		if !aws.Undone(err) || ctx.Err() != nil {
-			return nil
-		}
-		return p.Registry.Change(ctx, func(s *registry.State) {
-			call.Object{ENI: eni}.Refuse(s, book.ModifyAction, err, p.Cloud.Jitter)
-			book.ForgetAttachment(s, token)
-		})
-	}
-	return p.Registry.Change(ctx, func(s *registry.State) { delete(s.Intents, token) })
-}
-
-// endsWithInstance is deleteOnTermination for an attached ENI for which there may be no such intent. An intent to
-// attach the ENI says nothing more.
-func (p *Node) endsWithInstance(ctx context.Context, e aws.ENI) error {
-	token := call.NewToken()
-	err := p.Registry.Change(ctx, func(s *registry.State) {
-		i := registry.Intent{Action: book.ModifyAction, ENI: e.ID, Attachment: e.Attachment, Since: time.Now()}
-		for t, old := range s.Intents {
-			if old.ENI == e.ID && old.Action == book.ModifyAction {
-				token, i.Since = t, old.Since // else it would never end
-			}
-		}
-		s.Intents[token] = i
-	})
-	if err != nil || e.Attachment == "" {
-		return err // EC2 does not show it yet, and the next process asks
-	}
-	return p.deleteOnTermination(ctx, e.ID, e.Attachment, token)
-}
-
-// deleteOnTerminations makes the calls of deleteOnTermination that could not be made when an ENI was attached.
-func (p *Node) deleteOnTerminations(ctx context.Context) error {
-	s, err := p.Registry.View()
-	if err != nil || !p.MakesENIs() {
-		return err
-	}
-	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
-		token := book.TokenOf(s, id)
-		if attachment := s.Intents[token].Attachment; attachment != "" {
-			if err := p.deleteOnTermination(ctx, id, attachment, token); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // discard deletes an ENI that could not be attached.

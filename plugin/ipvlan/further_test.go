@@ -438,8 +438,8 @@ func TestLeftovers(t *testing.T) {
 		"ip rule add pref 5 from 10.0.3.21 lookup main",
 		"ip link set lo up; ip route add prohibit 10.9.0.0/16 table $t proto 72; ip -6 route add prohibit fd09::/64 " +
 			"table $t proto 72",
-		"ip link set lo up; ip route add 10.9.0.0/16 dev lo table $t; ip route add 10.8.0.0/16 dev lo table " +
-			"$other proto 72",
+		"ip link set lo up; ip route add 10.9.0.0/16 dev lo table $t; ip route add 10.8.0.0/16 dev lo table $other " +
+			"proto 72",
 		"for i in $(seq 300); do echo rule add pref 7 fwmark $i lookup $t protocol 72; done | ip -batch -",
 		"ip link add eth2 type bridge",
 	} {

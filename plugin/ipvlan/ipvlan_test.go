@@ -135,8 +135,8 @@ func TestCheckFinds(t *testing.T) {
 			"pod: ip route add 10.0.0.0/16 via 10.0.1.1 dev eth0: there is no such route"},
 		"another way": {"ip route replace 10.0.0.0/16 via 10.0.1.7 dev eth0",
 			"pod: ip route add 10.0.0.0/16 via 10.0.1.1 dev eth0: there is no such route"},
-		"another link": {"ip link add other type dummy; ip link set other up; ip -6 route replace default dev " +
-			"other; ip link set other name eth1",
+		"another link": {"ip link add other type dummy; ip link set other up; ip -6 route replace default dev other; " +
+			"ip link set other name eth1",
 			"pod: ip -6 route add default via fe80:ec2::1 dev eth0: there is no such route"},
 		"address":   {"ip addr del 10.0.1.20/24 dev eth0", "pod: ip addr add 10.0.1.20/24 dev eth0"},
 		"another's": {"ip addr add 10.0.1.77/32 dev eth0", "eth0 has the address 10.0.1.77, too"},
@@ -340,14 +340,14 @@ func TestCheck(t *testing.T) {
 		},
 		"node: ip link add eth0 netns pod type ipvlan mode l2: eth0 has the address 10.0.1.20, too: another ADD, or " +
 			"the pod itself, has added it\n" +
-			"pod: ip addr add 10.0.1.21/24 dev eth0: eth0 has no address 10.0.1.21/24: " +
-			"file does not exist": func(_ *plugin.Request[Config], res *types100.Result) {
+			"pod: ip addr add 10.0.1.21/24 dev eth0: eth0 has no address 10.0.1.21/24: file does not " +
+			"exist": func(_ *plugin.Request[Config], res *types100.Result) {
 			res.IPs[0].Address = cidr("10.0.1.21/24")
 		},
-		"node: ip link add eth0 netns pod type ipvlan mode l3: mode is l2, " +
-			"not l3": func(r *plugin.Request[Config], _ *types100.Result) { r.Config.Mode = "l3" },
-		"node: ip link add eth0 link absent netns pod type ipvlan mode l2: link absent: " +
-			"no such device": func(r *plugin.Request[Config], _ *types100.Result) { r.Config.Master = "absent" },
+		"node: ip link add eth0 netns pod type ipvlan mode l3: mode is l2, not " +
+			"l3": func(r *plugin.Request[Config], _ *types100.Result) { r.Config.Mode = "l3" },
+		"node: ip link add eth0 link absent netns pod type ipvlan mode l2: link absent: no such " +
+			"device": func(r *plugin.Request[Config], _ *types100.Result) { r.Config.Master = "absent" },
 	} {
 		r2, res2 := *r, *res
 		res2.Interfaces = []*types100.Interface{new(*res.Interfaces[0])}

@@ -119,8 +119,8 @@ func TestBudgets(t *testing.T) {
 		t.Error(err)
 	}
 	cost[loopless] = 1030
-	want := "ours, serviceLoop none, pod, other node: a request costs 1.030 times that of ipvlan, bare; the " +
-		"budget is 1.020\n" +
+	want := "ours, serviceLoop none, pod, other node: a request costs 1.030 times that of ipvlan, bare; the budget " +
+		"is 1.020\n" +
 		"ours, serviceLoop none, pod, same node: a request costs 1.030 times that of ipvlan, bare; the budget is 1.020"
 	if err := measured().kept(); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)

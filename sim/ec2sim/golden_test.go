@@ -44,8 +44,8 @@ func golden(t *testing.T, name, got string) {
 func TestAnswers(t *testing.T) {
 	life := []string{
 		"CreateNetworkInterface SubnetId=subnet-dual Description=CNI-ENI SecurityGroupId.1=sg-1 " +
-			"SecurityGroupId.2=sg-2 SecondaryPrivateIpAddressCount=1 Ipv6AddressCount=2" +
-			" ClientToken=t1 ConnectionTrackingSpecification.TcpEstablishedTimeout=7200 " +
+			"SecurityGroupId.2=sg-2 SecondaryPrivateIpAddressCount=1 Ipv6AddressCount=2 ClientToken=t1 " +
+			"ConnectionTrackingSpecification.TcpEstablishedTimeout=7200 " +
 			"ConnectionTrackingSpecification.UdpTimeout=40 TagSpecification.1.ResourceType=network-interface " +
 			"TagSpecification.1.Tag.1.Key=pool TagSpecification.1.Tag.1.Value=pods",
 		"AttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1 NetworkCardIndex=0",
@@ -199,11 +199,10 @@ func TestDryRun(t *testing.T) {
 
 // launching is a call of RunInstances.
 const launching = "RunInstances ImageId=ami-00000000000000002 InstanceType=t3.small MinCount=1 MaxCount=1 " +
-	"KeyName=mine UserData=IyEvYmluL3NoCg== InstanceInitiatedShutdownBehavior=terminate" +
-	" MetadataOptions.HttpTokens=required NetworkInterface.1.DeviceIndex=0 NetworkInterface.1.SubnetId=subnet-a " +
-	"NetworkInterface.1.SecurityGroupId.1=sg-00000000000000001" +
-	" NetworkInterface.1.AssociatePublicIpAddress=true TagSpecification.1.ResourceType=instance " +
-	"TagSpecification.1.Tag.1.Key=run TagSpecification.1.Tag.1.Value=r1"
+	"KeyName=mine UserData=IyEvYmluL3NoCg== InstanceInitiatedShutdownBehavior=terminate " +
+	"MetadataOptions.HttpTokens=required NetworkInterface.1.DeviceIndex=0 NetworkInterface.1.SubnetId=subnet-a " +
+	"NetworkInterface.1.SecurityGroupId.1=sg-00000000000000001 NetworkInterface.1.AssociatePublicIpAddress=true " +
+	"TagSpecification.1.ResourceType=instance TagSpecification.1.Tag.1.Key=run TagSpecification.1.Tag.1.Value=r1"
 
 // required are the required parameters of actions.
 var required = map[string]string{

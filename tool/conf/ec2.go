@@ -68,9 +68,8 @@ func tagFault(key, value string) string {
 	case utf8.RuneCountInString(value) > longestValue:
 		return "the value of a tag has 256 characters at most"
 	case key == book.TagNoManage:
-		return "no program changes an ENI with this tag: after the next boot, the node would not use its " +
-			"own ENIs any " +
-			"more: remove it"
+		return "no program changes an ENI with this tag: after the next boot, the node would not use its own ENIs " +
+			"any more: remove it"
 	case slices.Contains(ourTags, key):
 		return "the plugin sets this tag itself: remove it"
 	}

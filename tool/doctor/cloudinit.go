@@ -54,17 +54,17 @@ func (p *Node) checkCloudInit(context.Context) ([]Finding, error) {
 		fix: p.write(cloudInitDropIn, cloudInitConf, "")}
 	switch {
 	case c.hotplug == "on":
-		a.Severity, a.Means =
-			severe, "cloud-init gives the node all addresses of each ENI that is attached (updates: hotplug): the "+
-				"node answers instead of its pods"
+		a.Severity = severe
+		a.Means = "cloud-init gives the node all addresses of each ENI that is attached (updates: hotplug): the " +
+			"node answers instead of its pods"
 	case c.hotplug == "":
-		a.Severity, a.Means =
-			warning, "nothing turns off the hotplug of cloud-init, which some releases have on: it gives the node "+
-				"all addresses of each ENI that is attached"
+		a.Severity = warning
+		a.Means = "nothing turns off the hotplug of cloud-init, which some releases have on: it gives the node " +
+			"all addresses of each ENI that is attached"
 	case c.full != "false":
-		a.Severity, a.Means =
-			warning, "at the first boot of an instance, cloud-init gives the node all addresses of the ENIs that it "+
-				"is launched with (apply_full_imds_network_config)"
+		a.Severity = warning
+		a.Means = "at the first boot of an instance, cloud-init gives the node all addresses of the ENIs that it " +
+			"is launched with (apply_full_imds_network_config)"
 	default:
 		return nil, nil
 	}

@@ -105,8 +105,8 @@ func withoutRouters(ctx context.Context, name string, e egress.Egress, port int)
 			found = append(found, Finding{Severity: severe, About: fmt.Sprintf("egress %s, gateway %s", name, gw),
 				Means: fmt.Sprintf("UDP port %d is refused: the Service has no endpoint, or a pod behind it is no "+
 					"router, or this node's firewall forbids it", port),
-				Do: "kubectl get endpointslices -A; start the routers again; the Service's port and targetPort " +
-					"must be egressPort"})
+				Do: "kubectl get endpointslices -A; start the routers again; the Service's port and targetPort must " +
+					"be egressPort"})
 		}
 	}
 	return found

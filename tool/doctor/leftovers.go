@@ -30,9 +30,8 @@ func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
 			continue
 		}
 		found = append(found, Finding{Severity: warning, About: r.String(),
-			Means: "the link of this rule is gone: a pod ended without a DEL, or another program has deleted " +
-				"the veth pair " +
-				"of a running pod. The kernel still compares each packet with the rule",
+			Means: "the link of this rule is gone: a pod ended without a DEL, or another program has deleted the " +
+				"veth pair of a running pod. The kernel still compares each packet with the rule",
 			Do:  cli.Name + " registry-gc --free-after=15m deletes it; check that cni-gc.timer is active",
 			fix: p.removeDetached})
 	}

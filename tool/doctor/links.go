@@ -77,8 +77,8 @@ func (p *Node) checkSettings(byMAC map[string]nl.Link, pods map[string]bool) (fo
 			found = append(found, Finding{Severity: warning, About: l.Name + " (" + id + ")",
 				Means: fmt.Sprintf("a pod that had the whole ENI has changed its link: %v. The next pod that asks "+
 					"for such an ENI gets no link before that is put back", err),
-				Do: "the next ADD puts it back; if it cannot, detach the ENI, which resets its link, or " +
-					"reboot the node",
+				Do: "the next ADD puts it back; if it cannot, detach the ENI, which resets its link, or reboot the " +
+					"node",
 				fix: func(context.Context) (string, error) {
 					return "put back the settings of " + l.Name, p.pool.Host.PutBack(l, e.Settings)
 				}})

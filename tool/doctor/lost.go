@@ -174,14 +174,13 @@ func (p *Node) lostOne(n conf.Network, s nl.Step) Finding {
 	}
 	switch err := s.Check(s.NS); {
 	case errors.Is(err, fs.ErrNotExist):
-		a.Means = "another program has flushed the ruleset, and our table with all masquerading is gone. Pods " +
-			"reach neither " +
-			"Services nor the internet"
+		a.Means = "another program has flushed the ruleset, and our table with all masquerading is gone. Pods reach " +
+			"neither Services nor the internet"
 		a.Do += ". Have firewalld or nftables.service flush only their own tables"
 	case err == nil || errors.Is(err, nl.ErrOtherRules):
-		a.Severity, a.Means =
-			warning, "the table is not what the configuration asks for. The configuration or the release has changed "+
-				"since the last ADD, or another program has changed the table"
+		a.Severity = warning
+		a.Means = "the table is not what the configuration asks for. The configuration or the release has changed " +
+			"since the last ADD, or another program has changed the table"
 	default:
 		a.Means = fmt.Sprintf("%v: its rules are there, and another program has changed the rest. Pods may "+
 			"reach neither "+

@@ -20,8 +20,8 @@ func (p *Node) checkOthers(context.Context) ([]Finding, error) {
 		if why := p.conflists.Misfit(p.state.ENIs[id]); why != "" {
 			found = append(found, Finding{Severity: note, About: id,
 				Means: "others have attached this ENI, and no new pod gets its addresses: " + why,
-				Do: "if it is for pods, set these groups (aws ec2 modify-network-interface-attribute " +
-					"--groups), then run " + cli.Name +
+				Do: "if it is for pods, set these groups (aws ec2 modify-network-interface-attribute --groups), then " +
+					"run " + cli.Name +
 					" registry-gc --free-after=15m. Or add the tag " + book.TagPool +
 					"=default, which the node reads when it boots"})
 		}

@@ -43,8 +43,8 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 		case errors.Is(err, fs.ErrNotExist):
 			found = append(found, Finding{Severity: severe, About: file,
 				Means: "it is not installed: no pod gets a network",
-				Do: "install the package; if the runtime uses another directory (containerd: bin_dir), name it " +
-					"with --bin-dir"})
+				Do: "install the package; if the runtime uses another directory (containerd: bin_dir), name it with " +
+					"--bin-dir"})
 		case err != nil || info.Main.Path != module:
 			found = append(found, Finding{Severity: warning, About: file,
 				Means: "it is not a program of this project: it may be the original plugin",

@@ -44,8 +44,8 @@ func (p *Node) ipvs() ([]Finding, error) {
 		return nil, nil
 	}
 	return []Finding{{Severity: warning, About: link, Means: "kube-proxy is or was in IPVS mode: pods do not reach " +
-		"Services whose backend is a pod of this node, unless masqueradeAll is set; and backends see the " +
-		"node's address",
+		"Services whose backend is a pod of this node, unless masqueradeAll is set; and backends see the node's " +
+		"address",
 		Do: "run kube-proxy in nftables or iptables mode (docs/install.md). If it is in one of these modes already: " +
 			"ip link del " + link}}, err
 }
@@ -110,9 +110,8 @@ func (p *Node) pastTunnels() (found []Finding, err error) {
 						cli.Count(len(past), "endpoint"), past[0]),
 					Means: "a client that calls such a Service bypasses the tunnel. The endpoint sees the client's " +
 						"node by IPv4, and the client by IPv6",
-					Do: "give clients the endpoint's own address or name (kubectl get endpointslices -A shows " +
-						"the Service). " +
-						"If clients may bypass the tunnel, name the endpoint in the egress' except"})
+					Do: "give clients the endpoint's own address or name (kubectl get endpointslices -A shows the " +
+						"Service). If clients may bypass the tunnel, name the endpoint in the egress' except"})
 			}
 		}
 	}

@@ -28,8 +28,8 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 			found = append(found, Finding{Severity: warning, About: "ec2:" + action,
 				Means: "EC2 throttles this action for the account: this node calls it again in " +
 					view.Brief(until.Sub(now)),
-				Do: "to make fewer calls, use larger batches (ipBatchSize), prefixes, or ENIs from the " +
-					"launch template"})
+				Do: "to make fewer calls, use larger batches (ipBatchSize), prefixes, or ENIs from the launch " +
+					"template"})
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.state.Refusals)) {

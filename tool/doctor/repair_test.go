@@ -168,8 +168,8 @@ func TestRepairPods(t *testing.T) {
 		"route": {"ip route del 10.0.1.5", "The spare route is there"},
 		"neighbour": {"ip neigh del 10.0.1.5 dev " + veth + "; ip route del 10.0.1.5",
 			"Node and pod do not reach each other"},
-		"IPv6": {"sysctl -qw net.ipv6.conf.all.disable_ipv6=1; sysctl -qw net.ipv6.conf.all.disable_ipv6=0; " +
-			"ip addr add fd00::10/64 dev eth0 nodad", "Node and pod do not reach each other"},
+		"IPv6": {"sysctl -qw net.ipv6.conf.all.disable_ipv6=1; sysctl -qw net.ipv6.conf.all.disable_ipv6=0; ip addr " +
+			"add fd00::10/64 dev eth0 nodad", "Node and pod do not reach each other"},
 	}
 	known := map[string]func(*dual){
 		"told, and young":          func(d *dual) { d.tell(nil) },

@@ -87,6 +87,6 @@ func (p *Node) checkLog() []Finding {
 	return []Finding{{Severity: warning, About: s.Log.File,
 		Means: fmt.Sprintf("%s of the lease log wait in the registry, because no process can write this file: %s: "+
 			"cni-tool whois does not know of these leases", cli.Count(s.Unwritten(), "line"), why),
-		Do: "let root write it: see df and mount about its directory. The next ADD, DEL or registry-gc then " +
-			"writes them. The registry keeps the last 256 lines"}}
+		Do: "let root write it: see df and mount about its directory. The next ADD, DEL or registry-gc then writes " +
+			"them. The registry keeps the last 256 lines"}}
 }

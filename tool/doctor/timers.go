@@ -86,8 +86,8 @@ func (p *Node) checkRepairs() []Finding {
 		}
 	}
 	return []Finding{{Severity: warning, About: file,
-		Means: "it does not run repair: what another program deletes on " +
-			"the node is missing until the next ADD, or until the pods end",
+		Means: "it does not run repair: what another program deletes on the node is missing until the next ADD, or " +
+			"until the pods end",
 		Do: "delete it, if it hides the unit of the package, and run systemctl daemon-reload; or add ExecStartPre=-" +
 			cli.Name + " repair"}}
 }

@@ -99,8 +99,7 @@ func (k *Comparison) judgeENI(id string) []Finding {
 		return []Finding{{id,
 			"the registry has it, but EC2 says that it is not attached: pods on it have lost their network",
 			"another program or an operator has detached it (CloudTrail, DetachNetworkInterface): delete the pods on " +
-				"it, or attach it again. " +
-				"When its addresses have been free for --free-after, " + cli.Name +
+				"it, or attach it again. When its addresses have been free for --free-after, " + cli.Name +
 				" registry-gc deletes it, or forgets it if it is not of this node", false}}
 	case inRegistry && k.links[known.MAC] == "" && !k.inPod(id):
 		if known.Link == "" && !known.NoLink(k.now) {

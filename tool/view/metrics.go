@@ -39,8 +39,8 @@ func addressMetrics(s *registry.State, all []Holding, wanted map[string]int, now
 // stateMetric counts the addresses of each ENI.
 func stateMetric(s *registry.State, all []Holding) Metric {
 	m := Metric{Name: "addresses",
-		Help: "Addresses of the ENIs, by state: reserved and bound are leased to pods, cooling ones soon free, " +
-			"node the instance's own. A /80 counts with those of its addresses that pods have or had lately."}
+		Help: "Addresses of the ENIs, by state: reserved and bound are leased to pods, cooling ones soon free, node " +
+			"the instance's own. A /80 counts with those of its addresses that pods have or had lately."}
 	type kind struct {
 		eni, state string
 		family     nl.Family
@@ -78,10 +78,9 @@ func prefixMetric(s *registry.State) Metric {
 // eniMetric counts the ENIs of each pool.
 func eniMetric(s *registry.State, now time.Time) Metric {
 	m := Metric{Name: "enis", Help: "ENIs of the instance, the boot ENI included, by the pool that they serve and " +
-		"state: idle ones serve no pod, " +
-		"requested ones were created for pods that ask for them, exclusive ones are in pods, draining ones are on " +
-		"their way out, foreign ones are of others, no-link ones have no link on the node, " +
-		"detached ones are not attached any more."}
+		"state: idle ones serve no pod, requested ones were created for pods that ask for them, exclusive ones are " +
+		"in pods, draining ones are on their way out, foreign ones are of others, no-link ones have no link on the " +
+		"node, detached ones are not attached any more."}
 	n := map[[2]string]int{}
 	pools, exclusive := map[string]bool{}, s.Exclusive()
 	for id, e := range s.ENIs {

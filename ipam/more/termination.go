@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package more
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// deleteOnTermination makes EC2 delete the ENI together with the instance. The pods' network
+// works without that, so no pod waits for it. If the call fails, the intent stays, and the
+// next growth or collection tries again.
+func (p *Node) deleteOnTermination(ctx context.Context, eni, attachment, token string) error {
+	s, err := p.Registry.View()
+	if err != nil || ctx.Err() != nil || time.Now().Before(s.NotBefore[book.ModifyAction]) ||
+		call.Standing(s, book.ModifyAction, eni) != nil {
+		return err // it can wait
+	}
+	if err := p.Cloud.DeleteOnTermination(ctx, eni, attachment); err != nil {
+		slog.Warn("DeleteOnTermination could not be set: EC2 would keep the ENI when the instance ends. The next "+
+			"growth or collection tries again", "eni", eni, "error", err)
+		if errors.Is(err, aws.ErrThrottled) {
+			return p.NotBefore(ctx, book.ModifyAction, p.Backoff(3))
+		}
+		if !aws.Undone(err) || ctx.Err() != nil {
+			return nil
+		}
+		return p.Registry.Change(ctx, func(s *registry.State) {
+			call.Object{ENI: eni}.Refuse(s, book.ModifyAction, err, p.Cloud.Jitter)
+			book.ForgetAttachment(s, token)
+		})
+	}
+	return p.Registry.Change(ctx, func(s *registry.State) { delete(s.Intents, token) })
+}
+
+// endsWithInstance is deleteOnTermination for an attached ENI for which there may be no such intent. An intent to
+// attach the ENI says nothing more.
+func (p *Node) endsWithInstance(ctx context.Context, e aws.ENI) error {
+	token := call.NewToken()
+	err := p.Registry.Change(ctx, func(s *registry.State) {
+		i := registry.Intent{Action: book.ModifyAction, ENI: e.ID, Attachment: e.Attachment, Since: time.Now()}
+		for t, old := range s.Intents {
+			if old.ENI == e.ID && old.Action == book.ModifyAction {
+				token, i.Since = t, old.Since // else it would never end
+			}
+		}
+		s.Intents[token] = i
+	})
+	if err != nil || e.Attachment == "" {
+		return err // EC2 does not show it yet, and the next process asks
+	}
+	return p.deleteOnTermination(ctx, e.ID, e.Attachment, token)
+}
+
+// deleteOnTerminations makes the calls of deleteOnTermination that could not be made when an ENI was attached.
+func (p *Node) deleteOnTerminations(ctx context.Context) error {
+	s, err := p.Registry.View()
+	if err != nil || !p.MakesENIs() {
+		return err
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
+		token := book.TokenOf(s, id)
+		if attachment := s.Intents[token].Attachment; attachment != "" {
+			if err := p.deleteOnTermination(ctx, id, attachment, token); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
