@@ -173,8 +173,9 @@ func TestRepoWidth(t *testing.T) {
 	}
 }
 
-// rawLines returns the numbers of the lines that have a part of a raw string.
+// rawLines returns the numbers of the lines that have a part of a raw string, if it is longer than a struct tag.
 func rawLines(text []byte) map[int]bool {
+	const short = 60
 	raw := map[int]bool{}
 	file := token.NewFileSet().AddFile("", -1, len(text))
 	var s scanner.Scanner
@@ -184,7 +185,7 @@ func rawLines(text []byte) map[int]bool {
 		if tok == token.EOF {
 			return raw
 		}
-		if tok == token.STRING && lit[0] == '`' {
+		if tok == token.STRING && lit[0] == '`' && len(lit) > short {
 			for n := range strings.Count(lit, "\n") + 1 {
 				raw[file.Line(pos)+n] = true
 			}

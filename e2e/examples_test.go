@@ -73,8 +73,9 @@ var examples = map[string]example{
 		},
 	},
 	"requests.conflist": {
-		kubernetes:   "vm-1",
-		capabilities: map[string]any{"io.kubernetes.cri.pod-annotations": map[string]string{"cni-ipvlan-vpc-k8s/nics": `[{"subnet": "subnet-1", "ip": "192.168.0.99"}]`}},
+		kubernetes: "vm-1",
+		capabilities: map[string]any{"io.kubernetes.cri.pod-annotations": map[string]string{
+			"cni-ipvlan-vpc-k8s/nics": `[{"subnet": "subnet-1", "ip": "192.168.0.99"}]`}},
 		shows: func(t *testing.T, w *world, addrs []netip.Addr) {
 			if e := w.podENI(t); e.Subnet != "subnet-1" || addrs[0] != netip.MustParseAddr("192.168.0.99") {
 				t.Errorf("the pod has %v on an ENI of %s, want 192.168.0.99 of subnet-1", addrs, e.Subnet)

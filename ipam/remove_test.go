@@ -174,6 +174,20 @@ func TestInherited(t *testing.T) {
 	}
 }
 
+// TestRemoveForeignDenied: an operator removes an ENI that serves no pods, and the role may not detach it. The ENI
+// serves no pods afterwards, either.
+func TestRemoveForeignDenied(t *testing.T) {
+	w := newTwoNodes(t)
+	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { s.Edit(w.eni, (*registry.ENI).Disown) }))
+	w.sim.Fail("DetachNetworkInterface", "UnauthorizedOperation", always)
+	if err := w.pool().Remove(t.Context(), w.eni); !errors.Is(err, aws.ErrDenied) {
+		t.Errorf("Remove: %v", err)
+	}
+	if e := w.state().ENIs[w.eni]; e.Phase() != registry.Foreign {
+		t.Errorf("it is %s: %+v", e.Phase(), e)
+	}
+}
+
 // TestRemoveServing: an ENI is not removed as long as a pod of this node has an address of
 // it, its prefixes' among them, by the registry or by the kernel.
 func TestRemoveServing(t *testing.T) {
