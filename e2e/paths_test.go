@@ -38,9 +38,11 @@ var modes = []mode{
 	{"by the ENI", byENI, nat},
 	{"IPv6", onlyIPv6, v6},
 	{"dual stack", asShipped, dual},
+	{"veth", routed, dual},
 }
 
 func asShipped(_, _ map[string]any)   {}
+func routed(ipam, _ map[string]any)   { ipam["dataPath"] = "veth" }
 func prefixes(ipam, _ map[string]any) { ipam["prefixDelegation"] = true }
 
 // byENI reaches the internet by the ENI, as if it were a part of the VPC.
@@ -54,12 +56,15 @@ func onlyIPv6(ipam, _ map[string]any) {
 
 // TestPaths tries every path in every mode, and prints how many probes of each succeeded.
 func TestPaths(t *testing.T) {
-	nltest.Need(t, "root", "ipvlan", "nftables")
+	nltest.Need(t, "root", "nftables")
 	all := slices.Concat(paths.Daily, paths.Further)
 	m := matrix{counts: map[cell]string{}}
 	for _, mode := range modes {
 		m.columns = append(m.columns, mode.name)
 		t.Run(mode.name, func(t *testing.T) {
+			if mode.name != "veth" {
+				nltest.Need(t, "ipvlan")
+			}
 			s := mode.scene(t)
 			for _, p := range all {
 				for _, f := range mode.Families {
