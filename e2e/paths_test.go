@@ -38,7 +38,7 @@ var modes = []mode{
 	{"by the ENI", byENI, nat},
 	{"IPv6", onlyIPv6, v6},
 	{"dual stack", asShipped, dual},
-	{"veth", routed, dual},
+	{byPair, routed, dual},
 }
 
 func asShipped(_, _ map[string]any)   {}
@@ -62,9 +62,7 @@ func TestPaths(t *testing.T) {
 	for _, mode := range modes {
 		m.columns = append(m.columns, mode.name)
 		t.Run(mode.name, func(t *testing.T) {
-			if mode.name != "veth" {
-				nltest.Need(t, "ipvlan")
-			}
+			mode.need(t)
 			s := mode.scene(t)
 			for _, p := range all {
 				for _, f := range mode.Families {
@@ -77,6 +75,14 @@ func TestPaths(t *testing.T) {
 		})
 	}
 	t.Logf("probes that were right, by path, family and mode:\n%s", m.table(all))
+}
+
+// need skips what this kernel cannot do.
+func (m mode) need(t *testing.T) {
+	t.Helper()
+	if m.name != byPair {
+		nltest.Need(t, "ipvlan")
+	}
 }
 
 // dropless checks that the fabric has dropped nothing.

@@ -90,10 +90,16 @@ func routedTable(r *request) nl.Table {
 
 // routedPostrouting gives the node's address to what routed pods send to other destinations than those of their ENI.
 // The ENI may be the boot ENI, so the link by which a packet leaves does not tell.
+//
+// What leaves by another ENI keeps the pod's address, also where kube-proxy would masquerade it later: at a NodePort of
+// the node. To other pods of the node kube-proxy may: a pod that calls itself needs that.
 func routedPostrouting(r *request) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99}
 	if !r.Config.IPMasq {
 		return chain
+	}
+	for _, toPods := range []nl.Term{nl.OIFRouted(), nl.OIFGroup(nl.OwnGroup)} {
+		chain.Rules = append(chain.Rules, nl.NFRule{nl.IIFRouted(), toPods, nl.Accept()})
 	}
 	leaves := nl.NFRule{nl.IIFRouted(), nl.OIFName(r.Config.HostInterface)}
 	for _, f := range nl.Families {
@@ -109,6 +115,11 @@ func routedPostrouting(r *request) nl.Chain {
 		if len(direct) > 0 && !slices.Contains(direct, f.Everywhere()) {
 			chain.Rules = append(chain.Rules, append(slices.Clip(leaves), nl.NotDAddr(direct...), nl.Masquerade()))
 		}
+	}
+	chain.Rules = append(chain.Rules, append(slices.Clip(leaves), nl.Accept()))
+	for _, proto := range []string{"tcp", "udp"} {
+		chain.Rules = append(chain.Rules, nl.NFRule{nl.IIFRouted(), nl.CTStatusDNAT(), nl.L4Proto(proto),
+			nl.SNATPorts(1, 65535)})
 	}
 	return chain
 }
