@@ -130,8 +130,9 @@ test-ec2:
 	go build -o $(EC2)/acceptance ./acceptance
 	$(EC2)/acceptance -root $(EC2)/root -ends $(EC2)/bin/cni-acceptance-ends $(ARGS)
 
+# DATAPATH=veth takes no ipvlan, so it needs no VM where the kernel has all else.
 demo: build
-	@$(VM)/exec bin/demo
+	@$(if $(filter veth,$(DATAPATH)),VM_NEED=nat) $(VM)/exec bin/demo $(DATAPATH:%=-datapath %)
 
 sim: build $(PEERS)/cnitool
 	@$(VM)/setup iproute2 iputils-ping </dev/null

@@ -148,11 +148,11 @@ var exempt = map[string]string{
 // sizes are the maximum sizes of the stripped programs in MB (10^6 bytes).
 var sizes = map[string]float64{
 	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.95,
-	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          3.93,
-	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 3.88,
+	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          3.95,
+	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 3.95,
 	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          3.38,
-	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.53,
-	"tool/cni-ipvlan-vpc-k8s-tool":                     17.1,
+	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.62,
+	"tool/cni-ipvlan-vpc-k8s-tool":                     17.15,
 }
 
 type pkg struct {

@@ -39,10 +39,17 @@ var modes = []mode{
 	{"IPv6", onlyIPv6, v6},
 	{"dual stack", asShipped, dual},
 	{byPair, routed, dual},
+	{"veth beside ipvlan", routedCousins, dual},
 }
 
-func asShipped(_, _ map[string]any)   {}
-func routed(ipam, _ map[string]any)   { ipam["dataPath"] = "veth" }
+func asShipped(_, _ map[string]any) {}
+func routed(ipam, _ map[string]any) { ipam["dataPath"] = "veth" }
+
+// routedCousins gives the second pool of the node, with an ENI of its own, the other data path.
+func routedCousins(ipam, _ map[string]any) {
+	ipam["pools"].(map[string]any)["cousins"].(map[string]any)["dataPath"] = "veth"
+}
+
 func prefixes(ipam, _ map[string]any) { ipam["prefixDelegation"] = true }
 
 // byENI reaches the internet by the ENI, as if it were a part of the VPC.

@@ -38,7 +38,7 @@ func NICs(r *types100.Result, ifName string) []NIC {
 	return all
 }
 
-// Several reports whether a result has addresses of several NICs.
+// Several reports whether a result has addresses at several interfaces.
 func Several(r *types100.Result) bool {
 	return slices.ContainsFunc(r.IPs, func(c *types100.IPConfig) bool { return at(c) != at(r.IPs[0]) })
 }

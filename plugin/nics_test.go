@@ -4,6 +4,7 @@
 package plugin
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
@@ -60,8 +61,37 @@ func TestNICs(t *testing.T) {
 		if s := strings.Join(got, ", "); s != c.want {
 			t.Errorf("interfaces %q, addresses %q: got %q, want %q", c.interfaces, c.ips, s, c.want)
 		}
-		if several := strings.Contains(c.ips, "@1") || strings.Contains(c.ips, "@2"); Several(r) != several {
+		at := map[string]bool{}
+		for _, text := range strings.Fields(c.ips) {
+			_, index, _ := strings.Cut(text, "@")
+			at[cmp.Or(index, "0")] = true
+		}
+		if several := len(at) > 1; Several(r) != several {
 			t.Errorf("interfaces %q, addresses %q: Several is %v", c.interfaces, c.ips, Several(r))
 		}
+	}
+}
+
+// TestRouted: only the form of a result for a routed pod is that of one.
+func TestRouted(t *testing.T) {
+	for interfaces, want := range map[string]string{
+		"": "", "ens6": "", "ens6 ens7": "", "eth0+ veth1 eth1+": "", "ens6 net1+": "", "ens6 eth0": "",
+		"ens6 eth0+": "ens6", "ens6 eth0+ veth1": "ens6",
+	} {
+		r := &types100.Result{}
+		for _, name := range strings.Fields(interfaces) {
+			name, inside := strings.CutSuffix(name, "+")
+			i := &types100.Interface{Name: name}
+			if inside {
+				i.Sandbox = "/run/netns/pod"
+			}
+			r.Interfaces = append(r.Interfaces, i)
+		}
+		if eni, is := Routed(r, "eth0"); is != (want != "") || is && eni != want {
+			t.Errorf("%q: got %q %v, want %q", interfaces, eni, is, want)
+		}
+	}
+	if _, is := Routed(nil, "eth0"); is {
+		t.Error("without a result a pod is routed")
 	}
 }

@@ -130,8 +130,8 @@ type intact struct{ nl.Table }
 
 func (t intact) Check(n *nl.NS) error { return t.Intact(n) }
 
-// ENIMarks are the bits of a packet's mark that stand for the ENI of a routed pod. They are none of those that kube-proxy
-// (0xc000), Calico (0xffff0000) and nodePortMark use.
+// ENIMarks are the bits of a packet's mark that stand for the ENI of a routed pod. They are none of those that
+// kube-proxy (0xc000), Calico (0xffff0000) and nodePortMark use.
 const ENIMarks = 0xff << markShift
 
 const (
@@ -262,7 +262,7 @@ func removeGone(node *nl.NS) error {
 	var w nl.Wiring
 	for _, r := range rules {
 		if eni, is := ofENI(r); is && !node.HasLink(eni) {
-			w = append(w, nl.Step{NS: node, Object: r})                              // the table that asks is the next ENI's with the name
+			w = append(w, nl.Step{NS: node, Object: r})
 			if t := (eniMark{eni: eni}).table(r.Mark >> markShift); t.Sealed(node) { // otherwise another ENI has it
 				w = append(w, nl.Step{NS: node, Object: t})
 			}

@@ -23,10 +23,11 @@ func main() {
 	bin := flag.String("bin", "bin", "`directory` of the plugins and the tool")
 	conflist := flag.String("conflist", "conflist-examples/10-cni-ipvlan-vpc-k8s.conflist",
 		"the network `configuration`")
+	dataPath := flag.String("datapath", "", "the `path` of the pods, ipvlan or veth, instead of that of the configuration")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	failures, err := run(ctx, *bin, *conflist)
+	failures, err := run(ctx, *bin, *conflist, *dataPath)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 	}
@@ -36,10 +37,10 @@ func main() {
 }
 
 // run runs the demo, and returns how many of its checks failed.
-func run(ctx context.Context, bin, conflist string) (failures int, err error) {
+func run(ctx context.Context, bin, conflist, dataPath string) (failures int, err error) {
 	out := newOutput(os.Stdout)
 	defer out.clear()
-	s, err := newScene(bin, conflist)
+	s, err := newScene(bin, conflist, dataPath)
 	if err != nil {
 		return 0, err
 	}

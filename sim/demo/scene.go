@@ -5,6 +5,8 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -20,16 +22,36 @@ type scene struct {
 	bin string // the directory of the programs
 }
 
-func newScene(bin, conflist string) (*scene, error) {
+func newScene(bin, conflist, dataPath string) (*scene, error) {
 	list, err := os.ReadFile(conflist)
 	if err != nil {
 		return nil, err
+	}
+	if dataPath != "" {
+		if list, err = withKey(list, "dataPath", dataPath); err != nil {
+			return nil, fmt.Errorf("%s: %w", conflist, err)
+		}
 	}
 	s, err := paths.New(paths.Options{Bin: bin, Conflist: list, Families: []paths.Family{paths.IPv4}})
 	if err != nil {
 		return nil, err
 	}
 	return &scene{s, bin}, nil
+}
+
+// withKey returns a conflist whose first plugin has a key.
+func withKey(conflist []byte, key, value string) ([]byte, error) {
+	var list map[string]json.RawMessage
+	var plugins []map[string]any
+	err := json.Unmarshal(conflist, &list)
+	if err = errors.Join(err, json.Unmarshal(list["plugins"], &plugins)); err != nil || len(plugins) == 0 {
+		return nil, errors.Join(err, errors.New("there is no plugin"))
+	}
+	plugins[0][key] = value
+	if list["plugins"], err = json.Marshal(plugins); err != nil {
+		return nil, err
+	}
+	return json.Marshal(list)
 }
 
 // validate checks whether the plugins can run here.

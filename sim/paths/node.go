@@ -48,14 +48,13 @@ func (s *Scene) newNode(i *vpcsim.Instance) *Node {
 		i.StateDir+".libcni", plugins{i})}
 }
 
-// Validate checks that the kernel has ipvlan, and that the plugins support the configuration's version. A runtime does
-// the second when it reads a configuration.
+// Validate checks that the plugins support the configuration's version, and that the kernel has what they need. A
+// runtime does the first when it reads a configuration.
 func (n *Node) Validate(ctx context.Context) error {
-	if err := (nl.IPVlan{}).Supported(n.NS); err != nil {
-		return fmt.Errorf("this kernel has no ipvlan; make demo has a VM that has: %w", err)
+	if _, err := n.cni.ValidateNetworkList(ctx, n.scene.list); err != nil {
+		return err
 	}
-	_, err := n.cni.ValidateNetworkList(ctx, n.scene.list)
-	return err
+	return n.cni.GetStatusNetworkList(ctx, n.scene.list)
 }
 
 // Add creates a pod of a Kubernetes namespace, which answers calls. Several goroutines may add pods at once.

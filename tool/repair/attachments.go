@@ -155,8 +155,8 @@ func othersAt(s *registry.State, a netip.Addr, key registry.Key) bool {
 }
 
 // fromLease is the attachment of a lease with some addresses. The VPC may have got CIDRs since its ADD, so the plugin
-// that makes the link to the VPC is not asked for its routes. The pod's pair, among the links of the node, shows its data
-// path.
+// that makes the link to the VPC is not asked for its routes. The pod's pair, among the links of the node, shows its
+// data path.
 func fromLease(
 	n conf.Network, l registry.Lease, addrs []netip.Addr, s *registry.State, links []nl.Link,
 ) (Attachment, error) {
