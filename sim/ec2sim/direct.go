@@ -9,8 +9,8 @@ import (
 	"net/http/httptest"
 )
 
-// A Direct reaches a handler, such as a Sim, in this process without a socket. If the handler closes its connection, the
-// request fails.
+// A Direct reaches a handler, such as a Sim, in this process without a socket. If the handler closes its connection,
+// the request fails.
 type Direct struct{ http.Handler }
 
 // Do makes a request.

@@ -22,8 +22,8 @@ import (
 //
 // A subnet belongs to the VPC above it. Its zone is us-east-1a unless the line names another. The word "public" sets
 // MapPublicIP, KEY=VALUE is a tag, and a CIDR after "-" is one of FormerCIDRs. In the line of a peering, a CIDR belongs
-// to the VPC before it, and any other word is the status. A mistake in the text panics, as in netip.MustParsePrefix. The
-// caller adds what a text cannot say.
+// to the VPC before it, and any other word is the status. A mistake in the text panics, as in netip.MustParsePrefix.
+// The caller adds what a text cannot say.
 func World(text string) (c Config) {
 	for line := range strings.Lines(text) {
 		id, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
