@@ -20,6 +20,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -64,6 +65,19 @@ func NS(t testing.TB, name string) (n *nl.NS, path string) {
 		t.Fatal(err)
 	}
 	return n, path
+}
+
+// Shell runs a script in a namespace, and returns its output. The test fails if one of its commands does.
+func Shell(t testing.TB, n *nl.NS, script string) string {
+	t.Helper()
+	var out []byte
+	if err := n.Do(func() (err error) {
+		out, err = exec.Command("sh", "-ec", script).CombinedOutput()
+		return err
+	}); err != nil {
+		t.Fatalf("%s: %v: %s", script, err, out)
+	}
+	return string(out)
 }
 
 // Remove gives up a namespace before its test ends, as a container runtime may have done when it calls DEL. The kernel
