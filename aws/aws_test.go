@@ -41,7 +41,8 @@ func client(ec2, metadata http.Handler) *aws.Client {
 	mux := http.NewServeMux()
 	mux.Handle("ec2.test/", ec2)
 	mux.Handle("metadata.test/", metadata)
-	return aws.New(aws.Options{EC2URL: "http://ec2.test", MetadataURL: "http://metadata.test", HTTP: ec2sim.Direct{Handler: mux}})
+	return aws.New(aws.Options{EC2URL: "http://ec2.test", MetadataURL: "http://metadata.test",
+		HTTP: ec2sim.Direct{Handler: mux}})
 }
 
 // refuse answers like EC2 after a refused call.
