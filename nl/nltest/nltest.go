@@ -3,8 +3,9 @@
 
 // Package nltest has namespaces for tests, and a kernel to run them on.
 //
-// NS makes a namespace, Dump prints what is in one, Need says what a test cannot
-// do without, and Guard fails a run that left something behind. In directory vm are
+// NS makes a namespace, Shell runs a script in one, and Dump prints what is in one.
+// Need says what a test cannot do without. Guard fails a run that left something
+// behind. In directory vm are
 // the scripts that run a test binary unchanged: on this machine's kernel if it
 // has ipvlan, else in user-mode Linux or a virtual machine, through
 //
