@@ -47,6 +47,7 @@
 //
 //	sim/ec2sim/     EC2 and metadata over HTTP, from one state in memory
 //	sim/vpcsim/     the data plane of a VPC: namespaces as instances, veths as ENIs
+//	sim/simtest/    the worlds of tests: a VPC with packets, or a node whose ENIs lead nowhere
 //	sim/paths/      packets on each path between pods, nodes, Services and the internet
 //	sim/kubeproxy/  the rules that the real kube-proxy writes
 //	sim/cri/        containerd and CRI-O, called as kubelet calls them

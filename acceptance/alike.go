@@ -128,8 +128,8 @@ func (c *cloud) simulate(ctx context.Context, p plan, m *made) (compare.Place, e
 		all = append(all, i)
 	}
 	return compare.Place{
-		Name: "simulated", EC2: compare.Direct{Handler: sim}, EC2URL: "http://simulator.invalid",
-		Metadata: compare.Direct{Handler: all[0].Metadata()}, MetadataURL: "http://simulator.invalid",
+		Name: "simulated", EC2: ec2sim.Direct{Handler: sim}, EC2URL: "http://simulator.invalid",
+		Metadata: ec2sim.Direct{Handler: all[0].Metadata()}, MetadataURL: "http://simulator.invalid",
 		Node: all[0].ID, Other: all[1].ID, Type: p.kind, Zone: *p.subnet.AvailabilityZone, VPC: *p.vpc.VpcId,
 		Subnet: *p.subnet.SubnetId,
 		Group:  m.group, NodeAddr: m.nodes[0].addr, OtherAddr: m.nodes[1].addr, Account: c.account,

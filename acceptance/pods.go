@@ -313,7 +313,7 @@ func (s *story) delete(context.Context) error {
 // collect releases what has been free for a second, and looks for leftovers in EC2 and on the nodes.
 func (s *story) collect(ctx context.Context) error {
 	for _, n := range s.nodes {
-		s.verdict("EC2 is as it was before, "+n.name, "no ENI but that of the launch, with one address",
+		s.verdict("EC2 is as it was before, "+n.name, "only the ENI of the launch, with one address",
 			s.released(ctx, n))
 	}
 	for i, n := range s.nodes {

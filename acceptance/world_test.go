@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -22,6 +21,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
@@ -37,22 +37,18 @@ func TestMain(m *testing.M) {
 }
 
 // account is an AWS account with a default VPC. All changes take a while, as in EC2.
-var account = ec2sim.Config{
-	VPCs: []ec2sim.VPC{
-		{ID: "vpc-0000000d", CIDRs: []netip.Prefix{netip.MustParsePrefix("172.31.0.0/16")}, Default: true},
-		{ID: "vpc-0000000e", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}},
-	},
-	Subnets: []ec2sim.Subnet{
-		{ID: "subnet-0000000d", VPC: "vpc-0000000d", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("172.31.0.0/20"),
-			MapPublicIP: true, Default: true},
-		{ID: "subnet-0000000e", VPC: "vpc-0000000e", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.1.0.0/24")},
-	},
-	Peerings: []ec2sim.Peering{{ID: "pcx-0000000d", Requester: ec2sim.PeerVPC{ID: "vpc-0000000d"},
-		Accepter: ec2sim.PeerVPC{ID: "vpc-0000000e"}}},
-	SecurityGroups: []string{"sg-0000000d"}, // others do not exist, unless they are made
-	BootDelay:      200 * time.Millisecond, TerminateDelay: 300 * time.Millisecond,
-	AttachDelay: 100 * time.Millisecond, DetachDelay: 100 * time.Millisecond, MetadataDelay: 100 * time.Millisecond,
-}
+var account = func() ec2sim.Config {
+	c := ec2sim.World(`
+		vpc-0000000d    172.31.0.0/16 default
+		subnet-0000000d 172.31.0.0/20 default public
+		vpc-0000000e    10.1.0.0/16
+		subnet-0000000e 10.1.0.0/24
+		pcx-0000000d    vpc-0000000d vpc-0000000e`)
+	c.SecurityGroups = []string{"sg-0000000d"} // others do not exist, unless they are made
+	c.BootDelay, c.TerminateDelay = 200*time.Millisecond, 300*time.Millisecond
+	c.AttachDelay, c.DetachDelay, c.MetadataDelay = 100*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond
+	return c
+}()
 
 // A world is a simulated AWS, with packets. The program runs on the only host of its internet.
 type world struct {
@@ -68,9 +64,7 @@ func newWorld(
 	t *testing.T, c ec2sim.Config, change func(http.Handler) http.Handler, boot func(*vpcsim.Instance),
 ) *world {
 	t.Helper()
-	f, err := vpcsim.New(c)
-	check(t, err)
-	t.Cleanup(func() { check(t, f.Close()) })
+	f := simtest.Fabric(t, c)
 	f.OnLaunch(boot)
 	check(t, f.OpenPorts(sshPort))
 	var handler http.Handler = f.EC2
@@ -103,15 +97,7 @@ func check(t *testing.T, err error) {
 // serve serves HTTP on the internet's host until the test ends, and returns the URL.
 func (w *world) serve(t *testing.T, port string, h http.Handler) string {
 	t.Helper()
-	var l net.Listener
-	check(t, w.Internet.Do(func() (err error) {
-		l, err = net.Listen("tcp4", ":"+port)
-		return err
-	}))
-	s := &http.Server{Handler: h}
-	go s.Serve(l)
-	t.Cleanup(func() { s.Close() })
-	return "http://127.0.0.1:" + port
+	return simtest.ServeIn(t, w.Internet.NS, ":"+port, h)
 }
 
 // keys gives the person credentials.

@@ -26,22 +26,10 @@ import (
 // replies are answers of the simulator, by action.
 func replies(f *testing.F) map[string]string {
 	f.Helper()
-	sim, err := ec2sim.New(ec2sim.Config{
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: prefixes("10.0.0.0/16", "100.64.0.0/16"),
-			IPv6CIDRs: prefixes("2001:db8:1::/56")}},
-		Subnets: []ec2sim.Subnet{{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a",
-			CIDR:     netip.MustParsePrefix("10.0.0.0/24"),
-			IPv6CIDR: netip.MustParsePrefix("2001:db8:1:1::/64"), Tags: map[string]string{"pods": "yes"}}},
-		Peerings: []ec2sim.Peering{{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-1"},
-			Accepter: ec2sim.PeerVPC{ID: "vpc-2", CIDRs: prefixes("10.9.0.0/16")}}},
-	})
-	if err != nil {
-		f.Fatal(err)
-	}
-	node, err := sim.RunInstance(ec2sim.RunInstance{Type: "p4d.24xlarge", Subnet: "subnet-a"})
-	if err != nil {
-		f.Fatal(err)
-	}
+	sim, node, _ := launched(f, ec2sim.World(`
+		vpc-1    10.0.0.0/16 100.64.0.0/16 2001:db8:1::/56
+		subnet-a 10.0.0.0/24 2001:db8:1:1::/64 pods=yes
+		pcx-1    vpc-1 vpc-2 10.9.0.0/16`), ec2sim.RunInstance{Type: "p4d.24xlarge", Subnet: "subnet-a"})
 	all := map[string]string{}
 	c := client(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		seen := httptest.NewRecorder()
@@ -131,7 +119,7 @@ func answering(status uint16, body []byte) *aws.Client {
 		w.WriteHeader(200 + int(status)%400)
 		w.Write(body)
 	})
-	return aws.New(aws.Options{EC2URL: "http://ec2.test", HTTP: direct{h}, Attempts: 1})
+	return aws.New(aws.Options{EC2URL: "http://ec2.test", HTTP: ec2sim.Direct{Handler: h}, Attempts: 1})
 }
 
 // judge checks that an error names the action and is not long.

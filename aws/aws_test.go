@@ -9,13 +9,13 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
 func TestMain(m *testing.M) {
@@ -36,36 +36,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// direct serves requests by calling the handler, without a socket. If the handler closes its connection, the request
-// fails here, too.
-type direct struct{ http.Handler }
-
-func (d direct) Do(r *http.Request) (_ *http.Response, err error) {
-	defer func() {
-		switch p := recover(); p {
-		case nil:
-		case http.ErrAbortHandler:
-			err = io.EOF
-		default:
-			panic(p)
-		}
-	}()
-	w := httptest.NewRecorder()
-	arrived := r.Clone(r.Context())
-	arrived.Host = r.URL.Host
-	d.ServeHTTP(w, arrived)
-	if err := r.Context().Err(); err != nil {
-		return nil, err
-	}
-	return w.Result(), nil
-}
-
 // client returns a client whose EC2 and metadata service are these handlers.
 func client(ec2, metadata http.Handler) *aws.Client {
 	mux := http.NewServeMux()
 	mux.Handle("ec2.test/", ec2)
 	mux.Handle("metadata.test/", metadata)
-	return aws.New(aws.Options{EC2URL: "http://ec2.test", MetadataURL: "http://metadata.test", HTTP: direct{mux}})
+	return aws.New(aws.Options{EC2URL: "http://ec2.test", MetadataURL: "http://metadata.test",
+		HTTP: ec2sim.Direct{Handler: mux}})
 }
 
 // refuse answers like EC2 after a refused call.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
 // A clerk answers EC2 calls: the first ones with failures, the others by carrying them out.
@@ -110,7 +111,8 @@ func TestRetry(t *testing.T) {
 				ctx, cancel = context.WithTimeout(ctx, tt.deadline)
 				defer cancel()
 			}
-			c := aws.New(aws.Options{EC2URL: "http://ec2.test", HTTP: direct{ec2}, Attempts: tt.attempts})
+			c := aws.New(aws.Options{EC2URL: "http://ec2.test", HTTP: ec2sim.Direct{Handler: ec2},
+				Attempts: tt.attempts})
 			start := time.Now()
 			err := tt.call(ctx, c)
 			if !errors.Is(err, tt.is) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
 // retryModes are the values of a variable by which earlier releases of the SDK chose how to
@@ -104,7 +105,7 @@ func TestRetryAfter(t *testing.T) {
 					throttle(w, r)
 				}
 				ec2, began := &clerk{failures: []http.HandlerFunc{busy}}, time.Now()
-				c := aws.New(aws.Options{EC2URL: "http://ec2.test", HTTP: direct{ec2},
+				c := aws.New(aws.Options{EC2URL: "http://ec2.test", HTTP: ec2sim.Direct{Handler: ec2},
 					Jitter: func(time.Duration) time.Duration { return 0 }})
 				err := drop(c.Assign(ctx, "eni-1", 1))
 				if d := time.Since(began); !errors.Is(err, tt.is) || ec2.calls != tt.calls || d < tt.least ||

@@ -46,16 +46,9 @@ func TestDryRun(t *testing.T) {
 // TestDryRunOfTags: tags need a separate permission, and EC2 names it.
 func TestDryRunOfTags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sim, err := ec2sim.New(ec2sim.Config{
-			VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: prefixes("10.0.0.0/16")}},
-			Subnets: []ec2sim.Subnet{{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a",
-				CIDR: prefixes("10.0.0.0/24")[0]}},
-			Denied: []string{"CreateTags"},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := client(sim, tree{})
+		config := ec2sim.World("vpc-1 10.0.0.0/16\nsubnet-a 10.0.0.0/24")
+		config.Denied = []string{"CreateTags"}
+		_, _, c := launched(t, config, ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-a"})
 		if err := c.DryRun(t.Context(), "CreateNetworkInterface", aws.Target{Subnet: "subnet-a"}); err != nil {
 			t.Errorf("without tags: %v", err)
 		}

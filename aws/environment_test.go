@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
 // TestEndpointOfRegion checks which host is asked, and for which region the request is signed.
@@ -77,7 +78,7 @@ func TestEndpointOfRegion(t *testing.T) {
 			c := aws.New(aws.Options{MetadataURL: "http://metadata.test", Attempts: 1,
 				HTTP: doer(func(r *http.Request) (*http.Response, error) {
 					if r.URL.Host == "metadata.test" {
-						return direct{document}.Do(r)
+						return ec2sim.Direct{Handler: document}.Do(r)
 					}
 					// AWS4-HMAC-SHA256 Credential=ID/date/region/service/...
 					signed := strings.Split(r.Header.Get("Authorization"), "/")

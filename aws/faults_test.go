@@ -5,7 +5,6 @@ package aws_test
 
 import (
 	"errors"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -50,16 +49,13 @@ func TestLostAnswers(t *testing.T) {
 // error.
 func TestThrottled(t *testing.T) {
 	inBubble(t, "buckets", func(t *testing.T) {
-		sim, err := ec2sim.New(ec2sim.Config{
-			VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: prefixes("10.0.0.0/16")}},
-			Subnets: []ec2sim.Subnet{{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a",
-				CIDR: netip.MustParsePrefix("10.0.0.0/24")}},
-			Throttle: true, Buckets: map[string]ec2sim.Bucket{"DescribeVpcs": {Size: 2, Refill: 1}},
-		})
+		config := ec2sim.World("vpc-1 10.0.0.0/16\nsubnet-a 10.0.0.0/24")
+		config.Throttle, config.Buckets = true, map[string]ec2sim.Bucket{"DescribeVpcs": {Size: 2, Refill: 1}}
+		sim, err := ec2sim.New(config)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := aws.New(aws.Options{EC2URL: "http://ec2.test", HTTP: direct{sim}, Attempts: 1})
+		c := aws.New(aws.Options{EC2URL: "http://ec2.test", HTTP: ec2sim.Direct{Handler: sim}, Attempts: 1})
 		var got []bool
 		for range 3 {
 			_, err := c.VPC(t.Context(), "vpc-1")

@@ -17,33 +17,16 @@ import (
 // and a node in the first subnet.
 func twoFamilies(t *testing.T) (*ec2sim.Sim, *ec2sim.Instance, *aws.Client) {
 	t.Helper()
-	sim, err := ec2sim.New(ec2sim.Config{
-		VPCs: []ec2sim.VPC{
-			{ID: "vpc-1", CIDRs: prefixes("10.0.0.0/16"), IPv6CIDRs: prefixes("2001:db8:1::/56"),
-				FormerCIDRs: prefixes("2001:db8:7::/56")},
-			{ID: "vpc-2", CIDRs: prefixes("10.9.0.0/16"), IPv6CIDRs: prefixes("2001:db8:9::/56")},
-			{ID: "vpc-3", CIDRs: prefixes("10.8.0.0/16")},
-		},
-		Subnets: []ec2sim.Subnet{
-			{ID: "subnet-46", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24"),
-				IPv6CIDR: netip.MustParsePrefix("2001:db8:1:1::/64")},
-			{ID: "subnet-4", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.1.0/24")},
-			{ID: "subnet-6", VPC: "vpc-1", Zone: "us-east-1a", IPv6CIDR: netip.MustParsePrefix("2001:db8:1:6::/64")},
-		},
-		Peerings: []ec2sim.Peering{
-			{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-3"}, Accepter: ec2sim.PeerVPC{ID: "vpc-1"}},
-			{ID: "pcx-2", Requester: ec2sim.PeerVPC{ID: "vpc-1"}, Accepter: ec2sim.PeerVPC{ID: "vpc-2"}},
-			{ID: "pcx-3", Requester: ec2sim.PeerVPC{ID: "vpc-2"}, Accepter: ec2sim.PeerVPC{ID: "vpc-3"}},
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	node, err := sim.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-46", IPv6: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return sim, node, client(sim, node.Metadata())
+	return launched(t, ec2sim.World(`
+		vpc-1     10.0.0.0/16 2001:db8:1::/56 -2001:db8:7::/56
+		subnet-46 10.0.0.0/24 2001:db8:1:1::/64
+		subnet-4  10.0.1.0/24
+		subnet-6  2001:db8:1:6::/64
+		vpc-2     10.9.0.0/16 2001:db8:9::/56
+		vpc-3     10.8.0.0/16
+		pcx-1     vpc-3 vpc-1
+		pcx-2     vpc-1 vpc-2
+		pcx-3     vpc-2 vpc-3`), ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-46", IPv6: 1})
 }
 
 func addrs(texts ...string) []netip.Addr {

@@ -20,35 +20,31 @@ import (
 // world is a VPC with a secondary CIDR, two subnets for pods, two peers, and a node.
 func world(t *testing.T, instanceType string) (*ec2sim.Sim, *ec2sim.Instance, *aws.Client) {
 	t.Helper()
-	sim, err := ec2sim.New(ec2sim.Config{
-		VPCs: []ec2sim.VPC{
-			{ID: "vpc-1", CIDRs: prefixes("10.0.0.0/16", "100.64.0.0/16"), FormerCIDRs: prefixes("100.65.0.0/16")},
-			{ID: "vpc-2", CIDRs: prefixes("10.9.0.0/16")},
-		},
-		Subnets: []ec2sim.Subnet{
-			{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24"),
-				Default: true},
-			{ID: "subnet-b", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("100.64.1.0/24"),
-				Tags: map[string]string{"pods": "yes"}},
-			{ID: "subnet-c", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.2.0/28")},
-			{ID: "subnet-d", VPC: "vpc-1", Zone: "us-east-1b", CIDR: netip.MustParsePrefix("10.0.3.0/24")},
-			{ID: "subnet-e", VPC: "vpc-2", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.9.0.0/24")},
-		},
-		Peerings: []ec2sim.Peering{
-			{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-1"}, Accepter: ec2sim.PeerVPC{ID: "vpc-2"}},
-			{ID: "pcx-2", Requester: ec2sim.PeerVPC{ID: "vpc-3", CIDRs: prefixes("10.8.0.0/16", "10.7.0.0/16",
-				"10.9.0.0/16")}, Accepter: ec2sim.PeerVPC{ID: "vpc-1"}},
-			{ID: "pcx-3", Requester: ec2sim.PeerVPC{ID: "vpc-1"},
-				Accepter: ec2sim.PeerVPC{ID: "vpc-4", CIDRs: prefixes("10.6.0.0/16")}, Status: "deleted"},
-			{ID: "pcx-4", Requester: ec2sim.PeerVPC{ID: "vpc-2"},
-				Accepter: ec2sim.PeerVPC{ID: "vpc-5", CIDRs: prefixes("10.5.0.0/16")}},
-		},
-	})
+	return launched(t, ec2sim.World(`
+		vpc-1    10.0.0.0/16 100.64.0.0/16 -100.65.0.0/16
+		subnet-a 10.0.0.0/24 default
+		subnet-b 100.64.1.0/24 pods=yes
+		subnet-c 10.0.2.0/28
+		subnet-d 10.0.3.0/24 us-east-1b
+		vpc-2    10.9.0.0/16
+		subnet-e 10.9.0.0/24
+		pcx-1    vpc-1 vpc-2
+		pcx-2    vpc-3 10.8.0.0/16 10.7.0.0/16 10.9.0.0/16 vpc-1
+		pcx-3    vpc-1 vpc-4 10.6.0.0/16 deleted
+		pcx-4    vpc-2 vpc-5 10.5.0.0/16`),
+		ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-a", SecurityGroups: []string{"sg-node"}})
+}
+
+// launched starts EC2 with a node, and the node's client of both services.
+func launched(
+	t testing.TB, c ec2sim.Config, run ec2sim.RunInstance,
+) (*ec2sim.Sim, *ec2sim.Instance, *aws.Client) {
+	t.Helper()
+	sim, err := ec2sim.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	node, err := sim.RunInstance(ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-a",
-		SecurityGroups: []string{"sg-node"}})
+	node, err := sim.RunInstance(run)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
 const (
@@ -146,7 +147,7 @@ func TestInvalid(t *testing.T) {
 // answered is a client that always gets this answer.
 func answered(action, body string) *aws.Client {
 	h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w, action, body) })
-	return aws.New(aws.Options{EC2URL: "http://ec2.test", HTTP: direct{h}, Attempts: 1})
+	return aws.New(aws.Options{EC2URL: "http://ec2.test", HTTP: ec2sim.Direct{Handler: h}, Attempts: 1})
 }
 
 // TestInvalidAnswers: an answer of a proxy with status 200 is an error. The SDK takes it for "done" or for an empty
@@ -164,7 +165,7 @@ func TestInvalidAnswers(t *testing.T) {
 		} {
 			for action, ask := range asks {
 				c := aws.New(aws.Options{EC2URL: "http://ec2.test", Attempts: 1,
-					HTTP: direct{http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					HTTP: ec2sim.Direct{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 						fmt.Fprint(w, strings.ReplaceAll(body, "%[1]s", action))
 					})}})
 				if err := ask.call(t.Context(), c); !invalidAnswer(err, action) {

@@ -28,9 +28,9 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
@@ -164,17 +164,7 @@ type worldKey struct{}
 func on(ts *testscript.TestScript) *world { return ts.Value(worldKey{}).(*world) }
 
 func setup(t *testing.T, e *testscript.Env, form func([]byte) []byte) error {
-	w, err := newWorld()
-	if err != nil {
-		return err
-	}
-	e.Defer(func() {
-		if err := w.fabric.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	w.path = programs(t)
-	w.cache, w.stderr = filepath.Join(e.WorkDir, ".cache"), t.Output()
+	w := newWorld(t)
 	w.conf = func(name string) (*libcni.NetworkConfigList, error) {
 		b, err := os.ReadFile(filepath.Join(e.WorkDir, name))
 		if err != nil {
@@ -189,29 +179,18 @@ func setup(t *testing.T, e *testscript.Env, form func([]byte) []byte) error {
 	return copyFiles("conflist-examples/*.conflist", e.WorkDir)
 }
 
-func newWorld() (*world, error) {
-	cidr := netip.MustParsePrefix
-	kubelet := map[string]string{"kubernetes_kubelet": "true"}
-	fabric, err := vpcsim.New(ec2sim.Config{
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.0.0.0/16"), cidr("100.64.0.0/16")}}},
-		Subnets: []ec2sim.Subnet{
-			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.0.0/24"), MapPublicIP: true},
-			{ID: "subnet-pod1", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.64.0.0/20"), Tags: kubelet},
-		},
-	})
-	if err != nil {
-		return nil, err
-	}
-	w := &world{fabric: fabric, pods: map[string]*vpcsim.Namespace{}}
-	w.node, err = fabric.RunInstance("node", ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
-	if err == nil {
-		w.host, err = fabric.RunInstance("host", ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
-	}
-	if err != nil {
-		return nil, errors.Join(err, fabric.Close())
-	}
-	w.pods["node"], w.pods["host"] = w.node.Namespace, w.host.Namespace
-	return w, nil
+// newWorld starts a world that ends with the test. The test process calls libcni itself.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	f := simtest.Fabric(t, ec2sim.World(`
+		vpc-1       10.0.0.0/16 100.64.0.0/16
+		subnet-node 10.0.0.0/24 public
+		subnet-pod1 100.64.0.0/20 kubernetes_kubelet=true`))
+	run := ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"}
+	w := &world{fabric: f, node: simtest.Launch(t, f, "node", run), host: simtest.Launch(t, f, "host", run),
+		path: programs(t), cache: t.TempDir(), stderr: t.Output()}
+	w.pods = map[string]*vpcsim.Namespace{"node": w.node.Namespace, "host": w.host.Namespace}
+	return w
 }
 
 func copyFiles(pattern, dir string) error {
@@ -342,12 +321,7 @@ func (w *world) run(ts *testscript.TestScript, args []string) error {
 
 // ec2 compares the calls that changed something since the last time with want.
 func (w *world) ec2(want string) error {
-	counts := map[string]int{}
-	for _, c := range w.fabric.EC2.Calls() {
-		if api.Changes(c.Action) && c.Code == "" {
-			counts[c.Action]++
-		}
-	}
+	counts := w.fabric.EC2.Changed()
 	w.fabric.EC2.ResetCalls()
 	var got []string
 	for _, action := range slices.Sorted(maps.Keys(counts)) {
@@ -379,22 +353,6 @@ func (w *world) ping(answers bool, args []string) error {
 	return w.pods[args[0]].Ping(a)
 }
 
-// testWorld is a world that ends with the test. The test process calls libcni itself.
-func testWorld(t *testing.T) *world {
-	t.Helper()
-	w, err := newWorld()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := w.fabric.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	w.path, w.cache, w.stderr = programs(t), t.TempDir(), t.Output()
-	return w
-}
-
 // The original's example works unchanged, in every version of the specification that supports chains.
 func TestEveryVersion(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
@@ -402,7 +360,7 @@ func TestEveryVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := testWorld(t)
+	w := newWorld(t)
 	if err := w.newPod("pod"); err != nil {
 		t.Fatal(err)
 	}

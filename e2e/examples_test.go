@@ -22,6 +22,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
@@ -135,39 +136,21 @@ func TestExamples(t *testing.T) {
 // exampleVPC is a VPC with everything that the examples need, and a host in it.
 func exampleVPC(t *testing.T) (*vpcsim.Fabric, *vpcsim.Instance) {
 	t.Helper()
-	cidr := netip.MustParsePrefix
-	f, err := vpcsim.New(ec2sim.Config{
-		VPCs: []ec2sim.VPC{{
-			ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.0.0.0/16"), cidr("100.64.0.0/16"), cidr("192.168.0.0/24")},
-			IPv6CIDRs: []netip.Prefix{cidr("2001:db8:0:100::/56")},
-		}, {ID: "vpc-2", CIDRs: []netip.Prefix{cidr("10.9.0.0/16")}}},
-		Subnets: []ec2sim.Subnet{
-			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.0.0/24"),
-				IPv6CIDR: cidr("2001:db8:0:100::/64"), MapPublicIP: true},
-			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.64.0.0/20"),
-				IPv6CIDR: cidr("2001:db8:0:101::/64"),
-				Tags:     map[string]string{"kubernetes_kubelet": "true"}},
-			{ID: "subnet-1", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("192.168.0.0/24")},
-			{ID: "subnet-far", VPC: "vpc-1", Zone: "us-east-1b", CIDR: cidr("100.64.16.0/24")},
-			{ID: "subnet-else", VPC: "vpc-2", Zone: "us-east-1a", CIDR: cidr("10.9.0.0/24")},
-		},
-		GroupVPCs: map[string]string{"sg-else": "vpc-2"},
-	})
-	if err != nil {
+	c := ec2sim.World(`
+		vpc-1       10.0.0.0/16 100.64.0.0/16 192.168.0.0/24 2001:db8:0:100::/56
+		subnet-node 10.0.0.0/24 2001:db8:0:100::/64 public
+		subnet-pods 100.64.0.0/20 2001:db8:0:101::/64 kubernetes_kubelet=true
+		subnet-1    192.168.0.0/24
+		subnet-far  100.64.16.0/24 us-east-1b
+		vpc-2       10.9.0.0/16
+		subnet-else 10.9.0.0/24`)
+	c.GroupVPCs = map[string]string{"sg-else": "vpc-2"}
+	f := simtest.Fabric(t, c)
+	if err := errors.Join(f.AddNATGateway(netip.MustParsePrefix("100.64.0.0/20")),
+		f.Internet.Answer(examplePort)); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := errors.Join(f.AddNATGateway(cidr("100.64.0.0/20")), f.Internet.Answer(examplePort)); err != nil {
-		t.Fatal(err)
-	}
-	host, err := f.RunInstance("host", ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node", IPv6: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	host := simtest.Launch(t, f, "host", ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node", IPv6: 1})
 	return f, host
 }
 
@@ -178,11 +161,8 @@ func launched(t *testing.T, fabric *vpcsim.Fabric, host *vpcsim.Instance, x exam
 		capabilities: x.capabilities}
 	w.path, w.cache, w.stderr = programs(t), t.TempDir(), t.Output()
 	name := filepath.Base(t.Name())
-	var err error
-	if w.node, err = w.fabric.RunInstance(name, ec2sim.RunInstance{Type: cmp.Or(x.instance, "m5.large"),
-		Subnet: "subnet-node", IPv6: x.ipv6}); err != nil {
-		t.Fatal(err)
-	}
+	w.node = simtest.Launch(t, fabric, name, ec2sim.RunInstance{Type: cmp.Or(x.instance, "m5.large"),
+		Subnet: "subnet-node", IPv6: x.ipv6})
 	if x.provisioned {
 		w.provision(t)
 	}

@@ -52,7 +52,7 @@ func TestMetaPlugins(t *testing.T) {
 }
 
 func testMetaPlugins(t *testing.T, list *libcni.NetworkConfigList) {
-	w := testWorld(t)
+	w := newWorld(t)
 	do := func(verb, pod string) {
 		t.Helper()
 		if _, err := w.call(list, verb, pod); err != nil {

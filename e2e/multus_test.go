@@ -6,7 +6,6 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -19,6 +18,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
@@ -50,18 +50,10 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // serve starts the API server on the node's loopback, and returns the path of a kubeconfig for it.
 func (a *apiServer) serve(t *testing.T, node *vpcsim.Instance) (kubeconfig string) {
 	t.Helper()
-	var l net.Listener
-	err := node.Do(func() (err error) { l, err = net.Listen("tcp", "127.0.0.1:0"); return err })
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &http.Server{Handler: a}
-	go func() { _ = s.Serve(l) }()
-	t.Cleanup(func() { s.Close() })
 	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	text := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": [{"name": "c", "cluster": {"server": "http://%s"}}],
+	text := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": [{"name": "c", "cluster": {"server": %q}}],
 		"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "users": [{"name": "u", "user": {}}]}`,
-		l.Addr())
+		simtest.ServeIn(t, node.NS, "127.0.0.1:0", a))
 	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

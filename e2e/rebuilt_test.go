@@ -39,7 +39,7 @@ func TestRebuilt(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				w := testWorld(t)
+				w := newWorld(t)
 				a, b := w.address(t, list, "a"), w.address(t, list, "b")
 				if err := os.RemoveAll(w.node.StateDir); err != nil {
 					t.Fatal(err)

@@ -48,7 +48,7 @@ func TestStrangeAnswers(t *testing.T) {
 
 // lying has EC2 say something else in its answers to an action.
 func (w *world) lying(action, from, to string) {
-	ec2 := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	w.answers(func(rw http.ResponseWriter, r *http.Request) {
 		answer := httptest.NewRecorder()
 		w.sim.ServeHTTP(answer, r)
 		text := answer.Body.String()
@@ -57,7 +57,5 @@ func (w *world) lying(action, from, to string) {
 		}
 		rw.WriteHeader(answer.Code)
 		io.WriteString(rw, text)
-	}))
-	w.Cleanup(ec2.Close)
-	w.cloud.EC2URL = ec2.URL
+	})
 }

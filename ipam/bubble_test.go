@@ -9,8 +9,6 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,8 +16,8 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
 // inBubble plays f on a world in which time costs nothing, as no process and no service there has a socket.
@@ -49,32 +47,18 @@ func inUntaggedBubble(t *testing.T, instanceType string, f func(*world, *wires))
 // inBubbleOf is inBubble with an EC2 that differs.
 func inBubbleOf(t *testing.T, instanceType string, differ func(*ec2sim.Config), f func(*world, *wires)) {
 	t.Helper()
-	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
-	t.Setenv("AWS_REGION", "us-east-1")
-	host, dir := newKernel(t, 0).host, filepath.Join(memory(t), "state")
+	simtest.Credentials(t)
+	n := simtest.NewNode(t)
 	synctest.Test(t, func(t *testing.T) {
-		cidr := netip.MustParsePrefix
-		tags := map[string]string{"for": "pods"}
-		config := ec2sim.Config{
-			VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")}}},
-			Subnets: []ec2sim.Subnet{
-				{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},
-				{ID: "subnet-pod0", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.16.0/20"), Tags: tags},
-			},
-		}
+		config := ec2sim.World(`
+			vpc-1       10.177.0.0/16
+			subnet-node 10.177.0.0/24
+			subnet-pod0 10.177.16.0/20 kubernetes_kubelet=true for=pods`)
 		differ(&config)
-		sim, err := NewSim(config)
-		must(t, err)
-		sim.OnChange(plug(t, host))
-		node, err := sim.RunInstance(ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-node"})
-		must(t, err)
-		wires := &wires{sim: sim, node: node}
-		f(&world{T: t, sim: sim, node: node, host: host, dir: dir,
-			cloud: aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: wires},
-			policy: lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4}, SubnetTags: tags,
-				Provision: lease.ProvisionFull, Batch: 1,
-				ReuseWait: time.Minute, Timeout: time.Minute}}, wires)
+		w := worldOf(t, n, config, ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-node"})
+		wires := &wires{sim: w.sim, node: w.node}
+		w.cloud = aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: wires}
+		f(w, wires)
 	})
 }
 
@@ -92,16 +76,16 @@ type wires struct {
 
 func (w *wires) Do(r *http.Request) (*http.Response, error) {
 	if r.URL.Host != "imds" {
-		return answer(http.HandlerFunc(w.ec2), r)
+		return ec2sim.Direct{Handler: http.HandlerFunc(w.ec2)}.Do(r)
 	}
 	w.asked.Add(1)
 	const patience = 500 * time.Millisecond // less than that of aws.directHTTP
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
 	if w.metadata != nil {
-		return answer(w.metadata, r.WithContext(ctx))
+		return ec2sim.Direct{Handler: w.metadata}.Do(r.WithContext(ctx))
 	}
-	return answer(w.node.Metadata(), r.WithContext(ctx))
+	return ec2sim.Direct{Handler: w.node.Metadata()}.Do(r.WithContext(ctx))
 }
 
 // ec2 answers as EC2, which may lag behind itself.

@@ -7,11 +7,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,7 +17,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
@@ -73,22 +70,16 @@ func (n *node) burst(first, pods int) (took time.Duration, failed []types.Error)
 
 // writes counts the calls that have changed something.
 func (n *node) writes() (total int, by string) {
-	counts := map[string]int{}
-	for _, c := range n.sim.Calls() {
-		if api.Changes(c.Action) && c.Code == "" {
-			counts[c.Action]++
-			total++
-		}
+	counts := n.EC2.Changed()
+	for _, count := range counts {
+		total += count
 	}
-	for _, action := range slices.Sorted(maps.Keys(counts)) {
-		by += fmt.Sprintf(" %s=%d", action, counts[action])
-	}
-	return total, by
+	return total, fmt.Sprint(counts)
 }
 
 // waited is how long the simulated EC2 had callers wait.
 func (n *node) waited() (sum time.Duration) {
-	for _, c := range n.sim.Calls() {
+	for _, c := range n.EC2.Calls() {
 		sum += latencies[c.Action]
 	}
 	return sum
@@ -123,7 +114,7 @@ func TestBurst(t *testing.T) {
 			for _, n := range []*node{alone, n} {
 				n.conf["prefixDelegation"] = test.prefixes
 				for action, d := range latencies {
-					n.sim.Delay(action, d)
+					n.EC2.Delay(action, d)
 				}
 			}
 			one, _ := alone.burst(0, 1)
@@ -156,11 +147,11 @@ func TestBurstWarm(t *testing.T) {
 	n := newNode(t, "m5.4xlarge", ec2sim.Config{}, nil)
 	n.conf["ipBatchSize"] = 30
 	n.add("pod0")
-	n.sim.ResetCalls()
+	n.EC2.ResetCalls()
 	if _, failed := n.burst(1, 29); failed != nil {
 		t.Error(failed)
 	}
-	if ec2, metadata := n.sim.Calls(), n.MetadataCalls(); len(ec2)+len(metadata) > 0 {
+	if ec2, metadata := n.EC2.Calls(), n.MetadataCalls(); len(ec2)+len(metadata) > 0 {
 		t.Errorf("EC2 was asked %v, metadata %v", ec2, metadata)
 	}
 }
@@ -190,7 +181,7 @@ func TestBurstThrottled(t *testing.T) {
 		t.Error(early)
 	}
 	throttled := 0
-	for _, c := range n.sim.Calls() {
+	for _, c := range n.EC2.Calls() {
 		if c.Code == "RequestLimitExceeded" {
 			throttled++
 		}
@@ -207,7 +198,7 @@ func TestBurstThrottled(t *testing.T) {
 func drain(t *testing.T, n *node) {
 	t.Helper()
 	for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface", "AssignPrivateIpAddresses"} {
-		n.sim.Fail(action, "RequestLimitExceeded", 3)
+		n.EC2.Fail(action, "RequestLimitExceeded", 3)
 	}
 }
 

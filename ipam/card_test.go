@@ -6,7 +6,6 @@ package ipam
 import (
 	"errors"
 	"fmt"
-	"net/http/httptest"
 	"net/netip"
 	"slices"
 	"strings"
@@ -75,26 +74,10 @@ func (w *world) getsCooled(eni string, n int) {
 // cards is a world whose node has three network cards of three ENIs with four addresses, of
 // which six ENIs can serve pods.
 func cards(t *testing.T, run ec2sim.RunInstance) *world {
-	cidr := netip.MustParsePrefix
-	w := buildWorld(t, "m5.large", ec2sim.Config{
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16"), cidr("100.77.0.0/16")}}},
-		Subnets: []ec2sim.Subnet{
-			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},
-			{ID: "subnet-pod0", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.77.0.0/20"),
-				Tags: map[string]string{"kubernetes_kubelet": "true"}},
-		},
-		InstanceTypes: []ec2sim.InstanceType{{Name: "three.cards", ENIs: 9, IPv4PerENI: 4, Cards: []int{3, 3, 3}}},
-	})
+	c := podSubnets(20)
+	c.InstanceTypes = []ec2sim.InstanceType{{Name: "three.cards", ENIs: 9, IPv4PerENI: 4, Cards: []int{3, 3, 3}}}
 	run.Type, run.Subnet = "three.cards", "subnet-node"
-	w.sim.OnChange(plug(t, w.host))
-	node, err := w.sim.RunInstance(run)
-	if err != nil {
-		t.Fatal(err)
-	}
-	imds := httptest.NewServer(node.Metadata())
-	t.Cleanup(imds.Close)
-	w.node, w.cloud.MetadataURL = node, imds.URL
-	return w
+	return launch(t, c, run)
 }
 
 // attached are the slots of the node's ENIs that serve pods, as EC2 has them.
@@ -143,7 +126,7 @@ func TestBurstOnCards(t *testing.T) {
 		t.Errorf("%d distinct addresses, %d refused; want %d and %d", len(got), refused, room, late)
 	}
 	w.wantSlots("0.1 0.2 1.1 1.2 2.1 2.2")
-	if n := w.writes()["AttachNetworkInterface"]; n != 6 || len(w.sim.ENIs()) != 8 {
+	if n := w.writes()["AttachNetworkInterface"]; n != 6 || len(w.sim.ENIs()) != 7 {
 		t.Errorf("%d attachments, %d ENIs", n, len(w.sim.ENIs()))
 	}
 	for id, e := range w.state().ENIs {
@@ -231,8 +214,8 @@ func TestSlotRefused(t *testing.T) {
 			w.sim.Fail("AttachNetworkInterface", "", 0)
 			if errors.Is(test.is, aws.ErrInstanceFull) || errors.Is(test.is, aws.ErrNotRunning) ||
 				errors.Is(test.is, aws.ErrCardFull) {
-				if n := len(w.sim.ENIs()); n != 2 {
-					t.Errorf("%d ENIs, want the two boot ENIs", n)
+				if n := len(w.sim.ENIs()); n != 1 {
+					t.Errorf("%d ENIs, want the boot ENI", n)
 				}
 				return
 			}

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,24 +33,13 @@ type shipped struct {
 // which has got an ENI with its instance if it may make none.
 func newShipped(t *testing.T, text []byte) *shipped {
 	t.Helper()
-	cidr := netip.MustParsePrefix
-	w := buildWorld(t, "m5.4xlarge", ec2sim.Config{
-		VPCs: []ec2sim.VPC{
-			{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")},
-				IPv6CIDRs: []netip.Prefix{cidr("2001:db8:77::/56")}},
-			{ID: "vpc-2", CIDRs: []netip.Prefix{cidr("10.178.0.0/16")}},
-		},
-		Peerings: []ec2sim.Peering{{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-1"},
-			Accepter: ec2sim.PeerVPC{ID: "vpc-2"}}},
-		Subnets: []ec2sim.Subnet{
-			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},
-			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.16.0/20"),
-				IPv6CIDR: cidr("2001:db8:77:1::/64"),
-				Tags:     map[string]string{"kubernetes_kubelet": "true"}},
-			{ID: "subnet-payments", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.32.0/20"),
-				Tags: map[string]string{"pool": "payments"}},
-		},
-	})
+	w := buildWorld(t, "m5.4xlarge", ec2sim.World(`
+		vpc-1           10.177.0.0/16 2001:db8:77::/56
+		subnet-node     10.177.0.0/24
+		subnet-pods     10.177.16.0/20 2001:db8:77:1::/64 kubernetes_kubelet=true
+		subnet-payments 10.177.32.0/20 pool=payments
+		vpc-2           10.178.0.0/16
+		pcx-1           vpc-1 vpc-2`))
 	n := &shipped{world: w, namespaces: []string{"default"}}
 	must(t, json.Unmarshal(text, &n.config))
 	must(t, n.config.Validate())

@@ -26,8 +26,8 @@ import (
 func TestRefusedForAll(t *testing.T) {
 	const pods = 60
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
-	n.sim.Fail("CreateNetworkInterface", "UnauthorizedOperation", -1)
-	n.sim.Delay("CreateNetworkInterface", 300*time.Millisecond)
+	n.EC2.Fail("CreateNetworkInterface", "UnauthorizedOperation", -1)
+	n.EC2.Delay("CreateNetworkInterface", 300*time.Millisecond)
 	_, failed := n.burst(0, pods)
 	if len(failed) != pods {
 		t.Errorf("%d of %d ADDs failed", len(failed), pods)
@@ -39,7 +39,7 @@ func TestRefusedForAll(t *testing.T) {
 		}
 	}
 	asked := 0
-	for _, c := range n.sim.Calls() {
+	for _, c := range n.EC2.Calls() {
 		if c.Action == "CreateNetworkInterface" {
 			asked++
 		}
@@ -50,7 +50,7 @@ func TestRefusedForAll(t *testing.T) {
 		t.Errorf("EC2 was asked %d times", asked)
 	}
 	t.Logf("%d ADDs, asked %d times", pods, asked)
-	n.sim.Fail("CreateNetworkInterface", "UnauthorizedOperation", 0)
+	n.EC2.Fail("CreateNetworkInterface", "UnauthorizedOperation", 0)
 	n.forgive()
 	n.add("later")
 }
@@ -86,7 +86,7 @@ func TestOverdue(t *testing.T) {
 				if test.code == "" {
 					m.hush(test.action)
 				} else {
-					n.sim.Fail(test.action, test.code, -1)
+					n.EC2.Fail(test.action, test.code, -1)
 				}
 				leader := n.cni("ADD", "leader", nil)
 				n.start(leader)

@@ -18,37 +18,29 @@ import (
 )
 
 var (
-	dual   = []lease.Family{lease.IPv4, lease.IPv6}
-	dualV4 = netip.MustParsePrefix("10.177.0.0/16")
-	dualV6 = netip.MustParsePrefix("2001:db8:77::/56")
+	dual = []lease.Family{lease.IPv4, lease.IPv6}
 )
 
 // dualWorld is a node in a VPC with both families, and with these subnets.
-func dualWorld(t *testing.T, instanceType string, subnets ...ec2sim.Subnet) *world {
+func dualWorld(t *testing.T, instanceType, subnets string) *world {
 	t.Helper()
-	for i := range subnets {
-		subnets[i].VPC, subnets[i].Zone = "vpc-1", "us-east-1a"
-	}
-	return buildWorld(t, instanceType, ec2sim.Config{
-		InstanceTypes: []ec2sim.InstanceType{{Name: "t9.xen", ENIs: 3, IPv4PerENI: 4, IPv6PerENI: 4, Xen: true}},
-		VPCs:          []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{dualV4}, IPv6CIDRs: []netip.Prefix{dualV6}}},
-		Subnets:       subnets,
-	})
+	c := ec2sim.World("vpc-1 10.177.0.0/16 2001:db8:77::/56\n" + subnets)
+	c.InstanceTypes = []ec2sim.InstanceType{{Name: "t9.xen", ENIs: 3, IPv4PerENI: 4, IPv6PerENI: 4, Xen: true}}
+	return buildWorld(t, instanceType, c)
 }
+
+// bootForPods is the subnet of a boot ENI that serves pods.
+const bootForPods = "subnet-node 10.177.0.0/24 2001:db8:77:1::/64 kubernetes_kubelet=true"
 
 // TestNodesOwnIPv6: the boot ENI serves pods (interfaceIndex 0, the default), and no pod gets an IPv6 address of the
 // node: neither the first one of the ENI, nor one that the node's kernel has.
 func TestNodesOwnIPv6(t *testing.T) {
-	w := dualWorld(t, "m5.large", ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24"),
-		IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"), Tags: map[string]string{"kubernetes_kubelet": "true"}})
+	w := dualWorld(t, "m5.large", bootForPods)
 	w.policy.MinIndex, w.policy.Families = 0, dual
 	own, err := w.byHand().AssignIPv6(t.Context(), w.sim.ENIs()[0].ID, 3)
 	must(t, err)
-	must(t, nl.Wiring{
-		{NS: w.host, Object: nl.Veth{Name: "eth0", Peer: "far", PeerNS: w.host}},
-		// as DHCPv6 does
-		{NS: w.host, Object: nl.Addr{Prefix: netip.PrefixFrom(own[1], 128), Dev: "eth0", NoDAD: true}},
-	}.Add())
+	// as DHCPv6 does
+	must(t, nl.Addr{Prefix: netip.PrefixFrom(own[1], 128), Dev: "eth0", NoDAD: true}.Add(w.host))
 	for n := range 3 {
 		a, err := w.acquire(n)
 		must(t, err)
@@ -61,8 +53,7 @@ func TestNodesOwnIPv6(t *testing.T) {
 // TestBootGetsIPv6: the boot ENI serves pods and had no IPv6 address at the boot. The first one, which EC2 has given
 // for pods, stays theirs.
 func TestBootGetsIPv6(t *testing.T) {
-	w := dualWorld(t, "t9.xen", ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24"),
-		IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"), Tags: map[string]string{"kubernetes_kubelet": "true"}})
+	w := dualWorld(t, "t9.xen", bootForPods)
 	w.policy.MinIndex, w.policy.Families = 0, dual[1:]
 	a := w.mustAcquire(1)
 	w.end(1)
@@ -75,8 +66,7 @@ func TestBootGetsIPv6(t *testing.T) {
 // TestBootGetsIPv6Lost: the same, and the registry is lost while a pod has that address. The address gets a lease
 // again, and serves the next pod after it.
 func TestBootGetsIPv6Lost(t *testing.T) {
-	w := dualWorld(t, "t9.xen", ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24"),
-		IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"), Tags: map[string]string{"kubernetes_kubelet": "true"}})
+	w := dualWorld(t, "t9.xen", bootForPods)
 	w.policy.MinIndex, w.policy.Families = 0, dual[1:]
 	a := w.mustAcquire(1)
 	if all := w.node.ENIs()[0].IPv6Addrs; all[0] != a {
@@ -101,9 +91,7 @@ func TestBootGetsIPv6Lost(t *testing.T) {
 func TestBootGetsIPv6Unread(t *testing.T) {
 	for name, ends := range map[string]bool{"the namespace is read later": false, "the pod ends before": true} {
 		t.Run(name, func(t *testing.T) {
-			w := dualWorld(t, "t9.xen", ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24"),
-				IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"),
-				Tags:     map[string]string{"kubernetes_kubelet": "true"}})
+			w := dualWorld(t, "t9.xen", bootForPods)
 			w.policy.MinIndex, w.policy.Families = 0, dual[1:]
 			a := w.mustAcquire(1)
 			w.lose()
@@ -143,13 +131,12 @@ func TestBootGetsIPv6Unread(t *testing.T) {
 
 // TestDualStackOldENI: an ENI of the pool is in a subnet without IPv6, because IPv6 came later.
 func TestDualStackOldENI(t *testing.T) {
-	tags, old := map[string]string{"kubernetes_kubelet": "true"}, map[string]string{"old": "true"}
-	w := dualWorld(t, "m5.large",
-		ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24")},
-		ec2sim.Subnet{ID: "subnet-old", CIDR: netip.MustParsePrefix("10.177.32.0/20"), Tags: old},
-		ec2sim.Subnet{ID: "subnet-pod0", CIDR: netip.MustParsePrefix("10.177.16.0/20"),
-			IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"), Tags: tags})
-	w.policy.SubnetTags = old
+	w := dualWorld(t, "m5.large", `
+		subnet-node 10.177.0.0/24
+		subnet-old  10.177.32.0/20 old=true
+		subnet-pod0 10.177.16.0/20 2001:db8:77:1::/64 kubernetes_kubelet=true`)
+	tags := w.policy.SubnetTags
+	w.policy.SubnetTags = map[string]string{"old": "true"}
 	w.mustAcquire(1)
 	w.policy.SubnetTags, w.policy.Families = tags, dual
 	for n := 2; n < 5; n++ {
@@ -163,16 +150,12 @@ func TestDualStackOldENI(t *testing.T) {
 func TestDualStackFullENI(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionAssign, lease.ProvisionFull} {
 		w := newWorld6(t, "m5.large")
-		c := aws.New(w.cloud)
-		eni, err := c.CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-pod0", Secondary: 9,
+		eni := w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", Secondary: 9,
 			Tags: map[string]string{book.TagPool: "default"}})
-		must(t, err)
-		_, err = c.AttachENI(t.Context(), eni.ID, w.node.ID, 0, 1)
-		must(t, err)
 		w.policy.Families, w.policy.Provision, w.policy.Warm = dual, provision, registry.Warm{Min: 12}
 		w.sim.ResetCalls()
 		if _, err := w.acquire(1); err != nil || w.asked("CreateNetworkInterface") > 0 {
-			t.Errorf("%s: %s has ten free IPv4 addresses: %v, calls %v", provision, eni.ID, err, w.writes())
+			t.Errorf("%s: %s has ten free IPv4 addresses: %v, calls %v", provision, eni, err, w.writes())
 		}
 	}
 }
@@ -181,11 +164,7 @@ func TestDualStackFullENI(t *testing.T) {
 // not a Nitro instance. Such an instance gets single addresses.
 func TestNoPrefixesOnXen(t *testing.T) {
 	for _, families := range [][]lease.Family{dual[:1], dual} {
-		w := dualWorld(t, "t9.xen",
-			ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24")},
-			ec2sim.Subnet{ID: "subnet-pod0", CIDR: netip.MustParsePrefix("10.177.16.0/20"),
-				IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"),
-				Tags:     map[string]string{"kubernetes_kubelet": "true"}})
+		w := newWorld6(t, "t9.xen")
 		w.policy.Prefixes, w.policy.Families = true, families
 		for n := range 6 {
 			if _, err := w.acquire(n); err != nil {
@@ -199,17 +178,15 @@ func TestNoPrefixesOnXen(t *testing.T) {
 // node's own IPv6 address, which comes with an address of DHCPv6, leads to no pod.
 func TestBootWithIPv6(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionFull, lease.ProvisionNone} {
-		w := dualWorld(t, "m5.large",
-			ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24"),
-				IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64")},
-			ec2sim.Subnet{ID: "subnet-pod0", CIDR: netip.MustParsePrefix("10.177.16.0/20"),
-				IPv6CIDR: netip.MustParsePrefix("2001:db8:77:2::/64")})
+		w := dualWorld(t, "m5.large", `
+			subnet-node 10.177.0.0/24 2001:db8:77:1::/64
+			subnet-pod0 10.177.16.0/20 2001:db8:77:2::/64`)
 		w.policy.Families, w.policy.Provision = dual, provision
-		own, err := w.byHand().AssignIPv6(t.Context(), w.sim.ENIs()[0].ID, 1)
+		boot := w.node.ENIs()[0].ID
+		own, err := w.byHand().AssignIPv6(t.Context(), boot, 1)
 		must(t, err)
 		must(t, nl.Wiring{
-			{NS: w.host, Object: nl.Veth{Name: "eth0", Peer: "far", PeerNS: w.host}},
-			{NS: w.host, Object: nl.Up{Dev: "far"}},
+			{NS: w.host, Object: nl.Up{Dev: "vpc" + boot[len(boot)-4:]}},
 			{NS: w.host, Object: nl.Up{Dev: "eth0"}},
 			{NS: w.host, Object: nl.Addr{Prefix: netip.PrefixFrom(own[0], 128), Dev: "eth0", NoDAD: true}},
 		}.Add())

@@ -146,7 +146,7 @@ func TestDetachedByOneDescribe(t *testing.T) {
 		w.end(1)
 		time.Sleep(time.Hour)
 		id := w.node.ENIs()[1].ID
-		link := nl.Veth{Name: "vpc" + id[len(id)-4:], Peer: "ens" + id[len(id)-4:], PeerNS: w.host}
+		link := nl.Veth{Name: "vpc" + id[len(id)-4:], Peer: "eth1", PeerNS: w.host}
 		must(w.T, link.Del(w.host))
 		wires.hidden.Store(id)
 		wires.by = "attachment.instance-id"

@@ -4,7 +4,6 @@
 package ipam
 
 import (
-	"net/http/httptest"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
 // TestOtherInstance: an image was made from a node, with its registry. Whatever an instance of this image does first,
@@ -44,10 +44,8 @@ func TestOtherInstance(t *testing.T) {
 			eni := w.node.ENIs()[1].ID
 			other, err := w.sim.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
 			must(t, err)
-			imds := httptest.NewServer(other.Metadata())
-			defer imds.Close()
 			first := w.node
-			w.node, w.cloud.MetadataURL = other, imds.URL
+			w.node, w.cloud.MetadataURL = other, simtest.Serve(t, other.Metadata())
 			w.host, _ = nltest.NS(t, "node")
 			must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
 				s.Instance.Boot = "that of the first instance"

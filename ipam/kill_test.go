@@ -127,7 +127,7 @@ func (n *node) logs() {
 }
 
 // logFile is where a kill before each system call is looked at, too.
-func (n *node) logFile() string { return filepath.Join(n.dir, "log", "leases.log") }
+func (n *node) logFile() string { return filepath.Join(n.Dir, "log", "leases.log") }
 
 // logged wants the lease log to say what the registry does.
 func (n *node) logged() {
@@ -299,9 +299,9 @@ func (v victim) hit(n *node, h *hand, b blow) *trace.Trace {
 	cmd := v.command(n)
 	if b.where == "file" {
 		h.begin(blow{})
-		tr := &trace.Trace{Counts: onFiles(n.dir), Kill: b.n}
+		tr := &trace.Trace{Counts: onFiles(n.Dir), Kill: b.n}
 		var status syscall.WaitStatus
-		err := n.host.Do(func() (err error) { status, err = tr.Run(cmd); return err })
+		err := n.Host.Do(func() (err error) { status, err = tr.Run(cmd); return err })
 		// Which thread wakes which other thread is different every time, and so a command may make one call less.
 		if err != nil || status.Signaled() != (b.n > 0 && len(tr.Seen) >= b.n) {
 			n.Fatalf("%v: status %x, %v\n%s", b, status, err, cmd.Stdout)
@@ -469,8 +469,8 @@ func (n *node) lost(pods ...string) {
 // unlocked wants no process to have a lock.
 func (n *node) unlocked() {
 	n.Helper()
-	locks, _ := filepath.Glob(filepath.Join(n.dir, "*.lock"))
-	for _, path := range append(locks, n.dir) {
+	locks, _ := filepath.Glob(filepath.Join(n.Dir, "*.lock"))
+	for _, path := range append(locks, n.Dir) {
 		f, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // killed before there was a directory
@@ -491,14 +491,11 @@ func (n *node) unlocked() {
 // node is the same, pods have what they were given, and nothing is under way.
 func (n *node) intact() {
 	n.Helper()
-	if n.failed != nil {
-		n.Error(n.failed)
-	}
 	n.unlocked()
 	n.tidy()
 	n.logged()
 	s, attached := n.state(), map[string]ec2sim.ENI{}
-	for _, e := range n.sim.ENIs() {
+	for _, e := range n.EC2.ENIs() {
 		switch {
 		case e.ID == n.given && !n.uses(e):
 			if e.Instance != "" || e.DeleteOnTermination || len(e.Tags) != 1 || len(e.Addrs) != 1 {
@@ -571,7 +568,7 @@ func delegated(e ec2sim.ENI, a netip.Addr) bool {
 // tidy wants no files except the registry, its locks, and the marks.
 func (n *node) tidy() {
 	n.Helper()
-	files, err := os.ReadDir(n.dir)
+	files, err := os.ReadDir(n.Dir)
 	if err != nil {
 		n.Fatal(err)
 	}

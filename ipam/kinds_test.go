@@ -49,7 +49,7 @@ func whole(t testing.TB, k kind, via *hand) *node {
 	t.Helper()
 	n := newNode(t, "m5.large", ec2sim.Config{}, via.via)
 	n.kind, n.ns, n.paths = k, map[string]*nl.NS{}, map[string]string{}
-	addTo(n, n.host, nl.Addr{Prefix: netip.PrefixFrom(n.ENIs()[0].Addrs[0], 24), Dev: "eth0"})
+	addTo(n, n.Host, nl.Addr{Prefix: netip.PrefixFrom(n.ENIs()[0].Addrs[0], 24), Dev: "eth0"})
 	maps.Copy(n.conf, map[string]any{"hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true})
 	return n
 }
@@ -86,7 +86,7 @@ func (n *node) call(verb, pod string, prev json.RawMessage) (json.RawMessage, *t
 // gone wants nothing of ours to be in a pod, nor on the node because of it.
 func (n *node) gone(pod string) {
 	n.Helper()
-	links, err := n.host.Links()
+	links, err := n.Host.Links()
 	noErr(n, err)
 	inside, err := n.ns[pod].Links()
 	noErr(n, err)
@@ -120,10 +120,10 @@ func hostilities() (all []hostility) {
 		"ModifyNetworkInterfaceAttribute": {"UnauthorizedOperation"},
 	} {
 		for _, code := range codes {
-			all = append(all, hostility{action + " " + code, func(n *node) { n.sim.Fail(action, code, -1) }})
+			all = append(all, hostility{action + " " + code, func(n *node) { n.EC2.Fail(action, code, -1) }})
 		}
 		lost := []ec2sim.Outcome{ec2sim.DoneLost, ec2sim.Refused("UnauthorizedOperation")}
-		all = append(all, hostility{action + " lost and denied", func(n *node) { n.sim.Script(action, lost...) }})
+		all = append(all, hostility{action + " lost and denied", func(n *node) { n.EC2.Script(action, lost...) }})
 	}
 	all = append(all, hostility{"metadata unavailable", func(n *node) {
 		n.conf["addTimeout"] = 20 // it waits to the end of it
@@ -168,13 +168,13 @@ func TestKinds(t *testing.T) {
 // meets lets a kind of plugins add a pod meanwhile, delete it, and add it again when all is well.
 func (h hostility) meets(t *testing.T, k kind) (got heard) {
 	n := whole(t, k, &hand{})
-	n.sim.ResetCalls()
+	n.EC2.ResetCalls()
 	h.begin(n)
 	result, e := n.call("ADD", "web", nil)
 	if e != nil {
 		got.Code, got.Message, got.Hint = e.Code, anonymous(e.Msg), e.Details
 	}
-	for _, c := range n.sim.Calls() {
+	for _, c := range n.EC2.Calls() {
 		if api.Changes(c.Action) {
 			got.Calls = append(got.Calls, c.Action+" "+c.Code)
 		}
@@ -186,8 +186,8 @@ func (h hostility) meets(t *testing.T, k kind) (got heard) {
 	}
 	n.gone("web")
 	for action := range latencies {
-		n.sim.Fail(action, "InternalError", 0)
-		n.sim.Script(action)
+		n.EC2.Fail(action, "InternalError", 0)
+		n.EC2.Script(action)
 	}
 	n.Reboot() // of the metadata service: it lies no more
 	n.age(time.Hour)

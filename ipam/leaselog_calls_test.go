@@ -41,7 +41,7 @@ func TestLeaseLogCost(t *testing.T) {
 			return name
 		}}
 		var status syscall.WaitStatus
-		err := n.host.Do(func() (err error) { status, err = tr.Run(cmd); return err })
+		err := n.Host.Do(func() (err error) { status, err = tr.Run(cmd); return err })
 		if err != nil || status != 0 {
 			t.Fatalf("%s: %x, %v\n%s", command, status, err, cmd.Stdout)
 		}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 	past "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/history"
 )
 
@@ -34,9 +35,7 @@ func TestLeaseLog(t *testing.T) {
 	if *histories > 0 {
 		n = *histories
 	}
-	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
-	t.Setenv("AWS_REGION", "us-east-1")
+	simtest.Credentials(t)
 	uptime, bootID := registry.Uptime, registry.BootID
 	t.Cleanup(func() { registry.Uptime, registry.BootID = uptime, bootID })
 	tried := map[string]*atomic.Int32{}
@@ -44,7 +43,7 @@ func TestLeaseLog(t *testing.T) {
 		tried[what] = new(atomic.Int32)
 	}
 	playAll(t, *firstSeed, n, 1, func(t *testing.T, k *kernel, seed uint64) {
-		dir := memory(t)
+		dir := simtest.Memory(t)
 		synctest.Test(t, func(t *testing.T) {
 			defer k.end(t)
 			l := &logged{model: newModel(t, k, filepath.Join(dir, "state"), seed, false), tried: tried,

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
 // The same model with processes that run at once, each with its own files for the locks,
@@ -21,12 +22,10 @@ func TestModelAtOnce(t *testing.T) {
 	if testing.Short() {
 		n = 5
 	}
-	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
-	t.Setenv("AWS_REGION", "us-east-1")
+	simtest.Credentials(t)
 	playAll(t, 0, n, 4, func(t *testing.T, k *kernel, seed uint64) { // most of the time they wait
 		defer k.end(t)
-		m := newModel(t, k, filepath.Join(memory(t), "state"), seed, true)
+		m := newModel(t, k, filepath.Join(simtest.Memory(t), "state"), seed, true)
 		for i := range m.policies {
 			m.policies[i].ReuseWait = 0
 		}

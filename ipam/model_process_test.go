@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"runtime"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
 // A process is one run of the plugin or of the tool. It reaches EC2 and the metadata
@@ -96,7 +96,7 @@ func (p *process) Do(r *http.Request) (*http.Response, error) {
 		const patience = 500 * time.Millisecond // less than that of aws.directHTTP
 		ctx, cancel := context.WithTimeout(r.Context(), patience)
 		defer cancel()
-		return answer(p.node.Metadata(), r.WithContext(ctx))
+		return ec2sim.Direct{Handler: p.node.Metadata()}.Do(r.WithContext(ctx))
 	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -111,7 +111,7 @@ func (p *process) Do(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	resp, err := answer(p.sim, r)
+	resp, err := ec2sim.Direct{Handler: p.sim}.Do(r)
 	if now && f.after {
 		if err := p.meet(form.Get("Action")); err != nil {
 			return nil, err
@@ -137,23 +137,6 @@ func (p *process) meet(action string) error {
 		return context.Canceled
 	}
 	return nil
-}
-
-// answer is the handler's answer, or an error if it ends the connection or the context is done.
-func answer(h http.Handler, r *http.Request) (resp *http.Response, err error) {
-	defer func() {
-		if e := recover(); e == http.ErrAbortHandler {
-			err = io.ErrUnexpectedEOF
-		} else if e != nil {
-			panic(e)
-		}
-	}()
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
-	if err := r.Context().Err(); err != nil {
-		return nil, err
-	}
-	return w.Result(), nil
 }
 
 func (m *model) logf(format string, args ...any) {

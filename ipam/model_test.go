@@ -28,6 +28,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
 var (
@@ -57,9 +58,7 @@ func TestModel(t *testing.T) {
 		first, _ = strconv.Atoi(m[1])
 		n = 1
 	}
-	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
-	t.Setenv("AWS_REGION", "us-east-1")
+	simtest.Credentials(t)
 	playAll(t, first, n, runtime.GOMAXPROCS(0), history)
 }
 
@@ -97,7 +96,7 @@ const forever = 5 * time.Minute
 
 // history plays the history of a seed.
 func history(t *testing.T, k *kernel, seed uint64) {
-	dir := filepath.Join(memory(t), "state")
+	dir := filepath.Join(simtest.Memory(t), "state")
 	var m *model
 	hang := time.AfterFunc(forever, func() {
 		panic(fmt.Sprintf("seed=%d neither ends nor waits:\n%s", seed, strings.Join(m.log, "\n")))
@@ -117,16 +116,6 @@ func history(t *testing.T, k *kernel, seed uint64) {
 		}
 		m.play()
 	})
-}
-
-// memory is a directory for a registry, which is on a tmpfs in production, too.
-func memory(t *testing.T) string {
-	dir, err := os.MkdirTemp("/dev/shm", "model-*")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
 }
 
 // A model is what must be true of a node, and the node.
@@ -219,10 +208,8 @@ func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *mo
 		m.giveCards()
 	}
 	c := m.config()
-	sim, err := NewSim(c)
-	must(t, err)
-	m.sim = sim
-	sim.OnChange(m.plug)
+	m.sim = simtest.Sim(t, c)
+	m.sim.OnChange(m.plug)
 	run := ec2sim.RunInstance{Type: m.limits.Name, Subnet: "subnet-node"}
 	if seed%5 == 4 && m.limits.ENIs > 2 { // index 0 counts, too
 		run.BootIndex = 1
@@ -230,7 +217,8 @@ func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *mo
 	if m.limits.Cards != nil {
 		m.chooseCards(&run)
 	}
-	m.node, err = sim.RunInstance(run)
+	var err error
+	m.node, err = m.sim.RunInstance(run)
 	must(t, err)
 	m.spareEFA()
 	m.choosePolicies()
@@ -259,23 +247,17 @@ func (m *model) plug(c ec2sim.Change) {
 func (m *model) config() ec2sim.Config {
 	c := ec2sim.Config{
 		InstanceTypes: []ec2sim.InstanceType{m.limits},
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.178.0.0/16"),
-			netip.MustParsePrefix("100.78.0.0/16")},
-			IPv6CIDRs: []netip.Prefix{netip.MustParsePrefix("2001:db8:78::/56")}}},
-		Subnets: []ec2sim.Subnet{{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a",
-			CIDR:     netip.MustParsePrefix("10.178.0.0/24"),
-			IPv6CIDR: netip.MustParsePrefix("2001:db8:78::/64")}},
 		MetadataDelay: pick(m.rng, 0, 0, 2*time.Second, 90*time.Second),
 		AttachDelay:   pick(m.rng, 0, 0, 2*time.Second),
 		DetachDelay:   pick(m.rng, 0, 0, 3*time.Second),
 	}
+	text := "vpc-1 10.178.0.0/16 100.78.0.0/16 2001:db8:78::/56\nsubnet-node 10.178.0.0/24 2001:db8:78::/64"
 	for i := range 1 + m.rng.IntN(2) {
-		c.Subnets = append(c.Subnets, ec2sim.Subnet{ID: fmt.Sprintf("subnet-pod%d", i), VPC: "vpc-1",
-			Zone:     "us-east-1a",
-			CIDR:     netip.PrefixFrom(netip.AddrFrom4([4]byte{100, 78, byte(i), 0}), pick(m.rng, 24, 24, 27, 28)),
-			IPv6CIDR: netip.MustParsePrefix(fmt.Sprintf("2001:db8:78:%x::/64", i+1)),
-			Tags:     map[string]string{"for": "pods"}})
+		text += fmt.Sprintf("\nsubnet-pod%d 100.78.%[1]d.0/%d 2001:db8:78:%[3]x::/64 for=pods", i,
+			pick(m.rng, 24, 24, 27, 28), i+1)
 	}
+	vpc := ec2sim.World(text)
+	c.VPCs, c.Subnets = vpc.VPCs, vpc.Subnets
 	if m.atOnce {
 		c.MetadataDelay, c.AttachDelay, c.DetachDelay = 0, 0, 0
 		return c

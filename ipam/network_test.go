@@ -30,7 +30,7 @@ func TestProxy(t *testing.T) {
 			n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 			n.kind = k
 			n.conf["ipBatchSize"] = 4
-			p := newInterceptor(t, n.sim)
+			p := newInterceptor(t, n.EC2)
 			direct := slices.DeleteFunc(slices.Clone(n.env), func(v string) bool {
 				return strings.HasPrefix(v, "AWS_ENDPOINT_URL_EC2=")
 			})

@@ -42,7 +42,7 @@ func linkWorld(t *testing.T) (n *node, first, second string) {
 	}
 	n.end("old9")
 	n.age(time.Hour)
-	n.sim.ResetCalls()
+	n.EC2.ResetCalls()
 	return n, first, second
 }
 
@@ -66,7 +66,7 @@ func (n *node) obtain(pod string) string {
 	n.Helper()
 	a, err := n.tryObtain(pod)
 	if err != nil {
-		n.Fatalf("ADD of %s: %v\n%v", pod, err, n.sim.Calls())
+		n.Fatalf("ADD of %s: %v\n%v", pod, err, n.EC2.Calls())
 	}
 	n.pods[pod] = a.Addrs[0]
 	return a.ID
@@ -80,10 +80,10 @@ func (n *node) detach(id string) {
 	if err == nil {
 		err = cloud.DetachENI(n.Context(), enis[0].Attachment)
 	}
-	if err = errors.Join(err, n.failed); err != nil {
+	if err != nil {
 		n.Fatal(err)
 	}
-	n.sim.ResetCalls()
+	n.EC2.ResetCalls()
 }
 
 // attach has an operator attach it again.
@@ -92,7 +92,7 @@ func (n *node) attach(id string, index int) {
 	if _, err := aws.New(n.aws).AttachENI(n.Context(), id, n.ID, 0, index); err != nil {
 		n.Fatal(err)
 	}
-	n.sim.ResetCalls()
+	n.EC2.ResetCalls()
 }
 
 func (n *node) collect() {
@@ -123,7 +123,7 @@ func TestDetachedENIIsPassedOver(t *testing.T) {
 	if on := n.obtain("new"); on != second {
 		t.Errorf("the pod is on %s, want %s", on, second)
 	}
-	if calls := n.sim.Calls(); len(calls) != 0 {
+	if calls := n.EC2.Calls(); len(calls) != 0 {
 		t.Errorf("EC2 was asked: %v", calls)
 	}
 	s := n.state()
@@ -184,7 +184,7 @@ func TestSameADDOnDetachedENI(t *testing.T) {
 func TestErrorNamesENIWithoutLink(t *testing.T) {
 	n, first, _ := linkWorld(t)
 	n.detach(first)
-	n.sim.Fail("CreateNetworkInterface", "UnauthorizedOperation", -1)
+	n.EC2.Fail("CreateNetworkInterface", "UnauthorizedOperation", -1)
 	for i := range 8 {
 		n.obtain(fmt.Sprint("new", i))
 	}
@@ -211,7 +211,7 @@ func TestDetachedENIComesBack(t *testing.T) {
 	if on := n.obtain("last"); on != first {
 		t.Errorf("the pod is on %s, want %s", on, first)
 	}
-	if calls := n.sim.Calls(); len(calls) != 0 {
+	if calls := n.EC2.Calls(); len(calls) != 0 {
 		t.Errorf("EC2 was asked: %v", calls)
 	}
 	if e := n.state().ENIs[first]; !e.Missed.IsZero() || e.Detached {
@@ -242,7 +242,7 @@ func TestDetachedENIIsForgotten(t *testing.T) {
 			n, first, _ := linkWorld(t)
 			n.detach(first)
 			if elsewhere {
-				other, err := n.sim.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
+				other, err := n.EC2.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
 				if err == nil {
 					_, err = aws.New(n.aws).AttachENI(t.Context(), first, other.ID, 0, 5)
 				}
@@ -259,8 +259,8 @@ func TestDetachedENIIsForgotten(t *testing.T) {
 			}
 			n.age(time.Hour)
 			n.collectUntil(func(s *registry.State) bool { _, known := s.ENIs[first]; return !known })
-			i := slices.IndexFunc(n.sim.ENIs(), func(e ec2sim.ENI) bool { return e.ID == first })
-			if kept := i >= 0 && n.sim.ENIs()[i].Instance != ""; kept != elsewhere || i >= 0 && !elsewhere {
+			i := slices.IndexFunc(n.EC2.ENIs(), func(e ec2sim.ENI) bool { return e.ID == first })
+			if kept := i >= 0 && n.EC2.ENIs()[i].Instance != ""; kept != elsewhere || i >= 0 && !elsewhere {
 				t.Errorf("EC2 has it: %v, attached: %v", i >= 0, kept)
 			}
 		})
@@ -276,7 +276,7 @@ func TestLinkOfNewENIIsAwaited(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { _, err := n.tryObtain("new"); done <- err }()
 	n.until("an ADD misses the link", func(s *registry.State) bool { return !s.ENIs[eni.ID].Missed.IsZero() })
-	n.plug(ec2sim.Change{Kind: ec2sim.Attached, Instance: n.ID, ENI: eni})
+	n.Plug(ec2sim.Change{Kind: ec2sim.Attached, Instance: n.ID, ENI: eni})
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
@@ -308,16 +308,14 @@ func TestLinkNeverComes(t *testing.T) {
 
 // newest is the ENI that was made last.
 func (n *node) newest() ec2sim.ENI {
-	enis := n.sim.ENIs()
+	enis := n.EC2.ENIs()
 	return slices.MaxFunc(enis, func(a, b ec2sim.ENI) int { return strings.Compare(a.ID, b.ID) })
 }
 
 // unplug takes the link of an ENI away, which EC2 does not know.
 func (n *node) unplug(e ec2sim.ENI) {
 	n.Helper()
-	if n.plug(ec2sim.Change{Kind: ec2sim.Detached, Instance: n.ID, ENI: e}); n.failed != nil {
-		n.Fatal(n.failed)
-	}
+	n.Plug(ec2sim.Change{Kind: ec2sim.Detached, Instance: n.ID, ENI: e})
 }
 
 func (n *node) edit(f func(*registry.State)) {
@@ -346,7 +344,7 @@ func TestGrowthLooksAtLinks(t *testing.T) {
 	for i := 12; i < 21; i++ {
 		n.obtain(fmt.Sprint("old", i))
 	}
-	noErr(t, n.sim.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": n.ENIs()[2].Attachment}))
+	noErr(t, n.EC2.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": n.ENIs()[2].Attachment}))
 	a, err := n.tryObtain("new")
 	if err != nil || a.ID == second {
 		t.Errorf("the pod has %v on %s: %v", a.Addrs, a.ID, err)
@@ -360,18 +358,18 @@ func TestMovedENIThatNoADDHasUsed(t *testing.T) {
 	n.acquire(4, "old") // and no more: an ADD would look at the link
 	n.end("old")
 	n.age(time.Hour)
-	other, err := n.sim.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
+	other, err := n.EC2.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
 	noErr(t, err)
 	was := n.ENIs()[1]
-	noErr(t, n.sim.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": was.Attachment}))
-	noErr(t, n.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": was.ID,
+	noErr(t, n.EC2.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": was.Attachment}))
+	noErr(t, n.EC2.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": was.ID,
 		"InstanceId": other.ID, "DeviceIndex": "1"}))
-	n.sim.ResetCalls()
+	n.EC2.ResetCalls()
 	p := n.pool(linkPolicy)
 	_, err = p.Collect(t.Context(), less.Collection{FreeAfter: time.Minute, Max: 3})
 	noErr(t, err)
 	if is := other.ENIs()[1]; len(is.Addrs) != len(was.Addrs) {
-		t.Errorf("%s on %s had %v, and has %v: %v", was.ID, other.ID, was.Addrs, is.Addrs, n.sim.Calls())
+		t.Errorf("%s on %s had %v, and has %v: %v", was.ID, other.ID, was.Addrs, is.Addrs, n.EC2.Calls())
 	}
 }
 
@@ -393,9 +391,9 @@ func TestDetachedENIOfPoolThatKeeps(t *testing.T) {
 				return nil
 			}))
 			i := slices.IndexFunc(n.ENIs(), func(e ec2sim.ENI) bool { return e.ID == first })
-			noErr(t, n.sim.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": n.ENIs()[i].Attachment}))
+			noErr(t, n.EC2.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": n.ENIs()[i].Attachment}))
 			n.collectUntil(func(*registry.State) bool {
-				return !slices.ContainsFunc(n.sim.ENIs(), func(e ec2sim.ENI) bool { return e.ID == first })
+				return !slices.ContainsFunc(n.EC2.ENIs(), func(e ec2sim.ENI) bool { return e.ID == first })
 			})
 		})
 	}
@@ -406,14 +404,14 @@ func TestDetachedENIOfPoolThatKeeps(t *testing.T) {
 // new ENI: a collection may have detached it right before.
 func TestLostRegistryKnowsLinks(t *testing.T) {
 	n, first, second := linkWorld(t)
-	for _, e := range n.sim.ENIs() {
+	for _, e := range n.EC2.ENIs() {
 		if e.ID == second {
 			n.unplug(e)
 		}
 	}
 	p := n.pool(linkPolicy)
 	noErr(t, p.Registry.Mark("gave-back")) // it has not just booted
-	noErr(t, os.Remove(filepath.Join(n.dir, "registry.json")))
+	noErr(t, os.Remove(filepath.Join(n.Dir, "registry.json")))
 	noErr(t, p.Learn(t.Context()))
 	s := n.state()
 	if e := s.ENIs[first]; e.Link == "" || !e.Missed.IsZero() {

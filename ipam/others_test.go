@@ -18,10 +18,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// attachOther has another program attach an ENI with four addresses.
+// attachOther has another program attach an ENI, with four addresses unless spec has a number.
 func (w *world) attachOther(spec aws.ENISpec) string {
 	w.Helper()
-	spec.Secondary = 3
+	if spec.Secondary == 0 {
+		spec.Secondary = 3
+	}
 	c := aws.New(w.cloud)
 	eni, err := c.CreateENI(w.Context(), spec)
 	if err == nil {

@@ -6,7 +6,6 @@ package ipam
 import (
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"slices"
 	"strings"
@@ -160,11 +159,7 @@ func TestDeallocateOutcomes(t *testing.T) {
 
 // TestDeallocateIPv6: an IPv6 address that an operator releases by name leaves its ENI, together with those of IPv4.
 func TestDeallocateIPv6(t *testing.T) {
-	w := dualWorld(t, "t9.xen", // its ENIs have single addresses
-		ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24")},
-		ec2sim.Subnet{ID: "subnet-pod0", CIDR: netip.MustParsePrefix("10.177.16.0/20"),
-			IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"),
-			Tags:     map[string]string{"kubernetes_kubelet": "true"}})
+	w := newWorld6(t, "t9.xen") // its ENIs have single addresses
 	w.policy.Families, w.policy.Batch = dual, 3
 	had, err := w.acquire(1)
 	must(t, err)
@@ -200,16 +195,14 @@ func TestDeallocateIPv6(t *testing.T) {
 // hideNew has EC2's describes not show yet what was made for an instance and is not
 // attached, as they may for seconds.
 func (w *world) hideNew() {
-	ec2 := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	w.answers(func(rw http.ResponseWriter, r *http.Request) {
 		if r.FormValue("Action") == "DescribeNetworkInterfaces" && r.FormValue("Filter.1.Name") == "description" {
 			io.WriteString(rw,
 				`<DescribeNetworkInterfacesResponse><networkInterfaceSet/></DescribeNetworkInterfacesResponse>`)
 			return
 		}
 		w.sim.ServeHTTP(rw, r)
-	}))
-	w.Cleanup(ec2.Close)
-	w.cloud.EC2URL = ec2.URL
+	})
 }
 
 // TestCreateOutcomes: whatever becomes of a creation, there is one ENI for one ADD, also
@@ -347,14 +340,9 @@ func TestStrangeCreation(t *testing.T) {
 // TestCreateWithoutTags: a role that may not tag makes an ENI without tags. That is another
 // call, with a client token of its own, and the same again if its answer is lost.
 func TestCreateWithoutTags(t *testing.T) {
-	w := buildWorld(t, "m5.large", ec2sim.Config{
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.177.0.0/16")}}},
-		Subnets: []ec2sim.Subnet{{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a",
-			CIDR: netip.MustParsePrefix("10.177.0.0/24")},
-			{ID: "subnet-pod", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.177.1.0/24"),
-				Tags: map[string]string{"kubernetes_kubelet": "true"}}},
-		Denied: []string{"CreateTags"},
-	})
+	c := podSubnets(24)
+	c.Denied = []string{"CreateTags"}
+	w := buildWorld(t, "m5.large", c)
 	w.hideNew()
 	w.policy.Timeout = 20 * time.Second
 	w.sim.Script("CreateNetworkInterface", ec2sim.Answered, ec2sim.DoneLost, busyEC2)

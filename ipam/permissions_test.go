@@ -19,6 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
 // A permitted configuration is one with the actions of the policy that the tool prints for
@@ -40,15 +41,13 @@ func TestPermissions(t *testing.T) {
 	if testing.Short() {
 		n = 5
 	}
-	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
-	t.Setenv("AWS_REGION", "us-east-1")
+	simtest.Credentials(t)
 	k := newKernel(t, 9)
 	for _, c := range all {
 		must(t, c.Config.Validate())
 		for seed := range n {
 			t.Run(fmt.Sprintf("%s/seed=%d", c.Name, seed), func(t *testing.T) {
-				dir := filepath.Join(memory(t), "state")
+				dir := filepath.Join(simtest.Memory(t), "state")
 				synctest.Test(t, func(t *testing.T) {
 					defer k.end(t)
 					m := newModel(t, k, dir, uint64(seed), false)

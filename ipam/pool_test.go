@@ -7,12 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"net/http/httptest"
+	"net/http"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -20,15 +18,14 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
 // A world is a VPC with one node, and the node's registry.
@@ -44,84 +41,54 @@ type world struct {
 
 // newWorld makes a VPC with a node of the type, a subnet for nodes, and subnets of
 // the given lengths for pods. The addresses are none that the machine is likely to have.
-func newWorld(t *testing.T, instanceType string, podSubnets ...int) *world {
+func newWorld(t *testing.T, instanceType string, bits ...int) *world {
 	t.Helper()
-	config := ec2sim.Config{
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.177.0.0/16"),
-			netip.MustParsePrefix("100.77.0.0/16")}}},
-		Subnets: []ec2sim.Subnet{{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a",
-			CIDR: netip.MustParsePrefix("10.177.0.0/24")}},
+	return buildWorld(t, instanceType, podSubnets(bits...))
+}
+
+func podSubnets(bits ...int) ec2sim.Config {
+	text := "vpc-1 10.177.0.0/16 100.77.0.0/16\nsubnet-node 10.177.0.0/24"
+	for i, n := range bits {
+		text += fmt.Sprintf("\nsubnet-pod%d 100.77.%d.0/%d kubernetes_kubelet=true", i, i*32, n)
 	}
-	for i, bits := range podSubnets {
-		base := netip.AddrFrom4([4]byte{100, 77, byte(i * 32), 0})
-		config.Subnets = append(config.Subnets, ec2sim.Subnet{
-			ID: fmt.Sprintf("subnet-pod%d", i), VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.PrefixFrom(base, bits),
-			Tags: map[string]string{"kubernetes_kubelet": "true"},
-		})
-	}
-	return buildWorld(t, instanceType, config)
+	return ec2sim.World(text)
 }
 
 // newWorld6 makes a VPC of both families, with one subnet for pods.
 func newWorld6(t *testing.T, instanceType string) *world {
 	t.Helper()
-	cidr := netip.MustParsePrefix
-	return buildWorld(t, instanceType, ec2sim.Config{
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")},
-			IPv6CIDRs: []netip.Prefix{cidr("2001:db8:77::/56")}}},
-		Subnets: []ec2sim.Subnet{
-			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},
-			{ID: "subnet-pod0", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.16.0/20"),
-				IPv6CIDR: cidr("2001:db8:77:1::/64"),
-				Tags:     map[string]string{"kubernetes_kubelet": "true"}},
-		},
-	})
+	return dualWorld(t, instanceType, `
+		subnet-node 10.177.0.0/24
+		subnet-pod0 10.177.16.0/20 2001:db8:77:1::/64 kubernetes_kubelet=true`)
 }
 
 func buildWorld(t *testing.T, instanceType string, config ec2sim.Config) *world {
 	t.Helper()
-	nltest.Need(t, "root", "netns")
-	host, _ := nltest.NS(t, "node")
-	sim, err := NewSim(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sim.OnChange(plug(t, host))
-	node, err := sim.RunInstance(ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-node"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ec2, imds := httptest.NewServer(sim), httptest.NewServer(node.Metadata())
-	t.Cleanup(ec2.Close)
-	t.Cleanup(imds.Close)
+	return launch(t, config, ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-node"})
+}
+
+func launch(t *testing.T, config ec2sim.Config, run ec2sim.RunInstance) *world {
+	t.Helper()
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
-	return &world{T: t, sim: sim, node: node, host: host, dir: filepath.Join(t.TempDir(), "state"),
-		cloud: aws.Options{EC2URL: ec2.URL, MetadataURL: imds.URL},
+	w := worldOf(t, simtest.NewNode(t), config, run)
+	w.answers(w.sim.ServeHTTP)
+	w.cloud.MetadataURL = simtest.Serve(t, w.node.Metadata())
+	return w
+}
+
+// worldOf launches the node. Its EC2 and metadata service have no URL yet.
+func worldOf(t *testing.T, n *simtest.Node, config ec2sim.Config, run ec2sim.RunInstance) *world {
+	t.Helper()
+	n.Launch(t, config, run)
+	return &world{T: t, sim: n.EC2, node: n.Instance, host: n.Host, dir: n.Dir,
 		policy: lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4},
 			SubnetTags: map[string]string{"kubernetes_kubelet": "true"}, Provision: lease.ProvisionFull, Batch: 1,
 			ReuseWait: time.Minute, Timeout: time.Minute}}
 }
 
-// plug gives the node, which is the first instance, the links of its ENIs, and takes them away.
-func plug(t *testing.T, host *nl.NS) func(ec2sim.Change) {
-	node := ""
-	return func(c ec2sim.Change) {
-		if node == "" {
-			node = c.Instance
-		}
-		number := c.ENI.ID[len(c.ENI.ID)-4:]
-		link := nl.Veth{Name: "vpc" + number, Peer: "ens" + number, PeerMAC: c.ENI.MAC, PeerNS: host}
-		switch {
-		case c.Instance == node && c.Kind == ec2sim.Attached:
-			must(t, link.Add(host))
-		case c.Instance == node && c.Kind == ec2sim.Detached:
-			if err := link.Del(host); !errors.Is(err, fs.ErrNotExist) { // it may have gone before
-				must(t, err)
-			}
-		}
-	}
-}
+// answers has a handler answer in the place of EC2.
+func (w *world) answers(ec2 http.HandlerFunc) { w.cloud.EC2URL = simtest.Serve(w.T, ec2) }
 
 // pool is the pool as a process of its own would open it.
 func (w *world) pool() *Pool {
@@ -171,11 +138,16 @@ func (w *world) state() *registry.State {
 	return s
 }
 
-// age makes all that is free in the registry free for longer, what is gone gone for
-// longer, and what is begun begun for longer.
+// age makes all in the registry that has a time older.
 func (w *world) age(d time.Duration) {
 	w.Helper()
-	err := w.pool().Registry.Change(w.Context(), func(s *registry.State) {
+	must(w.T, Age(w.pool().Registry, d))
+}
+
+// Age makes all that is free in a registry free for longer, what is gone gone for longer, and what is begun begun for
+// longer.
+func Age(r *registry.Registry, d time.Duration) error {
+	return r.Change(context.Background(), func(s *registry.State) {
 		for a, since := range s.Free.All() {
 			s.Free.Set(a, since.Add(-d))
 		}
@@ -203,21 +175,10 @@ func (w *world) age(d time.Duration) {
 			}
 		}
 	})
-	if err != nil {
-		w.Fatal(err)
-	}
 }
 
 // writes counts the calls that changed something, by action.
-func (w *world) writes() map[string]int {
-	n := map[string]int{}
-	for _, c := range w.sim.Calls() {
-		if api.Changes(c.Action) && c.Code == "" {
-			n[c.Action]++
-		}
-	}
-	return n
-}
+func (w *world) writes() map[string]int { return w.sim.Changed() }
 
 func (w *world) wantWrites(want map[string]int) {
 	w.Helper()

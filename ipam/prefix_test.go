@@ -33,28 +33,15 @@ func (w *world) lose() {
 // attachForeign gives the node an ENI with four addresses that the plugins have not made.
 func (w *world) attachForeign(tags map[string]string) string {
 	w.Helper()
-	c := aws.New(w.cloud)
-	eni, err := c.CreateENI(w.Context(), aws.ENISpec{Subnet: "subnet-node", Tags: tags, Secondary: 3})
-	if err == nil {
-		_, err = c.AttachENI(w.Context(), eni.ID, w.node.ID, 0, 1)
-	}
-	if err != nil {
-		w.Fatal(err)
-	}
-	return eni.ID
+	return w.attachOther(aws.ENISpec{Subnet: "subnet-node", Tags: tags})
 }
 
 // TestPrefixesChosen: an ENI of this type has two places. The second one is for the address that the pod has chosen,
 // and not for a prefix.
 func TestPrefixesChosen(t *testing.T) {
-	cidr := netip.MustParsePrefix
-	w := buildWorld(t, "t3.micro", ec2sim.Config{
-		InstanceTypes: []ec2sim.InstanceType{{Name: "t3.micro", ENIs: 2, IPv4PerENI: 2, IPv6PerENI: 2}},
-		VPCs:          []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16"), cidr("100.77.0.0/16")}}},
-		Subnets: []ec2sim.Subnet{{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},
-			{ID: "subnet-pod0", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.77.0.0/20"),
-				Tags: map[string]string{"kubernetes_kubelet": "true"}}},
-	})
+	c := podSubnets(20)
+	c.InstanceTypes = []ec2sim.InstanceType{{Name: "t3.micro", ENIs: 2, IPv4PerENI: 2, IPv6PerENI: 2}}
+	w := buildWorld(t, "t3.micro", c)
 	w.policy.Prefixes, w.policy.Choice = true, lease.Choice{Addrs: []netip.Addr{netip.MustParseAddr("100.77.0.200")}}
 	if a, err := w.acquire(1); err != nil || !slices.Equal(a.Addrs, w.policy.Choice.Addrs) {
 		t.Errorf("the pod has %v: %v", a.Addrs, err)
@@ -285,16 +272,10 @@ func TestWarmMaxPods(t *testing.T) {
 
 // A subnet without IPv4 makes ENIs without a primary address.
 func TestIPv6OnlySubnet(t *testing.T) {
-	cidr := netip.MustParsePrefix
-	w := buildWorld(t, "m5.large", ec2sim.Config{
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")},
-			IPv6CIDRs: []netip.Prefix{cidr("2001:db8:77::/56")}}},
-		Subnets: []ec2sim.Subnet{
-			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},
-			{ID: "subnet-pod0", VPC: "vpc-1", Zone: "us-east-1a", IPv6CIDR: cidr("2001:db8:77:2::/64"),
-				Tags: map[string]string{"kubernetes_kubelet": "true"}},
-		},
-	})
+	w := buildWorld(t, "m5.large", ec2sim.World(`
+		vpc-1       10.177.0.0/16 2001:db8:77::/56
+		subnet-node 10.177.0.0/24
+		subnet-pod0 2001:db8:77:2::/64 kubernetes_kubelet=true`))
 	w.policy.Families = []lease.Family{lease.IPv6}
 	a, err := w.acquire(1)
 	if err != nil || len(a.Addrs) != 1 || !a.ENI.CIDR6.Contains(a.Addrs[0]) || a.ENI.CIDR.IsValid() ||

@@ -5,14 +5,10 @@ package ipam_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -31,12 +27,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/chain"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
@@ -78,18 +74,13 @@ func gate() {
 // metadata service on its loopback. Its ENIs are links without a network behind them.
 type node struct {
 	testing.TB
-	*ec2sim.Instance
-	sim      *ec2sim.Sim
-	host     *nl.NS
-	hostPath string         // of its namespace
-	dir      string         // the registry's
-	conf     map[string]any // the network configuration
-	env      []string
-	aws      aws.Options // for this process
-	via      func(service string, h http.Handler) http.Handler
+	*simtest.Node
+	conf map[string]any // the network configuration
+	env  []string
+	aws  aws.Options // for this process
+	via  func(service string, h http.Handler) http.Handler
 
 	mu      sync.Mutex
-	failed  error                   // in plugging links
 	pods    map[string]netip.Addr   // what live pods have
 	further map[string][]netip.Addr // what pods with several interfaces have in addition, while they are in pods
 	cpu     time.Duration           // that processes of bursts have taken
@@ -108,60 +99,25 @@ var subnetTags = map[string]string{"kubernetes_kubelet": "true"}
 // stands before the services "ec2" and "metadata", as the processes see them.
 func newNode(t testing.TB, instanceType string, c ec2sim.Config, via func(string, http.Handler) http.Handler) *node {
 	t.Helper()
-	nltest.Need(t, "root", "netns")
-	cidr := netip.MustParsePrefix
-	c.VPCs = []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.213.0.0/16"), cidr("100.113.0.0/16")}}}
-	c.Subnets = []ec2sim.Subnet{
-		{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.213.0.0/24")},
-		{ID: "subnet-pod", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.113.0.0/20"), Tags: subnetTags},
-	}
-	sim, err := ipam.NewSim(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &node{TB: t, kind: alone, sim: sim, dir: filepath.Join(t.TempDir(), "state"), pods: map[string]netip.Addr{},
+	vpc := ec2sim.World(`
+		vpc-1       10.213.0.0/16 100.113.0.0/16
+		subnet-node 10.213.0.0/24
+		subnet-pod  100.113.0.0/20 kubernetes_kubelet=true`)
+	c.VPCs, c.Subnets = vpc.VPCs, vpc.Subnets
+	n := &node{TB: t, Node: simtest.NewNode(t), kind: alone, pods: map[string]netip.Addr{},
 		further: map[string][]netip.Addr{}, via: via,
 		conf: map[string]any{"cniVersion": "1.1.0", "name": "net", "type": program, "interfaceIndex": 1,
 			"secGroupIds": []string{}, "subnetTags": subnetTags}}
-	n.host, n.hostPath = nltest.NS(t, "node")
-	sim.OnChange(n.plug)
-	if n.Instance, err = sim.RunInstance(ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-node"}); err != nil {
-		t.Fatal(err)
-	}
-	if n.failed != nil {
-		t.Fatal(n.failed)
-	}
-	n.aws = aws.Options{EC2URL: "http://ec2", MetadataURL: "http://metadata",
-		HTTP: direct{"ec2": sim, "metadata": n.Metadata()}}
+	n.Launch(t, c, ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-node"})
+	mux := http.NewServeMux()
+	mux.Handle("ec2/", n.EC2)
+	mux.Handle("metadata/", n.Metadata())
+	n.aws = aws.Options{EC2URL: "http://ec2", MetadataURL: "http://metadata", HTTP: ec2sim.Direct{Handler: mux}}
 	n.env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", "AWS_REGION=us-east-1", "AWS_ACCESS_KEY_ID=AKIDEXAMPLE",
-		"AWS_SECRET_ACCESS_KEY=secret", "CNI_IPVLAN_VPC_STATE_DIR="+n.dir,
-		"AWS_ENDPOINT_URL_EC2="+n.serve("ec2", sim), "AWS_EC2_METADATA_SERVICE_ENDPOINT="+
+		"AWS_SECRET_ACCESS_KEY=secret", "CNI_IPVLAN_VPC_STATE_DIR="+n.Dir,
+		"AWS_ENDPOINT_URL_EC2="+n.serve("ec2", n.EC2), "AWS_EC2_METADATA_SERVICE_ENDPOINT="+
 			n.serve("metadata", n.Metadata()))
 	return n
-}
-
-// plug gives an ENI that is attached to the node its link, and takes it away again.
-func (n *node) plug(c ec2sim.Change) {
-	if n.Instance != nil && c.Instance != n.ID {
-		return // another node's
-	}
-	host, err := nl.Open("node", n.hostPath) // an NS serves one goroutine, and this one may answer a process
-	if err != nil {
-		n.failed = err
-		return
-	}
-	defer host.Close()
-	link := nl.Veth{Name: "vpc" + c.ENI.ID[len(c.ENI.ID)-4:], Peer: fmt.Sprintf("eth%d", 100*c.ENI.Card+c.ENI.Index),
-		PeerMAC: c.ENI.MAC, PeerNS: host}
-	switch c.Kind {
-	case ec2sim.Attached:
-		err = link.Add(host)
-	case ec2sim.Detached:
-		err = link.Del(host)
-	}
-	if err != nil {
-		n.failed = fmt.Errorf("%s %s: %w", c.Kind, link, err)
-	}
 }
 
 // serve answers on the loopback of the node.
@@ -170,37 +126,17 @@ func (n *node) serve(service string, h http.Handler) (url string) {
 	if n.via != nil {
 		h = n.via(service, h)
 	}
-	var l net.Listener
-	err := n.host.Do(func() (err error) { l, err = net.Listen("tcp4", "127.0.0.1:0"); return err })
-	if err != nil {
-		n.Fatal(err)
-	}
-	s := &http.Server{Handler: h}
-	go s.Serve(l)
-	n.Cleanup(func() { s.Close() })
-	return "http://" + l.Addr().String()
-}
-
-// direct makes requests without a socket, for this process, which is not on the node.
-type direct map[string]http.Handler
-
-func (d direct) Do(r *http.Request) (*http.Response, error) {
-	w := httptest.NewRecorder()
-	if r.Body == nil {
-		r.Body = http.NoBody
-	}
-	d[r.URL.Host].ServeHTTP(w, r)
-	return w.Result(), nil
+	return simtest.ServeIn(n, n.Host, "127.0.0.1:0", h)
 }
 
 // pool is the node's pool, for what is to be there before a test begins.
 func (n *node) pool(policy lease.Policy) *ipam.Pool {
-	return ipam.New(lease.Pool{Registry: n.registry(), Host: n.host, Policy: policy}, aws.New(n.aws))
+	return ipam.New(lease.Pool{Registry: n.registry(), Host: n.Host, Policy: policy}, aws.New(n.aws))
 }
 
 func (n *node) registry() *registry.Registry {
 	n.Helper()
-	r, err := registry.Open(n.dir)
+	r, err := registry.Open(n.Dir)
 	if err != nil {
 		n.Fatal(err)
 	}
@@ -260,7 +196,7 @@ func (n *node) netns(pod string) string {
 	if n.ns != nil {
 		return n.namespace(pod)
 	}
-	path := filepath.Join(filepath.Dir(n.dir), pod)
+	path := filepath.Join(filepath.Dir(n.Dir), pod)
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		n.Fatal(err)
 	}
@@ -286,7 +222,7 @@ func (n *node) command(name string, args ...string) *exec.Cmd {
 // start starts a command on the node.
 func (n *node) start(cmd *exec.Cmd) {
 	n.Helper()
-	if err := n.host.Do(cmd.Start); err != nil {
+	if err := n.Host.Do(cmd.Start); err != nil {
 		n.Fatal(err)
 	}
 }
@@ -348,36 +284,7 @@ func (n *node) addrs(pod string) []netip.Addr {
 // age makes everything in the registry d older.
 func (n *node) age(d time.Duration) {
 	n.Helper()
-	err := n.registry().Update(context.Background(), func(s *registry.State) error {
-		for a, since := range s.Free.All() {
-			s.Free.Set(a, since.Add(-d))
-		}
-		for a, l := range s.Leases.All() {
-			if !l.MissingSince.IsZero() {
-				l.MissingSince = l.MissingSince.Add(-d)
-				s.Leases.Set(a, l)
-			}
-		}
-		for a, when := range s.Gone {
-			s.Gone[a] = when.Add(-d)
-		}
-		for token, i := range s.Intents {
-			i.Since = i.Since.Add(-d)
-			s.Intents[token] = i
-		}
-		if !s.Rebuilt.Since.IsZero() {
-			s.Rebuilt.Since = s.Rebuilt.Since.Add(-d)
-		}
-		for id, e := range s.ENIs {
-			e.Grown = e.Grown.Add(-d)
-			for i := range e.Prefixes {
-				e.Prefixes[i].Since = e.Prefixes[i].Since.Add(-d)
-			}
-			s.ENIs[id] = e
-		}
-		return nil
-	})
-	if err != nil {
+	if err := ipam.Age(n.registry(), d); err != nil {
 		n.Fatal(err)
 	}
 }

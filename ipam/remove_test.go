@@ -10,9 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -24,6 +22,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
 // A twoNodes is a world with a second instance, to which ENIs of the first may move.
@@ -49,17 +48,7 @@ func newTwoNodes(t *testing.T) *twoNodes {
 // asks makes a call of EC2 as an operator or another program.
 func (w *world) asks(action string, params ...string) {
 	w.Helper()
-	form := url.Values{"Action": {action}, "Version": {"2016-11-15"}}
-	for i := 0; i < len(params); i += 2 {
-		form.Set(params[i], params[i+1])
-	}
-	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(form.Encode()))
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	answer := httptest.NewRecorder()
-	w.sim.ServeHTTP(answer, r)
-	if answer.Code != http.StatusOK {
-		w.Fatalf("%s: %s", action, answer.Body)
-	}
+	simtest.Operate(w.T, w.sim, action, params...)
 }
 
 func (w *twoNodes) detach() {
@@ -82,16 +71,12 @@ func (w *twoNodes) draining() {
 
 // afterDetach has an operator do something when our DetachNetworkInterface has been carried out.
 func (w *twoNodes) afterDetach(do func()) {
-	ec2 := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		r.Body = io.NopCloser(bytes.NewReader(body))
+	w.answers(func(rw http.ResponseWriter, r *http.Request) {
 		w.sim.ServeHTTP(rw, r)
-		if bytes.Contains(body, []byte("Action=DetachNetworkInterface")) {
+		if r.FormValue("Action") == "DetachNetworkInterface" {
 			do()
 		}
-	}))
-	w.Cleanup(ec2.Close)
-	w.cloud.EC2URL = ec2.URL
+	})
 }
 
 // TestOthersENIs: an ENI that is attached to another instance by now, or was made for one,
@@ -395,14 +380,9 @@ func (b *busyDetach) Do(r *http.Request) (*http.Response, error) {
 // TestCollectThrottledGrowthDetaches: EC2 throttles a collection that would detach an ENI. Meanwhile a growth needs the
 // slot, and detaches the same ENI. No pod gets an address of it.
 func TestCollectThrottledGrowthDetaches(t *testing.T) {
-	w := buildWorld(t, "m5.large", ec2sim.Config{
-		DetachDelay: 4 * time.Second,
-		VPCs:        []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.177.0.0/16")}}},
-		Subnets: []ec2sim.Subnet{{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a",
-			CIDR: netip.MustParsePrefix("10.177.0.0/24")},
-			{ID: "subnet-pod", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.177.1.0/24"),
-				Tags: map[string]string{"kubernetes_kubelet": "true"}}},
-	})
+	c := podSubnets(24)
+	c.DetachDelay = 4 * time.Second
+	w := buildWorld(t, "m5.large", c)
 	w.policy.Batch = 0
 	for n := range 11 {
 		w.mustAcquire(n)

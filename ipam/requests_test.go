@@ -27,22 +27,15 @@ import (
 // zone, and one of another VPC.
 func newCity(t *testing.T, instanceType string) *world {
 	t.Helper()
-	cidr := netip.MustParsePrefix
-	return buildWorld(t, instanceType, ec2sim.Config{
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")},
-			IPv6CIDRs: []netip.Prefix{cidr("2001:db8:77::/56")}},
-			{ID: "vpc-2", CIDRs: []netip.Prefix{cidr("10.178.0.0/16")}}},
-		Subnets: []ec2sim.Subnet{
-			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},
-			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.1.0/24"),
-				Tags: map[string]string{"kubernetes_kubelet": "true"}},
-			{ID: "subnet-db", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.2.0/24")},
-			{ID: "subnet-both", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.3.0/24"),
-				IPv6CIDR: cidr("2001:db8:77:3::/64")},
-			{ID: "subnet-far", VPC: "vpc-1", Zone: "us-east-1b", CIDR: cidr("10.177.4.0/24")},
-			{ID: "subnet-else", VPC: "vpc-2", Zone: "us-east-1a", CIDR: cidr("10.178.1.0/24")},
-		},
-	})
+	return buildWorld(t, instanceType, ec2sim.World(`
+		vpc-1       10.177.0.0/16 2001:db8:77::/56
+		subnet-node 10.177.0.0/24
+		subnet-pods 10.177.1.0/24 kubernetes_kubelet=true
+		subnet-db   10.177.2.0/24
+		subnet-both 10.177.3.0/24 2001:db8:77:3::/64
+		subnet-far  10.177.4.0/24 us-east-1b
+		vpc-2       10.178.0.0/16
+		subnet-else 10.178.1.0/24`))
 }
 
 // allowAll is a configuration in which the namespace default may ask for nearly everything.

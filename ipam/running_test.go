@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"maps"
-	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -21,6 +20,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
 const ptpProgram = "cni-ipvlan-vpc-k8s-unnumbered-ptp"
@@ -39,7 +39,7 @@ type running struct {
 func runPod(n *node) *running {
 	n.Helper()
 	boot := n.ENIs()[0]
-	addTo(n, n.host, nl.Addr{Prefix: netip.PrefixFrom(boot.Addrs[0], 24), Dev: "eth0"})
+	addTo(n, n.Host, nl.Addr{Prefix: netip.PrefixFrom(boot.Addrs[0], 24), Dev: "eth0"})
 	r := &running{node: n}
 	r.ns, r.path = nltest.NS(n, "pod")
 	ipam := r.call(program, "ADD", n.conf)
@@ -48,7 +48,7 @@ func runPod(n *node) *running {
 		n.Fatal(err)
 	}
 	slave := nl.Veth{Name: "slave", Peer: "eth0", PeerNS: r.ns}
-	addTo(n, n.host, slave)
+	addTo(n, n.Host, slave)
 	for _, ip := range result.IPs {
 		a, _ := netip.AddrFromSlice(ip.Address.IP.To4())
 		addTo(n, r.ns, nl.Addr{Prefix: netip.PrefixFrom(a, 20), Dev: "eth0"})
@@ -99,7 +99,7 @@ func (r *running) call(plugin, verb string, conf map[string]any) []byte {
 // dump is all that the node and the pod have. CHECK says what is in the tables.
 func (r *running) dump() string {
 	r.Helper()
-	return nltest.Dump(r, r.host, r.ns)
+	return nltest.Dump(r, r.Host, r.ns)
 }
 
 // wants wants the node and the pod to be as they were.
@@ -113,9 +113,9 @@ func (r *running) wants(before, when string) {
 
 // Ways to lose a registry.
 var losses = map[string]func(r *running){
-	"deleted": func(r *running) { noErr(r, os.RemoveAll(r.dir)) },
-	"aside":   func(r *running) { noErr(r, os.Rename(r.dir, r.dir+".aside")) },
-	"damaged": func(r *running) { noErr(r, os.WriteFile(r.dir+"/registry.json", []byte("{\"leases\": {"), 0o600)) },
+	"deleted": func(r *running) { noErr(r, os.RemoveAll(r.Dir)) },
+	"aside":   func(r *running) { noErr(r, os.Rename(r.Dir, r.Dir+".aside")) },
+	"damaged": func(r *running) { noErr(r, os.WriteFile(r.Dir+"/registry.json", []byte("{\"leases\": {"), 0o600)) },
 }
 
 func noErr(t testing.TB, err error) {
@@ -137,19 +137,19 @@ var blindness = map[string]func(r *running, eni string) (heal func()){
 		return func() { r.env = env }
 	},
 	"metadata forgets the ENI, EC2 denies": func(r *running, eni string) func() {
-		r.sim.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", -1)
+		r.EC2.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", -1)
 		stop := r.Lie(ec2sim.ForgetENI(eni))
-		return func() { stop(); r.sim.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", 0) }
+		return func() { stop(); r.EC2.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", 0) }
 	},
 	"metadata forgets the ENI, EC2 throttles": func(r *running, eni string) func() {
-		r.sim.Fail("DescribeNetworkInterfaces", "RequestLimitExceeded", 3) // longer than one call is repeated
+		r.EC2.Fail("DescribeNetworkInterfaces", "RequestLimitExceeded", 3) // longer than one call is repeated
 		stop := r.Lie(ec2sim.ForgetENI(eni))
-		return func() { stop(); r.sim.Fail("DescribeNetworkInterfaces", "RequestLimitExceeded", 0) }
+		return func() { stop(); r.EC2.Fail("DescribeNetworkInterfaces", "RequestLimitExceeded", 0) }
 	},
 	"device index 0, EC2 denies": func(r *running, eni string) func() {
-		r.sim.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", -1)
+		r.EC2.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", -1)
 		stop := r.Lie(ec2sim.ZeroDeviceNumber(eni))
-		return func() { stop(); r.sim.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", 0) }
+		return func() { stop(); r.EC2.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", 0) }
 	},
 	"the ENI is nobody's to manage": func(r *running, eni string) func() {
 		r.ec2("CreateTags", "ResourceId.1", eni, "Tag.1.Key", "node.k8s.amazonaws.com/no_manage", "Tag.1.Value", "true")
@@ -160,18 +160,7 @@ var blindness = map[string]func(r *running, eni string) (heal func()){
 // ec2 is a call of EC2 by an operator or another program.
 func (n *node) ec2(action string, params ...string) {
 	n.Helper()
-	form := "Action=" + action + "&Version=2016-11-15"
-	for i := 0; i < len(params); i += 2 {
-		form += "&" + params[i] + "=" + params[i+1]
-	}
-	req, err := http.NewRequestWithContext(n.Context(), http.MethodPost, "http://ec2/", strings.NewReader(form))
-	noErr(n, err)
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	resp, err := direct{"ec2": n.sim}.Do(req)
-	noErr(n, err)
-	if resp.StatusCode != http.StatusOK {
-		n.Fatalf("%s: %s", form, resp.Status)
-	}
+	simtest.Operate(n, n.EC2, action, params...)
 }
 
 // collect runs registry-gc. Whether it succeeds is another matter.
@@ -199,7 +188,7 @@ func TestProcessRunningPods(t *testing.T) {
 			}
 			t.Run(why+", registry "+how, func(t *testing.T) {
 				n := newNode(t, "c5.large", ec2sim.Config{}, nil)
-				bare := nltest.Dump(t, n.host)
+				bare := nltest.Dump(t, n.Host)
 				r := runPod(n)
 				before := r.dump()
 				lose(r)
@@ -226,7 +215,7 @@ func (r *running) end(bare string) {
 	r.ptp("DEL")
 	r.call(program, "DEL", r.conf)
 	nltest.Remove(r, r.path)
-	noErr(r, (nl.Wiring{{NS: r.host, Object: nl.Veth{Name: "slave"}}}).Del())
+	noErr(r, (nl.Wiring{{NS: r.Host, Object: nl.Veth{Name: "slave"}}}).Del())
 	for range 3 { // the ENI drains, then goes
 		r.age(time.Hour)
 		r.collect()
@@ -240,7 +229,7 @@ func (r *running) end(bare string) {
 		}
 		return lines
 	}
-	if d := cmp.Diff(own(bare), own(nltest.Dump(r, r.host))); d != "" {
+	if d := cmp.Diff(own(bare), own(nltest.Dump(r, r.Host))); d != "" {
 		s := r.state()
 		r.Errorf("when the pod has gone, leases %v: -before +after\n%s", maps.Collect(s.Leases.All()), d)
 	}

@@ -93,14 +93,14 @@ func TestBurstExecutes(t *testing.T) {
 	const pods, spare = 110, 2
 	n := counting(t, warmAlone, "m5.4xlarge", &mute{})
 	for action, d := range latencies {
-		n.sim.Delay(action, d)
+		n.EC2.Delay(action, d)
 	}
 	took, failed := n.burst(0, pods)
 	if len(n.pods) != pods || failed != nil {
 		t.Errorf("%d pods have an address, want %d: %v", len(n.pods), pods, failed)
 	}
 	growths := 0
-	for _, c := range n.sim.Calls() {
+	for _, c := range n.EC2.Calls() {
 		if c.Action == "CreateNetworkInterface" || c.Action == "AssignPrivateIpAddresses" {
 			growths++
 		}
@@ -121,8 +121,8 @@ func TestBurstExecutes(t *testing.T) {
 func TestRefusedExecutes(t *testing.T) {
 	const pods = 60
 	n := counting(t, warmAlone, "m5.large", &mute{})
-	n.sim.Fail("CreateNetworkInterface", "UnauthorizedOperation", -1)
-	n.sim.Delay("CreateNetworkInterface", 300*time.Millisecond)
+	n.EC2.Fail("CreateNetworkInterface", "UnauthorizedOperation", -1)
+	n.EC2.Delay("CreateNetworkInterface", 300*time.Millisecond)
 	_, failed := n.burst(0, pods)
 	if len(failed) != pods {
 		t.Errorf("%d of %d ADDs failed", len(failed), pods)
@@ -137,7 +137,7 @@ func TestRefusedExecutes(t *testing.T) {
 	if executed := n.executed(); len(executed) > pods/6 {
 		t.Errorf("the ipam program was executed %d times", len(executed))
 	}
-	n.sim.Fail("CreateNetworkInterface", "UnauthorizedOperation", 0)
+	n.EC2.Fail("CreateNetworkInterface", "UnauthorizedOperation", 0)
 	n.forgive()
 	n.add("later")
 }

@@ -4,9 +4,7 @@
 package ipam
 
 import (
-	"bytes"
 	"context"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -46,10 +44,8 @@ func TestUnassignAndGrow(t *testing.T) {
 			var failed error
 			var began atomic.Bool
 			done := make(chan struct{})
-			ec2 := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-				body, _ := io.ReadAll(r.Body)
-				r.Body = io.NopCloser(bytes.NewReader(body))
-				if !bytes.Contains(body, []byte("Action="+book.UnassignAction)) || began.Swap(true) {
+			w.answers(func(rw http.ResponseWriter, r *http.Request) {
+				if r.FormValue("Action") != book.UnassignAction || began.Swap(true) {
 					w.sim.ServeHTTP(rw, r)
 					return
 				}
@@ -65,9 +61,7 @@ func TestUnassignAndGrow(t *testing.T) {
 				}
 				rw.WriteHeader(answer.Code)
 				rw.Write(answer.Body.Bytes())
-			}))
-			t.Cleanup(ec2.Close)
-			w.cloud.EC2URL = ec2.URL
+			})
 			c := less.Collection{FreeAfter: time.Minute, Max: -1}
 			if done, err := w.pool().Collect(t.Context(), c); err != nil || len(done.Unassigned) != tt.idle {
 				t.Errorf("the collection has unassigned %v, %v", done.Unassigned, err)

@@ -80,7 +80,7 @@ func TestDroppingChains(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			node, pod, out := forwardScene(t)
-			run(t, node, c.rules)
+			nltest.Shell(t, node, c.rules)
 			got, err := node.DroppingChains(nl.IPv4)
 			if diff := cmp.Diff(c.want, got); err != nil || diff != "" {
 				t.Errorf("%v; -want +got\n%s", err, diff)
@@ -116,17 +116,4 @@ func forwardScene(t *testing.T) (node, pod *nl.NS, host string) {
 		t.Fatal(err)
 	}
 	return node, pod, "10.9.2.2"
-}
-
-func run(t *testing.T, n *nl.NS, script string) {
-	t.Helper()
-	if err := n.Do(func() error {
-		out, err := exec.Command("sh", "-ec", script).CombinedOutput()
-		if err != nil {
-			t.Logf("%s", out)
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
 }

@@ -17,16 +17,17 @@ import (
 
 // A Guard keeps what slaves of a link send from the namespace of the link.
 //
-// In mode l2, ipvlan gives a slave's frame to its master, as if it had arrived there, if the destination and the source
-// of the frame are the same MAC address, and no slave has the destination of the packet (ipvlan_xmit_mode_l2). Any
-// program with a packet socket can send such a frame, with any source inside. The MAC address may be the master's own,
-// or that of a group, as ff:ff:ff:ff:ff:ff. Otherwise, the kernel takes the frame for another host's. No frame from
-// outside has either source.
+// In mode l2, ipvlan gives some frames of a slave to its master, as if they had arrived there (ipvlan_xmit_mode_l2).
+// The destination and the source of such a frame are the same MAC address, and no slave has the destination of the
+// packet. Any program with a packet socket can send such a frame, with any source inside. The MAC address may be the
+// master's own, or that of a group, as ff:ff:ff:ff:ff:ff. Otherwise, the kernel takes the frame for another host's. No
+// frame from outside has either source.
 //
-// So the Guard drops IPv4, IPv6 and ARP that have arrived by the link from its own MAC address, and from that of a
-// group by any link. It does so in netfilter, behind ipvlan: packets to slaves do not get there, and cost nothing more.
-// A filter of tc would see other protocols, too. But it would cost each packet to a slave, and a slave can bypass it:
-// what has gone through a link of type ifb skips tc and netfilter's ingress at the next link (tc_skip_classify).
+// So the Guard drops IPv4, IPv6 and ARP that have arrived by the link from its own MAC address. By any link, it drops
+// what comes from that of a group. It does so in netfilter, behind ipvlan: packets to slaves do not get there, and cost
+// nothing more. A filter of tc would see other protocols, too. But it would cost each packet to a slave, and a slave
+// can bypass it: what has gone through a link of type ifb skips tc and netfilter's ingress at the next link
+// (tc_skip_classify).
 //
 // All Guards of a namespace are elements of a set, in a table for each of two families. Deleting one does nothing:
 // another slave may need it. When a Guard is added, the elements of links that are gone are deleted.

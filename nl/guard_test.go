@@ -6,7 +6,6 @@ package nl_test
 import (
 	"fmt"
 	"net"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -35,23 +34,8 @@ func guarded(t *testing.T) (node, outside *nl.NS) {
 			t.Fatal(err)
 		}
 	}
-	shell(t, node, "ip addr add 10.0.1.5/24 dev ens6; ip addr add 10.0.2.5/24 dev ens7")
+	nltest.Shell(t, node, "ip addr add 10.0.1.5/24 dev ens6; ip addr add 10.0.2.5/24 dev ens7")
 	return node, outside
-}
-
-// shell runs a script in a namespace, and returns what it prints.
-func shell(t *testing.T, n *nl.NS, script string) (out string) {
-	t.Helper()
-	if err := n.Do(func() error {
-		b, err := exec.Command("sh", "-ec", script).CombinedOutput()
-		if out = string(b); err != nil {
-			err = fmt.Errorf("%s: %w: %s", script, err, b)
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	return out
 }
 
 // claim sends an ARP message that address is at the MAC address from, in a frame with that source and this destination.
@@ -113,13 +97,13 @@ func TestGuard(t *testing.T) {
 			address[2] = 1
 		}
 		claim(t, outside, c.dev, c.to, c.from, address)
-		known := strings.Contains(shell(t, node, "ip neigh show dev "+c.dev), net.IP(address[:]).String()+" ")
+		known := strings.Contains(nltest.Shell(t, node, "ip neigh show dev "+c.dev), net.IP(address[:]).String()+" ")
 		if known != c.arrives {
 			t.Errorf("%s: a frame to %s from %s: the node knows the neighbour: %v, want %v", c.dev, c.to, c.from,
 				known, c.arrives)
 		}
 	}
-	if listed := shell(t, node, "nft list ruleset"); strings.Count(listed, `"ens6" . `+masterMAC) != 2 {
+	if listed := nltest.Shell(t, node, "nft list ruleset"); strings.Count(listed, `"ens6" . `+masterMAC) != 2 {
 		t.Errorf("nft does not show the element in both tables:\n%s", listed)
 	}
 }
@@ -144,7 +128,7 @@ func TestGuardCheck(t *testing.T) {
 		"nft add table arp " + table + " '{ flags dormant; }'",
 		"ip link set ens6 down; ip link set ens6 address 0a:00:00:00:00:66 up",
 	} {
-		shell(t, node, change)
+		nltest.Shell(t, node, change)
 		wrong := 0
 		for _, g := range guards {
 			if g.Check(node) != nil {
@@ -166,7 +150,7 @@ func TestGuardCheck(t *testing.T) {
 		}
 	}
 	if removed, err := node.RemoveShared(); !removed || err != nil ||
-		strings.Contains(shell(t, node, "nft list tables"), table) {
+		strings.Contains(nltest.Shell(t, node, "nft list tables"), table) {
 		t.Errorf("RemoveShared: %v, %v", removed, err)
 	}
 }
@@ -179,7 +163,7 @@ func TestGuardAtOnce(t *testing.T) {
 	for i := range 10 {
 		name := fmt.Sprint("link", i)
 		links = append(links, name)
-		shell(t, node, "ip link add "+name+" type veth peer name x"+name)
+		nltest.Shell(t, node, "ip link add "+name+" type veth peer name x"+name)
 	}
 	for _, name := range links {
 		wg.Go(func() {
@@ -201,11 +185,11 @@ func TestGuardAtOnce(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	shell(t, node, "ip link del link0")
+	nltest.Shell(t, node, "ip link del link0")
 	if err := (nl.Wiring{{NS: node, Object: nl.Guard{Link: "ens6"}}}).Add(); err != nil {
 		t.Fatal(err)
 	}
-	if listed := shell(t, node, "nft -j list set inet "+nl.GuardTable+" masters"); strings.Count(listed,
+	if listed := nltest.Shell(t, node, "nft -j list set inet "+nl.GuardTable+" masters"); strings.Count(listed,
 		`"concat": [`) != len(links) {
 		t.Errorf("want %d elements: those of the links that are there:\n%s", len(links), listed)
 	}

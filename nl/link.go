@@ -83,8 +83,8 @@ func (n *NS) LinkByName(name string) (Link, error) {
 	return l, nil
 }
 
-// SeenLink is LinkByName, or what that has found earlier in this command if a context keeps the namespace (see
-// [KeepOpen]), or an IPVlan that this command has made. It is for what no program changes in the milliseconds of a
+// SeenLink is LinkByName. If a context keeps the namespace (see [KeepOpen]), it is what that has found earlier in this
+// command, or an IPVlan that this command has made. It is for what no program changes in the milliseconds of a
 // command: the MAC address, the MTU and the group.
 func (n *NS) SeenLink(name string) (Link, error) {
 	if l, seen := n.seen[name]; seen {

@@ -41,8 +41,8 @@ func (n *NS) DefaultSource(dev string, family Family) (netip.Addr, error) {
 }
 
 // Leaves is the link by which a packet from one of the namespace's own addresses leaves for
-// another address ("ip route get TO from FROM"), by all rules and tables. It is "" if no route
-// leads there.
+// another address, by all rules and tables. It is "" if no route leads there. The command for
+// this is "ip route get TO from FROM".
 func (n *NS) Leaves(from, to netip.Addr) (dev string, err error) {
 	r, err := n.lookup(0, from, to)
 	if err != nil || r.index == 0 {

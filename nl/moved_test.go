@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -64,18 +63,6 @@ func (b bay) same(what, before string) {
 	}
 }
 
-// sh runs a script in a namespace.
-func (b bay) sh(n *nl.NS, script string) {
-	b.Helper()
-	b.must(n.Do(func() error {
-		out, err := exec.Command("sh", "-ec", script).CombinedOutput()
-		if err != nil {
-			b.Errorf("%s", out)
-		}
-		return err
-	}))
-}
-
 func TestMovedLinkString(t *testing.T) {
 	pod := &nl.NS{Name: "pod"}
 	for want, v := range map[string]nl.MovedLink{
@@ -96,7 +83,7 @@ func TestMovedLink(t *testing.T) {
 	b := newBay(t)
 	for _, up := range []bool{false, true} {
 		if up { // as the master of slaves that have gone
-			b.sh(b.node, "ip link set ens6 up; ip addr add 192.0.2.9/24 dev ens6; ip link set ens6 down")
+			nltest.Shell(b, b.node, "ip link set ens6 up; ip addr add 192.0.2.9/24 dev ens6; ip link set ens6 down")
 		}
 		v := b.moved()
 		v.Down = up
@@ -145,13 +132,13 @@ func TestMovedLinkCheck(t *testing.T) {
 		{"ip link set eth0 down; ip link set eth0 name x up", "ip link set x down; ip link set x name eth0 up",
 			"is x, not eth0"},
 	} {
-		b.sh(b.pod, tt.change)
+		nltest.Shell(b, b.pod, tt.change)
 		for what, err := range map[string]error{"Check": w.Check(), "Add": w.Add()} {
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%s: %s: %v, want %q", tt.change, what, err, tt.want)
 			}
 		}
-		b.sh(b.pod, tt.undo)
+		nltest.Shell(b, b.pod, tt.undo)
 		b.must(w.Check())
 	}
 	b.must(w.Del())
@@ -182,8 +169,8 @@ func TestMovedLinkRefused(t *testing.T) {
 			b := b
 			b.T = t
 			if tt.prepare != "" {
-				b.sh(tt.in, tt.prepare)
-				defer b.sh(tt.in, tt.undo)
+				nltest.Shell(b, tt.in, tt.prepare)
+				defer nltest.Shell(b, tt.in, tt.undo)
 			}
 			before := nltest.Dump(t, b.node, b.pod)
 			v := b.moved()
@@ -237,7 +224,7 @@ func TestMovedLinkName(t *testing.T) {
 		v.Name, v.Home = tt.name, tt.home
 		b.must(v.Add(b.node))
 		if tt.prepare != "" {
-			b.sh(b.node, tt.prepare)
+			nltest.Shell(b, b.node, tt.prepare)
 		}
 		b.must(v.Del(b.node))
 		l, err := b.node.FindMAC(cardMAC)
@@ -245,10 +232,10 @@ func TestMovedLinkName(t *testing.T) {
 			t.Errorf("%+v: %s, %v", tt, l.Name, err)
 		}
 		if tt.prepare != "" {
-			b.sh(b.node, "ip link del ens6")
+			nltest.Shell(b, b.node, "ip link del ens6")
 		}
 		if l.Name != "ens6" {
-			b.sh(b.node, "ip link set "+l.Name+" name ens6")
+			nltest.Shell(b, b.node, "ip link set "+l.Name+" name ens6")
 		}
 	}
 }
@@ -264,7 +251,7 @@ func TestMovedLinkReturned(t *testing.T) {
 		v.NS = ns
 		for range 2 {
 			for _, name := range []string{"dev9", "ens6"} {
-				b.sh(b.node, "ip link set ens6 name tmp0; ip link set tmp0 name "+name+group)
+				nltest.Shell(b, b.node, "ip link set ens6 name tmp0; ip link set tmp0 name "+name+group)
 				b.must(v.Del(b.node))
 				b.same("Del after "+name, before)
 				if err := v.Del(b.node); !errors.Is(err, fs.ErrNotExist) {
@@ -273,12 +260,12 @@ func TestMovedLinkReturned(t *testing.T) {
 			}
 		}
 		// Another pod has it already: its slaves work only while it is up.
-		b.sh(b.node, "ip link set ens6 name dev9"+group+" up")
+		nltest.Shell(b, b.node, "ip link set ens6 name dev9"+group+" up")
 		b.must(v.Del(b.node))
 		if l, err := b.node.FindMAC(cardMAC); err != nil || !l.Up || l.Group != 0 {
 			t.Errorf("%+v, %v", l, err)
 		}
-		b.sh(b.node, "ip link set dev9 down; ip link set dev9 name ens6")
+		nltest.Shell(b, b.node, "ip link set dev9 down; ip link set dev9 name ens6")
 	}
 	// The card in use by another attachment is none of ours.
 	b.must(b.moved().Add(b.node))
@@ -319,20 +306,20 @@ func TestMovedLinkHostile(t *testing.T) {
 			b.pod, b.path = nltest.NS(t, "pod")
 			v := b.moved()
 			b.must(v.Add(b.node))
-			b.sh(b.pod, script)
+			nltest.Shell(b, b.pod, script)
 			b.must(v.Del(b.node))
-			b.sh(b.node, `case $(ip link show ens6) in *altname*) ip link show ens6; exit 1;; esac`)
+			nltest.Shell(b, b.node, `case $(ip link show ens6) in *altname*) ip link show ens6; exit 1;; esac`)
 			if d := cmp.Diff(before, nltest.Dump(t, b.node)); d != "" {
 				t.Errorf("-before +after\n%s", d)
 			}
-			b.sh(b.node,
+			nltest.Shell(b, b.node,
 				`case $(ip link show ens6) in *PROMISC*|*ALLMULTI*|*NOARP*|*master*) ip link show ens6; exit 1;; esac
 				[ -z "$(tc qdisc show dev ens6 | grep -vE 'noop|noqueue')" ]`)
 			if _, err := b.pod.FindMAC(cardMAC); err == nil && name != "lo has its address" && name != "macvlan" {
 				t.Error("the pod has the card still")
 			}
 			// it would keep the card busy until the kernel has ended the namespace
-			b.sh(b.pod, "ip link del mac0 || true")
+			nltest.Shell(b, b.pod, "ip link del mac0 || true")
 			b.pod, b.path = nltest.NS(t, "next")
 			b.must(b.moved().Add(b.node))
 			b.must(b.moved().Del(b.node))
@@ -355,16 +342,16 @@ func TestMovedLinkFilters(t *testing.T) {
 			{NS: n, Object: nl.Splice{ENI: dev, Veth: other, MAC: nearMAC}},
 		}
 	}
-	b.sh(b.pod, "ip link add eth1 type veth peer p")
+	nltest.Shell(b, b.pod, "ip link add eth1 type veth peer p")
 	limit, home := filters(b.pod, "eth0", "eth1"), filters(b.node, "ens6", "eth0")
 	b.must(nl.Wiring{{NS: b.node, Object: v}}.Add())
 	b.must(errors.Join(limit.Add(), limit.Check()))
 	b.must(v.Del(b.node))
-	b.sh(b.node,
+	nltest.Shell(b, b.node,
 		`[ -z "$(tc qdisc show dev ens6 clsact; tc filter show dev ens6 ingress; tc filter show dev ens6 egress)" ]`)
 
 	// And the node's do not go to the pod.
 	b.must(errors.Join(home.Add(), home.Check()))
 	b.must(v.Add(b.node))
-	b.sh(b.pod, `[ -z "$(tc filter show dev eth0 ingress; tc filter show dev eth0 egress)" ]`)
+	nltest.Shell(b, b.pod, `[ -z "$(tc filter show dev eth0 ingress; tc filter show dev eth0 egress)" ]`)
 }

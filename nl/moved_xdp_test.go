@@ -57,7 +57,7 @@ func TestMovedLinkXDPAbove(t *testing.T) {
 	if err := w.Add(); !errors.Is(err, nl.ErrShared) {
 		t.Errorf("Add: %v", err)
 	}
-	b.sh(elsewhere, "ip link del above")
+	nltest.Shell(b, elsewhere, "ip link del above")
 	b.must(w.Add())
 	b.noXDP(b.pod, "eth0")
 	b.must(w.Del())

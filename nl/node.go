@@ -49,7 +49,7 @@ type keeper struct{ node *NS }
 type keeperKey struct{}
 
 // KeepOpen returns a context in which [NodeOf] opens the node's namespace once, and OpenOther of
-// that namespace the pod's, for the plugins that answer a command in one process. Closing them
+// that namespace the pod's. It is for plugins that answer a command in one process. Closing them
 // does nothing until release is called. All users of the context work one after the other, in
 // one namespace, for one pod.
 func KeepOpen(ctx context.Context) (_ context.Context, release func()) {

@@ -50,7 +50,7 @@ func TestSettings(t *testing.T) {
 	was := b.settings(b.pod)
 	changes := map[string]func(){"offloads": func() { b.ethtool(b.pod, "eth0", noScatterGather...) }}
 	for name, arg := range everything {
-		changes[name] = func() { b.sh(b.pod, "ip link set eth0 "+arg) }
+		changes[name] = func() { nltest.Shell(b, b.pod, "ip link set eth0 "+arg) }
 	}
 	for name, change := range changes {
 		change()
@@ -89,7 +89,7 @@ func TestSettingsRefused(t *testing.T) {
 	l, err := b.node.LinkByName("ens6")
 	b.must(err)
 	was := b.settings(b.node)
-	b.sh(b.node, "ip link set ens6 txqueuelen 7")
+	nltest.Shell(b, b.node, "ip link set ens6 txqueuelen 7")
 	for name, value := range map[string]string{"MTU": "2147483647", "rings": "00", "number of ntuple rules": "01",
 		"a setting of another release": "00"} {
 		asked := maps.Clone(was)
@@ -116,7 +116,7 @@ func TestMovedLinkSysctls(t *testing.T) {
 	}
 	before := dump()
 	b.must(b.moved().Add(b.node))
-	b.sh(b.pod, `cd /proc/sys/net
+	nltest.Shell(b, b.pod, `cd /proc/sys/net
 		for s in ipv4/conf/eth0/forwarding ipv4/conf/eth0/proxy_arp ipv4/conf/eth0/rp_filter ipv6/conf/eth0/accept_ra_defrtr \
 			ipv6/conf/eth0/forwarding ipv4/neigh/eth0/gc_stale_time ipv6/neigh/eth0/ucast_solicit; do
 			if read v <$s && [ $v = 0 ]; then echo 1 >$s; else echo 0 >$s; fi
@@ -134,21 +134,21 @@ func TestMovedLinkAbove(t *testing.T) {
 	b := newBay(t)
 	elsewhere, _ := nltest.NS(t, "elsewhere")
 	b.must(b.moved().Add(b.node))
-	b.sh(b.pod, "ip link add link eth0 name m0 type macvlan; ip link add link m0 name m1 type macvlan")
+	nltest.Shell(b, b.pod, "ip link add link eth0 name m0 type macvlan; ip link add link m0 name m1 type macvlan")
 	b.must(b.moved().Del(b.node))
-	b.sh(b.pod, "! ip link show m0 2>/dev/null; ! ip link show m1 2>/dev/null")
+	nltest.Shell(b, b.pod, "! ip link show m0 2>/dev/null; ! ip link show m1 2>/dev/null")
 	b.must(b.moved().Add(b.node))
 	b.must(nl.Wiring{{NS: b.pod, Object: nl.IPVlan{Name: "i0", Master: "eth0", NS: elsewhere, Mode: "l2"}}}.Add())
 	b.must(b.moved().Del(b.node))
 	if err := b.moved().Add(b.node); !errors.Is(err, nl.ErrShared) {
 		t.Errorf("a slave is in another namespace: %v", err)
 	}
-	b.sh(elsewhere, "ip link del i0")
-	b.sh(b.node, "ip link add link ens6 name m0 type macvlan")
+	nltest.Shell(b, elsewhere, "ip link del i0")
+	nltest.Shell(b, b.node, "ip link add link ens6 name m0 type macvlan")
 	if err := b.moved().Add(b.node); !errors.Is(err, nl.ErrShared) || !strings.Contains(err.Error(), "m0") {
 		t.Errorf("the node has a macvlan on it: %v", err)
 	}
-	b.sh(b.node, "ip link del m0")
+	nltest.Shell(b, b.node, "ip link del m0")
 	b.must(b.moved().Add(b.node))
 	b.must(b.moved().Del(b.node))
 }
@@ -237,7 +237,7 @@ func (b bay) noTCX(n *nl.NS, link string) {
 // some of it, and a tap has other.
 func TestSettingsCard(t *testing.T) {
 	b := newBay(t)
-	b.sh(b.pod, "ip link add many numtxqueues 4 numrxqueues 4 type veth peer x; ip tuntap add tap0 mode tap")
+	nltest.Shell(b, b.pod, "ip link add many numtxqueues 4 numrxqueues 4 type veth peer x; ip tuntap add tap0 mode tap")
 	for _, tt := range []struct {
 		link, setting string
 		set           []uint32

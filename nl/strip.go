@@ -45,7 +45,8 @@ func (n *NS) above(l Link) ([]Link, error) {
 }
 
 // delXDP detaches the programs of XDP. The kernel detaches none that a bpf_link holds (EBUSY), which ends with the
-// processes that have it, and none as long as an upper link has one, too (EEXIST). Not all drivers have all modes.
+// processes that have it. It detaches none as long as an upper link has one, too (EEXIST). Not all drivers have all
+// modes.
 func (n *NS) delXDP(l Link) (failed error) {
 	for _, mode := range []uint32{unix.XDP_FLAGS_SKB_MODE, unix.XDP_FLAGS_DRV_MODE, unix.XDP_FLAGS_HW_MODE} {
 		msg := linkMessage()

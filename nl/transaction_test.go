@@ -158,7 +158,7 @@ func TestCounters(t *testing.T) {
 	if err := other.Add(n); err != nil {
 		t.Fatal(err)
 	}
-	run(t, n, "ip link set lo up; ping -c 3 -i 0.002 -W 0.1 127.0.0.1 || :")
+	nltest.Shell(t, n, "ip link set lo up; ping -c 3 -i 0.002 -W 0.1 127.0.0.1 || :")
 	got, err := table.Counters(n)
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
@@ -66,27 +66,11 @@ func TestSystemd(t *testing.T) {
 // instance is a simulated instance with its boot ENI.
 func instance(t *testing.T) (*vpcsim.Fabric, *vpcsim.Instance) {
 	t.Helper()
-	fabric, err := vpcsim.New(ec2sim.Config{
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16"),
-			netip.MustParsePrefix("100.64.0.0/16")}}},
-		Subnets: []ec2sim.Subnet{
-			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24")},
-			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("100.64.0.0/24"),
-				Tags: map[string]string{"kubernetes_kubelet": "true"}},
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := fabric.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	node, err := fabric.RunInstance("node", ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fabric := simtest.Fabric(t, ec2sim.World(`
+		vpc-1       10.0.0.0/16 100.64.0.0/16
+		subnet-node 10.0.0.0/24
+		subnet-pods 100.64.0.0/24 kubernetes_kubelet=true`))
+	node := simtest.Launch(t, fabric, "node", ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
 	return fabric, node
 }
 

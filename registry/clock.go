@@ -19,7 +19,7 @@ import (
 // The lines of the lease log stay as they are: they say by which clock they are.
 //
 // So the file has the boot time of the machine, by the same clock as its other times. If the boot time by the current
-// clock differs, an operator or a program has set the clock in between, and all times are moved by the difference. The
+// clock differs, an operator or a program has set the clock in between. Then all times are moved by the difference. The
 // file may have no boot time, or a person or another program may have written it. Then a time that is too late is cut
 // to the latest possible one. That can only delay.
 

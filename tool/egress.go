@@ -23,9 +23,9 @@ func egressCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "egress",
 		Usage: "List the clients and routers of egresses, and the rule that their security groups need",
-		Description: `The egresses of the configuration, the rule for the security groups of clients
-and routers, and the pods of this node that are clients or routers, with their
-packets. Only root sees the pods.` +
+		Description: `It lists the egresses of the configuration, and the rule for the security groups
+of clients and routers. It lists the pods of this node that are clients or routers,
+with their packets. Only root sees the pods.` +
 			cli.JSON(`egresses[] {network port name gateways[] destinations[] except[] mtu namespaces[] selectable[] routers[] clients[]}
     rule {protocol port} (of the first of them)
     pods[] (of this node: role pod ip sent received refused forwarded answered)`),

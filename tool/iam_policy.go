@@ -30,13 +30,14 @@ func iamPolicy() *cli.Command {
         --policy-document "$(` + Name + ` iam-policy --config 10-pods.conflist)"
 
 It needs neither root nor EC2. What a node may change is bound to the tag
-` + book.TagManaged + `, which our ENIs are born with; whoever
-has the role can give it to no other. (With interfaceIndex 0 addresses are not:
-the boot ENI has no such tag.) ENIs are attached to and detached from the very
-instance alone, which wants the credentials of its own role. Subnets are bound
-to subnetTags, security groups to secGroupIds. If --config is a directory, it is what
-all its networks need together. Where pods are to use ENIs without our tags, those of the
-original or of a launch template of your own, add --untagged.` +
+` + book.TagManaged + `, with which our ENIs are created. The
+role can give this tag to no other ENI. (With interfaceIndex 0 addresses are not
+bound to it: the boot ENI has no such tag.) The role attaches ENIs to its own
+instance alone, and detaches them from it alone. So the node must use the
+credentials of its own role. Subnets are bound to subnetTags, security groups to
+secGroupIds. If --config is a directory, the policy is what all its networks need
+together. If pods are to use ENIs without our tags, add --untagged. Such are those of
+the original, and of a launch template of your own.` +
 			cli.JSON("Version Statement[] {Sid Effect Action Resource Condition}"),
 		Flags: []cli.Flag{
 			conf.Flag(),

@@ -9,10 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/http"
-	"net/http/httptest"
 	"net/netip"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,7 +23,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -145,27 +141,11 @@ func newLife(t *testing.T, conflist string) *life {
 	for i := range w.Subnets {
 		w.Subnets[i].IPv6CIDR = netip.MustParsePrefix(fmt.Sprintf("2600:1f18:1111:22%02x::/64", i))
 	}
-	sim, err := ec2sim.New(w)
+	sim, node, err := started(w, ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-a",
+		SecurityGroups: []string{"sg-node"}}, t.Setenv, t.Cleanup)
 	if err != nil {
 		t.Fatal(err)
 	}
-	host, err := nl.Node()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &plant{host: host, node: "i-00000000000000001"}
-	t.Cleanup(p.clear)
-	sim.OnChange(p.change)
-	node, err := sim.RunInstance(ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-a",
-		SecurityGroups: []string{"sg-node"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ec2, metadata := httptest.NewServer(sim), httptest.NewServer(node.Metadata())
-	t.Cleanup(ec2.Close)
-	t.Cleanup(metadata.Close)
-	t.Setenv("AWS_ENDPOINT_URL_EC2", ec2.URL)
-	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata.URL)
 	t.Setenv("CNI_IPVLAN_VPC_STATE_DIR", t.TempDir())
 	logs := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(t.Output(), nil)))
@@ -278,15 +258,12 @@ func (l *life) leak() {
 	if err := l.sim.TerminateInstance(other.ID); err != nil {
 		l.Fatal(err)
 	}
-	leaked := url.Values{"Action": {"CreateNetworkInterface"}, "Version": {"2016-11-15"}, "SubnetId": {"subnet-b"},
-		"TagSpecification.1.ResourceType": {"network-interface"},
-		"TagSpecification.1.Tag.1.Key":    {book.TagManaged}, "TagSpecification.1.Tag.1.Value": {"true"},
-		"TagSpecification.1.Tag.2.Key": {book.TagInstance}, "TagSpecification.1.Tag.2.Value": {other.ID}}
-	resp, err := http.PostForm(os.Getenv("AWS_ENDPOINT_URL_EC2"), leaked)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		l.Fatal(resp, err)
+	if err := l.sim.Operate("CreateNetworkInterface", map[string]string{"SubnetId": "subnet-b",
+		"TagSpecification.1.ResourceType": "network-interface",
+		"TagSpecification.1.Tag.1.Key":    book.TagManaged, "TagSpecification.1.Tag.1.Value": "true",
+		"TagSpecification.1.Tag.2.Key": book.TagInstance, "TagSpecification.1.Tag.2.Value": other.ID}); err != nil {
+		l.Fatal(err)
 	}
-	resp.Body.Close()
 }
 
 // collectLeaks finds it, twice.

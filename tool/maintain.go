@@ -190,8 +190,8 @@ func (m *maintenance) measure(ctx context.Context) []commandRow {
 	return []commandRow{m.run(ctx, "metrics", "--config", m.config, "--file", m.metrics)}
 }
 
-// run runs a command of this tool in a process of its own, so that the death or the memory of one work is not that of
-// all.
+// run runs a command of this tool in a process of its own. So a process that dies or takes much memory does no harm to
+// the other commands.
 func (m *maintenance) run(ctx context.Context, command string, args ...string) commandRow {
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -27,9 +27,9 @@ func newInterface() *cli.Command {
 It makes an ENI with the security groups, attaches it, waits until its link
 is there, and sets that up. The next pods find its addresses, unless its device
 index is below interfaceIndex of their configuration. registry-gc never deletes it.
-If it was interrupted, the same command again, within 15 minutes, goes on with
-the same ENI, unless the registry was lost, as by a reboot. After it has
-answered, it makes another.` + cli.JSON("iface mac id index card boot subnet subnet_cidr secgrps vpc ips vpc_cidrs"),
+If it was interrupted, the same command within 15 minutes goes on with the same
+ENI. It makes another if the registry was lost, as by a reboot, or after it has
+answered.` + cli.JSON("iface mac id index card boot subnet subnet_cidr secgrps vpc ips vpc_cidrs"),
 		ArgsUsage: "SECURITY-GROUP...",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "subnet_filter",

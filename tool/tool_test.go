@@ -116,67 +116,66 @@ func (t inTurn) Run(name string, f func(testscript.T)) {
 
 // world is the VPC in which the original's output was recorded.
 func world() ec2sim.Config {
-	block := netip.MustParsePrefix
-	pods := map[string]string{"kubernetes_kubelet": "true", "Name": "pods"}
-	return ec2sim.Config{
-		AttachDelay: 100 * time.Millisecond,
-
-		InstanceTypes: []ec2sim.InstanceType{{Name: "t9.xen", ENIs: 3, IPv4PerENI: 4, IPv6PerENI: 4, Xen: true}},
-
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{block("10.0.0.0/16"), block("100.64.0.0/16")},
-			IPv6CIDRs: []netip.Prefix{block("2001:db8:1::/56")}}},
-		Subnets: []ec2sim.Subnet{
-			{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: block("10.0.0.0/24"),
-				IPv6CIDR: block("2001:db8:1::/64")},
-			{ID: "subnet-b", VPC: "vpc-1", Zone: "us-east-1a", CIDR: block("10.0.1.0/24"), Tags: pods},
-			{ID: "subnet-c", VPC: "vpc-1", Zone: "us-east-1b", CIDR: block("10.0.2.0/24"), Tags: pods},
-			{ID: "subnet-tiny", VPC: "vpc-1", Zone: "us-east-1a", CIDR: block("100.64.0.0/28"),
-				Tags: map[string]string{"tiny": "true"}},
-		},
-		Peerings: []ec2sim.Peering{
-			{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-1"},
-				Accepter: ec2sim.PeerVPC{ID: "vpc-9", CIDRs: []netip.Prefix{block("10.9.0.0/16")}}},
-			{ID: "pcx-2", Requester: ec2sim.PeerVPC{ID: "vpc-8", CIDRs: []netip.Prefix{block("10.8.0.0/16")}},
-				Accepter: ec2sim.PeerVPC{ID: "vpc-1"}, Status: "deleted"},
-		},
-	}
+	c := ec2sim.World(`
+		vpc-1       10.0.0.0/16 100.64.0.0/16 2001:db8:1::/56
+		subnet-a    10.0.0.0/24 2001:db8:1::/64
+		subnet-b    10.0.1.0/24 kubernetes_kubelet=true Name=pods
+		subnet-c    10.0.2.0/24 us-east-1b kubernetes_kubelet=true Name=pods
+		subnet-tiny 100.64.0.0/28 tiny=true
+		pcx-1       vpc-1 vpc-9 10.9.0.0/16
+		pcx-2       vpc-8 10.8.0.0/16 vpc-1 deleted`)
+	c.AttachDelay = 100 * time.Millisecond
+	c.InstanceTypes = []ec2sim.InstanceType{{Name: "t9.xen", ENIs: 3, IPv4PerENI: 4, IPv6PerENI: 4, Xen: true}}
+	return c
 }
 
 func setup(e *testscript.Env) error {
-	sim, err := ec2sim.New(world())
-	if err != nil {
-		return err
-	}
-	host, err := nl.Node()
-	if err != nil {
-		return err
-	}
 	examples, err := filepath.Abs("../conflist-examples")
 	if err != nil {
 		return err
 	}
 	e.Setenv("EXAMPLES", examples)
-	p := &plant{host: host, node: "i-00000000000000001"}
-	e.Defer(p.clear)
-	sim.OnChange(p.change)
 	run := ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-a", SecurityGroups: []string{"sg-node"},
 		PrivateIP: netip.MustParseAddr("10.0.0.10")}
 	if strings.HasSuffix(e.WorkDir, "boot_elsewhere") {
 		run.BootIndex, run.Secondary = 1, 1
 	}
-	node, err := sim.RunInstance(run)
+	sim, node, err := started(world(), run, e.Setenv, e.Defer)
 	if err != nil {
 		return err
 	}
-	ec2, metadata := httptest.NewServer(sim), httptest.NewServer(node.Metadata())
-	e.Defer(ec2.Close)
-	e.Defer(metadata.Close)
 	e.Values["sim"], e.Values["node"] = sim, node
-	e.Setenv("AWS_ENDPOINT_URL_EC2", ec2.URL)
-	e.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata.URL)
 	e.Setenv("GORACE", "atexit_sleep_ms=0") // else each process of a -race build takes a second to end
 	e.Setenv("CNI_IPVLAN_VPC_STATE_DIR", filepath.Join(e.WorkDir, "state"))
 	return nil
+}
+
+// started starts EC2 and the node, and tells programs by the environment where they are. The node's links are in the
+// network namespace of this process.
+func started(
+	c ec2sim.Config, run ec2sim.RunInstance, setenv func(key, value string), atEnd func(func()),
+) (*ec2sim.Sim, *ec2sim.Instance, error) {
+	sim, err := ec2sim.New(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	host, err := nl.Node()
+	if err != nil {
+		return nil, nil, err
+	}
+	p := &plant{host: host, node: "i-00000000000000001"}
+	atEnd(p.clear)
+	sim.OnChange(p.change)
+	node, err := sim.RunInstance(run)
+	if err != nil {
+		return nil, nil, err
+	}
+	ec2, metadata := httptest.NewServer(sim), httptest.NewServer(node.Metadata())
+	atEnd(ec2.Close)
+	atEnd(metadata.Close)
+	setenv("AWS_ENDPOINT_URL_EC2", ec2.URL)
+	setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata.URL)
+	return sim, node, nil
 }
 
 // A plant gives the node a link for each ENI that is attached to it.

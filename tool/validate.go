@@ -21,9 +21,9 @@ func validate() *cli.Command {
 
     ` + Name + ` validate --bin-dir= 10-cni-ipvlan-vpc-k8s.conflist
 
-It looks for keys that no plugin knows, values that the plugins, the runtime or
-EC2 would refuse, plugins in the wrong order or not installed, and versions. Of a
-directory, it reads all files that a runtime would read. If a file is in a
+It looks for keys that no plugin knows, and for values that the plugins, the
+runtime or EC2 would refuse. It looks for plugins that are in the wrong order or not
+installed, and checks versions. Of a directory, it reads all files that a runtime would read. If a file is in a
 directory with the name net.d, a runtime may read its neighbours, too. Then it
 also looks for neighbours that would fight over what the node has once. If there
 are mistakes, the exit status is 1.` + cli.JSON("[] file where mistake"),

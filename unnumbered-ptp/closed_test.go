@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
@@ -103,7 +104,7 @@ func TestClosed(t *testing.T) {
 		}
 		asPod("at first")
 		for what, command := range removals {
-			run(t, s.node, command)
+			nltest.Shell(t, s.node, command)
 			for _, network := range []string{"udp4", "udp6"} {
 				if got := s.attempts(t, p, network); len(got) > 0 {
 					t.Errorf("%s, %s, without the pod's %s: %q", loop, network, what, got)
@@ -116,7 +117,7 @@ func TestClosed(t *testing.T) {
 			asPod("after Restore")
 		}
 
-		run(t, s.node, removals["rules"]+"; nft flush chain inet "+nl.OwnTableOf(p.request.Network)+" closed")
+		nltest.Shell(t, s.node, removals["rules"]+"; nft flush chain inet "+nl.OwnTableOf(p.request.Network)+" closed")
 		for _, network := range []string{"udp4", "udp6"} {
 			if got := s.attempts(t, p, network); len(got) != 2 ||
 				!strings.HasSuffix(got[0], " by "+seenAs(network, nodeAddr)) {
@@ -164,7 +165,7 @@ func TestClosedBesideLoopless(t *testing.T) {
 		must(t, s.CHECK(p))
 	}
 	without := "ip rule del iif %s; ip -6 rule del iif %[1]s"
-	run(t, s.node, fmt.Sprintf(without, looped.result.Interfaces[1].Name))
+	nltest.Shell(t, s.node, fmt.Sprintf(without, looped.result.Interfaces[1].Name))
 	asNode("a pod with a loop, without its rules", looped, true)
 	must(t, s.DEL(loopless))
 	asNode("the same, alone", looped, true)
@@ -180,6 +181,6 @@ func TestClosedBesideLoopless(t *testing.T) {
 	s.add(again.NS, nl.Route{Dst: netip.MustParsePrefix("fd77::/64"), Via: netip.MustParseAddr(sixth(nodeAddr)),
 		Dev: "eth1"})
 	s.pods[1] = again // which sends the sentinel
-	run(t, s.node, fmt.Sprintf(without, again.result.Interfaces[1].Name))
+	nltest.Shell(t, s.node, fmt.Sprintf(without, again.result.Interfaces[1].Name))
 	asNode("a pod with a loop, after the node had no pod", again, false)
 }

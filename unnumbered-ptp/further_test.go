@@ -225,7 +225,7 @@ func TestFurtherMetadata(t *testing.T) {
 			if allowed {
 				return
 			}
-			sh(t, p.NS, "tc filter del dev "+link+" egress pref 72")
+			nltest.Shell(t, p.NS, "tc filter del dev "+link+" egress pref 72")
 			// A further attachment may have had no filter: CHECK does not know which loop the pod has.
 			if err := f.CHECK(p); (err == nil) != (c.another && c.block == nil) {
 				t.Errorf("CHECK without the filter: %v", err)
@@ -236,7 +236,7 @@ func TestFurtherMetadata(t *testing.T) {
 			if c.another {
 				nic = 0
 			}
-			sh(t, p.NS, fmt.Sprintf("ip route del prohibit %s table %d", metadata4,
+			nltest.Shell(t, p.NS, fmt.Sprintf("ip route del prohibit %s table %d", metadata4,
 				nl.FurtherTable(nl.PodGroup(p.request.Digest()), nic)))
 			if f.CHECK(p) == nil {
 				t.Error("CHECK is content without the route")
@@ -265,7 +265,7 @@ func TestFurtherBandwidth(t *testing.T) {
 	}
 	must(t, nl.Limit{Devs: limit.Devs, Rate: 2_000_000, Burst: 200_000, Egress: true}.Check(p.NS))
 	for l, of := range map[string]*pod{"eth2 ingress": p, "net1 egress": q} {
-		sh(t, p.NS, "tc filter del dev "+l+" pref 73")
+		nltest.Shell(t, p.NS, "tc filter del dev "+l+" pref 73")
 		if f.CHECK(of) == nil {
 			t.Errorf("CHECK is content without the limit at %s", l)
 		}

@@ -21,20 +21,6 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// sh runs a script in a pod with CAP_NET_ADMIN.
-func sh(t testing.TB, n *nl.NS, script string) {
-	t.Helper()
-	if err := n.Do(func() error {
-		out, err := exec.Command("sh", "-ec", script).CombinedOutput()
-		if err != nil {
-			err = fmt.Errorf("%s: %w: %s", script, err, out)
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // pranks are things that a pod may do to its own namespace. $group is the group of its links,
 // $theirs the group of another pod, and $elsewhere another namespace.
 var pranks = map[string]string{
@@ -77,7 +63,7 @@ var pranks = map[string]string{
 // stage runs a prank.
 func stage(t testing.TB, prank string, p *pod, theirs uint32, elsewhere string) {
 	t.Helper()
-	sh(t, p.NS, fmt.Sprintf("group=%d theirs=%d elsewhere=%s\n%s", nl.PodGroup(p.request.Digest()), theirs,
+	nltest.Shell(t, p.NS, fmt.Sprintf("group=%d theirs=%d elsewhere=%s\n%s", nl.PodGroup(p.request.Digest()), theirs,
 		filepath.Base(elsewhere), prank))
 }
 
@@ -209,7 +195,8 @@ func TestSecondNetwork(t *testing.T) {
 		nl.FurtherGroup(nl.PodGroup(second.request.Digest()))} {
 		before := nltest.Dump(t, f.node, p.NS)
 		if group != 0 {
-			sh(t, p.NS, fmt.Sprint("ip link set net1 group ", nl.FurtherGroup(nl.PodGroup(second.request.Digest()))))
+			nltest.Shell(t, p.NS, fmt.Sprint("ip link set net1 group ",
+				nl.FurtherGroup(nl.PodGroup(second.request.Digest()))))
 		}
 		node := nltest.Dump(t, f.node)
 		second.request.Prev = p.request.Prev
@@ -217,7 +204,7 @@ func TestSecondNetwork(t *testing.T) {
 		must(t, f.CHECK(&second))
 		same(t, "ADD changed the node", node, nltest.Dump(t, f.node))
 		if group != 0 {
-			sh(t, p.NS, fmt.Sprint("ip link set net1 group ", group))
+			nltest.Shell(t, p.NS, fmt.Sprint("ip link set net1 group ", group))
 		}
 		for range 2 {
 			second.request.Prev = nil
@@ -242,7 +229,7 @@ func TestOwnedTable(t *testing.T) {
 	before := nltest.Dump(t, f.node)
 	rich(&p.request)
 	must(t, f.ADD(p))
-	sh(t, p.NS, "nft delete table inet cni_ipvlan_vpc_k8s")
+	nltest.Shell(t, p.NS, "nft delete table inet cni_ipvlan_vpc_k8s")
 	defer keep(t, p.NS, nl.OwnTable)()
 	must(t, f.DEL(p))
 	same(t, "DEL left something on the node", before, nltest.Dump(t, f.node))

@@ -127,8 +127,8 @@ func TestOriginalUnprintable(t *testing.T) {
 			f.iptables("-A", "POSTROUTING", "-j", "KUBE-POSTROUTING")
 			f.original(p, "veth0a1b2c3d", "CNI-0123456789abcdef01234567", 968)
 			add := "nft 'add rule ip nat "
-			sh(t, f.node, "nft 'add set ip nat block { type ipv4_addr; }'; "+add+"KUBE-POSTROUTING "+rule+"'; "+add+
-				"POSTROUTING "+rule+"'")
+			nltest.Shell(t, f.node, "nft 'add set ip nat block { type ipv4_addr; }'; "+add+"KUBE-POSTROUTING "+rule+
+				"'; "+add+"POSTROUTING "+rule+"'")
 			state := func() (out string) {
 				must(t, f.node.Do(func() error {
 					b, err := exec.Command("nft", "list", "table", "ip", "nat").Output()
@@ -158,7 +158,7 @@ func TestOriginalUnread(t *testing.T) {
 	f, p := prepared(t)
 	const veth = "veth0a1b2c3d"
 	f.original(p, veth, "CNI-0123456789abcdef01234567", 968)
-	sh(t, f.node, "for i in $(seq 1000); do echo link property add dev "+veth+
+	nltest.Shell(t, f.node, "for i in $(seq 1000); do echo link property add dev "+veth+
 		" altname $(printf %0127d $i); done | ip -force -batch - 2>/dev/null || true")
 	if _, err := f.node.LinkByName(veth); err == nil {
 		t.Fatal("the link can be asked for, and so this test cannot tell")
@@ -198,18 +198,18 @@ func TestOriginalAgain(t *testing.T) {
 	chain := "CNI-" + strings.TrimSpace(string(out))
 	del := fmt.Sprintf(`iptables -w -t nat -D POSTROUTING -s %s -j %s -m comment --comment 'name: "net" id: "%s"'`,
 		p.addr, chain, p.request.ContainerID)
-	sh(t, f.node, del+" && exit 9; [ $? = 2 ]")
+	nltest.Shell(t, f.node, del+" && exit 9; [ $? = 2 ]")
 
 	text, err := os.ReadFile("../docs/operations.md")
 	must(t, err)
 	_, loop, _ := strings.Cut(string(text), "\n    for id in $(crictl pods -q)")
 	loop, _, _ = strings.Cut("for id in "+p.request.ContainerID+loop, "\n")
-	sh(t, f.node, strings.ReplaceAll(loop, `"cni-ipvlan-vpc-k8s$id"`, `"net$id"`))
-	sh(t, f.node, del+" && exit 9; [ $? = 1 ]")
+	nltest.Shell(t, f.node, strings.ReplaceAll(loop, `"cni-ipvlan-vpc-k8s$id"`, `"net$id"`))
+	nltest.Shell(t, f.node, del+" && exit 9; [ $? = 1 ]")
 	f.iptables("-F", chain)
 	f.iptables("-X", chain)
 	veth := p.result.Interfaces[1].Name
-	sh(t, f.node, "ip rule del iif "+veth+"; ip link del "+veth)
+	nltest.Shell(t, f.node, "ip rule del iif "+veth+"; ip link del "+veth)
 	same(t, "the original's DEL", before, nltest.Dump(t, f.node)+f.iptables("-S"))
 }
 

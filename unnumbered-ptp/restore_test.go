@@ -4,9 +4,7 @@
 package ptp_test
 
 import (
-	"fmt"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -44,17 +42,6 @@ func (f *fabric) missing(p *pod) (l ptp.Loss) {
 // restore restores what the node lacks.
 func (f *fabric) restore(l ptp.Loss) (w nl.Wiring, err error) {
 	return w, f.node.Do(func() error { w, err = ptp.Restore(f.node, l); return err })
-}
-
-// run runs a command of the shell in a namespace.
-func run(t *testing.T, n *nl.NS, command string) {
-	t.Helper()
-	must(t, n.Do(func() error {
-		if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %s", command, err, out)
-		}
-		return nil
-	}))
 }
 
 // TestRestore takes from the node what belongs to a pod, as other programs and the kernel do. CHECK and Missing find
@@ -108,20 +95,20 @@ func testRestore(t *testing.T, loop string, family func(*types100.Result)) {
 	for name, lose := range map[string]func(){
 		"IPv6 off and on": f.offAndOn,
 		"down and up": func() {
-			run(t, f.node, "ip link set "+veth+" down")
-			run(t, f.node, "ip link set "+veth+" up")
+			nltest.Shell(t, f.node, "ip link set "+veth+" down")
+			nltest.Shell(t, f.node, "ip link set "+veth+" up")
 		},
-		"down": func() { run(t, f.node, "ip link set "+veth+" down") },
+		"down": func() { nltest.Shell(t, f.node, "ip link set "+veth+" down") },
 		"routes": func() {
-			run(t, f.node, "ip route flush dev "+veth+" table all")
-			run(t, f.node, "ip -6 route flush dev "+veth+" table all proto 72")
+			nltest.Shell(t, f.node, "ip route flush dev "+veth+" table all")
+			nltest.Shell(t, f.node, "ip -6 route flush dev "+veth+" table all proto 72")
 		},
 		"rules":      func() { must(t, f.node.DelRules(veth)) },
-		"neighbours": func() { run(t, f.node, "ip neigh flush dev "+veth+" nud permanent") },
+		"neighbours": func() { nltest.Shell(t, f.node, "ip neigh flush dev "+veth+" nud permanent") },
 		"all of ours": func() {
 			must(t, f.node.DelRules(veth))
-			run(t, f.node, "ip link set "+veth+" down")
-			run(t, f.node, "ip link set "+veth+" up")
+			nltest.Shell(t, f.node, "ip link set "+veth+" down")
+			nltest.Shell(t, f.node, "ip link set "+veth+" up")
 		},
 	} {
 		lose()
@@ -193,7 +180,7 @@ func TestCheckPod(t *testing.T) {
 			})
 			must(t, f.ADD(p))
 			must(t, f.CHECK(p))
-			run(t, p.NS, x.lose)
+			nltest.Shell(t, p.NS, x.lose)
 			l := f.missing(p)
 			var named []string
 			for _, fault := range l.Pod {
@@ -214,7 +201,8 @@ func TestCheckPod(t *testing.T) {
 func TestCheckPodChosen(t *testing.T) {
 	f, p := prepared(t)
 	must(t, f.ADD(p))
-	run(t, p.NS, "sysctl -qw net.ipv4.ip_local_reserved_ports=30080 \"net.ipv4.ip_local_port_range=10000 49151\"")
+	nltest.Shell(t, p.NS, "sysctl -qw net.ipv4.ip_local_reserved_ports=30080 "+
+		`"net.ipv4.ip_local_port_range=10000 49151"`)
 	must(t, f.CHECK(p))
 	if l := f.missing(p); !l.None() {
 		t.Errorf("it misses %v, %v, %v", l.Node, l.Pod, l.Changed)

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"io"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -17,24 +16,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/acceptance/compare"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
 // place is a simulator as a place. Its addresses and IDs depend on how many others are launched first.
 func place(t *testing.T, name string, others int) compare.Place {
 	t.Helper()
-	sim, err := ec2sim.New(ec2sim.Config{
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}},
-			{ID: "vpc-2", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}}},
-		Subnets: []ec2sim.Subnet{{ID: "subnet-1", VPC: "vpc-1", Zone: "us-east-1a",
-			CIDR: netip.MustParsePrefix("10.0.0.0/20"), MapPublicIP: true}},
-		Peerings: []ec2sim.Peering{{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-1"},
-			Accepter: ec2sim.PeerVPC{ID: "vpc-2"}}},
-		// A group that does not exist must be refused.
-		SecurityGroups: []string{"sg-1"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := ec2sim.World(`
+		vpc-1    10.0.0.0/16
+		subnet-1 10.0.0.0/20 public
+		vpc-2    10.9.0.0/16
+		pcx-1    vpc-1 vpc-2`)
+	c.SecurityGroups = []string{"sg-1"} // a group that does not exist must be refused
+	sim := simtest.Sim(t, c)
 	var all []*ec2sim.Instance
 	for range others + 2 {
 		i, err := sim.RunInstance(ec2sim.RunInstance{Type: "t3.small", Subnet: "subnet-1",
@@ -46,8 +40,8 @@ func place(t *testing.T, name string, others int) compare.Place {
 	}
 	node, other := all[others], all[others+1]
 	return compare.Place{
-		Name: name, EC2: compare.Direct{Handler: sim}, EC2URL: "http://ec2.invalid",
-		Metadata: compare.Direct{Handler: node.Metadata()}, MetadataURL: "http://metadata.invalid",
+		Name: name, EC2: ec2sim.Direct{Handler: sim}, EC2URL: "http://ec2.invalid",
+		Metadata: ec2sim.Direct{Handler: node.Metadata()}, MetadataURL: "http://metadata.invalid",
 		Node: node.ID, Other: other.ID, Type: "t3.small", Zone: "us-east-1a", VPC: "vpc-1", Subnet: "subnet-1",
 		Group:    "sg-1",
 		NodeAddr: node.ENIs()[0].Addrs[0], OtherAddr: other.ENIs()[0].Addrs[0], Account: "123456789012",
@@ -56,9 +50,7 @@ func place(t *testing.T, name string, others int) compare.Place {
 
 func run(t *testing.T, real compare.Place) (compare.Table, error) {
 	t.Helper()
-	t.Setenv("AWS_REGION", "us-east-1")
-	t.Setenv("AWS_ACCESS_KEY_ID", "AKIATEST")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	simtest.Credentials(t)
 	return compare.Run(t.Context(), real, place(t, "simulated", 0),
 		compare.Options{Tags: map[string]string{"run": "r1"}})
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// While EC2 throttles, an ADD gives up after its addTimeout, and the next ADD goes on. If each of them asked
-// again which ENIs and subnets there are, a large cluster would spend more time on describes than on the
-// calls that change something. So the answers are kept for the next process. They only prepare a changing
+// While EC2 throttles, an ADD gives up after its addTimeout, and the next ADD goes on. Suppose that each of them
+// asked again which ENIs and subnets there are. Then a large cluster would spend more time on describes
+// than on the calls that change something. So the answers are kept for the next process. They only prepare a changing
 // call, which EC2 refuses if they are too old.
 
 // The files of answers, in the registry's directory.

@@ -22,7 +22,7 @@ import (
 // costs a call, but only when metadata shows something new. What this node gets from EC2 is not
 // new: it is in the registry before metadata shows it. If EC2 does not answer, the node goes on
 // with what the registry has, and the next process asks. An ENI that is new then serves no pods
-// until EC2 answers, and so does the boot ENI if it has more than the node's own addresses.
+// until EC2 answers. Neither does the boot ENI if it has more than the node's own addresses.
 //
 // There are two exceptions. With "provision": "none", no process unassigns anything. If the role may
 // not ask EC2, metadata has to do.

@@ -180,9 +180,9 @@ func (c *Collecting) releasableAddrs(s *registry.State, id string, now time.Time
 }
 
 // spare returns how many addresses an ENI can lose at most. It leaves what its pool wants to
-// keep ready, which is nothing of an ENI that interfaceIndex passes over. An ENI loses nothing
-// if no ADD may take its addresses for another reason, if it has Keep, or if it was to be deleted
-// and EC2 did not answer.
+// keep ready, which is nothing of an ENI that interfaceIndex passes over. An ENI with Keep loses nothing.
+// Neither does one whose addresses no ADD may take for another reason, nor one that was to be
+// deleted when EC2 did not answer.
 func (c *Collecting) spare(s *registry.State, id string, now time.Time) int {
 	e := s.ENIs[id]
 	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() ||

@@ -70,8 +70,8 @@ func (p *Node) HintFull(s *registry.State) string {
 	return fmt.Sprintf("this %s can have no more ENIs: %stake a larger instance type, or %s", n.Type, prefixes, fewer)
 }
 
-// lacksCIDR returns what to do if an ENI of the pool has room, and no pod can have an address of it, because its subnet
-// lacks a family. It returns "" if there is no such ENI.
+// lacksCIDR returns what to do if an ENI of the pool has room, and its subnet lacks a family. Then no pod can have an
+// address of it. It returns "" if there is no such ENI.
 func (p *Node) lacksCIDR(s *registry.State) string {
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
 		if f, lacks := noCIDR(at, p.Policy.Families); lacks {

@@ -4,52 +4,31 @@
 package more
 
 import (
-	"fmt"
-	"net/http"
-	"net/http/httptest"
-	"net/netip"
 	"testing"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
-
-// inProcess makes requests without a socket.
-type inProcess struct{ http.Handler }
-
-func (h inProcess) Do(r *http.Request) (*http.Response, error) {
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
-	return w.Result(), nil
-}
 
 // A thousand nodes start at the same time and see the same free addresses. Each makes its
 // first ENI in a subnet of its own choice: as many in each as it has room for, in
 // proportion, and never where there is none. The second one of each goes elsewhere.
 func TestThousandNodes(t *testing.T) {
 	const nodes = 1000
-	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
-	t.Setenv("AWS_REGION", "us-east-1")
-	tags := map[string]string{"pods": "yes"}
-	config := ec2sim.Config{VPCs: []ec2sim.VPC{{ID: "vpc-1",
-		CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}}}
-	for i, cidr := range []string{"10.0.0.0/18", "10.0.64.0/19", "10.0.96.0/19", "10.0.128.0/28", "10.0.160.0/19"} {
-		s := ec2sim.Subnet{ID: fmt.Sprint("subnet-", i), VPC: "vpc-1", Zone: "us-east-1a",
-			CIDR: netip.MustParsePrefix(cidr), Tags: tags}
-		if i == 4 {
-			s.Tags = nil // the nodes' own
-		}
-		config.Subnets = append(config.Subnets, s)
-	}
-	sim, err := ec2sim.New(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := node(t, t.TempDir(), lease.Policy{}, aws.New(aws.Options{EC2URL: "http://ec2", HTTP: inProcess{sim}}))
-	spec := ENISpec{Tags: tags}
+	simtest.Credentials(t)
+	sim := simtest.Sim(t, ec2sim.World(`
+		vpc-1    10.0.0.0/16
+		subnet-0 10.0.0.0/18 pods=yes
+		subnet-1 10.0.64.0/19 pods=yes
+		subnet-2 10.0.96.0/19 pods=yes
+		subnet-3 10.0.128.0/28 pods=yes
+		subnet-4 10.0.160.0/19`)) // the nodes' own
+	cloud := aws.New(aws.Options{EC2URL: "http://ec2", HTTP: ec2sim.Direct{Handler: sim}})
+	p := node(t, t.TempDir(), lease.Policy{}, cloud)
+	spec := ENISpec{Tags: map[string]string{"pods": "yes"}}
 	first, second := map[string]int{}, 0
 	for range nodes {
 		node, err := sim.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-4"})

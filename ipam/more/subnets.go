@@ -49,8 +49,8 @@ func Fit(all []aws.Subnet, vpc, zone string, tags map[string]string, families []
 }
 
 // besideBoot returns the subnets whose ENIs can be attached to this instance. A subnet of an Outpost has the name of
-// the region's zone, and its ENIs are only for instances of that Outpost, as this instance's boot ENI shows. If the
-// subnet of the boot ENI is not among them, all are returned.
+// the region's zone, and its ENIs are only for instances of that Outpost. The boot ENI shows where this instance is. If
+// the subnet of the boot ENI is not among them, all are returned.
 func besideBoot(s *registry.State, all []aws.Subnet) []aws.Subnet {
 	for _, e := range s.ENIs {
 		own := slices.IndexFunc(all, func(n aws.Subnet) bool { return e.IsBoot() && n.ID == e.Subnet })

@@ -58,7 +58,7 @@ func (p *Node) wanting(s *registry.State) int {
 //
 // If addresses cool, pods are being replaced, and more will be. So want doubles what cools.
 // With one address for each waiting ADD, a rolling update would cost as many calls as the
-// node has pods, of a rate limit that the whole account shares.
+// node has pods. The whole account shares the rate limit of these calls.
 func (p *Node) want(s *registry.State) int {
 	if p.single() {
 		return 1

@@ -3,8 +3,9 @@
 
 // Package nltest has namespaces for tests, and a kernel to run them on.
 //
-// NS makes a namespace, Dump prints what is in one, Need says what a test cannot
-// do without, and Guard fails a run that left something behind. In directory vm are
+// NS makes a namespace, Shell runs a script in one, and Dump prints what is in one.
+// Need says what a test cannot do without. Guard fails a run that left something
+// behind. In directory vm are
 // the scripts that run a test binary unchanged: on this machine's kernel if it
 // has ipvlan, else in user-mode Linux or a virtual machine, through
 //
@@ -20,6 +21,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -64,6 +66,19 @@ func NS(t testing.TB, name string) (n *nl.NS, path string) {
 		t.Fatal(err)
 	}
 	return n, path
+}
+
+// Shell runs a script in a namespace, and returns its output. The test fails if one of its commands does.
+func Shell(t testing.TB, n *nl.NS, script string) string {
+	t.Helper()
+	var out []byte
+	if err := n.Do(func() (err error) {
+		out, err = exec.Command("sh", "-ec", script).CombinedOutput()
+		return err
+	}); err != nil {
+		t.Fatalf("%s: %v: %s", script, err, out)
+	}
+	return string(out)
 }
 
 // Remove gives up a namespace before its test ends, as a container runtime may have done when it calls DEL. The kernel

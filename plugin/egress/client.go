@@ -100,7 +100,7 @@ func withoutTunnel(dst netip.Prefix) nl.Route {
 
 // onTunnel makes a gateway of IPv6 valid for routes by the tunnel. No packet takes it: the route that spares the
 // gateway has a smaller metric. But that one has no link. The kernel looks for a route to the gateway by the link of a
-// new route, in the table of the new route, and so finds this one (ip6_route_check_nh).
+// new route, in the table of the new route. So it finds this one (ip6_route_check_nh).
 //
 // The flag onlink is no way to that. Before Linux 7.0, the kernel refuses it if the main table has a route to the
 // gateway by another link (ip6_route_check_nh_onlink). The pod has one: to the Services.

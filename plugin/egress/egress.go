@@ -18,8 +18,8 @@
 //
 // The outer addresses of all packets are the pods' own, as EC2's source check wants it.
 //
-// The files: client.go and router.go are what the two kinds get, pod.go is what both need to
-// know, destinations.go is what leaves by a tunnel, role.go who may, end.go is DEL, and check.go is CHECK.
+// The files: client.go and router.go are what the two kinds get, and pod.go is what both need to know. What leaves by
+// a tunnel is in destinations.go, and which pod may use it in role.go. DEL is in end.go, and CHECK in check.go.
 //
 // The invariants: a pod that is neither client nor router gets nothing. Everything is in the pod's namespace. Only
 // connections that the pod begins use the tunnel. Where a part of it is missing, what would take the tunnel goes

@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// end deletes what a pod has by an attachment, whose links are in the group own, in an order in which no packet of a
-// client leaves by another address than before, wherever it is killed:
+// end deletes what a pod has by an attachment, whose links are in the group own. Wherever it is killed, no packet of a
+// client leaves by another address than before. That is because of the order:
 //
 //   - First the UDP ports close. So nothing of a client comes into a router any more.
 //   - Then all links of the attachment end, in one request: the ENI's, the pair and the tunnels. The kernel stops them

@@ -92,7 +92,7 @@ func (p *pod) routerRules(f nl.Family) []nl.Object {
 // routerTable is what a router forwards, and how.
 //
 // It forwards what comes out of the tunnel from addresses of clients to destinations of the egress, and what answers
-// that, besides what the service loop may forward by the pair. Nothing of the tunnel leaves by the pair: there are the
+// that. The service loop may forward more, by the pair. Nothing of the tunnel leaves by the pair: there are the
 // node, its proxy for the metadata service, and all Services. A connection that has passed once has the mark, and its
 // further packets are not compared again. A packet that belongs to no connection would keep its source (ct state
 // invalid), so it is dropped. The router itself is no client's destination in the tunnel.

@@ -118,12 +118,12 @@ type target struct {
 
 func newTarget(t *testing.T) target {
 	g := target{bench: newBench(t)}
-	sh(t, g.node, `ip addr add 10.0.1.5/24 dev ens6; ip addr add fd00:0:0:1::5/64 dev ens6 nodad
+	nltest.Shell(t, g.node, `ip addr add 10.0.1.5/24 dev ens6; ip addr add fd00:0:0:1::5/64 dev ens6 nodad
 		ip addr add 10.0.0.5/24 dev eth0; ip addr add fd00::5/64 dev eth0 nodad
 		for s in all ens6 eth0; do echo 0 >/proc/sys/net/ipv4/conf/$s/rp_filter; echo 1 >/proc/sys/net/ipv4/conf/$s/arp_accept; done
 		echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding; echo 2 >/proc/sys/net/ipv6/conf/ens6/accept_ra
 		echo 1 >/proc/sys/net/ipv4/conf/ens6/accept_local`)
-	sh(t, g.vpc,
+	nltest.Shell(t, g.vpc,
 		`ip addr add 10.0.0.9/24 dev eni0; ip addr add fd00::9/64 dev eni0 nodad; ip addr add 10.0.1.1/24 dev eni1; ip addr add fd00:0:0:1::1/64 dev eni1 nodad
 		for s in all eni0; do echo 0 >/proc/sys/net/ipv4/conf/$s/rp_filter; done`)
 	for _, n := range []*nl.NS{g.node, g.vpc} {
@@ -227,7 +227,7 @@ func TestAdversaries(t *testing.T) {
 					t.Errorf("%s: %d of %d have succeeded, want %d", try.name, succeeded, made, wanted)
 				}
 			}
-			sh(t, g.node, "nft flush ruleset")
+			nltest.Shell(t, g.node, "nft flush ruleset")
 			for _, try := range attempts {
 				if _, succeeded, _ := g.try(c, try); succeeded == 0 && a.packet && (a.admin || !try.admin) &&
 					!g.lacks(try) {

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -283,7 +282,7 @@ func TestCheckFurther(t *testing.T) {
 	} {
 		s.must(s.CHECK(first, results[first]))
 		s.must(s.CHECK(second, results[second]))
-		sh(t, pod, fmt.Sprintf("t=%d; %s", nl.FurtherTable(nl.PodGroup(c.of.Digest()), c.nic), c.spoil))
+		nltest.Shell(t, pod, fmt.Sprintf("t=%d; %s", nl.FurtherTable(nl.PodGroup(c.of.Digest()), c.nic), c.spoil))
 		if err := s.CHECK(c.of, results[c.of]); err == nil || !strings.Contains(err.Error(), c.reason) {
 			t.Errorf("CHECK after %q: %v, want %s", c.spoil, err, c.reason)
 		}
@@ -296,31 +295,17 @@ func TestCheckFurther(t *testing.T) {
 	s.answers(pod, eniAt{0, 1}, eniAt{1, 3}, eniAt{2, 4})
 }
 
-// sh runs a script in a namespace.
-func sh(t *testing.T, n *nl.NS, script string) {
-	t.Helper()
-	if err := n.Do(func() error {
-		out, err := exec.Command("sh", "-ec", script).CombinedOutput()
-		if err != nil {
-			err = fmt.Errorf("%s: %w: %s", script, err, out)
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestARP has the ENIs of a pod's NICs on one network. Each answers for its own address, with its
 // own MAC address.
 func TestARP(t *testing.T) {
 	s := newSeveral(t, 1, 1, 1)
 	bridge, _ := nltest.NS(t, "bridge")
-	sh(t, bridge, "ip link add br0 type bridge; ip link set br0 up; ip addr add 10.0.1.9/24 dev br0")
+	nltest.Shell(t, bridge, "ip link add br0 type bridge; ip link set br0 up; ip addr add 10.0.1.9/24 dev br0")
 	for i := range 3 { // in place of the VPCs
 		s.must(nl.Wiring{{NS: s.node, Object: nl.Veth{Name: eniLink(i)}}}.Del())
 		s.must(nl.Wiring{{NS: s.node, Object: nl.Veth{Name: eniLink(i), MAC: mac(i), Peer: eniLink(i),
 			PeerNS: bridge}}}.Add())
-		sh(t, bridge, "ip link set "+eniLink(i)+" master br0")
+		nltest.Shell(t, bridge, "ip link set "+eniLink(i)+" master br0")
 	}
 	pod, path := nltest.NS(t, "pod")
 	_, err := s.ADD(s.ask(path, "eth0", `{}`, answer(eniAt{0, 1}, eniAt{1, 1})))
@@ -331,9 +316,9 @@ func TestARP(t *testing.T) {
 	s.vpcs = []*nl.NS{bridge, bridge, bridge}
 	for range 3 {
 		for i := range 3 {
-			sh(t, bridge, "ip neigh flush dev br0")
+			nltest.Shell(t, bridge, "ip neigh flush dev br0")
 			s.called(i, "10.0.1.9", addr4(i, 1), port)
-			sh(t, bridge, fmt.Sprintf("ip neigh show %s dev br0 | grep -q %s || { ip neigh; exit 1; }",
+			nltest.Shell(t, bridge, fmt.Sprintf("ip neigh show %s dev br0 | grep -q %s || { ip neigh; exit 1; }",
 				addr4(i, 1), mac(i)))
 		}
 	}
@@ -354,7 +339,7 @@ func TestSource(t *testing.T) {
 	s.must(s.DEL(first))
 	add(first)
 	s.must(nl.Wiring{{NS: s.node, Object: nl.Veth{Name: "near", Peer: "eth1", PeerNS: pod}}}.Add())
-	sh(t, pod, "ip route add 172.20.0.0/16 dev eth1; ip -6 route add fd00:0:0:3:1::/80 dev eth1")
+	nltest.Shell(t, pod, "ip route add 172.20.0.0/16 dev eth1; ip -6 route add fd00:0:0:3:1::/80 dev eth1")
 	for to, want := range map[string]string{"172.20.0.10:80": addr4(0, 1), "[fd00:0:0:3:1::1]:80": addr6(0, 1),
 		"10.0.3.7:80": addr4(0, 1), "[fd00:0:0:3::7]:80": addr6(0, 1)} {
 		var got string
@@ -377,7 +362,7 @@ func TestSource(t *testing.T) {
 func TestOtherNames(t *testing.T) {
 	s := newSeveral(t, 1, 3)
 	pod, path := nltest.NS(t, "pod")
-	sh(t, pod, "ip link add tun0 type bridge")
+	nltest.Shell(t, pod, "ip link add tun0 type bridge")
 	first := s.ask(path, "eth0", asking(t, "", `[{}, {"name": "net1"}]`), answer(eniAt{0, 1}, eniAt{1, 3}))
 	res, err := s.ADD(first)
 	s.must(err)
@@ -407,7 +392,7 @@ func TestHalfOfFirst(t *testing.T) {
 		Down: true}}}.Add())
 	_, err := s.ADD(second)
 	s.must(err)
-	sh(t, pod, "ip link set eth0 up")
+	nltest.Shell(t, pod, "ip link set eth0 up")
 	for range 2 {
 		for _, want := range []struct {
 			link  string
@@ -444,7 +429,7 @@ func TestLeftovers(t *testing.T) {
 		"ip link add eth2 type bridge",
 	} {
 		pod, path := nltest.NS(t, "pod")
-		sh(t, pod, fmt.Sprintf("t=%d other=%d; %s", table, other, prank))
+		nltest.Shell(t, pod, fmt.Sprintf("t=%d other=%d; %s", table, other, prank))
 		stays := strings.Join(slices.DeleteFunc(strings.Split(nltest.Dump(t, pod), "\n"), ours.MatchString), "\n")
 		r.NetNS = path
 		res, err := s.ADD(r)

@@ -6,7 +6,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -62,16 +61,13 @@ func newWorld(nodes size) (*world, error) {
 		return nil, errors.Join(fmt.Errorf("mount a tmpfs on %s: %w", dir, err), os.Remove(dir))
 	}
 	w := &world{dir: dir, size: nodes}
-	w.Fabric, err = vpcsim.New(ec2sim.Config{
-		InstanceTypes: []ec2sim.InstanceType{small.InstanceType, large.InstanceType, cards.InstanceType},
-		VPCs:          []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},
-		Subnets: []ec2sim.Subnet{
-			// with room for the prefixes of two boot ENIs
-			{ID: "subnet-nodes", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/20")},
-			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.16.0/20"),
-				Tags: map[string]string{"kubernetes_kubelet": "true"}},
-		},
-	})
+	// The first subnet has room for the prefixes of two boot ENIs.
+	c := ec2sim.World(`
+		vpc-1        10.0.0.0/16
+		subnet-nodes 10.0.0.0/20
+		subnet-pods  10.0.16.0/20 kubernetes_kubelet=true`)
+	c.InstanceTypes = []ec2sim.InstanceType{small.InstanceType, large.InstanceType, cards.InstanceType}
+	w.Fabric, err = vpcsim.New(c)
 	if err != nil {
 		return nil, errors.Join(err, w.removeDir())
 	}

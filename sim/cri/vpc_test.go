@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
@@ -23,35 +24,12 @@ type vpc struct {
 
 func newVPC(t *testing.T, families int) *vpc {
 	t.Helper()
-	cidr := netip.MustParsePrefix
-	f, err := vpcsim.New(ec2sim.Config{
-		VPCs: []ec2sim.VPC{{
-			ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.0.0.0/16"), cidr("100.64.0.0/16")},
-			IPv6CIDRs: []netip.Prefix{cidr("2001:db8:0:100::/56")},
-		}},
-		Subnets: []ec2sim.Subnet{
-			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.0.0/24"),
-				IPv6CIDR: cidr("2001:db8:0:100::/64")},
-			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.64.0.0/20"),
-				IPv6CIDR: cidr("2001:db8:0:101::/64"),
-				Tags:     map[string]string{"kubernetes_kubelet": "true"}},
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	v := &vpc{fabric: f, families: families}
-	for name, i := range map[string]**vpcsim.Instance{"node": &v.node, "host": &v.host} {
-		if *i, err = f.RunInstance(name, ec2sim.RunInstance{Type: "m5.4xlarge", Subnet: "subnet-node",
-			IPv6: families - 1}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	v := &vpc{families: families, fabric: simtest.Fabric(t, ec2sim.World(`
+		vpc-1       10.0.0.0/16 100.64.0.0/16 2001:db8:0:100::/56
+		subnet-node 10.0.0.0/24 2001:db8:0:100::/64
+		subnet-pods 100.64.0.0/20 2001:db8:0:101::/64 kubernetes_kubelet=true`))}
+	run := ec2sim.RunInstance{Type: "m5.4xlarge", Subnet: "subnet-node", IPv6: families - 1}
+	v.node, v.host = simtest.Launch(t, v.fabric, "node", run), simtest.Launch(t, v.fabric, "host", run)
 	if err := v.host.Answer(port); err != nil {
 		t.Fatal(err)
 	}

@@ -127,7 +127,7 @@ func (s *scene) checkNothingLeft(ctx context.Context, out *output, before []stat
 	out.line("GC   registry-gc --free-after=%s on each node calls EC2:", freeAfter)
 	out.line("     %s", wrap(count(s.EC2.Calls()[calls:]), width-5))
 	out.line("")
-	out.verdict("EC2 is as it was before", "no ENI but those of the launch, with one address each", s.onlyBootENIs())
+	out.verdict("EC2 is as it was before", "only the ENIs of the launch, with one address each", s.onlyBootENIs())
 	after, err := s.dump()
 	if err != nil {
 		return err

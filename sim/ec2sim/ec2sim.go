@@ -6,7 +6,9 @@
 // interfaces and private addresses. The programs run unchanged, including the SDK: two environment variables
 // (AWS_ENDPOINT_URL_EC2 and AWS_EC2_METADATA_SERVICE_ENDPOINT) point to the two handlers of this package.
 //
-//	sim, err := ec2sim.New(ec2sim.Config{VPCs: ..., Subnets: ...})
+//	sim, err := ec2sim.New(ec2sim.World(`
+//		vpc-1    10.0.0.0/16
+//		subnet-a 10.0.0.0/24`))
 //	node, err := sim.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-a"})
 //	ec2 := httptest.NewServer(sim)              // AWS_ENDPOINT_URL_EC2
 //	imds := httptest.NewServer(node.Metadata()) // AWS_EC2_METADATA_SERVICE_ENDPOINT

@@ -17,32 +17,25 @@ import (
 
 // world is the configuration of most tests: a VPC with two CIDRs and one of IPv6. Its subnets are in two zones; one is
 // tiny, one big, one of both families and one of IPv6 alone.
-var world = Config{
-	VPCs: []VPC{
-		{ID: "vpc-1", CIDRs: cidrs("10.0.0.0/16 100.64.0.0/16"), IPv6CIDRs: cidrs("2001:db8:1::/56"),
-			FormerCIDRs: cidrs("10.77.0.0/16 2001:db8:7::/56"), Tags: map[string]string{"Name": "one"}},
-		{ID: "vpc-2", CIDRs: cidrs("10.2.0.0/16"), Default: true},
-	},
-	Subnets: []Subnet{
-		{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.0.0/24"), MapPublicIP: true},
-		{ID: "subnet-b", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.1.0/24"),
-			Tags: map[string]string{"role": "pods"}},
-		{ID: "subnet-big", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.16.0/20")},
-		{ID: "subnet-c", VPC: "vpc-1", Zone: "us-east-1b", CIDR: cidr("10.0.2.0/24")},
-		{ID: "subnet-dual", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.4.0/24"),
-			IPv6CIDR: cidr("2001:db8:1:4::/64")},
-		{ID: "subnet-six", VPC: "vpc-1", Zone: "us-east-1a", IPv6CIDR: cidr("2001:db8:1:6::/64")},
-		{ID: "subnet-tiny", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.3.0/28")},
-		{ID: "subnet-v2", VPC: "vpc-2", Zone: "us-east-1a", CIDR: cidr("10.2.0.0/24"), Default: true},
-	},
-	Peerings: []Peering{
-		{ID: "pcx-1", Requester: PeerVPC{ID: "vpc-1"}, Accepter: PeerVPC{ID: "vpc-9", CIDRs: cidrs("10.9.0.0/16"),
-			IPv6CIDRs: cidrs("2001:db8:9::/56"), Account: "210987654321", Region: "eu-west-1"}},
-		{ID: "pcx-2", Requester: PeerVPC{ID: "vpc-8"}, Accepter: PeerVPC{ID: "vpc-1"}, Status: "deleted",
-			Tags: map[string]string{"old": "yes"}},
-	},
-	SecurityGroups: []string{"sg-node", "sg-1", "sg-2", "sg-3", "sg-4", "sg-5", "sg-6"},
-}
+var world = func() Config {
+	c := World(`
+		vpc-1       10.0.0.0/16 100.64.0.0/16 2001:db8:1::/56 -10.77.0.0/16 -2001:db8:7::/56 Name=one
+		subnet-a    10.0.0.0/24 public
+		subnet-b    10.0.1.0/24 role=pods
+		subnet-big  10.0.16.0/20
+		subnet-c    10.0.2.0/24 us-east-1b
+		subnet-dual 10.0.4.0/24 2001:db8:1:4::/64
+		subnet-six  2001:db8:1:6::/64
+		subnet-tiny 10.0.3.0/28
+		vpc-2       10.2.0.0/16 default
+		subnet-v2   10.2.0.0/24 default
+		pcx-1       vpc-1 vpc-9 10.9.0.0/16 2001:db8:9::/56
+		pcx-2       vpc-8 vpc-1 deleted`)
+	c.Peerings[0].Accepter.Account, c.Peerings[0].Accepter.Region = "210987654321", "eu-west-1"
+	c.Peerings[1].Tags = map[string]string{"old": "yes"}
+	c.SecurityGroups = []string{"sg-node", "sg-1", "sg-2", "sg-3", "sg-4", "sg-5", "sg-6"}
+	return c
+}()
 
 func cidr(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"net/url"
 	"strings"
 
@@ -17,11 +16,9 @@ import (
 
 // A subnet, an instance in it, and a call that gives its ENI two more addresses.
 func Example() {
-	sim, err := ec2sim.New(ec2sim.Config{
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},
-		Subnets: []ec2sim.Subnet{{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a",
-			CIDR: netip.MustParsePrefix("10.0.0.0/24")}},
-	})
+	sim, err := ec2sim.New(ec2sim.World(`
+		vpc-1    10.0.0.0/16
+		subnet-a 10.0.0.0/24`))
 	if err != nil {
 		panic(err)
 	}
@@ -61,11 +58,9 @@ func Example() {
 
 // The metadata service of an instance forgets an ENI after a restart, and finds it again.
 func ExampleInstance_Reboot() {
-	sim, err := ec2sim.New(ec2sim.Config{
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},
-		Subnets: []ec2sim.Subnet{{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a",
-			CIDR: netip.MustParsePrefix("10.0.0.0/24")}},
-	})
+	sim, err := ec2sim.New(ec2sim.World(`
+		vpc-1    10.0.0.0/16
+		subnet-a 10.0.0.0/24`))
 	if err != nil {
 		panic(err)
 	}

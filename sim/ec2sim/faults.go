@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 )
 
 // A fault is the answer that a test has ordered for some calls of an action.
@@ -123,6 +125,17 @@ func (s *Sim) Calls() []Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.calls)
+}
+
+// Changed returns how many of these calls have changed something, by action.
+func (s *Sim) Changed() map[string]int {
+	counts := map[string]int{}
+	for _, c := range s.Calls() {
+		if api.Changes(c.Action) && c.Code == "" {
+			counts[c.Action]++
+		}
+	}
+	return counts
 }
 
 // ResetCalls forgets all calls so far, of EC2 and of the metadata of all instances.

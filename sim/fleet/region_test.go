@@ -11,7 +11,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"net/url"
 	"sync"
 	"time"
@@ -111,17 +110,12 @@ const instanceType = "m5.2xlarge"
 const podSubnets = 3
 
 func newRegion(open func(instance string) *host) (*region, error) {
-	pods := func(i int) netip.Prefix {
-		return netip.PrefixFrom(netip.AddrFrom4([4]byte{100, byte(64 + i), 0, 0}), 16)
-	}
-	nodes := netip.MustParsePrefix("10.0.0.0/16")
-	c := ec2sim.Config{Throttle: true, VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{nodes}}},
-		Subnets: []ec2sim.Subnet{{ID: "subnet-nodes", VPC: "vpc-1", Zone: "us-east-1a", CIDR: nodes}}}
+	text := "vpc-1 10.0.0.0/16 100.64.0.0/16 100.65.0.0/16 100.66.0.0/16\nsubnet-nodes 10.0.0.0/16"
 	for i := range podSubnets {
-		c.VPCs[0].CIDRs = append(c.VPCs[0].CIDRs, pods(i))
-		c.Subnets = append(c.Subnets, ec2sim.Subnet{ID: podSubnet(i), VPC: "vpc-1", Zone: "us-east-1a", CIDR: pods(i),
-			Tags: subnetTags})
+		text += fmt.Sprintf("\n%s 100.%d.0.0/16 kubernetes_kubelet=true", podSubnet(i), 64+i)
 	}
+	c := ec2sim.World(text)
+	c.Throttle = true
 	sim, err := ec2sim.New(c)
 	if err != nil {
 		return nil, err

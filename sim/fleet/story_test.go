@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"runtime/debug"
 	"sync"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
 // A plan is the size of a fleet, and what happens to it.
@@ -97,10 +97,8 @@ func play(t *testing.T, p plan, w way) (r result) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(memory))
 	defer slog.SetDefault(slog.Default())
 	slog.SetDefault(slog.New(slog.DiscardHandler))
-	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
-	t.Setenv("AWS_REGION", "us-east-1")
-	dir := inMemory(t)
+	simtest.Credentials(t)
+	dir := simtest.Memory(t)
 	t.Run(w.name, func(outside *testing.T) {
 		synctest.Test(outside, func(t *testing.T) {
 			f := newFleet(t, outside, dir, p, w)
@@ -108,16 +106,6 @@ func play(t *testing.T, p plan, w way) (r result) {
 		})
 	})
 	return r
-}
-
-// inMemory is a directory on a tmpfs, as /run is.
-func inMemory(t *testing.T) string {
-	dir, err := os.MkdirTemp("/dev/shm", "fleet-*")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
 }
 
 func newFleet(t, outside *testing.T, dir string, p plan, w way) *fleet {

@@ -15,62 +15,30 @@ import (
 )
 
 // region is a VPC with separate CIDRs for nodes, for pods and for a host. It has two peered VPCs.
-var region = ec2sim.Config{
-	VPCs: []ec2sim.VPC{
-		{ID: "vpc-main", CIDRs: cidrs("10.0.0.0/16", "100.64.0.0/16", "100.65.0.0/16"),
-			IPv6CIDRs: cidrs("2001:db8:0:100::/56", "2001:db8:0:400::/56")},
-		{ID: "vpc-peer", CIDRs: cidrs("10.1.0.0/16"), IPv6CIDRs: cidrs("2001:db8:0:200::/56")},
-		{ID: "vpc-office", CIDRs: cidrs("10.2.0.0/16"), IPv6CIDRs: cidrs("2001:db8:0:300::/56")},
-	},
-	Subnets: []ec2sim.Subnet{
-		{ID: "subnet-nodes", VPC: "vpc-main", Zone: zone, CIDR: cidr("10.0.0.0/24"),
-			IPv6CIDR: cidr("2001:db8:0:100::/64"), MapPublicIP: true},
-		{ID: "subnet-host", VPC: "vpc-main", Zone: zone, CIDR: cidr("10.0.1.0/24"),
-			IPv6CIDR: cidr("2001:db8:0:101::/64")},
-		{ID: "subnet-second", VPC: "vpc-main", Zone: zone, CIDR: cidr("100.65.0.0/24"),
-			IPv6CIDR: cidr("2001:db8:0:400::/64")},
-		{ID: "subnet-pods1", VPC: "vpc-main", Zone: zone, CIDR: cidr("100.64.0.0/20"),
-			IPv6CIDR: cidr("2001:db8:0:111::/64"), Tags: kubelet},
-		{ID: "subnet-pods2", VPC: "vpc-main", Zone: zone, CIDR: cidr("100.64.16.0/20"),
-			IPv6CIDR: cidr("2001:db8:0:112::/64"), Tags: kubelet},
-		{ID: "subnet-pods3", VPC: "vpc-main", Zone: zone, CIDR: cidr("100.64.32.0/20"),
-			IPv6CIDR: cidr("2001:db8:0:113::/64"), Tags: kubelet},
-		{ID: "subnet-only6", VPC: "vpc-main", Zone: zone, IPv6CIDR: cidr("2001:db8:0:114::/64"),
-			Tags: map[string]string{"family": "IPv6"}},
-		{ID: "subnet-peer", VPC: "vpc-peer", Zone: zone, CIDR: cidr("10.1.0.0/24"),
-			IPv6CIDR: cidr("2001:db8:0:200::/64")},
-		{ID: "subnet-office", VPC: "vpc-office", Zone: zone, CIDR: cidr("10.2.1.0/24"),
-			IPv6CIDR: cidr("2001:db8:0:301::/64")},
-	},
-	Peerings: []ec2sim.Peering{
-		{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-main"}, Accepter: ec2sim.PeerVPC{ID: "vpc-peer"}},
-		// EC2 reports a CIDR without hosts. The office stands for a network behind a transit gateway, which
-		// DescribeVpcPeeringConnections does not report.
-		{ID: "pcx-2", Requester: ec2sim.PeerVPC{ID: "vpc-main"}, Accepter: ec2sim.PeerVPC{ID: "vpc-office",
-			CIDRs: cidrs("10.2.0.0/24")}},
-	},
-}
+//
+// Of the office, EC2 reports a CIDR without hosts. The office stands for a network behind a transit gateway, which
+// DescribeVpcPeeringConnections does not report.
+var region = ec2sim.World(`
+	vpc-main      10.0.0.0/16 100.64.0.0/16 100.65.0.0/16 2001:db8:0:100::/56 2001:db8:0:400::/56
+	subnet-nodes  10.0.0.0/24 2001:db8:0:100::/64 public
+	subnet-host   10.0.1.0/24 2001:db8:0:101::/64
+	subnet-second 100.65.0.0/24 2001:db8:0:400::/64
+	subnet-pods1  100.64.0.0/20 2001:db8:0:111::/64 kubernetes_kubelet=true
+	subnet-pods2  100.64.16.0/20 2001:db8:0:112::/64 kubernetes_kubelet=true
+	subnet-pods3  100.64.32.0/20 2001:db8:0:113::/64 kubernetes_kubelet=true
+	subnet-only6  2001:db8:0:114::/64 family=IPv6
+	vpc-peer      10.1.0.0/16 2001:db8:0:200::/56
+	subnet-peer   10.1.0.0/24 2001:db8:0:200::/64
+	vpc-office    10.2.0.0/16 2001:db8:0:300::/56
+	subnet-office 10.2.1.0/24 2001:db8:0:301::/64
+	pcx-1         vpc-main vpc-peer
+	pcx-2         vpc-main vpc-office 10.2.0.0/24`)
 
 // OfficeCIDRs contain the host behind the transit gateway. No peering reports them, so pods need routeToCidrs to reach
 // it.
-var OfficeCIDRs = cidrs("10.2.1.0/24", "2001:db8:0:301::/64")
+var OfficeCIDRs = []netip.Prefix{netip.MustParsePrefix("10.2.1.0/24"), netip.MustParsePrefix("2001:db8:0:301::/64")}
 
-const (
-	zone         = "us-east-1a"
-	instanceType = "m5.large" // 3 ENIs of 10 addresses
-)
-
-var kubelet = map[string]string{"kubernetes_kubelet": "true"}
-
-func cidr(s string) netip.Prefix { return netip.MustParsePrefix(s) }
-
-func cidrs(all ...string) []netip.Prefix {
-	var ps []netip.Prefix
-	for _, s := range all {
-		ps = append(ps, cidr(s))
-	}
-	return ps
-}
+const instanceType = "m5.large" // 3 ENIs of 10 addresses
 
 // Port is where all ends answer.
 const Port = 8080

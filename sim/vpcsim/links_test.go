@@ -118,7 +118,7 @@ func TestLinkReturns(t *testing.T) {
 			tt.want = "dev" + strconv.Itoa(l.Index)
 		}
 		if tt.taken != "" {
-			shell(t, node, "ip link add "+tt.taken+" type veth peer x")
+			nltest.Shell(t, node.NS, "ip link add "+tt.taken+" type veth peer x")
 		}
 		c.change(t, node) // the fabric looks
 		if err := pod.Close(); err != nil {
@@ -129,7 +129,7 @@ func TestLinkReturns(t *testing.T) {
 			t.Errorf("%+v: it has returned as %+v, want the name %s, and the MTU and group that it had", tt, l, tt.want)
 		}
 		if tt.taken != "" {
-			shell(t, node, "ip link del "+tt.taken)
+			nltest.Shell(t, node.NS, "ip link del "+tt.taken)
 		}
 		// It is attached, and follows EC2, without a new link.
 		c.change(t, node)
@@ -152,7 +152,7 @@ func TestLinkReturns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shell(t, node, "ip link add dev0 type veth peer dev"+strconv.Itoa(l.Index))
+	nltest.Shell(t, node.NS, "ip link add dev0 type veth peer dev"+strconv.Itoa(l.Index))
 	c.change(t, node)
 	if err := pod.Close(); err != nil {
 		t.Fatal(err)

@@ -4,11 +4,9 @@
 package vpcsim_test
 
 import (
-	"os/exec"
 	"testing"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
 // TestReboot changes all that plugins change on an instance. After a reboot all of it is as before, and the instance
@@ -21,8 +19,8 @@ func TestReboot(t *testing.T) {
 	const look = `ip -br link | awk '{sub("@.*", "", $1); print $1, $3, $4}'; ip addr show scope global | grep -w inet6*
 		for family in -4 -6; do ip $family rule; ip $family route show table all | grep -v fe80:: | sort; done
 		nft list ruleset; cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf/all/rp_filter`
-	before := shell(t, node, look)
-	shell(t, node,
+	before := nltest.Shell(t, node.NS, look)
+	nltest.Shell(t, node.NS,
 		`ip link set eth1 up; ip addr add 192.0.2.1/24 dev eth1; ip link add v type veth peer w; ip link set v up
 		for family in -4 -6; do
 			ip $family rule add pref 600 iif v table 300; ip $family route add default dev v table 300
@@ -32,23 +30,9 @@ func TestReboot(t *testing.T) {
 	if err := node.Reboot(); err != nil {
 		t.Fatal(err)
 	}
-	if after := shell(t, node, look); after != before {
+	if after := nltest.Shell(t, node.NS, look); after != before {
 		t.Errorf("after a reboot:\n%s\nwant\n%s", after, before)
 	}
 	meet(t, host.Namespace, node.Namespace, node.Addr(), host.Addr(), "tcp", "udp")
 	meet(t, host.Namespace, node.Namespace, node.Addr6(), host.Addr6(), "tcp", "udp")
-}
-
-// shell runs a script on an instance, and returns its output.
-func shell(t *testing.T, i *vpcsim.Instance, script string) string {
-	t.Helper()
-	var out []byte
-	err := i.Do(func() (err error) {
-		out, err = exec.Command("sh", "-ec", script).CombinedOutput()
-		return err
-	})
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	return string(out)
 }

@@ -16,7 +16,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
@@ -25,54 +27,34 @@ var (
 	cidr = netip.MustParsePrefix
 )
 
-// world is three VPCs, of which the first two are peers. Only instances of the last three subnets have IPv6.
-var world = ec2sim.Config{
-	VPCs: []ec2sim.VPC{
-		{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.0.0.0/16"), cidr("100.64.0.0/16")},
-			IPv6CIDRs: []netip.Prefix{cidr("2001:db8:1::/56")}},
-		{ID: "vpc-2", CIDRs: []netip.Prefix{cidr("10.1.0.0/16")}, IPv6CIDRs: []netip.Prefix{cidr("2001:db8:2::/56")}},
-		{ID: "vpc-3", CIDRs: []netip.Prefix{cidr("10.2.0.0/16")}, IPv6CIDRs: []netip.Prefix{cidr("2001:db8:3::/56")}},
-	},
-	Subnets: []ec2sim.Subnet{
-		{ID: "subnet-nodes", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.0.0/24"), MapPublicIP: true},
-		{ID: "subnet-private", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.1.0/24")},
-		{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.64.0.0/24"),
-			IPv6CIDR: cidr("2001:db8:1:1::/64")},
-		{ID: "subnet-peer", VPC: "vpc-2", Zone: "us-east-1a", CIDR: cidr("10.1.0.0/24")},
-		{ID: "subnet-stranger", VPC: "vpc-3", Zone: "us-east-1a", CIDR: cidr("10.2.0.0/24")},
-
-		{ID: "subnet-dual", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.6.0/24"),
-			IPv6CIDR: cidr("2001:db8:1:6::/64"), AssignIPv6: true},
-		{ID: "subnet-peer6", VPC: "vpc-2", Zone: "us-east-1a", IPv6CIDR: cidr("2001:db8:2:6::/64"), AssignIPv6: true},
-		{ID: "subnet-stranger6", VPC: "vpc-3", Zone: "us-east-1a", IPv6CIDR: cidr("2001:db8:3:6::/64"),
-			AssignIPv6: true},
-	},
-	Peerings: []ec2sim.Peering{
-		{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-1"}, Accepter: ec2sim.PeerVPC{ID: "vpc-2"}},
-		{ID: "pcx-2", Requester: ec2sim.PeerVPC{ID: "vpc-3"}, Accepter: ec2sim.PeerVPC{ID: "vpc-1"},
-			Status: "pending-acceptance"},
-	},
-}
+// world is three VPCs, of which the first two are peers. Only instances of three subnets have IPv6.
+var world = func() ec2sim.Config {
+	c := ec2sim.World(`
+		vpc-1            10.0.0.0/16 100.64.0.0/16 2001:db8:1::/56
+		subnet-nodes     10.0.0.0/24 public
+		subnet-private   10.0.1.0/24
+		subnet-pods      100.64.0.0/24 2001:db8:1:1::/64
+		subnet-dual      10.0.6.0/24 2001:db8:1:6::/64
+		vpc-2            10.1.0.0/16 2001:db8:2::/56
+		subnet-peer      10.1.0.0/24
+		subnet-peer6     2001:db8:2:6::/64
+		vpc-3            10.2.0.0/16 2001:db8:3::/56
+		subnet-stranger  10.2.0.0/24
+		subnet-stranger6 2001:db8:3:6::/64
+		pcx-1            vpc-1 vpc-2
+		pcx-2            vpc-3 vpc-1 pending-acceptance`)
+	for i, s := range c.Subnets {
+		c.Subnets[i].AssignIPv6 = s.ID == "subnet-dual" || s.ID == "subnet-peer6" || s.ID == "subnet-stranger6"
+	}
+	return c
+}()
 
 const port = 8080
 
 func newFabric(t *testing.T) *vpcsim.Fabric {
 	t.Helper()
-	if os.Getuid() != 0 {
-		if os.Getenv("CI") != "" {
-			t.Fatal("namespaces need root")
-		}
-		t.Skip("namespaces need root")
-	}
-	f, err := vpcsim.New(world)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	nltest.Need(t, "root")
+	f := simtest.Fabric(t, world)
 	if err := f.Internet.Answer(port); err != nil {
 		t.Fatal(err)
 	}
@@ -82,10 +64,7 @@ func newFabric(t *testing.T) *vpcsim.Fabric {
 // run launches an instance and lets it answer.
 func run(t *testing.T, f *vpcsim.Fabric, name, subnet string) *vpcsim.Instance {
 	t.Helper()
-	i, err := f.RunInstance(name, ec2sim.RunInstance{Type: "m5.large", Subnet: subnet})
-	if err != nil {
-		t.Fatal(err)
-	}
+	i := simtest.Launch(t, f, name, ec2sim.RunInstance{Type: "m5.large", Subnet: subnet})
 	if err := i.Answer(port); err != nil {
 		t.Fatal(err)
 	}

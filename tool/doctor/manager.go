@@ -28,5 +28,5 @@ func (p *Node) checkManager(ctx context.Context) ([]Finding, error) {
 	}
 	return []Finding{{Severity: severe, About: "NetworkManager",
 		Means: "it has no setting unmanaged-devices for the ENIs of pods: it adds addresses and routes to them",
-		Do:    "where every ENI but the boot ENI is for pods: systemctl enable --now cni-links.service"}}, nil
+		Do:    "where every ENI except the boot ENI is for pods: systemctl enable --now cni-links.service"}}, nil
 }

@@ -34,7 +34,7 @@ func (p *Node) checkNetUtils(context.Context) ([]Finding, error) {
 	if installed && !p.linksKnown() {
 		found = append(found, Finding{Severity: severe, About: "cni-links.service",
 			Means: "it has not run, or is not enabled: amazon-ec2-net-utils does not know which ENIs are for pods",
-			Do:    "where every ENI but the boot ENI is for pods: systemctl enable --now cni-links.service"})
+			Do:    "where every ENI except the boot ENI is for pods: systemctl enable --now cni-links.service"})
 	}
 	return found, nil
 }

@@ -19,8 +19,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// checkProxy looks for Services that pods do not reach, by the mode of kube-proxy, or by their routes, and for Services
-// that lead clients of an egress past their tunnels.
+// checkProxy looks for Services that pods do not reach, by the mode of kube-proxy or by their routes. It also looks for
+// Services that lead clients of an egress past their tunnels.
 func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
 	found, failed = p.ipvs()
 	networks, _ := p.conflists.Networks() // checkConfig finds what is wrong with one

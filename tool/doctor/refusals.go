@@ -47,8 +47,8 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 		found = append(found, Finding{Severity: warning, About: p.state.Instance.ID,
 			Means: "EC2 has refused to attach another ENI to this instance; this node asks again in " +
 				view.Brief(until.Sub(now)),
-			Do: "detach ENIs that others have attached, detach EBS volumes (on most Nitro types, they take slots of " +
-				"ENIs), use prefixes, or lower --max-pods of the kubelet (" + cli.Name + " maxpods)"})
+			Do: "detach ENIs that others have attached, or EBS volumes, which take slots on most Nitro types; use " +
+				"prefixes, or lower --max-pods of the kubelet (" + cli.Name + " maxpods)"})
 	}
 	if until := p.state.Instance.QuotaUntil; until.After(now) {
 		found = append(found, Finding{Severity: warning, About: "quota",

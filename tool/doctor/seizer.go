@@ -16,7 +16,7 @@ const hotplugRules = "/run/udev/rules.d/99-zz-cni-ipvlan-vpc-k8s.rules"
 
 // unstopped returns the finding that nothing keeps a seizer off the ENIs of pods, or none.
 func (p *Node) unstopped(s seizer) []Finding {
-	enable := "where every ENI but the boot ENI is for pods: systemctl enable --now cni-links.service"
+	enable := "where every ENI except the boot ENI is for pods: systemctl enable --now cni-links.service"
 	if !p.linksKnown() {
 		return []Finding{{Severity: severe, About: s.about, Means: s.means, Do: enable}}
 	}

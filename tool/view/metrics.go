@@ -78,9 +78,9 @@ func prefixMetric(s *registry.State) Metric {
 // eniMetric counts the ENIs of each pool.
 func eniMetric(s *registry.State, now time.Time) Metric {
 	m := Metric{Name: "enis", Help: "ENIs of the instance, the boot ENI included, by the pool that they serve and " +
-		"state: idle ones serve no pod, requested ones were created for pods that ask for them, exclusive ones are " +
-		"in pods, draining ones are on their way out, foreign ones are of others, no-link ones have no link on the " +
-		"node, detached ones are not attached any more."}
+		"state. Idle ones serve no pod. Requested ones were created for pods that ask for them, and exclusive ones " +
+		"are in pods. Draining ones are on their way out. Foreign ones are of others. No-link ones have no link on " +
+		"the node. Detached ones are not attached any more."}
 	n := map[[2]string]int{}
 	pools, exclusive := map[string]bool{}, s.Exclusive()
 	for id, e := range s.ENIs {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package trace executes a program, follows its system calls by ptrace(2), and at the
-// one that a test asks for kills it, or has the call fail.
+// Package trace executes a program, and follows its system calls by ptrace(2). At the
+// call that a test asks for, it kills the program, or has the call fail.
 //
 // strace could do that at the n-th of them, but counts for each thread by itself, and
 // which thread a goroutine runs on is different every time. Here the calls of all

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// World reads a Config from a text that has a line for each VPC, subnet and peering:
+//
+//	vpc-1        10.0.0.0/16 100.64.0.0/16 -100.65.0.0/16 2001:db8:1::/56
+//	subnet-node  10.0.0.0/24 public
+//	subnet-pods  100.64.0.0/20 2001:db8:1:1::/64 us-east-1b kubernetes_kubelet=true
+//	vpc-2        10.1.0.0/16 default
+//	subnet-else  10.1.0.0/24 default
+//	pcx-1        vpc-1 vpc-2
+//	pcx-2        vpc-9 10.9.0.0/16 vpc-1 deleted
+//
+// A subnet belongs to the VPC above it. Its zone is us-east-1a unless the line names another. The word "public" sets
+// MapPublicIP, KEY=VALUE is a tag, and a CIDR after "-" is one of FormerCIDRs. In the line of a peering, a CIDR belongs
+// to the VPC before it, and any other word is the status. A mistake in the text panics, as in netip.MustParsePrefix.
+// The caller adds what a text cannot say.
+func World(text string) (c Config) {
+	for line := range strings.Lines(text) {
+		id, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		kind, _, _ := strings.Cut(id, "-")
+		switch w := readWords(rest); {
+		case id == "":
+		case kind == "vpc" && w.other == "":
+			c.VPCs = append(c.VPCs, VPC{ID: id, CIDRs: w.v4, IPv6CIDRs: w.v6, FormerCIDRs: w.former,
+				Default: w.isDefault, Tags: w.tags})
+		case kind == "subnet" && len(w.v4) <= 1 && len(w.v6) <= 1:
+			c.Subnets = append(c.Subnets, Subnet{ID: id, VPC: c.VPCs[len(c.VPCs)-1].ID,
+				Zone: cmp.Or(w.other, "us-east-1a"), CIDR: only(w.v4), IPv6CIDR: only(w.v6),
+				MapPublicIP: w.public, Default: w.isDefault, Tags: w.tags})
+		case kind == "pcx":
+			c.Peerings = append(c.Peerings, peeringOf(id, rest))
+		default:
+			panic(fmt.Sprintf("no line of a VPC, a subnet or a peering: %q", line))
+		}
+	}
+	return c
+}
+
+// words are what follows the ID in a line of World.
+type words struct {
+	v4, v6, former    []netip.Prefix
+	tags              map[string]string
+	public, isDefault bool
+	other             string
+}
+
+func readWords(text string) (w words) {
+	for _, word := range strings.Fields(text) {
+		cidr, former := strings.CutPrefix(word, "-")
+		key, value, tag := strings.Cut(word, "=")
+		switch {
+		case tag && w.tags == nil:
+			w.tags = map[string]string{key: value}
+		case tag:
+			w.tags[key] = value
+		case word == "public":
+			w.public = true
+		case word == "default":
+			w.isDefault = true
+		case !strings.Contains(word, "/"):
+			w.other = word
+		case former:
+			w.former = append(w.former, netip.MustParsePrefix(cidr))
+		case strings.Contains(word, ":"):
+			w.v6 = append(w.v6, netip.MustParsePrefix(word))
+		default:
+			w.v4 = append(w.v4, netip.MustParsePrefix(word))
+		}
+	}
+	return w
+}
+
+// peeringOf reads two VPCs, each with its CIDRs after it, and the status.
+func peeringOf(id, text string) Peering {
+	p := Peering{ID: id}
+	_, requester, _ := strings.Cut(text, "vpc-")
+	requester, accepter, _ := strings.Cut(requester, "vpc-")
+	for side, text := range map[*PeerVPC]string{&p.Requester: requester, &p.Accepter: accepter} {
+		name, rest, _ := strings.Cut(text, " ")
+		w := readWords(rest)
+		side.ID, side.CIDRs, side.IPv6CIDRs = "vpc-"+name, w.v4, w.v6
+		p.Status = cmp.Or(w.other, p.Status)
+	}
+	return p
+}
+
+// only returns the block of a family; zero if there is none.
+func only(blocks []netip.Prefix) (b netip.Prefix) {
+	for _, b = range blocks {
+	}
+	return b
+}
