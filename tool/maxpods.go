@@ -46,8 +46,8 @@ many that they limit nothing: then it is 110, the kubelet's own number, or --max
 Without a configuration, it assumes one pool of IPv4 without prefixes, from device
 index 1 on, as the original plugin's tool does. If EC2 does not tell the limits of
 this instance's type, and this node has not asked before, it warns and takes 110.
-Kubernetes recommends no more than 110 pods for a node, and EKS 250 for one of 30
-CPUs and more. That is no limit of addresses: say it by --max.
+Kubernetes recommends no more than 110 pods for a node, and EKS no more than 250 for
+one with more than 30 CPUs. That is no limit of addresses: say it by --max.
 
 --format prints what launches nodes needs to know:
 
@@ -159,7 +159,9 @@ func (n *podNode) configure(c *cli.Context, networks []conf.List) error {
 func (n podNode) count(c *cli.Context) (int, error) {
 	l, err := n.limits(c)
 	switch {
-	case errors.Is(err, aws.ErrNoMetadata), err != nil && n.kind != "":
+	case errors.Is(err, aws.ErrNoMetadata):
+		return 0, cli.Hint(err, "anywhere else say --instance-type")
+	case err != nil && n.kind != "":
 		return 0, err
 	case err != nil:
 		slog.Warn("the limits of this instance type are not known: the kubelet's default is used", "pods",
