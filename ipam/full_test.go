@@ -196,7 +196,7 @@ func TestHintFull(t *testing.T) {
 	}{
 		{name: "maxENIs", maxENIs: 2,
 			want: "maxENIs is 2: raise it to at most 3, the limit of m5.large, set prefixDelegation, or " +
-				strings.Replace(fewer, "maxpods", "maxpods --except-enis=1", 1)},
+				fewer},
 		{name: "the type",
 			want: "this m5.large can have no more ENIs: set prefixDelegation, take a larger instance type, or " +
 				fewer},

@@ -47,6 +47,11 @@ func TestMaxPods(t *testing.T) {
 
 // maxPodsOf returns what the tool prints on an instance of the type.
 func maxPodsOf(t *testing.T, instanceType string) string {
+	return onInstance(t, instanceType)("maxpods")
+}
+
+// onInstance returns a function that runs the tool on an instance of the type, and returns what it prints.
+func onInstance(t *testing.T, instanceType string) func(args ...string) string {
 	t.Helper()
 	sim, err := ec2sim.New(ec2sim.Config{
 		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},
@@ -61,14 +66,18 @@ func maxPodsOf(t *testing.T, instanceType string) string {
 		t.Fatal(err)
 	}
 	ec2, metadata := httptest.NewServer(sim), httptest.NewServer(node.Metadata())
-	defer ec2.Close()
-	defer metadata.Close()
-	c := exec.Command("../bin/cni-ipvlan-vpc-k8s-tool", "maxpods")
-	c.Env = append(os.Environ(), "AWS_ENDPOINT_URL_EC2="+ec2.URL, "AWS_EC2_METADATA_SERVICE_ENDPOINT="+metadata.URL,
-		"CNI_IPVLAN_VPC_STATE_DIR="+t.TempDir())
-	out, err := c.Output()
-	if err != nil {
-		t.Fatal(err)
+	t.Cleanup(ec2.Close)
+	t.Cleanup(metadata.Close)
+	state := t.TempDir()
+	return func(args ...string) string {
+		t.Helper()
+		c := exec.Command("../bin/cni-ipvlan-vpc-k8s-tool", args...)
+		c.Env = append(os.Environ(), "AWS_ENDPOINT_URL_EC2="+ec2.URL, "AWS_EC2_METADATA_SERVICE_ENDPOINT="+metadata.URL,
+			"CNI_IPVLAN_VPC_STATE_DIR="+state)
+		out, err := c.Output()
+		if err != nil {
+			t.Fatalf("%s: %v", strings.Join(args, " "), err)
+		}
+		return strings.TrimSpace(string(out))
 	}
-	return strings.TrimSpace(string(out))
 }

@@ -181,22 +181,10 @@ func planOf(c *cli.Context) (plan, error) {
 	if err != nil {
 		return p, err
 	}
-	var sharing []lease.Policy
-	takes := false
-	for _, l := range networks {
-		pools := l.IPAM.Policies()
-		if i := slices.IndexFunc(pools, func(q lease.Policy) bool {
-			return conf.PoolName(q.Pool) == c.String("pool")
-		}); i >= 0 {
-			sharing = append(sharing, pools[i])
-		}
-		takes = takes || slices.ContainsFunc(l.IPAM.Permissions,
-			func(r lease.Permission) bool { return r.TakesENIs(pools[0].Provision) })
+	pools, takes := poolsOf(networks)
+	if p.Policy, err = poolNamed(c, pools, c.String("pool")); err != nil {
+		return p, err
 	}
-	if len(sharing) == 0 {
-		return p, cli.Misuse(c, "--pool: the configuration has no pool %q", c.String("pool"))
-	}
-	p.Policy = together(sharing)
 	p.eni.Tracking = launchTracking(p.Policy.Tracking)
 	if p.except = c.Int("except-enis"); p.except < 0 {
 		return p, cli.Misuse(c, "--except-enis: %d: want a number of ENIs", p.except)
@@ -230,6 +218,32 @@ func planOf(c *cli.Context) (plan, error) {
 		p.eni.SubnetID, err = p.chooseSubnet(c, cloud)
 	}
 	return p, err
+}
+
+// poolsOf returns a policy for each pool of the networks, and reports whether pods may ask for ENIs besides.
+func poolsOf(networks []conf.List) (pools []lease.Policy, takes bool) {
+	var all []lease.Policy
+	for _, l := range networks {
+		own := l.IPAM.Policies()
+		all = append(all, own...)
+		takes = takes || slices.ContainsFunc(l.IPAM.Permissions,
+			func(r lease.Permission) bool { return r.TakesENIs(own[0].Provision) })
+	}
+	for len(all) > 0 {
+		other := func(q lease.Policy) bool { return q.Pool != all[0].Pool }
+		pools = append(pools, together(slices.DeleteFunc(slices.Clone(all), other)))
+		all = slices.DeleteFunc(all, func(q lease.Policy) bool { return q.Pool == pools[len(pools)-1].Pool })
+	}
+	return pools, takes
+}
+
+// poolNamed returns the policy of the pool of that name.
+func poolNamed(c *cli.Context, pools []lease.Policy, name string) (lease.Policy, error) {
+	i := slices.IndexFunc(pools, func(q lease.Policy) bool { return conf.PoolName(q.Pool) == name })
+	if i < 0 {
+		return lease.Policy{}, cli.Misuse(c, "--pool: the configuration has no pool %q", name)
+	}
+	return pools[i], nil
 }
 
 // together is the policy of the first of the networks that share a pool, with ENIs that serve the pods of all: with the

@@ -8,8 +8,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
+	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
@@ -18,42 +22,225 @@ import (
 func maxPods() *cli.Command {
 	return &cli.Command{
 		Name:  "maxpods",
-		Usage: "Print how many pods this instance type has addresses for",
+		Usage: "Print for how many pods this node can have addresses",
 		Description: `For the kubelet:
 
     kubelet --max-pods=$(` + Name + ` maxpods --max 110)
 
-It counts every address of every ENI but the boot ENI, and on further network
-cards but the one at device index 0. Pods that ask for a subnet, for security groups,
-for an ENI or for a whole ENI take ENIs from the others: leave these out by
---except-enis, and so those that maxENIs of the configuration forbids. If EC2 does
-not tell the limits, and this node has not asked before, it warns and takes the
-kubelet's own, 110.` + cli.JSON("max_pods"),
-		Flags: []cli.Flag{&cli.IntFlag{Name: "max", DefaultText: "no limit", Usage: "print `N` at most"},
-			&cli.IntFlag{Name: "except-enis",
-				Usage: "leave `N` ENIs out: they are for pods that ask for ENIs of their own, or " +
-					"forbidden by maxENIs"}},
+It counts as an ADD does that needs more addresses: the ENIs that the instance
+type and maxENIs allow, at device indices from interfaceIndex on, on all network
+cards; on each ENI its addresses, or 16 for each prefix. A pod of both families
+needs one of each. It assumes that the subnets have them.
+
+If the configuration has several pools, so many pods get an address whatever
+pools they are of: a pool takes a whole ENI for its first pod. --pool is for a node
+whose pods are all of one pool. If requests allows pods to ask for ENIs, one ENI is
+left out, or as many as --except-enis says. A pod with several interfaces counts
+once for each: lower the number by --max. So does a pod of several networks.
+
+With "provision": "none" or "assign", the ENIs count that the instance has now.
+With --instance-type, they are those that launch-template prints for the
+configuration, or as many as the type can have. Addresses of IPv6 are so
+many that they limit nothing: then it is 110, the kubelet's own number, or --max.
+
+Without a configuration, it assumes one pool of IPv4 without prefixes, from device
+index 1 on, as the original plugin's tool does. If EC2 does not tell the limits of
+this instance's type, and this node has not asked before, it warns and takes 110.
+Kubernetes recommends no more than 110 pods for a node, and EKS no more than 250 for
+one with more than 30 CPUs. That is no limit of addresses: say it by --max.
+
+--format prints what launches nodes needs to know:
+
+    karpenter  maxPods of an EC2NodeClass: an expression for all instance types, or
+               the number for --instance-type. Expressions need a release after
+               1.14, and its feature gate NodeClassCEL; earlier ones take a number
+    nodeadm    a NodeConfig of EKS with maxPodsExpression, which AMIs from
+               v20251007 on have, or with the number for --instance-type
+    kops       maxPods of an InstanceGroup, which takes a number
+    asg        the tag of an Auto Scaling group, by which the Cluster Autoscaler
+               knows the number if the group has no node
+
+An expression knows the ENIs of one network card and the IPv4 addresses of an ENI.
+So it is for types with one card, of Nitro if prefixDelegation is true, and with
+IPv6 if ipFamilies has it. For others, say --instance-type.` + cli.JSON(`max_pods
+    with --format karpenter or nodeadm: expression`),
+		Flags: []cli.Flag{
+			conf.Flag(),
+			&cli.StringFlag{Name: "instance-type", DefaultText: "this instance's",
+				Usage: "respect the limits of `TYPE`"},
+			&cli.StringFlag{Name: "pool", DefaultText: "any of them", Usage: "all pods are of the pool `NAME`"},
+			&cli.IntFlag{Name: "max", DefaultText: "maxPods of the configuration", Usage: "print `N` at most"},
+			&cli.IntFlag{Name: "except-enis", DefaultText: "1 if requests allows to ask for ENIs, else 0",
+				Usage: "leave `N` ENIs out: they are for pods that ask for ENIs of their own, or for others"},
+			&cli.IntFlag{Name: "host-network",
+				Usage: "count `N` pods besides that are on the host network: they take no address"},
+			&cli.StringFlag{Name: "format", DefaultText: "the number",
+				Usage: "print it for `PROGRAM`: " + strings.Join(formatNames(), ", ")},
+		},
 		Action: func(c *cli.Context) error {
-			if n := c.Int("max"); n < 0 {
-				return cli.Misuse(c, "--max %d: want a number of pods", n)
-			}
-			l, err := view.Limits(c.Context)
-			if n := c.Int("except-enis"); n < 0 {
-				return cli.Misuse(c, "--except-enis %d: want a number of ENIs", n)
-			}
-			pods := max(l.PodENIs()-c.Int("except-enis"), 0) * l.IPv4PerENI
-			switch {
-			case errors.Is(err, aws.ErrNoMetadata):
+			n, err := nodeOf(c)
+			if err != nil {
 				return err
-			case err != nil:
-				slog.Warn("the limits of this instance type are not known: the kubelet's default is used", "pods",
-					conf.KubeletPods, "error", err)
-				pods = conf.KubeletPods
 			}
-			if c.IsSet("max") {
-				pods = min(pods, c.Int("max"))
+			if f := formatOf(n.format); f.dialect != nil && n.kind == "" {
+				return n.printExpression(c, f)
 			}
-			return cli.Answer(c, map[string]int{"max_pods": pods}, func(w io.Writer) { fmt.Fprintln(w, pods) })
+			pods, err := n.count(c)
+			if err != nil {
+				return err
+			}
+			return cli.Answer(c, map[string]int{"max_pods": pods}, func(w io.Writer) {
+				fmt.Fprintf(w, formatOf(n.format).number, pods)
+			})
 		},
 	}
+}
+
+// A podNode is the node whose pods are counted: what the command line and the configuration say of it.
+type podNode struct {
+	path   string // of the configuration
+	pools  []lease.Policy
+	kind   string // the instance type; "": this instance's
+	except int    // ENIs
+	host   int    // pods on the host network
+	most   int    // pods; 0: no such limit
+	format string
+}
+
+// nodeOf reads the command line and the configuration.
+func nodeOf(c *cli.Context) (podNode, error) {
+	n := podNode{path: c.String("config"), kind: c.String("instance-type"), except: c.Int("except-enis"),
+		host: c.Int("host-network"), most: c.Int("max"), format: c.String("format")}
+	for _, f := range []struct{ name, of string }{{"max", "pods"}, {"except-enis", "ENIs"}, {"host-network", "pods"}} {
+		if v := c.Int(f.name); v < 0 {
+			return n, cli.Misuse(c, "--%s %d: want a number of %s", f.name, v, f.of)
+		}
+	}
+	if n.format != "" && !slices.Contains(formatNames(), n.format) {
+		return n, cli.Misuse(c, "--format: %q: want one of %s", n.format, strings.Join(formatNames(), ", "))
+	}
+	networks, err := conf.Load(n.path).All()
+	switch {
+	case conf.Absent(err) && !c.IsSet("config"):
+		slog.Warn("there is no configuration yet: one pool of IPv4 without prefixes is assumed, from device index 1 "+
+			"on; name the configuration with --config FILE", "path", n.path)
+		n.pools = []lease.Policy{{MinIndex: 1, Families: []lease.Family{lease.IPv4}, Provision: lease.ProvisionFull}}
+		return n, nil
+	case conf.Absent(err):
+		return n, cli.Hint(err, "name a conflist of this plugin, or the directory with it")
+	case err != nil:
+		return n, err
+	}
+	return n, n.configure(c, networks)
+}
+
+// configure takes over what the networks say.
+func (n *podNode) configure(c *cli.Context, networks []conf.List) error {
+	pools, takes := poolsOf(networks)
+	if takes && !c.IsSet("except-enis") {
+		n.except = 1
+	}
+	if !c.IsSet("max") {
+		for _, l := range networks {
+			n.most = max(n.most, l.IPAM.MaxPods)
+		}
+	}
+	if n.pools = pools; c.IsSet("pool") {
+		one, err := poolNamed(c, pools, c.String("pool"))
+		if err != nil {
+			return err
+		}
+		n.pools = []lease.Policy{one}
+	}
+	return nil
+}
+
+// count returns how many pods the kubelet may accept.
+func (n podNode) count(c *cli.Context) (int, error) {
+	l, err := n.limits(c)
+	switch {
+	case errors.Is(err, aws.ErrNoMetadata):
+		return 0, cli.Hint(err, "anywhere else say --instance-type")
+	case err != nil && n.kind != "":
+		return 0, err
+	case err != nil:
+		slog.Warn("the limits of this instance type are not known: the kubelet's default is used", "pods",
+			conf.KubeletPods, "error", err)
+		return n.atMost(conf.KubeletPods), nil
+	}
+	pods, err := n.addresses(c, l)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", n.path, err)
+	}
+	switch {
+	case pods >= lease.Plenty && n.most == 0:
+		slog.Warn("the addresses of IPv6 limit no pods: the kubelet's default is used; say another number by --max",
+			"pods", conf.KubeletPods)
+		return conf.KubeletPods, nil
+	case pods == 0:
+		slog.Warn("no pod can have an address: maxENIs, interfaceIndex, ipFamilies or --except-enis leaves no ENI "+
+			"for pods, or the type has none", "config", n.path)
+	}
+	return n.atMost(pods + n.host), nil
+}
+
+// atMost limits a number by --max or maxPods.
+func (n podNode) atMost(pods int) int {
+	if n.most > 0 {
+		return min(pods, n.most)
+	}
+	return pods
+}
+
+// limits asks EC2 for the limits of the instance type. What the instance has, if it gets no more, needs none.
+func (n podNode) limits(c *cli.Context) (aws.Limits, error) {
+	grows := func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone }
+	switch {
+	case n.kind != "":
+		return aws.New(aws.Options{}).Limits(c.Context, n.kind)
+	case !slices.ContainsFunc(n.pools, grows):
+		return aws.Limits{}, nil
+	}
+	return view.Limits(c.Context)
+}
+
+// addresses returns for how many pods there are addresses.
+func (n podNode) addresses(c *cli.Context, l aws.Limits) (int, error) {
+	provision := n.pools[0].Provision
+	switch {
+	case provision == lease.ProvisionFull:
+	case n.kind == "":
+		tagged := slices.ContainsFunc(n.pools, func(p lease.Policy) bool { return p.Pools })
+		s, err := view.Attached(c.Context, l, tagged)
+		if err != nil {
+			return 0, err
+		}
+		return more.Pods(s, n.pools, n.except), nil
+	case provision == lease.ProvisionNone:
+		return n.templated(c, l)
+	}
+	pools := slices.Clone(n.pools)
+	var families []lease.Family
+	for i := range pools {
+		pools[i].Provision, families = lease.ProvisionFull, append(families, pools[i].Families...)
+	}
+	return more.Pods(more.Launched(l, families), pools, n.except), nil
+}
+
+// templated returns for how many pods the ENIs of a launch template have addresses. They are of one pool.
+func (n podNode) templated(c *cli.Context, l aws.Limits) (int, error) {
+	p := plan{Policy: n.pools[0], kind: n.kind, limits: l, except: n.except}
+	p.MaxPods = 0 // as many as fit
+	if err := p.fillENI(c); err != nil {
+		return 0, err
+	}
+	slots, err := p.slots()
+	if err != nil {
+		return 0, err
+	}
+	pods := len(slots) * p.pods()
+	if p.MinIndex == 0 {
+		pods += p.bootPods()
+	}
+	return pods, nil
 }

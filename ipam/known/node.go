@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -18,6 +19,12 @@ func several(cards []int) []int {
 		return nil
 	}
 	return cards
+}
+
+// Limit records the limits of the instance's type.
+func Limit(i *registry.Instance, l aws.Limits) {
+	i.ENIs, i.IPv4PerENI, i.IPv6PerENI = l.ENIs, l.IPv4PerENI, l.IPv6PerENI
+	i.NoPrefixes, i.Cards = l.NoPrefixes, several(l.Cards)
 }
 
 // DescribeInstance returns the state, with the limits of the instance in it.
@@ -37,9 +44,7 @@ func (p *Node) DescribeInstance(ctx context.Context) (*registry.State, error) {
 		return nil, fmt.Errorf("limits of %s: %w", s.Instance.Type, err)
 	}
 	err = p.Registry.Update(ctx, func(now *registry.State) error {
-		i := &now.Instance
-		i.ENIs, i.IPv4PerENI, i.IPv6PerENI = limits.ENIs, limits.IPv4PerENI, limits.IPv6PerENI
-		now.Instance.NoPrefixes, now.Instance.Cards = limits.NoPrefixes, several(limits.Cards)
+		Limit(&now.Instance, limits)
 		s = now
 		return nil
 	})

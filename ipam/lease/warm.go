@@ -44,7 +44,7 @@ func (p *Pool) Short(s *registry.State, now time.Time) bool {
 func (p *Pool) Ready(s *registry.State, now time.Time) int {
 	family := p.Policy.scarce()
 	return ready(s, p.Policy.Pool, func(e registry.ENI) int {
-		return count(s, e, family, now.Add(-p.Policy.ReuseWait))
+		return CountOf(s, e, family, now.Add(-p.Policy.ReuseWait))
 	})
 }
 
@@ -74,8 +74,8 @@ func (policy Policy) More(s *registry.State) int {
 	return max(policy.MaxPods-pods, 0)
 }
 
-// plenty is the number that counts for a /80.
-const plenty = 1 << 20
+// Plenty is the number that counts for a /80: more than any node has pods.
+const Plenty = 1 << 20
 
 // Ready counts the addresses of a pool that a pod could get: those that were free before the
 // time.
@@ -99,10 +99,11 @@ func Count(s *registry.State, e registry.ENI, before time.Time) int {
 	if e.CIDR.IsValid() {
 		family = IPv4
 	}
-	return count(s, e, family, before)
+	return CountOf(s, e, family, before)
 }
 
-func count(s *registry.State, e registry.ENI, family Family, before time.Time) (n int) {
+// CountOf counts those of one family.
+func CountOf(s *registry.State, e registry.ENI, family Family, before time.Time) (n int) {
 	if e.NoLink(time.Now()) {
 		return 0
 	}
@@ -115,7 +116,7 @@ func count(s *registry.State, e registry.ENI, family Family, before time.Time) (
 		switch {
 		case nl.FamilyOf(b.CIDR.Addr()) != family:
 		case family == IPv6:
-			n += plenty
+			n += Plenty
 		default:
 			for a := b.CIDR.Addr(); b.CIDR.Contains(a); a = a.Next() {
 				if usable(s, a, before) {

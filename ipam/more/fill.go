@@ -78,7 +78,7 @@ func (p *Node) MoreOf(ctx context.Context, s *registry.State, at lease.Place, f 
 	if err := p.gather(ctx, p.most(f, most), pauseAssign); err != nil {
 		return err
 	}
-	if (f == lease.IPv6 || p.Policy.Prefixes) && !s.Instance.NoPrefixes {
+	if p.delegates(s, f) {
 		if err := p.assignPrefixes(ctx, at.ID, f, most); !noPrefix(err) {
 			return err
 		}
@@ -89,6 +89,11 @@ func (p *Node) MoreOf(ctx context.Context, s *registry.State, at lease.Place, f 
 		_, err = p.assign(ctx, at.ID, f, exactly(1)) // EC2 gives all or nothing
 	}
 	return err
+}
+
+// delegates reports whether an ENI gets prefixes of a family rather than single addresses.
+func (p *Node) delegates(s *registry.State, f lease.Family) bool {
+	return (f == lease.IPv6 || p.Policy.Prefixes) && !s.Instance.NoPrefixes
 }
 
 // most returns how many pods one call can serve at most, if the ENI has so much room.

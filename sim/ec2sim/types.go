@@ -35,6 +35,9 @@ var builtin = []InstanceType{
 	nitro("p6-b200.48xlarge", 4, 50).times(8),
 }
 
+// Types returns the instance types that every simulator has.
+func Types() []InstanceType { return slices.Clone(builtin) }
+
 // nitro returns a type of the Nitro system with one network card, as most types have.
 func nitro(name string, enis, addrs int) InstanceType {
 	return InstanceType{Name: name, ENIs: enis, IPv4PerENI: addrs, IPv6PerENI: addrs}

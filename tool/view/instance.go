@@ -6,11 +6,16 @@ package view
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
@@ -43,6 +48,61 @@ func PodSubnets(ctx context.Context, cloud *aws.Client, pool lease.Policy) (fit 
 	}
 	fit, err = more.Fit(all, vpc, zone, pool.SubnetTags, pool.Families)
 	return fit, zone, err
+}
+
+// Attached returns the ENIs that this instance has now, with all of their addresses free, whatever pods have. Metadata
+// shows the addresses. If tagged is true, the tags of ENIs count: they are in the registry, or EC2 is asked for them.
+func Attached(ctx context.Context, l aws.Limits, tagged bool) (*registry.State, error) {
+	cloud := aws.New(aws.Options{})
+	i, err := cloud.Instance(ctx)
+	if err != nil {
+		return nil, err
+	}
+	enis, err := cloud.ENIs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	were := map[string]registry.ENI{}
+	if s, err := cli.ViewRegistry(); err == nil && s.Instance.ID == i.ID {
+		were = s.ENIs
+	}
+	described := map[string]aws.ENI{}
+	if tagged && slices.ContainsFunc(enis, func(e aws.ENI) bool { _, ok := were[e.ID]; return !ok && !e.Boot }) {
+		all, err := cloud.DescribeENIs(ctx, aws.ByInstance(i.ID))
+		if err != nil {
+			return nil, fmt.Errorf("ask EC2 for the tags of the ENIs, which name their pools: %w", err)
+		}
+		for _, e := range all {
+			described[e.ID] = e
+		}
+	}
+	s := more.Launched(l, nil)
+	clear(s.ENIs)
+	for _, e := range enis {
+		if e.Index >= 0 && (e.CIDR.IsValid() || e.IPv6CIDR.IsValid()) { // otherwise not all of it is there yet
+			addAttached(s, e, were[e.ID], described[e.ID])
+		}
+	}
+	return s, nil
+}
+
+// addAttached adds an ENI that metadata shows, which the registry may know, and EC2 may have described.
+func addAttached(s *registry.State, e aws.ENI, was registry.ENI, described aws.ENI) {
+	if was.MAC == "" {
+		was = book.Label(registry.ENI{Boot: e.Boot}, described)
+	}
+	if was.Foreign || was.Draining {
+		return
+	}
+	s.ENIs[e.ID] = registry.ENI{Boot: e.Boot, MAC: e.MAC, Index: e.Index, Card: e.Card, CIDR: e.CIDR, CIDR6: e.IPv6CIDR,
+		Pool: was.Pool, Managed: was.Managed, Groups: was.Groups, Tags: was.Tags, SubnetTags: was.SubnetTags}
+	for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
+		book.AddAddrs(s, e.ID, []netip.Addr{a}, time.Time{})
+		if book.NodesOwn(e, s.ENIs[e.ID], a) {
+			s.Free.Delete(a)
+		}
+	}
+	book.AddPrefixes(s, e.ID, slices.Concat(e.Prefixes, e.IPv6Prefixes), time.Time{})
 }
 
 // Limits asks EC2 for the limits of this instance's type. If EC2 does not tell them, for instance because it throttles

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package more
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// This file counts for how many pods a node can have addresses, before it has them. It asks the functions by which a
+// growth decides: whether a slot is free, how much room an ENI has, and whether prefixes fill it. So it assumes what
+// these assume: a subnet has room, and an aligned /28 for each prefix.
+
+// Launched returns the state of an instance with these limits that has its boot ENI alone. The first address of each
+// family is the node's.
+func Launched(l aws.Limits, families []lease.Family) *registry.State {
+	boot := registry.ENI{Boot: true, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
+	if slices.Contains(families, lease.IPv6) {
+		boot.Addrs = append(boot.Addrs, netip.MustParseAddr("2001:db8::1"))
+	}
+	s := &registry.State{ENIs: map[string]registry.ENI{"boot": boot}}
+	known.Limit(&s.Instance, l)
+	return s
+}
+
+// Pods returns for how many pods the instance has addresses, or can get them, whatever pools they are of. With several
+// pools, that is fewer than there are addresses: a pool takes a whole ENI for its first pod. A pool counts only if a
+// pod can have an address of it at all. So many ENIs as except says are left for pods that ask for their own.
+func Pods(s *registry.State, policies []lease.Policy, except int) int {
+	var all []share
+	for _, policy := range policies {
+		if one := shareOf(s, policy, except); one.attached+one.enis*one.each > 0 {
+			all = append(all, one)
+		}
+	}
+	if len(all) == 0 {
+		return 0
+	}
+	least := math.MaxInt
+	for i := range all {
+		least = min(least, fewest(all[i], slices.Delete(slices.Clone(all), i, i+1)))
+	}
+	return least
+}
+
+// A share is what a pool can have of an instance.
+type share struct {
+	attached int // pods that the ENIs serve that are attached
+	enis     int // further ENIs that it can get while no other pool takes them
+	each     int // pods that such an ENI serves
+	warm     int // free addresses that it keeps
+}
+
+// shareOf returns what the pool of a policy can have.
+func shareOf(s *registry.State, policy lease.Policy, except int) share {
+	p := &Node{}
+	p.Policy = policy
+	one := share{warm: policy.Warm.Min}
+	for _, at := range lease.Places(s, policy, time.Now()) {
+		one.attached += p.podsOn(s, at.ENI)
+	}
+	if !p.MakesENIs() {
+		return one
+	}
+	one.enis = max(p.further(s)-except, 0)
+	const id = "next"
+	s.ENIs[id] = registry.ENI{Index: max(policy.MinIndex, 1)}
+	book.AddAddrs(s, id, []netip.Addr{netip.MustParseAddr("192.0.2.2")}, time.Time{}) // its primary one
+	one.each = p.podsOn(s, s.ENIs[id])
+	s.Drop(id)
+	return one
+}
+
+// podsOn returns how many pods an ENI can serve: those that its free addresses serve, and those that its room serves.
+func (p *Node) podsOn(s *registry.State, e registry.ENI) int {
+	least := math.MaxInt
+	for _, f := range p.Policy.Families {
+		n := lease.CountOf(s, e, f, time.Now())
+		if room := max(book.Room(s, e, f), 0); p.Policy.Provision != lease.ProvisionNone {
+			n += p.servedBy(s, f, room)
+		}
+		least = min(least, n)
+	}
+	return least
+}
+
+// servedBy returns how many pods so many places of an ENI serve.
+func (p *Node) servedBy(s *registry.State, f lease.Family, places int) int {
+	switch {
+	case !p.delegates(s, f):
+		return places
+	case f == lease.IPv6:
+		return min(places, 1) * lease.Plenty
+	}
+	return places * book.BlockSize
+}
+
+// further returns how many more ENIs a growth could attach.
+func (p *Node) further(s *registry.State) int {
+	then := &registry.State{Instance: s.Instance, ENIs: maps.Clone(s.ENIs)}
+	for n := 0; ; n++ {
+		if p.full(then) != nil {
+			return n
+		}
+		at, _ := slotsOf(then, p.Policy.MinIndex, nil).next() // full has found one
+		then.ENIs[fmt.Sprint(n)] = registry.ENI{Card: at.Card, Index: at.Index}
+	}
+}
+
+// fewest returns with how few pods there may be no address for one more of a pool, because others take ENIs, too.
+func fewest(full share, others []share) int {
+	const never = math.MaxInt / 2
+	pods := slices.Repeat([]int{never}, full.enis+1) // by the number of ENIs that others take
+	pods[0] = 0
+	for _, other := range others {
+		then := slices.Clone(pods)
+		for taken := range pods {
+			for n := 1; n <= other.enis && taken+n <= full.enis; n++ {
+				then[taken+n] = min(then[taken+n], pods[taken]+other.taking(n))
+			}
+		}
+		pods = then
+	}
+	least := never
+	for taken, n := range pods {
+		least = min(least, n+full.attached+(full.enis-taken)*full.each)
+	}
+	return least
+}
+
+// taking returns with how few pods a pool takes so many further ENIs.
+func (one share) taking(enis int) int { return max(one.attached+(enis-1)*one.each+1-one.warm, 0) }

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+// This file writes the number of pods as an expression in CEL, for programs that launch nodes of many instance types.
+// Both know default_enis, the number of ENIs of the default network card, and ips_per_eni, the number of IPv4 addresses
+// of an ENI. Karpenter (pkg/cel/environment.go) has min and max of two numbers, and refuses a negative result. Nodeadm
+// (nodeadm/doc/examples.md) has the functions of CEL alone. If the result is not positive, nodeadm takes a number of
+// its own, which is that of amazon-vpc-cni-k8s.
+
+// A format is what a program that launches nodes takes.
+type format struct {
+	name       string
+	number     string   // for a number of pods
+	expression string   // for an expression
+	dialect    *dialect // of its expressions; nil: it takes a number alone
+}
+
+const nodeConfig = "apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec:\n  kubelet:\n"
+
+var formats = []format{
+	{name: "", number: "%d\n"},
+	{"karpenter", "# of an EC2NodeClass\nspec:\n  kubelet:\n    maxPods: %d\n",
+		"# of an EC2NodeClass; with the feature gate NodeClassCEL, in a release after 1.14\n" +
+			"spec:\n  kubelet:\n    maxPods: %q\n", &dialect{functions: true}},
+	{"nodeadm", nodeConfig + "    config:\n      maxPods: %d\n", nodeConfig + "    maxPodsExpression: %q\n",
+		&dialect{positive: true}},
+	{name: "kops", number: "# of an InstanceGroup\nspec:\n  kubelet:\n    maxPods: %d\n"},
+	{name: "asg", number: "Key=k8s.io/cluster-autoscaler/node-template/resources/pods,Value=%d\n"},
+}
+
+func formatOf(name string) format {
+	return formats[slices.IndexFunc(formats, func(f format) bool { return f.name == name })]
+}
+
+func formatNames() (names []string) {
+	for _, f := range formats[1:] {
+		names = append(names, f.name)
+	}
+	return names
+}
+
+// printExpression prints the number of pods for all instance types.
+func (n podNode) printExpression(c *cli.Context, f format) error {
+	text, err := n.expression(*f.dialect)
+	if err != nil {
+		return err
+	}
+	return cli.Answer(c, map[string]string{"expression": text}, func(w io.Writer) {
+		fmt.Fprintf(w, f.expression, text)
+	})
+}
+
+// A dialect is what a program knows besides CEL, and what it wants of a result.
+type dialect struct {
+	functions bool // min and max
+	positive  bool // the result must not be 0
+}
+
+// A term is a sum of CEL and a number. Either may be missing.
+type term struct {
+	cel    string
+	number int
+}
+
+func number(n int) term { return term{number: n} }
+
+func (t term) String() string {
+	switch {
+	case t.cel == "":
+		return fmt.Sprint(t.number)
+	case t.number == 0:
+		return t.cel
+	case t.number < 0:
+		return fmt.Sprintf("%s - %d", t.cel, -t.number)
+	}
+	return fmt.Sprintf("%s + %d", t.cel, t.number)
+}
+
+// in returns a term as an operand: in parentheses if it has an operator outside of any.
+func (t term) in() string {
+	text, depth := t.String(), 0
+	for _, r := range text {
+		switch r {
+		case '(':
+			depth++
+		case ')':
+			depth--
+		case ' ':
+			if depth == 0 {
+				return "(" + text + ")"
+			}
+		}
+	}
+	return text
+}
+
+func plus(a, b term) term {
+	sum := term{cmp.Or(a.cel, b.cel), a.number + b.number}
+	if a.cel != "" && b.cel != "" {
+		sum.cel = a.cel + " + " + b.cel
+	}
+	return sum
+}
+
+func times(a, b term) term {
+	switch zero := (term{}); {
+	case a == zero || b == zero:
+		return zero
+	case a.cel == "" && b.cel == "":
+		return number(a.number * b.number)
+	case a == number(1):
+		return b
+	}
+	return term{cel: a.in() + " * " + b.in()}
+}
+
+func (d dialect) min(a, b term) term { return d.choose("min", "<", a, b) }
+
+func (d dialect) max(a, b term) term { return d.choose("max", ">", a, b) }
+
+func (d dialect) choose(function, operator string, a, b term) term {
+	switch {
+	case a.cel == "" && b.cel == "" && (a.number < b.number) == (operator == "<"):
+		return a
+	case a.cel == "" && b.cel == "":
+		return b
+	case d.functions:
+		return term{cel: fmt.Sprintf("%s(%s, %s)", function, a, b)}
+	}
+	return term{cel: fmt.Sprintf("(%s %s %s ? %s : %s)", a, operator, b, a, b)}
+}
+
+// expression returns the number of pods for all instance types with one network card.
+func (n podNode) expression(d dialect) (string, error) {
+	if err := n.expressible(d); err != nil {
+		return "", err
+	}
+	if !slices.Contains(n.pools[0].Families, lease.IPv4) {
+		return number(cmp.Or(n.most, conf.KubeletPods)).String(), nil
+	}
+	pods := plus(n.anyPools(d), number(n.host))
+	if n.most > 0 {
+		pods = d.min(number(n.most), pods)
+	}
+	if d.positive && (pods.cel == "" || n.except > 0 || n.warm() > 0) && n.host == 0 {
+		pods = d.max(pods, number(1))
+	}
+	return pods.String(), nil
+}
+
+// expressible returns an error if no expression has the number.
+func (n podNode) expressible(d dialect) error {
+	first := n.pools[0]
+	for _, p := range n.pools[1:] {
+		switch {
+		case p.MaxENIs != first.MaxENIs:
+			return n.differ("maxENIs")
+		case (p.MinIndex == 0) != (first.MinIndex == 0):
+			return n.differ("interfaceIndex")
+		case p.Provision != first.Provision:
+			return n.differ("provision")
+		case slices.Contains(p.Families, lease.IPv4) != slices.Contains(first.Families, lease.IPv4):
+			return n.differ("ipFamilies")
+		}
+	}
+	if first.Provision == lease.ProvisionNone && d.functions {
+		return cli.Hint(
+			fmt.Errorf(`%s: provision: "none": Karpenter gives nodes their addresses, not a launch template`, n.path),
+			"write kubelet.maxPods yourself: 16 for each prefix of ipPrefixCount; or set provision to full or assign")
+	}
+	return nil
+}
+
+// differ is the error of networks for which there is no common expression.
+func (n podNode) differ(key string) error {
+	return cli.Hint(
+		fmt.Errorf("%s: %s: its networks differ in it, and no expression says which pods are of which", n.path, key),
+		"name one conflist with --config FILE, or one type with --instance-type")
+}
+
+// warm returns how many free addresses several pools keep.
+func (n podNode) warm() (sum int) {
+	if len(n.pools) > 1 {
+		for _, p := range n.pools {
+			sum += p.Warm.Min
+		}
+	}
+	return sum
+}
+
+// anyPools returns the number of pods that have an address whatever pools they are of: see [more.Pods]. If pools keep
+// free addresses, it is lower than that.
+func (n podNode) anyPools(d dialect) term {
+	pools := n.pools
+	if pools[0].Provision == lease.ProvisionNone {
+		pools = pools[:1] // of a launch template
+	}
+	others := len(pools) - 1
+	pods := n.beside(d, pools, others)
+	isDefault := func(p lease.Policy) bool { return p.Pool == "" }
+	if i := slices.IndexFunc(pools, isDefault); i >= 0 && pools[0].MinIndex == 0 {
+		pods = plus(n.onBoot(pools[i]), pods)
+		if others > 0 { // if no pod is of the default pool, the boot ENI serves none
+			pods = d.min(pods, n.beside(d, slices.Delete(slices.Clone(pools), i, i+1), others-1))
+		}
+	}
+	if w := n.warm(); w > 0 {
+		pods = d.max(plus(pods, number(-w)), number(0))
+	}
+	return pods
+}
+
+// beside returns the number of pods on further ENIs, if so many pools take an ENI for one pod, and all others are of
+// the pool whose ENIs serve the fewest.
+func (n podNode) beside(d dialect, pools []lease.Policy, others int) term {
+	enis, each := n.enis(d), eachENI(pools)
+	if others == 0 {
+		return times(enis, each)
+	}
+	rest := d.max(plus(enis, number(-others)), number(0))
+	return plus(times(rest, each), d.min(enis, number(others)))
+}
+
+// enis returns the number of ENIs for pods beside the boot ENI.
+func (n podNode) enis(d dialect) term {
+	all, most := term{cel: "default_enis"}, n.pools[0].MaxENIs
+	switch {
+	case 0 < most && most <= 1+n.except:
+		return number(0)
+	case most > 0:
+		all = d.min(all, number(most))
+	}
+	all = plus(all, number(-1-n.except))
+	if n.except > 0 {
+		all = d.max(all, number(0))
+	}
+	return all
+}
+
+// eachENI returns how many pods an ENI serves, of that pool whose ENIs serve the fewest.
+func eachENI(pools []lease.Policy) term {
+	if slices.ContainsFunc(pools, func(p lease.Policy) bool { return !p.Prefixes }) {
+		return term{cel: "ips_per_eni"}
+	}
+	return term{"(ips_per_eni - 1) * 16", 1}
+}
+
+// onBoot returns how many pods the boot ENI serves. One of its addresses is the node's. A launch template gives it
+// addresses of IPv6, and no prefix.
+func (n podNode) onBoot(p lease.Policy) term {
+	single := p.Provision == lease.ProvisionNone && slices.Contains(p.Families, lease.IPv6)
+	if p.Prefixes && !single {
+		return term{cel: "(ips_per_eni - 1) * 16"}
+	}
+	return term{"ips_per_eni", -1}
+}
