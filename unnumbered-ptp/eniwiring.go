@@ -39,7 +39,7 @@ func (s *scene) eniWiring(p pair) nl.Wiring {
 // address of IPv4 (__fib_validate_source: no_addr). So the link has one that means nothing, and that no packet gets.
 func accepts(eni string) []nl.Object {
 	return []nl.Object{nl.Sysctl{Key: conf4(eni) + "rp_filter", Value: "2"},
-		nl.Addr{Prefix: netip.MustParsePrefix("169.254.72.2/32"), Dev: eni, Apart: true}}
+		nl.RoutedAddr(eni)}
 }
 
 // asks is the table that lets the node ask for the VPC router with an address of the ENI. The node has no address at
