@@ -216,6 +216,12 @@ func (m eniMark) claim(n *nl.NS) (uint32, error) {
 		if slices.ContainsFunc(rules, func(r nl.Rule) bool { return m.others(n, r, number) }) {
 			continue
 		}
+		if t.Sealed(n) { // another program may have taken its rules
+			if err = t.Add(n); errors.Is(err, fs.ErrExist) {
+				err = nil
+			}
+			return number, err
+		}
 		if own, err := t.Claim(n); own || err != nil {
 			return number, err
 		}
@@ -245,7 +251,9 @@ func (m eniMark) Check(n *nl.NS) error {
 		}
 		err := t.Check(n)
 		for _, r := range m.rules(number) {
-			err = errors.Join(err, r.Check(n))
+			if wrong := r.Check(n); wrong != nil {
+				err = errors.Join(err, fmt.Errorf("%s: %w", r, wrong))
+			}
 		}
 		return err
 	}
