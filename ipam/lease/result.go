@@ -76,7 +76,11 @@ func Recall(s *registry.State, l registry.Lease, addrs []netip.Addr, c *Config) 
 		return nil, err
 	}
 	e := s.ENIs[l.ENI]
-	return Allocation{Addrs: addrs, ID: l.ENI, ENI: e, VPC: s.VPCs[e.VPC]}.Result(e.Link, policy), nil
+	a := Allocation{Addrs: addrs, ID: l.ENI, ENI: e, VPC: s.VPCs[e.VPC]}
+	if policy.Routed {
+		return a.Routed(e.Link, policy, l.IfName, l.NetNS), nil
+	}
+	return a.Result(e.Link, policy), nil
 }
 
 // join adds a further interface to a result: its ENI's link, and its addresses with their
