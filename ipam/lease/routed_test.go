@@ -126,3 +126,29 @@ func TestRoutedRequests(t *testing.T) {
 		}
 	}
 }
+
+// TestRoutedRecall: what the plugin answered to the ADD of a routed pod has the form for one again.
+func TestRoutedRecall(t *testing.T) {
+	own := netip.MustParseAddr("10.0.1.10")
+	s := &registry.State{ENIs: map[string]registry.ENI{"eni-1": {Link: "ens6", CIDR: netip.MustParsePrefix("10.0.1.0/24"),
+		Addrs: []netip.Addr{netip.MustParseAddr("10.0.1.4"), own}}}}
+	l := registry.Lease{Key: registry.Key{Network: "net", Attachment: registry.Attachment{ContainerID: "c1",
+		IfName: "eth0"}}, NetNS: "/run/netns/cni-1", PodNamespace: "default", PodName: "p", ENI: "eni-1"}
+	for path, want := range map[string]bool{"veth": true, "ipvlan": false, "": false} {
+		c, err := parseConfig(t, `{"secGroupIds": ["sg-1"], "dataPath": "`+path+`"}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := Recall(s, l, []netip.Addr{own}, &c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		nics := plugin.NICs(res, "eth0")
+		if eni, is := plugin.Routed(res, "eth0"); is != want || is && eni != "ens6" {
+			t.Errorf("dataPath %q: routed %v, by %q", path, is, eni)
+		}
+		if len(nics) != 1 || len(nics[0].Addrs()) != 1 || nics[0].Addrs()[0] != own {
+			t.Errorf("dataPath %q: the pod has %+v", path, nics)
+		}
+	}
+}
