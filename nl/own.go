@@ -98,7 +98,13 @@ func (n *NS) shared() (Wiring, error) {
 	rules, err1 := n.Rules()
 	tables, err2 := n.Tables()
 	routes, err3 := n.Routes(RouteFilter{Protocol: RouteProtocol})
+	addrs, err4 := n.Addrs("")
 	var w Wiring
+	for _, a := range addrs {
+		if a.Prefix == routedAddr {
+			w = append(w, Step{n, a})
+		}
+	}
 	for _, r := range routes {
 		if ofENI(r) {
 			w = append(w, Step{n, r})
@@ -114,5 +120,5 @@ func (n *NS) shared() (Wiring, error) {
 			w = append(w, Step{n, Table{Family: family, Name: name}})
 		}
 	}
-	return w, errors.Join(err1, err2, err3)
+	return w, errors.Join(err1, err2, err3, err4)
 }

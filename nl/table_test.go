@@ -33,6 +33,8 @@ func vocabulary() nl.Table {
 			{nl.DAddr(p("fd00::/64"), p("fd00:1::/64")), nl.L4Proto("udp"), nl.Accept()},
 			{nl.SAddr(p("10.0.0.1/32")), nl.Accept()},
 			{nl.NotDAddr(p("fd00::1/128")), nl.Accept()},
+			{nl.IIFRouted(), nl.SetMarkBits(0x1a0, 0x1fe0)},
+			{nl.IIFGroup(nl.RoutedGroup(7)), nl.SetMarkBits(0x1fe0, 0x1fe0)},
 		}},
 		{Name: "forward", Type: "filter", Hook: "forward", Priority: 0, Policy: "drop", Rules: []nl.NFRule{
 			{nl.CTState("established", "related"), nl.Accept()},
@@ -46,6 +48,7 @@ func vocabulary() nl.Table {
 			{nl.DAddr(p("fd00::10/128")), nl.DPort("udp", 53, 53), nl.DNAT(netip.MustParseAddrPort("[fd00:2::20]:53"))},
 		}},
 		{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{
+			{nl.IIFRouted(), nl.OIFRouted(), nl.Accept()},
 			{nl.OIFName("veth*"), nl.SNAT(netip.MustParseAddr("10.0.9.10"))},
 			{nl.OIFName("veth*"), nl.SNAT(netip.MustParseAddr("fd00::10"))},
 			{nl.OIFName("eth0"), nl.Masquerade()},
@@ -54,6 +57,16 @@ func vocabulary() nl.Table {
 			{nl.NextHop(netip.MustParseAddr("169.254.72.1")), nl.L4Proto("tcp"), nl.SNATPorts(47104, 65535)},
 			{nl.NextHop(netip.MustParseAddr("fe80::72")), nl.L4Proto("udp"), nl.SNATPorts(47104, 65535)},
 		}},
+	}}
+}
+
+// asking is a table of another family, with the terms of that.
+func asking() nl.Table {
+	return nl.Table{Family: "arp", Name: "words", Chains: []nl.Chain{
+		{Name: "output", Type: "filter", Hook: "output", Rules: []nl.NFRule{
+			{nl.OIFName("eth1"), nl.SetARPSender(netip.MustParseAddr("10.0.1.10"))},
+		}},
+		{Name: "input", Type: "filter", Hook: "input", Rules: []nl.NFRule{{nl.IIFName("eth1"), nl.Drop()}}},
 	}}
 }
 
@@ -172,16 +185,19 @@ func TestTableString(t *testing.T) {
 		}
 		return uncomment(string(out))
 	}
-	w := nl.Wiring{{n, vocabulary()}}
+	w := nl.Wiring{{n, vocabulary()}, {n, asking()}}
 	if err := w.Add(); err != nil {
 		t.Fatal(err)
+	}
+	if err := w.Check(); err != nil {
+		t.Error(err)
 	}
 	ours := list()
 	if err := w.Del(); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.Do(func() error {
-		out, err := exec.Command("sh", "-c", vocabulary().String()).CombinedOutput()
+		out, err := exec.Command("sh", "-c", vocabulary().String()+"\n"+asking().String()).CombinedOutput()
 		if err != nil {
 			t.Logf("%s", out)
 		}

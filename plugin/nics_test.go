@@ -28,6 +28,8 @@ func TestNICs(t *testing.T) {
 		{"veth1 eth0+ eth1+", "10.0.0.1@1", "eth0: 10.0.0.1"},
 		{"eth0+ eth1+ eth2+", "10.0.0.1@0 10.0.2.1@2", "eth0: 10.0.0.1"},
 		{"eth0+", "", "eth0:"},
+		{"ens6 eth0+", "10.0.0.1@1 fd00::1@1 10.0.0.9@0", "eth0: 10.0.0.1 fd00::1"}, // of a routed pod
+		{"ens6 eth0+ veth1", "10.0.0.1@1", "eth0: 10.0.0.1"},
 	} {
 		r := &types100.Result{}
 		for _, name := range strings.Fields(c.interfaces) {

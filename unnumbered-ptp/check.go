@@ -139,6 +139,8 @@ func (s *scene) excuses(step nl.Step, p pair, routes []nl.Route) bool {
 		return o.Also && s.portsEndBefore(nl.SpliceFirst)
 	case nl.Route:
 		switch to := func(r nl.Route) bool { return r.Dst == o.Dst.Masked() }; {
+		case step.NS == s.nodeNS && p.routed:
+			return o.Via.IsValid() && slices.ContainsFunc(routes, func(r nl.Route) bool { return to(r) && !toHop(r) })
 		case step.NS == s.nodeNS:
 			return o.Via.IsValid() &&
 				(!slices.ContainsFunc(routes, func(r nl.Route) bool { return to(r) && byENI(r) }) || s.hasWithoutMTU(o))

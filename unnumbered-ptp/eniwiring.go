@@ -39,7 +39,7 @@ func (s *scene) eniWiring(p pair) nl.Wiring {
 // address of IPv4 (__fib_validate_source: no_addr). So the link has one that means nothing, and that no packet gets.
 func accepts(eni string) []nl.Object {
 	return []nl.Object{nl.Sysctl{Key: conf4(eni) + "rp_filter", Value: "2"},
-		nl.Addr{Prefix: netip.MustParsePrefix("169.254.72.2/32"), Dev: eni, Apart: true}}
+		nl.RoutedAddr(eni)}
 }
 
 // asks is the table that lets the node ask for the VPC router with an address of the ENI. The node has no address at
@@ -217,6 +217,12 @@ func (m eniMark) claim(n *nl.NS) (uint32, error) {
 		if slices.ContainsFunc(rules, func(r nl.Rule) bool { return m.others(n, r, number) }) {
 			continue
 		}
+		if t.Sealed(n) { // another program may have taken its rules
+			if err = t.Add(n); errors.Is(err, fs.ErrExist) {
+				err = nil
+			}
+			return number, err
+		}
 		if own, err := t.Claim(n); own || err != nil {
 			return number, err
 		}
@@ -246,7 +252,9 @@ func (m eniMark) Check(n *nl.NS) error {
 		}
 		err := t.Check(n)
 		for _, r := range m.rules(number) {
-			err = errors.Join(err, r.Check(n))
+			if wrong := r.Check(n); wrong != nil {
+				err = errors.Join(err, fmt.Errorf("%s: %w", r, wrong))
+			}
 		}
 		return err
 	}

@@ -4,9 +4,7 @@
 package ptp_test
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -42,8 +40,12 @@ const (
 // bare deletes all pairs of the node, and then what serves all pods.
 func (f *fabric) bare() {
 	f.t.Helper()
-	if err := f.node.DelGroup(nl.OwnGroup); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		f.t.Fatal(err)
+	links, err := f.node.Links()
+	must(f.t, err)
+	for _, l := range links {
+		if nl.IsPair(l.Group) {
+			must(f.t, f.node.DelPair(l.Name))
+		}
 	}
 	if _, err := f.node.RemoveShared(); err != nil {
 		f.t.Fatal(err)

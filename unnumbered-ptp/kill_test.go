@@ -48,24 +48,38 @@ const (
 // The next ADD of the attachment succeeds.
 //
 // Before that, it lets the same system call of an ADD fail. Then ADD must undo its changes.
-func TestKillEverywhere(t *testing.T) {
-	everywhere(t, false)
-}
+func TestKillEverywhere(t *testing.T) { everywhere(t, slaved) }
 
 // TestKillFurther does the same with pods of three NICs.
-func TestKillFurther(t *testing.T) { everywhere(t, true) }
+func TestKillFurther(t *testing.T) { everywhere(t, several) }
 
-func everywhere(t *testing.T, several bool) {
+// TestKillRouted does the same with routed pods.
+func TestKillRouted(t *testing.T) { everywhere(t, routed) }
+
+// A kind says which links the pods of a victim have.
+type kind int
+
+const (
+	slaved  kind = iota
+	several      // three NICs
+	routed       // a routed pair
+)
+
+func everywhere(t *testing.T, of kind) {
 	f := newFabric(t)
 	before := nltest.Dump(t, f.node)
 	var families []func(*types100.Result)
-	if several {
+	if of != slaved {
 		families = append(families, dual)
 	}
-	first := f.pod("first", "10.0.1.200", families...)
+	connected := f.pod
+	if of == routed {
+		connected = f.routed
+	}
+	first := connected("first", "10.0.1.200", families...)
 	must(t, f.ADD(first))
 	must(t, f.DEL(first))
-	v := victim{fabric: f, nics: several, pods: new(0), before: before, after: nltest.Dump(t, f.node)}
+	v := victim{fabric: f, kind: of, pods: new(0), before: before, after: nltest.Dump(t, f.node)}
 	for _, verb := range []string{"ADD", "DEL"} {
 		points := trace.Everywhere(t, verb, func(t *testing.T, tr *trace.Trace) {
 			v := v.within(t)
@@ -84,7 +98,7 @@ type victim struct {
 	*fabric
 	*trace.Trace
 	verb   string
-	nics   bool   // the pods have three NICs each
+	kind   kind
 	pods   *int   // how many there were
 	before string // what there is of the node when there was no pod yet
 	after  string // and when all pods have gone
@@ -99,7 +113,10 @@ func (v victim) within(t *testing.T) victim {
 // next returns a pod with the same name as all others, and another address.
 func (v victim) next() *pod {
 	*v.pods++
-	if v.nics {
+	switch v.kind {
+	case routed:
+		return v.routed("pod1", fmt.Sprint("10.0.1.", *v.pods%190+2), dual)
+	case several:
 		n := *v.pods%95 + 2
 		return v.several("pod1", fmt.Sprint("10.0.1.", n), fmt.Sprint("10.0.3.", n), fmt.Sprint("10.0.1.", 100+n))
 	}
@@ -108,12 +125,13 @@ func (v victim) next() *pod {
 
 // again gives a pod its links to the VPC again.
 func (v victim) again(p *pod) {
-	if v.nics {
+	switch v.kind {
+	case several:
 		v.unslave(p) // what a DEL of the chain deletes next
 		v.slaves(p)
-		return
+	case slaved:
+		v.connect(p, nl.PodGroup(p.request.Digest()))
 	}
-	v.connect(p, nl.PodGroup(p.request.Digest()))
 }
 
 // play kills the command, and then does what a runtime does.

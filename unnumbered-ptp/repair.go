@@ -32,9 +32,13 @@ func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	if err != nil {
 		return nil, err
 	}
+	tables, err := routedTables(node, veths)
+	if err != nil {
+		return nil, err
+	}
 	var lost nl.Wiring
 	r := &request{Request: &plugin.Request[Config]{Network: network, Config: c}, nodeNS: node,
-		routes: destinations(routes, veths)}
+		routes: destinations(routes, veths, tables)}
 	if serves(r, n) != nil {
 		lost = slices.DeleteFunc(nodeWiring(r, n), func(s nl.Step) bool { return (nl.Wiring{s}).Check() == nil })
 	}
@@ -114,11 +118,24 @@ func serves(r *request, n node) error {
 	return errors.Join(slices.DeleteFunc(lasting(nodeWiring(r, n)), minor).Check(), failsClosed(r))
 }
 
-// destinations are those that the node sends back to pods. They are what the node still
+// routedTables are the routing tables of the ENIs of those routed pods that have these ends of pairs.
+func routedTables(node *nl.NS, veths map[string]bool) (map[uint32]bool, error) {
+	links, err := node.Links()
+	tables := map[uint32]bool{}
+	for _, l := range links {
+		if veths[l.Name] && nl.IsRouted(l.Group) {
+			tables[nl.RoutedTable(int(l.Group))] = true
+		}
+	}
+	return tables, err
+}
+
+// destinations are those that the node sends back to pods, or by the ENIs of routed pods. They are what the node still
 // knows of the routes in the results with which the pods were made.
-func destinations(routes []nl.Route, veths map[string]bool) (dsts []netip.Prefix) {
+func destinations(routes []nl.Route, veths map[string]bool, tables map[uint32]bool) (dsts []netip.Prefix) {
 	for _, route := range routes {
-		if dst := route.Dst.Masked(); route.Via.IsValid() && veths[route.Dev] && !slices.Contains(dsts, dst) {
+		ours := veths[route.Dev] || tables[route.Table]
+		if dst := route.Dst.Masked(); route.Via.IsValid() && ours && !slices.Contains(dsts, dst) {
 			dsts = append(dsts, dst)
 		}
 	}

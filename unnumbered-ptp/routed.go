@@ -46,6 +46,9 @@ func hop(f nl.Family) netip.Addr {
 	return hop4
 }
 
+// toHop reports whether a route of a pod is its default route to the next hop.
+func toHop(r nl.Route) bool { return r.Dst.Bits() == 0 && r.Via == hop(nl.FamilyOf(r.Dst.Addr())) }
+
 // routedPod reports whether the attachment is that of a routed pod.
 func (r *request) routedPod() bool { return r.eni != "" }
 

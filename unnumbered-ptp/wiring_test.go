@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -113,11 +114,29 @@ func TestWiring(t *testing.T) {
 			dual, []string{"2600:1f18:0:1::20/64"}, []string{"::/0"}},
 		{"ipv4-on-dual", `{` + keys + `, "ipMasq": true}`, dual, []string{"10.0.1.20/24"},
 			append(vpc, "2600:1f18::/56")},
+		{"routed", `{` + keys + `, "ipMasq": true}`, v4, []string{"10.0.1.20/32"}, vpc},
+		{"routed-plain", `{` + keys + `, "mtu": 1500}`, v4, []string{"10.0.1.20/32"}, vpc},
+		{"routed-dual", `{` + keys + `, "ipMasq": true, "hostCidrs": ["10.0.0.10", "172.20.0.0/16", "fd77::/108"]}`, dual,
+			[]string{"10.0.1.20/32", "2600:1f18:0:1::20/128"}, append(vpc, "2600:1f18::/56")},
+		{"routed-vpc", `{` + keys +
+			`, "ipMasq": true, "defaultRoute": "vpc", "hostCidrs": ["172.20.0.0/16", "169.254.20.10", "fd77::/108"]}`,
+			dual, []string{"10.0.1.20/32", "2600:1f18:0:1::20/128"}, append(vpc, "::/0")},
+		{"routed-no-metadata", `{` + keys + `, "ipMasq": true, "blockInstanceMetadata": true}`, v4,
+			[]string{"10.0.1.20/32"}, vpc},
+		{"routed-bandwidth", `{` + keys +
+			`, "ipMasq": true, "runtimeConfig": {"bandwidth": {"ingressRate": 80000000, "egressRate": 8000000}}}`, v4,
+			[]string{"10.0.1.20/32"}, vpc},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := asked(t, c.config, c.addrs, c.dsts)
+			routed := strings.HasPrefix(c.name, "routed")
+			if routed {
+				route(r.Prev)
+			}
 			s := newScene(r)
-			s.node = c.node
+			if s.node = c.node; routed {
+				s.eni = nl.Link{Name: "ens6", Index: 7, MTU: 9001}
+			}
 			if c.name == "small-eni" {
 				s.podMTU = 1500
 			}
@@ -127,6 +146,38 @@ func TestWiring(t *testing.T) {
 			w = append(w, s.wiring(p, s.node, table(r.Config.start, 7))...)
 			nltest.Golden(t, c.name, w.String(), *update)
 		})
+	}
+}
+
+// route gives a result the form for a routed pod.
+func route(res *types100.Result) {
+	res.Interfaces = []*types100.Interface{{Name: "ens6"}, {Name: "eth0", Sandbox: "/run/netns/cni-1"}}
+	for _, c := range res.IPs {
+		c.Interface = new(1)
+	}
+	res.IPs = append(res.IPs, &types100.IPConfig{Interface: new(0), Address: cidr("10.0.1.10/24")})
+}
+
+// TestRoutedResult: the final result of a routed pod has its addresses alone, and CHECK and DEL know the ENI by it.
+func TestRoutedResult(t *testing.T) {
+	r := asked(t, `{"hostInterface": "ens5", "containerInterface": "eth1"}`,
+		[]string{"10.0.1.20/32", "2600:1f18:0:1::20/128"}, []string{"10.0.0.0/16"})
+	r.Prev.DNS.Nameservers = []string{"10.0.0.2"}
+	route(r.Prev)
+	s := newScene(r)
+	s.eni = nl.Link{Name: "ens6", Index: 7, MTU: 9001}
+	res := result(s.request, newPair(s))
+	b, err := json.MarshalIndent(res, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nltest.Golden(t, "routed-result", string(b)+"\n", *update)
+	if len(r.Prev.Interfaces) != 2 || len(r.Prev.IPs) != 3 {
+		t.Error("prevResult was changed")
+	}
+	again := newRequest(s.nodeNS, &plugin.Request[Config]{Attachment: r.Attachment, Prev: res})
+	if again.eni != "ens6" || !slices.Equal(again.addrs, s.addrs) || !slices.Equal(again.gateways, s.gateways) {
+		t.Errorf("by the result, the ENI is %q, the addresses are %v by %v", again.eni, again.addrs, again.gateways)
 	}
 }
 

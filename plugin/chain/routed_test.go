@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package chain
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+// byVeth makes the pods of the pool routed.
+const byVeth = `, "dataPath": "veth"`
+
+// two are the plugins as a runtime calls them from a chain without ipvlan.
+func (n node) two(r *plugin.Request[Config]) (result *types100.Result, err error) {
+	err = n.ns.Do(func() (err error) {
+		ctx, step := n.Context(), *r
+		if step.Prev, _, err = lease.Add(ctx, part(&step, r.Config.ipam), lease.Program(ctx, &step)); err != nil {
+			return err
+		}
+		result, err = ptp.Commands().Add(ctx, part(&step, r.Config.ptp))
+		return err
+	})
+	return result, err
+}
+
+// TestRoutedSame: of a routed pod, the one plugin makes what the three make, and what two make without ipvlan. Each
+// chain checks and deletes what the others have made.
+func TestRoutedSame(t *testing.T) {
+	n := newNodeWithout(t)
+	pod, path := nltest.NS(t, "pod")
+	r := n.request(path, byVeth)
+	adds := map[string]func(*plugin.Request[Config]) (*types100.Result, error){"one": n.ADD, "three": n.three,
+		"two": n.two}
+	chains := map[string][]plugin.Commands[Config]{"three": all[:3], "two": {all[0], all[2]}}
+	bare := nltest.Dump(t, pod)
+	_, err := n.ADD(r)
+	n.must(err)
+	made := nltest.Dump(t, n.ns, pod)
+	n.must(n.DEL(r))
+	alone := nltest.Dump(t, n.ns)
+	for by, add := range adds {
+		for _, end := range []string{"one", "three", "two"} {
+			n.must(n.registry().Change(t.Context(), func(s *registry.State) { // otherwise another one is longest idle
+				s.Free.Set(netip.MustParseAddr("10.0.1.20"), time.Time{})
+			}))
+			var result *types100.Result
+			for range 2 {
+				result, err = add(r)
+				n.must(err)
+				n.same(by+" made another pod", made, nltest.Dump(t, n.ns, pod))
+			}
+			n.must(n.CHECK(r, result))
+			final := *r
+			final.Prev = result
+			for range 2 {
+				n.must(n.ns.Do(func() error {
+					if end == "one" {
+						return Commands().Del(t.Context(), &final)
+					}
+					return n.inTurn(chains[end], &final)
+				}))
+				n.same(end+" left something of what "+by+" made", bare, nltest.Dump(t, pod))
+				n.same(end+" left something on the node", alone, nltest.Dump(t, n.ns))
+				n.vacant()
+			}
+		}
+	}
+}
+
+// inTurn checks, unless the pod is deleted, and deletes, from the last plugin of a chain to the first.
+func (n node) inTurn(chain []plugin.Commands[Config], r *plugin.Request[Config]) error {
+	n.Helper()
+	if _, err := n.ns.LinkByName(ptp.VethName(r.Network, r.Attachment)); err == nil {
+		for _, c := range chain {
+			n.must(c.Check(n.Context(), r))
+		}
+	}
+	for i := range chain {
+		n.must(chain[len(chain)-1-i].Del(n.Context(), r))
+	}
+	return nil
+}
+
+// TestRoutedTakeBack: an ADD of a routed pod that fails leaves nothing, without a DEL.
+func TestRoutedTakeBack(t *testing.T) {
+	n := newNodeWithout(t)
+	pod, path := nltest.NS(t, "pod")
+	good, bad := n.request(path, byVeth), n.request(path, byVeth+`, "hostInterface": "eth9"`)
+	before := nltest.Dump(t, n.ns, pod)
+	if _, err := n.ADD(bad); err == nil {
+		t.Fatal("ADD: no error")
+	}
+	n.same("ADD failed and left something", before, nltest.Dump(t, n.ns, pod))
+	n.vacant()
+	result, err := n.ADD(good)
+	n.must(err)
+	whole := nltest.Dump(t, n.ns, pod)
+	if _, err := n.ADD(bad); err == nil {
+		t.Fatal("ADD: no error")
+	}
+	n.same("the second ADD failed and took something", whole, nltest.Dump(t, n.ns, pod))
+	n.must(n.CHECK(good, result))
+	n.must(n.DEL(good))
+	n.vacant()
+}
+
+// TestRoutedGC: of two routed pods, a collection leaves the valid one alone. After the last one, the node is as before
+// the first.
+func TestRoutedGC(t *testing.T) {
+	n := newNodeWithout(t)
+	before := nltest.Dump(t, n.ns)
+	_, path := nltest.NS(t, "pod")
+	r := n.request(path, byVeth)
+	result, err := n.ADD(r)
+	n.must(err)
+	alone := nltest.Dump(t, n.ns)
+	other := n.request("", byVeth)
+	other.ContainerID = "pod2"
+	_, other.NetNS = nltest.NS(t, "other")
+	_, err = n.ADD(other)
+	n.must(err)
+	nltest.Remove(t, other.NetNS)
+	n.must(n.GC(r, r.Attachment))
+	n.same("GC left something", alone, nltest.Dump(t, n.ns))
+	n.must(n.CHECK(r, result))
+	n.must(n.GC(r))
+	n.must(n.DEL(r))
+	n.vacant()
+	if _, err := n.ns.RemoveShared(); err != nil {
+		t.Error(err)
+	}
+	n.same("RemoveShared left something", before, nltest.Dump(t, n.ns))
+	n.must(nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}.Check(n.ns))
+}

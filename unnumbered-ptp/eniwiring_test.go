@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+// Two links whose ENIs begin with the same number.
+const oneENI, otherENI = 103, 103 + mostENIs
+
+// enis makes a namespace with two links of these indices.
+func enis(t *testing.T) (n *nl.NS, path string) {
+	t.Helper()
+	nltest.Need(t, "nftables")
+	n, path = nltest.NS(t, "node")
+	for _, index := range []int{oneENI, otherENI} {
+		shell(t, n, fmt.Sprintf("ip link add eni%d index %[1]d type veth peer name far%[1]d", index))
+	}
+	return n, path
+}
+
+// shell runs a command in a namespace.
+func shell(t *testing.T, n *nl.NS, command string) (out string) {
+	t.Helper()
+	if err := n.Do(func() error {
+		b, err := exec.Command("sh", "-c", command).CombinedOutput()
+		if out = string(b); err != nil {
+			err = fmt.Errorf("%s: %w: %s", command, err, out)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func markOf(index int) eniMark { return eniMark{index, nl.Families} }
+
+// marks adds the marks of ENIs.
+func marks(t *testing.T, n *nl.NS, indices ...int) {
+	t.Helper()
+	for _, i := range indices {
+		if err := markOf(i).Add(n); err != nil {
+			t.Fatal(err)
+		}
+		if err := markOf(i).Check(n); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// has checks which numbers ENIs have.
+func has(t *testing.T, n *nl.NS, want map[uint32]int) {
+	t.Helper()
+	for number := range uint32(mostENIs) {
+		for _, i := range []int{oneENI, otherENI} {
+			is := markOf(i).table(number + 1).Sealed(n)
+			if wanted := want[number+1] == i; is != wanted {
+				t.Errorf("the ENI with the link %d has the number %d: %v, want %v", i, number+1, is, wanted)
+			}
+		}
+	}
+	rules, err := n.Rules()
+	if err != nil {
+		t.Fatal(err)
+	}
+	leads := map[string]bool{}
+	for _, r := range rules {
+		if eni, is := ofENI(r); is {
+			if leads[fmt.Sprint(r.Family, r.Mark>>markShift, eni)] = true; !n.HasLink(eni) {
+				t.Errorf("a rule is left: %s", r)
+			}
+		}
+	}
+	for number, i := range want {
+		for _, f := range nl.Families {
+			if key := fmt.Sprint(f, number, i); !leads[key] {
+				t.Errorf("no rule for IPv%d leads the number %d to the ENI with the link %d", f, number, i)
+			}
+		}
+	}
+}
+
+// TestMarkNumbers: each ENI tries each number once, and no number needs bits outside of the mask.
+func TestMarkNumbers(t *testing.T) {
+	for _, index := range []int{0, 1, 2, 254, 255, 256, oneENI, otherENI, 1<<24 - 1, 1<<31 - 1} {
+		all := markOf(index).numbers()
+		slices.Sort(all)
+		for i, number := range all {
+			if number != uint32(i+1) || number<<markShift&^ENIMarks != 0 {
+				t.Fatalf("link %d: the numbers are %v", index, all)
+			}
+		}
+		if len(all) != mostENIs {
+			t.Errorf("link %d: there are %d numbers", index, len(all))
+		}
+	}
+}
+
+// TestMarkCollides: two ENIs that begin with one number have two, however often they are added.
+func TestMarkCollides(t *testing.T) {
+	n, _ := enis(t)
+	if err := markOf(oneENI).Check(n); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Check before Add: %v", err)
+	}
+	marks(t, n, oneENI, otherENI, oneENI, otherENI)
+	has(t, n, map[uint32]int{104: oneENI, 105: otherENI})
+}
+
+// TestMarkAtOnce: processes that add two such ENIs at the same time agree.
+func TestMarkAtOnce(t *testing.T) {
+	n, path := enis(t)
+	for range 20 {
+		errs := make(chan error)
+		for i := range 6 {
+			go func() {
+				own, err := nl.Open("node", path)
+				if err == nil {
+					err = errors.Join(markOf([]int{oneENI, otherENI}[i%2]).Add(own), own.Close())
+				}
+				errs <- err
+			}()
+		}
+		for range 6 {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+		want := map[uint32]int{104: oneENI, 105: otherENI}
+		if markOf(otherENI).table(104).Sealed(n) {
+			want = map[uint32]int{104: otherENI, 105: oneENI}
+		}
+		has(t, n, want)
+		shell(t, n, "nft flush ruleset; ip rule flush proto 72; ip -6 rule flush proto 72")
+	}
+}
+
+// TestMarkLost takes tables and rules. An ENI gets its number back, and no number whose rule leads to the table of
+// another ENI, as long as the link of that ENI is there.
+func TestMarkLost(t *testing.T) {
+	const one, other = "inet cni_ipvlan_vpc_k8s._eni.104", "inet cni_ipvlan_vpc_k8s._eni.105"
+	const rules = "ip rule flush proto 72; ip -6 rule flush proto 72; "
+	before := map[uint32]int{104: oneENI, 105: otherENI}
+	for lose, want := range map[string]map[uint32]int{
+		"nft delete table " + one:                        before,
+		"nft delete table " + other:                      before,
+		"nft flush table " + one:                         before,
+		"nft flush chain " + other + " prerouting":       before,
+		"nft 'add table " + one + " { flags dormant; }'": before,
+		"nft add rule " + one + " prerouting drop":       before,
+		"nft flush ruleset":                              before,
+		rules:                                            before,
+		"nft flush ruleset; " + rules:                    {104: otherENI, 105: oneENI},
+		"nft flush ruleset; ip link del eni103":          {104: otherENI},
+		"nft flush ruleset; ip link del eni103; nft add table inet cni_ipvlan_vpc_k8s._eni.104": {105: otherENI},
+	} {
+		t.Run(lose, func(t *testing.T) {
+			n, _ := enis(t)
+			marks(t, n, oneENI, otherENI)
+			shell(t, n, lose)
+			if strings.Contains(lose, "link del") {
+				marks(t, n, otherENI)
+				if err := removeGone(n); err != nil {
+					t.Error(err)
+				}
+			} else {
+				marks(t, n, otherENI, oneENI)
+			}
+			has(t, n, want)
+		})
+	}
+}
+
+// TestMarkFull: the error says where to look if other tables have all numbers, and an ENI that has one keeps it.
+func TestMarkFull(t *testing.T) {
+	n, _ := enis(t)
+	marks(t, n, oneENI)
+	var all strings.Builder
+	for number := range mostENIs {
+		if number+1 != 104 {
+			fmt.Fprintf(&all, "add table inet cni_ipvlan_vpc_k8s._eni.%d\n", number+1)
+		}
+	}
+	shell(t, n, "nft -f - <<'END'\n"+all.String()+"END\n")
+	err := markOf(otherENI).Add(n)
+	const want = "all 255 marks for ENIs are in use: see 'nft list tables' and 'ip rule show pref 1023'"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	marks(t, n, oneENI)
+	has(t, n, map[uint32]int{104: oneENI})
+	shell(t, n, "nft delete table inet cni_ipvlan_vpc_k8s._eni.103")
+	marks(t, n, otherENI)
+	has(t, n, map[uint32]int{104: oneENI, 103: otherENI})
+}
+
+// TestMarkGone: what an ENI had goes with its link, and nothing of another ENI. A rule that another program has made
+// stays.
+func TestMarkGone(t *testing.T) {
+	n, _ := enis(t)
+	marks(t, n, oneENI, otherENI)
+	shell(t, n, "ip rule add pref 1023 fwmark 0xd00/0x1fe0 table 3221225575; ip rule add pref 1023 iif eni103 table 99")
+	before := nltest.Dump(t, n)
+	if err := removeGone(n); err != nil {
+		t.Error(err)
+	}
+	if got := nltest.Dump(t, n); got != before {
+		t.Errorf("both are there, and\n%s\nis now\n%s", before, got)
+	}
+	shell(t, n, "ip link del eni103")
+	for range 2 {
+		if err := removeGone(n); err != nil {
+			t.Error(err)
+		}
+	}
+	has(t, n, map[uint32]int{105: otherENI})
+	if rules := shell(t, n, "ip rule show pref 1023"); strings.Count(rules, "\n") != 3 {
+		t.Errorf("the rules are now\n%s", rules)
+	}
+}

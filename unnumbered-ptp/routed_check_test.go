@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp_test
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+// TestRoutedCheck takes single things of a routed pod from the node. CHECK names each, and Missing does if Restore can
+// restore it. Afterwards all is as before, and the pod reaches all that it reached.
+func TestRoutedCheck(t *testing.T) {
+	f := newFabric(t)
+	p := f.routed("pod1", pod1Addr, dual)
+	must(t, f.ADD(p))
+	other := f.routed("pod3", pod3Addr, dual)
+	must(t, f.ADD(other))
+	must(t, f.CHECK(p))
+	serve(t, f.other, ":8080")
+	serve(t, f.router, internet+":443")
+	if l := f.missing(p); !l.None() {
+		t.Fatalf("of what is there it misses %v, %v, %v", l.Node, l.Pod, l.Changed)
+	}
+	state := func() string {
+		lines := strings.Split(f.sorted()+nltest.Dump(t, f.node, p.NS), "\n")
+		slices.Sort(lines)
+		return strings.Join(lines, "\n")
+	}
+	eni, err := f.node.LinkByName("eth1")
+	must(t, err)
+	table, mark := decimal(nl.RoutedTable(eni.Index)), f.markOf(eni.Index)
+	veth, own, own6, before := p.veth(), pod1Addr, sixth(pod1Addr), state()
+	for _, x := range []struct{ lose, want string }{
+		{"ip route del " + own + " dev " + veth + " table main metric 0", own + "/32 dev "},
+		{"ip -6 route del " + own6 + " dev " + veth, own6 + "/128 dev "},
+		{"ip route del " + own + " dev " + veth + " table 2147483720", "table 2147483720"},
+		{"ip -6 route del " + own6 + " dev " + veth + " table 2147483720", "table 2147483720"},
+		{"ip neigh del " + own + " dev " + veth, "ip neigh add " + own},
+		{"ip neigh del " + own6 + " dev " + veth, "ip neigh add " + own6},
+		{"ip addr del 169.254.72.2/32 dev eth1", "ip addr add 169.254.72.2/32"},
+		{"ip route del 10.0.0.0/16 dev eth1 table " + table, "ip route add 10.0.0.0/16"},
+		{"ip -6 route del fd00::/32 dev eth1 table " + table, "ip -6 route add fd00::/32"},
+		{"ip rule del pref 1023 table " + table, "pref 1023"},
+		{"ip -6 rule del pref 1023 table " + table, "pref 1023"},
+		{"ip rule del pref 1022", "pref 1022"},
+		{"ip -6 rule del pref 1022", "pref 1022"},
+		{"nft delete table inet " + mark, "no table of nftables marks what the pods of the ENI send"},
+		{"nft flush chain inet " + mark + " prerouting", mark},
+		{"nft 'add table inet " + mark + " { flags dormant; }'", "dormant"},
+		{"nft delete table inet cni_ipvlan_vpc_k8s._routed.net", "cni_ipvlan_vpc_k8s._routed.net"},
+		{"nft flush chain inet cni_ipvlan_vpc_k8s._routed.net senders", "cni_ipvlan_vpc_k8s._routed.net"},
+		{"nft flush chain inet cni_ipvlan_vpc_k8s._routed.net postrouting", "cni_ipvlan_vpc_k8s._routed.net"},
+		{"nft delete table arp cni_ipvlan_vpc_k8s._ask.eth1", "cni_ipvlan_vpc_k8s._ask.eth1"},
+		{"nft flush chain arp cni_ipvlan_vpc_k8s._ask.eth1 output", "cni_ipvlan_vpc_k8s._ask.eth1"},
+		{"ip rule del pref 1023 table " + table + "; ip -6 rule del pref 1023 table " + table, "pref 1023"},
+		{"ip link set " + veth + " down", veth},
+		{"ip link set " + veth + " down; ip link set " + veth + " up", veth},
+		{"sysctl -qw net.ipv4.ip_forward=0", "net.ipv4.ip_forward"},
+	} {
+		t.Run(x.lose, func(t *testing.T) {
+			nltest.Shell(t, f.node, x.lose)
+			if err := f.CHECK(p); err == nil || !strings.Contains(err.Error(), x.want) {
+				t.Errorf("CHECK says %v, not %q", err, x.want)
+			}
+			l := f.missing(p)
+			if !l.Serious() || len(l.Pod) > 0 || l.Changed != nil {
+				t.Errorf("it misses %v, %v, %v", l.Node, l.Pod, l.Changed)
+			}
+			done, err := f.restore(l)
+			if err != nil || len(done) != len(l.Node) {
+				t.Errorf("restored %v; %v", done, err)
+			}
+			same(t, "Restore", before, state())
+			must(t, f.CHECK(p))
+			must(t, f.CHECK(other))
+			for _, to := range []string{otherAddr + ":8080", internet + ":443"} {
+				if _, err := call(p.NS, "tcp4", to); err != nil {
+					t.Error(err)
+				}
+			}
+			if t.Failed() { // the next thing is another one
+				must(t, f.ADD(p))
+				must(t, f.ADD(other))
+				before = state()
+			}
+		})
+	}
+}
+
+// sorted are the lines of the node's rules of nftables, in an order of their own: a restored table is the last.
+func (f *fabric) sorted() string {
+	lines := strings.Split(f.nft("list", "ruleset"), "\n")
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// decimal is a number as nft(8) and ip(8) print it.
+func decimal(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
+
+// markOf is the name of the table that marks what the pods of an ENI send.
+func (f *fabric) markOf(eni int) (name string) {
+	f.t.Helper()
+	tables, err := f.node.Tables()
+	must(f.t, err)
+	for _, text := range tables {
+		_, table, _ := strings.Cut(text, " ")
+		is := strings.HasPrefix(table, "cni_ipvlan_vpc_k8s._eni.") &&
+			strings.Contains(f.nft("list", "table", "inet", table), "iifgroup "+decimal(nl.RoutedGroup(eni))+" ")
+		if is && name != "" {
+			f.t.Errorf("both %s and %s mark what the pods of the ENI send", name, table)
+		}
+		if is {
+			name = table
+		}
+	}
+	return name
+}
+
+// TestRoutedCheckPod changes the namespace of a routed pod. CHECK and Missing name each change, and nothing is restored
+// there.
+func TestRoutedCheckPod(t *testing.T) {
+	for name, x := range map[string]struct{ lose, want string }{
+		"default route":         {"ip route del default", "ip route add default via 169.254.1.1 dev eth0"},
+		"IPv6 default route":    {"ip -6 route del default", "ip -6 route add default via fe80::1 dev eth0"},
+		"another default route": {"ip route replace default via 169.254.1.9 dev eth0 onlink", "ip route add default"},
+		"neighbour":             {"ip neigh del 169.254.1.1 dev eth0", "ip neigh add 169.254.1.1"},
+		"IPv6 neighbour":        {"ip neigh del fe80::1 dev eth0", "ip neigh add fe80::1"},
+		"address":               {"ip addr del 10.0.1.50/32 dev eth0", "ip addr add 10.0.1.50/32"},
+		"IPv6 address":          {"ip addr del fd00:0:1::50/128 dev eth0", "ip addr add fd00:0:1::50/128"},
+		"metadata":              {"ip route del prohibit 169.254.169.254", "ip route add prohibit 169.254.169.254/32"},
+		"metadata of IPv6":      {"ip -6 route del fd00:ec2::254", "ip -6 route add prohibit fd00:ec2::254/128"},
+		"filters":               {"tc qdisc del dev eth0 clsact", "tc filter"},
+		"link":                  {"ip link set eth0 down", "ip link set eth0 up"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFabric(t)
+			p := f.routed("pod1", pod1Addr, dual)
+			p.request.Config.BlockInstanceMetadata = new(true)
+			must(t, f.ADD(p))
+			must(t, f.CHECK(p))
+			nltest.Shell(t, p.NS, x.lose)
+			l := f.missing(p)
+			var named []string
+			for _, fault := range l.Pod {
+				named = append(named, fault.Error())
+			}
+			if got := strings.Join(named, "\n"); !strings.Contains(got, x.want) || len(l.Node) > 0 {
+				t.Errorf("it misses on the node %v, in the pod\n%s", l.Node, got)
+			}
+			if f.CHECK(p) == nil {
+				t.Error("CHECK is content")
+			}
+			must(t, f.DEL(p))
+			same(t, "DEL", p.bare, nltest.Dump(t, p.NS))
+		})
+	}
+}
+
+// TestRoutedFlush takes from the node what serves routed pods, as firewalls and network managers do. The ADD of another
+// pod of the ENI puts it back for all. So do a collection and Restore together.
+func TestRoutedFlush(t *testing.T) {
+	f := newFabric(t)
+	serve(t, f.other, ":8080")
+	serve(t, f.router, internet+":443")
+	p, other := f.routed("pod1", pod1Addr, dual), f.routed("pod3", pod3Addr, dual)
+	must(t, f.ADD(p))
+	must(t, f.ADD(other))
+	for name, lose := range map[string]string{
+		"ruleset":         "nft flush ruleset",
+		"rules":           "ip rule flush proto 72; ip -6 rule flush proto 72",
+		"routes":          "ip route flush proto 72 table all; ip -6 route flush proto 72 table all",
+		"all":             "nft flush ruleset; ip rule flush proto 72; ip -6 rule flush proto 72",
+		"addresses":       "ip addr flush dev eth1",
+		"address of node": "ip addr del 10.0.9.10/24 dev eth0; ip addr add 10.0.9.10/24 dev eth0; ip route add default via 10.0.9.1",
+	} {
+		for back, restore := range map[string]func(){
+			"ADD": func() {
+				must(t, f.ADD(p))
+				must(t, f.ADD(other))
+			},
+			"restored": func() {
+				must(t, f.GC(p, p.request.Attachment, other.request.Attachment))
+				for _, p := range []*pod{p, other} {
+					_, err := f.restore(f.missing(p))
+					must(t, err)
+				}
+			},
+		} {
+			t.Run(name+" "+back, func(t *testing.T) {
+				nltest.Shell(t, f.node, lose)
+				restore()
+				for _, p := range []*pod{p, other} {
+					must(t, f.CHECK(p))
+					if l := f.missing(p); !l.None() {
+						t.Errorf("it misses %v, %v, %v", l.Node, l.Pod, l.Changed)
+					}
+					for to, want := range map[string]string{otherAddr + ":8080": p.addr, internet + ":443": nodeAddr} {
+						if seen, err := call(p.NS, "tcp4", to); err != nil || seen != want {
+							t.Errorf("%s to %s: seen as %q; %v", p.Name, to, seen, err)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestRoutedGC: a collection deletes the pairs of invalid attachments, and what an ENI had whose link is gone. It
+// deletes nothing of other ENIs, and of others nothing.
+func TestRoutedGC(t *testing.T) {
+	f := newFabric(t)
+	p, gone, other := f.routed("pod1", pod1Addr, dual), f.routed("pod2", pod2Addr, dual), f.routed("pod3", pod3Addr, dual)
+	must(t, f.ADD(p))
+	valid := nltest.Dump(t, f.node)
+	must(t, f.ADD(gone))
+	must(t, f.GC(p, p.request.Attachment))
+	same(t, "GC of pod2", valid, nltest.Dump(t, f.node))
+	must(t, f.CHECK(p))
+
+	before := nltest.Dump(t, f.node)
+	must(t, f.ADD(other))
+	nltest.Shell(t, f.node, "ip rule add pref 1023 fwmark 0x1fe0/0x1fe0 table 3221242473") // of others
+	nltest.Shell(t, f.node, "ip rule add pref 900 fwmark 0x1fe0/0x1fe0 table 3221242473 proto 72")
+	others := nltest.Dump(t, f.node)
+	must(t, f.GC(p, p.request.Attachment, other.request.Attachment))
+	same(t, "GC of nothing", others, nltest.Dump(t, f.node))
+	must(t, f.CHECK(other))
+	nltest.Shell(t, f.node, "ip rule del pref 1023 table 3221242473; ip rule del pref 900")
+
+	nltest.Shell(t, f.node, "ip link del eth2") // the ENI of pod3
+	must(t, f.GC(p, p.request.Attachment))
+	left := strings.ReplaceAll(nltest.Dump(t, f.node), "node: nft add table arp cni_ipvlan_vpc_k8s._ask.eth2\n", "")
+	same(t, "GC of an ENI that is gone", withoutLink(before, "eth2"), left)
+	must(t, f.CHECK(p))
+	must(t, f.DEL(p))
+	f.bare()
+	if text := f.nft("list", "ruleset"); text != "" {
+		t.Errorf("left:\n%s", text)
+	}
+}
+
+// withoutLink is a dump of the node before one of its links was gone.
+func withoutLink(dump, link string) string {
+	lines := slices.DeleteFunc(strings.Split(dump, "\n"), func(line string) bool {
+		return slices.Contains(strings.Fields(line), link)
+	})
+	return strings.Join(lines, "\n")
+}
+
+// TestRoutedShared: when the last pod has gone, the node is as it was before the first.
+func TestRoutedShared(t *testing.T) {
+	for name, more := range families {
+		t.Run(name, func(t *testing.T) {
+			f := newFabric(t)
+			before := nltest.Dump(t, f.node)
+			p := f.routed("pod1", pod1Addr, more...)
+			must(t, f.ADD(p))
+			if removed, err := f.node.RemoveShared(); removed || err != nil {
+				t.Errorf("with a pod: removed %v; %v", removed, err)
+			}
+			must(t, f.CHECK(p))
+			must(t, f.DEL(p))
+			if removed, err := f.node.RemoveShared(); !removed || err != nil {
+				t.Errorf("removed %v; %v", removed, err)
+			}
+			same(t, "RemoveShared", before, nltest.Dump(t, f.node))
+			must(t, f.ADD(p))
+			must(t, f.CHECK(p))
+		})
+	}
+}
+
+// TestRoutedLoss: Missing reports a routed pod whose pair is gone, and refuses the namespace of another pod.
+func TestRoutedLoss(t *testing.T) {
+	f := newFabric(t)
+	p := f.routed("pod1", pod1Addr)
+	must(t, f.ADD(p))
+	must(t, f.node.DelPair(p.veth()))
+	if l := f.missing(p); !l.Unpaired {
+		t.Errorf("without its pair it misses %v, %v, %v", l.Node, l.Pod, l.Changed)
+	}
+	must(t, f.ADD(p))
+	q := f.routed("pod2", pod2Addr)
+	must(t, f.ADD(q))
+	p.request.NetNS = q.request.NetNS
+	if l, err := ptp.Missing(f.node, &p.request); err == nil {
+		t.Errorf("by another pod's namespace: %v", l)
+	}
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp_test
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+// open switches off every check of IPv4 sources by the kernel on the node, as with IPv6.
+func (f *fabric) open(pods ...*pod) {
+	f.t.Helper()
+	var links []string
+	for _, p := range pods {
+		links = append(links, p.veth())
+	}
+	f.add(f.node, unchecked(append(links, "eth0", "eth1", "eth2")...)...)
+}
+
+// TestRoutedSender sends packets with another pod's source from a routed pod: to pods of the node, to the VPC and to the
+// internet. None arrives, and the chain senders counts each connection. With the pod's own source they arrive.
+func TestRoutedSender(t *testing.T) {
+	f := newFabric(t)
+	f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(internet6 + "/128"), Dev: "lo", NoDAD: true})
+	pods := f.routedPods(dual)
+	p := pods[0]
+	f.open(pods...)
+	forged := 0
+	for _, network := range []string{"udp4", "udp6"} {
+		for to, at := range map[string]*nl.NS{pod2Addr: pods[1].NS, pod3Addr: pods[2].NS, otherAddr: f.other,
+			internet: f.router} {
+			if to == internet && network == "udp6" {
+				continue // the fabric has no such source check for what only the router has
+			}
+			server := bind(t, at, network, ":9999")
+			for _, sender := range []string{pod2Addr, pod3Addr, "10.0.1.60", otherAddr, nodeAddr} {
+				if sender == to {
+					continue
+				}
+				bind(t, p.NS, network, dialled(network, sender+":0"), transparent(network)).send(sender, to+":9999")
+				forged++
+			}
+			bind(t, p.NS, network, dialled(network, pod1Addr+":0"), transparent(network)).send(pod1Addr, to+":9999")
+			if got := server.next(); got != pod1Addr {
+				t.Errorf("%s: %s got a message in the name of %s", network, to, got)
+			}
+			server.Close()
+		}
+	}
+	counted, err := nl.Table{Family: "inet", Name: "cni_ipvlan_vpc_k8s._routed.net"}.Counters(f.node)
+	must(t, err)
+	dropped := 0
+	for _, c := range counted {
+		if c.Chain == "senders" {
+			dropped += int(c.Packets)
+		}
+	}
+	const ofNode = 7 // the kernel itself drops what has the node's address
+	if dropped < forged-ofNode {
+		t.Errorf("of %d forged packets, the chain senders has counted %d", forged, dropped)
+	}
+}
+
+// TestRoutedMark: a routed pod marks what it sends with the number of another ENI, and with the mark of NodePorts. The
+// packets leave by its own ENI, with its own address.
+func TestRoutedMark(t *testing.T) {
+	f := newFabric(t)
+	pods := f.routedPods(dual)
+	f.open(pods...)
+	counters := nl.Table{Family: "inet", Name: "seen", Chains: []nl.Chain{{Name: "own", Type: "filter",
+		Hook: "prerouting", Priority: -310, Rules: []nl.NFRule{
+			{nl.IIFName("eni1"), nl.DPort("udp", 9999, 9999), nl.Count()}}},
+		{Name: "wrong", Type: "filter", Hook: "prerouting", Priority: -309, Rules: []nl.NFRule{
+			{nl.IIFName("eni3"), nl.DPort("udp", 9999, 9999), nl.Count()},
+			{nl.IIFName("eni0"), nl.DPort("udp", 9999, 9999), nl.Count()}}}}}
+	f.add(f.router, counters)
+	server := bind(t, f.other, "udp4", ":9999")
+	sent := 0
+	for mark := range 258 {
+		option := func(fd int) error {
+			return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, mark<<5)
+		}
+		bind(t, pods[0].NS, "udp4", ":0", option).send("marked", otherAddr+":9999")
+		must(t, server.SetReadDeadline(time.Now().Add(time.Minute)))
+		_, from, err := server.ReadFrom(make([]byte, 10))
+		must(t, err)
+		if seen := from.(*net.UDPAddr).IP.String(); seen != pod1Addr {
+			t.Errorf("with the mark %#x the pod is seen as %s", mark<<5, seen)
+		}
+		sent++
+	}
+	counted, err := counters.Counters(f.router)
+	must(t, err)
+	for _, c := range counted {
+		if want := map[string]uint64{"own": uint64(sent)}[c.Chain]; uint64(c.Packets) != want {
+			t.Errorf("the chain %s has counted %d packets, want %d", c.Chain, c.Packets, want)
+		}
+	}
+}
+
+// TestRoutedNextHop: a routed pod takes the addresses of its next hops and of the ENI's link, and answers for others by
+// ARP. The node and its siblings do not believe it.
+func TestRoutedNextHop(t *testing.T) {
+	f := newFabric(t)
+	pods := f.routedPods(dual)
+	f.open(pods...)
+	serve(t, pods[1].NS, ":8080")
+	serve(t, f.other, ":8080")
+	nltest.Shell(t, pods[0].NS, "ip addr add 169.254.1.1/32 dev lo; ip addr add 169.254.72.2/32 dev lo; "+
+		"ip addr add 10.0.1.1/32 dev eth0; ip addr add 10.0.1.51/32 dev eth0; ip addr add 10.0.9.1/32 dev eth0; "+
+		"sysctl -qw net.ipv4.conf.all.proxy_arp=1 net.ipv4.conf.eth0.proxy_arp=1 net.ipv4.conf.all.arp_ignore=0")
+	nltest.Shell(t, pods[0].NS, "command -v arping >/dev/null && arping -c 2 -U -I eth0 10.0.1.51 || true")
+	for _, from := range []*nl.NS{pods[1].NS, pods[2].NS} {
+		if _, err := call(from, "tcp4", otherAddr+":8080"); err != nil {
+			t.Errorf("%s: %v", from.Name, err)
+		}
+	}
+	for from, want := range map[*nl.NS]string{f.node: nodeAddr, f.other: otherAddr, pods[2].NS: pod3Addr} {
+		if seen, err := call(from, "tcp4", pod2Addr+":8080"); err != nil || seen != want {
+			t.Errorf("%s to the sibling: seen as %q; %v", from.Name, seen, err)
+		}
+	}
+	for _, p := range pods[1:] {
+		must(t, f.CHECK(p))
+	}
+}
