@@ -269,7 +269,8 @@ func removeGone(node *nl.NS) error {
 	var w nl.Wiring
 	for _, r := range rules {
 		if eni, is := ofENI(r); is && !node.HasLink(eni) {
-			w = append(w, nl.Step{NS: node, Object: r})                              // the table that asks is the next ENI's with the name
+			// The table that asks is the next ENI's with the name.
+			w = append(w, nl.Step{NS: node, Object: r})
 			if t := (eniMark{eni: eni}).table(r.Mark >> markShift); t.Sealed(node) { // otherwise another ENI has it
 				w = append(w, nl.Step{NS: node, Object: t})
 			}
