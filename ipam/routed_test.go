@@ -24,7 +24,7 @@ import (
 // runRouted starts a routed pod on a node by the plugins, as processes.
 func runRouted(n *node) *running {
 	n.Helper()
-	addTo(n, n.host, nl.Addr{Prefix: netip.PrefixFrom(n.ENIs()[0].Addrs[0], 24), Dev: "eth0"})
+	addTo(n, n.Host, nl.Addr{Prefix: netip.PrefixFrom(n.ENIs()[0].Addrs[0], 24), Dev: "eth0"})
 	n.conf = maps.Clone(n.conf)
 	n.conf["dataPath"] = "veth"
 	r := &running{node: n}
@@ -52,7 +52,7 @@ func TestProcessRunningRouted(t *testing.T) {
 	for why, blind := range blindness {
 		t.Run(why, func(t *testing.T) {
 			n := newNode(t, "c5.large", ec2sim.Config{}, nil)
-			bare := nltest.Dump(t, n.host)
+			bare := nltest.Dump(t, n.Host)
 			r := runRouted(n)
 			before := r.dump()
 			losses["deleted"](r)
@@ -82,7 +82,7 @@ func TestProcessRoutedFlushed(t *testing.T) {
 			r := runRouted(n)
 			a := r.addr()
 			r.shell("ip route flush proto 72 table all; ip -6 route flush proto 72 table all; ip rule flush proto 72")
-			if routes, err := r.host.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol}); err != nil || len(routes) > 0 {
+			if routes, err := r.Host.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol}); err != nil || len(routes) > 0 {
 				t.Fatalf("the node has still %v; %v", routes, err)
 			}
 			if lost {
@@ -115,7 +115,7 @@ func TestProcessRoutedFlushed(t *testing.T) {
 // shell runs a command on the node.
 func (n *node) shell(command string) {
 	n.Helper()
-	noErr(n, n.host.Do(func() error {
+	noErr(n, n.Host.Do(func() error {
 		out, err := exec.Command("sh", "-c", command).CombinedOutput()
 		if err != nil {
 			err = fmt.Errorf("%s: %w: %s", command, err, out)

@@ -101,7 +101,7 @@ func (n *NS) shared() (Wiring, error) {
 	addrs, err4 := n.Addrs("")
 	var w Wiring
 	for _, a := range addrs {
-		if a.Prefix == routedAddr {
+		if a.Prefix == routedAddr() {
 			w = append(w, Step{n, a})
 		}
 	}

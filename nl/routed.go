@@ -36,10 +36,12 @@ func OfRoutedTable(table uint32) (eni int, is bool) {
 }
 
 // routedAddr is the address of the links of ENIs that have routed pods.
-var routedAddr = netip.MustParsePrefix("169.254.72.2/32")
+func routedAddr() netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{169, 254, 72, 2}), 32)
+}
 
 // RoutedAddr is an address for the link of an ENI that has routed pods. It means nothing: the link must have one.
-func RoutedAddr(eni string) Addr { return Addr{Prefix: routedAddr, Dev: eni, Apart: true} }
+func RoutedAddr(eni string) Addr { return Addr{Prefix: routedAddr(), Dev: eni, Apart: true} }
 
 // IIFRouted matches packets that have arrived by the pair of a routed pod.
 func IIFRouted() Term { return ofRouted("iifgroup", unix.NFT_META_IIFGROUP) }

@@ -264,17 +264,26 @@ func (m eniMark) Check(n *nl.NS) error {
 // Del does nothing: other pods may use it.
 func (eniMark) Del(*nl.NS) error { return nil }
 
-// removeGone deletes what the routed pods of ENIs had whose links are gone.
+// removeGone deletes what the routed pods of ENIs had whose links are gone. Routes that name no link outlive it.
 func removeGone(node *nl.NS) error {
+	gone := func(eni int, is bool) bool { return is && !node.HasLink(eni) }
 	rules, err := node.Rules()
+	routes, err2 := node.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
 	var w nl.Wiring
-	for _, r := range rules {
-		if eni, is := ofENI(r); is && !node.HasLink(eni) {
+	for _, r := range routes {
+		if gone(nl.OfRoutedTable(r.Table)) {
 			w = append(w, nl.Step{NS: node, Object: r})
-			if t := (eniMark{eni: eni}).table(r.Mark >> markShift); t.Sealed(node) { // otherwise another ENI has it
-				w = append(w, nl.Step{NS: node, Object: t})
-			}
 		}
 	}
-	return errors.Join(err, w.Del())
+	for _, r := range rules {
+		eni, is := ofENI(r)
+		if !gone(eni, is) {
+			continue
+		}
+		w = append(w, nl.Step{NS: node, Object: r})
+		if t := (eniMark{eni: eni}).table(r.Mark >> markShift); t.Sealed(node) { // otherwise another ENI has it
+			w = append(w, nl.Step{NS: node, Object: t})
+		}
+	}
+	return errors.Join(err, err2, w.Del())
 }

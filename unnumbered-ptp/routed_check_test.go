@@ -173,12 +173,13 @@ func TestRoutedFlush(t *testing.T) {
 	must(t, f.ADD(p))
 	must(t, f.ADD(other))
 	for name, lose := range map[string]string{
-		"ruleset":         "nft flush ruleset",
-		"rules":           "ip rule flush proto 72; ip -6 rule flush proto 72",
-		"routes":          "ip route flush proto 72 table all; ip -6 route flush proto 72 table all",
-		"all":             "nft flush ruleset; ip rule flush proto 72; ip -6 rule flush proto 72",
-		"addresses":       "ip addr flush dev eth1",
-		"address of node": "ip addr del 10.0.9.10/24 dev eth0; ip addr add 10.0.9.10/24 dev eth0; ip route add default via 10.0.9.1",
+		"ruleset":   "nft flush ruleset",
+		"rules":     "ip rule flush proto 72; ip -6 rule flush proto 72",
+		"routes":    "ip route flush proto 72 table all; ip -6 route flush proto 72 table all",
+		"all":       "nft flush ruleset; ip rule flush proto 72; ip -6 rule flush proto 72",
+		"addresses": "ip addr flush dev eth1",
+		"address of node": "ip addr del 10.0.9.10/24 dev eth0; ip addr add 10.0.9.10/24 dev eth0; " +
+			"ip route add default via 10.0.9.1",
 	} {
 		for back, restore := range map[string]func(){
 			"ADD": func() {
@@ -216,7 +217,8 @@ func TestRoutedFlush(t *testing.T) {
 // deletes nothing of other ENIs, and of others nothing.
 func TestRoutedGC(t *testing.T) {
 	f := newFabric(t)
-	p, gone, other := f.routed("pod1", pod1Addr, dual), f.routed("pod2", pod2Addr, dual), f.routed("pod3", pod3Addr, dual)
+	p, gone := f.routed("pod1", pod1Addr, dual), f.routed("pod2", pod2Addr, dual)
+	other := f.routed("pod3", pod3Addr, dual)
 	must(t, f.ADD(p))
 	valid := nltest.Dump(t, f.node)
 	must(t, f.ADD(gone))
@@ -234,7 +236,9 @@ func TestRoutedGC(t *testing.T) {
 	must(t, f.CHECK(other))
 	nltest.Shell(t, f.node, "ip rule del pref 1023 table 3221242473; ip rule del pref 900")
 
-	nltest.Shell(t, f.node, "ip link del eth2") // the ENI of pod3
+	// the ENI of pod3, with what hostCidrs adds to its table
+	nltest.Shell(t, f.node, "index=$(ip -o link show eth2 | cut -d: -f1); "+
+		"ip route add throw 172.20.0.0/16 table $((3221225472 + index)) proto 72; ip link del eth2")
 	must(t, f.GC(p, p.request.Attachment))
 	left := strings.ReplaceAll(nltest.Dump(t, f.node), "node: nft add table arp cni_ipvlan_vpc_k8s._ask.eth2\n", "")
 	same(t, "GC of an ENI that is gone", withoutLink(before, "eth2"), left)

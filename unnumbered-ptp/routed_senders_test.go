@@ -25,8 +25,8 @@ func (f *fabric) open(pods ...*pod) {
 	f.add(f.node, unchecked(append(links, "eth0", "eth1", "eth2")...)...)
 }
 
-// TestRoutedSender sends packets with another pod's source from a routed pod: to pods of the node, to the VPC and to the
-// internet. None arrives, and the chain senders counts each connection. With the pod's own source they arrive.
+// TestRoutedSender sends packets with another pod's source from a routed pod: to pods of the node, to the VPC and to
+// the internet. None arrives, and the chain senders counts each connection. With the pod's own source they arrive.
 func TestRoutedSender(t *testing.T) {
 	f := newFabric(t)
 	f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(internet6 + "/128"), Dev: "lo", NoDAD: true})

@@ -141,7 +141,8 @@ func TestRoutedOrNothing(t *testing.T) {
 			p.request.Prev.Interfaces[0] = &types100.Interface{Name: "eth7"}
 		}, "ENI: link eth7: no such device"},
 		"another network of ours": {func(f *fabric, p *pod) {
-			f.add(f.other, nl.Veth{Name: "others", Peer: "net1", PeerNS: p.NS, PeerGroup: nl.PodGroup([]byte("another1"))})
+			f.add(f.other, nl.Veth{Name: "others", Peer: "net1", PeerNS: p.NS,
+				PeerGroup: nl.PodGroup([]byte("another1"))})
 		}, "the pod has another network of ours already"},
 	} {
 		t.Run(name, func(t *testing.T) {

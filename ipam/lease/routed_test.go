@@ -20,7 +20,8 @@ func TestRoutedResult(t *testing.T) {
 	addr, prefix := netip.MustParseAddr, netip.MustParsePrefix
 	eni := registry.ENI{CIDR: prefix("10.0.1.0/24"), CIDR6: prefix("2600:1f18:0:1::/64"), VPC: "vpc-1",
 		Addrs: []netip.Addr{addr("10.0.1.4"), addr("10.0.1.10")}}
-	vpc := registry.VPC{CIDRs: []netip.Prefix{prefix("10.0.0.0/16")}, CIDRs6: []netip.Prefix{prefix("2600:1f18::/56")}}
+	vpc := registry.VPC{CIDRs: []netip.Prefix{prefix("10.0.0.0/16")},
+		CIDRs6: []netip.Prefix{prefix("2600:1f18::/56")}}
 	only6 := eni
 	only6.Addrs = []netip.Addr{addr("2600:1f18:0:1::10")}
 	const four = `{"address":"10.0.1.10/32","gateway":"10.0.1.1","interface":1}`
@@ -33,7 +34,8 @@ func TestRoutedResult(t *testing.T) {
 		ips, routes string
 	}{
 		"IPv4": {[]netip.Addr{addr("10.0.1.10")}, eni, four + "," + primary, `{"dst":"10.0.0.0/16","gw":"10.0.1.1"}`},
-		"dual stack": {[]netip.Addr{addr("10.0.1.10"), addr("2600:1f18:0:1::10")}, eni, four + "," + six + "," + primary,
+		"dual stack": {[]netip.Addr{addr("10.0.1.10"), addr("2600:1f18:0:1::10")}, eni,
+			four + "," + six + "," + primary,
 			`{"dst":"10.0.0.0/16","gw":"10.0.1.1"},` + routes6},
 		"IPv6 alone":                   {[]netip.Addr{addr("2600:1f18:0:1::10")}, eni, six + "," + primary, routes6},
 		"an ENI without a primary one": {[]netip.Addr{addr("2600:1f18:0:1::10")}, only6, six, routes6},
@@ -130,8 +132,8 @@ func TestRoutedRequests(t *testing.T) {
 // TestRoutedRecall: what the plugin answered to the ADD of a routed pod has the form for one again.
 func TestRoutedRecall(t *testing.T) {
 	own := netip.MustParseAddr("10.0.1.10")
-	s := &registry.State{ENIs: map[string]registry.ENI{"eni-1": {Link: "ens6", CIDR: netip.MustParsePrefix("10.0.1.0/24"),
-		Addrs: []netip.Addr{netip.MustParseAddr("10.0.1.4"), own}}}}
+	s := &registry.State{ENIs: map[string]registry.ENI{"eni-1": {Link: "ens6",
+		CIDR: netip.MustParsePrefix("10.0.1.0/24"), Addrs: []netip.Addr{netip.MustParseAddr("10.0.1.4"), own}}}}
 	l := registry.Lease{Key: registry.Key{Network: "net", Attachment: registry.Attachment{ContainerID: "c1",
 		IfName: "eth0"}}, NetNS: "/run/netns/cni-1", PodNamespace: "default", PodName: "p", ENI: "eni-1"}
 	for path, want := range map[string]bool{"veth": true, "ipvlan": false, "": false} {
