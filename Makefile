@@ -177,8 +177,10 @@ $(SEIZERS)/ready:
 	cd $(SEIZERS) && for dir in lib; do cp -a $$dir usr && rm -r $$dir || exit; done # as on a system
 	rm -r $(SEIZERS)/debs && touch $@
 
-# Kubernetes, etcd, CoreDNS, and the network tests of Kubernetes. Kubernetes takes its version from the linker.
+# Kubernetes, etcd, CoreDNS, an engine for NetworkPolicy with its manifest, and the network tests of Kubernetes. Kubernetes takes
+# its version from the linker.
 KUBES   := sim/cluster/programs
+ENGINE  := sigs.k8s.io/kube-network-policies
 KUBE     = CGO_ENABLED=0 go $(1) -C $(KUBES) -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$(go list -C $(KUBES) -m -f '{{.Version}}' k8s.io/kubernetes)"
 $(CLUSTER)/e2e.test: $(CLUSTER)/ready $(wildcard $(KUBES)/e2e/*.go)
 	$(call KUBE,test) -c -o $@ ./e2e
@@ -187,6 +189,8 @@ $(CLUSTER)/ready: $(wildcard $(addprefix $(KUBES)/,go.mod */go.mod))
 	install -m644 -t $(CLUSTER) $$(go list -C $(KUBES) -m -f '{{.Dir}}' k8s.io/kubernetes)/test/images/agnhost/porter/localhost.*
 	CGO_ENABLED=0 go build -C $(KUBES)/etcd -trimpath -ldflags '-s -w' -o $(CLUSTER)/etcd go.etcd.io/etcd/server/v3
 	CGO_ENABLED=0 go build -C $(KUBES)/coredns -trimpath -ldflags '-s -w' -o $(CLUSTER)/ tool
+	CGO_ENABLED=0 go build -C $(KUBES)/netpol -trimpath -ldflags '-s -w' -o $(CLUSTER)/netpol $(ENGINE)/cmd/kube-network-policies/standard
+	install -m644 $$(go list -C $(KUBES)/netpol -m -f '{{.Dir}}' $(ENGINE))/install.yaml $(CLUSTER)/netpol.yaml
 	touch $@
 
 bench: build $(PEERS)/ptp
