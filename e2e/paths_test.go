@@ -38,9 +38,11 @@ var modes = []mode{
 	{"by the ENI", byENI, nat},
 	{"IPv6", onlyIPv6, v6},
 	{"dual stack", asShipped, dual},
+	{byPair, routed, dual},
 }
 
 func asShipped(_, _ map[string]any)   {}
+func routed(ipam, _ map[string]any)   { ipam["dataPath"] = "veth" }
 func prefixes(ipam, _ map[string]any) { ipam["prefixDelegation"] = true }
 
 // byENI reaches the internet by the ENI, as if it were a part of the VPC.
@@ -54,12 +56,13 @@ func onlyIPv6(ipam, _ map[string]any) {
 
 // TestPaths tries every path in every mode, and prints how many probes of each succeeded.
 func TestPaths(t *testing.T) {
-	nltest.Need(t, "root", "ipvlan", "nftables")
+	nltest.Need(t, "root", "nftables")
 	all := slices.Concat(paths.Daily, paths.Further)
 	m := matrix{counts: map[cell]string{}}
 	for _, mode := range modes {
 		m.columns = append(m.columns, mode.name)
 		t.Run(mode.name, func(t *testing.T) {
+			mode.need(t)
 			s := mode.scene(t)
 			for _, p := range all {
 				for _, f := range mode.Families {
@@ -72,6 +75,14 @@ func TestPaths(t *testing.T) {
 		})
 	}
 	t.Logf("probes that were right, by path, family and mode:\n%s", m.table(all))
+}
+
+// need skips what this kernel cannot do.
+func (m mode) need(t *testing.T) {
+	t.Helper()
+	if m.name != byPair {
+		nltest.Need(t, "ipvlan")
+	}
 }
 
 // dropless checks that the fabric has dropped nothing.

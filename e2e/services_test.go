@@ -24,6 +24,15 @@ var loops = []mode{
 	{"none", loopBy("none"), paths.Options{Families: dual.Families, Loopless: true}},
 	{"redirect, whole ENI", wholeENI, paths.Options{Families: dual.Families,
 		Annotations: map[string]map[string]string{"cousins": {nic.Annotation: `[{"exclusive": true}]`}}}},
+	{byPair, routedServices, paths.Options{Families: dual.Families, Kept: true, Tracking: true}},
+}
+
+// byPair is the data path without slaves. Pods see their callers: the node translates nothing but what kube-proxy does.
+const byPair = "veth"
+
+func routedServices(ipam, ptp map[string]any) {
+	withServices(ipam, ptp)
+	routed(ipam, nil)
 }
 
 // wholeENI lets the pods that are alone on their ENI have the whole ENI: they call Services, and are backends of some.
@@ -53,10 +62,11 @@ func keepCaller(change func(ipam, ptp map[string]any)) func(ipam, ptp map[string
 // TestServices tries every path to Services, by each service loop, with the rules of kube-proxy in each of its modes.
 // It also tries all other paths, which must still work.
 func TestServices(t *testing.T) {
-	nltest.Need(t, "root", "ipvlan", "nftables")
+	nltest.Need(t, "root", "nftables")
 	m := &matrix{counts: map[cell]string{}}
 	for i, loop := range loops {
 		t.Run(loop.name, func(t *testing.T) {
+			loop.need(t)
 			s := loop.serviceScene(t)
 			for _, proxy := range proxiesOf(i) {
 				t.Run(string(proxy), func(t *testing.T) {

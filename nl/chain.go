@@ -151,7 +151,7 @@ func (c *Chain) parseHook(hooks names, msg []byte) {
 // hooksOf are the hooks of a family.
 func hooksOf(family uint8) names {
 	if family == unix.NFPROTO_ARP {
-		return names{{"input", 0}} // NF_ARP_IN of linux/netfilter_arp.h
+		return names{{"input", 0}, {"output", 1}} // NF_ARP_IN, NF_ARP_OUT of linux/netfilter_arp.h
 	}
 	return hooks
 }

@@ -61,6 +61,13 @@ func payload(header, offset, size uint32) attribute {
 		attrOrdered(unix.NFTA_PAYLOAD_OFFSET, offset), attrOrdered(unix.NFTA_PAYLOAD_LEN, size))
 }
 
+// setPayload writes the register into a header of a protocol that has no checksum.
+func setPayload(header, offset, size uint32) attribute {
+	return expression("payload", attrOrdered(unix.NFTA_PAYLOAD_SREG, unix.NFT_REG_1),
+		attrOrdered(unix.NFTA_PAYLOAD_BASE, header),
+		attrOrdered(unix.NFTA_PAYLOAD_OFFSET, offset), attrOrdered(unix.NFTA_PAYLOAD_LEN, size))
+}
+
 func equal(b []byte) attribute    { return compared(unix.NFT_CMP_EQ, b) }
 func notEqual(b []byte) attribute { return compared(unix.NFT_CMP_NEQ, b) }
 func notZero() attribute          { return notEqual(make([]byte, 4)) }

@@ -4,7 +4,9 @@
 package nl
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -105,6 +107,14 @@ func (n *NS) linkByName(name string) ([]byte, error) {
 		return nil, err
 	}
 	return msgs[0], nil
+}
+
+// HasLink reports whether the namespace has, or may have, a link of an index.
+func (n *NS) HasLink(index int) bool {
+	msg := linkMessage()
+	msg.Index = int32(index)
+	_, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, 0, unix.RTM_NEWLINK, msg, skipStats())
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // index returns the index of a link, all that most messages need.

@@ -105,6 +105,32 @@ func parseNeigh(m []byte) (mac string, state uint16, err error) {
 	return mac, binary.NativeEndian.Uint16(m[8:]), nil
 }
 
+// Neighbours lists the addresses of the permanent neighbours on the links of a namespace, by the index of the link.
+// Root alone makes such entries, and what removes routes and rules of others leaves them.
+func (n *NS) Neighbours() (map[int][]netip.Addr, error) {
+	all := map[int][]netip.Addr{}
+	err := n.several(unix.RTM_GETNEIGH, unix.RTM_NEWNEIGH, func(m []byte) {
+		if index, a, is := permanent(m); is {
+			all[index] = append(all[index], a)
+		}
+	}, &neighMessage{})
+	return all, err
+}
+
+// permanent is a permanent neighbour in an answer, with the index of its link.
+func permanent(m []byte) (index int, a netip.Addr, is bool) {
+	_, state, err := parseNeigh(m)
+	if err != nil || state&unix.NUD_PERMANENT == 0 {
+		return 0, a, false
+	}
+	for typ, value := range attrsOf(m[unix.SizeofNdMsg:]) {
+		if typ == unix.NDA_DST {
+			a = addrFrom(value)
+		}
+	}
+	return int(int32(binary.NativeEndian.Uint32(m[4:]))), a, a.IsValid()
+}
+
 // neighMessage is the header of a message about a neighbour, struct ndmsg of rtnetlink(7).
 type neighMessage unix.NdMsg
 

@@ -6,6 +6,7 @@ package nl
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -75,31 +76,43 @@ func (n *NS) Vacant() error {
 		return err
 	}
 	for _, l := range links {
-		if l.Group == OwnGroup {
-			return fmt.Errorf("%w: %s is in group %d", ErrPods, l.Name, OwnGroup)
+		if IsPair(l.Group) {
+			return fmt.Errorf("%w: %s is in group %d", ErrPods, l.Name, l.Group)
 		}
 	}
 	routes, err := n.Routes(RouteFilter{Protocol: RouteProtocol})
-	if err == nil && len(routes) > 0 {
-		err = fmt.Errorf("%w: %s", ErrPods, routes[0])
+	if i := slices.IndexFunc(routes, func(r Route) bool { return !ofENI(r) }); i >= 0 {
+		err = fmt.Errorf("%w: %s", ErrPods, routes[i])
 	}
 	return err
+}
+
+// ofENI reports whether a route of ours serves all routed pods of an ENI.
+func ofENI(r Route) bool {
+	_, is := OfRoutedTable(r.Table)
+	return is
 }
 
 // shared lists what serves all pods.
 func (n *NS) shared() (Wiring, error) {
 	rules, err1 := n.Rules()
 	tables, err2 := n.Tables()
+	routes, err3 := n.Routes(RouteFilter{Protocol: RouteProtocol})
 	var w Wiring
+	for _, r := range routes {
+		if ofENI(r) {
+			w = append(w, Step{n, r})
+		}
+	}
 	for _, r := range rules {
 		if r.Protocol == RouteProtocol {
 			w = append(w, Step{n, r})
 		}
 	}
 	for _, t := range tables {
-		if family, name, _ := strings.Cut(t, " "); family == "inet" && isOwnTable(name) || name == GuardTable {
+		if family, name, _ := strings.Cut(t, " "); isOwnTable(name) && (family == "inet" || family == "arp") {
 			w = append(w, Step{n, Table{Family: family, Name: name}})
 		}
 	}
-	return w, errors.Join(err1, err2)
+	return w, errors.Join(err1, err2, err3)
 }

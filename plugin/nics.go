@@ -40,8 +40,19 @@ func NICs(r *types100.Result, ifName string) []NIC {
 
 // Several reports whether a result has addresses of several NICs.
 func Several(r *types100.Result) bool {
-	return slices.ContainsFunc(r.IPs, func(c *types100.IPConfig) bool { return c.Interface != nil && *c.Interface > 0 })
+	return slices.ContainsFunc(r.IPs, func(c *types100.IPConfig) bool { return at(c) != at(r.IPs[0]) })
 }
+
+// at is the index of the interface of an address.
+func at(c *types100.IPConfig) int {
+	if c.Interface == nil {
+		return 0
+	}
+	return *c.Interface
+}
+
+// AtFirst are the addresses of the first interface. Of the result for a routed pod, this is the link of the ENI.
+func AtFirst(r *types100.Result) []*types100.IPConfig { return ipsOf(r, 0, false) }
 
 // ipsOf are the addresses of the interface at an index. An address without an index belongs to
 // the first NIC.
@@ -62,4 +73,15 @@ func (n NIC) Addrs() (all []netip.Addr) {
 		}
 	}
 	return all
+}
+
+// Routed returns the link of the ENI of a routed pod. In the result of such a pod, that link is the first interface,
+// and the pod's own interface follows, in the container. In other results the first interface is in the container, or
+// none is.
+func Routed(r *types100.Result, ifName string) (eni string, is bool) {
+	if r == nil || len(r.Interfaces) < 2 || r.Interfaces[0].Sandbox != "" {
+		return "", false
+	}
+	own := r.Interfaces[1]
+	return r.Interfaces[0].Name, own.Name == ifName && own.Sandbox != ""
 }

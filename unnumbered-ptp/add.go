@@ -89,6 +89,9 @@ func (s *scene) connect(p pair, there bool) (made bool, err error) {
 func (s *scene) wire(p pair, there bool) error {
 	var err error
 	p.fresh = !there
+	if p.routed {
+		return s.route(p)
+	}
 	for _, loop := range s.Config.loops() {
 		p.loop = loop
 		table, failed := s.table(p, there)
@@ -111,7 +114,7 @@ func chained(r *request) error {
 		return plugin.Errorf(plugin.CodeInvalid, hint, "must be called as chained plugin")
 	case len(r.addrs) == 0:
 		return plugin.Errorf(plugin.CodeInvalid, hint, "got no container IPs")
-	case r.Config.ContainerInterface == r.IfName:
+	case r.Config.ContainerInterface == r.IfName && !r.routedPod():
 		return plugin.Errorf(plugin.CodeInvalid,
 			"choose another name for the pod's end of the veth pair, eth1 for example",
 			"containerInterface: %q: the pod's link to the VPC has this name", r.IfName)
@@ -127,6 +130,9 @@ func chained(r *request) error {
 // result is prevResult with both ends of the pair as further interfaces.
 func result(r *request, p pair) *types100.Result {
 	res := *r.Prev
+	if p.routed {
+		return routedResult(r, p)
+	}
 	res.Interfaces = append(res.Interfaces[:len(res.Interfaces):len(res.Interfaces)],
 		&types100.Interface{Name: p.veth.Name, Mac: p.veth.MAC, Mtu: p.veth.MTU},
 		&types100.Interface{Name: p.veth.Peer, Mac: p.veth.PeerMAC, Mtu: p.veth.MTU, Sandbox: r.NetNS})

@@ -38,7 +38,7 @@ func gc(r *request) error {
 	}
 	_, detached := RemoveDetached(r.nodeNS)
 	_, lost := Repair(r.nodeNS, r.Network, r.Config)
-	return errors.Join(append(errs, detached, lost)...)
+	return errors.Join(append(errs, detached, lost, removeGone(r.nodeNS))...)
 }
 
 // RemoveDetached deletes the rules of pairs that are gone, and returns them. The original plugin's
@@ -52,5 +52,5 @@ func OfPair(r nl.Rule) bool { return r.Protocol == nl.RouteProtocol || legacy.Is
 // its alias and set it up. If an ADD of any network is just there, it loses the pair, fails,
 // and is tried again.
 func halfMade(l nl.Link) bool {
-	return l.Group == nl.OwnGroup && l.Alias == "" && !l.Up
+	return nl.IsPair(l.Group) && l.Alias == "" && !l.Up
 }

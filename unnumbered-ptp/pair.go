@@ -27,11 +27,12 @@ type pair struct {
 	loop    string // how the pod reaches a backend of a service: redirect, masquerade, or not at all
 	fresh   bool   // this ADD has made it
 	callers bool   // the pod answers by the veth whoever calls by it
+	routed  bool   // the pod has no other link, see routed.go
 }
 
 func newPair(s *scene) pair {
 	near, far := macs(s.Network, s.Attachment)
-	return pair{
+	p := pair{
 		veth: nl.Veth{
 			Name: VethName(s.Network, s.Attachment), MAC: near,
 			Peer: s.Config.ContainerInterface, PeerMAC: far, PeerNS: s.podNS, PeerGroup: nl.PodGroup(s.Digest()),
@@ -42,6 +43,10 @@ func newPair(s *scene) pair {
 		mtu:     s.podMTU,
 		callers: s.Config.KeepCaller,
 	}
+	if s.routedPod() {
+		p.route(s)
+	}
+	return p
 }
 
 // pair is the pod's pair as ADD makes it. If the pair is there, it keeps its MTU when the MTU

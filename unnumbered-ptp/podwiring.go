@@ -13,6 +13,9 @@ import (
 // wiring is what an ADD makes for one pod after the veth pair.
 func (s *scene) wiring(p pair, n node, table uint32) nl.Wiring {
 	r := s.request
+	if p.routed {
+		return s.routedWiring(p, n)
+	}
 	inPod := slices.Concat(
 		podSysctls(r.Config, p),
 		// The filters for outgoing packets come first: only these give a link the kind of

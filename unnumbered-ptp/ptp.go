@@ -68,6 +68,9 @@ type request struct {
 	addrs    []netip.Addr   // of its first NIC, each once; the rest is about that NIC, too
 	gateways []netip.Addr   // of these addresses
 	routes   []netip.Prefix // destinations of its routes, each once
+
+	eni    string     // the link of the ENI if the pod is routed, see routed.go; otherwise empty
+	sender netip.Addr // the ENI's address of IPv4 with which the node asks for the VPC router
 }
 
 // onNode calls f with the request of a command in the node's namespace.
@@ -87,6 +90,9 @@ func newRequest(node *nl.NS, r *plugin.Request[Config]) *request {
 	}
 	q.nics = plugin.NICs(r.Prev, r.IfName)
 	q.addrs = q.nics[0].Addrs()
+	if eni, is := plugin.Routed(r.Prev, r.IfName); is {
+		q.eni, q.sender = eni, senderOf(r.Prev, q.addrs)
+	}
 	for _, c := range q.nics[0].IPs {
 		if a, ok := plugin.Addr(c.Gateway); ok {
 			q.gateways = append(q.gateways, a)
@@ -109,8 +115,13 @@ func (r *request) gateway(f nl.Family) netip.Addr {
 // routed reports whether prevResult has a default route of the family.
 func (r *request) routed(f nl.Family) bool { return slices.Contains(r.routes, f.Everywhere()) }
 
-// podLinks are the names of the pod's two links.
-func (r *request) podLinks() []string { return []string{r.IfName, r.Config.ContainerInterface} }
+// podLinks are the names of the pod's two links. A routed pod has one.
+func (r *request) podLinks() []string {
+	if r.routedPod() {
+		return []string{r.IfName}
+	}
+	return []string{r.IfName, r.Config.ContainerInterface}
+}
 
 // first is the first address of a family.
 func first(addrs []netip.Addr, f nl.Family) (netip.Addr, bool) {
@@ -129,8 +140,9 @@ type scene struct {
 	*request
 	podNS   *nl.NS
 	node    node
-	podMTU  int  // of the pod's link to the VPC
-	further bool // the attachment is a further one of its pod
+	podMTU  int     // of the pod's link to the VPC; of a routed pod, that of the ENI
+	further bool    // the attachment is a further one of its pod
+	eni     nl.Link // of a routed pod's ENI
 
 	unhooked bool // see [nl.Link.Unhooked]
 }
@@ -152,6 +164,9 @@ func (s *scene) read() (err error) {
 	}
 	if s.podNS, err = s.nodeNS.OpenOther("pod", s.NetNS); err != nil {
 		return err
+	}
+	if s.routedPod() {
+		return s.readRouted()
 	}
 	eni, err := s.podNS.SeenLink(s.IfName)
 	if err != nil {

@@ -61,7 +61,7 @@ func vethsOf(node *nl.NS, network string) (map[string]bool, error) {
 
 // isVeth reports whether a link is the node's end of a veth pair of a network.
 func isVeth(l nl.Link, network string) bool {
-	return l.Kind == "veth" && l.Group == nl.OwnGroup && networkOf(l.Alias) == network
+	return l.Kind == "veth" && nl.IsPair(l.Group) && networkOf(l.Alias) == network
 }
 
 // Repair adds what [Lost] lists, as the next ADD would. It returns what it has added, even if

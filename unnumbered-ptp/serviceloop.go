@@ -172,6 +172,9 @@ func (c Config) anyLoop() []string {
 
 // anyPair are the forms that the pod may have: with any loop, and with callers or without.
 func (c Config) anyPair(p pair) (all []pair) {
+	if p.routed {
+		return []pair{p}
+	}
 	for _, loop := range c.anyLoop() {
 		for _, callers := range []bool{c.KeepCaller, !c.KeepCaller} {
 			p.loop, p.callers = loop, callers

@@ -49,6 +49,9 @@ func (s *scene) tableAsMade(p pair) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
+	if p.routed {
+		return 0, nil
+	}
 	i := slices.IndexFunc(rules, func(r nl.Rule) bool { return ofPod(r) && r.IIF == p.veth.Name })
 	switch {
 	case i < 0:

@@ -73,7 +73,7 @@ func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) l
 	if err != nil {
 		return nil, fmt.Errorf("list the links of the node: %w", err)
 	}
-	paired := nl.InGroup(links, func(group uint32) bool { return group == nl.OwnGroup }) != ""
+	paired := nl.InGroup(links, nl.IsPair) != ""
 	return enis, p.Registry.Update(ctx, func(s *registry.State) error {
 		now, first := time.Now(), s.Blank() && !anyUsed(enis, used) && !paired && !p.Registry.Marked(ReleasedMark)
 		if s.Instance.ID == "" {

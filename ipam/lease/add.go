@@ -104,6 +104,9 @@ func (p *Pool) add(ctx context.Context, o Owner, from Source) (*types100.Result,
 	if err != nil {
 		return nil, a, fmt.Errorf("acquire an address: %w", err)
 	}
+	if p.Policy.Routed {
+		return a.Routed(link, p.Policy, o.IfName, o.NetNS), a, nil
+	}
 	return a.Result(link, p.Policy), a, nil
 }
 

@@ -58,6 +58,9 @@ type PoolConfig struct {
 	ENITags          map[string]string `json:"eniTags"`          // further tags of a new ENI
 	Warm             *registry.Warm    `json:"warm"`             // free addresses to keep, at least and at most
 
+	// how packets of a pod reach its ENI: ipvlan or veth; ipvlan
+	DataPath string `json:"dataPath"`
+
 	// timeouts of a new ENI; what is 0 is as on the boot ENI
 	ConnectionTracking *registry.Tracking `json:"connectionTracking"`
 
@@ -82,6 +85,7 @@ func (c PoolConfig) over(base PoolConfig) PoolConfig {
 	c.IPBatchSize = cmp.Or(c.IPBatchSize, base.IPBatchSize)
 	c.PrefixDelegation = cmp.Or(c.PrefixDelegation, base.PrefixDelegation)
 	c.Warm = cmp.Or(c.Warm, base.Warm)
+	c.DataPath = cmp.Or(c.DataPath, base.DataPath)
 	c.ConnectionTracking = cmp.Or(c.ConnectionTracking, base.ConnectionTracking)
 	return c
 }
@@ -107,6 +111,7 @@ type Policy struct {
 	Tags           map[string]string
 	Warm           registry.Warm
 	Tracking       registry.Tracking
+	Routed         bool // pods have a routed veth pair instead of a slave of the ENI
 	Timeout        time.Duration
 	Log            registry.LeaseLog
 	Choice         Choice // of the pod for which the policy is
@@ -132,6 +137,12 @@ const (
 	ProvisionFull   Provision = "full"   // addresses and ENIs
 	ProvisionAssign Provision = "assign" // addresses on the ENIs that there are
 	ProvisionNone   Provision = "none"   // nothing: a launch template has seen to it
+)
+
+// The values of dataPath.
+const (
+	byIPVlan = "ipvlan"
+	byVeth   = "veth"
 )
 
 // maxTimeout, in seconds, keeps the time of an ADD shorter than the skeleton's own deadline.
@@ -186,6 +197,8 @@ func (v *validation) pool(name string, p Policy, c PoolConfig) Policy {
 	p.Batch = v.AtLeast("ipBatchSize", c.IPBatchSize, 1, 0)
 	p.Warm = v.warm(c.Warm)
 	p.Tracking = v.tracking(c.ConnectionTracking)
+	v.OneOf("dataPath", cmp.Or(c.DataPath, byIPVlan), byIPVlan, byVeth)
+	p.Routed = c.DataPath == byVeth
 	p.namespaces, p.selectable = c.Namespaces, c.Selectable
 	v.Namespaces("namespaces", p.namespaces)
 	v.Namespaces("selectable", p.selectable)

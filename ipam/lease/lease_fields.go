@@ -57,6 +57,7 @@ func (c *PoolConfig) members(j *codec.Codec) {
 	codec.Nullable(j, "prefixDelegation", &c.PrefixDelegation, codec.Flag)
 	codec.Table(j, "eniTags", &c.ENITags, codec.ByName, codec.Text)
 	codec.Nullable(j, "warm", &c.Warm, (*registry.Warm).Describe)
+	codec.Field(j, "dataPath", &c.DataPath, codec.Text)
 	codec.Nullable(j, "connectionTracking", &c.ConnectionTracking, (*registry.Tracking).Describe)
 	codec.List(j, "namespaces", &c.Namespaces, codec.Text)
 	codec.List(j, "selectable", &c.Selectable, codec.Text)

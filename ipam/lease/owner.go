@@ -44,7 +44,7 @@ func (o *owners) of(path string, a netip.Addr) (namespace, name string) {
 	o.paths.Know(o.node, path)
 	pods := map[[2]string]bool{{}: true}
 	for _, near := range o.links {
-		if near.Kind == "veth" && near.Group == nl.OwnGroup && o.paths.At(near) == path {
+		if near.Kind == "veth" && nl.IsPair(near.Group) && o.paths.At(near) == path {
 			pods[podOfAlias(near.Alias)] = true
 		}
 	}

@@ -133,6 +133,9 @@ func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, e
 	if err != nil {
 		return nil, err
 	}
+	if err := base.oneShared(pod, asked); err != nil {
+		return nil, err
+	}
 	var all []Policy
 	for _, r := range asked {
 		p := base.derive(r, granted.tags)
@@ -369,4 +372,20 @@ func hasAll(tags, wanted map[string]string) bool {
 		}
 	}
 	return true
+}
+
+// oneShared refuses what only a link in the pod can be: a routed pod has its pair, and shares the ENI.
+func (policy Policy) oneShared(pod plugin.Pod, asked []nic.Request) error {
+	exclusive := slices.ContainsFunc(asked, func(r nic.Request) bool { return r.Exclusive })
+	if !policy.Routed || len(asked) == 1 && !exclusive {
+		return nil
+	}
+	what := fmt.Sprintf("%d interfaces", len(asked))
+	if exclusive {
+		what = "a whole ENI"
+	}
+	return plugin.Errorf(plugin.CodeRefused, `ask for one interface that is not exclusive; or use a pool with `+
+		`dataPath "ipvlan", by the namespace of the pod or the annotation `+AnnotationPool,
+		`pod %s asks for %s: the pool %s has dataPath "veth", whose pods have one veth pair`, pod, what,
+		cmp.Or(policy.Pool, DefaultPool))
 }

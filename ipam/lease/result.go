@@ -49,6 +49,25 @@ func (a Allocation) Result(link string, p Policy) *types100.Result {
 	return r
 }
 
+// Routed returns the result in the form for a routed pod: its addresses are not at the ENI's link, but at the interface
+// of the pod, which unnumbered-ptp makes. They stand alone there (/32, /128). The routes are those of the node for what
+// comes from the pod. At the ENI's link is the address that the node asks the VPC router with: the ENI's primary one,
+// which no program can take from the ENI.
+func (a Allocation) Routed(link string, p Policy, ifName, netNS string) *types100.Result {
+	r := a.Result(link, p)
+	r.Interfaces = append(r.Interfaces, &types100.Interface{Name: ifName, Sandbox: netNS})
+	for _, ip := range r.IPs {
+		ip.Interface = new(1)
+		_, bits := ip.Address.Mask.Size()
+		ip.Address.Mask = net.CIDRMask(bits, bits)
+	}
+	if own := a.ENI.Primary(); own.Is4() {
+		r.IPs = append(r.IPs, &types100.IPConfig{Interface: new(0),
+			Address: ipNet(netip.PrefixFrom(own, a.subnet(own).Bits()))})
+	}
+	return r
+}
+
 // Recall returns again what the plugin answered to the ADD of a lease's owner, which has these addresses. It uses the
 // registry and the configuration. It does not know what the pod's annotations asked for.
 func Recall(s *registry.State, l registry.Lease, addrs []netip.Addr, c *Config) (*types100.Result, error) {

@@ -137,6 +137,10 @@ func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
 		slog.Warn("some namespaces cannot be read: all addresses count as used", "error", err)
 		used.Partial = true
 	}
+	if err := used.addRouted(node); err != nil {
+		slog.Warn("the node's neighbours cannot be read: all addresses count as used", "error", err)
+		used.Partial = true
+	}
 	return used
 }
 
@@ -197,6 +201,28 @@ func (p *Pool) Used(macs ...string) Used {
 		}
 	}
 	return used
+}
+
+// addRouted adds the addresses of routed pods. What a pod says of its own end proves nothing: it can give that end any
+// address. But the node has a permanent neighbour at its end for each of the pod's addresses, as long as the pair is
+// there.
+func (u Used) addRouted(node *nl.NS) error {
+	pairs := map[int]bool{}
+	for _, l := range u.links {
+		if nl.IsRouted(l.Group) {
+			pairs[l.Index] = true
+		}
+	}
+	if len(pairs) == 0 {
+		return nil
+	}
+	neighbours, err := node.Neighbours()
+	for index := range pairs {
+		for _, a := range neighbours[index] {
+			u.By[At{"", a}] = routed
+		}
+	}
+	return err
 }
 
 func (p *Pool) shelves() []Shelf {

@@ -22,6 +22,9 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	if err := hasInterface(r); err != nil {
 		return err
 	}
+	if _, routed := plugin.Routed(r.Prev, r.IfName); routed {
+		return nil
+	}
 	return nl.InPod(ctx, r.NetNS, func(node, pod *nl.NS) error {
 		faults, err := Faults(r, node, pod)
 		for _, f := range faults {
@@ -56,6 +59,9 @@ func guarded(r *plugin.Request[Config], node, pod *nl.NS) error {
 
 // Faults lists what the pod of an attachment lacks of what prevResult has, and what is wrong.
 func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err error) {
+	if _, routed := plugin.Routed(r.Prev, r.IfName); routed {
+		return nil, nil
+	}
 	own := nl.PodGroup(r.Digest())
 	asked, err := r.Config.Requests(r.IfName)
 	if err != nil {

@@ -13,7 +13,7 @@
 //   - An ADD that fails removes what it has made.
 //   - It calls no other plugin.
 //
-// A pod may have several interfaces: see further.go.
+// A pod may have several interfaces: see further.go. A routed pod has no slave, and the plugin passes its result on.
 //
 // The invariant: the pod has all interfaces of an ADD, each of them whole, or nothing of them.
 package ipvlan
@@ -45,6 +45,9 @@ func Commands(home Home) plugin.Commands[Config] {
 }
 
 func add(ctx context.Context, r *plugin.Request[Config]) (res *types100.Result, err error) {
+	if _, routed := plugin.Routed(r.Prev, r.IfName); routed {
+		return r.Prev, nil // unnumbered-ptp makes the pod's link
+	}
 	asked, err := r.Config.Requests(r.IfName)
 	if err != nil {
 		return nil, plugin.Errorf(plugin.CodeInvalid, "correct what the pod asks for", "%w", err)

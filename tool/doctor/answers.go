@@ -88,7 +88,7 @@ func (p *Node) podRoutes() ([]nl.Route, error) {
 	}
 	veths, taken := map[string]bool{}, map[netip.Addr]bool{}
 	for _, l := range links {
-		veths[l.Name] = l.Group == nl.OwnGroup && l.Kind == "veth"
+		veths[l.Name] = nl.IsPair(l.Group) && l.Kind == "veth"
 	}
 	for _, a := range own {
 		taken[a] = true

@@ -58,7 +58,7 @@ func (p *Node) removeDetached(context.Context) (string, error) {
 // whose it is, and strayVeth returns "".
 func (p *Node) strayVeth(l nl.Link) string {
 	words := strings.Fields(l.Alias)
-	if l.Group != nl.OwnGroup || l.Kind != "veth" || len(words) < 4 {
+	if !nl.IsPair(l.Group) || l.Kind != "veth" || len(words) < 4 {
 		return ""
 	}
 	if len(p.state.ENIs) == 0 {

@@ -180,7 +180,7 @@ func fromLease(n conf.Network, l registry.Lease, addrs []netip.Addr, s *registry
 // from it.
 func aliased(near nl.Link, network string) (l registry.Lease, is bool) {
 	words := strings.Fields(near.Alias)
-	if near.Group != nl.OwnGroup || near.Kind != "veth" || len(words) < 4 || words[1] != network {
+	if !nl.IsPair(near.Group) || near.Kind != "veth" || len(words) < 4 || words[1] != network {
 		return l, false
 	}
 	l.Key = registry.Key{Network: network, Attachment: registry.Attachment{ContainerID: words[2], IfName: words[3]}}

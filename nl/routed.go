@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// The node's end of a routed pod's pair is in the group of its ENI: the first byte is routedGroups, and the rest is the
+// index of the ENI's link. So one rule for each ENI, and not one for each pod, knows the ENI of a packet.
+
+// routedGroups is the first byte of the groups of the node's ends of routed pairs. 72 to 75 are of links in pods.
+const routedGroups = OwnGroup + 4
+
+// RoutedGroup is the group of the node's ends of routed pairs, by the index of the link of their ENI.
+func RoutedGroup(eni int) uint32 { return routedGroups<<24 | uint32(eni)&sameAttachment }
+
+// IsRouted reports whether a group is one that RoutedGroup returns.
+func IsRouted(group uint32) bool { return group>>24 == routedGroups }
+
+// IsPair reports whether a group is that of the node's ends of pairs, routed or not.
+func IsPair(group uint32) bool { return group == OwnGroup || IsRouted(group) }
+
+// routedTables are the first two bits of the tables of ENIs. No table of a pod has them.
+const routedTables = 3 << 30
+
+// RoutedTable is the number of the routing table for what routed pods send by their ENI, by the index of its link.
+func RoutedTable(eni int) uint32 { return routedTables | uint32(eni)&sameAttachment }
+
+// OfRoutedTable is the index of the link whose table has a number.
+func OfRoutedTable(table uint32) (eni int, is bool) {
+	return int(table & sameAttachment), table&^uint32(sameAttachment) == routedTables
+}
+
+// IIFRouted matches packets that have arrived by the pair of a routed pod.
+func IIFRouted() Term { return ofRouted("iifgroup", unix.NFT_META_IIFGROUP) }
+
+// OIFRouted matches packets that leave by the pair of a routed pod.
+func OIFRouted() Term { return ofRouted("oifgroup", unix.NFT_META_OIFGROUP) }
+
+func ofRouted(word string, key uint32) Term {
+	const first = 0xff << 24
+	return term(word+" & "+hexadecimal(first)+" == "+hexadecimal(routedGroups<<24), func() []attribute {
+		return exprs(meta(key), masked(first), equal(native(routedGroups<<24)))
+	})
+}
+
+// SetMarkBits gives those bits of a packet's mark that are in the mask the value of the mark.
+func SetMarkBits(mark, mask uint32) Term {
+	return term("meta mark set meta mark & "+hexadecimal(^mask)+" | "+hexadecimal(mark), func() []attribute {
+		return exprs(meta(unix.NFT_META_MARK), bitwise(native(^mask), native(mark)), setMeta(unix.NFT_META_MARK))
+	})
+}
+
+// SetARPSender gives a packet of ARP, about IPv4 on Ethernet, another sender: the address that asks, or that answers.
+func SetARPSender(a netip.Addr) Term {
+	const sender, size = 14, 4 // RFC 826: behind the types, the lengths, the operation and the MAC address
+	return term("arp saddr ip set "+a.String(), func() []attribute {
+		return exprs(immediate(unix.NFT_REG_1, a.AsSlice()),
+			setPayload(unix.NFT_PAYLOAD_NETWORK_HEADER, sender, size))
+	})
+}
+
+// Claim adds the table, except if one of its name has other rules. It reports whether the table is there as it should
+// be. Of two that claim a name at the same time, one gets it.
+func (t Table) Claim(n *NS) (own bool, err error) {
+	if t.stands(n) {
+		return true, nil
+	}
+	err = t.install(n, func(x *transaction) { x.itself(unix.NFT_MSG_NEWTABLE, addNew) })
+	if err == nil {
+		return true, nil
+	}
+	if _, there := t.itself(n); there == nil {
+		return t.stands(n), nil // another process may have added the same
+	}
+	return false, t.lacking(err)
+}

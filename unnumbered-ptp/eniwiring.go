@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// eniWiring is what the routed pods of an ENI share, and those of the node. ADD makes it, and a collection deletes it
+// when the node has no pods, or when the link of the ENI is gone.
+func (s *scene) eniWiring(p pair) nl.Wiring {
+	c, n, dev := s.Config, s.node.of(p), s.eni.Name
+	c.IPMasq = true // the node must forward
+	objects := forwarding(c, n)
+	if p.has(nl.IPv6) {
+		objects = append(objects, nl.Sysctl{Key: conf6(dev) + "disable_ipv6", Value: "0"})
+	}
+	objects = append(objects, intact{routedTable(s.request)})
+	objects = append(objects, rules(n, nl.Rule{Pref: prefLoopless, Not: true, IIF: "lo", Table: tableLoopless,
+		Protocol: nl.RouteProtocol})...)
+	if a := s.sender; a.IsValid() && dev != c.HostInterface {
+		objects = append(objects, accepts(dev)...)
+		objects = append(objects, intact{asks(dev, a)})
+	}
+	objects = append(objects, s.eniRoutes(p)...)
+	return steps(s.nodeNS, append(objects, eniMark{s.eni.Index, n.families()}))
+}
+
+// accepts lets the node accept by the ENI's link what the VPC sends to pods. The node's own way to the VPC is the boot
+// ENI, so a strict check of sources (rp_filter) drops all of it. The loose check does, too, at a link without an
+// address of IPv4 (__fib_validate_source: no_addr). So the link has one that means nothing, and that no packet gets.
+func accepts(eni string) []nl.Object {
+	return []nl.Object{nl.Sysctl{Key: conf4(eni) + "rp_filter", Value: "2"},
+		nl.Addr{Prefix: netip.MustParsePrefix("169.254.72.2/32"), Dev: eni, Apart: true}}
+}
+
+// asks is the table that lets the node ask for the VPC router with an address of the ENI. The node has no address at
+// the ENI's link: the kernel would ask with that of the boot ENI. EC2 need not answer what an ENI sends with another's.
+// What slaves ask does not pass the table.
+func asks(eni string, a netip.Addr) nl.Table {
+	return nl.Table{Family: "arp", Name: nl.OwnTable + "._ask." + eni, Chains: []nl.Chain{{
+		Name: "output", Type: "filter", Hook: "output",
+		Rules: []nl.NFRule{{nl.OIFName(eni), nl.SetARPSender(a)}}}}}
+}
+
+// families are those of which the node has addresses.
+func (n node) families() []nl.Family {
+	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !n.has(f) })
+}
+
+// eniRoutes lead to what the pods reach by the ENI. Destinations of hostCIDRs are left to the main table.
+func (s *scene) eniRoutes(p pair) (objects []nl.Object) {
+	table := nl.RoutedTable(s.eni.Index)
+	for _, dst := range byENI(s.request, p) {
+		f := nl.FamilyOf(dst.Addr())
+		if gw := s.gateway(f); p.has(f) && gw.IsValid() {
+			objects = append(objects, nl.Route{Dst: dst, Via: gw, Dev: s.eni.Name, OnLink: f == nl.IPv4, Table: table,
+				Protocol: nl.RouteProtocol})
+		}
+	}
+	for _, dst := range p.byNode(s.Config) {
+		if !slices.Contains(s.routes, dst) {
+			objects = append(objects, nl.Route{Dst: dst, Type: "throw", Table: table, Protocol: nl.RouteProtocol})
+		}
+	}
+	return objects
+}
+
+// routedTable is the network's table for routed pods: whose address they may send with, and what gets the node's
+// address.
+func routedTable(r *request) nl.Table {
+	senders := nl.Chain{Name: "senders", Type: "nat", Hook: "prerouting", Priority: -110, Rules: []nl.NFRule{
+		{nl.IIFRouted(), nl.ToLocal(), nl.Accept()},
+		{nl.IIFRouted(), nl.NoRouteBack(), nl.Count(), nl.Drop()},
+	}}
+	t := nl.Table{Family: "inet", Name: nl.OwnTable + "._routed." + r.Network, Chains: []nl.Chain{senders}}
+	if chain := routedPostrouting(r); len(chain.Rules) > 0 {
+		t.Chains = append(t.Chains, chain)
+	}
+	return t
+}
+
+// routedPostrouting gives the node's address to what routed pods send to other destinations than those of their ENI.
+// The ENI may be the boot ENI, so the link by which a packet leaves does not tell.
+//
+// What leaves by another ENI keeps the pod's address, also where kube-proxy would masquerade it later: at a NodePort of
+// the node. To other pods of the node kube-proxy may: a pod that calls itself needs that.
+func routedPostrouting(r *request) nl.Chain {
+	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99}
+	if !r.Config.IPMasq {
+		return chain
+	}
+	for _, toPods := range []nl.Term{nl.OIFRouted(), nl.OIFGroup(nl.OwnGroup)} {
+		chain.Rules = append(chain.Rules, nl.NFRule{nl.IIFRouted(), toPods, nl.Accept()})
+	}
+	leaves := nl.NFRule{nl.IIFRouted(), nl.OIFName(r.Config.HostInterface)}
+	for _, f := range nl.Families {
+		of := func(all []netip.Prefix) []netip.Prefix {
+			all = slices.DeleteFunc(slices.Clone(all), func(p netip.Prefix) bool { return nl.FamilyOf(p.Addr()) != f })
+			slices.SortFunc(all, netip.Prefix.Compare)
+			return all
+		}
+		if host := of(r.Config.hostCIDRs); len(host) > 0 {
+			chain.Rules = append(chain.Rules, append(slices.Clip(leaves), nl.DAddr(host...), nl.Masquerade()))
+		}
+		direct := of(byENI(r, pair{addrs: r.addrs}))
+		if len(direct) > 0 && !slices.Contains(direct, f.Everywhere()) {
+			chain.Rules = append(chain.Rules, append(slices.Clip(leaves), nl.NotDAddr(direct...), nl.Masquerade()))
+		}
+	}
+	chain.Rules = append(chain.Rules, append(slices.Clip(leaves), nl.Accept()))
+	for _, proto := range []string{"tcp", "udp"} {
+		chain.Rules = append(chain.Rules, nl.NFRule{nl.IIFRouted(), nl.CTStatusDNAT(), nl.L4Proto(proto),
+			nl.SNATPorts(1, 65535)})
+	}
+	return chain
+}
+
+// An intact table is one whose rules follow from the CIDRs that the VPC had when the last pod was made. So they are not
+// compared.
+type intact struct{ nl.Table }
+
+func (t intact) Check(n *nl.NS) error { return t.Intact(n) }
+
+// The marks that stand for ENIs. markMask leaves out what kube-proxy (0xc000), Calico (0xffff0000) and nodePortMark
+// use.
+const (
+	markShift = 5
+	markMask  = 0xff << markShift
+	mostENIs  = markMask >> markShift
+)
+
+// prefENI is the priority of the rules for marks. What is for a pod of the node has found its route before.
+const prefENI = 1023
+
+// eniTables begins the names of the tables that set the marks. The number of the mark is the rest.
+const eniTables = nl.OwnTable + "._eni."
+
+// An eniMark is the way from the link of a routed pod to the routing table of its ENI: a table of nftables that sets a
+// mark, and a rule for the mark in each family.
+//
+// The table's name has the number of the mark. So the kernel gives a number to one ENI, even if two processes ask for
+// it. The index of the ENI's link says where to begin.
+type eniMark struct {
+	eni      int // index of the link
+	families []nl.Family
+}
+
+func (m eniMark) table(number uint32) nl.Table {
+	from := nl.IIFGroup(nl.RoutedGroup(m.eni))
+	return nl.Table{Family: "inet", Name: eniTables + strconv.Itoa(int(number)), Chains: []nl.Chain{{
+		Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle, Rules: []nl.NFRule{
+			{from, nl.CTReply(), nl.CTStatusDNAT(), nl.Accept()},
+			{from, nl.SetMarkBits(number<<markShift, markMask)},
+		}}}}
+}
+
+func (m eniMark) rules(number uint32) (w []nl.Rule) {
+	for _, f := range m.families {
+		w = append(w, nl.Rule{Pref: prefENI, Family: f, Mark: number << markShift, Mask: markMask,
+			Table: nl.RoutedTable(m.eni), Protocol: nl.RouteProtocol})
+	}
+	return w
+}
+
+// numbers are the numbers of marks, in the order in which the ENI tries them.
+func (m eniMark) numbers() (all []uint32) {
+	for i := range uint32(mostENIs) {
+		all = append(all, (uint32(m.eni)+i)%mostENIs+1)
+	}
+	return all
+}
+
+// String shows the first number.
+func (m eniMark) String() string {
+	number := m.numbers()[0]
+	text := m.table(number).String()
+	for _, r := range m.rules(number) {
+		text += "\n\t" + r.String()
+	}
+	return text
+}
+
+// Add claims a number, and adds the rules for it.
+func (m eniMark) Add(n *nl.NS) error {
+	number, err := m.claim(n)
+	for _, r := range m.rules(number) {
+		if err == nil {
+			if err = r.Add(n); errors.Is(err, fs.ErrExist) {
+				err = nil
+			}
+		}
+	}
+	return err
+}
+
+// claim returns the number of the ENI. A number may be free while a rule still leads its mark to another ENI: another
+// program has deleted that ENI's table. Its pods get it back, so this ENI takes the next.
+func (m eniMark) claim(n *nl.NS) (uint32, error) {
+	var rules []nl.Rule
+	for _, number := range m.numbers() {
+		t, err := m.table(number), error(nil)
+		if rules == nil && !t.Sealed(n) {
+			if rules, err = n.Rules(); err != nil {
+				return 0, err
+			}
+		}
+		if slices.ContainsFunc(rules, func(r nl.Rule) bool { return m.others(n, r, number) }) {
+			continue
+		}
+		if own, err := t.Claim(n); own || err != nil {
+			return number, err
+		}
+	}
+	return 0, fmt.Errorf("all %d marks for ENIs are in use: see 'nft list tables' and 'ip rule show pref %d'", mostENIs,
+		prefENI)
+}
+
+// others reports whether a rule leads a mark to the table of another ENI that is there.
+func (m eniMark) others(n *nl.NS, r nl.Rule, number uint32) bool {
+	eni, is := ofENI(r)
+	return is && r.Mark == number<<markShift && eni != m.eni && n.HasLink(eni)
+}
+
+// ofENI returns the index of the link of the ENI if a rule is one of ours for its mark.
+func ofENI(r nl.Rule) (eni int, is bool) {
+	eni, is = nl.OfRoutedTable(r.Table)
+	return eni, is && r.Pref == prefENI && r.Protocol == nl.RouteProtocol
+}
+
+// Check looks for a number with its table and its rules.
+func (m eniMark) Check(n *nl.NS) error {
+	for _, number := range m.numbers() {
+		t := m.table(number)
+		if !t.Sealed(n) {
+			continue
+		}
+		err := t.Check(n)
+		for _, r := range m.rules(number) {
+			err = errors.Join(err, r.Check(n))
+		}
+		return err
+	}
+	return fmt.Errorf("no table of nftables marks what the pods of the ENI send: %w", fs.ErrNotExist)
+}
+
+// Del does nothing: other pods may use it.
+func (eniMark) Del(*nl.NS) error { return nil }
+
+// removeGone deletes what the routed pods of ENIs had whose links are gone.
+func removeGone(node *nl.NS) error {
+	rules, err := node.Rules()
+	var w nl.Wiring
+	for _, r := range rules {
+		if eni, is := ofENI(r); is && !node.HasLink(eni) {
+			w = append(w, nl.Step{NS: node, Object: r})                              // the table that asks is the next ENI's with the name
+			if t := (eniMark{eni: eni}).table(r.Mark >> markShift); t.Sealed(node) { // otherwise another ENI has it
+				w = append(w, nl.Step{NS: node, Object: t})
+			}
+		}
+	}
+	return errors.Join(err, w.Del())
+}
