@@ -41,6 +41,7 @@ var policed = []string{"netpol-*", "udp-network-policy-*", "sctp-network-policy-
 // networkPolicy checks NetworkPolicy with an engine for pods that have a veth, and runs Kubernetes' own tests of it. A
 // pool serves the pods of these tests, and others that ask for it. All other pods have an ipvlan link, CoreDNS too.
 func (w *world) networkPolicy(t *testing.T) {
+	t.Cleanup(func() { check(t, w.collect(context.Background(), "1s")) }) // the ENIs of the pool
 	w.reconfigure(t, object{
 		"pools": object{"policed": object{"dataPath": "veth", "namespaces": policed,
 			"selectable": []string{"default"}}},
