@@ -90,6 +90,8 @@
 //	link          a network interface of the kernel, as in ip-link(8)
 //	slave         an ipvlan link; the ENI's link is its master
 //	pair          the veth pair of a pod: one end in the pod, the other on the node
+//	data path     how a pod's packets reach its ENI: by a slave (ipvlan), or by its pair and the node (veth)
+//	routed pod    a pod whose data path is veth: its pair is its only link
 //	family        IPv4 or IPv6
 //	attachment    one interface of one container, as in the CNI specification; the network's name completes the key
 //	wiring        the list of kernel objects that a plugin adds, checks and deletes

@@ -141,5 +141,8 @@ func parsePorts(s string) (ports, error) {
 	return ports{uint16(first), uint16(last)}, nil
 }
 
+// Mark is nodePortMark, of a configuration that Validate has accepted.
+func (c Config) Mark() uint32 { return c.mark }
+
 // ByNode are the prefixes of hostCidrs, of a configuration that Validate has accepted.
 func (c Config) ByNode() []netip.Prefix { return c.hostCIDRs }

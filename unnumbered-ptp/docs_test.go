@@ -9,8 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
 // shipped returns the changes that the plugin makes with the shipped configuration, on a node
@@ -47,4 +50,31 @@ func TestDocs(t *testing.T) {
 			t.Errorf("%s: no reason for %s", file, name)
 		}
 	}
+}
+
+// TestDocsRouted compares the section about routed pods.
+func TestDocsRouted(t *testing.T) {
+	const file = "../docs/node.md"
+	r := asked(t, `{"hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true}`,
+		[]string{"100.64.0.5/32", "2600:1f18:0:1::5/128"}, []string{"10.0.0.0/16", "100.64.0.0/16", "::/0"})
+	s := routedScene(r, 4)
+	s.node = node{mtu: 9001, acceptRA: true, rationed: true, addrs: []netip.Addr{netip.MustParseAddr("10.0.0.10"),
+		netip.MustParseAddr("2600:1f18::10")}}
+	p := newPair(s)
+	pod := append(nl.Wiring{{NS: s.nodeNS, Object: p.veth}}, s.routedPodWiring(p, s.node)...)
+	want := fmt.Sprintf("What the routed pods of an ENI share, besides what serves all pods:\n\n```\n%s```\n\n"+
+		"For each routed pod, here 100.64.0.5 and 2600:1f18:0:1::5:\n\n```\n%s```\n", s.eniWiring(p), pod)
+	nltest.Section(t, file, "go test ./unnumbered-ptp -run TestDocsRouted -update", want, *update)
+}
+
+// routedScene is what the ADD of a routed pod knows of an ENI whose link has an index.
+func routedScene(r *plugin.Request[Config], index int) *scene {
+	r.Prev.Interfaces = []*types100.Interface{{Name: "ens6"}, {Name: "eth0", Sandbox: r.NetNS}}
+	for _, ip := range r.Prev.IPs {
+		ip.Interface = new(1)
+	}
+	r.Prev.IPs = append(r.Prev.IPs, &types100.IPConfig{Interface: new(0), Address: cidr("100.64.0.4/19")})
+	s := newScene(r)
+	s.eni = nl.Link{Name: "ens6", Index: index, MTU: 9001}
+	return s
 }

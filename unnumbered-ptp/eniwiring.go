@@ -130,12 +130,13 @@ type intact struct{ nl.Table }
 
 func (t intact) Check(n *nl.NS) error { return t.Intact(n) }
 
-// The marks that stand for ENIs. markMask leaves out what kube-proxy (0xc000), Calico (0xffff0000) and nodePortMark
-// use.
+// ENIMarks are the bits of a packet's mark that stand for the ENI of a routed pod. They are none of those that kube-proxy
+// (0xc000), Calico (0xffff0000) and nodePortMark use.
+const ENIMarks = 0xff << markShift
+
 const (
 	markShift = 5
-	markMask  = 0xff << markShift
-	mostENIs  = markMask >> markShift
+	mostENIs  = ENIMarks >> markShift
 )
 
 // prefENI is the priority of the rules for marks. What is for a pod of the node has found its route before.
@@ -159,13 +160,13 @@ func (m eniMark) table(number uint32) nl.Table {
 	return nl.Table{Family: "inet", Name: eniTables + strconv.Itoa(int(number)), Chains: []nl.Chain{{
 		Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle, Rules: []nl.NFRule{
 			{from, nl.CTReply(), nl.CTStatusDNAT(), nl.Accept()},
-			{from, nl.SetMarkBits(number<<markShift, markMask)},
+			{from, nl.SetMarkBits(number<<markShift, ENIMarks)},
 		}}}}
 }
 
 func (m eniMark) rules(number uint32) (w []nl.Rule) {
 	for _, f := range m.families {
-		w = append(w, nl.Rule{Pref: prefENI, Family: f, Mark: number << markShift, Mask: markMask,
+		w = append(w, nl.Rule{Pref: prefENI, Family: f, Mark: number << markShift, Mask: ENIMarks,
 			Table: nl.RoutedTable(m.eni), Protocol: nl.RouteProtocol})
 	}
 	return w

@@ -4,6 +4,7 @@
 package lease
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/excerpt"
@@ -31,6 +32,19 @@ func (c *Config) Choose(pod plugin.Pod) (Policy, error) {
 		return c.requested(pod, name)
 	}
 	return c.serving(pod.Namespace), nil
+}
+
+// Routed returns the names of the pools with dataPath veth, and of those with ipvlan. The Config has been validated.
+func (c *Config) Routed() (veth, ipvlan []string) {
+	for _, p := range c.pools {
+		name := cmp.Or(p.Pool, DefaultPool)
+		if p.Routed {
+			veth = append(veth, name)
+		} else {
+			ipvlan = append(ipvlan, name)
+		}
+	}
+	return veth, ipvlan
 }
 
 // serving returns the pool for the pods of a namespace that ask for none.

@@ -69,14 +69,21 @@ func (a Allocation) Routed(link string, p Policy, ifName, netNS string) *types10
 }
 
 // Recall returns again what the plugin answered to the ADD of a lease's owner, which has these addresses. It uses the
-// registry and the configuration. It does not know what the pod's annotations asked for.
-func Recall(s *registry.State, l registry.Lease, addrs []netip.Addr, c *Config) (*types100.Result, error) {
+// registry and the configuration. It does not know what the pod's annotations asked for. A pod keeps the data path with
+// which it was made, so the caller corrects what the configuration says of it now.
+func Recall(
+	s *registry.State, l registry.Lease, addrs []netip.Addr, c *Config, routed func(configured bool) bool,
+) (*types100.Result, error) {
 	policy, err := c.Choose(plugin.Pod{Namespace: l.PodNamespace, Name: l.PodName})
 	if err != nil {
 		return nil, err
 	}
 	e := s.ENIs[l.ENI]
-	return Allocation{Addrs: addrs, ID: l.ENI, ENI: e, VPC: s.VPCs[e.VPC]}.Result(e.Link, policy), nil
+	a := Allocation{Addrs: addrs, ID: l.ENI, ENI: e, VPC: s.VPCs[e.VPC]}
+	if routed(policy.Routed) {
+		return a.Routed(e.Link, policy, l.IfName, l.NetNS), nil
+	}
+	return a.Result(e.Link, policy), nil
 }
 
 // join adds a further interface to a result: its ENI's link, and its addresses with their

@@ -39,6 +39,9 @@ var all = []plugin.Commands[Config]{
 	as(egress.Commands(), func(c Config) egress.Config { return c.egress }),
 }
 
+// ipvlanAt is the place of ipvlan among them.
+const ipvlanAt = 1
+
 // Commands are the commands of the plugin.
 func Commands() plugin.Commands[Config] {
 	return plugin.Commands[Config]{
@@ -164,7 +167,11 @@ func status(ctx context.Context, r *plugin.Request[Config]) error {
 	if err := r.CanDelegate(lease.IPAMProgram); err != nil {
 		return err
 	}
-	for _, c := range all {
+	_, slaves := r.Config.ipam.Routed()
+	for i, c := range all {
+		if i == ipvlanAt && len(slaves) == 0 {
+			continue // no pod needs ipvlan of the kernel
+		}
 		if err := c.Status(ctx, r); err != nil {
 			return err
 		}

@@ -57,7 +57,26 @@ func (c *Config) Validate() error {
 			fmt.Errorf("ipam: %q: this plugin calls no other plugin for addresses: put ipam's keys beside the others, "+
 				"or use the reference plugin, type ipvlan, with its own ipam", ipam.Type))
 	}
-	return errors.Join(append(mistakes, Unhooked(c.ipvlan.Mode, &c.ptp, len(c.egress.Egresses)))...)
+	return errors.Join(append(mistakes, Unhooked(c.ipvlan.Mode, &c.ptp, len(c.egress.Egresses)),
+		Routed(&c.ipam, &c.ptp, len(c.egress.Egresses)))...)
+}
+
+// Routed returns what cannot work with pools whose pods are routed.
+func Routed(ipam *lease.Config, pair *ptp.Config, egresses int) error {
+	var m values.Mistakes
+	veth, ipvlan := ipam.Routed()
+	if len(veth) == 0 {
+		return nil
+	}
+	if mark := pair.Mark(); mark&ptp.ENIMarks != 0 {
+		m.Wrong(`nodePortMark: %d (%#x): with dataPath "veth" the bits %#x stand for ENIs: want others, such as `+
+			"8192 (0x2000)", mark, mark, ptp.ENIMarks)
+	}
+	if len(ipvlan) == 0 && egresses > 0 {
+		m.Wrong(`egresses: all pools have dataPath "veth", and only pods of a pool with dataPath "ipvlan" can be ` +
+			"clients or routers")
+	}
+	return m.Err()
 }
 
 // Unhooked returns what cannot work in a mode of ipvlan: in l3s the hooks of a pod see nothing of what arrives from the

@@ -70,6 +70,7 @@ func (r *review) chain() {
 		r.order(at)
 		r.further(at)
 		r.hooks(at)
+		r.paths(at)
 	}
 	i, ok := at[first]
 	_, follows := at[r.Plugins[0].Type]
@@ -168,6 +169,36 @@ func (r *review) hooks(at map[string]int) {
 		}
 	}
 	if err := chain.Unhooked(slave.Mode, &pair, len(out.Egresses)); err != nil {
+		for _, text := range strings.Split(err.Error(), "\n") {
+			r.wrong(r.where(i), "%s", text)
+		}
+	}
+}
+
+// paths reviews whether the plugins are those that the data paths of the pools need, and fit them. It compares three
+// plugins, where one checks itself.
+func (r *review) paths(at map[string]int) {
+	var ipam lease.Config
+	var pair ptp.Config
+	var out egress.Config
+	i, ok := at[TypeIPAM]
+	if !ok || json.Unmarshal(r.Plugins[i].Raw, &ipam) != nil || ipam.Validate() != nil {
+		return // member finds that
+	}
+	veth, slaves := ipam.Routed()
+	if _, there := at[TypeIPVlan]; !there && len(veth) > 0 && len(slaves) > 0 {
+		r.wrong("", `there is no %s, which the pools with dataPath "ipvlan" need: %s`, TypeIPVlan,
+			strings.Join(slaves, ", "))
+	}
+	if k, there := at[TypeEgress]; there && json.Unmarshal(r.Plugins[k].Raw, &out) != nil {
+		return
+	}
+	if k, there := at[TypePTP]; !there && len(veth) > 0 {
+		r.wrong("", `there is no %s, which the pools with dataPath "veth" need: %s`, TypePTP, strings.Join(veth, ", "))
+	} else if there && (json.Unmarshal(r.Plugins[k].Raw, &pair) != nil || pair.Validate() != nil) {
+		return
+	}
+	if err := chain.Routed(&ipam, &pair, len(out.Egresses)); err != nil {
 		for _, text := range strings.Split(err.Error(), "\n") {
 			r.wrong(r.where(i), "%s", text)
 		}

@@ -5,6 +5,8 @@ package doctor
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
@@ -14,10 +16,12 @@ import (
 func (p *Node) checkKernel(context.Context) ([]Finding, error) {
 	var found []Finding
 	if err := (nl.IPVlan{}).Supported(p.pool.Host); err != nil {
-		found = append(found, Finding{Severity: severe, About: "ipvlan", Means: "this kernel does not support it: " +
-			err.Error(),
-			Do: "the kernel needs CONFIG_IPVLAN or the module ipvlan: on some distributions the package " +
-				"linux-modules-extra"})
+		if veth, slaves := p.paths(); len(slaves) > 0 || len(veth) == 0 {
+			found = append(found, Finding{Severity: severe, About: "ipvlan",
+				Means: "this kernel does not support it" + served(veth, slaves) + ": " + err.Error(),
+				Do: "the kernel needs CONFIG_IPVLAN or the module ipvlan: on some distributions the package " +
+					`linux-modules-extra; pools with "dataPath": "veth" work without it`})
+		}
 	}
 	if _, err := p.pool.Host.Tables(); err != nil {
 		found = append(found, Finding{Severity: severe, About: "nftables", Means: "this kernel does not support it: " +
@@ -25,4 +29,24 @@ func (p *Node) checkKernel(context.Context) ([]Finding, error) {
 			Do: "the kernel needs CONFIG_NF_TABLES or the module nf_tables"})
 	}
 	return found, nil
+}
+
+// paths are the pools of the node's networks by their data path.
+func (p *Node) paths() (veth, ipvlan []string) {
+	for _, l := range p.ours {
+		if l.IPAM == nil {
+			continue // the check config finds what is wrong
+		}
+		v, s := l.IPAM.Routed()
+		veth, ipvlan = append(veth, v...), append(ipvlan, s...)
+	}
+	return veth, ipvlan
+}
+
+// served says which pools a kernel without ipvlan serves, if there are such pools.
+func served(veth, ipvlan []string) string {
+	if len(veth) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", so it serves the pools %s, and not %s", strings.Join(veth, ", "), strings.Join(ipvlan, ", "))
 }

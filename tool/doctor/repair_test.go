@@ -105,7 +105,8 @@ func (d *dual) result() (n conf.Network, added *types100.Result) {
 	want(d.t, err)
 	state, err := d.registry.View()
 	want(d.t, err)
-	added, err = lease.Recall(state, d.owner, state.HeldBy(d.owner.Key, 0), networks[0].IPAM)
+	added, err = lease.Recall(state, d.owner, state.HeldBy(d.owner.Key, 0), networks[0].IPAM,
+		func(configured bool) bool { return configured })
 	want(d.t, err)
 	return networks[0], added
 }

@@ -80,7 +80,7 @@ func attachments(host *nl.NS, n conf.Network, s *registry.State) (
 			add(l, Attachment{}, errUnsettled)
 			continue
 		}
-		a, err := fromLease(n, l, s.HeldBy(l.Key, 0), s)
+		a, err := fromLease(n, l, s.HeldBy(l.Key, 0), s, links)
 		if err != nil {
 			failed = fmt.Errorf("network %s: %w", n.Name, err)
 		}
@@ -92,7 +92,7 @@ func attachments(host *nl.NS, n conf.Network, s *registry.State) (
 			continue
 		}
 		if l, addrs, is := found.at(near, n.Name); is {
-			a, err := fromLease(n, l, addrs, s)
+			a, err := fromLease(n, l, addrs, s, links)
 			add(l, a, err)
 		}
 	}
@@ -155,15 +155,23 @@ func othersAt(s *registry.State, a netip.Addr, key registry.Key) bool {
 }
 
 // fromLease is the attachment of a lease with some addresses. The VPC may have got CIDRs since its ADD, so the plugin
-// that makes the link to the VPC is not asked for its routes.
-func fromLease(n conf.Network, l registry.Lease, addrs []netip.Addr, s *registry.State) (Attachment, error) {
+// that makes the link to the VPC is not asked for its routes. The pod's pair, among the links of the node, shows its data
+// path.
+func fromLease(
+	n conf.Network, l registry.Lease, addrs []netip.Addr, s *registry.State, links []nl.Link,
+) (Attachment, error) {
 	if n.Mistake != nil {
 		return Attachment{}, n.Mistake
 	}
 	if n.IPAM == nil {
 		return Attachment{}, fmt.Errorf("%s has no %s, which knows the pods' routes", n.File, conf.TypeIPAM)
 	}
-	added, err := lease.Recall(s, l, addrs, n.IPAM)
+	routed := func(configured bool) bool {
+		veth := ptp.VethName(n.Name, l.Attachment)
+		i := slices.IndexFunc(links, func(near nl.Link) bool { return near.Name == veth })
+		return i < 0 && configured || i >= 0 && nl.IsRouted(links[i].Group)
+	}
+	added, err := lease.Recall(s, l, addrs, n.IPAM, routed)
 	if err != nil {
 		return Attachment{}, err
 	}
