@@ -10,7 +10,7 @@ VM      := $(CURDIR)/nl/nltest/vm
 # Tests of ipam with the plugins that come after it.
 WHOLE   := TestKinds|TestKillOne
 # On Debian a cluster has a kernel of its own, whatever this one has: kubelets change what is not of a namespace.
-GUEST    = $(if $(shell command -v apt-get),VM=always) VM_MEM=8G VM_TIMEOUT=7200
+GUEST    = $(if $(shell command -v apt-get),VM=always) VM_MEM=8G VM_TIMEOUT=10800
 CLUSTER := $(CURDIR)/.cache/cluster
 # Of test-kubernetes. In make test it is none, and so user-mode Linux: on QEMU, a cluster takes too long.
 CLUSTER_KERNEL = $(VM_KERNEL)
@@ -56,7 +56,7 @@ build:
 # Then the tests take a fifth of the CPU time that QEMU takes. With VM_KERNEL, test-kernel takes that kernel in QEMU, and all
 # else runs as without.
 test test-kernel test-kubernetes test-cluster cluster: export VM_KIND := uml
-test: $(READY) $(CLUSTER)/ready $(if $(shell command -v apt-get),$(SEIZERS)/ready)
+test: $(READY) $(CLUSTER)/e2e.test $(if $(shell command -v apt-get),$(SEIZERS)/ready)
 	env -u VM_KERNEL go test -run 'TestRepo' . ./e2e
 	$(MAKE) -j2 --no-print-directory test-kubernetes test-kernel test-native CLUSTER_KERNEL= GOTEST='go test -p 1'
 
@@ -110,7 +110,7 @@ test-cluster: build $(PEERS)/portmap $(PEERS)/ptp $(RUNTIME)/containerd $(CLUSTE
 	cd $(CLUSTER) && cat nftables.txt iptables.txt >$(CURDIR)/docs/test-cluster.txt; cat $(CURDIR)/docs/test-cluster.txt; exit $$status
 test-cluster-%:
 	rm -rf $(CLUSTER)/$*.txt $(CLUSTER)/logs/$* && mkdir -p $(CLUSTER)/logs/$*
-	VM_RW=$(CLUSTER) $(GUEST) go test -v -timeout 2h -count=1 -exec $(VM)/exec ./sim/cluster -args -proxy $* -table $(CLUSTER)/$*.txt -logs $(CLUSTER)/logs/$*
+	VM_RW=$(CLUSTER) $(GUEST) go test -v -timeout 3h -count=1 -exec $(VM)/exec ./sim/cluster -args -proxy $* -table $(CLUSTER)/$*.txt -logs $(CLUSTER)/logs/$*
 
 cluster: build $(PEERS)/portmap $(RUNTIME)/containerd $(CLUSTER)/ready
 	@$(VM)/setup iptables nftables procps $(AGNHOST) </dev/null
