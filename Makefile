@@ -10,7 +10,7 @@ VM      := $(CURDIR)/nl/nltest/vm
 # Tests of ipam with the plugins that come after it.
 WHOLE   := TestKinds|TestKillOne
 # On Debian a cluster has a kernel of its own, whatever this one has: kubelets change what is not of a namespace.
-GUEST    = $(if $(shell command -v apt-get),VM=always) VM_MEM=8G VM_TIMEOUT=7200
+GUEST    = $(if $(shell command -v apt-get),VM=always) VM_MEM=8G VM_TIMEOUT=10800
 CLUSTER := $(CURDIR)/.cache/cluster
 # Of test-kubernetes. In make test it is none, and so user-mode Linux: on QEMU, a cluster takes too long.
 CLUSTER_KERNEL = $(VM_KERNEL)
@@ -56,7 +56,7 @@ build:
 # Then the tests take a fifth of the CPU time that QEMU takes. With VM_KERNEL, test-kernel takes that kernel in QEMU, and all
 # else runs as without.
 test test-kernel test-kubernetes test-cluster cluster: export VM_KIND := uml
-test: $(READY) $(CLUSTER)/ready $(if $(shell command -v apt-get),$(SEIZERS)/ready)
+test: $(READY) $(CLUSTER)/e2e.test $(if $(shell command -v apt-get),$(SEIZERS)/ready)
 	env -u VM_KERNEL go test -run 'TestRepo' . ./e2e
 	$(MAKE) -j2 --no-print-directory test-kubernetes test-kernel test-native CLUSTER_KERNEL= GOTEST='go test -p 1'
 
@@ -110,7 +110,7 @@ test-cluster: build $(PEERS)/portmap $(PEERS)/ptp $(RUNTIME)/containerd $(CLUSTE
 	cd $(CLUSTER) && cat nftables.txt iptables.txt >$(CURDIR)/docs/test-cluster.txt; cat $(CURDIR)/docs/test-cluster.txt; exit $$status
 test-cluster-%:
 	rm -rf $(CLUSTER)/$*.txt $(CLUSTER)/logs/$* && mkdir -p $(CLUSTER)/logs/$*
-	VM_RW=$(CLUSTER) $(GUEST) go test -v -timeout 2h -count=1 -exec $(VM)/exec ./sim/cluster -args -proxy $* -table $(CLUSTER)/$*.txt -logs $(CLUSTER)/logs/$*
+	VM_RW=$(CLUSTER) $(GUEST) go test -v -timeout 3h -count=1 -exec $(VM)/exec ./sim/cluster -args -proxy $* -table $(CLUSTER)/$*.txt -logs $(CLUSTER)/logs/$*
 
 cluster: build $(PEERS)/portmap $(RUNTIME)/containerd $(CLUSTER)/ready
 	@$(VM)/setup iptables nftables procps $(AGNHOST) </dev/null
@@ -178,8 +178,10 @@ $(SEIZERS)/ready:
 	cd $(SEIZERS) && for dir in lib; do cp -a $$dir usr && rm -r $$dir || exit; done # as on a system
 	rm -r $(SEIZERS)/debs && touch $@
 
-# Kubernetes, etcd, CoreDNS, and the network tests of Kubernetes. Kubernetes takes its version from the linker.
+# Kubernetes, etcd, CoreDNS, an engine for NetworkPolicy with its manifest, and the network tests of Kubernetes. Kubernetes takes
+# its version from the linker.
 KUBES   := sim/cluster/programs
+ENGINE  := sigs.k8s.io/kube-network-policies
 KUBE     = CGO_ENABLED=0 go $(1) -C $(KUBES) -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$(go list -C $(KUBES) -m -f '{{.Version}}' k8s.io/kubernetes)"
 $(CLUSTER)/e2e.test: $(CLUSTER)/ready $(wildcard $(KUBES)/e2e/*.go)
 	$(call KUBE,test) -c -o $@ ./e2e
@@ -188,6 +190,8 @@ $(CLUSTER)/ready: $(wildcard $(addprefix $(KUBES)/,go.mod */go.mod))
 	install -m644 -t $(CLUSTER) $$(go list -C $(KUBES) -m -f '{{.Dir}}' k8s.io/kubernetes)/test/images/agnhost/porter/localhost.*
 	CGO_ENABLED=0 go build -C $(KUBES)/etcd -trimpath -ldflags '-s -w' -o $(CLUSTER)/etcd go.etcd.io/etcd/server/v3
 	CGO_ENABLED=0 go build -C $(KUBES)/coredns -trimpath -ldflags '-s -w' -o $(CLUSTER)/ tool
+	CGO_ENABLED=0 go build -C $(KUBES)/netpol -trimpath -ldflags '-s -w' -o $(CLUSTER)/netpol $(ENGINE)/cmd/kube-network-policies/standard
+	install -m644 $$(go list -C $(KUBES)/netpol -m -f '{{.Dir}}' $(ENGINE))/install.yaml $(CLUSTER)/netpol.yaml
 	touch $@
 
 bench: build $(PEERS)/ptp

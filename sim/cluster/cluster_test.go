@@ -35,6 +35,7 @@ var scenarios = []scenario{
 	{"DNS", true, (*world).dns},
 	{"hostPort", true, (*world).hostPort},
 	{"host network", true, (*world).hostNetwork},
+	{"NetworkPolicy", true, (*world).networkPolicy},
 	{"NodeLocal DNSCache", false, (*world).nodeLocalDNS},
 	{"conformance", false, (*world).conformance},
 	{"scale", false, (*world).scale},

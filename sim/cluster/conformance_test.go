@@ -19,16 +19,23 @@ const conformanceSpecs = `\[sig-network\].*\[Conformance\]`
 
 // conformance runs Kubernetes' own tests of the network.
 func (w *world) conformance(t *testing.T) {
-	dir := t.TempDir()
-	report := filepath.Join(dir, "report.json")
-	_, failure := machine.Output("master", w.Master.Command(t.Context(), "e2e.test", "--kubeconfig="+w.Kubeconfig(),
-		"--provider=skeleton",
-		"--num-nodes=2", "--allowed-not-ready-nodes=0", "--node-os-distro=debian", "--clean-start=false",
-		"--report-dir="+dir,
-		"--ginkgo.focus="+conformanceSpecs, "--ginkgo.no-color", "--ginkgo.timeout=1h", "--ginkgo.json-report="+report))
-	ran := readReport(t, report, failure)
+	ran := w.e2e(t, "--ginkgo.focus="+conformanceSpecs)
 	w.figures = append(w.figures, fmt.Sprintf("conformance: %d of %d specs passed", len(ran["passed"]),
 		len(ran["passed"])+len(ran["failed"])))
+}
+
+// e2e runs the specs of Kubernetes' own tests that the flags choose, and returns their names by their state. Each spec
+// that failed is an error.
+func (w *world) e2e(t *testing.T, choice ...string) map[string][]string {
+	t.Helper()
+	dir := t.TempDir()
+	report := filepath.Join(dir, "report.json")
+	_, failure := machine.Output("master", w.Master.Command(t.Context(), "e2e.test", append([]string{
+		"--kubeconfig=" + w.Kubeconfig(), "--provider=skeleton",
+		"--num-nodes=2", "--allowed-not-ready-nodes=0", "--node-os-distro=debian", "--clean-start=false",
+		"--report-dir=" + dir, "--ginkgo.no-color", "--ginkgo.timeout=1h", "--ginkgo.json-report=" + report,
+	}, choice...)...))
+	return readReport(t, report, failure)
 }
 
 // readReport logs the report of ginkgo, and returns the names of specs by their state. Each spec that failed is an

@@ -85,14 +85,18 @@ func routers(replicas int) []object {
 // partner lets the host of the peered VPC answer each caller with the address that it sees.
 func (w *world) partner(t *testing.T) netip.AddrPort {
 	t.Helper()
+	return w.listen(t, func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, r.RemoteAddr) })
+}
+
+// listen lets the host of the peered VPC serve HTTP until the end of the test.
+func (w *world) listen(t *testing.T, serve http.HandlerFunc) netip.AddrPort {
+	t.Helper()
 	var l net.Listener
 	check(t, w.Peer.Do(func() (err error) {
 		l, err = net.Listen("tcp4", fmt.Sprint(":", port))
 		return err
 	}))
-	s := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		fmt.Fprint(rw, r.RemoteAddr)
-	})}
+	s := &http.Server{Handler: serve}
 	go func() { _ = s.Serve(l) }() // until Close
 	t.Cleanup(func() { check(t, s.Close()) })
 	return netip.AddrPortFrom(w.Peer.Addr(), port)

@@ -180,7 +180,8 @@ func kernel(ctx context.Context, n *cluster.Node, known []string) (lines []strin
 			return nil, err
 		}
 		for line := range strings.Lines(out) {
-			if line = index.ReplaceAllString(strings.TrimSpace(line), ""); !names(line, known) {
+			line = index.ReplaceAllString(strings.TrimSpace(line), "")
+			if !names(line, known) && !vethRule.MatchString(line) {
 				lines = append(lines, look+": "+line)
 			}
 		}
@@ -190,6 +191,9 @@ func kernel(ctx context.Context, n *cluster.Node, known []string) (lines []strin
 
 // index is the number of a link in ip -o. The preference of a rule has a tabulator behind it.
 var index = regexp.MustCompile(`^\d+: `)
+
+// vethRule is the rule that all pods with a veth of a node share. It stays until the node has no pods.
+var vethRule = regexp.MustCompile(`^1022:\s.* lookup 2147483720\b`)
 
 // names reports whether a line names one of the links.
 func names(line string, links []string) bool {

@@ -22,7 +22,7 @@ import (
 // An image is a container image of one layer, made of files of this machine. There is no registry to pull from.
 type image struct {
 	names      []string // with their tags
-	entrypoint string
+	entrypoint string   // none if args begin with the program
 	args       []string
 	programs   map[string]string // files of this machine, by their path in the image; with the libraries that they take
 	copies     map[string]string // other files of this machine, by their path in the image
@@ -38,6 +38,8 @@ const (
 	// a conformance test of DNS asks for it beside agnhost
 	glibcImage = "registry.k8s.io/e2e-test-images/glibc-dns-testing:2.1.1"
 	CoreDNS    = "registry.k8s.io/coredns/coredns:v1.15.0"
+	// an engine for NetworkPolicy: the manifest of its release asks for it
+	engine = "registry.k8s.io/networking/kube-network-policies:v1.1.0"
 )
 
 // applets are the programs of busybox that scripts of the conformance tests use.
@@ -78,6 +80,8 @@ func images(runtimeDir, programs string) []image {
 			programs: map[string]string{"pause": filepath.Join(runtimeDir, "pause")}},
 		{names: []string{CoreDNS}, entrypoint: "/coredns",
 			programs: map[string]string{"coredns": filepath.Join(programs, "coredns")}},
+		{names: []string{engine}, args: []string{"/bin/netpol"},
+			programs: map[string]string{"bin/netpol": filepath.Join(programs, "netpol")}},
 		agnhost,
 	}
 }
@@ -102,7 +106,7 @@ func (i image) write(w io.Writer) error {
 	config := object{
 		"architecture": runtime.GOARCH, "os": "linux",
 		"config": object{
-			"Entrypoint": []string{i.entrypoint}, "Cmd": i.args,
+			"Entrypoint": strings.Fields(i.entrypoint), "Cmd": i.args,
 			"Env": []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 		},
 		"rootfs": object{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sum.Sum(nil))}},
