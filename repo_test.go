@@ -152,8 +152,8 @@ var sizes = map[string]float64{
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          3.95,
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 3.95,
 	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          3.38,
-	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.62,
-	"tool/cni-ipvlan-vpc-k8s-tool":                     17.15,
+	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.63,
+	"tool/cni-ipvlan-vpc-k8s-tool":                     17.2,
 }
 
 type pkg struct {
