@@ -37,6 +37,7 @@ var held = map[string]string{
 	"It can fill the memory":                 "TestCrowd",
 	"It reaches the pods of its ENI":         "limit",
 	"NetworkPolicy does not restrict it.":    "limit",
+	"A routed pod sends with its own":        "TestRoutedSender TestRoutedMark TestRoutedNextHop",
 	"It cannot choose our names.":            "TestPranks TestFurtherPranks TestPodCannotReachAnother",
 	"It cannot act as a router.":             "TestAdvertisement TestNoRA TestBelievingNode TestAdversaries",
 	"It can ask for a pool":                  "TestChoosePool TestRequestsRefused",
