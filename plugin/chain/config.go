@@ -73,7 +73,7 @@ func Routed(ipam *lease.Config, pair *ptp.Config, egresses int) error {
 			"8192 (0x2000)", mark, mark, ptp.ENIMarks)
 	}
 	if len(ipvlan) == 0 && egresses > 0 {
-		m.Wrong(`egresses: all pools have dataPath "veth", and only pods of a pool with dataPath "ipvlan" can be ` +
+		m.Wrong(`egress: all pools have dataPath "veth", and only pods of a pool with dataPath "ipvlan" can be ` +
 			"clients or routers")
 	}
 	return m.Err()

@@ -113,6 +113,14 @@ func TestConfigMistakes(t *testing.T) {
 			[]string{`mode: "l3s": the filters of an egress see no packets that arrive from the VPC`}},
 		{"l3s alone",
 			`{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipMasq":true,"serviceLoop":"none","mode":"l3s"}`, nil},
+		{"no data path", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","dataPath":"vlan"}`,
+			[]string{`dataPath: "vlan": want ipvlan or veth`}},
+		{"routed pods", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","dataPath":"veth"}`, nil},
+		{"marks of ENIs", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","nodePortMark":128,` +
+			`"pools":{"a":{"namespaces":["a"],"dataPath":"veth"}}}`, []string{`nodePortMark: 128 (0x80): with dataPath "veth"`}},
+		{"an egress of routed pods alone", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1",` +
+			`"dataPath":"veth","egress":{"x":{"gateways":["172.20.0.9"],"destinations":["203.0.113.0/24"],` +
+			`"namespaces":["a"],"routers":["b"]}}}`, []string{`egress: all pools have dataPath "veth"`}},
 		{"another's ipam",
 			`{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipam":{"type":"host-local"}}`,
 			[]string{`ipam: "host-local": this plugin calls no other plugin for addresses: put ipam's keys ` +
