@@ -117,7 +117,8 @@ func TestConfigMistakes(t *testing.T) {
 			[]string{`dataPath: "vlan": want ipvlan or veth`}},
 		{"routed pods", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","dataPath":"veth"}`, nil},
 		{"marks of ENIs", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","nodePortMark":128,` +
-			`"pools":{"a":{"namespaces":["a"],"dataPath":"veth"}}}`, []string{`nodePortMark: 128 (0x80): with dataPath "veth"`}},
+			`"pools":{"a":{"namespaces":["a"],"dataPath":"veth"}}}`,
+			[]string{`nodePortMark: 128 (0x80): with dataPath "veth"`}},
 		{"an egress of routed pods alone", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1",` +
 			`"dataPath":"veth","egress":{"x":{"gateways":["172.20.0.9"],"destinations":["203.0.113.0/24"],` +
 			`"namespaces":["a"],"routers":["b"]}}}`, []string{`egress: all pools have dataPath "veth"`}},
