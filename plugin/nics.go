@@ -40,11 +40,11 @@ func NICs(r *types100.Result, ifName string) []NIC {
 
 // Several reports whether a result has addresses at several interfaces.
 func Several(r *types100.Result) bool {
-	return slices.ContainsFunc(r.IPs, func(c *types100.IPConfig) bool { return at(c) != at(r.IPs[0]) })
+	return slices.ContainsFunc(r.IPs, func(c *types100.IPConfig) bool { return At(c) != At(r.IPs[0]) })
 }
 
-// at is the index of the interface of an address.
-func at(c *types100.IPConfig) int {
+// At is the index of the interface of an address. An address without one belongs to the first.
+func At(c *types100.IPConfig) int {
 	if c.Interface == nil {
 		return 0
 	}

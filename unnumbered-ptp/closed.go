@@ -40,12 +40,7 @@ func closed(r *request) nl.Chain {
 		return chain
 	}
 	for _, f := range nl.Families {
-		of := func(all []netip.Prefix) []netip.Prefix {
-			all = slices.DeleteFunc(slices.Clone(all), func(p netip.Prefix) bool { return nl.FamilyOf(p.Addr()) != f })
-			slices.SortFunc(all, netip.Prefix.Compare)
-			return all
-		}
-		looped := of(r.routes)
+		looped := ofFamily(f, r.routes)
 		if c.DefaultRoute == byVPC && !r.routed(f) {
 			looped = []netip.Prefix{f.Everywhere()}
 		}
@@ -53,12 +48,19 @@ func closed(r *request) nl.Chain {
 			continue
 		}
 		rule := nl.NFRule{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface)}
-		if host := of(c.hostCIDRs); len(host) > 0 {
+		if host := ofFamily(f, c.hostCIDRs); len(host) > 0 {
 			rule = append(rule, nl.NotDAddr(host...))
 		}
 		chain.Rules = append(chain.Rules, append(rule, nl.DAddr(looped...), nl.Count(), nl.Drop()))
 	}
 	return chain
+}
+
+// ofFamily are the prefixes of a family, in their order.
+func ofFamily(f nl.Family, all []netip.Prefix) []netip.Prefix {
+	all = slices.DeleteFunc(slices.Clone(all), func(p netip.Prefix) bool { return nl.FamilyOf(p.Addr()) != f })
+	slices.SortFunc(all, netip.Prefix.Compare)
+	return all
 }
 
 // open is the table for pods without a loop, which is before the chain closed of any network.

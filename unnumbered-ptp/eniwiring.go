@@ -56,20 +56,20 @@ func (n node) families() []nl.Family {
 	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !n.has(f) })
 }
 
-// eniRoutes lead to what the pods reach by the ENI. Destinations of hostCIDRs are left to the main table.
+// eniRoutes lead to what the pods reach by the ENI. Destinations of hostCIDRs are left to the main table, also if the
+// CIDR of a peer is the same. The configuration may have changed since the last pod.
 func (s *scene) eniRoutes(p pair) (objects []nl.Object) {
 	table := nl.RoutedTable(s.eni.Index)
 	for _, dst := range byENI(s.request, p) {
 		f := nl.FamilyOf(dst.Addr())
-		if gw := s.gateway(f); p.has(f) && gw.IsValid() {
+		if gw := s.gateway(f); p.has(f) && gw.IsValid() && !slices.Contains(s.Config.hostCIDRs, dst) {
 			objects = append(objects, nl.Route{Dst: dst, Via: gw, Dev: s.eni.Name, OnLink: f == nl.IPv4, Table: table,
-				Protocol: nl.RouteProtocol})
+				Protocol: nl.RouteProtocol, Replace: true})
 		}
 	}
 	for _, dst := range p.byNode(s.Config) {
-		if !slices.Contains(s.routes, dst) {
-			objects = append(objects, nl.Route{Dst: dst, Type: "throw", Table: table, Protocol: nl.RouteProtocol})
-		}
+		objects = append(objects, nl.Route{Dst: dst, Type: "throw", Table: table, Protocol: nl.RouteProtocol,
+			Replace: true})
 	}
 	return objects
 }
@@ -103,15 +103,10 @@ func routedPostrouting(r *request) nl.Chain {
 	}
 	leaves := nl.NFRule{nl.IIFRouted(), nl.OIFName(r.Config.HostInterface)}
 	for _, f := range nl.Families {
-		of := func(all []netip.Prefix) []netip.Prefix {
-			all = slices.DeleteFunc(slices.Clone(all), func(p netip.Prefix) bool { return nl.FamilyOf(p.Addr()) != f })
-			slices.SortFunc(all, netip.Prefix.Compare)
-			return all
-		}
-		if host := of(r.Config.hostCIDRs); len(host) > 0 {
+		if host := ofFamily(f, r.Config.hostCIDRs); len(host) > 0 {
 			chain.Rules = append(chain.Rules, append(slices.Clip(leaves), nl.DAddr(host...), nl.Masquerade()))
 		}
-		direct := of(byENI(r, pair{addrs: r.addrs}))
+		direct := ofFamily(f, byENI(r, pair{addrs: r.addrs}))
 		if len(direct) > 0 && !slices.Contains(direct, f.Everywhere()) {
 			chain.Rules = append(chain.Rules, append(slices.Clip(leaves), nl.NotDAddr(direct...), nl.Masquerade()))
 		}

@@ -45,8 +45,8 @@ func TestRoutedCheck(t *testing.T) {
 		{"ip neigh del " + own + " dev " + veth, "ip neigh add " + own},
 		{"ip neigh del " + own6 + " dev " + veth, "ip neigh add " + own6},
 		{"ip addr del 169.254.72.2/32 dev eth1", "ip addr add 169.254.72.2/32"},
-		{"ip route del 10.0.0.0/16 dev eth1 table " + table, "ip route add 10.0.0.0/16"},
-		{"ip -6 route del fd00::/32 dev eth1 table " + table, "ip -6 route add fd00::/32"},
+		{"ip route del 10.0.0.0/16 dev eth1 table " + table, "ip route replace 10.0.0.0/16"},
+		{"ip -6 route del fd00::/32 dev eth1 table " + table, "ip -6 route replace fd00::/32"},
 		{"ip rule del pref 1023 table " + table, "pref 1023"},
 		{"ip -6 rule del pref 1023 table " + table, "pref 1023"},
 		{"ip rule del pref 1022", "pref 1022"},
@@ -296,5 +296,32 @@ func TestRoutedLoss(t *testing.T) {
 	p.request.NetNS = q.request.NetNS
 	if l, err := ptp.Missing(f.node, &p.request); err == nil {
 		t.Errorf("by another pod's namespace: %v", l)
+	}
+}
+
+// TestRoutedHostCIDRs: the configuration leads the CIDRs of the VPC to the node while pods of the ENI run, and back. The
+// next ADD replaces the routes that they share.
+func TestRoutedHostCIDRs(t *testing.T) {
+	f := newFabric(t)
+	must(t, f.ADD(f.routed("pod1", pod1Addr, dual)))
+	for i, change := range []struct {
+		cidrs []string
+		throw bool
+	}{{[]string{"10.0.0.0/16", "fd00::/32"}, true}, {nil, false}} {
+		p := f.routed([]string{"pod2", "pod4"}[i], []string{pod2Addr, "10.0.1.60"}[i], dual)
+		p.request.Config.HostCIDRs = change.cidrs
+		must(t, p.request.Config.Validate())
+		must(t, f.ADD(p))
+		must(t, f.CHECK(p))
+		routes := nltest.Shell(t, f.node, "ip route show table all dev eth1; ip -6 route show table all dev eth1; "+
+			"ip route show table all type throw; ip -6 route show table all type throw")
+		for _, dst := range []string{"10.0.0.0/16", "fd00::/32"} {
+			if throw := strings.Contains(routes, "throw "+dst); throw != change.throw {
+				t.Errorf("hostCidrs %v: throw %s is %v:\n%s", change.cidrs, dst, throw, routes)
+			}
+			if via := strings.Contains("\n"+routes, "\n"+dst+" via"); via == change.throw {
+				t.Errorf("hostCidrs %v: by the ENI, %s is %v:\n%s", change.cidrs, dst, via, routes)
+			}
+		}
 	}
 }

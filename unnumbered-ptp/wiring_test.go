@@ -116,8 +116,10 @@ func TestWiring(t *testing.T) {
 			append(vpc, "2600:1f18::/56")},
 		{"routed", `{` + keys + `, "ipMasq": true}`, v4, []string{"10.0.1.20/32"}, vpc},
 		{"routed-plain", `{` + keys + `, "mtu": 1500}`, v4, []string{"10.0.1.20/32"}, vpc},
-		{"routed-dual", `{` + keys + `, "ipMasq": true, "hostCidrs": ["10.0.0.10", "172.20.0.0/16", "fd77::/108"]}`, dual,
-			[]string{"10.0.1.20/32", "2600:1f18:0:1::20/128"}, append(vpc, "2600:1f18::/56")},
+		{"routed-dual", `{` + keys + `, "ipMasq": true, "hostCidrs": ["10.0.0.10", "172.20.0.0/16", "fd77::/108"]}`,
+			dual, []string{"10.0.1.20/32", "2600:1f18:0:1::20/128"}, append(vpc, "2600:1f18::/56")},
+		{"routed-peer", `{` + keys + `, "ipMasq": true, "hostCidrs": ["100.64.0.0/16"]}`, v4,
+			[]string{"10.0.1.20/32"}, vpc},
 		{"routed-vpc", `{` + keys +
 			`, "ipMasq": true, "defaultRoute": "vpc", "hostCidrs": ["172.20.0.0/16", "169.254.20.10", "fd77::/108"]}`,
 			dual, []string{"10.0.1.20/32", "2600:1f18:0:1::20/128"}, append(vpc, "::/0")},

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Expression evaluates expressions for numbers of pods as Karpenter and nodeadm do, with the CEL library that both have.
-// It reads a JSON list of questions, and prints a JSON list of answers.
+// Expression evaluates expressions for numbers of pods as Karpenter and nodeadm do. It has the CEL library of both. It
+// reads a JSON list of questions, and prints a JSON list of answers.
 package main
 
 import (

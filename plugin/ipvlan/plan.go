@@ -4,7 +4,6 @@
 package ipvlan
 
 import (
-	"cmp"
 	"slices"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -40,7 +39,7 @@ func plan(
 			MTU: r.Config.MTU, Group: own}
 		s.link.Fresh = !slices.ContainsFunc(links, func(l nl.Link) bool { return l.Name == name })
 		if len(names) > 1 {
-			s.ips = slices.DeleteFunc(slices.Clone(s.ips), func(c *types100.IPConfig) bool { return at(c) != i })
+			s.ips = slices.DeleteFunc(slices.Clone(s.ips), func(c *types100.IPConfig) bool { return plugin.At(c) != i })
 		}
 		if further {
 			s.link.Group = nl.FurtherGroup(own)
@@ -52,9 +51,6 @@ func plan(
 	}
 	return slaves, others, nil
 }
-
-// at is the index of the interface of an address.
-func at(c *types100.IPConfig) int { return *cmp.Or(c.Interface, new(0)) }
 
 // A master is the link of an ENI on the node.
 type master struct {
@@ -75,7 +71,7 @@ func mastersOf(r *plugin.Request[Config], asked []nic.Request) ([]master, error)
 	}
 	var last int
 	for _, c := range r.Prev.IPs {
-		last = max(last, at(c))
+		last = max(last, plugin.At(c))
 	}
 	if r.Config.Master != "" {
 		if last > 0 {
@@ -88,7 +84,7 @@ func mastersOf(r *plugin.Request[Config], asked []nic.Request) ([]master, error)
 	}
 	var masters []master
 	for i, link := range r.Prev.Interfaces {
-		has := func(c *types100.IPConfig) bool { return at(c) == i }
+		has := func(c *types100.IPConfig) bool { return plugin.At(c) == i }
 		if link.Name == "" || i > 0 && (link.Sandbox != "" || !slices.ContainsFunc(r.Prev.IPs, has)) {
 			return nil, plugin.Errorf(plugin.CodeInvalid, hint,
 				"chained master failure: interface %d of prevResult is not a named link of the node with addresses", i)
