@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
+)
+
+// A plan describes the ENIs of an instance.
+type plan struct {
+	lease.Policy
+	kind   string // the instance type
+	limits aws.Limits
+	eni    launchENI // each for pods
+	except int       // so many ENIs are for pods that ask for them
+}
+
+// planOf reads the command line and the configuration, and asks EC2 for the rest.
+func planOf(c *cli.Context) (plan, error) {
+	p := plan{eni: launchENI{Description: "pods", SubnetID: c.String("subnet"), DeleteOnTermination: true}}
+	networks, err := conf.Load(c.String("config")).All()
+	if err != nil {
+		return p, err
+	}
+	pools, takes := poolsOf(networks)
+	if p.Policy, err = poolNamed(c, pools, c.String("pool")); err != nil {
+		return p, err
+	}
+	p.eni.Tracking = launchTracking(p.Policy.Tracking)
+	if p.except = c.Int("except-enis"); p.except < 0 {
+		return p, cli.Misuse(c, "--except-enis: %d: want a number of ENIs", p.except)
+	}
+	if p.eni.Groups = c.StringSlice("group"); len(p.eni.Groups) == 0 {
+		p.eni.Groups = p.SecurityGroups
+	}
+	if len(p.eni.Groups) == 0 {
+		return p, cli.Hint(errors.New(
+			"secGroupIds: the configuration names no security group, and a launch template needs one"),
+			"name the security groups of the ENIs with --group ID, or with secGroupIds in the configuration")
+	}
+	cloud := aws.New(aws.Options{})
+	if p.kind = c.String("instance-type"); p.kind == "" {
+		self, err := cloud.Instance(c.Context)
+		if err != nil {
+			return p, cli.Hint(err, "anywhere else say --instance-type and --subnet")
+		}
+		p.kind = self.Type
+	}
+	if p.limits, err = cloud.Limits(c.Context, p.kind); err != nil {
+		return p, err
+	}
+	if !c.IsSet("except-enis") && takes && p.podENIs() > 1 {
+		p.except = 1
+	}
+	if err := p.fillENI(c); err != nil {
+		return p, err
+	}
+	if p.eni.SubnetID == "" {
+		p.eni.SubnetID, err = p.chooseSubnet(c, cloud)
+	}
+	return p, err
+}
+
+// poolsOf returns a policy for each pool of the networks, and reports whether pods may ask for ENIs besides.
+func poolsOf(networks []conf.List) (pools []lease.Policy, takes bool) {
+	var all []lease.Policy
+	for _, l := range networks {
+		own := l.IPAM.Policies()
+		all = append(all, own...)
+		takes = takes || slices.ContainsFunc(l.IPAM.Permissions,
+			func(r lease.Permission) bool { return r.TakesENIs(own[0].Provision) })
+	}
+	for len(all) > 0 {
+		other := func(q lease.Policy) bool { return q.Pool != all[0].Pool }
+		pools = append(pools, together(slices.DeleteFunc(slices.Clone(all), other)))
+		all = slices.DeleteFunc(all, func(q lease.Policy) bool { return q.Pool == pools[len(pools)-1].Pool })
+	}
+	return pools, takes
+}
+
+// poolNamed returns the policy of the pool of that name.
+func poolNamed(c *cli.Context, pools []lease.Policy, name string) (lease.Policy, error) {
+	i := slices.IndexFunc(pools, func(q lease.Policy) bool { return conf.PoolName(q.Pool) == name })
+	if i < 0 {
+		return lease.Policy{}, cli.Misuse(c, "--pool: the configuration has no pool %q", name)
+	}
+	return pools[i], nil
+}
+
+// together is the policy of the first of the networks that share a pool, with ENIs that serve the pods of all: with the
+// families of each, from the highest interfaceIndex on, and with addresses for all their pods together. A pod of Multus
+// may be of each.
+func together(sharing []lease.Policy) lease.Policy {
+	p := sharing[0]
+	p.Families = slices.Clone(p.Families)
+	limit := func(one, other, both int) int {
+		if one == 0 || other == 0 {
+			return 0 // no limit
+		}
+		return both
+	}
+	for _, q := range sharing[1:] {
+		for _, f := range q.Families {
+			if !slices.Contains(p.Families, f) {
+				p.Families = append(p.Families, f)
+			}
+		}
+		p.MinIndex = max(p.MinIndex, q.MinIndex)
+		p.MaxENIs = limit(p.MaxENIs, q.MaxENIs, max(p.MaxENIs, q.MaxENIs))
+		p.MaxPods = limit(p.MaxPods, q.MaxPods, p.MaxPods+q.MaxPods)
+	}
+	return p
+}
+
+// fillENI decides what each ENI carries, within the limits of the type. EC2 counts a
+// prefix as one address, and takes either prefixes or addresses with a new ENI. If the type is no
+// Nitro type, EC2 launches no instance with prefixes.
+func (p *plan) fillENI(c *cli.Context) error {
+	room := p.limits.IPv4PerENI - 1
+	fits := func(flag string, n int) error {
+		if n < 0 || n > room {
+			return cli.Misuse(c,
+				"--%s: %d: an ENI of %s has %d IPv4 addresses, its primary one among them: want 0 to %d",
+				flag, n, p.kind, p.limits.IPv4PerENI, room)
+		}
+		return nil
+	}
+	switch {
+	case c.IsSet("prefixes") && c.IsSet("addresses"):
+		return cli.Misuse(c, "--prefixes, --addresses: EC2 makes an ENI with one or the other")
+	case c.Int("prefixes") > 0 && p.limits.NoPrefixes:
+		return cli.Misuse(c, "--prefixes: %d: %s is no Nitro type, and EC2 delegates no prefixes to its ENIs",
+			c.Int("prefixes"), p.kind)
+	case c.IsSet("prefixes"):
+		p.eni.Prefixes = c.Int("prefixes")
+	case c.IsSet("addresses"):
+		p.eni.Secondary = c.Int("addresses")
+	case !slices.Contains(p.Families, lease.IPv4):
+	case p.Prefixes && !p.limits.NoPrefixes:
+		p.eni.Prefixes = room
+	default:
+		p.eni.Secondary = room
+	}
+	if err := errors.Join(fits("prefixes", p.eni.Prefixes), fits("addresses", p.eni.Secondary)); err != nil {
+		return err
+	}
+	if c.Bool("ipv6") || !c.IsSet("ipv6") && slices.Contains(p.Families, lease.IPv6) {
+		if p.limits.IPv6PerENI == 0 {
+			return cli.Misuse(c, "--ipv6: %s has no IPv6", p.kind)
+		}
+		p.eni.IPv6Prefixes = 1
+		if p.limits.NoPrefixes {
+			p.eni.IPv6Prefixes, p.eni.IPv6 = 0, p.limits.IPv6PerENI
+		}
+	}
+	return nil
+}
+
+// pods returns for how many pods an ENI has addresses.
+func (p *plan) pods() int {
+	n := 1 << 20 // no pod sees the end of a /80
+	if p.limits.NoPrefixes && slices.Contains(p.Families, lease.IPv6) {
+		n = p.limits.IPv6PerENI
+	}
+	if !slices.Contains(p.Families, lease.IPv4) {
+		return n
+	}
+	const size = 16 // of a /28
+	return min(n, 1+p.eni.Secondary+size*p.eni.Prefixes)
+}
+
+// bootPods returns for how many pods the boot ENI has addresses, if it serves pods. Its primary address is the node's,
+// and so is the first one of IPv6.
+func (p *plan) bootPods() int {
+	n := p.pods() - 1
+	if slices.Contains(p.Families, lease.IPv6) {
+		n = min(n, p.limits.IPv6PerENI-1)
+	}
+	return n
+}
+
+// podENIs returns how many ENIs for pods an instance can have.
+func (p *plan) podENIs() int {
+	if p.MaxENIs > 0 {
+		return min(p.limits.PodENIs(), p.MaxENIs-1)
+	}
+	return p.limits.PodENIs()
+}
+
+// slots returns the network cards and device indices of the ENIs for pods. It fills all cards
+// evenly, because the ENIs of a card share its bandwidth.
+func (p *plan) slots() ([][2]int, error) {
+	var all [][2]int
+	for card, n := range p.limits.Cards {
+		from, to := max(p.MinIndex, 1), n
+		if len(p.limits.Cards) == 1 {
+			to = from + n - 1 // where there is only one card, EC2 takes any index
+		}
+		for index := from; index < to; index++ {
+			all = append(all, [2]int{card, index})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b [2]int) int { return cmp.Compare(a[1], b[1]) })
+	if p.MaxENIs > p.limits.ENIs {
+		return nil, fmt.Errorf("maxENIs: %d: %s can have %d ENIs", p.MaxENIs, p.kind, p.limits.ENIs)
+	}
+	if len(all) == 0 && p.podENIs() > 0 {
+		return nil, fmt.Errorf("interfaceIndex: %d: no network card of %s has such a device index", p.MinIndex, p.kind)
+	}
+	most := min(p.podENIs(), len(all))
+	if p.except > 0 && p.except >= most {
+		return nil, fmt.Errorf("--except-enis: %d: %s can have %d ENIs for pods, so none would be in the template",
+			p.except, p.kind, most)
+	}
+	most -= p.except
+	if pods := p.MaxPods; pods > 0 {
+		if p.MinIndex == 0 {
+			pods -= p.bootPods()
+		}
+		want := max((pods+p.pods()-1)/p.pods(), 0)
+		if want > most {
+			return nil, fmt.Errorf("maxPods: %d: %s can have %d ENIs for pods, with %d addresses each: that is %d pods",
+				p.MaxPods, p.kind, most, p.pods(), p.MaxPods-pods+most*p.pods())
+		}
+		most = want
+	}
+	return all[:most], nil
+}
+
+// tags returns the tags of the ENIs. The boot ENI has the same, because a template has one
+// set of tags for all ENIs.
+func (p *plan) tags() []launchTag {
+	tags := maps.Clone(p.Tags)
+	if tags == nil {
+		tags = map[string]string{}
+	}
+	tags[book.TagManaged], tags[book.TagPool] = "false", conf.PoolName(p.Pool)
+	var all []launchTag
+	for _, k := range slices.Sorted(maps.Keys(tags)) {
+		all = append(all, launchTag{k, tags[k]})
+	}
+	return all
+}
+
+// chooseSubnet returns the subnet of this zone that has the tags and the most free addresses.
+func (p *plan) chooseSubnet(c *cli.Context, cloud *aws.Client) (string, error) {
+	fit, _, err := view.PodSubnets(c.Context, cloud, p.Policy)
+	if errors.Is(err, more.ErrNoSubnet) {
+		return "", err
+	}
+	if err != nil {
+		return "", cli.Hint(err, "anywhere else say --instance-type and --subnet")
+	}
+	return slices.MaxFunc(fit, func(a, b aws.Subnet) int { return cmp.Compare(a.Free, b.Free) }).ID, nil
+}
