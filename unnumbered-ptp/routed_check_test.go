@@ -299,8 +299,8 @@ func TestRoutedLoss(t *testing.T) {
 	}
 }
 
-// TestRoutedHostCIDRs: the configuration leads the CIDRs of the VPC to the node while pods of the ENI run, and back. The
-// next ADD replaces the routes that they share.
+// TestRoutedHostCIDRs: the configuration leads the CIDRs of the VPC to the node while pods of the ENI run, and back.
+// The next ADD replaces the routes that they share.
 func TestRoutedHostCIDRs(t *testing.T) {
 	f := newFabric(t)
 	must(t, f.ADD(f.routed("pod1", pod1Addr, dual)))
