@@ -27,7 +27,7 @@ KILL    := Kill|TestEgressEnds
 KILLED  := ./unnumbered-ptp ./plugin/chain ./nl ./plugin/ipvlan
 # What test-kernels runs on each, in QEMU: the data plane. It does not run what kills at the same system calls as other tests, nor
 # what kills at calls of EC2.
-DATAPATH := ./e2e ./unnumbered-ptp ./nl ./plugin/ipvlan ./sim/vpcsim ./sim/kubeproxy ./nl/bpf
+MATRIX  := ./e2e ./unnumbered-ptp ./nl ./plugin/ipvlan ./sim/vpcsim ./sim/kubeproxy ./nl/bpf
 SKIP    := TestRepo
 LONG    := TestKillSeveral|TestKillFurther|TestKillOne
 # The acceptance test on the simulator. The matrix of kernels leaves it out: the same plugins do the same to two nodes.
@@ -81,10 +81,10 @@ test-kernel:
 	$(GOTEST) -timeout 2h -exec $(VM)/exec -run '$(WHOLE)' -skip '$(SKIP)' ./ipam
 	$(if $(TRIAL),$(GOTEST) -timeout 2h -exec $(VM)/exec -run '^TestWhole$$' $(TRIAL))
 
-# The same of DATAPATH, but LONG, on each of the KERNELS. Each writes its row of docs/kernels.md, whatever fails.
+# The same of MATRIX, but LONG, on each of the KERNELS. Each writes its row of docs/kernels.md, whatever fails.
 test-kernels: $(READY)
 	status=0; for k in $(KERNELS); do v=$$(VM_KERNEL=$$k $(VM)/exec uname -r) && \
-	$(MAKE) -i -s --no-print-directory test-kernel VM_KERNEL=$$k KERNEL='$(DATAPATH)' TRIAL= SKIP='$(SKIP)|$(LONG)' GOTEST='go test -json' | tee .cache/kernel-$$k.json | \
+	$(MAKE) -i -s --no-print-directory test-kernel VM_KERNEL=$$k KERNEL='$(MATRIX)' TRIAL= SKIP='$(SKIP)|$(LONG)' GOTEST='go test -json' | tee .cache/kernel-$$k.json | \
 	bin/kernels -table docs/kernels.md -kernel $$k -version $$v || status=1; done; exit $$status
 
 # All points at which make test kills commands. It tries one of four.
@@ -130,7 +130,7 @@ test-ec2:
 	go build -o $(EC2)/acceptance ./acceptance
 	$(EC2)/acceptance -root $(EC2)/root -ends $(EC2)/bin/cni-acceptance-ends $(ARGS)
 
-# DATAPATH=veth takes no ipvlan, so it needs no VM where the kernel has all else.
+# DATAPATH is empty, or the path of its pods. With veth it takes no ipvlan, so it needs no VM where the kernel has all else.
 demo: build
 	@$(if $(filter veth,$(DATAPATH)),VM_NEED=nat) $(VM)/exec bin/demo $(DATAPATH:%=-datapath %)
 
