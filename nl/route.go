@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -167,6 +168,15 @@ func (r Route) Check(n *NS) error {
 		if f.index == index && got == want {
 			return nil
 		}
+	}
+	return r.missing(n)
+}
+
+// missing is the error about a route that is not there. It names another route to Dst in the table.
+func (r Route) missing(n *NS) error {
+	all, err := n.Routes(RouteFilter{Table: uint32(r.table()), Family: FamilyOf(r.Dst.Addr())})
+	if i := slices.IndexFunc(all, func(o Route) bool { return o.Dst == r.Dst }); err == nil && i >= 0 {
+		return fmt.Errorf("there is another route, %s: %w", all[i], fs.ErrNotExist)
 	}
 	return fmt.Errorf("there is no such route: %w", fs.ErrNotExist)
 }

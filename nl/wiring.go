@@ -106,7 +106,7 @@ func (s Step) add() (was bool, err error) {
 	case errors.Is(err, fs.ErrExist):
 		wrong := s.Object.Check(s.NS)
 		if errors.Is(wrong, fs.ErrNotExist) {
-			return true, fmt.Errorf("%w: another object is in its place", err)
+			return true, fmt.Errorf("%w: another object is in its place (%v)", err, wrong)
 		} else if wrong != nil {
 			return true, fmt.Errorf("%w: %v", err, wrong)
 		}

@@ -178,8 +178,8 @@ func TestAddRefusesWhatDiffers(t *testing.T) {
 			PeerMAC: nearMAC, PeerNS: pod, MTU: 9001, Group: 72, Alias: "net id eth0"}},
 		"alias is net id eth0, not other's": {host, nl.Veth{Name: "veth.1", MAC: nearMAC, Peer: "eth1",
 			PeerMAC: farMAC, PeerNS: pod, MTU: 9001, Group: 72, Alias: "other's"}},
-		"file exists: another object is in its place": {pod, nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"),
-			Via: node, Dev: "eth1"}},
+		"file exists: another object is in its place (there is another route, ip route add default via 10.0.0.4": {
+			pod, nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: node, Dev: "eth1"}},
 	} {
 		err := nl.Wiring{s}.Add()
 		if !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), want) {
