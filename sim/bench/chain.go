@@ -27,6 +27,7 @@ type chain struct {
 // The compared chains, and the reference chain.
 const (
 	ours      = "ours"
+	byVeth    = "ours, dataPath veth"
 	three     = "ours, three plugins"
 	reference = "ptp + host-local"
 )
@@ -38,7 +39,7 @@ type candidate struct {
 }
 
 // candidates returns the chains that are measured on a node with the directory dir.
-func candidates(own, chained, dir string) []candidate {
+func candidates(own, routed, chained, dir string) []candidate {
 	ptp := func(masq string) string {
 		return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "ptp", "plugins": [{"type": "ptp", %s "ipam":
 			{"type": "host-local", "subnet": "10.88.0.0/16", "routes": [{"dst": "0.0.0.0/0"}], "dataDir": %q}}]}`, masq,
@@ -46,6 +47,7 @@ func candidates(own, chained, dir string) []candidate {
 	}
 	return []candidate{
 		{ours, own, []string{"cni-ipvlan-vpc-k8s", "cni-ipvlan-vpc-k8s-ipam"}},
+		{byVeth, routed, []string{"cni-ipvlan-vpc-k8s", "cni-ipvlan-vpc-k8s-ipam"}},
 		{three, chained, []string{"cni-ipvlan-vpc-k8s-ipam", "cni-ipvlan-vpc-k8s-ipvlan",
 			"cni-ipvlan-vpc-k8s-unnumbered-ptp"}},
 		{reference, ptp(""), []string{"ptp", "host-local"}},
@@ -61,8 +63,9 @@ func candidates(own, chained, dir string) []candidate {
 }
 
 // warm returns the conflist in file with some changes: an address may be used again at once, and EC2 is asked for as
-// many addresses as fit on an ENI, or for prefixes. EC2 is asked before the measurement.
-func warm(file string, first int, prefixes bool) (string, error) {
+// many addresses as fit on an ENI, or for prefixes. EC2 is asked before the measurement. The data path is that of the
+// file if there is none.
+func warm(file string, first int, prefixes bool, dataPath string) (string, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return "", err
@@ -79,6 +82,9 @@ func warm(file string, first int, prefixes bool) (string, error) {
 	for _, p := range list.Plugins {
 		if p["type"] == "cni-ipvlan-vpc-k8s" || p["type"] == "cni-ipvlan-vpc-k8s-ipam" {
 			p["reuseIPWait"], p["ipBatchSize"], p["interfaceIndex"], p["prefixDelegation"] = 0, 0, first, prefixes
+			if dataPath != "" {
+				p["dataPath"] = dataPath
+			}
 		}
 	}
 	b, err = json.Marshal(list)

@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
 // chained creates our pods with these keys in the configuration: by our plugins, without ipam, which needs EC2.
@@ -37,12 +39,42 @@ func (g *guest) conf() map[string]any {
 	}
 }
 
+// chainedVeth creates a routed pod. The address of the router leads to the ENI of the other host: EC2's fabric is no hop.
+func chainedVeth(h *host, g *guest) error {
+	conf := g.conf()
+	conf["prevResult"] = map[string]any{
+		"cniVersion": "1.0.0",
+		"interfaces": []any{map[string]any{"name": "eth1"}, map[string]any{"name": "eth0", "sandbox": g.Path}},
+		"ips": []any{
+			map[string]any{"address": single(g.addr).String(), "gateway": router.String(), "interface": 1},
+			map[string]any{"address": inSubnet(h.eni).String(), "interface": 0},
+		},
+		"routes": []any{map[string]any{"dst": "10.0.0.0/16", "gw": router.String()}},
+	}
+	if len(h.guests) == 1 {
+		w := nl.Wiring{
+			{NS: h.NS, Object: nl.Neigh{Addr: router, MAC: mac(1-h.number, 3), Dev: "eth1"}},
+			// a check of sources that is loose accepts what some route leads to
+			{NS: h.NS, Object: nl.Route{Dst: nl.IPv4.Everywhere(), Via: router, Dev: "eth0", OnLink: true}},
+		}
+		if err := w.Add(); err != nil {
+			return err
+		}
+	}
+	return execPlugins(h, g, conf, "cni-ipvlan-vpc-k8s-unnumbered-ptp")
+}
+
 // execChain adds a pod. Its Kubernetes namespace has the pod's own name.
 func execChain(h *host, g *guest, conf map[string]any) error {
 	plugins := []string{"cni-ipvlan-vpc-k8s-ipvlan", "cni-ipvlan-vpc-k8s-unnumbered-ptp"}
 	if conf["egress"] != nil {
 		plugins = append(plugins, "cni-ipvlan-vpc-k8s-egress")
 	}
+	return execPlugins(h, g, conf, plugins...)
+}
+
+// execPlugins executes plugins one after the other. Each gets the result of the one before.
+func execPlugins(h *host, g *guest, conf map[string]any, plugins ...string) error {
 	for _, plugin := range plugins {
 		stdin, err := json.Marshal(conf)
 		if err != nil {

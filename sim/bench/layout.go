@@ -23,22 +23,27 @@ type layout struct {
 	// pods use Services: the host has kube-proxy's translation, so it tracks connections
 	service bool
 	tunnel  func(*pair) error // completes tunnels between pods a and b, and a and c; nil for no tunnels
+	crowd   int               // how many other pods the first host has before a and c
 }
 
 // The layouts of the budgets, besides ours.
 const (
 	bare       = "ipvlan, bare"
 	loopless   = "ours, serviceLoop none"
+	crowded    = "ours, dataPath veth, pod 1500"
 	routedVeth = "veth, routed"
+	tracked    = "veth, routed, conntrack"
 )
 
 var layouts = []layout{
 	{name: bare, connect: ipvlan},
 	{name: ours, connect: chained(nil), service: true},
 	{name: loopless, connect: chained(map[string]any{"serviceLoop": "none"}), finish: routeByNode, service: true},
+	{name: byVeth, connect: chainedVeth, service: true},
+	{name: crowded, connect: chainedVeth, service: true, crowd: 1499},
 	{name: "bridge on the ENI", connect: bridged},
 	{name: routedVeth, connect: routed},
-	{name: "veth, routed, conntrack", connect: routed, finish: track, service: true},
+	{name: tracked, connect: routed, finish: track, service: true},
 }
 
 // subnet is the subnet of all pods, and of eth1, the ENI. Only the two hosts of a layout use it; hosts of different
@@ -56,6 +61,7 @@ const clusterPort = 80
 type host struct {
 	*vpcsim.Namespace
 	name   string
+	number int // 0 or 1
 	eni    netip.Addr
 	boot   netip.Addr // of eth0
 	bin    string     // directory of our plugins
@@ -90,7 +96,7 @@ func (l layout) build(f *vpcsim.Fabric, number int, bin string) (*pair, error) {
 	}
 	p := &pair{layout: l, vpc: &guest{Namespace: vpc, name: name("vpc"), addr: router}}
 	for i := range p.hosts {
-		h := &host{name: name(fmt.Sprint("host", i+1)), eni: netip.AddrFrom4([4]byte{10, 0, 0, byte(2 + i)}),
+		h := &host{name: name(fmt.Sprint("host", i+1)), number: i, eni: netip.AddrFrom4([4]byte{10, 0, 0, byte(2 + i)}),
 			boot: netip.AddrFrom4([4]byte{10, 0, 0, byte(200 + i)}), bin: bin}
 		p.hosts[i] = h
 		if h.Namespace, err = f.NewNamespace(h.name); err != nil {
@@ -100,22 +106,29 @@ func (l layout) build(f *vpcsim.Fabric, number int, bin string) (*pair, error) {
 			return nil, err
 		}
 	}
-	add := func(h *host, n string, last byte) (g *guest, err error) {
-		g = &guest{name: name(n), pod: n, addr: netip.AddrFrom4([4]byte{10, 0, 0, last})}
+	add := func(h *host, n string, addr netip.Addr) (g *guest, err error) {
+		g = &guest{name: name(n), pod: n, addr: addr}
 		if g.Namespace, err = f.NewNamespace(g.name); err == nil {
 			h.guests = append(h.guests, g)
 			err = l.connect(h, g)
 		}
 		return g, err
 	}
-	if p.a, err = add(p.hosts[0], "a", 11); err != nil {
-		return nil, err
+	other := netip.MustParseAddr("10.0.1.0")
+	for i := range l.crowd {
+		if _, err := add(p.hosts[0], fmt.Sprint("other", i), other); err != nil {
+			return nil, err
+		}
+		other = other.Next()
 	}
-	if p.b, err = add(p.hosts[1], "b", 12); err != nil {
-		return nil, err
-	}
-	if p.c, err = add(p.hosts[0], "c", 13); err != nil {
-		return nil, err
+	for i, g := range []struct {
+		to   **guest
+		host int
+	}{{&p.a, 0}, {&p.b, 1}, {&p.c, 0}} {
+		*g.to, err = add(p.hosts[g.host], "abc"[i:i+1], netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
+		if err != nil {
+			return nil, err
+		}
 	}
 	return p, p.finishHosts()
 }

@@ -73,16 +73,15 @@ func (w *world) bench(ctx context.Context, o options, r *report) error {
 
 // chains returns the candidates that can be measured here.
 func (n *node) chains(o options, r *report) ([]*chain, error) {
-	own, err := warm(o.conflist, n.world.first, o.prefix)
-	if err != nil {
-		return nil, err
-	}
-	chained, err := warm(filepath.Join(filepath.Dir(o.conflist), "three-plugins.conflist"), n.world.first, o.prefix)
-	if err != nil {
+	single, several := o.conflist, filepath.Join(filepath.Dir(o.conflist), "three-plugins.conflist")
+	own, err1 := warm(single, n.world.first, o.prefix, "")
+	routed, err2 := warm(single, n.world.first, o.prefix, "veth")
+	chained, err3 := warm(several, n.world.first, o.prefix, "")
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, err
 	}
 	var cs []*chain
-	for _, c := range candidates(own, chained, n.dir) {
+	for _, c := range candidates(own, routed, chained, n.dir) {
 		ch, err := c.chain(n, []string{o.bin, o.peers})
 		if err != nil {
 			r.note("%s: not measured: %v", c.name, err)

@@ -8,16 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"syscall"
 )
 
 // flat measures chains in turns, each on two nodes of its own: as the first pod of a node, and as the last of many.
 func flat(ctx context.Context, o options, r *report) error {
-	// Each namespace of a pod is open. A VM's first process has 4096 files.
-	const files = 1 << 16
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: files, Max: files}); err != nil {
-		return fmt.Errorf("allow %d open files: %w", files, err)
-	}
 	w, err := newWorld(o.size())
 	if err != nil {
 		return err
@@ -27,7 +21,7 @@ func flat(ctx context.Context, o options, r *report) error {
 }
 
 func (w *world) flat(ctx context.Context, o options, r *report) error {
-	names := []string{ours, reference}
+	names := []string{ours, byVeth, reference}
 	if o.alone {
 		names = names[:1]
 	}
