@@ -31,14 +31,13 @@ func (n *NS) DroppingChains(family Family) ([]DroppingChain, error) {
 	}
 	var found []DroppingChain
 	for _, m := range chains {
-		msg := m[nl.SizeofNfgenmsg:]
-		c, _ := parseChain(m[0], msg)
+		c, _ := parseChain(m[0], m[nl.SizeofNfgenmsg:])
 		if m[0] != unix.NFPROTO_INET && m[0] != own || c.Hook != "forward" {
 			continue
 		}
 		t := Table{Family: tableFamilies.name(uint32(m[0])),
-			Name: unix.ByteSliceToString(inside(msg, unix.NFTA_CHAIN_TABLE))}
-		name := t.Family + " " + t.Name + " " + c.Name
+			Name: unix.ByteSliceToString(inside(m[nl.SizeofNfgenmsg:], unix.NFTA_CHAIN_TABLE))}
+		name := chainName(m)
 		rules, err := t.rules(n, attrString(unix.NFTA_RULE_CHAIN, c.Name))
 		if err != nil {
 			return nil, fmt.Errorf("%s: rules of %s: %w", n.Name, name, err)
@@ -48,6 +47,25 @@ func (n *NS) DroppingChains(family Family) ([]DroppingChain, error) {
 		}
 	}
 	return found, nil
+}
+
+// Chains lists the chains of nftables as nft(8) writes them: "ip filter FORWARD".
+func (n *NS) Chains() ([]string, error) {
+	chains, err := n.dump(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC)
+	if err != nil {
+		return nil, fmt.Errorf("%s: list chains: %w", n.Name, err)
+	}
+	all := make([]string, len(chains))
+	for i, m := range chains {
+		all[i] = chainName(m)
+	}
+	return all, nil
+}
+
+// chainName is the chain of a message as nft(8) writes it.
+func chainName(m []byte) string {
+	return nftName(m[0], inside(m[nl.SizeofNfgenmsg:], unix.NFTA_CHAIN_TABLE)) + " " +
+		unix.ByteSliceToString(inside(m[nl.SizeofNfgenmsg:], unix.NFTA_CHAIN_NAME))
 }
 
 // dropsAll reports whether a rule drops or rejects every packet, as the last one of firewalld does.

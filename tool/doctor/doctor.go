@@ -72,6 +72,7 @@ var checks = []Check{
 		(*Node).checkLeftovers, false},
 	{"answers", "rules that send the node's packets to pods past their veths", (*Node).checkAnswers, false},
 	{"firewall", "filters of others that may drop what the node forwards for pods", (*Node).checkFirewall, false},
+	{"policy", "engines for NetworkPolicy beside pods that they do not restrict", (*Node).checkPolicy, false},
 	{"proxy", "the mode of kube-proxy, and the routes to its Services", (*Node).checkProxy, false},
 	{"state", "the registry, that it is in memory, and the lease log", (*Node).checkState, false},
 	{"refusals", "EC2 calls of this node that were refused", (*Node).checkRefusals, false},

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"context"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// An engine enforces NetworkPolicy on a node. It shows itself by a chain of nftables or by pins of BPF, both as
+// patterns of [path.Match]. The sources of the engines have these names.
+type engine struct{ name, chain, pins string }
+
+var engines = []engine{
+	{name: "kube-network-policies", chain: "inet kube-network-policies *"},
+	{name: "kube-router", chain: "ip* filter KUBE-ROUTER-FORWARD"},
+	{name: "Calico", chain: "ip* filter cali-FORWARD"},
+	{name: "Calico", chain: "ip* calico *"},
+	{name: "aws-network-policy-agent", pins: "globals/aws/programs/*_handle_*"},
+	{name: "Cilium", pins: "tc/globals/cilium_policy*"},
+}
+
+// bpfFS is where BPF's objects are pinned. Tests change it.
+var bpfFS = "/sys/fs/bpf"
+
+// checkPolicy looks for engines beside pools that they do not see. An engine reports nothing of pods that it does not
+// restrict, and a policy about them looks as if it were enforced.
+func (p *Node) checkPolicy(context.Context) ([]Finding, error) {
+	_, slaves := p.paths()
+	if len(slaves) == 0 {
+		return nil, nil
+	}
+	chains, err := p.pool.Host.Chains()
+	if err != nil {
+		return nil, err
+	}
+	var found []Finding
+	for _, e := range engines {
+		f := unrestricted(e.name, slaves)
+		same := func(other Finding) bool { return other.About == f.About }
+		if (e.chained(chains) || e.pinned()) && !slices.ContainsFunc(found, same) {
+			found = append(found, f)
+		}
+	}
+	return found, nil
+}
+
+// unrestricted is the finding about an engine beside pools whose pods it does not see.
+func unrestricted(engine string, pools []string) Finding {
+	return Finding{Severity: warning, About: engine,
+		Means: "this engine for NetworkPolicy is, or was, on the node. The packets of ipvlan pods pass it by: their " +
+			"NetworkPolicies restrict nothing. These pools have ipvlan: " + strings.Join(pools, ", "),
+		Do: `give namespaces with a NetworkPolicy a pool with "dataPath": "veth", and start their pods again ` +
+			`(docs/network-policy.md). Nothing is to do if no NetworkPolicy selects pods of these pools`}
+}
+
+func (e engine) chained(chains []string) bool {
+	return slices.ContainsFunc(chains, func(name string) bool { is, _ := path.Match(e.chain, name); return is })
+}
+
+func (e engine) pinned() bool {
+	pins, _ := filepath.Glob(filepath.Join(bpfFS, e.pins))
+	return e.pins != "" && len(pins) > 0
+}
