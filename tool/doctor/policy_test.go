@@ -30,21 +30,23 @@ func TestPolicyEngines(t *testing.T) {
 		}
 	}
 	const paths, veth = `"pools": {"policed": {"dataPath": "veth", "namespaces": ["payments"]}}`, `"dataPath": "veth"`
+	type traces = []func(*nl.NS) error
 	for _, tt := range []struct {
 		name, keys string
-		leaves     []func(*nl.NS) error
+		leaves     traces
 		want       string
 	}{
-		{"none", paths, []func(*nl.NS) error{chain("ip", "filter", "FORWARD"), chain("ip", "nat", "KUBE-SERVICES")}, ""},
-		{"kube-network-policies", paths, []func(*nl.NS) error{chain("inet", "kube-network-policies", "postrouting")},
+		{"none", paths, traces{chain("ip", "filter", "FORWARD"), chain("ip", "nat", "KUBE-SERVICES")}, ""},
+		{"kube-network-policies", paths, traces{chain("inet", "kube-network-policies", "postrouting")},
 			"kube-network-policies: default"},
-		{"kube-router", paths, []func(*nl.NS) error{chain("ip6", "filter", "KUBE-ROUTER-FORWARD")}, "kube-router: default"},
-		{"Calico by both", paths, []func(*nl.NS) error{chain("ip", "filter", "cali-FORWARD"),
+		{"kube-router", paths, traces{chain("ip6", "filter", "KUBE-ROUTER-FORWARD")},
+			"kube-router: default"},
+		{"Calico by both", paths, traces{chain("ip", "filter", "cali-FORWARD"),
 			chain("ip", "calico", "filter-FORWARD")}, "Calico: default"},
-		{"agent", paths, []func(*nl.NS) error{pin("globals/aws/programs/web-default_handle_ingress")},
+		{"agent", paths, traces{pin("globals/aws/programs/web-default_handle_ingress")},
 			"aws-network-policy-agent: default"},
-		{"Cilium", paths, []func(*nl.NS) error{pin("tc/globals/cilium_policy_00042")}, "Cilium: default"},
-		{"all pods routed", veth, []func(*nl.NS) error{chain("inet", "kube-network-policies", "postrouting")}, ""},
+		{"Cilium", paths, traces{pin("tc/globals/cilium_policy_00042")}, "Cilium: default"},
+		{"all pods routed", veth, traces{chain("inet", "kube-network-policies", "postrouting")}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			was := bpfFS
