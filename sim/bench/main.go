@@ -129,8 +129,8 @@ func run(ctx context.Context, o options, w io.Writer) error {
 		// More threads would only take turns on the one CPU, in an order that changes.
 		os.Setenv("GOMAXPROCS", "1")
 	}
-	// Each namespace of a pod is open, and a VM's first process has 4096 files. A container may not raise its limit: that
-	// must do, or opening a file fails.
+	// Each namespace of a pod is open, and a VM's first process has 4096 files. A container may not raise its limit:
+	// that must do, or opening a file fails.
 	const files = 1 << 16
 	_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: files, Max: files})
 	if o.traffic {

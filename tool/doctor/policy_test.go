@@ -21,7 +21,8 @@ import (
 func TestPolicyEngines(t *testing.T) {
 	nltest.Need(t, "root", "nftables")
 	chain := func(family, table, name string) func(*nl.NS) error {
-		return nl.Table{Family: family, Name: table, Chains: []nl.Chain{{Name: name, Type: "filter", Hook: "forward"}}}.Add
+		c := nl.Chain{Name: name, Type: "filter", Hook: "forward"}
+		return nl.Table{Family: family, Name: table, Chains: []nl.Chain{c}}.Add
 	}
 	pin := func(name string) func(*nl.NS) error {
 		return func(*nl.NS) error {
