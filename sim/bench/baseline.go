@@ -60,5 +60,6 @@ func (b baseline) compareFigure(chain, c, figure string, now float64) error {
 	if now <= was*worse {
 		return nil
 	}
-	return fmt.Errorf("%s of %s is %v, and was %v: worse by %.0f %% (c=%s)", figure, chain, now, was, 100*(now/was-1), c)
+	return fmt.Errorf("%s of %s is %v, and was %v: worse by %.0f %% (c=%s)", figure, chain, now, was,
+		100*(now/was-1), c)
 }

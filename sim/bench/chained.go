@@ -39,7 +39,8 @@ func (g *guest) conf() map[string]any {
 	}
 }
 
-// chainedVeth creates a routed pod. The address of the router leads to the ENI of the other host: EC2's fabric is no hop.
+// chainedVeth creates a routed pod. The address of the router leads to the ENI of the other host: EC2's fabric is no
+// hop.
 func chainedVeth(h *host, g *guest) error {
 	conf := g.conf()
 	conf["prevResult"] = map[string]any{
