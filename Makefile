@@ -251,10 +251,10 @@ install: GOBUILD_FLAGS += -buildvcs=auto
 install: build
 	$(MAKE) -s files
 
-# Each program by a rename: a process that starts it meanwhile has the old one or the new one. The plugin that executes another comes last.
+# Each program by a rename: a process that starts it meanwhile has the old one or the new one. Those that execute another come after it.
 files:
 	put() { install -D -m755 $$1 $$2.new && mv -f $$2.new $$2; }; set -e; \
-	for p in -ipam -ipvlan -unnumbered-ptp -egress ''; do put $(OUT)/$(NAME)$$p $(DESTDIR)$(BIN)/$(NAME)$$p; done; \
+	for p in -grow -ipam -ipvlan -unnumbered-ptp -egress ''; do put $(OUT)/$(NAME)$$p $(DESTDIR)$(BIN)/$(NAME)$$p; done; \
 	put $(OUT)/$(NAME)-tool $(DESTDIR)$(prefix)/bin/$(NAME)-tool; put systemd/$(NAME)-links $(DESTDIR)$(prefix)/bin/$(NAME)-links
 	ln -sf $(NAME)-tool $(DESTDIR)$(prefix)/bin/cni-tool
 	for f in $$(cd systemd && find */ -type f); do install -D -m644 systemd/$$f $(DESTDIR)$(SYSTEMD)/$$f || exit; done

@@ -7,8 +7,8 @@
 //
 //	plugin/         what all plugins share: decode, dispatch, encode, errors
 //	plugin/nic/     what a pod asks of its interfaces; plugin/values/ has the rules for what operators configure
-//	ipam/           the first plugin: lease, and getting more addresses from EC2
-//	  lease/        leases the addresses that the node has; all of the warm path
+//	ipam/           addresses: a program that the plugins execute when they must ask EC2, and what the tool does
+//	  lease/        the first plugin: leases the addresses that the node has; all of the warm path
 //	  more/         gets more addresses and ENIs from EC2, and finishes what a killed process has begun
 //	  asked/        gets what single pods ask for: an ENI by its ID, or an address
 //	  less/         releases to EC2 what the node does not need
@@ -19,7 +19,7 @@
 //	unnumbered-ptp/ the third plugin: a veth pair between pod and node, routes, masquerade
 //	  legacy/       removes what the original plugin and earlier releases have left on a node
 //	plugin/egress/  a further plugin: chosen pods leave by the addresses of routers
-//	plugin/chain/   all of them in one process; it executes the first to ask EC2
+//	plugin/chain/   all of them in one process
 //	tool/           what people, cloud-init and systemd timers run: a file per command
 //	tool/cli/       what all commands share: output, messages, progress, exit codes
 //	tool/conf/      conflists: load them, once for a command, and validate them

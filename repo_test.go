@@ -89,7 +89,8 @@ var arrows = map[string]string{
 	"packaging/sbom":   "",
 	"packaging/manual": "tool tool/cli",
 
-	"ipam/cni-ipvlan-vpc-k8s-ipam":                     "plugin ipam",
+	"ipam/cni-ipvlan-vpc-k8s-grow":                     "plugin ipam ipam/lease",
+	"ipam/cni-ipvlan-vpc-k8s-ipam":                     "plugin ipam/lease",
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          "plugin plugin/ipvlan ipam/lease",
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": "plugin unnumbered-ptp",
 	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          "plugin plugin/egress",
@@ -148,12 +149,13 @@ var exempt = map[string]string{
 
 // sizes are the maximum sizes of the stripped programs in MB (10^6 bytes).
 var sizes = map[string]float64{
-	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.95,
+	"ipam/cni-ipvlan-vpc-k8s-grow":                     11.1,
+	"ipam/cni-ipvlan-vpc-k8s-ipam":                     4.3,
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          3.95,
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 3.95,
 	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          3.38,
 	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.63,
-	"tool/cni-ipvlan-vpc-k8s-tool":                     17.2,
+	"tool/cni-ipvlan-vpc-k8s-tool":                     17.4,
 }
 
 type pkg struct {

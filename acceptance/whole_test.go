@@ -85,7 +85,7 @@ func newWhole(t *testing.T) *world {
 	check(t, os.MkdirAll(filepath.Join(root, "opt/cni/bin"), 0o755))
 	check(t, os.MkdirAll(filepath.Join(root, "usr/bin"), 0o755))
 	const name = "cni-ipvlan-vpc-k8s"
-	for _, p := range []string{"opt/cni/bin/" + name, "opt/cni/bin/" + name + "-ipam",
+	for _, p := range []string{"opt/cni/bin/" + name, "opt/cni/bin/" + name + "-grow", "opt/cni/bin/" + name + "-ipam",
 		"opt/cni/bin/" + name + "-ipvlan", "opt/cni/bin/" + name + "-unnumbered-ptp",
 		"opt/cni/bin/" + name + "-egress", "usr/bin/" + name + "-tool"} {
 		text, err := os.ReadFile(filepath.Join(bin, filepath.Base(p)))

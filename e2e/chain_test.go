@@ -50,7 +50,7 @@ func programs(t testing.TB) string {
 var inMemory = sync.OnceValues(func() (dir string, err error) {
 	dir, err = filepath.Abs("bin")
 	files := []string{"/proc/self/exe"}
-	for _, part := range []string{"", "-ipam", "-ipvlan", "-unnumbered-ptp", "-tool"} {
+	for _, part := range []string{"", "-grow", "-ipam", "-ipvlan", "-unnumbered-ptp", "-tool"} {
 		files = append(files, filepath.Join(dir, "cni-ipvlan-vpc-k8s"+part))
 	}
 	for _, file := range files {

@@ -157,9 +157,9 @@ var faults = []struct {
 			undo: "renew cart; renew till; sleep 61; cni-tool registry-gc --free-after=1s"},
 	}},
 	{"The installation", []fault{
-		{name: "The plugin that asks EC2 is missing", inject: "mv $bin/cni-ipvlan-vpc-k8s-ipam $bin/away",
-			want: "plugins: .*cni-ipvlan-vpc-k8s-ipam", why: "install it",
-			undo: "mv $bin/away $bin/cni-ipvlan-vpc-k8s-ipam"},
+		{name: "The plugin that asks EC2 is missing", inject: "mv $bin/cni-ipvlan-vpc-k8s-grow $bin/away",
+			want: "plugins: .*cni-ipvlan-vpc-k8s-grow", why: "install it",
+			undo: "mv $bin/away $bin/cni-ipvlan-vpc-k8s-grow"},
 		{name: "The plugin is missing", inject: "mv $bin/cni-ipvlan-vpc-k8s $bin/away", want: "plugins: .*there is no",
 			why: "install it", undo: "mv $bin/away $bin/cni-ipvlan-vpc-k8s", pods: true},
 		{name: "A key of the conflist has a typing mistake", inject: "sed -i s/subnetTags/subnetTag/ $conf",

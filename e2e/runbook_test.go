@@ -30,7 +30,7 @@ func TestRunbook(t *testing.T) {
 		t.Fatalf("%d errors are quoted", len(quoted))
 	}
 	for _, q := range quoted {
-		for _, part := range regexp.MustCompile("…|: |cni-ipvlan-vpc-k8s-ipam").Split(string(q[1]), -1) {
+		for _, part := range regexp.MustCompile("…|: |cni-ipvlan-vpc-k8s-grow").Split(string(q[1]), -1) {
 			if part = strings.Trim(part, " :,"); part != "" && !strings.Contains(source, part) {
 				t.Errorf("docs/operations.md quotes %q, and no program writes %q", q[1], part)
 			}
@@ -59,7 +59,7 @@ var runbookStates = map[string]string{
 	`**Pods do not start: "… EC2 throttles`:                         "launch_template.txtar",
 	`**Pods do not start: "this node cannot reach the EC2 endpoint`: "doctor_endpoint.txtar",
 	`**Pods do not start: "… UnauthorizedOperation`:                 "doctor_iam.txtar",
-	`**Pods do not start: "cni-ipvlan-vpc-k8s-ipam is in none`:      "faults_table_test.go",
+	`**Pods do not start: "cni-ipvlan-vpc-k8s-grow is in none`:      "faults_table_test.go",
 	`**Pods do not start: "… address already in use"`:               "status_diff.txtar",
 	"**A running pod has lost its network**":                        "status_diff.txtar faults_table_test.go",
 	"**Pods that started before a new CIDR":                         "vpccidr.txtar vpcpeercidr.txtar",

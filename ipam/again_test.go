@@ -86,7 +86,7 @@ func TestAgainWithoutOneFamily(t *testing.T) {
 }
 
 // An ADD comes again, and has the addresses in the order of ipFamilies, too. In one process, each ADD that has executed
-// the ipam program takes its lease again.
+// the program that asks EC2 takes its lease again.
 func TestAgainInOrder(t *testing.T) {
 	for _, families := range [][]lease.Family{{lease.IPv4, lease.IPv6}, {lease.IPv6, lease.IPv4}} {
 		w := newWorld6(t, "m5.large")

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"maps"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -28,7 +29,7 @@ func (r *running) check(container, netns string) bool {
 	stdin, err := json.Marshal(conf)
 	noErr(r, err)
 	cmd := r.command(program)
-	cmd.Env = append(cmd.Env, "CNI_COMMAND=CHECK", "CNI_PATH=/opt/cni/bin", "CNI_CONTAINERID="+container,
+	cmd.Env = append(cmd.Env, "CNI_COMMAND=CHECK", "CNI_PATH="+filepath.Dir(cmd.Path), "CNI_CONTAINERID="+container,
 		"CNI_IFNAME=eth0", "CNI_NETNS="+netns)
 	cmd.Stdin = bytes.NewReader(stdin)
 	r.start(cmd)

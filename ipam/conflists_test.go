@@ -109,7 +109,7 @@ func (n *shipped) stayWarm() {
 	snapshot, err := os.ReadFile(file)
 	must(n.T, err)
 	exec := func(context.Context, *lease.Pool, lease.Owner, error) (lease.Allocation, error) {
-		return lease.Allocation{}, errors.New("the ipam program would be executed")
+		return lease.Allocation{}, errors.New("the program that asks EC2 would be executed")
 	}
 	const day = 24 * time.Hour
 	for _, age := range []time.Duration{0, 2 * time.Hour, day, 10 * day, 70 * day, -day} {

@@ -78,36 +78,34 @@ func TestOverdue(t *testing.T) {
 			return false
 		}, "EC2 has not answered CreateNetworkInterface since ", "raise addTimeout"},
 	} {
-		for _, k := range []kind{alone, warmAlone} {
-			t.Run(test.name+" "+k.String(), func(t *testing.T) {
-				t.Parallel()
-				m := &mute{}
-				n := counting(t, k, "m5.large", m)
-				if test.code == "" {
-					m.hush(test.action)
-				} else {
-					n.EC2.Fail(test.action, test.code, -1)
-				}
-				leader := n.cni("ADD", "leader", nil)
-				n.start(leader)
-				defer func() {
-					leader.Process.Kill()
-					leader.Wait()
-				}()
-				n.until("the first ADD is stuck", test.stuck)
-				e := n.late()
-				if e.Code != plugin.CodeTryAgain || !strings.Contains(e.Msg, test.msg) ||
-					!strings.Contains(e.Details, test.hint) {
-					t.Errorf("error %d: %s (%s)", e.Code, e.Msg, e.Details)
-				}
-				if waiters := n.state().Waiters; len(waiters) != 1 {
-					t.Errorf("the first ADD waits, but there are the waiters %v", waiters)
-				}
-				if executed := n.executed(); k.String() == warmProgram && len(executed) != 1 {
-					t.Errorf("both ADDs have executed the ipam program: %v", executed)
-				}
-			})
-		}
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			m := &mute{}
+			n := counting(t, alone, "m5.large", m)
+			if test.code == "" {
+				m.hush(test.action)
+			} else {
+				n.EC2.Fail(test.action, test.code, -1)
+			}
+			leader := n.cni("ADD", "leader", nil)
+			n.start(leader)
+			defer func() {
+				leader.Process.Kill()
+				leader.Wait()
+			}()
+			n.until("the first ADD is stuck", test.stuck)
+			e := n.late()
+			if e.Code != plugin.CodeTryAgain || !strings.Contains(e.Msg, test.msg) ||
+				!strings.Contains(e.Details, test.hint) {
+				t.Errorf("error %d: %s (%s)", e.Code, e.Msg, e.Details)
+			}
+			if waiters := n.state().Waiters; len(waiters) != 1 {
+				t.Errorf("the first ADD waits, but there are the waiters %v", waiters)
+			}
+			if executed := n.executed(); len(executed) != 1 {
+				t.Errorf("both ADDs ask EC2: %v", executed)
+			}
+		})
 	}
 }
 

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package ipam manages the addresses of a node. It leases them to pods, and gets more from
-// EC2 when none is free. The ipam plugin uses it, which is the first plugin of the chain. The
+// EC2 when none is free. [lease.GrowProgram] uses it, which the plugins execute for that. The
 // tool collects and inspects with the same [Pool].
 //
 // An ADD that finds a free address calls neither EC2 nor metadata: it writes a lease to the
@@ -26,8 +26,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Commands returns the commands of the ipam plugin, executed with these arguments. A runtime
-// gives none. [lease.Program] gives arguments, so that an ADD only gets addresses.
+// Commands returns the commands of [lease.GrowProgram], executed with these arguments. With those
+// of [lease.Program], an ADD only gets addresses. With others, it is that of the ipam plugin.
 func Commands(args ...string) plugin.Commands[lease.Config] {
 	c := lease.Commands()
 	if c.Add = lease.Acquisition(args, inThisProcess()); c.Add == nil {

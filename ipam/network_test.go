@@ -22,48 +22,43 @@ import (
 )
 
 // TestProxy lets a plugin ask EC2 as in a company's network: by a proxy that intercepts TLS, whose CA only
-// AWS_CA_BUNDLE has. The plugin that is all in one executes the ipam program, which must have the same environment. An
+// AWS_CA_BUNDLE has. The program that it executes for that must have the same environment. An
 // ADD that finds a free address does not read the variables, however wrong they are.
 func TestProxy(t *testing.T) {
-	for _, k := range []kind{alone, warmAlone} {
-		t.Run(k.String(), func(t *testing.T) {
-			n := newNode(t, "m5.large", ec2sim.Config{}, nil)
-			n.kind = k
-			n.conf["ipBatchSize"] = 4
-			p := newInterceptor(t, n.EC2)
-			direct := slices.DeleteFunc(slices.Clone(n.env), func(v string) bool {
-				return strings.HasPrefix(v, "AWS_ENDPOINT_URL_EC2=")
-			})
-			direct = append(direct, "HTTPS_PROXY="+n.serve("proxy", p), "AWS_ENDPOINT_URL_EC2=https://"+interceptedHost)
+	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
+	n.conf["ipBatchSize"] = 4
+	p := newInterceptor(t, n.EC2)
+	direct := slices.DeleteFunc(slices.Clone(n.env), func(v string) bool {
+		return strings.HasPrefix(v, "AWS_ENDPOINT_URL_EC2=")
+	})
+	direct = append(direct, "HTTPS_PROXY="+n.serve("proxy", p), "AWS_ENDPOINT_URL_EC2=https://"+interceptedHost)
 
-			n.env = direct
-			const unknown = "certificate signed by unknown authority"
-			if e := n.fails(n.cni("ADD", "first", map[string]any{"addTimeout": 20})); !strings.Contains(e.Msg,
-				unknown) || e.Code != plugin.CodeTryAgain ||
-				!strings.Contains(e.Details, "set AWS_CA_BUNDLE to a file") ||
-				!strings.Contains(e.Details, "the endpoint is https://"+interceptedHost+
-					", because of AWS_ENDPOINT_URL_EC2") {
-				t.Errorf("without the CA: code %d, %s (%s)", e.Code, e.Msg, e.Details)
-			}
-			n.env = append(slices.Clone(direct), "AWS_CA_BUNDLE=/nowhere.pem")
-			if e := n.fails(n.cni("ADD", "first", nil)); !strings.Contains(e.Msg,
-				`AWS_CA_BUNDLE="/nowhere.pem": no such file or directory: want a file with CA certificates (PEM)`) ||
-				!strings.Contains(e.Details, "in the unit of the container runtime") {
-				t.Errorf("without the file: code %d, %s (%s)", e.Code, e.Msg, e.Details)
-			}
-			n.env = append(slices.Clone(direct), "AWS_CA_BUNDLE="+p.bundle)
-			n.add("first")
-			if hosts := p.hosts(); len(hosts) == 0 || slices.ContainsFunc(hosts,
-				func(h string) bool { return h != "CONNECT "+interceptedHost+":443" }) {
-				t.Errorf("the proxy was asked for %q", hosts)
-			}
-			n.env = append(slices.Clone(direct), "AWS_CA_BUNDLE=/nowhere.pem", "AWS_USE_FIPS_ENDPOINT=perhaps",
-				"AWS_EC2_METADATA_SERVICE_ENDPOINT=nowhere", "HTTPS_PROXY=http://127.0.0.1:1")
-			n.add("second")
-			if hosts := p.hosts(); len(hosts) > 0 {
-				t.Errorf("for an address that is free, the proxy was asked for %q", hosts)
-			}
-		})
+	n.env = direct
+	const unknown = "certificate signed by unknown authority"
+	if e := n.fails(n.cni("ADD", "first", map[string]any{"addTimeout": 20})); !strings.Contains(e.Msg,
+		unknown) || e.Code != plugin.CodeTryAgain ||
+		!strings.Contains(e.Details, "set AWS_CA_BUNDLE to a file") ||
+		!strings.Contains(e.Details, "the endpoint is https://"+interceptedHost+
+			", because of AWS_ENDPOINT_URL_EC2") {
+		t.Errorf("without the CA: code %d, %s (%s)", e.Code, e.Msg, e.Details)
+	}
+	n.env = append(slices.Clone(direct), "AWS_CA_BUNDLE=/nowhere.pem")
+	if e := n.fails(n.cni("ADD", "first", nil)); !strings.Contains(e.Msg,
+		`AWS_CA_BUNDLE="/nowhere.pem": no such file or directory: want a file with CA certificates (PEM)`) ||
+		!strings.Contains(e.Details, "in the unit of the container runtime") {
+		t.Errorf("without the file: code %d, %s (%s)", e.Code, e.Msg, e.Details)
+	}
+	n.env = append(slices.Clone(direct), "AWS_CA_BUNDLE="+p.bundle)
+	n.add("first")
+	if hosts := p.hosts(); len(hosts) == 0 || slices.ContainsFunc(hosts,
+		func(h string) bool { return h != "CONNECT "+interceptedHost+":443" }) {
+		t.Errorf("the proxy was asked for %q", hosts)
+	}
+	n.env = append(slices.Clone(direct), "AWS_CA_BUNDLE=/nowhere.pem", "AWS_USE_FIPS_ENDPOINT=perhaps",
+		"AWS_EC2_METADATA_SERVICE_ENDPOINT=nowhere", "HTTPS_PROXY=http://127.0.0.1:1")
+	n.add("second")
+	if hosts := p.hosts(); len(hosts) > 0 {
+		t.Errorf("for an address that is free, the proxy was asked for %q", hosts)
 	}
 }
 

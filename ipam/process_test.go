@@ -37,14 +37,14 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-const program = "cni-ipvlan-vpc-k8s-ipam"
+const program, growProgram = "cni-ipvlan-vpc-k8s-ipam", lease.GrowProgram
 
 // TestMain installs the test binary under the names of the plugin and the tool, so that
 // they run as they do on a node: as processes.
 func TestMain(m *testing.M) {
 	testscript.Main(quiet{m}, map[string]func(){
-		program:       func() { gate(); count(); plugin.Main(program, ipam.Commands(os.Args[1:]...)) },
-		warmProgram:   func() { gate(); plugin.Main(warmProgram, warmCommands()) },
+		program:       func() { gate(); plugin.Main(program, lease.Commands(os.Args[1:]...)) },
+		growProgram:   func() { gate(); count(); plugin.Main(growProgram, ipam.Commands(os.Args[1:]...)) },
 		tool.Name:     tool.Main,
 		ipvlanProgram: func() { plugin.Main(ipvlanProgram, ipvlan.Commands(nil)) },
 		ptpProgram:    func() { plugin.Main(ptpProgram, ptp.Commands()) },

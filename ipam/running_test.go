@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -86,8 +87,8 @@ func (r *running) call(plugin, verb string, conf map[string]any) []byte {
 		r.Fatal(err)
 	}
 	cmd := r.command(plugin)
-	cmd.Env = append(cmd.Env, "CNI_COMMAND="+verb, "CNI_PATH=/opt/cni/bin", "CNI_CONTAINERID=web", "CNI_IFNAME=eth0",
-		"CNI_NETNS="+r.path)
+	cmd.Env = append(cmd.Env, "CNI_COMMAND="+verb, "CNI_PATH="+filepath.Dir(cmd.Path), "CNI_CONTAINERID=web",
+		"CNI_IFNAME=eth0", "CNI_NETNS="+r.path)
 	cmd.Stdin = bytes.NewReader(stdin)
 	r.run(cmd)
 	if r.Failed() {

@@ -4,7 +4,6 @@
 package ipam_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,28 +15,10 @@ import (
 	"testing"
 	"time"
 
-	types100 "github.com/containernetworking/cni/pkg/types/100"
-
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
-
-// warmProgram is what the one plugin does for addresses, and no more: a kernel without
-// ipvlan is enough for it.
-const warmProgram = "warm-ipam"
-
-var warmAlone = kind{warmProgram}
-
-func warmCommands() plugin.Commands[lease.Config] {
-	c := lease.Commands()
-	c.Add = func(ctx context.Context, r *plugin.Request[lease.Config]) (*types100.Result, error) {
-		result, _, err := lease.Add(ctx, r, lease.Program(ctx, r))
-		return result, err
-	}
-	return c
-}
 
 // countFile is in the environment of processes that write there that they were executed.
 const countFile = "IPAM_TEST_COUNT"
@@ -58,8 +39,8 @@ func count() {
 	}
 }
 
-// counting is a node whose pods get addresses by a kind of plugins that executes the ipam
-// program, and counts how often.
+// counting is a node whose pods get addresses by a kind of plugins, and that counts how often
+// these execute the program that asks EC2.
 func counting(t testing.TB, k kind, instance string, via *mute) *node {
 	t.Helper()
 	n := newNode(t, instance, ec2sim.Config{}, via.via)
@@ -68,7 +49,7 @@ func counting(t testing.TB, k kind, instance string, via *mute) *node {
 	return n
 }
 
-// executed are the processes of the ipam program: the process ID and the arguments of each.
+// executed are the processes of that program: the process ID and the arguments of each.
 func (n *node) executed() (all []string) {
 	n.Helper()
 	path := ""
@@ -91,7 +72,7 @@ func (n *node) executed() (all []string) {
 // once for each growth, and not once for each pod. The log says what that costs.
 func TestBurstExecutes(t *testing.T) {
 	const pods, spare = 110, 2
-	n := counting(t, warmAlone, "m5.4xlarge", &mute{})
+	n := counting(t, alone, "m5.4xlarge", &mute{})
 	for action, d := range latencies {
 		n.EC2.Delay(action, d)
 	}
@@ -107,20 +88,20 @@ func TestBurstExecutes(t *testing.T) {
 	}
 	executed := n.executed()
 	if len(executed) > growths+spare {
-		t.Errorf("the ipam program was executed %d times, for %d growths:\n%s", len(executed), growths,
+		t.Errorf("the program that asks EC2 was executed %d times, for %d growths:\n%s", len(executed), growths,
 			strings.Join(executed, "\n"))
 	}
-	t.Logf("%d ADDs in %v: %d processes, of which %d of the ipam program; %v of CPU time", pods,
+	t.Logf("%d ADDs in %v: %d processes, of which %d ask EC2; %v of CPU time", pods,
 		took.Round(time.Millisecond),
 		pods+len(executed), len(executed), n.cpu.Round(time.Millisecond))
 	n.intact()
 }
 
 // TestRefusedExecutes has EC2 refuse what all of a burst wait for: all say the same, and few
-// have executed the ipam program to hear it.
+// have executed a program to hear it.
 func TestRefusedExecutes(t *testing.T) {
 	const pods = 60
-	n := counting(t, warmAlone, "m5.large", &mute{})
+	n := counting(t, alone, "m5.large", &mute{})
 	n.EC2.Fail("CreateNetworkInterface", "UnauthorizedOperation", -1)
 	n.EC2.Delay("CreateNetworkInterface", 300*time.Millisecond)
 	_, failed := n.burst(0, pods)
@@ -135,7 +116,7 @@ func TestRefusedExecutes(t *testing.T) {
 		}
 	}
 	if executed := n.executed(); len(executed) > pods/6 {
-		t.Errorf("the ipam program was executed %d times", len(executed))
+		t.Errorf("the program that asks EC2 was executed %d times", len(executed))
 	}
 	n.EC2.Fail("CreateNetworkInterface", "UnauthorizedOperation", 0)
 	n.forgive()
@@ -159,7 +140,7 @@ func TestTurnKilled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := &mute{}
-			n := counting(t, warmAlone, "m5.large", m)
+			n := counting(t, alone, "m5.large", m)
 			m.hush("CreateNetworkInterface")
 			first := n.cni("ADD", "first", nil)
 			n.start(first)
@@ -185,7 +166,7 @@ func TestTurnKilled(t *testing.T) {
 				n.got(fmt.Sprint("pod", i), cmd)
 			}
 			if executed := n.executed(); len(executed) > 3 {
-				t.Errorf("the ipam program was executed %d times", len(executed))
+				t.Errorf("the program that asks EC2 was executed %d times", len(executed))
 			}
 			n.run(n.cni("DEL", "first", nil))
 			n.lost("first")
@@ -198,7 +179,7 @@ func TestTurnKilled(t *testing.T) {
 
 // TestTimeLeft: the program has the time that is left of addTimeout, not all of it again.
 func TestTimeLeft(t *testing.T) {
-	n := counting(t, warmAlone, "m5.large", &mute{})
+	n := counting(t, alone, "m5.large", &mute{})
 	n.conf["addTimeout"] = 30
 	unlock, err := n.registry().Lock(t.Context(), "queue")
 	noErr(t, err)

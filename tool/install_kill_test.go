@@ -52,7 +52,8 @@ func (s *site) release(release string) {
 
 // programs are those of the image; the first is the one that the runtime starts.
 var programs = []string{
-	"opt/cni/bin/cni-ipvlan-vpc-k8s", "opt/cni/bin/cni-ipvlan-vpc-k8s-ipam", "opt/cni/bin/cni-ipvlan-vpc-k8s-ipvlan",
+	"opt/cni/bin/cni-ipvlan-vpc-k8s", "opt/cni/bin/cni-ipvlan-vpc-k8s-grow", "opt/cni/bin/cni-ipvlan-vpc-k8s-ipam",
+	"opt/cni/bin/cni-ipvlan-vpc-k8s-ipvlan",
 	"opt/cni/bin/cni-ipvlan-vpc-k8s-unnumbered-ptp", "opt/cni/bin/cni-ipvlan-vpc-k8s-egress",
 	"usr/bin/cni-ipvlan-vpc-k8s-tool", "usr/bin/cni-ipvlan-vpc-k8s-links",
 }

@@ -30,9 +30,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Commands are those of the ipam plugin that never ask EC2: all except ADD, see [Add].
-func Commands() plugin.Commands[Config] {
-	return plugin.Commands[Config]{Del: del, Check: check, GC: gc, Status: status}
+// Commands are those of the ipam plugin, executed with these arguments. A runtime gives none. The single process of an
+// earlier release executes this plugin to ask EC2, with the arguments of [Program].
+func Commands(args ...string) plugin.Commands[Config] {
+	add := func(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, error) {
+		if len(args) > 0 {
+			return r.Delegate(ctx, GrowProgram, args...)
+		}
+		result, _, err := Add(ctx, r, Program(ctx, r))
+		return result, err
+	}
+	return plugin.Commands[Config]{Add: add, Del: del, Check: check, GC: gc, Status: status}
 }
 
 // Open opens the pool of this node.
@@ -87,11 +95,14 @@ func gc(ctx context.Context, r *plugin.Request[Config]) error {
 
 // status reports whether an ADD could succeed at all. It does not fail because no address is
 // free, or because a process holds a lock. If it failed, the runtime would report the node as
-// not ready, and Kubernetes would evict its pods.
-func status(context.Context, *plugin.Request[Config]) error {
-	r, err := registry.Open(registry.Dir())
+// not ready, and Kubernetes would evict its pods. It fails without [GrowProgram]: the node's first ADD would fail.
+func status(_ context.Context, r *plugin.Request[Config]) error {
+	if err := r.CanDelegate(GrowProgram); err != nil {
+		return err
+	}
+	reg, err := registry.Open(registry.Dir())
 	if err == nil {
-		err = r.Usable()
+		err = reg.Usable()
 	}
 	if err != nil {
 		return plugin.Errorf(plugin.CodeNotAvailable, "", "%w", err)

@@ -13,9 +13,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// IPAMProgram is the program that can ask EC2. It contains the AWS SDK, so it starts more
-// slowly than the others. Of all waiting ADDs, only the one that has its turn executes it.
-const IPAMProgram = "cni-ipvlan-vpc-k8s-ipam"
+// GrowProgram is the program that can ask EC2. It contains the AWS SDK, so it starts more
+// slowly than the plugins, and they execute it only if no address is free. Of all waiting ADDs, only the one that has
+// its turn does so. CNI calls this delegation (CNI specification, section 4).
+const GrowProgram = "cni-ipvlan-vpc-k8s-grow"
 
 // acquire is the program's first argument if it only has to get addresses. The parent waits
 // for the link, and meanwhile the next ADD has its turn. The second argument is how much time
@@ -23,21 +24,21 @@ const IPAMProgram = "cni-ipvlan-vpc-k8s-ipam"
 // arguments does the whole ADD, which is slower but correct. An earlier release has no third.
 const acquire = "acquire"
 
-// Program is the source of a process that cannot ask EC2 itself. It executes the ipam
-// program, which ends with ctx and with this process.
+// Program is the source of a process that cannot ask EC2 itself. It executes [GrowProgram],
+// which ends with ctx and with this process.
 //
 // Its lock is not "grow": the program takes that one, and must not wait for its own parent.
 // If a process is killed, the kernel releases its lock, and the program ends with its parent.
 // If the next program begins before the last one has ended, it waits for "grow".
 func Program[C any](ctx context.Context, r *plugin.Request[C]) Source {
 	ask := func(own context.Context, p *Pool, o Owner, _ error) (Allocation, error) {
-		if _, err := r.Delegate(ctx, IPAMProgram, acquire, left(own).String(), strconv.Itoa(o.NIC)); err != nil {
+		if _, err := r.Delegate(ctx, GrowProgram, acquire, left(own).String(), strconv.Itoa(o.NIC)); err != nil {
 			return Allocation{}, err
 		}
 		a, err := p.takeAtLast(own, o) // the program has leased it to the owner, maybe at the last moment
 		if IsNone(err) {
 			err = plugin.Errorf(plugin.CodeTryAgain, "see the log of the container runtime",
-				"%s has got an address for the pod, and its lease has ended since: %w", IPAMProgram, err)
+				"%s has got an address for the pod, and its lease has ended since: %w", GrowProgram, err)
 		}
 		return a, err
 	}

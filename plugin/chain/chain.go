@@ -4,11 +4,8 @@
 // Package chain runs the three plugins, ipam, ipvlan and unnumbered-ptp, in one process, and egress
 // for the few pods that it concerns.
 //
-// With three plugins, most of the cost of an ADD is the start and the end of three programs. One
-// of them contains the AWS SDK. The type cni-ipvlan-vpc-k8s in a conflist replaces all three by
-// one program without the SDK. If no address is free, the ADD executes the ipam plugin, which
-// asks EC2 ([lease.Program]). Only one ADD at a time does so, for all that wait. CNI calls this
-// delegation (CNI specification, section 4).
+// With three plugins, most of the cost of an ADD is the start and the end of three programs. The
+// type cni-ipvlan-vpc-k8s in a conflist replaces them by one program.
 //
 // The invariant: a command has the same effect on the node and on the registry as the three
 // plugins have. So the chain can delete a pod of the three plugins, and they can delete its pods.
@@ -120,7 +117,7 @@ func addOnce(ctx context.Context, r *plugin.Request[Config]) (_ *types100.Result
 	return result, inUse, err
 }
 
-// address is the ADD of ipam. If no address is free, it executes ipam's program. since is when the
+// address is the ADD of ipam. If no address is free, it executes [lease.GrowProgram]. since is when the
 // last lease began, or zero if the attachment had an address before.
 func address(ctx context.Context, r *plugin.Request[Config]) (result *types100.Result, since time.Time, err error) {
 	return lease.Add(ctx, part(r, r.Config.ipam), lease.Program(ctx, r))
@@ -162,11 +159,7 @@ func gc(ctx context.Context, r *plugin.Request[Config]) error {
 	return failed
 }
 
-// status also checks that ipam's program is there: without it the node's first ADD would fail.
 func status(ctx context.Context, r *plugin.Request[Config]) error {
-	if err := r.CanDelegate(lease.IPAMProgram); err != nil {
-		return err
-	}
 	_, slaves := r.Config.ipam.Routed()
 	for i, c := range all {
 		if i == ipvlanAt && len(slaves) == 0 {

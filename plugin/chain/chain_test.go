@@ -267,10 +267,10 @@ func TestStatus(t *testing.T) {
 	status := func() error { return n.ns.Do(func() error { return Commands().Status(t.Context(), r) }) }
 	err := status()
 	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeNotAvailable ||
-		!strings.Contains(err.Error(), lease.IPAMProgram) {
-		t.Errorf("STATUS without %s: %v", lease.IPAMProgram, err)
+		!strings.Contains(err.Error(), lease.GrowProgram) {
+		t.Errorf("STATUS without %s: %v", lease.GrowProgram, err)
 	}
-	n.must(os.WriteFile(filepath.Join(dir, lease.IPAMProgram), nil, 0o755))
+	n.must(os.WriteFile(filepath.Join(dir, lease.GrowProgram), nil, 0o755))
 	n.must(status())
 	reg, err := registry.Open(registry.Dir())
 	n.must(err)

@@ -5,7 +5,6 @@ package chain
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -45,12 +44,7 @@ const partOf = "CHAIN_TEST_PART"
 func asPart(part string) {
 	switch part {
 	case "ipam":
-		c := lease.Commands()
-		c.Add = func(ctx context.Context, r *plugin.Request[lease.Config]) (*types100.Result, error) {
-			result, _, err := lease.Add(ctx, r, lease.Program(ctx, r))
-			return result, err
-		}
-		plugin.Main(lease.IPAMProgram, c)
+		plugin.Main("cni-ipvlan-vpc-k8s-ipam", lease.Commands())
 	case "ipvlan":
 		plugin.Main("cni-ipvlan-vpc-k8s-ipvlan", lease.NotesUse(ipvlan.Commands(lease.LinkName)))
 	case "ptp":

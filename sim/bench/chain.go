@@ -46,8 +46,8 @@ func candidates(own, routed, chained, dir string) []candidate {
 			filepath.Join(dir, "host-local"))
 	}
 	return []candidate{
-		{ours, own, []string{"cni-ipvlan-vpc-k8s", "cni-ipvlan-vpc-k8s-ipam"}},
-		{byVeth, routed, []string{"cni-ipvlan-vpc-k8s", "cni-ipvlan-vpc-k8s-ipam"}},
+		{ours, own, []string{"cni-ipvlan-vpc-k8s", "cni-ipvlan-vpc-k8s-grow"}},
+		{byVeth, routed, []string{"cni-ipvlan-vpc-k8s", "cni-ipvlan-vpc-k8s-grow"}},
 		{three, chained, []string{"cni-ipvlan-vpc-k8s-ipam", "cni-ipvlan-vpc-k8s-ipvlan",
 			"cni-ipvlan-vpc-k8s-unnumbered-ptp"}},
 		{reference, ptp(""), []string{"ptp", "host-local"}},

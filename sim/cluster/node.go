@@ -144,7 +144,7 @@ func (n *Node) installOthers() error {
 // install puts our plugins, the tool and our units in place.
 func (n *Node) install() error {
 	files := map[string]string{}
-	for _, p := range []string{"", "-ipam", "-ipvlan", "-unnumbered-ptp", "-egress"} {
+	for _, p := range []string{"", "-grow", "-ipam", "-ipvlan", "-unnumbered-ptp", "-egress"} {
 		files[ours+p] = n.cluster.options.Plugins
 	}
 	return errors.Join(n.installPlugins(files), machine.InstallUnits(n.File("/"), n.cluster.options.Units,

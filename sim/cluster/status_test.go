@@ -58,7 +58,7 @@ func lock(t *testing.T, dir string) (unlock func()) {
 // program, until the program is back. It also shows that the runtime asks for STATUS, which the other scenarios take
 // for granted.
 func (w *world) statusOfBrokenNode(t *testing.T) {
-	const program = "/opt/cni/bin/cni-ipvlan-vpc-k8s-ipam"
+	const program = "/opt/cni/bin/cni-ipvlan-vpc-k8s-grow"
 	n := w.Nodes[0]
 	check(t, os.Rename(n.File(program), n.File(program+".away")))
 	t.Cleanup(func() { check(t, w.NodesReady(context.Background())) })

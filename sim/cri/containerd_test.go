@@ -60,18 +60,19 @@ func (s *server) statusAnyTime(t *testing.T) {
 	if ok, message := s.networkReady(t); !ok {
 		t.Errorf("the network is not ready: %s", message)
 	}
-	defer s.withoutIPAM(t)()
-	if ok, message := s.networkReady(t); ok || !strings.Contains(message, ipam) {
-		t.Errorf("without ipam the network is ready %t: %q", ok, message)
+	defer s.withoutProgram(t)()
+	if ok, message := s.networkReady(t); ok || !strings.Contains(message, grow) {
+		t.Errorf("without it the network is ready %t: %q", ok, message)
 	}
 }
 
-const ipam = "cni-ipvlan-vpc-k8s-ipam"
+// grow is a program that the plugin needs.
+const grow = "cni-ipvlan-vpc-k8s-grow"
 
-// withoutIPAM removes the plugin, and returns a function that restores it.
-func (s *server) withoutIPAM(t *testing.T) (undo func()) {
+// withoutProgram removes it, and returns a function that restores it.
+func (s *server) withoutProgram(t *testing.T) (undo func()) {
 	t.Helper()
-	here, away := filepath.Join(s.path("bin"), ipam), s.path(ipam)
+	here, away := filepath.Join(s.path("bin"), grow), s.path(grow)
 	rename := func(from, to string) {
 		if err := os.Rename(from, to); err != nil {
 			t.Fatal(err)

@@ -72,11 +72,11 @@ monitor_cgroup = 'pod'
 // statusAtStart checks that CRI-O calls STATUS until the plugins are ready for the first time. Pods wait for that.
 func (s *server) statusAtStart(t *testing.T) {
 	s.kill(t)
-	undo := s.withoutIPAM(t)
+	undo := s.withoutProgram(t)
 	s.start(t)
 	await(t, func() error {
 		if ok, message := s.networkReady(t); ok || strings.Contains(message, "uninitialized") {
-			return fmt.Errorf("without ipam the network is ready %t: %s", ok, message)
+			return fmt.Errorf("without it the network is ready %t: %s", ok, message)
 		}
 		return nil
 	})

@@ -74,7 +74,7 @@ func newServer(t *testing.T, k kind, v *vpc, conflists map[string][]byte) *serve
 func (s *server) installPlugins(t *testing.T) {
 	t.Helper()
 	err := os.Mkdir(s.path("bin"), 0o755)
-	for _, part := range []string{"", "-ipam", "-ipvlan", "-unnumbered-ptp"} {
+	for _, part := range []string{"", "-grow", "-ipam", "-ipvlan", "-unnumbered-ptp"} {
 		name := "cni-ipvlan-vpc-k8s" + part
 		err = errors.Join(err, os.Symlink(filepath.Join(s.plugins, name), filepath.Join(s.path("bin"), name)))
 	}

@@ -81,7 +81,7 @@ func (f installation) links() map[string]string {
 		"/usr/local/bin/cni-ipvlan-vpc-k8s-tool": tool,
 		"/usr/local/bin/cnitool":                 f.cnitool,
 	}
-	for _, part := range []string{"", "-ipam", "-ipvlan", "-unnumbered-ptp"} {
+	for _, part := range []string{"", "-grow", "-ipam", "-ipvlan", "-unnumbered-ptp"} {
 		name := "cni-ipvlan-vpc-k8s" + part
 		links[filepath.Join(binDir, name)] = filepath.Join(f.bin, name)
 	}

@@ -33,6 +33,9 @@ const (
 	TypeAll    = "cni-ipvlan-vpc-k8s" // is all of them in one
 )
 
+// GrowProgram is the program that TypeIPAM and TypeAll execute. No conflist names it.
+const GrowProgram = lease.GrowProgram
+
 // three are the plugins of a chain in their order: each needs the result of the one before it.
 var three = []string{TypeIPAM, TypeIPVlan, TypePTP}
 
@@ -118,8 +121,8 @@ func (m *Member) UnmarshalJSON(b []byte) error {
 // programs returns the programs that a runtime executes for the member, and those that they
 // execute.
 func (m Member) programs() []string {
-	if m.Type == TypeAll {
-		return []string{TypeAll, TypeIPAM} // which asks EC2 for it
+	if m.Type == TypeAll || m.Type == TypeIPAM {
+		return []string{m.Type, GrowProgram}
 	}
 	return []string{m.Type}
 }

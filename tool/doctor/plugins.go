@@ -34,7 +34,7 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 	var found []Finding
 	versions := map[string]string{cli.Program: release.Version()}
 	hasIPAM := slices.ContainsFunc(p.lists, func(l conf.List) bool { return l.Plugin(conf.TypeIPAM) != nil })
-	for _, typ := range conf.Types {
+	for _, typ := range append(slices.Clone(conf.Types), conf.GrowProgram) {
 		file := filepath.Join(p.binDir, typ)
 		info, err := buildinfo.ReadFile(file)
 		switch {

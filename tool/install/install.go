@@ -28,8 +28,8 @@ import (
 // name begins the names of all our programs. It is also the name of the plugin that is all in one.
 const name = "cni-ipvlan-vpc-k8s"
 
-// plugins are our plugins in the order in which they are installed: the one that executes another comes last.
-var plugins = []string{conf.TypeIPAM, conf.TypeIPVlan, conf.TypePTP, conf.TypeEgress, conf.TypeAll}
+// plugins are our plugins in the order in which they are installed: those that execute another program come after it.
+var plugins = []string{conf.GrowProgram, conf.TypeIPAM, conf.TypeIPVlan, conf.TypePTP, conf.TypeEgress, conf.TypeAll}
 
 // A Change is what was done to a file, or what would be done.
 type Change struct {
