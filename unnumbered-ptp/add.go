@@ -79,6 +79,10 @@ func (s *scene) connect(p pair, there bool) (made bool, err error) {
 	if err := (nl.Wiring{{NS: s.nodeNS, Object: p.veth}}).Add(); err != nil {
 		return errors.Is(err, nl.ErrUnanswered), err
 	}
+	p.fresh = !there
+	if p.routed {
+		return true, s.route(p)
+	}
 	if err := install(nodeWiring(s.request, s.node)); err != nil {
 		return true, err
 	}
@@ -88,10 +92,6 @@ func (s *scene) connect(p pair, there bool) (made bool, err error) {
 // wire adds everything except the veth pair, whose index determines the number of the table.
 func (s *scene) wire(p pair, there bool) error {
 	var err error
-	p.fresh = !there
-	if p.routed {
-		return s.route(p)
-	}
 	for _, loop := range s.Config.loops() {
 		p.loop = loop
 		table, failed := s.table(p, there)

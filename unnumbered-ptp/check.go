@@ -63,8 +63,8 @@ func (s *scene) list(p pair) (forget func(), err error) {
 // calls CHECK with the configuration that the pod was made with, and when it starts it takes a pod
 // for broken if that fails.
 func (s *scene) served(p pair) error {
-	if err := s.node.meets(s.request); err != nil {
-		return err
+	if err := s.node.meets(s.request); err != nil || p.routed {
+		return err // what routed pods share is among what each needs
 	}
 	n, err := s.node.of(p).inTable(s.request)
 	if err != nil {

@@ -36,7 +36,7 @@ const (
 	prefPod      = 1024
 )
 
-// nodeWiring is what serves all pods of the node.
+// nodeWiring is what serves all pods of the node, except routed ones: see eniWiring.
 func nodeWiring(r *request, n node) nl.Wiring {
 	var objects []nl.Object
 	if r.Config.IPMasq {

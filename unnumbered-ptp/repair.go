@@ -6,6 +6,7 @@ package ptp
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -20,7 +21,7 @@ import (
 // that the kernel removed with the node's address, as when DHCP removes and adds it. A node
 // without pods of the network has lost nothing. The configuration must be validated.
 func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
-	veths, err := vethsOf(node, network)
+	veths, tables, err := pairsOf(node, network)
 	if len(veths) == 0 || err != nil {
 		return nil, err
 	}
@@ -32,14 +33,11 @@ func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	if err != nil {
 		return nil, err
 	}
-	tables, err := routedTables(node, veths)
-	if err != nil {
-		return nil, err
-	}
 	var lost nl.Wiring
 	r := &request{Request: &plugin.Request[Config]{Network: network, Config: c}, nodeNS: node,
 		routes: destinations(routes, veths, tables)}
-	if serves(r, n) != nil {
+	routed := !slices.Contains(slices.Collect(maps.Values(veths)), false)
+	if !routed && serves(r, n) != nil {
 		lost = slices.DeleteFunc(nodeWiring(r, n), func(s nl.Step) bool { return (nl.Wiring{s}).Check() == nil })
 	}
 	for _, route := range withoutSource(routes, veths, n) {
@@ -51,16 +49,20 @@ func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	return lost, nil
 }
 
-// vethsOf are the names of the node's ends of a network's veth pairs.
-func vethsOf(node *nl.NS, network string) (map[string]bool, error) {
+// pairsOf are the names of the node's ends of a network's pairs, and whether each is that of a routed pod. tables are the
+// routing tables of the ENIs of routed pods.
+func pairsOf(node *nl.NS, network string) (routed map[string]bool, tables map[uint32]bool, err error) {
 	links, err := node.Links()
-	veths := map[string]bool{}
+	routed, tables = map[string]bool{}, map[uint32]bool{}
 	for _, l := range links {
-		if isVeth(l, network) {
-			veths[l.Name] = true
+		if !isVeth(l, network) {
+			continue
+		}
+		if routed[l.Name] = nl.IsRouted(l.Group); routed[l.Name] {
+			tables[nl.RoutedTable(int(l.Group))] = true
 		}
 	}
-	return veths, err
+	return routed, tables, err
 }
 
 // isVeth reports whether a link is the node's end of a veth pair of a network.
@@ -118,24 +120,12 @@ func serves(r *request, n node) error {
 	return errors.Join(slices.DeleteFunc(lasting(nodeWiring(r, n)), minor).Check(), failsClosed(r))
 }
 
-// routedTables are the routing tables of the ENIs of those routed pods that have these ends of pairs.
-func routedTables(node *nl.NS, veths map[string]bool) (map[uint32]bool, error) {
-	links, err := node.Links()
-	tables := map[uint32]bool{}
-	for _, l := range links {
-		if veths[l.Name] && nl.IsRouted(l.Group) {
-			tables[nl.RoutedTable(int(l.Group))] = true
-		}
-	}
-	return tables, err
-}
-
 // destinations are those that the node sends back to pods, or by the ENIs of routed pods. They are what the node still
 // knows of the routes in the results with which the pods were made.
 func destinations(routes []nl.Route, veths map[string]bool, tables map[uint32]bool) (dsts []netip.Prefix) {
 	for _, route := range routes {
-		ours := veths[route.Dev] || tables[route.Table]
-		if dst := route.Dst.Masked(); route.Via.IsValid() && ours && !slices.Contains(dsts, dst) {
+		_, ours := veths[route.Dev]
+		if dst := route.Dst.Masked(); route.Via.IsValid() && (ours || tables[route.Table]) && !slices.Contains(dsts, dst) {
 			dsts = append(dsts, dst)
 		}
 	}
@@ -163,7 +153,7 @@ func withoutSource(routes []nl.Route, veths map[string]bool, n node) (lost []nl.
 		}
 		f := nl.FamilyOf(a)
 		src, ok := n.primary(f)
-		if !veths[r.Dev] || r.Table == nl.MainTable || a == loopVia(f) || !ok {
+		if _, ours := veths[r.Dev]; !ours || r.Table == nl.MainTable || a == loopVia(f) || !ok {
 			continue
 		}
 		dst := single(a)

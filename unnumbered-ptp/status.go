@@ -55,14 +55,15 @@ func settable(r *request, n node) error {
 // netfilter fails if the kernel does not accept the tables that an ADD makes. Parts of
 // nftables are modules, which the kernel loads when the first table needs them. So the tables
 // are tried in a namespace made for that. If it cannot be made, nothing is known. Runtimes
-// call STATUS every few seconds: a node that has this release's table needs no trial.
+// call STATUS every few seconds: a node that has this release's table, or that of routed pods, needs no trial.
 func netfilter(r *request, n node) error {
 	if _, err := r.nodeNS.Tables(); err != nil {
 		return plugin.Errorf(plugin.CodeNotAvailable, "the kernel needs CONFIG_NF_TABLES or the module nf_tables",
 			"this kernel has no nftables: %w", err)
 	}
 	tables := anyTables(r, n)
-	if len(tables) > 0 && lasting(nl.Wiring{{NS: r.nodeNS, Object: tables[0]}}).Check() == nil {
+	if len(tables) > 0 && lasting(nl.Wiring{{NS: r.nodeNS, Object: tables[0]}}).Check() == nil ||
+		routedTable(r).Intact(r.nodeNS) == nil {
 		return nil
 	}
 	for _, t := range tables {

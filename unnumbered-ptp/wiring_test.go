@@ -144,7 +144,10 @@ func TestWiring(t *testing.T) {
 			}
 			p := newPair(s)
 			p.loop = r.Config.loops()[0]
-			w := append(nodeWiring(s.request, s.node), nl.Step{NS: s.nodeNS, Object: p.veth})
+			w := nl.Wiring{{NS: s.nodeNS, Object: p.veth}}
+			if !routed {
+				w = append(nodeWiring(s.request, s.node), w...)
+			}
 			w = append(w, s.wiring(p, s.node, table(r.Config.start, 7))...)
 			nltest.Golden(t, c.name, w.String(), *update)
 		})
