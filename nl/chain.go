@@ -48,10 +48,14 @@ func (c Chain) add(x *transaction) error {
 	if c.Policy == "drop" {
 		policy = verdictDrop
 	}
-	prints := c.fingerprints()
 	x.chain(c.Name, nested(unix.NFTA_CHAIN_HOOK, attrOrdered(unix.NFTA_HOOK_HOOKNUM, hook),
 		attrOrdered(unix.NFTA_HOOK_PRIORITY, uint32(c.Priority))),
 		attrOrdered(unix.NFTA_CHAIN_POLICY, policy), attrString(unix.NFTA_CHAIN_TYPE, c.Type))
+	return c.addRules(x)
+}
+
+func (c Chain) addRules(x *transaction) error {
+	prints := c.fingerprints()
 	for i, r := range c.Rules {
 		var code []attribute
 		for _, term := range r {

@@ -71,19 +71,3 @@ func SetARPSender(a netip.Addr) Term {
 			setPayload(unix.NFT_PAYLOAD_NETWORK_HEADER, sender, size))
 	})
 }
-
-// Claim adds the table, except if one of its name has other rules. It reports whether the table is there as it should
-// be. Of two that claim a name at the same time, one gets it.
-func (t Table) Claim(n *NS) (own bool, err error) {
-	if t.stands(n) {
-		return true, nil
-	}
-	err = t.install(n, func(x *transaction) { x.itself(unix.NFT_MSG_NEWTABLE, addNew) })
-	if err == nil {
-		return true, nil
-	}
-	if _, there := t.itself(n); there == nil {
-		return t.stands(n), nil // another process may have added the same
-	}
-	return false, t.lacking(err)
-}

@@ -4,7 +4,9 @@
 package nl_test
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -40,47 +42,55 @@ func TestRoutedGroup(t *testing.T) {
 	}
 }
 
-// claims are two tables of one name.
-func claims() (one, other nl.Table) {
-	of := func(mark uint32) nl.Table {
-		return nl.Table{Family: "inet", Name: "claimed", Chains: []nl.Chain{{Name: "prerouting", Type: "filter",
-			Hook: "prerouting", Priority: -150, Rules: []nl.NFRule{{nl.IIFRouted(), nl.SetMarkBits(mark, 0x1fe0)}}}}}
+// claims are two branches of one chain.
+func claims() (one, other nl.Branch) {
+	t := nl.Table{Family: "inet", Name: "claimed", More: true, Chains: []nl.Chain{{Name: "prerouting", Type: "filter",
+		Hook: "prerouting", Priority: -150, Rules: []nl.NFRule{{nl.ByIIFGroup()}}}}}
+	of := func(group, mark uint32) nl.Branch {
+		return nl.Branch{Table: t, Group: group, Chain: "mark_1", Rules: []nl.NFRule{{nl.SetMarkBits(mark, 0x1fe0)}}}
 	}
-	return of(0x20), of(0x40)
+	return of(nl.RoutedGroup(1), 0x20), of(nl.RoutedGroup(2), 0x40)
 }
 
-// TestClaim: a table that is there is nobody else's. Of two that claim a name at the same time, one gets it.
-func TestClaim(t *testing.T) {
+// TestBranchClaim: a chain that is there belongs to one group. Of two that want it at the same time, one gets it.
+func TestBranchClaim(t *testing.T) {
 	nltest.Need(t, "nftables")
 	n, path := nltest.NS(t, "host")
 	one, other := claims()
-	claim := func(table nl.Table, want bool) {
+	if err := (nl.Wiring{{NS: n, Object: one.Table}}).Add(); err != nil {
+		t.Fatal(err)
+	}
+	claim := func(b nl.Branch, taken bool) {
 		t.Helper()
-		if own, err := table.Claim(n); own != want || err != nil {
-			t.Errorf("Claim: %v, %v, want %v", own, err, want)
+		if chain, is, err := b.Claim(n); is != taken || err != nil || !taken && chain != b.Chain {
+			t.Errorf("Claim: %s, %v, %v, want %v", chain, is, err, taken)
 		}
 	}
-	claim(one, true)
-	claim(one, true)
-	claim(other, false)
-	if err := one.Check(n); err != nil {
+	if err := one.Check(n); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Check before Add: %v", err)
+	}
+	claim(one, false)
+	claim(one, false)
+	claim(other, true)
+	if err := errors.Join(one.Check(n), one.Table.Check(n)); err != nil {
 		t.Error(err)
 	}
 	for range 20 {
-		if err := (nl.Wiring{{NS: n, Object: one}}).Del(); err != nil {
-			t.Fatal(err)
+		for _, b := range []nl.Branch{one, other} {
+			if err := b.Del(n); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				t.Fatal(err)
+			}
 		}
 		got := make(chan string, 6)
 		for i := range 6 {
 			go func() {
-				table := []nl.Table{one, other}[i%2]
-				own := false
+				taken := false
 				process, err := nl.Open("host", path)
 				if err == nil {
-					own, err = table.Claim(process)
+					_, taken, err = []nl.Branch{one, other}[i%2].Claim(process)
 					process.Close()
 				}
-				got <- fmt.Sprint(i%2, own, err)
+				got <- fmt.Sprint(i%2, taken, err)
 			}()
 		}
 		var all []string
@@ -89,12 +99,64 @@ func TestClaim(t *testing.T) {
 		}
 		slices.Sort(all)
 		text := strings.Join(all, " ")
-		ones := "0 true <nil> 0 true <nil> 0 true <nil> 1 false <nil> 1 false <nil> 1 false <nil>"
-		others := "0 false <nil> 0 false <nil> 0 false <nil> 1 true <nil> 1 true <nil> 1 true <nil>"
+		ones := "0 false <nil> 0 false <nil> 0 false <nil> 1 true <nil> 1 true <nil> 1 true <nil>"
+		others := "0 true <nil> 0 true <nil> 0 true <nil> 1 false <nil> 1 false <nil> 1 false <nil>"
 		if text != ones && text != others {
-			t.Fatalf("both, or neither, have claimed the name: %s", text)
+			t.Fatalf("both, or neither, have got the chain: %s", text)
 		}
 	}
+}
+
+// TestBranchPut: rules that another program has added, or a map that it has emptied, are as before after Put. Of two
+// groups, each packet goes to the branch of its own.
+func TestBranchPut(t *testing.T) {
+	nltest.Need(t, "nftables")
+	n, _ := nltest.NS(t, "host")
+	one, other := claims()
+	other.Chain = "mark_2"
+	if err := (nl.Wiring{{NS: n, Object: one.Table}}).Add(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(one.Add(n), other.Add(n)); err != nil {
+		t.Fatal(err)
+	}
+	before := ruleset(t, n)
+	for _, change := range []string{"flush map inet claimed branches", "insert rule inet claimed mark_1 drop",
+		"flush chain inet claimed mark_1"} {
+		if err := n.Do(func() error { return exec.Command("sh", "-c", "nft "+change).Run() }); err != nil {
+			t.Fatal(err)
+		}
+		if one.Check(n) == nil {
+			t.Errorf("%s: Check finds nothing", change)
+		}
+		if err := errors.Join(one.Put(n), other.Put(n), one.Check(n), other.Check(n)); err != nil {
+			t.Errorf("%s: %v", change, err)
+		}
+		if after := ruleset(t, n); after != before {
+			t.Errorf("%s:\n%s\nwant\n%s", change, after, before)
+		}
+	}
+	if err := other.Del(n); err != nil {
+		t.Error(err)
+	}
+	if err := one.Check(n); err != nil {
+		t.Errorf("after Del of the other: %v", err)
+	}
+}
+
+// ruleset is what nft(8) lists, its lines sorted: the kernel keeps a map in an order of its own.
+func ruleset(t *testing.T, n *nl.NS) string {
+	t.Helper()
+	var out []byte
+	if err := n.Do(func() (err error) { out, err = exec.Command("nft", "list", "ruleset").Output(); return err }); err != nil {
+		t.Fatal(err)
+	}
+	words := strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' || r == ',' })
+	for i := range words {
+		words[i] = strings.TrimSpace(strings.NewReplacer("elements = {", "", "}", "").Replace(words[i]))
+	}
+	slices.Sort(words)
+	return strings.Join(words, "\n")
 }
 
 // TestNeighbours: the permanent neighbours of each link are listed, and no neighbour that the kernel has learned.
@@ -152,9 +214,9 @@ func TestVacantRouted(t *testing.T) {
 		nl.Rule{Pref: 1023, Mark: 0x20, Mask: 0x1fe0, Table: nl.RoutedTable(9)})
 	bare := nltest.Dump(t, host)
 	one, _ := claims()
-	one.Name = nl.OwnTable + "._eni.1"
+	one.Table.Name = nl.OwnTable + "._enis"
 	routed := nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod, Group: nl.RoutedGroup(7)}
-	add(nl.RoutedAddr("eni"), nl.Table{Family: "arp", Name: nl.OwnTable + "._ask.eni", Chains: asking().Chains}, one,
+	add(nl.RoutedAddr("eni"), nl.Table{Family: "arp", Name: nl.OwnTable + "._ask.eni", Chains: asking().Chains}, one.Table,
 		nl.Route{Dst: p("10.1.0.0/16"), Dev: "eni", Table: nl.RoutedTable(7), Protocol: nl.RouteProtocol},
 		nl.Route{Dst: p("10.2.0.0/16"), Type: "throw", Table: nl.RoutedTable(7), Protocol: nl.RouteProtocol},
 		nl.Rule{Pref: 1023, Mark: 0x20, Mask: 0x1fe0, Table: nl.RoutedTable(7), Protocol: nl.RouteProtocol})

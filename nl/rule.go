@@ -26,7 +26,9 @@ type Rule struct {
 	IIF      string // "lo" for what the namespace itself sends, and for the check of sources, rp_filter
 	Mark     uint32
 	Mask     uint32 // 0 is all bits
-	Table    uint32 // 0 only to delete: any table
+	Table    uint32 // 0 to delete any, or if the rule leads to no table
+	Goto     int    // the Pref of the rule to continue with
+	Nop      bool   // the rule does nothing: others continue with it
 	// only routes whose prefix has this length or more count: suppress_prefixlength MinLen-1; 0: all routes
 	MinLen   int
 	Protocol int // 0 is kernel, as with ip(8)
@@ -44,10 +46,11 @@ func (r Rule) String() string {
 	if r.To.IsValid() {
 		c.option("to", r.To.String())
 	}
-	if r.Mark != 0 {
+	if r.marked() {
 		c.option("fwmark", fmt.Sprintf("%#x/%#x", r.Mark, r.mask()))
 	}
-	c.option("iif", r.IIF).option("oif", r.OIF).option("lookup", tableName(r.Table))
+	c.option("iif", r.IIF).option("oif", r.OIF).option("lookup", tableName(r.Table)).number("goto", r.Goto)
+	c.flag("nop", r.Nop)
 	if r.MinLen > 0 {
 		c.option("suppress_prefixlength", strconv.Itoa(r.MinLen-1))
 	}
@@ -59,6 +62,20 @@ func (r Rule) family() Family {
 }
 
 func (r Rule) mask() uint32 { return cmp.Or(r.Mask, ^uint32(0)) }
+
+// marked reports whether the rule is for packets with a mark. With a mask the mark may be 0.
+func (r Rule) marked() bool { return r.Mark != 0 || r.Mask != 0 }
+
+// action is what the rule does.
+func (r Rule) action() uint8 {
+	switch {
+	case r.Goto != 0:
+		return unix.FR_ACT_GOTO
+	case r.Nop:
+		return unix.FR_ACT_NOP
+	}
+	return unix.FR_ACT_TO_TBL
+}
 
 // tableName is the name of a table that every host has, see rt_tables, or else its number.
 func tableName(t uint32) string {
@@ -78,7 +95,7 @@ func tableName(t uint32) string {
 // Add adds the rule. The kernel refuses only a rule that is the same in everything except the protocol (rule_exists).
 // So Add does not have to list the rules of all pods to compare.
 func (r Rule) Add(n *NS) error {
-	err := r.change(n, unix.RTM_NEWRULE, addNew, unix.FR_ACT_TO_TBL)
+	err := r.change(n, unix.RTM_NEWRULE, addNew, r.action())
 	if errors.Is(err, fs.ErrExist) {
 		return errSame
 	}
@@ -86,7 +103,13 @@ func (r Rule) Add(n *NS) error {
 }
 
 // Del deletes the rule.
-func (r Rule) Del(n *NS) error { return r.change(n, unix.RTM_DELRULE, 0, 0) }
+func (r Rule) Del(n *NS) error {
+	action := uint8(0)
+	if r.Goto != 0 { // the kernel refuses a rule to go to without it
+		action = r.action()
+	}
+	return r.change(n, unix.RTM_DELRULE, 0, action)
+}
 
 // DelRules deletes all rules about packets that arrive by a link. It does not list the rules: a
 // node has some for each pod.
@@ -132,7 +155,10 @@ func (r Rule) change(n *NS, typ, flags int, action uint8) error {
 		msg.Dst_len = uint8(r.To.Bits())
 		attrs = append(attrs, attrAddr(nl.FRA_DST, r.To.Addr()))
 	}
-	if r.Mark != 0 {
+	if r.Goto != 0 {
+		attrs = append(attrs, attr32(nl.FRA_GOTO, uint32(r.Goto)))
+	}
+	if r.marked() {
 		attrs = append(attrs, attr32(nl.FRA_FWMARK, r.Mark), attr32(nl.FRA_FWMASK, r.mask()))
 	}
 	if r.IIF != "" {
@@ -153,7 +179,7 @@ func (r Rule) change(n *NS, typ, flags int, action uint8) error {
 // Check looks for the rule. Which program put it there does not matter.
 func (r Rule) Check(n *NS) error {
 	r.Family, r.Protocol = r.family(), 0
-	if r.Mark != 0 {
+	if r.marked() {
 		r.Mask = r.mask()
 	}
 	has, err := n.hasRule(r)
@@ -215,7 +241,8 @@ func (n *NS) askRules(family Family) ([]Rule, error) {
 
 func parseRule(m []byte) Rule {
 	msg := nl.DeserializeRtMsg(m)
-	r := Rule{Family: Family(msg.Family), Not: msg.Flags&unix.FIB_RULE_INVERT != 0, Table: uint32(msg.Table)}
+	r := Rule{Family: Family(msg.Family), Not: msg.Flags&unix.FIB_RULE_INVERT != 0, Table: uint32(msg.Table),
+		Nop: msg.Type == unix.FR_ACT_NOP}
 	for typ, value := range attrsOf(m[msg.Len():]) {
 		switch typ {
 		case nl.FRA_PRIORITY:
@@ -234,6 +261,8 @@ func parseRule(m []byte) Rule {
 			r.Mask = number(value)
 		case nl.FRA_TABLE:
 			r.Table = number(value)
+		case nl.FRA_GOTO:
+			r.Goto = int(number(value))
 		case nl.FRA_SUPPRESS_PREFIXLEN: // each rule has it; -1 is none
 			r.MinLen = int(int32(number(value))) + 1
 		case nl.FRA_PROTOCOL:

@@ -72,6 +72,9 @@ func (t Table) Add(n *NS) error {
 			fs.ErrExist) {
 			return t.lacking(err)
 		}
+		if t.stands(n) { // another process has just added it
+			return errSame
+		}
 	}
 	return t.lacking(t.install(n, (*transaction).replaceTable))
 }

@@ -62,7 +62,7 @@ func TestDocsRouted(t *testing.T) {
 		netip.MustParseAddr("2600:1f18::10")}}
 	p := newPair(s)
 	pod := append(nl.Wiring{{NS: s.nodeNS, Object: p.veth}}, s.routedPodWiring(p, s.node)...)
-	want := fmt.Sprintf("What the routed pods of an ENI share, besides what serves all pods:\n\n```\n%s```\n\n"+
+	want := fmt.Sprintf("What the routed pods of an ENI share:\n\n```\n%s```\n\n"+
 		"For each routed pod, here 100.64.0.5 and 2600:1f18:0:1::5:\n\n```\n%s```\n", s.eniWiring(p), pod)
 	nltest.Section(t, file, "go test ./unnumbered-ptp -run TestDocsRouted -update", want, *update)
 }

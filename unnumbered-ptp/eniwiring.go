@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
@@ -134,29 +135,52 @@ const (
 	mostENIs  = ENIMarks >> markShift
 )
 
-// prefENI is the priority of the rules for marks. What is for a pod of the node has found its route before.
-const prefENI = 1023
+// The priorities of the rules for marks. What is for a pod of the node has found its route before. What has no mark goes
+// past the rules of the ENIs: otherwise each of its packets would be compared with each of them.
+const (
+	prefUnmarked = 1023
+	prefENI      = 1024
+	prefAfter    = 1025
+)
 
-// eniTables begins the names of the tables that set the marks. The number of the mark is the rest.
-const eniTables = nl.OwnTable + "._eni."
+// eniTable is the table of nftables that sets the marks. It has a branch for each ENI.
+func eniTable() nl.Table {
+	return nl.Table{Family: "inet", Name: nl.OwnTable + "._enis", More: true, Chains: []nl.Chain{{
+		Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle,
+		Rules: []nl.NFRule{{nl.ByIIFGroup()}}}}}
+}
 
-// An eniMark is the way from the link of a routed pod to the routing table of its ENI: a table of nftables that sets a
-// mark, and a rule for the mark in each family.
+// markChain begins the names of the chains of the branches.
+const markChain = "mark_"
+
+// An eniMark is the way from the link of a routed pod to the routing table of its ENI: a branch of a table of nftables
+// that sets a mark, and a rule for the mark in each family.
 //
-// The table's name has the number of the mark. So the kernel gives a number to one ENI, even if two processes ask for
+// The chain's name has the number of the mark. So the kernel gives a number to one ENI, even if two processes ask for
 // it. The index of the ENI's link says where to begin.
 type eniMark struct {
 	eni      int // index of the link
 	families []nl.Family
 }
 
-func (m eniMark) table(number uint32) nl.Table {
-	from := nl.IIFGroup(nl.RoutedGroup(m.eni))
-	return nl.Table{Family: "inet", Name: eniTables + strconv.Itoa(int(number)), Chains: []nl.Chain{{
-		Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle, Rules: []nl.NFRule{
-			{from, nl.CTReply(), nl.CTStatusDNAT(), nl.Accept()},
-			{from, nl.SetMarkBits(number<<markShift, ENIMarks)},
-		}}}}
+// branch is the branch of the ENI with a number.
+func (m eniMark) branch(number uint32) nl.Branch {
+	return nl.Branch{Table: eniTable(), Group: nl.RoutedGroup(m.eni),
+		Chain: markChain + strconv.Itoa(int(number)),
+		Rules: []nl.NFRule{
+			{nl.CTReply(), nl.CTStatusDNAT(), nl.Accept()},
+			{nl.SetMarkBits(number<<markShift, ENIMarks)},
+		}}
+}
+
+// shared are the rules that all ENIs share.
+func (m eniMark) shared() (w []nl.Rule) {
+	for _, f := range m.families {
+		w = append(w,
+			nl.Rule{Pref: prefUnmarked, Family: f, Mask: ENIMarks, Goto: prefAfter, Protocol: nl.RouteProtocol},
+			nl.Rule{Pref: prefAfter, Family: f, Nop: true, Protocol: nl.RouteProtocol})
+	}
+	return w
 }
 
 func (m eniMark) rules(number uint32) (w []nl.Rule) {
@@ -178,58 +202,120 @@ func (m eniMark) numbers() (all []uint32) {
 // String shows the first number.
 func (m eniMark) String() string {
 	number := m.numbers()[0]
-	text := m.table(number).String()
-	for _, r := range m.rules(number) {
+	text := eniTable().String() + "\n\t" + m.branch(number).String()
+	for _, r := range append(m.rules(number), m.shared()...) {
 		text += "\n\t" + r.String()
 	}
 	return text
 }
 
-// Add claims a number, and adds the rules for it.
+// Add claims a number, and adds the rules for it. If the number is another one then, because another process has
+// replaced the table meanwhile, Add begins again.
 func (m eniMark) Add(n *nl.NS) error {
-	number, err := m.claim(n)
-	for _, r := range m.rules(number) {
-		if err == nil {
-			if err = r.Add(n); errors.Is(err, fs.ErrExist) {
-				err = nil
+	const tries = 5
+	for range tries {
+		number, fresh, err := m.claim(n)
+		if err != nil {
+			return err
+		}
+		for _, r := range append(m.rules(number), m.shared()...) {
+			if err := r.Add(n); err != nil && !errors.Is(err, fs.ErrExist) {
+				return err
+			}
+		}
+		if !fresh {
+			return nil
+		}
+		if now, err := m.number(n); err == nil && now == number {
+			return m.forget(n, number)
+		}
+	}
+	return fmt.Errorf("another program changes the table inet %s all the time", eniTable().Name)
+}
+
+// forget deletes the rules of the ENI for other numbers than its own.
+func (m eniMark) forget(n *nl.NS, number uint32) error {
+	rules, err := n.Rules()
+	for _, r := range rules {
+		if eni, is := ofENI(r); is && eni == m.eni && r.Mark != number<<markShift {
+			if e := r.Del(n); !errors.Is(e, fs.ErrNotExist) {
+				err = errors.Join(err, e)
 			}
 		}
 	}
 	return err
 }
 
-// claim returns the number of the ENI. A number may be free while a rule still leads its mark to another ENI: another
-// program has deleted that ENI's table. Its pods get it back, so this ENI takes the next.
-func (m eniMark) claim(n *nl.NS) (uint32, error) {
-	var rules []nl.Rule
-	for _, number := range m.numbers() {
-		t, err := m.table(number), error(nil)
-		if rules == nil && !t.Sealed(n) {
-			if rules, err = n.Rules(); err != nil {
-				return 0, err
-			}
-		}
-		if slices.ContainsFunc(rules, func(r nl.Rule) bool { return m.others(n, r, number) }) {
-			continue
-		}
-		if t.Sealed(n) { // another program may have taken its rules
-			if err = t.Add(n); errors.Is(err, fs.ErrExist) {
-				err = nil
-			}
-			return number, err
-		}
-		if own, err := t.Claim(n); own || err != nil {
-			return number, err
+// claim returns the number of the ENI, whose branch it adds. fresh reports that there was none.
+func (m eniMark) claim(n *nl.NS) (number uint32, fresh bool, err error) {
+	if err := eniTable().Add(n); err != nil && !errors.Is(err, fs.ErrExist) {
+		return 0, false, err
+	}
+	if number, err = m.number(n); errors.Is(err, fs.ErrNotExist) {
+		fresh = true
+		if err = branches(n); err == nil {
+			number, err = m.number(n)
 		}
 	}
-	return 0, fmt.Errorf("all %d marks for ENIs are in use: see 'nft list tables' and 'ip rule show pref %d'", mostENIs,
-		prefENI)
+	switch {
+	case err == nil && m.branch(number).Check(n) != nil: // another program has changed its rules
+		err = m.branch(number).Put(n)
+	case fresh && errors.Is(err, fs.ErrNotExist):
+		number, err = m.free(n)
+	}
+	return number, fresh, err
 }
 
-// others reports whether a rule leads a mark to the table of another ENI that is there.
-func (m eniMark) others(n *nl.NS, r nl.Rule, number uint32) bool {
-	eni, is := ofENI(r)
-	return is && r.Mark == number<<markShift && eni != m.eni && n.HasLink(eni)
+// branches puts back the branches of all ENIs that another program has deleted, as the rules for their marks say.
+func branches(n *nl.NS) error {
+	rules, err := n.Rules()
+	for _, r := range rules {
+		eni, is := ofENI(r)
+		m := eniMark{eni: eni}
+		if _, lost := m.number(n); is && errors.Is(lost, fs.ErrNotExist) && n.HasLink(eni) {
+			_, failed := m.branch(r.Mark >> markShift).Restore(n) // a number that is taken is not the ENI's any more
+			err = errors.Join(err, failed)
+		}
+	}
+	return err
+}
+
+// free adds a branch with a number that is free. It is not while a rule leads it to another ENI.
+func (m eniMark) free(n *nl.NS) (uint32, error) {
+	rules, err := n.Rules()
+	if err != nil {
+		return 0, err
+	}
+	led := map[uint32]bool{}
+	for _, r := range rules {
+		eni, is := ofENI(r)
+		led[r.Mark>>markShift] = led[r.Mark>>markShift] || is && n.HasLink(eni)
+	}
+	for _, number := range m.numbers() {
+		if led[number] {
+			continue
+		}
+		if chain, taken, err := m.branch(number).Claim(n); !taken {
+			return numberOf(chain), err
+		}
+	}
+	return 0, fmt.Errorf("all %d marks for ENIs are in use: see 'nft list table inet %s' and 'ip rule show pref %d'",
+		mostENIs, eniTable().Name, prefENI)
+}
+
+// number is the number that the ENI has. The error answers to fs.ErrNotExist if it has none.
+func (m eniMark) number(n *nl.NS) (uint32, error) {
+	chain, err := eniTable().Branch(n, nl.RoutedGroup(m.eni))
+	return numberOf(chain), err
+}
+
+// numberOf is the number of a chain, or 0 if another program has made it.
+func numberOf(chain string) uint32 {
+	number, err := strconv.ParseUint(strings.TrimPrefix(chain, markChain), 10, 8)
+	if err != nil {
+		return 0
+	}
+	return uint32(number)
 }
 
 // ofENI returns the index of the link of the ENI if a rule is one of ours for its mark.
@@ -238,22 +324,19 @@ func ofENI(r nl.Rule) (eni int, is bool) {
 	return eni, is && r.Pref == prefENI && r.Protocol == nl.RouteProtocol
 }
 
-// Check looks for a number with its table and its rules.
+// Check looks for the branch of the ENI and its rules.
 func (m eniMark) Check(n *nl.NS) error {
-	for _, number := range m.numbers() {
-		t := m.table(number)
-		if !t.Sealed(n) {
-			continue
-		}
-		err := t.Check(n)
-		for _, r := range m.rules(number) {
-			if wrong := r.Check(n); wrong != nil {
-				err = errors.Join(err, fmt.Errorf("%s: %w", r, wrong))
-			}
-		}
-		return err
+	number, err := m.number(n)
+	if err != nil {
+		return fmt.Errorf("no table of nftables marks what the pods of the ENI send: %w", err)
 	}
-	return fmt.Errorf("no table of nftables marks what the pods of the ENI send: %w", fs.ErrNotExist)
+	err = errors.Join(eniTable().Check(n), m.branch(number).Check(n))
+	for _, r := range append(m.rules(number), m.shared()...) {
+		if wrong := r.Check(n); wrong != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", r, wrong))
+		}
+	}
+	return err
 }
 
 // Del does nothing: other pods may use it.
@@ -276,8 +359,8 @@ func removeGone(node *nl.NS) error {
 			continue
 		}
 		w = append(w, nl.Step{NS: node, Object: r})
-		if t := (eniMark{eni: eni}).table(r.Mark >> markShift); t.Sealed(node) { // otherwise another ENI has it
-			w = append(w, nl.Step{NS: node, Object: t})
+		if b := (eniMark{eni: eni}).branch(r.Mark >> markShift); b.Check(node) == nil { // otherwise another ENI has it
+			w = append(w, nl.Step{NS: node, Object: b})
 		}
 	}
 	return errors.Join(err, err2, w.Del())

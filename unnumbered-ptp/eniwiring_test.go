@@ -65,7 +65,8 @@ func has(t *testing.T, n *nl.NS, want map[uint32]int) {
 	t.Helper()
 	for number := range uint32(mostENIs) {
 		for _, i := range []int{oneENI, otherENI} {
-			is := markOf(i).table(number + 1).Sealed(n)
+			own, err := markOf(i).number(n)
+			is := err == nil && own == number+1
 			if wanted := want[number+1] == i; is != wanted {
 				t.Errorf("the ENI with the link %d has the number %d: %v, want %v", i, number+1, is, wanted)
 			}
@@ -138,7 +139,7 @@ func TestMarkAtOnce(t *testing.T) {
 			}
 		}
 		want := map[uint32]int{104: oneENI, 105: otherENI}
-		if markOf(otherENI).table(104).Sealed(n) {
+		if number, err := markOf(otherENI).number(n); err == nil && number == 104 {
 			want = map[uint32]int{104: otherENI, 105: oneENI}
 		}
 		has(t, n, want)
@@ -149,21 +150,23 @@ func TestMarkAtOnce(t *testing.T) {
 // TestMarkLost takes tables and rules. An ENI gets its number back, and no number whose rule leads to the table of
 // another ENI, as long as the link of that ENI is there.
 func TestMarkLost(t *testing.T) {
-	const one, other = "inet cni_ipvlan_vpc_k8s._eni.104", "inet cni_ipvlan_vpc_k8s._eni.105"
+	const all = "inet cni_ipvlan_vpc_k8s._enis"
 	const rules = "ip rule flush proto 72; ip -6 rule flush proto 72; "
 	before := map[uint32]int{104: oneENI, 105: otherENI}
 	for lose, want := range map[string]map[uint32]int{
-		"nft delete table " + one:                        before,
-		"nft delete table " + other:                      before,
-		"nft flush table " + one:                         before,
-		"nft flush chain " + other + " prerouting":       before,
-		"nft 'add table " + one + " { flags dormant; }'": before,
-		"nft add rule " + one + " prerouting drop":       before,
-		"nft flush ruleset":                              before,
-		rules:                                            before,
-		"nft flush ruleset; " + rules:                    {104: otherENI, 105: oneENI},
-		"nft flush ruleset; ip link del eni103":          {104: otherENI},
-		"nft flush ruleset; ip link del eni103; nft add table inet cni_ipvlan_vpc_k8s._eni.104": {105: otherENI},
+		"nft delete table " + all:                         before,
+		"nft flush table " + all:                          before,
+		"nft flush chain " + all + " prerouting":          before,
+		"nft flush chain " + all + " mark_104":            before,
+		"nft flush map " + all + " branches":              before,
+		"nft 'add table " + all + " { flags dormant; }'":  before,
+		"nft add rule " + all + " prerouting drop":        before,
+		"nft insert rule " + all + " mark_105 drop":       before,
+		"nft flush ruleset":                               before,
+		rules:                                             before,
+		"nft flush ruleset; " + rules:                     {104: otherENI, 105: oneENI},
+		"nft flush ruleset; ip link del eni103":           {105: otherENI},
+		rules + "ip link del eni103; nft flush ruleset; ": {104: otherENI},
 	} {
 		t.Run(lose, func(t *testing.T) {
 			n, _ := enis(t)
@@ -189,18 +192,19 @@ func TestMarkFull(t *testing.T) {
 	var all strings.Builder
 	for number := range mostENIs {
 		if number+1 != 104 {
-			fmt.Fprintf(&all, "add table inet cni_ipvlan_vpc_k8s._eni.%d\n", number+1)
+			fmt.Fprintf(&all, "add chain inet cni_ipvlan_vpc_k8s._enis mark_%d\n", number+1)
 		}
 	}
 	shell(t, n, "nft -f - <<'END'\n"+all.String()+"END\n")
 	err := markOf(otherENI).Add(n)
-	const want = "all 255 marks for ENIs are in use: see 'nft list tables' and 'ip rule show pref 1023'"
+	const want = "all 255 marks for ENIs are in use: see 'nft list table inet cni_ipvlan_vpc_k8s._enis' and 'ip rule show " +
+		"pref 1024'"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	marks(t, n, oneENI)
 	has(t, n, map[uint32]int{104: oneENI})
-	shell(t, n, "nft delete table inet cni_ipvlan_vpc_k8s._eni.103")
+	shell(t, n, "nft delete chain inet cni_ipvlan_vpc_k8s._enis mark_103")
 	marks(t, n, otherENI)
 	has(t, n, map[uint32]int{104: oneENI, 103: otherENI})
 }
@@ -210,7 +214,7 @@ func TestMarkFull(t *testing.T) {
 func TestMarkGone(t *testing.T) {
 	n, _ := enis(t)
 	marks(t, n, oneENI, otherENI)
-	shell(t, n, "ip rule add pref 1023 fwmark 0xd00/0x1fe0 table 3221225575; ip rule add pref 1023 iif eni103 table 99")
+	shell(t, n, "ip rule add pref 1024 fwmark 0xd00/0x1fe0 table 3221225575; ip rule add pref 1024 iif eni103 table 99")
 	before := nltest.Dump(t, n)
 	if err := removeGone(n); err != nil {
 		t.Error(err)
@@ -225,7 +229,7 @@ func TestMarkGone(t *testing.T) {
 		}
 	}
 	has(t, n, map[uint32]int{105: otherENI})
-	if rules := shell(t, n, "ip rule show pref 1023"); strings.Count(rules, "\n") != 3 {
+	if rules := shell(t, n, "ip rule show pref 1024"); strings.Count(rules, "\n") != 3 {
 		t.Errorf("the rules are now\n%s", rules)
 	}
 }

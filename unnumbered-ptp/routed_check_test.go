@@ -35,6 +35,7 @@ func TestRoutedCheck(t *testing.T) {
 	}
 	eni, err := f.node.LinkByName("eth1")
 	must(t, err)
+	const marks = "cni_ipvlan_vpc_k8s._enis"
 	table, mark := decimal(nl.RoutedTable(eni.Index)), f.markOf(eni.Index)
 	veth, own, own6, before := p.veth(), pod1Addr, sixth(pod1Addr), state()
 	for _, x := range []struct{ lose, want string }{
@@ -47,19 +48,23 @@ func TestRoutedCheck(t *testing.T) {
 		{"ip addr del 169.254.72.2/32 dev eth1", "ip addr add 169.254.72.2/32"},
 		{"ip route del 10.0.0.0/16 dev eth1 table " + table, "ip route replace 10.0.0.0/16"},
 		{"ip -6 route del fd00::/32 dev eth1 table " + table, "ip -6 route replace fd00::/32"},
-		{"ip rule del pref 1023 table " + table, "pref 1023"},
-		{"ip -6 rule del pref 1023 table " + table, "pref 1023"},
+		{"ip rule del pref 1023", "pref 1023"},
+		{"ip -6 rule del pref 1025", "pref 1025"},
+		{"ip rule del pref 1024 table " + table, "pref 1024"},
+		{"ip -6 rule del pref 1024 table " + table, "pref 1024"},
 		{"ip rule del pref 1022", "pref 1022"},
 		{"ip -6 rule del pref 1022", "pref 1022"},
-		{"nft delete table inet " + mark, "no table of nftables marks what the pods of the ENI send"},
-		{"nft flush chain inet " + mark + " prerouting", mark},
-		{"nft 'add table inet " + mark + " { flags dormant; }'", "dormant"},
+		{"nft delete table inet " + marks, "no table of nftables marks what the pods of the ENI send"},
+		{"nft flush map inet " + marks + " branches", "no table of nftables marks what the pods of the ENI send"},
+		{"nft flush chain inet " + marks + " prerouting", marks},
+		{"nft flush chain inet " + marks + " " + mark, mark},
+		{"nft 'add table inet " + marks + " { flags dormant; }'", "dormant"},
 		{"nft delete table inet cni_ipvlan_vpc_k8s._routed.net", "cni_ipvlan_vpc_k8s._routed.net"},
 		{"nft flush chain inet cni_ipvlan_vpc_k8s._routed.net senders", "cni_ipvlan_vpc_k8s._routed.net"},
 		{"nft flush chain inet cni_ipvlan_vpc_k8s._routed.net postrouting", "cni_ipvlan_vpc_k8s._routed.net"},
 		{"nft delete table arp cni_ipvlan_vpc_k8s._ask.eth1", "cni_ipvlan_vpc_k8s._ask.eth1"},
 		{"nft flush chain arp cni_ipvlan_vpc_k8s._ask.eth1 output", "cni_ipvlan_vpc_k8s._ask.eth1"},
-		{"ip rule del pref 1023 table " + table + "; ip -6 rule del pref 1023 table " + table, "pref 1023"},
+		{"ip rule del pref 1024 table " + table + "; ip -6 rule del pref 1024 table " + table, "pref 1024"},
 		{"ip link set " + veth + " down", veth},
 		{"ip link set " + veth + " down; ip link set " + veth + " up", veth},
 		{"sysctl -qw net.ipv4.ip_forward=0", "net.ipv4.ip_forward"},
@@ -104,23 +109,12 @@ func (f *fabric) sorted() string {
 // decimal is a number as nft(8) and ip(8) print it.
 func decimal(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
-// markOf is the name of the table that marks what the pods of an ENI send.
-func (f *fabric) markOf(eni int) (name string) {
+// markOf is the chain that marks what the pods of an ENI send.
+func (f *fabric) markOf(eni int) string {
 	f.t.Helper()
-	tables, err := f.node.Tables()
+	chain, err := nl.Table{Family: "inet", Name: "cni_ipvlan_vpc_k8s._enis"}.Branch(f.node, nl.RoutedGroup(eni))
 	must(f.t, err)
-	for _, text := range tables {
-		_, table, _ := strings.Cut(text, " ")
-		is := strings.HasPrefix(table, "cni_ipvlan_vpc_k8s._eni.") &&
-			strings.Contains(f.nft("list", "table", "inet", table), "iifgroup "+decimal(nl.RoutedGroup(eni))+" ")
-		if is && name != "" {
-			f.t.Errorf("both %s and %s mark what the pods of the ENI send", name, table)
-		}
-		if is {
-			name = table
-		}
-	}
-	return name
+	return chain
 }
 
 // TestRoutedCheckPod changes the namespace of a routed pod. CHECK and Missing name each change, and nothing is restored
