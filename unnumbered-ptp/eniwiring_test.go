@@ -197,8 +197,8 @@ func TestMarkFull(t *testing.T) {
 	}
 	shell(t, n, "nft -f - <<'END'\n"+all.String()+"END\n")
 	err := markOf(otherENI).Add(n)
-	const want = "all 255 marks for ENIs are in use: see 'nft list table inet cni_ipvlan_vpc_k8s._enis' and 'ip rule show " +
-		"pref 1024'"
+	const want = "all 255 marks for ENIs are in use: see 'nft list table inet cni_ipvlan_vpc_k8s._enis' and " +
+		"'ip rule show pref 1024'"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

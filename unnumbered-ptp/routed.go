@@ -27,8 +27,8 @@ import (
 //
 // The proposal has two rules for each pod, and the kernel goes through the rules one by one. Here the number of rules
 // does not grow with the number of pods. What is for a pod finds its route in one table, whoever sends it. What comes
-// from a pod gets a mark that stands for the ENI. A map of nftables finds it by the group of the pod's link. Each ENI has
-// one rule for its mark, and what has no mark goes past these rules.
+// from a pod gets a mark that stands for the ENI. A map of nftables finds it by the group of the pod's link. Each ENI
+// has one rule for its mark, and what has no mark goes past these rules.
 //
 // An answer in a connection whose destination was translated gets no mark: a caller of a NodePort or of a hostPort has
 // come by the boot ENI, and its answer must leave by that.
