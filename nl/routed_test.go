@@ -148,7 +148,8 @@ func TestBranchPut(t *testing.T) {
 func ruleset(t *testing.T, n *nl.NS) string {
 	t.Helper()
 	var out []byte
-	if err := n.Do(func() (err error) { out, err = exec.Command("nft", "list", "ruleset").Output(); return err }); err != nil {
+	err := n.Do(func() (err error) { out, err = exec.Command("nft", "list", "ruleset").Output(); return err })
+	if err != nil {
 		t.Fatal(err)
 	}
 	words := strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' || r == ',' })
@@ -216,7 +217,8 @@ func TestVacantRouted(t *testing.T) {
 	one, _ := claims()
 	one.Table.Name = nl.OwnTable + "._enis"
 	routed := nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod, Group: nl.RoutedGroup(7)}
-	add(nl.RoutedAddr("eni"), nl.Table{Family: "arp", Name: nl.OwnTable + "._ask.eni", Chains: asking().Chains}, one.Table,
+	add(nl.RoutedAddr("eni"), nl.Table{Family: "arp", Name: nl.OwnTable + "._ask.eni", Chains: asking().Chains},
+		one.Table,
 		nl.Route{Dst: p("10.1.0.0/16"), Dev: "eni", Table: nl.RoutedTable(7), Protocol: nl.RouteProtocol},
 		nl.Route{Dst: p("10.2.0.0/16"), Type: "throw", Table: nl.RoutedTable(7), Protocol: nl.RouteProtocol},
 		nl.Rule{Pref: 1023, Mark: 0x20, Mask: 0x1fe0, Table: nl.RoutedTable(7), Protocol: nl.RouteProtocol})

@@ -135,8 +135,8 @@ const (
 	mostENIs  = ENIMarks >> markShift
 )
 
-// The priorities of the rules for marks. What is for a pod of the node has found its route before. What has no mark goes
-// past the rules of the ENIs: otherwise each of its packets would be compared with each of them.
+// The priorities of the rules for marks. What is for a pod of the node has found its route before. What has no mark
+// goes past the rules of the ENIs: otherwise each of its packets would be compared with each of them.
 const (
 	prefUnmarked = 1023
 	prefENI      = 1024

@@ -49,8 +49,8 @@ func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	return lost, nil
 }
 
-// pairsOf are the names of the node's ends of a network's pairs, and whether each is that of a routed pod. tables are the
-// routing tables of the ENIs of routed pods.
+// pairsOf are the names of the node's ends of a network's pairs, and whether each is that of a routed pod. tables are
+// the routing tables of the ENIs of routed pods.
 func pairsOf(node *nl.NS, network string) (routed map[string]bool, tables map[uint32]bool, err error) {
 	links, err := node.Links()
 	routed, tables = map[string]bool{}, map[uint32]bool{}
@@ -125,7 +125,8 @@ func serves(r *request, n node) error {
 func destinations(routes []nl.Route, veths map[string]bool, tables map[uint32]bool) (dsts []netip.Prefix) {
 	for _, route := range routes {
 		_, ours := veths[route.Dev]
-		if dst := route.Dst.Masked(); route.Via.IsValid() && (ours || tables[route.Table]) && !slices.Contains(dsts, dst) {
+		ours = ours || tables[route.Table]
+		if dst := route.Dst.Masked(); route.Via.IsValid() && ours && !slices.Contains(dsts, dst) {
 			dsts = append(dsts, dst)
 		}
 	}
