@@ -152,9 +152,9 @@ var sizes = map[string]float64{
 	"ipam/cni-ipvlan-vpc-k8s-grow":                     11.1,
 	"ipam/cni-ipvlan-vpc-k8s-ipam":                     4.3,
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          3.95,
-	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 3.95,
+	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4.05,
 	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          3.38,
-	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.63,
+	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.75,
 	"tool/cni-ipvlan-vpc-k8s-tool":                     17.4,
 }
 

@@ -6,7 +6,6 @@ package ptp
 import (
 	"cmp"
 	"errors"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -36,8 +35,11 @@ func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	var lost nl.Wiring
 	r := &request{Request: &plugin.Request[Config]{Network: network, Config: c}, nodeNS: node,
 		routes: destinations(routes, veths, tables)}
-	routed := !slices.Contains(slices.Collect(maps.Values(veths)), false)
-	if !routed && serves(r, n) != nil {
+	slaves := false
+	for _, routed := range veths {
+		slaves = slaves || !routed
+	}
+	if slaves && serves(r, n) != nil {
 		lost = slices.DeleteFunc(nodeWiring(r, n), func(s nl.Step) bool { return (nl.Wiring{s}).Check() == nil })
 	}
 	for _, route := range withoutSource(routes, veths, n) {
