@@ -22,8 +22,11 @@ type Branch struct {
 	Rules []NFRule
 }
 
-// branches is the name of the map.
-const branches = "branches"
+// branches is the name of the map, and mostBranches how many it has room for.
+const (
+	branches     = "branches"
+	mostBranches = 1 << 10
+)
 
 // ByIIFGroup leads a packet to the [Branch] of the group of the link by which it has arrived, if there is one.
 func ByIIFGroup() Term {
@@ -35,6 +38,7 @@ func ByIIFGroup() Term {
 			attrString(unix.NFTA_SET_NAME, branches), attrOrdered(unix.NFTA_SET_FLAGS, unix.NFT_SET_MAP),
 			attrOrdered(unix.NFTA_SET_KEY_TYPE, group), attrOrdered(unix.NFTA_SET_KEY_LEN, size),
 			attrOrdered(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT), attrOrdered(unix.NFTA_SET_ID, x.sets),
+			nested(unix.NFTA_SET_DESC, attrOrdered(unix.NFTA_SET_DESC_SIZE, mostBranches)), // so the kernel takes a quick one
 			attr(unix.NFTA_SET_USERDATA, hostEndian))
 		return exprs(meta(unix.NFT_META_IIFGROUP),
 			expression("lookup", attrOrdered(unix.NFTA_LOOKUP_SREG, unix.NFT_REG_1),

@@ -182,6 +182,8 @@ func (h *host) plug(vpc *nl.NS, number int) error {
 		{NS: h.NS, Object: nl.Veth{Name: "eth0", MAC: mac(number, 1), Peer: fmt.Sprint("e0-", number),
 			PeerMAC: mac(number, 2), PeerNS: vpc, MTU: 9001}},
 		{NS: h.NS, Object: nl.Addr{Prefix: single(h.boot), Dev: "eth0"}},
+		// as a node has it: a loose check of sources accepts what some route leads to
+		{NS: h.NS, Object: nl.Route{Dst: nl.IPv4.Everywhere(), Via: router, Dev: "eth0", OnLink: true}},
 		{NS: h.NS, Object: nl.Veth{Name: "eth1", MAC: mac(number, 3), Peer: fmt.Sprint("e1-", number),
 			PeerMAC: mac(number, 4), PeerNS: vpc, MTU: 9001}},
 	}
