@@ -38,7 +38,8 @@ func ByIIFGroup() Term {
 			attrString(unix.NFTA_SET_NAME, branches), attrOrdered(unix.NFTA_SET_FLAGS, unix.NFT_SET_MAP),
 			attrOrdered(unix.NFTA_SET_KEY_TYPE, group), attrOrdered(unix.NFTA_SET_KEY_LEN, size),
 			attrOrdered(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT), attrOrdered(unix.NFTA_SET_ID, x.sets),
-			nested(unix.NFTA_SET_DESC, attrOrdered(unix.NFTA_SET_DESC_SIZE, mostBranches)), // so the kernel takes a quick one
+			// with a size, the kernel chooses a quick one
+			nested(unix.NFTA_SET_DESC, attrOrdered(unix.NFTA_SET_DESC_SIZE, mostBranches)),
 			attr(unix.NFTA_SET_USERDATA, hostEndian))
 		return exprs(meta(unix.NFT_META_IIFGROUP),
 			expression("lookup", attrOrdered(unix.NFTA_LOOKUP_SREG, unix.NFT_REG_1),
