@@ -27,6 +27,7 @@
 //	tool/repair/    put back what a node has lost
 //	tool/doctor/    what breaks the pods' network: a file per check
 //	tool/iam/       what the role of a node must be allowed; tool/install/ puts the suite on a node
+//	tool/kube/      the one request to the API server, with the kubelet's credentials
 //	tool/history/   which pod had which address: the lease log
 //
 // They use four packages. The first three of these do not import each other:

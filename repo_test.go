@@ -65,7 +65,7 @@ var arrows = map[string]string{
 	// and not ipam, which brings the SDK
 	"plugin/chain": "plugin plugin/ipvlan plugin/egress plugin/values unnumbered-ptp ipam/lease nl internal/codec",
 	"tool": "internal/release internal/excerpt tool/cli tool/conf tool/view tool/repair tool/doctor tool/history " +
-		"tool/iam tool/install ipam ipam/more ipam/less ipam/book ipam/lease plugin/egress aws nl registry",
+		"tool/iam tool/install tool/kube ipam ipam/more ipam/less ipam/book ipam/lease plugin/egress aws nl registry",
 	"tool/install": "tool/cli tool/conf nl registry",
 	"tool/cli":     "internal/atomicfile internal/excerpt ipam ipam/lease aws registry",
 	// the plugins for their configurations: validate
@@ -75,6 +75,7 @@ var arrows = map[string]string{
 		"registry",
 	"tool/iam":     "ipam/book ipam/lease",
 	"tool/history": "registry",
+	"tool/kube":    "",
 	// the ADD of the plugin, again
 	"tool/repair": "tool/conf tool/view ipam/lease plugin plugin/ipvlan unnumbered-ptp nl registry",
 	"tool/doctor": "internal/release tool/cli tool/conf tool/view tool/repair tool/iam ipam ipam/more ipam/call " +
@@ -125,6 +126,7 @@ var owners = map[string][]string{
 	"github.com/aws/":                           {"aws", "acceptance"},
 	"golang.org/x/crypto/ssh":                   {"acceptance"},
 	"github.com/urfave/cli":                     {"tool/cli"},
+	"sigs.k8s.io/yaml":                          {"tool/kube"},
 	"github.com/containernetworking/cni/libcni": {"sim/paths", "sim/bench", "acceptance/ends"},
 }
 
@@ -155,7 +157,7 @@ var sizes = map[string]float64{
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4.05,
 	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          3.38,
 	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.75,
-	"tool/cni-ipvlan-vpc-k8s-tool":                     17.4,
+	"tool/cni-ipvlan-vpc-k8s-tool":                     17.95,
 }
 
 type pkg struct {

@@ -52,6 +52,8 @@ import (
 //	intents [ACTION...]      the registry says that these calls were begun, and no others
 //	fields COMMAND           standard output has the JSON fields that the command's help names
 //	exposition FILE          a file is what Prometheus reads
+//	apiserver NODE           run an API server that knows the node, with the kubeconfig kubelet.conf
+//	patches [STATUS]         print the requests to it since the last time; it answers so from now on
 func TestScript(t *testing.T) {
 	testscript.RunT(inTurn{t}, testscript.Params{
 		Dir:                 "testdata",
@@ -82,6 +84,8 @@ func TestScript(t *testing.T) {
 			"hide":       hide,
 			"fields":     fieldsOf,
 			"exposition": exposition,
+			"apiserver":  startAPIServer,
+			"patches":    patches,
 		},
 	})
 }

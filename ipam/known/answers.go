@@ -28,6 +28,10 @@ const (
 	madeAnswer    = "ec2-made.json"    // the ENI whose attachment EC2 has throttled
 )
 
+// lastSubnets is the file of what the subnets of the zone had when EC2 last described them. It prepares no call, and
+// is kept also if EC2 throttles nothing: see [Node.LastSubnets].
+const lastSubnets = "ec2-last-subnets.json"
+
 const (
 	KeptLife = 10 * time.Minute // how old a kept answer can be while EC2 throttles
 	JustNow  = 2 * time.Minute  // how long ago a call was throttled, at most, if EC2 throttles still
@@ -73,6 +77,10 @@ func keep[T any](p *Node, file string, a reply[T]) {
 	if s, err := p.Registry.View(); err != nil || !Throttled(s) {
 		return
 	}
+	write(p, file, a)
+}
+
+func write[T any](p *Node, file string, a reply[T]) {
 	b, err := json.Marshal(a)
 	if err == nil {
 		err = p.Registry.Keep(file, b)
@@ -101,6 +109,36 @@ func (p *Node) ForgetUnlessThrottled(err error) {
 		}
 	}
 }
+
+// DescribeSubnets lists the subnets of a zone of a VPC, in its turn, and keeps the answer for LastSubnets.
+func (p *Node) DescribeSubnets(ctx context.Context, vpc, zone string) ([]aws.Subnet, error) {
+	a := reply[aws.Subnet]{Question: vpc + " " + zone, Asked: time.Now()}
+	var err error
+	if a.All, err = p.Node.DescribeSubnets(ctx, vpc, zone); err != nil {
+		return nil, err
+	}
+	if unlock, err := p.Registry.Lock(ctx, "subnets"); err == nil { // a growth and a collection may ask at once
+		defer unlock()
+		write(p, lastSubnets, a)
+	}
+	return a.All, nil
+}
+
+// LastSubnets returns what the subnets of the instance's zone had when EC2 last described them to a process of this
+// node, and when that was. The time is zero if no process knows: none has asked, a subnet has turned out to be full
+// since, or an operator or another program has set the clock back.
+func (p *Node) LastSubnets(s *registry.State) (all []aws.Subnet, asked time.Time) {
+	var a reply[aws.Subnet]
+	b, err := p.Registry.Kept(lastSubnets)
+	if err != nil || json.Unmarshal(b, &a) != nil || a.Question != book.VPCOf(s)+" "+s.Instance.Zone ||
+		a.Asked.After(time.Now()) {
+		return nil, time.Time{}
+	}
+	return a.All, a.Asked
+}
+
+// ForgetSubnets forgets what LastSubnets returns: EC2 has just refused what it says.
+func (p *Node) ForgetSubnets() { p.Registry.Drop(lastSubnets) }
 
 // ZoneSubnets lists the subnets of the instance's zone for a new ENI.
 func (p *Node) ZoneSubnets(ctx context.Context, vpc, zone string) ([]aws.Subnet, error) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -68,42 +69,50 @@ func shareOf(s *registry.State, policy lease.Policy, except int) share {
 	p.Policy = policy
 	one := share{warm: policy.Warm.Min}
 	for _, at := range lease.Places(s, policy, time.Now()) {
-		one.attached += p.podsOn(s, at.ENI)
+		one.attached += p.podsOn(s, at.ID, at.ENI, nil)
 	}
 	if !p.MakesENIs() {
 		return one
 	}
 	one.enis = max(p.further(s)-except, 0)
-	const id = "next"
-	s.ENIs[id] = registry.ENI{Index: max(policy.MinIndex, 1)}
-	book.AddAddrs(s, id, []netip.Addr{netip.MustParseAddr("192.0.2.2")}, time.Time{}) // its primary one
-	one.each = p.podsOn(s, s.ENIs[id])
-	s.Drop(id)
+	one.each = p.podsOnNext(s, "", nil)
 	return one
 }
 
+// podsOnNext returns how many pods a new ENI serves, in a subnet that has so many addresses left.
+func (p *Node) podsOnNext(s *registry.State, subnet string, left left) int {
+	const id = "next"
+	s.ENIs[id] = registry.ENI{Index: max(p.Policy.MinIndex, 1), Subnet: subnet}
+	book.AddAddrs(s, id, []netip.Addr{netip.MustParseAddr("192.0.2.2")}, time.Time{}) // its primary one
+	defer s.Drop(id)
+	return p.podsOn(s, id, s.ENIs[id], left)
+}
+
 // podsOn returns how many pods an ENI can serve: those that its free addresses serve, and those that its room serves.
-func (p *Node) podsOn(s *registry.State, e registry.ENI) int {
+func (p *Node) podsOn(s *registry.State, id string, e registry.ENI, left left) int {
 	least := math.MaxInt
 	for _, f := range p.Policy.Families {
 		n := lease.CountOf(s, e, f, time.Now())
-		if room := max(book.Room(s, e, f), 0); p.Policy.Provision != lease.ProvisionNone {
-			n += p.servedBy(s, f, room)
+		if p.Policy.Provision != lease.ProvisionNone && call.Standing(s, book.AssignAction(f), id) == nil {
+			n += p.servedBy(s, f, max(book.Room(s, e, f), 0), e.Subnet, left)
 		}
 		least = min(least, n)
 	}
 	return least
 }
 
-// servedBy returns how many pods so many places of an ENI serve.
-func (p *Node) servedBy(s *registry.State, f lease.Family, places int) int {
+// servedBy returns how many pods so many places of an ENI serve, and takes their addresses from its subnet.
+func (p *Node) servedBy(s *registry.State, f lease.Family, places int, subnet string, left left) int {
 	switch {
-	case !p.delegates(s, f):
-		return places
-	case f == lease.IPv6:
+	case f == lease.IPv6 && p.delegates(s, f):
 		return min(places, 1) * lease.Plenty
+	case f == lease.IPv6:
+		return places
+	case !p.delegates(s, f) || left != nil && fragmented(s, subnet):
+		return left.take(subnet, places, 1)
 	}
-	return places * book.BlockSize
+	blocks := left.take(subnet, places, book.BlockSize)
+	return blocks*book.BlockSize + left.take(subnet, places-blocks, 1)
 }
 
 // further returns how many more ENIs a growth could attach.

@@ -161,9 +161,11 @@ func (p *Node) assignPrefixes(ctx context.Context, eni string, f lease.Family, m
 	return p.Corrected(ctx, eni, err)
 }
 
-// Corrected corrects the registry about an ENI if EC2's error shows that it is wrong.
+// Corrected corrects the registry about an ENI, or what is known of its subnet, if EC2's error shows that it is wrong.
 func (p *Node) Corrected(ctx context.Context, eni string, err error) error {
 	switch {
+	case errors.Is(err, aws.ErrSubnetFull):
+		p.ForgetSubnets()
 	case errors.Is(err, aws.ErrNotFound):
 		return errors.Join(err, p.Missing(ctx, eni))
 	case errors.Is(err, aws.ErrENIFull):

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/kube"
+)
+
+func advertise() *cli.Command {
+	return &cli.Command{
+		Name:  "advertise",
+		Usage: "Tell the scheduler for how many pods this node has addresses, or can get them",
+		Description: `For a systemd timer. It sets the extended resource ` + Resource + `
+of this node, by one PATCH of its status, with the kubelet's credentials. It asks
+Kubernetes for nothing else. A pod that asks for 1 of the resource comes only to a
+node that has an address left for it: see docs/scheduler.md.
+
+The number is a total, from which the scheduler subtracts what pods ask for. It is
+what pods have, what is free, and what EC2 can still give, less what cools at most.
+EC2 can give what the instance type, the configuration, and the addresses of the
+subnets allow. EC2 describes the subnets again if the last time is an hour ago, or if
+they limit the number and it is ten minutes ago. The number is never less than what
+pods have. A pool has the resource ` + Resource + `-POOL.
+
+If the registry, the configuration or the instance is not known, it ends with an
+error, and the node keeps the number that it has.
+
+With --feature-file, it writes the numbers for the local source of
+node-feature-discovery, and asks Kubernetes for nothing:
+
+    ` + Name + ` advertise --feature-file=/etc/kubernetes/node-feature-discovery/features.d/cni-ipvlan-vpc-k8s` +
+			cli.JSON("[] resource number leased free more cooling reserved"),
+		Flags: []cli.Flag{
+			conf.Flag(),
+			&cli.StringFlag{Name: "kubeconfig", DefaultText: "where kubelets have it",
+				Usage: "use the kubelet's credentials of `FILE`"},
+			&cli.StringFlag{Name: "node-name", DefaultText: "that of the kubelet's certificate, or the host name",
+				Usage: "the node has this `NAME`, as --hostname-override of the kubelet says"},
+			&cli.StringFlag{Name: "feature-file",
+				Usage: "write the numbers to `FILE` for node-feature-discovery, and not to the API server"},
+			&cli.DurationFlag{Name: "window", Value: 5 * time.Minute,
+				Usage: "leave out as many addresses as have cooled at once within this `TIME`"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "print the numbers, and tell them to nobody"},
+		},
+		Action: func(c *cli.Context) error {
+			if c.Duration("window") < 0 {
+				return cli.Misuse(c, "--window %v: want 0 or more", c.Duration("window"))
+			}
+			if err := cli.NeedRoot(); err != nil {
+				return err
+			}
+			r, err := registry.Open(registry.Dir())
+			if err != nil {
+				return err
+			}
+			unlock, err := r.Lock(c.Context, "advertise") // the later of two has the later number
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			rows, err := offers(c)
+			if err != nil {
+				return fmt.Errorf("the node keeps the number that it has: %w", err)
+			}
+			return errors.Join(tell(c, rows), cli.Table(c, rows))
+		},
+	}
+}
+
+// tell tells the numbers.
+func tell(c *cli.Context, rows []offerRow) error {
+	switch file := c.String("feature-file"); {
+	case c.Bool("dry-run"):
+		return nil
+	case file != "":
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			return err
+		}
+		return cli.ReplaceFile(file, []byte(features(rows)), 0o644)
+	}
+	return patch(c, rows)
+}
+
+// patch tells the numbers to the API server. It removes the resources of pools that are gone.
+func patch(c *cli.Context, rows []offerRow) error {
+	path := c.String("kubeconfig")
+	if path == "" {
+		found, ok := kube.Find()
+		if !ok {
+			return cli.Hint(fmt.Errorf("no kubelet has a kubeconfig here: none of %s is there",
+				strings.Join(kube.Kubeconfigs, ", ")), "name that of the kubelet with --kubeconfig FILE")
+		}
+		path = found
+	}
+	client, err := kube.Load(c.Context, path)
+	if err != nil {
+		return cli.Hint(err, "name the kubeconfig of the kubelet with --kubeconfig FILE")
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	node := cmp.Or(c.String("node-name"), client.Node(), strings.ToLower(strings.TrimSpace(host)))
+	resources := kube.Resources{}
+	for _, r := range rows {
+		resources[r.Resource] = &r.Number
+	}
+	has, err := client.PatchNode(c.Context, node, resources)
+	if err != nil {
+		return explained(err, node, path)
+	}
+	gone := kube.Resources{}
+	for name := range has {
+		if _, told := resources[name]; !told && (name == Resource || strings.HasPrefix(name, Resource+"-")) {
+			gone[name] = nil
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	slog.Info("the configuration has no pool for these resources any more: the node loses them", "resources",
+		len(gone))
+	_, err = client.PatchNode(c.Context, node, gone)
+	return explained(err, node, path)
+}
+
+// explained adds what an operator can do about a failed request.
+func explained(err error, node, kubeconfig string) error {
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("set the resources of the node %s: %w", node, err)
+	refusal, _ := errors.AsType[*kube.Refusal](err)
+	switch {
+	case kube.Untrusted(err):
+		return cli.Hint(err, kubeconfig+" trusts another API server: name that of the kubelet with --kubeconfig FILE")
+	case refusal == nil:
+		return err
+	case refusal.Status == http.StatusNotFound:
+		return cli.Hint(err, "name the node as 'kubectl get nodes' does, with --node-name NAME")
+	case refusal.Status == http.StatusForbidden:
+		return cli.Hint(err, "a kubelet may change its own node alone: name it with --node-name NAME, or its "+
+			"kubeconfig with --kubeconfig FILE")
+	case refusal.Status == http.StatusUnauthorized:
+		return cli.Hint(err, "the credentials of "+kubeconfig+" have ended, or are another cluster's: name the "+
+			"kubelet's with --kubeconfig FILE")
+	}
+	return err
+}
+
+// features is the file for the local source of node-feature-discovery. Its documentation (customization guide, "Local
+// feature source") has the directive, which is for the next line: the number becomes a feature and no label.
+func features(rows []offerRow) string {
+	var b strings.Builder
+	fmt.Fprintln(&b, "# By", cli.Program+" advertise, for the NodeFeatureRule of docs/scheduler.md.")
+	for _, r := range rows {
+		_, name, _ := strings.Cut(r.Resource, "/")
+		fmt.Fprintf(&b, "# +no-label\ncni-ipvlan-vpc-k8s.%s=%d\n", name, r.Number)
+	}
+	return b.String()
+}

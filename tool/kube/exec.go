@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package kube
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// An execPlugin is a program that prints credentials, such as "aws eks get-token" (Kubernetes documentation,
+// "Authenticating", client-go credential plugins).
+type execPlugin struct {
+	APIVersion string   `json:"apiVersion"`
+	Command    string   `json:"command"`
+	Args       []string `json:"args"`
+	Env        []struct {
+		Name  string `json:"name"`
+		Value string `json:"value"`
+	} `json:"env"`
+	InstallHint        string `json:"installHint"`
+	ProvideClusterInfo bool   `json:"provideClusterInfo"`
+	InteractiveMode    string `json:"interactiveMode"`
+
+	dir string // of the kubeconfig
+}
+
+// An execCredential is what the program gets, and what it prints.
+type execCredential struct {
+	APIVersion string      `json:"apiVersion"`
+	Kind       string      `json:"kind"`
+	Spec       *execSpec   `json:"spec,omitempty"`
+	Status     *execStatus `json:"status,omitempty"`
+}
+
+type execSpec struct {
+	Interactive bool         `json:"interactive"`
+	Cluster     *execCluster `json:"cluster,omitempty"`
+}
+
+type execCluster struct {
+	Server        string `json:"server"`
+	TLSServerName string `json:"tls-server-name,omitempty"`
+	Insecure      bool   `json:"insecure-skip-tls-verify,omitempty"`
+	CAData        []byte `json:"certificate-authority-data,omitempty"`
+	ProxyURL      string `json:"proxy-url,omitempty"`
+}
+
+type execStatus struct {
+	Token       string `json:"token"`
+	Certificate string `json:"clientCertificateData"`
+	Key         string `json:"clientKeyData"`
+}
+
+const execCredentialKind = "ExecCredential"
+
+// credentials runs the program. It ends with ctx.
+func (e *execPlugin) credentials(ctx context.Context, at server) (*tls.Certificate, string, error) {
+	fail := func(err error) (*tls.Certificate, string, error) {
+		return nil, "", fmt.Errorf("exec: %s: %w", e.Command, err)
+	}
+	if e.InteractiveMode == "Always" {
+		return fail(errors.New("interactiveMode: Always: nobody answers here: want IfAvailable or Never"))
+	}
+	out, err := e.run(ctx, at)
+	if err != nil {
+		return fail(err)
+	}
+	var c execCredential
+	switch err := json.Unmarshal(out, &c); {
+	case err != nil:
+		return fail(fmt.Errorf("it prints no %s: %w", execCredentialKind, err))
+	case c.Kind != execCredentialKind || c.APIVersion != e.APIVersion || c.Status == nil:
+		return fail(fmt.Errorf("it prints a %s of %q: want an %s of %q with a status", c.Kind, c.APIVersion,
+			execCredentialKind, e.APIVersion))
+	case c.Status.Token == "" && c.Status.Certificate == "":
+		return fail(errors.New("it prints neither a token nor a certificate"))
+	case c.Status.Certificate == "":
+		return nil, c.Status.Token, nil
+	}
+	cert, err := pair([]byte(c.Status.Certificate), []byte(c.Status.Key))
+	if err != nil {
+		return fail(err)
+	}
+	return cert, c.Status.Token, nil
+}
+
+// run returns what the program prints.
+func (e *execPlugin) run(ctx context.Context, at server) ([]byte, error) {
+	info, err := e.info(at)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	command := e.Command
+	if strings.ContainsRune(command, filepath.Separator) { // otherwise it is one of PATH
+		command = below(filepath.Join(e.dir, "kubeconfig"), command)
+	}
+	c := exec.CommandContext(ctx, command, e.Args...)
+	c.Env = append(os.Environ(), "KUBERNETES_EXEC_INFO="+string(info))
+	for _, v := range e.Env {
+		c.Env = append(c.Env, v.Name+"="+v.Value)
+	}
+	var failure bytes.Buffer
+	c.Stderr = &failure
+	out, err := c.Output()
+	switch {
+	case errors.Is(err, exec.ErrNotFound) && e.InstallHint != "":
+		return nil, fmt.Errorf("%w: %s", err, e.InstallHint)
+	case err != nil:
+		return nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(failure.String()))
+	}
+	return out, nil
+}
+
+// info returns what the program may know of the cluster.
+func (e *execPlugin) info(at server) ([]byte, error) {
+	c := execCredential{APIVersion: e.APIVersion, Kind: execCredentialKind, Spec: &execSpec{}}
+	if e.ProvideClusterInfo {
+		ca, err := textOf(at.CAData, at.CA)
+		if err != nil {
+			return nil, err
+		}
+		c.Spec.Cluster = &execCluster{Server: at.Server, TLSServerName: at.TLSServerName, Insecure: at.Insecure,
+			CAData: ca, ProxyURL: at.ProxyURL}
+	}
+	return json.Marshal(c)
+}

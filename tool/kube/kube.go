@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package kube asks the API server of Kubernetes for one thing: to change the status of this node. It takes the
+// credentials from the kubelet's kubeconfig, whatever kind these are: certificates, a token, or a program that prints
+// one. It asks for nothing else, and reads no object except the answer.
+package kube
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+)
+
+// Kubeconfigs are where kubelets have their kubeconfig: by kubeadm; on EKS and by kOps; on Bottlerocket; on Talos; by
+// k3s and RKE2.
+var Kubeconfigs = []string{
+	"/etc/kubernetes/kubelet.conf",
+	"/var/lib/kubelet/kubeconfig",
+	"/etc/kubernetes/kubelet/kubeconfig",
+	"/etc/kubernetes/kubeconfig-kubelet",
+	"/var/lib/rancher/k3s/agent/kubelet.kubeconfig",
+	"/var/lib/rancher/rke2/agent/kubelet.kubeconfig",
+}
+
+// Find returns the first of Kubeconfigs that there is.
+func Find() (path string, found bool) {
+	for _, path := range Kubeconfigs {
+		if _, err := os.Stat(path); err == nil {
+			return path, true
+		}
+	}
+	return "", false
+}
+
+// patience is how long one request may take.
+const patience = 30 * time.Second
+
+// A Client asks one API server, with the credentials of a kubeconfig.
+type Client struct {
+	server *url.URL
+	http   *http.Client
+	token  string
+	node   string // that the client's certificate names; "" if it does not
+}
+
+// Node returns the name of the node to which the client's certificate was issued. It returns "" if the credentials do
+// not name one: a token does not.
+func (c *Client) Node() string { return c.node }
+
+// A Refusal is an answer of the API server that is no success.
+type Refusal struct {
+	Status  int    // of HTTP
+	Message string // the server's
+}
+
+func (r *Refusal) Error() string {
+	return fmt.Sprintf("the API server answers %d %s: %s", r.Status, http.StatusText(r.Status), r.Message)
+}
+
+// Resources are extended resources of a node by their names. A nil number removes the resource.
+type Resources map[string]*int
+
+// PatchNode sets extended resources of a node, as its capacity and as what it has for pods, and changes nothing else of
+// the node. It returns the capacity that the node has then, by the names of all its resources.
+func (c *Client) PatchNode(ctx context.Context, node string, resources Resources) (map[string]string, error) {
+	values := map[string]any{}
+	for name, n := range resources {
+		if values[name] = nil; n != nil {
+			values[name] = fmt.Sprint(*n)
+		}
+	}
+	body, err := json.Marshal(map[string]any{"status": map[string]any{"capacity": values, "allocatable": values}})
+	if err != nil {
+		return nil, err
+	}
+	var answer struct {
+		Status struct{ Capacity map[string]string }
+	}
+	at := c.server.JoinPath("api", "v1", "nodes", node, "status")
+	at.RawQuery = url.Values{"fieldManager": {"cni-ipvlan-vpc-k8s"}}.Encode()
+	err = c.patch(ctx, at, body, &answer)
+	return answer.Status.Capacity, err
+}
+
+// patch sends a merge patch (RFC 7396) and decodes the answer.
+func (c *Client) patch(ctx context.Context, at *url.URL, body []byte, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPatch, at.String(), bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/merge-patch+json")
+	r.Header.Set("Accept", "application/json")
+	r.Header.Set("User-Agent", "cni-ipvlan-vpc-k8s")
+	if c.token != "" {
+		r.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	response, err := c.http.Do(r)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	const most = 16 << 20 // a node with many images has 100 kB
+	text, err := io.ReadAll(io.LimitReader(response.Body, most))
+	if err != nil {
+		return fmt.Errorf("read the answer of the API server: %w", err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return &Refusal{response.StatusCode, messageOf(text)}
+	}
+	return json.Unmarshal(text, into)
+}
+
+// messageOf returns the message of a Status object, or the beginning of what another server answers.
+func messageOf(text []byte) string {
+	const some = 200
+	var status struct{ Message string }
+	if json.Unmarshal(text, &status) == nil && status.Message != "" {
+		return status.Message
+	}
+	return string(text[:min(len(text), some)])
+}
+
+// Untrusted reports whether an error means that the API server has a certificate that the kubeconfig does not trust.
+func Untrusted(err error) bool {
+	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
+	_, other := errors.AsType[x509.HostnameError](err)
+	return unknown || other
+}
+
+// nodeOf returns the node that a client certificate names (Kubernetes documentation, "Using Node Authorization").
+func nodeOf(cert *x509.Certificate) string {
+	node, ok := strings.CutPrefix(cert.Subject.CommonName, "system:node:")
+	if !ok {
+		return ""
+	}
+	return node
+}

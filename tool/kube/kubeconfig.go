@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package kube
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// A kubeconfig is what a kubelet's file has (Kubernetes reference, "kubeconfig (v1)"). What a kubelet cannot have is
+// refused and not ignored: a request with fewer credentials, or to another server, than the file says is a surprise.
+type kubeconfig struct {
+	CurrentContext string          `json:"current-context"`
+	Clusters       []named[server] `json:"clusters"`
+	Users          []named[user]   `json:"users"`
+	Contexts       []named[using]  `json:"contexts"`
+}
+
+// A named is an entry of one of the lists. Each kind has its own name for the value.
+type named[T any] struct {
+	Name    string `json:"name"`
+	Cluster T      `json:"cluster"`
+	User    T      `json:"user"`
+	Context T      `json:"context"`
+}
+
+type server struct {
+	Server        string `json:"server"`
+	CA            string `json:"certificate-authority"`
+	CAData        []byte `json:"certificate-authority-data"`
+	Insecure      bool   `json:"insecure-skip-tls-verify"`
+	TLSServerName string `json:"tls-server-name"`
+	ProxyURL      string `json:"proxy-url"`
+}
+
+type user struct {
+	Certificate     string      `json:"client-certificate"`
+	CertificateData []byte      `json:"client-certificate-data"`
+	Key             string      `json:"client-key"`
+	KeyData         []byte      `json:"client-key-data"`
+	Token           string      `json:"token"`
+	TokenFile       string      `json:"tokenFile"`
+	Exec            *execPlugin `json:"exec"`
+
+	Username     string         `json:"username"`
+	AuthProvider map[string]any `json:"auth-provider"`
+	As           string         `json:"as"`
+	AsUID        string         `json:"as-uid"`
+	AsGroups     []string       `json:"as-groups"`
+}
+
+type using struct {
+	Cluster string `json:"cluster"`
+	User    string `json:"user"`
+}
+
+// Load reads a kubeconfig, and gets the credentials that its current context names. Paths in it begin at its directory.
+func Load(ctx context.Context, path string) (*Client, error) {
+	c, err := load(ctx, path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+func load(ctx context.Context, path string) (*Client, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var all kubeconfig
+	if err := yaml.Unmarshal(text, &all); err != nil {
+		return nil, fmt.Errorf("it is no kubeconfig: %w", err)
+	}
+	at, as, err := all.current()
+	if err != nil {
+		return nil, err
+	}
+	at.CA = below(path, at.CA)
+	as.Certificate, as.Key, as.TokenFile = below(path, as.Certificate), below(path, as.Key), below(path, as.TokenFile)
+	if as.Exec != nil {
+		as.Exec.dir = filepath.Dir(path)
+	}
+	return clientOf(ctx, at, as)
+}
+
+// below returns a path of a file that begins at the file's directory if it is relative.
+func below(file, path string) string {
+	if path == "" || filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(filepath.Dir(file), path)
+}
+
+// current returns the cluster and the user of the current context.
+func (all kubeconfig) current() (at server, as user, err error) {
+	context, err := entry(all.Contexts, "context", all.CurrentContext)
+	if err != nil {
+		return at, as, err
+	}
+	cluster, err1 := entry(all.Clusters, "cluster", context.Context.Cluster)
+	credentials, err2 := entry(all.Users, "user", context.Context.User)
+	return cluster.Cluster, credentials.User, errors.Join(err1, err2)
+}
+
+func entry[T any](all []named[T], kind, name string) (one named[T], err error) {
+	i := slices.IndexFunc(all, func(n named[T]) bool { return n.Name == name })
+	if i < 0 {
+		return one, fmt.Errorf("it has no %s %q", kind, name)
+	}
+	return all[i], nil
+}
+
+// clientOf returns a client that asks the server as the user.
+func clientOf(ctx context.Context, at server, as user) (*Client, error) {
+	address, err := url.Parse(at.Server)
+	if err != nil || address.Scheme != "https" || address.Host == "" {
+		return nil, fmt.Errorf("server: %q: want a URL that begins with https://", at.Server)
+	}
+	c := &Client{server: address}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: at.TLSServerName, InsecureSkipVerify: at.Insecure}
+	if config.RootCAs, err = at.roots(); err != nil {
+		return nil, err
+	}
+	cert, token, err := as.credentials(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	if c.token = token; cert != nil {
+		config.Certificates = []tls.Certificate{*cert}
+		c.node = nodeOf(cert.Leaf)
+	}
+	proxy := http.ProxyFromEnvironment
+	if at.ProxyURL != "" {
+		by, err := url.Parse(at.ProxyURL)
+		if err != nil {
+			return nil, fmt.Errorf("proxy-url: %w", err)
+		}
+		proxy = http.ProxyURL(by)
+	}
+	c.http = &http.Client{
+		Transport: &http.Transport{TLSClientConfig: config, Proxy: proxy, DisableKeepAlives: true},
+		// Nothing that the API server answers sends the credentials elsewhere.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return c, nil
+}
+
+// roots returns the authorities that may have signed the server's certificate. nil: those of the system.
+func (s server) roots() (*x509.CertPool, error) {
+	text := s.CAData
+	if len(text) == 0 && s.CA != "" {
+		var err error
+		if text, err = os.ReadFile(s.CA); err != nil {
+			return nil, err
+		}
+	}
+	if len(text) == 0 {
+		return nil, nil
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("certificate-authority: %s has no certificate", cmp.Or(s.CA, "its data"))
+	}
+	return roots, nil
+}
+
+// credentials returns the client's certificate, its token, or both. In each call it reads the files, because kubelets
+// replace their certificates, and tokens end.
+func (u user) credentials(ctx context.Context, at server) (*tls.Certificate, string, error) {
+	switch {
+	case u.Username != "" || u.AuthProvider != nil:
+		return nil, "", errors.New("user: want a certificate, a token or exec: Kubernetes takes no password and no " +
+			"auth-provider any more")
+	case u.As != "" || u.AsUID != "" || len(u.AsGroups) > 0:
+		return nil, "", errors.New("user: as: want the kubelet's own credentials, and no impersonation")
+	case u.Exec != nil:
+		return u.Exec.credentials(ctx, at)
+	}
+	cert, err := u.certificate()
+	if err != nil {
+		return nil, "", err
+	}
+	token := u.Token
+	if u.TokenFile != "" { // it comes first, as in client-go
+		text, err := os.ReadFile(u.TokenFile)
+		if err != nil {
+			return nil, "", err
+		}
+		token = strings.TrimSpace(string(text))
+	}
+	if cert == nil && token == "" {
+		return nil, "", errors.New("user: want a certificate, a token or exec: it has none")
+	}
+	return cert, token, nil
+}
+
+// certificate returns the client's certificate. A kubelet has it and its key in one file.
+func (u user) certificate() (*tls.Certificate, error) {
+	cert, err1 := textOf(u.CertificateData, u.Certificate)
+	key, err2 := textOf(u.KeyData, u.Key)
+	if err := errors.Join(err1, err2); err != nil || len(cert) == 0 {
+		return nil, err
+	}
+	return pair(cert, key)
+}
+
+// textOf returns the data, or else what the file has.
+func textOf(data []byte, file string) ([]byte, error) {
+	if len(data) > 0 || file == "" {
+		return data, nil
+	}
+	return os.ReadFile(file)
+}
+
+func pair(cert, key []byte) (*tls.Certificate, error) {
+	c, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("client certificate: %w", err)
+	}
+	return &c, nil
+}

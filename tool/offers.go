@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+// This file counts what a scheduler can count on. A number that is too high brings pods whose sandbox fails until an
+// address is there. One that is too low keeps pods away, and a number below what pods have is worse: a kubelet that
+// restarts would reject pods that run. So what pods have is the least, and what is doubtful counts as there, except
+// what is known to be used up.
+
+// Resource is the extended resource of the default pool. Those of other pools have the pool's name at their end.
+const Resource = "cni-ipvlan-vpc-k8s/addresses"
+
+// resourceName matches the names of resources, without the prefix (Kubernetes documentation, "Extended resources").
+var resourceName = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
+
+// resourceOf returns the resource of a pool. It is not ok if Kubernetes allows no such name.
+func resourceOf(pool string) (name string, ok bool) {
+	if pool == "" {
+		return Resource, true
+	}
+	return Resource + "-" + pool, resourceName.MatchString("addresses-" + pool)
+}
+
+// An offerRow is what a node has of a resource, and how that was counted.
+type offerRow struct {
+	Resource string `json:"resource"`
+	Number   int    `json:"number"`   // leased, free, more and cooling, less reserved; at least leased
+	Leased   int    `json:"leased"`   // by pods
+	Free     int    `json:"free"`     // for the next pods
+	More     int    `json:"more"`     // that EC2 can still give
+	Cooling  int    `json:"cooling"`  // not for the next pods yet
+	Reserved int    `json:"reserved"` // as many as have cooled at once
+}
+
+// offers returns the numbers of this node.
+func offers(c *cli.Context) ([]offerRow, error) {
+	n, err := offeringOf(c)
+	if err != nil {
+		return nil, err
+	}
+	defer n.pool.Close()
+	subnets, err := n.subnets(c.Context)
+	if err != nil {
+		return nil, err
+	}
+	rows, cooling := []offerRow{}, map[string]int{}
+	for _, p := range n.pools {
+		name, ok := resourceOf(p.Pool)
+		if !ok {
+			slog.Warn("Kubernetes allows no resource of this name, so the pods of this pool are not counted: rename "+
+				"the pool", "pool", p.Pool, "resource", name)
+			continue
+		}
+		o := more.OfferOf(n.state, p, n.except, subnets)
+		cooling[name] = o.Cooling
+		rows = append(rows, offerRow{Resource: name, Leased: o.Leased, Free: o.Free, More: o.More, Cooling: o.Cooling})
+	}
+	most, err := mostCooling(n.pool.Registry, cooling, c.Duration("window"), c.Bool("dry-run"))
+	if err != nil {
+		return nil, err
+	}
+	for i := range rows {
+		r := &rows[i]
+		r.Reserved = most[r.Resource]
+		r.Number = r.Leased + max(r.Free+r.More+r.Cooling-r.Reserved, 0)
+	}
+	return rows, nil
+}
+
+// An offering is a node whose addresses are counted.
+type offering struct {
+	pool   *ipam.Pool
+	state  *registry.State
+	pools  []lease.Policy
+	except int // ENIs for pods that ask for their own
+}
+
+// offeringOf reads the configuration and the registry. A registry that knows nothing yet is built, as by an ADD: until
+// there is a number, no pod comes that would do it.
+func offeringOf(c *cli.Context) (n offering, err error) {
+	conflists := conf.Load(c.String("config"))
+	networks, err := conflists.All()
+	if err != nil {
+		return n, err
+	}
+	var takes bool
+	if n.pools, takes = poolsOf(networks); takes {
+		n.except = 1
+	}
+	for i := range n.pools {
+		n.pools[i].ReuseWait = conflists.ReuseWait(n.pools[i].Pool)
+	}
+	if _, err = cli.ViewRegistry(); err != nil {
+		return n, err
+	}
+	if n.pool, err = cli.OpenPool(n.pools[0]); err != nil {
+		return n, err
+	}
+	if n.state, err = n.known(c.Context); err != nil {
+		n.pool.Close()
+	}
+	return n, err
+}
+
+// known returns the registry, which knows the instance and, if the node grows, the limits of its type.
+func (n offering) known(ctx context.Context) (*registry.State, error) {
+	if err := n.pool.OfThisInstance(ctx); err != nil {
+		return nil, err
+	}
+	if n.grows() {
+		return n.pool.DescribeInstance(ctx)
+	}
+	s, err := n.pool.Registry.View()
+	if err != nil || !lease.Unknown(s) {
+		return s, err
+	}
+	if err := n.pool.Learn(ctx); err != nil {
+		return nil, err
+	}
+	return n.pool.Registry.View()
+}
+
+// grows reports whether a pool gets addresses from EC2.
+func (n offering) grows() bool {
+	return slices.ContainsFunc(n.pools, func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone })
+}
+
+// How old a description of the subnets may be. All nodes of an account share the describe calls.
+const (
+	describedLately = 10 * time.Minute // if the subnets limit what the node can get
+	describedOnce   = time.Hour
+)
+
+// subnets returns what the subnets have, as EC2 has last described them, or describes them now. If EC2 does not, an
+// older description counts. If the role may not ask, subnets limit nothing.
+func (n offering) subnets(ctx context.Context) ([]aws.Subnet, error) {
+	if !n.grows() {
+		return nil, nil
+	}
+	last, asked := n.pool.LastSubnets(n.state)
+	if age := time.Since(asked); !asked.IsZero() && age < describedOnce+jitter(describedOnce) &&
+		!(n.bounded(last) && (n.grownSince(asked) || age >= describedLately+jitter(describedLately))) {
+		return last, nil
+	}
+	const moment = 5 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, moment)
+	defer cancel()
+	all, err := n.pool.DescribeSubnets(ctx, book.VPCOf(n.state), n.state.Instance.Zone)
+	switch {
+	case err == nil:
+		return slices.Concat([]aws.Subnet{}, all), nil
+	case aws.NotAllowed(err):
+		slog.Warn("the role of the instance does not allow ec2:DescribeSubnets: the subnets are counted as if they "+
+			"had all addresses that the node can get", "error", err)
+		return nil, nil
+	case !asked.IsZero():
+		slog.Warn("EC2 does not describe the subnets: what they had then counts", "then", asked, "error", err)
+		return last, nil
+	}
+	return nil, fmt.Errorf("ask EC2 how many addresses the subnets have: %w", err)
+}
+
+// bounded reports whether the subnets limit what a pool can get.
+func (n offering) bounded(subnets []aws.Subnet) bool {
+	return slices.ContainsFunc(n.pools, func(p lease.Policy) bool {
+		return more.OfferOf(n.state, p, n.except, subnets).Bounded
+	})
+}
+
+// grownSince reports whether an ENI has got addresses since then.
+func (n offering) grownSince(t time.Time) bool {
+	for _, e := range n.state.ENIs {
+		if e.Grown.After(t) {
+			return true
+		}
+	}
+	return false
+}
+
+// coolings has how many addresses cooled in the last runs, in the registry's directory.
+const coolings = "advertised.json"
+
+// A coolingSample is how many addresses cooled when a run looked.
+type coolingSample struct {
+	Boot    string         // the boot of the machine
+	Up      time.Duration  // since that boot: no process can set this clock
+	Cooling map[string]int // by resource
+}
+
+// mostCooling returns how many addresses of each resource have cooled at once, now or in the runs of the last time. It
+// records this run.
+func mostCooling(
+	r *registry.Registry, now map[string]int, window time.Duration, only bool,
+) (map[string]int, error) {
+	var samples []coolingSample
+	if b, err := r.Kept(coolings); err == nil && json.Unmarshal(b, &samples) != nil {
+		samples = nil // it begins again
+	}
+	boot, up := registry.BootID(), registry.Uptime()
+	samples = slices.DeleteFunc(samples, func(s coolingSample) bool {
+		return s.Boot != boot || s.Up > up || up-s.Up > window
+	})
+	samples = append(samples, coolingSample{boot, up, now})
+	most := map[string]int{}
+	for _, s := range samples {
+		for name, n := range s.Cooling {
+			most[name] = max(most[name], n)
+		}
+	}
+	if only {
+		return most, nil
+	}
+	b, err := json.Marshal(samples)
+	if err == nil {
+		err = r.Keep(coolings, b)
+	}
+	return most, err
+}
