@@ -137,9 +137,8 @@ func fieldsOf(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if ts.Getenv("VARIANT") != "" {
 		_, doc, _ = strings.Cut(doc, ts.Getenv("VARIANT")+":")
-	} else {
-		doc, _, _ = strings.Cut(doc, "with --")
 	}
+	doc, _, _ = strings.Cut(doc, "with --")
 	want := map[string]bool{}
 	doc = regexp.MustCompile(`\([^)]*\)`).ReplaceAllString(doc, "")
 	for _, word := range regexp.MustCompile(`[A-Za-z][A-Za-z0-9_]*`).FindAllString(doc, -1) {

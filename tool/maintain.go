@@ -28,7 +28,7 @@ func maintain() *cli.Command {
 		Name:  "maintain",
 		Usage: "Run collections, repairs, refills and metrics at their intervals, where no systemd does it",
 		Description: `For a container on a node without systemd. It does what cni-gc.timer,
-cni-warm.path and cni-metrics.timer do elsewhere: each work is a command of this
+cni-warm.path, cni-metrics.timer and cni-advertise.timer do elsewhere: each work is a command of this
 tool in a process of its own. No pod waits for it. While it does not run, nothing
 is collected, and no process refills the pools in advance; that is all.
 
@@ -45,6 +45,7 @@ SIGTERM. With --once it runs each command once, and answers how each has ended.`
 				Usage: "as for registry-gc: `TIME` after which unused addresses are released"},
 			&cli.StringFlag{Name: "metrics",
 				Usage: "write metrics to `FILE` of the node each minute; without it none are written"},
+			&cli.BoolFlag{Name: "advertise", Usage: "advertise the addresses of the node each minute"},
 			&cli.BoolFlag{Name: "once", Usage: "run each command once, and end"},
 		},
 		Action: func(c *cli.Context) error {
@@ -76,10 +77,12 @@ type maintenance struct {
 	every     time.Duration // between two collections
 	freeAfter time.Duration
 	metrics   string // the file; "": none
+	advertise bool
 }
 
 func maintenanceOf(c *cli.Context) (*maintenance, error) {
-	m := &maintenance{c.String("config"), c.Duration("every"), c.Duration("free-after"), c.String("metrics")}
+	m := &maintenance{c.String("config"), c.Duration("every"), c.Duration("free-after"), c.String("metrics"),
+		c.Bool("advertise")}
 	if m.config == "" {
 		place, err := install.PlaceOf("")
 		if err != nil {
@@ -121,7 +124,7 @@ func (m *maintenance) loop(ctx context.Context) {
 			m.collect(ctx)
 			collect = time.After(m.every + jitter(m.every))
 		case <-measure:
-			m.measure(ctx)
+			m.minutely(ctx)
 			measure = time.After(measureEvery)
 		}
 	}
@@ -136,7 +139,7 @@ type commandRow struct {
 // once does everything once.
 func (m *maintenance) once(c *cli.Context) error {
 	rows := append(m.warm(c.Context), m.collect(c.Context)...)
-	rows = append(rows, m.measure(c.Context)...)
+	rows = append(rows, m.minutely(c.Context)...)
 	var failed error
 	for _, r := range rows {
 		if r.Error != "" {
@@ -175,6 +178,15 @@ func (m *maintenance) collect(ctx context.Context) []commandRow {
 	}
 	if err := view.MarkMaintained(); err != nil {
 		slog.Warn("doctor will not see that this command is at work", "error", err)
+	}
+	return rows
+}
+
+// minutely does what is cheap.
+func (m *maintenance) minutely(ctx context.Context) []commandRow {
+	rows := m.measure(ctx)
+	if m.advertise {
+		rows = append(rows, m.run(ctx, "advertise", "--config", m.config))
 	}
 	return rows
 }

@@ -59,11 +59,16 @@ one with more than 30 CPUs. That is no limit of addresses: say it by --max.
     kops       maxPods of an InstanceGroup, which takes a number
     asg        the tag of an Auto Scaling group, by which the Cluster Autoscaler
                knows the number if the group has no node
+    overlay, asg-addresses
+               the resource of the command advertise, and that of each pool, for
+               --instance-type: a NodeOverlay of Karpenter, or tags as asg. It is a
+               number of addresses: neither --max nor --host-network counts
 
 An expression knows the ENIs of one network card and the IPv4 addresses of an ENI.
 So it is for types with one card, of Nitro if prefixDelegation is true, and with
 IPv6 if ipFamilies has it. For others, say --instance-type.` + cli.JSON(`max_pods
-    with --format karpenter or nodeadm: expression`),
+    with --format karpenter or nodeadm: expression
+    with --format overlay or asg-addresses: [] resource number`),
 		Flags: []cli.Flag{
 			conf.Flag(),
 			&cli.StringFlag{Name: "instance-type", DefaultText: "this instance's",
@@ -82,7 +87,10 @@ IPv6 if ipFamilies has it. For others, say --instance-type.` + cli.JSON(`max_pod
 			if err != nil {
 				return err
 			}
-			if f := formatOf(n.format); f.dialect != nil && n.kind == "" {
+			switch f := formatOf(n.format); {
+			case f.resources != nil:
+				return n.printResources(c, f)
+			case f.dialect != nil && n.kind == "":
 				return n.printExpression(c, f)
 			}
 			pods, err := n.count(c)

@@ -26,19 +26,23 @@ type format struct {
 	number     string   // for a number of pods
 	expression string   // for an expression
 	dialect    *dialect // of its expressions; nil: it takes a number alone
+
+	resources func(w io.Writer, kind string, all []resourceRow) // for the resources of advertise; nil: it takes pods
 }
 
 const nodeConfig = "apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec:\n  kubelet:\n"
 
 var formats = []format{
 	{name: "", number: "%d\n"},
-	{"karpenter", "# of an EC2NodeClass\nspec:\n  kubelet:\n    maxPods: %d\n",
-		"# of an EC2NodeClass; with the feature gate NodeClassCEL, in a release after 1.14\n" +
-			"spec:\n  kubelet:\n    maxPods: %q\n", &dialect{functions: true}},
-	{"nodeadm", nodeConfig + "    config:\n      maxPods: %d\n", nodeConfig + "    maxPodsExpression: %q\n",
-		&dialect{positive: true}},
+	{name: "karpenter", number: "# of an EC2NodeClass\nspec:\n  kubelet:\n    maxPods: %d\n",
+		expression: "# of an EC2NodeClass; with the feature gate NodeClassCEL, in a release after 1.14\n" +
+			"spec:\n  kubelet:\n    maxPods: %q\n", dialect: &dialect{functions: true}},
+	{name: "nodeadm", number: nodeConfig + "    config:\n      maxPods: %d\n",
+		expression: nodeConfig + "    maxPodsExpression: %q\n", dialect: &dialect{positive: true}},
 	{name: "kops", number: "# of an InstanceGroup\nspec:\n  kubelet:\n    maxPods: %d\n"},
-	{name: "asg", number: "Key=k8s.io/cluster-autoscaler/node-template/resources/pods,Value=%d\n"},
+	{name: "asg", number: "Key=" + templateTag + "pods,Value=%d\n"},
+	{name: "overlay", resources: printOverlay},
+	{name: "asg-addresses", resources: printTags},
 }
 
 func formatOf(name string) format {

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+)
+
+// This file writes what a new node of an instance type will advertise, for autoscalers: they decide whether a node of
+// that type would help pods that wait, before there is one.
+
+// templateTag is the beginning of a tag's key, before the name of a resource (Cluster Autoscaler, "Scaling a node group
+// to 0" on AWS).
+const templateTag = "k8s.io/cluster-autoscaler/node-template/resources/"
+
+// A resourceRow is what a new node has of a resource.
+type resourceRow struct {
+	Resource string `json:"resource"`
+	Number   int    `json:"number"`
+}
+
+// printResources prints what a new node of the instance type advertises.
+func (n podNode) printResources(c *cli.Context, f format) error {
+	if n.kind == "" {
+		return cli.Misuse(c, "--format %s: name the instance type with --instance-type TYPE", f.name)
+	}
+	l, err := n.limits(c)
+	if err != nil {
+		return err
+	}
+	rows, err := n.resources(c, l)
+	if err != nil {
+		return fmt.Errorf("%s: %w", n.path, err)
+	}
+	return cli.Answer(c, rows, func(w io.Writer) { f.resources(w, n.kind, rows) })
+}
+
+// resources counts the addresses of each pool, as if the others took none.
+func (n podNode) resources(c *cli.Context, l aws.Limits) ([]resourceRow, error) {
+	rows := []resourceRow{}
+	for _, p := range n.pools {
+		name, ok := resourceOf(p.Pool)
+		if !ok {
+			slog.Warn("Kubernetes allows no resource of this name: rename the pool", "pool", p.Pool, "resource", name)
+			continue
+		}
+		one := n
+		one.pools = []lease.Policy{p}
+		number, err := one.addresses(c, l)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, resourceRow{name, number})
+	}
+	if len(rows) == 0 {
+		return nil, errors.New("no pool has a name that a resource can have")
+	}
+	return rows, nil
+}
+
+// printOverlay prints a NodeOverlay of Karpenter (concepts, "NodeOverlays").
+func printOverlay(w io.Writer, kind string, all []resourceRow) {
+	fmt.Fprintf(w, `apiVersion: karpenter.sh/v1alpha1
+kind: NodeOverlay
+metadata:
+  name: cni-ipvlan-vpc-k8s.%[1]s
+spec:
+  requirements:
+    - key: node.kubernetes.io/instance-type
+      operator: In
+      values: [%[1]s]
+  capacity:
+`, kind)
+	for _, r := range all {
+		fmt.Fprintf(w, "    %s: %d\n", r.Resource, r.Number)
+	}
+}
+
+// printTags prints tags of an Auto Scaling group.
+func printTags(w io.Writer, _ string, all []resourceRow) {
+	for _, r := range all {
+		fmt.Fprintf(w, "Key=%s%s,Value=%d\n", templateTag, r.Resource, r.Number)
+	}
+}
