@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	admission "k8s.io/api/admissionregistration/v1"
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
@@ -99,6 +100,85 @@ func TestManifests(t *testing.T) {
 	}
 }
 
+// policies returns the objects by which pods ask for addresses, decoded strictly.
+func policies(
+	t *testing.T, text string,
+) (p admission.MutatingAdmissionPolicy, b admission.MutatingAdmissionPolicyBinding) {
+	t.Helper()
+	for _, doc := range documents(t, text) {
+		for kind, into := range map[string]any{`"MutatingAdmissionPolicy"`: &p,
+			`"MutatingAdmissionPolicyBinding"`: &b} {
+			if !strings.Contains(doc, `"kind":`+kind) {
+				continue
+			}
+			decoder := json.NewDecoder(strings.NewReader(doc))
+			decoder.DisallowUnknownFields()
+			if err := decoder.Decode(into); err != nil {
+				t.Fatalf("%v: %s", err, doc)
+			}
+		}
+	}
+	if p.Name == "" || b.Spec.PolicyName != p.Name || len(p.Spec.Mutations) != 1 {
+		t.Errorf("policy %+v, binding %+v", p, b)
+	}
+	return p, b
+}
+
+// TestPolicy wants the shipped policy to be that of the chart for a configuration with one pool. With UPDATE it writes
+// it. The scenario "scheduler" of the cluster has pods created with it.
+func TestPolicy(t *testing.T) {
+	const file = "../kubernetes/addresses.yaml"
+	_, text, _ := strings.Cut(rendered(t, "../kubernetes/values-addresses.yaml"), "---\n# Each pod")
+	text = "# kubectl apply -f, when all nodes advertise their addresses: docs/scheduler.md. For several pools, use the " +
+		"chart.\n---\n# Each pod" + text
+	if os.Getenv("UPDATE") != "" {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if read(t, file) != text {
+		t.Errorf("%s is not the chart: run the test with UPDATE=1", file)
+	}
+	p, _ := policies(t, text)
+	for _, v := range p.Spec.Variables {
+		if v.Name == "pool" && v.Expression != `""` || v.Name == "number" && !strings.HasSuffix(v.Expression, ": 1") {
+			t.Errorf("with one pool and without the capability of annotations, %s is %s", v.Name, v.Expression)
+		}
+	}
+}
+
+// TestPools looks at the policy and the rule for several pools: as the plugin, the most specific namespace wins.
+func TestPools(t *testing.T) {
+	text := rendered(t, valuesOf(t, `{scheduler: {policy: true, nodeFeatureRule: true, namespaceSelector: {matchLabels: {a: b}}},
+		plugin: {capabilities: {"io.kubernetes.cri.pod-annotations": true}, pools: {
+			batch: {namespaces: [batch, "job-*"]}, payments: {namespaces: ["job-pay*"]}, "no good": {namespaces: [x]}}}}`))
+	p, b := policies(t, text)
+	if b.Spec.MatchResources.NamespaceSelector.MatchLabels["a"] != "b" {
+		t.Errorf("the binding: %+v", b)
+	}
+	got := map[string]string{}
+	for _, v := range p.Spec.Variables {
+		got[v.Name] = v.Expression
+	}
+	for name, want := range map[string]string{
+		"pool": `"cni-ipvlan-vpc-k8s/pool" in variables.annotations ? variables.annotations["cni-ipvlan-vpc-k8s/pool"] : ` +
+			`request.namespace.startsWith("job-pay") ? "payments" : request.namespace == "batch" ? "batch" : ` +
+			`request.namespace.startsWith("job-") ? "batch" : request.namespace == "x" ? "no good" : ""`,
+		"resource": `variables.pool in ["batch","payments"] ? "cni-ipvlan-vpc-k8s/addresses-" + variables.pool : ` +
+			`"cni-ipvlan-vpc-k8s/addresses"`,
+	} {
+		if got[name] != want {
+			t.Errorf("%s is\n%s\nwant\n%s", name, got[name], want)
+		}
+	}
+	for _, want := range []string{`!(variables.pool in ["","default","batch","payments"]) ? 0 :`,
+		`cni-ipvlan-vpc-k8s/addresses-payments: "@local.feature.cni-ipvlan-vpc-k8s.addresses-payments"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the objects do not have %s", want)
+		}
+	}
+}
+
 // objects returns the objects of the chart, decoded into Kubernetes' own types, which have no unknown field.
 func objects(t *testing.T, values string) (c core.ConfigMap, d apps.DaemonSet) {
 	t.Helper()
@@ -163,10 +243,10 @@ func TestChart(t *testing.T) {
 		},
 		"maintain": {
 			`{systemd: "no", units: [], platform: talos, binDir: /b, confDir: /c, maintain: {enabled: true, every: ` +
-				`1m, metrics: /m/x.prom}}`,
+				`1m, metrics: /m/x.prom, advertise: true}}`,
 			[]string{"install", "--root=/host", "--conflist=/config/10-cni-ipvlan-vpc-k8s.conflist", "--platform=talos",
 				"--bin-dir=/b", "--conf-dir=/c", "--systemd=no"},
-			[]string{"pause", "maintain --root=/host --every=1m --free-after=15m --config=/c --metrics=/m/x.prom"},
+			[]string{"pause", "maintain --root=/host --every=1m --free-after=15m --config=/c --advertise --metrics=/m/x.prom"},
 			nil, "portmap",
 		},
 		"uninstall": {

@@ -1,0 +1,25 @@
+{{/* The resources of the pools that have a name Kubernetes allows, as a YAML list of pool, resource. The default pool has no name. */}}
+{{- define "cni.resources" -}}
+- {pool: "", resource: "cni-ipvlan-vpc-k8s/addresses"}
+{{- range $name, $_ := (get .Values.plugin "pools" | default dict) }}
+{{- if regexMatch "^[-A-Za-z0-9_.]{0,52}[A-Za-z0-9]$" $name }}
+- {pool: {{ $name | quote }}, resource: {{ printf "cni-ipvlan-vpc-k8s/addresses-%s" $name | quote }}}
+{{- end }}
+{{- end }}
+{{- end }}
+{{/* The pool that serves the pods of a namespace, as CEL: the most specific entry of a pool's namespaces wins, as for the plugin. */}}
+{{- define "cni.served" -}}
+{{- $entries := list }}
+{{- range $name, $pool := (get .Values.plugin "pools" | default dict) }}
+{{- range (get $pool "namespaces" | default list) }}
+{{- $begin := trimSuffix "*" . }}
+{{- $open := hasSuffix "*" . }}
+{{- $width := add (len $begin) (ternary 0 1 $open) }}
+{{- $entries = append $entries (printf "%05d|%t|%s|%s" $width $open $begin $name) }}
+{{- end }}
+{{- end }}
+{{- range (sortAlpha $entries | reverse) }}
+{{- $e := splitn "|" 4 . }}
+{{- if eq $e._1 "true" }}request.namespace.startsWith({{ $e._2 | toJson }}){{ else }}request.namespace == {{ $e._2 | toJson }}{{ end }} ? {{ $e._3 | toJson }} : {{ end -}}
+""
+{{- end }}
