@@ -21,7 +21,12 @@ import (
 )
 
 // certificates are the files by which the programs of the cluster trust each other.
-type certificates struct{ dir string }
+type certificates struct {
+	dir    string
+	server netip.Addr // the API server's
+	ca     *x509.Certificate
+	caKey  *ecdsa.PrivateKey
+}
 
 func (c certificates) file(name string) string { return filepath.Join(c.dir, name) }
 func (c certificates) kubeconfig() string      { return c.file("kubeconfig") }
@@ -30,14 +35,14 @@ func (c certificates) kubeconfig() string      { return c.file("kubeconfig") }
 // administrator's certificate and kubeconfig, and the key of service accounts (kubernetes.io, "PKI certificates and
 // requirements"). All programs are administrators here.
 func newCertificates(dir string, server, service netip.Addr) (certificates, error) {
-	c := certificates{dir}
+	c := certificates{dir: dir, server: server}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return c, err
 	}
-	ca := &x509.Certificate{Subject: pkix.Name{CommonName: "cluster"}, IsCA: true, BasicConstraintsValid: true,
+	c.ca = &x509.Certificate{Subject: pkix.Name{CommonName: "cluster"}, IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign}
-	caKey, err := c.sign("ca", ca, ca, nil)
-	if err != nil {
+	var err error
+	if c.caKey, err = c.sign("ca", c.ca); err != nil {
 		return c, err
 	}
 	apiserver := &x509.Certificate{
@@ -51,26 +56,35 @@ func newCertificates(dir string, server, service netip.Addr) (certificates, erro
 		Subject:     pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
-	_, err1 := c.sign("apiserver", apiserver, ca, caKey)
-	_, err2 := c.sign("admin", admin, ca, caKey)
-	return c, errors.Join(err1, err2, c.serviceAccounts(), c.writeKubeconfig(server))
+	_, err1 := c.sign("apiserver", apiserver)
+	_, err2 := c.sign("admin", admin)
+	return c, errors.Join(err1, err2, c.serviceAccounts(), c.writeKubeconfig("admin", c.kubeconfig()))
+}
+
+// node writes the certificate of a kubelet, and returns its kubeconfig. The kubelets here do not use it.
+func (c certificates) node(name string) (string, error) {
+	_, err := c.sign(name, &x509.Certificate{
+		Subject:     pkix.Name{CommonName: "system:node:" + name, Organization: []string{"system:nodes"}},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	file := c.file(name + ".kubeconfig")
+	return file, errors.Join(err, c.writeKubeconfig(name, file))
 }
 
 // sign writes a new key and its certificate, which the CA has signed. Without the CA's key the certificate signs
 // itself.
-func (c certificates) sign(
-	name string, cert, ca *x509.Certificate, caKey *ecdsa.PrivateKey,
-) (*ecdsa.PrivateKey, error) {
+func (c certificates) sign(name string, cert *x509.Certificate) (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
+	caKey := c.caKey
 	if caKey == nil {
 		caKey = key
 	}
 	cert.SerialNumber = big.NewInt(time.Now().UnixNano())
 	cert.NotBefore, cert.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(30*24*time.Hour)
-	der, err := x509.CreateCertificate(rand.Reader, cert, ca, &key.PublicKey, caKey)
+	der, err := x509.CreateCertificate(rand.Reader, cert, c.ca, &key.PublicKey, caKey)
 	if err != nil {
 		return nil, fmt.Errorf("certificate of %s: %w", name, err)
 	}
@@ -102,12 +116,12 @@ func (c certificates) writePEM(name, kind string, der []byte) error {
 	return os.WriteFile(c.file(name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
 }
 
-func (c certificates) writeKubeconfig(server netip.Addr) error {
-	return os.WriteFile(c.kubeconfig(), fmt.Appendf(nil, `apiVersion: v1
+func (c certificates) writeKubeconfig(user, file string) error {
+	return os.WriteFile(file, fmt.Appendf(nil, `apiVersion: v1
 kind: Config
 clusters: [{name: c, cluster: {server: "https://%s", certificate-authority: %s}}]
-users: [{name: admin, user: {client-certificate: %s, client-key: %s}}]
-contexts: [{name: c, context: {cluster: c, user: admin}}]
+users: [{name: user, user: {client-certificate: %s, client-key: %s}}]
+contexts: [{name: c, context: {cluster: c, user: user}}]
 current-context: c
-`, netip.AddrPortFrom(server, apiPort), c.file("ca.crt"), c.file("admin.crt"), c.file("admin.key")), 0o600)
+`, netip.AddrPortFrom(c.server, apiPort), c.file("ca.crt"), c.file(user+".crt"), c.file(user+".key")), 0o600)
 }

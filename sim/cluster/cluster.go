@@ -136,7 +136,9 @@ func vpc() ec2sim.Config {
 				IPv6CIDR: cidr("2001:db8:0:102::/64"), Tags: pods},
 			{ID: "subnet-peer", VPC: "vpc-peer", Zone: "us-east-1a", CIDR: cidr("10.1.0.0/24")},
 		},
-		InstanceTypes: []ec2sim.InstanceType{{Name: "t3.nano", ENIs: 2, IPv4PerENI: 2, IPv6PerENI: 2}},
+		InstanceTypes: []ec2sim.InstanceType{{Name: "t3.nano", ENIs: 2, IPv4PerENI: 2, IPv6PerENI: 2},
+			{Name: "t9.three", ENIs: 2, IPv4PerENI: 3, IPv6PerENI: 3},
+			{Name: "t9.forty", ENIs: 2, IPv4PerENI: 40, IPv6PerENI: 40}},
 		Peerings: []ec2sim.Peering{{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-main"},
 			Accepter: ec2sim.PeerVPC{ID: "vpc-peer"}}},
 	}
@@ -171,7 +173,8 @@ func (c *Cluster) startMaster() error {
 			"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 			"--kubelet-client-certificate="+c.certs.file("admin.crt"), "--kubelet-client-key="+
 				c.certs.file("admin.key"),
-			"--kubelet-preferred-address-types=InternalIP", "--authorization-mode=Node,RBAC", "--allow-privileged=true",
+			"--kubelet-preferred-address-types=InternalIP", "--authorization-mode=Node,RBAC",
+			"--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
 			"--profiling=false"))
 }
 
@@ -222,6 +225,10 @@ func (c *Cluster) NodesReady(ctx context.Context) error {
 
 // Kubeconfig returns the path of an administrator's kubeconfig. It is the same on all machines.
 func (c *Cluster) Kubeconfig() string { return c.certs.kubeconfig() }
+
+// KubeletConfig returns the path of a kubeconfig on all machines that are started later, with what a kubelet may do: it
+// may change its own node.
+func (c *Cluster) KubeletConfig(node string) (string, error) { return c.certs.node(node) }
 
 // Kubectl runs kubectl on the master, as an administrator, and returns its standard output.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {

@@ -47,6 +47,7 @@ var scenarios = []scenario{
 	{"STATUS under load", false, (*world).statusUnderLoad},
 	{"STATUS of a broken node", false, (*world).statusOfBrokenNode},
 	{"exhaustion", false, (*world).exhaustion},
+	{"scheduler", false, (*world).scheduler},
 	{"reboot", false, (*world).reboot},
 	{"joins with provision none", false, (*world).preProvisioned},
 	{"installs itself", false, (*world).installsItself},
