@@ -52,7 +52,7 @@ node-feature-discovery, and asks Kubernetes for nothing:
 				Usage: "the node has this `NAME`, as --hostname-override of the kubelet says"},
 			&cli.StringFlag{Name: "feature-file",
 				Usage: "write the numbers to `FILE` for node-feature-discovery, and not to the API server"},
-			&cli.DurationFlag{Name: "window", Value: 5 * time.Minute,
+			&cli.DurationFlag{Name: "window", Value: 2 * time.Minute,
 				Usage: "leave out as many addresses as have cooled at once within this `TIME`"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "print the numbers, and tell them to nobody"},
 		},
