@@ -28,6 +28,7 @@ type Link struct {
 	Peer  int    // the index of the other end or of the master, maybe in another namespace
 	Mode  string // of an ipvlan: l2, l3 or l3s
 
+	props  []byte // its alternative names, as the kernel lists them
 	tunnel tunnel // of a tunnel: what it is besides its kind
 	peerNS uint32 // 1 + the ID of the namespace that Peer is in; 0 if it is in this one
 }
@@ -36,6 +37,18 @@ type Link struct {
 // of netfilter. In mode l3s, the kernel passes that through the hooks of the master's namespace instead
 // (ipvlan_l3_rcv).
 func (l Link) Unhooked() bool { return l.Kind == "ipvlan" && l.Mode == modes[2] }
+
+// Names are the name of the link, and then its alternative names, see ip-link(8) about altname. Each finds the link.
+// Netfilter, rules and /proc/sys know only the first.
+func (l Link) Names() []string {
+	all := []string{l.Name}
+	for typ, value := range attrsOf(l.props) {
+		if typ == unix.IFLA_ALT_IFNAME {
+			all = append(all, unix.ByteSliceToString(value))
+		}
+	}
+	return all
+}
 
 // RealLink is the Kind of lo and of network cards, which cannot be deleted.
 const RealLink = "device"

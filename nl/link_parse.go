@@ -32,6 +32,8 @@ func parseLink(m []byte) Link {
 			l.peerNS = number(value) + 1
 		case unix.IFLA_IFALIAS:
 			l.Alias = unix.ByteSliceToString(value)
+		case unix.IFLA_PROP_LIST:
+			l.props = value
 		case unix.IFLA_GROUP:
 			l.Group = number(value)
 		case unix.IFLA_AF_SPEC:

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os/exec"
+	"reflect"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -70,7 +71,7 @@ func TestLinks(t *testing.T) {
 			if got != want {
 				t.Errorf("%s\nand not\n%s", got, want)
 			}
-			if one, err := n.LinkByName(l.Name); err != nil || one != l {
+			if one, err := n.LinkByName(l.Name); err != nil || !reflect.DeepEqual(one, l) {
 				t.Errorf("by name: %+v, %v, and not %+v", one, err, l)
 			}
 		}

@@ -4,10 +4,12 @@
 package nl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
+	"slices"
 	"strconv"
 
 	"github.com/vishvananda/netlink/nl"
@@ -24,7 +26,10 @@ import (
 // machine can have, announces each to udev, and removes all except one again (veth_get_num_queues,
 // veth_init_queues).
 type Veth struct {
-	Name    string
+	Name string
+	// AltName is an alternative name of the near end, or empty. Name may then be one that another pair has before and
+	// after: what is added and deleted is found by AltName. It needs Linux 5.5.
+	AltName string
 	MAC     string
 	Peer    string
 	PeerMAC string
@@ -58,6 +63,10 @@ func (v Veth) String() string {
 	if v.PeerNS != nil {
 		c.option("netns", v.PeerNS.Name)
 	}
+	if v.AltName != "" {
+		c.b.WriteString("\n\tip link property add")
+		c.option("dev", v.Name).option("altname", v.AltName)
+	}
 	if v.NoLinkLocal {
 		c.b.WriteString("\n\tip link set")
 		c.word(v.Name).word("addrgenmode none")
@@ -80,16 +89,46 @@ func (v Veth) Add(n *NS) error {
 	if err := n.change(unix.RTM_NEWLINK, addNew, linkMessage(), attrs...); err != nil {
 		return err
 	}
-	// The kernel takes an alias only for a link that it has, and sets an end up
+	// The kernel takes names and an alias only for a link that it has, and sets an end up
 	// only when it has the other.
-	err = v.setUp(n)
+	if v.AltName != "" {
+		err = n.addAltName(v.Name, v.MAC, v.AltName)
+	}
+	if err == nil {
+		err = v.setUp(n)
+	}
 	if err == nil && !v.PeerDown {
 		err = v.PeerNS.setLink(v.Peer, 0, "")
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case v.AltName != "": // no other pair has this far end
+		n.renew(v.Name)
+		_ = v.PeerNS.delLink(v.Peer)
+	default:
 		_ = n.delLink(v.Name)
 	}
 	return err
+}
+
+// addAltName gives a new link an alternative name. If another process has deleted the link, another one may have the
+// name by now: the MAC address shows that.
+func (n *NS) addAltName(name, mac, alt string) error {
+	if err := checkName(alt); err != nil {
+		return err
+	}
+	l, err := n.LinkByName(name)
+	if err == nil && l.MAC != mac {
+		err = absence{unix.ENODEV}
+	}
+	if err != nil {
+		return err
+	}
+	delete(n.seen, name)
+	msg := linkMessage()
+	msg.Index = int32(l.Index)
+	return n.change(unix.RTM_NEWLINKPROP, addNew, msg,
+		nest(unix.IFLA_PROP_LIST|unix.NLA_F_NESTED, attrString(unix.IFLA_ALT_IFNAME, alt)))
 }
 
 // attrs are the pair as the kernel creates it.
@@ -143,18 +182,19 @@ func (v Veth) setUp(n *NS) error {
 		const sendRedirects = 6 // IPV4_DEVCONF_SEND_REDIRECTS of linux/ip.h
 		spec = append(spec, nest(unix.AF_INET, nest(unix.IFLA_INET_CONF, attr32(sendRedirects, 0))))
 	}
+	name := cmp.Or(v.AltName, v.Name)
 	if v.NoLinkLocal {
 		inet6 := nest(unix.AF_INET6, attr(unix.IFLA_INET6_ADDR_GEN_MODE, []byte{nl.IN6_ADDR_GEN_MODE_NONE}))
-		if err := n.setLink(v.Name, 0, v.Alias, nest(unix.IFLA_AF_SPEC, append(spec, inet6)...)); !errors.Is(err,
+		if err := n.setLink(name, 0, v.Alias, nest(unix.IFLA_AF_SPEC, append(spec, inet6)...)); !errors.Is(err,
 			unix.EAFNOSUPPORT) {
 			return err
 		}
 		// The kernel has no IPv6, or not with so small an MTU.
 	}
 	if spec == nil {
-		return n.setLink(v.Name, 0, v.Alias)
+		return n.setLink(name, 0, v.Alias)
 	}
-	return n.setLink(v.Name, 0, v.Alias, nest(unix.IFLA_AF_SPEC, spec...))
+	return n.setLink(name, 0, v.Alias, nest(unix.IFLA_AF_SPEC, spec...))
 }
 
 // Near returns the near end. Of a fresh pair, it also shows the index of the far end, which need not be asked for.
@@ -171,10 +211,16 @@ func (v Veth) advice() Sysctl {
 	return Sysctl{Key: "net/ipv6/conf/" + v.Name + "/accept_ra", Value: "0"}
 }
 
-// DelPair deletes a veth pair by the name of its end in n, and the rules about that end. The
-// kernel removes the routes and neighbours with the link, but not the rules.
-func (n *NS) DelPair(veth string) error {
-	return errors.Join(n.DelRules(veth), Wiring{{n, Veth{Name: veth}}}.Del())
+// DelPair deletes a veth pair by its end in n, and the rules about that end. The kernel removes the routes and
+// neighbours with the link, but not the rules. Another link that has the name by now stays. Without an index, the link
+// is the one of that name.
+func (n *NS) DelPair(near Link) error {
+	pair := Wiring{{n, Veth{Name: near.Name}}}
+	defer pair.remember()()
+	if near.Index != 0 {
+		n.indices[near.Name] = near.Index
+	}
+	return errors.Join(n.DelRules(near.Name), pair.Del())
 }
 
 // Del deletes both ends.
@@ -194,6 +240,8 @@ func (v Veth) Check(n *NS) error {
 		return differs("alias", near.Alias, v.Alias)
 	case near.Group != v.Group:
 		return differs("group", near.Group, v.Group)
+	case v.AltName != "" && !slices.Contains(near.Names(), v.AltName):
+		return fmt.Errorf("%s does not have the alternative name %s", near.Name, v.AltName)
 	case v.PeerNS == nil:
 		return nil
 	}

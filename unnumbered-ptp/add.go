@@ -38,7 +38,7 @@ func add(r *request) (*types100.Result, error) {
 	}
 	if made && !there && (errors.Is(err, nl.ErrUnanswered) || !s.leadsTo(p)) {
 		// The last rule, and the last route without a link, may be there although the answer was lost.
-		err = errors.Join(err, s.nodeNS.DelPair(p.veth.Name),
+		err = errors.Join(err, s.delPair(p),
 			steps(s.podNS, metadataBlockFurther(r, r.nics, 1, p.loop)).Del())
 	}
 	return nil, s.second(unavailable(err))
@@ -77,7 +77,7 @@ func (s *scene) leadsTo(p pair) bool {
 // [nl.NS.RemoveShared]): it finds this one, or it has removed before connect looks.
 func (s *scene) connect(p pair, there bool) (made bool, err error) {
 	if err := (nl.Wiring{{NS: s.nodeNS, Object: p.veth}}).Add(); err != nil {
-		return errors.Is(err, nl.ErrUnanswered), err
+		return errors.Is(err, nl.ErrUnanswered), s.taken(p, err)
 	}
 	p.fresh = !there
 	if p.routed {

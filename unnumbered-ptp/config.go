@@ -39,6 +39,9 @@ type Config struct {
 	DefaultRoute string   `json:"defaultRoute"`
 	HostCIDRs    []string `json:"hostCidrs"` // destinations that pods always reach by the node
 
+	// begins the name of the node's end of the pair, for pods of dataPath veth; "": see [VethName]
+	VethPrefix string `json:"vethPrefix"`
+
 	// for the pod; nil: in a family whose default route is by the ENI
 	BlockInstanceMetadata *bool `json:"blockInstanceMetadata"`
 
@@ -105,6 +108,7 @@ func (c *Config) Validate() error {
 		m.Wrong(`keepCaller: true: with serviceLoop "none" pods see the node instead of the caller`)
 	}
 	c.validateRoutes(&m)
+	c.validatePrefix(&m)
 	return m.Err()
 }
 

@@ -38,8 +38,8 @@ func del(ctx context.Context, r *request) error {
 	veth := VethName(r.Network, r.Attachment)
 	var failed error
 	if _, err := r.nodeNS.LinkByName(veth); err != nil { // it is not there, or the kernel did not answer
-		failed = legacy.Del(ctx, r.nodeNS, own, legacy.Pod{Network: r.Network, ContainerID: r.ContainerID,
-			Link: r.Config.ContainerInterface, Prev: r.Prev, Veth: veth})
+		failed = errors.Join(delUnnamed(r), legacy.Del(ctx, r.nodeNS, own, legacy.Pod{Network: r.Network,
+			ContainerID: r.ContainerID, Link: r.Config.ContainerInterface, Prev: r.Prev, Veth: veth}))
 	}
 	failed = errors.Join(failed, r.nodeNS.DelRules(veth))
 	if pod != nil {

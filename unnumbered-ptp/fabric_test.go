@@ -44,7 +44,7 @@ func (f *fabric) bare() {
 	must(f.t, err)
 	for _, l := range links {
 		if nl.IsPair(l.Group) {
-			must(f.t, f.node.DelPair(l.Name))
+			must(f.t, f.node.DelPair(l))
 		}
 	}
 	if _, err := f.node.RemoveShared(); err != nil {

@@ -28,12 +28,14 @@ func gc(r *request) error {
 	}
 	valid := make(map[string]bool, len(existing))
 	for _, a := range existing {
-		valid[VethName(r.Network, a)] = true
+		near, _ := macs(r.Network, a)
+		valid[VethName(r.Network, a)], valid[near] = true, true
 	}
 	var errs []error
 	for _, l := range links {
-		if l.Kind == "veth" && !valid[l.Name] && (networkOf(l.Alias) == r.Network || halfMade(l)) {
-			errs = append(errs, r.nodeNS.DelPair(l.Name))
+		named := slices.ContainsFunc(l.Names(), func(name string) bool { return valid[name] })
+		if l.Kind == "veth" && !named && (networkOf(l.Alias) == r.Network || halfMade(l) && !valid[l.MAC]) {
+			errs = append(errs, r.nodeNS.DelPair(l))
 		}
 	}
 	_, detached := RemoveDetached(r.nodeNS)

@@ -56,13 +56,18 @@ func TestKillFurther(t *testing.T) { everywhere(t, several) }
 // TestKillRouted does the same with routed pods.
 func TestKillRouted(t *testing.T) { everywhere(t, routed) }
 
+// TestKillVethPrefix does the same with routed pods, all sandboxes of one pod of Kubernetes. The name of their pairs
+// follows from that.
+func TestKillVethPrefix(t *testing.T) { everywhere(t, prefixed) }
+
 // A kind says which links the pods of a victim have.
 type kind int
 
 const (
-	slaved  kind = iota
-	several      // three NICs
-	routed       // a routed pair
+	slaved   kind = iota
+	several       // three NICs
+	routed        // a routed pair
+	prefixed      // a routed pair with the name for engines
 )
 
 func everywhere(t *testing.T, of kind) {
@@ -76,7 +81,7 @@ func everywhere(t *testing.T, of kind) {
 		families = append(families, dual)
 	}
 	connected := f.pod
-	if of == routed {
+	if of == routed || of == prefixed {
 		connected = f.routed
 	}
 	first := connected("first", "10.0.1.200", families...)
@@ -119,6 +124,10 @@ func (v victim) next() *pod {
 	switch v.kind {
 	case routed:
 		return v.routed("pod1", fmt.Sprint("10.0.1.", *v.pods%190+2), dual)
+	case prefixed:
+		p := v.sandbox("pod1", fmt.Sprint("10.0.1.", *v.pods%190+2), dual)
+		p.request.ContainerID = fmt.Sprint("sandbox", *v.pods)
+		return p
 	case several:
 		n := *v.pods%95 + 2
 		return v.several("pod1", fmt.Sprint("10.0.1.", n), fmt.Sprint("10.0.3.", n), fmt.Sprint("10.0.1.", 100+n))
@@ -217,12 +226,13 @@ func (v victim) run(p *pod, tr *trace.Trace) (status syscall.WaitStatus) {
 	stdin, err := json.Marshal(map[string]any{
 		"cniVersion": "1.0.0", "name": r.Network, "type": "cni-ipvlan-vpc-k8s-unnumbered-ptp", "prevResult": r.Prev,
 		"hostInterface": r.Config.HostInterface, "containerInterface": r.Config.ContainerInterface,
-		"ipMasq": r.Config.IPMasq,
+		"ipMasq": r.Config.IPMasq, "vethPrefix": r.Config.VethPrefix,
 	})
 	must(v.t, err)
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+v.verb, "CNI_CONTAINERID="+r.ContainerID, "CNI_IFNAME="+r.IfName,
-		"CNI_NETNS="+r.NetNS, "CNI_PATH=/opt/cni/bin")
+		"CNI_NETNS="+r.NetNS, "CNI_PATH=/opt/cni/bin",
+		"CNI_ARGS=K8S_POD_NAMESPACE="+r.Pod.Namespace+";K8S_POD_NAME="+r.Pod.Name)
 	cmd.Stdin = bytes.NewReader(stdin)
 	must(v.t, v.node.Do(func() (err error) { status, err = tr.Run(cmd); return err }))
 	return status

@@ -49,13 +49,17 @@ func newPair(s *scene) pair {
 	return p
 }
 
-// pair is the pod's pair as ADD makes it. If the pair is there, it keeps its MTU when the MTU
-// of hostInterface changes, unless the configuration has an MTU.
+// pair is the pod's pair as ADD makes it. If the pair is there, it keeps its name when the configuration changes, and
+// its MTU when the MTU of hostInterface changes, unless the configuration has an MTU.
 func (s *scene) pair() (p pair, there bool) {
 	p = newPair(s)
-	l, err := s.nodeNS.LinkByName(p.veth.Name)
+	own := cmp.Or(p.veth.AltName, p.veth.Name)
+	l, err := s.nodeNS.LinkByName(own)
 	if err == nil && s.Config.MTU == 0 {
 		p.veth.MTU = l.MTU
+	}
+	if err == nil {
+		p.named(l.Name, own)
 	}
 	return p, !errors.Is(err, fs.ErrNotExist)
 }
@@ -84,8 +88,8 @@ func (p pair) byNode(c Config) (all []netip.Prefix) {
 // owner begins the alias of our links.
 const owner = "cni-ipvlan-vpc-k8s"
 
-// VethName is the name of the node's end of an attachment's veth pair. kube2iam and others
-// know such links by the prefix.
+// VethName is the name of the node's end of an attachment's veth pair, or its alternative name, see engine.go. kube2iam
+// and others know such links by the prefix.
 func VethName(network string, a plugin.Attachment) string {
 	return ("veth" + hex.EncodeToString(plugin.Digest(network, a)))[:unix.IFNAMSIZ-1]
 }

@@ -23,6 +23,7 @@ func (c *Config) Describe(j *codec.Codec) {
 		codec.Field(j, "serviceLoop", &c.ServiceLoop, codec.Text)
 		codec.Field(j, "defaultRoute", &c.DefaultRoute, codec.Text)
 		codec.List(j, "hostCidrs", &c.HostCIDRs, codec.Text)
+		codec.Field(j, "vethPrefix", &c.VethPrefix, codec.Text)
 		codec.Nullable(j, "blockInstanceMetadata", &c.BlockInstanceMetadata, codec.Flag)
 		codec.Within(j, "runtimeConfig", func() {
 			codec.Field(j, "bandwidth", &c.RuntimeConfig.Bandwidth, (*bandwidth).describe)

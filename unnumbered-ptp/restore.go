@@ -30,6 +30,8 @@ type Loss struct {
 	Node     nl.Wiring  // what is missing on the node: Restore adds it
 	Pod      []nl.Fault // what is missing or wrong in the pod
 	Changed  error      // what is wrong on the node, and no program can restore
+
+	index int // of that link
 }
 
 // Serious reports whether the pod works less without what is missing on the node. A spare route, for example, is not
@@ -78,6 +80,7 @@ func (s *scene) judgePair(p pair, l *Loss) (there bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	l.index = near.Index
 	far, err := s.podNS.LinkByName(p.veth.Peer)
 	if errors.Is(err, fs.ErrNotExist) {
 		l.Pod = append(l.Pod, nl.Fault{Step: nl.Step{NS: s.podNS, Object: nl.Up{Dev: p.veth.Peer}}, Wrong: err})
@@ -174,6 +177,9 @@ func familyOf(o nl.Object) nl.Family {
 // Restore adds what [Missing] has found to be missing on the node, and returns what it has added. It may run beside
 // commands for the pod. If the pair is gone meanwhile, nothing is missing any more.
 func Restore(node *nl.NS, l Loss) (done nl.Wiring, failed error) {
+	if l.ended(node) {
+		return nil, nil
+	}
 	for _, step := range l.Node {
 		if err := install(nl.Wiring{step}); err != nil {
 			failed = errors.Join(failed, err)
@@ -181,10 +187,16 @@ func Restore(node *nl.NS, l Loss) (done nl.Wiring, failed error) {
 		}
 		done = append(done, step)
 	}
-	if _, err := node.LinkByName(l.Veth); errors.Is(err, fs.ErrNotExist) {
+	if l.ended(node) {
 		return done, nil
 	}
 	return done, failed
+}
+
+// ended reports whether the pair is gone. Another sandbox of the pod may have a pair of the same name, see engine.go.
+func (l Loss) ended(node *nl.NS) bool {
+	near, err := node.LinkByName(l.Veth)
+	return errors.Is(err, fs.ErrNotExist) || err == nil && l.index != 0 && near.Index != l.index
 }
 
 // Bare lists the node's ends of a network's pairs that have lost the routes to their pods, in a family of which there

@@ -80,6 +80,9 @@ func (p *pair) route(s *scene) {
 	p.routed, p.callers = true, false
 	p.veth.Peer, p.veth.MTU = s.IfName, cmp.Or(s.Config.MTU, s.eni.MTU)
 	p.veth.Group = nl.RoutedGroup(s.eni.Index)
+	if name := engineName(s.request); name != "" {
+		p.named(name, p.veth.Name)
+	}
 }
 
 // route adds everything of a routed pod except its pair. A kernel without BPF has no filters.

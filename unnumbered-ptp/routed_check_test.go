@@ -280,7 +280,7 @@ func TestRoutedLoss(t *testing.T) {
 	f := newFabric(t)
 	p := f.routed("pod1", pod1Addr)
 	must(t, f.ADD(p))
-	must(t, f.node.DelPair(p.veth()))
+	must(t, f.node.DelPair(nl.Link{Name: p.veth()}))
 	if l := f.missing(p); !l.Unpaired {
 		t.Errorf("without its pair it misses %v, %v, %v", l.Node, l.Pod, l.Changed)
 	}

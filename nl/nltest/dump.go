@@ -50,6 +50,9 @@ func links(n *nl.NS) ([]string, error) {
 	lines := make([]string, len(found))
 	for i, l := range found {
 		lines[i] = l.String()
+		for _, name := range l.Names()[1:] {
+			lines[i] += " altname " + name
+		}
 		if l.Alias != "" {
 			lines[i] += fmt.Sprintf(" alias %q", l.Alias)
 		}

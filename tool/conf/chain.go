@@ -81,8 +81,9 @@ func (r *review) chain() {
 		r.wrong(r.where(i), "it stands behind %s: the chain begins with it, and what comes before is lost",
 			r.Plugins[0].Type)
 	}
-	if i, ok := at[last]; ok {
-		r.pair(i)
+	if k, ok := at[last]; ok {
+		r.pair(k)
+		r.engine(i, k)
 	}
 }
 
@@ -202,6 +203,20 @@ func (r *review) paths(at map[string]int) {
 		for _, text := range strings.Split(err.Error(), "\n") {
 			r.wrong(r.where(i), "%s", text)
 		}
+	}
+}
+
+// engine reviews whether the names for engines are of use. i and k are those of our plugins that make pools and pairs.
+func (r *review) engine(i, k int) {
+	var ipam lease.Config
+	var pair ptp.Config
+	if json.Unmarshal(r.Plugins[i].Raw, &ipam) != nil || ipam.Validate() != nil ||
+		json.Unmarshal(r.Plugins[k].Raw, &pair) != nil {
+		return // member finds that
+	}
+	if veth, _ := ipam.Routed(); len(veth) == 0 && pair.VethPrefix != "" {
+		r.wrong(r.where(k), `vethPrefix: %q: no pool has dataPath "veth", so no pair gets such a name, and an engine `+
+			"for NetworkPolicy restricts no pod: give a pool this dataPath, or leave vethPrefix out", pair.VethPrefix)
 	}
 }
 

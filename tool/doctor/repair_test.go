@@ -42,7 +42,9 @@ const repairConflist = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
 type dual struct {
 	t        *testing.T
 	loop     string
+	link     string // of the ENI of a routed pod
 	node     *nl.NS
+	router   *nl.NS
 	conflist string
 	cache    string // where the runtime keeps what it has told
 	registry *registry.Registry
@@ -53,23 +55,44 @@ type dual struct {
 var own = nl.Addr{Prefix: netip.MustParsePrefix("fd00::10/64"), Dev: "eth0", NoDAD: true}
 
 func newDual(t *testing.T, loop string) *dual {
+	d := newNode(t, fmt.Sprintf(repairConflist, loop))
+	d.loop = loop
+	pod, link := d.running()
+	want(t, (nl.Wiring{{NS: pod, Object: nl.Veth{Name: "eth0", Peer: "eni1", PeerNS: d.router}}}).Add())
+	want(t, link.Add())
+	want(t, d.node.Do(d.add))
+	return d
+}
+
+// newRouted is a node with a routed pod, whose pair has the name for engines.
+func newRouted(t *testing.T) *dual {
+	d := newNode(t, strings.NewReplacer(`"serviceLoop": %q`, `"vethPrefix": "eni"`,
+		`"interfaceIndex": 1`, `"dataPath": "veth"`).Replace(repairConflist))
+	d.link = "ens6"
+	want(t, (nl.Wiring{{NS: d.node, Object: nl.Veth{Name: d.link, Peer: "eni2", PeerNS: d.router}}}).Add())
+	want(t, d.registry.Update(t.Context(), d.lease))
+	want(t, d.node.Do(d.add))
+	return d
+}
+
+// newNode is a node with the namespace of a pod, which has a lease.
+func newNode(t *testing.T, conflist string) *dual {
 	nltest.Need(t, "nftables")
-	d := &dual{t: t, loop: loop, conflist: filepath.Join(t.TempDir(), "10.conflist"), cache: t.TempDir()}
+	d := &dual{t: t, conflist: filepath.Join(t.TempDir(), "10.conflist"), cache: t.TempDir()}
 	were := lease.KeptIn
 	lease.KeptIn = []string{filepath.Join(d.cache, "none"), d.cache}
 	t.Cleanup(func() { lease.KeptIn = were })
 	d.node, _ = nltest.NS(t, "node")
-	pod, path := nltest.NS(t, "pod")
-	router, _ := nltest.NS(t, "router")
+	_, path := nltest.NS(t, "pod")
+	d.router, _ = nltest.NS(t, "router")
 	for _, s := range (nl.Wiring{
-		{NS: d.node, Object: nl.Veth{Name: "eth0", Peer: "eni0", PeerNS: router}},
-		{NS: pod, Object: nl.Veth{Name: "eth0", Peer: "eni1", PeerNS: router}},
+		{NS: d.node, Object: nl.Veth{Name: "eth0", Peer: "eni0", PeerNS: d.router}},
 		{NS: d.node, Object: nl.Addr{Prefix: netip.MustParsePrefix("10.0.0.10/24"), Dev: "eth0"}},
 		{NS: d.node, Object: own},
 	}) {
 		want(t, (nl.Wiring{s}).Add())
 	}
-	want(t, os.WriteFile(d.conflist, fmt.Appendf(nil, repairConflist, loop), 0o600))
+	want(t, os.WriteFile(d.conflist, []byte(conflist), 0o600))
 	t.Setenv("CNI_IPVLAN_VPC_STATE_DIR", t.TempDir())
 	var err error
 	d.registry, err = registry.Open(registry.Dir())
@@ -79,9 +102,6 @@ func newDual(t *testing.T, loop string) *dual {
 		PodNamespace: "default", PodName: "web", NetNS: path, ENI: "eni-1", Since: time.Now(),
 	}
 	want(t, d.registry.Update(t.Context(), d.lease))
-	_, link := d.running()
-	want(t, link.Add())
-	want(t, d.node.Do(d.add))
 	return d
 }
 
@@ -89,7 +109,7 @@ func newDual(t *testing.T, loop string) *dual {
 func (d *dual) lease(s *registry.State) error {
 	p := netip.MustParsePrefix
 	e := registry.ENI{MAC: "02:00:00:00:00:01", Index: 1, Subnet: "subnet-1", VPC: "vpc-1", CIDR: p("10.0.1.0/24"),
-		CIDR6: p("fd00:0:1::/64"),
+		CIDR6: p("fd00:0:1::/64"), Link: d.link,
 		Addrs: []netip.Addr{netip.MustParseAddr("10.0.1.5"), netip.MustParseAddr("fd00:0:1::5")}}
 	s.ENIs[d.owner.ENI] = e
 	s.VPCs[e.VPC] = registry.VPC{CIDRs: []netip.Prefix{p("10.0.0.0/16")}, CIDRs6: []netip.Prefix{p("fd00::/48")}}
@@ -155,6 +175,17 @@ func (d *dual) repair() (did []string, err error) {
 	return did, err
 }
 
+// sources are how a pod is known of which the node has lost something.
+var sources = map[string]func(*dual){
+	"told, and young":          func(d *dual) { d.tell(nil) },
+	"told, without a registry": func(d *dual) { d.tell(nil); want(d.t, os.RemoveAll(registry.Dir())) },
+	"leased":                   (*dual).settled,
+	"rebuilt": func(d *dual) {
+		d.owner.Key, d.owner.PodName, d.owner.PodNamespace = registry.Key{}, "", ""
+		want(d.t, d.registry.Update(d.t.Context(), d.lease))
+	},
+}
+
 // TestRepairPods takes from the node what belongs to a running pod, as other programs and the kernel do. doctor and
 // repair find it, by each of the sources that know the pod, and each puts all of it back.
 func TestRepairPods(t *testing.T) {
@@ -172,17 +203,8 @@ func TestRepairPods(t *testing.T) {
 		"IPv6": {"sysctl -qw net.ipv6.conf.all.disable_ipv6=1; sysctl -qw net.ipv6.conf.all.disable_ipv6=0; ip addr " +
 			"add fd00::10/64 dev eth0 nodad", "Node and pod do not reach each other"},
 	}
-	known := map[string]func(*dual){
-		"told, and young":          func(d *dual) { d.tell(nil) },
-		"told, without a registry": func(d *dual) { d.tell(nil); want(d.t, os.RemoveAll(registry.Dir())) },
-		"leased":                   (*dual).settled,
-		"rebuilt": func(d *dual) {
-			d.owner.Key, d.owner.PodName, d.owner.PodNamespace = registry.Key{}, "", ""
-			want(d.t, d.registry.Update(d.t.Context(), d.lease))
-		},
-	}
 	for _, loop := range []string{"", "none"} {
-		for how, know := range known {
+		for how, know := range sources {
 			t.Run(loop+" "+how, func(t *testing.T) {
 				d := newDual(t, loop)
 				name := ptp.VethName("pods", d.owner.Attachment)
@@ -207,6 +229,46 @@ func TestRepairPods(t *testing.T) {
 	}
 	if found, err := d.doctor().lost(); err != nil || len(found) != 1 ||
 		!strings.Contains(found[0].Means, "they are not known") {
+		t.Errorf("without a lease: %v, %v", found, err)
+	}
+}
+
+// TestRepairRouted takes from the node what belongs to a routed pod, by either name of its pair.
+func TestRepairRouted(t *testing.T) {
+	for how, know := range sources {
+		t.Run(how, func(t *testing.T) {
+			d := newRouted(t)
+			link, err := d.node.LinkByName(ptp.VethName("pods", d.owner.Attachment))
+			want(t, err)
+			if names := link.Names(); len(names) != 2 || !strings.HasPrefix(names[0], "eni") {
+				t.Fatalf("the names of the pair are %v", names)
+			}
+			know(d)
+			before := d.sorted()
+			for lost, x := range map[string]struct{ lose, means string }{
+				"down and up": {"ip link set $VETH down; ip link set $VETH up", "Node and pod do not reach each other"},
+				"routes": {"ip route del 10.0.1.5; ip route del 10.0.1.5 metric 4096",
+					"Node and pod do not reach each other"},
+				"table":     {"ip route del 10.0.1.5 table 2147483720", "ip route replace 10.0.1.5/32 dev $NAME"},
+				"neighbour": {"ip neigh del 10.0.1.5 dev $VETH; ip route del 10.0.1.5", "ip neigh add 10.0.1.5"},
+			} {
+				for _, name := range link.Names() {
+					d.repairs(lost, before, strings.ReplaceAll(x.lose, "$VETH", name),
+						strings.ReplaceAll(x.means, "$NAME", link.Name))
+				}
+			}
+		})
+	}
+	d := newRouted(t)
+	nltest.Shell(t, d.node, "ip route flush table all proto 72; ip -6 route flush table all proto 72")
+	want(t, d.registry.Update(t.Context(), func(s *registry.State) error {
+		s.EndOf(d.owner.Key, time.Now(), time.Time{})
+		return nil
+	}))
+	found, err := d.doctor().lost()
+	if err != nil || !slices.ContainsFunc(found, func(f Finding) bool {
+		return strings.HasPrefix(f.About, "eni") && strings.Contains(f.Means, "they are not known")
+	}) {
 		t.Errorf("without a lease: %v, %v", found, err)
 	}
 }

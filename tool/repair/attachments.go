@@ -87,8 +87,11 @@ func attachments(host *nl.NS, n conf.Network, s *registry.State) (
 		add(l, a, err)
 	}
 	found := keylessOf(host, s)
+	isKnown := func(near nl.Link) bool {
+		return slices.ContainsFunc(near.Names(), func(name string) bool { return known[name] })
+	}
 	for _, near := range links {
-		if known[near.Name] {
+		if isKnown(near) {
 			continue
 		}
 		if l, addrs, is := found.at(near, n.Name); is {
@@ -101,7 +104,7 @@ func attachments(host *nl.NS, n conf.Network, s *registry.State) (
 	})
 	unknown = func(near nl.Link) bool {
 		_, named := aliased(near, n.Name)
-		return named && !known[near.Name]
+		return named && !isKnown(near)
 	}
 	return all, unknown, failed
 }
@@ -168,7 +171,7 @@ func fromLease(
 	}
 	routed := func(configured bool) bool {
 		veth := ptp.VethName(n.Name, l.Attachment)
-		i := slices.IndexFunc(links, func(near nl.Link) bool { return near.Name == veth })
+		i := slices.IndexFunc(links, func(near nl.Link) bool { return slices.Contains(near.Names(), veth) })
 		return i < 0 && configured || i >= 0 && nl.IsRouted(links[i].Group)
 	}
 	added, err := lease.Recall(s, l, addrs, n.IPAM, routed)
@@ -184,7 +187,7 @@ func fromLease(
 	return a, nil
 }
 
-// aliased is the attachment that the alias of the node's end of a pair names, and its pod. The name of the link follows
+// aliased is the attachment that the alias of the node's end of a pair names, and its pod. A name of the link follows
 // from it.
 func aliased(near nl.Link, network string) (l registry.Lease, is bool) {
 	words := strings.Fields(near.Alias)
@@ -195,7 +198,7 @@ func aliased(near nl.Link, network string) (l registry.Lease, is bool) {
 	if len(words) > 4 {
 		l.PodNamespace, l.PodName, _ = strings.Cut(words[4], "/")
 	}
-	return l, ptp.VethName(network, l.Attachment) == near.Name
+	return l, slices.Contains(near.Names(), ptp.VethName(network, l.Attachment))
 }
 
 // keyless are the leases without a key, which are those of the first NICs of pods, by their namespaces. A registry that

@@ -100,7 +100,7 @@ func (a Attachment) withoutLink(host, pod *nl.NS, l *Loss, missing error) error 
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !leadsTo(host, near, a.lease.NetNS) {
 		return nil
 	}
-	l.Veth = veth
+	l.Veth = near.Name
 	l.Pod = []nl.Fault{{Step: nl.Step{NS: pod, Object: nl.Up{Dev: a.lease.IfName}}, Wrong: missing}}
 	return err
 }

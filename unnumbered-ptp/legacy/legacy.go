@@ -48,7 +48,7 @@ func Del(ctx context.Context, node, pod *nl.NS, p Pod) error {
 	if veth == "" || err != nil {
 		return err
 	}
-	return errors.Join(p.delMasquerade(ctx, node), node.DelPair(veth))
+	return errors.Join(p.delMasquerade(ctx, node), node.DelPair(nl.Link{Name: veth}))
 }
 
 // find returns the node's end of the pair that the original plugin made for the pod, or "".

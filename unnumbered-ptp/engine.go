@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/bits"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
+)
+
+// Some engines of NetworkPolicy know a pod by the name of the node's end of its pair: aws-network-policy-agent
+// (GetHostVethName) and Calico (VethNameForWorkload). With the key vethPrefix, the pair of a routed pod has that name.
+//
+// It follows from the pod, so two sandboxes of a pod have the same. All else here knows a pair by its attachment. So
+// [VethName] is the alternative name of such a pair, and the pair is found, changed and deleted by that. A name without
+// it proves nothing.
+
+// engineName is the name by which engines know the pair of a pod, or empty.
+func engineName(r *request) string {
+	if r.Config.VethPrefix == "" || r.Pod.Name == "" {
+		return ""
+	}
+	const digits = 11
+	h := sha1(r.Pod.Namespace + "." + r.Pod.Name)
+	return r.Config.VethPrefix + fmt.Sprintf("%08x%08x", h[0], h[1])[:digits]
+}
+
+// named gives the node's end a name, beside the one that follows from the attachment.
+func (p *pair) named(name, own string) {
+	p.veth.Name, p.veth.AltName = name, ""
+	if name != own {
+		p.veth.AltName = own
+	}
+}
+
+// taken explains the failure of an ADD whose pair did not get its name because another link has it.
+func (s *scene) taken(p pair, failed error) error {
+	if p.veth.AltName == "" || !errors.Is(failed, fs.ErrExist) {
+		return failed
+	}
+	near, err := s.nodeNS.LinkByName(p.veth.Name)
+	if err != nil || near.MAC == p.veth.MAC {
+		return failed
+	}
+	owner := "a link of another program"
+	if words := strings.Fields(near.Alias); len(words) > 2 && networkOf(near.Alias) != "" {
+		owner = "the pair of an earlier sandbox, the container " + words[2] + ","
+	} else if halfMade(near) {
+		owner = "a pair that another ADD for the pod has begun, and not ended,"
+	}
+	return plugin.Errorf(plugin.CodeTryAgain, "the DEL of its container deletes a pair, and a GC deletes it where the "+
+		"container is gone: the next ADD then succeeds. 'ip -d link show "+near.Name+"' shows the link",
+		"the veth pair of the pod %s must have the name %s, and %s has it: nothing of that was changed",
+		s.Pod, near.Name, owner)
+}
+
+// delPair deletes a pair that a failed ADD has made. Of two sandboxes of a pod, each has a far end of its own.
+func (s *scene) delPair(p pair) error {
+	if p.veth.AltName == "" {
+		return s.nodeNS.DelPair(nl.Link{Name: p.veth.Name})
+	}
+	err := s.podNS.DelGroup(nl.PodGroup(s.Digest()))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// delUnnamed deletes a pair of the attachment that does not have its alternative name yet. An ADD was killed.
+func delUnnamed(r *request) error {
+	name := engineName(r)
+	if name == "" {
+		return nil
+	}
+	l, err := r.nodeNS.LinkByName(name)
+	if own, _ := macs(r.Network, r.Attachment); err != nil || l.MAC != own || !halfMade(l) {
+		return nil
+	}
+	return r.nodeNS.DelPair(l)
+}
+
+// validatePrefix checks vethPrefix. Four characters and eleven digits are what the kernel allows.
+func (c *Config) validatePrefix(m *values.Mistakes) {
+	const most = 4
+	strange := func(r rune) bool {
+		return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	}
+	switch p := c.VethPrefix; {
+	case len(p) > most || strings.ContainsFunc(p, strange):
+		m.Wrong("vethPrefix: %q: want 1 to %d letters and digits, eni for example", p, most)
+	case p == "veth":
+		m.Wrong(`vethPrefix: "veth": the names of all other pairs begin so: want another, eni for example`)
+	case slices.Contains([]string{"lo", "eth", "ens", "vlan"}, p):
+		m.Wrong("vethPrefix: %q: links of nodes have such names, and an engine or a network manager would take pods "+
+			"for them, or them for pods: want another, eni for example", p)
+	}
+}
+
+// sha1 is the hash of FIPS 180-4, five numbers of eight digits. The package of the standard library, with what it
+// imports, is a twentieth of this program, and each process would initialize it.
+func sha1(text string) [5]uint32 {
+	const block = 64
+	h := [5]uint32{0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0}
+	m := append([]byte(text), 0x80)
+	for len(m)%block != block-8 {
+		m = append(m, 0)
+	}
+	m = binary.BigEndian.AppendUint64(m, uint64(len(text))*8)
+	for ; len(m) > 0; m = m[block:] {
+		hashBlock(&h, m)
+	}
+	return h
+}
+
+// hashBlock adds the first block to a hash.
+func hashBlock(h *[5]uint32, block []byte) {
+	var w [80]uint32
+	for i := range w {
+		if i < 16 {
+			w[i] = binary.BigEndian.Uint32(block[4*i:])
+		} else {
+			w[i] = bits.RotateLeft32(w[i-3]^w[i-8]^w[i-14]^w[i-16], 1)
+		}
+	}
+	a, b, c, d, e := h[0], h[1], h[2], h[3], h[4]
+	for i, x := range w {
+		f, k := b^c^d, [4]uint32{0x5a827999, 0x6ed9eba1, 0x8f1bbcdc, 0xca62c1d6}[i/20]
+		switch i / 20 {
+		case 0:
+			f = b&c | ^b&d
+		case 2:
+			f = b&c | b&d | c&d
+		}
+		a, b, c, d, e = bits.RotateLeft32(a, 5)+f+e+k+x, a, bits.RotateLeft32(b, 30), c, d
+	}
+	for i, x := range [5]uint32{a, b, c, d, e} {
+		h[i] += x
+	}
+}
