@@ -76,6 +76,9 @@ func (f *fabric) frame(p *pod, text string) error {
 		port = "pod1.50" // where the pod has a link of its own
 	}
 	router, err := f.router.LinkByName(port)
+	if near, e := f.node.LinkByName(p.veth()); e == nil && nl.IsRouted(near.Group) {
+		router, err = near, nil // the node forwards it
+	}
 	must(f.t, err)
 	own, err := p.LinkByName("eth0")
 	must(f.t, err)

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp_test
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+// far is a host of the internet behind the same link as the other host of the VPC.
+const far = "198.51.100.9"
+
+// TestRoutedPathMTU sends packets as large as the links of their senders to hosts behind a smaller MTU: by the ENI, and
+// by the node, which translates what the router says about it. The pod learns the MTU, and a connection of its works.
+// The same is so of all that send to a pod whose pair has a smaller MTU.
+func TestRoutedPathMTU(t *testing.T) {
+	const small, bytes = 1400, 300_000
+	f := newFabric(t)
+	pods := f.routedPods(dual)
+	narrow := f.configured(f.routed("narrow", "10.0.1.56", dual), func(c *ptp.Config) { c.MTU = small })
+	must(t, f.ADD(narrow))
+	host := netip.MustParsePrefix(far + "/32")
+	f.add(f.other, nl.Addr{Prefix: host, Dev: "lo"})
+	f.add(f.router, nl.Route{Dst: host, Via: netip.MustParseAddr(otherAddr), Dev: "eni2"})
+	for _, n := range []*nl.NS{f.other, narrow.NS} {
+		listen(t, n, ":8090", drain)
+	}
+	serve(t, narrow.NS, ":8080")
+	for _, own := range []string{otherAddr, sixth(otherAddr), far} { // a datagram is answered with the same address
+		serve(t, f.other, net.JoinHostPort(own, "8080"))
+	}
+	for _, x := range []struct {
+		name     string
+		from     *nl.NS
+		family   string
+		to, seen string
+	}{
+		{"from the VPC to a pod", f.other, "4", narrow.addr, otherAddr},
+		{"from the VPC to a pod, IPv6", f.other, "6", narrow.addr, otherAddr},
+		{"to the VPC", pods[0].NS, "4", otherAddr, pod1Addr},
+		{"to the VPC by another ENI", pods[2].NS, "4", otherAddr, pod3Addr},
+		{"to the VPC, IPv6", pods[0].NS, "6", otherAddr, pod1Addr},
+		{"to the internet", pods[0].NS, "4", far, nodeAddr},
+		{"to the internet, the other ENI's pod", pods[2].NS, "4", far, nodeAddr},
+		{"to a pod of the node", pods[2].NS, "4", narrow.addr, pod3Addr},
+		{"to a pod of the node, IPv6", pods[2].NS, "6", narrow.addr, pod3Addr},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			if x.from != f.other { // its own large packets do not pass then
+				f.add(f.router, nl.Up{Dev: "eni2", MTU: small})
+			}
+			udp, tcp := "udp"+x.family, "tcp"+x.family
+			mtu, seen, err := learned(x.from, udp, dialled(udp, x.to+":8080"))
+			if want := seenAs(udp, x.seen); err != nil || mtu != small || seen != want {
+				t.Errorf("the MTU is %d, and the sender is seen as %q; want %d, %q; %v", mtu, seen, small, want, err)
+			}
+			got, err := send(x.from, tcp, dialled(tcp, x.to+":8090"), bytes)
+			if err != nil || got != decimal(bytes) {
+				t.Errorf("of %d bytes arrived %s; %v", bytes, got, err)
+			}
+		})
+	}
+}
+
+// learned sends datagrams that no router may fragment, each as large as the kernel's MTU of the path, until one is
+// answered. It returns that MTU, and the sender's address in the answer.
+func learned(n *nl.NS, network, to string) (mtu int, seen string, err error) {
+	level, option, discover, headers := unix.IPPROTO_IP, unix.IP_MTU, unix.IP_MTU_DISCOVER, 28
+	if network == "udp6" {
+		level, option, discover, headers = unix.IPPROTO_IPV6, unix.IPV6_MTU, unix.IPV6_MTU_DISCOVER, 48
+	}
+	var c net.Conn
+	if err = n.Do(func() (err error) { c, err = net.Dial(network, to); return err }); err != nil {
+		return 0, "", err
+	}
+	defer c.Close()
+	raw, err := c.(*net.UDPConn).SyscallConn()
+	if err != nil {
+		return 0, "", err
+	}
+	answer := make([]byte, 1<<16)
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
+		ctl := raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), level, discover, unix.IP_PMTUDISC_DO)
+			if err == nil {
+				mtu, err = unix.GetsockoptInt(int(fd), level, option)
+			}
+		})
+		if err := errors.Join(ctl, err); err != nil {
+			return mtu, "", err
+		}
+		if _, err := c.Write(make([]byte, mtu-headers)); err != nil && !errors.Is(err, unix.EMSGSIZE) {
+			return mtu, "", err
+		}
+		c.SetReadDeadline(time.Now().Add(time.Second / 2))
+		if k, err := c.Read(answer); err == nil {
+			return mtu, strings.TrimRight(string(answer[:k]), "\x00"), nil
+		}
+	}
+	return mtu, "", errors.New("no answer")
+}
+
+// TestRoutedMetadata asks the metadata service, by each default route, and with blockInstanceMetadata on, off and left
+// out.
+func TestRoutedMetadata(t *testing.T) {
+	yes, no := new(true), new(false)
+	for name, c := range map[string]struct {
+		route            string
+		block            *bool
+		cidrs            []string // further hostCidrs
+		reach, unreached []string
+	}{
+		"by the node":            {"host", nil, nil, []string{metadata4}, nil},
+		"by the node, blocked":   {"host", yes, nil, nil, []string{metadata4, metadata6}},
+		"by the node, allowed":   {"host", no, nil, []string{metadata4, metadata6}, nil},
+		"by the ENI":             {"vpc", nil, nil, nil, []string{metadata4, metadata6}},
+		"by the ENI, blocked":    {"vpc", yes, nil, nil, []string{metadata4, metadata6}},
+		"by the ENI, allowed":    {"vpc", no, nil, []string{metadata4, metadata6}, nil},
+		"by hostCidrs":           {"vpc", nil, []string{metadata4, metadata6}, []string{metadata4, metadata6}, nil},
+		"by hostCidrs, blocked":  {"vpc", yes, []string{metadata4, metadata6}, nil, []string{metadata4, metadata6}},
+		"by hostCidrs, a family": {"vpc", nil, []string{metadata4}, []string{metadata4}, []string{metadata6}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFabric(t)
+			f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(metadata4 + "/32"), Dev: "lo"},
+				nl.Addr{Prefix: netip.MustParsePrefix(metadata6 + "/128"), Dev: "lo", NoDAD: true})
+			h := hear(t, f.router)
+			p := f.configured(f.routed("pod1", pod1Addr, dual), func(cfg *ptp.Config) {
+				atNode(cfg)
+				cfg.HostCIDRs = append(cfg.HostCIDRs, c.cidrs...)
+				cfg.DefaultRoute, cfg.BlockInstanceMetadata = c.route, c.block
+			})
+			must(t, f.ADD(p))
+			must(t, f.CHECK(p))
+			f.inquires(t, h, p, c.reach, c.unreached)
+			must(t, f.DEL(p))
+			same(t, "DEL", p.bare, nltest.Dump(t, p.NS))
+		})
+	}
+}
+
+// inquires sends datagrams to addresses of the metadata service, by a socket as all have it and by one that is bound to the
+// pod's link. Those that it must not reach refuse the former.
+func (f *fabric) inquires(t *testing.T, h hearer, p *pod, reach, unreached []string) {
+	t.Helper()
+	for _, dev := range []string{"", "eth0"} {
+		for _, addr := range reach {
+			must(t, tell(p.NS, dev, addr, addr))
+			h.until(t, addr, "")
+		}
+		for _, addr := range unreached {
+			if err := tell(p.NS, dev, addr, addr); dev == "" && !errors.Is(err, unix.EACCES) {
+				t.Errorf("%s: %v, want permission denied", addr, err)
+			}
+			must(t, tell(p.NS, "eth0", "10.0.1.1", "end of "+addr))
+			if h.until(t, "end of "+addr, addr) {
+				t.Errorf("%s by %q: reached", addr, dev)
+			}
+		}
+	}
+	switch err := f.frame(p, "frame"); {
+	case reach != nil && reach[0] == metadata4:
+		must(t, err)
+		h.until(t, "frame", "")
+	case !errors.Is(err, unix.ENOBUFS):
+		t.Errorf("a packet socket: %v, want no buffer space", err)
+	}
+}
