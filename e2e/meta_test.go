@@ -45,13 +45,30 @@ func TestMetaPlugins(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				testMetaPlugins(t, list)
+				testMetaPlugins(t, list, false)
 			})
 		}
 	}
 }
 
-func testMetaPlugins(t *testing.T, list *libcni.NetworkConfigList) {
+// TestMetaRouted does the same with routed pods, and a chain that makes no slaves. They see who calls their hostPort.
+func TestMetaRouted(t *testing.T) {
+	nltest.Need(t, "root", "nftables", "iptables")
+	routed := strings.NewReplacer(`"reuseIPWait": 0`, `"reuseIPWait": 0, "dataPath": "veth"`,
+		`{"type": "cni-ipvlan-vpc-k8s-ipvlan"},`, "", `, "mtu": 1400`, "",
+		`"ipMasq": true`, `"ipMasq": true, "mtu": 1400`).Replace(metaConflist)
+	for i, keys := range []string{`"backend": "nftables"`, `"backend": "iptables", "markMasqBit": 4`} {
+		t.Run(keys, func(t *testing.T) {
+			list, err := libcni.ConfListFromBytes(forms[i].of(fmt.Appendf(nil, routed, keys)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			testMetaPlugins(t, list, true)
+		})
+	}
+}
+
+func testMetaPlugins(t *testing.T, list *libcni.NetworkConfigList, kept bool) {
 	w := newWorld(t)
 	do := func(verb, pod string) {
 		t.Helper()
@@ -79,7 +96,11 @@ func testMetaPlugins(t *testing.T, list *libcni.NetworkConfigList) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.works(t, must(types100.NewResultFromResult(result)), hostPort, callers)
+		seen := w.node.Addr()
+		if kept {
+			seen = w.host.Addr()
+		}
+		w.works(t, must(types100.NewResultFromResult(result)), hostPort, callers, seen)
 	}
 	add("sibling", "pod")
 	do("CHECK", "pod")
@@ -98,16 +119,19 @@ func testMetaPlugins(t *testing.T, list *libcni.NetworkConfigList) {
 	}
 }
 
-// works checks the effect of each plugin on a pod, and calls its hostPort from other pods.
-func (w *world) works(t *testing.T, result *types100.Result, hostPort uint16, callers []string) {
+// works checks the effect of each plugin on a pod, and calls its hostPort from other pods, and from a host, which is
+// seen with an address.
+func (w *world) works(
+	t *testing.T, result *types100.Result, hostPort uint16, callers []string, host netip.Addr,
+) {
 	t.Helper()
 	addr, _ := netip.AddrFromSlice(result.IPs[0].Address.IP)
 	if err := w.host.Ping(addr.Unmap()); err != nil {
 		t.Error(err)
 	}
 	to := netip.AddrPortFrom(w.node.Addr(), hostPort)
-	if seen, err := w.host.Call("tcp", to); err != nil || seen.Addr() != w.node.Addr() {
-		t.Errorf("portmap: who calls %s is seen as %v, want the node, %s; %v", to, seen, w.node.Addr(), err)
+	if seen, err := w.host.Call("tcp", to); err != nil || seen.Addr() != host {
+		t.Errorf("portmap: who calls %s is seen as %v, want %s; %v", to, seen, host, err)
 	}
 	for _, name := range callers {
 		if _, err := w.pods[name].Call("tcp", to); err != nil {

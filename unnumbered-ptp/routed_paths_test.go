@@ -150,8 +150,8 @@ func TestRoutedMetadata(t *testing.T) {
 	}
 }
 
-// inquires sends datagrams to addresses of the metadata service, by a socket as all have it and by one that is bound to the
-// pod's link. Those that it must not reach refuse the former.
+// inquires sends datagrams to addresses of the metadata service, by a socket as all have it, and by one that is bound
+// to the pod's link. Those that it must not reach refuse the former.
 func (f *fabric) inquires(t *testing.T, h hearer, p *pod, reach, unreached []string) {
 	t.Helper()
 	for _, dev := range []string{"", "eth0"} {

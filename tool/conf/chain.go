@@ -83,7 +83,7 @@ func (r *review) chain() {
 	}
 	if k, ok := at[last]; ok {
 		r.pair(k)
-		r.engine(i, k)
+		r.routed(i, k)
 	}
 }
 
@@ -206,17 +206,44 @@ func (r *review) paths(at map[string]int) {
 	}
 }
 
-// engine reviews whether the names for engines are of use. i and k are those of our plugins that make pools and pairs.
-func (r *review) engine(i, k int) {
+// routed reviews what does not go with routed pods, or only with them. i and k are those of our plugins that make pools
+// and pairs.
+func (r *review) routed(i, k int) {
 	var ipam lease.Config
 	var pair ptp.Config
 	if json.Unmarshal(r.Plugins[i].Raw, &ipam) != nil || ipam.Validate() != nil ||
 		json.Unmarshal(r.Plugins[k].Raw, &pair) != nil {
 		return // member finds that
 	}
-	if veth, _ := ipam.Routed(); len(veth) == 0 && pair.VethPrefix != "" {
+	if veth, _ := ipam.Routed(); len(veth) > 0 {
+		r.besideRouted(r.Plugins[k].Type)
+	} else if pair.VethPrefix != "" {
 		r.wrong(r.where(k), `vethPrefix: %q: no pool has dataPath "veth", so no pair gets such a name, and an engine `+
 			"for NetworkPolicy restricts no pod: give a pool this dataPath, or leave vethPrefix out", pair.VethPrefix)
+	}
+}
+
+// besideRouted reviews which other plugins can disturb routed pods, whose pairs one of our plugins makes.
+func (r *review) besideRouted(ours string) {
+	for i, m := range r.Plugins {
+		var c struct {
+			MTU         int    `json:"mtu"`
+			Backend     string `json:"backend"`
+			MarkMasqBit *int   `json:"markMasqBit"`
+		}
+		if json.Unmarshal(m.Raw, &c) != nil {
+			continue
+		}
+		bit := *cmp.Or(c.MarkMasqBit, new(-1))
+		switch {
+		case m.Type == "tuning" && c.MTU != 0:
+			r.wrong(r.where(i), `mtu: %d: of a pod with dataPath "veth" it changes one end of the pair: packets to the `+
+				"pod that are larger would be lost: move the key to %s", c.MTU, ours)
+		case m.Type == "portmap" && c.Backend != "nftables" && bit >= 0 && ptp.ENIMarks>>bit&1 != 0:
+			r.wrong(r.where(i), `markMasqBit: %d is one of the bits %#x, which stand for ENIs with dataPath "veth": `+
+				`packets of pods would get another address: want another, such as 4, or "backend": "nftables"`, bit,
+				ptp.ENIMarks)
+		}
 	}
 }
 
