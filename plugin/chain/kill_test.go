@@ -40,6 +40,13 @@ func TestKillEgress(t *testing.T) {
 	}
 }
 
+// TestKillRouted does the same with routed pods, whose pairs have either name.
+func TestKillRouted(t *testing.T) {
+	for name, keys := range map[string]string{"": byVeth, "vethPrefix": byName} {
+		t.Run(name, func(t *testing.T) { newNodeWithout(t).everywhere(keys) })
+	}
+}
+
 // egressing is the configuration of pods with a role.
 func egressing(role string) string {
 	return `, "egress": {"e": {"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24", "10.8.0.0/13"], ` +
@@ -55,7 +62,7 @@ func (n node) everywhere(keys string) {
 	for _, verb := range []string{"ADD", "DEL"} {
 		points := trace.Everywhere(t, verb, func(t *testing.T, tr *trace.Trace) {
 			v := victim{node: n.within(t), keys: keys, verb: verb, after: after}
-			if verb == "ADD" && keys == "" {
+			if verb == "ADD" && (keys == "" || keys == byVeth || keys == byName) {
 				v.fail(tr.Again(syscall.ENOMEM))
 			}
 			v.play(tr)

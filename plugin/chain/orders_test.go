@@ -73,7 +73,13 @@ func (p *pod) end() { p.running, p.ended = false, p.ended+1 }
 type stage struct {
 	node
 	parts []string
+	keys  string // of the configuration, besides the usual ones
 	pods  []*pod
+}
+
+// empty is the stage without pods, in a subtest.
+func (s *stage) empty(t *testing.T) *stage {
+	return &stage{node: s.node.within(t), parts: s.parts, keys: s.keys}
 }
 
 // An order is a command that waits at a system call while others run to their end.
@@ -135,15 +141,21 @@ func gcOf(valid ...string) func(*stage) call {
 //
 // It stops at some of the calls that may leave something changed; with -args -orders.points 0 at all
 // of them.
-func TestOrders(t *testing.T) {
-	n := newNode(t)
+func TestOrders(t *testing.T) { newNode(t).orders("") }
+
+// TestOrdersRouted does the same with routed pods, whose pairs have the names for engines: two sandboxes of one pod
+// want one name.
+func TestOrdersRouted(t *testing.T) { newNodeWithout(t).orders(byName) }
+
+func (n node) orders(keys string) {
+	t := n.T
 	table := []string{fmt.Sprintf("%-14s %-36s %6s %6s %10s", "configuration", "order", "calls", "points",
 		"violations")}
 	for _, kind := range []string{"one plugin", "three plugins"} {
 		for _, o := range orders {
 			calls, points, bad := 0, 0, 0
 			t.Run(kind+"/"+o.name, func(t *testing.T) {
-				s := &stage{node: n.within(t), parts: kinds[kind]}
+				s := &stage{node: n.within(t), parts: kinds[kind], keys: keys}
 				calls, points, bad = s.everywhere(o)
 			})
 			table = append(table, fmt.Sprintf("%-14s %-36s %6d %6d %10d", kind, o.name, calls, points, bad))
@@ -155,7 +167,7 @@ func TestOrders(t *testing.T) {
 // everywhere plays an order at each of the points.
 func (s *stage) everywhere(o order) (calls, points, bad int) {
 	t := s.T
-	t.Run("alone", func(t *testing.T) { calls = (&stage{node: s.node.within(t), parts: s.parts}).play(o, 0) })
+	t.Run("alone", func(t *testing.T) { calls = s.empty(t).play(o, 0) })
 	at := rand.New(rand.NewPCG(*orderSeed, uint64(len(o.name)))).Perm(calls)
 	if *mostPoints > 0 {
 		at = at[:min(*mostPoints, calls)]
@@ -163,9 +175,7 @@ func (s *stage) everywhere(o order) (calls, points, bad int) {
 	slices.Sort(at)
 	for _, i := range at {
 		points++
-		if !t.Run(fmt.Sprint(i+1), func(t *testing.T) {
-			(&stage{node: s.node.within(t), parts: s.parts}).play(o, i+1)
-		}) {
+		if !t.Run(fmt.Sprint(i+1), func(t *testing.T) { s.empty(t).play(o, i+1) }) {
 			bad++
 		}
 	}
@@ -272,7 +282,7 @@ func (s *stage) again(name string) {
 }
 
 func (s *stage) requestOf(p *pod) *plugin.Request[Config] {
-	r := s.request(p.path, "")
+	r := s.request(p.path, s.keys)
 	r.ContainerID, r.Pod = p.id, plugin.Pod{Namespace: "default", Name: p.name}
 	return r
 }
@@ -324,7 +334,7 @@ func (s *stage) remove(name string) {
 }
 
 func (s *stage) gc(valid ...string) {
-	r := s.request("", "")
+	r := s.request("", s.keys)
 	if err := s.GC(r, attachments(s.all(valid...))...); err != nil {
 		s.Errorf("GC: %v", err)
 	}
@@ -375,7 +385,7 @@ func (s *stage) run(c call, at int, meets func()) (seen []string, result *types1
 // exec runs a plugin as a process.
 func (s *stage) exec(part string, c call, prev json.RawMessage, tr *trace.Trace) ([]byte, syscall.WaitStatus) {
 	conf := map[string]any{}
-	s.must(json.Unmarshal([]byte(config("")), &conf))
+	s.must(json.Unmarshal([]byte(config(s.keys)), &conf))
 	if prev != nil {
 		conf["prevResult"] = prev
 	}

@@ -18,8 +18,11 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// byVeth makes the pods of the pool routed.
-const byVeth = `, "dataPath": "veth"`
+// byVeth makes the pods of the pool routed. byName gives their pairs the names for engines, too.
+const (
+	byVeth = `, "dataPath": "veth"`
+	byName = byVeth + `, "vethPrefix": "eni"`
+)
 
 // two are the plugins as a runtime calls them from a chain without ipvlan.
 func (n node) two(r *plugin.Request[Config]) (result *types100.Result, err error) {
