@@ -38,12 +38,18 @@ var modes = []mode{
 	{"by the ENI", byENI, nat},
 	{"IPv6", onlyIPv6, v6},
 	{"dual stack", asShipped, dual},
-	{byPair, routed, dual},
+	{byPair, routedNamed, dual},
 	{"veth beside ipvlan", routedCousins, dual},
 }
 
 func asShipped(_, _ map[string]any) {}
 func routed(ipam, _ map[string]any) { ipam["dataPath"] = "veth" }
+
+// routedNamed gives the pairs of routed pods the names for engines of NetworkPolicy.
+func routedNamed(ipam, ptp map[string]any) {
+	routed(ipam, nil)
+	ptp["vethPrefix"] = "eni"
+}
 
 // routedCousins gives the second pool of the node, with an ENI of its own, the other data path.
 func routedCousins(ipam, _ map[string]any) {
