@@ -192,6 +192,12 @@ type RouteFilter struct {
 	Protocol int
 }
 
+// Matches reports whether the filter selects a route.
+func (f RouteFilter) Matches(r Route) bool {
+	return (f.Family == 0 || f.Family == FamilyOf(r.Dst.Addr())) && (f.Table == 0 || int(f.Table) == r.table()) &&
+		(f.Dev == "" || f.Dev == r.Dev) && (f.Protocol == 0 || f.Protocol == r.Protocol)
+}
+
 // Routes lists routes, IPv4 first. It omits the local table, unless the filter asks for it.
 func (n *NS) Routes(f RouteFilter) ([]Route, error) {
 	all, err := n.listRoutes(f)

@@ -13,7 +13,7 @@ import (
 // checkAddresses looks for addresses of pods on the node's own links. With such an address,
 // the node answers instead of the pod. amazon-ec2-net-utils, DHCP and cloud-init add them.
 func (p *Node) checkAddresses(context.Context) ([]Finding, error) {
-	own, err := p.pool.Host.Addrs("")
+	own, err := p.kernel.Addrs("")
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 
 // checkAgreement does what status --diff does.
 func (p *Node) checkAgreement(ctx context.Context) ([]Finding, error) {
-	k, err := view.Compare(ctx, p.pool, p.conflists)
+	k, err := p.compare(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ import (
 // add rules for packets from one of these addresses. The rules lead to a table without routes
 // to the pods.
 func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
-	rules, err := p.pool.Host.Rules()
+	rules, err := p.kernel.Rules()
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 			continue
 		}
 		hosts = append(hosts, host)
-		own, err := p.pool.Host.Addrs(host)
+		own, err := p.kernel.Addrs(host)
 		if err != nil {
 			return found, err
 		}
@@ -78,11 +78,11 @@ const prefMain = 32766
 // podRoutes returns the node's routes to the addresses of its pods, without those that the node itself has:
 // checkAddresses finds these.
 func (p *Node) podRoutes() ([]nl.Route, error) {
-	links, err := p.pool.Host.Links()
+	links, err := p.kernel.Links()
 	if err != nil {
 		return nil, err
 	}
-	own, err := p.pool.Host.AllAddrs()
+	own, err := p.kernel.AllAddrs()
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func (p *Node) podRoutes() ([]nl.Route, error) {
 	for _, a := range own {
 		taken[a] = true
 	}
-	routes, err := p.pool.Host.Routes(nl.RouteFilter{Table: nl.MainTable, Protocol: nl.RouteProtocol})
+	routes, err := p.kernel.Routes(nl.RouteFilter{Table: nl.MainTable, Protocol: nl.RouteProtocol})
 	return slices.DeleteFunc(routes, func(r nl.Route) bool {
 		return !veths[r.Dev] || !r.Dst.IsSingleIP() || taken[r.Dst.Addr()]
 	}), err
@@ -104,7 +104,7 @@ func (p *Node) podRoutes() ([]nl.Route, error) {
 func (p *Node) astray(own netip.Addr, pods []nl.Route, rules []nl.Rule) ([]Finding, error) {
 	for _, r := range pods {
 		if pod := r.Dst.Addr(); pod.Is6() == own.Is6() && !own.IsLinkLocalUnicast() {
-			dev, err := p.pool.Host.Leaves(own, pod)
+			dev, err := p.kernel.Leaves(own, pod)
 			if err != nil {
 				return nil, err
 			}
@@ -166,7 +166,7 @@ func catches(own netip.Addr, rules []nl.Rule) (nl.Rule, bool) {
 // "loose" is as strict as "strict".
 func (p *Node) checksSource(dev string) bool {
 	return slices.ContainsFunc([]string{"all", dev}, func(link string) bool {
-		v, err := p.pool.Host.Sysctl("net/ipv4/conf/" + link + "/rp_filter")
+		v, err := p.kernel.Sysctl("net/ipv4/conf/" + link + "/rp_filter")
 		return err == nil && v != "0"
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
@@ -21,6 +22,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
 // How bad a finding is.
@@ -109,8 +111,14 @@ type Node struct {
 	lists     []conf.List // that have ipam's configuration
 	ours      []conf.List // those without a mistake
 
-	pool  *ipam.Pool // nil for an image, like all that follows
-	state *registry.State
+	pool   *ipam.Pool // nil for an image and for a record
+	state  *registry.State
+	kernel Kernel
+	cloud  cloud
+	// registry, kernel, metadata and EC2 side by side
+	compare   func(context.Context) (*view.Comparison, error)
+	neighbors func(family string) int // how many entries the table has
+	now       func() time.Time
 
 	unreached bool // a finding says that this node does not reach EC2
 }
@@ -136,6 +144,8 @@ func Open(root, config, binDir string) (*Node, error) {
 	if n.state, err = n.pool.Registry.View(); err != nil {
 		n.state = &registry.State{}
 	}
+	n.kernel, n.cloud, n.neighbors, n.now = n.pool.Host, cloudOf(n.pool.Cloud), neighbors, time.Now
+	n.compare = func(ctx context.Context) (*view.Comparison, error) { return view.Compare(ctx, n.pool, n.conflists) }
 	return n, nil
 }
 

@@ -26,7 +26,7 @@ func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 	var chains []nl.DroppingChain
 	families := map[nl.DroppingChain][]string{} // a chain of inet is of both
 	for _, family := range p.families() {
-		dropping, err := p.pool.Host.DroppingChains(family)
+		dropping, err := p.kernel.DroppingChains(family)
 		if err != nil {
 			return nil, err
 		}
@@ -42,6 +42,9 @@ func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 		if !accepted(c.Name, networks) {
 			found = append(found, dropping(c, strings.Join(families[c], " and ")))
 		}
+	}
+	if p.pool == nil {
+		return found, nil
 	}
 	return append(found, p.legacy()...), nil
 }

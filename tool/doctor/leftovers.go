@@ -18,8 +18,8 @@ import (
 // checkLeftovers looks for what pods have left behind, and for what the node has lost of what
 // all pods share.
 func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
-	rules, err1 := p.pool.Host.Rules()
-	links, err2 := p.pool.Host.Links()
+	rules, err1 := p.kernel.Rules()
+	links, err2 := p.kernel.Links()
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
@@ -41,6 +41,9 @@ func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
 				", which has no lease: its address may be given to another pod",
 				Do: "if that pod is gone: ip link del " + l.Name + "; else delete the pod"})
 		}
+	}
+	if p.pool == nil {
+		return found, nil
 	}
 	lost, err := p.lost()
 	return append(found, lost...), err

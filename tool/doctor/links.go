@@ -21,7 +21,7 @@ import (
 // checkLinks checks the links of the ENIs that serve pods. It compares their MTU with the
 // boot ENI's, and with the one that a configuration gives to pods.
 func (p *Node) checkLinks(context.Context) ([]Finding, error) {
-	links, err := p.pool.Host.Links()
+	links, err := p.kernel.Links()
 	if err != nil {
 		return nil, err
 	}
@@ -58,11 +58,14 @@ func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 			found = append(found, p.checkRouters(id, l)...)
 		}
 	}
-	found = append(found, p.checkBoot(pods)...)
-	unguarded, err := p.checkGuards()
-	lacking, err2 := p.checkFamilies()
+	lacking, err := p.checkFamilies()
+	found = slices.Concat(found, p.checkBoot(pods), lacking)
+	if p.pool == nil {
+		return found, err
+	}
+	unguarded, err2 := p.checkGuards()
 	slaves, err3 := p.checkSlaves()
-	return slices.Concat(found, p.checkSettings(byMAC, pods), unguarded, slaves, lacking), errors.Join(err, err2, err3)
+	return slices.Concat(found, p.checkSettings(byMAC, pods), unguarded, slaves), errors.Join(err, err2, err3)
 }
 
 // checkSettings finds links of ENIs that keep what a pod has set there, which had the whole ENI.
@@ -118,7 +121,7 @@ func (p *Node) checkBoot(pods map[string]bool) (found []Finding) {
 // checkRouters finds a link of a secondary ENI by which the node takes routes and addresses from routers.
 func (p *Node) checkRouters(eni string, l nl.Link) (found []Finding) {
 	k := nl.Sysctl{Key: "net/ipv6/conf/" + l.Name + "/accept_ra", Value: "0", Optional: true}
-	if err := k.Check(p.pool.Host); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := p.checkSysctl(k); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		found = append(found, Finding{Severity: note, About: l.Name + " (" + eni + ")",
 			Means: "the node takes IPv6 routes and addresses from router advertisements on this link, which is for " +
 				"pods: its own packets may leave by it",
@@ -150,7 +153,7 @@ func (p *Node) checkFamilies() ([]Finding, error) {
 		if n.IPAM == nil {
 			continue
 		}
-		own, err := p.pool.Host.Addrs(n.Pair.HostInterface)
+		own, err := p.kernel.Addrs(n.Pair.HostInterface)
 		if err != nil || len(own) == 0 {
 			continue // STATUS of the plugin says so
 		}
@@ -168,6 +171,14 @@ func (p *Node) checkFamilies() ([]Finding, error) {
 		}
 	}
 	return found, nil
+}
+
+// unshared reports whether other links use one. A record does not say so: then it is taken for shared.
+func (p *Node) unshared(l nl.Link) error {
+	if p.pool == nil {
+		return nl.ErrShared
+	}
+	return p.pool.Host.Unshared(l)
 }
 
 // mostMTU is the MTU inside a VPC (EC2 user guide, "Network MTU for your EC2 instance"). An
@@ -194,7 +205,7 @@ func (p *Node) checkLink(eni string, l nl.Link, boot, pods int, used bool) (foun
 	} else if boot > l.MTU && boot <= mostMTU {
 		means := fmt.Sprintf("its MTU is %d, that of the boot ENI %d: pods on it send smaller packets than others",
 			l.MTU, boot)
-		shared := p.pool.Host.Unshared(l)
+		shared := p.unshared(l)
 		// as an ADD
 		if up := (nl.Up{Dev: l.Name, MTU: boot}); shared == nil || !l.Up && !errors.Is(shared, nl.ErrShared) {
 			add(means, up.String(), p.apply(up))

@@ -43,7 +43,7 @@ func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
 	var found []Finding
 	for _, family := range []string{"ipv4", "ipv6"} {
 		key := "net/" + family + "/neigh/default/gc_thresh3"
-		text, err := p.pool.Host.Sysctl(key)
+		text, err := p.kernel.Sysctl(key)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // not the first namespace, or no IPv6
 		}
@@ -56,7 +56,7 @@ func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
 				"connections fail at random (dmesg: neighbour table overflow)", limit, pods, want),
 			Do: fmt.Sprintf("set it to %d, gc_thresh2 to half of that, gc_thresh1 to a quarter, in %s", want,
 				sysctlFile), fix: p.widen(want)}
-		if entries := neighbors(family); entries > limit*9/10 {
+		if entries := p.neighbors(family); entries > limit*9/10 {
 			a.Severity, a.Means = severe, fmt.Sprintf("the table has %d neighbours, of %d that it can have: "+
 				"connections fail at random", entries, limit)
 		} else if limit >= want {

@@ -39,7 +39,7 @@ func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
 // backend beside the pod gets it from the veth, and answers by its ENI.
 func (p *Node) ipvs() ([]Finding, error) {
 	const link = "kube-ipvs0"
-	_, err := p.pool.Host.LinkByName(link)
+	_, err := p.kernel.LinkByName(link)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -59,7 +59,7 @@ func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 	policy := n.IPAM.Policies()[0]
 	lost := map[netip.Prefix][]netip.Addr{} // by the destination that has the address
 	for _, family := range policy.Families {
-		services, err := p.pool.Host.ClusterIPs(family)
+		services, err := p.kernel.ClusterIPs(family)
 		if err != nil {
 			return nil, err
 		}
@@ -91,7 +91,7 @@ func (p *Node) pastTunnels() (found []Finding, err error) {
 	}
 	var endpoints []netip.Addr
 	for _, f := range nl.Families {
-		of, err := p.pool.Host.ServiceEndpoints(f)
+		of, err := p.kernel.ServiceEndpoints(f)
 		if err != nil {
 			return nil, err
 		}

@@ -22,7 +22,7 @@ import (
 // checkRefusals reports EC2's refusals that the registry records.
 func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 	var found []Finding
-	now := time.Now()
+	now := p.now()
 	for _, action := range slices.Sorted(maps.Keys(p.state.NotBefore)) {
 		if until := p.state.NotBefore[action]; until.After(now) {
 			found = append(found, Finding{Severity: warning, About: "ec2:" + action,

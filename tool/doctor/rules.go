@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
@@ -18,11 +17,11 @@ import (
 // checkRules looks for rules of others that catch packets from addresses of pods. Such a rule
 // leads them to a table that has no routes to Services and to other pods of the node.
 func (p *Node) checkRules(context.Context) ([]Finding, error) {
-	rules, err := p.pool.Host.Rules()
+	rules, err := p.kernel.Rules()
 	if err != nil {
 		return nil, err
 	}
-	routes, err := p.pool.Host.Routes(nl.RouteFilter{Table: nl.MainTable})
+	routes, err := p.kernel.Routes(nl.RouteFilter{Table: nl.MainTable})
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +48,7 @@ func (p *Node) checkRules(context.Context) ([]Finding, error) {
 // podAddrs returns the addresses of pods, and the others of their ENIs.
 func (p *Node) podAddrs() map[netip.Addr]view.Holding {
 	pods := map[netip.Addr]view.Holding{}
-	for _, h := range view.Tally(p.state, p.conflists.ReuseWait, time.Now()) {
+	for _, h := range view.Tally(p.state, p.conflists.ReuseWait, p.now()) {
 		if h.State != view.StateNode && (h.Leased() || p.forPods(h.ENI)) {
 			pods[h.Addr] = h
 		}

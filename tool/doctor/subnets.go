@@ -14,7 +14,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
 // checkSubnets checks that the subnet of the next ENI has free addresses, for each pool of each network.
@@ -31,7 +30,11 @@ func (p *Node) checkSubnets(ctx context.Context) ([]Finding, error) {
 		if len(p.ours) > 1 {
 			about += " of " + pool.network
 		}
-		fit, zone, err := view.PodSubnets(ctx, p.pool.Cloud, pool.Policy)
+		all, vpc, zone, err := p.cloud.subnets(ctx)
+		var fit []aws.Subnet
+		if err == nil {
+			fit, err = more.Fit(all, vpc, zone, pool.SubnetTags, pool.Families)
+		}
 		if errors.Is(err, more.ErrNoSubnet) {
 			found = append(found, Finding{Severity: severe, About: about, Means: err.Error(), Do: ipam.Hint(err)})
 			continue

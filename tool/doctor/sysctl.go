@@ -36,7 +36,7 @@ func (p *Node) checkSysctls(context.Context) ([]Finding, error) {
 	}
 	var found []Finding
 	for _, k := range all {
-		err := k.Check(p.pool.Host)
+		err := p.checkSysctl(k.Sysctl)
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -49,16 +49,25 @@ func (p *Node) checkSysctls(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
+// checkSysctl compares the value of a sysctl.
+func (p *Node) checkSysctl(k nl.Sysctl) error {
+	value, err := p.kernel.Sysctl(k.Key)
+	if err == nil {
+		err = k.Compare(value)
+	}
+	return err
+}
+
 // parameters returns the sysctls that a configuration relies on.
 func (p *Node) parameters(c ptp.Config) []parameter {
-	if l, err := p.pool.Host.LinkByName(c.HostInterface); err == nil {
+	if l, err := p.kernel.LinkByName(c.HostInterface); err == nil {
 		c.HostInterface = l.Name // it may have an alternative name, which /proc/sys does not know
 	}
 	var all []parameter
 	need := func(key, value, severity, means string) {
 		all = append(all, parameter{nl.Sysctl{Key: key, Value: value}, severity, means})
 	}
-	host := func(key string) string { v, _ := p.pool.Host.Sysctl(key); return v }
+	host := func(key string) string { v, _ := p.kernel.Sysctl(key); return v }
 	if c.IPMasq {
 		need("net/ipv4/ip_forward", "1", severe, "pods reach neither services nor the internet")
 		need("net/ipv4/conf/all/send_redirects", "0", warning,

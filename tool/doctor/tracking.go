@@ -22,18 +22,18 @@ const idleEnough = 3600
 // may be the default of the instance type, or set on the ENI. If the role does not allow to
 // ask EC2, nothing is known: checkIAM names what the role lacks.
 func (p *Node) checkTracking(ctx context.Context) ([]Finding, error) {
-	me, err := p.pool.Cloud.Instance(ctx)
+	me, err := p.cloud.instance(ctx)
 	if err != nil {
 		return nil, err
 	}
-	enis, err := p.pool.Cloud.DescribeENIs(ctx, aws.ByInstance(me.ID))
+	enis, err := p.cloud.attached(ctx, me.ID)
 	if err != nil {
 		return nil, unlessDenied(err)
 	}
 	enis = slices.DeleteFunc(enis, func(e aws.ENI) bool {
 		return p.state.ENIs[e.ID].Foreign || len(e.Addrs)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0 // for EFA alone
 	})
-	limits, err := p.pool.Cloud.Limits(ctx, me.Type)
+	limits, err := p.cloud.limits(ctx, me.Type)
 	if unlessDenied(err) != nil {
 		return nil, err
 	}

@@ -126,7 +126,7 @@ func (k *Comparison) judgeENI(id string) []Finding {
 
 // inPod reports whether a pod has the whole ENI, and its link.
 func (k *Comparison) inPod(id string) bool {
-	return k.used.InPod(k.state.ENIs[id].MAC) && k.state.Exclusive()[id]
+	return k.inPods[id] && k.state.Exclusive()[id]
 }
 
 // judgePrefixes compares the registry with EC2 about the prefixes of an ENI.

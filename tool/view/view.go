@@ -21,7 +21,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
@@ -52,6 +51,7 @@ type Comparison struct {
 	now      time.Time
 	state    *registry.State
 	used     lease.Used                // pods' addresses in the kernel
+	inPods   map[string]bool           // ENIs whose link is, or may be, in a pod
 	routed   map[netip.Addr]string     // those to which the node has a route
 	own      map[netip.Addr]bool       // the node's, in the kernel
 	links    map[string]string         // names of links by MAC
@@ -63,43 +63,21 @@ type Comparison struct {
 	lacking  map[string][]netip.Prefix // CIDRs of VPCs that EC2 has, and metadata does not show
 }
 
-// Compare asks all four. It reads the registry first and last, because other processes work
-// meanwhile. Differences in what has changed in between are not findings.
+// Compare asks all four, and compares their answers.
 func Compare(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Comparison, error) {
-	before, err := p.Registry.View()
+	o, err := Observe(ctx, p, conflists)
 	if err != nil {
 		return nil, err
 	}
-	k := &Comparison{now: time.Now(), Metadata: metadataSays(ctx, p.Cloud),
-		EC2: ec2Says(ctx, p.Cloud, before.Instance.ID)}
-	k.used, k.own = lease.UsedAddrs(p.Host, lease.MACs(before)...), map[netip.Addr]bool{}
-	own, err := p.Host.Addrs("")
-	if err != nil {
-		return nil, err
-	}
-	for _, a := range own {
-		k.own[a.Prefix.Addr()] = true
-	}
-	if err := k.addRoutes(p.Host); err != nil {
-		return nil, err
-	}
-	if k.links, err = LinkNames(); err != nil {
-		return nil, err
-	}
-	if k.state, err = p.Registry.View(); err != nil {
-		return nil, err
-	}
-	k.lacking = lackingOf(ctx, p.Cloud, k.Metadata, conflists.Routed())
-	k.settle(before, conflists.ReuseWait)
-	return k, nil
+	return o.Compare(conflists.ReuseWait), nil
 }
 
 // lackingOf compares the CIDRs of the VPCs, if the role may ask for them. Those to which pods have routes anyway are
 // not missed.
 func lackingOf(
-	ctx context.Context, cloud *aws.Client, metadata Source, routed []netip.Prefix,
+	ctx context.Context, cloud *aws.Client, metadata Said, routed []netip.Prefix,
 ) map[string][]netip.Prefix {
-	lacking, err := Lacking(ctx, cloud, slices.Collect(maps.Values(metadata.enis)))
+	lacking, err := Lacking(ctx, cloud, metadata.ENIs)
 	if err != nil && !aws.NotAllowed(err) {
 		slog.Warn("EC2 did not list the CIDRs of the VPC: they are not compared", "error", err)
 	}
@@ -111,42 +89,6 @@ func lackingOf(
 		})
 	}
 	return lacking
-}
-
-// settle finds what has changed in the registry since before.
-func (k *Comparison) settle(before *registry.State, wait func(string) time.Duration) {
-	k.holdings, k.moving, k.changing = map[netip.Addr]Holding{}, map[netip.Addr]bool{}, map[string]bool{}
-	was := map[netip.Addr]Holding{}
-	for _, h := range Tally(before, wait, k.now) {
-		was[h.Addr] = h
-		k.moving[h.Addr] = true
-	}
-	for _, h := range Tally(k.state, wait, k.now) {
-		k.holdings[h.Addr] = h
-		old, known := was[h.Addr]
-		k.moving[h.Addr] = !known || old.State != h.State || old.Container != h.Container || old.ENI != h.ENI
-	}
-	for id := range before.ENIs {
-		_, still := k.state.ENIs[id]
-		k.changing[id] = !still
-	}
-	for id := range k.state.ENIs {
-		_, known := before.ENIs[id]
-		k.changing[id] = !known
-	}
-}
-
-// addRoutes adds the addresses to which the node has a host route. A pod may have such an
-// address in a namespace that cannot be seen from here.
-func (k *Comparison) addRoutes(host *nl.NS) error {
-	routes, err := host.Routes(nl.RouteFilter{Table: nl.MainTable})
-	k.routed = map[netip.Addr]string{}
-	for _, r := range routes {
-		if r.Dst.IsSingleIP() {
-			k.routed[r.Dst.Addr()] = "route dev " + r.Dev
-		}
-	}
-	return err
 }
 
 // where returns where the kernel shows an address in use: in a namespace that has it on the ENI that has it by one of
@@ -173,23 +115,22 @@ func (k *Comparison) where(a netip.Addr) string {
 }
 
 // metadataSays asks the metadata service.
-func metadataSays(ctx context.Context, cloud *aws.Client) Source {
+func metadataSays(ctx context.Context, cloud *aws.Client) Said {
 	enis, err := cloud.ENIs(ctx)
 	if err != nil {
 		slog.Warn("the metadata service did not list the ENIs: it is not compared", "error", err)
-		return Source{}
 	}
-	return snapshot(enis)
+	return Said{err == nil, enis}
 }
 
 // ec2Says asks EC2 for the ENIs of this instance, and for the unattached ones that were
 // created for it.
-func ec2Says(ctx context.Context, cloud *aws.Client, instance string) Source {
+func ec2Says(ctx context.Context, cloud *aws.Client, instance string) Said {
 	if instance == "" {
 		i, err := cloud.Instance(ctx)
 		if err != nil {
 			slog.Warn("the metadata service did not report the instance ID: EC2 is not compared", "error", err)
-			return Source{}
+			return Said{}
 		}
 		instance = i.ID
 	}
@@ -201,15 +142,15 @@ func ec2Says(ctx context.Context, cloud *aws.Client, instance string) Source {
 	}
 	if err != nil {
 		slog.Warn("EC2 did not list the ENIs: it is not compared", "error", err)
-		return Source{}
+		return Said{}
 	}
-	return snapshot(enis)
+	return Said{true, enis}
 }
 
-// snapshot returns the answer of a source.
-func snapshot(enis []aws.ENI) Source {
-	w := Source{true, map[string]aws.ENI{}, map[netip.Addr]string{}}
-	for _, e := range enis {
+// sourceOf returns the answer of a source by ENI and by address.
+func sourceOf(said Said) Source {
+	w := Source{said.Answered, map[string]aws.ENI{}, map[netip.Addr]string{}}
+	for _, e := range said.ENIs {
 		w.enis[e.ID] = e
 		for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
 			w.carriers[a] = e.ID

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package registry
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestKnown wants a copy to have what this release knows, and nothing else of the file: neither of the registry, nor of
+// an ENI, nor of a lease. The times of another machine stay.
+func TestKnown(t *testing.T) {
+	const since = "2020-01-02T03:04:05Z"
+	text := `{"schema_version":1,"ips":{"10.0.0.9":{"released_on":"` + since + `","later":"secret"}},` +
+		`"leases":{"10.0.0.8":{"network":"net","containerID":"c1","ifname":"eth0","podName":"web","eni":"eni-1",` +
+		`"annotations":{"token":"secret"},"since":"` + since + `"}},` +
+		`"enis":{"eni-1":{"mac":"02:00:00:00:00:01","index":1,"subnet":"subnet-1","vpc":"vpc-1",` +
+		`"addrs":["10.0.0.8","10.0.0.9"],"read":"` + since + `","password":"secret"}},` +
+		`"vpcs":{},"instance":{},"booted":"` + since + `","later":{"key":"secret"}}`
+	s, err := Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, err := s.Known().Text()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(known), "secret") {
+		t.Errorf("the copy has what this release does not know:\n%s", known)
+	}
+	again, err := Parse(known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, leased := again.Leases.At(netip.MustParseAddr("10.0.0.8"))
+	freed, free := again.Free.At(netip.MustParseAddr("10.0.0.9"))
+	want, _ := time.Parse(time.RFC3339, since)
+	if !leased || l.PodName != "web" || !l.Since.Equal(want) || !free || !freed.Equal(want) || len(again.ENIs) != 1 {
+		t.Errorf("the copy is\n%s", known)
+	}
+}

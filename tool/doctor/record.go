@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
+)
+
+// A Record is what a node was like at a time. The same checks find in it what they find on the node.
+type Record struct {
+	Made      time.Time
+	State     *registry.State
+	Conflists *conf.Conflists
+	Kernel    *Snapshot
+	Cloud     *Answers
+	Observed  *view.Observation // nil: the four sources were not compared
+}
+
+// Why a record does not have all that a check needs.
+const (
+	itsFiles  = "it reads files of the system, which do not leave the node"
+	itsPods   = "it looks into the namespaces of pods, or tries what only the node can"
+	itsEnv    = "it reads environments, which do not leave the node"
+	itsDisk   = "it looks at the disk and the locks of the node"
+	itsLegacy = "it reads the tables of iptables-legacy"
+)
+
+// onNode are the checks that a record cannot serve, and why. It serves all others.
+var onNode = map[string]string{"config": itsFiles, "plugins": itsFiles, "networkd": itsFiles, "netutils": itsFiles,
+	"cloudinit": itsFiles, "cloudsetup": itsFiles, "ifupdown": itsFiles, "nodeadm": itsFiles, "manager": itsFiles,
+	"timers": itsFiles, "kernel": itsPods, "state": itsDisk, "endpoint": itsEnv, "iam": itsPods, "egress": itsPods}
+
+// partOnNode are those of which it serves a part.
+var partOnNode = map[string]string{"links": itsPods, "leftovers": itsPods, "firewall": itsLegacy}
+
+// An Unmade is a check that could not be made, or not all of it.
+type Unmade struct {
+	Check string `json:"check"`
+	Why   string `json:"why"`
+	Part  bool   `json:"part"` // a part of it was made
+}
+
+// Review makes the checks on a record.
+func Review(ctx context.Context, r Record) (Report, []Unmade) {
+	n := &Node{conflists: r.Conflists, state: r.State, kernel: r.Kernel, cloud: r.Cloud.cloud(),
+		now: func() time.Time { return r.Made }, neighbors: func(f string) int { return r.Kernel.Neighbours[f] },
+		compare: func(context.Context) (*view.Comparison, error) {
+			if r.Observed == nil {
+				return nil, errors.New("the four sources were not compared")
+			}
+			return r.Observed.Compare(r.Conflists.ReuseWait), nil
+		}}
+	n.ours, _ = n.conflists.All() // the node's own findings say what is wrong with one
+	n.lists = n.conflists.Networked()
+	report, unmade := Report{Checked: []string{}, Findings: []Finding{}}, []Unmade{}
+	for _, c := range checks {
+		if why := onNode[c.Name]; why != "" {
+			unmade = append(unmade, Unmade{c.Name, why, false})
+			continue
+		}
+		if why := partOnNode[c.Name]; why != "" {
+			unmade = append(unmade, Unmade{c.Name, why, true})
+		}
+		found, err := c.look(n, ctx)
+		if err != nil {
+			unmade = append(unmade, Unmade{c.Name, err.Error(), false})
+		}
+		for i := range found {
+			found[i].Check = c.Name
+		}
+		report.Checked = append(report.Checked, c.Name)
+		report.Findings = append(report.Findings, found...)
+	}
+	report.count()
+	return report, unmade
+}
+
+// Record keeps what the checks read from now on, for [Review]. The argument pool is the node's.
+func (p *Node) Record(s *Snapshot, a *Answers) {
+	p.kernel = recorder{p.pool.Host, s}
+	p.cloud = a.recorded(p.cloud)
+}
+
+// Pool is that of the node, or nil.
+func (p *Node) Pool() *ipam.Pool { return p.pool }
+
+// Conflists are those of the node.
+func (p *Node) Conflists() *conf.Conflists { return p.conflists }
+
+// Missing adds the findings of a report that this one lacks.
+func (r *Report) Missing(of Report) (added []Finding) {
+	for _, f := range of.Findings {
+		same := func(o Finding) bool { return o.Check == f.Check && o.About == f.About && o.Severity == f.Severity }
+		if !slices.ContainsFunc(r.Findings, same) {
+			added = append(added, f)
+		}
+	}
+	return added
+}
+
+// A cloud is what the checks ask EC2 and the metadata service that a record can answer. It has functions and no
+// interface: see [Checks].
+type cloud struct {
+	instance func(context.Context) (aws.Instance, error)
+	attached func(ctx context.Context, instance string) ([]aws.ENI, error)
+	limits   func(ctx context.Context, instanceType string) (aws.Limits, error)
+	subnets  func(context.Context) (all []aws.Subnet, vpc, zone string, err error) // see view.ZoneSubnets
+}
+
+func cloudOf(c *aws.Client) cloud {
+	return cloud{
+		instance: c.Instance,
+		attached: func(ctx context.Context, instance string) ([]aws.ENI, error) {
+			return c.DescribeENIs(ctx, aws.ByInstance(instance))
+		},
+		limits: c.Limits,
+		subnets: func(ctx context.Context) ([]aws.Subnet, string, string, error) {
+			return view.ZoneSubnets(ctx, c)
+		},
+	}
+}
+
+// Answers are those of EC2 and the metadata service to the questions of the checks. An answer without a value has an
+// error.
+type Answers struct {
+	Instance aws.Instance `json:"instance"`
+	Attached []aws.ENI    `json:"attached"`
+	Limits   aws.Limits   `json:"limits"`
+	Subnets  []aws.Subnet `json:"subnets"`
+	VPC      string       `json:"vpc"`
+	Zone     string       `json:"zone"`
+	Asked    []string     `json:"asked"`  // what was asked
+	Failed   Failures     `json:"failed"` // by what was asked
+}
+
+// Failures say why there is no answer.
+type Failures map[string]string
+
+// of is the error of a question.
+func (a *Answers) of(question string) error {
+	if !slices.Contains(a.Asked, question) {
+		return errors.New("nobody has asked EC2 for " + question)
+	}
+	if why := a.Failed[question]; why != "" {
+		return errors.New("EC2 or the metadata service did not answer: " + why)
+	}
+	return nil
+}
+
+// note notes that a question was asked.
+func (a *Answers) note(question string, err error) {
+	if a.Asked = append(a.Asked, question); err != nil {
+		if a.Failed == nil {
+			a.Failed = Failures{}
+		}
+		a.Failed[question] = err.Error()
+	}
+}
+
+const (
+	askedInstance = "the instance"
+	askedAttached = "its ENIs"
+	askedLimits   = "the limits of its type"
+	askedSubnets  = "the subnets"
+)
+
+// cloud answers from what was recorded.
+func (a *Answers) cloud() cloud {
+	return cloud{
+		instance: func(context.Context) (aws.Instance, error) { return a.Instance, a.of(askedInstance) },
+		attached: func(context.Context, string) ([]aws.ENI, error) { return a.Attached, a.of(askedAttached) },
+		limits:   func(context.Context, string) (aws.Limits, error) { return a.Limits, a.of(askedLimits) },
+		subnets: func(context.Context) ([]aws.Subnet, string, string, error) {
+			return a.Subnets, a.VPC, a.Zone, a.of(askedSubnets)
+		},
+	}
+}
+
+// recorded records the answers of a cloud.
+func (a *Answers) recorded(c cloud) cloud {
+	return cloud{
+		instance: func(ctx context.Context) (i aws.Instance, err error) {
+			i, err = c.instance(ctx)
+			a.Instance = i
+			a.note(askedInstance, err)
+			return i, err
+		},
+		attached: func(ctx context.Context, instance string) (enis []aws.ENI, err error) {
+			enis, err = c.attached(ctx, instance)
+			a.Attached = enis
+			a.note(askedAttached, err)
+			return enis, err
+		},
+		limits: func(ctx context.Context, instanceType string) (l aws.Limits, err error) {
+			l, err = c.limits(ctx, instanceType)
+			a.Limits = l
+			a.note(askedLimits, err)
+			return l, err
+		},
+		subnets: func(ctx context.Context) (all []aws.Subnet, vpc, zone string, err error) {
+			all, vpc, zone, err = c.subnets(ctx)
+			a.Subnets, a.VPC, a.Zone = all, vpc, zone
+			a.note(askedSubnets, err)
+			return all, vpc, zone, err
+		},
+	}
+}

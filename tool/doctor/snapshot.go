@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"sync"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// A Kernel is what the checks read of the node's network namespace: the kernel itself, or a [Snapshot] of it.
+type Kernel interface {
+	Links() ([]nl.Link, error)
+	LinkByName(name string) (nl.Link, error)
+	Addrs(dev string) ([]nl.Addr, error)
+	AllAddrs() ([]netip.Addr, error)
+	Rules() ([]nl.Rule, error)
+	Routes(nl.RouteFilter) ([]nl.Route, error)
+	Leaves(from, to netip.Addr) (dev string, err error)
+	Sysctl(key string) (string, error)
+	DroppingChains(nl.Family) ([]nl.DroppingChain, error)
+	ClusterIPs(nl.Family) ([]netip.Addr, error)
+	ServiceEndpoints(nl.Family) ([]netip.Addr, error)
+}
+
+// The lists of a snapshot.
+const (
+	listLinks  = "links"
+	listAddrs  = "addresses"
+	listRules  = "rules"
+	listRoutes = "routes"
+)
+
+// A Snapshot is what a kernel has shown: four lists, and the answers to the questions of the checks.
+type Snapshot struct {
+	Link  []nl.Link  `json:"links"`
+	Addr  []nl.Addr  `json:"addresses"`
+	Rule  []nl.Rule  `json:"rules"`
+	Route []nl.Route `json:"routes"` // of all tables, without the local one
+	// why a list is not there, or not whole, by its name
+	Lacks map[string]string `json:"lacks"`
+
+	Answers    map[string]string             `json:"answers"` // of sysctls and of routing; "": the kernel has none
+	Names      map[string]string             `json:"names"`   // of links, by the names by which they were asked for
+	Chains     map[string][]nl.DroppingChain `json:"chains"`  // that drop, by family
+	Services   map[string][]netip.Addr       `json:"services"`
+	Endpoints  map[string][]netip.Addr       `json:"endpoints"`
+	Neighbours map[string]int                `json:"neighbours"` // how many entries the table of a family has
+
+	mu sync.Mutex // a check that did not end in time may still ask
+}
+
+// TakeSnapshot reads the four lists. What cannot be read, the snapshot lacks.
+func TakeSnapshot(n *nl.NS) *Snapshot {
+	s := &Snapshot{Lacks: map[string]string{}, Answers: map[string]string{}, Names: map[string]string{},
+		Chains: map[string][]nl.DroppingChain{}, Services: map[string][]netip.Addr{},
+		Endpoints: map[string][]netip.Addr{}, Neighbours: map[string]int{}}
+	var err [4]error
+	s.Link, err[0] = n.Links()
+	s.Addr, err[1] = n.Addrs("")
+	s.Rule, err[2] = n.Rules()
+	s.Route, err[3] = n.Routes(nl.RouteFilter{})
+	for i, list := range []string{listLinks, listAddrs, listRules, listRoutes} {
+		if err[i] != nil {
+			s.Lacks[list] = err[i].Error()
+		}
+	}
+	for _, family := range []string{"ipv4", "ipv6"} {
+		s.Neighbours[family] = neighbors(family)
+	}
+	return s
+}
+
+// Cut halves the longest list, and reports whether there was anything to halve.
+func (s *Snapshot) Cut() bool {
+	lengths := map[string]int{listLinks: len(s.Link), listAddrs: len(s.Addr), listRules: len(s.Rule),
+		listRoutes: len(s.Route)}
+	longest := listLinks
+	for list, n := range lengths {
+		if n > lengths[longest] {
+			longest = list
+		}
+	}
+	left := lengths[longest] / 2
+	switch longest {
+	case listLinks:
+		s.Link = s.Link[:left]
+	case listAddrs:
+		s.Addr = s.Addr[:left]
+	case listRules:
+		s.Rule = s.Rule[:left]
+	case listRoutes:
+		s.Route = s.Route[:left]
+	}
+	s.Lacks[longest] = fmt.Sprintf("the bundle has only the first %d: more had no room", left)
+	return lengths[longest] > 1
+}
+
+// lacks is why a list does not say all.
+func (s *Snapshot) lacks(list string) error {
+	if why := s.Lacks[list]; why != "" {
+		return fmt.Errorf("the %s of the node are not known: %s", list, why)
+	}
+	return nil
+}
+
+// errNotAsked means that no check has asked the kernel on the node.
+var errNotAsked = errors.New("the kernel was not asked for this on the node")
+
+// Links lists the links.
+func (s *Snapshot) Links() ([]nl.Link, error) { return s.Link, s.lacks(listLinks) }
+
+// LinkByName finds a link by a name by which it was asked for on the node, or by its own.
+func (s *Snapshot) LinkByName(name string) (nl.Link, error) {
+	if err := s.lacks(listLinks); err != nil {
+		return nl.Link{}, err
+	}
+	own := s.own(name)
+	for _, l := range s.Link {
+		if l.Name == own {
+			return l, nil
+		}
+	}
+	return nl.Link{}, fmt.Errorf("link %s: %w", name, fs.ErrNotExist)
+}
+
+// own is the name of a link that may have been asked for by another one.
+func (s *Snapshot) own(name string) string {
+	if own := s.Names[name]; own != "" {
+		return own
+	}
+	return name
+}
+
+// Addrs lists the addresses of a link, or all if dev is "".
+func (s *Snapshot) Addrs(dev string) (all []nl.Addr, err error) {
+	for _, a := range s.Addr {
+		if dev == "" || a.Dev == s.own(dev) {
+			all = append(all, a)
+		}
+	}
+	return all, s.lacks(listAddrs)
+}
+
+// AllAddrs lists the addresses of all links.
+func (s *Snapshot) AllAddrs() (all []netip.Addr, err error) {
+	for _, a := range s.Addr {
+		all = append(all, a.Prefix.Addr())
+	}
+	return all, s.lacks(listAddrs)
+}
+
+// Rules lists the routing rules.
+func (s *Snapshot) Rules() ([]nl.Rule, error) { return s.Rule, s.lacks(listRules) }
+
+// Routes lists the routes that match.
+func (s *Snapshot) Routes(f nl.RouteFilter) (all []nl.Route, err error) {
+	for _, r := range s.Route {
+		if f.Matches(r) {
+			all = append(all, r)
+		}
+	}
+	return all, s.lacks(listRoutes)
+}
+
+// Leaves returns by which link a packet leaves the node.
+func (s *Snapshot) Leaves(from, to netip.Addr) (dev string, err error) {
+	dev, asked := s.Answers[way(from, to)]
+	if !asked {
+		err = errNotAsked
+	}
+	return dev, err
+}
+
+// Sysctl returns a parameter.
+func (s *Snapshot) Sysctl(key string) (string, error) {
+	value, asked := s.Answers[key]
+	switch {
+	case !asked:
+		return "", fmt.Errorf("%s: %w", key, errNotAsked)
+	case value == "":
+		return "", fmt.Errorf("%s: %w", key, fs.ErrNotExist)
+	}
+	return value, nil
+}
+
+// DroppingChains lists the chains that drop what no rule of theirs accepts.
+func (s *Snapshot) DroppingChains(f nl.Family) ([]nl.DroppingChain, error) {
+	return answer(s.Chains, f)
+}
+
+// ClusterIPs lists the addresses of Services.
+func (s *Snapshot) ClusterIPs(f nl.Family) ([]netip.Addr, error) { return answer(s.Services, f) }
+
+// ServiceEndpoints lists the addresses to which calls of Services lead.
+func (s *Snapshot) ServiceEndpoints(f nl.Family) ([]netip.Addr, error) { return answer(s.Endpoints, f) }
+
+func answer[T any](of map[string][]T, f nl.Family) ([]T, error) {
+	all, asked := of[f.String()]
+	if !asked {
+		return nil, errNotAsked
+	}
+	return all, nil
+}
+
+func way(from, to netip.Addr) string { return from.String() + " to " + to.String() }
+
+// A recorder is the kernel of the node. It writes the answers to the questions of the checks into a snapshot.
+type recorder struct {
+	*nl.NS
+	to *Snapshot
+}
+
+// note notes an answer. An error other than that there is nothing is no answer.
+func (r recorder) note(question, value string, err error) {
+	r.to.mu.Lock()
+	defer r.to.mu.Unlock()
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		r.to.Answers[question] = value
+	}
+}
+
+func (r recorder) Sysctl(key string) (string, error) {
+	value, err := r.NS.Sysctl(key)
+	r.note(key, value, err)
+	return value, err
+}
+
+func (r recorder) Leaves(from, to netip.Addr) (string, error) {
+	dev, err := r.NS.Leaves(from, to)
+	r.note(way(from, to), dev, err)
+	return dev, err
+}
+
+func (r recorder) LinkByName(name string) (nl.Link, error) {
+	l, err := r.NS.LinkByName(name)
+	r.to.mu.Lock()
+	defer r.to.mu.Unlock()
+	if err == nil {
+		r.to.Names[name] = l.Name
+	}
+	return l, err
+}
+
+func (r recorder) DroppingChains(f nl.Family) ([]nl.DroppingChain, error) {
+	return noted(r.to, r.to.Chains, f, r.NS.DroppingChains)
+}
+
+func (r recorder) ClusterIPs(f nl.Family) ([]netip.Addr, error) {
+	return noted(r.to, r.to.Services, f, r.NS.ClusterIPs)
+}
+
+func (r recorder) ServiceEndpoints(f nl.Family) ([]netip.Addr, error) {
+	return noted(r.to, r.to.Endpoints, f, r.NS.ServiceEndpoints)
+}
+
+// noted asks, and notes the answer.
+func noted[T any](s *Snapshot, in map[string][]T, f nl.Family, ask func(nl.Family) ([]T, error)) ([]T, error) {
+	all, err := ask(f)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		in[f.String()] = all
+	}
+	return all, err
+}
+
+// Encoded is the snapshot as JSON, also while a check that did not end in time still asks.
+func (s *Snapshot) Encoded() ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return json.Marshal(s)
+}

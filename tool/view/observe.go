@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package view
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+// An Observation is what the four sources have said. It can be compared later, and on another machine.
+type Observation struct {
+	Now      time.Time                 `json:"now"`
+	State    *registry.State           `json:"-"`
+	Used     []UsedAddr                `json:"used"`    // addresses of pods in the kernel
+	Partial  bool                      `json:"partial"` // some namespace could not be read
+	InPods   []string                  `json:"in_pods"` // ENIs whose link is, or may be, in a pod
+	Routed   map[netip.Addr]string     `json:"routed"`  // addresses to which the node has a host route
+	Own      []netip.Addr              `json:"own"`     // the node's
+	Links    map[string]string         `json:"links"`   // names by MAC address
+	Metadata Said                      `json:"metadata"`
+	EC2      Said                      `json:"ec2"`
+	Lacking  map[string][]netip.Prefix `json:"lacking"`  // CIDRs of VPCs that metadata does not show
+	Moving   []netip.Addr              `json:"moving"`   // addresses that other processes have changed meanwhile
+	Changing []string                  `json:"changing"` // ENIs, likewise
+}
+
+// A UsedAddr is an address that a namespace has, or another place.
+type UsedAddr struct {
+	MAC   string     `json:"mac"` // of the ENI; "": not known
+	Addr  netip.Addr `json:"ip"`
+	Where string     `json:"where"`
+}
+
+// Said is what the metadata service or EC2 has answered.
+type Said struct {
+	Answered bool      `json:"answered"`
+	ENIs     []aws.ENI `json:"enis"`
+}
+
+// Observe asks all four. It reads the registry first and last, because other processes work
+// meanwhile. Differences in what has changed in between are not findings.
+func Observe(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Observation, error) {
+	before, err := p.Registry.View()
+	if err != nil {
+		return nil, err
+	}
+	o := &Observation{Now: time.Now(), Metadata: metadataSays(ctx, p.Cloud),
+		EC2: ec2Says(ctx, p.Cloud, before.Instance.ID)}
+	if err := o.addKernel(p.Host, before); err != nil {
+		return nil, err
+	}
+	if o.State, err = p.Registry.View(); err != nil {
+		return nil, err
+	}
+	o.Lacking = lackingOf(ctx, p.Cloud, o.Metadata, conflists.Routed())
+	o.settle(before, conflists.ReuseWait)
+	return o, nil
+}
+
+// addKernel adds what the kernel shows of the node and of pods.
+func (o *Observation) addKernel(host *nl.NS, before *registry.State) error {
+	used := lease.UsedAddrs(host, lease.MACs(before)...)
+	o.Partial = used.Partial
+	for at, where := range used.By {
+		o.Used = append(o.Used, UsedAddr{at.MAC, at.Addr, where})
+	}
+	for id, e := range before.ENIs {
+		if used.InPod(e.MAC) {
+			o.InPods = append(o.InPods, id)
+		}
+	}
+	own, err := host.Addrs("")
+	if err != nil {
+		return err
+	}
+	for _, a := range own {
+		o.Own = append(o.Own, a.Prefix.Addr())
+	}
+	if o.Routed, err = hostRoutes(host); err != nil {
+		return err
+	}
+	o.Links, err = LinkNames()
+	return err
+}
+
+// hostRoutes returns the addresses to which the node has a host route. A pod may have such an
+// address in a namespace that cannot be seen from here.
+func hostRoutes(host *nl.NS) (map[netip.Addr]string, error) {
+	routes, err := host.Routes(nl.RouteFilter{Table: nl.MainTable})
+	routed := map[netip.Addr]string{}
+	for _, r := range routes {
+		if r.Dst.IsSingleIP() {
+			routed[r.Dst.Addr()] = "route dev " + r.Dev
+		}
+	}
+	return routed, err
+}
+
+// settle finds what has changed in the registry since before.
+func (o *Observation) settle(before *registry.State, wait func(string) time.Duration) {
+	was, is := map[netip.Addr]Holding{}, map[netip.Addr]Holding{}
+	for _, h := range Tally(before, wait, o.Now) {
+		was[h.Addr] = h
+	}
+	for _, h := range Tally(o.State, wait, o.Now) {
+		is[h.Addr] = h
+		old, known := was[h.Addr]
+		if !known || old.State != h.State || old.Container != h.Container || old.ENI != h.ENI {
+			o.Moving = append(o.Moving, h.Addr)
+		}
+	}
+	o.Moving = append(o.Moving, missing(was, is)...)
+	o.Changing = append(missing(before.ENIs, o.State.ENIs), missing(o.State.ENIs, before.ENIs)...)
+}
+
+// missing are the keys of one map that another lacks.
+func missing[K comparable, V any](in, from map[K]V) (keys []K) {
+	for k := range in {
+		if _, has := from[k]; !has {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// Compare compares what the four have said. Addresses of a pool cool for wait.
+func (o *Observation) Compare(wait func(pool string) time.Duration) *Comparison {
+	k := &Comparison{now: o.Now, state: o.State, routed: o.Routed, links: o.Links, lacking: o.Lacking,
+		Metadata: sourceOf(o.Metadata), EC2: sourceOf(o.EC2), inPods: set(o.InPods), own: set(o.Own),
+		moving: set(o.Moving), changing: set(o.Changing), holdings: map[netip.Addr]Holding{},
+		used: lease.Used{By: map[lease.At]string{}, Partial: o.Partial}}
+	for _, u := range o.Used {
+		k.used.By[lease.At{MAC: u.MAC, Addr: u.Addr}] = u.Where
+	}
+	for _, h := range Tally(o.State, wait, o.Now) {
+		k.holdings[h.Addr] = h
+	}
+	return k
+}
+
+// set has the values as keys.
+func set[K comparable](values []K) map[K]bool {
+	keys := map[K]bool{}
+	for _, k := range values {
+		keys[k] = true
+	}
+	return keys
+}
