@@ -26,6 +26,8 @@
 //	tool/view/      registry, kernel, metadata and EC2 side by side
 //	tool/repair/    put back what a node has lost
 //	tool/doctor/    what breaks the pods' network: a file per check
+//	tool/bundle/    what a node shows, in one file for others
+//	  page/         such a file, explained: the checks again, and a page of HTML
 //	tool/iam/       what the role of a node must be allowed; tool/install/ puts the suite on a node
 //	tool/kube/      the one request to the API server, with the kubelet's credentials
 //	tool/history/   which pod had which address: the lease log

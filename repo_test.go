@@ -65,7 +65,8 @@ var arrows = map[string]string{
 	// and not ipam, which brings the SDK
 	"plugin/chain": "plugin plugin/ipvlan plugin/egress plugin/values unnumbered-ptp ipam/lease nl internal/codec",
 	"tool": "internal/release internal/excerpt tool/cli tool/conf tool/view tool/repair tool/doctor tool/history " +
-		"tool/iam tool/install tool/kube ipam ipam/more ipam/less ipam/book ipam/lease plugin/egress aws nl registry",
+		"tool/bundle tool/bundle/page tool/iam tool/install tool/kube ipam ipam/more ipam/less ipam/book ipam/lease " +
+		"plugin/egress aws nl registry",
 	"tool/install": "tool/cli tool/conf nl registry",
 	"tool/cli":     "internal/atomicfile internal/excerpt ipam ipam/lease aws registry",
 	// the plugins for their configurations: validate
@@ -73,9 +74,12 @@ var arrows = map[string]string{
 		"plugin/egress unnumbered-ptp",
 	"tool/view": "internal/release tool/cli tool/conf ipam ipam/more ipam/book ipam/lease plugin/egress aws nl " +
 		"registry",
-	"tool/iam":     "ipam/book ipam/lease",
-	"tool/history": "registry",
-	"tool/kube":    "",
+	"tool/kube": "",
+	// what may leave a node is listed here
+	"tool/bundle":      "internal/release tool/cli tool/conf tool/doctor tool/view ipam/book aws nl registry",
+	"tool/bundle/page": "tool/bundle tool/cli tool/conf tool/doctor tool/view nl registry",
+	"tool/iam":         "ipam/book ipam/lease",
+	"tool/history":     "registry",
 	// the ADD of the plugin, again
 	"tool/repair": "tool/conf tool/view ipam/lease plugin plugin/ipvlan unnumbered-ptp nl registry",
 	"tool/doctor": "internal/release tool/cli tool/conf tool/view tool/repair tool/iam ipam ipam/more ipam/call " +

@@ -23,6 +23,7 @@
 //	doctor                    what on this node works against the pods, and --fix
 //	iam-policy                what the role of the node must be allowed
 //	launch-template           ENIs and addresses that come with the instance
+//	support-bundle            all of these in one file for others, and a page made of such a file
 //	whois                     which pod had an address earlier, and in flow logs
 //	registry-list             the free addresses
 //	free-ips                  the addresses that neither the node nor a pod has, as metadata and the kernel say
@@ -109,7 +110,7 @@ type group struct {
 // groups returns all commands. The help sorts the groups by their titles.
 func groups() []group {
 	return []group{
-		{"Inspect", []*cli.Command{status(), doctorCommand(), whois(), metrics(), egressCommand(), addr(), freeIPs(),
+		{"Inspect", []*cli.Command{status(), doctorCommand(), supportBundle(), whois(), metrics(), egressCommand(), addr(), freeIPs(),
 			registryList(),
 			eniif(), bugs(), version()}},
 		{"Maintain", []*cli.Command{registryGC(), repairNode(), warm(), advertise(), maintain(), mend()}},

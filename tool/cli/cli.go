@@ -85,11 +85,14 @@ func CompleteEndless(c *Command) {
 	c.OnUsageError = Misused
 	c.Description = strings.TrimSpace(c.Description)
 	c.UsageText = strings.TrimSpace(Name + " " + c.Name + " [options] " + c.ArgsUsage)
-	c.Flags = append(c.Flags, &StringFlag{Name: "output", Aliases: []string{"o"}, Value: "text",
-		Usage: "answer in `FORMAT` text or json"})
+	own := flagNamed(c.Flags, "output") != nil // for what it writes
+	if !own {
+		c.Flags = append(c.Flags, &StringFlag{Name: "output", Aliases: []string{"o"}, Value: "text",
+			Usage: "answer in `FORMAT` text or json"})
+	}
 	action := c.Action
 	c.Action = func(c *Context) error {
-		if err := checkArgs(c); err != nil {
+		if err := checkArgs(c, own); err != nil {
 			return err
 		}
 		return action(c)
@@ -102,9 +105,9 @@ func CompleteEndless(c *Command) {
 // release; new ones may come. The transcripts hold this.
 func JSON(fields string) string { return "\n\nWith --output json: " + fields }
 
-// checkArgs refuses what the command would not look at.
-func checkArgs(c *Context) error {
-	if f := c.String("output"); f != "text" && f != "json" {
+// checkArgs refuses what the command would not look at. A command may have an output of its own.
+func checkArgs(c *Context, own bool) error {
+	if f := c.String("output"); !own && f != "text" && f != "json" {
 		return Misuse(c, "--output: %q: want text or json", f)
 	}
 	if c.Command.ArgsUsage == "" && c.Args().Present() {

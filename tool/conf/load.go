@@ -57,6 +57,12 @@ func Load(path string) *Conflists {
 	for _, p := range paths {
 		c.Files = append(c.Files, loadFile(p))
 	}
+	c.digest()
+	return c
+}
+
+// digest finds what the files say of our plugins.
+func (c *Conflists) digest() {
 	for _, l := range c.Ours() {
 		if l.IPAM != nil {
 			c.policies = append(c.policies, l.IPAM.Policies()...)
@@ -65,7 +71,6 @@ func Load(path string) *Conflists {
 	c.policies = lease.Together(c.policies)
 	c.networks, c.networksFailed = networksOf(c.lists())
 	c.egresses, c.egressesFailed = egressesOf(c.Ours())
-	return c
 }
 
 // paths returns the files of a directory that a runtime reads, or the one file.

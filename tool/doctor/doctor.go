@@ -204,6 +204,11 @@ func (p *Node) Examine(ctx context.Context, checks []Check, fix bool) (Report, e
 func (p *Node) make(ctx context.Context, c Check) []Finding {
 	defer cli.Working("check " + c.Name)()
 	found, err := c.look(p, ctx)
+	return p.told(c, found, err)
+}
+
+// told returns the findings of a check with its name. If it has failed, the failure is one.
+func (p *Node) told(c Check, found []Finding, err error) []Finding {
 	if err != nil {
 		found = append(found, p.notMade(c, err))
 	}

@@ -6,7 +6,9 @@ package doctor
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
@@ -130,6 +132,47 @@ func cloudOf(c *aws.Client) cloud {
 	}
 }
 
+// ExamineEach makes all checks. Each has so much time, and all have until the end of the context. A check that does not
+// end in time is left behind.
+func (p *Node) ExamineEach(ctx context.Context, each time.Duration) (Report, []Unmade) {
+	r, unmade := Report{Checked: []string{}, Findings: []Finding{}}, []Unmade{}
+	for _, c := range checks {
+		found, ended := p.makeWithin(ctx, c, each)
+		if !ended {
+			unmade = append(unmade, Unmade{c.Name, "it did not end in time", false})
+			continue
+		}
+		r.Checked = append(r.Checked, c.Name)
+		r.Findings = append(r.Findings, found...)
+	}
+	r.count()
+	return r, unmade
+}
+
+// makeWithin is make, and reports whether the check has ended in time.
+func (p *Node) makeWithin(ctx context.Context, c Check, time time.Duration) (found []Finding, ended bool) {
+	ctx, cancel := context.WithTimeout(ctx, time)
+	defer cancel()
+	if ctx.Err() != nil {
+		return nil, false
+	}
+	type answer struct {
+		found []Finding
+		err   error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		found, err := c.look(p, ctx)
+		done <- answer{found, err}
+	}()
+	select {
+	case a := <-done:
+		return p.told(c, a.found, a.err), true
+	case <-ctx.Done():
+		return nil, false
+	}
+}
+
 // Answers are those of EC2 and the metadata service to the questions of the checks. An answer without a value has an
 // error.
 type Answers struct {
@@ -141,6 +184,16 @@ type Answers struct {
 	Zone     string       `json:"zone"`
 	Asked    []string     `json:"asked"`  // what was asked
 	Failed   Failures     `json:"failed"` // by what was asked
+
+	mu sync.Mutex // a check that did not end in time may still ask
+}
+
+// Copy copies the answers so far.
+func (a *Answers) Copy() *Answers {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return &Answers{Instance: a.Instance, Attached: a.Attached, Limits: a.Limits, Subnets: a.Subnets, VPC: a.VPC,
+		Zone: a.Zone, Asked: slices.Clone(a.Asked), Failed: maps.Clone(a.Failed)}
 }
 
 // Failures say why there is no answer.
@@ -149,7 +202,7 @@ type Failures map[string]string
 // of is the error of a question.
 func (a *Answers) of(question string) error {
 	if !slices.Contains(a.Asked, question) {
-		return errors.New("nobody has asked EC2 for " + question)
+		return errors.New("no check has asked EC2 for " + question)
 	}
 	if why := a.Failed[question]; why != "" {
 		return errors.New("EC2 or the metadata service did not answer: " + why)
@@ -157,8 +210,11 @@ func (a *Answers) of(question string) error {
 	return nil
 }
 
-// note notes that a question was asked.
-func (a *Answers) note(question string, err error) {
+// note notes that a question was asked, and the answer.
+func (a *Answers) note(question string, err error, set func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	set()
 	if a.Asked = append(a.Asked, question); err != nil {
 		if a.Failed == nil {
 			a.Failed = Failures{}
@@ -191,26 +247,22 @@ func (a *Answers) recorded(c cloud) cloud {
 	return cloud{
 		instance: func(ctx context.Context) (i aws.Instance, err error) {
 			i, err = c.instance(ctx)
-			a.Instance = i
-			a.note(askedInstance, err)
+			a.note(askedInstance, err, func() { a.Instance = i })
 			return i, err
 		},
 		attached: func(ctx context.Context, instance string) (enis []aws.ENI, err error) {
 			enis, err = c.attached(ctx, instance)
-			a.Attached = enis
-			a.note(askedAttached, err)
+			a.note(askedAttached, err, func() { a.Attached = enis })
 			return enis, err
 		},
 		limits: func(ctx context.Context, instanceType string) (l aws.Limits, err error) {
 			l, err = c.limits(ctx, instanceType)
-			a.Limits = l
-			a.note(askedLimits, err)
+			a.note(askedLimits, err, func() { a.Limits = l })
 			return l, err
 		},
 		subnets: func(ctx context.Context) (all []aws.Subnet, vpc, zone string, err error) {
 			all, vpc, zone, err = c.subnets(ctx)
-			a.Subnets, a.VPC, a.Zone = all, vpc, zone
-			a.note(askedSubnets, err)
+			a.note(askedSubnets, err, func() { a.Subnets, a.VPC, a.Zone = all, vpc, zone })
 			return all, vpc, zone, err
 		},
 	}

@@ -4,10 +4,10 @@
 package doctor
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"sync"
 
@@ -271,9 +271,11 @@ func noted[T any](s *Snapshot, in map[string][]T, f nl.Family, ask func(nl.Famil
 	return all, err
 }
 
-// Encoded is the snapshot as JSON, also while a check that did not end in time still asks.
-func (s *Snapshot) Encoded() ([]byte, error) {
+// Copy copies what the kernel has shown so far.
+func (s *Snapshot) Copy() *Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return json.Marshal(s)
+	return &Snapshot{Link: s.Link, Addr: s.Addr, Rule: s.Rule, Route: s.Route, Lacks: maps.Clone(s.Lacks),
+		Answers: maps.Clone(s.Answers), Names: maps.Clone(s.Names), Chains: maps.Clone(s.Chains),
+		Services: maps.Clone(s.Services), Endpoints: maps.Clone(s.Endpoints), Neighbours: maps.Clone(s.Neighbours)}
 }

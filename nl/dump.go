@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A TableDump is a table of ours of nftables, as the kernel has it.
+type TableDump struct {
+	Name   string      `json:"name"` // as nft(8) writes it: "inet cni_ipvlan_vpc_k8s"
+	Chains []ChainDump `json:"chains"`
+}
+
+// A ChainDump is a chain of such a table.
+type ChainDump struct {
+	Name     string     `json:"name"`
+	Type     string     `json:"type"` // "": no hook of netfilter calls it
+	Hook     string     `json:"hook"`
+	Priority int        `json:"priority"`
+	Policy   string     `json:"policy"` // "" is accept
+	Rules    []RuleDump `json:"rules"`
+}
+
+// A RuleDump has the expressions of a rule: the name, and the kernel's attributes in hexadecimal. An expression that
+// we never write has no attributes: it may have text of others.
+type RuleDump []string
+
+// ours are the expressions that rules of ours have.
+var ours = []string{"bitwise", "byteorder", "cmp", "counter", "ct", "exthdr", "fib", "immediate", "limit", "lookup",
+	"masq", "meta", "nat", "payload", "range", "rt"}
+
+// DumpTables reads our tables of nftables.
+func (n *NS) DumpTables() ([]TableDump, error) {
+	names, err := n.Tables()
+	if err != nil {
+		return nil, err
+	}
+	var all []TableDump
+	for _, name := range names {
+		family, table, _ := strings.Cut(name, " ")
+		if !isOwnTable(table) {
+			continue
+		}
+		d, err := n.dumpTable(Table{Family: family, Name: table})
+		if err != nil {
+			return nil, fmt.Errorf("%s: table %s: %w", n.Name, name, err)
+		}
+		d.Name = name
+		all = append(all, d)
+	}
+	return all, nil
+}
+
+func (n *NS) dumpTable(t Table) (d TableDump, err error) {
+	chains, err := n.dump(unix.NFT_MSG_GETCHAIN, t.family())
+	if err != nil {
+		return d, err
+	}
+	for _, m := range chains {
+		msg := m[nl.SizeofNfgenmsg:]
+		if unix.ByteSliceToString(inside(msg, unix.NFTA_CHAIN_TABLE)) != t.Name {
+			continue
+		}
+		c, _ := parseChain(m[0], msg)
+		dump := ChainDump{Name: c.Name, Type: c.Type, Hook: c.Hook, Priority: c.Priority, Policy: c.Policy}
+		rules, err := t.rules(n, attrString(unix.NFTA_RULE_CHAIN, c.Name))
+		if err != nil {
+			return d, err
+		}
+		for _, r := range rules {
+			dump.Rules = append(dump.Rules, dumpRule(r[nl.SizeofNfgenmsg:]))
+		}
+		d.Chains = append(d.Chains, dump)
+	}
+	return d, nil
+}
+
+func dumpRule(msg []byte) (r RuleDump) {
+	for name, data := range expressions(msg) {
+		switch {
+		case !slices.Contains(ours, name):
+			r = append(r, name)
+		case name == "counter":
+			packets := inside(data, unix.NFTA_COUNTER_PACKETS)
+			if len(packets) == 8 {
+				name += fmt.Sprintf(" packets %d", binary.BigEndian.Uint64(packets))
+			}
+			r = append(r, name)
+		default:
+			r = append(r, name+" "+hex.EncodeToString(data))
+		}
+	}
+	return r
+}
+
+// A ProgramDump is a BPF object of ours: pinned in the file system of BPF, or a filter at a link.
+type ProgramDump struct {
+	Name string `json:"name"`
+	Link string `json:"link"` // "": it is pinned
+	Hook string `json:"hook"` // ingress or egress
+	ID   uint32 `json:"id"`   // the kernel's number, 0 if it does not say
+	Tag  string `json:"tag"`  // the kernel's hash of the instructions
+}
+
+// DumpPrograms reads our pinned objects, and our filters at these links.
+func (n *NS) DumpPrograms(links []Link) (all []ProgramDump, failed error) {
+	files, err := filepath.Glob(filepath.Join(pins, OwnTable+":*"))
+	failed = err
+	for _, f := range files {
+		p := ProgramDump{Name: filepath.Base(f)}
+		fd, err := objCommand(unix.BPF_OBJ_GET, p.Name, 0)
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			continue
+		case err != nil:
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", f, err))
+		default:
+			p.ID, p.Tag = progInfo(fd)
+			unix.Close(fd)
+		}
+		all = append(all, p)
+	}
+	for _, l := range links {
+		for hook, parent := range map[string]uint32{"ingress": tcIngress, "egress": tcEgress} {
+			of, err := n.filters(l, hook, parent)
+			all, failed = append(all, of...), errors.Join(failed, err)
+		}
+	}
+	slices.SortFunc(all, func(a, b ProgramDump) int {
+		return strings.Compare(a.Link+" "+a.Hook+" "+a.Name, b.Link+" "+b.Hook+" "+b.Name)
+	})
+	return all, failed
+}
+
+// filters lists our filters of a hook.
+func (n *NS) filters(l Link, hook string, parent uint32) (all []ProgramDump, err error) {
+	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETTFILTER, unix.NLM_F_DUMP, unix.RTM_NEWTFILTER,
+		&nl.TcMsg{Ifindex: int32(l.Index), Parent: parent})
+	if absent(err) || errors.Is(err, unix.EINVAL) {
+		return nil, nil // it has no hook
+	}
+	if err != nil {
+		return nil, fmt.Errorf("filters of %s: %w", l.Name, err)
+	}
+	for _, m := range msgs {
+		options := inside(m[nl.SizeofTcMsg:], nl.TCA_OPTIONS)
+		name := unix.ByteSliceToString(inside(options, nl.TCA_BPF_NAME))
+		if strings.HasPrefix(name, OwnTable+":") {
+			all = append(all, ProgramDump{Name: name, Link: l.Name, Hook: hook,
+				ID: number(inside(options, nl.TCA_BPF_ID)), Tag: hex.EncodeToString(inside(options, nl.TCA_BPF_TAG))})
+		}
+	}
+	return all, nil
+}
+
+// progInfo is the kernel's number of a program or a map, and the tag of a program.
+func progInfo(fd int) (id uint32, tag string) {
+	var info struct { // the beginning of struct bpf_prog_info; that of a map also has its number there
+		progType, id uint32
+		tag          [8]byte
+	}
+	attr := struct {
+		fd, size uint32
+		info     unsafe.Pointer
+	}{uint32(fd), uint32(unsafe.Sizeof(info)), unsafe.Pointer(&info)}
+	_, err := bpfCommand(unix.BPF_OBJ_GET_INFO_BY_FD, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	if err != nil {
+		return 0, ""
+	}
+	return info.id, hex.EncodeToString(info.tag[:])
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package bundle
+
+import (
+	"maps"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+// An allowance is what may leave one node, besides what may leave each.
+type allowance struct {
+	words map[string]bool   // names that the text of others may have: of pods, links, networks
+	tags  map[string]string // that the conflists name, by key; the values of other tags do not leave
+}
+
+func newAllowance() *allowance { return &allowance{map[string]bool{}, map[string]string{}} }
+
+// know allows words, as they are.
+func (w *allowance) know(words ...string) {
+	for _, word := range words {
+		if word != "" {
+			w.words[word] = true
+		}
+	}
+}
+
+// withheld is in the place of what does not leave.
+const withheld = conf.Withheld
+
+// ownTags are the tags of ENIs that this project sets, with values of its own.
+var ownTags = []string{book.TagManaged, book.TagInstance, book.TagPool, book.TagKeep}
+
+// keepTags returns the tags whose values may leave: our own, and those that a conflist has with the same value.
+func (w *allowance) keepTags(tags map[string]string) map[string]string {
+	kept := map[string]string{}
+	for key, value := range tags {
+		if slices.Contains(ownTags, key) && w.plain(value, false) || w.tags[key] == value && value != "" {
+			kept[key] = value
+		}
+	}
+	return kept
+}
+
+// state returns what may leave of a registry.
+func (w *allowance) state(s *registry.State) *registry.State {
+	s = s.Known()
+	enis := map[string]registry.ENI{}
+	for id, e := range s.ENIs {
+		e.Tags, e.SubnetTags = w.keepTags(e.Tags), w.keepTags(e.SubnetTags)
+		e.Settings = nil // of a card that a pod has, or had
+		enis[id] = e
+	}
+	intents := map[string]registry.Intent{}
+	for i, token := range slices.Sorted(maps.Keys(s.Intents)) {
+		intent := s.Intents[token]
+		intent.Tags = w.keepTags(intent.Tags)
+		intents[strconv.Itoa(i+1)] = intent
+	}
+	failures := map[string]registry.Failure{}
+	for key, f := range s.Failures {
+		f.Text, f.Hint = w.text(f.Text), w.text(f.Hint)
+		failures[w.text(key)] = f
+	}
+	refusals := map[string]registry.Refusal{}
+	for key, r := range s.Refusals {
+		r.Code, r.Message = w.text(r.Code), w.text(r.Message)
+		refusals[key] = r
+	}
+	s.ENIs, s.Intents, s.Failures, s.Refusals, s.LogLines = enis, intents, failures, refusals, nil
+	return s
+}
+
+// enis returns what may leave of ENIs as EC2 or metadata describe them.
+func (w *allowance) enis(all []aws.ENI) (kept []aws.ENI) {
+	for _, e := range all {
+		e.Tags, e.Description = w.keepTags(e.Tags), ""
+		kept = append(kept, e)
+	}
+	return kept
+}
+
+func (w *allowance) subnets(all []aws.Subnet) (kept []aws.Subnet) {
+	for _, s := range all {
+		s.Tags, s.Outpost = w.keepTags(s.Tags), ""
+		kept = append(kept, s)
+	}
+	return kept
+}
+
+// links returns what may leave of links: an alias is our own, or does not leave.
+func (w *allowance) links(all []nl.Link) []nl.Link {
+	kept := slices.Clone(all)
+	for i, l := range kept {
+		if !nl.IsPair(l.Group) || !ownAlias.MatchString(l.Alias) {
+			kept[i].Alias = ""
+		}
+	}
+	return kept
+}
+
+// ownAlias matches the alias of a pair of ours: our name, the network, the container, and the interface.
+var ownAlias = regexp.MustCompile(`^cni-ipvlan-vpc-k8s [\w.-]{1,64} [\w.-]{1,128} [\w.-]{1,15}$`)
+
+// mostText is how long the text of others may be.
+const mostText = 4 << 10
+
+// The words of a text that can be no secret.
+var (
+	separators = regexp.MustCompile(`[-/._:=@,;+()\[\]{}<>"'|*#%\\!?$&~^` + "`" + `]+`)
+	plainWord  = regexp.MustCompile(`^[A-Za-z]?[a-z]{0,19}([A-Z]{1,4}[a-z]{1,19}){0,6}[A-Z]{0,4}s?$|^[A-Z]{1,16}$`)
+	numeral    = regexp.MustCompile(`^\d{1,10}(ns|us|ms|s|m|h|d|w|x|k|kB|kb|MB|MiB|GiB|B)?$|^0x[0-9a-f]{1,8}$`)
+	cloudID    = regexp.MustCompile(`^(i|eni|eni-attach|subnet|sg|vpc|pcx|rtb|igw|nat|vpce|eigw|tgw|ami)-[0-9a-f]{1,17}$`)
+	mixed      = regexp.MustCompile(`^(IPv|ipv|ip|l|L|eth|ens|enp|veth|lo|EC|ec|k|K|v|V|t|c|m|r|HTTP|TLS|RFC|arm|amd)` +
+		`\d{1,4}(s|n|gn|i|a|g|d|Z|T|xlarge)?\d?$|^k[38]s$|^\d{1,2}xlarge$|^\d[a-f]$|^[12]\d{3}-\d\d-\d\dT\d\d$|^\d\dT\d\d$|^netns\d*$`)
+	clock = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$`)
+	// what names a secret: the word behind it does not leave, whatever it is
+	naming = regexp.MustCompile(`(?i)(passw|passphrase|secret|token|credential|authoriz|bearer|api[-_]?key|` +
+		`private[-_]?key|cookie|session|signature|access[-_]?key|pwd$|basic$)`)
+	variable = regexp.MustCompile(`^["']?[A-Z][A-Z0-9_]{2,}=`)
+	request  = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+)
+
+// text returns a text without the words that may be a secret.
+func (w *allowance) text(text string) string {
+	if len(text) > mostText {
+		text = text[:mostText] + " " + withheld
+	}
+	words := strings.Fields(text)
+	hide := false // the word before names a secret
+	for i, word := range words {
+		lower := strings.ToLower(word)
+		switch {
+		case strings.Contains(word, "-----"): // PEM: a key or a certificate
+			return strings.Join(append(words[:i], withheld), " ")
+		case hide && !filler[strings.Trim(lower, `:="'`)]:
+			words[i], hide = withheld, naming.MatchString(word)
+		case naming.MatchString(word):
+			words[i], hide = w.named(word), true
+		case variable.MatchString(word):
+			name, _, _ := strings.Cut(word, "=")
+			words[i] = name + "=" + withheld
+		case !w.plain(word, i > 0 && strings.Contains(strings.ToLower(words[i-1]), "request")):
+			words[i] = withheld
+		}
+	}
+	return strings.Join(slices.Compact(words), " ")
+}
+
+// filler are words between the name of a secret and the secret.
+var filler = map[string]bool{"is": true, "was": true, "=": true, ":": true, "": true, "the": true, "a": true}
+
+// named returns a word that names a secret, without what stands behind the name in the same word.
+func (w *allowance) named(word string) string {
+	end := naming.FindStringIndex(word)[1]
+	rest := word[end:]
+	if at := strings.IndexAny(rest, `=:"'/`); at >= 0 && at < len(rest)-1 {
+		return withheld
+	}
+	if !w.plain(word, false) {
+		return withheld
+	}
+	return word
+}
+
+// plain reports whether a word can be no secret.
+func (w *allowance) plain(word string, isRequest bool) bool {
+	core := strings.Trim(word, `"'()[]{}<>,;:.!?`+"`")
+	switch {
+	case core == "" || w.words[core] || clock.MatchString(core) || cloudID.MatchString(core):
+		return true
+	case isRequest && request.MatchString(core):
+		return true
+	case strings.Contains(core, "://"):
+		u, err := url.Parse(core)
+		return err == nil && u.User == nil && u.RawQuery == "" && u.Fragment == "" && w.parts(u.Host+u.Path)
+	case isAddress(core):
+		return true
+	}
+	return w.parts(core)
+}
+
+func isAddress(word string) bool {
+	if _, err := netip.ParseAddr(word); err == nil {
+		return true
+	}
+	if _, err := netip.ParsePrefix(word); err == nil {
+		return true
+	}
+	_, err := netip.ParseAddrPort(word)
+	return err == nil
+}
+
+// parts reports whether each part of a word is a word of a language, a number, or another known one.
+func (w *allowance) parts(word string) bool {
+	for known := range strings.SplitSeq(word, "/") {
+		if w.words[known] || cloudID.MatchString(known) || isAddress(known) {
+			continue
+		}
+		for _, part := range separators.Split(known, -1) {
+			if part != "" && !w.words[part] && !plainWord.MatchString(part) && !numeral.MatchString(part) &&
+				!mixed.MatchString(part) {
+				return false
+			}
+		}
+	}
+	return true
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package bundle
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/doctor"
+)
+
+// TestText wants messages of ours to stay as they are, and no secret to stay.
+func TestText(t *testing.T) {
+	w := newAllowance()
+	w.know("checkout-7d9f8c6b5-x2x4z", "net", "vetha1b2c3d4")
+	for _, same := range []string{
+		"the address is on the link eth1 of the node, but it is for pods: the next pod that gets it cannot be reached",
+		"ip address del 10.0.1.7/32 dev eth1; then enable cni-links.service",
+		"sysctl -w net.ipv4.conf.all.rp_filter=2", "ip rule add pref 10001 from 10.0.1.6 lookup 10001",
+		"run cni-tool registry-gc --free-after=15m, which learns it as soon as metadata shows it",
+		"EC2 refuses AssignPrivateIpAddresses: PrivateIpAddressLimitExceeded on eni-0123456789abcdef0 in us-east-1a",
+		"shop/checkout-7d9f8c6b5-x2x4z has it on eni-00000000000000002, vetha1b2c3d4, 2001:db8:1::5, m5.large, MTU 9001",
+		"request 1b2c3d4e-0000-4111-8222-123456789abc at 2026-11-24T14:03:00Z took 350ms (3 of 5, 40 %)",
+		"/etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf", "http://169.254.169.254/latest/meta-data",
+	} {
+		if got := w.text(same); got != same {
+			t.Errorf("%q\nbecomes\n%q", same, got)
+		}
+	}
+	for secret, text := range map[string]string{
+		"hunter2":          "login with hunter2 failed",
+		"correcthorse":     "the password is correcthorse",
+		"horsebattery":     "Authorization: Bearer horsebattery",
+		"tr0ub4dor":        "https://user:tr0ub4dor@example.com/",
+		"plainpass":        "http://user:plainpass@example.com:3128",
+		"justwords":        "DB_PASSWORD=justwords",
+		"querysecret":      "GET https://example.com/?sig=querysecret",
+		"quoted":           `{"token":"quoted"}`,
+		"AKIAIOSFODNN7EXA": "key AKIAIOSFODNN7EXA",
+		"wJalrXUtnFEMI":    "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+		"deadbeefdeadbeef": "deadbeefdeadbeefdeadbeef",
+		"tok123":           "--token=tok123",
+		"wordtoken":        "--token wordtoken",
+		"ghp":              "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+	} {
+		if got := w.text(text); strings.Contains(got, secret) {
+			t.Errorf("%q\nbecomes\n%q", text, got)
+		}
+	}
+}
+
+// noise is text that does not get smaller.
+func noise(t *testing.T, size int) string {
+	b := make([]byte, size)
+	if _, err := rand.Read(b); err != nil {
+		t.Fatal(err)
+	}
+	return base64.StdEncoding.EncodeToString(b)
+}
+
+// TestSize wants a bundle to have room for all shares, and what is too large to be cut, and to say so.
+func TestSize(t *testing.T) {
+	m := Manifest{Format: 1}
+	files := map[string][]byte{}
+	for _, r := range readings {
+		if r.share == 0 {
+			continue
+		}
+		text, why, err := fit(noise(t, r.share*98/100), r.share) // base64 is compressed to a little more than its bytes
+		if err != nil || why != "" || compressed(text) < r.share*95/100 {
+			t.Fatalf("%s: %d bytes of %d: %q, %v", r.name, compressed(text), r.share, why, err)
+		}
+		files[r.file] = text
+		m.Sources = append(m.Sources, Source{Name: r.name, File: r.file, State: Cut, Why: strings.Repeat("why ", 1000)})
+	}
+	var n counter
+	if err := write(&n, m, files); err != nil || int(n) > MostBytes {
+		t.Errorf("the bundle has %d bytes of %d: %v", n, MostBytes, err)
+	}
+	l := &tail[string]{}
+	for range 40 {
+		l.items = append(l.items, noise(t, 100))
+	}
+	text, why, err := fit(l, 2000)
+	if err != nil || why == "" || compressed(text) > 2000 || !strings.Contains(string(text), l.items[len(l.items)-1]) {
+		t.Errorf("a tail has %d bytes of 2000: %q, %v", compressed(text), why, err)
+	}
+	if _, _, err := fit(noise(t, 1000), 500); err == nil {
+		t.Error("what cannot be cut has room")
+	}
+}
+
+// TestCut wants each value that can be cut to end with something that has room.
+func TestCut(t *testing.T) {
+	s := &registry.State{}
+	for a := netip.MustParseAddr("10.0.0.1"); a.Less(netip.MustParseAddr("10.0.3.0")); a = a.Next() {
+		if a.As4()[3]%2 == 0 {
+			s.Free.Set(a, time.Now())
+		} else {
+			s.Leases.Set(a, registry.Lease{Key: registry.Key{Network: noise(t, 100)}})
+		}
+	}
+	shot := &doctor.Snapshot{Lacks: map[string]string{}}
+	for range 1000 {
+		shot.Route = append(shot.Route, nl.Route{Dev: noise(t, 30)})
+	}
+	for _, v := range []cutter{&registryFile{s.Known()}, shot} {
+		text, why, err := fit(v, 20_000)
+		if err != nil || why == "" || len(text) == 0 {
+			t.Errorf("%T: %d bytes, %q, %v", v, len(text), why, err)
+		}
+	}
+	if _, err := shot.Routes(nl.RouteFilter{}); err == nil {
+		t.Error("a check takes a part of the routes for all of them")
+	}
+}
+
+// TestWithin wants a reading that hangs to be left behind.
+func TestWithin(t *testing.T) {
+	began := time.Now()
+	_, err := within(t.Context(), 10*time.Millisecond, func(context.Context) (int, error) { select {} })
+	if err == nil || time.Since(began) > time.Minute {
+		t.Errorf("after %v: %v", time.Since(began), err)
+	}
+}
+
+// TestReadDamaged wants an error, and no panic, for what is no bundle.
+func TestReadDamaged(t *testing.T) {
+	var whole bytes.Buffer
+	text, err := json.Marshal([]Entry{{Text: "x"}})
+	if err == nil {
+		err = write(&whole, Manifest{Format: 1, Sources: []Source{{Name: "journal", File: "journal.json"}}},
+			map[string][]byte{"journal.json": text})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := Read(bytes.NewReader(whole.Bytes())); err != nil || len(b.Journal) != 1 {
+		t.Fatalf("%+v, %v", b, err)
+	}
+	for _, n := range []int{0, 1, 20, whole.Len() / 2} {
+		if _, err := Read(io.LimitReader(bytes.NewReader(whole.Bytes()), int64(n))); !errors.Is(err, ErrNone) {
+			t.Errorf("%d bytes: %v", n, err)
+		}
+	}
+	var later bytes.Buffer
+	if err := write(&later, Manifest{Format: 2, Tool: "v9"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Read(&later); err == nil || !strings.Contains(err.Error(), "v9") {
+		t.Errorf("of a later release: %v", err)
+	}
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package bundle
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/release"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/doctor"
+)
+
+const (
+	manifestFile = "manifest.json"
+	readmeFile   = "README"
+	manifestRoom = 100_000 // bytes of these two, and of what tar adds
+)
+
+const readme = `A support bundle of cni-ipvlan-vpc-k8s: what a node shows of its pods' network.
+
+    cni-tool support-bundle --read THIS-FILE              the findings
+    cni-tool support-bundle --read THIS-FILE --html FILE  a page with a picture of the node
+
+manifest.json says what is in the other files, and what is not, and why.
+`
+
+// Gather reads all sources of this node and writes a bundle. It fails only if it cannot write.
+func Gather(ctx context.Context, w io.Writer, config, binDir string) (Manifest, error) {
+	g := &gathering{allow: newAllowance(), binDir: binDir, lists: conf.Load(config), asked: &doctor.Answers{}}
+	g.node, g.unopened = doctor.Open("", config, binDir)
+	if g.unopened == nil {
+		defer g.node.Close()
+		g.host = g.node.Pool().Host
+	} else if host, err := nl.Node(); err == nil {
+		defer host.Close()
+		g.host = host
+	}
+	m := Manifest{Format: 1, Made: time.Now().UTC().Truncate(time.Second), Tool: release.Version()}
+	files := map[string][]byte{}
+	for _, r := range readings {
+		s, text := g.gather(ctx, r)
+		if r.share == 0 && s.State != Unread {
+			continue // another reading stores it
+		}
+		if text != nil {
+			files[r.file] = text
+		}
+		m.Sources = append(m.Sources, s)
+	}
+	return m, write(w, m, files)
+}
+
+// gather makes one reading within its deadline and its share.
+func (g *gathering) gather(ctx context.Context, r reading) (s Source, text []byte) {
+	defer cli.Working("read the source " + r.name)()
+	began := time.Now()
+	s = Source{Name: r.name, File: r.file, State: Whole}
+	var v any
+	done, err := within(ctx, r.deadline, func(ctx context.Context) (finish, error) { return r.read(g, ctx) })
+	if err == nil {
+		v, err = done()
+	}
+	if err == nil && r.share > 0 {
+		text, s.Why, err = fit(v, r.share)
+	}
+	if s.Took = time.Since(began).Truncate(time.Millisecond).String(); err != nil {
+		s.State, s.Why, s.File = Unread, g.allow.text(err.Error()), ""
+		return s, nil
+	}
+	if s.Why != "" {
+		s.State = Cut
+	}
+	return s, text
+}
+
+// within calls f, and waits no longer than the deadline: a reading may hang in the kernel.
+func within[T any](ctx context.Context, deadline time.Duration, f func(context.Context) (T, error)) (T, error) {
+	type answer struct {
+		v   T
+		err error
+	}
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	done := make(chan answer, 1)
+	go func() {
+		v, err := f(ctx)
+		done <- answer{v, err}
+	}()
+	select {
+	case a := <-done:
+		return a.v, a.err
+	case <-ctx.Done():
+		var none T
+		return none, fmt.Errorf("no answer within %v", deadline)
+	}
+}
+
+// A cutter can have less.
+type cutter interface{ Cut() bool }
+
+// fit returns the JSON of a value that has room in its share. If the value had to be cut, it says so.
+func fit(v any, share int) (text []byte, why string, err error) {
+	whole := 0
+	for {
+		if text, err = json.Marshal(v); err != nil {
+			return nil, "", err
+		}
+		size := compressed(text)
+		if whole == 0 {
+			whole = size
+		}
+		if size <= share {
+			break
+		}
+		if c, can := v.(cutter); !can || !c.Cut() {
+			return nil, "", fmt.Errorf("it has %d bytes, and its share of the bundle is %d", size, share)
+		}
+	}
+	if size := compressed(text); size < whole {
+		why = fmt.Sprintf("it has %d of %d bytes: the rest had no room", size, whole)
+	}
+	return text, why, nil
+}
+
+// compressed is the size of a text in a bundle.
+func compressed(text []byte) int {
+	var n counter
+	z := gzip.NewWriter(&n)
+	_, _ = z.Write(text) // a counter does not fail
+	_ = z.Close()
+	return int(n)
+}
+
+type counter int
+
+func (n *counter) Write(b []byte) (int, error) {
+	*n += counter(len(b))
+	return len(b), nil
+}
+
+// write writes the archive.
+func write(w io.Writer, m Manifest, files map[string][]byte) error {
+	about, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	var all bytes.Buffer
+	z := gzip.NewWriter(&all)
+	t := tar.NewWriter(z)
+	add := func(name string, text []byte) {
+		if err == nil {
+			err = t.WriteHeader(&tar.Header{Name: "support-bundle/" + name, Mode: 0o600, Size: int64(len(text)),
+				ModTime: m.Made})
+		}
+		if err == nil {
+			_, err = t.Write(text)
+		}
+	}
+	add(readmeFile, []byte(readme))
+	add(manifestFile, about)
+	for _, s := range m.Sources {
+		if text := files[s.File]; text != nil {
+			add(s.File, text)
+		}
+	}
+	for _, end := range []io.Closer{t, z} {
+		if e := end.Close(); err == nil {
+			err = e
+		}
+	}
+	if err != nil {
+		return err
+	}
+	_, err = all.WriteTo(w)
+	return err
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package bundle
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"debug/buildinfo"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/release"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+// units are those of ours.
+var units = []string{"cni-gc.service", "cni-gc.timer", "cni-warm.service", "cni-warm.path", "cni-links.service",
+	"cni-metrics.service", "cni-metrics.timer"}
+
+// speakers are the programs whose lines about our units may leave the node. A drop-in of an operator may run others.
+var speakers = []string{"systemd", cli.Program, "cni-tool", "cni-ipvlan-vpc-k8s-links"}
+
+// How much of the journal is read.
+const (
+	journalLines = 3000
+	journalBytes = 16 << 20
+)
+
+func (g *gathering) journal(ctx context.Context) (finish, error) {
+	args := []string{"--no-pager", "--output=json", "--since=-3d", "--lines=" + strconv.Itoa(journalLines),
+		"--output-fields=MESSAGE,PRIORITY,SYSLOG_IDENTIFIER,_SYSTEMD_UNIT,UNIT"}
+	for _, u := range units {
+		args = append(args, "--unit="+u)
+	}
+	out, err := output(ctx, journalBytes, "journalctl", args...)
+	if err != nil {
+		return nil, err
+	}
+	return func() (any, error) { return &tail[Entry]{g.allow.entries(out)}, nil }, nil
+}
+
+// entries reads the lines of journalctl.
+func (w *allowance) entries(text []byte) (all []Entry) {
+	for line := range bytes.Lines(text) {
+		var e struct {
+			Time    string `json:"__REALTIME_TIMESTAMP"`
+			Message string `json:"MESSAGE"`
+			Level   string `json:"PRIORITY"`
+			Program string `json:"SYSLOG_IDENTIFIER"`
+			Of      string `json:"_SYSTEMD_UNIT"`
+			About   string `json:"UNIT"`
+		}
+		if json.Unmarshal(line, &e) != nil || !slices.Contains(speakers, e.Program) {
+			continue
+		}
+		unit := e.Of
+		if e.About != "" {
+			unit = e.About // systemd's own lines
+		}
+		micro, err := strconv.ParseInt(e.Time, 10, 64)
+		if err != nil || !slices.Contains(units, unit) {
+			continue
+		}
+		level, err := strconv.Atoi(e.Level)
+		if err != nil || level < 0 || level > 7 {
+			level = 6
+		}
+		all = append(all, Entry{time.UnixMicro(micro).UTC(), unit, e.Program, strconv.Itoa(level), w.text(e.Message)})
+	}
+	return all
+}
+
+// output runs a program, and reads no more than so many bytes of what it writes.
+func output(ctx context.Context, most int64, program string, args ...string) ([]byte, error) {
+	c := exec.CommandContext(ctx, program, args...)
+	c.WaitDelay = time.Second
+	pipe, err := c.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Start(); err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(io.LimitReader(pipe, most))
+	if int64(len(text)) == most {
+		_ = c.Process.Kill() // it would write on
+	}
+	failed := c.Wait()
+	if len(text) == 0 && failed != nil {
+		return nil, fmt.Errorf("%s: %w", program, failed)
+	}
+	return text, err
+}
+
+// endOfLog reads the last lines of a log, and of the file before it.
+func endOfLog(file string) (lines []registry.Line, err error) {
+	const last = 4 << 20
+	for _, name := range []string{file + ".1", file} {
+		text, e := end(name, last)
+		if e != nil && (name == file || !errors.Is(e, os.ErrNotExist)) {
+			err = e
+			continue
+		}
+		in := bufio.NewScanner(bytes.NewReader(text))
+		in.Buffer(nil, 1<<20)
+		for in.Scan() {
+			var line registry.Line
+			if json.Unmarshal(in.Bytes(), &line) == nil && !line.Time.IsZero() {
+				lines = append(lines, line)
+			}
+		}
+	}
+	if len(lines) > 0 {
+		err = nil
+	}
+	return lines, err
+}
+
+// end reads the end of a file.
+func end(name string, most int64) ([]byte, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file", name)
+	}
+	from := max(0, info.Size()-most)
+	return io.ReadAll(io.NewSectionReader(f, from, info.Size()-from))
+}
+
+// programs of others whose versions matter.
+var programs = []string{"containerd", "crio", "kubelet", "runc", "nft", "systemctl"}
+
+// aVersion is what may leave of the answer to --version.
+var aVersion = regexp.MustCompile(`\bv?\d{1,4}(\.\d{1,5}){1,3}((-|~|\+)[a-z]{1,5}[.\d]{0,6})?`)
+
+func (g *gathering) versions(ctx context.Context) (finish, error) {
+	all := map[string]string{"this tool": release.Version()}
+	var u unix.Utsname
+	if err := unix.Uname(&u); err == nil {
+		all["Linux"] = unix.ByteSliceToString(u.Release[:]) + " " + unix.ByteSliceToString(u.Machine[:])
+	}
+	for _, typ := range conf.Types {
+		if info, err := buildinfo.ReadFile(filepath.Join(g.binDir, typ)); err == nil {
+			all[typ] = info.Main.Version
+		}
+	}
+	for _, p := range programs {
+		one, cancel := context.WithTimeout(ctx, 2*time.Second)
+		text, err := output(one, 4<<10, p, "--version")
+		cancel()
+		if v := aVersion.Find(text); err == nil && v != nil {
+			all[p] = string(v)
+		}
+	}
+	if text, err := os.ReadFile("/etc/os-release"); err == nil {
+		all["system"] = systemOf(string(text))
+	}
+	return func() (any, error) { return all, nil }, nil
+}
+
+// systemOf is the name and the version in os-release(5).
+func systemOf(text string) string {
+	values := map[string]string{}
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		if value = strings.Trim(value, `"'`); systemWord.MatchString(value) {
+			values[name] = value
+		}
+	}
+	return strings.TrimSpace(values["ID"] + " " + values["VERSION_ID"])
+}
+
+var systemWord = regexp.MustCompile(`^[a-z_.-]{0,20}[\d.]{0,16}$`)

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package page
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/bundle"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
+)
+
+// A kind of cells has a letter and a shape beside its colour.
+type kind struct{ Class, Letter, Name, Means string }
+
+var kinds = []kind{
+	{view.StateBound, "L", "leased", "a pod has it"},
+	{view.StateReserved, "R", "reserved", "a lease names it, and no process has seen it in the pod yet"},
+	{view.StateFree, "F", "free", "for the next pod"},
+	{view.StateCooling, "C", "cooling", "its lease has ended, and no pod gets it yet"},
+	{"unconfirmed", "?", "unconfirmed", "metadata or EC2 may be behind, and no pod gets it yet"},
+	{view.StateNode, "N", "node", "the node has it for itself"},
+}
+
+// A cell is an address.
+type cell struct {
+	kind
+	Addr, Short string
+	Pod         string // "": none
+	To          string // the part of the page about it
+	Wrong       bool   // the sources disagree about it
+	Text        string // what it is, in words
+}
+
+// A block is a prefix, or the single addresses of an ENI.
+type block struct {
+	Name  string
+	Note  string
+	Cells []cell
+}
+
+// An eni is one, with the map of its addresses.
+type eni struct {
+	ID, Anchor, Link, Slot, Pool, State, Why, Subnet string
+	Boot, Wrong                                      bool
+	Counts                                           []share
+	Blocks                                           []block
+}
+
+// A share is how many addresses are of a kind.
+type share struct {
+	kind
+	N int
+}
+
+// enis lists the ENIs by their place.
+func enis(b *bundle.Bundle, held []view.Holding, d difference) (all []eni) {
+	links := map[string]string{}
+	if b.Observed != nil {
+		links = b.Observed.Links
+	}
+	status := view.StatusOf(b.State, b.Conflists.MostENIs(b.State), b.Conflists.ReuseWait, b.Conflists.Misfit,
+		cmpLinks(links, b.State), b.Made)
+	by := map[string][]view.Holding{}
+	for _, h := range held {
+		by[h.ENI] = append(by[h.ENI], h)
+	}
+	for _, s := range status.ENIs {
+		e := b.State.ENIs[s.ID]
+		one := eni{ID: s.ID, Anchor: "eni-" + fmt.Sprint(len(all)), Link: cmp.Or(s.Iface, "no link yet"),
+			Slot: fmt.Sprintf("card %d, index %d", s.Card, s.Index), Pool: s.Pool, State: s.State, Why: s.Why,
+			Subnet: e.Subnet, Boot: e.IsBoot(), Wrong: d.about[s.ID]}
+		if e.CIDR.IsValid() {
+			one.Subnet += " " + e.CIDR.String()
+		}
+		one.Blocks = blocks(b.State, e, by[s.ID], d)
+		one.Counts = counted(one.Blocks)
+		all = append(all, one)
+	}
+	if stray := by[""]; len(stray) > 0 {
+		lost := eni{ID: "on no ENI", Anchor: "eni-none", Link: "", Slot: "the registry knows no ENI that has these",
+			State: "lost", Wrong: true, Blocks: []block{cells("addresses", "", b.State, stray, d)}}
+		lost.Counts = counted(lost.Blocks)
+		all = append(all, lost)
+	}
+	return all
+}
+
+// cmpLinks are the names of links by MAC address. Without an observation, those that the registry has count.
+func cmpLinks(links map[string]string, s *registry.State) map[string]string {
+	if len(links) > 0 {
+		return links
+	}
+	known := map[string]string{}
+	for _, e := range s.ENIs {
+		known[e.MAC] = e.Link
+	}
+	return known
+}
+
+// blocks are the single addresses, and then each prefix.
+func blocks(s *registry.State, e registry.ENI, held []view.Holding, d difference) (all []block) {
+	of := func(in func(netip.Addr) bool) (some []view.Holding) {
+		for _, h := range held {
+			if in(h.Addr) {
+				some = append(some, h)
+			}
+		}
+		return some
+	}
+	prefixed := func(a netip.Addr) bool {
+		return slices.ContainsFunc(e.Prefixes, func(p registry.Prefix) bool { return p.CIDR.Contains(a) })
+	}
+	single := of(func(a netip.Addr) bool { return !prefixed(a) })
+	if len(single) > 0 {
+		all = append(all, cells("addresses", "", s, single, d))
+	}
+	for _, p := range e.Prefixes {
+		note := ""
+		if p.CIDR.Addr().Is6() {
+			note = "only addresses that a pod had"
+		}
+		all = append(all, cells("prefix "+p.CIDR.String(), note, s, of(p.CIDR.Contains), d))
+	}
+	for i := range all {
+		all[i].Name = strings.TrimSpace(all[i].Name)
+	}
+	return all
+}
+
+func cells(name, note string, s *registry.State, held []view.Holding, d difference) block {
+	b := block{Name: name, Note: note}
+	for _, h := range held {
+		b.Cells = append(b.Cells, cellOf(s, h, d))
+	}
+	return b
+}
+
+func cellOf(s *registry.State, h view.Holding, d difference) cell {
+	state := h.State
+	if _, unconfirmed := s.Unconfirmed(); unconfirmed && (state == view.StateFree || state == view.StateCooling) {
+		state = "unconfirmed"
+	}
+	c := cell{Addr: h.Addr.String(), Short: short(h.Addr), Wrong: d.about[h.Addr.String()]}
+	for _, k := range kinds {
+		if k.Class == state {
+			c.kind = k
+		}
+	}
+	c.Text = c.Addr + ", " + c.Name
+	if h.Leased() {
+		c.Pod, c.To = cmp.Or(h.Pod, h.Owner(), "unknown"), anchor(c.Addr)
+		c.Text += " by " + cmp.Or(h.Owner(), "an unknown pod")
+	}
+	if h.Until != nil {
+		c.Text += " until " + clock(*h.Until)
+	}
+	if c.Wrong {
+		c.Text += "; the sources disagree about it"
+	}
+	return c
+}
+
+// short is the part of an address that differs within a subnet.
+func short(a netip.Addr) string {
+	text := a.String()
+	return text[strings.LastIndexAny(text, ".:"):]
+}
+
+func counted(blocks []block) (all []share) {
+	for _, k := range kinds {
+		n := 0
+		for _, b := range blocks {
+			for _, c := range b.Cells {
+				if c.Class == k.Class {
+					n++
+				}
+			}
+		}
+		if n > 0 {
+			all = append(all, share{k, n})
+		}
+	}
+	return all
+}

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package page explains a support bundle: as findings, and as one page of HTML that needs no script, no network and no
+// other file. The page shows the findings first, and then the node: its ENIs and addresses, its pods and their paths,
+// what the four sources disagree about, and when leases began and ended.
+package page
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/bundle"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/doctor"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
+)
+
+//go:embed page.html
+var text string
+
+var document = template.Must(template.New("page").Parse(text))
+
+// A Review is what the checks find in a bundle, and what the node had found itself.
+type Review struct {
+	doctor.Report
+	Node   []doctor.Finding `json:"node_findings"` // those that the data of the bundle does not show
+	Unmade []doctor.Unmade  `json:"unmade"`
+}
+
+// ReviewOf makes the checks on a bundle.
+func ReviewOf(ctx context.Context, b *bundle.Bundle) Review {
+	report, unmade := b.Review(ctx)
+	r := Review{Report: report, Node: []doctor.Finding{}, Unmade: append(unmade, b.Unmade...)}
+	if b.Findings != nil {
+		r.Node = append(r.Node, report.Missing(*b.Findings)...)
+	}
+	for _, f := range r.Node {
+		switch f.Severity {
+		case "error":
+			r.Errors++
+		case "warning":
+			r.Warnings++
+		}
+	}
+	return r
+}
+
+// Print writes the findings for people.
+func (r Review) Print(w io.Writer) {
+	r.Report.Print(w)
+	if len(r.Node) > 0 {
+		fmt.Fprintln(w, "\nthe node had found this itself, and the data of the bundle does not show it:")
+		doctor.Report{Findings: r.Node}.Print(w)
+	}
+	if len(r.Unmade) > 0 {
+		fmt.Fprintln(w, "\nnot checked here:")
+	}
+	for _, u := range r.Unmade {
+		part := ""
+		if u.Part {
+			part = ", in part"
+		}
+		fmt.Fprintf(w, "    %s%s: %s\n", u.Check, part, u.Why)
+	}
+}
+
+// Write writes the page.
+func Write(w io.Writer, b *bundle.Bundle, r Review) error {
+	return document.Execute(w, pageOf(b, r))
+}
+
+// A page is what the template shows.
+type page struct {
+	Node, Made, Tool string
+	Errors, Warnings int
+	Findings         []finding
+	Checked          int
+	Unmade           []doctor.Unmade
+	Facts            []fact
+	ENIs             []eni
+	Compact          bool // there are so many addresses that no cell has a name
+	Legend           []kind
+	Pods             []pod
+	Differences      difference
+	Timeline         timeline
+	Sources          []bundle.Source
+	Missing          int // sources that are not whole
+	Versions         []fact
+	Journal          []bundle.Entry
+	Kernel           []fold
+}
+
+// A finding has a letter beside its colour.
+type finding struct {
+	doctor.Finding
+	Letter string
+	OnNode bool // the node has found it
+}
+
+// A fact is a number or a word with its name.
+type fact struct{ Name, Value, Note string }
+
+// A fold is a text that a reader unfolds.
+type fold struct {
+	Name  string
+	Lines []string
+}
+
+func pageOf(b *bundle.Bundle, r Review) page {
+	p := page{Node: "a node", Made: b.Made.UTC().Format("2006-01-02 15:04:05 UTC"), Tool: b.Tool, Errors: r.Errors,
+		Warnings: r.Warnings, Findings: findings(r), Checked: len(r.Checked), Unmade: r.Unmade, Legend: kinds,
+		Sources: b.Sources, Versions: versions(b.Versions), Journal: b.Journal, Kernel: kernel(b.Kernel),
+		Timeline: timelineOf(b)}
+	for _, s := range b.Sources {
+		if s.State != bundle.Whole {
+			p.Missing++
+		}
+	}
+	if b.State == nil {
+		return p
+	}
+	p.Node = cmp.Or(b.State.Instance.ID, p.Node)
+	held := view.Tally(b.State, b.Conflists.ReuseWait, b.Made)
+	d := differences(b)
+	p.Differences = d
+	p.ENIs, p.Compact = enis(b, held, d), len(held) > mostNamed
+	p.Pods = pods(b, held)
+	p.Facts = facts(b, held)
+	return p
+}
+
+// mostNamed is up to how many addresses the cells have the names of pods.
+const mostNamed = 400
+
+func findings(r Review) (all []finding) {
+	for _, f := range r.Findings {
+		all = append(all, finding{f, letter(f.Severity), false})
+	}
+	for _, f := range r.Node {
+		all = append(all, finding{f, letter(f.Severity), true})
+	}
+	slices.SortStableFunc(all, func(a, b finding) int { return cmp.Compare(rank(a.Severity), rank(b.Severity)) })
+	return all
+}
+
+func rank(severity string) int { return slices.Index([]string{"error", "warning", "note"}, severity) }
+
+func letter(severity string) string {
+	return map[string]string{"error": "E", "warning": "W", "note": "i"}[severity]
+}
+
+func versions(all map[string]string) (facts []fact) {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		facts = append(facts, fact{Name: name, Value: all[name]})
+	}
+	return facts
+}
+
+// facts are the numbers at the top.
+func facts(b *bundle.Bundle, held []view.Holding) []fact {
+	s, pods, n := b.State, map[string]bool{}, map[string]int{}
+	for _, h := range held {
+		n[h.State]++
+		if h.Leased() {
+			pods[h.Container+h.NetNS] = true
+		}
+	}
+	waiting := 0
+	for _, w := range s.Waiters {
+		if w.Until.After(b.Made) {
+			waiting++
+		}
+	}
+	most := "of as many as the type can have"
+	if s.Instance.ENIs > 0 {
+		most = fmt.Sprint("of ", b.Conflists.MostENIs(s))
+	}
+	leased := fact{"pods", fmt.Sprint(len(pods)), cli.Count(n[view.StateBound]+n[view.StateReserved], "lease")}
+	all := []fact{
+		leased,
+		{"free", fmt.Sprint(n[view.StateFree]), "addresses for the next pods"},
+		{"cooling", fmt.Sprint(n[view.StateCooling]), "free soon"},
+		{"ENIs", fmt.Sprint(s.Attached()), most},
+		{"waiting", fmt.Sprint(waiting), "ADDs without an address"},
+	}
+	if s.Instance.Type != "" {
+		all = append(all, fact{"instance", s.Instance.Type, s.Instance.Zone})
+	}
+	return all
+}
+
+// kernel are the lists of the kernel, as commands of ip(8).
+func kernel(s *doctor.Snapshot) (all []fold) {
+	if s == nil {
+		return nil
+	}
+	all = []fold{linesOf("links", s.Link), linesOf("addresses", s.Addr), linesOf("routes", s.Route),
+		linesOf("rules", s.Rule)}
+	for i, l := range s.Link {
+		state := "down"
+		if l.Up {
+			state = "up"
+		}
+		all[0].Lines[i] = strings.TrimSpace(fmt.Sprintf("%d: %s %s %s mtu %d %s %s", l.Index, l.Name, l.Kind, l.MAC,
+			l.MTU, state, l.Alias))
+	}
+	return all
+}
+
+func linesOf[T fmt.Stringer](name string, items []T) fold {
+	f := fold{Name: name}
+	for _, i := range items {
+		f.Lines = append(f.Lines, i.String())
+	}
+	return f
+}
+
+// A pod is an interface of a pod, with the way of its packets.
+type pod struct {
+	ID, Name, Addr, State, Age string
+	Path, Pair                 []string
+}
+
+// pods lists the interfaces of pods by name.
+func pods(b *bundle.Bundle, held []view.Holding) (all []pod) {
+	pairs := pairsOf(b.Kernel)
+	for _, h := range held {
+		if !h.Leased() {
+			continue
+		}
+		l, _ := b.State.Leases.At(h.Addr)
+		p := pod{ID: anchor(h.Addr.String()), Name: cmp.Or(h.Owner(), "unknown"), Addr: h.Addr.String(), State: h.State}
+		if h.Since != nil {
+			p.Age = view.Brief(b.Made.Sub(*h.Since))
+		}
+		p.Path, p.Pair = paths(b.State, l, pairs[l.ContainerID+" "+l.IfName])
+		all = append(all, p)
+	}
+	slices.SortStableFunc(all, func(a, b pod) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}
+
+// pairsOf are the node's ends of veth pairs, by the container and the interface in the alias.
+func pairsOf(s *doctor.Snapshot) map[string]nl.Link {
+	pairs := map[string]nl.Link{}
+	if s == nil {
+		return pairs
+	}
+	for _, l := range s.Link {
+		if words := strings.Fields(l.Alias); nl.IsPair(l.Group) && len(words) == 4 {
+			pairs[words[2]+" "+words[3]] = l
+		}
+	}
+	return pairs
+}
+
+// paths are the ways of a pod's packets: to the VPC, and to the node, Services and what is beyond.
+func paths(s *registry.State, l registry.Lease, pair nl.Link) (vpc, node []string) {
+	e := s.ENIs[l.ENI]
+	link := cmp.Or(e.Link, "its link")
+	out := []string{link, cmp.Or(l.ENI, "no ENI"), "VPC"}
+	switch {
+	case nl.IsRouted(pair.Group) && pair.Name != "":
+		return append([]string{cmp.Or(l.IfName, "pod"), pair.Name + " (veth)", "node"}, out...), nil
+	case l.Exclusive:
+		return append([]string{cmp.Or(l.IfName, "pod") + " is"}, out...), nil
+	}
+	vpc = append([]string{cmp.Or(l.IfName, "pod"), "ipvlan"}, out...)
+	if pair.Name != "" {
+		node = []string{"veth", pair.Name, "node", "Services, internet"}
+	}
+	return vpc, node
+}
+
+// anchor is the part of an address of the page that leads to an address of a pod.
+func anchor(addr string) string { return "a-" + strings.NewReplacer(".", "-", ":", "-").Replace(addr) }
+
+// A difference is what the four sources say of the addresses and ENIs about which they do not agree.
+type difference struct {
+	Compared bool
+	Findings []view.Finding
+	Rows     []row
+	Agree    int             // addresses about which they agree
+	about    map[string]bool // addresses with a disagreement that does not pass by itself
+	silent   []string
+}
+
+// A row is an address. A cell of a source that lacks it is empty.
+type row struct {
+	view.Row
+	Harmless bool
+}
+
+// Silent names the sources that did not answer.
+func (d difference) Silent() string { return strings.Join(d.silent, " and ") }
+
+func differences(b *bundle.Bundle) (d difference) {
+	d.about = map[string]bool{}
+	if b.Observed == nil {
+		return d
+	}
+	all := b.Observed.Compare(b.Conflists.ReuseWait).Difference()
+	d.Compared, d.Findings = true, all.Findings
+	if !all.Metadata {
+		d.silent = append(d.silent, "the metadata service")
+	}
+	if !all.EC2 {
+		d.silent = append(d.silent, "EC2")
+	}
+	harmless := map[string]bool{}
+	for _, f := range all.Findings {
+		d.about[f.About] = d.about[f.About] || !f.Harmless
+		harmless[f.About] = f.Harmless
+	}
+	for _, r := range all.Addrs {
+		if _, found := d.about[r.Addr.String()]; found {
+			d.Rows = append(d.Rows, row{r, harmless[r.Addr.String()]})
+		} else {
+			d.Agree++
+		}
+	}
+	return d
+}
+
+// clock is a time for people.
+func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") }

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package page
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/bundle"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+// The kinds of events, with the letters that tell them apart.
+const (
+	began   = "begin"
+	ended   = "end"
+	refused = "refused"
+)
+
+// An event is what has happened at a time.
+type event struct {
+	at     time.Time
+	Kind   string // begin, end or refused
+	Letter string
+	Time   string
+	What   string
+}
+
+// A timeline has the events, the latest first, and a picture of them.
+type timeline struct {
+	Events   []event
+	More     int // events before these
+	Why      string
+	From, To string
+	Curve    string // points of the number of leases, as SVG has them
+	Most     int    // the largest number of leases
+	Marks    []mark
+	Ticks    []tick
+}
+
+// A mark is an event in the picture.
+type mark struct {
+	Kind  string
+	X     int
+	Count int
+}
+
+// A tick is a time on the axis.
+type tick struct {
+	X    int
+	Text string
+}
+
+// mostEvents is how many events the page lists.
+const mostEvents = 300
+
+// The size of the picture in its own units.
+const (
+	width, height = 1000, 120
+)
+
+func timelineOf(b *bundle.Bundle) (t timeline) {
+	if s := b.Source("lease log"); s.State != bundle.Whole {
+		t.Why = s.Why
+	}
+	all := slices.Concat(leaseEvents(b.Log), refusals(b.State))
+	slices.SortStableFunc(all, func(a, b event) int { return a.at.Compare(b.at) })
+	t.draw(b, all)
+	slices.Reverse(all)
+	if t.More = len(all) - mostEvents; t.More > 0 {
+		all = all[:mostEvents]
+	}
+	t.Events = all
+	return t
+}
+
+func leaseEvents(log []registry.Line) (all []event) {
+	type number struct {
+		series string
+		n      int
+	}
+	seen := map[number]bool{}
+	for _, l := range log {
+		if l.Event != registry.Begin && l.Event != registry.End {
+			continue
+		}
+		if is := (number{l.Series, l.Number}); l.Series != "" && seen[is] {
+			continue // written again
+		} else {
+			seen[is] = true
+		}
+		who := cmp.Or(l.Container, l.NetNS, "an unknown pod")
+		if l.Pod != "" {
+			who = l.Namespace + "/" + l.Pod
+		}
+		e := event{l.Time, began, "B", clock(l.Time), fmt.Sprintf("%s gets %s (%s)", who, l.Address, l.ENI)}
+		if l.Event == registry.End {
+			e.Kind, e.Letter, e.What = ended, "E", fmt.Sprintf("%s gives %s back", who, l.Address)
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+// refusals are what EC2 has refused, as the registry has it.
+func refusals(s *registry.State) (all []event) {
+	if s == nil {
+		return nil
+	}
+	add := func(at time.Time, what string) {
+		if !at.IsZero() {
+			all = append(all, event{at, refused, "X", clock(at), what})
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.Refusals)) {
+		r := s.Refusals[key]
+		add(r.Since, fmt.Sprintf("EC2 refuses %s: %s %s", key, r.Code, r.Message))
+	}
+	for _, concern := range slices.Sorted(maps.Keys(s.Failures)) {
+		f := s.Failures[concern]
+		network, pool, _ := strings.Cut(concern, "/")
+		add(f.Since, fmt.Sprintf("an ADD of pool %s of %s fails: %s", conf.PoolName(pool), network, f.Text))
+	}
+	for _, action := range slices.Sorted(maps.Keys(s.NotBefore)) {
+		add(s.NotBefore[action], "EC2 throttles "+action+": until then, this node does not call it")
+	}
+	return all
+}
+
+// draw makes the picture: the number of leases over time, and marks for the events.
+func (t *timeline) draw(b *bundle.Bundle, all []event) {
+	if len(all) < 2 {
+		return
+	}
+	from, to := all[0].at, all[len(all)-1].at
+	if b.Made.After(to) {
+		to = b.Made
+	}
+	whole := to.Sub(from)
+	if whole <= 0 {
+		return
+	}
+	x := func(at time.Time) int {
+		return int(int64(width) * int64(at.Sub(from)/1000) / max(1, int64(whole/1000)))
+	}
+	counts := numbers(b, all)
+	t.Most = max(1, slices.Max(counts))
+	y := func(n int) int { return height - (height-8)*n/t.Most }
+	var curve strings.Builder
+	fmt.Fprintf(&curve, "0,%d", height)
+	last := counts[0]
+	for i, e := range all {
+		fmt.Fprintf(&curve, " %d,%d %d,%d", x(e.at), y(last), x(e.at), y(counts[i]))
+		last = counts[i]
+	}
+	fmt.Fprintf(&curve, " %d,%d %d,%d", width, y(last), width, height)
+	t.Curve, t.From, t.To = curve.String(), clock(from), clock(to)
+	t.mark(all, x)
+	const parts = 5
+	for i := range parts + 1 {
+		at := from.Add(whole * time.Duration(i) / parts)
+		layout := "15:04:05"
+		if whole > 20*time.Hour {
+			layout = "Jan 2 15:04"
+		}
+		t.Ticks = append(t.Ticks, tick{width * i / parts, at.UTC().Format(layout)})
+	}
+}
+
+// numbers are how many leases there are after each event. The lines that the log does not have any more count as a
+// beginning that was enough for what follows.
+func numbers(b *bundle.Bundle, all []event) []int {
+	n := 0
+	if b.State != nil {
+		addrs := map[netip.Addr]bool{}
+		for a := range b.State.Leases.Keys() {
+			addrs[a] = true
+		}
+		n = len(addrs)
+	}
+	counts := make([]int, len(all)) // from the end, which the registry knows
+	for i, e := range slices.Backward(all) {
+		counts[i] = max(0, n)
+		switch e.Kind {
+		case began:
+			n--
+		case ended:
+			n++
+		}
+	}
+	return counts
+}
+
+// mark puts the events of a kind that are at the same place together.
+func (t *timeline) mark(all []event, x func(time.Time) int) {
+	const grid = 5
+	at := map[mark]int{}
+	for _, e := range all {
+		at[mark{Kind: e.Kind, X: min(x(e.at), width) / grid * grid}]++
+	}
+	for m, n := range at {
+		m.Count = n
+		t.Marks = append(t.Marks, m)
+	}
+	slices.SortFunc(t.Marks, func(a, b mark) int { return cmp.Or(cmp.Compare(a.X, b.X), cmp.Compare(a.Kind, b.Kind)) })
+}

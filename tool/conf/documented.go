@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package conf
+
+import (
+	"encoding/json"
+	"reflect"
+)
+
+// Withheld is in the place of a value that may not leave the node.
+const Withheld = "[withheld]"
+
+// private are the keys of our plugins whose values are the operator's, or a pod's: no check needs them.
+var private = map[string]bool{"eniTags": true, "runtimeConfig": true, "args": true, "prevResult": true, "dns": true}
+
+// Documented returns what may leave the node of a list: the keys that our plugins document, where the value is of the
+// documented type. Of the plugins of others it has the type alone. The drop-ins of the list are in it.
+func (l List) Documented() (json.RawMessage, error) {
+	plugins := []map[string]any{}
+	for _, m := range l.Plugins {
+		plugins = append(plugins, m.documented())
+	}
+	return json.Marshal(map[string]any{"cniVersion": l.CNIVersion, "cniVersions": l.CNIVersions, "name": l.Name,
+		"plugins": plugins, "loadOnlyInlinedPlugins": true})
+}
+
+func (m Member) documented() map[string]any {
+	all := map[string]any{}
+	if decoded, ours := configs[m.Type]; ours {
+		for _, t := range keyTypes(decoded()) {
+			allowed(all, m.Raw, t)
+		}
+		var head struct {
+			Capabilities map[string]bool `json:"capabilities"`
+		}
+		if json.Unmarshal(m.Raw, &head) == nil && head.Capabilities != nil {
+			all["capabilities"] = head.Capabilities
+		}
+	}
+	all["type"] = m.Type
+	return all
+}
+
+// allowed adds the values of an object that a struct documents.
+func allowed(to map[string]any, object json.RawMessage, t reflect.Type) {
+	var values map[string]json.RawMessage
+	if json.Unmarshal(object, &values) != nil {
+		return
+	}
+	for key, field := range jsonFields(t) {
+		value, ok := values[key]
+		switch {
+		case !ok:
+		case private[key]:
+			to[key] = withheld(value)
+		default:
+			if v, ok := typed(value, field); ok {
+				to[key] = v
+			}
+		}
+	}
+	for key, v := range to {
+		if v == nil {
+			delete(to, key)
+		}
+	}
+}
+
+// withheld is an object with the keys of another one, or nil.
+func withheld(value json.RawMessage) any {
+	var tags map[string]string
+	if json.Unmarshal(value, &tags) != nil {
+		return nil
+	}
+	for key := range tags {
+		tags[key] = Withheld
+	}
+	return tags
+}
+
+// typed returns a value if it is of the type.
+func typed(value json.RawMessage, t reflect.Type) (any, bool) {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch t.Kind() {
+	case reflect.Struct:
+		object := map[string]any{}
+		allowed(object, value, t)
+		return object, true
+	case reflect.Map:
+		var values map[string]json.RawMessage
+		err := json.Unmarshal(value, &values)
+		object := map[string]any{}
+		for key, one := range values {
+			if v, ok := typed(one, t.Elem()); ok {
+				object[key] = v
+			}
+		}
+		return object, err == nil
+	case reflect.Slice:
+		var values []json.RawMessage
+		err := json.Unmarshal(value, &values)
+		list := []any{}
+		for _, one := range values {
+			if v, ok := typed(one, t.Elem()); ok {
+				list = append(list, v)
+			}
+		}
+		return list, err == nil
+	case reflect.String, reflect.Bool, reflect.Int, reflect.Uint32:
+		v := reflect.New(t)
+		err := json.Unmarshal(value, v.Interface())
+		return v.Elem().Interface(), err == nil
+	}
+	return nil, false
+}
+
+// Recorded returns the networks that a node had, from what [List.Documented] has said of them.
+func Recorded(path string, lists []List) *Conflists {
+	c := &Conflists{Path: path, IsDir: true}
+	for _, l := range lists {
+		c.Files = append(c.Files, File{Path: l.File, Lists: []List{l}})
+	}
+	c.digest()
+	return c
+}

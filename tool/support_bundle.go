@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/bundle"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/bundle/page"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+func supportBundle() *cli.Command {
+	return &cli.Command{
+		Name:  "support-bundle",
+		Usage: "Put what this node shows into one file for others; with --read, explain such a file",
+		Description: `One tar.gz of at most 2 MB, within two minutes:
+
+    ` + Name + ` support-bundle                            # to a file in this directory
+    ` + Name + ` support-bundle -o - | ssh HOST 'cat >b.tar.gz'  # if the disk is full
+    ` + Name + ` support-bundle --read b.tar.gz --html b.html
+
+It has the registry, the end of the lease log, the conflists, status --diff, the
+findings of doctor, links, addresses, routes, rules, our nftables and BPF programs,
+the journal of our units, versions, and what EC2 and metadata say. What cannot be
+read is a line in it. It changes nothing. It has no environment, no user data, no
+credentials, no tags of others and no configuration of others: see
+docs/support-bundle.md.
+
+--read needs no node: no root, no EC2, no network. It makes the checks of doctor
+again on the data of the bundle, and adds what only the node could check. --html
+writes a page that explains the node, for any browser.` + cli.JSON("(of --read) made tool errors warnings checked findings[] "+
+			"{check severity about means do fixed} node_findings[] (only the node could find them) "+
+			"unmade[] {check why part} sources[] {name file state why took}"),
+		Flags: []cli.Flag{
+			conf.Flag(),
+			&cli.StringFlag{Name: "bin-dir", Value: conf.UsualBinDir(), Usage: "look for the plugins in `DIR`"},
+			&cli.StringFlag{Name: "read", Usage: "explain the bundle `FILE`; -: standard input"},
+			&cli.StringFlag{Name: "html", Usage: "with --read, write a page to `FILE`; -: standard output"},
+			&cli.StringFlag{Name: "output", Aliases: []string{"o"},
+				Usage: "write the bundle to `FILE`; -: standard output; with --read, answer in the format text or json"},
+		},
+		Action: func(c *cli.Context) error {
+			if c.String("read") != "" {
+				return readBundle(c)
+			}
+			if c.String("html") != "" {
+				return cli.Misuse(c, "--html: it needs --read with a bundle")
+			}
+			return writeBundle(c)
+		},
+	}
+}
+
+// writeBundle gathers a bundle of this node.
+func writeBundle(c *cli.Context) error {
+	file := c.String("output")
+	if slices.Contains([]string{"text", "json"}, file) {
+		return cli.Misuse(c, "--output: %q: want a file for the bundle, or - for standard output; a format needs --read",
+			file)
+	}
+	if err := cli.NeedRoot(); err != nil {
+		return err
+	}
+	if file == "" {
+		file = "cni-support-bundle-" + time.Now().UTC().Format("20060102T150405Z") + ".tar.gz"
+	}
+	var text bytes.Buffer
+	m, err := bundle.Gather(c.Context, &text, c.String("config"), c.String("bin-dir"))
+	if err != nil {
+		return err
+	}
+	for _, s := range m.Sources {
+		if s.State != bundle.Whole {
+			fmt.Fprintf(os.Stderr, "%s: %s: %s: %s\n", Name, s.Name, s.State, s.Why)
+		}
+	}
+	if file == "-" {
+		_, err := text.WriteTo(c.App.Writer)
+		return err
+	}
+	if err := keep(file, text.Bytes()); err != nil {
+		return cli.Hint(err, "write the bundle to another machine: "+Name+
+			" support-bundle -o - | ssh HOST 'cat >bundle.tar.gz'")
+	}
+	_, err = fmt.Fprintln(c.App.Writer, file)
+	return err
+}
+
+// keep writes a file that its owner alone may read. If there is no room, it leaves nothing behind.
+func keep(file string, text []byte) error {
+	err := os.WriteFile(file, text, 0o600)
+	if err != nil {
+		_ = os.Remove(file)
+	}
+	return err
+}
+
+// A review is what --read answers.
+type review struct {
+	Made string `json:"made"`
+	Tool string `json:"tool"`
+	page.Review
+	Sources []bundle.Source `json:"sources"`
+}
+
+func readBundle(c *cli.Context) error {
+	if f := c.String("output"); f == "" {
+		_ = c.Set("output", "text")
+	} else if !slices.Contains([]string{"text", "json"}, f) {
+		return cli.Misuse(c, "--output: %q: with --read, want text or json", f)
+	}
+	b, err := openBundle(c.String("read"))
+	if b == nil {
+		return err
+	}
+	found := page.ReviewOf(c.Context, b)
+	if to := c.String("html"); to != "" {
+		var text bytes.Buffer
+		if err := page.Write(&text, b, found); err != nil {
+			return err
+		}
+		if to == "-" {
+			_, e := text.WriteTo(c.App.Writer)
+			return errors.Join(err, e)
+		}
+		if e := os.WriteFile(to, text.Bytes(), 0o644); e != nil {
+			return errors.Join(err, e)
+		}
+	}
+	r := review{Made: written(b.Made), Tool: b.Tool, Review: found, Sources: cli.List(b.Sources)}
+	return errors.Join(err, cli.Answer(c, r, r.print))
+}
+
+// openBundle reads a bundle. If a part of it is damaged, it returns the rest, and an error.
+func openBundle(file string) (*bundle.Bundle, error) {
+	in := os.Stdin
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
+	}
+	b, err := bundle.Read(in)
+	if err != nil {
+		err = fmt.Errorf("read %s: %w", file, err)
+	}
+	return b, err
+}
+
+func (r review) print(w io.Writer) {
+	fmt.Fprintf(w, "made %s by release %s\n", r.Made, r.Tool)
+	for _, s := range r.Sources {
+		if s.State != bundle.Whole {
+			fmt.Fprintf(w, "%s: %s: %s\n", s.State, s.Name, s.Why)
+		}
+	}
+	fmt.Fprintln(w)
+	r.Review.Print(w)
+}
