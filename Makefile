@@ -240,6 +240,17 @@ plot:
 	go run ./sim/bench/plot docs/bench-icount.txt docs/bench-traffic.txt >docs/speed.svg.new && mv docs/speed.svg.new docs/speed.svg
 	go run ./sim/bench/plot docs/fleet.md >docs/fleet.svg.new && mv docs/fleet.svg.new docs/fleet.svg
 
+# The picture in docs/support-bundle.md: the page of a simulated node in a real browser (Debian: chromium pngquant). No
+# test has it: look at it, and at the dark one in .cache/page.
+PAGE = $(CURDIR)/.cache/page
+SHOT = chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1120,2760
+picture: build
+	@mkdir -p $(PAGE)
+	SUPPORT_BUNDLE_PAGE=$(PAGE) SUPPORT_BUNDLE_BIN=$(CURDIR)/bin go test -count=1 -run TestSupportBundlePage ./tool
+	$(SHOT) --screenshot=$(PAGE)/light.png file://$(PAGE)/page.html
+	$(SHOT) --screenshot=$(PAGE)/dark.png --blink-settings=preferredColorScheme=0 file://$(PAGE)/page.html
+	pngquant --force --strip --speed 1 --output docs/support-bundle.png 64 $(PAGE)/light.png
+
 bench-check: build $(PEERS)/ptp
 	VM=always $(VM)/setup nftables
 	@$(PACKED) $(VM)/icount $(BENCH) -icount -baseline $(CURDIR)/docs/bench-icount.txt
@@ -282,4 +293,4 @@ package-check:
 clean:
 	rm -rf bin dist .cache
 
-.PHONY: build test packages test-ec2 test-native test-kernel test-kernels test-kill test-faults test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-egress bench-check plot fleet demo sim install files uninstall programs package image package-check clean
+.PHONY: build test packages test-ec2 test-native test-kernel test-kernels test-kill test-faults test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-egress bench-check plot picture fleet demo sim install files uninstall programs package image package-check clean

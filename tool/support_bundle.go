@@ -123,13 +123,13 @@ func readBundle(c *cli.Context) error {
 		return err
 	}
 	found := page.ReviewOf(c.Context, b)
-	if to := c.String("html"); to != "" {
+	switch to := c.String("html"); to {
+	case "":
+	case "-": // the page is the answer
+		return errors.Join(err, page.Write(c.App.Writer, b, found))
+	default:
 		var text bytes.Buffer
-		if err := page.Write(&text, b, found); err != nil {
-			return err
-		}
-		if to == "-" {
-			_, e := text.WriteTo(c.App.Writer)
+		if e := page.Write(&text, b, found); e != nil {
 			return errors.Join(err, e)
 		}
 		if e := os.WriteFile(to, text.Bytes(), 0o644); e != nil {

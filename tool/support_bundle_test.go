@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -28,6 +29,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/bundle"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/bundle/page"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
 // A sickNode is a node with pods and faults, and with secrets wherever a node may have some.
@@ -83,8 +85,8 @@ func (n *sickNode) call(action string, form url.Values) {
 	}
 }
 
-// newSickNode makes the node. The registry, the kernel and EC2 are as after real commands and calls.
-func newSickNode(t *testing.T) *sickNode {
+// newNode makes a node. Its registry is empty.
+func newNode(t *testing.T) *sickNode {
 	n := &sickNode{T: t, dir: t.TempDir(), secrets: map[string]string{}}
 	_, node, err := started(world(), ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-a",
 		SecurityGroups: []string{"sg-node"}, PrivateIP: netip.MustParseAddr("10.0.0.10")},
@@ -94,7 +96,18 @@ func newSickNode(t *testing.T) *sickNode {
 	}
 	n.ec2 = os.Getenv("AWS_ENDPOINT_URL_EC2")
 	n.metadata(node)
-	t.Setenv("CNI_IPVLAN_VPC_STATE_DIR", filepath.Join(n.dir, "state"))
+	state, err := os.MkdirTemp("/run", "state") // a tmpfs
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(state) })
+	t.Setenv("CNI_IPVLAN_VPC_STATE_DIR", state)
+	return n
+}
+
+// newSickNode makes the node. The registry, the kernel and EC2 are as after real commands and calls.
+func newSickNode(t *testing.T) *sickNode {
+	n := newNode(t)
 	n.environment()
 	n.conflists()
 	n.create()
@@ -205,31 +218,49 @@ func (n *sickNode) update(f func(*registry.State) error) {
 	}
 }
 
-// pods leases addresses to pods, as ADDs do, with a lease log. One pod is gone without a DEL.
-func (n *sickNode) pods() {
-	n.run("ip", "netns", "add", "shop-cart-0")
-	n.run("ip", "link", "add", "link", "eth1", "name", "on-eth1", "netns", "shop-cart-0", "up", "type", "macvlan",
-		"mode", "private")
-	n.run("ip", "-n", "shop-cart-0", "addr", "add", "10.0.1.5/32", "dev", "on-eth1")
-	lease := func(addr, namespace, pod string, age time.Duration, bound bool) {
-		n.update(func(s *registry.State) error {
-			s.UseLog("net", registry.LeaseLog{File: filepath.Join(n.dir, "leases.log"), MaxSize: 10, MaxFiles: 3})
-			a := netip.MustParseAddr(addr)
-			id, _ := s.ENIOf(a)
-			return s.Reserve(a, registry.Lease{Key: registry.Key{Network: "net", Attachment: registry.Attachment{
-				ContainerID: "c-" + pod, IfName: "eth0"}}, ENI: id, PodNamespace: namespace, PodName: pod, Bound: bound,
-				NetNS: "/run/netns/" + namespace + "-" + pod, Since: time.Now().Add(-age)})
-		})
+// a pod of the node. The kernel has its address if it has a link.
+type aPod struct {
+	addr, namespace, name string
+	age                   time.Duration
+	on                    string // the link of the ENI; "": no namespace has the address
+	reserved              bool
+}
+
+// lease leases an address to a pod, as an ADD does, with a lease log.
+func (n *sickNode) lease(p aPod) {
+	netns := p.namespace + "-" + p.name
+	if p.on != "" {
+		n.run("ip", "netns", "add", netns)
+		n.run("ip", "link", "add", "link", p.on, "name", "slave", "netns", netns, "up", "type", "macvlan", "mode",
+			"private")
+		n.run("ip", "-n", netns, "addr", "add", p.addr+"/32", "dev", "slave")
 	}
-	lease("10.0.1.5", "shop", "cart-0", time.Hour, true)
-	lease("10.0.1.6", "shop", "checkout-7d9f8c6b5-x2x4z", 20*time.Minute, true)
-	lease("10.0.1.7", "batch", "report-28391", 5*time.Second, false)
-	lease("10.0.1.8", "shop", "gone-0", 40*time.Minute, true)
 	n.update(func(s *registry.State) error {
-		s.EndOf(registry.Key{Network: "net", Attachment: registry.Attachment{ContainerID: "c-gone-0", IfName: "eth0"}},
+		s.UseLog("net", registry.LeaseLog{File: filepath.Join(n.dir, "leases.log"), MaxSize: 10, MaxFiles: 3})
+		a := netip.MustParseAddr(p.addr)
+		id, _ := s.ENIOf(a)
+		return s.Reserve(a, registry.Lease{Key: registry.Key{Network: "net", Attachment: registry.Attachment{
+			ContainerID: "c-" + p.name, IfName: "eth0"}}, ENI: id, PodNamespace: p.namespace, PodName: p.name,
+			Bound: !p.reserved, NetNS: "/run/netns/" + netns, Since: time.Now().Add(-p.age)})
+	})
+}
+
+// end ends the lease of a pod, as a DEL does.
+func (n *sickNode) end(pod string) {
+	n.update(func(s *registry.State) error {
+		s.EndOf(registry.Key{Network: "net", Attachment: registry.Attachment{ContainerID: "c-" + pod, IfName: "eth0"}},
 			time.Now(), time.Time{})
 		return nil
 	})
+}
+
+// pods leases addresses to pods. One pod is gone without a DEL, and EC2 has refused a call.
+func (n *sickNode) pods() {
+	n.lease(aPod{"10.0.1.5", "shop", "cart-0", time.Hour, "eth1", false})
+	n.lease(aPod{"10.0.1.6", "shop", "checkout-7d9f8c6b5-x2x4z", 20 * time.Minute, "", false})
+	n.lease(aPod{"10.0.1.7", "batch", "report-28391", 5 * time.Second, "", true})
+	n.lease(aPod{"10.0.1.8", "shop", "gone-0", 40 * time.Minute, "", false})
+	n.end("gone-0")
 	n.update(func(s *registry.State) error {
 		now := time.Now()
 		s.Refusals["AssignPrivateIpAddresses eni-00000000000000002"] = registry.Refusal{
@@ -260,7 +291,9 @@ func (n *sickNode) spoil() {
 			n.Fatalf("the registry has no place for %s: %s", planted, text)
 		}
 	}
-	n.write("state/registry.json", edited, 0o600)
+	if err := os.WriteFile(file, []byte(edited), 0o600); err != nil {
+		n.Fatal(err)
+	}
 	log, err := os.OpenFile(filepath.Join(n.dir, "leases.log"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		n.Fatal(err)
@@ -384,11 +417,6 @@ func TestSupportBundle(t *testing.T) {
 	if t.Failed() {
 		t.Log(text)
 	}
-	if dir := os.Getenv("SUPPORT_BUNDLE_PAGE"); dir != "" {
-		if err := os.WriteFile(filepath.Join(dir, "page.html"), pageText, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // sameFindings wants the checks on the data of a bundle to find what the node has found. Only checks that cannot be
@@ -423,6 +451,152 @@ func (n *sickNode) sameFindings(file string) {
 	for _, check := range []string{"agreement", "addresses", "rules", "refusals"} {
 		if !made[check] {
 			n.Errorf("the check %s finds nothing in the bundle", check)
+		}
+	}
+}
+
+// example makes a node whose page shows all kinds of cells, a dispute and a timeline.
+func (n *sickNode) example() {
+	n.write("net.d/10-pods.conflist", `{"cniVersion": "1.0.0", "name": "net", "plugins": [
+{"type": "cni-ipvlan-vpc-k8s", "interfaceIndex": 1, "subnetTags": {"kubernetes_kubelet": "true"}, "reuseIPWait": 300,
+ "dataPath": "veth", "secGroupIds": ["sg-1"], "hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true,
+ "leaseLog": {"file": "`+filepath.Join(n.dir, "leases.log")+`", "maxSize": 10, "maxFiles": 3}}]}`, 0o600)
+	for range 2 {
+		if out, err := n.tool("new-interface", "--subnet_filter=kubernetes_kubelet=true", "--ip_batch_size", "5",
+			"sg-1"); err != nil {
+			n.Fatalf("%s: %v", out, err)
+		}
+	}
+	n.call("AssignPrivateIpAddresses", url.Values{"NetworkInterfaceId": {"eni-00000000000000003"},
+		"Ipv4PrefixCount": {"1"}})
+	if out, err := n.tool("registry-gc", "--free-after=15m", "--config", filepath.Join(n.dir, "net.d")); err != nil {
+		n.Fatalf("%s: %v", out, err)
+	}
+	n.run("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv4.conf.all.send_redirects=0",
+		"net.ipv4.conf.eth0.rp_filter=2")
+	var free []string
+	n.update(func(s *registry.State) error {
+		free = nil
+		for _, e := range s.ENIs {
+			for _, p := range e.Prefixes {
+				for a := p.CIDR.Addr(); p.CIDR.Contains(a); a = a.Next() {
+					free = append(free, a.String())
+				}
+			}
+		}
+		return nil
+	})
+	pods := []aPod{
+		{"10.0.1.4", "shop", "cart-0", 9 * time.Hour, "eth1", false},
+		{"10.0.1.5", "shop", "cart-1", 9 * time.Hour, "eth1", false},
+		{"10.0.1.6", "shop", "checkout-7d9f8c6b5-x2x4z", 3 * time.Hour, "eth1", false},
+		{"10.0.1.7", "shop", "search-5b8d-9mq2k", 2 * time.Hour, "", false},
+		{"10.0.1.8", "batch", "report-28391", 40 * time.Second, "", true},
+		{free[0], "monitoring", "prometheus-0", 26 * time.Hour, "eth2", false},
+		{free[1], "monitoring", "alertmanager-0", 26 * time.Hour, "eth2", false},
+		{free[2], "shop", "payments-6c4b7-fj8zt", 80 * time.Minute, "eth2", false},
+		{free[3], "batch", "report-28390", 70 * time.Minute, "", false},
+		{free[5], "batch", "import-11", 70 * time.Minute, "", false},
+		{free[6], "ingress", "envoy-x7k2p", 5 * time.Hour, "eth2", false},
+	}
+	for i, p := range pods {
+		n.lease(p)
+		pair := fmt.Sprintf("veth%04x", 0x9d10+i)
+		n.run("ip", "link", "add", pair, "group", fmt.Sprint(nl.RoutedGroup(1)), "up", "type", "veth", "peer", "name", fmt.Sprintf("p%d", i))
+		n.run("ip", "link", "set", pair, "alias", "cni-ipvlan-vpc-k8s net c-"+p.name+" eth0 "+p.namespace+"/"+p.name)
+		n.Cleanup(func() { _ = exec.Command("ip", "link", "del", pair).Run() })
+	}
+	if out, err := n.tool("repair", "--config", filepath.Join(n.dir, "net.d")); err != nil {
+		n.Logf("repair: %s: %v", out, err)
+	}
+	n.end("report-28390")
+	n.end("import-11")
+	n.run("ip", "link", "del", fmt.Sprintf("veth%04x", 0x9d10+8))
+	n.run("ip", "link", "del", fmt.Sprintf("veth%04x", 0x9d10+9))
+	n.call("UnassignPrivateIpAddresses", url.Values{"NetworkInterfaceId": {"eni-00000000000000002"},
+		"PrivateIpAddress.1": {"10.0.1.5"}})
+	n.run("ip", "rule", "add", "pref", "10001", "from", "10.0.1.6", "lookup", "10001")
+	n.Cleanup(func() { _ = exec.Command("ip", "rule", "del", "pref", "10001").Run() })
+	n.refuse()
+	n.past(pods)
+	n.update(func(s *registry.State) error { s.CheckLog(); return nil }) // its lines are those of a log that was replaced
+	if err := view.MarkCollected(); err != nil {
+		n.Fatal(err)
+	}
+}
+
+// refuse records refusals of EC2, as growth does.
+func (n *sickNode) refuse() {
+	n.update(func(s *registry.State) error {
+		now := time.Now()
+		s.Refusals["CreateNetworkInterface subnet-b"] = registry.Refusal{Code: "InsufficientFreeAddressesInSubnet",
+			Message: "There are not enough free addresses in subnet 'subnet-b' to satisfy the requested number of instances.",
+			Since:   now.Add(-4 * time.Minute), Until: now.Add(50 * time.Second)}
+		s.NotBefore["AssignPrivateIpAddresses"] = now.Add(6 * time.Second)
+		s.Failures["net/"] = registry.Failure{Text: "no subnet of the pool has room: subnet-b is full",
+			Hint: "add another subnet for pods to the VPC, with the tags in subnetTags", Since: now.Add(-3 * time.Minute)}
+		return nil
+	})
+}
+
+// past writes the lease log as it would be after a day, with the pods that are there now at its end.
+func (n *sickNode) past(pods []aPod) {
+	var lines []registry.Line
+	now, number := time.Now().UTC(), 0
+	add := func(event, addr, namespace, name string, ago time.Duration) {
+		number++
+		lines = append(lines, registry.Line{Time: now.Add(-ago), Event: event, Series: "1x", Number: number,
+			Address: netip.MustParseAddr(addr), Network: "net", Namespace: namespace, Pod: name, ENI: "eni-00000000000000002"})
+	}
+	for i := range 40 {
+		ago := time.Duration(26*60-i*38) * time.Minute
+		addr, name := fmt.Sprintf("10.0.1.%d", 20+i%9), fmt.Sprintf("report-%d", 28300+i)
+		add(registry.Begin, addr, "batch", name, ago)
+		add(registry.End, addr, "batch", name, ago-time.Duration(10+i*7%50)*time.Minute)
+	}
+	for _, p := range pods {
+		add(registry.Begin, p.addr, p.namespace, p.name, p.age)
+	}
+	add(registry.End, pods[8].addr, "batch", "report-28390", 30*time.Second)
+	var text bytes.Buffer
+	for _, l := range lines {
+		if err := json.NewEncoder(&text).Encode(l); err != nil {
+			n.Fatal(err)
+		}
+	}
+	n.write("leases.log", text.String(), 0o600)
+}
+
+// TestSupportBundlePage makes the page of a node, which shows each kind of cells but unconfirmed ones. With
+// SUPPORT_BUNDLE_PAGE it keeps the page in this directory, for the picture in the docs.
+func TestSupportBundlePage(t *testing.T) {
+	n := newNode(t)
+	n.example()
+	file, bin := filepath.Join(n.dir, "bundle.tar.gz"), n.dir
+	if kept := os.Getenv("SUPPORT_BUNDLE_BIN"); kept != "" {
+		bin = kept // the findings are then without those of plugins that are not there
+	}
+	if _, err := n.tool("support-bundle", "--config", filepath.Join(n.dir, "net.d"), "--bin-dir", bin, "-o",
+		file); err != nil {
+		t.Fatal(err)
+	}
+	html, err := n.tool("support-bundle", "--read", file, "--html", "-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`aria-label="10.0.1.4, leased by shop/cart-0"`, `aria-label="10.0.1.5, leased by shop/cart-1; the sources disagree`,
+		`aria-label="10.0.1.8, reserved by batch/report-28391"`, `, cooling until `, `aria-label="10.0.0.10, node"`,
+		`, free"`, `id="a-10-0-1-4"`, "veth9d10", "does not have it", "InsufficientFreeAddressesInSubnet",
+		`class="m-refused"`, `class="m-begin"`, `class="m-end"`,
+	} {
+		if !strings.Contains(html, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	if dir := os.Getenv("SUPPORT_BUNDLE_PAGE"); dir != "" {
+		if err := os.WriteFile(filepath.Join(dir, "page.html"), []byte(html), 0o644); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

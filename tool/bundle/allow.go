@@ -110,8 +110,8 @@ func (w *allowance) links(all []nl.Link) []nl.Link {
 	return kept
 }
 
-// ownAlias matches the alias of a pair of ours: our name, the network, the container, and the interface.
-var ownAlias = regexp.MustCompile(`^cni-ipvlan-vpc-k8s [\w.-]{1,64} [\w.-]{1,128} [\w.-]{1,15}$`)
+// ownAlias matches the alias of a pair of ours: our name, the network, the container, the interface, and the pod.
+var ownAlias = regexp.MustCompile(`^cni-ipvlan-vpc-k8s [\w.-]{1,64} [\w.-]{1,128} [\w.-]{1,15}( [\w./-]{1,128})?$`)
 
 // mostText is how long the text of others may be.
 const mostText = 4 << 10

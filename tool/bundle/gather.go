@@ -11,10 +11,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"path/filepath"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/release"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/doctor"
@@ -44,6 +46,10 @@ func Gather(ctx context.Context, w io.Writer, config, binDir string) (Manifest, 
 	} else if host, err := nl.Node(); err == nil {
 		defer host.Close()
 		g.host = host
+	}
+	g.allow.know(registry.Dir(), binDir, config)
+	for _, typ := range conf.Types {
+		g.allow.know(filepath.Join(binDir, typ))
 	}
 	m := Manifest{Format: 1, Made: time.Now().UTC().Truncate(time.Second), Tool: release.Version()}
 	files := map[string][]byte{}

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/bundle"
@@ -31,7 +32,7 @@ var kinds = []kind{
 type cell struct {
 	kind
 	Addr, Short string
-	Pod         string // "": none
+	Pod         string // that has it, or how long it still cools; "": neither
 	To          string // the part of the page about it
 	Wrong       bool   // the sources disagree about it
 	Text        string // what it is, in words
@@ -78,13 +79,13 @@ func enis(b *bundle.Bundle, held []view.Holding, d difference) (all []eni) {
 		if e.CIDR.IsValid() {
 			one.Subnet += " " + e.CIDR.String()
 		}
-		one.Blocks = blocks(b.State, e, by[s.ID], d)
+		one.Blocks = blocks(b.Made, b.State, e, by[s.ID], d)
 		one.Counts = counted(one.Blocks)
 		all = append(all, one)
 	}
 	if stray := by[""]; len(stray) > 0 {
 		lost := eni{ID: "on no ENI", Anchor: "eni-none", Link: "", Slot: "the registry knows no ENI that has these",
-			State: "lost", Wrong: true, Blocks: []block{cells("addresses", "", b.State, stray, d)}}
+			State: "lost", Wrong: true, Blocks: []block{cells(b.Made, "addresses", "", b.State, stray, d)}}
 		lost.Counts = counted(lost.Blocks)
 		all = append(all, lost)
 	}
@@ -104,7 +105,7 @@ func cmpLinks(links map[string]string, s *registry.State) map[string]string {
 }
 
 // blocks are the single addresses, and then each prefix.
-func blocks(s *registry.State, e registry.ENI, held []view.Holding, d difference) (all []block) {
+func blocks(made time.Time, s *registry.State, e registry.ENI, held []view.Holding, d difference) (all []block) {
 	of := func(in func(netip.Addr) bool) (some []view.Holding) {
 		for _, h := range held {
 			if in(h.Addr) {
@@ -118,14 +119,14 @@ func blocks(s *registry.State, e registry.ENI, held []view.Holding, d difference
 	}
 	single := of(func(a netip.Addr) bool { return !prefixed(a) })
 	if len(single) > 0 {
-		all = append(all, cells("addresses", "", s, single, d))
+		all = append(all, cells(made, "addresses", "", s, single, d))
 	}
 	for _, p := range e.Prefixes {
 		note := ""
 		if p.CIDR.Addr().Is6() {
 			note = "only addresses that a pod had"
 		}
-		all = append(all, cells("prefix "+p.CIDR.String(), note, s, of(p.CIDR.Contains), d))
+		all = append(all, cells(made, "prefix "+p.CIDR.String(), note, s, of(p.CIDR.Contains), d))
 	}
 	for i := range all {
 		all[i].Name = strings.TrimSpace(all[i].Name)
@@ -133,15 +134,15 @@ func blocks(s *registry.State, e registry.ENI, held []view.Holding, d difference
 	return all
 }
 
-func cells(name, note string, s *registry.State, held []view.Holding, d difference) block {
+func cells(made time.Time, name, note string, s *registry.State, held []view.Holding, d difference) block {
 	b := block{Name: name, Note: note}
 	for _, h := range held {
-		b.Cells = append(b.Cells, cellOf(s, h, d))
+		b.Cells = append(b.Cells, cellOf(made, s, h, d))
 	}
 	return b
 }
 
-func cellOf(s *registry.State, h view.Holding, d difference) cell {
+func cellOf(made time.Time, s *registry.State, h view.Holding, d difference) cell {
 	state := h.State
 	if _, unconfirmed := s.Unconfirmed(); unconfirmed && (state == view.StateFree || state == view.StateCooling) {
 		state = "unconfirmed"
@@ -158,6 +159,7 @@ func cellOf(s *registry.State, h view.Holding, d difference) cell {
 		c.Text += " by " + cmp.Or(h.Owner(), "an unknown pod")
 	}
 	if h.Until != nil {
+		c.Pod = "for " + view.Brief(h.Until.Sub(made))
 		c.Text += " until " + clock(*h.Until)
 	}
 	if c.Wrong {

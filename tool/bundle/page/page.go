@@ -84,7 +84,7 @@ func Write(w io.Writer, b *bundle.Bundle, r Review) error {
 type page struct {
 	Node, Made, Tool string
 	Errors, Warnings int
-	Findings         []finding
+	Findings         []group
 	Checked          int
 	Unmade           []doctor.Unmade
 	Facts            []fact
@@ -101,11 +101,17 @@ type page struct {
 	Kernel           []fold
 }
 
-// A finding has a letter beside its colour.
+// A group has the findings of one check and severity, with a letter beside the colour.
+type group struct {
+	Severity, Letter, Check, About string
+	First, More                    []finding
+	Do                             string // what to do about all of them; "": each says it
+}
+
+// A finding is one of them.
 type finding struct {
 	doctor.Finding
-	Letter string
-	OnNode bool // the node has found it
+	OnNode bool // only the node has found it
 }
 
 // A fact is a number or a word with its name.
@@ -119,7 +125,7 @@ type fold struct {
 
 func pageOf(b *bundle.Bundle, r Review) page {
 	p := page{Node: "a node", Made: b.Made.UTC().Format("2006-01-02 15:04:05 UTC"), Tool: b.Tool, Errors: r.Errors,
-		Warnings: r.Warnings, Findings: findings(r), Checked: len(r.Checked), Unmade: r.Unmade, Legend: kinds,
+		Warnings: r.Warnings, Findings: groups(r), Checked: len(r.Checked), Unmade: r.Unmade, Legend: kinds,
 		Sources: b.Sources, Versions: versions(b.Versions), Journal: b.Journal, Kernel: kernel(b.Kernel),
 		Timeline: timelineOf(b)}
 	for _, s := range b.Sources {
@@ -143,14 +149,39 @@ func pageOf(b *bundle.Bundle, r Review) page {
 // mostNamed is up to how many addresses the cells have the names of pods.
 const mostNamed = 400
 
-func findings(r Review) (all []finding) {
+// mostOfGroup is how many findings of a group are shown at once.
+const mostOfGroup = 3
+
+// groups puts the findings of a check together, the worst first.
+func groups(r Review) (all []group) {
+	about := map[string]string{}
+	for _, c := range doctor.Checks(false) {
+		about[c.Name] = c.About
+	}
+	add := func(f doctor.Finding, onNode bool) {
+		i := slices.IndexFunc(all, func(g group) bool { return g.Severity == f.Severity && g.Check == f.Check })
+		if i < 0 {
+			all = append(all, group{Severity: f.Severity, Letter: letter(f.Severity), Check: f.Check,
+				About: about[f.Check], Do: f.Do})
+			i = len(all) - 1
+		}
+		all[i].First = append(all[i].First, finding{f, onNode})
+		if f.Do != all[i].Do {
+			all[i].Do = ""
+		}
+	}
 	for _, f := range r.Findings {
-		all = append(all, finding{f, letter(f.Severity), false})
+		add(f, false)
 	}
 	for _, f := range r.Node {
-		all = append(all, finding{f, letter(f.Severity), true})
+		add(f, true)
 	}
-	slices.SortStableFunc(all, func(a, b finding) int { return cmp.Compare(rank(a.Severity), rank(b.Severity)) })
+	for i, g := range all {
+		if len(g.First) > mostOfGroup+1 { // not for one
+			all[i].First, all[i].More = g.First[:mostOfGroup], g.First[mostOfGroup:]
+		}
+	}
+	slices.SortStableFunc(all, func(a, b group) int { return cmp.Compare(rank(a.Severity), rank(b.Severity)) })
 	return all
 }
 
@@ -258,7 +289,7 @@ func pairsOf(s *doctor.Snapshot) map[string]nl.Link {
 		return pairs
 	}
 	for _, l := range s.Link {
-		if words := strings.Fields(l.Alias); nl.IsPair(l.Group) && len(words) == 4 {
+		if words := strings.Fields(l.Alias); nl.IsPair(l.Group) && len(words) >= 4 {
 			pairs[words[2]+" "+words[3]] = l
 		}
 	}
@@ -272,7 +303,7 @@ func paths(s *registry.State, l registry.Lease, pair nl.Link) (vpc, node []strin
 	out := []string{link, cmp.Or(l.ENI, "no ENI"), "VPC"}
 	switch {
 	case nl.IsRouted(pair.Group) && pair.Name != "":
-		return append([]string{cmp.Or(l.IfName, "pod"), pair.Name + " (veth)", "node"}, out...), nil
+		return append([]string{cmp.Or(l.IfName, "pod"), pair.Name, "node"}, out...), nil
 	case l.Exclusive:
 		return append([]string{cmp.Or(l.IfName, "pod") + " is"}, out...), nil
 	}
