@@ -46,7 +46,7 @@ var runbookCommand = regexp.MustCompile("(?m)^    ((?:cni-tool|ip|for|sysctl|nft
 // state that the entry is about: transcripts of the tool, tests of this package, and others with their path. The
 // commands of an entry are in these files.
 var runbookStates = map[string]string{
-	"## Look at a node":                                             "sim_test.go limits.txtar",
+	"## Look at a node":                                             "sim_test.go limits.txtar support_bundle.txtar",
 	"## Who had this address?":                                      "whois.txtar",
 	"## Upgrade from the original":                                  "doctor.txtar repair.txtar iam_policy.txtar",
 	"## Upgrade between versions":                                   "repair.txtar",

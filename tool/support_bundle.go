@@ -46,7 +46,7 @@ writes a page that explains the node, for any browser.` + cli.JSON("(of --read) 
 			&cli.StringFlag{Name: "read", Usage: "explain the bundle `FILE`; -: standard input"},
 			&cli.StringFlag{Name: "html", Usage: "with --read, write a page to `FILE`; -: standard output"},
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"},
-				Usage: "write the bundle to `FILE`; -: standard output; with --read, answer in the format text or json"},
+				Usage: "write the bundle to `FILE`; -: standard output; with --read: answer in text or json"},
 		},
 		Action: func(c *cli.Context) error {
 			if c.String("read") != "" {
@@ -64,8 +64,8 @@ writes a page that explains the node, for any browser.` + cli.JSON("(of --read) 
 func writeBundle(c *cli.Context) error {
 	file := c.String("output")
 	if slices.Contains([]string{"text", "json"}, file) {
-		return cli.Misuse(c, "--output: %q: want a file for the bundle, or - for standard output; a format needs --read",
-			file)
+		return cli.Misuse(c, "--output: %q: want a file for the bundle, or - for standard output; a format needs "+
+			"--read", file)
 	}
 	if err := cli.NeedRoot(); err != nil {
 		return err

@@ -110,9 +110,8 @@ type group struct {
 // groups returns all commands. The help sorts the groups by their titles.
 func groups() []group {
 	return []group{
-		{"Inspect", []*cli.Command{status(), doctorCommand(), supportBundle(), whois(), metrics(), egressCommand(), addr(), freeIPs(),
-			registryList(),
-			eniif(), bugs(), version()}},
+		{"Inspect", []*cli.Command{status(), doctorCommand(), supportBundle(), whois(), metrics(),
+			egressCommand(), addr(), freeIPs(), registryList(), eniif(), bugs(), version()}},
 		{"Maintain", []*cli.Command{registryGC(), repairNode(), warm(), advertise(), maintain(), mend()}},
 		{"Prepare", []*cli.Command{validate(), installNode(), iamPolicy(), launchTemplate(), limits(), maxPods(),
 			subnets(), vpcCIDR(),

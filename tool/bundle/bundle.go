@@ -63,14 +63,13 @@ type Bundle struct {
 	State     *registry.State   // nil: unread, as all that follows
 	Log       []registry.Line   // the end of the lease log
 	Networks  []conf.List       // what may leave the node of the conflists
-	Kernel    *doctor.Snapshot  //
+	Kernel    *doctor.Snapshot  // links, addresses, routes, rules, and answers to the checks
 	Observed  *view.Observation // the four sources side by side
-	Cloud     *doctor.Answers   //
+	Cloud     *doctor.Answers   // of EC2 and metadata to the checks
 	Findings  *doctor.Report    // of the node itself
 	Unmade    []doctor.Unmade   // on the node
-	Journal   []Entry           //
+	Journal   []Entry           // of our units
 	Versions  map[string]string // of programs and of the kernel
-	Ignored   []string          // files that this release does not know
 	Conflists *conf.Conflists   // of Networks
 }
 
@@ -86,11 +85,8 @@ func (b *Bundle) Source(name string) Source {
 
 // Review makes doctor's checks on the data of the bundle. Where the data is not whole, it makes none.
 func (b *Bundle) Review(ctx context.Context) (doctor.Report, []doctor.Unmade) {
-	for _, need := range []string{sourceRegistry, sourceConflists, sourceKernel} {
-		if s := b.Source(need); s.State == Unread || s.State == Cut && need != sourceKernel {
-			return doctor.Report{Checked: []string{}, Findings: []doctor.Finding{}},
-				[]doctor.Unmade{{Check: "all", Why: "the source " + need + " is " + s.State + ": " + s.Why}}
-		}
+	if why := b.lacks(); why != "" {
+		return doctor.Report{Checked: []string{}, Findings: []doctor.Finding{}}, []doctor.Unmade{{Check: "all", Why: why}}
 	}
 	r := doctor.Record{Made: b.Made, State: b.State, Conflists: b.Conflists, Kernel: b.Kernel, Cloud: b.Cloud,
 		Observed: b.Observed}
@@ -98,4 +94,19 @@ func (b *Bundle) Review(ctx context.Context) (doctor.Report, []doctor.Unmade) {
 		r.Cloud = &doctor.Answers{}
 	}
 	return doctor.Review(ctx, r)
+}
+
+// lacks is why no check can be made, or "". A node without a conflist is checked as it is.
+func (b *Bundle) lacks() string {
+	for name, has := range map[string]bool{sourceRegistry: b.State != nil, sourceKernel: b.Kernel != nil} {
+		if !has {
+			return "the source " + name + " is not there: " + b.Source(name).Why
+		}
+	}
+	for _, name := range []string{sourceRegistry, sourceConflists} {
+		if s := b.Source(name); s.State == Cut {
+			return "the source " + name + " is not whole: " + s.Why
+		}
+	}
+	return ""
 }

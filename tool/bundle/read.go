@@ -17,7 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// How much a bundle may have when it is unpacked. Somebody may have made it to fill a memory.
+// How much a bundle may have when it is unpacked. A file may be made to fill a memory.
 const (
 	mostFile  = 64 << 20
 	mostFiles = 256 << 20

@@ -16,12 +16,12 @@ var private = map[string]bool{"eniTags": true, "runtimeConfig": true, "args": tr
 
 // Documented returns what may leave the node of a list: the keys that our plugins document, where the value is of the
 // documented type. Of the plugins of others it has the type alone. The drop-ins of the list are in it.
-func (l List) Documented() (json.RawMessage, error) {
+func (c List) Documented() (json.RawMessage, error) {
 	plugins := []map[string]any{}
-	for _, m := range l.Plugins {
+	for _, m := range c.Plugins {
 		plugins = append(plugins, m.documented())
 	}
-	return json.Marshal(map[string]any{"cniVersion": l.CNIVersion, "cniVersions": l.CNIVersions, "name": l.Name,
+	return json.Marshal(map[string]any{"cniVersion": c.CNIVersion, "cniVersions": c.CNIVersions, "name": c.Name,
 		"plugins": plugins, "loadOnlyInlinedPlugins": true})
 }
 

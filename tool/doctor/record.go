@@ -6,6 +6,7 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -35,12 +36,14 @@ const (
 	itsEnv    = "it reads environments, which do not leave the node"
 	itsDisk   = "it looks at the disk and the locks of the node"
 	itsLegacy = "it reads the tables of iptables-legacy"
+	itsOthers = "it looks for chains and programs of others, which do not leave the node"
 )
 
 // onNode are the checks that a record cannot serve, and why. It serves all others.
 var onNode = map[string]string{"config": itsFiles, "plugins": itsFiles, "networkd": itsFiles, "netutils": itsFiles,
 	"cloudinit": itsFiles, "cloudsetup": itsFiles, "ifupdown": itsFiles, "nodeadm": itsFiles, "manager": itsFiles,
-	"timers": itsFiles, "kernel": itsPods, "state": itsDisk, "endpoint": itsEnv, "iam": itsPods, "egress": itsPods}
+	"timers": itsFiles, "kernel": itsPods, "state": itsDisk, "endpoint": itsEnv, "iam": itsPods, "egress": itsPods,
+	"policy": itsOthers}
 
 // partOnNode are those of which it serves a part.
 var partOnNode = map[string]string{"links": itsPods, "leftovers": itsPods, "firewall": itsLegacy}
@@ -73,7 +76,7 @@ func Review(ctx context.Context, r Record) (Report, []Unmade) {
 		if why := partOnNode[c.Name]; why != "" {
 			unmade = append(unmade, Unmade{c.Name, why, true})
 		}
-		found, err := c.look(n, ctx)
+		found, err := n.lookSafely(ctx, c)
 		if err != nil {
 			unmade = append(unmade, Unmade{c.Name, err.Error(), false})
 		}
@@ -86,6 +89,19 @@ func Review(ctx context.Context, r Record) (Report, []Unmade) {
 	report.count()
 	return report, unmade
 }
+
+// lookSafely makes a check on data that others have made: it may be such that no node has it.
+func (p *Node) lookSafely(ctx context.Context, c Check) (found []Finding, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			found, err = nil, fmt.Errorf("%w: %v", ErrSenseless, r)
+		}
+	}()
+	return c.look(p, ctx)
+}
+
+// ErrSenseless means that a check has failed because of data that no node has.
+var ErrSenseless = errors.New("the data makes no sense")
 
 // Record keeps what the checks read from now on, for [Review]. The argument pool is the node's.
 func (p *Node) Record(s *Snapshot, a *Answers) {

@@ -51,6 +51,7 @@ type eni struct {
 	Boot, Wrong                                      bool
 	Counts                                           []share
 	Blocks                                           []block
+	Next                                             string // the part of the page behind the map
 }
 
 // A share is how many addresses are of a kind.
@@ -66,7 +67,7 @@ func enis(b *bundle.Bundle, held []view.Holding, d difference) (all []eni) {
 		links = b.Observed.Links
 	}
 	status := view.StatusOf(b.State, b.Conflists.MostENIs(b.State), b.Conflists.ReuseWait, b.Conflists.Misfit,
-		cmpLinks(links, b.State), b.Made)
+		linkNames(links, b.State), b.Made)
 	by := map[string][]view.Holding{}
 	for _, h := range held {
 		by[h.ENI] = append(by[h.ENI], h)
@@ -89,11 +90,16 @@ func enis(b *bundle.Bundle, held []view.Holding, d difference) (all []eni) {
 		lost.Counts = counted(lost.Blocks)
 		all = append(all, lost)
 	}
+	for i := range all {
+		if all[i].Next = "differences"; i+1 < len(all) {
+			all[i].Next = all[i+1].Anchor
+		}
+	}
 	return all
 }
 
-// cmpLinks are the names of links by MAC address. Without an observation, those that the registry has count.
-func cmpLinks(links map[string]string, s *registry.State) map[string]string {
+// linkNames are the names of links by MAC address. Without an observation, those that the registry has count.
+func linkNames(links map[string]string, s *registry.State) map[string]string {
 	if len(links) > 0 {
 		return links
 	}

@@ -29,7 +29,8 @@ func hostileBundle() *bundle.Bundle {
 		Failures: map[string]registry.Failure{hostile: {Text: hostile, Since: now}}}
 	s.Instance.ID, s.Instance.Type, s.Instance.Zone, s.Instance.ENIs = hostile, hostile, hostile, 3
 	key := registry.Key{Network: hostile, Attachment: registry.Attachment{ContainerID: hostile, IfName: hostile}}
-	s.Leases.Set(a, registry.Lease{Key: key, PodNamespace: hostile, PodName: hostile, ENI: "eni-" + hostile, Bound: true})
+	s.Leases.Set(a, registry.Lease{Key: key, PodNamespace: hostile, PodName: hostile, ENI: "eni-" + hostile,
+		Bound: true})
 	line := registry.Line{Time: now, Event: registry.Begin, Address: a, Pod: hostile, Namespace: hostile, ENI: hostile}
 	return &bundle.Bundle{Manifest: bundle.Manifest{Made: now, Tool: hostile,
 		Sources: []bundle.Source{{Name: hostile, State: hostile, Why: hostile, File: hostile, Took: hostile}}},
@@ -101,7 +102,8 @@ func TestLinks(t *testing.T) {
 			t.Errorf("%d parts have the name %q", n, id)
 		}
 	}
-	for _, m := range regexp.MustCompile(`(?:href="#|aria-labelledby=")([^"]*)"`).FindAllStringSubmatch(out.String(), -1) {
+	to := regexp.MustCompile(`(?:href="#|aria-labelledby=")([^"]*)"`)
+	for _, m := range to.FindAllStringSubmatch(out.String(), -1) {
 		if ids[m[1]] == 0 {
 			t.Errorf("no part has the name %q", m[1])
 		}
