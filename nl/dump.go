@@ -115,8 +115,8 @@ type ProgramDump struct {
 	Tag  string `json:"tag"`  // the kernel's hash of the instructions
 }
 
-// DumpPrograms reads our pinned objects, and our filters at these links.
-func (n *NS) DumpPrograms(links []Link) (all []ProgramDump, failed error) {
+// DumpPins reads our pinned objects. They are those of the machine.
+func DumpPins() (all []ProgramDump, failed error) {
 	files, err := filepath.Glob(filepath.Join(pins, OwnTable+":*"))
 	failed = err
 	for _, f := range files {
@@ -133,6 +133,11 @@ func (n *NS) DumpPrograms(links []Link) (all []ProgramDump, failed error) {
 		}
 		all = append(all, p)
 	}
+	return all, failed
+}
+
+// DumpFilters reads our filters at links of the namespace.
+func (n *NS) DumpFilters(links []Link) (all []ProgramDump, failed error) {
 	for _, l := range links {
 		for hook, parent := range map[string]uint32{"ingress": tcIngress, "egress": tcEgress} {
 			of, err := n.filters(l, hook, parent)

@@ -68,6 +68,7 @@ type Bundle struct {
 	Cloud     *doctor.Answers   // of EC2 and metadata to the checks
 	Findings  *doctor.Report    // of the node itself
 	Unmade    []doctor.Unmade   // on the node
+	Pods      []Inside          // what the kernel has in their namespaces
 	Journal   []Entry           // of our units
 	Versions  map[string]string // of programs and of the kernel
 	Conflists *conf.Conflists   // of Networks
@@ -86,7 +87,8 @@ func (b *Bundle) Source(name string) Source {
 // Review makes doctor's checks on the data of the bundle. Where the data is not whole, it makes none.
 func (b *Bundle) Review(ctx context.Context) (doctor.Report, []doctor.Unmade) {
 	if why := b.lacks(); why != "" {
-		return doctor.Report{Checked: []string{}, Findings: []doctor.Finding{}}, []doctor.Unmade{{Check: "all", Why: why}}
+		none := doctor.Report{Checked: []string{}, Findings: []doctor.Finding{}}
+		return none, []doctor.Unmade{{Check: "all", Why: why}}
 	}
 	r := doctor.Record{Made: b.Made, State: b.State, Conflists: b.Conflists, Kernel: b.Kernel, Cloud: b.Cloud,
 		Observed: b.Observed}

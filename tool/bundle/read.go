@@ -55,6 +55,7 @@ func Read(r io.Reader) (*Bundle, error) {
 	optional("cloud.json", &b.Cloud)
 	optional("doctor.json", &found)
 	optional("observed.json", &b.Observed)
+	optional("pods.json", &b.Pods)
 	optional("journal.json", &b.Journal)
 	optional("versions.json", &b.Versions)
 	if text, has := files["registry.json"]; has {

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -47,8 +48,9 @@ var readings = []reading{
 	{"findings of doctor", "doctor.json", examineAll + examineOne, 150_000, (*gathering).findings},
 	{sourceKernel, "kernel.json", time.Second, 250_000, (*gathering).snapshot}, // with the answers to the checks
 	{"answers of EC2", "cloud.json", time.Second, 80_000, (*gathering).answers},
-	{"four sources side by side", "observed.json", 20 * time.Second, 250_000, (*gathering).observed},
-	{"status --diff", "diff.json", 5 * time.Second, 150_000, (*gathering).difference},
+	{"four sources side by side", "observed.json", 20 * time.Second, 220_000, (*gathering).observed},
+	{"status --diff", "diff.json", 5 * time.Second, 80_000, (*gathering).difference},
+	{"pods", "pods.json", 10 * time.Second, 100_000, (*gathering).pods},
 	{"nftables", "nftables.json", 5 * time.Second, 100_000, (*gathering).tables},
 	{"BPF", "bpf.json", 5 * time.Second, 50_000, (*gathering).programs},
 	{"journal", "journal.json", 10 * time.Second, 200_000, (*gathering).journal},
@@ -305,23 +307,76 @@ func (g *gathering) tables(context.Context) (finish, error) {
 }
 
 func (g *gathering) programs(context.Context) (finish, error) {
-	if g.host == nil || g.shot == nil {
-		return nil, errors.New("the links are not known")
+	all, err := nl.DumpPins()
+	if g.host != nil && g.shot != nil {
+		at, err2 := g.host.DumpFilters(g.shot.Link)
+		all, err = append(all, at...), errors.Join(err, err2)
 	}
-	macs := map[string]bool{}
-	if g.state != nil {
-		for _, e := range g.state.ENIs {
-			macs[e.MAC] = true
-		}
+	if len(all) > 0 {
+		err = nil // what could be read counts
 	}
-	var links []nl.Link
-	for _, l := range g.shot.Link {
-		if macs[l.MAC] || nl.IsPair(l.Group) {
-			links = append(links, l)
-		}
-	}
-	all, err := g.host.DumpPrograms(links)
 	return func() (any, error) { return &list[nl.ProgramDump]{all}, nil }, err
+}
+
+// An Inside is what the kernel has in the namespace of a pod.
+type Inside struct {
+	NetNS    string           `json:"netns"`
+	Links    []nl.Link        `json:"links"`
+	Addrs    []nl.Addr        `json:"addresses"`
+	Routes   []nl.Route       `json:"routes"` // of all tables, without the local one
+	Rules    []nl.Rule        `json:"rules"`
+	Programs []nl.ProgramDump `json:"programs"`
+	Why      string           `json:"why"` // a part could not be read; else ""
+}
+
+// pods looks into the namespaces of leases.
+func (g *gathering) pods(ctx context.Context) (finish, error) {
+	if g.state == nil {
+		return nil, errors.New("the pods are not known, because the registry was not read")
+	}
+	paths := map[string]bool{}
+	for _, l := range g.state.Leases.All() {
+		if l.NetNS != "" {
+			paths[l.NetNS] = true
+		}
+	}
+	var all []Inside
+	for _, path := range slices.Sorted(maps.Keys(paths)) {
+		if ctx.Err() != nil {
+			break
+		}
+		all = append(all, insideOf(path))
+	}
+	return func() (any, error) {
+		for i := range all {
+			all[i].Why = g.allow.text(all[i].Why)
+		}
+		return &list[Inside]{all}, nil
+	}, nil
+}
+
+// insideOf reads a namespace. A pod can give its links any alias, so none leaves the node.
+func insideOf(path string) Inside {
+	p := Inside{NetNS: path}
+	ns, err := nl.Open(path, path)
+	if err != nil {
+		p.Why = err.Error()
+		return p
+	}
+	defer ns.Close()
+	var failed [5]error
+	p.Links, failed[0] = ns.Links()
+	p.Addrs, failed[1] = ns.Addrs("")
+	p.Routes, failed[2] = ns.Routes(nl.RouteFilter{})
+	p.Rules, failed[3] = ns.Rules()
+	p.Programs, failed[4] = ns.DumpFilters(p.Links)
+	if err := errors.Join(failed[:]...); err != nil {
+		p.Why = err.Error()
+	}
+	for i := range p.Links {
+		p.Links[i].Alias = ""
+	}
+	return p
 }
 
 // A list loses its end if it has no room.

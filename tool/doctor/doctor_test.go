@@ -62,3 +62,18 @@ func TestPolicyCommand(t *testing.T) {
 		}
 	}
 }
+
+// TestOnNode wants each name of a check that a record does not serve to be that of a check.
+func TestOnNode(t *testing.T) {
+	names := map[string]bool{}
+	for _, c := range checks {
+		names[c.Name] = true
+	}
+	for _, of := range []map[string]string{onNode, partOnNode} {
+		for name := range of {
+			if !names[name] {
+				t.Errorf("there is no check %q", name)
+			}
+		}
+	}
+}

@@ -58,7 +58,11 @@ func ReviewOf(ctx context.Context, b *bundle.Bundle) Review {
 
 // Print writes the findings for people.
 func (r Review) Print(w io.Writer) {
-	r.Report.Print(w)
+	if len(r.Checked) == 0 {
+		fmt.Fprintln(w, "no check could be made on the data of the bundle")
+	} else {
+		r.Report.Print(w)
+	}
 	if len(r.Node) > 0 {
 		fmt.Fprintln(w, "\nthe node had found this itself, and the data of the bundle does not show it:")
 		doctor.Report{Findings: r.Node}.Print(w)
@@ -236,17 +240,20 @@ func kernel(s *doctor.Snapshot) (all []fold) {
 	if s == nil {
 		return nil
 	}
-	all = []fold{linesOf("links", s.Link), linesOf("addresses", s.Addr), linesOf("routes", s.Route),
+	return []fold{{"links", linkLines(s.Link)}, linesOf("addresses", s.Addr), linesOf("routes", s.Route),
 		linesOf("rules", s.Rule)}
-	for i, l := range s.Link {
+}
+
+func linkLines(links []nl.Link) (lines []string) {
+	for _, l := range links {
 		state := "down"
 		if l.Up {
 			state = "up"
 		}
-		all[0].Lines[i] = strings.TrimSpace(fmt.Sprintf("%d: %s %s %s mtu %d %s %s", l.Index, l.Name, l.Kind, l.MAC,
-			l.MTU, state, l.Alias))
+		lines = append(lines, strings.TrimSpace(fmt.Sprintf("%d: %s %s %s mtu %d %s %s", l.Index, l.Name, l.Kind, l.MAC,
+			l.MTU, state, l.Alias)))
 	}
-	return all
+	return lines
 }
 
 func linesOf[T fmt.Stringer](name string, items []T) fold {
@@ -261,6 +268,7 @@ func linesOf[T fmt.Stringer](name string, items []T) fold {
 type pod struct {
 	ID, Name, Addr, State, Age string
 	Path, Pair                 []string
+	Inside                     []string // the pod's namespace, as commands of ip(8)
 }
 
 // pods lists the interfaces of pods by name.
@@ -275,11 +283,30 @@ func pods(b *bundle.Bundle, held []view.Holding) (all []pod) {
 		if h.Since != nil {
 			p.Age = view.Brief(b.Made.Sub(*h.Since))
 		}
+		p.Inside = inside(b, l.NetNS)
 		p.Path, p.Pair = paths(b.State, l, pairs[l.ContainerID+" "+l.IfName])
 		all = append(all, p)
 	}
 	slices.SortStableFunc(all, func(a, b pod) int { return cmp.Compare(a.Name, b.Name) })
 	return all
+}
+
+// inside is what the kernel has in a namespace.
+func inside(b *bundle.Bundle, netns string) (lines []string) {
+	i := slices.IndexFunc(b.Pods, func(p bundle.Inside) bool { return p.NetNS == netns })
+	if i < 0 {
+		return nil
+	}
+	p := b.Pods[i]
+	lines = append(linkLines(p.Links), linesOf("", p.Addrs).Lines...)
+	lines = append(append(lines, linesOf("", p.Routes).Lines...), linesOf("", p.Rules).Lines...)
+	for _, f := range p.Programs {
+		lines = append(lines, strings.Join([]string{"BPF", f.Link, f.Hook, f.Name}, " "))
+	}
+	if p.Why != "" {
+		lines = append(lines, "not all could be read: "+p.Why)
+	}
+	return lines
 }
 
 // pairsOf are the node's ends of veth pairs, by the container and the interface in the alias.

@@ -30,12 +30,13 @@ func hostileBundle() *bundle.Bundle {
 	s.Instance.ID, s.Instance.Type, s.Instance.Zone, s.Instance.ENIs = hostile, hostile, hostile, 3
 	key := registry.Key{Network: hostile, Attachment: registry.Attachment{ContainerID: hostile, IfName: hostile}}
 	s.Leases.Set(a, registry.Lease{Key: key, PodNamespace: hostile, PodName: hostile, ENI: "eni-" + hostile,
-		Bound: true})
+		NetNS: hostile, Bound: true})
 	line := registry.Line{Time: now, Event: registry.Begin, Address: a, Pod: hostile, Namespace: hostile, ENI: hostile}
 	return &bundle.Bundle{Manifest: bundle.Manifest{Made: now, Tool: hostile,
 		Sources: []bundle.Source{{Name: hostile, State: hostile, Why: hostile, File: hostile, Took: hostile}}},
 		State: s, Log: []registry.Line{line}, Conflists: conf.Recorded(hostile, nil),
 		Kernel:   &doctor.Snapshot{Link: []nl.Link{{Name: hostile, Alias: hostile}}, Lacks: map[string]string{}},
+		Pods:     []bundle.Inside{{NetNS: hostile, Links: []nl.Link{{Name: hostile, Alias: hostile}}, Why: hostile}},
 		Journal:  []bundle.Entry{{Unit: hostile, Program: hostile, Text: hostile}},
 		Versions: map[string]string{hostile: hostile},
 		Findings: &doctor.Report{Findings: []doctor.Finding{{Check: hostile, Severity: "error", About: hostile,
