@@ -112,9 +112,6 @@ func (p *Node) Record(s *Snapshot, a *Answers) {
 // Pool is that of the node, or nil.
 func (p *Node) Pool() *ipam.Pool { return p.pool }
 
-// Conflists are those of the node.
-func (p *Node) Conflists() *conf.Conflists { return p.conflists }
-
 // Missing adds the findings of a report that this one lacks.
 func (r *Report) Missing(of Report) (added []Finding) {
 	for _, f := range of.Findings {
