@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -80,7 +81,7 @@ type gathering struct {
 // opened is why the node could not be opened, or nil.
 func (g *gathering) opened() error {
 	if g.node == nil {
-		return errors.Join(errors.New("the registry or the network namespace of the node cannot be opened"), g.unopened)
+		return fmt.Errorf("the registry or the network namespace of the node cannot be opened: %w", g.unopened)
 	}
 	return nil
 }

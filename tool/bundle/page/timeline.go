@@ -70,7 +70,7 @@ func timelineOf(b *bundle.Bundle) (t timeline) {
 	if s := b.Source("lease log"); s.State != bundle.Whole {
 		t.Why = s.Why
 	}
-	all := slices.Concat(leaseEvents(b.Log), refusals(b.State))
+	all := slices.Concat(leaseEvents(b.Log), refusals(b.State), journalled(b.Journal))
 	slices.SortStableFunc(all, func(a, b event) int { return a.at.Compare(b.at) })
 	t.draw(b, all)
 	slices.Reverse(all)
@@ -130,6 +130,17 @@ func refusals(s *registry.State) (all []event) {
 	}
 	for _, action := range slices.Sorted(maps.Keys(s.NotBefore)) {
 		add(s.NotBefore[action], "EC2 throttles "+action+": until then, this node does not call it")
+	}
+	return all
+}
+
+// journalled are the warnings about EC2 in the journal: the registry knows only the refusals that still count.
+func journalled(journal []bundle.Entry) (all []event) {
+	const warning = "4" // as syslog counts
+	for _, e := range journal {
+		if e.Level <= warning && strings.Contains(e.Text, "EC2") {
+			all = append(all, event{e.Time, refused, "X", clock(e.Time), e.Text})
+		}
 	}
 	return all
 }
