@@ -174,18 +174,10 @@ func (s Sysctl) Check(n *NS) error {
 	switch {
 	case s.Optional && errors.Is(err, fs.ErrNotExist):
 		return nil
-	case err != nil:
-		return err
+	case err == nil && !s.has(v):
+		return fmt.Errorf("the value is %s", v)
 	}
-	return s.Compare(v)
-}
-
-// Compare returns an error if a value that was read is not the wanted one.
-func (s Sysctl) Compare(value string) error {
-	if !s.has(value) {
-		return fmt.Errorf("the value is %s", value)
-	}
-	return nil
+	return err
 }
 
 // has reports whether a value is the wanted one, or a list that has it.

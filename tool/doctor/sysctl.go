@@ -6,6 +6,7 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
@@ -52,8 +53,8 @@ func (p *Node) checkSysctls(context.Context) ([]Finding, error) {
 // checkSysctl compares the value of a sysctl.
 func (p *Node) checkSysctl(k nl.Sysctl) error {
 	value, err := p.kernel.Sysctl(k.Key)
-	if err == nil {
-		err = k.Compare(value)
+	if err == nil && value != k.Value {
+		err = fmt.Errorf("the value is %s", value)
 	}
 	return err
 }
