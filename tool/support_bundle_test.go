@@ -479,8 +479,9 @@ func (n *sickNode) example() {
 	n.call("AssignPrivateIpAddresses", url.Values{"NetworkInterfaceId": {"eni-00000000000000003"},
 		"Ipv4PrefixCount": {"1"}})
 	n.must("registry-gc", "--free-after=15m", "--config", filepath.Join(n.dir, "net.d"))
-	n.run("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv4.conf.all.send_redirects=0",
-		"net.ipv4.conf.eth0.rp_filter=2")
+	n.set("net.ipv4.ip_forward", "1")
+	n.set("net.ipv4.conf.all.send_redirects", "0")
+	n.set("net.ipv4.conf.eth0.rp_filter", "2")
 	var free []string
 	n.update(func(s *registry.State) error {
 		free = nil
@@ -515,6 +516,11 @@ func (n *sickNode) example() {
 		n.Cleanup(func() { _ = exec.Command("ip", "link", "del", pair).Run() })
 	}
 	n.must("repair", "--config", filepath.Join(n.dir, "net.d"))
+	n.Cleanup(func() {
+		_ = exec.Command("nft", "flush", "ruleset").Run()
+		for exec.Command("ip", "rule", "del", "protocol", "72").Run() == nil {
+		}
+	})
 	n.end("report-28390")
 	n.end("import-11")
 	n.run("ip", "link", "del", fmt.Sprintf("veth%04x", 0x9d10+8))
@@ -530,6 +536,16 @@ func (n *sickNode) example() {
 	if err := view.MarkCollected(); err != nil {
 		n.Fatal(err)
 	}
+}
+
+// set sets a sysctl until the test ends: all tests share the namespace.
+func (n *sickNode) set(key, value string) {
+	was, err := exec.Command("sysctl", "-n", key).Output()
+	if err != nil {
+		n.Fatal(err)
+	}
+	n.run("sysctl", "-qw", key+"="+value)
+	n.Cleanup(func() { _ = exec.Command("sysctl", "-qw", key+"="+strings.TrimSpace(string(was))).Run() })
 }
 
 // refuse records refusals of EC2, as growth does.
