@@ -76,6 +76,8 @@ func (c *Client) dryDescribe(ctx context.Context, action string) error {
 	case "DescribeNetworkInterfaces":
 		return dry(ctx, c, action, c.ec2.DescribeNetworkInterfaces,
 			&ec2.DescribeNetworkInterfacesInput{DryRun: yes, MaxResults: new(int32(pageSize))})
+	case "DescribeInstances":
+		return dry(ctx, c, action, c.ec2.DescribeInstances, &ec2.DescribeInstancesInput{DryRun: yes})
 	case "DescribeSubnets":
 		return dry(ctx, c, action, c.ec2.DescribeSubnets, &ec2.DescribeSubnetsInput{DryRun: yes})
 	case "DescribeVpcs":

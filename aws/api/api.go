@@ -66,7 +66,7 @@ var table = map[string]Action{
 	"DescribeImages":                  {Describes, reading},
 	"DescribeInstanceTypeOfferings":   {Describes, reading},
 	"DescribeInstanceTypes":           {Node | Describes, reading},
-	"DescribeInstances":               {Describes, reading},
+	"DescribeInstances":               {Node | Describes, reading},
 	"DescribeKeyPairs":                {Describes, reading},
 	"DescribeNetworkInterfaces":       {Node | Describes, reading},
 	"DescribeSecurityGroups":          {Describes, reading},

@@ -29,6 +29,7 @@ type instanceItem struct {
 	PublicIPAddress  *netip.Addr `xml:"ipAddress"`
 	ClientToken      string      `xml:"clientToken"`
 	Tags             set[tag]    `xml:"tagSet"`
+	Hibernates       bool        `xml:"hibernationOptions>configured"`
 }
 
 type describeInstancesInput struct {
@@ -43,7 +44,7 @@ type describeInstancesOutput struct {
 }
 
 // instanceCatalogue: API: DescribeInstances. Terminated instances "might appear in the returned results"; here they
-// always do. The states are the present ones: Config.Lag does not delay them.
+// always do. Config.Lag delays the states.
 var instanceCatalogue = catalogue[*Instance]{
 	id:      func(i *Instance) string { return i.ID },
 	absent:  func(id string) error { return notFound("InvalidInstanceID", "instance ID", id) },
@@ -76,6 +77,7 @@ func (s *Sim) describeInstances(in *describeInstancesInput) (*describeInstancesO
 func (s *Sim) reservations(instances []*Instance) []reservation {
 	slices.SortFunc(instances, func(a, b *Instance) int { return cmp.Compare(a.ID, b.ID) })
 	var all []reservation
+	states := s.seen().states
 	for _, i := range instances {
 		id := i.launch.reservation
 		at := slices.IndexFunc(all, func(r reservation) bool { return r.ID == id })
@@ -83,19 +85,18 @@ func (s *Sim) reservations(instances []*Instance) []reservation {
 			at = len(all)
 			all = append(all, reservation{ID: id, OwnerID: s.cfg.Account})
 		}
-		all[at].Instances.Items = append(all[at].Instances.Items, s.instanceItem(i))
+		all[at].Instances.Items = append(all[at].Instances.Items, s.instanceItem(i, states[i.ID]))
 	}
 	return all
 }
 
 // instanceItem returns an instance on the wire. A terminated one has no network.
-func (s *Sim) instanceItem(i *Instance) instanceItem {
-	state := i.state()
+func (s *Sim) instanceItem(i *Instance, state string) instanceItem {
 	item := instanceItem{
 		ID: i.ID, ImageID: i.image(), State: stateItem{stateCodes[state], state}, KeyName: i.launch.in.KeyName,
 		LaunchIndex: i.launch.index,
 		Type:        i.Type, LaunchTime: i.launched.UTC().Truncate(time.Second), Zone: i.Zone,
-		ClientToken: i.launch.in.ClientToken, Tags: tagSet(i.tags),
+		ClientToken: i.launch.in.ClientToken, Tags: tagSet(i.tags), Hibernates: i.hibernates,
 	}
 	enis := s.attached(i)
 	if len(enis) == 0 {

@@ -27,8 +27,10 @@ type Instance struct {
 	launched   time.Time
 	launch     launch    // by the action RunInstances; zero for the method RunInstance
 	until      time.Time // how long it is pending
-	ending     bool      // guarded by sim.mu, like the next three
+	ending     bool      // guarded by sim.mu, like the next five
 	terminated bool
+	stopped    bool
+	hibernates bool
 	views      []view // views of the metadata: the present one, then future ones
 	lies       []*activeLie
 
@@ -178,6 +180,17 @@ func (s *Sim) terminate(id string) error {
 		}
 	}
 	return nil
+}
+
+// Stop stops an instance. Its ENIs stay attached, with their addresses (Guide: "Stop and start Amazon EC2 instances"). If
+// it hibernates, its memory is kept. What runs on the instance is the caller's business.
+func (i *Instance) Stop(hibernates bool) {
+	i.sim.update(func() { i.stopped, i.hibernates = true, hibernates })
+}
+
+// Start starts a stopped instance.
+func (i *Instance) Start() {
+	i.sim.update(func() { i.stopped = false })
 }
 
 // running returns an instance that is not terminated.

@@ -16,7 +16,7 @@ import (
 // is an EC2 that always shows the present state. With the same Seed, the same calls at the same times have the same
 // answers.
 //
-//   - DescribeNetworkInterfaces and the free addresses of DescribeSubnets show the state of some moment within the last
+//   - DescribeNetworkInterfaces, the states of DescribeInstances and the free addresses of DescribeSubnets show the state of some moment within the last
 //     Most. In half of the cases, this is the present. So a describe can miss a new ENI or address, and can show a
 //     deleted one.
 //   - A describe never shows an older state than the describe before it, with exceptions: Back says how often it may go
@@ -44,9 +44,10 @@ type lagging struct {
 
 // A moment is what describes can see from a certain time on.
 type moment struct {
-	since time.Time
-	enis  map[string]*eni // with a lag, copies that never change
-	free  map[string]int  // by subnet
+	since  time.Time
+	enis   map[string]*eni   // with a lag, copies that never change
+	free   map[string]int    // by subnet
+	states map[string]string // by instance
 }
 
 func newLagging(l Lag) *lagging {
@@ -58,9 +59,12 @@ func newLagging(l Lag) *lagging {
 
 // now returns the present moment.
 func (s *Sim) now() moment {
-	m := moment{since: time.Now(), enis: s.enis, free: map[string]int{}}
+	m := moment{since: time.Now(), enis: s.enis, free: map[string]int{}, states: map[string]string{}}
 	for id, sub := range s.subnets {
 		m.free[id] = sub.free()
+	}
+	for id, i := range s.instances {
+		m.states[id] = i.state()
 	}
 	return m
 }
@@ -75,7 +79,8 @@ func (s *Sim) keep() {
 	for id, e := range s.enis {
 		m.enis[id] = e.copy()
 	}
-	if n := len(s.lag.past); n > 0 && reflect.DeepEqual(s.lag.past[n-1].enis, m.enis) {
+	if n := len(s.lag.past); n > 0 && reflect.DeepEqual(s.lag.past[n-1].enis, m.enis) &&
+		maps.Equal(s.lag.past[n-1].states, m.states) {
 		return // so the free addresses are also the same
 	}
 	s.lag.past = append(s.lag.past, m)

@@ -22,7 +22,7 @@ type launch struct {
 }
 
 // The states of an instance (API: InstanceState).
-var stateCodes = map[string]int{"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48}
+var stateCodes = map[string]int{"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopped": 80}
 
 type runInstancesInput struct {
 	ClientToken        string             `ec2:"ClientToken"`
@@ -104,10 +104,8 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 		if eni.DeleteOnTermination != nil {
 			boot.attachment.deleteOnTermination = *eni.DeleteOnTermination
 		}
-		item := s.instanceItem(i)
 		// API: RunInstances, the example; describes say "running" later
-		item.State = stateItem{stateCodes["pending"], "pending"}
-		answer.Instances.Items = append(answer.Instances.Items, item)
+		answer.Instances.Items = append(answer.Instances.Items, s.instanceItem(i, "pending"))
 	}
 	return &reservationOutput{reservation: answer}, nil
 }
@@ -243,6 +241,8 @@ func (i *Instance) state() string {
 		return "terminated"
 	case i.ending:
 		return "shutting-down"
+	case i.stopped:
+		return "stopped"
 	case time.Now().Before(i.until):
 		return "pending"
 	}
