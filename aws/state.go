@@ -14,8 +14,9 @@ import (
 
 // A State is what EC2 says of whether an instance runs.
 type State struct {
-	Name       string // pending, running, shutting-down, terminated, stopping or stopped; empty: EC2 knows no such instance
-	Hibernates bool   // its memory may be kept while it is stopped, so its processes go on later
+	// pending, running, shutting-down, terminated, stopping or stopped; empty: EC2 knows no such instance
+	Name       string
+	Hibernates bool // its memory may be kept while it is stopped, so its processes go on later
 }
 
 // Ended reports whether all processes of the instance have ended, and none goes on later. EC2 shows a terminated

@@ -73,7 +73,7 @@ func (p *Pool) ask(ctx context.Context, o lease.Owner, attempt int, why error) (
 		return false, nil
 	}
 	again := passing(err, attempt)
-	if again {
+	if again || lease.IsHeld(err) { // it is asked again
 		began = time.Time{}
 	}
 	if e := p.fail(ctx, o, err, began); e != nil {

@@ -42,7 +42,7 @@ func TestLeaseLog(t *testing.T) {
 	for _, what := range []string{"of a pod", "of nobody", "unknown", "cut", "rotated", "reboots", "clock steps"} {
 		tried[what] = new(atomic.Int32)
 	}
-	playAll(t, *firstSeed, n, 1, func(t *testing.T, k *kernel, seed uint64) {
+	playAll(t, *firstSeed, n, 1, oneKernel, func(t *testing.T, k *kernel, seed uint64) {
 		dir := simtest.Memory(t)
 		synctest.Test(t, func(t *testing.T) {
 			defer k.end(t)

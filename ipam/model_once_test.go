@@ -23,7 +23,7 @@ func TestModelAtOnce(t *testing.T) {
 		n = 5
 	}
 	simtest.Credentials(t)
-	playAll(t, 0, n, 4, func(t *testing.T, k *kernel, seed uint64) { // most of the time they wait
+	playAll(t, 0, n, 4, oneKernel, func(t *testing.T, k *kernel, seed uint64) { // most of the time they wait
 		defer k.end(t)
 		m := newModel(t, k, filepath.Join(simtest.Memory(t), "state"), seed, true)
 		for i := range m.policies {

@@ -99,12 +99,17 @@ func (m *model) step(depth int) {
 
 // fate is what happens to a process.
 func (m *model) fate() fate {
+	if m.calm {
+		return fate{}
+	}
 	f := fate{at: 1 + m.rng.IntN(7), after: m.chance(50)}
 	switch n := m.rng.IntN(100); {
 	case n < 12:
 		f.end = "killed"
 	case n < 18:
 		f.end = "cancelled"
+	case n < 45 && m.depth < 2 && m.other != nil:
+		f.meet = m.other
 	case n < 45 && m.depth < 2:
 		f.meet = func() {
 			for range 1 + m.rng.IntN(3) {

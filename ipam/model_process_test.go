@@ -111,6 +111,12 @@ func (p *process) Do(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
+	if err := r.Context().Err(); err != nil {
+		return nil, err // others have taken all of its time
+	}
+	if p.cut {
+		return nil, errors.New("no route to host")
+	}
 	resp, err := ec2sim.Direct{Handler: p.sim}.Do(r)
 	if now && f.after {
 		if err := p.meet(form.Get("Action")); err != nil {

@@ -59,17 +59,19 @@ func TestModel(t *testing.T) {
 		n = 1
 	}
 	simtest.Credentials(t)
-	playAll(t, first, n, runtime.GOMAXPROCS(0), history)
+	playAll(t, first, n, runtime.GOMAXPROCS(0), oneKernel, history)
 }
 
-// playAll plays so many histories, some at the same time, each on a kernel that no other
+// playAll plays so many histories, some at the same time, each on kernels that no other
 // has meanwhile. After a few that fail it plays no more.
-func playAll(t *testing.T, first, n, atOnce int, history func(t *testing.T, k *kernel, seed uint64)) {
+func playAll[K any](
+	t *testing.T, first, n, atOnce int, kernels func(*testing.T) K, history func(t *testing.T, k K, seed uint64),
+) {
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // a history makes much garbage, and ends soon
 	var players sync.WaitGroup
 	var played, failed atomic.Int32
 	for range min(n, atOnce) {
-		k := newKernel(t, 9)
+		k := kernels(t)
 		players.Go(func() {
 			for int(failed.Load()) < *mostFailed {
 				i := int(played.Add(1)) - 1
@@ -90,6 +92,9 @@ func playAll(t *testing.T, first, n, atOnce int, history func(t *testing.T, k *k
 	}
 	players.Wait()
 }
+
+// oneKernel is the kernel of a history of one node.
+func oneKernel(t *testing.T) *kernel { return newKernel(t, 9) }
 
 // forever is longer than a machine can be too slow for: a history takes a twentieth of a second.
 const forever = 5 * time.Minute
@@ -171,6 +176,10 @@ type model struct {
 	moved    map[string]bool     // the ENIs that an operator has ever detached
 	losses   int                 // how often the registry was lost, or its times have changed
 	quiet    bool                // nothing happens to a command any more
+
+	cut   bool   // the node has no way to EC2
+	calm  bool   // nothing happens to a process
+	other func() // what happens while a process waits, in histories of two nodes; nil: what can happen to one
 
 	stays    map[string]time.Time // since when EC2 refuses to have an ENI end with the instance
 	outlives map[string]bool      // the ENIs for which it did so too long

@@ -467,7 +467,7 @@ func TestRequestRefused(t *testing.T) {
 			"the pod asks for the address 10.177.1.3, which AWS reserves in subnet-pods (10.177.1.0/24)"},
 		{`[{"ip": "10.177.1.255"}]`, "10.177.1.255, which AWS reserves in subnet-pods"},
 		{fmt.Sprintf(`[{"subnet": "subnet-db", "ip": %q}]`, used.Addrs[0]), "which " + used.ID +
-			" has: it is attached to " + other.ID},
+			" has as its primary address: it is attached to " + other.ID},
 		{fmt.Sprintf(`[{"subnet": "subnet-db", "ip": %q}]`, inBlock), "which " + blocks.ID +
 			" has in a prefix: it is attached to nothing"},
 		{`[{"subnet": "subnet-db", "ip": "10.177.2.88"}]`, "the address 10.177.2.88, which default/pod001 has"},

@@ -27,6 +27,10 @@ const (
 	// CodeRefused is the code of an ADD whose pod asks for what it may not have. The
 	// specification leaves codes from 100 on to plugins.
 	CodeRefused = 100
+
+	// CodeHeld is for the ADD that executes the ipam program: another node has the address that the pod has chosen, and
+	// may release it soon. No runtime sees it.
+	CodeHeld = 101
 )
 
 // An Error is an error with CNI's code, for the runtime, and a hint, for the operator. It may

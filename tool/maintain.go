@@ -28,9 +28,9 @@ func maintain() *cli.Command {
 		Name:  "maintain",
 		Usage: "Run collections, repairs, refills and metrics at their intervals, where no systemd does it",
 		Description: `For a container on a node without systemd. It does what cni-gc.timer,
-cni-warm.path, cni-metrics.timer and cni-advertise.timer do elsewhere: each work is a command of this
-tool in a process of its own. No pod waits for it. While it does not run, nothing
-is collected, and no process refills the pools in advance; that is all.
+cni-warm.path, cni-release.path, cni-metrics.timer and cni-advertise.timer do
+elsewhere: each work is a command of this tool in a process of its own. No pod
+waits for it. While it does not run, nothing is collected, and no process refills the pools in advance; that is all.
 
 It needs the privileges of these commands, the host network, and / of the node
 with the mounts that come later (mountPropagation: HostToContainer). It ends with
@@ -117,7 +117,10 @@ func (m *maintenance) loop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-look.C:
-			if _, err := os.Stat(filepath.Join(registry.Dir(), lease.Refill)); err == nil {
+			if marked(lease.Release) { // first, because a pod of another node may wait
+				m.release(ctx)
+			}
+			if marked(lease.Refill) {
 				m.warm(ctx)
 			}
 		case <-collect:
@@ -130,6 +133,12 @@ func (m *maintenance) loop(ctx context.Context) {
 	}
 }
 
+// marked reports whether a plugin has left a mark.
+func marked(name string) bool {
+	_, err := os.Stat(filepath.Join(registry.Dir(), name))
+	return err == nil
+}
+
 // A commandRow is how a command has ended.
 type commandRow struct {
 	Command string `json:"command"`
@@ -138,7 +147,8 @@ type commandRow struct {
 
 // once does everything once.
 func (m *maintenance) once(c *cli.Context) error {
-	rows := append(m.warm(c.Context), m.collect(c.Context)...)
+	rows := append(m.warm(c.Context), m.release(c.Context)...)
+	rows = append(rows, m.collect(c.Context)...)
 	rows = append(rows, m.minutely(c.Context)...)
 	var failed error
 	for _, r := range rows {
@@ -165,6 +175,12 @@ func orOK(text string) string {
 func (m *maintenance) warm(ctx context.Context) []commandRow {
 	_ = os.Remove(filepath.Join(registry.Dir(), lease.Refill)) // as ExecStartPre= of cni-warm.service
 	return []commandRow{m.run(ctx, "warm", "--config", m.config)}
+}
+
+// release releases chosen addresses, as cni-release.service does.
+func (m *maintenance) release(ctx context.Context) []commandRow {
+	_ = os.Remove(filepath.Join(registry.Dir(), lease.Release)) // as warm
+	return []commandRow{m.run(ctx, "release", "--config", m.config)}
 }
 
 // collect does what cni-gc.service does, in this order.

@@ -11,6 +11,7 @@
 //	registry-gc               release what has been free for long (cni-gc.timer)
 //	repair                    put back what the node has lost (cni-gc.timer, nftables.service)
 //	warm                      get what a pool wants to have free (cni-warm.path)
+//	release                   release chosen addresses at once (cni-release.path)
 //	advertise                 tell the scheduler how many addresses there are (cni-advertise.timer)
 //	install                   put the suite on a node, from its container image, or remove it
 //	maintain                  run these at their intervals, where no systemd does it
@@ -112,7 +113,7 @@ func groups() []group {
 	return []group{
 		{"Inspect", []*cli.Command{status(), doctorCommand(), supportBundle(), whois(), metrics(),
 			egressCommand(), addr(), freeIPs(), registryList(), eniif(), bugs(), version()}},
-		{"Maintain", []*cli.Command{registryGC(), repairNode(), warm(), advertise(), maintain(), mend()}},
+		{"Maintain", []*cli.Command{registryGC(), repairNode(), warm(), releaseChosen(), advertise(), maintain(), mend()}},
 		{"Prepare", []*cli.Command{validate(), installNode(), iamPolicy(), launchTemplate(), limits(), maxPods(),
 			subnets(), vpcCIDR(),
 			vpcPeerCIDR()}},

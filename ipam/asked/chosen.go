@@ -15,6 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
@@ -22,19 +23,27 @@ import (
 )
 
 // This file gets an address that a pod has chosen, by AssignPrivateIpAddresses with that
-// address. It never moves an address from another ENI: there is no AllowReassignment. Before
-// it changes anything, it asks EC2 who has the address.
+// address. Before it changes anything, it asks EC2 who has the address. There is no
+// AllowReassignment, which would take the address from any ENI that has it at that moment, also
+// from one that got it after EC2 was asked. See follow.go.
 
 // GrowChosen gets the addresses that the pod has chosen, all on one ENI of the pool. If no ENI can take them, it
 // creates one in their subnet. The next round then continues. EC2 has refused to change the ENIs denied.
 func (p *Node) GrowChosen(ctx context.Context, s *registry.State, denied ...string) error {
 	at, found := p.placeFor(s, denied)
+	if found { // while another node has the address, this is the only call of each try
+		if behind, err := p.isTaken(ctx, s, at.Subnet); behind || err != nil {
+			return err
+		}
+	}
 	subnet, err := p.SubnetFor(ctx, s, at.Subnet)
 	if err != nil {
 		return err
 	}
-	if behind, err := p.isTaken(ctx, s, subnet); behind || err != nil {
-		return err
+	if !found {
+		if behind, err := p.isTaken(ctx, s, subnet.ID); behind || err != nil {
+			return err
+		}
 	}
 	if !found {
 		return cmp.Or(p.outOfReach(s), p.AddENIIn(ctx, s, subnet.ID))
@@ -98,8 +107,8 @@ func canTake(s *registry.State, at lease.Place, a netip.Addr) bool {
 
 // isTaken refuses a chosen address that another ENI has, by itself or in a prefix. If an ENI of
 // the pool has it, the registry is behind: then isTaken corrects the registry.
-func (p *Node) isTaken(ctx context.Context, s *registry.State, subnet aws.Subnet) (behind bool, _ error) {
-	enis, err := p.DescribeENIs(ctx, aws.BySubnet(subnet.ID))
+func (p *Node) isTaken(ctx context.Context, s *registry.State, subnet string) (behind bool, _ error) {
+	enis, err := p.DescribeENIs(ctx, aws.BySubnet(subnet))
 	if err != nil {
 		return false, err
 	}
@@ -108,29 +117,18 @@ func (p *Node) isTaken(ctx context.Context, s *registry.State, subnet aws.Subnet
 		if id, _ := s.ENIOf(a); i < 0 || id == enis[i].ID {
 			continue
 		}
-		if known, ours := s.ENIs[enis[i].ID]; ours && !known.Foreign {
+		was, ours := s.ENIs[enis[i].ID]
+		switch gone, given := s.Gone[a]; {
+		case ours && given && time.Since(gone) < known.LagOfEC2:
+			continue // this node has just released it, and EC2 may not show that yet
+		case ours && !was.Foreign:
 			return true, p.Compare(ctx, enis[i].ID)
 		}
-		return false, takenBy(enis[i], a)
+		if err := p.follow(ctx, enis[i], a); err != nil {
+			return false, err
+		}
 	}
 	return false, nil
-}
-
-// takenBy is the error for an address that another ENI has.
-func takenBy(e aws.ENI, a netip.Addr) error {
-	where, how := "attached to nothing", ""
-	if e.Instance != "" {
-		where = "attached to " + e.Instance
-	} else if e.Attachment != "" {
-		where = "attached"
-	}
-	if !slices.Contains(e.Addrs, a) && !slices.Contains(e.IPv6Addrs, a) {
-		how = " in a prefix"
-	}
-	return plugin.Errorf(plugin.CodeRefused,
-		"ask for another address; this node never takes an address from another ENI",
-		"the pod asks for the address %s, which %s has%s: it is %s, with the description %.80q", a, e.ID, how, where,
-		e.Description)
 }
 
 // gain gets the chosen address of a family for an ENI. If the pod has chosen none of this
@@ -171,8 +169,7 @@ func (p *Node) assignChosen(ctx context.Context, eni string, a netip.Addr) error
 			}, do(ctx, eni, a)
 		})
 	if errors.Is(err, aws.ErrInUse) && !aws.MaybeDone(err) {
-		return plugin.Errorf(plugin.CodeRefused,
-			"ask for another address; this node never takes an address from another ENI",
+		return plugin.Errorf(plugin.CodeHeld, hintHeld, // EC2 has not shown it yet
 			"the pod asks for the address %s, which another ENI has: %w", a, err)
 	}
 	return p.Corrected(ctx, eni, err)

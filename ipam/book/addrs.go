@@ -141,6 +141,53 @@ func Restore(s *registry.State, id string, x Releasable) {
 	}
 }
 
+// NoteRelease writes intents for those of the addresses that pods had chosen, before they are released to EC2: else
+// a process that is killed would leave them on the ENI, where no pod of another node can get them.
+func NoteRelease(s *registry.State, id string, x Releasable) {
+	for a := range x.Addrs {
+		if pod, owned := s.Owners[a]; owned {
+			action := UnassignAction
+			if a.Is6() {
+				action = Unassign6Action
+			}
+			s.Intents[releaseKey(a)] = registry.Intent{Action: action, ENI: id, Since: time.Now(), Addr: a, Pod: pod}
+		}
+	}
+}
+
+// EndRelease removes these intents.
+func EndRelease(s *registry.State, x Releasable) {
+	for a := range x.Addrs {
+		delete(s.Intents, releaseKey(a))
+	}
+}
+
+// LeftReleases returns these intents of killed processes, and of those that got no answer. Of an address that the
+// registry has again, another pod may have it, or it is to be released as any other. If the ENI is gone, so is the
+// address.
+func LeftReleases(s *registry.State) map[string]registry.Intent {
+	left := map[string]registry.Intent{}
+	for token, i := range s.Intents {
+		if !lease.ReleasesChosen(i) {
+			continue
+		}
+		id, _ := s.ENIOf(i.Addr)
+		_, known := s.ENIs[i.ENI]
+		if known && id == "" && !s.Leases.Has(i.Addr) {
+			left[token] = i
+			continue
+		}
+		if s.Free.Has(i.Addr) && id == i.ENI {
+			s.Owners[i.Addr] = i.Pod
+		}
+		delete(s.Intents, token)
+	}
+	return left
+}
+
+// releaseKey is the key of such an intent. The call has no client token.
+func releaseKey(a netip.Addr) string { return "release " + a.String() }
+
 // GiveChosen gives the addresses that interrupted calls have assigned to an ENI to the pods that had
 // chosen them: no other pod of this node has had such an address, so these pods need not wait.
 func GiveChosen(s *registry.State, eni string) {

@@ -84,7 +84,7 @@ func Provisions(s *registry.State, e aws.ENI) bool {
 // Unknowns returns the intents whose end only EC2 knows. The others say themselves what is left to do.
 func Unknowns(s *registry.State) (all []registry.Intent) {
 	for _, i := range s.Intents {
-		if i.Attachment == "" {
+		if i.Attachment == "" && !lease.ReleasesChosen(i) {
 			all = append(all, i)
 		}
 	}

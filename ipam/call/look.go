@@ -72,6 +72,12 @@ func (p *Node) DescribeENIs(ctx context.Context, filters ...aws.Filter) ([]aws.E
 	return Look(ctx, p, "DescribeNetworkInterfaces", ask)
 }
 
+// StateOf returns whether an instance runs, in its turn.
+func (p *Node) StateOf(ctx context.Context, instance string) (aws.State, error) {
+	ask := func(ctx context.Context) (aws.State, error) { return p.Cloud.StateOf(ctx, instance) }
+	return Look(ctx, p, "DescribeInstances", ask)
+}
+
 // DescribeSubnets lists the subnets of a zone of a VPC, in its turn.
 func (p *Node) DescribeSubnets(ctx context.Context, vpc, zone string) ([]aws.Subnet, error) {
 	ask := func(ctx context.Context) ([]aws.Subnet, error) { return p.Cloud.Subnets(ctx, vpc, zone) }

@@ -161,6 +161,13 @@ func GoesOn(err error, managed bool) bool {
 	return ok && (r.Scope == aws.ScopeENI || r.Scope == aws.ScopeSubnet || !managed && aws.NotAllowed(err))
 }
 
+// IsPartial reports whether EC2 has refused to unassign because the ENI no longer has all that it was to lose.
+func IsPartial(err error) bool {
+	e, ok := errors.AsType[*aws.Error](err)
+	return ok && (e.Action == book.UnassignAction || e.Action == book.Unassign6Action) &&
+		e.Code == "InvalidParameterValue"
+}
+
 // Misplaced reports whether err, of an attachment, is about where the ENI is: no ENI of its subnet can be attached.
 func Misplaced(err error) bool {
 	r, ok := aws.RefusalOf(err)

@@ -49,8 +49,9 @@ func Due(s *registry.State) bool {
 		return true
 	}
 	for _, i := range s.Intents {
-		throttled := i.Action == book.ModifyAction && now.Before(s.NotBefore[book.ModifyAction]) // which can wait
-		if !throttled {
+		// what can wait, and what package less finishes
+		later := i.Action == book.ModifyAction && now.Before(s.NotBefore[book.ModifyAction]) || lease.ReleasesChosen(i)
+		if !later {
 			return true
 		}
 	}

@@ -173,7 +173,7 @@ func (p Place) assigned(s *registry.State, f Family, before time.Time) (best net
 	var oldest time.Time
 	for _, a := range p.Addrs {
 		since, free := s.Free.At(a)
-		if !free || nl.FamilyOf(a) != f || !since.Before(before) {
+		if !free || nl.FamilyOf(a) != f || !since.Before(before) || ToRelease(s, a) {
 			continue
 		}
 		if !best.IsValid() || since.Before(oldest) {

@@ -24,14 +24,14 @@ import (
 // DEL, and a running pod may have the address by now. A collection ends such a lease later.
 func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) error {
 	found := map[netip.Addr]string{} // where the hints with a lease without a key were seen
-	var unused bool                  // an ENI that is to be detached
+	var unused, returns bool         // an ENI that is to be detached; an address that is to be released
 	var whole map[string]registry.ENI
 	err := p.Registry.Change(ctx, func(s *registry.State) {
 		clear(found)
 		s.EndWaiters(k)
 		whole = wholeOf(s, k)
 		s.EndOf(k, time.Now(), p.Began)
-		unused = AnyUnused(s)
+		unused, returns = AnyUnused(s), AnyToRelease(s)
 		for _, a := range hints {
 			findAgain(s, a)
 			if l, ok := s.Leases.At(a); ok && l.Key == (registry.Key{}) {
@@ -44,6 +44,9 @@ func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) err
 	}
 	if unused && err == nil {
 		p.refill()
+	}
+	if returns && err == nil {
+		p.release()
 	}
 	var left []netip.Addr
 	for a, netns := range found {

@@ -83,7 +83,8 @@ func Throttled(action string, until time.Time) (text, hint string) {
 }
 
 // releases are the actions that release something to EC2. No growth waits for them.
-var releases = []string{"UnassignPrivateIpAddresses", "DetachNetworkInterface", "DeleteNetworkInterface"}
+var releases = []string{"UnassignPrivateIpAddresses", "UnassignIpv6Addresses", "DetachNetworkInterface",
+	"DeleteNetworkInterface"}
 
 // throttled returns the throttled action for which a growth has to wait the longest, or "".
 // It ignores actions that may be called again before the given time.
@@ -97,10 +98,11 @@ func throttled(s *registry.State, after time.Time) (action string) {
 }
 
 // underWay returns the intent of the growth's latest call. It leaves out
-// ModifyNetworkInterfaceAttribute: that intent may stay when no call is under way.
+// ModifyNetworkInterfaceAttribute: that intent may stay when no call is under way. It also leaves out what releases an
+// address back.
 func underWay(s *registry.State) (last registry.Intent) {
 	for _, i := range s.Intents {
-		if i.Action != "ModifyNetworkInterfaceAttribute" && i.Since.After(last.Since) {
+		if i.Action != "ModifyNetworkInterfaceAttribute" && !ReleasesChosen(i) && i.Since.After(last.Since) {
 			last = i
 		}
 	}

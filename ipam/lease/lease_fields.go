@@ -37,6 +37,7 @@ func (p *Permission) Describe(j *codec.Codec) {
 		codec.List(j, "securityGroups", &p.SecurityGroups, codec.Text)
 		codec.Table(j, "enis", &p.ENIs, codec.ByName, codec.Text)
 		codec.Field(j, "ips", &p.IPs, codec.Flag)
+		codec.Field(j, "takeover", &p.Takeover, codec.Flag)
 		codec.Field(j, "exclusive", &p.Exclusive, codec.Flag)
 		codec.Field(j, "max", &p.Max, codec.Number)
 	})

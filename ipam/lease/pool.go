@@ -237,7 +237,8 @@ const StaleMetadata = 10 * time.Minute
 // has passed. The second are ADDs that have given up, and were not repeated soon. The third are
 // failures that are older than the longest wait: no ADD that waits now was waiting then. The
 // fourth are the times when addresses of a /80 became free, if they cool no longer: a /80 has too
-// many addresses to list all. The fifth are the owners of addresses that cool no longer.
+// many addresses to list all. The fifth are the owners of addresses that cool no longer, and that are not to be
+// released.
 func prune(s *registry.State, policy Policy, now time.Time) {
 	for key, w := range s.Waiters {
 		if now.After(w.Until) {
@@ -247,7 +248,7 @@ func prune(s *registry.State, policy Policy, now time.Time) {
 	maps.DeleteFunc(s.GaveUp, func(_ string, w registry.Waiter) bool { return now.Sub(w.Until) > Returns })
 	maps.DeleteFunc(s.Owners, func(a netip.Addr, _ registry.Pod) bool {
 		since, free := s.Free.At(a)
-		return !free || now.Sub(since) > max(policy.ReuseWait, StaleMetadata)
+		return !free || now.Sub(since) > max(policy.ReuseWait, StaleMetadata) && !ToRelease(s, a)
 	})
 	maps.DeleteFunc(s.Failures, func(_ string, f registry.Failure) bool { return now.Sub(f.Since) > registry.MostWait })
 	for a := range s.Free.Within(everywhere6) {

@@ -33,6 +33,7 @@ type Permission struct {
 	// tags that an ENI must have, all of them, so that pods may ask for it
 	ENIs      map[string]string `json:"enis"`
 	IPs       bool              `json:"ips"`       // addresses may be chosen
+	Takeover  bool              `json:"takeover"`  // a chosen address may be taken from an instance that has ended
 	Exclusive bool              `json:"exclusive"` // pods may ask for whole ENIs
 	Max       int               `json:"max"`       // interfaces of a pod at most; 0: 1
 }
@@ -57,6 +58,9 @@ func (v *validation) permissions(all []Permission) {
 			v.Wrong(`enis: {}: want the tags of the ENIs for which pods may ask: otherwise they could ask for any ` +
 				`ENI of the account`)
 		}
+		if p.Takeover && !p.IPs {
+			v.Wrong("takeover: true: it is about addresses that pods choose, and ips is not true")
+		}
 		if p.Max < 0 {
 			v.Wrong("max: %d: want 1 or more, or 0 for 1", p.Max)
 		}
@@ -77,6 +81,7 @@ type Choice struct {
 	Tags []map[string]string
 
 	Exclusive bool // it gets a whole ENI, of which no other pod has an address
+	Takeover  bool // its addresses may be taken from ENIs of instances that have ended
 
 	// Together is the number of interfaces that this ADD makes, and Max how many the pod may have by
 	// all of its ADDs. 0: it has asked for nothing that needs a permission.
@@ -139,7 +144,7 @@ func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, e
 	var all []Policy
 	for _, r := range asked {
 		p := base.derive(r, granted.tags)
-		p.Choice.Together, p.Choice.Max = len(asked), granted.max
+		p.Choice.Together, p.Choice.Max, p.Choice.Takeover = len(asked), granted.max, granted.takeover
 		p.Choice.Pod = registry.Pod{Network: network, Namespace: pod.Namespace, Name: pod.Name}
 		if err := p.answers(r); err != nil {
 			return nil, plugin.Errorf(plugin.CodeRefused,
@@ -152,8 +157,9 @@ func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, e
 
 // A grant is what the permissions that allow a request allow.
 type grant struct {
-	max  int                 // interfaces of the pod; 0: it asks for nothing
-	tags []map[string]string // of ENIs that the pod may have
+	max      int                 // interfaces of the pod; 0: it asks for nothing
+	tags     []map[string]string // of ENIs that the pod may have
+	takeover bool                // of its addresses
 }
 
 // permits returns what the permissions grant that allow all that a pod asks for. The error is
@@ -171,7 +177,7 @@ func (c *Config) permits(pod plugin.Pod, asked []nic.Request) (all grant, _ erro
 			nearest = cmp.Or(nearest, err)
 			continue
 		}
-		all.max = max(all.max, p.Max, 1)
+		all.max, all.takeover = max(all.max, p.Max, 1), all.takeover || p.Takeover
 		if len(p.ENIs) > 0 { // no tags would mean any ENI
 			all.tags = append(all.tags, p.ENIs)
 		}

@@ -19,6 +19,10 @@ type Source struct {
 	// Ask gets addresses, and leases some of them to the owner. The error why is the error of
 	// Take: see [IsNone].
 	Ask func(ctx context.Context, p *Pool, o Owner, why error) (Allocation, error)
+
+	// Hands says that another process waits for the answer, and has the owner's turn: see [Program]. It waits itself
+	// for an address that another node has.
+	Hands bool
 }
 
 // Acquire leases an address of each family to the owner. If the owner has a lease, it gets
@@ -30,8 +34,8 @@ func (p *Pool) Acquire(ctx context.Context, o Owner, from Source) (Allocation, e
 	if !IsNone(err) {
 		return a, err
 	}
-	got, err := p.inTurn(ctx, o, from)
-	if got.Fresh = a.Fresh; err != nil {
+	got, err := p.whileHeld(ctx, o, from)
+	if got.Fresh = a.Fresh; err != nil && !(from.Hands && IsHeld(err)) {
 		err = errors.Join(err, p.GiveUp(ctx, o))
 	}
 	return got, err

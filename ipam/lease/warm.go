@@ -26,6 +26,15 @@ func (p *Pool) refill() {
 	}
 }
 
+// release leaves the mark that starts cni-release.service. If that fails, the DEL does not fail: a collection releases
+// the address back.
+func (p *Pool) release() {
+	if err := p.Registry.Mark(Release); err != nil {
+		slog.Warn("the mark that starts cni-release.service cannot be written: a collection releases the address that "+
+			"the pod had chosen", "error", err)
+	}
+}
+
 // Short reports whether the pool has fewer free addresses than its configuration wants. It
 // counts IPv4 addresses. A pool without IPv4 only needs a prefix, which is always enough.
 func (p *Pool) Short(s *registry.State, now time.Time) bool {
@@ -108,7 +117,7 @@ func CountOf(s *registry.State, e registry.ENI, family Family, before time.Time)
 		return 0
 	}
 	for _, a := range e.Addrs {
-		if since, free := s.Free.At(a); free && nl.FamilyOf(a) == family && !since.After(before) {
+		if since, free := s.Free.At(a); free && nl.FamilyOf(a) == family && !since.After(before) && !ToRelease(s, a) {
 			n++
 		}
 	}

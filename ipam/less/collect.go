@@ -27,8 +27,9 @@ const missingGrace = time.Minute
 
 // Release releases what a collection may: ENIs first, and then addresses of those that stay.
 func (p *Node) Release(ctx context.Context, c *Collecting) error {
-	return errors.Join(p.heed(ctx, c), p.ForgetDetached(ctx), p.detachUnused(ctx, c), p.deleteEmpty(ctx, c),
-		p.unassignIdle(ctx, c))
+	return errors.Join(p.heed(ctx, c), p.ForgetDetached(ctx), p.detachUnused(ctx, c),
+		unlessGrowing(p.releaseChosen(ctx, c)),
+		p.deleteEmpty(ctx, c), p.unassignIdle(ctx, c))
 }
 
 // EndLost ends the leases of pods that are gone. In each other lease it notes whether the kernel

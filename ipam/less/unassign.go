@@ -15,6 +15,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -126,6 +127,7 @@ func (p *Node) release(ctx context.Context, id string, choose choice) (book.Rele
 	var x book.Releasable
 	err = p.Registry.Change(ctx, func(s *registry.State) {
 		x = choose(s, id, time.Now())
+		book.NoteRelease(s, id, x)
 		book.Withdraw(s, id, x)
 	})
 	if err != nil || x.Empty() {
@@ -150,6 +152,15 @@ func (p *Node) lockSoon(ctx context.Context, name string) (unlock func(), err er
 	waiting, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	return p.Registry.Lock(waiting, name)
+}
+
+// unlessGrowing returns err, except that a growth is under way: the next collection goes on.
+func unlessGrowing(err error) error {
+	if errors.Is(err, errGrowing) {
+		slog.Info(err.Error())
+		return nil
+	}
+	return err
 }
 
 // errGrowing means that a growth is under way.
@@ -206,12 +217,17 @@ func (c *Collecting) spare(s *registry.State, id string, now time.Time) int {
 // If EC2 refuses, unassign puts the rest back into the registry. If the outcome is not known,
 // the rest stays out of the registry until metadata shows it.
 func (p *Node) unassign(ctx context.Context, id string, x book.Releasable) (gone book.Releasable, err error) {
+	restore := func(s *registry.State, x book.Releasable) {
+		book.Restore(s, id, x)
+		book.GiveChosen(s, id)
+		book.EndRelease(s, x)
+	}
 	if err := p.Registry.Mark(known.ReleasedMark); err != nil {
 		return book.Releasable{}, errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx),
-			func(s *registry.State) { book.Restore(s, id, x) }))
+			func(s *registry.State) { restore(s, x) }))
 	}
 	rest, err := x, p.take(ctx, id, x)
-	if isPartial(err) {
+	if call.IsPartial(err) {
 		if rest, err = p.still(ctx, id, x, err); err == nil {
 			err = p.take(ctx, id, rest)
 		}
@@ -222,20 +238,14 @@ func (p *Node) unassign(ctx context.Context, id string, x book.Releasable) (gone
 	return gone, errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 		// Withdraw again: if the registry was lost meanwhile, another process may have learned x again.
 		book.Withdraw(s, id, gone)
+		book.EndRelease(s, gone)
 		if errors.Is(err, aws.ErrThrottled) {
 			s.NotBefore[book.UnassignAction] = time.Now().Add(p.Backoff(0))
 		}
-		if aws.Undone(err) && !isPartial(err) {
-			book.Restore(s, id, rest)
+		if aws.Undone(err) && !call.IsPartial(err) {
+			restore(s, rest)
 		}
 	}))
-}
-
-// isPartial reports whether EC2 has refused because the ENI no longer has all that it was to lose.
-func isPartial(err error) bool {
-	e, ok := errors.AsType[*aws.Error](err)
-	return ok && (e.Action == book.UnassignAction || e.Action == book.Unassign6Action) &&
-		e.Code == "InvalidParameterValue"
 }
 
 // take calls EC2 to unassign addresses or prefixes from an ENI.

@@ -93,7 +93,8 @@ func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 					!book.Provisions(s, e)
 			})
 			answered := found && i.Since.Before(asked)
-			return answered && i.Action != book.ModifyAction || time.Since(i.Since) > intentLife
+			return !lease.ReleasesChosen(i) &&
+				(answered && i.Action != book.ModifyAction || time.Since(i.Since) > intentLife)
 		})
 		book.PreventSecond(s, before, enis)
 	})
@@ -114,7 +115,7 @@ func (p *Node) canWait() bool {
 // EC2, and could then not make the calls.
 func (p *Node) turns(ctx context.Context, s *registry.State) error {
 	for _, i := range s.Intents {
-		if i.Action == book.ModifyAction {
+		if i.Action == book.ModifyAction || lease.ReleasesChosen(i) {
 			continue // it can wait
 		}
 		if err := p.Turn(ctx, i.Action); err != nil {

@@ -182,8 +182,8 @@ func (s *Sim) terminate(id string) error {
 	return nil
 }
 
-// Stop stops an instance. Its ENIs stay attached, with their addresses (Guide: "Stop and start Amazon EC2 instances"). If
-// it hibernates, its memory is kept. What runs on the instance is the caller's business.
+// Stop stops an instance. Its ENIs stay attached, with their addresses (Guide: "Stop and start Amazon EC2 instances").
+// If it hibernates, its memory is kept. What runs on the instance is the caller's business.
 func (i *Instance) Stop(hibernates bool) {
 	i.sim.update(func() { i.stopped, i.hibernates = true, hibernates })
 }

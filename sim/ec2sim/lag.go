@@ -16,9 +16,9 @@ import (
 // is an EC2 that always shows the present state. With the same Seed, the same calls at the same times have the same
 // answers.
 //
-//   - DescribeNetworkInterfaces, the states of DescribeInstances and the free addresses of DescribeSubnets show the state of some moment within the last
-//     Most. In half of the cases, this is the present. So a describe can miss a new ENI or address, and can show a
-//     deleted one.
+//   - DescribeNetworkInterfaces, the states of DescribeInstances and the free addresses of DescribeSubnets show the
+//     state of some moment within the last Most. In half of the cases, this is the present. So a describe can miss a new
+//     ENI or address, and can show a deleted one.
 //   - A describe never shows an older state than the describe before it, with exceptions: Back says how often it may go
 //     back within Most. In practice EC2 does that: kubernetes/kubernetes#77389 saw a volume detached, and later
 //     detaching.

@@ -76,7 +76,7 @@ func (p *Node) units(ctx context.Context) []place {
 	}
 	common, _ := exec.CommandContext(ctx, "systemctl", "show-environment").Output()
 	var found []place
-	for _, unit := range []string{"cni-gc.service", "cni-warm.service"} {
+	for _, unit := range []string{"cni-gc.service", "cni-warm.service", "cni-release.service"} {
 		out, err := exec.CommandContext(ctx, "systemctl", "show", "--property=LoadState,Environment,EnvironmentFiles",
 			unit).Output()
 		if err != nil || !bytes.Contains(out, []byte("LoadState=loaded\n")) {

@@ -171,6 +171,10 @@ func (n Needs) looks() []string {
 	if changes {
 		actions = append(actions, "DescribeInstanceTypes")
 	}
+	// whether the instance has ended that had a chosen address
+	if slices.ContainsFunc(n.requests(), func(r request) bool { return r.Takeover && r.mode != lease.ProvisionNone }) {
+		actions = append(actions, "DescribeInstances")
+	}
 	asked := func(r request) bool { return r.mode == lease.ProvisionAssign }
 	if len(n.full()) > 0 || slices.ContainsFunc(n.requests(), asked) {
 		actions = append(actions, "DescribeSubnets")
@@ -182,7 +186,7 @@ func (n Needs) looks() []string {
 }
 
 // assigns are the actions that give an ENI addresses, and take them back. IPv6 addresses
-// cost nothing, and stay as long as their ENI.
+// cost nothing, and stay as long as their ENI, except for those that pods choose.
 func (n Needs) assigns() []string {
 	var actions []string
 	pools := n.changing()
@@ -194,6 +198,10 @@ func (n Needs) assigns() []string {
 	}
 	if anyOf(pools, func(p lease.Policy) bool { return !p.Keep && slices.Contains(p.Families, lease.IPv4) }) {
 		actions = append(actions, "UnassignPrivateIpAddresses")
+	}
+	choose := slices.ContainsFunc(n.requests(), func(r request) bool { return r.IPs && r.mode != lease.ProvisionNone })
+	if choose && anyOf(pools, func(p lease.Policy) bool { return !p.Keep && slices.Contains(p.Families, lease.IPv6) }) {
+		actions = append(actions, "UnassignIpv6Addresses")
 	}
 	return actions
 }

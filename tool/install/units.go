@@ -65,7 +65,7 @@ func (i *Installation) absolute(text []byte) []byte {
 }
 
 // reads finds the commands that read a conflist.
-var reads = regexp.MustCompile(name + `-tool (repair|registry-gc|warm|metrics)\b`)
+var reads = regexp.MustCompile(name + `-tool (repair|registry-gc|warm|release|metrics)\b`)
 
 // configured names the directory of the conflists to these commands, if it is not the one that they read without that.
 func (i *Installation) configured(text []byte) []byte {

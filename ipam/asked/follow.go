@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package asked
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// This file is about a chosen address that an ENI of another node has. The pod of that node may run, also if the node
+// cannot be reached and cannot reach EC2. Only two prove that it does not. The old node looks at its kernel, and gives
+// the address back. And EC2 says that the old instance has ended. Then this node unassigns the address from the very
+// ENI of which EC2 has said so. So it takes nothing from an ENI that has got the address meanwhile.
+//
+// An ENI that is attached to nothing proves nothing by itself: a running node may be about to attach it, and has in its
+// registry which addresses it has. So the instance for which it was made must have ended, too.
+
+const hintHeld = "wait until the pod on the other node has ended: that node then releases the address. " +
+	"If the node is lost, terminate its instance, and allow this node to take the address (takeover in requests)"
+
+// follow gets a chosen address free that the ENI of another node has, if it is proven that no pod has it. Otherwise its
+// error says why the pod cannot have the address now.
+func (p *Node) follow(ctx context.Context, e aws.ENI, a netip.Addr) error {
+	if err := p.stays(e, a); err != nil {
+		return err
+	}
+	if p.Policy.Choice.Takeover {
+		if taken, err := p.takeOver(ctx, e, a); taken || err != nil {
+			return err
+		}
+	}
+	return plugin.Errorf(plugin.CodeHeld, hintHeld,
+		"the pod asks for the address %s, which %s has: it is %s, with the description %.80q", a, e.ID, whereIs(e),
+		e.Description)
+}
+
+// stays refuses an address that cannot leave its ENI, or that no node of this cluster releases.
+func (p *Node) stays(e aws.ENI, a netip.Addr) error {
+	const another = "ask for another address; "
+	primary := len(e.Addrs) > 0 && a == e.Addrs[0]
+	switch alone := slices.Contains(e.Addrs, a) || slices.Contains(e.IPv6Addrs, a); {
+	case !alone:
+		return takenBy(e, a, " in a prefix", another+"EC2 moves no single address of a prefix. Reserve the addresses "+
+			"that pods choose: a subnet CIDR reservation of the type explicit keeps them out of prefixes")
+	case primary:
+		return takenBy(e, a, " as its primary address", another+"EC2 never moves the primary address of an ENI")
+	case !p.ofCluster(e):
+		return takenBy(e, a, "", another+"this node never takes an address from an ENI that is not of its cluster")
+	}
+	return nil
+}
+
+// ofCluster reports whether an ENI was made for pods of this cluster, by its tags: it has those of this suite, and all
+// of eniTags.
+func (p *Node) ofCluster(e aws.ENI) bool {
+	for k, v := range p.Policy.Tags {
+		if has, ok := e.Tags[k]; !ok || has != v {
+			return false
+		}
+	}
+	return book.ForPods(e) && !book.Foreign(e)
+}
+
+// takenBy is the error for an address that another ENI has. how says how.
+func takenBy(e aws.ENI, a netip.Addr, how, hint string) error {
+	return plugin.Errorf(plugin.CodeRefused, hint,
+		"the pod asks for the address %s, which %s has%s: it is %s, with the description %.80q", a, e.ID, how,
+		whereIs(e), e.Description)
+}
+
+// whereIs says where an ENI is attached.
+func whereIs(e aws.ENI) string {
+	switch {
+	case e.Instance != "":
+		return "attached to " + e.Instance
+	case e.Attachment != "":
+		return "attached"
+	}
+	return "attached to nothing"
+}
+
+// freshness is how old EC2's answer may be that an instance has ended when its address is taken. A stopped instance may
+// be started again. It needs longer than that to boot, with the lag of EC2's answers, and its first ADD asks EC2 which
+// addresses it has.
+const freshness = 5 * time.Second
+
+// takeOver unassigns an address from an ENI whose instance has ended.
+func (p *Node) takeOver(ctx context.Context, e aws.ENI, a netip.Addr) (taken bool, _ error) {
+	instance := cmp.Or(e.Instance, book.MadeFor(e))
+	if instance == "" || e.Attachment != "" && e.Instance == "" {
+		return false, nil // nobody can say which processes use it
+	}
+	action := book.UnassignAction
+	if a.Is6() {
+		action = book.Unassign6Action
+	}
+	if err := p.Turn(ctx, action); err != nil { // first, because what EC2 says of the instance must not become old
+		return false, err
+	}
+	asked := time.Now()
+	state, err := p.StateOf(ctx, instance)
+	// EC2 may not show a new instance yet, but an ENI is attached to it
+	if err != nil || !state.Ended() || state.Name == "" && e.Instance != "" {
+		return false, err
+	}
+	ctx, cancel := context.WithDeadline(ctx, asked.Add(freshness))
+	defer cancel()
+	do := p.Cloud.Unassign
+	if a.Is6() {
+		do = func(ctx context.Context, eni string, addrs ...netip.Addr) error {
+			return p.Cloud.UnassignIPv6(ctx, eni, addrs, nil)
+		}
+	}
+	err = p.InTurn(ctx, action, func(ctx context.Context) error { return do(ctx, e.ID, a) })
+	if call.IsPartial(err) || errors.Is(err, aws.ErrNotFound) {
+		return true, nil // another node was faster, or the ENI is deleted: EC2 gives the address to one of them
+	}
+	if err != nil {
+		return false, err
+	}
+	slog.Warn("an address was taken from the ENI of an instance that has ended, for the pod that asks for it",
+		"addr", a, "eni", e.ID, "instance", instance, "state", cmp.Or(state.Name, "unknown to EC2"))
+	return true, nil
+}

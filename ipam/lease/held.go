@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package lease
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// This file is about a chosen address that follows its pod to another node. The pod's DEL leaves the address with its
+// owner in the registry, and a mark, and a unit of systemd releases the address to EC2: see less.ReleaseChosen. The ADD
+// on the other node waits for that. Only the old node can prove that no pod has the address, or EC2, if that node has
+// ended.
+
+// Release is the name of the mark that a DEL leaves when a chosen address is to be released to EC2.
+const Release = "release"
+
+// ToRelease reports whether a free address is to be released to EC2 at once: a pod had chosen it, and may come again on
+// another node. Only secondary addresses can leave an ENI: not the primary one, and none of a prefix.
+func ToRelease(s *registry.State, a netip.Addr) bool {
+	if _, owned := s.Owners[a]; !owned || !s.Free.Has(a) {
+		return false
+	}
+	_, e := s.ENIOf(a)
+	return slices.Contains(e.Addrs, a) && a != e.Primary() && e.Serving && !e.Foreign && !e.Keep && e.TagsUnknown == ""
+}
+
+// AnyToRelease reports whether there is such an address, or one of which a process has begun to release it.
+func AnyToRelease(s *registry.State) bool {
+	for a := range s.Owners {
+		if ToRelease(s, a) {
+			return true
+		}
+	}
+	for _, i := range s.Intents {
+		if ReleasesChosen(i) {
+			return true
+		}
+	}
+	return false
+}
+
+// ReleasesChosen reports whether an intent is to release a chosen address to EC2.
+func ReleasesChosen(i registry.Intent) bool {
+	return slices.Contains(releases, i.Action) && i.Addr.IsValid()
+}
+
+// AwaitedAddr reports whether an ADD of this node waits for an address that its pod has chosen.
+func AwaitedAddr(s *registry.State, a netip.Addr, now time.Time) bool {
+	for _, w := range s.Waiters {
+		_, addrs, _ := strings.Cut(w.Pool, ofAddr)
+		if now.Before(w.Until) && slices.Contains(strings.Split(addrs, ofAddr), a.String()) {
+			return true
+		}
+	}
+	return false
+}
+
+// How long an ADD waits before it asks again for an address that another node has. A pod mostly comes when its
+// predecessor has ended, so the first times are short. The longest is what a pod waits too long at most.
+const (
+	firstHeld = 500 * time.Millisecond
+	mostHeld  = 4 * time.Second
+)
+
+// whileHeld asks the source in the owner's turn. While another node has the address that the pod has chosen, it asks
+// again, until ctx is done. It holds no lock while it waits: other ADDs of this node have their turns.
+func (p *Pool) whileHeld(ctx context.Context, o Owner, from Source) (Allocation, error) {
+	for wait := firstHeld; ; wait = min(2*wait, mostHeld) {
+		got, err := p.inTurn(ctx, o, from)
+		e, _ := errors.AsType[*plugin.Error](err)
+		if !IsHeld(err) || from.Hands {
+			return got, err
+		}
+		end, limited := ctx.Deadline()
+		if limited && time.Until(end) < wait {
+			return got, plugin.Errorf(plugin.CodeTryAgain, e.Hint, "%w", err)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return got, plugin.Errorf(plugin.CodeTryAgain, e.Hint, "%w", cmp.Or(ctx.Err(), err))
+		}
+	}
+}
+
+// IsHeld reports whether err means that another node has the address that the pod has chosen, and may release it.
+func IsHeld(err error) bool {
+	e, ok := errors.AsType[*plugin.Error](err)
+	return ok && e.Code == plugin.CodeHeld
+}

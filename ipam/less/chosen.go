@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package less
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// This file releases addresses to EC2 that pods had chosen, as soon as no pod has them. A pod may come again on another
+// node, and ask for its address there. The pod's DEL leaves its name with the address in the registry, and a mark that
+// starts this.
+
+// ReleaseChosen releases to EC2 the addresses that pods had chosen and that no pod has any more. It returns them. While
+// a growth is under way, or EC2 throttles or does not answer, it tries again until ctx is done. It looks at the kernel
+// itself, and proves that no process of the node uses the addresses: what has been freed since that look stays, and its
+// DEL has left the mark again.
+func (p *Node) ReleaseChosen(ctx context.Context) ([]netip.Addr, error) {
+	s, err := p.Registry.View()
+	if err != nil || !lease.AnyToRelease(s) || p.Policy.Provision == lease.ProvisionNone {
+		return nil, err
+	}
+	if err := p.OfThisInstance(ctx); err != nil {
+		return nil, err
+	}
+	used, err := p.InUse()
+	if err != nil {
+		return nil, err
+	}
+	c := &Collecting{Collection: Collection{Max: -1}, Used: used}
+	for attempt := 0; ; attempt++ {
+		err := p.releaseChosen(ctx, c)
+		passes := errors.Is(err, errGrowing) || errors.Is(err, aws.ErrThrottled) || errors.Is(err, aws.ErrTransient)
+		if !passes || call.Sleep(ctx, p.Backoff(attempt), "") != nil {
+			return c.Unassigned, err
+		}
+	}
+}
+
+// releaseChosen does what ReleaseChosen does, for a collection. If a growth is under way for long, the error is
+// errGrowing.
+func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
+	if p.Policy.Provision == lease.ProvisionNone || c.Max == 0 {
+		return nil
+	}
+	s, err := p.Registry.View()
+	if err != nil || !lease.AnyToRelease(s) {
+		return err
+	}
+	failed := p.releaseAgain(ctx, c)
+	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
+		for _, choose := range []choice{c.chosen(netip.Addr.Is4), c.chosen(netip.Addr.Is6)} {
+			gone, err := p.release(ctx, id, choose)
+			failed = errors.Join(failed, err)
+			c.Unassigned = append(c.Unassigned, gone.List()...)
+		}
+	}
+	return failed
+}
+
+// chosen returns the choice of the addresses of a family that an ENI is to release.
+func (c *Collecting) chosen(family func(netip.Addr) bool) choice {
+	return func(s *registry.State, id string, now time.Time) book.Releasable {
+		x, e := book.Releasable{Addrs: map[netip.Addr]time.Time{}}, s.ENIs[id]
+		for a := range s.Owners {
+			if family(a) && e.Has(a) && lease.ToRelease(s, a) && c.unusedBy(s, e, a, now) && !e.Draining {
+				x.Addrs[a], _ = s.Free.At(a)
+			}
+		}
+		return x
+	}
+}
+
+// unusedBy reports whether the kernel has shown that nothing uses an address of the ENI, and nothing can have begun to
+// use it since.
+func (c *Collecting) unusedBy(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
+	return !c.Used.Partial && c.Used.Of(e.MAC, a) == "" && !c.Used.InPod(e.MAC) && !s.FreedAfter(a, c.Used.Looked) &&
+		!lease.AwaitedAddr(s, a, now)
+}
+
+// releaseAgain repeats what a killed process may have done, or one that got no answer. The registry has the address no
+// more, so no pod has got it since. EC2 refuses if the address has left the ENI.
+func (p *Node) releaseAgain(ctx context.Context, c *Collecting) error {
+	s, err := p.Registry.View()
+	if err != nil || !slices.ContainsFunc(slices.Collect(maps.Values(s.Intents)), lease.ReleasesChosen) {
+		return err
+	}
+	unlock, err := p.growthLock(ctx) // no process is releasing, and none gets the address for this node
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	var left map[string]registry.Intent
+	err = p.Registry.Change(ctx, func(s *registry.State) { left = book.LeftReleases(s) })
+	failed := err
+	for token, i := range left {
+		if s, err = p.Registry.View(); err != nil {
+			return err
+		}
+		if e := s.ENIs[i.ENI]; c.unusedBy(s, e, i.Addr, time.Now()) {
+			failed = errors.Join(failed, p.releaseLeft(ctx, token, i))
+		}
+	}
+	return failed
+}
+
+// releaseLeft unassigns the address of an intent. The caller holds the lock of growth.
+func (p *Node) releaseLeft(ctx context.Context, token string, i registry.Intent) error {
+	if err := p.Turn(ctx, book.UnassignAction); err != nil {
+		return err
+	}
+	err := p.take(ctx, i.ENI, book.Releasable{Addrs: map[netip.Addr]time.Time{i.Addr: {}}})
+	if err != nil && !call.IsPartial(err) {
+		return err
+	}
+	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
+		delete(s.Intents, token)
+		s.Gone[i.Addr] = time.Now()
+	})
+}

@@ -1,0 +1,606 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
+)
+
+var follows = flag.Int("follows", 0, "how many random histories of two nodes TestFollow tries; 0: 100")
+
+// Random histories of two nodes that share one EC2. Pods of both ask for the same few addresses. Processes are killed,
+// answers are lost, a node loses its way to EC2 while its pods run, instances are stopped, hibernated, started and
+// terminated, and describes lag. At no time do two running pods have one address, and no address leaves its ENI while a
+// pod runs with it. A history comes from its seed, as in TestModel.
+func TestFollow(t *testing.T) {
+	n := *follows
+	if n == 0 {
+		n = 100
+		if testing.Short() {
+			n = 30
+		}
+	}
+	simtest.Credentials(t)
+	var count counts
+	make := func(t *testing.T) [2]*kernel { return [2]*kernel{newKernel(t, 6), newKernel(t, 6)} }
+	playAll(t, *firstSeed, n, runtime.GOMAXPROCS(0), make, func(t *testing.T, k [2]*kernel, seed uint64) {
+		dir := simtest.Memory(t)
+		synctest.Test(t, func(t *testing.T) {
+			p := newPair(t, k, dir, seed, &count)
+			defer p.end()
+			p.play()
+		})
+	})
+	t.Logf("%d histories: %d ADDs of pods with a chosen address have answered; %d addresses have moved from the other "+
+		"node, %d of them from an instance that had ended without a DEL", n, count.added.Load(), count.moved.Load(),
+		count.takenOver.Load())
+	if count.moved.Load() == 0 || count.takenOver.Load() == 0 {
+		t.Error("some of this has not happened at all, so these histories show nothing of it")
+	}
+}
+
+// counts say what has happened in all histories.
+type counts struct{ added, moved, takenOver atomic.Int32 }
+
+// A pair is two nodes and their EC2.
+type pair struct {
+	*testing.T
+	*counts
+	rng   *rand.Rand
+	sim   *ec2sim.Sim
+	nodes [2]*follower
+	steps int
+	last  map[netip.Addr]*holder // who has had an address last
+	bad   []string
+	log   []string
+}
+
+// A holder is a pod that has had an address, on the instance that its node had then.
+type holder struct {
+	of       *follower
+	instance string
+	deleted  bool // its DEL has begun
+}
+
+// A follower is one of the nodes.
+type follower struct {
+	*model
+	pair    *pair
+	machine string // running, stopped or hibernated
+	boots   int    // how often the machine has ended: no process outlives it
+}
+
+const (
+	machineRuns       = "running"
+	machineStopped    = "stopped"
+	machineHibernates = "hibernated"
+)
+
+func newPair(t *testing.T, k [2]*kernel, dir string, seed uint64, c *counts) *pair {
+	p := &pair{T: t, counts: c, rng: rand.New(rand.NewPCG(seed, 4)), last: map[netip.Addr]*holder{}}
+	limits := ec2sim.InstanceType{Name: "model.small", ENIs: 3, IPv4PerENI: 4, IPv6PerENI: 4}
+	vpc := ec2sim.World("vpc-1 10.178.0.0/16 100.78.0.0/16\nsubnet-node 10.178.0.0/24\n" +
+		"subnet-pod0 100.78.0.0/24 for=pods")
+	c1 := ec2sim.Config{InstanceTypes: []ec2sim.InstanceType{limits}, VPCs: vpc.VPCs, Subnets: vpc.Subnets,
+		MetadataDelay: pick(p.rng, 0, 2*time.Second, 90*time.Second),
+		AttachDelay:   pick(p.rng, 0, 2*time.Second), DetachDelay: pick(p.rng, 0, 3*time.Second)}
+	if p.rng.IntN(2) == 0 {
+		c1.Lag = ec2sim.Lag{Most: 5 * time.Second, Back: p.rng.IntN(4), Seed: p.rng.Uint64()}
+	}
+	p.sim = simtest.Sim(t, c1)
+	for i := range p.nodes {
+		m := &model{T: t, kernel: k[i], rng: p.rng, sim: p.sim, dir: filepath.Join(dir, fmt.Sprint("state", i)),
+			began: time.Now(), limits: limits, provision: lease.ProvisionFull,
+			primaries: map[string]netip.Addr{}, theirs: map[string]ec2sim.ENI{}, taken: map[netip.Addr]time.Time{},
+			away: map[string]time.Time{}, given: map[string]ec2sim.ENI{}, moved: map[string]bool{}}
+		f := &follower{model: m, pair: p, machine: machineRuns}
+		p.nodes[i] = f
+		k[i].carrier = m.carrier
+		k[i].adversary.begin(t, seed)
+		m.count = 100 * i
+		m.other = f.meanwhile
+		m.configureFollow()
+		p.sim.OnChange(func(c ec2sim.Change) {
+			if m.node != nil {
+				m.plug(c)
+			}
+		})
+		f.launch()
+	}
+	p.steps = 10 + p.rng.IntN(25)
+	p.logf("lag %+v, delays %v %v %v", c1.Lag, c1.MetadataDelay, c1.AttachDelay, c1.DetachDelay)
+	return p
+}
+
+// configureFollow makes the configuration of a node: its pods may choose addresses, and take them over.
+func (m *model) configureFollow() {
+	text, err := json.Marshal(map[string]any{"interfaceIndex": 1, "addTimeout": 20, "secGroupIds": []string{},
+		"subnetTags": map[string]string{"for": "pods"},
+		"warm":       pick(m.rng, registry.Warm{}, registry.Warm{Min: 1, Max: 3}),
+		"eniTags":    map[string]string{"cluster": "a"},
+		"requests":   []lease.Permission{{Namespaces: []string{"*"}, IPs: true, Takeover: true}}})
+	must(m.T, err)
+	m.conf = &lease.Config{}
+	must(m.T, json.Unmarshal(text, m.conf))
+	must(m.T, m.conf.Validate())
+	m.policies, m.common = m.conf.Policies(), lease.Common(m.conf.Policies()[0])
+	m.nets = []network{{name: "net"}}
+}
+
+// launch launches an instance for the node.
+func (f *follower) launch() {
+	f.node = nil
+	f.kernel.end(f.T)
+	i, err := f.sim.RunInstance(ec2sim.RunInstance{Type: f.limits.Name, Subnet: "subnet-node"})
+	must(f.T, err)
+	f.node, f.machine = i, machineRuns
+	f.kernel.plug(f.T, i.ENIs()[0])
+}
+
+func (p *pair) logf(format string, args ...any) { p.log = append(p.log, fmt.Sprintf(format, args...)) }
+
+func (p *pair) wrong(format string, args ...any) {
+	p.bad = append(p.bad, fmt.Sprintf(format, args...))
+	p.logf("  WRONG: "+format, args...)
+}
+
+func (f *follower) say(format string, args ...any) {
+	f.pair.logf("%s%s %s: %s", strings.Repeat("    ", f.pair.depth()), f.clock(), f.node.ID[len(f.node.ID)-3:],
+		fmt.Sprintf(format, args...))
+}
+
+func (p *pair) depth() int { return p.nodes[0].model.depth + p.nodes[1].model.depth }
+
+func (p *pair) end() {
+	for _, f := range p.nodes {
+		f.kernel.end(p.T)
+	}
+}
+
+// deeds are what can happen. Those that are not nested do not happen while a process waits for EC2.
+var deeds = []struct {
+	weight int
+	do     func(*follower)
+}{
+	{30, (*follower).addChosen}, {6, (*follower).addAny}, {22, (*follower).endOne}, {14, (*follower).releaseChosen},
+	{6, (*follower).collectOne}, {3, (*follower).dieOne}, {3, (*follower).loseRegistry}, {2, (*follower).skewClock},
+	{5, (*follower).cutOrHeal}, {5, (*follower).stopMachine}, {8, (*follower).startMachine}, {2, (*follower).terminate},
+	{2, (*follower).detachOne}, {4, (*follower).fault}, {8, (*follower).pass},
+}
+
+func (p *pair) step() {
+	total := 0
+	for _, d := range deeds {
+		total += d.weight
+	}
+	f := p.nodes[p.rng.IntN(2)]
+	n := p.rng.IntN(total)
+	for _, d := range deeds {
+		if n -= d.weight; n < 0 {
+			d.do(f)
+			break
+		}
+	}
+	p.verify()
+}
+
+// meanwhile is what others do while a process of the node waits for EC2. If the machine ends, the process ends with it.
+func (f *follower) meanwhile() {
+	boots := f.boots
+	for range 1 + f.rng.IntN(3) {
+		f.pair.step()
+	}
+	if f.boots != boots {
+		runtime.Goexit()
+	}
+}
+
+func (p *pair) play() {
+	defer func() {
+		if len(p.bad) > 0 {
+			p.Errorf("%s\n\nthe history:\n%s", strings.Join(p.bad, "\n"), strings.Join(p.log, "\n"))
+		}
+	}()
+	for range p.steps {
+		if p.step(); len(p.bad) > 0 {
+			return
+		}
+	}
+	p.settle()
+}
+
+// verify checks what must be true at any time.
+func (p *pair) verify() {
+	for _, f := range p.nodes {
+		for _, line := range f.model.log {
+			p.logf("%s", line)
+		}
+		f.model.log = nil
+		p.bad = append(p.bad, f.model.bad...)
+		f.model.bad = nil
+		for _, c := range p.sim.Calls() {
+			if strings.Contains(c.Action, "ssign") || c.Code != "" || c.Lost {
+				p.logf("  EC2: %v", c)
+			}
+		}
+		p.sim.ResetCalls()
+	}
+	has := map[netip.Addr]string{}
+	for i, f := range p.nodes {
+		for _, pod := range f.pods {
+			for _, a := range pod.addrs {
+				if !pod.alive || f.machine != machineRuns {
+					continue
+				}
+				name := fmt.Sprintf("%s of node %d", pod.name(), i)
+				if other := has[a]; other != "" && !pod.robbed {
+					p.wrong("%s and %s run and have %s", other, name, a)
+				}
+				if !pod.robbed {
+					has[a] = name
+				}
+				if f.carrier(a) == "" && !pod.robbed {
+					p.wrong("%s runs, and %s has left its ENI", name, a)
+				}
+			}
+		}
+	}
+}
+
+// idle reports whether a process of the node can begin that needs the lock of growth, or of a collection.
+func (f *follower) idle() bool {
+	return f.machine == machineRuns && !f.locked("grow") && !f.locked("collect")
+}
+
+// chosenAddr is one of few addresses for which pods ask. All are those of pods of a StatefulSet.
+func (f *follower) chosenAddr() (name string, a netip.Addr) {
+	n := f.rng.IntN(3)
+	return fmt.Sprint("db-", n), netip.AddrFrom4([4]byte{100, 78, 0, byte(100 + n)})
+}
+
+// addChosen is the ADD of a pod that asks for an address. A pod of another name may ask for the same.
+func (f *follower) addChosen() {
+	if f.machine != machineRuns {
+		return
+	}
+	name, a := f.chosenAddr()
+	if f.chance(15) {
+		name = "thief-0"
+	}
+	f.addNamed(name, a)
+}
+
+func (f *follower) addNamed(name string, a netip.Addr) *modelPod {
+	p := f.newPod()
+	p.Pod.Namespace, p.Pod.Name = "default", name
+	if !f.kernel.start(f.T, p.ContainerID) {
+		p.valid = false
+		return p
+	}
+	c := *f.conf
+	c.RuntimeConfig.Annotations = map[string]string{nic.Annotation: fmt.Sprintf(`[{"ip": %q}]`, a)}
+	policies, err := c.Interfaces("net", "eth0", p.Pod)
+	must(f.T, err)
+	p.asked, p.asks = policies, true
+	f.say("ADD %s %s, for %s", p.name(), name, a)
+	boots := f.boots
+	err = f.acquire(p)
+	if f.boots != boots {
+		p.alive, p.valid, p.busy = false, false, false
+		return p
+	}
+	f.say("ADD %s: %v", p.name(), err)
+	if p.alive {
+		f.note(a)
+	} else if f.chance(70) {
+		f.endPod(p)
+	}
+	return p
+}
+
+// note counts what has happened.
+func (f *follower) note(a netip.Addr) {
+	f.pair.added.Add(1)
+	if was := f.pair.last[a]; was != nil && (was.of != f || was.instance != f.node.ID) {
+		f.pair.moved.Add(1)
+		if !was.deleted {
+			f.pair.takenOver.Add(1)
+		}
+	}
+	f.pair.last[a] = &holder{of: f, instance: f.node.ID}
+}
+
+// addAny is the ADD of a pod that asks for nothing.
+func (f *follower) addAny() {
+	if f.machine != machineRuns {
+		return
+	}
+	p := f.newPod()
+	if !f.kernel.start(f.T, p.ContainerID) {
+		p.valid = false
+		return
+	}
+	boots := f.boots
+	if err := f.acquire(p); f.boots != boots {
+		p.alive, p.valid, p.busy = false, false, false
+	} else if err != nil {
+		f.endPod(p)
+	}
+}
+
+func (f *follower) endOne() {
+	if f.machine != machineRuns {
+		return
+	}
+	if p := f.choose(func(p *modelPod) bool { return p.valid }); p != nil {
+		f.endPod(p)
+	}
+}
+
+// endPod is a DEL. The unit that the mark starts comes soon in most cases.
+func (f *follower) endPod(p *modelPod) {
+	f.delete(p)
+	if f.chance(60) {
+		f.releaseChosen()
+	}
+}
+
+func (f *follower) delete(p *modelPod) {
+	f.say("DEL %s of %v", p.name(), p.addrs)
+	for _, a := range p.addrs {
+		if h := f.pair.last[a]; h != nil && h.of == f && p.alive {
+			h.deleted = true
+		}
+	}
+	f.end(p)
+}
+
+// releaseChosen is what cni-release.service does.
+func (f *follower) releaseChosen() {
+	if !f.idle() {
+		return
+	}
+	fate := f.fate()
+	f.say("release%v", fate)
+	var gone []netip.Addr
+	err := f.run(f.common, fate, time.Minute, func(ctx context.Context, pool *Pool) (err error) {
+		gone, err = pool.ReleaseChosen(ctx)
+		return err
+	})
+	f.say("released %v: %v", gone, err)
+}
+
+func (f *follower) collectOne() {
+	if !f.idle() {
+		return
+	}
+	fate := f.fate()
+	f.say("collect%v", fate)
+	c := less.Collection{FreeAfter: pick(f.rng, time.Minute, time.Hour), Max: -1, Conflists: f.conf.Policies()}
+	err := f.run(f.common, fate, time.Minute, func(ctx context.Context, pool *Pool) error {
+		_, err := pool.Collect(ctx, c)
+		return err
+	})
+	f.say("collected: %v", err)
+}
+
+func (f *follower) dieOne() {
+	if f.machine != machineRuns {
+		return
+	}
+	if p := f.choose(func(p *modelPod) bool { return p.alive }); p != nil {
+		f.say("%s dies", p.name())
+		p.valid = f.chance(50)
+		f.stop(p)
+	}
+}
+
+func (f *follower) loseRegistry() {
+	if !f.idle() {
+		return
+	}
+	f.say("the registry is lost")
+	f.forget()
+	if err := os.Remove(filepath.Join(f.dir, "registry.json")); !errors.Is(err, os.ErrNotExist) {
+		must(f.T, err)
+	}
+}
+
+func (f *follower) skewClock() {
+	if f.idle() {
+		f.say("the clock steps")
+		f.skew(pick(f.rng, -24*time.Hour, -time.Hour, time.Hour, 24*time.Hour))
+	}
+}
+
+// cutOrHeal takes the node's way to EC2 away, or releases it. Its pods run on.
+func (f *follower) cutOrHeal() {
+	f.cut = !f.cut
+	f.say("no way to EC2: %v", f.cut)
+}
+
+// stopMachine stops the instance, or hibernates it. What hibernates goes on where it was.
+func (f *follower) stopMachine() {
+	if f.machine != machineRuns || f.model.depth > 0 && f.chance(50) {
+		return
+	}
+	hibernates := f.model.depth == 0 && f.chance(30)
+	f.say("stop, hibernates: %v", hibernates)
+	f.node.Stop(hibernates)
+	if f.machine = machineHibernates; hibernates {
+		return
+	}
+	f.machine = machineStopped
+	f.powerOff()
+}
+
+// powerOff ends all that the machine has in its memory.
+func (f *follower) powerOff() {
+	f.boots++
+	for _, p := range f.pods {
+		p.alive, p.valid, p.overtaken = false, false, false
+	}
+	f.kernel.clear(f.T)
+	must(f.T, os.RemoveAll(f.dir))
+	f.damaged = false
+	f.forget()
+}
+
+// startMachine starts the instance again. No machine boots faster.
+func (f *follower) startMachine() {
+	const boot = 20 * time.Second
+	if f.machine == machineRuns {
+		return
+	}
+	f.say("start")
+	f.node.Start()
+	f.node.Reboot()
+	if f.machine == machineStopped {
+		time.Sleep(boot)
+	}
+	f.machine = machineRuns
+}
+
+// terminate ends the instance, and another one takes its place. Some of its ENIs may outlive it.
+func (f *follower) terminate() {
+	for _, e := range f.attached() {
+		if !e.Boot && f.chance(50) {
+			must(f.T, f.sim.Operate("ModifyNetworkInterfaceAttribute", map[string]string{"NetworkInterfaceId": e.ID,
+				"Attachment.AttachmentId": e.Attachment, "Attachment.DeleteOnTermination": "false"}))
+		}
+	}
+	f.say("terminate")
+	f.powerOff()
+	must(f.T, f.sim.TerminateInstance(f.node.ID))
+	f.launch()
+	f.cut = false
+	f.say("launched")
+}
+
+// detachOne is an operator who detaches an ENI of the node. Its pods run on, without a network.
+func (f *follower) detachOne() {
+	all := f.attached()
+	e := all[f.rng.IntN(len(all))]
+	if e.Boot || e.Attachment == "" {
+		return
+	}
+	if err := f.sim.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": e.Attachment}); err != nil {
+		return // it is being detached
+	}
+	f.say("an operator has detached %s", e.ID)
+	for _, p := range f.pods {
+		for _, a := range p.addrs {
+			p.robbed = p.robbed || carriesAddr(e, a) // their slaves are gone
+		}
+	}
+	for _, a := range e.Addrs {
+		f.taken[a] = time.Now()
+	}
+	f.away[e.ID] = time.Now()
+}
+
+// fault has EC2 fail, or lose answers.
+func (f *follower) fault() {
+	switch f.rng.IntN(3) {
+	case 0:
+		action, code := pick(f.rng, actions...), pick(f.rng, codes...)
+		f.say("%s will answer %s", action, code)
+		f.sim.Fail(action, code, pick(f.rng, 1, 2))
+	case 1:
+		action := pick(f.rng, "AssignPrivateIpAddresses", "UnassignPrivateIpAddresses", "DescribeInstances")
+		f.say("an answer of %s will be lost", action)
+		f.sim.Lose(action, 1)
+	default:
+		action, outcomes := pick(f.rng, "AssignPrivateIpAddresses", "UnassignPrivateIpAddresses"),
+			pick(f.rng, scripts...)
+		f.say("%s meets %+v", action, outcomes)
+		f.sim.Script(action, outcomes...)
+	}
+}
+
+func (f *follower) pass() {
+	time.Sleep(pick(f.rng, time.Second, 10*time.Second, 61*time.Second, 10*time.Minute))
+}
+
+// settle ends the history. When nothing fails any more, each address follows its pod from node to node, and the ADD
+// answers within its time.
+func (p *pair) settle() {
+	p.logf("nothing fails any more")
+	for _, action := range append(slices.Clone(actions), "DescribeInstances") {
+		p.sim.Fail(action, "InternalError", 0)
+		p.sim.Lose(action, 0)
+		p.sim.Script(action)
+	}
+	for _, f := range p.nodes {
+		f.cut = false
+		f.startMachine()
+		for _, pod := range f.pods {
+			f.model.end(pod)
+		}
+		f.kernel.clear(p.T)
+	}
+	for range 3 {
+		time.Sleep(2 * time.Hour)
+		for _, f := range p.nodes {
+			err := f.run(f.common, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error {
+				all := less.Collection{FreeAfter: time.Minute, Max: -1, Conflists: f.conf.Policies()}
+				_, err := pool.Collect(ctx, all)
+				return err
+			})
+			p.logf("collected: %v", err)
+		}
+	}
+	addr := netip.MustParseAddr("100.78.0.100")
+	for _, f := range p.nodes { // a node that has lost its registry does not know that a pod had chosen the address
+		if s, err := f.view(); err == nil && s.Free.Has(addr) {
+			must(p.T, f.run(f.common, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error {
+				return pool.Deallocate(ctx, addr)
+			}))
+		}
+	}
+	for turn := range 4 {
+		f := p.nodes[turn%2]
+		f.quietly(func() {
+			pod := f.addNamed("db-0", addr)
+			if !pod.alive {
+				p.wrong("node %d: nothing fails, and db-0 does not get its address", turn%2)
+				return
+			}
+			f.delete(pod)
+			f.releaseChosen()
+		})
+		if p.verify(); len(p.bad) > 0 {
+			return
+		}
+	}
+}
+
+// quietly has nothing happen to the processes of do.
+func (f *follower) quietly(do func()) {
+	f.calm = true
+	defer func() { f.calm = false }()
+	do()
+}
