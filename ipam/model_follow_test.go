@@ -49,7 +49,7 @@ func TestFollow(t *testing.T) {
 	playAll(t, *firstSeed, n, runtime.GOMAXPROCS(0), make, func(t *testing.T, k [2]*kernel, seed uint64) {
 		dir := simtest.Memory(t)
 		synctest.Test(t, func(t *testing.T) {
-			p := newPair(t, k, dir, seed, &count)
+			p := newPair(t, k, dir, seed, false, &count)
 			defer p.end()
 			p.play()
 		})
@@ -99,7 +99,7 @@ const (
 	machineHibernates = "hibernated"
 )
 
-func newPair(t *testing.T, k [2]*kernel, dir string, seed uint64, c *counts) *pair {
+func newPair(t *testing.T, k [2]*kernel, dir string, seed uint64, steady bool, c *counts) *pair {
 	p := &pair{T: t, counts: c, rng: rand.New(rand.NewPCG(seed, 4)), last: map[netip.Addr]*holder{}}
 	limits := ec2sim.InstanceType{Name: "model.small", ENIs: 3, IPv4PerENI: 4, IPv6PerENI: 4}
 	vpc := ec2sim.World("vpc-1 10.178.0.0/16 100.78.0.0/16\nsubnet-node 10.178.0.0/24\n" +
@@ -109,6 +109,9 @@ func newPair(t *testing.T, k [2]*kernel, dir string, seed uint64, c *counts) *pa
 		AttachDelay:   pick(p.rng, 0, 2*time.Second), DetachDelay: pick(p.rng, 0, 3*time.Second)}
 	if p.rng.IntN(2) == 0 {
 		c1.Lag = ec2sim.Lag{Most: 5 * time.Second, Back: p.rng.IntN(4), Seed: p.rng.Uint64()}
+	}
+	if steady {
+		c1.Lag, c1.MetadataDelay, c1.AttachDelay, c1.DetachDelay = ec2sim.Lag{}, 0, 0, 0
 	}
 	p.sim = simtest.Sim(t, c1)
 	for i := range p.nodes {

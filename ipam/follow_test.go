@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
+)
+
+// quietPair calls do with two nodes to which nothing happens that do does not do.
+func quietPair(t *testing.T, do func(p *pair)) {
+	simtest.Credentials(t)
+	k, dir := [2]*kernel{newKernel(t, 4), newKernel(t, 4)}, simtest.Memory(t)
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t, k, dir, 1, true, &counts{})
+		defer p.end()
+		for _, f := range p.nodes {
+			f.calm = true
+		}
+		do(p)
+		if p.verify(); len(p.bad) > 0 || t.Failed() {
+			t.Errorf("%s\n%s", strings.Join(p.bad, "\n"), strings.Join(p.log, "\n"))
+		}
+	})
+}
+
+// calls counts the calls of an action since the last reset.
+func (p *pair) calls(action string) (n int) {
+	for _, c := range p.sim.Calls() {
+		if c.Action == action {
+			n++
+		}
+	}
+	return n
+}
+
+var chosenForDB = netip.MustParseAddr("100.78.0.100")
+
+// TestFollowWaits: the ADD on the other node waits for the DEL, however late it comes, with few describes, and answers
+// soon after it. Meanwhile an ADD of another pod has its turn.
+func TestFollowWaits(t *testing.T) {
+	for _, late := range []time.Duration{0, 3 * time.Second, 11 * time.Second} {
+		quietPair(t, func(p *pair) {
+			a, b := p.nodes[0], p.nodes[1]
+			b.addAny() // the node has an ENI
+			first := a.addNamed("db-0", chosenForDB)
+			for _, action := range actions { // docs/fleet.md has what EC2 needs
+				p.sim.Delay(action, 300*time.Millisecond)
+			}
+			p.sim.ResetCalls()
+			var second *modelPod
+			var answered time.Time
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				second = b.addNamed("db-0", chosenForDB)
+				answered = time.Now()
+			}()
+			time.Sleep(late)
+			ended := time.Now()
+			a.delete(first)
+			a.releaseChosen()
+			<-done
+			if !second.alive || answered.Sub(ended) > 5*time.Second {
+				t.Errorf("DEL after %v: the ADD has answered %v after it: %v", late, answered.Sub(ended), second.alive)
+			}
+			describes, most := p.calls("DescribeNetworkInterfaces"), 3+int(late/(2*time.Second))
+			if describes > most {
+				t.Errorf("DEL after %v: %d describes, want at most %d", late, describes, most)
+			}
+		})
+	}
+}
+
+// TestFollowEnded: EC2's word decides whether the old instance has ended.
+func TestFollowEnded(t *testing.T) {
+	for what, tt := range map[string]struct {
+		do   func(f *follower)
+		want bool
+	}{
+		"runs":       {func(*follower) {}, false},
+		"cut":        {func(f *follower) { f.cut = true }, false},
+		"stopped":    {func(f *follower) { f.node.Stop(false); f.machine = machineStopped; f.powerOff() }, true},
+		"hibernated": {func(f *follower) { f.node.Stop(true); f.machine = machineHibernates }, false},
+		"terminated": {func(f *follower) {
+			f.powerOff()
+			must(f.T, f.sim.TerminateInstance(f.node.ID))
+			f.launch()
+		}, true},
+		"its ENI detached": {func(f *follower) { // its pod has no network, and the node may attach the ENI again
+			for f.machine == machineRuns && len(f.attached()) > 1 {
+				f.detachOne()
+				time.Sleep(5 * time.Second)
+			}
+		}, false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			quietPair(t, func(p *pair) {
+				a, b := p.nodes[0], p.nodes[1]
+				a.addNamed("db-0", chosenForDB)
+				tt.do(a)
+				second := b.addNamed("db-0", chosenForDB)
+				if second.alive != tt.want {
+					t.Errorf("the other node has the address: %v, want %v", second.alive, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// TestFollowRefused: what cannot move is refused at once, with the reason.
+func TestFollowRefused(t *testing.T) {
+	w := newCity(t, "m5.large")
+	other, err := w.sim.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-pods"})
+	must(t, err)
+	boot := other.ENIs()[0]
+	w.asks("AssignPrivateIpAddresses", "NetworkInterfaceId", boot.ID, "PrivateIpAddress.1", "10.177.1.99")
+	w.asks("AssignPrivateIpAddresses", "NetworkInterfaceId", boot.ID, "Ipv4Prefix.1", "10.177.1.64/28")
+	for ask, want := range map[string]string{
+		boot.Addrs[0].String(): "has as its primary address: it is attached to " + other.ID,
+		"10.177.1.70":          "has in a prefix: it is attached to " + other.ID,
+		"10.177.1.99":          "which " + boot.ID + " has: it is attached to " + other.ID,
+	} {
+		began := time.Now()
+		_, err := w.ask(1, allowAll, `[{"ip": "`+ask+`"}]`)
+		e, _ := errors.AsType[*plugin.Error](err)
+		if e == nil || e.Code != plugin.CodeRefused || !strings.Contains(err.Error(), want) || e.Hint == "" {
+			t.Errorf("%s: got %v, want %s", ask, err, want)
+		}
+		if time.Since(began) > 3*time.Second {
+			t.Errorf("%s: it took %v", ask, time.Since(began))
+		}
+	}
+}
