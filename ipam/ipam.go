@@ -8,7 +8,8 @@
 // An ADD that finds a free address calls neither EC2 nor metadata: it writes a lease to the
 // registry and is done ([lease.Add]). If none is free, one process of the node asks EC2 for
 // all waiting ADDs ([Pool.Acquire]). A DEL ends the lease, and calls neither EC2 nor
-// metadata. Only collections unassign addresses ([Pool.Collect]).
+// metadata. Only collections unassign addresses ([Pool.Collect]), and at once what a pod had chosen
+// ([Pool.ReleaseChosen]).
 //
 // There are three invariants. An address has one owner, from before its ADD answers until
 // after its DEL began. An address that a pod has is never unassigned. Each EC2 call is on

@@ -28,8 +28,8 @@ const (
 	// specification leaves codes from 100 on to plugins.
 	CodeRefused = 100
 
-	// CodeHeld is for the ADD that executes the ipam program: another node has the address that the pod has chosen, and
-	// may release it soon. No runtime sees it.
+	// CodeHeld is for the ADD that executes the program that asks EC2: another node has the address that the pod has
+	// chosen, and may release it soon. No runtime sees it.
 	CodeHeld = 101
 )
 

@@ -8,7 +8,7 @@
 // An ADD that finds a free address writes a lease to the registry and is done ([Pool.Take]).
 // If no address is free, the ADD waits for its turn to ask EC2 ([Pool.Acquire]). It asks by a
 // [Source]: package ipam, or a program that is executed. A DEL ends the lease, and calls
-// neither EC2 nor metadata. Only collections unassign addresses.
+// neither EC2 nor metadata. Package less unassigns addresses.
 //
 // There are two invariants. An address has one owner, from before its ADD answers until after
 // its DEL began. Before a process leases an address, it checks that the node has no route to

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+)
+
+// TestFollowProcess: the ADD of a pod whose address another node has waits as a process, and executes the program that
+// asks EC2 again and again. Meanwhile another ADD of the node, which needs EC2, too, gets its answer.
+func TestFollowProcess(t *testing.T) {
+	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
+	other, err := n.EC2.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-pod",
+		ENITags: map[string]string{book.TagManaged: "true"}})
+	noErr(t, err)
+	eni := other.ENIs()[0].ID
+	at := map[string]string{"NetworkInterfaceId": eni, "PrivateIpAddress.1": "100.113.9.9"}
+	noErr(t, n.EC2.Operate("AssignPrivateIpAddresses", at))
+	n.conf["requests"] = []any{map[string]any{"namespaces": []string{"*"}, "ips": true}}
+	n.add("first") // and the node has an ENI
+	asks := map[string]any{"runtimeConfig": map[string]any{"io.kubernetes.cri.pod-annotations": map[string]string{
+		nic.Annotation: `[{"ip": "100.113.9.9"}]`}}}
+	waits := n.cni("ADD", "waits", asks)
+	waits.Env = append(waits.Env, "CNI_ARGS=K8S_POD_NAMESPACE=db;K8S_POD_NAME=db-0")
+	n.start(waits)
+	time.Sleep(2 * time.Second)
+	began := time.Now()
+	n.add("meanwhile")
+	if d := time.Since(began); d > 10*time.Second {
+		t.Errorf("another ADD has waited for %v", d)
+	}
+	noErr(t, n.EC2.Operate("UnassignPrivateIpAddresses", at))
+	if err := waits.Wait(); err != nil || !strings.Contains(waits.Stdout.(*bytes.Buffer).String(), "100.113.9.9/") {
+		t.Errorf("the ADD has answered %v: %s%s", err, waits.Stdout, waits.Stderr)
+	}
+
+	late := n.cni("ADD", "late", map[string]any{"addTimeout": 1, "runtimeConfig": map[string]any{
+		"io.kubernetes.cri.pod-annotations": map[string]string{nic.Annotation: `[{"ip": "100.113.9.10"}]`}}})
+	late.Env = append(late.Env, "CNI_ARGS=K8S_POD_NAMESPACE=db;K8S_POD_NAME=db-1")
+	at["PrivateIpAddress.1"] = "100.113.9.10"
+	noErr(t, n.EC2.Operate("AssignPrivateIpAddresses", at))
+	n.start(late)
+	answer := late.Stdout.(*bytes.Buffer)
+	if err := late.Wait(); err == nil || !strings.Contains(answer.String(), `"code": 11`) ||
+		!strings.Contains(answer.String(), "terminate its instance") {
+		t.Errorf("the ADD that has no more time has answered %v: %s", err, answer)
+	}
+}
