@@ -99,8 +99,8 @@ func TestAlike(t *testing.T) {
 	}
 	want := []string{"AssignIpv6Addresses", "AssignPrivateIpAddresses", "AttachNetworkInterface",
 		"CreateNetworkInterface", "DeleteNetworkInterface",
-		"DescribeInstanceTypes", "DescribeNetworkInterfaces", "DescribeSubnets", "DescribeVpcPeeringConnections",
-		"DescribeVpcs",
+		"DescribeInstanceTypes", "DescribeInstances", "DescribeNetworkInterfaces", "DescribeSubnets",
+		"DescribeVpcPeeringConnections", "DescribeVpcs",
 		"DetachNetworkInterface", "ModifyNetworkInterfaceAttribute", "UnassignIpv6Addresses",
 		"UnassignPrivateIpAddresses"}
 	if diff := cmp.Diff(want, table.Actions); diff != "" {

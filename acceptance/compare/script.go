@@ -211,7 +211,10 @@ var end = []step{
 	},
 		until: func(s *side, _ any) bool { return s.listed() == 1 }},
 	dry("DescribeNetworkInterfaces"), dry("DescribeSubnets"), dry("DescribeVpcs"), dry("DescribeVpcPeeringConnections"),
-	dry("DescribeInstanceTypes"),
+	dry("DescribeInstanceTypes"), dry("DescribeInstances"),
+	ask("whether the instance runs", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+		return c.StateOf(ctx, s.place.Node)
+	}, func(*side, any) {}),
 }
 
 // spec is the new ENI.

@@ -17,8 +17,8 @@ import (
 // answers.
 //
 //   - DescribeNetworkInterfaces, the states of DescribeInstances and the free addresses of DescribeSubnets show the
-//     state of some moment within the last Most. In half of the cases, this is the present. So a describe can miss a new
-//     ENI or address, and can show a deleted one.
+//     state of some moment within the last Most. In half of the cases, this is the present. So a describe can miss a
+//     new ENI or address, and can show a deleted one.
 //   - A describe never shows an older state than the describe before it, with exceptions: Back says how often it may go
 //     back within Most. In practice EC2 does that: kubernetes/kubernetes#77389 saw a volume detached, and later
 //     detaching.
