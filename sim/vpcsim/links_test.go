@@ -6,6 +6,7 @@ package vpcsim_test
 import (
 	"context"
 	"net/netip"
+	"reflect"
 	"strconv"
 	"sync"
 	"testing"
@@ -133,7 +134,7 @@ func TestLinkReturns(t *testing.T) {
 		}
 		// It is attached, and follows EC2, without a new link.
 		c.change(t, node)
-		if now, err := node.LinkByName(l.Name); err != nil || now != l {
+		if now, err := node.LinkByName(l.Name); err != nil || !reflect.DeepEqual(now, l) {
 			t.Errorf("after another address: %+v, %v, want %+v", now, err, l)
 		}
 		if err := (nl.MovedLink{MAC: c.mac(t, node), Home: "eth1", Group: podGroup}).Del(node.NS); err != nil {
