@@ -113,7 +113,8 @@ func groups() []group {
 	return []group{
 		{"Inspect", []*cli.Command{status(), doctorCommand(), supportBundle(), whois(), metrics(),
 			egressCommand(), addr(), freeIPs(), registryList(), eniif(), bugs(), version()}},
-		{"Maintain", []*cli.Command{registryGC(), repairNode(), warm(), releaseChosen(), advertise(), maintain(), mend()}},
+		{"Maintain", []*cli.Command{registryGC(), repairNode(), warm(), releaseChosen(), advertise(), maintain(),
+			mend()}},
 		{"Prepare", []*cli.Command{validate(), installNode(), iamPolicy(), launchTemplate(), limits(), maxPods(),
 			subnets(), vpcCIDR(),
 			vpcPeerCIDR()}},
