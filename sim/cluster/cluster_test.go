@@ -36,7 +36,7 @@ var scenarios = []scenario{
 	{"hostPort", true, (*world).hostPort},
 	{"host network", true, (*world).hostNetwork},
 	{"NodeLocal DNSCache", false, (*world).nodeLocalDNS},
-	{"NetworkPolicy", false, (*world).networkPolicy},
+	{"NetworkPolicy", true, (*world).networkPolicy},
 	{"conformance", false, (*world).conformance},
 	{"scale", false, (*world).scale},
 	{"rolling update", false, (*world).rollingUpdate},

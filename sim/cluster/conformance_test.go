@@ -33,7 +33,7 @@ func (w *world) e2e(t *testing.T, choice ...string) map[string][]string {
 	_, failure := machine.Output("master", w.Master.Command(t.Context(), "e2e.test", append([]string{
 		"--kubeconfig=" + w.Kubeconfig(), "--provider=skeleton",
 		"--num-nodes=2", "--allowed-not-ready-nodes=0", "--node-os-distro=debian", "--clean-start=false",
-		"--report-dir=" + dir, "--ginkgo.no-color", "--ginkgo.timeout=1h", "--ginkgo.json-report=" + report,
+		"--report-dir=" + dir, "--ginkgo.no-color", "--ginkgo.timeout=2h", "--ginkgo.json-report=" + report,
 	}, choice...)...))
 	return readReport(t, report, failure)
 }
