@@ -154,8 +154,8 @@ func (w *world) atStart(t *testing.T, learns string) {
 			n += quiet(t, calls, called)
 		})
 	}
-	w.figures = append(w.figures, fmt.Sprintf("NetworkPolicy: %d of %d new pods made %d calls that their policy denies; "+
-		"the engine learns their addresses %s", len(called), eagerPods, n, learns))
+	w.figures = append(w.figures, fmt.Sprintf("NetworkPolicy: %d of %d new pods made %d calls that their policy "+
+		"denies; the engine learns their addresses %s", len(called), eagerPods, n, learns))
 	w.eager(t, eagerPods, to, func() {
 		w.remove(t, "NetworkPolicy", "deny")
 		select {
