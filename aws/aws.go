@@ -37,11 +37,10 @@ import (
 // Options choose where a Client finds EC2 and the metadata service. In production, use the
 // zero value.
 type Options struct {
-	// EC2URL is the endpoint of the EC2 API. If it is empty, it is
-	// $AWS_ENDPOINT_URL_EC2 or $AWS_ENDPOINT_URL, or else that of the region,
-	// which is $AWS_REGION or $AWS_DEFAULT_REGION or else the instance's.
-	// $AWS_IGNORE_CONFIGURED_ENDPOINT_URLS makes it that of the region in any case.
-	// $AWS_USE_FIPS_ENDPOINT and $AWS_USE_DUALSTACK_ENDPOINT choose among those of the region.
+	// EC2URL is the endpoint of the EC2 API. If it is empty, $AWS_ENDPOINT_URL_EC2 or $AWS_ENDPOINT_URL names the
+	// endpoint. Without these, it is that of the region. The region is $AWS_REGION or $AWS_DEFAULT_REGION, or else the
+	// instance's. $AWS_IGNORE_CONFIGURED_ENDPOINT_URLS makes it that of the region in any case. $AWS_USE_FIPS_ENDPOINT
+	// and $AWS_USE_DUALSTACK_ENDPOINT choose among those of the region.
 	EC2URL string
 
 	// MetadataURL is the endpoint of the instance metadata service. If it is
@@ -55,10 +54,9 @@ type Options struct {
 	HTTP HTTPClient
 
 	// Attempts is how often a call to EC2 is made before a throttled or failed answer is
-	// returned. 0 means 2: the second attempt, up to a second later, helps if the bucket of
-	// the account was empty for a moment. A longer wait is the caller's task, which can
-	// make the other processes of the node wait, too. A process that repeats by itself only
-	// takes tokens from the others.
+	// returned. 0 means 2. The second attempt comes up to a second later. It helps if the bucket of the account was
+	// empty for a moment. A longer wait is the caller's task, which can make the other processes of the node wait, too.
+	// A process that repeats by itself only takes tokens from the others.
 	Attempts int
 
 	// Jitter returns a random time of less than d, for the wait before another attempt. If it

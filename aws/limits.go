@@ -22,8 +22,8 @@ type Limits struct {
 	// maximum number of ENIs of each network card, by its index; 0 if it takes none with addresses; at least one card
 	Cards []int
 
-	// TCPEstablished is after how many seconds an idle TCP connection is no longer tracked, on
-	// an ENI that does not set this (see [Tracking]); 0 if EC2 does not say.
+	// TCPEstablished is after how many seconds EC2 no longer tracks an idle TCP connection. It is for an ENI that does
+	// not set this (see [Tracking]). 0 if EC2 does not say.
 	TCPEstablished int
 }
 

@@ -11,9 +11,8 @@ import (
 )
 
 // A Tracking holds the timeouts, in seconds, of idle connections that the security groups of
-// an ENI track. EC2 drops packets of a connection that is no longer tracked. 0 means that the
-// timeout is not set: the default of the instance type counts (EC2 user guide, "Connection
-// tracking timeouts").
+// an ENI track. EC2 drops packets of a connection that is no longer tracked. 0 means that the timeout is not set. Then
+// the default of the instance type counts (EC2 user guide, "Connection tracking timeouts").
 type Tracking struct {
 	TCPEstablished int // idle TCP connections that are established
 	UDPStream      int // UDP flows with more than one request and answer

@@ -26,7 +26,7 @@ import (
 // So the Guard drops IPv4, IPv6 and ARP that have arrived by the link from its own MAC address. By any link, it drops
 // what comes from that of a group. It does so in netfilter, behind ipvlan: packets to slaves do not get there, and cost
 // nothing more. A filter of tc would see other protocols, too. But it would cost each packet to a slave, and a slave
-// can bypass it: what has gone through a link of type ifb skips tc and netfilter's ingress at the next link
+// can bypass it. What has gone through a link of type ifb skips tc and netfilter's ingress at the next link
 // (tc_skip_classify).
 //
 // All Guards of a namespace are elements of a set, in a table for each of two families. Deleting one does nothing:

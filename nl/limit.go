@@ -22,9 +22,9 @@ import (
 // kernel drops the rest (tc-police(8)). The filters share one action, which has the one bucket
 // of tokens. The action ends with the last filter.
 //
-// The limit counts each packet once. It does not count packets that a [Splice] takes from one
-// link to the other: the filters for arriving packets are behind the Splice's own, and those
-// for outgoing packets ignore what has arrived by another link.
+// The limit counts each packet once. It does not count packets that a [Splice] takes from one link to the other. The
+// filters for arriving packets are behind the Splice's own. Those for outgoing packets ignore what has arrived by
+// another link.
 type Limit struct {
 	Devs   []string
 	Egress bool

@@ -16,7 +16,7 @@ import (
 // kernel's, so -errno is a failure. If it cannot enter ns, it makes no other call.
 //
 // The three calls must be on one thread. In Go, a goroutine would lock its thread, and then the runtime starts another
-// one: that takes 3 % of a short process, and each ADD opens sockets in two namespaces. Go preempts no function in
+// thread. That takes 3 % of a short process, and each ADD opens sockets in two namespaces. Go preempts no function in
 // assembly (isAsyncSafePoint of package runtime), so the goroutine cannot move to another thread in between. No release
 // of Go promises that. If it ends, the calls go into a function with runtime.LockOSThread.
 //

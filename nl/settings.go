@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Settings are what a network card keeps when it moves to another namespace, by their names: all that a pod with
-// CAP_NET_ADMIN can set there, and the next pod would find. What ethtool(8) sets is in the card itself. The rest is of
-// the link: __dev_change_net_namespace leaves it as it is.
+// Settings are what a network card keeps when it moves to another namespace, by their names. A pod with CAP_NET_ADMIN
+// can set all of them there, and the next pod would find them. What ethtool(8) sets is in the card itself. The rest is
+// of the link: __dev_change_net_namespace leaves it as it is.
 //
 // Addresses, routes, neighbours, queueing disciplines and their filters end with a move, and so do the link's sysctls:
 // the kernel makes new ones. A [MovedLink] removes programs and alternative names. What only sysfs sets (RPS, XPS,

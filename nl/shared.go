@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrShared reports that other links send and receive by a link: slaves of ipvlan, maybe in the
-// namespaces of pods, or a bridge or bond that has it.
+// ErrShared reports that other links send and receive by a link. These are slaves of ipvlan, maybe in the namespaces of
+// pods, or a bridge or bond that has it.
 var ErrShared = errors.New("other links use it: slaves of ipvlan, maybe in pods, or a bridge; end those pods first")
 
 // Unshared returns [ErrShared] if a link has slaves. They stay slaves of a link that moves to

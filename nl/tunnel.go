@@ -14,9 +14,8 @@ import (
 )
 
 // A Tunnel puts packets into UDP ("foo over UDP", FOU): IPv4 in IPv4, or IPv6 in IPv6. It has no
-// remote address. A packet goes to the next hop of its route, or without one to its own
-// destination, so one link serves any number of others (ip_tunnel_xmit, "NBMA tunnel"). The
-// other side needs a [FOU] at the same port.
+// remote address. A packet goes to the next hop of its route, or without one to its own destination. So one link serves
+// any number of far ends (ip_tunnel_xmit, "NBMA tunnel"). The other side needs a [FOU] at the same port.
 //
 // The kernel chooses the source port by the connection inside. So EC2 and the CPUs see several
 // flows, and not one.

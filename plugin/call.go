@@ -205,8 +205,8 @@ func validContainerID(id string) *types.Error {
 	return types.NewError(types.ErrInvalidEnvironmentVariables, "invalid characters in containerID", id)
 }
 
-// validName reports whether a name of a network, or a container ID, is valid: it begins with
-// a letter or a digit, followed by letters, digits, underscores, dots and hyphens.
+// validName reports whether a name of a network, or a container ID, is valid. It begins with a letter or a digit.
+// Letters, digits, underscores, dots and hyphens may follow.
 func validName(s string) bool {
 	for i, r := range s {
 		alphanumeric := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'

@@ -31,7 +31,7 @@ func (p Pod) String() string {
 	return p.Namespace + "/" + p.Name
 }
 
-// valid returns an error if the runtime gives the pod a name that Kubernetes does not: such a name would be in
+// valid returns an error if the runtime gives the pod a name that Kubernetes would not give. Such a name would be in
 // messages, in the registry and in the lease log.
 func (p Pod) valid() error {
 	const longest = 253 // of a name (Kubernetes, "Object Names and IDs")

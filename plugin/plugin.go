@@ -69,10 +69,10 @@ type Commands[C any] struct {
 	Refuses bool
 }
 
-// Each deadline is shorter than the callers': a runtime ends an overdue plugin with SIGKILL,
-// and then neither the runtime nor an operator learns the reason. containerd gives ADD 4 minutes (twice the kubelet's
-// runtimeRequestTimeout) and DEL 1 minute. CRI-O gives DEL 1 minute and GC 30 seconds.
-// containerd has no limit for STATUS, but holds a lock meanwhile.
+// Each deadline is shorter than the callers'. A runtime ends an overdue plugin with SIGKILL, and then neither the
+// runtime nor an operator learns the reason. containerd gives ADD 4 minutes (twice the kubelet's runtimeRequestTimeout)
+// and DEL 1 minute. CRI-O gives DEL 1 minute and GC 30 seconds. containerd has no limit for STATUS, but holds a lock
+// meanwhile.
 const (
 	addDeadline    = 100 * time.Second
 	delDeadline    = 45 * time.Second
@@ -86,7 +86,7 @@ const (
 )
 
 // Unhurried gives every command an hour. It is for tests that stop a process at each of its system calls, on a machine
-// that may be busy: a STATUS that runs out of time reports success.
+// that may be busy. A STATUS that runs out of time reports success.
 var Unhurried bool
 
 // supported are the specification versions in which prevResult and chaining exist.

@@ -9,8 +9,8 @@ import (
 	"net/netip"
 )
 
-// An AddrSet is a set of addresses. It is for one look at thousands of IPv4 addresses: to add one and
-// to find one takes some ten instructions, an eighth of what a map takes.
+// An AddrSet is a set of addresses. It is for one look at thousands of IPv4 addresses. To add one or to find one takes
+// some ten instructions, an eighth of what a map takes.
 type AddrSet struct {
 	ipv4   []uint64 // a hash table of the addresses as numbers, at most half full; 0: no address
 	shift  int

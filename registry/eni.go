@@ -89,9 +89,8 @@ const (
 // seconds to find an ENI that was just attached. The original plugin waited equally long.
 const LinkPatience = 20 * time.Second
 
-// NoLink reports whether an ENI can serve no pods because its link is not on the node: the
-// link has vanished, did not appear in time, or EC2 says that the ENI is not attached. A new
-// ENI still has time.
+// NoLink reports whether an ENI can serve no pods because its link is not on the node. The link has vanished, or did
+// not appear in time, or EC2 says that the ENI is not attached. A new ENI still has time.
 func (e ENI) NoLink(now time.Time) bool {
 	return !e.Missed.IsZero() && (e.Link != "" || e.Detached || now.Sub(e.Missed) >= LinkPatience)
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A Phase is where an ENI is in its life on this node. It follows from what the registry has of the ENI: of several
+// A Phase is where an ENI is in its life on this node. It follows from what the registry has of the ENI. Of several
 // phases that are true, the first of these constants is the ENI's. docs/design.md has the steps between them.
 type Phase string
 
@@ -104,8 +104,8 @@ func (e *ENI) Serve() {
 	e.Serving = !e.OnRequest
 }
 
-// Configure records what the configuration says of the ENI: whether it fits its pool, whether its place serves pods,
-// and whether its addresses are kept, as by skipDeallocation.
+// Configure records what the configuration says of the ENI. That is whether it fits its pool, whether its place serves
+// pods, and whether its addresses are kept, as by skipDeallocation.
 func (e *ENI) Configure(fits, serves, keep bool) {
 	e.Serving, e.Passed, e.Keep = fits && !e.OnRequest, !serves, keep
 }

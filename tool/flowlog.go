@@ -32,8 +32,8 @@ type flowFormat struct {
 	src, dst, start, end int
 }
 
-// newFlowFormat finds the fields. EC2 writes the primary address of an ENI in srcaddr and dstaddr
-// where the packet has another one of it; the packet's own are in pkt-srcaddr and pkt-dstaddr.
+// newFlowFormat finds the fields. If a packet has another address of an ENI, EC2 still writes the primary address of
+// the ENI in srcaddr and dstaddr. The packet's own addresses are in pkt-srcaddr and pkt-dstaddr.
 func newFlowFormat(names []string) (f flowFormat, err error) {
 	find := func(wanted ...string) int {
 		for _, w := range wanted {

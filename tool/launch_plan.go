@@ -100,9 +100,9 @@ func poolNamed(c *cli.Context, pools []lease.Policy, name string) (lease.Policy,
 	return pools[i], nil
 }
 
-// together is the policy of the first of the networks that share a pool, with ENIs that serve the pods of all: with the
-// families of each, from the highest interfaceIndex on, and with addresses for all their pods together. A pod of Multus
-// may be of each.
+// together is the policy of the first of the networks that share a pool, with ENIs that serve the pods of all. It has
+// the families of each, the highest interfaceIndex, and addresses for all their pods together. A pod of Multus may be
+// of each.
 func together(sharing []lease.Policy) lease.Policy {
 	p := sharing[0]
 	p.Families = slices.Clone(p.Families)

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// This file writes what a new node of an instance type will advertise, for autoscalers: they decide whether a node of
-// that type would help pods that wait, before there is one.
+// This file writes what a new node of an instance type will advertise, for autoscalers. They decide before there is
+// such a node whether it would help pods that wait.
 
 // templateTag is the beginning of a tag's key, before the name of a resource (Cluster Autoscaler, "Scaling a node group
 // to 0" on AWS).

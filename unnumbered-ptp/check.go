@@ -106,8 +106,8 @@ func (s *scene) checkPod(p pair, n node) error {
 	return slices.DeleteFunc(needs, minor).Check()
 }
 
-// needs is what a pod needs besides its pair and what serves all pods: the list of ADD without what an ADD may not have
-// made, and without what a later plugin may have changed (CNI specification, CHECK).
+// needs is what a pod needs besides its pair and what serves all pods. It is the list of ADD without what an ADD may
+// not have made. It is also without what a later plugin may have changed (CNI specification, CHECK).
 func (s *scene) needs(p pair, n node) (nl.Wiring, error) {
 	table, err := s.tableAsMade(p)
 	if err != nil {
@@ -164,9 +164,9 @@ func (s *scene) hasWithoutMTU(r nl.Route) bool {
 	return r.Check(s.nodeNS) == nil
 }
 
-// unblocked reports whether nothing keeps the pod from the metadata service of IPv4, and ADD may not have made it: the
-// configuration did not ask for it, and a later plugin may have added the default route to prevResult. The default
-// route of IPv6 is in the answer of our ipam plugin.
+// unblocked reports whether nothing keeps the pod from the metadata service of IPv4, and ADD may not have made the
+// block. That is so if the configuration did not ask for it, and a later plugin may have added the default route to
+// prevResult. The default route of IPv6 is in the answer of our ipam plugin.
 func (s *scene) unblocked(p pair) bool {
 	if s.Config.BlockInstanceMetadata != nil || s.Config.DefaultRoute == byVPC || s.podNS == nil {
 		return false

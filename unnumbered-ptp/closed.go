@@ -13,15 +13,15 @@ import (
 
 // The service loop fails closed. What a pod sends to the VPC by the node goes back to the pod, by the rule and the
 // table of the pod. If another program removes the rule or a route, the packet would leave by the boot ENI, and get the
-// node's address there: it would pass the security groups of the node. So the node drops what begins a connection and
-// takes that way.
+// node's address there. Then the security groups of the node would apply to it, and not those of the pod. So the node
+// drops what begins a connection and takes that way.
 //
 // A chain of the type nat sees the first packet of a connection, and no other. So the chain costs other packets
 // nothing. It costs an ADD nothing either, because it serves all pods. The packets of a connection that stood before
 // keep the pod's address, and EC2 drops them at the boot ENI.
 //
-// A rule of last resort beside the rule of each pod would cost an ADD two messages, and each packet to the node's
-// routes as many comparisons more as there are pods. And who removes the pod's rule removes that one, too.
+// A rule of last resort beside the rule of each pod would cost an ADD two messages. It would cost each packet to the
+// node's routes one more comparison for each pod. And a program that removes the pod's rule removes that one, too.
 //
 // Pods without a loop use exactly that way. Their packets get the node's address in a chain before this one, in a table
 // of its own. It stays as long as the node has pods, and the loop of all of them fails open as long as it stays.

@@ -101,9 +101,8 @@ func remains(r *request, pod *nl.NS, eni nl.Link) nl.Wiring {
 	return append(w, beyondPair(r, pod)...)
 }
 
-// beyondPair is what a pod may have of ours that does not end with a link: routes without a
-// link, and routes and filters of an ENI that it has kept. Most pods have none, and need not
-// be asked.
+// beyondPair is what a pod may have of ours that does not end with a link. These are routes without a link, and routes
+// and filters of an ENI that it has kept. Most pods have none, and need not be asked.
 func beyondPair(r *request, pod *nl.NS) (w nl.Wiring) {
 	if r.Prev != nil && r.Config.DefaultRoute != byVPC && len(blocked(r, pair{addrs: r.addrs})) == 0 {
 		return nil

@@ -153,8 +153,8 @@ func eniTable() nl.Table {
 // markChain begins the names of the chains of the branches.
 const markChain = "mark_"
 
-// An eniMark is the way from the link of a routed pod to the routing table of its ENI: a branch of a table of nftables
-// that sets a mark, and a rule for the mark in each family.
+// An eniMark is the way from the link of a routed pod to the routing table of its ENI. It is a branch of a table of
+// nftables that sets a mark, and a rule for the mark in each family.
 //
 // The chain's name has the number of the mark. So the kernel gives a number to one ENI, even if two processes ask for
 // it. The index of the ENI's link says where to begin.

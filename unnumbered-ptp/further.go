@@ -26,8 +26,8 @@ import (
 // A further attachment, see [nl.Further], gets only these two.
 
 // isFurther reports whether the attachment is a further one of its pod. The group of its link
-// shows it. The pod may have changed the group, and other plugins give none: then the attachment
-// is a further one if it has no pair, and another has links in the pod.
+// shows it. The pod may have changed the group, and other plugins give none. Then the attachment is a further one if it
+// has no pair, and another has links in the pod.
 func (s *scene) isFurther(eni nl.Link) (bool, error) {
 	if !marked(eni, s.Digest()) {
 		if _, err := s.nodeNS.LinkByName(VethName(s.Network, s.Attachment)); err == nil {
@@ -54,9 +54,9 @@ func further(pod *nl.NS, eni nl.Link, digest []byte) (bool, error) {
 	return nl.Further(links, own), err
 }
 
-// Pairless reports whether an attachment of a running pod has no veth pair because it is a
-// further one of its pod: a pair that is missing is not lost then. The error answers to
-// fs.ErrNotExist if the pod does not have the attachment's link.
+// Pairless reports whether an attachment of a running pod has no veth pair because it is a further one of its pod. A
+// pair that is missing is not lost then. The error answers to fs.ErrNotExist if the pod does not have the attachment's
+// link.
 func Pairless(pod *nl.NS, network string, a plugin.Attachment) (bool, error) {
 	eni, err := pod.LinkByName(a.IfName)
 	if err != nil {

@@ -148,10 +148,9 @@ func postrouting(c Config, addrs ...netip.Addr) nl.Chain {
 // containers have unless it is taken from them). EC2 checks what leaves an ENI, but does not
 // see what stays on the node. For IPv6 the kernel checks nothing.
 //
-// The chain also drops what a pod wrongly takes for an answer to something looped: a datagram,
-// or more of a connection, for a port from 49152 on that no program has open. Otherwise the packet
-// would return to the pod with another port, which a security group may have closed, and the
-// node would track it.
+// The chain also drops what a pod wrongly takes for an answer to something looped. That is a datagram, or more of a
+// connection, for a port from 49152 on that no program has open. Otherwise the packet would return to the pod with
+// another port, which a security group may have closed, and the node would track it.
 //
 // Packets for the node itself pass. For these the kernel looks for the way back as if the node
 // answered from the address that was called. A node with several ENIs may have rules by which

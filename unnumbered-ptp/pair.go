@@ -49,8 +49,8 @@ func newPair(s *scene) pair {
 	return p
 }
 
-// pair is the pod's pair as ADD makes it. If the pair is there, it keeps its name when the configuration changes, and
-// its MTU when the MTU of hostInterface changes, unless the configuration has an MTU.
+// pair is the pod's pair as ADD makes it. If the pair is there, it keeps its name when the configuration changes. It
+// keeps its MTU when the MTU of hostInterface changes, unless the configuration has an MTU.
 func (s *scene) pair() (p pair, there bool) {
 	p = newPair(s)
 	own := cmp.Or(p.veth.AltName, p.veth.Name)

@@ -34,9 +34,9 @@ func podSysctls(c Config, p pair) (objects []nl.Object) {
 	return objects
 }
 
-// podRoutes lead to the addresses of the node, to what the pod reaches by the node, and
-// everywhere else by the node's primary address or by the pod's own gateway. What the pod
-// reaches by the node may also be the CIDR of a peer, to which it has a route by its ENI.
+// podRoutes lead to the addresses of the node, and to what the pod reaches by the node. They lead everywhere else by
+// the node's primary address or by the pod's own gateway. What the pod reaches by the node may also be the CIDR of a
+// peer, to which it has a route by its ENI.
 func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
 	dev := r.Config.ContainerInterface
 	for _, a := range n.addrs {

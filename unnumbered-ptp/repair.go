@@ -15,10 +15,10 @@ import (
 )
 
 // Lost lists what the node has lost of what serves all pods of a network, if a CHECK of the
-// pods would miss any of it. "nft flush ruleset", with which many firewalls begin, deletes the
-// table, and then no pod reaches services or the internet. Lost also lists the routes to pods
-// that the kernel removed with the node's address, as when DHCP removes and adds it. A node
-// without pods of the network has lost nothing. The configuration must be validated.
+// pods would miss any of it. Many firewalls begin with "nft flush ruleset". It deletes the table, and then no pod
+// reaches services or the internet. Lost also lists the routes to pods that the kernel removed with the node's address,
+// as when DHCP removes and adds it. A node without pods of the network has lost nothing. The configuration must be
+// validated.
 func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	veths, tables, err := pairsOf(node, network)
 	if len(veths) == 0 || err != nil {
@@ -135,9 +135,9 @@ func destinations(routes []nl.Route, veths map[string]bool, tables map[uint32]bo
 	return dsts
 }
 
-// withoutSource returns the routes to pods that the kernel removed when the node lost the
-// address that is their source, even if DHCP has added it again at once. It also returns the
-// routes of IPv6 that lost only their source (fib_sync_down_addr, rt6_remove_prefsrc).
+// withoutSource returns the routes to pods that the kernel removed when the node lost the address that is their source.
+// The kernel removes them even if DHCP adds the address again at once. It also returns the routes of IPv6 that lost
+// only their source (fib_sync_down_addr, rt6_remove_prefsrc).
 //
 // The routes in a pod's own table remain, and show the pod's addresses. If two pods had the
 // same address, the later one has it now. Its table has the higher number.

@@ -199,8 +199,8 @@ func (l Loss) ended(node *nl.NS) bool {
 	return errors.Is(err, fs.ErrNotExist) || err == nil && l.index != 0 && near.Index != l.index
 }
 
-// Bare lists the node's ends of a network's pairs that have lost the routes to their pods, in a family of which there
-// is still a rule or in both. It is for pods of which no source knows what they had.
+// Bare lists the node's ends of a network's pairs that have lost the routes to their pods. They have lost them in both
+// families, or in one of which there is still a rule. It is for pods of which no source knows what they had.
 func Bare(node *nl.NS, network string) (bare []nl.Link, err error) {
 	links, err1 := node.Links()
 	rules, err2 := node.Rules()

@@ -30,7 +30,7 @@ import (
 // from a pod gets a mark that stands for the ENI. A map of nftables finds it by the group of the pod's link. Each ENI
 // has one rule for its mark, and what has no mark goes past these rules.
 //
-// An answer in a connection whose destination was translated gets no mark: a caller of a NodePort or of a hostPort has
+// An answer gets no mark if the destination of its connection was translated. A call to a NodePort or a hostPort has
 // come by the boot ENI, and its answer must leave by that.
 //
 // The pod's address is the source in the VPC and on the node. The boot ENI's address is the source of what leaves by
@@ -52,7 +52,7 @@ func toHop(r nl.Route) bool { return r.Dst.Bits() == 0 && r.Via == hop(nl.Family
 // routedPod reports whether the attachment is that of a routed pod.
 func (r *request) routedPod() bool { return r.eni != "" }
 
-// senderOf returns the address of IPv4 that prevResult has at the link of the ENI, or else the pod's own: a runtime
+// senderOf returns the address of IPv4 that prevResult has at the link of the ENI, or else the pod's own. A runtime
 // keeps the final result, which has the pod's alone.
 func senderOf(prev *types100.Result, pod []netip.Addr) netip.Addr {
 	all := plugin.NIC{IPs: plugin.AtFirst(prev)}.Addrs()

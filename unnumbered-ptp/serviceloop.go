@@ -52,11 +52,10 @@ import (
 // connection by its beginning. They remember up to 4,096 things for each pod, and forget what
 // that pod has not used for longest.
 //
-// The looped port depends on the pod's own port alone. So a backend that remembers a closed
-// connection, for a minute, accepts the next one from that port as later, as without a service
-// (RFC 9293, section 3.6.1, MAY-2). With random ports the backend would often refuse it, the
-// client would try again a second later, and it could not make
-// a thousand connections per second.
+// The looped port depends on the pod's own port alone. A backend remembers a closed connection for a minute. So it
+// accepts the next one from that port as later, as without a service (RFC 9293, section 3.6.1, MAY-2). With random
+// ports the backend would often refuse it, the client would try again a second later, and it could not make a thousand
+// connections per second.
 //
 // ICMP errors about looped packets, most often about the MTU of a path, go to the node, too.
 // From there they reach the pod as errors about its connection to the service.
@@ -98,8 +97,8 @@ import (
 //
 // # All
 //
-// If the backend is the calling pod itself, it gets the packet with the node's address: a pod
-// does not accept its own address as the source of a packet from another.
+// If the backend is the calling pod itself, it gets the packet with the node's address. A pod does not accept its own
+// address as the source of a packet from another.
 //
 // What serves all pods serves all three kinds; the next hop and a table distinguish them. So
 // pods from before an upgrade, or a change of the configuration, continue to work. Only
@@ -319,10 +318,9 @@ func (s *scene) supersede(p pair) error {
 
 // loopRules are the node's part for all pods of a family in which its address is a.
 //
-// A packet that does not use a next hop of the loop, and whose destination was changed, goes
-// to a pod that masquerades, back to the pod that sent it, or between pods without a loop. It
-// gets the node's address. A masquerade would look for an address on the veth, which has none,
-// and take one of any link.
+// Some packets do not use a next hop of the loop, although their destination was changed. They go to a pod that
+// masquerades, back to the pod that sent them, or between pods without a loop. It gets the node's address. A masquerade
+// would look for an address on the veth, which has none, and take one of any link.
 func loopRules(a netip.Addr) []nl.NFRule {
 	via := nl.NextHop(loopVia(nl.FamilyOf(a)))
 	return []nl.NFRule{

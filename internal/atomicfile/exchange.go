@@ -19,7 +19,7 @@ import (
 const Old = ".old"
 
 // Exchange is [Replace] for a large file that changes often, in an open directory. It keeps the replaced file, and the
-// next Exchange writes into that one: to allocate pages and to free others takes the kernel longer than to copy the
+// next Exchange writes into that one. Allocating pages and freeing others takes the kernel longer than copying the
 // text.
 //
 // The file has the given modification time, if that is not zero, and if the file system can.

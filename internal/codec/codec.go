@@ -58,9 +58,9 @@ func Read(in []byte, value func(*Codec)) error {
 	return c.read(value)
 }
 
-// ReadExactly reads a value exactly as encoding/json would. It returns an error for
-// everything that the two could read differently: a name twice, a null, a name that differs
-// from the described one only in case. The text must be as json.Compact writes it.
+// ReadExactly reads a value exactly as encoding/json would. It returns an error for everything that the two could read
+// differently. That is a name twice, a null, or a name that differs from the described one only in case. The text must
+// be as json.Compact writes it.
 func ReadExactly(in []byte, value func(*Codec)) error {
 	c := Codec{in: string(in), exact: true}
 	return c.read(value)

@@ -5,8 +5,8 @@ package codec
 
 import "unsafe"
 
-// Here is what a kind needs that works on the text itself: one that keeps the text of what it reads and writes that
-// text again, or that writes an index of its text. Kinds of configurations need nothing of it.
+// Some kinds work on the text itself, and this file has what they need. Such a kind keeps the text of what it reads and
+// writes that text again. Or it writes an index of its text. Kinds of configurations need nothing of it.
 
 // A cut is a text that comes at an offset of the output.
 type cut struct {

@@ -23,9 +23,8 @@ import (
 )
 
 // This file gets an address that a pod has chosen, by AssignPrivateIpAddresses with that
-// address. Before it changes anything, it asks EC2 who has the address. There is no
-// AllowReassignment, which would take the address from any ENI that has it at that moment, also
-// from one that got it after EC2 was asked. See follow.go.
+// address. Before it changes anything, it asks EC2 who has the address. There is no AllowReassignment. It would take
+// the address from any ENI that has it at that moment. A pod may have got it there after EC2 was asked. See follow.go.
 
 // GrowChosen gets the addresses that the pod has chosen, all on one ENI of the pool. If no ENI can take them, it
 // creates one in their subnet. The next round then continues. EC2 has refused to change the ENIs denied.

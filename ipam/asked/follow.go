@@ -23,8 +23,8 @@ import (
 // the address back. And EC2 says that the old instance has ended. Then this node unassigns the address from the very
 // ENI of which EC2 has said so. So it takes nothing from an ENI that has got the address meanwhile.
 //
-// An ENI that is attached to nothing proves nothing by itself: a running node may be about to attach it, and has in its
-// registry which addresses it has. So the instance for which it was made must have ended, too.
+// An ENI that is attached to nothing proves nothing by itself. A running node may be about to attach it, and knows its
+// addresses from the registry. So the instance for which it was made must have ended, too.
 
 const hintHeld = "wait until the pod on the other node has ended: that node then releases the address. " +
 	"If the node is lost, terminate its instance, and allow this node to take the address (takeover in requests)"

@@ -141,8 +141,8 @@ func Restore(s *registry.State, id string, x Releasable) {
 	}
 }
 
-// NoteRelease writes intents for those of the addresses that pods had chosen, before they are released to EC2: else
-// a process that is killed would leave them on the ENI, where no pod of another node can get them.
+// NoteRelease writes intents for those of the addresses that pods had chosen, before they are released to EC2.
+// Otherwise a killed process would leave them on the ENI, where no pod of another node can get them.
 func NoteRelease(s *registry.State, id string, x Releasable) {
 	for a := range x.Addrs {
 		if pod, owned := s.Owners[a]; owned {
@@ -188,8 +188,8 @@ func LeftReleases(s *registry.State) map[string]registry.Intent {
 // releaseKey is the key of such an intent. The call has no client token.
 func releaseKey(a netip.Addr) string { return "release " + a.String() }
 
-// GiveChosen gives the addresses that interrupted calls have assigned to an ENI to the pods that had
-// chosen them: no other pod of this node has had such an address, so these pods need not wait.
+// GiveChosen gives pods the addresses that they had chosen, and that interrupted calls have assigned to an ENI. No
+// other pod of this node has had such an address, so these pods need not wait.
 func GiveChosen(s *registry.State, eni string) {
 	for _, i := range s.Intents {
 		if i.ENI == eni && i.Pod.Name != "" && s.Free.Has(i.Addr) {

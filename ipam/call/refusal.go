@@ -23,8 +23,8 @@ import (
 // once. It is not about others: an ADD of another pool that needs neither this ENI nor this subnet
 // does not see it.
 //
-// What is refused for want of addresses is not remembered here: a subnet that is full has another
-// record, see fail, and so have a full instance and a full account.
+// What EC2 refuses for want of addresses is not remembered here. A full subnet has another record, see fail. So have a
+// full instance and a full account.
 
 // Explain adds the CNI error code and the hint, which the container runtime shows.
 func Explain(err error) error {

@@ -125,8 +125,8 @@ func (p *Node) DescribeSubnets(ctx context.Context, vpc, zone string) ([]aws.Sub
 }
 
 // LastSubnets returns what the subnets of the instance's zone had when EC2 last described them to a process of this
-// node, and when that was. The time is zero if no process knows: none has asked, a subnet has turned out to be full
-// since, or an operator or another program has set the clock back.
+// node, and when that was. The time is zero if no process knows. Then none has asked, or a subnet has turned out to be
+// full since, or an operator or another program has set the clock back.
 func (p *Node) LastSubnets(s *registry.State) (all []aws.Subnet, asked time.Time) {
 	var a reply[aws.Subnet]
 	b, err := p.Registry.Kept(lastSubnets)

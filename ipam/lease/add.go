@@ -44,10 +44,10 @@ func Add(
 
 // Each calls add for each interface of an attachment, by the policy of the interface. An interface
 // whose address the pod has chosen comes first: EC2 may show that the pod cannot have it, and
-// nothing is changed for the others by then. One whose ENI the pod has chosen comes last: if another
-// interface gets no address, the ENI would be attached and detached each time the runtime repeats the
-// ADD. What a growth brings before EC2 refuses the ENI is there for the repetition. If add fails,
-// the interfaces lose their addresses, unless the attachment had addresses before. fresh reports that it had none.
+// nothing is changed for the others by then. One whose ENI the pod has chosen comes last. Otherwise, while another
+// interface gets no address, each repetition of the ADD would attach and detach the ENI. What a growth brings before
+// EC2 refuses the ENI is there for the repetition. If add fails, the interfaces lose their addresses, unless the
+// attachment had addresses before. fresh reports that it had none.
 func (p *Pool) Each(
 	ctx context.Context, o Owner, policies []Policy, add func(context.Context, Owner) (fresh bool, err error),
 ) (fresh bool, err error) {

@@ -51,8 +51,8 @@ func onENI(s *registry.State, r *plugin.Request[Config], a netip.Addr) error {
 // leases of a rebuilt registry have no keys, until their pods end. The runtime says which
 // addresses the attachment has, and the kernel must show them at its interfaces.
 //
-// The lease does not get the key of the attachment. Without a key, a DEL ends it only if the kernel
-// shows no user of the address: a runtime may call CHECK and DEL for a container that is gone.
+// The lease does not get the key of the attachment. Without a key, a DEL ends it only if the kernel shows no user of
+// the address. That matters, because a runtime may call CHECK and DEL for a container that is gone.
 func checkFound(ctx context.Context, s *registry.State, r *plugin.Request[Config]) error {
 	if r.Prev == nil || len(r.Prev.IPs) == 0 {
 		return fmt.Errorf("%s has no lease", key(r))

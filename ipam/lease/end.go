@@ -19,9 +19,9 @@ import (
 // nor metadata. An attachment without a lease is no error.
 //
 // The hints are addresses that the attachment has according to the caller. If such an address has
-// a lease without a key, as for a pod of the original plugin, End ends that lease too. It does
-// not if the kernel shows the address in use, or if that is not known: a runtime may repeat an old
-// DEL, and a running pod may have the address by now. A collection ends such a lease later.
+// a lease without a key, as for a pod of the original plugin, End ends that lease too. It does not if the kernel shows
+// the address in use, or if that is not known. A runtime may repeat an old DEL, and a running pod may have the address
+// by now. A collection ends such a lease later.
 func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) error {
 	found := map[netip.Addr]string{} // where the hints with a lease without a key were seen
 	var unused, returns bool         // an ENI that is to be detached; an address that is to be released
@@ -60,9 +60,9 @@ func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) err
 	return p.Registry.Change(ctx, func(s *registry.State) { s.EndOf(k, time.Now(), p.Began, left...) })
 }
 
-// findAgain gives a lease without a key to an address of a pod of which the registry knows nothing: it was rebuilt when
-// not all namespaces could be read. Nothing else would tell the address from one of the node. A collection ends the
-// lease.
+// findAgain gives a lease without a key to a pod's address that the registry does not have as leased. The registry was
+// rebuilt when not all namespaces could be read. Nothing else would tell the address from one of the node. A collection
+// ends the lease.
 func findAgain(s *registry.State, a netip.Addr) {
 	id, e := s.ENIOf(a)
 	if !s.Leases.Has(a) && !s.Free.Has(a) && !e.Foreign && slices.Contains(e.Addrs, a) &&

@@ -22,10 +22,9 @@ import (
 // groups of such ENIs. With "provision" "assign" or "none", the node creates no ENI, and uses
 // those that it gets.
 
-// An ENI may belong to others while its tags are unknown. There are two cases. If the role
-// does not allow to ask EC2, the ENI serves all the same, except if there are several pools:
-// the original did not ask for tags either. If EC2 did not answer, the ENI serves no pod
-// until EC2 answers.
+// An ENI may belong to others while its tags are unknown. There are two cases. If the role does not allow to ask EC2,
+// the ENI serves all the same, as in the original, which did not ask for tags either. It does not if there are several
+// pools. If EC2 did not answer, the ENI serves no pod until EC2 answers.
 
 // Misfit returns why pods of the policy's pool get no addresses of an ENI that others have
 // attached. It returns "" if they get them. Pods that have an address of the ENI keep it.

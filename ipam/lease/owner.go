@@ -13,9 +13,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An owners knows the pods of addresses without the registry: by the alias that a pod's veth pair has on the node, and
-// by what runtimes keep of the ADD. It reads each source when it is asked for the first time. The names serve people
-// alone: nothing is decided by them.
+// An owners knows the pods of addresses without the registry. It has them from the alias of a pod's veth pair on the
+// node, and from what runtimes keep of the ADD. It reads each source when it is asked for the first time. The names
+// serve people alone: nothing is decided by them.
 type owners struct {
 	node  *nl.NS
 	paths nl.Namespaces

@@ -210,8 +210,8 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 	return a, cmp.Or(err, none)
 }
 
-// lacks returns why an ADD has to ask EC2, or nil if it need not. eni is the ENI whose addresses
-// the ADD would get, and empty if there is none.
+// lacks returns why an ADD has to ask EC2, or nil if it need not. The ADD would get addresses of eni, which is empty if
+// there is no such ENI.
 func (p *Pool) lacks(s *registry.State, eni string) error {
 	switch {
 	case eni == "" && Unknown(s):
@@ -312,9 +312,9 @@ func deadline(ctx context.Context) time.Time {
 }
 
 // reject gives leases without a key to addresses that turned out to be in use, so that no pod gets
-// them. Such a lease ends when a collection finds that the address is gone. The owner's other
-// addresses are free again. seen is where the kernel has the addresses in use: the path of a
-// namespace, [routed], or empty if that is not known.
+// them. Such a lease ends when a collection finds that the address is gone. The owner's other addresses are free again.
+// seen is where the kernel has the addresses in use. It is the path of a namespace, or [routed], or empty if that is
+// not known.
 func (p *Pool) reject(ctx context.Context, o Owner, taken []netip.Addr, seen string) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		for _, a := range s.HeldBy(o.Key, o.NIC) {

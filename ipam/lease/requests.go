@@ -83,8 +83,8 @@ type Choice struct {
 	Exclusive bool // it gets a whole ENI, of which no other pod has an address
 	Takeover  bool // its addresses may be taken from ENIs of instances that have ended
 
-	// Together is the number of interfaces that this ADD makes, and Max how many the pod may have by
-	// all of its ADDs. 0: it has asked for nothing that needs a permission.
+	// Together is the number of interfaces that this ADD makes. Max is how many the pod may have by all of its ADDs. 0:
+	// it has asked for nothing that needs a permission.
 	Together, Max int
 }
 

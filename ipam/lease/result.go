@@ -49,8 +49,8 @@ func (a Allocation) Result(link string, p Policy) *types100.Result {
 	return r
 }
 
-// Routed returns the result in the form for a routed pod: its addresses are not at the ENI's link, but at the interface
-// of the pod, which unnumbered-ptp makes. They stand alone there (/32, /128). The routes are those of the node for what
+// Routed returns the result in the form for a routed pod. Its addresses are not at the ENI's link, but at the pod's
+// interface, which unnumbered-ptp makes. They stand alone there (/32, /128). The routes are those of the node for what
 // comes from the pod. At the ENI's link is the address that the node asks the VPC router with: the ENI's primary one,
 // which no program can take from the ENI.
 func (a Allocation) Routed(link string, p Policy, ifName, netNS string) *types100.Result {

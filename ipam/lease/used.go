@@ -83,8 +83,8 @@ func (u Used) InPod(mac string) bool {
 	return !here && (u.cards[mac] || !u.sought)
 }
 
-// Holds reports whether a lease without a key has its pod: the address is in use, or the namespace in which it was
-// found still has a link on the ENI's link.
+// Holds reports whether a lease without a key still has its pod. It has if the address is in use, or if the namespace
+// where it was found still has a link on the ENI's link.
 func (u Used) Holds(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	_, e := s.ENIOf(a)
 	on := s.ENIs[l.ENI].MAC

@@ -89,7 +89,7 @@ func (p *Node) detachENI(ctx context.Context, e aws.ENI) error {
 	})
 }
 
-// noteDetach notes that this process is about to detach an ENI. takeBack removes this note alone: another process, or
+// noteDetach notes that this process is about to detach an ENI. takeBack removes this note alone. Another process, or
 // an earlier attempt of this one, may have begun to detach the ENI.
 func (p *Node) noteDetach(ctx context.Context, id string) (takeBack func(*registry.State), err error) {
 	var before, noted time.Time

@@ -94,8 +94,8 @@ func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
 	return changed
 }
 
-// wishes returns what the conflists with the pool of an ENI want of it: whether it serves pods of one, whether one has
-// skipDeallocation, and whether there are any.
+// wishes returns what the conflists with the pool of an ENI want of it. serves: the ENI serves pods of one of them.
+// keeps: one has skipDeallocation. has: there is such a conflist.
 func wishes(conflists []lease.Policy, e registry.ENI) (serves, keeps, has bool) {
 	for _, q := range conflists {
 		if q.Pool == lease.Origin(e.Pool) {

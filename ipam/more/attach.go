@@ -217,10 +217,10 @@ var errNotDiscarded = errors.New("the new ENI could be neither attached nor dele
 // errDiscarded means that an ENI could not be attached, and is deleted again.
 var errDiscarded = errors.New("the new ENI could not be attached, and was deleted")
 
-// attach attaches an ENI that this suite has made, and records it. It deletes a new ENI that EC2 cannot attach: the
-// instance or its network card takes no more ENIs, the instance does not run, or EC2 attaches no ENI of this subnet.
-// One in the registry stays: another program has detached it, and pods may have its addresses. If the caller has asked
-// EC2 which ENIs are attached, seen is the answer.
+// attach attaches an ENI that this suite has made, and records it. It deletes a new ENI that EC2 cannot attach. The
+// instance or its network card may take no more ENIs, the instance may not run, or EC2 may attach no ENI of this
+// subnet. One in the registry stays: another program has detached it, and pods may have its addresses. If the caller
+// has asked EC2 which ENIs are attached, seen is the answer.
 func (p *Node) attach(ctx context.Context, eni aws.ENI, token string, spec ENISpec, seen known.Attached) error {
 	addrs, cidrs := slices.Concat(eni.Addrs, eni.IPv6Addrs), slices.Concat(eni.Prefixes, eni.IPv6Prefixes)
 	s, err := p.Registry.View()

@@ -21,8 +21,8 @@ import (
 
 // This file is for what operators do by name. An ADD and a collection decide by themselves.
 
-// ENIFor returns an attached ENI for a Provision, whose lock the caller has: the one of an earlier Provision with the
-// same spec that has not come to its end, or a new one.
+// ENIFor returns an attached ENI for a Provision, whose lock the caller has. It is a new ENI, or that of an earlier
+// Provision with the same spec that did not come to its end.
 func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) {
 	spec.Managed = false
 	own := func(ctx context.Context, e aws.ENI) error { return p.finishOwn(ctx, e, spec) }

@@ -101,9 +101,9 @@ func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 	return sure, err
 }
 
-// canWait reports whether a growth can leave to a collection what resume would do: to compare a registry without
-// unconfirmed addresses, and to repeat a change that can wait. A collection comes within minutes. If none has come, and
-// EC2 does not throttle, growth compares.
+// canWait reports whether a growth can leave to a collection what resume would do. A collection can compare a registry
+// without unconfirmed addresses, and repeat a change that can wait. A collection comes within minutes. If none has
+// come, and EC2 does not throttle, growth compares.
 func (p *Node) canWait() bool {
 	const collected = 15 * time.Minute
 	s, err := p.Registry.View()

@@ -157,9 +157,8 @@ func mix(h uint64) uint64 {
 	return h ^ h>>31
 }
 
-// SubnetFor returns the subnet of the chosen addresses: that with the ID, if it is not empty,
-// or else one of the subnets in which the pool may have ENIs. It refuses addresses that no pod
-// can have.
+// SubnetFor returns the subnet of the chosen addresses. That is the subnet with the ID. If the ID is empty, it is one
+// of the subnets in which the pool may have ENIs. It refuses addresses that no pod can have.
 func (p *Node) SubnetFor(ctx context.Context, s *registry.State, id string) (aws.Subnet, error) {
 	all, err := p.DescribeSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {

@@ -131,9 +131,9 @@ func (p *Node) finishUnseen(ctx context.Context, s *registry.State, i registry.I
 	}
 }
 
-// finishOwn attaches an ENI that an earlier Provision with such a spec has begun to make. It deletes one of a growth,
-// and leaves one of another Provision, because it does not know from which device index on these wanted it: below, the
-// ENI would take a slot and serve no pods.
+// finishOwn attaches an ENI that an earlier Provision with such a spec has begun to make. It deletes one of a growth.
+// It leaves one of another Provision, because it does not know from which device index on that wanted the ENI. Below
+// it, the ENI would take a slot and serve no pods.
 func (p *Node) finishOwn(ctx context.Context, e aws.ENI, spec ENISpec) error {
 	if e.Tags[book.TagManaged] == "true" {
 		return p.abandon(ctx, e)

@@ -33,8 +33,8 @@ type Maps struct {
 // them.
 func Revision() string { return sources[:16] }
 
-// Onward is the program of a Splice for the veth: what is addressed to a MAC address goes on
-// by the link eni, from the port that stands for its own. All else gets the bits of the mark.
+// Onward is the program of a Splice for the veth. A packet to a certain MAC address goes on by the link eni, from the
+// port that stands for its own. All else gets the bits of the mark.
 func Onward(to net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	return onwardProgram.with(map[string]uint64{
 		"mac_head": uint64(binary.LittleEndian.Uint32(to)),

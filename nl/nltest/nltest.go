@@ -38,9 +38,8 @@ import (
 
 const dir = "/run/netns" // where ip-netns(8) looks for namespaces
 
-// The main goroutine keeps the first thread to itself. A goroutine that leaves its
-// namespace ends, and its thread with it; but the first thread cannot end, and
-// would stay in that namespace, and keep it, for as long as the process runs.
+// The main goroutine keeps the first thread to itself. A goroutine that leaves its namespace ends, and its thread with
+// it. But the first thread cannot end. It would stay in that namespace, and keep it, for as long as the process runs.
 func init() { runtime.LockOSThread() }
 
 // NS makes a network namespace with its loopback up, opens it under the given
@@ -111,8 +110,8 @@ func create(name string) (path string, err error) {
 	return filepath.Join(dir, name), <-done
 }
 
-// mounted lists the names under which namespaces are to be found, except those that create has made in other
-// processes: the tests of another package may run at the same time.
+// mounted lists the names under which namespaces are to be found. It leaves out those that create has made in other
+// processes, because the tests of another package may run at the same time.
 func mounted() []string {
 	names, _ := filepath.Glob(filepath.Join(dir, "*"))
 	return slices.DeleteFunc(names, func(name string) bool {

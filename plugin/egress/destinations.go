@@ -64,9 +64,9 @@ func longest(all []netip.Prefix, a netip.Addr) (found netip.Prefix, ok bool) {
 	return found, ok
 }
 
-// spared are the prefixes within the destinations of a family that a client does not reach by the
-// tunnel: gateways, what the configuration excepts, and, unless it names them, private
-// networks and those of the pod's other routes.
+// spared are the prefixes within the destinations of a family that a client does not reach by the tunnel. These are
+// gateways and what the configuration excepts. They are also private networks and those of the pod's other routes,
+// unless the configuration names them.
 func (e Egress) spared(f nl.Family, own []netip.Prefix, gateways []netip.Addr) (all []netip.Prefix) {
 	add := func(p netip.Prefix) {
 		within := func(d netip.Prefix) bool { return d.Bits() <= p.Bits() && d.Contains(p.Addr()) }
@@ -98,7 +98,7 @@ type layer struct {
 	to   []netip.Prefix
 }
 
-// layers are the destinations of a family, as a router sees them: the longest prefix decides, as in the table of routes
+// layers are the destinations of a family, as a router sees them. The longest prefix decides, as in the table of routes
 // that a client gets. own are the networks that the router reaches by its ENI. Beyond all layers nothing passes.
 func (e Egress) layers(f nl.Family, own []netip.Prefix) (all []layer) {
 	refuse := e.spared(f, own, e.gateways)

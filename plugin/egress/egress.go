@@ -23,7 +23,7 @@
 //
 // The invariants: a pod that is neither client nor router gets nothing. Everything is in the pod's namespace. Only
 // connections that the pod begins use the tunnel. Where a part of it is missing, what would take the tunnel goes
-// nowhere: no packet to a destination leaves by the address of the client, or of a node.
+// nowhere. No packet to a destination leaves by the address of the client, or of a node.
 package egress
 
 //go:generate go run ../../internal/codec/gen

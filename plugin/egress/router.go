@@ -14,11 +14,11 @@ import (
 // router is what a router gets: the tunnel, the right to forward, and two tables of routes. The table of netfilter
 // comes before all, and the UDP port of the tunnel comes last. So each packet of a client finds all of it.
 //
-// What comes out of the tunnel leaves by the pod's routes to the VPC, or else by its ENI: not by
-// the node, as the router's own packets to the internet do. What answers it carries a mark,
-// and goes back into the tunnel, to the client's address. An error of the router itself goes to
-// whom it is about, by the same way: about the MTU of its ENI to the client, about the MTU of
-// the tunnel to the destination (fwmark_reflect). No client has a route or a link of its own here.
+// What comes out of the tunnel leaves by the pod's routes to the VPC, or else by its ENI. It does not leave by the
+// node, as the router's own packets to the internet do. What answers it carries a mark, and goes back into the tunnel,
+// to the client's address. An error of the router itself goes by the same way to the host whose packet it is about
+// (fwmark_reflect). About the MTU of its ENI, that is the client. About the MTU of the tunnel, it is the destination.
+// No client has a route or a link of its own here.
 func (p *pod) router(e Egress) (nl.Wiring, error) {
 	families := p.families(e)
 	if len(families) == 0 {

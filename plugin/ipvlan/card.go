@@ -31,7 +31,7 @@ func (home Home) bring(c nl.MovedLink, node *nl.NS) error {
 }
 
 // mayHaveCard reports whether an attachment may have a card. Most attachments have none, and a DEL need not look.
-// mayHaveCard does not parse what the pod asks: that costs a DEL, and the text may be wrong.
+// mayHaveCard does not parse what the pod asks. To parse it costs a DEL, and the text may be wrong.
 func mayHaveCard(r *plugin.Request[Config]) bool { return r.Prev == nil || r.Config.Asks(r.IfName) }
 
 // bringBack moves the attachment's cards from the pod to the node. It finds them by their groups,

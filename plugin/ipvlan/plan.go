@@ -102,8 +102,8 @@ func mastersOf(r *plugin.Request[Config], asked []nic.Request) ([]master, error)
 	return masters, agree(asked, masters)
 }
 
-// agree returns an error if the pod asks this plugin for another number of whole ENIs than the
-// ipam plugin gives it: the two then do not get the same annotations.
+// agree returns an error if the pod asks this plugin for another number of whole ENIs than the ipam plugin gives it.
+// The two plugins then do not get the same annotations.
 func agree(asked []nic.Request, masters []master) error {
 	for i, m := range masters {
 		if exclusive(asked, i) != (m.mac != "") {

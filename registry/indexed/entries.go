@@ -19,10 +19,9 @@ import (
 // original text, and fields of a later release are not lost. With [codec.ReadTrusted], a value is
 // parsed when it is used, if there is an index.
 //
-// The zero Entries are empty. As with a map, entries may be set and deleted during a range
-// loop: an entry that is deleted before its turn is not seen, an entry that is set may be
-// seen, and none is seen twice. Even reading methods may parse a value, so they must not
-// run concurrently.
+// The zero Entries are empty. As with a map, entries may be set and deleted during a range loop. The loop does not see
+// an entry that is deleted before its turn. It may see an entry that is set, and sees none twice. Even reading methods
+// may parse a value, so they must not run concurrently.
 type Entries[V comparable] struct {
 	entries
 	kind   func(*V, *codec.Codec)

@@ -4,7 +4,7 @@
 // Package bundle puts what a node shows of its pods' network into one file, and reads such a file on any machine.
 //
 // A bundle has sources: the registry, the kernel, EC2 and so on (see sources.go). Each source has a deadline and a
-// share of the size. What cannot be read, and what has no room, is a line in the manifest, and never a failure: the
+// share of the size. What cannot be read, and what has no room, is a line in the manifest, and never a failure. So the
 // bundle of a node that is half dead has what is left.
 //
 // What may leave the node is listed field by field (see allow.go). A type of this project has no field for anything

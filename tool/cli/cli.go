@@ -66,8 +66,8 @@ func called(arg0 string) string {
 // and a link needs seconds to appear.
 const Patience = 2 * time.Minute
 
-// Complete gives a command what all of them have: the output flag, a limit of time,
-// and a look at its arguments, of which it takes none unless it has an ArgsUsage.
+// Complete gives a command what all of them have: the output flag, a limit of time, and a check of its arguments. A
+// command without an ArgsUsage takes none.
 func Complete(c *Command) {
 	CompleteEndless(c)
 	action := c.Action
@@ -99,10 +99,10 @@ func CompleteEndless(c *Command) {
 	}
 }
 
-// JSON is the part of a command's description that names the fields of its answer with --output
-// json: an object, or, where it begins with [], a list of objects. What stands in braces is within the
-// field before them. Times are those of RFC 3339 in UTC. A field keeps its name and type from release to
-// release; new ones may come. The transcripts hold this.
+// JSON is the part of a command's description that names the fields of its answer with --output json. The answer is an
+// object, or, where the part begins with [], a list of objects. What stands in braces is within the field before them.
+// Times are those of RFC 3339 in UTC. A field keeps its name and type from release to release; new ones may come. The
+// transcripts hold this.
 func JSON(fields string) string { return "\n\nWith --output json: " + fields }
 
 // checkArgs refuses what the command would not look at. A command may have an output of its own.

@@ -14,7 +14,7 @@ import (
 )
 
 // Whole returns the policies of the pools of all networks. It returns nil if there is none, if a network has a mistake,
-// or if Load cannot parse a file: then no command knows which pools there are.
+// or if Load cannot parse a file. Then no command knows which pools there are.
 func (c *Conflists) Whole() []lease.Policy {
 	if _, err := c.All(); err != nil || c.Unread() != nil {
 		return nil

@@ -53,8 +53,8 @@ type shot struct{ from, to int } // the indexes of its first line, and of the fi
 // sameBoot is by how much the boot time of one boot can differ, if a process computes it again.
 const sameBoot = 2 * time.Second
 
-// late is by how much the time of a line can be earlier than that of the line before it: a process takes the time, and
-// waits for the registry's lock.
+// late is by how much the time of a line can be earlier than that of the line before it. A process first takes the
+// time, and then waits for the registry's lock.
 const late = time.Minute
 
 func newSeries(name string) *series {

@@ -218,13 +218,12 @@ func (n Needs) arns(kind string, ids ...string) []string {
 	return arns
 }
 
-// self is the condition that an instance asks about itself: credentials that the metadata
-// service gives out for the instance's role say which instance got them, and EC2 says which one
-// a call is about. AWS's own AWSEC2VssSnapshotPolicy binds calls of an instance in the same
-// words (AWS managed policy reference); the keys: IAM user guide, "EC2: Attach or detach
-// volumes to an EC2 instance", and Service Authorization Reference, the resource type
-// instance. An ENI that is attached elsewhere can so not be detached from here. For its
-// deletion there is no such key: EC2 refuses that as long as the ENI is attached.
+// self is the condition that an instance asks about itself. The metadata service gives out credentials for the
+// instance's role, and these say which instance got them. EC2 says which one a call is about. AWS's own
+// AWSEC2VssSnapshotPolicy binds calls of an instance in the same words (AWS managed policy reference); the keys: IAM
+// user guide, "EC2: Attach or detach volumes to an EC2 instance", and Service Authorization Reference, the resource
+// type instance. An ENI that is attached elsewhere can so not be detached from here. For its deletion there is no such
+// key: EC2 refuses that as long as the ENI is attached.
 func (n Needs) self() map[string]map[string]string {
 	return map[string]map[string]string{"ArnLike": {"ec2:SourceInstanceARN": n.arns("instance",
 		"${ec2:InstanceID}")[0]}}

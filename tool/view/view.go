@@ -91,8 +91,9 @@ func lackingOf(
 	return lacking
 }
 
-// where returns where the kernel shows an address in use: in a namespace that has it on the ENI that has it by one of
-// the others, or on any ENI if none of them knows it; or by a route. Otherwise it returns "".
+// where returns where the kernel shows an address in use: in a namespace, or by a route. The namespace has the address
+// on the ENI that has it by one of the other sources. If none of them knows it, any ENI counts. Otherwise it returns
+// "".
 func (k *Comparison) where(a netip.Addr) string {
 	l, _ := k.state.Leases.At(a)
 	own, _ := k.state.ENIOf(a)

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package legacy removes what the original plugin and earlier releases have left on a node:
-// the veth pairs, rules and chains of iptables that the original made for a pod, and the
-// tables that earlier releases gave a name which two networks could share.
+// Package legacy removes what the original plugin and earlier releases have left on a node. The original made veth
+// pairs, rules and chains of iptables for a pod. Earlier releases gave tables a name that two networks could share.
 package legacy
 
 import (
@@ -30,8 +29,8 @@ type Pod struct {
 	Prev                 *types100.Result // prevResult, or nil
 }
 
-// Del deletes what the original plugin made for a pod that is deleted after an upgrade: a
-// veth pair with a random name, its rule, and the pod's rules of iptables.
+// Del deletes what the original plugin made for a pod that is deleted after an upgrade. That is a veth pair with a
+// random name, its rule, and the pod's rules of iptables.
 //
 // The rules of iptables go first: if this process is killed before it deletes the veth, the
 // veth still shows that there is such a pod. If they cannot be deleted the veth is deleted
@@ -82,8 +81,8 @@ func (p Pod) mayBe(i *types100.Interface) bool {
 // prefPod is the priority of the rule that the original plugin makes for a pod.
 const prefPod = 1024
 
-// IsRule reports whether a rule is one that the original plugin makes for a pod: it has the
-// original's priority and no protocol, and is about a veth with the original's kind of name.
+// IsRule reports whether a rule is one that the original plugin makes for a pod. Such a rule has the original's
+// priority and no protocol, and is about a veth with the original's kind of name.
 func IsRule(r nl.Rule) bool {
 	digits, is := strings.CutPrefix(r.IIF, "veth")
 	return is && len(digits) == 8 && strings.Trim(digits, "0123456789abcdef") == "" &&

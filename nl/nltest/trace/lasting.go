@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// passing are the system calls whose effect ends with the process, if they have one: a
-// program that is killed after one of them leaves the same as if it were killed before.
+// passing are the system calls whose effect ends with the process, if they have one. A program that is killed after one
+// of them leaves the same as if it were killed before.
 var passing = slices.Concat(
 	// Memory, threads, signals, and the clock.
 	[]uint64{threadMemory, unix.SYS_MMAP, unix.SYS_MUNMAP, unix.SYS_MPROTECT, unix.SYS_MADVISE, unix.SYS_BRK,
@@ -34,9 +34,8 @@ var passing = slices.Concat(
 		unix.SYS_SCHED_GETAFFINITY, unix.SYS_UNAME, unix.SYS_GETRANDOM, unix.SYS_CLOCK_GETTIME, unix.SYS_GETTIMEOFDAY},
 )
 
-// Lasting names the system calls whose effect may be there still when the process is no
-// more: all except those of a list, files that are opened for reading, what is printed, and
-// what wakes a thread of its own.
+// Lasting names the system calls whose effect may still be there when the process is gone. These are all calls, except
+// those of a list, files that are opened for reading, what is printed, and what wakes a thread of its own.
 func Lasting(c Call) string {
 	switch {
 	case slices.Contains(passing, c.Nr), c.Nr == unix.SYS_CLOSE, // sooner than the kernel would
