@@ -116,9 +116,9 @@ func open(name string, fd netns.NsHandle) *NS {
 // asks for its thread's number may be on another thread then, and the first one elsewhere.
 func ofThread() (netns.NsHandle, error) { return netns.GetFromPath("/proc/thread-self/ns/net") }
 
-// ofProcess reports whether n is also the namespace of a thread that no goroutine has locked, and so of every such
-// thread. n is that of the calling thread. /proc/self may show another: Do may have moved the first thread of the
-// process.
+// ofProcess reports whether n, the calling thread's namespace, is also that of a thread that no goroutine has locked.
+// Then it is that of every such thread. The namespace in /proc/self may be another: Do may have moved the first thread
+// of the process.
 func (n *NS) ofProcess() (is bool) {
 	thread := unix.Gettid()
 	done := make(chan struct{})

@@ -25,8 +25,8 @@ type Table struct {
 	Chains []Chain
 	Of     string // what else the table stands for: see [Table.Sealed]
 	More   bool   // Check ignores chains that are not among these
-	// Others makes Check accept what is made for another configuration: further rules of ours, and
-	// in a chain that is Alike as many other ones, or no such chain.
+	// Others makes Check accept what is made for another configuration. That is further rules of ours. In a chain that
+	// is Alike, it is as many other rules, or no such chain.
 	Others bool
 }
 

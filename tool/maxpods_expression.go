@@ -227,8 +227,8 @@ func (n podNode) anyPools(d dialect) term {
 	return pods
 }
 
-// beside returns the number of pods on further ENIs, if so many pools take an ENI for one pod, and all others are of
-// the pool whose ENIs serve the fewest.
+// beside returns the number of pods on further ENIs. others is how many pools take an ENI for one pod. All other ENIs
+// are of the pool whose ENIs serve the fewest.
 func (n podNode) beside(d dialect, pools []lease.Policy, others int) term {
 	enis, each := n.enis(d), eachENI(pools)
 	if others == 0 {

@@ -124,7 +124,7 @@ func (s *scene) needs(p pair, n node) (nl.Wiring, error) {
 // excuses reports whether a pod whose main table has some routes may lack a step.
 //
 // A later plugin may have added routes to prevResult, or lead a destination elsewhere. So the node need send back to
-// the pod only what the pod sends out by its ENI, and a route in the pod may be one by a link that is not ours.
+// the pod only what the pod sends out by its ENI. A route in the pod may be one by a link that is not ours.
 func (s *scene) excuses(step nl.Step, p pair, routes []nl.Route) bool {
 	byENI := func(r nl.Route) bool { return r.Dev == s.IfName }
 	switch o := step.Object.(type) {

@@ -16,9 +16,9 @@ import (
 )
 
 // Programs remove what belongs to pods: systemd-networkd removes the rules and routes of others. The kernel removes
-// those of a link that an operator or a program sets down, or of all links when one of them disables IPv6 on the node.
-// CHECK finds that, and few runtimes call it. So [Missing] compares a running pod with the list of its ADD, and
-// [Restore] adds what is missing on the node.
+// those of a link that an operator or a program sets down. It removes those of all links when an operator or a program
+// disables IPv6 on the node. CHECK finds that, and few runtimes call it. So [Missing] compares a running pod with the
+// list of its ADD, and [Restore] adds what is missing on the node.
 //
 // Both leave the pod's namespace as it is. What the pod lacks there, its own processes may have removed, and they may
 // mean it.

@@ -20,9 +20,8 @@ import (
 // destination to 10.0.2.20:8080, a backend in the VPC. From here only one way is right: out by
 // the pod's own ENI, with the pod's own address. The VPC lets nothing else pass, and security
 // groups and the backend decide by that address. So the pod's rule on the node ("iif veth
-// lookup T") sends the packet back by the veth. The pod sends it out by its ENI (eth0), to any
-// backend that the pod can reach itself: elsewhere in the VPC, on another ENI of the node, or
-// beside it on the same ENI.
+// lookup T") sends the packet back by the veth. The pod sends it out by its ENI (eth0), to any backend that the pod can
+// reach itself. The backend may be elsewhere in the VPC, on another ENI of the node, or beside the pod on the same ENI.
 //
 // The answer is the difficulty. It arrives at eth0, from 10.0.2.20:8080, and the pod has no
 // such connection. It must go to the node, which remembers what kube-proxy has changed. The
@@ -289,8 +288,8 @@ func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 
 // tableLoopless is the node's table of the pods without a loop. What is for them goes straight
 // to them, whoever sent it. Otherwise the node would loop what a pod with a loop answers them.
-// And a node that checks sources would look for the way back as if the packet had come in by
-// that pod's veth (see [loopRoutes]), and drop it. No pod's own table has this number.
+// And if it checks sources, it would look for the way back as if the packet had come in by that pod's veth (see
+// [loopRoutes]), and drop it. No pod's own table has this number.
 const tableLoopless = 1<<31 + 72
 
 // looplessRoutes lead to a pod without a loop.

@@ -60,9 +60,9 @@ func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) err
 	return p.Registry.Change(ctx, func(s *registry.State) { s.EndOf(k, time.Now(), p.Began, left...) })
 }
 
-// findAgain gives a lease without a key to a pod's address that the registry does not have as leased. The registry was
-// rebuilt when not all namespaces could be read. Nothing else would tell the address from one of the node. A collection
-// ends the lease.
+// findAgain gives a lease without a key to a pod's address that the registry has neither as leased nor as free. That
+// happens if the registry was rebuilt when not all namespaces could be read. Nothing else would tell the address from
+// one of the node. A collection ends the lease.
 func findAgain(s *registry.State, a netip.Addr) {
 	id, e := s.ENIOf(a)
 	if !s.Leases.Has(a) && !s.Free.Has(a) && !e.Foreign && slices.Contains(e.Addrs, a) &&

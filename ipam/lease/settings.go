@@ -28,7 +28,7 @@ const hintKept = "detach the ENI, which resets its link, or reboot the node; if 
 	"namespaces: see 'ip -d link' in these"
 
 // settle makes the link of an ENI that pods ask for as it was before a pod had it. A pod that gets the whole ENI gets
-// no link that others use: a pod can leave links of all kinds on it, in namespaces of its own.
+// no link that others use. A pod can leave links of all kinds on it, in namespaces of its own.
 func (p *Pool) settle(ctx context.Context, e registry.ENI, id string, link nl.Link) error {
 	if !p.Policy.Choice.Chooses() {
 		return nil

@@ -10,11 +10,10 @@
 // decides the public address: that of a NAT gateway, or the router's Elastic IP address. A
 // router is an ordinary pod, whose containers may do nothing.
 //
-// The far end of a client's tunnel is the ClusterIP of a Service whose endpoints are the routers.
-// kube-proxy chooses the router, keeps the client there (sessionAffinity), and moves it when
-// the router is no endpoint any more. So no process of ours watches pods. The answers go
-// straight to the client's address. A tunnel has no remote address: see [nl.Tunnel]. So a
-// router has one link for all clients, and knows none of them.
+// The far end of a client's tunnel is the ClusterIP of a Service whose endpoints are the routers. For a client,
+// kube-proxy chooses the router, and keeps it (sessionAffinity) until the router is no endpoint any more. So no process
+// of ours watches pods. The answers go straight to the client's address. A tunnel has no remote address: see
+// [nl.Tunnel]. So a router has one link for all clients, and knows none of them.
 //
 // The outer addresses of all packets are the pods' own, as EC2's source check wants it.
 //

@@ -100,8 +100,8 @@ func (c *Conflists) LowestIndex() int {
 	return slices.MinFunc(all, func(a, b lease.Policy) int { return cmp.Compare(a.MinIndex, b.MinIndex) }).MinIndex
 }
 
-// MostENIs returns how many ENIs the instance may have: as many as its type can, and maxENIs of a network allows. 0:
-// the registry does not know yet.
+// MostENIs returns how many ENIs the instance may have, by its type and by maxENIs of a network. 0: the registry does
+// not know yet.
 func (c *Conflists) MostENIs(s *registry.State) int {
 	most := 0
 	for _, p := range c.Whole() {
