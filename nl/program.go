@@ -43,7 +43,19 @@ func reason(log []byte) string {
 	return ""
 }
 
-func progLoad(code, log []byte) (int, error) {
+// progLoad loads a program. A signal ends the work of the verifier (bpf_check: signal_pending), and Go sends its threads
+// signals.
+func progLoad(code, log []byte) (fd int, err error) {
+	const tries = 20
+	for range tries {
+		if fd, err = progLoadOnce(code, log); err != unix.EAGAIN {
+			break
+		}
+	}
+	return fd, err
+}
+
+func progLoadOnce(code, log []byte) (int, error) {
 	license := []byte("Apache-2.0\x00")
 	attr := struct { // the beginning of union bpf_attr for BPF_PROG_LOAD, see bpf(2)
 		progType, count   uint32
