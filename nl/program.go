@@ -43,8 +43,8 @@ func reason(log []byte) string {
 	return ""
 }
 
-// progLoad loads a program. A signal ends the work of the verifier (bpf_check: signal_pending), and Go sends its threads
-// signals.
+// progLoad loads a program. A signal ends the work of the verifier (bpf_check: signal_pending), and Go sends signals to
+// its threads.
 func progLoad(code, log []byte) (fd int, err error) {
 	const tries = 20
 	for range tries {
