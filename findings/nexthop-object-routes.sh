@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 #
-# iproute2 6.15.0, github.com/vishvananda/netlink v1.3.1, jsimonetti/rtnetlink v2.2.0: a route by a nexthop object is listed, but the
+# iproute2 6.15.0, github.com/vishvananda/netlink v1.3.1, jsimonetti/rtnetlink v2.3.0: a route by a nexthop object is listed, but the
 # listing cannot remove or restore it.
 #
 # A good guess: `ip route flush` removes what `ip route show` lists. `ip route restore` takes what `ip route save` wrote. In Go, each
@@ -27,7 +27,7 @@ apt-get "${options[@]}" download iproute2=6.15.0-1 libbpf1 libcap2 libelf1t64 li
 for deb in *.deb; do dpkg -x "$deb" root; done
 
 printf 'module example.com/nexthop\n\ngo 1.26\n\nrequire (\n%s\n%s\n)\n' 'github.com/vishvananda/netlink v1.3.1' \
-	'github.com/jsimonetti/rtnetlink/v2 v2.2.0' >go.mod
+	'github.com/jsimonetti/rtnetlink/v2 v2.3.0' >go.mod
 cat >main.go <<'EOF'
 package main
 

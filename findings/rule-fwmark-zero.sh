@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 #
-# Linux 6.18, by ip(8), github.com/vishvananda/netlink v1.3.1 and jsimonetti/rtnetlink v2.2.0: a rule with the mark 0.
+# Linux 6.18, by ip(8), github.com/vishvananda/netlink v1.3.1 and jsimonetti/rtnetlink v2.3.0: a rule with the mark 0.
 #
 # A good guess: `ip rule add fwmark 0` is for packets without a mark, as `fwmark 1` is for those with the mark 1. And `not
 # fwmark 0` is for packets with any mark. The listing of a rule, typed again, is that rule.
@@ -17,7 +17,7 @@ dir=$(mktemp -d)
 trap 'chmod -R u+w "$dir"; rm -rf "$dir"' EXIT
 cd "$dir"
 printf 'module example.com/mark\n\ngo 1.26\n\nrequire (\n%s\n%s\n)\n' 'github.com/vishvananda/netlink v1.3.1' \
-	'github.com/jsimonetti/rtnetlink/v2 v2.2.0' >go.mod
+	'github.com/jsimonetti/rtnetlink/v2 v2.3.0' >go.mod
 cat >main.go <<'EOF'
 package main
 
