@@ -30,7 +30,8 @@ import (
 )
 
 // units are those of ours.
-var units = []string{"cni-gc.service", "cni-gc.timer", "cni-warm.service", "cni-warm.path", "cni-links.service",
+var units = []string{"cni-gc.service", "cni-gc.timer", "cni-warm.service", "cni-warm.path",
+	"cni-release.service", "cni-release.path", "cni-advertise.service", "cni-advertise.timer", "cni-links.service",
 	"cni-metrics.service", "cni-metrics.timer"}
 
 // speakers are the programs whose lines about our units may leave the node. A drop-in of an operator may run others.
