@@ -565,7 +565,7 @@ func delegated(e ec2sim.ENI, a netip.Addr) bool {
 	return slices.ContainsFunc(e.Prefixes, func(c netip.Prefix) bool { return c.Contains(a) })
 }
 
-// tidy wants no files except the registry, its locks, and the marks.
+// tidy wants no files except the registry, its locks, the marks, and what EC2 has said of the subnets.
 func (n *node) tidy() {
 	n.Helper()
 	files, err := os.ReadDir(n.Dir)
@@ -573,8 +573,10 @@ func (n *node) tidy() {
 		n.Fatal(err)
 	}
 	for _, f := range files {
-		if name := f.Name(); name != "registry.json" && name != "registry.json.old" && name != lease.Refill &&
-			name != "collected" && name != "gave-back" && name != "log" && !strings.HasSuffix(name, ".lock") {
+		name := f.Name()
+		known := []string{"registry.json", "registry.json.old", lease.Refill, lease.Release, "collected", "gave-back", "log",
+			"ec2-last-subnets.json"}
+		if !slices.Contains(known, name) && !strings.HasSuffix(name, ".lock") {
 			n.Errorf("%s is left over", name)
 		}
 	}
