@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -164,6 +165,47 @@ func TestProcessRoutedGreedy(t *testing.T) {
 			}
 			if !r.state().Leases.Has(own) {
 				t.Errorf("%s of the pod is not leased", own)
+			}
+		})
+	}
+}
+
+// TestProcessRoutedDown: an operator has set the node's end of a routed pod down. It has no neighbours and no routes
+// then, so nothing says which address the pod has. The address goes to no other pod, and stays at its ENI.
+func TestProcessRoutedDown(t *testing.T) {
+	nltest.Need(t, "nftables")
+	for _, lost := range []bool{false, true} {
+		t.Run(fmt.Sprintf("registry lost %v", lost), func(t *testing.T) {
+			n := newNode(t, "c5.large", ec2sim.Config{}, nil)
+			r := runRouted(n)
+			a := r.addr()
+			links, err := r.Host.Links()
+			noErr(t, err)
+			for _, l := range links {
+				if nl.IsRouted(l.Group) {
+					r.shell("ip link set " + l.Name + " down")
+				}
+			}
+			if all, err := r.Host.Neighbours(); err != nil || len(all) > 0 {
+				t.Fatalf("the node has still the neighbours %v; %v", all, err)
+			}
+			if lost {
+				losses["deleted"](r)
+			}
+			for range 4 {
+				r.collect()
+				r.age(time.Hour)
+			}
+			if enis := r.ENIs(); len(enis) < 2 || !slices.Contains(enis[1].Addrs, a) {
+				t.Errorf("no ENI has %s any more", a)
+			}
+			delete(r.conf, "dataPath")
+			for i := range 3 {
+				cmd := r.cni("ADD", fmt.Sprint("other", i), nil)
+				r.start(cmd)
+				if cmd.Wait() == nil && strings.Contains(fmt.Sprint(cmd.Stdout), a.String()+"/") {
+					t.Errorf("another pod has %s, too", a)
+				}
 			}
 		})
 	}

@@ -137,8 +137,13 @@ func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
 		slog.Warn("some namespaces cannot be read: all addresses count as used", "error", err)
 		used.Partial = true
 	}
-	if err := used.addRouted(node); err != nil {
+	switch mute, err := used.addRouted(node); {
+	case err != nil:
 		slog.Warn("the node's neighbours cannot be read: all addresses count as used", "error", err)
+		used.Partial = true
+	case mute != "":
+		slog.Warn("the pair of a routed pod has no neighbours, so its address is not known: all addresses count as "+
+			"used until repair has put them back or the pod has ended", "link", mute)
 		used.Partial = true
 	}
 	return used
@@ -204,25 +209,28 @@ func (p *Pool) Used(macs ...string) Used {
 }
 
 // addRouted adds the addresses of routed pods. What a pod says of its own end proves nothing: it can give that end any
-// address. But the node has a permanent neighbour at its end for each of the pod's addresses, as long as the pair is
-// there.
-func (u Used) addRouted(node *nl.NS) error {
-	pairs := map[int]bool{}
+// address. But the node has a permanent neighbour at its end for each of the pod's addresses, as long as its end is up.
+// mute is an end without one: another program has set it down, or its ADD has just begun.
+func (u Used) addRouted(node *nl.NS) (mute string, err error) {
+	pairs := map[int]string{}
 	for _, l := range u.links {
 		if nl.IsRouted(l.Group) {
-			pairs[l.Index] = true
+			pairs[l.Index] = l.Name
 		}
 	}
 	if len(pairs) == 0 {
-		return nil
+		return "", nil
 	}
 	neighbours, err := node.Neighbours()
-	for index := range pairs {
+	for index, name := range pairs {
+		if len(neighbours[index]) == 0 {
+			mute = name
+		}
 		for _, a := range neighbours[index] {
 			u.By[At{"", a}] = routed
 		}
 	}
-	return err
+	return mute, err
 }
 
 func (p *Pool) shelves() []Shelf {
