@@ -36,7 +36,7 @@ var scenarios = []scenario{
 	{"hostPort", true, (*world).hostPort},
 	{"host network", true, (*world).hostNetwork},
 	{"NodeLocal DNSCache", false, (*world).nodeLocalDNS},
-	{"NetworkPolicy", true, (*world).networkPolicy},
+	{"NetworkPolicy", false, (*world).networkPolicy},
 	{"conformance", false, (*world).conformance},
 	{"scale", false, (*world).scale},
 	{"rolling update", false, (*world).rollingUpdate},
