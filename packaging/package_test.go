@@ -179,7 +179,7 @@ func sbom(t *testing.T, file string) {
 			t.Errorf("%s: version %q, package URL %q", c.Name, c.Version, c.PURL)
 		}
 	}
-	if got := len(kinds["application"]); got != 6 || bom.BomFormat != "CycloneDX" || bom.SpecVersion != "1.6" {
+	if got := len(kinds["application"]); got != 7 || bom.BomFormat != "CycloneDX" || bom.SpecVersion != "1.6" {
 		t.Errorf("%d programs, %s %s", got, bom.BomFormat, bom.SpecVersion)
 	}
 	for _, name := range []string{"stdlib", "github.com/containernetworking/cni", "github.com/vishvananda/netlink",
