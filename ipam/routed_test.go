@@ -47,6 +47,21 @@ func (r *running) addr() netip.Addr {
 	return nics[0].Addrs()[0]
 }
 
+// keeps wants an address to stay at its ENI during collections, with the registry or without.
+func (r *running) keeps(a netip.Addr, lost bool) {
+	r.Helper()
+	if lost {
+		losses["deleted"](r)
+	}
+	for range 4 {
+		r.collect()
+		r.age(time.Hour)
+	}
+	if enis := r.ENIs(); len(enis) < 2 || !slices.Contains(enis[1].Addrs, a) {
+		r.Errorf("no ENI has %s any more", a)
+	}
+}
+
 // TestProcessRunningRouted does with a routed pod what TestProcessRunningPods does.
 func TestProcessRunningRouted(t *testing.T) {
 	nltest.Need(t, "nftables")
@@ -86,18 +101,9 @@ func TestProcessRoutedFlushed(t *testing.T) {
 			if routes, err := r.Host.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol}); err != nil || len(routes) > 0 {
 				t.Fatalf("the node has still %v; %v", routes, err)
 			}
-			if lost {
-				losses["deleted"](r)
-			}
-			for range 4 {
-				r.collect()
-				r.age(time.Hour)
-			}
+			r.keeps(a, lost)
 			if !r.state().Leases.Has(a) {
 				t.Errorf("%s of a running pod is not leased", a)
-			}
-			if enis := r.ENIs(); len(enis) < 2 || !slices.Contains(enis[1].Addrs, a) {
-				t.Errorf("no ENI has %s any more", a)
 			}
 			delete(r.conf, "dataPath")
 			for i := range 3 {
@@ -189,16 +195,7 @@ func TestProcessRoutedDown(t *testing.T) {
 			if all, err := r.Host.Neighbours(); err != nil || len(all) > 0 {
 				t.Fatalf("the node has still the neighbours %v; %v", all, err)
 			}
-			if lost {
-				losses["deleted"](r)
-			}
-			for range 4 {
-				r.collect()
-				r.age(time.Hour)
-			}
-			if enis := r.ENIs(); len(enis) < 2 || !slices.Contains(enis[1].Addrs, a) {
-				t.Errorf("no ENI has %s any more", a)
-			}
+			r.keeps(a, lost)
 			delete(r.conf, "dataPath")
 			for i := range 3 {
 				cmd := r.cni("ADD", fmt.Sprint("other", i), nil)

@@ -64,8 +64,8 @@ func dropping(c nl.DroppingChain, family string) Finding {
 			"pods: " + what + family + ", and calls time out",
 		Do: fmt.Sprintf(`check whether a rule accepts iifname "veth*" and oifname "veth*", or iifgroup %d and `+
 			`oifgroup %[1]d (for routed pods, iifgroup & 0xff000000 == %#[2]x). If none does, add `+
-			`one: for Docker in the chain DOCKER-USER, or "iptables": false; for firewalld a zone with the target ACCEPT for veth+ `+
-			`(docs/operations.md)`, nl.OwnGroup, nl.RoutedGroup(0))}
+			`one: for Docker in the chain DOCKER-USER, or "iptables": false; for firewalld a zone with the `+
+			`target ACCEPT for veth+ (docs/operations.md)`, nl.OwnGroup, nl.RoutedGroup(0))}
 	if c.Empty {
 		f.Severity, f.Means = severe, "the chain drops all packets that the node forwards: "+what+family+
 			", and calls time out"

@@ -58,8 +58,9 @@ func TestPolicyEngines(t *testing.T) {
 				want(t, leave(host))
 			}
 			file := filepath.Join(t.TempDir(), "10.conflist")
-			want(t, os.WriteFile(file, fmt.Appendf(nil, `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type":
-				"cni-ipvlan-vpc-k8s", "secGroupIds": [], "hostInterface": "eth0", "containerInterface": "eth1", %s}]}`, tt.keys), 0o600))
+			want(t, os.WriteFile(file, fmt.Appendf(nil, `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
+				{"type": "cni-ipvlan-vpc-k8s", "secGroupIds": [], "hostInterface": "eth0",
+				"containerInterface": "eth1", %s}]}`, tt.keys), 0o600))
 			n := &Node{pool: &ipam.Pool{}, conflists: conf.Load(file)}
 			n.pool.Host = host
 			var err error

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package conf
+
+import (
+	"cmp"
+	"encoding/json"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/chain"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+// paths reviews whether the plugins are those that the data paths of the pools need, and fit them. It compares three
+// plugins, where one checks itself.
+func (r *review) paths(at map[string]int) {
+	var ipam lease.Config
+	var pair ptp.Config
+	var out egress.Config
+	i, ok := at[TypeIPAM]
+	if !ok || json.Unmarshal(r.Plugins[i].Raw, &ipam) != nil || ipam.Validate() != nil {
+		return // member finds that
+	}
+	veth, slaves := ipam.Routed()
+	if _, there := at[TypeIPVlan]; !there && len(veth) > 0 && len(slaves) > 0 {
+		r.wrong("", `there is no %s, which the pools with dataPath "ipvlan" need: %s`, TypeIPVlan,
+			strings.Join(slaves, ", "))
+	}
+	if k, there := at[TypeEgress]; there && json.Unmarshal(r.Plugins[k].Raw, &out) != nil {
+		return
+	}
+	if k, there := at[TypePTP]; !there && len(veth) > 0 {
+		r.wrong("", `there is no %s, which the pools with dataPath "veth" need: %s`, TypePTP, strings.Join(veth, ", "))
+	} else if there && (json.Unmarshal(r.Plugins[k].Raw, &pair) != nil || pair.Validate() != nil) {
+		return
+	}
+	if err := chain.Routed(&ipam, &pair, len(out.Egresses)); err != nil {
+		for _, text := range strings.Split(err.Error(), "\n") {
+			r.wrong(r.where(i), "%s", text)
+		}
+	}
+}
+
+// routed reviews what does not go with routed pods, or only with them. i and k are those of our plugins that make pools
+// and pairs.
+func (r *review) routed(i, k int) {
+	var ipam lease.Config
+	var pair ptp.Config
+	if json.Unmarshal(r.Plugins[i].Raw, &ipam) != nil || ipam.Validate() != nil ||
+		json.Unmarshal(r.Plugins[k].Raw, &pair) != nil {
+		return // member finds that
+	}
+	if veth, _ := ipam.Routed(); len(veth) > 0 {
+		r.besideRouted(r.Plugins[k].Type)
+	} else if pair.VethPrefix != "" {
+		r.wrong(r.where(k), `vethPrefix: %q: no pool has dataPath "veth", so no pair gets such a name, and an engine `+
+			"for NetworkPolicy restricts no pod: give a pool this dataPath, or leave vethPrefix out", pair.VethPrefix)
+	}
+}
+
+// besideRouted reviews which other plugins can disturb routed pods, whose pairs one of our plugins makes.
+func (r *review) besideRouted(ours string) {
+	for i, m := range r.Plugins {
+		var c struct {
+			MTU         int    `json:"mtu"`
+			Backend     string `json:"backend"`
+			MarkMasqBit *int   `json:"markMasqBit"`
+		}
+		if json.Unmarshal(m.Raw, &c) != nil {
+			continue
+		}
+		bit := *cmp.Or(c.MarkMasqBit, new(-1))
+		switch {
+		case m.Type == "tuning" && c.MTU != 0:
+			r.wrong(r.where(i), `mtu: %d: of a pod with dataPath "veth" it changes one end of the pair: packets to the `+
+				"pod that are larger would be lost: move the key to %s", c.MTU, ours)
+		case m.Type == "portmap" && c.Backend != "nftables" && bit >= 0 && ptp.ENIMarks>>bit&1 != 0:
+			r.wrong(r.where(i), `markMasqBit: %d is one of the bits %#x, which stand for ENIs with dataPath "veth": `+
+				`packets of pods would get another address: want another, such as 4, or "backend": "nftables"`, bit,
+				ptp.ENIMarks)
+		}
+	}
+}
