@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -59,20 +60,36 @@ func (p *Pool) collect(ctx context.Context, c *less.Collecting) error {
 	return errors.Join(p.EndBegun(ctx), p.Release(ctx, c), p.tidy(ctx, c))
 }
 
-// tidy removes what the plugins have installed on the node for all pods, when no pod is left. A
-// registry without leases does not prove that: it may have been lost, and metadata, which lists
-// the pods' addresses, may not answer. Only the kernel proves it, see [nl.NS.RemoveShared]. If
-// there is a lease, tidy removes nothing, because a pod may be about to come.
+// tidy removes what the plugins have installed on the node for all pods, when no pod is left, and what serves routed
+// pods alone, when none of these is. A registry without leases does not prove that: it may have been lost, and
+// metadata, which lists the pods' addresses, may not answer. Only the kernel proves it, see [nl.NS.RemoveShared]. And a
+// lease may be that of a pod that is about to come, unless the kernel has shown the address at the pod's own link.
 func (p *Pool) tidy(ctx context.Context, c *less.Collecting) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
-		if s.Leases.Len() > 0 || c.Used.Partial {
+		remove := p.Host.RemoveShared
+		if s.Leases.Len() > 0 {
+			remove = p.Host.RemoveRouted
+		}
+		if c.Used.Partial || !allOnENIs(s, c.Used) {
 			return nil
 		}
-		removed, err := p.Host.RemoveShared()
+		removed, err := remove()
 		c.Tidied = c.Tidied || removed // Update may call this again, and then nothing is left to remove
 		if errors.Is(err, nl.ErrPods) {
 			return nil // a pod came meanwhile: the caller repairs the node
 		}
 		return err
 	})
+}
+
+// allOnENIs reports whether each lease is that of a pod whose own link of the ENI the look has found. No routed pod
+// has one.
+func allOnENIs(s *registry.State, used lease.Used) bool {
+	for a, l := range s.Leases.All() {
+		_, e := s.ENIOf(a)
+		if !used.AtENI(a, e.MAC, s.ENIs[l.ENI].MAC) || s.BegunAfter(l, used.Looked) {
+			return false
+		}
+	}
+	return true
 }

@@ -38,6 +38,42 @@ func TestTidiedAgain(t *testing.T) {
 	}
 }
 
+// TestTidyRouted: what serves routed pods alone goes while other pods are there, unless a lease may be that of a routed
+// pod that is about to come. The look may have found its address at the link of a pod before it.
+func TestTidyRouted(t *testing.T) {
+	nltest.Need(t, "nftables")
+	table := nl.Table{Family: "inet", Name: nl.ENITable}
+	for name, c := range map[string]struct {
+		change func(w *world, c *less.Collecting)
+		stays  bool
+	}{
+		"each pod has a link of the ENI": {func(*world, *less.Collecting) {}, false},
+		"a pod has no link yet":          {func(w *world, _ *less.Collecting) { w.mustAcquire(2) }, true},
+		"a lease is newer than the look": {func(_ *world, c *less.Collecting) {
+			c.Used.Looked = c.Used.Looked.Add(-time.Hour)
+		}, true},
+		"a namespace was not read": {func(_ *world, c *less.Collecting) { c.Used.Partial = true }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "m5.large", 20)
+			defer w.usePod(w.mustAcquire(1))()
+			must(t, table.Add(w.host))
+			p := w.pool()
+			used, err := p.InUse()
+			must(t, err)
+			collecting := less.Collecting{Used: used}
+			c.change(w, &collecting)
+			must(t, p.tidy(t.Context(), &collecting))
+			if collecting.Tidied == c.stays {
+				t.Errorf("tidied: %v", collecting.Tidied)
+			}
+			if err := table.Intact(w.host); (err == nil) != c.stays {
+				t.Errorf("the table: %v", err)
+			}
+		})
+	}
+}
+
 // While EC2 throttles what a collection asks, an ADD that needs another call does not wait for that.
 func TestCollectionGivesWay(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)

@@ -49,20 +49,37 @@ func isOwnTable(name string) bool {
 // finds the pair, or the ADD finds what was removed. If both happen at once, a pair may be
 // there afterwards. Then the error is [ErrPods], and the caller must repair what was removed.
 func (n *NS) RemoveShared() (removed bool, err error) {
-	if err := n.Vacant(); err != nil {
+	return removeUnused(n.Vacant, func() (Wiring, error) { return n.shared(isOwnTable, isOwnRule) }, unpin)
+}
+
+// RemoveRouted is [NS.RemoveShared] for what serves routed pods alone. The proof is that there is no pair of a routed
+// pod. It costs one request if the node has no table for routed pods.
+func (n *NS) RemoveRouted() (removed bool, err error) {
+	tables, err := n.ownTables(isRoutedTable)
+	if err != nil || len(tables) == 0 {
+		return false, err
+	}
+	return removeUnused(n.unrouted, func() (Wiring, error) { return n.shared(isRoutedTable, isRoutedRule) },
+		func() error { return nil })
+}
+
+// removeUnused removes what is listed, and further things, unless there are pods before. [ErrPods] is an error only
+// afterwards.
+func removeUnused(unused func() error, list func() (Wiring, error), further func() error) (removed bool, err error) {
+	if err := unused(); err != nil {
 		if errors.Is(err, ErrPods) {
 			err = nil
 		}
 		return false, err
 	}
-	shared, err := n.shared()
+	shared, err := list()
 	if err != nil {
 		return false, err
 	}
-	if err := errors.Join(shared.Del(), unpin()); err != nil {
+	if err := errors.Join(shared.Del(), further()); err != nil {
 		return len(shared) > 0, err
 	}
-	return len(shared) > 0, n.Vacant()
+	return len(shared) > 0, unused()
 }
 
 // ErrPods reports that the node has pods: links or routes of ours lead to them.
@@ -71,18 +88,24 @@ var ErrPods = errors.New("there are pods on the node")
 // Vacant is nil if the kernel shows that there is no pod. A list that the kernel could not
 // complete proves nothing.
 func (n *NS) Vacant() error {
-	links, err := n.exactLinks()
-	if err != nil {
+	if err := n.noPair(IsPair); err != nil {
 		return err
-	}
-	for _, l := range links {
-		if IsPair(l.Group) {
-			return fmt.Errorf("%w: %s is in group %d", ErrPods, l.Name, l.Group)
-		}
 	}
 	routes, err := n.Routes(RouteFilter{Protocol: RouteProtocol})
 	if i := slices.IndexFunc(routes, func(r Route) bool { return !ofENI(r) }); i >= 0 {
 		err = fmt.Errorf("%w: %s", ErrPods, routes[i])
+	}
+	return err
+}
+
+// unrouted is nil if the kernel shows that there is no routed pod.
+func (n *NS) unrouted() error { return n.noPair(IsRouted) }
+
+// noPair is nil if no link has a group for which is returns true.
+func (n *NS) noPair(is func(group uint32) bool) error {
+	links, err := n.exactLinks()
+	if i := slices.IndexFunc(links, func(l Link) bool { return is(l.Group) }); err == nil && i >= 0 {
+		err = fmt.Errorf("%w: %s is in group %d", ErrPods, links[i].Name, links[i].Group)
 	}
 	return err
 }
@@ -93,10 +116,10 @@ func ofENI(r Route) bool {
 	return is
 }
 
-// shared lists what serves all pods.
-func (n *NS) shared() (Wiring, error) {
+// shared lists what serves routed pods alone, with those of our tables and rules for which the functions return true.
+func (n *NS) shared(table func(name string) bool, rule func(Rule) bool) (Wiring, error) {
 	rules, err1 := n.Rules()
-	tables, err2 := n.Tables()
+	tables, err2 := n.ownTables(table)
 	routes, err3 := n.Routes(RouteFilter{Protocol: RouteProtocol})
 	addrs, err4 := n.Addrs("")
 	var w Wiring
@@ -111,14 +134,32 @@ func (n *NS) shared() (Wiring, error) {
 		}
 	}
 	for _, r := range rules {
-		if r.Protocol == RouteProtocol {
+		if rule(r) {
 			w = append(w, Step{n, r})
 		}
 	}
 	for _, t := range tables {
-		if family, name, _ := strings.Cut(t, " "); isOwnTable(name) && (family == "inet" || family == "arp") {
-			w = append(w, Step{n, Table{Family: family, Name: name}})
-		}
+		w = append(w, Step{n, t})
 	}
 	return w, errors.Join(err1, err2, err3, err4)
+}
+
+// isOwnRule reports whether a rule is ours.
+func isOwnRule(r Rule) bool { return r.Protocol == RouteProtocol }
+
+// isRoutedRule reports whether a rule of ours serves routed pods alone. No other has a target among the rules.
+func isRoutedRule(r Rule) bool {
+	_, ofENI := OfRoutedTable(r.Table)
+	return isOwnRule(r) && (ofENI || r.Goto != 0 || r.Nop)
+}
+
+// ownTables lists our tables whose names are such.
+func (n *NS) ownTables(such func(name string) bool) (own []Table, err error) {
+	all, err := n.Tables()
+	for _, t := range all {
+		if family, name, _ := strings.Cut(t, " "); such(name) && (family == "inet" || family == "arp") {
+			own = append(own, Table{Family: family, Name: name})
+		}
+	}
+	return own, err
 }

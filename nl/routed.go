@@ -5,6 +5,7 @@ package nl
 
 import (
 	"net/netip"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,6 +43,24 @@ func routedAddr() netip.Prefix {
 
 // RoutedAddr is an address for the link of an ENI that has routed pods. It means nothing: the link must have one.
 func RoutedAddr(eni string) Addr { return Addr{Prefix: routedAddr(), Dev: eni, Apart: true} }
+
+// The tables of nftables for routed pods: of the ENIs, of one ENI by the name of its link, and of a network.
+const (
+	ENITable    = OwnTable + "._enis"
+	askTables   = OwnTable + "._ask."
+	routedNames = OwnTable + "._routed."
+)
+
+// AskTable is the name of the table for one ENI.
+func AskTable(eni string) string { return askTables + eni }
+
+// RoutedTableOf is the name of the table for the routed pods of a network.
+func RoutedTableOf(network string) string { return routedNames + network }
+
+// isRoutedTable reports whether a table of this name serves routed pods alone.
+func isRoutedTable(name string) bool {
+	return name == ENITable || strings.HasPrefix(name, askTables) || strings.HasPrefix(name, routedNames)
+}
 
 // IIFRouted matches packets that have arrived by the pair of a routed pod.
 func IIFRouted() Term { return ofRouted("iifgroup", unix.NFT_META_IIFGROUP) }

@@ -16,7 +16,7 @@ import (
 )
 
 // eniWiring is what the routed pods of an ENI share, and those of the node. ADD makes it, and a collection deletes it
-// when the node has no pods, or when the link of the ENI is gone.
+// when the node has no routed pods, or when the link of the ENI is gone.
 func (s *scene) eniWiring(p pair) nl.Wiring {
 	c, n, dev := s.Config, s.node.of(p), s.eni.Name
 	c.IPMasq = true // the node must forward
@@ -47,7 +47,7 @@ func accepts(eni string) []nl.Object {
 // the ENI's link: the kernel would ask with that of the boot ENI. EC2 need not answer what an ENI sends with another's.
 // What slaves ask does not pass the table.
 func asks(eni string, a netip.Addr) nl.Table {
-	return nl.Table{Family: "arp", Name: nl.OwnTable + "._ask." + eni, Chains: []nl.Chain{{
+	return nl.Table{Family: "arp", Name: nl.AskTable(eni), Chains: []nl.Chain{{
 		Name: "output", Type: "filter", Hook: "output",
 		Rules: []nl.NFRule{{nl.OIFName(eni), nl.SetARPSender(a)}}}}}
 }
@@ -82,7 +82,7 @@ func routedTable(r *request) nl.Table {
 		{nl.IIFRouted(), nl.ToLocal(), nl.Accept()},
 		{nl.IIFRouted(), nl.NoRouteBack(), nl.Count(), nl.Drop()},
 	}}
-	t := nl.Table{Family: "inet", Name: nl.OwnTable + "._routed." + r.Network, Chains: []nl.Chain{senders}}
+	t := nl.Table{Family: "inet", Name: nl.RoutedTableOf(r.Network), Chains: []nl.Chain{senders}}
 	if chain := routedPostrouting(r); len(chain.Rules) > 0 {
 		t.Chains = append(t.Chains, chain)
 	}
@@ -145,7 +145,7 @@ const (
 
 // eniTable is the table of nftables that sets the marks. It has a branch for each ENI.
 func eniTable() nl.Table {
-	return nl.Table{Family: "inet", Name: nl.OwnTable + "._enis", More: true, Chains: []nl.Chain{{
+	return nl.Table{Family: "inet", Name: nl.ENITable, More: true, Chains: []nl.Chain{{
 		Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle,
 		Rules: []nl.NFRule{{nl.ByIIFGroup()}}}}}
 }

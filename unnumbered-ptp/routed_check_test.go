@@ -275,6 +275,36 @@ func TestRoutedShared(t *testing.T) {
 	}
 }
 
+// TestRemoveRouted: when the last routed pod has gone, the node is as it was before the first, though other pods are
+// there. What is routed pods' and others' stays.
+func TestRemoveRouted(t *testing.T) {
+	for name, more := range families {
+		t.Run(name, func(t *testing.T) {
+			f := newFabric(t)
+			other := f.pod("other", pod2Addr, more...)
+			must(t, f.ADD(other))
+			before := nltest.Dump(t, f.node)
+			if removed, err := f.node.RemoveRouted(); removed || err != nil {
+				t.Errorf("before the first: removed %v; %v", removed, err)
+			}
+			p := f.routed("pod1", pod1Addr, more...)
+			must(t, f.ADD(p))
+			if removed, err := f.node.RemoveRouted(); removed || err != nil {
+				t.Errorf("with a pod: removed %v; %v", removed, err)
+			}
+			must(t, f.CHECK(p))
+			must(t, f.DEL(p))
+			if removed, err := f.node.RemoveRouted(); !removed || err != nil {
+				t.Errorf("removed %v; %v", removed, err)
+			}
+			same(t, "RemoveRouted", before, nltest.Dump(t, f.node))
+			must(t, f.CHECK(other))
+			must(t, f.ADD(p))
+			must(t, f.CHECK(p))
+		})
+	}
+}
+
 // TestRoutedLoss: Missing reports a routed pod whose pair is gone, and refuses the namespace of another pod.
 func TestRoutedLoss(t *testing.T) {
 	f := newFabric(t)

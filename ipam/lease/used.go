@@ -66,6 +66,11 @@ func (u Used) Has(a netip.Addr, macs ...string) bool {
 	return slices.ContainsFunc(macs, func(mac string) bool { return u.Of(mac, a) != "" })
 }
 
+// AtENI reports whether an address is in use at a link of the ENI of one of the MAC addresses, or at one made on it.
+func (u Used) AtENI(a netip.Addr, macs ...string) bool {
+	return slices.ContainsFunc(macs, func(mac string) bool { return u.By[At{mac, a}] != "" })
+}
+
 // Any reports whether an address of the ENI with this MAC address is in use for which has returns true.
 func (u Used) Any(mac string, has func(netip.Addr) bool) bool {
 	for at := range u.By {

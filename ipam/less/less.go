@@ -32,8 +32,8 @@ type Report struct {
 	Detached   []string       // ENIs for which pods had asked
 	Returned   []netip.Prefix // delegated prefixes that were unassigned
 
-	// Tidied reports whether the collection has removed what serves all pods, because no pod was
-	// left. A pod may have come at that moment. So the caller must repair the node.
+	// Tidied reports whether the collection has removed what serves all pods, or all routed ones, because no such pod
+	// was left. A pod may have come at that moment. So the caller must repair the node.
 	Tidied bool
 }
 
