@@ -43,6 +43,7 @@
 //	  indexed/      its large lists and tables, of which a process reads one entry
 //	internal/release/ which release a program is; internal/excerpt/ how messages and tables show the text of others
 //	internal/atomicfile/ a file is replaced, whole or not at all; internal/stack/ a goroutine gets its stack at once
+//	internal/trace/ the distributed trace of a call
 //	internal/codec/ JSON without the reflection of encoding/json
 //	  gen/          writes what codec takes from the struct tags; codectest/ compares the two
 //

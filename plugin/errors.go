@@ -71,6 +71,16 @@ func encode(verb string, err error) *types.Error {
 	return types.NewError(code, excerpt.Message(msg), excerpt.Message(hint))
 }
 
+// traced adds the trace of the call to the details of its error, unless a plugin that this one has called did.
+func traced(err *types.Error, id string) *types.Error {
+	if id == "" || strings.Contains(err.Details, id) {
+		return err
+	}
+	traced := *err
+	traced.Details = strings.TrimPrefix(err.Details+"; trace "+id, "; ")
+	return &traced
+}
+
 // printError prints the error object of the specification. That has the key cniVersion, which
 // types.Error lacks.
 func printError(w io.Writer, cniVersion string, err *types.Error) {

@@ -8,7 +8,8 @@
 // network configuration on standard input (CNI specification 1.1.0, sections 2 and 3). [Main]
 // decodes both once, calls the function for the command, and encodes what it returns. So a
 // plugin is a [Commands] value: functions that take a [Request] and return a result or an
-// error. Only Main reads the environment and standard input, prints, and exits.
+// error. Only Main reads the environment and standard input, prints, and exits. Of the environment, others read the
+// trace of the call alone.
 //
 // Standard output gets exactly one JSON object. It is a result in the version that the
 // configuration asks for, or an error with CNI's code, the cause, and a hint for the operator.
@@ -30,6 +31,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/release"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/stack"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/trace"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
@@ -97,8 +99,12 @@ var supported = version.VersionsStartingFrom("0.3.0")
 // anywhere. A thread that waits for signals would cost each command a twentieth of its
 // instructions.
 func Main[C any](name string, c Commands[C]) {
-	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil)).With("plugin", name, "container",
-		os.Getenv("CNI_CONTAINERID")))
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("plugin", name, "container", os.Getenv("CNI_CONTAINERID"))
+	call := trace.ID()
+	if call != "" {
+		log = log.With("trace", call)
+	}
+	slog.SetDefault(log)
 	if os.Getenv("CNI_COMMAND") == "" {
 		fmt.Fprintf(os.Stderr, "%s\nCNI protocol versions supported: %s\n", about(name),
 			strings.Join(supported.SupportedVersions(), ", "))
@@ -106,7 +112,7 @@ func Main[C any](name string, c Commands[C]) {
 	}
 	e := execution[C]{commands: c, cniVersion: version.Current()}
 	if err := e.run(os.Getenv, os.Stdin, os.Stdout); err != nil {
-		printError(os.Stdout, e.cniVersion, err)
+		printError(os.Stdout, e.cniVersion, traced(err, call))
 		os.Exit(1)
 	}
 	os.Exit(0)

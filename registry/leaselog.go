@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/trace"
 )
 
 // The lease log answers who had an address at a time in the past: a line for each lease that
@@ -91,6 +93,7 @@ type Line struct {
 	Boot    string    `json:"boot,omitempty"`   // the ID of this boot
 	Leases  int       `json:"leases,omitempty"` // how many lines with held belong to a snapshot
 	After   string    `json:"after,omitempty"`  // of a snapshot: the end of the series before
+	Trace   string    `json:"trace,omitempty"`  // of the call that has begun or ended the lease, see package trace
 }
 
 // UseLog makes the log the one that a network's configuration wants. Processes that have no
@@ -122,7 +125,9 @@ func (s *State) note(event string, a netip.Addr, l Lease, at time.Time) {
 	if at.IsZero() {
 		at = now()
 	}
-	s.events = append(s.events, s.line(event, a, l, at))
+	line := s.line(event, a, l, at)
+	line.Trace = trace.ID()
+	s.events = append(s.events, line)
 }
 
 func (s *State) line(event string, a netip.Addr, l Lease, at time.Time) Line {

@@ -195,6 +195,7 @@ func (l *Line) describe(j *codec.Codec) {
 		codec.Optional(j, "boot", &l.Boot, codec.Text)
 		codec.Optional(j, "leases", &l.Leases, codec.Number)
 		codec.Optional(j, "after", &l.After, codec.Text)
+		codec.Optional(j, "trace", &l.Trace, codec.Text)
 	})
 }
 

@@ -49,8 +49,8 @@ primary address of an ENI where a packet went to another one.
 Lines may come twice and in any order. If one is damaged or lost that may have named
 another pod, the answer is "unknown".` +
 			cli.JSON("[] address begin end (null: none known) namespace pod container interface nic network eni "+
-				"instance found_in missing (null: it ended by a DEL) unsure (with --at: a lost line may "+
-				"say otherwise)") +
+				"instance trace found_in missing (null: it ended by a DEL) unsure (with --at: a lost line "+
+				"may say otherwise)") +
 			`; with --flow-log: [] the fields of the record, src_pod and dst_pod`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "at", Usage: "say who had the address at this `TIME`"},
@@ -190,6 +190,7 @@ type tenure struct {
 	Network   string     `json:"network" head:"-"`
 	ENI       string     `json:"eni"`
 	Instance  string     `json:"instance"`
+	Trace     string     `json:"trace" head:"-"`    // of the ADD, if the runtime traces its calls
 	FoundIn   string     `json:"found_in" head:"-"` // a namespace, or a route of the node
 	Missing   *time.Time `json:"missing" head:"-"`  // nil: the pod ended by a DEL
 	Unsure    bool       `json:"unsure" head:"-"`   // with --at: a lost line may say otherwise
@@ -198,8 +199,8 @@ type tenure struct {
 func tenureOf(l *history.Lease) tenure {
 	t := tenure{Addr: l.Address, Begin: written(l.Begin), Until: "-", Who: who(l), Namespace: l.Namespace, Pod: l.Pod,
 		Container: l.Container,
-		Interface: l.Interface, NIC: l.NIC, Network: l.Network, ENI: l.ENI, Instance: l.Instance, FoundIn: l.NetNS,
-		Missing: view.Moment(l.Missing)}
+		Interface: l.Interface, NIC: l.NIC, Network: l.Network, ENI: l.ENI, Instance: l.Instance,
+		Trace: l.Trace, FoundIn: l.NetNS, Missing: view.Moment(l.Missing)}
 	if !l.End.IsZero() {
 		t.Until = written(l.End)
 		t.End = &t.Until
