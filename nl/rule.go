@@ -29,6 +29,7 @@ type Rule struct {
 	Table    uint32 // 0 to delete any, or if the rule leads to no table
 	Goto     int    // the Pref of the rule to continue with
 	Nop      bool   // the rule does nothing: others continue with it
+	Drop     bool   // the rule drops what it matches, and the sender hears nothing: blackhole
 	// only routes whose prefix has this length or more count: suppress_prefixlength MinLen-1; 0: all routes
 	MinLen   int
 	Protocol int // 0 is kernel, as with ip(8)
@@ -50,7 +51,7 @@ func (r Rule) String() string {
 		c.option("fwmark", fmt.Sprintf("%#x/%#x", r.Mark, r.mask()))
 	}
 	c.option("iif", r.IIF).option("oif", r.OIF).option("lookup", tableName(r.Table)).number("goto", r.Goto)
-	c.flag("nop", r.Nop)
+	c.flag("nop", r.Nop).flag("blackhole", r.Drop)
 	if r.MinLen > 0 {
 		c.option("suppress_prefixlength", strconv.Itoa(r.MinLen-1))
 	}
@@ -73,6 +74,8 @@ func (r Rule) action() uint8 {
 		return unix.FR_ACT_GOTO
 	case r.Nop:
 		return unix.FR_ACT_NOP
+	case r.Drop:
+		return unix.FR_ACT_BLACKHOLE
 	}
 	return unix.FR_ACT_TO_TBL
 }
@@ -242,7 +245,7 @@ func (n *NS) askRules(family Family) ([]Rule, error) {
 func parseRule(m []byte) Rule {
 	msg := nl.DeserializeRtMsg(m)
 	r := Rule{Family: Family(msg.Family), Not: msg.Flags&unix.FIB_RULE_INVERT != 0, Table: uint32(msg.Table),
-		Nop: msg.Type == unix.FR_ACT_NOP}
+		Nop: msg.Type == unix.FR_ACT_NOP, Drop: msg.Type == unix.FR_ACT_BLACKHOLE}
 	for typ, value := range attrsOf(m[msg.Len():]) {
 		switch typ {
 		case nl.FRA_PRIORITY:

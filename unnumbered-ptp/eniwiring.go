@@ -27,6 +27,10 @@ func (s *scene) eniWiring(p pair) nl.Wiring {
 	objects = append(objects, intact{routedTable(s.request)})
 	objects = append(objects, rules(n, nl.Rule{Pref: prefLoopless, Not: true, IIF: "lo", Table: tableLoopless,
 		Protocol: nl.RouteProtocol})...)
+	if dev != c.HostInterface { // by the boot ENI, packets come that are not for pods
+		objects = append(objects, rules(n, nl.Rule{Pref: prefStray, IIF: dev, Drop: true,
+			Protocol: nl.RouteProtocol})...)
+	}
 	if a := s.sender; a.IsValid() && dev != c.HostInterface {
 		objects = append(objects, accepts(dev)...)
 		objects = append(objects, intact{asks(dev, a)})
@@ -136,11 +140,14 @@ const (
 )
 
 // The priorities of the rules for marks. What is for a pod of the node has found its route before. What has no mark
-// goes past the rules of the ENIs: otherwise each of its packets would be compared with each of them.
+// goes past the rules of the ENIs: otherwise each of its packets would be compared with each of them. What has arrived
+// by an ENI and is for no pod of the node is for one that has ended. The main table would lead it back to the VPC, with
+// the sender's address, and the VPC router back to the ENI.
 const (
 	prefUnmarked = 1023
 	prefENI      = 1024
 	prefAfter    = 1025
+	prefStray    = 1026
 )
 
 // eniTable is the table of nftables that sets the marks. It has a branch for each ENI.

@@ -55,6 +55,8 @@ func TestRoutedCheck(t *testing.T) {
 		{"ip -6 rule del pref 1024 table " + table, "pref 1024"},
 		{"ip rule del pref 1022", "pref 1022"},
 		{"ip -6 rule del pref 1022", "pref 1022"},
+		{"ip rule del pref 1026 iif eth1", "pref 1026"},
+		{"ip -6 rule del pref 1026 iif eth1", "pref 1026"},
 		{"nft delete table inet " + marks, "no table of nftables marks what the pods of the ENI send"},
 		{"nft flush map inet " + marks + " branches", "no table of nftables marks what the pods of the ENI send"},
 		{"nft flush chain inet " + marks + " prerouting", marks},

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -109,6 +110,48 @@ func learned(n *nl.NS, network, to string) (mtu int, seen string, err error) {
 		}
 	}
 	return mtu, "", errors.New("no answer")
+}
+
+// TestRoutedGone sends packets to a routed pod that has ended. The VPC delivers them as long as the ENI has the
+// address. The node forwards none of them: it would send them back to the VPC, with the address of another host.
+func TestRoutedGone(t *testing.T) {
+	f := newFabric(t)
+	p, other := f.routed("pod1", pod1Addr, dual), f.routed("pod2", pod2Addr, dual)
+	must(t, f.ADD(p))
+	must(t, f.ADD(other))
+	calls := func(p *pod) {
+		for _, to := range []string{p.addr, sixth(p.addr)} {
+			for range 3 {
+				must(t, tell(f.other, "", to, "anyone?"))
+			}
+		}
+		time.Sleep(100 * time.Millisecond) // veths deliver at once
+	}
+	before := forwarded(t, f.node)
+	calls(p)
+	if got := forwarded(t, f.node); got < before+6 {
+		t.Errorf("the node has forwarded %d packets to a pod that runs, want 6", got-before)
+	}
+	must(t, f.DEL(p))
+	before = forwarded(t, f.node)
+	calls(p)
+	if got := forwarded(t, f.node); got != before {
+		t.Errorf("the node has forwarded %d packets to a pod that has ended", got-before)
+	}
+	must(t, f.CHECK(other))
+}
+
+// forwarded is how many packets a namespace has forwarded, of both families.
+func forwarded(t *testing.T, n *nl.NS) (sum int) {
+	t.Helper()
+	text := nltest.Shell(t, n,
+		"awk '/^Ip:/ && n++ {print $7} /^Ip6OutForwDatagrams/ {print $2}' /proc/net/snmp /proc/net/snmp6")
+	for _, field := range strings.Fields(text) {
+		k, err := strconv.Atoi(field)
+		must(t, err)
+		sum += k
+	}
+	return sum
 }
 
 // TestRoutedMetadata asks the metadata service, by each default route, and with blockInstanceMetadata on, off and left
