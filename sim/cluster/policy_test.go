@@ -36,25 +36,13 @@ const (
 // policed are the namespaces of the pods of policySpecs.
 var policed = []string{"netpol-*", "udp-network-policy-*", "sctp-network-policy-*"}
 
-// networkPolicy checks NetworkPolicy with an engine for pods that have a veth, and runs Kubernetes' own tests of it. A
-// pool serves the pods of these tests, and others that ask for it. All other pods have an ipvlan link, CoreDNS too.
+// networkPolicy checks NetworkPolicy with an engine for pods that have a veth, and runs Kubernetes' own tests of it.
 func (w *world) networkPolicy(t *testing.T) {
-	t.Cleanup(func() { check(t, w.collect(context.Background(), "1s")) }) // the ENIs of the pool
-	w.reconfigure(t, object{
-		"pools": object{"policed": object{"dataPath": "veth", "namespaces": policed,
-			"selectable": []string{"default"}}},
-		"capabilities": object{"io.kubernetes.cri.pod-annotations": true},
-	})
-	w.startEngine(t)
+	w.police(t)
 	w.denied(t)
 	focus, specs := policySpecs, allSpecs
 	if testing.Short() {
 		focus, specs = someSpecs, fewSpecs
-	} else {
-		w.atStart(t, "by the API server and NRI")
-		w.kubectl(t, "patch", "--namespace=kube-system", "daemonset", engine, "--type=json", "--patch", withoutNRI)
-		w.engineIsReady(t)
-		w.atStart(t, "by the API server alone")
 	}
 	ran := w.e2e(t, "--ginkgo.focus="+focus)
 	if n := len(ran["passed"]); n != specs {
@@ -62,6 +50,27 @@ func (w *world) networkPolicy(t *testing.T) {
 	}
 	w.figures = append(w.figures, fmt.Sprintf("NetworkPolicy by %s: %d of %d specs passed", engine, len(ran["passed"]),
 		specs))
+}
+
+// newPods counts the calls of new pods that a policy denies, with each way by which the engine learns of pods.
+func (w *world) newPods(t *testing.T) {
+	w.police(t)
+	w.atStart(t, "by the API server and NRI")
+	w.kubectl(t, "patch", "--namespace=kube-system", "daemonset", engine, "--type=json", "--patch", withoutNRI)
+	w.engineIsReady(t)
+	w.atStart(t, "by the API server alone")
+}
+
+// police starts the engine. A pool serves the pods of policySpecs, and others that ask for it. All other pods have an
+// ipvlan link, CoreDNS too. Addresses are soon used again: the ENI has few.
+func (w *world) police(t *testing.T) {
+	t.Cleanup(func() { check(t, w.collect(context.Background(), "1s")) }) // the ENIs of the pool
+	w.reconfigure(t, object{
+		"pools": object{"policed": object{"dataPath": "veth", "namespaces": policed,
+			"selectable": []string{"default"}}},
+		"capabilities": object{"io.kubernetes.cri.pod-annotations": true}, "reuseIPWait": 10,
+	})
+	w.startEngine(t)
 }
 
 // withoutNRI makes the engine ask the runtime for nothing.
