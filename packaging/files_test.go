@@ -18,7 +18,7 @@ import (
 // dashboard use.
 func TestMetricNames(t *testing.T) {
 	sources, err := filepath.Glob("../tool/view/*.go")
-	sources = append(sources, "../tool/metrics.go")
+	sources = append(sources, "../tool/metrics.go", "../tool/doctor/metrics.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,6 +42,34 @@ func TestMetricNames(t *testing.T) {
 	}
 }
 
+// TestMetricsPage checks that the page has each metric with its help, and each alert under its runbook_url.
+func TestMetricsPage(t *testing.T) {
+	page := read(t, "../docs/metrics.md")
+	source := read(t, "../tool/view/metrics.go") + read(t, "../tool/view/egress.go") + read(t, "../tool/metrics.go") +
+		read(t, "../tool/doctor/metrics.go")
+	metrics := regexp.MustCompile(
+		`Metric\{Name: "(\w+)",\s*Help: ((?:"[^"]*"[\s+]*)+)`).FindAllStringSubmatch(source, -1)
+	if n := strings.Count(source, `Metric{Name: "`); len(metrics) != n {
+		t.Errorf("the source has %d metrics, and %d with a help", n, len(metrics))
+	}
+	for _, m := range metrics {
+		help := regexp.MustCompile(`"[\s+]*"`).ReplaceAllString(strings.TrimRight(m[2], " +\n\t"), "")
+		row := regexp.MustCompile("(?m)^\\| `" + m[1] + "` \\| [^|]*\\| " +
+			regexp.QuoteMeta(strings.Trim(help, `"`)) + ` \|$`)
+		if !row.MatchString(page) {
+			t.Errorf("the page has no row of %s with the help %s", m[1], help)
+		}
+	}
+	const url = "https://github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/blob/main/docs/metrics.md#"
+	for _, rule := range strings.Split(read(t, "alerts.yaml"), "- alert: ")[1:] {
+		name, _, _ := strings.Cut(rule, "\n")
+		if !strings.Contains(rule, "runbook_url: "+url+strings.ToLower(name)+"\n") ||
+			!strings.Contains(page, "\n### "+name+"\n") {
+			t.Errorf("%s: no runbook_url, or the page does not have it", name)
+		}
+	}
+}
+
 // TestMetricsFile checks that CNIMetricsStale looks at the file that the unit, the help and the docs name.
 func TestMetricsFile(t *testing.T) {
 	alert := regexp.MustCompile(`mtime_seconds\{file=~"(.+)"\}`).FindStringSubmatch(read(t, "alerts.yaml"))
@@ -50,7 +78,7 @@ func TestMetricsFile(t *testing.T) {
 	}
 	watched := regexp.MustCompile("^" + alert[1] + "$")
 	for _, file := range []string{"../systemd/system/cni-metrics.service", "../tool/metrics.go",
-		"../docs/operations.md", "chart/values.yaml"} {
+		"../docs/metrics.md", "chart/values.yaml"} {
 		named := regexp.MustCompile(`/\S+\.prom`).FindAllString(read(t, file), -1)
 		if len(named) == 0 {
 			t.Errorf("%s names no file for metrics", file)

@@ -76,8 +76,8 @@ func deb(t *testing.T, file string, want []string) {
 	}
 	installed(t, root, want, func() { dpkg("--install", file) },
 		func() {
-			command(t, "systemctl", "--root="+root, "enable", "cni-advertise.timer", "cni-gc.timer",
-				"cni-metrics.timer", "cni-warm.path", "cni-warm.service", "cni-links.service")
+			command(t, "systemctl", "--root="+root, "enable", "cni-advertise.timer", "cni-doctor.timer",
+				"cni-gc.timer", "cni-metrics.timer", "cni-warm.path", "cni-warm.service", "cni-links.service")
 		},
 		func() { dpkg("--purge", "cni-ipvlan-vpc-k8s") })
 }

@@ -5,7 +5,7 @@ case ${1:-} in
 remove | 0) ;;
 *) exit 0 ;;
 esac
-units="cni-advertise.timer cni-gc.timer cni-metrics.timer cni-warm.path cni-warm.service cni-links.service"
+units="cni-advertise.timer cni-doctor.timer cni-gc.timer cni-metrics.timer cni-warm.path cni-warm.service cni-links.service"
 # shellcheck disable=SC2086 # a list
 if [ -z "${DPKG_ROOT:-}" ] && [ -d /run/systemd/system ]; then
 	systemctl disable --now $units || :

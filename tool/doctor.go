@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/doctor"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
 func doctorCommand() *cli.Command {
@@ -29,17 +31,23 @@ and reports for each finding what it means and what to do. An "error" breaks
 pods, or will; a "warning" may; a "note" is for your information. Without --fix it
 changes nothing. With --fix it makes the changes that can do no harm, and reports
 them; what is fixed is not counted. If an error is left, the exit status is 1.
-With --root it checks the files of an image that does not run, and needs no EC2.` +
+With --root it checks the files of an image that does not run, and needs no EC2.
+cni-doctor.timer makes the checks that ask no EC2, for Prometheus.` +
 			cli.JSON("errors warnings (that are left) checked findings[] {check severity about means do fixed}"),
 		Flags: []cli.Flag{
 			conf.Flag(),
 			&cli.StringFlag{Name: "bin-dir", Value: conf.UsualBinDir(), Usage: "look for the plugins in `DIR`"},
 			&cli.StringSliceFlag{Name: "check", DefaultText: "all",
 				Usage: "make only the check `NAME`; again, or with commas, for further ones"},
+			&cli.BoolFlag{Name: "local", Usage: "make no check that asks EC2"},
+			&cli.StringFlag{Name: "metrics", Usage: "write the numbers of findings to `FILE`, for Prometheus"},
 			&cli.BoolFlag{Name: "fix", Usage: "make the changes that can do no harm"},
 			&cli.StringFlag{Name: "root", Usage: "check the files of an image in `DIR`, and not this node"},
 		},
 		Action: func(c *cli.Context) error {
+			if c.String("root") != "" && c.String("metrics") != "" {
+				return cli.Misuse(c, "--metrics: an image has no metrics: leave out --root, or --metrics")
+			}
 			checks, err := chosenChecks(c)
 			if err != nil {
 				return err
@@ -50,6 +58,9 @@ With --root it checks the files of an image that does not run, and needs no EC2.
 			}
 			defer n.Close()
 			r, failed := n.Examine(c.Context, checks, c.Bool("fix"))
+			if file := c.String("metrics"); file != "" {
+				failed = errors.Join(failed, writeMetrics(c, file, view.Written(r.Metrics(time.Now()))))
+			}
 			err = errors.Join(failed, cli.Answer(c, r, r.Print))
 			if err == nil && r.Errors > 0 {
 				err = errors.New(cli.Count(r.Errors, "error") + " left")
@@ -66,7 +77,7 @@ func chosenChecks(c *cli.Context) ([]doctor.Check, error) {
 	var names []string
 	for _, k := range doctor.Checks(c.String("root") != "") {
 		names = append(names, k.Name)
-		if len(wanted) == 0 || slices.Contains(wanted, k.Name) {
+		if len(wanted) == 0 && !(c.Bool("local") && k.AsksEC2()) || slices.Contains(wanted, k.Name) {
 			chosen = append(chosen, k)
 		}
 	}

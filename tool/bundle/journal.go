@@ -32,7 +32,7 @@ import (
 // units are those of ours.
 var units = []string{"cni-gc.service", "cni-gc.timer", "cni-warm.service", "cni-warm.path",
 	"cni-release.service", "cni-release.path", "cni-advertise.service", "cni-advertise.timer", "cni-links.service",
-	"cni-metrics.service", "cni-metrics.timer"}
+	"cni-metrics.service", "cni-metrics.timer", "cni-doctor.service", "cni-doctor.timer"}
 
 // speakers are the programs whose lines about our units may leave the node. A drop-in of an operator may run others.
 var speakers = []string{"systemd", cli.Program, "cni-tool", "cni-ipvlan-vpc-k8s-links"}

@@ -48,44 +48,56 @@ type Finding struct {
 type Check struct {
 	Name, About string
 	look        func(*Node, context.Context) ([]Finding, error)
-	image       bool // it needs no more than the files of a system
+	of          scope
 }
 
+// A scope is what a check needs.
+type scope int
+
+const (
+	ofFiles scope = iota // the files of a system
+	ofNode               // the kernel and the processes of this node, too
+	ofEC2                // EC2, too: each call counts against the limits of the account
+)
+
 var checks = []Check{
-	{"config", "the conflist: mistakes, and files that runtimes read instead", (*Node).checkConfig, true},
+	{"config", "the conflist: mistakes, and files that runtimes read instead", (*Node).checkConfig, ofFiles},
 	{"plugins", "the plugins: that they are there, their versions, and what their STATUS says",
-		(*Node).checkPlugins, true},
-	{"networkd", "systemd-networkd, which removes routes and rules of pods", (*Node).checkNetworkd, true},
-	{"netutils", "amazon-ec2-net-utils, which gives pods' addresses to the node", (*Node).checkNetUtils, true},
-	{"cloudinit", "cloud-init, which gives pods' addresses to the node", (*Node).checkCloudInit, true},
-	{"cloudsetup", "nm-cloud-setup, which gives pods' addresses to the node", (*Node).checkCloudSetup, true},
-	{"ifupdown", "cloud-ifupdown-helper, which starts DHCP on the ENIs of pods", (*Node).checkIfupdown, true},
-	{"nodeadm", "nodeadm of EKS, which starts DHCP on the ENIs of pods", (*Node).checkNodeadm, true},
-	{"manager", "NetworkManager, which configures the ENIs of pods", (*Node).checkManager, true},
-	{"timers", "the units of systemd that collect and refill", (*Node).checkTimers, true},
-	{"kernel", "ipvlan and nftables", (*Node).checkKernel, false},
-	{"neighbors", "the limits of the neighbour table, one for all pods", (*Node).checkNeighbors, false},
-	{"sysctl", "forwarding and the reverse path filter", (*Node).checkSysctls, false},
-	{"links", "the links of the ENIs: up, of one MTU, and the families of the boot ENI", (*Node).checkLinks, false},
-	{"others", "ENIs that others have attached and that serve no pods", (*Node).checkOthers, false},
-	{"addresses", "addresses of pods on the node's links", (*Node).checkAddresses, false},
-	{"rules", "rules of others that catch packets of pods", (*Node).checkRules, false},
+		(*Node).checkPlugins, ofFiles},
+	{"networkd", "systemd-networkd, which removes routes and rules of pods", (*Node).checkNetworkd, ofFiles},
+	{"netutils", "amazon-ec2-net-utils, which gives pods' addresses to the node", (*Node).checkNetUtils, ofFiles},
+	{"cloudinit", "cloud-init, which gives pods' addresses to the node", (*Node).checkCloudInit, ofFiles},
+	{"cloudsetup", "nm-cloud-setup, which gives pods' addresses to the node", (*Node).checkCloudSetup, ofFiles},
+	{"ifupdown", "cloud-ifupdown-helper, which starts DHCP on the ENIs of pods", (*Node).checkIfupdown, ofFiles},
+	{"nodeadm", "nodeadm of EKS, which starts DHCP on the ENIs of pods", (*Node).checkNodeadm, ofFiles},
+	{"manager", "NetworkManager, which configures the ENIs of pods", (*Node).checkManager, ofFiles},
+	{"timers", "the units of systemd that collect and refill", (*Node).checkTimers, ofFiles},
+	{"kernel", "ipvlan and nftables", (*Node).checkKernel, ofNode},
+	{"neighbors", "the limits of the neighbour table, one for all pods", (*Node).checkNeighbors, ofNode},
+	{"sysctl", "forwarding and the reverse path filter", (*Node).checkSysctls, ofNode},
+	{"links", "the links of the ENIs: up, of one MTU, and the families of the boot ENI", (*Node).checkLinks, ofNode},
+	{"others", "ENIs that others have attached and that serve no pods", (*Node).checkOthers, ofNode},
+	{"addresses", "addresses of pods on the node's links", (*Node).checkAddresses, ofNode},
+	{"rules", "rules of others that catch packets of pods", (*Node).checkRules, ofNode},
 	{"leftovers", "rules of pods that are gone, and what running pods have lost, on the node and in the pod",
-		(*Node).checkLeftovers, false},
-	{"answers", "rules that send the node's packets to pods past their veths", (*Node).checkAnswers, false},
-	{"firewall", "filters of others that may drop what the node forwards for pods", (*Node).checkFirewall, false},
-	{"policy", "engines for NetworkPolicy beside pods that they do not restrict", (*Node).checkPolicy, false},
-	{"proxy", "the mode of kube-proxy, and the routes to its Services", (*Node).checkProxy, false},
-	{"state", "the registry, that it is in memory, and the lease log", (*Node).checkState, false},
-	{"refusals", "EC2 calls of this node that were refused", (*Node).checkRefusals, false},
-	{"agreement", "registry, kernel, metadata and EC2 side by side", (*Node).checkAgreement, false},
+		(*Node).checkLeftovers, ofNode},
+	{"answers", "rules that send the node's packets to pods past their veths", (*Node).checkAnswers, ofNode},
+	{"firewall", "filters of others that may drop what the node forwards for pods", (*Node).checkFirewall, ofNode},
+	{"policy", "engines for NetworkPolicy beside pods that they do not restrict", (*Node).checkPolicy, ofNode},
+	{"proxy", "the mode of kube-proxy, and the routes to its Services", (*Node).checkProxy, ofNode},
+	{"state", "the registry, that it is in memory, and the lease log", (*Node).checkState, ofNode},
+	{"refusals", "EC2 calls of this node that were refused", (*Node).checkRefusals, ofNode},
+	{"agreement", "registry, kernel, metadata and EC2 side by side", (*Node).checkAgreement, ofEC2},
 	{"endpoint", "where EC2 is asked: the environment of the runtime, of the units, and here",
-		(*Node).checkEndpoint, false},
-	{"iam", "permissions of the role, by dry runs", (*Node).checkIAM, false},
-	{"subnets", "free addresses of the subnets", (*Node).checkSubnets, false},
-	{"egress", "tunnels, routers and clients of egresses", (*Node).checkEgress, false},
-	{"tracking", "how long EC2 tracks idle connections of the ENIs", (*Node).checkTracking, false},
+		(*Node).checkEndpoint, ofEC2},
+	{"iam", "permissions of the role, by dry runs", (*Node).checkIAM, ofEC2},
+	{"subnets", "free addresses of the subnets", (*Node).checkSubnets, ofEC2},
+	{"egress", "tunnels, routers and clients of egresses", (*Node).checkEgress, ofNode},
+	{"tracking", "how long EC2 tracks idle connections of the ENIs", (*Node).checkTracking, ofEC2},
 }
+
+// AsksEC2 reports whether the check asks EC2.
+func (c Check) AsksEC2() bool { return c.of == ofEC2 }
 
 // Checks returns all checks of a node, or those of an image.
 //
@@ -94,7 +106,7 @@ var checks = []Check{
 // 29 MB.
 func Checks(image bool) (all []Check) {
 	for _, c := range checks {
-		if c.image || !image {
+		if c.of == ofFiles || !image {
 			all = append(all, c)
 		}
 	}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
+)
+
+// Metrics are the numbers of errors and warnings that are left, by check, and when the checks were made. A check that
+// has found nothing has zeros, so that an alert ends.
+func (r Report) Metrics(now time.Time) []view.Metric {
+	left := map[[2]string]int{}
+	for _, f := range r.Findings {
+		if f.Fixed == "" {
+			left[[2]string{f.Check, f.Severity}]++
+		}
+	}
+	findings := view.Metric{Name: "doctor_findings", Help: "Findings of cni-tool doctor that are left."}
+	for _, check := range r.Checked {
+		for _, severity := range []string{severe, warning} {
+			findings.Add(float64(left[[2]string{check, severity}]), "check", check, "severity", severity)
+		}
+	}
+	made := view.Metric{Name: "doctor_timestamp_seconds", Help: "When cni-tool doctor has made its checks."}
+	made.Add(float64(now.Unix()))
+	return []view.Metric{findings, made}
+}
