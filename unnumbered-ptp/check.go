@@ -157,8 +157,8 @@ func (s *scene) excuses(step nl.Step, p pair, routes []nl.Route) bool {
 	return false
 }
 
-// hasWithoutMTU reports whether the node has a route, with whatever MTU. A later plugin, such as tuning, may have
-// changed the MTU of the pod's link since the ADD, and the route has that of the ADD.
+// hasWithoutMTU reports whether the node has a route, with any MTU. The route has the MTU of the ADD. A later plugin,
+// such as tuning, may have changed that of the pod's link since.
 func (s *scene) hasWithoutMTU(r nl.Route) bool {
 	r.MTU = 0
 	return r.Check(s.nodeNS) == nil

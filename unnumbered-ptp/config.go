@@ -28,7 +28,7 @@ type Config struct {
 	NodePorts    *string `json:"nodePorts"`
 	NodePortMark *uint32 `json:"nodePortMark"` // bits of the mark of a connection to a NodePort; 0x2000
 
-	// a pod sees the address of whoever calls it at a NodePort, if the service asks for that
+	// a pod sees the address of the caller at a NodePort, if the service asks for that
 	KeepCaller bool `json:"keepCaller"`
 
 	// how a pod reaches a service's backend in the VPC: redirect, masquerade or none; "": the first that the kernel can

@@ -260,7 +260,7 @@ func keep(t *testing.T, n *nl.NS, table string) (release func()) {
 	}
 	if err := (nl.Table{Family: "inet", Name: table}).Del(n); err == nil {
 		release()
-		t.Fatal("anybody can delete the table, and so this test cannot tell")
+		t.Fatal("any user can delete the table, and so this test cannot tell")
 	}
 	return release
 }

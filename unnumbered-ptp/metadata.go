@@ -34,10 +34,9 @@ func blocked(r *request, p pair) (addrs []netip.Addr) {
 	return addrs
 }
 
-// metadataBlock keeps the pod from the metadata service by a route, so that a program gets an
-// error at once. A filter at both links stops sockets that are bound to a link, because these
-// ignore the route. Where the configuration does not ask for the block, a pod whose loop needs no BPF has the
-// route alone: the kernel may have no BPF.
+// metadataBlock keeps the pod from the metadata service by a route, so that a program gets an error at once. A filter
+// at both links stops sockets that are bound to a link, because these ignore the route. The kernel may have no BPF.
+// So a pod whose loop needs no BPF has the route alone, unless blockInstanceMetadata is set.
 func metadataBlock(r *request, p pair) (objects []nl.Object) {
 	addrs := blocked(r, p)
 	if len(addrs) == 0 {

@@ -180,8 +180,8 @@ func (n node) meets(r *request) error {
 	return nil
 }
 
-// knownBy is the node as it is known to those who use some of its addresses: in each family
-// the first of these is the primary one. An address that the node has lost changes nothing.
+// knownBy returns the node as pods know it that use some of its addresses. In each family, the first of these is the
+// primary one. An address that the node has lost changes nothing.
 func (n node) knownBy(addrs []netip.Addr) node {
 	n.addrs = slices.Clone(n.addrs)
 	slices.SortStableFunc(n.addrs, func(a, b netip.Addr) int {

@@ -10,42 +10,27 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A caller calls a pod by the node: at a NodePort of a service that keeps the caller's address
-// (externalTrafficPolicy: Local). The node translates only the called address, to the pod's.
-// So the call reaches the pod by the veth, with the caller's own address.
+// A caller calls a pod by the node: at a NodePort of a Service that keeps the caller's address
+// (externalTrafficPolicy: Local). The node translates only the called address, to the pod's. So the call reaches the
+// pod by the veth, with the caller's own address.
 //
-// The pod answers a caller of IPv4 from the internet by the veth, its default route. But its
-// routes to the VPC, and all routes of IPv6, lead by its ENI. An answer from there has a
-// source that the caller does not know. It must return by the node, which remembers what it
-// has translated.
+// The pod answers a caller of IPv4 from the internet by the veth, its default route. But its routes to the VPC, and
+// all routes of IPv6, lead by its ENI. An answer from there has a source that the caller does not know. So the node
+// gives these callers its own address, and the pod answers the node. That costs the pod nothing.
 //
-// So the node gives these callers its own address, and the pod answers the node. That costs
-// the pod nothing.
+// With keepCaller, a pod sees the callers' own addresses. A connection that begins by the veth gets a mark
+// (nodePortMark), the pod's sockets answer with the mark, and a rule sends marked packets by the veth. What comes by
+// the ENI has no mark. docs/configuration.md has the cost of the rule, and the limits.
 //
-// # keepCaller
+//   - With the loop redirect, the program at eth1 marks what does not go on by eth0. The kernel copies the mark of
+//     the packet that begins a TCP connection to its socket (tcp_fwmark_accept). The mark does nothing to existing
+//     sockets: answers from Services to the pod may have it.
+//   - With masquerade, the pod tracks its connections. Those that begin by the veth have the mark. So has everything
+//     that belongs to them, TCP or UDP, with or without a socket.
 //
-// A pod that must see the callers' own addresses has to recognise what calls by the veth.
-// Such a connection gets a mark (nodePortMark), the pod's sockets answer with the mark, and a
-// rule sends marked packets by the veth. What comes by the ENI has no mark.
-//
-// A configuration must ask for this, because it has a cost. A namespace with a rule of its
-// own looks for each route in two tables, and for the way back of each arrival as well. TCP
-// does so a few times per connection. A direct connection with one request becomes 4 to 5 %
-// dearer. UDP does so for each datagram of an unconnected socket: 3 to 6 %. A program at
-// eth0's egress instead of the rule would cost each packet that leaves directly up to 1 %.
-//
-// With the service loop redirect, the program at eth1 marks what does not go on by eth0. The
-// kernel copies the mark of the packet that begins a TCP connection to its socket
-// (tcp_fwmark_accept). The mark does nothing to existing sockets: answers from services to the
-// pod may have it.
-//
-// The limits: a refusal needs no socket, and so leaves by the ENI. A caller of a port on which no program listens waits
-// in vain. The same holds for a server that sets a mark itself (SO_MARK). A UDP socket that answers many has no mark. A
-// program at the routes by eth0 could mark its datagrams, but would need a second copy of all routes of the pod,
-// whoever adds them. So by UDP the pod sees the node.
-//
-// With masquerade the pod tracks its connections. Those that begin by the veth have the mark,
-// and so has everything that belongs to them, TCP or UDP, with or without a socket.
+// Two other ways cost more. A program at eth0's egress would cost each packet that leaves directly up to 1 %. A
+// program at the routes by eth0 could also mark datagrams. It would need a second copy of all routes of the pod, also
+// of those that other programs add.
 
 // prefCaller and tableCaller are the rule and the table in a pod for marked packets: after the
 // pod's own addresses, before all other usual rules.

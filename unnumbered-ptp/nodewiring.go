@@ -13,16 +13,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// The kernel limits the ICMPv6 refusals that one host gets, as for a Service without
-// backends: by default to one per second, in newer kernels to ten. Redirects use the same
-// limit, at most one per second. The kernel counts each packet that leaves by the link it
-// came by, even if it sends no redirect because the link has no link-local address
-// (ip6_forward). Packets of the service loop are such. So a pod that uses Services has little
-// of its limit left.
+// The kernel limits the ICMPv6 refusals that one host gets, as for a Service without backends. The default is one per
+// second, in newer kernels ten. Redirects use the same limit, at most one per second. The kernel counts each packet
+// that leaves by the link it came by. It does so even if it sends no redirect because the link has no link-local
+// address (ip6_forward). Packets of the service loop are such, so a pod that uses Services has little of its limit
+// left.
 //
-// With refusals6 milliseconds between two refusals nearly all get through. The kernel limits
-// the refusals of the whole node besides (icmp_msgs_per_sec). The value is a whole number of
-// ticks in every kernel.
+// With refusals6 milliseconds between two refusals nearly all get through. The kernel limits the refusals of the
+// whole node besides (icmp_msgs_per_sec). The value is a whole number of ticks in every kernel.
 const (
 	ration6   = "net/ipv6/icmp/ratelimit"
 	refusals6 = 20 // milliseconds
@@ -141,24 +139,21 @@ func postrouting(c Config, addrs ...netip.Addr) nl.Chain {
 	return chain
 }
 
-// senders is the node's chain for connections that begin by a pod's veth. It drops packets
-// whose source is not the pod's: the node has no route to that address by the same veth.
+// senders is the node's chain for connections that begin by a pod's veth. It drops two kinds of packets:
 //
-// A pod can send with another's address if it may make raw packets (CAP_NET_RAW, which
-// containers have unless it is taken from them). EC2 checks what leaves an ENI, but does not
-// see what stays on the node. For IPv6 the kernel checks nothing.
+//   - Packets whose source is not the pod's: the node has no route to that address by the same veth. A pod can send
+//     them if it may make raw packets (CAP_NET_RAW, which containers have by default). EC2 checks what leaves an ENI,
+//     but does not see what stays on the node. For IPv6 the kernel checks nothing.
+//   - What a pod wrongly takes for an answer to something looped. That is a datagram, or more of a connection, for a
+//     port from 49152 on that no program has open. Otherwise the packet would return to the pod with another port,
+//     which a security group may have closed, and the node would track it.
 //
-// The chain also drops what a pod wrongly takes for an answer to something looped. That is a datagram, or more of a
-// connection, for a port from 49152 on that no program has open. Otherwise the packet would return to the pod with
-// another port, which a security group may have closed, and the node would track it.
+// Packets for the node itself pass. For these the kernel looks for the way back as if the node answered from the
+// address that was called. A node with several ENIs may have rules by which it answers from an address by the VPC,
+// also to pods.
 //
-// Packets for the node itself pass. For these the kernel looks for the way back as if the node
-// answered from the address that was called. A node with several ENIs may have rules by which
-// it answers from an address by the VPC, also to pods.
-//
-// Answers that the node expects do not come here: a chain of the type nat sees the first
-// packet of a connection. So the chain costs other packets nothing, and the node does not
-// track what is dropped.
+// A chain of the type nat sees the first packet of a connection, and no answers. So the chain costs other packets
+// nothing, and the node does not track what is dropped.
 func senders() nl.Chain {
 	// before kube-proxy translates the destination, at -100
 	return nl.Chain{Name: "senders", Type: "nat", Hook: "prerouting", Priority: -110,

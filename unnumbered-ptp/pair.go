@@ -26,7 +26,7 @@ type pair struct {
 	mtu     int    // of the pod's link to the VPC
 	loop    string // how the pod reaches a backend of a service: redirect, masquerade, or not at all
 	fresh   bool   // this ADD has made it
-	callers bool   // the pod answers by the veth whoever calls by it
+	callers bool   // the pod answers by the veth what has called by it
 	routed  bool   // the pod has no other link, see routed.go
 }
 

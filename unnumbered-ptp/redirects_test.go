@@ -64,7 +64,7 @@ func refuses(t *testing.T, pod *nl.NS, to string) (refused bool) {
 			return err
 		}
 		defer c.Close()
-		if _, err := c.Write([]byte("anybody?")); err != nil {
+		if _, err := c.Write([]byte("hello?")); err != nil {
 			return err
 		}
 		if _, err := exchange("udp6", dialled("udp6", nodeAddr+":8080"), 1); err != nil {

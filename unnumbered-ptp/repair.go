@@ -14,11 +14,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp/legacy"
 )
 
-// Lost lists what the node has lost of what serves all pods of a network, if a CHECK of the
-// pods would miss any of it. Many firewalls begin with "nft flush ruleset". It deletes the table, and then no pod
-// reaches services or the internet. Lost also lists the routes to pods that the kernel removed with the node's address,
-// as when DHCP removes and adds it. A node without pods of the network has lost nothing. The configuration must be
-// validated.
+// Lost lists what the node has lost of what serves all pods of a network, if a CHECK of the pods would miss any of
+// it. Many firewalls begin with "nft flush ruleset". It deletes the table, and then no pod reaches Services or the
+// internet. The kernel removes the routes to pods with the node's address, as when DHCP removes and adds it. Lost
+// lists these, too. A node without pods of the network has lost nothing. The configuration must be validated.
 func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	veths, tables, err := pairsOf(node, network)
 	if len(veths) == 0 || err != nil {

@@ -17,18 +17,18 @@ import (
 )
 
 // A routed pod has no slave of its ENI. Its pair is its only link, with its address, and the node forwards all of its
-// packets: from and to the VPC, too. So whatever filters or watches what the node forwards sees them, an engine of
-// NetworkPolicy for example. The pool says so by the key dataPath, and the result of the ipam plugin by its form, see
+// packets: from and to the VPC, too. So programs that filter or watch what the node forwards see them, such as an
+// engine of NetworkPolicy. The pool says so by the key dataPath, and the result of the ipam plugin by its form: see
 // [plugin.Routed]. The layout of pod and node is that of the first proposal for amazon-vpc-cni-k8s:
 //
-//   - In the pod the address stands alone (/32, /128). The default routes lead to 169.254.1.1 and fe80::1. No link has
-//     these addresses, and the pod has the MAC address of the node's end for them.
+//   - In the pod the address stands alone (/32, /128). The default routes lead to 169.254.1.1 and fe80::1. No link
+//     has these addresses, and the pod has the MAC address of the node's end for them.
 //   - The node has a route to each pod, and a routing table for each ENI with what pods reach by it.
 //
-// The proposal has two rules for each pod, and the kernel goes through the rules one by one. Here the number of rules
-// does not grow with the number of pods. What is for a pod finds its route in one table, whoever sends it. What comes
-// from a pod gets a mark that stands for the ENI. A map of nftables finds it by the group of the pod's link. Each ENI
-// has one rule for its mark, and what has no mark goes past these rules.
+// The proposal has two rules for each pod, and the kernel compares a packet with one rule after the other. Here no
+// list grows with the number of pods. One table has the routes to pods. What comes from a pod gets a mark that stands
+// for the ENI. A map of nftables finds the mark by the group of the pod's link. Each ENI has one rule for its mark,
+// and what has no mark skips these rules.
 //
 // An answer gets no mark if the destination of its connection was translated. A call to a NodePort or a hostPort has
 // come by the boot ENI, and its answer must leave by that.

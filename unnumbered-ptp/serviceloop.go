@@ -14,101 +14,27 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// The service loop is the way of a pod's packet to a Kubernetes service.
+// The service loop is the way of a pod's packet to a Service, and of the answer. docs/design.md has its reasons and
+// limits. nodeport.go has the way of calls to a pod by the node.
 //
-// The pod sends to 172.20.0.10:80 by the veth (eth1). On the node, kube-proxy changes the
-// destination to 10.0.2.20:8080, a backend in the VPC. From here only one way is right: out by
-// the pod's own ENI, with the pod's own address. The VPC lets nothing else pass, and security
-// groups and the backend decide by that address. So the pod's rule on the node ("iif veth
-// lookup T") sends the packet back by the veth. The pod sends it out by its ENI (eth0), to any backend that the pod can
-// reach itself. The backend may be elsewhere in the VPC, on another ENI of the node, or beside the pod on the same ENI.
+// The pod sends to 172.20.0.10:80 by the veth (eth1). On the node, kube-proxy changes the destination to
+// 10.0.2.20:8080, a backend in the VPC. The pod's rule on the node ("iif veth lookup T") sends the packet back by the
+// veth. The pod sends it out by its own ENI (eth0).
 //
-// The answer is the difficulty. It arrives at eth0, from 10.0.2.20:8080, and the pod has no
-// such connection. It must go to the node, which remembers what kube-proxy has changed. The
-// answers to the pod's direct connections to the VPC must not go there.
+// The answer arrives at eth0, and the pod has no such connection. It must go to the node, which remembers what
+// kube-proxy has changed. The answers to the pod's direct connections to the VPC must not go there.
 //
-// # Redirect
-//
-// The pod's own connections have the ports 32768 to 49151. A looped packet leaves by eth0
-// with a port that is 16384 higher. The pod uses those ports for nothing else
-// (ip_local_port_range, and ip_local_reserved_ports in case that is changed). So its port
-// identifies an answer. The node ensures that what it sends back has one of the pod's own
-// ports, as it nearly always has (nft: "rt nexthop L snat to :32768-49151"). Two BPF programs
-// in the pod do the rest:
-//
-//	eth1: what the node sends to the loop's MAC address goes out by eth0, by the
-//	      pod's routes, with its port 16384 higher. (The node's routes for that lead to
-//	      a next hop L that does not exist and has that MAC address.)
-//	eth0: what is for a port from 49152 on, and no socket of the pod awaits, goes to
-//	      the node, with its port 16384 lower. All else passes after a few comparisons.
-//
-// These packets do not pass the pod's forwarding or netfilter. So the pod tracks no
-// connections, neither to services nor direct ones.
-//
-// A server in the pod may listen on any port, also from 49152 on: the programs look for the
-// socket that a packet is for, see [nl.Splice]. There is no socket if something in the pod
-// translates TCP from such a port to another, as sidecars do. Then the programs remember the
-// connection by its beginning. They remember up to 4,096 things for each pod, and forget what
-// that pod has not used for longest.
-//
-// The looped port depends on the pod's own port alone. A backend remembers a closed connection for a minute. So it
-// accepts the next one from that port as later, as without a service (RFC 9293, section 3.6.1, MAY-2). With random
-// ports the backend would often refuse it, the client would try again a second later, and it could not make a thousand
-// connections per second.
-//
-// ICMP errors about looped packets, most often about the MTU of a path, go to the node, too.
-// From there they reach the pod as errors about its connection to the service.
-//
-// The cost: the pod has 16,384 ports of its own where Linux has 28,232. A pod that needs more
-// sets the sysctl ip_local_port_range, and the plugin leaves that if it has ports below those of
-// the loop, which stay reserved. The loop has 16,384 ports for each backend. The pod's own ports
-// end first: the node's entry for a connection ends when the pod uses the port again towards the
-// service. So no service that has the backend has more entries than the pod has ports.
-//
-// The limits, all about ports from 49152 on:
-//
-//   - A program may bind such a port to connect to the backend of a looped connection that
-//     uses the same port. Then one of the two connections breaks.
-//   - If no program has the port open, the pod refuses only what begins a TCP connection. The node
-//     drops a datagram for it, see [senders].
-//   - A container within a container (Docker in Docker, kind) calls the VPC by the pod's
-//     address, from any port. Datagrams that answer it are dropped. Its TCP connections are
-//     known by their first answer, because nothing looped has begun them. But it waits in vain
-//     for a server that the pod has called by a service from the port that this one stands for.
-//
-// Services over SCTP do not pass; they need masquerade.
-//
-// # Masquerade
-//
-// This is what the original does, and it works without BPF. The node masquerades the packet
-// on its way back into the pod, so that the answer comes to the node. The pod masquerades it
-// once more on its way out, so that no host sees the node's address on the pod's ENI. It works
-// for every port and protocol, but every pod tracks all of its connections.
-//
-// # None
-//
-// The node does not send the packet back, but to the backend itself, from its own address. So
-// the backend and the security groups see the node. The pods that are called at a NodePort see
-// the node, too, whoever calls. In return there is nothing to distinguish at eth0: a direct
-// packet costs the same as with any ipvlan. A packet to a service costs 5 % less, because it
-// does not pass through the pod a second time. This is for services that do not ask who calls,
-// and for clusters that use something else instead of services.
-//
-// # All
-//
-// If the backend is the calling pod itself, it gets the packet with the node's address. A pod does not accept its own
-// address as the source of a packet from another.
-//
-// What serves all pods serves all three kinds; the next hop and a table distinguish them. So
-// pods from before an upgrade, or a change of the configuration, continue to work. Only
-// between a pod with a loop and one without, on the same node, services see the node. CHECK
-// refuses a pod without a loop where the configuration asks for a loop.
-//
-// For calls to a pod by the node see nodeport.go.
+// What serves all pods serves all kinds of loops. The next hop and a table distinguish them. So pods from before an
+// upgrade, or a change of the configuration, continue to work.
 const (
-	redirect   = "redirect"
+	// redirect is two BPF programs in the pod, which tell answers by their port: see [nl.Splice]. The pod's own
+	// connections have the ports 32768 to 49151. A looped packet leaves by eth0 with a port that is 16384 higher.
+	redirect = "redirect"
+	// masquerade is what the original does, without BPF. The node masquerades the packet on its way back into the pod,
+	// so that the answer comes to the node. The pod masquerades it once more on its way out.
 	masquerade = "masquerade"
-	none       = "none"
+	// none is no loop: the node sends the packet to the backend itself, from its own address.
+	none = "none"
 )
 
 // loopMAC is for the node the MAC address of the loop's next hops, on every veth. No device
@@ -153,8 +79,8 @@ func (s *scene) hooked() error {
 	return nil
 }
 
-// Loopless reports whether services see the node instead of its pods, and pods see the node
-// instead of whoever calls them by a service.
+// Loopless reports whether Services see the node instead of its pods. A pod that is called by a Service then sees the
+// node, too.
 func (c Config) Loopless() bool { return c.IPMasq && c.ServiceLoop == none }
 
 // anyLoop are the loops that a pod may have, first those that it would get now.
@@ -227,13 +153,11 @@ func podTable(r *request, p pair) nl.Table {
 	return t
 }
 
-// loopRoutes send packets that came from the pod, and are for the VPC, back to the pod, if it
-// has a loop.
+// loopRoutes send packets that came from the pod, and are for the VPC, back to the pod, if it has a loop.
 //
-// The rule also satisfies a node that checks sources (rp_filter, which systemd sets). The
-// answer comes from the pod, with the backend's address as its source. For a packet to
-// forward, the kernel looks for the way back as if the packet had come in by the link by
-// which it leaves (fib_validate_source). That link is the veth.
+// The rule also satisfies a node that checks sources (rp_filter, which systemd sets). The answer comes from the pod,
+// with the backend's address as its source. The kernel looks for the way back as if the packet had come in by the
+// link by which it leaves (fib_validate_source). That link is the veth.
 func loopRoutes(r *request, p pair, table uint32) (objects []nl.Object) {
 	switch p.loop {
 	case none:
@@ -274,8 +198,9 @@ func loopRoute(p pair, dst netip.Prefix, table uint32) (nl.Route, bool) {
 	return route, ok
 }
 
-// redirectRoutes are the next hops of the loop, and the way to the pod itself, which does not
-// use them.
+// redirectRoutes are the next hops of the loop, and the way to the pod itself, which does not use them. If the backend
+// is the calling pod, it gets the packet with the node's address: a pod does not accept its own address as the source
+// of a packet from another.
 func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 	for _, f := range p.families() {
 		objects = append(objects, nl.Neigh{Addr: loopVia(f), MAC: loopMAC, Dev: p.veth.Name})
@@ -286,10 +211,10 @@ func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 	return objects
 }
 
-// tableLoopless is the node's table of the pods without a loop. What is for them goes straight
-// to them, whoever sent it. Otherwise the node would loop what a pod with a loop answers them.
-// And if it checks sources, it would look for the way back as if the packet had come in by that pod's veth (see
-// [loopRoutes]), and drop it. No pod's own table has this number.
+// tableLoopless is the node's table of the pods without a loop. What is for them goes straight to them, from any
+// sender. Otherwise the node would loop what a pod with a loop answers them. A node that checks sources would drop
+// it: it looks for the way back as if the packet had come in by that pod's veth (see [loopRoutes]). No pod's own
+// table has this number.
 const tableLoopless = 1<<31 + 72
 
 // looplessRoutes lead to a pod without a loop.

@@ -27,7 +27,7 @@ import (
 // start, and why. A kernel that has the thing is made to answer as if it had not.
 func TestStatusLacks(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
-		t.Skip("nobody knows how to have a system call fail here")
+		t.Skip("this test cannot make a system call fail here")
 	}
 	f := newFabric(t)
 	for _, c := range []struct {
@@ -61,7 +61,7 @@ const noModule = "this kernel lacks a part of nftables, one of the modules nft_c
 // report that something is missing.
 func TestStatusOfBusyKernel(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
-		t.Skip("nobody knows how to have a system call fail here")
+		t.Skip("this test cannot make a system call fail here")
 	}
 	f := newFabric(t)
 	for _, errno := range []syscall.Errno{syscall.ENOBUFS, syscall.ENOMEM, syscall.EAGAIN} {
@@ -75,7 +75,7 @@ func TestStatusOfBusyKernel(t *testing.T) {
 // nothing.
 func TestStatusKnows(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
-		t.Skip("nobody knows how to have a system call fail here")
+		t.Skip("this test cannot make a system call fail here")
 	}
 	f, _ := prepared(t)
 	if e := f.asks(nil, netfilter, 2, syscall.ENOENT); e != nil {
@@ -109,7 +109,7 @@ func TestStatusKnows(t *testing.T) {
 // TestAddLacks has an ADD on such a node. It reports the same, and leaves nothing.
 func TestAddLacks(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
-		t.Skip("nobody knows how to have a system call fail here")
+		t.Skip("this test cannot make a system call fail here")
 	}
 	f, p := prepared(t)
 	f.bare()
