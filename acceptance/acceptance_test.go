@@ -266,9 +266,9 @@ func TestShownLate(t *testing.T) {
 	w.nothingRemains(t)
 }
 
-// TestNobodyReads interrupts a run whose output no process reads any more, as with tee(1), which ends by the same
+// TestOutputUnread interrupts a run whose output no process reads any more, as with tee(1), which ends by the same
 // signal.
-func TestNobodyReads(t *testing.T) {
+func TestOutputUnread(t *testing.T) {
 	w := newWorld(t, account, nil, func(*vpcsim.Instance) {})
 	w.keys()
 	r, out, err := os.Pipe()

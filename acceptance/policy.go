@@ -10,10 +10,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/iam"
 )
 
-// callerPolicy is what the caller must be allowed, and by the caller's session the instances. What deletes or changes
-// things is allowed only for what has the tag of a run, and the tag can be given at a creation only. Elements of IAM:
-// "Grammar of the IAM JSON policy language"; the keys: Service Authorization Reference, "Actions, resources, and
-// condition keys for Amazon EC2".
+// callerPolicy is what the caller must be allowed, and by the caller's session the instances. It allows deletions and
+// changes only of what has the tag of a run, and a tag only at a creation. Elements of IAM: "Grammar of the IAM JSON
+// policy language". The keys: Service Authorization Reference, "Actions, resources, and condition keys for Amazon
+// EC2".
 func callerPolicy() iam.Policy {
 	ours := map[string]map[string]string{"Null": {"aws:ResourceTag/" + tagRun: "false"}}
 	allow := func(sid string, condition map[string]map[string]string, actions ...string) iam.Permission {

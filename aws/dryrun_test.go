@@ -73,7 +73,7 @@ func TestDryRunLeavesOpen(t *testing.T) {
 		}
 		if err := c.DryRun(t.Context(), "TerminateInstances", aws.Target{}); err == nil ||
 			errors.Is(err, aws.ErrDenied) {
-			t.Errorf("an action of nobody's: %v", err)
+			t.Errorf("an action that EC2 does not have: %v", err)
 		}
 	})
 }

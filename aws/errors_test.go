@@ -210,7 +210,7 @@ func (e *endless) Read(p []byte) (int, error) {
 
 // TestErrorWithoutCode tests answers of EC2 that cannot be parsed.
 func TestErrorWithoutCode(t *testing.T) {
-	inBubble(t, "nobody listens", func(t *testing.T) {
+	inBubble(t, "no server listens", func(t *testing.T) {
 		c := aws.New(aws.Options{EC2URL: "http://127.0.0.1:1"})
 		err := c.DeleteENI(t.Context(), "eni-1")
 		const want = `DeleteNetworkInterface: Post "http://127.0.0.1:1/": dial tcp 127.0.0.1:1: connect: ` +

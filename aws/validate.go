@@ -11,27 +11,22 @@ import (
 	"strings"
 )
 
-// This file validates what EC2 and the metadata service answer. A wrong address in a pod is
-// worse than a pod without one. So an answer is used as a whole or not at all, and a
-// missing value is never read as zero:
+// This file validates what EC2 and the metadata service answer. A wrong address in a pod is worse than a pod without
+// one. So an answer is used as a whole or not at all, and a missing value is never read as zero:
 //
 //   - What has an ID has one of its kind: eni-..., subnet-..., vpc-....
-//   - An address is a unicast one of its family, without a zone, that a host can have: not
-//     0.0.0.0, not loopback, not link-local (VPC user guide, "VPC CIDR blocks": which
-//     ranges a VPC cannot have).
-//   - A delegated prefix is a /28, or a /80 of IPv6, that begins where it says (EC2 user
-//     guide, "Prefix delegation"). Anything wider would give pods what others have.
-//   - The CIDR of a VPC or a subnet is no wider than a /8: a route to it must not swallow
-//     all there is.
-//   - No address, prefix or ENI is there twice in what belongs to one ENI or one call.
-//   - A MAC is that of one Ethernet interface. An ENI that has addresses has one, or its
-//     link could not be found.
+//   - An address is a unicast one of its family, without a zone, that a host can have. It is not 0.0.0.0, loopback or
+//     link-local (VPC user guide, "VPC CIDR blocks": which ranges a VPC cannot have).
+//   - A delegated prefix is a /28, or a /80 of IPv6, that begins where it says (EC2 user guide, "Prefix delegation").
+//     A wider one would give pods what others have.
+//   - The CIDR of a VPC or a subnet is no wider than a /8: a route to it must not cover everything.
+//   - No address, prefix or ENI is there twice in one ENI or one call.
+//   - A MAC is that of one Ethernet interface. An ENI with addresses has one: it finds the link.
 //   - Numbers are in the range that EC2 could mean: see the constants.
-//   - An answer is about what was asked for: this ENI, this VPC, this instance type, this
-//     many addresses.
+//   - An answer is about what was asked for: this ENI, VPC or instance type, and so many addresses.
 //
-// The caller checks whether an address belongs to the subnet of its ENI, and to no other ENI. Only
-// the caller knows which addresses the node has.
+// Only the caller knows which addresses the node has. So the caller checks whether an address belongs to the subnet
+// of its ENI, and to no other ENI.
 
 // The largest numbers that are valid, several times what EC2 has today: p5.48xlarge has
 // 32 cards, m8i has 64 addresses on an ENI.

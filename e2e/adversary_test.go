@@ -428,12 +428,12 @@ type shooterKind struct {
 }
 
 func shooters() []shooterKind {
-	nobody := &syscall.Credential{Uid: 65534, Gid: 65534}
+	unprivileged := &syscall.Credential{Uid: 65534, Gid: 65534}
 	root := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 65534, Size: 1}}
 	return []shooterKind{
-		{"only sockets", syscall.SysProcAttr{Credential: nobody}, false},
-		{"CAP_NET_RAW", syscall.SysProcAttr{Credential: nobody, AmbientCaps: []uintptr{unix.CAP_NET_RAW}}, true},
-		{"CAP_NET_ADMIN too", syscall.SysProcAttr{Credential: nobody,
+		{"only sockets", syscall.SysProcAttr{Credential: unprivileged}, false},
+		{"CAP_NET_RAW", syscall.SysProcAttr{Credential: unprivileged, AmbientCaps: []uintptr{unix.CAP_NET_RAW}}, true},
+		{"CAP_NET_ADMIN too", syscall.SysProcAttr{Credential: unprivileged,
 			AmbientCaps: []uintptr{unix.CAP_NET_RAW, unix.CAP_NET_ADMIN}}, true},
 		{"own user namespace", syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: root,
 			GidMappings: root,

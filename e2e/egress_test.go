@@ -285,7 +285,7 @@ func (e *egressScene) send(t *testing.T, to *paths.Pod, packets ...[]byte) {
 // refuses checks that no program calls a client through its tunnel. It also checks that a router takes packets of
 // clients only, and none for itself.
 func (e *egressScene) refuses(t *testing.T) {
-	const nobody = "203.0.113.77"
+	const noHost = "203.0.113.77"
 	node := e.Nodes[0].Addr()
 	for name, call := range map[string]struct {
 		pod      *paths.Pod
@@ -293,7 +293,7 @@ func (e *egressScene) refuses(t *testing.T) {
 	}{
 		"a call of a client":             {e.client, vpcsim.InternetAddr, e.client.Addr(paths.IPv4)},
 		"a call of a router":             {e.router, e.client.Addr(paths.IPv4), e.router.Addr(paths.IPv4)},
-		"a packet of whoever to outside": {e.router, netip.MustParseAddr(nobody), vpcsim.InternetAddr},
+		"a packet of no host to outside": {e.router, netip.MustParseAddr(noHost), vpcsim.InternetAddr},
 		"a call of the metadata service": {e.router, e.client.Addr(paths.IPv4), netip.MustParseAddr("169.254.169.254")},
 		"a call of the router's node":    {e.router, e.client.Addr(paths.IPv4), node},
 		"a call of a Service":            {e.router, e.client.Addr(paths.IPv4), netip.MustParseAddr("172.20.0.10")},
@@ -402,7 +402,7 @@ func (e *egressScene) manyClients(t *testing.T) {
 	await(t, "each client has an answer", func() bool { return e.state(t, e.router).Sent >= sent+clients })
 	await(t, "the answers leave for the clients", func() bool {
 		now, err := e.Drops()
-		return err == nil && now.Nobody >= drops.Nobody+clients // no ENI has these addresses
+		return err == nil && now.NoHost >= drops.NoHost+clients // no ENI has these addresses
 	})
 	if now, err := e.router.NS.Links(); err != nil || len(now) != len(links) {
 		t.Errorf("the router has %d links with %d clients, and had %d; %v", len(now), clients, len(links), err)

@@ -266,7 +266,7 @@ func (n *faultNode) judge(f fault, fails []string, found []faultFinding) {
 	}
 	for _, finding := range found {
 		if f.want == "" || !regexp.MustCompile(f.want).MatchString(finding.String()) {
-			n.t.Errorf("%s: doctor says what nobody expects here: %s\n%s", f.name, finding, finding.do)
+			n.t.Errorf("%s: doctor says what the table does not expect here: %s\n%s", f.name, finding, finding.do)
 		}
 	}
 }

@@ -49,7 +49,7 @@ func TestRequestsRefused(t *testing.T) {
 		"subnet-else", nil)
 	there, blocks, bare := w.given(t, "subnet-1", nil), w.given(t, "subnet-1",
 		map[string]string{"Ipv4PrefixCount": "1"}), w.given(t, "subnet-1",
-		map[string]string{"TagSpecification.1.Tag.1.Value": "nobody"})
+		map[string]string{"TagSpecification.1.Tag.1.Value": "absent"})
 	if err := fabric.EC2.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": there.ID,
 		"InstanceId": host.ID, "DeviceIndex": "1"}); err != nil {
 		t.Fatal(err)

@@ -91,8 +91,8 @@ var runOtherwise = map[string]string{
 	"iptables -I DOCKER-USER":          "iptables-nft -I DOCKER-USER -i veth+ -j ACCEPT",
 }
 
-// runByNobody are commands of the page that no test runs, and why.
-var runByNobody = map[string]string{
+// runByNoTest are commands of the page that no test runs, and why.
+var runByNoTest = map[string]string{
 	"kubectl describe pod":             "it needs a cluster, and changes nothing",
 	"journalctl -u cni-gc -u cni-warm": "it needs systemd as process 1, and changes nothing",
 	"systemctl ":                       "it needs systemd as process 1; packaging's tests start these units",
@@ -119,7 +119,7 @@ func TestRunbookCommands(t *testing.T) {
 		for _, m := range runbookCommand.FindAllStringSubmatch(entry, -1) {
 			command := strings.TrimSpace(m[1] + m[2])
 			switch {
-			case byPrefix(runByNobody, command) != "":
+			case byPrefix(runByNoTest, command) != "":
 				count["excused"]++
 			case strings.Contains(ran, cmp.Or(byPrefix(runOtherwise, command), command)):
 				count["run"]++

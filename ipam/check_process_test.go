@@ -59,7 +59,7 @@ func TestProcessCheckRebuilt(t *testing.T) {
 			}
 			whole("at first")
 			lose(r)
-			whole("nobody has rebuilt the registry")
+			whole("no process has rebuilt the registry")
 			r.collect()
 			whole("rebuilt")
 			r.add("other")

@@ -34,7 +34,7 @@ func TestTidiedAgain(t *testing.T) {
 		t.Fatal("the registry was written")
 	}
 	if !c.Tidied {
-		t.Error("nobody puts back what a pod needs that comes now")
+		t.Error("no command puts back what a pod needs that comes now")
 	}
 }
 

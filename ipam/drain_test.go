@@ -202,7 +202,7 @@ func TestDrainNotBegun(t *testing.T) {
 		eni, add := w.newDraining(asked)
 		w.sim.Script("DetachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
 		if _, err := w.pool().Collect(w.Context(), less.Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
-			w.Error("nobody knows whether EC2 detaches the ENI, and the collection does not say so")
+			w.Error("it is not known whether EC2 detaches the ENI, and the collection does not say so")
 		}
 		w.sim.Script("DetachNetworkInterface")
 		w.sim.Fail("DetachNetworkInterface", "UnauthorizedOperation", always)

@@ -59,7 +59,7 @@ func TestBootGetsIPv6(t *testing.T) {
 	w.end(1)
 	must(t, w.pool().Learn(t.Context()))
 	if s := w.state(); !s.Free.Has(a) {
-		t.Errorf("%s of %s was a pod's, and nobody else can get it", a, w.node.ENIs()[0].ID)
+		t.Errorf("%s of %s was a pod's, and no other pod can get it", a, w.node.ENIs()[0].ID)
 	}
 }
 
@@ -82,7 +82,7 @@ func TestBootGetsIPv6Lost(t *testing.T) {
 	must(t, w.pool().End(t.Context(), pod(1).Key, a))
 	must(t, w.pool().Learn(t.Context()))
 	if s := w.state(); !s.Free.Has(a) {
-		t.Errorf("%s was a pod's, and nobody else can get it", a)
+		t.Errorf("%s was a pod's, and no other pod can get it", a)
 	}
 }
 
@@ -99,7 +99,7 @@ func TestBootGetsIPv6Unread(t *testing.T) {
 			p.Shelves = []lease.Shelf{{Dir: "/proc/self/status"}} // it is no directory
 			must(t, p.Learn(t.Context()))
 			if s := w.state(); s.Leases.Has(a) || s.Free.Has(a) {
-				t.Fatalf("%s: leased %v, free %v, and nobody knows", a, s.Leases.Has(a), s.Free.Has(a))
+				t.Fatalf("%s: leased %v, free %v, and the registry does not know", a, s.Leases.Has(a), s.Free.Has(a))
 			}
 			if !ends {
 				w.runPod(a)
@@ -111,7 +111,7 @@ func TestBootGetsIPv6Unread(t *testing.T) {
 			}
 			must(t, w.pool().End(t.Context(), pod(1).Key, a))
 			if w.state().Free.Has(a) {
-				t.Errorf("%s is free, and nobody has looked whether another pod has it", a)
+				t.Errorf("%s is free, and no process has looked whether another pod has it", a)
 			}
 			for range 2 {
 				w.collect()
@@ -119,7 +119,7 @@ func TestBootGetsIPv6Unread(t *testing.T) {
 			}
 			w.collect()
 			if !w.state().Free.Has(a) {
-				t.Errorf("%s was a pod's, and nobody else can get it", a)
+				t.Errorf("%s was a pod's, and no other pod can get it", a)
 			}
 			must(t, w.pool().End(t.Context(), pod(1).Key, a)) // a runtime repeats it
 			if s := w.state(); !s.Free.Has(a) || s.Leases.Has(a) {

@@ -97,7 +97,7 @@ func (p *Pool) provisioned() error {
 	if p.Policy.Choice.Chooses() {
 		return plugin.Errorf(plugin.CodeRefused,
 			`ask for what the ENIs of this node have, or set "provision" to "full"`,
-			`the node has not what the pod asks for, and "provision" is "none", so it does not ask EC2 for it`)
+			`this node does not have what the pod asks for, and with "provision": "none" it does not ask EC2 for it`)
 	}
 	return plugin.Errorf(plugin.CodeTryAgain,
 		`add addresses to the ENIs in the launch template, lower --max-pods of the kubelet, or set `+

@@ -39,7 +39,7 @@ func TestLeaseLog(t *testing.T) {
 	uptime, bootID := registry.Uptime, registry.BootID
 	t.Cleanup(func() { registry.Uptime, registry.BootID = uptime, bootID })
 	tried := map[string]*atomic.Int32{}
-	for _, what := range []string{"of a pod", "of nobody", "unknown", "cut", "rotated", "reboots", "clock steps"} {
+	for _, what := range []string{"of a pod", "of no pod", "unknown", "cut", "rotated", "reboots", "clock steps"} {
 		tried[what] = new(atomic.Int32)
 	}
 	playAll(t, *firstSeed, n, 1, oneKernel, func(t *testing.T, k *kernel, seed uint64) {
@@ -60,10 +60,10 @@ func TestLeaseLog(t *testing.T) {
 			t.Errorf("no history had %s", what)
 		}
 	}
-	if n, all := tried["unknown"].Load(), tried["of a pod"].Load()+tried["of nobody"].Load(); n > all/20 {
+	if n, all := tried["unknown"].Load(), tried["of a pod"].Load()+tried["of no pod"].Load(); n > all/20 {
 		t.Errorf("%d of %d answers are unknown, want one in twenty at most", n, n+all)
 	}
-	if got := int(tried["of a pod"].Load() + tried["of nobody"].Load()); got < want {
+	if got := int(tried["of a pod"].Load() + tried["of no pod"].Load()); got < want {
 		t.Errorf("the histories have %d records, want %d", got, want)
 	}
 }
@@ -297,7 +297,7 @@ func (l *logged) check() {
 	h, _, err := past.Read(filepath.Dir(l.file))
 	must(l.T, err)
 	for _, r := range l.packets {
-		got, what := "", "of nobody"
+		got, what := "", "of no pod"
 		for _, lease := range h.At(r.addr, r.at) {
 			got += lease.Container
 		}

@@ -17,7 +17,7 @@ import (
 )
 
 // Others act on EC2 as well: there is a second node, and an operator, who detaches ENIs of
-// the node, moves them to the other one, and unassigns addresses, whoever has them.
+// the node, moves them to the other one, and unassigns addresses, also those of pods.
 //
 // What they have is not the node's to touch: an ENI on another instance, and one whose
 // owner has tagged it no_manage, is as they left it for as long as the history lasts.

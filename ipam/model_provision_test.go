@@ -151,7 +151,7 @@ func (m *model) made(c *command, before []ec2sim.ENI, began sighting) {
 			continue
 		}
 		if c.made[e.ID] = began; e.Tags[book.TagManaged] != "false" || e.Tags[book.TagInstance] != m.node.ID {
-			m.wrong("%v has made %s with the tags %v: nobody knows whose it is", c, e.ID, e.Tags)
+			m.wrong("%v has made %s with the tags %v: its owner is unknown", c, e.ID, e.Tags)
 		}
 	}
 }

@@ -153,7 +153,7 @@ type model struct {
 	limits    ec2sim.InstanceType
 	primaries map[string]netip.Addr // by ENI
 
-	denied    []string        // actions that the role may not call: whoever calls one is wrong
+	denied    []string        // actions that the role may not call: a process that calls one is wrong
 	provision lease.Provision // that collections find in the configuration
 
 	second *ec2sim.Instance         // another node; nil: none

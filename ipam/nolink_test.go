@@ -267,7 +267,7 @@ func TestDetachedENIIsForgotten(t *testing.T) {
 	}
 }
 
-// The link of a new ENI is waited for. Whoever sees it writes that down.
+// The link of a new ENI is waited for. A process that sees it records that.
 func TestLinkOfNewENIIsAwaited(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	n.acquire(0, "old")

@@ -31,7 +31,7 @@ func (w *world) other(n int) lease.Allocation {
 }
 
 // TestRequestOtherNetwork: ENIs for which pods of one network may ask serve no pod of another network that has not
-// asked, whoever has attached them. A network that is gone, and has no pods, keeps nothing.
+// asked, also those that an operator has attached. A network that is gone, and has no pods, keeps nothing.
 func TestRequestOtherNetwork(t *testing.T) {
 	spec := aws.ENISpec{Subnet: "subnet-pods", SecurityGroups: []string{"sg-1"}, Secondary: 3}
 	conflists := func(w *world, texts ...string) (all []lease.Policy) {

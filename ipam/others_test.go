@@ -46,7 +46,7 @@ func (w *world) uses(eni string, pod int) bool {
 }
 
 // TestOthersENI: an ENI that others have attached serves pods if the node would have made one
-// like it; one that was made for pods, whoever made it, serves in any case.
+// like it; one that was made for pods, by any program, serves in any case.
 func TestOthersENI(t *testing.T) {
 	groups := func(ids ...string) aws.ENISpec { return aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: ids} }
 	tagged := func(key, value string) aws.ENISpec {
@@ -279,7 +279,7 @@ func TestOthersENIThrottled(t *testing.T) {
 		time.Sleep(registry.MostBackoff)
 		w.mustAcquire(3)
 		if w.state().NotBefore[action].Before(began.Add(registry.MostBackoff)) {
-			w.Error("nobody else of the node knows that EC2 throttles")
+			w.Error("no other process of the node knows that EC2 throttles")
 		}
 	})
 }

@@ -67,7 +67,7 @@ func (w *world) has(id string) (addrs, prefixes int) {
 }
 
 // TestReleaseOutcomes: prefixes and addresses go back by two calls. What each of them
-// comes to, and whoever hears of it: what is free in the registry is on the ENI. If the outcome of the first
+// comes to, and any process that hears of it: what is free in the registry is on the ENI. If the outcome of the first
 // call stays unknown, there is no second one.
 func TestReleaseOutcomes(t *testing.T) {
 	type outcomes = []ec2sim.Outcome

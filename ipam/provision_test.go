@@ -107,8 +107,8 @@ func TestProvisionIndex(t *testing.T) {
 	})
 }
 
-// TestProvisionMarkEnds: new-interface has answered with an ENI that an earlier run has begun to attach. Whoever asks
-// EC2 later what has become of that does not take the ENI for one without an answer.
+// TestProvisionMarkEnds: new-interface has answered with an ENI that an earlier run has begun to attach. A later
+// process does not take the ENI for an unfinished one.
 func TestProvisionMarkEnds(t *testing.T) {
 	inUntaggedBubble(t, "m5.large", func(w *world, wires *wires) {
 		made := w.notAttached(forNode)

@@ -97,7 +97,7 @@ func TestOthersENIs(t *testing.T) {
 			"it is attached to i-00000000000000002", false, 1},
 		"about to be moved": {func(w *twoNodes) { w.detach(); w.tag(book.TagInstance, w.other.ID) },
 			"it was made for i-00000000000000002", false, 0},
-		"nobody's to manage": {func(w *twoNodes) { w.tag(book.TagNoManage, "true") },
+		"not to be managed": {func(w *twoNodes) { w.tag(book.TagNoManage, "true") },
 			"it has the tag node.k8s.amazonaws.com/no_manage=true", true, 0},
 		"so, and once draining": {func(w *twoNodes) { w.draining(); w.tag(book.TagNoManage, "true") }, "it has the tag",
 			true, 0},
@@ -188,7 +188,7 @@ func TestRemoveServing(t *testing.T) {
 				t.Errorf("prefixes %v, %s: %v", prefixes, why, err)
 			}
 			if e := w.state().ENIs[id]; e.Draining {
-				t.Errorf("prefixes %v, %s: its addresses serve nobody", prefixes, why)
+				t.Errorf("prefixes %v, %s: its addresses serve no pod", prefixes, why)
 			}
 		}
 		refused("a lease", "pod default/pod001")
@@ -244,7 +244,7 @@ func TestRemoveFails(t *testing.T) {
 		{"denied", func(w *world, _ string) {
 			w.sim.Fail("DetachNetworkInterface", "UnauthorizedOperation", always)
 		}, true},
-		{"nobody knows", func(w *world, _ string) {
+		{"no answer", func(w *world, _ string) {
 			w.sim.Script("DetachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 20)...)
 		}, false},
 		{"not deleted", func(w *world, _ string) { w.sim.Fail("DeleteNetworkInterface", throttling, always) }, false},

@@ -152,7 +152,7 @@ var blindness = map[string]func(r *running, eni string) (heal func()){
 		stop := r.Lie(ec2sim.ZeroDeviceNumber(eni))
 		return func() { stop(); r.EC2.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", 0) }
 	},
-	"the ENI is nobody's to manage": func(r *running, eni string) func() {
+	"the ENI is not to be managed": func(r *running, eni string) func() {
 		r.ec2("CreateTags", "ResourceId.1", eni, "Tag.1.Key", "node.k8s.amazonaws.com/no_manage", "Tag.1.Value", "true")
 		return func() {}
 	},

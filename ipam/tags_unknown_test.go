@@ -29,8 +29,8 @@ func (w *world) eni(id string) ec2sim.ENI {
 	return w.sim.ENIs()[i]
 }
 
-// TestTagsUnknown learns an ENI while EC2 cannot be asked for its tags. The tags forbid to
-// touch it. No pod gets its addresses, then or later, and it loses none.
+// TestTagsUnknown learns an ENI while EC2 cannot be asked for its tags. The tags forbid
+// changes. No pod gets its addresses, then or later, and it loses none.
 func TestTagsUnknown(t *testing.T) {
 	const action = "DescribeNetworkInterfaces"
 	for name, fail := range map[string]func(*world){
@@ -84,7 +84,7 @@ func TestTagsUnknownCancelled(t *testing.T) {
 		ctx, cancel := context.WithCancel(w.Context())
 		time.AfterFunc(time.Second, cancel)
 		if err := w.pool().Learn(ctx); err == nil {
-			w.Error("nobody has said whose the ENI is, and all is learnt")
+			w.Error("EC2 has not said whose the ENI is, and all is learnt")
 		}
 		time.Sleep(time.Minute)
 		if a, err := w.acquire(1); err != nil || a.ID == guest {
@@ -94,7 +94,7 @@ func TestTagsUnknownCancelled(t *testing.T) {
 	})
 }
 
-// TestTagsUnknownNotAllowed has a role that does not allow to ask for tags. Such an ENI
+// TestTagsUnknownNotAllowed has a role that may not ask for tags. Such an ENI
 // serves pods, as it did with the original, but nothing of it is released. With several
 // pools, it does not serve.
 func TestTagsUnknownNotAllowed(t *testing.T) {
@@ -125,7 +125,7 @@ func TestTagsUnknownNotAllowed(t *testing.T) {
 	})
 }
 
-// TestTagsUnknownPools: with "provision": "none" and several pools, the role does not allow to ask for tags, and an
+// TestTagsUnknownPools: with "provision": "none" and several pools, the role may not ask for tags, and an
 // operator corrects it. The ENI serves its pool from the next collection on.
 func TestTagsUnknownPools(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {

@@ -29,7 +29,7 @@ func TestTerminationLater(t *testing.T) {
 				w.sim.Fail("ModifyNetworkInterfaceAttribute", refusal, -1)
 				w.collect()
 				if w.asked("ModifyNetworkInterfaceAttribute") == 0 {
-					t.Fatal("nobody has tried")
+					t.Fatal("no process has tried")
 				}
 				w.sim.Fail("ModifyNetworkInterfaceAttribute", refusal, 0)
 				time.Sleep(registry.MostRefusal) // for so long, the node does not ask again

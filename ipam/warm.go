@@ -83,12 +83,12 @@ func (p *Pool) begin(ctx context.Context) error {
 		return err
 	}
 	p.RenewPeers(ctx)
-	p.Look(ctx) // lest it gets addresses in the place of some that are back
+	p.Look(ctx) // else it requests addresses although some have just come back
 	return nil
 }
 
-// giveWay releases the lock of growth, and takes it again when no ADD waits any more, or after a second. A process that
-// releases a lock and takes it again at once may be ahead of those that wait.
+// giveWay releases the lock of growth, and takes it again when no ADD waits any more, or after a second. A process
+// that takes the lock again at once may overtake the waiters.
 func (p *Pool) giveWay(ctx context.Context, unlock func()) (func(), error) {
 	const most, look = time.Second, 10 * time.Millisecond
 	unlock()

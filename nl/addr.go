@@ -22,7 +22,7 @@ type Addr struct {
 	// NoDAD makes an IPv6 address usable at once. EC2 gives an address to one ENI only. Slaves
 	// of one link would see each other's probes as their own.
 	NoDAD bool
-	// Apart keeps the address from whoever does not ask for it. The kernel adds no route to its
+	// Apart keeps the address from programs that do not ask for it. The kernel adds no route to its
 	// subnet (IFA_F_NOPREFIXROUTE). It does not choose the address as the source of a packet that
 	// has none. For that, an IPv4 address has the scope of the link, and one of IPv6 is deprecated
 	// (inet_select_addr; RFC 6724, section 5, rule 3).

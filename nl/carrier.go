@@ -22,14 +22,16 @@ type Carrier struct {
 // Slaves lists the links of n that were made on a link of another namespace, home: ipvlan, macvlan and VLANs. Peer is
 // the index of that link in home.
 //
-// The owner of a namespace chooses the names, indices, groups and MAC addresses of its links, and can make links of all
-// kinds. It cannot choose the namespace of the link below: to make a link on one of home takes the privilege for home.
-// So only the kernel's word on the link below counts. When the kernel tells of a link whose link below is in home, it
-// gives n a number for home, and n keeps that number (peernet2id_alloc). So a namespace without a number for home has
-// no such link, and is asked nothing else.
+// The owner of a namespace chooses the names, indices, groups and MAC addresses of its links, and can make links of
+// all kinds. It cannot choose the namespace of the link below: to make a link on one of home takes the privilege for
+// home. So only the kernel's word on the link below counts.
 //
-// If links change all the time, no list of the kernel may be complete. Then Slaves returns all that several lists have
-// shown. A namespace can hide only its own slaves in that way, and no other slave can have their addresses meanwhile.
+// When the kernel tells of a link on one of home, it gives n a number for home, which n keeps (peernet2id_alloc). So
+// a namespace without a number for home has no such link, and is asked nothing else.
+//
+// If links change all the time, no list of the kernel may be complete. Then Slaves returns all that several lists
+// have shown. A namespace can hide only its own slaves in that way, and no other slave can have their addresses
+// meanwhile.
 func (n *NS) Slaves(home *NS) ([]Carrier, error) {
 	number, err := n.numberOf(home)
 	if err != nil {

@@ -72,10 +72,9 @@ func (f filter) options(program int) attribute {
 	return nest(nl.TCA_OPTIONS, append(options, attr32(nl.TCA_BPF_FLAGS, nl.TCA_BPF_FLAG_ACT_DIRECT))...)
 }
 
-// qdisc is the kind of qdisc that has the hook. While any link of the machine has a clsact, the
-// kernel checks for each packet that leaves by any link whether that link has one, too. That
-// is up to half of a percent of the cost of a packet between two pods. So only a link with a
-// filter for outgoing packets gets a clsact, and that filter must be added first.
+// qdisc is the kind of qdisc that has the hook. While any link of the machine has a clsact, the kernel looks for a
+// clsact of the link for each packet that leaves. That is up to half of a percent of the cost of a packet between two
+// pods. So only a link with a filter for outgoing packets gets a clsact, and that filter must be added first.
 func (f filter) qdisc() string {
 	if f.hook == tcEgress {
 		return "clsact"

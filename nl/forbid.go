@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A Forbid drops packets that leave by links for some addresses, whoever sends them.
+// A Forbid drops packets that leave by links for some addresses, from any program.
 //
 // A route that refuses a destination does not stop a socket that is bound to a link. When IPv4
 // finds no route for it, it assumes that the destination is on that link

@@ -16,7 +16,7 @@ import (
 // it. People do not choose such large numbers. The links of a further attachment are in
 // [FurtherGroup].
 //
-// The kernel deletes a group in one request, and makes everybody wait for that once. Each
+// The kernel deletes a group in one request, and all other changes wait for that once. Each
 // link by itself takes 10 ms.
 func PodGroup(digest []byte) uint32 { return OwnGroup<<24 | binary.BigEndian.Uint32(digest)>>8 }
 

@@ -18,16 +18,14 @@ import (
 // A Guard keeps what slaves of a link send from the namespace of the link.
 //
 // In mode l2, ipvlan gives some frames of a slave to its master, as if they had arrived there (ipvlan_xmit_mode_l2).
-// The destination and the source of such a frame are the same MAC address, and no slave has the destination of the
-// packet. Any program with a packet socket can send such a frame, with any source inside. The MAC address may be the
-// master's own, or that of a group, as ff:ff:ff:ff:ff:ff. Otherwise, the kernel takes the frame for another host's. No
-// frame from outside has either source.
+// The destination and the source of such a frame are the same MAC address: the master's own, or that of a group, as
+// ff:ff:ff:ff:ff:ff. The kernel takes all others for another host's. Any program with a packet socket can send such a
+// frame, with any source inside. No frame from outside has either source.
 //
 // So the Guard drops IPv4, IPv6 and ARP that have arrived by the link from its own MAC address. By any link, it drops
-// what comes from that of a group. It does so in netfilter, behind ipvlan: packets to slaves do not get there, and cost
-// nothing more. A filter of tc would see other protocols, too. But it would cost each packet to a slave, and a slave
-// can bypass it. What has gone through a link of type ifb skips tc and netfilter's ingress at the next link
-// (tc_skip_classify).
+// what comes from that of a group. It does so in netfilter, after ipvlan, so packets to slaves cost nothing more. A
+// filter of tc would see other protocols, too, but it would cost each packet to a slave. And a slave can bypass it:
+// what has gone through a link of type ifb skips tc and netfilter's ingress at the next link (tc_skip_classify).
 //
 // All Guards of a namespace are elements of a set, in a table for each of two families. Deleting one does nothing:
 // another slave may need it. When a Guard is added, the elements of links that are gone are deleted.
@@ -69,8 +67,8 @@ func guardTables(members []guarded) []Table {
 		{Family: "arp", Name: GuardTable, Chains: []Chain{arp}}}
 }
 
-// A guarded is an element of the set: the index of a link in the kernel's byte order, and a MAC address, in registers
-// of 4 bytes.
+// A guarded is an element of the set, in registers of 4 bytes: the index of a link in the kernel's byte order, and a
+// MAC address.
 type guarded [12]byte
 
 func (g Guard) element(n *NS) (e guarded, err error) {

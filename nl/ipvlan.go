@@ -56,13 +56,12 @@ func (v IPVlan) mode() string {
 
 // Add creates the slave in its namespace, under its name, and up, in one request.
 //
-// The request goes to the master's namespace and names the slave's. Only then does the kernel
-// make the link in its final namespace. To move or rename a link, the kernel makes everybody
-// wait (synchronize_rcu, 10 ms and more each).
+// The request goes to the master's namespace and names the slave's. Only then does the kernel make the link in its
+// final namespace. To move or rename a link takes 10 ms and more each, and all other changes of links wait
+// (synchronize_rcu).
 //
-// Kernels before 6.15 look for a link of the same name in the namespace of the request, and
-// find the node's own eth0. They do not look if the request has an index. So Add chooses one
-// that no kernel gives by itself.
+// Kernels before 6.15 look for a link of the same name in the namespace of the request, and find the node's own eth0.
+// They do not look if the request has an index. So Add chooses one that no kernel gives by itself.
 func (v IPVlan) Add(n *NS) error {
 	if v.NS == nil {
 		return errGone

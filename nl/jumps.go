@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Jumps are rules of a chain of others: those that have a text in their comment, and jump to a chain whose name begins
-// in a certain way. The program iptables refuses a whole table in which it cannot print one rule. So it is not asked.
+// Jumps are rules in a chain of another program. They have a text in their comment, and jump to a chain whose name
+// begins with To. The program iptables refuses a whole table in which it cannot print one rule. So it is not asked.
 type Jumps struct {
 	Table, Chain string // of the family ip
 	Comment, To  string

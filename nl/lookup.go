@@ -25,15 +25,15 @@ func (n *NS) HasHostRoute(a netip.Addr) (bool, error) {
 // there is no such route, or the route has no source.
 func (n *NS) DefaultSource(dev string, family Family) (netip.Addr, error) {
 	// RFC 5737 and RFC 3849: an address for documentation, to which no other route leads
-	anybody := netip.AddrFrom4([4]byte{192, 0, 2, 1})
+	far := netip.AddrFrom4([4]byte{192, 0, 2, 1})
 	if family == IPv6 {
-		anybody = netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: 1})
+		far = netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: 1})
 	}
 	index, err := n.index(dev)
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	r, err := n.lookup(unix.RTM_F_FIB_MATCH, netip.Addr{}, anybody, attr32(unix.RTA_OIF, uint32(index)))
+	r, err := n.lookup(unix.RTM_F_FIB_MATCH, netip.Addr{}, far, attr32(unix.RTA_OIF, uint32(index)))
 	if err != nil || r.Dst.Bits() != 0 {
 		return netip.Addr{}, err
 	}

@@ -15,17 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A MovedLink is a link of the namespace of the step that the namespace NS has instead: a pod
-// has a network card for itself. The MAC address identifies the link in both namespaces, because
-// its name and index differ. Everybody who looks for the card on the node uses [NS.FindMAC].
+// A MovedLink is a link of the namespace of the step that the namespace NS has instead: a pod has a network card for
+// itself. The MAC address identifies the link in both namespaces, because its name and index differ. Every search for
+// the card on the node uses [NS.FindMAC].
 //
-// One request moves the link, gives it its name, and sets it up. The kernel sets it down before
-// the move, as renaming demands (do_setlink and dev_change_net_namespace). It carries the
-// request out even if the process is killed meanwhile. So the link is either on the node or
-// complete in the pod.
+// One request moves the link, gives it its name, and sets it up. The kernel sets it down before the move, as renaming
+// demands (do_setlink and dev_change_net_namespace). It carries the request out even if the process is killed
+// meanwhile. So the link is either on the node or complete in the pod.
 //
-// Addresses, routes, neighbours, queueing disciplines and their filters do not move with a link.
-// Its [Settings] do. The link is down when it is back on the node.
+// Addresses, routes, neighbours, queueing disciplines and their filters do not move with a link. Its [Settings] do.
+// The link is down when it is back on the node.
 type MovedLink struct {
 	Name  string // in the pod
 	MAC   string

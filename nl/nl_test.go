@@ -44,7 +44,7 @@ func TestLinkByMAC(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if _, err := host.LinkByMAC(ctx, "02:00:00:00:00:ff"); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("nobody's address: %v", err)
+		t.Errorf("an address of no link: %v", err)
 	}
 	if _, err := host.LinkByMAC(ctx, "eth0"); err == nil {
 		t.Error("no error for what is no MAC address")

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pins is where systemd, and everybody else who uses BPF, mounts the file system for its
+// pins is where systemd, and other programs with BPF, mount the file system for its
 // objects. Ours have names that identify them. So they serve all pods, and only the first pod
 // waits for the kernel to verify a program.
 const pins = "/sys/fs/bpf"

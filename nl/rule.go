@@ -192,7 +192,7 @@ func (r Rule) Check(n *NS) error {
 	return err
 }
 
-// hasRule reports whether the namespace has a rule, whoever put it there.
+// hasRule reports whether the namespace has a rule, from any program.
 func (n *NS) hasRule(r Rule) (bool, error) {
 	if n.listed != nil {
 		list := n.listed.rulesOf(n, r.Family)

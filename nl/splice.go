@@ -12,33 +12,25 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A Splice connects two links of a namespace, without its forwarding and netfilter, by a
-// program at the ingress of each.
+// A Splice connects two links of a namespace by a program at the ingress of each. Its packets do not pass the
+// namespace's forwarding and netfilter.
 //
-// What arrives by Veth for the address MAC leaves by ENI, by the routes of the namespace. A
-// source port of TCP or UDP from [SpliceOwn] on becomes the n-th port from [SpliceFirst] on.
-// What arrives by ENI for such a port, and no socket of the namespace awaits, is changed back.
-// It goes to the other end of Veth, and arrives there as if the veth had sent it. Everything
-// else takes its usual way.
+// What arrives by Veth for the address MAC leaves by ENI, by the routes of the namespace. A source port of TCP or UDP
+// from [SpliceOwn] on becomes the n-th port from [SpliceFirst] on. What arrives by ENI for such a port is changed
+// back, unless a socket of the namespace awaits it. It goes to the other end of Veth, and arrives there as if the
+// veth had sent it. Everything else takes its usual way.
 //
-// The namespace must not use the ports from SpliceFirst on for its own connections. It may
-// serve on them. A socket awaits a packet in these cases:
+// The namespace must not use the ports from SpliceFirst on for its own connections. It may serve on them. A socket
+// awaits a packet in these cases:
 //
 //   - The packet belongs to a TCP connection of the namespace, or begins one.
 //   - A UDP socket is connected to the packet's source.
 //   - Any other socket has the port, unless the packet answers one that has left by ENI.
 //
-// A connection may begin without a socket, because something translates its port; or it is
-// answered without a socket, and has not begun by Veth. Its packets count as awaited from then
-// on. The programs remember these few, and what begins by Veth, as long as there is room. An
-// ICMP error is awaited by whoever awaits answers to the packet that it is about. Fragments
-// go where the first of them goes.
-//
-// What arrives by Veth and stays gets the bits of Mark besides its own. They show the namespace
-// what calls it by Veth.
-//
-// Pod is the number of the pod. Each number has room of its own for what the programs
-// remember. So much traffic of one pod does not make the programs forget another's.
+// A connection may begin without a socket, because something translates its port. Or it is answered without a socket,
+// and has not begun by Veth. Its packets count as awaited from then on. The programs remember these few, and what
+// begins by Veth, as long as there is room. An ICMP error is awaited if the packet that it is about is. Fragments go
+// where the first of them goes.
 type Splice struct {
 	ENI, Veth string
 	MAC       string

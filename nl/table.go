@@ -128,7 +128,7 @@ func (t Table) fill(x *transaction) error {
 }
 
 // Del deletes the table. It first asks whether the table exists: after a transaction that fails
-// the kernel waits for everybody (__nf_tables_abort: synchronize_rcu, 10 ms).
+// the kernel waits for all readers (__nf_tables_abort: synchronize_rcu, 10 ms).
 func (t Table) Del(n *NS) error {
 	if _, err := t.itself(n); absent(err) {
 		return err
@@ -176,9 +176,9 @@ func (t Table) Check(n *NS) error {
 	return ErrOtherRules
 }
 
-// Intact reports a table whose rules are not those with which it was made, as far as it shows without knowing them. It
-// is not there, it is dormant, one of the chains is gone, empty, or called in another way, or another program has added
-// a rule.
+// Intact returns an error if the rules of a table are not those with which it was made, as far as that shows without
+// knowing them. The table may be gone or dormant. One of its chains may be gone, empty, or called in another way. Or
+// another program has added a rule.
 func (t Table) Intact(n *NS) error {
 	if err := t.awake(n); err != nil {
 		return err

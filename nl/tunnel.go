@@ -13,16 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Tunnel puts packets into UDP ("foo over UDP", FOU): IPv4 in IPv4, or IPv6 in IPv6. It has no
-// remote address. A packet goes to the next hop of its route, or without one to its own destination. So one link serves
-// any number of far ends (ip_tunnel_xmit, "NBMA tunnel"). The other side needs a [FOU] at the same port.
+// A Tunnel puts packets into UDP ("foo over UDP", FOU): IPv4 in IPv4, or IPv6 in IPv6. It has no remote address. A
+// packet goes to the next hop of its route, or without one to its own destination. So one link serves any number of
+// far ends (ip_tunnel_xmit, "NBMA tunnel"). The other side needs a [FOU] at the same port.
 //
-// The kernel chooses the source port by the connection inside. So EC2 and the CPUs see several
-// flows, and not one.
+// The kernel chooses the source port by the connection inside. So EC2 and the CPUs see several flows, and not one.
 //
-// The UDP header has no checksum, in IPv6 neither (RFC 6935, RFC 6936). The packets inside have
-// checksums of their own. If the checksum of a packet inside is left to the network card, the
-// kernel cannot translate the addresses outside and keep a checksum there right.
+// The UDP header has no checksum, in IPv6 neither (RFC 6935, RFC 6936). The packets inside have checksums of their
+// own. If the network card is to compute one of these, the kernel cannot translate the addresses outside and keep a
+// checksum there right.
 type Tunnel struct {
 	Name  string
 	Local netip.Addr // of the packets outside

@@ -16,15 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Veth is a pair of links, one in its own namespace and its peer in another. Both are created
-// in their final namespaces and are up. Deleting one deletes both.
+// A Veth is a pair of links, one in its own namespace and its peer in another. Both are created in their final
+// namespaces and are up. Deleting one deletes both.
 //
 // The MAC addresses are given. Otherwise udev would change that of the near end later (systemd.link(5),
 // MACAddressPolicy=persistent). And with known MAC addresses the kernel does not have to ask for neighbours.
 //
-// Each end has one queue in each direction. Otherwise Linux since 5.15 makes one for each CPU that the
-// machine can have, announces each to udev, and removes all except one again (veth_get_num_queues,
-// veth_init_queues).
+// Each end has one queue in each direction. Otherwise Linux since 5.15 makes one for each CPU that the machine can
+// have. It announces each to udev, and removes all except one again (veth_get_num_queues, veth_init_queues).
 type Veth struct {
 	Name string
 	// AltName is an alternative name of the near end, or empty. Name may then be one that another pair has before and

@@ -43,7 +43,7 @@ func noRA(t *testing.T, forwards bool) {
 	}
 	for deadline := time.Now().Add(30 * time.Second); addrs(t, host, "other") == 0 || defaults(t, host, "other") == 0; {
 		if time.Now().After(deadline) {
-			t.Fatal("nobody is taken for a router, and so this test cannot tell")
+			t.Fatal("no host is taken for a router, and so this test cannot tell")
 		}
 		if advertise(t, pod, "eth1") {
 			advertise(t, pod, "eth2")

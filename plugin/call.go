@@ -169,7 +169,7 @@ func (c *call) allowed() *types.Error {
 
 // sameNS refuses to work on the node itself: CNI_NETNS must not be the namespace in which the
 // plugin runs. Some plugins do that themselves, see [Commands]. CNI_NETNS_OVERRIDE turns this
-// check off; whoever opens the namespace then refuses it. A DEL is not refused, but works as if
+// check off; the code that opens the namespace then refuses it. A DEL is not refused, but works as if
 // there were no namespace. Its path may contain the number of a process in the pod, and now a
 // process of the node has this number.
 //
@@ -181,7 +181,7 @@ func (c *call) sameNS() error {
 	}
 	pod, err := os.Stat(c.netns)
 	if err != nil {
-		return nil // whoever needs it reports that it is missing
+		return nil // the code that needs it reports that it is missing
 	}
 	own, err := os.Stat("/proc/self/ns/net")
 	if err != nil {

@@ -28,8 +28,8 @@ const (
 	// specification leaves codes from 100 on to plugins.
 	CodeRefused = 100
 
-	// CodeHeld is for the ADD that executes the program that asks EC2: another node has the address that the pod has
-	// chosen, and may release it soon. No runtime sees it.
+	// CodeHeld tells the ADD that has executed the program that asks EC2: another node has the address that the pod
+	// has chosen. That node may release it soon. No runtime sees this code.
 	CodeHeld = 101
 )
 

@@ -39,8 +39,8 @@ type ENI struct {
 	Detaching time.Time `json:"detaching,omitzero"` // when a process was about to; zero: none was, or EC2 has refused
 	Foreign   bool      `json:"foreign,omitempty"`
 	Detached  bool      `json:"detached,omitempty"`
-	// why EC2 has not reported its tags: NotAsked or NotAllowed; empty: it has. Of the boot ENI, NotAsked: EC2 has not
-	// confirmed the addresses that metadata shows
+	// why EC2 has not reported its tags: NotAsked or NotAllowed; empty: it has. For the boot ENI, NotAsked means that
+	// EC2 has not confirmed its addresses
 	TagsUnknown string `json:"tagsUnknown,omitempty"`
 	Passed      bool   `json:"passed,omitempty"`
 	Serving     bool   `json:"serving,omitempty"`

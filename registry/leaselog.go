@@ -17,19 +17,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/trace"
 )
 
-// The lease log answers who had an address at a time in the past: a line for each lease that
-// begins and ends. The process that changes the registry appends it, under the registry's lock.
-// So lines are in the order of the changes, and no line of another process is in between.
+// The lease log answers who had an address at a time in the past. It has a line for each lease that begins or ends.
+// The process that changes the registry appends it, under the registry's lock. So the lines are in the order of the
+// changes.
 //
-// The registry comes first, and the line after it. The file of the registry has the lines of its
-// last change, and the size that the log has with them. If a process is killed in between, the log
-// has another size, and the next change or collection writes the lines. So no line says what did
-// not happen, and only the lines of a killed process are missing, until then.
+// The registry comes first, and the line after it. The registry has the lines of its last change, and the size of the
+// log with them. If a process is killed in between, the log has another size, and the next change or collection
+// writes the lines. So no line says what did not happen, and only the lines of a killed process are missing, until
+// then.
 //
 // Logs may reach a reader in pieces, twice, in another order, or damaged. So the lines have numbers, in series. The
 // lines of a series are by one registry, in one boot of the machine, by one clock. Their numbers count the changes of
-// leases. A snapshot has the number of the last change that it includes, and says how many leases follow it. It also
-// names the end of the series before. So a reader needs no order of the lines, and sees which are lost.
+// leases. A snapshot has the number of the last change that it includes, the number of its leases, and the end of the
+// series before. So a reader needs no order of the lines, and sees which are lost.
 //
 // A log cannot make an ADD or a DEL fail. If it cannot be written, the lines wait in the registry.
 

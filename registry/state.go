@@ -126,8 +126,8 @@ type Instance struct {
 	// maximum number of ENIs with addresses on each network card, by the card's index; none if it has one card
 	Cards []int `json:"cards,omitempty"`
 
-	// FullUntil is set when EC2 has refused another ENI for this instance although we
-	// counted a free slot: an operator or another program has attached some.
+	// FullUntil is set when EC2 has refused another ENI for this instance although we counted a free slot. An
+	// operator or another program has attached some.
 	FullUntil time.Time `json:"fullUntil,omitzero"`
 	// how many ENIs it had then, as EC2 showed; with fewer there is room again
 	FullWith int       `json:"fullWith,omitempty"`

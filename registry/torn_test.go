@@ -69,7 +69,7 @@ func TestViewTorn(t *testing.T) {
 			deadline := time.Now().Add(time.Minute)
 			for left := 1; left > 0; time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {
-					t.Fatal("nobody reads")
+					t.Fatal("no reader has read")
 				}
 				if left, err = unix.IoctlGetInt(int(pipe.Fd()), unix.TIOCINQ); err != nil {
 					t.Fatal(err)

@@ -98,7 +98,7 @@ func work(s *State) string {
 // ours. A process that reads meanwhile reads the file in full.
 func TestWrittenByOthers(t *testing.T) {
 	for name, edit := range map[string]func(path string, b []byte) error{
-		"nobody": func(string, []byte) error { return nil },
+		"no program": func(string, []byte) error { return nil },
 		"in place": func(path string, b []byte) error {
 			f, err := os.OpenFile(path, os.O_WRONLY, 0)
 			if err != nil {
@@ -138,7 +138,7 @@ func TestWrittenByOthers(t *testing.T) {
 			if err := edit(r.file(), b); err != nil {
 				t.Fatal(err)
 			}
-			if got, want := view(t, r).ours, name == "nobody"; got != want {
+			if got, want := view(t, r).ours, name == "no program"; got != want {
 				t.Errorf("it is ours: %v", got)
 			}
 			seen, written, err := content(f, nil)

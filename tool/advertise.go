@@ -54,7 +54,7 @@ node-feature-discovery, and asks Kubernetes for nothing:
 				Usage: "write the numbers to `FILE` for node-feature-discovery, and not to the API server"},
 			&cli.DurationFlag{Name: "window", Value: 2 * time.Minute,
 				Usage: "leave out as many addresses as have cooled at once within this `TIME`"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "print the numbers, and tell them to nobody"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "print the numbers, and change nothing"},
 		},
 		Action: func(c *cli.Context) error {
 			if c.Duration("window") < 0 {

@@ -64,7 +64,7 @@ their instance.` + cli.JSON(`NetworkInterfaces[] {DeviceIndex NetworkCardIndex D
 				Usage: "give each ENI `N` /28 prefixes"},
 			&cli.IntFlag{Name: "addresses", DefaultText: "else as many as fit",
 				Usage: "give each ENI `N` addresses beside its primary one"},
-			&cli.IntFlag{Name: "except-enis", DefaultText: "1 if requests allows to ask for ENIs, else 0",
+			&cli.IntFlag{Name: "except-enis", DefaultText: "1 if pods may ask for ENIs, else 0",
 				Usage: "leave room for `N` ENIs"},
 			&cli.BoolFlag{Name: "ipv6", DefaultText: "if ipFamilies has IPv6",
 				Usage: "give each ENI an IPv6 prefix, /80"},

@@ -75,7 +75,7 @@ IPv6 if ipFamilies has it. For others, say --instance-type.` + cli.JSON(`max_pod
 				Usage: "respect the limits of `TYPE`"},
 			&cli.StringFlag{Name: "pool", DefaultText: "any of them", Usage: "all pods are of the pool `NAME`"},
 			&cli.IntFlag{Name: "max", DefaultText: "maxPods of the configuration", Usage: "print `N` at most"},
-			&cli.IntFlag{Name: "except-enis", DefaultText: "1 if requests allows to ask for ENIs, else 0",
+			&cli.IntFlag{Name: "except-enis", DefaultText: "1 if pods may ask for ENIs, else 0",
 				Usage: "leave `N` ENIs out: they are for pods that ask for ENIs of their own, or for others"},
 			&cli.IntFlag{Name: "host-network",
 				Usage: "count `N` pods besides that are on the host network: they take no address"},

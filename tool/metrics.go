@@ -58,7 +58,7 @@ their pods. All are gauges; what is not known is left out.` + cli.JSON("[] name 
 }
 
 // writeMetrics replaces the file as a whole, so that the collector never sees half of it.
-// Everybody may read the file.
+// All users may read the file.
 func writeMetrics(c *cli.Context, file string, all []view.Metric) error {
 	r, err := registry.Open(registry.Dir())
 	if err != nil {

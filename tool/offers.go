@@ -23,8 +23,8 @@ import (
 )
 
 // This file counts what a scheduler can count on. A number that is too high brings pods whose sandbox fails until an
-// address is there. One that is too low keeps pods away, and a number below what pods have is worse: a kubelet that
-// restarts would reject pods that run. So what pods have is the least, and what is doubtful counts as there, except
+// address is there. One that is too low keeps pods away. One below what pods have is worse: a kubelet that restarts
+// would reject pods that run. So the number is never below what pods have. What is doubtful counts as there, except
 // what is known to be used up.
 
 // Resource is the extended resource of the default pool. Those of other pools have the pool's name at their end.

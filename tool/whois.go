@@ -34,11 +34,11 @@ func whois() *cli.Command {
     ` + Name + ` whois --at "2026-11-24 14:03" 10.0.97.30 /var/log/nodes
     ` + Name + ` whois --flow-log flow.log.gz /var/log/nodes
 
-A LOG is a file, or a directory with the logs of one or many nodes. Without any, it
-is the log that this node writes; after a boot, until its first pod, that of the first
-network with leaseLog. gzip may have compressed them. A TIME is one of RFC 3339, or
-seconds since 1970, or as above in the time zone of this machine; a time of day alone
-is today's. Without --at, all leases of the address are listed.
+A LOG is a file, or a directory with the logs of one or many nodes. gzip may have
+compressed them. Without a LOG, it reads the log of this node. Until the first pod
+after a boot, it takes the leaseLog of the first network. A TIME is one of RFC 3339,
+or seconds since 1970, or as above in the time zone of this machine; a time of day
+alone is today's. Without --at, all leases of the address are listed.
 
 A flow log has EC2's default format, or a header line that names its fields. Each record is
 written with two more fields, src-pod and dst-pod: namespace/name, or "-" if no pod

@@ -26,7 +26,7 @@ func TestWhoisDocs(t *testing.T) {
 	blanks := regexp.MustCompile(`(?m)[· ]+$`)
 	for _, f := range a.Files {
 		switch f.Name {
-		case "history", "then", "nobody", "header.pods":
+		case "history", "then", "no_pod", "header.pods":
 			if want := "nodes\n" + blanks.ReplaceAllString(string(f.Data), ""); !strings.Contains(string(page), want) {
 				t.Errorf("%s does not show what whois answers:\n%s", file, want)
 			}

@@ -122,7 +122,7 @@ func TestDifferences(t *testing.T) {
 		want   compare.Row // without the step
 		fails  bool
 	}{
-		"a field that the simulator lacks, and nobody reads": {
+		"a field that the simulator lacks, and no program reads": {
 			change: replace("<status>in-use</status>",
 				"<status>in-use</status><denyAllIgwTraffic>true</denyAllIgwTraffic>"),
 			want: compare.Row{Call: "DescribeNetworkInterfaces", Field: "networkInterfaceSet.item.denyAllIgwTraffic",

@@ -154,8 +154,8 @@ func (c *Codec) writeRest(rest map[string]string) {
 	}
 }
 
-// namesOf returns the names of the described members, in the exact mode. Only there, most members are of another
-// description: a configuration is that of several plugins.
+// namesOf returns the described names, in the exact mode. A configuration belongs to several plugins, so most of its
+// members are not described here.
 func (c *Codec) namesOf(members func()) []string {
 	if !c.exact || c.err != nil {
 		return nil
@@ -167,8 +167,7 @@ func (c *Codec) namesOf(members func()) []string {
 	return names
 }
 
-// describes reports whether the next member may be one of the names. In other modes than the exact one, the codec does
-// not know.
+// describes reports whether the next member may be one of the names. Only in the exact mode does the codec know.
 func (c *Codec) describes(names []string) bool {
 	if !c.exact {
 		return true

@@ -99,7 +99,7 @@ const freshness = 5 * time.Second
 func (p *Node) takeOver(ctx context.Context, e aws.ENI, a netip.Addr) (taken bool, _ error) {
 	instance := cmp.Or(e.Instance, book.MadeFor(e))
 	if instance == "" || e.Attachment != "" && e.Instance == "" {
-		return false, nil // nobody can say which processes use it
+		return false, nil // it is not known which processes use it
 	}
 	action := book.UnassignAction
 	if a.Is6() {

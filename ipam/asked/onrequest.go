@@ -26,7 +26,7 @@ import (
 // nothing else: no addresses, no tags, no DeleteOnTermination. And it never deletes the ENI.
 //
 // The tags in requests.enis tell such ENIs from all others, also when the registry is lost. So
-// no other pod gets their addresses, and a collection detaches them whoever has attached them.
+// no other pod gets their addresses, and a collection detaches them also those that an operator has attached.
 
 // AttachChosen attaches the ENI for which the pod asks, and records it with its addresses. If
 // it is attached already, its addresses are in use.

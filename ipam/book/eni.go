@@ -108,8 +108,8 @@ func MarkProvisioning(s *registry.State, id string, is bool) {
 	s.Edit(id, func(e *registry.ENI) { e.Provisioning = is })
 }
 
-// EndProvision ends what an ENI has of the Provision that answers with it. An intent to attach it says
-// nothing more. A process that asks EC2 later what became of it would take the ENI for one without an answer.
+// EndProvision marks an ENI as delivered to the operator who asked for it, and deletes the intents to attach it.
+// Otherwise a later process would take the ENI for an unfinished one.
 func EndProvision(s *registry.State, id string) {
 	MarkProvisioning(s, id, false)
 	maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool {

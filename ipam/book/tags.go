@@ -40,11 +40,10 @@ func PoolOf(e aws.ENI) string {
 	return ""
 }
 
-// Foreign reports whether an ENI is none of ours to touch: its owner has said so, by the
-// tag [TagNoManage].
+// Foreign reports whether an ENI has the tag [TagNoManage]: its owner forbids changes.
 func Foreign(e aws.ENI) bool { return e.Tags[TagNoManage] == "true" }
 
-// TagNoManage is the tag by which the owner of an ENI forbids to touch it. amazon-vpc-cni-k8s has it, too.
+// TagNoManage is the tag by which the owner of an ENI forbids changes of it. amazon-vpc-cni-k8s has it, too.
 const TagNoManage = "node.k8s.amazonaws.com/no_manage"
 
 // ForPods reports whether an ENI was created for pods, according to EC2. A growth or an
@@ -77,8 +76,8 @@ func MadeFor(e aws.ENI) string {
 	return instance
 }
 
-// Untagged reports whether an ENI has not the tags that tell what a Provision makes. If the role may not
-// create tags, a Provision makes such an ENI, and so does a growth. So does the original.
+// Untagged reports whether an ENI lacks the tag [TagManaged]. If the role may not create tags, a Provision and a
+// growth make such ENIs. The ENIs of the original lack it, too.
 func Untagged(e aws.ENI) bool { return e.Tags[TagManaged] == "" }
 
 // TagText formats tags for people.

@@ -153,9 +153,9 @@ func (p *Node) NoteRefusal(ctx context.Context, action string, o Object, err err
 	return err
 }
 
-// GoesOn reports whether err is a refusal of one ENI or subnet, so that growth may try another.
-// A good policy allows to change no ENIs except those that the node makes, by their tags. The
-// original's ENIs have no tags: what the role may not do with these, it may do with others.
+// GoesOn reports whether err is a refusal of one ENI or subnet, so that growth may try another. A good policy allows
+// changes only of ENIs that the node makes, by their tags. The original's ENIs have no tags: what the role may not do
+// with these, it may do with others.
 func GoesOn(err error, managed bool) bool {
 	r, ok := aws.RefusalOf(err)
 	return ok && (r.Scope == aws.ScopeENI || r.Scope == aws.ScopeSubnet || !managed && aws.NotAllowed(err))

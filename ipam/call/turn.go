@@ -47,8 +47,8 @@ func Sleep(ctx context.Context, d time.Duration, what string) error {
 }
 
 // Backoff is the wait after the n-th throttled answer in a row: full jitter up to 1, 2, 4, 8 seconds. So nodes that
-// were throttled together do not return together. Up to 32 seconds, EC2 would refuse a third of the calls, but the last
-// of 200 nodes would wait for half as long again (docs/fleet.md).
+// were throttled together do not return together. With up to 32 seconds, EC2 would refuse only a third of the calls.
+// But the last of 200 nodes would wait for half as long again (docs/fleet.md).
 func (p *Node) Backoff(n int) time.Duration {
 	return p.Cloud.Jitter(min(time.Second<<min(n, 10), registry.MostBackoff))
 }

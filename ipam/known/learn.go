@@ -130,10 +130,10 @@ func isNew(s *registry.State, e aws.ENI) bool {
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), newPrefix)
 }
 
-// describeNew asks EC2 for ENIs that are new to the registry, or whose tags are unknown, or of which metadata shows
-// something new. The tags name the pool of an ENI, and forbid to touch some ENIs. If EC2 does not return
-// them, tagsUnknown is the reason. With several pools, that is an error. EC2 is not asked
-// for the tags of the boot ENI, which is the instance's own.
+// describeNew asks EC2 for ENIs that are new to the registry, whose tags are unknown, or of which metadata shows
+// something new. The tags name the pool of an ENI, and forbid changes of some ENIs. If EC2 does not return them,
+// tagsUnknown is the reason. With several pools, that is an error. EC2 is not asked for the tags of the boot ENI,
+// which is the instance's own.
 func (p *Node) describeNew(
 	ctx context.Context, instance string, enis []aws.ENI,
 ) (described map[string]aws.ENI, tagsUnknown string, _ error) {
@@ -142,8 +142,7 @@ func (p *Node) describeNew(
 		s = &registry.State{} // Update will set the file aside
 	}
 	enough := func(e registry.ENI) bool {
-		// An operator who watches the account for refused calls sees one of a node that needs no role, and not one of
-		// each collection.
+		// A node that needs no role makes one refused call, and not one in each collection.
 		refused := e.TagsUnknown == registry.NotAllowed && p.Policy.Provision == lease.ProvisionNone && !p.Policy.Pools
 		return e.TagsUnknown == "" || refused
 	}

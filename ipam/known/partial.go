@@ -26,8 +26,8 @@ func partial(e aws.ENI, before registry.ENI, described aws.ENI) bool {
 		(v4 || len(e.Addrs) > 0) || !e.IPv6CIDR.IsValid() && v6
 }
 
-// sameVPC gives the ENIs of a VPC the CIDRs that metadata shows for any of them: for a new ENI, it may not
-// show all yet.
+// sameVPC gives the ENIs of a VPC the CIDRs that metadata shows for any of them. For a new ENI, metadata may not show
+// all of them yet.
 func sameVPC(enis []aws.ENI) {
 	for i := range enis {
 		e := &enis[i]

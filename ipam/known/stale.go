@@ -14,18 +14,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Metadata shows for a while, seldom for hours, what a collection has unassigned. The registry
-// has what this node has unassigned in the last minutes. After a boot it does not: it is new, and
-// nothing on the node says what was there before.
+// Metadata shows for a while, seldom for hours, what a collection has unassigned. The registry has what this node has
+// unassigned in the last minutes. After a boot the registry is new, and nothing on the node says what was there
+// before.
 //
-// So what is new to the registry is believed only if EC2 shows it, too, or if a pod has it. That
-// costs a call, but only when metadata shows something new. What this node gets from EC2 is not
-// new: it is in the registry before metadata shows it. If EC2 does not answer, the node goes on
-// with what the registry has, and the next process asks. An ENI that is new then serves no pods
-// until EC2 answers. Neither does the boot ENI if it has more than the node's own addresses.
+// So what is new to the registry is believed only if EC2 shows it, too, or if a pod has it. That costs a call, but
+// only when metadata shows something new. What this node gets from EC2 is in the registry before metadata shows it.
 //
-// There are two exceptions. With "provision": "none", no process unassigns anything. If the role may
-// not ask EC2, metadata has to do.
+// If EC2 does not answer, the node goes on with what the registry has, and the next process asks. Until EC2 answers,
+// an ENI that is new serves no pods. Neither does the boot ENI if it has more than the node's own addresses.
+//
+// There are two exceptions. With "provision": "none", no process unassigns anything. If the role may not ask EC2,
+// metadata has to do.
 
 // doubts reports whether what metadata alone shows is not believed. The argument says why EC2 has not
 // returned tags: see TagsUnknown of [registry.ENI].

@@ -15,22 +15,21 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A registry that was rebuilt knows what metadata and EC2 have just reported. Both may lag: metadata by minutes, EC2 by
-// seconds. They may still list what was unassigned right before the registry was lost, or by a collection that was
-// under way then. They may not list a new ENI yet. So a rebuilt registry is compared with EC2 twice: at once, to find
-// interrupted calls, and when EC2 has settled. Until then, the addresses that no pod uses are unconfirmed, and no ADD
-// takes one. Those of a /80 are too many to list, and an ADD may take one. The node never unassigns a /80, which goes
-// with its ENI. An ENI that the rebuilt registry has, and whose link is not on the node, serves no pod.
+// A registry that was rebuilt knows what metadata and EC2 have just reported. Both may lag: metadata by minutes, EC2
+// by seconds. They may still list what was unassigned right before the registry was lost. They may not list a new ENI
+// yet. So a rebuilt registry is compared with EC2 twice: at once, to find interrupted calls, and when EC2 has
+// settled. Until then, the addresses that no pod uses are unconfirmed, and no ADD takes one. Those of a /80 are too
+// many to list, and an ADD may take one: the node never unassigns a /80, which goes with its ENI. An ENI that the
+// rebuilt registry has, and whose link is not on the node, serves no pod.
 //
-// If no pod of a node has an address, the node uses what it finds at once. After a boot it
-// has to. Nothing waits for the comparisons then, so a collection makes them. A mark shows
-// that the node has not just booted: the node has released something since. The mark is a
-// file beside the registry's, and /run is empty after a boot.
+// If no pod of a node has an address, the node uses what it finds at once. After a boot it has to. Nothing waits for
+// the comparisons then, so a collection makes them. A mark shows that the node has not just booted: it has released
+// something since. The mark is a file beside the registry's, and /run is empty after a boot.
 //
-// One case cannot be noticed. The address of the node's last pod was unassigned. Within the seconds by which EC2 lags,
-// an operator or another program deleted the whole directory of the registry. Then a pod may get that address, because
-// nothing else on the node shows that it is gone. With "provision": "none", that holds at any time, but there no
-// process unassigns anything.
+// One case cannot be noticed. The address of the node's last pod was unassigned. Within the seconds by which EC2
+// lags, another program deleted the whole directory of the registry. Then a pod may get that address, because nothing
+// else on the node shows that it is gone. With "provision": "none", that holds at any time, but there no process
+// unassigns anything.
 
 // ReleasedMark is the name of the mark that this node has begun to release addresses of an
 // ENI, or an ENI. It is written before EC2 is called. The name of the file is the one of

@@ -60,7 +60,7 @@ func checkFound(ctx context.Context, s *registry.State, r *plugin.Request[Config
 	nics := plugin.NICs(r.Prev, r.IfName)
 	for _, n := range nics {
 		for _, a := range n.Addrs() {
-			if err := nobodys(s, r, a); err != nil {
+			if err := unclaimed(s, r, a); err != nil {
 				return err
 			}
 		}
@@ -72,7 +72,7 @@ func checkFound(ctx context.Context, s *registry.State, r *plugin.Request[Config
 				err = fmt.Errorf("the kernel does not show %v at %s", n.Addrs(), n.Name)
 			}
 			if err != nil {
-				return fmt.Errorf("%s has no lease, and not its addresses: %w", key(r), err)
+				return fmt.Errorf("%s has no lease, and its interfaces lack its addresses: %w", key(r), err)
 			}
 		}
 		return nil
@@ -89,9 +89,9 @@ func all(addrs []netip.Addr, has []nl.Addr) bool {
 	return len(addrs) > 0
 }
 
-// nobodys returns an error unless an address may be that of an attachment without a lease. It may if no other
+// unclaimed returns an error unless an address may be that of an attachment without a lease. It may if no other
 // attachment has it, and no other can get it.
-func nobodys(s *registry.State, r *plugin.Request[Config], a netip.Addr) error {
+func unclaimed(s *registry.State, r *plugin.Request[Config], a netip.Addr) error {
 	l, leased := s.Leases.At(a)
 	id, e := s.ENIOf(a)
 	switch {

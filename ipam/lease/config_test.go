@@ -47,7 +47,7 @@ func TestConfig(t *testing.T) {
 				Tracking: registry.Tracking{TCPEstablished: 432000, UDP: 30}},
 		},
 		{
-			name:   "what nobody could get again is kept",
+			name:   "what no growth could get again is kept",
 			config: `{"provision":"none"}`,
 			want: Policy{Families: []Family{IPv4}, Keep: true, ReuseWait: time.Minute, Batch: 1,
 				Provision: ProvisionNone, Timeout: time.Minute},

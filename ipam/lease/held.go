@@ -16,16 +16,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about a chosen address that follows its pod to another node. The pod's DEL leaves the address with its
-// owner in the registry, and a mark, and a unit of systemd releases the address to EC2: see less.ReleaseChosen. The ADD
-// on the other node waits for that. Only the old node can prove that no pod has the address, or EC2, if that node has
-// ended.
+// This file is about a chosen address that follows its pod to another node. The pod's DEL leaves the address, its
+// owner and a mark. A unit of systemd then releases the address to EC2: see less.ReleaseChosen. The ADD on the other
+// node waits for that. Only the old node can prove that no pod has the address, or EC2, if that node has ended.
 
 // Release is the name of the mark that a DEL leaves when a chosen address is to be released to EC2.
 const Release = "release"
 
-// ToRelease reports whether a free address is to be released to EC2 at once: a pod had chosen it, and may come again on
-// another node. Only secondary addresses can leave an ENI: not the primary one, and none of a prefix.
+// ToRelease reports whether a free address is to be released to EC2 at once. A pod had chosen it, and the next pod of
+// that name may come on another node. Only secondary addresses can leave an ENI: not the primary one, and none of a
+// prefix.
 func ToRelease(s *registry.State, a netip.Addr) bool {
 	if _, owned := s.Owners[a]; !owned || !s.Free.Has(a) {
 		return false

@@ -86,8 +86,8 @@ func inNamespaces(s *registry.State, addrs []netip.Addr) []netip.Addr {
 	return some
 }
 
-// LinkName returns the name that the link of an ENI had on the node, by its MAC address, or "" if the
-// registry does not know it. A pod that has the whole ENI has its link.
+// LinkName returns the name that the link of an ENI with a MAC address had on the node. It returns "" if the registry
+// does not know it. A pod that has the whole ENI has its link.
 func LinkName(mac string) string {
 	r, err := openRegistry()
 	if err != nil {

@@ -12,19 +12,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about ENIs that others have attached: a person, another program, or a launch
-// template that is not for pods. If the node creates ENIs, pods get addresses only of ENIs
-// that it could have created. So an ENI of others serves only if its security groups are
-// secGroupIds, and its subnet has subnetTags.
+// This file is about ENIs that others have attached: a person, another program, or a launch template that is not for
+// pods. If the node creates ENIs, pods get addresses only of ENIs that it could have created. So an ENI of others
+// serves only if its security groups are secGroupIds, and its subnet has subnetTags.
 //
-// That does not apply to ENIs that were created for pods, whoever created them. So an ENI
-// with the groups of an older configuration still serves: the registry does not record the
-// groups of such ENIs. With "provision" "assign" or "none", the node creates no ENI, and uses
-// those that it gets.
+// That does not apply to ENIs that were created for pods, by any program. So an ENI with the groups of an older
+// configuration still serves: the registry does not record the groups of such ENIs. With "provision" "assign" or
+// "none", the node creates no ENI, and uses those that it gets.
 
-// An ENI may belong to others while its tags are unknown. There are two cases. If the role does not allow to ask EC2,
-// the ENI serves all the same, as in the original, which did not ask for tags either. It does not if there are several
-// pools. If EC2 did not answer, the ENI serves no pod until EC2 answers.
+// An ENI may belong to others while its tags are unknown. If EC2 did not answer, the ENI serves no pod until it does.
+// If the role may not ask EC2, the ENI serves all the same, unless there are several pools. The original did not ask
+// for tags either.
 
 // Misfit returns why pods of the policy's pool get no addresses of an ENI that others have
 // attached. It returns "" if they get them. Pods that have an address of the ENI keep it.

@@ -97,8 +97,8 @@ func (p *Pool) putBack(ctx context.Context, o Owner) error {
 	})
 }
 
-// unleash ends a lease of which no pod has had the address. But an address that the pod has asked for may have cooled
-// still when it got it, see Choice.cooled: so it cools again, for all others.
+// unleash ends a lease of which no pod has had the address. An address that the pod has chosen may still have been
+// cooling when the pod got it (see Choice.cooled). So such an address cools again, for all others.
 func unleash(s *registry.State, a netip.Addr) {
 	since := time.Time{}
 	if l, _ := s.Leases.At(a); l.Asked && l.PodName != "" {

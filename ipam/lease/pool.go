@@ -233,12 +233,13 @@ func Unknown(s *registry.State) bool { return len(s.ENIs) == 0 || s.Instance.ID 
 // ENI. Its users saw minutes; this is twice what they saw.
 const StaleMetadata = 10 * time.Minute
 
-// prune forgets five things that have no meaning any more. The first are waiters whose deadline
-// has passed. The second are ADDs that have given up, and were not repeated soon. The third are
-// failures that are older than the longest wait: no ADD that waits now was waiting then. The
-// fourth are the times when addresses of a /80 became free, if they cool no longer: a /80 has too
-// many addresses to list all. The fifth are the owners of addresses that cool no longer, and that are not to be
-// released.
+// prune forgets five things that have no meaning any more:
+//
+//   - waiters whose deadline has passed
+//   - ADDs that have given up, and were not repeated soon
+//   - failures that are older than the longest wait: no ADD that waits now was waiting then
+//   - when addresses of a /80 became free, if they cool no longer: a /80 has too many addresses to list all
+//   - the owners of addresses that cool no longer, and that are not to be released
 func prune(s *registry.State, policy Policy, now time.Time) {
 	for key, w := range s.Waiters {
 		if now.After(w.Until) {

@@ -50,9 +50,9 @@ func (a Allocation) Result(link string, p Policy) *types100.Result {
 }
 
 // Routed returns the result in the form for a routed pod. Its addresses are not at the ENI's link, but at the pod's
-// interface, which unnumbered-ptp makes. They stand alone there (/32, /128). The routes are those of the node for what
-// comes from the pod. At the ENI's link is the address that the node asks the VPC router with: the ENI's primary one,
-// which no program can take from the ENI.
+// interface, which unnumbered-ptp makes. They stand alone there (/32, /128). The routes are those of the node for
+// what comes from the pod. At the ENI's link is the address with which the node asks for the VPC router. That is the
+// ENI's primary one, because no program can take it from the ENI.
 func (a Allocation) Routed(link string, p Policy, ifName, netNS string) *types100.Result {
 	r := a.Result(link, p)
 	r.Interfaces = append(r.Interfaces, &types100.Interface{Name: ifName, Sandbox: netNS})

@@ -132,8 +132,8 @@ func (p *Node) deleteIfEmpty(ctx context.Context, c *Collecting, id string) (del
 	}
 	err = p.deleteENI(ctx, id, c.Used, m.seen)
 	if errors.Is(err, errAttached) && m.stays(err) && !errors.Is(err, aws.ErrDenied) {
-		// While EC2 throttles, a growth would take minutes. Pods can have these addresses at once. If the role forbids
-		// to detach, deleteENI has taken the mark away, and the addresses go back without the ENI.
+		// While EC2 throttles, a growth would take minutes. Pods can have these addresses at once. If the role may
+		// not detach, deleteENI has taken the mark away, and the addresses go back without the ENI.
 		c.kept = append(c.kept, id)
 		err = errors.Join(err, p.undrain(context.WithoutCancel(ctx), id))
 	}

@@ -11,10 +11,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// heed notes what the conflists of the node want to keep. Each ADD notes what its own network wants, and that does not
-// suffice. Networks that share a pool may differ, and Multus has some that no file has: the last ADD would decide. And
-// no ADD comes for a pool that the configuration no longer has. The collection has found all ENIs before. ADDs go on
-// while it waits for EC2. So it heeds the conflists again before each release.
+// heed notes what the conflists of the node want to keep. Each ADD notes what its own network wants. That does not
+// suffice: networks that share a pool may differ, and the last ADD would decide. Multus has networks that no file
+// has. And no ADD comes for a pool that the configuration no longer has.
+//
+// The collection has found all ENIs before. ADDs go on while it waits for EC2. So it heeds the conflists again before
+// each release.
 func (p *Node) heed(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil || !c.heed(s) {
@@ -46,8 +48,8 @@ func requested(s *registry.State, conflists []lease.Policy) (changed bool) {
 	return !slices.EqualFunc(before, s.OnRequest, registry.OnRequest.Equal)
 }
 
-// retire is for pools that the configuration no longer has. Once no pod has an address of such a pool, it keeps
-// nothing, and collections release what is free of it.
+// retire handles pools that the configuration no longer has. When no pod has an address of such a pool, the pool
+// keeps nothing, and collections release its free addresses.
 func retire(s *registry.State, conflists []lease.Policy) (changed bool) {
 	configured := map[string]bool{}
 	for _, q := range conflists {
@@ -70,8 +72,8 @@ func retire(s *registry.State, conflists []lease.Policy) (changed bool) {
 	return changed
 }
 
-// agreed is for pools that the configuration has. Of conflists that share one, the larger numbers count, and one that
-// keeps what the pool has, or that an ENI serves, decides for all.
+// agreed records what conflists want of the pools that they have. If several conflists share a pool, the larger
+// numbers count. One conflist that keeps the pool's addresses, or that an ENI serves, decides for all.
 func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
 	warm := map[string]registry.Warm{}
 	for _, q := range conflists {
@@ -94,8 +96,8 @@ func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
 	return changed
 }
 
-// wishes returns what the conflists with the pool of an ENI want of it. serves: the ENI serves pods of one of them.
-// keeps: one has skipDeallocation. has: there is such a conflist.
+// wishes returns what the conflists with the pool of an ENI say of it. serves: the ENI serves the pods of one of
+// them. keeps: one has skipDeallocation. has: there is such a conflist.
 func wishes(conflists []lease.Policy, e registry.ENI) (serves, keeps, has bool) {
 	for _, q := range conflists {
 		if q.Pool == lease.Origin(e.Pool) {

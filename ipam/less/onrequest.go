@@ -95,9 +95,9 @@ func unused(s *registry.State, id string, used lease.Used) bool {
 	return !used.Partial && !used.InPod(e.MAC) && !used.Any(e.MAC, e.Has)
 }
 
-// detachChosen detaches an ENI, waits until EC2 has done so, and removes it from the registry.
-// EC2 describes it before: if it is attached elsewhere by now, it stays there. If a pod has come,
-// or its owner forbids to touch it, it stays here.
+// detachChosen detaches an ENI, waits until EC2 has done so, and removes it from the registry. EC2 describes it
+// before. An ENI that is attached elsewhere by now stays there. It stays here if a pod has come, or if its owner
+// forbids changes.
 func (p *Node) detachChosen(ctx context.Context, id string, used lease.Used, m marked) error {
 	const every = time.Second
 	ending := false                      // an earlier process has begun to detach it, as EC2 says

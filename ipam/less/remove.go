@@ -230,7 +230,7 @@ func (p *Node) endENI(ctx context.Context, e aws.ENI, used lease.Used, detached 
 	return detached, err
 }
 
-// errNoManage is the errNotOurs of an ENI whose tag forbids to touch it.
+// errNoManage is the errNotOurs of an ENI whose tag forbids changes.
 var errNoManage = fmt.Errorf("%w: it has the tag %s=true", errNotOurs, book.TagNoManage)
 
 // deletable returns why this node may not detach and delete an ENI that EC2 has just

@@ -13,17 +13,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about instances with several network cards, such as p4d, p5 and c6in.32xlarge.
-// Each card has its own device indices from 0 on, its own limit of ENIs, and its own
-// bandwidth (EC2 user guide, "Network cards"; API reference, NetworkCardInfo).
+// This file is about instances with several network cards, such as p4d, p5 and c6in.32xlarge. Each card has its own
+// device indices from 0 on, its own limit of ENIs and its own bandwidth (EC2 user guide, "Network cards").
 //
-// interfaceIndex counts on each card: an ENI serves pods if its device index on its card is
-// not lower. The boot ENI has index 0 of card 0, or it keeps another index for itself. At
-// index 0 of card 0, this node attaches nothing in any case. On other cards, nothing at index 0 serves
-// pods, and this node attaches nothing there. There are two reasons. The user guide puts ENIs
-// for EFA alone at index 0, and those with addresses at 1 ("Maximize network bandwidth on
-// Amazon EC2 instances with multiple network cards"). And the metadata service reports index
-// 0 for any ENI whose index it does not know yet.
+// interfaceIndex counts on each card: an ENI serves pods if its device index on its card is not lower. The boot ENI
+// has index 0 of card 0, or keeps another index for itself. This node attaches nothing at index 0 of any card. On
+// cards other than the first, nothing there serves pods either. There are two reasons. The user guide puts ENIs for
+// EFA alone at index 0 ("Maximize network bandwidth on Amazon EC2 instances with multiple network cards"). And the
+// metadata service reports index 0 for any ENI whose index it does not know yet.
 
 // A Slot is where an ENI can be attached: a device index of a network card.
 type Slot struct{ Card, Index int }

@@ -34,7 +34,7 @@ func TestSlots(t *testing.T) {
 		{"p4d with EFA at index 1", slices.Repeat([]int{4}, 3), 1, []Slot{{1, 1}, {2, 1}},
 			"0.1 1.2 2.2 0.2 1.3 2.3 0.3"},
 		{"a card for EFA alone", []int{3, 0, 2}, 1, []Slot{{1, 0}}, "2.1 0.1 0.2"},
-		{"a card that nobody knows", []int{2, 2}, 1, []Slot{{7, 1}}, "1.1 0.1"},
+		{"a card that the table lacks", []int{2, 2}, 1, []Slot{{7, 1}}, "1.1 0.1"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := &registry.State{Instance: registry.Instance{ENIs: 4, Cards: test.cards},

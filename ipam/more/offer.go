@@ -127,8 +127,8 @@ func (p *Node) fitFor(s *registry.State, subnets []aws.Subnet) ([]aws.Subnet, er
 	return p.fitting(s, subnets, ENISpec{Tags: p.Policy.SubnetTags, Families: p.Policy.Families})
 }
 
-// fragmented reports whether a subnet has shown that it has no aligned /28: a growth has got single addresses there,
-// although the ENI was to have prefixes. EC2's descriptions do not say that.
+// fragmented reports whether a subnet has shown that it has no aligned /28. The ENI was to have prefixes, and a
+// growth has got single addresses. EC2's descriptions do not say that.
 func fragmented(s *registry.State, subnet string) bool {
 	for _, e := range s.ENIs {
 		if e.Subnet == subnet && e.Managed && singles(e) > 1 {

@@ -43,8 +43,7 @@ func (p *Node) deleteOnTermination(ctx context.Context, eni, attachment, token s
 	return p.Registry.Change(ctx, func(s *registry.State) { delete(s.Intents, token) })
 }
 
-// endsWithInstance is deleteOnTermination for an attached ENI for which there may be no such intent. An intent to
-// attach the ENI says nothing more.
+// endsWithInstance sets DeleteOnTermination of an attached ENI, also if no intent asks for that.
 func (p *Node) endsWithInstance(ctx context.Context, e aws.ENI) error {
 	token := call.NewToken()
 	err := p.Registry.Change(ctx, func(s *registry.State) {

@@ -66,8 +66,8 @@ func (p *Node) unanswered(ctx context.Context, before, s *registry.State, spec E
 	return "", nil
 }
 
-// shown returns what EC2 says of an ENI of this node, or nothing if there is none. EC2 may not show one of the last
-// seconds yet.
+// shown returns what EC2 says of an ENI of this node, or nothing if there is none. EC2 may not yet show an ENI that
+// is a few seconds old, so shown asks again for so long.
 func (p *Node) shown(ctx context.Context, id string, since time.Time) (aws.ENI, error) {
 	for {
 		enis, err := p.DescribeENIs(ctx, aws.ByID(id))
@@ -131,9 +131,9 @@ func (p *Node) finishUnseen(ctx context.Context, s *registry.State, i registry.I
 	}
 }
 
-// finishOwn attaches an ENI that an earlier Provision with such a spec has begun to make. It deletes one of a growth.
-// It leaves one of another Provision, because it does not know from which device index on that wanted the ENI. Below
-// it, the ENI would take a slot and serve no pods.
+// finishOwn attaches an ENI that an earlier Provision with such a spec has begun to make. An ENI of a growth is
+// deleted. An ENI of another Provision stays. Its lowest device index is not known, and at a lower one it would serve
+// no pods.
 func (p *Node) finishOwn(ctx context.Context, e aws.ENI, spec ENISpec) error {
 	if e.Tags[book.TagManaged] == "true" {
 		return p.abandon(ctx, e)

@@ -22,7 +22,7 @@ func Need(t testing.TB, features ...string) {
 	for _, f := range features {
 		probe, ok := probes[f]
 		if !ok {
-			t.Fatalf("nobody knows how to look for %q", f)
+			t.Fatalf("Need does not know how to look for %q", f)
 		}
 		err := probe()
 		switch {

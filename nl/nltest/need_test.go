@@ -32,7 +32,7 @@ func TestNeed(t *testing.T) {
 		{"", "luck", "skip: needs luck: none today"},
 		{"false", "luck", "skip: needs luck: none today"},
 		{"true", "luck", "fail: needs luck, and in CI everything runs: none today"},
-		{"", "pluck", `fail: nobody knows how to look for "pluck"`},
+		{"", "pluck", `fail: Need does not know how to look for "pluck"`},
 	} {
 		t.Setenv("CI", tt.ci)
 		var v verdict

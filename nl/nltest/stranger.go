@@ -18,8 +18,8 @@ import (
 func Stranger(t testing.TB) (n *nl.NS, path string) {
 	t.Helper()
 	Need(t, "root", "netns")
-	const nobody = 65534
-	only := []syscall.SysProcIDMap{{ContainerID: 0, HostID: nobody, Size: 1}}
+	const overflow = 65534
+	only := []syscall.SysProcIDMap{{ContainerID: 0, HostID: overflow, Size: 1}}
 	pid, _ := Idle(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET, UidMappings: only,
 		GidMappings: only})
 	path = fmt.Sprintf("/proc/%d/ns/net", pid)

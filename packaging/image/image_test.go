@@ -77,7 +77,7 @@ func index(t *testing.T, umask os.FileMode) v1.ImageIndex {
 	return images
 }
 
-// TestReproducible wants the same digest from the same files, whoever has made them and when.
+// TestReproducible wants the same digest from the same files,: from any maker at any time.
 func TestReproducible(t *testing.T) {
 	one, err1 := index(t, 0o022).Digest()
 	two, err2 := index(t, 0o077).Digest()

@@ -81,12 +81,12 @@ func onNode(
 	}
 }
 
-// add calls each plugin with the result of the one before. If a plugin fails, add deletes what the
-// earlier plugins have made. But if the attachment had an address before, or if another ADD of it has
-// come since, add deletes nothing: that ADD may have made it.
+// add calls each plugin with the result of the one before. If a plugin fails, add deletes what the earlier plugins
+// have made. It deletes nothing if the attachment had an address before, or if another ADD of it has come since: that
+// ADD may have made it.
 //
-// If the kernel reports the address as in use, add tries again. By then the registry has a lease
-// for that address, so each try gets another address.
+// If the kernel reports the address as in use, add tries again. By then the registry has a lease for that address, so
+// each try gets another address.
 func add(ctx context.Context, r *plugin.Request[Config]) (result *types100.Result, err error) {
 	const tries = 8
 	for range tries {

@@ -85,7 +85,7 @@ func TestEgressOfRepairedPod(t *testing.T) {
 func TestEgressLost(t *testing.T) {
 	nltest.Need(t, "fou")
 	const other = `{"e": {"gateways": ["172.20.0.78"], "destinations": ["198.51.100.0/24"], "clients": ` +
-		`["10.0.0.0/9"], "selectable": ["nobody"], "%s": ["default"]}}`
+		`["10.0.0.0/9"], "selectable": ["none"], "%s": ["default"]}}`
 	table := nl.Table{Family: "inet", Name: egress.Table}
 	local := netip.MustParseAddr("10.0.1.20")
 	out := func(dst, kind string) nl.Route {

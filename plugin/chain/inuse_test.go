@@ -33,8 +33,8 @@ func (n node) occupy(text string) netip.Addr {
 	return a
 }
 
-// nobodys wants the address to be leased to no attachment that the registry knows.
-func (n node) nobodys(a netip.Addr) {
+// unclaimed wants the address to be leased to no attachment that the registry knows.
+func (n node) unclaimed(a netip.Addr) {
 	n.Helper()
 	s, err := n.registry().View()
 	n.must(err)
@@ -55,10 +55,10 @@ func TestAddressInUse(t *testing.T) {
 	if got := res.IPs[0].Address.IP.String(); got != "10.0.1.22" {
 		t.Errorf("the pod has %s", got)
 	}
-	n.nobodys(first)
-	n.nobodys(second)
+	n.unclaimed(first)
+	n.unclaimed(second)
 	n.must(n.DEL(r))
-	n.nobodys(first)
+	n.unclaimed(first)
 }
 
 // TestAddressInUseByThree: of three processes the second meets it. The runtime deletes what
@@ -84,7 +84,7 @@ func TestAddressInUseByThree(t *testing.T) {
 		!errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("got %v", err)
 	}
-	n.nobodys(old)
+	n.unclaimed(old)
 	n.must(n.ns.Do(func() error { return lease.Commands().Del(t.Context(), ipam) }))
 	res, err := add()
 	n.must(err)
@@ -108,7 +108,7 @@ func TestAddressInUseOfSeveral(t *testing.T) {
 	if !slices.Equal(got, []string{"10.0.1.20", "10.0.1.22", "10.0.1.23"}) {
 		t.Errorf("the pod has %s", got)
 	}
-	n.nobodys(old)
+	n.unclaimed(old)
 	n.must(n.DEL(r))
-	n.nobodys(old)
+	n.unclaimed(old)
 }

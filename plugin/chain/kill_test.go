@@ -50,7 +50,7 @@ func TestKillRouted(t *testing.T) {
 // egressing is the configuration of pods with a role.
 func egressing(role string) string {
 	return `, "egress": {"e": {"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24", "10.8.0.0/13"], ` +
-		`"except": ["10.9.0.0/16"], "selectable": ["nobody"], "` + role + `": ["default"]}}`
+		`"except": ["10.9.0.0/16"], "selectable": ["none"], "` + role + `": ["default"]}}`
 }
 
 // everywhere has pods with these keys in their configuration.

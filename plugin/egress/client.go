@@ -129,15 +129,14 @@ func gateways(all []Egress) (gws []netip.Addr) {
 
 // clientTable makes the tunnel one for connections that the pod begins.
 //
-// Answers to others must leave as they do without a tunnel: to callers at a NodePort or behind a
-// load balancer, and to probes. Their destination may be one of the tunnel's. They get the mark,
-// and the kernel looks for a route without the tunnel's table. So does what comes by the pair and leaves
-// again: the service loop masquerade sends it on by the ENI. It may be for a router, in the tunnel's own
-// packets, or for another backend of a Service in a destination.
+// Answers to others must leave as they do without a tunnel: to probes, and to callers at a NodePort or a load
+// balancer. Their destination may be one of the tunnel's. They get the mark, and the kernel looks for a route without
+// the tunnel's table. So does what comes by the pair and leaves again: the service loop masquerade sends it on by the
+// ENI. It may be for a router, in the tunnel's own packets, or for another backend of a Service in a destination.
 //
-// A connection that leaves by the tunnel gets the mark, too. From the tunnel the pod takes answers of such connections,
-// and errors about them, and nothing else. Otherwise any program that can send UDP to the pod could call it with any
-// source. It could also answer in the name of the pod's DNS server, or lower the path MTU of the pod's other
+// A connection that leaves by the tunnel gets the mark, too. From the tunnel the pod takes answers of such
+// connections, and errors about them, and nothing else. Otherwise any program that can send UDP to the pod could call
+// it with any source. It could answer in the name of the pod's DNS server, or lower the path MTU of the pod's other
 // connections.
 func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)

@@ -64,8 +64,8 @@ func longest(all []netip.Prefix, a netip.Addr) (found netip.Prefix, ok bool) {
 	return found, ok
 }
 
-// spared are the prefixes within the destinations of a family that a client does not reach by the tunnel. These are
-// gateways and what the configuration excepts. They are also private networks and those of the pod's other routes,
+// spared returns the prefixes within the destinations of a family that do not use the tunnel. These are gateways and
+// the exceptions of the configuration. Private networks and those of the pod's other routes do not use it either,
 // unless the configuration names them.
 func (e Egress) spared(f nl.Family, own []netip.Prefix, gateways []netip.Addr) (all []netip.Prefix) {
 	add := func(p netip.Prefix) {

@@ -14,11 +14,10 @@ import (
 // router is what a router gets: the tunnel, the right to forward, and two tables of routes. The table of netfilter
 // comes before all, and the UDP port of the tunnel comes last. So each packet of a client finds all of it.
 //
-// What comes out of the tunnel leaves by the pod's routes to the VPC, or else by its ENI. It does not leave by the
-// node, as the router's own packets to the internet do. What answers it carries a mark, and goes back into the tunnel,
-// to the client's address. An error of the router itself goes by the same way to the host whose packet it is about
-// (fwmark_reflect). About the MTU of its ENI, that is the client. About the MTU of the tunnel, it is the destination.
-// No client has a route or a link of its own here.
+// What comes out of the tunnel leaves by the pod's routes to the VPC, or else by its ENI. The router's own packets to
+// the internet leave by the node. Answers carry a mark. They go back into the tunnel, to the client's address. The
+// router's own ICMP errors go the same way (fwmark_reflect). An error about the MTU of its ENI goes to the client.
+// One about the MTU of the tunnel goes to the destination. No client has a route or a link of its own here.
 func (p *pod) router(e Egress) (nl.Wiring, error) {
 	families := p.families(e)
 	if len(families) == 0 {
@@ -70,8 +69,8 @@ func (p *pod) routeBack(f nl.Family) nl.Object {
 	return nl.Route{Dst: f.Everywhere(), Dev: linkName(f), Src: p.addr(f), Table: tableBack, Protocol: nl.RouteProtocol}
 }
 
-// routerRules choose a table. A packet of the router itself that a program binds to the ENI's link leaves as its
-// clients' do: so a readiness probe can try the way.
+// routerRules choose a table. A program in the router may bind a socket to the ENI's link. Its packets then leave as
+// those of clients do. So a readiness probe can try the way.
 func (p *pod) routerRules(f nl.Family) []nl.Object {
 	link := linkName(f)
 	rule := func(pref int, r nl.Rule) nl.Rule {

@@ -35,11 +35,11 @@ type adversary struct {
 // adversaries: a pod as Kubernetes makes it, one whose owner trusts it, one without any capability, and one that is
 // root in a user namespace of its own (hostUsers: false).
 func adversaries() []adversary {
-	nobody := &syscall.Credential{Uid: 65534, Gid: 65534}
+	user := &syscall.Credential{Uid: 65534, Gid: 65534}
 	root := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 65534, Size: 1}}
 	return []adversary{
-		{"only sockets", syscall.SysProcAttr{Credential: nobody}, false, false},
-		{"CAP_NET_RAW", syscall.SysProcAttr{Credential: nobody, AmbientCaps: []uintptr{unix.CAP_NET_RAW}}, true, false},
+		{"only sockets", syscall.SysProcAttr{Credential: user}, false, false},
+		{"CAP_NET_RAW", syscall.SysProcAttr{Credential: user, AmbientCaps: []uintptr{unix.CAP_NET_RAW}}, true, false},
 		{"CAP_NET_ADMIN", syscall.SysProcAttr{}, true, true},
 		{"user namespace", syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
 			UidMappings: root, GidMappings: root,

@@ -18,8 +18,8 @@ import (
 // [nl.MovedLink]. It has the addresses, the routes and the rules that a slave would have. DEL
 // moves it to the node. If the namespace ends before, the kernel has moved it.
 
-// A Home returns the name that the link of an ENI had on the node, by its MAC address, or "" if the registry does not
-// know it. Only the registry can know it: what is in the pod's namespace, the pod can change.
+// A Home returns the name that the link of an ENI with a MAC address had on the node. It returns "" if the registry
+// does not know it. Only the registry can know it: what is in the pod's namespace, the pod can change.
 type Home func(mac string) string
 
 // bring moves a card to the node, with its name there.

@@ -102,8 +102,8 @@ func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err
 	return faults, nil
 }
 
-// needs is the list of one NIC's ADD without what only has an effect in the ADD, and without what a later plugin may
-// have changed. No NIC has another address, which would be another pod's, and none listens to routers.
+// needs is the list of one NIC's ADD, with two exceptions: what only has an effect in the ADD, and what a later
+// plugin may have changed. No NIC has another address, which would be another pod's, and none listens to routers.
 func (s slave) needs(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, err error) {
 	s.link.Only = []netip.Addr{}
 	var addrs []nl.Object

@@ -10,25 +10,22 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A pod has several NICs in two ways. One ADD makes several, because the pod asks for them by an
-// annotation. Or another ADD with another interface name is for the same pod, as Multus does:
-// see [nl.Further]. Either way, the first NIC has the pod's routes, its Services and its way to
-// the node. A further NIC answers by itself: what has its address as the source leaves by it. A
-// rule sends that to a table with the NIC's subnet and its gateway.
+// A pod has several NICs in two ways. One ADD makes several, because the pod asks for them by an annotation. Or
+// another ADD with another interface name is for the same pod, as Multus does: see [nl.Further]. Either way, the
+// first NIC has the pod's routes, its Services and its way to the node. A further NIC answers by itself. A rule sends
+// what has its address as the source to a table with the NIC's subnet and its gateway.
 //
-// Nothing else uses a further NIC. A program that wants to call by it binds its address. A
-// server that answers datagrams must do so, too, or name the source of each answer (IP_PKTINFO,
-// ip(7)): the kernel takes the first NIC's address otherwise. A program that is bound to the
-// link alone (SO_BINDTODEVICE) finds no route there.
+// Nothing else uses a further NIC. A program that wants to call by it binds its address. A server that answers
+// datagrams does so, too, or names the source of each answer (IP_PKTINFO, ip(7)). Otherwise the kernel takes the
+// first NIC's address. A program that is bound to the link alone (SO_BINDTODEVICE) finds no route there.
 //
-// The node has no route to the address of a further NIC. It calls it by the VPC, as any other host does, and so do
-// those who call a NodePort. The VPC does not send a packet back to the ENI it came from. So the node does not reach a
-// further NIC on its boot ENI. No program reaches Services from the address of a further NIC.
+// The node has no route to the address of a further NIC. It calls that address by the VPC, as other hosts do. The
+// same holds for callers of a NodePort. The VPC does not send a packet back to the ENI it came from. So the node does
+// not reach a further NIC on its boot ENI. No program reaches Services from the address of a further NIC.
 //
-// What arrives passes a check of sources, rp_filter, also the strict one: the kernel looks for
-// the way back by the same rule. A slave of mode l2 gets all ARP questions of its ENI's network.
-// It must answer those for its own addresses alone (arp_ignore): its MAC address would be wrong
-// for the others.
+// What arrives passes a check of sources (rp_filter), also the strict one: the kernel looks for the way back by the
+// same rule. A slave of mode l2 gets all ARP questions of its ENI's network. It answers those for its own addresses
+// alone (arp_ignore), because its MAC address would be wrong for the others.
 
 // prefFurther is the priority of the rules of further NICs: after the rule for marked packets of
 // unnumbered-ptp, and before the main table. The two do not meet, because marked packets have

@@ -122,10 +122,9 @@ func all(slaves []slave, such func(slave) bool) bool {
 	return !slices.ContainsFunc(slaves, func(s slave) bool { return !such(s) })
 }
 
-// del deletes the slaves, unless the DEL of unnumbered-ptp has deleted them with its own links
-// (see [nl.PodGroup]), and what further NICs have in the pod. It moves the links of whole ENIs back
-// to the node. It needs nothing of prevResult.
-// What it does not find is deleted.
+// del deletes the slaves and what further NICs have in the pod. The DEL of unnumbered-ptp may have deleted the slaves
+// with its own links (see [nl.PodGroup]). del moves the links of whole ENIs back to the node. It needs nothing of
+// prevResult. What it does not find is deleted.
 //
 // What cannot be deleted does not fail DEL, because it ends with the namespace. The pod may have
 // caused the failure, and its DEL would then fail for ever.

@@ -33,7 +33,7 @@ func TestStatusWithoutIPvlan(t *testing.T) {
 	}}
 	if (nl.IPVlan{}).Supported(host) == nil {
 		if runtime.GOARCH != "amd64" {
-			t.Skip("this kernel has ipvlan, and nobody knows how to have a system call fail here")
+			t.Skip("this kernel has ipvlan, and this test cannot make a system call fail here")
 		}
 		tr.Kill, tr.Errno = 1, syscall.EOPNOTSUPP
 	}

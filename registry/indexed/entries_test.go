@@ -490,7 +490,7 @@ func TestEntriesTooLong(t *testing.T) {
 		}
 	}
 	var h house
-	h.guests.Set(netip.Addr{}, guest{"nobody", 1})
+	h.guests.Set(netip.Addr{}, guest{"no one", 1})
 	if b, err := codec.Write([]byte{}, h.describe); err == nil {
 		t.Errorf("an entry without a key is written: %s", b)
 	}

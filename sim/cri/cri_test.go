@@ -166,5 +166,5 @@ func (s *server) networkReady(t *testing.T) (ok bool, message string) {
 			return c.Status, c.Message
 		}
 	}
-	return false, "nobody knows"
+	return false, "unknown"
 }

@@ -20,7 +20,7 @@ import (
 // A Node is an instance for pods, with the network part of a container runtime.
 type Node struct {
 	*vpcsim.Instance
-	Pods []*Pod // in the order of their creation; whoever adds a pod appends it
+	Pods []*Pod // in the order of their creation; a function that adds a pod appends it
 
 	scene *Scene
 	cni   *libcni.CNIConfig

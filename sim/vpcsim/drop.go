@@ -16,7 +16,7 @@ import (
 // Drops counts the packets that the fabric has dropped, by reason.
 type Drops struct {
 	Spoofed int // from an address that the ENI does not have: EC2's source/destination check
-	Nobody  int // to an address of the VPC, or of a peer, that no ENI has
+	NoHost  int // to an address of the VPC, or of a peer, that no ENI has
 	// to anywhere else without a way out: neither the primary address of an ENI with a public address, nor a NAT
 	// gateway
 	NoRoute int
@@ -24,14 +24,14 @@ type Drops struct {
 
 // String returns for example "spoofed 0, ..., without a route 1": the counts in the order of the fields.
 func (d Drops) String() string {
-	return fmt.Sprintf("spoofed %d, to no host %d, without a route %d", d.Spoofed, d.Nobody, d.NoRoute)
+	return fmt.Sprintf("spoofed %d, to no host %d, without a route %d", d.Spoofed, d.NoHost, d.NoRoute)
 }
 
 // A drain is a veth pair whose far end ignores all packets. Packets that leave by it are counted, and end there. To see
 // them: ip netns exec vpcsim0-vpc tcpdump -ni spoofed.
 const (
 	drainSpoofed = "spoofed"
-	drainNobody  = "nobody"
+	drainNoHost  = "no-host"
 	drainNoRoute = "no-route"
 )
 
@@ -75,7 +75,7 @@ func (f *Fabric) drains() nl.Wiring {
 	// A router reports on each of its links that it listens to all-routers (RFC 3810). A drain would count that.
 	const router = "net/ipv6/conf/default/forwarding"
 	add(nl.Sysctl{Key: router, Value: "0"})
-	for _, name := range []string{drainSpoofed, drainNobody, drainNoRoute} {
+	for _, name := range []string{drainSpoofed, drainNoHost, drainNoRoute} {
 		add(nl.Veth{Name: name, Peer: "x-" + name, PeerNS: f.vpc.NS, MTU: jumbo})
 		add(farEnds(name, deafMAC)...)
 	}
@@ -94,7 +94,7 @@ func (f *Fabric) Drops() (Drops, error) {
 	if err != nil {
 		return Drops{}, fmt.Errorf("count what the fabric dropped: %w", err)
 	}
-	return Drops{Spoofed: sent[drainSpoofed], Nobody: sent[drainNobody], NoRoute: sent[drainNoRoute]}, nil
+	return Drops{Spoofed: sent[drainSpoofed], NoHost: sent[drainNoHost], NoRoute: sent[drainNoRoute]}, nil
 }
 
 // transmitted returns how many packets each link of this thread's namespace had to send: proc_net(5), net/dev.

@@ -33,9 +33,9 @@ func TestDelivery6(t *testing.T) {
 	lost(t, a.Namespace, netip.Addr{}, addr("2001:db8:1:9::99"))
 	lost(t, a.Namespace, netip.Addr{}, addr("2001:db8:2:6::99"))
 	lost(t, f.Internet, netip.Addr{}, addr("2001:db8:1:6::99"))
-	drops(t, f, vpcsim.Drops{Nobody: 4})
+	drops(t, f, vpcsim.Drops{NoHost: 4})
 	lost(t, a.Namespace, netip.Addr{}, vpcsim.InternetAddr) // no public address
-	drops(t, f, vpcsim.Drops{Nobody: 4, NoRoute: 1})
+	drops(t, f, vpcsim.Drops{NoHost: 4, NoRoute: 1})
 }
 
 func TestSourceCheck6(t *testing.T) {
@@ -60,7 +60,7 @@ func TestSourceCheck6(t *testing.T) {
 		"SourceDestCheck.Value", "false")
 	lost(t, liar.Namespace, addr("2001:db8:1:6::99"), honest.Addr6())
 	meet(t, liar.Namespace, honest.Namespace, honest.Addr6(), liar.Addr6(), "tcp") // answered after the spoofed call
-	drops(t, f, vpcsim.Drops{Spoofed: 3, Nobody: 1})
+	drops(t, f, vpcsim.Drops{Spoofed: 3, NoHost: 1})
 }
 
 // TestPrefix6 gives a hot-plugged ENI a /80 prefix. All addresses of its subnet are on the link.
@@ -94,7 +94,7 @@ func TestPrefix6(t *testing.T) {
 	lost(t, other.Namespace, netip.Addr{}, pod)
 	lost(t, f.Internet, netip.Addr{}, pod)
 	lost(t, node.Namespace, pod, vpcsim.InternetAddr6)
-	drops(t, f, vpcsim.Drops{Nobody: 2, Spoofed: 1})
+	drops(t, f, vpcsim.Drops{NoHost: 2, Spoofed: 1})
 }
 
 // TestDHCP6 checks the IPv6 configuration of an instance after its boot.

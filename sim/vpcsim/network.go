@@ -91,7 +91,7 @@ func (n *network) wiring(vpc, igw *nl.NS) nl.Wiring {
 	var w nl.Wiring
 	add := func(r nl.Route) { w = append(w, nl.Step{NS: vpc, Object: r}) }
 	for _, cidr := range n.within {
-		add(toDrain(drainNobody, cidr, n.table))
+		add(toDrain(drainNoHost, cidr, n.table))
 		// A packet within the VPC must not go to the internet: continue with the next rule.
 		add(nl.Route{Dst: cidr, Type: "throw", Table: n.internet})
 	}
@@ -99,7 +99,7 @@ func (n *network) wiring(vpc, igw *nl.NS) nl.Wiring {
 	add(nl.Route{Dst: everything, Via: gatewayAddr.Addr(), Dev: "igw", Table: n.internet})
 	add(nl.Route{Dst: everything6, Via: gatewayAddr6.Addr(), Dev: "igw", Table: n.table})
 	for _, cidr := range n.public {
-		add(toDrain(drainNobody, cidr, nl.MainTable))
+		add(toDrain(drainNoHost, cidr, nl.MainTable))
 		w = append(w, nl.Step{NS: igw, Object: nl.Route{Dst: cidr, Via: routerAddr6.Addr(), Dev: "vpc"}})
 	}
 	return w

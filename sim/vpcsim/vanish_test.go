@@ -109,7 +109,7 @@ func TestDetachUnderPods(t *testing.T) {
 	for _, a := range was {
 		lost(t, host.Namespace, netip.Addr{}, a)
 	}
-	drops(t, f, vpcsim.Drops{Nobody: 2})
+	drops(t, f, vpcsim.Drops{NoHost: 2})
 	reach(pods[1], second.addrs(t, node))
 
 	first.attach(t, node, 1)
@@ -122,7 +122,7 @@ func TestDetachUnderPods(t *testing.T) {
 	for _, n := range []*vpcsim.Namespace{node.Namespace, pods[0], pods[1]} {
 		vanished(t, n, "eth0")
 	}
-	drops(t, f, vpcsim.Drops{Nobody: 2})
+	drops(t, f, vpcsim.Drops{NoHost: 2})
 }
 
 // TestLinkDown sets the link of an ENI down, and up again.

@@ -13,7 +13,7 @@
 //	 eni-01  eni-04           eni-02              eni-03              vpc: the fabric
 //	   |      |                 |                   |
 //	   +------+-----------------+--- peering -------+---> drainSpoofed \
-//	                            |                   +---> drainNobody   > drains: they count what is dropped
+//	                            |                   +---> drainNoHost   > drains: they count what is dropped
 //	                           igw                  +---> drainNoRoute /
 //	............................|............................................................................
 //	                           vpc                                    igw: the internet gateway

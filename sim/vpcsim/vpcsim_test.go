@@ -150,7 +150,7 @@ func TestDelivery(t *testing.T) {
 	lost(t, private.Namespace, netip.Addr{}, addr("100.64.9.9"))
 	lost(t, private.Namespace, netip.Addr{}, addr("10.1.9.9"))
 	lost(t, private.Namespace, netip.Addr{}, addr("10.0.1.1")) // the gateway does not answer either
-	drops(t, f, vpcsim.Drops{NoRoute: 3, Nobody: 4})
+	drops(t, f, vpcsim.Drops{NoRoute: 3, NoHost: 4})
 }
 
 func TestSourceCheck(t *testing.T) {
@@ -177,7 +177,7 @@ func TestSourceCheck(t *testing.T) {
 	lost(t, liar.Namespace, addr("10.0.0.99"), honest.Addr())
 	// answered after the spoofed call
 	meet(t, liar.Namespace, honest.Namespace, honest.Addr(), liar.Addr(), "tcp", "udp")
-	drops(t, f, vpcsim.Drops{Spoofed: 3, Nobody: 1})
+	drops(t, f, vpcsim.Drops{Spoofed: 3, NoHost: 1})
 }
 
 // TestHotPlug attaches an ENI by EC2's API, called from the instance itself, and follows its addresses.
@@ -223,7 +223,7 @@ func TestHotPlug(t *testing.T) {
 	call(t, node, "UnassignPrivateIpAddresses", "NetworkInterfaceId", eni, "PrivateIpAddress.1", pod.String())
 	lost(t, host.Namespace, netip.Addr{}, pod)
 	lost(t, node.Namespace, pod, host.Addr())
-	drops(t, f, vpcsim.Drops{Nobody: 1, Spoofed: 1})
+	drops(t, f, vpcsim.Drops{NoHost: 1, Spoofed: 1})
 
 	// The same holds for all addresses of a prefix.
 	assigned = call(t, node, "AssignPrivateIpAddresses", "NetworkInterfaceId", eni, "Ipv4PrefixCount", "1")
@@ -240,7 +240,7 @@ func TestHotPlug(t *testing.T) {
 		t.Error("eth1 is still there")
 	}
 	lost(t, host.Namespace, netip.Addr{}, pod)
-	drops(t, f, vpcsim.Drops{Nobody: 2, Spoofed: 1})
+	drops(t, f, vpcsim.Drops{NoHost: 2, Spoofed: 1})
 	if err := f.Err(); err != nil {
 		t.Error(err)
 	}

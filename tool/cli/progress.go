@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A terminal is standard error. Each thing that a command does to the cloud is a line, in a log as on a screen. What it
-// is waiting for is a last line, on a screen alone, which the next line overwrites.
+// A terminal is standard error. Each change in the cloud is one line, in a log as on a screen. What the command waits
+// for is the last line of a screen, and the next line overwrites it.
 type terminal struct {
 	w      io.Writer
 	screen bool // a person looks at it

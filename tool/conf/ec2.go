@@ -24,8 +24,8 @@ const (
 // ourTags are the tags that each new ENI has in any case.
 var ourTags = []string{book.TagManaged, book.TagInstance, book.TagPool, book.TagKeep}
 
-// ec2 reviews what EC2 would refuse: the plugin sends it with the first ENI that it needs, and no pod of the pool gets
-// an address.
+// ec2 reviews what EC2 would refuse. The plugin sends that with the first ENI that it needs, and no pod of the pool
+// gets an address.
 func (r *review) ec2(where string, c *lease.Config) {
 	if c.MaxENIs == 1 && c.InterfaceIndex > 0 && (c.Provision == "" || c.Provision == string(lease.ProvisionFull)) {
 		r.wrong(where, "maxENIs: 1: it counts the boot ENI, which has no addresses for pods if interfaceIndex is %d: "+

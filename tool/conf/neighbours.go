@@ -50,7 +50,7 @@ func (r *review) neighbour(f string, other List) {
 			"for the pods of this one, too", f)
 	}
 	if !mine.Loopless() && theirs.Loopless() {
-		r.wrong("", `serviceLoop: %s has "none": the node gives its own address to whoever calls a NodePort of that `+
+		r.wrong("", `serviceLoop: %s has "none": the node gives its own address to callers of a NodePort of that `+
 			`network, and does so for the pods of this one, too`, f)
 	}
 }

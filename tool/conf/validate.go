@@ -68,8 +68,8 @@ func (f File) Mistakes(binDir string, beside *Conflists) ([]Mistake, error) {
 	return (&review{file: f.Path, beside: beside}).read(f.text, binDir, f.unread)
 }
 
-// MistakesIn is Mistakes for the text of a file that is not there yet. Programs that are coming will be in binDir
-// before it.
+// MistakesIn is Mistakes for the text of a file that is not written yet. The programs in coming count as installed:
+// they will be in binDir before the file is written.
 func MistakesIn(file string, b []byte, binDir string, coming ...string) ([]Mistake, error) {
 	return (&review{file: file, coming: coming, beside: Load(filepath.Dir(file))}).read(b, binDir, nil)
 }

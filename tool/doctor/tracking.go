@@ -19,7 +19,7 @@ import (
 const idleEnough = 3600
 
 // checkTracking looks for ENIs whose security groups soon forget idle TCP connections. That
-// may be the default of the instance type, or set on the ENI. If the role does not allow to
+// may be the default of the instance type, or set on the ENI. If the role may not
 // ask EC2, nothing is known: checkIAM names what the role lacks.
 func (p *Node) checkTracking(ctx context.Context) ([]Finding, error) {
 	me, err := p.cloud.instance(ctx)

@@ -270,8 +270,8 @@ func (s *series) follows() string {
 	return name
 }
 
-// latest is the last series of the node, or nil if no reader can know it: several boots have a last series that no
-// other one follows.
+// latest returns the last series of the node. It returns nil if no reader can know it: several boots have a last
+// series that no other one follows.
 func latest(named map[string]*series, followed map[string]bool, clocks map[string]*series) *series {
 	ends := slices.Collect(maps.Values(clocks))
 	ends = slices.DeleteFunc(ends, func(s *series) bool { return s.old || followed[s.name] })

@@ -219,11 +219,13 @@ func (n Needs) arns(kind string, ids ...string) []string {
 }
 
 // self is the condition that an instance asks about itself. The metadata service gives out credentials for the
-// instance's role, and these say which instance got them. EC2 says which one a call is about. AWS's own
-// AWSEC2VssSnapshotPolicy binds calls of an instance in the same words (AWS managed policy reference); the keys: IAM
-// user guide, "EC2: Attach or detach volumes to an EC2 instance", and Service Authorization Reference, the resource
-// type instance. An ENI that is attached elsewhere can so not be detached from here. For its deletion there is no such
-// key: EC2 refuses that as long as the ENI is attached.
+// instance's role, and these say which instance got them. EC2 says which instance a call is about. So no instance
+// detaches an ENI from another one. For its deletion there is no such key: EC2 refuses that as long as the ENI is
+// attached.
+//
+// AWS's own AWSEC2VssSnapshotPolicy binds calls of an instance in the same words (AWS managed policy reference). The
+// keys are in the IAM user guide, "EC2: Attach or detach volumes to an EC2 instance", and in the Service
+// Authorization Reference, at the resource type instance.
 func (n Needs) self() map[string]map[string]string {
 	return map[string]map[string]string{"ArnLike": {"ec2:SourceInstanceARN": n.arns("instance",
 		"${ec2:InstanceID}")[0]}}

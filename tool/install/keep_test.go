@@ -119,7 +119,7 @@ func TestKeepOfOlderRelease(t *testing.T) {
 	}
 }
 
-// TestKeepSame: a file that means the same is not replaced, whoever has written it.
+// TestKeepSame: a file that means the same is not replaced, whichever program has written it.
 func TestKeepSame(t *testing.T) {
 	i := &Installation{Place: Place{ConfDir: t.TempDir()}, Conflist: &Conflist{"10-pods.conflist",
 		listOf(conf.TypeAll, "portmap")}}

@@ -65,7 +65,7 @@ func (i *Installation) removeConflists() error {
 	return err
 }
 
-// links returns the links by which targets want units of ours, whoever has enabled them.
+// links returns the links by which targets want units of ours, also those that an operator has enabled.
 func (i *Installation) links(units []file) (links []file) {
 	for _, unit := range enableable(units) {
 		found, err := filepath.Glob(path.Join(system, "*.wants", unit))

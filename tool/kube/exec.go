@@ -68,7 +68,7 @@ func (e *execPlugin) credentials(ctx context.Context, at server) (*tls.Certifica
 		return nil, "", fmt.Errorf("exec: %s: %w", e.Command, err)
 	}
 	if e.InteractiveMode == "Always" {
-		return fail(errors.New("interactiveMode: Always: nobody answers here: want IfAvailable or Never"))
+		return fail(errors.New("interactiveMode: Always: no person answers here: want IfAvailable or Never"))
 	}
 	out, err := e.run(ctx, at)
 	if err != nil {

@@ -256,7 +256,7 @@ func TestBadKubeconfigs(t *testing.T) {
 		"{exec: {command: /bin/false}}":         "exec: /bin/false: exit status 1",
 		"{exec: {command: no-such}}":            "executable file not found",
 		"{exec: {command: /bin/true}}":          "it prints no ExecCredential",
-		"{exec: {interactiveMode: Always}}":     "nobody answers here",
+		"{exec: {interactiveMode: Always}}":     "no person answers here",
 		"{exec: {command: echo, args: ['{}']}}": "want an ExecCredential",
 	} {
 		_, err := Load(t.Context(), s.kubeconfig(t, user))

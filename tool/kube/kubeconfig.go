@@ -21,7 +21,8 @@ import (
 )
 
 // A kubeconfig is what a kubelet's file has (Kubernetes reference, "kubeconfig (v1)"). What a kubelet cannot have is
-// refused and not ignored: a request with fewer credentials, or to another server, than the file says is a surprise.
+// refused and not ignored. Otherwise a request would have fewer credentials than the file says, or go to another
+// server.
 type kubeconfig struct {
 	CurrentContext string          `json:"current-context"`
 	Clusters       []named[server] `json:"clusters"`

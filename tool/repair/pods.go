@@ -34,8 +34,8 @@ func (l Loss) Owner() string { return view.Owner(l.lease) }
 // and then each pod's namespace. unknown are the node's ends of pairs that have lost their routes, if no source knows
 // what these were.
 func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknown []nl.Link, failed error) {
-	all, nobodys, failed := attachments(host, n, s)
-	if nobodys == nil {
+	all, unclaimed, failed := attachments(host, n, s)
+	if unclaimed == nil {
 		return nil, nil, failed
 	}
 	forget, err := host.List("")
@@ -52,11 +52,11 @@ func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknow
 		}
 	}
 	bare, err := ptp.Bare(host, n.Name)
-	return lost, slices.DeleteFunc(bare, func(l nl.Link) bool { return !nobodys(l) }), errors.Join(failed, err)
+	return lost, slices.DeleteFunc(bare, func(l nl.Link) bool { return !unclaimed(l) }), errors.Join(failed, err)
 }
 
-// loss is what the attachment has lost. A pod whose namespace or whose link to the VPC is gone has ended, except if the
-// pair is there: a DEL deletes both links at once.
+// loss returns what the attachment has lost. A pod whose namespace or whose link to the VPC is gone has ended, unless
+// the pair is there. A DEL deletes both links at once.
 func (a Attachment) loss(host *nl.NS) (l Loss, err error) {
 	l.Attachment = a
 	pod, err := host.OpenOther("pod", a.lease.NetNS)

@@ -46,7 +46,7 @@ func Random(v reflect.Value) {
 			v.SetMapIndex(something(v.Type().Key()), value)
 		}
 	default:
-		panic("nobody has said what is random of a " + v.Type().String())
+		panic("no function makes a random " + v.Type().String())
 	}
 }
 
