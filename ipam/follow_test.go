@@ -5,23 +5,30 @@ package ipam
 
 import (
 	"errors"
-	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
+// ofIPv4 and ofIPv6 are nodes whose pods have one family.
+var (
+	ofIPv4 = setup{families: []lease.Family{lease.IPv4}}
+	ofIPv6 = setup{families: []lease.Family{lease.IPv6}}
+)
+
 // quietPair calls do with two nodes to which nothing happens that do does not do.
-func quietPair(t *testing.T, do func(p *pair)) {
+func quietPair(t *testing.T, s setup, do func(p *pair)) {
 	simtest.Credentials(t)
 	k, dir := [2]*kernel{newKernel(t, 4), newKernel(t, 4)}, simtest.Memory(t)
 	synctest.Test(t, func(t *testing.T) {
-		p := newPair(t, k, dir, 1, true, &counts{})
+		p := newPair(t, k, dir, 1, &s, &counts{})
 		defer p.end()
 		for _, f := range p.nodes {
 			f.calm = true
@@ -43,16 +50,14 @@ func (p *pair) calls(action string) (n int) {
 	return n
 }
 
-var chosenForDB = netip.MustParseAddr("100.78.0.100")
-
 // TestFollowWaits: the ADD on the other node waits for the DEL, however late it comes, with few describes, and answers
 // soon after it. Meanwhile an ADD of another pod has its turn.
 func TestFollowWaits(t *testing.T) {
 	for _, late := range []time.Duration{0, 3 * time.Second, 11 * time.Second} {
-		quietPair(t, func(p *pair) {
+		quietPair(t, ofIPv4, func(p *pair) {
 			a, b := p.nodes[0], p.nodes[1]
 			b.addAny() // the node has an ENI
-			first := a.addNamed("db-0", chosenForDB)
+			first := a.addNamed("db-0", p.chosen(0))
 			for _, action := range actions { // docs/fleet.md has what EC2 needs
 				p.sim.Delay(action, 300*time.Millisecond)
 			}
@@ -62,7 +67,7 @@ func TestFollowWaits(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				second = b.addNamed("db-0", chosenForDB)
+				second = b.addNamed("db-0", p.chosen(0))
 				answered = time.Now()
 			}()
 			time.Sleep(late)
@@ -103,16 +108,51 @@ func TestFollowEnded(t *testing.T) {
 			}
 		}, false},
 	} {
-		t.Run(what, func(t *testing.T) {
-			quietPair(t, func(p *pair) {
-				a, b := p.nodes[0], p.nodes[1]
-				a.addNamed("db-0", chosenForDB)
-				tt.do(a)
-				second := b.addNamed("db-0", chosenForDB)
-				if second.alive != tt.want {
-					t.Errorf("the other node has the address: %v, want %v", second.alive, tt.want)
-				}
+		for _, s := range []setup{ofIPv4, ofIPv6} {
+			t.Run(what+" "+s.families[0].String(), func(t *testing.T) {
+				quietPair(t, s, func(p *pair) {
+					a, b := p.nodes[0], p.nodes[1]
+					a.addNamed("db-0", p.chosen(0))
+					tt.do(a)
+					second := b.addNamed("db-0", p.chosen(0))
+					if second.alive != tt.want {
+						t.Errorf("the other node has the address: %v, want %v", second.alive, tt.want)
+					}
+				})
 			})
+		}
+	}
+}
+
+// TestFollowPrefix: a pod may choose an address of a prefix of its node, and a pod of its name gets it there again at
+// once. It cannot move: on the other node the ADD is refused at once, with the reason and what to do.
+func TestFollowPrefix(t *testing.T) {
+	for _, family := range []lease.Family{lease.IPv4, lease.IPv6} {
+		s := setup{families: []lease.Family{family}, prefixes: true}
+		quietPair(t, s, func(p *pair) {
+			a, b := p.nodes[0], p.nodes[1]
+			a.addAny() // it gets the node a prefix
+			b.addAny()
+			e := a.attached()[1]
+			ask := slices.Concat(e.Prefixes, e.IPv6Prefixes)[0].Addr().Next().Next()
+			for range 2 {
+				pod := a.addNamed("web-0", ask)
+				if !pod.alive || !slices.Contains(pod.addrs, ask) {
+					t.Fatalf("%s: its own node does not give a pod the address of a prefix: %v", ask, pod.addrs)
+				}
+				a.delete(pod)
+				a.releaseChosen()
+			}
+			began := time.Now()
+			pod, err := b.tryNamed("web-0", ask)
+			refused, _ := errors.AsType[*plugin.Error](err)
+			if pod.alive || refused == nil || refused.Code != plugin.CodeRefused ||
+				!strings.Contains(err.Error(), "has in a prefix") || !strings.Contains(refused.Hint, "reservation") {
+				t.Errorf("%s: the other node has answered %v", ask, err)
+			}
+			if time.Since(began) > time.Second {
+				t.Errorf("%s: the refusal took %v", ask, time.Since(began))
+			}
 		})
 	}
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/history"
 )
 
@@ -40,6 +41,8 @@ type victim struct {
 }
 
 func addVictim(n *node) *exec.Cmd { return n.cni("ADD", "victim", nil) }
+
+const delChosen = "DEL of a chosen address"
 
 var victims = []victim{
 	{"ADD warm", func(n *node) { n.acquire(4, "old") }, addVictim},
@@ -101,6 +104,15 @@ var victims = []victim{
 	{"ADD with a lease log", func(n *node) { n.acquire(4, "old"); n.logs() }, addVictim},
 	{"DEL with a lease log", func(n *node) { n.acquire(4, "old", "victim"); n.logs(); n.add("other") },
 		func(n *node) *exec.Cmd { return n.cni("DEL", "victim", nil) }},
+	{delChosen, func(n *node) { n.acquire(1, "old"); n.choose("victim") },
+		func(n *node) *exec.Cmd { return n.cni("DEL", "victim", nil) }},
+	{"release", func(n *node) {
+		n.acquire(1, "old")
+		n.choose("chooses")
+		n.run(n.cni("DEL", "chooses", nil))
+		n.lost("chooses")
+		n.unmarked()
+	}, (*node).release},
 	{"registry-gc unassign", func(n *node) {
 		n.acquire(1, "old")
 		n.acquire(5, names("gone", 5)...)
@@ -157,6 +169,45 @@ func (n *node) asks(annotation string) {
 		"enis": map[string]string{"for": "request"}, "ips": true, "exclusive": true, "max": 2}}
 	n.conf["runtimeConfig"] =
 		map[string]any{"io.kubernetes.cri.pod-annotations": map[string]string{nic.Annotation: annotation}}
+}
+
+// chosenByPod is an address for which a pod of a StatefulSet asks.
+var chosenByPod = netip.MustParseAddr("100.113.0.77")
+
+// choose adds a pod of a StatefulSet, which asks for its address. Its next ADD asks for the same.
+func (n *node) choose(pod string) {
+	n.Helper()
+	n.asks(fmt.Sprintf(`[{"ip": %q}]`, chosenByPod))
+	cmd := n.cni("ADD", pod, nil)
+	cmd.Env = append(cmd.Env, "CNI_ARGS=K8S_POD_NAMESPACE=db;K8S_POD_NAME=db-0")
+	n.run(cmd)
+	n.got(pod, cmd)
+}
+
+// unmarked takes the mark away that the DEL of such a pod must have left.
+func (n *node) unmarked() {
+	n.Helper()
+	noErr(n, os.Remove(filepath.Join(n.Dir, lease.Release)))
+}
+
+// release is what cni-release.service runs, with the conflist of the node.
+func (n *node) release() *exec.Cmd {
+	n.Helper()
+	conflist, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": "net", "plugins": []any{n.conf}})
+	noErr(n, err)
+	path := filepath.Join(n.TempDir(), "net.conflist")
+	noErr(n, os.WriteFile(path, conflist, 0o600))
+	return n.command(tool.Name, "release", "--config", path)
+}
+
+// released wants no ENI to have the address that a pod of a StatefulSet had chosen.
+func (n *node) released() {
+	n.Helper()
+	for _, e := range n.EC2.ENIs() {
+		if slices.Contains(e.Addrs, chosenByPod) {
+			n.Errorf("%s still has %s, which a pod had chosen", e.ID, chosenByPod)
+		}
+	}
 }
 
 // give creates an ENI for which they ask.
@@ -377,6 +428,9 @@ func (v victim) strike(t *testing.T, k kind, b blow, e ending) {
 		r.del("victim") // a runtime has had no answer to either
 		n.lost("victim")
 	}
+	if v.name == delChosen {
+		n.unmarked()
+	}
 	if v.name == "GC" {
 		n.run(v.command(n)) // comes again
 	}
@@ -397,10 +451,16 @@ func (v victim) strike(t *testing.T, k kind, b blow, e ending) {
 	}
 	n.intact()
 	if e == idle {
+		if v.ends() {
+			n.released()
+		}
 		both()
 		n.intact()
 	}
 }
+
+// ends reports whether the command ends what a pod has that had chosen its address.
+func (v victim) ends() bool { return v.name == "release" || v.name == delChosen }
 
 // cool calls an ADD of a pod that asks for addresses or an ENI, and lets the addresses cool if it
 // wants that: what a killed ADD had got is free since the next one has found it.

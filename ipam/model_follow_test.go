@@ -33,8 +33,9 @@ var follows = flag.Int("follows", 0, "how many random histories of two nodes Tes
 
 // Random histories of two nodes that share one EC2. Pods of both ask for the same few addresses. Processes are killed,
 // answers are lost, a node loses its way to EC2 while its pods run, instances are stopped, hibernated, started and
-// terminated, and describes lag. At no time do two running pods have one address, and no address leaves its ENI while a
-// pod runs with it. A history comes from its seed, as in TestModel.
+// terminated, and describes lag. The pods have addresses of one family or of both, and in some histories nodes get
+// prefixes. At no time do two running pods have one address, and no address leaves its ENI while a pod runs with it. A
+// history comes from its seed, as in TestModel.
 func TestFollow(t *testing.T) {
 	n := *follows
 	if n == 0 {
@@ -49,26 +50,46 @@ func TestFollow(t *testing.T) {
 	playAll(t, *firstSeed, n, runtime.GOMAXPROCS(0), make, func(t *testing.T, k [2]*kernel, seed uint64) {
 		dir := simtest.Memory(t)
 		synctest.Test(t, func(t *testing.T) {
-			p := newPair(t, k, dir, seed, false, &count)
+			p := newPair(t, k, dir, seed, nil, &count)
 			defer p.end()
 			p.play()
 		})
 	})
-	t.Logf("%d histories: %d ADDs of pods with a chosen address have answered; %d addresses have moved from the other "+
-		"node, %d of them from an instance that had ended without a DEL", n, count.added.Load(), count.moved.Load(),
+	t.Logf("%d histories: %d ADDs of pods with a chosen address have answered, %d of them with one of a prefix of "+
+		"their node; %d addresses have moved from the other node, %d of them IPv6, %d from an instance that had ended "+
+		"without a DEL", n, count.added.Load(), count.ofPrefix.Load(), count.moved.Load(), count.moved6.Load(),
 		count.takenOver.Load())
-	if count.moved.Load() == 0 || count.takenOver.Load() == 0 {
-		t.Error("some of this has not happened at all, so these histories show nothing of it")
+	for _, c := range []*atomic.Int32{&count.ofPrefix, &count.moved, &count.moved6, &count.takenOver} {
+		if c.Load() == 0 {
+			t.Error("some of this has not happened at all, so these histories show nothing of it")
+		}
 	}
 }
 
 // counts say what has happened in all histories.
-type counts struct{ added, moved, takenOver atomic.Int32 }
+type counts struct{ added, ofPrefix, moved, moved6, takenOver atomic.Int32 }
+
+// A setup is what both nodes of a history have in their configuration. Nothing fails by itself in a history that begins
+// with one.
+type setup struct {
+	families []lease.Family
+	prefixes bool
+}
+
+// drawSetup draws the setup of a history.
+func drawSetup(rng *rand.Rand) setup {
+	return setup{
+		families: pick(rng, []lease.Family{lease.IPv4}, []lease.Family{lease.IPv4},
+			[]lease.Family{lease.IPv4, lease.IPv6}, []lease.Family{lease.IPv6}),
+		prefixes: rng.IntN(3) == 0,
+	}
+}
 
 // A pair is two nodes and their EC2.
 type pair struct {
 	*testing.T
 	*counts
+	setup
 	rng   *rand.Rand
 	sim   *ec2sim.Sim
 	nodes [2]*follower
@@ -99,18 +120,20 @@ const (
 	machineHibernates = "hibernated"
 )
 
-func newPair(t *testing.T, k [2]*kernel, dir string, seed uint64, steady bool, c *counts) *pair {
+// newPair makes two nodes. Without a setup, the seed draws it, and what fails.
+func newPair(t *testing.T, k [2]*kernel, dir string, seed uint64, steady *setup, c *counts) *pair {
 	p := &pair{T: t, counts: c, rng: rand.New(rand.NewPCG(seed, 4)), last: map[netip.Addr]*holder{}}
 	limits := ec2sim.InstanceType{Name: "model.small", ENIs: 3, IPv4PerENI: 4, IPv6PerENI: 4}
-	vpc := ec2sim.World("vpc-1 10.178.0.0/16 100.78.0.0/16\nsubnet-node 10.178.0.0/24\n" +
-		"subnet-pod0 100.78.0.0/24 for=pods")
+	vpc := ec2sim.World("vpc-1 10.178.0.0/16 100.78.0.0/16 2001:db8:78::/56\nsubnet-node 10.178.0.0/24\n" +
+		"subnet-pod0 100.78.0.0/20 2001:db8:78:1::/64 for=pods")
 	c1 := ec2sim.Config{InstanceTypes: []ec2sim.InstanceType{limits}, VPCs: vpc.VPCs, Subnets: vpc.Subnets,
 		MetadataDelay: pick(p.rng, 0, 2*time.Second, 90*time.Second),
 		AttachDelay:   pick(p.rng, 0, 2*time.Second), DetachDelay: pick(p.rng, 0, 3*time.Second)}
 	if p.rng.IntN(2) == 0 {
 		c1.Lag = ec2sim.Lag{Most: 5 * time.Second, Back: p.rng.IntN(4), Seed: p.rng.Uint64()}
 	}
-	if steady {
+	if p.setup = drawSetup(p.rng); steady != nil {
+		p.setup = *steady
 		c1.Lag, c1.MetadataDelay, c1.AttachDelay, c1.DetachDelay = ec2sim.Lag{}, 0, 0, 0
 	}
 	p.sim = simtest.Sim(t, c1)
@@ -125,7 +148,7 @@ func newPair(t *testing.T, k [2]*kernel, dir string, seed uint64, steady bool, c
 		k[i].adversary.begin(t, seed)
 		m.count = 100 * i
 		m.other = f.meanwhile
-		m.configureFollow()
+		m.configureFollow(p.setup)
 		p.sim.OnChange(func(c ec2sim.Change) {
 			if m.node != nil {
 				m.plug(c)
@@ -134,17 +157,22 @@ func newPair(t *testing.T, k [2]*kernel, dir string, seed uint64, steady bool, c
 		f.launch()
 	}
 	p.steps = 10 + p.rng.IntN(25)
-	p.logf("lag %+v, delays %v %v %v", c1.Lag, c1.MetadataDelay, c1.AttachDelay, c1.DetachDelay)
+	p.logf("families %v, prefixes %v, lag %+v, delays %v %v %v", p.families, p.prefixes, c1.Lag, c1.MetadataDelay,
+		c1.AttachDelay, c1.DetachDelay)
 	return p
 }
 
 // configureFollow makes the configuration of a node: its pods may choose addresses, and take them over.
-func (m *model) configureFollow() {
+func (m *model) configureFollow(s setup) {
+	var families []string
+	for _, f := range s.families {
+		families = append(families, f.String())
+	}
 	text, err := json.Marshal(map[string]any{"interfaceIndex": 1, "addTimeout": 20, "secGroupIds": []string{},
-		"subnetTags": map[string]string{"for": "pods"},
-		"warm":       pick(m.rng, registry.Warm{}, registry.Warm{Min: 1, Max: 3}),
-		"eniTags":    map[string]string{"cluster": "a"},
-		"requests":   []lease.Permission{{Namespaces: []string{"*"}, IPs: true, Takeover: true}}})
+		"subnetTags": map[string]string{"for": "pods"}, "ipFamilies": families, "prefixDelegation": s.prefixes,
+		"warm":     pick(m.rng, registry.Warm{}, registry.Warm{Min: 1, Max: 3}),
+		"eniTags":  map[string]string{"cluster": "a"},
+		"requests": []lease.Permission{{Namespaces: []string{"*"}, IPs: true, Takeover: true}}})
 	must(m.T, err)
 	m.conf = &lease.Config{}
 	must(m.T, json.Unmarshal(text, m.conf))
@@ -188,7 +216,7 @@ var deeds = []struct {
 	weight int
 	do     func(*follower)
 }{
-	{30, (*follower).addChosen}, {6, (*follower).addAny}, {22, (*follower).endOne}, {14, (*follower).releaseChosen},
+	{30, (*follower).addChosen}, {6, (*follower).addAny}, {12, (*follower).addOfPrefix}, {22, (*follower).endOne}, {14, (*follower).releaseChosen},
 	{6, (*follower).collectOne}, {3, (*follower).dieOne}, {3, (*follower).loseRegistry}, {2, (*follower).skewClock},
 	{5, (*follower).cutOrHeal}, {5, (*follower).stopMachine}, {8, (*follower).startMachine}, {2, (*follower).terminate},
 	{2, (*follower).detachOne}, {4, (*follower).fault}, {8, (*follower).pass},
@@ -278,10 +306,13 @@ func (f *follower) idle() bool {
 	return f.machine == machineRuns && !f.locked("grow") && !f.locked("collect")
 }
 
-// chosenAddr is one of few addresses for which pods ask. All are those of pods of a StatefulSet.
-func (f *follower) chosenAddr() (name string, a netip.Addr) {
-	n := f.rng.IntN(3)
-	return fmt.Sprint("db-", n), netip.AddrFrom4([4]byte{100, 78, 0, byte(100 + n)})
+// chosen is one of few addresses for which pods ask. All are those of pods of a StatefulSet. EC2 gives none of them by
+// itself, as if they were reserved. With both families, a pod asks for an address of one of them.
+func (p *pair) chosen(n int) netip.Addr {
+	if p.families[n%len(p.families)] == lease.IPv6 {
+		return netip.MustParseAddr(fmt.Sprintf("2001:db8:78:1:ffff::%x", 100+n))
+	}
+	return netip.AddrFrom4([4]byte{100, 78, 15, byte(100 + n)})
 }
 
 // addChosen is the ADD of a pod that asks for an address. A pod of another name may ask for the same.
@@ -289,19 +320,45 @@ func (f *follower) addChosen() {
 	if f.machine != machineRuns {
 		return
 	}
-	name, a := f.chosenAddr()
+	n := f.rng.IntN(3)
+	name := fmt.Sprint("db-", n)
 	if f.chance(15) {
 		name = "thief-0"
 	}
-	f.addNamed(name, a)
+	f.addNamed(name, f.pair.chosen(n))
+}
+
+// addOfPrefix is the ADD of a pod that asks for an address of a prefix. It is a prefix of this node or of the other.
+func (f *follower) addOfPrefix() {
+	var all []netip.Prefix
+	for _, e := range f.sim.ENIs() {
+		all = append(append(all, e.Prefixes...), e.IPv6Prefixes...)
+	}
+	if f.machine != machineRuns || len(all) == 0 {
+		return
+	}
+	a := pick(f.rng, all...).Addr()
+	for range 1 + f.rng.IntN(3) {
+		a = a.Next()
+	}
+	if p := f.addNamed("web-0", a); p.alive {
+		f.pair.ofPrefix.Add(1)
+		delete(f.pair.last, a) // it does not move
+	}
 }
 
 func (f *follower) addNamed(name string, a netip.Addr) *modelPod {
+	p, _ := f.tryNamed(name, a)
+	return p
+}
+
+// tryNamed is addNamed, and returns what the ADD has answered.
+func (f *follower) tryNamed(name string, a netip.Addr) (*modelPod, error) {
 	p := f.newPod()
 	p.Pod.Namespace, p.Pod.Name = "default", name
 	if !f.kernel.start(f.T, p.ContainerID) {
 		p.valid = false
-		return p
+		return p, errors.New("this kernel has no namespace left")
 	}
 	c := *f.conf
 	c.RuntimeConfig.Annotations = map[string]string{nic.Annotation: fmt.Sprintf(`[{"ip": %q}]`, a)}
@@ -313,7 +370,7 @@ func (f *follower) addNamed(name string, a netip.Addr) *modelPod {
 	err = f.acquire(p)
 	if f.boots != boots {
 		p.alive, p.valid, p.busy = false, false, false
-		return p
+		return p, err
 	}
 	f.say("ADD %s: %v", p.name(), err)
 	if p.alive {
@@ -321,7 +378,7 @@ func (f *follower) addNamed(name string, a netip.Addr) *modelPod {
 	} else if f.chance(70) {
 		f.endPod(p)
 	}
-	return p
+	return p, err
 }
 
 // note counts what has happened.
@@ -329,6 +386,9 @@ func (f *follower) note(a netip.Addr) {
 	f.pair.added.Add(1)
 	if was := f.pair.last[a]; was != nil && (was.of != f || was.instance != f.node.ID) {
 		f.pair.moved.Add(1)
+		if a.Is6() {
+			f.pair.moved6.Add(1)
+		}
 		if !was.deleted {
 			f.pair.takenOver.Add(1)
 		}
@@ -519,26 +579,29 @@ func (f *follower) detachOne() {
 			p.robbed = p.robbed || carriesAddr(e, a) // their slaves are gone
 		}
 	}
-	for _, a := range e.Addrs {
+	for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
 		f.taken[a] = time.Now()
 	}
 	f.away[e.ID] = time.Now()
 }
 
+// moves are the actions by which an address moves.
+var moves = []string{"AssignPrivateIpAddresses", "UnassignPrivateIpAddresses", "AssignIpv6Addresses",
+	"UnassignIpv6Addresses"}
+
 // fault has EC2 fail, or lose answers.
 func (f *follower) fault() {
 	switch f.rng.IntN(3) {
 	case 0:
-		action, code := pick(f.rng, actions...), pick(f.rng, codes...)
+		action, code := pick(f.rng, slices.Concat(actions, moves)...), pick(f.rng, codes...)
 		f.say("%s will answer %s", action, code)
 		f.sim.Fail(action, code, pick(f.rng, 1, 2))
 	case 1:
-		action := pick(f.rng, "AssignPrivateIpAddresses", "UnassignPrivateIpAddresses", "DescribeInstances")
+		action := pick(f.rng, slices.Concat(moves, []string{"DescribeInstances"})...)
 		f.say("an answer of %s will be lost", action)
 		f.sim.Lose(action, 1)
 	default:
-		action, outcomes := pick(f.rng, "AssignPrivateIpAddresses", "UnassignPrivateIpAddresses"),
-			pick(f.rng, scripts...)
+		action, outcomes := pick(f.rng, moves...), pick(f.rng, scripts...)
 		f.say("%s meets %+v", action, outcomes)
 		f.sim.Script(action, outcomes...)
 	}
@@ -552,7 +615,7 @@ func (f *follower) pass() {
 // answers within its time.
 func (p *pair) settle() {
 	p.logf("nothing fails any more")
-	for _, action := range append(slices.Clone(actions), "DescribeInstances") {
+	for _, action := range slices.Concat(actions, moves, []string{"DescribeInstances"}) {
 		p.sim.Fail(action, "InternalError", 0)
 		p.sim.Lose(action, 0)
 		p.sim.Script(action)
@@ -576,7 +639,7 @@ func (p *pair) settle() {
 			p.logf("collected: %v", err)
 		}
 	}
-	addr := netip.MustParseAddr("100.78.0.100")
+	addr := p.chosen(0)
 	for _, f := range p.nodes { // a node that has lost its registry does not know that a pod had chosen the address
 		if s, err := f.view(); err == nil && s.Free.Has(addr) {
 			must(p.T, f.run(f.common, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error {
