@@ -216,9 +216,10 @@ var deeds = []struct {
 	weight int
 	do     func(*follower)
 }{
-	{30, (*follower).addChosen}, {6, (*follower).addAny}, {12, (*follower).addOfPrefix}, {22, (*follower).endOne}, {14, (*follower).releaseChosen},
-	{6, (*follower).collectOne}, {3, (*follower).dieOne}, {3, (*follower).loseRegistry}, {2, (*follower).skewClock},
-	{5, (*follower).cutOrHeal}, {5, (*follower).stopMachine}, {8, (*follower).startMachine}, {2, (*follower).terminate},
+	{30, (*follower).addChosen}, {6, (*follower).addAny}, {12, (*follower).addOfPrefix}, {22, (*follower).endOne},
+	{14, (*follower).releaseChosen}, {6, (*follower).collectOne}, {3, (*follower).dieOne},
+	{3, (*follower).loseRegistry}, {2, (*follower).skewClock}, {5, (*follower).cutOrHeal},
+	{5, (*follower).stopMachine}, {8, (*follower).startMachine}, {2, (*follower).terminate},
 	{2, (*follower).detachOne}, {4, (*follower).fault}, {8, (*follower).pass},
 }
 

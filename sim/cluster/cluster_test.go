@@ -56,6 +56,8 @@ var scenarios = []scenario{
 	{"upgrade", false, (*world).upgrade},
 	{"NodePort with keepCaller", false, (*world).keepCaller},
 	{"egress", false, (*world).egress},
+	{"a router moves", false, (*world).routerMoves},
+	{"a chosen address follows its pod", false, (*world).follows},
 	{"pod start", false, (*world).podStart},
 	{"planted faults", false, (*world).plantedFaults},
 	{"as before", true, (*world).theEnd}, // the last: it looks for what all others have left

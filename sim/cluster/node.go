@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"text/template"
 	"time"
 
@@ -56,6 +57,7 @@ type Node struct {
 
 	options NodeOptions
 	cluster *Cluster
+	off     atomic.Bool
 }
 
 // own are the directories that are the node's own, and survive a reboot.
@@ -106,6 +108,25 @@ func (n *Node) start(ctx context.Context) error {
 		return err
 	}
 	return n.startKubelet(ctx)
+}
+
+// PowerOff ends the node at once, without a warning to its programs. EC2 says that its instance is stopped.
+func (n *Node) PowerOff() error {
+	err := n.Off()
+	n.Stop(false)
+	n.off.Store(err == nil)
+	return err
+}
+
+// IsOff reports whether the node is off, by EC2, too.
+func (n *Node) IsOff() bool { return n.off.Load() }
+
+// PowerOn starts the instance of a node that is off, and its programs.
+func (n *Node) PowerOn(ctx context.Context) error {
+	n.Instance.Start()
+	err := n.Reboot(ctx)
+	n.off.Store(err != nil)
+	return err
 }
 
 // Reboot reboots the node, without a warning to its programs, and starts them again.

@@ -18,22 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// How long EC2 takes to answer. AWS publishes no such times. The answer to AttachNetworkInterface comes when the link
-// is on the node. A refusal because of the rate comes at once.
-var latencies = map[string]time.Duration{
-	"AssignPrivateIpAddresses":        300 * time.Millisecond,
-	"UnassignPrivateIpAddresses":      300 * time.Millisecond,
-	"CreateNetworkInterface":          700 * time.Millisecond,
-	"AttachNetworkInterface":          1500 * time.Millisecond,
-	"ModifyNetworkInterfaceAttribute": 300 * time.Millisecond,
-	"DetachNetworkInterface":          500 * time.Millisecond,
-	"DeleteNetworkInterface":          300 * time.Millisecond,
-}
-
-const (
-	describeLatency = 150 * time.Millisecond
-	refusalLatency  = 50 * time.Millisecond
-)
+// refusalLatency is how long EC2 takes to refuse a call because of the rate. That comes at once.
+const refusalLatency = 50 * time.Millisecond
 
 // A ledger counts the calls of an account. It is shared by all nodes.
 type ledger struct {
@@ -196,10 +182,7 @@ func latency(action string, throttled bool) time.Duration {
 	if throttled {
 		return refusalLatency
 	}
-	if d, ok := latencies[action]; ok {
-		return d
-	}
-	return describeLatency
+	return ec2sim.Latency(action)
 }
 
 func answer(h http.Handler, r *http.Request) *http.Response {

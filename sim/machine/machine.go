@@ -96,7 +96,7 @@ func (m *Machine) discard() error {
 // Reboot ends all processes, without a warning, and boots the machine again. Its ENIs stay attached, and its own
 // directories keep their files. Its network is as [vpcsim.Instance.Reboot] says. Nothing that Keep has started runs.
 func (m *Machine) Reboot() error {
-	err := errors.Join(m.off(), m.Instance.Reboot())
+	err := errors.Join(m.Off(), m.Instance.Reboot())
 	if err == nil {
 		err = m.boot()
 	}
@@ -255,10 +255,11 @@ func (m *Machine) WriteFile(name string, content []byte, mode fs.FileMode) error
 
 // Close ends all processes of the machine, and removes its cgroups and files. The instance remains. A second Close does
 // nothing.
-func (m *Machine) Close() error { return errors.Join(m.off(), m.discard()) }
+func (m *Machine) Close() error { return errors.Join(m.Off(), m.discard()) }
 
-// off ends all processes, and removes the cgroups.
-func (m *Machine) off() error {
+// Off ends all processes, without a warning, and removes the cgroups. The instance and the files of its own directories
+// remain, and Reboot boots it again. A second Off does nothing.
+func (m *Machine) Off() error {
 	if m.group == nil {
 		return nil
 	}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package cluster_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
+)
+
+// Addresses of subnet-pods1 for which pods ask. EC2 gives its addresses in turn, and does not come so far.
+var (
+	ofDatabase = netip.MustParseAddr("100.64.9.10")
+	ofRouter   = netip.MustParseAddr("100.64.9.11")
+	ofNearby   = netip.MustParseAddr("100.64.9.20") // and the next ones
+)
+
+// follows checks that the address of a StatefulSet's pod follows it from node to node: after its pod was deleted, its
+// node was drained, and its node was killed. It measures how soon the address answers after the DEL of the old pod. EC2
+// takes its time, and the units that are installed on the nodes run.
+func (w *world) follows(t *testing.T) {
+	t.Cleanup(w.Fabric.EC2.DelayAsEC2())
+	conflist := edited(t, "10-cni-ipvlan-vpc-k8s", choosing("default"))
+	f := &following{world: w}
+	for _, name := range []string{"home", "away"} {
+		n := w.join(t, name, cluster.NodeOptions{Conflist: conflist})
+		w.kubectl(t, "label", "node", name, "database=here")
+		w.startUnits(t, n)
+		f.nodes = append(f.nodes, n)
+	}
+	w.near(t, f.nodes...)
+	spec := server()
+	spec["nodeSelector"] = object{"database": "here"}
+	w.apply(t, statefulSet("db", ofDatabase, labels("db"), spec))
+	f.at(t)
+
+	f.move(t, "pod deleted", func(from *cluster.Node) {
+		w.cordon(t, from)
+		w.kubectl(t, "delete", "pod", "db-0")
+	})
+	f.move(t, "node drained", func(from *cluster.Node) {
+		w.cordon(t, from)
+		w.kubectl(t, "drain", from.Name, "--force", "--ignore-daemonsets", "--delete-emptydir-data",
+			fmt.Sprint("--timeout=", patience))
+	})
+	f.move(t, "node killed", func(from *cluster.Node) {
+		w.cordon(t, from)
+		check(t, from.PowerOff())
+		w.kubectl(t, "delete", "pod", "db-0", "--force", "--grace-period=0")
+	})
+}
+
+// choosing are the keys of a conflist that let the pods of namespaces choose addresses.
+func choosing(namespaces ...string) object {
+	return object{
+		"requests":     []object{{"namespaces": namespaces, "ips": true, "takeover": true}},
+		"capabilities": object{"io.kubernetes.cri.pod-annotations": true},
+	}
+}
+
+// asking is the annotation of a pod that asks for an address.
+func asking(a netip.Addr) object {
+	return object{"cni-ipvlan-vpc-k8s/nics": fmt.Sprintf(`[{"ip": %q}]`, a)}
+}
+
+// statefulSet is a StatefulSet whose only pod asks for an address.
+func statefulSet(name string, a netip.Addr, labels, spec object) object {
+	return object{
+		"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": meta(name),
+		"spec": object{
+			"replicas": 1, "serviceName": name, "selector": object{"matchLabels": labels},
+			"template": object{"metadata": object{"labels": labels, "annotations": asking(a)}, "spec": spec},
+		},
+	}
+}
+
+// startUnits runs the units that docs/install.md enables: cni-warm.path, which wants cni-release.path.
+func (w *world) startUnits(t *testing.T, n *cluster.Node) {
+	t.Helper()
+	stop, err := n.Watch(w.logs, "cni-warm.path")
+	check(t, err)
+	t.Cleanup(stop)
+}
+
+// near gives each node a pod with an address of the subnet of those that pods choose: so the node has an ENI there.
+func (w *world) near(t *testing.T, nodes ...*cluster.Node) {
+	t.Helper()
+	a := ofNearby
+	for _, n := range nodes {
+		p := podOn("near-"+n.Name, n.Name, pausing())
+		p["metadata"].(object)["annotations"] = asking(a)
+		w.apply(t, p)
+		if got := w.ready(t, "near-"+n.Name, 1)[0].addr; got != a {
+			t.Fatalf("near-%s has the address %s, want %s", n.Name, got, a)
+		}
+		a = a.Next()
+	}
+}
+
+// cordon keeps new pods from a node until the end of the test.
+func (w *world) cordon(t *testing.T, n *cluster.Node) {
+	t.Helper()
+	w.kubectl(t, "cordon", n.Name)
+	t.Cleanup(func() { w.mayHavePods(t, n) })
+}
+
+// mayHavePods ends a cordon.
+func (w *world) mayHavePods(t *testing.T, n *cluster.Node) {
+	t.Helper()
+	_, err := w.Kubectl(context.Background(), "uncordon", n.Name)
+	check(t, err)
+}
+
+// A following is a pod that chooses its address, and the two nodes where it may be.
+type following struct {
+	*world
+	nodes []*cluster.Node
+}
+
+// at waits until the pod is ready, and returns its node. It has the address that it has chosen, and no other.
+func (f *following) at(t *testing.T) (is, other *cluster.Node) {
+	t.Helper()
+	p := f.ready(t, "db", 1)[0]
+	if !slices.Equal(p.addrs, []netip.Addr{ofDatabase}) {
+		t.Fatalf("%s has the addresses %s on %s, want %s", p.name, p.addrs, p.node, ofDatabase)
+	}
+	if p.node == f.nodes[0].Name {
+		return f.nodes[0], f.nodes[1]
+	}
+	return f.nodes[1], f.nodes[0]
+}
+
+// move makes a change after which the pod must be on the other node, with its address. It adds a figure. A node that
+// the change has powered off boots again.
+func (f *following) move(t *testing.T, what string, change func(from *cluster.Node)) {
+	t.Helper()
+	from, to := f.at(t)
+	defer f.revive(t, from)
+	seen := f.observe(t, from, to)
+	change(from)
+	m := <-seen
+	check(t, m.err)
+	if is, _ := f.at(t); is != to {
+		t.Fatalf("%s: the pod is on %s, want %s", what, is.Name, to.Name)
+	}
+	check(t, f.apart())
+	f.figures = append(f.figures, fmt.Sprintf("chosen address, %s: %s", what, m))
+	t.Log(what, m)
+}
+
+// revive lets a node have pods again. If it is off, it boots, and must agree with EC2 afterwards.
+func (f *following) revive(t *testing.T, n *cluster.Node) {
+	t.Helper()
+	if n.IsOff() {
+		check(t, n.PowerOn(context.Background()))
+		check(t, f.NodesReady(context.Background()))
+		f.startUnits(t, n)
+		await(t, func() error { return agrees(t.Context(), n) })
+	}
+	f.mayHavePods(t, n)
+}
+
+// A moving says when an address has moved. The old node is off if there was no DEL: then the time of EC2's word counts.
+type moving struct {
+	ended, released, assigned, answers time.Time
+	off                                bool
+	err                                error
+}
+
+func (m moving) String() string {
+	of := "the DEL"
+	if m.off {
+		of = "the end of its instance"
+	}
+	after := func(at time.Time) string { return fmt.Sprintf("%.1f s", at.Sub(m.ended).Seconds()) }
+	return fmt.Sprintf("the time from %s is %s until the old ENI has it no more, %s until the new ENI has it, and %s "+
+		"until it answers", of, after(m.released), after(m.assigned), after(m.answers))
+}
+
+// observe looks at the registry of the old node, at EC2, and at the address all the time, until the address answers on
+// the new node.
+func (f *following) observe(t *testing.T, from, to *cluster.Node) <-chan moving {
+	t.Helper()
+	done, answers := make(chan moving, 1), make(chan time.Time, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	dir := from.File(state) // now, because a node that is off has no files
+	go func() {
+		defer cancel()
+		var m moving
+		for m.answers.IsZero() && m.err == nil {
+			if now := time.Now(); m.ended.IsZero() && ended(from, dir) {
+				m.ended, m.off = now, from.IsOff()
+				go func() { answers <- f.answer(ctx, to) }()
+			}
+			m.note(f.on(), from.ID, to.ID)
+			select {
+			case m.answers = <-answers:
+			case <-ctx.Done():
+				m.err = fmt.Errorf("%s has not moved from %s to %s: %+v", ofDatabase, from.Name, to.Name, m)
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+		done <- m
+	}()
+	return done
+}
+
+// note notes which instance has the address now.
+func (m *moving) note(on, from, to string) {
+	now := time.Now()
+	if on != from && m.released.IsZero() {
+		m.released = now
+	}
+	if on == to && m.assigned.IsZero() {
+		m.assigned = now
+	}
+}
+
+// ended reports whether the DEL has ended the lease of the address, or the instance has ended. The registry of the node
+// is in a directory.
+func ended(n *cluster.Node, dir string) bool {
+	if n.IsOff() {
+		return true
+	}
+	r, err := registry.Open(dir)
+	if err != nil {
+		return false // the node ends just now
+	}
+	s, err := r.View()
+	return err == nil && !s.Leases.Has(ofDatabase) && len(s.ENIs) > 0
+}
+
+// on returns the instance of the ENI that has the address, by EC2.
+func (f *following) on() string {
+	for _, e := range f.Fabric.EC2.ENIs() {
+		if slices.Contains(e.Addrs, ofDatabase) {
+			return e.Instance
+		}
+	}
+	return ""
+}
+
+// answer calls the address from the peered VPC until it answers. What answers is on the new node: its registry has the
+// lease.
+func (f *following) answer(ctx context.Context, to *cluster.Node) time.Time {
+	for ctx.Err() == nil {
+		if _, err := getWithin(f.Peer.NS, netexec(ofDatabase, "hostname"), 300*time.Millisecond); err == nil {
+			at := time.Now()
+			if s, err := leases(to); err == nil && s.Leases.Has(ofDatabase) {
+				return at
+			}
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return time.Time{}
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"strings"
+	"time"
+)
+
+// latencies are how long EC2 takes for what changes something. AWS publishes no such times, so they are our guess. The
+// answer to AttachNetworkInterface comes when the link is on the node.
+var latencies = map[string]time.Duration{
+	"AssignIpv6Addresses":             300 * time.Millisecond,
+	"AssignPrivateIpAddresses":        300 * time.Millisecond,
+	"UnassignIpv6Addresses":           300 * time.Millisecond,
+	"UnassignPrivateIpAddresses":      300 * time.Millisecond,
+	"CreateNetworkInterface":          700 * time.Millisecond,
+	"AttachNetworkInterface":          1500 * time.Millisecond,
+	"ModifyNetworkInterfaceAttribute": 300 * time.Millisecond,
+	"DetachNetworkInterface":          500 * time.Millisecond,
+	"DeleteNetworkInterface":          300 * time.Millisecond,
+}
+
+const describeLatency = 150 * time.Millisecond
+
+// Latency returns how long EC2 takes to answer an action, for simulations in which that matters.
+func Latency(action string) time.Duration {
+	if d, ok := latencies[action]; ok {
+		return d
+	}
+	return describeLatency
+}
+
+// DelayAsEC2 delays the answers to describes, and to what changes ENIs, by their [Latency]. It returns a function that
+// ends that.
+func (s *Sim) DelayAsEC2() (stop func()) {
+	each := func(of func(action string) time.Duration) {
+		for action := range actions {
+			if _, changes := latencies[action]; changes || strings.HasPrefix(action, "Describe") {
+				s.Delay(action, of(action))
+			}
+		}
+	}
+	each(Latency)
+	return func() { each(func(string) time.Duration { return 0 }) }
+}
