@@ -18,7 +18,7 @@ func deallocate() *cli.Command {
 		Usage: "Deallocate a private IP",
 		Description: `It unassigns addresses of this instance's ENIs that no pod has: all of them,
 or none. The primary address of an ENI stays. For IPv6 addresses the role needs
-ec2:UnassignIpv6Addresses, which iam-policy leaves out.` + cli.JSON("deallocated"),
+ec2:UnassignIpv6Addresses. iam-policy has it only if pods may choose addresses.` + cli.JSON("deallocated"),
 		ArgsUsage: "IP...",
 		Action: func(c *cli.Context) error {
 			var addrs []netip.Addr

@@ -150,12 +150,12 @@ func (f *following) move(t *testing.T, what string, change func(from *cluster.No
 	if is, _ := f.at(t); is != to {
 		t.Fatalf("%s: the pod is on %s, want %s", what, is.Name, to.Name)
 	}
-	check(t, f.apart())
 	f.figures = append(f.figures, fmt.Sprintf("chosen address, %s: %s", what, m))
 	t.Log(what, m)
 }
 
-// revive lets a node have pods again. If it is off, it boots, and must agree with EC2 afterwards.
+// revive lets a node have pods again. If it is off, it boots, and must agree with EC2 afterwards. No two nodes have
+// leases of one address.
 func (f *following) revive(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	if n.IsOff() {
@@ -165,6 +165,7 @@ func (f *following) revive(t *testing.T, n *cluster.Node) {
 		await(t, func() error { return agrees(t.Context(), n) })
 	}
 	f.mayHavePods(t, n)
+	check(t, f.apart())
 }
 
 // A moving says when an address has moved. The old node is off if there was no DEL: then the time of EC2's word counts.
