@@ -178,6 +178,7 @@ var chosenByPod = netip.MustParseAddr("100.113.0.77")
 func (n *node) choose(pod string) {
 	n.Helper()
 	n.asks(fmt.Sprintf(`[{"ip": %q}]`, chosenByPod))
+	n.conf["warm"] = map[string]any{"min": 2} // no collection releases the address as it releases others
 	cmd := n.cni("ADD", pod, nil)
 	cmd.Env = append(cmd.Env, "CNI_ARGS=K8S_POD_NAMESPACE=db;K8S_POD_NAME=db-0")
 	n.run(cmd)
@@ -440,8 +441,11 @@ func (v victim) strike(t *testing.T, k kind, b blow, e ending) {
 		delete(n.conf, "runtimeConfig") // another asks for nothing
 		r.add("another")
 	}
-	if e == busy {
+	switch {
+	case e == busy:
 		both()
+	case v.ends():
+		r.add("between") // it forgets whose addresses were that are not free
 	}
 	n.age(time.Hour)
 	r.gc()

@@ -27,6 +27,7 @@ import (
 // addresses from the registry. So the instance for which it was made must have ended, too.
 
 const hintHeld = "wait until the pod on the other node has ended: that node then releases the address. " +
+	"If no pod there has the address, because that node has booted meanwhile, run cni-tool deallocate there. " +
 	"If the node is lost, terminate its instance, and allow this node to take the address (takeover in requests)"
 
 // follow gets a chosen address free that the ENI of another node has, if it is proven that no pod has it. Otherwise its
