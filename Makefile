@@ -1,7 +1,7 @@
 # make demo and make test need root, Go, and either a kernel with ipvlan or Debian's apt-get. What they lack on Debian they install.
 BIN     := /opt/cni/bin
 # Packages with tests that take a kernel with ipvlan. What takes long comes first.
-KERNEL  := ./e2e ./unnumbered-ptp ./plugin/chain ./sim/cri ./nl ./plugin/ipvlan ./sim/vpcsim ./sim/kubeproxy ./sim/bench ./nl/bpf ./nl/nltest/...
+KERNEL  := ./e2e ./unnumbered-ptp ./plugin/chain ./sim/cri ./nl ./plugin/ipvlan ./sim/vpcsim ./sim/kubeproxy ./sim/bench ./nl/bpf ./nl/nltest/... ./tool/repair
 # Tests of these that take links, NAT and routes, but no ipvlan: what they do to a node is the same on most kernels, and a VM
 # takes longer. The plugin that is all three is killed everywhere where there is ipvlan.
 NODE    := ./unnumbered-ptp
@@ -24,7 +24,7 @@ GOTEST  := go test
 KERNELS := 5.10 6.1 6.12 6.18 trixie-backports
 # Tests that kill commands, and packages that have such tests in a VM.
 KILL    := Kill|TestEgressEnds
-KILLED  := ./unnumbered-ptp ./plugin/chain ./nl ./plugin/ipvlan
+KILLED  := ./unnumbered-ptp ./plugin/chain ./nl ./plugin/ipvlan ./tool/repair
 # What test-kernels runs on each, in QEMU: the data plane. It does not run what kills at the same system calls as other tests, nor
 # what kills at calls of EC2.
 MATRIX  := ./e2e ./unnumbered-ptp ./nl ./plugin/ipvlan ./sim/vpcsim ./sim/kubeproxy ./nl/bpf

@@ -82,7 +82,7 @@ var arrows = map[string]string{
 	"tool/iam":         "ipam/book ipam/lease",
 	"tool/history":     "registry",
 	// the ADD of the plugin, again
-	"tool/repair": "tool/conf tool/view ipam/lease plugin plugin/ipvlan unnumbered-ptp nl registry",
+	"tool/repair": "tool/conf tool/view ipam/lease plugin plugin/ipvlan plugin/egress unnumbered-ptp nl registry",
 	"tool/doctor": "internal/release tool/cli tool/conf tool/view tool/repair tool/iam ipam ipam/more ipam/call " +
 		"ipam/book ipam/lease plugin/ipvlan plugin/egress unnumbered-ptp aws aws/api nl registry",
 	"sim/ec2sim":       "aws/api",

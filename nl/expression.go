@@ -143,6 +143,11 @@ func verdict(code uint32) attribute {
 		nested(unix.NFTA_IMMEDIATE_DATA, nested(unix.NFTA_DATA_VERDICT, attrOrdered(unix.NFTA_VERDICT_CODE, code))))
 }
 
+func reset() attribute {
+	return expression("reject", attrOrdered(unix.NFTA_REJECT_TYPE, unix.NFT_REJECT_TCP_RST),
+		attr(unix.NFTA_REJECT_ICMP_CODE, []byte{0}))
+}
+
 func masq(flags uint32) attribute {
 	return expression("masq", attrOrdered(unix.NFTA_MASQ_FLAGS, flags))
 }

@@ -79,6 +79,15 @@ func (t Table) Add(n *NS) error {
 	return t.lacking(t.install(n, (*transaction).replaceTable))
 }
 
+// Put is Add, but the table in the kernel has no other seal then. Add leaves the seal of a table with the same rules that
+// was made for another Of.
+func (t Table) Put(n *NS) error {
+	if t.stands(n) {
+		return errSame
+	}
+	return t.lacking(t.install(n, (*transaction).replaceTable))
+}
+
 // ErrNoModule reports that the kernel has nftables, but not all parts that a table needs.
 var ErrNoModule = errors.New("this kernel lacks a part of nftables")
 
@@ -94,7 +103,7 @@ func (t Table) lacking(err error) error {
 	for _, m := range []struct{ name, word string }{
 		{"nft_chain_nat", "type nat"}, {"nft_nat", "snat"}, {"nft_masq", "masquerade"}, {"nft_ct", " ct "},
 		{"nft_fib_" + t.Family, "fib "},
-		{"nft_counter (until Linux 5.16)", "counter "},
+		{"nft_counter (until Linux 5.16)", "counter "}, {"nft_reject_" + t.Family, "reject "},
 	} {
 		if strings.Contains(text, m.word) {
 			modules = append(modules, m.name)

@@ -41,6 +41,8 @@ func vocabulary() nl.Table {
 			{nl.CTStatusDNAT(), nl.OIFGroup(72), nl.Accept()},
 			{nl.IIFName("egress*"), nl.ClampMSS()},
 			{nl.CTReply(), nl.Accept()},
+			{nl.L4Proto("tcp"), nl.CTOriginal(), nl.CTMark(0x2000), nl.NotOIFName("egress*"), nl.Reset()},
+			{nl.NotOIFName("eth0"), nl.CTUnmarked(0x2000), nl.Drop()},
 		}},
 		{Name: "services", Type: "nat", Hook: "prerouting", Priority: -100, Rules: []nl.NFRule{
 			{nl.DAddr(p("172.20.0.10/32")), nl.DPort("tcp", 80, 80),

@@ -34,14 +34,24 @@ func IIFName(name string) Term { return linkName("iifname", unix.NFT_META_IIFNAM
 func OIFName(name string) Term { return linkName("oifname", unix.NFT_META_OIFNAME, name) }
 
 func linkName(word string, key uint32, name string) Term {
-	return term(word+" "+strconv.Quote(name), func() []attribute {
-		data := make([]byte, unix.IFNAMSIZ)
-		copy(data, name)
-		if prefix, ok := strings.CutSuffix(name, "*"); ok {
-			data = []byte(prefix)
-		}
-		return exprs(meta(key), equal(data))
+	return term(word+" "+strconv.Quote(name), func() []attribute { return exprs(meta(key), equal(nameBytes(name))) })
+}
+
+// NotOIFName matches packets that leave by another link; see IIFName.
+func NotOIFName(name string) Term {
+	return term("oifname != "+strconv.Quote(name), func() []attribute {
+		return exprs(meta(unix.NFT_META_OIFNAME), notEqual(nameBytes(name)))
 	})
+}
+
+// nameBytes are what the kernel compares the name of a link with.
+func nameBytes(name string) []byte {
+	if prefix, ok := strings.CutSuffix(name, "*"); ok {
+		return []byte(prefix)
+	}
+	data := make([]byte, unix.IFNAMSIZ)
+	copy(data, name)
+	return data
 }
 
 // IIFGroup matches packets that have arrived by a link of the group.
@@ -142,10 +152,14 @@ var ctStates = names{{"invalid", 1}, {"established", 1 << 1}, {"related", 1 << 2
 	{"untracked", 1 << 6}}
 
 // CTReply matches packets that answer the packets that began their connection.
-func CTReply() Term {
-	const reply = 1 // IP_CT_DIR_REPLY
-	return term("ct direction reply", func() []attribute {
-		return exprs(ct(unix.NFT_CT_DIRECTION), equal([]byte{reply}))
+func CTReply() Term { return direction("reply", 1) } // IP_CT_DIR_REPLY
+
+// CTOriginal matches packets in the direction of those that began their connection.
+func CTOriginal() Term { return direction("original", 0) } // IP_CT_DIR_ORIGINAL
+
+func direction(name string, number byte) Term {
+	return term("ct direction "+name, func() []attribute {
+		return exprs(ct(unix.NFT_CT_DIRECTION), equal([]byte{number}))
 	})
 }
 
@@ -163,6 +177,13 @@ func CTStatusDNAT() Term {
 func CTMark(mark uint32) Term {
 	return term("ct mark & "+hexadecimal(mark)+" == "+hexadecimal(mark), func() []attribute {
 		return exprs(ct(unix.NFT_CT_MARK), masked(mark), equal(native(mark)))
+	})
+}
+
+// CTUnmarked matches packets of a connection that has no bit of the mark.
+func CTUnmarked(mark uint32) Term {
+	return term("ct mark & "+hexadecimal(mark)+" == 0x0", func() []attribute {
+		return exprs(ct(unix.NFT_CT_MARK), masked(mark), equal(native(0)))
 	})
 }
 
@@ -190,6 +211,9 @@ func Drop() Term { return term("drop", func() []attribute { return exprs(verdict
 func Accept() Term {
 	return term("accept", func() []attribute { return exprs(verdict(verdictAccept)) })
 }
+
+// Reset ends a rule about TCP: the sender of the packet learns that its connection has ended. The packet goes no further.
+func Reset() Term { return term("reject with tcp reset", func() []attribute { return exprs(reset()) }) }
 
 // Masquerade ends a rule: the source becomes an address of the link by which the packet leaves,
 // and any free port. Ports chosen in order collide when two CPUs choose at once, and the later

@@ -25,14 +25,30 @@ func egressCommand() *cli.Command {
 		Usage: "List the clients and routers of egresses, and the rule that their security groups need",
 		Description: `It lists the egresses of the configuration, and the rule for the security groups
 of clients and routers. It lists the pods of this node that are clients or routers,
-with their packets. Only root sees the pods.` +
+with their packets. Only root sees the pods.
+
+--manifest prints what Kubernetes needs for the routers of one egress:
+
+    ` + Name + ` egress --config 10-pods.conflist --manifest partner | kubectl apply -f -
+
+That is a namespace, a Service, a PodDisruptionBudget and a Deployment. With
+--address, it is a StatefulSet for each router, which keeps its address of the VPC.
+What the conflist has is taken from there. What it lacks is in comments at the
+beginning: for a new egress, also the egress itself.` +
 			cli.JSON(`egresses[] {network port name gateways[] destinations[] except[] mtu namespaces[] selectable[] routers[] clients[]}
     rule {protocol port} (of the first of them)
-    pods[] (of this node: role pod ip sent received refused forwarded answered)`),
-		Flags: []cli.Flag{conf.Flag()},
+    pods[] (of this node: role pod ip sent received refused forwarded answered)
+    with --manifest: manifest (YAML) lacks[] {means lines[]}`),
+		Flags: append([]cli.Flag{conf.Flag()}, egressFlags()...),
 		Action: func(c *cli.Context) error {
 			conflists := conf.Load(c.String("config"))
 			networks, failed := conflists.Egress()
+			if c.IsSet("manifest") {
+				if conf.Absent(failed) { // the egress may be the first of the configuration
+					failed = nil
+				}
+				return errors.Join(printManifest(c, networks, conflists), failed)
+			}
 			if len(networks) == 0 && failed != nil {
 				return failed
 			}
@@ -94,7 +110,7 @@ func egressAnswerOf(networks []conf.NetworkEgress) egressAnswer {
 	for _, n := range networks {
 		for _, name := range slices.Sorted(maps.Keys(n.Egresses)) {
 			e := n.Egresses[name]
-			a.Egresses = append(a.Egresses, egressEntry{n.Network, n.UDPPort(), name, cli.List(e.Gateways),
+			a.Egresses = append(a.Egresses, egressEntry{n.List.Name, n.UDPPort(), name, cli.List(e.Gateways),
 				cli.List(e.Destinations), cli.List(e.Except), e.MTU,
 				cli.List(e.Namespaces), cli.List(e.Selectable), cli.List(e.Routers), cli.List(e.Clients)})
 		}

@@ -23,10 +23,11 @@ next ADD would:
   - the table of nftables, the rules and sysctls that serve all pods
   - the routes, rules and neighbours of each running pod
   - the veth pair of a running pod, with its default route, routes and rules
+  - the egress of a running client or router, as the configuration is now
 
 It repairs only networks that the configuration names and that have pods here. It
-changes nothing in a pod's namespace, except with a new pair, and names what is
-lost there. It knows a pod from what the runtime keeps in /var/lib/cni, or from the
+changes nothing else in a pod's namespace, except with a new pair, and names what
+is lost there. It knows a pod from what the runtime keeps in /var/lib/cni, or from the
 registry if the pod's lease is five minutes old. It
 reports each repair on standard error, and asks neither EC2 nor the metadata
 service. If something could not be put back, the exit status is 1.` + cli.JSON("repaired"),

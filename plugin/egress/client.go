@@ -138,26 +138,34 @@ func gateways(all []Egress) (gws []netip.Addr) {
 // connections, and errors about them, and nothing else. Otherwise any program that can send UDP to the pod could call
 // it with any source. It could answer in the name of the pod's DNS server, or lower the path MTU of the pod's other
 // connections.
+//
+// The destinations may change while the pod runs, see renew.go. The far end of a TCP connection knows it by an address.
+// So one that has begun past the tunnel stays there. One that has begun by the tunnel ends when its destination has
+// none any more: a reset tells the program at once, and nothing of it leaves by another address. Each packet of all other
+// protocols takes the way of now.
 func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	past := []nl.NFRule{{nl.CTReply(), nl.SetMark(mark)}} // of containers in the pod
 	for _, pair := range p.links[1:] {
 		past = append(past, nl.NFRule{nl.IIFName(pair), nl.SetMark(mark)})
 	}
-	leaves := nl.NFRule{out, nl.CTState("new"), nl.SetCTMark(mark)}
+	leaves := []nl.NFRule{{out, nl.CTState("new", "established"), nl.SetCTMark(mark)},
+		{nl.NotOIFName(anyLink), nl.L4Proto("tcp"), nl.CTOriginal(), nl.CTMark(mark), nl.Count(), nl.Reset()}}
 	onlyAnswers := []nl.NFRule{{in, nl.CTMark(mark), nl.CTState("established", "related"), nl.Accept()}, refuse(in)}
 	var of strings.Builder
 	for _, e := range all {
 		of.WriteString(e.text())
 	}
 	return nl.Table{Family: "inet", Name: Table, Of: of.String(), Chains: []nl.Chain{
-		{Name: "output", Type: "route", Hook: "output", Priority: mangle,
-			Rules: []nl.NFRule{{out, nl.CTReply(), nl.SetMark(mark)}, leaves}},
+		{Name: "output", Type: "route", Hook: "output", Priority: mangle, Rules: append([]nl.NFRule{
+			{out, nl.CTReply(), nl.SetMark(mark), nl.Accept()},
+			{out, nl.L4Proto("tcp"), nl.CTState("established"), nl.CTUnmarked(mark), nl.SetMark(mark), nl.Accept()},
+		}, leaves...)},
 		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle, Rules: past},
 		{Name: "input", Type: "filter", Hook: "input", Rules: append(p.onlyInUDP(families, routersOf(all)),
 			onlyAnswers...)},
 		// containers in the pod
-		{Name: "forward", Type: "filter", Hook: "forward", Rules: append([]nl.NFRule{leaves}, onlyAnswers...)},
+		{Name: "forward", Type: "filter", Hook: "forward", Rules: slices.Concat(leaves, onlyAnswers)},
 	}}
 }
 

@@ -207,6 +207,9 @@ func (e Egress) gateway(f nl.Family) netip.Addr {
 // Has reports whether the egress has a gateway of a family. Its Config has been validated.
 func (e Egress) Has(f nl.Family) bool { return e.gateway(f).IsValid() }
 
+// HasRouters reports whether the pods of a Kubernetes namespace are its routers.
+func (e Egress) HasRouters(namespace string) bool { return plugin.Namespaces(e.Routers).Has(namespace) }
+
 // text is what the wiring of a pod takes from the egress.
 func (e Egress) text() string {
 	return fmt.Sprintln(e.gateways, e.destinations, e.except, e.MTU, e.clients, e.routerCIDRs)

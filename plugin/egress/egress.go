@@ -58,11 +58,6 @@ func add(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, erro
 	if role.none() {
 		return r.Prev, nil
 	}
-	if _, routed := plugin.Routed(r.Prev, r.IfName); routed {
-		return nil, plugin.Errorf(plugin.CodeRefused,
-			`serve its namespace from a pool with dataPath "ipvlan", or take it out of the egress`,
-			`pod %s is a client or a router of an egress, and its pool has dataPath "veth"`, r.Pod)
-	}
 	return r.Prev, nl.InPod(ctx, r.NetNS, func(_, pod *nl.NS) error {
 		p, err := readPod(r, pod)
 		if err != nil || p == nil {

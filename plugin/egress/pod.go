@@ -95,6 +95,12 @@ func readPod(r *plugin.Request[Config], ns *nl.NS) (*pod, error) {
 	if nl.Attachment(eni.Group) == nl.FurtherGroup(own) {
 		return nil, nil
 	}
+	// the result of another project's plugin for a veth pair looks like that for a routed pod, but its link has no group
+	if _, routed := plugin.Routed(r.Prev, r.IfName); routed && nl.Attachment(eni.Group) == own {
+		return nil, plugin.Errorf(plugin.CodeRefused,
+			`serve its namespace from a pool with dataPath "ipvlan", or take it out of the egress`,
+			`pod %s is a client or a router of an egress, and its pool has dataPath "veth"`, r.Pod)
+	}
 	if eni.Unhooked() {
 		return nil, plugin.Errorf(plugin.CodeInvalid, `use mode "l2" for networks with egress`,
 			`mode "l3s": the filters of an egress see no packets that arrive by %s`, eni.Name)
@@ -127,8 +133,11 @@ func (p *pod) readKernel(eni nl.Link) error {
 	}
 	routes, err := p.ns.Routes(nl.RouteFilter{Table: nl.MainTable})
 	for _, r := range routes {
-		if r.Dst.Bits() > 0 && !slices.Contains(p.routes, r.Dst) {
+		switch f := nl.FamilyOf(r.Dst.Addr()); {
+		case r.Dst.Bits() > 0 && !slices.Contains(p.routes, r.Dst):
 			p.routes = append(p.routes, r.Dst)
+		case r.Dst.Bits() == 0 && r.Dev == eni.Name && r.Via.IsValid() && !p.hop(f).IsValid():
+			p.hops = append(p.hops, r.Via) // other projects' results may name no gateway: amazon-vpc-cni-k8s
 		}
 	}
 	return err

@@ -62,6 +62,12 @@ func (r *review) chain() {
 		r.wrong("", "none of the plugins is %s", strings.Join(Types, ", "))
 		return
 	}
+	if i, is := at[TypeEgress]; is && len(at) == 1 { // behind the plugins of another project
+		if i == 0 {
+			r.wrong(r.where(i), "no plugin before it gives the pod an address: put it last")
+		}
+		return
+	}
 	first, last := TypeIPAM, TypePTP
 	if _, all := at[TypeAll]; all {
 		first, last = TypeAll, TypeAll

@@ -7,37 +7,65 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 )
 
 // A NetworkEgress has the egresses of a network.
 type NetworkEgress struct {
-	Network string
+	List List
 	egress.Config
+	Asks map[string]bool // the capabilities of the plugin
 }
 
-// Egress returns the egresses of our networks. A network without an egress is not among them.
+// Egress returns the egresses of all networks, also of those whose pods another plugin gives their addresses. A network
+// without an egress is not among them.
 func (c *Conflists) Egress() ([]NetworkEgress, error) {
-	if len(c.Ours()) == 0 {
+	if len(c.Ours()) == 0 && len(c.egresses) == 0 && c.egressesFailed == nil {
 		return nil, c.none()
 	}
 	return c.egresses, c.egressesFailed
 }
 
-func egressesOf(ours []List) (all []NetworkEgress, failed error) {
-	for _, l := range ours {
-		n := NetworkEgress{Network: l.Name}
-		var err error
-		if raw := l.Plugin(TypeEgress); raw != nil {
-			err = errors.Join(json.Unmarshal(raw, &n.Config), n.Validate())
-		}
+func egressesOf(lists []List) (all []NetworkEgress, failed error) {
+	for _, l := range lists {
+		n, err := EgressOf(l)
 		switch {
 		case err != nil:
-			failed = errors.Join(failed, fmt.Errorf("%s: %w", l.File, err))
+			failed = errors.Join(failed, err)
 		case len(n.Egresses) > 0:
 			all = append(all, n)
 		}
 	}
 	return all, failed
+}
+
+// EgressOf returns the egresses of one network, which may have none.
+func EgressOf(l List) (NetworkEgress, error) {
+	n := NetworkEgress{List: l}
+	raw := l.Plugin(TypeEgress)
+	if raw == nil {
+		return n, nil
+	}
+	var head struct {
+		Capabilities map[string]bool `json:"capabilities"`
+	}
+	err := errors.Join(json.Unmarshal(raw, &head), json.Unmarshal(raw, &n.Config), n.Validate())
+	if n.Asks = head.Capabilities; err != nil {
+		err = fmt.Errorf("%s: %w", l.File, err)
+	}
+	return n, err
+}
+
+// PodAnnotations reports whether the plugin gets the annotations of pods.
+func (n NetworkEgress) PodAnnotations() bool { return n.Asks[podAnnotations] }
+
+// MayChoose reports whether pods of a Kubernetes namespace may choose their addresses.
+func (n NetworkEgress) MayChoose(namespace string) bool {
+	return n.List.IPAM != nil && slices.ContainsFunc(n.List.IPAM.Permissions, func(p lease.Permission) bool {
+		return p.IPs && plugin.Namespaces(p.Namespaces).Has(namespace)
+	})
 }

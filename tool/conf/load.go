@@ -70,7 +70,7 @@ func (c *Conflists) digest() {
 	}
 	c.policies = lease.Together(c.policies)
 	c.networks, c.networksFailed = networksOf(c.lists())
-	c.egresses, c.egressesFailed = egressesOf(c.Ours())
+	c.egresses, c.egressesFailed = egressesOf(c.lists())
 }
 
 // paths returns the files of a directory that a runtime reads, or the one file.

@@ -22,7 +22,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/repair"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
@@ -38,18 +40,68 @@ func (p *Node) checkEgress(ctx context.Context) ([]Finding, error) {
 	}
 	ports := map[string]int{} // by network
 	for _, n := range networks {
-		ports[n.Network] = n.UDPPort()
+		ports[n.List.Name] = n.UDPPort()
 		for _, name := range slices.Sorted(maps.Keys(n.Egresses)) {
 			found = append(found, withoutRouters(ctx, name, n.Egresses[name], n.UDPPort())...)
 		}
 	}
-	lost, unread := p.egressLost(ports)
+	outdated, err := egressOutdated(networks)
+	if err != nil {
+		return found, err
+	}
+	lost, unread := p.egressLost(ports, outdated)
 	more, err := p.egressPods(ctx, ports)
-	return slices.Concat(found, lost, more), errors.Join(unread, err)
+	return slices.Concat(found, lost, differing(outdated), more), errors.Join(unread, err)
 }
 
-// egressLost looks at each pod of the networks for what its egress has lost.
-func (p *Node) egressLost(ports map[string]int) (found []Finding, failed error) {
+// egressOutdated are the pods that differ from the configuration, by the paths of their namespaces.
+func egressOutdated(networks []conf.NetworkEgress) (map[string]repair.Outdated, error) {
+	host, err := nl.Node()
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	all := map[string]repair.Outdated{}
+	for _, n := range networks {
+		for _, o := range repair.OutdatedBy(host, n) {
+			all[o.NetNS] = o
+		}
+	}
+	return all, nil
+}
+
+// differing are findings about pods that have lost nothing, but are of another configuration.
+func differing(outdated map[string]repair.Outdated) (found []Finding) {
+	for _, path := range slices.Sorted(maps.Keys(outdated)) {
+		o := outdated[path]
+		f := Finding{Severity: warning, About: "pod " + o.Owner(),
+			Means: "its egress is not of the present configuration: " + o.String(),
+			Do:    "run " + cli.Name + " repair, on the routers' nodes first"}
+		if o.Err != nil {
+			f.Do = "delete the pod: its successor gets the egress of the configuration"
+		} else {
+			f.fix = renew(o)
+		}
+		found = append(found, f)
+	}
+	return found
+}
+
+// renew is the fix of a pod that differs.
+func renew(o repair.Outdated) func(context.Context) (string, error) {
+	return func(context.Context) (string, error) {
+		host, err := nl.Node()
+		if err != nil {
+			return "", err
+		}
+		defer host.Close()
+		return o.Renew(host)
+	}
+}
+
+// egressLost looks at each pod of the networks for what its egress has lost. What repair puts back has a fix, and is not
+// among the outdated any more.
+func (p *Node) egressLost(ports map[string]int, outdated map[string]repair.Outdated) (found []Finding, failed error) {
 	seen := map[registry.Key]bool{} // a pod has a lease for each address
 	for _, l := range p.state.Leases.All() {
 		if _, is := ports[l.Network]; !is || l.NIC > 0 || l.NetNS == "" || seen[l.Key] {
@@ -62,7 +114,12 @@ func (p *Node) egressLost(ports map[string]int) (found []Finding, failed error) 
 		}
 		switch {
 		case errors.Is(err, egress.ErrLost):
-			found = append(found, lostEgress(view.Owner(l), err))
+			f := lostEgress(view.Owner(l), err)
+			if o, is := outdated[l.NetNS]; is && o.Err == nil {
+				f.Do, f.fix = "run "+cli.Name+" repair. Look for the program that removed it", renew(o)
+				delete(outdated, l.NetNS)
+			}
+			found = append(found, f)
 		case err != nil && !errors.Is(err, fs.ErrNotExist): // it has ended, or is neither client nor router
 			failed = errors.Join(failed, err)
 		}

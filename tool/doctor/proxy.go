@@ -98,7 +98,7 @@ func (p *Node) pastTunnels() (found []Finding, err error) {
 		endpoints = append(endpoints, of...)
 	}
 	for _, n := range networks {
-		own := p.ownRoutes(n.Network)
+		own := p.ownRoutes(n.List.Name)
 		for _, name := range slices.Sorted(maps.Keys(n.Egresses)) {
 			past := slices.DeleteFunc(slices.Clone(endpoints), func(a netip.Addr) bool {
 				d, tunnelled := n.Egresses[name].Tunnels(a)

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package repair puts back what a node has lost of its pods' network: what serves all pods, and what belongs to one of
-// them. It knows what that was from the conflist, the registry, what the runtime keeps for the DEL, and the kernel. It
+// them. It brings the egress of running pods to the present configuration. It knows what that was from the conflist, the registry, what the runtime keeps for the DEL, and the kernel. It
 // asks neither EC2 nor the metadata service. It makes what an ADD would make, by the same lists.
 package repair
 
@@ -33,6 +33,19 @@ func Node(ctx context.Context, conflists *conf.Conflists) ([]string, error) {
 			repaired, err := part(ctx, host, n)
 			did, failed = append(did, repaired...), errors.Join(failed, err)
 		}
+	}
+	egresses, err := conflists.Egress()
+	if !conf.Absent(err) {
+		failed = errors.Join(failed, err)
+	}
+	seen := map[string]bool{} // of two networks with one name, the first one counts
+	for _, n := range egresses {
+		if seen[n.List.Name] {
+			continue
+		}
+		seen[n.List.Name] = true
+		repaired, err := Egress(ctx, host, n)
+		did, failed = append(did, repaired...), errors.Join(failed, err)
 	}
 	repaired, err := Guards(host)
 	return append(did, repaired...), errors.Join(failed, err)

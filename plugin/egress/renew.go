@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package egress
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// A Renewal makes a running client or router one of the present configuration. It compares what the pod has with what
+// an ADD would give it now, so it also puts back what the pod has lost.
+//
+// Wherever it is killed, and at each moment meanwhile, a packet to any address takes the way of the earlier configuration
+// or that of the present one. The steps and their order see to that:
+//
+//   - First come links, rules and ports that the pod does not have: of a family that the gateways have got.
+//   - Then come the routes that are new, the longest prefix first. One that differs is replaced in one request. So each
+//     address has its new way as soon as the route that decides about it is there, and until then the old one.
+//   - The table of netfilter is replaced in one transaction. Its seal says that the pod has all of the configuration.
+//   - Last, routes that are too much are deleted, the shortest prefix first. So an address has the old way as long as the
+//     route that decided about it is there, and then the new one.
+//
+// A router's routes do not follow from the configuration: its table alone changes.
+type Renewal struct {
+	ns      *nl.NS
+	Role    string
+	missing nl.Wiring
+	add     []nl.Route // in their order
+	table   nl.Table
+	lost    bool // the pod has no table
+	other   bool // the pod's table is of another configuration
+	stale   []nl.Route
+	gone    nl.Wiring // of a family that the gateways have no more
+}
+
+// ErrRole is the error of Outdated about a pod whose role has changed. A pod has its role from its ADD.
+var ErrRole = errors.New("the configuration gives the pod another role than it has")
+
+// Outdated compares a running pod with what the configuration of the request gives it. It returns nil for a pod that is
+// neither client nor router, and shall not be one.
+func Outdated(r *plugin.Request[Config], ns *nl.NS) (*Renewal, error) {
+	role, refused := r.Config.role(r.Pod)
+	was, err := fromKernel(ns, r.IfName)
+	if err != nil {
+		return nil, err
+	}
+	has := was.role()
+	switch {
+	case has == "" && (refused != nil || role.none()):
+		return nil, nil
+	case refused != nil:
+		return nil, fmt.Errorf("%w: %w", ErrRole, refused)
+	case has != role.name():
+		return nil, fmt.Errorf("%w: it is %s, and would be %s", ErrRole, cmp.Or(has, neither), cmp.Or(role.name(), neither))
+	}
+	p, err := readPod(r, ns)
+	if err != nil || p == nil {
+		return nil, err
+	}
+	if err := p.same(was, r); err != nil {
+		return nil, err
+	}
+	all := p.routes
+	p.routes = nil
+	sure, err := p.wiring(r, role)
+	if err != nil {
+		return nil, err
+	}
+	p.routes = all
+	w, err := p.wiring(r, role)
+	if err != nil {
+		return nil, err
+	}
+	x := &Renewal{ns: ns, Role: has}
+	return x, x.compare(p, was, w, routesOf(sure))
+}
+
+// routesOf are the routes of the table that leads into the tunnel.
+func routesOf(w nl.Wiring) (all []nl.Route) {
+	for _, s := range w {
+		if r, is := s.Object.(nl.Route); is && r.Table == TableOut {
+			all = append(all, plain(r))
+		}
+	}
+	return all
+}
+
+const neither = "neither client nor router"
+
+func (r role) name() string {
+	switch {
+	case r.router != "":
+		return Router
+	case len(r.client) > 0:
+		return Client
+	}
+	return ""
+}
+
+// role is the role that the table of a pod shows, or else its rules.
+func (p *pod) role() string {
+	switch router, client := p.isRouter(); {
+	case router:
+		return Router
+	case client:
+		return Client
+	}
+	s, _ := Read(p.ns) // an error may be about the table
+	return s.Role
+}
+
+// same refuses what no renewal can change, and a pod that has lost a link, whose routes are unknown.
+func (p *pod) same(was *pod, r *plugin.Request[Config]) error {
+	if len(was.addrs) > 0 && was.group != p.group {
+		return fmt.Errorf("the tunnels are of another attachment, whose group is %d: want %d", was.group, p.group)
+	}
+	if len(was.addrs) > 0 && was.port != p.port {
+		return fmt.Errorf("its tunnels use UDP port %d, and egressPort is %d: delete the pod", was.port, p.port)
+	}
+	for _, a := range was.addrs {
+		if !slices.Contains(p.addrs, a) {
+			return fmt.Errorf("a tunnel has the address %s, which is none of the pod's %v", a, p.addrs)
+		}
+	}
+	for _, i := range r.Prev.Interfaces {
+		if i.Sandbox == "" {
+			continue
+		}
+		if _, err := p.ns.LinkByName(i.Name); err != nil {
+			return fmt.Errorf("the pod has lost a link, so its egress cannot be compared: %w", err)
+		}
+	}
+	return nil
+}
+
+// compare finds what differs. The pod's own routes have no part in the routes that are sure.
+func (x *Renewal) compare(p, was *pod, w nl.Wiring, sure []nl.Route) error {
+	fresh := false // a tunnel is missing: then its sysctls are
+	for _, s := range w {
+		switch o := s.Object.(type) {
+		case nl.Route:
+			if o.Table == TableOut {
+				continue
+			}
+		case nl.Table:
+			x.table, x.lost = o, errors.Is(o.Check(p.ns), fs.ErrNotExist)
+			x.other = o.Check(p.ns) != nil || !o.Sealed(p.ns)
+			continue
+		case nl.Sysctl:
+			if fresh {
+				x.missing = append(x.missing, s)
+			}
+			continue
+		case nl.Tunnel:
+			fresh = absent(s)
+		}
+		if absent(s) {
+			x.missing = append(x.missing, s)
+		} else if t, is := s.Object.(nl.Tunnel); is && x.other && t.Check(p.ns) != nil {
+			x.missing = append(x.missing, nl.Step{NS: p.ns, Object: nl.Up{Dev: t.Name, MTU: t.MTU}})
+		}
+	}
+	has, err := p.ns.Routes(nl.RouteFilter{Table: TableOut, Protocol: nl.RouteProtocol})
+	for i := range has {
+		has[i] = plain(has[i])
+	}
+	x.routes(has, routesOf(w), sure)
+	x.gone = p.without(was, w)
+	return err
+}
+
+// absent reports whether the pod does not have an object. What is there and differs is another plugin's change, see
+// [lasting]; a link that is down is not there.
+func absent(s nl.Step) bool { return lasting(nl.Wiring{s}).Check() != nil }
+
+// routes finds the routes to add and those to delete. What the pod itself has routes to changes, also by the kernel. So a
+// route that spares such a network is of no interest if a wider one does the same.
+func (x *Renewal) routes(has, want, sure []nl.Route) {
+	spared := func(r nl.Route) bool {
+		return r.Type == "throw" && !slices.Contains(sure, r) && widest(want, r).Type == "throw"
+	}
+	for _, r := range want {
+		if !slices.Contains(has, r) && !slices.Contains(x.add, r) && !spared(r) {
+			x.add = append(x.add, r)
+		}
+	}
+	for _, r := range has {
+		if !slices.ContainsFunc(want, func(o nl.Route) bool { return o.Dst == r.Dst && o.Metric == r.Metric }) {
+			x.stale = append(x.stale, r) // the others are right, or will be replaced
+		}
+	}
+	slices.SortStableFunc(x.add, inOrder)
+	slices.SortStableFunc(x.stale, func(a, b nl.Route) int { return inOrder(b, a) })
+}
+
+// widest is the longest of the routes to a wider prefix than that of r, if there is one.
+func widest(all []nl.Route, r nl.Route) (found nl.Route) {
+	for _, o := range all {
+		if o.Dst.Bits() < r.Dst.Bits() && o.Dst.Contains(r.Dst.Addr()) &&
+			(!found.Dst.IsValid() || o.Dst.Bits() > found.Dst.Bits() ||
+				o.Dst == found.Dst && o.Metric < found.Metric) {
+			found = o
+		}
+	}
+	return found
+}
+
+// inOrder is the order of new routes: the longest prefix first. A gateway of IPv6 comes before the routes by it, and what
+// counts without the tunnel comes last.
+func inOrder(a, b nl.Route) int {
+	return cmp.Or(cmp.Compare(b.Dst.Bits(), a.Dst.Bits()), cmp.Compare(rank(a), rank(b)), a.Dst.Compare(b.Dst))
+}
+
+func rank(r nl.Route) int {
+	switch {
+	case r.Type == "throw":
+		return 0
+	case r.Type == "unreachable":
+		return 3
+	case r.Via.IsValid():
+		return 2
+	}
+	return 1
+}
+
+// plain is a route as the kernel shows it.
+func plain(r nl.Route) nl.Route {
+	r.Dst = r.Dst.Masked()
+	if r.Dst.Addr().Is6() && r.Metric == 0 {
+		r.Metric = metric6
+	}
+	return r
+}
+
+// metric6 is the kernel's metric of a route of IPv6 (IP6_RT_PRIO_USER).
+const metric6 = 1024
+
+// without is what the pod has of families for which w has no tunnel.
+func (p *pod) without(was *pod, w nl.Wiring) (gone nl.Wiring) {
+	for _, a := range was.addrs {
+		f := nl.FamilyOf(a)
+		if slices.ContainsFunc(w, func(s nl.Step) bool {
+			t, is := s.Object.(nl.Tunnel)
+			return is && t.Name == linkName(f)
+		}) {
+			continue
+		}
+		// the tunnel goes last: it shows that there is something to delete
+		gone = append(gone, nl.Step{NS: p.ns, Object: nl.Tunnel{Name: linkName(f), Local: a, Port: was.port}})
+		for pref := prefPast; pref < prefPast+rules; pref++ {
+			gone = append(gone, nl.Step{NS: p.ns, Object: nl.Rule{Pref: pref, Family: f, Protocol: nl.RouteProtocol}})
+		}
+		gone = append(gone, nl.Step{NS: p.ns, Object: nl.FOU{Local: a, Port: was.port}})
+	}
+	return gone
+}
+
+// None reports that the pod is as it should be.
+func (x *Renewal) None() bool {
+	return len(x.missing)+len(x.add)+len(x.stale)+len(x.gone) == 0 && !x.other
+}
+
+// String says what differs.
+func (x *Renewal) String() string {
+	var parts []string
+	list := func(word string, routes []nl.Route, dst func(nl.Route) bool) {
+		var all []string
+		for _, r := range routes {
+			if dst(r) {
+				all = append(all, r.Dst.String())
+			}
+		}
+		if len(all) > 0 {
+			parts = append(parts, word+" "+strings.Join(all, ", "))
+		}
+	}
+	open := func(r nl.Route) bool { return r.Via.IsValid() }
+	except := func(r nl.Route) bool { return r.Type == "throw" }
+	list("it lacks the destinations", x.add, open)
+	list("it has too many destinations", x.stale, open)
+	list("it does not except", x.add, except)
+	list("it excepts", x.stale, except)
+	for _, s := range x.missing {
+		parts = append(parts, "it lacks: "+s.Object.String())
+	}
+	for _, s := range x.gone {
+		if t, is := s.Object.(nl.Tunnel); is {
+			parts = append(parts, "it has the tunnel "+t.Name+", for which there is no gateway")
+		}
+	}
+	if x.other && len(parts) == 0 {
+		parts = append(parts, "its rules are of another configuration")
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Apply changes the pod.
+func (x *Renewal) Apply() error {
+	if x.lost { // nothing comes out of a tunnel before it
+		if err := x.put(); err != nil {
+			return err
+		}
+	}
+	if err := x.missing.Add(); err != nil {
+		return unavailable(err)
+	}
+	for _, r := range x.add {
+		r.Replace = true
+		if err := r.Add(x.ns); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("%s: %w", r, err)
+		}
+	}
+	if err := x.put(); err != nil {
+		return err
+	}
+	for _, r := range x.stale {
+		if err := r.Del(x.ns); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("delete %s: %w", r, err)
+		}
+	}
+	return x.gone.Del()
+}
+
+// put installs the table.
+func (x *Renewal) put() error {
+	if err := x.table.Put(x.ns); err != nil && !errors.Is(err, fs.ErrExist) {
+		return unavailable(err)
+	}
+	return nil
+}

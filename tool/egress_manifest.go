@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"text/template"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+//go:embed egress.yaml
+var egressYAML string
+
+// manifestTemplate writes words of Kubernetes as they are: newManifest refuses others. All else it writes as JSON.
+var manifestTemplate = template.Must(template.New("egress").Funcs(template.FuncMap{"json": inline}).Parse(egressYAML))
+
+// pauseImage does nothing: the kernel forwards.
+const pauseImage = "registry.k8s.io/pause:3.10"
+
+// egressFlags are about the manifest of an egress.
+func egressFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "manifest", Usage: "print what Kubernetes needs for the routers of the egress `NAME`"},
+		&cli.StringFlag{Name: "routers", DefaultText: "the first of the configuration",
+			Usage: "with --manifest: `NAMESPACE` of the routers"},
+		&cli.IntFlag{Name: "replicas", Value: 2, Usage: "with --manifest: `N` routers"},
+		&cli.StringSliceFlag{Name: "address",
+			Usage: "with --manifest: a router with this `ADDRESS`, or ADDRESS@ZONE; once for each router"},
+		&cli.StringFlag{Name: "image", Value: pauseImage, Usage: "with --manifest: `IMAGE` of the routers"},
+		&cli.StringFlag{Name: "probe",
+			Usage: "with --manifest: a router is ready while it reaches `URL`; --image needs curl and sleep"},
+		&cli.StringSliceFlag{Name: "gateways", Usage: "of a new egress: `ADDRESSES` for the routers' Service"},
+		&cli.StringSliceFlag{Name: "destinations", Usage: "of a new egress: `CIDRS`"},
+		&cli.StringSliceFlag{Name: "except", Usage: "of a new egress: `CIDRS` within these"},
+		&cli.StringSliceFlag{Name: "namespaces", Usage: "of a new egress: `NAMESPACES` of its clients"},
+		&cli.StringSliceFlag{Name: "clients", Usage: "of a new egress: `CIDRS` of its clients"},
+	}
+}
+
+// newKeys are the flags of an egress that the configuration does not have. They are the keys of one.
+var newKeys = []string{"gateways", "destinations", "except", "namespaces", "clients"}
+
+// A manifest is what Kubernetes needs for the routers of an egress.
+type manifest struct {
+	Name, Namespace  word
+	Gateways         []string
+	Families         []string
+	Port             int
+	Image, Probe     string
+	Workloads        []workload
+	RouterAnnotation string
+	Lacks            []lack
+}
+
+// A workload has routers: a Deployment, or a StatefulSet with one router and its address.
+type workload struct {
+	Kind     string
+	Name     word
+	Replicas int
+	IP, Zone string
+}
+
+// A lack is what the conflist does not have, and needs.
+type lack struct {
+	Means string   `json:"means"`
+	Lines []string `json:"lines"`
+}
+
+// printManifest answers with the manifest of an egress.
+func printManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *conf.Conflists) error {
+	m, err := newManifest(c, networks, conflists)
+	if err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	if err := manifestTemplate.Execute(&b, m); err != nil {
+		return err
+	}
+	return cli.Answer(c, map[string]any{"manifest": b.String(), "lacks": cli.List(m.Lacks)},
+		func(w io.Writer) { _, _ = b.WriteTo(w) }) // to memory
+}
+
+// newManifest takes all that the configuration knows from there.
+func newManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *conf.Conflists) (*manifest, error) {
+	name := c.String("manifest")
+	m := &manifest{Name: word(name), Image: c.String("image"), Probe: c.String("probe"),
+		RouterAnnotation: egress.RouterAnnotation}
+	n, e, err := m.find(c, name, networks, conflists)
+	if err != nil {
+		return nil, err
+	}
+	namespace, err := routersOf(c, e)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{name, namespace} {
+		if !dnsLabel.MatchString(name) {
+			return nil, cli.Misuse(c, "%q: Kubernetes allows no such name: want at most 40 small letters, digits and "+
+				"hyphens, for an egress, too", name)
+		}
+	}
+	m.Namespace, m.Port = word(namespace), n.UDPPort()
+	for _, gw := range e.Gateways {
+		a := netip.MustParseAddr(gw) // Validate has parsed it
+		m.Gateways, m.Families = append(m.Gateways, a.String()), append(m.Families, fmt.Sprint(nl.FamilyOf(a)))
+	}
+	if c.IsSet("probe") && !c.IsSet("image") {
+		return nil, cli.Misuse(c, "--probe needs --image: %s has no curl", pauseImage)
+	}
+	if err := m.work(c); err != nil {
+		return nil, err
+	}
+	return m, m.compare(c, n, e)
+}
+
+// A word is a name in YAML. Some names would be values.
+type word string
+
+func (w word) String() string {
+	if slices.Contains([]string{"y", "n", "yes", "no", "on", "off", "true", "false", "null"}, string(w)) {
+		return inline(string(w))
+	}
+	return string(w)
+}
+
+// dnsLabel matches the names that namespaces, Services and labels may have (RFC 1123), with room for an address.
+var dnsLabel = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`)
+
+// find returns the egress of the configuration, or a new one.
+func (m *manifest) find(c *cli.Context, name string, networks []conf.NetworkEgress, conflists *conf.Conflists) (
+	n conf.NetworkEgress, e egress.Egress, err error,
+) {
+	set := slices.DeleteFunc(slices.Clone(newKeys), func(key string) bool { return !c.IsSet(key) })
+	var known []string
+	for _, n := range networks {
+		if e, is := n.Egresses[name]; is {
+			if len(set) > 0 {
+				return n, e, cli.Misuse(c, "--%s is for a new egress: %s has the egress %s", set[0], n.List.File, name)
+			}
+			return n, e, nil
+		}
+		for other := range n.Egresses {
+			known = append(known, other)
+		}
+	}
+	if len(set) == 0 {
+		slices.Sort(known)
+		return n, e, cli.Misuse(c, "no egress has the name %q: the configuration has %s. For a new one, add --gateways, "+
+			"--destinations and --namespaces", name, words(known, "none"))
+	}
+	if n, err = network(conflists, networks); err != nil {
+		return n, e, err
+	}
+	e = egress.Egress{Gateways: c.StringSlice("gateways"), Destinations: c.StringSlice("destinations"),
+		Except: c.StringSlice("except"), Namespaces: c.StringSlice("namespaces"), Clients: c.StringSlice("clients"),
+		Routers: []string{newRouters(c)}}
+	n.Egresses = map[string]egress.Egress{name: e}
+	if err = n.Validate(); err != nil {
+		return n, e, cli.Misuse(c, "%w", err)
+	}
+	m.Lacks = append(m.Lacks, newEgress(n, name, e))
+	return n, e, nil
+}
+
+// newEgress is what the conflist needs for a new egress.
+func newEgress(n conf.NetworkEgress, name string, e egress.Egress) lack {
+	text := fmt.Sprintf("%s: %s", inline(name), entry(e))
+	means := "The conflist of all nodes needs this, within its key egress, before the routers start:"
+	if n.List.Plugin(conf.TypeEgress) == nil {
+		text = fmt.Sprintf("{\"type\": %q, \"egress\": {%s}}", conf.TypeEgress, text)
+		means = "The conflist of all nodes needs this plugin as the last one, before the routers start:"
+	}
+	return lack{means, strings.Split(text, "\n")}
+}
+
+// network is the network that gets the new egress: the first that has one, or can have one.
+func network(conflists *conf.Conflists, networks []conf.NetworkEgress) (conf.NetworkEgress, error) {
+	if len(networks) > 0 {
+		return networks[0], nil
+	}
+	lists := conflists.Networked()
+	if len(lists) == 0 {
+		_, err := conflists.All()
+		return conf.NetworkEgress{}, err
+	}
+	return conf.EgressOf(lists[0])
+}
+
+// newRouters is the namespace of the routers of a new egress.
+func newRouters(c *cli.Context) string {
+	if c.IsSet("routers") {
+		return c.String("routers")
+	}
+	return "egress"
+}
+
+// entry is an egress as the conflist has it.
+func entry(e egress.Egress) string {
+	lines := []string{}
+	for _, key := range []struct {
+		name   string
+		values []string
+	}{{"gateways", e.Gateways}, {"destinations", e.Destinations}, {"except", e.Except}, {"namespaces", e.Namespaces},
+		{"routers", e.Routers}, {"clients", e.Clients}} {
+		if len(key.values) > 0 {
+			lines = append(lines, fmt.Sprintf("  %q: %s", key.name, inline(key.values)))
+		}
+	}
+	return "{\n" + strings.Join(lines, ",\n") + "\n}"
+}
+
+// inline is a value as JSON, which YAML reads, too.
+func inline(v any) string {
+	b, _ := json.Marshal(v) // texts and lists of texts
+	return strings.ReplaceAll(string(b), `","`, `", "`)
+}
+
+// routersOf is the namespace of the routers: the one that was asked for, or the first of the configuration.
+func routersOf(c *cli.Context, e egress.Egress) (string, error) {
+	if c.IsSet("routers") {
+		return c.String("routers"), nil
+	}
+	for _, name := range e.Routers {
+		if !strings.HasSuffix(name, "*") {
+			return name, nil
+		}
+	}
+	return "", cli.Misuse(c, "the egress names no namespace of routers, only %s: say which with --routers",
+		words(e.Routers, "none"))
+}
+
+// work adds a Deployment, or a StatefulSet for each address.
+func (m *manifest) work(c *cli.Context) error {
+	addresses := c.StringSlice("address")
+	if len(addresses) == 0 {
+		m.Workloads = []workload{{Kind: "Deployment", Name: m.Name, Replicas: c.Int("replicas")}}
+		if c.Int("replicas") < 1 {
+			return cli.Misuse(c, "--replicas %d: want 1 or more", c.Int("replicas"))
+		}
+		return nil
+	}
+	if c.IsSet("replicas") {
+		return cli.Misuse(c, "--replicas: each --address is a router")
+	}
+	for _, text := range addresses {
+		ip, zone, _ := strings.Cut(text, "@")
+		a, err := netip.ParseAddr(ip)
+		if err != nil || a.Zone() != "" {
+			return cli.Misuse(c, "--address %s: want an address, 10.0.9.10 or 10.0.9.10@us-east-1a for example", text)
+		}
+		name := strings.TrimRight(string(m.Name)+"-"+strings.NewReplacer(".", "-", ":", "-").Replace(a.String()), "-")
+		if len(name) > mostSet {
+			return cli.Misuse(c, "%s: the name of a StatefulSet has at most %d characters: want an egress with a "+
+				"shorter name", name, mostSet)
+		}
+		m.Workloads = append(m.Workloads, workload{"StatefulSet", word(name), 1, a.String(), zone})
+	}
+	return nil
+}
+
+// mostSet is how long the name of a StatefulSet may be: a label has it, with a hash of 10 digits behind.
+const mostSet = 52
+
+// compare finds what the conflist lacks for these routers.
+func (m *manifest) compare(c *cli.Context, n conf.NetworkEgress, e egress.Egress) error {
+	if !e.HasRouters(string(m.Namespace)) {
+		m.Lacks = append(m.Lacks, lack{fmt.Sprintf("The conflist of all nodes needs this namespace in routers of the "+
+			"egress %s, before routers start:", m.Name), []string{fmt.Sprintf(`"routers": %s`,
+			inline(append(slices.Clone(e.Routers), string(m.Namespace))))}})
+	}
+	chosen := m.Workloads[0].IP != ""
+	if chosen && n.List.IPAM == nil {
+		return cli.Misuse(c, "--address: %s has no plugin of ours that gives addresses, so no pod can choose one",
+			n.List.File)
+	}
+	if chosen && !n.MayChoose(string(m.Namespace)) {
+		m.Lacks = append(m.Lacks, lack{"The conflist of all nodes needs this in the key requests, so that routers may " +
+			"choose their addresses:",
+			[]string{fmt.Sprintf(`{"namespaces": [%q], "ips": true, "takeover": true}`, string(m.Namespace))}})
+	}
+	if chosen && !n.PodAnnotations() {
+		m.Lacks = append(m.Lacks, lack{"The conflist of all nodes needs this, so that the plugin sees annotations:",
+			[]string{`"capabilities": {"io.kubernetes.cri.pod-annotations": true}`}})
+	}
+	return nil
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
+)
+
+// This file brings the running clients and routers of egresses to the present configuration. What a pod was told, only
+// the runtime knows: its annotations, and the answer of the plugins. So a pod of which no runtime keeps that is left.
+
+// An Outdated is a running client or router that differs from the configuration.
+type Outdated struct {
+	NetNS string
+	Err   error // why it cannot be changed, or nil
+
+	lease   registry.Lease
+	request *plugin.Request[egress.Config]
+	differs string
+	role    string
+}
+
+// Owner names the pod.
+func (o Outdated) Owner() string { return view.Owner(o.lease) }
+
+// String says what differs.
+func (o Outdated) String() string {
+	if o.Err != nil {
+		return o.Err.Error()
+	}
+	return o.differs
+}
+
+// OutdatedBy lists the running pods whose egress differs from the configuration of a network, routers first. A client that
+// has a new destination before its router is refused there.
+func OutdatedBy(host *nl.NS, n conf.NetworkEgress) (all []Outdated) {
+	s, _ := leases() // of a network of another plugin there is no registry
+	leased := leasesOf(n.List.Name, s)
+	for at, t := range tolds(n.List.Name) {
+		l := t.Lease()
+		if known, is := leased[at]; is {
+			l = known
+		}
+		added := t.result()
+		if l.NetNS == "" || added == nil || len(added.IPs) == 0 {
+			continue
+		}
+		c := n.Config
+		t.ask(n.Asks, &c.RuntimeConfig)
+		o := Outdated{NetNS: l.NetNS, lease: l,
+			request: &plugin.Request[egress.Config]{Network: n.List.Name, Attachment: l.Attachment, NetNS: l.NetNS,
+				Pod: plugin.Pod{Namespace: l.PodNamespace, Name: l.PodName}, Config: c, Prev: added}}
+		if o.Err = o.look(host, func(*egress.Renewal) error { return nil }); o.Err != nil || o.differs != "" {
+			all = append(all, o)
+		}
+	}
+	slices.SortFunc(all, func(a, b Outdated) int {
+		if a.role != b.role {
+			return strings.Compare(b.role, a.role) // "router" is behind "client"
+		}
+		return strings.Compare(a.lease.Key.String(), b.lease.Key.String())
+	})
+	return all
+}
+
+// look compares the pod with the configuration, and calls do with what differs. A pod that has ended does not differ.
+func (o *Outdated) look(host *nl.NS, do func(*egress.Renewal) error) error {
+	pod, err := host.OpenOther("pod", o.NetNS)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer pod.Close()
+	x, err := egress.Outdated(o.request, pod)
+	if _, gone := pod.LinkByName(o.request.IfName); errors.Is(gone, fs.ErrNotExist) {
+		return nil // its DEL has come
+	}
+	if err != nil || x == nil || x.None() {
+		return err
+	}
+	o.differs, o.role = x.String(), x.Role
+	return do(x)
+}
+
+// Renew brings the pod to the present configuration. It looks again: the pod may have ended.
+func (o Outdated) Renew(host *nl.NS) (did string, err error) {
+	if err = o.Err; err == nil {
+		o.differs = ""
+		err = o.look(host, (*egress.Renewal).Apply)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s: its egress cannot be brought to the configuration of now: delete the pod: %w", o.Owner(),
+			err)
+	}
+	if o.differs == "" {
+		return "", nil
+	}
+	slog.Info("brought a pod's egress to the configuration of now", "pod", o.Owner(), "role", o.role, "differed", o.differs)
+	return "egress of " + o.Owner(), nil
+}
+
+// Egress brings all running clients and routers of a network to its present configuration, and returns what that was.
+func Egress(_ context.Context, host *nl.NS, n conf.NetworkEgress) (did []string, failed error) {
+	for _, o := range OutdatedBy(host, n) {
+		if errors.Is(o.Err, egress.ErrRole) {
+			slog.Warn("a pod keeps the egress of its start, though the configuration gives it another: delete the pod",
+				"pod", o.Owner(), "why", o.Err)
+			continue
+		}
+		done, err := o.Renew(host)
+		if failed = errors.Join(failed, err); done != "" {
+			did = append(did, done)
+		}
+	}
+	return did, failed
+}

@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package repair_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/repair"
+)
+
+// The test binary is cni-tool repair where these are in its environment.
+const (
+	ofConfig = "REPAIR_CONFIG"
+	ofKept   = "REPAIR_KEPT"
+)
+
+func TestMain(m *testing.M) {
+	if config := os.Getenv(ofConfig); config != "" {
+		lease.KeptIn = []string{os.Getenv(ofKept)}
+		if _, err := repair.Node(context.Background(), conf.Load(config)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(nltest.Guard{M: m}.Run())
+}
+
+// egresses are configurations of one egress: the second has no destination of the first as it was, but most of its
+// addresses. The third has a gateway of the other family, too.
+var egresses = map[string]string{
+	"first": `"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24", "198.51.100.0/24", "10.8.0.0/13", "192.0.2.0/25"],
+		"except": ["10.9.0.0/16", "198.51.100.64/26"]`,
+	"second": `"gateways": ["172.20.0.78"], "destinations": ["0.0.0.0/0", "10.8.1.0/24", "203.0.113.0/25", "198.51.100.64/26"],
+		"except": ["203.0.113.128/25", "192.0.2.0/24"], "routerCidrs": ["10.0.7.0/24"]`,
+	"third": `"gateways": ["172.20.0.77", "fd00:20::77"], "destinations": ["203.0.113.0/24", "::/0", "3fff:1::/32"],
+		"except": ["2600:1f18::/56", "3fff:1:2::/48"], "clients": ["10.0.0.0/8", "2600:1f18::/56"]`,
+	"fourth": `"gateways": ["172.20.0.77", "fd00:20::78"], "destinations": ["203.0.113.0/24", "3fff:1::/44", "3fff:1:2::/48"],
+		"clients": ["10.0.0.0/8", "2600:1f18::/56"]`,
+}
+
+// changes of the configuration.
+var changes = [][2]string{{"first", "second"}, {"second", "first"}, {"first", "third"}, {"third", "first"}, {"third", "fourth"},
+	{"fourth", "third"}}
+
+// probes are addresses in, between and beyond all of these destinations.
+var probes = []netip.Addr{
+	netip.MustParseAddr("203.0.113.5"), netip.MustParseAddr("203.0.113.200"), netip.MustParseAddr("198.51.100.1"),
+	netip.MustParseAddr("198.51.100.65"), netip.MustParseAddr("10.8.1.5"), netip.MustParseAddr("10.8.2.5"),
+	netip.MustParseAddr("10.9.1.1"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.200"),
+	netip.MustParseAddr("8.8.8.8"), netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("10.0.1.9"),
+	netip.MustParseAddr("172.20.0.77"), netip.MustParseAddr("172.20.0.78"), netip.MustParseAddr("172.20.0.10"),
+	netip.MustParseAddr("3fff:1::1"), netip.MustParseAddr("3fff:1:2::1"), netip.MustParseAddr("2a00::1"),
+	netip.MustParseAddr("2600:1f18::9"), netip.MustParseAddr("fd00:20::77"), netip.MustParseAddr("fd00:20::78"),
+}
+
+// own are the addresses of the pod.
+var own = []netip.Prefix{netip.MustParsePrefix("10.0.1.5/24"), netip.MustParsePrefix("2600:1f18:0:1::5/64")}
+
+// A node has a pod, to which another plugin has given its addresses.
+type node struct {
+	*testing.T
+	ns, pod    *nl.NS
+	path, kept string // the namespace of the pod, and where the runtime keeps what it has told the plugins
+	config     string // the path of the conflist
+	role       string // the key of the egress that gives the pod its role
+}
+
+func newNode(t *testing.T, role string) *node {
+	nltest.Need(t, "root", "nftables", "fou")
+	n := &node{T: t, role: role, kept: t.TempDir(), config: filepath.Join(t.TempDir(), "10.conflist")}
+	n.ns, _ = nltest.NS(t, "node")
+	were := lease.KeptIn
+	lease.KeptIn = []string{n.kept}
+	t.Cleanup(func() { lease.KeptIn = were })
+	t.Setenv("CNI_IPVLAN_VPC_STATE_DIR", t.TempDir())
+	return n
+}
+
+// start gives the node another pod, as the other plugin makes it.
+func (n *node) start() {
+	n.Helper()
+	n.pod, n.path = nltest.NS(n.T, "pod")
+	w := nl.Wiring{{NS: n.pod, Object: nl.Veth{Name: "eth0", Peer: "far", PeerNS: n.pod, MTU: 9001}},
+		{NS: n.pod, Object: nl.Up{Dev: "far"}},
+		{NS: n.pod, Object: nl.Sysctl{Key: "net/ipv6/conf/eth0/disable_ipv6", Value: "0"}}}
+	for _, p := range own {
+		w = append(w, nl.Step{NS: n.pod, Object: nl.Addr{Prefix: p, Dev: "eth0", NoDAD: true}})
+	}
+	for _, via := range gateways {
+		w = append(w, nl.Step{NS: n.pod, Object: nl.Route{Dst: nl.FamilyOf(via).Everywhere(), Via: via, Dev: "eth0"}})
+	}
+	n.must(w.Add())
+}
+
+// gateways are those of the pod's subnets.
+var gateways = []netip.Addr{netip.MustParseAddr("10.0.1.1"), netip.MustParseAddr("2600:1f18:0:1::1")}
+
+func (n *node) must(err error) {
+	n.Helper()
+	if err != nil {
+		n.Fatal(err)
+	}
+}
+
+// configure writes the conflist: the plugin stands behind another project's.
+func (n *node) configure(name string) {
+	n.Helper()
+	n.must(os.WriteFile(n.config, fmt.Appendf(nil, `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp"},
+		{"type": "cni-ipvlan-vpc-k8s-egress", "capabilities": {"io.kubernetes.cri.pod-annotations": true},
+		"egress": {"partner": {%s, %q: ["default"], "selectable": ["shop"]}}}]}`, egresses[name], n.role), 0o600))
+}
+
+// request is the pod's, by the configuration of now.
+func (n *node) request() *plugin.Request[egress.Config] {
+	n.Helper()
+	all, err := conf.Load(n.config).Egress()
+	n.must(err)
+	result := &types100.Result{CNIVersion: "1.0.0", Interfaces: []*types100.Interface{{Name: "vethpod"},
+		{Name: "eth0", Sandbox: n.path}}}
+	for i, p := range own {
+		result.IPs = append(result.IPs, &types100.IPConfig{Interface: new(1), Address: net.IPNet{IP: p.Addr().AsSlice(),
+			Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}, Gateway: gateways[i].AsSlice()})
+		result.Routes = append(result.Routes, &types.Route{Dst: *ipNet(nl.FamilyOf(p.Addr()).Everywhere())})
+	}
+	return &plugin.Request[egress.Config]{Network: "pods", NetNS: n.path, Config: all[0].Config, Prev: result,
+		Attachment: registry.Attachment{ContainerID: "c1", IfName: "eth0"},
+		Pod:        plugin.Pod{Namespace: "default", Name: "web"}}
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// add is the ADD of the pod. The runtime then keeps what it has told.
+func (n *node) add() {
+	n.Helper()
+	r := n.request()
+	n.must(n.ns.Do(func() error { _, err := egress.Commands().Add(n.Context(), r); return err }))
+	n.keep(nil)
+}
+
+// keep writes what the runtime keeps.
+func (n *node) keep(more map[string]any) {
+	n.Helper()
+	r := n.request()
+	text, err := os.ReadFile(n.config)
+	n.must(err)
+	all := map[string]any{"kind": "cniCacheV1", "containerId": "c1", "ifName": "eth0", "networkName": "pods", "netns": n.path,
+		"cniArgs": [][2]string{{"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "web"}}, "config": text, "result": r.Prev}
+	maps.Copy(all, more)
+	kept, err := json.Marshal(all)
+	n.must(err)
+	n.must(os.WriteFile(filepath.Join(n.kept, "pods-c1-eth0"), kept, 0o600))
+}
+
+// ends has a DEL of the pod, which leaves nothing of the egress.
+func (n *node) ends() {
+	n.Helper()
+	n.must(n.ns.Do(func() error { return egress.Commands().Del(n.Context(), n.request()) }))
+	for line := range strings.Lines(nltest.Dump(n.T, n.pod)) {
+		if strings.Contains(line, "egress") || strings.Contains(line, "table 7") || strings.Contains(line, "lookup 7") {
+			n.Errorf("DEL left: %s", line)
+		}
+	}
+}
+
+// within is the same in a subtest.
+func (n *node) within(t *testing.T) *node {
+	inner := *n
+	inner.T = t
+	return &inner
+}
+
+func (n *node) check() error {
+	n.Helper()
+	return n.ns.Do(func() error { return egress.Commands().Check(n.Context(), n.request()) })
+}
+
+// repair returns what cni-tool repair has done.
+func (n *node) repair() []string {
+	n.Helper()
+	var did []string
+	n.must(n.ns.Do(func() (err error) { did, err = repair.Node(n.Context(), conf.Load(n.config)); return err }))
+	return did
+}
+
+// ways are the links by which the pod's packets leave, by their destinations.
+func (n *node) ways() map[string]string {
+	n.Helper()
+	all := map[string]string{}
+	for _, to := range probes {
+		from := own[0].Addr()
+		if to.Is6() {
+			from = own[1].Addr()
+		}
+		dev, err := n.pod.Leaves(from, to)
+		if errors.Is(err, syscall.EHOSTUNREACH) {
+			dev = "nowhere"
+		} else {
+			n.must(err)
+		}
+		all[to.String()] = dev
+	}
+	return all
+}
+
+// made is the pod as an ADD by a configuration makes it: its ways, and all of it.
+func (n *node) made(name string) (ways map[string]string, dump string) {
+	n.Helper()
+	n.start()
+	n.configure(name)
+	n.add()
+	return n.ways(), n.dump()
+}
+
+// dump is what the pod has. The routes that spare what the pod itself has routes to are of no interest within others.
+func (n *node) dump() (lines string) {
+	n.Helper()
+	for line := range strings.Lines(nltest.Dump(n.T, n.pod)) {
+		if !strings.Contains(line, "throw 10.0.1.0/24") && !strings.Contains(line, "throw 2600:1f18:0:1::/64") {
+			lines += line
+		}
+	}
+	return lines
+}
+
+// TestRenewed: after a change of the configuration, repair makes a running client or router what an ADD would make it.
+// A second repair does nothing. CHECK and DEL work.
+func TestRenewed(t *testing.T) {
+	for _, role := range []string{"namespaces", "routers"} {
+		for _, c := range changes {
+			t.Run(fmt.Sprint(role, " ", c), func(t *testing.T) {
+				n := newNode(t, role)
+				_, want := n.made(c[1])
+				n.made(c[0])
+				if did := n.repair(); len(did) > 0 {
+					t.Errorf("without a change, repair did %v", did)
+				}
+				n.configure(c[1])
+				if did := n.repair(); !cmp.Equal(did, []string{"egress of default/web"}) {
+					t.Errorf("repair did %v", did)
+				}
+				if d := cmp.Diff(strings.Split(want, "\n"), strings.Split(n.dump(), "\n")); d != "" {
+					t.Errorf("-as an ADD makes it +as repair makes it\n%s", d)
+				}
+				n.must(n.check())
+				if did := n.repair(); len(did) > 0 {
+					t.Errorf("the second repair did %v", did)
+				}
+				n.ends()
+			})
+		}
+	}
+}
+
+// TestKillRenewal kills repair after each system call. Each address then has the way of the earlier configuration or that
+// of the present one. CHECK finds nothing lost. The next repair ends the change, or a DEL ends the pod.
+func TestKillRenewal(t *testing.T) {
+	for role, few := range map[string][][2]string{"namespaces": changes[:5], "routers": changes[2:4]} {
+		for _, c := range few {
+			t.Run(fmt.Sprint(role, " ", c), func(t *testing.T) {
+				n := newNode(t, role)
+				after, want := n.made(c[1])
+				points := trace.Everywhere(t, "repair", func(t *testing.T, tr *trace.Trace) {
+					n := n.within(t)
+					before, _ := n.made(c[0])
+					n.configure(c[1])
+					if status := n.run(tr); status.Exited() && status.ExitStatus() != 0 {
+						t.Fatalf("status %d", status.ExitStatus())
+					}
+					for to, way := range n.ways() {
+						if way != before[to] && way != after[to] {
+							t.Errorf("killed at %d: packets to %s leave by %q: want %q or %q", tr.Kill, to, way, before[to],
+								after[to])
+						}
+					}
+					if tr.Kill/(*trace.Step)%3 > 0 {
+						n.repair()
+						if d := cmp.Diff(strings.Split(want, "\n"), strings.Split(n.dump(), "\n")); d != "" {
+							t.Errorf("killed at %d: -as an ADD makes it +after the next repair\n%s", tr.Kill, d)
+						}
+					}
+					n.ends()
+				})
+				t.Logf("repair was killed at %d points", points)
+			})
+		}
+	}
+}
+
+// run is repair as a process that is killed.
+func (n *node) run(tr *trace.Trace) (status syscall.WaitStatus) {
+	n.Helper()
+	c := exec.Command(os.Args[0])
+	c.Env = append(os.Environ(), ofConfig+"="+n.config, ofKept+"="+n.kept)
+	n.must(n.ns.Do(func() (err error) { status, err = tr.Run(c); return err }))
+	return status
+}
+
+// TestRenewalRefused: what no repair may change stays, and is named. A pod of which nothing is known, or that has ended, is
+// left alone.
+func TestRenewalRefused(t *testing.T) {
+	n := newNode(t, "namespaces")
+	n.made("first")
+	made := n.dump()
+	for what, c := range map[string]struct {
+		change func()
+		means  string
+	}{
+		"the role is gone": {func() { n.role = "routers"; n.configure("second") },
+			"the configuration gives the pod another role than it has: it is client, and would be router"},
+		"the annotation": {func() {
+			n.configure("second")
+			n.keep(map[string]any{"capabilityArgs": map[string]any{"io.kubernetes.cri.pod-annotations": map[string]string{
+				egress.Annotation: "other"}}})
+		}, `annotation cni-ipvlan-vpc-k8s/egress: no egress has the name "other"`},
+		"the port": {func() {
+			n.configure("second")
+			text, err := os.ReadFile(n.config)
+			n.must(err)
+			n.must(os.WriteFile(n.config, []byte(strings.Replace(string(text), `"egress":`, `"egressPort": 4789, "egress":`, 1)),
+				0o600))
+		}, "its tunnels use UDP port 5555, and egressPort is 4789"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			c.change()
+			var found []repair.Outdated
+			n.must(n.ns.Do(func() error {
+				all, err := conf.Load(n.config).Egress()
+				n.must(err)
+				found = repair.OutdatedBy(n.ns, all[0])
+				_, _ = repair.Node(t.Context(), conf.Load(n.config)) // says the same
+				return nil
+			}))
+			if len(found) != 1 || found[0].Err == nil || !strings.Contains(found[0].String(), c.means) {
+				t.Errorf("got %v, want %s", found, c.means)
+			}
+			if d := cmp.Diff(made, n.dump()); d != "" {
+				t.Errorf("repair has changed the pod: %s", d)
+			}
+		})
+		n.role = "namespaces"
+		n.configure("first")
+		n.keep(nil)
+	}
+	n.configure("second")
+	n.must(os.Remove(filepath.Join(n.kept, "pods-c1-eth0")))
+	if did := n.repair(); len(did) > 0 {
+		t.Errorf("of a pod that nobody knows, repair did %v", did)
+	}
+	n.keep(map[string]any{"netns": n.path + "-gone"})
+	if did := n.repair(); len(did) > 0 {
+		t.Errorf("of a pod that has ended, repair did %v", did)
+	}
+}
+
+// TestRenewalOfLoss: repair puts back what a client or a router has lost.
+func TestRenewalOfLoss(t *testing.T) {
+	for _, role := range []string{"namespaces", "routers"} {
+		for lost, o := range map[string]nl.Object{
+			"the table":    nl.Table{Family: "inet", Name: egress.Table},
+			"the tunnel":   nl.Tunnel{Name: egress.Link4},
+			"the UDP port": nl.FOU{Local: own[0].Addr(), Port: egress.DefaultPort},
+			"a rule":       nl.Rule{Pref: 1536, Family: nl.IPv4, Protocol: nl.RouteProtocol},
+		} {
+			t.Run(role+" "+lost, func(t *testing.T) {
+				n := newNode(t, role)
+				_, want := n.made("first")
+				n.must(o.Del(n.pod))
+				if did := n.repair(); len(did) != 1 {
+					t.Errorf("repair did %v", did)
+				}
+				if d := cmp.Diff(strings.Split(want, "\n"), strings.Split(n.dump(), "\n")); d != "" {
+					t.Errorf("-before +after\n%s", d)
+				}
+			})
+		}
+	}
+}
