@@ -99,8 +99,9 @@ test-faults: export VM_KIND := uml
 test-faults: build $(PEERS)/cnitool
 	VM_RW=$(CURDIR) go test -count 1 -timeout 1h -exec $(VM)/exec -run '^TestFaults$$' ./e2e -args -faults
 
-# Kubernetes: the short scenarios, and in test-cluster all of them, in both modes of kube-proxy.
+# Kubernetes: manifests by the code of the API server, the short scenarios, and in test-cluster all of them, in both modes of kube-proxy.
 test-kubernetes:
+	$(call KUBE,test) ./manifest
 	VM_KERNEL=$(CLUSTER_KERNEL) $(GUEST) go test -timeout 2h -short -exec $(VM)/exec ./sim/cluster
 
 test-cluster: build $(PEERS)/portmap $(PEERS)/ptp $(RUNTIME)/containerd $(CLUSTER)/e2e.test

@@ -31,8 +31,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/repair"
 )
 
-// TestEgressBehindPTP chains the egress plugin behind upstream's ptp, whose pods have no address of ours. A client reaches a
-// partner by a router. Then the destinations change: connections that are under way do what docs/egress.md says.
+// TestEgressBehindPTP chains the egress plugin behind upstream's ptp, whose pods have no address of ours. A client
+// reaches a partner by a router. Then the destinations change: connections that are under way do what docs/egress.md
+// says.
 func TestEgressBehindPTP(t *testing.T) {
 	nltest.Need(t, "root", "nftables", "fou")
 	w := newPTP(t)
@@ -116,14 +117,14 @@ func newPTP(t *testing.T) *ptpWorld {
 	t.Setenv("CNI_IPVLAN_VPC_STATE_DIR", filepath.Join(w.dir, "state"))
 	w.node, _ = nltest.NS(t, "node")
 	w.partner, _ = nltest.NS(t, "partner")
-	p := netip.MustParsePrefix
+	p, a := netip.MustParsePrefix, netip.MustParseAddr
 	w.must(nl.Wiring{
 		{NS: w.node, Object: nl.Veth{Name: "world", Peer: "eth0", PeerNS: w.partner}},
 		{NS: w.node, Object: nl.Addr{Prefix: p("203.0.113.1/24"), Dev: "world"}},
 		{NS: w.partner, Object: nl.Addr{Prefix: p("203.0.113.9/24"), Dev: "eth0"}},
 		{NS: w.partner, Object: nl.Addr{Prefix: p("198.51.100.9/32"), Dev: "eth0"}},
-		{NS: w.partner, Object: nl.Route{Dst: nl.IPv4.Everywhere(), Via: netip.MustParseAddr("203.0.113.1"), Dev: "eth0"}},
-		{NS: w.node, Object: nl.Route{Dst: p("198.51.100.0/24"), Via: netip.MustParseAddr("203.0.113.9"), Dev: "world"}},
+		{NS: w.partner, Object: nl.Route{Dst: nl.IPv4.Everywhere(), Via: a("203.0.113.1"), Dev: "eth0"}},
+		{NS: w.node, Object: nl.Route{Dst: p("198.51.100.0/24"), Via: a("203.0.113.9"), Dev: "world"}},
 	}.Add())
 	w.must(w.partner.Do(w.serve))
 	return w
@@ -189,7 +190,8 @@ func (w *ptpWorld) configure(destinations ...string) {
 		{"type": "ptp", "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": "10.1.2.0/24"}]],
 			"routes": [{"dst": "0.0.0.0/0"}]}},
 		{"type": %q, "egress": {"partner": {"gateways": ["172.20.0.77"], "destinations": ["%s"], "namespaces": ["shop"],
-			"routers": ["egress"]}}}]}`, filepath.Join(w.dir, "local"), conf.TypeEgress, strings.Join(destinations, `", "`))
+			"routers": ["egress"]}}}]}`,
+		filepath.Join(w.dir, "local"), conf.TypeEgress, strings.Join(destinations, `", "`))
 	w.must(os.WriteFile(w.config, []byte(text), 0o600))
 	var err error
 	w.list, err = libcni.ConfListFromFile(w.config)

@@ -79,8 +79,8 @@ func (t Table) Add(n *NS) error {
 	return t.lacking(t.install(n, (*transaction).replaceTable))
 }
 
-// Put is Add, but the table in the kernel has no other seal then. Add leaves the seal of a table with the same rules that
-// was made for another Of.
+// Put is Add, but the table in the kernel has no other seal then. Add leaves the seal of a table with the same rules
+// that was made for another Of.
 func (t Table) Put(n *NS) error {
 	if t.stands(n) {
 		return errSame

@@ -212,7 +212,8 @@ func Accept() Term {
 	return term("accept", func() []attribute { return exprs(verdict(verdictAccept)) })
 }
 
-// Reset ends a rule about TCP: the sender of the packet learns that its connection has ended. The packet goes no further.
+// Reset ends a rule about TCP: the sender of the packet learns that its connection has ended. The packet goes no
+// further.
 func Reset() Term { return term("reject with tcp reset", func() []attribute { return exprs(reset()) }) }
 
 // Masquerade ends a rule: the source becomes an address of the link by which the packet leaves,

@@ -158,8 +158,8 @@ func (m *manifest) find(c *cli.Context, name string, networks []conf.NetworkEgre
 	}
 	if len(set) == 0 {
 		slices.Sort(known)
-		return n, e, cli.Misuse(c, "no egress has the name %q: the configuration has %s. For a new one, add --gateways, "+
-			"--destinations and --namespaces", name, words(known, "none"))
+		return n, e, cli.Misuse(c, "no egress has the name %q: the configuration has %s. For a new one, add "+
+			"--gateways, --destinations and --namespaces", name, words(known, "none"))
 	}
 	if n, err = network(conflists, networks); err != nil {
 		return n, e, err
@@ -287,8 +287,8 @@ func (m *manifest) compare(c *cli.Context, n conf.NetworkEgress, e egress.Egress
 			n.List.File)
 	}
 	if chosen && !n.MayChoose(string(m.Namespace)) {
-		m.Lacks = append(m.Lacks, lack{"The conflist of all nodes needs this in the key requests, so that routers may " +
-			"choose their addresses:",
+		m.Lacks = append(m.Lacks, lack{"The conflist of all nodes needs this in the key requests, so that " +
+			"routers may choose their addresses:",
 			[]string{fmt.Sprintf(`{"namespaces": [%q], "ips": true, "takeover": true}`, string(m.Namespace))}})
 	}
 	if chosen && !n.PodAnnotations() {

@@ -21,8 +21,8 @@ var writeDocs = flag.Bool("update", false, "write the manifest in docs/egress.md
 func TestDocsEgress(t *testing.T) {
 	const file, begin, end = "../docs/egress.md", "egress.conflist --manifest partner\n\n```yaml\n", "```\n"
 	var out bytes.Buffer
-	err := tool.New(&out).Run([]string{tool.Name, "egress", "--config", "../conflist-examples/egress.conflist", "--manifest",
-		"partner"})
+	err := tool.New(&out).Run([]string{tool.Name, "egress", "--config", "../conflist-examples/egress.conflist",
+		"--manifest", "partner"})
 	if err != nil {
 		t.Fatal(err)
 	}

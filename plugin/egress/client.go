@@ -141,8 +141,8 @@ func gateways(all []Egress) (gws []netip.Addr) {
 //
 // The destinations may change while the pod runs, see renew.go. The far end of a TCP connection knows it by an address.
 // So one that has begun past the tunnel stays there. One that has begun by the tunnel ends when its destination has
-// none any more: a reset tells the program at once, and nothing of it leaves by another address. Each packet of all other
-// protocols takes the way of now.
+// none any more: a reset tells the program at once, and nothing of it leaves by another address. Each packet of all
+// other protocols takes the way of now.
 func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	past := []nl.NFRule{{nl.CTReply(), nl.SetMark(mark)}} // of containers in the pod

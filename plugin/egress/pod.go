@@ -95,7 +95,8 @@ func readPod(r *plugin.Request[Config], ns *nl.NS) (*pod, error) {
 	if nl.Attachment(eni.Group) == nl.FurtherGroup(own) {
 		return nil, nil
 	}
-	// the result of another project's plugin for a veth pair looks like that for a routed pod, but its link has no group
+	// the result of another project's plugin for a veth pair looks like that for a routed pod, but its link has no
+	// group
 	if _, routed := plugin.Routed(r.Prev, r.IfName); routed && nl.Attachment(eni.Group) == own {
 		return nil, plugin.Errorf(plugin.CodeRefused,
 			`serve its namespace from a pool with dataPath "ipvlan", or take it out of the egress`,

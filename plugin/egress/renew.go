@@ -18,15 +18,15 @@ import (
 // A Renewal makes a running client or router one of the present configuration. It compares what the pod has with what
 // an ADD would give it now, so it also puts back what the pod has lost.
 //
-// Wherever it is killed, and at each moment meanwhile, a packet to any address takes the way of the earlier configuration
-// or that of the present one. The steps and their order see to that:
+// Wherever it is killed, and at each moment meanwhile, a packet to any address takes the way of the earlier
+// configuration or that of the present one. The steps and their order see to that:
 //
 //   - First come links, rules and ports that the pod does not have: of a family that the gateways have got.
 //   - Then come the routes that are new, the longest prefix first. One that differs is replaced in one request. So each
 //     address has its new way as soon as the route that decides about it is there, and until then the old one.
 //   - The table of netfilter is replaced in one transaction. Its seal says that the pod has all of the configuration.
-//   - Last, routes that are too much are deleted, the shortest prefix first. So an address has the old way as long as the
-//     route that decided about it is there, and then the new one.
+//   - Last, routes that are too much are deleted, the shortest prefix first. So an address has the old way as long as
+//     the route that decided about it is there, and then the new one.
 //
 // A router's routes do not follow from the configuration: its table alone changes.
 type Renewal struct {
@@ -59,7 +59,8 @@ func Outdated(r *plugin.Request[Config], ns *nl.NS) (*Renewal, error) {
 	case refused != nil:
 		return nil, fmt.Errorf("%w: %w", ErrRole, refused)
 	case has != role.name():
-		return nil, fmt.Errorf("%w: it is %s, and would be %s", ErrRole, cmp.Or(has, neither), cmp.Or(role.name(), neither))
+		return nil, fmt.Errorf("%w: it is %s, and would be %s", ErrRole, cmp.Or(has, neither),
+			cmp.Or(role.name(), neither))
 	}
 	p, err := readPod(r, ns)
 	if err != nil || p == nil {
@@ -181,8 +182,8 @@ func (x *Renewal) compare(p, was *pod, w nl.Wiring, sure []nl.Route) error {
 // [lasting]; a link that is down is not there.
 func absent(s nl.Step) bool { return lasting(nl.Wiring{s}).Check() != nil }
 
-// routes finds the routes to add and those to delete. What the pod itself has routes to changes, also by the kernel. So a
-// route that spares such a network is of no interest if a wider one does the same.
+// routes finds the routes to add and those to delete. What the pod itself has routes to changes, also by the kernel.
+// So a route that spares such a network is of no interest if a wider one does the same.
 func (x *Renewal) routes(has, want, sure []nl.Route) {
 	spared := func(r nl.Route) bool {
 		return r.Type == "throw" && !slices.Contains(sure, r) && widest(want, r).Type == "throw"
@@ -213,8 +214,8 @@ func widest(all []nl.Route, r nl.Route) (found nl.Route) {
 	return found
 }
 
-// inOrder is the order of new routes: the longest prefix first. A gateway of IPv6 comes before the routes by it, and what
-// counts without the tunnel comes last.
+// inOrder is the order of new routes: the longest prefix first. A gateway of IPv6 comes before the routes by it, and
+// what counts without the tunnel comes last.
 func inOrder(a, b nl.Route) int {
 	return cmp.Or(cmp.Compare(b.Dst.Bits(), a.Dst.Bits()), cmp.Compare(rank(a), rank(b)), a.Dst.Compare(b.Dst))
 }

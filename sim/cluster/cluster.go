@@ -241,8 +241,8 @@ func (c *Cluster) kubectl(ctx context.Context, args ...string) *exec.Cmd {
 
 // Apply applies objects, which are YAML or JSON. To validate them, kubectl would ask for the schema of all kinds, which
 // takes a busy API server longer than kubectl waits.
-func (c *Cluster) Apply(ctx context.Context, objects string) error {
-	k := c.kubectl(ctx, "apply", "--validate=ignore", "-f", "-")
+func (c *Cluster) Apply(ctx context.Context, objects string, flags ...string) error {
+	k := c.kubectl(ctx, append([]string{"apply", "--validate=ignore", "-f", "-"}, flags...)...)
 	k.Stdin = strings.NewReader(objects)
 	_, err := machine.Output("master", k)
 	return err

@@ -23,19 +23,28 @@ const (
 )
 
 // egress checks clients that reach a host of a peered VPC by routers, while routers are added, drained, killed and
-// deleted. The host sees the router's address. kube-proxy chooses the router.
+// deleted. The host sees the router's address. kube-proxy chooses the router. The routers are what cni-tool egress
+// prints for kubectl apply. The host becomes a destination while a client and the routers run.
 func (w *world) egress(t *testing.T) {
 	to := w.partner(t)
-	w.reconfigure(t, object{
-		"egress": object{"partner": object{
-			"gateways": []string{gateway}, "destinations": []string{to.Addr().String()},
-			"selectable": []string{"default"}, "routers": []string{routing},
-		}},
-		"capabilities": object{"io.kubernetes.cri.pod-annotations": true},
-	})
-	w.apply(t, routers(2)...)
+	w.destinations(t, "198.51.100.0/24")
+	w.routers(t)
 	e := &egressing{w, to, map[string]netip.Addr{}}
-	e.routersAre(t, 2)
+	via := slices.Collect(maps.Values(e.routersAre(t, 2)))
+	e.apply(t, client("early"))
+	early := w.ready(t, "early", 1)[0]
+	w.sees(t, early, "http", to, early.addr)
+	w.destinations(t, "198.51.100.0/24", to.Addr().String())
+	for _, n := range w.Nodes[:2] {
+		run(t, n.Run, tool, "repair")
+	}
+	await(t, func() error {
+		seen, err := w.call(early, "http", to)
+		if err == nil && !slices.Contains(via, seen) {
+			err = fmt.Errorf("after the repair, a running client is seen as %s, want a router of %v", seen, via)
+		}
+		return err
+	})
 
 	plain := podOn("plain", "node1", server())
 	w.apply(t, plain)
@@ -48,7 +57,7 @@ func (w *world) egress(t *testing.T) {
 	e.routersAre(t, 4)
 	e.stay(t, clients) // no client that has a router uses a new one
 
-	e.lose(t, clients, func(router string) { w.kubectl(t, "-n", routing, "delete", "pod", router) })
+	e.lose(t, clients, func(router string) { w.kubectl(t, "-n", routing, "delete", "--wait=false", "pod", router) })
 	e.lose(t, clients, func(router string) {
 		w.kubectl(t, "-n", routing, "delete", "pod", "--force", "--grace-period=0", router)
 	})
@@ -57,29 +66,32 @@ func (w *world) egress(t *testing.T) {
 	w.sees(t, other, "http", to, other.addr)
 }
 
-// routers are the Service and the Deployment of docs/egress.md, with the image that is here.
-func routers(replicas int) []object {
-	labels := object{"egress": "partner"}
-	d := deployment("partner", replicas, object{
-		"containers": []object{{"name": "pause", "image": cluster.Pause,
-			"imagePullPolicy": "Never"}},
-		"terminationGracePeriodSeconds": 1,
+// destinations gives the first two nodes an egress.
+func (w *world) destinations(t *testing.T, all ...string) {
+	t.Helper()
+	w.reconfigure(t, object{
+		"egress": object{"partner": object{
+			"gateways": []string{gateway}, "destinations": all,
+			"selectable": []string{"default"}, "routers": []string{routing},
+		}},
+		"capabilities": object{"io.kubernetes.cri.pod-annotations": true},
 	})
-	d["metadata"].(object)["namespace"] = routing
-	template := d["spec"].(object)["template"].(object)
-	d["spec"].(object)["selector"], template["metadata"] = object{"matchLabels": labels}, object{"labels": labels}
-	template["spec"].(object)["topologySpreadConstraints"].([]object)[0]["labelSelector"] =
-		object{"matchLabels": labels}
-	return []object{
-		{"apiVersion": "v1", "kind": "Namespace", "metadata": meta(routing)},
-		{"apiVersion": "v1", "kind": "Service", "metadata": object{"name": "partner", "namespace": routing},
-			"spec": object{
-				"clusterIP": gateway, "selector": labels, "ports": []object{{"port": 5555, "protocol": "UDP"}},
-				"sessionAffinity":       "ClientIP",
-				"sessionAffinityConfig": object{"clientIP": object{"timeoutSeconds": 86400}},
-			}},
-		d,
-	}
+}
+
+// routers applies what cni-tool egress prints, with the image that is here. The API server refuses unknown fields.
+func (w *world) routers(t *testing.T) {
+	t.Helper()
+	manifest, err := w.Nodes[0].Run(t.Context(), tool, "egress", "--manifest", "partner", "--image", cluster.Pause)
+	check(t, err)
+	t.Cleanup(func() { w.remove(t, "namespace", routing) })
+	await(t, func() error { return w.Apply(t.Context(), manifest, "--validate=strict") }) // see Apply
+}
+
+// client is a pod on node1 that asks for the egress.
+func client(name string) object {
+	c := podOn(name, "node1", server())
+	c["metadata"].(object)["annotations"] = object{"cni-ipvlan-vpc-k8s/egress": "partner"}
+	return c
 }
 
 // partner lets the host of the peered VPC answer each caller with the address that it sees.
@@ -158,9 +170,7 @@ func (e *egressing) clients(t *testing.T) (all []pod) {
 	const most = 12
 	for i := range most {
 		name := fmt.Sprint("client", i)
-		c := podOn(name, "node1", server())
-		c["metadata"].(object)["annotations"] = object{"cni-ipvlan-vpc-k8s/egress": "partner"}
-		e.apply(t, c)
+		e.apply(t, client(name))
 		p := e.ready(t, name, 1)[0]
 		await(t, func() (err error) { e.via[name], err = e.call(p, "http", e.to); return err })
 		if all = append(all, p); len(e.used()) > 1 {

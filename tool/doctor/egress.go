@@ -99,8 +99,8 @@ func renew(o repair.Outdated) func(context.Context) (string, error) {
 	}
 }
 
-// egressLost looks at each pod of the networks for what its egress has lost. What repair puts back has a fix, and is not
-// among the outdated any more.
+// egressLost looks at each pod of the networks for what its egress has lost. What repair puts back has a fix, and is
+// not among the outdated any more.
 func (p *Node) egressLost(ports map[string]int, outdated map[string]repair.Outdated) (found []Finding, failed error) {
 	seen := map[registry.Key]bool{} // a pod has a lease for each address
 	for _, l := range p.state.Leases.All() {

@@ -45,8 +45,8 @@ func (o Outdated) String() string {
 	return o.differs
 }
 
-// OutdatedBy lists the running pods whose egress differs from the configuration of a network, routers first. A client that
-// has a new destination before its router is refused there.
+// OutdatedBy lists the running pods whose egress differs from the configuration of a network, routers first. A client
+// that has a new destination before its router is refused there.
 func OutdatedBy(host *nl.NS, n conf.NetworkEgress) (all []Outdated) {
 	s, _ := leases() // of a network of another plugin there is no registry
 	leased := leasesOf(n.List.Name, s)
@@ -105,13 +105,14 @@ func (o Outdated) Renew(host *nl.NS) (did string, err error) {
 		err = o.look(host, (*egress.Renewal).Apply)
 	}
 	if err != nil {
-		return "", fmt.Errorf("%s: its egress cannot be brought to the configuration of now: delete the pod: %w", o.Owner(),
-			err)
+		return "", fmt.Errorf("%s: its egress cannot be brought to the configuration of now: delete the pod: %w",
+			o.Owner(), err)
 	}
 	if o.differs == "" {
 		return "", nil
 	}
-	slog.Info("brought a pod's egress to the configuration of now", "pod", o.Owner(), "role", o.role, "differed", o.differs)
+	slog.Info("brought a pod's egress to the configuration of now", "pod", o.Owner(), "role", o.role,
+		"differed", o.differs)
 	return "egress of " + o.Owner(), nil
 }
 

@@ -65,8 +65,8 @@ var egresses = map[string]string{
 }
 
 // changes of the configuration.
-var changes = [][2]string{{"first", "second"}, {"second", "first"}, {"first", "third"}, {"third", "first"}, {"third", "fourth"},
-	{"fourth", "third"}}
+var changes = [][2]string{{"first", "second"}, {"second", "first"}, {"first", "third"}, {"third", "first"},
+	{"third", "fourth"}, {"fourth", "third"}}
 
 // probes are addresses in, between and beyond all of these destinations.
 var probes = []netip.Addr{
@@ -171,8 +171,9 @@ func (n *node) keep(more map[string]any) {
 	r := n.request()
 	text, err := os.ReadFile(n.config)
 	n.must(err)
-	all := map[string]any{"kind": "cniCacheV1", "containerId": "c1", "ifName": "eth0", "networkName": "pods", "netns": n.path,
-		"cniArgs": [][2]string{{"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "web"}}, "config": text, "result": r.Prev}
+	all := map[string]any{"kind": "cniCacheV1", "containerId": "c1", "ifName": "eth0", "networkName": "pods",
+		"netns": n.path, "cniArgs": [][2]string{{"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "web"}},
+		"config": text, "result": r.Prev}
 	maps.Copy(all, more)
 	kept, err := json.Marshal(all)
 	n.must(err)
@@ -279,8 +280,8 @@ func TestRenewed(t *testing.T) {
 	}
 }
 
-// TestKillRenewal kills repair after each system call. Each address then has the way of the earlier configuration or that
-// of the present one. CHECK finds nothing lost. The next repair ends the change, or a DEL ends the pod.
+// TestKillRenewal kills repair after each system call. Each address then has the way of the earlier configuration or
+// that of the present one. CHECK finds nothing lost. The next repair ends the change, or a DEL ends the pod.
 func TestKillRenewal(t *testing.T) {
 	for role, few := range map[string][][2]string{"namespaces": changes[:5], "routers": changes[2:4]} {
 		for _, c := range few {
@@ -296,8 +297,8 @@ func TestKillRenewal(t *testing.T) {
 					}
 					for to, way := range n.ways() {
 						if way != before[to] && way != after[to] {
-							t.Errorf("killed at %d: packets to %s leave by %q: want %q or %q", tr.Kill, to, way, before[to],
-								after[to])
+							t.Errorf("killed at %d: packets to %s leave by %q: want %q or %q", tr.Kill, to, way,
+								before[to], after[to])
 						}
 					}
 					if tr.Kill/(*trace.Step)%3 > 0 {
@@ -323,8 +324,8 @@ func (n *node) run(tr *trace.Trace) (status syscall.WaitStatus) {
 	return status
 }
 
-// TestRenewalRefused: what no repair may change stays, and is named. A pod of which nothing is known, or that has ended, is
-// left alone.
+// TestRenewalRefused: what no repair may change stays, and is named. A pod of which nothing is known, or that has
+// ended, is left alone.
 func TestRenewalRefused(t *testing.T) {
 	n := newNode(t, "namespaces")
 	n.made("first")
@@ -337,15 +338,15 @@ func TestRenewalRefused(t *testing.T) {
 			"the configuration gives the pod another role than it has: it is client, and would be router"},
 		"the annotation": {func() {
 			n.configure("second")
-			n.keep(map[string]any{"capabilityArgs": map[string]any{"io.kubernetes.cri.pod-annotations": map[string]string{
-				egress.Annotation: "other"}}})
+			asks := map[string]string{egress.Annotation: "other"}
+			n.keep(map[string]any{"capabilityArgs": map[string]any{"io.kubernetes.cri.pod-annotations": asks}})
 		}, `annotation cni-ipvlan-vpc-k8s/egress: no egress has the name "other"`},
 		"the port": {func() {
 			n.configure("second")
 			text, err := os.ReadFile(n.config)
 			n.must(err)
-			n.must(os.WriteFile(n.config, []byte(strings.Replace(string(text), `"egress":`, `"egressPort": 4789, "egress":`, 1)),
-				0o600))
+			other := strings.Replace(string(text), `"egress":`, `"egressPort": 4789, "egress":`, 1)
+			n.must(os.WriteFile(n.config, []byte(other), 0o600))
 		}, "its tunnels use UDP port 5555, and egressPort is 4789"},
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -2,8 +2,9 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package repair puts back what a node has lost of its pods' network: what serves all pods, and what belongs to one of
-// them. It brings the egress of running pods to the present configuration. It knows what that was from the conflist, the registry, what the runtime keeps for the DEL, and the kernel. It
-// asks neither EC2 nor the metadata service. It makes what an ADD would make, by the same lists.
+// them. It brings the egress of running pods to the present configuration. It knows what that was from the conflist,
+// the registry, what the runtime keeps for the DEL, and the kernel. It asks neither EC2 nor the metadata service. It
+// makes what an ADD would make, by the same lists.
 package repair
 
 import (

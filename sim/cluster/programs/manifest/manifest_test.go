@@ -30,8 +30,8 @@ import (
 // root is that of the repository.
 const root = "../../../.."
 
-// TestEgress decodes what cni-tool egress --manifest prints, as strictly as an API server that refuses unknown and double
-// fields. It sets the defaults, and validates the objects, as the API server does.
+// TestEgress decodes what cni-tool egress --manifest prints, as strictly as an API server that refuses unknown and
+// double fields. It sets the defaults, and validates the objects, as the API server does.
 func TestEgress(t *testing.T) {
 	added := []string{"--manifest", "dual", "--gateways", "fd00:20::78,172.20.0.78", "--destinations", "198.51.100.0/24",
 		"--namespaces", "shop", "--clients", "2600:1f18::/56"}
