@@ -180,15 +180,17 @@ func (m *model) acquire(p *modelPod) error {
 	all := make([]lease.Allocation, len(policies))
 	p.busy, m.added = true, time.Now()
 	err := m.run(policies[0], f, policies[0].Timeout, func(ctx context.Context, pool *Pool) error {
-		take := pool.Acquire
-		if waits {
-			take = pool.Take
-		}
-		_, err := pool.Each(ctx, p.Owner, policies, func(ctx context.Context, o lease.Owner) (bool, error) {
-			got, err := m.obtain(ctx, pool, o, take)
+		add := func(ctx context.Context, by *lease.Pool, o lease.Owner) (bool, error) {
+			own := New(*by, pool.Cloud)
+			take := own.Acquire
+			if waits {
+				take = own.Take
+			}
+			got, err := m.obtain(ctx, own, o, take)
 			all[o.NIC] = got
 			return got.Fresh, err
-		})
+		}
+		_, err := pool.Each(ctx, p.Owner, policies, add)
 		return err
 	})
 	for _, got := range all {

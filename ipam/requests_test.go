@@ -67,8 +67,8 @@ func (w *world) ask(n int, config, annotation string) (all []lease.Allocation, e
 	}
 	all = make([]lease.Allocation, len(policies))
 	p := w.pool()
-	_, err = p.Each(w.Context(), pod(n), policies, func(ctx context.Context, o lease.Owner) (bool, error) {
-		a, err := p.Acquire(ctx, o)
+	_, err = p.Each(w.Context(), pod(n), policies, func(ctx context.Context, by *lease.Pool, o lease.Owner) (bool, error) {
+		a, err := New(*by, p.Cloud).Acquire(ctx, o)
 		all[o.NIC] = a
 		return a.Fresh, err
 	})
@@ -533,8 +533,8 @@ func TestRequestMax(t *testing.T) {
 		}
 		p, o := w.pool(), pod(n)
 		o.IfName = ifName
-		_, err = p.Each(t.Context(), o, policies, func(ctx context.Context, o lease.Owner) (bool, error) {
-			a, err := p.Acquire(ctx, o)
+		_, err = p.Each(t.Context(), o, policies, func(ctx context.Context, by *lease.Pool, o lease.Owner) (bool, error) {
+			a, err := New(*by, p.Cloud).Acquire(ctx, o)
 			return a.Fresh, err
 		})
 		return err
@@ -745,8 +745,8 @@ func TestRequestLostBetween(t *testing.T) {
 	policies, err := w.policies(1, allowAll, `[{}, {}]`)
 	must(t, err)
 	p := w.pool()
-	_, err = p.Each(t.Context(), pod(1), policies, func(ctx context.Context, o lease.Owner) (bool, error) {
-		a, err := p.Acquire(ctx, o)
+	_, err = p.Each(t.Context(), pod(1), policies, func(ctx context.Context, by *lease.Pool, o lease.Owner) (bool, error) {
+		a, err := New(*by, p.Cloud).Acquire(ctx, o)
 		if o.NIC == 0 {
 			w.lose()
 		}

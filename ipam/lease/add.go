@@ -22,7 +22,7 @@ func Add(
 ) (res *types100.Result, since time.Time, err error) {
 	err = withPool(ctx, r, 0, func(ctx context.Context, p *Pool, policies []Policy) error {
 		all, last := make([]*types100.Result, len(policies)), time.Time{}
-		fresh, err := p.Each(ctx, ownerOf(r, 0), policies, func(ctx context.Context, o Owner) (bool, error) {
+		fresh, err := p.Each(ctx, ownerOf(r, 0), policies, func(ctx context.Context, p *Pool, o Owner) (bool, error) {
 			one, a, err := p.add(ctx, o, from)
 			all[o.NIC], last = one, cmp.Or(a.Since, time.Now())
 			return a.Fresh, err
@@ -42,14 +42,15 @@ func Add(
 	return res, since, err
 }
 
-// Each calls add for each interface of an attachment, by the policy of the interface. An interface
-// whose address the pod has chosen comes first: EC2 may show that the pod cannot have it, and
-// nothing is changed for the others by then. One whose ENI the pod has chosen comes last. Otherwise, while another
-// interface gets no address, each repetition of the ADD would attach and detach the ENI. What a growth brings before
-// EC2 refuses the ENI is there for the repetition. If add fails, the interfaces lose their addresses, unless the
-// attachment had addresses before. fresh reports that it had none.
+// Each calls add for each interface of an attachment, with the pool for the policy of the interface. If add fails, the
+// interfaces lose their addresses, unless the attachment had addresses before. fresh reports that it had none.
+//
+// An interface whose address the pod has chosen comes first. If EC2 shows that the pod cannot have it, nothing is
+// changed for the others yet. An interface whose ENI the pod has chosen comes last. Otherwise, while another interface
+// gets no address, each repetition of the ADD would attach and detach the ENI. What a growth brings before EC2 refuses
+// the ENI is there for the repetition.
 func (p *Pool) Each(
-	ctx context.Context, o Owner, policies []Policy, add func(context.Context, Owner) (fresh bool, err error),
+	ctx context.Context, o Owner, policies []Policy, add func(context.Context, *Pool, Owner) (fresh bool, err error),
 ) (fresh bool, err error) {
 	if len(policies) > 1 {
 		if err := p.refusesAny(o, policies); err != nil {
@@ -62,8 +63,8 @@ func (p *Pool) Each(
 			if policy.Choice.turn() != turn {
 				continue
 			}
-			p.Policy, o.NIC = policy, nic
-			isNew, err := add(ctx, o)
+			o.NIC = nic
+			isNew, err := add(ctx, p.by(policy), o)
 			fresh = fresh || isNew && done == 0
 			if err != nil {
 				return fresh, errors.Join(inWords(nic, policies, err), p.undo(ctx, o, policies, fresh))

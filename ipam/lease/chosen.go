@@ -45,12 +45,12 @@ func (c Choice) owns(s *registry.State, a netip.Addr) bool {
 
 // refuses returns why the pod cannot have what it has chosen, as far as the registry knows. What
 // the registry does not know, EC2 knows.
-func (p *Pool) refuses(s *registry.State, o Owner, now time.Time) error {
-	if err := p.Policy.Choice.tooMany(s, o); err != nil {
+func (policy Policy) refuses(s *registry.State, o Owner, now time.Time) error {
+	if err := policy.Choice.tooMany(s, o); err != nil {
 		return err
 	}
-	for _, a := range p.Policy.Choice.Addrs {
-		if err := p.refusesAddr(s, o, a, now); err != nil {
+	for _, a := range policy.Choice.Addrs {
+		if err := policy.refusesAddr(s, o, a, now); err != nil {
 			return err
 		}
 	}
@@ -82,8 +82,8 @@ func (p *Pool) refusesAny(o Owner, policies []Policy) error {
 	}
 	now := time.Now()
 	for nic, policy := range policies {
-		p.Policy, o.NIC = policy, nic
-		if err := p.refuses(s, o, now); err != nil {
+		o.NIC = nic
+		if err := policy.refuses(s, o, now); err != nil {
 			return inWords(nic, policies, err)
 		}
 	}
@@ -139,7 +139,7 @@ func (c Choice) tooMany(s *registry.State, o Owner) error {
 	return nil
 }
 
-func (p *Pool) refusesAddr(s *registry.State, o Owner, a netip.Addr, now time.Time) error {
+func (policy Policy) refusesAddr(s *registry.State, o Owner, a netip.Addr, now time.Time) error {
 	const end = "wait until that pod has ended, or ask for another address"
 	l, leased := s.Leases.At(a)
 	if leased && (l.Key != o.Key || l.NIC != o.NIC) {
@@ -154,18 +154,17 @@ func (p *Pool) refusesAddr(s *registry.State, o Owner, a netip.Addr, now time.Ti
 		return plugin.Errorf(plugin.CodeTryAgain, "wait",
 			"%s asks for the address %s, which is on %s, and this node is about to release this ENI", o.name(), a, id)
 	}
-	if !p.Policy.takes(id, e) {
+	if !policy.takes(id, e) {
 		return plugin.Errorf(plugin.CodeRefused,
 			"ask for another address, or for the pool, subnet, security groups or ENI that has it",
-			"%s asks for the address %s, which is on %s of this node: %s", o.name(), a, id, p.Policy.other(id, e))
+			"%s asks for the address %s, which is on %s of this node: %s", o.name(), a, id, policy.other(id, e))
 	}
 	since, free := s.Free.At(a)
 	if !free && !leased && slices.Contains(e.Addrs, a) {
 		return plugin.Errorf(plugin.CodeRefused, "ask for another address",
 			"%s asks for the address %s, which the node itself has", o.name(), a)
 	}
-	if cools := p.Policy.ReuseWait - now.Sub(since); free && cools > 0 && !since.IsZero() &&
-		!p.Policy.Choice.owns(s, a) {
+	if cools := policy.ReuseWait - now.Sub(since); free && cools > 0 && !since.IsZero() && !policy.Choice.owns(s, a) {
 		return plugin.Errorf(plugin.CodeTryAgain, "wait, or lower reuseIPWait",
 			"%s asks for the address %s, which is free since %s: it cools for %v more",
 			o.name(), a, since.Format(time.RFC3339), cools.Round(time.Second))

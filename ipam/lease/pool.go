@@ -31,6 +31,13 @@ type Pool struct {
 	Began time.Time
 }
 
+// by returns the pool for a policy.
+func (p *Pool) by(policy Policy) *Pool {
+	q := *p
+	q.Policy = policy
+	return &q
+}
+
 // An Owner is the attachment that asks for addresses, with its pod and network namespace.
 type Owner struct {
 	registry.Key
@@ -178,7 +185,7 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 				return err
 			}
 		} else {
-			if err := p.refuses(s, o, now); err != nil {
+			if err := p.Policy.refuses(s, o, now); err != nil {
 				return err
 			}
 			id, addrs = Candidates(s, p.Policy, now)

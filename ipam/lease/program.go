@@ -69,7 +69,7 @@ func Acquisition(args []string, from Source) func(context.Context, *plugin.Reque
 				return plugin.Errorf(plugin.CodeInvalid, "install programs of one release",
 					"the pod has %d interfaces, and interface %d needs an address", len(policies), nic+1)
 			}
-			p.Policy, from.Hands = policies[nic], true
+			p, from.Hands = p.by(policies[nic]), true
 			a, err := p.Acquire(ctx, ownerOf(r, nic), from)
 			if err == nil {
 				res = a.Result(a.ENI.Link, p.Policy)
