@@ -45,11 +45,19 @@ func (n *NS) DefaultSource(dev string, family Family) (netip.Addr, error) {
 // this is "ip route get TO from FROM".
 func (n *NS) Leaves(from, to netip.Addr) (dev string, err error) {
 	r, err := n.lookup(0, from, to)
-	if err != nil || r.index == 0 {
+	if err != nil {
 		return "", err
 	}
+	return n.nameOf(r.index)
+}
+
+// nameOf is the name of the link with an index, or "" if there is none.
+func (n *NS) nameOf(index int) (string, error) {
+	if index == 0 {
+		return "", nil
+	}
 	msg := linkMessage()
-	msg.Index = int32(r.index)
+	msg.Index = int32(index)
 	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, 0, unix.RTM_NEWLINK, msg, skipStats())
 	if err != nil || len(msgs) != 1 {
 		return "", err // it has gone meanwhile

@@ -22,6 +22,7 @@
 //	egress                    clients and routers of egresses, and the rule for security groups
 //	validate                  what is wrong with a conflist
 //	doctor                    what on this node works against the pods, and --fix
+//	connectivity-test         which paths of pods work, and where packets stop
 //	iam-policy                what the role of the node must be allowed
 //	launch-template           ENIs and addresses that come with the instance
 //	support-bundle            all of these in one file for others, and a page made of such a file
@@ -80,7 +81,7 @@ func New(stdout io.Writer) *cli.App {
 	var commands []*cli.Command
 	for _, g := range groups() {
 		for _, c := range g.commands {
-			if c.Category = g.title; c.Name == "maintain" {
+			if c.Category = g.title; c.Name == "maintain" || c.Name == "connectivity-test" {
 				cli.CompleteEndless(c)
 			} else {
 				cli.Complete(c)
@@ -111,8 +112,8 @@ type group struct {
 // groups returns all commands. The help sorts the groups by their titles.
 func groups() []group {
 	return []group{
-		{"Inspect", []*cli.Command{status(), doctorCommand(), supportBundle(), whois(), metrics(),
-			egressCommand(), addr(), freeIPs(), registryList(), eniif(), bugs(), version()}},
+		{"Inspect", []*cli.Command{status(), doctorCommand(), connectivityTest(), supportBundle(), whois(),
+			metrics(), egressCommand(), addr(), freeIPs(), registryList(), eniif(), bugs(), version()}},
 		{"Maintain", []*cli.Command{registryGC(), repairNode(), warm(), releaseChosen(), advertise(), maintain(),
 			mend()}},
 		{"Prepare", []*cli.Command{validate(), installNode(), iamPolicy(), launchTemplate(), limits(), maxPods(),

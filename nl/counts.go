@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"os"
+	"strconv"
+	"strings"
+)
+
+// dropCounts are the kernel's counters of packets that it drops for a reason of IP: proc_net(5), snmp and netstat. Those
+// of a namespace count all packets in it.
+var dropCounts = []string{"InNoRoutes", "OutNoRoutes", "IPReversePathFilter", "InAddrErrors", "FragFails", "InHdrErrors"}
+
+// DropCounts reads the counters of IPv4, by their names.
+func (n *NS) DropCounts() (map[string]uint64, error) {
+	var text string
+	err := n.Do(func() error {
+		for _, file := range []string{"snmp", "netstat"} {
+			b, err := os.ReadFile("/proc/thread-self/net/" + file)
+			if err != nil {
+				return err
+			}
+			text += string(b)
+		}
+		return nil
+	})
+	counts := map[string]uint64{}
+	var names []string
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		if len(names) != len(words) || len(words) == 0 || names[0] != words[0] {
+			names = words
+			continue
+		}
+		for i, name := range names {
+			for _, wanted := range dropCounts {
+				if v, err := strconv.ParseUint(words[i], 10, 64); name == wanted && err == nil {
+					counts[name] = v
+				}
+			}
+		}
+	}
+	return counts, err
+}

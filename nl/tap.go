@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Tap sees the packets from and to some addresses at links of a namespace, as tcpdump(8) does. The kernel compares
+// the addresses, so other packets cost little, and no packet changes. It ends with the process.
+type Tap struct {
+	links map[int]string // by socket
+	addrs []netip.Addr
+}
+
+// A Sighting is a packet that a Tap has seen.
+type Sighting struct {
+	At       time.Time
+	Link     string
+	Out      bool // the packet leaves the namespace by the link
+	From, To netip.Addr
+	Size     int // of the packet, in bytes
+}
+
+// Tap begins to look at links.
+func (n *NS) Tap(addrs []netip.Addr, links ...string) (*Tap, error) {
+	t := &Tap{links: map[int]string{}, addrs: addrs}
+	for _, l := range links {
+		if err := t.add(n, l); err != nil {
+			return nil, errors.Join(err, t.Close())
+		}
+	}
+	return t, nil
+}
+
+func (t *Tap) add(n *NS, link string) error {
+	index, err := n.index(link)
+	if err != nil {
+		return err
+	}
+	// Without a protocol it sees nothing until bind, so no packet comes before the filter.
+	fd, err := n.openSocket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	t.links[fd] = link
+	program := tapFilter(t.addrs)
+	return errors.Join(
+		os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)),
+		os.NewSyscallError("setsockopt", unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+			&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})),
+		os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: index,
+			Protocol: binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))})))
+}
+
+// Where the addresses are in the headers of IP. Of IPv6, the filter compares the last four bytes.
+const (
+	atSource4, atTarget4 = 12, 16
+	atSource6, atTarget6 = 8, 24
+	tailOf6              = 12
+	headers              = 64 // so many bytes are enough to read the addresses
+)
+
+// tapFilter takes packets from or to one of the addresses: a program of bpf(4).
+func tapFilter(addrs []netip.Addr) []unix.SockFilter {
+	const load, jump = unix.BPF_LD | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+	of := map[Family][]unix.SockFilter{}
+	for _, f := range Families {
+		source, target := uint32(atSource4), uint32(atTarget4)
+		if f == IPv6 {
+			source, target = atSource6+tailOf6, atTarget6+tailOf6
+		}
+		for _, at := range []uint32{source, target} {
+			of[f] = append(of[f], unix.SockFilter{Code: load | unix.BPF_W, K: at})
+			for _, a := range addrs {
+				if b := a.AsSlice(); FamilyOf(a) == f {
+					of[f] = append(of[f], unix.SockFilter{Code: jump, K: binary.BigEndian.Uint32(b[len(b)-4:])})
+				}
+			}
+		}
+	}
+	size4 := len(of[IPv4])
+	program := slices.Concat([]unix.SockFilter{
+		{Code: load | unix.BPF_B, K: 0}, {Code: unix.BPF_ALU | unix.BPF_RSH | unix.BPF_K, K: 4},
+		{Code: jump, K: 6, Jt: uint8(size4 + 1)}, // another packet goes on, as IPv4
+	}, of[IPv4], []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}, of[IPv6],
+		[]unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}, {Code: unix.BPF_RET | unix.BPF_K, K: headers}})
+	take := len(program) - 1
+	for i := 3; i < take; i++ {
+		if program[i].Code == jump {
+			program[i].Jt = uint8(take - i - 1)
+		}
+	}
+	return program
+}
+
+// Seen returns what the Tap has seen so far, in the order of time.
+func (t *Tap) Seen() (all []Sighting) {
+	for fd, link := range t.links {
+		for {
+			s, err := t.read(fd)
+			if err != nil {
+				break // there is no more
+			}
+			s.Link = link
+			if slices.Contains(t.addrs, s.From) || slices.Contains(t.addrs, s.To) {
+				all = append(all, s)
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Sighting) int { return a.At.Compare(b.At) })
+	return all
+}
+
+func (t *Tap) read(fd int) (s Sighting, err error) {
+	packet, control := make([]byte, headers), make([]byte, headers)
+	n, controls, _, from, err := unix.Recvmsg(fd, packet, control, unix.MSG_TRUNC)
+	for err == unix.EINTR {
+		n, controls, _, from, err = unix.Recvmsg(fd, packet, control, unix.MSG_TRUNC)
+	}
+	if err != nil {
+		return s, err
+	}
+	if l, ok := from.(*unix.SockaddrLinklayer); ok {
+		s.Out = l.Pkttype == unix.PACKET_OUTGOING
+	}
+	s.Size = n
+	s.From, s.To = addressesOf(packet)
+	messages, err := unix.ParseSocketControlMessage(control[:controls])
+	for _, m := range messages {
+		if m.Header.Type == unix.SCM_TIMESTAMPNS && len(m.Data) >= 16 {
+			s.At = time.Unix(int64(binary.NativeEndian.Uint64(m.Data)), int64(binary.NativeEndian.Uint64(m.Data[8:])))
+		}
+	}
+	return s, err
+}
+
+// addressesOf reads the addresses of a packet of IP.
+func addressesOf(packet []byte) (from, to netip.Addr) {
+	switch packet[0] >> 4 {
+	case 4:
+		return netip.AddrFrom4([4]byte(packet[atSource4:])), netip.AddrFrom4([4]byte(packet[atTarget4:]))
+	case 6:
+		return netip.AddrFrom16([16]byte(packet[atSource6:])), netip.AddrFrom16([16]byte(packet[atTarget6:]))
+	}
+	return from, to
+}
+
+// Close ends the Tap.
+func (t *Tap) Close() (err error) {
+	for fd := range t.links {
+		err = cmp.Or(err, os.NewSyscallError("close", unix.Close(fd)))
+	}
+	clear(t.links)
+	return err
+}

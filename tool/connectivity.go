@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/connectivity"
+)
+
+// usualInternet is a host of the internet, unless a VPC has an endpoint for it: the private address then tells.
+const usualInternet = "sts.amazonaws.com:443"
+
+func connectivityTest() *cli.Command {
+	return &cli.Command{
+		Name:  "connectivity-test",
+		Usage: "Try each path of pods with two pods that it makes, and say where a packet stops",
+		Description: `It makes two pods on this node by the plugins of the conflist, as a container
+runtime does. They get addresses as any pod, and it gives them back at the end. It
+sends packets from pod to pod, to and from the node, to the VPC gateway, the metadata
+service, the Service of the API server, the DNS server and the internet, for each
+family. It takes at most 30 s, and changes nothing of other pods.
+
+For a path that fails it says where the packet stopped, why, and what to do. It finds
+that by taps at the links, by the verdicts of netfilter and by what the kernel says of
+routes. If a path fails, the exit status is 1. If it is killed, the next runs of
+registry-gc remove what is left, as of any pod without a DEL.
+
+With --serve, it makes one pod and answers at --port of this node, until it is
+interrupted or --for is over. On another node, --peer ADDRESS then tries the paths
+between the two. The security groups of both nodes must allow this port.` +
+			cli.JSON("network failed took_ms pods[] {name ips iface} "+
+				"paths[] {path family from to state (works fails skipped) took_ms stopped cause do}"),
+		Flags: []cli.Flag{
+			conf.Flag(),
+			&cli.StringFlag{Name: "bin-dir", Value: conf.UsualBinDir(), Usage: "look for the plugins in `DIR`"},
+			&cli.StringFlag{Name: "network", DefaultText: "the first", Usage: "test the network `NAME` of the configuration"},
+			&cli.StringFlag{Name: "namespace", Value: "default",
+				Usage: "make pods of the Kubernetes namespace `NAME`, which chooses pools and egresses"},
+			&cli.StringFlag{Name: "service", DefaultText: "the API server's",
+				Usage: "connect to the Service at `ADDRESS:PORT`"},
+			&cli.StringFlag{Name: "dns", DefaultText: "the kubelet's", Usage: "ask the DNS server at `ADDRESS`"},
+			&cli.StringFlag{Name: "name", Value: "kubernetes.default.svc.cluster.local.", Usage: "ask it for `NAME`"},
+			&cli.StringFlag{Name: "internet", Value: usualInternet,
+				Usage: "connect to `HOST:PORT` outside of the VPC; none: do not"},
+			&cli.StringFlag{Name: "peer", Usage: "try the paths to the node with `ADDRESS`, where --serve runs"},
+			&cli.BoolFlag{Name: "serve", Usage: "make a pod, and answer another node"},
+			&cli.IntFlag{Name: "port", Value: connectivity.DefaultPort, Usage: "answer, or find the peer, at the TCP port `N`"},
+			&cli.DurationFlag{Name: "for", Value: 10 * time.Minute, Usage: "with --serve, end after `TIME`"},
+		},
+		Action: func(c *cli.Context) error {
+			t, err := testOf(c)
+			if err == nil {
+				err = cli.NeedRoot()
+			}
+			if err != nil {
+				return err
+			}
+			if c.Bool("serve") {
+				return serve(c, t)
+			}
+			stop := cli.Working("try the paths")
+			r, err := t.Run(c.Context)
+			stop()
+			if err == nil {
+				err = cli.Answer(c, r, r.Print)
+			}
+			if err == nil && r.Failed > 0 {
+				err = errors.New(cli.Count(r.Failed, "path") + " of this node's pods failed")
+			}
+			return err
+		},
+	}
+}
+
+// serve answers another node.
+func serve(c *cli.Context, t connectivity.Test) error {
+	ctx, cancel := context.WithTimeout(c.Context, c.Duration("for"))
+	defer cancel()
+	return t.Serve(ctx, func(r connectivity.Report) error {
+		return cli.Answer(c, r, func(w io.Writer) {
+			fmt.Fprintf(w, "the pod %s answers at %v and the node, port %d: on another node, run %s connectivity-test --peer with an "+
+				"address of this node\n", r.Pods[0].Name, r.Pods[0].Addrs, t.Port, cli.Name)
+		})
+	})
+}
+
+// testOf reads the command line.
+func testOf(c *cli.Context) (t connectivity.Test, err error) {
+	t = connectivity.Test{BinDir: c.String("bin-dir"), Namespace: c.String("namespace"), Name: c.String("name"),
+		Internet: c.String("internet"), Explicit: c.String("internet") != usualInternet}
+	if t.Internet == "none" {
+		t.Internet = ""
+	}
+	port := c.Int("port")
+	if port < 1 || port > 65535 {
+		return t, cli.Misuse(c, "--port: %d: want 1 to 65535", port)
+	}
+	t.Port = uint16(port)
+	for name, into := range map[string]*netip.Addr{"peer": &t.Peer, "dns": &t.DNS} {
+		if text := c.String(name); text != "" {
+			if *into, err = netip.ParseAddr(text); err != nil {
+				return t, cli.Misuse(c, "--%s: %q: want an IP address", name, text)
+			}
+		}
+	}
+	if text := c.String("service"); text != "" {
+		if t.Service, err = netip.ParseAddrPort(text); err != nil {
+			return t, cli.Misuse(c, "--service: %q: want an IP address and a port, such as 172.20.0.1:443", text)
+		}
+	}
+	if !t.DNS.IsValid() {
+		t.DNS = connectivity.KubeletDNS()
+	}
+	t.Network, err = networkNamed(conf.Load(c.String("config")), c.String("network"))
+	return t, err
+}
+
+// networkNamed returns a network with our pairs, or the first.
+func networkNamed(conflists *conf.Conflists, name string) (conf.Network, error) {
+	networks, err := conflists.Networks()
+	for _, n := range networks {
+		if cmp.Or(name, n.Name) == n.Name {
+			return n, nil
+		}
+	}
+	if err == nil && name != "" {
+		err = fmt.Errorf("%s: there is no network %q with %s", conflists.Path, name, conf.TypePTP)
+	}
+	return conf.Network{}, cmp.Or(err, fmt.Errorf("%s: no network has %s or %s", conflists.Path, conf.TypeAll, conf.TypePTP))
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package connectivity sends packets on each path of pods, from pods that it makes for that, and says where a packet
+// has stopped. It makes two pods on this node, as a container runtime does, by the plugins of a conflist. Nothing of
+// them has a name in the file system: their namespaces end with the process, however it ends. What a killed process
+// leaves is what a pod without a DEL leaves: a lease and routing rules, which a collection or a GC removes.
+//
+// A path that works costs the node nothing but its packets. On a path that does not, packets are sent again, and
+// meanwhile taps show the links at which they pass, and netfilter names the rules that drop them. The taps and the rules'
+// names are about the addresses of this test alone, and end with the process, too.
+package connectivity
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+// How long the parts of a test may take. Together they are less than [Limit].
+const (
+	Limit     = 30 * time.Second
+	addWithin = 9 * time.Second // of each pod
+	lookUntil = 23 * time.Second
+	delWithin = 3 * time.Second // of each pod
+	tryFor    = 2 * time.Second
+)
+
+// A Test says what to test.
+type Test struct {
+	Network   conf.Network
+	BinDir    string // of the plugins
+	Namespace string // of Kubernetes, of the pods
+	Peer      netip.Addr
+	Port      uint16
+	Service   netip.AddrPort // zero: that of the API server, if kube-proxy has rules for it
+	DNS       netip.Addr     // zero: that of the kubelet's configuration
+	Name      string         // to ask for
+	Internet  string         // "" is none
+	Explicit  bool           // an operator has named the host of the internet
+}
+
+// The states of a path.
+const (
+	Works   = "works"
+	Fails   = "fails"
+	Skipped = "skipped"
+)
+
+// A Row is the outcome of one path.
+type Row struct {
+	Path    string  `json:"path"`
+	Family  string  `json:"family"`
+	From    string  `json:"from"`
+	To      string  `json:"to"`
+	State   string  `json:"state"`
+	Took    float64 `json:"took_ms"`
+	Stopped string  `json:"stopped"` // where
+	Cause   string  `json:"cause"`   // or why it was skipped, or what is worth to know
+	Do      string  `json:"do"`
+}
+
+// A Pod is one that the test has made.
+type Pod struct {
+	Name  string       `json:"name"`
+	Addrs []netip.Addr `json:"ips"`
+	ENI   string       `json:"iface"` // the link of its ENI on the node
+}
+
+// A Report is what a test has found.
+type Report struct {
+	Network string  `json:"network"`
+	Failed  int     `json:"failed"`
+	Took    float64 `json:"took_ms"`
+	Pods    []Pod   `json:"pods"`
+	Paths   []Row   `json:"paths"`
+}
+
+// Print writes a line for each path, and below those that fail where the packet stopped, and what to do.
+func (r Report) Print(w io.Writer) {
+	for _, row := range r.Paths {
+		fmt.Fprintf(w, "%-7s  %-28s  %-4s  %s", row.State, row.Path, row.Family, row.To)
+		if row.State == Works {
+			fmt.Fprintf(w, "  %.1f ms", row.Took)
+		}
+		if row.State != Fails && row.Cause != "" {
+			fmt.Fprintf(w, "  (%s)", row.Cause)
+		}
+		fmt.Fprintln(w)
+		for _, text := range []string{row.Stopped, row.Cause, row.Do} {
+			if row.State == Fails && text != "" {
+				fmt.Fprintf(w, "    %s\n", text)
+			}
+		}
+	}
+	fmt.Fprintf(w, "%s, %d fail, in %.1f s\n", cli.Count(len(r.Paths), "path"), r.Failed, r.Took/1000)
+}
+
+// Run makes the pods, tries all paths, and removes the pods. The error is about the test itself.
+func (t Test) Run(ctx context.Context) (r Report, err error) {
+	start := time.Now()
+	whole, cancel := context.WithDeadline(ctx, start.Add(lookUntil))
+	defer cancel()
+	s, err := t.open()
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	r = Report{Network: t.Network.Name, Pods: []Pod{}}
+	rows := s.populate(whole, "a", "b")
+	for _, p := range s.pods {
+		r.Pods = append(r.Pods, Pod{p.name, p.addrs, p.eni})
+	}
+	if len(s.pods) > 0 {
+		rows = append(rows, s.tryAll(whole, s.paths())...)
+	}
+	if ctx.Err() != nil {
+		return r, errors.Join(ctx.Err(), s.remove())
+	}
+	rows = append(rows, s.removed()...)
+	for i := range rows {
+		if rows[i].State == Fails {
+			r.Failed++
+		}
+	}
+	r.Paths, r.Took = rows, milliseconds(start)
+	return r, nil
+}
+
+func milliseconds(since time.Time) float64 { return float64(time.Since(since).Microseconds()) / 1000 }
+
+// A scene is the node with the pods of a test.
+type scene struct {
+	Test
+	node  *nl.NS
+	cni   runtime
+	pods  []*pod
+	peer  answer // of the other node
+	alike error  // why the other node does not answer
+}
+
+func (t Test) open() (*scene, error) {
+	node, err := nl.Node()
+	if err != nil {
+		return nil, err
+	}
+	s := &scene{Test: t, node: node}
+	if s.cni, err = newRuntime(t); err != nil {
+		return nil, errors.Join(err, node.Close())
+	}
+	return s, nil
+}
+
+// populate makes pods. A row says which one could not be made.
+func (s *scene) populate(ctx context.Context, letters ...string) (rows []Row) {
+	for _, letter := range letters {
+		start := time.Now()
+		name := fmt.Sprintf("connectivity-test-%d-%s", os.Getpid(), letter)
+		p, err := s.cni.add(ctx, s.node, name)
+		row := Row{Path: "ADD", To: name, State: Works, Took: milliseconds(start)}
+		if err != nil {
+			row.State, row.Stopped, row.Cause = Fails, "the pod could not be made", err.Error()
+			row.Do = addHint(err)
+			return append(rows, row)
+		}
+		s.pods, rows = append(s.pods, p), append(rows, row)
+	}
+	return rows
+}
+
+// removed removes the pods. A row says which one could not be removed.
+func (s *scene) removed() (rows []Row) {
+	start := time.Now()
+	row := Row{Path: "DEL", To: cli.Count(len(s.pods), "pod"), State: Works}
+	if len(s.pods) == 0 {
+		return nil
+	}
+	if err := s.remove(); err != nil {
+		row.State, row.Stopped, row.Cause = Fails, "a pod could not be removed", err.Error()
+		row.Do = "run " + cli.Name + " registry-gc --free-after=15m twice, a minute apart: it ends the lease"
+	}
+	row.Took = milliseconds(start)
+	return []Row{row}
+}
+
+// remove gives back what the pods have, also when the test is to end early.
+func (s *scene) remove() (failed error) {
+	for _, p := range slices.Backward(s.pods) {
+		ctx, cancel := context.WithTimeout(context.Background(), delWithin)
+		failed = errors.Join(failed, s.cni.del(ctx, p))
+		cancel()
+	}
+	s.pods = nil
+	return failed
+}
+
+func (s *scene) close() error { return errors.Join(s.remove(), s.cni.close(), s.node.Close()) }
+
+// tryAll tries all paths at once. A path that fails is tried again alone, because the machine may be busy. What fails
+// again is looked at.
+func (s *scene) tryAll(ctx context.Context, all []path) []Row {
+	rows := make([]Row, len(all))
+	var wg sync.WaitGroup
+	for i, p := range all {
+		wg.Go(func() { rows[i] = p.try(ctx, tryFor) })
+	}
+	wg.Wait()
+	for i, p := range all {
+		if rows[i].State != Fails {
+			continue
+		}
+		if rows[i] = p.try(ctx, tryFor); rows[i].State == Fails {
+			rows[i] = s.explain(ctx, p, rows[i])
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b Row) int { return cmp.Compare(a.Family, b.Family) })
+	return rows
+}

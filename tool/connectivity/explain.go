@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package connectivity
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+)
+
+// lookFor is how long packets are sent again while the links are looked at: less than the second after which TCP
+// repeats its first packet.
+const lookFor = 900 * time.Millisecond
+
+// A finding is what was seen while a path failed again.
+type finding struct {
+	path
+	failed   error
+	seen     []sighting
+	drops    []nl.Dropper
+	counted  []string // the kernel's counters of drops that have changed
+	unchecks error    // what CHECK says of the pod
+}
+
+// A sighting is one in a namespace.
+type sighting struct {
+	nl.Sighting
+	ns *nl.NS
+}
+
+// explain sends packets again, and says where they stop. If they arrive now, the path works.
+func (s *scene) explain(ctx context.Context, p path, row Row) Row {
+	if ctx.Err() != nil {
+		row.Stopped = "there was no time to look where the packet stopped"
+		return row
+	}
+	f, err := s.look(ctx, p)
+	if err != nil {
+		row.Stopped = "the links could not be looked at: " + err.Error()
+		return row
+	}
+	if f.failed == nil {
+		row.State, row.Cause = Works, "only at the third try"
+		return row
+	}
+	row.Stopped = s.where(f)
+	row.Cause, row.Do = s.why(ctx, f)
+	return row
+}
+
+// look tries the path with taps at the links.
+func (s *scene) look(ctx context.Context, p path) (f finding, err error) {
+	f.path = p
+	addrs := p.addrs()
+	taps, err := s.taps(p, addrs)
+	defer func() {
+		for _, t := range taps {
+			err = errors.Join(err, t.Close())
+		}
+	}()
+	if err != nil {
+		return f, err
+	}
+	verdicts, unowned := s.node.Verdicts(addrs) // an older kernel does not have them
+	before, _ := s.node.DropCounts()
+	try, cancel := context.WithTimeout(ctx, lookFor)
+	f.failed = p.probe(try)
+	cancel()
+	after, _ := s.node.DropCounts()
+	for name, n := range after {
+		if n > before[name] {
+			f.counted = append(f.counted, fmt.Sprintf("%s +%d", name, n-before[name]))
+		}
+	}
+	slices.Sort(f.counted)
+	if unowned == nil {
+		f.drops = verdicts.Drops()
+		verdicts.Close()
+	}
+	for n, t := range taps {
+		for _, seen := range t.Seen() {
+			f.seen = append(f.seen, sighting{seen, n})
+		}
+	}
+	slices.SortStableFunc(f.seen, func(a, b sighting) int { return a.At.Compare(b.At) })
+	if f.failed != nil {
+		for _, of := range []*pod{p.pod, p.target} {
+			if of != nil {
+				f.unchecks = errors.Join(f.unchecks, s.cni.check(ctx, of))
+			}
+		}
+	}
+	return f, nil
+}
+
+// addrs are the addresses by which a tap knows the packets of a path.
+func (p path) addrs() (all []netip.Addr) {
+	if p.pod != nil {
+		all = append(all, p.pod.addr(p.family))
+	}
+	if p.to.IsValid() || p.to.Addr().IsValid() {
+		all = append(all, p.to.Addr().WithZone(""))
+	}
+	return all
+}
+
+// taps looks at the links of the pods and of the node where packets of a path can pass.
+func (s *scene) taps(p path, addrs []netip.Addr) (all map[*nl.NS]*nl.Tap, err error) {
+	all = map[*nl.NS]*nl.Tap{}
+	node := []string{s.Network.Pair.HostInterface}
+	add := func(n *nl.NS, links []string) {
+		t, failed := n.Tap(addrs, links...)
+		if err = errors.Join(err, failed); failed == nil {
+			all[n] = t
+		}
+	}
+	for _, of := range s.pods {
+		for _, link := range []string{of.veth, of.eni} {
+			if link != "" && !slices.Contains(node, link) {
+				node = append(node, link)
+			}
+		}
+		if of == p.pod || of == p.target {
+			add(of.ns, of.links)
+		}
+	}
+	add(s.node, s.present(node))
+	return all, err
+}
+
+// present leaves out links that are gone.
+func (s *scene) present(links []string) []string {
+	return slices.DeleteFunc(links, func(l string) bool { _, err := s.node.LinkByName(l); return err != nil })
+}
+
+// last is what was seen last.
+func (f finding) last() (sighting, bool) {
+	if len(f.seen) == 0 {
+		return sighting{}, false
+	}
+	return f.seen[len(f.seen)-1], true
+}
+
+// leaving reports whether a packet is one to the receiver, and not an answer.
+func (f finding) leaving(s sighting) bool {
+	return s.To == f.to.Addr().WithZone("") || f.pod != nil && s.From == f.pod.addr(f.family)
+}
+
+// where says where the last packet was seen.
+func (s *scene) where(f finding) string {
+	l, any := f.last()
+	if errors.Is(f.failed, errLarge) {
+		return "small packets arrive, and large ones are lost" + f.largest()
+	}
+	if !any {
+		if f.pod == nil {
+			return "no packet left the node"
+		}
+		return "no packet left the pod"
+	}
+	what := "the packet"
+	if !f.leaving(l) {
+		what = "the answer"
+	}
+	switch {
+	case l.ns == s.node && l.Out && slices.Contains(s.veths(), l.Link):
+		return fmt.Sprintf("%s left the node by %s to the pod, which did not take it", what, l.Link)
+	case l.ns == s.node && l.Out:
+		return fmt.Sprintf("%s left the node by %s, and no answer came", what, l.Link)
+	case l.ns == s.node:
+		return fmt.Sprintf("%s reached the node by %s, and the node did not send it on", what, l.Link)
+	case l.Out:
+		return fmt.Sprintf("%s left the pod by %s, and reached no link of the node", what, l.Link)
+	}
+	return fmt.Sprintf("%s reached the pod by %s", what, l.Link)
+}
+
+func (s *scene) veths() (all []string) {
+	for _, p := range s.pods {
+		all = append(all, p.veth)
+	}
+	return all
+}
+
+// largest names the largest packet that has passed a link.
+func (f finding) largest() string {
+	most := 0
+	for _, s := range f.seen {
+		most = max(most, s.Size)
+	}
+	if most == 0 {
+		return ""
+	}
+	return fmt.Sprintf(": the largest that was sent has %d bytes", most)
+}
+
+// why says what has stopped the packet, and what to do. What is certain comes first.
+func (s *scene) why(ctx context.Context, f finding) (cause, do string) {
+	switch {
+	case errors.Is(f.failed, errLarge):
+		return s.whyLarge(f)
+	case len(f.drops) > 0:
+		return s.whyDropped(f)
+	case f.unchecks != nil:
+		return "the network of this pod is not whole: " + firstLine(f.unchecks), "run " + cli.Name + " repair, and then " + cli.Name +
+			" doctor, which names what removes it"
+	case errors.Is(f.failed, errRefused):
+		return fmt.Sprintf("the packet arrived, and %s refuses the connection", f.to), "a program must listen there; a Service needs " +
+			"ready endpoints"
+	}
+	l, any := f.last()
+	if any && l.ns == s.node && !l.Out {
+		if cause, do := s.whyKept(f, l); cause != "" {
+			return cause, do
+		}
+	}
+	if any && l.ns == s.node && l.Out && !slices.Contains(s.veths(), l.Link) || any && l.ns != s.node && l.Out {
+		return s.whyOutside(ctx, f, l)
+	}
+	return f.counts(f.failed.Error()), "run " + cli.Name + " doctor; " + f.outside
+}
+
+// counts adds the kernel's counters to a cause.
+func (f finding) counts(cause string) string {
+	if len(f.counted) == 0 {
+		return cause
+	}
+	return cause + ". The node's kernel counted meanwhile, of all packets: " + strings.Join(f.counted, ", ")
+}
+
+// whyDropped is about rules of netfilter.
+func (s *scene) whyDropped(f finding) (cause, do string) {
+	d := f.drops[0]
+	family, table, _ := strings.Cut(d.Table, " ")
+	if strings.HasPrefix(table, nl.OwnTable) {
+		return d.String() + " drops it, which is ours: it drops what pods send with another address than theirs, or by " +
+			"another link", "run " + cli.Name + " repair: a rule or a route of the pod is missing"
+	}
+	return d.String() + " drops it. The table is another program's",
+		fmt.Sprintf("look at it: nft --handle list chain %s %s %s. Let pass what comes from and goes to pods: see \"The "+
+			"firewall drops what the node forwards\" in docs/operations.md", family, table, d.Chain)
+}
+
+// whyLarge is about packets that are too large for a link on the way.
+func (s *scene) whyLarge(f finding) (cause, do string) {
+	var mtus []string
+	for _, name := range s.present(slices.Compact(slices.Concat([]string{s.Network.Pair.HostInterface}, s.veths(),
+		[]string{s.pods[0].eni}))) {
+		if l, err := s.node.LinkByName(name); err == nil {
+			mtus = append(mtus, fmt.Sprintf("%s %d", name, l.MTU))
+		}
+	}
+	return "a link on the way takes only smaller packets, and its \"packet too big\" does not arrive. The MTUs here: " +
+			strings.Join(mtus, ", "), "all links on the way need one MTU, or must let ICMP \"fragmentation needed\" pass. EC2 has " +
+			"9001 in a VPC, 8500 by a transit gateway, 1500 to the internet; the keys mtu of the conflist set those of new pods"
+}
+
+// whyKept is about a packet that has reached the node and was not sent on.
+func (s *scene) whyKept(f finding, l sighting) (cause, do string) {
+	dev, err := s.node.Forwards(l.Link, l.From, l.To)
+	forward, key := s.forwarding(f.family)
+	switch {
+	case errors.Is(err, nl.ErrSource) && f.family == nl.IPv4:
+		return f.counts(fmt.Sprintf("the kernel's check of sources (rp_filter) drops it at %s: the way back to %s is by another "+
+				"link", l.Link, l.From)), fmt.Sprintf("sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.%s.rp_filter=2, and correct the file in "+
+				"/etc/sysctl.d that sets it", l.Link)
+	case forward == "0":
+		return "the node does not forward: " + key + " is 0", "sysctl -w " + key + "=1, and correct the file in /etc/sysctl.d that sets it"
+	case err != nil:
+		return err.Error(), "run " + cli.Name + " doctor"
+	case dev == "":
+		return f.counts(fmt.Sprintf("the node has no route for it: ip route get %s from %s iif %s", l.To, l.From, l.Link)),
+			"run " + cli.Name + " repair, and " + cli.Name + " doctor --check rules"
+	}
+	return "", ""
+}
+
+func (s *scene) forwarding(f nl.Family) (value, key string) {
+	key = "net.ipv4.ip_forward"
+	if f == nl.IPv6 {
+		key = "net.ipv6.conf.all.forwarding"
+	}
+	value, _ = s.node.Sysctl(strings.ReplaceAll(key, ".", "/"))
+	return value, key
+}
+
+// whyOutside is about a packet that has left the node: what EC2 does with it is not to be seen here.
+func (s *scene) whyOutside(ctx context.Context, f finding, l sighting) (cause, do string) {
+	if cause := s.unassigned(ctx, f); cause != "" {
+		return cause, "run " + cli.Name + " status --diff. Another program has taken the address away: delete the pods that have " +
+			"lost theirs"
+	}
+	if eni, err := s.node.LinkByName(cmp.Or(f.eni(), l.Link)); err == nil && !eni.Up {
+		return "the link " + eni.Name + " is down", "ip link set " + eni.Name + " up"
+	}
+	return "what stops it is outside of this node's kernel", cmp.Or(f.outside, groups)
+}
+
+func (f finding) eni() string {
+	if f.pod == nil {
+		return ""
+	}
+	return f.pod.eni
+}
+
+// unassigned compares the pods' addresses with those of the ENIs in the metadata service. EC2 drops what an ENI sends
+// with an address that it does not have: its source/destination check.
+func (s *scene) unassigned(ctx context.Context, f finding) string {
+	ctx, cancel := context.WithTimeout(ctx, tryFor)
+	defer cancel()
+	enis, err := aws.New(aws.Options{}).ENIs(ctx)
+	if err != nil {
+		return ""
+	}
+	for _, p := range []*pod{f.pod, f.target} {
+		if p == nil || !p.addr(f.family).IsValid() {
+			continue
+		}
+		a := p.addr(f.family)
+		if !slices.ContainsFunc(enis, func(e aws.ENI) bool { return hasAddr(e, a) }) {
+			return fmt.Sprintf("no ENI of this instance has the address %s any more, as metadata says: EC2's source/destination "+
+				"check drops what is from it", a)
+		}
+	}
+	return ""
+}
+
+// hasAddr reports whether an ENI has an address, or a prefix of it.
+func hasAddr(e aws.ENI, a netip.Addr) bool {
+	return slices.Contains(slices.Concat(e.Addrs, e.IPv6Addrs), a) ||
+		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package connectivity
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// DefaultPort is where Serve answers.
+const DefaultPort = 7472
+
+// Serve makes a pod and answers at a port of the node until the context ends. ready is told when it does.
+func (t Test) Serve(ctx context.Context, ready func(Report) error) (err error) {
+	s, err := t.open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	s.cni.port = t.Port
+	if rows := s.populate(ctx, "serve"); len(s.pods) == 0 {
+		return errors.New(rows[0].Cause)
+	}
+	front, err := serve(s.node, t.Port, s.pods[0])
+	if err != nil {
+		return err
+	}
+	defer front.close()
+	r := Report{Network: t.Network.Name, Paths: []Row{}}
+	for _, p := range s.pods {
+		r.Pods = append(r.Pods, Pod{p.name, p.addrs, p.eni})
+	}
+	if err := ready(r); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// askPeer asks the other node for its pod.
+func (s *scene) askPeer() {
+	if !s.Peer.IsValid() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), tryFor)
+	defer cancel()
+	s.peer, s.alike = ask(ctx, s.node, netip.AddrPortFrom(s.Peer, s.Port), call{Size: little})
+	for range 2 {
+		if s.alike == nil {
+			return
+		}
+		time.Sleep(tryFor / 20)
+		s.peer, s.alike = ask(ctx, s.node, netip.AddrPortFrom(s.Peer, s.Port), call{Size: little})
+	}
+}
+
+// toPeer are the paths between this node and another, on which a test serves.
+func (s *scene) toPeer(f nl.Family) (all []path) {
+	a, node := s.pods[0], netip.AddrPortFrom(s.Peer, s.Port)
+	if nl.FamilyOf(s.Peer) == f {
+		all = append(all, path{name: "node to peer's node", family: f, from: s.node, to: node, outside: peerGroups,
+			probe: func(ctx context.Context) error { return both(ctx, s.node, node) }},
+			path{name: "pod to peer's node", family: f, from: a.ns, pod: a, to: node, outside: peerGroups,
+				probe: func(ctx context.Context) error { return both(ctx, a.ns, node) }})
+	}
+	for _, addr := range s.peer.Pods {
+		if nl.FamilyOf(addr) != f {
+			continue
+		}
+		to := netip.AddrPortFrom(addr, s.peer.Port)
+		all = append(all, path{name: "pod to peer's pod", family: f, from: a.ns, pod: a, to: to, outside: peerGroups,
+			probe: func(ctx context.Context) error { return both(ctx, a.ns, to) }},
+			path{name: "node to peer's pod", family: f, from: s.node, to: to, outside: peerGroups,
+				probe: func(ctx context.Context) error { return both(ctx, s.node, to) }},
+			path{name: "peer's pod to pod", family: f, from: a.ns, pod: a, to: netip.AddrPortFrom(addr, 0), outside: peerGroups,
+				probe: func(ctx context.Context) error { return calledBack(ctx, a, to) }})
+	}
+	return all
+}
+
+// calledBack has the pod of the other node call this one.
+func calledBack(ctx context.Context, p *pod, to netip.AddrPort) error {
+	a, err := ask(ctx, p.ns, to, call{Size: little, Back: p.server.port()})
+	if err != nil {
+		return reason(err)
+	}
+	if a.Back != "" {
+		return errors.New("the pod of the other node gets no answer from this one: " + a.Back)
+	}
+	return nil
+}
+
+const peerGroups = "the security groups of the ENIs of both nodes must allow it, and the network ACLs and route tables " +
+	"of their subnets. On the other node, connectivity-test --serve must run"

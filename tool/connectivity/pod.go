@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package connectivity
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+// A pod is a namespace that the plugins have connected, with a program that answers.
+type pod struct {
+	name   string
+	ns     *nl.NS
+	addrs  []netip.Addr
+	gws    []netip.Addr // VPC routers, by the result
+	links  []string     // in the pod
+	veth   string       // on the node
+	eni    string       // the link of its ENI on the node
+	slave  bool         // it has a slave of that
+	server *server
+}
+
+// addr is the pod's address of a family; zero if it has none.
+func (p *pod) addr(f nl.Family) netip.Addr {
+	i := slices.IndexFunc(p.addrs, func(a netip.Addr) bool { return nl.FamilyOf(a) == f })
+	if i < 0 {
+		return netip.Addr{}
+	}
+	return p.addrs[i]
+}
+
+// A runtime calls the plugins as a container runtime does.
+type runtime struct {
+	cni       *libcni.CNIConfig
+	list      *libcni.NetworkConfigList
+	cache     int // a file system that nobody else sees
+	namespace string
+	port      uint16 // at which pods answer; 0: any
+}
+
+func newRuntime(t Test) (r runtime, err error) {
+	text, err := patient(t.Network.List)
+	if err != nil {
+		return r, err
+	}
+	if r.list, err = libcni.NetworkConfFromBytes(text); err != nil {
+		return r, fmt.Errorf("%s: %w", t.Network.File, err)
+	}
+	if r.cache, err = memory(); err != nil {
+		return r, fmt.Errorf("make a place for the results of the plugins: %w", err)
+	}
+	r.namespace = t.Namespace
+	r.cni = libcni.NewCNIConfigWithCacheDir([]string{t.BinDir}, fmt.Sprintf("/proc/self/fd/%d", r.cache), nil)
+	return r, nil
+}
+
+// patient returns a list whose ADD gives up by itself before this program would have to kill it.
+func patient(l conf.List) ([]byte, error) {
+	plugins := make([]json.RawMessage, len(l.Plugins))
+	for i, m := range l.Plugins {
+		plugins[i] = m.Raw
+		if m.Type != conf.TypeAll && m.Type != conf.TypeIPAM {
+			continue
+		}
+		var keys map[string]json.RawMessage
+		if err := json.Unmarshal(m.Raw, &keys); err != nil {
+			return nil, err
+		}
+		keys["addTimeout"] = json.RawMessage(fmt.Sprint(int(addWithin.Seconds()) - 3)) // it may wait three more
+		var err error
+		if plugins[i], err = json.Marshal(keys); err != nil {
+			return nil, err
+		}
+	}
+	return json.Marshal(map[string]any{"name": l.Name, "cniVersion": l.CNIVersion, "cniVersions": l.CNIVersions,
+		"plugins": plugins, "loadOnlyInlinedPlugins": true})
+}
+
+// memory makes a file system in memory that is mounted nowhere, and ends with the process. libcni keeps results in
+// files. In /var/lib/cni, a killed process would leave them, and repair would take them for those of a pod.
+func memory() (int, error) {
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return -1, err
+	}
+	return unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+}
+
+func (r runtime) close() error { return unix.Close(r.cache) }
+
+func (r runtime) conf(name, netns string) *libcni.RuntimeConf {
+	return &libcni.RuntimeConf{ContainerID: name, NetNS: netns, IfName: "eth0",
+		CapabilityArgs: map[string]any{"io.kubernetes.cri.pod-annotations": map[string]string{}},
+		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", r.namespace}, {"K8S_POD_NAME", name},
+			{"K8S_POD_INFRA_CONTAINER_ID", name}}}
+}
+
+// add makes a pod. One that could not be made is removed again.
+func (r runtime) add(ctx context.Context, node *nl.NS, name string) (*pod, error) {
+	ctx, cancel := context.WithTimeout(ctx, addWithin)
+	defer cancel()
+	ns, err := nl.Make(name)
+	if err != nil {
+		return nil, err
+	}
+	p := &pod{name: name, ns: ns}
+	result, err := r.cni.AddNetworkList(ctx, r.list, r.conf(name, ns.Path()))
+	if err == nil {
+		err = p.read(result, node)
+	}
+	if err == nil {
+		p.server, err = serve(ns, r.port, p)
+	}
+	if err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), delWithin)
+		defer cancel()
+		return nil, errors.Join(err, r.del(ctx, p))
+	}
+	return p, nil
+}
+
+// check has the plugins check a pod.
+func (r runtime) check(ctx context.Context, p *pod) error {
+	return r.cni.CheckNetworkList(ctx, r.list, r.conf(p.name, p.ns.Path()))
+}
+
+// del removes a pod, and then its namespace.
+func (r runtime) del(ctx context.Context, p *pod) error {
+	err := r.cni.DelNetworkList(ctx, r.list, r.conf(p.name, p.ns.Path()))
+	if p.server != nil {
+		p.server.close()
+	}
+	return errors.Join(err, p.ns.Close())
+}
+
+// read finds what the ADD has made.
+func (p *pod) read(result types.Result, node *nl.NS) error {
+	r, err := types100.GetResult(result)
+	if err != nil {
+		return err
+	}
+	for _, ip := range r.IPs {
+		a, _ := netip.AddrFromSlice(ip.Address.IP)
+		if i := ip.Interface; i != nil && *i < len(r.Interfaces) && r.Interfaces[*i].Sandbox == "" {
+			continue // the node's, by which it asks the VPC router
+		}
+		p.addrs = append(p.addrs, a.Unmap())
+		if gw, ok := netip.AddrFromSlice(ip.Gateway); ok {
+			p.gws = append(p.gws, gw.Unmap())
+		}
+	}
+	return p.readLinks(node)
+}
+
+func (p *pod) readLinks(node *nl.NS) error {
+	own, err := p.ns.Links()
+	if err != nil {
+		return err
+	}
+	all, err := node.Links()
+	if err != nil {
+		return err
+	}
+	for _, l := range own {
+		if l.Name == "lo" {
+			continue
+		}
+		p.links = append(p.links, l.Name)
+		if l.Name == "eth0" && l.Kind == "ipvlan" {
+			p.slave, p.eni = true, nameOf(all, l.Peer)
+		}
+	}
+	for _, l := range all {
+		if !nl.IsPair(l.Group) || !slices.Contains(strings.Fields(l.Alias), p.name) {
+			continue
+		}
+		p.veth = l.Name
+		if nl.IsRouted(l.Group) {
+			p.eni = nameOf(all, int(l.Group&0xffffff))
+		}
+	}
+	return nil
+}
+
+func nameOf(links []nl.Link, index int) string {
+	i := slices.IndexFunc(links, func(l nl.Link) bool { return l.Index == index })
+	if i < 0 {
+		return ""
+	}
+	return links[i].Name
+}
+
+// addHint says what to do about an ADD that failed.
+func addHint(err error) string {
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "failed to find plugin"):
+		return "install the plugins: " + cli.Name + " doctor --check plugins says what is missing"
+	case strings.Contains(text, "no IP") || strings.Contains(text, "address"):
+		return "new pods of this node fail in the same way: " + cli.Name + " status shows its addresses, and " + cli.Name +
+			" maxpods for how many pods it can have some"
+	}
+	return "new pods of this node fail in the same way: " + cli.Name + " doctor"
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package connectivity
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"regexp"
+	"syscall"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// errRefused and errSilent are the two ends of a call that no program has answered.
+var (
+	errRefused = errors.New("the connection is refused")
+	errSilent  = errors.New("no answer")
+)
+
+// reason is an error of a connection in our words. The kernel's are behind it.
+func reason(err error) error {
+	var timeout net.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("%w: %w", errRefused, err)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded),
+		errors.As(err, &timeout) && timeout.Timeout():
+		return fmt.Errorf("%w: %w", errSilent, err)
+	}
+	return err
+}
+
+// connect makes a connection of TCP, and ends it.
+func connect(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
+	c, err := dial(ctx, n, "tcp", to)
+	if err != nil {
+		return reason(err)
+	}
+	return c.Close()
+}
+
+// http asks for a page of HTTP. Any answer is one.
+func http(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
+	c, err := dial(ctx, n, "tcp", to)
+	if err != nil {
+		return reason(err)
+	}
+	defer c.Close()
+	if end, has := ctx.Deadline(); has {
+		_ = c.SetDeadline(end)
+	}
+	if _, err := c.Write([]byte("GET / HTTP/1.0\r\n\r\n")); err != nil {
+		return reason(err)
+	}
+	answer := make([]byte, 5)
+	if _, err := c.Read(answer); err != nil {
+		return reason(err)
+	}
+	if !bytes.HasPrefix(answer, []byte("HTTP")) {
+		return fmt.Errorf("it does not speak HTTP: %q", answer)
+	}
+	return nil
+}
+
+// lookup asks a DNS server for a name. That there is no such name is an answer.
+func lookup(ctx context.Context, n *nl.NS, server netip.AddrPort, name string) error {
+	r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return dial(ctx, n, network, server)
+	}}
+	_, err := r.LookupNetIP(ctx, "ip", name)
+	if dns, is := errors.AsType[*net.DNSError](err); is && dns.IsNotFound {
+		return nil
+	}
+	return reason(err)
+}
+
+// neighbour asks for the MAC address of a router, by a datagram to a port that no router has.
+func neighbour(ctx context.Context, n *nl.NS, a netip.Addr) error {
+	const discard = 9
+	to := netip.AddrPortFrom(a, discard)
+	if a.IsLinkLocalUnicast() {
+		to = netip.AddrPortFrom(a.WithZone("eth0"), discard)
+	}
+	c, err := dial(ctx, n, "udp", to)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte{0}); err != nil {
+		return err
+	}
+	for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
+		if is, err := n.Answered("eth0", a.WithZone("")); err != nil || is {
+			return err
+		}
+	}
+	return fmt.Errorf("%w to the question for its MAC address", errSilent)
+}
+
+// kubeletConfigs are where kubelets of the usual distributions have their configuration.
+var kubeletConfigs = []string{"/var/lib/kubelet/config.yaml", "/etc/kubernetes/kubelet/config.json",
+	"/etc/kubernetes/kubelet/kubelet-config.json", "/var/lib/kubelet/kubelet-config.yaml"}
+
+// clusterDNS matches the first DNS server in the configuration of a kubelet, in YAML or JSON.
+var clusterDNS = regexp.MustCompile(`(?s)"?clusterDNS"?:\s*(?:\[|-)\s*["']?([0-9a-fA-F.:]+)`)
+
+// KubeletDNS is the DNS server that the kubelet gives to pods; zero if its configuration does not say.
+func KubeletDNS() (a netip.Addr) {
+	for _, file := range kubeletConfigs {
+		text, err := os.ReadFile(file)
+		if m := clusterDNS.FindSubmatch(text); err == nil && m != nil {
+			if a, err = netip.ParseAddr(string(m[1])); err == nil {
+				return a
+			}
+		}
+	}
+	return a
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package connectivity
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// A server answers calls in a namespace. A call is a line of JSON, and then as many bytes as the line says. The answer
+// is a line of JSON. It changes nothing, and calls back the caller alone.
+type server struct {
+	ns       *nl.NS
+	pod      *pod // whose addresses it tells, and from which it calls back; nil: none
+	listener *net.TCPListener
+}
+
+// A call is what a caller sends first.
+type call struct {
+	Size int    `json:"size"` // of what follows
+	Back uint16 `json:"back"` // call back this port of the caller
+}
+
+// An answer is what a server says.
+type answer struct {
+	Seen  netip.Addr   `json:"seen"` // the caller, as the server sees it
+	Bytes int64        `json:"bytes"`
+	Pods  []netip.Addr `json:"pods"`
+	Port  uint16       `json:"port"` // at which the pod answers
+	Back  string       `json:"back"` // why it could not call back; "": it could, or was not asked
+}
+
+// mostBytes is how much a caller may send.
+const mostBytes = 1 << 20
+
+// serve begins to answer at a port, or, with 0, at any.
+func serve(n *nl.NS, port uint16, p *pod) (*server, error) {
+	s := &server{ns: n, pod: p}
+	err := n.Do(func() (err error) {
+		s.listener, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.IPv6Unspecified(), port)))
+		if err != nil { // a kernel without IPv6
+			s.listener, err = net.ListenTCP("tcp4", &net.TCPAddr{Port: int(port)})
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: answer calls: %w", n.Name, err)
+	}
+	go s.answerAll()
+	return s, nil
+}
+
+func (s *server) port() uint16 { return uint16(s.listener.Addr().(*net.TCPAddr).Port) }
+
+func (s *server) close() { s.listener.Close() }
+
+// answerAll answers until close. It answers some callers at once, and no more.
+func (s *server) answerAll() {
+	turns := make(chan struct{}, 16)
+	for {
+		c, err := s.listener.AcceptTCP()
+		if err != nil {
+			return
+		}
+		turns <- struct{}{}
+		go func() {
+			defer func() { c.Close(); <-turns }()
+			_ = c.SetDeadline(time.Now().Add(3 * tryFor))
+			_ = s.answer(c)
+		}()
+	}
+}
+
+func (s *server) answer(c *net.TCPConn) error {
+	r := bufio.NewReader(io.LimitReader(c, mostBytes))
+	line, err := r.ReadSlice('\n')
+	if err != nil {
+		return err
+	}
+	var asked call
+	if err := json.Unmarshal(line, &asked); err != nil {
+		return err
+	}
+	a := answer{Seen: c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()}
+	if a.Bytes, err = io.CopyN(io.Discard, r, int64(asked.Size)); err != nil {
+		return err
+	}
+	if s.pod != nil {
+		a.Pods, a.Port = s.pod.addrs, s.pod.server.port()
+	}
+	if asked.Back != 0 && s.pod != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), tryFor)
+		defer cancel()
+		if _, err := ask(ctx, s.pod.ns, netip.AddrPortFrom(a.Seen, asked.Back), call{Size: little}); err != nil {
+			a.Back = err.Error()
+		}
+	}
+	return json.NewEncoder(c).Encode(a)
+}
+
+// The bytes of a small call, and of one whose packets are as large as the links take.
+const (
+	little = 16
+	large  = 1 << 16
+)
+
+// errLarge reports that a small call was answered, and a large one not.
+var errLarge = errors.New("small packets arrive, and large ones do not")
+
+// ask calls a server from a namespace.
+func ask(ctx context.Context, n *nl.NS, to netip.AddrPort, what call) (a answer, err error) {
+	c, err := dial(ctx, n, "tcp", to)
+	if err != nil {
+		return a, err
+	}
+	defer c.Close()
+	if end, has := ctx.Deadline(); has {
+		_ = c.SetDeadline(end)
+	}
+	if err := json.NewEncoder(c).Encode(what); err != nil {
+		return a, err
+	}
+	if _, err := c.Write(make([]byte, what.Size)); err != nil {
+		return a, err
+	}
+	line, err := bufio.NewReader(io.LimitReader(c, mostBytes)).ReadSlice('\n')
+	if err != nil {
+		return a, err
+	}
+	return a, json.Unmarshal(line, &a)
+}
+
+// dial connects from a namespace.
+func dial(ctx context.Context, n *nl.NS, network string, to netip.AddrPort) (c net.Conn, err error) {
+	err = n.Do(func() (err error) {
+		c, err = (&net.Dialer{}).DialContext(ctx, network, to.String())
+		return err
+	})
+	return c, err
+}
