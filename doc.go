@@ -28,6 +28,7 @@
 //	tool/doctor/    what breaks the pods' network: a file per check
 //	tool/bundle/    what a node shows, in one file for others
 //	  page/         such a file, explained: the checks again, and a page of HTML
+//	tool/connectivity/ packets on each path of pods that it makes, and where they stop
 //	tool/iam/       what the role of a node must be allowed; tool/install/ puts the suite on a node
 //	tool/kube/      the one request to the API server, with the kubelet's credentials
 //	tool/history/   which pod had which address: the lease log

@@ -66,10 +66,11 @@ var arrows = map[string]string{
 	// and not ipam, which brings the SDK
 	"plugin/chain": "plugin plugin/ipvlan plugin/egress plugin/values unnumbered-ptp ipam/lease nl internal/codec",
 	"tool": "internal/release internal/excerpt tool/cli tool/conf tool/view tool/repair tool/doctor tool/history " +
-		"tool/bundle tool/bundle/page tool/iam tool/install tool/kube ipam ipam/more ipam/less ipam/book ipam/lease " +
+		"tool/bundle tool/bundle/page tool/connectivity tool/iam tool/install tool/kube ipam ipam/more ipam/less ipam/book ipam/lease " +
 		"plugin/egress aws nl registry",
-	"tool/install": "tool/cli tool/conf nl registry",
-	"tool/cli":     "internal/atomicfile internal/excerpt ipam ipam/lease aws registry",
+	"tool/install":      "tool/cli tool/conf nl registry",
+	"tool/connectivity": "tool/cli tool/conf aws nl",
+	"tool/cli":          "internal/atomicfile internal/excerpt ipam ipam/lease aws registry",
 	// the plugins for their configurations: validate
 	"tool/conf": "tool/cli ipam/book ipam/lease registry plugin plugin/values plugin/chain plugin/ipvlan " +
 		"plugin/egress unnumbered-ptp",
@@ -123,16 +124,17 @@ var arrows = map[string]string{
 
 // owners are the only importers of a dependency, by the beginning of its path.
 var owners = map[string][]string{
-	"github.com/vishvananda/":                   {"nl", "nl/nltest", "sim/vpcsim", "sim/kubeproxy", "sim/bench"},
-	"github.com/containernetworking/plugins":    {"nl"},
-	"github.com/gofrs/flock":                    {"registry"},
-	"github.com/google/nftables":                nil, // its initialisation costs every ADD a fiftieth; see testOwners
-	"github.com/mdlayher/":                      nil, // which it brings
-	"github.com/aws/":                           {"aws", "acceptance"},
-	"golang.org/x/crypto/ssh":                   {"acceptance"},
-	"github.com/urfave/cli":                     {"tool/cli"},
-	"sigs.k8s.io/yaml":                          {"tool/kube"},
-	"github.com/containernetworking/cni/libcni": {"sim/paths", "sim/bench", "acceptance/ends"},
+	"github.com/vishvananda/":                {"nl", "nl/nltest", "sim/vpcsim", "sim/kubeproxy", "sim/bench"},
+	"github.com/containernetworking/plugins": {"nl"},
+	"github.com/gofrs/flock":                 {"registry"},
+	"github.com/google/nftables":             nil, // its initialisation costs every ADD a fiftieth; see testOwners
+	"github.com/mdlayher/":                   nil, // which it brings
+	"github.com/aws/":                        {"aws", "acceptance"},
+	"golang.org/x/crypto/ssh":                {"acceptance"},
+	"github.com/urfave/cli":                  {"tool/cli"},
+	"sigs.k8s.io/yaml":                       {"tool/kube"},
+	"github.com/containernetworking/cni/libcni": {"tool/connectivity", "sim/paths", "sim/bench",
+		"acceptance/ends"},
 }
 
 // testOwners are the packages whose tests compare with a dependency that no package may import.
@@ -162,8 +164,9 @@ var sizes = map[string]float64{
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4.05,
 	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          3.38,
 	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.75,
-	// 0.9 of these are the support bundle: html/template, tar and gzip, and its own code, a third each
-	"tool/cni-ipvlan-vpc-k8s-tool": 19.4,
+	// 0.9 of these are the support bundle: html/template, tar and gzip, and its own code, a third each; 0.7 are
+	// connectivity-test: libcni with what it imports, and its own code, about half each
+	"tool/cni-ipvlan-vpc-k8s-tool": 20.2,
 }
 
 type pkg struct {

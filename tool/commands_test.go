@@ -36,7 +36,7 @@ func TestTranscripts(t *testing.T) {
 	// they ask neither EC2 nor metadata
 	noEC2 := []string{"addr", "registry-list", "repair", "validate", "iam-policy", "egress", "whois", "version"}
 	// they ask metadata alone
-	noCalls := append([]string{"eniif", "free-ips", "install"}, noEC2...)
+	noCalls := append([]string{"connectivity-test", "eniif", "free-ips", "install"}, noEC2...)
 	for _, c := range visible() {
 		b := transcripts(t, c.Name)
 		want := []string{

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"time"
 
@@ -117,6 +118,9 @@ func testOf(c *cli.Context) (t connectivity.Test, err error) {
 		if t.Service, err = netip.ParseAddrPort(text); err != nil {
 			return t, cli.Misuse(c, "--service: %q: want an IP address and a port, such as 172.20.0.1:443", text)
 		}
+	}
+	if _, _, err := net.SplitHostPort(t.Internet); err != nil && t.Internet != "" {
+		return t, cli.Misuse(c, "--internet: %q: want a host and a port, such as %s", t.Internet, usualInternet)
 	}
 	if !t.DNS.IsValid() {
 		t.DNS = connectivity.KubeletDNS()

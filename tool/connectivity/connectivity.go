@@ -71,7 +71,7 @@ type Row struct {
 	Do      string  `json:"do"`
 }
 
-// A Pod is one that the test has made.
+// A Pod is one that the test has made. Without addresses it could not be made.
 type Pod struct {
 	Name  string       `json:"name"`
 	Addrs []netip.Addr `json:"ips"`
@@ -117,11 +117,8 @@ func (t Test) Run(ctx context.Context) (r Report, err error) {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	r = Report{Network: t.Network.Name, Pods: []Pod{}}
-	rows := s.populate(whole, "a", "b")
-	for _, p := range s.pods {
-		r.Pods = append(r.Pods, Pod{p.name, p.addrs, p.eni})
-	}
+	r = Report{Network: t.Network.Name}
+	rows := s.populate(whole, &r, "a", "b")
 	if len(s.pods) > 0 {
 		rows = append(rows, s.tryAll(whole, s.paths())...)
 	}
@@ -163,7 +160,7 @@ func (t Test) open() (*scene, error) {
 }
 
 // populate makes pods. A row says which one could not be made.
-func (s *scene) populate(ctx context.Context, letters ...string) (rows []Row) {
+func (s *scene) populate(ctx context.Context, r *Report, letters ...string) (rows []Row) {
 	for _, letter := range letters {
 		start := time.Now()
 		name := fmt.Sprintf("connectivity-test-%d-%s", os.Getpid(), letter)
@@ -172,8 +169,10 @@ func (s *scene) populate(ctx context.Context, letters ...string) (rows []Row) {
 		if err != nil {
 			row.State, row.Stopped, row.Cause = Fails, "the pod could not be made", err.Error()
 			row.Do = addHint(err)
+			r.Pods = append(r.Pods, Pod{Name: name, Addrs: []netip.Addr{}})
 			return append(rows, row)
 		}
+		r.Pods = append(r.Pods, Pod{name, p.addrs, p.eni})
 		s.pods, rows = append(s.pods, p), append(rows, row)
 	}
 	return rows
@@ -207,20 +206,21 @@ func (s *scene) remove() (failed error) {
 
 func (s *scene) close() error { return errors.Join(s.remove(), s.cni.close(), s.node.Close()) }
 
-// tryAll tries all paths at once. A path that fails is tried again alone, because the machine may be busy. What fails
-// again is looked at.
+// tryAll tries all paths at once. Those that fail are tried again, because the machine may be busy. What fails again is
+// looked at, one path after the other.
 func (s *scene) tryAll(ctx context.Context, all []path) []Row {
 	rows := make([]Row, len(all))
-	var wg sync.WaitGroup
-	for i, p := range all {
-		wg.Go(func() { rows[i] = p.try(ctx, tryFor) })
-	}
-	wg.Wait()
-	for i, p := range all {
-		if rows[i].State != Fails {
-			continue
+	for again := range 2 {
+		var wg sync.WaitGroup
+		for i, p := range all {
+			if again == 0 || rows[i].State == Fails {
+				wg.Go(func() { rows[i] = p.try(ctx, tryFor) })
+			}
 		}
-		if rows[i] = p.try(ctx, tryFor); rows[i].State == Fails {
+		wg.Wait()
+	}
+	for i, p := range all {
+		if rows[i].State == Fails {
 			rows[i] = s.explain(ctx, p, rows[i])
 		}
 	}

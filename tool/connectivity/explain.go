@@ -242,6 +242,10 @@ func (f finding) counts(cause string) string {
 func (s *scene) whyDropped(f finding) (cause, do string) {
 	d := f.drops[0]
 	family, table, _ := strings.Cut(d.Table, " ")
+	if table == "kube-proxy" || strings.HasPrefix(d.Chain, "KUBE-") {
+		return fmt.Sprintf("kube-proxy refuses it: %s has no ready endpoints, or is no Service", f.to),
+			"kubectl get endpointslices --all-namespaces shows the endpoints of Services"
+	}
 	if strings.HasPrefix(table, nl.OwnTable) {
 		return d.String() + " drops it, which is ours: it drops what pods send with another address than theirs, or by " +
 			"another link", "run " + cli.Name + " repair: a rule or a route of the pod is missing"

@@ -23,7 +23,8 @@ func (t Test) Serve(ctx context.Context, ready func(Report) error) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	s.cni.port = t.Port
-	if rows := s.populate(ctx, "serve"); len(s.pods) == 0 {
+	r := Report{Network: t.Network.Name, Paths: []Row{}}
+	if rows := s.populate(ctx, &r, "serve"); len(s.pods) == 0 {
 		return errors.New(rows[0].Cause)
 	}
 	front, err := serve(s.node, t.Port, s.pods[0])
@@ -31,10 +32,6 @@ func (t Test) Serve(ctx context.Context, ready func(Report) error) (err error) {
 		return err
 	}
 	defer front.close()
-	r := Report{Network: t.Network.Name, Paths: []Row{}}
-	for _, p := range s.pods {
-		r.Pods = append(r.Pods, Pod{p.name, p.addrs, p.eni})
-	}
 	if err := ready(r); err != nil {
 		return err
 	}

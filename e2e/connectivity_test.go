@@ -1,0 +1,618 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/kubeproxy"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
+)
+
+// tryModes are the two data paths.
+var tryModes = []mode{
+	{"ipvlan", forTries(asShipped), dual},
+	{byPair, forTries(routed), dual},
+}
+
+// forTries lets many pods follow each other, and adds a pool that has no ENI.
+func forTries(change func(ipam, ptp map[string]any)) func(ipam, ptp map[string]any) {
+	return func(ipam, ptp map[string]any) {
+		change(ipam, ptp)
+		ipam["reuseIPWait"] = 0
+		ipam["pools"].(map[string]any)["empty"] = map[string]any{"namespaces": []string{"empty"}}
+	}
+}
+
+// A tryWorld is two nodes with pods, Services, a DNS server, and the other end of connectivity-test on the second node.
+type tryWorld struct {
+	*paths.Scene
+	node     *paths.Node
+	fabric   *nl.NS
+	dir      string // of the conflist and of the plugins
+	conflist []byte
+	args     []string
+}
+
+// newTryWorld makes it. The conflist has one plugin more than those of the pods: a script, which makes faults.
+func newTryWorld(t *testing.T, m mode) *tryWorld {
+	t.Helper()
+	m.need(t)
+	w := &tryWorld{Scene: m.scene(t), dir: t.TempDir()}
+	w.node = w.Nodes[0]
+	addPod(t, w.Nodes[1], "default", "further") // kube-proxy's rules are for as many pods on each node
+	addPod(t, w.Nodes[1], "cousins", "last")
+	stop, err := w.Serve(kubeproxy.NFTables)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if w.fabric, err = nl.Open("fabric", strings.TrimSuffix(w.node.Path, "node1")+"vpc"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.fabric.Close() })
+	w.install(t, m)
+	dns := w.Hosts()["host"]
+	host, err := nl.Open("host", strings.TrimSuffix(w.node.Path, "node1")+"host")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { host.Close() })
+	answerDNS(t, host)
+	i := slices.IndexFunc(kubeproxy.Services(), func(s kubeproxy.Service) bool { return s.Name == "remote" })
+	service := kubeproxy.Services()[i]
+	w.args = []string{"--service", netip.AddrPortFrom(service.ClusterIP.V4, service.Port).String(), "--dns", dns.String(),
+		"--internet", netip.AddrPortFrom(vpcsim.InternetAddr, paths.Port).String(), "--peer", w.Nodes[1].Addr().String()}
+	w.serve(t)
+	return w
+}
+
+// faultPlugin runs the commands in $FAULT after our plugins, and passes their result on.
+const faultPlugin = `#!/bin/sh
+conf=$(cat)
+if [ "$CNI_COMMAND" = VERSION ]; then
+	echo '{"cniVersion": "1.0.0", "supportedVersions": ["0.4.0", "1.0.0", "1.1.0"]}'
+elif [ "$CNI_COMMAND" = ADD ]; then
+	addr=$(echo "$conf" | jq -r '.prevResult.ips[0].address' | cut -d/ -f1)
+	veth=$(ip -o link | grep " $CNI_CONTAINERID " | sed 's/^[0-9]*: \([^@:]*\).*/\1/')
+	eval "$FAULT" >&2
+	echo "$conf" | jq .prevResult
+fi
+`
+
+// install writes the conflist and the plugin, and links ours beside it.
+func (w *tryWorld) install(t *testing.T, m mode) {
+	t.Helper()
+	text, err := m.conflist()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list map[string]any
+	if err := json.Unmarshal(text, &list); err != nil {
+		t.Fatal(err)
+	}
+	list["plugins"] = append(list["plugins"].([]any), map[string]any{"type": "fault"})
+	if w.conflist, err = json.Marshal(list); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(w.dir, "10.conflist"), w.conflist, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(w.dir, "fault"), []byte(faultPlugin), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ours, err := filepath.Glob(filepath.Join(programs(t), "cni-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, program := range ours {
+		if err := os.Symlink(program, filepath.Join(w.dir, filepath.Base(program))); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// answerDNS serves UDP: a name server that knows no name.
+func answerDNS(t *testing.T, n *nl.NS) {
+	t.Helper()
+	var c *net.UDPConn
+	if err := n.Do(func() (err error) {
+		c, err = net.ListenUDP("udp4", &net.UDPAddr{Port: paths.DNS})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	go func() {
+		for b := make([]byte, 512); ; {
+			size, from, err := c.ReadFromUDPAddrPort(b)
+			if err != nil {
+				return
+			}
+			b[2], b[3] = 0x81, 0x83 // an answer, and NXDOMAIN: RFC 1035, section 4.1.1
+			_, _ = c.WriteToUDPAddrPort(b[:size], from)
+		}
+	}()
+}
+
+// command is the tool on a node.
+func (w *tryWorld) command(t *testing.T, node *paths.Node, fault string, args ...string) *exec.Cmd {
+	t.Helper()
+	// Without the test's context: it ends before the cleanup, in which --serve removes its pod.
+	c := exec.Command(filepath.Join(w.dir, "cni-ipvlan-vpc-k8s-tool"), append([]string{"connectivity-test",
+		"--config", filepath.Join(w.dir, "10.conflist"), "--bin-dir", w.dir}, args...)...)
+	c.Env = append(append(os.Environ(), node.Env()...), "FAULT="+fault, "DIR="+w.dir)
+	return c
+}
+
+// serve answers on the second node.
+func (w *tryWorld) serve(t *testing.T) {
+	t.Helper()
+	c := w.command(t, w.Nodes[1], "", "--serve")
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var messages bytes.Buffer
+	c.Stderr = &messages
+	if err := w.Nodes[1].Do(c.Start); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = c.Process.Signal(syscall.SIGTERM)
+		if err := c.Wait(); err != nil {
+			t.Errorf("--serve: %v: %s", err, &messages)
+		}
+	})
+	if n, err := out.Read(make([]byte, 1)); n == 0 {
+		t.Fatalf("--serve: %v: %s", err, &messages)
+	}
+}
+
+// A tryRow is what the answer of the tool says of a path.
+type tryRow struct {
+	Path, Family, To, State, Stopped, Cause, Do string
+	Took                                        float64 `json:"took_ms"`
+}
+
+func (r tryRow) String() string {
+	return fmt.Sprintf("%s %s %s to %s: %s: %s: %s", r.State, r.Path, r.Family, r.To, r.Stopped, r.Cause, r.Do)
+}
+
+// try runs the test, and returns the paths that fail and all.
+func (w *tryWorld) try(t *testing.T, fault string, args ...string) (failed, all []tryRow) {
+	t.Helper()
+	c := w.command(t, w.node, fault, slices.Concat(w.args, []string{"--output", "json"}, args)...)
+	var out, messages bytes.Buffer
+	c.Stdout, c.Stderr = &out, &messages
+	status := w.node.Do(c.Run)
+	var r struct {
+		Failed int
+		Took   float64 `json:"took_ms"`
+		Paths  []tryRow
+	}
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+		t.Fatalf("%v: %v: %s%s", status, err, &out, &messages)
+	}
+	for _, row := range r.Paths {
+		if row.State == "fails" {
+			failed = append(failed, row)
+		}
+	}
+	if (status != nil) != (len(failed) > 0) || r.Failed != len(failed) {
+		t.Errorf("the status is %v, and %d paths fail: %s", status, len(failed), &messages)
+	}
+	if r.Took > 30_000 {
+		t.Errorf("it took %.0f ms", r.Took)
+	}
+	return failed, r.Paths
+}
+
+// TestConnectivity tries a healthy node several times: each path works, nothing is said of a fault, and the node and its
+// pods are as before.
+func TestConnectivity(t *testing.T) {
+	nltest.Need(t, "root", "nftables")
+	for _, m := range tryModes {
+		t.Run(m.name, func(t *testing.T) {
+			w := newTryWorld(t, m)
+			w.try(t, "") // the node gets more addresses
+			before := w.dump(t)
+			for range 3 {
+				failed, all := w.try(t, "")
+				if len(failed) > 0 {
+					t.Errorf("a healthy node: %v", failed)
+				}
+				var got []string
+				for _, r := range all {
+					if r.State == "works" && r.Path != "ADD" && r.Path != "DEL" {
+						got = append(got, strings.TrimSpace(r.Family+" "+r.Path))
+					}
+				}
+				slices.Sort(got)
+				if d := cmp.Diff(tryPaths(m), got); d != "" {
+					t.Errorf("paths (-want +got):\n%s", d)
+				}
+			}
+			if d := cmp.Diff(before, w.dump(t)); d != "" {
+				t.Errorf("the node or a pod has changed (-before +after):\n%s", d)
+			}
+			want := vpcsim.Drops{}
+			if m.name != byPair {
+				want.Nobody = 4 // the datagrams by which pods ask for the MAC address of the VPC router, in each run
+			}
+			if drops, err := w.Drops(); err != nil || drops != want {
+				t.Errorf("the fabric has dropped: %v; %v", drops, err)
+			}
+		})
+	}
+}
+
+// tryPaths are the paths that work in a mode, with what the test has.
+func tryPaths(m mode) (all []string) {
+	for _, f := range []string{"IPv4", "IPv6"} {
+		names := []string{"node to pod", "pod to node", "pod to pod", "pod to metadata", "node to peer's pod", "peer's pod to pod",
+			"pod to peer's pod"}
+		if m.name != byPair {
+			names = append(names, "pod to VPC gateway")
+		}
+		if f == "IPv4" {
+			names = append(names, "node to metadata", "pod to DNS", "pod to Service", "pod to internet", "node to peer's node",
+				"pod to peer's node")
+		}
+		for _, n := range names {
+			all = append(all, f+" "+n)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// dump is what the node and its running pods hold. Rules of nftables count packets, which is no change.
+func (w *tryWorld) dump(t *testing.T) string {
+	t.Helper()
+	namespaces := []*nl.NS{w.node.NS}
+	for _, p := range w.node.Pods {
+		namespaces = append(namespaces, p.NS)
+	}
+	return regexp.MustCompile(`packets \d+ bytes \d+`).ReplaceAllString(nltest.Dump(t, namespaces...), "")
+}
+
+// A tryFault is a fault, and what connectivity-test must say of it.
+type tryFault struct {
+	name   string
+	during string // commands on the node, after the ADD of each pod: $veth and $addr are the pod's
+	before string // commands on the node
+	fabric string // commands between the instances
+	undo   string // commands on the node
+	only   string // the mode
+	path   string // the path that must fail
+	want   string // a regular expression: what is said of it
+	others string // a regular expression: the other paths that may fail
+	args   []string
+	change func(w *tryWorld) (undo func())
+	stays  bool // the node does not work afterwards
+}
+
+const toOthers = `pod to|peer|node to pod`
+
+var tryFaults = []tryFault{
+	{name: "a firewall flushes our table", only: "ipvlan", during: "nft delete table inet cni_ipvlan_vpc_k8s",
+		path: "pod to internet", want: `not whole: .*nft.*cni-ipvlan-vpc-k8s-tool repair`, others: `pod to`},
+	{name: "the routes to the pod are lost", during: "ip route del $addr/32; ip route del $addr/32", path: "node to pod",
+		want: `not whole: .*ip route .*repair`, others: toOthers},
+	{name: "the pod's rule is lost", only: "ipvlan", during: "ip rule del iif $veth", path: "pod to Service",
+		want: `(rule|chain) .*repair`, others: `pod to DNS`},
+	{name: "the ENI's rule is lost", only: byPair, during: "while ip rule del pref 1024 2>/dev/null; do :; done", path: "pod to peer's pod",
+		want: `not whole: .*ip rule add .*repair`, others: `pod to|peer`},
+	{name: "the kernel checks sources strictly", only: byPair, during: "sysctl -w net.ipv4.conf.eth1.rp_filter=1",
+		path: "pod to peer's pod", want: `the answer reached the node by eth1.*rp_filter`, others: `pod to|peer`},
+	{name: "the pod's pair is deleted", during: "ip link del $veth", path: "pod to internet", want: `not whole`, others: toOthers},
+	{name: "forwarding is off", during: "sysctl -w net.ipv4.ip_forward=0", path: "pod to internet", want: `ip_forward`,
+		others: toOthers, undo: "sysctl -w net.ipv4.ip_forward=1"},
+	{name: "an ENI's link is down", during: "ip link set eth1 down", path: "pod to peer's pod", want: `down|not whole`,
+		others: `.`, undo: "ip link set eth1 up"},
+	{name: "a rule of a firewall drops what the node forwards",
+		before: "nft add table inet f; nft add chain inet f forward '{ type filter hook forward priority 0; policy accept; }'; " +
+			"nft add rule inet f forward ip daddr 203.0.113.1 drop",
+		path: "pod to internet", want: `reached the node by veth.* the rule with the handle \d+ of the chain forward of the table inet f drops it.*nft --handle list chain inet f forward`,
+		undo: "nft delete table inet f"},
+	{name: "a firewall drops what the node forwards", before: "nft add table ip f; " +
+		"nft add chain ip f forward '{ type filter hook forward priority 0; policy drop; }'",
+		path: "pod to internet", want: `the policy of the chain forward of the table ip f drops it`, others: `pod to|peer`,
+		undo: "nft delete table ip f"},
+	{name: "a firewall drops what comes to the node", before: "nft add table ip f; nft add chain ip f input '{ type filter " +
+		"hook input priority 0; policy accept; }'; nft add rule ip f input tcp dport 10250 drop",
+		path: "pod to node", want: `chain input of the table ip f drops it`, undo: "nft delete table ip f"},
+	{name: "a firewall keeps the node from metadata", before: "nft add table ip f; nft add chain ip f output '{ type " +
+		"filter hook output priority 0; policy accept; }'; nft add rule ip f output ip daddr 169.254.169.254 drop",
+		path: "node to metadata", want: `chain output of the table ip f drops it`, undo: "nft delete table ip f"},
+	{name: "metadata is off", fabric: "nft add table ip sg; nft add chain ip sg input '{ type filter hook input priority 0; }'; " +
+		"nft add rule ip sg input ip daddr 169.254.169.254 drop",
+		path: "node to metadata", want: `left the node by eth0, and no answer came.*HttpEndpoint`},
+	{name: "a security group denies", fabric: "nft add table inet sg; nft add chain inet sg forward '{ type filter hook forward " +
+		"priority 0; }'; nft add rule inet sg forward tcp dport 7472 drop",
+		path: "node to peer's node", want: `left the node by eth0, and no answer came.*security groups`, others: `peer`},
+	{name: "a security group denies what others send to the pod", fabric: "nft add table inet sg; nft add chain inet sg forward '{ " +
+		"type filter hook forward priority 0; }'; nft add rule inet sg forward tcp dport '!=' '{ 53, 80, 8080, 7472 }' " +
+		"tcp flags syn / syn,ack drop", path: "peer's pod to pod", want: `security groups`},
+	{name: "EC2's source check: the address is gone", during: `eni=$("$DIR/cni-ipvlan-vpc-k8s-tool" status -o json --config "$DIR" | ` +
+		`jq -r ".addresses[] | select(.ip == \"$addr\").eni"); curl -sS "$AWS_ENDPOINT_URL_EC2" -d Version=2016-11-15 ` +
+		`-d Action=UnassignPrivateIpAddresses -d NetworkInterfaceId="$eni" -d PrivateIpAddress.1="$addr"`,
+		path: "pod to peer's pod", want: `no ENI of this instance has the address .*status --diff`, others: toOthers, stays: true},
+	{name: "the DNS server is silent", fabric: "nft add table ip sg; nft add chain ip sg forward '{ type filter hook forward " +
+		"priority 0; }'; nft add rule ip sg forward udp dport 53 drop",
+		path: "pod to DNS", want: `left the .* by eth[01].*port 53`},
+	{name: "a Service without endpoints", args: []string{"--service", "empty"}, path: "pod to Service",
+		want: `kube-proxy refuses it.*no ready endpoints`},
+	{name: "the internet does not answer", fabric: "nft add table ip sg; nft add chain ip sg forward '{ type filter hook forward " +
+		"priority 0; }'; nft add rule ip sg forward ip daddr 203.0.113.1 drop",
+		path: "pod to internet", want: `left the node by eth0, and no answer came.*NAT gateway`},
+	{name: "a smaller MTU on the way, and no ICMP", change: smallerMTU, path: "pod to peer's pod",
+		want: `large ones are lost.*MTU`, others: `peer`},
+	{name: "the subnets are full", args: []string{"--namespace", "empty"}, change: fullSubnets, path: "ADD",
+		want: `InsufficientFreeAddressesInSubnet|no free addresses|full`},
+}
+
+// smallerMTU makes the wire to the other node take only small packets, and loses the messages about that.
+func smallerMTU(w *tryWorld) (undo func()) {
+	var links []string
+	for _, e := range w.Nodes[1].ENIs() {
+		links = append(links, "eni-"+e.ID[len(e.ID)-8:])
+	}
+	run := func(script string) {
+		_ = w.fabric.Do(func() error { return exec.Command("sh", "-c", script).Run() })
+	}
+	for _, l := range links {
+		run("ip link set " + l + " mtu 1400")
+	}
+	run("nft add table inet sg; nft add chain inet sg output '{ type filter hook output priority 0; }'; " +
+		"nft add rule inet sg output icmp type destination-unreachable drop; nft add rule inet sg output icmpv6 type packet-too-big drop")
+	return func() {
+		for _, l := range links {
+			run("ip link set " + l + " mtu 9001")
+		}
+	}
+}
+
+// fullSubnets makes EC2 have no address for a new ENI.
+func fullSubnets(w *tryWorld) (undo func()) {
+	const action = "CreateNetworkInterface"
+	w.EC2.Fail(action, "InsufficientFreeAddressesInSubnet", -1)
+	return func() { w.EC2.Fail(action, "InsufficientFreeAddressesInSubnet", 0) }
+}
+
+// TestConnectivityFaults makes faults. The path that they break fails, and what is said of it names the cause. No path
+// fails that the fault does not break. Afterwards all works again.
+func TestConnectivityFaults(t *testing.T) {
+	nltest.Need(t, "root", "nftables", "owner")
+	for _, m := range tryModes {
+		t.Run(m.name, func(t *testing.T) {
+			w := newTryWorld(t, m)
+			w.try(t, "")
+			for _, stay := range []bool{false, true} {
+				for _, f := range tryFaults {
+					if f.stays == stay && (f.only == "" || f.only == m.name) {
+						t.Run(strings.ReplaceAll(f.name, " ", "_"), func(t *testing.T) { w.fault(t, f) })
+					}
+				}
+				if failed, _ := w.try(t, ""); !stay && len(failed) > 0 {
+					t.Errorf("after all faults that end: %v", failed)
+				}
+			}
+		})
+	}
+}
+
+// fault makes a fault, and judges what is said.
+func (w *tryWorld) fault(t *testing.T, f tryFault) {
+	t.Helper()
+	if f.change != nil {
+		defer f.change(w)()
+	}
+	if f.fabric != "" || f.change != nil {
+		defer nltest.Shell(t, w.fabric, "nft delete table inet sg 2>/dev/null || nft delete table ip sg 2>/dev/null || true")
+	}
+	for n, script := range map[*nl.NS]string{w.fabric: f.fabric, w.node.NS: f.before} {
+		nltest.Shell(t, n, script)
+	}
+	for i, a := range f.args {
+		if at := slices.IndexFunc(kubeproxy.Services(), func(s kubeproxy.Service) bool { return s.Name == a }); at >= 0 && f.args[0] == "--service" {
+			s := kubeproxy.Services()[at]
+			f.args[i] = netip.AddrPortFrom(s.ClusterIP.V4, s.Port).String()
+		}
+	}
+	failed, _ := w.try(t, f.during, f.args...)
+	named := false
+	for _, r := range failed {
+		text := strings.Join(strings.Fields(r.Stopped+" "+r.Cause+" "+r.Do), " ")
+		is := r.Path == f.path && regexp.MustCompile(f.want).MatchString(text)
+		named = named || is
+		if !is && (f.others == "" || !regexp.MustCompile(f.others).MatchString(r.Path)) {
+			t.Errorf("fails, too: %s", r)
+		}
+	}
+	if !named {
+		t.Errorf("want %s: %s: got %v", f.path, f.want, failed)
+	}
+	nltest.Shell(t, w.node.NS, f.undo)
+}
+
+// TestConnectivityKill kills the test at several points. Two collections then leave nothing of its pods, and a GC does not
+// either. Running pods keep all.
+func TestConnectivityKill(t *testing.T) {
+	nltest.Need(t, "root", "nftables")
+	for _, m := range tryModes {
+		t.Run(m.name, func(t *testing.T) {
+			w := newTryWorld(t, m)
+			w.try(t, "")
+			before, mounts := w.dump(t), namespaces(t)
+			leases := w.leases(t)
+			for _, at := range []struct {
+				pairs int
+				then  time.Duration
+			}{{0, 0}, {0, 20 * time.Millisecond}, {1, 0}, {1, 30 * time.Millisecond}, {2, 0}, {2, 300 * time.Millisecond},
+				{2, time.Second}} {
+				w.kill(t, at.pairs, at.then)
+			}
+			if got := w.leases(t); got == leases {
+				t.Error("no kill has left a lease: there is nothing to collect")
+			}
+			w.collect(t)
+			time.Sleep(61 * time.Second) // a collection believes that a pod is gone when it has missed it for a minute
+			w.collect(t)
+			if d := cmp.Diff(leases, w.leases(t)); d != "" {
+				t.Errorf("leases (-before +after):\n%s", d)
+			}
+			if d := cmp.Diff(before, w.dump(t)); d != "" {
+				t.Errorf("the node or a pod has changed (-before +after):\n%s", d)
+			}
+			w.kill(t, 2, 0)
+			w.gc(t)
+			if d := cmp.Diff(leases, w.leases(t)); d != "" {
+				t.Errorf("leases after a GC (-before +after):\n%s", d)
+			}
+			if d := cmp.Diff(before, w.dump(t)); d != "" {
+				t.Errorf("the node or a pod has changed after a GC (-before +after):\n%s", d)
+			}
+			if d := cmp.Diff(mounts, namespaces(t)); d != "" {
+				t.Errorf("namespaces: %s", d)
+			}
+		})
+	}
+}
+
+// kill starts the test, and kills it some time after its pods have so many pairs. It waits for the plugins.
+func (w *tryWorld) kill(t *testing.T, pairs int, then time.Duration) {
+	t.Helper()
+	c := w.command(t, w.node, "", w.args...)
+	// The plugins hold the pipe: they end later.
+	var out bytes.Buffer
+	c.Stdout, c.Stderr = &out, &out
+	if err := w.node.Do(c.Start); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(30 * time.Second); w.pairs(t) < pairs && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(then)
+	_ = c.Process.Kill()
+	_ = c.Wait()
+}
+
+// pairs counts the pairs of the test's pods.
+func (w *tryWorld) pairs(t *testing.T) (count int) {
+	t.Helper()
+	links, err := w.node.Links()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range links {
+		if strings.Contains(l.Alias, " connectivity-test-") {
+			count++
+		}
+	}
+	return count
+}
+
+// leases are those of pods, as status shows them.
+func (w *tryWorld) leases(t *testing.T) string {
+	t.Helper()
+	var r struct {
+		Addresses []struct{ State, Namespace, Pod, Container string }
+	}
+	if err := json.Unmarshal(w.tool(t, "status", "--output", "json"), &r); err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, a := range r.Addresses {
+		if a.State == "leased" || a.Pod != "" {
+			all = append(all, a.Pod+" "+a.Container)
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, "\n")
+}
+
+func (w *tryWorld) collect(t *testing.T) {
+	t.Helper()
+	w.tool(t, "repair")
+	w.tool(t, "registry-gc", "--free-after=15m")
+}
+
+func (w *tryWorld) tool(t *testing.T, args ...string) []byte {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), filepath.Join(w.dir, "cni-ipvlan-vpc-k8s-tool"), append(args, "--config",
+		filepath.Join(w.dir, "10.conflist"))...)
+	c.Env = append(os.Environ(), w.node.Env()...)
+	var out, messages bytes.Buffer
+	c.Stdout, c.Stderr = &out, &messages
+	if err := w.node.Do(c.Run); err != nil {
+		t.Errorf("%v: %v: %s", args, err, &messages)
+	}
+	return out.Bytes()
+}
+
+// gc is the GC of a runtime that has the running pods.
+func (w *tryWorld) gc(t *testing.T) {
+	t.Helper()
+	var list struct {
+		Name    string
+		Plugins []map[string]any
+	}
+	if err := json.Unmarshal(w.conflist, &list); err != nil {
+		t.Fatal(err)
+	}
+	var valid []map[string]string
+	for _, p := range w.node.Pods {
+		valid = append(valid, map[string]string{"containerID": "container-of-" + p.Name, "ifname": "eth0"})
+	}
+	conf := list.Plugins[0]
+	conf["name"], conf["cniVersion"], conf["cni.dev/valid-attachments"] = list.Name, "1.1.0", valid
+	stdin, err := json.Marshal(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.CommandContext(t.Context(), filepath.Join(w.dir, fmt.Sprint(conf["type"])))
+	c.Env = append(append(os.Environ(), w.node.Env()...), "CNI_COMMAND=GC", "CNI_PATH="+w.dir)
+	c.Stdin = bytes.NewReader(stdin)
+	var out []byte
+	if err := w.node.Do(func() (err error) { out, err = c.CombinedOutput(); return err }); err != nil {
+		t.Errorf("GC: %v: %s", err, out)
+	}
+}
+
+// namespaces lists the names of namespaces, and what libcni keeps in its usual place.
+func namespaces(t *testing.T) (all []string) {
+	t.Helper()
+	for _, pattern := range []string{"/run/netns/*", "/var/lib/cni/results/*connectivity*"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, found...)
+	}
+	return all
+}
