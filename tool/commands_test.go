@@ -39,9 +39,13 @@ func TestTranscripts(t *testing.T) {
 	noCalls := append([]string{"connectivity-test", "eniif", "free-ips", "install"}, noEC2...)
 	for _, c := range visible() {
 		b := transcripts(t, c.Name)
+		asJSON := `(?m)^exec `
+		if c.Name == "connectivity-test" {
+			asJSON = `(?m)^! exec ` // no packets move here: the tests of e2e have paths that work
+		}
 		want := []string{
 			`exec ` + tool.Name + ` ` + c.Name + `\b`,
-			`(?m)^exec ` + tool.Name + ` ` + c.Name + ` .*(-o|--output)[ =]json`,
+			asJSON + tool.Name + ` ` + c.Name + ` .*(-o|--output)[ =]json`,
 			`(?m)^fields ` + c.Name + `$`,
 			`(?m)^! exec ` + tool.Name + ` ` + c.Name + `.*\n(! stdout .\n)?stderr '\^?.*error:`,
 			`exec unshare --user ` + tool.Name + ` ` + c.Name,

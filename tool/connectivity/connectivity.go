@@ -167,7 +167,7 @@ func (s *scene) populate(ctx context.Context, r *Report, letters ...string) (row
 		p, err := s.cni.add(ctx, s.node, name)
 		row := Row{Path: "ADD", To: name, State: Works, Took: milliseconds(start)}
 		if err != nil {
-			row.State, row.Stopped, row.Cause = Fails, "the pod could not be made", err.Error()
+			row.State, row.Stopped, row.Cause = Fails, "the pod could not be made", firstLine(err)
 			row.Do = addHint(err)
 			r.Pods = append(r.Pods, Pod{Name: name, Addrs: []netip.Addr{}})
 			return append(rows, row)
@@ -186,7 +186,7 @@ func (s *scene) removed() (rows []Row) {
 		return nil
 	}
 	if err := s.remove(); err != nil {
-		row.State, row.Stopped, row.Cause = Fails, "a pod could not be removed", err.Error()
+		row.State, row.Stopped, row.Cause = Fails, "a pod could not be removed", firstLine(err)
 		row.Do = "run " + cli.Name + " registry-gc --free-after=15m twice, a minute apart: it ends the lease"
 	}
 	row.Took = milliseconds(start)

@@ -133,7 +133,7 @@ func (r runtime) add(ctx context.Context, node *nl.NS, name string) (*pod, error
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), delWithin)
 		defer cancel()
-		return nil, errors.Join(err, r.del(ctx, p))
+		return nil, errors.Join(err, r.del(ctx, p)) // the first line is the error of the ADD
 	}
 	return p, nil
 }
