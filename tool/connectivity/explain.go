@@ -54,7 +54,7 @@ func (s *scene) explain(ctx context.Context, p path, row Row) Row {
 		return row
 	}
 	row.Stopped = s.where(f)
-	row.Cause, row.Do = s.why(ctx, f)
+	row.Cause, row.Do = s.why(f)
 	return row
 }
 
@@ -94,13 +94,25 @@ func (s *scene) look(ctx context.Context, p path) (f finding, err error) {
 	}
 	slices.SortStableFunc(f.seen, func(a, b sighting) int { return a.At.Compare(b.At) })
 	if f.failed != nil {
-		for _, of := range []*pod{p.pod, p.target} {
-			if of != nil {
-				f.unchecks = errors.Join(f.unchecks, s.cni.check(ctx, of))
-			}
-		}
+		f.unchecks = errors.Join(s.check(ctx, p.pod), s.check(ctx, p.target))
 	}
 	return f, nil
+}
+
+// check asks the plugins once whether a pod is whole. That a CHECK was cut off says nothing of the pod.
+func (s *scene) check(ctx context.Context, p *pod) error {
+	if p == nil {
+		return nil
+	}
+	if err, known := s.checked[p]; known {
+		return err
+	}
+	err := s.cni.check(ctx, p)
+	if ctx.Err() != nil {
+		return nil
+	}
+	s.checked[p] = err
+	return err
 }
 
 // addrs are the addresses by which a tap knows the packets of a path.
@@ -143,12 +155,34 @@ func (s *scene) present(links []string) []string {
 	return slices.DeleteFunc(links, func(l string) bool { _, err := s.node.LinkByName(l); return err != nil })
 }
 
-// last is what was seen last.
-func (f finding) last() (sighting, bool) {
-	if len(f.seen) == 0 {
-		return sighting{}, false
+// furthest is where a packet has come furthest on its way there and back. It need not be the last that was seen: the
+// sender may have repeated a packet just when the taps were closed.
+func (s *scene) furthest(f finding) (l sighting, any bool) {
+	for _, seen := range f.seen {
+		if !any || s.progress(f, seen) >= s.progress(f, l) {
+			l, any = seen, true
+		}
 	}
-	return f.seen[len(f.seen)-1], true
+	return l, any
+}
+
+// progress orders the places on the way: out of a pod, into the node, out of the node, into a pod, and then the same for
+// the answer. The node sends what is for a Service back into the sender, which is no progress beyond that of the node.
+func (s *scene) progress(f finding, l sighting) (steps int) {
+	switch node := l.ns == s.node; {
+	case node && !l.Out, !node && !l.Out && f.leaving(l) && l.ns == f.from:
+		steps = 2
+	case node:
+		steps = 3
+	case l.Out:
+		steps = 1
+	default:
+		steps = 4
+	}
+	if !f.leaving(l) {
+		steps += 4
+	}
+	return steps
 }
 
 // leaving reports whether a packet is one to the receiver, and not an answer.
@@ -156,9 +190,9 @@ func (f finding) leaving(s sighting) bool {
 	return s.To == f.to.Addr().WithZone("") || f.pod != nil && s.From == f.pod.addr(f.family)
 }
 
-// where says where the last packet was seen.
+// where says where a packet has come furthest.
 func (s *scene) where(f finding) string {
-	l, any := f.last()
+	l, any := s.furthest(f)
 	if errors.Is(f.failed, errLarge) {
 		return "small packets arrive, and large ones are lost" + f.largest()
 	}
@@ -205,10 +239,13 @@ func (f finding) largest() string {
 }
 
 // why says what has stopped the packet, and what to do. What is certain comes first.
-func (s *scene) why(ctx context.Context, f finding) (cause, do string) {
+func (s *scene) why(f finding) (cause, do string) {
+	down := s.down(f)
 	switch {
 	case errors.Is(f.failed, errLarge):
 		return s.whyLarge(f)
+	case down != "":
+		return "the link " + down + " of the ENI is down", "ip link set " + down + " up, and run " + cli.Name + " repair"
 	case len(f.drops) > 0:
 		return s.whyDropped(f)
 	case f.unchecks != nil:
@@ -218,14 +255,14 @@ func (s *scene) why(ctx context.Context, f finding) (cause, do string) {
 		return fmt.Sprintf("the packet arrived, and %s refuses the connection", f.to), "a program must listen there; a Service needs " +
 			"ready endpoints"
 	}
-	l, any := f.last()
+	l, any := s.furthest(f)
 	if any && l.ns == s.node && !l.Out {
 		if cause, do := s.whyKept(f, l); cause != "" {
 			return cause, do
 		}
 	}
 	if any && l.ns == s.node && l.Out && !slices.Contains(s.veths(), l.Link) || any && l.ns != s.node && l.Out {
-		return s.whyOutside(ctx, f, l)
+		return s.whyOutside(f)
 	}
 	return f.counts(f.failed.Error()), "run " + cli.Name + " doctor; " + f.outside
 }
@@ -299,30 +336,34 @@ func (s *scene) forwarding(f nl.Family) (value, key string) {
 }
 
 // whyOutside is about a packet that has left the node: what EC2 does with it is not to be seen here.
-func (s *scene) whyOutside(ctx context.Context, f finding, l sighting) (cause, do string) {
-	if cause := s.unassigned(ctx, f); cause != "" {
+func (s *scene) whyOutside(f finding) (cause, do string) {
+	if cause := s.unassigned(f); cause != "" {
 		return cause, "run " + cli.Name + " status --diff. Another program has taken the address away: delete the pods that have " +
 			"lost theirs"
-	}
-	if eni, err := s.node.LinkByName(cmp.Or(f.eni(), l.Link)); err == nil && !eni.Up {
-		return "the link " + eni.Name + " is down", "ip link set " + eni.Name + " up"
 	}
 	return "what stops it is outside of this node's kernel", cmp.Or(f.outside, groups)
 }
 
-func (f finding) eni() string {
-	if f.pod == nil {
-		return ""
+// down is the link of an ENI that a path needs and that is down.
+func (s *scene) down(f finding) string {
+	links := []string{s.Network.Pair.HostInterface}
+	for _, p := range []*pod{f.pod, f.target} {
+		if p != nil {
+			links = append(links, p.eni)
+		}
 	}
-	return f.pod.eni
+	for _, name := range links {
+		if l, err := s.node.LinkByName(name); err == nil && !l.Up {
+			return name
+		}
+	}
+	return ""
 }
 
 // unassigned compares the pods' addresses with those of the ENIs in the metadata service. EC2 drops what an ENI sends
 // with an address that it does not have: its source/destination check.
-func (s *scene) unassigned(ctx context.Context, f finding) string {
-	ctx, cancel := context.WithTimeout(ctx, tryFor)
-	defer cancel()
-	enis, err := aws.New(aws.Options{}).ENIs(ctx)
+func (s *scene) unassigned(f finding) string {
+	enis, err := s.enis()
 	if err != nil {
 		return ""
 	}
@@ -337,6 +378,13 @@ func (s *scene) unassigned(ctx context.Context, f finding) string {
 		}
 	}
 	return ""
+}
+
+// metadataENIs asks the metadata service.
+func metadataENIs() ([]aws.ENI, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*tryFor)
+	defer cancel()
+	return aws.New(aws.Options{}).ENIs(ctx)
 }
 
 // hasAddr reports whether an ENI has an address, or a prefix of it.

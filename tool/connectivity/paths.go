@@ -39,7 +39,10 @@ func (p path) try(ctx context.Context, most time.Duration) Row {
 	if !p.to.Addr().IsValid() {
 		row.To = "-"
 	}
-	if p.skip != "" {
+	if p.skip == "" && ctx.Err() != nil {
+		row.Cause = "there was no time"
+	}
+	if row.Cause != "" {
 		return row
 	}
 	ctx, cancel := context.WithTimeout(ctx, most)
