@@ -66,7 +66,8 @@ var arrows = map[string]string{
 	// and not ipam, which brings the SDK
 	"plugin/chain": "plugin plugin/ipvlan plugin/egress plugin/values unnumbered-ptp ipam/lease nl internal/codec",
 	"tool": "internal/release internal/excerpt tool/cli tool/conf tool/view tool/repair tool/doctor tool/history " +
-		"tool/bundle tool/bundle/page tool/connectivity tool/iam tool/install tool/kube ipam ipam/more ipam/less ipam/book ipam/lease " +
+		"tool/bundle tool/bundle/page tool/connectivity tool/iam tool/install tool/kube ipam ipam/more ipam/less " +
+		"ipam/book ipam/lease " +
 		"plugin/egress aws nl registry",
 	"tool/install":      "tool/cli tool/conf nl registry",
 	"tool/connectivity": "tool/cli tool/conf aws nl",

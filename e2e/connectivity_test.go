@@ -84,8 +84,10 @@ func newTryWorld(t *testing.T, m mode) *tryWorld {
 	answerDNS(t, host)
 	i := slices.IndexFunc(kubeproxy.Services(), func(s kubeproxy.Service) bool { return s.Name == "remote" })
 	service := kubeproxy.Services()[i]
-	w.args = []string{"--service", netip.AddrPortFrom(service.ClusterIP.V4, service.Port).String(), "--dns", dns.String(),
-		"--internet", netip.AddrPortFrom(vpcsim.InternetAddr, paths.Port).String(), "--peer", w.Nodes[1].Addr().String()}
+	w.args = []string{"--service", netip.AddrPortFrom(service.ClusterIP.V4, service.Port).String(), "--dns",
+		dns.String(),
+		"--internet", netip.AddrPortFrom(vpcsim.InternetAddr, paths.Port).String(), "--peer",
+		w.Nodes[1].Addr().String()}
 	w.serve(t)
 	return w
 }
@@ -231,8 +233,8 @@ func (w *tryWorld) try(t *testing.T, fault string, args ...string) (failed, all 
 	return failed, r.Paths
 }
 
-// TestConnectivity tries a healthy node several times: each path works, nothing is said of a fault, and the node and its
-// pods are as before.
+// TestConnectivity tries a healthy node several times: each path works, nothing is said of a fault, and the node and
+// its pods are as before.
 func TestConnectivity(t *testing.T) {
 	nltest.Need(t, "root", "nftables")
 	for _, m := range tryModes {
@@ -273,13 +275,15 @@ func TestConnectivity(t *testing.T) {
 // tryPaths are the paths that work in a mode, with what the test has.
 func tryPaths(m mode) (all []string) {
 	for _, f := range []string{"IPv4", "IPv6"} {
-		names := []string{"node to pod", "pod to node", "pod to pod", "pod to metadata", "node to peer's pod", "peer's pod to pod",
+		names := []string{"node to pod", "pod to node", "pod to pod", "pod to metadata", "node to peer's pod",
+			"peer's pod to pod",
 			"pod to peer's pod"}
 		if m.name != byPair {
 			names = append(names, "pod to VPC gateway")
 		}
 		if f == "IPv4" {
-			names = append(names, "node to metadata", "pod to DNS", "pod to Service", "pod to internet", "node to peer's node",
+			names = append(names, "node to metadata", "pod to DNS", "pod to Service", "pod to internet", "node to "+
+				"peer's node",
 				"pod to peer's node")
 		}
 		for _, n := range names {
@@ -321,53 +325,71 @@ const toOthers = `pod to|peer|node to pod`
 var tryFaults = []tryFault{
 	{name: "a firewall flushes our table", only: "ipvlan", during: "nft delete table inet cni_ipvlan_vpc_k8s",
 		path: "pod to internet", want: `not whole: .*nft.*cni-ipvlan-vpc-k8s-tool repair`, others: `pod to`},
-	{name: "the routes to the pod are lost", during: "ip route del $addr/32; ip route del $addr/32", path: "node to pod",
+	{name: "the routes to the pod are lost", during: "ip route del $addr/32; ip route del $addr/32", path: "node " +
+		"to pod",
 		want: `not whole: .*ip route .*repair`, others: toOthers},
 	{name: "the pod's rule is lost", only: "ipvlan", during: "ip rule del iif $veth", path: "pod to Service",
 		want: `(rule|chain) .*repair`, others: `pod to DNS`},
-	{name: "the ENI's rule is lost", only: byPair, during: "while ip rule del pref 1024 2>/dev/null; do :; done", path: "pod to peer's pod",
+	{name: "the ENI's rule is lost", only: byPair, during: "while ip rule del pref 1024 2>/dev/null; do :; done",
+		path: "pod to peer's pod",
 		want: `not whole: .*ip rule add .*repair`, others: `pod to|peer`},
 	{name: "the kernel checks sources strictly", only: byPair, during: "sysctl -w net.ipv4.conf.eth1.rp_filter=1",
 		path: "pod to peer's pod", want: `the answer reached the node by eth1.*rp_filter`, others: `pod to|peer`},
-	{name: "the pod's pair is deleted", during: "ip link del $veth", path: "pod to internet", want: `not whole`, others: toOthers},
+	{name: "the pod's pair is deleted", during: "ip link del $veth", path: "pod to internet", want: `not whole`,
+		others: toOthers},
 	{name: "forwarding is off", during: "sysctl -w net.ipv4.ip_forward=0", path: "pod to internet", want: `ip_forward`,
 		others: toOthers, undo: "sysctl -w net.ipv4.ip_forward=1"},
-	{name: "an ENI's link is down", during: "ip link set eth1 down", path: "pod to peer's pod", want: `down|not whole`,
+	{name: "an ENI's link is down", during: "ip link set eth1 down", path: "pod to Service", want: `the link eth1 ` +
+		`of the ENI is down`,
 		others: `.`, undo: "ip link set eth1 up"},
 	{name: "a rule of a firewall drops what the node forwards",
-		before: "nft add table inet f; nft add chain inet f forward '{ type filter hook forward priority 0; policy accept; }'; " +
+		before: "nft add table inet f; nft add chain inet f forward '{ type filter hook forward priority 0; " +
+			"policy accept; }'; " +
 			"nft add rule inet f forward ip daddr 203.0.113.1 drop",
-		path: "pod to internet", want: `reached the node by veth.* the rule with the handle \d+ of the chain forward of the table inet f drops it.*nft --handle list chain inet f forward`,
+		path: "pod to internet", want: `reached the node by veth.* the rule with the handle \d+ of the chain ` +
+			`forward of the table inet f drops it.*nft --handle list chain inet f forward`,
 		undo: "nft delete table inet f"},
 	{name: "a firewall drops what the node forwards", before: "nft add table ip f; " +
 		"nft add chain ip f forward '{ type filter hook forward priority 0; policy drop; }'",
-		path: "pod to internet", want: `the policy of the chain forward of the table ip f drops it`, others: `pod to|peer`,
+		path: "pod to internet", want: `the policy of the chain forward of the table ip f drops it`, others: `pod ` +
+			`to|peer`,
 		undo: "nft delete table ip f"},
-	{name: "a firewall drops what comes to the node", before: "nft add table ip f; nft add chain ip f input '{ type filter " +
+	{name: "a firewall drops what comes to the node", before: "nft add table ip f; nft add chain ip f input '{ " +
+		"type filter " +
 		"hook input priority 0; policy accept; }'; nft add rule ip f input tcp dport 10250 drop",
 		path: "pod to node", want: `chain input of the table ip f drops it`, undo: "nft delete table ip f"},
 	{name: "a firewall keeps the node from metadata", before: "nft add table ip f; nft add chain ip f output '{ type " +
 		"filter hook output priority 0; policy accept; }'; nft add rule ip f output ip daddr 169.254.169.254 drop",
 		path: "node to metadata", want: `chain output of the table ip f drops it`, undo: "nft delete table ip f"},
-	{name: "metadata is off", fabric: "nft add table ip sg; nft add chain ip sg input '{ type filter hook input priority 0; }'; " +
+	{name: "metadata is off", fabric: "nft add table ip sg; nft add chain ip sg input '{ type filter hook input " +
+		"priority 0; }'; " +
 		"nft add rule ip sg input ip daddr 169.254.169.254 drop",
 		path: "node to metadata", want: `left the node by eth0, and no answer came.*HttpEndpoint`},
-	{name: "a security group denies", fabric: "nft add table inet sg; nft add chain inet sg forward '{ type filter hook forward " +
+	{name: "a security group denies", fabric: "nft add table inet sg; nft add chain inet sg forward '{ type " +
+		"filter hook forward " +
 		"priority 0; }'; nft add rule inet sg forward tcp dport 7472 drop",
-		path: "node to peer's node", want: `left the node by eth0, and no answer came.*security groups`, others: `peer`},
-	{name: "a security group denies what others send to the pod", fabric: "nft add table inet sg; nft add chain inet sg forward '{ " +
-		"type filter hook forward priority 0; }'; nft add rule inet sg forward tcp dport '!=' '{ 53, 80, 8080, 7472 }' " +
+		path: "node to peer's node", want: `left the node by eth0, and no answer came.*security groups`,
+		others: `peer`},
+	{name: "a security group denies what others send to the pod", fabric: "nft add table inet sg; nft add chain " +
+		"inet sg forward '{ " +
+		"type filter hook forward priority 0; }'; nft add rule inet sg forward tcp dport '!=' '{ 53, 80, 8080, " +
+		"7472 }' " +
 		"tcp flags syn / syn,ack drop", path: "peer's pod to pod", want: `security groups`},
-	{name: "EC2's source check: the address is gone", during: `eni=$("$DIR/cni-ipvlan-vpc-k8s-tool" status -o json --config "$DIR" | ` +
-		`jq -r ".addresses[] | select(.ip == \"$addr\").eni"); curl -sS "$AWS_ENDPOINT_URL_EC2" -d Version=2016-11-15 ` +
+	{name: "EC2's source check: the address is gone", during: `eni=$("$DIR/cni-ipvlan-vpc-k8s-tool" status -o ` +
+		`json --config "$DIR" | ` +
+		`jq -r ".addresses[] | select(.ip == \"$addr\").eni"); curl -sS "$AWS_ENDPOINT_URL_EC2" -d ` +
+		`Version=2016-11-15 ` +
 		`-d Action=UnassignPrivateIpAddresses -d NetworkInterfaceId="$eni" -d PrivateIpAddress.1="$addr"`,
-		path: "pod to peer's pod", want: `no ENI of this instance has the address .*status --diff`, others: toOthers, stays: true},
-	{name: "the DNS server is silent", fabric: "nft add table ip sg; nft add chain ip sg forward '{ type filter hook forward " +
+		path: "pod to Service", want: `no ENI of this instance has the address .*status --diff`,
+		others: toOthers, stays: true},
+	{name: "the DNS server is silent", fabric: "nft add table ip sg; nft add chain ip sg forward '{ type filter " +
+		"hook forward " +
 		"priority 0; }'; nft add rule ip sg forward udp dport 53 drop",
 		path: "pod to DNS", want: `left the .* by eth[01].*port 53`},
 	{name: "a Service without endpoints", args: []string{"--service", "empty"}, path: "pod to Service",
 		want: `kube-proxy refuses it.*no ready endpoints`},
-	{name: "the internet does not answer", fabric: "nft add table ip sg; nft add chain ip sg forward '{ type filter hook forward " +
+	{name: "the internet does not answer", fabric: "nft add table ip sg; nft add chain ip sg forward '{ type " +
+		"filter hook forward " +
 		"priority 0; }'; nft add rule ip sg forward ip daddr 203.0.113.1 drop",
 		path: "pod to internet", want: `left the node by eth0, and no answer came.*NAT gateway`},
 	{name: "a smaller MTU on the way, and no ICMP", change: smallerMTU, path: "pod to peer's pod",
@@ -389,7 +411,8 @@ func smallerMTU(w *tryWorld) (undo func()) {
 		run("ip link set " + l + " mtu 1400")
 	}
 	run("nft add table inet sg; nft add chain inet sg output '{ type filter hook output priority 0; }'; " +
-		"nft add rule inet sg output icmp type destination-unreachable drop; nft add rule inet sg output icmpv6 type packet-too-big drop")
+		"nft add rule inet sg output icmp type destination-unreachable drop; nft add rule inet sg output icmpv6 " +
+		"type packet-too-big drop")
 	return func() {
 		for _, l := range links {
 			run("ip link set " + l + " mtu 9001")
@@ -433,13 +456,15 @@ func (w *tryWorld) fault(t *testing.T, f tryFault) {
 		defer f.change(w)()
 	}
 	if f.fabric != "" || f.change != nil {
-		defer nltest.Shell(t, w.fabric, "nft delete table inet sg 2>/dev/null || nft delete table ip sg 2>/dev/null || true")
+		defer nltest.Shell(t, w.fabric, "nft delete table inet sg 2>/dev/null || nft delete table ip sg "+
+			"2>/dev/null || true")
 	}
 	for n, script := range map[*nl.NS]string{w.fabric: f.fabric, w.node.NS: f.before} {
 		nltest.Shell(t, n, script)
 	}
 	for i, a := range f.args {
-		if at := slices.IndexFunc(kubeproxy.Services(), func(s kubeproxy.Service) bool { return s.Name == a }); at >= 0 && f.args[0] == "--service" {
+		if at := slices.IndexFunc(kubeproxy.Services(),
+			func(s kubeproxy.Service) bool { return s.Name == a }); at >= 0 && f.args[0] == "--service" {
 			s := kubeproxy.Services()[at]
 			f.args[i] = netip.AddrPortFrom(s.ClusterIP.V4, s.Port).String()
 		}
@@ -460,8 +485,8 @@ func (w *tryWorld) fault(t *testing.T, f tryFault) {
 	nltest.Shell(t, w.node.NS, f.undo)
 }
 
-// TestConnectivityKill kills the test at several points. Two collections then leave nothing of its pods, and a GC does not
-// either. Running pods keep all.
+// TestConnectivityKill kills the test at several points. Two collections then leave nothing of its pods, and a GC does
+// not either. Running pods keep all.
 func TestConnectivityKill(t *testing.T) {
 	nltest.Need(t, "root", "nftables")
 	for _, m := range tryModes {
@@ -473,7 +498,8 @@ func TestConnectivityKill(t *testing.T) {
 			for _, at := range []struct {
 				pairs int
 				then  time.Duration
-			}{{0, 0}, {0, 20 * time.Millisecond}, {1, 0}, {1, 30 * time.Millisecond}, {2, 0}, {2, 300 * time.Millisecond},
+			}{{0, 0}, {0, 20 * time.Millisecond}, {1, 0}, {1, 30 * time.Millisecond}, {2, 0}, {2,
+				300 * time.Millisecond},
 				{2, time.Second}} {
 				w.kill(t, at.pairs, at.then)
 			}

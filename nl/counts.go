@@ -9,9 +9,10 @@ import (
 	"strings"
 )
 
-// dropCounts are the kernel's counters of packets that it drops for a reason of IP: proc_net(5), snmp and netstat. Those
-// of a namespace count all packets in it.
-var dropCounts = []string{"InNoRoutes", "OutNoRoutes", "IPReversePathFilter", "InAddrErrors", "FragFails", "InHdrErrors"}
+// dropCounts are the kernel's counters of packets that it drops for a reason of IP: proc_net(5), snmp and netstat.
+// Those of a namespace count all packets in it.
+var dropCounts = []string{"InNoRoutes", "OutNoRoutes", "IPReversePathFilter", "InAddrErrors", "FragFails",
+	"InHdrErrors"}
 
 // DropCounts reads the counters of IPv4, by their names.
 func (n *NS) DropCounts() (map[string]uint64, error) {

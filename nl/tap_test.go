@@ -114,7 +114,7 @@ func way(seen []nl.Sighting) string {
 	return strings.Join(words, ", ")
 }
 
-// TestVerdicts wants the rule of another program that drops a packet, the policy of a chain, and, after Close, no table.
+// TestVerdicts wants the rule of another program that drops a packet, the policy of a chain, and no table after Close.
 func TestVerdicts(t *testing.T) {
 	nltest.Need(t, "root", "netns", "owner")
 	l := newLane(t)

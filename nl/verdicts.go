@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Verdicts are what rules of netfilter decide about the packets from and to some addresses, as "nft monitor trace" shows
-// it. A table that belongs to the socket of the Verdicts asks for that: the kernel removes it with the socket, also if
-// the process is killed. Packets do not change.
+// Verdicts are what rules of netfilter decide about the packets from and to some addresses, as "nft monitor trace"
+// shows it. A table that belongs to the socket of the Verdicts asks for that. The kernel removes it with the socket,
+// also if the process is killed. Packets do not change.
 type Verdicts struct{ socket *socket }
 
 // A Dropper is a rule, or the policy of a chain, that has dropped or rejected a packet.

@@ -26,7 +26,7 @@ func connectivityTest() *cli.Command {
 		Name:  "connectivity-test",
 		Usage: "Try each path of pods with two pods that it makes, and say where a packet stops",
 		Description: `It makes two pods on this node by the plugins of the conflist, as a container
-runtime does. They get addresses as any pod, and it gives them back at the end. It
+runtime does. They get addresses as any pod, and their leases end with the test. It
 sends packets from pod to pod, to and from the node, to the VPC gateway, the metadata
 service, the Service of the API server, the DNS server and the internet, for each
 family. It takes at most 30 s, and changes nothing of other pods.
@@ -44,7 +44,8 @@ between the two. The security groups of both nodes must allow this port.` +
 		Flags: []cli.Flag{
 			conf.Flag(),
 			&cli.StringFlag{Name: "bin-dir", Value: conf.UsualBinDir(), Usage: "look for the plugins in `DIR`"},
-			&cli.StringFlag{Name: "network", DefaultText: "the first", Usage: "test the network `NAME` of the configuration"},
+			&cli.StringFlag{Name: "network", DefaultText: "the first", Usage: "test the network `NAME` of the " +
+				"configuration"},
 			&cli.StringFlag{Name: "namespace", Value: "default",
 				Usage: "make pods of the Kubernetes namespace `NAME`, which chooses pools and egresses"},
 			&cli.StringFlag{Name: "service", DefaultText: "the API server's",
@@ -55,7 +56,8 @@ between the two. The security groups of both nodes must allow this port.` +
 				Usage: "connect to `HOST:PORT` outside of the VPC; none: do not"},
 			&cli.StringFlag{Name: "peer", Usage: "try the paths to the node with `ADDRESS`, where --serve runs"},
 			&cli.BoolFlag{Name: "serve", Usage: "make a pod, and answer another node"},
-			&cli.IntFlag{Name: "port", Value: connectivity.DefaultPort, Usage: "answer, or find the peer, at the TCP port `N`"},
+			&cli.IntFlag{Name: "port", Value: connectivity.DefaultPort, Usage: "answer, or find the peer, at the " +
+				"TCP port `N`"},
 			&cli.DurationFlag{Name: "for", Value: 10 * time.Minute, Usage: "with --serve, end after `TIME`"},
 		},
 		Action: func(c *cli.Context) error {
@@ -89,7 +91,8 @@ func serve(c *cli.Context, t connectivity.Test) error {
 	defer cancel()
 	return t.Serve(ctx, func(r connectivity.Report) error {
 		return cli.Answer(c, r, func(w io.Writer) {
-			fmt.Fprintf(w, "the pod %s answers at %v and the node, port %d: on another node, run %s connectivity-test --peer with an "+
+			fmt.Fprintf(w, "the pod %s answers at %v and the node, port %d: on another node, run %s "+
+				"connectivity-test --peer with an "+
 				"address of this node\n", r.Pods[0].Name, r.Pods[0].Addrs, t.Port, cli.Name)
 		})
 	})
@@ -140,5 +143,6 @@ func networkNamed(conflists *conf.Conflists, name string) (conf.Network, error) 
 	if err == nil && name != "" {
 		err = fmt.Errorf("%s: there is no network %q with %s", conflists.Path, name, conf.TypePTP)
 	}
-	return conf.Network{}, cmp.Or(err, fmt.Errorf("%s: no network has %s or %s", conflists.Path, conf.TypeAll, conf.TypePTP))
+	return conf.Network{}, cmp.Or(err, fmt.Errorf("%s: no network has %s or %s", conflists.Path, conf.TypeAll,
+		conf.TypePTP))
 }

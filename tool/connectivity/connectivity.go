@@ -6,9 +6,9 @@
 // them has a name in the file system: their namespaces end with the process, however it ends. What a killed process
 // leaves is what a pod without a DEL leaves: a lease and routing rules, which a collection or a GC removes.
 //
-// A path that works costs the node nothing but its packets. On a path that does not, packets are sent again, and
-// meanwhile taps show the links at which they pass, and netfilter names the rules that drop them. The taps and the rules'
-// names are about the addresses of this test alone, and end with the process, too.
+// A path that works costs the node nothing but its packets. On a path that does not, packets are sent again. Meanwhile
+// taps show the links at which they pass, and netfilter names the rules that drop them. Taps and verdicts are about the
+// addresses of this test alone, and end with the process, too.
 package connectivity
 
 import (
@@ -203,7 +203,7 @@ func (s *scene) removed() (rows []Row) {
 	return []Row{row}
 }
 
-// remove gives back what the pods have, also when the test is to end early.
+// remove deletes the pods, also when the test is to end early.
 func (s *scene) remove() (failed error) {
 	for _, p := range slices.Backward(s.pods) {
 		ctx, cancel := context.WithTimeout(context.Background(), delWithin)

@@ -166,8 +166,9 @@ func (s *scene) furthest(f finding) (l sighting, any bool) {
 	return l, any
 }
 
-// progress orders the places on the way: out of a pod, into the node, out of the node, into a pod, and then the same for
-// the answer. The node sends what is for a Service back into the sender, which is no progress beyond that of the node.
+// progress orders the places on the way: out of a pod, into the node, out of the node, into a pod, and then the same
+// for the answer. The node sends what is for a Service back into the sender, which is no progress beyond that of the
+// node.
 func (s *scene) progress(f finding, l sighting) (steps int) {
 	switch node := l.ns == s.node; {
 	case node && !l.Out, !node && !l.Out && f.leaving(l) && l.ns == f.from:
@@ -245,14 +246,17 @@ func (s *scene) why(f finding) (cause, do string) {
 	case errors.Is(f.failed, errLarge):
 		return s.whyLarge(f)
 	case down != "":
-		return "the link " + down + " of the ENI is down", "ip link set " + down + " up, and run " + cli.Name + " repair"
+		return "the link " + down + " of the ENI is down", "ip link set " + down + " up, and run " + cli.Name + " " +
+			"repair"
 	case len(f.drops) > 0:
 		return s.whyDropped(f)
 	case f.unchecks != nil:
-		return "the network of this pod is not whole: " + firstLine(f.unchecks), "run " + cli.Name + " repair, and then " + cli.Name +
+		return "the network of this pod is not whole: " + firstLine(f.unchecks), "run " + cli.Name + " repair, " +
+			"and then " + cli.Name +
 			" doctor, which names what removes it"
 	case errors.Is(f.failed, errRefused):
-		return fmt.Sprintf("the packet arrived, and %s refuses the connection", f.to), "a program must listen there; a Service needs " +
+		return fmt.Sprintf("the packet arrived, and %s refuses the connection", f.to), "a program must listen " +
+			"there; a Service needs " +
 			"ready endpoints"
 	}
 	l, any := s.furthest(f)
@@ -284,11 +288,13 @@ func (s *scene) whyDropped(f finding) (cause, do string) {
 			"kubectl get endpointslices --all-namespaces shows the endpoints of Services"
 	}
 	if strings.HasPrefix(table, nl.OwnTable) {
-		return d.String() + " drops it, which is ours: it drops what pods send with another address than theirs, or by " +
+		return d.String() + " drops it, which is ours: it drops what pods send with another address than theirs, " +
+			"or by " +
 			"another link", "run " + cli.Name + " repair: a rule or a route of the pod is missing"
 	}
 	return d.String() + " drops it. The table is another program's",
-		fmt.Sprintf("look at it: nft --handle list chain %s %s %s. Let pass what comes from and goes to pods: see \"The "+
+		fmt.Sprintf("look at it: nft --handle list chain %s %s %s. Let pass what comes from and goes to pods: see "+
+			"\"The "+
 			"firewall drops what the node forwards\" in docs/operations.md", family, table, d.Chain)
 }
 
@@ -302,8 +308,10 @@ func (s *scene) whyLarge(f finding) (cause, do string) {
 		}
 	}
 	return "a link on the way takes only smaller packets, and its \"packet too big\" does not arrive. The MTUs here: " +
-			strings.Join(mtus, ", "), "all links on the way need one MTU, or must let ICMP \"fragmentation needed\" pass. EC2 has " +
-			"9001 in a VPC, 8500 by a transit gateway, 1500 to the internet; the keys mtu of the conflist set those of new pods"
+			strings.Join(mtus, ", "), "all links on the way need one MTU, or must let ICMP \"fragmentation " +
+			"needed\" pass. EC2 has " +
+			"9001 in a VPC, 8500 by a transit gateway, 1500 to the internet; the keys mtu of the conflist set " +
+			"those of new pods"
 }
 
 // whyKept is about a packet that has reached the node and was not sent on.
@@ -312,15 +320,19 @@ func (s *scene) whyKept(f finding, l sighting) (cause, do string) {
 	forward, key := s.forwarding(f.family)
 	switch {
 	case errors.Is(err, nl.ErrSource) && f.family == nl.IPv4:
-		return f.counts(fmt.Sprintf("the kernel's check of sources (rp_filter) drops it at %s: the way back to %s is by another "+
-				"link", l.Link, l.From)), fmt.Sprintf("sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.%s.rp_filter=2, and correct the file in "+
+		return f.counts(fmt.Sprintf("the kernel's check of sources (rp_filter) drops it at %s: the way back to %s "+
+				"is by another "+
+				"link", l.Link, l.From)), fmt.Sprintf("sysctl -w net.ipv4.conf.all.rp_filter=0 "+
+				"net.ipv4.conf.%s.rp_filter=2, and correct the file in "+
 				"/etc/sysctl.d that sets it", l.Link)
 	case forward == "0":
-		return "the node does not forward: " + key + " is 0", "sysctl -w " + key + "=1, and correct the file in /etc/sysctl.d that sets it"
+		return "the node does not forward: " + key + " is 0", "sysctl -w " + key + "=1, and correct the file in " +
+			"/etc/sysctl.d that sets it"
 	case err != nil:
 		return err.Error(), "run " + cli.Name + " doctor"
 	case dev == "":
-		return f.counts(fmt.Sprintf("the node has no route for it: ip route get %s from %s iif %s", l.To, l.From, l.Link)),
+		return f.counts(fmt.Sprintf("the node has no route for it: ip route get %s from %s iif %s", l.To, l.From,
+				l.Link)),
 			"run " + cli.Name + " repair, and " + cli.Name + " doctor --check rules"
 	}
 	return "", ""
@@ -338,7 +350,8 @@ func (s *scene) forwarding(f nl.Family) (value, key string) {
 // whyOutside is about a packet that has left the node: what EC2 does with it is not to be seen here.
 func (s *scene) whyOutside(f finding) (cause, do string) {
 	if cause := s.unassigned(f); cause != "" {
-		return cause, "run " + cli.Name + " status --diff. Another program has taken the address away: delete the pods that have " +
+		return cause, "run " + cli.Name + " status --diff. Another program has taken the address away: delete the " +
+			"pods that have " +
 			"lost theirs"
 	}
 	return "what stops it is outside of this node's kernel", cmp.Or(f.outside, groups)
@@ -373,7 +386,8 @@ func (s *scene) unassigned(f finding) string {
 		}
 		a := p.addr(f.family)
 		if !slices.ContainsFunc(enis, func(e aws.ENI) bool { return hasAddr(e, a) }) {
-			return fmt.Sprintf("no ENI of this instance has the address %s any more, as metadata says: EC2's source/destination "+
+			return fmt.Sprintf("no ENI of this instance has the address %s any more, as metadata says: EC2's "+
+				"source/destination "+
 				"check drops what is from it", a)
 		}
 	}
@@ -390,7 +404,8 @@ func metadataENIs() ([]aws.ENI, error) {
 // hasAddr reports whether an ENI has an address, or a prefix of it.
 func hasAddr(e aws.ENI, a netip.Addr) bool {
 	return slices.Contains(slices.Concat(e.Addrs, e.IPv6Addrs), a) ||
-		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), func(p netip.Prefix) bool { return p.Contains(a) })
+		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes),
+			func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 func firstLine(err error) string {

@@ -32,7 +32,8 @@ type path struct {
 
 // try sends packets. It waits at most for so long.
 func (p path) try(ctx context.Context, most time.Duration) Row {
-	row := Row{Path: p.name, Family: p.family.String(), To: p.to.String(), State: Skipped, Cause: p.skip, From: p.from.Name}
+	row := Row{Path: p.name, Family: p.family.String(), To: p.to.String(), State: Skipped, Cause: p.skip,
+		From: p.from.Name}
 	if p.to.Port() == 0 {
 		row.To = p.to.Addr().String()
 	}
@@ -85,15 +86,18 @@ func (s *scene) within(f nl.Family) (all []path) {
 	all = append(all, s.toServer("node to pod", f, nil, a))
 	if host := s.nodeAddr(f); host.IsValid() {
 		to := netip.AddrPortFrom(host, kubelet)
-		all = append(all, path{name: "pod to node", family: f, from: a.ns, pod: a, to: to, probe: func(ctx context.Context) error {
-			return reached(connect(ctx, a.ns, to))
-		}})
+		all = append(all, path{name: "pod to node", family: f, from: a.ns, pod: a, to: to,
+			probe: func(ctx context.Context) error {
+				return reached(connect(ctx, a.ns, to))
+			}})
 	}
 	for _, gw := range a.gws {
 		if nl.FamilyOf(gw) == f && a.slave {
-			all = append(all, path{name: "pod to VPC gateway", family: f, from: a.ns, pod: a, to: netip.AddrPortFrom(gw, 0),
-				probe:   func(ctx context.Context) error { return neighbour(ctx, a.ns, gw) },
-				outside: "the VPC router answers each ENI that is attached: look at " + cli.Name + " status --diff and " + cli.Name + " doctor --check links"})
+			all = append(all, path{name: "pod to VPC gateway", family: f, from: a.ns, pod: a,
+				to:    netip.AddrPortFrom(gw, 0),
+				probe: func(ctx context.Context) error { return neighbour(ctx, a.ns, gw) },
+				outside: "the VPC router answers each ENI that is attached: look at " + cli.Name + " status " +
+					"--diff and " + cli.Name + " doctor --check links"})
 		}
 	}
 	return all
@@ -156,17 +160,19 @@ func (s *scene) nodeAddr(f nl.Family) netip.Addr {
 var metadataAddrs = map[nl.Family]netip.AddrPort{nl.IPv4: netip.MustParseAddrPort("169.254.169.254:80"),
 	nl.IPv6: netip.MustParseAddrPort("[fd00:ec2::254]:80")}
 
-// metadata are the node's path to the metadata service, which the plugins need, and that of pods. IPv6 is an option that
-// most instances do not have, so only the block of pods is tried.
+// metadata are the node's path to the metadata service, which the plugins need, and that of pods. IPv6 is an option
+// that most instances do not have, so only the block of pods is tried.
 func (s *scene) metadata(f nl.Family) (all []path) {
 	to, a := metadataAddrs[f], s.pods[0]
 	if f == nl.IPv4 {
 		all = append(all, path{name: "node to metadata", family: f, from: s.node, to: to,
 			probe: func(ctx context.Context) error { return http(ctx, s.node, to) },
-			outside: "the metadata service must be enabled: aws ec2 describe-instances shows HttpEndpoint in MetadataOptions. " +
+			outside: "the metadata service must be enabled: aws ec2 describe-instances shows HttpEndpoint in " +
+				"MetadataOptions. " +
 				"Without it, the node cannot get more addresses"})
 	}
-	block := nl.Route{Dst: netip.PrefixFrom(to.Addr(), to.Addr().BitLen()), Type: "prohibit", Protocol: nl.RouteProtocol}
+	block := nl.Route{Dst: netip.PrefixFrom(to.Addr(), to.Addr().BitLen()), Type: "prohibit",
+		Protocol: nl.RouteProtocol}
 	blocked := block.Check(a.ns) == nil
 	if f == nl.IPv6 && !blocked {
 		return all
@@ -207,7 +213,8 @@ func (s *scene) services(f nl.Family) []path {
 	}
 	api.probe = func(ctx context.Context) error { return connect(ctx, a.ns, api.to) }
 	dns := path{name: "pod to DNS", family: f, from: a.ns, pod: a, to: netip.AddrPortFrom(s.DNS, 53),
-		outside: "the DNS pods must run (kubectl -n kube-system get pods), and their security groups allow UDP and TCP port 53"}
+		outside: "the DNS pods must run (kubectl -n kube-system get pods), and their security groups allow UDP " +
+			"and TCP port 53"}
 	dns.probe = func(ctx context.Context) error { return lookup(ctx, a.ns, dns.to, s.Name) }
 	if !api.to.IsValid() {
 		api.skip = "kube-proxy has no rules for Services here: name one by --service ADDRESS:PORT"
@@ -265,7 +272,8 @@ func (s *scene) outsideOf(f nl.Family) string {
 		return "the subnet of the pod's ENI must have a route to an internet gateway or an egress-only one, and its " +
 			"security groups must allow it"
 	}
-	return "the subnet of " + s.Network.Pair.HostInterface + " must have a route to a NAT gateway, or this ENI a public address " +
+	return "the subnet of " + s.Network.Pair.HostInterface + " must have a route to a NAT gateway, or this ENI a " +
+		"public address " +
 		"and a route to an internet gateway, and its security groups must allow it"
 }
 
@@ -291,7 +299,8 @@ func (s *scene) host(f nl.Family) (netip.AddrPort, error) {
 	}
 	a := addrs[0].Unmap()
 	if a.IsPrivate() && !s.Explicit {
-		return netip.AddrPort{}, fmt.Errorf("%s is %s here, which is not the internet: name a host by --internet HOST:PORT", name, a)
+		return netip.AddrPort{}, fmt.Errorf("%s is %s here, which is not the internet: name a host by --internet "+
+			"HOST:PORT", name, a)
 	}
 	return netip.AddrPortFrom(a, uint16(number)), nil
 }

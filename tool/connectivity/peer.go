@@ -74,8 +74,9 @@ func (s *scene) toPeer(f nl.Family) (all []path) {
 			probe: func(ctx context.Context) error { return both(ctx, a.ns, to) }},
 			path{name: "node to peer's pod", family: f, from: s.node, to: to, outside: peerGroups,
 				probe: func(ctx context.Context) error { return both(ctx, s.node, to) }},
-			path{name: "peer's pod to pod", family: f, from: a.ns, pod: a, to: netip.AddrPortFrom(addr, 0), outside: peerGroups,
-				probe: func(ctx context.Context) error { return calledBack(ctx, a, to) }})
+			path{name: "peer's pod to pod", family: f, from: a.ns, pod: a, to: netip.AddrPortFrom(addr, 0),
+				outside: peerGroups,
+				probe:   func(ctx context.Context) error { return calledBack(ctx, a, to) }})
 	}
 	return all
 }
@@ -92,5 +93,6 @@ func calledBack(ctx context.Context, p *pod, to netip.AddrPort) error {
 	return nil
 }
 
-const peerGroups = "the security groups of the ENIs of both nodes must allow it, and the network ACLs and route tables " +
+const peerGroups = "the security groups of the ENIs of both nodes must allow it, and the network ACLs and route " +
+	"tables " +
 	"of their subnets. On the other node, connectivity-test --serve must run"

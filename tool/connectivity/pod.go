@@ -54,7 +54,7 @@ type runtime struct {
 }
 
 func newRuntime(t Test) (r runtime, err error) {
-	text, err := patient(t.Network.List)
+	text, err := hasty(t.Network.List)
 	if err != nil {
 		return r, err
 	}
@@ -69,8 +69,8 @@ func newRuntime(t Test) (r runtime, err error) {
 	return r, nil
 }
 
-// patient returns a list whose ADD gives up by itself before this program would have to kill it.
-func patient(l conf.List) ([]byte, error) {
+// hasty returns a list whose ADD gives up by itself before this program would have to kill it.
+func hasty(l conf.List) ([]byte, error) {
 	plugins := make([]json.RawMessage, len(l.Plugins))
 	for i, m := range l.Plugins {
 		plugins[i] = m.Raw
@@ -216,7 +216,8 @@ func addHint(err error) string {
 	case strings.Contains(text, "failed to find plugin"):
 		return "install the plugins: " + cli.Name + " doctor --check plugins says what is missing"
 	case strings.Contains(text, "no IP") || strings.Contains(text, "address"):
-		return "new pods of this node fail in the same way: " + cli.Name + " status shows its addresses, and " + cli.Name +
+		return "new pods of this node fail in the same way: " + cli.Name + " status shows its addresses, and " +
+			cli.Name +
 			" maxpods for how many pods it can have some"
 	}
 	return "new pods of this node fail in the same way: " + cli.Name + " doctor"

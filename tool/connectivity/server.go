@@ -47,7 +47,8 @@ const mostBytes = 1 << 20
 func serve(n *nl.NS, port uint16, p *pod) (*server, error) {
 	s := &server{ns: n, pod: p}
 	err := n.Do(func() (err error) {
-		s.listener, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.IPv6Unspecified(), port)))
+		s.listener, err = net.ListenTCP("tcp",
+			net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.IPv6Unspecified(), port)))
 		if err != nil { // a kernel without IPv6
 			s.listener, err = net.ListenTCP("tcp4", &net.TCPAddr{Port: int(port)})
 		}
