@@ -153,7 +153,7 @@ func TestForwards(t *testing.T) {
 	if dev, err := ask("a"); err != nil || dev != "b" {
 		t.Errorf("got %q, %v", dev, err)
 	}
-	nltest.Shell(t, l.router, "ip link add c type veth peer name d; ip link set c up; ip link set d up; sysctl "+
+	nltest.Shell(t, l.router, "ip link add c type veth peer name far; ip link set dev c up; sysctl "+
 		"-qw net.ipv4.conf.c.rp_filter=1")
 	if dev, err := ask("c"); !errors.Is(err, nl.ErrSource) {
 		t.Errorf("got %q, %v", dev, err)
