@@ -67,11 +67,12 @@ func (w *world) ask(n int, config, annotation string) (all []lease.Allocation, e
 	}
 	all = make([]lease.Allocation, len(policies))
 	p := w.pool()
-	_, err = p.Each(w.Context(), pod(n), policies, func(ctx context.Context, by *lease.Pool, o lease.Owner) (bool, error) {
-		a, err := New(*by, p.Cloud).Acquire(ctx, o)
+	take := func(ctx context.Context, q *lease.Pool, o lease.Owner) (bool, error) {
+		a, err := New(*q, p.Cloud).Acquire(ctx, o)
 		all[o.NIC] = a
 		return a.Fresh, err
-	})
+	}
+	_, err = p.Each(w.Context(), pod(n), policies, take)
 	return all, err
 }
 
@@ -533,10 +534,11 @@ func TestRequestMax(t *testing.T) {
 		}
 		p, o := w.pool(), pod(n)
 		o.IfName = ifName
-		_, err = p.Each(t.Context(), o, policies, func(ctx context.Context, by *lease.Pool, o lease.Owner) (bool, error) {
-			a, err := New(*by, p.Cloud).Acquire(ctx, o)
+		take := func(ctx context.Context, q *lease.Pool, o lease.Owner) (bool, error) {
+			a, err := New(*q, p.Cloud).Acquire(ctx, o)
 			return a.Fresh, err
-		})
+		}
+		_, err = p.Each(t.Context(), o, policies, take)
 		return err
 	}
 	const db = `{"subnet": "subnet-db"}`
@@ -745,13 +747,14 @@ func TestRequestLostBetween(t *testing.T) {
 	policies, err := w.policies(1, allowAll, `[{}, {}]`)
 	must(t, err)
 	p := w.pool()
-	_, err = p.Each(t.Context(), pod(1), policies, func(ctx context.Context, by *lease.Pool, o lease.Owner) (bool, error) {
-		a, err := New(*by, p.Cloud).Acquire(ctx, o)
+	take := func(ctx context.Context, q *lease.Pool, o lease.Owner) (bool, error) {
+		a, err := New(*q, p.Cloud).Acquire(ctx, o)
 		if o.NIC == 0 {
 			w.lose()
 		}
 		return a.Fresh, err
-	})
+	}
+	_, err = p.Each(t.Context(), pod(1), policies, take)
 	wantRefusal(t, err, "the registry was lost while the pod got its 2 interfaces: interface 1 has no address any more")
 	if n := w.state().Leases.Len(); n > 0 {
 		t.Errorf("%d leases are left", n)

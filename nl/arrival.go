@@ -42,7 +42,7 @@ func (n *NS) Answered(dev string, a netip.Addr) (bool, error) {
 	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETNEIGH, 0, unix.RTM_NEWNEIGH,
 		&neighMessage{Family: uint8(FamilyOf(a)), Ifindex: int32(index)}, attrAddr(unix.NDA_DST, a))
 	if err != nil || len(msgs) == 0 {
-		return false, nil // nobody has asked yet
+		return false, nil // no process has asked yet
 	}
 	mac, state, err := parseNeigh(msgs[0])
 	const valid = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT

@@ -48,7 +48,7 @@ func (p *pod) addr(f nl.Family) netip.Addr {
 type runtime struct {
 	cni       *libcni.CNIConfig
 	list      *libcni.NetworkConfigList
-	cache     int // a file system that nobody else sees
+	cache     int // a file system that no other process sees
 	namespace string
 	port      uint16 // at which pods answer; 0: any
 }

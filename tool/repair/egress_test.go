@@ -373,7 +373,7 @@ func TestRenewalRefused(t *testing.T) {
 	n.configure("second")
 	n.must(os.Remove(filepath.Join(n.kept, "pods-c1-eth0")))
 	if did := n.repair(); len(did) > 0 {
-		t.Errorf("of a pod that nobody knows, repair did %v", did)
+		t.Errorf("of an unknown pod, repair did %v", did)
 	}
 	n.keep(map[string]any{"netns": n.path + "-gone"})
 	if did := n.repair(); len(did) > 0 {
