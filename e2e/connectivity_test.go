@@ -330,7 +330,7 @@ var tryFaults = []tryFault{
 		want: `not whole: .*ip route .*repair`, others: toOthers},
 	{name: "the pod's rule is lost", only: "ipvlan", during: "ip rule del iif $veth", path: "pod to Service",
 		want: `(rule|chain) .*repair`, others: `pod to DNS`},
-	{name: "the ENI's rule is lost", only: byPair, during: "while ip rule del pref 1024 2>/dev/null; do :; done",
+	{name: "the ENI's rule is lost", only: byPair, during: "while ip rule del pref 1018 2>/dev/null; do :; done",
 		path: "pod to peer's pod",
 		want: `not whole: .*ip rule add .*repair`, others: `pod to|peer`},
 	{name: "the kernel checks sources strictly", only: byPair, during: "sysctl -w net.ipv4.conf.eth1.rp_filter=1",

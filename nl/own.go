@@ -147,11 +147,12 @@ func (n *NS) shared(table func(name string) bool, rule func(Rule) bool) (Wiring,
 // isOwnRule reports whether a rule is ours.
 func isOwnRule(r Rule) bool { return r.Protocol == RouteProtocol }
 
-// isRoutedRule reports whether a rule of ours serves routed pods alone. No other of ours leads to a rule, does
-// nothing, or drops packets.
+// isRoutedRule reports whether a rule of ours serves routed pods alone. No other of ours is about all packets,
+// leads to a rule, does nothing, or drops packets.
 func isRoutedRule(r Rule) bool {
 	_, ofENI := OfRoutedTable(r.Table)
-	return isOwnRule(r) && (ofENI || r.Goto != 0 || r.Nop || r.Drop)
+	ofAll := r.IIF == "" && !r.marked()
+	return isOwnRule(r) && (ofENI || ofAll || r.Goto != 0 || r.Nop || r.Drop)
 }
 
 // ownTables lists our tables whose names are such.

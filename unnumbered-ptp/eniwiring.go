@@ -139,15 +139,18 @@ const (
 	mostENIs  = ENIMarks >> markShift
 )
 
-// The priorities of the rules for marks. What is for a pod of the node has found its route before. What has no mark
-// goes past the rules of the ENIs: otherwise each of its packets would be compared with each of them. What has arrived
-// by an ENI and is for no pod of the node is for one that has ended. The main table would lead it back to the VPC, with
-// the sender's address, and the VPC router back to the ENI.
+// The priorities of the rules for routed pods. All except prefStray are before those of other pods, which are one by one.
+// What has no mark goes past the rules for marks: otherwise each of its packets would be compared with each ENI. What
+// has one is from a routed pod. It finds a pod of the node first, and then the way by the ENI.
+//
+// What has arrived by an ENI and is for no pod of the node is for one that has ended. The main table would lead it back
+// to the VPC, with the sender's address, and the VPC router back to the ENI.
 const (
-	prefUnmarked = 1023
-	prefENI      = 1024
-	prefAfter    = 1025
-	prefStray    = 1026
+	prefUnmarked = 1016
+	prefToPod    = 1017
+	prefENI      = 1018
+	prefAfter    = 1019
+	prefStray    = 1025
 )
 
 // eniTable is the table of nftables that sets the marks. It has a branch for each ENI.
@@ -185,6 +188,7 @@ func (m eniMark) shared() (w []nl.Rule) {
 	for _, f := range m.families {
 		w = append(w,
 			nl.Rule{Pref: prefUnmarked, Family: f, Mask: ENIMarks, Goto: prefAfter, Protocol: nl.RouteProtocol},
+			nl.Rule{Pref: prefToPod, Family: f, Table: tableLoopless, Protocol: nl.RouteProtocol},
 			nl.Rule{Pref: prefAfter, Family: f, Nop: true, Protocol: nl.RouteProtocol})
 	}
 	return w

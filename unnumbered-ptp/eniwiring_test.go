@@ -198,7 +198,7 @@ func TestMarkFull(t *testing.T) {
 	shell(t, n, "nft -f - <<'END'\n"+all.String()+"END\n")
 	err := markOf(otherENI).Add(n)
 	const want = "all 255 marks for ENIs are in use: see 'nft list table inet cni_ipvlan_vpc_k8s._enis' and " +
-		"'ip rule show pref 1024'"
+		"'ip rule show pref 1018'"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -214,7 +214,7 @@ func TestMarkFull(t *testing.T) {
 func TestMarkGone(t *testing.T) {
 	n, _ := enis(t)
 	marks(t, n, oneENI, otherENI)
-	shell(t, n, "ip rule add pref 1024 fwmark 0xd00/0x1fe0 table 3221225575; ip rule add pref 1024 iif eni103 table 99")
+	shell(t, n, "ip rule add pref 1018 fwmark 0xd00/0x1fe0 table 3221225575; ip rule add pref 1018 iif eni103 table 99")
 	before := nltest.Dump(t, n)
 	if err := removeGone(n); err != nil {
 		t.Error(err)
@@ -229,7 +229,7 @@ func TestMarkGone(t *testing.T) {
 		}
 	}
 	has(t, n, map[uint32]int{105: otherENI})
-	if rules := shell(t, n, "ip rule show pref 1024"); strings.Count(rules, "\n") != 3 {
+	if rules := shell(t, n, "ip rule show pref 1018"); strings.Count(rules, "\n") != 3 {
 		t.Errorf("the rules are now\n%s", rules)
 	}
 }

@@ -49,14 +49,15 @@ func TestRoutedCheck(t *testing.T) {
 		{"ip addr del 169.254.72.2/32 dev eth1", "ip addr add 169.254.72.2/32"},
 		{"ip route del 10.0.0.0/16 dev eth1 table " + table, "ip route replace 10.0.0.0/16"},
 		{"ip -6 route del fd00::/32 dev eth1 table " + table, "ip -6 route replace fd00::/32"},
-		{"ip rule del pref 1023", "pref 1023"},
-		{"ip -6 rule del pref 1025", "pref 1025"},
-		{"ip rule del pref 1024 table " + table, "pref 1024"},
-		{"ip -6 rule del pref 1024 table " + table, "pref 1024"},
+		{"ip rule del pref 1016", "pref 1016"},
+		{"ip -6 rule del pref 1017", "pref 1017"},
+		{"ip -6 rule del pref 1019", "pref 1019"},
+		{"ip rule del pref 1018 table " + table, "pref 1018"},
+		{"ip -6 rule del pref 1018 table " + table, "pref 1018"},
 		{"ip rule del pref 1022", "pref 1022"},
 		{"ip -6 rule del pref 1022", "pref 1022"},
-		{"ip rule del pref 1026 iif eth1", "pref 1026"},
-		{"ip -6 rule del pref 1026 iif eth1", "pref 1026"},
+		{"ip rule del pref 1025 iif eth1", "pref 1025"},
+		{"ip -6 rule del pref 1025 iif eth1", "pref 1025"},
 		{"nft delete table inet " + marks, "no table of nftables marks what the pods of the ENI send"},
 		{"nft flush map inet " + marks + " branches", "no table of nftables marks what the pods of the ENI send"},
 		{"nft flush chain inet " + marks + " prerouting", marks},
@@ -67,7 +68,7 @@ func TestRoutedCheck(t *testing.T) {
 		{"nft flush chain inet cni_ipvlan_vpc_k8s._routed.net postrouting", "cni_ipvlan_vpc_k8s._routed.net"},
 		{"nft delete table arp cni_ipvlan_vpc_k8s._ask.eth1", "cni_ipvlan_vpc_k8s._ask.eth1"},
 		{"nft flush chain arp cni_ipvlan_vpc_k8s._ask.eth1 output", "cni_ipvlan_vpc_k8s._ask.eth1"},
-		{"ip rule del pref 1024 table " + table + "; ip -6 rule del pref 1024 table " + table, "pref 1024"},
+		{"ip rule del pref 1018 table " + table + "; ip -6 rule del pref 1018 table " + table, "pref 1018"},
 		{"ip link set " + veth + " down", veth},
 		{"ip link set " + veth + " down; ip link set " + veth + " up", veth},
 		{"sysctl -qw net.ipv4.ip_forward=0", "net.ipv4.ip_forward"},
@@ -225,13 +226,13 @@ func TestRoutedGC(t *testing.T) {
 
 	before := nltest.Dump(t, f.node)
 	must(t, f.ADD(other))
-	nltest.Shell(t, f.node, "ip rule add pref 1023 fwmark 0x1fe0/0x1fe0 table 3221242473") // of others
+	nltest.Shell(t, f.node, "ip rule add pref 1018 fwmark 0x1fe0/0x1fe0 table 3221242473") // of others
 	nltest.Shell(t, f.node, "ip rule add pref 900 fwmark 0x1fe0/0x1fe0 table 3221242473 proto 72")
 	others := nltest.Dump(t, f.node)
 	must(t, f.GC(p, p.request.Attachment, other.request.Attachment))
 	same(t, "GC of nothing", others, nltest.Dump(t, f.node))
 	must(t, f.CHECK(other))
-	nltest.Shell(t, f.node, "ip rule del pref 1023 table 3221242473; ip rule del pref 900")
+	nltest.Shell(t, f.node, "ip rule del pref 1018 table 3221242473; ip rule del pref 900")
 
 	// the ENI of pod3, with what hostCidrs adds to its table
 	nltest.Shell(t, f.node, "index=$(ip -o link show eth2 | cut -d: -f1); "+

@@ -112,6 +112,25 @@ func learned(n *nl.NS, network, to string) (mtu int, seen string, err error) {
 	return mtu, "", errors.New("no answer")
 }
 
+// TestRoutedBeside: a pod with a link of the ENI calls Services as before when routed pods are on its node, too: the
+// backend sees the pod.
+func TestRoutedBeside(t *testing.T) {
+	s := newScene(t, [2]string{"redirect", "redirect"})
+	p := s.routed("routed", "10.0.1.57", dual)
+	must(t, s.ADD(p))
+	must(t, s.CHECK(p))
+	for _, network := range []string{"tcp4", "tcp6", "udp4", "udp6"} {
+		for _, p := range s.pods {
+			if got, err := call(p.NS, network, dialled(network, "172.20.0.10:80")); got != seenAs(network, p.addr) {
+				t.Errorf("%s from %s: the backend has seen %q; %v", network, p.addr, got, err)
+			}
+		}
+	}
+	for _, p := range s.pods {
+		must(t, s.CHECK(p))
+	}
+}
+
 // TestRoutedGone sends packets to a routed pod that has ended. The VPC delivers them as long as the ENI has the
 // address. The node forwards none of them: it would send them back to the VPC, with the address of another host.
 func TestRoutedGone(t *testing.T) {

@@ -411,6 +411,8 @@ func (w *world) theEnd(t *testing.T) {
 	check(t, err)
 	t.Logf("the fabric has dropped: %s", drops)
 	if drops.Spoofed != 0 {
-		t.Errorf("the nodes have sent %d packets from addresses that they do not have", drops.Spoofed)
+		packets, err := w.Fabric.Spoofed()
+		t.Errorf("the nodes have sent %d packets from addresses that they do not have: %v\n%s", drops.Spoofed, err,
+			strings.Join(packets, "\n"))
 	}
 }

@@ -33,12 +33,12 @@ func (w *world) routerMoves(t *testing.T) {
 		w.startUnits(t, n)
 	}
 	w.near(t, nodes...)
-	w.apply(t, append(routers(0)[:2], router())...)
+	w.apply(t, append(entrance(), router())...)
 	e := &egressing{w, to, map[string]netip.Addr{}}
 	e.routerAt(t)
-	var clients []*client
+	var clients []*partnerCaller
 	for _, n := range nodes {
-		clients = append(clients, e.client(t, n))
+		clients = append(clients, e.calling(t, n))
 	}
 	var longest time.Duration
 	const moves = 4
@@ -57,6 +57,20 @@ func (w *world) routerMoves(t *testing.T) {
 	w.figures = append(w.figures, fmt.Sprintf("egress, a router with a chosen address has moved %d times: clients had "+
 		"no answer for %.1f s at most; the partner has seen %d calls, all from %s", moves, longest.Seconds(),
 		seen.all()[ofRouter], ofRouter))
+}
+
+// entrance are the namespace of the routers and the Service that leads to them.
+func entrance() []object {
+	return []object{
+		{"apiVersion": "v1", "kind": "Namespace", "metadata": meta(routing)},
+		{"apiVersion": "v1", "kind": "Service", "metadata": object{"name": "partner", "namespace": routing},
+			"spec": object{
+				"clusterIP": gateway, "selector": object{"egress": "partner"},
+				"ports":                 []object{{"port": 5555, "protocol": "UDP"}},
+				"sessionAffinity":       "ClientIP",
+				"sessionAffinityConfig": object{"clientIP": object{"timeoutSeconds": 86400}},
+			}},
+	}
 }
 
 // router is a StatefulSet with a router.
@@ -82,7 +96,7 @@ func (e *egressing) routerAt(t *testing.T) *cluster.Node {
 }
 
 // moveRouter moves the router to the other node, and waits until all clients have an answer from then on.
-func (e *egressing) moveRouter(t *testing.T, clients []*client) {
+func (e *egressing) moveRouter(t *testing.T, clients []*partnerCaller) {
 	t.Helper()
 	from := e.routerAt(t)
 	e.cordon(t, from)
@@ -121,8 +135,9 @@ func (l *callLog) all() map[netip.Addr]int {
 	return maps.Clone(l.from)
 }
 
-// A client is a pod that calls the partner all the time, each time by a connection of its own, for a second at most.
-type client struct {
+// A partnerCaller is a pod that calls the partner all the time, each time by a connection of its own, for a second at
+// most.
+type partnerCaller struct {
 	node string
 	end  func() // and wait until the last call has ended
 
@@ -133,15 +148,15 @@ type client struct {
 	err              error // of the last call
 }
 
-// client starts a client on a node, which ends with the test at the latest. It has an answer when client returns.
-func (e *egressing) client(t *testing.T, n *cluster.Node) *client {
+// calling starts such a pod on a node, until the end of the test at the latest. It has an answer when calling returns.
+func (e *egressing) calling(t *testing.T, n *cluster.Node) *partnerCaller {
 	t.Helper()
 	p := podOn("client-"+n.Name, n.Name, server())
 	p["metadata"].(object)["annotations"] = object{"cni-ipvlan-vpc-k8s/egress": "partner"}
 	e.apply(t, p)
 	from, url := e.inside(t, e.ready(t, "client-"+n.Name, 1)[0]), fmt.Sprintf("http://%s/", e.to)
 	answers(t, from, url)
-	c, stop := &client{node: n.Name, since: time.Now()}, make(chan struct{})
+	c, stop := &partnerCaller{node: n.Name, since: time.Now()}, make(chan struct{})
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -159,7 +174,7 @@ func (e *egressing) client(t *testing.T, n *cluster.Node) *client {
 	return c
 }
 
-func (c *client) note(err error) {
+func (c *partnerCaller) note(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err = err; err != nil {
@@ -170,13 +185,13 @@ func (c *client) note(err error) {
 	c.answered, c.longest, c.since = c.answered+1, max(c.longest, now.Sub(c.since)), now
 }
 
-func (c *client) answers() int {
+func (c *partnerCaller) answers() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.answered
 }
 
-func (c *client) last() error {
+func (c *partnerCaller) last() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err

@@ -39,6 +39,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"sync"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -54,6 +55,7 @@ type Fabric struct {
 	region   string
 	networks map[string]*network // by VPC
 	vpc, igw *Namespace
+	spoofed  *os.File // a socket, see Spoofed
 
 	launch sync.Mutex // held while an instance boots
 
@@ -114,7 +116,7 @@ func (f *Fabric) build() (err error) {
 	if err := w.Add(); err != nil {
 		return err
 	}
-	return errors.Join(f.serveMetadata(), f.answerNeighbours(), f.watchLinks())
+	return errors.Join(f.serveMetadata(), f.answerNeighbours(), f.watchLinks(), f.watchSpoofed())
 }
 
 // router makes a namespace forward packets unchanged, and answer ARP for all addresses that it can forward to.
@@ -149,6 +151,9 @@ func (f *Fabric) Close() error {
 	f.mu.Unlock()
 	if run == nil {
 		return nil
+	}
+	if f.spoofed != nil {
+		err = errors.Join(err, f.spoofed.Close())
 	}
 	for _, n := range made {
 		err = errors.Join(err, n.Close())
