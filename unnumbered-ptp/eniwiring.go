@@ -139,9 +139,9 @@ const (
 	mostENIs  = ENIMarks >> markShift
 )
 
-// The priorities of the rules for routed pods. All except prefStray are before those of other pods, which are one by one.
-// What has no mark goes past the rules for marks: otherwise each of its packets would be compared with each ENI. What
-// has one is from a routed pod. It finds a pod of the node first, and then the way by the ENI.
+// The priorities of the rules for routed pods. All except prefStray are before those of other pods, which are one by
+// one. What has no mark goes past the rules for marks: otherwise each of its packets would be compared with each ENI.
+// What has one is from a routed pod. It finds a pod of the node first, and then the way by the ENI.
 //
 // What has arrived by an ENI and is for no pod of the node is for one that has ended. The main table would lead it back
 // to the VPC, with the sender's address, and the VPC router back to the ENI.
