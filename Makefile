@@ -97,7 +97,7 @@ test-kill: $(READY)
 # Faults on the node of make sim, and what the programs say of them. Writes docs/faults.md. make test has some of them.
 test-faults: export VM_KIND := uml
 test-faults: build $(PEERS)/cnitool
-	VM_RW=$(CURDIR) go test -count 1 -timeout 1h -exec $(VM)/exec -run '^TestFaults$$' ./e2e -args -faults
+	VM_RW=$(CURDIR) go test -count 1 -timeout 1h -exec $(VM)/exec -run '^(TestFaults|TestConnectivity(Faults|Kill))$$' ./e2e -args -faults
 
 # Kubernetes: manifests by the code of the API server, the short scenarios, and in test-cluster all of them, in both modes of kube-proxy.
 test-kubernetes:

@@ -428,16 +428,17 @@ func fullSubnets(w *tryWorld) (undo func()) {
 }
 
 // TestConnectivityFaults makes faults. The path that they break fails, and what is said of it names the cause. No path
-// fails that the fault does not break. Afterwards all works again.
+// fails that the fault does not break. Afterwards all works again. Without -faults it makes one of four, with one data
+// path or the other.
 func TestConnectivityFaults(t *testing.T) {
 	nltest.Need(t, "root", "nftables", "owner")
-	for _, m := range tryModes {
+	for k, m := range tryModes {
 		t.Run(m.name, func(t *testing.T) {
 			w := newTryWorld(t, m)
 			w.try(t, "")
 			for _, stay := range []bool{false, true} {
-				for _, f := range tryFaults {
-					if f.stays == stay && (f.only == "" || f.only == m.name) {
+				for i, f := range tryFaults {
+					if f.stays == stay && (f.only == "" || f.only == m.name) && (*allFaults || i%4 == 2*k) {
 						t.Run(strings.ReplaceAll(f.name, " ", "_"), func(t *testing.T) { w.fault(t, f) })
 					}
 				}
@@ -486,10 +487,14 @@ func (w *tryWorld) fault(t *testing.T, f tryFault) {
 }
 
 // TestConnectivityKill kills the test at several points. Two collections then leave nothing of its pods, and a GC does
-// not either. Running pods keep all.
+// not either. Running pods keep all. Without -faults it tries one data path.
 func TestConnectivityKill(t *testing.T) {
 	nltest.Need(t, "root", "nftables")
-	for _, m := range tryModes {
+	modes := tryModes
+	if !*allFaults {
+		modes = modes[:1]
+	}
+	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {
 			w := newTryWorld(t, m)
 			w.try(t, "")

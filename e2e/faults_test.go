@@ -26,7 +26,7 @@ var faultsPrelude string
 // replaced is the cure of a pod that cannot be repaired.
 const replaced = "delete the pod"
 
-var allFaults = flag.Bool("faults", false, "TestFaults makes all faults, and writes the page; without, some of them")
+var allFaults = flag.Bool("faults", false, "make all faults; TestFaults writes the page, too; without, some of them")
 
 // TestFaults makes each of the faults on a node with two pods, and asks the programs. Doctor must find each, and name
 // no other cause, except where the page says why. What doctor or the runbook names must end the fault when it is run

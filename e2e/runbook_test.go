@@ -46,7 +46,9 @@ var runbookCommand = regexp.MustCompile("(?m)^    ((?:cni-tool|ip|for|sysctl|nft
 // state that the entry is about: transcripts of the tool, tests of this package, and others with their path. The
 // commands of an entry are in these files.
 var runbookStates = map[string]string{
-	"## Look at a node":                                             "sim_test.go limits.txtar support_bundle.txtar",
+	"## Look at a node": "sim_test.go limits.txtar support_bundle.txtar " +
+		"connectivity_test.txtar",
+	"## Which path fails?":                                          "connectivity_test.txtar connectivity_test.go",
 	"## Who had this address?":                                      "whois.txtar",
 	"## Upgrade from the original":                                  "doctor.txtar repair.txtar iam_policy.txtar",
 	"## Upgrade between versions":                                   "repair.txtar",
@@ -61,26 +63,29 @@ var runbookStates = map[string]string{
 	`**Pods do not start: "… UnauthorizedOperation`:                 "doctor_iam.txtar",
 	`**Pods do not start: "cni-ipvlan-vpc-k8s-grow is in none`:      "faults_table_test.go",
 	`**Pods do not start: "… address already in use"`:               "status_diff.txtar",
-	"**A running pod has lost its network**":                        "status_diff.txtar faults_table_test.go",
-	"**Pods that started before a new CIDR":                         "vpccidr.txtar vpcpeercidr.txtar",
-	`**"eni-… is passed over`:                                       "faults_table_test.go faults_test.go",
-	"**Clients of an egress reach nothing**":                        "egress_test.go egress.txtar",
-	"**Connections that were idle":                                  "doctor_tracking.txtar",
-	"**All pods of a node have lost Services":                       "faults_table_test.go faults_test.go",
-	"**A node and its pods do not reach":                            "faults_table_test.go doctor_node.txtar",
-	"**A node does not reach a pod any more":                        "faults_table_test.go",
-	"**A pod reaches the VPC":                                       "faults_table_test.go",
-	"### What repair knows of a pod":                                "sim_test.go",
-	`**"neighbour: arp_cache`:                                       "doctor_node.txtar",
-	`**"detach eni-…`:                                               "doctor_iam.txtar",
-	"**ENIs that no instance uses**":                                "eni_gc.txtar",
-	"### The firewall restarts":                                     "repair.txtar faults_table_test.go",
-	"### The firewall drops":                                        "nl/dropping_test.go faults_table_test.go",
-	"## Metrics":                                                    "metrics.txtar",
+	"**A running pod has lost its network**": "status_diff.txtar faults_table_test.go " +
+		"connectivity_test.txtar",
+	"**Pods that started before a new CIDR":   "vpccidr.txtar vpcpeercidr.txtar",
+	`**"eni-… is passed over`:                 "faults_table_test.go faults_test.go",
+	"**Clients of an egress reach nothing**":  "egress_test.go egress.txtar repair.txtar",
+	"**Connections that were idle":            "doctor_tracking.txtar",
+	"**All pods of a node have lost Services": "faults_table_test.go faults_test.go",
+	"**A node and its pods do not reach":      "faults_table_test.go doctor_node.txtar",
+	"**A node does not reach a pod any more":  "faults_table_test.go",
+	"**A pod reaches the VPC":                 "faults_table_test.go",
+	"### What repair knows of a pod":          "sim_test.go",
+	`**"neighbour: arp_cache`:                 "doctor_node.txtar",
+	`**"detach eni-…`:                         "doctor_iam.txtar",
+	"**ENIs that no instance uses**":          "eni_gc.txtar",
+	"### The firewall restarts":               "repair.txtar faults_table_test.go",
+	"### The firewall drops":                  "nl/dropping_test.go faults_table_test.go",
+	"## Metrics":                              "metrics.txtar",
 }
 
 // runOtherwise are commands of the page that tests have in other words.
 var runOtherwise = map[string]string{
+	"cni-tool connectivity-test --p":   `"--peer",`,
+	"cni-tool connectivity-test --s":   `"--serve"`,
 	"cni-tool doctor --check egress":   `"doctor", "--check=egress"`,
 	"cni-tool doctor --fix":            `"cni-tool doctor --fix`,
 	"cni-tool metrics --file":          "cni-tool metrics --file textfile/cni.prom",

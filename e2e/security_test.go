@@ -158,8 +158,8 @@ func list(t *testing.T, format string, args ...string) []string {
 	return strings.Fields(string(out))
 }
 
-// TestListensNowhere: nothing that runs on a node opens a socket to which others connect, and only these files execute
-// programs. The plugins are the first two.
+// TestListensNowhere: nothing that runs on a node opens a socket to which others connect, except connectivity-test
+// while an operator runs it with --serve. Only these files execute programs. The plugins are the first two.
 func TestListensNowhere(t *testing.T) {
 	executing := map[string]bool{"plugin/delegate.go": false, "unnumbered-ptp/legacy/legacy.go": false}
 	listens := regexp.MustCompile(
@@ -173,7 +173,7 @@ func TestListensNowhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if found := listens.Find(text); found != nil {
+		if found := listens.Find(text); found != nil && f != "tool/connectivity/server.go" {
 			t.Errorf("%s: %s", f, found)
 		}
 		if !strings.Contains(string(text), `"os/exec"`) || strings.HasPrefix(f, "tool/") {
