@@ -23,14 +23,14 @@ const (
 	engineManifest = "../../.cache/cluster/netpol.yaml"
 )
 
-// policySpecs are Kubernetes' own tests of NetworkPolicy, and someSpecs some of them: both directions, both selectors
-// and a block, and the end of policies. This release has allSpecs.
+// policySpecs are Kubernetes' own tests of NetworkPolicy, and someSpecs some of them: both directions, a block, and the
+// end of policies. This release has allSpecs.
 const (
 	policySpecs = `\[sig-network\] Netpol`
 	someSpecs   = policySpecs + ` NetworkPolicy between server and client should ` +
-		`(support a 'default-deny-all' policy|enforce policy based on PodSelector and NamespaceSelector|` +
+		`(support a 'default-deny-all' policy|` +
 		`allow egress access to server in CIDR block|stop enforcing policies after they are deleted)`
-	allSpecs, fewSpecs = 53, 4
+	allSpecs, fewSpecs = 53, 3
 )
 
 // policed are the namespaces of the pods of policySpecs.
