@@ -55,10 +55,12 @@ func (w *world) networkPolicy(t *testing.T) {
 // newPods counts the calls of new pods that a policy denies, with each way by which the engine learns of pods.
 func (w *world) newPods(t *testing.T) {
 	w.police(t)
-	w.atStart(t, "by the API server and NRI")
+	calls := make(chan string, 10000)
+	to := w.listen(t, func(_ http.ResponseWriter, r *http.Request) { calls <- r.URL.Path })
+	w.atStart(t, to, calls, "by the API server and NRI")
 	w.kubectl(t, "patch", "--namespace=kube-system", "daemonset", engine, "--type=json", "--patch", withoutNRI)
 	w.engineIsReady(t)
-	w.atStart(t, "by the API server alone")
+	w.atStart(t, to, calls, "by the API server alone")
 }
 
 // police starts the engine. A pool serves the pods of policySpecs, and others that ask for it. All other pods have an
@@ -151,10 +153,8 @@ func inPool(name string, spec object) object {
 const eagerPods, eagerAtOnce = 100, 10
 
 // atStart counts the calls of new pods to a host of the VPC that a policy denies. Each pod begins at once.
-func (w *world) atStart(t *testing.T, learns string) {
+func (w *world) atStart(t *testing.T, to netip.AddrPort, calls chan string, learns string) {
 	t.Helper()
-	calls := make(chan string, 10000)
-	to := w.listen(t, func(_ http.ResponseWriter, r *http.Request) { calls <- r.URL.Path })
 	w.apply(t, object{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": meta("deny"),
 		"spec": object{"podSelector": object{}, "policyTypes": []string{"Egress"}}})
 	n, called := 0, map[string]bool{}
