@@ -56,7 +56,7 @@ build:
 # Then the tests take a fifth of the CPU time that QEMU takes. With VM_KERNEL, test-kernel takes that kernel in QEMU, and all
 # else runs as without.
 test test-kernel test-kubernetes test-cluster cluster: export VM_KIND := uml
-test: $(READY) $(CLUSTER)/ready $(if $(shell command -v apt-get),$(SEIZERS)/ready)
+test: $(READY) $(CLUSTER)/e2e.test $(if $(shell command -v apt-get),$(SEIZERS)/ready)
 	env -u VM_KERNEL go test -run 'TestRepo' . ./e2e
 	$(MAKE) -j2 --no-print-directory test-kubernetes test-kernel test-native CLUSTER_KERNEL= GOTEST='go test -p 1'
 

@@ -23,14 +23,13 @@ const (
 	engineManifest = "../../.cache/cluster/netpol.yaml"
 )
 
-// policySpecs are Kubernetes' own tests of NetworkPolicy, and someSpecs some of them: both directions, a block, and the
-// end of policies. This release has allSpecs.
+// policySpecs are Kubernetes' own tests of NetworkPolicy, and someSpecs some of them: both directions, and a block. This
+// release has allSpecs.
 const (
 	policySpecs = `\[sig-network\] Netpol`
 	someSpecs   = policySpecs + ` NetworkPolicy between server and client should ` +
-		`(support a 'default-deny-all' policy|` +
-		`allow egress access to server in CIDR block|stop enforcing policies after they are deleted)`
-	allSpecs, fewSpecs = 53, 3
+		`(support a 'default-deny-all' policy|allow egress access to server in CIDR block)`
+	allSpecs, fewSpecs = 53, 2
 )
 
 // policed are the namespaces of the pods of policySpecs.
