@@ -23,8 +23,8 @@ const (
 	engineManifest = "../../.cache/cluster/netpol.yaml"
 )
 
-// policySpecs are Kubernetes' own tests of NetworkPolicy, and someSpecs some of them: both directions, and a block. This
-// release has allSpecs.
+// policySpecs are Kubernetes' own tests of NetworkPolicy, and someSpecs some of them: both directions, and a block.
+// This release has allSpecs.
 const (
 	policySpecs = `\[sig-network\] Netpol`
 	someSpecs   = policySpecs + ` NetworkPolicy between server and client should ` +
