@@ -147,12 +147,13 @@ func (n *NS) shared(table func(name string) bool, rule func(Rule) bool) (Wiring,
 // isOwnRule reports whether a rule is ours.
 func isOwnRule(r Rule) bool { return r.Protocol == RouteProtocol }
 
-// isRoutedRule reports whether a rule of ours serves routed pods alone. No other of ours is about all packets,
-// leads to a rule, does nothing, or drops packets.
+// isRoutedRule reports whether a rule of ours serves routed pods alone. No other of ours is about all packets, leads to
+// a rule, or does nothing. A rule that drops what arrives by an ENI stays as long as its link: the VPC still delivers
+// packets for the pods that have ended.
 func isRoutedRule(r Rule) bool {
 	_, ofENI := OfRoutedTable(r.Table)
 	ofAll := r.IIF == "" && !r.marked()
-	return isOwnRule(r) && (ofENI || ofAll || r.Goto != 0 || r.Nop || r.Drop)
+	return isOwnRule(r) && (ofENI || ofAll || r.Goto != 0 || r.Nop)
 }
 
 // ownTables lists our tables whose names are such.

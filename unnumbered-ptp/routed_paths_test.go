@@ -158,6 +158,16 @@ func TestRoutedGone(t *testing.T) {
 		t.Errorf("the node has forwarded %d packets to a pod that has ended", got-before)
 	}
 	must(t, f.CHECK(other))
+
+	must(t, f.DEL(other))
+	if removed, err := f.node.RemoveRouted(); !removed || err != nil {
+		t.Errorf("removed %v; %v", removed, err)
+	}
+	before = forwarded(t, f.node)
+	calls(p)
+	if got := forwarded(t, f.node); got != before {
+		t.Errorf("after the last pod, the node has forwarded %d packets", got-before)
+	}
 }
 
 // forwarded is how many packets a namespace has forwarded, of both families.
