@@ -82,7 +82,8 @@ func (s *scene) whyLarge(f finding) (cause, do string) {
 		}
 	}
 	return "a link on the way takes only smaller packets, and its \"packet too big\" does not arrive. The MTUs " +
-			"here: " + strings.Join(mtus, ", "), "all links on the way need one MTU, or must let ICMP \"fragmentation " +
+			"here: " + strings.Join(mtus, ", "), "all links on the way need one MTU, or must let ICMP " +
+			"\"fragmentation " +
 			"needed\" pass. EC2 has 9001 in a VPC, 8500 by a transit gateway, 1500 to the internet; the keys " +
 			"mtu of the conflist set those of new pods"
 }
