@@ -97,14 +97,21 @@ test-kill: $(READY)
 # Faults on the node of make sim, and what the programs say of them. Writes docs/faults.md. make test has some of them.
 test-faults: export VM_KIND := uml
 test-faults: build $(PEERS)/cnitool
-	VM_RW=$(CURDIR) go test -count 1 -timeout 1h -exec $(VM)/exec -run '^(TestFaults|TestConnectivity(Faults|Kill))$$' ./e2e -args -faults
+	VM_RW=$(CURDIR) go test -count 1 -timeout 1h -exec $(VM)/exec -run '^(TestFaults|TestHealthy|TestConnectivity(Faults|Kill))$$' ./e2e -args -faults
 
 # Kubernetes: manifests by the code of the API server, the short scenarios, and in test-cluster all of them, in both modes of kube-proxy.
 test-kubernetes:
 	$(call KUBE,test) ./manifest
 	VM_KERNEL=$(CLUSTER_KERNEL) $(GUEST) go test -timeout 2h -short -exec $(VM)/exec ./sim/cluster
 
-test-cluster: build $(PEERS)/portmap $(PEERS)/ptp $(RUNTIME)/containerd $(CLUSTER)/e2e.test
+# Without a release, what was there 200 commits ago stands for the release before.
+BEFORE = $(or $(shell git describe --tags --abbrev=0 HEAD^ 2>/dev/null),$(shell git rev-list -1 --skip=200 HEAD))
+before:
+	rm -rf .cache/before && mkdir -p .cache/before/src && git archive $(BEFORE) | tar -x -C .cache/before/src
+	CGO_ENABLED=0 go build -C .cache/before/src -trimpath -ldflags '-s -w' -o ../bin/ ./...
+	rm -r .cache/before/src && echo $(BEFORE) >.cache/before/commit
+
+test-cluster: build before $(PEERS)/portmap $(PEERS)/ptp $(RUNTIME)/containerd $(CLUSTER)/e2e.test
 	$(VM)/setup iptables nftables procps $(AGNHOST)
 	packaging/package -i -b bin -o $(CLUSTER) $$(go env GOARCH)
 	$(MAKE) -j2 --no-print-directory --keep-going test-cluster-nftables test-cluster-iptables; status=$$?; \
@@ -294,4 +301,4 @@ package-check:
 clean:
 	rm -rf bin dist .cache
 
-.PHONY: build test packages test-ec2 test-native test-kernel test-kernels test-kill test-faults test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-egress bench-check plot picture fleet demo sim install files uninstall programs package image package-check clean
+.PHONY: build before test packages test-ec2 test-native test-kernel test-kernels test-kill test-faults test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-egress bench-check plot picture fleet demo sim install files uninstall programs package image package-check clean

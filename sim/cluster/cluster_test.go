@@ -54,6 +54,7 @@ var scenarios = []scenario{
 	{"installs itself", false, (*world).installsItself},
 	{"dual stack and prefixes", false, (*world).dualStack},
 	{"upgrade", false, (*world).upgrade},
+	{"two releases", false, (*world).twoReleases},
 	{"NodePort with keepCaller", false, (*world).keepCaller},
 	{"egress", false, (*world).egress},
 	{"a router moves", false, (*world).routerMoves},

@@ -164,23 +164,35 @@ func (n *Node) installOthers() error {
 
 // install puts our plugins, the tool and our units in place.
 func (n *Node) install() error {
-	files := map[string]string{}
-	for _, p := range []string{"", "-grow", "-ipam", "-ipvlan", "-unnumbered-ptp", "-egress"} {
-		files[ours+p] = n.cluster.options.Plugins
-	}
-	return errors.Join(n.installPlugins(files), machine.InstallUnits(n.File("/"), n.cluster.options.Units,
-		"cni-gc.timer"),
-		os.Symlink(filepath.Join(n.cluster.options.Plugins, ours+"-tool"), n.File("/usr/local/bin/cni-tool")))
+	return errors.Join(machine.InstallUnits(n.File("/"), n.cluster.options.Units, "cni-gc.timer"),
+		n.Install(n.cluster.options.Plugins))
 }
 
-// installPlugins copies programs from directories of this machine.
+// Install puts our plugins and the tool of a directory in place of those that the node has. A release need not have all
+// of the plugins: those that it lacks are removed.
+func (n *Node) Install(dir string) error {
+	files, errs := map[string]string{}, []error(nil)
+	for _, p := range []string{"", "-grow", "-ipam", "-ipvlan", "-unnumbered-ptp", "-egress"} {
+		if _, err := os.Stat(filepath.Join(dir, ours+p)); err == nil {
+			files[ours+p] = dir
+		} else if err := os.Remove(n.File("/opt/cni/bin/" + ours + p)); !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	link := n.File("/usr/local/bin/cni-tool")
+	return errors.Join(append(errs, n.installPlugins(files), os.RemoveAll(link),
+		os.Symlink(filepath.Join(dir, ours+"-tool"), link))...)
+}
+
+// installPlugins copies programs from directories of this machine, each by a rename.
 func (n *Node) installPlugins(from map[string]string) error {
 	var errs []error
 	for name, dir := range from {
 		content, err := os.ReadFile(filepath.Join(dir, name))
 		errs = append(errs, err)
 		if err == nil {
-			errs = append(errs, n.WriteFile("/opt/cni/bin/"+name, content, 0o755))
+			file := "/opt/cni/bin/" + name
+			errs = append(errs, n.WriteFile(file+".new", content, 0o755), os.Rename(n.File(file+".new"), n.File(file)))
 		}
 	}
 	return errors.Join(errs...)

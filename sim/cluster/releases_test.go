@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package cluster_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
+)
+
+// before has the programs of the release before: make builds them from the commit that the file commit names.
+const before = "../../.cache/before"
+
+// twoReleases replaces the programs of a node with pods: those of the release before by those of now, back, and again.
+// Each release deletes pods that the other one has made, collects, and finds nothing to repair. Running pods lose no
+// call.
+func (w *world) twoReleases(t *testing.T) {
+	commit, err := os.ReadFile(before + "/commit")
+	check(t, err)
+	old, now := must(filepath.Abs(before+"/bin")), must(filepath.Abs("../../bin"))
+	n := w.join(t, "releases", cluster.NodeOptions{Conflist: conflist(t, "10-cni-ipvlan-vpc-k8s")})
+	clean := findings(t, n)
+	r := &releasing{world: w, node: n}
+	check(t, n.Install(old))
+	stays, other := r.pod(t, "stays"), r.pod(t, "other")
+	w.apply(t, service("stays", "stays"))
+	virtual := w.serviceAddr(t, "stays")
+	stop := calls(
+		func() error { _, err := get(w.Peer.NS, netexec(stays.addr, "clientip")); return err },
+		func() error { _, err := w.call(other, "http", serverOf(stays)); return err },
+		func() error {
+			_, err := w.call(other, "http", netip.AddrPortFrom(virtual.addr, virtual.http))
+			return err
+		})
+	r.pod(t, "old1")
+	for i, dir := range []string{now, old, now} {
+		check(t, n.Install(dir))
+		made := fmt.Sprint("release", i)
+		p := r.pod(t, made)
+		w.sees(t, other, "http", serverOf(p), other.addr)
+		w.remove(t, "pod", r.last) // the other release has made it
+		r.last = made
+		r.maintain(t, dir)
+	}
+	made, lost := stop()
+	t.Logf("%d calls while the programs of %.12s and those of now took turns", made, commit)
+	for _, err := range lost {
+		t.Error(err)
+	}
+	w.remove(t, "service", "stays")
+	for _, name := range []string{r.last, "stays", "other"} {
+		w.remove(t, "pod", name)
+	}
+	w.collected(t, n, nil)
+	for _, f := range findings(t, n) {
+		if !slices.Contains(clean, f) {
+			t.Errorf("after all pods have ended, the doctor finds: %s", f)
+		}
+	}
+}
+
+// A releasing is a node whose programs change.
+type releasing struct {
+	*world
+	node *cluster.Node
+	last string // the pod that the programs before have made
+}
+
+// pod starts a pod on the node.
+func (r *releasing) pod(t *testing.T, name string) pod {
+	t.Helper()
+	r.apply(t, podOn(name, r.node.Name, server()))
+	r.last = name
+	return r.ready(t, name, 1)[0]
+}
+
+// maintain runs what the units of a release run. There is nothing to repair.
+func (r *releasing) maintain(t *testing.T, dir string) {
+	t.Helper()
+	for _, args := range [][]string{{"repair"}, {"registry-gc", "--free-after=1h"}} {
+		out, err := r.node.Run(t.Context(), filepath.Join(dir, tool), args...)
+		check(t, err)
+		if args[0] == "repair" && strings.TrimSpace(out) != "" {
+			t.Errorf("the programs of %s repair: %s", dir, out)
+		}
+	}
+}
