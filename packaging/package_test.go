@@ -46,6 +46,7 @@ func TestPackage(t *testing.T) {
 	t.Run("rpm", func(t *testing.T) { rpm(t, native(t, one, ".rpm"), want) })
 	t.Run("tar", func(t *testing.T) { tarball(t, native(t, one, ".tar.gz")) })
 	t.Run("sbom", func(t *testing.T) { sbom(t, native(t, one, ".cdx.json")) })
+	t.Run("krew", func(t *testing.T) { krew(t, one) })
 }
 
 // native is the package for this machine.

@@ -12,6 +12,7 @@
 //	kubernetes       what the chart is with two files of values, for kubectl apply
 //	render           the program that renders the chart, and the tests of all YAML here
 //	expression       the program that evaluates numbers of pods as Karpenter and nodeadm do, for tests
+//	kubectl          the plugin of kubectl for a whole cluster, and its manifest for krew
 //	platforms        user data and configurations for EKS, Karpenter, kOps, k3s, Talos and others
 //	cloud-init.yaml  an example of user data that makes an instance a node
 //	alerts.yaml      rules for Prometheus over the output of cni-ipvlan-vpc-k8s-tool metrics

@@ -52,6 +52,7 @@ var scenarios = []scenario{
 	{"reboot", false, (*world).reboot},
 	{"joins with provision none", false, (*world).preProvisioned},
 	{"installs itself", false, (*world).installsItself},
+	{"kubectl plugin", false, (*world).kubectlPlugin},
 	{"dual stack and prefixes", false, (*world).dualStack},
 	{"upgrade", false, (*world).upgrade},
 	{"two releases", false, (*world).twoReleases},

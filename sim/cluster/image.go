@@ -42,9 +42,9 @@ const (
 	engine = "registry.k8s.io/networking/kube-network-policies:v1.1.0"
 )
 
-// applets are the programs of busybox that scripts of the conformance tests use.
-var applets = []string{"awk", "cat", "chmod", "cut", "date", "echo", "env", "expr", "false", "grep", "head", "hostname",
-	"id", "ls", "mkdir", "ping",
+// applets are the programs of busybox that scripts of the conformance tests and kubectl ipvlan use.
+var applets = []string{"awk", "cat", "chmod", "chroot", "cut", "date", "echo", "env", "expr", "false", "grep", "head",
+	"hostname", "id", "ls", "mkdir", "ping",
 	"printenv", "rm", "sed", "seq", "sleep", "sort", "tail", "tee", "test", "timeout", "touch", "tr", "true", "wc",
 	"wget", "xargs"}
 
