@@ -143,8 +143,8 @@ demo: build
 	@$(if $(filter veth,$(DATAPATH)),VM_NEED=nat) $(VM)/exec bin/demo $(DATAPATH:%=-datapath %)
 
 sim: build $(PEERS)/cnitool
-	@$(VM)/setup iproute2 iputils-ping </dev/null
-	@VM_STDIN=1 $(VM)/exec bin/shell
+	@$(if $(filter veth,$(DATAPATH)),VM_NEED=nat) $(VM)/setup iproute2 iputils-ping nftables </dev/null
+	@VM_STDIN=1 $(if $(filter veth,$(DATAPATH)),VM_NEED=nat) $(VM)/exec bin/shell $(DATAPATH:%=-datapath %)
 
 # What benchmarks and tests compare with, and nothing else: no requirement of another program raises theirs.
 PEER    := sim/peers

@@ -112,10 +112,11 @@ var arrows = map[string]string{
 	"sim/machine":                                      "sim/vpcsim",
 	"sim/cluster":                                      "sim/machine sim/vpcsim sim/ec2sim",
 	"sim/cluster/play":                                 "sim/cluster sim/machine",
-	"sim/shell":                                        "sim/machine sim/vpcsim sim/paths",
-	"sim/fleet":                                        "",
-	"sim/kubeproxy":                                    "nl",
-	"sim/cri":                                          "",
+	"sim/shell": "sim/machine sim/vpcsim sim/ec2sim sim/paths " +
+		"sim/kubeproxy nl aws/api",
+	"sim/fleet":     "",
+	"sim/kubeproxy": "nl",
+	"sim/cri":       "",
 	"acceptance": "aws aws/api acceptance/compare acceptance/ends sim/ec2sim " +
 		"ipam/lease tool/iam",
 	"acceptance/compare":                  "aws",

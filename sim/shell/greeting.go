@@ -13,6 +13,10 @@ Around it are node2, with the pod web, host and peer, which have no pods, and in
   pod exec cart ping web   from pod to pod
   cni-tool status          who has which address
   cni-tool doctor          whether anything is wrong with the node
+  call web                 by TCP; web says whom it sees. In a pod: pod exec cart call web
+  service add web          kube-proxy's rules for a Service of that pod; then call it from a pod
+  ec2                      be EC2: detach an ENI, take an address, throttle, deny, and undo it
+  on node2 COMMAND         the other node
   pod del cart             end it: its address is free, see cni-tool registry-list
   cni-tool --help          all else; exit leaves, and nothing remains
 

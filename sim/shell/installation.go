@@ -5,6 +5,7 @@ package main
 
 import (
 	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -28,11 +29,25 @@ const (
 )
 
 // An installation is what is installed on a node: programs, a conflist and units.
-type installation struct{ bin, cnitool, conflist, units string }
+type installation struct{ bin, cnitool, conflist, dataPath, units string }
+
+// configuration is the conflist, with the data path.
+func (f installation) configuration() ([]byte, error) {
+	text, err := os.ReadFile(f.conflist)
+	if err != nil || f.dataPath == "" {
+		return text, err
+	}
+	var list map[string]any
+	if err := json.Unmarshal(text, &list); err != nil {
+		return nil, fmt.Errorf("%s: %w", f.conflist, err)
+	}
+	list["plugins"].([]any)[0].(map[string]any)["dataPath"] = f.dataPath // its shape is that of the shipped ones
+	return json.MarshalIndent(list, "", "  ")
+}
 
 // install puts everything at its place.
 func (f installation) install(hosts map[string]netip.Addr) error {
-	conf, err := os.ReadFile(f.conflist)
+	conf, err := f.configuration()
 	if err != nil {
 		return err
 	}
@@ -75,11 +90,14 @@ func hostsFile(hosts map[string]netip.Addr) string {
 
 // links returns the programs, by where they are installed.
 func (f installation) links() map[string]string {
-	tool := filepath.Join(f.bin, "cni-ipvlan-vpc-k8s-tool")
+	tool, self := filepath.Join(f.bin, "cni-ipvlan-vpc-k8s-tool"), filepath.Join(f.bin, "shell")
 	links := map[string]string{
 		"/usr/local/bin/cni-tool":                tool,
 		"/usr/local/bin/cni-ipvlan-vpc-k8s-tool": tool,
 		"/usr/local/bin/cnitool":                 f.cnitool,
+	}
+	for name := range programs {
+		links[filepath.Join("/usr/local/bin", name)] = self
 	}
 	for _, part := range []string{"", "-grow", "-ipam", "-ipvlan", "-unnumbered-ptp"} {
 		name := "cni-ipvlan-vpc-k8s" + part

@@ -9,46 +9,52 @@
 //
 //   - /opt/cni/bin has the plugins, /etc/cni/net.d the shipped conflist, /etc/systemd our units, and cni-tool and
 //     cnitool are on the path;
-//   - pod adds and deletes pods, and prints the two commands that it uses;
+//   - pod adds and deletes pods, and prints the two commands that it uses. A pod answers on TCP port 8080, and its name
+//     is in /etc/hosts;
+//   - call calls this port, also in a pod;
+//   - ec2 breaks what the instance gets from EC2, and undoes that; service makes a Service of a pod;
 //   - mounts, processes, /run, /sys and /var/lib/cni are its own, so what looks at the whole node finds this instance
 //     alone;
 //   - /run/cni-ipvlan-vpc-k8s is the plugins' state, and empty at first;
 //   - systemd does not run: cni-gc.timer is enabled, but starts nothing;
-//   - node2 is another node with the pod web, host is an instance without pods in the same VPC, and peer is one in a
-//     peered VPC. Their names are in /etc/hosts. Each answers ping. On TCP port 8080, each answers with the caller's
-//     address.
+//   - node2 is another node with the pod web, and on runs a command there. host is an instance without pods in the same
+//     VPC, and peer is one in a peered VPC. Their names are in /etc/hosts. Each answers ping. On TCP port 8080, each
+//     answers with the caller's address.
 //
 // It mounts over /opt, /etc and /usr/local, so it needs a mount namespace of its own: make sim runs it in one, or in a
 // VM.
 package main
 
 import (
-	"context"
-	_ "embed"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
-	"syscall"
+	"path/filepath"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/machine"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-//go:embed instance.sh
-var instanceScript string
+// programs are what this program is by other names.
+var programs = map[string]func(args []string) int{
+	"answer": answer, "call": call, "ec2": ask, "on": ask, "service": ask,
+}
 
 func main() {
+	name := filepath.Base(os.Args[0])
+	if program := programs[name]; program != nil {
+		os.Exit(program(append([]string{name}, os.Args[1:]...)))
+	}
 	bin := flag.String("bin", "bin", "`directory` of our programs")
 	cnitool := flag.String("cnitool", ".cache/peers/cnitool",
 		"`file` of the program that stands for a container runtime")
 	conflist := flag.String("conflist", "conflist-examples/10-cni-ipvlan-vpc-k8s.conflist", "`file` to install")
+	dataPath := flag.String("datapath", "", "the `path` of the pods: ipvlan or veth; empty: as configured")
 	units := flag.String("units", "systemd", "`directory` of our units")
 	interactive := flag.Bool("i", false, "without arguments, bash is interactive though standard input is no terminal")
 	flag.Parse()
-	status, err := run(installation{*bin, *cnitool, *conflist, *units}, flag.Args(), *interactive ||
+	status, err := run(installation{*bin, *cnitool, *conflist, *dataPath, *units}, flag.Args(), *interactive ||
 		machine.IsTerminal(os.Stdin))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sim:", err)
@@ -66,6 +72,19 @@ func run(f installation, command []string, interactive bool) (status int, err er
 	if err := f.install(s.Hosts()); err != nil {
 		return 1, err
 	}
+	other, err := boot(s.Nodes[1].Instance)
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, other.close()) }()
+	if out, err := other.command([]string{"pod", "add", "web"}).CombinedOutput(); err != nil {
+		return 1, fmt.Errorf("pod add web on node2: %w: %s", err, out)
+	}
+	stop, err := (&control{scene: s, other: other}).listen(s.Nodes[0].Instance)
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
 	switch {
 	case len(command) > 0:
 	case interactive:
@@ -79,33 +98,11 @@ func run(f installation, command []string, interactive bool) (status int, err er
 	return shell(s.Nodes[0].Instance, command)
 }
 
-// scene is the network around the shell, and the instance of the shell: the first node. The other node has a pod.
+// scene is the network around the shell, and the instance of the shell: the first node.
 func (f installation) scene() (*paths.Scene, error) {
-	list, err := os.ReadFile(f.conflist)
+	list, err := f.configuration()
 	if err != nil {
 		return nil, err
 	}
-	s, err := paths.New(paths.Options{Bin: f.bin, Conflist: list, Families: []paths.Family{paths.IPv4}})
-	if err != nil {
-		return nil, err
-	}
-	other := s.Nodes[1]
-	web, err := other.Add(context.Background(), "default", "web")
-	if err != nil {
-		return nil, errors.Join(err, s.Close())
-	}
-	other.Pods = append(other.Pods, web)
-	return s, nil
-}
-
-// shell runs a command on the instance, with this terminal. The command and its process 1 have namespaces of their own,
-// which end with process 1, and everything in them.
-func shell(node *vpcsim.Instance, command []string) (status int, err error) {
-	c := exec.Command("sh", append([]string{"-c", instanceScript, "instance"}, command...)...)
-	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
-	c.Dir = "/root"
-	c.Env = append(append(os.Environ(), node.Env()...), "CNI_IPVLAN_VPC_STATE_DIR=/run/cni-ipvlan-vpc-k8s",
-		"PS1=node1# ", "HOME=/root",
-		"PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin", "CNI_PATH="+binDir, "NETCONFPATH="+confDir)
-	return machine.Attach(c, func(c *exec.Cmd) error { return node.Do(c.Run) })
+	return paths.New(paths.Options{Bin: f.bin, Conflist: list, Families: []paths.Family{paths.IPv4}})
 }

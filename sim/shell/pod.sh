@@ -1,7 +1,7 @@
 #!/bin/sh
 # pod: the life of a pod, as far as its network goes, as a container runtime has it.
 #
-# usage: pod add NAME               make it, and print its addresses
+# usage: pod add NAME               make it, and print its addresses. It answers at TCP port 8080, and all know its name
 #        pod exec NAME COMMAND...   run a command in it
 #        pod check NAME             ask the plugins whether it is as they have made it
 #        pod del NAME               end it
@@ -33,12 +33,18 @@ add)
 	say ip netns add "$name"
 	ip -n "$name" link set lo up
 	result=$(plugins add) || { ip netns del "$name"; exit 1; }
-	echo "$result" | sed -n 's|^ *"address": "\([0-9a-f.:]*\)/.*|\1|p'
+	echo "$result" | sed -n 's|^ *"address": "\([0-9a-f.:]*\)/.*|\1|p' | while read -r addr; do
+		echo "$addr"
+		echo "$addr $name" >>/etc/hosts
+	done
+	{ setsid ip netns exec "$name" answer "$name" </dev/null 2>/dev/null & } | read -r _ # until it does
 	;;
 exec) exec ip netns exec "$name" "$@" ;;
 check) plugins check ;;
 del)
+	ip netns pids "$name" | xargs -r kill || :
 	plugins del
+	sed -i "/ $name\$/d" /etc/hosts
 	say ip netns del "$name"
 	;;
 *) usage ;;

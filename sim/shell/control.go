@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
+)
+
+// controlAddr has no file, and is in the network namespace of the shell's instance alone: no other program of the
+// instance comes across it.
+var controlAddr = &net.UnixAddr{Net: "unix", Name: "@sim"}
+
+// A control answers the commands of the shell that are about all that is not the shell's instance. A command comes with
+// its standard input, output and error.
+type control struct {
+	scene *paths.Scene
+	other *instance // node2
+
+	mu      sync.Mutex
+	faults  []breakage
+	service func() error // ends the Service; nil if there is none
+}
+
+// listen answers commands of an instance until stop is called.
+func (c *control) listen(on *vpcsim.Instance) (stop func() error, err error) {
+	var l *net.UnixListener
+	if err := on.Do(func() error { l, err = net.ListenUnix("unix", controlAddr); return err }); err != nil {
+		return nil, err
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			go c.serve(conn)
+		}
+	}()
+	return func() error {
+		err := l.Close()
+		<-done
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.service != nil {
+			err = errors.Join(err, c.service())
+		}
+		return err
+	}, nil
+}
+
+// serve answers a command with its exit status.
+func (c *control) serve(conn *net.UnixConn) {
+	defer conn.Close()
+	args, stdio, err := receive(conn)
+	for _, f := range stdio {
+		defer f.Close()
+	}
+	status := 1
+	if err == nil {
+		status, err = c.run(conn, args, stdio)
+	}
+	if err != nil && len(stdio) == 3 {
+		fmt.Fprintf(stdio[2], "%s: %v\n", args[0], err)
+	}
+	_, _ = conn.Write([]byte{byte(status)})
+}
+
+func (c *control) run(conn *net.UnixConn, args []string, stdio []*os.File) (status int, err error) {
+	if args[0] == "on" {
+		return c.on(conn, args[1:], stdio)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if args[0] == "service" {
+		err = c.serviceCommand(args[1:], stdio[1])
+	} else {
+		err = c.ec2(args[1:], stdio[1])
+	}
+	if err != nil {
+		return 1, err
+	}
+	return 0, nil
+}
+
+// on runs a command on the other node, until the command or its caller ends.
+func (c *control) on(conn *net.UnixConn, args []string, stdio []*os.File) (status int, err error) {
+	if len(args) < 2 || args[0] != "node2" {
+		return 2, errors.New("want node2 and a command")
+	}
+	p := c.other.command(args[1:])
+	p.Stdin, p.Stdout, p.Stderr = stdio[0], stdio[1], stdio[2]
+	p.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // the terminal is that of the shell on node1
+	if err := p.Start(); err != nil {
+		return 1, err
+	}
+	go func() {
+		_, _ = conn.Read(make([]byte, 1)) // until the caller or this connection ends
+		_ = syscall.Kill(-p.Process.Pid, syscall.SIGTERM)
+	}()
+	err = p.Wait()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return exit.ExitCode(), nil
+	}
+	return 0, err
+}
+
+// ask has the control run a command, with the standard input, output and error of this process.
+func ask(args []string) int {
+	conn, err := net.DialUnix("unix", nil, controlAddr)
+	if err == nil {
+		err = send(conn, args)
+	}
+	var status []byte
+	if err == nil {
+		status, err = io.ReadAll(conn)
+	}
+	if err != nil || len(status) != 1 {
+		fmt.Fprintf(os.Stderr, "%s: it works in the shell of node1 alone: %v\n", args[0], err)
+		return 1
+	}
+	return int(status[0])
+}
+
+func send(conn *net.UnixConn, args []string) error {
+	text, err := json.Marshal(args)
+	if err == nil {
+		_, _, err = conn.WriteMsgUnix(text, syscall.UnixRights(0, 1, 2), nil)
+	}
+	return err
+}
+
+func receive(conn *net.UnixConn) (args []string, stdio []*os.File, err error) {
+	text, rights := make([]byte, 1<<17), make([]byte, syscall.CmsgSpace(3*4))
+	n, oob, _, _, err := conn.ReadMsgUnix(text, rights)
+	if err != nil {
+		return nil, nil, err
+	}
+	messages, err := syscall.ParseSocketControlMessage(rights[:oob])
+	if err != nil || len(messages) != 1 {
+		return nil, nil, fmt.Errorf("%d messages: %w", len(messages), err)
+	}
+	files, err := syscall.ParseUnixRights(&messages[0])
+	for _, f := range files {
+		syscall.CloseOnExec(f)
+		stdio = append(stdio, os.NewFile(uintptr(f), "stdio"))
+	}
+	if err == nil {
+		err = json.Unmarshal(text[:n], &args)
+	}
+	return args, stdio, err
+}

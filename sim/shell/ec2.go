@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+)
+
+const ec2Usage = `usage:
+  ec2 enis              what EC2 has
+  ec2 calls             what it was asked, and what it refused
+  ec2 detach ENI        another program detaches an ENI
+  ec2 unassign ADDRESS  another program takes an address from its ENI
+  ec2 throttle [ACTION] EC2 refuses an action, or all, because there are too many calls
+  ec2 deny ACTION       the role of the nodes may not do it
+  ec2 list              what is broken by these commands
+  ec2 undo [N]          end the last of that, or number N of the list`
+
+// A breakage is what a person has broken in EC2, and what ends it.
+type breakage struct {
+	what string
+	undo func() error
+}
+
+// ec2 runs a command of the person who is EC2.
+func (c *control) ec2(args []string, out io.Writer) error {
+	verb, about := strings.Join(args[:min(1, len(args))], ""), strings.Join(args[min(1, len(args)):], " ")
+	switch {
+	case verb == "enis" && about == "":
+		for _, e := range c.scene.EC2.ENIs() {
+			fmt.Fprintf(out, "%s  %s  %s  device %d  %v\n", e.ID, e.Subnet, e.Instance, e.Index, e.Addrs)
+		}
+		return nil
+	case verb == "calls" && about == "":
+		c.calls(out)
+		return nil
+	case verb == "list" && about == "":
+		for i, b := range c.faults {
+			fmt.Fprintf(out, "%d  %s\n", i+1, b.what)
+		}
+		return nil
+	case verb == "undo":
+		return c.undo(about)
+	}
+	undo, err := c.fault(verb, about)
+	if err == nil {
+		c.faults = append(c.faults, breakage{strings.TrimSpace(verb + " " + about), undo})
+	}
+	return err
+}
+
+// fault breaks something, and returns what ends it.
+func (c *control) fault(verb, about string) (undo func() error, err error) {
+	switch {
+	case verb == "detach" && about != "":
+		return c.detach(about)
+	case verb == "unassign" && about != "":
+		return c.unassign(about)
+	case verb == "throttle" && about == "":
+		return c.refuse("RequestLimitExceeded", api.Names(0)...)
+	case verb == "throttle":
+		return c.refuse("RequestLimitExceeded", about)
+	case verb == "deny" && about != "":
+		return c.refuse("UnauthorizedOperation", about)
+	}
+	return nil, errors.New(ec2Usage)
+}
+
+// undo ends a breakage: the last one if there is no number.
+func (c *control) undo(number string) error {
+	n := len(c.faults)
+	if number != "" {
+		n, _ = strconv.Atoi(number) // 0 is none
+	}
+	if n < 1 || n > len(c.faults) {
+		return fmt.Errorf("undo: there is no number %d: ec2 list has %d", n, len(c.faults))
+	}
+	if err := c.faults[n-1].undo(); err != nil {
+		return err
+	}
+	c.faults = slices.Delete(c.faults, n-1, n)
+	return nil
+}
+
+// calls counts the calls of each action, and the errors among them.
+func (c *control) calls(out io.Writer) {
+	made := map[string]int{}
+	for _, call := range c.scene.EC2.Calls() {
+		made[strings.TrimSuffix(call.Action+" "+call.Code, " ")]++
+	}
+	for _, action := range slices.Sorted(maps.Keys(made)) {
+		fmt.Fprintf(out, "%4d  %s\n", made[action], action)
+	}
+}
+
+// refuse makes actions fail.
+func (c *control) refuse(code string, actions ...string) (undo func() error, err error) {
+	for _, a := range actions {
+		if !slices.Contains(api.Names(0), a) {
+			return nil, fmt.Errorf("there is no action %q, or no program of ours calls it; ec2 calls shows some", a)
+		}
+	}
+	for _, a := range actions {
+		c.scene.EC2.Fail(a, code, -1)
+	}
+	return func() error {
+		for _, a := range actions {
+			c.scene.EC2.Fail(a, code, 0)
+		}
+		return nil
+	}, nil
+}
+
+func (c *control) detach(eni string) (undo func() error, err error) {
+	e, err := c.find(func(e ec2sim.ENI) bool { return e.ID == eni && e.Instance != "" })
+	if err != nil {
+		return nil, fmt.Errorf("detach: no instance has the ENI %s", eni)
+	}
+	return func() error {
+		return c.operate("AttachNetworkInterface", "NetworkInterfaceId", e.ID, "InstanceId", e.Instance,
+			"DeviceIndex", strconv.Itoa(e.Index))
+	}, c.operate("DetachNetworkInterface", "AttachmentId", e.Attachment, "Force", "true")
+}
+
+func (c *control) unassign(address string) (undo func() error, err error) {
+	a, err := netip.ParseAddr(address)
+	if err != nil {
+		return nil, fmt.Errorf("unassign: %q: want an address", address)
+	}
+	e, err := c.find(func(e ec2sim.ENI) bool { return slices.Contains(e.Addrs, a) })
+	if err != nil {
+		return nil, fmt.Errorf("unassign: no ENI has the address %s", a)
+	}
+	on := []string{"NetworkInterfaceId", e.ID, "PrivateIpAddress.1", address}
+	return func() error { return c.operate("AssignPrivateIpAddresses", on...) },
+		c.operate("UnassignPrivateIpAddresses", on...)
+}
+
+func (c *control) find(match func(ec2sim.ENI) bool) (e ec2sim.ENI, err error) {
+	all := c.scene.EC2.ENIs()
+	i := slices.IndexFunc(all, match)
+	if i < 0 {
+		return e, errors.New("there is none")
+	}
+	return all[i], nil
+}
+
+// operate calls EC2 as an operator does. The parameters are key, value, ....
+func (c *control) operate(action string, parameters ...string) error {
+	f := map[string]string{}
+	for i := 0; i < len(parameters); i += 2 {
+		f[parameters[i]] = parameters[i+1]
+	}
+	return errors.Join(c.scene.EC2.Operate(action, f), c.scene.Err())
+}

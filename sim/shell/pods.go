@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/kubeproxy"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
+)
+
+// answer serves in the namespace of this process, as a pod's program does, until the namespace of this name is deleted.
+// It writes a line when it serves.
+func answer(args []string) int {
+	ns, err := nl.Open("pod", "/proc/self/ns/net")
+	if err == nil {
+		err = (&vpcsim.Namespace{NS: ns}).Answer(paths.Port)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "answer:", err)
+		return 1
+	}
+	fmt.Println("ready")
+	for err == nil { // otherwise the namespace would outlive its deletion
+		time.Sleep(50 * time.Millisecond)
+		_, err = os.Stat("/run/netns/" + args[1])
+	}
+	return 0
+}
+
+// call calls HOST[:PORT] by TCP, and prints the address that the other end sees.
+func call(args []string) int {
+	if len(args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: call HOST[:PORT]")
+		return 2
+	}
+	to := args[1]
+	if !strings.Contains(to, ":") {
+		to = fmt.Sprint(to, ":", paths.Port)
+	}
+	seen, err := seenBy(to)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "call:", err)
+		return 1
+	}
+	fmt.Println(seen)
+	return 0
+}
+
+// seenBy returns the address that the other end of a connection sees.
+func seenBy(to string) (netip.Addr, error) {
+	const patience = 5 * time.Second
+	conn, err := net.DialTimeout("tcp", to, patience)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer conn.Close()
+	err = errors.Join(conn.SetDeadline(time.Now().Add(patience)), conn.(*net.TCPConn).CloseWrite())
+	text, failed := io.ReadAll(conn)
+	if err = errors.Join(err, failed); err != nil {
+		return netip.Addr{}, err
+	}
+	from, _, _ := strings.Cut(string(text), " ")
+	seen, err := netip.ParseAddrPort(from)
+	return seen.Addr(), err
+}
+
+// serviceCommand begins or ends the Service.
+func (c *control) serviceCommand(args []string, out io.Writer) (err error) {
+	switch {
+	case len(args) == 2 && args[0] == "add" && c.service == nil:
+		addrs, err := net.LookupHost(args[1])
+		if err != nil {
+			return err
+		}
+		to, err := netip.ParseAddr(addrs[0])
+		if err != nil {
+			return err
+		}
+		s := serviceOf(kubeproxy.Remote)
+		if c.service, err = kubeproxy.Load(c.scene.Nodes[0].NS, kubeproxy.NFTables, c.scenario(to)); err == nil {
+			fmt.Fprintf(out, "%s is %s\n", netip.AddrPortFrom(s.ClusterIP.V4, s.Port), args[1])
+		}
+		return err
+	case len(args) == 1 && args[0] == "del" && c.service != nil:
+		err, c.service = c.service(), nil
+		return err
+	}
+	return errors.New("usage: service add POD, and service del: kube-proxy's rules for a Service of that pod on node1")
+}
+
+// serviceOf returns the Service whose only backend has a role.
+func serviceOf(role kubeproxy.Host) kubeproxy.Service {
+	all := kubeproxy.Services()
+	return all[slices.IndexFunc(all, func(s kubeproxy.Service) bool {
+		return len(s.Backends) == 1 && s.Backends[0] == role && s.NodePort == 0
+	})]
+}
+
+// scenario has the pod as the backend of the Service. Backends of other Services are addresses of documentation.
+func (c *control) scenario(backend netip.Addr) kubeproxy.Scenario {
+	s := kubeproxy.Scenario{kubeproxy.Node: {V4: c.scene.Nodes[0].Addr()}, kubeproxy.Remote: {V4: backend}}
+	unused := netip.MustParseAddr("192.0.2.1")
+	for _, role := range []kubeproxy.Host{kubeproxy.Client, kubeproxy.Sibling, kubeproxy.Local, kubeproxy.VPCHost} {
+		s[role], unused = kubeproxy.Addrs{V4: unused}, unused.Next()
+	}
+	return s
+}
