@@ -175,11 +175,15 @@ func (p *plugin) bundle(t *testing.T, n *cluster.Node) {
 	}
 }
 
-// silentNode checks that a node whose kubelet does not answer is named, within the time, and that the others answer.
+// silentNode checks that a node to which no TCP packet comes is named, within the time, and that the others answer.
 func (p *plugin) silentNode(t *testing.T, n *cluster.Node) {
 	t.Helper()
-	check(t, n.Signal(syscall.SIGSTOP, "kubelet"))
-	defer func() { check(t, n.Signal(syscall.SIGCONT, "kubelet")) }()
+	nft := func(ctx context.Context, commands string) {
+		_, err := n.Run(ctx, "nft", commands)
+		check(t, err)
+	}
+	nft(t.Context(), "table inet silent { chain input { type filter hook input priority 0; meta l4proto tcp drop; }; }")
+	defer nft(context.Background(), "delete table inet silent")
 	out, errs, err := p.run(t, "--timeout=60", "status")
 	if err == nil {
 		t.Error("a node does not answer, and the plugin succeeds")

@@ -29,7 +29,7 @@ const (
 	policySpecs = `\[sig-network\] Netpol`
 	someSpecs   = policySpecs + ` NetworkPolicy between server and client should ` +
 		`(support a 'default-deny-all' policy|allow egress access to server in CIDR block)`
-	allSpecs, fewSpecs = 53, 2
+	allSpecs, fewSpecs = 51, 2
 )
 
 // policed are the namespaces of the pods of policySpecs.
