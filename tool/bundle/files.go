@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package bundle
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+// A network is what may leave of a conflist's network.
+type network struct {
+	File string          `json:"file"`
+	List json.RawMessage `json:"list"`
+}
+
+// conflists are the documented keys of our plugins. Their names and tags may be in the text of others.
+func (g *gathering) conflists(context.Context) (finish, error) {
+	return func() (any, error) {
+		all := []network{}
+		failed := g.lists.Unlisted
+		for _, f := range g.lists.Files {
+			failed = errors.Join(failed, f.Failed)
+			g.allow.know(f.Path)
+			for _, l := range f.Lists {
+				text, err := l.Documented()
+				failed = errors.Join(failed, err)
+				all = append(all, network{f.Path, text})
+				g.allow.know(l.Name)
+				g.allow.knowTags(l)
+			}
+		}
+		if len(all) == 0 && failed != nil {
+			return nil, failed
+		}
+		return all, nil
+	}, nil
+}
+
+// knowTags allows the values of the tags that a conflist asks for.
+func (w *allowance) knowTags(l conf.List) {
+	if l.IPAM == nil {
+		return
+	}
+	for _, p := range l.IPAM.Policies() {
+		for key, value := range p.SubnetTags {
+			w.tags[key] = value
+		}
+	}
+}
+
+func (g *gathering) registry(context.Context) (finish, error) {
+	if err := g.opened(); err != nil {
+		return nil, err
+	}
+	s, err := g.node.Pool().Registry.View()
+	return func() (any, error) {
+		g.state = s
+		g.allow.knowState(s)
+		return &registryFile{g.allow.state(s)}, nil
+	}, err
+}
+
+// knowState allows the names that a registry has.
+func (w *allowance) knowState(s *registry.State) {
+	for _, l := range s.Leases.All() {
+		w.know(l.PodNamespace, l.PodName, l.PodOf(), l.ContainerID, l.NetNS, l.IfName, l.Network)
+	}
+	for id, e := range s.ENIs {
+		w.know(id, e.Link, e.Pool, e.MAC, e.Subnet, e.VPC)
+	}
+	w.know(s.Instance.ID, s.Instance.Type, s.Instance.Zone)
+}
+
+// A registryFile is the text of a registry. It loses free addresses first, and then leases.
+type registryFile struct{ state *registry.State }
+
+// MarshalJSON writes it as the registry does.
+func (r *registryFile) MarshalJSON() ([]byte, error) { return r.state.Text() }
+
+func (r *registryFile) Cut() bool {
+	free, leased := slices.Collect(r.state.Free.Keys()), slices.Collect(r.state.Leases.Keys())
+	for _, a := range free[len(free)/2:] {
+		r.state.Free.Delete(a)
+	}
+	if len(free) == 0 {
+		for _, a := range leased[len(leased)/2:] {
+			r.state.Leases.Delete(a)
+		}
+	}
+	return len(free)+len(leased) > 0
+}
+
+// leaseLog is the end of the log that the registry or a conflist names.
+func (g *gathering) leaseLog(context.Context) (finish, error) {
+	file := ""
+	if g.state != nil {
+		file = g.state.Log.File
+	}
+	networks, _ := g.lists.All()
+	for _, l := range networks {
+		file = cmp.Or(file, l.IPAM.Policies()[0].Log.File)
+	}
+	if file == "" {
+		return nil, errors.New("this node writes no lease log: no conflist has the key leaseLog")
+	}
+	lines, err := endOfLog(file)
+	return func() (any, error) {
+		g.allow.know(file)
+		for _, l := range lines {
+			g.allow.know(l.Namespace, l.Pod, l.Namespace+"/"+l.Pod, l.Container)
+		}
+		return &tail[registry.Line]{lines}, nil
+	}, err
+}

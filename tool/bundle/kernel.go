@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package bundle
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/doctor"
+)
+
+// kernel reads the links, addresses, rules and routes.
+func (g *gathering) kernel(context.Context) (finish, error) {
+	if g.host == nil {
+		return nil, g.opened()
+	}
+	s := doctor.TakeSnapshot(g.host)
+	return func() (any, error) {
+		g.shot = s
+		for _, l := range s.Link {
+			g.allow.know(l.Name)
+		}
+		return nil, nil
+	}, nil
+}
+
+func (g *gathering) snapshot(context.Context) (finish, error) {
+	if g.shot == nil {
+		return nil, errors.New("the kernel was not read")
+	}
+	return func() (any, error) {
+		s := g.shot.Copy()
+		s.Link = g.allow.links(s.Link)
+		for list, why := range s.Lacks {
+			s.Lacks[list] = g.allow.text(why)
+		}
+		return s, nil
+	}, nil
+}
+
+func (g *gathering) tables(context.Context) (finish, error) {
+	if g.host == nil {
+		return nil, g.opened()
+	}
+	all, err := g.host.DumpTables()
+	return func() (any, error) { return &list[nl.TableDump]{all}, nil }, err
+}
+
+func (g *gathering) programs(context.Context) (finish, error) {
+	all, err := nl.DumpPins()
+	if g.host != nil && g.shot != nil {
+		at, err2 := g.host.DumpFilters(g.shot.Link)
+		all, err = append(all, at...), errors.Join(err, err2)
+	}
+	if len(all) > 0 {
+		err = nil // what could be read counts
+	}
+	return func() (any, error) { return &list[nl.ProgramDump]{all}, nil }, err
+}
+
+// An Inside is what the kernel has in the namespace of a pod.
+type Inside struct {
+	NetNS    string           `json:"netns"`
+	Links    []nl.Link        `json:"links"`
+	Addrs    []nl.Addr        `json:"addresses"`
+	Routes   []nl.Route       `json:"routes"` // of all tables, without the local one
+	Rules    []nl.Rule        `json:"rules"`
+	Programs []nl.ProgramDump `json:"programs"`
+	Why      string           `json:"why"` // a part could not be read; else ""
+}
+
+// pods looks into the namespaces of leases.
+func (g *gathering) pods(ctx context.Context) (finish, error) {
+	if g.state == nil {
+		return nil, errors.New("the pods are not known, because the registry was not read")
+	}
+	paths := map[string]bool{}
+	for _, l := range g.state.Leases.All() {
+		if l.NetNS != "" {
+			paths[l.NetNS] = true
+		}
+	}
+	var all []Inside
+	for _, path := range slices.Sorted(maps.Keys(paths)) {
+		if ctx.Err() != nil {
+			break
+		}
+		all = append(all, insideOf(path))
+	}
+	return func() (any, error) {
+		for i := range all {
+			all[i].Why = g.allow.text(all[i].Why)
+		}
+		return &list[Inside]{all}, nil
+	}, nil
+}
+
+// insideOf reads a namespace. A pod can give its links any alias, so none leaves the node.
+func insideOf(path string) Inside {
+	p := Inside{NetNS: path}
+	ns, err := nl.Open(path, path)
+	if err != nil {
+		p.Why = err.Error()
+		return p
+	}
+	defer ns.Close()
+	var failed [5]error
+	p.Links, failed[0] = ns.Links()
+	p.Addrs, failed[1] = ns.Addrs("")
+	p.Routes, failed[2] = ns.Routes(nl.RouteFilter{})
+	p.Rules, failed[3] = ns.Rules()
+	p.Programs, failed[4] = ns.DumpFilters(p.Links)
+	if err := errors.Join(failed[:]...); err != nil {
+		p.Why = err.Error()
+	}
+	for i := range p.Links {
+		p.Links[i].Alias = ""
+	}
+	return p
+}
