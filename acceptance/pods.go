@@ -53,8 +53,8 @@ func (c *cloud) pods(ctx context.Context, o options, p plan, m *made, out output
 	}
 	s := &story{cloud: aws.New(aws.Options{}), out: out, nodes: m.nodes, whoami: o.whoami, pods: map[*node][]ends.Pod{},
 		eni: map[netip.Addr]int{}}
-	for _, step := range []func(context.Context) error{s.look, s.add, s.paths, s.services, s.metadata, s.check,
-		s.delete, s.collect} {
+	for _, step := range []func(context.Context) error{s.look, s.add, s.paths, s.services, s.metadata, s.each("Check"),
+		s.each("Del"), s.collect} {
 		if err := step(ctx); err != nil {
 			return s.failures, err
 		}
@@ -284,30 +284,19 @@ func (s *story) metadata(context.Context) error {
 	return nil
 }
 
-// check has the plugins check all pods.
-func (s *story) check(context.Context) error {
-	for _, n := range s.nodes {
-		var errs []error
-		for _, p := range s.pods[n] {
-			var done bool
-			errs = append(errs, n.ends.call("Check", p.Name, &done))
+// each has the plugins do something with all pods: "Check" or "Del".
+func (s *story) each(what string) func(context.Context) error {
+	return func(context.Context) error {
+		for _, n := range s.nodes {
+			var errs []error
+			for _, p := range s.pods[n] {
+				var done bool
+				errs = append(errs, n.ends.call(what, p.Name, &done))
+			}
+			s.verdict(strings.ToUpper(what)+", "+n.name, fmt.Sprintf("%d pods", len(s.pods[n])), errors.Join(errs...))
 		}
-		s.verdict("CHECK, "+n.name, fmt.Sprintf("%d pods", len(s.pods[n])), errors.Join(errs...))
+		return nil
 	}
-	return nil
-}
-
-// delete deletes all pods.
-func (s *story) delete(context.Context) error {
-	for _, n := range s.nodes {
-		var errs []error
-		for _, p := range s.pods[n] {
-			var done bool
-			errs = append(errs, n.ends.call("Del", p.Name, &done))
-		}
-		s.verdict("DEL, "+n.name, fmt.Sprintf("%d pods", len(s.pods[n])), errors.Join(errs...))
-	}
-	return nil
 }
 
 // collect releases what has been free for a second, and looks for leftovers in EC2 and on the nodes.

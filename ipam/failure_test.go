@@ -21,23 +21,30 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
+// refused has EC2 refuse what a burst waits for. Each ADD must report which permission is missing.
+func (n *node) refused(pods int) (failed []types.Error) {
+	n.Helper()
+	n.EC2.Fail("CreateNetworkInterface", "UnauthorizedOperation", -1)
+	n.EC2.Delay("CreateNetworkInterface", 300*time.Millisecond)
+	_, failed = n.burst(0, pods)
+	if len(failed) != pods {
+		n.Errorf("%d of %d ADDs failed", len(failed), pods)
+	}
+	for _, e := range failed {
+		if e.Code != plugin.CodeTryAgain || !strings.Contains(e.Msg, "CreateNetworkInterface: UnauthorizedOperation") ||
+			e.Details != "allow ec2:CreateNetworkInterface in the instance role" {
+			n.Errorf("error %d: %s (%s)", e.Code, e.Msg, e.Details)
+		}
+	}
+	return failed
+}
+
 // TestRefusedForAll has EC2 refuse what all of a burst wait for: each ADD says which
 // permission is missing, and hardly one of them has asked for that itself.
 func TestRefusedForAll(t *testing.T) {
 	const pods = 60
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
-	n.EC2.Fail("CreateNetworkInterface", "UnauthorizedOperation", -1)
-	n.EC2.Delay("CreateNetworkInterface", 300*time.Millisecond)
-	_, failed := n.burst(0, pods)
-	if len(failed) != pods {
-		t.Errorf("%d of %d ADDs failed", len(failed), pods)
-	}
-	for _, e := range failed {
-		if e.Code != plugin.CodeTryAgain || !strings.Contains(e.Msg, "CreateNetworkInterface: UnauthorizedOperation") ||
-			e.Details != "allow ec2:CreateNetworkInterface in the instance role" {
-			t.Errorf("error %d: %s (%s)", e.Code, e.Msg, e.Details)
-		}
-	}
+	n.refused(pods)
 	asked := 0
 	for _, c := range n.EC2.Calls() {
 		if c.Action == "CreateNetworkInterface" {

@@ -69,21 +69,7 @@ func TestProcessRunningRouted(t *testing.T) {
 		t.Run(why, func(t *testing.T) {
 			n := newNode(t, "c5.large", ec2sim.Config{}, nil)
 			bare := nltest.Dump(t, n.Host)
-			r := runRouted(n)
-			before := r.dump()
-			losses["deleted"](r)
-			heal := blind(r, r.ENIs()[1].ID)
-			r.collect()
-			r.wants(before, "a collection")
-			r.age(time.Hour)
-			r.collect()
-			r.wants(before, "a collection an hour later")
-			heal()
-			r.collect()
-			r.age(time.Hour)
-			r.collect()
-			r.wants(before, "collections when all is well again")
-			r.end(bare)
+			runRouted(n).stays(bare, losses["deleted"], blind)
 		})
 	}
 }

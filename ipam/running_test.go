@@ -177,6 +177,26 @@ func (r *running) collect() {
 	}
 }
 
+// stays wants collections to change nothing of a running pod's while the registry is lost and the node is blind, and
+// later. When the pod is gone, they leave a bare node.
+func (r *running) stays(bare string, lose func(*running), blind func(*running, string) func()) {
+	r.Helper()
+	before := r.dump()
+	lose(r)
+	heal := blind(r, r.ENIs()[1].ID)
+	r.collect()
+	r.wants(before, "a collection")
+	r.age(time.Hour)
+	r.collect()
+	r.wants(before, "a collection an hour later")
+	heal()
+	r.collect()
+	r.age(time.Hour)
+	r.collect()
+	r.wants(before, "collections when all is well again")
+	r.end(bare)
+}
+
 // TestProcessRunningPods: whatever becomes of the registry, and whatever the metadata
 // service and EC2 say, collections take nothing of a running pod's, and nothing that
 // serves it. When the last pod is gone, they take away what served all.
@@ -190,21 +210,7 @@ func TestProcessRunningPods(t *testing.T) {
 			t.Run(why+", registry "+how, func(t *testing.T) {
 				n := newNode(t, "c5.large", ec2sim.Config{}, nil)
 				bare := nltest.Dump(t, n.Host)
-				r := runPod(n)
-				before := r.dump()
-				lose(r)
-				heal := blind(r, r.ENIs()[1].ID)
-				r.collect()
-				r.wants(before, "a collection")
-				r.age(time.Hour)
-				r.collect()
-				r.wants(before, "a collection an hour later")
-				heal()
-				r.collect()
-				r.age(time.Hour)
-				r.collect()
-				r.wants(before, "collections when all is well again")
-				r.end(bare)
+				runPod(n).stays(bare, lose, blind)
 			})
 		}
 	}

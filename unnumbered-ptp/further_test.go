@@ -185,9 +185,7 @@ func TestFurtherMetadata(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFabric(t)
-			f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(metadata4 + "/32"), Dev: "lo"},
-				nl.Addr{Prefix: netip.MustParsePrefix(metadata6 + "/128"), Dev: "lo", NoDAD: true})
-			h := hear(t, f.router)
+			h := f.metadata(t)
 			var p *pod
 			link := "eth2"
 			if c.another {

@@ -109,6 +109,24 @@ func hardware(mac string) []byte {
 	return b
 }
 
+// metadata gives the router the addresses of the metadata service, and hears there.
+func (f *fabric) metadata(t *testing.T) hearer {
+	t.Helper()
+	f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(metadata4 + "/32"), Dev: "lo"},
+		nl.Addr{Prefix: netip.MustParsePrefix(metadata6 + "/128"), Dev: "lo", NoDAD: true})
+	return hear(t, f.router)
+}
+
+// asking configures which way a pod has to the metadata service.
+func (f *fabric) asking(p *pod, route string, block *bool, cidrs []string) *pod {
+	f.t.Helper()
+	return f.configured(p, func(c *ptp.Config) {
+		atNode(c)
+		c.HostCIDRs = append(c.HostCIDRs, cidrs...)
+		c.DefaultRoute, c.BlockInstanceMetadata = route, block
+	})
+}
+
 // TestMetadata asks the metadata service from sockets that are bound to a link, and from
 // others.
 func TestMetadata(t *testing.T) {
@@ -138,14 +156,8 @@ func TestMetadata(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFabric(t)
-			f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(metadata4 + "/32"), Dev: "lo"},
-				nl.Addr{Prefix: netip.MustParsePrefix(metadata6 + "/128"), Dev: "lo", NoDAD: true})
-			h := hear(t, f.router)
-			p := f.configured(f.pod("pod1", pod1Addr, dual), func(cfg *ptp.Config) {
-				atNode(cfg)
-				cfg.HostCIDRs = append(cfg.HostCIDRs, c.cidrs...)
-				cfg.DefaultRoute, cfg.BlockInstanceMetadata = c.route, c.block
-			})
+			h := f.metadata(t)
+			p := f.asking(f.pod("pod1", pod1Addr, dual), c.route, c.block, c.cidrs)
 			must(t, f.ADD(p))
 			must(t, f.CHECK(p))
 			for _, where := range c.reach {

@@ -39,6 +39,25 @@ func (f *fabric) missing(p *pod) (l ptp.Loss) {
 	return l
 }
 
+// misses adds a pod whose namespace then loses something. CHECK and Missing must report it.
+func (f *fabric) misses(p *pod, lose, want string) {
+	f.t.Helper()
+	must(f.t, f.ADD(p))
+	must(f.t, f.CHECK(p))
+	nltest.Shell(f.t, p.NS, lose)
+	l := f.missing(p)
+	var named []string
+	for _, fault := range l.Pod {
+		named = append(named, fault.Error())
+	}
+	if got := strings.Join(named, "\n"); !strings.Contains(got, want) || len(l.Node) > 0 {
+		f.t.Errorf("it misses on the node %v, in the pod\n%s", l.Node, got)
+	}
+	if f.CHECK(p) == nil {
+		f.t.Error("CHECK is content")
+	}
+}
+
 // restore restores what the node lacks.
 func (f *fabric) restore(l ptp.Loss) (w nl.Wiring, err error) {
 	return w, f.node.Do(func() error { w, err = ptp.Restore(f.node, l); return err })
@@ -178,20 +197,7 @@ func TestCheckPod(t *testing.T) {
 			p := f.configured(f.pod("pod1", pod1Addr, dual), func(c *ptp.Config) {
 				c.BlockInstanceMetadata = new(true)
 			})
-			must(t, f.ADD(p))
-			must(t, f.CHECK(p))
-			nltest.Shell(t, p.NS, x.lose)
-			l := f.missing(p)
-			var named []string
-			for _, fault := range l.Pod {
-				named = append(named, fault.Error())
-			}
-			if got := strings.Join(named, "\n"); !strings.Contains(got, x.want) || len(l.Node) > 0 {
-				t.Errorf("it misses on the node %v, in the pod\n%s", l.Node, got)
-			}
-			if f.CHECK(p) == nil {
-				t.Error("CHECK is content")
-			}
+			f.misses(p, x.lose, x.want)
 		})
 	}
 }

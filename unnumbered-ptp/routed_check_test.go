@@ -141,20 +141,7 @@ func TestRoutedCheckPod(t *testing.T) {
 			f := newFabric(t)
 			p := f.routed("pod1", pod1Addr, dual)
 			p.request.Config.BlockInstanceMetadata = new(true)
-			must(t, f.ADD(p))
-			must(t, f.CHECK(p))
-			nltest.Shell(t, p.NS, x.lose)
-			l := f.missing(p)
-			var named []string
-			for _, fault := range l.Pod {
-				named = append(named, fault.Error())
-			}
-			if got := strings.Join(named, "\n"); !strings.Contains(got, x.want) || len(l.Node) > 0 {
-				t.Errorf("it misses on the node %v, in the pod\n%s", l.Node, got)
-			}
-			if f.CHECK(p) == nil {
-				t.Error("CHECK is content")
-			}
+			f.misses(p, x.lose, x.want)
 			must(t, f.DEL(p))
 			same(t, "DEL", p.bare, nltest.Dump(t, p.NS))
 		})

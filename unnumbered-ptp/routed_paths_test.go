@@ -205,14 +205,8 @@ func TestRoutedMetadata(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFabric(t)
-			f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(metadata4 + "/32"), Dev: "lo"},
-				nl.Addr{Prefix: netip.MustParsePrefix(metadata6 + "/128"), Dev: "lo", NoDAD: true})
-			h := hear(t, f.router)
-			p := f.configured(f.routed("pod1", pod1Addr, dual), func(cfg *ptp.Config) {
-				atNode(cfg)
-				cfg.HostCIDRs = append(cfg.HostCIDRs, c.cidrs...)
-				cfg.DefaultRoute, cfg.BlockInstanceMetadata = c.route, c.block
-			})
+			h := f.metadata(t)
+			p := f.asking(f.routed("pod1", pod1Addr, dual), c.route, c.block, c.cidrs)
 			must(t, f.ADD(p))
 			must(t, f.CHECK(p))
 			f.inquires(t, h, p, c.reach, c.unreached)

@@ -227,32 +227,37 @@ func TestSame(t *testing.T) {
 	}
 }
 
+// takesBack has an ADD fail because of further keys, before the pod is there and while it is.
+func (n node) takesBack(keys, more string) {
+	n.Helper()
+	pod, path := nltest.NS(n, "pod")
+	good, bad := n.request(path, keys), n.request(path, keys+more)
+	before := nltest.Dump(n, n.ns, pod)
+	if _, err := n.ADD(bad); err == nil || !strings.Contains(err.Error(), "eth9") {
+		n.Fatalf("ADD: %v", err)
+	}
+	n.same("ADD failed and left something", before, nltest.Dump(n, n.ns, pod))
+	n.vacant()
+
+	result, err := n.ADD(good)
+	n.must(err)
+	whole := nltest.Dump(n, n.ns, pod)
+	if _, err := n.ADD(bad); err == nil {
+		n.Fatal("ADD: no error")
+	}
+	n.same("the second ADD failed and took something", whole, nltest.Dump(n, n.ns, pod))
+	n.must(n.CHECK(good, result))
+	n.must(n.DEL(good))
+	n.vacant()
+}
+
 // TestTakeBack: an ADD that fails leaves nothing, without a DEL; one that comes again and
 // fails leaves the pod as it was.
 func TestTakeBack(t *testing.T) {
 	for name, keys := range map[string]string{"ipvlan": `, "master": "eth9"`,
 		"unnumbered-ptp": `, "hostInterface": "eth9"`} {
 		t.Run(name, func(t *testing.T) {
-			n := newNode(t)
-			pod, path := nltest.NS(t, "pod")
-			good, bad := n.request(path, ""), n.request(path, keys)
-			before := nltest.Dump(t, n.ns, pod)
-			if _, err := n.ADD(bad); err == nil || !strings.Contains(err.Error(), "eth9") {
-				t.Fatalf("ADD: %v", err)
-			}
-			n.same("ADD failed and left something", before, nltest.Dump(t, n.ns, pod))
-			n.vacant()
-
-			result, err := n.ADD(good)
-			n.must(err)
-			whole := nltest.Dump(t, n.ns, pod)
-			if _, err := n.ADD(bad); err == nil {
-				t.Fatal("ADD: no error")
-			}
-			n.same("the second ADD failed and took something", whole, nltest.Dump(t, n.ns, pod))
-			n.must(n.CHECK(good, result))
-			n.must(n.DEL(good))
-			n.vacant()
+			newNode(t).takesBack("", keys)
 		})
 	}
 }

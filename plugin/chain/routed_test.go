@@ -97,25 +97,7 @@ func (n node) inTurn(chain []plugin.Commands[Config], r *plugin.Request[Config])
 
 // TestRoutedTakeBack: an ADD of a routed pod that fails leaves nothing, without a DEL.
 func TestRoutedTakeBack(t *testing.T) {
-	n := newNodeWithout(t)
-	pod, path := nltest.NS(t, "pod")
-	good, bad := n.request(path, byVeth), n.request(path, byVeth+`, "hostInterface": "eth9"`)
-	before := nltest.Dump(t, n.ns, pod)
-	if _, err := n.ADD(bad); err == nil {
-		t.Fatal("ADD: no error")
-	}
-	n.same("ADD failed and left something", before, nltest.Dump(t, n.ns, pod))
-	n.vacant()
-	result, err := n.ADD(good)
-	n.must(err)
-	whole := nltest.Dump(t, n.ns, pod)
-	if _, err := n.ADD(bad); err == nil {
-		t.Fatal("ADD: no error")
-	}
-	n.same("the second ADD failed and took something", whole, nltest.Dump(t, n.ns, pod))
-	n.must(n.CHECK(good, result))
-	n.must(n.DEL(good))
-	n.vacant()
+	newNodeWithout(t).takesBack(byVeth, `, "hostInterface": "eth9"`)
 }
 
 // TestRoutedGC: of two routed pods, a collection leaves the valid one alone. After the last one, the node is as before
