@@ -16,8 +16,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
-const onePlugin = `{"cniVersion": "1.0.0", "name": "pods", "type": "cni-ipvlan-vpc-k8s", "interfaceIndex": 1, "secGroupIds": ["sg-1"],
-	"hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true, "egress": {"partner": {"gateways": ["172.20.0.9"], "destinations": ["203.0.113.0/24"], "namespaces": ["shop"]}}}`
+const onePlugin = `{"cniVersion": "1.0.0", "name": "pods", "type": "cni-ipvlan-vpc-k8s", "interfaceIndex": 1,
+	"secGroupIds": ["sg-1"], "hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true,
+	"egress": {"partner": {"gateways": ["172.20.0.9"], "destinations": ["203.0.113.0/24"], "namespaces": ["shop"]}}}`
 
 // written writes files into a directory.
 func written(t *testing.T, files map[string]string) string {

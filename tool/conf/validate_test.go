@@ -121,8 +121,9 @@ func TestValidateAnything(t *testing.T) {
 func TestPoolNames(t *testing.T) {
 	for name, right := range map[string]bool{"payments": true, "payments-2.a": true, "team/payments": false,
 		"a=b": false, "": false} {
-		list := fmt.Sprintf(`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s", "secGroupIds": [],
-			"hostInterface": "eth0", "containerInterface": "eth1", "pools": {%q: {"namespaces": ["x"]}}}]}`, name)
+		list := fmt.Sprintf(`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s",
+			"secGroupIds": [], "hostInterface": "eth0", "containerInterface": "eth1",
+			"pools": {%q: {"namespaces": ["x"]}}}]}`, name)
 		if got := mistakesOf(t, []byte(list)); (len(got) == 0) != right {
 			t.Errorf("%q: %v", name, got)
 		}
