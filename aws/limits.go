@@ -29,9 +29,8 @@ type Limits struct {
 
 // PodENIs returns how many ENIs an instance can have for pods. These are all except the
 // boot ENI and, on other cards, the one at device index 0. The EC2 user guide puts EFA-only
-// ENIs there ("Maximize network bandwidth on Amazon EC2 instances with multiple network
-// cards": device index 0 for EFA-only, device index 1 for ENA). Metadata also shows 0 for
-// an ENI whose device index it does not know yet.
+// ENIs there, and ENA at device index 1: "Maximize network bandwidth on Amazon EC2 instances with multiple network
+// cards". Metadata also shows 0 for an ENI whose device index it does not know yet.
 func (l Limits) PodENIs() int {
 	n := 0
 	for _, enis := range l.Cards {

@@ -22,11 +22,10 @@ import (
 // A filter is a BPF program at a link, tc-bpf(8). It sees each packet that arrives, before everything except a capture,
 // or each packet that leaves, after everything except a queue.
 //
-// Since Linux 6.6 a link can run programs without tc ("bpftool net": tcx), for less than half
-// of the 200 instructions that tc itself costs a packet. But to attach one, and to delete the
-// link, the kernel waits for a grace period of RCU, some 10 ms (tcx_entry_sync in
-// include/net/tcx.h). No process can change a link or a route meanwhile. A pod's ADD would take
-// several times as long, and the ADDs of a burst would wait for each other.
+// Since Linux 6.6 a link can run programs without tc ("bpftool net": tcx). That costs a packet less than half of the
+// 200 instructions of tc itself. But to attach one, and to delete the link, the kernel waits for a grace period of RCU,
+// some 10 ms (tcx_entry_sync in include/net/tcx.h). No process can change a link or a route meanwhile. A pod's ADD
+// would take several times as long, and the ADDs of a burst would wait for each other.
 type filter struct {
 	index  int       // of the link
 	name   string    // of the program: its fingerprint

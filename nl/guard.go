@@ -67,8 +67,8 @@ func guardTables(members []guarded) []Table {
 		{Family: "arp", Name: GuardTable, Chains: []Chain{arp}}}
 }
 
-// A guarded is an element of the set, in registers of 4 bytes: the index of a link in the kernel's byte order, and a
-// MAC address.
+// A guarded is an element of the set, in registers of 4 bytes. It has the index of a link in the kernel's byte order,
+// and a MAC address.
 type guarded [12]byte
 
 func (g Guard) element(n *NS) (e guarded, err error) {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The node's end of a routed pod's pair is in the group of its ENI: the first byte is routedGroups, and the rest is the
-// index of the ENI's link. So one rule for each ENI, and not one for each pod, knows the ENI of a packet.
+// The node's end of a routed pod's pair is in the group of its ENI. The group's first byte is routedGroups, and the
+// rest is the index of the ENI's link. So one rule for each ENI, and not one for each pod, knows the ENI of a packet.
 
 // routedGroups is the first byte of the groups of the node's ends of routed pairs. 72 to 75 are of links in pods.
 const routedGroups = OwnGroup + 4

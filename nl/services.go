@@ -18,7 +18,8 @@ import (
 
 // ClusterIPs lists the addresses of a family that kube-proxy translates for a Service of the cluster. It reads the set
 // of kube-proxy's nftables mode. It also reads the rules of the iptables mode, where iptables(8) is iptables-nft.
-// iptables-legacy is another engine, IPVS has neither, and a Service without endpoints has no such rule.
+// It does not see the rules of iptables-legacy, which is another engine. IPVS has neither. A Service without endpoints
+// has no such rule.
 func (n *NS) ClusterIPs(family Family) (addrs []netip.Addr, err error) {
 	t := proxyTable(family, "kube-proxy")
 	elements, err := t.elements(n, "cluster-ips")

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Term is one part of a rule of netfilter: the text of nft(8), and the code of the kernel,
-// which loads a register and compares it.
+// A Term is one part of a rule of netfilter. It has the text of nft(8), and the code of the kernel, which loads a
+// register and compares it.
 type Term struct {
 	text string
 	code func(*transaction) ([]attribute, error) // expressions. It adds their set to the transaction.

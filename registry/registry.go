@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package registry keeps what a node knows of its own addresses: which are leased to a pod,
-// which are free and since when, and which ENIs have them.
+// Package registry keeps what a node knows of its own addresses. It knows which are leased to a pod, which are free
+// and since when, and which ENIs have them.
 //
 // There is no daemon, so the registry is a file that many short processes share.
 // [Registry.Update] holds an exclusive lock on the directory while it reads, changes and

@@ -26,10 +26,10 @@ func connectivityTest() *cli.Command {
 		Name:  "connectivity-test",
 		Usage: "Try each path of pods with two pods that it makes, and say where a packet stops",
 		Description: `It makes two pods on this node by the plugins of the conflist, as a container
-runtime does. They get addresses as any pod, and their leases end with the test. It
-sends packets from pod to pod, to and from the node, to the VPC gateway, the metadata
-service, the Service of the API server, the DNS server and the internet, for each
-family. It takes at most 30 s, and changes nothing of other pods.
+runtime does. They get addresses as any pod, and their leases end with the test. For
+each family, it sends packets from pod to pod, and to and from the node. It also tries
+the VPC gateway, the metadata service, the Service of the API server, the DNS server
+and the internet. It takes at most 30 s, and changes nothing of other pods.
 
 For a path that fails it says where the packet stopped, why, and what to do. It finds
 that by taps at the links, by the verdicts of netfilter and by what the kernel says of

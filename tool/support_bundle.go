@@ -28,10 +28,10 @@ func supportBundle() *cli.Command {
     ` + Name + ` support-bundle -o - | ssh HOST 'cat >b.tar.gz'  # if the disk is full
     ` + Name + ` support-bundle --read b.tar.gz --html b.html
 
-It has the registry, the end of the lease log, the conflists, status --diff, the
-findings of doctor, links, addresses, routes, rules, our nftables and BPF programs,
-the journal of our units, versions, and what EC2 and metadata say. What cannot be
-read is a line in it. It changes nothing. It has no environment, no user data, no
+It has the registry, the end of the lease log, the conflists, status --diff and the
+findings of doctor. Of the kernel it has links, addresses, routes, rules, and our
+nftables and BPF programs. It also has the journal of our units, versions, and what
+EC2 and metadata say. What cannot be read is a line in it. It changes nothing. It has no environment, no user data, no
 credentials, no tags of others and no configuration of others: see
 docs/support-bundle.md.
 

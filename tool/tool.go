@@ -42,8 +42,8 @@
 // the program: "error:" and what failed, "hint:" and what can be done about it, warnings,
 // and a line with the request ID for each change made in EC2. The exit status
 // is 0, 1 after an error, or 3 for a command that there is none of. Help and the
-// version need neither root nor EC2; commands that look into pods or at the registry in
-// /run need root, the others need only metadata and the instance's role.
+// version need neither root nor EC2. Commands that look into pods or at the registry in /run need root. The others need
+// only metadata and the instance's role.
 //
 // # JSON
 //

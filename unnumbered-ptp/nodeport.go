@@ -19,7 +19,7 @@ import (
 // gives these callers its own address, and the pod answers the node. That costs the pod nothing.
 //
 // With keepCaller, a pod sees the callers' own addresses. A connection that begins by the veth gets a mark
-// (nodePortMark), the pod's sockets answer with the mark, and a rule sends marked packets by the veth. What comes by
+// (nodePortMark). The pod's sockets answer with the mark, and a rule sends marked packets by the veth. What comes by
 // the ENI has no mark. docs/configuration.md has the cost of the rule, and the limits.
 //
 //   - With the loop redirect, the program at eth1 marks what does not go on by eth0. The kernel copies the mark of

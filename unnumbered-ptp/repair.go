@@ -50,8 +50,8 @@ func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	return lost, nil
 }
 
-// pairsOf are the names of the node's ends of a network's pairs, each with whether its pod is routed. tables are the
-// routing tables of the ENIs of routed pods.
+// pairsOf are the names of the node's ends of a network's pairs, each with whether its pod is routed. It also returns
+// the routing tables of the ENIs of routed pods.
 func pairsOf(node *nl.NS, network string) (routed map[string]bool, tables map[uint32]bool, err error) {
 	links, err := node.Links()
 	routed, tables = map[string]bool{}, map[uint32]bool{}

@@ -199,8 +199,8 @@ func loopRoute(p pair, dst netip.Prefix, table uint32) (nl.Route, bool) {
 }
 
 // redirectRoutes are the next hops of the loop, and the way to the pod itself, which does not use them. If the backend
-// is the calling pod, it gets the packet with the node's address: a pod does not accept its own address as the source
-// of a packet from another.
+// is the calling pod, it gets the packet with the node's address. A pod does not accept its own address as the source
+// of a packet that arrives.
 func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 	for _, f := range p.families() {
 		objects = append(objects, nl.Neigh{Addr: loopVia(f), MAC: loopMAC, Dev: p.veth.Name})

@@ -11,10 +11,9 @@
 //		})
 //	}
 //
-// It is for processes that live for milliseconds. encoding/json reads each byte twice and
-// first has to learn our types by reflection, which takes twenty times the instructions.
-// Program gen writes the descriptions from the struct tags; package codectest compares the
-// two. The description of a type without tags of ours is written by hand.
+// It is for processes that live for milliseconds. Package encoding/json reads each byte twice, and first has to learn
+// our types by reflection. That takes twenty times the instructions. Program gen writes the descriptions from the
+// struct tags; package codectest compares the two. The description of a type without tags of ours is written by hand.
 package codec
 
 import (

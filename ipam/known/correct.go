@@ -77,7 +77,7 @@ func Agree(s *registry.State, enis []aws.ENI, asked time.Time) {
 // out the primary address, which cannot leave its ENI.
 //
 // An address is old if the ENI has not grown lately. It is also old if its lease is, or if an earlier lease of it has
-// ended: on a busy node, an ENI grows all the time.
+// ended. On a busy node, an ENI grows all the time.
 func lost(s *registry.State, known registry.ENI, e aws.ENI, asked time.Time) book.Releasable {
 	x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 	old := asked.Add(-Settled)

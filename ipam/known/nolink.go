@@ -28,9 +28,8 @@ func WithoutLink(s *registry.State) []string {
 	})
 }
 
-// NoteDetached asks EC2 which ENIs are attached to this instance. It does so if the link of an ENI is not on the
-// node, even if a pod has that link, or if the caller has another reason. If EC2 does not answer, all ENIs count as
-// attached.
+// NoteDetached asks EC2 which ENIs are attached to this instance, if the caller has a reason. A link of an ENI that is
+// not on the node is one, even if a pod has that link. If EC2 does not answer, all ENIs count as attached.
 func (p *Node) NoteDetached(ctx context.Context, reason bool) {
 	s, err := p.Registry.View()
 	missed := func(e registry.ENI) bool { return !e.Missed.IsZero() && !e.Draining }

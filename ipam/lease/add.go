@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Add answers an ADD. If no address is free, it gets one from the source. since is when the last
-// lease began, or zero if the attachment had an address before. It is set even if Add fails.
+// Add answers an ADD. If no address is free, it gets one from the source. The time since is when the last lease began,
+// even if Add fails. It is zero if the attachment had an address before.
 func Add(
 	ctx context.Context, r *plugin.Request[Config], from Source,
 ) (res *types100.Result, since time.Time, err error) {

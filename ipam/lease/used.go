@@ -215,7 +215,7 @@ func (p *Pool) Used(macs ...string) Used {
 
 // addRouted adds the addresses of routed pods. What a pod says of its own end proves nothing: it can give that end any
 // address. But the node has a permanent neighbour at its end for each of the pod's addresses, as long as its end is up.
-// mute is an end without one: another program has set it down, or its ADD has just begun.
+// An end without one is mute. Another program has set it down, or its ADD has just begun.
 func (u Used) addRouted(node *nl.NS) (mute string, err error) {
 	pairs := map[int]string{}
 	for _, l := range u.links {

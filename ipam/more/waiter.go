@@ -96,8 +96,8 @@ func (p *Node) pods(s *registry.State) (n int) {
 	return n
 }
 
-// serves reports whether pods of the pool get addresses like a: of an ENI of the pool, and of
-// the family that each of its pods has.
+// serves reports whether pods of the pool get addresses like a. Such an address is of an ENI of the pool, and of the
+// family that each of its pods has.
 func (p *Node) serves(s *registry.State, a netip.Addr) bool {
 	id, e := s.ENIOf(a)
 	return id != "" && e.Pool == p.Policy.Pool && nl.FamilyOf(a) == p.Policy.Families[0]

@@ -141,7 +141,7 @@ func gateways(all []Egress) (gws []netip.Addr) {
 //
 // The destinations may change while the pod runs, see renew.go. The far end of a TCP connection knows it by an address.
 // So one that has begun past the tunnel stays there. One that has begun by the tunnel ends when its destination has
-// none any more: a reset tells the program at once, and nothing of it leaves by another address. Each packet of all
+// none any more. A reset tells the program at once, and nothing of it leaves by another address. Each packet of all
 // other protocols takes the way of now.
 func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)

@@ -102,8 +102,8 @@ func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err
 	return faults, nil
 }
 
-// needs is the list of one NIC's ADD, with two exceptions: what only has an effect in the ADD, and what a later
-// plugin may have changed. No NIC has another address, which would be another pod's, and none listens to routers.
+// needs is the list of one NIC's ADD. It leaves out what only has an effect in the ADD, and what a later plugin may
+// have changed. No NIC has another address, which would be another pod's, and none listens to routers.
 func (s slave) needs(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, err error) {
 	s.link.Only = []netip.Addr{}
 	var addrs []nl.Object
@@ -138,7 +138,7 @@ func (s slave) needs(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, 
 }
 
 // needsRoutes are the routes of prevResult. A later plugin may lead a destination elsewhere, by another link or from
-// another table. unnumbered-ptp leads some by the veth pair, and never all of IPv6.
+// another table. Plugin unnumbered-ptp leads some by the veth pair, and never all of IPv6.
 func (s slave) needsRoutes(r *plugin.Request[Config], pod *nl.NS) (needed []nl.Object, err error) {
 	all, err := pod.Routes(nl.RouteFilter{})
 	if err != nil {

@@ -336,8 +336,8 @@ func quoted(texts []string) string {
 	return "[" + strings.Join(all, " ") + "]"
 }
 
-// member returns the place for the value of a key, into, and the kind of JSON value that it must be. into is nil if
-// there is no such key. It is no map, because every command of a plugin would make the map when it starts.
+// member returns the place for the value of a key, into, and the kind of JSON value that it must be. If there is no
+// such key, into is nil. This is no map, because every command of a plugin would make the map when it starts.
 func (o *object) member(key string) (into any, kind string) {
 	switch key {
 	case "name":

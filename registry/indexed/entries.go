@@ -179,8 +179,8 @@ func (e *entries) runs() (runs [][]entry) {
 	return runs
 }
 
-// indexSize is how many characters the index takes. It is 0 if there is none: there are no entries, the key of one has
-// a zone, or its text is too long for a row.
+// indexSize is how many characters the index takes. It is 0 if there is none. Then there are no entries, or the key of
+// one has a zone, or its text is too long for a row.
 func (e *entries) indexSize(runs [][]entry) (n int) {
 	for _, run := range runs {
 		if run[0].row > 0 {

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package cli is what all commands of the tool share: flags and arguments, output as text or
-// JSON, messages and exit codes, the progress that a terminal shows. It alone imports the
-// library urfave/cli, and gives its types on under their names.
+// JSON, messages and exit codes. On a terminal, it shows the progress. It alone imports the library urfave/cli, and
+// gives its types on under their names.
 package cli
 
 import (

@@ -162,9 +162,8 @@ func (s *scene) furthest(f finding) (l sighting, any bool) {
 	return l, any
 }
 
-// progress orders the places on the way: out of a pod, into the node, out of the node, into a pod, and then the same
-// for the answer. The node sends what is for a Service back into the sender, which is no progress beyond that of the
-// node.
+// progress orders the places on the way: out of a pod, into the node, out of the node, into a pod. The same follows for
+// the answer. The node sends what is for a Service back into the sender, which is no progress beyond that of the node.
 func (s *scene) progress(f finding, l sighting) (steps int) {
 	switch node := l.ns == s.node; {
 	case node && !l.Out, !node && !l.Out && f.leaving(l) && l.ns == f.from:

@@ -25,8 +25,8 @@ const (
 const cloudInitConf = "updates:\n  network:\n    when: [boot-new-instance]\ndatasource:\n  Ec2:\n    " +
 	"apply_full_imds_network_config: false\n"
 
-// checkCloudInit checks that cloud-init leaves the ENIs of pods alone: those that are there at the
-// first boot, and those that are attached later (cloud-init, "Events and updates" and "Amazon EC2").
+// checkCloudInit checks that cloud-init leaves the ENIs of pods alone. Some are there at the first boot, and others are
+// attached later (cloud-init, "Events and updates" and "Amazon EC2").
 func (p *Node) checkCloudInit(context.Context) ([]Finding, error) {
 	if !p.has(cloudConfig) || p.has("/etc/cloud/cloud-init.disabled") {
 		return nil, nil

@@ -31,8 +31,8 @@ type Loss struct {
 func (l Loss) Owner() string { return view.Owner(l.lease) }
 
 // LostBy lists what the running pods of a network have lost. It reads the node's rules and routes once for all pods,
-// and then each pod's namespace. unknown are the node's ends of pairs that have lost their routes, if no source knows
-// what these were.
+// and then each pod's namespace. It returns as unknown the node's ends of pairs that have lost their routes, if no
+// source knows what these were.
 func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknown []nl.Link, failed error) {
 	all, unclaimed, failed := attachments(host, n, s)
 	if unclaimed == nil {

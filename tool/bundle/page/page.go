@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package page explains a support bundle: as findings, and as one page of HTML that needs no script, no network and no
-// other file. The page shows the findings first, and then the node: its ENIs and addresses, its pods and their paths,
-// what the four sources disagree about, and when leases began and ended.
+// other file. The page shows the findings first. Then it shows the ENIs and addresses of the node, and its pods with
+// their paths. It ends with what the four sources disagree about, and when leases began and ended.
 package page
 
 import (
