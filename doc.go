@@ -37,9 +37,9 @@
 //
 //	aws/            EC2 and its metadata service in our words; the only package that knows the AWS SDK
 //	  api/          the table of EC2's actions
-//	nl/             links, addresses, routes, rules and nftables of two namespaces; it alone knows netlink
+//	nl/             links, addresses, routes, rules and nftables of two namespaces, by netlink
 //	nl/bpf/         the BPF programs that nl attaches to links
-//	nl/ifname/      the kernel's rules for the name of a link
+//	nl/ifname/      the kernel's rules for the name of a link; nl/ask/ what only people ask the kernel
 //	registry/       the locked directory that all processes of a node share; the only package that knows flock
 //	  indexed/      its large lists and tables, of which a process reads one entry
 //	internal/release/ which release a program is; internal/excerpt/ how messages and tables show the text of others

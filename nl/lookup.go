@@ -13,16 +13,16 @@ import (
 )
 
 // HasHostRoute reports whether the main table has a route to this single address, a /32 or
-// /128, as it has to the pods behind its links. It asks the kernel for one route ("ip route
-// get ADDR fibmatch"), however many there are.
+// /128. It has one to each pod behind its links. It asks the kernel for one route ("ip route get ADDR fibmatch"),
+// however many there are.
 func (n *NS) HasHostRoute(a netip.Addr) (bool, error) {
-	r, err := n.lookup(unix.RTM_F_FIB_MATCH, netip.Addr{}, a)
+	r, err := n.lookup(a)
 	return err == nil && r.Table == MainTable && r.Dst.IsSingleIP(), err
 }
 
 // DefaultSource is the source address in the default route by a link, for packets that the
-// namespace itself sends ("ip route get ADDR oif DEV fibmatch"). It is the zero address if
-// there is no such route, or the route has no source.
+// namespace itself sends. The command for this is "ip route get ADDR oif DEV fibmatch". It is the zero address if there
+// is no such route, or the route has no source.
 func (n *NS) DefaultSource(dev string, family Family) (netip.Addr, error) {
 	// RFC 5737 and RFC 3849: an address for documentation, to which no other route leads
 	far := netip.AddrFrom4([4]byte{192, 0, 2, 1})
@@ -33,47 +33,18 @@ func (n *NS) DefaultSource(dev string, family Family) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	r, err := n.lookup(unix.RTM_F_FIB_MATCH, netip.Addr{}, far, attr32(unix.RTA_OIF, uint32(index)))
+	r, err := n.lookup(far, attr32(unix.RTA_OIF, uint32(index)))
 	if err != nil || r.Dst.Bits() != 0 {
 		return netip.Addr{}, err
 	}
 	return r.Src, nil
 }
 
-// Leaves is the link by which a packet from one of the namespace's own addresses leaves for
-// another address, by all rules and tables. It is "" if no route leads there. The command for
-// this is "ip route get TO from FROM".
-func (n *NS) Leaves(from, to netip.Addr) (dev string, err error) {
-	r, err := n.lookup(0, from, to)
-	if err != nil {
-		return "", err
-	}
-	return n.nameOf(r.index)
-}
-
-// nameOf is the name of the link with an index, or "" if there is none.
-func (n *NS) nameOf(index int) (string, error) {
-	if index == 0 {
-		return "", nil
-	}
-	msg := linkMessage()
-	msg.Index = int32(index)
-	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, 0, unix.RTM_NEWLINK, msg, skipStats())
-	if err != nil || len(msgs) != 1 {
-		return "", err // it has gone meanwhile
-	}
-	return parseLink(msgs[0]).Name, nil
-}
-
-// lookup asks for the route from an address to another. The zero address stands for any source.
-// The answer is the zero route if there is none.
-func (n *NS) lookup(flags uint32, from, a netip.Addr, more ...attribute) (kernelRoute, error) {
+// lookup asks for the route in a table that leads to an address. The answer is the zero route if there is none.
+func (n *NS) lookup(a netip.Addr, more ...attribute) (kernelRoute, error) {
 	msg := &nl.RtMsg{}
-	msg.Family, msg.Src_len, msg.Dst_len, msg.Flags = uint8(FamilyOf(a)), uint8(from.BitLen()), uint8(a.BitLen()), flags
+	msg.Family, msg.Dst_len, msg.Flags = uint8(FamilyOf(a)), uint8(a.BitLen()), unix.RTM_F_FIB_MATCH
 	attrs := append([]attribute{attrAddr(unix.RTA_DST, a)}, more...)
-	if from.IsValid() {
-		attrs = append(attrs, attrAddr(unix.RTA_SRC, from))
-	}
 	found, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETROUTE, 0, unix.RTM_NEWROUTE, msg, attrs...)
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || err == nil && len(found) == 0 {
 		return kernelRoute{}, nil

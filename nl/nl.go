@@ -11,9 +11,9 @@
 // Adding twice is the same as adding once, and so is deleting. An object that exists with
 // other properties is an error, and stays as it is.
 //
-// Everything goes over netlink; no program is executed. This is the only package of the programs that uses
-// netlink, namespaces as file descriptors, and nftables. Simulators also use vishvananda/netlink.
-// It knows nothing of CNI, EC2, or the purpose of a wiring.
+// Everything goes over netlink; no program is executed. This is the only package of the programs that uses namespaces
+// as file descriptors, and nftables. Only package ask uses netlink, too, by vishvananda/netlink, as simulators do. It
+// knows nothing of CNI, EC2, or the purpose of a wiring.
 package nl
 
 import (

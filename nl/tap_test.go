@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ask"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
@@ -149,18 +150,41 @@ func TestVerdicts(t *testing.T) {
 func TestForwards(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	l := newLane(t)
-	ask := func(iif string) (string, error) { return l.router.Forwards(iif, l.from[nl.IPv4], l.to[nl.IPv4]) }
-	if dev, err := ask("a"); err != nil || dev != "b" {
+	by := func(iif string) (string, error) { return ask.Forwards(l.router, iif, l.from[nl.IPv4], l.to[nl.IPv4]) }
+	if dev, err := by("a"); err != nil || dev != "b" {
 		t.Errorf("got %q, %v", dev, err)
 	}
 	nltest.Shell(t, l.router, "ip link add c type veth peer name far; ip link set dev c up; sysctl "+
 		"-qw net.ipv4.conf.c.rp_filter=1")
-	if dev, err := ask("c"); !errors.Is(err, nl.ErrSource) {
+	if dev, err := by("c"); !errors.Is(err, ask.ErrSource) {
 		t.Errorf("got %q, %v", dev, err)
 	}
 	nltest.Shell(t, l.router, "sysctl -qw net.ipv4.ip_forward=0")
-	if dev, err := ask("a"); err != nil || dev != "" {
+	if dev, err := by("a"); err != nil || dev != "" {
 		t.Errorf("got %q, %v", dev, err)
+	}
+}
+
+// TestAnswered wants the router to have answered the sender, and no host that does not exist.
+func TestAnswered(t *testing.T) {
+	nltest.Need(t, "root", "netns")
+	l := newLane(t)
+	for _, x := range []struct{ router, absent string }{{"192.0.2.254", "192.0.2.9"},
+		{"2001:db8::254", "2001:db8::9"}} {
+		router, absent, is := netip.MustParseAddr(x.router), netip.MustParseAddr(x.absent), false
+		for end := time.Now().Add(10 * time.Second); time.Now().Before(end) && !is; time.Sleep(10 * time.Millisecond) {
+			l.send(t, nl.FamilyOf(router))
+			var err error
+			if is, err = ask.Answered(l.sender, "eth0", router); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if no, err := ask.Answered(l.sender, "eth0", absent); !is || no || err != nil {
+			t.Errorf("%s: %v, %s: %v, %v", router, is, absent, no, err)
+		}
+	}
+	if _, err := ask.Answered(l.sender, "eth9", l.from[nl.IPv4]); err == nil {
+		t.Error("no error without the link")
 	}
 }
 

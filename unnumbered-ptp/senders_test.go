@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ask"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
@@ -108,7 +109,8 @@ func TestNodeOfManyRules(t *testing.T) {
 			}
 		}
 		for from, to := range map[string]string{nodeAddr: pod1Addr, sixth(nodeAddr): sixth(pod1Addr)} {
-			if got, err := s.node.Leaves(netip.MustParseAddr(from), netip.MustParseAddr(to)); got != dev || err != nil {
+			got, err := ask.Leaves(s.node, netip.MustParseAddr(from), netip.MustParseAddr(to))
+			if got != dev || err != nil {
 				t.Errorf("the node answers by %q, not by %s; %v", got, dev, err)
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ask"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
@@ -132,10 +133,10 @@ const groups = "the security groups of the ENIs at both ends must allow it, and 
 
 // both makes a small call and then a large one.
 func both(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
-	if _, err := ask(ctx, n, to, call{Size: little}); err != nil {
+	if _, err := query(ctx, n, to, call{Size: little}); err != nil {
 		return reason(err)
 	}
-	a, err := ask(ctx, n, to, call{Size: large})
+	a, err := query(ctx, n, to, call{Size: large})
 	if err != nil || a.Bytes != large {
 		return fmt.Errorf("%w: %v", errLarge, err)
 	}
@@ -252,7 +253,7 @@ func (s *scene) internet(f nl.Family) []path {
 		p.skip = err.Error()
 	default:
 		p.to = to
-		if dev, err := a.ns.Leaves(a.addr(f), to.Addr()); err == nil && len(dev) > 6 && dev[:6] == "egress" {
+		if dev, err := ask.Leaves(a.ns, a.addr(f), to.Addr()); err == nil && len(dev) > 6 && dev[:6] == "egress" {
 			p.name = "pod to internet, by egress"
 			p.outside = "the routers of the egress must run and reach the internet: " + cli.Name + " egress"
 		}
@@ -272,9 +273,8 @@ func (s *scene) outsideOf(f nl.Family) string {
 		return "the subnet of the pod's ENI must have a route to an internet gateway or an egress-only one, and its " +
 			"security groups must allow it"
 	}
-	return "the subnet of " + s.Network.Pair.HostInterface + " must have a route to a NAT gateway, or this ENI a " +
-		"public address " +
-		"and a route to an internet gateway, and its security groups must allow it"
+	return "the subnet of " + s.Network.Pair.HostInterface + " needs a route to a NAT gateway. Without one, " +
+		"this ENI needs a public address, and a route to an internet gateway. Its security groups must allow it"
 }
 
 // host resolves the host of the internet, as the node does.

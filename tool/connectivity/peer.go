@@ -46,13 +46,13 @@ func (s *scene) askPeer() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), tryFor)
 	defer cancel()
-	s.peer, s.alike = ask(ctx, s.node, netip.AddrPortFrom(s.Peer, s.Port), call{Size: little})
+	s.peer, s.alike = query(ctx, s.node, netip.AddrPortFrom(s.Peer, s.Port), call{Size: little})
 	for range 2 {
 		if s.alike == nil {
 			return
 		}
 		time.Sleep(tryFor / 20)
-		s.peer, s.alike = ask(ctx, s.node, netip.AddrPortFrom(s.Peer, s.Port), call{Size: little})
+		s.peer, s.alike = query(ctx, s.node, netip.AddrPortFrom(s.Peer, s.Port), call{Size: little})
 	}
 }
 
@@ -83,7 +83,7 @@ func (s *scene) toPeer(f nl.Family) (all []path) {
 
 // calledBack has the pod of the other node call this one.
 func calledBack(ctx context.Context, p *pod, to netip.AddrPort) error {
-	a, err := ask(ctx, p.ns, to, call{Size: little, Back: p.server.port()})
+	a, err := query(ctx, p.ns, to, call{Size: little, Back: p.server.port()})
 	if err != nil {
 		return reason(err)
 	}

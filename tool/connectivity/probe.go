@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ask"
 )
 
 // errRefused and errSilent are the two ends of a call that no program has answered.
@@ -99,7 +100,7 @@ func neighbour(ctx context.Context, n *nl.NS, a netip.Addr) error {
 		return err
 	}
 	for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
-		if is, err := n.Answered("eth0", a.WithZone("")); err != nil || is {
+		if is, err := ask.Answered(n, "eth0", a.WithZone("")); err != nil || is {
 			return err
 		}
 	}

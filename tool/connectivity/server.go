@@ -102,7 +102,7 @@ func (s *server) answer(c *net.TCPConn) error {
 	if asked.Back != 0 && s.pod != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), tryFor)
 		defer cancel()
-		if _, err := ask(ctx, s.pod.ns, netip.AddrPortFrom(a.Seen, asked.Back), call{Size: little}); err != nil {
+		if _, err := query(ctx, s.pod.ns, netip.AddrPortFrom(a.Seen, asked.Back), call{Size: little}); err != nil {
 			a.Back = err.Error()
 		}
 	}
@@ -118,8 +118,8 @@ const (
 // errLarge reports that a small call was answered, and a large one not.
 var errLarge = errors.New("small packets arrive, and large ones do not")
 
-// ask calls a server from a namespace.
-func ask(ctx context.Context, n *nl.NS, to netip.AddrPort, what call) (a answer, err error) {
+// query calls a server from a namespace.
+func query(ctx context.Context, n *nl.NS, to netip.AddrPort, what call) (a answer, err error) {
 	c, err := dial(ctx, n, "tcp", to)
 	if err != nil {
 		return a, err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ask"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
@@ -90,10 +91,10 @@ func (s *scene) whyLarge(f finding) (cause, do string) {
 
 // whyKept is about a packet that has reached the node and was not sent on.
 func (s *scene) whyKept(f finding, l sighting) (cause, do string) {
-	dev, err := s.node.Forwards(l.Link, l.From, l.To)
+	dev, err := ask.Forwards(s.node, l.Link, l.From, l.To)
 	forward, key := s.forwarding(f.family)
 	switch {
-	case errors.Is(err, nl.ErrSource) && f.family == nl.IPv4:
+	case errors.Is(err, ask.ErrSource) && f.family == nl.IPv4:
 		return f.counts(fmt.Sprintf("the kernel's check of sources (rp_filter) drops it at %s: the way back to %s "+
 				"is by another link", l.Link, l.From)),
 			fmt.Sprintf("sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.%s.rp_filter=2, and correct the "+

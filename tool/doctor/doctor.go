@@ -156,7 +156,7 @@ func Open(root, config, binDir string) (*Node, error) {
 	if n.state, err = n.pool.Registry.View(); err != nil {
 		n.state = &registry.State{}
 	}
-	n.kernel, n.cloud, n.neighbors, n.now = n.pool.Host, cloudOf(n.pool.Cloud), neighbors, time.Now
+	n.kernel, n.cloud, n.neighbors, n.now = live{n.pool.Host}, cloudOf(n.pool.Cloud), neighbors, time.Now
 	n.compare = func(ctx context.Context) (*view.Comparison, error) { return view.Compare(ctx, n.pool, n.conflists) }
 	return n, nil
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ask"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
@@ -283,7 +284,7 @@ func beyond(client *nl.NS, s egress.State, r nl.Route) (netip.Addr, error) {
 		if i < 0 || !r.Dst.Contains(to) || !to.IsGlobalUnicast() {
 			continue
 		}
-		dev, err := client.Leaves(s.Addrs[i], to)
+		dev, err := ask.Leaves(client, s.Addrs[i], to)
 		if err != nil {
 			return netip.Addr{}, err
 		}

@@ -105,7 +105,7 @@ var ErrSenseless = errors.New("the data makes no sense")
 
 // Record keeps what the checks read from now on, for [Review]. The argument pool is the node's.
 func (p *Node) Record(s *Snapshot, a *Answers) {
-	p.kernel = recorder{p.pool.Host, s}
+	p.kernel = recorder{live{p.pool.Host}, s}
 	p.cloud = a.recorded(p.cloud)
 }
 

@@ -307,7 +307,7 @@ func (d *dual) repairs(lost, before, script, means string) {
 // doctor is a node for its checks.
 func (d *dual) doctor() *Node {
 	p := &Node{conflists: conf.Load(d.conflist), pool: ipam.New(lease.Pool{Host: d.node}, nil),
-		kernel: d.node}
+		kernel: live{d.node}}
 	var err error
 	if p.state, err = d.registry.View(); err != nil {
 		p.state = &registry.State{}

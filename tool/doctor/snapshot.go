@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ask"
 )
 
 // A Kernel is what the checks read of the node's network namespace: the kernel itself, or a [Snapshot] of it.
@@ -28,6 +29,11 @@ type Kernel interface {
 	ClusterIPs(nl.Family) ([]netip.Addr, error)
 	ServiceEndpoints(nl.Family) ([]netip.Addr, error)
 }
+
+// A live Kernel is the kernel itself.
+type live struct{ *nl.NS }
+
+func (l live) Leaves(from, to netip.Addr) (dev string, err error) { return ask.Leaves(l.NS, from, to) }
 
 // The lists of a snapshot.
 const (
@@ -213,7 +219,7 @@ func way(from, to netip.Addr) string { return from.String() + " to " + to.String
 
 // A recorder is the kernel of the node. It writes the answers to the questions of the checks into a snapshot.
 type recorder struct {
-	*nl.NS
+	live
 	to *Snapshot
 }
 
@@ -233,7 +239,7 @@ func (r recorder) Sysctl(key string) (string, error) {
 }
 
 func (r recorder) Leaves(from, to netip.Addr) (string, error) {
-	dev, err := r.NS.Leaves(from, to)
+	dev, err := r.live.Leaves(from, to)
 	r.note(way(from, to), dev, err)
 	return dev, err
 }

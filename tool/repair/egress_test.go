@@ -24,6 +24,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ask"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
@@ -54,13 +55,16 @@ func TestMain(m *testing.M) {
 // egresses are configurations of one egress: the second has no destination of the first as it was, but most of its
 // addresses. The third has a gateway of the other family, too.
 var egresses = map[string]string{
-	"first": `"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24", "198.51.100.0/24", "10.8.0.0/13", "192.0.2.0/25"],
+	"first": `"gateways": ["172.20.0.77"],
+		"destinations": ["203.0.113.0/24", "198.51.100.0/24", "10.8.0.0/13", "192.0.2.0/25"],
 		"except": ["10.9.0.0/16", "198.51.100.64/26"]`,
-	"second": `"gateways": ["172.20.0.78"], "destinations": ["0.0.0.0/0", "10.8.1.0/24", "203.0.113.0/25", "198.51.100.64/26"],
+	"second": `"gateways": ["172.20.0.78"],
+		"destinations": ["0.0.0.0/0", "10.8.1.0/24", "203.0.113.0/25", "198.51.100.64/26"],
 		"except": ["203.0.113.128/25", "192.0.2.0/24"], "routerCidrs": ["10.0.7.0/24"]`,
 	"third": `"gateways": ["172.20.0.77", "fd00:20::77"], "destinations": ["203.0.113.0/24", "::/0", "3fff:1::/32"],
 		"except": ["2600:1f18::/56", "3fff:1:2::/48"], "clients": ["10.0.0.0/8", "2600:1f18::/56"]`,
-	"fourth": `"gateways": ["172.20.0.77", "fd00:20::78"], "destinations": ["203.0.113.0/24", "3fff:1::/44", "3fff:1:2::/48"],
+	"fourth": `"gateways": ["172.20.0.77", "fd00:20::78"],
+		"destinations": ["203.0.113.0/24", "3fff:1::/44", "3fff:1:2::/48"],
 		"clients": ["10.0.0.0/8", "2600:1f18::/56"]`,
 }
 
@@ -220,7 +224,7 @@ func (n *node) ways() map[string]string {
 		if to.Is6() {
 			from = own[1].Addr()
 		}
-		dev, err := n.pod.Leaves(from, to)
+		dev, err := ask.Leaves(n.pod, from, to)
 		if errors.Is(err, syscall.EHOSTUNREACH) {
 			dev = "nowhere"
 		} else {
