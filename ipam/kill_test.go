@@ -639,7 +639,7 @@ func (n *node) tidy() {
 	for _, f := range files {
 		name := f.Name()
 		known := []string{"registry.json", "registry.json.old", lease.Refill, lease.Release, "collected",
-			"gave-back", "log", "ec2-last-subnets.json"}
+			"gave-back", "log", "commands", "ec2-last-subnets.json"}
 		if !slices.Contains(known, name) && !strings.HasSuffix(name, ".lock") {
 			n.Errorf("%s is left over", name)
 		}

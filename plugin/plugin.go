@@ -50,6 +50,7 @@ type Request[C any] struct {
 	Prev       *types100.Result // prevResult; nil for the first plugin of a chain, and on a DEL after a failed ADD
 	Valid      []Attachment     // GC: the attachments that still exist
 	Began      time.Time        // when the command began; zero if the caller does not know
+	Waited     bool             // set by an ADD that has waited for EC2
 
 	// Added lists attachments that an ADD has begun to add since this GC began, or that may have
 	// one under way. They exist, too. It is nil if the plugin cannot know.
@@ -66,6 +67,9 @@ type Commands[C any] struct {
 	Check  func(context.Context, *Request[C]) error
 	GC     func(context.Context, *Request[C]) error
 	Status func(context.Context, *Request[C]) error
+
+	// Ended is called before the answer, if it is not nil. A command without an error may have waited for EC2.
+	Ended func(verb string, took time.Duration, waited bool, err *types.Error)
 
 	// Add and Check refuse the namespace of the node, with NodesNS: they have opened that, and need no lookup in /proc
 	Refuses bool
@@ -153,47 +157,59 @@ func (e *execution[C]) add(ctx context.Context, r *Request[C]) error {
 	return err
 }
 
-// command adapts one command to dispatch. It decodes the request, sets the deadline, and turns
-// a panic into an error.
+// command adapts one command to dispatch.
 func (e *execution[C]) command(
 	limit time.Duration, f func(context.Context, *Request[C]) error,
 ) func(*call) *types.Error {
 	return func(c *call) *types.Error {
-		if err := c.allowed(); err != nil || f == nil {
-			return err
+		began := time.Now()
+		waited, err := e.answer(c, limit, f)
+		if e.commands.Ended != nil {
+			e.commands.Ended(c.verb, time.Since(began), waited, err)
 		}
-		e.cniVersion = c.network.CNIVersion
-		if !e.commands.Refuses {
-			if err := c.sameNS(); err != nil {
-				return encode(c.verb, err)
-			}
-		}
-		req, err := request[C](c)
-		if err != nil {
-			return encode(c.verb, err)
-		}
-		if Unhurried {
-			limit = time.Hour
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), limit)
-		defer cancel()
-		done := make(chan error, 1)
-		go func() {
-			stack.Deepen(0)
-			done <- protect(func() error { return f(ctx, req) })
-		}()
-		select {
-		case err = <-done:
-		case <-overdue(ctx):
-			err = Errorf(CodeTryAgain,
-				"the node is overloaded, or another process holds a lock; the runtime tries again",
-				"%s did not end within %v", c.verb, limit)
-		}
-		if c.verb == "STATUS" {
-			err = unready(err)
-		}
-		return encode(c.verb, err)
+		return err
 	}
+}
+
+// answer decodes the request, sets the deadline, and turns a panic into an error.
+func (e *execution[C]) answer(
+	c *call, limit time.Duration, f func(context.Context, *Request[C]) error,
+) (waited bool, fault *types.Error) {
+	if err := c.allowed(); err != nil || f == nil {
+		return false, err
+	}
+	e.cniVersion = c.network.CNIVersion
+	if !e.commands.Refuses {
+		if err := c.sameNS(); err != nil {
+			return false, encode(c.verb, err)
+		}
+	}
+	req, err := request[C](c)
+	if err != nil {
+		return false, encode(c.verb, err)
+	}
+	if Unhurried {
+		limit = time.Hour
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		stack.Deepen(0)
+		done <- protect(func() error { return f(ctx, req) })
+	}()
+	select {
+	case err = <-done:
+		waited = req.Waited
+	case <-overdue(ctx):
+		err = Errorf(CodeTryAgain,
+			"the node is overloaded, or another process holds a lock; the runtime tries again",
+			"%s did not end within %v", c.verb, limit)
+	}
+	if c.verb == "STATUS" {
+		err = unready(err)
+	}
+	return waited, encode(c.verb, err)
 }
 
 // overdue is closed when ctx is done and the grace has passed too.

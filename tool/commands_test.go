@@ -187,7 +187,14 @@ func exposition(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("there are no metrics")
 	}
 	for name, f := range families {
-		if !strings.HasPrefix(name, "cni_ipvlan_vpc_") || f.GetType().String() != "GAUGE" ||
+		kind := "GAUGE"
+		switch {
+		case strings.HasSuffix(name, "_total"):
+			kind = "COUNTER"
+		case name == "cni_ipvlan_vpc_command_seconds":
+			kind = "HISTOGRAM"
+		}
+		if !strings.HasPrefix(name, "cni_ipvlan_vpc_") || f.GetType().String() != kind ||
 			!strings.HasSuffix(f.GetHelp(), ".") {
 			ts.Fatalf("%s: prefix, type %v or help %q", name, f.GetType(), f.GetHelp())
 		}

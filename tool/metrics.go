@@ -25,7 +25,8 @@ func metrics() *cli.Command {
     ` + Name + ` metrics --file /var/lib/node_exporter/textfile_collector/cni_ipvlan_vpc.prom
 
 It reads the registry, and with egresses in the configuration the namespaces of
-their pods. All are gauges; what is not known is left out.` + cli.JSON("[] name help samples[] {labels value}"),
+their pods. What is not known is left out. All are gauges, except what counts
+the plugins' commands.` + cli.JSON("[] name type help samples[] {suffix labels value}"),
 		Flags: []cli.Flag{
 			conf.Flag(),
 			&cli.StringFlag{Name: "file", Usage: "write to `FILE`, whole or not at all, and not to standard output"},
@@ -39,8 +40,10 @@ their pods. All are gauges; what is not known is left out.` + cli.JSON("[] name 
 			}
 			conflists := conf.Load(c.String("config"))
 			all := view.Metrics(s, conflists.MostENIs(s), conflists.ReuseWait, conflists.Wanted(s), time.Now())
+			commands, err := registry.Counts(registry.Dir())
+			all = append(all, view.CommandMetrics(commands)...)
 			pods, failed := egressPods(conflists, s)
-			if pods != nil {
+			if failed = errors.Join(failed, err); pods != nil {
 				all = append(all, view.EgressMetrics(pods)...)
 			}
 			if c.Bool("subnets") {

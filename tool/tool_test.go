@@ -69,6 +69,7 @@ func TestScript(t *testing.T) {
 			"bound": bound,
 			"has":   has,
 
+			"count":   count,
 			"forgive": forgive,
 			"freed":   freed,
 
@@ -93,6 +94,13 @@ func TestScript(t *testing.T) {
 // forgive makes the node forget what EC2 has refused: the time has passed for which it does not ask again.
 func forgive(ts *testscript.TestScript, _ bool, _ []string) {
 	update(ts, func(s *registry.State) { clear(s.Refusals) })
+}
+
+// count counts a command, as the plugins do.
+func count(ts *testscript.TestScript, _ bool, args []string) {
+	took, err := time.ParseDuration(args[2])
+	ts.Check(err)
+	registry.Count(ts.Getenv("CNI_IPVLAN_VPC_STATE_DIR"), args[0], args[1], took)
 }
 
 // has gives an address to a pod, as the plugins do: at a link that is made on an ENI's. It is a macvlan where the

@@ -25,6 +25,7 @@ func Add(
 		fresh, err := p.Each(ctx, ownerOf(r, 0), policies, func(ctx context.Context, p *Pool, o Owner) (bool, error) {
 			one, a, err := p.add(ctx, o, from)
 			all[o.NIC], last = one, cmp.Or(a.Since, time.Now())
+			r.Waited = r.Waited || a.Waited
 			return a.Fresh, err
 		})
 		if fresh {

@@ -40,7 +40,11 @@ func Commands(args ...string) plugin.Commands[Config] {
 		result, _, err := Add(ctx, r, Program(ctx, r))
 		return result, err
 	}
-	return plugin.Commands[Config]{Add: add, Del: del, Check: check, GC: gc, Status: status}
+	c := plugin.Commands[Config]{Add: add, Del: del, Check: check, GC: gc, Status: status}
+	if len(args) > 0 {
+		return c // the process that has executed this one counts
+	}
+	return Counts(c)
 }
 
 // Open opens the pool of this node.

@@ -76,6 +76,8 @@ type Allocation struct {
 	VPC   registry.VPC
 	Fresh bool      // the attachment had no address before; also set if it gets none now
 	Since time.Time // when the leases began
+	// no address was free, so the attachment has waited for EC2; also set if it gets none then
+	Waited bool
 
 	seen *registry.State // the state that decided this
 }
@@ -202,7 +204,8 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 		if now.After(s.Failures[p.Concern(o)].Until) {
 			delete(s.Failures, p.Concern(o))
 		}
-		a = Allocation{p.Policy.inOrder(addrs), id, s.ENIs[id], s.VPCs[s.ENIs[id].VPC], fresh, now, s}
+		a = Allocation{Addrs: p.Policy.inOrder(addrs), ID: id, ENI: s.ENIs[id], VPC: s.VPCs[s.ENIs[id].VPC],
+			Fresh: fresh, Since: now, seen: s}
 		var failed error
 		for _, addr := range addrs {
 			failed = errors.Join(failed, s.Reserve(addr, o.lease(id, p.Policy.Choice, addr, now)))

@@ -35,7 +35,7 @@ func (p *Pool) Acquire(ctx context.Context, o Owner, from Source) (Allocation, e
 		return a, err
 	}
 	got, err := p.whileHeld(ctx, o, from)
-	if got.Fresh = a.Fresh; err != nil && !(from.Hands && IsHeld(err)) {
+	if got.Fresh, got.Waited = a.Fresh, true; err != nil && !(from.Hands && IsHeld(err)) {
 		err = errors.Join(err, p.GiveUp(ctx, o))
 	}
 	return got, err

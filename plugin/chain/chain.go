@@ -41,7 +41,7 @@ const ipvlanAt = 1
 
 // Commands are the commands of the plugin.
 func Commands() plugin.Commands[Config] {
-	return plugin.Commands[Config]{
+	return lease.Counts(plugin.Commands[Config]{
 		Add: func(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, error) {
 			ctx, release := nl.KeepOpen(ctx)
 			defer release()
@@ -52,7 +52,7 @@ func Commands() plugin.Commands[Config] {
 		},
 		Del: onNode(del), Check: onNode(check), GC: onNode(gc), Status: onNode(status),
 		Refuses: true,
-	}
+	})
 }
 
 // refuseNode refuses the namespace of the node, before anything is leased. It does not open the pod's: an ADD may wait
@@ -120,7 +120,9 @@ func addOnce(ctx context.Context, r *plugin.Request[Config]) (_ *types100.Result
 // address is the ADD of ipam. If no address is free, it executes [lease.GrowProgram]. since is when the
 // last lease began, or zero if the attachment had an address before.
 func address(ctx context.Context, r *plugin.Request[Config]) (result *types100.Result, since time.Time, err error) {
-	return lease.Add(ctx, part(r, r.Config.ipam), lease.Program(ctx, r))
+	own := part(r, r.Config.ipam)
+	defer func() { r.Waited = r.Waited || own.Waited }()
+	return lease.Add(ctx, own, lease.Program(ctx, r))
 }
 
 func del(ctx context.Context, r *plugin.Request[Config]) error { return takeBack(ctx, r, len(all)) }

@@ -18,15 +18,24 @@ import (
 // label naming": a prefix of one word for the application).
 const metricPrefix = "cni_ipvlan_vpc_"
 
-// A Metric is a gauge.
+// The types of metrics.
+const (
+	gauge     = "gauge"
+	counter   = "counter"
+	histogram = "histogram"
+)
+
+// A Metric is a gauge, unless it says another type.
 type Metric struct {
 	Name    string   `json:"name"`
+	Type    string   `json:"type"`
 	Help    string   `json:"help"`
 	Samples []sample `json:"samples"`
 }
 
 // A sample is a value of a metric.
 type sample struct {
+	Suffix string            `json:"suffix"` // of the name, in a histogram
 	Labels map[string]string `json:"labels"`
 	Value  float64           `json:"value"`
 
@@ -47,6 +56,20 @@ func (m *Metric) Add(value float64, labels ...string) {
 	m.Samples = append(m.Samples, s)
 }
 
+// times adds how often something took how long, with labels for all of its samples.
+func (m *Metric) times(bounds []time.Duration, within []uint64, total uint64, sum time.Duration, labels ...string) {
+	add := func(suffix string, value float64, more ...string) {
+		m.Add(value, slices.Concat(labels, more)...)
+		m.Samples[len(m.Samples)-1].Suffix = suffix
+	}
+	for i, b := range bounds {
+		add("_bucket", float64(within[i]), "le", strconv.FormatFloat(b.Seconds(), 'f', -1, 64))
+	}
+	add("_bucket", float64(total), "le", "+Inf")
+	add("_sum", sum.Seconds())
+	add("_count", float64(total))
+}
+
 // at adds a time, unless it is the zero time.
 func (m *Metric) at(t time.Time, labels ...string) {
 	if !t.IsZero() {
@@ -62,6 +85,9 @@ func Written(all []Metric) []Metric {
 	all = slices.DeleteFunc(all, func(m Metric) bool { return len(m.Samples) == 0 })
 	for i := range all {
 		all[i].Name = metricPrefix + all[i].Name
+		if all[i].Type = cmp.Or(all[i].Type, gauge); all[i].Type == histogram {
+			continue // it has an order of its own
+		}
 		slices.SortFunc(all[i].Samples, func(a, b sample) int { return cmp.Compare(a.text, b.text) })
 	}
 	return all
@@ -70,13 +96,13 @@ func Written(all []Metric) []Metric {
 // Expose writes the text format, version 0.0.4, that the textfile collector reads.
 func Expose(w io.Writer, all []Metric) {
 	for _, m := range all {
-		fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s gauge\n", m.Name, m.Help, m.Name)
+		fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", m.Name, m.Help, m.Name, m.Type)
 		for _, s := range m.Samples {
 			labels := ""
 			if s.text != "" {
 				labels = "{" + s.text + "}"
 			}
-			fmt.Fprintf(w, "%s%s %s\n", m.Name, labels, strconv.FormatFloat(s.Value, 'f', -1, 64))
+			fmt.Fprintf(w, "%s%s%s %s\n", m.Name, s.Suffix, labels, strconv.FormatFloat(s.Value, 'f', -1, 64))
 		}
 	}
 }

@@ -165,6 +165,24 @@ func workMetrics(s *registry.State, now time.Time) []Metric {
 	return []Metric{waiting, begun, read, unwritten}
 }
 
+// CommandMetrics are what the node has counted of its commands.
+func CommandMetrics(all []registry.Tally) []Metric {
+	ended := Metric{Name: "commands_total",
+		Help: "ADDs and DELs since the boot, by how they ended. Waited: an ADD got its address from EC2. Again: the " +
+			"runtime repeats it, as while EC2 throttles. Refused: the pod asks for what it may not have.",
+		Type: counter}
+	took := Metric{Name: "command_seconds",
+		Help: "How long ADDs and DELs took in the plugin, the waits for EC2 included.",
+		Type: histogram}
+	for _, c := range all {
+		labels := []string{"command", c.Command, "outcome", c.Outcome}
+		if ended.Add(float64(c.Total), labels...); c.Total > 0 { // a series for each bound is much for what never happens
+			took.times(registry.Bounds[:], c.Within, c.Total, c.Took, labels...)
+		}
+	}
+	return []Metric{ended, took}
+}
+
 // fileMetrics show the age of what is on disk.
 func fileMetrics() []Metric {
 	Written := Metric{Name: "registry_modified_timestamp_seconds", Help: "When the registry was last written."}
