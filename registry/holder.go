@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -41,26 +42,77 @@ func (r *Registry) Holder() (Holder, bool) {
 	return Holder{}, false
 }
 
-// holderOf returns the process that holds the flock(2) of a file. The kernel lists the locks in /proc/locks
-// (proc_locks(5)); it shows no process of another PID namespace.
+// A LockUse is a lock of the registry's directory that a process holds.
+type LockUse struct {
+	Lock    string // the name of its file without .lock, or "directory"
+	Waiting int    // how many processes wait for it
+	Holder
+}
+
+// Locks lists the locks that processes hold at this moment, by name. It takes no lock. The kernel shows no holder of
+// another PID namespace.
+func (r *Registry) Locks() ([]LockUse, error) {
+	table, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return nil, err
+	}
+	files, err := filepath.Glob(filepath.Join(r.dir, "*.lock"))
+	var held []LockUse
+	for _, path := range append(files, r.dir) {
+		name := strings.TrimSuffix(filepath.Base(path), ".lock")
+		if path == r.dir {
+			name = "directory"
+		}
+		if pid, waiting := usersOf(table, path); pid > 0 {
+			held = append(held, LockUse{name, waiting, holder(pid)})
+		}
+	}
+	return held, err
+}
+
+// holderOf returns the process that holds the flock(2) of a file.
 func holderOf(path string) (h Holder, ok bool) {
-	var st unix.Stat_t
-	locks, err := os.ReadFile("/proc/locks")
-	if err != nil || unix.Stat(path, &st) != nil {
+	table, err := os.ReadFile("/proc/locks")
+	if err != nil {
 		return h, false
 	}
+	pid, _ := usersOf(table, path)
+	if pid == 0 {
+		return h, false
+	}
+	return holder(pid), true
+}
+
+// usersOf returns the process that holds the flock(2) of a file, or 0, and how many wait for it, by the kernel's list
+// of locks (proc_locks(5)).
+func usersOf(table []byte, path string) (pid, waiting int) {
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil {
+		return 0, 0
+	}
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
-	for line := range bytes.Lines(locks) {
+	for line := range bytes.Lines(table) {
 		f := strings.Fields(string(line)) // 1: FLOCK ADVISORY WRITE 4242 00:19:77 0 EOF; a waiter has -> before FLOCK
+		waits := len(f) > 6 && f[1] == "->"
+		if waits {
+			f = f[1:]
+		}
 		if len(f) < 6 || f[1] != "FLOCK" || f[5] != file {
 			continue
 		}
-		if h.PID, err = strconv.Atoi(f[4]); err == nil && h.PID > 0 {
-			h.Program, h.Stopped = process(h.PID)
-			return h, true
+		if waits {
+			waiting++
+		} else if n, err := strconv.Atoi(f[4]); err == nil && n > 0 {
+			pid = n
 		}
 	}
-	return h, false
+	return pid, waiting
+}
+
+func holder(pid int) Holder {
+	h := Holder{PID: pid}
+	h.Program, h.Stopped = process(pid)
+	return h
 }
 
 // process returns the name of a process, and whether it is stopped (proc_pid_stat(5)).

@@ -33,9 +33,17 @@ func TestHolder(t *testing.T) {
 	}
 	for _, file := range []string{r.lockFile(lockName), r.dir} {
 		pid := holdStopped(t, file)
+		waiters := waitingFor(t, r, file, 2)
+		locks, err := r.Locks()
+		if err != nil || len(locks) != 1 || locks[0].PID != pid || locks[0].Waiting != 2 || !locks[0].Stopped {
+			t.Errorf("%s: locks %+v, %v, want one of process %d for which 2 wait", file, locks, err, pid)
+		}
+		for _, end := range waiters {
+			end()
+		}
 		given, cancel := context.WithCancel(t.Context())
 		cancel()
-		err := r.Change(given, func(*State) { t.Error("changed under another process's lock") })
+		err = r.Change(given, func(*State) { t.Error("changed under another process's lock") })
 		want := fmt.Sprintf("process %d (sh, stopped) holds the lock: if it hangs, end it (kill -9 %d), and the "+
 			"kernel releases the lock", pid, pid)
 		if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), want) {
@@ -49,6 +57,27 @@ func TestHolder(t *testing.T) {
 		}
 		if err := r.Change(t.Context(), func(*State) {}); err != nil {
 			t.Errorf("%s: after the end of the process: %v", file, err)
+		}
+	}
+}
+
+// waitingFor starts processes that wait for the lock of a file. Each ends by its function.
+func waitingFor(t *testing.T, r *Registry, file string, n int) (ends []func()) {
+	t.Helper()
+	for range n {
+		c := exec.Command("flock", file, "true")
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ends = append(ends, func() { c.Process.Kill(); c.Wait() })
+	}
+	for {
+		locks, err := r.Locks()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(locks) > 0 && locks[0].Waiting == n {
+			return ends
 		}
 	}
 }

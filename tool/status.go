@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
@@ -21,12 +22,15 @@ func status() *cli.Command {
 		Description: `The totals, then each address: the pod that has it, or for how long it still
 cools after one had it (reuseIPWait of the configuration). It reads the
 registry, and with egresses in the configuration the namespaces of their pods.
+It takes no lock. If a process keeps one, it says which process, and how many
+others wait.
 
 --diff compares what the registry, the kernel, the metadata service and EC2
 say, disagreements first, each with what it means and what to do. It changes
 nothing. If they disagree, the exit status is 1. It does without EC2, or
 without metadata, if these do not answer, and says so.` + cli.JSON(`instance {id type zone enis enis_max}
-    work {waiting unfinished[] {action eni since} throttled[] {action until} refused[] {action about code until}}
+    work {waiting unfinished[] {action eni since} throttled[] {action until} refused[] {action about code until}
+    locks[] {lock pid program stopped waiting}}
     egress {clients routers refused}
     pools[] {pool enis leased free cooling warm_min warm_max}
     enis[] {eni iface index card pool leased free cooling prefixes state link_missed why}
@@ -52,11 +56,23 @@ without metadata, if these do not answer, and says so.` + cli.JSON(`instance {id
 				return err
 			}
 			n := view.StatusOf(s, conflists.MostENIs(s), conflists.ReuseWait, conflists.Misfit, links, now)
+			if n.Work.Locks, err = locks(); err != nil {
+				return err
+			}
 			pods, unread := egressPods(conflists, s)
 			n.Egress = view.EgressStatusOf(pods)
 			return errors.Join(cli.Answer(c, n, func(w io.Writer) { n.Print(w, now) }), unread)
 		},
 	}
+}
+
+// locks lists the locks that processes keep.
+func locks() ([]view.LockStatus, error) {
+	r, err := registry.Open(registry.Dir())
+	if err != nil {
+		return nil, cli.Rooted(err)
+	}
+	return view.LocksOf(r)
 }
 
 // diff answers with the comparison of the four sources.

@@ -59,6 +59,7 @@ type workStatus struct {
 	Unfinished []unfinishedCall `json:"unfinished"`
 	Throttled  []throttledCall  `json:"throttled"`
 	Refused    []refusedCall    `json:"refused"`
+	Locks      []LockStatus     `json:"locks"` // the registry does not know it
 }
 
 // An unfinishedCall is an EC2 call that is under way, or that was interrupted: the next process finishes it.
@@ -85,7 +86,7 @@ type refusedCall struct {
 
 func workOf(s *registry.State, now time.Time) workStatus {
 	n := workStatus{Waiting: waitingADDs(s, now), Unfinished: []unfinishedCall{}, Throttled: []throttledCall{},
-		Refused: []refusedCall{}}
+		Refused: []refusedCall{}, Locks: []LockStatus{}}
 	for _, i := range s.Intents {
 		n.Unfinished = append(n.Unfinished, unfinishedCall{i.Action, i.ENI, Seconds(i.Since)})
 	}
@@ -116,6 +117,44 @@ func waitingADDs(s *registry.State, now time.Time) (n int) {
 	return n
 }
 
+// A LockStatus is a lock that a process has held for a while.
+type LockStatus struct {
+	Lock    string `json:"lock"`
+	PID     int    `json:"pid"`
+	Program string `json:"program"` // "": it has just ended
+	Stopped bool   `json:"stopped"` // by a signal or a debugger
+	Waiting int    `json:"waiting"` // processes that wait for the lock
+}
+
+// LocksOf lists the locks that a process has at two looks. A change of the registry takes milliseconds, so a process
+// that has the lock "registry" or "directory" then is slow, stopped, or hangs. Others may wait for EC2 meanwhile.
+func LocksOf(r *registry.Registry) ([]LockStatus, error) {
+	const between = 200 * time.Millisecond
+	before, err := r.Locks()
+	if err != nil || len(before) == 0 {
+		return []LockStatus{}, err
+	}
+	time.Sleep(between)
+	after, err := r.Locks()
+	kept := []LockStatus{}
+	for _, l := range after {
+		same := func(b registry.LockUse) bool { return b.Lock == l.Lock && b.PID == l.PID }
+		if slices.ContainsFunc(before, same) {
+			kept = append(kept, LockStatus{l.Lock, l.PID, l.Program, l.Stopped, l.Waiting})
+		}
+	}
+	return kept, err
+}
+
+func (l LockStatus) print(w io.Writer) {
+	stopped := ""
+	if l.Stopped {
+		stopped = ", stopped"
+	}
+	fmt.Fprintf(w, "process %d (%s%s) holds the lock %s; waiting for it: %d\n", l.PID, l.Program, stopped, l.Lock,
+		l.Waiting)
+}
+
 // print writes a line for each thing, and none if all is quiet.
 func (n workStatus) print(w io.Writer, now time.Time) {
 	if n.Waiting > 0 {
@@ -126,6 +165,9 @@ func (n workStatus) print(w io.Writer, now time.Time) {
 	}
 	for _, c := range n.Throttled {
 		fmt.Fprintf(w, "throttled for another %s: %s\n", Brief(c.Until.Sub(now)), c.Action)
+	}
+	for _, l := range n.Locks {
+		l.print(w)
 	}
 	for _, c := range n.Refused {
 		fmt.Fprintf(w, "refused by EC2, passed over for another %s: %s: %s\n", Brief(c.Until.Sub(now)),
