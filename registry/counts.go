@@ -62,8 +62,8 @@ type Tally struct {
 	Took             time.Duration // all together
 }
 
-// Count counts a command that has ended, in the registry's directory. It counts only ADDs and DELs. If that fails, the command does not: it has
-// done its work.
+// Count counts a command that has ended, in the registry's directory. It counts only ADDs and DELs. If that fails, the
+// command does not: it has done its work.
 func Count(dir, command, outcome string, took time.Duration) {
 	of, how := slices.Index(counted[:], command), slices.Index(outcomes[:], outcome)
 	if of < 0 || how < 0 {
@@ -105,8 +105,8 @@ func mapCounts(dir string) ([]byte, error) {
 	return unix.Mmap(fd, 0, countSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 }
 
-// Counts are the commands that have ended since the boot, or since a program has deleted the file. There is one for each
-// command and outcome, or none if there is no file.
+// Counts are the commands that have ended since the boot, or since a program has deleted the file. There is one for
+// each command and outcome, or none if there is no file.
 func Counts(dir string) ([]Tally, error) {
 	text, err := os.ReadFile(dir + "/" + countsFile)
 	if errors.Is(err, fs.ErrNotExist) {

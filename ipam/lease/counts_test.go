@@ -35,7 +35,8 @@ func TestCounts(t *testing.T) {
 			got[c.Command+" "+c.Outcome] = c.Total
 		}
 	}
-	want := map[string]uint64{"ADD ok": 1, "ADD waited": 1, "ADD again": 1, "ADD refused": 1, "ADD failed": 2, "DEL ok": 1}
+	want := map[string]uint64{"ADD ok": 1, "ADD waited": 1, "ADD again": 1, "ADD refused": 1, "ADD failed": 2,
+		"DEL ok": 1}
 	for name, n := range want {
 		if got[name] != n {
 			t.Errorf("%s: %d, want %d", name, got[name], n)
