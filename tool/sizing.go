@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+)
+
+func sizing() *cli.Command {
+	return &cli.Command{
+		Name:  "sizing",
+		Usage: "Count the pods, the addresses of subnets and the EC2 calls of nodes of a type",
+		Description: `A row for each instance type:
+
+    enis, each   ENIs for pods, and how many pods each can serve
+    pods         what maxpods prints for the type, with the same limits
+    warm         free addresses that the pools keep: the sum of warm.min
+    cooling      addresses that cool if --churn pods of a node end in a minute
+    used         ENIs of a node with --pods pods, warm and cooling addresses
+    addresses    of IPv4 that --nodes such nodes take from the subnets for pods: the
+                 primary ones of their ENIs, and room for a quarter more pods on
+                 a new ENI. The boot ENIs are in subnets of their own
+    calls        changing calls to EC2 with which a node gets its ENIs
+    at_once      nodes that can start together, and EC2 throttles none
+    per_minute   nodes that can start in each further minute
+    seconds      until EC2 has answered the last call if all --nodes start at once
+
+All nodes of all clusters of an account share EC2's limits in a region. They are
+EC2's defaults: an account may have others. With "provision": "none" or "assign",
+a node creates no ENI: these numbers are 0, without a limit.` +
+			cli.JSON("[] type enis each pods warm cooling used addresses calls at_once per_minute seconds"),
+		Flags: sizingFlags(),
+		Action: func(c *cli.Context) error {
+			kinds := c.StringSlice("types")
+			if len(kinds) == 0 {
+				return cli.Misuse(c, "--types: say for which instance types")
+			}
+			n, err := nodeOf(c)
+			if err != nil {
+				return err
+			}
+			for _, name := range []string{"nodes", "pods", "churn"} {
+				if c.Int(name) < 0 {
+					return cli.Misuse(c, "--%s %d: want a number that is not negative", name, c.Int(name))
+				}
+			}
+			var rows []sizingRow
+			for _, kind := range kinds {
+				n.kind = strings.TrimSpace(kind)
+				row, err := n.size(c)
+				if err != nil {
+					return fmt.Errorf("%s: %w", n.kind, err)
+				}
+				rows = append(rows, row)
+			}
+			return cli.Table(c, rows)
+		},
+	}
+}
+
+// sizingFlags are those of maxpods for a configuration, and the load.
+func sizingFlags() []cli.Flag {
+	var flags []cli.Flag
+	for _, f := range maxPods().Flags {
+		if name := f.Names()[0]; name != "format" && name != "instance-type" {
+			flags = append(flags, f)
+		}
+	}
+	return append(flags,
+		&cli.StringSliceFlag{Name: "types", Usage: "the instance types, as `TYPE,TYPE`"},
+		&cli.IntFlag{Name: "nodes", Value: 1, Usage: "so many `NODES` of each type"},
+		&cli.IntFlag{Name: "pods", DefaultText: "as many as it can have", Usage: "a node runs `N` pods"},
+		&cli.IntFlag{Name: "churn", Usage: "so many `PODS` of a node end in a minute, and others begin"})
+}
+
+// A sizingRow is an instance type.
+type sizingRow struct {
+	Type      string `json:"type"`
+	ENIs      int    `json:"enis"`
+	Each      int    `json:"each"`
+	Pods      int    `json:"pods"`
+	Warm      int    `json:"warm"`
+	Cooling   int    `json:"cooling"`
+	Used      int    `json:"used"`
+	Addrs     int    `json:"addresses"`
+	Calls     int    `json:"calls"`
+	AtOnce    int    `json:"at_once"`
+	PerMinute int    `json:"per_minute"`
+	Seconds   int    `json:"seconds"`
+}
+
+// size counts for the type of a node.
+func (n podNode) size(c *cli.Context) (sizingRow, error) {
+	row := sizingRow{Type: n.kind}
+	l, err := n.limits(c)
+	if err != nil {
+		return row, err
+	}
+	if row.Pods, err = n.count(c); err != nil {
+		return row, err
+	}
+	var reuse time.Duration
+	for _, p := range n.pools {
+		row.Warm += p.Warm.Min
+		reuse = max(reuse, p.ReuseWait)
+	}
+	row.Cooling = int(math.Ceil(float64(c.Int("churn")) * reuse.Minutes()))
+	run := row.Pods
+	if c.IsSet("pods") {
+		run = min(run, c.Int("pods"))
+	}
+	n.need(&row, l, run+row.Warm+row.Cooling, c.Int("nodes"))
+	if n.pools[0].Provision == lease.ProvisionFull {
+		row.call(c.Int("nodes"))
+	}
+	return row, nil
+}
+
+// need counts the ENIs and addresses of nodes with so many leased, warm and cooling addresses each.
+func (n podNode) need(row *sizingRow, l aws.Limits, wanted, nodes int) {
+	most := 0 // ENIs that the instance can have for pods
+	for n.podsExcept(l, most) > 0 {
+		most++
+	}
+	with := func(enis int) int { return n.podsExcept(l, most-enis) }
+	if row.ENIs = max(most-n.except, 0); row.ENIs > 0 {
+		row.Each = with(1)
+	}
+	if row.Each >= lease.Plenty { // of IPv6
+		row.Each = row.Pods
+	}
+	wanted = min(wanted, with(row.ENIs))
+	for row.Used < row.ENIs && with(row.Used) < wanted {
+		row.Used++
+	}
+	const block, spare = 16, 4 // a /28; a growth for a new ENI makes room for a quarter more
+	one := min(wanted+(wanted+spare-1)/spare, with(row.Used))
+	if n.pools[0].Prefixes && !l.NoPrefixes {
+		one = row.Used + (max(0, one-row.Used)+block-1)/block*block
+	}
+	row.Addrs = nodes * max(one, row.Used)
+}
+
+// podsExcept returns how many pods an instance can have if so many of its ENIs for pods are left out.
+func (n podNode) podsExcept(l aws.Limits, enis int) int {
+	var families []lease.Family
+	for _, p := range n.pools {
+		families = append(families, p.Families...)
+	}
+	return more.Pods(more.Launched(l, families), n.pools, enis)
+}
+
+// call counts EC2's calls of nodes that start at once. EC2 limits each action for itself, so the scarcest one counts.
+func (row *sizingRow) call(nodes int) {
+	const perENI = 3 // CreateNetworkInterface, AttachNetworkInterface, ModifyNetworkInterfaceAttribute
+	row.Calls = perENI * row.Used
+	row.AtOnce, row.PerMinute = math.MaxInt, math.MaxInt
+	for action, calls := range map[string]int{
+		"CreateNetworkInterface": row.Used, "AttachNetworkInterface": row.Used, "ModifyNetworkInterfaceAttribute": row.Used,
+		// before each ENI, and in a collection
+		"DescribeNetworkInterfaces": 1 + row.Used, "DescribeSubnets": 1, "DescribeInstanceTypes": 1,
+	} {
+		b := api.BucketOf(action)
+		if calls == 0 {
+			continue
+		}
+		row.AtOnce = min(row.AtOnce, b.Size/calls)
+		row.PerMinute = min(row.PerMinute, b.Refill*60/calls)
+		row.Seconds = max(row.Seconds, int(math.Ceil(float64(nodes*calls-b.Size)/float64(b.Refill))))
+	}
+}
