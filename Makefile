@@ -63,7 +63,7 @@ test: $(READY) $(CLUSTER)/e2e.test $(if $(shell command -v apt-get),$(SEIZERS)/r
 # All that any test takes, at once. Rules below ask for theirs again, which is quick.
 packages:
 	$(if $(VM_KERNEL),$(VM)/setup)
-	env -u VM_KERNEL $(VM)/setup gcc libc6-dev libsqlite3-dev conmon iproute2 iputils-ping iptables nftables procps systemd dbus udev rpm shellcheck jq libseccomp-dev $(AGNHOST)
+	env -u VM_KERNEL $(VM)/setup gcc libc6-dev libsqlite3-dev conmon iproute2 iputils-ping iptables nftables procps systemd dbus udev rpm shellcheck jq git gpg gpg-agent libseccomp-dev $(AGNHOST)
 
 # The hours are against what hangs: the busiest machine needs less.
 test-native:
@@ -271,6 +271,7 @@ install: build
 	$(MAKE) -s files
 
 # Each program by a rename: a process that starts it meanwhile has the old one or the new one. Those that execute another come after it.
+# The manual is built as the programs are, so Go compiles the SDK once for all of them, whatever the directory.
 files:
 	put() { install -D -m755 $$1 $$2.new && mv -f $$2.new $$2; }; set -e; \
 	for p in -grow -ipam -ipvlan -unnumbered-ptp -egress ''; do put $(OUT)/$(NAME)$$p $(DESTDIR)$(BIN)/$(NAME)$$p; done; \
@@ -279,7 +280,7 @@ files:
 	for f in $$(cd systemd && find */ -type f); do install -D -m644 systemd/$$f $(DESTDIR)$(SYSTEMD)/$$f || exit; done
 	install -D -m644 -t $(DESTDIR)/etc/cloud/cloud.cfg.d packaging/cloud.cfg.d/*
 	install -D -m644 -t $(DESTDIR)$(prefix)/share/doc/$(NAME) LICENSE README.md conflist-examples/* $(addprefix packaging/,cloud-init.yaml alerts.yaml dashboard.json)
-	go run ./packaging/manual $(DESTDIR)$(prefix)/share
+	CGO_ENABLED=0 go run -trimpath ./packaging/manual $(DESTDIR)$(prefix)/share
 
 # What files puts there, and the directories that only it makes.
 uninstall:
@@ -294,11 +295,17 @@ package:
 image:
 	packaging/package -i amd64 arm64
 
+# All files of the release whose tag HEAD has, in dist; KEY=... has gpg sign their checksums. And a draft for CHANGELOG.md.
+release:
+	packaging/release amd64 arm64
+changelog:
+	@packaging/release -c
+
 # Both architectures and the image, built and packed twice: the same bytes; installed into a root directory, and removed.
 package-check:
-	CNI_TEST_PACKAGE=all go test -count=1 -run 'TestPackage|TestImage$$' -v ./packaging
+	CNI_TEST_PACKAGE=all go test -count=1 -run 'TestPackage|TestImage$$|TestRelease' -v ./packaging
 
 clean:
 	rm -rf bin dist .cache
 
-.PHONY: build before test packages test-ec2 test-native test-kernel test-kernels test-kill test-faults test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-egress bench-check plot picture fleet demo sim install files uninstall programs package image package-check clean
+.PHONY: build before test packages test-ec2 test-native test-kernel test-kernels test-kill test-faults test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-egress bench-check plot picture fleet demo sim install files uninstall programs package image release changelog package-check clean

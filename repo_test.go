@@ -347,7 +347,8 @@ func TestRepoSPDX(t *testing.T) {
 // dependencies. PROGRAM@VERSION pins only the program.
 func TestRepoPinned(t *testing.T) {
 	unpinned := regexp.MustCompile(`\bgo (run|install|get|tool)\b.*@(v[0-9]|latest)`)
-	for _, file := range []string{"Makefile", "packaging/package", ".ci/run", ".ci/bare", "nl/nltest/vm/setup"} {
+	for _, file := range []string{"Makefile", "packaging/package", "packaging/release", ".ci/run", ".ci/bare",
+		"nl/nltest/vm/setup"} {
 		b, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

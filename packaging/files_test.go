@@ -160,7 +160,7 @@ func written(t *testing.T, name string) map[string]string {
 
 func TestScripts(t *testing.T) {
 	need(t, "shellcheck")
-	scripts := []string{"package", plugin, "testdata/boot", "testdata/story", "testdata/hotplug",
+	scripts := []string{"package", "release", plugin, "testdata/boot", "testdata/story", "testdata/hotplug",
 		"testdata/hotplug-story", "../systemd/cni-ipvlan-vpc-k8s-links"}
 	for _, pattern := range []string{"*.sh", "../.ci/*", "../nl/nltest/vm/*", "../sim/shell/*.sh"} {
 		more, err := filepath.Glob(pattern)

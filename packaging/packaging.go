@@ -5,6 +5,7 @@
 // code is tests. The files beside it are:
 //
 //	package          builds .deb, .rpm and .tar.gz, an SBOM, and checksums: make package
+//	release          builds all files of a release from its tag: make release
 //	nfpm.yaml        the contents of a .deb and an .rpm
 //	*.sh             the scripts that run at installation and removal
 //	image            the program that makes a container image: make image
