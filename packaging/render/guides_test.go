@@ -51,14 +51,22 @@ func TestGuides(t *testing.T) {
 	text := read(t, guides)
 	blocks := regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$").FindAllStringSubmatch(text, -1)
 	var kinds []string
+	charts := 0
 	for _, b := range blocks {
 		kinds = append(kinds, b[1])
 		if b[1] != "" && b[1] != "sh" {
 			parse(t, guides, b[1], b[2])
 		}
+		if strings.Contains("\n"+b[2], "\nplugin:") { // values of the chart
+			c, _ := objects(t, valuesOf(t, b[2]))
+			for name, text := range c.Data {
+				validate(t, name, text)
+			}
+			charts++
+		}
 	}
-	if !slices.Contains(kinds, "yaml") || !slices.Contains(kinds, "json") {
-		t.Errorf("examples: %q", kinds)
+	if charts < 2 || !slices.Contains(kinds, "json") {
+		t.Errorf("examples: %q, values: %d", kinds, charts)
 	}
 	_, rest, _ := strings.Cut(text, "\n## Platforms\n")
 	sections := strings.Split(rest, "\n### ")[1:]

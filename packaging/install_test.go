@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package packaging
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const installPage = "../docs/install.md"
+
+// shown matches a command of the tool in a page, the file into which it writes, and what it prints.
+var shown = regexp.MustCompile(`(?m)^    \$ cni-tool ([^>\n]*[^>\n ])(?: >(\S+))?\n((?:    [^$\n].*\n)*)`)
+
+// TestInstallPage runs the commands of the page on an m5.large. They print what the page shows, or what is in the file
+// that they name. With -update, it writes these files.
+func TestInstallPage(t *testing.T) {
+	tool := onInstance(t, "m5.large")
+	all := shown.FindAllStringSubmatch(read(t, installPage), -1)
+	if len(all) < 4 {
+		t.Fatalf("%s has %d commands", installPage, len(all))
+	}
+	for _, m := range all {
+		command, file, want := m[1], m[2], strings.TrimSpace(strings.ReplaceAll("\n"+m[3], "\n    ", "\n"))
+		got := tool(strings.Fields(strings.ReplaceAll(command, "conflist-examples/", "../conflist-examples/"))...)
+		if file != "" && *update {
+			if err := os.WriteFile("../"+file, []byte(got+"\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if file != "" {
+			want = strings.TrimSpace(read(t, "../"+file))
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s (-page +tool):\n%s", command, d)
+		}
+	}
+}
+
+// answer matches a row of the table of questions: the file, and for how many pods an m5.large has addresses.
+var answer = regexp.MustCompile("(?m)^\\| .* \\| `(\\S+\\.conflist)` \\| (\\d+) \\|$")
+
+// TestInstallQuestions wants each example to be the answer to a question, to be valid, and to have the number of pods
+// that the page says.
+func TestInstallQuestions(t *testing.T) {
+	tool := onInstance(t, "m5.large")
+	left, err := filepath.Glob("../conflist-examples/*.conflist")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := read(t, installPage)
+	for _, m := range answer.FindAllStringSubmatch(page, -1) {
+		file := "../conflist-examples/" + m[1]
+		left = slices.DeleteFunc(left, func(f string) bool { return f == file })
+		tool("validate", "--bin-dir=", file)
+		if got := tool("maxpods", "--config="+file, "--instance-type=m5.large", "--max=110"); got != m[2] {
+			t.Errorf("%s has %s pods, and the page says %s", m[1], got, m[2])
+		}
+	}
+	if want := []string{"../conflist-examples/original.conflist"}; !slices.Equal(left, want) ||
+		!strings.Contains(page, "`original.conflist`") {
+		t.Errorf("%s does not name %q", installPage, left)
+	}
+}
+
+// TestOnlyEC2 wants the programs to have the client of EC2 and of no other service of AWS: so the recipe for a private
+// cluster says.
+func TestOnlyEC2(t *testing.T) {
+	programs, err := filepath.Glob("../bin/cni-ipvlan-vpc-k8s*")
+	if err != nil || len(programs) != 7 {
+		t.Fatal(programs, err)
+	}
+	services := map[string]bool{}
+	modules := command(t, "go", append([]string{"version", "-m"}, programs...)...)
+	for _, m := range regexp.MustCompile(`aws-sdk-go-v2/service/(\S+)`).FindAllStringSubmatch(modules, -1) {
+		services[m[1]] = services[m[1]] || !strings.HasPrefix(m[1], "internal/")
+	}
+	for service, client := range services {
+		if client && service != "ec2" {
+			t.Errorf("a program can call %s", service)
+		}
+	}
+	if !services["ec2"] {
+		t.Errorf("no program can call EC2: %v", services)
+	}
+}
