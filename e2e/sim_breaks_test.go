@@ -34,6 +34,7 @@ said() { grep -q "$1" /run/said || { cat /run/said; exit 1; }; }
 
 pod add cart
 pod add till
+cni-tool doctor
 test "$(pod exec cart call till)" = "$(address cart)"
 test "$(pod exec cart call web)" = "$(address cart)"
 test "$(call cart)" = 10.0.0.4

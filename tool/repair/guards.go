@@ -6,28 +6,44 @@ package repair
 import (
 	"errors"
 	"log/slog"
+	"net/netip"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Unguarded lists the links of the node whose ENIs have pods, and that do not refuse what these pods send to the node
-// (see [nl.Guard]). If a pod has a whole ENI, the link is in the pod, and has no slaves.
+// Unguarded lists the links of the node that have slaves in pods, and that do not refuse what these pods send to the
+// node (see [nl.Guard]). If a pod has a whole ENI, the link is in the pod, and has no slaves. A routed pod has none,
+// either.
 func Unguarded(host *nl.NS, s *registry.State) (lost []nl.Guard, err error) {
+	links, err1 := host.Links()
+	routes, err2 := host.Routes(nl.RouteFilter{Table: nl.MainTable, Protocol: nl.RouteProtocol})
+	routed := routedAddrs(links, routes)
 	used := map[string]bool{}
-	for _, l := range s.Leases.All() {
-		if e, known := s.ENIs[l.ENI]; known {
+	for a, l := range s.Leases.All() {
+		if e, known := s.ENIs[l.ENI]; known && !routed[a] {
 			used[e.MAC] = true
 		}
 	}
-	links, err := host.Links()
 	for _, l := range links {
 		g := nl.Guard{Link: l.Name}
 		if used[l.MAC] && l.MayBeCard() && g.Check(host) != nil {
 			lost = append(lost, g)
 		}
 	}
-	return lost, err
+	return lost, errors.Join(err1, err2)
+}
+
+// routedAddrs are the addresses to which the node has a route by the pair of a routed pod.
+func routedAddrs(links []nl.Link, routes []nl.Route) map[netip.Addr]bool {
+	pairs, addrs := map[string]bool{}, map[netip.Addr]bool{}
+	for _, l := range links {
+		pairs[l.Name] = nl.IsRouted(l.Group)
+	}
+	for _, r := range routes {
+		addrs[r.Dst.Addr()] = addrs[r.Dst.Addr()] || pairs[r.Dev]
+	}
+	return addrs
 }
 
 // Guards puts back what [Unguarded] lists, and returns what that was.
