@@ -31,14 +31,13 @@ func (w *world) twoReleases(t *testing.T) {
 	check(t, n.Install(old))
 	stays, other := r.pod(t, "stays"), r.pod(t, "other")
 	w.apply(t, service("stays", "stays"))
-	virtual := w.serviceAddr(t, "stays")
+	addr := w.serviceAddr(t, "stays")
+	virtual := netip.AddrPortFrom(addr.addr, addr.http)
+	w.sees(t, other, "http", virtual, other.addr)
 	stop := calls(
 		func() error { _, err := get(w.Peer.NS, netexec(stays.addr, "clientip")); return err },
 		func() error { _, err := w.call(other, "http", serverOf(stays)); return err },
-		func() error {
-			_, err := w.call(other, "http", netip.AddrPortFrom(virtual.addr, virtual.http))
-			return err
-		})
+		func() error { _, err := w.call(other, "http", virtual); return err })
 	r.pod(t, "old1")
 	for i, dir := range []string{now, old, now} {
 		check(t, n.Install(dir))
