@@ -33,6 +33,8 @@ type ENI struct {
 
 	Pool string `json:"pool,omitempty"` // the pool that it serves; empty: the default pool
 	Keep bool   `json:"keep,omitempty"` // skipDeallocation: its addresses are never unassigned
+	// an operator renews it: new pods get no address of it, and a collection deletes it after its last pod
+	Retired bool `json:"retired,omitempty"`
 
 	// The phase follows from these: see Phase. Only the steps there change them.
 	Draining  bool      `json:"draining,omitempty"`

@@ -29,6 +29,7 @@ func (e *ENI) describe(j *codec.Codec) {
 		codec.Optional(j, "grown", &e.Grown, codec.Time)
 		codec.Optional(j, "pool", &e.Pool, codec.Text)
 		codec.Optional(j, "keep", &e.Keep, codec.Flag)
+		codec.Optional(j, "retired", &e.Retired, codec.Flag)
 		codec.Optional(j, "draining", &e.Draining, codec.Flag)
 		codec.Optional(j, "detaching", &e.Detaching, codec.Time)
 		codec.Optional(j, "foreign", &e.Foreign, codec.Flag)
@@ -64,6 +65,7 @@ func (e *ENI) same(other *ENI) bool {
 		e.Grown == other.Grown &&
 		e.Pool == other.Pool &&
 		e.Keep == other.Keep &&
+		e.Retired == other.Retired &&
 		e.Draining == other.Draining &&
 		e.Detaching == other.Detaching &&
 		e.Foreign == other.Foreign &&

@@ -119,6 +119,6 @@ func groups() []group {
 		{"Prepare", []*cli.Command{validate(), installNode(), iamPolicy(), launchTemplate(), limits(), maxPods(), sizing(),
 			subnets(), vpcCIDR(),
 			vpcPeerCIDR()}},
-		{"Provision", []*cli.Command{newInterface(), removeInterface(), allocate(), deallocate(), eniGC()}},
+		{"Provision", []*cli.Command{newInterface(), drainInterface(), removeInterface(), allocate(), deallocate(), eniGC()}},
 	}
 }

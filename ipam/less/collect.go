@@ -147,8 +147,9 @@ func (c *Collecting) deletes(s *registry.State, id string) bool {
 		return false
 	}
 	spare := lease.Ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
-	ready := lease.Count(s, e, now) // 0 if its link is missing: then the pool loses nothing
-	keep := e.Keep && !e.Detached   // a detached ENI serves no pod
-	may := e.Managed && !e.Foreign && e.TagsUnknown == "" && !keep && (ready == 0 || e.Passed || ready <= spare)
-	return e.Draining || may && c.empty(s, id, now)
+	ready := lease.Count(s, e, now)             // 0 if its link is missing: then the pool loses nothing
+	keep := e.Keep && !e.Detached && !e.Retired // such an ENI serves no new pod
+	may := e.Managed && !e.Foreign && e.TagsUnknown == "" && !keep
+	spared := ready == 0 || e.Passed || e.Retired || ready <= spare
+	return e.Draining || may && spared && c.empty(s, id, now)
 }

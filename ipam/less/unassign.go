@@ -191,8 +191,8 @@ func (c *Collecting) releasableAddrs(s *registry.State, id string, now time.Time
 }
 
 // spare returns how many addresses an ENI can lose at most. It leaves what its pool wants to
-// keep ready, which is nothing of an ENI that interfaceIndex passes over. An ENI with Keep loses nothing.
-// Neither does one whose addresses no ADD may take for another reason, nor one that was to be
+// keep ready, which is nothing of an ENI that interfaceIndex passes over, or that an operator renews. An ENI with Keep
+// loses nothing. Neither does one whose addresses no ADD may take for another reason, nor one that was to be
 // deleted when EC2 did not answer.
 func (c *Collecting) spare(s *registry.State, id string, now time.Time) int {
 	e := s.ENIs[id]
@@ -201,7 +201,7 @@ func (c *Collecting) spare(s *registry.State, id string, now time.Time) int {
 		return 0
 	}
 	spare := lease.Ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
-	if e.Passed {
+	if e.Passed || e.Retired {
 		spare = math.MaxInt
 	}
 	if c.Max >= 0 {

@@ -56,7 +56,7 @@ func (p *Node) Allocate(ctx context.Context, n int) (id string, got []netip.Addr
 		var rs []lease.Place
 		inPods := s.Exclusive()
 		for id, e := range s.ENIs {
-			if !e.OnRequest && !inPods[id] && p.Policy.Serves(e) && !e.Draining && !e.Foreign &&
+			if !e.OnRequest && !inPods[id] && p.Policy.Serves(e) && !e.Draining && !e.Retired && !e.Foreign &&
 				!e.NoLink(time.Now()) && book.Room(s, e, lease.IPv4) > 0 {
 				rs = append(rs, lease.Place{ID: id, ENI: e})
 			}

@@ -17,7 +17,12 @@ import (
 func (p *Node) checkOthers(context.Context) ([]Finding, error) {
 	var found []Finding
 	for _, id := range slices.Sorted(maps.Keys(p.state.ENIs)) {
-		if why := p.conflists.Misfit(p.state.ENIs[id]); why != "" {
+		if e := p.state.ENIs[id]; e.Retired {
+			found = append(found, Finding{Severity: note, About: id,
+				Means: "an operator renews this ENI: no new pod gets its addresses, and registry-gc deletes it after " +
+					"its last pod, if this node has created it",
+				Do: "if pods are to have its addresses again: " + cli.Name + " drain-interface --undo " + id})
+		} else if why := p.conflists.Misfit(e); why != "" {
 			found = append(found, Finding{Severity: note, About: id,
 				Means: "others have attached this ENI, and no new pod gets its addresses: " + why,
 				Do: "if it is for pods, set these groups (aws ec2 modify-network-interface-attribute --groups), then " +

@@ -252,6 +252,8 @@ func stateOf(e registry.ENI, exclusive bool, now time.Time) string {
 	switch {
 	case phase == registry.Foreign || phase == registry.Draining:
 		return string(phase)
+	case e.Retired:
+		return string(registry.Draining)
 	case exclusive:
 		return "exclusive"
 	case e.NoLink(now) && phase == registry.Detached:

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// TestRenewed: an operator renews an ENI. Its pods keep their addresses. New pods get addresses of another ENI, also
+// while it has free ones. A collection deletes it after its last pod, also with skipDeallocation, and also if the pool
+// then has no free address.
+func TestRenewed(t *testing.T) {
+	for name, policy := range map[string]func(*lease.Policy){
+		"default":          func(*lease.Policy) {},
+		"skipDeallocation": func(p *lease.Policy) { p.Keep = true },
+		"warm":             func(p *lease.Policy) { p.Warm = registry.Warm{Min: 6} },
+		"prefixes":         func(p *lease.Policy) { p.Prefixes = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "m5.2xlarge", 20)
+			w.policy.Batch = 4
+			policy(&w.policy)
+			first, err := w.acquire(1)
+			must(t, err)
+			w.mustAcquire(2)
+			retire := func(yes bool) {
+				must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+					s.Edit(first.ID, func(e *registry.ENI) { e.Retired = yes })
+				}))
+			}
+			retire(true)
+			if again, err := w.acquire(1); err != nil || again.ID != first.ID || again.Addrs[0] != first.Addrs[0] {
+				t.Errorf("the same ADD again has %v of %s, %v", again.Addrs, again.ID, err)
+			}
+			w.age(10 * time.Minute)
+			w.end(2)
+			other, err := w.acquire(3)
+			if err != nil || other.ID == first.ID {
+				t.Errorf("a new pod has an address of %s, %v", other.ID, err)
+			}
+			w.age(2 * time.Hour)
+			w.collect()
+			if _, stays := w.state().ENIs[first.ID]; !stays {
+				t.Fatal("the ENI of a running pod is deleted")
+			}
+			w.end(1)
+			w.age(2 * time.Hour)
+			done := w.collect()
+			if _, stays := w.state().ENIs[first.ID]; stays {
+				t.Errorf("the ENI stays without a pod: %+v", done)
+			}
+			w.consistent()
+		})
+	}
+}
+
+// TestRenewedUndone: new pods get the addresses of the ENI again.
+func TestRenewedUndone(t *testing.T) {
+	w := newWorld(t, "m5.2xlarge", 20)
+	w.policy.Batch = 4
+	first, err := w.acquire(1)
+	must(t, err)
+	for _, retired := range []bool{true, false} {
+		must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+			s.Edit(first.ID, func(e *registry.ENI) { e.Retired = retired })
+		}))
+		if _, on := lease.Candidates(w.state(), w.policy, time.Now()); (len(on) == 0) != retired {
+			t.Errorf("retired %v: a new pod would get %v", retired, on)
+		}
+	}
+}
