@@ -30,11 +30,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// tryModes are the two data paths.
+// tryModes are the two data paths. The instances may have one ENI more than the pods need.
 var tryModes = []mode{
-	{"ipvlan", forTries(asShipped), dual},
-	{byPair, forTries(routed), dual},
+	{"ipvlan", forTries(asShipped), tryOptions},
+	{byPair, forTries(routed), tryOptions},
 }
+
+var tryOptions = paths.Options{Families: dual.Families, Type: "m5.xlarge"}
 
 // forTries lets many pods follow each other, and adds a pool that has no ENI.
 func forTries(change func(ipam, ptp map[string]any)) func(ipam, ptp map[string]any) {
@@ -304,188 +306,6 @@ func (w *tryWorld) dump(t *testing.T) string {
 		namespaces = append(namespaces, p.NS)
 	}
 	return regexp.MustCompile(`packets \d+ bytes \d+`).ReplaceAllString(nltest.Dump(t, namespaces...), "")
-}
-
-// A tryFault is a fault, and what connectivity-test must say of it.
-type tryFault struct {
-	name   string
-	during string // commands on the node, after the ADD of each pod: $veth and $addr are the pod's
-	before string // commands on the node
-	fabric string // commands between the instances
-	undo   string // commands on the node
-	only   string // the mode
-	path   string // the path that must fail
-	want   string // a regular expression: what is said of it
-	others string // a regular expression: the other paths that may fail
-	args   []string
-	change func(w *tryWorld) (undo func())
-	stays  bool // the node does not work afterwards
-}
-
-const toOthers = `pod to|peer|node to pod`
-
-var tryFaults = []tryFault{
-	{name: "a firewall flushes our table", only: "ipvlan", during: "nft delete table inet cni_ipvlan_vpc_k8s",
-		path: "pod to internet", want: `not whole: .*nft.*cni-ipvlan-vpc-k8s-tool repair`, others: `pod to`},
-	{name: "the routes to the pod are lost", during: "ip route del $addr/32; ip route del $addr/32", path: "node " +
-		"to pod",
-		want: `not whole: .*ip route .*repair`, others: toOthers},
-	{name: "the pod's rule is lost", only: "ipvlan", during: "ip rule del iif $veth", path: "pod to Service",
-		want: `(rule|chain) .*repair`, others: `pod to DNS`},
-	{name: "the ENI's rule is lost", only: byPair, during: "while ip rule del pref 1018 2>/dev/null; do :; done",
-		path: "pod to peer's pod",
-		want: `not whole: .*ip rule add .*repair`, others: `pod to|peer`},
-	{name: "the kernel checks sources strictly", only: byPair, during: "sysctl -w net.ipv4.conf.eth1.rp_filter=1",
-		path: "pod to peer's pod", want: `the answer reached the node by eth1.*rp_filter`, others: `pod to|peer`},
-	{name: "the pod's pair is deleted", during: "ip link del $veth", path: "pod to internet", want: `not whole`,
-		others: toOthers},
-	{name: "forwarding is off", during: "sysctl -w net.ipv4.ip_forward=0", path: "pod to internet", want: `ip_forward`,
-		others: toOthers, undo: "sysctl -w net.ipv4.ip_forward=1"},
-	{name: "an ENI's link is down", during: "ip link set eth1 down", path: "pod to Service", want: `the link eth1 ` +
-		`of the ENI is down`,
-		others: `.`, undo: "ip link set eth1 up"},
-	{name: "a rule of a firewall drops what the node forwards",
-		before: "nft add table inet f; nft add chain inet f forward '{ type filter hook forward priority 0; " +
-			"policy accept; }'; " +
-			"nft add rule inet f forward ip daddr 203.0.113.1 drop",
-		path: "pod to internet", want: `reached the node by veth.* the rule with the handle \d+ of the chain ` +
-			`forward of the table inet f drops it.*nft --handle list chain inet f forward`,
-		undo: "nft delete table inet f"},
-	{name: "a firewall drops what the node forwards", before: "nft add table ip f; " +
-		"nft add chain ip f forward '{ type filter hook forward priority 0; policy drop; }'",
-		path: "pod to internet", want: `the policy of the chain forward of the table ip f drops it`, others: `pod ` +
-			`to|peer`,
-		undo: "nft delete table ip f"},
-	{name: "a firewall drops what comes to the node", before: "nft add table ip f; nft add chain ip f input '{ " +
-		"type filter " +
-		"hook input priority 0; policy accept; }'; nft add rule ip f input tcp dport 10250 drop",
-		path: "pod to node", want: `chain input of the table ip f drops it`, undo: "nft delete table ip f"},
-	{name: "a firewall keeps the node from metadata", before: "nft add table ip f; nft add chain ip f output '{ type " +
-		"filter hook output priority 0; policy accept; }'; nft add rule ip f output ip daddr 169.254.169.254 drop",
-		path: "node to metadata", want: `chain output of the table ip f drops it`, undo: "nft delete table ip f"},
-	{name: "metadata is off", fabric: "nft add table ip sg; nft add chain ip sg input '{ type filter hook input " +
-		"priority 0; }'; " +
-		"nft add rule ip sg input ip daddr 169.254.169.254 drop",
-		path: "node to metadata", want: `left the node by eth0, and no answer came.*HttpEndpoint`},
-	{name: "a security group denies", fabric: "nft add table inet sg; nft add chain inet sg forward '{ type " +
-		"filter hook forward " +
-		"priority 0; }'; nft add rule inet sg forward tcp dport 7472 drop",
-		path: "node to peer's node", want: `left the node by eth0, and no answer came.*security groups`,
-		others: `peer`},
-	{name: "a security group denies what others send to the pod", fabric: "nft add table inet sg; nft add chain " +
-		"inet sg forward '{ " +
-		"type filter hook forward priority 0; }'; nft add rule inet sg forward tcp dport '!=' '{ 53, 80, 8080, " +
-		"7472 }' " +
-		"tcp flags syn / syn,ack drop", path: "peer's pod to pod", want: `security groups`},
-	{name: "EC2's source check: the address is gone", during: `eni=$("$DIR/cni-ipvlan-vpc-k8s-tool" status -o ` +
-		`json --config "$DIR" | ` +
-		`jq -r ".addresses[] | select(.ip == \"$addr\").eni"); curl -sS "$AWS_ENDPOINT_URL_EC2" -d ` +
-		`Version=2016-11-15 ` +
-		`-d Action=UnassignPrivateIpAddresses -d NetworkInterfaceId="$eni" -d PrivateIpAddress.1="$addr"`,
-		path: "pod to Service", want: `no ENI of this instance has the address .*status --diff`,
-		others: toOthers, stays: true},
-	{name: "the DNS server is silent", fabric: "nft add table ip sg; nft add chain ip sg forward '{ type filter " +
-		"hook forward " +
-		"priority 0; }'; nft add rule ip sg forward udp dport 53 drop",
-		path: "pod to DNS", want: `left the .* by eth[01].*port 53`},
-	{name: "a Service without endpoints", args: []string{"--service", "empty"}, path: "pod to Service",
-		want: `kube-proxy refuses it.*no ready endpoints`},
-	{name: "the internet does not answer", fabric: "nft add table ip sg; nft add chain ip sg forward '{ type " +
-		"filter hook forward " +
-		"priority 0; }'; nft add rule ip sg forward ip daddr 203.0.113.1 drop",
-		path: "pod to internet", want: `left the node by eth0, and no answer came.*NAT gateway`},
-	{name: "a smaller MTU on the way, and no ICMP", change: smallerMTU, path: "pod to peer's pod",
-		want: `large ones are lost.*MTU`, others: `peer`},
-	{name: "the subnets are full", args: []string{"--namespace", "empty"}, change: fullSubnets, path: "ADD",
-		want: `InsufficientFreeAddressesInSubnet|no free addresses|full`},
-}
-
-// smallerMTU makes the wire to the other node take only small packets, and loses the messages about that.
-func smallerMTU(w *tryWorld) (undo func()) {
-	var links []string
-	for _, e := range w.Nodes[1].ENIs() {
-		links = append(links, "eni-"+e.ID[len(e.ID)-8:])
-	}
-	run := func(script string) {
-		_ = w.fabric.Do(func() error { return exec.Command("sh", "-c", script).Run() })
-	}
-	for _, l := range links {
-		run("ip link set " + l + " mtu 1400")
-	}
-	run("nft add table inet sg; nft add chain inet sg output '{ type filter hook output priority 0; }'; " +
-		"nft add rule inet sg output icmp type destination-unreachable drop; nft add rule inet sg output icmpv6 " +
-		"type packet-too-big drop")
-	return func() {
-		for _, l := range links {
-			run("ip link set " + l + " mtu 9001")
-		}
-	}
-}
-
-// fullSubnets makes EC2 have no address for a new ENI.
-func fullSubnets(w *tryWorld) (undo func()) {
-	const action = "CreateNetworkInterface"
-	w.EC2.Fail(action, "InsufficientFreeAddressesInSubnet", -1)
-	return func() { w.EC2.Fail(action, "InsufficientFreeAddressesInSubnet", 0) }
-}
-
-// TestConnectivityFaults makes faults. The path that they break fails, and what is said of it names the cause. No path
-// fails that the fault does not break. Afterwards all works again. Without -faults it makes one of four, with one data
-// path or the other.
-func TestConnectivityFaults(t *testing.T) {
-	nltest.Need(t, "root", "nftables", "owner")
-	for k, m := range tryModes {
-		t.Run(m.name, func(t *testing.T) {
-			w := newTryWorld(t, m)
-			w.try(t, "")
-			for _, stay := range []bool{false, true} {
-				for i, f := range tryFaults {
-					if f.stays == stay && (f.only == "" || f.only == m.name) && (*allFaults || i%4 == 2*k) {
-						t.Run(strings.ReplaceAll(f.name, " ", "_"), func(t *testing.T) { w.fault(t, f) })
-					}
-				}
-				if failed, _ := w.try(t, ""); !stay && len(failed) > 0 {
-					t.Errorf("after all faults that end: %v", failed)
-				}
-			}
-		})
-	}
-}
-
-// fault makes a fault, and judges what is said.
-func (w *tryWorld) fault(t *testing.T, f tryFault) {
-	t.Helper()
-	if f.change != nil {
-		defer f.change(w)()
-	}
-	if f.fabric != "" || f.change != nil {
-		defer nltest.Shell(t, w.fabric, "nft delete table inet sg 2>/dev/null || nft delete table ip sg "+
-			"2>/dev/null || true")
-	}
-	for n, script := range map[*nl.NS]string{w.fabric: f.fabric, w.node.NS: f.before} {
-		nltest.Shell(t, n, script)
-	}
-	for i, a := range f.args {
-		if at := slices.IndexFunc(kubeproxy.Services(),
-			func(s kubeproxy.Service) bool { return s.Name == a }); at >= 0 && f.args[0] == "--service" {
-			s := kubeproxy.Services()[at]
-			f.args[i] = netip.AddrPortFrom(s.ClusterIP.V4, s.Port).String()
-		}
-	}
-	failed, _ := w.try(t, f.during, f.args...)
-	named := false
-	for _, r := range failed {
-		text := strings.Join(strings.Fields(r.Stopped+" "+r.Cause+" "+r.Do), " ")
-		is := r.Path == f.path && regexp.MustCompile(f.want).MatchString(text)
-		named = named || is
-		if !is && (f.others == "" || !regexp.MustCompile(f.others).MatchString(r.Path)) {
-			t.Errorf("fails, too: %s", r)
-		}
-	}
-	if !named {
-		t.Errorf("want %s: %s: got %v", f.path, f.want, failed)
-	}
-	nltest.Shell(t, w.node.NS, f.undo)
 }
 
 // TestConnectivityKill kills the test at several points. Two collections then leave nothing of its pods, and a GC does

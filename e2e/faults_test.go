@@ -55,12 +55,12 @@ func TestFaults(t *testing.T) {
 			for _, f := range part.faults {
 				rows += n.row(f)
 			}
-			writeFaults(t, part.heading, rows)
+			writeFaults(t, part.heading, faultsHead+rows)
 		})
 	}
 }
 
-// writeFaults writes a part of the page.
+// writeFaults writes the table of a part of the page.
 func writeFaults(t *testing.T, heading, rows string) {
 	t.Helper()
 	page, err := os.ReadFile(faultsPage)
@@ -75,7 +75,7 @@ func writeFaults(t *testing.T, heading, rows string) {
 	if more {
 		after = "\n## " + after
 	}
-	if err := os.WriteFile(faultsPage, []byte(before+"\n## "+heading+"\n\n"+faultsHead+rows+after), 0o644); err != nil {
+	if err := os.WriteFile(faultsPage, []byte(before+"\n## "+heading+"\n\n"+rows+after), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -4,6 +4,7 @@
 package paths
 
 import (
+	"cmp"
 	"errors"
 	"net/netip"
 	"slices"
@@ -38,7 +39,8 @@ var region = ec2sim.World(`
 // it.
 var OfficeCIDRs = []netip.Prefix{netip.MustParsePrefix("10.2.1.0/24"), netip.MustParsePrefix("2001:db8:0:301::/64")}
 
-const instanceType = "m5.large" // 3 ENIs of 10 addresses
+// instanceType has 3 ENIs of 10 addresses.
+const instanceType = "m5.large"
 
 // Port is where all ends answer.
 const Port = 8080
@@ -46,6 +48,7 @@ const Port = 8080
 // Options describe a Scene.
 type Options struct {
 	Bin      string   // the directory of the plugins
+	Type     string   // of the instances; m5.large by default
 	Conflist []byte   // the network configuration
 	Families []Family // families of the pods' addresses; with IPv6, all instances have it
 	Further  bool     // the scene also has the ends of the further paths
@@ -118,7 +121,7 @@ func (s *Scene) populate() error {
 
 // launch starts an instance that answers calls.
 func (s *Scene) launch(name, subnet string) (*vpcsim.Instance, error) {
-	r := ec2sim.RunInstance{Type: instanceType, Subnet: subnet}
+	r := ec2sim.RunInstance{Type: cmp.Or(s.options.Type, instanceType), Subnet: subnet}
 	if slices.Contains(s.options.Families, IPv6) {
 		r.IPv6 = 1
 	}
