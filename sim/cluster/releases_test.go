@@ -41,11 +41,9 @@ func (w *world) twoReleases(t *testing.T) {
 	r.pod(t, "old1")
 	for i, dir := range []string{now, old, now} {
 		check(t, n.Install(dir))
-		made := fmt.Sprint("release", i)
-		p := r.pod(t, made)
-		w.sees(t, other, "http", serverOf(p), other.addr)
-		w.remove(t, "pod", r.last) // the other release has made it
-		r.last = made
+		last := r.last
+		w.sees(t, other, "http", serverOf(r.pod(t, fmt.Sprint("release", i))), other.addr)
+		w.remove(t, "pod", last) // the other release has made it
 		r.maintain(t, dir)
 	}
 	made, lost := stop()
@@ -69,7 +67,7 @@ func (w *world) twoReleases(t *testing.T) {
 type releasing struct {
 	*world
 	node *cluster.Node
-	last string // the pod that the programs before have made
+	last string // the newest pod
 }
 
 // pod starts a pod on the node.
