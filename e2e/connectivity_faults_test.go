@@ -148,8 +148,8 @@ const (
 )
 
 // TestConnectivityFaults makes faults. The path that they break fails, and what is said of it names the cause. No path
-// fails that the fault does not break. Afterwards all works again. With -faults it writes its part of the page. Without,
-// it makes one of four, with one data path or the other.
+// fails that the fault does not break. Afterwards all works again. With -faults it writes its part of the page.
+// Without, it makes one of four, with one data path or the other.
 func TestConnectivityFaults(t *testing.T) {
 	nltest.Need(t, "root", "nftables", "owner")
 	rows := make([]string, len(tryFaults))

@@ -166,7 +166,8 @@ func (row *sizingRow) call(nodes int) {
 	row.Calls = perENI * row.Used
 	row.AtOnce, row.PerMinute = math.MaxInt, math.MaxInt
 	for action, calls := range map[string]int{
-		"CreateNetworkInterface": row.Used, "AttachNetworkInterface": row.Used, "ModifyNetworkInterfaceAttribute": row.Used,
+		"CreateNetworkInterface": row.Used, "AttachNetworkInterface": row.Used,
+		"ModifyNetworkInterfaceAttribute": row.Used,
 		// before each ENI, and in a collection
 		"DescribeNetworkInterfaces": 1 + row.Used, "DescribeSubnets": 1, "DescribeInstanceTypes": 1,
 	} {

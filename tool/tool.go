@@ -116,9 +116,9 @@ func groups() []group {
 			metrics(), egressCommand(), addr(), freeIPs(), registryList(), eniif(), bugs(), version()}},
 		{"Maintain", []*cli.Command{registryGC(), repairNode(), warm(), releaseChosen(), advertise(), maintain(),
 			mend()}},
-		{"Prepare", []*cli.Command{validate(), installNode(), iamPolicy(), launchTemplate(), limits(), maxPods(), sizing(),
-			subnets(), vpcCIDR(),
-			vpcPeerCIDR()}},
-		{"Provision", []*cli.Command{newInterface(), drainInterface(), removeInterface(), allocate(), deallocate(), eniGC()}},
+		{"Prepare", []*cli.Command{validate(), installNode(), iamPolicy(), launchTemplate(), limits(), maxPods(),
+			sizing(), subnets(), vpcCIDR(), vpcPeerCIDR()}},
+		{"Provision", []*cli.Command{newInterface(), drainInterface(), removeInterface(), allocate(), deallocate(),
+			eniGC()}},
 	}
 }

@@ -176,7 +176,8 @@ func CommandMetrics(all []registry.Tally) []Metric {
 		Type: histogram}
 	for _, c := range all {
 		labels := []string{"command", c.Command, "outcome", c.Outcome}
-		if ended.Add(float64(c.Total), labels...); c.Total > 0 { // a series for each bound is much for what never happens
+		ended.Add(float64(c.Total), labels...)
+		if c.Total > 0 { // a series for each bound is much for what never happens
 			took.times(registry.Bounds[:], c.Within, c.Total, c.Took, labels...)
 		}
 	}
