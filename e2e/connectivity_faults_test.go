@@ -109,7 +109,7 @@ var tryFaults = []tryFault{
 	{name: "a smaller MTU on the way, and no ICMP", change: smallerMTU, path: "pod to peer's pod",
 		want: `large ones are lost.*MTU`, others: `peer`},
 	{name: "the subnets are full", args: []string{"--namespace", "empty"}, change: fullSubnets, path: "ADD",
-		want: `InsufficientFreeAddressesInSubnet|has no free addresses`},
+		want: `subnet is full: no subnet .* has free addresses`},
 }
 
 // smallerMTU makes the wire to the other node take only small packets, and loses the messages about that.

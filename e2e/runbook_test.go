@@ -48,6 +48,8 @@ var runbookCommand = regexp.MustCompile("(?m)^    ((?:cni-tool|ip|for|sysctl|nft
 var runbookStates = map[string]string{
 	"## Look at a node": "sim_test.go limits.txtar support_bundle.txtar " +
 		"connectivity_test.txtar",
+	"## All nodes, by kubectl": "sim/cluster/kubectl_test.go " +
+		"packaging/kubectl/kubectl-ipvlan",
 	"## Which path fails?":                                          "connectivity_test.txtar connectivity_test.go",
 	"## Who had this address?":                                      "whois.txtar",
 	"## Upgrade from the original":                                  "doctor.txtar repair.txtar iam_policy.txtar",
@@ -94,11 +96,14 @@ var runOtherwise = map[string]string{
 	"ip link set vethd6a04bff483 down": "ip link set $(veth) down",
 	"ip link show group 72":            "ip -o link show group 72",
 	"iptables -I DOCKER-USER":          "iptables-nft -I DOCKER-USER -i veth+ -j ACCEPT",
+	"kubectl debug node/NODE":          `debug "${@/#/node/}"`,
+	"kubectl get pods -n kube-system":  `p.Kubectl(ctx, "get", "pods", "-A"`,
 }
 
 // runByNoTest are commands of the page that no test runs, and why.
 var runByNoTest = map[string]string{
 	"kubectl describe pod":             "it needs a cluster, and changes nothing",
+	"kubectl krew install":             "it needs krew; packaging's tests look at the manifest and the archive",
 	"journalctl -u cni-gc -u cni-warm": "it needs systemd as process 1, and changes nothing",
 	"systemctl ":                       "it needs systemd as process 1; packaging's tests start these units",
 	"firewall-cmd":                     "the page says so: from its manual, not tried",
