@@ -144,7 +144,7 @@ func fullSubnets(w *tryWorld) (undo func()) {
 // tryPart is the part of the page with what connectivity-test says, and tryHead the head of its table.
 const (
 	tryPart = "Paths of new pods"
-	tryHead = "| fault | data path | path | where it stopped | what `connectivity-test` says |\n|---|---|---|---|---|\n"
+	tryHead = "| fault | data path | path | where it stopped | cause | what to do |\n|---|---|---|---|---|---|\n"
 )
 
 // TestConnectivityFaults makes faults. The path that they break fails, and what is said of it names the cause. No path
@@ -212,13 +212,15 @@ func (w *tryWorld) fault(t *testing.T, f tryFault) (line string) {
 
 // line is the line of the page.
 func (f tryFault) line(r tryRow) string {
-	text := fmt.Sprintf("| %s | %s | %s | %s | %s |", f.name, cmp.Or(f.only, "both"), r.Path,
-		cmp.Or(oneSpace(r.Stopped), "–"), strings.ReplaceAll(oneSpace(r.Cause+". "+r.Do), "|", `\|`))
-	return addressOrName.ReplaceAllString(text, "…") + "\n"
+	text := ""
+	for _, cell := range []string{f.name, cmp.Or(f.only, "both"), r.Path, r.Stopped, r.Cause, r.Do} {
+		text += "| " + strings.ReplaceAll(cmp.Or(oneSpace(cell), "–"), "|", `\|`) + " "
+	}
+	return addressOrName.ReplaceAllString(text, "…") + "|\n"
 }
 
 // addressOrName is what differs from run to run.
-var addressOrName = regexp.MustCompile(`veth[0-9a-f]{11}|eni-0[0-9a-f]+|\d+\.\d+\.\d+\.\d+|\b[0-9a-f]+:[0-9a-f:]+\b`)
+var addressOrName = regexp.MustCompile(`veth[0-9a-f]{11}|connectivity-test-\d+-\w|eni-0[0-9a-f]+|\d+\.\d+\.\d+\.\d+|\b[0-9a-f]+:[0-9a-f:]+\b`)
 
 // healthyRuns are the runs of TestHealthy, idle and loaded.
 const healthyRuns = 50
