@@ -220,7 +220,8 @@ func (f tryFault) line(r tryRow) string {
 }
 
 // addressOrName is what differs from run to run.
-var addressOrName = regexp.MustCompile(`veth[0-9a-f]{11}|connectivity-test-\d+-\w|eni-0[0-9a-f]+|\d+\.\d+\.\d+\.\d+|\b[0-9a-f]+:[0-9a-f:]+\b`)
+var addressOrName = regexp.MustCompile(`veth[0-9a-f]{11}|connectivity-test-\d+-\w|` +
+	`eni-0[0-9a-f]+|\d+\.\d+\.\d+\.\d+|\b[0-9a-f]+:[0-9a-f:]+\b`)
 
 // healthyRuns are the runs of TestHealthy, idle and loaded.
 const healthyRuns = 50
