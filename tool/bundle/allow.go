@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
@@ -103,33 +104,38 @@ func (w *allowance) subnets(all []aws.Subnet) (kept []aws.Subnet) {
 func (w *allowance) links(all []nl.Link) []nl.Link {
 	kept := slices.Clone(all)
 	for i, l := range kept {
-		if !nl.IsPair(l.Group) || !ownAlias.MatchString(l.Alias) {
+		if !nl.IsPair(l.Group) || !ownAlias().MatchString(l.Alias) {
 			kept[i].Alias = ""
 		}
 	}
 	return kept
 }
 
+// lazy compiles an expression when it is first used. Otherwise each start of the tool would pay for all of these.
+func lazy(expression string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
+}
+
 // ownAlias matches the alias of a pair of ours: our name, the network, the container, the interface, and the pod.
-var ownAlias = regexp.MustCompile(`^cni-ipvlan-vpc-k8s [\w.-]{1,64} [\w.-]{1,128} [\w.-]{1,15}( [\w./-]{1,128})?$`)
+var ownAlias = lazy(`^cni-ipvlan-vpc-k8s [\w.-]{1,64} [\w.-]{1,128} [\w.-]{1,15}( [\w./-]{1,128})?$`)
 
 // mostText is how long the text of others may be.
 const mostText = 4 << 10
 
 // The words of a text that can be no secret.
 var (
-	separators = regexp.MustCompile(`[-/._:=@,;+()\[\]{}<>"'|*#%\\!?$&~^` + "`" + `]+`)
-	plainWord  = regexp.MustCompile(`^[A-Za-z]?[a-z]{0,19}([A-Z]{1,4}[a-z]{1,19}){0,6}[A-Z]{0,4}s?$|^[A-Z]{1,16}$`)
-	numeral    = regexp.MustCompile(`^\d{1,10}(ns|us|ms|s|m|h|d|w|x|k|kB|kb|MB|MiB|GiB|B)?$|^0x[0-9a-f]{1,8}$`)
-	cloudID    = regexp.MustCompile(`^(i|eni|eni-attach|subnet|sg|vpc|pcx|rtb|igw|nat|vpce|eigw|tgw|ami)-[0-9a-f]{1,17}$`)
-	mixed      = regexp.MustCompile(`^(IPv|ipv|ip|l|L|eth|ens|enp|veth|lo|EC|ec|k|K|v|V|t|c|m|r|HTTP|TLS|RFC|arm|amd)` +
+	separators = lazy(`[-/._:=@,;+()\[\]{}<>"'|*#%\\!?$&~^` + "`" + `]+`)
+	plainWord  = lazy(`^[A-Za-z]?[a-z]{0,19}([A-Z]{1,4}[a-z]{1,19}){0,6}[A-Z]{0,4}s?$|^[A-Z]{1,16}$`)
+	numeral    = lazy(`^\d{1,10}(ns|us|ms|s|m|h|d|w|x|k|kB|kb|MB|MiB|GiB|B)?$|^0x[0-9a-f]{1,8}$`)
+	cloudID    = lazy(`^(i|eni|eni-attach|subnet|sg|vpc|pcx|rtb|igw|nat|vpce|eigw|tgw|ami)-[0-9a-f]{1,17}$`)
+	mixed      = lazy(`^(IPv|ipv|ip|l|L|eth|ens|enp|veth|lo|EC|ec|k|K|v|V|t|c|m|r|HTTP|TLS|RFC|arm|amd)` +
 		`\d{1,4}(s|n|gn|i|a|g|d|Z|T|xlarge)?\d?$|^k[38]s$|^\d{1,2}xlarge$|^\d[a-f]$|^[12]\d{3}-\d\d-\d\dT\d\d$|^\d\dT\d\d$|^netns\d*$`)
-	clock = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$`)
+	clock = lazy(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$`)
 	// what names a secret: the word behind it does not leave, whatever it is
-	naming = regexp.MustCompile(`(?i)(passw|passphrase|secret|token|credential|authoriz|bearer|api[-_]?key|` +
+	naming = lazy(`(?i)(passw|passphrase|secret|token|credential|authoriz|bearer|api[-_]?key|` +
 		`private[-_]?key|cookie|session|signature|access[-_]?key|pwd$|basic$)`)
-	variable = regexp.MustCompile(`^["']?[A-Z][A-Z0-9_]{2,}=`)
-	request  = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+	variable = lazy(`^["']?[A-Z][A-Z0-9_]{2,}=`)
+	request  = lazy(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 )
 
 // text returns a text without the words that may be a secret.
@@ -145,10 +151,10 @@ func (w *allowance) text(text string) string {
 		case strings.Contains(word, "-----"): // PEM: a key or a certificate
 			return strings.Join(append(words[:i], withheld), " ")
 		case hide && !filler[strings.Trim(lower, `:="'`)]:
-			words[i], hide = withheld, naming.MatchString(word)
-		case naming.MatchString(word):
+			words[i], hide = withheld, naming().MatchString(word)
+		case naming().MatchString(word):
 			words[i], hide = w.named(word), true
-		case variable.MatchString(word):
+		case variable().MatchString(word):
 			name, _, _ := strings.Cut(word, "=")
 			words[i] = name + "=" + withheld
 		case !w.plain(word, i > 0 && strings.Contains(strings.ToLower(words[i-1]), "request")):
@@ -163,7 +169,7 @@ var filler = map[string]bool{"is": true, "was": true, "=": true, ":": true, "": 
 
 // named returns a word that names a secret, without what stands behind the name in the same word.
 func (w *allowance) named(word string) string {
-	end := naming.FindStringIndex(word)[1]
+	end := naming().FindStringIndex(word)[1]
 	rest := word[end:]
 	if at := strings.IndexAny(rest, `=:"'/`); at >= 0 && at < len(rest)-1 {
 		return withheld
@@ -178,9 +184,9 @@ func (w *allowance) named(word string) string {
 func (w *allowance) plain(word string, isRequest bool) bool {
 	core := strings.Trim(word, `"'()[]{}<>,;:.!?`+"`")
 	switch {
-	case core == "" || w.words[core] || clock.MatchString(core) || cloudID.MatchString(core):
+	case core == "" || w.words[core] || clock().MatchString(core) || cloudID().MatchString(core):
 		return true
-	case isRequest && request.MatchString(core):
+	case isRequest && request().MatchString(core):
 		return true
 	case strings.Contains(core, "://"):
 		u, err := url.Parse(core)
@@ -205,12 +211,12 @@ func isAddress(word string) bool {
 // parts reports whether each part of a word is a word of a language, a number, or another known one.
 func (w *allowance) parts(word string) bool {
 	for known := range strings.SplitSeq(word, "/") {
-		if w.words[known] || cloudID.MatchString(known) || isAddress(known) {
+		if w.words[known] || cloudID().MatchString(known) || isAddress(known) {
 			continue
 		}
-		for _, part := range separators.Split(known, -1) {
-			if part != "" && !w.words[part] && !plainWord.MatchString(part) && !numeral.MatchString(part) &&
-				!mixed.MatchString(part) {
+		for _, part := range separators().Split(known, -1) {
+			if part != "" && !w.words[part] && !plainWord().MatchString(part) && !numeral().MatchString(part) &&
+				!mixed().MatchString(part) {
 				return false
 			}
 		}

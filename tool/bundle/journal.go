@@ -15,7 +15,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -155,7 +154,7 @@ func end(name string, most int64) ([]byte, error) {
 var programs = []string{"containerd", "crio", "kubelet", "runc", "nft", "systemctl"}
 
 // aVersion is what may leave of the answer to --version.
-var aVersion = regexp.MustCompile(`\bv?\d{1,4}(\.\d{1,5}){1,3}((-|~|\+)[a-z]{1,5}[.\d]{0,6})?`)
+var aVersion = lazy(`\bv?\d{1,4}(\.\d{1,5}){1,3}((-|~|\+)[a-z]{1,5}[.\d]{0,6})?`)
 
 func (g *gathering) versions(ctx context.Context) (finish, error) {
 	all := map[string]string{"this tool": release.Version()}
@@ -172,7 +171,7 @@ func (g *gathering) versions(ctx context.Context) (finish, error) {
 		one, cancel := context.WithTimeout(ctx, 2*time.Second)
 		text, err := output(one, 4<<10, p, "--version")
 		cancel()
-		if v := aVersion.Find(text); err == nil && v != nil {
+		if v := aVersion().Find(text); err == nil && v != nil {
 			all[p] = string(v)
 		}
 	}
@@ -187,11 +186,11 @@ func systemOf(text string) string {
 	values := map[string]string{}
 	for line := range strings.Lines(text) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		if value = strings.Trim(value, `"'`); systemWord.MatchString(value) {
+		if value = strings.Trim(value, `"'`); systemWord().MatchString(value) {
 			values[name] = value
 		}
 	}
 	return strings.TrimSpace(values["ID"] + " " + values["VERSION_ID"])
 }
 
-var systemWord = regexp.MustCompile(`^[a-z_.-]{0,20}[\d.]{0,16}$`)
+var systemWord = lazy(`^[a-z_.-]{0,20}[\d.]{0,16}$`)

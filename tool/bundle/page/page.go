@@ -16,6 +16,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -29,7 +30,7 @@ import (
 //go:embed page.html
 var text string
 
-var document = template.Must(template.New("page").Parse(text))
+var document = sync.OnceValue(func() *template.Template { return template.Must(template.New("page").Parse(text)) })
 
 // A Review is what the checks find in a bundle, and what the node had found itself.
 type Review struct {
@@ -81,7 +82,7 @@ func (r Review) Print(w io.Writer) {
 
 // Write writes the page.
 func Write(w io.Writer, b *bundle.Bundle, r Review) error {
-	return document.Execute(w, pageOf(b, r))
+	return document().Execute(w, pageOf(b, r))
 }
 
 // A page is what the template shows.
