@@ -246,7 +246,7 @@ func TestConnectivity(t *testing.T) {
 			w := newTryWorld(t, m)
 			w.try(t, "") // the node gets more addresses
 			before := w.dump(t)
-			for range 3 {
+			for range 2 {
 				failed, all := w.try(t, "")
 				if len(failed) > 0 {
 					t.Errorf("a healthy node: %v", failed)
