@@ -184,7 +184,7 @@ func (t Tracking) Over(base Tracking) Tracking {
 		cmp.Or(t.UDP, base.UDP)}
 }
 
-// A Rebuilt is what is left to do after the registry was rebuilt from what metadata and EC2
+// A Rebuilt is the work that is left after the registry was rebuilt from what metadata and EC2
 // reported. Both may lag, so it is compared with EC2 twice: at once, and when EC2 has
 // settled. See package ipam, unconfirmed.go.
 //

@@ -98,8 +98,8 @@ func throttled(s *registry.State, after time.Time) (action string) {
 }
 
 // underWay returns the intent of the growth's latest call. It leaves out
-// ModifyNetworkInterfaceAttribute: that intent may stay when no call is under way. It also leaves out what releases an
-// address back.
+// ModifyNetworkInterfaceAttribute: that intent may stay when no call is under way. It leaves out calls that release an
+// address, too.
 func underWay(s *registry.State) (last registry.Intent) {
 	for _, i := range s.Intents {
 		if i.Action != "ModifyNetworkInterfaceAttribute" && !ReleasesChosen(i) && i.Since.After(last.Since) {
