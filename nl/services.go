@@ -48,8 +48,8 @@ func (n *NS) ClusterIPs(family Family) (addrs []netip.Addr, err error) {
 	return slices.Compact(addrs), nil // a rule for each port
 }
 
-// ServiceEndpoints lists the addresses of a family to which kube-proxy translates calls of Services. It reads the rules
-// of the same modes as [NS.ClusterIPs].
+// ServiceEndpoints lists the addresses of a family that have the servers of Services: kube-proxy sends calls there. It
+// reads the rules of the same modes as [NS.ClusterIPs].
 func (n *NS) ServiceEndpoints(family Family) (addrs []netip.Addr, err error) {
 	// in nat, others translate, too
 	for table, chains := range map[string]string{"kube-proxy": "", "nat": "KUBE-SEP-"} {
