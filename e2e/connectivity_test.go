@@ -267,7 +267,7 @@ func TestConnectivity(t *testing.T) {
 			}
 			want := vpcsim.Drops{}
 			if m.name != byPair {
-				want.NoHost = 4 // the datagrams by which pods ask for the MAC address of the VPC router, in each run
+				want.NoHost = 3 // the datagrams by which pods ask for the MAC address of the VPC router, in each run
 			}
 			if drops, err := w.Drops(); err != nil || drops != want {
 				t.Errorf("the fabric has dropped: %v; %v", drops, err)
