@@ -246,7 +246,8 @@ func TestConnectivity(t *testing.T) {
 			w := newTryWorld(t, m)
 			w.try(t, "") // the node gets more addresses
 			before := w.dump(t)
-			for range 2 {
+			const runs = 2
+			for range runs {
 				failed, all := w.try(t, "")
 				if len(failed) > 0 {
 					t.Errorf("a healthy node: %v", failed)
@@ -267,7 +268,7 @@ func TestConnectivity(t *testing.T) {
 			}
 			want := vpcsim.Drops{}
 			if m.name != byPair {
-				want.NoHost = 3 // the datagrams by which pods ask for the MAC address of the VPC router, in each run
+				want.NoHost = 1 + runs // the datagrams by which pods ask for the MAC address of the VPC router
 			}
 			if drops, err := w.Drops(); err != nil || drops != want {
 				t.Errorf("the fabric has dropped: %v; %v", drops, err)
@@ -344,15 +345,10 @@ func TestConnectivityKill(t *testing.T) {
 			}
 			w.kill(t, 2, 0)
 			// A GC spares what an ADD makes meanwhile, and the plugin of the killed test may still be at work.
-			for range 20 {
-				if w.gc(t); w.leases(t) == leases {
-					break
-				}
-				time.Sleep(time.Second)
-			}
-			if d := cmp.Diff(leases, w.leases(t)); d != "" {
-				t.Errorf("leases after a GC (-before +after):\n%s", d)
-			}
+			await(t, "a GC has ended the leases of the killed test", func() bool {
+				w.gc(t)
+				return w.leases(t) == leases
+			})
 			if d := cmp.Diff(before, w.dump(t)); d != "" {
 				t.Errorf("the node or a pod has changed after a GC (-before +after):\n%s", d)
 			}
@@ -373,10 +369,8 @@ func (w *tryWorld) kill(t *testing.T, pairs int, then time.Duration) {
 	if err := w.node.Do(c.Start); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(30 * time.Second); w.pairs(t) < pairs && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
-	}
-	time.Sleep(then)
+	await(t, fmt.Sprintf("the pods of the test have %d pairs", pairs), func() bool { return w.pairs(t) >= pairs })
+	time.Sleep(then) // what the test does next has no mark
 	_ = c.Process.Kill()
 	_ = c.Wait()
 }

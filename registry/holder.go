@@ -49,18 +49,18 @@ type LockUse struct {
 	Holder
 }
 
-// Locks lists the locks that processes hold at this moment, by name. It takes no lock. The kernel shows no holder of
-// another PID namespace.
-func (r *Registry) Locks() ([]LockUse, error) {
+// Locks lists the locks of a registry's directory that processes hold at this moment, by name. It takes no lock. The
+// kernel shows no holder of another PID namespace.
+func Locks(dir string) ([]LockUse, error) {
 	table, err := os.ReadFile("/proc/locks")
 	if err != nil {
 		return nil, err
 	}
-	files, err := filepath.Glob(filepath.Join(r.dir, "*.lock"))
+	files, err := filepath.Glob(filepath.Join(dir, "*.lock"))
 	var held []LockUse
-	for _, path := range append(files, r.dir) {
+	for _, path := range append(files, dir) {
 		name := strings.TrimSuffix(filepath.Base(path), ".lock")
-		if path == r.dir {
+		if path == dir {
 			name = "directory"
 		}
 		if pid, waiting := usersOf(table, path); pid > 0 {

@@ -34,7 +34,7 @@ func TestHolder(t *testing.T) {
 	for _, file := range []string{r.lockFile(lockName), r.dir} {
 		pid := holdStopped(t, file)
 		waiters := waitingFor(t, r, file, 2)
-		locks, err := r.Locks()
+		locks, err := Locks(r.dir)
 		if err != nil || len(locks) != 1 || locks[0].PID != pid || locks[0].Waiting != 2 || !locks[0].Stopped {
 			t.Errorf("%s: locks %+v, %v, want one of process %d for which 2 wait", file, locks, err, pid)
 		}
@@ -72,7 +72,7 @@ func waitingFor(t *testing.T, r *Registry, file string, n int) (ends []func()) {
 		ends = append(ends, func() { c.Process.Kill(); c.Wait() })
 	}
 	for {
-		locks, err := r.Locks()
+		locks, err := Locks(r.dir)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -110,6 +110,10 @@ func (e *ENI) Configure(fits, serves, keep bool) {
 	e.Serving, e.Passed, e.Keep = fits && !e.OnRequest, !serves, keep
 }
 
+// Closed reports whether new pods get no address of the ENI, and so none of it is ready for its pool. Either
+// interfaceIndex is higher now, or an operator renews the ENI.
+func (e *ENI) Closed() bool { return e.Passed || e.Retired }
+
 // Request records that a pod has asked for the ENI. It may have served a pool before.
 func (e *ENI) Request() {
 	e.Serving, e.OnRequest = false, true

@@ -140,7 +140,7 @@ func drainRowOf(
 			row.Pods++
 		}
 	}
-	known.Retired, known.Groups, known.SubnetTags = false, e.SecurityGroups, subnet
+	known.Groups, known.SubnetTags = e.SecurityGroups, subnet
 	row.Why = conflists.Misfit(known)
 	return row
 }

@@ -162,15 +162,15 @@ func (n podNode) podsExcept(l aws.Limits, enis int) int {
 
 // call counts EC2's calls of nodes that start at once. EC2 limits each action for itself, so the scarcest one counts.
 func (row *sizingRow) call(nodes int) {
-	const perENI = 3 // CreateNetworkInterface, AttachNetworkInterface, ModifyNetworkInterfaceAttribute
-	row.Calls = perENI * row.Used
-	row.AtOnce, row.PerMinute = math.MaxInt, math.MaxInt
-	for action, calls := range map[string]int{
-		"CreateNetworkInterface": row.Used, "AttachNetworkInterface": row.Used,
-		"ModifyNetworkInterfaceAttribute": row.Used,
-		// before each ENI, and in a collection
+	asked := map[string]int{ // before each ENI, and in a collection
 		"DescribeNetworkInterfaces": 1 + row.Used, "DescribeSubnets": 1, "DescribeInstanceTypes": 1,
-	} {
+	}
+	for _, a := range []string{"CreateNetworkInterface", "AttachNetworkInterface", "ModifyNetworkInterfaceAttribute"} {
+		asked[a] = row.Used
+		row.Calls += row.Used
+	}
+	row.AtOnce, row.PerMinute = math.MaxInt, math.MaxInt
+	for action, calls := range asked {
 		b := api.BucketOf(action)
 		if calls == 0 {
 			continue

@@ -56,7 +56,7 @@ without metadata, if these do not answer, and says so.` + cli.JSON(`instance {id
 				return err
 			}
 			n := view.StatusOf(s, conflists.MostENIs(s), conflists.ReuseWait, conflists.Misfit, links, now)
-			if n.Work.Locks, err = locks(); err != nil {
+			if n.Work.Locks, err = view.LocksOf(registry.Dir()); err != nil {
 				return err
 			}
 			pods, unread := egressPods(conflists, s)
@@ -64,15 +64,6 @@ without metadata, if these do not answer, and says so.` + cli.JSON(`instance {id
 			return errors.Join(cli.Answer(c, n, func(w io.Writer) { n.Print(w, now) }), unread)
 		},
 	}
-}
-
-// locks lists the locks that processes keep.
-func locks() ([]view.LockStatus, error) {
-	r, err := registry.Open(registry.Dir())
-	if err != nil {
-		return nil, cli.Rooted(err)
-	}
-	return view.LocksOf(r)
 }
 
 // diff answers with the comparison of the four sources.

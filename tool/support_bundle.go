@@ -31,9 +31,9 @@ func supportBundle() *cli.Command {
 It has the registry, the end of the lease log, the conflists, status --diff and the
 findings of doctor. Of the kernel it has links, addresses, routes, rules, and our
 nftables and BPF programs. It also has the journal of our units, versions, and what
-EC2 and metadata say. What cannot be read is a line in it. It changes nothing. It has no environment, no user data, no
-credentials, no tags of others and no configuration of others: see
-docs/support-bundle.md.
+EC2 and metadata say. What cannot be read is a line in it. It changes nothing. It
+has no environment, no user data, no credentials, no tags of others and no
+configuration of others: see docs/support-bundle.md.
 
 --read needs no node: no root, no EC2, no network. It makes the checks of doctor
 again on the data of the bundle, and adds what only the node could check. --html

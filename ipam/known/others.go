@@ -85,12 +85,12 @@ func (p *Node) AskSubnets(ctx context.Context, s *registry.State) (*registry.Sta
 	return s, err
 }
 
-// Misfits lists the ENIs of others that take a slot and serve no pods, as a part of an error
-// text.
+// Misfits lists the ENIs of others that take a slot and serve no pods, and those that an operator renews, as a part of
+// an error text.
 func (p *Node) Misfits(s *registry.State) string {
 	var all []string
 	for id, e := range s.ENIs {
-		if why := p.Policy.Misfit(e); why != "" && e.Pool == p.Policy.Pool {
+		if why := p.Policy.Unserved(e); why != "" && e.Pool == p.Policy.Pool {
 			all = append(all, "; "+id+" serves no pods: "+why)
 		}
 	}

@@ -45,7 +45,8 @@ func (policy Policy) takes(id string, e registry.ENI) bool {
 	if wanted := policy.Choice.ENI; wanted != "" {
 		return id == wanted && !e.IsBoot() && !e.Draining && !e.Foreign && !e.Managed && policy.Choice.Allows(e.Tags)
 	}
-	return policy.Serves(e) && e.Pool == policy.Pool && !e.Draining && !e.Foreign && policy.Misfit(e) == ""
+	return policy.Serves(e) && e.Pool == policy.Pool && !e.Draining && !e.Foreign && !e.Retired &&
+		policy.Misfit(e) == ""
 }
 
 // Apart returns the user of an ENI if the pod cannot have an address of it, because it or the user

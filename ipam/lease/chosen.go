@@ -182,7 +182,7 @@ func (policy Policy) other(id string, e registry.ENI) string {
 	case e.Pool != policy.Pool:
 		return "this ENI serves the pool " + cmp.Or(e.Pool, DefaultPool)
 	}
-	return cmp.Or(policy.Misfit(e), "this ENI serves no pods")
+	return cmp.Or(policy.Unserved(e), "this ENI serves no pods")
 }
 
 // AnyUnused reports whether there is an ENI for which a pod had asked, and on which no pod has a

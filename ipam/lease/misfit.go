@@ -25,11 +25,9 @@ import (
 // for tags either.
 
 // Misfit returns why pods of the policy's pool get no addresses of an ENI that others have
-// attached, or that an operator renews. It returns "" if they get them. Pods that have an address of the ENI keep it.
+// attached. It returns "" if they get them. Pods that have an address of the ENI keep it.
 func (policy Policy) Misfit(e registry.ENI) string {
 	switch {
-	case e.Retired:
-		return "an operator renews it (cni-tool drain-interface): new pods get no address of it"
 	case !policy.told(e) && e.IsBoot():
 		return "EC2 has not told yet which addresses it has, and after a boot metadata may show old ones"
 	case !policy.told(e):
@@ -60,10 +58,18 @@ func (policy Policy) told(e registry.ENI) bool {
 		policy.Provision == ProvisionNone)
 }
 
+// Unserved is Misfit, and also says that an operator renews the ENI.
+func (policy Policy) Unserved(e registry.ENI) string {
+	if e.Retired {
+		return "an operator renews it (cni-tool drain-interface)"
+	}
+	return policy.Misfit(e)
+}
+
 // Unclear reports whether an ENI of others does not serve only because of the tags of its
 // subnet. EC2 may not have been asked for them yet, or an operator may have changed them.
 func (policy Policy) Unclear(e registry.ENI) bool {
-	return policy.told(e) && !e.Retired && policy.Misfit(e) != "" && policy.hasGroups(e) && !policy.Requestable(e.Tags)
+	return policy.told(e) && policy.Misfit(e) != "" && policy.hasGroups(e) && !policy.Requestable(e.Tags)
 }
 
 // hasGroups reports whether an ENI has the security groups that a new one would get. If the

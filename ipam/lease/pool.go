@@ -280,8 +280,7 @@ func (p *Pool) Note(s *registry.State) {
 		takes := p.Policy.takes(id, e) && p.Policy.Choice.ENI == ""
 		own := e.Pool == p.Policy.Pool || Origin(e.Pool) == p.Policy.Pool
 		if takes || (e.Serving || e.Managed) && own {
-			fits := e.Retired || p.Policy.Misfit(e) == "" // it may not fit the pool any more
-			e.Configure(fits, p.Policy.Serves(e), p.Policy.Keep)
+			e.Configure(p.Policy.Misfit(e) == "", p.Policy.Serves(e), p.Policy.Keep) // it may not fit the pool any more
 			s.ENIs[id] = e
 		}
 	}

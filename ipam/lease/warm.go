@@ -94,7 +94,7 @@ func Ready(s *registry.State, pool string, before time.Time) int {
 
 func ready(s *registry.State, pool string, count func(registry.ENI) int) (n int) {
 	for _, e := range s.ENIs {
-		if e.Pool == pool && e.Serving && !e.Passed && !e.Draining && !e.Retired {
+		if e.Pool == pool && e.Serving && !e.Closed() && !e.Draining {
 			n += count(e)
 		}
 	}

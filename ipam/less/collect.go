@@ -150,6 +150,6 @@ func (c *Collecting) deletes(s *registry.State, id string) bool {
 	ready := lease.Count(s, e, now)             // 0 if its link is missing: then the pool loses nothing
 	keep := e.Keep && !e.Detached && !e.Retired // such an ENI serves no new pod
 	may := e.Managed && !e.Foreign && e.TagsUnknown == "" && !keep
-	spared := ready == 0 || e.Passed || e.Retired || ready <= spare
+	spared := ready == 0 || e.Closed() || ready <= spare
 	return e.Draining || may && spared && c.empty(s, id, now)
 }

@@ -201,7 +201,7 @@ func (c *Collecting) spare(s *registry.State, id string, now time.Time) int {
 		return 0
 	}
 	spare := lease.Ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
-	if e.Passed || e.Retired {
+	if e.Closed() {
 		spare = math.MaxInt
 	}
 	if c.Max >= 0 {

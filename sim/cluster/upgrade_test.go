@@ -50,10 +50,17 @@ func (w *world) upgrade(t *testing.T) {
 	for _, name := range append(names, "old", "stays") {
 		w.remove(t, "pod", name)
 	}
+	w.endsClean(t, n, clean)
+}
+
+// endsClean collects on a node whose pods have ended. Nothing is left of them, and the doctor finds no more than
+// before.
+func (w *world) endsClean(t *testing.T, n *cluster.Node, before []string) {
+	t.Helper()
 	w.collected(t, n, nil)
 	for _, f := range findings(t, n) {
-		if !slices.Contains(clean, f) {
-			t.Errorf("after all pods of an upgraded node have ended, the doctor finds: %s", f)
+		if !slices.Contains(before, f) {
+			t.Errorf("after all pods of %s have ended, the doctor finds: %s", n.Name, f)
 		}
 	}
 }

@@ -107,11 +107,17 @@ func (c *control) on(conn *net.UnixConn, args []string, stdio []*os.File) (statu
 	if err := p.Start(); err != nil {
 		return 1, err
 	}
+	ended := make(chan struct{})
 	go func() {
 		_, _ = conn.Read(make([]byte, 1)) // until the caller or this connection ends
-		_ = syscall.Kill(-p.Process.Pid, syscall.SIGTERM)
+		select {
+		case <-ended: // another process may have this number by now
+		default:
+			_ = syscall.Kill(-p.Process.Pid, syscall.SIGTERM)
+		}
 	}()
 	err = p.Wait()
+	close(ended)
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exit.ExitCode(), nil
 	}

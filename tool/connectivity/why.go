@@ -83,10 +83,9 @@ func (s *scene) whyLarge(f finding) (cause, do string) {
 		}
 	}
 	return "a link on the way takes only smaller packets, and its \"packet too big\" does not arrive. The MTUs " +
-			"here: " + strings.Join(mtus, ", "), "all links on the way need one MTU, or must let ICMP " +
-			"\"fragmentation " +
-			"needed\" pass. EC2 has 9001 in a VPC, 8500 by a transit gateway, 1500 to the internet; the keys " +
-			"mtu of the conflist set those of new pods"
+			"here: " + strings.Join(mtus, ", "),
+		"all links on the way need one MTU, or must let ICMP \"fragmentation needed\" pass. EC2 has 9001 in a VPC, " +
+			"8500 by a transit gateway, 1500 to the internet. The keys mtu of the conflist set those of new pods"
 }
 
 // whyKept is about a packet that has reached the node and was not sent on.
@@ -160,8 +159,7 @@ func (s *scene) unassigned(f finding) string {
 		a := p.addr(f.family)
 		if !slices.ContainsFunc(enis, func(e aws.ENI) bool { return hasAddr(e, a) }) {
 			return fmt.Sprintf("no ENI of this instance has the address %s any more, as metadata says: EC2's "+
-				"source/destination "+
-				"check drops what is from it", a)
+				"source/destination check drops what is from it", a)
 		}
 	}
 	return ""

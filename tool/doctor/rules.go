@@ -94,7 +94,7 @@ func (p *Node) forPods(id string) bool {
 	e := p.state.ENIs[id]
 	serves := func(l conf.List) bool {
 		first := l.IPAM.Policies()[0]
-		return first.Serves(e) && (first.Requestable(e.Tags) || e.Retired || p.conflists.Misfit(e) == "")
+		return first.Serves(e) && (first.Requestable(e.Tags) || p.conflists.Misfit(e) == "")
 	}
 	return !e.Foreign && (len(p.ours) == 0 || slices.ContainsFunc(p.ours, serves))
 }

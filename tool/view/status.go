@@ -128,14 +128,14 @@ type LockStatus struct {
 
 // LocksOf lists the locks that a process has at two looks. A change of the registry takes milliseconds, so a process
 // that has the lock "registry" or "directory" then is slow, stopped, or hangs. Others may wait for EC2 meanwhile.
-func LocksOf(r *registry.Registry) ([]LockStatus, error) {
+func LocksOf(dir string) ([]LockStatus, error) {
 	const between = 200 * time.Millisecond
-	before, err := r.Locks()
+	before, err := registry.Locks(dir)
 	if err != nil || len(before) == 0 {
 		return []LockStatus{}, err
 	}
 	time.Sleep(between)
-	after, err := r.Locks()
+	after, err := registry.Locks(dir)
 	kept := []LockStatus{}
 	for _, l := range after {
 		same := func(b registry.LockUse) bool { return b.Lock == l.Lock && b.PID == l.PID }
