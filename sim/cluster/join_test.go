@@ -24,7 +24,8 @@ func (w *world) preProvisioned(t *testing.T) {
 	// The validation of a later file in the folder would find this network twice.
 	check(t, os.Remove(w.Nodes[0].File(config)))
 	// the peer's
-	o := cluster.NodeOptions{Conflist: edited(t, "pre-provisioned", object{"routeToCidrs": []string{"10.1.0.0/16"}})}
+	o := cluster.NodeOptions{Type: "m5.large",
+		Conflist: edited(t, "pre-provisioned", object{"routeToCidrs": []string{"10.1.0.0/16"}})}
 	check(t, json.Unmarshal([]byte(out), &o.Template))
 	before := len(w.changes())
 	n := w.join(t, "provisioned", o)

@@ -33,7 +33,7 @@ func (w *world) kubectlPlugin(t *testing.T) {
 
 	summary := p.answer(t, "--parallel=2", "status") // in two batches
 	for _, n := range w.Nodes {
-		wants(t, summary, fmt.Sprintf("(?m)^%s: %s, m5.large, us-east-1a: . ENIs of 3$", n.Name, n.ID))
+		wants(t, summary, fmt.Sprintf("(?m)^%s: %s, m5.xlarge, us-east-1a: . ENIs of 4$", n.Name, n.ID))
 	}
 	wants(t, p.answer(t, "status", "node1"), `(?m)^node1:$`, address(here, "(reserved|bound)", "default/here"))
 	p.top(t)

@@ -40,7 +40,7 @@ func render(name string, values any) string {
 // NodeOptions are the configuration of a node.
 type NodeOptions struct {
 	Conflist []byte
-	Type     string         // of the instance; m5.large by default
+	Type     string         // of the instance; m5.xlarge by default, with an ENI for a pool whatever the scheduler does
 	MaxPods  int            // what cni-tool maxpods prints by default
 	IPv6     int            // number of IPv6 addresses of the boot ENI
 	LogLevel string         // of containerd; info by default
@@ -70,7 +70,7 @@ var own = []string{
 // AddNode launches an instance and starts its kubelet, which registers the node.
 func (c *Cluster) AddNode(ctx context.Context, name string, o NodeOptions) (*Node, error) {
 	if o.Type == "" {
-		o.Type = "m5.large"
+		o.Type = "m5.xlarge"
 	}
 	i, err := c.Fabric.RunInstance(name, ec2sim.RunInstance{Type: o.Type, Subnet: "subnet-nodes", IPv6: o.IPv6})
 	if err != nil {
