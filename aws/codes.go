@@ -106,7 +106,7 @@ var meanings = []meaning{
 	// IAM user guide, "Policy evaluation logic" and "Troubleshoot access denied error messages": a Deny wins over each
 	// Allow.
 	{unauthorized, "explicit deny", ErrDenied, ofRole, correctable,
-		"a policy denies ec2:{action} explicitly, so an Allow in the instance role changes nothing: look at the " +
+		"a policy denies ec2:{action} explicitly, so an Allow in the instance role changes nothing. Look at the " +
 			"policies of the role, at its permissions boundary, and at the organization's policies (SCP, RCP)"},
 	{unauthorized, "no service control policy allows", ErrDenied, ofRole, correctable,
 		"allow ec2:{action} in the service control policies of the organization (SCP)"},
@@ -143,8 +143,8 @@ var meanings = []meaning{
 			"uses the others"},
 	// API: the instance type, the subnet or its Outpost cannot do it.
 	{[]string{"UnsupportedOperation", "Unsupported"}, "", nil, ofPlace, lasting,
-		"this ENI or subnet does not support {action}: check its type, its VPC, and whether it is in an Outpost, a " +
-			"Local Zone or a Wavelength Zone"},
+		"this ENI or subnet does not support {action}: check its type and its VPC. It may be in an Outpost, a Local " +
+			"Zone or a Wavelength Zone"},
 
 	// API: the token was used before, for a call with other parameters.
 	{[]string{"IdempotentParameterMismatch"}, "", ErrTokenUsed, ofAll(ScopeCall), 0, ""},
@@ -203,8 +203,8 @@ const (
 	hintSubnet     = "add another subnet for pods to the VPC, with the tags in subnetTags"
 	hintFragmented = "the subnet has no free /28: reserve a range of it for prefixes (aws ec2 " +
 		"create-subnet-cidr-reservation), or add a subnet"
-	hintOwner = "another account owns this ENI or subnet, and does not let this one change it: use subnets that are " +
-		"shared with this account (AWS RAM), and detach the ENI if it is not for this node"
+	hintOwner = "another account owns this ENI or subnet, and does not let this one change it. Use subnets that are " +
+		"shared with this account (AWS RAM). Detach the ENI if it is not for this node"
 	hintGroup  = "use the IDs of security groups of this VPC (secGroupIds)"
 	hintGroups = "remove groups from secGroupIds, or ask AWS to raise the quota of security groups per network " +
 		"interface"

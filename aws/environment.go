@@ -53,8 +53,8 @@ type envError struct {
 
 func (e *envError) Error() string { return fmt.Sprintf("%s=%q: %s", e.name, e.value, e.problem) }
 
-const hintEnv = "correct it where it is set: for the plugins in the unit of the container runtime, for the units of " +
-	"the tool in /etc/cni-ipvlan-vpc-k8s.env, for a DaemonSet in its env"
+const hintEnv = "correct it where it is set. For the plugins, that is the unit of the container runtime; for the " +
+	"units of the tool, it is /etc/cni-ipvlan-vpc-k8s.env; for a DaemonSet, it is its env"
 
 // invalid returns the error of a variable.
 func (v variable) invalid(problem string) error { return &envError{v, problem} }

@@ -27,21 +27,22 @@ func maxPods() *cli.Command {
 
     kubelet --max-pods=$(` + Name + ` maxpods --max 110)
 
-It counts as an ADD does that needs more addresses: the ENIs that the instance
-type and maxENIs allow, at device indices from interfaceIndex on, on all network
-cards; on each ENI its addresses, or 16 for each prefix. A pod of both families
-needs one of each. It assumes that the subnets have them.
+It counts as an ADD does that needs more addresses. It counts the ENIs that the
+instance type and maxENIs allow, from interfaceIndex on, on all network cards. On
+each ENI it counts the addresses, or 16 for each prefix. A pod of both families
+needs one of each. It assumes that the subnets have enough addresses.
 
-If the configuration has several pools, so many pods get an address whatever
-pools they are of: a pool takes a whole ENI for its first pod. --pool is for a node
-whose pods are all of one pool. If requests allows pods to ask for ENIs, one ENI is
-left out, or as many as --except-enis says. A pod with several interfaces counts
-once for each: lower the number by --max. So does a pod of several networks.
+If the configuration has several pools, so many pods get an address, of whatever
+pools they are. It counts with the worst case: a pool takes a whole ENI for its
+first pod. --pool is for a node whose pods are all of one pool. If requests lets
+pods ask for ENIs, one ENI is left out, or as many as --except-enis says. A pod
+with several interfaces, or of several networks, counts once for each of them:
+lower the number by --max.
 
-With "provision": "none" or "assign", the ENIs count that the instance has now.
+With "provision": "none" or "assign", it counts the ENIs that the instance has now.
 With --instance-type, they are those that launch-template prints for the
-configuration, or as many as the type can have. Addresses of IPv6 are so
-many that they limit nothing: then it is 110, the kubelet's own number, or --max.
+configuration, or as many as the type can have. Addresses of IPv6 are so many that
+they limit nothing. The number is then 110, which is the kubelet's own, or --max.
 
 Without a configuration, it assumes one pool of IPv4 without prefixes, from device
 index 1 on, as the original plugin's tool does. If EC2 does not tell the limits of

@@ -22,12 +22,13 @@ func releaseChosen() *cli.Command {
 	return &cli.Command{
 		Name:  "release",
 		Usage: "Release the addresses to EC2 that pods had chosen and that no pod has any more",
-		Description: `For a systemd path unit: a pod that asks for an address (requests) may come again
-on another node, and its ADD waits there for the address. So this does not wait
-for --free-after. It looks at the kernel first, and releases only what no
-process of the node uses. It takes the mark ` + registry.Dir() + `/` + lease.Release + `
-away, which the DEL of such a pod leaves. What it cannot release now, the next
-registry-gc does. If no such address is free, it asks EC2 nothing.` + cli.JSON("unassigned"),
+		Description: `For a systemd path unit. A pod that asks for an address (requests) may come again
+on another node, where its ADD waits for the address. So this command does not wait
+for --free-after. It looks at the kernel first, and releases only what no process
+of the node uses. The DEL of such a pod leaves the file
+` + registry.Dir() + `/` + lease.Release + `, which this command removes.
+The next registry-gc releases what this command cannot release now. If no such
+address is free, it asks EC2 nothing.` + cli.JSON("unassigned"),
 		Flags: []cli.Flag{conf.Flag()},
 		Action: func(c *cli.Context) error {
 			if err := cli.NeedRoot(); err != nil {

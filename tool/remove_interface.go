@@ -16,13 +16,15 @@ func removeInterface() *cli.Command {
 	return &cli.Command{
 		Name:  "remove-interface",
 		Usage: "Remove an existing interface",
-		Description: `It detaches ENIs and deletes them, and takes up where it was interrupted. An
-ENI stays whose addresses pods of this node have, those of its prefixes too, as
-the registry or the kernel shows: drain the node first. So does one that is
-attached to another instance, or was made for one, and one with the tag
-` + book.TagNoManage + `=true. So does an ENI for which pods may ask (requests in
-the configuration): an operator has created it. So nothing is removed while
-the configuration cannot be read.` + cli.JSON("removed"),
+		Description: `It detaches ENIs and deletes them. If it was interrupted, the next run goes on.
+It refuses these ENIs, and they stay:
+
+  - an ENI with an address of a pod of this node, by the registry or by the kernel.
+    The address may be of a prefix. Drain the node first
+  - an ENI that is attached to another instance, or was made for another one
+  - an ENI with the tag ` + book.TagNoManage + `=true
+  - an ENI for which pods may ask (requests in the configuration), because an
+    operator has created it. While the configuration cannot be read, all ENIs stay` + cli.JSON("removed"),
 		ArgsUsage: "ENI...",
 		Flags:     []cli.Flag{conf.Flag()},
 		Action: func(c *cli.Context) error {

@@ -22,13 +22,15 @@ func warm() *cli.Command {
 	return &cli.Command{
 		Name:  "warm",
 		Usage: "Fill each pool to the free addresses that its configuration wants",
-		Description: `For a systemd path unit, and before the kubelet starts: it asks EC2 for what
-the pools have fewer of than warm.min, as an ADD would, so that ADDs need not;
-but for no more pods than maxPods. If networks share a pool, the largest numbers
-count. A pool that has enough costs nothing. It takes the mark
-` + registry.Dir() + `/` + lease.Refill + ` away, which an ADD leaves
-when it has taken one of the last addresses. It also detaches ENIs for which
-pods had asked (requests) and that no pod uses any more: a DEL leaves the mark, too.` + cli.JSON("[] pool free min"),
+		Description: `For a systemd path unit, and before the kubelet starts. If a pool has fewer free
+addresses than warm.min, this command asks EC2 for the rest, so that ADDs need not.
+It asks for no more pods than maxPods. If networks share a pool, the largest
+numbers count. For a pool that has enough, it asks EC2 nothing.
+
+An ADD that takes one of the last addresses leaves the file
+` + registry.Dir() + `/` + lease.Refill + `, which this command removes.
+A DEL leaves the file, too: the command also detaches ENIs for which pods had
+asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 		Flags: []cli.Flag{conf.Flag()},
 		Action: func(c *cli.Context) error {
 			if err := cli.NeedRoot(); err != nil {

@@ -43,10 +43,10 @@ alone is today's. Without --at, all leases of the address are listed.
 A flow log has EC2's default format, or a header line that names its fields. Each record is
 written with two more fields, src-pod and dst-pod: namespace/name, or "-" if no pod
 had the address. Pods that had it one after the other are joined by commas. The fields
-pkt-srcaddr and pkt-dstaddr count if the log has them: without them, EC2 writes the
-primary address of an ENI where a packet went to another one.
+pkt-srcaddr and pkt-dstaddr count if the log has them. Without them, EC2 writes the
+primary address of an ENI also for a packet that went to another of its addresses.
 
-Lines may come twice and in any order. If one is damaged or lost that may have named
+Lines may come twice and in any order. If a lost or damaged line may have named
 another pod, the answer is "unknown".` +
 			cli.JSON("[] address begin end (null: none known) namespace pod container interface nic network eni "+
 				"instance trace found_in missing (null: it ended by a DEL) unsure (with --at: a lost line "+

@@ -100,8 +100,8 @@ func (c *Config) validatePrefix(m *values.Mistakes) {
 	case p == "veth":
 		m.Wrong(`vethPrefix: "veth": the names of all other pairs begin so: want another, eni for example`)
 	case slices.Contains([]string{"lo", "eth", "ens", "vlan"}, p):
-		m.Wrong("vethPrefix: %q: links of nodes have such names, and an engine or a network manager would take pods "+
-			"for them, or them for pods: want another, eni for example", p)
+		m.Wrong("vethPrefix: %q: links of nodes have such names; an engine or a network manager would take pods for "+
+			"them, or them for pods: want another, eni for example", p)
 	}
 }
 

@@ -89,8 +89,8 @@ func (p *Node) outOfReach(s *registry.State) error {
 	for _, a := range p.Policy.Choice.Addrs {
 		if id, _ := s.ENIOf(a); id != "" {
 			return plugin.Errorf(plugin.CodeTryAgain, lease.HintNoLink,
-				"the pod asks for the address %s, which is on %s of this node: its link is not on the node, or it "+
-					"does not have all addresses for which the pod asks", a, id)
+				"the pod asks for the address %s, which is on %s of this node; this ENI has no link on the "+
+					"node, or lacks another address for which the pod asks", a, id)
 		}
 	}
 	return nil

@@ -147,7 +147,7 @@ func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
 		slog.Warn("the node's neighbours cannot be read: all addresses count as used", "error", err)
 		used.Partial = true
 	case mute != "":
-		slog.Warn("the pair of a routed pod has no neighbours, so its address is not known: all addresses count as "+
+		slog.Warn("the pair of a routed pod has no neighbours, so its address is not known; all addresses count as "+
 			"used until repair has put them back or the pod has ended", "link", mute)
 		used.Partial = true
 	}

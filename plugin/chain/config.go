@@ -54,7 +54,7 @@ func (c *Config) Validate() error {
 	c.ipvlan.IPAM, c.ptp.MTU, c.ipvlan.ContainerInterface = ipam, mtu, end
 	if ipam.Type != "" {
 		mistakes = append(mistakes,
-			fmt.Errorf("ipam: %q: this plugin calls no other plugin for addresses: put ipam's keys beside the others, "+
+			fmt.Errorf("ipam: %q: this plugin calls no other plugin for addresses; put ipam's keys beside the others, "+
 				"or use the reference plugin, type ipvlan, with its own ipam", ipam.Type))
 	}
 	return errors.Join(append(mistakes, Unhooked(c.ipvlan.Mode, &c.ptp, len(c.egress.Egresses)),

@@ -124,7 +124,7 @@ func TestConfigMistakes(t *testing.T) {
 			`"namespaces":["a"],"routers":["b"]}}}`, []string{`egress: all pools have dataPath "veth"`}},
 		{"another's ipam",
 			`{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipam":{"type":"host-local"}}`,
-			[]string{`ipam: "host-local": this plugin calls no other plugin for addresses: put ipam's keys ` +
+			[]string{`ipam: "host-local": this plugin calls no other plugin for addresses; put ipam's keys ` +
 				`beside the others`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

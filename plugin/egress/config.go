@@ -158,9 +158,8 @@ func (v *validation) reachable(e Egress) {
 	}
 	for _, gw := range e.gateways {
 		if d, tunnelled := e.Tunnels(gw); tunnelled {
-			v.Wrong("destinations: %s: the gateway %s is in it, and the tunnel's own packets must not "+
-				"enter the tunnel: "+
-				"name a smaller destination, or the CIDR of the Services in except", d, gw)
+			v.Wrong("destinations: %s: the gateway %s is in it, and the tunnel's own packets must not enter the "+
+				"tunnel; make the destination smaller, or add the CIDR of the Services to except", d, gw)
 		}
 	}
 }

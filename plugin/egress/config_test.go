@@ -84,7 +84,7 @@ func TestConfigMistakes(t *testing.T) {
 		{"the gateway itself", one(gateways, `"destinations": ["172.20.0.77"]`),
 			"destinations: 172.20.0.77/32: the gateway 172.20.0.77 is in it"},
 		{"Services with public addresses", one(`"gateways": ["198.51.100.7"]`, `"destinations": ["0.0.0.0/0"]`),
-			"name a smaller destination, or the CIDR of the Services in except"},
+			"make the destination smaller, or add the CIDR of the Services to except"},
 		{"the metadata service", one(gateways, `"destinations": ["169.254.169.254"]`),
 			"destinations: 169.254.169.254/32: no router forwards to 169.254.0.0/16"},
 		{"the metadata service by IPv6", one(`"gateways": ["fd00::77"]`, `"destinations": ["fd00:ec2::254"]`),

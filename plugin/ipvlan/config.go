@@ -44,7 +44,7 @@ func (c *Config) Validate() error {
 	c.ContainerInterface = cmp.Or(c.ContainerInterface, "eth1")
 	m.MTU(c.MTU, 68, "that of the master")
 	if c.IPAM.Type != "" {
-		m.Wrong("ipam: %q: this plugin calls no other plugin: put cni-ipvlan-vpc-k8s-ipam before it in the chain, "+
+		m.Wrong("ipam: %q: this plugin calls no other plugin; put cni-ipvlan-vpc-k8s-ipam before it in the chain, "+
 			"or use the reference plugin, type ipvlan, with its own ipam", c.IPAM.Type)
 	}
 	if c.LinkInContainer {

@@ -52,7 +52,7 @@ func Unreadable(err error) string {
 			"builds it from the kernel, metadata and EC2"
 	case registry.IsGarbage(err):
 		return "run " + Name +
-			" registry-gc --free-after=15m, or wait for the next ADD: either sets the file aside, and builds a new " +
+			" registry-gc --free-after=15m, or wait for the next ADD; either sets the file aside, and builds a new " +
 			"one from the kernel, metadata and EC2"
 	}
 	return ""

@@ -200,8 +200,8 @@ func (r *review) pair(i int) {
 	}
 	if c.HostInterface == "auto" {
 		r.wrong(r.where(i),
-			`hostInterface: "auto": only %s install reads this word, and writes the name of the link instead: want `+
-				`the name of the boot ENI's link, eth0 or ens5`,
+			`hostInterface: "auto": only %s install replaces this word by the name of a link: want the name of the `+
+				`boot ENI's link, eth0 or ens5`,
 			cli.Name)
 	}
 	for j, m := range r.Plugins {

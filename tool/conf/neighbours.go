@@ -34,8 +34,8 @@ func (r *review) neighbour(f string, other List) {
 	}
 	mine, has := pairOf(r.List)
 	if a, b := logOf(r.List), logOf(other); a != b && a.File != "" && b.File != "" {
-		r.wrong("", "leaseLog: %s has another: the node has one log, so each ADD of one network ends that of the "+
-			"other, and whois reads only the last one: want the same in both", f)
+		r.wrong("", "leaseLog: %s has another: want the same in both; otherwise each ADD of one network ends the log "+
+			"of the other, and whois reads only the last one", f)
 	}
 	theirs, also := pairOf(other)
 	if !has || !also {
@@ -46,12 +46,12 @@ func (r *review) neighbour(f string, other List) {
 			f)
 	}
 	if mine.KeepCaller && !theirs.KeepCaller {
-		r.wrong("", "keepCaller: %s has it not: the node gives callers its own address for that network, and does so "+
-			"for the pods of this one, too", f)
+		r.wrong("", "keepCaller: %s has it not: the node replaces the address of callers by its own; it does so for "+
+			"the pods of this network, too", f)
 	}
 	if !mine.Loopless() && theirs.Loopless() {
-		r.wrong("", `serviceLoop: %s has "none": the node gives its own address to callers of a NodePort of that `+
-			`network, and does so for the pods of this one, too`, f)
+		r.wrong("", `serviceLoop: %s has "none": the node replaces the address of callers of a NodePort by its own; `+
+			`it does so for the pods of this network, too`, f)
 	}
 }
 

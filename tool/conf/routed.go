@@ -56,8 +56,8 @@ func (r *review) routed(i, k int) {
 	if veth, _ := ipam.Routed(); len(veth) > 0 {
 		r.besideRouted(r.Plugins[k].Type)
 	} else if pair.VethPrefix != "" {
-		r.wrong(r.where(k), `vethPrefix: %q: no pool has dataPath "veth", so no pair gets such a name, and an engine `+
-			"for NetworkPolicy restricts no pod: give a pool this dataPath, or leave vethPrefix out", pair.VethPrefix)
+		r.wrong(r.where(k), `vethPrefix: %q: no pool has dataPath "veth", so no pair gets such a name; an engine for `+
+			"NetworkPolicy then restricts no pod: give a pool this dataPath, or leave vethPrefix out", pair.VethPrefix)
 	}
 }
 
@@ -75,10 +75,10 @@ func (r *review) besideRouted(ours string) {
 		bit := *cmp.Or(c.MarkMasqBit, new(-1))
 		switch {
 		case m.Type == "tuning" && c.MTU != 0:
-			r.wrong(r.where(i), `mtu: %d: of a pod with dataPath "veth" it changes one end of the pair: packets to `+
-				"the pod that are larger would be lost: move the key to %s", c.MTU, ours)
+			r.wrong(r.where(i), `mtu: %d: for a pod with dataPath "veth", it changes one end of the pair; larger packets `+
+				"to the pod would be lost: move the key to %s", c.MTU, ours)
 		case m.Type == "portmap" && c.Backend != "nftables" && bit >= 0 && ptp.ENIMarks>>bit&1 != 0:
-			r.wrong(r.where(i), `markMasqBit: %d is one of the bits %#x, which stand for ENIs with dataPath "veth": `+
+			r.wrong(r.where(i), `markMasqBit: %d is one of the bits %#x, which stand for ENIs with dataPath "veth"; `+
 				`packets of pods would get another address: want another, such as 4, or "backend": "nftables"`, bit,
 				ptp.ENIMarks)
 		}

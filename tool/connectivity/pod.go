@@ -216,7 +216,7 @@ func addHint(err error) string {
 	case strings.Contains(text, "failed to find plugin"):
 		return "install the plugins: " + cli.Name + " doctor --check plugins says what is missing"
 	case strings.Contains(text, "no IP") || strings.Contains(text, "address"):
-		return "new pods of this node fail in the same way: " + cli.Name + " status shows its addresses, and " +
+		return "new pods of this node fail in the same way; " + cli.Name + " status shows its addresses, and " +
 			cli.Name + " maxpods prints for how many pods it can have addresses"
 	}
 	return "new pods of this node fail in the same way: " + cli.Name + " doctor"

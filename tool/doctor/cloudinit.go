@@ -45,8 +45,8 @@ func (p *Node) checkCloudInit(context.Context) ([]Finding, error) {
 	}
 	if user.hotplug == "on" {
 		return []Finding{{Severity: severe, About: cloudUser, Means: "the user data turns on the hotplug of " +
-			"cloud-init, which gives the node all addresses of each ENI that is attached: the node answers instead " +
-			"of its pods",
+			"cloud-init, which gives the node all addresses of each ENI that is attached; the node then answers " +
+			"instead of its pods",
 			Do: "remove hotplug from the key updates of the user data, and launch the node again"}}, nil
 	}
 	c.hotplug = cmp.Or(user.hotplug, c.hotplug)

@@ -37,7 +37,7 @@ func (p *Node) checkCloudSetup(ctx context.Context) ([]Finding, error) {
 	}
 	const dropIn = "/etc/systemd/system/" + cloudSetupUnit + ".d/cni-ipvlan-vpc-k8s.conf"
 	return []Finding{{Severity: severe, About: cloudSetupUnit,
-		Means: "it gives the node every secondary address of its ENIs, and rules with preferences from 30200 on: the " +
+		Means: "it gives the node every secondary address of its ENIs, and rules with preferences from 30200 on; the " +
 			"node answers instead of its pods, and its own packets to pods take the wrong way",
 		Do: "install the drop-in " + dropIn +
 			", run systemctl daemon-reload, and boot the node, which has the rules until then",

@@ -24,6 +24,6 @@ func (p *Node) checkIfupdown(context.Context) ([]Finding, error) {
 		return nil, nil
 	}
 	return p.unstopped(seizer{ifupdownHelper,
-		"it starts a DHCP client on each ENI whose link comes: the node gets the primary address of an ENI of pods, " +
+		"it starts a DHCP client on the link of each new ENI; the node gets the primary address of an ENI of pods, " +
 			"and a second default route"}), nil
 }

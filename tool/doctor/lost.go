@@ -97,7 +97,7 @@ func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 // node's end of its pair.
 func unknownPod(l nl.Link) Finding {
 	return Finding{Severity: severe, About: l.Name + " (" + l.Alias + ")",
-		Means: "the node has lost its routes to this pod, and they are not known: neither the registry nor the " +
+		Means: "the node has lost its routes to this pod, and they are not known; neither the registry nor the " +
 			"container runtime has the attachment. Node and pod do not reach each other",
 		Do: "delete the pod: its controller makes a new one"}
 }

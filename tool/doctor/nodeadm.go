@@ -16,6 +16,6 @@ func (p *Node) checkNodeadm(context.Context) ([]Finding, error) {
 		return nil, nil
 	}
 	return p.unstopped(seizer{nodeadmUnit,
-		"nodeadm gives each ENI of the first boot an address by DHCP, and a rule with preference 32765: a pod with " +
+		"nodeadm gives each ENI of the first boot an address by DHCP, and a rule with preference 32765; a pod with " +
 			"that address reaches no Service"}), nil
 }

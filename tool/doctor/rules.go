@@ -37,7 +37,7 @@ func (p *Node) checkRules(context.Context) ([]Finding, error) {
 			whose = h.Owner()
 		}
 		found = append(found, Finding{Severity: severe, About: r.String(),
-			Means: fmt.Sprintf("packets of %s to Services and to other pods of the node take the wrong way: %s has "+
+			Means: fmt.Sprintf("packets of %s to Services and to other pods of the node take the wrong way; %s has "+
 				"made this rule for an address of pods", whose, maker(r)),
 			Do: "delete the rule; then enable cni-links.service, so that no program of the node configures the ENIs " +
 				"of pods", fix: p.drop(r)})

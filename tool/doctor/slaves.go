@@ -71,7 +71,7 @@ func checkSlave(l registry.Lease, config ipvlan.Config) (found []Finding, err er
 			func(context.Context) (string, error) { return fixSlave(l, mtu6) })
 	}
 	if config.MTU != 0 && link.MTU != config.MTU {
-		add(warning, fmt.Sprintf("its MTU is %d, and the conflist says %d: another program has changed it or that of "+
+		add(warning, fmt.Sprintf("its MTU is %d, and the conflist says %d; another program has changed it or that of "+
 			"the ENI, or the conflist is newer than the pod",
 			link.MTU, config.MTU), "delete the pod", nil)
 	}

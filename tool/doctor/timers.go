@@ -62,7 +62,7 @@ func (p *Node) checkTool() []Finding {
 			return nil
 		}
 		return []Finding{{Severity: severe, About: file,
-			Means: "our units run this program, and it is not of this project: the original's registry-gc forgets " +
+			Means: "our units run this program, which is not of this project; the original's registry-gc forgets " +
 				"our leases, and may release an address that a pod is about to get",
 			Do: "delete it, and install the package again if no other directory has ours"}}
 	}

@@ -127,7 +127,7 @@ func Pods(ctx context.Context, host *nl.NS, n conf.Network) (did []string, faile
 	}
 	for _, l := range unknown {
 		failed = errors.Join(failed, fmt.Errorf("%s (%s): the node has lost its routes to this pod, and they are "+
-			"not known: neither the registry nor the runtime (%s) has the attachment: delete the pod",
+			"not known; neither the registry nor the runtime (%s) has the attachment: delete the pod",
 			l.Name, l.Alias, lease.KeptIn[0]))
 	}
 	if len(unknown) > 0 {

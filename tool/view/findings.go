@@ -148,7 +148,7 @@ func (k *Comparison) judgePrefixes(id string) (fs []Finding) {
 	for _, p := range ours {
 		if !slices.Contains(theirs, p) {
 			fs = append(fs, Finding{p.String(), "the registry has the prefix on " + id +
-				", but EC2 does not: pods with its addresses have lost their network, and a new pod that gets one " +
+				", but EC2 does not; pods with its addresses have lost their network, and a new pod that gets one " +
 				"would have no network",
 				"delete these pods, then run " + cli.Name +
 					" registry-gc --free-after=15m, which asks EC2 and removes the prefix from the registry", false})
@@ -173,7 +173,7 @@ func (k *Comparison) judgeStray(id string) []Finding {
 			"the next ADD that needs an ENI attaches it, or the next " + cli.Name + " registry-gc deletes it", true}}
 	}
 	return []Finding{{id, fmt.Sprintf("it was made for this node (tag %s), is not attached, and no call for it is "+
-		"under way: it was left behind, and counts against the account's quota of ENIs", book.TagInstance),
+		"under way; it was left behind, and counts against the account's quota of ENIs", book.TagInstance),
 		"run " + cli.Name + " eni-gc twice, an hour apart", false}}
 }
 
@@ -254,7 +254,7 @@ func (k *Comparison) judgeFree(at string, h Holding) []Finding {
 			"move it back, or run " + cli.Name +
 				" registry-gc --free-after=15m, which asks EC2 and removes the address from the registry", false}}
 	}
-	return []Finding{{at, "it is free in the registry, but in EC2 it is on no ENI of this node: a pod that gets it " +
+	return []Finding{{at, "it is free in the registry, but in EC2 it is on no ENI of this node; a pod that gets it " +
 		"would have no network",
 		"run " + cli.Name + " registry-gc --free-after=15m, which asks EC2 and removes the address from the " +
 			"registry; CloudTrail says who unassigned it", false}}
