@@ -97,6 +97,7 @@ func TestTerms(t *testing.T) {
 		{term: CTReply(), code: []expr.Any{track(expr.CtKeyDIRECTION), is([]byte{1})}},
 		{term: CTOriginal(), code: []expr.Any{track(expr.CtKeyDIRECTION), is([]byte{0})}},
 		{term: CTStatusDNAT(), code: []expr.Any{track(expr.CtKeySTATUS), bits(four(32), four(0)), not(four(0))}},
+		{term: CTStatusSNAT(), code: []expr.Any{track(expr.CtKeySTATUS), bits(four(16), four(0)), not(four(0))}},
 		{term: CTMark(0x2000), code: []expr.Any{track(expr.CtKeyMARK), bits(four(0x2000), four(0)), is(four(0x2000))}},
 		{term: CTUnmarked(0x2000), code: []expr.Any{track(expr.CtKeyMARK), bits(four(0x2000), four(0)), is(four(0))}},
 		{term: SetCTMark(0x2000), code: []expr.Any{track(expr.CtKeyMARK), bits(four(0xffffdfff), four(0x2000)),

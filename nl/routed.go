@@ -44,9 +44,11 @@ func routedAddr() netip.Prefix {
 // RoutedAddr is an address for the link of an ENI that has routed pods. It means nothing: the link must have one.
 func RoutedAddr(eni string) Addr { return Addr{Prefix: routedAddr(), Dev: eni, Apart: true} }
 
-// The tables of nftables for routed pods: of the ENIs, of one ENI by the name of its link, and of a network.
+// The tables of nftables for routed pods: of the ENIs, of one ENI by the name of its link, and of a network. StrayTable
+// drops what arrives by the boot ENI for pods that have ended.
 const (
 	ENITable    = OwnTable + "._enis"
+	StrayTable  = OwnTable + "._strays"
 	askTables   = OwnTable + "._ask."
 	routedNames = OwnTable + "._routed."
 )
@@ -57,7 +59,8 @@ func AskTable(eni string) string { return askTables + eni }
 // RoutedTableOf is the name of the table for the routed pods of a network.
 func RoutedTableOf(network string) string { return routedNames + network }
 
-// isRoutedTable reports whether a table of this name serves routed pods alone.
+// isRoutedTable reports whether a table of this name serves routed pods that run. [StrayTable] is for those that have
+// ended, and stays.
 func isRoutedTable(name string) bool {
 	return name == ENITable || strings.HasPrefix(name, askTables) || strings.HasPrefix(name, routedNames)
 }

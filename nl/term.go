@@ -163,13 +163,15 @@ func direction(name string, number byte) Term {
 	})
 }
 
-// statusDNAT is IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h.
-const statusDNAT = 1 << 5
-
 // CTStatusDNAT matches packets of a connection whose destination was translated.
-func CTStatusDNAT() Term {
-	return term("ct status dnat", func() []attribute {
-		return exprs(ct(unix.NFT_CT_STATUS), masked(statusDNAT), notZero())
+func CTStatusDNAT() Term { return status("dnat", 1<<5) } // IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h
+
+// CTStatusSNAT matches packets of a connection whose source was translated.
+func CTStatusSNAT() Term { return status("snat", 1<<4) } // IPS_SRC_NAT
+
+func status(name string, bit uint32) Term {
+	return term("ct status "+name, func() []attribute {
+		return exprs(ct(unix.NFT_CT_STATUS), masked(bit), notZero())
 	})
 }
 

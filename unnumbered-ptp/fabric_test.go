@@ -240,7 +240,7 @@ func ipamResult(addr string) *types100.Result {
 	subnet, _ := strconv.Atoi(strings.Split(addr, ".")[2])
 	gw := net.IPv4(10, 0, byte(subnet), 1)
 	return &types100.Result{
-		Interfaces: []*types100.Interface{{Name: map[int]string{1: "eth1", 3: "eth2"}[subnet]}},
+		Interfaces: []*types100.Interface{{Name: map[int]string{1: "eth1", 3: "eth2", 9: "eth0"}[subnet]}},
 		IPs:        []*types100.IPConfig{{Interface: new(0), Address: cidr(addr + "/24"), Gateway: gw}},
 		Routes:     []*types.Route{{Dst: cidr("10.0.0.0/16"), GW: gw}},
 	}

@@ -20,6 +20,7 @@ import (
 type node struct {
 	mtu      int          // of hostInterface
 	addrs    []netip.Addr // of hostInterface without link-local ones, the primary address of each family first
+	subnet   netip.Prefix // of IPv4, that of the boot ENI
 	acceptRA bool         // hostInterface accepts router advertisements, as long as the node does not forward IPv6
 	believes bool         // a new link accepts router advertisements, even while the node forwards IPv6
 	rationed bool         // the kernel waits more than refusals6 milliseconds between two ICMPv6 refusals to a host
@@ -41,11 +42,18 @@ func readNode(ns *nl.NS, c *Config) (node, error) {
 	}
 	c.HostInterface = l.Name
 	n := node{mtu: l.MTU}
-	if n.addrs, err = nodeAddrs(ns, c.HostInterface); err != nil {
+	found, err := nodeAddrs(ns, c.HostInterface)
+	if err != nil {
 		return n, err
+	}
+	for _, a := range found {
+		n.addrs = append(n.addrs, a.Prefix.Addr())
 	}
 	if len(n.addrs) == 0 {
 		return n, fmt.Errorf("hostInterface: %s has no addresses", c.HostInterface)
+	}
+	if first := found[0].Prefix; first.Addr().Is4() {
+		n.subnet = first.Masked()
 	}
 	if n.has(nl.IPv6) {
 		v, _ := ns.Sysctl(conf6(c.HostInterface) + "accept_ra")
@@ -71,20 +79,18 @@ func conf6(link string) string { return "net/ipv6/conf/" + link + "/" }
 // Pods know the node by its primary address, the instance's own. keepalived and others add
 // addresses, and move them to another node. The order in the kernel does not show which one
 // is primary: an address that is removed and added again is the last.
-func nodeAddrs(ns *nl.NS, link string) ([]netip.Addr, error) {
+func nodeAddrs(ns *nl.NS, link string) ([]nl.Addr, error) {
 	found, err := ns.Addrs(link)
 	if err != nil {
 		return nil, fmt.Errorf("hostInterface: %w", err)
 	}
-	var all []netip.Addr
+	var all []nl.Addr
 	for _, f := range nl.Families {
 		of, err := sorted(ns, link, f, found)
 		if err != nil {
 			return nil, fmt.Errorf("hostInterface: %w", err)
 		}
-		for _, a := range of {
-			all = append(all, a.Prefix.Addr())
-		}
+		all = append(all, of...)
 	}
 	return all, nil
 }

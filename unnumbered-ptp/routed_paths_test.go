@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -131,56 +130,123 @@ func TestRoutedBeside(t *testing.T) {
 	}
 }
 
-// TestRoutedGone sends packets to a routed pod that has ended. The VPC delivers them as long as the ENI has the
-// address. The node forwards none of them: it would send them back to the VPC, with the address of another host.
+// TestRoutedGone sends packets to a routed pod that has ended, by its own ENI and by the boot ENI, which may have pods,
+// too. The VPC delivers them as long as the ENI has the address. The node sends none of them back to the VPC: they have
+// the address of another host.
 func TestRoutedGone(t *testing.T) {
-	f := newFabric(t)
-	p, other := f.routed("pod1", pod1Addr, dual), f.routed("pod2", pod2Addr, dual)
-	must(t, f.ADD(p))
-	must(t, f.ADD(other))
-	calls := func(p *pod) {
-		for _, to := range []string{p.addr, sixth(p.addr)} {
-			for range 3 {
-				must(t, tell(f.other, "", to, "anyone?"))
+	for eni, addrs := range map[string][2]string{"eth1": {pod1Addr, pod2Addr}, "eth0": {"10.0.9.50", "10.0.9.51"}} {
+		t.Run(eni, func(t *testing.T) {
+			f := newFabric(t)
+			seen := f.counts(8099)
+			p, other := f.routed("pod1", addrs[0], dual), f.routed("pod2", addrs[1], dual)
+			must(t, f.ADD(p))
+			must(t, f.ADD(other))
+			calls := func(when string, p *pod, sent uint64) {
+				t.Helper()
+				before := seen()
+				for _, to := range []string{p.addr, sixth(p.addr)} {
+					for range 3 {
+						must(t, tell(f.other, "", to, "anyone?"))
+					}
+				}
+				time.Sleep(100 * time.Millisecond) // veths deliver at once
+				now := seen()
+				if back, got := now["back"]-before["back"], now["pods"]-before["pods"]; back != 0 || got != sent {
+					t.Errorf("%s: the node has sent %d packets to pods, want %d, and %d back", when, got, sent, back)
+				}
 			}
-		}
-		time.Sleep(100 * time.Millisecond) // veths deliver at once
-	}
-	before := forwarded(t, f.node)
-	calls(p)
-	if got := forwarded(t, f.node); got < before+6 {
-		t.Errorf("the node has forwarded %d packets to a pod that runs, want 6", got-before)
-	}
-	must(t, f.DEL(p))
-	before = forwarded(t, f.node)
-	calls(p)
-	if got := forwarded(t, f.node); got != before {
-		t.Errorf("the node has forwarded %d packets to a pod that has ended", got-before)
-	}
-	must(t, f.CHECK(other))
+			calls("both pods run", p, 6)
+			must(t, f.DEL(p))
+			calls("the pod has ended", p, 0)
+			calls("the other pod runs", other, 6)
+			must(t, f.CHECK(other))
 
-	must(t, f.DEL(other))
-	if removed, err := f.node.RemoveRouted(); !removed || err != nil {
-		t.Errorf("removed %v; %v", removed, err)
-	}
-	before = forwarded(t, f.node)
-	calls(p)
-	if got := forwarded(t, f.node); got != before {
-		t.Errorf("after the last pod, the node has forwarded %d packets", got-before)
+			must(t, f.DEL(other))
+			if removed, err := f.node.RemoveRouted(); !removed || err != nil {
+				t.Errorf("removed %v; %v", removed, err)
+			}
+			calls("no pod is left", p, 0)
+		})
 	}
 }
 
-// forwarded is how many packets a namespace has forwarded, of both families.
-func forwarded(t *testing.T, n *nl.NS) (sum int) {
-	t.Helper()
-	text := nltest.Shell(t, n,
-		"awk '/^Ip:/ && n++ {print $7} /^Ip6OutForwDatagrams/ {print $2}' /proc/net/snmp /proc/net/snmp6")
-	for _, field := range strings.Fields(text) {
-		k, err := strconv.Atoi(field)
-		must(t, err)
-		sum += k
+// TestRoutedBoot: a node with a routed pod on the boot ENI serves the pod, and sends to hosts of the boot ENI's subnet
+// what it has translated: calls of NodePorts whose backend is there, and answers to a caller that is there.
+func TestRoutedBoot(t *testing.T) {
+	const neighbour, podAddr = "10.0.9.1", "10.0.9.50"
+	f := newFabric(t)
+	f.check("10.0.9.0/26", "eni0") // of the node, and of pods on the boot ENI
+	p := f.routed("pod1", podAddr, dual)
+	must(t, f.ADD(p))
+	must(t, f.CHECK(p))
+	for _, n := range []*nl.NS{p.NS, f.router, f.other} {
+		serve(t, n, ":8080")
 	}
-	return sum
+	for _, network := range []string{"tcp4", "tcp6", "udp4", "udp6"} {
+		f.add(f.node, nodePorts(network, neighbour, otherAddr, podAddr))
+		for _, c := range []struct {
+			from     *nl.NS
+			to, seen string
+		}{
+			{f.other, nodeAddr + ":30080", nodeAddr},
+			{f.router, nodeAddr + ":30081", nodeAddr},
+			{f.other, nodeAddr + ":30082", nodeAddr},
+			{f.router, nodeAddr + ":30082", nodeAddr},
+			{f.other, podAddr + ":8080", otherAddr},
+			{f.router, podAddr + ":8080", neighbour},
+			{f.node, podAddr + ":8080", nodeAddr},
+			{p.NS, neighbour + ":8080", podAddr},
+			{p.NS, otherAddr + ":8080", podAddr},
+			{p.NS, nodeAddr + ":30080", nodeAddr},
+		} {
+			seen, err := call(c.from, network, dialled(network, c.to))
+			if want := seenAs(network, c.seen); err != nil || seen != want {
+				t.Errorf("%s to %s (%s): seen as %q, want %q; %v", c.from.Name, c.to, network, seen, want, err)
+			}
+		}
+	}
+	nltest.Shell(t, f.node, "nft delete table inet cni_ipvlan_vpc_k8s._strays")
+	if err := f.CHECK(p); err == nil || !strings.Contains(err.Error(), "_strays") {
+		t.Errorf("CHECK without the table: %v", err)
+	}
+	_, err := f.restore(f.missing(p))
+	must(t, err)
+	must(t, f.CHECK(p))
+}
+
+// nodePorts are the rules of kube-proxy for NodePorts from 30080 on, each with one backend.
+func nodePorts(network string, backends ...string) nl.Table {
+	t := nl.Table{Family: "inet", Name: "node_ports_" + network, Chains: []nl.Chain{
+		{Name: "prerouting", Type: "nat", Hook: "prerouting", Priority: -100},
+		{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100,
+			Rules: []nl.NFRule{{nl.CTStatusDNAT(), nl.Masquerade()}}}}}
+	to := netip.MustParseAddr(seenAs(network, nodeAddr))
+	for i, backend := range backends {
+		port := uint16(30080 + i)
+		t.Chains[0].Rules = append(t.Chains[0].Rules, nl.NFRule{nl.DAddr(netip.PrefixFrom(to, to.BitLen())),
+			nl.DPort(network[:3], port, port), nl.DNAT(netip.MustParseAddrPort(dialled(network, backend+":8080")))})
+	}
+	return t
+}
+
+// counts returns a function that counts the datagrams to a port that the node has sent to pods, and back to the VPC.
+func (f *fabric) counts(port uint16) func() map[string]uint64 {
+	f.t.Helper()
+	udp := nl.DPort("udp", port, port)
+	table := nl.Table{Family: "inet", Name: "sent", Chains: []nl.Chain{
+		{Name: "back", Type: "filter", Hook: "postrouting", Rules: []nl.NFRule{{nl.OIFName("eth*"), udp, nl.Count()}}},
+		{Name: "pods", Type: "filter", Hook: "postrouting", Rules: []nl.NFRule{{nl.OIFRouted(), udp, nl.Count()}}}}}
+	f.add(f.node, table)
+	return func() map[string]uint64 {
+		f.t.Helper()
+		counted, err := table.Counters(f.node)
+		must(f.t, err)
+		sum := map[string]uint64{}
+		for _, c := range counted {
+			sum[c.Chain] += c.Packets
+		}
+		return sum
+	}
 }
 
 // TestRoutedMetadata asks the metadata service, by each default route, and with blockInstanceMetadata on, off and left

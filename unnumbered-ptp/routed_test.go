@@ -41,7 +41,7 @@ func (f *fabric) routed(name, addr string, more ...func(*types100.Result)) *pod 
 		res.IPs = append(res.IPs, &own)
 		f.leads(a, dev)
 	}
-	primary := map[string]string{"eth1": "10.0.1.49", "eth2": "10.0.3.49"}[dev]
+	primary := map[string]string{"eth0": nodeAddr, "eth1": "10.0.1.49", "eth2": "10.0.3.49"}[dev]
 	res.IPs = append(res.IPs, &types100.IPConfig{Interface: new(0), Address: cidr(primary + "/24")})
 	p.request.Prev = &res
 	return p
@@ -52,7 +52,7 @@ func (f *fabric) leads(a netip.Addr, dev string) {
 	f.t.Helper()
 	eni, err := f.node.LinkByName(dev)
 	must(f.t, err)
-	port := map[string]string{"eth1": "eni1", "eth2": "eni3"}[dev]
+	port := map[string]string{"eth0": "eni0", "eth1": "eni1", "eth2": "eni3"}[dev]
 	f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(router6 + "/64"), Dev: port, NoDAD: true},
 		nl.Neigh{Addr: a, MAC: eni.MAC, Dev: port})
 }
