@@ -63,8 +63,7 @@ func (v Veth) String() string {
 		c.option("netns", v.PeerNS.Name)
 	}
 	if v.AltName != "" {
-		c.b.WriteString("\n\tip link property add")
-		c.option("dev", v.Name).option("altname", v.AltName)
+		c.b.WriteString("\n\t" + v.altName().String())
 	}
 	if v.NoLinkLocal {
 		c.b.WriteString("\n\tip link set")
@@ -91,7 +90,7 @@ func (v Veth) Add(n *NS) error {
 	// The kernel takes names and an alias only for a link that it has, and sets an end up
 	// only when it has the other.
 	if v.AltName != "" {
-		err = n.addAltName(v.Name, v.MAC, v.AltName)
+		err = v.altName().Add(n)
 	}
 	if err == nil {
 		err = v.setUp(n)
@@ -110,25 +109,8 @@ func (v Veth) Add(n *NS) error {
 	return err
 }
 
-// addAltName gives a new link an alternative name. If another process has deleted the link, another one may have the
-// name by now: the MAC address shows that.
-func (n *NS) addAltName(name, mac, alt string) error {
-	if err := checkName(alt); err != nil {
-		return err
-	}
-	l, err := n.LinkByName(name)
-	if err == nil && l.MAC != mac {
-		err = absence{unix.ENODEV}
-	}
-	if err != nil {
-		return err
-	}
-	delete(n.seen, name)
-	msg := linkMessage()
-	msg.Index = int32(l.Index)
-	return n.change(unix.RTM_NEWLINKPROP, addNew, msg,
-		nest(unix.IFLA_PROP_LIST|unix.NLA_F_NESTED, attrString(unix.IFLA_ALT_IFNAME, alt)))
-}
+// altName is the alternative name of the near end.
+func (v Veth) altName() AltName { return AltName{Dev: v.Name, MAC: v.MAC, Name: v.AltName} }
 
 // attrs are the pair as the kernel creates it.
 func (v Veth) attrs() ([]attribute, error) {
@@ -240,7 +222,7 @@ func (v Veth) Check(n *NS) error {
 	case near.Group != v.Group:
 		return differs("group", near.Group, v.Group)
 	case v.AltName != "" && !slices.Contains(near.Names(), v.AltName):
-		return fmt.Errorf("%s does not have the alternative name %s", near.Name, v.AltName)
+		return errors.New(v.altName().lacking())
 	case v.PeerNS == nil:
 		return nil
 	}

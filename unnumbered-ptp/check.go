@@ -26,7 +26,7 @@ func check(r *request) error {
 	if s.further {
 		return s.checkFurther()
 	}
-	p, _ := s.pair()
+	p, _ := s.made()
 	if err := (nl.Wiring{{NS: s.nodeNS, Object: p.veth}}).Check(); err != nil {
 		return err
 	}

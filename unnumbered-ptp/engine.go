@@ -22,7 +22,8 @@ import (
 //
 // It follows from the pod, so two sandboxes of a pod have the same. All else here knows a pair by its attachment. So
 // [VethName] is the alternative name of such a pair, and the pair is found, changed and deleted by that. A name without
-// it proves nothing.
+// it proves nothing. If another program removes the alternative name, the MAC address shows whose pair it is: then
+// [Restore] puts the name back.
 
 // engineName is the name by which engines know the pair of a pod, or empty.
 func engineName(r *request) string {
@@ -75,14 +76,15 @@ func (s *scene) delPair(p pair) error {
 	return err
 }
 
-// delUnnamed deletes a pair of the attachment that does not have its alternative name yet. An ADD was killed.
+// delUnnamed deletes a pair of the attachment that does not have its alternative name: an ADD was killed, or another
+// program has removed the name.
 func delUnnamed(r *request) error {
 	name := engineName(r)
 	if name == "" {
 		return nil
 	}
 	l, err := r.nodeNS.LinkByName(name)
-	if own, _ := macs(r.Network, r.Attachment); err != nil || l.MAC != own || !halfMade(l) {
+	if own, _ := macs(r.Network, r.Attachment); err != nil || l.MAC != own || !nl.IsPair(l.Group) {
 		return nil
 	}
 	return r.nodeNS.DelPair(l)

@@ -235,8 +235,8 @@ func TestVethPrefixOthers(t *testing.T) {
 	must(t, f.DEL(q))
 }
 
-// TestVethPrefixLoss: what the node has lost of such a pod is found and put back, and so is its pair. Without its other
-// name, and under the name of the next sandbox, it counts as lost, and nothing is added to a pair of the next sandbox.
+// TestVethPrefixLoss: what the node has lost of such a pod is found and put back, and so is its pair. Without its
+// pair, and under the name of the next sandbox, it counts as lost, and nothing is added to a pair of the next sandbox.
 func TestVethPrefixLoss(t *testing.T) {
 	f := newFabric(t)
 	p := f.sandbox("pod1", pod1Addr, dual)
@@ -257,15 +257,6 @@ func TestVethPrefixLoss(t *testing.T) {
 	same(t, "Restore", before, nltest.Dump(t, f.node))
 	must(t, f.CHECK(p))
 
-	nltest.Shell(t, f.node, "ip link property del dev "+known+" altname "+p.veth())
-	if err := f.CHECK(p); err == nil || !strings.Contains(err.Error(), "alternative name "+p.veth()) {
-		t.Errorf("CHECK without the alternative name: %v", err)
-	}
-	if l := f.missing(p); !l.Unpaired {
-		t.Errorf("without the alternative name it misses %+v", l)
-	}
-	nltest.Shell(t, f.node, "ip link property add dev "+known+" altname "+p.veth())
-
 	nltest.Shell(t, f.node, fmt.Sprintf(lose, known))
 	l = f.missing(p)
 	must(t, f.DEL(p))
@@ -283,4 +274,47 @@ func TestVethPrefixLoss(t *testing.T) {
 	if l := f.missing(p); !l.Unpaired {
 		t.Errorf("beside the next sandbox it misses %+v", l)
 	}
+}
+
+// TestVethPrefixUnnamed: another program removes the name by which commands find a pair. CHECK says so, Restore puts it
+// back, also while the key changes, a collection keeps the pair, and DEL deletes it.
+func TestVethPrefixUnnamed(t *testing.T) {
+	f := newFabric(t)
+	first := f.routed("first", "10.0.1.52", dual)
+	must(t, f.ADD(first))
+	must(t, f.DEL(first))
+	p := f.sandbox("pod1", pod1Addr, dual)
+	bare := nltest.Dump(t, f.node, p.NS)
+	for _, key := range []string{"eni", "cali", ""} {
+		p.request.Config.VethPrefix = "eni"
+		must(t, f.ADD(p))
+		before := nltest.Dump(t, f.node, p.NS)
+		p.request.Config.VethPrefix = key
+		nltest.Shell(t, f.node, "ip link property del dev "+known+" altname "+p.veth())
+		if err := f.CHECK(p); err == nil || !strings.Contains(err.Error(), "the alternative name "+p.veth()) {
+			t.Errorf("CHECK without the alternative name: %v", err)
+		}
+		must(t, f.GC(p, p.request.Attachment))
+		l := f.missing(p)
+		want := "ip link property add dev " + known + " altname " + p.veth()
+		if len(l.Node) != 1 || l.Node[0].Object.String() != want || len(l.Pod) > 0 || l.Changed != nil || !l.Serious() {
+			t.Errorf("with the key %q it misses %+v, want %q", key, l, want)
+		}
+		done, err := f.restore(l)
+		if err != nil || len(done) != 1 {
+			t.Errorf("restored %v; %v", done, err)
+		}
+		same(t, "Restore", before, nltest.Dump(t, f.node, p.NS))
+		must(t, f.CHECK(p))
+
+		nltest.Shell(t, f.node, "ip link property del dev "+known+" altname "+p.veth())
+		must(t, f.DEL(p))
+		same(t, "DEL without the alternative name", bare, nltest.Dump(t, f.node, p.NS))
+	}
+	p.request.Config.VethPrefix = "eni"
+	must(t, f.ADD(p))
+	nltest.Shell(t, f.node, "ip link property del dev "+known+" altname "+p.veth())
+	p.request.NetNS = ""
+	must(t, f.DEL(p))
+	same(t, "DEL without the alternative name and the namespace", bare, nltest.Dump(t, f.node, p.NS))
 }

@@ -33,8 +33,9 @@ func gc(r *request) error {
 	}
 	var errs []error
 	for _, l := range links {
-		named := slices.ContainsFunc(l.Names(), func(name string) bool { return valid[name] })
-		if l.Kind == "veth" && !named && (networkOf(l.Alias) == r.Network || halfMade(l) && !valid[l.MAC]) {
+		// Another program may have removed the name.
+		known := valid[l.MAC] || slices.ContainsFunc(l.Names(), func(name string) bool { return valid[name] })
+		if l.Kind == "veth" && !known && (networkOf(l.Alias) == r.Network || halfMade(l)) {
 			errs = append(errs, r.nodeNS.DelPair(l))
 		}
 	}

@@ -28,6 +28,7 @@ type pair struct {
 	fresh   bool   // this ADD has made it
 	callers bool   // the pod answers by the veth what has called by it
 	routed  bool   // the pod has no other link, see routed.go
+	unnamed bool   // another program has removed the alternative name, see engine.go
 }
 
 func newPair(s *scene) pair {
@@ -62,6 +63,39 @@ func (s *scene) pair() (p pair, there bool) {
 		p.named(l.Name, own)
 	}
 	return p, !errors.Is(err, fs.ErrNotExist)
+}
+
+// made is the pair as pair returns it, or one that has lost the alternative name by which all commands find it.
+func (s *scene) made() (p pair, there bool) {
+	if p, there = s.pair(); there || !p.routed {
+		return p, there
+	}
+	links, err := s.nodeNS.Links()
+	near, there := NearOf(links, s.Network, s.Attachment)
+	if !there {
+		return p, err != nil
+	}
+	p.named(near.Name, cmp.Or(p.veth.AltName, p.veth.Name))
+	p.unnamed = true
+	if s.Config.MTU == 0 {
+		p.veth.MTU = near.MTU
+	}
+	return p, true
+}
+
+// NearOf returns the node's end of an attachment's pair, one of these links. A name of it follows from the attachment.
+// If another program has removed that name, the MAC address shows it.
+func NearOf(links []nl.Link, network string, a plugin.Attachment) (near nl.Link, is bool) {
+	name := VethName(network, a)
+	mac, _ := macs(network, a)
+	i := slices.IndexFunc(links, func(l nl.Link) bool {
+		return slices.Contains(l.Names(), name) ||
+			l.Kind == "veth" && l.MAC == mac && networkOf(l.Alias) == network && nl.IsPair(l.Group)
+	})
+	if i < 0 {
+		return nl.Link{}, false
+	}
+	return links[i], true
 }
 
 // has reports whether the pod has addresses of a family.

@@ -58,7 +58,7 @@ func Missing(node *nl.NS, r *plugin.Request[Config]) (l Loss, err error) {
 		l.Pod = s.furtherFaults()
 		return l, nil
 	}
-	p, there := s.pair()
+	p, there := s.made()
 	if l.Veth = p.veth.Name; !there {
 		l.Unpaired = true
 		return l, nil
@@ -92,6 +92,11 @@ func (s *scene) judgePair(p pair, l *Loss) (there bool, err error) {
 	}
 	if !near.Up {
 		l.Node = append(l.Node, nl.Step{NS: s.nodeNS, Object: nl.Up{Dev: near.Name}})
+	}
+	if p.unnamed {
+		l.Node = append(l.Node, nl.Step{NS: s.nodeNS,
+			Object: nl.AltName{Dev: near.Name, MAC: near.MAC, Name: p.veth.AltName}})
+		p.veth.AltName = ""
 	}
 	l.Pod = append(l.Pod, (nl.Wiring{{NS: s.podNS, Object: nl.Up{Dev: far.Name}}}).Faults()...)
 	if near.Up && far.Up {

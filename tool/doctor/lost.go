@@ -118,12 +118,14 @@ func oneLine(err error) string {
 
 // unwired says what it means for a pod that the node has lost a part of its wiring.
 func unwired(l repair.Loss) string {
-	var services, source, cut bool
+	var services, source, cut, unnamed bool
 	main := map[netip.Prefix]int{}
 	for _, s := range l.Node {
 		switch o := s.Object.(type) {
 		case nl.Up:
 			cut = true
+		case nl.AltName:
+			unnamed = true
 		case nl.Route:
 			if o.Table == 0 {
 				main[o.Dst]++
@@ -146,6 +148,8 @@ func unwired(l repair.Loss) string {
 		return "Calls of Services fail, or leave by the node and with its address, past the pod's security groups"
 	case source:
 		return "The spare route is there. By it, the node may send from the wrong address"
+	case unnamed:
+		return "The pod works, but its CHECK fails, after which some runtimes start it again"
 	}
 	return "The pod works. It has less to spare"
 }

@@ -251,10 +251,14 @@ func TestRepairRouted(t *testing.T) {
 					"Node and pod do not reach each other"},
 				"table":     {"ip route del 10.0.1.5 table 2147483720", "ip route replace 10.0.1.5/32 dev $NAME"},
 				"neighbour": {"ip neigh del 10.0.1.5 dev $VETH; ip route del 10.0.1.5", "ip neigh add 10.0.1.5"},
+				"name": {"ip link property del dev $VETH altname $OWN",
+					"ip link property add dev $NAME altname $OWN"},
+				"name and neighbour": {"ip neigh del 10.0.1.5 dev $VETH; ip link property del dev $VETH altname $OWN",
+					"ip neigh add 10.0.1.5"},
 			} {
 				for _, name := range link.Names() {
-					d.repairs(lost, before, strings.ReplaceAll(x.lose, "$VETH", name),
-						strings.ReplaceAll(x.means, "$NAME", link.Name))
+					r := strings.NewReplacer("$VETH", name, "$NAME", link.Name, "$OWN", link.Names()[1])
+					d.repairs(lost, before, r.Replace(x.lose), r.Replace(x.means))
 				}
 			}
 		})

@@ -88,7 +88,9 @@ func attachments(host *nl.NS, n conf.Network, s *registry.State) (
 	}
 	found := keylessOf(host, s)
 	isKnown := func(near nl.Link) bool {
-		return slices.ContainsFunc(near.Names(), func(name string) bool { return known[name] })
+		l, is := aliased(near, n.Name)
+		return is && known[ptp.VethName(n.Name, l.Attachment)] ||
+			slices.ContainsFunc(near.Names(), func(name string) bool { return known[name] })
 	}
 	for _, near := range links {
 		if isKnown(near) {
@@ -170,9 +172,8 @@ func fromLease(
 		return Attachment{}, fmt.Errorf("%s has no %s, which knows the pods' routes", n.File, conf.TypeIPAM)
 	}
 	routed := func(configured bool) bool {
-		veth := ptp.VethName(n.Name, l.Attachment)
-		i := slices.IndexFunc(links, func(near nl.Link) bool { return slices.Contains(near.Names(), veth) })
-		return i < 0 && configured || i >= 0 && nl.IsRouted(links[i].Group)
+		near, is := ptp.NearOf(links, n.Name, l.Attachment)
+		return !is && configured || is && nl.IsRouted(near.Group)
 	}
 	added, err := lease.Recall(s, l, addrs, n.IPAM, routed)
 	if err != nil {
@@ -187,8 +188,8 @@ func fromLease(
 	return a, nil
 }
 
-// aliased is the attachment that the alias of the node's end of a pair names, and its pod. A name of the link follows
-// from it.
+// aliased is the attachment that the alias of the node's end of a pair names, and its pod. A name or the MAC address of
+// the link follows from it.
 func aliased(near nl.Link, network string) (l registry.Lease, is bool) {
 	words := strings.Fields(near.Alias)
 	if !nl.IsPair(near.Group) || near.Kind != "veth" || len(words) < 4 || words[1] != network {
@@ -198,7 +199,8 @@ func aliased(near nl.Link, network string) (l registry.Lease, is bool) {
 	if len(words) > 4 {
 		l.PodNamespace, l.PodName, _ = strings.Cut(words[4], "/")
 	}
-	return l, slices.Contains(near.Names(), ptp.VethName(network, l.Attachment))
+	_, is = ptp.NearOf([]nl.Link{near}, network, l.Attachment)
+	return l, is
 }
 
 // keyless are the leases without a key, which are those of the first NICs of pods, by their namespaces. A registry that

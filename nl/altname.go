@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// An AltName is an alternative name of a link, see ip-link(8) about altname. It needs Linux 5.5.
+type AltName struct {
+	Dev  string
+	MAC  string // of the link: if another process has deleted that, another link may have its name by now
+	Name string
+}
+
+func (a AltName) String() string {
+	return command("ip link property add").option("dev", a.Dev).option("altname", a.Name).String()
+}
+
+// Add gives the link the name. A link may have several.
+func (a AltName) Add(n *NS) error { return a.change(n, unix.RTM_NEWLINKPROP, addNew) }
+
+// Del takes the name from the link.
+func (a AltName) Del(n *NS) error { return a.change(n, unix.RTM_DELLINKPROP, 0) }
+
+func (a AltName) change(n *NS, typ, flags int) error {
+	if err := checkName(a.Name); err != nil {
+		return err
+	}
+	l, err := a.link(n)
+	if err != nil {
+		return err
+	}
+	delete(n.seen, a.Dev)
+	msg := linkMessage()
+	msg.Index = int32(l.Index)
+	return n.change(typ, flags, msg,
+		nest(unix.IFLA_PROP_LIST|unix.NLA_F_NESTED, attrString(unix.IFLA_ALT_IFNAME, a.Name)))
+}
+
+// Check looks for the name at the link.
+func (a AltName) Check(n *NS) error {
+	l, err := a.link(n)
+	if err == nil && !slices.Contains(l.Names()[1:], a.Name) {
+		err = fmt.Errorf("%s: %w", a.lacking(), fs.ErrNotExist)
+	}
+	return err
+}
+
+func (a AltName) lacking() string { return a.Dev + " does not have the alternative name " + a.Name }
+
+func (a AltName) link(n *NS) (Link, error) {
+	l, err := n.LinkByName(a.Dev)
+	if err == nil && l.MAC != a.MAC {
+		err = absence{unix.ENODEV}
+	}
+	return l, err
+}
