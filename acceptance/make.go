@@ -98,7 +98,7 @@ func (c *cloud) whenShown(ctx context.Context, call func() error) error {
 	}
 }
 
-// keys makes the caller's key and the instances' host key, and returns the user data with the latter.
+// keys makes the caller's key and the instances' host key, and returns the user data with the host key.
 //
 // By a host key that it has chosen, the test knows the instances. No machine between can pretend to be one, and get the
 // credentials. A reader of the user data can: a principal with ec2:DescribeInstanceAttribute in this account, or a

@@ -40,7 +40,7 @@ func (p plan) cost(d time.Duration) string {
 	text := fmt.Sprintf("about $%.3f for %v, an estimate by the prices of %s",
 		estimate(prices[p.kind], p.gigabytes(), d), d.Round(time.Second), pricesOf)
 	if _, known := prices[p.kind]; !known {
-		text += "; the price of " + p.kind + " is not known here, and is not in it"
+		text += "; without the price of " + p.kind + ", which is not known here"
 	}
 	return text
 }

@@ -58,7 +58,7 @@ func (b Branch) String() string {
 	return text + fmt.Sprintf("\tnft 'add element %s %s { %d : goto %s }'", t, branches, b.Group, b.Chain)
 }
 
-// Branch returns the chain of the branch of a group. The error answers to fs.ErrNotExist if there is none.
+// Branch returns the chain of the branch of a group. The error is fs.ErrNotExist if there is none (see errors.Is).
 func (t Table) Branch(n *NS, group uint32) (chain string, err error) {
 	msg, err := t.get(n, unix.NFT_MSG_GETSETELEM, append(t.branches(), nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS,
 		nested(unix.NFTA_LIST_ELEM, content(unix.NFTA_SET_ELEM_KEY, native(group)))))...)
@@ -75,7 +75,7 @@ func (t Table) branches() []attribute {
 		attrString(unix.NFTA_SET_ELEM_LIST_SET, branches)}
 }
 
-// Add adds the branch to its table. The error answers to fs.ErrExist if the group has a branch, or the chain is there.
+// Add adds the branch to its table. The error is fs.ErrExist if the group has a branch, or the chain exists.
 func (b Branch) Add(n *NS) error { return b.install(n, addNew) }
 
 // Put adds the branch, or replaces the rules of its chain.

@@ -62,7 +62,7 @@ func countedBy(rule []byte) (c Counted, counts bool) {
 }
 
 // Traffic returns how many packets a link has received and sent (proc_net(5), net/dev). The error
-// answers to fs.ErrNotExist if there is no such link.
+// is fs.ErrNotExist if there is no such link.
 func (n *NS) Traffic(link string) (received, sent uint64, err error) {
 	var text []byte
 	err = n.Do(func() (err error) {

@@ -39,7 +39,7 @@ func (f Forbid) String() string {
 	return strings.Join(lines, "\n\t")
 }
 
-// Supported fails if this kernel refuses the program. The error answers to ErrNoBPF.
+// Supported fails if this kernel refuses the program. The error is ErrNoBPF.
 func (f Forbid) Supported() error {
 	program, err := loadBPF(bpf.Refuse(f.Addrs))
 	if err != nil {
@@ -53,7 +53,7 @@ func (f Forbid) filter() filter {
 	return filter{name: fingerprint(fmt.Sprint("refuse ", f.Addrs)), hook: tcEgress}
 }
 
-// Add adds the filters, or replaces those that differ. The error answers to ErrNoBPF
+// Add adds the filters, or replaces those that differ. The error is ErrNoBPF
 // if the kernel cannot run them.
 func (f Forbid) Add(n *NS) error { return addFilters(n, f.Devs, f.filter(), bpf.Refuse(f.Addrs)) }
 

@@ -40,7 +40,7 @@ func InGroup(links []Link, such func(group uint32) bool) (first string) {
 }
 
 // DelGroup deletes all links of a group, and the other ends of those that are pairs. The error
-// answers to fs.ErrNotExist if there is none. The kernel deletes no link of a group that has
+// is fs.ErrNotExist if there is none. The kernel deletes no link of a group that has
 // one which cannot be deleted, such as lo or a network card. DelGroup takes that one out first.
 func (n *NS) DelGroup(group uint32) error {
 	if group == 0 {

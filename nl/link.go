@@ -79,7 +79,7 @@ func (n *NS) links(request requester) ([]Link, error) {
 	return links, nil
 }
 
-// LinkByName returns the link of that name. The error answers to fs.ErrNotExist
+// LinkByName returns the link of that name. The error is fs.ErrNotExist
 // if there is none.
 func (n *NS) LinkByName(name string) (Link, error) {
 	m, err := n.linkByName(name)

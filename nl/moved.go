@@ -235,7 +235,7 @@ func (n *NS) delAltNames(l Link) error {
 
 // card finds a network card by its MAC address. In contrast to [NS.FindMAC] it does not trust a
 // pod, which can give its other links the same address, also lo. A real card is therefore
-// preferred to a veth pair, which is a card only in tests. The error answers to fs.ErrNotExist
+// preferred to a veth pair, which is a card only in tests. The error is fs.ErrNotExist
 // if there is none.
 func (n *NS) card(mac string) (Link, error) {
 	hw, err := net.ParseMAC(mac)

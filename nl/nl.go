@@ -55,7 +55,7 @@ type NS struct {
 	listed  *listing        // see List
 }
 
-// Open opens the namespace at path. The error answers to fs.ErrNotExist if
+// Open opens the namespace at path. The error is fs.ErrNotExist if
 // there is none: no file, or a file that no namespace is mounted on any more.
 func Open(name, path string) (*NS, error) {
 	fd, err := netns.GetFromPath(path)
@@ -69,9 +69,9 @@ func Open(name, path string) (*NS, error) {
 	return open(name, fd), nil
 }
 
-// OpenOther opens the namespace at path like [Open], unless it is n itself. A container's path
-// with the number of a process may now lead to the node's namespace. If a context keeps n (see
-// [KeepOpen]), it keeps the other namespace, too.
+// OpenOther opens the namespace at path like [Open], unless it is n itself. A path like /proc/PID/ns/net can lead to
+// another namespace after the container's process has ended, also to the node's. If a context keeps n (see [KeepOpen]),
+// it keeps the other namespace, too.
 func (n *NS) OpenOther(name, path string) (*NS, error) {
 	if n.other != nil && n.path == path {
 		return n.other, nil

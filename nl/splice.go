@@ -57,7 +57,7 @@ func (s Splice) String() string {
 			filter{}.command(s.ENI), s.Pod, SpliceFirst, bpf.Bit, s.Veth)
 }
 
-// Supported fails if this kernel refuses the programs. The error answers to ErrNoBPF.
+// Supported fails if this kernel refuses the programs. The error is ErrNoBPF.
 func (s Splice) Supported() error {
 	link := filter{index: 1}
 	return s.load(link, link, false, func(onward, unawaited int) error { return nil })

@@ -87,7 +87,7 @@ func (n *NS) findMAC(hw net.HardwareAddr) (Link, error) {
 	return Link{}, absence{unix.ENODEV}
 }
 
-// FindMAC is LinkByMAC without waiting. The error answers to fs.ErrNotExist if there is no such
+// FindMAC is LinkByMAC without waiting. The error is fs.ErrNotExist if there is no such
 // link.
 func (n *NS) FindMAC(mac string) (Link, error) {
 	hw, err := net.ParseMAC(mac)

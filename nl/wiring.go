@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Object is an object as in ip(8): a namespace has it, or does not.
+// An Object is an object as in ip(8): a namespace has it, or does not. Compare its errors by errors.Is.
 type Object interface {
-	Add(*NS) error   // the error answers to fs.ErrExist if it is there
-	Del(*NS) error   // the error answers to fs.ErrNotExist if it is not there
-	Check(*NS) error // nil if it is right; the error answers to fs.ErrNotExist if it is not there
+	Add(*NS) error   // the error is fs.ErrExist if it is there
+	Del(*NS) error   // the error is fs.ErrNotExist if it is not there
+	Check(*NS) error // nil if it is right; the error is fs.ErrNotExist if it is not there
 	fmt.Stringer     // the command that adds it
 }
 

@@ -122,9 +122,8 @@ func (e ENI) Has(a netip.Addr) bool {
 		func(p Prefix) bool { return p.CIDR.Contains(a) })
 }
 
-// Assigned returns how many of an ENI's places for addresses of a family are taken. The
-// family is that of which is reports true, netip.Addr.Is4 or netip.Addr.Is6. A prefix counts as
-// one (EC2 user guide, "Prefix delegation").
+// Assigned returns how many addresses of a family the ENI has. A prefix counts as one (EC2 user guide, "Prefix
+// delegation"). The function is reports whether an address is of the family: netip.Addr.Is4 or netip.Addr.Is6.
 func (e ENI) Assigned(is func(netip.Addr) bool) int {
 	n := 0
 	for _, a := range e.Addrs {

@@ -81,7 +81,7 @@ node-feature-discovery, and asks Kubernetes for nothing:
 	}
 }
 
-// tell tells the numbers.
+// tell reports the numbers.
 func tell(c *cli.Context, rows []offerRow) error {
 	switch file := c.String("feature-file"); {
 	case c.Bool("dry-run"):
@@ -95,7 +95,7 @@ func tell(c *cli.Context, rows []offerRow) error {
 	return patch(c, rows)
 }
 
-// patch tells the numbers to the API server. It removes the resources of pools that are gone.
+// patch reports the numbers to the API server. It removes the resources of pools that are gone.
 func patch(c *cli.Context, rows []offerRow) error {
 	path := c.String("kubeconfig")
 	if path == "" {

@@ -45,7 +45,7 @@ configuration, or as many as the type can have. Addresses of IPv6 are so many th
 they limit nothing. The number is then 110, which is the kubelet's own, or --max.
 
 Without a configuration, it assumes one pool of IPv4 without prefixes, from device
-index 1 on, as the original plugin's tool does. If EC2 does not tell the limits of
+index 1 on, as the original plugin's tool does. If EC2 does not report the limits of
 this instance's type, and this node has not asked before, it warns and takes 110.
 Kubernetes recommends no more than 110 pods for a node, and EKS no more than 250 for
 one with more than 30 CPUs. That is no limit of addresses: say it by --max.
@@ -79,7 +79,7 @@ IPv6 if ipFamilies has it. For others, say --instance-type.` + cli.JSON(`max_pod
 			&cli.IntFlag{Name: "except-enis", DefaultText: "1 if pods may ask for ENIs, else 0",
 				Usage: "leave `N` ENIs out: they are for pods that ask for ENIs of their own, or for others"},
 			&cli.IntFlag{Name: "host-network",
-				Usage: "count `N` pods besides that are on the host network: they take no address"},
+				Usage: "add `N` pods that are on the host network: they take no address"},
 			&cli.StringFlag{Name: "format", DefaultText: "the number",
 				Usage: "print it for `PROGRAM`: " + strings.Join(formatNames(), ", ")},
 		},

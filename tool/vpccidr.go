@@ -17,7 +17,7 @@ func vpcCIDR() *cli.Command {
 	return &cli.Command{
 		Name:  "vpccidr",
 		Usage: "Show the VPC CIDRs associated with current interfaces",
-		Description: `As the metadata service says, and as EC2 says. What EC2 does not tell is
+		Description: `As the metadata service says, and as EC2 says. What EC2 does not report is
 empty, with a warning.` + cli.JSON("[] iface metadata_cidr aws_api_cidr"),
 		Action: func(c *cli.Context) error {
 			cloud := aws.New(aws.Options{})

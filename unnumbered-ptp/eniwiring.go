@@ -341,7 +341,7 @@ func (m eniMark) free(n *nl.NS) (uint32, error) {
 		mostENIs, eniTable().Name, prefENI)
 }
 
-// number is the number that the ENI has. The error answers to fs.ErrNotExist if it has none.
+// number is the number that the ENI has. The error is fs.ErrNotExist if it has none.
 func (m eniMark) number(n *nl.NS) (uint32, error) {
 	chain, err := eniTable().Branch(n, nl.RoutedGroup(m.eni))
 	return numberOf(chain), err

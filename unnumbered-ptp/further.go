@@ -55,7 +55,7 @@ func further(pod *nl.NS, eni nl.Link, digest []byte) (bool, error) {
 }
 
 // Pairless reports whether an attachment of a running pod has no veth pair because it is a further one of its pod. A
-// pair that is missing is not lost then. The error answers to fs.ErrNotExist if the pod does not have the attachment's
+// pair that is missing is not lost then. The error is fs.ErrNotExist if the pod does not have the attachment's
 // link.
 func Pairless(pod *nl.NS, network string, a plugin.Attachment) (bool, error) {
 	eni, err := pod.LinkByName(a.IfName)

@@ -141,8 +141,8 @@ func Restore(s *registry.State, id string, x Releasable) {
 	}
 }
 
-// NoteRelease writes intents for those of the addresses that pods had chosen, before they are released to EC2.
-// Otherwise a killed process would leave them on the ENI, where no pod of another node can get them.
+// NoteRelease writes intents before addresses are released to EC2, for the addresses that pods had chosen. Otherwise a
+// killed process would leave such an address on the ENI, where no pod of another node can get it.
 func NoteRelease(s *registry.State, id string, x Releasable) {
 	for a := range x.Addrs {
 		if pod, owned := s.Owners[a]; owned {

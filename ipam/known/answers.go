@@ -187,8 +187,9 @@ func (p *Node) keptENI(instance string) (e aws.ENI, ok bool) {
 	return a.All[0], true
 }
 
-// Made returns the ENI that an earlier process has kept, if to attach it is all that was begun. That process
-// has made no attachment with an unknown outcome: such a call has an intent of its own.
+// Made returns the ENI that an earlier process has created and kept in a file. It returns none if the registry has
+// another intent than to attach this ENI. That process has made no attachment with an unknown outcome: such a call has
+// an intent of its own.
 func (p *Node) Made(s *registry.State) (e aws.ENI, ok bool) {
 	begun := book.Unknowns(s)
 	if len(begun) != 1 || begun[0].Action != book.AttachAction || s.Rebuilt.Unconfirmed {

@@ -116,7 +116,7 @@ func (p *Node) forgetIfLost(ctx context.Context, id string, e registry.ENI) erro
 		case here(s):
 			e.Attach()
 			s.ENIs[id] = e
-		case ours: // it may have been learnt of when EC2 did not tell its tags
+		case ours: // it may have been learnt of when EC2 did not report its tags
 			s.ENIs[id] = book.Label(e, enis[0])
 		case len(enis) == 0 && (time.Since(e.Grown) <= Settled || time.Since(e.Missed) <= Settled):
 			// EC2 may not show it for a moment

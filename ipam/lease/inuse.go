@@ -19,7 +19,7 @@ import (
 )
 
 // NotesUse wraps a plugin that runs after ipam. If the kernel refuses the chosen address,
-// because the ENI has it already, NotesUse tells the registry. The cause is a pod's namespace
+// because the ENI has it already, NotesUse writes this into the registry. The cause is a pod's namespace
 // that outlives its DEL: the node has no route to the address any more. To look into all
 // namespaces would find such addresses earlier, but every ADD would pay for it.
 //

@@ -59,9 +59,9 @@ func (p *Pool) up(ctx context.Context, s *registry.State, id string) (string, er
 	return link.Name, p.record(ctx, id, link)
 }
 
-// alone reports whether the link of an ENI has no slaves. The kernel gives a new MTU to all of them, whatever their
-// pods are to have, and does not tell their IPv6 (see [nl.MTU6]). A kernel without macvlan does not say. A link that is
-// down counts as a new one then.
+// alone reports whether the link of an ENI has no slaves. The kernel gives a new MTU to all slaves, whatever their pods
+// should have, and does not give it to their IPv6 (see [nl.MTU6]). A kernel without macvlan does not report slaves. A
+// link that is down then counts as a new one.
 func (p *Pool) alone(link nl.Link) bool {
 	err := p.Host.Unshared(link)
 	return err == nil || !link.Up && !errors.Is(err, nl.ErrShared)

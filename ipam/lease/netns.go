@@ -107,7 +107,7 @@ const hostProcess = "/proc/1/ns/net"
 
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
-// An nsID tells namespaces apart: namespaces(7), "The /proc/[pid]/ns/ directory".
+// An nsID distinguishes namespaces: namespaces(7), "The /proc/[pid]/ns/ directory".
 type nsID struct{ dev, ino uint64 }
 
 func inode(path string) (nsID, error) {

@@ -48,8 +48,8 @@ func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) 
 	return id, nil
 }
 
-// Allocate assigns n more addresses, or as many as fit, to the first ENI with room, by device
-// index, that the role may change. It returns that ENI and the addresses, which are free then. It
+// Allocate assigns n more addresses to an ENI, or as many as fit. Of the ENIs that have room and that the role may
+// change, it takes the one with the lowest device index. It returns that ENI and the addresses, which are then free. It
 // changes no ENI for which a pod has asked, and none whose link a pod has.
 func (p *Node) Allocate(ctx context.Context, n int) (id string, got []netip.Addr, err error) {
 	err = p.locked(ctx, p.abandon, func(_, s *registry.State) error {

@@ -25,7 +25,7 @@ const InsnSize = 8
 
 // Maps are the files of the maps that the programs of a Splice share: see src/memory.h.
 type Maps struct {
-	Kept   int // what the sockets do not tell, or tell wrongly
+	Kept   int // what the sockets do not report, or report wrongly
 	Looped int // the last connections of TCP that have begun by the veth, to tell what answers them
 }
 

@@ -83,7 +83,7 @@ func (p *pod) otherwise() error {
 }
 
 // Lost reports what a pod has lost of what each client and each router has, whatever its configuration. name is the
-// link of the ENI. The error answers to fs.ErrNotExist if the pod has nothing of an egress.
+// link of the ENI. The error is fs.ErrNotExist if the pod has nothing of an egress.
 func Lost(ns *nl.NS, name string) error {
 	p, err := fromKernel(ns, name)
 	if err != nil {
@@ -98,7 +98,7 @@ func Lost(ns *nl.NS, name string) error {
 	return nil
 }
 
-// ErrLost is the error of Lost about a pod that was a client or a router.
+// ErrLost is the error that Lost returns for a client or a router.
 var ErrLost = errors.New("a part of the egress is lost")
 
 // fromKernel is a pod as its tunnels show it.

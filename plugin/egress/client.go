@@ -136,7 +136,7 @@ func gateways(all []Egress) (gws []netip.Addr) {
 //
 // A connection that leaves by the tunnel gets the mark, too. From the tunnel the pod takes answers of such
 // connections, and errors about them, and nothing else. Otherwise any program that can send UDP to the pod could call
-// it with any source. It could answer in the name of the pod's DNS server, or lower the path MTU of the pod's other
+// it with any source. It could answer as if it were the pod's DNS server, or lower the path MTU of the pod's other
 // connections.
 //
 // The destinations may change while the pod runs, see renew.go. The far end of a TCP connection knows it by an address.
@@ -169,7 +169,7 @@ func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	}}
 }
 
-// routersOf returns the addresses of the routers of a family, or none if an egress does not tell them.
+// routersOf returns the addresses of the routers of a family, or none if an egress does not report them.
 func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 	return func(f nl.Family) (routers []netip.Prefix) {
 		for _, e := range all {

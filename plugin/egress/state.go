@@ -30,7 +30,7 @@ type State struct {
 	Forwarded, Answered uint64
 }
 
-// Read reads the state of a pod from its namespace. The error answers to fs.ErrNotExist if the pod
+// Read reads the state of a pod from its namespace. The error is fs.ErrNotExist if the pod
 // is neither client nor router.
 func Read(pod *nl.NS) (State, error) {
 	var s State

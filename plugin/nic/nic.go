@@ -52,7 +52,7 @@ type Request struct {
 	Exclusive      bool         // no other pod gets addresses of its ENI
 }
 
-// Asks reports whether the request asks for anything besides a name.
+// Asks reports whether the request has more than a name.
 func (r Request) Asks() bool {
 	return r.Subnet != "" || len(r.Addrs) > 0 || len(r.SecurityGroups) > 0 || r.ENI != "" || r.Exclusive
 }
@@ -91,8 +91,8 @@ func (a *Asked) Annotated(ifName string) bool {
 	return annotated && ifName == Primary
 }
 
-// Asks reports whether anything may be asked for the interfaces of an ADD. It parses nothing: a DEL
-// must not depend on a pod's text.
+// Asks reports whether an ADD may have requests for its interfaces. It parses nothing: a DEL must not depend on a
+// pod's text.
 func (a *Asked) Asks(ifName string) bool { return a.Annotated(ifName) || !a.single() }
 
 // Requests returns what is asked for the interfaces of an ADD: first for the interface with

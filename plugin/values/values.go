@@ -149,7 +149,7 @@ func (m *Mistakes) Between(key string, n *int, otherwise, least, most int) int {
 	return *n
 }
 
-// MTU checks the key mtu. The argument zero says what its value 0 means.
+// MTU checks the key mtu. The argument zero is the meaning of "mtu": 0, for the message.
 func (m *Mistakes) MTU(n, least int, zero string) {
 	const most = 65535
 	if n != 0 && (n < least || n > most) {

@@ -43,8 +43,8 @@ func newBuckets(c Config) map[string]*bucket {
 
 func full(b Bucket) *bucket { return &bucket{b, b.Size, time.Now()} }
 
-// Tokens are the default buckets of an account in a region, without the rest of EC2. They are for models of programs of
-// which only the number of calls is known. The zero value is ready.
+// Tokens are the default buckets of an account in a region, without the rest of EC2. A model of a program
+// uses them, if only the number of the program's calls is known. The zero value is ready.
 type Tokens struct{ buckets map[string]*bucket }
 
 // Take takes a token for a call of the action, and reports whether there was one. Times come from package time.

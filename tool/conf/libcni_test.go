@@ -184,7 +184,7 @@ func TestRefusedByRuntime(t *testing.T) {
 		}
 	}
 	auto := strings.Replace(list("", "", ""), `"eth0"`, `"auto"`, 1)
-	if got := mistakesOf(t, []byte(auto)); len(got) != 1 || !strings.Contains(got[0].Text, `install replaces this word`) {
+	if got := mistakesOf(t, []byte(auto)); len(got) != 1 || !strings.Contains(got[0].Text, `replaces this word`) {
 		t.Errorf("hostInterface auto: %v", got)
 	}
 	for _, right := range []string{

@@ -69,7 +69,7 @@ type Row struct {
 	State   string  `json:"state"`
 	Took    float64 `json:"took_ms"`
 	Stopped string  `json:"stopped"` // where
-	Cause   string  `json:"cause"`   // or why it was skipped, or what is worth to know
+	Cause   string  `json:"cause"`   // or why it was skipped, or a note about a path that works
 	Do      string  `json:"do"`
 }
 

@@ -26,7 +26,7 @@ type path struct {
 	to      netip.AddrPort
 	target  *pod // that receives; nil: another host
 	probe   func(ctx context.Context) error
-	note    func() string // what is worth to know of a path that works
+	note    func() string // about a path that works
 	skip    string        // why nothing is sent
 	outside string        // what to look at if the packet leaves the node and no answer comes
 }

@@ -72,7 +72,7 @@ func (p *Node) parameters(c ptp.Config) []parameter {
 	if c.IPMasq {
 		need("net/ipv4/ip_forward", "1", severe, "pods reach neither services nor the internet")
 		need("net/ipv4/conf/all/send_redirects", "0", warning,
-			"the node tells pods of ways to services that do not work")
+			"the node sends ICMP redirects to pods, and by these routes they do not reach Services")
 		routed := "net/ipv6/conf/" + c.HostInterface + "/accept_ra"
 		if host("net/ipv6/conf/all/forwarding") == "1" && host(routed) == "1" {
 			need(routed, "2", severe,

@@ -278,7 +278,7 @@ func distinct(all []Permission) []Permission {
 	})
 }
 
-// suffix tells the statements of further pools apart: a Sid is letters and digits.
+// suffix distinguishes the statements of further pools: a Sid is letters and digits.
 func suffix(i int) string {
 	if i == 0 {
 		return ""

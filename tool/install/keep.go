@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// Other programs put plugins of their own behind ours: istio-cni, linkerd-cni and antrea edit the conflist of the node.
+// Other programs put plugins of their own after ours: istio-cni, linkerd-cni and antrea edit the conflist of the node.
 // An installation runs at each restart of the DaemonSet. It keeps what they have added, because a pod without their
 // plugin starts outside the mesh.
 //
@@ -136,7 +136,7 @@ func (c *Conflist) textFor(target string) ([]byte, error) {
 		return has, nil
 	}
 	if len(kept) > 0 {
-		slog.Warn("other programs have put plugins behind ours, and they stay: if one is not wanted any more, remove "+
+		slog.Warn("other programs have put plugins after ours, and they stay: if one is not wanted any more, remove "+
 			"it from the file",
 			"plugins", strings.Join(kept, ", "), "conflist", target)
 	}

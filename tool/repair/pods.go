@@ -142,8 +142,8 @@ func (l Loss) Repair(ctx context.Context, host *nl.NS) (did []string, failed err
 	pod := l.Owner()
 	if l.Unpaired {
 		if l.unlimited {
-			slog.Warn("the runtime does not tell the limits of a pod's bandwidth, so its veth pair has none: if the "+
-				"pod needs them, delete it", "pod", pod)
+			slog.Warn("the runtime does not report the limits of a pod's bandwidth, so its veth pair has no "+
+				"limits; if the pod needs them, delete the pod", "pod", pod)
 		}
 		// The rule of the old pair would lead the new one to the old table: the kernel knows a rule's link by its name.
 		if _, err := ptp.RemoveDetached(host); err != nil {

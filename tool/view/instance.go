@@ -105,8 +105,8 @@ func addAttached(s *registry.State, e aws.ENI, was registry.ENI, described aws.E
 	book.AddPrefixes(s, e.ID, slices.Concat(e.Prefixes, e.IPv6Prefixes), time.Time{})
 }
 
-// Limits asks EC2 for the limits of this instance's type. If EC2 does not tell them, for instance because it throttles
-// the many nodes that boot at once, the registry may have them.
+// Limits asks EC2 for the limits of this instance's type. If EC2 does not report them, the registry may have them. EC2
+// may throttle, for example, if many nodes boot at once.
 func Limits(ctx context.Context) (aws.Limits, error) {
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(ctx)
