@@ -38,7 +38,7 @@
 //
 // The names, flags, tables and exit codes are those of the original tool, so that
 // scripts and units go on working. A command writes what it was asked for, and
-// nothing else, to standard output. All else goes to standard error behind the name of
+// nothing else, to standard output. All else goes to standard error after the name of
 // the program: "error:" and what failed, "hint:" and what can be done about it, warnings,
 // and a line with the request ID for each change made in EC2. The exit status
 // is 0, 1 after an error, or 3 for a command that there is none of. Help and the

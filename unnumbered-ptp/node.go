@@ -131,7 +131,7 @@ func compare(a, b nl.Addr, src netip.Addr) int {
 	)
 }
 
-// last sorts true behind false.
+// last sorts true after false.
 func last(a, b bool) int {
 	switch {
 	case a == b:

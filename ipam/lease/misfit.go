@@ -29,9 +29,9 @@ import (
 func (policy Policy) Misfit(e registry.ENI) string {
 	switch {
 	case !policy.told(e) && e.IsBoot():
-		return "EC2 has not told yet which addresses it has, and after a boot metadata may show old ones"
+		return "EC2 has not reported its addresses yet, and after a boot metadata may show old ones"
 	case !policy.told(e):
-		return "EC2 has not told its tags yet, which say whose it is"
+		return "EC2 has not reported its tags yet, by which the node knows its owner"
 	case policy.Requestable(e.Tags):
 		return "it has the tags of enis in requests: only pods that ask for it get its addresses"
 	case len(e.Groups) == 0 || policy.Provision != ProvisionFull:

@@ -33,8 +33,8 @@ type Maps struct {
 // them.
 func Revision() string { return sources[:16] }
 
-// Onward is the program of a Splice for the veth. A packet to a certain MAC address goes on by the link eni, from the
-// port that stands for its own. All else gets the bits of the mark.
+// Onward is the program of a Splice for the veth. It sends a packet to a certain MAC address on by the link eni, and
+// replaces its source port by the port that stands for it. All else gets the bits of the mark.
 func Onward(to net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	return onwardProgram.with(map[string]uint64{
 		"mac_head": uint64(binary.LittleEndian.Uint32(to)),
@@ -46,7 +46,7 @@ func Onward(to net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	})
 }
 
-// Unawaited is the program of a Splice for the ENI: what no socket of the namespace awaits goes
+// Unawaited is the program of a Splice for the ENI. If no socket of the namespace awaits a packet, the program sends it
 // to the other end of the link veth.
 func Unawaited(m Maps, veth int) []byte {
 	return unawaitedProgram.with(map[string]uint64{"veth": uint64(veth), "kept": uint64(m.Kept),

@@ -52,7 +52,7 @@ func add(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, erro
 		return nil, err
 	}
 	if r.Prev == nil {
-		return nil, plugin.Errorf(plugin.CodeInvalid, "put it behind the plugins that give the pod its address",
+		return nil, plugin.Errorf(plugin.CodeInvalid, "put it after the plugins that give the pod its address",
 			"must be called as chained plugin")
 	}
 	if role.none() {

@@ -167,7 +167,7 @@ func (w *allowance) text(text string) string {
 // filler are words between the name of a secret and the secret.
 var filler = map[string]bool{"is": true, "was": true, "=": true, ":": true, "": true, "the": true, "a": true}
 
-// named returns a word that names a secret, without what stands behind the name in the same word.
+// named returns a word that names a secret, without what follows the name in the same word.
 func (w *allowance) named(word string) string {
 	end := naming().FindStringIndex(word)[1]
 	rest := word[end:]

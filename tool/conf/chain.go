@@ -84,7 +84,7 @@ func (r *review) chain() {
 	case !ok:
 		r.wrong("", "there is no %s, with which the chain begins: the others have no address to work with", first)
 	case !follows:
-		r.wrong(r.where(i), "it stands behind %s: the chain begins with it, and what comes before is lost",
+		r.wrong(r.where(i), "it stands after %s: the chain begins with it, and what comes before is lost",
 			r.Plugins[0].Type)
 	}
 	if k, ok := at[last]; ok {
@@ -126,7 +126,7 @@ func (r *review) order(at map[string]int) {
 	for i, m := range r.Plugins {
 		place := slices.Index(parted, m.Type)
 		if place >= 0 && place < last && at[m.Type] == i {
-			r.wrong(r.where(i), "it stands behind %s, which needs its result", parted[last])
+			r.wrong(r.where(i), "it stands after %s, which needs its result", parted[last])
 		}
 		last = max(last, place)
 	}
@@ -160,7 +160,7 @@ func (r *review) further(at map[string]int) {
 	}
 }
 
-// hooks reviews whether what stands behind the slave works in its mode. It compares three plugins, where one checks
+// hooks reviews whether what comes after the slave works in its mode. It compares three plugins, where one checks
 // itself.
 func (r *review) hooks(at map[string]int) {
 	i, ok := at[TypeIPVlan]

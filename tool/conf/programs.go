@@ -41,7 +41,7 @@ func (r *review) program(i int, path string) {
 	fi, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && filepath.Base(path) != r.Plugins[i].Type:
-		r.wrong(r.where(i), "there is no %s, which it executes for what has to be asked of EC2: install it "+
+		r.wrong(r.where(i), "there is no %s, which it executes to ask EC2: install it "+
 			"(--bin-dir says where it is)", path)
 	case errors.Is(err, fs.ErrNotExist):
 		r.wrong(r.where(i), "there is no %s: install it (--bin-dir says where it is)", path)

@@ -145,8 +145,8 @@ func cloudOf(c *aws.Client) cloud {
 	}
 }
 
-// ExamineEach makes all checks. Each has so much time, and all have until the end of the context. A check that does not
-// end in time is left behind.
+// ExamineEach makes all checks. Each has so much time, and all have until the end of the context. It does not wait for
+// a check that does not end in time.
 func (p *Node) ExamineEach(ctx context.Context, each time.Duration) (Report, []Unmade) {
 	r, unmade := Report{Checked: []string{}, Findings: []Finding{}}, []Unmade{}
 	for _, c := range checks {

@@ -232,7 +232,7 @@ type logFile struct {
 	age   int       // that number
 }
 
-// rotated finds the number that a rotation has put behind a name.
+// rotated finds the number that a rotation has put after a name.
 var rotated = regexp.MustCompile(`^(.*)\.(\d+)(?:\.gz)?$`)
 
 func newLogFile(path string, first time.Time) logFile {

@@ -57,8 +57,7 @@ func names(plugins []conf.Member) (types []string) {
 	return types
 }
 
-// beside returns the text of the conflist with those plugins behind its own that the node's conflist has besides, and
-// their names.
+// beside returns the text of the conflist, followed by the plugins that only the node's conflist has, and their names.
 func (c *Conflist) beside(has []byte) (text []byte, kept []string, err error) {
 	var fresh found
 	if err := json.Unmarshal(c.Text, &fresh); err != nil {
