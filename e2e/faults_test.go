@@ -394,7 +394,7 @@ func sameFault(s string) string {
 		`(lookup|table) 2\d\d`: "$1 …",
 		`process \d+`:          "process …", `kill -9 \d+`: "kill -9 …", `\.bad-[0-9T.]+`: ".bad-…",
 		`failed \d+s ago`: "failed … ago",
-		`missed for \d+s`: "missed for …", `request=\S+`: "request=…", `attach-0\d+`: "attach-…", `\b\d+m?s\b`: "…",
+		`request=\S+`:     "request=…", `attach-0\d+`: "attach-…", `\b\d+m?s\b`: "…",
 	} {
 		s = regexp.MustCompile(from).ReplaceAllString(s, to)
 	}

@@ -154,7 +154,8 @@ func (p *Pool) noteLink(ctx context.Context, e registry.ENI, id, name string) er
 func (p *Pool) Look(ctx context.Context) (again bool) {
 	again, err := p.look(ctx)
 	if err != nil {
-		slog.Warn("the node's links cannot be listed: missing and restored ENI links are not noticed", "error", err)
+		slog.Warn("the node's links cannot be listed: this process does not see which links of ENIs are missing",
+			"error", err)
 	}
 	return again && err == nil
 }

@@ -46,9 +46,9 @@ func (i *Instance) Lie(lies ...Lie) (stop func()) {
 }
 
 // Reboot restarts the instance. Its metadata begins again with these lies, and all earlier lies end. After a restart,
-// metadata may omit attached ENIs ([ForgetENI]). ENIs that were detached by force disappear from it (API:
-// DetachNetworkInterface, Force: "The instance metadata will get updated when you stop and start the instance"; that a
-// reboot is enough is a guess). ENIs and addresses do not change, and listeners are not called.
+// metadata may omit attached ENIs ([ForgetENI]). ENIs that were detached by force disappear from metadata (API:
+// DetachNetworkInterface, Force: "The instance metadata will get updated when you stop and start the instance"). That a
+// reboot is enough is a guess. ENIs and addresses do not change, and listeners are not called.
 func (i *Instance) Reboot(lies ...Lie) (stop func()) {
 	i.sim.mu.Lock()
 	i.lies = nil

@@ -133,15 +133,15 @@ func growthMetrics(s *registry.State, most int, now time.Time) []Metric {
 		each.Add(float64(s.Instance.IPv6PerENI), "family", familyLabel(nl.IPv6))
 	}
 	throttled := Metric{Name: "throttled_until_timestamp_seconds",
-		Help: "Until when this node does not call an EC2 action again, because EC2 has throttled it."}
+		Help: "The time until which this node does not call an EC2 action again, because EC2 has throttled it."}
 	for action, until := range s.NotBefore {
 		throttled.at(until, "action", action)
 	}
 	full := Metric{Name: "full_until_timestamp_seconds",
-		Help: "Until when this node makes no ENI, because EC2 has said that the instance can have no more."}
+		Help: "The time until which this node makes no ENI, because EC2 has said that the instance can have no more."}
 	full.at(s.Instance.FullUntil)
 	quota := Metric{Name: "quota_until_timestamp_seconds",
-		Help: "Until when this node makes no ENI, because EC2 has said that the account can have no more."}
+		Help: "The time until which this node makes no ENI, because EC2 has said that the account can have no more."}
 	quota.at(s.Instance.QuotaUntil)
 	return append([]Metric{limit, each, throttled, full, quota}, workMetrics(s, now)...)
 }

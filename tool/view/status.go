@@ -280,13 +280,13 @@ func (e eniStatus) printMissed(w io.Writer, now time.Time) {
 	since := Brief(now.Sub(*e.Missed))
 	switch e.State {
 	case "detached":
-		fmt.Fprintf(w, "%s is not attached to this instance, missed for %s: its pods have lost their network, and "+
+		fmt.Fprintf(w, "%s is not attached to this instance (for %s): its pods have lost their network, and "+
 			"new pods do not use it\n", e.ID, since)
 	case "no-link":
-		fmt.Fprintf(w, "%s has no link on this node, missed for %s: its pods have lost their network, and new pods "+
+		fmt.Fprintf(w, "%s has no link on this node (for %s): its pods have lost their network, and new pods "+
 			"do not use it\n", e.ID, since)
 	default:
-		fmt.Fprintf(w, "%s has no link on this node yet, missed for %s: new pods on it wait for the link\n",
+		fmt.Fprintf(w, "%s has no link on this node yet (for %s): new pods on it wait for the link\n",
 			e.ID, since)
 	}
 }

@@ -188,8 +188,8 @@ func (t *Trace) call(tid int) {
 // Met reports whether the program has come to the call at which Meets is called.
 func (t *Trace) Met() bool { return t.met }
 
-// Again is the same execution once more. If errno is not 0 the call at which the program
-// is killed fails instead.
+// Again is the same execution once more. If errno is not 0, the program is not killed at the call: the call fails with
+// errno.
 func (t *Trace) Again(errno syscall.Errno) *Trace {
 	return &Trace{Counts: t.Counts, Every: t.Every, Kill: t.Kill, After: t.After && errno == 0, Errno: errno}
 }
