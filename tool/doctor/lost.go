@@ -197,8 +197,8 @@ func (p *Node) lostOne(n conf.Network, s nl.Step) Finding {
 func (p *Node) routeless(r nl.Route) string {
 	spare := nl.Route{Dst: r.Dst, Dev: r.Dev, Metric: ptp.SpareMetric}
 	if r.Dst.Addr().Is4() && spare.Check(p.pool.Host) == nil {
-		return "the node has lost its route to a pod. That happens, for example, if the node's address is removed and " +
-			"added again. The spare route is there. By it, the node may send from the wrong address"
+		return "the node has lost its route to a pod. That happens, for example, if the node's address is removed " +
+			"and added again. The spare route is there. By it, the node may send from the wrong address"
 	}
 	return "the node has lost its routes to a pod. Node and pod do not reach each other: probes fail, and so do " +
 		"Services and the internet"
