@@ -244,9 +244,26 @@ fleet:
 	VM_NEED=nat go test -count=1 -timeout 12h -exec $(VM)/exec -run TestWhole -v ./sim/fleet -args $(FLEET) -results $(CURDIR)/.cache/fleet -write $(CURDIR)/docs/fleet.md
 	$(MAKE) -s plot
 
+# What STATUS costs, beside a program that does nothing. bench-check has it, too.
+bench-status: build
+	VM=always $(VM)/setup nftables
+	@mkdir -p .cache && $(PACKED) $(VM)/icount $(BENCH) -icount -status -rounds 20 >.cache/bench-status.txt && mv .cache/bench-status.txt docs/ && cat docs/bench-status.txt
+
+# How much memory ADDs take, ours beside upstream's.
+bench-memory: build $(PEERS)/ptp
+	VM=always VM_KIND=uml $(VM)/setup
+	@mkdir -p .cache && VM=always VM_KIND=uml $(VM)/exec $(BENCH) -memory -rounds 5 >.cache/bench-memory.txt && mv .cache/bench-memory.txt docs/ && cat docs/bench-memory.txt
+
+# How long an ADD waits for EC2 when no address is free, against the calls that must follow each other. Under a virtual clock.
+cold:
+	VM_NEED=nat $(VM)/setup iptables nftables
+	VM_NEED=nat go test -count=1 -exec $(VM)/exec -run '^TestCold$$' ./sim/fleet -args -cold $(CURDIR)/docs
+	$(MAKE) -s plot
+
 plot:
 	go run ./sim/bench/plot docs/bench-icount.txt docs/bench-traffic.txt >docs/speed.svg.new && mv docs/speed.svg.new docs/speed.svg
 	go run ./sim/bench/plot docs/fleet.md >docs/fleet.svg.new && mv docs/fleet.svg.new docs/fleet.svg
+	go run ./sim/bench/plot docs/cold.txt >docs/cold.svg.new && mv docs/cold.svg.new docs/cold.svg
 
 # The picture in docs/support-bundle.md: the page of a simulated node in a real browser (Debian: chromium pngquant). No
 # test has it: look at it, and at the dark one in .cache/page.
@@ -308,4 +325,4 @@ package-check:
 clean:
 	rm -rf bin dist .cache
 
-.PHONY: build before test packages test-ec2 test-native test-kernel test-kernels test-kill test-faults test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-egress bench-check plot picture fleet demo sim install files uninstall programs package image release changelog package-check clean
+.PHONY: build before test packages test-ec2 test-native test-kernel test-kernels test-kill test-faults test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-egress bench-check bench-memory bench-status cold plot picture fleet demo sim install files uninstall programs package image release changelog package-check clean

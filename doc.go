@@ -58,7 +58,7 @@
 //	sim/cri/        containerd and CRI-O, called as kubelet calls them
 //	sim/machine/    an instance with mounts, processes, a host name and cgroups of its own
 //	sim/cluster/    Kubernetes on such machines; make test-cluster, and make cluster to play
-//	sim/demo/       make demo; sim/shell/ is make sim; sim/fleet/ is make fleet, where nodes share EC2's limits
+//	sim/demo/       make demo; sim/shell/ is make sim; sim/fleet/ is make fleet and make cold: nodes wait for EC2
 //	sim/bench/      make bench, and its plots
 //	e2e/            tests of the whole: the programs and conflists on simulated instances, and what the docs say
 //	acceptance/     make test-ec2: the same checks on the real EC2, for a person with an AWS account

@@ -16,15 +16,22 @@ import (
 
 // Acquire leases an address of each family to the owner: see [lease.Pool.Acquire].
 func (p *Pool) Acquire(ctx context.Context, o lease.Owner) (lease.Allocation, error) {
-	return p.Pool.Acquire(ctx, o, source(func() *aws.Client { return p.Cloud }))
+	a, err := p.Lease(ctx, o)
+	p.Finish(ctx)
+	return a, err
+}
+
+// Lease is Acquire without its end, Finish: the owner can use the addresses before that.
+func (p *Pool) Lease(ctx context.Context, o lease.Owner) (lease.Allocation, error) {
+	return p.Pool.Acquire(ctx, o, source(func(q *lease.Pool) *Pool { return New(*q, p.Cloud) }))
 }
 
 // source asks EC2 in this process. The process holds the lock "grow" meanwhile, as all
 // processes do that ask EC2 for more.
-func source(cloud func() *aws.Client) lease.Source {
+func source(grows func(*lease.Pool) *Pool) lease.Source {
 	return lease.Source{Turn: "grow", Ask: func(ctx context.Context, p *lease.Pool, o lease.Owner,
 		why error) (lease.Allocation, error) {
-		return New(*p, cloud()).getMore(ctx, o, why)
+		return grows(p).as(call.Mode{Defers: true}).getMore(ctx, o, why)
 	}}
 }
 

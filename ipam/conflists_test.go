@@ -103,7 +103,7 @@ func (n *shipped) stayWarm() {
 	batch := n.config
 	n.config.IPBatchSize = new(6)
 	must(n.T, n.config.Validate())
-	first := n.add("first", add)
+	first := n.add("first", Commands().Add)
 	n.config = batch
 	file := filepath.Join(n.dir, "registry.json")
 	snapshot, err := os.ReadFile(file)
@@ -117,7 +117,7 @@ func (n *shipped) stayWarm() {
 			must(n.T, os.WriteFile(file, moved(n.T, snapshot, -age, keep), 0o600))
 			n.sim.ResetCalls()
 			when := fmt.Sprintf("%v later, keep %q", age, keep)
-			n.sameRoutes(when, first, n.add("second", add))
+			n.sameRoutes(when, first, n.add("second", Commands().Add))
 			n.sameRoutes(when, first,
 				n.add("third", func(ctx context.Context, r *plugin.Request[lease.Config]) (*types100.Result, error) {
 					result, _, err := lease.Add(ctx, r, lease.Source{Turn: "queue", Ask: exec})

@@ -30,6 +30,7 @@ func (p *Pool) growOnce(ctx context.Context) error {
 	if sure, err := p.Resume(ctx); err != nil || sure {
 		return err // the addresses that are now confirmed may be enough
 	}
+	defer p.Ask(ctx)()
 	s, err := p.DescribeInstance(ctx)
 	if err != nil {
 		return call.Explain(err)

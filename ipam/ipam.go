@@ -30,19 +30,22 @@ import (
 // Commands returns the commands of [lease.GrowProgram], executed with these arguments. With those
 // of [lease.Program], an ADD only gets addresses. With others, it is that of the ipam plugin.
 func Commands(args ...string) plugin.Commands[lease.Config] {
+	var grown *Pool // nil: the ADD has not asked EC2
+	here := source(func(p *lease.Pool) *Pool {
+		grown = New(*p, aws.New(aws.Options{})) // the environment says where EC2 is
+		return grown
+	})
 	c := lease.Commands()
-	if c.Add = lease.Acquisition(args, inThisProcess()); c.Add == nil {
-		c.Add = add
+	if c.Add = lease.Acquisition(args, here); c.Add == nil {
+		c.Add = func(ctx context.Context, r *plugin.Request[lease.Config]) (*types100.Result, error) {
+			result, _, err := lease.Add(ctx, r, here)
+			return result, err
+		}
+	}
+	c.After = func() {
+		if grown != nil {
+			grown.Finish(context.Background())
+		}
 	}
 	return c
-}
-
-func add(ctx context.Context, r *plugin.Request[lease.Config]) (*types100.Result, error) {
-	result, _, err := lease.Add(ctx, r, inThisProcess())
-	return result, err
-}
-
-// inThisProcess asks EC2 from this process. The environment says where EC2 is.
-func inThisProcess() lease.Source {
-	return source(func() *aws.Client { return aws.New(aws.Options{}) })
 }

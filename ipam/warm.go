@@ -67,7 +67,7 @@ func (p *Pool) count(ctx context.Context) (has int, short, enough bool, err erro
 		p.Note(s)
 		now := time.Now()
 		has, short = p.Ready(s, now), p.Short(s, now)
-		waiting, _ := p.Waiting(s)
+		waiting, _, _ := p.Waiting(s)
 		enough = 0 < waiting && waiting <= has
 	})
 	return has, short, enough, err

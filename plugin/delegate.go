@@ -5,44 +5,88 @@ package plugin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
+// delegates are the programs of Delegate that have not ended. [Main] waits for them.
+var delegates sync.WaitGroup
+
 // Delegate executes another plugin for the request, as a runtime does, and returns its result
 // or its error (CNI specification, section 4, "Plugin Delegation"). The program is in a directory
 // of CNI_PATH. It ends when ctx ends, or when this process ends. Runtimes give a plugin no
 // arguments.
+//
+// A program that closes its standard output has answered, and may still have something to do: see [Commands]. Then the
+// end of ctx does not end it, and Main waits for it.
 func (r *Request[C]) Delegate(ctx context.Context, name string, args ...string) (*types100.Result, error) {
 	program, err := find(name, os.Getenv("CNI_PATH"))
 	if err != nil {
 		return nil, err
 	}
-	var stdout bytes.Buffer
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(r.stdin), &stdout, os.Stderr
-	// The signal comes when the thread ends that has started the program (prctl(2), PR_SET_PDEATHSIG).
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, cancel)
+	cmd := exec.CommandContext(running, program, args...)
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(r.stdin), os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Run(); err != nil && ctx.Err() != nil { // the end of ctx has killed it
-		return nil, fmt.Errorf("%s: %w", name, ctx.Err())
-	} else if err != nil {
-		return nil, answered(name, stdout.Bytes(), err)
+	type answer struct {
+		stdout []byte
+		err    error
 	}
-	n := network{CNIVersion: r.cniVersion, PrevResult: stdout.Bytes()}
+	got := make(chan answer, 1)
+	delegates.Go(func() {
+		defer cancel()
+		// The signal comes when the thread ends that has started the program (prctl(2), PR_SET_PDEATHSIG).
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		stdout, err := output(cmd)
+		if err == nil && !isError(stdout) && stop() {
+			got <- answer{stdout, nil}
+			_ = cmd.Wait()
+			return
+		}
+		got <- answer{stdout, cmp.Or(err, cmd.Wait())}
+	})
+	a := <-got
+	if a.err != nil && ctx.Err() != nil { // the end of ctx has killed it
+		return nil, fmt.Errorf("%s: %w", name, ctx.Err())
+	} else if a.err != nil {
+		return nil, answered(name, a.stdout, a.err)
+	}
+	n := network{CNIVersion: r.cniVersion, PrevResult: a.stdout}
 	return n.prevResult()
+}
+
+// output starts a program, and returns what it prints until it closes its standard output.
+func output(cmd *exec.Cmd) ([]byte, error) {
+	stdout, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(stdout)
+}
+
+// isError reports whether an answer is not a result. A program that was killed has none.
+func isError(stdout []byte) bool {
+	var e types.Error
+	return json.Unmarshal(stdout, &e) != nil || e.Code != 0
 }
 
 // CanDelegate fails with STATUS' code if the program of another plugin is missing.

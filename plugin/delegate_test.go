@@ -72,6 +72,34 @@ func TestDelegateOverdue(t *testing.T) {
 	}
 }
 
+// TestDelegateAnswersFirst: a delegate that has closed its standard output has answered. The end of the command does
+// not end what it does then.
+func TestDelegateAnswersFirst(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("CNI_PATH", dir)
+	const script = `#!/bin/sh
+echo '{"ip4": {"ip": "10.0.0.1/24"}}'
+exec >&-
+until [ -e $CNI_PATH/go ]; do sleep 0.01; done
+: >$CNI_PATH/done
+`
+	if err := os.WriteFile(filepath.Join(dir, "echo"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	result, err := relay(ctx, &plugin.Request[config]{})
+	cancel()
+	if err != nil || len(result.IPs) != 1 {
+		t.Fatal(result, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := within(func() bool { _, err := os.Stat(filepath.Join(dir, "done")); return err == nil }); err != nil {
+		t.Error(err)
+	}
+}
+
 // ended reports whether a process has ended, also if its parent has not waited for it yet.
 func ended(pid int) bool {
 	stat, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")

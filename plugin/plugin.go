@@ -71,6 +71,9 @@ type Commands[C any] struct {
 	// Ended is called before the answer, if it is not nil. A command without an error may have waited for EC2.
 	Ended func(verb string, took time.Duration, waited bool, err *types.Error)
 
+	// After is called when the answer is printed, if it is not nil. The caller has the answer then.
+	After func()
+
 	// Add and Check refuse the namespace of the node, with NodesNS: they have opened that, and need no lookup in /proc
 	Refuses bool
 }
@@ -115,11 +118,17 @@ func Main[C any](name string, c Commands[C]) {
 		os.Exit(0)
 	}
 	e := execution[C]{commands: c, cniVersion: version.Current()}
+	status := 0
 	if err := e.run(os.Getenv, os.Stdin, os.Stdout); err != nil {
 		printError(os.Stdout, e.cniVersion, traced(err, call))
-		os.Exit(1)
+		status = 1
 	}
-	os.Exit(0)
+	if e.commands.After != nil {
+		os.Stdout.Close() // the answer is whole: see Delegate
+		e.commands.After()
+	}
+	delegates.Wait()
+	os.Exit(status)
 }
 
 // An execution is the one command that a process of a plugin answers.

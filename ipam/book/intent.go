@@ -91,6 +91,16 @@ func Unknowns(s *registry.State) (all []registry.Intent) {
 	return all
 }
 
+// LeftAny reports whether an intent says itself what is left to do: see Unknowns.
+func LeftAny(s *registry.State) bool {
+	for _, i := range s.Intents {
+		if i.Attachment != "" {
+			return true
+		}
+	}
+	return false
+}
+
 // PreventSecond prevents that a creation is repeated whose ENI exists already. An unknown ENI that
 // was created for this instance may be the result of that creation.
 func PreventSecond(s, before *registry.State, enis []aws.ENI) {

@@ -24,5 +24,6 @@ type Node struct {
 type Mode struct {
 	Ahead    bool      // it gets addresses that no pod waits for: see yield
 	Finishes bool      // it finishes for a collection what others have begun: see yield
+	Defers   bool      // pods get their addresses before DeleteOnTermination is set: see package more, Finish
 	Until    time.Time // until when it waits for EC2 to detach ENIs; zero: as long as it has time
 }

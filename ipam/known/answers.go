@@ -44,18 +44,23 @@ type reply[T any] struct {
 	All      []T
 }
 
-// lately returns an answer of EC2. That may be one that a process has got at most keptLife ago: see kept.
+// lately returns an answer of EC2. That may be one that a process has got at most keptLife ago: see kept. If another
+// process has got it, earlier is true.
 func lately[T any](
 	ctx context.Context, p *Node, file, question string, ask func(context.Context) ([]T, error),
-) (a reply[T], err error) {
+) (a reply[T], earlier bool, err error) {
 	if a, ok := kept[T](p, file); ok && a.Question == question {
-		return a, nil
+		return a, true, nil
 	}
-	a = reply[T]{Question: question, Asked: time.Now()}
-	if a.All, err = ask(ctx); err == nil {
+	a, ahead, err := answered[reply[T]](p.Ahead, file)
+	if !ahead || a.Question != question {
+		a = reply[T]{Question: question, Asked: time.Now()}
+		a.All, err = ask(ctx)
+	}
+	if err == nil {
 		keep(p, file, a)
 	}
-	return a, err
+	return a, false, err
 }
 
 // kept returns an answer that serves instead of another question, if EC2 throttles this node and there is one.
@@ -143,16 +148,16 @@ func (p *Node) ForgetSubnets() { p.Registry.Drop(lastSubnets) }
 // ZoneSubnets lists the subnets of the instance's zone for a new ENI.
 func (p *Node) ZoneSubnets(ctx context.Context, vpc, zone string) ([]aws.Subnet, error) {
 	ask := func(ctx context.Context) ([]aws.Subnet, error) { return p.DescribeSubnets(ctx, vpc, zone) }
-	a, err := lately(ctx, p, subnetsAnswer, vpc+" "+zone, ask)
+	a, _, err := lately(ctx, p, subnetsAnswer, vpc+" "+zone, ask)
 	return a.All, err
 }
 
-// attachedENIs lists the ENIs that are attached to the instance, and says when EC2 was asked.
-func (p *Node) attachedENIs(ctx context.Context, instance string) ([]aws.ENI, time.Time, error) {
-	a, err := lately(ctx, p, enisAnswer, instance, func(ctx context.Context) ([]aws.ENI, error) {
+// attachedENIs lists the ENIs that are attached to the instance.
+func (p *Node) attachedENIs(ctx context.Context, instance string) (Attached, error) {
+	a, earlier, err := lately(ctx, p, enisAnswer, instance, func(ctx context.Context) ([]aws.ENI, error) {
 		return p.DescribeENIs(ctx, aws.ByInstance(instance))
 	})
-	return a.All, a.Asked, err
+	return Attached{ENIs: a.All, Asked: a.Asked, Kept: earlier}, err
 }
 
 // OursNow is ours. It says when EC2 was asked, and keeps which ENIs are attached.

@@ -22,9 +22,7 @@ type Attached struct {
 // LastAttached returns which ENIs are attached to this instance, by an answer of EC2 that a process
 // has kept, or by a new one. It notes which are not.
 func (p *Node) LastAttached(ctx context.Context, s *registry.State) (seen Attached, _ *registry.State, err error) {
-	began := time.Now()
-	seen.ENIs, seen.Asked, err = p.attachedENIs(ctx, s.Instance.ID)
-	if seen.Kept = seen.Asked.Before(began); err != nil || seen.Kept {
+	if seen, err = p.attachedENIs(ctx, s.Instance.ID); err != nil || seen.Kept {
 		return seen, s, err
 	}
 	err = p.Registry.Change(ctx, func(now *registry.State) { NoteAttached(now, seen.ENIs, seen.Asked); s = now })

@@ -11,4 +11,7 @@ import (
 )
 
 // A Node learns about this node.
-type Node struct{ call.Node }
+type Node struct {
+	call.Node
+	Ahead *Ahead // what a growth has asked already; nil: nothing
+}

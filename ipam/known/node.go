@@ -39,7 +39,10 @@ func (p *Node) DescribeInstance(ctx context.Context) (*registry.State, error) {
 	if err != nil || s.Instance.ENIs > 0 {
 		return s, err
 	}
-	limits, err := p.DescribeLimits(ctx, s.Instance.Type)
+	limits, ahead, err := answered[aws.Limits](p.Ahead, limitsAnswer)
+	if !ahead {
+		limits, err = p.DescribeLimits(ctx, s.Instance.Type)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("limits of %s: %w", s.Instance.Type, err)
 	}

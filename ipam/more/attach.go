@@ -267,6 +267,9 @@ func (p *Node) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 	if err != nil {
 		return err
 	}
+	if p.Mode.Defers {
+		return nil
+	}
 	return p.deleteOnTermination(ctx, eni.ID, attachment, token)
 }
 

@@ -18,7 +18,7 @@ import (
 )
 
 // deleteOnTermination makes EC2 delete the ENI together with the instance. The pods' network
-// works without that, so no pod waits for it. If the call fails, the intent stays, and the
+// works without that, so no pod waits for it: see Finish. If the call fails, the intent stays, and the
 // next growth or collection tries again.
 func (p *Node) deleteOnTermination(ctx context.Context, eni, attachment, token string) error {
 	s, err := p.Registry.View()
@@ -41,6 +41,29 @@ func (p *Node) deleteOnTermination(ctx context.Context, eni, attachment, token s
 		})
 	}
 	return p.Registry.Change(ctx, func(s *registry.State) { delete(s.Intents, token) })
+}
+
+// Finish makes the calls of deleteOnTermination that growths have left, when their pods have addresses. A process that
+// is killed before leaves the intents to the next growth or collection, as if the call had failed.
+func (p *Node) Finish(ctx context.Context) {
+	const turn, patience = time.Second, 10 * time.Second
+	s, err := p.Registry.View()
+	if err != nil || !book.LeftAny(s) {
+		return
+	}
+	ctx = context.WithoutCancel(ctx)
+	waiting, cancel := context.WithTimeout(ctx, turn)
+	defer cancel()
+	unlock, err := p.Registry.Lock(waiting, "grow")
+	if err != nil {
+		return // the growth that has the lock has made the calls first
+	}
+	defer unlock()
+	asking, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := p.deleteOnTerminations(asking); err != nil {
+		slog.Warn("the next growth or collection sets DeleteOnTermination", "error", err)
+	}
 }
 
 // endsWithInstance sets DeleteOnTermination of an attached ENI, also if no intent asks for that.

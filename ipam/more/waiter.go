@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Waiting counts the ADDs that wait for an address of the pool, and returns when the last one
-// has come.
-func (p *Node) Waiting(s *registry.State) (n int, last time.Time) {
+// Waiting counts the ADDs that wait for an address of the pool, and returns when the first one and the last one
+// have come.
+func (p *Node) Waiting(s *registry.State) (n int, first, last time.Time) {
 	now := time.Now()
 	for _, w := range s.Waiters {
 		if w.Pool != p.Policy.Waits() || !w.Until.After(now) {
@@ -26,8 +26,11 @@ func (p *Node) Waiting(s *registry.State) (n int, last time.Time) {
 		if w.Since.After(last) {
 			last = w.Since
 		}
+		if first.IsZero() || w.Since.Before(first) {
+			first = w.Since
+		}
 	}
-	return n, last
+	return n, first, last
 }
 
 // Found reports whether an address is free. A growth that failed may still have finished an
@@ -43,7 +46,7 @@ func (p *Node) Found() bool {
 
 // wanting counts the ADDs that wait, and those that have given up and that the runtime will repeat.
 func (p *Node) wanting(s *registry.State) int {
-	n, _ := p.Waiting(s)
+	n, _, _ := p.Waiting(s)
 	for _, w := range s.GaveUp {
 		if w.Pool == p.Policy.Waits() && time.Since(w.Until) <= lease.Returns {
 			n++
@@ -114,11 +117,19 @@ func (p *Node) wantNew(s *registry.State) int {
 	return max(n, min(more+(more+p.pods(s))/4, p.Policy.More(s)))
 }
 
+// A pause is for how long no ADD must have come, so that a burst is at its end: at least, and at most if its ADDs come
+// slowly.
+type pause struct{ least, most time.Duration }
+
 // The pauses of gather. A new ENI takes seconds, so its pods wait hardly longer for the ADDs of a slow burst.
-const (
-	pauseAssign = 50 * time.Millisecond
-	pauseENI    = 150 * time.Millisecond
+var (
+	pauseAssign = pause{50 * time.Millisecond, 50 * time.Millisecond}
+	pauseENI    = pause{150 * time.Millisecond, 300 * time.Millisecond}
 )
+
+// of returns the pause of a burst in which an ADD comes each so often. If ADDs come at random times, one of 3000 is so
+// late.
+func (p pause) of(each time.Duration) time.Duration { return min(max(p.least, 8*each), p.most) }
 
 // gather waits until all ADDs of a burst have come, before EC2 is asked. An ADD that comes
 // later costs another call. That takes some 100 ms, and counts against the rate limit of the
@@ -127,17 +138,17 @@ const (
 // gather ends when no ADD has come for the pause, when one call can bring no more, or after a
 // second. EC2 needs longer than that to create an ENI. A single ADD hardly waits. It does not
 // wait at all if EC2's describes have already taken that moment.
-func (p *Node) gather(ctx context.Context, enough int, pause time.Duration) error {
-	const alone, most = 20 * time.Millisecond, time.Second
+func (p *Node) gather(ctx context.Context, enough int, pause pause) error {
+	const alone, most = 10 * time.Millisecond, time.Second
 	for began := time.Now(); ; {
 		s, err := p.Registry.View()
 		if err != nil {
 			return err
 		}
-		n, last := p.Waiting(s)
-		quiet := pause
-		if n < 2 {
-			quiet = alone
+		n, first, last := p.Waiting(s)
+		quiet := alone
+		if n > 1 {
+			quiet = pause.of(last.Sub(first) / time.Duration(n-1))
 		}
 		d := min(quiet-time.Since(last), most-time.Since(began))
 		if d <= 0 || p.want(s) >= enough || call.Sleep(ctx, d, "") != nil {

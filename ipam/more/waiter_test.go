@@ -29,12 +29,12 @@ func TestGather(t *testing.T) {
 		enough int
 		want   time.Duration
 	}{
-		{"alone", 0, 0, 0, 100, 20 * ms},
+		{"alone", 0, 0, 0, 100, 10 * ms},
 		{"alone since the describes", 200 * ms, 0, 0, 100, 0},
-		{"nearly alone", 0, 1, 30 * ms, 100, 20 * ms},
+		{"nearly alone", 0, 1, 30 * ms, 100, 10 * ms},
 		{"burst", 0, 9, 7 * ms, 100, 9*7*ms + 50*ms},
-		{"burst since the describes", 15 * ms, 4, 3 * ms, 100, 4*3*ms + 50*ms},
-		{"burst of more than a call brings", 0, 99, 7 * ms, 30, 211 * ms}, // it has looked at 20, 64, 113 and 162 ms
+		{"burst since the describes", 5 * ms, 4, 3 * ms, 100, 4*3*ms + 50*ms},
+		{"burst of more than a call brings", 0, 99, 7 * ms, 30, 204 * ms}, // it has looked at 10, 57, 106 and 155 ms
 		{"stream", 0, 999, 7 * ms, 1000, time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -62,6 +62,20 @@ func TestGather(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestPause: a burst whose ADDs come slowly has a longer pause, up to a limit.
+func TestPause(t *testing.T) {
+	const ms = time.Millisecond
+	for each, want := range map[time.Duration]time.Duration{0: 150 * ms, 10 * ms: 150 * ms, 33 * ms: 264 * ms,
+		time.Second: 300 * ms} {
+		if got := pauseENI.of(each); got != want {
+			t.Errorf("an ADD each %v: %v, want %v", each, got, want)
+		}
+		if got := pauseAssign.of(each); got != 50*ms {
+			t.Errorf("addresses, an ADD each %v: %v", each, got)
+		}
 	}
 }
 

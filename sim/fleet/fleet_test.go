@@ -68,7 +68,7 @@ func TestWhole(t *testing.T) {
 	}
 	text, err := tables(*results)
 	if err == nil && *write != "" {
-		err = rewrite(*write, text)
+		err = rewrite(*write, "fleet", text)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,8 +34,9 @@ type ours struct {
 	way      way
 	host     *host
 	instance *ec2sim.Instance
-	dir      string // of the registry
-	turn     chan struct{}
+	dir      string        // of the registry
+	queue    chan struct{} // the lock of ADDs that ask EC2
+	turn     chan struct{} // the lock "grow"
 	owners   *owners
 
 	filling sync.Mutex
@@ -77,7 +79,7 @@ func (o *owners) loses(pod string) {
 
 // launch starts the instance. EC2 attaches what a launch template says, which costs no call.
 func (n *ours) launch() error {
-	i, err := n.sim.RunInstance(ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-nodes"})
+	i, err := n.sim.RunInstance(ec2sim.RunInstance{Type: cmp.Or(n.way.instance, instanceType), Subnet: "subnet-nodes"})
 	if err != nil {
 		return err
 	}
@@ -152,9 +154,12 @@ func (n *ours) fill(ctx context.Context) error {
 	return err
 }
 
-func (n *ours) waitTurn(ctx context.Context) error {
+func (n *ours) waitTurn(ctx context.Context) error { return hold(ctx, n.turn) }
+
+// hold takes a lock.
+func hold(ctx context.Context, lock chan struct{}) error {
 	select {
-	case n.turn <- struct{}{}:
+	case lock <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -202,16 +207,28 @@ func (n *ours) acquire(ctx context.Context, p *ipam.Pool, o lease.Owner) (lease.
 	if err := p.Host.Close(); err != nil {
 		return a, err
 	}
-	failed := n.waitTurn(ctx)
+	failed := hold(ctx, n.queue)
 	if p.Host, err = nl.Open("node", n.host.path); err != nil {
 		return a, err
 	}
 	if failed != nil {
 		return a, errors.Join(failed, p.GiveUp(ctx, o))
 	}
-	defer func() { <-n.turn }()
+	defer func() { <-n.queue }()
+	if a, err = p.Take(ctx, o); !lease.IsNone(err) {
+		return a, err // of the growth before
+	}
+	if err := n.waitTurn(ctx); err != nil {
+		return a, errors.Join(err, p.GiveUp(ctx, o))
+	}
 	p.Cloud = n.cloud()
-	return p.Acquire(ctx, o)
+	a, err = p.Lease(ctx, o)
+	rest := *p
+	go func() { // the rest of the process that has asked EC2
+		defer func() { <-n.turn }()
+		rest.Finish(ctx)
+	}()
+	return a, err
 }
 
 // del is a DEL.

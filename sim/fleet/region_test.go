@@ -6,6 +6,7 @@ package fleet
 import (
 	"bytes"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"maps"
 	"math/rand/v2"
@@ -53,12 +54,14 @@ func (l *ledger) cut() (made, refused map[string]int) {
 // nanosecond, so nothing depends on the order in which goroutines run.
 type place struct {
 	index int
+	seed  uint64
 	mu    sync.Mutex
 	rng   *rand.Rand
+	calls map[string]*place // by action
 }
 
 func newPlace(seed uint64, index int) *place {
-	return &place{index: index, rng: rand.New(rand.NewPCG(seed, uint64(index)))}
+	return &place{index: index, seed: seed, rng: rand.New(rand.NewPCG(seed, uint64(index))), calls: map[string]*place{}}
 }
 
 // jitter returns a random time of less than d.
@@ -66,6 +69,21 @@ func (p *place) jitter(d time.Duration) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return time.Duration(p.rng.Int64N(int64(d)))
+}
+
+// of returns the place of the calls of an action. They have a sequence of random times of their own, as a node may make
+// several calls at once.
+func (p *place) of(action string) *place {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at, known := p.calls[action]
+	if !known {
+		h := fnv.New64a()
+		io.WriteString(h, action)
+		at = newPlace(p.seed^h.Sum64(), p.index)
+		p.calls[action] = at
+	}
+	return at
 }
 
 // about returns d, at most a quarter more or less.
@@ -86,7 +104,8 @@ type region struct {
 	*ledger
 	sim   *ec2sim.Sim
 	mu    sync.Mutex
-	hosts map[string]*host // by instance
+	hosts map[string]*host                     // by instance
+	watch func(action string, began time.Time) // is told of each answer; nil: nothing is
 }
 
 // instanceType has 8 CPUs. It can have three ENIs for pods, with 15 addresses each.
@@ -168,12 +187,16 @@ func (w *wire) Do(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	action := form.Get("Action")
-	w.sleep(refusalLatency / 2)
+	action, began := form.Get("Action"), time.Now()
+	at := w.of(action)
+	at.sleep(refusalLatency / 2)
 	resp := answer(w.sim, r)
 	throttled := resp.StatusCode == http.StatusServiceUnavailable
 	w.note(action, throttled)
-	w.sleep(latency(action, throttled) - refusalLatency/2)
+	at.sleep(latency(action, throttled) - refusalLatency/2)
+	if w.watch != nil {
+		w.watch(action, began)
+	}
 	return resp, r.Context().Err()
 }
 

@@ -155,14 +155,13 @@ func tables(dir string) (string, error) {
 	return text.String(), nil
 }
 
-const begin, end = "<!-- make fleet writes from here -->\n", "\n<!-- to here -->\n"
-
-// rewrite replaces the tables of a document.
-func rewrite(file, tables string) error {
+// rewrite replaces the tables that a target of make writes into a document.
+func rewrite(file, target, tables string) error {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
+	begin, end := "<!-- make "+target+" writes from here -->\n", "\n<!-- to here -->\n"
 	before, rest, ok := strings.Cut(string(b), begin)
 	_, after, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {

@@ -123,7 +123,7 @@ func newFleet(t, outside *testing.T, dir string, p plan, w way) *fleet {
 		f.region, f.ledger, f.throttle = r, r.ledger, r.throttle
 		next = func(at *place) node {
 			return &ours{place: at, region: r, way: w, dir: filepath.Join(dir, fmt.Sprint("n", at.index)),
-				turn: make(chan struct{}, 1), owners: f.owners}
+				queue: make(chan struct{}, 1), turn: make(chan struct{}, 1), owners: f.owners}
 		}
 	}
 	for i := range p.nodes {

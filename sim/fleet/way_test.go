@@ -15,7 +15,8 @@ type way struct {
 	name     string
 	model    func(*account, *place) node // of another plugin; nil: the real code, with the policy
 	policy   lease.Policy
-	launched int // prefixes of the ENI that the launch template makes; 0: it makes none
+	instance string // type of the nodes; empty: instanceType
+	launched int    // prefixes of the ENI that the launch template makes; 0: it makes none
 
 	// The changing calls that the pods of a node need at least: for all of them, how many more to replace the first
 	// one, and how many to replace all.

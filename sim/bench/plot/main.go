@@ -3,10 +3,11 @@
 
 // Command plot draws committed tables as one SVG, which it prints. The charts of the benchmarks show the cost of
 // starting a pod, and of reaching another pod. Those of the fleet show how long the pods of a large cluster wait for
-// EC2.
+// EC2. The waterfalls show which calls of EC2 an ADD waits for.
 //
 //	plot docs/bench-icount.txt docs/bench-traffic.txt >docs/speed.svg
 //	plot docs/fleet.md >docs/fleet.svg
+//	plot docs/cold.txt >docs/cold.svg
 //
 // Bars are rectangles, so a template is enough. A plotting library would add ten modules to those of the plugins.
 package main
@@ -96,11 +97,14 @@ func run(files []string, w io.Writer) error {
 	var all []Chart
 	switch len(files) {
 	case 1:
+		if t := second(files[0]); len(t) > 1 && slices.Contains(t[0], "begins") {
+			return drawWaterfalls(t, w)
+		}
 		all, files = fleet(), slices.Repeat(files, 2)
 	case 2:
 		all = charts()
 	default:
-		return errors.New("usage: plot BENCH-ICOUNT BENCH-TRAFFIC, or plot FLEET")
+		return errors.New("usage: plot BENCH-ICOUNT BENCH-TRAFFIC, or plot FLEET, or plot COLD")
 	}
 	for i, file := range files {
 		b, err := os.ReadFile(file)
@@ -113,6 +117,13 @@ func run(files []string, w io.Writer) error {
 		}
 	}
 	return drawing.Execute(w, all)
+}
+
+// second returns the second table of a file; nil if there is none.
+func second(file string) table.Table {
+	b, _ := os.ReadFile(file) // run reads it again, and fails
+	_, _, after := table.Cut(string(b))
+	return table.Parse(after)
 }
 
 // fill reads the figures from the table.

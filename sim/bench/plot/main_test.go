@@ -18,7 +18,7 @@ const docs = "../../../docs/"
 // TestPlot checks that the committed plots show the committed figures. make plot draws them.
 func TestPlot(t *testing.T) {
 	for name, from := range map[string][]string{"speed.svg": {docs + "bench-icount.txt", docs + "bench-traffic.txt"},
-		"fleet.svg": {docs + "fleet.md"}} {
+		"fleet.svg": {docs + "fleet.md"}, "cold.svg": {docs + "cold.txt"}} {
 		var got bytes.Buffer
 		if err := run(from, &got); err != nil {
 			t.Fatal(err)
@@ -35,7 +35,7 @@ func TestPlot(t *testing.T) {
 
 // TestInside wants all bars and figures inside the picture, also those of a chart with more bars than the other.
 func TestInside(t *testing.T) {
-	for _, name := range []string{"speed.svg", "fleet.svg"} {
+	for _, name := range []string{"speed.svg", "fleet.svg", "cold.svg"} {
 		text, err := os.ReadFile(docs + name)
 		if err != nil {
 			t.Fatal(err)

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package known
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// A growth asks EC2 which subnets there are, which ENIs are attached, and what the instance type can have. None of
+// these questions needs the answer to another. So a growth that will need all answers asks all at once.
+
+// An Ahead has the questions that were asked before a step needed their answers, by the names of the answers. Each
+// answer serves once, as the next step may need a later one.
+type Ahead struct {
+	asked map[string]any // functions that wait for an answer
+	all   sync.WaitGroup
+}
+
+// limitsAnswer is the name of the answer to the question what the instance type can have. It has no file.
+const limitsAnswer = "limits"
+
+// AskAhead asks what a new ENI takes. The caller waits for all questions in the end.
+func (p *Node) AskAhead(ctx context.Context, s *registry.State) (wait func()) {
+	a := &Ahead{asked: map[string]any{}}
+	if s.Instance.ENIs == 0 {
+		early(a, limitsAnswer, func() (aws.Limits, error) { return p.DescribeLimits(ctx, s.Instance.Type) })
+	}
+	vpc, zone, asked := book.VPCOf(s), s.Instance.Zone, time.Now()
+	early(a, subnetsAnswer, func() (reply[aws.Subnet], error) {
+		all, err := p.DescribeSubnets(ctx, vpc, zone)
+		return reply[aws.Subnet]{vpc + " " + zone, asked, all}, err
+	})
+	early(a, enisAnswer, func() (reply[aws.ENI], error) {
+		all, err := p.DescribeENIs(ctx, aws.ByInstance(s.Instance.ID))
+		return reply[aws.ENI]{s.Instance.ID, asked, all}, err
+	})
+	p.Ahead = a
+	return func() { p.Ahead = nil; a.all.Wait() }
+}
+
+// early asks a question in a goroutine.
+func early[T any](a *Ahead, name string, ask func() (T, error)) {
+	var answer T
+	var err error
+	done := make(chan struct{})
+	a.all.Go(func() { defer close(done); answer, err = ask() })
+	a.asked[name] = func() (T, error) { <-done; return answer, err }
+}
+
+// answered returns the answer to a question that was asked ahead. It is not ok if none was, or if it has served.
+func answered[T any](a *Ahead, name string) (answer T, ok bool, err error) {
+	if a == nil || a.asked[name] == nil {
+		return answer, false, nil
+	}
+	wait := a.asked[name].(func() (T, error))
+	delete(a.asked, name)
+	answer, err = wait()
+	return answer, true, err
+}

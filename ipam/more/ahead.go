@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package more
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// Ask asks EC2 ahead for what a growth will ask in any case: about the peers of the VPC, and for a new ENI if it takes
+// one. The caller waits in the end. While EC2 throttles, each call waits for its turn, and none is made that may turn
+// out to be of no use.
+func (p *Node) Ask(ctx context.Context) (wait func()) {
+	s, err := p.Registry.View()
+	if err != nil || lease.Unknown(s) || known.Throttled(s) {
+		return func() {}
+	}
+	peers, other := make(chan struct{}), *p // it changes nothing that a growth has in memory
+	go func() {
+		defer close(peers)
+		other.RenewPeers(ctx)
+	}()
+	enis := func() {}
+	if p.needsENI(s) {
+		enis = p.AskAhead(ctx, s)
+	}
+	return func() { enis(); <-peers }
+}
+
+// needsENI reports whether a growth is certain to ask for a new ENI. If the limits of the instance type are not known
+// yet, that is so on an instance that has its boot ENI alone.
+func (p *Node) needsENI(s *registry.State) bool {
+	if !p.MakesENIs() || p.Policy.Choice.Chooses() || p.withinQuota() != nil || cmp.Or(refused(s),
+		call.Standing(s, book.CreateAction), call.Standing(s, book.AttachAction)) != nil {
+		return false
+	}
+	for _, e := range s.ENIs {
+		if e.TagsUnknown == registry.NotAsked || p.Policy.Unclear(e) {
+			return false // the growth asks whether it serves pods
+		}
+	}
+	places := lease.Places(s, p.Policy, time.Now())
+	if s.Instance.ENIs == 0 {
+		return len(places) == 0 && len(s.ENIs) == 1
+	}
+	return p.full(s) == nil && !slices.ContainsFunc(places, func(at lease.Place) bool {
+		return slices.ContainsFunc(p.Policy.Families, func(f lease.Family) bool { return book.Room(s, at.ENI, f) > 0 })
+	})
+}

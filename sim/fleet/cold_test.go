@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package fleet
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
+)
+
+var writeCold = flag.String("cold", "", "for TestCold: `directory` of cold.txt and speed.md, which it writes")
+
+// A cold is a situation in which ADDs find no free address, so that they wait for EC2.
+type cold struct {
+	name  string
+	way   way
+	had   int           // pods that the node has before; their ADDs leave no address free
+	pods  int           // whose ADDs come together
+	ec2   func(*region) // what differs in EC2
+	drawn bool          // the picture has its calls
+	calls int           // of EC2, at most
+	most  float64       // the ratio, at most
+}
+
+// shipped is the policy of the shipped configuration, whose pods also have routes to the peers of the VPC.
+func shipped(change func(*lease.Policy)) way {
+	return way{policy: with(func(p *lease.Policy) { p.Peers = true; change(p) })}
+}
+
+func single(*lease.Policy)     {}
+func prefixes(p *lease.Policy) { p.Prefixes = true }
+
+// on returns the way on nodes of another type.
+func (w way) on(instance string) way { w.instance = instance; return w }
+
+// goal is how many times as long as the calls that must follow each other an ADD may wait.
+const goal = 1.05
+
+// colds are the cases. Two ENIs exceed the goal: a node makes one ENI after the other, see docs/speed.md.
+var colds = []cold{
+	{name: "addresses on an ENI with room", way: shipped(single), had: 1, pods: 1, drawn: true, calls: 1, most: goal},
+	{name: "a prefix on an ENI with room", way: shipped(prefixes), had: 17, pods: 1, calls: 1, most: goal},
+	{name: "a new ENI, the node's first", way: shipped(single), pods: 1, drawn: true, calls: 7, most: goal},
+	{name: "a further ENI", way: shipped(single), had: 15, pods: 1, calls: 5, most: goal},
+	{name: "a new ENI in the second subnet", way: shipped(single), pods: 1, drawn: true, calls: 8, most: goal,
+		ec2: func(r *region) { r.sim.Fail("CreateNetworkInterface", "InsufficientFreeAddressesInSubnet", 1) }},
+	{name: "60 ADDs together, prefixes", way: shipped(prefixes), pods: 60, calls: 7, most: goal},
+	{name: "60 ADDs together, two ENIs", way: shipped(single).on("m5.4xlarge"), pods: 60, drawn: true, calls: 12,
+		most: 1.2},
+}
+
+// A span is a call of EC2, from when it is made until it is answered. Times are since the ADDs have come.
+type span struct {
+	action       string
+	begins, ends time.Duration
+}
+
+func (s span) took() time.Duration { return s.ends - s.begins }
+
+// onPath reports whether the calls of an action must follow each other. An ENI is created and then attached.
+func (s span) onPath() bool {
+	return slices.Contains([]string{"AssignPrivateIpAddresses", "CreateNetworkInterface", "AttachNetworkInterface"},
+		s.action)
+}
+
+// prepares reports whether the first new ENI needs the answer. Nothing of the questions needs another answer.
+func (s span) prepares() bool {
+	return slices.Contains([]string{"DescribeInstanceTypes", "DescribeNetworkInterfaces", "DescribeSubnets"}, s.action)
+}
+
+// A coldRun is what has happened in a case.
+type coldRun struct {
+	spans  []span        // in order
+	leased time.Duration // when the last ADD had its address
+}
+
+// path is the time of the calls that must follow each other, and of the longest question before the first of them.
+func (r coldRun) path() (sum time.Duration) {
+	asked := time.Duration(0)
+	for _, s := range r.spans {
+		switch {
+		case s.onPath():
+			sum += s.took()
+		case s.prepares() && sum == 0:
+			asked = max(asked, s.took())
+		}
+	}
+	return asked + sum
+}
+
+func (r coldRun) ratio() float64 { return float64(r.leased) / float64(r.path()) }
+
+// play plays the case with latencies that the seed draws.
+func (c cold) play(outside *testing.T, seed uint64) (run coldRun) {
+	dir := simtest.Memory(outside)
+	synctest.Test(outside, func(t *testing.T) {
+		r, err := newRegion(func(string) *host { return newHost(outside) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := &ours{place: newPlace(seed, 0), region: r, way: c.way, dir: filepath.Join(dir, "registry"),
+			queue: make(chan struct{}, 1), turn: make(chan struct{}, 1), owners: newOwners()}
+		if err := n.launch(); err != nil {
+			t.Fatal(err)
+		}
+		for i := range c.had {
+			if err := n.add(t.Context(), fmt.Sprint("had", i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		const rest = 3 * time.Minute // what the node has asked before is too old
+		time.Sleep(rest)
+		if c.ec2 != nil {
+			c.ec2(r)
+		}
+		run = c.burst(t, n)
+		if bad := append(n.leaks(c.had+c.pods), n.owners.bad...); len(bad) > 0 {
+			t.Errorf("%s: %v", c.name, bad)
+		}
+	})
+	return run
+}
+
+// burst is the ADDs of the case.
+func (c cold) burst(t *testing.T, n *ours) (run coldRun) {
+	var mu sync.Mutex
+	began := time.Now()
+	n.watch = func(action string, at time.Time) {
+		mu.Lock()
+		defer mu.Unlock()
+		run.spans = append(run.spans, span{action, at.Sub(began), time.Since(began)})
+	}
+	var all sync.WaitGroup
+	for i := range c.pods {
+		all.Go(func() {
+			if err := n.add(t.Context(), fmt.Sprint("pod", i)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	run.leased = time.Since(began)
+	time.Sleep(time.Minute) // until all calls are answered
+	slices.SortFunc(run.spans, func(a, b span) int {
+		return cmp.Or(cmp.Compare(a.begins.Milliseconds(), b.begins.Milliseconds()), cmp.Compare(a.ends, b.ends))
+	})
+	return run
+}
+
+func millis(d time.Duration) string { return fmt.Sprint(d.Round(time.Millisecond).Milliseconds()) }
+
+// row is the case in figures. The first run has the calls, and the worst one the ratio.
+func (c cold) row(runs []coldRun) []string {
+	worst := slices.MaxFunc(runs, func(a, b coldRun) int { return cmp.Compare(a.ratio(), b.ratio()) })
+	return []string{c.name, fmt.Sprint(len(runs[0].spans)), millis(runs[0].leased), millis(runs[0].path()),
+		fmt.Sprintf("%.2f", runs[0].ratio()), fmt.Sprintf("%.2f", worst.ratio())}
+}
+
+// calls are rows about the calls of a case. A call waits for those that are answered when it is made.
+func (c cold) rows(r coldRun) (rows [][]string) {
+	for _, s := range r.spans {
+		after, on := "", "beside"
+		for _, b := range r.spans {
+			if ended := s.begins - b.ends; ended >= 0 && ended < time.Millisecond {
+				after = b.action
+			}
+		}
+		if s.onPath() || s.prepares() {
+			on = "path"
+		}
+		rows = append(rows, []string{c.name, s.action, millis(s.begins), millis(s.ends), on, after})
+	}
+	return append(rows, []string{c.name, "the last address is leased", millis(r.leased), millis(r.leased), "", ""})
+}
+
+// TestCold plays the cases, and compares them with the goal and with the documents. make cold writes these.
+func TestCold(t *testing.T) {
+	const draws = 10
+	simtest.Credentials(t)
+	defer slog.SetDefault(slog.Default())
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	figures := table.Table{{"cold ADD, milliseconds", "calls", "leased", "path", "x", "x, worst"}}
+	waterfall := table.Table{{"case", "call", "begins", "ends", "on", "after"}}
+	for _, c := range colds {
+		var runs []coldRun
+		for seed := range uint64(draws) {
+			r := c.play(t, seed+1)
+			runs = append(runs, r)
+			if r.ratio() > c.most || len(r.spans) > c.calls {
+				t.Errorf("%s, draw %d: leased after %.3f of the path, want at most %v; %d calls, want at most %d",
+					c.name, seed+1, r.ratio(), c.most, len(r.spans), c.calls)
+			}
+		}
+		figures = append(figures, c.row(runs))
+		if c.drawn {
+			waterfall = append(waterfall, c.rows(runs[0])...)
+		}
+	}
+	published(t, fmt.Sprintf("\n%s", figures), fmt.Sprintf("%s\n%s", figures, waterfall))
+}
+
+// published compares the tables with those of the documents, or writes them.
+func published(t *testing.T, inSpeed, coldTxt string) {
+	t.Helper()
+	if *writeCold != "" {
+		err := cmp.Or(os.WriteFile(filepath.Join(*writeCold, "cold.txt"), []byte(coldTxt), 0o644),
+			rewrite(filepath.Join(*writeCold, "speed.md"), "cold", inSpeed))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	for file, want := range map[string]string{"cold.txt": coldTxt, "speed.md": inSpeed} {
+		b, err := os.ReadFile(filepath.Join("../../docs", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(b), want) {
+			t.Errorf("docs/%s does not have the figures of this version: run make cold\n%s", file, want)
+		}
+	}
+}
