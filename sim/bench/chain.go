@@ -30,6 +30,7 @@ const (
 	byVeth    = "ours, dataPath veth"
 	three     = "ours, three plugins"
 	reference = "ptp + host-local"
+	idle      = "noop"
 )
 
 // A candidate is a chain and the programs that it needs.
@@ -55,9 +56,9 @@ func candidates(own, routed, chained, dir string) []candidate {
 			[]string{"ptp", "host-local", "iptables"}},
 		{"the same, ipMasq nftables", ptp(`"ipMasq": true, "ipMasqBackend": "nftables",`),
 			[]string{"ptp", "host-local", "nft"}},
-		{"noop", `{"cniVersion": "1.0.0", "name": "noop", "plugins": [{"type": "noop"}]}`, []string{"noop"}},
+		{idle, `{"cniVersion": "1.1.0", "name": "noop", "plugins": [{"type": "noop"}]}`, []string{"noop"}},
 		{"noop + noop + noop",
-			`{"cniVersion": "1.0.0", "name": "noop", "plugins": [{"type": "noop"}, {"type": "noop"}, ` +
+			`{"cniVersion": "1.1.0", "name": "noop", "plugins": [{"type": "noop"}, {"type": "noop"}, ` +
 				`{"type": "noop"}]}`, []string{"noop"}},
 	}
 }
@@ -126,12 +127,18 @@ func (c *chain) call(ctx context.Context, verb string, p pod) (sample, error) {
 // exec executes the chain for a pod by an executor, and returns how long that took.
 func (c *chain) exec(ctx context.Context, verb string, p pod, e *executor) (wall time.Duration, err error) {
 	cni := libcni.NewCNIConfigWithCacheDir(c.path, filepath.Join(c.node.dir, "cni"), e)
-	rt := &libcni.RuntimeConf{ContainerID: p.id, NetNS: p.Path, IfName: "eth0", Args: p.args}
+	rt := &libcni.RuntimeConf{ContainerID: p.id, IfName: "eth0", Args: p.args}
+	if p.Namespace != nil { // STATUS is about no pod
+		rt.NetNS = p.Path
+	}
 	err = c.node.Do(func() error {
 		start := time.Now()
 		defer func() { wall = time.Since(start) }()
-		if verb == "DEL" {
+		switch verb {
+		case "DEL":
 			return cni.DelNetworkList(ctx, c.list, rt)
+		case "STATUS":
+			return cni.GetStatusNetworkList(ctx, c.list)
 		}
 		_, err := cni.AddNetworkList(ctx, c.list, rt)
 		return err

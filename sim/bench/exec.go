@@ -28,6 +28,7 @@ type step struct {
 // An executor executes plugins as libcni itself does, and measures the cost.
 type executor struct {
 	env   []string
+	attr  *syscall.SysProcAttr // nil: as this process
 	steps []step
 }
 
@@ -38,7 +39,7 @@ func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, en
 
 // exec runs a program and measures it.
 func (e *executor) exec(c *exec.Cmd, stdin []byte, environ []string) ([]byte, error) {
-	c.Env = append(environ, e.env...)
+	c.Env, c.SysProcAttr = append(environ, e.env...), e.attr
 	var stdout, stderr bytes.Buffer
 	c.Stdin, c.Stdout, c.Stderr = bytes.NewReader(stdin), &stdout, &stderr
 	start := time.Now()

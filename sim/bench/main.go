@@ -3,7 +3,8 @@
 
 // Command bench measures the cost of ADD and DEL of whole chains, ours and upstream's. They are real processes,
 // executed by libcni, on an instance of vpcsim. With -traffic it measures the cost of the pods' packets instead: ours,
-// and those of pods that are connected as other plugins do it. With -egress it measures packets to a host outside.
+// and those of pods that are connected as other plugins do it. With -egress it measures packets to a host outside. With
+// -memory it measures how much memory ADDs take.
 //
 // All chains take turns in one run, so that other load of the machine affects all of them. Compare the ratios to ptp +
 // host-local, which neither masquerades nor routes by policy. The shipped conflist is only changed in reuseIPWait and
@@ -38,7 +39,7 @@ type options struct {
 	alone  bool
 	icount bool
 
-	traffic, egress bool
+	traffic, egress, memory, status bool
 }
 
 // concurrencies are the numbers of calls at once to measure, one after the other.
@@ -78,6 +79,8 @@ func parse(args []string) (options, error) {
 	f.BoolVar(&o.traffic, "traffic", false, "instead: what the traffic of pods costs, by layout")
 	f.BoolVar(&o.egress, "egress", false,
 		"instead: what the traffic of pods to a host outside costs, with an egress and without")
+	f.BoolVar(&o.status, "status", false, "instead: what STATUS costs")
+	f.BoolVar(&o.memory, "memory", false, "instead: how much memory ADDs take, one alone and 110 together")
 	f.BoolVar(&o.icount, "icount", false, "the clock counts instructions: print thousands of them; one call at once")
 	f.StringVar(&o.baseline, "baseline", "", "fail if our chain is 10 % worse than in this `file`, an earlier output")
 	_ = f.Parse(args) // it exits on an error
@@ -139,6 +142,9 @@ func run(ctx context.Context, o options, w io.Writer) error {
 	if o.egress {
 		return egress(ctx, o, w)
 	}
+	if o.memory {
+		return memory(ctx, o, w)
+	}
 	r := &report{icount: o.icount, rounds: o.rounds}
 	measure := bench
 	if o.pods > 0 {
@@ -150,7 +156,7 @@ func run(ctx context.Context, o options, w io.Writer) error {
 	if err := r.write(w); err != nil {
 		return err
 	}
-	err = old.compare(r.table())
+	err = errors.Join(old.compare(r.table()), r.idleEnough())
 	if r.asked > 0 {
 		err = errors.Join(err, errAsked)
 	}

@@ -48,9 +48,27 @@ func (w *world) bench(ctx context.Context, o options, r *report) error {
 	if err != nil {
 		return err
 	}
+	if o.status {
+		o.c, r.x = concurrencies{1}, idle
+		chains = slices.DeleteFunc(chains, func(c *chain) bool { return !asksStatus(c) })
+	}
 	if err := n.fill(ctx, chains, slices.Max(o.c)); err != nil {
 		return err
 	}
+	if !o.status {
+		if err := r.measure(ctx, chains, o); err != nil {
+			return err
+		}
+	}
+	if r.statuses, err = statuses(ctx, chains, o.rounds); err != nil {
+		return err
+	}
+	w.asked(r)
+	return nil
+}
+
+// measure measures ADD and DEL of the chains.
+func (r *report) measure(ctx context.Context, chains []*chain, o options) error {
 	r.x = reference
 	for _, c := range o.c {
 		var subjects []*subject
@@ -67,7 +85,6 @@ func (w *world) bench(ctx context.Context, o options, r *report) error {
 		}
 		r.subjects = append(r.subjects, subjects...)
 	}
-	w.asked(r)
 	return nil
 }
 

@@ -27,6 +27,7 @@ type report struct {
 	rounds   int
 	x        string // the reference of the ratios
 	subjects []*subject
+	statuses []*readiness
 	upkeeps  []upkeep
 	notes    []string
 	asked    int // calls to EC2 and metadata during the measurement
@@ -53,11 +54,17 @@ func (r *report) calls(ec2 []ec2sim.Call, metadata []string) {
 }
 
 func (r *report) write(w io.Writer) error {
-	parts := []string{r.title(), r.table().String()}
+	parts := []string{r.title()}
+	if len(r.subjects) > 0 {
+		parts = append(parts, r.table().String())
+	}
 	for _, s := range r.subjects {
 		if (s.name == ours || s.name == three) && s.c == 1 {
 			parts = append(parts, s.label+", plugin by plugin:\n", r.plugins(s).String())
 		}
+	}
+	if len(r.statuses) > 0 {
+		parts = append(parts, "STATUS, one process each; x is the ratio to "+idle+":\n", r.ready().String())
 	}
 	if t := r.kept(); t != nil {
 		parts = append(parts, "the node besides, with this project's pods alone, median of five:\n", t.String())

@@ -15,7 +15,8 @@ import (
 )
 
 func main() {
-	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Del: nothing, Check: nothing}, version.All, "noop")
+	does := skel.CNIFuncs{Add: add, Del: nothing, Check: nothing, GC: nothing, Status: nothing}
+	skel.PluginMainFuncs(does, version.All, "noop")
 }
 
 func add(args *skel.CmdArgs) error {

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
+)
+
+// crowd is how many ADDs come together: the pods that a kubelet allows by default.
+const crowd = 110
+
+// memory measures how much memory ADDs take, one alone and a crowd together.
+func memory(ctx context.Context, o options, w io.Writer) error {
+	world, err := newWorld(o.size())
+	if err != nil {
+		return err
+	}
+	return errors.Join(world.memory(ctx, o, w), world.close())
+}
+
+func (w *world) memory(ctx context.Context, o options, out io.Writer) error {
+	n, err := w.newNode("node")
+	if err != nil {
+		return err
+	}
+	r := &report{}
+	chains, err := n.chains(o, r)
+	if err != nil {
+		return err
+	}
+	t := table.Table{{"KiB", "processes", "peak RSS", "x", "anonymous", "x", fmt.Sprintf("%d: peak RSS", crowd), "x",
+		"cgroup", "x"}}
+	var all []footprint
+	for _, c := range chains {
+		if !slices.Contains([]string{ours, byVeth, three, reference, idle}, c.name) {
+			continue
+		}
+		f, err := n.footprint(ctx, c, o)
+		if err != nil {
+			return err
+		}
+		all = append(all, f...)
+	}
+	at := slices.IndexFunc(all, func(f footprint) bool { return f.name == reference })
+	if at < 0 {
+		return fmt.Errorf("%s is missing: %v", reference, r.notes)
+	}
+	for _, f := range all {
+		t = append(t, f.row(all[at]))
+	}
+	_, err = fmt.Fprintf(out, "%s; KiB, medians of %d; x is the ratio to %s\n\n%s", machine(), o.rounds, reference, t)
+	return err
+}
+
+// A footprint is the memory of the ADDs of a chain, in KiB.
+type footprint struct {
+	name      string
+	processes int
+	// of one ADD: the sum of the highest resident sets of its processes, and what of them is anonymous: Go's heap,
+	// stacks and variables
+	peak, anonymous int
+	// of a crowd: the same sum, which counts a page once for each process that has it, and the peak of a control group,
+	// which counts it once
+	peaks, group int
+}
+
+func (f footprint) row(to footprint) []string {
+	x := func(a, b int) string {
+		if a == 0 || b == 0 {
+			return ""
+		}
+		return strconv.FormatFloat(float64(a)/float64(b), 'f', 2, 64)
+	}
+	row := []string{f.name, fmt.Sprint(f.processes), fmt.Sprint(f.peak), x(f.peak, to.peak), fmt.Sprint(f.anonymous),
+		x(f.anonymous, to.anonymous), fmt.Sprint(f.peaks), x(f.peaks, to.peaks), fmt.Sprint(f.group),
+		x(f.group, to.group)}
+	for i, cell := range row {
+		if cell == "0" {
+			row[i] = ""
+		}
+	}
+	return row
+}
+
+// footprint measures a chain. If its first ADD asks EC2, that is a footprint of its own.
+func (n *node) footprint(ctx context.Context, c *chain, o options) ([]footprint, error) {
+	cold, err := n.traced(ctx, c, o, 1)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.fill(ctx, []*chain{c}, crowd); err != nil {
+		return nil, err
+	}
+	f := footprint{name: c.name}
+	var peaks, anonymous []int
+	for range o.rounds {
+		one, err := n.traced(ctx, c, o, 1)
+		if err != nil {
+			return nil, err
+		}
+		f.processes = one.processes
+		peaks, anonymous = append(peaks, one.peak), append(anonymous, one.anonymous)
+	}
+	f.peak, f.anonymous = middle(peaks), middle(anonymous)
+	together, err := n.traced(ctx, c, o, crowd)
+	if err != nil {
+		return nil, err
+	}
+	f.peaks = together.peak
+	if f.group, err = n.grouped(ctx, c, crowd); err != nil {
+		return nil, err
+	}
+	if cold.processes > f.processes {
+		cold.name = c.name + ", asking EC2"
+		return []footprint{f, cold}, nil
+	}
+	return []footprint{f}, nil
+}
+
+func middle(all []int) int {
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+// traced executes ADDs together whose plugins are executed by peak, and returns the sums of what these had.
+func (n *node) traced(ctx context.Context, c *chain, o options, together int) (f footprint, err error) {
+	dir, err := os.MkdirTemp(n.dir, "peak")
+	if err != nil {
+		return f, err
+	}
+	out := filepath.Join(dir, "out")
+	peak, err := filepath.Abs(filepath.Join(o.bin, "peak"))
+	if err != nil {
+		return f, err
+	}
+	const we = "cni-ipvlan-vpc-k8s"
+	for _, name := range []string{we, we + "-grow", we + "-ipam", we + "-ipvlan", we + "-unnumbered-ptp", "ptp",
+		"host-local", "noop"} {
+		if err := os.Symlink(peak, filepath.Join(dir, name)); err != nil {
+			return f, err
+		}
+	}
+	by := *c
+	by.path = []string{dir}
+	env := []string{"PEAK_PATH=" + strings.Join(c.path, string(filepath.ListSeparator)), "PEAK_OUT=" + out}
+	if err := n.addAndDel(ctx, &by, together, func() *executor {
+		return &executor{env: slices.Concat(n.env, env)}
+	}, func() error { f, err = read(out); return err }); err != nil {
+		return f, err
+	}
+	return f, os.RemoveAll(dir)
+}
+
+// read sums the lines of peak.
+func read(file string) (f footprint, err error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return f, err
+	}
+	for line := range strings.Lines(string(b)) {
+		var name string
+		var peak, anonymous int
+		if _, err := fmt.Sscan(line, &name, &peak, &anonymous); err != nil {
+			return f, fmt.Errorf("%q: %w", line, err)
+		}
+		f.processes, f.peak, f.anonymous = f.processes+1, f.peak+peak, f.anonymous+anonymous
+	}
+	return f, nil
+}
+
+// addAndDel executes ADDs together, each by an executor of its own, and calls between before the DELs.
+func (n *node) addAndDel(
+	ctx context.Context, c *chain, together int, by func() *executor, between func() error,
+) error {
+	ps, err := n.newPods(together)
+	if err != nil {
+		return err
+	}
+	errs := make([]error, together)
+	var all sync.WaitGroup
+	for i, p := range ps {
+		all.Go(func() { _, errs[i] = c.exec(ctx, "ADD", p, by()) })
+	}
+	all.Wait()
+	if err := errors.Join(append(errs, between())...); err != nil {
+		return err
+	}
+	for _, p := range ps {
+		if _, err := c.exec(ctx, "DEL", p, by()); err != nil {
+			return err
+		}
+	}
+	return errors.Join(ps.close(), settle(ctx, together))
+}
+
+// grouped executes ADDs together in a control group, and returns its peak.
+func (n *node) grouped(ctx context.Context, c *chain, together int) (peak int, err error) {
+	const root = "/sys/fs/cgroup"
+	group, err := os.MkdirTemp(root, "bench")
+	if err != nil {
+		return 0, err
+	}
+	if err := os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
+		return 0, err
+	}
+	fd, err := unix.Open(group, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	in := func() *executor {
+		return &executor{env: n.env, attr: &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: fd}}
+	}
+	err = n.addAndDel(ctx, c, together, in, func() error {
+		b, err := os.ReadFile(filepath.Join(group, "memory.peak"))
+		if err == nil {
+			peak, err = strconv.Atoi(strings.TrimSpace(string(b)))
+		}
+		return err
+	})
+	return peak >> 10, errors.Join(err, os.Remove(group))
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Command peak executes the plugin whose name it has, from the directories of $PEAK_PATH, and appends how much memory
+// it had to the file $PEAK_OUT: its name, its highest resident set, and what of it was anonymous at its end, in KiB.
+//
+// What wait4(2) reports as the highest resident set is of no use: it begins with that of the parent, which shares its
+// memory until the program is executed. So peak traces the plugin, and reads /proc when a thread of it exits.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	// All of ptrace(2) must come from the thread that has started the program.
+	runtime.LockOSThread()
+	status, err := run(filepath.Base(os.Args[0]))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "peak:", err)
+		os.Exit(1)
+	}
+	os.Exit(status)
+}
+
+// run executes a plugin, and returns its status.
+func run(name string) (status int, err error) {
+	program, err := find(name)
+	if err != nil {
+		return 0, err
+	}
+	cmd := exec.Command(program, os.Args[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	m, status, err := trace(cmd.Process.Pid)
+	if err != nil {
+		return 0, err
+	}
+	return status, m.append(name)
+}
+
+func find(name string) (string, error) {
+	for _, dir := range filepath.SplitList(os.Getenv("PEAK_PATH")) {
+		program := filepath.Join(dir, name)
+		if _, err := os.Stat(program); err == nil {
+			return program, nil
+		}
+	}
+	return "", fmt.Errorf("%s is not in $PEAK_PATH", name)
+}
+
+// A memory is what a process had, in KiB.
+type memory struct{ peak, anonymous int }
+
+// append writes the figures of a process. Several processes may write at once, each a line.
+func (m memory) append(name string) error {
+	f, err := os.OpenFile(os.Getenv("PEAK_OUT"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(f, name, m.peak, m.anonymous)
+	return errors.Join(err, f.Close())
+}
+
+// trace follows the threads of a process until it ends, and returns the most that a thread has seen at its exit.
+func trace(pid int) (m memory, status int, err error) {
+	var w syscall.WaitStatus
+	if _, err := syscall.Wait4(pid, &w, 0, nil); err != nil { // it stops when it is executed
+		return m, 0, err
+	}
+	const exitKill = 0x100000
+	err = syscall.PtraceSetOptions(pid, syscall.PTRACE_O_TRACECLONE|syscall.PTRACE_O_TRACEEXIT|exitKill)
+	if err != nil {
+		return m, 0, err
+	}
+	for thread, signal := pid, 0; ; {
+		if err := syscall.PtraceCont(thread, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return m, 0, err
+		}
+		if thread, err = syscall.Wait4(-1, &w, syscall.WALL, nil); err != nil {
+			return m, 0, err
+		}
+		signal = 0
+		switch {
+		case w.Exited() && thread == pid:
+			return m, w.ExitStatus(), nil
+		case w.Signaled() && thread == pid:
+			return m, 128 + int(w.Signal()), nil
+		case w.TrapCause() == syscall.PTRACE_EVENT_EXIT:
+			m = m.most(pid)
+		case w.Stopped() && w.StopSignal() != syscall.SIGTRAP && w.StopSignal() != syscall.SIGSTOP:
+			signal = int(w.StopSignal())
+		}
+	}
+}
+
+// most returns the figures, or those that the kernel shows of the process now, if these are higher.
+func (m memory) most(pid int) memory {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // nothing of a process that has ended: the figures stay
+	for line := range strings.Lines(string(b)) {
+		var n int
+		key, value, _ := strings.Cut(line, ":")
+		if _, err := fmt.Sscan(value, &n); err != nil {
+			continue
+		}
+		switch key {
+		case "VmHWM":
+			m.peak = max(m.peak, n)
+		case "RssAnon":
+			m.anonymous = max(m.anonymous, n)
+		}
+	}
+	return m
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
+)
+
+// A runtime asks STATUS again and again, also of a node on which nothing happens: containerd does so each time when the
+// kubelet asks whether the node is ready. A program that does nothing is the least that it can cost.
+
+// statusGoal is how many times the CPU of a program that does nothing a STATUS may take.
+const statusGoal = 1.15
+
+// A readiness is the cost of STATUS of a chain.
+type readiness struct {
+	*chain
+	all []sample
+}
+
+func asksStatus(c *chain) bool { return slices.Contains([]string{ours, byVeth, idle}, c.name) }
+
+// statuses measures the STATUS of our chain and of a program that does nothing, in turns. The first round fills the
+// caches.
+func statuses(ctx context.Context, chains []*chain, rounds int) (all []*readiness, err error) {
+	for _, c := range chains {
+		if asksStatus(c) {
+			all = append(all, &readiness{chain: c})
+		}
+	}
+	for round := range rounds + 1 {
+		for i := range all {
+			s := all[(i+round)%len(all)]
+			runtime.GC() // now, and not during the measurement
+			one, err := s.call(ctx, "STATUS", pod{})
+			if err == nil && len(one.steps) != 1 {
+				err = fmt.Errorf("%s: STATUS has executed %d programs", s.name, len(one.steps))
+			}
+			if err != nil {
+				return nil, err
+			}
+			if round > 0 {
+				s.all = append(s.all, one)
+			}
+		}
+	}
+	return all, nil
+}
+
+// ready returns a table of the STATUS of chains.
+func (r *report) ready() table.Table {
+	var least readiness
+	for _, s := range r.statuses {
+		if s.name == idle {
+			least = *s
+		}
+	}
+	t := table.Table{{"STATUS", "min", "p50", "p90", "x", "CPU", "x"}}
+	for _, s := range r.statuses {
+		w := walls(s.all)
+		t = append(t, []string{s.name, r.number(quantile(w, 0)), r.number(quantile(w, 0.5)), r.number(quantile(w, 0.9)),
+			ratio(quantile(w, 0.5), quantile(walls(least.all), 0.5)), r.number(mean(s.all)),
+			ratio(mean(s.all), mean(least.all))})
+	}
+	return t
+}
+
+// idleEnough fails if a STATUS of ours takes more than the goal. Only counted instructions repeat.
+func (r *report) idleEnough() error {
+	if !r.icount || len(r.statuses) == 0 {
+		return nil
+	}
+	t := r.ready()
+	var errs []error
+	for _, row := range t[1:] {
+		if x := t.Ratio("CPU", row[0]); strings.HasPrefix(row[0], ours) && (x == 0 || x > statusGoal) {
+			errs = append(errs, fmt.Errorf("STATUS of %s takes %.2f times the CPU of %s, want at most %v", row[0], x,
+				idle, statusGoal))
+		}
+	}
+	return errors.Join(errs...)
+}
