@@ -83,6 +83,7 @@ func (p *Pool) begin(ctx context.Context) error {
 		return err
 	}
 	p.RenewPeers(ctx)
+	p.PeersAsked = true
 	p.Look(ctx) // else it requests addresses although some have just come back
 	return nil
 }

@@ -13,5 +13,6 @@ import (
 // A Node learns about this node.
 type Node struct {
 	call.Node
-	Ahead *Ahead // what a growth has asked already; nil: nothing
+	Ahead      *Ahead // what a growth has asked already; nil: nothing
+	PeersAsked bool   // a growth has asked for the peers, whatever EC2 has answered: it does not ask again
 }

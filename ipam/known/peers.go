@@ -33,6 +33,9 @@ func (p *Node) NeedPeers(ctx context.Context) error {
 // RenewPeers asks for the peers of VPCs without a list, or with an old one. If EC2 does not
 // answer within a moment, pods get the routes of the old list.
 func (p *Node) RenewPeers(ctx context.Context) {
+	if p.PeersAsked {
+		return
+	}
 	const moment = 2 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, moment)
 	defer cancel()

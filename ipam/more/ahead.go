@@ -25,6 +25,7 @@ func (p *Node) Ask(ctx context.Context) (wait func()) {
 		return func() {}
 	}
 	peers, other := make(chan struct{}), *p // it changes nothing that a growth has in memory
+	p.PeersAsked = true
 	go func() {
 		defer close(peers)
 		other.RenewPeers(ctx)

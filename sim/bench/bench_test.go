@@ -6,6 +6,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -137,5 +138,57 @@ func TestBudgets(t *testing.T) {
 	}
 	if none.kept() == nil {
 		t.Error("where nothing was counted all budgets are kept")
+	}
+}
+
+// TestFrugal: the published memory of an ADD is at most that of upstream's chain, and a higher one fails the benchmark.
+func TestFrugal(t *testing.T) {
+	b, err := os.ReadFile("../../docs/bench-memory.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	figures := table.Parse(string(b))
+	if err := frugal(figures); err != nil {
+		t.Error(err)
+	}
+	for _, row := range figures {
+		if row[0] == ours {
+			row[3] = "1.01"
+		}
+	}
+	if err := frugal(figures); err == nil || err.Error() != "peak RSS of ours is 1.01 times that of ptp + host-local" {
+		t.Errorf("more memory: %v", err)
+	}
+}
+
+// TestPublished checks that the page has the figures of the last runs.
+func TestPublished(t *testing.T) {
+	page, err := os.ReadFile("../../docs/speed.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string][]string{ours: {"| **this** |", "| this |"}, byVeth: {"| this, `dataPath` `veth` |"},
+		three: {"| this, as three plugins |"}, reference: {"| `ptp` + `host-local` |"}, idle: {"| `noop` |"},
+		"ours, asking EC2": {"| this, if the ADD asks EC2 |"}, "ours, VERSION": {"| this, VERSION |"}}
+	for file, leaves := range map[string][]int{"bench-memory.txt": {6, 7}, "bench-status.txt": {1, 3}} {
+		b, err := os.ReadFile(filepath.Join("../../docs", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range table.Parse(string(b))[1:] {
+			var cells []string
+			for i, cell := range row[1:] {
+				if !slices.Contains(leaves, i+1) {
+					cells = append(cells, strings.TrimSpace(cell+" |"))
+				}
+			}
+			want := strings.Join(cells, " ")
+			shown := slices.ContainsFunc(rows[row[0]], func(name string) bool {
+				return strings.Contains(string(page), name+" "+want)
+			})
+			if row[0] != idle && !shown || file == "bench-status.txt" && !shown {
+				t.Errorf("docs/speed.md does not have the row of %s with %s", file, row[0]+": "+want)
+			}
+		}
 	}
 }

@@ -139,6 +139,9 @@ func (c *chain) exec(ctx context.Context, verb string, p pod, e *executor) (wall
 			return cni.DelNetworkList(ctx, c.list, rt)
 		case "STATUS":
 			return cni.GetStatusNetworkList(ctx, c.list)
+		case "VERSION":
+			_, err := cni.GetVersionInfo(ctx, c.list.Plugins[0].Network.Type)
+			return err
 		}
 		_, err := cni.AddNetworkList(ctx, c.list, rt)
 		return err

@@ -64,7 +64,20 @@ func (w *world) memory(ctx context.Context, o options, out io.Writer) error {
 		t = append(t, f.row(all[at]))
 	}
 	_, err = fmt.Fprintf(out, "%s; KiB, medians of %d; x is the ratio to %s\n\n%s", machine(), o.rounds, reference, t)
-	return err
+	return errors.Join(err, frugal(t))
+}
+
+// frugal fails if an ADD of ours takes more memory than one of the reference.
+func frugal(t table.Table) error {
+	var errs []error
+	for _, name := range []string{ours, byVeth} {
+		for _, column := range []string{"peak RSS", "anonymous", fmt.Sprintf("%d: peak RSS", crowd), "cgroup"} {
+			if x := t.Ratio(column, name); x == 0 || x > 1 {
+				errs = append(errs, fmt.Errorf("%s of %s is %v times that of %s", column, name, x, reference))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // A footprint is the memory of the ADDs of a chain, in KiB.
