@@ -38,7 +38,7 @@ var scenarios = []scenario{
 	{"NodeLocal DNSCache", false, (*world).nodeLocalDNS},
 	{"NetworkPolicy", true, (*world).networkPolicy},
 	{"NetworkPolicy of new pods", false, (*world).newPods},
-	{"conformance", false, (*world).conformance},
+	{"Kubernetes' tests of the network", false, (*world).network},
 	{"scale", false, (*world).scale},
 	{"rolling update", false, (*world).rollingUpdate},
 	{"drain", true, (*world).drain},

@@ -35,12 +35,19 @@ type image struct {
 const (
 	Pause   = "registry.k8s.io/pause:3.10.2"
 	Agnhost = "registry.k8s.io/e2e-test-images/agnhost:2.66.1"
-	// a conformance test of DNS asks for it beside agnhost
-	glibcImage = "registry.k8s.io/e2e-test-images/glibc-dns-testing:2.1.1"
-	CoreDNS    = "registry.k8s.io/coredns/coredns:v1.15.0"
+	boom    = "registry.k8s.io/e2e-test-images/regression-issue-74839:1.5"
+	CoreDNS = "registry.k8s.io/coredns/coredns:v1.15.0"
 	// an engine for NetworkPolicy: the manifest of its release asks for it
 	engine = "registry.k8s.io/networking/kube-network-policies:v1.1.0"
 )
+
+// likeAgnhost are the images that tests of the network ask for beside agnhost. They use shells and tools of them.
+var likeAgnhost = []string{
+	"registry.k8s.io/e2e-test-images/glibc-dns-testing:2.1.1",
+	"registry.k8s.io/e2e-test-images/busybox:1.37.0-2",
+	"registry.k8s.io/e2e-test-images/nginx:1.27.0-2",
+	"registry.k8s.io/build-image/distroless-iptables:v0.9.9",
+}
 
 // applets are the programs of busybox that scripts of the conformance tests and kubectl ipvlan use.
 var applets = []string{"awk", "cat", "chmod", "chroot", "cut", "date", "echo", "env", "expr", "false", "grep", "head",
@@ -51,7 +58,7 @@ var applets = []string{"awk", "cat", "chmod", "chroot", "cut", "date", "echo", "
 // images returns the images of the cluster. Agnhost has the programs that the real one has, from this machine's Debian.
 func images(runtimeDir, programs string) []image {
 	agnhost := image{
-		names: []string{Agnhost, glibcImage}, entrypoint: "/agnhost", args: []string{"pause"},
+		names: append([]string{Agnhost}, likeAgnhost...), entrypoint: "/agnhost", args: []string{"pause"},
 		programs: map[string]string{
 			"agnhost":     filepath.Join(programs, "agnhost"),
 			"bin/busybox": "busybox",
@@ -69,7 +76,7 @@ func images(runtimeDir, programs string) []image {
 		},
 		dirs: []string{"tmp", "uploads", "root", "var"},
 	}
-	for _, p := range []string{"curl", "dig", "nslookup", "nc.openbsd", "ip", "ss", "bash", "getent"} {
+	for _, p := range []string{"curl", "dig", "nslookup", "nc.openbsd", "ip", "ss", "bash", "getent", "nsenter"} {
 		agnhost.programs["usr/bin/"+strings.TrimSuffix(p, ".openbsd")] = p
 	}
 	for _, a := range applets {
@@ -82,6 +89,8 @@ func images(runtimeDir, programs string) []image {
 			programs: map[string]string{"coredns": filepath.Join(programs, "coredns")}},
 		{names: []string{engine}, args: []string{"/bin/netpol"},
 			programs: map[string]string{"bin/netpol": filepath.Join(programs, "netpol")}},
+		{names: []string{boom}, entrypoint: "/boom",
+			programs: map[string]string{"boom": filepath.Join(programs, "regression-issue-74839")}},
 		agnhost,
 	}
 }
