@@ -128,6 +128,14 @@ func (v victim) strike(verb string, tr *trace.Trace) {
 // run runs the command as a process.
 func (v victim) run(verb string, tr *trace.Trace) (status syscall.WaitStatus) {
 	v.Helper()
+	cmd := v.process(verb)
+	v.must(v.node.Do(func() (err error) { status, err = tr.Run(cmd); return err }))
+	return status
+}
+
+// process is the command as a process.
+func (v victim) process(verb string) *exec.Cmd {
+	v.Helper()
 	v.Prev.CNIVersion = "1.0.0"
 	stdin, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": v.Network,
 		"type": "cni-ipvlan-vpc-k8s-ipvlan", "prevResult": v.Prev})
@@ -136,8 +144,7 @@ func (v victim) run(verb string, tr *trace.Trace) (status syscall.WaitStatus) {
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+v.ContainerID, "CNI_IFNAME="+v.IfName,
 		"CNI_NETNS="+v.NetNS, "CNI_PATH=/opt/cni/bin")
 	cmd.Stdin = bytes.NewReader(stdin)
-	v.must(v.node.Do(func() (err error) { status, err = tr.Run(cmd); return err }))
-	return status
+	return cmd
 }
 
 // whole adds, checks and deletes.
