@@ -26,8 +26,8 @@ var elsewhere = []struct{ names, why string }{
 	{`\[Provider:`, "they need another cloud, or its ssh"},
 	{`restarting (apiserver|kube-proxy)`, "they need ssh to the nodes"},
 	{`Topology Hints|zone`, "they need three zones"},
-	{`\[Feature:LocalhostNodePorts\]`, "they need addresses of 127.0.0.0/8 for Services, which kube-proxy does not have here"},
-	{`\[Feature:KubeProxyNFAcct\]`, "they need nfacct of the kernel, for the same addresses"},
+	{`\[Feature:LocalhostNodePorts\]`, "they need Services at 127.0.0.1, which kube-proxy does not serve here"},
+	{`\[Feature:KubeProxyNFAcct\]`, "they count packets to the same addresses"},
 	{`\[Feature:PerformanceDNS\]`, "they measure CoreDNS with 10,000 Services"},
 	{`TCP CLOSE_WAIT timeout`, "the node does not track connections of pods that have an ipvlan link"},
 }
