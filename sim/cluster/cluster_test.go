@@ -39,6 +39,7 @@ var scenarios = []scenario{
 	{"NetworkPolicy", true, (*world).networkPolicy},
 	{"NetworkPolicy of new pods", false, (*world).newPods},
 	{"Kubernetes' tests of the network", false, (*world).network},
+	{"user namespaces", false, (*world).userNamespaces},
 	{"scale", false, (*world).scale},
 	{"rolling update", false, (*world).rollingUpdate},
 	{"drain", true, (*world).drain},

@@ -51,8 +51,8 @@ var likeAgnhost = []string{
 
 // applets are the programs of busybox that scripts of the conformance tests and kubectl ipvlan use.
 var applets = []string{"awk", "cat", "chmod", "chroot", "cut", "date", "echo", "env", "expr", "false", "grep", "head",
-	"hostname", "id", "ls", "mkdir", "ping",
-	"printenv", "rm", "sed", "seq", "sleep", "sort", "tail", "tee", "test", "timeout", "touch", "tr", "true", "wc",
+	"hostname", "id", "ls", "mkdir", "mount", "ping",
+	"printenv", "rm", "sed", "seq", "sleep", "sort", "tail", "tee", "test", "timeout", "touch", "tr", "true", "umount", "wc",
 	"wget", "xargs"}
 
 // images returns the images of the cluster. Agnhost has the programs that the real one has, from this machine's Debian.
@@ -74,9 +74,9 @@ func images(runtimeDir, programs string) []image {
 			"etc/group":         "root:x:0:\n",
 			"etc/nsswitch.conf": "hosts: files dns\n",
 		},
-		dirs: []string{"tmp", "uploads", "root", "var"},
+		dirs: []string{"tmp", "uploads", "root", "var", "mnt"},
 	}
-	for _, p := range []string{"curl", "dig", "nslookup", "nc.openbsd", "ip", "ss", "bash", "getent", "nsenter"} {
+	for _, p := range []string{"curl", "dig", "nslookup", "nc.openbsd", "ip", "ss", "bash", "getent", "nsenter", "nft", "tc"} {
 		agnhost.programs["usr/bin/"+strings.TrimSuffix(p, ".openbsd")] = p
 	}
 	for _, a := range applets {

@@ -73,6 +73,7 @@ var checks = []Check{
 	{"manager", "NetworkManager, which configures the ENIs of pods", (*Node).checkManager, ofFiles},
 	{"timers", "the units of systemd that collect and refill", (*Node).checkTimers, ofFiles},
 	{"kernel", "ipvlan and nftables", (*Node).checkKernel, ofNode},
+	{"runtime", "releases of containerd that may end a pod without a DEL", (*Node).checkRuntime, ofNode},
 	{"neighbors", "the limits of the neighbour table, one for all pods", (*Node).checkNeighbors, ofNode},
 	{"sysctl", "forwarding and the reverse path filter", (*Node).checkSysctls, ofNode},
 	{"links", "the links of the ENIs: up, of one MTU, and the families of the boot ENI", (*Node).checkLinks, ofNode},

@@ -24,9 +24,14 @@ const environmentFile = "/etc/cni-ipvlan-vpc-k8s.env"
 // runs a containerd of its own.
 var executors = []string{"containerd", "crio", "cri-dockerd"}
 
-// runtimes returns the container runtimes of this node. Those in containers are in other PID
-// namespaces, and none of ours.
-func runtimes() ([]place, error) {
+// A process is a container runtime of this node.
+type process struct{ program, dir string } // dir: in /proc
+
+func (p process) String() string { return p.program + ", process " + filepath.Base(p.dir) }
+
+// executing returns the processes that execute CNI plugins. Those in containers are in other PID namespaces, and none
+// of ours.
+func executing() ([]process, error) {
 	ours, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {
 		return nil, err
@@ -35,28 +40,37 @@ func runtimes() ([]place, error) {
 	if err != nil {
 		return nil, err
 	}
-	var found []place
+	var found []process
 	for _, name := range names {
 		comm, err := os.ReadFile(name)
-		program, dir := strings.TrimSpace(string(comm)), filepath.Dir(name)
-		if err != nil || !slices.Contains(executors, program) {
+		p := process{strings.TrimSpace(string(comm)), filepath.Dir(name)}
+		if err != nil || !slices.Contains(executors, p.program) {
 			continue // it has ended, or is none
 		}
-		if theirs, err := os.Readlink(filepath.Join(dir, "ns/pid")); err != nil || theirs != ours {
-			continue
+		if theirs, err := os.Readlink(filepath.Join(p.dir, "ns/pid")); err == nil && theirs == ours {
+			found = append(found, p)
 		}
-		text, err := os.ReadFile(filepath.Join(dir, "environ"))
+	}
+	return found, nil
+}
+
+// runtimes returns the environments of the container runtimes of this node.
+func runtimes() ([]place, error) {
+	all, err := executing()
+	var found []place
+	for _, p := range all {
+		text, err := os.ReadFile(filepath.Join(p.dir, "environ"))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, place{program + ", process " + filepath.Base(dir),
-			environmentOf(strings.Split(string(text), "\x00")), severe, "ADDs that need EC2 fail",
+		found = append(found, place{p.String(), environmentOf(strings.Split(string(text), "\x00")), severe,
+			"ADDs that need EC2 fail",
 			"give it the same variables by a drop-in of its unit (docs/configuration.md, Environment)"})
 	}
-	return found, nil
+	return found, err
 }
 
 // environmentOf returns an environment of NAME=VALUE. As for systemd, the last one of a name counts.

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"context"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"time"
+)
+
+// remembers is the first release of each series of containerd that deletes a pod although it has not recorded the end
+// of its ADD (containerd#12923). Later series do so, too.
+var remembers = map[[2]int]int{{1, 7}: 31, {2, 0}: 10, {2, 1}: 7, {2, 2}: 2}
+
+// checkRuntime looks for a runtime that may end a pod without a DEL.
+func (p *Node) checkRuntime(ctx context.Context) ([]Finding, error) {
+	all, err := executing()
+	var found []Finding
+	for _, r := range all {
+		if r.program != "containerd" {
+			continue
+		}
+		one, cancel := context.WithTimeout(ctx, 2*time.Second)
+		answer, err := exec.CommandContext(one, filepath.Join(r.dir, "exe"), "--version").Output()
+		cancel()
+		if err != nil {
+			continue // it has ended, or is a wrapper
+		}
+		if release := forgetful(string(answer)); release != "" {
+			found = append(found, Finding{Severity: note, About: r.String(),
+				Means: "containerd " + release + " calls no DEL for a pod if it was killed before it recorded the pod's " +
+					"ADD. The pod's address stays leased until cni-gc.timer frees it",
+				Do: "keep cni-gc.timer, or install containerd 1.7.31, 2.0.10, 2.1.7, 2.2.2, 2.3.0 or a later release"})
+		}
+	}
+	return found, err
+}
+
+// forgetful returns the release in containerd's answer to --version, if pods of that release may end without a DEL.
+func forgetful(answer string) string {
+	m := regexp.MustCompile(`\bv?(\d+)\.(\d+)\.(\d+)`).FindStringSubmatch(answer)
+	if m == nil {
+		return "" // built from a commit
+	}
+	var n [3]int
+	for i := range n {
+		n[i], _ = strconv.Atoi(m[i+1]) // digits; one that is too large is the largest
+	}
+	first, ok := remembers[[2]int{n[0], n[1]}]
+	if ok && n[2] >= first || !ok && (n[0] > 2 || n[0] == 2 && n[1] > 2) {
+		return ""
+	}
+	return m[0]
+}
