@@ -29,7 +29,7 @@ func connectivityTest() *cli.Command {
 runtime does. They get addresses as any pod, and their leases end with the test. For
 each family, it sends packets from pod to pod, and to and from the node. It also tries
 the VPC gateway, the metadata service, the Service of the API server, the DNS server
-and the internet. It takes at most 30 s, and changes nothing of other pods.
+and the internet. It changes nothing of other pods.
 
 For a path that fails it says where the packet stopped, why, and what to do. It finds
 that by taps at the links, by the verdicts of netfilter and by what the kernel says of
@@ -58,6 +58,8 @@ between the two. The security groups of both nodes must allow this port.` +
 			&cli.BoolFlag{Name: "serve", Usage: "make a pod, and answer another node"},
 			&cli.IntFlag{Name: "port", Value: connectivity.DefaultPort, Usage: "answer, or find the peer, at the " +
 				"TCP port `N`"},
+			&cli.DurationFlag{Name: "within", Value: connectivity.Least,
+				Usage: "take at most `TIME`; a busy node needs more than the default"},
 			&cli.DurationFlag{Name: "for", Value: 10 * time.Minute, Usage: "with --serve, end after `TIME`"},
 		},
 		Action: func(c *cli.Context) error {
@@ -101,7 +103,10 @@ func serve(c *cli.Context, t connectivity.Test) error {
 // testOf reads the command line.
 func testOf(c *cli.Context) (t connectivity.Test, err error) {
 	t = connectivity.Test{BinDir: c.String("bin-dir"), Namespace: c.String("namespace"), Name: c.String("name"),
-		Internet: c.String("internet"), Explicit: c.String("internet") != usualInternet}
+		Internet: c.String("internet"), Explicit: c.String("internet") != usualInternet, Within: c.Duration("within")}
+	if t.Within < connectivity.Least {
+		return t, cli.Misuse(c, "--within: %v: want %v or more", t.Within, connectivity.Least)
+	}
 	if t.Internet == "none" {
 		t.Internet = ""
 	}

@@ -29,15 +29,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// How long the parts of a test may take. Together they are less than [Limit].
-const (
-	Limit     = 30 * time.Second
-	addWithin = 9 * time.Second // of each pod
-	nextUntil = 6 * time.Second // when the second pod is begun
-	lookUntil = 19 * time.Second
-	delWithin = 3 * time.Second // of each pod
-	tryFor    = 2 * time.Second
-)
+// Least is how long a test may take by default, and at least.
+const Least = 30 * time.Second
+
+// tryFor is how long a path may take.
+const tryFor = 2 * time.Second
+
+// How long the parts of a test may take. Together they are less than [Test.Within].
+func (t Test) addWithin() time.Duration { return t.Within * 9 / 30 } // of each pod
+func (t Test) nextUntil() time.Duration { return t.Within * 6 / 30 } // when the second pod is begun
+func (t Test) lookUntil() time.Duration { return t.Within * 19 / 30 }
+func (t Test) delWithin() time.Duration { return t.Within * 3 / 30 } // of each pod
 
 // A Test says what to test.
 type Test struct {
@@ -51,6 +53,7 @@ type Test struct {
 	Name      string         // to ask for
 	Internet  string         // "" is none
 	Explicit  bool           // an operator has named the host of the internet
+	Within    time.Duration  // [Least] or more
 }
 
 // The states of a path.
@@ -112,7 +115,7 @@ func (r Report) Print(w io.Writer) {
 // Run makes the pods, tries all paths, and removes the pods. The error is about the test itself.
 func (t Test) Run(ctx context.Context) (r Report, err error) {
 	start := time.Now()
-	whole, cancel := context.WithDeadline(ctx, start.Add(lookUntil))
+	whole, cancel := context.WithDeadline(ctx, start.Add(t.lookUntil()))
 	defer cancel()
 	s, err := t.open()
 	if err != nil {
@@ -171,7 +174,7 @@ func (s *scene) populate(ctx context.Context, r *Report, letters ...string) (row
 		start := time.Now()
 		name := fmt.Sprintf("connectivity-test-%d-%s", os.Getpid(), letter)
 		row := Row{Path: "ADD", To: name, State: Skipped, Cause: "the first pod took too long"}
-		if time.Since(first) > nextUntil {
+		if time.Since(first) > s.nextUntil() {
 			return append(rows, row)
 		}
 		p, err := s.cni.add(ctx, s.node, name)
@@ -206,7 +209,7 @@ func (s *scene) removed() (rows []Row) {
 // remove deletes the pods, also when the test is to end early.
 func (s *scene) remove() (failed error) {
 	for _, p := range slices.Backward(s.pods) {
-		ctx, cancel := context.WithTimeout(context.Background(), delWithin)
+		ctx, cancel := context.WithTimeout(context.Background(), s.delWithin())
 		failed = errors.Join(failed, s.cni.del(ctx, p))
 		cancel()
 	}

@@ -46,15 +46,16 @@ func (p *pod) addr(f nl.Family) netip.Addr {
 
 // A runtime calls the plugins as a container runtime does.
 type runtime struct {
-	cni       *libcni.CNIConfig
-	list      *libcni.NetworkConfigList
-	cache     int // a file system that no other process sees
-	namespace string
-	port      uint16 // at which pods answer; 0: any
+	Test
+	cni   *libcni.CNIConfig
+	list  *libcni.NetworkConfigList
+	cache int    // a file system that no other process sees
+	port  uint16 // at which pods answer; 0: any
 }
 
 func newRuntime(t Test) (r runtime, err error) {
-	text, err := hasty(t.Network.List)
+	r.Test = t
+	text, err := r.hasty()
 	if err != nil {
 		return r, err
 	}
@@ -64,13 +65,13 @@ func newRuntime(t Test) (r runtime, err error) {
 	if r.cache, err = memory(); err != nil {
 		return r, fmt.Errorf("make a place for the results of the plugins: %w", err)
 	}
-	r.namespace = t.Namespace
 	r.cni = libcni.NewCNIConfigWithCacheDir([]string{t.BinDir}, fmt.Sprintf("/proc/self/fd/%d", r.cache), nil)
 	return r, nil
 }
 
-// hasty returns a list whose ADD gives up by itself before this program would have to kill it.
-func hasty(l conf.List) ([]byte, error) {
+// hasty returns the test's list, whose ADD gives up by itself before this program would have to kill it.
+func (t Test) hasty() ([]byte, error) {
+	l := t.Network.List
 	plugins := make([]json.RawMessage, len(l.Plugins))
 	for i, m := range l.Plugins {
 		plugins[i] = m.Raw
@@ -81,7 +82,7 @@ func hasty(l conf.List) ([]byte, error) {
 		if err := json.Unmarshal(m.Raw, &keys); err != nil {
 			return nil, err
 		}
-		keys["addTimeout"] = json.RawMessage(fmt.Sprint(int(addWithin.Seconds()) - 3)) // it may wait three more
+		keys["addTimeout"] = json.RawMessage(fmt.Sprint(int(t.addWithin().Seconds()) - 3)) // it may wait three more
 		var err error
 		if plugins[i], err = json.Marshal(keys); err != nil {
 			return nil, err
@@ -110,13 +111,13 @@ func (r runtime) close() error { return unix.Close(r.cache) }
 func (r runtime) conf(name, netns string) *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{ContainerID: name, NetNS: netns, IfName: "eth0",
 		CapabilityArgs: map[string]any{"io.kubernetes.cri.pod-annotations": map[string]string{}},
-		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", r.namespace}, {"K8S_POD_NAME", name},
+		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", r.Namespace}, {"K8S_POD_NAME", name},
 			{"K8S_POD_INFRA_CONTAINER_ID", name}}}
 }
 
 // add makes a pod. One that could not be made is removed again.
 func (r runtime) add(ctx context.Context, node *nl.NS, name string) (*pod, error) {
-	ctx, cancel := context.WithTimeout(ctx, addWithin)
+	ctx, cancel := context.WithTimeout(ctx, r.addWithin())
 	defer cancel()
 	ns, err := nl.Make(name)
 	if err != nil {
@@ -131,7 +132,7 @@ func (r runtime) add(ctx context.Context, node *nl.NS, name string) (*pod, error
 		p.server, err = serve(ns, r.port, p)
 	}
 	if err != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), delWithin)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.delWithin())
 		defer cancel()
 		return nil, errors.Join(err, r.del(ctx, p)) // the first line is the error of the ADD
 	}
