@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/machine"
 )
 
 // networkSpecs are all of Kubernetes' own tests of the network, and conformance is the end of some of them.
@@ -56,11 +54,17 @@ func (w *world) e2e(t *testing.T, choice ...string) map[string][]string {
 	t.Helper()
 	dir := t.TempDir()
 	report := filepath.Join(dir, "report.json")
-	_, failure := machine.Output("master", w.Master.Command(t.Context(), "e2e.test", append([]string{
+	c := w.Master.Command(t.Context(), "e2e.test", append([]string{
 		"--kubeconfig=" + w.Kubeconfig(), "--provider=skeleton",
 		"--num-nodes=2", "--allowed-not-ready-nodes=0", "--node-os-distro=debian", "--clean-start=false",
 		"--report-dir=" + dir, "--ginkgo.no-color", "--ginkgo.timeout=3h", "--ginkgo.json-report=" + report,
-	}, choice...)...))
+		"--ginkgo.poll-progress-after=10m", // what hangs says where
+	}, choice...)...)
+	output, err := os.OpenFile(filepath.Join(w.logs, "e2e.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	check(t, err)
+	defer output.Close()
+	c.Stdout, c.Stderr = output, output
+	failure := c.Run()
 	return readReport(t, report, failure)
 }
 
