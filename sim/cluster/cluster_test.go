@@ -16,6 +16,7 @@ import (
 var (
 	proxy = flag.String("proxy", "nftables", "`mode` of kube-proxy: nftables or iptables")
 	logs  = flag.String("logs", "", "`directory` for the output of all programs; by default it is lost")
+	specs = flag.String("specs", networkSpecs, "`expression` for names of Kubernetes' tests of the network")
 	file  = flag.String("table", "", "`file` for the table of results")
 )
 

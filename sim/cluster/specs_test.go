@@ -27,12 +27,13 @@ var elsewhere = []struct{ names, why string }{
 	{`\[Feature:LocalhostNodePorts\]`, "they need Services at 127.0.0.1, which kube-proxy does not serve here"},
 	{`\[Feature:KubeProxyNFAcct\]`, "they count packets to the same addresses"},
 	{`\[Feature:PerformanceDNS\]`, "they measure CoreDNS with 10,000 Services"},
+	{`(pod|endpoint)-Service: sctp`, "Services over SCTP need serviceLoop masquerade, and this cluster has redirect"},
 	{`TCP CLOSE_WAIT timeout`, "the node does not track connections of pods that have an ipvlan link"},
 }
 
 // network runs Kubernetes' own tests of the network.
 func (w *world) network(t *testing.T) {
-	choice := []string{"--ginkgo.focus=" + networkSpecs}
+	choice := []string{"--ginkgo.focus=" + *specs}
 	for _, e := range elsewhere {
 		choice = append(choice, "--ginkgo.skip="+e.names)
 	}
