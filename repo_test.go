@@ -90,7 +90,7 @@ var arrows = map[string]string{
 		"ipam/book ipam/lease plugin/ipvlan plugin/egress unnumbered-ptp aws aws/api nl nl/ask registry",
 	"sim/ec2sim":       "aws/api",
 	"sim/vpcsim":       "sim/ec2sim nl",
-	"sim/simtest":      "sim/vpcsim sim/ec2sim nl nl/nltest",
+	"sim/simtest":      "sim/vpcsim sim/ec2sim registry nl nl/nltest",
 	"nl/nltest":        "nl",
 	"nl/nltest/trace":  "",
 	"e2e":              "",

@@ -14,27 +14,27 @@ import (
 func TestAskedByHand(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		spec := more.ENISpec{Tags: w.policy.SubnetTags, SecurityGroups: w.policy.SecurityGroups, MinIndex: 1}
-		w.sim.Fail("AttachNetworkInterface", "OperationNotPermitted", 1)
+		w.EC2.Fail("AttachNetworkInterface", "OperationNotPermitted", 1)
 		if _, err := w.acquire(1); err == nil {
 			t.Fatal("an ADD has an address, and EC2 has refused its ENI")
 		}
-		if _, err := w.acquire(1); err == nil || w.asked("AttachNetworkInterface") != 1 {
-			t.Errorf("the next ADD: %v, after %d calls", err, w.asked("AttachNetworkInterface"))
+		if _, err := w.acquire(1); err == nil || w.EC2.Asked("AttachNetworkInterface") != 1 {
+			t.Errorf("the next ADD: %v, after %d calls", err, w.EC2.Asked("AttachNetworkInterface"))
 		}
 		id, _, err := w.pool().Provision(w.Context(), spec)
 		if err != nil {
 			t.Fatalf("a command of an operator: %v", err)
 		}
-		w.sim.Fail("DetachNetworkInterface", "OperationNotPermitted", 1)
+		w.EC2.Fail("DetachNetworkInterface", "OperationNotPermitted", 1)
 		for _, fails := range []bool{true, false} {
 			if err := w.pool().Remove(w.Context(), id); (err != nil) != fails {
 				t.Errorf("remove-interface: %v", err)
 			}
 		}
-		must(t, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
+		w.Edit(func(s *registry.State) {
 			if len(s.Refusals) > 0 {
 				t.Errorf("left %v", s.Refusals)
 			}
-		}))
+		})
 	})
 }

@@ -18,9 +18,9 @@ import (
 // routeTo has the node route to a pod with the address, which need not be a pod of ours.
 func (w *world) routeTo(a netip.Addr) {
 	w.Helper()
-	must(w.T, nl.Wiring{
-		{NS: w.host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.host}},
-		{NS: w.host, Object: nl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: "veth0"}},
+	must(w, nl.Wiring{
+		{NS: w.Host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.Host}},
+		{NS: w.Host, Object: nl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: "veth0"}},
 	}.Add())
 }
 
@@ -30,15 +30,15 @@ func TestAgainAfterKill(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 3
 	w.mustAcquire(1)
-	eni, addrs := lease.Candidates(w.state(), w.policy, time.Now())
-	must(t, w.pool().Registry.Update(t.Context(), func(s *registry.State) error {
-		return s.Reserve(addrs[0], registry.Lease{Key: pod(2).Key, ENI: eni, Since: time.Now()})
-	}))
+	eni, addrs := lease.Candidates(w.State(), w.policy, time.Now())
+	w.Edit(func(s *registry.State) {
+		must(t, s.Reserve(addrs[0], registry.Lease{Key: pod(2).Key, ENI: eni, Since: time.Now()}))
+	})
 	w.routeTo(addrs[0])
 	if b := w.mustAcquire(2); b == addrs[0] {
 		t.Errorf("the pod has %s, which the node routes to another", b)
 	}
-	if l, _ := w.state().Leases.At(addrs[0]); l.Key != (registry.Key{}) || !l.Bound {
+	if l, _ := w.State().Leases.At(addrs[0]); l.Key != (registry.Key{}) || !l.Bound {
 		t.Errorf("the lease of the other pod: %+v", l)
 	}
 	w.consistent()
@@ -69,18 +69,17 @@ func TestAgainWithoutOneFamily(t *testing.T) {
 	w.policy.ReuseWait = 0
 	before, err := w.acquire(1)
 	must(t, err)
-	must(t, w.pool().Registry.Update(t.Context(), func(s *registry.State) error {
+	w.Edit(func(s *registry.State) {
 		e := s.ENIs[before.ID]
 		e.Addrs = slices.DeleteFunc(e.Addrs, func(a netip.Addr) bool { return a == before.Addrs[0] })
 		s.ENIs[before.ID] = e
-		return nil
-	}))
+	})
 	after, err := w.acquire(1)
 	must(t, err)
 	if len(after.Addrs) != 2 || after.Addrs[0] == before.Addrs[0] {
 		t.Errorf("the pod had %v, and has %v", before.Addrs, after.Addrs)
 	}
-	if got := len(w.state().Held(pod(1).Key)); got != 2 {
+	if got := len(w.State().Held(pod(1).Key)); got != 2 {
 		t.Errorf("the pod has %d leases", got)
 	}
 }

@@ -15,7 +15,7 @@ import (
 // describes returns how many calls that change nothing EC2 has had since the last reset.
 func (w *world) describes() (n int) {
 	for _, action := range looked {
-		n += w.asked(action)
+		n += w.EC2.Asked(action)
 	}
 	return n
 }
@@ -38,18 +38,18 @@ func TestAnswersServeTheNext(t *testing.T) {
 	}{{"CreateNetworkInterface", 2}, {"AttachNetworkInterface", 1}} {
 		t.Run(c.action, func(t *testing.T) {
 			inBubble(t, "m5.large", func(w *world, _ *wires) {
-				w.sim.Fail(c.action, throttling, -1)
+				w.EC2.Fail(c.action, throttling, -1)
 				for n := range c.first {
 					w.givesUp(n)
 				}
-				w.sim.ResetCalls()
+				w.EC2.ResetCalls()
 				for n := range 5 {
 					w.givesUp(10 + n)
 				}
 				if n := w.describes(); n > 0 {
 					w.Errorf("the ADDs after the first have asked %d times", n)
 				}
-				w.sim.Fail(c.action, "", 0)
+				w.EC2.Fail(c.action, "", 0)
 				w.mustAcquire(20)
 				if n := w.describes(); n > 0 {
 					w.Errorf("the ADD that succeeds has asked %d times", n)
@@ -63,20 +63,20 @@ func TestAnswersServeTheNext(t *testing.T) {
 // An answer serves for ten minutes, and not at all if EC2 does not throttle any more.
 func TestAnswersEnd(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
-		w.sim.Fail("CreateNetworkInterface", throttling, -1)
+		w.EC2.Fail("CreateNetworkInterface", throttling, -1)
 		w.givesUp(1)
-		w.sim.ResetCalls()
+		w.EC2.ResetCalls()
 		for began := time.Now(); time.Since(began) < 2*known.KeptLife+known.KeptLife/2; {
 			w.givesUp(2)
 		}
-		if n := w.asked("DescribeSubnets"); n != 3 { // the second ADD, and ten and twenty minutes later
+		if n := w.EC2.Asked("DescribeSubnets"); n != 3 { // the second ADD, and ten and twenty minutes later
 			w.Errorf("in 25 minutes, ADDs have asked %d times for subnets, want 3", n)
 		}
 		time.Sleep(known.JustNow + time.Minute)
-		w.sim.Fail("CreateNetworkInterface", "", 0)
-		w.sim.ResetCalls()
+		w.EC2.Fail("CreateNetworkInterface", "", 0)
+		w.EC2.ResetCalls()
 		w.mustAcquire(4)
-		if w.asked("DescribeSubnets") == 0 || w.asked("DescribeNetworkInterfaces") == 0 {
+		if w.EC2.Asked("DescribeSubnets") == 0 || w.EC2.Asked("DescribeNetworkInterfaces") == 0 {
 			w.Error("an ADD uses old answers while EC2 does not throttle")
 		}
 	})
@@ -88,14 +88,14 @@ func TestAnswersTooOld(t *testing.T) {
 	for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface"} {
 		t.Run(action, func(t *testing.T) {
 			inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
-				w.sim.Fail(action, throttling, -1)
+				w.EC2.Fail(action, throttling, -1)
 				w.givesUp(1)
 				w.givesUp(2)
-				w.sim.Fail(action, "", 0)
+				w.EC2.Fail(action, "", 0)
 				w.attachAt(1)
 				w.mustAcquire(3)
 				w.consistent()
-				if intents := w.state().Intents; len(intents) > 0 {
+				if intents := w.State().Intents; len(intents) > 0 {
 					w.Errorf("left: %v", intents)
 				}
 			})
@@ -106,16 +106,16 @@ func TestAnswersTooOld(t *testing.T) {
 // An operator attaches the ENI of an interrupted attachment meanwhile. EC2 refuses, and the ADD asks.
 func TestAnswersOfAnENIAttachedSince(t *testing.T) {
 	inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
-		w.sim.Fail("AttachNetworkInterface", throttling, -1)
+		w.EC2.Fail("AttachNetworkInterface", throttling, -1)
 		w.givesUp(1)
 		w.givesUp(2)
-		enis := w.sim.ENIs()
+		enis := w.EC2.ENIs()
 		made := enis[len(enis)-1].ID
-		w.sim.Fail("AttachNetworkInterface", "", 0)
-		w.asks("AttachNetworkInterface", "NetworkInterfaceId", made, "InstanceId", w.node.ID, "DeviceIndex", "2")
+		w.EC2.Fail("AttachNetworkInterface", "", 0)
+		w.Operate("AttachNetworkInterface", "NetworkInterfaceId", made, "InstanceId", w.ID, "DeviceIndex", "2")
 		w.mustAcquire(3)
 		w.consistent()
-		if n := len(w.node.ENIs()); n != 2 {
+		if n := len(w.ENIs()); n != 2 {
 			w.Errorf("the instance has %d ENIs, want the boot ENI and %s", n, made)
 		}
 	})
@@ -125,15 +125,15 @@ func TestAnswersOfAnENIAttachedSince(t *testing.T) {
 // the collection deletes it.
 func TestAnswersAndCollections(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
-		w.sim.Fail("AttachNetworkInterface", throttling, -1)
+		w.EC2.Fail("AttachNetworkInterface", throttling, -1)
 		w.givesUp(1)
 		w.collect()
-		if n := len(w.sim.ENIs()); n != 2 {
+		if n := len(w.EC2.ENIs()); n != 2 {
 			w.Fatalf("%d ENIs, want the boot ENI and a new one", n)
 		}
 		time.Sleep(known.KeptLife)
 		w.collect()
-		if n := len(w.sim.ENIs()); n != 1 {
+		if n := len(w.EC2.ENIs()); n != 1 {
 			w.Errorf("%d ENIs, and no ADD wants one", n)
 		}
 	})
@@ -143,18 +143,18 @@ func TestAnswersAndCollections(t *testing.T) {
 func TestAnswersOfTwoPools(t *testing.T) {
 	inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
 		w.policy.Pools = true
-		w.sim.Fail("AttachNetworkInterface", throttling, -1)
+		w.EC2.Fail("AttachNetworkInterface", throttling, -1)
 		w.givesUp(1)
-		made := w.sim.ENIs()[1].ID
-		w.sim.Fail("AttachNetworkInterface", "", 0)
+		made := w.EC2.ENIs()[1].ID
+		w.EC2.Fail("AttachNetworkInterface", "", 0)
 		w.policy.Pool = "other"
 		w.mustAcquire(2)
 		w.policy.Pool = ""
 		w.mustAcquire(3)
-		if s := w.state(); s.ENIs[made].Pool != "" || !s.ENIs[made].Managed || len(s.Intents) > 0 {
+		if s := w.State(); s.ENIs[made].Pool != "" || !s.ENIs[made].Managed || len(s.Intents) > 0 {
 			w.Errorf("%s: %+v, intents %v", made, s.ENIs[made], s.Intents)
 		}
-		if n := w.asked("DeleteNetworkInterface"); n > 0 {
+		if n := w.EC2.Asked("DeleteNetworkInterface"); n > 0 {
 			w.Errorf("%d ENIs were deleted", n)
 		}
 		w.consistent()

@@ -35,7 +35,7 @@ func TestStrangeAnswers(t *testing.T) {
 				!strings.Contains(err.Error(), "is not used, because it cannot be on") {
 				t.Errorf("got %v", err)
 			}
-			s := w.state()
+			s := w.State()
 			for a := range s.Free.Keys() {
 				if test.action == "CreateNetworkInterface" || strings.HasPrefix(a.String(), "100.78.") {
 					t.Errorf("%s is free", a)
@@ -50,7 +50,7 @@ func TestStrangeAnswers(t *testing.T) {
 func (w *world) lying(action, from, to string) {
 	w.answers(func(rw http.ResponseWriter, r *http.Request) {
 		answer := httptest.NewRecorder()
-		w.sim.ServeHTTP(answer, r)
+		w.EC2.ServeHTTP(answer, r)
 		text := answer.Body.String()
 		if r.FormValue("Action") == action {
 			text = strings.ReplaceAll(text, from, to)

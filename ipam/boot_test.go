@@ -31,16 +31,16 @@ func TestBootElsewhere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := cards(t, run)
 			w.policy.ReuseWait = 0
-			boot := w.node.ENIs()[0]
+			boot := w.ENIs()[0]
 			for n := range 6 { // more than one ENI has
 				if a := w.mustAcquire(n); slices.Contains(boot.Addrs, a) {
 					t.Errorf("pod %d has %s, which is the boot ENI's", n, a)
 				}
 			}
-			if e := w.state().ENIs[boot.ID]; !e.IsBoot() || e.Groups != nil {
+			if e := w.State().ENIs[boot.ID]; !e.IsBoot() || e.Groups != nil {
 				t.Errorf("the registry has the boot ENI as %+v", e)
 			}
-			w.lose()
+			w.Lose()
 			if a := w.mustAcquire(6); slices.Contains(boot.Addrs, a) {
 				t.Errorf("after a loss, a pod has %s, which is the boot ENI's", a)
 			}
@@ -49,13 +49,13 @@ func TestBootElsewhere(t *testing.T) {
 				t.Errorf("remove-interface: %v", err)
 			}
 			for range 2 {
-				must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+				w.Edit(func(s *registry.State) {
 					s.EndWhere(time.Now().Add(-time.Hour), func(netip.Addr, registry.Lease) bool { return true })
-				}))
-				w.age(time.Hour)
+				})
+				w.Age(time.Hour)
 				must1(w.pool().Collect(t.Context(), less.Collection{FreeAfter: time.Minute, Max: -1}))(t)
 			}
-			if enis := w.node.ENIs(); len(enis) != 1 || enis[0].ID != boot.ID ||
+			if enis := w.ENIs(); len(enis) != 1 || enis[0].ID != boot.ID ||
 				!slices.Equal(enis[0].Addrs[:1], boot.Addrs[:1]) {
 				t.Errorf("after collections: %+v", enis)
 			}
@@ -68,16 +68,16 @@ func TestBootElsewhere(t *testing.T) {
 // that it is the boot ENI.
 func TestBootElsewhereAtZero(t *testing.T) {
 	w := cards(t, elsewhere["index 1"])
-	boot := w.node.ENIs()[0]
-	stop := w.node.Lie(ec2sim.ZeroDeviceNumber(boot.ID))
+	boot := w.ENIs()[0]
+	stop := w.Lie(ec2sim.ZeroDeviceNumber(boot.ID))
 	must(t, w.pool().Learn(t.Context()))
 	stop()
-	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+	w.Edit(func(s *registry.State) {
 		// growth asks EC2 what has become of it
 		s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: "eni-00000000000000099", Since: time.Now()}
-	}))
+	})
 	w.mustAcquire(1)
-	if e := w.state().ENIs[boot.ID]; !e.IsBoot() || e.Index != 1 || e.Groups != nil {
+	if e := w.State().ENIs[boot.ID]; !e.IsBoot() || e.Index != 1 || e.Groups != nil {
 		t.Errorf("the registry has the boot ENI as %+v", e)
 	}
 }
@@ -89,7 +89,7 @@ func TestBootElsewhereServes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := cards(t, run)
 			w.policy.MinIndex, w.policy.Provision, w.policy.ReuseWait = 0, lease.ProvisionNone, 0
-			boot := w.node.ENIs()[0]
+			boot := w.ENIs()[0]
 			for round := range 2 {
 				for n := range 2 {
 					if a := w.mustAcquire(n); !slices.Contains(boot.Addrs[1:], a) {
@@ -101,9 +101,9 @@ func TestBootElsewhereServes(t *testing.T) {
 				}
 				w.end(0)
 				w.end(1)
-				w.lose()
+				w.Lose()
 				must(t, w.pool().Learn(t.Context()))
-				w.age(time.Hour)
+				w.Age(time.Hour)
 			}
 			w.neverTouched(boot)
 		})
@@ -115,16 +115,16 @@ func TestBootElsewhereServes(t *testing.T) {
 func TestBootElsewhereUpgrade(t *testing.T) {
 	w := cards(t, ec2sim.RunInstance{BootIndex: 1, Secondary: 1})
 	w.policy.MinIndex, w.policy.Provision = 0, lease.ProvisionNone
-	boot := w.node.ENIs()[0]
+	boot := w.ENIs()[0]
 	must(t, w.pool().Learn(t.Context()))
-	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+	w.Edit(func(s *registry.State) {
 		e := s.ENIs[boot.ID]
 		e.Boot, e.Groups, e.Tags = false, []string{"sg-1"}, map[string]string{"Name": "node"}
 		s.ENIs[boot.ID] = e
 		s.Free.Set(boot.Addrs[0], time.Time{})
-	}))
+	})
 	must(t, w.pool().Learn(t.Context()))
-	s := w.state()
+	s := w.State()
 	if e := s.ENIs[boot.ID]; !e.IsBoot() || e.Groups != nil || e.Tags != nil || s.Free.Has(boot.Addrs[0]) {
 		t.Errorf("the boot ENI: %+v; its address is free: %v", e, s.Free.Has(boot.Addrs[0]))
 	}
@@ -133,7 +133,7 @@ func TestBootElsewhereUpgrade(t *testing.T) {
 // neverTouched fails if EC2 was asked to detach or delete the boot ENI, or to unassign an address of it.
 func (w *world) neverTouched(boot ec2sim.ENI) {
 	w.Helper()
-	for _, c := range w.sim.Calls() {
+	for _, c := range w.EC2.Calls() {
 		switch c.Action {
 		case "DetachNetworkInterface", "DeleteNetworkInterface", "UnassignPrivateIpAddresses":
 			if c.Params["AttachmentId"] == boot.Attachment || c.Params["NetworkInterfaceId"] == boot.ID {
@@ -148,15 +148,15 @@ func (w *world) neverTouched(boot ec2sim.ENI) {
 func TestResized(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)
-	is := w.state().Instance
-	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+	is := w.State().Instance
+	w.Edit(func(s *registry.State) {
 		s.Instance.Type, s.Instance.ENIs, s.Instance.IPv4PerENI = "t3.nano", 2, 2
-	}))
+	})
 	must1(w.pool().Collect(t.Context(), less.Collection{FreeAfter: time.Hour, Max: -1}))(t)
 	for n := range 6 {
 		w.mustAcquire(n)
 	}
-	if now := w.state().Instance; now.Type != is.Type || now.ENIs != is.ENIs || now.IPv4PerENI != is.IPv4PerENI {
+	if now := w.State().Instance; now.Type != is.Type || now.ENIs != is.ENIs || now.IPv4PerENI != is.IPv4PerENI {
 		t.Errorf("%+v, want %+v", now, is)
 	}
 	w.consistent()

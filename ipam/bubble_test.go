@@ -56,7 +56,7 @@ func inBubbleOf(t *testing.T, instanceType string, differ func(*ec2sim.Config), 
 			subnet-pod0 10.177.16.0/20 kubernetes_kubelet=true for=pods`)
 		differ(&config)
 		w := worldOf(t, n, config, ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-node"})
-		wires := &wires{sim: w.sim, node: w.node}
+		wires := &wires{Node: w.Node}
 		w.cloud = aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: wires}
 		f(w, wires)
 	})
@@ -64,8 +64,7 @@ func inBubbleOf(t *testing.T, instanceType string, differ func(*ec2sim.Config), 
 
 // wires carry requests to EC2 and to the metadata service, and count those to the latter.
 type wires struct {
-	sim      *ec2sim.Sim
-	node     *ec2sim.Instance
+	*simtest.Node
 	metadata http.Handler // in place of the node's, if it is not nil
 	hidden   atomic.Value // the ID of an ENI that EC2's describes do not show; empty: none
 	by       string       // only by a describe with this filter; empty: by none
@@ -85,13 +84,13 @@ func (w *wires) Do(r *http.Request) (*http.Response, error) {
 	if w.metadata != nil {
 		return ec2sim.Direct{Handler: w.metadata}.Do(r.WithContext(ctx))
 	}
-	return ec2sim.Direct{Handler: w.node.Metadata()}.Do(r.WithContext(ctx))
+	return ec2sim.Direct{Handler: w.Metadata()}.Do(r.WithContext(ctx))
 }
 
 // ec2 answers as EC2, which may lag behind itself.
 func (w *wires) ec2(rw http.ResponseWriter, r *http.Request) {
 	shown := httptest.NewRecorder()
-	w.sim.ServeHTTP(shown, r)
+	w.EC2.ServeHTTP(shown, r)
 	text := shown.Body.String()
 	hidden, _ := w.hidden.Load().(string)
 	if hidden != "" && r.FormValue("Action") == "DescribeNetworkInterfaces" && strings.Contains(text, hidden) &&
@@ -108,14 +107,4 @@ func (w *wires) ec2(rw http.ResponseWriter, r *http.Request) {
 	maps.Copy(rw.Header(), shown.Header())
 	rw.WriteHeader(shown.Code)
 	io.WriteString(rw, text)
-}
-
-// asked counts the calls of an action, of those that were throttled too.
-func (w *world) asked(action string) (n int) {
-	for _, c := range w.sim.Calls() {
-		if c.Action == action {
-			n++
-		}
-	}
-	return n
 }

@@ -229,7 +229,7 @@ func (w *watch) look(r *http.Request) {
 		!strings.HasSuffix(r.Header.Get("amz-sdk-request"), "attempt=1") {
 		return
 	}
-	s, err := w.registry().View()
+	s, err := w.Registry().View()
 	if err != nil {
 		return
 	}

@@ -40,7 +40,7 @@ func leasedUnassigned(t *testing.T, provision lease.Provision, first int, seen b
 		pods = append(pods, a)
 	}
 	w.policy.Provision = provision
-	w.age(10 * time.Minute)
+	w.Age(10 * time.Minute)
 	for _, a := range pods[2].Addrs {
 		w.unassignByHand(pods[2].ID, a)
 	}
@@ -48,9 +48,9 @@ func leasedUnassigned(t *testing.T, provision lease.Provision, first int, seen b
 		w.collect()
 	}
 	w.end(2)
-	w.age(10 * time.Minute)
+	w.Age(10 * time.Minute)
 	w.collect()
-	s := w.state()
+	s := w.State()
 	for _, a := range pods[2].Addrs {
 		if id, _ := s.ENIOf(a); id != "" || s.Free.Has(a) || s.Leases.Has(a) {
 			t.Errorf("%s is on %q by the registry, free %v, leased %v, and on no ENI", a, id, s.Free.Has(a),
@@ -62,10 +62,10 @@ func leasedUnassigned(t *testing.T, provision lease.Provision, first int, seen b
 // unassignByHand unassigns an address, unless it is a primary one.
 func (w *world) unassignByHand(eni string, a netip.Addr) {
 	w.Helper()
-	if e := w.eni(eni); slices.Index(e.Addrs, a) == 0 {
+	if e := w.ENI(eni); slices.Index(e.Addrs, a) == 0 {
 		w.Fatalf("%s is the primary address", a)
 	}
-	must(w.T, w.byHand().Unassign(w.Context(), eni, a))
+	must(w, w.byHand().Unassign(w.Context(), eni, a))
 }
 
 // TestLeasedUnassignedByHandBusy: the same on a node whose ENI has grown a moment ago. The address cools, so EC2 had
@@ -75,16 +75,16 @@ func TestLeasedUnassignedByHandBusy(t *testing.T) {
 	w.policy.Batch, w.policy.ReuseWait = 3, hour
 	w.mustAcquire(0)
 	a := w.mustAcquire(1)
-	w.age(10 * time.Minute)
-	w.unassignByHand(w.sim.ENIs()[1].ID, a)
+	w.Age(10 * time.Minute)
+	w.unassignByHand(w.EC2.ENIs()[1].ID, a)
 	w.end(1)
-	w.age(time.Minute)
+	w.Age(time.Minute)
 	w.policy.Batch = 6
 	for n := 2; n < 6; n++ {
 		w.mustAcquire(n)
 	}
 	w.collect()
-	if s := w.state(); s.Free.Has(a) || s.Leases.Has(a) {
+	if s := w.State(); s.Free.Has(a) || s.Leases.Has(a) {
 		t.Errorf("%s is free %v, leased %v, and on no ENI", a, s.Free.Has(a), s.Leases.Has(a))
 	}
 }

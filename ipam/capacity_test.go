@@ -48,8 +48,8 @@ func inCapacity(t *testing.T, instanceType string, config lease.Config, f func(w
 // counted is how many pods the count expects on a node that was just launched.
 func (w *world) counted(pools []lease.Policy, except int) int {
 	w.Helper()
-	l, err := aws.New(w.cloud).Limits(w.Context(), w.node.Type)
-	must(w.T, err)
+	l, err := aws.New(w.cloud).Limits(w.Context(), w.Type)
+	must(w, err)
 	return more.Pods(more.Launched(l, pools[0].Families), pools, except)
 }
 
@@ -217,12 +217,12 @@ func TestCapacityProvisioned(t *testing.T) {
 				func(w *world, pools []lease.Policy) {
 					for index, secondary := range []int{3, 0} {
 						e := w.given(aws.ENISpec{Subnet: "subnet-pod0", Secondary: secondary})
-						_, err := w.byHand().AttachENI(w.Context(), e.ID, w.node.ID, 0, 1+index)
-						must(w.T, err)
+						_, err := w.byHand().AttachENI(w.Context(), e.ID, w.ID, 0, 1+index)
+						must(w, err)
 					}
 					w.policy = pools[0]
-					must1(w.pool().DescribeInstance(w.Context()))(w.T)
-					counted := more.Pods(w.state(), pools, 0)
+					must1(w.pool().DescribeInstance(w.Context()))(w)
+					counted := more.Pods(w.State(), pools, 0)
 					got := w.started(want+2, func(int) lease.Policy { return pools[0] })
 					if counted != want || got != want {
 						w.Errorf("%d pods are counted, and %d start, want %d", counted, got, want)

@@ -30,7 +30,7 @@ func TestProcessBurstOnCards(t *testing.T) {
 	if perCard[0] != 3 || perCard[1] != 2 {
 		t.Errorf("ENIs on the cards: %v", perCard)
 	}
-	n.age(time.Hour)
+	n.Age(time.Hour)
 	n.run(n.gc())
 	n.intact()
 }
@@ -66,7 +66,7 @@ func TestProcessKilledOnCards(t *testing.T) {
 						t.Errorf("%s is at index %d of card %d", e.ID, e.Index, e.Card)
 					}
 				}
-				n.age(time.Hour)
+				n.Age(time.Hour)
 				n.run(n.gc())
 				n.intact()
 			})

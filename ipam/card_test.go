@@ -51,13 +51,13 @@ func TestRequestAtZero(t *testing.T) {
 	w := cards(t, ec2sim.RunInstance{})
 	must(t, w.pool().Learn(t.Context()))
 	e := w.given(aws.ENISpec{Subnet: "subnet-node"})
-	_, err := w.byHand().AttachENI(t.Context(), e.ID, w.node.ID, 1, 0)
+	_, err := w.byHand().AttachENI(t.Context(), e.ID, w.ID, 1, 0)
 	must(t, err)
 	w.getsCooled(e.ID, 1)
 	w.end(1)
-	w.age(hour)
+	w.Age(hour)
 	// as after a loss
-	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { s.Free.Delete(e.Addrs[0]) }))
+	w.Edit(func(s *registry.State) { s.Free.Delete(e.Addrs[0]) })
 	w.getsCooled(e.ID, 2)
 }
 
@@ -66,7 +66,7 @@ func (w *world) getsCooled(eni string, n int) {
 	w.Helper()
 	ask := fmt.Sprintf(`[{"eni": %q}]`, eni)
 	if _, err := w.ask(n, allowAll, ask); err != nil {
-		w.age(hour)
+		w.Age(hour)
 		w.mustAsk(n, ask)
 	}
 }
@@ -82,7 +82,7 @@ func cards(t *testing.T, run ec2sim.RunInstance) *world {
 
 // attached are the slots of the node's ENIs that serve pods, as EC2 has them.
 func (w *world) attached() (at []string) {
-	for _, e := range w.node.ENIs() {
+	for _, e := range w.ENIs() {
 		if e.Tags[book.TagManaged] == "true" {
 			at = append(at, fmt.Sprintf("%d.%d", e.Card, e.Index))
 		}
@@ -126,12 +126,12 @@ func TestBurstOnCards(t *testing.T) {
 		t.Errorf("%d distinct addresses, %d refused; want %d and %d", len(got), refused, room, late)
 	}
 	w.wantSlots("0.1 0.2 1.1 1.2 2.1 2.2")
-	if n := w.writes()["AttachNetworkInterface"]; n != 6 || len(w.sim.ENIs()) != 7 {
-		t.Errorf("%d attachments, %d ENIs", n, len(w.sim.ENIs()))
+	if n := w.writes()["AttachNetworkInterface"]; n != 6 || len(w.EC2.ENIs()) != 7 {
+		t.Errorf("%d attachments, %d ENIs", n, len(w.EC2.ENIs()))
 	}
-	for id, e := range w.state().ENIs {
-		i := slices.IndexFunc(w.node.ENIs(), func(known ec2sim.ENI) bool { return known.ID == id })
-		if known := w.node.ENIs()[i]; known.Card != e.Card || known.Index != e.Index {
+	for id, e := range w.State().ENIs {
+		i := slices.IndexFunc(w.ENIs(), func(known ec2sim.ENI) bool { return known.ID == id })
+		if known := w.ENIs()[i]; known.Card != e.Card || known.Index != e.Index {
 			t.Errorf("%s: the registry has it at %d.%d, EC2 at %d.%d", id, e.Card, e.Index, known.Card, known.Index)
 		}
 	}
@@ -150,16 +150,16 @@ func TestCardsWithEFA(t *testing.T) {
 	for n := range 5 * 4 {
 		w.end(n)
 	}
-	w.age(2 * lease.StaleMetadata)
+	w.Age(2 * lease.StaleMetadata)
 	if _, err := w.pool().Collect(t.Context(), less.Collection{FreeAfter: lease.StaleMetadata, Max: -1}); err != nil {
 		t.Fatal(err)
 	}
 	w.wantSlots("")
-	if n := len(w.node.ENIs()); n != 4 {
+	if n := len(w.ENIs()); n != 4 {
 		t.Errorf("%d ENIs are left, want the boot ENI and three for EFA", n)
 	}
-	for _, c := range w.sim.Calls() {
-		for _, e := range w.node.ENIs() {
+	for _, c := range w.EC2.Calls() {
+		for _, e := range w.ENIs() {
 			if e.EFAOnly && (c.Params["NetworkInterfaceId"] == e.ID || c.Params["AttachmentId"] == e.Attachment) {
 				t.Errorf("%s is for EFA: %s", e.ID, c)
 			}
@@ -197,29 +197,23 @@ func TestSlotRefused(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := cards(t, ec2sim.RunInstance{})
-			w.sim.FailAs("AttachNetworkInterface", test.code, test.message, test.times)
+			w.EC2.FailAs("AttachNetworkInterface", test.code, test.message, test.times)
 			if _, err := w.acquire(1); !errors.Is(err, test.is) {
 				t.Errorf("got %v, want %v", err, test.is)
 			}
 			w.wantSlots(test.want)
-			attempts := 0
-			for _, c := range w.sim.Calls() {
-				if c.Action == "AttachNetworkInterface" {
-					attempts++
-				}
-			}
-			if attempts != test.attempts {
+			if attempts := w.EC2.Asked("AttachNetworkInterface"); attempts != test.attempts {
 				t.Errorf("%d attempts, want %d", attempts, test.attempts)
 			}
-			w.sim.Fail("AttachNetworkInterface", "", 0)
+			w.EC2.Fail("AttachNetworkInterface", "", 0)
 			if errors.Is(test.is, aws.ErrInstanceFull) || errors.Is(test.is, aws.ErrNotRunning) ||
 				errors.Is(test.is, aws.ErrCardFull) {
-				if n := len(w.sim.ENIs()); n != 1 {
+				if n := len(w.EC2.ENIs()); n != 1 {
 					t.Errorf("%d ENIs, want the boot ENI", n)
 				}
 				return
 			}
-			w.forgive()
+			w.Forgive()
 			w.mustAcquire(2) // ends what the first has begun
 			if n := len(w.attached()); n != 1 {
 				t.Errorf("%d ENIs for pods", n)
@@ -241,12 +235,12 @@ func TestResumeOnCard(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := cards(t, ec2sim.RunInstance{})
-			test.fault(w.sim)
+			test.fault(w.EC2)
 			w.mustAcquire(1)
 			w.wantSlots("1.1")
-			if e := w.node.ENIs()[1]; !e.DeleteOnTermination || len(w.state().Intents) > 0 ||
+			if e := w.ENIs()[1]; !e.DeleteOnTermination || len(w.State().Intents) > 0 ||
 				w.writes()["CreateNetworkInterface"] != 1 {
-				t.Errorf("%+v, intents %v, writes %v", e, w.state().Intents, w.writes())
+				t.Errorf("%+v, intents %v, writes %v", e, w.State().Intents, w.writes())
 			}
 		})
 	}
@@ -259,8 +253,8 @@ func TestSlotOfDetached(t *testing.T) {
 	a, err := w.acquire(1)
 	must(t, err)
 	w.policy.MaxENIs = 2
-	must(t, w.pool().Registry.Update(t.Context(), func(s *registry.State) error { s.Instance.ENIs = 2; return nil }))
-	must(t, w.sim.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": w.node.ENIs()[1].Attachment}))
+	w.Edit(func(s *registry.State) { s.Instance.ENIs = 2 })
+	w.Operate("DetachNetworkInterface", "AttachmentId", w.ENIs()[1].Attachment)
 	if _, at, err := w.pool().AttachAnywhere(t.Context(), a.ID, 1, known.Attached{}); err != nil || at.Index != 1 {
 		t.Errorf("attached at %+v: %v", at, err)
 	}

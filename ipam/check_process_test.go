@@ -27,7 +27,7 @@ func (r *running) check(container, netns string) bool {
 	conf := maps.Clone(r.conf)
 	conf["prevResult"] = r.result
 	stdin, err := json.Marshal(conf)
-	noErr(r, err)
+	must(r, err)
 	cmd := r.command(program)
 	cmd.Env = append(cmd.Env, "CNI_COMMAND=CHECK", "CNI_PATH="+filepath.Dir(cmd.Path), "CNI_CONTAINERID="+container,
 		"CNI_IFNAME=eth0", "CNI_NETNS="+netns)
@@ -46,7 +46,7 @@ func TestProcessCheckRebuilt(t *testing.T) {
 			r := runPod(newNode(t, "c5.large", ec2sim.Config{}, nil))
 			_, another := nltest.NS(t, "another")
 			var result types100.Result
-			noErr(t, json.Unmarshal(r.result, &result))
+			must(t, json.Unmarshal(r.result, &result))
 			a, _ := plugin.Addr(result.IPs[0].Address.IP)
 			whole := func(when string) {
 				t.Helper()
@@ -70,14 +70,14 @@ func TestProcessCheckRebuilt(t *testing.T) {
 			r.call(program, "DEL", r.conf) // as for a container that has ended long ago: the address is still there
 			whole("a DEL has come too early")
 
-			noErr(t, r.registry().Change(t.Context(), func(s *registry.State) {
+			r.Edit(func(s *registry.State) {
 				for a, l := range s.Leases.All() {
 					if l.Key == (registry.Key{}) {
 						l.Key = podKey("thief")
 						s.Leases.Set(a, l)
 					}
 				}
-			}))
+			})
 			if r.check("web", r.path) {
 				t.Error("CHECK passes although the registry gives the address to another pod")
 			}
@@ -93,16 +93,16 @@ func TestProcessCheckUnread(t *testing.T) {
 	losses["deleted"](r)
 	r.collect()
 	var a netip.Addr
-	noErr(t, r.registry().Change(t.Context(), func(s *registry.State) {
+	r.Edit(func(s *registry.State) {
 		for found := range s.Leases.Keys() {
 			a = found
 		}
 		s.Leases.Delete(a)
-	}))
+	})
 	if !r.check("web", r.path) {
 		t.Error("the pod does not pass CHECK")
 	}
-	noErr(t, r.registry().Change(t.Context(), func(s *registry.State) { // a prefix is not even learnt then
+	must(t, r.Registry().Change(t.Context(), func(s *registry.State) { // a prefix is not even learnt then
 		id, e := s.ENIOf(a)
 		e.Addrs = slices.DeleteFunc(e.Addrs, func(has netip.Addr) bool { return has == a })
 		s.ENIs[id] = e
@@ -110,7 +110,7 @@ func TestProcessCheckUnread(t *testing.T) {
 	if !r.check("web", r.path) {
 		t.Error("the pod does not pass CHECK, and its address is in a prefix")
 	}
-	noErr(t, r.registry().Change(t.Context(), func(s *registry.State) { s.Free.Set(a, time.Now()) }))
+	r.Edit(func(s *registry.State) { s.Free.Set(a, time.Now()) })
 	if r.check("web", r.path) {
 		t.Error("CHECK passes although the address is free")
 	}

@@ -29,7 +29,7 @@ func init() {
 
 // moved is a file of the registry with all of its times moved by d, except those that keep says. A person or a program
 // that writes no sum has moved them.
-func moved(t *testing.T, file []byte, d time.Duration, keep string) []byte {
+func moved(t testing.TB, file []byte, d time.Duration, keep string) []byte {
 	t.Helper()
 	var v any
 	must(t, json.Unmarshal(file, &v))
@@ -65,10 +65,10 @@ func TestClockOnlyDelays(t *testing.T) {
 			t.Run(fmt.Sprintf("%v keep %q", step, keep), func(t *testing.T) {
 				inBubble(t, "m5.large", func(w *world, _ *wires) {
 					w.busy()
-					file := filepath.Join(w.dir, "registry.json")
+					file := filepath.Join(w.Dir, "registry.json")
 					b, err := os.ReadFile(file)
-					must(w.T, err)
-					must(w.T, os.WriteFile(file, moved(w.T, b, step, keep), 0o600))
+					must(w, err)
+					must(w, os.WriteFile(file, moved(w, b, step, keep), 0o600))
 					took := w.succeeds(100)
 					early := took < w.policy.ReuseWait-time.Second && (keep == "" || step > 0)
 					if early || took > w.policy.ReuseWait+10*time.Second {
@@ -87,14 +87,14 @@ func (w *world) busy() {
 		w.mustAcquire(n)
 	}
 	w.end(7)
-	must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
-		s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: w.sim.ENIs()[1].ID, Since: time.Now()}
+	w.Edit(func(s *registry.State) {
+		s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: w.EC2.ENIs()[1].ID, Since: time.Now()}
 		for _, action := range []string{"AssignPrivateIpAddresses", "DescribeNetworkInterfaces", book.AttachAction} {
 			s.NotBefore[action] = time.Now().Add(registry.MostBackoff)
 		}
 		s.Instance.QuotaUntil = time.Now().Add(registry.MostQuota)
 		s.Instance.FullUntil = time.Now().Add(registry.MostFull)
-	}))
+	})
 }
 
 // succeeds repeats an ADD every second, for some minutes, and returns after what time it

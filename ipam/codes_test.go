@@ -36,8 +36,8 @@ func (r refusal) name() string {
 // meet has EC2 answer so to an ADD, and looks at what becomes of it.
 func (r refusal) meet(w *world, pod int) {
 	w.Helper()
-	w.sim.ResetCalls()
-	w.sim.FailAs(r.action, r.code, r.message, r.times)
+	w.EC2.ResetCalls()
+	w.EC2.FailAs(r.action, r.code, r.message, r.times)
 	_, err := w.acquire(pod)
 	if !errors.Is(err, r.is) {
 		w.Errorf("got %v, want %v", err, r.is)
@@ -46,32 +46,15 @@ func (r refusal) meet(w *world, pod int) {
 		!strings.Contains(e.Hint, r.hint) || !strings.Contains(e.Error(), r.code)) {
 		w.Errorf("error %v: %+v", err, e)
 	}
-	if n := w.attempts(r.action); r.attempts > 0 && n != r.attempts {
-		w.Errorf("%d attempts, want %d: %v", n, r.attempts, w.sim.Calls())
+	if n := w.EC2.Asked(r.action); r.attempts > 0 && n != r.attempts {
+		w.Errorf("%d attempts, want %d: %v", n, r.attempts, w.EC2.Calls())
 	}
-	if n := len(w.sim.ENIs()); n != r.enis {
+	if n := len(w.EC2.ENIs()); n != r.enis {
 		w.Errorf("%d ENIs, want %d", n, r.enis)
 	}
-	w.sim.Fail(r.action, "", 0)
+	w.EC2.Fail(r.action, "", 0)
 	w.consistent()
-	w.forgive()
-}
-
-// forgive makes the node forget what EC2 has refused, as time does.
-func (w *world) forgive() {
-	w.Helper()
-	must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { clear(s.Refusals) }))
-}
-
-// attempts counts the calls of an action, the refused ones too.
-func (w *world) attempts(action string) int {
-	n := 0
-	for _, c := range w.sim.Calls() {
-		if c.Action == action {
-			n++
-		}
-	}
-	return n
+	w.Forgive()
 }
 
 // TestCodesOfAssign: what EC2 refuses to an ADD that needs an address on an ENI that has room.
@@ -103,8 +86,8 @@ func TestCodesOfAssign(t *testing.T) {
 			if r.is != nil {
 				w.mustAcquire(2) // nothing is left of it
 			}
-			if s := w.state(); len(s.ENIs) != len(w.sim.ENIs()) || len(s.Waiters) != 0 {
-				t.Errorf("the registry has %d ENIs of %d, and waiters %v", len(s.ENIs), len(w.sim.ENIs()), s.Waiters)
+			if s := w.State(); len(s.ENIs) != len(w.EC2.ENIs()) || len(s.Waiters) != 0 {
+				t.Errorf("the registry has %d ENIs of %d, and waiters %v", len(s.ENIs), len(w.EC2.ENIs()), s.Waiters)
 			}
 		})
 	}
@@ -167,7 +150,7 @@ func TestCodesOfAttach(t *testing.T) {
 		t.Run(r.name(), func(t *testing.T) {
 			w := newWorld(t, "m5.large", 20)
 			r.meet(w, 0)
-			s := w.state()
+			s := w.State()
 			if full := errors.Is(r.is, aws.ErrInstanceFull); full != time.Now().Before(s.Instance.FullUntil) {
 				t.Errorf("the node is full: %v, until %v", full, s.Instance.FullUntil)
 			}
@@ -183,8 +166,8 @@ func TestCodesOfAttach(t *testing.T) {
 // noneLeaked wants every ENI to be attached, and to end with its instance.
 func (w *world) noneLeaked() {
 	w.Helper()
-	for _, e := range w.sim.ENIs() {
-		if e.Instance != w.node.ID || !e.DeleteOnTermination {
+	for _, e := range w.EC2.ENIs() {
+		if e.Instance != w.ID || !e.DeleteOnTermination {
 			w.Errorf("%s is leaked: %+v", e.ID, e)
 		}
 	}
@@ -205,20 +188,16 @@ func TestCodesOfPrefixes(t *testing.T) {
 func TestQuota(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	refusal{"CreateNetworkInterface", "NetworkInterfaceLimitExceeded", "", 1, aws.ErrQuota, "quota", 1, 1}.meet(w, 0)
-	w.sim.ResetCalls()
+	w.EC2.ResetCalls()
 	_, err := w.acquire(1)
 	if e, ok := errors.AsType[*plugin.Error](err); !ok || !errors.Is(err, aws.ErrQuota) ||
-		!strings.Contains(e.Hint, "quota") || w.attempts("CreateNetworkInterface") != 0 {
-		t.Errorf("%d attempts: %v", w.attempts("CreateNetworkInterface"), err)
+		!strings.Contains(e.Hint, "quota") || w.EC2.Asked("CreateNetworkInterface") != 0 {
+		t.Errorf("%d attempts: %v", w.EC2.Asked("CreateNetworkInterface"), err)
 	}
-	if s := w.state(); len(s.NotBefore) > 0 || !s.Instance.QuotaUntil.After(time.Now()) {
+	if s := w.State(); len(s.NotBefore) > 0 || !s.Instance.QuotaUntil.After(time.Now()) {
 		t.Errorf("a quota that is used up passes for throttling: %v", s.NotBefore)
 	}
-	if err := w.pool().Registry.Change(t.Context(), func(s *registry.State) {
-		s.Instance.QuotaUntil = time.Now()
-	}); err != nil {
-		t.Fatal(err)
-	}
+	w.Edit(func(s *registry.State) { s.Instance.QuotaUntil = time.Now() })
 	w.mustAcquire(2)
 }
 
@@ -250,19 +229,19 @@ func TestCodesOfCollect(t *testing.T) {
 					_, err := w.pool().Collect(ctx, less.Collection{FreeAfter: time.Minute, Max: -1})
 					return err
 				}
-				w.sim.FailAs(test.action, test.code, test.message, 1)
+				w.EC2.FailAs(test.action, test.code, test.message, 1)
 				if err := collect(); !errors.Is(err, test.is) {
 					w.Errorf("got %v, want %v", err, test.is)
 				}
 				time.Sleep(time.Hour)
-				w.sim.FailAs(test.action, "", "", 0)
+				w.EC2.FailAs(test.action, "", "", 0)
 				if err := collect(); err != nil {
 					w.Error(err)
 				}
-				s := w.state()
+				s := w.State()
 				if removed := test.code == "InvalidNetworkInterfaceID.NotFound"; len(s.ENIs) != 1 ||
-					!removed && len(w.sim.ENIs()) != 1 {
-					w.Errorf("the registry has %v, EC2 %v", s.ENIs, w.sim.ENIs())
+					!removed && len(w.EC2.ENIs()) != 1 {
+					w.Errorf("the registry has %v, EC2 %v", s.ENIs, w.EC2.ENIs())
 				}
 			})
 		})
@@ -275,12 +254,12 @@ func TestDetachedTwice(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(0)
 	w.end(0)
-	w.age(time.Hour)
-	w.sim.Lose("DetachNetworkInterface", 1)
+	w.Age(time.Hour)
+	w.EC2.Lose("DetachNetworkInterface", 1)
 	if _, err := w.pool().Collect(t.Context(), less.Collection{FreeAfter: time.Minute, Max: -1}); err != nil {
 		t.Error(err)
 	}
-	if n := len(w.sim.ENIs()); n != 1 || w.attempts("DetachNetworkInterface") != 2 {
-		t.Errorf("%d ENIs, %v", n, w.sim.Calls())
+	if n := len(w.EC2.ENIs()); n != 1 || w.EC2.Asked("DetachNetworkInterface") != 2 {
+		t.Errorf("%d ENIs, %v", n, w.EC2.Calls())
 	}
 }

@@ -26,9 +26,9 @@ func TestTidiedAgain(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	p := w.pool()
 	rule := nl.Rule{Pref: 512, Mark: 0x2000, Mask: 0x2000, Table: nl.MainTable, Protocol: nl.RouteProtocol}
-	must(t, nl.Wiring{{NS: w.host, Object: rule}}.Add())
+	must(t, nl.Wiring{{NS: w.Host, Object: rule}}.Add())
 	// The next file cannot be made in a directory that is not there: as in one that was deleted.
-	must(t, os.Symlink("deleted/file", filepath.Join(w.dir, "registry.json.old")))
+	must(t, os.Symlink("deleted/file", filepath.Join(w.Dir, "registry.json.old")))
 	var c less.Collecting
 	if err := p.tidy(t.Context(), &c); err == nil {
 		t.Fatal("the registry was written")
@@ -57,7 +57,7 @@ func TestTidyRouted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "m5.large", 20)
 			defer w.usePod(w.mustAcquire(1))()
-			must(t, table.Add(w.host))
+			must(t, table.Add(w.Host))
 			p := w.pool()
 			used, err := p.InUse()
 			must(t, err)
@@ -67,7 +67,7 @@ func TestTidyRouted(t *testing.T) {
 			if collecting.Tidied == c.stays {
 				t.Errorf("tidied: %v", collecting.Tidied)
 			}
-			if err := table.Intact(w.host); (err == nil) != c.stays {
+			if err := table.Intact(w.Host); (err == nil) != c.stays {
 				t.Errorf("the table: %v", err)
 			}
 		})
@@ -79,12 +79,12 @@ func TestCollectionGivesWay(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.cloud.Jitter = func(d time.Duration) time.Duration { return d / 100 }
 	w.mustAcquire(1)
-	w.sim.Fail("DescribeNetworkInterfaces", throttling, -1)
+	w.EC2.Fail("DescribeNetworkInterfaces", throttling, -1)
 	ctx, ends := context.WithTimeout(t.Context(), 2*time.Minute) // as registry-gc has
 	defer ends()
 	p, done := w.pool(), make(chan error)
 	go func() { done <- p.EndBegun(ctx) }()
-	for len(w.state().NotBefore) == 0 {
+	for len(w.State().NotBefore) == 0 {
 		runtime.Gosched()
 	}
 	w.policy.Timeout = 10 * time.Second
@@ -103,7 +103,7 @@ func TestEndWhileLooking(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	a := w.mustAcquire(1)
 	stop := w.usePod(a)
-	w.age(time.Hour)
+	w.Age(time.Hour)
 	w.collect() // nothing else is left to do
 	dir := t.TempDir()
 	seen, end := filepath.Join(dir, "1"), filepath.Join(dir, "2") // a process that opens one waits for the other end
@@ -121,7 +121,7 @@ func TestEndWhileLooking(t *testing.T) {
 	w.end(1)
 	opened(t, end)
 	must(t, <-done)
-	s := w.state()
+	s := w.State()
 	if l, leased := s.Leases.At(a); leased || !s.Free.Has(a) {
 		t.Errorf("%s is not free: %+v", a, l)
 	}
@@ -146,13 +146,13 @@ func TestLooksOfCollection(t *testing.T) {
 		p := w.pool()
 		p.Shelves = []lease.Shelf{{Dir: "/proc", Below: "ns/net"}, {Dir: dir}}
 		must1(p.Collect(t.Context(), less.Collection{FreeAfter: time.Hour, Max: -1}))(t)
-		if !w.state().Rebuilt.Compared {
+		if !w.State().Rebuilt.Compared {
 			t.Fatal("it has compared nothing")
 		}
 		events := make([]byte, 1<<16)
 		n, err := unix.Read(opens, events)
 		must(t, err)
-		return len(w.state().ENIs), n / unix.SizeofInotifyEvent / 2 // they have no names
+		return len(w.State().ENIs), n / unix.SizeofInotifyEvent / 2 // they have no names
 	}
 	few, once := looks(1)
 	many, often := looks(7)

@@ -49,7 +49,7 @@ func newShipped(t *testing.T, text []byte) *shipped {
 	if n.config.Provision == string(lease.ProvisionNone) {
 		n.attachOther(aws.ENISpec{Subnet: "subnet-pods"})
 	}
-	t.Setenv("CNI_IPVLAN_VPC_STATE_DIR", n.dir)
+	t.Setenv("CNI_IPVLAN_VPC_STATE_DIR", n.Dir)
 	t.Setenv("AWS_REGION", "us-east-1")
 	t.Setenv("AWS_ENDPOINT_URL_EC2", n.cloud.EC2URL)
 	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", n.cloud.MetadataURL)
@@ -65,7 +65,7 @@ func (n *shipped) add(name string, add addition) (results []*types100.Result) {
 		r := &plugin.Request[lease.Config]{Network: "net", Attachment: plugin.Attachment{ContainerID: name + "-" +
 			namespace, IfName: "eth0"},
 			NetNS: "/run/netns/no-such-" + name, Pod: plugin.Pod{Namespace: namespace, Name: name}, Config: n.config}
-		must(n.T, n.host.Do(func() error {
+		must(n, n.Host.Do(func() error {
 			result, err := add(n.Context(), r)
 			results = append(results, result)
 			return err
@@ -102,20 +102,20 @@ func addressing(t *testing.T, file string) []byte {
 func (n *shipped) stayWarm() {
 	batch := n.config
 	n.config.IPBatchSize = new(6)
-	must(n.T, n.config.Validate())
+	must(n, n.config.Validate())
 	first := n.add("first", Commands().Add)
 	n.config = batch
-	file := filepath.Join(n.dir, "registry.json")
+	file := filepath.Join(n.Dir, "registry.json")
 	snapshot, err := os.ReadFile(file)
-	must(n.T, err)
+	must(n, err)
 	exec := func(context.Context, *lease.Pool, lease.Owner, error) (lease.Allocation, error) {
 		return lease.Allocation{}, errors.New("the program that asks EC2 would be executed")
 	}
 	const day = 24 * time.Hour
 	for _, age := range []time.Duration{0, 2 * time.Hour, day, 10 * day, 70 * day, -day} {
 		for _, keep := range []string{"booted", ""} {
-			must(n.T, os.WriteFile(file, moved(n.T, snapshot, -age, keep), 0o600))
-			n.sim.ResetCalls()
+			must(n, os.WriteFile(file, moved(n, snapshot, -age, keep), 0o600))
+			n.EC2.ResetCalls()
 			when := fmt.Sprintf("%v later, keep %q", age, keep)
 			n.sameRoutes(when, first, n.add("second", Commands().Add))
 			n.sameRoutes(when, first,
@@ -123,7 +123,7 @@ func (n *shipped) stayWarm() {
 					result, _, err := lease.Add(ctx, r, lease.Source{Turn: "queue", Ask: exec})
 					return result, err
 				}))
-			if ec2, metadata := n.sim.Calls(), n.node.MetadataCalls(); len(ec2)+len(metadata) > 0 {
+			if ec2, metadata := n.EC2.Calls(), n.Instance.MetadataCalls(); len(ec2)+len(metadata) > 0 {
 				n.Errorf("%s: EC2 was asked %v, metadata %v", when, ec2, metadata)
 			}
 		}

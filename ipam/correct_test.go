@@ -43,8 +43,8 @@ func (w *world) threePods() (eni string, addrs []netip.Addr) {
 	for n := range 3 {
 		addrs = append(addrs, w.mustAcquire(n))
 	}
-	eni = w.sim.ENIs()[1].ID
-	w.age(10 * time.Minute)
+	eni = w.EC2.ENIs()[1].ID
+	w.Age(10 * time.Minute)
 	return eni, addrs
 }
 
@@ -56,13 +56,13 @@ func TestUnassignedByHand(t *testing.T) {
 	a := addrs[1]
 	must(t, w.byHand().Unassign(t.Context(), eni, a))
 	w.collect()
-	if l, leased := w.state().Leases.At(a); !leased || l.Key != pod(1).Key || l.ENI != eni {
+	if l, leased := w.State().Leases.At(a); !leased || l.Key != pod(1).Key || l.ENI != eni {
 		t.Errorf("the lease of %s: %+v", a, l)
 	}
 	w.noneElsewhere()
 	w.end(1)
 	w.consistent()
-	w.age(10 * time.Minute)
+	w.Age(10 * time.Minute)
 	w.policy.Batch = 10
 	for n := 3; n < 11; n++ {
 		if b := w.mustAcquire(n); b == a {
@@ -76,20 +76,20 @@ func TestUnassignedByHand(t *testing.T) {
 func TestFreeUnassignedByHand(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	eni := w.idle()
-	e := w.sim.ENIs()[1]
+	e := w.EC2.ENIs()[1]
 	must(t, w.byHand().Unassign(t.Context(), eni, e.Addrs[2]))
 	must(t, w.byHand().UnassignPrefixes(t.Context(), eni, e.Prefixes[0]))
-	w.sim.ResetCalls()
+	w.EC2.ResetCalls()
 	c := less.Collection{FreeAfter: hour, Max: 0}
 	must1(w.pool().Collect(t.Context(), c))(t)
 	w.noneElsewhere()
 	w.consistent()
-	if n := w.attempts("DescribeNetworkInterfaces"); n != 1 {
+	if n := w.EC2.Asked("DescribeNetworkInterfaces"); n != 1 {
 		t.Errorf("EC2 was asked %d times, want once", n)
 	}
-	w.sim.ResetCalls()
+	w.EC2.ResetCalls()
 	must1(w.pool().Collect(t.Context(), c))(t)
-	if calls := w.sim.Calls(); len(calls) != 0 {
+	if calls := w.EC2.Calls(); len(calls) != 0 {
 		t.Errorf("asked again: %v", calls)
 	}
 }
@@ -103,10 +103,10 @@ func TestPartOfBatchIsGone(t *testing.T) {
 			eni := w.idle()
 			if what == "a prefix" {
 				w.moreOn(eni)
-				w.age(hour)
+				w.Age(hour)
 			}
-			e := w.sim.ENIs()[1]
-			defer w.node.Lie(ec2sim.FreezeENI(eni))() // so that no collection asks EC2 before
+			e := w.EC2.ENIs()[1]
+			defer w.Lie(ec2sim.FreezeENI(eni))() // so that no collection asks EC2 before
 			switch what {
 			case "a prefix":
 				must(t, w.byHand().UnassignPrefixes(t.Context(), eni, e.Prefixes[0]))
@@ -137,9 +137,9 @@ func TestUnassignedByHandComesBack(t *testing.T) {
 	for n := range most {
 		w.mustAcquire(n)
 	}
-	w.age(hour)
+	w.Age(hour)
 	w.collect() // looks what was begun: nothing
-	e := w.sim.ENIs()[1]
+	e := w.EC2.ENIs()[1]
 	must(t, w.byHand().Unassign(t.Context(), e.ID, e.Addrs[6:]...))
 	w.policy.Batch = 5
 	if _, err := w.acquire(most); err == nil || !strings.Contains(err.Error(), e.ID+" has it, too") {
@@ -157,35 +157,35 @@ func TestSilenceIsNoProof(t *testing.T) {
 	t.Run("metadata", func(t *testing.T) {
 		w := newWorld(t, "m5.large", 20)
 		eni := w.idle()
-		before := w.state().ENIs[eni]
-		defer w.node.Lie(ec2sim.ForgetENI(eni))()
+		before := w.State().ENIs[eni]
+		defer w.Lie(ec2sim.ForgetENI(eni))()
 		must1(w.pool().Collect(t.Context(), less.Collection{FreeAfter: hour, Max: 0}))(t)
-		if e := w.state().ENIs[eni]; !slices.Equal(e.Addrs, before.Addrs) || len(e.Prefixes) != len(before.Prefixes) {
+		if e := w.State().ENIs[eni]; !slices.Equal(e.Addrs, before.Addrs) || len(e.Prefixes) != len(before.Prefixes) {
 			t.Errorf("the registry has %+v, and had %+v", e, before)
 		}
 	})
 	t.Run("EC2, which is behind", func(t *testing.T) {
 		w := newWorld(t, "m5.large", 20)
 		eni := w.idle()
-		old := w.sim.ENIs()[1]
+		old := w.EC2.ENIs()[1]
 		p := w.pool()
 		w.policy.Batch, w.policy.Prefixes = 2, false
 		w.moreOn(eni)
 		w.policy.Prefixes = true
 		w.moreOn(eni)
-		stale := aws.ENI{ID: eni, Instance: w.node.ID, Addrs: old.Addrs, Prefixes: old.Prefixes}
-		before := w.state().ENIs[eni]
+		stale := aws.ENI{ID: eni, Instance: w.ID, Addrs: old.Addrs, Prefixes: old.Prefixes}
+		before := w.State().ENIs[eni]
 		must(t, p.Registry.Change(t.Context(), func(s *registry.State) {
 			known.Agree(s, []aws.ENI{stale}, time.Now())
 		}))
-		if e := w.state().ENIs[eni]; !slices.Equal(e.Addrs, before.Addrs) || len(e.Prefixes) != 2 {
+		if e := w.State().ENIs[eni]; !slices.Equal(e.Addrs, before.Addrs) || len(e.Prefixes) != 2 {
 			t.Errorf("the registry has %+v, and had %+v", e, before)
 		}
-		w.age(time.Minute)
+		w.Age(time.Minute)
 		must(t, p.Registry.Change(t.Context(), func(s *registry.State) {
 			known.Agree(s, []aws.ENI{stale}, time.Now())
 		}))
-		if e := w.state().ENIs[eni]; len(e.Addrs) != len(old.Addrs) || len(e.Prefixes) != len(old.Prefixes) {
+		if e := w.State().ENIs[eni]; len(e.Addrs) != len(old.Addrs) || len(e.Prefixes) != len(old.Prefixes) {
 			t.Errorf("the registry has %+v, and EC2 said %+v", e, stale)
 		}
 	})
@@ -197,11 +197,11 @@ func TestGrowthLooks(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	eni, addrs := w.threePods()
 	must(t, w.byHand().Unassign(t.Context(), eni, addrs[1]))
-	w.sim.FailAs("AssignPrivateIpAddresses", "PrivateIpAddressLimitExceeded", "", 1)
+	w.EC2.FailAs("AssignPrivateIpAddresses", "PrivateIpAddressLimitExceeded", "", 1)
 	w.policy.Batch = 1
 	w.mustAcquire(3)
 	w.mustAcquire(4)
-	if id, _ := w.state().ENIOf(addrs[1]); id != "" {
+	if id, _ := w.State().ENIOf(addrs[1]); id != "" {
 		t.Errorf("the registry has %s on %s", addrs[1], id)
 	}
 }
@@ -211,18 +211,18 @@ func TestGrowthLooks(t *testing.T) {
 func TestLostAddressKeepsENI(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	eni, addrs := w.threePods()
-	i := slices.IndexFunc(addrs, func(a netip.Addr) bool { return a != w.sim.ENIs()[1].Addrs[0] })
+	i := slices.IndexFunc(addrs, func(a netip.Addr) bool { return a != w.EC2.ENIs()[1].Addrs[0] })
 	for n := range 3 {
 		if n != i {
 			w.end(n)
 		}
 	}
 	w.runPod(addrs[i])
-	w.age(2 * hour)
+	w.Age(2 * hour)
 	must(t, w.byHand().Unassign(t.Context(), eni, addrs[i]))
 	w.collect()
 	w.collect()
-	if n := len(w.sim.ENIs()); n != 2 {
+	if n := len(w.EC2.ENIs()); n != 2 {
 		t.Errorf("%d ENIs: that of the pod is deleted", n)
 	}
 }
@@ -234,12 +234,12 @@ func TestUsedWithoutLease(t *testing.T) {
 	w.policy.Batch = 4
 	w.mustAcquire(1)
 	w.collect() // compares the new registry with EC2
-	e := w.sim.ENIs()[1]
+	e := w.EC2.ENIs()[1]
 	a := e.Addrs[2]
 	w.runPod(a)
-	defer w.node.Lie(ec2sim.Unavailable())()
+	defer w.Lie(ec2sim.Unavailable())()
 	w.collect()
-	if l, leased := w.state().Leases.At(a); !leased || l.Key != (registry.Key{}) || !l.Bound {
+	if l, leased := w.State().Leases.At(a); !leased || l.Key != (registry.Key{}) || !l.Bound {
 		t.Errorf("%s is in a namespace; its lease: %+v (%v)", a, l, leased)
 	}
 	for n := 2; n < 4; n++ {
@@ -257,14 +257,14 @@ func TestOriginalStray(t *testing.T) {
 		w.end(n)
 	}
 	stray := netip.MustParseAddr("100.77.0.200")
-	w.lose()
-	must(t, os.Mkdir(w.dir, 0o700))
+	w.Lose()
+	must(t, os.Mkdir(w.Dir, 0o700))
 	released := time.Now().Add(-10 * time.Minute).Truncate(time.Second)
 	file := fmt.Sprintf(`{"schema_version":1,"ips":{%q:{"released_on":%q},%q:{"released_on":"2026-01-02T03:04:05Z"}}}`,
 		addrs[1], released.Format(time.RFC3339), stray)
-	must(t, os.WriteFile(filepath.Join(w.dir, "registry.json"), []byte(file), 0o600))
+	must(t, os.WriteFile(filepath.Join(w.Dir, "registry.json"), []byte(file), 0o600))
 	w.collect()
-	s := w.state()
+	s := w.State()
 	if s.Free.Has(stray) {
 		t.Errorf("%s is free, and on no ENI", stray)
 	}

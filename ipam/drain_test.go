@@ -68,13 +68,13 @@ func (w *world) stray() (id string) {
 	w.Helper()
 	p := w.pool()
 	e, err := p.Cloud.CreateENI(w.Context(), aws.ENISpec{
-		Subnet: "subnet-pod0", Secondary: 9, Description: book.Description(w.node.ID), Tags: map[string]string{
-			book.TagManaged: "true", book.TagInstance: w.node.ID, book.TagPool: lease.DefaultPool,
+		Subnet: "subnet-pod0", Secondary: 9, Description: book.Description(w.ID), Tags: map[string]string{
+			book.TagManaged: "true", book.TagInstance: w.ID, book.TagPool: lease.DefaultPool,
 			book.TagKeep: "false",
 		},
 	})
-	must(w.T, err)
-	must(w.T, p.Registry.Change(w.Context(), func(s *registry.State) {
+	must(w, err)
+	must(w, p.Registry.Change(w.Context(), func(s *registry.State) {
 		s.Intents[e.ID] = registry.Intent{Action: book.AttachAction, ENI: e.ID, Since: time.Now()}
 	}))
 	return e.ID
@@ -102,7 +102,7 @@ func (w *world) newDraining(asked bool) (eni string, add func(n int) (string, er
 		return all[0].ID, nil
 	}
 	id, err := add(1)
-	must(w.T, err)
+	must(w, err)
 	w.end(1)
 	time.Sleep(time.Hour)
 	return id, add
@@ -111,7 +111,7 @@ func (w *world) newDraining(asked bool) (eni string, add func(n int) (string, er
 // leaves wants no pod to get an address of an ENI that EC2 detaches.
 func (w *world) leaves(eni string, add func(n int) (string, error)) {
 	w.Helper()
-	if e := w.eni(eni); e.AttachmentStatus != "detaching" {
+	if e := w.ENI(eni); e.AttachmentStatus != "detaching" {
 		w.Fatalf("EC2 does not detach the ENI: %+v", e)
 	}
 	for n := range 3 {
@@ -139,11 +139,11 @@ func TestDrainKilledGrowth(t *testing.T) {
 			ctx, kill := context.WithCancel(w.Context())
 			growth := w.at(nil, kill, detachWord)
 			s, err := growth.Registry.View()
-			must(w.T, err)
+			must(w, err)
 			if _, err := growth.DeleteDraining(ctx, s); err == nil {
 				w.Error("the growth was not killed")
 			}
-			w.sim.Fail("DetachNetworkInterface", throttling, always)
+			w.EC2.Fail("DetachNetworkInterface", throttling, always)
 		}, nil, detachWord)
 		if _, err := p.Collect(w.Context(), less.Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 			w.Error("EC2 has throttled the collection, and it says nothing")
@@ -156,12 +156,12 @@ func TestDrainKilledGrowth(t *testing.T) {
 func TestDrainLostAnswer(t *testing.T) {
 	inDrainingBubbles(t, func(w *world, asked bool) {
 		eni, add := w.newDraining(asked)
-		w.sim.Script("DetachNetworkInterface", slices.Concat([]ec2sim.Outcome{ec2sim.DoneLost},
+		w.EC2.Script("DetachNetworkInterface", slices.Concat([]ec2sim.Outcome{ec2sim.DoneLost},
 			slices.Repeat([]ec2sim.Outcome{ec2sim.Refused(throttling)}, 50))...)
 		if _, err := w.pool().Collect(w.Context(), less.Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 			w.Error("EC2 has throttled the collection, and it says nothing")
 		}
-		w.sim.Script("DetachNetworkInterface")
+		w.EC2.Script("DetachNetworkInterface")
 		w.leaves(eni, add)
 	})
 }
@@ -171,10 +171,10 @@ func TestDrainLostAnswer(t *testing.T) {
 func TestDrainKilledCollection(t *testing.T) {
 	for name, hinder := range map[string]func(*world, *Pool){
 		"a namespace cannot be read": func(w *world, p *Pool) {
-			p.Shelves = []lease.Shelf{{Dir: filepath.Join(w.dir, "registry.json")}}
+			p.Shelves = []lease.Shelf{{Dir: filepath.Join(w.Dir, "registry.json")}}
 		},
 		"the role may not detach": func(w *world, _ *Pool) {
-			w.sim.Fail("DetachNetworkInterface", "UnauthorizedOperation", always)
+			w.EC2.Fail("DetachNetworkInterface", "UnauthorizedOperation", always)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -200,19 +200,19 @@ func TestDrainKilledCollection(t *testing.T) {
 func TestDrainNotBegun(t *testing.T) {
 	inDrainingBubbles(t, func(w *world, asked bool) {
 		eni, add := w.newDraining(asked)
-		w.sim.Script("DetachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
+		w.EC2.Script("DetachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
 		if _, err := w.pool().Collect(w.Context(), less.Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 			w.Error("it is not known whether EC2 detaches the ENI, and the collection does not say so")
 		}
-		w.sim.Script("DetachNetworkInterface")
-		w.sim.Fail("DetachNetworkInterface", "UnauthorizedOperation", always)
+		w.EC2.Script("DetachNetworkInterface")
+		w.EC2.Fail("DetachNetworkInterface", "UnauthorizedOperation", always)
 		if id, err := add(2); id == eni {
 			w.Errorf("a pod has got an address of an ENI that EC2 may detach: %v", err)
 		}
 		time.Sleep(time.Hour)
 		w.pool().Collect(w.Context(), less.Collection{FreeAfter: 24 * time.Hour, Max: -1})
-		if w.state().ENIs[eni].Draining {
-			w.Errorf("the ENI serves no pods: %+v", w.state().ENIs[eni])
+		if w.State().ENIs[eni].Draining {
+			w.Errorf("the ENI serves no pods: %+v", w.State().ENIs[eni])
 		}
 	})
 }
@@ -225,7 +225,7 @@ func TestDrainLost(t *testing.T) {
 			inDrainingBubbles(t, func(w *world, asked bool) {
 				eni, add := w.newDraining(asked)
 				if pair {
-					must(w.T, nl.Wiring{{NS: w.host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.host,
+					must(w, nl.Wiring{{NS: w.Host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.Host,
 						Group: nl.OwnGroup}}}.Add())
 				}
 				ctx, kill := context.WithCancel(w.Context())
@@ -233,7 +233,7 @@ func TestDrainLost(t *testing.T) {
 					less.Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 					w.Error("the collection was not killed")
 				}
-				w.lose()
+				w.Lose()
 				w.leaves(eni, add)
 				time.Sleep(time.Hour)
 				// it may say that EC2 has not ended it
@@ -241,7 +241,7 @@ func TestDrainLost(t *testing.T) {
 				w.leaves(eni, add)
 				time.Sleep(24 * time.Hour)
 				w.collect()
-				if w.consistent(); !asked && slices.ContainsFunc(w.sim.ENIs(),
+				if w.consistent(); !asked && slices.ContainsFunc(w.EC2.ENIs(),
 					func(e ec2sim.ENI) bool { return e.ID == eni }) {
 					w.Error("the ENI is left behind")
 				}
@@ -258,17 +258,17 @@ func TestDrainLost(t *testing.T) {
 func TestDrainNoMore(t *testing.T) {
 	inBubble(t, "m5.2xlarge", func(w *world, _ *wires) {
 		eni, add := w.newDraining(false)
-		must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { s.Edit(eni, (*registry.ENI).Drain) }))
+		w.Edit(func(s *registry.State) { s.Edit(eni, (*registry.ENI).Drain) })
 		undrain := func() {
-			must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
+			w.Edit(func(s *registry.State) {
 				if s.ENIs[eni].Detaching.IsZero() {
 					s.Edit(eni, (*registry.ENI).Undrain)
 				}
-			}))
+			})
 		}
 		growth := w.at(nil, undrain, "Action=DescribeNetworkInterfaces&", eni)
 		s, err := growth.Registry.View()
-		must(w.T, err)
+		must(w, err)
 		if _, err := growth.DeleteDraining(w.Context(), s); err != nil {
 			w.Errorf("the growth fails: %v", err)
 		}

@@ -40,7 +40,7 @@ func TestExclusivePool(t *testing.T) {
 	}
 	for id, want := range map[string]string{first.ID: "default/exclusive subnet-pods 1",
 		second.ID: "default/exclusive/subnet-db subnet-db 1"} {
-		if e := w.eni(id); fmt.Sprint(e.Tags[book.TagPool], " ", e.Subnet, " ", len(e.Addrs)) != want {
+		if e := w.ENI(id); fmt.Sprint(e.Tags[book.TagPool], " ", e.Subnet, " ", len(e.Addrs)) != want {
 			t.Errorf("%s is %+v, want %s", id, e, want)
 		}
 	}
@@ -51,14 +51,14 @@ func TestExclusivePool(t *testing.T) {
 		}
 	}
 	w.end(1)
-	w.age(time.Hour)
+	w.Age(time.Hour)
 	if third, err := whole(3, `[{"exclusive": true}]`); err != nil || third.ID != first.ID {
 		t.Errorf("a pod after the first has %v of %s, %v: want %s", third.Addrs, third.ID, err, first.ID)
 	}
 	w.end(3)
-	w.age(time.Hour)
+	w.Age(time.Hour)
 	w.collect()
-	if _, attached := w.state().ENIs[first.ID]; attached {
+	if _, attached := w.State().ENIs[first.ID]; attached {
 		t.Errorf("%s is still attached, and no pod uses it", first.ID)
 	}
 	w.consistent()
@@ -75,13 +75,13 @@ func TestExclusiveENI(t *testing.T) {
 		first, second := 2*i, 2*i+1
 		_, err := w.ask(first, allow, order[0])
 		must(t, err)
-		w.sim.ResetCalls()
+		w.EC2.ResetCalls()
 		_, err = w.ask(second, allow, order[1])
 		wantRefusal(t, err, "the pod asks for "+e.ID+", which default/pod00"+fmt.Sprint(first)+
 			" uses: one of the two wants the whole ENI")
 		w.wantWrites(nil)
 		w.end(first)
-		w.age(time.Hour)
+		w.Age(time.Hour)
 	}
 }
 
@@ -95,13 +95,13 @@ func TestLinkInPod(t *testing.T) {
 	pod, _ := nltest.NS(t, "pod")
 	var cards []nl.MovedLink
 	for i, id := range []string{ours, given.ID} {
-		c := nl.MovedLink{Name: fmt.Sprint("eth", i), MAC: w.eni(id).MAC, NS: pod}
-		must(t, c.Add(w.host))
+		c := nl.MovedLink{Name: fmt.Sprint("eth", i), MAC: w.ENI(id).MAC, NS: pod}
+		must(t, c.Add(w.Host))
 		cards = append(cards, c)
 		w.end(i + 1)
 	}
 	for range 2 {
-		w.age(2 * time.Hour)
+		w.Age(2 * time.Hour)
 		if c := w.collect(); len(c.Deleted)+len(c.Detached) > 0 {
 			t.Errorf("the collection has deleted %v and detached %v", c.Deleted, c.Detached)
 		}
@@ -111,9 +111,9 @@ func TestLinkInPod(t *testing.T) {
 		t.Errorf("remove %s: %v", ours, err)
 	}
 	for _, c := range cards {
-		must(t, c.Del(w.host))
+		must(t, c.Del(w.Host))
 	}
-	w.age(2 * time.Hour)
+	w.Age(2 * time.Hour)
 	if c := w.collect(); !slices.Equal(c.Deleted, []string{ours}) || !slices.Equal(c.Detached, []string{given.ID}) {
 		t.Errorf("when the links are back, the collection has deleted %v and detached %v", c.Deleted, c.Detached)
 	}
@@ -128,16 +128,16 @@ func TestExclusiveDetached(t *testing.T) {
 	for n := range 2 {
 		all, err := w.ask(n, allow, `[{"exclusive": true}]`)
 		must(t, err)
-		must(t, nl.MovedLink{Name: fmt.Sprint("eth", n), MAC: w.eni(all[0].ID).MAC, NS: pod}.Add(w.host))
+		must(t, nl.MovedLink{Name: fmt.Sprint("eth", n), MAC: w.ENI(all[0].ID).MAC, NS: pod}.Add(w.Host))
 	}
 	if _, err := w.ask(2, allow, ""); !errors.Is(err, aws.ErrInstanceFull) {
 		t.Errorf("ADD on a full instance: %v", err)
 	}
-	w.asks("DetachNetworkInterface", "AttachmentId", w.sim.ENIs()[1].Attachment)
-	w.age(time.Hour)
+	w.Operate("DetachNetworkInterface", "AttachmentId", w.EC2.ENIs()[1].Attachment)
+	w.Age(time.Hour)
 	all, err := w.ask(3, allow, "")
 	must(t, err)
-	if e := w.eni(all[0].ID); e.Instance == "" || e.Tags[book.TagPool] != "default" {
+	if e := w.ENI(all[0].ID); e.Instance == "" || e.Tags[book.TagPool] != "default" {
 		t.Errorf("the pod is on %+v", e)
 	}
 }

@@ -45,12 +45,7 @@ func TestRefusedForAll(t *testing.T) {
 	const pods = 60
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	n.refused(pods)
-	asked := 0
-	for _, c := range n.EC2.Calls() {
-		if c.Action == "CreateNetworkInterface" {
-			asked++
-		}
-	}
+	asked := n.EC2.Asked("CreateNetworkInterface")
 	// The first is asked for those that waited when it began, the second for all. More
 	// if they do not have their turn within two seconds.
 	if asked > pods/6 {
@@ -58,7 +53,7 @@ func TestRefusedForAll(t *testing.T) {
 	}
 	t.Logf("%d ADDs, asked %d times", pods, asked)
 	n.EC2.Fail("CreateNetworkInterface", "UnauthorizedOperation", 0)
-	n.forgive()
+	n.Forgive()
 	n.add("later")
 }
 
@@ -106,7 +101,7 @@ func TestOverdue(t *testing.T) {
 				!strings.Contains(e.Details, test.hint) {
 				t.Errorf("error %d: %s (%s)", e.Code, e.Msg, e.Details)
 			}
-			if waiters := n.state().Waiters; len(waiters) != 1 {
+			if waiters := n.State().Waiters; len(waiters) != 1 {
 				t.Errorf("the first ADD waits, but there are the waiters %v", waiters)
 			}
 			if executed := n.executed(); len(executed) != 1 {

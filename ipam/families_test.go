@@ -37,10 +37,10 @@ const bootForPods = "subnet-node 10.177.0.0/24 2001:db8:77:1::/64 kubernetes_kub
 func TestNodesOwnIPv6(t *testing.T) {
 	w := dualWorld(t, "m5.large", bootForPods)
 	w.policy.MinIndex, w.policy.Families = 0, dual
-	own, err := w.byHand().AssignIPv6(t.Context(), w.sim.ENIs()[0].ID, 3)
+	own, err := w.byHand().AssignIPv6(t.Context(), w.EC2.ENIs()[0].ID, 3)
 	must(t, err)
 	// as DHCPv6 does
-	must(t, nl.Addr{Prefix: netip.PrefixFrom(own[1], 128), Dev: "eth0", NoDAD: true}.Add(w.host))
+	must(t, nl.Addr{Prefix: netip.PrefixFrom(own[1], 128), Dev: "eth0", NoDAD: true}.Add(w.Host))
 	for n := range 3 {
 		a, err := w.acquire(n)
 		must(t, err)
@@ -58,8 +58,8 @@ func TestBootGetsIPv6(t *testing.T) {
 	a := w.mustAcquire(1)
 	w.end(1)
 	must(t, w.pool().Learn(t.Context()))
-	if s := w.state(); !s.Free.Has(a) {
-		t.Errorf("%s of %s was a pod's, and no other pod can get it", a, w.node.ENIs()[0].ID)
+	if s := w.State(); !s.Free.Has(a) {
+		t.Errorf("%s of %s was a pod's, and no other pod can get it", a, w.ENIs()[0].ID)
 	}
 }
 
@@ -69,19 +69,19 @@ func TestBootGetsIPv6Lost(t *testing.T) {
 	w := dualWorld(t, "t9.xen", bootForPods)
 	w.policy.MinIndex, w.policy.Families = 0, dual[1:]
 	a := w.mustAcquire(1)
-	if all := w.node.ENIs()[0].IPv6Addrs; all[0] != a {
+	if all := w.ENIs()[0].IPv6Addrs; all[0] != a {
 		t.Fatalf("the pod has %s, and not the first of %s", a, all)
 	}
 	w.routeTo(a)
-	w.lose()
+	w.Lose()
 	must(t, w.pool().Learn(t.Context()))
-	if l, ok := w.state().Leases.At(a); !ok || l.ENI != w.node.ENIs()[0].ID {
+	if l, ok := w.State().Leases.At(a); !ok || l.ENI != w.ENIs()[0].ID {
 		t.Errorf("a pod has %s, whose lease is %v, %+v", a, ok, l)
 	}
-	must(t, nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.host}.Del(w.host))
+	must(t, nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.Host}.Del(w.Host))
 	must(t, w.pool().End(t.Context(), pod(1).Key, a))
 	must(t, w.pool().Learn(t.Context()))
-	if s := w.state(); !s.Free.Has(a) {
+	if s := w.State(); !s.Free.Has(a) {
 		t.Errorf("%s was a pod's, and no other pod can get it", a)
 	}
 }
@@ -94,35 +94,35 @@ func TestBootGetsIPv6Unread(t *testing.T) {
 			w := dualWorld(t, "t9.xen", bootForPods)
 			w.policy.MinIndex, w.policy.Families = 0, dual[1:]
 			a := w.mustAcquire(1)
-			w.lose()
+			w.Lose()
 			p := w.pool()
 			p.Shelves = []lease.Shelf{{Dir: "/proc/self/status"}} // it is no directory
 			must(t, p.Learn(t.Context()))
-			if s := w.state(); s.Leases.Has(a) || s.Free.Has(a) {
+			if s := w.State(); s.Leases.Has(a) || s.Free.Has(a) {
 				t.Fatalf("%s: leased %v, free %v, and the registry does not know", a, s.Leases.Has(a), s.Free.Has(a))
 			}
 			if !ends {
 				w.runPod(a)
 				w.collect()
-				if l, ok := w.state().Leases.At(a); !ok || l.ENI != w.node.ENIs()[0].ID {
+				if l, ok := w.State().Leases.At(a); !ok || l.ENI != w.ENIs()[0].ID {
 					t.Errorf("a pod has %s, whose lease is %v, %+v", a, ok, l)
 				}
 				return
 			}
 			must(t, w.pool().End(t.Context(), pod(1).Key, a))
-			if w.state().Free.Has(a) {
+			if w.State().Free.Has(a) {
 				t.Errorf("%s is free, and no process has looked whether another pod has it", a)
 			}
 			for range 2 {
 				w.collect()
-				w.age(2 * time.Minute)
+				w.Age(2 * time.Minute)
 			}
 			w.collect()
-			if !w.state().Free.Has(a) {
+			if !w.State().Free.Has(a) {
 				t.Errorf("%s was a pod's, and no other pod can get it", a)
 			}
 			must(t, w.pool().End(t.Context(), pod(1).Key, a)) // a runtime repeats it
-			if s := w.state(); !s.Free.Has(a) || s.Leases.Has(a) {
+			if s := w.State(); !s.Free.Has(a) || s.Leases.Has(a) {
 				t.Errorf("%s after another DEL: free %v, leased %v", a, s.Free.Has(a), s.Leases.Has(a))
 			}
 		})
@@ -153,8 +153,8 @@ func TestDualStackFullENI(t *testing.T) {
 		eni := w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", Secondary: 9,
 			Tags: map[string]string{book.TagPool: "default"}})
 		w.policy.Families, w.policy.Provision, w.policy.Warm = dual, provision, registry.Warm{Min: 12}
-		w.sim.ResetCalls()
-		if _, err := w.acquire(1); err != nil || w.asked("CreateNetworkInterface") > 0 {
+		w.EC2.ResetCalls()
+		if _, err := w.acquire(1); err != nil || w.EC2.Asked("CreateNetworkInterface") > 0 {
 			t.Errorf("%s: %s has ten free IPv4 addresses: %v, calls %v", provision, eni, err, w.writes())
 		}
 	}
@@ -182,17 +182,17 @@ func TestBootWithIPv6(t *testing.T) {
 			subnet-node 10.177.0.0/24 2001:db8:77:1::/64
 			subnet-pod0 10.177.16.0/20 2001:db8:77:2::/64`)
 		w.policy.Families, w.policy.Provision = dual, provision
-		boot := w.node.ENIs()[0].ID
+		boot := w.ENIs()[0].ID
 		own, err := w.byHand().AssignIPv6(t.Context(), boot, 1)
 		must(t, err)
 		must(t, nl.Wiring{
-			{NS: w.host, Object: nl.Up{Dev: "vpc" + boot[len(boot)-4:]}},
-			{NS: w.host, Object: nl.Up{Dev: "eth0"}},
-			{NS: w.host, Object: nl.Addr{Prefix: netip.PrefixFrom(own[0], 128), Dev: "eth0", NoDAD: true}},
+			{NS: w.Host, Object: nl.Up{Dev: "vpc" + boot[len(boot)-4:]}},
+			{NS: w.Host, Object: nl.Up{Dev: "eth0"}},
+			{NS: w.Host, Object: nl.Addr{Prefix: netip.PrefixFrom(own[0], 128), Dev: "eth0", NoDAD: true}},
 		}.Add())
 		w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", Secondary: 3, IPv6Prefixes: 1,
 			Tags: map[string]string{book.TagPool: "default"}})
-		w.sim.ResetCalls()
+		w.EC2.ResetCalls()
 		if _, err := w.acquire(1); err != nil {
 			t.Errorf("%s: %v", provision, err)
 		}

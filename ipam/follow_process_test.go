@@ -20,10 +20,9 @@ func TestFollowProcess(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	other, err := n.EC2.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-pod",
 		ENITags: map[string]string{book.TagManaged: "true"}})
-	noErr(t, err)
+	must(t, err)
 	eni := other.ENIs()[0].ID
-	at := map[string]string{"NetworkInterfaceId": eni, "PrivateIpAddress.1": "100.113.9.9"}
-	noErr(t, n.EC2.Operate("AssignPrivateIpAddresses", at))
+	n.Operate("AssignPrivateIpAddresses", "NetworkInterfaceId", eni, "PrivateIpAddress.1", "100.113.9.9")
 	n.conf["requests"] = []any{map[string]any{"namespaces": []string{"*"}, "ips": true}}
 	n.add("first") // and the node has an ENI
 	asks := map[string]any{"runtimeConfig": map[string]any{"io.kubernetes.cri.pod-annotations": map[string]string{
@@ -37,7 +36,7 @@ func TestFollowProcess(t *testing.T) {
 	if d := time.Since(began); d > 10*time.Second {
 		t.Errorf("another ADD has waited for %v", d)
 	}
-	noErr(t, n.EC2.Operate("UnassignPrivateIpAddresses", at))
+	n.Operate("UnassignPrivateIpAddresses", "NetworkInterfaceId", eni, "PrivateIpAddress.1", "100.113.9.9")
 	if err := waits.Wait(); err != nil || !strings.Contains(waits.Stdout.(*bytes.Buffer).String(), "100.113.9.9/") {
 		t.Errorf("the ADD has answered %v: %s%s", err, waits.Stdout, waits.Stderr)
 	}
@@ -45,8 +44,7 @@ func TestFollowProcess(t *testing.T) {
 	late := n.cni("ADD", "late", map[string]any{"addTimeout": 1, "runtimeConfig": map[string]any{
 		"io.kubernetes.cri.pod-annotations": map[string]string{nic.Annotation: `[{"ip": "100.113.9.10"}]`}}})
 	late.Env = append(late.Env, "CNI_ARGS=K8S_POD_NAMESPACE=db;K8S_POD_NAME=db-1")
-	at["PrivateIpAddress.1"] = "100.113.9.10"
-	noErr(t, n.EC2.Operate("AssignPrivateIpAddresses", at))
+	n.Operate("AssignPrivateIpAddresses", "NetworkInterfaceId", eni, "PrivateIpAddress.1", "100.113.9.10")
 	n.start(late)
 	answer := late.Stdout.(*bytes.Buffer)
 	if err := late.Wait(); err == nil || !strings.Contains(answer.String(), `"code": 11`) ||

@@ -40,16 +40,6 @@ func quietPair(t *testing.T, s setup, do func(p *pair)) {
 	})
 }
 
-// calls counts the calls of an action since the last reset.
-func (p *pair) calls(action string) (n int) {
-	for _, c := range p.sim.Calls() {
-		if c.Action == action {
-			n++
-		}
-	}
-	return n
-}
-
 // TestFollowWaits: the ADD on the other node waits for the DEL, however late it comes, with few describes, and answers
 // soon after it. Meanwhile an ADD of another pod has its turn.
 func TestFollowWaits(t *testing.T) {
@@ -59,9 +49,9 @@ func TestFollowWaits(t *testing.T) {
 			b.addAny() // the node has an ENI
 			first := a.addNamed("db-0", p.chosen(0))
 			for _, action := range actions { // docs/fleet.md has what EC2 needs
-				p.sim.Delay(action, 300*time.Millisecond)
+				p.EC2.Delay(action, 300*time.Millisecond)
 			}
-			p.sim.ResetCalls()
+			p.EC2.ResetCalls()
 			var second *modelPod
 			var answered time.Time
 			done := make(chan struct{})
@@ -78,7 +68,7 @@ func TestFollowWaits(t *testing.T) {
 			if !second.alive || answered.Sub(ended) > 5*time.Second {
 				t.Errorf("DEL after %v: the ADD has answered %v after it: %v", late, answered.Sub(ended), second.alive)
 			}
-			describes, most := p.calls("DescribeNetworkInterfaces"), 3+int(late/(2*time.Second))
+			describes, most := p.EC2.Asked("DescribeNetworkInterfaces"), 3+int(late/(2*time.Second))
 			if describes > most {
 				t.Errorf("DEL after %v: %d describes, want at most %d", late, describes, most)
 			}
@@ -94,11 +84,11 @@ func TestFollowEnded(t *testing.T) {
 	}{
 		"runs":       {func(*follower) {}, false},
 		"cut":        {func(f *follower) { f.cut = true }, false},
-		"stopped":    {func(f *follower) { f.node.Stop(false); f.machine = machineStopped; f.powerOff() }, true},
-		"hibernated": {func(f *follower) { f.node.Stop(true); f.machine = machineHibernates }, false},
+		"stopped":    {func(f *follower) { f.Stop(false); f.machine = machineStopped; f.powerOff() }, true},
+		"hibernated": {func(f *follower) { f.Stop(true); f.machine = machineHibernates }, false},
 		"terminated": {func(f *follower) {
 			f.powerOff()
-			must(f.T, f.sim.TerminateInstance(f.node.ID))
+			must(f, f.EC2.TerminateInstance(f.ID))
 			f.launch()
 		}, true},
 		"its ENI detached": {func(f *follower) { // its pod has no network, and the node may attach the ENI again
@@ -160,11 +150,11 @@ func TestFollowPrefix(t *testing.T) {
 // TestFollowRefused: what cannot move is refused at once, with the reason.
 func TestFollowRefused(t *testing.T) {
 	w := newCity(t, "m5.large")
-	other, err := w.sim.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-pods"})
+	other, err := w.EC2.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-pods"})
 	must(t, err)
 	boot := other.ENIs()[0]
-	w.asks("AssignPrivateIpAddresses", "NetworkInterfaceId", boot.ID, "PrivateIpAddress.1", "10.177.1.99")
-	w.asks("AssignPrivateIpAddresses", "NetworkInterfaceId", boot.ID, "Ipv4Prefix.1", "10.177.1.64/28")
+	w.Operate("AssignPrivateIpAddresses", "NetworkInterfaceId", boot.ID, "PrivateIpAddress.1", "10.177.1.99")
+	w.Operate("AssignPrivateIpAddresses", "NetworkInterfaceId", boot.ID, "Ipv4Prefix.1", "10.177.1.64/28")
 	for ask, want := range map[string]string{
 		boot.Addrs[0].String(): "has as its primary address: it is attached to " + other.ID,
 		"10.177.1.70":          "has in a prefix: it is attached to " + other.ID,

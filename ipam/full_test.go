@@ -28,7 +28,7 @@ func (w *world) fill(enis int) (ids []string) {
 	for n := range enis * each {
 		w.mustAcquire(n)
 	}
-	for _, e := range w.node.ENIs()[1:] {
+	for _, e := range w.ENIs()[1:] {
 		ids = append(ids, e.ID)
 	}
 	time.Sleep(10 * time.Minute)
@@ -38,8 +38,8 @@ func (w *world) fill(enis int) (ids []string) {
 // byOperator has an operator detach an ENI.
 func (w *world) byOperator(id string) {
 	w.Helper()
-	w.asks("DetachNetworkInterface", "AttachmentId", w.eni(id).Attachment)
-	w.sim.ResetCalls()
+	w.Operate("DetachNetworkInterface", "AttachmentId", w.ENI(id).Attachment)
+	w.EC2.ResetCalls()
 }
 
 // TestFullAndDetached: an instance has all the ENIs that it can have, and an operator detaches one. Its place is free
@@ -68,7 +68,7 @@ func TestFullAndDetachedOther(t *testing.T) {
 		w.mustAcquire(21)
 		time.Sleep(time.Hour)
 		w.collect()
-		if e, known := w.state().ENIs[guest]; known {
+		if e, known := w.State().ENIs[guest]; known {
 			w.Errorf("it is not forgotten: %+v", e)
 		}
 	})
@@ -82,10 +82,10 @@ func TestStrayBesideDetached(t *testing.T) {
 		stray := w.stray()
 		w.byOperator(enis[1])
 		w.mustAcquire(20)
-		if e := w.eni(stray); e.Instance != w.node.ID || w.asked("CreateNetworkInterface") != 0 {
-			w.Errorf("%+v; calls %v", e, w.sim.Calls())
+		if e := w.ENI(stray); e.Instance != w.ID || w.EC2.Asked("CreateNetworkInterface") != 0 {
+			w.Errorf("%+v; calls %v", e, w.EC2.Calls())
 		}
-		if until := w.state().Instance.FullUntil; !until.IsZero() {
+		if until := w.State().Instance.FullUntil; !until.IsZero() {
 			w.Errorf("full until %v", until)
 		}
 	})
@@ -96,16 +96,16 @@ func TestStrayBesideDetached(t *testing.T) {
 func TestRefusalEnds(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		enis := w.fill(1)
-		w.sim.Fail("AttachNetworkInterface", "AttachmentLimitExceeded", 1)
+		w.EC2.Fail("AttachNetworkInterface", "AttachmentLimitExceeded", 1)
 		began := time.Now()
-		w.sim.ResetCalls()
+		w.EC2.ResetCalls()
 		for time.Since(began) < 4*time.Minute {
 			if _, err := w.acquire(20); !errors.Is(err, aws.ErrInstanceFull) {
 				w.Fatalf("got %v", err)
 			}
 			time.Sleep(5 * time.Second)
 		}
-		if made, looked := w.asked("CreateNetworkInterface"), w.asked("DescribeNetworkInterfaces"); made != 1 ||
+		if made, looked := w.EC2.Asked("CreateNetworkInterface"), w.EC2.Asked("DescribeNetworkInterfaces"); made != 1 ||
 			looked > 12 {
 			w.Errorf("%d ENIs were made, and EC2 was asked %d times", made, looked)
 		}
@@ -125,14 +125,14 @@ func TestDeletedThoughHidden(t *testing.T) {
 		w.mustAcquire(1)
 		w.end(1)
 		time.Sleep(time.Hour)
-		w.sim.OnChange(func(c ec2sim.Change) {
+		w.EC2.OnChange(func(c ec2sim.Change) {
 			if c.Kind == ec2sim.Detached {
 				wires.hidden.Store(c.ENI.ID)
 				time.AfterFunc(5*time.Second, func() { wires.hidden.Store("") })
 			}
 		})
 		c := w.collect()
-		if all := w.sim.ENIs(); len(all) != 1 || len(c.Deleted) != 1 {
+		if all := w.EC2.ENIs(); len(all) != 1 || len(c.Deleted) != 1 {
 			w.Errorf("%d ENIs are left, deleted are %v", len(all)-1, c.Deleted)
 		}
 	})
@@ -145,17 +145,17 @@ func TestDetachedByOneDescribe(t *testing.T) {
 		w.mustAcquire(1)
 		w.end(1)
 		time.Sleep(time.Hour)
-		id := w.node.ENIs()[1].ID
-		link := nl.Veth{Name: "vpc" + id[len(id)-4:], Peer: "eth1", PeerNS: w.host}
-		must(w.T, link.Del(w.host))
+		id := w.ENIs()[1].ID
+		link := nl.Veth{Name: "vpc" + id[len(id)-4:], Peer: "eth1", PeerNS: w.Host}
+		must(w, link.Del(w.Host))
 		wires.hidden.Store(id)
 		wires.by = "attachment.instance-id"
 		c := less.Collection{FreeAfter: 24 * time.Hour, Max: -1}
 		for range 2 {
 			time.Sleep(time.Minute)
-			must1(w.pool().Collect(w.Context(), c))(w.T)
+			must1(w.pool().Collect(w.Context(), c))(w)
 		}
-		if e, known := w.state().ENIs[id]; !known || e.Detached {
+		if e, known := w.State().ENIs[id]; !known || e.Detached {
 			w.Errorf("it is attached, as EC2 says; known: %v, %+v", known, e)
 		}
 	})
@@ -166,12 +166,12 @@ func TestDetachedByOneDescribe(t *testing.T) {
 func TestPassedOverKeepsCode(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.mustAcquire(1)
-		id := w.node.ENIs()[1].ID
-		must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
+		id := w.ENIs()[1].ID
+		w.Edit(func(s *registry.State) {
 			e := s.ENIs[id]
 			e.Missed = time.Now().Add(-time.Hour)
 			s.ENIs[id] = e
-		}))
+		})
 		for _, cause := range []error{plugin.Errorf(plugin.CodeIO, "a hint", "a fault"), errors.New("a fault")} {
 			want := uint(plugin.CodeTryAgain)
 			if e, ok := errors.AsType[*plugin.Error](cause); ok {
@@ -221,10 +221,10 @@ func TestHintFull(t *testing.T) {
 				}
 				w.fill(enis)
 				if tt.refused {
-					must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
+					w.Edit(func(s *registry.State) {
 						s.Instance.FullUntil, s.Instance.FullWith, s.Instance.FullRead =
 							time.Now().Add(time.Minute), enis+1, time.Now()
-					}))
+					})
 				}
 				_, err := w.acquire(99)
 				got, _ := errors.AsType[*plugin.Error](err)
@@ -258,14 +258,14 @@ func TestFullByOthers(t *testing.T) {
 			inBubble(t, "m5.large", func(w *world, _ *wires) {
 				w.mustAcquire(1)
 				w.policy.Provision, w.policy.Batch = provision, 8
-				eni := w.node.ENIs()[1].ID
+				eni := w.ENIs()[1].ID
 				_, err := w.byHand().Assign(w.Context(), eni, 6)
-				must(w.T, err)
+				must(w, err)
 				if _, err := w.acquire(2); err != nil {
 					w.Error(err)
 				}
-				if n := len(w.eni(eni).Addrs); n != 10 || len(w.node.ENIs()) != 2 {
-					w.Errorf("it has %d addresses, and there are %d ENIs", n, len(w.node.ENIs()))
+				if n := len(w.ENI(eni).Addrs); n != 10 || len(w.ENIs()) != 2 {
+					w.Errorf("it has %d addresses, and there are %d ENIs", n, len(w.ENIs()))
 				}
 				w.consistent()
 			})

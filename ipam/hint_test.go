@@ -17,8 +17,8 @@ func TestHintOfLast(t *testing.T) {
 	for _, first := range []string{"InsufficientFreeAddressesInSubnet", "PrivateIpAddressLimitExceeded"} {
 		w := newWorld(t, "m5.large", 28, 20)
 		w.mustAcquire(0)
-		w.sim.Fail("AssignPrivateIpAddresses", first, -1)
-		w.sim.Fail("CreateNetworkInterface", "UnauthorizedOperation", -1)
+		w.EC2.Fail("AssignPrivateIpAddresses", first, -1)
+		w.EC2.Fail("CreateNetworkInterface", "UnauthorizedOperation", -1)
 		_, err := w.acquire(1)
 		if e, ok := errors.AsType[*plugin.Error](err); !ok || !strings.Contains(e.Hint, "ec2:CreateNetworkInterface") {
 			t.Errorf("%s: %+v: %v", first, e, err)

@@ -39,25 +39,25 @@ func TestOtherInstance(t *testing.T) {
 			w.mustAcquire(1)
 			if name != "ADD" { // otherwise there is something to release
 				w.end(1)
-				w.age(24 * time.Hour)
+				w.Age(24 * time.Hour)
 			}
-			eni := w.node.ENIs()[1].ID
-			other, err := w.sim.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
+			eni := w.ENIs()[1].ID
+			other, err := w.EC2.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
 			must(t, err)
-			first := w.node
-			w.node, w.cloud.MetadataURL = other, simtest.Serve(t, other.Metadata())
-			w.host, _ = nltest.NS(t, "node")
-			must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+			first := w.Instance
+			w.Instance, w.cloud.MetadataURL = other, simtest.Serve(t, other.Metadata())
+			w.Host, w.Path = nltest.NS(t, "node")
+			w.Edit(func(s *registry.State) {
 				s.Instance.Boot = "that of the first instance"
-			}))
+			})
 			before := first.ENIs()
 			must(t, do(w, eni))
 			if after := first.ENIs(); !reflect.DeepEqual(before, after) {
 				t.Errorf("the other instance has %+v, and had %+v", after, before)
 			}
-			aside, err := filepath.Glob(filepath.Join(w.dir, "registry.json.other-*"))
+			aside, err := filepath.Glob(filepath.Join(w.Dir, "registry.json.other-*"))
 			must(t, err)
-			s := w.state()
+			s := w.State()
 			if _, knows := s.ENIs[eni]; knows || s.Instance.ID != other.ID || len(aside) != 1 {
 				t.Errorf("the registry is of %s, has %v, and %v are set aside", s.Instance.ID, s.ENIs, aside)
 			}
@@ -76,7 +76,7 @@ func TestInstanceAsked(t *testing.T) {
 		if n := asked(func() { w.mustAcquire(2) }); n != 0 {
 			t.Errorf("a growth of this boot asks metadata %d times", n)
 		}
-		must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { s.Instance.Boot = "an earlier one" }))
+		w.Edit(func(s *registry.State) { s.Instance.Boot = "an earlier one" })
 		if n := asked(func() { w.mustAcquire(3) }); n == 0 {
 			t.Error("the first growth after a boot does not ask metadata")
 		}

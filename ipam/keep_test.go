@@ -32,10 +32,10 @@ func TestNoADDSinceBoot(t *testing.T) {
 			for n := range 12 {
 				w.mustAcquire(n)
 			}
-			w.lose()
+			w.Lose()
 			// Nothing is released before it has been free for so long since the boot.
 			for _, wait := range []time.Duration{0, hour} {
-				w.age(wait)
+				w.Age(wait)
 				c := less.Collection{FreeAfter: time.Minute, Max: -1}
 				if _, err := w.pool().Collect(t.Context(), c); err != nil {
 					t.Fatal(err)
@@ -45,7 +45,7 @@ func TestNoADDSinceBoot(t *testing.T) {
 				if wait > 0 {
 					want = tt.enis
 				}
-				if n := len(w.sim.ENIs()) - 1; n != want {
+				if n := len(w.EC2.ENIs()) - 1; n != want {
 					t.Errorf("%v after the boot there are %d ENIs, want %d: %+v", wait, n, want, c)
 				}
 			}
@@ -62,13 +62,13 @@ func TestKeepWithoutEC2(t *testing.T) {
 		w.end(1)
 		time.Sleep(2 * time.Hour)
 		for _, code := range []string{"Unavailable", "RequestLimitExceeded"} {
-			w.sim.Fail("DescribeNetworkInterfaces", code, always)
+			w.EC2.Fail("DescribeNetworkInterfaces", code, always)
 			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 			if _, err := w.pool().Collect(ctx, less.Collection{FreeAfter: time.Hour, Max: -1}); err == nil {
 				w.Fatalf("%s: the collection has done all", code)
 			}
 			cancel()
-			if n := w.attempts(book.UnassignAction); n > 0 {
+			if n := w.EC2.Asked(book.UnassignAction); n > 0 {
 				w.Errorf("%s: EC2 was asked to unassign addresses of the ENI, %d times", code, n)
 			}
 			if got, err := w.acquire(2); err != nil {
@@ -77,7 +77,7 @@ func TestKeepWithoutEC2(t *testing.T) {
 			w.end(2)
 			time.Sleep(2 * time.Hour)
 		}
-		w.sim.Fail("DescribeNetworkInterfaces", "", 0)
+		w.EC2.Fail("DescribeNetworkInterfaces", "", 0)
 		if c := w.collect(); len(c.Deleted) != 1 {
 			w.Errorf("deleted %v afterwards", c.Deleted)
 		}
@@ -94,15 +94,15 @@ func TestKeepsNoMore(t *testing.T) {
 	for n := range 12 {
 		w.end(n)
 	}
-	w.age(hour)
+	w.Age(hour)
 	if c := w.collect(); len(c.Unassigned)+len(c.Deleted) > 0 {
 		t.Fatalf("with skipDeallocation, a collection has released %+v", c)
 	}
 	w.policy.Keep = false
 	w.mustAcquire(20)
-	w.age(hour)
+	w.Age(hour)
 	w.collect()
-	if left := w.state().ENIs; len(left) != 2 {
+	if left := w.State().ENIs; len(left) != 2 {
 		t.Errorf("without skipDeallocation, these are left beside the boot ENI and that of the pod: %+v", left)
 	}
 	w.consistent()
@@ -120,7 +120,7 @@ func TestKeepsNoMoreOfRequests(t *testing.T) {
 	ask(0, "true", `[{"subnet": "subnet-db"}]`)
 	w.end(0)
 	ask(1, "false", "")
-	w.age(hour)
+	w.Age(hour)
 	if c := w.collect(); len(c.Deleted) != 1 {
 		t.Errorf("deleted %v", c.Deleted)
 	}
@@ -136,9 +136,9 @@ func TestKeepsNoMoreAndPassed(t *testing.T) {
 	w.end(0)
 	w.policy.Keep, w.policy.MinIndex, w.policy.Batch = false, 1, 1
 	w.mustAcquire(1)
-	w.age(hour)
+	w.Age(hour)
 	w.collect()
-	for _, e := range w.state().ENIs {
+	for _, e := range w.State().ENIs {
 		if e.IsBoot() && len(e.Addrs) != 1 {
 			t.Errorf("the boot ENI serves no pods any more, and has %v", e.Addrs)
 		}
@@ -150,14 +150,14 @@ func TestKeepsNoMoreAndPassed(t *testing.T) {
 func TestTagsComeLate(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)
-	id := w.sim.ENIs()[1].ID
+	id := w.EC2.ENIs()[1].ID
 	w.end(1)
-	w.lose()
-	w.sim.Fail("DescribeNetworkInterfaces", "InternalError", 2) // the SDK's attempts
+	w.Lose()
+	w.EC2.Fail("DescribeNetworkInterfaces", "InternalError", 2) // the SDK's attempts
 	if err := w.pool().Learn(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if e := w.state().ENIs[id]; e.Managed || e.Serving {
+	if e := w.State().ENIs[id]; e.Managed || e.Serving {
 		t.Fatalf("EC2 has not answered, and %s is known to be %+v", id, e)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -165,7 +165,7 @@ func TestTagsComeLate(t *testing.T) {
 	if err := w.pool().EndBegun(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if e := w.state().ENIs[id]; !e.Managed || !e.Serving || e.Keep {
+	if e := w.State().ENIs[id]; !e.Managed || !e.Serving || e.Keep {
 		t.Errorf("%s is known to be %+v", id, e)
 	}
 }

@@ -58,12 +58,12 @@ var victims = []victim{
 	{"ADD passing over", func(n *node) { // the fullest ENI, whose link has vanished
 		n.acquire(0, names("old", 10)...)
 		n.end("old9")
-		n.age(time.Hour)
+		n.Age(time.Hour)
 		n.add("seen")
 		first := n.newest()
 		n.acquire(0, "other")
 		n.end("old8")
-		n.age(time.Hour)
+		n.Age(time.Hour)
 		n.unplug(first)
 	}, addVictim},
 	{"ADD asks for an address", func(n *node) {
@@ -91,7 +91,7 @@ var victims = []victim{
 		n.give()
 		n.add("asked")
 		n.end("asked")
-		n.age(time.Hour)
+		n.Age(time.Hour)
 	}, (*node).gc},
 	{"DEL", func(n *node) {
 		n.acquire(4, "old", "victim")
@@ -117,12 +117,12 @@ var victims = []victim{
 		n.acquire(1, "old")
 		n.acquire(5, names("gone", 5)...)
 		n.end(names("gone", 5)...)
-		n.age(time.Hour)
+		n.Age(time.Hour)
 	}, (*node).gc},
 	{"registry-gc delete", func(n *node) {
 		n.acquire(0, names("old", 11)...)
 		n.end("old10")
-		n.age(time.Hour)
+		n.Age(time.Hour)
 	}, (*node).gc},
 }
 
@@ -144,12 +144,12 @@ func (n *node) logFile() string { return filepath.Join(n.Dir, "log", "leases.log
 // logged wants the lease log to say what the registry does.
 func (n *node) logged() {
 	n.Helper()
-	s := n.state()
+	s := n.State()
 	if s.Log.File == "" {
 		return
 	}
 	h, _, err := history.Read(n.logFile())
-	noErr(n, err)
+	must(n, err)
 	now := time.Now()
 	for a, l := range s.Leases.All() {
 		if got := h.At(a, now); len(got) != 1 || got[0].Container != l.ContainerID || !h.Sure(a, now, now.Add(1)) {
@@ -188,16 +188,16 @@ func (n *node) choose(pod string) {
 // unmarked takes the mark away that the DEL of such a pod must have left.
 func (n *node) unmarked() {
 	n.Helper()
-	noErr(n, os.Remove(filepath.Join(n.Dir, lease.Release)))
+	must(n, os.Remove(filepath.Join(n.Dir, lease.Release)))
 }
 
 // release is what cni-release.service runs, with the conflist of the node.
 func (n *node) release() *exec.Cmd {
 	n.Helper()
 	conflist, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": "net", "plugins": []any{n.conf}})
-	noErr(n, err)
+	must(n, err)
 	path := filepath.Join(n.TempDir(), "net.conflist")
-	noErr(n, os.WriteFile(path, conflist, 0o600))
+	must(n, os.WriteFile(path, conflist, 0o600))
 	return n.command(tool.Name, "release", "--config", path)
 }
 
@@ -213,7 +213,8 @@ func (n *node) released() {
 
 // give creates an ENI for which they ask.
 func (n *node) give() {
-	n.ec2("CreateNetworkInterface", "SubnetId", "subnet-pod", "TagSpecification.1.ResourceType", "network-interface",
+	n.Operate("CreateNetworkInterface", "SubnetId", "subnet-pod",
+		"TagSpecification.1.ResourceType", "network-interface",
 		"TagSpecification.1.Tag.1.Key", "for", "TagSpecification.1.Tag.1.Value", "request")
 	n.given = n.newest().ID
 	n.asks(fmt.Sprintf(`[{"eni": %q, "exclusive": true}]`, n.given))
@@ -393,7 +394,7 @@ func (n *node) beset() {
 	}
 	ns, _ := nltest.Stranger(n)
 	for _, a := range addrs {
-		noErr(n, nl.Wiring{{NS: ns, Object: nl.Addr{Prefix: netip.PrefixFrom(a, a.BitLen()), Dev: "lo"}}}.Add())
+		must(n, nl.Wiring{{NS: ns, Object: nl.Addr{Prefix: netip.PrefixFrom(a, a.BitLen()), Dev: "lo"}}}.Add())
 	}
 }
 
@@ -423,7 +424,7 @@ func (v victim) strike(t *testing.T, k kind, b blow, e ending) {
 		}
 	}()
 	n.unlocked()
-	n.state()
+	n.State()
 	r := n.runtime()
 	if strings.HasPrefix(v.name, "ADD") || strings.HasPrefix(v.name, "DEL") {
 		r.del("victim") // a runtime has had no answer to either
@@ -447,10 +448,10 @@ func (v victim) strike(t *testing.T, k kind, b blow, e ending) {
 	case v.ends():
 		r.add("between") // it forgets whose addresses were that are not free
 	}
-	n.age(time.Hour)
+	n.Age(time.Hour)
 	r.gc()
 	if n.given != "" { // a killed ADD waits until its deadline: the next collection detaches the ENI
-		n.age(time.Hour)
+		n.Age(time.Hour)
 		r.gc()
 	}
 	n.intact()
@@ -482,7 +483,7 @@ func (n *node) cool(pod string) {
 	} else if out := cmd.Stdout.(*bytes.Buffer).String(); !strings.Contains(out, "cool") {
 		n.Errorf("ADD of %s: %v\n%s", pod, err, out)
 	}
-	n.age(2 * time.Minute)
+	n.Age(2 * time.Minute)
 }
 
 // A runtime is what comes after a kill: it calls the plugins, and a timer the tool. For ipam
@@ -500,18 +501,18 @@ func (n *node) runtime() runtime {
 	n.Helper()
 	var c lease.Config
 	text, err := json.Marshal(n.conf)
-	noErr(n, errors.Join(err, json.Unmarshal(text, &c), c.Validate()))
+	must(n, errors.Join(err, json.Unmarshal(text, &c), c.Validate()))
 	p := n.pool(c.Policies()[0])
 	p.Shelves = []lease.Shelf{} // these pods have no namespaces
 	add := func(pod string) {
 		a, _, err := p.Obtain(n.Context(), lease.Owner{Key: podKey(pod), NetNS: n.netns(pod)}, p.Acquire)
-		noErr(n, err)
+		must(n, err)
 		n.has(pod, a.Addrs[0])
 	}
-	del := func(pod string) { noErr(n, p.End(n.Context(), podKey(pod))) }
+	del := func(pod string) { must(n, p.End(n.Context(), podKey(pod))) }
 	gc := func() {
 		_, err := p.Collect(n.Context(), less.Collection{FreeAfter: time.Minute, Max: -1})
-		noErr(n, err)
+		must(n, err)
 	}
 	return runtime{add, del, gc}
 }
@@ -539,7 +540,7 @@ func (n *node) unlocked() {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // killed before there was a directory
 		}
-		noErr(n, err)
+		must(n, err)
 		how := syscall.LOCK_EX | syscall.LOCK_NB
 		if n.ns != nil { // what a killed process has executed is about to end
 			how = syscall.LOCK_EX
@@ -558,7 +559,7 @@ func (n *node) intact() {
 	n.unlocked()
 	n.tidy()
 	n.logged()
-	s, attached := n.state(), map[string]ec2sim.ENI{}
+	s, attached := n.State(), map[string]ec2sim.ENI{}
 	for _, e := range n.EC2.ENIs() {
 		switch {
 		case e.ID == n.given && !n.uses(e):

@@ -87,9 +87,9 @@ func (n *node) call(verb, pod string, prev json.RawMessage) (json.RawMessage, *t
 func (n *node) gone(pod string) {
 	n.Helper()
 	links, err := n.Host.Links()
-	noErr(n, err)
+	must(n, err)
 	inside, err := n.ns[pod].Links()
-	noErr(n, err)
+	must(n, err)
 	for _, l := range links {
 		if l.Group == nl.OwnGroup {
 			n.Errorf("%s is left on the node", l.Name)
@@ -190,7 +190,7 @@ func (h hostility) meets(t *testing.T, k kind) (got heard) {
 		n.EC2.Script(action)
 	}
 	n.Reboot() // of the metadata service: it lies no more
-	n.age(time.Hour)
+	n.Age(time.Hour)
 	n.run(n.gc())
 	n.intact()
 	return got
@@ -242,9 +242,9 @@ func (n *node) exec(plugin, verb, pod string, more map[string]any) *exec.Cmd {
 	conf["type"] = plugin
 	maps.Copy(conf, more)
 	stdin, err := json.Marshal(conf)
-	noErr(n, err)
+	must(n, err)
 	path, err := exec.LookPath(program)
-	noErr(n, err)
+	must(n, err)
 	cmd := n.command(plugin)
 	cmd.Env = append(cmd.Env, "CNI_COMMAND="+verb, "CNI_PATH="+filepath.Dir(path), "CNI_NETNS_OVERRIDE=1")
 	if pod != "" {

@@ -101,7 +101,7 @@ func (l *logged) play() {
 	size := pick(l.rng, 0, 1) // 0: each change begins another file
 	if l.conf != nil {
 		l.conf.LeaseLog = &registry.LeaseLog{File: l.file, MaxSize: 1, MaxFiles: 100}
-		must(l.T, l.conf.Validate())
+		must(l, l.conf.Validate())
 		l.policies = l.conf.Policies()
 	}
 	for i := 0; i < len(l.policies) && l.conf == nil; i++ {
@@ -155,7 +155,7 @@ func (l *logged) event() {
 
 // setClock sets the clock. The lines since the boot were by the other clock.
 func (l *logged) setClock() {
-	path := filepath.Join(l.dir, "registry.json")
+	path := filepath.Join(l.Dir, "registry.json")
 	text, err := os.ReadFile(path)
 	var all any
 	s, failed := l.view()
@@ -165,24 +165,24 @@ func (l *logged) setClock() {
 	d := pick(l.rng, -24*time.Hour, -time.Hour, time.Hour, 24*time.Hour)
 	l.logf("%s the clock steps by %v", l.clock(), d)
 	text, err = json.Marshal(shifted(all, -d))
-	must(l.T, err)
-	must(l.T, os.WriteFile(path, text, 0o600))
+	must(l, err)
+	must(l, os.WriteFile(path, text, 0o600))
 	skip := l.before
 	for _, file := range l.files() {
-		lines := linesOf(l.T, file)
+		lines := linesOf(l, file)
 		for i, line := range lines {
 			if skip--; skip < 0 && json.Unmarshal(line, &all) == nil {
-				lines[i] = shiftedLine(l.T, line, -d)
+				lines[i] = shiftedLine(l, line, -d)
 			}
 		}
-		must(l.T, os.WriteFile(file, bytes.Join(lines, nil), 0o640))
+		must(l, os.WriteFile(file, bytes.Join(lines, nil), 0o640))
 	}
 	l.tried["clock steps"].Add(1)
 	l.heal()
 }
 
 // shiftedLine is a line of the log in which each time is later by d.
-func shiftedLine(t *testing.T, line []byte, d time.Duration) []byte {
+func shiftedLine(t testing.TB, line []byte, d time.Duration) []byte {
 	times := regexp.MustCompile(`"\d{4}-\d\d-\d\dT[0-9:.]+Z"`)
 	return times.ReplaceAllFunc(line, func(text []byte) []byte {
 		at, err := time.Parse(`"`+time.RFC3339Nano+`"`, string(text))
@@ -209,12 +209,12 @@ func (l *logged) files() (files []string) {
 // lines are those of the log.
 func (l *logged) lines() (lines [][]byte) {
 	for _, file := range l.files() {
-		lines = append(lines, linesOf(l.T, file)...)
+		lines = append(lines, linesOf(l, file)...)
 	}
 	return lines
 }
 
-func linesOf(t *testing.T, file string) (lines [][]byte) {
+func linesOf(t testing.TB, file string) (lines [][]byte) {
 	text, err := os.ReadFile(file)
 	must(t, err)
 	for line := range bytes.Lines(text) {
@@ -236,7 +236,7 @@ func (l *logged) cut() {
 	size := 0
 	for _, line := range s.LogLines {
 		text, err := json.Marshal(line)
-		must(l.T, err)
+		must(l, err)
 		size += len(text) + 1
 	}
 	to := s.Log.Size - 1 - l.rng.IntN(size)
@@ -244,7 +244,7 @@ func (l *logged) cut() {
 		to = s.Log.Size - size
 	}
 	l.logf("%s the log is cut from %d to %d bytes", l.clock(), fi.Size(), to)
-	must(l.T, os.Truncate(l.file, int64(to)))
+	must(l, os.Truncate(l.file, int64(to)))
 	l.tried["cut"].Add(1)
 }
 
@@ -295,7 +295,7 @@ func (l *logged) check() {
 		return
 	}
 	h, _, err := past.Read(filepath.Dir(l.file))
-	must(l.T, err)
+	must(l, err)
 	for _, r := range l.packets {
 		got, what := "", "of no pod"
 		for _, lease := range h.At(r.addr, r.at) {

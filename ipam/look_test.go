@@ -30,7 +30,7 @@ func TestLookWaits(t *testing.T) {
 		t.Run(action, func(t *testing.T) {
 			inBubble(t, "m5.large", func(w *world, _ *wires) {
 				w.policy.Pools = true
-				w.sim.Fail(action, throttling, 12)
+				w.EC2.Fail(action, throttling, 12)
 				w.mustAcquire(1)
 			})
 		})
@@ -44,23 +44,23 @@ func TestLookThrottledForEver(t *testing.T) {
 		t.Run(action, func(t *testing.T) {
 			inBubble(t, "m5.large", func(w *world, _ *wires) {
 				w.policy.Pools = true
-				w.sim.Fail(action, throttling, -1)
+				w.EC2.Fail(action, throttling, -1)
 				began := time.Now()
 				_, err := w.acquire(1)
-				wantThrottled(w.T, err, action)
+				wantThrottled(w, err, action)
 				if took := time.Since(began); took < w.policy.Timeout-registry.MostBackoff {
 					w.Errorf("it has waited for %v of %v", took, w.policy.Timeout)
 				}
-				before := w.state().NotBefore[action]
+				before := w.State().NotBefore[action]
 				if !before.After(time.Now().Add(-time.Second)) {
 					w.Errorf("other processes of the node wait until %v, it is %v", before, time.Now())
 				}
-				must(w.T, w.pool().NotBefore(w.Context(), action, 8*time.Second))
+				must(w, w.pool().NotBefore(w.Context(), action, 8*time.Second))
 				w.policy.Timeout = 2 * time.Second
-				w.sim.ResetCalls()
+				w.EC2.ResetCalls()
 				_, err = w.acquire(2)
-				wantThrottled(w.T, err, action)
-				if n := w.asked(action); n > 0 {
+				wantThrottled(w, err, action)
+				if n := w.EC2.Asked(action); n > 0 {
 					w.Errorf("the next ADD has asked %d times", n)
 				}
 			})
@@ -68,7 +68,7 @@ func TestLookThrottledForEver(t *testing.T) {
 	}
 }
 
-func wantThrottled(t *testing.T, err error, action string) {
+func wantThrottled(t testing.TB, err error, action string) {
 	t.Helper()
 	e, ok := errors.AsType[*plugin.Error](err)
 	if !ok || e.Code != plugin.CodeTryAgain || !strings.Contains(e.Error(), action+
@@ -97,23 +97,23 @@ func TestThrottledIsNotPrepared(t *testing.T) {
 				if action == "AssignPrivateIpAddresses" {
 					w.mustAcquire(100)
 				}
-				w.sim.Fail(action, throttling, -1)
+				w.EC2.Fail(action, throttling, -1)
 				if _, err := w.acquire(0); !errors.Is(err, aws.ErrThrottled) {
 					w.Fatal(err)
 				}
-				w.sim.ResetCalls()
+				w.EC2.ResetCalls()
 				for n := range 40 {
-					must(w.T, w.pool().NotBefore(w.Context(), action, 5*time.Second))
+					must(w, w.pool().NotBefore(w.Context(), action, 5*time.Second))
 					ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 					_, err := w.pool().Acquire(ctx, pod(n+1))
-					wantThrottled(w.T, err, action)
+					wantThrottled(w, err, action)
 					cancel()
 				}
 				// One of them looks again at what a new registry has learnt: two calls.
-				if calls := w.sim.Calls(); len(calls) > 2 {
+				if calls := w.EC2.Calls(); len(calls) > 2 {
 					w.Errorf("%d calls, such as %v", len(calls), calls[2])
 				}
-				w.sim.Fail(action, throttling, 0)
+				w.EC2.Fail(action, throttling, 0)
 				w.mustAcquire(99)
 			})
 		})
@@ -124,20 +124,20 @@ func TestThrottledIsNotPrepared(t *testing.T) {
 // it throttles that, no growth asks for it again and again.
 func TestThrottledModify(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
-		w.sim.Fail(book.ModifyAction, throttling, -1)
+		w.EC2.Fail(book.ModifyAction, throttling, -1)
 		w.mustAcquire(1)
-		if w.state().NotBefore[book.ModifyAction].IsZero() {
+		if w.State().NotBefore[book.ModifyAction].IsZero() {
 			w.Fatal("the other processes of the node are not told")
 		}
-		must(w.T, w.pool().NotBefore(w.Context(), book.ModifyAction, registry.MostBackoff))
-		w.sim.ResetCalls()
+		must(w, w.pool().NotBefore(w.Context(), book.ModifyAction, registry.MostBackoff))
+		w.EC2.ResetCalls()
 		w.mustAcquire(2)
-		if calls := w.sim.Calls(); len(calls) != 1 || calls[0].Action != "AssignPrivateIpAddresses" {
+		if calls := w.EC2.Calls(); len(calls) != 1 || calls[0].Action != "AssignPrivateIpAddresses" {
 			w.Errorf("the next ADD has asked %v", calls)
 		}
-		w.sim.Fail(book.ModifyAction, throttling, 0)
+		w.EC2.Fail(book.ModifyAction, throttling, 0)
 		time.Sleep(registry.MostBackoff)
-		w.sim.ResetCalls()
+		w.EC2.ResetCalls()
 		w.mustAcquire(3)
 		w.noneLeaked()
 		if n := w.describes(); n > 0 {
@@ -149,16 +149,16 @@ func TestThrottledModify(t *testing.T) {
 // The attachment that was to be changed has ended, because an operator has detached the ENI and attached it again.
 func TestThrottledModifyOfAnEndedAttachment(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
-		w.sim.Fail(book.ModifyAction, throttling, -1)
+		w.EC2.Fail(book.ModifyAction, throttling, -1)
 		w.mustAcquire(1)
-		made := w.sim.ENIs()[1]
-		w.asks("DetachNetworkInterface", "AttachmentId", made.Attachment)
-		w.asks("AttachNetworkInterface", "NetworkInterfaceId", made.ID, "InstanceId", w.node.ID, "DeviceIndex", "2")
-		w.sim.Fail(book.ModifyAction, throttling, 0)
+		made := w.EC2.ENIs()[1]
+		w.Operate("DetachNetworkInterface", "AttachmentId", made.Attachment)
+		w.Operate("AttachNetworkInterface", "NetworkInterfaceId", made.ID, "InstanceId", w.ID, "DeviceIndex", "2")
+		w.EC2.Fail(book.ModifyAction, throttling, 0)
 		time.Sleep(registry.MostBackoff)
 		w.mustAcquire(2)
 		w.noneLeaked()
-		if s := w.state(); len(s.Intents) > 0 {
+		if s := w.State(); len(s.Intents) > 0 {
 			w.Errorf("left: %v", s.Intents)
 		}
 	})

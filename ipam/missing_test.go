@@ -14,10 +14,10 @@ import (
 // and keeps it.
 func TestMissingNew(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, wires *wires) {
-		addr, eni := w.mustAcquire(0), w.sim.ENIs()[1].ID
+		addr, eni := w.mustAcquire(0), w.EC2.ENIs()[1].ID
 		wires.hidden.Store(eni)
 		wires.by = "network-interface-id"
-		w.sim.Fail("AssignPrivateIpAddresses", "InvalidNetworkInterfaceID.NotFound", 1)
+		w.EC2.Fail("AssignPrivateIpAddresses", "InvalidNetworkInterfaceID.NotFound", 1)
 		w.mustAcquire(1)
 		if again := w.mustAcquire(0); again != addr {
 			t.Errorf("the pod had %s, and has %s", addr, again)
@@ -26,9 +26,7 @@ func TestMissingNew(t *testing.T) {
 		// What EC2 says of one that is not new counts.
 		time.Sleep(2 * known.Settled)
 		must(t, w.pool().Missing(w.Context(), eni))
-		s, err := w.pool().Registry.View()
-		must(t, err)
-		if _, known := s.ENIs[eni]; known {
+		if _, known := w.State().ENIs[eni]; known {
 			t.Errorf("the registry still has %s", eni)
 		}
 	})

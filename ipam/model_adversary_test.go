@@ -56,9 +56,9 @@ func (a *adversary) act(m *model) {
 	}
 	enis := slices.DeleteFunc(m.attached(), func(e ec2sim.ENI) bool { return len(e.Addrs) == 0 })
 	e := enis[a.rng.IntN(len(enis))]
-	a.setMAC(m.T, e)
+	a.setMAC(m, e)
 	for range 1 + a.rng.IntN(4) {
-		a.claim(m.T, a.addrOf(e), adversaryLinks[a.rng.IntN(len(adversaryLinks))])
+		a.claim(m, a.addrOf(e), adversaryLinks[a.rng.IntN(len(adversaryLinks))])
 	}
 	m.logf("%s the adversary claims %d addresses, and to be %s", m.clock(), len(a.has), e.ID)
 }
@@ -73,7 +73,7 @@ func (a *adversary) addrOf(e ec2sim.ENI) netip.Addr {
 }
 
 // claim adds an address to a link, or removes it if it is there.
-func (a *adversary) claim(t *testing.T, addr netip.Addr, dev string) {
+func (a *adversary) claim(t testing.TB, addr netip.Addr, dev string) {
 	at := nl.Addr{Prefix: netip.PrefixFrom(addr, addr.BitLen()), Dev: dev, NoDAD: addr.Is6()}
 	if a.has[at] {
 		must(t, nl.Wiring{{NS: a.ns, Object: at}}.Del())
@@ -86,7 +86,7 @@ func (a *adversary) claim(t *testing.T, addr netip.Addr, dev string) {
 
 // setMAC gives a link of the adversary the MAC address of an ENI. It is no veth: the ENIs of this kernel are veths, so
 // a veth may be one.
-func (a *adversary) setMAC(t *testing.T, e ec2sim.ENI) {
+func (a *adversary) setMAC(t testing.TB, e ec2sim.ENI) {
 	l, err := a.links.LinkByName("eth0")
 	must(t, err)
 	hw, err := net.ParseMAC(e.MAC)
@@ -95,7 +95,7 @@ func (a *adversary) setMAC(t *testing.T, e ec2sim.ENI) {
 }
 
 // begin begins a history: the adversary claims nothing.
-func (a *adversary) begin(t *testing.T, seed uint64) {
+func (a *adversary) begin(t testing.TB, seed uint64) {
 	a.rng = rand.New(rand.NewPCG(seed, 3))
 	for at := range a.has {
 		must(t, nl.Wiring{{NS: a.ns, Object: at}}.Del())

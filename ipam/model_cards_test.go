@@ -76,7 +76,7 @@ func (m *model) freeSlot(of *ec2sim.Instance) (card, index int, found bool) {
 // lastSlot is the last free slot of the node for an ENI with addresses.
 func (m *model) lastSlot() (card, index int) {
 	taken := map[slot]bool{}
-	for _, e := range m.node.ENIs() {
+	for _, e := range m.ENIs() {
 		taken[slot{e.Card, e.Index}] = true
 	}
 	for i, most := range m.cards() {
@@ -94,7 +94,7 @@ func (m *model) slots() (n int) {
 	all := m.attached()
 	if m.limits.Cards == nil {
 		n = m.limits.ENIs - len(all)
-		if m.node.ENIs()[0].Index > 0 {
+		if m.ENIs()[0].Index > 0 {
 			n-- // no ENI is ever attached at index 0
 		}
 		return n

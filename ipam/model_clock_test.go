@@ -24,12 +24,12 @@ func (m *model) clockSteps() {
 // back by d. The clock of a bubble can do neither. An earlier release, and a person, do not
 // write down by which clock the times are.
 func (m *model) skew(d time.Duration) {
-	path := filepath.Join(m.dir, "registry.json")
+	path := filepath.Join(m.Dir, "registry.json")
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
-	must(m.T, err)
+	must(m, err)
 	var all any
 	if m.damaged || json.Unmarshal(text, &all) != nil {
 		return
@@ -42,8 +42,8 @@ func (m *model) skew(d time.Duration) {
 	m.meddled = true
 	m.losses++
 	text, err = json.Marshal(shifted(all, d))
-	must(m.T, err)
-	must(m.T, os.WriteFile(path, text, 0o600))
+	must(m, err)
+	must(m, os.WriteFile(path, text, 0o600))
 }
 
 // shifted is a JSON value in which each time is later by d. The zero time is none.

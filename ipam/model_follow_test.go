@@ -91,7 +91,7 @@ type pair struct {
 	*counts
 	setup
 	rng   *rand.Rand
-	sim   *ec2sim.Sim
+	EC2   *ec2sim.Sim
 	nodes [2]*follower
 	steps int
 	last  map[netip.Addr]*holder // who has had an address last
@@ -136,12 +136,13 @@ func newPair(t *testing.T, k [2]*kernel, dir string, seed uint64, steady *setup,
 		p.setup = *steady
 		c1.Lag, c1.MetadataDelay, c1.AttachDelay, c1.DetachDelay = ec2sim.Lag{}, 0, 0, 0
 	}
-	p.sim = simtest.Sim(t, c1)
+	p.EC2 = simtest.Sim(t, c1)
 	for i := range p.nodes {
-		m := &model{T: t, kernel: k[i], rng: p.rng, sim: p.sim, dir: filepath.Join(dir, fmt.Sprint("state", i)),
+		m := &model{Node: k[i].of(t, filepath.Join(dir, fmt.Sprint("state", i))), kernel: k[i], rng: p.rng,
 			began: time.Now(), limits: limits, provision: lease.ProvisionFull,
 			primaries: map[string]netip.Addr{}, theirs: map[string]ec2sim.ENI{}, taken: map[netip.Addr]time.Time{},
 			away: map[string]time.Time{}, given: map[string]ec2sim.ENI{}, moved: map[string]bool{}}
+		m.EC2 = p.EC2
 		f := &follower{model: m, pair: p, machine: machineRuns}
 		p.nodes[i] = f
 		k[i].carrier = m.carrier
@@ -149,8 +150,8 @@ func newPair(t *testing.T, k [2]*kernel, dir string, seed uint64, steady *setup,
 		m.count = 100 * i
 		m.other = f.meanwhile
 		m.configureFollow(p.setup)
-		p.sim.OnChange(func(c ec2sim.Change) {
-			if m.node != nil {
+		p.EC2.OnChange(func(c ec2sim.Change) {
+			if m.Instance != nil {
 				m.plug(c)
 			}
 		})
@@ -173,22 +174,22 @@ func (m *model) configureFollow(s setup) {
 		"warm":     pick(m.rng, registry.Warm{}, registry.Warm{Min: 1, Max: 3}),
 		"eniTags":  map[string]string{"cluster": "a"},
 		"requests": []lease.Permission{{Namespaces: []string{"*"}, IPs: true, Takeover: true}}})
-	must(m.T, err)
+	must(m, err)
 	m.conf = &lease.Config{}
-	must(m.T, json.Unmarshal(text, m.conf))
-	must(m.T, m.conf.Validate())
+	must(m, json.Unmarshal(text, m.conf))
+	must(m, m.conf.Validate())
 	m.policies, m.common = m.conf.Policies(), lease.Common(m.conf.Policies()[0])
 	m.nets = []network{{name: "net"}}
 }
 
 // launch launches an instance for the node.
 func (f *follower) launch() {
-	f.node = nil
-	f.kernel.end(f.T)
-	i, err := f.sim.RunInstance(ec2sim.RunInstance{Type: f.limits.Name, Subnet: "subnet-node"})
-	must(f.T, err)
-	f.node, f.machine = i, machineRuns
-	f.kernel.plug(f.T, i.ENIs()[0])
+	f.Instance = nil
+	f.kernel.end(f)
+	i, err := f.EC2.RunInstance(ec2sim.RunInstance{Type: f.limits.Name, Subnet: "subnet-node"})
+	must(f, err)
+	f.Instance, f.machine = i, machineRuns
+	f.kernel.plug(f, i.ENIs()[0])
 }
 
 func (p *pair) logf(format string, args ...any) { p.log = append(p.log, fmt.Sprintf(format, args...)) }
@@ -199,7 +200,7 @@ func (p *pair) wrong(format string, args ...any) {
 }
 
 func (f *follower) say(format string, args ...any) {
-	f.pair.logf("%s%s %s: %s", strings.Repeat("    ", f.pair.depth()), f.clock(), f.node.ID[len(f.node.ID)-3:],
+	f.pair.logf("%s%s %s: %s", strings.Repeat("    ", f.pair.depth()), f.clock(), f.ID[len(f.ID)-3:],
 		fmt.Sprintf(format, args...))
 }
 
@@ -273,12 +274,12 @@ func (p *pair) verify() {
 		f.model.log = nil
 		p.bad = append(p.bad, f.model.bad...)
 		f.model.bad = nil
-		for _, c := range p.sim.Calls() {
+		for _, c := range p.EC2.Calls() {
 			if strings.Contains(c.Action, "ssign") || c.Code != "" || c.Lost {
 				p.logf("  EC2: %v", c)
 			}
 		}
-		p.sim.ResetCalls()
+		p.EC2.ResetCalls()
 	}
 	has := map[netip.Addr]string{}
 	for i, f := range p.nodes {
@@ -332,7 +333,7 @@ func (f *follower) addChosen() {
 // addOfPrefix is the ADD of a pod that asks for an address of a prefix. It is a prefix of this node or of the other.
 func (f *follower) addOfPrefix() {
 	var all []netip.Prefix
-	for _, e := range f.sim.ENIs() {
+	for _, e := range f.EC2.ENIs() {
 		all = append(append(all, e.Prefixes...), e.IPv6Prefixes...)
 	}
 	if f.machine != machineRuns || len(all) == 0 {
@@ -357,14 +358,14 @@ func (f *follower) addNamed(name string, a netip.Addr) *modelPod {
 func (f *follower) tryNamed(name string, a netip.Addr) (*modelPod, error) {
 	p := f.newPod()
 	p.Pod.Namespace, p.Pod.Name = "default", name
-	if !f.kernel.start(f.T, p.ContainerID) {
+	if !f.kernel.start(f, p.ContainerID) {
 		p.valid = false
 		return p, errors.New("this kernel has no namespace left")
 	}
 	c := *f.conf
 	c.RuntimeConfig.Annotations = map[string]string{nic.Annotation: fmt.Sprintf(`[{"ip": %q}]`, a)}
 	policies, err := c.Interfaces("net", "eth0", p.Pod)
-	must(f.T, err)
+	must(f, err)
 	p.asked, p.asks = policies, true
 	f.say("ADD %s %s, for %s", p.name(), name, a)
 	boots := f.boots
@@ -385,7 +386,7 @@ func (f *follower) tryNamed(name string, a netip.Addr) (*modelPod, error) {
 // note counts what has happened.
 func (f *follower) note(a netip.Addr) {
 	f.pair.added.Add(1)
-	if was := f.pair.last[a]; was != nil && (was.of != f || was.instance != f.node.ID) {
+	if was := f.pair.last[a]; was != nil && (was.of != f || was.instance != f.ID) {
 		f.pair.moved.Add(1)
 		if a.Is6() {
 			f.pair.moved6.Add(1)
@@ -394,7 +395,7 @@ func (f *follower) note(a netip.Addr) {
 			f.pair.takenOver.Add(1)
 		}
 	}
-	f.pair.last[a] = &holder{of: f, instance: f.node.ID}
+	f.pair.last[a] = &holder{of: f, instance: f.ID}
 }
 
 // addAny is the ADD of a pod that asks for nothing.
@@ -403,7 +404,7 @@ func (f *follower) addAny() {
 		return
 	}
 	p := f.newPod()
-	if !f.kernel.start(f.T, p.ContainerID) {
+	if !f.kernel.start(f, p.ContainerID) {
 		p.valid = false
 		return
 	}
@@ -488,8 +489,8 @@ func (f *follower) loseRegistry() {
 	}
 	f.say("the registry is lost")
 	f.forget()
-	if err := os.Remove(filepath.Join(f.dir, "registry.json")); !errors.Is(err, os.ErrNotExist) {
-		must(f.T, err)
+	if err := os.Remove(filepath.Join(f.Dir, "registry.json")); !errors.Is(err, os.ErrNotExist) {
+		must(f, err)
 	}
 }
 
@@ -513,7 +514,7 @@ func (f *follower) stopMachine() {
 	}
 	hibernates := f.model.depth == 0 && f.chance(30)
 	f.say("stop, hibernates: %v", hibernates)
-	f.node.Stop(hibernates)
+	f.Stop(hibernates)
 	if f.machine = machineHibernates; hibernates {
 		return
 	}
@@ -527,8 +528,8 @@ func (f *follower) powerOff() {
 	for _, p := range f.pods {
 		p.alive, p.valid, p.overtaken = false, false, false
 	}
-	f.kernel.clear(f.T)
-	must(f.T, os.RemoveAll(f.dir))
+	f.kernel.clear(f)
+	must(f, os.RemoveAll(f.Dir))
 	f.damaged = false
 	f.forget()
 }
@@ -540,8 +541,8 @@ func (f *follower) startMachine() {
 		return
 	}
 	f.say("start")
-	f.node.Start()
-	f.node.Reboot()
+	f.Start()
+	f.Reboot()
 	if f.machine == machineStopped {
 		time.Sleep(boot)
 	}
@@ -552,13 +553,13 @@ func (f *follower) startMachine() {
 func (f *follower) terminate() {
 	for _, e := range f.attached() {
 		if !e.Boot && f.chance(50) {
-			must(f.T, f.sim.Operate("ModifyNetworkInterfaceAttribute", map[string]string{"NetworkInterfaceId": e.ID,
-				"Attachment.AttachmentId": e.Attachment, "Attachment.DeleteOnTermination": "false"}))
+			f.Operate("ModifyNetworkInterfaceAttribute", "NetworkInterfaceId", e.ID, "Attachment.AttachmentId",
+				e.Attachment, "Attachment.DeleteOnTermination", "false")
 		}
 	}
 	f.say("terminate")
 	f.powerOff()
-	must(f.T, f.sim.TerminateInstance(f.node.ID))
+	must(f, f.EC2.TerminateInstance(f.ID))
 	f.launch()
 	f.cut = false
 	f.say("launched")
@@ -571,7 +572,7 @@ func (f *follower) detachOne() {
 	if e.Boot || e.Attachment == "" {
 		return
 	}
-	if err := f.sim.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": e.Attachment}); err != nil {
+	if err := f.EC2.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": e.Attachment}); err != nil {
 		return // it is being detached
 	}
 	f.say("an operator has detached %s", e.ID)
@@ -596,15 +597,15 @@ func (f *follower) fault() {
 	case 0:
 		action, code := pick(f.rng, slices.Concat(actions, moves)...), pick(f.rng, codes...)
 		f.say("%s will answer %s", action, code)
-		f.sim.Fail(action, code, pick(f.rng, 1, 2))
+		f.EC2.Fail(action, code, pick(f.rng, 1, 2))
 	case 1:
 		action := pick(f.rng, slices.Concat(moves, []string{"DescribeInstances"})...)
 		f.say("an answer of %s will be lost", action)
-		f.sim.Lose(action, 1)
+		f.EC2.Lose(action, 1)
 	default:
 		action, outcomes := pick(f.rng, moves...), pick(f.rng, scripts...)
 		f.say("%s meets %+v", action, outcomes)
-		f.sim.Script(action, outcomes...)
+		f.EC2.Script(action, outcomes...)
 	}
 }
 
@@ -617,9 +618,9 @@ func (f *follower) pass() {
 func (p *pair) settle() {
 	p.logf("nothing fails any more")
 	for _, action := range slices.Concat(actions, moves, []string{"DescribeInstances"}) {
-		p.sim.Fail(action, "InternalError", 0)
-		p.sim.Lose(action, 0)
-		p.sim.Script(action)
+		p.EC2.Fail(action, "InternalError", 0)
+		p.EC2.Lose(action, 0)
+		p.EC2.Script(action)
 	}
 	for _, f := range p.nodes {
 		f.cut = false

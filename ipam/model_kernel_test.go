@@ -20,6 +20,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
 // A kernel is a node's namespace and some namespaces for pods, which one history after
@@ -100,6 +101,11 @@ func newKernel(t *testing.T, pods int) *kernel {
 	return k
 }
 
+// of is the node of a history on this kernel, before its launch.
+func (k *kernel) of(t testing.TB, dir string) *simtest.Node {
+	return &simtest.Node{TB: t, Host: k.host, Path: k.node, Dir: dir}
+}
+
 // path is where the namespace of a pod is, if it has one.
 func (k *kernel) path(pod string) string { return filepath.Join(k.dir, pod) }
 
@@ -111,7 +117,7 @@ func (k *kernel) netSlot(pod string) *netSlot {
 }
 
 // start makes a namespace for a pod, as the runtime does before an ADD; false if there is none left.
-func (k *kernel) start(t *testing.T, pod string) bool {
+func (k *kernel) start(t testing.TB, pod string) bool {
 	s := k.netSlot("")
 	if s == nil {
 		return false
@@ -125,7 +131,7 @@ func (k *kernel) start(t *testing.T, pod string) bool {
 // link, a veth pair, a rule, routes, and what serves all pods. A pod of the original plugin bears none of our marks. So
 // many addresses are of the pod's first interface: the node has no routes to others, and nothing for an attachment that
 // finds another one in the pod.
-func (k *kernel) wire(t *testing.T, pod, attachment string, addrs []netip.Addr, ofFirst int, original bool) {
+func (k *kernel) wire(t testing.TB, pod, attachment string, addrs []netip.Addr, ofFirst int, original bool) {
 	s, group, protocol := k.netSlot(pod), nl.OwnGroup, nl.RouteProtocol
 	if original {
 		group, protocol = 0, 0
@@ -169,7 +175,7 @@ func (k *kernel) wire(t *testing.T, pod, attachment string, addrs []netip.Addr, 
 
 // slave returns the name of the link that a pod has on the link of the ENI that has an address. If no ENI has it any
 // more, the pod has it on another one, where it is of no use.
-func (k *kernel) slave(t *testing.T, s *netSlot, a netip.Addr) string {
+func (k *kernel) slave(t testing.TB, s *netSlot, a netip.Addr) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	eni := k.carrier(a)
@@ -183,7 +189,7 @@ func (k *kernel) slave(t *testing.T, s *netSlot, a netip.Addr) string {
 }
 
 // unwire is what a DEL does to the links of one attachment, whose pod goes on.
-func (k *kernel) unwire(t *testing.T, pod, attachment string) {
+func (k *kernel) unwire(t testing.TB, pod, attachment string) {
 	s := k.netSlot(pod)
 	if s == nil || s.has[attachment] == nil {
 		return
@@ -238,7 +244,7 @@ func (k *kernel) linkedTo(pod, attachment string, addrs []netip.Addr) bool {
 }
 
 // bring sets the pair of a netSlot up, in a group.
-func (k *kernel) bring(t *testing.T, s *netSlot, group int) {
+func (k *kernel) bring(t testing.TB, s *netSlot, group int) {
 	l, err := k.links.LinkByName(s.veth.Name)
 	must(t, err)
 	must(t, k.links.LinkSetGroup(l, group))
@@ -246,7 +252,7 @@ func (k *kernel) bring(t *testing.T, s *netSlot, group int) {
 }
 
 // park takes the pair out of our group. If a process has deleted it, there is another.
-func (k *kernel) park(t *testing.T, s *netSlot) {
+func (k *kernel) park(t testing.TB, s *netSlot) {
 	l, err := k.links.LinkByName(s.veth.Name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		must(t, s.veth.Add(k.host))
@@ -258,7 +264,7 @@ func (k *kernel) park(t *testing.T, s *netSlot) {
 }
 
 // stop ends a pod without a DEL: its addresses, its links, its routes, its namespace are gone.
-func (k *kernel) stop(t *testing.T, pod string) {
+func (k *kernel) stop(t testing.TB, pod string) {
 	s := k.netSlot(pod)
 	if s == nil {
 		return
@@ -298,7 +304,7 @@ func (k *kernel) lost() (err error) {
 }
 
 // plug gives the node the link of an ENI.
-func (k *kernel) plug(t *testing.T, e ec2sim.ENI) {
+func (k *kernel) plug(t testing.TB, e ec2sim.ENI) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	i := slices.IndexFunc(k.cards, func(c *card) bool { return c.eni == "" })
@@ -307,7 +313,7 @@ func (k *kernel) plug(t *testing.T, e ec2sim.ENI) {
 }
 
 // unplug takes it away.
-func (k *kernel) unplug(t *testing.T, eni string) {
+func (k *kernel) unplug(t testing.TB, eni string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, c := range k.cards {
@@ -320,7 +326,7 @@ func (k *kernel) unplug(t *testing.T, eni string) {
 
 // slavesGo is what the kernel does when the link of an ENI goes: its slaves go, too, with their addresses in the pods.
 // The pairs stay, and the routes to them.
-func (k *kernel) slavesGo(t *testing.T, of func(netip.Addr) bool) {
+func (k *kernel) slavesGo(t testing.TB, of func(netip.Addr) bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, s := range k.netSlots {
@@ -336,7 +342,7 @@ func (k *kernel) slavesGo(t *testing.T, of func(netip.Addr) bool) {
 	}
 }
 
-func (k *kernel) change(t *testing.T, c *card, mac string) {
+func (k *kernel) change(t testing.TB, c *card, mac string) {
 	l, err := k.links.LinkByName(c.veth.Name)
 	must(t, err)
 	hw, err := net.ParseMAC(mac)
@@ -353,7 +359,7 @@ func (k *kernel) linked(eni string) bool {
 }
 
 // clear stops all, and takes away what serves all pods.
-func (k *kernel) clear(t *testing.T) {
+func (k *kernel) clear(t testing.TB) {
 	for _, s := range k.netSlots {
 		if s.pod != "" {
 			k.stop(t, s.pod)
@@ -365,7 +371,7 @@ func (k *kernel) clear(t *testing.T) {
 }
 
 // end is clear, and takes the ENIs away, too.
-func (k *kernel) end(t *testing.T) {
+func (k *kernel) end(t testing.TB) {
 	k.clear(t)
 	for _, c := range k.cards {
 		if c.eni != "" {
@@ -374,7 +380,7 @@ func (k *kernel) end(t *testing.T) {
 	}
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(fmt.Errorf("the test itself: %w", err))

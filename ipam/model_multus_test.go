@@ -52,7 +52,7 @@ func (m *model) unlink(p *modelPod) {
 	case len(others) == 0 || p.valid && m.chance(25):
 		m.stop(p)
 	default:
-		m.kernel.unwire(m.T, p.ContainerID, p.Key.String())
+		m.kernel.unwire(m, p.ContainerID, p.Key.String())
 	}
 }
 
@@ -63,7 +63,7 @@ func (m *model) stop(p *modelPod) {
 			o.alive, o.overtaken = false, false
 		}
 	}
-	m.kernel.stop(m.T, p.ContainerID)
+	m.kernel.stop(m, p.ContainerID)
 }
 
 // omits reports whether the list of a GC has no such attachment, as that of a runtime that does not know of Multus.
@@ -145,7 +145,7 @@ func (m *model) askFurther(p *modelPod) {
 		`{"securityGroups": ["sg-2"]}`)
 	c.Args.CNI = json.RawMessage(text)
 	policies, err := c.Interfaces(p.Network, p.IfName, p.Pod)
-	must(m.T, err)
+	must(m, err)
 	p.asked = policies
 	m.logf("%s asks for %s", p.name(), text)
 }
@@ -170,7 +170,7 @@ func (m *model) overtake(p *modelPod) {
 	}
 	m.logf("%s DEL of %s overtakes its ADD", m.clock(), p.name())
 	p.alive, p.valid = false, false
-	m.kernel.unwire(m.T, p.ContainerID, p.Key.String())
+	m.kernel.unwire(m, p.ContainerID, p.Key.String())
 	m.mustEnd(p)
 }
 
@@ -236,7 +236,7 @@ func (m *model) link(p *modelPod, all []lease.Allocation) error {
 		return nil
 	}
 	p.alive, p.addrs, p.overtaken = false, addrs, true // and in the kernel it is linked nevertheless
-	m.kernel.wire(m.T, p.ContainerID, p.Key.String(), addrs, len(all[0].Addrs), false)
+	m.kernel.wire(m, p.ContainerID, p.Key.String(), addrs, len(all[0].Addrs), false)
 	return nil
 }
 
@@ -259,7 +259,7 @@ func (m *model) inUse(p *modelPod, addrs []netip.Addr) bool {
 		return false
 	}
 	m.logf("  the kernel refuses %v to %s", taken, p.name())
-	must(m.T, m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error {
+	must(m, m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error {
 		return pool.Registry.Change(ctx, func(s *registry.State) {
 			for _, a := range s.Held(p.Key) {
 				if l, _ := s.Leases.At(a); slices.Contains(taken, a) {

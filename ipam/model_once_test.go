@@ -53,7 +53,7 @@ func (m *model) rush() {
 	for _, p := range m.pods {
 		if p.valid && m.chance(50) {
 			p.alive, p.valid = false, false
-			m.kernel.stop(m.T, p.ContainerID)
+			m.kernel.stop(m, p.ContainerID)
 			do(lease.Policy{}, func(ctx context.Context, pool *Pool) {
 				if err := pool.End(ctx, p.Key, p.addrs...); err != nil {
 					m.Errorf("DEL of %s: %v", p.ContainerID, err)
@@ -69,7 +69,7 @@ func (m *model) rush() {
 	var tries []*try
 	for range 1 + m.rng.IntN(6) {
 		a := &try{modelPod: m.newPod()}
-		if a.valid = m.kernel.start(m.T, a.ContainerID); !a.valid {
+		if a.valid = m.kernel.start(m, a.ContainerID); !a.valid {
 			break
 		}
 		tries = append(tries, a)

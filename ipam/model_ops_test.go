@@ -126,11 +126,11 @@ func (m *model) fate() fate {
 // locked reports whether a process that waits for EC2 has the lock. Another must not wait
 // for that one: the time of the bubble stands still while a goroutine waits in the kernel.
 func (m *model) locked(name string) bool {
-	f, err := os.OpenFile(filepath.Join(m.dir, name+".lock"), os.O_RDWR, 0)
+	f, err := os.OpenFile(filepath.Join(m.Dir, name+".lock"), os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return false
 	}
-	must(m.T, err)
+	must(m, err)
 	defer f.Close()
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil
 }
@@ -150,7 +150,7 @@ func (m *model) newPod() *modelPod {
 // one's answer; here it does what it does before that wait, and gives up.
 func (m *model) add() {
 	p := m.newPod()
-	if !m.kernel.start(m.T, p.ContainerID) {
+	if !m.kernel.start(m, p.ContainerID) {
 		p.valid = false
 		return
 	}
@@ -164,7 +164,7 @@ func (m *model) add() {
 	case !p.alive && m.chance(60):
 		m.end(p)
 	case !p.alive && m.chance(50):
-		m.kernel.stop(m.T, p.ContainerID)
+		m.kernel.stop(m, p.ContainerID)
 	}
 }
 
@@ -279,7 +279,7 @@ func (m *model) answered(p *modelPod, all ...lease.Allocation) {
 	p.robbed = p.robbed && slices.Equal(p.addrs, addrs) || excused
 	if p.alive = true; !slices.Equal(p.addrs, addrs) || !m.kernel.linkedTo(p.ContainerID, p.Key.String(), addrs) {
 		p.addrs, p.forgot = addrs, false
-		m.kernel.wire(m.T, p.ContainerID, p.Key.String(), addrs, len(all[0].Addrs), false)
+		m.kernel.wire(m, p.ContainerID, p.Key.String(), addrs, len(all[0].Addrs), false)
 	}
 }
 
@@ -431,8 +431,8 @@ func (m *model) lose() {
 	}
 	m.logf("%s the registry is lost", m.clock())
 	m.forget()
-	if err := os.Remove(filepath.Join(m.dir, "registry.json")); !errors.Is(err, os.ErrNotExist) {
-		must(m.T, err)
+	if err := os.Remove(filepath.Join(m.Dir, "registry.json")); !errors.Is(err, os.ErrNotExist) {
+		must(m, err)
 	}
 	m.damaged = false
 }
@@ -443,9 +443,9 @@ func (m *model) corrupt() {
 	}
 	m.logf("%s the registry is damaged", m.clock())
 	m.forget()
-	must(m.T, os.MkdirAll(m.dir, 0o700))
+	must(m, os.MkdirAll(m.Dir, 0o700))
 	text := pick(m.rng, "", "{", `{"schema_version": 1, "ips": 7}`, `{"schema_version": 0}`)
-	must(m.T, os.WriteFile(filepath.Join(m.dir, "registry.json"), []byte(text), 0o600))
+	must(m, os.WriteFile(filepath.Join(m.Dir, "registry.json"), []byte(text), 0o600))
 	m.damaged = true
 }
 
@@ -454,9 +454,9 @@ func (m *model) reboot() {
 	for _, p := range m.pods {
 		p.alive, p.valid, p.forgot, p.overtaken = false, false, true, false
 	}
-	m.kernel.clear(m.T)
-	must(m.T, os.RemoveAll(m.dir))
-	m.node.Reboot()
+	m.kernel.clear(m)
+	must(m, os.RemoveAll(m.Dir))
+	m.Reboot()
 	m.lies, m.damaged, m.rebuilt = nil, false, true
 	m.losses++
 	time.Sleep(time.Minute)
@@ -468,13 +468,13 @@ func (m *model) fail() {
 		return // what is allowed stays so, and the rest refused
 	}
 	m.logf("%s %d %s will answer %s", m.clock(), n, action, code)
-	m.sim.Fail(action, code, n)
+	m.EC2.Fail(action, code, n)
 }
 
 func (m *model) loseAnswer() {
 	action, n := pick(m.rng, actions...), pick(m.rng, 1, 1, 2)
 	m.logf("%s %d answers of %s will be lost", m.clock(), n, action)
-	m.sim.Lose(action, n)
+	m.EC2.Lose(action, n)
 }
 
 // scripts are what may become of the attempts of one call, or of the calls of one action.
@@ -499,18 +499,18 @@ func (m *model) script() {
 		return
 	}
 	m.logf("%s %s meets %+v", m.clock(), action, outcomes)
-	m.sim.Script(action, outcomes...)
+	m.EC2.Script(action, outcomes...)
 }
 
 func (m *model) lie() {
-	eni := pick(m.rng, m.sim.ENIs()...).ID
+	eni := pick(m.rng, m.EC2.ENIs()...).ID
 	names := []string{"forget", "keep", "freeze", "hide", "keys", "number", "fail", "unavailable", "silent"}
 	if m.limits.Cards != nil {
 		names = append(names, "card")
 	}
 	name := pick(m.rng, names...)
 	m.logf("%s metadata: %s %s", m.clock(), name, eni)
-	m.lies = append(m.lies, m.node.Lie(map[string]ec2sim.Lie{
+	m.lies = append(m.lies, m.Lie(map[string]ec2sim.Lie{
 		"forget": ec2sim.ForgetENI(eni), "keep": ec2sim.KeepENI(eni), "freeze": ec2sim.FreezeENI(eni),
 		"hide": ec2sim.HideENI(eni),
 		"keys": ec2sim.HideKeys(eni, "local-ipv4s", "ipv4-prefix"), "number": ec2sim.ZeroDeviceNumber(eni),

@@ -32,8 +32,8 @@ func (m *model) others() {
 	if !m.chance(60) {
 		return
 	}
-	second, err := m.sim.RunInstance(ec2sim.RunInstance{Type: m.limits.Name, Subnet: "subnet-node"})
-	must(m.T, err)
+	second, err := m.EC2.RunInstance(ec2sim.RunInstance{Type: m.limits.Name, Subnet: "subnet-node"})
+	must(m, err)
 	m.second = second
 	attached := m.make(second.ID, "true", 1)
 	card, index, _ := m.freeSlot(second)
@@ -42,25 +42,16 @@ func (m *model) others() {
 	if m.limits.ENIs > 2 && m.chance(40) && (m.limits.Cards == nil || m.slots() > 1) {
 		guest := m.make("", "", 1, "node.k8s.amazonaws.com/no_manage", "true")
 		card, index := m.lastSlot()
-		m.attach(guest, m.node.ID, card, index)
+		m.attach(guest, m.ID, card, index)
 		m.guest = guest
 	}
 	time.Sleep(5 * time.Second) // the longest delay
-	for _, e := range m.sim.ENIs() {
+	for _, e := range m.EC2.ENIs() {
 		if e.Instance == second.ID || e.Description == book.Description(second.ID) || e.ID == m.guest {
 			m.theirs[e.ID] = e
 		}
 	}
 	m.logf("theirs are %v, the guest is %q", slices.Sorted(maps.Keys(m.theirs)), m.guest)
-}
-
-// operate is a call of an operator or the second node, which must succeed.
-func (m *model) operate(action string, params ...string) {
-	f := map[string]string{}
-	for i := 0; i < len(params); i += 2 {
-		f[params[i]] = params[i+1]
-	}
-	must(m.T, m.sim.Operate(action, f))
 }
 
 // make makes an ENI with so many secondary addresses, as our plugin on the instance does,
@@ -78,14 +69,14 @@ func (m *model) make(instance, managed string, secondary int, tags ...string) (i
 	if len(tags) > 0 {
 		params = append(params, "TagSpecification.1.ResourceType", "network-interface")
 	}
-	m.operate("CreateNetworkInterface", params...)
+	m.Operate("CreateNetworkInterface", params...)
 	time.Sleep(6 * time.Second) // EC2 may lag behind itself
-	all := m.sim.ENIs()
+	all := m.EC2.ENIs()
 	return all[len(all)-1].ID
 }
 
 func (m *model) attach(eni, instance string, card, index int) {
-	m.operate("AttachNetworkInterface", "NetworkInterfaceId", eni, "InstanceId", instance, "NetworkCardIndex",
+	m.Operate("AttachNetworkInterface", "NetworkInterfaceId", eni, "InstanceId", instance, "NetworkCardIndex",
 		fmt.Sprint(card), "DeviceIndex", fmt.Sprint(index))
 }
 
@@ -110,7 +101,7 @@ func (m *model) detach() {
 	m.meddled = true
 	m.takes(slices.Concat(e.Addrs, e.IPv6Addrs), slices.Concat(e.Prefixes, e.IPv6Prefixes))
 	m.away[e.ID], m.moved[e.ID] = time.Now(), true
-	m.operate("DetachNetworkInterface", "AttachmentId", e.Attachment)
+	m.Operate("DetachNetworkInterface", "AttachmentId", e.Attachment)
 	time.Sleep(5 * time.Second)
 	card, index, found := 0, 0, false
 	if m.second != nil {
@@ -127,7 +118,7 @@ func (m *model) detach() {
 }
 
 func (m *model) find(eni string) *ec2sim.ENI {
-	for _, e := range m.sim.ENIs() {
+	for _, e := range m.EC2.ENIs() {
 		if e.ID == eni {
 			return &e
 		}
@@ -156,7 +147,7 @@ func (m *model) unassign() {
 	}
 	m.meddled = true
 	m.logf("%s an operator unassigns %v", m.clock(), params)
-	m.operate("UnassignPrivateIpAddresses", params...)
+	m.Operate("UnassignPrivateIpAddresses", params...)
 }
 
 // takes notes what the node loses, and which pods with it.
@@ -195,7 +186,7 @@ func (m *model) excused(eni string, a netip.Addr) bool {
 // just grown.
 func (m *model) notice(began time.Time) {
 	s, err := m.view()
-	must(m.T, err)
+	must(m, err)
 	past := func(when time.Time) bool { return began.Sub(when) >= noticed }
 	grown := func(a netip.Addr) bool { _, e := s.ENIOf(a); return began.Sub(e.Grown) <= known.Settled }
 	maps.DeleteFunc(m.taken, func(a netip.Addr, when time.Time) bool { return past(when) && !grown(a) })

@@ -78,13 +78,13 @@ func (m *model) run(
 
 // pool is the node's pool as the process opens it.
 func (p *process) pool(policy lease.Policy) *Pool {
-	r, err := registry.Open(p.dir)
-	must(p.T, err)
+	r, err := registry.Open(p.Dir)
+	must(p, err)
 	cloud := aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: p})
 	host := p.kernel.host
 	if p.atOnce { // a process has a handle of its own
 		host, err = nl.Open("model-node", p.kernel.node)
-		must(p.T, err)
+		must(p, err)
 		p.Cleanup(func() { host.Close() })
 	}
 	return New(lease.Pool{Registry: r, Host: host, Policy: policy, Shelves: []lease.Shelf{{Dir: p.kernel.dir}}}, cloud)
@@ -96,7 +96,7 @@ func (p *process) Do(r *http.Request) (*http.Response, error) {
 		const patience = 500 * time.Millisecond // less than that of aws.directHTTP
 		ctx, cancel := context.WithTimeout(r.Context(), patience)
 		defer cancel()
-		return ec2sim.Direct{Handler: p.node.Metadata()}.Do(r.WithContext(ctx))
+		return ec2sim.Direct{Handler: p.Instance.Metadata()}.Do(r.WithContext(ctx))
 	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -117,7 +117,7 @@ func (p *process) Do(r *http.Request) (*http.Response, error) {
 	if p.cut {
 		return nil, errors.New("no route to host")
 	}
-	resp, err := ec2sim.Direct{Handler: p.sim}.Do(r)
+	resp, err := ec2sim.Direct{Handler: p.EC2}.Do(r)
 	if now && f.after {
 		if err := p.meet(form.Get("Action")); err != nil {
 			return nil, err

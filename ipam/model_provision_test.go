@@ -105,7 +105,7 @@ func (m *model) typed() *command {
 
 // order runs a command once.
 func (m *model) order(c *command, f fate, timeout time.Duration) error {
-	before, began, id := m.sim.ENIs(), m.sighting(), ""
+	before, began, id := m.EC2.ENIs(), m.sighting(), ""
 	c.begun = true
 	m.logf("%s %v%v", m.clock(), c, f)
 	err := m.run(lease.Policy{MinIndex: c.spec.MinIndex}, f, timeout,
@@ -145,12 +145,12 @@ func (m *model) linkUp(ctx context.Context, pool *Pool, id string) (string, erro
 
 // made notes which ENIs a run has made.
 func (m *model) made(c *command, before []ec2sim.ENI, began sighting) {
-	for _, e := range m.sim.ENIs() {
+	for _, e := range m.EC2.ENIs() {
 		had := slices.ContainsFunc(before, func(b ec2sim.ENI) bool { return b.ID == e.ID })
 		if had || e.Tags[book.TagManaged] == "true" {
 			continue
 		}
-		if c.made[e.ID] = began; e.Tags[book.TagManaged] != "false" || e.Tags[book.TagInstance] != m.node.ID {
+		if c.made[e.ID] = began; e.Tags[book.TagManaged] != "false" || e.Tags[book.TagInstance] != m.ID {
 			m.wrong("%v has made %s with the tags %v: its owner is unknown", c, e.ID, e.Tags)
 		}
 	}
@@ -166,7 +166,7 @@ func (m *model) verifyAnswer(c *command, id string) {
 	if m.isAnswer(id) && !m.moved[id] {
 		m.wrong("%v answers with %s, as a command did before", c, id)
 	}
-	if !m.moved[id] && (e.Instance != m.node.ID || !m.kernel.linked(id)) {
+	if !m.moved[id] && (e.Instance != m.ID || !m.kernel.linked(id)) {
 		m.wrong("%v answers with %s, which is on %q, and on the node %v", c, id, e.Instance, m.kernel.linked(id))
 	}
 	groups := slices.Sorted(slices.Values(e.SecurityGroups))
@@ -183,7 +183,7 @@ func (m *model) verifyAnswer(c *command, id string) {
 		// so the other one was made without knowing of this one, or this one is a new find
 		lost := m.moved[id] || is && made.losses < m.losses
 		e := m.find(other)
-		below := e != nil && e.Instance == m.node.ID && e.Index < c.spec.MinIndex // an ADD has attached it, for pods
+		below := e != nil && e.Instance == m.ID && e.Index < c.spec.MinIndex // an ADD has attached it, for pods
 		if e != nil && !lost && !below && !m.isAnswer(other) && !m.lostSight(*e, when) {
 			m.wrong("%v has made %s, and now answers with %s", c, other, id)
 		}
@@ -266,14 +266,14 @@ func (m *model) verifyMade() {
 		return
 	}
 	unfinished := len(s.Intents) > 0 || !s.Rebuilt.Since.IsZero()
-	for _, e := range m.sim.ENIs() {
+	for _, e := range m.EC2.ENIs() {
 		_, known := s.ENIs[e.ID]
 		_, others := m.theirs[e.ID]
 		switch {
 		case others || e.Tags[book.TagManaged] != "false":
-		case e.Instance == m.node.ID && (!known || !e.DeleteOnTermination && !m.outlives[e.ID]):
+		case e.Instance == m.ID && (!known || !e.DeleteOnTermination && !m.outlives[e.ID]):
 			m.wrong("%s is attached, known %v, and ends with the instance: %v", e.ID, known, e.DeleteOnTermination)
-		case e.Status == "available" && (known || unfinished || e.Tags[book.TagInstance] != m.node.ID):
+		case e.Status == "available" && (known || unfinished || e.Tags[book.TagInstance] != m.ID):
 			m.wrong("%s is left behind, known %v, intents %v, rebuilt %v", e.ID, known, s.Intents, s.Rebuilt)
 		}
 	}

@@ -24,7 +24,7 @@ var (
 // refuse has EC2 refuse an action on one ENI or in one subnet, until it relents. The history goes on: what is lost or
 // leaks by it, the model finds then. In the end EC2 refuses nothing, and the refused thing must serve again.
 func (m *model) refuse() {
-	object, action := pick(m.rng, m.sim.ENIs()...).ID, pick(m.rng, writes[:3]...)
+	object, action := pick(m.rng, m.EC2.ENIs()...).ID, pick(m.rng, writes[:3]...)
 	if m.chance(50) {
 		object, action = pick(m.rng, "subnet-pod0", "subnet-pod1"), pick(m.rng, ofSubnets...)
 	}
@@ -37,8 +37,8 @@ func (m *model) refuse() {
 		return // it is refused altogether
 	}
 	m.logf("%s %s of %s will be refused as %s", m.clock(), action, object, code)
-	m.sim.RefuseOn(object, action, code, "It is refused because a test has ordered it.")
-	m.refusals = append(m.refusals, func() { m.sim.RefuseOn(object, action, "", "") })
+	m.EC2.RefuseOn(object, action, code, "It is refused because a test has ordered it.")
+	m.refusals = append(m.refusals, func() { m.EC2.RefuseOn(object, action, "", "") })
 }
 
 // refuseAll has EC2 refuse all that changes anything, until it relents.
@@ -48,8 +48,8 @@ func (m *model) refuseAll(code string) {
 	}
 	m.logf("%s all changes will be refused as %s", m.clock(), code)
 	for _, action := range writes {
-		m.sim.Fail(action, code, -1)
-		m.refusals = append(m.refusals, func() { m.sim.Fail(action, "", 0) })
+		m.EC2.Fail(action, code, -1)
+		m.refusals = append(m.refusals, func() { m.EC2.Fail(action, "", 0) })
 	}
 }
 

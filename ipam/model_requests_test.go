@@ -56,10 +56,10 @@ func (m *model) configure() {
 	}
 	c["pools"] = pools
 	text, err := json.Marshal(c)
-	must(m.T, err)
+	must(m, err)
 	m.conf = &lease.Config{}
-	must(m.T, json.Unmarshal(text, m.conf))
-	must(m.T, m.conf.Validate())
+	must(m, json.Unmarshal(text, m.conf))
+	must(m, m.conf.Validate())
 	m.policies, m.common = m.conf.Policies(), lease.Common(m.conf.Policies()[0])
 }
 
@@ -95,7 +95,7 @@ func (m *model) ask(p *modelPod) {
 	c := *m.conf
 	c.RuntimeConfig.Annotations = map[string]string{nic.Annotation: text}
 	policies, err := c.Interfaces("net", "eth0", p.Pod)
-	must(m.T, err)
+	must(m, err)
 	p.asked, p.asks = policies, true
 	m.logf("%s asks for %s", p.name(), text)
 }
@@ -167,7 +167,7 @@ func (m *model) verifyGiven() {
 		case is == nil:
 			m.wrong("%s, for which pods ask, is deleted", id)
 			delete(m.given, id)
-		case is.Instance != "" && is.Instance != m.node.ID || is.DeleteOnTermination ||
+		case is.Instance != "" && is.Instance != m.ID || is.DeleteOnTermination ||
 			!maps.Equal(is.Tags, was.Tags) ||
 			!slices.Equal(is.Addrs, was.Addrs) || !slices.Equal(is.Prefixes, was.Prefixes) ||
 			!slices.Equal(is.SecurityGroups, was.SecurityGroups):

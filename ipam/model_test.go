@@ -125,12 +125,9 @@ func history(t *testing.T, k *kernel, seed uint64) {
 
 // A model is what must be true of a node, and the node.
 type model struct {
-	*testing.T
+	*simtest.Node
 	kernel   *kernel
 	rng      *rand.Rand
-	sim      *ec2sim.Sim
-	node     *ec2sim.Instance
-	dir      string // of the registry
 	policies []lease.Policy
 	nets     []network // of each policy
 	changes  bool      // an operator changes the conflists
@@ -204,7 +201,7 @@ type modelPod struct {
 func (m *model) chance(percent int) bool { return m.rng.IntN(100) < percent }
 
 func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *model {
-	m := &model{T: t, atOnce: atOnce, kernel: k, rng: rand.New(rand.NewPCG(seed, 1)), dir: dir, began: time.Now(),
+	m := &model{Node: k.of(t, dir), atOnce: atOnce, kernel: k, rng: rand.New(rand.NewPCG(seed, 1)), began: time.Now(),
 		primaries: map[string]netip.Addr{},
 		theirs:    map[string]ec2sim.ENI{}, taken: map[netip.Addr]time.Time{}, away: map[string]time.Time{},
 		given: map[string]ec2sim.ENI{}, answers: map[string]sighting{}, moved: map[string]bool{},
@@ -217,8 +214,8 @@ func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *mo
 		m.giveCards()
 	}
 	c := m.config()
-	m.sim = simtest.Sim(t, c)
-	m.sim.OnChange(m.plug)
+	m.EC2 = simtest.Sim(t, c)
+	m.EC2.OnChange(m.plug)
 	run := ec2sim.RunInstance{Type: m.limits.Name, Subnet: "subnet-node"}
 	if seed%5 == 4 && m.limits.ENIs > 2 { // index 0 counts, too
 		run.BootIndex = 1
@@ -227,7 +224,7 @@ func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *mo
 		m.chooseCards(&run)
 	}
 	var err error
-	m.node, err = m.sim.RunInstance(run)
+	m.Instance, err = m.EC2.RunInstance(run)
 	must(t, err)
 	m.spareEFA()
 	m.choosePolicies()
@@ -242,13 +239,13 @@ func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *mo
 
 // plug gives the node the link of an ENI that is attached to it, and takes it away.
 func (m *model) plug(c ec2sim.Change) {
-	switch ours := m.node == nil || c.Instance == m.node.ID; {
+	switch ours := m.Instance == nil || c.Instance == m.ID; {
 	case c.ENI.EFAOnly: // it has no link
 	case ours && c.Kind == ec2sim.Attached:
-		m.kernel.plug(m.T, c.ENI)
+		m.kernel.plug(m, c.ENI)
 	case ours && c.Kind == ec2sim.Detached:
-		m.kernel.unplug(m.T, c.ENI.ID)
-		m.kernel.slavesGo(m.T, func(a netip.Addr) bool { return carriesAddr(c.ENI, a) })
+		m.kernel.unplug(m, c.ENI.ID)
+		m.kernel.slavesGo(m, func(a netip.Addr) bool { return carriesAddr(c.ENI, a) })
 	}
 }
 
@@ -330,24 +327,24 @@ func (m *model) play() {
 // originals are pods that the original plugin has made before ours was installed, on
 // an ENI that it has made.
 func (m *model) originals() {
-	card, index, found := m.freeSlot(m.node)
+	card, index, found := m.freeSlot(m.Instance)
 	if !found {
 		return // others have attached theirs before
 	}
 	ctx := context.Background()
 	c := aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: &process{model: m}})
-	e, err := c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-pod0", Description: book.Description(m.node.ID),
+	e, err := c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-pod0", Description: book.Description(m.ID),
 		Secondary: 1})
-	must(m.T, err)
+	must(m, err)
 	time.Sleep(time.Minute)
-	_, err = c.AttachENI(ctx, e.ID, m.node.ID, card, index)
-	must(m.T, err)
+	_, err = c.AttachENI(ctx, e.ID, m.ID, card, index)
+	must(m, err)
 	time.Sleep(2 * time.Minute)
 	for _, a := range e.Addrs[:1+m.rng.IntN(2)] {
 		p := m.newPod()
 		p.original, p.addrs, p.alive = true, []netip.Addr{a}, true
-		m.kernel.start(m.T, p.ContainerID)
-		m.kernel.wire(m.T, p.ContainerID, p.Key.String(), p.addrs, len(p.addrs), true)
+		m.kernel.start(m, p.ContainerID)
+		m.kernel.wire(m, p.ContainerID, p.Key.String(), p.addrs, len(p.addrs), true)
 		m.logf("%s is the original's, and has %s", p.ContainerID, a)
 	}
 }

@@ -63,8 +63,8 @@ func (m *model) verify() {
 
 // view is the registry as it is on disk.
 func (m *model) view() (*registry.State, error) {
-	r, err := registry.Open(m.dir)
-	must(m.T, err)
+	r, err := registry.Open(m.Dir)
+	must(m, err)
 	return r.View()
 }
 
@@ -73,7 +73,7 @@ func (m *model) view() (*registry.State, error) {
 func (m *model) verifyFree() {
 	for _, policy := range m.policies {
 		s, err := m.view()
-		must(m.T, err)
+		must(m, err)
 		for range 20 { // of a /80 there is no end
 			id, addrs := lease.Candidates(s, policy, time.Now())
 			if len(addrs) == 0 {
@@ -84,7 +84,7 @@ func (m *model) verifyFree() {
 					m.wrong("the registry says that %s is free on %s: it is on %q", a, id, at)
 					return
 				}
-				must(m.T, s.Reserve(a, registry.Lease{ENI: id}))
+				must(m, s.Reserve(a, registry.Lease{ENI: id}))
 			}
 		}
 	}
@@ -107,12 +107,12 @@ func (m *model) verifyLease(s *registry.State, p *modelPod, a netip.Addr) {
 // verifyCalls looks at the calls since the last time: no process may ask EC2 to unassign an
 // ENI's primary address.
 func (m *model) verifyCalls() {
-	for _, e := range m.sim.ENIs() {
+	for _, e := range m.EC2.ENIs() {
 		if len(e.Addrs) > 0 {
 			m.primaries[e.ID] = e.Addrs[0]
 		}
 	}
-	for _, c := range m.sim.Calls() {
+	for _, c := range m.EC2.Calls() {
 		if slices.Contains(m.denied, c.Action) {
 			m.wrong("the role may not call it: %v", c)
 		}
@@ -122,7 +122,7 @@ func (m *model) verifyCalls() {
 		if c.Code != "" || c.Lost {
 			m.refused++
 		}
-		if boot := m.node.ENIs()[0]; c.Params["AttachmentId"] == boot.Attachment ||
+		if boot := m.ENIs()[0]; c.Params["AttachmentId"] == boot.Attachment ||
 			c.Action == "DeleteNetworkInterface" && c.Params["NetworkInterfaceId"] == boot.ID {
 			m.wrong("%v: it is the boot ENI", c)
 		}
@@ -136,12 +136,12 @@ func (m *model) verifyCalls() {
 			}
 		}
 	}
-	m.sim.ResetCalls()
+	m.EC2.ResetCalls()
 }
 
 // attached are the ENIs of the node.
 func (m *model) attached() []ec2sim.ENI {
-	return slices.DeleteFunc(m.sim.ENIs(), func(e ec2sim.ENI) bool { return e.Instance != m.node.ID })
+	return slices.DeleteFunc(m.EC2.ENIs(), func(e ec2sim.ENI) bool { return e.Instance != m.ID })
 }
 
 // carrier is the ENI of the node that has the address.
@@ -161,9 +161,9 @@ func (m *model) carrier(a netip.Addr) string {
 func (m *model) settle() {
 	m.logf("%s nothing fails any more", m.clock())
 	for _, action := range actions {
-		m.sim.Fail(action, "InternalError", 0)
-		m.sim.Lose(action, 0)
-		m.sim.Script(action)
+		m.EC2.Fail(action, "InternalError", 0)
+		m.EC2.Lose(action, 0)
+		m.EC2.Script(action)
 	}
 	m.deny()
 	m.confess()
@@ -175,7 +175,7 @@ func (m *model) settle() {
 	}
 	for range m.conflists() {
 		p := m.newPod()
-		if !m.kernel.start(m.T, p.ContainerID) {
+		if !m.kernel.start(m, p.ContainerID) {
 			continue
 		}
 		if m.addOrFull(p); m.multus && p.alive && m.chance(50) {
@@ -195,7 +195,7 @@ func (m *model) settle() {
 			m.end(p)
 		}
 	}
-	m.kernel.clear(m.T)
+	m.kernel.clear(m)
 	for _, p := range m.pods {
 		p.alive, p.overtaken = false, false
 	}
@@ -220,7 +220,7 @@ func (m *model) settle() {
 
 // verifyEnded checks that after two collections a process has ended what was begun.
 func (m *model) verifyEnded() {
-	for _, e := range m.sim.ENIs() {
+	for _, e := range m.EC2.ENIs() {
 		if _, others := m.theirs[e.ID]; e.Status == "available" && !others && e.Tags[book.TagManaged] == "true" {
 			m.wrong("%s is left behind", e.ID)
 		}
@@ -250,7 +250,7 @@ func (m *model) addOrFull(p *modelPod) {
 		m.logf("  %s has %v on %s, %v", p.name(), got.Addrs, got.ID, err)
 		patience := policy.ReuseWait + policy.Timeout
 		s, err2 := m.view()
-		must(m.T, err2)
+		must(m, err2)
 		// After a step of the clock, a refusal of EC2 counts again.
 		switch now := time.Now(); {
 		case now.Before(s.Instance.FullUntil):
@@ -271,7 +271,7 @@ func (m *model) addOrFull(p *modelPod) {
 			m.wrong("ADD fails for %v: %v; but %s", time.Since(began), err, room)
 			return
 		}
-		must(m.T, m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error {
+		must(m, m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error {
 			return pool.End(ctx, p.Key)
 		}))
 		time.Sleep(2 * time.Second)
@@ -313,8 +313,8 @@ func (m *model) room(policy lease.Policy) string {
 // detached is the number of ENIs of ours and of a pool that an operator has detached. Those of the original have no
 // tags. An ADD attaches such an ENI again, because running pods may have its addresses.
 func (m *model) detached(pool string) (n int) {
-	for _, e := range m.sim.ENIs() {
-		ours := (e.Tags[book.TagInstance] == m.node.ID || e.Description == book.Description(m.node.ID)) &&
+	for _, e := range m.EC2.ENIs() {
+		ours := (e.Tags[book.TagInstance] == m.ID || e.Description == book.Description(m.ID)) &&
 			strings.TrimPrefix(e.Tags[book.TagPool], lease.DefaultPool) == pool
 		if e.Status == "available" && ours {
 			n++
@@ -327,7 +327,7 @@ func (m *model) detached(pool string) (n int) {
 func (m *model) left(subnet string) int {
 	const reserved = 5
 	n := -1
-	for _, e := range m.sim.ENIs() {
+	for _, e := range m.EC2.ENIs() {
 		if e.Subnet == subnet {
 			if n < 0 {
 				n = 1<<(32-e.CIDR.Bits()) - reserved
@@ -350,8 +350,8 @@ func (m *model) verifyEnd() {
 		m.wrong("%v", err)
 		return
 	}
-	for _, e := range m.sim.ENIs() {
-		if e.Instance != m.node.ID || e.ID == m.guest {
+	for _, e := range m.EC2.ENIs() {
+		if e.Instance != m.ID || e.ID == m.guest {
 			continue
 		}
 		known := s.ENIs[e.ID]

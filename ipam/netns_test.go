@@ -32,30 +32,30 @@ func (w *world) runPod(addrs ...netip.Addr) {
 // usePod is runPod with a way to end the pod. The pod has the addresses at links that are made on those of the ENIs.
 func (w *world) usePod(addrs ...netip.Addr) (stop func()) {
 	w.Helper()
-	path, stop := startPod(w.T)
+	path, stop := startPod(w)
 	ns, err := nl.Open("pod", path)
-	must(w.T, err)
+	must(w, err)
 	defer ns.Close() // the process keeps it
 	made := map[string]bool{}
 	for _, a := range addrs {
-		enis := w.sim.ENIs()
+		enis := w.EC2.ENIs()
 		i := slices.IndexFunc(enis, func(e ec2sim.ENI) bool { return carriesAddr(e, a) })
 		if i < 0 {
 			w.Fatalf("no ENI has %s", a)
 		}
-		l, err := w.host.FindMAC(enis[i].MAC)
-		must(w.T, err)
+		l, err := w.Host.FindMAC(enis[i].MAC)
+		must(w, err)
 		if !made[l.Name] {
-			addSlave(w.T, w.host, l.Name, path, l.Name)
+			addSlave(w, w.Host, l.Name, path, l.Name)
 			made[l.Name] = true
 		}
-		must(w.T, nl.Addr{Prefix: netip.PrefixFrom(a, a.BitLen()), Dev: l.Name, NoDAD: a.Is6()}.Add(ns))
+		must(w, nl.Addr{Prefix: netip.PrefixFrom(a, a.BitLen()), Dev: l.Name, NoDAD: a.Is6()}.Add(ns))
 	}
 	return stop
 }
 
 // startPod starts a process in a namespace of its own, and returns the namespace's path.
-func startPod(t *testing.T) (path string, stop func()) {
+func startPod(t testing.TB) (path string, stop func()) {
 	t.Helper()
 	pid, stop := nltest.Idle(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET})
 	return fmt.Sprintf("/proc/%d/ns/net", pid), stop
@@ -63,13 +63,13 @@ func startPod(t *testing.T) (path string, stop func()) {
 
 // addSlave makes a link on the link master of the node, in the namespace at a path. It is a macvlan, because not every
 // kernel has ipvlan, and no test here looks at more than what the link was made on.
-func addSlave(t *testing.T, host *nl.NS, master, path, name string) {
+func addSlave(t testing.TB, host *nl.NS, master, path, name string) {
 	t.Helper()
 	addSlaveWith(t, host, master, path, name, "")
 }
 
 // addSlaveWith is addSlave with a MAC address.
-func addSlaveWith(t *testing.T, host *nl.NS, master, path, name, mac string) {
+func addSlaveWith(t testing.TB, host *nl.NS, master, path, name, mac string) {
 	t.Helper()
 	l, err := host.LinkByName(master)
 	must(t, err)

@@ -80,7 +80,7 @@ func newInterceptor(t *testing.T, ec2 http.Handler) *interceptor {
 	p.ec2.Config.ErrorLog = log.New(io.Discard, "", 0) // of refused certificates
 	p.ec2.StartTLS()
 	t.Cleanup(p.ec2.Close)
-	noErr(t, os.WriteFile(p.bundle, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",
+	must(t, os.WriteFile(p.bundle, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",
 		Bytes: p.ec2.Certificate().Raw}), 0o600))
 	return p
 }

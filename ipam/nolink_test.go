@@ -31,7 +31,7 @@ func linkWorld(t *testing.T) (n *node, first, second string) {
 	for i := range 12 {
 		n.obtain(fmt.Sprint("old", i))
 	}
-	s := n.state()
+	s := n.State()
 	for id, e := range s.ENIs {
 		switch {
 		case e.Has(n.pods["old0"]):
@@ -41,7 +41,7 @@ func linkWorld(t *testing.T) (n *node, first, second string) {
 		}
 	}
 	n.end("old9")
-	n.age(time.Hour)
+	n.Age(time.Hour)
 	n.EC2.ResetCalls()
 	return n, first, second
 }
@@ -108,11 +108,11 @@ func (n *node) collect() {
 func (n *node) collectUntil(so func(*registry.State) bool) {
 	n.Helper()
 	for range 50 {
-		if n.collect(); so(n.state()) {
+		if n.collect(); so(n.State()) {
 			return
 		}
 	}
-	n.Fatalf("50 collections have not released it; ENIs %v", slices.Collect(maps.Values(n.state().ENIs)))
+	n.Fatalf("50 collections have not released it; ENIs %v", slices.Collect(maps.Values(n.State().ENIs)))
 }
 
 // TestDetachedENIIsPassedOver: an operator detaches the fullest ENI. The next pod has an address
@@ -126,7 +126,7 @@ func TestDetachedENIIsPassedOver(t *testing.T) {
 	if calls := n.EC2.Calls(); len(calls) != 0 {
 		t.Errorf("EC2 was asked: %v", calls)
 	}
-	s := n.state()
+	s := n.State()
 	if e := s.ENIs[first]; !e.NoLink(time.Now()) || s.ENIs[second].NoLink(time.Now()) {
 		t.Errorf("%s: %+v", first, e)
 	}
@@ -139,7 +139,7 @@ func TestDetachedENIIsPassedOver(t *testing.T) {
 // leasesAre wants each pod to have its address, and no other pod to have one.
 func (n *node) leasesAre() {
 	n.Helper()
-	s := n.state()
+	s := n.State()
 	for pod, a := range n.pods {
 		if l, ok := s.Leases.At(a); !ok || l.Key != podKey(pod) {
 			n.Errorf("%s of %s is leased by %v", a, pod, l.Key)
@@ -158,7 +158,7 @@ func TestGrowthInPlaceOfDetachedENI(t *testing.T) {
 	for i := range 9 { // one more than the second has
 		on = n.obtain(fmt.Sprint("new", i))
 	}
-	s := n.state()
+	s := n.State()
 	if on == first || on == second || len(s.ENIs) != 4 || !s.ENIs[first].Detached || s.Attached() != 3 {
 		t.Errorf("the last pod is on %s; ENIs %+v", on, s.ENIs)
 	}
@@ -175,7 +175,7 @@ func TestSameADDOnDetachedENI(t *testing.T) {
 		!strings.Contains(err.Error(), first) || !strings.Contains(e.Hint, "status") {
 		t.Errorf("%v (%+v)", err, e)
 	}
-	if held := n.state().Held(podKey("old0")); !slices.Contains(held, had) {
+	if held := n.State().Held(podKey("old0")); !slices.Contains(held, had) {
 		t.Errorf("it holds %v, and had %s", held, had)
 	}
 }
@@ -214,7 +214,7 @@ func TestDetachedENIComesBack(t *testing.T) {
 	if calls := n.EC2.Calls(); len(calls) != 0 {
 		t.Errorf("EC2 was asked: %v", calls)
 	}
-	if e := n.state().ENIs[first]; !e.Missed.IsZero() || e.Detached {
+	if e := n.State().ENIs[first]; !e.Missed.IsZero() || e.Detached {
 		t.Errorf("%+v", e)
 	}
 }
@@ -224,12 +224,12 @@ func TestCollectionLooksAtLinks(t *testing.T) {
 	n, first, _ := linkWorld(t)
 	n.detach(first)
 	n.collect()
-	if e := n.state().ENIs[first]; !e.NoLink(time.Now()) || !e.Detached {
+	if e := n.State().ENIs[first]; !e.NoLink(time.Now()) || !e.Detached {
 		t.Errorf("without its link: %+v", e)
 	}
 	n.attach(first, 1)
 	n.collect()
-	if e := n.state().ENIs[first]; e.NoLink(time.Now()) || e.Detached {
+	if e := n.State().ENIs[first]; e.NoLink(time.Now()) || e.Detached {
 		t.Errorf("with its link: %+v", e)
 	}
 }
@@ -251,13 +251,13 @@ func TestDetachedENIIsForgotten(t *testing.T) {
 				}
 			}
 			n.collect()
-			if _, known := n.state().ENIs[first]; !known {
+			if _, known := n.State().ENIs[first]; !known {
 				t.Fatal("it is forgotten while it has pods")
 			}
 			for i := range 9 {
 				n.end(fmt.Sprint("old", i))
 			}
-			n.age(time.Hour)
+			n.Age(time.Hour)
 			n.collectUntil(func(s *registry.State) bool { _, known := s.ENIs[first]; return !known })
 			i := slices.IndexFunc(n.EC2.ENIs(), func(e ec2sim.ENI) bool { return e.ID == first })
 			if kept := i >= 0 && n.EC2.ENIs()[i].Instance != ""; kept != elsewhere || i >= 0 && !elsewhere {
@@ -280,7 +280,7 @@ func TestLinkOfNewENIIsAwaited(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if e := n.state().ENIs[eni.ID]; !e.Missed.IsZero() || e.Link == "" {
+	if e := n.State().ENIs[eni.ID]; !e.Missed.IsZero() || e.Link == "" {
 		t.Errorf("%+v", e)
 	}
 }
@@ -293,7 +293,7 @@ func TestLinkNeverComes(t *testing.T) {
 	eni := n.newest()
 	n.unplug(eni)
 	const rest = 10 * time.Millisecond
-	n.edit(func(s *registry.State) {
+	n.Edit(func(s *registry.State) {
 		e := s.ENIs[eni.ID]
 		e.Missed = time.Now().Add(rest - registry.LinkPatience)
 		s.ENIs[eni.ID] = e
@@ -318,20 +318,13 @@ func (n *node) unplug(e ec2sim.ENI) {
 	n.Plug(ec2sim.Change{Kind: ec2sim.Detached, Instance: n.ID, ENI: e})
 }
 
-func (n *node) edit(f func(*registry.State)) {
-	n.Helper()
-	if err := n.registry().Change(n.Context(), f); err != nil {
-		n.Fatal(err)
-	}
-}
-
 // until waits for the registry to be so.
 func (n *node) until(what string, so func(*registry.State) bool) {
 	n.Helper()
-	for !so(n.state()) {
+	for !so(n.State()) {
 		select {
 		case <-n.Context().Done():
-			n.Fatalf("never: %s; ENIs %v", what, slices.Collect(maps.Values(n.state().ENIs)))
+			n.Fatalf("never: %s; ENIs %v", what, slices.Collect(maps.Values(n.State().ENIs)))
 		case <-time.After(time.Millisecond):
 		}
 	}
@@ -344,7 +337,7 @@ func TestGrowthLooksAtLinks(t *testing.T) {
 	for i := 12; i < 21; i++ {
 		n.obtain(fmt.Sprint("old", i))
 	}
-	noErr(t, n.EC2.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": n.ENIs()[2].Attachment}))
+	n.Operate("DetachNetworkInterface", "AttachmentId", n.ENIs()[2].Attachment)
 	a, err := n.tryObtain("new")
 	if err != nil || a.ID == second {
 		t.Errorf("the pod has %v on %s: %v", a.Addrs, a.ID, err)
@@ -357,17 +350,16 @@ func TestMovedENIThatNoADDHasUsed(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	n.acquire(4, "old") // and no more: an ADD would look at the link
 	n.end("old")
-	n.age(time.Hour)
+	n.Age(time.Hour)
 	other, err := n.EC2.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
-	noErr(t, err)
+	must(t, err)
 	was := n.ENIs()[1]
-	noErr(t, n.EC2.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": was.Attachment}))
-	noErr(t, n.EC2.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": was.ID,
-		"InstanceId": other.ID, "DeviceIndex": "1"}))
+	n.Operate("DetachNetworkInterface", "AttachmentId", was.Attachment)
+	n.Operate("AttachNetworkInterface", "NetworkInterfaceId", was.ID, "InstanceId", other.ID, "DeviceIndex", "1")
 	n.EC2.ResetCalls()
 	p := n.pool(linkPolicy)
 	_, err = p.Collect(t.Context(), less.Collection{FreeAfter: time.Minute, Max: 3})
-	noErr(t, err)
+	must(t, err)
 	if is := other.ENIs()[1]; len(is.Addrs) != len(was.Addrs) {
 		t.Errorf("%s on %s had %v, and has %v: %v", was.ID, other.ID, was.Addrs, is.Addrs, n.EC2.Calls())
 	}
@@ -383,15 +375,15 @@ func TestDetachedENIOfPoolThatKeeps(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n, first, _ := linkWorld(t)
 			n.end(names("old", 12)...)
-			n.age(time.Hour)
-			noErr(t, n.registry().Update(t.Context(), func(s *registry.State) error {
+			n.Age(time.Hour)
+			must(t, n.Registry().Update(t.Context(), func(s *registry.State) error {
 				e := s.ENIs[first]
 				change(&e)
 				s.ENIs[first] = e
 				return nil
 			}))
 			i := slices.IndexFunc(n.ENIs(), func(e ec2sim.ENI) bool { return e.ID == first })
-			noErr(t, n.EC2.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": n.ENIs()[i].Attachment}))
+			n.Operate("DetachNetworkInterface", "AttachmentId", n.ENIs()[i].Attachment)
 			n.collectUntil(func(*registry.State) bool {
 				return !slices.ContainsFunc(n.EC2.ENIs(), func(e ec2sim.ENI) bool { return e.ID == first })
 			})
@@ -410,10 +402,10 @@ func TestLostRegistryKnowsLinks(t *testing.T) {
 		}
 	}
 	p := n.pool(linkPolicy)
-	noErr(t, p.Registry.Mark("gave-back")) // it has not just booted
-	noErr(t, os.Remove(filepath.Join(n.Dir, "registry.json")))
-	noErr(t, p.Learn(t.Context()))
-	s := n.state()
+	must(t, p.Registry.Mark("gave-back")) // it has not just booted
+	must(t, os.Remove(filepath.Join(n.Dir, "registry.json")))
+	must(t, p.Learn(t.Context()))
+	s := n.State()
 	if e := s.ENIs[first]; e.Link == "" || !e.Missed.IsZero() {
 		t.Errorf("the link of %s is on the node: %+v", first, e)
 	}

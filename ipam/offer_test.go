@@ -43,9 +43,9 @@ func inSubnets(
 func (w *world) offer(p lease.Policy) more.Offer {
 	w.Helper()
 	s, err := w.pool().DescribeInstance(w.Context())
-	must(w.T, err)
+	must(w, err)
 	all, err := w.pool().DescribeSubnets(w.Context(), book.VPCOf(s), s.Instance.Zone)
-	must(w.T, err)
+	must(w, err)
 	return more.OfferOf(s, p, 0, all)
 }
 
@@ -140,13 +140,13 @@ func TestOfferCools(t *testing.T) {
 // the clock is set back.
 func TestLastSubnets(t *testing.T) {
 	inSubnets(t, "c5.large", lease.Config{InterfaceIndex: 1}, func(w *world, p lease.Policy) {
-		if all, asked := w.pool().LastSubnets(w.state()); all != nil || !asked.IsZero() {
+		if all, asked := w.pool().LastSubnets(w.State()); all != nil || !asked.IsZero() {
 			w.Errorf("a node that has not asked knows %+v of %v", all, asked)
 		}
 		w.mustAcquire(0)
 		free := func() int {
 			w.Helper()
-			all, asked := w.pool().LastSubnets(w.state())
+			all, asked := w.pool().LastSubnets(w.State())
 			if asked.IsZero() {
 				return -1
 			}
@@ -172,12 +172,12 @@ func TestLastSubnets(t *testing.T) {
 		if o := w.offer(p); o.More != 0 || o.Leased != 11 {
 			w.Errorf("%+v, want 11 leased, and nothing more", o)
 		}
-		must(w.T, w.pool().Registry.Keep("ec2-last-subnets.json", []byte(`{"Question": "vpc-1 us-east-1a", "Asked": "`+
+		must(w, w.pool().Registry.Keep("ec2-last-subnets.json", []byte(`{"Question": "vpc-1 us-east-1a", "Asked": "`+
 			time.Now().Add(time.Hour).Format(time.RFC3339)+`", "All": [{"ID": "subnet-pod0", "Free": 5}]}`)))
 		if n := free(); n != -1 {
 			w.Errorf("what was asked later than now counts: %d", n)
 		}
-		must(w.T, w.pool().Registry.Keep("ec2-last-subnets.json", []byte(`{"Question": "vpc-1 us-`)))
+		must(w, w.pool().Registry.Keep("ec2-last-subnets.json", []byte(`{"Question": "vpc-1 us-`)))
 		if n := free(); n != -1 {
 			w.Errorf("half of a file counts: %d", n)
 		}
@@ -188,7 +188,7 @@ func TestLastSubnets(t *testing.T) {
 func TestOfferRefused(t *testing.T) {
 	inSubnets(t, "c5.large", lease.Config{InterfaceIndex: 1}, func(w *world, p lease.Policy) {
 		w.mustAcquire(0)
-		w.sim.Fail("CreateNetworkInterface", "NetworkInterfaceLimitExceeded", -1)
+		w.EC2.Fail("CreateNetworkInterface", "NetworkInterfaceLimitExceeded", -1)
 		n := 1
 		for ; ; n++ {
 			if _, err := w.acquire(n); err != nil {
@@ -209,7 +209,7 @@ func TestOfferRefused(t *testing.T) {
 func TestOfferElsewhere(t *testing.T) {
 	inSubnets(t, "c5.large", lease.Config{InterfaceIndex: 1}, func(w *world, p lease.Policy) {
 		w.mustAcquire(0)
-		if o := more.OfferOf(w.state(), p, 0, []aws.Subnet{}); o.More != 9 || !o.Bounded {
+		if o := more.OfferOf(w.State(), p, 0, []aws.Subnet{}); o.More != 9 || !o.Bounded {
 			w.Errorf("%+v: want 9 more on the ENI whose subnet is not described, and no further ENI", o)
 		}
 	}, "10.177.16.0/20")

@@ -20,13 +20,13 @@ const noRequests = `{"interfaceIndex": 1, "secGroupIds": ["sg-1"]}`
 func (w *world) other(n int) lease.Allocation {
 	w.Helper()
 	policies, err := w.policies(n, noRequests, "")
-	must(w.T, err)
+	must(w, err)
 	p, o := w.pool(), pod(n)
 	p.Policy, o.Network = policies[0], "other"
 	ctx, cancel := context.WithTimeout(w.Context(), p.Policy.Timeout)
 	defer cancel()
 	a, err := p.Acquire(ctx, o)
-	must(w.T, err)
+	must(w, err)
 	return a
 }
 
@@ -37,15 +37,15 @@ func TestRequestOtherNetwork(t *testing.T) {
 	conflists := func(w *world, texts ...string) (all []lease.Policy) {
 		for _, text := range texts {
 			policies, err := w.policies(0, text, "")
-			must(w.T, err)
+			must(w, err)
 			all = append(all, policies...)
 		}
 		return all
 	}
 	attached := func(w *world) string {
 		e := w.given(spec)
-		_, err := aws.New(w.cloud).AttachENI(w.Context(), e.ID, w.node.ID, 0, 1)
-		must(w.T, err)
+		_, err := aws.New(w.cloud).AttachENI(w.Context(), e.ID, w.ID, 0, 1)
+		must(w, err)
 		return e.ID
 	}
 	for name, tt := range map[string]struct {
@@ -65,7 +65,7 @@ func TestRequestOtherNetwork(t *testing.T) {
 		"the registry is lost, and a collection has read the conflists": {func(w *world) string {
 			id := attached(w)
 			w.mustAsk(1, "")
-			w.lose()
+			w.Lose()
 			w.collect(conflists(w, noRequests, allowAll)...)
 			return id
 		}, false},
@@ -93,7 +93,7 @@ func TestRequestOtherNetwork(t *testing.T) {
 			if uses != tt.uses {
 				t.Errorf("pods of the other network have addresses of the ENI: %v, want %v", uses, tt.uses)
 			}
-			if why := lease.Together(conflists(w, noRequests, allowAll))[0].Misfit(w.state().ENIs[id]); why == "" {
+			if why := lease.Together(conflists(w, noRequests, allowAll))[0].Misfit(w.State().ENIs[id]); why == "" {
 				t.Error("status says that the ENI serves pods of the other network")
 			}
 		})

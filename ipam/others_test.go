@@ -27,7 +27,7 @@ func (w *world) attachOther(spec aws.ENISpec) string {
 	c := aws.New(w.cloud)
 	eni, err := c.CreateENI(w.Context(), spec)
 	if err == nil {
-		_, err = c.AttachENI(w.Context(), eni.ID, w.node.ID, 0, 1)
+		_, err = c.AttachENI(w.Context(), eni.ID, w.ID, 0, 1)
 	}
 	if err != nil {
 		w.Fatal(err)
@@ -86,9 +86,9 @@ func TestOthersENI(t *testing.T) {
 			}
 			eni := w.attachOther(tt.eni)
 			if got := w.uses(eni, 1); got != tt.want {
-				t.Errorf("pods get its addresses: %v, want %v: %q", got, tt.want, w.policy.Misfit(w.state().ENIs[eni]))
+				t.Errorf("pods get its addresses: %v, want %v: %q", got, tt.want, w.policy.Misfit(w.State().ENIs[eni]))
 			}
-			if why := w.policy.Misfit(w.state().ENIs[eni]); (why == "") != tt.want {
+			if why := w.policy.Misfit(w.State().ENIs[eni]); (why == "") != tt.want {
 				t.Errorf("status says %q", why)
 			}
 			w.consistent()
@@ -101,8 +101,8 @@ func TestOthersENI(t *testing.T) {
 // one.
 func TestOthersENIDenied(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
-	w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", Description: "CNI-ENI " + w.node.ID})
-	w.sim.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", -1)
+	w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", Description: "CNI-ENI " + w.ID})
+	w.EC2.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", -1)
 	w.policy.Batch = 3
 	for n := range 4 + 3 {
 		w.mustAcquire(n)
@@ -111,7 +111,7 @@ func TestOthersENIDenied(t *testing.T) {
 		"AssignPrivateIpAddresses") {
 		t.Errorf("got %v", err)
 	}
-	if n := len(w.sim.ENIs()); n != 3 {
+	if n := len(w.EC2.ENIs()); n != 3 {
 		t.Errorf("%d ENIs", n)
 	}
 	w.consistent()
@@ -121,28 +121,28 @@ func TestOthersENIDenied(t *testing.T) {
 // an operator who allocates addresses.
 func TestOthersENIDeniedChosen(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
-	w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", Description: "CNI-ENI " + w.node.ID})
+	w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", Description: "CNI-ENI " + w.ID})
 	for n := range 4 {
 		w.mustAcquire(n)
 	}
 	w.policy.Choice = lease.Choice{Addrs: []netip.Addr{netip.MustParseAddr("100.77.0.200")}}
 	// before it makes the ENI; then it passes over the other one
-	w.sim.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", 1)
+	w.EC2.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", 1)
 	if a, err := w.acquire(5); err != nil || !slices.Equal(a.Addrs, w.policy.Choice.Addrs) {
 		t.Errorf("the pod has %v: %v", a.Addrs, err)
 	}
-	if n := len(w.sim.ENIs()); n != 3 {
+	if n := len(w.EC2.ENIs()); n != 3 {
 		t.Errorf("%d ENIs", n)
 	}
 	w.policy.Choice.Addrs, w.policy.MaxENIs = []netip.Addr{netip.MustParseAddr("100.77.0.201")}, 3
-	w.sim.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", always)
+	w.EC2.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", always)
 	if _, err := w.acquire(6); !aws.NotAllowed(err) {
 		t.Errorf("the role may assign nothing, and the pod has %v", err)
 	}
-	w.forgive()
-	w.sim.Fail("AssignPrivateIpAddresses", "", 0)
-	w.sim.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", 1)
-	if id, got, err := w.pool().Allocate(t.Context(), 2); err != nil || !w.state().ENIs[id].Managed {
+	w.Forgive()
+	w.EC2.Fail("AssignPrivateIpAddresses", "", 0)
+	w.EC2.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", 1)
+	if id, got, err := w.pool().Allocate(t.Context(), 2); err != nil || !w.State().ENIs[id].Managed {
 		t.Errorf("%s got %v: %v", id, got, err)
 	}
 }
@@ -164,25 +164,25 @@ func TestOthersENILater(t *testing.T) {
 	if !w.uses(other, 1) {
 		t.Error("the running pod has lost its address")
 	}
-	ours := w.state().Leases
-	l, _ := ours.At(w.state().Held(pod(2).Key)[0])
+	ours := w.State().Leases
+	l, _ := ours.At(w.State().Held(pod(2).Key)[0])
 	w.policy.SecurityGroups = []string{"sg-3"}
 	if !w.uses(l.ENI, 3) {
 		t.Error("an ENI of ours does not serve with the groups that it was made with")
 	}
-	if e := w.state().ENIs[other]; e.Serving || len(e.Addrs) != 4 {
+	if e := w.State().ENIs[other]; e.Serving || len(e.Addrs) != 4 {
 		t.Errorf("the ENI of others: %+v", e)
 	}
-	w.age(hour)
+	w.Age(hour)
 	c := less.Collection{Max: -1}
-	if _, err := w.pool().Collect(t.Context(), c); err != nil || len(w.sim.ENIs()[1].Addrs) != 4 {
+	if _, err := w.pool().Collect(t.Context(), c); err != nil || len(w.EC2.ENIs()[1].Addrs) != 4 {
 		t.Errorf("collected %+v: %v", c, err)
 	}
 
 	// Its groups are changed at last: the next Learn sees it.
 	w.policy.SecurityGroups = []string{"sg-1"}
 	w.end(1)
-	w.age(hour)
+	w.Age(hour)
 	if !w.uses(other, 4) {
 		t.Error("it has the right groups, and does not serve")
 	}
@@ -200,16 +200,12 @@ func TestOthersENIUnknown(t *testing.T) {
 		if err := w.pool().Learn(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		err := w.pool().Registry.Update(t.Context(), func(s *registry.State) error {
+		w.Edit(func(s *registry.State) {
 			e := s.ENIs[other]
 			e.Groups = nil
 			s.ENIs[other] = e
 			s.Rebuilt = registry.Rebuilt{}
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		if err := w.pool().Learn(t.Context()); err != nil || !w.uses(other, 1) {
 			t.Errorf("it serves no more: %v", err)
 		}
@@ -218,7 +214,7 @@ func TestOthersENIUnknown(t *testing.T) {
 		w := newWorld(t, "m5.large", 20)
 		w.policy.SecurityGroups = []string{"sg-1"}
 		other := w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: []string{"sg-9"}})
-		w.sim.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", always)
+		w.EC2.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", always)
 		if !w.uses(other, 1) {
 			t.Error("it does not serve")
 		}
@@ -243,19 +239,19 @@ func TestOthersENISubnet(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	other := w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: []string{"sg-1"}})
 	for pod := range 3 {
-		w.sim.ResetCalls()
+		w.EC2.ResetCalls()
 		if !w.uses(other, pod) {
 			t.Errorf("pod %d does not get its address", pod)
 		}
-		if n := w.attempts("DescribeSubnets"); pod > 0 && len(w.sim.Calls()) > 0 || pod == 0 && n != 1 {
-			t.Errorf("pod %d: calls %v", pod, w.sim.Calls())
+		if n := w.EC2.Asked("DescribeSubnets"); pod > 0 && len(w.EC2.Calls()) > 0 || pod == 0 && n != 1 {
+			t.Errorf("pod %d: calls %v", pod, w.EC2.Calls())
 		}
 	}
 
 	// EC2 does not say: no ENI can be made either, and the error tells why.
 	w = newWorld(t, "m5.large", 20)
 	w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: []string{"sg-1"}})
-	w.sim.Fail("DescribeSubnets", "UnauthorizedOperation", always)
+	w.EC2.Fail("DescribeSubnets", "UnauthorizedOperation", always)
 	if _, err := w.acquire(1); !errors.Is(err, aws.ErrDenied) || !strings.Contains(err.Error(), "DescribeSubnets") {
 		t.Errorf("got %v", err)
 	}
@@ -268,17 +264,17 @@ func TestOthersENIThrottled(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.attachOther(aws.ENISpec{Subnet: "subnet-node"})
 		w.mustAcquire(1)
-		must(w.T, w.pool().NotBefore(w.Context(), action, registry.MostBackoff))
-		w.sim.ResetCalls()
+		must(w, w.pool().NotBefore(w.Context(), action, registry.MostBackoff))
+		w.EC2.ResetCalls()
 		began := time.Now()
 		w.mustAcquire(2)
-		if n, took := w.asked(action), time.Since(began); n > 0 || took > time.Second {
+		if n, took := w.EC2.Asked(action), time.Since(began); n > 0 || took > time.Second {
 			w.Errorf("while EC2 throttles, it was asked %d times; the ADD took %v", n, took)
 		}
-		w.sim.Fail(action, throttling, 3)
+		w.EC2.Fail(action, throttling, 3)
 		time.Sleep(registry.MostBackoff)
 		w.mustAcquire(3)
-		if w.state().NotBefore[action].Before(began.Add(registry.MostBackoff)) {
+		if w.State().NotBefore[action].Before(began.Add(registry.MostBackoff)) {
 			w.Error("no other process of the node knows that EC2 throttles")
 		}
 	})
@@ -289,13 +285,13 @@ func TestOthersENIThrottled(t *testing.T) {
 func TestOthersENIAllocate(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(0)
-	ours := w.sim.ENIs()[1].ID
+	ours := w.EC2.ENIs()[1].ID
 	w.policy = lease.Policy{}
-	w.sim.Script("AssignPrivateIpAddresses", denied)
+	w.EC2.Script("AssignPrivateIpAddresses", denied)
 	if id, got, err := w.pool().Allocate(t.Context(), 2); err != nil || id != ours || len(got) != 2 {
 		t.Errorf("%v on %s, want two on %s: %v", got, id, ours, err)
 	}
-	w.sim.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", always)
+	w.EC2.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", always)
 	if _, _, err := w.pool().Allocate(t.Context(), 2); !errors.Is(err, aws.ErrDenied) ||
 		strings.Contains(err.Error(), "has room") {
 		t.Errorf("the role may change none of them: %v", err)

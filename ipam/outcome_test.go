@@ -37,28 +37,28 @@ func (w *world) idle() (eni string) {
 	w.runPod(a)
 	w.mustAcquire(2)
 	w.end(2)
-	eni = w.sim.ENIs()[1].ID
+	eni = w.EC2.ENIs()[1].ID
 	p := w.pool()
 	w.policy.Prefixes = true
 	w.moreOn(eni)
 	if err := p.Learn(w.Context()); err != nil {
 		w.Fatal(err)
 	}
-	w.age(hour)
-	must1(w.pool().Collect(w.Context(), less.Collection{FreeAfter: hour, Max: 0}))(w.T) // looks what was begun: nothing
+	w.Age(hour)
+	must1(w.pool().Collect(w.Context(), less.Collection{FreeAfter: hour, Max: 0}))(w) // looks what was begun: nothing
 	return eni
 }
 
 // moreOn gets addresses for an ENI, or a prefix if the policy says so.
 func (w *world) moreOn(eni string) {
 	w.Helper()
-	s := w.state()
-	must(w.T, w.pool().MoreOf(w.Context(), s, lease.Place{ID: eni, ENI: s.ENIs[eni]}, lease.IPv4))
+	s := w.State()
+	must(w, w.pool().MoreOf(w.Context(), s, lease.Place{ID: eni, ENI: s.ENIs[eni]}, lease.IPv4))
 }
 
 // has is how many addresses and prefixes an ENI has, by EC2.
 func (w *world) has(id string) (addrs, prefixes int) {
-	for _, e := range w.sim.ENIs() {
+	for _, e := range w.EC2.ENIs() {
 		if e.ID == id {
 			return len(e.Addrs), len(e.Prefixes)
 		}
@@ -96,12 +96,12 @@ func TestReleaseOutcomes(t *testing.T) {
 			w := newWorld(t, "m5.large", 20)
 			eni := w.idle()
 			before, _ := w.has(eni)
-			w.sim.Script(book.UnassignAction, tt.outcomes...)
+			w.EC2.Script(book.UnassignAction, tt.outcomes...)
 			_, _ = w.pool().Collect(t.Context(), less.Collection{FreeAfter: time.Minute, Max: -1})
 			w.consistent()
 			w.noneElsewhere()
 			addrs, prefixes := w.has(eni)
-			known := w.state().ENIs[eni]
+			known := w.State().ENIs[eni]
 			if prefixes != tt.prefixes || (addrs == before) != tt.addrs || len(known.Prefixes) != tt.freeBlocks ||
 				(len(known.Addrs) == before) != tt.freeAddrs {
 				t.Errorf("EC2 has %d of %d addresses and %d prefixes; the registry has %v and %v", addrs, before,
@@ -114,8 +114,8 @@ func TestReleaseOutcomes(t *testing.T) {
 // noneElsewhere wants what the registry has on its ENIs to be there.
 func (w *world) noneElsewhere() {
 	w.Helper()
-	s := w.state()
-	for _, e := range w.sim.ENIs() {
+	s := w.State()
+	for _, e := range w.EC2.ENIs() {
 		for _, a := range s.ENIs[e.ID].Addrs {
 			if !slices.Contains(slices.Concat(e.Addrs, e.IPv6Addrs), a) {
 				w.Errorf("the registry has %s on %s, EC2 has not", a, e.ID)
@@ -138,18 +138,18 @@ func TestDeallocateOutcomes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "m5.large", 20)
 			eni := w.idle()
-			a := w.sim.ENIs()[1].Addrs[2]
-			w.sim.Script(book.UnassignAction, script...)
+			a := w.EC2.ENIs()[1].Addrs[2]
+			w.EC2.Script(book.UnassignAction, script...)
 			if err := w.pool().Deallocate(t.Context(), a); err == nil {
 				t.Error("no error")
 			}
 			w.consistent()
 			w.noneElsewhere()
-			if kept := slices.Contains(w.state().ENIs[eni].Addrs, a); kept != (name == "throttled") {
+			if kept := slices.Contains(w.State().ENIs[eni].Addrs, a); kept != (name == "throttled") {
 				t.Errorf("the registry has it: %v", kept)
 			}
-			w.sim.Script(book.UnassignAction)
-			if err := w.pool().Deallocate(t.Context(), w.sim.ENIs()[1].Prefixes[0].Addr()); err == nil ||
+			w.EC2.Script(book.UnassignAction)
+			if err := w.pool().Deallocate(t.Context(), w.EC2.ENIs()[1].Prefixes[0].Addr()); err == nil ||
 				!strings.Contains(err.Error(), "prefix") {
 				t.Errorf("an address of a prefix: %v", err)
 			}
@@ -169,7 +169,7 @@ func TestDeallocateIPv6(t *testing.T) {
 	if !slices.ContainsFunc(free, netip.Addr.Is6) || !slices.ContainsFunc(free, netip.Addr.Is4) {
 		t.Fatalf("of %v, %v are free", had.ENI.Addrs, free)
 	}
-	w.sim.Fail("UnassignIpv6Addresses", "UnauthorizedOperation", 1)
+	w.EC2.Fail("UnassignIpv6Addresses", "UnauthorizedOperation", 1)
 	if err := w.pool().Deallocate(t.Context(), free...); err == nil {
 		t.Error("no error")
 	}
@@ -178,14 +178,14 @@ func TestDeallocateIPv6(t *testing.T) {
 	must(t, w.pool().Deallocate(t.Context(), slices.DeleteFunc(free, netip.Addr.Is4)...)) // those of IPv4 have left
 	w.noneElsewhere()
 	w.consistent()
-	e := w.node.ENIs()[1]
+	e := w.ENIs()[1]
 	if left := slices.Concat(e.Addrs, e.IPv6Addrs); !slices.Equal(left, had.Addrs) {
 		t.Errorf("the ENI has %v, the pod %v", left, had.Addrs)
 	}
 	w = newWorld6(t, "m5.large")
 	w.policy.Families = dual
 	w.mustAcquire(1)
-	a := w.node.ENIs()[1].IPv6Prefixes[0].Addr().Next()
+	a := w.ENIs()[1].IPv6Prefixes[0].Addr().Next()
 	if err := w.pool().Deallocate(t.Context(), a); err == nil || !strings.HasSuffix(err.Error(),
 		"which stays as long as its ENI") {
 		t.Errorf("an address of a /80: %v", err)
@@ -201,7 +201,7 @@ func (w *world) hideNew() {
 				`<DescribeNetworkInterfacesResponse><networkInterfaceSet/></DescribeNetworkInterfacesResponse>`)
 			return
 		}
-		w.sim.ServeHTTP(rw, r)
+		w.EC2.ServeHTTP(rw, r)
 	})
 }
 
@@ -226,11 +226,11 @@ func TestCreateOutcomes(t *testing.T) {
 				if hidden {
 					w.hideNew()
 				}
-				w.sim.Script("CreateNetworkInterface", script...)
+				w.EC2.Script("CreateNetworkInterface", script...)
 				w.policy.Timeout = 20 * time.Second
 				w.mustAcquire(1)
-				if n := len(w.sim.ENIs()); n != 2 {
-					t.Errorf("%d ENIs, want the boot ENI and one: %v", n, w.sim.Calls())
+				if n := len(w.EC2.ENIs()); n != 2 {
+					t.Errorf("%d ENIs, want the boot ENI and one: %v", n, w.EC2.Calls())
 				}
 				w.noneLeaked()
 				w.consistent()
@@ -245,14 +245,14 @@ func TestCreateAfterDeath(t *testing.T) {
 	w := newWorld(t, "m5.large", 20, 20)
 	w.hideNew()
 	w.policy.Timeout = time.Second
-	w.sim.Script("CreateNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.DoneLost}, 50)...)
+	w.EC2.Script("CreateNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.DoneLost}, 50)...)
 	if _, err := w.acquire(1); err == nil {
 		t.Fatal("no error")
 	}
-	w.sim.Script("CreateNetworkInterface")
+	w.EC2.Script("CreateNetworkInterface")
 	w.policy.Timeout, w.policy.Batch = 10*time.Second, 4
 	w.mustAcquire(2)
-	if n := len(w.sim.ENIs()); n != 2 {
+	if n := len(w.EC2.ENIs()); n != 2 {
 		t.Errorf("%d ENIs, want the boot ENI and one", n)
 	}
 	w.noneLeaked()
@@ -263,20 +263,20 @@ func TestCreateAfterDeath(t *testing.T) {
 func TestCreateRefusedAfterDeath(t *testing.T) {
 	w := newWorld(t, "m5.large", 20, 20)
 	w.policy.Timeout = time.Second
-	w.sim.Script("CreateNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
+	w.EC2.Script("CreateNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
 	if _, err := w.acquire(1); err == nil {
 		t.Fatal("no error")
 	}
-	w.sim.Script("CreateNetworkInterface", noRoom)
+	w.EC2.Script("CreateNetworkInterface", noRoom)
 	w.policy.Timeout = 10 * time.Second
 	w.mustAcquire(2)
 	w.noneLeaked()
 	looked := false
-	for _, i := range w.state().Intents {
+	for _, i := range w.State().Intents {
 		looked = looked || i.Action == "CreateNetworkInterface" && i.Subnet == ""
 	}
-	if n := len(w.sim.ENIs()); n != 2 || !looked {
-		t.Errorf("%d ENIs; intents %v, want one to look for what the first call has made", n, w.state().Intents)
+	if n := len(w.EC2.ENIs()); n != 2 || !looked {
+		t.Errorf("%d ENIs; intents %v, want one to look for what the first call has made", n, w.State().Intents)
 	}
 }
 
@@ -285,7 +285,7 @@ func TestCreateRefusedAfterDeath(t *testing.T) {
 func TestStrayEndsCreation(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Timeout = time.Second
-	w.sim.Script("CreateNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.DoneLost}, 50)...)
+	w.EC2.Script("CreateNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.DoneLost}, 50)...)
 	func() {
 		ec2 := w.cloud.EC2URL
 		defer func() { w.cloud.EC2URL = ec2 }()
@@ -294,12 +294,12 @@ func TestStrayEndsCreation(t *testing.T) {
 			t.Fatal("no error")
 		}
 	}()
-	w.sim.Script("CreateNetworkInterface")
+	w.EC2.Script("CreateNetworkInterface")
 	w.policy.Timeout, w.policy.Batch = 10*time.Second, 10
 	for n := range 20 {
 		w.mustAcquire(n)
 	}
-	if n := len(w.sim.ENIs()); n != 3 {
+	if n := len(w.EC2.ENIs()); n != 3 {
 		t.Errorf("%d ENIs, want the boot ENI and two", n)
 	}
 	w.noneLeaked()
@@ -314,23 +314,23 @@ func TestStrangeCreation(t *testing.T) {
 	for n := range 10 {
 		w.mustAcquire(n)
 	}
-	known := w.sim.ENIs()[1]
+	known := w.EC2.ENIs()[1]
 	next := known.ID[:len(known.ID)-1] + "3" // the ID that the next ENI will have
 	w.lying("CreateNetworkInterface", next, known.ID)
 	w.policy.Timeout = 2 * time.Second
 	a, err := w.acquire(10)
 	if err == nil {
-		on := slices.IndexFunc(w.sim.ENIs(), func(e ec2sim.ENI) bool { return slices.Contains(e.Addrs, a.Addrs[0]) })
-		if on < 0 || w.sim.ENIs()[on].Instance != w.node.ID {
+		on := slices.IndexFunc(w.EC2.ENIs(), func(e ec2sim.ENI) bool { return slices.Contains(e.Addrs, a.Addrs[0]) })
+		if on < 0 || w.EC2.ENIs()[on].Instance != w.ID {
 			t.Errorf("%s is leased, and on no ENI of the node", a.Addrs[0])
 		}
 	}
-	for _, c := range w.sim.Calls() {
+	for _, c := range w.EC2.Calls() {
 		if c.Action == "AttachNetworkInterface" && c.Params["NetworkInterfaceId"] == known.ID && c.Code != "" {
 			t.Errorf("%v: it was taken for a new one", c)
 		}
 	}
-	if e := w.state().ENIs[known.ID]; !slices.Equal(e.Addrs, known.Addrs) {
+	if e := w.State().ENIs[known.ID]; !slices.Equal(e.Addrs, known.Addrs) {
 		t.Errorf("the registry has %v on %s, which has %v", e.Addrs, known.ID, known.Addrs)
 	}
 	w.consistent()
@@ -345,10 +345,10 @@ func TestCreateWithoutTags(t *testing.T) {
 	w := buildWorld(t, "m5.large", c)
 	w.hideNew()
 	w.policy.Timeout = 20 * time.Second
-	w.sim.Script("CreateNetworkInterface", ec2sim.Answered, ec2sim.DoneLost, busyEC2)
+	w.EC2.Script("CreateNetworkInterface", ec2sim.Answered, ec2sim.DoneLost, busyEC2)
 	w.mustAcquire(1)
 	tokens := map[bool]map[string]bool{false: {}, true: {}} // with tags, and without
-	for _, c := range w.sim.Calls() {
+	for _, c := range w.EC2.Calls() {
 		if c.Action == "CreateNetworkInterface" {
 			tokens[c.Params["TagSpecification.1.ResourceType"] == ""][c.Params["ClientToken"]] = true
 		}
@@ -358,7 +358,7 @@ func TestCreateWithoutTags(t *testing.T) {
 			t.Errorf("tokens with tags %v, and without %v", tokens[false], tokens[true])
 		}
 	}
-	if n := len(w.sim.ENIs()); n != 2 {
+	if n := len(w.EC2.ENIs()); n != 2 {
 		t.Errorf("%d ENIs, want the boot ENI and one", n)
 	}
 	w.consistent()
@@ -375,7 +375,7 @@ func TestProvisionAgain(t *testing.T) {
 				inBubble(t, "m5.large", func(w *world, _ *wires) {
 					w.unanswered(spec, action, outcome)
 					id := w.mustProvision(spec)
-					if all := w.sim.ENIs(); len(all) != 2 || all[1].ID != id || len(all[1].Addrs) != 3 {
+					if all := w.EC2.ENIs(); len(all) != 2 || all[1].ID != id || len(all[1].Addrs) != 3 {
 						w.Errorf("answered %s, and there are %+v", id, all)
 					}
 					w.noneLeaked()
@@ -395,7 +395,7 @@ func TestProvisionWithoutAnswer(t *testing.T) {
 	again := func(w *world) {
 		w.Helper()
 		id := w.mustProvision(forNode)
-		if all := w.sim.ENIs(); len(all) != 2 || all[1].ID != id {
+		if all := w.EC2.ENIs(); len(all) != 2 || all[1].ID != id {
 			w.Errorf("answered %s, and there are %+v", id, all)
 		}
 		if another := w.mustProvision(forNode); another == id {
@@ -437,7 +437,7 @@ func TestProvisionBetween(t *testing.T) {
 				w.notAttached(forNode)
 				between(w)
 				id := w.mustProvision(forNode)
-				if all := w.sim.ENIs(); len(all) != 2 || all[1].ID != id {
+				if all := w.EC2.ENIs(); len(all) != 2 || all[1].ID != id {
 					w.Errorf("answered %s, and there are %d ENIs", id, len(all))
 				}
 				w.noneLeaked()
@@ -452,26 +452,26 @@ func TestProvisionBetween(t *testing.T) {
 func TestProvisionDetached(t *testing.T) {
 	inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
 		id, _, err := w.pool().Provision(w.Context(), forNode)
-		must(w.T, err)
+		must(w, err)
 		for n := range 3 {
 			w.mustAcquire(n)
 		}
-		mac := w.eni(id).MAC
+		mac := w.ENI(id).MAC
 		w.byOperator(id)
 		// the kernel has not removed it yet
-		link := nl.Veth{Name: "vpclate", Peer: "enslate", PeerMAC: mac, PeerNS: w.host}
-		must(w.T, link.Add(w.host))
-		w.sim.OnChange(func(c ec2sim.Change) {
+		link := nl.Veth{Name: "vpclate", Peer: "enslate", PeerMAC: mac, PeerNS: w.Host}
+		must(w, link.Add(w.Host))
+		w.EC2.OnChange(func(c ec2sim.Change) {
 			if c.Kind == ec2sim.Attached && c.ENI.ID == id {
-				must(w.T, link.Del(w.host))
+				must(w, link.Del(w.Host))
 			}
 		})
-		must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
+		w.Edit(func(s *registry.State) {
 			s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: "eni-00000000000000099",
 				Since: time.Now()}
-		}))
+		})
 		w.mustAcquire(3) // the node asks EC2 what has become of another call
-		if e := w.eni(id); e.Instance == "" {
+		if e := w.ENI(id); e.Instance == "" {
 			w.Fatalf("%s was not attached again", id)
 		}
 		if another, _, err := w.pool().Provision(w.Context(), forNode); err != nil || another == id {
@@ -487,7 +487,7 @@ func TestProvisionOther(t *testing.T) {
 		w.unanswered(more.ENISpec{SecurityGroups: []string{"sg-1"}, MinIndex: 1}, "AttachNetworkInterface",
 			ec2sim.DoneLost)
 		id := w.mustProvision(more.ENISpec{SecurityGroups: []string{"sg-2"}, MinIndex: 1})
-		if all := w.sim.ENIs(); len(all) != 3 || all[2].ID != id {
+		if all := w.EC2.ENIs(); len(all) != 3 || all[2].ID != id {
 			w.Errorf("answered %s, and there are %+v", id, all)
 		}
 	})
@@ -498,18 +498,18 @@ func TestProvisionOther(t *testing.T) {
 func TestCreateSmaller(t *testing.T) {
 	w := newWorld(t, "m5.large", 20, 20)
 	w.policy.Batch = 4
-	w.sim.Script("CreateNetworkInterface", noRoom, noRoom)
+	w.EC2.Script("CreateNetworkInterface", noRoom, noRoom)
 	w.mustAcquire(1)
-	if all := w.sim.ENIs(); len(all) != 2 || len(all[1].Addrs) != 1 {
+	if all := w.EC2.ENIs(); len(all) != 2 || len(all[1].Addrs) != 1 {
 		t.Errorf("%+v", all)
 	}
 	w.consistent()
 
 	w = newWorld(t, "m5.large", 20, 20)
 	w.policy.Batch = 4
-	w.sim.Script("CreateNetworkInterface", noRoom)
+	w.EC2.Script("CreateNetworkInterface", noRoom)
 	w.mustAcquire(1)
-	if all := w.sim.ENIs(); len(all) != 2 || len(all[1].Addrs) != 4 {
+	if all := w.EC2.ENIs(); len(all) != 2 || len(all[1].Addrs) != 4 {
 		t.Errorf("the other subnet has room: %+v", all)
 	}
 }
@@ -527,17 +527,17 @@ func TestProvisionAfterAdd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "m5.xlarge", 20)
 			w.policy.MinIndex, w.policy.Timeout = 2, time.Second
-			w.sim.Script("AttachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
+			w.EC2.Script("AttachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
 			if _, err := w.acquire(1); err == nil {
 				t.Fatal("no error")
 			}
-			w.sim.Script("AttachNetworkInterface")
+			w.EC2.Script("AttachNetworkInterface")
 			p := w.pool()
 			p.Policy = lease.Policy{}
 			must(t, command(p))
 			w.policy.Timeout = time.Minute
 			w.mustAcquire(2)
-			for _, e := range w.sim.ENIs()[1:] {
+			for _, e := range w.EC2.ENIs()[1:] {
 				if e.Index < 2 {
 					t.Errorf("%s is at device index %d", e.ID, e.Index)
 				}

@@ -24,10 +24,10 @@ func peered(t *testing.T, f func(*world)) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.policy.Peers, w.policy.Batch = true, 4
 		w.mustAcquire(0)
-		if n := w.asked(askPeers); n != 1 {
+		if n := w.EC2.Asked(askPeers); n != 1 {
 			w.Errorf("the first growth has asked for the peers %d times", n)
 		}
-		w.sim.ResetCalls()
+		w.EC2.ResetCalls()
 		f(w)
 	})
 }
@@ -35,10 +35,10 @@ func peered(t *testing.T, f func(*world)) {
 // wantAsked wants EC2 to be asked for the peers so often since the last time.
 func (w *world) wantAsked(who string, want int) {
 	w.Helper()
-	if n := w.asked(askPeers); n != want {
+	if n := w.EC2.Asked(askPeers); n != want {
 		w.Errorf("%s has asked for the peers %d times, want %d", who, n, want)
 	}
-	w.sim.ResetCalls()
+	w.EC2.ResetCalls()
 }
 
 // collects is a collection that knows the configuration, or none.
@@ -46,7 +46,7 @@ func (w *world) collects(policy lease.Policy) {
 	w.Helper()
 	p := w.pool()
 	p.Policy = policy
-	must1(p.Collect(w.Context(), less.Collection{FreeAfter: hour, Max: 0}))(w.T)
+	must1(p.Collect(w.Context(), less.Collection{FreeAfter: hour, Max: 0}))(w)
 }
 
 // TestPeersRenewed: collections ask for the peers, once an hour, and so does a growth; no ADD
@@ -71,7 +71,7 @@ func TestPeersRenewed(t *testing.T) {
 		for n := range 8 {
 			w.mustAcquire(3 + n)
 		}
-		if n := w.asked("AssignPrivateIpAddresses"); n == 0 {
+		if n := w.EC2.Asked("AssignPrivateIpAddresses"); n == 0 {
 			w.Error("there was no growth")
 		}
 		w.wantAsked("a growth", 1)
@@ -83,8 +83,8 @@ func TestPeersRenewed(t *testing.T) {
 func TestPeersThrottled(t *testing.T) {
 	peered(t, func(w *world) {
 		time.Sleep(2 * time.Hour)
-		read := w.state().VPCs["vpc-1"].PeersRead
-		w.sim.Fail(askPeers, throttling, -1)
+		read := w.State().VPCs["vpc-1"].PeersRead
+		w.EC2.Fail(askPeers, throttling, -1)
 		for i, f := range []func(){func() {
 			w.collects(w.policy)
 		}, func() { w.policy.Batch = 8; w.mustAcquire(1); w.mustAcquire(2); w.mustAcquire(3); w.mustAcquire(4) }} {
@@ -94,7 +94,7 @@ func TestPeersThrottled(t *testing.T) {
 				w.Errorf("%d: EC2 throttles, and that takes %v", i, took)
 			}
 		}
-		if now := w.state().VPCs["vpc-1"].PeersRead; !now.Equal(read) {
+		if now := w.State().VPCs["vpc-1"].PeersRead; !now.Equal(read) {
 			w.Errorf("read at %v, want %v", now, read)
 		}
 	})
@@ -107,8 +107,8 @@ func TestPeersUnknown(t *testing.T) {
 		w.policy.Batch = 4
 		w.mustAcquire(0)
 		w.policy.Peers = true
-		w.sim.ResetCalls()
-		w.sim.Fail(askPeers, "UnauthorizedOperation", -1)
+		w.EC2.ResetCalls()
+		w.EC2.Fail(askPeers, "UnauthorizedOperation", -1)
 		a, err := w.acquire(1)
 		e, ok := errors.AsType[*plugin.Error](err)
 		if !ok || e.Code != plugin.CodeTryAgain || e.Hint != "allow ec2:"+askPeers+" in the instance role" ||
@@ -116,16 +116,16 @@ func TestPeersUnknown(t *testing.T) {
 				"the peers of the VPC are not known yet: unable to enumerate peer CIDRs: ") || !a.Fresh {
 			w.Errorf("the ADD fails with %v (%+v), fresh %v", err, e, a.Fresh)
 		}
-		if s := w.state(); len(s.Waiters) != 0 || s.Leases.Len() != 1 {
+		if s := w.State(); len(s.Waiters) != 0 || s.Leases.Len() != 1 {
 			w.Errorf("waiters %v, %d leases", s.Waiters, s.Leases.Len())
 		}
-		if calls := w.sim.Calls(); len(calls) != 1 {
+		if calls := w.EC2.Calls(); len(calls) != 1 {
 			w.Errorf("calls %v", calls)
 		}
-		w.sim.Fail(askPeers, throttling, 3)
+		w.EC2.Fail(askPeers, throttling, 3)
 		w.mustAcquire(1)
 		w.mustAcquire(0) // has had its address before
-		w.sim.ResetCalls()
+		w.EC2.ResetCalls()
 		w.mustAcquire(2)
 		w.wantAsked("the next ADD", 0)
 	})
@@ -138,16 +138,16 @@ func TestPeersLost(t *testing.T) {
 		"collect": func(w *world) { w.collects(w.policy) },
 		"fill": func(w *world) {
 			_, err := w.pool().Fill(w.Context())
-			must(w.T, err)
+			must(w, err)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			peered(t, func(w *world) {
-				must(w.T, os.RemoveAll(w.dir))
+				must(w, os.RemoveAll(w.Dir))
 				f(w)
 				w.wantAsked("it", 1)
 				time.Sleep(2 * time.Hour)
-				must1(w.pool().Collect(context.Background(), less.Collection{FreeAfter: 10 * hour, Max: 0}))(w.T)
+				must1(w.pool().Collect(context.Background(), less.Collection{FreeAfter: 10 * hour, Max: 0}))(w)
 				w.wantAsked("a collection", 1)
 				w.mustAcquire(1)
 				w.wantAsked("an ADD", 0)

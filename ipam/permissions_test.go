@@ -66,11 +66,11 @@ func (m *model) confine(c permitted) {
 	// the role's policy is for this configuration
 	m.nets, m.changes = slices.Repeat([]network{{name: "net"}}, len(m.policies)), false
 	for _, p := range m.policies {
-		if card, index, free := m.freeSlot(m.node); free && m.provision != lease.ProvisionFull {
+		if card, index, free := m.freeSlot(m.Instance); free && m.provision != lease.ProvisionFull {
 			m.launched(p, card, index)
 		}
 	}
-	m.sim.ResetCalls()
+	m.EC2.ResetCalls()
 	m.denied = slices.DeleteFunc(append([]string{"DescribeVpcPeeringConnections", "UnassignIpv6Addresses",
 		"DescribeVpcs"}, actions...), func(action string) bool {
 		// Where nothing may be asked, the tags of ENIs are asked for all the same.
@@ -85,13 +85,13 @@ func (m *model) confine(c permitted) {
 func (m *model) launched(p lease.Policy, card, index int) {
 	c := aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: &process{model: m}})
 	e, err := c.CreateENI(context.Background(), aws.ENISpec{Subnet: "subnet-pod0",
-		Description: pick(m.rng, "", book.Description(m.node.ID)),
+		Description: pick(m.rng, "", book.Description(m.ID)),
 		Secondary:   min(1, m.limits.IPv4PerENI-1),
 		Tags:        map[string]string{book.TagPool: cmp.Or(p.Pool, lease.DefaultPool)}})
-	must(m.T, err)
+	must(m, err)
 	time.Sleep(time.Minute)
-	_, err = c.AttachENI(context.Background(), e.ID, m.node.ID, card, index)
-	must(m.T, err)
+	_, err = c.AttachENI(context.Background(), e.ID, m.ID, card, index)
+	must(m, err)
 }
 
 // deny refuses what the role may not call. In mode none descriptions are refused, too, and
@@ -101,9 +101,9 @@ func (m *model) deny() {
 		return
 	}
 	for _, action := range m.denied {
-		m.sim.Fail(action, "UnauthorizedOperation", -1)
+		m.EC2.Fail(action, "UnauthorizedOperation", -1)
 	}
 	if m.provision == lease.ProvisionNone && !m.policies[0].Pools {
-		m.sim.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", -1)
+		m.EC2.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", -1)
 	}
 }

@@ -28,13 +28,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// A world is a VPC with one node, and the node's registry.
+// A world is a node whose pods get their addresses in this process.
 type world struct {
-	*testing.T
-	sim    *ec2sim.Sim
-	node   *ec2sim.Instance
-	host   *nl.NS // the node's namespace
-	dir    string
+	*simtest.Node
 	cloud  aws.Options
 	policy lease.Policy
 }
@@ -72,8 +68,8 @@ func launch(t *testing.T, config ec2sim.Config, run ec2sim.RunInstance) *world {
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	w := worldOf(t, simtest.NewNode(t), config, run)
-	w.answers(w.sim.ServeHTTP)
-	w.cloud.MetadataURL = simtest.Serve(t, w.node.Metadata())
+	w.answers(w.EC2.ServeHTTP)
+	w.cloud.MetadataURL = simtest.Serve(t, w.Metadata())
 	return w
 }
 
@@ -81,23 +77,18 @@ func launch(t *testing.T, config ec2sim.Config, run ec2sim.RunInstance) *world {
 func worldOf(t *testing.T, n *simtest.Node, config ec2sim.Config, run ec2sim.RunInstance) *world {
 	t.Helper()
 	n.Launch(t, config, run)
-	return &world{T: t, sim: n.EC2, node: n.Instance, host: n.Host, dir: n.Dir,
-		policy: lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4},
-			SubnetTags: map[string]string{"kubernetes_kubelet": "true"}, Provision: lease.ProvisionFull, Batch: 1,
-			ReuseWait: time.Minute, Timeout: time.Minute}}
+	return &world{Node: n, policy: lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4},
+		SubnetTags: map[string]string{"kubernetes_kubelet": "true"}, Provision: lease.ProvisionFull, Batch: 1,
+		ReuseWait: time.Minute, Timeout: time.Minute}}
 }
 
 // answers has a handler answer in the place of EC2.
-func (w *world) answers(ec2 http.HandlerFunc) { w.cloud.EC2URL = simtest.Serve(w.T, ec2) }
+func (w *world) answers(ec2 http.HandlerFunc) { w.cloud.EC2URL = simtest.Serve(w, ec2) }
 
 // pool is the pool as a process of its own would open it.
 func (w *world) pool() *Pool {
 	w.Helper()
-	r, err := registry.Open(w.dir)
-	if err != nil {
-		w.Fatal(err)
-	}
-	return New(lease.Pool{Registry: r, Host: w.host, Policy: w.policy}, aws.New(w.cloud))
+	return New(lease.Pool{Registry: w.Registry(), Host: w.Host, Policy: w.policy}, aws.New(w.cloud))
 }
 
 func pod(n int) lease.Owner {
@@ -129,63 +120,15 @@ func (w *world) end(n int) {
 	}
 }
 
-func (w *world) state() *registry.State {
-	w.Helper()
-	s, err := w.pool().Registry.View()
-	if err != nil {
-		w.Fatal(err)
-	}
-	return s
-}
-
-// age makes all in the registry that has a time older.
-func (w *world) age(d time.Duration) {
-	w.Helper()
-	must(w.T, Age(w.pool().Registry, d))
-}
-
-// Age makes all that is free in a registry free for longer, what is gone gone for longer, and what is begun begun for
-// longer.
-func Age(r *registry.Registry, d time.Duration) error {
-	return r.Change(context.Background(), func(s *registry.State) {
-		for a, since := range s.Free.All() {
-			s.Free.Set(a, since.Add(-d))
-		}
-		for a, when := range s.Gone {
-			s.Gone[a] = when.Add(-d)
-		}
-		for token, i := range s.Intents {
-			i.Since = i.Since.Add(-d)
-			s.Intents[token] = i
-		}
-		if !s.Rebuilt.Since.IsZero() {
-			s.Rebuilt.Since = s.Rebuilt.Since.Add(-d)
-		}
-		for id, e := range s.ENIs {
-			e.Grown = e.Grown.Add(-d)
-			for i := range e.Prefixes {
-				e.Prefixes[i].Since = e.Prefixes[i].Since.Add(-d)
-			}
-			s.ENIs[id] = e
-		}
-		for a, l := range s.Leases.All() {
-			if !l.MissingSince.IsZero() {
-				l.MissingSince = l.MissingSince.Add(-d)
-				s.Leases.Set(a, l)
-			}
-		}
-	})
-}
-
 // writes counts the calls that changed something, by action.
-func (w *world) writes() map[string]int { return w.sim.Changed() }
+func (w *world) writes() map[string]int { return w.EC2.Changed() }
 
 func (w *world) wantWrites(want map[string]int) {
 	w.Helper()
 	if got := w.writes(); !maps.Equal(got, want) {
 		w.Errorf("EC2 was asked for %v, want %v", got, want)
 	}
-	w.sim.ResetCalls()
+	w.EC2.ResetCalls()
 }
 
 // consistent is what must hold at any time: what the registry leases or calls free is
@@ -193,14 +136,14 @@ func (w *world) wantWrites(want map[string]int) {
 func (w *world) consistent() {
 	w.Helper()
 	onENI := map[netip.Addr]string{}
-	for _, e := range w.sim.ENIs() {
-		if e.Instance == w.node.ID {
+	for _, e := range w.EC2.ENIs() {
+		if e.Instance == w.ID {
 			for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
 				onENI[a] = e.ID
 			}
 		}
 	}
-	s := w.state()
+	s := w.State()
 	for id, e := range s.ENIs {
 		if wrong := e.Wrong(); wrong != "" {
 			w.Errorf("%s: %s", id, wrong)
@@ -220,8 +163,8 @@ func (w *world) consistent() {
 
 // delegated reports whether an ENI of the node has a prefix with the address.
 func (w *world) delegated(a netip.Addr) bool {
-	return slices.ContainsFunc(w.sim.ENIs(), func(e ec2sim.ENI) bool {
-		return e.Instance == w.node.ID && slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes),
+	return slices.ContainsFunc(w.EC2.ENIs(), func(e ec2sim.ENI) bool {
+		return e.Instance == w.ID && slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes),
 			func(p netip.Prefix) bool { return p.Contains(a) })
 	})
 }
@@ -242,12 +185,12 @@ func TestFirstPods(t *testing.T) {
 	if a == b {
 		t.Errorf("two pods have %s", a)
 	}
-	eni := w.sim.ENIs()[1]
-	if eni.Description != "CNI-ENI "+w.node.ID || eni.Tags[book.TagInstance] != w.node.ID ||
+	eni := w.EC2.ENIs()[1]
+	if eni.Description != "CNI-ENI "+w.ID || eni.Tags[book.TagInstance] != w.ID ||
 		eni.Tags[book.TagManaged] != "true" || !eni.DeleteOnTermination {
 		t.Errorf("ENI is %+v", eni)
 	}
-	if s := w.state(); len(s.Intents) > 0 || len(s.Waiters) != 0 {
+	if s := w.State(); len(s.Intents) > 0 || len(s.Waiters) != 0 {
 		t.Errorf("left over: intents %v, waiters %v", s.Intents, s.Waiters)
 	}
 	w.consistent()
@@ -258,11 +201,11 @@ func TestWarm(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 0
 	w.mustAcquire(0)
-	w.sim.ResetCalls()
+	w.EC2.ResetCalls()
 	for n := 1; n < 10; n++ {
 		w.mustAcquire(n)
 	}
-	if ec2, imds := len(w.sim.Calls()), len(w.node.MetadataCalls()); ec2+imds != 0 {
+	if ec2, imds := len(w.EC2.Calls()), len(w.MetadataCalls()); ec2+imds != 0 {
 		t.Errorf("%d EC2 calls, %d metadata calls", ec2, imds)
 	}
 }
@@ -271,9 +214,9 @@ func TestWarm(t *testing.T) {
 func TestAtOnce(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	const pods = 20                        // all that two ENIs of ten addresses have
-	w.sim.OnChange(func(c ec2sim.Change) { // all pods are there before the first ENI is
-		for end := time.Now().Add(time.Minute); c.Kind == ec2sim.Attached && len(w.sim.ENIs()) == 2 &&
-			len(w.state().Waiters) < pods && time.Now().Before(end); {
+	w.EC2.OnChange(func(c ec2sim.Change) { // all pods are there before the first ENI is
+		for end := time.Now().Add(time.Minute); c.Kind == ec2sim.Attached && len(w.EC2.ENIs()) == 2 &&
+			len(w.State().Waiters) < pods && time.Now().Before(end); {
 			time.Sleep(10 * time.Millisecond)
 		}
 	})
@@ -319,8 +262,8 @@ func TestCooling(t *testing.T) {
 		t.Errorf("%s was given away while it cooled", a)
 	}
 	w.end(2)
-	w.age(2 * time.Minute)
-	w.sim.ResetCalls()
+	w.Age(2 * time.Minute)
+	w.EC2.ResetCalls()
 	if b := w.mustAcquire(3); b == a { // while one cooled, the node asked for one more, which no pod has had
 		t.Errorf("got %s, which a pod has had, and another is free that none has had", b)
 	}
@@ -341,9 +284,9 @@ func TestFullestFirst(t *testing.T) {
 	for n := range 5 {
 		w.end(n)
 	}
-	w.age(time.Hour)
+	w.Age(time.Hour)
 	// The first ENI has 5 pods now, the second 2.
-	s := w.state()
+	s := w.State()
 	first, _ := s.ENIOf(s.Held(pod(9).Key)[0])
 	for n := 20; n < 25; n++ {
 		a := w.mustAcquire(n)
@@ -361,7 +304,7 @@ func TestSubnetFull(t *testing.T) {
 	}
 	w.consistent()
 	subnets := map[string]bool{}
-	for _, e := range w.sim.ENIs() {
+	for _, e := range w.EC2.ENIs() {
 		subnets[e.Subnet] = true
 	}
 	if len(subnets) != 3 {
@@ -376,7 +319,7 @@ func TestSubnetFull(t *testing.T) {
 	if n-1 != 11 || !errors.Is(err, aws.ErrSubnetFull) {
 		t.Errorf("pod %d: %v", n-1, err)
 	}
-	if n := len(w.sim.ENIs()); n > 3 {
+	if n := len(w.EC2.ENIs()); n > 3 {
 		t.Errorf("%d ENIs", n)
 	}
 }
@@ -385,26 +328,26 @@ func TestSubnetFull(t *testing.T) {
 func TestThrottled(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)
-	w.sim.ResetCalls()
-	w.sim.Fail("AssignPrivateIpAddresses", "RequestLimitExceeded", 3)
+	w.EC2.ResetCalls()
+	w.EC2.Fail("AssignPrivateIpAddresses", "RequestLimitExceeded", 3)
 	w.mustAcquire(2)
 	w.wantWrites(map[string]int{"AssignPrivateIpAddresses": 1})
 
 	w.policy.Timeout = 300 * time.Millisecond
-	w.sim.Fail("AssignPrivateIpAddresses", "RequestLimitExceeded", -1)
+	w.EC2.Fail("AssignPrivateIpAddresses", "RequestLimitExceeded", -1)
 	_, err := w.acquire(3)
 	e, ok := errors.AsType[*plugin.Error](err)
 	if !ok || e.Code != plugin.CodeTryAgain || !strings.Contains(err.Error(), "AssignPrivateIpAddresses") {
 		t.Errorf("throttled for ever: %v", err)
 	}
-	if len(w.sim.ENIs()) != 2 {
-		t.Errorf("%d ENIs", len(w.sim.ENIs()))
+	if len(w.EC2.ENIs()) != 2 {
+		t.Errorf("%d ENIs", len(w.EC2.ENIs()))
 	}
 }
 
 func TestDenied(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
-	w.sim.Fail("CreateNetworkInterface", "UnauthorizedOperation", -1)
+	w.EC2.Fail("CreateNetworkInterface", "UnauthorizedOperation", -1)
 	_, err := w.acquire(1)
 	e, ok := errors.AsType[*plugin.Error](err)
 	if !ok || !errors.Is(err, aws.ErrDenied) || e.Hint != "allow ec2:CreateNetworkInterface in the instance role" {
@@ -417,17 +360,17 @@ func TestResume(t *testing.T) {
 	for _, action := range []string{"AttachNetworkInterface", "ModifyNetworkInterfaceAttribute"} {
 		t.Run(action, func(t *testing.T) {
 			w := newWorld(t, "m5.large", 20)
-			w.sim.Fail(action, "InternalError", 4)
+			w.EC2.Fail(action, "InternalError", 4)
 			_, err := w.acquire(1)
 			t.Logf("the first try: %v", err)
 			w.mustAcquire(2)
 			w.policy.Batch = 20
 			w.mustAcquire(3) // Modify is asked for again when there is growth
-			enis := w.sim.ENIs()
+			enis := w.EC2.ENIs()
 			if len(enis) != 2 || enis[1].Status != "in-use" || !enis[1].DeleteOnTermination {
 				t.Errorf("ENIs: %+v", enis)
 			}
-			if s := w.state(); len(s.Intents) > 0 {
+			if s := w.State(); len(s.Intents) > 0 {
 				t.Errorf("intents: %v", s.Intents)
 			}
 			w.consistent()
@@ -444,17 +387,17 @@ func TestLostRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop := w.usePod(a.Addrs[0])
-	if err := os.RemoveAll(w.dir); err != nil {
+	if err := os.RemoveAll(w.Dir); err != nil {
 		t.Fatal(err)
 	}
-	if w.state().Free.Len() != 0 {
+	if w.State().Free.Len() != 0 {
 		t.Fatal("the registry is not lost")
 	}
 	b := w.mustAcquire(2)
 	if b == a.Addrs[0] {
 		t.Fatalf("%s was given away while a pod has it", b)
 	}
-	s := w.state()
+	s := w.State()
 	if l, _ := s.Leases.At(a.Addrs[0]); l.Key != (registry.Key{}) || !l.Bound {
 		t.Errorf("lease of %s: %+v", a.Addrs[0], l)
 	}
@@ -462,7 +405,7 @@ func TestLostRegistry(t *testing.T) {
 	if err := w.pool().End(t.Context(), pod(3).Key, a.Addrs[0]); err != nil {
 		t.Fatal(err)
 	}
-	if w.state().Free.Has(a.Addrs[0]) {
+	if w.State().Free.Has(a.Addrs[0]) {
 		t.Errorf("%s is free, and a running pod has it", a.Addrs[0])
 	}
 	// The DEL of a pod whose owner was forgotten finds the lease by prevResult's address.
@@ -470,7 +413,7 @@ func TestLostRegistry(t *testing.T) {
 	if err := w.pool().End(t.Context(), pod(1).Key, a.Addrs[0]); err != nil {
 		t.Fatal(err)
 	}
-	if !w.state().Free.Has(a.Addrs[0]) {
+	if !w.State().Free.Has(a.Addrs[0]) {
 		t.Errorf("%s is not free", a.Addrs[0])
 	}
 	w.consistent()
@@ -481,7 +424,7 @@ func TestFirstBoot(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.MinIndex, w.policy.Provision = 0, lease.ProvisionNone
 	p := w.pool()
-	boot := w.sim.ENIs()[0]
+	boot := w.EC2.ENIs()[0]
 	if _, err := p.Cloud.Assign(t.Context(), boot.ID, 3); err != nil {
 		t.Fatal(err)
 	}
@@ -517,8 +460,8 @@ func TestCollect(t *testing.T) {
 	if c := collect(less.Collection{FreeAfter: time.Minute, Max: -1}); len(c.Unassigned)+len(c.Deleted) != 0 {
 		t.Errorf("too soon: %+v", c)
 	}
-	w.age(2 * time.Minute)
-	w.sim.ResetCalls()
+	w.Age(2 * time.Minute)
+	w.EC2.ResetCalls()
 	if c := collect(less.Collection{FreeAfter: time.Minute, Max: 4}); len(c.Unassigned) != 4 {
 		t.Errorf("at most 4: %+v", c)
 	}
@@ -526,10 +469,10 @@ func TestCollect(t *testing.T) {
 	if c := collect(less.Collection{FreeAfter: time.Minute, Max: -1}); len(c.Deleted) != 2 {
 		t.Errorf("all: %+v", c)
 	}
-	if enis := w.sim.ENIs(); len(enis) != 1 {
+	if enis := w.EC2.ENIs(); len(enis) != 1 {
 		t.Errorf("ENIs: %+v", enis)
 	}
-	s := w.state()
+	s := w.State()
 	if s.Free.Len() != 0 || len(s.ENIs) != 1 {
 		t.Errorf("state: %+v", s)
 	}
@@ -542,19 +485,19 @@ func TestCollectUsedENI(t *testing.T) {
 	for n := range 10 {
 		w.mustAcquire(n)
 	}
-	primary := w.sim.ENIs()[1].Addrs[0]
+	primary := w.EC2.ENIs()[1].Addrs[0]
 	for n := range 10 {
-		if a := w.state().Held(pod(n).Key)[0]; a == primary || n < 9 {
+		if a := w.State().Held(pod(n).Key)[0]; a == primary || n < 9 {
 			w.end(n)
 		}
 	}
-	w.age(time.Hour)
+	w.Age(time.Hour)
 	c := less.Collection{FreeAfter: time.Minute, Max: -1}
 	done, err := w.pool().Collect(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	eni := w.sim.ENIs()[1]
+	eni := w.EC2.ENIs()[1]
 	if len(done.Deleted) != 0 || eni.Addrs[0] != primary || slices.Contains(done.Unassigned, primary) {
 		t.Errorf("collected %+v, ENI is %+v", c, eni)
 	}
@@ -571,7 +514,7 @@ func TestCollectLostPods(t *testing.T) {
 	a := w.mustAcquire(1)
 	c := less.Collection{FreeAfter: time.Hour, Max: -1}
 	for want, wait := range []time.Duration{0, 0, 2 * time.Minute} {
-		w.age(wait)
+		w.Age(wait)
 		done, err := w.pool().Collect(t.Context(), c)
 		if err != nil {
 			t.Fatal(err)
@@ -593,9 +536,9 @@ func TestCollectLostPodsByProcess(t *testing.T) {
 	}
 	for range 2 {
 		w.collect()
-		w.age(2 * time.Minute)
+		w.Age(2 * time.Minute)
 	}
-	if s := w.state(); s.Leases.Len() > 0 {
+	if s := w.State(); s.Leases.Len() > 0 {
 		t.Errorf("leases %v", maps.Collect(s.Leases.All()))
 	}
 }
@@ -606,13 +549,13 @@ func TestRetain(t *testing.T) {
 	for n := range 3 {
 		w.mustAcquire(n)
 	}
-	if err := w.pool().Retain(t.Context(), "another", nil); err != nil || w.state().Leases.Len() != 3 {
-		t.Errorf("another network: %v, %d leases", err, w.state().Leases.Len())
+	if err := w.pool().Retain(t.Context(), "another", nil); err != nil || w.State().Leases.Len() != 3 {
+		t.Errorf("another network: %v, %d leases", err, w.State().Leases.Len())
 	}
 	if err := w.pool().Retain(t.Context(), "net", []plugin.Attachment{pod(1).Attachment}); err != nil {
 		t.Fatal(err)
 	}
-	s := w.state()
+	s := w.State()
 	if s.Leases.Len() != 1 || len(s.Held(pod(1).Key)) != 1 || s.Free.Len() != 2 {
 		t.Errorf("leases %v, free %v", maps.Collect(s.Leases.All()), maps.Collect(s.Free.All()))
 	}
@@ -624,21 +567,21 @@ func TestRouteMeansUsed(t *testing.T) {
 	w.policy.Batch = 3
 	a := w.mustAcquire(1)
 	dummy := nl.Wiring{
-		{NS: w.host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.host}},
-		{NS: w.host, Object: nl.Route{Dst: netip.PrefixFrom(a, 32), Dev: "veth0"}},
+		{NS: w.Host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.Host}},
+		{NS: w.Host, Object: nl.Route{Dst: netip.PrefixFrom(a, 32), Dev: "veth0"}},
 	}
 	if err := dummy.Add(); err != nil {
 		t.Fatal(err)
 	}
-	w.lose()
+	w.Lose()
 	if b := w.mustAcquire(2); b == a {
 		t.Errorf("%s was given away while the node routes it to a pod", a)
 	}
-	if l, _ := w.state().Leases.At(a); !l.Bound {
+	if l, _ := w.State().Leases.At(a); !l.Bound {
 		t.Errorf("lease of %s: %+v", a, l)
 	}
 	c := less.Collection{FreeAfter: 1, Max: -1}
-	w.age(hour)
+	w.Age(hour)
 	if done, err := w.pool().Collect(t.Context(), c); err != nil || slices.Contains(done.Unassigned, a) {
 		t.Errorf("collected %+v: %v", c, err)
 	}

@@ -27,18 +27,18 @@ func TestTwoPools(t *testing.T) {
 	w.end(2)
 	w.policy = other
 	w.end(1)
-	w.age(hour)
-	enis := w.sim.ENIs()
+	w.Age(hour)
+	enis := w.EC2.ENIs()
 	if len(enis) != 3 || enis[1].SecurityGroups[0] != "sg-1" || enis[2].SecurityGroups[0] != "sg-77" ||
 		enis[1].Tags[book.TagPool] != "default" || enis[2].Tags[book.TagPool] != "payments" {
 		t.Fatalf("ENIs: %+v", enis)
 	}
 	// With the registry gone, the tags say which ENI is whose.
-	w.lose()
+	w.Lose()
 	if err := w.pool().Learn(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.age(hour)
+	w.Age(hour)
 	if again := w.mustAcquire(3); again != a {
 		t.Errorf("default pool: got %s, want %s", again, a)
 	}
@@ -53,18 +53,18 @@ func TestForeignENI(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	id := w.attachForeign(map[string]string{"node.k8s.amazonaws.com/no_manage": "true"})
 	a := w.mustAcquire(1)
-	for _, e := range w.sim.ENIs() {
+	for _, e := range w.EC2.ENIs() {
 		if e.ID == id && e.Addrs[0] == a {
 			t.Errorf("pod has %s of the foreign ENI", a)
 		}
 	}
 	w.end(1)
-	w.age(hour)
+	w.Age(hour)
 	c := less.Collection{FreeAfter: 1, Max: -1}
 	if _, err := w.pool().Collect(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range w.sim.ENIs() {
+	for _, e := range w.EC2.ENIs() {
 		if e.ID == id && len(e.Addrs) != 4 {
 			t.Errorf("the foreign ENI has %v now", e.Addrs)
 		}
@@ -78,19 +78,19 @@ func TestDetachedOfOtherPool(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Pools = true
 	w.mustAcquire(1)
-	eni := w.sim.ENIs()[1]
+	eni := w.EC2.ENIs()[1]
 	w.byOperator(eni.ID)
-	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+	w.Edit(func(s *registry.State) {
 		s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: "eni-00000000000000099", Since: time.Now()}
-	}))
+	})
 	w.policy.Pool = "b"
 	w.mustAcquire(2)
-	if n := w.asked("DeleteNetworkInterface"); n > 0 {
-		t.Errorf("EC2 was asked to delete %s, of which a pod has %v: %v", eni.ID, eni.Addrs, w.sim.Calls())
+	if n := w.EC2.Asked("DeleteNetworkInterface"); n > 0 {
+		t.Errorf("EC2 was asked to delete %s, of which a pod has %v: %v", eni.ID, eni.Addrs, w.EC2.Calls())
 	}
 	w.policy.Pool = ""
 	w.end(1)
-	w.age(hour)
+	w.Age(hour)
 	if c := w.collect(); !slices.Equal(c.Deleted, []string{eni.ID}) {
 		t.Errorf("a collection deleted %v, want %s", c.Deleted, eni.ID)
 	}
@@ -100,19 +100,19 @@ func TestDetachedOfOtherPool(t *testing.T) {
 func TestDetachedNoPlace(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)
-	eni := w.sim.ENIs()[1]
+	eni := w.EC2.ENIs()[1]
 	w.byOperator(eni.ID)
 	for index := range 2 {
 		w.attachAt(1 + index)
 	}
-	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+	w.Edit(func(s *registry.State) {
 		s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: "eni-00000000000000099", Since: time.Now()}
-	}))
+	})
 	for n := range 15 {
 		w.mustAcquire(2 + n)
 	}
-	if n := w.asked("DeleteNetworkInterface"); n > 0 {
-		t.Errorf("EC2 was asked to delete %s, of which a pod has %v: %v", eni.ID, eni.Addrs, w.sim.Calls())
+	if n := w.EC2.Asked("DeleteNetworkInterface"); n > 0 {
+		t.Errorf("EC2 was asked to delete %s, of which a pod has %v: %v", eni.ID, eni.Addrs, w.EC2.Calls())
 	}
 }
 
@@ -123,12 +123,12 @@ func TestAbandonedInUse(t *testing.T) {
 	w.policy.Pools = true
 	w.mustAcquire(1)
 	stray := w.stray()
-	w.sim.Fail("DeleteNetworkInterface", "InvalidNetworkInterface.InUse", 1)
+	w.EC2.Fail("DeleteNetworkInterface", "InvalidNetworkInterface.InUse", 1)
 	w.policy.Pool = "b"
 	w.mustAcquire(2)
 	w.collect()
-	if slices.ContainsFunc(w.sim.ENIs(), func(e ec2sim.ENI) bool { return e.ID == stray }) {
-		t.Errorf("%s is left behind: %v", stray, w.sim.Calls())
+	if slices.ContainsFunc(w.EC2.ENIs(), func(e ec2sim.ENI) bool { return e.ID == stray }) {
+		t.Errorf("%s is left behind: %v", stray, w.EC2.Calls())
 	}
 }
 
@@ -154,7 +154,7 @@ func retiresPool(t *testing.T, pool string) {
 	w.policy = base
 	w.mustAcquire(2)
 	retire := func(conflists []lease.Policy) less.Report {
-		w.age(hour)
+		w.Age(hour)
 		return w.collect(conflists...)
 	}
 	if c := retire(removed); len(c.Unassigned)+len(c.Deleted) > 0 {
@@ -164,7 +164,7 @@ func retiresPool(t *testing.T, pool string) {
 	if c := retire(has); len(c.Unassigned)+len(c.Deleted) > 0 {
 		t.Errorf("while the configuration has the pool, these were released: %+v", c)
 	}
-	w.lose() // the tags of the ENI let no collection release anything before an ADD
+	w.Lose() // the tags of the ENI let no collection release anything before an ADD
 	w.mustAcquire(3)
 	if c := retire(removed); len(c.Deleted) != 1 {
 		t.Errorf("after the pool was removed, a collection has released %+v", c)
@@ -179,7 +179,7 @@ func TestIndexRaised(t *testing.T) {
 	w.policy.MinIndex, w.policy.Batch = 0, 6
 	w.mustAcquire(0)
 	w.end(0)
-	w.age(hour)
+	w.Age(hour)
 	w.policy.MinIndex, w.policy.Batch, w.policy.Warm = 1, 1, registry.Warm{Min: 3}
 	for n := range 3 {
 		w.mustAcquire(1 + n)
@@ -187,17 +187,17 @@ func TestIndexRaised(t *testing.T) {
 	_, err := w.pool().Fill(t.Context())
 	must(t, err)
 	ready := 0
-	for a := range w.state().Free.Keys() {
-		if _, e := w.state().ENIOf(a); !e.IsBoot() {
+	for a := range w.State().Free.Keys() {
+		if _, e := w.State().ENIOf(a); !e.IsBoot() {
 			ready++
 		}
 	}
 	if ready < 3 {
 		t.Errorf("the pool is full, and pods can get %d addresses, want at least 3", ready)
 	}
-	w.age(hour)
+	w.Age(hour)
 	w.collect()
-	for _, e := range w.state().ENIs {
+	for _, e := range w.State().ENIs {
 		if want := map[bool]int{true: 1, false: 6}[e.IsBoot()]; len(e.Addrs) != want {
 			t.Errorf("the ENI at index %d has %v, want %d", e.Index, e.Addrs, want)
 		}
@@ -205,7 +205,7 @@ func TestIndexRaised(t *testing.T) {
 	w.consistent()
 	w.policy.MinIndex = 0
 	w.mustAcquire(9)
-	for id, e := range w.state().ENIs {
+	for id, e := range w.State().ENIs {
 		if e.Passed {
 			t.Errorf("%s is passed over: %+v", id, e)
 		}
@@ -223,12 +223,12 @@ func TestTwoNetworks(t *testing.T) {
 	w.mustAcquire(1)
 	w.policy = second
 	w.mustAcquire(2)
-	w.age(hour)
+	w.Age(hour)
 	if c := w.collect(conflist); len(c.Unassigned) > 0 {
 		t.Errorf("%v went back, and the conflist wants 4 ready", c.Unassigned)
 	}
 	w.policy = conflist
-	w.sim.ResetCalls()
+	w.EC2.ResetCalls()
 	w.mustAcquire(3)
 	w.wantWrites(map[string]int{})
 }
@@ -245,7 +245,7 @@ func TestKeepOfConflists(t *testing.T) {
 	w.policy = other
 	w.mustAcquire(2)
 	release := func(conflists ...lease.Policy) less.Report {
-		w.age(hour)
+		w.Age(hour)
 		return w.collect(conflists...)
 	}
 	if c := release(other, keeps); len(c.Unassigned) > 0 {
@@ -269,10 +269,10 @@ func TestConflistsDuringCollection(t *testing.T) {
 	w.end(1)
 	w.policy = keeps
 	w.mustAcquire(2)
-	w.age(hour)
+	w.Age(hour)
 	w.policy = other
 	came := false
-	w.sim.OnChange(func(c ec2sim.Change) {
+	w.EC2.OnChange(func(c ec2sim.Change) {
 		if c.Kind == ec2sim.Detached && !came {
 			came = true
 			w.mustAcquire(3)
@@ -292,7 +292,7 @@ func TestWarmOfConflists(t *testing.T) {
 	warm := w.policy
 	warm.Warm = registry.Warm{Min: 3}
 	w.mustAcquire(1)
-	w.age(hour)
+	w.Age(hour)
 	if c := w.collect(w.policy, warm); len(c.Unassigned) > 0 {
 		t.Errorf("%v went back, and one of the conflists wants 3 ready", c.Unassigned)
 	}
@@ -304,13 +304,13 @@ func TestIndexRaisedBeforeBoot(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Warm = registry.Warm{Min: 2}
 	w.mustAcquire(0)
-	w.lose()
+	w.Lose()
 	w.policy.MinIndex = 2
 	w.mustAcquire(1)
-	w.age(hour)
+	w.Age(hour)
 	w.collect()
-	if enis := w.sim.ENIs(); len(enis) != 2 {
-		t.Errorf("%d ENIs beside the boot ENI, want the one at index 2: %+v", len(enis)-1, w.state().ENIs)
+	if enis := w.EC2.ENIs(); len(enis) != 2 {
+		t.Errorf("%d ENIs beside the boot ENI, want the one at index 2: %+v", len(enis)-1, w.State().ENIs)
 	}
 	w.consistent()
 }

@@ -22,14 +22,6 @@ import (
 
 const hour = time.Hour
 
-// lose removes the registry.
-func (w *world) lose() {
-	w.Helper()
-	if err := os.RemoveAll(w.dir); err != nil {
-		w.Fatal(err)
-	}
-}
-
 // attachForeign gives the node an ENI with four addresses that the plugins have not made.
 func (w *world) attachForeign(tags map[string]string) string {
 	w.Helper()
@@ -65,17 +57,17 @@ func TestPrefixes(t *testing.T) {
 	w.consistent()
 
 	// Prefixes go back when all of their addresses have been free for long, and only then.
-	second := w.state().Held(pod(17).Key)[0]
+	second := w.State().Held(pod(17).Key)[0]
 	for n := range 17 {
 		w.end(n)
 	}
-	w.age(hour)
+	w.Age(hour)
 	c := less.Collection{FreeAfter: time.Minute, Max: -1}
 	done, err := w.pool().Collect(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	eni := w.sim.ENIs()[1]
+	eni := w.EC2.ENIs()[1]
 	if len(done.Returned) != 1 || done.Returned[0].Contains(second) || len(eni.Prefixes) != 1 ||
 		!eni.Prefixes[0].Contains(second) {
 		t.Errorf("returned %v, ENI has %v, a pod %s", done.Returned, eni.Prefixes, second)
@@ -103,16 +95,16 @@ func TestFullestPrefix(t *testing.T) {
 	for n := range 33 {
 		w.mustAcquire(n)
 	}
-	first := w.state().ENIs[w.sim.ENIs()[1].ID].Prefixes[0].CIDR
+	first := w.State().ENIs[w.EC2.ENIs()[1].ID].Prefixes[0].CIDR
 	for n := range 33 { // leave 4 pods in the first, 3 in the second
-		a := w.state().Held(pod(n).Key)[0]
+		a := w.State().Held(pod(n).Key)[0]
 		keep := first.Contains(a) && n < 4 || !first.Contains(a) && n > 29
 		if !keep {
 			w.end(n)
 		}
 	}
-	w.age(hour)
-	w.sim.ResetCalls()
+	w.Age(hour)
+	w.EC2.ResetCalls()
 	for n := 100; n < 112; n++ {
 		if a := w.mustAcquire(n); !first.Contains(a) {
 			t.Errorf("pod %d has %s, want one of %s", n, a, first)
@@ -145,7 +137,7 @@ func TestDualStack(t *testing.T) {
 	for n := range 10 {
 		w.end(n)
 	}
-	w.age(hour)
+	w.Age(hour)
 	c := less.Collection{FreeAfter: time.Minute, Max: -1}
 	if done, err := w.pool().Collect(t.Context(), c); err != nil || len(done.Deleted) != 1 {
 		t.Errorf("collected %+v: %v", c, err)
@@ -162,12 +154,12 @@ func TestDualStackLostRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.runPod(a.Addrs...)
-	w.lose()
+	w.Lose()
 	b, err := w.acquire(2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := w.state()
+	s := w.State()
 	for _, own := range a.Addrs {
 		if l, ok := s.Leases.At(own); !ok || own == b.Addrs[0] || own == b.Addrs[1] {
 			t.Errorf("%s of the running pod: lease %+v, new pod has %v", own, l, b.Addrs)
@@ -182,7 +174,7 @@ func TestIPv6Only(t *testing.T) {
 	if err != nil || len(a.Addrs) != 1 || !a.Addrs[0].Is6() {
 		t.Fatalf("%v: %v", a.Addrs, err)
 	}
-	w.sim.ResetCalls()
+	w.EC2.ResetCalls()
 	for n := range 50 {
 		if _, err := w.acquire(n + 2); err != nil {
 			t.Fatal(err)
@@ -217,12 +209,12 @@ func warmPool(t *testing.T, warm registry.Warm) {
 	if n, err := w.pool().Fill(t.Context()); err != nil || n < 4 {
 		t.Errorf("filled to %d: %v", n, err)
 	}
-	w.sim.ResetCalls()
+	w.EC2.ResetCalls()
 	for n := 2; n < 6; n++ {
 		w.mustAcquire(n)
 	}
 	w.wantWrites(map[string]int{})
-	if _, err := os.Stat(w.dir + "/" + lease.Refill); err != nil {
+	if _, err := os.Stat(w.Dir + "/" + lease.Refill); err != nil {
 		t.Errorf("no mark: %v", err)
 	}
 	if _, err := w.pool().Fill(t.Context()); err != nil {
@@ -231,12 +223,12 @@ func warmPool(t *testing.T, warm registry.Warm) {
 	for n := 1; n < 6; n++ {
 		w.end(n)
 	}
-	w.age(hour)
+	w.Age(hour)
 	c := less.Collection{FreeAfter: time.Minute, Max: -1}
 	if _, err := w.pool().Collect(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	if left := w.state().Free.Len(); left != warm.Left() {
+	if left := w.State().Free.Len(); left != warm.Left() {
 		t.Errorf("%d addresses are left free, want %d: %+v", left, warm.Left(), c)
 	}
 }
@@ -248,7 +240,7 @@ func TestMaxPods(t *testing.T) {
 	for n := range 3 {
 		w.mustAcquire(n)
 	}
-	if n := len(w.sim.ENIs()[1].Addrs); n != 3 {
+	if n := len(w.EC2.ENIs()[1].Addrs); n != 3 {
 		t.Errorf("the ENI has %d addresses for 3 pods", n)
 	}
 }
@@ -265,7 +257,7 @@ func TestWarmMaxPods(t *testing.T) {
 			w.mustAcquire(pods)
 		}
 	}
-	if n := len(w.sim.ENIs()[1].Addrs); n != 3 {
+	if n := len(w.EC2.ENIs()[1].Addrs); n != 3 {
 		t.Errorf("the ENI has %d addresses for 3 pods", n)
 	}
 }
@@ -287,7 +279,7 @@ func TestIPv6OnlySubnet(t *testing.T) {
 		t.Errorf("result %+v", r.IPs)
 	}
 	w.end(1)
-	w.age(hour)
+	w.Age(hour)
 	c := less.Collection{FreeAfter: time.Minute, Max: -1}
 	if done, err := w.pool().Collect(t.Context(), c); err != nil || len(done.Deleted) != 1 {
 		t.Errorf("collected %+v: %v", c, err)
@@ -305,7 +297,7 @@ func TestNewPrefixIsNotIdle(t *testing.T) {
 	if len(done.Returned) > 0 {
 		t.Errorf("%v went back", done.Returned)
 	}
-	w.age(15 * time.Minute)
+	w.Age(15 * time.Minute)
 	done = must1(w.pool().Collect(t.Context(), c))(t)
 	if len(done.Returned) == 0 {
 		t.Error("none ever goes back")
@@ -322,7 +314,7 @@ func TestFewerPrefixes(t *testing.T) {
 		}
 		w.policy.Prefixes, w.policy.Warm = true, registry.Warm{Min: 40}
 		w.mustAcquire(1)
-		for id, e := range w.state().ENIs {
+		for id, e := range w.State().ENIs {
 			if e.Index > 0 && len(e.Prefixes) == 0 {
 				t.Errorf("%s: %s has %d addresses and no prefix", name, id, len(e.Addrs))
 			}

@@ -73,7 +73,6 @@ func gate() {
 // A node is a simulated instance with a namespace, whose processes find EC2 and the
 // metadata service on its loopback. Its ENIs are links without a network behind them.
 type node struct {
-	testing.TB
 	*simtest.Node
 	conf map[string]any // the network configuration
 	env  []string
@@ -104,7 +103,7 @@ func newNode(t testing.TB, instanceType string, c ec2sim.Config, via func(string
 		subnet-node 10.213.0.0/24
 		subnet-pod  100.113.0.0/20 kubernetes_kubelet=true`)
 	c.VPCs, c.Subnets = vpc.VPCs, vpc.Subnets
-	n := &node{TB: t, Node: simtest.NewNode(t), kind: alone, pods: map[string]netip.Addr{},
+	n := &node{Node: simtest.NewNode(t), kind: alone, pods: map[string]netip.Addr{},
 		further: map[string][]netip.Addr{}, via: via,
 		conf: map[string]any{"cniVersion": "1.1.0", "name": "net", "type": program, "interfaceIndex": 1,
 			"secGroupIds": []string{}, "subnetTags": subnetTags}}
@@ -131,33 +130,7 @@ func (n *node) serve(service string, h http.Handler) (url string) {
 
 // pool is the node's pool, for what is to be there before a test begins.
 func (n *node) pool(policy lease.Policy) *ipam.Pool {
-	return ipam.New(lease.Pool{Registry: n.registry(), Host: n.Host, Policy: policy}, aws.New(n.aws))
-}
-
-func (n *node) registry() *registry.Registry {
-	n.Helper()
-	r, err := registry.Open(n.Dir)
-	if err != nil {
-		n.Fatal(err)
-	}
-	return r
-}
-
-func (n *node) state() *registry.State {
-	n.Helper()
-	s, err := n.registry().View()
-	if err != nil {
-		n.Fatal(err)
-	}
-	return s
-}
-
-// forgive makes the node forget EC2's refusals, as when their time has passed.
-func (n *node) forgive() {
-	n.Helper()
-	if err := n.registry().Change(n.Context(), func(s *registry.State) { clear(s.Refusals) }); err != nil {
-		n.Fatal(err)
-	}
+	return ipam.New(lease.Pool{Registry: n.Registry(), Host: n.Host, Policy: policy}, aws.New(n.aws))
 }
 
 // acquire gives pods addresses without a process.
@@ -279,12 +252,4 @@ func (n *node) has(pod string, addrs ...netip.Addr) {
 // addrs are all addresses of a live pod.
 func (n *node) addrs(pod string) []netip.Addr {
 	return append([]netip.Addr{n.pods[pod]}, n.further[pod]...)
-}
-
-// age makes everything in the registry d older.
-func (n *node) age(d time.Duration) {
-	n.Helper()
-	if err := ipam.Age(n.registry(), d); err != nil {
-		n.Fatal(err)
-	}
 }

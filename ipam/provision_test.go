@@ -36,8 +36,8 @@ func (w *world) noLink(spec more.ENISpec) (id string) {
 // unanswered is a run of new-interface to which EC2 does not answer what has become of an action, until the run ends.
 func (w *world) unanswered(spec more.ENISpec, action string, outcome ec2sim.Outcome) {
 	w.Helper()
-	w.sim.Script(action, slices.Repeat([]ec2sim.Outcome{outcome}, 50)...)
-	defer w.sim.Script(action)
+	w.EC2.Script(action, slices.Repeat([]ec2sim.Outcome{outcome}, 50)...)
+	defer w.EC2.Script(action)
 	p := w.pool()
 	p.Policy = lease.Policy{MinIndex: spec.MinIndex}
 	brief, cancel := context.WithTimeout(w.Context(), time.Second)
@@ -51,7 +51,7 @@ func (w *world) unanswered(spec more.ENISpec, action string, outcome ec2sim.Outc
 func (w *world) notAttached(spec more.ENISpec) (id string) {
 	w.Helper()
 	w.unanswered(spec, "AttachNetworkInterface", ec2sim.UndoneLost)
-	all := w.sim.ENIs()
+	all := w.EC2.ENIs()
 	return all[len(all)-1].ID
 }
 
@@ -61,7 +61,7 @@ func (w *world) mustProvision(spec more.ENISpec) (id string) {
 	p := w.pool()
 	p.Policy = lease.Policy{MinIndex: spec.MinIndex}
 	id, _, err := p.Provision(w.Context(), spec)
-	must(w.T, err)
+	must(w, err)
 	return id
 }
 
@@ -80,8 +80,8 @@ func TestProvisionUnseen(t *testing.T) {
 				made := interrupted(w, wires)
 				wires.hidden.Store(made)
 				time.AfterFunc(5*time.Second, func() { wires.hidden.Store("") })
-				if id := w.mustProvision(forNode); id != made || len(w.sim.ENIs()) != 2 {
-					w.Errorf("has made %s, answers %s, and there are %d ENIs", made, id, len(w.sim.ENIs()))
+				if id := w.mustProvision(forNode); id != made || len(w.EC2.ENIs()) != 2 {
+					w.Errorf("has made %s, answers %s, and there are %d ENIs", made, id, len(w.EC2.ENIs()))
 				}
 				if id := w.mustProvision(forNode); id == made {
 					w.Errorf("after an answer, %s again", id)
@@ -98,8 +98,8 @@ func TestProvisionIndex(t *testing.T) {
 	second.MinIndex = 2
 	inUntaggedBubble(t, "m5.xlarge", func(w *world, _ *wires) {
 		first := w.noLink(forNode)
-		if id := w.mustProvision(second); id == first || w.eni(id).Index < 2 {
-			w.Errorf("answers %s, at %d", id, w.eni(id).Index)
+		if id := w.mustProvision(second); id == first || w.ENI(id).Index < 2 {
+			w.Errorf("answers %s, at %d", id, w.ENI(id).Index)
 		}
 		if id := w.mustProvision(forNode); id != first {
 			w.Errorf("answers %s, and %s has no answer", id, first)
@@ -112,9 +112,9 @@ func TestProvisionIndex(t *testing.T) {
 func TestProvisionMarkEnds(t *testing.T) {
 	inUntaggedBubble(t, "m5.large", func(w *world, wires *wires) {
 		made := w.notAttached(forNode)
-		all := w.sim.ENIs()
-		must(w.T, w.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": made,
-			"InstanceId": all[0].Instance, "DeviceIndex": "1"}))
+		all := w.EC2.ENIs()
+		w.Operate("AttachNetworkInterface", "NetworkInterfaceId", made, "InstanceId", all[0].Instance,
+			"DeviceIndex", "1")
 		time.Sleep(time.Minute)
 		wires.by = "attachment.instance-id" // metadata shows it
 		wires.hidden.Store(made)
@@ -135,11 +135,11 @@ func TestProvisionMarkEnds(t *testing.T) {
 func TestProvisionTermination(t *testing.T) {
 	inUntaggedBubble(t, "m5.large", func(w *world, wires *wires) {
 		made := w.notAttached(forNode)
-		all := w.sim.ENIs()
-		must(w.T, w.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": made,
-			"InstanceId": all[0].Instance, "DeviceIndex": "1"}))
+		all := w.EC2.ENIs()
+		w.Operate("AttachNetworkInterface", "NetworkInterfaceId", made, "InstanceId", all[0].Instance,
+			"DeviceIndex", "1")
 		time.Sleep(time.Minute)
-		must(w.T, w.pool().Learn(w.Context()))
+		must(w, w.pool().Learn(w.Context()))
 		wires.by = "attachment.instance-id"
 		wires.hidden.Store(made)
 		if id := w.mustProvision(forNode); id != made {
@@ -171,8 +171,8 @@ func TestProvisionOfAnother(t *testing.T) {
 			inUntaggedBubble(t, "m5.xlarge", func(w *world, _ *wires) {
 				made := w.notAttached(second)
 				command(w)
-				if id := w.mustProvision(second); id != made || w.eni(id).Index < 2 {
-					w.Errorf("has made %s, answers %s, at %d", made, id, w.eni(id).Index)
+				if id := w.mustProvision(second); id != made || w.ENI(id).Index < 2 {
+					w.Errorf("has made %s, answers %s, at %d", made, id, w.ENI(id).Index)
 				}
 				w.noneLeaked()
 			})
@@ -185,8 +185,7 @@ func TestProvisionOfAnother(t *testing.T) {
 func TestProvisionMeanwhile(t *testing.T) {
 	attached := func(w *world) string {
 		made := w.notAttached(forNode)
-		must(w.T, w.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": made,
-			"InstanceId": w.node.ID, "DeviceIndex": "1"}))
+		w.Operate("AttachNetworkInterface", "NetworkInterfaceId", made, "InstanceId", w.ID, "DeviceIndex", "1")
 		time.Sleep(time.Minute)
 		return made
 	}
@@ -204,7 +203,7 @@ func TestProvisionMeanwhile(t *testing.T) {
 					made := interrupted(w)
 					comes(w)
 					if id := w.mustProvision(forNode); id != made {
-						w.Errorf("has made %s, answers %s, and there are %d ENIs", made, id, len(w.sim.ENIs()))
+						w.Errorf("has made %s, answers %s, and there are %d ENIs", made, id, len(w.EC2.ENIs()))
 					}
 					if id := w.mustProvision(forNode); id == made {
 						w.Errorf("after an answer, %s again", id)

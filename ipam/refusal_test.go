@@ -53,24 +53,24 @@ func TestRefusedENI(t *testing.T) {
 		t.Run(r.code+" "+r.message, func(t *testing.T) {
 			inTwoSubnets(t, func(w *world) {
 				w.mustAcquire(0)
-				first := w.sim.ENIs()[1].ID
-				w.sim.RefuseOn(first, assign, r.code, r.message)
+				first := w.EC2.ENIs()[1].ID
+				w.EC2.RefuseOn(first, assign, r.code, r.message)
 				w.mustAcquire(1)
-				if n := len(w.sim.ENIs()); n != 3 || w.asked(assign) != 1 {
-					t.Fatalf("%d ENIs, and EC2 was asked %d times to change the first", n, w.asked(assign))
+				if n := len(w.EC2.ENIs()); n != 3 || w.EC2.Asked(assign) != 1 {
+					t.Fatalf("%d ENIs, and EC2 was asked %d times to change the first", n, w.EC2.Asked(assign))
 				}
 				w.policy.Timeout = 5 * time.Second
 				w.mustAcquire(2) // of the other ENI
-				if n := w.asked(assign); n > 3 {
+				if n := w.EC2.Asked(assign); n > 3 {
 					t.Errorf("EC2 was asked %d times", n)
 				}
-				w.sim.RefuseOn(w.sim.ENIs()[2].ID, assign, r.code, r.message)
+				w.EC2.RefuseOn(w.EC2.ENIs()[2].ID, assign, r.code, r.message)
 				_, err := w.acquire(3)
 				e, ok := errors.AsType[*plugin.Error](err)
 				if !ok || e.Code != plugin.CodeTryAgain || !strings.Contains(err.Error(), r.code) {
 					t.Errorf("the error does not name the refusal: %v", err)
 				}
-				w.sim.RefuseOn(first, assign, "", "")
+				w.EC2.RefuseOn(first, assign, "", "")
 				time.Sleep(10 * time.Minute)
 				w.mustAcquire(4) // a refusal does not last for ever
 				w.noneLeaked()
@@ -94,8 +94,8 @@ func TestRefusedSubnet(t *testing.T) {
 			t.Run(action+" "+r.code+" "+r.message, func(t *testing.T) {
 				inTwoSubnets(t, func(w *world) {
 					for _, subnet := range []string{"subnet-pod0", "subnet-pod1"} { // the node begins with one of them
-						w.sim.RefuseOn(subnet, action, r.code, r.message)
-						defer w.sim.RefuseOn(subnet, action, "", "")
+						w.EC2.RefuseOn(subnet, action, r.code, r.message)
+						defer w.EC2.RefuseOn(subnet, action, "", "")
 					}
 					_, err := w.acquire(0)
 					e, ok := errors.AsType[*plugin.Error](err)
@@ -103,18 +103,18 @@ func TestRefusedSubnet(t *testing.T) {
 						strings.Count(err.Error(), r.code) < 2 {
 						t.Errorf("error %v", err)
 					}
-					if n := len(w.sim.ENIs()); n != 1 {
+					if n := len(w.EC2.ENIs()); n != 1 {
 						t.Fatalf("%d ENIs are left", n-1)
 					}
-					before := w.asked(book.CreateAction)
+					before := w.EC2.Asked(book.CreateAction)
 					w.acquire(1)
-					if n := w.asked(book.CreateAction) - before; n != 0 && r.code != "InvalidSubnetID.NotFound" {
+					if n := w.EC2.Asked(book.CreateAction) - before; n != 0 && r.code != "InvalidSubnetID.NotFound" {
 						t.Errorf("EC2 was asked for another %d ENIs at once", n)
 					}
 					time.Sleep(10 * time.Minute)
-					w.sim.RefuseOn("subnet-pod1", action, "", "")
+					w.EC2.RefuseOn("subnet-pod1", action, "", "")
 					w.mustAcquire(2)
-					if e := w.sim.ENIs()[len(w.sim.ENIs())-1]; len(w.sim.ENIs()) != 2 || e.Subnet != "subnet-pod1" {
+					if e := w.EC2.ENIs()[len(w.EC2.ENIs())-1]; len(w.EC2.ENIs()) != 2 || e.Subnet != "subnet-pod1" {
 						t.Errorf("the ENI is %+v", e)
 					}
 					w.noneLeaked()
@@ -129,16 +129,16 @@ func TestRefusedSubnet(t *testing.T) {
 func TestStuckENI(t *testing.T) {
 	inTwoSubnets(t, func(w *world) {
 		for _, subnet := range []string{"subnet-pod0", "subnet-pod1"} {
-			w.sim.RefuseOn(subnet, book.AttachAction, "IncorrectState", "")
+			w.EC2.RefuseOn(subnet, book.AttachAction, "IncorrectState", "")
 		}
 		for i := range 10 {
 			w.acquire(i)
-			if n := len(w.sim.ENIs()); n > 2 {
+			if n := len(w.EC2.ENIs()); n > 2 {
 				t.Fatalf("%d ENIs", n)
 			}
 			time.Sleep(10 * time.Second)
 		}
-		w.sim.RefuseOn("subnet-pod1", book.AttachAction, "", "")
+		w.EC2.RefuseOn("subnet-pod1", book.AttachAction, "", "")
 		for i := range 10 {
 			if _, err := w.acquire(20 + i); err == nil {
 				w.noneLeaked()
@@ -155,7 +155,7 @@ func TestRefusedAction(t *testing.T) {
 	const assign = "AssignPrivateIpAddresses"
 	inTwoSubnets(t, func(w *world) {
 		w.mustAcquire(0)
-		w.sim.FailAs(assign, "UnauthorizedOperation", "not authorized to perform: ec2:"+assign+
+		w.EC2.FailAs(assign, "UnauthorizedOperation", "not authorized to perform: ec2:"+assign+
 			" with an explicit deny in a service control policy", always)
 		for i := range 3 {
 			_, err := w.acquire(1 + i)
@@ -164,11 +164,11 @@ func TestRefusedAction(t *testing.T) {
 				t.Errorf("%v: hint %+v", err, e)
 			}
 		}
-		if n := w.asked(assign); n != 1 {
+		if n := w.EC2.Asked(assign); n != 1 {
 			t.Errorf("EC2 was asked %d times", n)
 		}
 		time.Sleep(2 * time.Minute)
-		w.sim.FailAs(assign, "", "", 0)
+		w.EC2.FailAs(assign, "", "", 0)
 		w.mustAcquire(9)
 	})
 }
@@ -194,12 +194,12 @@ func TestOutpost(t *testing.T) {
 				}
 				w.policy.Batch = 20
 				w.mustAcquire(16)
-				for _, e := range w.sim.ENIs() {
+				for _, e := range w.EC2.ENIs() {
 					if e.Subnet == "subnet-pod1" {
 						t.Errorf("%s is in a subnet of elsewhere", e.ID)
 					}
 				}
-				if n := w.asked(book.AttachAction) - (len(w.sim.ENIs()) - 1); n != 0 {
+				if n := w.EC2.Asked(book.AttachAction) - (len(w.EC2.ENIs()) - 1); n != 0 {
 					t.Errorf("%d attachments were refused", n)
 				}
 			})
@@ -210,7 +210,7 @@ func TestOutpost(t *testing.T) {
 // EC2 lets an instance have fewer ENIs than its type allows: volumes have taken slots.
 func TestVolumes(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
-		w.sim.FailAs(book.AttachAction, "AttachmentLimitExceeded", "Interface count 2 exceeds the limit", always)
+		w.EC2.FailAs(book.AttachAction, "AttachmentLimitExceeded", "Interface count 2 exceeds the limit", always)
 		for i := range 2 {
 			_, err := w.acquire(i)
 			if e, ok := errors.AsType[*plugin.Error](err); !ok || !errors.Is(err, aws.ErrInstanceFull) ||
@@ -246,7 +246,7 @@ func TestRefusedRelease(t *testing.T) {
 					for i := range 12 {
 						w.mustAcquire(i)
 					}
-					enis := w.sim.ENIs()
+					enis := w.EC2.ENIs()
 					if len(enis) != 3 {
 						t.Fatalf("%d ENIs", len(enis))
 					}
@@ -254,7 +254,7 @@ func TestRefusedRelease(t *testing.T) {
 						w.end(i)
 					}
 					time.Sleep(time.Hour)
-					w.sim.FailAs(action, r.code, r.message, 1) // of the first ENI alone
+					w.EC2.FailAs(action, r.code, r.message, 1) // of the first ENI alone
 					collect := func() error {
 						_, err := w.pool().Collect(w.Context(), less.Collection{FreeAfter: time.Minute, Max: -1})
 						return err
@@ -262,12 +262,12 @@ func TestRefusedRelease(t *testing.T) {
 					if err := collect(); err == nil || !strings.Contains(err.Error(), r.code) {
 						t.Errorf("error %v", err)
 					}
-					if n := len(w.sim.ENIs()); n != 2 {
+					if n := len(w.EC2.ENIs()); n != 2 {
 						t.Errorf("%d ENIs, want the boot ENI and the one that EC2 keeps", n)
 					}
 					time.Sleep(time.Hour)
 					must(t, collect())
-					if n := len(w.sim.ENIs()); n != 1 {
+					if n := len(w.EC2.ENIs()); n != 1 {
 						t.Errorf("%d ENIs are left", n-1)
 					}
 				})

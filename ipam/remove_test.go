@@ -22,7 +22,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
 // A twoNodes is a world with a second instance, to which ENIs of the first may move.
@@ -35,44 +34,38 @@ type twoNodes struct {
 // newTwoNodes gives the first node an ENI that it may release, because its pod has gone.
 func newTwoNodes(t *testing.T) *twoNodes {
 	w := newWorld(t, "m5.large", 20)
-	other, err := w.sim.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
+	other, err := w.EC2.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
 	must(t, err)
 	w.mustAcquire(1)
 	w.end(1)
-	w.age(time.Hour)
-	id := w.node.ENIs()[1].ID
-	w.sim.ResetCalls()
+	w.Age(time.Hour)
+	id := w.ENIs()[1].ID
+	w.EC2.ResetCalls()
 	return &twoNodes{w, other, id}
 }
 
-// asks makes a call of EC2 as an operator or another program.
-func (w *world) asks(action string, params ...string) {
-	w.Helper()
-	simtest.Operate(w.T, w.sim, action, params...)
-}
-
 func (w *twoNodes) detach() {
-	i := slices.IndexFunc(w.sim.ENIs(), func(e ec2sim.ENI) bool { return e.ID == w.eni })
-	w.asks("DetachNetworkInterface", "AttachmentId", w.sim.ENIs()[i].Attachment)
+	i := slices.IndexFunc(w.EC2.ENIs(), func(e ec2sim.ENI) bool { return e.ID == w.eni })
+	w.Operate("DetachNetworkInterface", "AttachmentId", w.EC2.ENIs()[i].Attachment)
 }
 
 func (w *twoNodes) attach() {
-	w.asks("AttachNetworkInterface", "NetworkInterfaceId", w.eni, "InstanceId", w.other.ID, "DeviceIndex", "1")
+	w.Operate("AttachNetworkInterface", "NetworkInterfaceId", w.eni, "InstanceId", w.other.ID, "DeviceIndex", "1")
 }
 
 func (w *twoNodes) tag(key, value string) {
-	w.asks("CreateTags", "ResourceId.1", w.eni, "Tag.1.Key", key, "Tag.1.Value", value)
+	w.Operate("CreateTags", "ResourceId.1", w.eni, "Tag.1.Key", key, "Tag.1.Value", value)
 }
 
 // draining says that a collection has begun to delete the ENI, and was killed.
 func (w *twoNodes) draining() {
-	must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { s.Edit(w.eni, (*registry.ENI).Drain) }))
+	w.Edit(func(s *registry.State) { s.Edit(w.eni, (*registry.ENI).Drain) })
 }
 
 // afterDetach has an operator do something when our DetachNetworkInterface has been carried out.
 func (w *twoNodes) afterDetach(do func()) {
 	w.answers(func(rw http.ResponseWriter, r *http.Request) {
-		w.sim.ServeHTTP(rw, r)
+		w.EC2.ServeHTTP(rw, r)
 		if r.FormValue("Action") == "DetachNetworkInterface" {
 			do()
 		}
@@ -121,7 +114,7 @@ func TestOthersENIs(t *testing.T) {
 						return err
 					}
 					w.draining()
-					s := w.state()
+					s := w.State()
 					_, err := w.pool().DeleteDraining(t.Context(), s)
 					return err
 				},
@@ -139,7 +132,7 @@ func TestOthersENIs(t *testing.T) {
 					if w.writes()["DeleteNetworkInterface"] > 0 || w.writes()["UnassignPrivateIpAddresses"] > 0 {
 						t.Errorf("EC2 was asked for %v", w.writes())
 					}
-					if e, known := w.state().ENIs[w.eni]; known != c.known || known && !e.Foreign {
+					if e, known := w.State().ENIs[w.eni]; known != c.known || known && !e.Foreign {
 						t.Errorf("the registry: %+v, %v", e, known)
 					}
 				})
@@ -154,7 +147,7 @@ func TestInherited(t *testing.T) {
 	w := newTwoNodes(t)
 	w.tag(book.TagInstance, w.other.ID)
 	must(t, w.pool().Remove(t.Context(), w.eni))
-	if enis := w.node.ENIs(); len(enis) != 1 || w.writes()["DeleteNetworkInterface"] != 1 {
+	if enis := w.ENIs(); len(enis) != 1 || w.writes()["DeleteNetworkInterface"] != 1 {
 		t.Errorf("%v, after %v", enis, w.writes())
 	}
 }
@@ -163,12 +156,12 @@ func TestInherited(t *testing.T) {
 // serves no pods afterwards, either.
 func TestRemoveForeignDenied(t *testing.T) {
 	w := newTwoNodes(t)
-	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { s.Edit(w.eni, (*registry.ENI).Disown) }))
-	w.sim.Fail("DetachNetworkInterface", "UnauthorizedOperation", always)
+	w.Edit(func(s *registry.State) { s.Edit(w.eni, (*registry.ENI).Disown) })
+	w.EC2.Fail("DetachNetworkInterface", "UnauthorizedOperation", always)
 	if err := w.pool().Remove(t.Context(), w.eni); !errors.Is(err, aws.ErrDenied) {
 		t.Errorf("Remove: %v", err)
 	}
-	if e := w.state().ENIs[w.eni]; e.Phase() != registry.Foreign {
+	if e := w.State().ENIs[w.eni]; e.Phase() != registry.Foreign {
 		t.Errorf("it is %s: %+v", e.Phase(), e)
 	}
 }
@@ -180,14 +173,14 @@ func TestRemoveServing(t *testing.T) {
 		w := newWorld(t, "m5.large", 20)
 		w.policy.Prefixes = prefixes
 		a := w.mustAcquire(1)
-		id := w.node.ENIs()[1].ID
+		id := w.ENIs()[1].ID
 		refused := func(why, want string) {
 			t.Helper()
 			err := w.pool().Remove(t.Context(), id)
 			if err == nil || !strings.Contains(err.Error(), "it serves pods: "+a.String()+" is in use: "+want) {
 				t.Errorf("prefixes %v, %s: %v", prefixes, why, err)
 			}
-			if e := w.state().ENIs[id]; e.Draining {
+			if e := w.State().ENIs[id]; e.Draining {
 				t.Errorf("prefixes %v, %s: its addresses serve no pod", prefixes, why)
 			}
 		}
@@ -195,15 +188,15 @@ func TestRemoveServing(t *testing.T) {
 		stop := w.usePod(a)
 		w.end(1)
 		refused("a namespace", "/proc/")
-		w.lose()
+		w.Lose()
 		must(t, w.pool().Learn(t.Context()))
 		refused("a new registry", "/proc/")
 		stop()
-		must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+		w.Edit(func(s *registry.State) {
 			s.EndWhere(time.Now(), func(netip.Addr, registry.Lease) bool { return true })
-		}))
-		if err := w.pool().Remove(t.Context(), id); err != nil || len(w.node.ENIs()) != 1 {
-			t.Errorf("prefixes %v, without pods: %v, %v", prefixes, err, w.node.ENIs())
+		})
+		if err := w.pool().Remove(t.Context(), id); err != nil || len(w.ENIs()) != 1 {
+			t.Errorf("prefixes %v, without pods: %v, %v", prefixes, err, w.ENIs())
 		}
 	}
 }
@@ -212,16 +205,16 @@ func TestRemoveServing(t *testing.T) {
 // collection finds out.
 func TestCollectServing(t *testing.T) {
 	w := newTwoNodes(t)
-	e := w.node.ENIs()[1]
+	e := w.ENIs()[1]
 	w.runPod(e.Addrs[0])
-	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+	w.Edit(func(s *registry.State) {
 		known := s.ENIs[w.eni]
 		s.Free.Delete(e.Addrs[0])
 		known.Addrs = nil
 		s.ENIs[w.eni] = known
 		s.Rebuilt = registry.Rebuilt{} // there is no other reason to ask EC2
-	}))
-	w.node.Lie(ec2sim.HideKeys(w.eni, "local-ipv4s"))
+	})
+	w.Lie(ec2sim.HideKeys(w.eni, "local-ipv4s"))
 	for range 2 {
 		_, err := w.pool().Collect(t.Context(), less.Collection{FreeAfter: time.Minute, Max: -1})
 		if err == nil || !strings.Contains(err.Error(), e.Addrs[0].String()+" is in use: ") {
@@ -239,35 +232,35 @@ func TestRemoveFails(t *testing.T) {
 		fail   func(*world, string)
 		serves bool
 	}{
-		{"refused", func(w *world, _ string) { w.sim.Fail("DetachNetworkInterface", "InternalError", always) }, false},
-		{"throttled", func(w *world, _ string) { w.sim.Fail("DetachNetworkInterface", throttling, always) }, false},
+		{"refused", func(w *world, _ string) { w.EC2.Fail("DetachNetworkInterface", "InternalError", always) }, false},
+		{"throttled", func(w *world, _ string) { w.EC2.Fail("DetachNetworkInterface", throttling, always) }, false},
 		{"denied", func(w *world, _ string) {
-			w.sim.Fail("DetachNetworkInterface", "UnauthorizedOperation", always)
+			w.EC2.Fail("DetachNetworkInterface", "UnauthorizedOperation", always)
 		}, true},
 		{"no answer", func(w *world, _ string) {
-			w.sim.Script("DetachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 20)...)
+			w.EC2.Script("DetachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 20)...)
 		}, false},
-		{"not deleted", func(w *world, _ string) { w.sim.Fail("DeleteNetworkInterface", throttling, always) }, false},
+		{"not deleted", func(w *world, _ string) { w.EC2.Fail("DeleteNetworkInterface", throttling, always) }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			inBubble(t, "m5.large", func(w *world, _ *wires) {
 				id := w.attachAt(1)
 				time.Sleep(time.Minute)
-				must(w.T, w.pool().Learn(w.Context()))
+				must(w, w.pool().Learn(w.Context()))
 				tt.fail(w, id)
 				if err := w.pool().Remove(w.Context(), id); err == nil {
 					w.Error("it does not fail")
 				}
-				if e := w.state().ENIs[id]; e.Draining == tt.serves {
+				if e := w.State().ENIs[id]; e.Draining == tt.serves {
 					w.Errorf("it serves pods: %v", !e.Draining)
 				}
 				for _, action := range []string{"DetachNetworkInterface", "DeleteNetworkInterface"} {
-					w.sim.Fail(action, throttling, 0)
-					w.sim.Script(action)
+					w.EC2.Fail(action, throttling, 0)
+					w.EC2.Script(action)
 				}
 				time.Sleep(time.Hour)
 				w.collect()
-				if is := len(w.sim.ENIs()) == 2; is != tt.serves {
+				if is := len(w.EC2.ENIs()) == 2; is != tt.serves {
 					w.Errorf("it is there: %v", is)
 				}
 			})
@@ -284,18 +277,18 @@ func TestDetachInTurn(t *testing.T) {
 				w.mustAcquire(1)
 				w.end(1)
 				time.Sleep(time.Hour)
-				must(w.T, w.pool().NotBefore(w.Context(), action, registry.MostBackoff))
-				w.sim.ResetCalls()
+				must(w, w.pool().NotBefore(w.Context(), action, registry.MostBackoff))
+				w.EC2.ResetCalls()
 				if _, err := w.pool().Collect(w.Context(), less.Collection{FreeAfter: time.Minute,
-					Max: -1}); err == nil || w.asked(action) != 0 {
-					w.Errorf("%d calls, %v", w.asked(action), err)
+					Max: -1}); err == nil || w.EC2.Asked(action) != 0 {
+					w.Errorf("%d calls, %v", w.EC2.Asked(action), err)
 				}
 				time.Sleep(registry.MostBackoff)
-				w.sim.Fail(action, throttling, always)
-				must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { clear(s.NotBefore) }))
+				w.EC2.Fail(action, throttling, always)
+				w.Edit(func(s *registry.State) { clear(s.NotBefore) })
 				if _, err := w.pool().Collect(w.Context(), less.Collection{FreeAfter: time.Minute,
-					Max: -1}); err == nil || w.state().NotBefore[action].IsZero() {
-					w.Errorf("not before %v, %v", w.state().NotBefore, err)
+					Max: -1}); err == nil || w.State().NotBefore[action].IsZero() {
+					w.Errorf("not before %v, %v", w.State().NotBefore, err)
 				}
 			})
 		})
@@ -306,9 +299,9 @@ func TestDetachInTurn(t *testing.T) {
 // node may not ask yet. Pods can have its addresses: a growth would be throttled, too.
 func TestCollectThrottledDetach(t *testing.T) {
 	for name, throttle := range map[string]func(*world){
-		"refused": func(w *world) { w.sim.Fail("DetachNetworkInterface", throttling, always) },
+		"refused": func(w *world) { w.EC2.Fail("DetachNetworkInterface", throttling, always) },
 		"not asked": func(w *world) {
-			must(w.T, w.pool().NotBefore(w.Context(), "DetachNetworkInterface", registry.MostBackoff))
+			must(w, w.pool().NotBefore(w.Context(), "DetachNetworkInterface", registry.MostBackoff))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -325,7 +318,7 @@ func TestCollectThrottledDetach(t *testing.T) {
 					len(done.Deleted)+len(done.Detached)+len(done.Unassigned) > 0 {
 					t.Errorf("released %+v: %v", c, err)
 				}
-				w.sim.ResetCalls()
+				w.EC2.ResetCalls()
 				w.mustAcquire(3)
 				w.mustAsk(4, ask)
 				w.wantWrites(map[string]int{})
@@ -341,8 +334,8 @@ func TestCollectMayNotDetach(t *testing.T) {
 	w.policy.Batch = 4
 	a := w.mustAcquire(1)
 	w.end(1)
-	w.age(hour)
-	w.sim.Fail("DetachNetworkInterface", "UnauthorizedOperation", -1)
+	w.Age(hour)
+	w.EC2.Fail("DetachNetworkInterface", "UnauthorizedOperation", -1)
 	c := less.Collection{FreeAfter: time.Minute, Max: -1}
 	if done, err := w.pool().Collect(t.Context(), c); !errors.Is(err, aws.ErrDenied) || len(done.Unassigned) != 3 {
 		t.Errorf("%v went back of 4 addresses: %v", done.Unassigned, err)
@@ -387,16 +380,16 @@ func TestCollectThrottledGrowthDetaches(t *testing.T) {
 	for n := range 11 {
 		w.mustAcquire(n)
 	}
-	idle, _ := w.state().ENIOf(w.mustAcquire(11))
+	idle, _ := w.State().ENIOf(w.mustAcquire(11))
 	w.end(10)
 	w.end(11)
-	w.age(hour)
+	w.Age(hour)
 	var grows sync.WaitGroup
 	p := w.pool()
 	p.Cloud = aws.New(aws.Options{EC2URL: w.cloud.EC2URL, MetadataURL: w.cloud.MetadataURL,
-		HTTP: &busyDetach{sim: w.sim, first: func() {
+		HTTP: &busyDetach{sim: w.EC2, first: func() {
 			grows.Go(func() { w.mustAcquire(12) })
-			for deadline := time.Now().Add(time.Minute); w.eni(idle).AttachmentStatus != "detaching" &&
+			for deadline := time.Now().Add(time.Minute); w.ENI(idle).AttachmentStatus != "detaching" &&
 				time.Now().Before(deadline); {
 				time.Sleep(time.Millisecond)
 			}
@@ -406,7 +399,7 @@ func TestCollectThrottledGrowthDetaches(t *testing.T) {
 	}
 	a := w.mustAcquire(13)
 	grows.Wait()
-	if id, _ := w.state().ENIOf(a); id == idle || id == "" {
+	if id, _ := w.State().ENIOf(a); id == idle || id == "" {
 		t.Errorf("a pod has got %s of %q while that was detached", a, id)
 	}
 	w.consistent()
@@ -440,8 +433,8 @@ func TestCollectStuck(t *testing.T) {
 		}
 		time.Sleep(takes)
 		w.collect()
-		if n := len(w.node.ENIs()); n != 1 { // no pod is there
-			w.Errorf("%d ENIs are attached: %+v", n, w.state().ENIs)
+		if n := len(w.ENIs()); n != 1 { // no pod is there
+			w.Errorf("%d ENIs are attached: %+v", n, w.State().ENIs)
 		}
 		w.consistent()
 	})

@@ -29,29 +29,29 @@ func TestRenewed(t *testing.T) {
 			must(t, err)
 			w.mustAcquire(2)
 			retire := func(yes bool) {
-				must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+				w.Edit(func(s *registry.State) {
 					s.Edit(first.ID, func(e *registry.ENI) { e.Retired = yes })
-				}))
+				})
 			}
 			retire(true)
 			if again, err := w.acquire(1); err != nil || again.ID != first.ID || again.Addrs[0] != first.Addrs[0] {
 				t.Errorf("the same ADD again has %v of %s, %v", again.Addrs, again.ID, err)
 			}
-			w.age(10 * time.Minute)
+			w.Age(10 * time.Minute)
 			w.end(2)
 			other, err := w.acquire(3)
 			if err != nil || other.ID == first.ID {
 				t.Errorf("a new pod has an address of %s, %v", other.ID, err)
 			}
-			w.age(2 * time.Hour)
+			w.Age(2 * time.Hour)
 			w.collect()
-			if _, stays := w.state().ENIs[first.ID]; !stays {
+			if _, stays := w.State().ENIs[first.ID]; !stays {
 				t.Fatal("the ENI of a running pod is deleted")
 			}
 			w.end(1)
-			w.age(2 * time.Hour)
+			w.Age(2 * time.Hour)
 			done := w.collect()
-			if _, stays := w.state().ENIs[first.ID]; stays {
+			if _, stays := w.State().ENIs[first.ID]; stays {
 				t.Errorf("the ENI stays without a pod: %+v", done)
 			}
 			w.consistent()
@@ -66,10 +66,10 @@ func TestRenewedUndone(t *testing.T) {
 	first, err := w.acquire(1)
 	must(t, err)
 	for _, retired := range []bool{true, false} {
-		must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+		w.Edit(func(s *registry.State) {
 			s.Edit(first.ID, func(e *registry.ENI) { e.Retired = retired })
-		}))
-		if _, on := lease.Candidates(w.state(), w.policy, time.Now()); (len(on) == 0) != retired {
+		})
+		if _, on := lease.Candidates(w.State(), w.policy, time.Now()); (len(on) == 0) != retired {
 			t.Errorf("retired %v: a new pod would get %v", retired, on)
 		}
 	}

@@ -47,11 +47,11 @@ const allowAll = `{"interfaceIndex": 1, "secGroupIds": ["sg-1"], "subnetTags": {
 func (w *world) policies(n int, config, annotation string) ([]lease.Policy, error) {
 	w.Helper()
 	var c lease.Config
-	must(w.T, json.Unmarshal([]byte(config), &c))
+	must(w, json.Unmarshal([]byte(config), &c))
 	if annotation != "" {
 		c.RuntimeConfig.Annotations = map[string]string{nic.Annotation: annotation}
 	}
-	must(w.T, c.Validate())
+	must(w, c.Validate())
 	return c.Interfaces("net", "eth0", pod(n).Pod)
 }
 
@@ -92,7 +92,7 @@ func (w *world) given(spec aws.ENISpec) aws.ENI {
 		spec.Tags = map[string]string{"for": "pods", "owner": "team-a"}
 	}
 	e, err := aws.New(w.cloud).CreateENI(w.Context(), spec)
-	must(w.T, err)
+	must(w, err)
 	return e
 }
 
@@ -106,7 +106,7 @@ func TestRequestPool(t *testing.T) {
 	}
 	same := w.mustAsk(6, `[{"subnet": "subnet-db", "securityGroups": ["sg-2", "sg-3"]}]`)[0]
 	var got []string
-	for _, e := range w.sim.ENIs()[1:] {
+	for _, e := range w.EC2.ENIs()[1:] {
 		got = append(got, fmt.Sprint(e.Tags[book.TagPool], " ", e.Subnet, " ", e.SecurityGroups, " ", len(e.Addrs)))
 	}
 	want := []string{"default/subnet-db subnet-db [sg-1] 2", "default/subnet-db/sg-2/sg-3 subnet-db [sg-2 sg-3] 2",
@@ -114,17 +114,17 @@ func TestRequestPool(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("ENIs %q, want %q", got, want)
 	}
-	if e := w.eni(same.ID); e.Tags[book.TagPool] != "default/subnet-db/sg-2/sg-3" {
+	if e := w.ENI(same.ID); e.Tags[book.TagPool] != "default/subnet-db/sg-2/sg-3" {
 		t.Errorf("the pod is on %+v", e)
 	}
-	w.lose() // the tags say which ENI is for whom
+	w.Lose() // the tags say which ENI is for whom
 	must(t, w.pool().Learn(t.Context()))
 	for i := range 7 {
 		w.end(i)
 	}
-	w.age(hour)
+	w.Age(hour)
 	for ask, pool := range map[string]string{`[{"subnet": "subnet-db"}]`: "default/subnet-db", "": "default"} {
-		if e := w.eni(w.mustAsk(8+len(ask), ask)[0].ID); e.Tags[book.TagPool] != pool {
+		if e := w.ENI(w.mustAsk(8+len(ask), ask)[0].ID); e.Tags[book.TagPool] != pool {
 			t.Errorf("%s: the pod is on an ENI of %s", ask, e.Tags[book.TagPool])
 		}
 	}
@@ -215,7 +215,7 @@ func TestRequestAgain(t *testing.T) {
 		t.Errorf("got %v", a.Addrs)
 	}
 	must(t, p.End(t.Context(), again.Key))
-	w.age(hour)
+	w.Age(hour)
 	w.mustAsk(2, ask)
 	w.consistent()
 }
@@ -254,18 +254,18 @@ func TestRequestInterrupted(t *testing.T) {
 	at := w.mustAsk(0, "")[0].ID
 	const ask = `[{"ip": "10.177.1.77"}]`
 	asked := netip.MustParseAddr("10.177.1.77")
-	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+	w.Edit(func(s *registry.State) {
 		s.Intents["killed"] = registry.Intent{Action: "AssignPrivateIpAddresses", ENI: at, Since: time.Now(),
 			Addr: asked,
 			Pod:  registry.Pod{Network: "net", Namespace: "default", Name: pod(1).Pod.Name}}
-	}))
-	w.asks("AssignPrivateIpAddresses", "NetworkInterfaceId", at, "PrivateIpAddress.1", asked.String())
+	})
+	w.Operate("AssignPrivateIpAddresses", "NetworkInterfaceId", at, "PrivateIpAddress.1", asked.String())
 	_, err := w.ask(2, allowAll, ask)
 	wantRefusal(t, err, "the address 10.177.1.77, which is free since ")
 	if a := w.mustAsk(1, ask)[0]; a.Addrs[0] != asked {
 		t.Errorf("got %v", a.Addrs)
 	}
-	w.sim.Script("AssignPrivateIpAddresses", ec2sim.DoneLost, ec2sim.UndoneLost, ec2sim.UndoneLost)
+	w.EC2.Script("AssignPrivateIpAddresses", ec2sim.DoneLost, ec2sim.UndoneLost, ec2sim.UndoneLost)
 	w.mustAsk(3, `[{"ip": "10.177.1.88"}]`)
 	w.consistent()
 }
@@ -275,7 +275,7 @@ func TestRequestInterrupted(t *testing.T) {
 func TestRequestENI(t *testing.T) {
 	w := newCity(t, "m5.large")
 	e := w.given(aws.ENISpec{Subnet: "subnet-db", SecurityGroups: []string{"sg-9"}, Secondary: 1})
-	before := w.eni(e.ID)
+	before := w.ENI(e.ID)
 	ask := fmt.Sprintf(`[{"eni": %q}]`, e.ID)
 	first, second := w.mustAsk(1, ask)[0], w.mustAsk(2, fmt.Sprintf(`[{"eni": %q, "ip": %q}]`, e.ID, e.Addrs[1]))[0]
 	if first.ID != e.ID || second.ID != e.ID || second.Addrs[0] != e.Addrs[1] || first.Addrs[0] == second.Addrs[0] {
@@ -293,21 +293,21 @@ func TestRequestENI(t *testing.T) {
 		}
 	}
 	w.end(1)
-	w.age(hour)
+	w.Age(hour)
 	w.collect()
-	if w.eni(e.ID).Instance == "" {
+	if w.ENI(e.ID).Instance == "" {
 		t.Fatal("the ENI is detached, and a pod uses it")
 	}
 	w.end(2)
-	w.age(hour)
+	w.Age(hour)
 	w.collect()
-	after := w.eni(e.ID)
+	after := w.ENI(e.ID)
 	if after.Instance != "" || !slices.Equal(after.Addrs, before.Addrs) ||
 		fmt.Sprint(after.Tags) != fmt.Sprint(before.Tags) || !slices.Equal(after.SecurityGroups,
 		before.SecurityGroups) {
 		t.Errorf("the ENI was %+v\nand is   %+v", before, after)
 	}
-	if _, known := w.state().ENIs[e.ID]; known {
+	if _, known := w.State().ENIs[e.ID]; known {
 		t.Error("the registry still has the ENI")
 	}
 	w.mustAsk(4, ask)
@@ -323,14 +323,14 @@ func TestRequestENISoon(t *testing.T) {
 	waits := registry.Waiter{Pool: "default/" + e.ID + "=10.177.2.9", Since: time.Now(),
 		Until: time.Now().Add(time.Hour)}
 	w.end(1)
-	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { s.Waiters["net/other/eth0"] = waits }))
+	w.Edit(func(s *registry.State) { s.Waiters["net/other/eth0"] = waits })
 	if done, err := w.pool().DetachUnused(t.Context()); err != nil || len(done) > 0 {
 		t.Errorf("while an ADD waits for it: detached %v, %v", done, err)
 	}
-	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { clear(s.Waiters) }))
+	w.Edit(func(s *registry.State) { clear(s.Waiters) })
 	if done, err := w.pool().DetachUnused(t.Context()); err != nil || !slices.Equal(done, []string{first.ID}) ||
-		w.eni(e.ID).Instance != "" {
-		t.Errorf("detached %v, %v, and EC2 has %+v", done, err, w.eni(e.ID))
+		w.ENI(e.ID).Instance != "" {
+		t.Errorf("detached %v, %v, and EC2 has %+v", done, err, w.ENI(e.ID))
 	}
 }
 
@@ -342,17 +342,17 @@ func TestRequestENIWithoutEC2(t *testing.T) {
 	ask := fmt.Sprintf(`[{"eni": %q}]`, e.ID)
 	w.mustAsk(1, ask)
 	w.end(1)
-	w.age(hour)
-	w.sim.Fail("DescribeNetworkInterfaces", "Unavailable", always)
+	w.Age(hour)
+	w.EC2.Fail("DescribeNetworkInterfaces", "Unavailable", always)
 	if done, err := w.pool().DetachUnused(t.Context()); err == nil || len(done) > 0 {
 		t.Fatalf("detached %v, %v", done, err)
 	}
-	if w.state().ENIs[e.ID].Draining {
+	if w.State().ENIs[e.ID].Draining {
 		t.Fatal("no pod can have its addresses")
 	}
 	w.mustAsk(2, ask)
 	w.end(2)
-	w.sim.Fail("DescribeNetworkInterfaces", "", 0)
+	w.EC2.Fail("DescribeNetworkInterfaces", "", 0)
 	if done, err := w.pool().DetachUnused(t.Context()); err != nil || !slices.Equal(done, []string{e.ID}) {
 		t.Errorf("detached %v, %v", done, err)
 	}
@@ -365,9 +365,9 @@ func TestRequestENIKept(t *testing.T) {
 	e := w.given(aws.ENISpec{Subnet: "subnet-db"})
 	w.mustAsk(1, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
 	w.end(1)
-	w.asks("CreateTags", "ResourceId.1", e.ID, "Tag.1.Key", book.TagNoManage, "Tag.1.Value", "true")
-	if done, err := w.pool().DetachUnused(t.Context()); err != nil || len(done) > 0 || w.eni(e.ID).Instance == "" {
-		t.Errorf("detached %v, %v, and EC2 has %+v", done, err, w.eni(e.ID))
+	w.Operate("CreateTags", "ResourceId.1", e.ID, "Tag.1.Key", book.TagNoManage, "Tag.1.Value", "true")
+	if done, err := w.pool().DetachUnused(t.Context()); err != nil || len(done) > 0 || w.ENI(e.ID).Instance == "" {
+		t.Errorf("detached %v, %v, and EC2 has %+v", done, err, w.ENI(e.ID))
 	}
 }
 
@@ -380,19 +380,18 @@ func TestRequestENIDetaching(t *testing.T) {
 		e := w.given(aws.ENISpec{Subnet: "subnet-node"})
 		w.mustAsk(1, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
 		w.end(1)
-		must(w.T, w.pool().Registry.Change(w.Context(),
-			func(s *registry.State) { s.Edit(e.ID, (*registry.ENI).Drain) }))
-		must(w.T, w.byHand().DetachENI(w.Context(), w.eni(e.ID).Attachment))
-		w.sim.Fail("DetachNetworkInterface", "RequestLimitExceeded", always)
+		w.Edit(func(s *registry.State) { s.Edit(e.ID, (*registry.ENI).Drain) })
+		must(w, w.byHand().DetachENI(w.Context(), w.ENI(e.ID).Attachment))
+		w.EC2.Fail("DetachNetworkInterface", "RequestLimitExceeded", always)
 		throttled, cancel := context.WithTimeout(w.Context(), time.Second)
 		defer cancel()
-		if done, err := w.pool().DetachUnused(throttled); err == nil || !w.state().ENIs[e.ID].Draining {
+		if done, err := w.pool().DetachUnused(throttled); err == nil || !w.State().ENIs[e.ID].Draining {
 			w.Errorf("detached %v, %v, and a pod can have its addresses", done, err)
 		}
-		w.sim.Fail("DetachNetworkInterface", "", 0)
+		w.EC2.Fail("DetachNetworkInterface", "", 0)
 		done, err := w.pool().DetachUnused(w.Context())
-		if err != nil || !slices.Equal(done, []string{e.ID}) || w.eni(e.ID).Instance != "" {
-			w.Errorf("detached %v, %v, EC2 has %+v, and the registry %+v", done, err, w.eni(e.ID), w.state().ENIs[e.ID])
+		if err != nil || !slices.Equal(done, []string{e.ID}) || w.ENI(e.ID).Instance != "" {
+			w.Errorf("detached %v, %v, EC2 has %+v, and the registry %+v", done, err, w.ENI(e.ID), w.State().ENIs[e.ID])
 		}
 	})
 }
@@ -404,7 +403,7 @@ func TestRequestENILost(t *testing.T) {
 	e := w.given(aws.ENISpec{Subnet: "subnet-pods", SecurityGroups: []string{"sg-1"}, Secondary: 5})
 	ask := fmt.Sprintf(`[{"eni": %q}]`, e.ID)
 	w.mustAsk(1, ask)
-	w.lose()
+	w.Lose()
 	for n := range 10 {
 		if a := w.mustAsk(10+n, "")[0]; a.ID == e.ID {
 			t.Fatal("a pod has an address of the ENI without asking")
@@ -413,11 +412,11 @@ func TestRequestENILost(t *testing.T) {
 	p := w.pool()
 	policies, _ := w.policies(1, allowAll, "")
 	p.Policy = policies[0]
-	if err := p.Remove(t.Context(), e.ID); err == nil || w.eni(e.ID).Instance == "" {
-		t.Errorf("an operator's remove-interface: %v, and the ENI is %+v", err, w.eni(e.ID))
+	if err := p.Remove(t.Context(), e.ID); err == nil || w.ENI(e.ID).Instance == "" {
+		t.Errorf("an operator's remove-interface: %v, and the ENI is %+v", err, w.ENI(e.ID))
 	}
 	must(t, w.pool().Learn(t.Context()))
-	w.age(hour)
+	w.Age(hour)
 	again := w.mustAsk(2, ask)[0]
 	if again.ID != e.ID {
 		t.Errorf("got %+v", again)
@@ -430,7 +429,7 @@ func TestRequestENILost(t *testing.T) {
 func TestRequestRefused(t *testing.T) {
 	w := newCity(t, "m5.large")
 	cloud := aws.New(w.cloud)
-	other, err := w.sim.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-db"})
+	other, err := w.EC2.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-db"})
 	must(t, err)
 	w.mustAsk(0, "")
 	w.mustAsk(1, `[{"subnet": "subnet-db", "ip": "10.177.2.88"}]`)
@@ -447,9 +446,9 @@ func TestRequestRefused(t *testing.T) {
 	w.mustAsk(3, "")
 	// an address is free for the pods that want one beside an ENI: EC2 would give one before the ENI is looked at
 	w.end(3)
-	w.age(hour)
-	had := fmt.Sprint(w.sim.ENIs())
-	w.sim.ResetCalls()
+	w.Age(hour)
+	had := fmt.Sprint(w.EC2.ENIs())
+	w.EC2.ResetCalls()
 	for _, tt := range []struct{ ask, want string }{
 		{`{`, "pod default/pod050: annotation cni-ipvlan-vpc-k8s/nics: the value is not the JSON that is expected"},
 		{`[{"vpc": "vpc-1"}]`, `interface 1: "vpc": there is no such key`},
@@ -479,7 +478,7 @@ func TestRequestRefused(t *testing.T) {
 		{`[{"eni": "eni-00000000000000fff"}]`, "the pod asks for eni-00000000000000fff, but EC2 knows no such ENI"},
 		{fmt.Sprintf(`[{"eni": %q}]`, bare.ID), "but requests allows only ENIs with the tag for=pods"},
 		{fmt.Sprintf(`[{"eni": %q}]`, used.ID), "but it is attached to " + other.ID +
-			", and this node is " + w.node.ID},
+			", and this node is " + w.ID},
 		{fmt.Sprintf(`[{"eni": %q}]`, far.ID), "but its subnet subnet-far is not in the zone of this node, us-east-1a"},
 		{fmt.Sprintf(`[{"eni": %q}]`, elsewhere.ID), "but it is in vpc-2, and this node is in vpc-1"},
 		{fmt.Sprintf(`[{"eni": %q}]`, pools), "but requests allows only ENIs with the tag for=pods"},
@@ -505,10 +504,10 @@ func TestRequestRefused(t *testing.T) {
 	_, err = w.ask(50, strings.Replace(allowAll, `"requests"`, `"x"`, 1), `[{"subnet": "subnet-db"}]`)
 	wantRefusal(t, err, `requests does not allow the namespace "default" to ask`)
 	w.wantWrites(map[string]int{})
-	if now := fmt.Sprint(w.sim.ENIs()); now != had {
+	if now := fmt.Sprint(w.EC2.ENIs()); now != had {
 		t.Errorf("ENIs were %s\nand are %s", had, now)
 	}
-	if s := w.state(); len(s.Intents) > 0 || len(s.Waiters) > 0 {
+	if s := w.State(); len(s.Intents) > 0 || len(s.Waiters) > 0 {
 		t.Errorf("intents %v, waiters %v", s.Intents, s.Waiters)
 	}
 	w.consistent()
@@ -546,12 +545,12 @@ func TestRequestMax(t *testing.T) {
 	for range 2 {
 		must(t, add(1, "net1", db))
 	}
-	had := fmt.Sprint(w.sim.ENIs())
+	had := fmt.Sprint(w.EC2.ENIs())
 	for _, again := range []string{db, `{"ips": ["10.177.2.99"]}`} {
 		wantRefusal(t, add(1, "net2", again),
 			"pod default/pod001 asks for interface net2, and would have 4 interfaces: max is 3")
 	}
-	if now := fmt.Sprint(w.sim.ENIs()); now != had {
+	if now := fmt.Sprint(w.EC2.ENIs()); now != had {
 		t.Errorf("ENIs were %s\nand are %s", had, now)
 	}
 	must(t, add(1, "net3", `{}`))
@@ -604,14 +603,14 @@ func TestRequestENILostAnswer(t *testing.T) {
 		w.mustAsk(0, "")
 		e := w.given(aws.ENISpec{Subnet: "subnet-db"})
 		if !shown {
-			w.node.Lie(ec2sim.ForgetENI(e.ID))
+			w.Lie(ec2sim.ForgetENI(e.ID))
 		}
-		w.sim.Script("AttachNetworkInterface", ec2sim.DoneLost)
+		w.EC2.Script("AttachNetworkInterface", ec2sim.DoneLost)
 		all, err := w.ask(1, allowAll, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
 		if err != nil || all[0].ID != e.ID {
 			t.Errorf("shown by metadata %v: %v", shown, err)
 		}
-		if s := w.state(); len(s.Intents) > 0 {
+		if s := w.State(); len(s.Intents) > 0 {
 			t.Errorf("left over: %v", s.Intents)
 		}
 		w.consistent()
@@ -643,7 +642,7 @@ func TestRequestPutBack(t *testing.T) {
 	w.mustAsk(0, "") // has the primary address
 	w.mustAsk(1, alone)
 	w.end(1) // its address cools
-	w.sim.Fail("CreateNetworkInterface", "UnauthorizedOperation", 1)
+	w.EC2.Fail("CreateNetworkInterface", "UnauthorizedOperation", 1)
 	if _, err := w.ask(1, allowAll, two); err == nil {
 		t.Fatal("no error")
 	}
@@ -651,7 +650,7 @@ func TestRequestPutBack(t *testing.T) {
 	if a := w.mustAsk(2, "")[0].Addrs[0]; a == asked {
 		t.Errorf("a pod that asks for nothing gets %v, which was a pod's a moment ago", a)
 	}
-	w.forgive()
+	w.Forgive()
 	if all, err := w.ask(1, allowAll, two); err != nil || all[0].Addrs[0] != asked {
 		t.Errorf("the pod that had it: %v, %v", all, err)
 	}
@@ -691,12 +690,12 @@ func TestRequestWithdrawn(t *testing.T) {
 	w.mustAsk(0, "")
 	w.mustAsk(1, ask)
 	w.end(1)
-	w.age(hour)
-	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { // as release does, and is killed then
+	w.Age(hour)
+	w.Edit(func(s *registry.State) { // as release does, and is killed then
 		id, _ := s.ENIOf(asked)
 		book.Withdraw(s, id, book.Releasable{Addrs: map[netip.Addr]time.Time{asked: {}}})
-	}))
-	w.age(time.Minute) // EC2 has shown all changes by now
+	})
+	w.Age(time.Minute) // EC2 has shown all changes by now
 	policies, err := w.policies(1, allowAll, ask)
 	must(t, err)
 	p := w.pool()
@@ -705,9 +704,9 @@ func TestRequestWithdrawn(t *testing.T) {
 	defer cancel()
 	began := time.Now()
 	_, err = p.Acquire(ctx, pod(1))
-	t.Logf("after %v, %d calls: %v", time.Since(began), len(w.sim.Calls()), err)
+	t.Logf("after %v, %d calls: %v", time.Since(began), len(w.EC2.Calls()), err)
 	wantRefusal(t, err, "asks for the address 10.177.1.77, which is free since ")
-	w.age(time.Minute)
+	w.Age(time.Minute)
 	if a, err := p.Acquire(ctx, pod(1)); err != nil || a.Addrs[0] != asked {
 		t.Errorf("%v, %v", a.Addrs, err)
 	}
@@ -720,8 +719,8 @@ func TestRequestENILast(t *testing.T) {
 	w := newCity(t, "m5.large")
 	given := w.given(aws.ENISpec{Subnet: "subnet-db", SecurityGroups: []string{"sg-x"}})
 	ask := fmt.Sprintf(`[{"eni": %q}, {}]`, given.ID)
-	w.sim.ResetCalls()
-	w.sim.Script("CreateNetworkInterface", slices.Repeat([]ec2sim.Outcome{noRoom}, 50)...)
+	w.EC2.ResetCalls()
+	w.EC2.Script("CreateNetworkInterface", slices.Repeat([]ec2sim.Outcome{noRoom}, 50)...)
 	for range 2 {
 		_, err := w.ask(1, allowAll, ask)
 		wantRefusal(t, err, "interface 2: no address is free")
@@ -731,8 +730,8 @@ func TestRequestENILast(t *testing.T) {
 	}
 	w.wantWrites(map[string]int{})
 
-	w.sim.Script("CreateNetworkInterface")
-	w.lose() // it would ask EC2 again only in some seconds
+	w.EC2.Script("CreateNetworkInterface")
+	w.Lose() // it would ask EC2 again only in some seconds
 	all := w.mustAsk(1, ask)
 	if all[0].ID != given.ID || all[0].Addrs[0] != given.Addrs[0] || all[1].ID == given.ID {
 		t.Errorf("got %+v", all)
@@ -750,13 +749,13 @@ func TestRequestLostBetween(t *testing.T) {
 	take := func(ctx context.Context, q *lease.Pool, o lease.Owner) (bool, error) {
 		a, err := New(*q, p.Cloud).Acquire(ctx, o)
 		if o.NIC == 0 {
-			w.lose()
+			w.Lose()
 		}
 		return a.Fresh, err
 	}
 	_, err = p.Each(t.Context(), pod(1), policies, take)
 	wantRefusal(t, err, "the registry was lost while the pod got its 2 interfaces: interface 1 has no address any more")
-	if n := w.state().Leases.Len(); n > 0 {
+	if n := w.State().Leases.Len(); n > 0 {
 		t.Errorf("%d leases are left", n)
 	}
 	if _, err := w.ask(1, allowAll, `[{}, {}]`); err != nil {

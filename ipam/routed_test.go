@@ -39,7 +39,7 @@ func runRouted(n *node) *running {
 func (r *running) addr() netip.Addr {
 	r.Helper()
 	var result types100.Result
-	noErr(r, json.Unmarshal(r.result, &result))
+	must(r, json.Unmarshal(r.result, &result))
 	nics := plugin.NICs(&result, "eth0")
 	if len(nics) != 1 || len(nics[0].Addrs()) != 1 {
 		r.Fatalf("the result is %s", r.result)
@@ -55,7 +55,7 @@ func (r *running) keeps(a netip.Addr, lost bool) {
 	}
 	for range 4 {
 		r.collect()
-		r.age(time.Hour)
+		r.Age(time.Hour)
 	}
 	if enis := r.ENIs(); len(enis) < 2 || !slices.Contains(enis[1].Addrs, a) {
 		r.Errorf("no ENI has %s any more", a)
@@ -88,7 +88,7 @@ func TestProcessRoutedFlushed(t *testing.T) {
 				t.Fatalf("the node has still %v; %v", routes, err)
 			}
 			r.keeps(a, lost)
-			if !r.state().Leases.Has(a) {
+			if !r.State().Leases.Has(a) {
 				t.Errorf("%s of a running pod is not leased", a)
 			}
 			delete(r.conf, "dataPath")
@@ -108,7 +108,7 @@ func TestProcessRoutedFlushed(t *testing.T) {
 // shell runs a command on the node.
 func (n *node) shell(command string) {
 	n.Helper()
-	noErr(n, n.Host.Do(func() error {
+	must(n, n.Host.Do(func() error {
 		out, err := exec.Command("sh", "-c", command).CombinedOutput()
 		if err != nil {
 			err = fmt.Errorf("%s: %w: %s", command, err, out)
@@ -146,16 +146,16 @@ func TestProcessRoutedGreedy(t *testing.T) {
 			if lost {
 				losses["deleted"](r)
 			}
-			r.age(time.Hour)
+			r.Age(time.Hour)
 			r.collect()
-			r.age(time.Hour)
+			r.Age(time.Hour)
 			r.collect()
-			for a, l := range r.state().Leases.All() {
+			for a, l := range r.State().Leases.All() {
 				if a != own {
 					t.Errorf("%s is leased: %+v", a, l)
 				}
 			}
-			if !r.state().Leases.Has(own) {
+			if !r.State().Leases.Has(own) {
 				t.Errorf("%s of the pod is not leased", own)
 			}
 		})
@@ -172,7 +172,7 @@ func TestProcessRoutedDown(t *testing.T) {
 			r := runRouted(n)
 			a := r.addr()
 			links, err := r.Host.Links()
-			noErr(t, err)
+			must(t, err)
 			for _, l := range links {
 				if nl.IsRouted(l.Group) {
 					r.shell("ip link set " + l.Name + " down")

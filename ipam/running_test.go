@@ -21,7 +21,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
 const ptpProgram = "cni-ipvlan-vpc-k8s-unnumbered-ptp"
@@ -114,12 +113,12 @@ func (r *running) wants(before, when string) {
 
 // Ways to lose a registry.
 var losses = map[string]func(r *running){
-	"deleted": func(r *running) { noErr(r, os.RemoveAll(r.Dir)) },
-	"aside":   func(r *running) { noErr(r, os.Rename(r.Dir, r.Dir+".aside")) },
-	"damaged": func(r *running) { noErr(r, os.WriteFile(r.Dir+"/registry.json", []byte("{\"leases\": {"), 0o600)) },
+	"deleted": func(r *running) { must(r, os.RemoveAll(r.Dir)) },
+	"aside":   func(r *running) { must(r, os.Rename(r.Dir, r.Dir+".aside")) },
+	"damaged": func(r *running) { must(r, os.WriteFile(r.Dir+"/registry.json", []byte("{\"leases\": {"), 0o600)) },
 }
 
-func noErr(t testing.TB, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -153,15 +152,10 @@ var blindness = map[string]func(r *running, eni string) (heal func()){
 		return func() { stop(); r.EC2.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", 0) }
 	},
 	"the ENI is not to be managed": func(r *running, eni string) func() {
-		r.ec2("CreateTags", "ResourceId.1", eni, "Tag.1.Key", "node.k8s.amazonaws.com/no_manage", "Tag.1.Value", "true")
+		r.Operate("CreateTags", "ResourceId.1", eni, "Tag.1.Key", "node.k8s.amazonaws.com/no_manage",
+			"Tag.1.Value", "true")
 		return func() {}
 	},
-}
-
-// ec2 is a call of EC2 by an operator or another program.
-func (n *node) ec2(action string, params ...string) {
-	n.Helper()
-	simtest.Operate(n, n.EC2, action, params...)
 }
 
 // collect runs registry-gc. Whether it succeeds is another matter.
@@ -186,12 +180,12 @@ func (r *running) stays(bare string, lose func(*running), blind func(*running, s
 	heal := blind(r, r.ENIs()[1].ID)
 	r.collect()
 	r.wants(before, "a collection")
-	r.age(time.Hour)
+	r.Age(time.Hour)
 	r.collect()
 	r.wants(before, "a collection an hour later")
 	heal()
 	r.collect()
-	r.age(time.Hour)
+	r.Age(time.Hour)
 	r.collect()
 	r.wants(before, "collections when all is well again")
 	r.end(bare)
@@ -222,9 +216,9 @@ func (r *running) end(bare string) {
 	r.ptp("DEL")
 	r.call(program, "DEL", r.conf)
 	nltest.Remove(r, r.path)
-	noErr(r, (nl.Wiring{{NS: r.Host, Object: nl.Veth{Name: "slave"}}}).Del())
+	must(r, (nl.Wiring{{NS: r.Host, Object: nl.Veth{Name: "slave"}}}).Del())
 	for range 3 { // the ENI drains, then goes
-		r.age(time.Hour)
+		r.Age(time.Hour)
 		r.collect()
 	}
 	own := func(dump string) (lines []string) {
@@ -237,7 +231,7 @@ func (r *running) end(bare string) {
 		return lines
 	}
 	if d := cmp.Diff(own(bare), own(nltest.Dump(r, r.Host))); d != "" {
-		s := r.state()
+		s := r.State()
 		r.Errorf("when the pod has gone, leases %v: -before +after\n%s", maps.Collect(s.Leases.All()), d)
 	}
 }

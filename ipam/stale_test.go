@@ -30,12 +30,12 @@ func (w *world) rebootsStale() (eni string, gone netip.Addr, confess func()) {
 		w.end(n)
 	}
 	time.Sleep(time.Hour)
-	enis := w.node.ENIs()
+	enis := w.ENIs()
 	eni = enis[len(enis)-1].ID
-	confess = w.node.Lie(ec2sim.FreezeENI(eni))
+	confess = w.Lie(ec2sim.FreezeENI(eni))
 	gone = w.collectOne()
-	w.lose()
-	w.sim.ResetCalls()
+	w.Lose()
+	w.EC2.ResetCalls()
 	return eni, gone, confess
 }
 
@@ -57,18 +57,18 @@ func TestStaleAfterBoot(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		_, gone, confess := w.rebootsStale()
 		for range 3 {
-			must(w.T, w.pool().Learn(w.Context()))
+			must(w, w.pool().Learn(w.Context()))
 			w.consistent()
 		}
-		if n := w.asked("DescribeNetworkInterfaces"); n > 3 {
+		if n := w.EC2.Asked("DescribeNetworkInterfaces"); n > 3 {
 			w.Errorf("EC2 was asked %d times, want once for each", n)
 		}
 		w.getNot(gone)
 		confess()
-		must(w.T, w.pool().Learn(w.Context()))
-		w.sim.ResetCalls()
-		must(w.T, w.pool().Learn(w.Context()))
-		if n := w.asked("DescribeNetworkInterfaces"); n != 0 {
+		must(w, w.pool().Learn(w.Context()))
+		w.EC2.ResetCalls()
+		must(w, w.pool().Learn(w.Context()))
+		if n := w.EC2.Asked("DescribeNetworkInterfaces"); n != 0 {
 			w.Errorf("metadata shows nothing new, and EC2 was asked %d times", n)
 		}
 	})
@@ -82,11 +82,11 @@ func TestStaleForHours(t *testing.T) {
 		w.mustAcquire(0)
 		w.end(0)
 		time.Sleep(time.Hour)
-		w.node.Lie(ec2sim.FreezeENI(w.node.ENIs()[1].ID))
+		w.Lie(ec2sim.FreezeENI(w.ENIs()[1].ID))
 		c := w.collectOne()
 		for range 3 {
 			time.Sleep(time.Hour)
-			must1(w.pool().Collect(w.Context(), less.Collection{FreeAfter: 24 * time.Hour, Max: -1}))(w.T)
+			must1(w.pool().Collect(w.Context(), less.Collection{FreeAfter: 24 * time.Hour, Max: -1}))(w)
 			w.consistent()
 		}
 		w.getNot(c)
@@ -97,7 +97,7 @@ func TestStaleForHours(t *testing.T) {
 func (w *world) collectOne() netip.Addr {
 	w.Helper()
 	c := less.Collection{FreeAfter: time.Minute, Max: 1}
-	done := must1(w.pool().Collect(w.Context(), c))(w.T)
+	done := must1(w.pool().Collect(w.Context(), c))(w)
 	if len(done.Unassigned) != 1 {
 		w.Fatalf("unassigned %v, want one address", done.Unassigned)
 	}
@@ -121,10 +121,10 @@ func TestStaleWithoutTags(t *testing.T) {
 		inBubble(t, "m5.large", func(w *world, _ *wires) {
 			w.policy.MinIndex = least
 			eni, gone, _ := w.rebootsStale()
-			w.sim.Fail("DescribeNetworkInterfaces", "InternalError", always)
+			w.EC2.Fail("DescribeNetworkInterfaces", "InternalError", always)
 			for range 2 {
-				must(w.T, w.pool().Learn(w.Context()))
-				e := w.state().ENIs[eni]
+				must(w, w.pool().Learn(w.Context()))
+				e := w.State().ENIs[eni]
 				if why := w.policy.Misfit(e); e.TagsUnknown != registry.NotAsked ||
 					strings.Contains(why, "addresses") != (least == 0) {
 					w.Errorf("%s: %+v", why, e)
@@ -133,8 +133,8 @@ func TestStaleWithoutTags(t *testing.T) {
 			if a, err := w.acquire(0); err == nil {
 				w.Errorf("EC2 has not answered, and a pod has %v", a.Addrs)
 			}
-			w.sim.Fail("DescribeNetworkInterfaces", "InternalError", 0)
-			had := w.eni(eni).Addrs
+			w.EC2.Fail("DescribeNetworkInterfaces", "InternalError", 0)
+			had := w.ENI(eni).Addrs
 			for n := range 2 {
 				if a := w.mustAcquire(n); !slices.Contains(had, a) {
 					w.Errorf("pod %d has %s, and %v are free: gone is %s", n, a, had, gone)
@@ -151,11 +151,11 @@ func TestStaleWithoutEC2(t *testing.T) {
 		inBubble(t, "m5.large", func(w *world, _ *wires) {
 			eni, gone, _ := w.rebootsStale()
 			w.policy.Pools = pools
-			must(w.T, w.pool().Learn(w.Context()))
-			w.sim.Fail("DescribeNetworkInterfaces", "InternalError", always)
-			must(w.T, w.pool().Learn(w.Context()))
+			must(w, w.pool().Learn(w.Context()))
+			w.EC2.Fail("DescribeNetworkInterfaces", "InternalError", always)
+			must(w, w.pool().Learn(w.Context()))
 			w.consistent()
-			if e := w.state().ENIs[eni]; e.TagsUnknown != "" {
+			if e := w.State().ENIs[eni]; e.TagsUnknown != "" {
 				w.Errorf("its tags were known: %+v", e)
 			}
 			for n := range 2 {
@@ -184,16 +184,16 @@ func TestStaleEC2(t *testing.T) {
 				w.mustAcquire(1)
 				w.end(1)
 				time.Sleep(2 * time.Hour)
-				_, err := w.pool().DescribeENIs(w.Context(), aws.ByInstance(w.node.ID))
-				must(w.T, err)
+				_, err := w.pool().DescribeENIs(w.Context(), aws.ByInstance(w.ID))
+				must(w, err)
 				wires.lags.Store(true)
 				if c := w.collect(); len(c.Deleted) != 1 {
 					w.Fatalf("deleted %v", c.Deleted)
 				}
-				must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
+				w.Edit(func(s *registry.State) {
 					s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: "eni-00000000000000099",
 						Since: time.Now()}
-				}))
+				})
 				w.mustAcquire(2)
 				w.consistent()
 			})

@@ -14,7 +14,7 @@ func TestStatusWhileLocked(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	n.acquire(1, "old")
 	for _, lock := range []string{"registry", "grow", "queue", "collect"} {
-		unlock, err := n.registry().Lock(t.Context(), lock)
+		unlock, err := n.Registry().Lock(t.Context(), lock)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -50,16 +50,16 @@ func TestStranger(t *testing.T) {
 			w.policy.Batch = 6
 			a := w.mustAcquire(1)
 			w.runPod(a)
-			w.age(time.Hour)
+			w.Age(time.Hour)
 			w.collect()
-			e := w.sim.ENIs()[1]
+			e := w.EC2.ENIs()[1]
 			s := newStranger(t)
 			s.claim(t, e.MAC, e.Addrs...)
 			if lost {
-				w.lose()
+				w.Lose()
 			}
 			w.collect()
-			state := w.state()
+			state := w.State()
 			for b, l := range state.Leases.All() {
 				if b != a {
 					t.Errorf("%s is leased: %+v", b, l)
@@ -79,21 +79,21 @@ func TestStrangerLeases(t *testing.T) {
 	w.policy.Batch = 4
 	a := w.mustAcquire(1)
 	w.collect()
-	e := w.sim.ENIs()[1]
+	e := w.EC2.ENIs()[1]
 	s := newStranger(t)
 	s.claim(t, e.MAC, e.Addrs...)
 	free := 0
-	must(t, w.pool().Registry.Change(t.Context(), func(state *registry.State) {
+	w.Edit(func(state *registry.State) {
 		for _, b := range e.Addrs {
 			if b != a {
 				state.Found(b, registry.Lease{NetNS: s.path, ENI: e.ID, Bound: true, Since: time.Now()})
 				free++
 			}
 		}
-	}))
+	})
 	c := less.Collection{FreeAfter: 24 * time.Hour, Max: -1}
 	must1(w.pool().Collect(t.Context(), c))(t)
-	w.age(2 * time.Minute)
+	w.Age(2 * time.Minute)
 	done := must1(w.pool().Collect(t.Context(), c))(t)
 	if len(done.Ended) < free {
 		t.Errorf("the leases of %v have ended, of %d without a pod", done.Ended, free)
@@ -107,14 +107,14 @@ func TestStrangerChanges(t *testing.T) {
 	w.policy.Batch = 4
 	a := w.mustAcquire(1)
 	w.mustAcquire(2)
-	e := w.sim.ENIs()[1]
+	e := w.EC2.ENIs()[1]
 	s := newStranger(t)
 	s.claim(t, e.MAC)
 	for i := range 200 { // so many that a list of the kernel has several parts
 		must(t, nl.Veth{Name: fmt.Sprint("v", i), Peer: fmt.Sprint("w", i), PeerNS: s.NS}.Add(s.NS))
 	}
 	// The kernel has a number for the node here, as in the namespace of a pod.
-	must(t, nl.Veth{Name: "vpair", Peer: "pair", PeerNS: s.NS}.Add(w.host))
+	must(t, nl.Veth{Name: "vpair", Peer: "pair", PeerNS: s.NS}.Add(w.Host))
 	own, err := nl.Open("stranger", s.path)
 	must(t, err)
 	defer own.Close()
@@ -137,12 +137,12 @@ func TestStrangerChanges(t *testing.T) {
 	c := less.Collection{FreeAfter: time.Minute, Max: -1}
 	for range 4 {
 		must1(w.pool().Collect(t.Context(), c))(t)
-		w.age(2 * time.Minute)
+		w.Age(2 * time.Minute)
 	}
-	if s := w.state(); s.Leases.Len() > 0 {
+	if s := w.State(); s.Leases.Len() > 0 {
 		t.Errorf("after four collections, %d leases of pods that are gone have not ended", s.Leases.Len())
 	}
-	if n := len(w.node.ENIs()); n != 1 {
+	if n := len(w.ENIs()); n != 1 {
 		t.Errorf("the node has %d ENIs, and no pod", n)
 	}
 }
@@ -153,12 +153,12 @@ func TestStrangerLink(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)
 	w.end(1)
-	e := w.sim.ENIs()[1]
+	e := w.EC2.ENIs()[1]
 	s := newStranger(t)
 	s.claim(t, "02:00:00:00:00:aa")
 	addSlaveWith(t, s.NS, "ens5", s.path, "eth1", e.MAC)
-	must(t, nl.Veth{Name: "vpc" + e.ID[len(e.ID)-4:], Peer: "x", PeerNS: w.host}.Del(w.host))
-	w.age(2 * time.Hour)
+	must(t, nl.Veth{Name: "vpc" + e.ID[len(e.ID)-4:], Peer: "x", PeerNS: w.Host}.Del(w.Host))
+	w.Age(2 * time.Hour)
 	if c := w.collect(); len(c.Deleted) != 1 {
 		t.Errorf("the collection has deleted %v, want %s", c.Deleted, e.ID)
 	}
@@ -170,11 +170,11 @@ func TestPodTakesMore(t *testing.T) {
 	w := newWorld6(t, "m5.large")
 	w.policy.Families, w.policy.Prefixes = dual[1:], true
 	a := w.mustAcquire(1)
-	e := w.sim.ENIs()[1]
+	e := w.EC2.ENIs()[1]
 	path, _ := startPod(t)
-	l, err := w.host.FindMAC(e.MAC)
+	l, err := w.Host.FindMAC(e.MAC)
 	must(t, err)
-	addSlave(t, w.host, l.Name, path, l.Name)
+	addSlave(t, w.Host, l.Name, path, l.Name)
 	ns, err := nl.Open("pod", path)
 	must(t, err)
 	defer ns.Close()
@@ -182,9 +182,9 @@ func TestPodTakesMore(t *testing.T) {
 	for i, b := 0, e.IPv6Prefixes[0].Addr().Next(); i < many; i, b = i+1, b.Next() {
 		must(t, nl.Addr{Prefix: netip.PrefixFrom(b, 128), Dev: l.Name, NoDAD: true}.Add(ns))
 	}
-	w.age(time.Hour)
+	w.Age(time.Hour)
 	w.collect()
-	if n := w.state().Leases.Len(); n < most || n > most+1 {
+	if n := w.State().Leases.Len(); n < most || n > most+1 {
 		t.Errorf("there are %d leases, of which one is of %s", n, a)
 	}
 }

@@ -80,9 +80,9 @@ func TestSubnetStaysFull(t *testing.T) {
 		const pods, again = 20, 12 * time.Second
 		w.mustAcquire(0)
 		began := time.Now()
-		w.sim.Fail("AssignPrivateIpAddresses", "InsufficientFreeAddressesInSubnet", -1)
-		w.sim.Fail("CreateNetworkInterface", "InsufficientFreeAddressesInSubnet", -1)
-		w.sim.ResetCalls()
+		w.EC2.Fail("AssignPrivateIpAddresses", "InsufficientFreeAddressesInSubnet", -1)
+		w.EC2.Fail("CreateNetworkInterface", "InsufficientFreeAddressesInSubnet", -1)
+		w.EC2.ResetCalls()
 		for i := 0; time.Since(began) < 5*time.Minute; i++ {
 			if _, err := w.acquire(1 + i%pods); err == nil || !strings.Contains(err.Error(),
 				aws.ErrSubnetFull.Error()) {
@@ -91,11 +91,11 @@ func TestSubnetStaysFull(t *testing.T) {
 			time.Sleep(again / pods)
 		}
 		for _, action := range []string{"AssignPrivateIpAddresses", "CreateNetworkInterface", "DescribeSubnets"} {
-			if n := w.asked(action); n < 5 || n > 30 {
+			if n := w.EC2.Asked(action); n < 5 || n > 30 {
 				w.Errorf("%s: %d calls in five minutes", action, n)
 			}
 		}
-		w.sim.Fail("AssignPrivateIpAddresses", "", 0)
+		w.EC2.Fail("AssignPrivateIpAddresses", "", 0)
 		time.Sleep(registry.MostEmpty)
 		w.mustAcquire(1)
 	})
@@ -107,9 +107,9 @@ func TestSubnetStaysFullChurn(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.policy.ReuseWait = time.Second
 		w.mustAcquire(0)
-		w.sim.Fail("AssignPrivateIpAddresses", "InsufficientFreeAddressesInSubnet", -1)
-		w.sim.Fail("CreateNetworkInterface", "InsufficientFreeAddressesInSubnet", -1)
-		w.sim.ResetCalls()
+		w.EC2.Fail("AssignPrivateIpAddresses", "InsufficientFreeAddressesInSubnet", -1)
+		w.EC2.Fail("CreateNetworkInterface", "InsufficientFreeAddressesInSubnet", -1)
+		w.EC2.ResetCalls()
 		has, moves := 0, 0
 		for i, began := 1, time.Now(); time.Since(began) < 5*time.Minute; i++ {
 			if _, err := w.acquire(i); err == nil {
@@ -120,7 +120,7 @@ func TestSubnetStaysFullChurn(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
-		if n := w.asked("AssignPrivateIpAddresses"); moves < 50 || n < 5 || n > 30 {
+		if n := w.EC2.Asked("AssignPrivateIpAddresses"); moves < 50 || n < 5 || n > 30 {
 			w.Errorf("%d calls in five minutes, and %d pods got the address of another", n, moves)
 		}
 	})

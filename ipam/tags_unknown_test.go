@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -19,25 +18,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// eni returns what EC2 has of an ENI.
-func (w *world) eni(id string) ec2sim.ENI {
-	w.Helper()
-	i := slices.IndexFunc(w.sim.ENIs(), func(e ec2sim.ENI) bool { return e.ID == id })
-	if i < 0 {
-		w.Fatalf("%s is gone", id)
-	}
-	return w.sim.ENIs()[i]
-}
-
 // TestTagsUnknown learns an ENI while EC2 cannot be asked for its tags. The tags forbid
 // changes. No pod gets its addresses, then or later, and it loses none.
 func TestTagsUnknown(t *testing.T) {
 	const action = "DescribeNetworkInterfaces"
 	for name, fail := range map[string]func(*world){
-		"a problem of EC2's":     func(w *world) { w.sim.Fail(action, "InternalError", always) },
-		"a clock that is wrong":  func(w *world) { w.sim.Fail(action, "RequestExpired", always) },
-		"EC2 throttles":          func(w *world) { w.sim.Fail(action, throttling, always) },
-		"the answer is nonsense": func(w *world) { w.sim.Fail(action, "TagPolicyViolation", always) },
+		"a problem of EC2's":     func(w *world) { w.EC2.Fail(action, "InternalError", always) },
+		"a clock that is wrong":  func(w *world) { w.EC2.Fail(action, "RequestExpired", always) },
+		"EC2 throttles":          func(w *world) { w.EC2.Fail(action, throttling, always) },
+		"the answer is nonsense": func(w *world) { w.EC2.Fail(action, "TagPolicyViolation", always) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, "m5.large", func(w *world, _ *wires) {
@@ -47,11 +36,11 @@ func TestTagsUnknown(t *testing.T) {
 				if a, err := w.acquire(1); err == nil {
 					w.Errorf("a pod has %v of %s", a.Addrs, a.ID)
 				}
-				must(w.T, w.pool().Learn(w.Context()))
-				if why := w.policy.Misfit(w.state().ENIs[guest]); why == "" {
+				must(w, w.pool().Learn(w.Context()))
+				if why := w.policy.Misfit(w.State().ENIs[guest]); why == "" {
 					w.Error("nothing says why it serves no pods")
 				}
-				w.sim.Fail(action, "InternalError", 0)
+				w.EC2.Fail(action, "InternalError", 0)
 				time.Sleep(time.Minute)
 				if a, err := w.acquire(2); err != nil || a.ID == guest {
 					w.Errorf("a pod has %v of %s: %v", a.Addrs, a.ID, err)
@@ -65,12 +54,12 @@ func TestTagsUnknown(t *testing.T) {
 // keeps checks that collections leave all addresses of the ENI where they are.
 func (w *world) keeps(eni string) {
 	w.Helper()
-	had := len(w.eni(eni).Addrs)
+	had := len(w.ENI(eni).Addrs)
 	for range 3 {
 		time.Sleep(2 * time.Hour)
 		w.collect()
 	}
-	if e := w.eni(eni); len(e.Addrs) != had || e.Instance != w.node.ID {
+	if e := w.ENI(eni); len(e.Addrs) != had || e.Instance != w.ID {
 		w.Errorf("it had %d addresses, and now it is %+v", had, e)
 	}
 }
@@ -80,7 +69,7 @@ func (w *world) keeps(eni string) {
 func TestTagsUnknownCancelled(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		guest := w.attachForeign(map[string]string{book.TagNoManage: "true"})
-		must(w.T, w.pool().NotBefore(w.Context(), "DescribeNetworkInterfaces", 4*time.Second))
+		must(w, w.pool().NotBefore(w.Context(), "DescribeNetworkInterfaces", 4*time.Second))
 		ctx, cancel := context.WithCancel(w.Context())
 		time.AfterFunc(time.Second, cancel)
 		if err := w.pool().Learn(ctx); err == nil {
@@ -100,26 +89,26 @@ func TestTagsUnknownCancelled(t *testing.T) {
 func TestTagsUnknownNotAllowed(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		other := w.attachForeign(nil)
-		w.sim.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", always)
+		w.EC2.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", always)
 		w.mustAcquire(1)
-		if l := w.state().Held(pod(1).Key); len(l) != 1 || !w.state().ENIs[other].Has(l[0]) {
+		if l := w.State().Held(pod(1).Key); len(l) != 1 || !w.State().ENIs[other].Has(l[0]) {
 			w.Errorf("the pod has %v", l)
 		}
-		if e := w.state().ENIs[other]; e.TagsUnknown != registry.NotAllowed {
+		if e := w.State().ENIs[other]; e.TagsUnknown != registry.NotAllowed {
 			w.Errorf("%+v", e)
 		}
 		w.end(1)
 		w.keeps(other)
 		pools := w.policy
 		pools.Pools = true
-		if places := lease.Places(w.state(), pools, time.Now()); len(places) != 0 {
+		if places := lease.Places(w.State(), pools, time.Now()); len(places) != 0 {
 			w.Errorf("pools are to be told apart, and pods get addresses of %+v", places)
 		}
 
 		// An operator corrects the role: now it is told.
-		w.sim.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", 0)
-		must(w.T, w.pool().Learn(w.Context()))
-		if e := w.state().ENIs[other]; e.TagsUnknown != "" {
+		w.EC2.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", 0)
+		must(w, w.pool().Learn(w.Context()))
+		if e := w.State().ENIs[other]; e.TagsUnknown != "" {
 			w.Errorf("EC2 has told, and the registry says %+v", e)
 		}
 	})
@@ -130,18 +119,18 @@ func TestTagsUnknownNotAllowed(t *testing.T) {
 func TestTagsUnknownPools(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		var c lease.Config
-		must(w.T, json.Unmarshal(
+		must(w, json.Unmarshal(
 			[]byte(`{"interfaceIndex": 1, "provision": "none", "pools": {"db": {"namespaces": ["db"]}}}`), &c))
-		must(w.T, c.Validate())
+		must(w, c.Validate())
 		w.attachForeign(nil)
-		w.sim.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", always)
+		w.EC2.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", always)
 		w.policy = lease.Common(c.Policies()[0])
 		w.collect()
 		w.policy = c.Policies()[0]
 		if _, err := w.acquire(1); !aws.NotAllowed(err) {
 			w.Errorf("a pod came before the role was corrected: %v", err)
 		}
-		w.sim.Fail("DescribeNetworkInterfaces", "", 0)
+		w.EC2.Fail("DescribeNetworkInterfaces", "", 0)
 		w.policy = lease.Common(c.Policies()[0])
 		w.collect()
 		w.policy = c.Policies()[0]
@@ -157,15 +146,15 @@ func TestTagsUnknownLater(t *testing.T) {
 		time.Sleep(time.Minute)
 		w.collect()
 		other := w.attachAt(2)
-		w.sim.Fail("DescribeNetworkInterfaces", "RequestExpired", always)
-		must(w.T, w.pool().Learn(w.Context()))
-		if r := w.state().Rebuilt; r != (registry.Rebuilt{}) || w.state().ENIs[other].TagsUnknown != registry.NotAsked {
-			w.Fatalf("%+v, %+v", r, w.state().ENIs[other])
+		w.EC2.Fail("DescribeNetworkInterfaces", "RequestExpired", always)
+		must(w, w.pool().Learn(w.Context()))
+		if r := w.State().Rebuilt; r != (registry.Rebuilt{}) || w.State().ENIs[other].TagsUnknown != registry.NotAsked {
+			w.Fatalf("%+v, %+v", r, w.State().ENIs[other])
 		}
-		w.sim.Fail("DescribeNetworkInterfaces", "RequestExpired", 0)
+		w.EC2.Fail("DescribeNetworkInterfaces", "RequestExpired", 0)
 		time.Sleep(time.Hour)
 		w.mustAcquire(2)
-		if e := w.state().ENIs[other]; e.TagsUnknown != "" {
+		if e := w.State().ENIs[other]; e.TagsUnknown != "" {
 			w.Errorf("%+v", e)
 		}
 	})
@@ -175,10 +164,10 @@ func TestTagsUnknownLater(t *testing.T) {
 // pods.
 func (w *world) attachAt(index int) string {
 	w.Helper()
-	w.asks("CreateNetworkInterface", "SubnetId", "subnet-pod0")
-	all := w.sim.ENIs()
+	w.Operate("CreateNetworkInterface", "SubnetId", "subnet-pod0")
+	all := w.EC2.ENIs()
 	id := all[len(all)-1].ID
-	w.asks("AttachNetworkInterface", "NetworkInterfaceId", id, "InstanceId", w.node.ID, "DeviceIndex",
+	w.Operate("AttachNetworkInterface", "NetworkInterfaceId", id, "InstanceId", w.ID, "DeviceIndex",
 		fmt.Sprint(index))
 	return id
 }
@@ -190,23 +179,23 @@ func TestLookAfterRefusal(t *testing.T) {
 		t.Run(code, func(t *testing.T) {
 			inBubble(t, "m5.large", func(w *world, _ *wires) {
 				w.mustAcquire(1)
-				ours := w.sim.ENIs()[1]
-				w.lose()
-				stop := w.node.Lie(ec2sim.ForgetENI(ours.ID))
-				w.sim.Fail("DescribeNetworkInterfaces", code, always)
-				must(w.T, w.pool().Learn(w.Context()))
+				ours := w.EC2.ENIs()[1]
+				w.Lose()
+				stop := w.Lie(ec2sim.ForgetENI(ours.ID))
+				w.EC2.Fail("DescribeNetworkInterfaces", code, always)
+				must(w, w.pool().Learn(w.Context()))
 				c := less.Collection{Max: -1}
 				if _, err := w.pool().Collect(w.Context(), c); err != nil && code == "UnauthorizedOperation" {
 					w.Error(err)
 				}
-				w.asks("DetachNetworkInterface", "AttachmentId", w.eni(ours.ID).Attachment)
-				w.sim.Fail("DescribeNetworkInterfaces", code, 0)
+				w.Operate("DetachNetworkInterface", "AttachmentId", w.ENI(ours.ID).Attachment)
+				w.EC2.Fail("DescribeNetworkInterfaces", code, 0)
 				stop()
 				for range 2 {
 					time.Sleep(time.Hour)
 					w.collect()
 				}
-				if all := w.sim.ENIs(); len(all) != 1 {
+				if all := w.EC2.ENIs(); len(all) != 1 {
 					w.Errorf("left behind: %+v", all[1:])
 				}
 			})

@@ -18,20 +18,20 @@ func TestTerminationLater(t *testing.T) {
 		t.Run(refusal, func(t *testing.T) {
 			inBubble(t, "m5.large", func(w *world, _ *wires) {
 				w.mustAcquire(0)
-				eni := w.sim.ENIs()[1]
-				must(t, w.sim.Operate("ModifyNetworkInterfaceAttribute", map[string]string{"NetworkInterfaceId": eni.ID,
-					"Attachment.AttachmentId": eni.Attachment, "Attachment.DeleteOnTermination": "false"}))
-				must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+				eni := w.EC2.ENIs()[1]
+				w.Operate("ModifyNetworkInterfaceAttribute", "NetworkInterfaceId", eni.ID,
+					"Attachment.AttachmentId", eni.Attachment, "Attachment.DeleteOnTermination", "false")
+				w.Edit(func(s *registry.State) {
 					s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: eni.ID, Since: time.Now()}
-				}))
+				})
 				time.Sleep(time.Minute)
-				w.sim.ResetCalls()
-				w.sim.Fail("ModifyNetworkInterfaceAttribute", refusal, -1)
+				w.EC2.ResetCalls()
+				w.EC2.Fail("ModifyNetworkInterfaceAttribute", refusal, -1)
 				w.collect()
-				if w.asked("ModifyNetworkInterfaceAttribute") == 0 {
+				if w.EC2.Asked("ModifyNetworkInterfaceAttribute") == 0 {
 					t.Fatal("no process has tried")
 				}
-				w.sim.Fail("ModifyNetworkInterfaceAttribute", refusal, 0)
+				w.EC2.Fail("ModifyNetworkInterfaceAttribute", refusal, 0)
 				time.Sleep(registry.MostRefusal) // for so long, the node does not ask again
 				// it may ask EC2 first, and that takes a growth or a collection of its own
 				for range 2 {

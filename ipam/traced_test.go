@@ -29,7 +29,7 @@ func TestTraced(t *testing.T) {
 	add := func(pod string) error {
 		cmd := n.cni("ADD", pod, nil)
 		config, err := io.ReadAll(cmd.Stdin)
-		noErr(t, err)
+		must(t, err)
 		return n.Host.Do(func() error {
 			_, err := new(invoke.RawExec).ExecPlugin(trace.ContextWithSpanContext(t.Context(), span), cmd.Path, config,
 				cmd.Env)
@@ -37,14 +37,14 @@ func TestTraced(t *testing.T) {
 		})
 	}
 	n.add("untraced")
-	noErr(t, add("traced"))
+	must(t, add("traced"))
 	const id = "07010000000000000000000000000000"
 	text, err := os.ReadFile(log)
-	noErr(t, err)
+	must(t, err)
 	traced := 0
 	for line := range strings.Lines(string(text)) {
 		var l registry.Line
-		noErr(t, json.Unmarshal([]byte(line), &l))
+		must(t, json.Unmarshal([]byte(line), &l))
 		want := ""
 		if l.Container == "traced" {
 			want = id

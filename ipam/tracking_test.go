@@ -15,7 +15,7 @@ import (
 // bootTracks sets timeouts of the boot ENI.
 func (w *world) bootTracks(params ...string) {
 	w.Helper()
-	w.asks("ModifyNetworkInterfaceAttribute", append(params, "NetworkInterfaceId", w.sim.ENIs()[0].ID)...)
+	w.Operate("ModifyNetworkInterfaceAttribute", append(params, "NetworkInterfaceId", w.EC2.ENIs()[0].ID)...)
 }
 
 const (
@@ -46,11 +46,11 @@ func TestTracking(t *testing.T) {
 			}
 			w.policy.Tracking = tt.config
 			w.mustAcquire(1)
-			if got := w.sim.ENIs()[1].Tracking; got != tt.want {
+			if got := w.EC2.ENIs()[1].Tracking; got != tt.want {
 				t.Errorf("the new ENI has %+v, want %+v", got, tt.want)
 			}
 			var asked []string
-			for _, c := range w.sim.Calls() {
+			for _, c := range w.EC2.Calls() {
 				asked = append(asked, c.Action)
 			}
 			if i := slices.Index(asked, "CreateNetworkInterface"); slices.Contains(asked[i:],
@@ -73,17 +73,17 @@ func TestTrackingAgain(t *testing.T) {
 			w.hideNew()
 			w.bootTracks(establishedParam, "7200")
 			w.policy.Timeout = time.Second
-			w.sim.Script("CreateNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.DoneLost}, 50)...)
-			for w.asked("CreateNetworkInterface") == 0 { // a busy machine may not come so far in its time
+			w.EC2.Script("CreateNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.DoneLost}, 50)...)
+			for w.EC2.Asked("CreateNetworkInterface") == 0 { // a busy machine may not come so far in its time
 				if _, err := w.acquire(1); err == nil {
 					t.Fatal("no error")
 				}
 			}
-			w.sim.Script("CreateNetworkInterface")
+			w.EC2.Script("CreateNetworkInterface")
 			change(w)
 			w.policy.Timeout = 10 * time.Second
 			w.mustAcquire(1)
-			if enis := w.sim.ENIs(); len(enis) != 2 || enis[1].Tracking != (ec2sim.Tracking{TCPEstablished: 7200}) {
+			if enis := w.EC2.ENIs(); len(enis) != 2 || enis[1].Tracking != (ec2sim.Tracking{TCPEstablished: 7200}) {
 				t.Errorf("got %+v, want the boot ENI and one as it was asked for at first", enis)
 			}
 			w.noneLeaked()

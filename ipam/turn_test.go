@@ -79,12 +79,7 @@ func TestBurstExecutes(t *testing.T) {
 	if len(n.pods) != pods || failed != nil {
 		t.Errorf("%d pods have an address, want %d: %v", len(n.pods), pods, failed)
 	}
-	growths := 0
-	for _, c := range n.EC2.Calls() {
-		if c.Action == "CreateNetworkInterface" || c.Action == "AssignPrivateIpAddresses" {
-			growths++
-		}
-	}
+	growths := n.EC2.Asked("CreateNetworkInterface") + n.EC2.Asked("AssignPrivateIpAddresses")
 	executed := n.executed()
 	if len(executed) > growths+spare {
 		t.Errorf("the program that asks EC2 was executed %d times, for %d growths:\n%s", len(executed), growths,
@@ -110,7 +105,7 @@ func TestRefusedExecutes(t *testing.T) {
 		t.Errorf("the program that asks EC2 was executed %d times", len(executed))
 	}
 	n.EC2.Fail("CreateNetworkInterface", "UnauthorizedOperation", 0)
-	n.forgive()
+	n.Forgive()
 	n.add("later")
 }
 
@@ -144,9 +139,9 @@ func TestTurnKilled(t *testing.T) {
 			n.until("all wait", func(s *registry.State) bool { return len(s.Waiters) == 6 })
 			child, _, _ := strings.Cut(n.executed()[0], " ")
 			pid, err := strconv.Atoi(child)
-			noErr(t, err)
+			must(t, err)
 			m.hush("")
-			noErr(t, kill(first, pid))
+			must(t, kill(first, pid))
 			if first.Wait() == nil {
 				t.Error("the ADD that was killed has an answer")
 			}
@@ -161,7 +156,7 @@ func TestTurnKilled(t *testing.T) {
 			}
 			n.run(n.cni("DEL", "first", nil))
 			n.lost("first")
-			n.age(time.Hour)
+			n.Age(time.Hour)
 			n.run(n.gc())
 			n.intact()
 		})
@@ -172,18 +167,18 @@ func TestTurnKilled(t *testing.T) {
 func TestTimeLeft(t *testing.T) {
 	n := counting(t, alone, "m5.large", &mute{})
 	n.conf["addTimeout"] = 30
-	unlock, err := n.registry().Lock(t.Context(), "queue")
-	noErr(t, err)
+	unlock, err := n.Registry().Lock(t.Context(), "queue")
+	must(t, err)
 	cmd := n.cni("ADD", "web", nil)
 	n.start(cmd)
 	n.until("the ADD waits", func(s *registry.State) bool { return len(s.Waiters) == 1 })
 	var end time.Time
-	for _, w := range n.state().Waiters {
+	for _, w := range n.State().Waiters {
 		end = w.Until
 	}
 	most := time.Until(end)
 	unlock()
-	noErr(t, cmd.Wait())
+	must(t, cmd.Wait())
 	_, args, _ := strings.Cut(n.executed()[0], " ")
 	text, _, _ := strings.Cut(strings.TrimPrefix(args, "acquire "), " ") // the number of the interface follows
 	left, err := time.ParseDuration(text)

@@ -39,18 +39,18 @@ func TestUnassignAndGrow(t *testing.T) {
 			for n := range tt.idle {
 				w.end(1 + n)
 			}
-			w.age(time.Hour)
+			w.Age(time.Hour)
 			var got lease.Allocation
 			var failed error
 			var began atomic.Bool
 			done := make(chan struct{})
 			w.answers(func(rw http.ResponseWriter, r *http.Request) {
 				if r.FormValue("Action") != book.UnassignAction || began.Swap(true) {
-					w.sim.ServeHTTP(rw, r)
+					w.EC2.ServeHTTP(rw, r)
 					return
 				}
 				answer := httptest.NewRecorder()
-				w.sim.ServeHTTP(answer, r)
+				w.EC2.ServeHTTP(answer, r)
 				go func() { defer close(done); got, failed = w.acquire(9) }()
 				select {
 				case <-done:
@@ -71,14 +71,14 @@ func TestUnassignAndGrow(t *testing.T) {
 			a := got.Addrs[0]
 			w.consistent()
 			var has []netip.Addr
-			for _, e := range w.node.ENIs() {
+			for _, e := range w.ENIs() {
 				has = append(has, e.Addrs...)
 			}
 			if !slices.Contains(has, a) {
 				t.Errorf("a pod was given %v, and the collection has unassigned it; EC2 has %v", a, has)
 			}
-			if id, _ := w.state().ENIOf(a); id == "" {
-				t.Errorf("a pod was given %v, and the registry has it on no ENI: %v", a, w.state().ENIs[got.ID].Addrs)
+			if id, _ := w.State().ENIOf(a); id == "" {
+				t.Errorf("a pod was given %v, and the registry has it on no ENI: %v", a, w.State().ENIs[got.ID].Addrs)
 			}
 		})
 	}
@@ -97,23 +97,23 @@ func TestUnassignIncident(t *testing.T) {
 			w.end(n)
 		}
 	}
-	w.age(time.Hour)
-	before := w.state().Free.Len()
-	w.sim.Script("DescribeNetworkInterfaces", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
-	w.sim.Script(book.UnassignAction, slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
-	w.sim.ResetCalls()
+	w.Age(time.Hour)
+	before := w.State().Free.Len()
+	w.EC2.Script("DescribeNetworkInterfaces", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
+	w.EC2.Script(book.UnassignAction, slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
+	w.EC2.ResetCalls()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if _, err := w.pool().Collect(ctx, less.Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 		t.Error("no error")
 	}
 	asked := map[string]bool{}
-	for _, c := range w.sim.Calls() {
+	for _, c := range w.EC2.Calls() {
 		if c.Action == book.UnassignAction {
 			asked[c.Params["NetworkInterfaceId"]] = true
 		}
 	}
-	if after := w.state().Free.Len(); len(asked) != 1 || before-after > 14 {
+	if after := w.State().Free.Len(); len(asked) != 1 || before-after > 14 {
 		t.Errorf("EC2 was asked about %d ENIs; of %d free addresses, %d are left", len(asked), before, after)
 	}
 }

@@ -28,7 +28,7 @@ func (w *world) loseWhileUnassigning() (pods, gone, left netip.Addr) {
 	w.policy.Batch, w.policy.ReuseWait = 3, 0
 	pods = w.mustAcquire(1)
 	w.runPod(pods)
-	eni := w.sim.ENIs()[1]
+	eni := w.EC2.ENIs()[1]
 	for _, a := range eni.Addrs[1:] { // the primary address cannot go
 		if a != pods {
 			gone = a
@@ -39,7 +39,7 @@ func (w *world) loseWhileUnassigning() (pods, gone, left netip.Addr) {
 			left = a
 		}
 	}
-	w.lose()
+	w.Lose()
 	w.policy.Batch = 1
 	if a := w.mustAcquire(2); a == gone || a == left {
 		w.Errorf("%s was given away at once, though EC2 may be about to unassign it", a)
@@ -54,14 +54,14 @@ func (w *world) loseWhileUnassigning() (pods, gone, left netip.Addr) {
 func TestUnconfirmedAfterLoss(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	_, gone, left := w.loseWhileUnassigning()
-	w.sim.ResetCalls()
-	w.age(time.Minute)
+	w.EC2.ResetCalls()
+	w.Age(time.Minute)
 	if a := w.mustAcquire(3); a != left {
 		t.Errorf("the pod has %s; %s is free, and %s is gone", a, left, gone)
 	}
 	w.wantWrites(map[string]int{})
 	w.consistent()
-	if _, unconfirmed := w.state().Unconfirmed(); unconfirmed {
+	if _, unconfirmed := w.State().Unconfirmed(); unconfirmed {
 		t.Error("still unconfirmed")
 	}
 }
@@ -70,16 +70,16 @@ func TestUnconfirmedAfterLoss(t *testing.T) {
 func TestUnconfirmedWithoutEC2(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	_, gone, left := func() (a, b, c netip.Addr) {
-		defer w.sim.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", -1)
+		defer w.EC2.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", -1)
 		return w.loseWhileUnassigning()
 	}()
-	stop := w.node.Lie(ec2sim.KeepENI(w.sim.ENIs()[1].ID))
-	w.age(time.Minute)
+	stop := w.Lie(ec2sim.KeepENI(w.EC2.ENIs()[1].ID))
+	w.Age(time.Minute)
 	if a := w.mustAcquire(3); a == gone || a == left {
 		t.Errorf("the pod has %s, which metadata alone has shown", a)
 	}
 	stop()
-	w.age(lease.StaleMetadata)
+	w.Age(lease.StaleMetadata)
 	if a := w.mustAcquire(4); a != left {
 		t.Errorf("the pod has %s; %s is free, and %s is gone", a, left, gone)
 	}
@@ -96,17 +96,17 @@ func TestUnconfirmedOfENI(t *testing.T) {
 	}
 	w.policy.Batch = 1
 	w.runPod(first)
-	a := w.state().Held(pod(11).Key)[0]
-	second, _ := w.state().ENIOf(a)
-	w.lose()
+	a := w.State().Held(pod(11).Key)[0]
+	second, _ := w.State().ENIOf(a)
+	w.Lose()
 	if err := w.pool().Learn(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	must(t, w.byHand().DetachENI(t.Context(), w.eni(second).Attachment))
+	must(t, w.byHand().DetachENI(t.Context(), w.ENI(second).Attachment))
 	must(t, w.byHand().DeleteENI(t.Context(), second))
-	w.age(time.Minute)
+	w.Age(time.Minute)
 	w.mustAcquire(12)
-	if _, known := w.state().ENIs[second]; known {
+	if _, known := w.State().ENIs[second]; known {
 		t.Errorf("%s is still known", second)
 	}
 	w.consistent()
@@ -118,8 +118,8 @@ func TestUnconfirmedOfPrefix(t *testing.T) {
 	w.policy.Prefixes, w.policy.Batch, w.policy.ReuseWait = true, 20, 0
 	a := w.mustAcquire(1)
 	w.runPod(a)
-	eni := w.sim.ENIs()[1]
-	w.lose()
+	eni := w.EC2.ENIs()[1]
+	w.Lose()
 	if err := w.pool().Learn(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -127,12 +127,12 @@ func TestUnconfirmedOfPrefix(t *testing.T) {
 	if err := w.pool().Cloud.UnassignPrefixes(t.Context(), eni.ID, eni.Prefixes[i]); err != nil {
 		t.Fatal(err)
 	}
-	w.age(time.Minute)
+	w.Age(time.Minute)
 	for n := 2; n < 18; n++ {
 		w.mustAcquire(n)
 	}
 	w.consistent()
-	if has := slices.ContainsFunc(w.state().ENIs[eni.ID].Prefixes, func(b registry.Prefix) bool {
+	if has := slices.ContainsFunc(w.State().ENIs[eni.ID].Prefixes, func(b registry.Prefix) bool {
 		return b.CIDR == eni.Prefixes[i]
 	}); has {
 		t.Errorf("%s is still known", eni.Prefixes[i])
@@ -144,19 +144,19 @@ func TestUnconfirmedOfPrefix(t *testing.T) {
 func TestConfirmedAtBoot(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)
-	if _, unconfirmed := w.state().Unconfirmed(); unconfirmed || w.asked("DescribeNetworkInterfaces") != 1 {
-		t.Errorf("rebuilt %+v; calls: %v, want one question: which slots are taken", w.state().Rebuilt, w.sim.Calls())
+	if _, unconfirmed := w.State().Unconfirmed(); unconfirmed || w.EC2.Asked("DescribeNetworkInterfaces") != 1 {
+		t.Errorf("rebuilt %+v; calls: %v, want one question: which slots are taken", w.State().Rebuilt, w.EC2.Calls())
 	}
 	w.collect()
-	if known.Due(w.state()) {
-		t.Errorf("rebuilt %+v", w.state().Rebuilt)
+	if known.Due(w.State()) {
+		t.Errorf("rebuilt %+v", w.State().Rebuilt)
 	}
-	w.age(time.Minute)
-	if !known.Due(w.state()) {
+	w.Age(time.Minute)
+	if !known.Due(w.State()) {
 		t.Error("it does not look again")
 	}
 	w.collect()
-	if r := w.state().Rebuilt; r != (registry.Rebuilt{}) {
+	if r := w.State().Rebuilt; r != (registry.Rebuilt{}) {
 		t.Errorf("rebuilt %+v", r)
 	}
 }
@@ -166,12 +166,12 @@ func TestConfirmedWithoutCollections(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)
 	w.mustAcquire(2)
-	if w.state().Rebuilt.Since.IsZero() {
+	if w.State().Rebuilt.Since.IsZero() {
 		t.Error("growth has compared, and a collection would")
 	}
-	w.age(20 * time.Minute)
+	w.Age(20 * time.Minute)
 	w.mustAcquire(3)
-	if r := w.state().Rebuilt; r != (registry.Rebuilt{}) {
+	if r := w.State().Rebuilt; r != (registry.Rebuilt{}) {
 		t.Errorf("rebuilt %+v", r)
 	}
 }
@@ -180,11 +180,11 @@ func TestConfirmedWithoutCollections(t *testing.T) {
 // shows is unconfirmed all the same, because there is the pod's veth pair.
 func TestUnconfirmedWhereAPairIs(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
-	must(t, nl.Wiring{{NS: w.host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.host,
+	must(t, nl.Wiring{{NS: w.Host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.Host,
 		Group: nl.OwnGroup}}}.Add())
 	must(t, w.pool().Learn(t.Context()))
-	if _, unconfirmed := w.state().Unconfirmed(); !unconfirmed {
-		t.Errorf("rebuilt %+v", w.state().Rebuilt)
+	if _, unconfirmed := w.State().Unconfirmed(); !unconfirmed {
+		t.Errorf("rebuilt %+v", w.State().Rebuilt)
 	}
 }
 
@@ -201,8 +201,8 @@ func TestStraysBeyondRoom(t *testing.T) {
 		w.stray()
 	}
 	w.mustAcquire(10)
-	if n := len(w.sim.ENIs()); n != 3 || len(w.state().Intents) > 0 {
-		t.Errorf("%d ENIs, want the boot ENI and two; intents %v", n, w.state().Intents)
+	if n := len(w.EC2.ENIs()); n != 3 || len(w.State().Intents) > 0 {
+		t.Errorf("%d ENIs, want the boot ENI and two; intents %v", n, w.State().Intents)
 	}
 	w.consistent()
 }
@@ -214,14 +214,14 @@ func TestUnconfirmedWithoutPods(t *testing.T) {
 	w.policy.Batch, w.policy.ReuseWait = 3, 0
 	w.mustAcquire(1)
 	must(t, w.pool().End(t.Context(), pod(1).Key))
-	w.age(2 * time.Hour)
+	w.Age(2 * time.Hour)
 	c := less.Collection{FreeAfter: time.Hour, Max: 1}
 	if done, err := w.pool().Collect(t.Context(), c); err != nil || len(done.Unassigned) == 0 {
 		t.Fatalf("unassigned %v, %v", done.Unassigned, err)
 	}
-	must(t, os.Remove(filepath.Join(w.dir, "registry.json")))
+	must(t, os.Remove(filepath.Join(w.Dir, "registry.json")))
 	must(t, w.pool().Learn(t.Context()))
-	if _, unconfirmed := w.state().Unconfirmed(); !unconfirmed {
-		t.Errorf("rebuilt %+v", w.state().Rebuilt)
+	if _, unconfirmed := w.State().Unconfirmed(); !unconfirmed {
+		t.Errorf("rebuilt %+v", w.State().Rebuilt)
 	}
 }

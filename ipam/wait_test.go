@@ -31,7 +31,7 @@ func TestBusyMetadata(t *testing.T) {
 							rw.WriteHeader(status)
 							return
 						}
-						w.node.Metadata().ServeHTTP(rw, r)
+						w.Metadata().ServeHTTP(rw, r)
 					})
 					_, err := w.acquire(1)
 					if busy < w.policy.Timeout && err != nil {
@@ -61,12 +61,12 @@ func TestNoInstanceID(t *testing.T) {
 					`{"availabilityZone": "us-east-1a", "instanceType": "m5.large", "region": "us-east-1"}`))
 				return
 			}
-			w.node.Metadata().ServeHTTP(rw, r)
+			w.Metadata().ServeHTTP(rw, r)
 		})
 		if _, err := w.acquire(1); err == nil || !strings.Contains(err.Error(), "it has no instanceId") {
 			w.Errorf("got %v", err)
 		}
-		if n, s := wires.asked.Load(), w.state(); n > 10 || len(s.Intents) > 0 {
+		if n, s := wires.asked.Load(), w.State(); n > 10 || len(s.Intents) > 0 {
 			w.Errorf("%d requests, intents %v", n, s.Intents)
 		}
 	})
@@ -76,16 +76,16 @@ func TestNoInstanceID(t *testing.T) {
 // the node routes all that EC2 gives to pods that are none of ours.
 func TestNoProgress(t *testing.T) {
 	inBubble(t, "m5.4xlarge", func(w *world, _ *wires) {
-		wiring := nl.Wiring{{NS: w.host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.host}}}
+		wiring := nl.Wiring{{NS: w.Host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.Host}}}
 		for a, n := netip.MustParseAddr("10.177.16.4"), 0; n < 250; a, n = a.Next(), n+1 {
-			wiring = append(wiring, nl.Step{NS: w.host, Object: nl.Route{Dst: netip.PrefixFrom(a, 32), Dev: "veth0"}})
+			wiring = append(wiring, nl.Step{NS: w.Host, Object: nl.Route{Dst: netip.PrefixFrom(a, 32), Dev: "veth0"}})
 		}
-		must(w.T, wiring.Add())
+		must(w, wiring.Add())
 		began := time.Now()
 		if _, err := w.acquire(1); err == nil || !strings.Contains(err.Error(), "others have taken what came") {
 			w.Errorf("got %v", err)
 		}
-		if n, took := w.asked("AssignPrivateIpAddresses"), time.Since(began); n > 40 || took < w.policy.Timeout/2 {
+		if n, took := w.EC2.Asked("AssignPrivateIpAddresses"), time.Since(began); n > 40 || took < w.policy.Timeout/2 {
 			w.Errorf("%d calls in %v", n, took)
 		}
 	})
@@ -96,17 +96,17 @@ func TestNotRunning(t *testing.T) {
 	for _, code := range []string{"InvalidParameterValue", "IncorrectInstanceState"} {
 		t.Run(code, func(t *testing.T) {
 			inBubble(t, "m5.large", func(w *world, _ *wires) {
-				w.sim.FailAs("AttachNetworkInterface", code, "Instance '"+w.node.ID+"' is not 'running'.", -1)
+				w.EC2.FailAs("AttachNetworkInterface", code, "Instance '"+w.ID+"' is not 'running'.", -1)
 				if _, err := w.acquire(1); err == nil || errors.Is(err, aws.ErrInstanceFull) ||
 					!strings.Contains(err.Error(), "is not 'running'") {
 					w.Errorf("got %v", err)
 				}
-				if until := w.state().Instance.FullUntil; !until.IsZero() {
+				if until := w.State().Instance.FullUntil; !until.IsZero() {
 					w.Errorf("the instance is full until %v", until)
 				}
-				w.sim.Fail("AttachNetworkInterface", code, 0)
+				w.EC2.Fail("AttachNetworkInterface", code, 0)
 				w.mustAcquire(2)
-				if n := len(w.sim.ENIs()); n != 2 {
+				if n := len(w.EC2.ENIs()); n != 2 {
 					w.Errorf("%d ENIs", n)
 				}
 			})
@@ -123,16 +123,16 @@ func TestHiddenENI(t *testing.T) {
 			inBubble(t, "m5.large", func(w *world, _ *wires) {
 				w.policy.Timeout = 10 * time.Second
 				second := w.launched()
-				stop := w.node.Lie(map[string]ec2sim.Lie{"forget": ec2sim.ForgetENI(second),
+				stop := w.Lie(map[string]ec2sim.Lie{"forget": ec2sim.ForgetENI(second),
 					"hide":   ec2sim.HideENI(second),
 					"number": ec2sim.ZeroDeviceNumber(second), "also by EC2": ec2sim.ForgetENI(second)}[kind])
 				for n := range 10 {
 					w.mustAcquire(n)
 				}
 				if kind == "also by EC2" {
-					must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
+					w.Edit(func(s *registry.State) {
 						s.Instance.FullUntil = time.Now().Add(registry.MostFull)
-					}))
+					})
 				}
 				if _, err := w.acquire(10); !errors.Is(err, aws.ErrInstanceFull) {
 					w.Errorf("got %v", err)
@@ -172,7 +172,7 @@ func TestPartlyShownENI(t *testing.T) {
 			w.policy.Batch = 2
 			first, err := w.acquire(1)
 			must(t, err)
-			w.node.Lie(ec2sim.HideKeys(first.ID, keys...))
+			w.Lie(ec2sim.HideKeys(first.ID, keys...))
 			must(t, w.pool().Learn(t.Context()))
 			second, err := w.acquire(2)
 			must(t, err)
@@ -198,14 +198,14 @@ func TestPartlyShownOther(t *testing.T) {
 		w := newWorld6(t, "m5.large")
 		must(t, w.pool().Learn(t.Context()))
 		id := w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", IPv6Prefixes: 1})
-		stop := w.node.Lie(ec2sim.HideKeys(id, keys...))
+		stop := w.Lie(ec2sim.HideKeys(id, keys...))
 		must(t, w.pool().Learn(t.Context()))
-		if e, known := w.state().ENIs[id]; known {
+		if e, known := w.State().ENIs[id]; known {
 			t.Errorf("without %v: %+v", keys, e)
 		}
 		stop()
 		must(t, w.pool().Learn(t.Context()))
-		if e := w.state().ENIs[id]; e.Primary() != w.sim.ENIs()[1].Addrs[0] || !e.CIDR.IsValid() ||
+		if e := w.State().ENIs[id]; e.Primary() != w.EC2.ENIs()[1].Addrs[0] || !e.CIDR.IsValid() ||
 			!e.CIDR6.IsValid() || e.VPC != "vpc-1" {
 			t.Errorf("after %v: %+v", keys, e)
 		}
@@ -219,9 +219,9 @@ func (w *world) launched() (id string) {
 	for index := range 2 {
 		e, err := c.CreateENI(w.Context(), aws.ENISpec{Subnet: "subnet-pod0", Description: "from the launch template",
 			Secondary: 9})
-		must(w.T, err)
-		_, err = c.AttachENI(w.Context(), e.ID, w.node.ID, 0, index+1)
-		must(w.T, err)
+		must(w, err)
+		_, err = c.AttachENI(w.Context(), e.ID, w.ID, 0, index+1)
+		must(w, err)
 		id = e.ID
 	}
 	return id

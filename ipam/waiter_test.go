@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-func must1[T any](v T, err error) func(*testing.T) T {
-	return func(t *testing.T) T {
+func must1[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
 		t.Helper()
 		must(t, err)
 		return v
@@ -28,11 +28,11 @@ func must1[T any](v T, err error) func(*testing.T) T {
 // An ADD that fails wants nothing any more if EC2 does not throttle; one that was killed does until its deadline.
 func TestWaiterEnds(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
-	w.sim.Fail("CreateNetworkInterface", "UnauthorizedOperation", 1)
+	w.EC2.Fail("CreateNetworkInterface", "UnauthorizedOperation", 1)
 	if _, err := w.acquire(1); err == nil {
 		t.Fatal("no error")
 	}
-	if waiters := w.state().Waiters; len(waiters) != 0 {
+	if waiters := w.State().Waiters; len(waiters) != 0 {
 		t.Errorf("after an error: %v", waiters)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -40,9 +40,9 @@ func TestWaiterEnds(t *testing.T) {
 	if _, err := w.pool().Take(ctx, pod(2)); !errors.Is(err, lease.ErrNone) { // and is killed
 		t.Fatal(err)
 	}
-	w.forgive()
+	w.Forgive()
 	w.mustAcquire(3)
-	if n := len(w.sim.ENIs()[1].Addrs); n != 2 {
+	if n := len(w.EC2.ENIs()[1].Addrs); n != 2 {
 		t.Errorf("%d addresses for an ADD and one that may still wait", n)
 	}
 }
@@ -68,23 +68,23 @@ func TestGaveUp(t *testing.T) {
 	}
 	throttles := func(d time.Duration) {
 		t.Helper()
-		must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+		w.Edit(func(s *registry.State) {
 			clear(s.NotBefore)
 			if d > 0 {
 				s.NotBefore["AttachNetworkInterface"] = time.Now().Add(d)
 			}
-		}))
+		})
 	}
 	want := func(addrs int, pods ...int) {
 		t.Helper()
-		if n := len(w.sim.ENIs()[1].Addrs); n != addrs {
+		if n := len(w.EC2.ENIs()[1].Addrs); n != addrs {
 			t.Errorf("the ENI has %d addresses, want %d", n, addrs)
 		}
 		var keys []string
 		for _, n := range pods {
 			keys = append(keys, pod(n).Key.String())
 		}
-		if got := slices.Sorted(maps.Keys(w.state().GaveUp)); !slices.Equal(got, keys) {
+		if got := slices.Sorted(maps.Keys(w.State().GaveUp)); !slices.Equal(got, keys) {
 			t.Errorf("given up: %v, want %v", got, keys)
 		}
 	}
@@ -103,12 +103,12 @@ func TestGaveUp(t *testing.T) {
 	throttles(registry.MostBackoff)
 	givesUp("", 7, 8, 9)
 	throttles(0)
-	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+	w.Edit(func(s *registry.State) {
 		for key, g := range s.GaveUp {
 			g.Until = g.Until.Add(-lease.Returns)
 			s.GaveUp[key] = g
 		}
-	}))
+	})
 	w.mustAcquire(1) // and the node asks for none who has not come back in time
 	want(4)
 }
@@ -133,7 +133,7 @@ func TestGaveUpLate(t *testing.T) {
 	<-late.Done()
 	takes(t.Context(), 1) // in its turn
 	must(t, p.GiveUp(t.Context(), pod(2)))
-	s := w.state()
+	s := w.State()
 	if _, found := s.GaveUp[pod(2).Key.String()]; !found || len(s.GaveUp) != 1 || len(s.Waiters) != 1 {
 		t.Errorf("given up: %v, waiters %v", s.GaveUp, s.Waiters)
 	}
@@ -156,7 +156,7 @@ func TestFreedWhileWaiting(t *testing.T) {
 		}
 		done <- err
 	}()
-	for len(w.state().Waiters) == 0 {
+	for len(w.State().Waiters) == 0 {
 		runtime.Gosched()
 	}
 	w.end(1)
@@ -164,7 +164,7 @@ func TestFreedWhileWaiting(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if s := w.state(); len(s.Waiters) > 0 {
+	if s := w.State(); len(s.Waiters) > 0 {
 		t.Errorf("waiters %v", s.Waiters)
 	}
 }
@@ -190,7 +190,7 @@ func TestWaiterOfAnotherPool(t *testing.T) {
 	}
 	w.policy.Pool = ""
 	w.mustAcquire(9)
-	if n := len(w.sim.ENIs()[1].Addrs); n != 1 {
+	if n := len(w.EC2.ENIs()[1].Addrs); n != 1 {
 		t.Errorf("%d addresses for one ADD", n)
 	}
 }

@@ -38,15 +38,15 @@ func TestFillYields(t *testing.T) {
 				}
 				w.policy.Warm = registry.Warm{Min: 4}
 				const action = "AssignPrivateIpAddresses"
-				w.sim.Fail(action, throttling, -1)
-				w.sim.ResetCalls()
+				w.EC2.Fail(action, throttling, -1)
+				w.EC2.ResetCalls()
 				if tt.waits > 0 {
 					go func() {
 						time.Sleep(tt.waits)
-						must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
+						w.Edit(func(s *registry.State) {
 							s.Waiters["net/c/eth0"] = registry.Waiter{Since: time.Now(),
 								Until: time.Now().Add(registry.MostWait)}
-						}))
+						})
 					}()
 				}
 				ctx, cancel := context.WithTimeout(w.Context(), patience)
@@ -54,7 +54,7 @@ func TestFillYields(t *testing.T) {
 				if _, err := w.pool().Fill(ctx); !errors.Is(err, aws.ErrThrottled) {
 					w.Errorf("it fails with %v", err)
 				}
-				if n := w.asked(action); n < tt.least || n > tt.most {
+				if n := w.EC2.Asked(action); n < tt.least || n > tt.most {
 					w.Errorf("it has asked %d times, want %d to %d", n, tt.least, tt.most)
 				}
 			})
@@ -68,7 +68,7 @@ func TestFillGivesWay(t *testing.T) {
 	w.policy.Warm = registry.Warm{Min: 15} // more than one ENI has
 	answered := make(chan error, 1)
 	attached := 0
-	w.sim.OnChange(func(c ec2sim.Change) {
+	w.EC2.OnChange(func(c ec2sim.Change) {
 		if c.Kind != ec2sim.Attached {
 			return
 		}
@@ -78,7 +78,7 @@ func TestFillGivesWay(t *testing.T) {
 				_, err := p.Acquire(t.Context(), pod(1))
 				answered <- err
 			}()
-			for len(w.state().Waiters) == 0 {
+			for len(w.State().Waiters) == 0 {
 				runtime.Gosched()
 			}
 			return
@@ -104,7 +104,7 @@ func TestFillGivesWayToOtherPool(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.cloud.Jitter = func(d time.Duration) time.Duration { return d / 100 }
 	w.mustAcquire(1) // so that there is an ENI
-	w.sim.Fail("AssignPrivateIpAddresses", throttling, -1)
+	w.EC2.Fail("AssignPrivateIpAddresses", throttling, -1)
 	ctx, ends := context.WithCancel(t.Context())
 	w.policy.Warm = registry.Warm{Min: 4}
 	p, done := w.pool(), make(chan error)
@@ -112,7 +112,7 @@ func TestFillGivesWayToOtherPool(t *testing.T) {
 		_, err := p.Fill(ctx)
 		done <- err
 	}()
-	for len(w.state().NotBefore) == 0 {
+	for len(w.State().NotBefore) == 0 {
 		runtime.Gosched()
 	}
 	w.policy.Pool, w.policy.Warm, w.policy.Timeout = "b", registry.Warm{}, 10*time.Second

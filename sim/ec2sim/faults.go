@@ -127,6 +127,16 @@ func (s *Sim) Calls() []Call {
 	return slices.Clone(s.calls)
 }
 
+// Asked returns how many of these calls are of an action, those that were refused or throttled, too.
+func (s *Sim) Asked(action string) (n int) {
+	for _, c := range s.Calls() {
+		if c.Action == action {
+			n++
+		}
+	}
+	return n
+}
+
 // Changed returns how many of these calls have changed something, by action.
 func (s *Sim) Changed() map[string]int {
 	counts := map[string]int{}

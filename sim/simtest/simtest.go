@@ -4,25 +4,22 @@
 // Package simtest builds the worlds of tests around the simulators. What it builds ends with the test.
 //
 // A Fabric is a VPC with packets, for tests of the data plane. A Node is an instance whose ENIs are links that lead
-// nowhere, and needs no fabric: for tests of the addresses that EC2, the kernel and the registry have. [ec2sim.World]
-// describes the VPCs of both.
+// nowhere, and needs no fabric: for tests of the addresses that EC2, the kernel and the registry have. A Sim is EC2
+// alone, for tests that need no kernel. [ec2sim.World] describes the VPCs of all of them.
+//
+// The tests of the other plugins are not here: these plugins never ask EC2, so they need namespaces of nltest alone.
 package simtest
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
@@ -60,74 +57,16 @@ var simulations atomic.Uint32
 func Sim(t testing.TB, c ec2sim.Config) *ec2sim.Sim {
 	t.Helper()
 	c.MACs = uint16(simulations.Add(1))
+	return started(t, c)
+}
+
+func started(t testing.TB, c ec2sim.Config) *ec2sim.Sim {
+	t.Helper()
 	sim, err := ec2sim.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return sim
-}
-
-// A Node is an instance with a network namespace, which has a link for each of its ENIs.
-type Node struct {
-	*ec2sim.Instance
-	EC2  *ec2sim.Sim
-	Host *nl.NS // its namespace
-	Path string // of that
-	Dir  string // where its registry will be, on a tmpfs as on a node
-
-	mu sync.Mutex
-	t  testing.TB // nil: the test has ended, and an attachment may come later
-}
-
-// NewNode makes the namespace. Launch may be called in a bubble of synctest, whose processes do not outlive it.
-func NewNode(t testing.TB) *Node {
-	t.Helper()
-	nltest.Need(t, "root", "netns")
-	n := &Node{t: t, Dir: filepath.Join(Memory(t), "state")}
-	n.Host, n.Path = nltest.NS(t, "node")
-	t.Cleanup(func() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		n.t = nil
-	})
-	return n
-}
-
-// Launch starts EC2, and launches the instance.
-func (n *Node) Launch(t testing.TB, c ec2sim.Config, run ec2sim.RunInstance) {
-	t.Helper()
-	n.EC2 = Sim(t, c)
-	n.EC2.OnChange(n.Plug)
-	var err error
-	if n.Instance, err = n.EC2.RunInstance(run); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// Plug gives an ENI that is attached to the node its link, and takes it away again.
-func (n *Node) Plug(c ec2sim.Change) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.t == nil || n.Instance != nil && c.Instance != n.ID {
-		return
-	}
-	host, err := nl.Open("node", n.Path) // an NS serves one goroutine, and this one may answer a process
-	if err != nil {
-		n.t.Error(err)
-		return
-	}
-	defer host.Close()
-	link := nl.Veth{Name: "vpc" + c.ENI.ID[len(c.ENI.ID)-4:], Peer: fmt.Sprintf("eth%d", 100*c.ENI.Card+c.ENI.Index),
-		PeerMAC: c.ENI.MAC, PeerNS: host}
-	switch c.Kind {
-	case ec2sim.Attached:
-		err = link.Add(host)
-	case ec2sim.Detached:
-		err = link.Del(host)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the test may have taken it away before
-		n.t.Errorf("%s %s: %v", c.Kind, link, err)
-	}
 }
 
 // Memory is a directory on a tmpfs, as /run is.
@@ -139,18 +78,6 @@ func Memory(t testing.TB) string {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
-}
-
-// Operate makes a call of EC2 as an operator or another program, with names and values of parameters in turn.
-func Operate(t testing.TB, sim *ec2sim.Sim, action string, parameters ...string) {
-	t.Helper()
-	form := map[string]string{}
-	for i := 0; i < len(parameters); i += 2 {
-		form[parameters[i]] = parameters[i+1]
-	}
-	if err := sim.Operate(action, form); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // Serve answers HTTP on a socket of this process.
