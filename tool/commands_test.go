@@ -5,12 +5,10 @@ package tool_test
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -25,6 +23,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/doctor"
@@ -245,32 +244,24 @@ func leak(ts *testscript.TestScript, _ bool, args []string) {
 
 // elsewhere puts another EC2 in the place of the node's, which knows nothing of the node.
 func elsewhere(ts *testscript.TestScript, _ bool, _ []string) {
-	other, err := ec2sim.New(world())
-	ts.Check(err)
-	server := httptest.NewServer(other)
-	ts.Defer(server.Close)
-	ts.Setenv("AWS_ENDPOINT_URL_EC2", server.URL)
+	ts.Setenv("AWS_ENDPOINT_URL_EC2", simtest.Serve(on(ts), simtest.Sim(on(ts), vpc())))
 }
 
 func launch(ts *testscript.TestScript, _ bool, _ []string) {
-	i, err := sim(ts).RunInstance(ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-b",
+	i, err := on(ts).EC2.RunInstance(ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-b",
 		SecurityGroups: []string{"sg-node"}})
 	ts.Check(err)
 	fmt.Fprintln(ts.Stdout(), i.ID)
 }
 
 func terminate(ts *testscript.TestScript, _ bool, args []string) {
-	ts.Check(sim(ts).TerminateInstance(args[0]))
+	ts.Check(on(ts).EC2.TerminateInstance(args[0]))
 }
 
 func hide(ts *testscript.TestScript, _ bool, args []string) {
-	ts.Value("node").(*ec2sim.Instance).Lie(ec2sim.HideKeys(args[0], args[1]))
+	on(ts).Lie(ec2sim.HideKeys(args[0], args[1]))
 }
 
 func freeze(ts *testscript.TestScript, _ bool, args []string) {
-	node, ok := ts.Value("node").(*ec2sim.Instance)
-	if !ok {
-		ts.Check(errors.New("there is no node"))
-	}
-	node.Lie(ec2sim.FreezeENI(args[0]), ec2sim.KeepENI(args[0]))
+	on(ts).Lie(ec2sim.FreezeENI(args[0]), ec2sim.KeepENI(args[0]))
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool"
 )
 
@@ -92,10 +93,10 @@ var everything = []string{
 func (l *life) refuseAllBut(may []string) {
 	for _, action := range everything {
 		if !slices.Contains(may, action) {
-			l.sim.Fail(action, "UnauthorizedOperation", -1)
+			l.EC2.Fail(action, "UnauthorizedOperation", -1)
 		}
 	}
-	l.sim.ResetCalls()
+	l.EC2.ResetCalls()
 }
 
 // allowed are the actions of the policy that the tool prints.
@@ -115,7 +116,7 @@ func allowed(t *testing.T, args ...string) []string {
 	return slices.Sorted(maps.Keys(actions))
 }
 
-func runTool(t *testing.T, args ...string) []byte {
+func runTool(t testing.TB, args ...string) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	if err := tool.New(&out).RunContext(t.Context(), append([]string{tool.Name}, args...)); err != nil {
@@ -126,9 +127,7 @@ func runTool(t *testing.T, args ...string) []byte {
 
 // A life is a node, and all that it does.
 type life struct {
-	*testing.T
-	sim      *ec2sim.Sim
-	node     *ec2sim.Instance
+	*simtest.Node
 	config   lease.Config
 	conflist string
 }
@@ -136,26 +135,19 @@ type life struct {
 // newLife launches a node that has an ENI for pods, without IPv6, of which its registry
 // knows nothing: a launch template may have made it.
 func newLife(t *testing.T, conflist string) *life {
-	w := world()
-	w.VPCs[0].IPv6CIDRs = []netip.Prefix{netip.MustParsePrefix("2600:1f18:1111:2200::/56")}
-	for i := range w.Subnets {
-		w.Subnets[i].IPv6CIDR = netip.MustParsePrefix(fmt.Sprintf("2600:1f18:1111:22%02x::/64", i))
+	c := vpc()
+	c.VPCs[0].IPv6CIDRs = []netip.Prefix{netip.MustParsePrefix("2600:1f18:1111:2200::/56")}
+	for i := range c.Subnets {
+		c.Subnets[i].IPv6CIDR = netip.MustParsePrefix(fmt.Sprintf("2600:1f18:1111:22%02x::/64", i))
 	}
-	sim, node, err := started(w, ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-a",
-		SecurityGroups: []string{"sg-node"}}, t.Setenv, t.Cleanup)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("CNI_IPVLAN_VPC_STATE_DIR", t.TempDir())
+	l := &life{conflist: conflist, Node: launched(t, c, ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-a",
+		SecurityGroups: []string{"sg-node"}}, t.Setenv)}
 	logs := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(t.Output(), nil)))
 	t.Cleanup(func() { slog.SetDefault(logs) })
-	l := &life{T: t, sim: sim, node: node, conflist: conflist}
 	l.config = readConfig(t, conflist)
 	runTool(t, "new-interface", "--subnet_filter", "kubernetes_kubelet=true", "--ip_batch_size", "3", "sg-1")
-	if err := os.RemoveAll(os.Getenv("CNI_IPVLAN_VPC_STATE_DIR")); err != nil {
-		t.Fatal(err)
-	}
+	l.Lose()
 	return l
 }
 
@@ -196,33 +188,29 @@ func (l *life) live() {
 			l.Fatalf("pod %d: %v", i, err)
 		}
 	}
-	runTool(l.T, "warm", "--config", l.conflist)
+	runTool(l, "warm", "--config", l.conflist)
 	for _, left := range [][]registry.Attachment{valid[:1], nil} {
 		if err := ipam.Commands().GC(l.Context(), &plugin.Request[lease.Config]{Network: "net", Valid: left,
 			Config: l.config}); err != nil {
 			l.Fatal(err)
 		}
 		for range 3 { // ENIs drain, then go
-			runTool(l.T, "registry-gc", "--free-after", "1ns")
+			runTool(l, "registry-gc", "--free-after", "1ns")
 		}
 	}
-	for _, e := range l.node.ENIs() {
+	for _, e := range l.ENIs() {
 		if e.Index > 0 && policy.Provision == lease.ProvisionFull {
-			runTool(l.T, "remove-interface", e.ID)
+			runTool(l, "remove-interface", e.ID)
 		}
 	}
 }
 
 // request is a pod that asks for an ENI, and ends. What follows detaches the ENI.
 func (l *life) request() {
-	err := l.sim.Operate("CreateNetworkInterface", map[string]string{"SubnetId": "subnet-b",
-		"TagSpecification.1.ResourceType": "network-interface",
-		"TagSpecification.1.Tag.1.Key":    "for", "TagSpecification.1.Tag.1.Value": "pods"})
-	if err != nil {
-		l.Fatal(err)
-	}
-	all := l.sim.ENIs()
-	l.sim.ResetCalls()
+	l.Operate("CreateNetworkInterface", "SubnetId", "subnet-b", "TagSpecification.1.ResourceType", "network-interface",
+		"TagSpecification.1.Tag.1.Key", "for", "TagSpecification.1.Tag.1.Value", "pods")
+	all := l.EC2.ENIs()
+	l.EC2.ResetCalls()
 	r := &plugin.Request[lease.Config]{Network: "net", Attachment: registry.Attachment{ContainerID: "asks",
 		IfName: "eth0"}, Config: l.config}
 	r.Config.RuntimeConfig.Annotations = map[string]string{nic.Annotation: fmt.Sprintf(`[{"eni": %q}]`,
@@ -233,43 +221,28 @@ func (l *life) request() {
 	if err := ipam.Commands().Del(l.Context(), r); err != nil {
 		l.Fatal(err)
 	}
-	reg, err := registry.Open(registry.Dir())
-	if err != nil {
-		l.Fatal(err)
-	}
-	err = reg.Change(l.Context(), func(s *registry.State) { // it is not new any more
-		for id, e := range s.ENIs {
-			e.Grown = e.Grown.Add(-time.Hour)
-			s.ENIs[id] = e
-		}
-	})
-	if err != nil {
-		l.Fatal(err)
-	}
+	l.Age(time.Hour) // it is not new any more
 }
 
 // leak has another instance leave an ENI behind.
 func (l *life) leak() {
-	other, err := l.sim.RunInstance(ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-b",
+	other, err := l.EC2.RunInstance(ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-b",
 		SecurityGroups: []string{"sg-node"}})
 	if err != nil {
 		l.Fatal(err)
 	}
-	if err := l.sim.TerminateInstance(other.ID); err != nil {
+	if err := l.EC2.TerminateInstance(other.ID); err != nil {
 		l.Fatal(err)
 	}
-	if err := l.sim.Operate("CreateNetworkInterface", map[string]string{"SubnetId": "subnet-b",
-		"TagSpecification.1.ResourceType": "network-interface",
-		"TagSpecification.1.Tag.1.Key":    book.TagManaged, "TagSpecification.1.Tag.1.Value": "true",
-		"TagSpecification.1.Tag.2.Key": book.TagInstance, "TagSpecification.1.Tag.2.Value": other.ID}); err != nil {
-		l.Fatal(err)
-	}
+	l.Operate("CreateNetworkInterface", "SubnetId", "subnet-b", "TagSpecification.1.ResourceType", "network-interface",
+		"TagSpecification.1.Tag.1.Key", book.TagManaged, "TagSpecification.1.Tag.1.Value", "true",
+		"TagSpecification.1.Tag.2.Key", book.TagInstance, "TagSpecification.1.Tag.2.Value", other.ID)
 }
 
 // collectLeaks finds it, twice.
 func (l *life) collectLeaks() {
 	sightings := filepath.Join(l.TempDir(), "sightings")
-	runTool(l.T, "eni-gc", "--state", sightings)
+	runTool(l, "eni-gc", "--state", sightings)
 	b, err := os.ReadFile(sightings)
 	if err == nil {
 		year := fmt.Sprint(`"`, time.Now().UTC().Year())
@@ -278,7 +251,7 @@ func (l *life) collectLeaks() {
 	if err != nil {
 		l.Fatal(err)
 	}
-	runTool(l.T, "eni-gc", "--state", sightings)
+	runTool(l, "eni-gc", "--state", sightings)
 }
 
 // called are the actions that EC2 has let the node do. Where it may do nothing, it asks for
@@ -286,7 +259,7 @@ func (l *life) collectLeaks() {
 // their own (EC2 user guide, "Grant permission to tag Amazon EC2 resources during creation").
 func (l *life) called() []string {
 	actions := map[string]bool{}
-	for _, c := range l.sim.Calls() {
+	for _, c := range l.EC2.Calls() {
 		if c.Code == "UnauthorizedOperation" && (l.config.Provision != "none" ||
 			c.Action != "DescribeNetworkInterfaces") {
 			l.Errorf("%v", c)

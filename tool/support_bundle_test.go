@@ -13,9 +13,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,7 +23,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/bundle"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/bundle/page"
@@ -35,9 +33,8 @@ import (
 
 // A sickNode is a node with pods and faults, and with secrets wherever a node may have some.
 type sickNode struct {
-	*testing.T
-	dir     string
-	ec2     string // where EC2 is
+	*simtest.Node
+	dir     string // of files
 	secrets map[string]string
 }
 
@@ -79,37 +76,10 @@ func (n *sickNode) run(program string, args ...string) {
 	}
 }
 
-// call makes an EC2 call as an operator does.
-func (n *sickNode) call(action string, form url.Values) {
-	form.Set("Action", action)
-	form.Set("Version", "2016-11-15")
-	answer, err := http.PostForm(n.ec2, form)
-	if err != nil {
-		n.Fatal(err)
-	}
-	defer answer.Body.Close()
-	if text, _ := io.ReadAll(answer.Body); answer.StatusCode != http.StatusOK {
-		n.Fatalf("%s: %s", action, text)
-	}
-}
-
 // newNode makes a node. Its registry is empty.
 func newNode(t *testing.T) *sickNode {
-	n := &sickNode{T: t, dir: t.TempDir(), secrets: map[string]string{}}
-	_, node, err := started(world(), ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-a",
-		SecurityGroups: []string{"sg-node"}, PrivateIP: netip.MustParseAddr("10.0.0.10")},
-		func(key, value string) { t.Setenv(key, value) }, func(f func()) { t.Cleanup(f) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.ec2 = os.Getenv("AWS_ENDPOINT_URL_EC2")
-	n.metadata(node)
-	state, err := os.MkdirTemp("/run", "state") // a tmpfs
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(state) })
-	t.Setenv("CNI_IPVLAN_VPC_STATE_DIR", state)
+	n := &sickNode{Node: launched(t, vpc(), asRecorded, t.Setenv), dir: t.TempDir(), secrets: map[string]string{}}
+	n.metadata()
 	return n
 }
 
@@ -127,9 +97,9 @@ func newSickNode(t *testing.T) *sickNode {
 }
 
 // metadata serves the metadata of the node, with user data. No program may ask for these.
-func (n *sickNode) metadata(node *ec2sim.Instance) {
-	metadata, userData := node.Metadata(), n.secret("user data", "#!/bin/sh kubeadm join --token h4xx0r.ud01secret")
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+func (n *sickNode) metadata() {
+	metadata, userData := n.Metadata(), n.secret("user data", "#!/bin/sh kubeadm join --token h4xx0r.ud01secret")
+	url := simtest.Serve(n, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/user-data") {
 			n.Errorf("a program has asked for the user data")
 			fmt.Fprint(w, userData)
@@ -137,8 +107,7 @@ func (n *sickNode) metadata(node *ec2sim.Instance) {
 		}
 		metadata.ServeHTTP(w, r)
 	}))
-	n.Cleanup(s.Close)
-	n.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", s.URL)
+	n.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", url)
 }
 
 // environment plants secrets in the environment of the tool, and in that of a container runtime.
@@ -204,25 +173,13 @@ func (n *sickNode) conflists() {
 // create makes ENIs. Some have tags and descriptions of others.
 func (n *sickNode) create() {
 	n.must("new-interface", "--subnet_filter=kubernetes_kubelet=true", "--ip_batch_size", "6", "sg-1")
-	n.call("CreateTags", url.Values{"ResourceId.1": {"eni-00000000000000002"}, "Tag.1.Key": {"db"},
-		"Tag.1.Value":  {n.secret("tag of an ENI", "enitag30secret")},
-		"Tag.2.Key":    {n.secret("key of a tag", "tagkey31secret")},
-		"Tag.2.Value":  {"x"},
-		"ResourceId.2": {"subnet-b"}, "Tag.3.Key": {"owner"},
-		"Tag.3.Value": {n.secret("tag of a subnet", "correcthorsesubnettag")}})
-	n.call("ModifyNetworkInterfaceAttribute", url.Values{"NetworkInterfaceId": {"eni-00000000000000002"},
-		"Description.Value": {"CNI-ENI " + n.secret("description of an ENI", "descr33secret")}})
-}
-
-// update changes the registry.
-func (n *sickNode) update(f func(*registry.State) error) {
-	r, err := registry.Open(registry.Dir())
-	if err == nil {
-		err = r.Update(n.Context(), f)
-	}
-	if err != nil {
-		n.Fatal(err)
-	}
+	n.Operate("CreateTags", "ResourceId.1", "eni-00000000000000002", "Tag.1.Key", "db",
+		"Tag.1.Value", n.secret("tag of an ENI", "enitag30secret"),
+		"Tag.2.Key", n.secret("key of a tag", "tagkey31secret"), "Tag.2.Value", "x",
+		"ResourceId.2", "subnet-b", "Tag.3.Key", "owner",
+		"Tag.3.Value", n.secret("tag of a subnet", "correcthorsesubnettag"))
+	n.Operate("ModifyNetworkInterfaceAttribute", "NetworkInterfaceId", "eni-00000000000000002",
+		"Description.Value", "CNI-ENI "+n.secret("description of an ENI", "descr33secret"))
 }
 
 // a pod of the node. The kernel has its address if it has a link.
@@ -242,22 +199,23 @@ func (n *sickNode) lease(p aPod) {
 			"private")
 		n.run("ip", "-n", netns, "addr", "add", p.addr+"/32", "dev", "slave")
 	}
-	n.update(func(s *registry.State) error {
+	n.Edit(func(s *registry.State) {
 		s.UseLog("net", registry.LeaseLog{File: filepath.Join(n.dir, "leases.log"), MaxSize: 10, MaxFiles: 3})
 		a := netip.MustParseAddr(p.addr)
 		id, _ := s.ENIOf(a)
-		return s.Reserve(a, registry.Lease{Key: registry.Key{Network: "net", Attachment: registry.Attachment{
+		if err := s.Reserve(a, registry.Lease{Key: registry.Key{Network: "net", Attachment: registry.Attachment{
 			ContainerID: "c-" + p.name, IfName: "eth0"}}, ENI: id, PodNamespace: p.namespace, PodName: p.name,
-			Bound: !p.reserved, NetNS: "/run/netns/" + netns, Since: time.Now().Add(-p.age)})
+			Bound: !p.reserved, NetNS: "/run/netns/" + netns, Since: time.Now().Add(-p.age)}); err != nil {
+			n.Fatal(err)
+		}
 	})
 }
 
 // end ends the lease of a pod, as a DEL does.
 func (n *sickNode) end(pod string) {
-	n.update(func(s *registry.State) error {
+	n.Edit(func(s *registry.State) {
 		s.EndOf(registry.Key{Network: "net", Attachment: registry.Attachment{ContainerID: "c-" + pod, IfName: "eth0"}},
 			time.Now(), time.Time{})
-		return nil
 	})
 }
 
@@ -268,7 +226,7 @@ func (n *sickNode) pods() {
 	n.lease(aPod{"10.0.1.7", "batch", "report-28391", 5 * time.Second, "", true})
 	n.lease(aPod{"10.0.1.8", "shop", "gone-0", 40 * time.Minute, "", false})
 	n.end("gone-0")
-	n.update(func(s *registry.State) error {
+	n.Edit(func(s *registry.State) {
 		now := time.Now()
 		s.Refusals["AssignPrivateIpAddresses eni-00000000000000002"] = registry.Refusal{
 			Code: "PrivateIpAddressLimitExceeded", Message: "Number of private addresses will exceed limit. " +
@@ -278,7 +236,6 @@ func (n *sickNode) pods() {
 			n.secret("failure", "failure35token"),
 			Hint:  "see https://x:" + n.secret("hint", "hint36pass") + "@example.com/",
 			Since: now.Add(-80 * time.Second)}
-		return nil
 	})
 	n.spoil()
 }
@@ -476,14 +433,13 @@ func (n *sickNode) example() {
 	for range 2 {
 		n.must("new-interface", "--subnet_filter=kubernetes_kubelet=true", "--ip_batch_size", "5", "sg-1")
 	}
-	n.call("AssignPrivateIpAddresses", url.Values{"NetworkInterfaceId": {"eni-00000000000000003"},
-		"Ipv4PrefixCount": {"1"}})
+	n.Operate("AssignPrivateIpAddresses", "NetworkInterfaceId", "eni-00000000000000003", "Ipv4PrefixCount", "1")
 	n.must("registry-gc", "--free-after=15m", "--config", filepath.Join(n.dir, "net.d"))
 	n.set("net.ipv4.ip_forward", "1")
 	n.set("net.ipv4.conf.all.send_redirects", "0")
 	n.set("net.ipv4.conf.eth0.rp_filter", "2")
 	var free []string
-	n.update(func(s *registry.State) error {
+	n.Edit(func(s *registry.State) {
 		free = nil
 		for _, e := range s.ENIs {
 			for _, p := range e.Prefixes {
@@ -492,7 +448,6 @@ func (n *sickNode) example() {
 				}
 			}
 		}
-		return nil
 	})
 	pods := []aPod{
 		{"10.0.1.4", "shop", "cart-0", 9 * time.Hour, "eth1", false},
@@ -525,14 +480,14 @@ func (n *sickNode) example() {
 	n.end("import-11")
 	n.run("ip", "link", "del", fmt.Sprintf("veth%04x", 0x9d10+8))
 	n.run("ip", "link", "del", fmt.Sprintf("veth%04x", 0x9d10+9))
-	n.call("UnassignPrivateIpAddresses", url.Values{"NetworkInterfaceId": {"eni-00000000000000002"},
-		"PrivateIpAddress.1": {"10.0.1.5"}})
+	n.Operate("UnassignPrivateIpAddresses", "NetworkInterfaceId", "eni-00000000000000002",
+		"PrivateIpAddress.1", "10.0.1.5")
 	n.run("ip", "rule", "add", "pref", "10001", "from", "10.0.1.6", "lookup", "10001")
 	n.Cleanup(func() { _ = exec.Command("ip", "rule", "del", "pref", "10001").Run() })
 	n.refuse()
 	n.past(pods)
 	// as after a log was replaced
-	n.update(func(s *registry.State) error { s.CheckLog(); return nil })
+	n.Edit((*registry.State).CheckLog)
 	if err := view.MarkCollected(); err != nil {
 		n.Fatal(err)
 	}
@@ -550,7 +505,7 @@ func (n *sickNode) set(key, value string) {
 
 // refuse records refusals of EC2, as growth does.
 func (n *sickNode) refuse() {
-	n.update(func(s *registry.State) error {
+	n.Edit(func(s *registry.State) {
 		now := time.Now()
 		s.Refusals["CreateNetworkInterface subnet-b"] = registry.Refusal{Code: "InsufficientFreeAddressesInSubnet",
 			Message: "There are not enough free addresses in subnet 'subnet-b' to satisfy the requested number of " +
@@ -560,7 +515,6 @@ func (n *sickNode) refuse() {
 		s.Failures["net/"] = registry.Failure{Text: "no subnet of the pool has room: subnet-b is full",
 			Hint:  "add another subnet for pods to the VPC, with the tags in subnetTags",
 			Since: now.Add(-3 * time.Minute)}
-		return nil
 	})
 }
 

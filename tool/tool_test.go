@@ -4,16 +4,13 @@
 package tool_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -21,9 +18,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
 // TestScript runs the transcripts in testdata, each on a node of its own: an
@@ -93,14 +90,14 @@ func TestScript(t *testing.T) {
 
 // forgive makes the node forget what EC2 has refused: the time has passed for which it does not ask again.
 func forgive(ts *testscript.TestScript, _ bool, _ []string) {
-	update(ts, func(s *registry.State) { clear(s.Refusals) })
+	on(ts).Forgive()
 }
 
 // count counts a command, as the plugins do.
 func count(ts *testscript.TestScript, _ bool, args []string) {
 	took, err := time.ParseDuration(args[2])
 	ts.Check(err)
-	registry.Count(ts.Getenv("CNI_IPVLAN_VPC_STATE_DIR"), args[0], args[1], took)
+	registry.Count(on(ts).Dir, args[0], args[1], took)
 }
 
 // has gives an address to a pod, as the plugins do: at a link that is made on an ENI's. It is a macvlan where the
@@ -126,8 +123,8 @@ func (t inTurn) Run(name string, f func(testscript.T)) {
 	t.T.Run(name, func(t *testing.T) { f(inTurn{t}) })
 }
 
-// world is the VPC in which the original's output was recorded.
-func world() ec2sim.Config {
+// vpc is that in which the original's output was recorded.
+func vpc() ec2sim.Config {
 	c := ec2sim.World(`
 		vpc-1       10.0.0.0/16 100.64.0.0/16 2001:db8:1::/56
 		subnet-a    10.0.0.0/24 2001:db8:1::/64
@@ -147,111 +144,52 @@ func setup(e *testscript.Env) error {
 		return err
 	}
 	e.Setenv("EXAMPLES", examples)
-	run := ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-a", SecurityGroups: []string{"sg-node"},
-		PrivateIP: netip.MustParseAddr("10.0.0.10")}
+	run := asRecorded
 	if strings.HasSuffix(e.WorkDir, "boot_elsewhere") {
 		run.BootIndex, run.Secondary = 1, 1
 	}
-	sim, node, err := started(world(), run, e.Setenv, e.Defer)
-	if err != nil {
-		return err
-	}
-	e.Values["sim"], e.Values["node"] = sim, node
-	e.Setenv("GORACE", "atexit_sleep_ms=0") // else each process of a -race build takes a second to end
+	e.Values[onNode{}] = launched(e.T().(inTurn), vpc(), run, e.Setenv)
 	e.Setenv("CNI_IPVLAN_VPC_STATE_DIR", filepath.Join(e.WorkDir, "state"))
+	e.Setenv("GORACE", "atexit_sleep_ms=0") // else each process of a -race build takes a second to end
 	return nil
 }
 
-// started starts EC2 and the node, and tells programs by the environment where they are. The node's links are in the
-// network namespace of this process.
-func started(
-	c ec2sim.Config, run ec2sim.RunInstance, setenv func(key, value string), atEnd func(func()),
-) (*ec2sim.Sim, *ec2sim.Instance, error) {
-	sim, err := ec2sim.New(c)
-	if err != nil {
-		return nil, nil, err
-	}
-	host, err := nl.Node()
-	if err != nil {
-		return nil, nil, err
-	}
-	p := &plant{host: host, node: "i-00000000000000001"}
-	atEnd(p.clear)
-	sim.OnChange(p.change)
-	node, err := sim.RunInstance(run)
-	if err != nil {
-		return nil, nil, err
-	}
-	ec2, metadata := httptest.NewServer(sim), httptest.NewServer(node.Metadata())
-	atEnd(ec2.Close)
-	atEnd(metadata.Close)
-	setenv("AWS_ENDPOINT_URL_EC2", ec2.URL)
-	setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata.URL)
-	return sim, node, nil
+// asRecorded is the node on which the original's output was recorded.
+var asRecorded = ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-a", SecurityGroups: []string{"sg-node"},
+	PrivateIP: netip.MustParseAddr("10.0.0.10")}
+
+// launched launches a node in the namespaces of this process, and tells programs by the environment where EC2, metadata
+// and the registry are.
+func launched(t testing.TB, c ec2sim.Config, run ec2sim.RunInstance, setenv func(key, value string)) *simtest.Node {
+	t.Helper()
+	n := simtest.Here(t)
+	t.Cleanup(func() { unmount(t) })
+	n.Launch(t, c, run)
+	setenv("AWS_ENDPOINT_URL_EC2", simtest.Serve(t, n.EC2))
+	setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", simtest.Serve(t, n.Metadata()))
+	setenv("CNI_IPVLAN_VPC_STATE_DIR", n.Dir)
+	return n
 }
 
-// A plant gives the node a link for each ENI that is attached to it.
-type plant struct {
-	host *nl.NS
-	node string
-
-	mu    sync.Mutex
-	ended bool // the script has: an attachment may come later
-}
-
-func (p *plant) change(c ec2sim.Change) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.ended || c.Instance != p.node {
-		return
-	}
-	index, mtu := strconv.Itoa(c.ENI.Index), 1500
-	if c.ENI.Boot {
-		mtu = 9001
-	}
-	w := nl.Wiring{{NS: p.host, Object: nl.Veth{
-		Name: "eth" + index, MAC: c.ENI.MAC, Peer: "vpc" + index, PeerMAC: "0e" + c.ENI.MAC[2:],
-		PeerNS: p.host, MTU: mtu,
-	}}}
-	if c.ENI.Boot {
-		w = append(w, nl.Step{NS: p.host, Object: nl.Addr{Prefix: netip.PrefixFrom(c.ENI.Addrs[0], c.ENI.CIDR.Bits()),
-			Dev: "eth" + index}})
-	}
-	var err error
-	switch c.Kind {
-	case ec2sim.Attached:
-		err = w.Add()
-	case ec2sim.Detached:
-		err = w.Del()
-	}
-	if err != nil {
-		panic(err)
-	}
-}
-
-// clear takes all links away again, and the namespaces of pods that a script which has
-// failed did not.
-func (p *plant) clear() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.ended = true
+// unmount takes the namespaces of pods away that a script which has failed did not.
+func unmount(t testing.TB) {
 	left, err := filepath.Glob("/run/netns/*")
 	for _, path := range left {
 		err = errors.Join(err, syscall.Unmount(path, syscall.MNT_DETACH), os.Remove(path))
 	}
-	links, err2 := p.host.Links()
-	err = errors.Join(err, err2)
-	for _, l := range links {
-		if strings.HasPrefix(l.Name, "eth") {
-			err = errors.Join(err, nl.Wiring{{NS: p.host, Object: nl.Veth{Name: l.Name}}}.Del())
-		}
-	}
-	if err = errors.Join(err, p.host.Close()); err != nil {
-		panic(err)
+	if err != nil {
+		t.Error(err)
 	}
 }
 
-func sim(ts *testscript.TestScript) *ec2sim.Sim { return ts.Value("sim").(*ec2sim.Sim) }
+type onNode struct{}
+
+// on is the node of a script, which may have set another directory for the registry.
+func on(ts *testscript.TestScript) *simtest.Node {
+	n := ts.Value(onNode{}).(*simtest.Node)
+	n.Dir = ts.Getenv("CNI_IPVLAN_VPC_STATE_DIR")
+	return n
+}
 
 func shows(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
@@ -266,36 +204,29 @@ func shows(ts *testscript.TestScript, neg bool, args []string) {
 func fail(ts *testscript.TestScript, _ bool, args []string) {
 	n, err := strconv.Atoi(args[2])
 	ts.Check(err)
-	sim(ts).Fail(args[0], args[1], n)
+	on(ts).EC2.Fail(args[0], args[1], n)
 }
 
 func calls(ts *testscript.TestScript, _ bool, _ []string) {
 	out := ts.Stdout() // empties it, too
-	for _, c := range sim(ts).Calls() {
+	for _, c := range on(ts).EC2.Calls() {
 		fmt.Fprintln(out, c)
 	}
-	sim(ts).ResetCalls()
+	on(ts).EC2.ResetCalls()
 }
 
 func enis(ts *testscript.TestScript, _ bool, _ []string) {
 	out := ts.Stdout()
-	for _, e := range sim(ts).ENIs() {
+	for _, e := range on(ts).EC2.ENIs() {
 		fmt.Fprintln(out, e.ID, e.Status, e.Index, e.DeleteOnTermination, e.Addrs, e.Description)
 	}
-}
-
-// update changes the node's registry.
-func update(ts *testscript.TestScript, f func(*registry.State)) {
-	r, err := registry.Open(ts.Getenv("CNI_IPVLAN_VPC_STATE_DIR"))
-	ts.Check(err)
-	ts.Check(r.Update(context.Background(), func(s *registry.State) error { f(s); return nil }))
 }
 
 func reserve(ts *testscript.TestScript, _ bool, args []string) {
 	namespace, pod, _ := strings.Cut(args[1], "/")
 	age, err := time.ParseDuration(append(args, "0s")[2])
 	ts.Check(err)
-	update(ts, func(s *registry.State) {
+	on(ts).Edit(func(s *registry.State) {
 		a := netip.MustParseAddr(args[0])
 		id, _ := s.ENIOf(a)
 		key := registry.Key{Network: "net", Attachment: registry.Attachment{ContainerID: pod, IfName: "eth0"}}
@@ -305,7 +236,7 @@ func reserve(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 func bound(ts *testscript.TestScript, _ bool, args []string) {
-	update(ts, func(s *registry.State) {
+	on(ts).Edit(func(s *registry.State) {
 		a := netip.MustParseAddr(args[0])
 		l, ok := s.Leases.At(a)
 		if !ok {
@@ -317,7 +248,7 @@ func bound(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 func intents(ts *testscript.TestScript, _ bool, args []string) {
-	update(ts, func(s *registry.State) {
+	on(ts).Edit(func(s *registry.State) {
 		clear(s.Intents)
 		s.Rebuilt = registry.Rebuilt{}
 		for _, action := range args {
@@ -328,7 +259,7 @@ func intents(ts *testscript.TestScript, _ bool, args []string) {
 
 // rebuilt says that the registry is yet to be compared with EC2.
 func rebuilt(ts *testscript.TestScript, _ bool, _ []string) {
-	update(ts, func(s *registry.State) {
+	on(ts).Edit(func(s *registry.State) {
 		clear(s.Intents)
 		s.Rebuilt = registry.Rebuilt{Since: time.Now(), Unconfirmed: true}
 	})
@@ -337,7 +268,7 @@ func rebuilt(ts *testscript.TestScript, _ bool, _ []string) {
 func freed(ts *testscript.TestScript, _ bool, args []string) {
 	age, err := time.ParseDuration(args[1])
 	ts.Check(err)
-	update(ts, func(s *registry.State) {
+	on(ts).Edit(func(s *registry.State) {
 		a := netip.MustParseAddr(args[0])
 		if !s.Free.Has(a) {
 			ts.Check(errors.New(args[0] + " is not free"))
