@@ -144,15 +144,15 @@ func verdict(ts *testscript.TestScript, neg bool, err error) {
 	}
 }
 
-// A world is where a transcript runs: a VPC with one node and one other host.
+// A world is where a test or a transcript runs: a node in a VPC, and its pods.
 type world struct {
-	fabric     *vpcsim.Fabric
-	node, host *vpcsim.Instance
-	pods       map[string]*vpcsim.Namespace
-	path       string // of the plugins
-	cache      string // libcni's
-	stderr     io.Writer
-	conf       func(name string) (*libcni.NetworkConfigList, error)
+	*vpc
+	node   *vpcsim.Instance
+	pods   map[string]*vpcsim.Namespace
+	path   string // of the plugins
+	cache  string // libcni's
+	stderr io.Writer
+	conf   func(name string) (*libcni.NetworkConfigList, error)
 
 	kubernetes   string         // the namespace of the pods; "": shop
 	ifName       string         // of the attachment; "": eth0
@@ -164,7 +164,11 @@ type worldKey struct{}
 func on(ts *testscript.TestScript) *world { return ts.Value(worldKey{}).(*world) }
 
 func setup(t *testing.T, e *testscript.Env, form func([]byte) []byte) error {
-	w := newWorld(t)
+	w := newVPC(t, ec2sim.World(`
+		vpc-1       10.0.0.0/16 100.64.0.0/16
+		subnet-node 10.0.0.0/24 public
+		subnet-pod1 100.64.0.0/20 kubernetes_kubelet=true`), 0).launch(t, example{})
+	w.pods["node"], w.pods["host"] = w.node.Namespace, w.host.Namespace
 	w.conf = func(name string) (*libcni.NetworkConfigList, error) {
 		b, err := os.ReadFile(filepath.Join(e.WorkDir, name))
 		if err != nil {
@@ -179,18 +183,45 @@ func setup(t *testing.T, e *testscript.Env, form func([]byte) []byte) error {
 	return copyFiles("conflist-examples/*.conflist", e.WorkDir)
 }
 
-// newWorld starts a world that ends with the test. The test process calls libcni itself.
-func newWorld(t *testing.T) *world {
+// A vpc has nodes, and a host that is none.
+type vpc struct {
+	fabric *vpcsim.Fabric
+	host   *vpcsim.Instance
+}
+
+// newVPC makes a VPC that ends with the test. Its host has so many IPv6 addresses.
+func newVPC(t *testing.T, c ec2sim.Config, ipv6 int) *vpc {
 	t.Helper()
-	f := simtest.Fabric(t, ec2sim.World(`
-		vpc-1       10.0.0.0/16 100.64.0.0/16
-		subnet-node 10.0.0.0/24 public
-		subnet-pod1 100.64.0.0/20 kubernetes_kubelet=true`))
-	run := ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"}
-	w := &world{fabric: f, node: simtest.Launch(t, f, "node", run), host: simtest.Launch(t, f, "host", run),
+	f := simtest.Fabric(t, c)
+	run := ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node", IPv6: ipv6}
+	return &vpc{f, simtest.Launch(t, f, "host", run)}
+}
+
+// launch starts the node of an example, with a pod. The test process calls libcni itself.
+func (v *vpc) launch(t *testing.T, x example) *world {
+	t.Helper()
+	w := &world{vpc: v, pods: map[string]*vpcsim.Namespace{}, kubernetes: x.kubernetes, capabilities: x.capabilities,
 		path: programs(t), cache: t.TempDir(), stderr: t.Output()}
-	w.pods = map[string]*vpcsim.Namespace{"node": w.node.Namespace, "host": w.host.Namespace}
+	w.node = simtest.Launch(t, v.fabric, filepath.Base(t.Name()), ec2sim.RunInstance{
+		Type: cmp.Or(x.instance, "m5.large"), Subnet: "subnet-node", IPv6: x.ipv6})
+	if x.provisioned {
+		w.provision(t)
+	}
+	w.pod(t, "pod")
+	v.fabric.EC2.ResetCalls()
 	return w
+}
+
+// pod creates the namespace of a pod, which answers.
+func (w *world) pod(t *testing.T, name string) {
+	t.Helper()
+	err := w.newPod(name)
+	if err == nil {
+		err = w.pods[name].Answer(examplePort)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func copyFiles(pattern, dir string) error {
@@ -207,7 +238,7 @@ func copyFiles(pattern, dir string) error {
 }
 
 func (w *world) newPod(name string) error {
-	n, err := w.fabric.NewNamespace(name)
+	n, err := w.fabric.NewNamespace(w.node.Name + "-" + name)
 	w.pods[name] = n
 	return err
 }
@@ -360,10 +391,7 @@ func TestEveryVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t)
-	if err := w.newPod("pod"); err != nil {
-		t.Fatal(err)
-	}
+	w := exampleVPC(t).launch(t, example{})
 	for i, version := range []string{"0.3.1", "0.3.0", "0.4.0", "1.0.0", "1.1.0"} { // the first is the original's
 		for _, form := range formsOf(i) {
 			t.Run(version+" "+form.name, func(t *testing.T) {

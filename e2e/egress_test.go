@@ -198,18 +198,11 @@ func (e *egressScene) clean(t *testing.T) {
 // tool runs the tool on a node.
 func (e *egressScene) tool(t *testing.T, node int, args ...string) string {
 	t.Helper()
-	n := e.Nodes[node]
-	c := exec.Command(filepath.Join(programs(t), "cni-ipvlan-vpc-k8s-tool"), args...)
-	c.Env = append(os.Environ(), n.Env()...)
-	var out []byte
-	err := n.Do(func() (err error) {
-		out, err = c.CombinedOutput()
-		return err
-	})
+	out, err := e.Nodes[node].Run(t.Context(), filepath.Join(programs(t), "cni-ipvlan-vpc-k8s-tool"), args...)
 	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
 		t.Fatal(err)
 	}
-	return string(out)
+	return out
 }
 
 // seen checks what the tool shows: the clients and the router of all nodes, whose namespaces this kernel has.

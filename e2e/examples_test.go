@@ -5,12 +5,10 @@ package e2e
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -22,7 +20,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
@@ -115,7 +112,7 @@ func TestExamples(t *testing.T) {
 	if err != nil || len(files) != len(examples) {
 		t.Fatalf("examples %v, %v: want those of this test", files, err)
 	}
-	fabric, host := exampleVPC(t)
+	v := exampleVPC(t)
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			x, ok := examples[filepath.Base(file)]
@@ -127,14 +124,14 @@ func TestExamples(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			w := launched(t, fabric, host, x)
+			w := v.launch(t, x)
 			w.try(t, list, x)
 		})
 	}
 }
 
-// exampleVPC is a VPC with everything that the examples need, and a host in it.
-func exampleVPC(t *testing.T) (*vpcsim.Fabric, *vpcsim.Instance) {
+// exampleVPC has everything that the examples need.
+func exampleVPC(t *testing.T) *vpc {
 	t.Helper()
 	c := ec2sim.World(`
 		vpc-1       10.0.0.0/16 100.64.0.0/16 192.168.0.0/24 2001:db8:0:100::/56
@@ -145,37 +142,12 @@ func exampleVPC(t *testing.T) (*vpcsim.Fabric, *vpcsim.Instance) {
 		vpc-2       10.9.0.0/16
 		subnet-else 10.9.0.0/24`)
 	c.GroupVPCs = map[string]string{"sg-else": "vpc-2"}
-	f := simtest.Fabric(t, c)
-	if err := errors.Join(f.AddNATGateway(netip.MustParsePrefix("100.64.0.0/20")),
-		f.Internet.Answer(examplePort)); err != nil {
+	v := newVPC(t, c, 1)
+	if err := errors.Join(v.fabric.AddNATGateway(netip.MustParsePrefix("100.64.0.0/20")),
+		v.fabric.Internet.Answer(examplePort)); err != nil {
 		t.Fatal(err)
 	}
-	host := simtest.Launch(t, f, "host", ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node", IPv6: 1})
-	return f, host
-}
-
-// launched starts the node of an example, and creates the pod's namespace. The host is another machine of its VPC.
-func launched(t *testing.T, fabric *vpcsim.Fabric, host *vpcsim.Instance, x example) *world {
-	t.Helper()
-	w := &world{fabric: fabric, host: host, pods: map[string]*vpcsim.Namespace{}, kubernetes: x.kubernetes,
-		capabilities: x.capabilities}
-	w.path, w.cache, w.stderr = programs(t), t.TempDir(), t.Output()
-	name := filepath.Base(t.Name())
-	w.node = simtest.Launch(t, fabric, name, ec2sim.RunInstance{Type: cmp.Or(x.instance, "m5.large"),
-		Subnet: "subnet-node", IPv6: x.ipv6})
-	if x.provisioned {
-		w.provision(t)
-	}
-	ns, err := w.fabric.NewNamespace("pod-" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.pods["pod"] = ns
-	if err := ns.Answer(examplePort); err != nil {
-		t.Fatal(err)
-	}
-	w.fabric.EC2.ResetCalls()
-	return w
+	return v
 }
 
 // denied is the call that a pre-provisioned node tries: it reads the tags of its ENIs, if its role allows that.
@@ -184,16 +156,7 @@ const denied = "DescribeNetworkInterfaces"
 // provision gives the node an ENI, as a launch template does, and no permission.
 func (w *world) provision(t *testing.T) {
 	t.Helper()
-	c := exec.Command(filepath.Join(w.path, "cni-ipvlan-vpc-k8s-tool"), "new-interface",
-		"--subnet_filter=kubernetes_kubelet=true", "sg-1234")
-	c.Env = append(os.Environ(), w.node.Env()...)
-	if err := w.node.Do(func() error {
-		out, err := c.CombinedOutput()
-		t.Logf("%s", out)
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	w.tool(t, "new-interface", "--subnet_filter=kubernetes_kubelet=true", "sg-1234")
 	if err := os.RemoveAll(w.node.StateDir); err != nil {
 		t.Fatal(err)
 	}

@@ -48,21 +48,8 @@ func newExclusive(t *testing.T, x example, keys string) (*world, *libcni.Network
 	if err != nil {
 		t.Fatal(err)
 	}
-	fabric, host := exampleVPC(t)
 	x.instance, x.kubernetes = "m5.xlarge", "vm-1"
-	return launched(t, fabric, host, x), list
-}
-
-// pod creates the namespace of a further pod, which answers.
-func (w *world) pod(t *testing.T, name string) {
-	t.Helper()
-	err := w.newPod(name)
-	if err == nil {
-		err = w.pods[name].Answer(examplePort)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	return exampleVPC(t).launch(t, x), list
 }
 
 // added adds a pod, and returns its addresses and the ENI of each.
@@ -128,11 +115,7 @@ func (w *world) tool(t *testing.T, args ...string) string {
 
 // tries runs the tool on the node, which may fail.
 func (w *world) tries(args ...string) (string, error) {
-	c := exec.Command(filepath.Join(w.path, "cni-ipvlan-vpc-k8s-tool"), args...)
-	c.Env = append(os.Environ(), w.node.Env()...)
-	var out []byte
-	err := w.node.Do(func() (err error) { out, err = c.CombinedOutput(); return err })
-	return string(out), err
+	return w.node.Run(context.Background(), filepath.Join(w.path, "cni-ipvlan-vpc-k8s-tool"), args...)
 }
 
 // diff returns what status --diff finds about ENIs. It fails because it also sees the namespaces of other instances.

@@ -69,7 +69,7 @@ func TestMetaRouted(t *testing.T) {
 }
 
 func testMetaPlugins(t *testing.T, list *libcni.NetworkConfigList, kept bool) {
-	w := newWorld(t)
+	w := exampleVPC(t).launch(t, example{})
 	do := func(verb, pod string) {
 		t.Helper()
 		if _, err := w.call(list, verb, pod); err != nil {
@@ -77,21 +77,13 @@ func testMetaPlugins(t *testing.T, list *libcni.NetworkConfigList, kept bool) {
 		}
 	}
 	do("STATUS", "pod")
-	if err := w.newPod("sibling"); err != nil {
-		t.Fatal(err)
-	}
+	w.pod(t, "sibling")
 	do("ADD", "sibling")
-	const port, hostPort = 8080, 30080
-	w.capabilities = map[string]any{"portMappings": []map[string]any{{"hostPort": hostPort, "containerPort": port,
-		"protocol": "tcp"}}}
+	const hostPort = 30080
+	w.capabilities = map[string]any{"portMappings": []map[string]any{{"hostPort": hostPort,
+		"containerPort": examplePort, "protocol": "tcp"}}}
 	add := func(callers ...string) {
 		t.Helper()
-		if err := w.newPod("pod"); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.pods["pod"].Answer(port); err != nil {
-			t.Fatal(err)
-		}
 		result, err := w.call(list, "ADD", "pod")
 		if err != nil {
 			t.Fatal(err)
@@ -112,6 +104,7 @@ func testMetaPlugins(t *testing.T, list *libcni.NetworkConfigList, kept bool) {
 	if err := w.removePod("pod"); err != nil {
 		t.Fatal(err)
 	}
+	w.pod(t, "pod")
 	add("pod") // GC has deleted the other pod
 	do("GC", "another")
 	if d := cmp.Diff(after, w.rules(t)); d != "" {

@@ -36,8 +36,7 @@ func dualStack(t *testing.T, mtu int) (*world, *libcni.NetworkConfigList, string
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	fabric, host := exampleVPC(t)
-	return launched(t, fabric, host, example{ipv6: 1}), list, file
+	return exampleVPC(t).launch(t, example{ipv6: 1}), list, file
 }
 
 // mtu sets the MTU of the link of an ENI, as another program does.

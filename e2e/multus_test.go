@@ -81,7 +81,7 @@ func TestMultus(t *testing.T) {
 		changed = strings.Replace(changed, `"capabilities": {`, `"reuseIPWait": 0, "capabilities": {"ips": true, `, 1)
 		return strings.Replace(changed, `"cniVersion": "1.0.0"`, `"cniVersion": "1.1.0"`, 1)
 	}
-	fabric, host := exampleVPC(t)
+	v := exampleVPC(t)
 	for i, asks := range []string{
 		`[]`,
 		`[{"name": "given", "interface": "net1", "cni-args": {"eni": %q}}]`,
@@ -90,7 +90,7 @@ func TestMultus(t *testing.T) {
 		`[{"name": "given", "interface": "net1", "cni-args": {"eni": %q, "exclusive": true}}]`,
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			w := launched(t, fabric, host, example{kubernetes: "vm-1"})
+			w := v.launch(t, example{kubernetes: "vm-1"})
 			given := w.give(t)
 			api := &apiServer{networks: map[string]string{"given": network("given"),
 				"chosen": network("chosen")}, asks: asks}

@@ -39,7 +39,7 @@ func TestRebuilt(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				w := newWorld(t)
+				w := exampleVPC(t).launch(t, example{})
 				a, b := w.address(t, list, "a"), w.address(t, list, "b")
 				if err := os.RemoveAll(w.node.StateDir); err != nil {
 					t.Fatal(err)

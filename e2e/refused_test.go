@@ -38,8 +38,7 @@ func TestRequestsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fabric, host := exampleVPC(t)
-	w := launched(t, fabric, host, example{kubernetes: "vm-1"})
+	w := exampleVPC(t).launch(t, example{kubernetes: "vm-1"})
 	w.pod(t, "beside")
 	const beside = `[{"subnet": "subnet-1", "ip": "192.168.0.50"}]`
 	w.asks(beside)
@@ -50,13 +49,13 @@ func TestRequestsRefused(t *testing.T) {
 	there, blocks, bare := w.given(t, "subnet-1", nil), w.given(t, "subnet-1",
 		map[string]string{"Ipv4PrefixCount": "1"}), w.given(t, "subnet-1",
 		map[string]string{"TagSpecification.1.Tag.1.Value": "absent"})
-	if err := fabric.EC2.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": there.ID,
-		"InstanceId": host.ID, "DeviceIndex": "1"}); err != nil {
+	if err := w.fabric.EC2.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": there.ID,
+		"InstanceId": w.host.ID, "DeviceIndex": "1"}); err != nil {
 		t.Fatal(err)
 	}
 	of := func(format string, args ...any) string { return fmt.Sprintf(format, args...) }
-	had := fmt.Sprint(fabric.EC2.ENIs())
-	fabric.EC2.ResetCalls()
+	had := fmt.Sprint(w.fabric.EC2.ENIs())
+	w.fabric.EC2.ResetCalls()
 	for _, tt := range []struct {
 		namespace, ask string
 		code           uint
@@ -89,7 +88,7 @@ func TestRequestsRefused(t *testing.T) {
 				spare.Addrs[0], spare.ID)},
 		{"vm-1", of(`[{"subnet": "subnet-1", "ip": %q}]`, there.Addrs[0]), never,
 			of("the address %s, which %s has as its primary address: it is attached to %s", there.Addrs[0], there.ID,
-				host.ID)},
+				w.host.ID)},
 		{"vm-1", of(`[{"subnet": "subnet-1", "ip": %q}]`, blocks.Prefixes[0].Addr().Next()), never,
 			of("which %s has in a prefix: it is attached to nothing", blocks.ID)},
 		{"vm-1", `[{"subnet": "subnet-1", "ip": "192.168.0.50"}]`, later,
@@ -102,7 +101,7 @@ func TestRequestsRefused(t *testing.T) {
 		{"vm-1", of(`[{"eni": %q}]`, elsewhere.ID), never,
 			of("the pod asks for %s, but it is in vpc-2, and this node is in vpc-1", elsewhere.ID)},
 		{"vm-1", of(`[{"eni": %q}]`, there.ID), later,
-			of("the pod asks for %s, but it is attached to %s, and this node is %s", there.ID, host.ID, w.node.ID)},
+			of("the pod asks for %s, but it is attached to %s, and this node is %s", there.ID, w.host.ID, w.node.ID)},
 		{"vm-1", of(`[{"eni": %q}]`, bare.ID), never,
 			of("the pod asks for %s, but requests allows only ENIs with the tag for=pods", bare.ID)},
 		{"vm-1", `[{"eni": "eni-1"}]`, never, "the pod asks for eni-1, but EC2 knows no such ENI"},
@@ -133,7 +132,7 @@ func TestRequestsRefused(t *testing.T) {
 		if !ok || cniError.Code != tt.code || !strings.Contains(cniError.Msg, tt.want) || cniError.Details == "" {
 			t.Errorf("%s: got %+v\nwant code %d, a hint, and %s", tt.ask, err, tt.code, tt.want)
 		}
-		if now := fmt.Sprint(fabric.EC2.ENIs()); now != had {
+		if now := fmt.Sprint(w.fabric.EC2.ENIs()); now != had {
 			t.Errorf("%s: ENIs were %s\nand are %s", tt.ask, had, now)
 			had = now
 		}
@@ -143,7 +142,7 @@ func TestRequestsRefused(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if changed := fabric.EC2.Changed(); len(changed) > 0 {
+	if changed := w.fabric.EC2.Changed(); len(changed) > 0 {
 		t.Errorf("EC2 has changed something: %v", changed)
 	}
 	w.kubernetes = "vm-1"
@@ -188,12 +187,11 @@ func TestGivenUntouched(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fabric, host := exampleVPC(t)
-	w := launched(t, fabric, host, example{kubernetes: "vm-1"})
+	w := exampleVPC(t).launch(t, example{kubernetes: "vm-1"})
 	was := w.given(t, "subnet-1", map[string]string{"SecurityGroupId.1": "sg-9"})
 	untouched := func(what, instance string) {
 		t.Helper()
-		all := fabric.EC2.ENIs()
+		all := w.fabric.EC2.ENIs()
 		i := slices.IndexFunc(all, func(e ec2sim.ENI) bool { return e.ID == was.ID })
 		if i < 0 {
 			t.Fatalf("%s: the ENI is deleted", what)
@@ -243,11 +241,11 @@ func TestGivenUntouched(t *testing.T) {
 	w.added(t, list, "pod")
 	untouched("with another pod", w.node.ID)
 	w.verb(t, list, "DEL", "pod")
-	all := fabric.EC2.ENIs()
+	all := w.fabric.EC2.ENIs()
 	at := all[slices.IndexFunc(all, func(e ec2sim.ENI) bool { return e.ID == was.ID })].Attachment
-	err = errors.Join(fabric.EC2.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": at}),
-		fabric.EC2.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": was.ID,
-			"InstanceId": host.ID, "DeviceIndex": "1"}))
+	err = errors.Join(w.fabric.EC2.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": at}),
+		w.fabric.EC2.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": was.ID,
+			"InstanceId": w.host.ID, "DeviceIndex": "1"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +253,7 @@ func TestGivenUntouched(t *testing.T) {
 		w.tool(t, "registry-gc", "--free-after=1ns", config)
 		w.tool(t, "warm", config)
 	}
-	untouched("moved by an operator", host.ID)
+	untouched("moved by an operator", w.host.ID)
 	if out := w.tool(t, "status", "--output=json"); strings.Contains(out, was.ID) {
 		t.Errorf("the node still knows the ENI:\n%s", out)
 	}

@@ -69,14 +69,14 @@ func TestRequests(t *testing.T) {
 	if len(asks) != len(wants) {
 		t.Fatalf("the documentation has %d pods, want %d: %q", len(asks), len(wants), asks)
 	}
-	fabric, host := exampleVPC(t)
+	v := exampleVPC(t)
 	list, err := libcni.ConfListFromFile("conflist-examples/requests.conflist")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, ask := range asks {
 		t.Run(fmt.Sprint("pod", i+1), func(t *testing.T) {
-			w := launched(t, fabric, host, example{kubernetes: "vm-1"})
+			w := v.launch(t, example{kubernetes: "vm-1"})
 			given := w.give(t)
 			ask = strings.ReplaceAll(ask, documentedENI, given)
 			// the address of another test's pod stays on its ENI
@@ -97,16 +97,9 @@ func (w *world) asks(ask string) {
 // give creates an ENI for which pods may ask.
 func (w *world) give(t *testing.T) string {
 	t.Helper()
-	err := w.fabric.EC2.Operate("CreateNetworkInterface", map[string]string{"SubnetId": "subnet-1",
-		"SecurityGroupId.1":               "sg-9",
-		"TagSpecification.1.ResourceType": "network-interface", "TagSpecification.1.Tag.1.Key": "for",
-		"TagSpecification.1.Tag.1.Value": "pods"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := w.fabric.EC2.ENIs()
+	e := w.given(t, "subnet-1", map[string]string{"SecurityGroupId.1": "sg-9"})
 	w.fabric.EC2.ResetCalls()
-	return all[len(all)-1].ID
+	return e.ID
 }
 
 // tryRequest tests the life of a pod with these interfaces.
@@ -185,10 +178,10 @@ func TestFurtherNetworks(t *testing.T) {
 		}
 		return list
 	}
-	fabric, host := exampleVPC(t)
+	v := exampleVPC(t)
 	for i, order := range [][]int{{2, 1, 0}, {0, 1, 2}, {1, 0, 2}} {
 		t.Run(fmt.Sprint(order), func(t *testing.T) {
-			w := launched(t, fabric, host, example{kubernetes: "vm-1"})
+			w := v.launch(t, example{kubernetes: "vm-1"})
 			given := w.give(t)
 			attachments := []struct {
 				ifName       string

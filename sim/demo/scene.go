@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -67,13 +66,7 @@ func (s *scene) validate(ctx context.Context) error {
 // tool runs our tool on the node.
 func (s *scene) tool(ctx context.Context, n *paths.Node, args ...string) error {
 	name := "cni-ipvlan-vpc-k8s-tool"
-	c := exec.CommandContext(ctx, filepath.Join(s.bin, name), args...)
-	c.Env = append(os.Environ(), n.Env()...)
-	var out []byte
-	err := n.Do(func() (err error) {
-		out, err = c.CombinedOutput()
-		return err
-	})
+	out, err := n.Run(ctx, filepath.Join(s.bin, name), args...)
 	if err != nil {
 		return fmt.Errorf("%s %s on %s: %w\n%s", name, strings.Join(args, " "), n.Name, err, out)
 	}

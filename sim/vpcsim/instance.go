@@ -5,9 +5,12 @@ package vpcsim
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"time"
 
@@ -109,6 +112,18 @@ func (i *Instance) Env() []string {
 		"AWS_SECRET_ACCESS_KEY=secret",
 		"CNI_IPVLAN_VPC_STATE_DIR=" + i.StateDir,
 	}
+}
+
+// Run runs a program on the instance, and returns all that it prints.
+func (i *Instance) Run(ctx context.Context, name string, args ...string) (printed string, err error) {
+	c := exec.CommandContext(ctx, name, args...)
+	c.Env = append(os.Environ(), i.Env()...)
+	err = i.Do(func() error {
+		out, err := c.CombinedOutput()
+		printed = string(out)
+		return err
+	})
+	return printed, err
 }
 
 // Addr returns the primary address of the boot ENI; zero if its subnet has no IPv4.
