@@ -4,8 +4,6 @@
 package packaging
 
 import (
-	"net/http/httptest"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
 // maxPodsKey matches the number of pods in a file for a platform.
@@ -53,27 +52,17 @@ func maxPodsOf(t *testing.T, instanceType string) string {
 // onInstance returns a function that runs the tool on an instance of the type, and returns what it prints.
 func onInstance(t *testing.T, instanceType string) func(args ...string) string {
 	t.Helper()
-	sim, err := ec2sim.New(ec2sim.Config{
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},
-		Subnets: []ec2sim.Subnet{{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a",
-			CIDR: netip.MustParsePrefix("10.0.0.0/24")}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	sim := simtest.Sim(t, ec2sim.World("vpc-1 10.0.0.0/16\nsubnet-a 10.0.0.0/24"))
 	node, err := sim.RunInstance(ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-a"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ec2, metadata := httptest.NewServer(sim), httptest.NewServer(node.Metadata())
-	t.Cleanup(ec2.Close)
-	t.Cleanup(metadata.Close)
-	state := t.TempDir()
+	env := append(os.Environ(), "AWS_ENDPOINT_URL_EC2="+simtest.Serve(t, sim), "CNI_IPVLAN_VPC_STATE_DIR="+t.TempDir(),
+		"AWS_EC2_METADATA_SERVICE_ENDPOINT="+simtest.Serve(t, node.Metadata()))
 	return func(args ...string) string {
 		t.Helper()
 		c := exec.Command("../bin/cni-ipvlan-vpc-k8s-tool", args...)
-		c.Env = append(os.Environ(), "AWS_ENDPOINT_URL_EC2="+ec2.URL, "AWS_EC2_METADATA_SERVICE_ENDPOINT="+metadata.URL,
-			"CNI_IPVLAN_VPC_STATE_DIR="+state)
+		c.Env = env
 		out, err := c.Output()
 		if err != nil {
 			t.Fatalf("%s: %v", strings.Join(args, " "), err)
