@@ -29,40 +29,15 @@ import (
 // shows it. The pod may have changed the group, and other plugins give none. Then the attachment is a further one if it
 // has no pair, and another has links in the pod.
 func (s *scene) isFurther(eni nl.Link) (bool, error) {
-	if !marked(eni, s.Digest()) {
-		if _, err := s.nodeNS.LinkByName(VethName(s.Network, s.Attachment)); err == nil {
-			return false, nil
-		}
+	own, group := nl.PodGroup(s.Digest()), nl.Attachment(eni.Group)
+	if group == own || group == nl.FurtherGroup(own) {
+		return group != own, nil
 	}
-	return further(s.podNS, eni, s.Digest())
-}
-
-// marked reports whether the group of a link is one of the attachment's.
-func marked(eni nl.Link, digest []byte) bool {
-	own := nl.PodGroup(digest)
-	group := nl.Attachment(eni.Group)
-	return group == own || group == nl.FurtherGroup(own)
-}
-
-// further reports whether an attachment with a link is a further one, as far as the pod shows.
-func further(pod *nl.NS, eni nl.Link, digest []byte) (bool, error) {
-	own := nl.PodGroup(digest)
-	if marked(eni, digest) {
-		return nl.Attachment(eni.Group) != own, nil
+	if _, err := s.nodeNS.LinkByName(VethName(s.Network, s.Attachment)); err == nil {
+		return false, nil
 	}
-	links, err := pod.Links()
+	links, err := s.podNS.Links()
 	return nl.Further(links, own), err
-}
-
-// Pairless reports whether an attachment of a running pod has no veth pair because it is a further one of its pod. A
-// pair that is missing is not lost then. The error is fs.ErrNotExist if the pod does not have the attachment's
-// link.
-func Pairless(pod *nl.NS, network string, a plugin.Attachment) (bool, error) {
-	eni, err := pod.LinkByName(a.IfName)
-	if err != nil {
-		return false, err
-	}
-	return further(pod, eni, plugin.Digest(network, a))
 }
 
 // addFurther is the ADD of a further attachment. A kernel without BPF has no filters.

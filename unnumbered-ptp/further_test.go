@@ -6,7 +6,6 @@ package ptp_test
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 	"strings"
@@ -19,7 +18,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
-	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
 // furtherAddr is at the node's other ENI for pods.
@@ -300,15 +298,8 @@ func TestFurtherAttachments(t *testing.T) {
 			gone := map[int]bool{}
 			for turn, i := range order {
 				for k, p := range pods {
-					pairless, err := ptp.Pairless(p.NS, p.request.Network, p.request.Attachment)
 					if gone[k] {
-						if !errors.Is(err, fs.ErrNotExist) {
-							t.Errorf("%s is gone, and Pairless is %v, %v", p.request.IfName, pairless, err)
-						}
 						continue
-					}
-					if pairless != (k > 0) || err != nil {
-						t.Errorf("Pairless of %s: %v, %v", p.request.IfName, pairless, err)
 					}
 					must(t, f.CHECK(p))
 					if k > 0 {

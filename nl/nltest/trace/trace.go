@@ -185,9 +185,6 @@ func (t *Trace) call(tid int) {
 	}
 }
 
-// Met reports whether the program has come to the call at which Meets is called.
-func (t *Trace) Met() bool { return t.met }
-
 // Again is the same execution once more. If errno is not 0, the program is not killed at the call: the call fails with
 // errno.
 func (t *Trace) Again(errno syscall.Errno) *Trace {
