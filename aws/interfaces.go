@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // macsPath is the list of the ENIs' MACs, below which each has its keys (EC2 user
@@ -88,32 +89,39 @@ func byPlace(a, b ENI) int {
 		cmp.Compare(a.MAC, b.MAC))
 }
 
-// readENIs reads the keys of all the ENIs.
+// readENIs reads the keys of all the ENIs. A large instance has a thousand. The stack of a goroutine grows during its
+// first request, which takes a tenth of it. So a goroutine reads one key after the other.
 func (c *Client) readENIs(ctx context.Context, macs []string) []keys {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	all := make([]keys, len(macs))
 	for i, mac := range macs {
 		all[i] = keys{mac: strings.TrimSuffix(mac, "/"), text: make(map[string]string)}
-		for _, key := range eniKeys {
-			wg.Go(func() {
-				mu.Lock()
-				failed := all[i].err != nil
-				mu.Unlock()
-				if failed {
-					return // the ENI is omitted, whatever the other keys are
-				}
-				text, err := c.metadata.read(ctx, macsPath+all[i].mac+"/"+key)
-				mu.Lock()
-				defer mu.Unlock()
-				switch {
-				case err == nil:
-					all[i].text[key] = text
-				case !isAbsent(err):
-					all[i].err = err
-				}
-			})
+	}
+	read := func(k *keys, key string) {
+		mu.Lock()
+		failed := k.err != nil
+		mu.Unlock()
+		if failed {
+			return // the ENI is omitted, whatever the other keys are
 		}
+		text, err := c.metadata.read(ctx, macsPath+k.mac+"/"+key)
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case err == nil:
+			k.text[key] = text
+		case !isAbsent(err):
+			k.err = err
+		}
+	}
+	var begun atomic.Int64
+	for range metadataReads {
+		wg.Go(func() {
+			for n := int(begun.Add(1)); n <= len(all)*len(eniKeys); n = int(begun.Add(1)) {
+				read(&all[(n-1)/len(eniKeys)], eniKeys[(n-1)%len(eniKeys)])
+			}
+		})
 	}
 	wg.Wait()
 	return all

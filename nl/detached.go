@@ -5,26 +5,27 @@ package nl
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 )
 
 // RemoveDetached deletes the rules about links that do not exist any more, if ours reports them, and returns them:
 // "iif veth7e00 [detached]" in ip(8). The kernel removes routes and neighbours with a link, but
-// not the rules about it.
+// not the rules about it. It marks these rules, so nothing is asked about the links of all others.
 //
-// It may run beside plugins that add links and rules. It lists the rules first, because a link
-// exists before its rules. It asks for each link by its name, because a list may miss one on a
-// busy node. It deletes a rule by all its properties. One of these is its table, and a new link
-// of the same name has another.
-func (n *NS) RemoveDetached(ours func(Rule) bool) ([]Rule, error) {
-	rules, err := n.Rules()
+// It may run beside plugins that add links and rules. A link exists before its rules. Of a rule that is marked, it asks
+// for the link all the same, because one may have come meanwhile. It deletes a rule by all its properties. One of these
+// is its table, and a new link of the same name has another.
+func (n *NS) RemoveDetached(ours func(Rule) bool) (removed []Rule, failed error) {
+	rules, err := n.detached()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: list rules: %w", n.Name, err)
 	}
-	var removed []Rule
-	var failed error
 	for _, r := range rules {
-		if r.IIF == "" || !ours(r) {
+		if !ours(r) {
 			continue
 		}
 		if _, err := n.LinkByName(r.IIF); err == nil {
@@ -40,4 +41,20 @@ func (n *NS) RemoveDetached(ours func(Rule) bool) ([]Rule, error) {
 		removed = append(removed, r)
 	}
 	return removed, failed
+}
+
+// detached lists the rules of which the kernel says so.
+func (n *NS) detached() (rules []Rule, err error) {
+	for _, family := range Families {
+		msgs, err := n.ruleMessages(family)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range msgs {
+			if nl.DeserializeRtMsg(m).Flags&unix.FIB_RULE_IIF_DETACHED != 0 {
+				rules = append(rules, parseRule(m))
+			}
+		}
+	}
+	return rules, nil
 }

@@ -225,6 +225,16 @@ func (n *NS) rules(family Family) ([]Rule, error) {
 }
 
 func (n *NS) askRules(family Family) ([]Rule, error) {
+	msgs, err := n.ruleMessages(family)
+	rules := make([]Rule, 0, len(msgs))
+	for _, m := range msgs {
+		rules = append(rules, parseRule(m))
+	}
+	return rules, err
+}
+
+// ruleMessages are the kernel's messages about all rules of a family.
+func (n *NS) ruleMessages(family Family) ([][]byte, error) {
 	// struct fib_rule_hdr has the size and the first field of struct rtmsg.
 	msg := &nl.RtMsg{}
 	msg.Family = uint8(family)
@@ -232,14 +242,7 @@ func (n *NS) askRules(family Family) ([]Rule, error) {
 	if absent(err) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	rules := make([]Rule, 0, len(msgs))
-	for _, m := range msgs {
-		rules = append(rules, parseRule(m))
-	}
-	return rules, nil
+	return msgs, err
 }
 
 func parseRule(m []byte) Rule {

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"text/template"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -24,8 +25,11 @@ import (
 //go:embed egress.yaml
 var egressYAML string
 
-// manifestTemplate writes words of Kubernetes as they are: newManifest refuses others. All else it writes as JSON.
-var manifestTemplate = template.Must(template.New("egress").Funcs(template.FuncMap{"json": inline}).Parse(egressYAML))
+// manifestTemplate writes words of Kubernetes as they are: newManifest refuses others. All else it writes as JSON. Like
+// the expressions of this package, it is compiled when it is first used: all commands would pay for that.
+var manifestTemplate = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("egress").Funcs(template.FuncMap{"json": inline}).Parse(egressYAML))
+})
 
 // pauseImage does nothing: the kernel forwards.
 const pauseImage = "registry.k8s.io/pause:3.10"
@@ -86,7 +90,7 @@ func printManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *con
 		return err
 	}
 	var b bytes.Buffer
-	if err := manifestTemplate.Execute(&b, m); err != nil {
+	if err := manifestTemplate().Execute(&b, m); err != nil {
 		return err
 	}
 	return cli.Answer(c, map[string]any{"manifest": b.String(), "lacks": cli.List(m.Lacks)},
@@ -107,7 +111,7 @@ func newManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *conf.
 		return nil, err
 	}
 	for _, name := range []string{name, namespace} {
-		if !dnsLabel.MatchString(name) {
+		if !dnsLabel().MatchString(name) {
 			return nil, cli.Misuse(c, "%q: Kubernetes allows no such name: want at most 40 small letters, digits and "+
 				"hyphens, for an egress, too", name)
 		}
@@ -137,7 +141,9 @@ func (w word) String() string {
 }
 
 // dnsLabel matches the names that namespaces, Services and labels may have (RFC 1123), with room for an address.
-var dnsLabel = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`)
+var dnsLabel = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`)
+})
 
 // find returns the egress of the configuration, or a new one.
 func (m *manifest) find(c *cli.Context, name string, networks []conf.NetworkEgress, conflists *conf.Conflists) (

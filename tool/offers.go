@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"regexp"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
@@ -31,14 +32,16 @@ import (
 const Resource = "cni-ipvlan-vpc-k8s/addresses"
 
 // resourceName matches the names of resources, without the prefix (Kubernetes documentation, "Extended resources").
-var resourceName = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
+var resourceName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
+})
 
 // resourceOf returns the resource of a pool. It is not ok if Kubernetes allows no such name.
 func resourceOf(pool string) (name string, ok bool) {
 	if pool == "" {
 		return Resource, true
 	}
-	return Resource + "-" + pool, resourceName.MatchString("addresses-" + pool)
+	return Resource + "-" + pool, resourceName().MatchString("addresses-" + pool)
 }
 
 // An offerRow is what a node has of a resource, and how that was counted.

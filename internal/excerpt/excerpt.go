@@ -29,22 +29,19 @@ func Quote(text string) string {
 }
 
 // Plain returns a text as it is. What is not printable becomes an escape, also the end of a line.
-func Plain(text string) string {
-	if plain(text) {
+func Plain(text string) string { return escape(text, "") }
+
+// Lines is Plain for a text of several lines with tabs, such as a table.
+func Lines(text string) string { return escape(text, "\n\t") }
+
+// escape returns a text with escapes for what is not printable, except what may stay.
+func escape(text, stays string) string {
+	if plain(text, stays) {
 		return text
 	}
 	var b strings.Builder
 	for i, r := range text {
-		write(&b, text[i:], r)
-	}
-	return b.String()
-}
-
-// Lines is Plain for a text of several lines with tabs, such as a table.
-func Lines(text string) string {
-	var b strings.Builder
-	for i, r := range text {
-		if r == '\n' || r == '\t' {
+		if strings.ContainsRune(stays, r) {
 			b.WriteRune(r)
 			continue
 		}
@@ -65,10 +62,10 @@ func write(b *strings.Builder, text string, r rune) {
 	}
 }
 
-// plain reports whether all of a text is ASCII that can be printed, as nearly all text is.
-func plain(text string) bool {
+// plain reports whether all of a text is ASCII that can be printed, or may stay, as nearly all text is.
+func plain(text, stays string) bool {
 	for i := range len(text) {
-		if text[i] < ' ' || text[i] > '~' {
+		if c := text[i]; (c < ' ' || c > '~') && strings.IndexByte(stays, c) < 0 {
 			return false
 		}
 	}

@@ -61,7 +61,7 @@ func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 	failed := p.releaseAgain(ctx, c)
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		for _, choose := range []choice{c.chosen(netip.Addr.Is4), c.chosen(netip.Addr.Is6)} {
-			gone, err := p.release(ctx, id, choose)
+			gone, err := p.release(ctx, s, id, choose)
 			failed = errors.Join(failed, err)
 			c.Unassigned = append(c.Unassigned, gone.List()...)
 		}

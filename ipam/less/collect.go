@@ -107,6 +107,9 @@ func (p *Node) deleteEmpty(ctx context.Context, c *Collecting) error {
 	}
 	var failed error
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
+		if !c.deletes(s, id) { // of most ENIs, this look at the registry shows that they stay
+			continue
+		}
 		deleted, err := p.deleteIfEmpty(ctx, c, id)
 		switch {
 		case deleted:

@@ -51,6 +51,9 @@ func (p *Node) detachIdle(ctx context.Context, used lease.Used) (done []string, 
 		return nil, err
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
+		if !p.detaches(s, id, used) { // of most ENIs, this look at the registry shows that they stay
+			continue
+		}
 		detached, err := p.detachIfIdle(ctx, id, used)
 		if err != nil {
 			failed = errors.Join(failed, fmt.Errorf("detach %s, which no pod uses any more: %w", id, err))

@@ -75,7 +75,7 @@ func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		// These are two calls to EC2: one may fail and the other succeed.
 		for _, choose := range []choice{c.releasablePrefixes, c.releasableAddrs} {
-			gone, err := p.release(ctx, id, c.heeding(choose))
+			gone, err := p.release(ctx, s, id, c.heeding(choose))
 			if errors.Is(err, errGrowing) {
 				slog.Info(err.Error())
 				return failed
@@ -109,9 +109,17 @@ func (c *Collecting) heeding(choose choice) choice {
 // takes them. Then it unassigns them from the ENI. If the process ends in between, the ENI
 // still has them, and a later Learn finds them.
 //
+// Of most ENIs, a collection releases nothing. The state s is some moments old, and shows that without another look at
+// the registry.
+//
 // It holds the lock of growth. Else EC2 could give a pod of this ENI what has just left it. If the answer to
 // release's call is lost, the call is repeated, and would take the address from that pod.
-func (p *Node) release(ctx context.Context, id string, choose choice) (book.Releasable, error) {
+func (p *Node) release(
+	ctx context.Context, s *registry.State, id string, choose choice,
+) (book.Releasable, error) {
+	if choose(s, id, time.Now()).Empty() {
+		return book.Releasable{}, nil
+	}
 	if err := p.Turn(ctx, book.UnassignAction); err != nil {
 		return book.Releasable{}, err
 	}

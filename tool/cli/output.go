@@ -58,11 +58,14 @@ func Tabulate[Row any](w io.Writer, rows []Row) {
 		}
 	}
 	fmt.Fprintln(t)
+	var line bytes.Buffer
 	for _, r := range rows {
+		fields := reflect.ValueOf(r) // once for all: it has a copy of the row
 		for _, i := range shown {
-			fmt.Fprint(t, Cell(reflect.ValueOf(r).FieldByIndex(i).Interface()), "\t")
+			line.WriteString(Cell(fields.FieldByIndex(i).Interface()) + "\t")
 		}
-		fmt.Fprintln(t)
+		line.WriteByte('\n')
+		_, _ = line.WriteTo(t)
 	}
 }
 

@@ -322,7 +322,7 @@ func (n Status) Print(w io.Writer, now time.Time) {
 	fmt.Fprintln(w)
 	cli.Tabulate(w, n.ENIs)
 	fmt.Fprintln(w)
-	var rows []holdingRow
+	rows := make([]holdingRow, 0, len(n.Addrs))
 	for _, h := range n.Addrs {
 		rows = append(rows, h.row(now))
 	}

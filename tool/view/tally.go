@@ -74,7 +74,7 @@ func Tally(s *registry.State, wait func(pool string) time.Duration, now time.Tim
 			on[a], _ = s.ENIOf(a)
 		}
 	}
-	var all []Holding
+	all := make([]Holding, 0, len(on))
 	for _, a := range slices.SortedFunc(maps.Keys(on), netip.Addr.Compare) {
 		all = append(all, hold(s, a, on[a], wait, now))
 	}
