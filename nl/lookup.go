@@ -20,6 +20,23 @@ func (n *NS) HasHostRoute(a netip.Addr) (bool, error) {
 	return err == nil && r.Table == MainTable && r.Dst.IsSingleIP(), err
 }
 
+// HostRoutes lists the addresses for which HasHostRoute is true. It does not ask for the names of links, as Routes does:
+// when the kernel lists links, it looks for each end of a pair in the list of all namespaces.
+func (n *NS) HostRoutes() (addrs []netip.Addr, err error) {
+	for _, family := range Families {
+		routes, err := n.askRoutes(RouteFilter{Table: MainTable}, family, 0)
+		if err != nil {
+			return nil, fmt.Errorf("%s: list routes: %w", n.Name, err)
+		}
+		for _, r := range routes {
+			if r.Dst.IsSingleIP() {
+				addrs = append(addrs, r.Dst.Addr())
+			}
+		}
+	}
+	return addrs, nil
+}
+
 // DefaultSource is the source address in the default route by a link, for packets that the
 // namespace itself sends. The command for this is "ip route get ADDR oif DEV fibmatch". It is the zero address if there
 // is no such route, or the route has no source.

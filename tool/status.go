@@ -51,7 +51,7 @@ without metadata, if these do not answer, and says so.` + cli.JSON(`instance {id
 				return err
 			}
 			now, conflists := time.Now(), conf.Load(c.String("config"))
-			links, err := view.LinkNames()
+			links, err := view.ENILinks(s)
 			if err != nil {
 				return err
 			}

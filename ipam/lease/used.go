@@ -191,7 +191,7 @@ func (p *Pool) Used(macs ...string) Used {
 		macs = append(MACs(s), macs...)
 	}
 	used := usedIn(p.shelves(), p.Host, macs)
-	routes, err := p.Host.Routes(nl.RouteFilter{Table: nl.MainTable})
+	hosts, err := p.Host.HostRoutes()
 	if err != nil {
 		slog.Warn("the node's routes cannot be read: all addresses count as used", "error", err)
 		used.Partial = true
@@ -205,10 +205,8 @@ func (p *Pool) Used(macs ...string) Used {
 	for _, a := range addrs {
 		used.Node[a] = a.Is6()
 	}
-	for _, r := range routes {
-		if r.Dst.IsSingleIP() {
-			used.By[At{"", r.Dst.Addr()}] = routed
-		}
+	for _, a := range hosts {
+		used.By[At{"", a}] = routed
 	}
 	return used
 }

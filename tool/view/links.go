@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
 // LinkNames returns the names of the node's links by MAC address. An ipvlan or VLAN link has
@@ -27,6 +28,28 @@ func LinkNames() (map[string]string, error) {
 		names[l.HardwareAddr.String()] = l.Name
 	}
 	delete(names, "") // lo
+	return names, nil
+}
+
+// ENILinks returns the names of the links of the registry's ENIs by MAC address. A node also has a link for each pod, and
+// the kernel takes long to list them all. So it is asked for the names that the ENIs' links had, and for the list only
+// if one of these is not there.
+func ENILinks(s *registry.State) (map[string]string, error) {
+	node, err := nl.Node()
+	if err != nil {
+		return nil, err
+	}
+	defer node.Close()
+	names := map[string]string{}
+	for _, e := range s.ENIs {
+		if e.Link == "" {
+			continue
+		}
+		if l, err := node.LinkByName(e.Link); err != nil || l.MAC != e.MAC {
+			return LinkNames()
+		}
+		names[e.MAC] = e.Link
+	}
 	return names, nil
 }
 
