@@ -20,7 +20,7 @@ func (n *NS) HasHostRoute(a netip.Addr) (bool, error) {
 	return err == nil && r.Table == MainTable && r.Dst.IsSingleIP(), err
 }
 
-// HostRoutes lists the addresses for which HasHostRoute is true. It does not ask for the names of links, as Routes does:
+// HostRoutes lists the addresses for which HasHostRoute is true. Unlike Routes, it does not ask for the names of links:
 // when the kernel lists links, it looks for each end of a pair in the list of all namespaces.
 func (n *NS) HostRoutes() (addrs []netip.Addr, err error) {
 	for _, family := range Families {

@@ -31,9 +31,9 @@ func LinkNames() (map[string]string, error) {
 	return names, nil
 }
 
-// ENILinks returns the names of the links of the registry's ENIs by MAC address. A node also has a link for each pod, and
-// the kernel takes long to list them all. So it is asked for the names that the ENIs' links had, and for the list only
-// if one of these is not there.
+// ENILinks returns the names of the links of the registry's ENIs by MAC address. A node also has a link for each pod,
+// and the kernel takes long to list them all. So ENILinks asks for the names that the links of ENIs had. It asks for
+// the list only if one of these is not there.
 func ENILinks(s *registry.State) (map[string]string, error) {
 	node, err := nl.Node()
 	if err != nil {
