@@ -162,7 +162,7 @@ func (s *State) End(a netip.Addr, since time.Time) {
 // Exclusive lists the ENIs that pods have for themselves. Their links are not on the node.
 func (s *State) Exclusive() map[string]bool {
 	all := map[string]bool{}
-	for _, l := range s.Leases.All() {
+	for _, l := range s.Leases.Containing(`"exclusive":true`) {
 		if l.Exclusive {
 			all[l.ENI] = true
 		}

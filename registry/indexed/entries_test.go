@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -284,12 +285,15 @@ func TestEntriesReadLate(t *testing.T) {
 	if err := codec.ReadTrusted([]byte(text), h.describe); err != nil {
 		t.Fatal(err)
 	}
-	var named []string
-	for a, g := range h.guests.Beginning(`{"name":"Al"`) {
-		named = append(named, a.String(), g.Name)
-	}
-	if diff := cmp.Diff([]string{"10.0.0.2", "Al"}, named); diff != "" {
-		t.Errorf("-want +named Al:\n%s", diff)
+	for by, some := range map[string]iter.Seq2[netip.Addr, guest]{"in": h.guests.Containing(`"room":2`),
+		"named": h.guests.Beginning(`{"name":"Al"`)} {
+		var named []string
+		for a, g := range some {
+			named = append(named, a.String(), g.Name)
+		}
+		if diff := cmp.Diff([]string{"10.0.0.2", "Al"}, named); diff != "" {
+			t.Errorf("-want +%s:\n%s", by, diff)
+		}
 	}
 	if g, ok := h.guests.At(netip.MustParseAddr("10.0.0.1")); !ok || g != (guest{}) {
 		t.Errorf("what cannot be read is %v %v, and not the zero value", g, ok)
@@ -392,6 +396,10 @@ func TestEntriesBeginning(t *testing.T) {
 			if f, ok := found[a]; g.Name == some.Name && (!ok || f != g) {
 				t.Fatalf("%q is not found in %q: %v", some.Name, g.Name, f)
 			}
+		}
+		third, _ := h.guests.At(addr(3))
+		if g := maps.Collect(late.guests.Containing(`"room":3}`))[addr(3)]; g != third {
+			t.Fatalf("in room 3: %v, want %v: %s", g, third, b)
 		}
 		for a, g := range h.guests.All() {
 			if f, _ := late.guests.At(a); f != g {

@@ -94,6 +94,17 @@ func (e *Entries[V]) Beginning(text string) iter.Seq2[netip.Addr, V] {
 	}
 }
 
+// Containing iterates, in order, over the entries whose value contains the text, as Write writes it, and over those
+// that are parsed already. It parses no others.
+func (e *Entries[V]) Containing(text string) iter.Seq2[netip.Addr, V] {
+	return func(yield func(netip.Addr, V) bool) {
+		e.each(0, func(i int, k netip.Addr) bool {
+			one := &e.all[i]
+			return one.known == 0 && !strings.Contains(e.in[one.value:one.to], text) || yield(k, e.ask(i))
+		})
+	}
+}
+
 // begin returns the index of the first entry from i on that is known, or whose value begins with the text.
 func (e *entries) begin(i int, text string) int {
 	p := newProbe(text)
