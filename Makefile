@@ -16,7 +16,7 @@ CLUSTER := $(CURDIR)/.cache/cluster
 CLUSTER_KERNEL = $(VM_KERNEL)
 # What the image of the cluster's pods has beside agnhost.
 AGNHOST := bind9-dnsutils busybox-static curl dash iproute2 libc-bin netcat-openbsd
-READY    = packages build $(PEERS)/cnitool $(PEERS)/portmap $(PEERS)/firewall $(RUNTIME)/containerd $(RUNTIME)/crio $(RUNTIME)/multus
+READY    = packages build $(PEERS)/cnitool $(PEERS)/portmap $(PEERS)/firewall $(RUNTIME)/containerd $(RUNTIME)/crio $(RUNTIME)/multus $(JUDGES)/ready
 RACE     = $(if $(shell command -v gcc),-race)
 GOTEST  := go test
 # Debian's kernels that stand for those of nodes, as VM_KERNEL: of Amazon Linux 2, of Amazon Linux 2023 with EKS to 1.32, with EKS 1.33
@@ -37,6 +37,7 @@ ALONE   := ./ipam ./tool ./packaging ./plugin ./sim/fleet
 # The tests of these in which threads meet. The race detector looks at them.
 MEET    := TestAtOnce|TestModelAtOnce|TestBurst[A-Z]|TestCollect|TestEndWhileLooking|TestFill|TestFreedWhile|TestGather|TestLinkOfNew|TestStrangerChanges|TestUnassignAndGrow|TestInstallDuring
 PEERS   := $(CURDIR)/.cache/peers
+JUDGES  := $(CURDIR)/.cache/judges
 RUNTIME := $(CURDIR)/.cache/cri
 SEIZERS := $(CURDIR)/.cache/seizers
 ROUNDS  := 20
@@ -99,6 +100,11 @@ test-faults: export VM_KIND := uml
 test-faults: build $(PEERS)/cnitool
 	VM_RW=$(CURDIR) go test -count 1 -timeout 1h -exec $(VM)/exec -run '^(TestFaults|TestHealthy|TestConnectivity(Faults|Kill))$$' ./e2e -args -faults
 
+# Programs of others that judge ours, and tests of others. Writes docs/judges.md. make test hears those that are short.
+judges: export VM_KIND := uml
+judges: $(READY)
+	VM_TIMEOUT=7200 go test -json -count 1 -timeout 2h -exec $(VM)/exec -run '^TestJudge' ./e2e | bin/judges -table docs/judges.md
+
 # Kubernetes: manifests by the code of the API server, the short scenarios, and in test-cluster all of them, in both modes of kube-proxy.
 test-kubernetes:
 	$(call KUBE,test) ./manifest
@@ -151,6 +157,16 @@ PEER    := sim/peers
 PLUGINS := ptp host-local portmap tuning firewall
 $(PLUGINS:%=$(PEERS)/%) &: $(PEER)/go.sum
 	CGO_ENABLED=0 go build -C $(<D) -trimpath -ldflags '-s -w' -o $(PEERS)/ tool && touch $(PLUGINS:%=$(PEERS)/%)
+
+# Tests of others, each package as a program, and what they run with.
+JUDGE   := sim/judges
+UPSTREAM := github.com/containernetworking/plugins
+$(JUDGES)/ready: $(JUDGE)/go.sum
+	mkdir -p $(JUDGES)
+	CGO_ENABLED=0 go build -C $(<D) -trimpath -ldflags '-s -w' -o $(JUDGES)/ tool
+	CGO_ENABLED=0 go test -C $(<D) -c -trimpath -o $(JUDGES)/ $(addprefix $(UPSTREAM)/,integration plugins/meta/portmap)
+	rm -rf $(JUDGES)/testdata && cp -r --no-preserve=mode $$(go list -C $(<D) -m -f '{{.Dir}}' $(UPSTREAM))/integration/testdata $(JUDGES)/
+	touch $@
 
 # Programs of others that build, check and try ours.
 TOOLS   := internal/tools
@@ -325,4 +341,4 @@ package-check:
 clean:
 	rm -rf bin dist .cache
 
-.PHONY: build before test packages test-ec2 test-native test-kernel test-kernels test-kill test-faults test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-egress bench-check bench-memory bench-status cold plot picture fleet demo sim install files uninstall programs package image release changelog package-check clean
+.PHONY: build before test packages judges test-ec2 test-native test-kernel test-kernels test-kill test-faults test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-egress bench-check bench-memory bench-status cold plot picture fleet demo sim install files uninstall programs package image release changelog package-check clean

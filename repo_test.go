@@ -42,6 +42,7 @@ var arrows = map[string]string{
 	"internal/trace":           "",
 	"internal/excerpt":         "",
 	"internal/kernels":         "internal/table",
+	"internal/judges":          "internal/table",
 	"internal/table":           "",
 	"internal/codec/codectest": "internal/codec",
 	"internal/codec/gen":       "",

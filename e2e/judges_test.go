@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package e2e
+
+import (
+	"debug/buildinfo"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
+)
+
+// judges is where make puts the programs of others that judge ours, and their tests.
+const judges = ".cache/judges"
+
+// judge says in the output of the test that a program of others judges ours here. The command judges reads that. The
+// subtests are its cases.
+func judge(t *testing.T, name, version, judged string) {
+	t.Helper()
+	t.Attr("judge", name)
+	t.Attr("version", version)
+	t.Attr("judged", judged)
+}
+
+// release returns the package of a program, and the module that has it, with its version. go.sum pins it.
+func release(t *testing.T, program string) (pkg, version string) {
+	t.Helper()
+	info, err := buildinfo.ReadFile(program)
+	if err != nil {
+		t.Fatalf("%v: make test builds it", err)
+	}
+	for _, m := range append(info.Deps, &info.Main) {
+		if strings.HasPrefix(info.Path, m.Path+"/") && m.Version != "(devel)" {
+			version = strings.TrimPrefix(m.Path, "github.com/") + " " + m.Version
+			return strings.TrimSuffix(strings.TrimPrefix(info.Path, m.Path+"/"), ".test"), version
+		}
+	}
+	t.Fatalf("%s: no module has %s", program, info.Path)
+	return "", ""
+}
+
+// A suite has the tests of another project. Their program is compiled unchanged.
+type suite struct {
+	program string
+	focus   string            // matches the names of the tests that meet our programs
+	not     map[string]string // why others do not, by a part of their names
+}
+
+// A spec is a test in the report of Ginkgo.
+type spec struct {
+	ContainerHierarchyTexts []string
+	LeafNodeType            string
+	LeafNodeText            string
+	State                   string
+	Failure                 struct{ Message string }
+}
+
+func (s spec) name() string {
+	return strings.Join(append(s.ContainerHierarchyTexts, s.LeafNodeText), " ")
+}
+
+// hear runs the tests of the suite on the world's node, and has a subtest for each that ran.
+func (s suite) hear(t *testing.T, j *judged) {
+	t.Helper()
+	program := must(filepath.Abs(filepath.Join(judges, s.program)))
+	report := filepath.Join(t.TempDir(), "report")
+	pkg, version := release(t, program)
+	judge(t, "tests of `"+pkg+"`", version, j.what)
+	c := exec.Command(program, "-ginkgo.focus="+s.focus, "-ginkgo.json-report="+report, "-ginkgo.no-color")
+	c.Dir, c.Env = filepath.Join(j.dir, "integration"), j.env
+	c.Stdout, c.Stderr = t.Output(), t.Output()
+	failed := j.node.Do(c.Run)
+	var suites []struct{ SpecReports []spec }
+	if text, err := os.ReadFile(report); err != nil || json.Unmarshal(text, &suites) != nil {
+		t.Fatalf("no report: %v, %v", failed, err)
+	}
+	left, heard := map[string]int{}, 0
+	for _, r := range suites[0].SpecReports {
+		switch {
+		case r.LeafNodeType == "It" && r.State == "skipped":
+			left[s.why(t, r.name())]++
+		case r.LeafNodeType == "It" || r.State == "failed":
+			heard++
+			t.Run(r.name(), func(t *testing.T) {
+				if r.State != "passed" {
+					t.Errorf("%s: %s", r.State, r.Failure.Message)
+				}
+			})
+		}
+	}
+	for _, reason := range slices.Sorted(maps.Keys(left)) {
+		t.Attr("left", fmt.Sprintf("%d: %s", left[reason], reason))
+	}
+	if heard == 0 || failed != nil {
+		t.Errorf("%d tests ran: %v", heard, failed)
+	}
+}
+
+// why returns the reason for which a test does not judge us.
+func (s suite) why(t *testing.T, name string) string {
+	t.Helper()
+	for part, reason := range s.not {
+		if strings.Contains(name, part) {
+			return reason
+		}
+	}
+	t.Errorf("%q did not run, and no reason is known", name)
+	return ""
+}
+
+// A judged world has a node on which tests of others find our plugin by the names of theirs.
+type judged struct {
+	*world
+	what string   // what is judged
+	dir  string   // its subdirectory integration is where the tests run, as in their repository
+	env  []string // of the tests
+}
+
+// asTheirs is the program that others call by the name of theirs. It gives our plugin a configuration of the same
+// meaning: the pool has the subnet that host-local would have, and keys that both plugins know stay. Tests call random
+// hostPorts, and portmap has the usual bit of nodePortMark.
+const asTheirs = `#!/bin/sh -e
+conf=$(jq -c '(.ipam.subnet | gsub("[./]"; "-")) as $pool | del(.ipam) + {type: "cni-ipvlan-vpc-k8s", interfaceIndex: 1,
+	hostInterface: "eth0", containerInterface: "eth1", ipMasq: true, nodePorts: "1:32767", nodePortMark: 1048576, secGroupIds: [],
+	pools: {($pool): {namespaces: [$pool], subnetTags: {pool: $pool}, secGroupIds: [], dataPath: "%[2]s"}}}')
+pool=$(echo "$conf" | jq -r '.pools | keys[]')
+CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=$pool;K8S_POD_NAME=$CNI_CONTAINERID" CNI_PATH=%[1]s:$CNI_PATH exec %[1]s/cni-ipvlan-vpc-k8s <<END
+$conf
+END
+`
+
+// ipNetns is ip-netns(8) for the tests: a namespace that they make as a host is our node, with its cloud.
+const ipNetns = `#!/bin/sh -e
+export %[3]s
+case "$1 $2 $3" in
+"netns add cni-test-host-"*) touch "/run/netns/$3"; exec mount --bind %[2]s "/run/netns/$3" ;;
+esac
+exec %[1]s "$@"
+`
+
+// newJudged starts a node with a subnet for each network of the tests.
+func newJudged(t *testing.T, dataPath string) *judged {
+	t.Helper()
+	nltest.Need(t, "root", "ipvlan", "nftables", "iptables")
+	// The first use mounts /run/netns on itself. What is there before, as our node would be, is then busy.
+	if out, err := exec.Command("sh", "-ec", "ip netns add judges; ip netns del judges").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	f := simtest.Fabric(t, ec2sim.World(`
+		vpc-1       10.0.0.0/16 10.1.2.0/24 10.9.2.0/24 10.11.2.0/24 10.12.2.0/24 172.16.31.0/24
+		subnet-node 10.0.0.0/24 public
+		subnet-1    10.1.2.0/24 pool=10-1-2-0-24
+		subnet-9    10.9.2.0/24 pool=10-9-2-0-24
+		subnet-11   10.11.2.0/24 pool=10-11-2-0-24
+		subnet-12   10.12.2.0/24 pool=10-12-2-0-24
+		subnet-31   172.16.31.0/24 pool=172-16-31-0-24`))
+	node := simtest.Launch(t, f, "node", ec2sim.RunInstance{Type: "m5.4xlarge", Subnet: "subnet-node"})
+	j := &judged{world: &world{fabric: f, node: node, path: programs(t)}, what: "`dataPath` `" + dataPath + "`",
+		dir: t.TempDir()}
+	j.env = slices.Concat(os.Environ(), node.Env(), []string{"PATH=" + j.dir + "/bin:" + os.Getenv("PATH"),
+		"CGO_ENABLED=0", "GOFLAGS=-trimpath", "GOPROXY=off", "GOTOOLCHAIN=local"})
+	ours := fmt.Sprintf(asTheirs, j.path, dataPath)
+	j.put(t, "bin/ptp", ours)
+	j.put(t, "bin/bridge", ours)
+	j.put(t, "bin/ip", fmt.Sprintf(ipNetns, must(exec.LookPath("ip")), node.Path, strings.Join(node.Env(), " ")))
+	for name, to := range map[string]string{"bin/portmap": judges, "bin/bandwidth": judges, "bin/cnitool": peers,
+		"integration/testdata": judges, "go.mod": "sim/judges", "go.sum": "sim/judges"} {
+		j.link(t, name, filepath.Join(to, filepath.Base(name)))
+	}
+	return j
+}
+
+// put writes a program.
+func (j *judged) put(t *testing.T, name, text string) {
+	t.Helper()
+	file := filepath.Join(j.dir, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// link names one of the repository's files.
+func (j *judged) link(t *testing.T, name, to string) {
+	t.Helper()
+	file := filepath.Join(j.dir, name)
+	err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.Symlink(must(filepath.Abs(to)), file))
+	if err != nil {
+		t.Fatal(err)
+	}
+}
