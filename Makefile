@@ -103,7 +103,7 @@ test-faults: build $(PEERS)/cnitool
 # Programs of others that judge ours, and tests of others. Writes docs/judges.md. make test hears those that are short.
 judges: export VM_KIND := uml
 judges: $(READY)
-	VM_TIMEOUT=7200 go test -json -count 1 -timeout 2h -exec $(VM)/exec -run '^TestJudge' ./e2e | bin/judges -table docs/judges.md
+	VM_TIMEOUT=7200 go test -json -count 1 -timeout 2h -exec $(VM)/exec -run '^(TestJudge|TestMeta|TestMultus$$)' ./e2e | bin/judges -table docs/judges.md
 
 # Kubernetes: manifests by the code of the API server, the short scenarios, and in test-cluster all of them, in both modes of kube-proxy.
 test-kubernetes:

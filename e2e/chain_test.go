@@ -275,7 +275,7 @@ func (w *world) cni(ts *testscript.TestScript, args []string) error {
 
 // call runs a command of the chain in the node's namespace.
 func (w *world) call(list *libcni.NetworkConfigList, verb, pod string) (result types.Result, err error) {
-	cni := libcni.NewCNIConfigWithCacheDir([]string{w.path, peers}, w.cache, w.runner())
+	cni := libcni.NewCNIConfigWithCacheDir([]string{w.path, peers, judges}, w.cache, w.runner())
 	rt := &libcni.RuntimeConf{
 		ContainerID: "id-" + pod, NetNS: w.netns(pod), IfName: cmp.Or(w.ifName, "eth0"),
 		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", cmp.Or(w.kubernetes, "shop")},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -38,6 +39,7 @@ const metaConflist = `{"cniVersion": "1.1.0", "name": "meta", "plugins": [
 // without one.
 func TestMetaPlugins(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "iptables")
+	judgeMeta(t, "`dataPath` `ipvlan`, both backends")
 	for i, keys := range []string{`"backend": "nftables"`, `"backend": "iptables", "markMasqBit": 12`} {
 		for _, form := range formsOf(i) {
 			t.Run(keys+" "+form.name, func(t *testing.T) {
@@ -54,6 +56,7 @@ func TestMetaPlugins(t *testing.T) {
 // TestMetaRouted does the same with routed pods, and a chain that makes no slaves. They see who calls their hostPort.
 func TestMetaRouted(t *testing.T) {
 	nltest.Need(t, "root", "nftables", "iptables")
+	judgeMeta(t, "`dataPath` `veth`, both backends")
 	routed := strings.NewReplacer(`"reuseIPWait": 0`, `"reuseIPWait": 0, "dataPath": "veth"`,
 		`{"type": "cni-ipvlan-vpc-k8s-ipvlan"},`, "", `, "mtu": 1400`, "",
 		`"ipMasq": true`, `"ipMasq": true, "mtu": 1400`).Replace(metaConflist)
@@ -66,6 +69,13 @@ func TestMetaRouted(t *testing.T) {
 			testMetaPlugins(t, list, true)
 		})
 	}
+}
+
+// judgeMeta says that the reference plugins judge, by their CHECK.
+func judgeMeta(t *testing.T, judged string) {
+	t.Helper()
+	_, version := release(t, filepath.Join(peers, "portmap"))
+	judge(t, "`tuning`, `portmap`, `firewall` after ours: ADD, CHECK, STATUS, GC, DEL", version, judged)
 }
 
 func testMetaPlugins(t *testing.T, list *libcni.NetworkConfigList, kept bool) {

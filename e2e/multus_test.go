@@ -72,6 +72,8 @@ func TestMultus(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: make test builds it", err)
 	}
+	pkg, version := release(t, multus)
+	judge(t, "`"+pkg+"` calls ours for one to three networks", version, "`dataPath` `ipvlan`")
 	text, err := os.ReadFile("conflist-examples/requests.conflist")
 	if err != nil {
 		t.Fatal(err)

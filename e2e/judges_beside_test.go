@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package e2e
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+// besides are networks of upstream, which give a pod a further interface.
+var besides = map[string]string{
+	"bridge":  `{"type": "bridge", "bridge": "second0", "isGateway": true, %s}`,
+	"macvlan": `{"type": "macvlan", "master": "second1", %s}`,
+	"ptp":     `{"type": "ptp", %s}`,
+}
+
+// TestJudgeBeside: pods have a network of ours and one of upstream, which are added, checked and deleted in turns, in
+// either order. libcni and upstream's CHECK judge. The packets of both networks arrive, and DEL frees both addresses.
+func TestJudgeBeside(t *testing.T) {
+	nltest.Need(t, "root", "ipvlan", "nftables")
+	for plugin, conf := range besides {
+		for _, path := range []string{"ipvlan", "veth"} {
+			t.Run(plugin+"/"+path, func(t *testing.T) {
+				dir := judges
+				if plugin == "ptp" {
+					dir = peers
+				}
+				pkg, version := release(t, filepath.Join(dir, plugin))
+				judge(t, "`"+pkg+"` as a pod's second network", version, "`dataPath` `"+path+"`")
+				for _, first := range []string{"ours", "theirs"} {
+					t.Run(first+" first", func(t *testing.T) { testBeside(t, conf, path, first == "ours") })
+				}
+			})
+		}
+	}
+}
+
+// testBeside tests the lives of two pods.
+func testBeside(t *testing.T, conf, path string, oursFirst bool) {
+	w := newWorld(t)
+	nltest.Shell(t, w.node.NS, "ip link add second1 type dummy; ip link set second1 up")
+	ours, err := mode{change: func(ipam, _ map[string]any) { ipam["dataPath"] = path }, Options: v4}.conflist()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := t.TempDir()
+	ipam := fmt.Sprintf(`"ipam": {"type": "host-local", "subnet": "192.168.77.0/24", "dataDir": %q}`, data)
+	theirs := fmt.Appendf(nil, `{"cniVersion": "1.0.0", "name": "second", "plugins": [%s]}`, fmt.Sprintf(conf, ipam))
+	networks := []beside{{w, must(libcni.ConfListFromBytes(ours)), "eth0"},
+		{w, must(libcni.ConfListFromBytes(theirs)), "net1"}}
+	if !oursFirst {
+		slices.Reverse(networks)
+	}
+	for _, pod := range []string{"pod", "sibling"} {
+		if err := w.newPod(pod); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range networks {
+			n.do(t, "ADD", pod)
+		}
+	}
+	if err := w.host.Ping(w.addressOf(t, "eth0")); err != nil {
+		t.Error(err)
+	}
+	for i := range networks {
+		for _, n := range networks[i:] {
+			n.do(t, "CHECK", "pod")
+			if err := w.pods["pod"].Ping(n.addr(t, "sibling")); err != nil {
+				t.Errorf("%s: %v", n.link, err)
+			}
+		}
+		networks[i].do(t, "DEL", "pod")
+		networks[i].do(t, "CHECK", "sibling")
+	}
+	for _, n := range networks {
+		n.do(t, "DEL", "sibling")
+	}
+	if left := must(filepath.Glob(filepath.Join(data, "second", "192.168.*"))); len(left) != 0 {
+		t.Errorf("host-local still has %v", left)
+	}
+	if out := w.tool(t, "status", "--output=json"); strings.Contains(out, `"state": "bound"`) {
+		t.Errorf("leases are left:\n%s", out)
+	}
+}
+
+// A beside is one of a pod's networks.
+type beside struct {
+	*world
+	list *libcni.NetworkConfigList
+	link string
+}
+
+func (b beside) do(t *testing.T, verb, pod string) {
+	t.Helper()
+	b.ifName = b.link
+	if _, err := b.call(b.list, verb, pod); err != nil {
+		t.Fatalf("%s: %s %s: %v", b.list.Name, verb, pod, err)
+	}
+}
+
+// addr returns the address of a pod in the network.
+func (b beside) addr(t *testing.T, pod string) netip.Addr {
+	t.Helper()
+	addrs, err := b.pods[pod].Addrs(b.link)
+	i := slices.IndexFunc(addrs, func(a nl.Addr) bool { return a.Prefix.Addr().Is4() })
+	if i < 0 {
+		t.Fatalf("%s of %s has %v, %v", b.link, pod, addrs, err)
+	}
+	return addrs[i].Prefix.Addr()
+}
