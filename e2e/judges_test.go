@@ -158,23 +158,18 @@ func newJudged(t *testing.T, dataPath string) *judged {
 		t.Fatalf("%v: %s", err, out)
 	}
 	f := simtest.Fabric(t, ec2sim.World(`
-		vpc-1       10.0.0.0/16 10.1.2.0/24 10.9.2.0/24 10.11.2.0/24 10.12.2.0/24 172.16.31.0/24
+		vpc-1       10.0.0.0/16 10.1.2.0/24 172.16.31.0/24
 		subnet-node 10.0.0.0/24 public
 		subnet-1    10.1.2.0/24 pool=10-1-2-0-24
-		subnet-9    10.9.2.0/24 pool=10-9-2-0-24
-		subnet-11   10.11.2.0/24 pool=10-11-2-0-24
-		subnet-12   10.12.2.0/24 pool=10-12-2-0-24
 		subnet-31   172.16.31.0/24 pool=172-16-31-0-24`))
-	node := simtest.Launch(t, f, "node", ec2sim.RunInstance{Type: "m5.4xlarge", Subnet: "subnet-node"})
+	node := simtest.Launch(t, f, "node", ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
 	j := &judged{world: &world{fabric: f, node: node, path: programs(t)}, what: "`dataPath` `" + dataPath + "`",
 		dir: t.TempDir()}
 	j.env = slices.Concat(os.Environ(), node.Env(), []string{"PATH=" + j.dir + "/bin:" + os.Getenv("PATH"),
 		"CGO_ENABLED=0", "GOFLAGS=-trimpath", "GOPROXY=off", "GOTOOLCHAIN=local"})
-	ours := fmt.Sprintf(asTheirs, j.path, dataPath)
-	j.put(t, "bin/ptp", ours)
-	j.put(t, "bin/bridge", ours)
+	j.put(t, "bin/ptp", fmt.Sprintf(asTheirs, j.path, dataPath))
 	j.put(t, "bin/ip", fmt.Sprintf(ipNetns, must(exec.LookPath("ip")), node.Path, strings.Join(node.Env(), " ")))
-	for name, to := range map[string]string{"bin/portmap": judges, "bin/bandwidth": judges, "bin/cnitool": peers,
+	for name, to := range map[string]string{"bin/portmap": judges, "bin/cnitool": peers,
 		"integration/testdata": judges, "go.mod": "sim/judges", "go.sum": "sim/judges"} {
 		j.link(t, name, filepath.Join(to, filepath.Base(name)))
 	}

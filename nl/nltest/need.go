@@ -15,7 +15,7 @@ import (
 )
 
 // Need skips a test that cannot do without a feature that is not here: root,
-// netns, ipvlan, nftables, iptables, police and others. Where CI is set in the environment it fails the test
+// netns, ipvlan, nftables, iptables, police. Where CI is set in the environment it fails the test
 // instead: a test that never runs is worse than none.
 func Need(t testing.TB, features ...string) {
 	t.Helper()
@@ -48,8 +48,6 @@ var probes = map[string]func() error{
 	"fou": sync.OnceValue(func() error { return nl.Scratch(tunnels) }),
 	// takes the kernel its part
 	"iptables": sync.OnceValue(func() error { return nl.Scratch(run("iptables", "-w", "-t", "nat", "-S")) }),
-	// upstream's bandwidth
-	"ifb": sync.OnceValue(func() error { return nl.Scratch(run("ip", "link", "add", "probe", "type", "ifb")) }),
 	// Linux 5.12
 	"owner": sync.OnceValue(func() error { return nl.Scratch(run("nft", "add table probe { flags owner; }")) }),
 }
