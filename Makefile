@@ -161,10 +161,12 @@ $(PLUGINS:%=$(PEERS)/%) &: $(PEER)/go.sum
 # Tests of others, each package as a program, and what they run with.
 JUDGE   := sim/judges
 UPSTREAM := github.com/containernetworking/plugins
-$(JUDGES)/ready: $(JUDGE)/go.sum
+$(JUDGES)/ready: $(JUDGE)/go.sum $(JUDGE)/istio/go.sum
 	mkdir -p $(JUDGES)
 	CGO_ENABLED=0 go build -C $(<D) -trimpath -ldflags '-s -w' -o $(JUDGES)/ tool
 	CGO_ENABLED=0 go test -C $(<D) -c -trimpath -o $(JUDGES)/ $(addprefix $(UPSTREAM)/,integration plugins/meta/portmap)
+	go mod download -C $(<D)/istio istio.io/istio
+	install -m644 $$(go list -C $(<D)/istio -m -f '{{.Dir}}' istio.io/istio)/cni/pkg/plugin/testdata/basic.txt.golden $(JUDGES)/istio.rules
 	rm -rf $(JUDGES)/testdata && cp -r --no-preserve=mode $$(go list -C $(<D) -m -f '{{.Dir}}' $(UPSTREAM))/integration/testdata $(JUDGES)/
 	touch $@
 

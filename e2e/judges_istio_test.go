@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package e2e
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
+)
+
+// Of Istio's sidecar: where connections go that leave a pod and that arrive, and the user whose connections stay.
+const (
+	istioOut  = 15001
+	istioIn   = 15006
+	istioUser = 1337
+)
+
+// TestJudgeIstio: the rules that istio-cni gives a pod send its TCP connections to a proxy, both those that leave and
+// those that arrive. Each path still works, also to Services and outside. The receiver sees the same address.
+//
+// The pods are routed. With slaves, REDIRECT drops what arrives by the pair: its end in the pod has no address.
+func TestJudgeIstio(t *testing.T) {
+	nltest.Need(t, "root", "nftables", "iptables")
+	judge(t, "rules of `istio-cni` for a sidecar", istioVersion(t), "`dataPath` `veth`, all paths in IPv4")
+	s := loops[len(loops)-1].serviceScene(t)
+	serve(t, s, proxiesOf(1)[0])
+	for _, p := range slices.Concat(s.Nodes[0].Pods, s.Nodes[1].Pods) {
+		sidecar(t, p)
+	}
+	tryMeshed(t, s)
+	for _, n := range s.Nodes {
+		for _, p := range n.Pods {
+			if err := n.Check(t.Context(), p); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	redirected(t, s.Nodes[0].Pods[0])
+}
+
+// istioVersion is the version that go.sum pins.
+func istioVersion(t *testing.T) string {
+	t.Helper()
+	m := regexp.MustCompile(`(?m)^require (\S+ \S+)$`).FindSubmatch(must(os.ReadFile("sim/judges/istio/go.mod")))
+	if m == nil {
+		t.Fatal("sim/judges/istio/go.mod requires nothing")
+	}
+	return string(m[1])
+}
+
+// tryMeshed tries each path, in a subtest.
+func tryMeshed(t *testing.T, s *paths.Scene) {
+	t.Helper()
+	for _, p := range slices.Concat(paths.Daily, paths.Further) {
+		if p.In(paths.IPv4) {
+			tryPath(t, s, p, paths.Quick)
+		}
+	}
+	for _, svc := range paths.Services {
+		// An application has its connection before the proxy knows that there is no backend.
+		if svc.In(paths.IPv4) && !strings.Contains(svc.Name, "without backends") {
+			tryPath(t, s, svc.Path, svc.Probes)
+		}
+	}
+}
+
+func tryPath(t *testing.T, s *paths.Scene, p paths.Path, probes []paths.Probe) {
+	t.Helper()
+	t.Run(p.Name, func(t *testing.T) {
+		if r := p.Try(s, paths.IPv4, probes); r.Err != nil {
+			t.Error(r.Err)
+		}
+	})
+}
+
+// sidecar starts the proxy of a pod, and loads its rules. The proxy answers what arrives, and connects what leaves.
+func sidecar(t *testing.T, p *paths.Pod) {
+	t.Helper()
+	if err := p.Answer(istioIn); err != nil {
+		t.Fatal(err)
+	}
+	var l net.Listener
+	err := p.Do(func() (err error) { l, err = net.Listen("tcp4", fmt.Sprint(":", istioOut)); return err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+			go relay(p.Path, c.(*net.TCPConn))
+		}
+	}()
+	nltest.Shell(t, p.NS, "iptables-restore --noflush <"+judges+"/istio.rules")
+}
+
+// relay connects a redirected connection to where it was going.
+func relay(path string, c *net.TCPConn) {
+	defer c.Close()
+	ns, err := nl.Open("pod", path)
+	if err != nil {
+		return
+	}
+	defer ns.Close()
+	var out net.Conn
+	if err := ns.Do(func() (err error) {
+		// A socket belongs to the user of the thread that makes it.
+		setUser(istioUser)
+		defer setUser(0)
+		out, err = net.Dial("tcp4", original(c).String())
+		return err
+	}); err != nil {
+		return
+	}
+	defer out.Close()
+	go func() {
+		_, _ = io.Copy(out, c)
+		_ = out.(*net.TCPConn).CloseWrite()
+	}()
+	_, _ = io.Copy(c, out)
+}
+
+func setUser(id uintptr) { _, _, _ = syscall.RawSyscall(syscall.SYS_SETFSUID, id, 0, 0) }
+
+// original returns where a connection was going before it was redirected.
+func original(c *net.TCPConn) (to netip.AddrPort) {
+	const option = 80 // SO_ORIGINAL_DST of linux/netfilter_ipv4.h
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return to
+	}
+	_ = raw.Control(func(fd uintptr) {
+		// The option fills a sockaddr_in, which has the length of this, with the port and the address first.
+		m, err := unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, option)
+		if err == nil {
+			a := m.Multiaddr
+			to = netip.AddrPortFrom(netip.AddrFrom4([4]byte(a[4:8])), binary.BigEndian.Uint16(a[2:4]))
+		}
+	})
+	return to
+}
+
+// redirected checks that the rules have met connections of the pod, in both directions.
+func redirected(t *testing.T, p *paths.Pod) {
+	t.Helper()
+	rules := nltest.Shell(t, p.NS, "iptables -w -t nat -v -S")
+	for _, chain := range []string{"ISTIO_IN_REDIRECT", "ISTIO_REDIRECT"} {
+		if !strings.Contains(rules, "-A "+chain+" ") || strings.Contains(rules, "-A "+chain+" -p tcp -c 0 0") {
+			t.Errorf("%s: no connection has met %s:\n%s", p.Name, chain, rules)
+		}
+	}
+}
