@@ -40,6 +40,7 @@ PEERS   := $(CURDIR)/.cache/peers
 JUDGES  := $(CURDIR)/.cache/judges
 RUNTIME := $(CURDIR)/.cache/cri
 SEIZERS := $(CURDIR)/.cache/seizers
+TENANTS := $(CURDIR)/.cache/tenants
 ROUNDS  := 20
 BENCH   := bin/bench -bin $(CURDIR)/bin -peers $(PEERS) -conflist $(CURDIR)/conflist-examples/10-cni-ipvlan-vpc-k8s.conflist
 PACKED   = ICOUNT_FILES="$(wildcard $(addprefix $(CURDIR)/,bin/cni-* bin/noop .cache/peers/* conflist-examples/10-* conflist-examples/three-* docs/bench-icount.txt)) /usr/sbin/nft"
@@ -57,7 +58,7 @@ build:
 # Then the tests take a fifth of the CPU time that QEMU takes. With VM_KERNEL, test-kernel takes that kernel in QEMU, and all
 # else runs as without.
 test test-kernel test-kubernetes test-cluster cluster: export VM_KIND := uml
-test: $(READY) $(CLUSTER)/e2e.test $(if $(shell command -v apt-get),$(SEIZERS)/ready)
+test: $(READY) $(CLUSTER)/e2e.test $(if $(shell command -v apt-get),$(SEIZERS)/ready $(TENANTS)/ready)
 	env -u VM_KERNEL go test -run 'TestRepo' . ./e2e
 	$(MAKE) -j2 --no-print-directory test-kubernetes test-kernel test-native CLUSTER_KERNEL= GOTEST='go test -p 1'
 
@@ -193,16 +194,20 @@ $(RUNTIME)/crio: $(CRI)/crio/go.sum
 $(RUNTIME)/multus: $(CRI)/multus/go.sum
 	CGO_ENABLED=0 go build -C $(<D) -trimpath -ldflags '-s -w' -o $@ gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus && touch $@
 
-# cloud-init of Debian, with what it needs of Python. It is unpacked and not installed: it would configure this machine.
-SEIZER  := cloud-init $(addprefix python3-,attr certifi chardet charset-normalizer configobj idna jinja2 jsonpatch json-pointer \
-	jsonschema markupsafe pkg-resources pyrsistent requests six urllib3 yaml)
-$(SEIZERS)/ready:
-	$(VM)/setup python3 && rm -rf $(SEIZERS) && mkdir -p $(SEIZERS)/debs
-	cd $(SEIZERS)/debs && get='apt-get -qq -o APT::Sandbox::User=root' && \
-	{ $$get download $(SEIZER) || { $$get update && $$get download $(SEIZER); }; }
-	for deb in $(SEIZERS)/debs/*.deb; do dpkg -x $$deb $(SEIZERS) || exit; done
-	cd $(SEIZERS) && for dir in lib; do cp -a $$dir usr && rm -r $$dir || exit; done # as on a system
-	rm -r $(SEIZERS)/debs && touch $@
+# Debian's cloud-init, with what it needs of Python; and its firewalls and NetworkManager. They are unpacked and not installed: they would
+# configure this machine. What they need of libraries is installed.
+$(SEIZERS)/ready: UNPACK := cloud-init $(addprefix python3-,attr certifi chardet charset-normalizer configobj idna jinja2 jsonpatch \
+	json-pointer jsonschema markupsafe pkg-resources pyrsistent requests six urllib3 yaml)
+$(TENANTS)/ready: UNPACK := firewalld python3-firewall ufw network-manager
+$(TENANTS)/ready: LIBRARIES := $(addprefix python3-,dbus gi nftables cap-ng) $(addprefix lib,nm0 bluetooth3 curl3-gnutls mm-glib0 ndp0 \
+	newt0.52 teamdctl0)
+$(SEIZERS)/ready $(TENANTS)/ready:
+	$(VM)/setup python3 $(LIBRARIES) && rm -rf $(@D) && mkdir -p $(@D)/debs
+	cd $(@D)/debs && get='apt-get -qq -o APT::Sandbox::User=root' && \
+	{ $$get download $(UNPACK) || { $$get update && $$get download $(UNPACK); }; }
+	for deb in $(@D)/debs/*.deb; do dpkg -x $$deb $(@D) || exit; done
+	cd $(@D) && for dir in lib; do cp -a $$dir usr && rm -r $$dir || exit; done # as on a system
+	rm -r $(@D)/debs && touch $@
 
 # Kubernetes, etcd, CoreDNS, an engine for NetworkPolicy with its manifest, and the network tests of Kubernetes. Kubernetes takes
 # its version from the linker.

@@ -40,7 +40,7 @@ func TestRunbook(t *testing.T) {
 
 // runbookCommand matches a command of the page: in a line of its own, or in quotes.
 var runbookCommand = regexp.MustCompile("(?m)^    ((?:cni-tool|ip|for|sysctl|nft) [^#\n]*)|`((?:cni-tool|ip|nft|" +
-	"sysctl|systemctl|journalctl|kubectl|aws|iptables|iptables-legacy|firewall-cmd) [^`]*)`")
+	"sysctl|systemctl|journalctl|kubectl|aws|iptables|iptables-legacy|firewall-cmd|ufw) [^`]*)`")
 
 // runbookStates are the entries of the page that name commands, by how they begin, and the files whose tests make the
 // state that the entry is about: transcripts of the tool, tests of this package, and others with their path. The
@@ -79,8 +79,8 @@ var runbookStates = map[string]string{
 	`**"neighbour: arp_cache`:                 "doctor_node.txtar",
 	`**"detach eni-…`:                         "doctor_iam.txtar",
 	"**ENIs that no instance uses**":          "eni_gc.txtar",
-	"### The firewall restarts":               "repair.txtar faults_table_test.go",
-	"### The firewall drops":                  "nl/dropping_test.go faults_table_test.go",
+	"### The firewall restarts":               "repair.txtar faults_table_test.go packaging/testdata/tenants",
+	"### The firewall drops":                  "nl/dropping_test.go faults_table_test.go packaging/testdata/tenants",
 	"## Metrics":                              "metrics.txtar",
 }
 
@@ -95,6 +95,8 @@ var runOtherwise = map[string]string{
 	"ip link del":                      "ip link del $(veth)",
 	"ip link set vethd6a04bff483 down": "ip link set $(veth) down",
 	"ip link show group 72":            "ip -o link show group 72",
+	"firewall-cmd --permanent":         "firewall-offline-cmd --zone=trusted --add-interface=veth+",
+	"firewall-cmd --reload":            "systemctl reload firewalld",
 	"iptables -I DOCKER-USER":          "iptables-nft -I DOCKER-USER -i veth+ -j ACCEPT",
 	"kubectl debug node/NODE":          `debug "${@/#/node/}"`,
 	"kubectl get pods -n kube-system":  `p.Kubectl(ctx, "get", "pods", "-A"`,
@@ -106,7 +108,6 @@ var runByNoTest = map[string]string{
 	"kubectl krew install":             "it needs krew; packaging's tests look at the manifest and the archive",
 	"journalctl -u cni-gc -u cni-warm": "it needs systemd as process 1, and changes nothing",
 	"systemctl ":                       "it needs systemd as process 1; packaging's tests start these units",
-	"firewall-cmd":                     "the page says so: from its manual, not tried",
 	"iptables-legacy -S FORWARD":       "it changes nothing, and doctor's transcript has the note that names it",
 	"aws ec2 modify-":                  "no test has this program; the calls are of EC2's reference",
 	"for id in $(crictl":               "it needs crictl, and the original plugin",

@@ -23,27 +23,41 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-var update = flag.Bool("update", false, "write testdata/story.golden")
+var update = flag.Bool("update", false, "write the files testdata/*.golden")
 
 // TestSystemd boots systemd in a container on a simulated instance. The units and drop-ins
 // are where a package puts them, and testdata/story uses them.
 func TestSystemd(t *testing.T) {
 	nltest.Need(t, "root", "netns")
+	boot(t, "story", "")
+}
+
+// boot boots systemd in a container on a simulated instance, where it runs testdata/STORY, and compares what that
+// prints with STORY.golden. Debian's packages that are unpacked in a directory are in the container, too.
+func boot(t *testing.T, story, debian string) {
+	t.Helper()
 	need(t, "/lib/systemd/systemd", "/lib/systemd/systemd-networkd", "dbus-daemon", "ip", "jq", "nft", "tc", "unshare")
 	fabric, node := instance(t)
 	dir := t.TempDir()
-	container(t, filepath.Join(dir, "files"), node.Env())
+	files := filepath.Join(dir, "files")
+	if debian != "" {
+		out, err := exec.Command("cp", "-a", debian, files).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	container(t, files, story, node.Env())
 	if err := os.Mkdir(filepath.Join(dir, "out"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	boot, err := filepath.Abs("testdata/boot")
+	program, err := filepath.Abs("testdata/boot")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute) // stops a hang; the test takes half a minute
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute) // stops a hang; a story takes half a minute
 	defer cancel()
 	output, err := exec.CommandContext(ctx, "nsenter", "--net="+node.Path, "unshare", "-pfmuiC", "--kill-child",
-		"--mount-proc", boot, dir).CombinedOutput()
+		"--mount-proc", program, dir).CombinedOutput()
 	log, _ := os.ReadFile(filepath.Join(dir, "out", "log"))
 	got := string(log) + "\n# EC2 has got back\n"
 	for _, call := range fabric.EC2.Calls() {
@@ -51,15 +65,16 @@ func TestSystemd(t *testing.T) {
 			got += call.String() + "\n"
 		}
 	}
+	golden := filepath.Join("testdata", story+".golden")
 	if *update {
-		if err := os.WriteFile("testdata/story.golden", []byte(got), 0o644); err != nil {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want, _ := os.ReadFile("testdata/story.golden")
+	want, _ := os.ReadFile(golden)
 	if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); d != "" || err != nil {
 		journal, _ := os.ReadFile(filepath.Join(dir, "out", "journal"))
-		t.Errorf("story (-want +got):\n%s\n%v\n%s\n%s", d, err, output, journal)
+		t.Errorf("%s (-want +got):\n%s\n%v\n%s\n%s", story, d, err, output, journal)
 	}
 }
 
@@ -76,7 +91,7 @@ func instance(t *testing.T) (*vpcsim.Fabric, *vpcsim.Instance) {
 
 // container fills a directory with everything that differs from this machine: what a package
 // installs, a conflist, the simulated EC2, and the units of the story.
-func container(t *testing.T, files string, env []string) {
+func container(t *testing.T, files, story string, env []string) {
 	t.Helper()
 	out, err := exec.Command("make", "-s", "-C", "..", "files", "prefix=/usr", "DESTDIR="+files).CombinedOutput()
 	if err != nil {
@@ -89,16 +104,13 @@ func container(t *testing.T, files string, env []string) {
 	conflist = bytes.ReplaceAll(conflist, []byte(`"sg-1234", "sg-5678"`), nil)
 	conflist = bytes.Replace(conflist, []byte(`"routeToVpcPeers": true`),
 		[]byte(`"ipBatchSize": 6, "warm": {"min": 2}`), 1)
-	story, err := os.ReadFile("testdata/story")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var quoted strings.Builder
 	for _, e := range env {
 		fmt.Fprintf(&quoted, " %q", e)
 	}
 	for name, text := range map[string]string{
-		"story": string(story),
+		"story": read(t, filepath.Join("testdata", story)),
+		"calls": read(t, "testdata/calls"),
 		"etc/cni/net.d/10-cni-ipvlan-vpc-k8s.conflist": string(conflist),
 		"etc/nftables.conf":                            "flush ruleset\ntable inet filter {\n}\n",
 		"etc/systemd/system.conf.d/ec2.conf": "[Manager]\nDefaultTimeoutStartSec=15min\n" +
@@ -121,7 +133,7 @@ func container(t *testing.T, files string, env []string) {
 			"[Network]\nAddress=10.0.0.4/24\nGateway=10.0.0.1\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n",
 	} {
 		path, mode := filepath.Join(files, name), os.FileMode(0o644)
-		if name == "story" {
+		if name == "story" || name == "calls" {
 			mode = 0o755
 		}
 		err := os.MkdirAll(filepath.Dir(path), 0o755)
