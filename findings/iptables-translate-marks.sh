@@ -40,7 +40,7 @@ get() {
 cases() {
 	local suite=$1 rule translated by
 	run() { chroot "$dir/$suite/root" "/usr/sbin/$1" "${@:2}"; }
-	run iptables-nft --version && echo && ip link set lo up
+	run iptables-nft --version && ip link set lo up
 	for rule in 'CONNMARK --restore-mark --nfmask 0x80 --ctmask 0x80' 'CONNMARK --save-mark --nfmask 0x4 --ctmask 0x4' \
 		'CONNMARK --set-mark 0x10/0xf0' 'MARK --set-mark 0x10/0xf0'; do
 		# shellcheck disable=SC2086 # several words
