@@ -45,7 +45,7 @@ func TestJudgeBeside(t *testing.T) {
 
 // testBeside tests the lives of two pods.
 func testBeside(t *testing.T, conf, path string, oursFirst bool) {
-	w := newWorld(t)
+	w := exampleVPC(t).launch(t, example{})
 	nltest.Shell(t, w.node.NS, "ip link add second1 type dummy; ip link set second1 up")
 	ours, err := mode{change: func(ipam, _ map[string]any) { ipam["dataPath"] = path }, Options: v4}.conflist()
 	if err != nil {
@@ -61,10 +61,8 @@ func testBeside(t *testing.T, conf, path string, oursFirst bool) {
 	if !oursFirst {
 		slices.Reverse(networks)
 	}
+	w.pod(t, "sibling")
 	for _, pod := range []string{"pod", "sibling"} {
-		if err := w.newPod(pod); err != nil {
-			t.Fatal(err)
-		}
 		for _, n := range networks {
 			n.do(t, "ADD", pod)
 		}
