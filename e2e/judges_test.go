@@ -163,8 +163,8 @@ func newJudged(t *testing.T, dataPath string) *judged {
 		subnet-1    10.1.2.0/24 pool=10-1-2-0-24
 		subnet-31   172.16.31.0/24 pool=172-16-31-0-24`))
 	node := simtest.Launch(t, f, "node", ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
-	j := &judged{world: &world{vpc: &vpc{fabric: f}, node: node, path: programs(t)}, what: "`dataPath` `" + dataPath + "`",
-		dir: t.TempDir()}
+	j := &judged{world: &world{vpc: &vpc{fabric: f}, node: node, path: programs(t)},
+		what: "`dataPath` `" + dataPath + "`", dir: t.TempDir()}
 	j.env = slices.Concat(os.Environ(), node.Env(), []string{"PATH=" + j.dir + "/bin:" + os.Getenv("PATH"),
 		"CGO_ENABLED=0", "GOFLAGS=-trimpath", "GOPROXY=off", "GOTOOLCHAIN=local"})
 	j.put(t, "bin/ptp", fmt.Sprintf(asTheirs, j.path, dataPath))

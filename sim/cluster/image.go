@@ -52,8 +52,8 @@ var likeAgnhost = []string{
 // applets are the programs of busybox that scripts of the conformance tests and kubectl ipvlan use.
 var applets = []string{"awk", "cat", "chmod", "chroot", "cut", "date", "echo", "env", "expr", "false", "grep", "head",
 	"hostname", "id", "ls", "mkdir", "mount", "ping",
-	"printenv", "rm", "sed", "seq", "sleep", "sort", "tail", "tee", "test", "timeout", "touch", "tr", "true", "umount", "wc",
-	"wget", "xargs"}
+	"printenv", "rm", "sed", "seq", "sleep", "sort", "tail", "tee", "test", "timeout", "touch", "tr", "true",
+	"umount", "wc", "wget", "xargs"}
 
 // images returns the images of the cluster. Agnhost has the programs that the real one has, from this machine's Debian.
 func images(runtimeDir, programs string) []image {
@@ -76,7 +76,8 @@ func images(runtimeDir, programs string) []image {
 		},
 		dirs: []string{"tmp", "uploads", "root", "var", "mnt"},
 	}
-	for _, p := range []string{"curl", "dig", "nslookup", "nc.openbsd", "ip", "ss", "bash", "getent", "nsenter", "nft", "tc"} {
+	for _, p := range []string{"curl", "dig", "nslookup", "nc.openbsd", "ip", "ss", "bash", "getent", "nsenter",
+		"nft", "tc"} {
 		agnhost.programs["usr/bin/"+strings.TrimSuffix(p, ".openbsd")] = p
 	}
 	for _, a := range applets {

@@ -49,9 +49,9 @@ func (w *world) allInUserNamespaces(t *testing.T) {
 	})
 }
 
-// attacks are commands of a shell in a pod, by what they try. An attack has succeeded if its command does. $neighbour is
-// the address of another pod of the same ENI, $node that of the node, $gateway that of the subnet, and $host a server in
-// the VPC. TestAdversaries and TestAdversaryWays try frames and packets that no program of a shell can send.
+// attacks are commands of a shell in a pod, by what they try. An attack has succeeded if its command does. $neighbour
+// is the address of another pod of the same ENI, $node that of the node, $gateway that of the subnet, and $host a
+// server in the VPC. TestAdversaries and TestAdversaryWays try frames and packets that no program of a shell can send.
 var attacks = []struct{ name, command string }{
 	{"change the mode of all links of the ENI", "ip link set eth0 type ipvlan mode l3"},
 	{"separate the links of the ENI", "ip link set eth0 type ipvlan private"},
@@ -90,8 +90,8 @@ var attacks = []struct{ name, command string }{
 	{"call the container runtime", "$curl --unix-socket /run/containerd/containerd.sock http://containerd"},
 }
 
-// attack has a pod with a user namespace of its own try all attacks, as its root with all capabilities. Its node and its
-// neighbour are then as before.
+// attack has a pod with a user namespace of its own try all attacks, as its root with all capabilities. Its node and
+// its neighbour are then as before.
 func (w *world) attack(t *testing.T) {
 	t.Helper()
 	spec := server()

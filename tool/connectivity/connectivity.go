@@ -35,11 +35,13 @@ const Least = 30 * time.Second
 // tryFor is how long a path may take.
 const tryFor = 2 * time.Second
 
-// How long the parts of a test may take. Together they are less than [Test.Within].
-func (t Test) addWithin() time.Duration { return t.Within * 9 / 30 } // of each pod
-func (t Test) nextUntil() time.Duration { return t.Within * 6 / 30 } // when the second pod is begun
+// The parts of a test: two ADDs, of which the second is begun until nextUntil, the paths, and two DELs. Together they
+// take less than [Test.Within].
+
+func (t Test) addWithin() time.Duration { return t.Within * 9 / 30 } // each
+func (t Test) nextUntil() time.Duration { return t.Within * 6 / 30 }
 func (t Test) lookUntil() time.Duration { return t.Within * 19 / 30 }
-func (t Test) delWithin() time.Duration { return t.Within * 3 / 30 } // of each pod
+func (t Test) delWithin() time.Duration { return t.Within * 3 / 30 } // each
 
 // A Test says what to test.
 type Test struct {

@@ -32,8 +32,8 @@ func (p *Node) checkRuntime(ctx context.Context) ([]Finding, error) {
 		}
 		if release := forgetful(string(answer)); release != "" {
 			found = append(found, Finding{Severity: note, About: r.String(),
-				Means: "containerd " + release + " calls no DEL for a pod if it was killed before it recorded the pod's " +
-					"ADD. The pod's address stays leased until cni-gc.timer frees it",
+				Means: "containerd " + release + " calls no DEL for a pod if it was killed before it recorded the " +
+					"pod's ADD. The pod's address stays leased until cni-gc.timer frees it",
 				Do: "keep cni-gc.timer, or install containerd 1.7.31, 2.0.10, 2.1.7, 2.2.2, 2.3.0 or a later release"})
 		}
 	}
