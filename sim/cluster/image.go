@@ -49,11 +49,12 @@ var likeAgnhost = []string{
 	"registry.k8s.io/build-image/distroless-iptables:v0.9.9",
 }
 
-// applets are the programs of busybox that scripts of the conformance tests and kubectl ipvlan use.
+// applets are the programs of busybox that scripts of the tests and kubectl ipvlan use. Its wget is not among them: it
+// is a static program that needs libraries for names, and crashes without.
 var applets = []string{"awk", "cat", "chmod", "chroot", "cut", "date", "echo", "env", "expr", "false", "grep", "head",
 	"hostname", "id", "ls", "mkdir", "mount", "ping",
 	"printenv", "rm", "sed", "seq", "sleep", "sort", "tail", "tee", "test", "timeout", "touch", "tr", "true",
-	"umount", "wc", "wget", "xargs"}
+	"umount", "wc", "xargs"}
 
 // images returns the images of the cluster. Agnhost has the programs that the real one has, from this machine's Debian.
 func images(runtimeDir, programs string) []image {
@@ -77,7 +78,7 @@ func images(runtimeDir, programs string) []image {
 		dirs: []string{"tmp", "uploads", "root", "var", "mnt"},
 	}
 	for _, p := range []string{"curl", "dig", "nslookup", "nc.openbsd", "ip", "ss", "bash", "getent", "nsenter",
-		"nft", "tc"} {
+		"nft", "tc", "wget"} {
 		agnhost.programs["usr/bin/"+strings.TrimSuffix(p, ".openbsd")] = p
 	}
 	for _, a := range applets {
