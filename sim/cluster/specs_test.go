@@ -20,7 +20,7 @@ var elsewhere = []struct{ names, why string }{
 	{`Netpol|NetworkPolicy|Network Policy`, "a scenario of its own"},
 	{`\[Feature:IPv6DualStack\]`, "they need two nodes with both families"},
 	{`\[Feature:LoadBalancer\]`, "they need the load balancer of a cloud"},
-	{`\[Feature:Networking-(DNS|IPv4|IPv6)\]`, "they need the internet"},
+	{`\[Feature:Networking-(DNS|IPv4|IPv6)\]|Forward PTR lookup`, "they need the internet"},
 	{`\[Provider:`, "they need another cloud, or its ssh"},
 	{`restarting (apiserver|kube-proxy)`, "they need ssh to the nodes"},
 	{`Topology Hints|zone`, "they need three zones"},
