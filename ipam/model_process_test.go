@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
@@ -28,9 +29,11 @@ import (
 type process struct {
 	*model
 	cancel context.CancelFunc
-	calls  int // to EC2, so far
 	fate   fate
-	ended  string // how it was ended, if it was
+
+	mu    sync.Mutex // a growth asks several questions at once
+	calls int        // to EC2, so far
+	ended string     // how it was ended, if it was
 }
 
 // A fate is what happens to a process at one of its calls to EC2.
@@ -104,8 +107,7 @@ func (p *process) Do(r *http.Request) (*http.Response, error) {
 	}
 	form, _ := url.ParseQuery(string(body))
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	p.calls++
-	f, now := p.fate, p.calls == p.fate.at
+	f, now := p.fate, p.count() == p.fate.at
 	if now && !f.after {
 		if err := p.meet(form.Get("Action")); err != nil {
 			return nil, err
@@ -126,6 +128,23 @@ func (p *process) Do(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
+// count counts a call. A process that was killed at one makes no other.
+func (p *process) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if strings.HasPrefix(p.ended, "killed") {
+		runtime.Goexit()
+	}
+	p.calls++
+	return p.calls
+}
+
+func (p *process) end(how string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = how
+}
+
 // meet lets the process meet its fate.
 func (p *process) meet(action string) error {
 	switch {
@@ -135,10 +154,10 @@ func (p *process) meet(action string) error {
 		p.fate.meet()
 		p.depth--
 	case p.fate.end == "killed":
-		p.ended = "killed at " + action
+		p.end("killed at " + action)
 		runtime.Goexit() // the locks are released, as by the kernel; nothing else is done
 	case p.fate.end == "cancelled":
-		p.ended = "cancelled at " + action
+		p.end("cancelled at " + action)
 		p.cancel()
 		return context.Canceled
 	}

@@ -45,7 +45,7 @@ func TestProxy(t *testing.T) {
 	n.env = append(slices.Clone(direct), "AWS_CA_BUNDLE=/nowhere.pem")
 	if e := n.fails(n.cni("ADD", "first", nil)); !strings.Contains(e.Msg,
 		`AWS_CA_BUNDLE="/nowhere.pem": no such file or directory: want a file with CA certificates (PEM)`) ||
-		!strings.Contains(e.Details, "in the unit of the container runtime") {
+		!strings.Contains(e.Details, "the unit of the container runtime") {
 		t.Errorf("without the file: code %d, %s (%s)", e.Code, e.Msg, e.Details)
 	}
 	n.env = append(slices.Clone(direct), "AWS_CA_BUNDLE="+p.bundle)

@@ -62,6 +62,7 @@ func images(runtimeDir, programs string) []image {
 		names: append([]string{Agnhost}, likeAgnhost...), entrypoint: "/agnhost", args: []string{"pause"},
 		programs: map[string]string{
 			"agnhost":     filepath.Join(programs, "agnhost"),
+			"coredns":     filepath.Join(programs, "coredns"),
 			"bin/busybox": "busybox",
 			"bin/sh":      "dash", // the shell of busybox prefers its own nc
 		},
