@@ -35,7 +35,7 @@ func TestMetricNames(t *testing.T) {
 			t.Errorf("%s looks at %d metrics", file, len(read))
 		}
 		for _, name := range read {
-			if !slices.Contains(written, name) {
+			if !slices.Contains(written, strings.TrimSuffix(name, "_bucket")) { // of a histogram
 				t.Errorf("%s: there is no metric %s", file, name)
 			}
 		}
