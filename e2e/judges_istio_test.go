@@ -32,12 +32,19 @@ const (
 
 // TestJudgeIstio: the rules that istio-cni gives a pod send its TCP connections to a proxy, both those that leave and
 // those that arrive. Each path still works, also to Services and outside. The receiver sees the same address.
-//
-// The pods are routed. With slaves, REDIRECT drops what arrives by the pair: its end in the pod has no address.
 func TestJudgeIstio(t *testing.T) {
 	nltest.Need(t, "root", "nftables", "iptables")
-	judge(t, "rules of `istio-cni` for a sidecar", istioVersion(t), "`dataPath` `veth`, all paths in IPv4")
-	s := loops[len(loops)-1].serviceScene(t)
+	for path, mode := range map[string]mode{"ipvlan": loops[0], byPair: loops[len(loops)-1]} {
+		t.Run(path, func(t *testing.T) {
+			mode.need(t)
+			judge(t, "rules of `istio-cni` for a sidecar", istioVersion(t), "`dataPath` `"+path+"`, all paths in IPv4")
+			testIstio(t, mode)
+		})
+	}
+}
+
+func testIstio(t *testing.T, m mode) {
+	s := m.serviceScene(t)
 	serve(t, s, proxiesOf(1)[0])
 	for _, p := range slices.Concat(s.Nodes[0].Pods, s.Nodes[1].Pods) {
 		sidecar(t, p)

@@ -188,14 +188,16 @@ func (s *scene) portsEndBefore(port int) bool {
 	return n == 2 && last < port
 }
 
-// minor reports whether a pod works without a step, though not as well. That is so for a
-// sysctl that does not forward, and for the second route, which pods of older releases lack.
+// minor reports whether a pod works without a step, though not as well. That is so for a sysctl that does not forward.
+// It is so for the second route and for the pod's addresses at its end of the pair, which pods of older releases lack.
 func minor(s nl.Step) bool {
 	switch o := s.Object.(type) {
 	case nl.Sysctl:
 		return !o.Also && !strings.HasSuffix(o.Key, "forward") && !strings.HasSuffix(o.Key, "forwarding")
 	case nl.Route:
 		return o.Metric > 0
+	case copied:
+		return true
 	}
 	return false
 }

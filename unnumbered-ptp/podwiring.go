@@ -17,7 +17,7 @@ func (s *scene) wiring(p pair, n node, table uint32) nl.Wiring {
 		return s.routedWiring(p, n)
 	}
 	inPod := slices.Concat(
-		podSysctls(r.Config, p),
+		podSysctls(r.Config, p), podAddrs(r.Config, p),
 		// The filters for outgoing packets come first: only these give a link the kind of
 		// qdisc that serves both directions.
 		metadataBlock(r, p), metadataBlockFurther(r, r.nics, 1, p.loop),
@@ -33,6 +33,26 @@ func podSysctls(c Config, p pair) (objects []nl.Object) {
 	}
 	return objects
 }
+
+// podAddrs are the pod's addresses of IPv4, once more at its end of the pair. REDIRECT needs one there, by which the
+// sidecar of a service mesh gets what arrives. It sends a packet to an address of the link by which that has arrived,
+// and drops the packet if there is none (nf_nat_redirect_ipv4). In IPv6, it takes the link-local address. Nothing else
+// uses the addresses: they are apart, see [nl.Addr].
+func podAddrs(c Config, p pair) (objects []nl.Object) {
+	for _, a := range p.addrs {
+		if a.Is4() {
+			objects = append(objects, copied{nl.Addr{Prefix: single(a), Dev: c.ContainerInterface, Apart: true}})
+		}
+	}
+	return objects
+}
+
+// A copied address is one that another link of the pod has, too.
+type copied struct{ nl.Addr }
+
+// Del does nothing: the address ends with the pair. A link that loses its last address of IPv4 loses all routes and
+// neighbours (fib_disable_ip). An ADD that fails must leave those of a pod that an earlier release has made.
+func (copied) Del(*nl.NS) error { return nil }
 
 // podRoutes lead to the addresses of the node, and to what the pod reaches by the node. They lead everywhere else by
 // the node's primary address or by the pod's own gateway. What the pod reaches by the node may also be the CIDR of a
