@@ -20,6 +20,8 @@ mount --make-rshared / # as systemd does: kubelet's mounts reach containers
 grep -q '^cpu MHz' /proc/cpuinfo || {
 	sed 's/^bogomips/cpu MHz\t\t: 2000.000\n&/' /proc/cpuinfo >/run/cpuinfo
 	mount --bind /run/cpuinfo /proc/cpuinfo
+	# Pods in user namespaces may mount a proc only if there is one that no mount covers.
+	mkdir /run/proc && mount -t proc proc /run/proc
 }
 hostname "$name"
 # A cgroup with processes of its own cannot hand controllers to others.
