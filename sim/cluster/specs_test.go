@@ -27,6 +27,7 @@ var elsewhere = []struct{ names, why string }{
 	{`Topology Hints|zone`, "they need three zones"},
 	{`\[Feature:LocalhostNodePorts\]`, "they need Services at 127.0.0.1, which kube-proxy does not serve here"},
 	{`\[Feature:KubeProxyNFAcct\]`, "they count packets to the same addresses"},
+	{`evicted pods`, "they need local storage that the kubelet can measure"},
 	{`\[Feature:PerformanceDNS\]`, "they measure CoreDNS with 10,000 Services"},
 }
 
