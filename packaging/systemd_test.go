@@ -74,7 +74,7 @@ func boot(t *testing.T, story, debian string) {
 	want, _ := os.ReadFile(golden)
 	if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); d != "" || err != nil {
 		journal, _ := os.ReadFile(filepath.Join(dir, "out", "journal"))
-		t.Errorf("%s (-want +got):\n%s\n%v\n%s\n%s", story, d, err, output, journal)
+		t.Errorf("%s (-want +got):\n%s\n%v\n%s\n%s", story, d, err, output, journal[max(0, len(journal)-1<<15):])
 	}
 }
 
