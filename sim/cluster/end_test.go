@@ -410,9 +410,9 @@ func (w *world) theEnd(t *testing.T) {
 	drops, err := w.Fabric.Drops()
 	check(t, err)
 	t.Logf("the fabric has dropped: %s", drops)
-	if drops.Spoofed != 0 {
+	if drops.Spoofed != w.spoofed {
 		packets, err := w.Fabric.Spoofed()
-		t.Errorf("the nodes have sent %d packets from addresses that they do not have: %v\n%s", drops.Spoofed, err,
-			strings.Join(packets, "\n"))
+		t.Errorf("the nodes have sent %d packets from addresses that they do not have, want %d: %v\n%s", drops.Spoofed,
+			w.spoofed, err, strings.Join(packets, "\n"))
 	}
 }

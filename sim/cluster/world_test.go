@@ -22,6 +22,7 @@ type world struct {
 	before  map[string]*nodeState // after the start, by node
 	table   table
 	figures []string // what is printed at the end
+	spoofed int      // packets that attackers have sent, and EC2 has dropped
 }
 
 type object = map[string]any
