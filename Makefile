@@ -15,7 +15,7 @@ CLUSTER := $(CURDIR)/.cache/cluster
 # Of test-kubernetes. In make test it is none, and so user-mode Linux: on QEMU, a cluster takes too long.
 CLUSTER_KERNEL = $(VM_KERNEL)
 # What the image of the cluster's pods has beside agnhost.
-AGNHOST := bind9-dnsutils busybox-static curl dash iperf iproute2 libc-bin netcat-openbsd wget
+AGNHOST := bind9-dnsutils busybox-static curl dash iproute2 libc-bin netcat-openbsd wget
 READY    = packages build $(PEERS)/cnitool $(PEERS)/portmap $(PEERS)/firewall $(RUNTIME)/containerd $(RUNTIME)/crio $(RUNTIME)/multus $(JUDGES)/ready
 RACE     = $(if $(shell command -v gcc),-race)
 GOTEST  := go test

@@ -79,7 +79,7 @@ func images(runtimeDir, programs string) []image {
 		dirs: []string{"tmp", "uploads", "root", "var", "mnt"},
 	}
 	for _, p := range []string{"curl", "dig", "nslookup", "nc.openbsd", "ip", "ss", "bash", "getent", "nsenter",
-		"nft", "tc", "wget", "iperf"} {
+		"nft", "tc", "wget"} {
 		agnhost.programs["usr/bin/"+strings.TrimSuffix(p, ".openbsd")] = p
 	}
 	for _, a := range applets {
