@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -29,47 +28,25 @@ var elsewhere = []struct{ names, why string }{
 	{`\[Feature:LocalhostNodePorts\]`, "they need Services at 127.0.0.1, which kube-proxy does not serve here"},
 	{`\[Feature:KubeProxyNFAcct\]`, "they count packets to the same addresses"},
 	{`\[Feature:Networking-Performance\]`, "they read another release of iperf than Debian's"},
+	{`(pod|endpoint)-Service: sctp`, "Services over SCTP need serviceLoop masquerade"},
+	{`externalTrafficPolicy=Local for type=NodePort`, "it needs keepCaller"},
+	{`TCP CLOSE_WAIT timeout`, "the node does not track connections of pods that have an ipvlan link"},
 	{`evicted pods`, "they need local storage that the kubelet can measure"},
 	{`\[Feature:PerformanceDNS\]`, "they measure CoreDNS with 10,000 Services"},
 }
 
-// otherwise are those that the shipped configuration cannot pass, with the keys that they take.
-var otherwise = []struct {
-	names string
-	keys  object
-}{
-	{`(pod|endpoint)-Service: sctp`, object{"serviceLoop": "masquerade"}},
-	{`externalTrafficPolicy=Local for type=NodePort`, object{"keepCaller": true}},
-	{`TCP CLOSE_WAIT timeout`, object{"dataPath": "veth"}}, // it looks for a pod's connection at the node
-}
-
-// network runs Kubernetes' own tests of the network: what the cluster can run, with the shipped configuration if that
-// can pass.
+// network runs Kubernetes' own tests of the network.
 func (w *world) network(t *testing.T) {
 	choice := []string{"--ginkgo.focus=" + *specs}
 	for _, e := range elsewhere {
 		choice = append(choice, "--ginkgo.skip="+e.names)
 	}
-	for _, o := range otherwise {
-		choice = append(choice, "--ginkgo.skip="+o.names)
-	}
 	ran := w.e2e(t, choice...)
 	w.figures = append(w.figures, "Kubernetes' tests of the network: "+outcome(ran))
-	for _, o := range otherwise {
-		if !slices.ContainsFunc(ran["left"], func(name string) bool { return is(o.names, name) && is(*specs, name) }) {
-			continue // an operator has chosen others
-		}
-		w.reconfigure(t, o.keys)
-		r := w.e2e(t, "--ginkgo.focus="+networkSpecs+".*("+o.names+")", "--ginkgo.skip=IPv6DualStack")
-		w.figures = append(w.figures, fmt.Sprintf("with %v: %s", o.keys, outcome(r)))
-	}
-	if *specs == networkSpecs {
+	if *specs == networkSpecs { // else an operator has chosen
 		w.explain(t, ran["left"])
 	}
 }
-
-// is reports whether an expression matches a name.
-func is(names, name string) bool { return regexp.MustCompile(names).MatchString(name) }
 
 func outcome(ran map[string][]string) string {
 	conform := 0
@@ -90,13 +67,8 @@ func (w *world) explain(t *testing.T, left []string) {
 	for _, name := range left {
 		why := ""
 		for _, e := range elsewhere {
-			if why == "" && is(e.names, name) {
+			if why == "" && regexp.MustCompile(e.names).MatchString(name) {
 				why = e.why
-			}
-		}
-		for _, o := range otherwise {
-			if is(o.names, name) {
-				why = "with other keys, see above"
 			}
 		}
 		if count[why]++; why == "" {
