@@ -132,10 +132,12 @@ type judged struct {
 // hostPorts, and portmap has the usual bit of nodePortMark.
 const asTheirs = `#!/bin/sh -e
 conf=$(jq -c '(.ipam.subnet | gsub("[./]"; "-")) as $pool | del(.ipam) + {type: "cni-ipvlan-vpc-k8s", interfaceIndex: 1,
-	hostInterface: "eth0", containerInterface: "eth1", ipMasq: true, nodePorts: "1:32767", nodePortMark: 1048576, secGroupIds: [],
+	hostInterface: "eth0", containerInterface: "eth1", ipMasq: true, nodePorts: "1:32767", nodePortMark: 1048576,
+	secGroupIds: [],
 	pools: {($pool): {namespaces: [$pool], subnetTags: {pool: $pool}, secGroupIds: [], dataPath: "%[2]s"}}}')
 pool=$(echo "$conf" | jq -r '.pools | keys[]')
-CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=$pool;K8S_POD_NAME=$CNI_CONTAINERID" CNI_PATH=%[1]s:$CNI_PATH exec %[1]s/cni-ipvlan-vpc-k8s <<END
+export CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=$pool;K8S_POD_NAME=$CNI_CONTAINERID"
+CNI_PATH=%[1]s:$CNI_PATH exec %[1]s/cni-ipvlan-vpc-k8s <<END
 $conf
 END
 `

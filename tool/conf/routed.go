@@ -75,8 +75,8 @@ func (r *review) besideRouted(ours string) {
 		bit := *cmp.Or(c.MarkMasqBit, new(-1))
 		switch {
 		case m.Type == "tuning" && c.MTU != 0:
-			r.wrong(r.where(i), `mtu: %d: for a pod with dataPath "veth", it changes one end of the pair; larger packets `+
-				"to the pod would be lost: move the key to %s", c.MTU, ours)
+			r.wrong(r.where(i), `mtu: %d: for a pod with dataPath "veth", it changes one end of the pair; larger `+
+				"packets to the pod would be lost: move the key to %s", c.MTU, ours)
 		case m.Type == "portmap" && c.Backend != "nftables" && bit >= 0 && ptp.ENIMarks>>bit&1 != 0:
 			r.wrong(r.where(i), `markMasqBit: %d is one of the bits %#x, which stand for ENIs with dataPath "veth"; `+
 				`packets of pods would get another address: want another, such as 4, or "backend": "nftables"`, bit,

@@ -65,7 +65,8 @@ func dropping(c nl.DroppingChain, family string) Finding {
 		Do: fmt.Sprintf(`check whether a rule accepts iifname "veth*" and oifname "veth*", or iifgroup %d and `+
 			`oifgroup %[1]d (for routed pods, iifgroup & 0xff000000 == %#[2]x). If none does, add `+
 			`one: for Docker in the chain DOCKER-USER, or "iptables": false; for firewalld a zone with the `+
-			`target ACCEPT for veth+; for ufw: ufw route allow in on veth+, and out (docs/operations.md)`, nl.OwnGroup, nl.RoutedGroup(0))}
+			`target ACCEPT for veth+; for ufw: ufw route allow in on veth+, and out (docs/operations.md)`,
+			nl.OwnGroup, nl.RoutedGroup(0))}
 	if c.Empty {
 		f.Severity, f.Means = severe, "the chain drops all packets that the node forwards: "+what+family+
 			", and calls time out"

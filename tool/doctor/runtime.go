@@ -6,8 +6,8 @@ package doctor
 import (
 	"context"
 	"os/exec"
-	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -16,28 +16,27 @@ import (
 // of its ADD (containerd#12923). Later series do so, too.
 var remembers = map[[2]int]int{{1, 7}: 31, {2, 0}: 10, {2, 1}: 7, {2, 2}: 2}
 
-// checkRuntime looks for a runtime that may end a pod without a DEL.
+// checkRuntime looks for a runtime that may end a pod without a DEL. It executes the containerd of PATH. The program of
+// a process is not safe to execute: any user can start one with this name.
 func (p *Node) checkRuntime(ctx context.Context) ([]Finding, error) {
 	all, err := executing()
-	var found []Finding
-	for _, r := range all {
-		if r.program != "containerd" {
-			continue
-		}
-		one, cancel := context.WithTimeout(ctx, 2*time.Second)
-		answer, err := exec.CommandContext(one, filepath.Join(r.dir, "exe"), "--version").Output()
-		cancel()
-		if err != nil {
-			continue // it has ended, or is a wrapper
-		}
-		if release := forgetful(string(answer)); release != "" {
-			found = append(found, Finding{Severity: note, About: r.String(),
-				Means: "containerd " + release + " calls no DEL for a pod if it was killed before it recorded the " +
-					"pod's ADD. The pod's address stays leased until cni-gc.timer frees it",
-				Do: "keep cni-gc.timer, or install containerd 1.7.31, 2.0.10, 2.1.7, 2.2.2, 2.3.0 or a later release"})
-		}
+	if err != nil || !slices.ContainsFunc(all, func(r process) bool { return r.program == "containerd" }) {
+		return nil, err
 	}
-	return found, err
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	answer, err := exec.CommandContext(ctx, "containerd", "--version").Output()
+	if err != nil {
+		return nil, nil // it is elsewhere, as that of k3s
+	}
+	release := forgetful(string(answer))
+	if release == "" {
+		return nil, nil
+	}
+	return []Finding{{Severity: note, About: "containerd " + release,
+		Means: "this release calls no DEL for a pod if it was killed before it recorded the pod's ADD. The pod's " +
+			"address stays leased until cni-gc.timer frees it",
+		Do: "keep cni-gc.timer, or install containerd 1.7.31, 2.0.10, 2.1.7, 2.2.2, 2.3.0 or a later release"}}, nil
 }
 
 // forgetful returns the release in containerd's answer to --version, if pods of that release may end without a DEL.

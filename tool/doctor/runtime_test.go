@@ -3,7 +3,48 @@
 
 package doctor
 
-import "testing"
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestRuntime: a process is named containerd, as any user can name one. The containerd of PATH says the release.
+func TestRuntime(t *testing.T) {
+	dir, path := t.TempDir(), t.TempDir()
+	for name, text := range map[string]string{
+		filepath.Join(dir, "containerd"):  "#!/bin/sh\necho; read line\n",
+		filepath.Join(path, "containerd"): "#!/bin/sh\necho containerd github.com/containerd/containerd/v2 v2.1.5 fcd4\n",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := exec.Command(filepath.Join(dir, "containerd"))
+	stdin, err := other.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := other.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer other.Wait() // it ends with stdin
+	defer stdin.Close()
+	if _, err := stdout.Read(make([]byte, 1)); err != nil { // it runs
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", path+":"+os.Getenv("PATH"))
+	found, err := (&Node{}).checkRuntime(t.Context())
+	if err != nil || len(found) != 1 || !strings.Contains(found[0].About, "v2.1.5") {
+		t.Errorf("%v, %v: want a finding of v2.1.5", found, err)
+	}
+}
 
 func TestForgetful(t *testing.T) {
 	for answer, want := range map[string]string{
