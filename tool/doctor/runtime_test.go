@@ -11,14 +11,14 @@ import (
 	"testing"
 )
 
-// TestRuntime: a process is named containerd, as any user can name one. The containerd of PATH says the release.
+// TestRuntime: a process has the name containerd, as any user can start one. The one of PATH says the release.
 func TestRuntime(t *testing.T) {
 	dir, path := t.TempDir(), t.TempDir()
-	for name, text := range map[string]string{
-		filepath.Join(dir, "containerd"):  "#!/bin/sh\necho; read line\n",
-		filepath.Join(path, "containerd"): "#!/bin/sh\necho containerd github.com/containerd/containerd/v2 v2.1.5 fcd4\n",
+	for in, text := range map[string]string{
+		dir:  "echo; read line",
+		path: "echo containerd github.com/containerd/containerd/v2 v2.1.5 fcd43222d6b0",
 	} {
-		if err := os.WriteFile(name, []byte(text), 0o755); err != nil {
+		if err := os.WriteFile(filepath.Join(in, "containerd"), []byte("#!/bin/sh\n"+text), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
