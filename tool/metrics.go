@@ -80,7 +80,7 @@ func writeMetrics(c *cli.Context, file string, all []view.Metric) error {
 // subnetMetric asks EC2 for the free addresses of the subnets in this zone.
 func subnetMetric(c *cli.Context, s *registry.State) (view.Metric, error) {
 	m := view.Metric{Name: "subnet_free_addresses",
-		Help: "Free IPv4 addresses of a subnet of this node's zone, as EC2 says."}
+		Help: "Free IPv4 addresses of a subnet in this node's zone, by EC2."}
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(c.Context)
 	if err != nil {

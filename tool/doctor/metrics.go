@@ -18,13 +18,13 @@ func (r Report) Metrics(now time.Time) []view.Metric {
 			left[[2]string{f.Check, f.Severity}]++
 		}
 	}
-	findings := view.Metric{Name: "doctor_findings", Help: "Findings of cni-tool doctor that are left."}
+	findings := view.Metric{Name: "doctor_findings", Help: "Findings of the last run of cni-tool doctor."}
 	for _, check := range r.Checked {
 		for _, severity := range []string{severe, warning} {
 			findings.Add(float64(left[[2]string{check, severity}]), "check", check, "severity", severity)
 		}
 	}
-	made := view.Metric{Name: "doctor_timestamp_seconds", Help: "When cni-tool doctor has made its checks."}
+	made := view.Metric{Name: "doctor_timestamp_seconds", Help: "When cni-tool doctor last ran."}
 	made.Add(float64(now.Unix()))
 	return []view.Metric{findings, made}
 }

@@ -39,8 +39,8 @@ func addressMetrics(s *registry.State, all []Holding, wanted map[string]int, now
 // stateMetric counts the addresses of each ENI.
 func stateMetric(s *registry.State, all []Holding) Metric {
 	m := Metric{Name: "addresses",
-		Help: "Addresses of the ENIs, by state: reserved and bound are leased to pods, cooling ones soon free, node " +
-			"the instance's own. A /80 counts with those of its addresses that pods have or had lately."}
+		Help: "Addresses of the ENIs, by state. Pods have the reserved and bound ones. Cooling ones are free soon. " +
+			"State node: the node itself uses them. Of a /80, only addresses count that pods have or had lately."}
 	type kind struct {
 		eni, state string
 		family     nl.Family
@@ -77,10 +77,10 @@ func prefixMetric(s *registry.State) Metric {
 
 // eniMetric counts the ENIs of each pool.
 func eniMetric(s *registry.State, now time.Time) Metric {
-	m := Metric{Name: "enis", Help: "ENIs of the instance, the boot ENI included, by the pool that they serve and " +
-		"state. Idle ones serve no pod. Requested ones were created for pods that ask for them, and exclusive ones " +
-		"are in pods. Draining ones are on their way out. Foreign ones are of others. No-link ones have no link on " +
-		"the node. Detached ones are not attached any more."}
+	m := Metric{Name: "enis", Help: "ENIs of the instance with the boot ENI, by pool and state. Idle ones serve no " +
+		"pod. Requested ones serve only pods that ask for them. Exclusive ones are in pods. The node will delete or " +
+		"detach draining ones. Others attached the foreign ones. No-link ones have no link on the node. Detached " +
+		"ones are not attached any more."}
 	n := map[[2]string]int{}
 	pools, exclusive := map[string]bool{}, s.Exclusive()
 	for id, e := range s.ENIs {
@@ -98,7 +98,7 @@ func eniMetric(s *registry.State, now time.Time) Metric {
 // warmMetric is what the pools want.
 func warmMetric(wanted map[string]int) Metric {
 	m := Metric{Name: "warm_min_addresses",
-		Help: "Free IPv4 addresses that a pool is to have at least: warm.min, but none for more pods than maxPods."}
+		Help: "How many free IPv4 addresses a pool must keep: warm.min, or fewer near maxPods."}
 	for pool, n := range wanted {
 		m.Add(float64(n), "pool", conf.PoolName(pool))
 	}
@@ -108,7 +108,7 @@ func warmMetric(wanted map[string]int) Metric {
 // reservedMetric shows ADDs that do not end.
 func reservedMetric(s *registry.State, all []Holding) Metric {
 	m := Metric{Name: "oldest_reserved_timestamp_seconds",
-		Help: "Since when the oldest lease waits for the kernel to show its address in a pod."}
+		Help: "The time of the oldest lease whose address the kernel does not show in a pod yet."}
 	var oldest time.Time
 	for _, h := range all {
 		if l, _ := s.Leases.At(h.Addr); h.State == StateReserved && (oldest.IsZero() || l.Since.Before(oldest)) {
@@ -124,24 +124,24 @@ func familyLabel(f nl.Family) string { return strings.ToLower(f.String()) }
 // growthMetrics show how far the node can grow, and what keeps it from that.
 func growthMetrics(s *registry.State, most int, now time.Time) []Metric {
 	limit := Metric{Name: "enis_max",
-		Help: "ENIs that the instance may have by its type and by maxENIs, the boot ENI included."}
+		Help: "How many ENIs the instance may have, by its type and by maxENIs, with the boot ENI."}
 	each := Metric{Name: "eni_addresses_max",
-		Help: "Addresses and prefixes of a family that one ENI can have, the primary address included."}
+		Help: "How many addresses and prefixes of a family one ENI can have, with the primary address."}
 	if s.Instance.ENIs > 0 {
 		limit.Add(float64(most))
 		each.Add(float64(s.Instance.IPv4PerENI), "family", familyLabel(nl.IPv4))
 		each.Add(float64(s.Instance.IPv6PerENI), "family", familyLabel(nl.IPv6))
 	}
 	throttled := Metric{Name: "throttled_until_timestamp_seconds",
-		Help: "The time until which this node does not call an EC2 action again, because EC2 has throttled it."}
+		Help: "The time until which this node does not call an EC2 action again, because EC2 throttled the action."}
 	for action, until := range s.NotBefore {
 		throttled.at(until, "action", action)
 	}
 	full := Metric{Name: "full_until_timestamp_seconds",
-		Help: "The time until which this node makes no ENI, because EC2 has said that the instance can have no more."}
+		Help: "The time until which this node creates no ENI, because EC2 said that the instance can have no more."}
 	full.at(s.Instance.FullUntil)
 	quota := Metric{Name: "quota_until_timestamp_seconds",
-		Help: "The time until which this node makes no ENI, because EC2 has said that the account can have no more."}
+		Help: "The time until which this node creates no ENI, because EC2 said that the account can have no more."}
 	quota.at(s.Instance.QuotaUntil)
 	return append([]Metric{limit, each, throttled, full, quota}, workMetrics(s, now)...)
 }
@@ -151,9 +151,9 @@ func workMetrics(s *registry.State, now time.Time) []Metric {
 	waiting := Metric{Name: "waiting_pods", Help: "ADDs that wait for an address."}
 	waiting.Add(float64(waitingADDs(s, now)))
 	begun := Metric{Name: "unfinished_calls",
-		Help: "EC2 calls that change something and are under way, or were interrupted."}
+		Help: "EC2 calls that change something and are not finished."}
 	begun.Add(float64(len(s.Intents)))
-	read := Metric{Name: "eni_read_timestamp_seconds", Help: "When metadata or EC2 has last told of an ENI."}
+	read := Metric{Name: "eni_read_timestamp_seconds", Help: "When this node last read an ENI from metadata or EC2."}
 	for id, e := range s.ENIs {
 		read.at(e.Read, "eni", id)
 	}
@@ -168,11 +168,12 @@ func workMetrics(s *registry.State, now time.Time) []Metric {
 // CommandMetrics are what the node has counted of its commands.
 func CommandMetrics(all []registry.Tally) []Metric {
 	ended := Metric{Name: "commands_total",
-		Help: "ADDs and DELs since the boot, by how they ended. Waited: an ADD got its address from EC2. Again: the " +
-			"runtime repeats it, as while EC2 throttles. Refused: the pod asks for what it may not have.",
+		Help: "ADDs and DELs since the boot, by outcome. Waited: the ADD got its address from EC2. Again: the " +
+			"runtime must repeat the command, for example because EC2 throttles. Refused: the pod may not have what " +
+			"it asks for.",
 		Type: counter}
 	took := Metric{Name: "command_seconds",
-		Help: "How long ADDs and DELs took in the plugin, the waits for EC2 included.",
+		Help: "How long ADDs and DELs took in the plugin, with the waits for EC2.",
 		Type: histogram}
 	for _, c := range all {
 		labels := []string{"command", c.Command, "outcome", c.Outcome}
@@ -188,14 +189,14 @@ func CommandMetrics(all []registry.Tally) []Metric {
 func fileMetrics() []Metric {
 	Written := Metric{Name: "registry_modified_timestamp_seconds", Help: "When the registry was last written."}
 	collected := Metric{Name: "last_gc_timestamp_seconds",
-		Help: "When registry-gc has last done all that it had to do."}
+		Help: "When registry-gc last finished all of its work."}
 	for name, m := range map[string]*Metric{"registry.json": &Written, collectedMark: &collected} {
 		if fi, err := os.Stat(filepath.Join(registry.Dir(), name)); err == nil {
 			m.at(fi.ModTime())
 		}
 	}
 	bad := Metric{Name: "registries_set_aside",
-		Help: "Registries that could not be read and were begun again (registry.json.bad-*)."}
+		Help: "How many registries could not be read, and were set aside (registry.json.bad-*)."}
 	aside, err := filepath.Glob(filepath.Join(registry.Dir(), "registry.json.bad-*"))
 	if err == nil {
 		bad.Add(float64(len(aside)))
