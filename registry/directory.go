@@ -63,7 +63,7 @@ func (d *directory) leave() {
 // state reads the file. A file that cannot be parsed is renamed and kept for people to
 // inspect.
 func (d *directory) state() (*State, error) {
-	b, written, err := content(openAt(d.fd(), fileName, os.O_RDONLY))
+	b, written, err := mapped(openAt(d.fd(), fileName, os.O_RDONLY))
 	s, err := read(d.path(fileName), b, written, err)
 	if !IsGarbage(err) {
 		return s, err
@@ -123,6 +123,7 @@ func read(path string, b []byte, written time.Time, err error) (*State, error) {
 		return nil, fmt.Errorf("read registry: %s: %w", path, err)
 	}
 	s.setClock(clocks())
+	s.modified = written
 	return s, nil
 }
 
@@ -134,9 +135,10 @@ func IsGarbage(err error) bool {
 	return err != nil && !errors.Is(err, ErrVersion)
 }
 
-// replace replaces the file by one with that modification time.
-func (d *directory) replace(written time.Time, data [][]byte) error {
-	return deleted(atomicfile.Exchange(d.File, fileName, 0o600, written, data...))
+// replace replaces the file by one with that modification time. It fails with errDeleted if another program has changed
+// the file since it had the time was: the data may be of both.
+func (d *directory) replace(was, written time.Time, data [][]byte) error {
+	return deleted(atomicfile.Exchange(d.File, fileName, 0o600, was, written, data...))
 }
 
 // deleted is errDeleted if there is no such file any more.

@@ -7,6 +7,8 @@ import (
 	"bytes"
 	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // The last member of the file is the modification time that the file has. If it is right, we have checked and written
@@ -54,6 +56,26 @@ func content(f *os.File, err error) (b []byte, written time.Time, _ error) {
 		written = ended.ModTime()
 	}
 	return buf.Bytes(), written, err
+}
+
+// large is the size from which a file is mapped. To map a page that the kernel has takes it 200 instructions. To give a
+// new page to the process, and to copy the text there, takes 4,000.
+const large = 64 << 10
+
+// mapped is content for a process that holds the lock. A large file of ours is mapped, and stays so until the process
+// ends: no process of ours writes into it, see [atomicfile.Exchange]. Another program may, so replace compares the
+// modification time again. If that program makes the file shorter, the kernel may kill this process (SIGBUS).
+func mapped(f *os.File, err error) (b []byte, written time.Time, _ error) {
+	if err != nil {
+		return nil, written, err
+	}
+	if fi, err := f.Stat(); err == nil && fi.Size() >= large {
+		b, err := unix.Mmap(int(f.Fd()), 0, int(fi.Size()), unix.PROT_READ, unix.MAP_SHARED)
+		if err == nil && sealed(b, fi.ModTime()) {
+			return b, fi.ModTime(), f.Close()
+		}
+	}
+	return content(f, nil)
 }
 
 // steady is content for a process that does not hold the lock. It reads again until the text is ours, or twice the
