@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry/indexed"
 )
 
@@ -27,7 +28,7 @@ type ENI struct {
 
 	// Addrs are those of both families. The primary is the first, if the ENI has IPv4.
 	Addrs    []netip.Addr `json:"addrs" codec:"member indexed.Addrs"`
-	Prefixes []Prefix     `json:"prefixes,omitempty"`
+	Prefixes []Prefix     `json:"prefixes,omitempty" codec:"member prefixes"`
 	Read     time.Time    `json:"read"`           // when EC2 or metadata reported this
 	Grown    time.Time    `json:"grown,omitzero"` // when EC2 last gave it addresses
 
@@ -105,6 +106,23 @@ func (e ENI) NoLink(now time.Time) bool {
 type Prefix struct {
 	CIDR  netip.Prefix `json:"cidr"`
 	Since time.Time    `json:"since"` // when it was delegated; the zero time if unknown
+}
+
+// prefixes is the member of an ENI with its prefixes, and an index if they are many.
+func prefixes(c *codec.Codec, name string, v *[]Prefix) {
+	if c.Writes() && len(*v) == 0 {
+		return
+	}
+	indexed.List(c, name, v, (*Prefix).describe, indexed.Row[Prefix]{
+		Digits: indexed.BlockDigits,
+		Fits:   func(p Prefix) bool { return indexed.FitsBlock(p.CIDR, p.Since) },
+		Write:  func(row []byte, p Prefix) { indexed.WriteBlock(row, p.CIDR, p.Since) },
+		Read: func(rows string, all []Prefix) {
+			for i := range all {
+				all[i].CIDR, all[i].Since = indexed.ReadBlock(rows[i*indexed.BlockDigits:])
+			}
+		},
+	})
 }
 
 // Primary is the address with which the ENI was created. It serves pods, and is never

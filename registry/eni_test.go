@@ -5,13 +5,16 @@ package registry
 
 import (
 	"bytes"
+	"errors"
 	"net/netip"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec/codectest"
 )
 
@@ -55,6 +58,42 @@ func TestENIChangedInPlace(t *testing.T) {
 		change(s.ENIs["eni-1"])
 		if diff := cmp.Diff(s.ENIs, parsed(t, encoded(t, s)).ENIs, likeState); diff != "" {
 			t.Errorf("%s: -changed +read:\n%s", name, diff)
+		}
+	}
+}
+
+// TestPrefixesReadLate: a long list of prefixes of IPv4 has an index, by which it is read as without it.
+func TestPrefixesReadLate(t *testing.T) {
+	first, when := netip.MustParsePrefix("10.1.0.0/28"), time.Date(2026, 11, 29, 9, 30, 0, 123456789, time.UTC)
+	for name, c := range map[string]struct {
+		n     int
+		last  Prefix
+		index bool
+	}{
+		"few":          {6, Prefix{first, when}, false},
+		"many":         {99, Prefix{first, when}, true},
+		"unknown time": {9, Prefix{first, time.Time{}}, true},
+		"unmasked":     {9, Prefix{netip.MustParsePrefix("10.1.0.5/8"), when}, true},
+		"IPv6":         {9, Prefix{netip.MustParsePrefix("2001:db8::/80"), when}, false},
+		"no prefix":    {9, Prefix{Since: when}, false},
+		"long ago":     {9, Prefix{first, time.Date(1969, 12, 31, 23, 59, 59, 0, time.UTC)}, false},
+		"1970":         {9, Prefix{first, time.Unix(0, 0).UTC()}, false},
+		"after 2262":   {9, Prefix{first, time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}, false},
+	} {
+		e := ENI{}
+		for i := range c.n {
+			a := netip.AddrFrom4([4]byte{10, 1, byte(i), 16})
+			e.Prefixes = append(e.Prefixes, Prefix{netip.PrefixFrom(a, 28), when.Add(time.Duration(i))})
+		}
+		e.Prefixes = append(e.Prefixes, c.last)
+		text, err := codec.Write([]byte{}, e.describe)
+		if err != nil || strings.Contains(string(text), `"prefixesIndex"`) != c.index {
+			t.Fatalf("%s: %v: %s", name, err, text)
+		}
+		var late, eager ENI
+		err = errors.Join(codec.ReadTrusted(text, late.describe), codec.Read(text, eager.describe))
+		if err != nil || !late.same(&e) || !eager.same(&e) {
+			t.Errorf("%s: %v: %v and %v, not %v", name, err, late.Prefixes, eager.Prefixes, e.Prefixes)
 		}
 	}
 }

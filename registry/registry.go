@@ -94,8 +94,8 @@ func (r *Registry) Update(ctx context.Context, f func(*State) error) error {
 	return fmt.Errorf("update registry in %s: %w", r.dir, err)
 }
 
-// update is one try of Update. It fails with errDeleted if another process deletes the directory or
-// writes the file meanwhile.
+// update is one try of Update. It fails with errDeleted if another process deletes the directory or writes the file
+// meanwhile.
 // It takes two locks. The lock "registry" excludes older releases, which lock nothing else. The
 // directory's lock excludes all others.
 func (r *Registry) update(ctx context.Context, f func(*State) error) error {

@@ -24,7 +24,7 @@ func (e *ENI) describe(j *codec.Codec) {
 		codec.Optional(j, "cidr6", &e.CIDR6, codec.Prefix)
 		codec.Field(j, "vpc", &e.VPC, codec.Text)
 		indexed.Addrs(j, "addrs", &e.Addrs)
-		codec.OptionalList(j, "prefixes", &e.Prefixes, (*Prefix).describe)
+		prefixes(j, "prefixes", &e.Prefixes)
 		codec.Field(j, "read", &e.Read, codec.Time)
 		codec.Optional(j, "grown", &e.Grown, codec.Time)
 		codec.Optional(j, "pool", &e.Pool, codec.Text)

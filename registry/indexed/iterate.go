@@ -113,10 +113,10 @@ func (e *entries) begin(i int, text string) int {
 		if one.known > 0 {
 			break
 		}
-		value := e.in[one.value:one.to]
-		if p.differs(value) {
+		if at := int(one.value) + p.at; p.at >= 0 && at+8 <= int(one.to) && eight(e.in[at:]) != p.want {
 			continue
 		}
+		value := e.in[one.value:one.to]
 		if strings.HasPrefix(value, text) {
 			break
 		}
@@ -143,11 +143,6 @@ func (p *probe) move(at int) {
 	if p.at = min(at, len(p.text)-8); p.at >= 0 {
 		p.want = eight(p.text[p.at:])
 	}
-}
-
-// differs reports whether the value differs from the text at the place.
-func (p *probe) differs(value string) bool {
-	return p.at >= 0 && p.at+8 <= len(value) && eight(value[p.at:]) != p.want
 }
 
 // learn moves the probe to where the value differs, which did not differ before.
