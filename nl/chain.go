@@ -22,6 +22,7 @@ type Chain struct {
 	Policy   string // accept or drop; "" is accept
 	Rules    []NFRule
 	Alike    bool // see [Table.Others]
+	Varies   bool // see [Table.Lasting]
 }
 
 func (c Chain) header() string { return string(c.appendHeader(nil)) }

@@ -6,12 +6,15 @@ package nl
 import (
 	"encoding/hex"
 	"hash/fnv"
+	"slices"
 )
 
 // The seal of a table is an empty chain that nothing calls. Its name is a hash of all rules and of how the chains are
 // called. A transaction makes it together with the rules. So a table with the seal had these rules once, and only an
 // operator who edits the table by hand can change them. Add looks for the seal, and counts the rules of each chain.
 // That takes half as long as to read the rules. Check reads them.
+//
+// A table has a second seal for what lasts of it. It shows that the kernel has all that these rules need.
 
 // Sealed reports whether the kernel has the table with the seal of this one: it was made with these rules, and for the
 // same Of.
@@ -35,18 +38,31 @@ func (t Table) stands(n *NS) bool {
 	return t.awake(n) == nil
 }
 
-// seal adds the seal to a table that has all rules.
+// Lasting returns the table without the chains that vary. It is sealed where the table is, whatever these have.
+func (t Table) Lasting() Table {
+	t.Chains = slices.DeleteFunc(slices.Clone(t.Chains), func(c Chain) bool { return c.Varies })
+	return t
+}
+
+// addSeals adds the seals of the table and of what lasts of it.
+func (t Table) addSeals(x *transaction) {
+	for _, name := range slices.Compact([]string{t.sealName(), t.Lasting().sealName()}) {
+		x.chain(name)
+	}
+}
+
+// seal adds the seals to a table that has all rules.
 func (t Table) seal(n *NS) error {
 	x, err := t.begin()
 	if err != nil {
 		return err
 	}
-	x.chain(t.sealName())
+	t.addSeals(x)
 	return n.commit(x)
 }
 
 func (t Table) sealName() string {
-	text := make([]byte, 0, 2<<10)
+	text := append(make([]byte, 0, 2<<10), "lasting\n"...) // earlier versions did not seal that
 	for _, c := range t.Chains {
 		text = c.appendHeader(append(append(append(text, revision+" "...), c.Name...), ' '))
 		for _, r := range c.Rules {

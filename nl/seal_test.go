@@ -33,13 +33,17 @@ func TestSeal(t *testing.T) {
 		return out
 	}
 	sealed := regexp.MustCompile(`chain (rules_[0-9a-f]{16}) \{[^\n]*\n\t\}\n\n?`)
-	seal := func() string {
+	seals := func(want int) [][]string {
 		t.Helper()
 		found := sealed.FindAllStringSubmatch(nft("list", "ruleset"), -1)
-		if len(found) != 1 {
+		if len(found) != want {
 			t.Fatalf("the table has the seals %q", found)
 		}
-		return found[0][1]
+		return found
+	}
+	seal := func() string {
+		t.Helper()
+		return seals(1)[0][1]
 	}
 	handles := func() []string { return strings.Fields(sealed.ReplaceAllString(nft("-a", "list", "ruleset"), "")) }
 	add := func(table nl.Table) {
@@ -76,5 +80,16 @@ func TestSeal(t *testing.T) {
 	add(table)
 	if seal() != first {
 		t.Errorf("the seal is now %s, and was %s", seal(), first)
+	}
+
+	last.Varies = true
+	add(other)
+	seals(2)
+	if table.Chains = slices.Clone(table.Chains); !other.Lasting().Sealed(n) || table.Sealed(n) {
+		t.Error("the table has not the seals of its rules")
+	}
+	table.Chains[len(table.Chains)-1].Varies = true
+	if !table.Lasting().Sealed(n) {
+		t.Error("a chain that varies counts for the seal of what lasts")
 	}
 }

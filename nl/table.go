@@ -127,7 +127,7 @@ func (t Table) install(n *NS, begin func(*transaction)) error {
 
 // fill adds what is in the table.
 func (t Table) fill(x *transaction) error {
-	x.chain(t.sealName())
+	t.addSeals(x)
 	for _, c := range t.Chains {
 		if err := c.add(x); err != nil {
 			return err

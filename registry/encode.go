@@ -20,6 +20,9 @@ import (
 // other fields are beside them, and the original ignores them.
 const schemaVersion = 1
 
+// beginning is how a file of this version begins.
+const beginning = `{"schema_version":1,`
+
 func newState() *State {
 	return &State{
 		ENIs:      map[string]ENI{},

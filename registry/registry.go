@@ -23,6 +23,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -140,25 +141,21 @@ func (r *Registry) Change(ctx context.Context, f func(*State)) error {
 // no file behind: it writes as much as a change would write, to a file without a name. A change writes
 // into the file that the last one replaced, so only what has no room there counts.
 func (r *Registry) Usable() error {
-	s, err := r.View()
-	if err != nil && !IsGarbage(err) { // the next change sets garbage aside
+	size, err := r.legible()
+	if err != nil {
 		return err
 	}
-	lock, err := os.OpenFile(r.lockFile(lockName), os.O_CREATE|os.O_RDONLY, 0o600)
+	lock, err := openAt(unix.AT_FDCWD, r.lockFile(lockName), os.O_CREATE|os.O_RDONLY)
 	if err != nil {
 		return fmt.Errorf("lock of the registry: %w", err)
 	}
 	lock.Close()
-	f, err := os.OpenFile(r.dir, unix.O_TMPFILE|os.O_WRONLY, 0o600)
+	f, err := openAt(unix.AT_FDCWD, r.dir, unix.O_TMPFILE|os.O_WRONLY)
 	if errors.Is(err, unix.EOPNOTSUPP) { // some file systems have no such files
 		err = unix.Access(r.dir, unix.W_OK|unix.X_OK)
 	} else if err == nil {
 		const lease = 1 << 10 // at most, nearly always
-		size := int64(lease)
-		if s != nil {
-			size += int64(s.size)
-		}
-		if size -= atomicfile.Room(r.dir, fileName); size > 0 {
+		if size += lease - atomicfile.Room(r.dir, fileName); size > 0 {
 			_, err = f.Write(make([]byte, size))
 		}
 		err = errors.Join(err, f.Close())
@@ -167,6 +164,28 @@ func (r *Registry) Usable() error {
 		return fmt.Errorf("write to %s: %w", r.dir, err)
 	}
 	return nil
+}
+
+// legible returns the size of the file, unless no process of this release can read it. Of a file that begins as those
+// of this release, it does not read the rest: the next change sets garbage aside.
+func (r *Registry) legible() (size int64, err error) {
+	f, err := openAt(unix.AT_FDCWD, r.file(), os.O_RDONLY)
+	if err == nil {
+		defer f.Close()
+		head := make([]byte, len(beginning))
+		n, err := f.Read(head)
+		if err == nil && string(head[:n]) == beginning {
+			return f.Seek(0, io.SeekEnd)
+		}
+	}
+	s, err := r.View()
+	if err != nil && !IsGarbage(err) {
+		return 0, err
+	}
+	if s != nil {
+		size = int64(s.size)
+	}
+	return size, nil
 }
 
 // Mark creates an empty file of that name in the registry's directory, for systemd. Only

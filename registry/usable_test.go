@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -44,6 +45,28 @@ func TestUsable(t *testing.T) {
 		if err != nil || len(names) > most {
 			t.Errorf("%q leaves %v (%v)", text, names, err)
 		}
+	}
+}
+
+// TestUsableReads: a file of a later layout differs from what Usable knows without reading all of it.
+func TestUsableReads(t *testing.T) {
+	r := open(t)
+	if err := r.Change(t.Context(), func(s *State) { s.Instance.Type = "m5.large" }); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(r.file())
+	if err != nil || !strings.HasPrefix(string(b), beginning) {
+		t.Errorf("the file is %.40s (%v), want %s", b, err, beginning)
+	}
+	if size, err := r.legible(); size != int64(len(b)) || err != nil {
+		t.Errorf("the size is %d (%v), want %d", size, err, len(b))
+	}
+	later := strings.Replace(string(b), beginning, `{"schema_version":12,`, 1)
+	if err := os.WriteFile(r.file(), []byte(later), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Usable(); !errors.Is(err, ErrVersion) {
+		t.Errorf("version 12: %v", err)
 	}
 }
 

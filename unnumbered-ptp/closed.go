@@ -35,7 +35,7 @@ const (
 // closed is the node's chain for what pods with a loop send to their destinations by the boot ENI. It has no rules if
 // the pods have no loop. Destinations of hostCIDRs go that way on purpose.
 func closed(r *request) nl.Chain {
-	c, chain := r.Config, nl.Chain{Name: closedChain, Type: "nat", Hook: "postrouting", Priority: 98}
+	c, chain := r.Config, nl.Chain{Name: closedChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}
 	if !c.Loops() {
 		return chain
 	}

@@ -101,7 +101,7 @@ func routedTable(r *request) nl.Table {
 // What leaves by another ENI keeps the pod's address, also where kube-proxy would masquerade it later: at a NodePort of
 // the node. To other pods of the node kube-proxy may: a pod that calls itself needs that.
 func routedPostrouting(r *request) nl.Chain {
-	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99}
+	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Varies: true}
 	if !r.Config.IPMasq {
 		return chain
 	}

@@ -101,7 +101,7 @@ const callersChain = "callers"
 // callers is the node's chain for the callers to whom it gives its own address. It comes
 // before the rules of others.
 func callers(r *request, n node) nl.Chain {
-	chain, c := nl.Chain{Name: callersChain, Type: "nat", Hook: "postrouting", Priority: 98}, r.Config
+	chain, c := nl.Chain{Name: callersChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}, r.Config
 	if !c.IPMasq || c.ports.last == 0 || c.KeepCaller && !slices.Contains(c.loops(), redirect) {
 		return chain
 	}

@@ -5,7 +5,6 @@ package ptp
 
 import (
 	"net/netip"
-	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -36,10 +35,7 @@ const (
 
 // nodeWiring is what serves all pods of the node, except routed ones: see eniWiring.
 func nodeWiring(r *request, n node) nl.Wiring {
-	var objects []nl.Object
-	if r.Config.IPMasq {
-		objects = forwarding(r.Config, n)
-	}
+	objects := sysctls(r.Config, n)
 	if t := nodeTable(r, n); len(t.Chains) > 0 {
 		objects = append(objects, t)
 	}
@@ -51,13 +47,23 @@ func nodeWiring(r *request, n node) nl.Wiring {
 	}
 	if r.Config.ports.last != 0 {
 		mark := r.Config.mark
-		// A strict check would look for the way back of a packet to a NodePort as if it came
-		// from the pod, and find the pod's table.
-		objects = append(objects, nl.Sysctl{Key: conf4(r.Config.HostInterface) + "rp_filter", Value: "2"})
 		objects = append(objects, rules(n, nl.Rule{Pref: prefNodePort, Mark: mark, Mask: mark,
 			Table: unix.RT_TABLE_MAIN, Protocol: nl.RouteProtocol})...)
 	}
 	return steps(r.nodeNS, objects)
+}
+
+// sysctls are those of the node.
+func sysctls(c Config, n node) (objects []nl.Object) {
+	if c.IPMasq {
+		objects = forwarding(c, n)
+	}
+	if c.ports.last != 0 {
+		// A strict check would look for the way back of a packet to a NodePort as if it came
+		// from the pod, and find the pod's table.
+		objects = append(objects, nl.Sysctl{Key: conf4(c.HostInterface) + "rp_filter", Value: "2"})
+	}
+	return objects
 }
 
 // forwarding are the sysctls that let the node forward for pods.
@@ -168,9 +174,7 @@ func senders() nl.Chain {
 func lasting(w nl.Wiring) nl.Wiring {
 	for i, s := range w {
 		if t, is := s.Object.(nl.Table); is {
-			t.Chains = slices.DeleteFunc(slices.Clone(t.Chains), func(c nl.Chain) bool {
-				return c.Name == callersChain || c.Name == closedChain
-			})
+			t = t.Lasting()
 			t.More = true
 			w[i].Object = t
 		}

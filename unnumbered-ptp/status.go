@@ -42,11 +42,9 @@ func status(r *request) error {
 
 // settable fails if a sysctl of the node is wrong, and an ADD could not set it.
 func settable(r *request, n node) error {
-	for _, s := range nodeWiring(r, n) {
-		if k, is := s.Object.(nl.Sysctl); is {
-			if err := k.Settable(s.NS); err != nil {
-				return fmt.Errorf("%s: %w", k, err)
-			}
+	for _, o := range sysctls(r.Config, n) {
+		if err := o.(nl.Sysctl).Settable(r.nodeNS); err != nil {
+			return fmt.Errorf("%s: %w", o, err)
 		}
 	}
 	return nil
@@ -55,18 +53,16 @@ func settable(r *request, n node) error {
 // netfilter fails if the kernel does not accept the tables that an ADD makes. Parts of
 // nftables are modules, which the kernel loads when the first table needs them. So the tables
 // are tried in a namespace made for that. If it cannot be made, nothing is known. Runtimes
-// call STATUS every few seconds: a node that has this release's table, or that of routed pods, needs no trial.
+// call STATUS every few seconds: a node on which an ADD of this release has made one of the tables needs no trial.
 func netfilter(r *request, n node) error {
+	if nodeTable(r, n).Lasting().Sealed(r.nodeNS) || routedTable(r).Lasting().Sealed(r.nodeNS) {
+		return nil
+	}
 	if _, err := r.nodeNS.Tables(); err != nil {
 		return plugin.Errorf(plugin.CodeNotAvailable, "the kernel needs CONFIG_NF_TABLES or the module nf_tables",
 			"this kernel has no nftables: %w", err)
 	}
-	tables := anyTables(r, n)
-	if len(tables) > 0 && lasting(nl.Wiring{{NS: r.nodeNS, Object: tables[0]}}).Check() == nil ||
-		routedTable(r).Intact(r.nodeNS) == nil {
-		return nil
-	}
-	for _, t := range tables {
+	for _, t := range anyTables(r, n) {
 		if err := nl.Scratch(t.Add); errors.Is(err, nl.ErrNoModule) {
 			return err
 		}

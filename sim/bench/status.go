@@ -19,7 +19,7 @@ import (
 
 // statusMost is how many times the CPU of a program that does nothing a STATUS may take. The goal is 1.15, and the
 // checks take more. VERSION of the same program is the part that no check takes.
-const statusMost = 1.6
+const statusMost = 1.42
 
 // A readiness is the cost of STATUS of a chain, or of VERSION.
 type readiness struct {
