@@ -136,11 +136,12 @@ func (v IPVlan) made(n *NS, index int) {
 	}
 }
 
-// Supported fails if the kernel has no ipvlan and no module for it. It asks for a slave without a master, of a mode that
-// does not exist. A kernel with ipvlan loads the module and refuses the mode, before it makes anything.
+// Supported fails if the kernel has no ipvlan and no module for it. It asks for a slave without a master, of a mode
+// that does not exist. A kernel with ipvlan loads the module and refuses the mode, before it makes anything.
 func (IPVlan) Supported(n *NS) error {
 	err := n.change(unix.RTM_NEWLINK, addNew, linkMessage(),
-		linkInfo("ipvlan", attr16(nl.IFLA_IPVLAN_MODE, math.MaxUint16)), attrString(unix.IFLA_IFNAME, "ipvlan-probe"))
+		linkInfo("ipvlan", attr16(nl.IFLA_IPVLAN_MODE, math.MaxUint16)),
+		attrString(unix.IFLA_IFNAME, "ipvlan-probe"))
 	if errors.Is(err, unix.EINVAL) {
 		return nil
 	}

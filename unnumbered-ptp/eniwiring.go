@@ -90,7 +90,7 @@ func routedTable(r *request) nl.Table {
 	}}
 	t := nl.Table{Family: "inet", Name: nl.RoutedTableOf(r.Network), Chains: []nl.Chain{senders}}
 	if chain := routedPostrouting(r); len(chain.Rules) > 0 {
-		t.Chains = append(t.Chains, chain)
+		t.Chains, t.Of = append(t.Chains, chain), chain.Name // the rules vary, and not whether there are some
 	}
 	return t
 }

@@ -78,7 +78,7 @@ func TestStatusKnows(t *testing.T) {
 		t.Skip("this test cannot make a system call fail here")
 	}
 	f, _ := prepared(t)
-	if e := f.asks(nil, netfilter, 2, syscall.ENOENT); e != nil {
+	if e := f.asks(nil, netfilter, 1, syscall.ENOENT); e != nil {
 		t.Errorf("got %+v", e)
 	}
 	unshares := func(c trace.Call) bool { return c.Nr == unix.SYS_UNSHARE }
@@ -103,6 +103,20 @@ func TestStatusKnows(t *testing.T) {
 	}
 	if tables := nltest.Hooked(t, f.node); len(tables) > 0 {
 		t.Errorf("STATUS has made %v", tables)
+	}
+}
+
+// TestStatusKnowsRouted has the table of routed pods. It is not that of nodes that do not masquerade.
+func TestStatusKnowsRouted(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("this test cannot make a system call fail here")
+	}
+	f, _ := routedAgain(t)
+	if e := f.asks(nil, netfilter, 1, syscall.ENOENT); e != nil {
+		t.Errorf("got %+v", e)
+	}
+	if e := f.asks(map[string]any{"ipMasq": false}, netfilter, 1, syscall.ENOENT); e == nil {
+		t.Error("without ipMasq STATUS has not asked")
 	}
 }
 
