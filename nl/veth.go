@@ -63,7 +63,7 @@ func (v Veth) String() string {
 		c.option("netns", v.PeerNS.Name)
 	}
 	if v.AltName != "" {
-		c.b.WriteString("\n\t" + v.altName().String())
+		c.b.WriteString("\n\t" + v.Alternative().String())
 	}
 	if v.NoLinkLocal {
 		c.b.WriteString("\n\tip link set")
@@ -90,7 +90,7 @@ func (v Veth) Add(n *NS) error {
 	// The kernel takes names and an alias only for a link that it has, and sets an end up
 	// only when it has the other.
 	if v.AltName != "" {
-		err = v.altName().Add(n)
+		err = v.Alternative().Add(n)
 	}
 	if err == nil {
 		err = v.setUp(n)
@@ -109,8 +109,8 @@ func (v Veth) Add(n *NS) error {
 	return err
 }
 
-// altName is the alternative name of the near end.
-func (v Veth) altName() AltName { return AltName{Dev: v.Name, MAC: v.MAC, Name: v.AltName} }
+// Alternative is the alternative name of the near end.
+func (v Veth) Alternative() AltName { return AltName{Dev: v.Name, MAC: v.MAC, Name: v.AltName} }
 
 // attrs are the pair as the kernel creates it.
 func (v Veth) attrs() ([]attribute, error) {
@@ -222,7 +222,7 @@ func (v Veth) Check(n *NS) error {
 	case near.Group != v.Group:
 		return differs("group", near.Group, v.Group)
 	case v.AltName != "" && !slices.Contains(near.Names(), v.AltName):
-		return errors.New(v.altName().lacking())
+		return errors.New(v.Alternative().lacking())
 	case v.PeerNS == nil:
 		return nil
 	}

@@ -32,6 +32,9 @@ func add(r *request) (*types100.Result, error) {
 		return nil, err
 	}
 	p, there := s.pair()
+	if s.linked && !there { // if another program has removed the name by which pair finds it
+		p, there = s.made()
+	}
 	made, err := s.connect(p, there)
 	if err == nil {
 		return result(r, p), nil
@@ -76,7 +79,11 @@ func (s *scene) leadsTo(p pair) bool {
 // The pair comes first. A collection that removes what serves all pods looks for pairs (see
 // [nl.NS.RemoveShared]): it finds this one, or it has removed before connect looks.
 func (s *scene) connect(p pair, there bool) (made bool, err error) {
-	if err := (nl.Wiring{{NS: s.nodeNS, Object: p.veth}}).Add(); err != nil {
+	w := nl.Wiring{{NS: s.nodeNS, Object: p.veth}}
+	if p.unnamed {
+		w = append(nl.Wiring{{NS: s.nodeNS, Object: p.veth.Alternative()}}, w...)
+	}
+	if err := w.Add(); err != nil {
 		return errors.Is(err, nl.ErrUnanswered), s.taken(p, err)
 	}
 	p.fresh = !there

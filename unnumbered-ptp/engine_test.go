@@ -276,8 +276,8 @@ func TestVethPrefixLoss(t *testing.T) {
 	}
 }
 
-// TestVethPrefixUnnamed: another program removes the name by which commands find a pair. CHECK says so, Restore puts it
-// back, also while the key changes, a collection keeps the pair, and DEL deletes it.
+// TestVethPrefixUnnamed: another program removes the name by which commands find a pair. CHECK says so, Restore and a
+// second ADD put it back, also while the key changes, a collection keeps the pair, and DEL deletes it.
 func TestVethPrefixUnnamed(t *testing.T) {
 	f := newFabric(t)
 	first := f.routed("first", "10.0.1.52", dual)
@@ -305,6 +305,12 @@ func TestVethPrefixUnnamed(t *testing.T) {
 			t.Errorf("restored %v; %v", done, err)
 		}
 		same(t, "Restore", before, nltest.Dump(t, f.node, p.NS))
+		must(t, f.CHECK(p))
+
+		nltest.Shell(t, f.node, "ip link property del dev "+known+" altname "+p.veth())
+		must(t, f.ADD(p))
+		f.named(p, known, p.veth())
+		same(t, "the second ADD without the alternative name", before, nltest.Dump(t, f.node, p.NS))
 		must(t, f.CHECK(p))
 
 		nltest.Shell(t, f.node, "ip link property del dev "+known+" altname "+p.veth())

@@ -143,6 +143,7 @@ type scene struct {
 	podMTU  int     // of the pod's link to the VPC; of a routed pod, that of the ENI
 	further bool    // the attachment is a further one of its pod
 	eni     nl.Link // of a routed pod's ENI
+	linked  bool    // a routed pod has a link of the name that its pair has
 
 	unhooked bool // see [nl.Link.Unhooked]
 }

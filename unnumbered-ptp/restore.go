@@ -94,8 +94,7 @@ func (s *scene) judgePair(p pair, l *Loss) (there bool, err error) {
 		l.Node = append(l.Node, nl.Step{NS: s.nodeNS, Object: nl.Up{Dev: near.Name}})
 	}
 	if p.unnamed {
-		l.Node = append(l.Node, nl.Step{NS: s.nodeNS,
-			Object: nl.AltName{Dev: near.Name, MAC: near.MAC, Name: p.veth.AltName}})
+		l.Node = append(l.Node, nl.Step{NS: s.nodeNS, Object: p.veth.Alternative()})
 		p.veth.AltName = ""
 	}
 	l.Pod = append(l.Pod, (nl.Wiring{{NS: s.podNS, Object: nl.Up{Dev: far.Name}}}).Faults()...)

@@ -67,6 +67,7 @@ func (s *scene) readRouted() (err error) {
 	}
 	s.podMTU = s.eni.MTU
 	links, err := s.podNS.Links()
+	s.linked = slices.ContainsFunc(links, func(l nl.Link) bool { return l.Name == s.IfName })
 	if err == nil && nl.OtherFirst(links, nl.PodGroup(s.Digest())) {
 		return plugin.Errorf(plugin.CodeRefused,
 			`serve further networks of a pod from a pool with dataPath "ipvlan"`,

@@ -95,9 +95,9 @@ func (a Attachment) loss(host *nl.NS) (l Loss, err error) {
 
 // withoutLink judges a pod whose namespace does not have the attachment's link to the VPC.
 func (a Attachment) withoutLink(host, pod *nl.NS, l *Loss, missing error) error {
-	veth := ptp.VethName(a.pair.Network, a.pair.Attachment)
-	near, err := host.LinkByName(veth)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !leadsTo(host, near, a.lease.NetNS) {
+	links, err := host.Links()
+	near, is := ptp.NearOf(links, a.pair.Network, a.pair.Attachment)
+	if err == nil && (!is || !leadsTo(host, near, a.lease.NetNS)) {
 		return nil
 	}
 	l.Veth = near.Name
