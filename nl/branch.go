@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,53 +16,90 @@ import (
 // A Branch is a chain for the packets that have arrived by the links of one group. A map in the table leads to it, so a
 // packet costs the same however many branches there are. The table has a rule with [ByIIFGroup]. Of two that want the
 // same chain for different groups, one gets it.
+//
+// A Branch may have a second chain, for the packets that have arrived by one link. The table then has a rule with
+// [ByIIF], too.
 type Branch struct {
-	Table Table
-	Group uint32
-	Chain string
-	Rules []NFRule
+	Table   Table
+	Group   uint32
+	Chain   string
+	Rules   []NFRule
+	Link    int      // index of the one link
+	Arrived []NFRule // of the second chain; nil for none
 }
 
-// branches is the name of the map, and mostBranches how many it has room for.
+// The names of the maps, and for how many elements each has room.
 const (
 	branches     = "branches"
+	arrivals     = "arrivals"
 	mostBranches = 1 << 10
 )
 
 // ByIIFGroup leads a packet to the [Branch] of the group of the link by which it has arrived, if there is one.
-func ByIIFGroup() Term {
-	return Term{"iifgroup vmap @" + branches, func(x *transaction) ([]attribute, error) {
-		const group, size = 35, 4              // the type devgroup of nft(8), which prints the elements by it
+func ByIIFGroup() Term { return byMap("iifgroup", unix.NFT_META_IIFGROUP, branches, 35) }
+
+// ByIIF leads a packet to the second chain of the [Branch] of the link by which it has arrived, if there is one.
+func ByIIF() Term { return byMap("iif", unix.NFT_META_IIF, arrivals, 20) }
+
+// byMap leads a packet to the chain that a map has for its key. The type of the keys is that of nft(8), devgroup or
+// ifindex, which prints the elements by it.
+func byMap(word string, key uint32, set string, typ uint32) Term {
+	return Term{word + " vmap @" + set, func(x *transaction) ([]attribute, error) {
+		const size = 4
 		hostEndian := []byte{0, 4, 1, 0, 0, 0} // NFTNL_UDATA_SET_KEYBYTEORDER, likewise
 		x.sets++
 		x.add(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, attrString(unix.NFTA_SET_TABLE, x.table),
-			attrString(unix.NFTA_SET_NAME, branches), attrOrdered(unix.NFTA_SET_FLAGS, unix.NFT_SET_MAP),
-			attrOrdered(unix.NFTA_SET_KEY_TYPE, group), attrOrdered(unix.NFTA_SET_KEY_LEN, size),
+			attrString(unix.NFTA_SET_NAME, set), attrOrdered(unix.NFTA_SET_FLAGS, unix.NFT_SET_MAP),
+			attrOrdered(unix.NFTA_SET_KEY_TYPE, typ), attrOrdered(unix.NFTA_SET_KEY_LEN, size),
 			attrOrdered(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT), attrOrdered(unix.NFTA_SET_ID, x.sets),
 			// with a size, the kernel chooses a quick one
 			nested(unix.NFTA_SET_DESC, attrOrdered(unix.NFTA_SET_DESC_SIZE, mostBranches)),
 			attr(unix.NFTA_SET_USERDATA, hostEndian))
-		return exprs(meta(unix.NFT_META_IIFGROUP),
+		return exprs(meta(key),
 			expression("lookup", attrOrdered(unix.NFTA_LOOKUP_SREG, unix.NFT_REG_1),
-				attrOrdered(unix.NFTA_LOOKUP_DREG, unix.NFT_REG_VERDICT), attrString(unix.NFTA_LOOKUP_SET, branches),
+				attrOrdered(unix.NFTA_LOOKUP_DREG, unix.NFT_REG_VERDICT), attrString(unix.NFTA_LOOKUP_SET, set),
 				attrOrdered(unix.NFTA_LOOKUP_SET_ID, x.sets))), nil
 	}}
+}
+
+// A leg is a chain of a branch, and what leads to it.
+type leg struct {
+	set   string
+	key   uint32
+	chain Chain
+}
+
+// legs are those that the branch has.
+func (b Branch) legs() []leg {
+	all := []leg{{branches, b.Group, Chain{Name: b.Chain, Rules: b.Rules}}}
+	if b.Arrived != nil {
+		all = append(all, leg{arrivals, uint32(b.Link), Chain{Name: b.Chain + "_arrived", Rules: b.Arrived}})
+	}
+	return all
 }
 
 // String is the branch as commands of nft(8), after those for the table.
 func (b Branch) String() string {
 	t := b.Table.Family + " " + b.Table.Name
-	text := fmt.Sprintf("nft 'add chain %s %s'\n", t, b.Chain)
-	for _, r := range b.Rules {
-		text += fmt.Sprintf("\tnft 'add rule %s %s %s'\n", t, b.Chain, r)
+	var lines []string
+	for _, l := range b.legs() {
+		lines = append(lines, fmt.Sprintf("nft 'add chain %s %s'", t, l.chain.Name))
+		for _, r := range l.chain.Rules {
+			lines = append(lines, fmt.Sprintf("nft 'add rule %s %s %s'", t, l.chain.Name, r))
+		}
+		lines = append(lines, fmt.Sprintf("nft 'add element %s %s { %d : goto %s }'", t, l.set, l.key, l.chain.Name))
 	}
-	return text + fmt.Sprintf("\tnft 'add element %s %s { %d : goto %s }'", t, branches, b.Group, b.Chain)
+	return strings.Join(lines, "\n\t")
 }
 
 // Branch returns the chain of the branch of a group. The error is fs.ErrNotExist if there is none (see errors.Is).
 func (t Table) Branch(n *NS, group uint32) (chain string, err error) {
-	msg, err := t.get(n, unix.NFT_MSG_GETSETELEM, append(t.branches(), nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS,
-		nested(unix.NFTA_LIST_ELEM, content(unix.NFTA_SET_ELEM_KEY, native(group)))))...)
+	return t.leads(n, leg{set: branches, key: group})
+}
+
+// leads returns the chain to which a map leads.
+func (t Table) leads(n *NS, l leg) (chain string, err error) {
+	msg, err := t.get(n, unix.NFT_MSG_GETSETELEM, l.element(t)...)
 	if err != nil {
 		return "", err
 	}
@@ -69,16 +107,17 @@ func (t Table) Branch(n *NS, group uint32) (chain string, err error) {
 		unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN)), nil
 }
 
-// branches names the map of the table.
-func (t Table) branches() []attribute {
+// element is a request about the element of a map.
+func (l leg) element(t Table, data ...attribute) []attribute {
 	return []attribute{attrString(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name),
-		attrString(unix.NFTA_SET_ELEM_LIST_SET, branches)}
+		attrString(unix.NFTA_SET_ELEM_LIST_SET, l.set), nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS,
+			nested(unix.NFTA_LIST_ELEM, append(data, content(unix.NFTA_SET_ELEM_KEY, native(l.key)))...))}
 }
 
 // Add adds the branch to its table. The error is fs.ErrExist if the group has a branch, or the chain exists.
 func (b Branch) Add(n *NS) error { return b.install(n, addNew) }
 
-// Put adds the branch, or replaces the rules of its chain.
+// Put adds the branch, or replaces the rules of its chains.
 func (b Branch) Put(n *NS) error { return b.install(n, unix.NLM_F_CREATE) }
 
 func (b Branch) install(n *NS, flags int) error {
@@ -86,14 +125,18 @@ func (b Branch) install(n *NS, flags int) error {
 	if err != nil {
 		return err
 	}
-	x.add(unix.NFT_MSG_NEWCHAIN, flags, attrString(unix.NFTA_CHAIN_TABLE, x.table),
-		attrString(unix.NFTA_CHAIN_NAME, b.Chain))
-	x.empty(b.Chain)
-	if err := b.chain().addRules(x); err != nil {
-		return err
+	for _, l := range b.legs() {
+		x.add(unix.NFT_MSG_NEWCHAIN, flags, attrString(unix.NFTA_CHAIN_TABLE, x.table),
+			attrString(unix.NFTA_CHAIN_NAME, l.chain.Name))
+		x.empty(l.chain.Name)
+		if err := l.chain.addRules(x); err != nil {
+			return err
+		}
+		x.add(unix.NFT_MSG_NEWSETELEM, flags, l.element(b.Table, nested(unix.NFTA_SET_ELEM_DATA,
+			nested(unix.NFTA_DATA_VERDICT, attrOrdered(unix.NFTA_VERDICT_CODE, verdictGoto),
+				attrString(unix.NFTA_VERDICT_CHAIN, l.chain.Name))))...)
+		flags = unix.NLM_F_CREATE // who has the first chain has the second
 	}
-	x.element(unix.NFT_MSG_NEWSETELEM, flags, b, nested(unix.NFTA_SET_ELEM_DATA, nested(unix.NFTA_DATA_VERDICT,
-		attrOrdered(unix.NFTA_VERDICT_CODE, verdictGoto), attrString(unix.NFTA_VERDICT_CHAIN, b.Chain))))
 	return n.commit(x)
 }
 
@@ -105,45 +148,49 @@ func (x *transaction) empty(chain string) {
 // verdictGoto is NFT_GOTO of linux/netfilter/nf_tables.h.
 const verdictGoto = 1<<32 - 4
 
-func (b Branch) chain() Chain { return Chain{Name: b.Chain, Rules: b.Rules} }
-
-// element adds a request about the branch in the map.
-func (x *transaction) element(typ, flags int, b Branch, data ...attribute) {
-	x.add(typ, flags, append(b.Table.branches(), nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS,
-		nested(unix.NFTA_LIST_ELEM, append(data, content(unix.NFTA_SET_ELEM_KEY, native(b.Group)))...)))...)
-}
-
-// Check compares the chain of the group and its rules.
+// Check compares the chains of the group and of the link, and their rules.
 func (b Branch) Check(n *NS) error {
-	chain, err := b.Table.Branch(n, b.Group)
+	for _, l := range b.legs() {
+		chain, err := b.Table.leads(n, l)
+		if err != nil {
+			return fmt.Errorf("no %s of the table %s: %w", l.set, b.Table.Name, err)
+		}
+		if chain != l.chain.Name {
+			return differs("what "+l.set+" has for "+decimal(l.key), chain, l.chain.Name)
+		}
+	}
+	all, err := b.Table.fingerprints(n)
 	if err != nil {
-		return fmt.Errorf("no branch of the table %s: %w", b.Table.Name, err)
+		return err
 	}
-	if chain != b.Chain {
-		return differs("the branch of group "+decimal(b.Group), chain, b.Chain)
+	for _, l := range b.legs() {
+		got := slices.DeleteFunc(slices.Clone(all), func(f fingerprinted) bool { return f.chain != l.chain.Name })
+		if !slices.Equal(got, l.chain.fingerprints()) {
+			return fmt.Errorf("the chain %s of the table %s: %w", l.chain.Name, b.Table.Name, ErrOtherRules)
+		}
 	}
-	got, err := b.Table.fingerprints(n)
-	got = slices.DeleteFunc(got, func(f fingerprinted) bool { return f.chain != b.Chain })
-	if err == nil && !slices.Equal(got, b.chain().fingerprints()) {
-		err = fmt.Errorf("the chain %s of the table %s: %w", b.Chain, b.Table.Name, ErrOtherRules)
-	}
-	return err
+	return nil
 }
 
-// Del deletes the branch.
+// Del deletes the branch. The second chain goes, too, whether Arrived says so or not.
 func (b Branch) Del(n *NS) error {
 	x, err := b.Table.begin()
 	if err != nil {
 		return err
 	}
-	chain, err := b.Table.Branch(n, b.Group)
-	if err != nil {
-		return err
+	for i, l := range []leg{{set: branches, key: b.Group}, {set: arrivals, key: uint32(b.Link)}} {
+		chain, err := b.Table.leads(n, l)
+		if i > 0 && absent(err) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		x.add(unix.NFT_MSG_DELSETELEM, 0, l.element(b.Table)...)
+		x.empty(chain)
+		x.add(unix.NFT_MSG_DELCHAIN, 0, attrString(unix.NFTA_CHAIN_TABLE, x.table),
+			attrString(unix.NFTA_CHAIN_NAME, chain))
 	}
-	x.element(unix.NFT_MSG_DELSETELEM, 0, b)
-	x.empty(chain)
-	x.add(unix.NFT_MSG_DELCHAIN, 0, attrString(unix.NFTA_CHAIN_TABLE, x.table),
-		attrString(unix.NFTA_CHAIN_NAME, chain))
 	return n.commit(x)
 }
 

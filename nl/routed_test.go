@@ -45,11 +45,13 @@ func TestRoutedGroup(t *testing.T) {
 // claims are two branches of one chain.
 func claims() (one, other nl.Branch) {
 	t := nl.Table{Family: "inet", Name: "claimed", More: true, Chains: []nl.Chain{{Name: "prerouting", Type: "filter",
-		Hook: "prerouting", Priority: -150, Rules: []nl.NFRule{{nl.ByIIFGroup()}}}}}
-	of := func(group, mark uint32) nl.Branch {
-		return nl.Branch{Table: t, Group: group, Chain: "mark_1", Rules: []nl.NFRule{{nl.SetMarkBits(mark, 0x1fe0)}}}
+		Hook: "prerouting", Priority: -150, Rules: []nl.NFRule{{nl.ByIIFGroup()}, {nl.ByIIF()}}}}}
+	of := func(eni int, mark uint32) nl.Branch {
+		set := nl.NFRule{nl.SetMarkBits(mark, 0x1fe0)}
+		return nl.Branch{Table: t, Group: nl.RoutedGroup(eni), Chain: "mark_1", Rules: []nl.NFRule{{nl.CTReply(),
+			nl.Accept()}, set}, Link: eni, Arrived: []nl.NFRule{set}}
 	}
-	return of(nl.RoutedGroup(1), 0x20), of(nl.RoutedGroup(2), 0x40)
+	return of(1, 0x20), of(2, 0x40)
 }
 
 // TestBranchClaim: a chain that is there belongs to one group. Of two that want it at the same time, one gets it.
@@ -122,7 +124,8 @@ func TestBranchPut(t *testing.T) {
 	}
 	before := ruleset(t, n)
 	for _, change := range []string{"flush map inet claimed branches", "insert rule inet claimed mark_1 drop",
-		"flush chain inet claimed mark_1"} {
+		"flush chain inet claimed mark_1", "flush map inet claimed arrivals",
+		"insert rule inet claimed mark_1_arrived drop", "flush chain inet claimed mark_1_arrived"} {
 		if err := n.Do(func() error { return exec.Command("sh", "-c", "nft "+change).Run() }); err != nil {
 			t.Fatal(err)
 		}
@@ -136,11 +139,15 @@ func TestBranchPut(t *testing.T) {
 			t.Errorf("%s:\n%s\nwant\n%s", change, after, before)
 		}
 	}
+	other.Arrived = nil // who deletes it need not know
 	if err := other.Del(n); err != nil {
 		t.Error(err)
 	}
 	if err := one.Check(n); err != nil {
 		t.Errorf("after Del of the other: %v", err)
+	}
+	if after := ruleset(t, n); strings.Contains(after, "mark_2") {
+		t.Errorf("after Del there is\n%s", after)
 	}
 }
 

@@ -33,20 +33,24 @@ func (s *scene) eniWiring(p pair) nl.Wiring {
 		objects = append(objects, rules(n, nl.Rule{Pref: prefStray, IIF: dev, Drop: true,
 			Protocol: nl.RouteProtocol})...)
 	}
-	if a := s.sender; a.IsValid() && dev != c.HostInterface {
+	arrives := s.sender.IsValid() && dev != c.HostInterface
+	if arrives {
 		objects = append(objects, accepts(dev)...)
-		objects = append(objects, intact{asks(dev, a)})
+		objects = append(objects, intact{asks(dev, s.sender)})
 	}
 	objects = append(objects, s.eniRoutes(p)...)
-	return steps(s.nodeNS, append(objects, eniMark{s.eni.Index, n.families()}))
+	return steps(s.nodeNS, append(objects, eniMark{s.eni.Index, n.families(), arrives}))
 }
 
 // accepts lets the node accept by the ENI's link what the VPC sends to pods. The node's own way to the VPC is the boot
 // ENI, so a strict check of sources (rp_filter) drops all of it. The loose check does, too, at a link without an
 // address of IPv4 (__fib_validate_source: no_addr). So the link has one that means nothing, and that no packet gets.
+//
+// The check honours the mark that such a packet has, and so it finds the ENI at once. Otherwise it finds the boot ENI,
+// and then looks for a way by this link in each table.
 func accepts(eni string) []nl.Object {
 	return []nl.Object{nl.Sysctl{Key: conf4(eni) + "rp_filter", Value: "2"},
-		nl.RoutedAddr(eni)}
+		nl.Sysctl{Key: conf4(eni) + "src_valid_mark", Value: "1"}, nl.RoutedAddr(eni)}
 }
 
 // asks is the table that lets the node ask for the VPC router with an address of the ENI. The node has no address at
@@ -141,48 +145,52 @@ const (
 	mostENIs  = ENIMarks >> markShift
 )
 
-// The priorities of the rules for routed pods. All except prefStray are before those of other pods, which are one by
-// one. What has no mark goes past the rules for marks: otherwise each of its packets would be compared with each ENI.
-// What has one is from a routed pod. It finds a pod of the node first, and then the way by the ENI.
+// The priorities of the rules for routed pods. All are before those of other pods, which are one by one. The first,
+// prefLoopless, finds a pod of the node.
 //
-// What has arrived by an ENI and is for no pod of the node is for one that has ended. The main table would lead it back
-// to the VPC, with the sender's address, and the VPC router back to the ENI.
+// What has arrived by an ENI and is for no pod of the node is for one that has ended. The main table, or that of the
+// ENI, would lead it back to the VPC, with the sender's address, and the VPC router back to the ENI.
+//
+// What has no mark goes past the rules for marks: otherwise each of its packets would be compared with each ENI.
 const (
-	prefUnmarked = 1016
-	prefToPod    = 1017
+	prefStray    = 1016
+	prefUnmarked = 1017
 	prefENI      = 1018
 	prefAfter    = 1019
-	prefStray    = 1025
 )
 
 // eniTable is the table of nftables that sets the marks. It has a branch for each ENI.
 func eniTable() nl.Table {
 	return nl.Table{Family: "inet", Name: nl.ENITable, More: true, Chains: []nl.Chain{{
 		Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle,
-		Rules: []nl.NFRule{{nl.ByIIFGroup()}}}}}
+		Rules: []nl.NFRule{{nl.ByIIFGroup()}, {nl.ByIIF()}}}}}
 }
 
 // markChain begins the names of the chains of the branches.
 const markChain = "mark_"
 
 // An eniMark is the way from the link of a routed pod to the routing table of its ENI. It is a branch of a table of
-// nftables that sets a mark, and a rule for the mark in each family.
+// nftables that sets a mark, and a rule for the mark in each family. What arrives by the ENI has the mark, too, for the
+// check of its source, see accepts. By the boot ENI, packets come for others than routed pods.
 //
 // The chain's name has the number of the mark. So the kernel gives a number to one ENI, even if two processes ask for
 // it. The index of the ENI's link says where to begin.
 type eniMark struct {
 	eni      int // index of the link
 	families []nl.Family
+	arrives  bool // what arrives by the ENI is for routed pods
 }
 
 // branch is the branch of the ENI with a number.
 func (m eniMark) branch(number uint32) nl.Branch {
-	return nl.Branch{Table: eniTable(), Group: nl.RoutedGroup(m.eni),
+	mark := nl.NFRule{nl.SetMarkBits(number<<markShift, ENIMarks)}
+	b := nl.Branch{Table: eniTable(), Group: nl.RoutedGroup(m.eni), Link: m.eni,
 		Chain: markChain + strconv.Itoa(int(number)),
-		Rules: []nl.NFRule{
-			{nl.CTReply(), nl.CTStatusDNAT(), nl.Accept()},
-			{nl.SetMarkBits(number<<markShift, ENIMarks)},
-		}}
+		Rules: []nl.NFRule{{nl.CTReply(), nl.CTStatusDNAT(), nl.Accept()}, mark}}
+	if m.arrives {
+		b.Arrived = []nl.NFRule{mark}
+	}
+	return b
 }
 
 // shared are the rules that all ENIs share.
@@ -190,7 +198,6 @@ func (m eniMark) shared() (w []nl.Rule) {
 	for _, f := range m.families {
 		w = append(w,
 			nl.Rule{Pref: prefUnmarked, Family: f, Mask: ENIMarks, Goto: prefAfter, Protocol: nl.RouteProtocol},
-			nl.Rule{Pref: prefToPod, Family: f, Table: tableLoopless, Protocol: nl.RouteProtocol},
 			nl.Rule{Pref: prefAfter, Family: f, Nop: true, Protocol: nl.RouteProtocol})
 	}
 	return w
@@ -279,12 +286,20 @@ func (m eniMark) claim(n *nl.NS) (number uint32, fresh bool, err error) {
 	return number, fresh, err
 }
 
-// branches puts back the branches of all ENIs that another program has deleted, as the rules for their marks say.
+// branches puts back the branches of all ENIs that another program has deleted, as the rules for their marks say. What
+// arrives by an ENI has a mark if there is the rule that drops the rest of it.
 func branches(n *nl.NS) error {
 	rules, err := n.Rules()
+	arrives := map[int]bool{}
+	for _, r := range rules {
+		if r.Pref == prefStray && r.Drop && r.Protocol == nl.RouteProtocol {
+			l, _ := n.LinkByName(r.IIF) // a rule whose link is gone is about no ENI
+			arrives[l.Index] = true
+		}
+	}
 	for _, r := range rules {
 		eni, is := ofENI(r)
-		m := eniMark{eni: eni}
+		m := eniMark{eni: eni, arrives: arrives[eni]}
 		if _, lost := m.number(n); is && errors.Is(lost, fs.ErrNotExist) && n.HasLink(eni) {
 			_, failed := m.branch(r.Mark >> markShift).Restore(n) // a number that is taken is not the ENI's any more
 			err = errors.Join(err, failed)

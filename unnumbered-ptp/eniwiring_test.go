@@ -45,7 +45,7 @@ func shell(t *testing.T, n *nl.NS, command string) (out string) {
 	return out
 }
 
-func markOf(index int) eniMark { return eniMark{index, nl.Families} }
+func markOf(index int) eniMark { return eniMark{index, nl.Families, true} }
 
 // marks adds the marks of ENIs.
 func marks(t *testing.T, n *nl.NS, indices ...int) {
@@ -159,6 +159,8 @@ func TestMarkLost(t *testing.T) {
 		"nft flush chain " + all + " prerouting":          before,
 		"nft flush chain " + all + " mark_104":            before,
 		"nft flush map " + all + " branches":              before,
+		"nft flush map " + all + " arrivals":              before,
+		"nft flush chain " + all + " mark_104_arrived":    before,
 		"nft 'add table " + all + " { flags dormant; }'":  before,
 		"nft add rule " + all + " prerouting drop":        before,
 		"nft insert rule " + all + " mark_105 drop":       before,

@@ -30,6 +30,9 @@ import (
 // for the ENI. A map of nftables finds the mark by the group of the pod's link. Each ENI has one rule for its mark,
 // and what has no mark skips these rules.
 //
+// For each packet that it forwards, the kernel also looks for the way back to the sender. What arrives by the ENI has
+// its mark, too, so that the kernel finds the ENI at once.
+//
 // An answer gets no mark if the destination of its connection was translated. A call to a NodePort or a hostPort has
 // come by the boot ENI, and its answer must leave by that.
 //

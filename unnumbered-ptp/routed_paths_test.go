@@ -170,6 +170,32 @@ func TestRoutedGone(t *testing.T) {
 	}
 }
 
+// TestRoutedArrivals: the check of sources finds the ENI of a packet by its mark, so also the strict one lets pass what
+// the VPC sends to routed pods of each ENI. It does not if another program empties the map of arrivals.
+func TestRoutedArrivals(t *testing.T) {
+	f := newFabric(t)
+	pods := f.routedPods(dual)
+	for i, eni := range []string{"eth1", "eth2"} {
+		f.add(f.node, nl.Sysctl{Key: "net/ipv4/conf/" + eni + "/rp_filter", Value: "1"})
+		serve(t, pods[2*i].NS, ":8080")
+	}
+	reached := func() (n int) {
+		for _, p := range []*pod{pods[0], pods[2]} {
+			if seen, err := call(f.other, "tcp4", p.addr+":8080"); err == nil && seen == otherAddr {
+				n++
+			}
+		}
+		return n
+	}
+	if n := reached(); n != 2 {
+		t.Errorf("of 2 pods the VPC reaches %d", n)
+	}
+	nltest.Shell(t, f.node, "nft flush map inet cni_ipvlan_vpc_k8s._enis arrivals")
+	if n := reached(); n != 0 {
+		t.Errorf("without marks the VPC reaches %d pods", n)
+	}
+}
+
 // TestRoutedBoot: a node with a routed pod on the boot ENI serves the pod, and sends to hosts of the boot ENI's subnet
 // what it has translated: calls of NodePorts whose backend is there, and answers to a caller that is there.
 func TestRoutedBoot(t *testing.T) {
