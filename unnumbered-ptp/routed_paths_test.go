@@ -196,6 +196,42 @@ func TestRoutedArrivals(t *testing.T) {
 	}
 }
 
+// TestRoutedUpgrade: a node has the rules of an earlier version, too, in their other order. Pods and the VPC reach each
+// other, and what is for a pod that has ended is dropped.
+func TestRoutedUpgrade(t *testing.T) {
+	f := newFabric(t)
+	for _, ip := range []string{"ip", "ip -6"} {
+		nltest.Shell(t, f.node, strings.ReplaceAll(`IP rule add not pref 1022 iif lo lookup 2147483720 protocol 72
+			IP rule add pref 1025 iif eth1 blackhole protocol 72
+			IP rule add pref 1016 fwmark 0x0/0x1fe0 goto 1019 protocol 72
+			IP rule add pref 1017 lookup 2147483720 protocol 72`, "IP", ip))
+	}
+	pods := f.routedPods(dual)
+	for _, n := range []*nl.NS{f.other, pods[0].NS} {
+		serve(t, n, ":8080")
+	}
+	for _, network := range []string{"tcp4", "tcp6"} {
+		for from, to := range map[*pod]string{pods[0]: otherAddr, pods[1]: pod1Addr, pods[2]: pod1Addr} {
+			seen, err := call(from.NS, network, dialled(network, to+":8080"))
+			if err != nil || seen != seenAs(network, from.addr) {
+				t.Errorf("%s to %s (%s): seen as %q; %v", from.addr, to, network, seen, err)
+			}
+		}
+		if _, err := call(f.other, network, dialled(network, pod1Addr+":8080")); err != nil {
+			t.Errorf("from the VPC (%s): %v", network, err)
+		}
+	}
+	sent := f.counts(8099)
+	must(t, f.DEL(pods[0]))
+	for _, to := range []string{pod1Addr, sixth(pod1Addr)} {
+		must(t, tell(f.other, "", to, "anyone?"))
+	}
+	time.Sleep(100 * time.Millisecond) // veths deliver at once
+	if now := sent(); now["back"] != 0 {
+		t.Errorf("the node has sent %d packets back to the VPC", now["back"])
+	}
+}
+
 // TestRoutedBoot: a node with a routed pod on the boot ENI serves the pod, and sends to hosts of the boot ENI's subnet
 // what it has translated: calls of NodePorts whose backend is there, and answers to a caller that is there.
 func TestRoutedBoot(t *testing.T) {
