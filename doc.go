@@ -65,7 +65,7 @@
 //	  compare/      the same calls to two EC2s, and their answers field by field
 //	  ends/         what makes pods and sends packets on an instance
 //	nl/nltest/      namespaces for tests, programs killed at any system call, and a VM whose kernel has ipvlan
-//	internal/kernels/, judges/ what has tried the suite, by make; internal/table/ tables that commands write into docs
+//	internal/kernels/, judges/ what has tried the suite, by make; sim/judge/ its tests; internal/table/ tables in docs
 //
 // The table of the imports between packages is in repo_test.go, which checks it.
 //

@@ -120,6 +120,7 @@ var arrows = map[string]string{
 	"sim/fleet":     "",
 	"sim/kubeproxy": "nl",
 	"sim/cri":       "",
+	"sim/judge":     "",
 	"acceptance": "aws aws/api acceptance/compare acceptance/ends sim/ec2sim " +
 		"ipam/lease tool/iam",
 	"acceptance/compare":                  "aws",

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/judge"
 )
 
 // besides are networks of upstream, which give a pod a further interface, by the plugin that judges.
@@ -33,8 +34,8 @@ func TestJudgeBeside(t *testing.T) {
 	for program, conf := range besides {
 		for _, path := range []string{"ipvlan", "veth"} {
 			t.Run(filepath.Base(program)+"/"+path, func(t *testing.T) {
-				pkg, version := release(t, program)
-				judge(t, "`"+pkg+"` in a pod's second network", version, "`dataPath` `"+path+"`")
+				pkg, version := judge.Release(t, program)
+				judge.Attr(t, "`"+pkg+"` in a pod's second network", version, "`dataPath` `"+path+"`")
 				for _, first := range []string{"ours", "theirs"} {
 					t.Run(first+" first", func(t *testing.T) { testBeside(t, conf, path, first == "ours") })
 				}

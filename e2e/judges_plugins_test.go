@@ -3,15 +3,19 @@
 
 package e2e
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/judge"
+)
 
 const inProcess = "they call functions of the other plugin in their own process"
 
 // TestJudgePortmap: upstream's tests of portmap, with our plugin as their ptp.
 func TestJudgePortmap(t *testing.T) {
-	s := suite{program: "portmap.test", focus: "portmap integration tests", not: map[string]string{"": inProcess}}
+	s := judge.Suite{Focus: "portmap integration tests", Not: map[string]string{"": inProcess}}
 	for _, path := range []string{"ipvlan", "veth"} {
-		t.Run(path, func(t *testing.T) { s.hear(t, newJudged(t, path)) })
+		t.Run(path, func(t *testing.T) { newJudged(t, path).hear(t, "portmap.test", s) })
 	}
 }
 
@@ -21,7 +25,7 @@ func TestJudgeIntegration(t *testing.T) {
 		"ipvlan": "upstream's `bandwidth` needs a pod whose first link is a veth",
 		"veth":   "upstream's `bandwidth` needs `ifb`, which the kernel of the tests does not have",
 	} {
-		s := suite{program: "integration.test", focus: "basic network", not: map[string]string{"bandwidth": why}}
-		t.Run(path, func(t *testing.T) { s.hear(t, newJudged(t, path)) })
+		s := judge.Suite{Focus: "basic network", Not: map[string]string{"bandwidth": why}}
+		t.Run(path, func(t *testing.T) { newJudged(t, path).hear(t, "integration.test", s) })
 	}
 }

@@ -4,11 +4,8 @@
 package e2e
 
 import (
-	"debug/buildinfo"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,105 +15,19 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/judge"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
 // judges is where make puts the programs of others that judge ours, and their tests.
 const judges = ".cache/judges"
 
-// judge says in the output of the test that a program of others judges ours here. The command judges reads that. The
-// subtests are its cases.
-func judge(t *testing.T, name, version, judged string) {
+// hear runs tests of a program on the world's node.
+func (j *judged) hear(t *testing.T, program string, s judge.Suite) {
 	t.Helper()
-	t.Attr("judge", name)
-	t.Attr("version", version)
-	t.Attr("judged", judged)
-}
-
-// release returns the package of a program, and the module that has it, with its version. go.sum pins it.
-func release(t *testing.T, program string) (pkg, version string) {
-	t.Helper()
-	info, err := buildinfo.ReadFile(program)
-	if err != nil {
-		t.Fatalf("%v: make test builds it", err)
-	}
-	for _, m := range append(info.Deps, &info.Main) {
-		if strings.HasPrefix(info.Path, m.Path+"/") && m.Version != "(devel)" {
-			version = strings.TrimPrefix(m.Path, "github.com/") + " " + m.Version
-			return strings.TrimSuffix(strings.TrimPrefix(info.Path, m.Path+"/"), ".test"), version
-		}
-	}
-	t.Fatalf("%s: no module has %s", program, info.Path)
-	return "", ""
-}
-
-// A suite has the tests of another project. Their program is compiled unchanged.
-type suite struct {
-	program string
-	focus   string            // matches the names of the tests that meet our programs
-	not     map[string]string // why others do not, by a part of their names
-}
-
-// A spec is a test in the report of Ginkgo.
-type spec struct {
-	ContainerHierarchyTexts []string
-	LeafNodeType            string
-	LeafNodeText            string
-	State                   string
-	Failure                 struct{ Message string }
-}
-
-func (s spec) name() string {
-	return strings.Join(append(s.ContainerHierarchyTexts, s.LeafNodeText), " ")
-}
-
-// hear runs the tests of the suite on the world's node, and has a subtest for each that ran.
-func (s suite) hear(t *testing.T, j *judged) {
-	t.Helper()
-	program := must(filepath.Abs(filepath.Join(judges, s.program)))
-	report := filepath.Join(t.TempDir(), "report")
-	pkg, version := release(t, program)
-	judge(t, "tests of `"+pkg+"`", version, j.what)
-	c := exec.Command(program, "-ginkgo.focus="+s.focus, "-ginkgo.json-report="+report, "-ginkgo.no-color")
+	c := exec.Command(must(filepath.Abs(filepath.Join(judges, program))))
 	c.Dir, c.Env = filepath.Join(j.dir, "integration"), j.env
-	c.Stdout, c.Stderr = t.Output(), t.Output()
-	failed := j.node.Do(c.Run)
-	var suites []struct{ SpecReports []spec }
-	if text, err := os.ReadFile(report); err != nil || json.Unmarshal(text, &suites) != nil {
-		t.Fatalf("no report: %v, %v", failed, err)
-	}
-	left, heard := map[string]int{}, 0
-	for _, r := range suites[0].SpecReports {
-		switch {
-		case r.LeafNodeType == "It" && r.State == "skipped":
-			left[s.why(t, r.name())]++
-		case r.LeafNodeType == "It" || r.State == "failed":
-			heard++
-			t.Run(r.name(), func(t *testing.T) {
-				if r.State != "passed" {
-					t.Errorf("%s: %s", r.State, r.Failure.Message)
-				}
-			})
-		}
-	}
-	for _, reason := range slices.Sorted(maps.Keys(left)) {
-		t.Attr("left", fmt.Sprintf("%d: %s", left[reason], reason))
-	}
-	if heard == 0 || failed != nil {
-		t.Errorf("%d tests ran: %v", heard, failed)
-	}
-}
-
-// why returns the reason for which a test does not judge us.
-func (s suite) why(t *testing.T, name string) string {
-	t.Helper()
-	for part, reason := range s.not {
-		if strings.Contains(name, part) {
-			return reason
-		}
-	}
-	t.Errorf("%q did not run, and no reason is known", name)
-	return ""
+	s.Hear(t, c, j.what, j.node.Do)
 }
 
 // A judged world has a node on which tests of others find our plugin by the names of theirs.

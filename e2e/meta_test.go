@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/judge"
 )
 
 // metaConflist is our chain followed by the reference plugins that support it. Two do not:
@@ -74,8 +75,8 @@ func TestMetaRouted(t *testing.T) {
 // judgeMeta says that the reference plugins judge, by their CHECK.
 func judgeMeta(t *testing.T, judged string) {
 	t.Helper()
-	_, version := release(t, filepath.Join(peers, "portmap"))
-	judge(t, "`tuning`, `portmap`, `firewall` after ours: ADD, CHECK, STATUS, GC, DEL", version, judged)
+	_, version := judge.Release(t, filepath.Join(peers, "portmap"))
+	judge.Attr(t, "`tuning`, `portmap`, `firewall` after ours: ADD, CHECK, STATUS, GC, DEL", version, judged)
 }
 
 func testMetaPlugins(t *testing.T, list *libcni.NetworkConfigList, kept bool) {

@@ -18,6 +18,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/judge"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
@@ -72,8 +73,8 @@ func TestMultus(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: make test builds it", err)
 	}
-	pkg, version := release(t, multus)
-	judge(t, "`"+pkg+"` calls ours for one to three networks", version, "`dataPath` `ipvlan`")
+	pkg, version := judge.Release(t, multus)
+	judge.Attr(t, "`"+pkg+"` calls ours for one to three networks", version, "`dataPath` `ipvlan`")
 	text, err := os.ReadFile("conflist-examples/requests.conflist")
 	if err != nil {
 		t.Fatal(err)

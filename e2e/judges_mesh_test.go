@@ -20,34 +20,48 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/judge"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
 )
 
-// Of Istio's sidecar: where connections go that leave a pod and that arrive, and the user whose connections stay.
-const (
-	istioOut  = 15001
-	istioIn   = 15006
-	istioUser = 1337
-)
+// A mesh has a proxy in each pod, to which its rules in the pod lead TCP connections.
+type mesh struct {
+	name    string
+	version func(t *testing.T) string
+	rules   string   // the command that loads them
+	out, in uint16   // where connections go that leave a pod, and that arrive
+	user    uintptr  // whose connections stay
+	chains  []string // that redirect
+}
 
-// TestJudgeIstio: the rules that istio-cni gives a pod send its TCP connections to a proxy, both those that leave and
-// those that arrive. Each path still works, also to Services and outside. The receiver sees the same address.
-func TestJudgeIstio(t *testing.T) {
+var meshes = []mesh{
+	{"istio-cni", istioVersion, "iptables-restore --noflush <" + judges + "/istio.rules", 15001, 15006, 1337,
+		[]string{"ISTIO_IN_REDIRECT", "ISTIO_REDIRECT"}},
+	{"linkerd-cni", linkerdVersion, "sh -e " + linkerdRules, 4140, 4143, 2102,
+		[]string{"PROXY_INIT_REDIRECT", "PROXY_INIT_OUTPUT"}},
+}
+
+// TestJudgeMesh: the rules that a mesh gives a pod send its TCP connections to a proxy, both those that leave and those
+// that arrive. Each path still works, also to Services and outside. The receiver sees the same address.
+func TestJudgeMesh(t *testing.T) {
 	nltest.Need(t, "root", "nftables", "iptables")
-	for path, mode := range map[string]mode{"ipvlan": loops[0], byPair: loops[len(loops)-1]} {
-		t.Run(path, func(t *testing.T) {
-			mode.need(t)
-			judge(t, "rules of `istio-cni` for a sidecar", istioVersion(t), "`dataPath` `"+path+"`, all paths in IPv4")
-			testIstio(t, mode)
-		})
+	for _, m := range meshes {
+		for path, mode := range map[string]mode{"ipvlan": loops[0], byPair: loops[len(loops)-1]} {
+			t.Run(m.name+"/"+path, func(t *testing.T) {
+				mode.need(t)
+				judge.Attr(t, "rules of `"+m.name+"` for a sidecar", m.version(t),
+					"`dataPath` `"+path+"`, all paths in IPv4")
+				m.test(t, mode)
+			})
+		}
 	}
 }
 
-func testIstio(t *testing.T, m mode) {
-	s := m.serviceScene(t)
+func (m mesh) test(t *testing.T, mode mode) {
+	s := mode.serviceScene(t)
 	serve(t, s, proxiesOf(1)[0])
 	for _, p := range slices.Concat(s.Nodes[0].Pods, s.Nodes[1].Pods) {
-		sidecar(t, p)
+		m.sidecar(t, p)
 	}
 	tryMeshed(t, s)
 	for _, n := range s.Nodes {
@@ -57,7 +71,7 @@ func testIstio(t *testing.T, m mode) {
 			}
 		}
 	}
-	redirected(t, s.Nodes[0].Pods[0])
+	m.redirected(t, s.Nodes[0].Pods[0])
 }
 
 // istioVersion is the version that go.sum pins.
@@ -68,6 +82,19 @@ func istioVersion(t *testing.T) string {
 		t.Fatal("sim/judges/istio/go.mod requires nothing")
 	}
 	return string(m[1])
+}
+
+// linkerdRules has Linkerd's rules. The Go module proxy does not serve the module that has their program.
+const linkerdRules = "e2e/testdata/linkerd.sh"
+
+// linkerdVersion is the version whose rules these are.
+func linkerdVersion(t *testing.T) string {
+	t.Helper()
+	m := regexp.MustCompile(`linkerd-cni (v\S+)`).FindSubmatch(must(os.ReadFile(linkerdRules)))
+	if m == nil {
+		t.Fatalf("%s names no version", linkerdRules)
+	}
+	return "linkerd/linkerd2-proxy-init cni-plugin/" + string(m[1])
 }
 
 // tryMeshed tries each path, in a subtest.
@@ -96,27 +123,27 @@ func tryPath(t *testing.T, s *paths.Scene, p paths.Path, probes []paths.Probe) {
 }
 
 // sidecar starts the proxy of a pod, and loads its rules. The proxy answers what arrives, and connects what leaves.
-func sidecar(t *testing.T, p *paths.Pod) {
+func (m mesh) sidecar(t *testing.T, p *paths.Pod) {
 	t.Helper()
-	if err := p.Answer(istioIn); err != nil {
+	if err := p.Answer(m.in); err != nil {
 		t.Fatal(err)
 	}
 	var l net.Listener
-	err := p.Do(func() (err error) { l, err = net.Listen("tcp4", fmt.Sprint(":", istioOut)); return err })
+	err := p.Do(func() (err error) { l, err = net.Listen("tcp4", fmt.Sprint(":", m.out)); return err })
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
-			go relay(p.Path, c.(*net.TCPConn))
+			go m.relay(p.Path, c.(*net.TCPConn))
 		}
 	}()
-	nltest.Shell(t, p.NS, "iptables-restore --noflush <"+judges+"/istio.rules")
+	nltest.Shell(t, p.NS, m.rules)
 }
 
 // relay connects a redirected connection to where it was going.
-func relay(path string, c *net.TCPConn) {
+func (m mesh) relay(path string, c *net.TCPConn) {
 	defer c.Close()
 	ns, err := nl.Open("pod", path)
 	if err != nil {
@@ -126,7 +153,7 @@ func relay(path string, c *net.TCPConn) {
 	var out net.Conn
 	if err := ns.Do(func() (err error) {
 		// A socket belongs to the user of the thread that makes it.
-		setUser(istioUser)
+		setUser(m.user)
 		defer setUser(0)
 		out, err = net.Dial("tcp4", original(c).String())
 		return err
@@ -162,11 +189,11 @@ func original(c *net.TCPConn) (to netip.AddrPort) {
 }
 
 // redirected checks that the rules have met connections of the pod, in both directions.
-func redirected(t *testing.T, p *paths.Pod) {
+func (m mesh) redirected(t *testing.T, p *paths.Pod) {
 	t.Helper()
 	rules := nltest.Shell(t, p.NS, "iptables -w -t nat -v -S")
-	for _, chain := range []string{"ISTIO_IN_REDIRECT", "ISTIO_REDIRECT"} {
-		if !strings.Contains(rules, "-A "+chain+" ") || strings.Contains(rules, "-A "+chain+" -p tcp -c 0 0") {
+	for _, chain := range m.chains {
+		if !regexp.MustCompile(`-A ` + chain + ` .*-c [1-9].* -j REDIRECT`).MatchString(rules) {
 			t.Errorf("%s: no connection has met %s:\n%s", p.Name, chain, rules)
 		}
 	}
