@@ -16,7 +16,7 @@ CLUSTER := $(CURDIR)/.cache/cluster
 CLUSTER_KERNEL = $(VM_KERNEL)
 # What the image of the cluster's pods has beside agnhost.
 AGNHOST := bind9-dnsutils busybox-static curl dash iproute2 libc-bin netcat-openbsd wget
-READY    = packages build $(PEERS)/cnitool $(PEERS)/portmap $(PEERS)/firewall $(RUNTIME)/containerd $(RUNTIME)/crio $(RUNTIME)/multus $(JUDGES)/ready
+READY    = packages build $(PEERS)/cnitool $(PEERS)/portmap $(PEERS)/firewall $(RUNTIME)/containerd $(RUNTIME)/crio $(RUNTIME)/multus $(RUNTIME)/critest $(JUDGES)/ready
 RACE     = $(if $(shell command -v gcc),-race)
 GOTEST  := go test
 # Debian's kernels that stand for those of nodes, as VM_KERNEL: of Amazon Linux 2, of Amazon Linux 2023 with EKS to 1.32, with EKS 1.33
@@ -39,6 +39,8 @@ MEET    := TestAtOnce|TestModelAtOnce|TestBurst[A-Z]|TestCollect|TestEndWhileLoo
 PEERS   := $(CURDIR)/.cache/peers
 JUDGES  := $(CURDIR)/.cache/judges
 RUNTIME := $(CURDIR)/.cache/cri
+# Of containerd, the last that end a pod without a DEL, and the first that do not. Only judges takes them.
+RELEASES := v1.7.30 v1.7.31 v2.2.1 v2.2.2
 SEIZERS := $(CURDIR)/.cache/seizers
 TENANTS := $(CURDIR)/.cache/tenants
 ROUNDS  := 20
@@ -103,8 +105,9 @@ test-faults: build $(PEERS)/cnitool
 
 # Programs of others that judge ours, and tests of others. Writes docs/judges.md. make test hears those that are short.
 judges: export VM_KIND := uml
-judges: $(READY)
-	VM_TIMEOUT=7200 go test -json -count 1 -timeout 2h -exec $(VM)/exec -run '^(TestJudge|TestMeta|TestMultus$$)' ./e2e | bin/judges -table docs/judges.md
+judges: $(READY) $(RELEASES:%=$(RUNTIME)/releases/%/containerd)
+	(VM_TIMEOUT=7200 go test -json -count 1 -timeout 2h -exec $(VM)/exec -run '^(TestJudge|TestMeta|TestMultus$$)' ./e2e; \
+	go test -json -count 1 -timeout 1h -exec $(VM)/exec -run '^TestJudge' ./sim/cri -args -releases $(RUNTIME)/releases) | bin/judges -table docs/judges.md
 
 # Kubernetes: manifests by the code of the API server, the short scenarios, and in test-cluster all of them, in both modes of kube-proxy.
 test-kubernetes:
@@ -182,6 +185,10 @@ $(RUNTIME)/containerd: $(CRI)/go.mod $(wildcard $(CRI)/*/*.go)
 	$(VM)/setup gcc libc6-dev libseccomp-dev
 	CGO_ENABLED=1 go build -C $(<D) -tags no_btrfs,no_devmapper,no_zfs,seccomp -ldflags '-s -w' -o $(RUNTIME)/ tool ./...
 
+$(RUNTIME)/releases/%/containerd: $(CRI)/releases/%/go.sum
+	$(VM)/setup gcc libc6-dev libseccomp-dev
+	CGO_ENABLED=1 go build -C $(<D) -tags no_aufs,no_btrfs,no_devmapper,no_zfs,seccomp -ldflags '-s -w' -o $(@D)/ tool
+
 # CRI-O, and pinns, its program that makes a pod's namespaces, from its module, too.
 CRIO    := containers_image_openpgp,containers_image_ostree_stub,containers_image_rekor_stub,exclude_graphdriver_btrfs,exclude_graphdriver_zfs,libsqlite3
 $(RUNTIME)/crio: $(CRI)/crio/go.sum
@@ -193,6 +200,10 @@ $(RUNTIME)/crio: $(CRI)/crio/go.sum
 # Multus, which calls the plugins for several networks of a pod.
 $(RUNTIME)/multus: $(CRI)/multus/go.sum
 	CGO_ENABLED=0 go build -C $(<D) -trimpath -ldflags '-s -w' -o $@ gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus && touch $@
+
+# The tests of the Container Runtime Interface.
+$(RUNTIME)/critest: $(CRI)/critest/go.sum
+	CGO_ENABLED=0 go test -C $(<D) -c -trimpath -ldflags '-s -w' -o $@ sigs.k8s.io/cri-tools/cmd/critest && touch $@
 
 # Debian's cloud-init, with what it needs of Python; and its firewalls and NetworkManager. They are unpacked and not installed: they would
 # configure this machine. What they need of libraries is installed.

@@ -20,7 +20,7 @@ var containerd = kind{
 		for _, n := range networks {
 			config += fmt.Sprintf(containerdHandler, s.dir, s.programs, n)
 		}
-		return map[string]string{"config.toml": config}
+		return map[string]string{"config.toml": config, "registries/_default/hosts.toml": mirror}
 	},
 	args: func(s *server) []string {
 		return []string{"--config", s.path("config.toml"), "--root", s.path("root"), "--state", s.path("state"),
@@ -38,6 +38,8 @@ const containerdConfig = `version = 4
 debug = {level = 'warn'}
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
 sandbox = '` + pauseImage + `'
+[plugins.'io.containerd.cri.v1.images'.registry]
+config_path = '%[1]s/registries'
 [plugins.'io.containerd.cri.v1.runtime']
 restrict_oom_score_adj = true
 cni = {bin_dirs = ['%[1]s/bin', '%[2]s'], conf_dir = '%[1]s/shipped'}
@@ -51,6 +53,34 @@ socket_dir = '%[1]s/shims'
 default_runtime_name = 'shipped'
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes]
 `
+
+// configureV1 is the configuration of containerd 1.
+func configureV1(s *server, _ []string) map[string]string {
+	return map[string]string{"config.toml": fmt.Sprintf(containerdV1Config, s.dir, s.programs)}
+}
+
+const containerdV1Config = `version = 2
+[debug]
+level = 'warn'
+[plugins.'io.containerd.grpc.v1.cri']
+sandbox_image = '` + pauseImage + `'
+restrict_oom_score_adj = true
+[plugins.'io.containerd.grpc.v1.cri'.cni]
+bin_dir = '%[1]s/bin'
+conf_dir = '%[1]s/shipped'
+[plugins.'io.containerd.nri.v1.nri']
+disable = true
+[plugins.'io.containerd.internal.v1.opt']
+path = '%[1]s/opt'
+[plugins.'io.containerd.grpc.v1.cri'.containerd]
+default_runtime_name = 'shipped'
+[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.shipped]
+runtime_type = 'io.containerd.runc.v2'
+options = {BinaryName = '%[2]s/runc'}
+`
+
+// mirror has the node serve the images of all registries.
+const mirror = "[host.'http://" + imageHost + "']\n"
 
 const containerdHandler = `%[3]s = {runtime_type = 'io.containerd.runc.v2', cni_conf_dir = '%[1]s/%[3]s', options = {BinaryName = '%[2]s/runc'}}
 `

@@ -6,6 +6,7 @@ package cri_test
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,6 +30,7 @@ var crio = kind{
 	stories: []story{
 		{"STATUS", shipped, (*server).statusAtStart},
 		{"a forgotten pod", shipped, (*server).forgottenPod},
+		{"killed after an ADD", "last", (*server).killedAfterADD},
 	},
 }
 
@@ -85,19 +87,31 @@ func (s *server) statusAtStart(t *testing.T) {
 }
 
 // forgottenPod kills CRI-O after the plugins have answered, and before CRI-O has recorded the pod. CRI-O then leaves
-// the pod's namespaces and cgroup for ever. But it makes the plugins collect their garbage, which includes the pod's.
+// the pod's namespaces and cgroup for ever. But it makes the plugins collect their garbage, which includes the pod's,
+// as soon as STATUS succeeds for the first time. The pod that CRI-O knows keeps its address and its links.
 func (s *server) forgottenPod(t *testing.T) {
-	pod := s.pods(t, "forgotten", 1, nil)[0]
+	pods := s.pods(t, "forgotten", 2, nil)
+	forgotten, kept := pods[0], pods[1:]
 	s.kill(t)
-	if err := os.Remove(s.path("root/vfs-containers/" + pod.id + "/userdata/config.json")); err != nil {
+	if err := os.Remove(s.path("root/vfs-containers/" + forgotten.id + "/userdata/config.json")); err != nil {
 		t.Fatal(err)
 	}
+	undo := s.withoutProgram(t) // STATUS fails
 	s.start(t)
-	s.ready(t)
-	if known := s.sandboxes(t); len(known) > 0 {
-		t.Errorf("CRI-O knows the sandboxes %v", known)
+	if n := len(s.leases(t)); n != len(pods)*s.families {
+		t.Errorf("before its first STATUS succeeds there are %d leases of %d pods", n, len(pods))
 	}
-	if left := nltest.Dump(t, pod.NS); strings.Contains(left, "eth") {
+	undo()
+	s.ready(t)
+	if known := s.sandboxes(t); !slices.Equal(known, []string{kept[0].id}) {
+		t.Errorf("CRI-O knows the sandboxes %v, want %s", known, kept[0].id)
+	}
+	if n := len(s.leases(t)); n != s.families {
+		t.Errorf("there are %d leases, want those of one pod", n)
+	}
+	if left := nltest.Dump(t, forgotten.NS); strings.Contains(left, "eth") {
 		t.Errorf("the pod's namespace has\n%s", left)
 	}
+	s.connected(t, kept)
+	s.endPods(t, kept)
 }

@@ -9,9 +9,11 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 )
@@ -22,8 +24,19 @@ const (
 	pauseImage = imageHost + "/pause:latest"
 )
 
-// serveImage serves the image of sandboxes, which consists of one program.
-func (s *server) serveImage(t *testing.T, program []byte) {
+// An image has one layer, with files by their names, and links to one of them by theirs.
+type image struct {
+	files, links map[string]string
+	entrypoint   []string
+}
+
+// pauseOf is the image of sandboxes, which consists of one program.
+func pauseOf(program []byte) image {
+	return image{files: map[string]string{"main": string(program)}, entrypoint: []string{"/main"}}
+}
+
+// serveImages serves images by the names of their repositories.
+func (s *server) serveImages(t *testing.T, images map[string]image) {
 	t.Helper()
 	var l net.Listener
 	err := s.node.Do(func() (err error) {
@@ -34,53 +47,62 @@ func (s *server) serveImage(t *testing.T, program []byte) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
-	go http.Serve(l, imageHandler(program)) // until the listener is closed
-}
-
-// imageHandler is an OCI registry with one image (OCI distribution specification, "Pull").
-func imageHandler(program []byte) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/v2/{$}", func(http.ResponseWriter, *http.Request) {})
-	layer := serveBlob(mux, "layer.v1.tar", tarOf(program))
-	config := serveBlob(mux, "config.v1+json", must(json.Marshal(object{
+	for repository, i := range images {
+		i.serve(mux, "/v2/"+repository)
+	}
+	go http.Serve(l, mux) // until the listener is closed
+}
+
+// serve serves an image as an OCI registry (OCI distribution specification, "Pull"), whatever its tag.
+func (i image) serve(mux *http.ServeMux, at string) {
+	layer := serveBlob(mux, at, "layer.v1.tar", i.layer())
+	config := serveBlob(mux, at, "config.v1+json", must(json.Marshal(object{
 		"architecture": runtime.GOARCH, "os": "linux",
-		"config": object{"Entrypoint": []string{"/main"}},
+		"config": object{"Entrypoint": i.entrypoint, "Env": []string{"PATH=/bin"}},
 		"rootfs": object{"type": "layers", "diff_ids": []any{layer["digest"]}},
 	})))
-	serveBlob(mux, "manifest.v1+json", must(json.Marshal(object{
+	serveBlob(mux, at, "manifest.v1+json", must(json.Marshal(object{
 		"schemaVersion": 2, "mediaType": mediaType + "manifest.v1+json", "config": config, "layers": []any{layer},
 	})))
-	return mux
 }
 
 const mediaType = "application/vnd.oci.image."
 
-// serveBlob serves content by its digest, and by the tag if it is the manifest. It returns the content's descriptor
+// serveBlob serves content by its digest, and by any tag if it is the manifest. It returns the content's descriptor
 // (OCI image specification, "Content Descriptors").
-func serveBlob(mux *http.ServeMux, kind string, content []byte) object {
+func serveBlob(mux *http.ServeMux, at, kind string, content []byte) object {
 	digest := fmt.Sprintf("sha256:%x", sha256.Sum256(content))
-	names := []string{"blobs/" + digest}
+	name := "blobs/" + digest
 	if kind == "manifest.v1+json" {
-		names = []string{"manifests/latest", "manifests/" + digest}
+		name = "manifests/{reference}"
 	}
-	for _, name := range names {
-		mux.HandleFunc("/v2/pause/"+name, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Type", mediaType+kind)
-			w.Header().Set("Docker-Content-Digest", digest)
-			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
-		})
-	}
+	mux.HandleFunc(at+"/"+name, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", mediaType+kind)
+		w.Header().Set("Docker-Content-Digest", digest)
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
+	})
 	return object{"mediaType": mediaType + kind, "digest": digest, "size": len(content)}
 }
 
-// tarOf returns an archive with the program.
-func tarOf(program []byte) []byte {
+// layer returns an archive of the files and links.
+func (i image) layer() []byte {
 	var b bytes.Buffer
 	a := tar.NewWriter(&b)
-	if err := a.WriteHeader(&tar.Header{Name: "main", Mode: 0o755, Size: int64(len(program))}); err != nil {
-		panic(err) // writing to a buffer cannot fail
+	put := func(h *tar.Header, content string) {
+		h.Mode, h.Size = 0o755, int64(len(content))
+		if err := a.WriteHeader(h); err != nil {
+			panic(err) // writing to a buffer cannot fail
+		}
+		must(a.Write([]byte(content)))
 	}
-	must(a.Write(program))
+	for _, name := range slices.Sorted(maps.Keys(i.files)) {
+		put(&tar.Header{Name: name}, i.files[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(i.links)) {
+		put(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: i.links[name]}, "")
+	}
 	if err := a.Close(); err != nil {
 		panic(err)
 	}

@@ -4,6 +4,7 @@
 package cri_test
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -25,13 +27,16 @@ const (
 // A kind is a container runtime, and how the tests configure it.
 type kind struct {
 	program   string
+	release   string                                               // its directory, if it is another release
 	configure func(s *server, networks []string) map[string]string // returns files for the server's directory
 	args      func(*server) []string
-	handlers  bool     // a pod chooses its network; otherwise all pods have the network of the last start
-	keeps     bool     // whether it keeps a pod with an unfinished ADD when it starts again
-	crowd     int      // number of pods at once; a pod of containerd has processes, which take seconds in a VM
-	stories   []story  // stories for this runtime only
-	leaves    []string // patterns of the files that it creates for pods, in the server's directory
+	handlers  bool             // a pod chooses its network; otherwise all pods have the network of the last start
+	keeps     bool             // whether it keeps a pod with an unfinished ADD when it starts again
+	crowd     int              // number of pods at once; a pod of containerd has processes, which take seconds
+	stories   []story          // stories for this runtime only
+	peers     []string         // plugins of others
+	images    map[string]image // others than that of sandboxes, by their repositories
+	leaves    []string         // patterns of the files that it creates for pods, in the server's directory
 }
 
 // A server is the container runtime of the node, with a directory of its own.
@@ -64,7 +69,9 @@ func newServer(t *testing.T, k kind, v *vpc, conflists map[string][]byte) *serve
 		s.write(t, name, []byte(content))
 	}
 	s.installPlugins(t)
-	s.serveImage(t, pause)
+	images := map[string]image{"pause": pauseOf(pause)}
+	maps.Copy(images, k.images)
+	s.serveImages(t, images)
 	t.Cleanup(func() { s.end(t) })
 	s.start(t)
 	s.ready(t)
@@ -78,7 +85,14 @@ func (s *server) installPlugins(t *testing.T) {
 		name := "cni-ipvlan-vpc-k8s" + part
 		err = errors.Join(err, os.Symlink(filepath.Join(s.plugins, name), filepath.Join(s.path("bin"), name)))
 	}
-	if err = errors.Join(err, os.WriteFile(filepath.Join(s.path("bin"), "broken"), []byte(broken), 0o755)); err != nil {
+	for _, theirs := range s.peers {
+		name := filepath.Join(s.path("bin"), filepath.Base(theirs))
+		err = errors.Join(err, os.Symlink(must(filepath.Abs(theirs)), name))
+	}
+	for name, script := range map[string]string{"broken": broken, "kills": kills} {
+		err = errors.Join(err, os.WriteFile(filepath.Join(s.path("bin"), name), []byte(script), 0o755))
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 }
@@ -129,8 +143,8 @@ func (s *server) start(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	p := exec.Command(filepath.Join(s.programs, s.program), s.args(s)...)
-	p.Env = append(append(os.Environ(), s.node.Env()...), "PATH="+s.programs+":"+os.Getenv("PATH"))
+	p := exec.Command(s.executable(), s.args(s)...)
+	p.Env = s.env()
 	p.Stdout, p.Stderr = log, log
 	if err := s.node.Do(p.Start); err != nil {
 		t.Fatal(err)
@@ -138,6 +152,14 @@ func (s *server) start(t *testing.T) {
 	s.process = p
 	await(t, func() error { return s.call("Version", object{}, nil) })
 }
+
+// env is the environment of the runtime: the programs of its release come before the others.
+func (s *server) env() []string {
+	path := strings.Join([]string{filepath.Dir(s.executable()), s.programs, os.Getenv("PATH")}, ":")
+	return slices.Concat(os.Environ(), s.node.Env(), []string{"PATH=" + path})
+}
+
+func (s *server) executable() string { return filepath.Join(cmp.Or(s.release, s.programs), s.program) }
 
 // ready waits until the runtime accepts pods.
 func (s *server) ready(t *testing.T) {

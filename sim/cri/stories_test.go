@@ -58,6 +58,7 @@ func tellAll(t *testing.T, k kind) {
 				"limited": changed(list, object{"capabilities": object{"bandwidth": true}}),
 				"asks":    changed(list, object{"reuseIPWait": 3600}),
 				"broken":  changed(list, nil, object{"type": "broken"}),
+				"last":    changed(list, nil, object{"type": "kills"}),
 				"nics": changed(list, object{"capabilities": object{"io.kubernetes.cri.pod-annotations": true},
 					"requests": []object{{"namespaces": []string{"shop"}, "ips": true, "max": 2}}}),
 			})
