@@ -205,20 +205,20 @@ $(RUNTIME)/multus: $(CRI)/multus/go.sum
 $(RUNTIME)/critest: $(CRI)/critest/go.sum
 	CGO_ENABLED=0 go test -C $(<D) -c -trimpath -ldflags '-s -w' -o $@ sigs.k8s.io/cri-tools/cmd/critest && touch $@
 
-# Debian's cloud-init, with what it needs of Python; and its firewalls and NetworkManager. They are unpacked and not installed: they would
+# Debian's cloud-init, with what it needs of Python; and its firewalls, NetworkManager and Docker. They are unpacked and not installed: they would
 # configure this machine. What they need of libraries is installed.
 $(SEIZERS)/ready: UNPACK := cloud-init $(addprefix python3-,attr certifi chardet charset-normalizer configobj idna jinja2 jsonpatch \
 	json-pointer jsonschema markupsafe pkg-resources pyrsistent requests six urllib3 yaml)
-$(TENANTS)/ready: UNPACK := firewalld python3-firewall ufw network-manager
+$(TENANTS)/ready: UNPACK := firewalld python3-firewall ufw network-manager docker.io containerd runc
 $(TENANTS)/ready: LIBRARIES := $(addprefix python3-,dbus gi nftables cap-ng) $(addprefix lib,nm0 bluetooth3 curl3-gnutls mm-glib0 ndp0 \
-	newt0.52 teamdctl0)
+	devmapper1.02.1 newt0.52 teamdctl0)
 $(SEIZERS)/ready $(TENANTS)/ready:
 	$(VM)/setup python3 $(LIBRARIES) && rm -rf $(@D) && mkdir -p $(@D)/debs
 	cd $(@D)/debs && get='apt-get -qq -o APT::Sandbox::User=root' && \
 	{ $$get download $(UNPACK) || { $$get update && $$get download $(UNPACK); }; }
 	for deb in $(@D)/debs/*.deb; do dpkg -x $$deb $(@D) || exit; done
 	cd $(@D) && for dir in lib; do cp -a $$dir usr && rm -r $$dir || exit; done # as on a system
-	rm -r $(@D)/debs && touch $@
+	cd $(@D)/usr && rm -rf ../debs bin/containerd-shim* bin/ctr bin/dnet bin/docker sbin/ovrouter && touch $@ # no container starts
 
 # Kubernetes, etcd, CoreDNS, an engine for NetworkPolicy with its manifest, and the network tests of Kubernetes. Kubernetes takes
 # its version from the linker.
