@@ -31,7 +31,7 @@ const examplePort = 8080
 // An example describes what a file of conflist-examples shows and the others do not.
 type example struct {
 	kubernetes   string         // the pod's namespace
-	needs        []string       // of the kernel
+	needs        []string       // of the kernel, and iptables
 	capabilities map[string]any // what the runtime passes to plugins
 	ipv6         int            // addresses of the boot ENI
 	provisioned  bool           // the node already has its ENI
@@ -94,6 +94,7 @@ var examples = map[string]example{
 		}
 	}},
 	"portmap.conflist": {
+		needs: []string{"iptables"},
 		capabilities: map[string]any{"portMappings": []map[string]any{{"hostPort": 80, "containerPort": examplePort,
 			"protocol": "tcp"}}},
 		shows: func(t *testing.T, w *world, _ []netip.Addr) {

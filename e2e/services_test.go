@@ -152,6 +152,9 @@ func (m mode) serviceScene(t *testing.T) *paths.Scene {
 // serve loads kube-proxy's rules on the nodes until the end of the test.
 func serve(t *testing.T, s *paths.Scene, m kubeproxy.Mode) {
 	t.Helper()
+	if m == kubeproxy.IPTables {
+		nltest.Need(t, "iptables")
+	}
 	stop, err := s.Serve(m)
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os/exec"
 	"slices"
-	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/kubeproxy"
 )
@@ -38,8 +37,8 @@ func (s *Scene) Serve(m kubeproxy.Mode) (stop func() error, err error) {
 		if err != nil {
 			return nil, errors.Join(err, stop())
 		}
-		undo = append(undo, unload, func() error { return n.proxyMetadata("-D") })
-		if err := n.proxyMetadata("-A"); err != nil {
+		undo = append(undo, unload, func() error { return n.proxyMetadata("delete") })
+		if err := n.proxyMetadata("add"); err != nil {
 			return nil, errors.Join(err, stop())
 		}
 	}
@@ -77,19 +76,21 @@ func metadata(s *Scene, f Family) (End, error) {
 	return e, err
 }
 
-// proxyMetadata adds or deletes the rule of proxies such as kube2iam: packets of pods to the metadata service go to a
-// program on the node, which identifies the pod by its address.
+// proxyMetadata adds the rule of proxies such as kube2iam: packets of pods to the metadata service go to a program on
+// the node, which identifies the pod by its address. Or it deletes the rule.
 func (n *Node) proxyMetadata(verb string) error {
-	rule := fmt.Sprintf("iptables -w -t nat %s PREROUTING -i veth+ -p tcp -d %s --dport %d -j DNAT "+
-		"--to-destination %s:%d",
-		verb, metadataAddr.Addr(), metadataAddr.Port(), n.Addr(), Port)
 	if !n.Addr().IsValid() {
 		return nil
 	}
+	text := "delete table ip proxy"
+	if verb == "add" {
+		text = fmt.Sprintf(`table ip proxy { chain metadata { type nat hook prerouting priority dstnat
+			iifname "veth*" ip daddr %s tcp dport %d dnat to %s:%d
+		}; }`, metadataAddr.Addr(), metadataAddr.Port(), n.Addr(), Port)
+	}
 	return n.Do(func() error {
-		args := strings.Fields(rule)
-		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %s: %w: %s", n.Name, rule, err, bytes.TrimSpace(out))
+		if out, err := exec.Command("nft", text).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %s: %w: %s", n.Name, text, err, bytes.TrimSpace(out))
 		}
 		return nil
 	})
