@@ -2,16 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 #
-# Linux 6.18, by ip(8) of iproute2 6.1 and github.com/vishvananda/netlink v1.3.1: a list of rules, while others come and go.
+# Linux 6.18, by ip(8) of iproute2 6.1 and github.com/vishvananda/netlink v1.3.1: lists of rules and IPv6 routes, while others come and go.
 #
 # A good guess: what is there all the time is in each list, once. If the kernel cannot give that, because of a change between two parts
 # of the list, it marks the list as interrupted. It does so for addresses, links and nftables. netlink then returns
 # ErrDumpInterrupted, and ip(8) prints "Dump was interrupted and may be inconsistent".
 #
-# What happens: for rules, the kernel only counts how many it has sent. If another process deletes a rule that was sent, the next part
-# begins one rule too late. There is no mark. So RuleList and `ip rule` lack rules, or have some twice, without an error. A part has
-# about 40 rules, so it takes a node with that many, for instance one with rules for each pod. For the addresses of a link, which
-# change in the same way here, netlink reports the interruption. It takes root, Go and ip(8).
+# What happens: for rules and IPv6 routes, the kernel only counts how many it has sent. If another process deletes one that was sent, the
+# next part begins one too late. There is no mark. So RuleList, RouteList and `ip rule` lack some, or have some twice, without an error.
+# The first part has about 40 rules, so it takes a node with that many, for instance one with rules for each pod. For the addresses of
+# a link, which change in the same way here, netlink reports the interruption. It takes root, Go and ip(8).
 set -euo pipefail
 
 dir=$(mktemp -d)
@@ -30,22 +30,28 @@ import (
 )
 
 func main() {
-	lacks, twice, failed := false, false, false
-	for end := time.Now().Add(40 * time.Second); time.Now().Before(end) && !(lacks && twice); {
-		rules, err := netlink.RuleList(netlink.FAMILY_V4)
-		failed = failed || err != nil
-		found := map[int]int{}
-		for _, r := range rules {
-			found[r.Priority]++
+	for _, what := range []string{"RuleList", "RouteList, IPv6"} {
+		wrong, failed := false, false
+		for end := time.Now().Add(40 * time.Second); time.Now().Before(end) && !wrong; {
+			found := map[string]int{}
+			rules, err1 := netlink.RuleList(netlink.FAMILY_V4)
+			for _, r := range rules {
+				found[fmt.Sprint("RuleList ", r.Priority)]++
+			}
+			routes, err2 := netlink.RouteList(nil, netlink.FAMILY_V6)
+			for _, r := range routes {
+				found[fmt.Sprint("RouteList, IPv6 ", r.Dst)]++
+			}
+			for i := 1001; i <= 1400; i++ {
+				n := found[fmt.Sprint(what, " ", i)] + found[fmt.Sprintf("%s fd00::%d/128", what, i)]
+				wrong, failed = wrong || n != 1, failed || err1 != nil || err2 != nil
+			}
 		}
-		for pref := 1001; pref <= 1400; pref++ {
-			lacks, twice = lacks || found[pref] == 0, twice || found[pref] > 1
-		}
+		fmt.Printf("%s: lacks some, or has some twice: %t, errors: %t\n", what, wrong, failed)
 	}
-	fmt.Printf("RuleList: lacks some: %t, has some twice: %t, errors: %t\n", lacks, twice, failed)
-	link, err := netlink.LinkByName("lo")
+	lo, err := netlink.LinkByName("lo")
 	for end := time.Now().Add(40 * time.Second); time.Now().Before(end) && !errors.Is(err, netlink.ErrDumpInterrupted); {
-		_, err = netlink.AddrList(link, netlink.FAMILY_V4)
+		_, err = netlink.AddrList(lo, netlink.FAMILY_V4)
 	}
 	fmt.Println("AddrList:", err)
 }
@@ -53,11 +59,9 @@ EOF
 go mod tidy >/dev/null 2>&1 && go list -m github.com/vishvananda/netlink
 CGO_ENABLED=0 go build -o probe .
 cases() {
-	local i
 	ip link set lo up
-	change() { for i in $(seq "$1" "$2"); do printf 'rule add pref %d table 100\naddress add 10.0.%d.%d/32 dev lo\n' "$i" $((i / 200)) $((i % 200)); done; }
-	change 1001 1400 | ip -batch -
-	change 1 60 >changes
+	change() { for i in $(seq "$1" "$2"); do echo -e "rule add pref $i table 100\nroute add fd00::$i/128 dev lo\naddress add 10.0.$((i / 200)).$((i % 200))/32 dev lo"; done; }
+	change 1001 1400 | ip -batch - && change 1 60 >changes
 	while [ ! -e stop ]; do ip -batch changes && sed 's/ add / del /' changes | ip -batch -; done &
 	./probe
 	for i in $(seq 5000); do
@@ -65,11 +69,11 @@ cases() {
 	done
 	touch stop && wait
 }
-export -f cases
-uname -sr
+export -f cases && uname -sr
 unshare --net bash -euo pipefail -c cases | tee seen
 diff - seen <<'EOF'
-RuleList: lacks some: true, has some twice: true, errors: false
+RuleList: lacks some, or has some twice: true, errors: false
+RouteList, IPv6: lacks some, or has some twice: true, errors: false
 AddrList: results may be incomplete or inconsistent
 ip rule: lacks some
 EOF

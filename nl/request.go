@@ -4,9 +4,11 @@
 package nl
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -30,13 +32,18 @@ func (n *NS) request(
 }
 
 // exact is request for callers who must know that nothing is missing. A dump that was
-// interrupted in each try is an error, nl.ErrDumpInterrupted.
+// interrupted in each try is an error, nl.ErrDumpInterrupted. Where the kernel has no mark, two dumps that agree count.
 func (n *NS) exact(
 	family, typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs ...attribute,
 ) ([][]byte, error) {
 	var msgs [][]byte
 	err := retry(func() (err error) {
+		before := msgs
 		msgs, err = n.once(family, typ, flags, answer, head, attrs...)
+		agree := slices.EqualFunc(msgs, before, bytes.Equal)
+		if err == nl.ErrDumpInterrupted && agree && len(msgs) > 0 && unmarked(typ, msgs[0]) {
+			err = nil
+		}
 		return err
 	})
 	return msgs, kernel(err)

@@ -78,6 +78,7 @@ func (s *socket) exchange(
 		case err != nil:
 			return nil, fmt.Errorf("%w: %w", ErrUnanswered, err)
 		}
+		earlier := len(answers)
 		for len(b) > 0 {
 			var m message
 			if m, b, err = cut(b); err != nil {
@@ -93,6 +94,7 @@ func (s *socket) exchange(
 				done, err = true, m.errno()
 			case answer == 0, answer == m.typ:
 				answers = append(answers, m.data)
+				interrupted = interrupted || earlier > 0 && unmarked(typ, m.data)
 			default:
 				done = false
 			}
@@ -104,6 +106,14 @@ func (s *socket) exchange(
 			}
 		}
 	}
+}
+
+// unmarked reports whether a message is of a dump that the kernel does not mark if a change interrupts it: one of rules
+// (dump_rules), or of IPv6 routes (fib6_dump_table). The kernel only counts what it has sent. If one of that is deleted,
+// the next part begins too late. So such a dump counts as interrupted if it has more than one part. The first dump of a
+// socket has small parts. Later ones have 32 kB, because a read has shown that there is room (netlink_dump).
+func unmarked(typ int, data []byte) bool {
+	return typ == unix.RTM_GETRULE || typ == unix.RTM_GETROUTE && len(data) > 0 && data[0] == unix.AF_INET6
 }
 
 // encode makes a message of a header and attributes.
