@@ -109,9 +109,9 @@ func (s *socket) exchange(
 }
 
 // unmarked reports whether a message is of a dump that the kernel does not mark if a change interrupts it: one of rules
-// (dump_rules), or of IPv6 routes (fib6_dump_table). The kernel only counts what it has sent. If one of that is deleted,
-// the next part begins too late. So such a dump counts as interrupted if it has more than one part. The first dump of a
-// socket has small parts. Later ones have 32 kB, because a read has shown that there is room (netlink_dump).
+// (dump_rules), or of IPv6 routes (fib6_dump_table). The kernel only counts what it has sent. If one of that is
+// deleted, the next part begins too late. So such a dump counts as interrupted if it has more than one part. The first
+// dump of a socket has small parts. Later ones have 32 kB, because a read has shown that there is room (netlink_dump).
 func unmarked(typ int, data []byte) bool {
 	return typ == unix.RTM_GETRULE || typ == unix.RTM_GETROUTE && len(data) > 0 && data[0] == unix.AF_INET6
 }
