@@ -5,31 +5,31 @@
 //
 // Three CNI plugins, in one process or chained, give a Kubernetes pod a native address of an AWS VPC:
 //
-//	plugin/         what all plugins share: decode, dispatch, encode, errors
-//	plugin/nic/     what a pod asks of its interfaces; plugin/values/ has the rules for what operators configure
-//	ipam/           addresses: a program that the plugins execute when they must ask EC2, and what the tool does
+//	plugin/         code of all plugins: decode, dispatch, encode, errors
+//	plugin/nic/     requests of pods for their interfaces; plugin/values/ the rules for values of the configuration
+//	ipam/           addresses: the program that the plugins execute to ask EC2, and the functions of the tool
 //	  lease/        the first plugin: leases the addresses that the node has; all of the warm path
 //	  more/         gets more addresses and ENIs from EC2, and finishes what a killed process has begun
-//	  asked/        gets what single pods ask for: an ENI by its ID, or an address
-//	  less/         releases to EC2 what the node does not need
-//	  known/        what is true of ENIs and addresses, by metadata, EC2 and the kernel
+//	  asked/        gets an ENI or an address for which a single pod asks
+//	  less/         releases to EC2 addresses and ENIs that the node does not need
+//	  known/        finds out the truth about ENIs and addresses, by metadata, EC2 and the kernel
 //	  call/         the calls to EC2, each in its turn
 //	  book/         edits of the registry's state, and questions about it: no I/O
 //	plugin/ipvlan/  the second plugin: an ipvlan slave of the address's ENI, in the pod
 //	unnumbered-ptp/ the third plugin: a veth pair between pod and node, routes, masquerade
 //	  legacy/       removes what the original plugin and earlier releases have left on a node
-//	plugin/egress/  a further plugin: chosen pods leave by the addresses of routers
+//	plugin/egress/  a further plugin: packets of chosen pods leave with the addresses of routers
 //	plugin/chain/   all of them in one process
-//	tool/           what people, cloud-init and systemd timers run: a file per command
-//	tool/cli/       what all commands share: output, messages, progress, exit codes
+//	tool/           the tool for people, cloud-init and systemd timers: a file per command
+//	tool/cli/       code of all commands: output, messages, progress, exit codes
 //	tool/conf/      conflists: load them, once for a command, and validate them
 //	tool/view/      registry, kernel, metadata and EC2 side by side
-//	tool/repair/    put back what a node has lost
-//	tool/doctor/    what breaks the pods' network: a file per check
-//	tool/bundle/    what a node shows, in one file for others
-//	  page/         such a file, explained: the checks again, and a page of HTML
-//	tool/connectivity/ packets on each path of pods that it makes, and where they stop
-//	tool/iam/       what the role of a node must be allowed; tool/install/ puts the suite on a node
+//	tool/repair/    puts back objects that a node has lost
+//	tool/doctor/    finds faults of the pods' network: a file per check
+//	tool/bundle/    the state of a node in one file
+//	  page/         explains such a file: makes the checks again, and a page of HTML
+//	tool/connectivity/ makes pods, sends packets on each path, and finds where they stop
+//	tool/iam/       the permissions that the role of a node needs; tool/install/ puts the suite on a node
 //	tool/kube/      the one request to the API server, with the kubelet's credentials
 //	tool/history/   which pod had which address: the lease log
 //
@@ -39,14 +39,14 @@
 //	  api/          the table of EC2's actions
 //	nl/             links, addresses, routes, rules and nftables of two namespaces, by netlink
 //	nl/bpf/         the BPF programs that nl attaches to links
-//	nl/ifname/      the kernel's rules for the name of a link; nl/ask/ what only people ask the kernel
+//	nl/ifname/      the kernel's rules for the name of a link; nl/ask/ has queries that no plugin needs
 //	registry/       the locked directory that all processes of a node share; the only package that knows flock
 //	  indexed/      its large lists and tables, of which a process reads one entry
-//	internal/release/ which release a program is; internal/excerpt/ how messages and tables show the text of others
+//	internal/release/ the release of a program; internal/excerpt/ shows texts of others in messages and tables
 //	internal/atomicfile/ a file is replaced, whole or not at all; internal/stack/ a goroutine gets its stack at once
 //	internal/trace/ the distributed trace of a call
 //	internal/codec/ JSON without the reflection of encoding/json
-//	  gen/          writes what codec takes from the struct tags; codectest/ compares the two
+//	  gen/          writes the descriptions of types from their struct tags; codectest/ compares both
 //
 // The tests use a simulated cloud and a real kernel. All that pretends to be AWS, or a cluster on it, is in sim:
 //
@@ -60,12 +60,13 @@
 //	sim/cluster/    Kubernetes on such machines; make test-cluster, and make cluster to play
 //	sim/demo/       make demo; sim/shell/ is make sim; sim/fleet/ is make fleet and make cold: nodes wait for EC2
 //	sim/bench/      make bench, and its plots
-//	e2e/            tests of the whole: the programs and conflists on simulated instances, and what the docs say
+//	e2e/            tests of the whole: the programs and conflists on simulated instances, and the docs
 //	acceptance/     make test-ec2: the same checks on the real EC2, for a person with an AWS account
 //	  compare/      the same calls to two EC2s, and their answers field by field
-//	  ends/         what makes pods and sends packets on an instance
+//	  ends/         makes pods and sends packets on an instance
 //	nl/nltest/      namespaces for tests, programs killed at any system call, and a VM whose kernel has ipvlan
-//	internal/kernels/, judges/ what has tried the suite, by make; sim/judge/ its tests; internal/table/ tables in docs
+//	internal/kernels/, judges/ which kernels and programs tried the suite; sim/judge/ has tests of these programs
+//	internal/table/ writes tables into docs
 //
 // The table of the imports between packages is in repo_test.go, which checks it.
 //
@@ -83,7 +84,7 @@
 //	slot          a device index of a network card, where one ENI can be attached
 //	prefix        a block that EC2 delegates to an ENI: a /28 of IPv4, a /80 of IPv6
 //	pool          a named set of ENIs with subnets and security groups of its own; "default" has the top-level keys
-//	derived pool  one that a pod's request makes of its pool
+//	derived pool  a pool that a pod's request makes from the pod's pool
 //	managed       an ENI that this suite created, and may delete; EC2 has this as a tag
 //	foreign       an ENI that others attached and that does not fit the pool: no pod gets its addresses
 //	peer          a VPC that is peered with the node's VPC
@@ -103,28 +104,28 @@
 //	wiring        the list of kernel objects that a plugin adds, checks and deletes
 //	service loop  the way of a pod's packet to a Service: to the node, back into the pod, and out by its ENI
 //	direct        traffic that leaves by the pod's ENI and not through the node
-//	egress        destinations that some pods, its clients, reach by others, its routers, with their addresses
+//	egress        destinations that some pods (clients) reach by other pods (routers), with the routers' addresses
 //
 // Addresses:
 //
-//	registry      the file with what the node's processes know of ENIs, addresses and leases
+//	registry      the file in which the node's processes record ENIs, addresses and leases
 //	lease         the entry of the registry that gives an address to an attachment
 //	reserved      a lease names the address, but no process has seen it in the kernel yet
 //	bound         a lease names the address, and the kernel has it in the pod
 //	cooling       its lease has ended less than reuseIPWait ago, so no pod gets it yet
-//	free          of the node, without a lease, and not cooling
+//	free          the node has the address, without a lease, and it does not cool
 //	used          leased, or seen in a namespace or in a route to the single address
 //	warm          free in advance: a warm ADD makes no EC2 call and no metadata call
-//	unconfirmed   learned from metadata or EC2 while they may still be behind; no ADD takes such an address yet
+//	unconfirmed   metadata or EC2 shows the address, but may be behind; no ADD takes it yet
 //
 // Changes in EC2:
 //
 //	growth        getting more addresses for a pool; one process at a time, under the lock "grow"
 //	waiter        an ADD that waits for an address; growth asks EC2 for all waiters in one call
-//	intent        an EC2 call in the registry, from before it is sent until its outcome is recorded
+//	intent        the record of an EC2 call in the registry; it stays from before the call until the outcome is known
 //	throttled     EC2 has refused a call because of its rate; all processes of the node then wait
 //	draining      an ENI on the way to its deletion: no new leases
-//	release       giving free addresses, prefixes or ENIs back to EC2; of a lease we say that it ends
-//	collection    a run of registry-gc: it ends leases of pods that are gone, and releases what is free
-//	repair        restoring what the node has lost of its wiring: rules, routes, veth pairs
+//	release       to return free addresses, prefixes or ENIs to EC2; a lease is not released, it ends
+//	collection    a run of registry-gc: it ends leases of pods that are gone, and releases free addresses and ENIs
+//	repair        to put back objects of the wiring that the node has lost: rules, routes, veth pairs
 package vpc
