@@ -70,7 +70,7 @@ func (r remains) runs() []string {
 }
 
 // remains asks EC2 for what a run has made, or any run if its ID is empty. EC2 may show late what was made a moment
-// ago. So what a run knows of, m, counts also when EC2 does not show it. m may be nil.
+// ago. So things that the run knows, m, count even if EC2 does not show them. m may be nil.
 func (c *cloud) remains(ctx context.Context, run string, m *made) (r remains, err error) {
 	mine := filters("tag-key", tagRun)
 	if run != "" {

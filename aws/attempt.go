@@ -18,13 +18,12 @@ import (
 	"github.com/aws/smithy-go/middleware"
 )
 
-// MaybeDone reports whether EC2 may have carried out the call that failed with err. Either
-// EC2 has answered that it cannot say, or its answer to one of the attempts was lost. An
-// error of several calls is MaybeDone if one of them is.
+// MaybeDone reports whether EC2 may have carried out the call that failed with err. Either EC2's answer does not say
+// so, or its answer to an attempt was lost. An error of several calls is MaybeDone if one of them is.
 //
-// A call has one of three outcomes: done, not done, or unknown. An error by itself does not
-// say which. The SDK repeats a call whose answer was lost, and returns the answer to the
-// repetition. "Throttled" or "no such address" then does not prove that nothing was done.
+// A call has one of three outcomes: done, not done, or unknown. An error by itself does not name the outcome. The SDK
+// repeats a call whose answer was lost, and returns the answer to the repetition. "Throttled" or "no such address" then
+// does not prove that nothing was done.
 func MaybeDone(err error) bool { return anyError(err, func(e *Error) bool { return e.MaybeDone }) }
 
 // Undone reports whether EC2 has not carried out any of the calls that failed with err, and

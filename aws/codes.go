@@ -28,8 +28,8 @@ func (m *meaning) matches(code, message string) bool {
 		})
 }
 
-// How long refusals count. An operator has to change something in any case, except for what passes.
-// A role can be corrected in a moment, so the node soon asks again.
+// How long refusals count. Except for errors that pass by themselves, an operator must change something. A role can be
+// corrected in a moment, so the node soon asks again.
 const (
 	lasting     = 5 * time.Minute
 	correctable = time.Minute

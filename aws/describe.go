@@ -71,9 +71,8 @@ func (c *Client) DescribeENIs(ctx context.Context, filters ...Filter) ([]ENI, er
 	return enis, nil
 }
 
-// isAsked refuses an ENI that was not asked for by its ID. Other filters are not checked,
-// because their attributes may have changed meanwhile (EC2 API reference, "Eventual
-// consistency").
+// isAsked refuses an ENI if the call did not ask for its ID. Other filters are not checked, because their attributes
+// may have changed meanwhile (EC2 API reference, "Eventual consistency").
 func isAsked(e ENI, filters []Filter) error {
 	for _, f := range filters {
 		if f.name == "network-interface-id" && !slices.Contains(f.values, e.ID) {

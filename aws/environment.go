@@ -31,7 +31,7 @@ type Environment func(name string) string
 // own is the environment of this process.
 var own Environment = os.Getenv
 
-// A variable is one of an environment. Its value is empty if it is not set.
+// A variable is an entry of an environment. Its value is empty if it is not set.
 type variable struct{ name, value string }
 
 // first returns the first of the variables that is set.

@@ -19,8 +19,8 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
-// The meaning of a failure for the caller. An [*Error] matches one of these, or none. The
-// table in codes.go maps codes to them.
+// The meaning of a failure for the caller. An [*Error] matches at most one of these. The table in codes.go maps codes
+// to them.
 var (
 	// do not call this action for some seconds
 	ErrThrottled = errors.New("EC2 throttles")
@@ -177,7 +177,7 @@ func NotAllowed(err error) bool {
 	return anyError(err, func(e *Error) bool { return slices.Contains(unauthorized, e.Code) || e.hasNoRole() })
 }
 
-// Unreached reports whether an error is that EC2 has not answered, and not that it has refused.
+// Unreached reports whether an error means that EC2 has not answered. Then EC2 has not refused the call.
 func Unreached(err error) bool {
 	return anyError(err, func(e *Error) bool { return e.Code == "" && e.Endpoint != "" })
 }
@@ -254,9 +254,8 @@ func (e *Error) asked() string {
 	return "; the endpoint is " + e.Endpoint + ", because of " + by
 }
 
-// denied returns the action that the role may not do. It is the called action, or one that
-// it needs, such as ec2:CreateTags for CreateNetworkInterface. EC2 names it in one of two
-// ways, or in both.
+// denied returns the action that the role may not do. It is the called action, or an action that the call also needs,
+// such as ec2:CreateTags for CreateNetworkInterface. EC2 names it in one of two ways, or in both.
 func (e *Error) denied() string {
 	for _, before := range []string{"not authorized to perform: ec2:", "allows the ec2:"} {
 		_, rest, _ := strings.Cut(e.Message, before)

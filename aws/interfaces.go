@@ -30,8 +30,8 @@ var eniKeys = []string{
 	"ipv6s", "ipv6-prefix", "subnet-ipv6-cidr-blocks", "vpc-ipv6-cidr-blocks",
 }
 
-// ENIs asks metadata for the ENIs of this instance: the boot ENI, then the others, sorted by
-// card, device index and MAC. Those with an unknown index are the last of their card.
+// ENIs asks metadata for the ENIs of this instance: the boot ENI, then the others, sorted by card, device index and
+// MAC. ENIs with an unknown index are the last of their card.
 //
 // It omits an ENI that metadata does not describe completely. If the ENI has no ID yet, as
 // for some seconds after an attachment, there is no error. If a key cannot be read or is

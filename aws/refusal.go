@@ -51,7 +51,7 @@ func (s scopes) of(action string) Scope {
 	return s.change
 }
 
-// A Refusal is EC2's "no" to a call that it has not carried out.
+// A Refusal is an error of EC2 for a call that it has not carried out.
 type Refusal struct {
 	Scope Scope
 	Lasts time.Duration // how long to pass over what it is about, at most; 0: until the next growth

@@ -63,8 +63,7 @@ func (p *Pool) collect(ctx context.Context, c *less.Collecting) error {
 // tidy removes what the plugins have installed on the node for all pods, when no pod is left. When no routed pod is
 // left, it removes what serves routed pods alone. A registry without leases does not prove that: it may have been lost,
 // and metadata, which lists the pods' addresses, may not answer. Only the kernel proves it, see [nl.NS.RemoveShared].
-// And a lease may be that of a pod that is about to come, unless the kernel has shown the address at the pod's own
-// link.
+// And unless the kernel has shown the address at the pod's own link, the pod of a lease may not have started yet.
 func (p *Pool) tidy(ctx context.Context, c *less.Collecting) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		remove := p.Host.RemoveShared

@@ -68,8 +68,8 @@ func (p *Pool) growOnce(ctx context.Context) error {
 	return withWhy(why, p.AddENI(ctx, s))
 }
 
-// withWhy returns the error of a new ENI, with the reasons why none of those that there are could grow. The last
-// failure is what is in the way. If EC2 refuses to change an ENI, that is another.
+// withWhy returns the error of a new ENI, with the reasons why no existing ENI could get more addresses. The last
+// failure is the cause. If EC2 refuses to change an ENI, that is another.
 func withWhy(why []error, err error) error {
 	if err == nil {
 		return nil

@@ -5,11 +5,10 @@
 // EC2 when none is free. [lease.GrowProgram] uses it, which the plugins execute for that. The
 // tool collects and inspects with the same [Pool].
 //
-// An ADD that finds a free address calls neither EC2 nor metadata: it writes a lease to the
-// registry and is done ([lease.Add]). If none is free, one process of the node asks EC2 for
-// all waiting ADDs ([Pool.Acquire]). A DEL ends the lease, and calls neither EC2 nor
-// metadata. Only collections unassign addresses ([Pool.Collect]), and at once what a pod had chosen
-// ([Pool.ReleaseChosen]).
+// An ADD that finds a free address calls neither EC2 nor metadata: it writes a lease to the registry and is done
+// ([lease.Add]). If none is free, one process of the node asks EC2 for all waiting ADDs ([Pool.Acquire]). A DEL ends
+// the lease, and calls neither EC2 nor metadata. Only collections unassign addresses ([Pool.Collect]).
+// [Pool.ReleaseChosen] unassigns chosen addresses at once.
 //
 // There are three invariants. An address has one owner, from before its ADD answers until
 // after its DEL began. An address that a pod has is never unassigned. Each EC2 call is on

@@ -12,9 +12,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Provision creates an ENI, attaches it and sets its link up. Its addresses are free then,
-// and no collection deletes it. If Provision fails with an ID, the ENI exists, but its link
-// is not up. If an earlier Provision with the same spec has not come to its end, its ENI is the one.
+// Provision creates an ENI, attaches it and sets its link up. Its addresses are free then, and no collection deletes
+// it. If Provision fails with an ID, the ENI exists, but its link is not up. If an earlier Provision with the same spec
+// was interrupted, its ENI is used.
 //
 // An ENI counts as the answer to one Provision. So it has a mark until its link is up. The lock shows that the process
 // of the mark has ended.

@@ -14,8 +14,8 @@ import (
 )
 
 // A Branch is a chain for the packets that have arrived by the links of one group. A map in the table leads to it, so a
-// packet costs the same however many branches there are. The table has a rule with [ByIIFGroup]. Of two that want the
-// same chain for different groups, one gets it.
+// packet costs the same however many branches there are. The table has a rule with [ByIIFGroup]. If two processes
+// want the same chain for different groups, one gets it.
 //
 // A Branch may have a second chain, for the packets that have arrived by one link. The table then has a rule with
 // [ByIIF], too.

@@ -16,9 +16,9 @@ import (
 // "iif veth7e00 [detached]" in ip(8). The kernel removes routes and neighbours with a link, but
 // not the rules about it. It marks these rules, so nothing is asked about the links of all others.
 //
-// It may run beside plugins that add links and rules. A link exists before its rules. Of a rule that is marked, it asks
-// for the link all the same, because one may have come meanwhile. It deletes a rule by all its properties. One of these
-// is its table, and a new link of the same name has another.
+// It may run beside plugins that add links and rules. A link exists before its rules. If a rule is marked, it still
+// asks for the link, because a link may have come since. It deletes a rule by all its properties. One of these is its
+// table, and a new link of the same name has another table.
 func (n *NS) RemoveDetached(ours func(Rule) bool) (removed []Rule, failed error) {
 	rules, err := n.detached()
 	if err != nil {

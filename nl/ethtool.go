@@ -82,8 +82,8 @@ func (n *NS) cardSettings(l Link, s Settings) error {
 	return errors.Join(failed, read(rssSetting, value, err))
 }
 
-// lacks reports whether a driver has no such setting. One that knows the command, but not this kind of it, says that it
-// is invalid.
+// lacks reports whether a driver has no such setting. A driver that knows the command, but not this kind of it, returns
+// "invalid".
 func lacks(err error) bool { return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) }
 
 // features reads the offloads: for each 32 of them, those that can be changed, and those of them that are wanted.

@@ -44,8 +44,8 @@ const (
 	tcEgress  = 0xfffffff3
 )
 
-// filterPref is the priority among the filters of a link, lowest first. A pod's links have few,
-// and ours lets the next one see what it does not take.
+// filterPref is the priority among the filters of a link, lowest first. A pod's links have few filters, and our filter
+// passes all other packets to the next filter.
 const filterPref = 72
 
 // add adds the filter with the program of a file, or replaces its program.
@@ -141,8 +141,8 @@ func (f filter) del(n *NS) error {
 	return err
 }
 
-// same reports a filter that is missing, or has another program, even one that does the same,
-// or is of another pod.
+// same reports a filter that is missing, that is of another pod, or that has another program, even with the same
+// effect.
 func (f filter) same(n *NS) error {
 	is, err := f.program(n)
 	switch {

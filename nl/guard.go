@@ -15,17 +15,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Guard keeps what slaves of a link send from the namespace of the link.
+// A Guard drops packets that slaves of a link send to the namespace of the link.
 //
 // In mode l2, ipvlan gives some frames of a slave to its master, as if they had arrived there (ipvlan_xmit_mode_l2).
 // The destination and the source of such a frame are the same MAC address: the master's own, or that of a group, as
 // ff:ff:ff:ff:ff:ff. The kernel takes all others for another host's. Any program with a packet socket can send such a
 // frame, with any source inside. No frame from outside has either source.
 //
-// So the Guard drops IPv4, IPv6 and ARP that have arrived by the link from its own MAC address. By any link, it drops
-// what comes from that of a group. It does so in netfilter, after ipvlan, so packets to slaves cost nothing more. A
-// filter of tc would see other protocols, too, but it would cost each packet to a slave. And a slave can bypass it:
-// what has gone through a link of type ifb skips tc and netfilter's ingress at the next link (tc_skip_classify).
+// So the Guard drops IPv4, IPv6 and ARP that have arrived by the link from its own MAC address. On any link, it drops
+// packets whose source is the MAC address of a group. It does so in netfilter, after ipvlan, so packets to slaves cost
+// nothing more. A filter of tc would see other protocols, too, but it would cost each packet to a slave. And a slave
+// can bypass it: what has gone through a link of type ifb skips tc and netfilter's ingress at the next link
+// (tc_skip_classify).
 //
 // All Guards of a namespace are elements of a set, in a table for each of two families. Deleting one does nothing:
 // another slave may need it. When a Guard is added, the elements of links that are gone are deleted.
@@ -57,7 +58,7 @@ func (g Guard) String() string {
 }
 
 // guardTables are the two tables, with these elements in their sets. In the family inet the chain is before the kernel
-// joins fragments, at -400. Pods' veths have no slaves.
+// joins fragments, at -400. The veths of pods have no slaves.
 func guardTables(members []guarded) []Table {
 	drop := []NFRule{{arrivedFromItself(members), Count(), Drop()}, {fromGroup(), Count(), Drop()}}
 	chain := Chain{Name: "guard", Type: "filter", Hook: "prerouting", Priority: -450,

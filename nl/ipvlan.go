@@ -62,7 +62,7 @@ func (v IPVlan) mode() string {
 // (synchronize_rcu).
 //
 // Kernels before 6.15 look for a link of the same name in the namespace of the request, and find the node's own eth0.
-// They do not look if the request has an index. So Add chooses one that no kernel gives by itself.
+// They do not look if the request has an index. So Add chooses an index that no kernel gives by itself.
 func (v IPVlan) Add(n *NS) error {
 	if v.NS == nil {
 		return errGone

@@ -23,8 +23,8 @@ import (
 // of tokens. The action ends with the last filter.
 //
 // The limit counts each packet once. It does not count packets that a [Splice] takes from one link to the other. The
-// filters for arriving packets are behind the Splice's own. Those for outgoing packets ignore what has arrived by
-// another link.
+// filters for arriving packets are behind the Splice's own. The filters for outgoing packets ignore packets that have
+// arrived by another link.
 type Limit struct {
 	Devs   []string
 	Egress bool

@@ -10,8 +10,8 @@ import (
 )
 
 // A loader loads the programs of a Splice, or opens the pinned ones with the same maps. If another process has removed
-// some of the pinned files, the two programs could get different maps. Then neither would know what the other
-// remembers, and no service would answer.
+// some of the pinned files, the two programs could get different maps. Then neither program would see the entries of
+// the other, and no Service would answer.
 type loader struct {
 	maps  bpf.Maps
 	which string // identifies the maps, in a program's name

@@ -214,10 +214,10 @@ func (v MovedLink) Check(*NS) error {
 	return nil
 }
 
-// delAltNames deletes the alternative names of a link. A pod can choose one that is in use on the
-// node, and then the kernel refuses to move the link there. Or it chooses the link's own name on the
-// node: then the kernel moves the link, and refuses to rename it. Names that udev has given the link
-// come back, because udev sees the link come (systemd.link(5), AlternativeNamesPolicy=).
+// delAltNames deletes the alternative names of a link. A pod can choose a name that is in use on the node, and then the
+// kernel refuses to move the link to the node. Or it chooses the link's own name on the node: then the kernel moves the
+// link, and refuses to rename it. Names that udev has given the link come back, because udev sees the link come
+// (systemd.link(5), AlternativeNamesPolicy=).
 func (n *NS) delAltNames(l Link) error {
 	msg := linkMessage()
 	msg.Index = int32(l.Index)

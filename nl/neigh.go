@@ -106,7 +106,7 @@ func parseNeigh(m []byte) (mac string, state uint16, err error) {
 }
 
 // Neighbours lists the addresses of the permanent neighbours on the links of a namespace, by the index of the link.
-// Root alone makes such entries, and what removes routes and rules of others leaves them.
+// Only root makes such entries. Programs that remove routes and rules of others leave these entries.
 func (n *NS) Neighbours() (map[int][]netip.Addr, error) {
 	all := map[int][]netip.Addr{}
 	err := n.several(unix.RTM_GETNEIGH, unix.RTM_NEWNEIGH, func(m []byte) {

@@ -3,13 +3,13 @@
 
 // Package nl configures the network of two namespaces, the node's and a pod's.
 //
-// Its words are those of ip(8), sysctl(8) and nft(8). An Object is a link, an address, a
-// route, a rule, a neighbour, a sysctl or a table of netfilter rules. It can be added, deleted
-// and checked, and it prints as the command that would add it. A Wiring is a list of objects.
-// So one list is what ADD adds, what CHECK checks, what DEL deletes, and their documentation.
+// Its words are those of ip(8), sysctl(8) and nft(8). An Object is a link, an address, a route, a rule, a neighbour, a
+// sysctl or a table of netfilter rules. It can be added, deleted and checked, and it prints as the command that would
+// add it. A Wiring is a list of objects. So ADD adds, CHECK checks and DEL deletes one list, and the list is also the
+// documentation.
 //
-// Adding twice is the same as adding once, and so is deleting. An object that exists with
-// other properties is an error, and stays as it is.
+// To add an object twice has the same effect as to add it once. The same is true for a deletion. An object that exists
+// with other properties is an error, and stays as it is.
 //
 // Everything goes over netlink; no program is executed. This is the only package of the programs that uses namespaces
 // as file descriptors, and nftables. Only package ask uses netlink, too, by vishvananda/netlink, as simulators do. It

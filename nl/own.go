@@ -37,10 +37,9 @@ func isOwnTable(name string) bool {
 	return own && (rest == "" || rest[0] == '_' || rest[0] == '.')
 }
 
-// RemoveShared removes from the namespace what serves all pods: our tables of nftables, our
-// rules, and the programs that pods share. It removes nothing, and reports false, unless the
-// kernel shows in this call that no pod is left. Only its veth pair serves a pod. So the proof
-// is that there is no link and no route of ours.
+// RemoveShared removes the objects that serve all pods from the namespace: our tables of nftables, our rules, and the
+// programs that pods share. It removes nothing, and reports false, unless the kernel shows in this call that no pod is
+// left. Only its veth pair serves a pod. So the proof is that there is no link and no route of ours.
 //
 // RemoveShared never removes what belongs to one pod. The veth pair and the routes of a pod end
 // with its namespace. If they exist, a pod uses them.

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// LocalPorts are the ports that a namespace gives to its own connections. Add leaves other ports that another program
-// has chosen, if there are some among them up to Last. Deleting does nothing, as with a Sysctl.
+// LocalPorts are the ports that a namespace gives to its own connections. If another program has chosen other ports,
+// and some of them are not above Last, Add does not change them. Deleting does nothing, as with a Sysctl.
 type LocalPorts struct{ First, Last uint16 }
 
 func (p LocalPorts) String() string { return p.sysctl().String() }

@@ -59,7 +59,7 @@ func AskTable(eni string) string { return askTables + eni }
 // RoutedTableOf is the name of the table for the routed pods of a network.
 func RoutedTableOf(network string) string { return routedNames + network }
 
-// isRoutedTable reports whether a table of this name serves routed pods that run. [StrayTable] is for those that have
+// isRoutedTable reports whether a table of this name serves routed pods that run. [StrayTable] is for pods that have
 // ended, and stays.
 func isRoutedTable(name string) bool {
 	return name == ENITable || strings.HasPrefix(name, askTables) || strings.HasPrefix(name, routedNames)

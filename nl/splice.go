@@ -28,9 +28,9 @@ import (
 //   - Any other socket has the port, unless the packet answers one that has left by ENI.
 //
 // A connection may begin without a socket, because something translates its port. Or it is answered without a socket,
-// and has not begun by Veth. Its packets count as awaited from then on. The programs remember these few, and what
-// begins by Veth, as long as there is room. An ICMP error is awaited if the packet that it is about is. Fragments go
-// where the first of them goes.
+// and has not begun by Veth. Its packets count as awaited from then on. The programs remember these few packets, and
+// connections that begin by Veth, as long as there is room. An ICMP error is awaited if the packet that it is about is.
+// Fragments go where the first of them goes.
 type Splice struct {
 	ENI, Veth string
 	MAC       string

@@ -23,7 +23,7 @@ func (n *NS) strip(l Link) error { return errors.Join(n.delAbove(l), n.delProgra
 // need hold them.
 func (n *NS) delPrograms(l Link) error { return errors.Join(n.delXDP(l), n.delTCX(l)) }
 
-// delAbove deletes the links of the namespace that were made on a card. Those that a pod has moved to another namespace
+// delAbove deletes the links of the namespace that were made on a card. Links that a pod has moved to another namespace
 // stay: [NS.Unshared] and [NS.Slaves] find them.
 func (n *NS) delAbove(l Link) error {
 	above, failed := n.above(l)

@@ -186,8 +186,8 @@ func (t Table) Check(n *NS) error {
 }
 
 // Intact returns an error if the rules of a table are not those with which it was made, as far as the kernel shows
-// that. The caller need not know the rules. The table may be gone or dormant. One of its chains may be gone, empty, or
-// called in another way. Or another program has added a rule.
+// that. The caller need not know the rules. The table may be gone or dormant. One of its chains may be gone or empty,
+// or have another hook. Or another program has added a rule.
 func (t Table) Intact(n *NS) error {
 	if err := t.awake(n); err != nil {
 		return err

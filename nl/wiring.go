@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Object is an object as in ip(8): a namespace has it, or does not. Compare its errors by errors.Is.
+// An Object is an object as in ip(8). A namespace either has it or does not have it. Compare its errors by errors.Is.
 type Object interface {
 	Add(*NS) error   // the error is fs.ErrExist if it is there
 	Del(*NS) error   // the error is fs.ErrNotExist if it is not there

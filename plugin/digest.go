@@ -5,9 +5,8 @@ package plugin
 
 import "hash/fnv"
 
-// Digest identifies an attachment to a network by 16 bytes. A name or a number takes as many
-// of them as it has room for. The digest need not withstand an adversary, who could as well
-// ask for the same attachment twice.
+// Digest identifies an attachment to a network by 16 bytes. A name or a number takes as many of them as it has room
+// for. The digest need not withstand an adversary: an adversary could also ask for the same attachment twice.
 func Digest(network string, a Attachment) []byte {
 	h := fnv.New128a()
 	h.Write([]byte(network + "\x00" + a.ContainerID + "\x00" + a.IfName))

@@ -71,7 +71,8 @@ func encode(verb string, err error) *types.Error {
 	return types.NewError(code, excerpt.Message(msg), excerpt.Message(hint))
 }
 
-// traced adds the trace of the call to the details of its error, unless a plugin that this one has called did.
+// traced adds the trace of the call to the details of its error, unless a plugin that this plugin has called has added
+// it.
 func traced(err *types.Error, id string) *types.Error {
 	if id == "" || strings.Contains(err.Details, id) {
 		return err

@@ -31,7 +31,7 @@ func unmarshal[T any](text []byte, v *T) error {
 	return json.Unmarshal(text, v)
 }
 
-// current are the versions whose results have the type of types100.
+// current are the CNI versions whose results have the types of the package types100.
 var current = []string{"1.0.0", "1.1.0"}
 
 // parseResult reads a result of one of these versions, and reports whether it could.

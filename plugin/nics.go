@@ -16,10 +16,9 @@ type NIC struct {
 	IPs       []*types100.IPConfig
 }
 
-// NICs returns the NICs that the ADD for the interface ifName has made, that one first. The
-// others follow it in the result: each is in the container and has an address. In an answer of
-// the ipam plugin no interface is in the container. Then the only NIC is that of the first
-// address, and has no MAC address.
+// NICs returns the NICs that the ADD for the interface ifName has made. ifName comes first. The others follow it in the
+// result: each is in the container and has an address. In an answer of the ipam plugin no interface is in the
+// container. Then the only NIC is the one of the first address, and it has no MAC address.
 func NICs(r *types100.Result, ifName string) []NIC {
 	first := slices.IndexFunc(r.Interfaces, func(i *types100.Interface) bool {
 		return i.Name == ifName && i.Sandbox != ""

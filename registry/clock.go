@@ -84,7 +84,7 @@ func blank() *State {
 // reports false.
 func (s *State) BegunAfter(l Lease, t time.Time) bool { return s.after(l.Since, t) }
 
-// FreedAfter reports the same of the end of an address's last lease, if the address is free.
+// FreedAfter reports whether the last lease of a free address ended after the time t.
 func (s *State) FreedAfter(a netip.Addr, t time.Time) bool {
 	since, free := s.Free.At(a)
 	return free && s.after(since, t)

@@ -62,8 +62,8 @@ type Tally struct {
 	Took             time.Duration // all together
 }
 
-// Count counts a command that has ended, in the registry's directory. It counts only ADDs and DELs. If that fails, the
-// command does not: it has done its work.
+// Count counts a command that has ended, in the registry's directory. It counts only ADDs and DELs. If the count fails,
+// the command does not fail: it has done its work.
 func Count(dir, command, outcome string, took time.Duration) {
 	of, how := slices.Index(counted[:], command), slices.Index(outcomes[:], outcome)
 	if of < 0 || how < 0 {

@@ -24,10 +24,10 @@ const fileName = "registry.json"
 
 // A directory is the registry's, open and locked.
 //
-// The lock is on the directory itself. A lock on a file in it would not always keep two processes apart. If another
-// process deletes the directory, the next process creates and locks another file. Then both write into the same
-// directory. All operations here use the open directory, not its path. So nothing can be written after the directory
-// was deleted, neither there nor into a directory that another process has created since.
+// The lock is on the directory itself. A lock on a file in the directory would not always keep two processes apart. If
+// another process deletes the directory, the next process creates and locks another file. Then both write into the same
+// directory. All operations here use the open directory, not its path. So after the directory was deleted, no process
+// can write into it, or into a new directory of another process.
 type directory struct {
 	*os.File
 	lock *flock.Flock // which has the directory open, too, and shows it to no caller

@@ -15,9 +15,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// schemaVersion is that of the original's file. We keep its two fields, schema_version and
-// ips, as they are, so that a node can be upgraded and rolled back with pods running. All
-// other fields are beside them, and the original ignores them.
+// schemaVersion is the schema version of the original's file. We keep its two fields, schema_version and ips, as they
+// are, so that a node can be upgraded and rolled back with pods running. All other fields are beside them, and the
+// original ignores them.
 const schemaVersion = 1
 
 // beginning is how a file of this version begins.

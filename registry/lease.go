@@ -32,8 +32,7 @@ type Lease struct {
 	MissingSince time.Time `json:"missingSince,omitzero"` // when a collection first saw that NetNS is gone
 }
 
-// A Pod names a Kubernetes pod. A pod that is created again, as by a StatefulSet, has the same
-// name.
+// A Pod names a Kubernetes pod. If a StatefulSet creates a pod again, the new pod has the same name.
 //
 //codec:describe
 type Pod struct {

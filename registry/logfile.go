@@ -22,7 +22,7 @@ import (
 // Leases whose end is lost then end with a later snapshot.
 const mostUnwritten = 256
 
-// An appending is what a change has to append to the log, once the registry has been replaced.
+// An appending has the lines that a change appends to the log after it has replaced the registry.
 type appending struct {
 	file *os.File
 	text []byte
@@ -73,8 +73,8 @@ func (s *State) prepareLog() (w appending) {
 	return w
 }
 
-// logText is what the change appends. If the log is broken, because it is empty or may lack
-// lines, that includes the lines of the last change. A reader that has these already sees that.
+// logText is what the change appends. If the log is broken, because it is empty or may lack lines, that includes the
+// lines of the last change. A reader that has these lines already recognizes them.
 func (s *State) logText(broken, snapshot bool) []byte {
 	text := []byte{}
 	if broken {
@@ -94,8 +94,8 @@ func (s *State) postpone(err error) {
 	s.Log.Size = -1
 }
 
-// Unwritten is how many lines wait in the registry because the log cannot be written: it has another size than the
-// registry says.
+// Unwritten returns how many lines wait in the registry because the log cannot be written. Then the size of the log is
+// not the one in the registry.
 func (s *State) Unwritten() int {
 	if fi, err := os.Stat(s.Log.File); s.Log.File == "" || err == nil && int(fi.Size()) == s.Log.Size {
 		return 0

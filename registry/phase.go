@@ -66,7 +66,7 @@ func (e *ENI) Origin() Origin {
 	return Operator
 }
 
-// Wrong says what of the ENI contradicts itself, or "" if nothing does. The steps below never lead there.
+// Wrong names the fields of the ENI that contradict each other, or returns "". The steps below never lead there.
 func (e *ENI) Wrong() string {
 	switch phase := e.Phase(); {
 	case !e.Detaching.IsZero() && !e.Draining:
@@ -81,8 +81,8 @@ func (e *ENI) Wrong() string {
 
 // The steps of an ENI's life. No other code changes what its phase follows from.
 
-// Drain begins the way to the ENI's deletion. An operator may want that of a foreign ENI, too: EC2 says whose it is
-// before anything is done.
+// Drain begins the way to the ENI's deletion. An operator may also drain a foreign ENI: a process asks EC2 for its
+// owner before it does anything.
 func (e *ENI) Drain() {
 	e.Draining = true
 }
@@ -110,7 +110,7 @@ func (e *ENI) Configure(fits, serves, keep bool) {
 	e.Serving, e.Passed, e.Keep = fits && !e.OnRequest, !serves, keep
 }
 
-// Closed reports whether new pods get no address of the ENI, and so none of it is ready for its pool. Either
+// Closed reports whether new pods get no address of the ENI. Then its addresses do not count as ready. Either
 // interfaceIndex is higher now, or an operator renews the ENI.
 func (e *ENI) Closed() bool { return e.Passed || e.Retired }
 

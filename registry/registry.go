@@ -136,10 +136,10 @@ func (r *Registry) Change(ctx context.Context, f func(*State)) error {
 	return r.Update(ctx, func(s *State) error { f(s); return nil })
 }
 
-// Usable returns nil if a process can change the registry, and otherwise the reason. It waits for no
-// lock, because a process that holds the lock may be slow without being broken. It leaves
-// no file behind: it writes as much as a change would write, to a file without a name. A change writes
-// into the file that the last one replaced, so only what has no room there counts.
+// Usable returns nil if a process can change the registry, and otherwise the reason. It waits for no lock, because a
+// process that holds the lock may be slow without being broken. It leaves no file behind: it writes as much as a change
+// would write, to a file without a name. A change writes into the file that the last change replaced, so it needs space
+// only for what is larger.
 func (r *Registry) Usable() error {
 	size, err := r.legible()
 	if err != nil {

@@ -179,7 +179,7 @@ type Tracking struct {
 	UDP            int `json:"udpTimeout"`
 }
 
-// Over returns t with the values of base for what t does not set.
+// Over returns t. A value that t does not set comes from base.
 func (t Tracking) Over(base Tracking) Tracking {
 	return Tracking{cmp.Or(t.TCPEstablished, base.TCPEstablished), cmp.Or(t.UDPStream, base.UDPStream),
 		cmp.Or(t.UDP, base.UDP)}
@@ -223,9 +223,8 @@ type Failure struct {
 	Until time.Time `json:"until,omitzero"` // no ADD asks EC2 again before: the subnet is full
 }
 
-// A Refusal is EC2's answer to an action on one thing: an ENI, or the subnet of a new ENI. If the
-// role may not do the action at all, it is about no thing. Until its time, growth passes over that
-// thing, and tries what else there is.
+// A Refusal is EC2's answer to an action on one thing: an ENI, or the subnet of a new ENI. If the role may not do the
+// action at all, it is about no thing. Until its time, growth passes over that thing, and tries others.
 //
 //codec:describe
 type Refusal struct {

@@ -82,7 +82,7 @@ func mapped(f *os.File, err error) (b []byte, written time.Time, _ error) {
 // same.
 //
 // A writer writes into a file that no other process has open: see [atomicfile.Exchange]. But Linux before 6.1 counts a
-// reader too late. Then it may read what is half written, and that may even be valid.
+// reader too late. Then it may read a half-written file, and this file may even be valid.
 func steady(open func() (*os.File, error)) (b []byte, written time.Time, err error) {
 	const tries = 5
 	for i := range tries {

@@ -100,8 +100,8 @@ func poolNamed(c *cli.Context, pools []lease.Policy, name string) (lease.Policy,
 	return pools[i], nil
 }
 
-// together merges the policies of networks that share a pool, for ENIs that serve the pods of all. It has the
-// families of each, the highest interfaceIndex, and the sum of maxPods. A pod of Multus may be of each.
+// together merges the policies of networks that share a pool, for ENIs that serve the pods of all. The policy has the
+// families of all networks, the highest interfaceIndex, and the sum of maxPods. A pod of Multus may be of each.
 func together(sharing []lease.Policy) lease.Policy {
 	p := sharing[0]
 	p.Families = slices.Clone(p.Families)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package tool is cni-ipvlan-vpc-k8s-tool: what people, cloud-init and systemd timers
-// use where the plugins do their work by themselves.
+// Package tool is cni-ipvlan-vpc-k8s-tool: the tool for people, cloud-init and systemd timers. The plugins work without
+// it.
 //
 //	new-interface             make an ENI before the first pod needs it (cloud-init)
 //	remove-interface          detach ENIs and delete them
@@ -36,14 +36,12 @@
 //	vpccidr, vpcpeercidr      what pods are routed to by their ENI
 //	bugs                      which known bugs the metadata service has here
 //
-// The names, flags, tables and exit codes are those of the original tool, so that
-// scripts and units go on working. A command writes what it was asked for, and
-// nothing else, to standard output. All else goes to standard error after the name of
-// the program: "error:" and what failed, "hint:" and what can be done about it, warnings,
-// and a line with the request ID for each change made in EC2. The exit status
-// is 0, 1 after an error, or 3 for a command that there is none of. Help and the
-// version need neither root nor EC2. Commands that look into pods or at the registry in /run need root. The others need
-// only metadata and the instance's role.
+// The names, flags, tables and exit codes are those of the original tool, so scripts and units still work. A command
+// writes only its answer to standard output. All else goes to standard error after the name of the program: "error:"
+// and what failed, "hint:" and what can be done about it, warnings, and a line with the request ID for each change made
+// in EC2. The exit status is 0, 1 after an error, or 3 for a command that there is none of. Help and the version need
+// neither root nor EC2. Commands that look into pods or at the registry in /run need root. The others need only
+// metadata and the instance's role.
 //
 // # JSON
 //

@@ -47,8 +47,7 @@ func add(r *request) (*types100.Result, error) {
 	return nil, s.second(unavailable(err))
 }
 
-// second explains the failure of an ADD for a pod that has its first network from another plugin, and its default route
-// with it.
+// second explains why an ADD fails if another plugin has made the pod's first network and its default route.
 func (s *scene) second(err error) error {
 	if !errors.Is(err, fs.ErrExist) {
 		return err
@@ -76,8 +75,8 @@ func (s *scene) leadsTo(p pair) bool {
 // connect makes the veth pair, unless it is there, and everything that belongs to it. If that
 // fails, made reports whether the pair may be there.
 //
-// The pair comes first. A collection that removes what serves all pods looks for pairs (see
-// [nl.NS.RemoveShared]): it finds this one, or it has removed before connect looks.
+// The pair comes first. A collection may remove the objects that serve all pods. It then looks for pairs (see
+// [nl.NS.RemoveShared]). Either it finds this pair, or connect sees that the objects are gone.
 func (s *scene) connect(p pair, there bool) (made bool, err error) {
 	w := nl.Wiring{{NS: s.nodeNS, Object: p.veth}}
 	if p.unnamed {

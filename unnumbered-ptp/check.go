@@ -58,10 +58,9 @@ func (s *scene) list(p pair) (forget func(), err error) {
 	return func() { near(); far() }, err
 }
 
-// served returns what the pod misses of what serves all pods. The ADD of a later pod may have made
-// that for another configuration: for other NodePorts, or without the IPv6 that the node had. CRI-O
-// calls CHECK with the configuration that the pod was made with, and when it starts it takes a pod
-// for broken if that fails.
+// served returns the missing objects of those that serve all pods. The ADD of a later pod may have made that for
+// another configuration: for other NodePorts, or without the IPv6 that the node had. CRI-O calls CHECK with the
+// configuration that the pod was made with, and when it starts it takes a pod for broken if that fails.
 func (s *scene) served(p pair) error {
 	if err := s.node.meets(s.request); err != nil || p.routed {
 		return err // what routed pods share is among what each needs
@@ -106,8 +105,8 @@ func (s *scene) checkPod(p pair, n node) error {
 	return slices.DeleteFunc(needs, minor).Check()
 }
 
-// needs is what a pod needs besides its pair and what serves all pods. It is the list of ADD without what an ADD may
-// not have made. It is also without what a later plugin may have changed (CNI specification, CHECK).
+// needs is what a pod needs besides its pair and what serves all pods. It is the list of ADD without the objects that
+// some ADDs do not make. It also leaves out objects that a later plugin may have changed (CNI specification, CHECK).
 func (s *scene) needs(p pair, n node) (nl.Wiring, error) {
 	table, err := s.tableAsMade(p)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// eniWiring is what the routed pods of an ENI share, and those of the node. ADD makes it, and a collection deletes it
-// when the node has no routed pods, or when the link of the ENI is gone.
+// eniWiring lists the objects that the routed pods of an ENI share, and that all routed pods of the node share. ADD
+// makes it, and a collection deletes it when the node has no routed pods, or when the link of the ENI is gone.
 func (s *scene) eniWiring(p pair) nl.Wiring {
 	c, n, dev := s.Config, s.node.of(p), s.eni.Name
 	c.IPMasq = true // the node must forward
@@ -54,15 +54,15 @@ func accepts(eni string) []nl.Object {
 }
 
 // asks is the table that lets the node ask for the VPC router with an address of the ENI. The node has no address at
-// the ENI's link: the kernel would ask with that of the boot ENI. EC2 need not answer what an ENI sends with another's.
-// What slaves ask does not pass the table.
+// the ENI's link: the kernel would ask with that of the boot ENI. EC2 need not answer a request that an ENI sends with
+// another ENI's address. What slaves ask does not pass the table.
 func asks(eni string, a netip.Addr) nl.Table {
 	return nl.Table{Family: "arp", Name: nl.AskTable(eni), Chains: []nl.Chain{{
 		Name: "output", Type: "filter", Hook: "output",
 		Rules: []nl.NFRule{{nl.OIFName(eni), nl.SetARPSender(a)}}}}}
 }
 
-// families are those of which the node has addresses.
+// families are the families of the node's addresses.
 func (n node) families() []nl.Family {
 	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !n.has(f) })
 }
@@ -99,7 +99,7 @@ func routedTable(r *request) nl.Table {
 	return t
 }
 
-// routedPostrouting gives the node's address to what routed pods send to other destinations than those of their ENI.
+// routedPostrouting gives packets of routed pods the node's address, unless the destination is reached by their ENI.
 // The ENI may be the boot ENI, so the link by which a packet leaves does not tell.
 //
 // What leaves by another ENI keeps the pod's address, also where kube-proxy would masquerade it later: at a NodePort of
@@ -166,7 +166,7 @@ func eniTable() nl.Table {
 		Rules: []nl.NFRule{{nl.ByIIFGroup()}, {nl.ByIIF()}}}}}
 }
 
-// markChain begins the names of the chains of the branches.
+// markChain is the beginning of the names of the branches' chains.
 const markChain = "mark_"
 
 // An eniMark is the way from the link of a routed pod to the routing table of its ENI. It is a branch of a table of
@@ -370,7 +370,7 @@ func (m eniMark) Check(n *nl.NS) error {
 // Del does nothing: other pods may use it.
 func (eniMark) Del(*nl.NS) error { return nil }
 
-// removeGone deletes what the routed pods of ENIs had whose links are gone. Routes that name no link outlive it.
+// removeGone deletes the objects of ENIs whose links are gone. Routes that name no link outlive it.
 func removeGone(node *nl.NS) error {
 	gone := func(eni int, is bool) bool { return is && !node.HasLink(eni) }
 	rules, err := node.Rules()

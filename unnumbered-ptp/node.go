@@ -169,8 +169,8 @@ func (n node) has(f nl.Family) bool {
 	return is
 }
 
-// meets refuses a pod with addresses of a family of which the node has none, because neither
-// could reach the other. The node's address may still come: DHCPv6 is later than DHCP.
+// meets refuses a pod with a family of which the node has no address: node and pod could not reach each other. The
+// node's address may still come: DHCPv6 is later than DHCP.
 func (n node) meets(r *request) error {
 	for _, a := range r.addrs {
 		f, enable := nl.FamilyOf(a), ""

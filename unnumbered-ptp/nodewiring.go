@@ -132,9 +132,9 @@ func nodeTable(r *request, n node) nl.Table {
 // nodePortsChain is the name of the chain that marks connections to NodePorts.
 const nodePortsChain = "prerouting"
 
-// postrouting is the node's chain for what it forwards for pods, with these of its addresses
-// as sources. It is before kube-proxy, at 100: where kube-proxy masquerades, it would give the
-// node's address to what goes back into a pod.
+// postrouting is the node's chain for packets that it forwards for pods. It gives them these addresses of the node. It
+// comes before kube-proxy, at 100: otherwise kube-proxy might give the node's address to a packet that goes back into a
+// pod.
 func postrouting(c Config, addrs ...netip.Addr) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Rules: []nl.NFRule{
 		{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()},
@@ -159,7 +159,7 @@ func postrouting(c Config, addrs ...netip.Addr) nl.Chain {
 // also to pods.
 //
 // A chain of the type nat sees the first packet of a connection, and no answers. So the chain costs other packets
-// nothing, and the node does not track what is dropped.
+// nothing, and the node does not track dropped packets.
 func senders() nl.Chain {
 	// before kube-proxy translates the destination, at -100
 	return nl.Chain{Name: "senders", Type: "nat", Hook: "prerouting", Priority: -110,

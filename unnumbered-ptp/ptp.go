@@ -14,9 +14,9 @@
 // Some things on the node serve all pods: sysctls, a rule for NodePorts, and one table of
 // nftables. ADD checks and repairs them. DEL leaves them.
 //
-// The invariants: everything of one pod is attached to the node's end of its veth pair. A
-// name of that link follows from the attachment alone, so DEL, CHECK and GC find it without
-// further knowledge. What has neither our names nor our protocol number is never deleted.
+// The invariants: everything of one pod is attached to the node's end of its veth pair. A name of that link follows
+// from the attachment alone, so DEL, CHECK and GC find it without further knowledge. It never deletes an object without
+// our names or our protocol number.
 package ptp
 
 //go:generate go run ../internal/codec/gen

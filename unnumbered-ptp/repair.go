@@ -14,10 +14,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp/legacy"
 )
 
-// Lost lists what the node has lost of what serves all pods of a network, if a CHECK of the pods would miss any of
-// it. Many firewalls begin with "nft flush ruleset". It deletes the table, and then no pod reaches Services or the
-// internet. The kernel removes the routes to pods with the node's address, as when DHCP removes and adds it. Lost
-// lists these, too. A node without pods of the network has lost nothing. The configuration must be validated.
+// Lost lists the objects that serve all pods of a network, and that a CHECK of the pods would miss. Many firewalls
+// begin with "nft flush ruleset". It deletes the table, and then no pod reaches Services or the internet. The kernel
+// removes the routes to pods with the node's address, as when DHCP removes and adds it. Lost lists these, too. A node
+// without pods of the network has lost nothing. The configuration must be validated.
 func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	veths, tables, err := pairsOf(node, network)
 	if len(veths) == 0 || err != nil {
@@ -111,8 +111,8 @@ func install(w nl.Wiring) error {
 	return nil
 }
 
-// serves returns what CHECK misses of what serves all pods. That may be for another address of
-// the node than the next ADD would use.
+// serves returns the objects that serve all pods, and that CHECK misses. That may be for another address of the node
+// than the next ADD would use.
 func serves(r *request, n node) error {
 	n, err := n.inTable(r)
 	if err != nil {
@@ -121,8 +121,8 @@ func serves(r *request, n node) error {
 	return errors.Join(slices.DeleteFunc(lasting(nodeWiring(r, n)), minor).Check(), failsClosed(r))
 }
 
-// destinations are those that the node sends back to pods, or by the ENIs of routed pods. They are what the node still
-// knows of the routes in the results with which the pods were made.
+// destinations returns the destinations whose packets the node sends back to pods, or by the ENIs of routed pods. The
+// node still knows them by the routes that the ADDs of the pods have made.
 func destinations(routes []nl.Route, veths map[string]bool, tables map[uint32]bool) (dsts []netip.Prefix) {
 	for _, route := range routes {
 		_, ours := veths[route.Dev]

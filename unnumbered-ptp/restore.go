@@ -23,7 +23,7 @@ import (
 // Both leave the pod's namespace as it is. What the pod lacks there, its own processes may have removed, and they may
 // mean it.
 
-// A Loss is what an attachment lacks of what its ADD made.
+// A Loss lists the objects that the ADD of an attachment made, and that are missing now.
 type Loss struct {
 	Veth     string     // the node's end of its pair
 	Unpaired bool       // that link is gone, and all that went with it
@@ -204,7 +204,7 @@ func (l Loss) ended(node *nl.NS) bool {
 }
 
 // Bare lists the node's ends of a network's pairs that have lost the routes to their pods. They have lost them in both
-// families, or in one of which there is still a rule. It is for pods of which no source knows what they had.
+// families, or in one of which there is still a rule. It is for pods whose ADD no source knows.
 func Bare(node *nl.NS, network string) (bare []nl.Link, err error) {
 	links, err1 := node.Links()
 	rules, err2 := node.Rules()

@@ -64,7 +64,7 @@ func (c Config) loops() []string {
 // Loops reports whether pods have a service loop.
 func (c Config) Loops() bool { return c.IPMasq && c.ServiceLoop != none }
 
-// hooked fails if the pod is to have what needs the hooks of a link that has none.
+// hooked fails if the pod needs hooks of its link, and the link has none.
 func (s *scene) hooked() error {
 	const hint = `use mode "l2", or set serviceLoop to "none" and leave limits of what pods receive to other plugins`
 	switch {
@@ -212,9 +212,9 @@ func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 }
 
 // tableLoopless is the node's table of the pods without a loop. What is for them goes straight to them, from any
-// sender. Otherwise the node would loop what a pod with a loop answers them. A node that checks sources would drop
-// it: it looks for the way back as if the packet had come in by that pod's veth (see [loopRoutes]). No pod's own
-// table has this number.
+// sender. Otherwise the node would loop the answers of a pod with a loop. A node that checks sources would drop it: it
+// looks for the way back as if the packet had come in by that pod's veth (see [loopRoutes]). No pod's own table has
+// this number.
 const tableLoopless = 1<<31 + 72
 
 // looplessRoutes lead to a pod without a loop.

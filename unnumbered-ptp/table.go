@@ -25,7 +25,7 @@ func table(start uint32, index int) uint32 {
 }
 
 // table is the pod's routing table, which may have been there before. A pod without a loop has none, and must not have
-// one. With it, the pod would send what it gets back out by its ENI, and not get the answer.
+// one. With a table, the pod would send an answer back out by its ENI instead of taking it.
 func (s *scene) table(p pair, before bool) (uint32, error) {
 	switch {
 	case p.loop != none:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command kernels writes one row of the table of kernels: how the tests went on one of them. It reads what go test
+// Command kernels writes one row of the table of kernels: the results of the tests on one kernel. It reads what go test
 // -json prints, and prints the packages and the failures. It fails if a test failed, or if a package of the table did
 // not run.
 //

@@ -30,7 +30,7 @@ const hintHeld = "wait until the pod on the other node has ended: that node then
 	"If no pod there has the address, because that node has booted meanwhile, run cni-tool deallocate there. " +
 	"If the node is lost, terminate its instance, and allow this node to take the address (takeover in requests)"
 
-// follow gets a chosen address free that the ENI of another node has, if it is proven that no pod has it. Otherwise its
+// follow unassigns a chosen address from the ENI of another node. It first proves that no pod has it. Otherwise its
 // error says why the pod cannot have the address now.
 func (p *Node) follow(ctx context.Context, e aws.ENI, a netip.Addr) error {
 	if err := p.stays(e, a); err != nil {
@@ -92,8 +92,8 @@ func whereIs(e aws.ENI) string {
 }
 
 // freshness is how old EC2's answer may be that an instance has ended when its address is taken. A stopped instance may
-// be started again. It needs longer than that to boot, with the lag of EC2's answers, and its first ADD asks EC2 which
-// addresses it has.
+// be started again. Its boot takes longer than that and the lag of EC2's answers together, and its first ADD asks EC2
+// for its addresses.
 const freshness = 5 * time.Second
 
 // takeOver unassigns an address from an ENI whose instance has ended.

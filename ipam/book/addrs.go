@@ -162,8 +162,8 @@ func EndRelease(s *registry.State, x Releasable) {
 	}
 }
 
-// LeftReleases returns these intents of killed processes, and of those that got no answer. Of an address that the
-// registry has again, another pod may have it, or it is to be released as any other. If the ENI is gone, so is the
+// LeftReleases returns these intents of killed processes, and of those that got no answer. If the registry has such an
+// address again, another pod may have it, or a collection releases it like any other. If the ENI is gone, so is the
 // address.
 func LeftReleases(s *registry.State) map[string]registry.Intent {
 	left := map[string]registry.Intent{}

@@ -45,8 +45,8 @@ func Serve(s *registry.State, id, pool string) {
 	})
 }
 
-// IsBoot reports whether an ENI that EC2 shows as attached to this instance is its boot ENI. EC2 shows its
-// place. Which one that is, only metadata says, and the registry has it from there, if it knows the ENI.
+// IsBoot reports whether an ENI that EC2 shows as attached to this instance is its boot ENI. EC2 shows its place. Only
+// metadata names the boot ENI. If the registry knows the ENI, it has this from metadata.
 func IsBoot(known registry.ENI, e aws.ENI) bool {
 	known.Index, known.Card = e.Index, e.Card
 	return known.IsBoot()
@@ -81,8 +81,8 @@ func Label(known registry.ENI, e aws.ENI) registry.ENI {
 // Leaving reports whether EC2 detaches an ENI of which the registry knows nothing. No pod may get an address of it.
 func Leaving(known bool, e aws.ENI) bool { return !known && e.AttachmentStatus == aws.Detaching }
 
-// NodesOwn reports whether an address is that of the node, as far as metadata shows: the first one of each
-// family of the boot ENI.
+// NodesOwn reports whether metadata shows an address as the node's own: the first address of each family of the boot
+// ENI.
 func NodesOwn(e aws.ENI, known registry.ENI, a netip.Addr) bool {
 	first := func(all []netip.Addr) bool { return len(all) > 0 && a == all[0] }
 	return IsBoot(known, e) && (first(e.Addrs) || first(e.IPv6Addrs))
@@ -103,7 +103,7 @@ func MarkOnRequest(known registry.ENI, e aws.ENI) registry.ENI {
 	return known
 }
 
-// MarkProvisioning records whether an ENI is one that Provision makes and has not answered with yet.
+// MarkProvisioning records whether Provision still makes the ENI, and has not returned it yet.
 func MarkProvisioning(s *registry.State, id string, is bool) {
 	s.Edit(id, func(e *registry.ENI) { e.Provisioning = is })
 }

@@ -20,7 +20,8 @@ const (
 	Unassign6Action = "UnassignIpv6Addresses"
 )
 
-// ForgetAttachment has the next attempt ask EC2 for the ENI's attachment first: the one in the intent may have ended.
+// ForgetAttachment removes the attachment of the ENI from the intent, because it may have ended. The next attempt first
+// asks EC2 for the attachment.
 func ForgetAttachment(s *registry.State, token string) {
 	if i, ok := s.Intents[token]; ok {
 		i.Attachment = ""
@@ -81,7 +82,7 @@ func Provisions(s *registry.State, e aws.ENI) bool {
 	return e.Status == "available" && e.Tags[TagManaged] != "true" && !known
 }
 
-// Unknowns returns the intents whose end only EC2 knows. The others say themselves what is left to do.
+// Unknowns returns the intents whose end only EC2 knows. The other intents have all that is needed to finish the call.
 func Unknowns(s *registry.State) (all []registry.Intent) {
 	for _, i := range s.Intents {
 		if i.Attachment == "" && !lease.ReleasesChosen(i) {

@@ -20,7 +20,8 @@ type Node struct {
 	Mode  Mode
 }
 
-// A Mode is what a command is, or a part of one. The zero mode is for an ADD that waits, and for an operator.
+// A Mode says which command calls EC2, or which part of a command. The zero mode is for an ADD that waits, and for an
+// operator.
 type Mode struct {
 	Ahead    bool      // it gets addresses that no pod waits for: see yield
 	Finishes bool      // it finishes for a collection what others have begun: see yield

@@ -47,8 +47,8 @@ type Do func(s *registry.State, token string) (record func(*registry.State), err
 // processes of the node wait, until ctx is done. The parameters of the call come from the
 // state in which the intent is written, because that is the latest one.
 //
-// A refusal that is to be remembered is recorded in the same update, and stops the call as long as it counts:
-// see Object.
+// If a refusal is to be remembered, the same update records it. While it is remembered, the call is not made: see
+// Object.
 func (p *Node) Call(ctx context.Context, action string, on Object, begin Begin, do Do) error {
 	if err := p.Standing(action, on.ENI, on.Subnet); err != nil {
 		return err

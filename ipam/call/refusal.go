@@ -51,8 +51,8 @@ type Object struct {
 	Handled     func(error) bool // refusals that the caller itself answers with another call; nil: none
 }
 
-// refusalOf returns the refusal in err, and the ID of what it is about: an ENI, a subnet, or "" for
-// the action. It is not ok if nothing of it is to be remembered.
+// refusalOf returns the refusal in err, and the ID of what it is about: an ENI, a subnet, or "" for the action. It is
+// not ok if the refusal is not to be remembered.
 func (o Object) refusalOf(s *registry.State, err error) (about string, r aws.Refusal, ok bool) {
 	r, ok = aws.RefusalOf(err)
 	if !ok || r.Lasts == 0 || o.Handled != nil && o.Handled(err) {
@@ -88,8 +88,8 @@ func remember(s *registry.State, action, about string, e *aws.Error, lasts time.
 	slog.Warn("EC2 refuses this. The node passes over it for a while", "action", action, "about", about, "error", e)
 }
 
-// Standing returns an error if EC2 has refused the action on one of the IDs, or altogether, and
-// that still counts. The error is EC2's.
+// Standing returns an error if a refusal of the action, on one of the IDs or on everything, still counts. The error is
+// EC2's.
 func Standing(s *registry.State, action string, about ...string) error {
 	now := time.Now()
 	for _, id := range append(about, "") {
@@ -154,8 +154,8 @@ func (p *Node) NoteRefusal(ctx context.Context, action string, o Object, err err
 }
 
 // GoesOn reports whether err is a refusal of one ENI or subnet, so that growth may try another. A good policy allows
-// changes only of ENIs that the node makes, by their tags. The original's ENIs have no tags: what the role may not do
-// with these, it may do with others.
+// changes only of ENIs that the node makes, by their tags. The original's ENIs have no tags: the role may not change
+// these, but it may change other ENIs.
 func GoesOn(err error, managed bool) bool {
 	r, ok := aws.RefusalOf(err)
 	return ok && (r.Scope == aws.ScopeENI || r.Scope == aws.ScopeSubnet || !managed && aws.NotAllowed(err))

@@ -72,12 +72,11 @@ func Agree(s *registry.State, enis []aws.ENI, asked time.Time) {
 	}
 }
 
-// lost returns what the registry has on an ENI, but a source does not show there. It leaves
-// out what is so new that the source may not have shown it at the time asked. It also leaves
-// out the primary address, which cannot leave its ENI.
+// lost returns what the registry has on an ENI, but a source does not show there. It leaves out addresses that are too
+// new for the source to show at the time asked. It also leaves out the primary address, which cannot leave its ENI.
 //
-// An address is old if the ENI has not grown lately. It is also old if its lease is, or if an earlier lease of it has
-// ended. On a busy node, an ENI grows all the time.
+// An address is old if the ENI has not grown lately. An address is also old if its lease is old, or if an earlier lease
+// of the address has ended. On a busy node, an ENI grows all the time.
 func lost(s *registry.State, known registry.ENI, e aws.ENI, asked time.Time) book.Releasable {
 	x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 	old := asked.Add(-Settled)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package known finds out what is true of a node's ENIs and addresses, and brings the registry to
-// it. Metadata forgets, and is late by minutes; EC2's describes are late by seconds; the kernel
-// shows what pods have. So each says something, and none says all.
+// Package known finds out what is true of a node's ENIs and addresses, and brings the registry to it. Metadata forgets,
+// and is late by minutes; EC2's describes are late by seconds; the kernel shows what pods have. So each source shows a
+// part, and no source shows everything.
 package known
 
 import (

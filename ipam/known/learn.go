@@ -30,9 +30,9 @@ func (p *Node) InUse() (lease.Used, error) {
 	return used, nil
 }
 
-// Learn adds to the registry what the metadata service and the kernel show of this node's
-// addresses. It removes nothing. Metadata forgets ENIs, shows them late, and shows what is
-// gone. So what it shows is a hint, and what it does not show means nothing.
+// Learn adds to the registry what the metadata service and the kernel show of this node's addresses. It removes
+// nothing. Metadata forgets ENIs, shows new ENIs late, and still shows old ones. So an address in metadata is a hint,
+// and a missing address means nothing.
 //
 // An address that is in use gets a lease without a key, if it has no lease. Any other address
 // that is new to the registry cools first. On a node on which no pod has an address yet, it

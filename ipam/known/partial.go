@@ -13,9 +13,9 @@ import (
 // For some seconds, metadata does not show all of a new ENI.
 
 // partial reports whether metadata does not show all of an ENI yet. The keys of a new ENI appear one after another,
-// within half a minute (amazon-ec2-net-utils, lib/lib.sh). What the registry had of it before, and EC2's description,
-// are whole. In a subnet with IPv4, each ENI has an IPv4 address. A subnet keeps its CIDR of a family while an ENI has
-// such addresses.
+// within half a minute (amazon-ec2-net-utils, lib/lib.sh). The registry's earlier record of the ENI, and EC2's
+// description, are complete. In a subnet with IPv4, each ENI has an IPv4 address. A subnet keeps its CIDR of a family
+// while an ENI has such addresses.
 func partial(e aws.ENI, before registry.ENI, described aws.ENI) bool {
 	had := func(is func(netip.Addr) bool, described int) bool { return before.Assigned(is) > 0 || described > 0 }
 	v4 := had(netip.Addr.Is4, len(described.Addrs))

@@ -27,8 +27,8 @@ import (
 // There are two exceptions. With "provision": "none", no process unassigns anything. If the role may not ask EC2,
 // metadata has to do.
 
-// doubts reports whether what metadata alone shows is not believed. The argument says why EC2 has not
-// returned tags: see TagsUnknown of [registry.ENI].
+// doubts reports whether the node must not trust what only metadata shows. The argument says why EC2 has not returned
+// tags: see TagsUnknown of [registry.ENI].
 func (p *Node) doubts(tagsUnknown string) bool {
 	return p.Policy.Provision != lease.ProvisionNone && tagsUnknown != registry.NotAllowed
 }

@@ -31,8 +31,8 @@ type block struct {
 // full reports whether all addresses of the block are leased. An IPv6 prefix never is full.
 func (b block) full() bool { return b.Addr().Is4() && b.leased == 1<<(32-b.Bits()) }
 
-// Serves reports whether the ENI is at a device index for pods. The boot ENI is for pods only if
-// all indices are, whatever its own index is.
+// Serves reports whether the ENI is at a device index for pods. With any index of its own, the boot ENI is for pods
+// only if all indices are.
 func (policy Policy) Serves(e registry.ENI) bool {
 	if e.IsBoot() {
 		return policy.MinIndex == 0
@@ -49,9 +49,8 @@ func (policy Policy) takes(id string, e registry.ENI) bool {
 		policy.Misfit(e) == ""
 }
 
-// Apart returns the user of an ENI if the pod cannot have an address of it, because it or the user
-// wants the whole ENI. It returns "" if there is none. No pod gets an address of an exclusive ENI
-// by its pool: see derivedName.
+// Apart returns the user of an ENI if the pod cannot have an address of the ENI: the pod or the user wants the whole
+// ENI. It returns "" if there is none. No pod gets an address of an exclusive ENI by its pool: see derivedName.
 func (c Choice) Apart(s *registry.State, id string) (user string) {
 	if c.ENI == "" && !c.Exclusive {
 		return ""

@@ -58,8 +58,8 @@ func (policy Policy) refuses(s *registry.State, o Owner, now time.Time) error {
 }
 
 // differs returns an error if an attachment that has addresses of an ENI asks for something else than this ENI can be.
-// An earlier ADD of it has failed or was overtaken by its DEL, or the pod has what it had asked for then. Which pool
-// serves the attachment matters only where a pod asks: operators may give a pool another name.
+// Either an earlier ADD has failed, or its DEL has overtaken it, or the pod still has what it had asked for then. Which
+// pool serves the attachment matters only where a pod asks: operators may give a pool another name.
 func (policy Policy) differs(s *registry.State, o Owner, eni string, addrs []netip.Addr) error {
 	c, e := policy.Choice, s.ENIs[eni]
 	l, _ := s.Leases.At(addrs[0])

@@ -61,8 +61,8 @@ func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) err
 }
 
 // findAgain gives a lease without a key to a pod's address that the registry has neither as leased nor as free. That
-// happens if the registry was rebuilt when not all namespaces could be read. Nothing else would tell the address from
-// one of the node. A collection ends the lease.
+// happens if the registry was rebuilt when not all namespaces could be read. Otherwise the address could be one of the
+// node. A collection ends the lease.
 func findAgain(s *registry.State, a netip.Addr) {
 	id, e := s.ENIOf(a)
 	if !s.Leases.Has(a) && !s.Free.Has(a) && !e.Foreign && slices.Contains(e.Addrs, a) &&
@@ -89,8 +89,8 @@ func (p *Pool) has(seen string, a netip.Addr) bool {
 	return used || err != nil
 }
 
-// Retain is CNI's GC: it ends the leases of the network's attachments that are not valid. It keeps
-// a lease whose address is in use nevertheless. If a namespace cannot be read, it keeps all.
+// Retain is CNI's GC: it ends the leases of the network's attachments that are not valid. If the address is still in
+// use, it keeps the lease. If a namespace cannot be read, it keeps all.
 func (p *Pool) Retain(ctx context.Context, network string, valid []plugin.Attachment) error {
 	used := p.Used()
 	return p.Registry.Update(ctx, func(s *registry.State) error {

@@ -17,10 +17,9 @@ import (
 // EC2 refuses, the registry keeps that as a Failure, until an ADD of the same pool gets an
 // address. If a subnet is full, the Failure stays for its time.
 
-// told returns an error if another process has just asked EC2 on behalf of the owner, and
-// failed. That process must have begun after the owner became a waiter. So a hundred ADDs
-// that wait for what EC2 refuses do not ask one after the other. If a subnet is full, the failure
-// counts for later ADDs, too.
+// told returns an error if another process has just asked EC2 on behalf of the owner, and failed. That process must
+// have begun after the owner became a waiter. So if EC2 refuses, a hundred waiting ADDs do not ask one after the other.
+// If a subnet is full, the failure counts for later ADDs, too.
 func (p *Pool) told(o Owner, none error) error {
 	const justNow = 2 * time.Second
 	s, err := p.Registry.View()

@@ -34,7 +34,7 @@ func ToRelease(s *registry.State, a netip.Addr) bool {
 	return slices.Contains(e.Addrs, a) && a != e.Primary() && e.Serving && !e.Foreign && !e.Keep && e.TagsUnknown == ""
 }
 
-// AnyToRelease reports whether there is such an address, or one of which a process has begun to release it.
+// AnyToRelease reports whether there is such an address, or an address that a process has begun to release.
 func AnyToRelease(s *registry.State) bool {
 	for a := range s.Owners {
 		if ToRelease(s, a) {
@@ -66,7 +66,7 @@ func AwaitedAddr(s *registry.State, a netip.Addr, now time.Time) bool {
 }
 
 // How long an ADD waits before it asks again for an address that another node has. A pod mostly comes when its
-// predecessor has ended, so the first times are short. The longest is what a pod waits too long at most.
+// predecessor has ended, so the first times are short. A pod waits at most four seconds longer than necessary.
 const (
 	firstHeld = 500 * time.Millisecond
 	mostHeld  = 4 * time.Second

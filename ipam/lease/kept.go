@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// KeptIn are where runtimes, and Multus, keep for the DEL what they have told the plugins in the ADD, and what these
-// answered (libcni, getCacheFilePath). A file is there from the end of a successful ADD to the end of the DEL. Only
-// root can write there.
+// KeptIn are the directories in which runtimes and Multus keep the configuration and the result of each ADD until its
+// DEL (libcni, getCacheFilePath). A file is there from the end of a successful ADD to the end of the DEL. Only root can
+// write there.
 var KeptIn = []string{"/var/lib/cni/results", "/var/lib/cni/multus/results"}
 
 // A Kept is what a runtime keeps of an ADD (libcni, cachedInfo).

@@ -273,8 +273,8 @@ func prune(s *registry.State, policy Policy, now time.Time) {
 	}
 }
 
-// Note records what a collection has to know of the configuration. A collection has none. What pods have derived from
-// the pool keeps what the pool keeps: no pod may ask for it again.
+// Note records what a collection has to know of the configuration. A collection has none. Its derived pools keep as
+// much as the pool itself, because no pod may ask for them again.
 func (p *Pool) Note(s *registry.State) {
 	for id, e := range s.ENIs {
 		takes := p.Policy.takes(id, e) && p.Policy.Choice.ENI == ""

@@ -69,8 +69,8 @@ func (a Allocation) Routed(link string, p Policy, ifName, netNS string) *types10
 }
 
 // Recall returns again what the plugin answered to the ADD of a lease's owner, which has these addresses. It uses the
-// registry and the configuration. It does not know what the pod's annotations asked for. A pod keeps the data path with
-// which it was made, so the caller corrects what the configuration says of it now.
+// registry and the configuration. It does not know what the pod's annotations asked for. A pod keeps its data path, so
+// the caller corrects the data path of the present configuration.
 func Recall(
 	s *registry.State, l registry.Lease, addrs []netip.Addr, c *Config, routed func(configured bool) bool,
 ) (*types100.Result, error) {

@@ -25,10 +25,9 @@ type Source struct {
 	Hands bool
 }
 
-// Acquire leases an address of each family to the owner. If the owner has a lease, it gets
-// the same addresses again. If no address is free, the owner waits for its turn at the
-// source. The process before it has asked for all waiting ADDs, so the owner usually finds an
-// address then.
+// Acquire leases an address of each family to the owner. If the owner has a lease, it gets the same addresses again. If
+// no address is free, the owner waits for its turn at the source. The process before has asked for all waiting ADDs, so
+// the owner usually finds an address.
 func (p *Pool) Acquire(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	a, err := p.Take(ctx, o)
 	if !IsNone(err) {

@@ -61,12 +61,13 @@ type Used struct {
 // Of returns where an address of the ENI with this MAC address is in use, or "".
 func (u Used) Of(mac string, a netip.Addr) string { return cmp.Or(u.By[At{mac, a}], u.By[At{"", a}]) }
 
-// Has reports whether an address is in use that one of the MAC addresses' ENIs has.
+// Has reports whether an address of one of these ENIs, by their MAC addresses, is in use.
 func (u Used) Has(a netip.Addr, macs ...string) bool {
 	return slices.ContainsFunc(macs, func(mac string) bool { return u.Of(mac, a) != "" })
 }
 
-// AtENI reports whether an address is in use at a link of the ENI of one of the MAC addresses, or at one made on it.
+// AtENI reports whether an address is in use at the link of an ENI with one of the MAC addresses, or at a slave of that
+// link.
 func (u Used) AtENI(a netip.Addr, macs ...string) bool {
 	return slices.ContainsFunc(macs, func(mac string) bool { return u.By[At{mac, a}] != "" })
 }
@@ -99,7 +100,7 @@ func (u Used) Holds(s *registry.State, a netip.Addr, l registry.Lease) bool {
 
 // UsedAddrs reads the addresses in all network namespaces except the caller's own, which is the node's. That is a walk
 // of the whole node: only a new registry and collections need it. It looks for the links of ENIs in namespaces only if
-// the node lacks the link of one with these MAC addresses.
+// the node lacks the link of one of these MAC addresses.
 func UsedAddrs(node *nl.NS, macs ...string) Used { return usedIn(Shelves, node, macs) }
 
 func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {

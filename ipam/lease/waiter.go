@@ -47,8 +47,8 @@ func (p *Pool) GiveUp(ctx context.Context, o Owner) error {
 }
 
 // givesUp removes a waiter. If EC2 has throttled meanwhile, the registry knows for some time that this ADD has given
-// up. Its runtime repeats it soon. So a growth that is for others is for this ADD, too. Else it would find no address,
-// and cost another call of those that EC2 throttles. In a full subnet, asking for more would only be refused.
+// up. Its runtime repeats it soon. So a growth that is for others is for this ADD, too. Otherwise it would find no
+// address, and need another call that EC2 throttles. In a full subnet, asking for more would only be refused.
 func givesUp(s *registry.State, waiter string, at time.Time) {
 	w, waits := s.Waiters[waiter]
 	delete(s.Waiters, waiter)

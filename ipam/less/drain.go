@@ -129,8 +129,8 @@ func inTransition(err error) bool {
 	return ok && e.Code == "IncorrectState"
 }
 
-// stays reports whether the ENI stays attached after detachENI has failed with err, so that pods may have it. If an
-// earlier process may have begun to detach it, that EC2 throttles this one says nothing about that.
+// stays reports whether the ENI stays attached after detachENI has failed with err, so that pods may have it. An
+// earlier process may have begun to detach the ENI. That EC2 throttles this process says nothing about this.
 func (m marked) stays(err error) bool {
 	return notBegun(err) && (!m.before || errors.Is(err, aws.ErrDenied))
 }

@@ -34,8 +34,8 @@ func (c *Collecting) heed(s *registry.State) bool {
 	return agreed(s, c.Conflists) || noted || retired
 }
 
-// requested notes the ENIs for which pods may ask. It forgets those of a network that no conflist has, and that has no
-// pod.
+// requested notes the ENIs for which pods may ask. It forgets the wishes of a network that no conflist has, and that
+// has no pod.
 func requested(s *registry.State, conflists []lease.Policy) (changed bool) {
 	before, leased := s.OnRequest, map[string]bool{"": true}
 	if len(before) > 0 {
@@ -72,8 +72,8 @@ func retire(s *registry.State, conflists []lease.Policy) (changed bool) {
 	return changed
 }
 
-// agreed records what conflists want of the pools that they have. If several conflists share a pool, the larger
-// numbers count. One conflist that keeps the pool's addresses, or that an ENI serves, decides for all.
+// agreed records what conflists want of the pools that they have. If several conflists share a pool, the larger numbers
+// count. If one conflist keeps the pool's addresses, or if an ENI serves it, this decides for all.
 func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
 	warm := map[string]registry.Warm{}
 	for _, q := range conflists {
@@ -96,8 +96,8 @@ func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
 	return changed
 }
 
-// wishes returns what the conflists with the pool of an ENI say of it. serves: the ENI serves the pods of one of
-// them. keeps: one has skipDeallocation. has: there is such a conflist.
+// wishes returns what the conflists with the pool of an ENI say of it. serves: the ENI serves the pods of one of the
+// conflists. keeps: one of the conflists has skipDeallocation. has: there is such a conflist.
 func wishes(conflists []lease.Policy, e registry.ENI) (serves, keeps, has bool) {
 	for _, q := range conflists {
 		if q.Pool == lease.Origin(e.Pool) {

@@ -112,7 +112,7 @@ func (c *Collecting) heeding(choose choice) choice {
 // Of most ENIs, a collection releases nothing. The state s is some moments old, and shows that without another look at
 // the registry.
 //
-// It holds the lock of growth. Else EC2 could give a pod of this ENI what has just left it. If the answer to
+// It holds the lock of growth. Otherwise EC2 could assign an address again that has just left the ENI. If the answer to
 // release's call is lost, the call is repeated, and would take the address from that pod.
 func (p *Node) release(
 	ctx context.Context, s *registry.State, id string, choose choice,
@@ -144,8 +144,8 @@ func (p *Node) release(
 	return p.unassign(ctx, id, x)
 }
 
-// growthLock takes the lock of growth for a collection. A growth may go on for minutes while EC2 throttles. What is
-// idle can wait for the next collection, and the rest of this one goes on.
+// growthLock takes the lock of growth for a collection. A growth may go on for minutes while EC2 throttles. Idle
+// addresses can wait for the next collection, and the rest of this collection goes on.
 func (p *Node) growthLock(ctx context.Context) (unlock func(), err error) {
 	unlock, err = p.lockSoon(ctx, "grow")
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
@@ -198,10 +198,10 @@ func (c *Collecting) releasableAddrs(s *registry.State, id string, now time.Time
 	return x
 }
 
-// spare returns how many addresses an ENI can lose at most. It leaves what its pool wants to
-// keep ready, which is nothing of an ENI that interfaceIndex passes over, or that an operator renews. An ENI with Keep
-// loses nothing. Neither does one whose addresses no ADD may take for another reason, nor one that was to be
-// deleted when EC2 did not answer.
+// spare returns how many addresses an ENI can lose at most. It leaves as many addresses as the pool wants to keep
+// ready. Of an ENI that interfaceIndex passes over, or that an operator renews, it leaves none. An ENI with Keep loses
+// nothing. If no ADD may take the ENI's addresses for another reason, or a collection could not delete the ENI because
+// EC2 did not answer, it leaves none, too.
 func (c *Collecting) spare(s *registry.State, id string, now time.Time) int {
 	e := s.ENIs[id]
 	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() ||

@@ -17,8 +17,8 @@ import (
 )
 
 // Ask asks EC2 ahead for what a growth will ask in any case: about the peers of the VPC, and for a new ENI if it takes
-// one. The caller waits in the end. While EC2 throttles, each call waits for its turn, and none is made that may turn
-// out to be of no use.
+// one. The caller waits for the answers at the end. While EC2 throttles, each call waits for its turn, and no call is
+// made that may become useless.
 func (p *Node) Ask(ctx context.Context) (wait func()) {
 	s, err := p.Registry.View()
 	if err != nil || lease.Unknown(s) || known.Throttled(s) {

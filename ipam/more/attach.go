@@ -219,7 +219,7 @@ var errDiscarded = errors.New("the new ENI could not be attached, and was delete
 
 // attach attaches an ENI that this suite has made, and records it. It deletes a new ENI that EC2 cannot attach. The
 // instance or its network card may take no more ENIs, the instance may not run, or EC2 may attach no ENI of this
-// subnet. One in the registry stays: another program has detached it, and pods may have its addresses. If the caller
+// subnet. An ENI in the registry stays: another program has detached it, and pods may have its addresses. If the caller
 // has asked EC2 which ENIs are attached, seen is the answer.
 func (p *Node) attach(ctx context.Context, eni aws.ENI, token string, spec ENISpec, seen known.Attached) error {
 	addrs, cidrs := slices.Concat(eni.Addrs, eni.IPv6Addrs), slices.Concat(eni.Prefixes, eni.IPv6Prefixes)

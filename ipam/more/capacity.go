@@ -127,7 +127,8 @@ func (p *Node) further(s *registry.State) int {
 	}
 }
 
-// fewest returns with how few pods there may be no address for one more of a pool, because others take ENIs, too.
+// fewest returns the smallest number of pods with which a pool may have no address left, because other pools take ENIs,
+// too.
 func fewest(full share, others []share) int {
 	const never = math.MaxInt / 2
 	pods := slices.Repeat([]int{never}, full.enis+1) // by the number of ENIs that others take

@@ -97,8 +97,8 @@ func (a *slots) refused(at Slot, err error) (again bool) {
 	return false
 }
 
-// noneLeft returns the error of an instance without a free slot. If EC2 was asked, err is its
-// last refusal.
+// noneLeft returns the error of an instance without a free slot. If the process has asked EC2, err is EC2's last
+// refusal.
 func noneLeft(err error) error {
 	switch {
 	case err == nil:

@@ -50,7 +50,7 @@ func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) 
 
 // Allocate assigns n more addresses to an ENI, or as many as fit. Of the ENIs that have room and that the role may
 // change, it takes the one with the lowest device index. It returns that ENI and the addresses, which are then free. It
-// changes no ENI for which a pod has asked, and none whose link a pod has.
+// changes no ENI for which a pod has asked, and no ENI whose link is in a pod.
 func (p *Node) Allocate(ctx context.Context, n int) (id string, got []netip.Addr, err error) {
 	err = p.locked(ctx, p.abandon, func(_, s *registry.State) error {
 		var rs []lease.Place
@@ -87,8 +87,8 @@ func (p *Node) Allocate(ctx context.Context, n int) (id string, got []netip.Addr
 	return id, got, err
 }
 
-// locked runs f as the only process of this node that asks EC2. Before, it updates the registry, and
-// finishes what was begun: see resume for stray. f gets the state from before it has finished that, too.
+// locked runs f as the only process of this node that asks EC2. Before, it updates the registry, and finishes what was
+// begun: see resume for stray. f also gets the state from before it has finished these calls.
 func (p *Node) locked(
 	ctx context.Context, stray func(context.Context, aws.ENI) error, f func(before, s *registry.State) error,
 ) error {

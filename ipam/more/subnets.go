@@ -22,8 +22,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// ErrNoSubnet means that no subnet is suitable for a new ENI. It is not [aws.ErrSubnetFull]:
-// other tags help, more addresses do not.
+// ErrNoSubnet means that no subnet is suitable for a new ENI. It is not [aws.ErrSubnetFull], because more addresses do
+// not help. Other tags help.
 var ErrNoSubnet = errors.New("no subnet for a new ENI")
 
 // Fit returns the subnets of a VPC and zone that have all of the tags, and a CIDR of each

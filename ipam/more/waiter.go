@@ -59,9 +59,9 @@ func (p *Node) wanting(s *registry.State) int {
 // repeated, and as many as the pool wants to keep ready, but at least ipBatchSize. It is not
 // more than maxPods needs.
 //
-// If addresses cool, pods are being replaced, and more will be. So want doubles what cools.
-// With one address for each waiting ADD, a rolling update would cost as many calls as the
-// node has pods. The whole account shares the rate limit of these calls.
+// If addresses cool, pods are being replaced, and more will be. So want asks for as many more addresses as cool. With
+// one address for each waiting ADD, a rolling update would cost as many calls as the node has pods. The whole account
+// shares the rate limit of these calls.
 func (p *Node) want(s *registry.State) int {
 	if p.single() {
 		return 1

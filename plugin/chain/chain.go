@@ -7,8 +7,8 @@
 // With three plugins, most of the cost of an ADD is the start and the end of three programs. The
 // type cni-ipvlan-vpc-k8s in a conflist replaces them by one program.
 //
-// The invariant: a command has the same effect on the node and on the registry as the three
-// plugins have. So the chain can delete a pod of the three plugins, and they can delete its pods.
+// The invariant: a command changes the node and the registry as the three plugins would. So the chain can delete a pod
+// of the three plugins, and they can delete its pods.
 package chain
 
 import (
@@ -81,9 +81,9 @@ func onNode(
 	}
 }
 
-// add calls each plugin with the result of the one before. If a plugin fails, add deletes what the earlier plugins
-// have made. It deletes nothing if the attachment had an address before, or if another ADD of it has come since: that
-// ADD may have made it.
+// add calls each plugin with the result of the one before. If a plugin fails, add deletes what the earlier plugins have
+// made. It deletes nothing if the attachment had an address before, or if another ADD of the attachment has come since:
+// that ADD may have made the objects.
 //
 // If the kernel reports the address as in use, add tries again. By then the registry has a lease for that address, so
 // each try gets another address.
@@ -150,7 +150,7 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	return nil
 }
 
-// gc also keeps what an ADD makes meanwhile, although a runtime must not call both at once (CNI
+// gc also keeps the objects of an ADD that runs at the same time, although a runtime must not call both at once (CNI
 // specification, section 4).
 func gc(ctx context.Context, r *plugin.Request[Config]) error {
 	var failed error

@@ -79,8 +79,7 @@ func Routed(ipam *lease.Config, pair *ptp.Config, egresses int) error {
 	return m.Err()
 }
 
-// Unhooked returns what cannot work in a mode of ipvlan: in l3s the hooks of a pod see nothing of what arrives from the
-// VPC.
+// Unhooked returns what cannot work in a mode of ipvlan: in l3s the hooks of a pod do not see packets from the VPC.
 func Unhooked(mode string, pair *ptp.Config, egresses int) error {
 	var m values.Mistakes
 	if mode == "l3s" && pair.Loops() {

@@ -18,8 +18,8 @@ import (
 // check compares all that a pod has with what it should have, except sysctls and MTUs, which other plugins may change.
 //
 // Another configuration applies to new pods. The seal of the table reports whether the pod is of the present one. Then
-// the destinations and the clients are compared, too. Of any other pod, check knows only what all configurations have
-// in common: see [Lost].
+// the destinations and the clients are compared, too. If the pod's configuration is another one, check compares only
+// what all configurations have in common: see [Lost].
 func check(ctx context.Context, r *plugin.Request[Config]) error {
 	role, err := r.Config.role(r.Pod)
 	if err != nil || role.none() || r.Prev == nil {
@@ -50,7 +50,7 @@ func sealed(w nl.Wiring) bool {
 	})
 }
 
-// lasting is a wiring without what other plugins may change.
+// lasting is a wiring without the objects that other plugins may change.
 func lasting(w nl.Wiring) (rest nl.Wiring) {
 	for _, s := range w {
 		switch o := s.Object.(type) {
@@ -82,8 +82,8 @@ func (p *pod) otherwise() error {
 	return is.lost()
 }
 
-// Lost reports what a pod has lost of what each client and each router has, whatever its configuration. name is the
-// link of the ENI. The error is fs.ErrNotExist if the pod has nothing of an egress.
+// Lost reports the objects that a pod lacks, of those that each client and each router has with any configuration. name
+// is the link of the ENI. The error is fs.ErrNotExist if the pod has nothing of an egress.
 func Lost(ns *nl.NS, name string) error {
 	p, err := fromKernel(ns, name)
 	if err != nil {

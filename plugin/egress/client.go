@@ -109,8 +109,8 @@ func onTunnel(gw netip.Addr) nl.Route {
 		Protocol: nl.RouteProtocol}
 }
 
-// pastTunnel is the rule for what leaves by the ENI's link. The service loop redirect looks for the next hop of a
-// packet that it sends out there (bpf_redirect_neigh). In IPv6 the kernel does not skip a route by another link, and
+// pastTunnel is the rule for packets that leave by the ENI's link. The service loop redirect looks for the next hop of
+// a packet that it sends out there (bpf_redirect_neigh). In IPv6 the kernel does not skip a route by another link, and
 // would take the tunnel's gateway.
 func (p *pod) pastTunnel() nl.Rule {
 	return nl.Rule{Pref: prefPast, Family: nl.IPv6, OIF: p.nic.Name, Table: nl.MainTable, Protocol: nl.RouteProtocol}
@@ -129,9 +129,9 @@ func gateways(all []Egress) (gws []netip.Addr) {
 
 // clientTable makes the tunnel one for connections that the pod begins.
 //
-// Answers to others must leave as they do without a tunnel: to probes, and to callers at a NodePort or a load
-// balancer. Their destination may be one of the tunnel's. They get the mark, and the kernel looks for a route without
-// the tunnel's table. So does what comes by the pair and leaves again: the service loop masquerade sends it on by the
+// Answers to others must leave as they do without a tunnel: to probes, and to callers at a NodePort or a load balancer.
+// Their destination may be one of the tunnel's. They get the mark, and the kernel looks for a route without the
+// tunnel's table. So do packets that come by the pair and leave again: the service loop masquerade sends them on by the
 // ENI. It may be for a router, in the tunnel's own packets, or for another backend of a Service in a destination.
 //
 // A connection that leaves by the tunnel gets the mark, too. From the tunnel the pod takes answers of such
@@ -140,9 +140,9 @@ func gateways(all []Egress) (gws []netip.Addr) {
 // connections.
 //
 // The destinations may change while the pod runs, see renew.go. The far end of a TCP connection knows it by an address.
-// So one that has begun past the tunnel stays there. One that has begun by the tunnel ends when its destination has
-// none any more. A reset tells the program at once, and nothing of it leaves by another address. Each packet of all
-// other protocols takes the way of now.
+// So one that has begun past the tunnel stays there. A connection that has begun by the tunnel ends when the tunnel of
+// its destination is gone. A reset tells the program at once, and no packet of the connection leaves by another
+// address. Each packet of all other protocols takes the way of now.
 func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	past := []nl.NFRule{{nl.CTReply(), nl.SetMark(mark)}} // of containers in the pod
@@ -187,8 +187,8 @@ func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 }
 
 // onlyInUDP drops packets in packets that are not in UDP: the tunnel's link would take them, too. What comes out of UDP
-// does not pass this hook again. It also drops what comes to the UDP port from other addresses than those that are
-// known.
+// does not pass this hook again. If the routers' addresses are known, it also drops packets to the UDP port from all
+// other addresses.
 func (p *pod) onlyInUDP(families []nl.Family, known func(nl.Family) []netip.Prefix) []nl.NFRule {
 	rules := []nl.NFRule{refuse(nl.L4Proto("4")), refuse(nl.L4Proto("41"))}
 	for _, f := range families {

@@ -194,7 +194,7 @@ func overlap(a, b plugin.Namespaces) bool {
 		slices.ContainsFunc(b, func(g string) bool { return a.Has(start(g)) })
 }
 
-// gateway is that of a family; the zero address if there is none.
+// gateway returns the gateway of a family, or the zero address if there is none.
 func (e Egress) gateway(f nl.Family) netip.Addr {
 	i := slices.IndexFunc(e.gateways, func(a netip.Addr) bool { return nl.FamilyOf(a) == f })
 	if i < 0 {
@@ -209,7 +209,7 @@ func (e Egress) Has(f nl.Family) bool { return e.gateway(f).IsValid() }
 // HasRouters reports whether the pods of a Kubernetes namespace are its routers.
 func (e Egress) HasRouters(namespace string) bool { return plugin.Namespaces(e.Routers).Has(namespace) }
 
-// text is what the wiring of a pod takes from the egress.
+// text has the keys of the egress on which the wiring of a pod depends.
 func (e Egress) text() string {
 	return fmt.Sprintln(e.gateways, e.destinations, e.except, e.MTU, e.clients, e.routerCIDRs)
 }

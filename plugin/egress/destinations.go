@@ -65,8 +65,8 @@ func longest(all []netip.Prefix, a netip.Addr) (found netip.Prefix, ok bool) {
 }
 
 // spared returns the prefixes within the destinations of a family that do not use the tunnel. These are gateways and
-// the exceptions of the configuration. Private networks and those of the pod's other routes do not use it either,
-// unless the configuration names them.
+// the exceptions of the configuration. Packets to private networks, and to networks of the pod's other routes, do not
+// use it, either, unless the configuration names these networks.
 func (e Egress) spared(f nl.Family, own []netip.Prefix, gateways []netip.Addr) (all []netip.Prefix) {
 	add := func(p netip.Prefix) {
 		within := func(d netip.Prefix) bool { return d.Bits() <= p.Bits() && d.Contains(p.Addr()) }

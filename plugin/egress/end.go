@@ -19,8 +19,8 @@ import (
 //     all before it removes a route of any. A link that is not in the group, such as a whole ENI, goes down before.
 //   - The rest has no effect without links.
 //
-// The plugins that made the links find them deleted. A namespace that has the first attachment of another pod is not
-// this one's: the path of the namespace may lead there now.
+// The plugins that made the links find them deleted. If a namespace has the first attachment of another pod, it is not
+// this pod's: the path may lead to a new namespace.
 func end(ns *nl.NS, name string, own uint32) error {
 	links, err := ns.Links()
 	if err != nil {
@@ -51,7 +51,7 @@ func doorsOf(ns *nl.NS, links []nl.Link) (w nl.Wiring) {
 	return w
 }
 
-// rest is what a pod may have of ours that does not end with a link.
+// rest lists our objects in a pod that the deletion of a link does not delete.
 func rest(ns *nl.NS) (w nl.Wiring) {
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: ns, Object: o}) }
 	add(nl.Table{Family: "inet", Name: Table})

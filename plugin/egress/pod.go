@@ -31,7 +31,7 @@ const (
 	answer = 1 << 29 // router: a packet that answers such a connection
 )
 
-// Marks are these bits. nodePortMark must have none of them.
+// Marks are these bits. nodePortMark must not have these bits.
 const Marks = mark | answer
 
 // The rules and tables of routes in a pod. The rules come after those of callers and of further
@@ -144,7 +144,7 @@ func (p *pod) readKernel(eni nl.Link) error {
 	return err
 }
 
-// addr is the pod's address of a family; the zero address if it has none.
+// addr returns the pod's address of a family, or the zero address if the pod has none.
 func (p *pod) addr(f nl.Family) netip.Addr { return first(p.addrs, f) }
 
 // hop is the gateway of a family.
@@ -158,7 +158,7 @@ func first(addrs []netip.Addr, f nl.Family) netip.Addr {
 	return addrs[i]
 }
 
-// families are those in which a pod has an address and one of the gateways is.
+// families are the families in which both the pod and the gateways have an address.
 func (p *pod) families(all ...Egress) (fs []nl.Family) {
 	for _, f := range nl.Families {
 		if p.addr(f).IsValid() && slices.ContainsFunc(all, func(e Egress) bool { return e.gateway(f).IsValid() }) {

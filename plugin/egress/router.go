@@ -12,7 +12,8 @@ import (
 )
 
 // router is what a router gets: the tunnel, the right to forward, and two tables of routes. The table of netfilter
-// comes before all, and the UDP port of the tunnel comes last. So each packet of a client finds all of it.
+// comes before all, and the UDP port of the tunnel comes last. So each packet of a client finds all objects of the
+// router.
 //
 // What comes out of the tunnel leaves by the pod's routes to the VPC, or else by its ENI. The router's own packets to
 // the internet leave by the node. Answers carry a mark. They go back into the tunnel, to the client's address. The
@@ -51,8 +52,8 @@ func forwards(f nl.Family) []nl.Object {
 		nl.Sysctl{Key: "net/ipv4/fwmark_reflect", Value: "1"}}
 }
 
-// routesOut are the routes of what came out of the tunnel. The subnet is on the link: the VPC need not send back what
-// is for another pod of the ENI.
+// routesOut are the routes for packets that came out of the tunnel. The subnet is on the link, because the VPC need not
+// send back a packet for another pod of the ENI.
 func (p *pod) routesOut(f nl.Family) (objects []nl.Object) {
 	for _, c := range p.nic.IPs {
 		if dst, ok := plugin.Prefix(c.Address); ok && nl.FamilyOf(dst.Addr()) == f && !dst.IsSingleIP() {
@@ -90,11 +91,11 @@ func (p *pod) routerRules(f nl.Family) []nl.Object {
 
 // routerTable is what a router forwards, and how.
 //
-// It forwards what comes out of the tunnel from addresses of clients to destinations of the egress, and what answers
-// that. The service loop may forward more, by the pair. Nothing of the tunnel leaves by the pair: there are the
-// node, its proxy for the metadata service, and all Services. A connection that has passed once has the mark, and its
-// further packets are not compared again. A packet that belongs to no connection would keep its source (ct state
-// invalid), so it is dropped. The router itself is no client's destination in the tunnel.
+// It forwards packets that come out of the tunnel, from addresses of clients to destinations of the egress. It also
+// forwards the answers. The service loop may forward more, by the pair. Nothing of the tunnel leaves by the pair: there
+// are the node, its proxy for the metadata service, and all Services. A connection that has passed once has the mark,
+// and its further packets are not compared again. A packet that belongs to no connection would keep its source (ct
+// state invalid), so it is dropped. The router itself is no client's destination in the tunnel.
 func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	forward := []nl.NFRule{refuse(in, nl.CTState("invalid")), {in, nl.CTState("established"), nl.CTMark(mark),
@@ -166,8 +167,8 @@ func (p *pod) served(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 	return nil
 }
 
-// translate gives the router's address to what came out of the tunnel. Its ports are lower than
-// those of the service loop, which takes an answer to a port that no socket has for its own.
+// translate gives packets from the tunnel the router's address. Its ports are lower than those of the service loop,
+// which takes an answer to a port that no socket has for its own.
 func (p *pod) translate(f nl.Family) (rules []nl.NFRule) {
 	in, a := nl.IIFName(anyLink), p.addr(f)
 	for _, proto := range []string{"tcp", "udp"} {

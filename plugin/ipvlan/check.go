@@ -34,8 +34,8 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	})
 }
 
-// guarded fails if the master of a slave accepts what slaves send to the node as if from the VPC. The guard is of the
-// ENI, and no part of the pod's list: doctor and repair look at each ENI once.
+// guarded fails if the master of a slave accepts packets of slaves to the node that pretend to come from the VPC. The
+// guard is of the ENI, and no part of the pod's list: doctor and repair look at each ENI once.
 func guarded(r *plugin.Request[Config], node, pod *nl.NS) error {
 	asked, err := r.Config.Requests(r.IfName)
 	if err != nil {
@@ -102,8 +102,9 @@ func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err
 	return faults, nil
 }
 
-// needs is the list of one NIC's ADD. It leaves out what only has an effect in the ADD, and what a later plugin may
-// have changed. No NIC has another address, which would be another pod's, and none listens to routers.
+// needs is the list of one NIC's ADD. It leaves out objects that matter only in the ADD, and objects that a later
+// plugin may have changed. No NIC has a further address, because that would be another pod's, and no NIC listens to
+// routers.
 func (s slave) needs(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, err error) {
 	s.link.Only = []netip.Addr{}
 	var addrs []nl.Object

@@ -78,7 +78,7 @@ func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 	return w
 }
 
-// guard is what the master of a slave needs before it has one.
+// guard is the object that a link needs before it gets its first slave.
 func (s slave) guard(node *nl.NS, g nl.Guard) nl.Wiring {
 	if s.mac != "" {
 		return nil
@@ -86,8 +86,8 @@ func (s slave) guard(node *nl.NS, g nl.Guard) nl.Wiring {
 	return nl.Wiring{{NS: node, Object: g}}
 }
 
-// deaf is that the NIC does not listen to routers. The pod has the routes of the result, and none that routers
-// advertise, or pods that claim to be routers. Without addresses of IPv6, it would get some that way.
+// deaf is that the NIC does not listen to routers. The pod has only the routes of the result. It takes no routes from
+// routers, or from pods that claim to be routers. Without addresses of IPv6, it would get some that way.
 func (s slave) deaf() nl.Sysctl {
 	v6 := slices.ContainsFunc(prefixes(s.ips), func(p netip.Prefix) bool { return p.Addr().Is6() })
 	return nl.Sysctl{Key: "net/ipv6/conf/" + s.link.Name + "/accept_ra", Value: "0", Optional: !v6}

@@ -24,7 +24,7 @@ var errorAddr = netip.MustParseAddr("192.0.2.253")
 // ec2Addr is the address of EC2 in each instance's namespace. The path to the real EC2 is not simulated.
 const ec2Addr = "127.0.0.1:8773"
 
-// serve answers HTTP at an address of a namespace until the namespace is closed. The hop limit of its answers is hops;
+// serve answers HTTP at an address of a namespace until the namespace is closed. hops is the hop limit of the answers;
 // 0 means the default.
 func (n *Namespace) serve(addr string, hops int, h http.Handler) error {
 	l := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {

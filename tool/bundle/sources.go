@@ -23,7 +23,8 @@ const (
 	sourceKernel    = "kernel"
 )
 
-// A finish makes of what was read what may leave the node. It runs when no reading does: it may change the gathering.
+// A finish takes the data that was read, and returns the part that may leave the node. It runs when no reading does: it
+// may change the gathering.
 type finish func() (any, error)
 
 // A reading reads one source. It may be left behind, so it changes nothing of the gathering. Its finish returns the

@@ -66,8 +66,8 @@ func called(arg0 string) string {
 // and a link needs seconds to appear.
 const Patience = 2 * time.Minute
 
-// Complete gives a command what all of them have: the output flag, a limit of time, and a check of its arguments. A
-// command without an ArgsUsage takes none.
+// Complete adds to a command the output flag, a limit of time, and a check of its arguments. A command without an
+// ArgsUsage takes none.
 func Complete(c *Command) {
 	CompleteEndless(c)
 	action := c.Action
@@ -105,7 +105,7 @@ func CompleteEndless(c *Command) {
 // transcripts hold this.
 func JSON(fields string) string { return "\n\nWith --output json: " + fields }
 
-// checkArgs refuses what the command would not look at. A command may have an output of its own.
+// checkArgs refuses arguments that the command would ignore. A command may have an output of its own.
 func checkArgs(c *Context, own bool) error {
 	if f := c.String("output"); !own && f != "text" && f != "json" {
 		return Misuse(c, "--output: %q: want text or json", f)

@@ -92,7 +92,7 @@ type messages struct {
 	attrs []slog.Attr
 }
 
-// Enabled is true for what an operator can use.
+// Enabled is true for messages that an operator can use.
 func (m messages) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
 
 // WithAttrs returns a handler that adds the attributes.
@@ -119,7 +119,7 @@ func (m messages) Handle(ctx context.Context, r slog.Record) error {
 	return nil
 }
 
-// attrsAlone leaves out what a record has beside its attributes.
+// attrsAlone leaves only the attributes of a record.
 func attrsAlone(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 && slices.Contains([]string{slog.TimeKey, slog.LevelKey, slog.MessageKey}, a.Key) {
 		return slog.Attr{}

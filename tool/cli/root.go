@@ -43,8 +43,7 @@ func ViewRegistry() (*registry.State, error) {
 	return s, Rooted(err)
 }
 
-// Unreadable says what to do about a registry that was read and is not of this release, or is damaged. Otherwise it is
-// empty.
+// Unreadable says what to do about a registry that is damaged, or is not of this release. Otherwise it is empty.
 func Unreadable(err error) string {
 	switch {
 	case errors.Is(err, registry.ErrVersion):

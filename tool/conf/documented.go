@@ -15,7 +15,7 @@ const Withheld = "[withheld]"
 var private = map[string]bool{"eniTags": true, "runtimeConfig": true, "args": true, "prevResult": true, "dns": true}
 
 // Documented returns what may leave the node of a list: the keys that our plugins document, where the value is of the
-// documented type. Of the plugins of others it has the type alone. The drop-ins of the list are in it.
+// documented type. Of plugins of others, it has only the type. It includes the drop-ins of the list.
 func (c List) Documented() (json.RawMessage, error) {
 	plugins := []map[string]any{}
 	for _, m := range c.Plugins {
@@ -117,7 +117,7 @@ func typed(value json.RawMessage, t reflect.Type) (any, bool) {
 	return nil, false
 }
 
-// Recorded returns the networks that a node had, from what [List.Documented] has said of them.
+// Recorded returns the networks of a node from the output of [List.Documented].
 func Recorded(path string, lists []List) *Conflists {
 	c := &Conflists{Path: path, IsDir: true}
 	for _, l := range lists {

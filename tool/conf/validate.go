@@ -62,8 +62,8 @@ func (r *review) wrong(where, format string, args ...any) {
 	}
 }
 
-// Mistakes lists the mistakes in a file. If runtimes read its directory, the others there may fight with it. It returns
-// an error if the command cannot read the file, or that directory.
+// Mistakes lists the mistakes in a file. If runtimes read its directory, the other files there may contradict it. It
+// returns an error if the command cannot read the file, or that directory.
 func (f File) Mistakes(binDir string, beside *Conflists) ([]Mistake, error) {
 	return (&review{file: f.Path, beside: beside}).read(f.text, binDir, f.unread)
 }

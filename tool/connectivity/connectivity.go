@@ -3,8 +3,8 @@
 
 // Package connectivity sends packets on each path of pods, from pods that it makes for that, and says where a packet
 // has stopped. It makes two pods on this node, as a container runtime does, by the plugins of a conflist. Nothing of
-// them has a name in the file system: their namespaces end with the process, however it ends. What a killed process
-// leaves is what a pod without a DEL leaves: a lease and routing rules, which a collection or a GC removes.
+// them has a name in the file system: their namespaces end with the process, however it ends. A killed process leaves
+// leases and routing rules, like a pod without a DEL. A collection or a GC removes them.
 //
 // A path that works costs the node nothing but its packets. On a path that does not, packets are sent again. Meanwhile
 // taps show the links at which they pass, and netfilter names the rules that drop them. Taps and verdicts are about the

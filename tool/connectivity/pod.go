@@ -93,7 +93,7 @@ func (t Test) hasty() ([]byte, error) {
 }
 
 // memory makes a file system in memory that is mounted nowhere, and ends with the process. libcni keeps results in
-// files. In /var/lib/cni, a killed process would leave them, and repair would take them for those of a pod.
+// files. In /var/lib/cni, results of a killed process would stay, and repair would take them for results of a pod.
 func memory() (int, error) {
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {

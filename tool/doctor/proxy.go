@@ -34,9 +34,9 @@ func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
 	return append(found, past...), errors.Join(failed, err)
 }
 
-// ipvs looks for kube-proxy's IPVS mode, by its link. IPVS routes a packet that it has
-// rewritten again, as if the node had sent it. So the packet does not match the pod's rule. A
-// backend beside the pod gets it from the veth, and answers by its ENI.
+// ipvs looks for kube-proxy's IPVS mode, by its link. IPVS rewrites a packet, and then routes it again as if the node
+// had sent it. So the packet does not match the pod's rule. A backend on the same node gets the packet from the veth,
+// and answers by its ENI.
 func (p *Node) ipvs() ([]Finding, error) {
 	const link = "kube-ipvs0"
 	_, err := p.kernel.LinkByName(link)

@@ -90,7 +90,7 @@ func Review(ctx context.Context, r Record) (Report, []Unmade) {
 	return report, unmade
 }
 
-// lookSafely makes a check on data that others have made: it may be such that no node has it.
+// lookSafely makes a check on data from outside, which may be impossible on a real node.
 func (p *Node) lookSafely(ctx context.Context, c Check) (found []Finding, err error) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -5,8 +5,8 @@
 //
 // A log has every begin and end of a lease, but it may reach the reader in pieces, twice, in another order, or damaged.
 // So the reader puts the lines of a node into series by their numbers, each line once (see series.go). Each line shows
-// who had an address before it and after it (see walk.go). Where a number is missing, nothing is concluded across it:
-// what a lost line may have said is unknown.
+// who had an address before it and after it (see walk.go). If a number is missing, no process knows what the lost line
+// said. So the time around it is unknown.
 package history
 
 import (

@@ -53,8 +53,8 @@ type shot struct{ from, to int } // the indexes of its first line, and of the fi
 // sameBoot is by how much the boot time of one boot can differ, if a process computes it again.
 const sameBoot = 2 * time.Second
 
-// late is by how much the time of a line can be earlier than that of the line before it. A process first takes the
-// time, and then waits for the registry's lock.
+// late is how much earlier a line can be than the line before it. A process first takes the time, and then waits for
+// the registry's lock.
 const late = time.Minute
 
 func newSeries(name string) *series {
@@ -239,8 +239,8 @@ func (n *node) setClocks() map[string]*series {
 	return last
 }
 
-// dropUnclear drops the series of which no reader knows the clock. Their snapshots are lost, or another series has
-// followed in the same boot, or may have, and is lost.
+// dropUnclear drops the series of which no reader knows the clock. Either their snapshots are lost, or another series
+// has followed in the same boot, or such a series may be lost.
 func (n *node) dropUnclear(clocks map[string]*series) {
 	if len(n.series) == 0 {
 		return
@@ -319,7 +319,7 @@ func (s *series) index() {
 	}
 }
 
-// hole is that of the lines whose numbers are more than the first, and at most the second.
+// hole is the hole of the lines with numbers above the first one, up to the second one.
 func (s *series) hole(at, after, until int, from time.Time) hole {
 	return hole{at: at, addr: s.lostAddr(after, until), from: from.Add(-late), to: s.lines[at].Time}
 }

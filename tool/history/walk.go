@@ -148,7 +148,7 @@ func (w *walker) begin(l registry.Line) {
 	w.line, w.seen, w.fresh, w.ended = l, l.Time, false, nil
 }
 
-// see notes who has the address at a line: the lease of another line, whose time is that of its begin, or no lease.
+// see notes who has the address at a line: no lease, or the lease of another line, with the time of its begin.
 func (w *walker) see(l *registry.Line, at time.Time) {
 	if same := l != nil && w.cur != nil && w.same(*l); !same {
 		since := at

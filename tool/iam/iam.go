@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package iam is what the role of a node must be allowed, and no more.
+// Package iam has the permissions that the role of a node needs, and no others.
 package iam
 
 import (
@@ -45,7 +45,7 @@ type Network struct {
 	Requests []lease.Permission // what pods may ask for
 }
 
-// Pools returns the pools of the networks for which the node may ask EC2 for what one of the modes says.
+// Pools returns the pools of the networks whose mode is one of these.
 func (n Needs) Pools(modes ...lease.Provision) (all []lease.Policy) {
 	for _, w := range n.Networks {
 		for _, p := range w.Pools {
@@ -134,8 +134,8 @@ func (n Needs) Policy() Policy {
 	return p
 }
 
-// allowRequests allows what requests of pods need besides. Subnets and groups are those of the
-// configuration, and ENIs those with its tags. Nothing except attaching is allowed for these ENIs.
+// allowRequests allows the further calls that requests of pods need. It allows the subnets and groups that the
+// configuration names, and ENIs with the tags in it. Nothing except attaching is allowed for these ENIs.
 func (n Needs) allowRequests(
 	allow func(sid string, condition map[string]map[string]string, actions, resources []string),
 ) {

@@ -35,8 +35,8 @@ import (
 //
 // This package does not ask the pod. The pod could name another's addresses.
 
-// settledAfter is how old a lease is whose ADD has ended, whatever became of it: no runtime
-// waits longer (containerd: 4 minutes).
+// settledAfter is the age of a lease after which its ADD has certainly ended: no runtime waits longer (containerd: 4
+// minutes).
 const settledAfter = 5 * time.Minute
 
 // An Attachment is one of a running pod, and what its ADD was told.
@@ -203,7 +203,7 @@ func aliased(near nl.Link, network string) (l registry.Lease, is bool) {
 	return l, is
 }
 
-// keyless are the leases without a key, which are those of the first NICs of pods, by their namespaces. A registry that
+// keyless are the leases without a key, by their namespaces. They are leases of the first NICs of pods. A registry that
 // was rebuilt has such leases.
 type keyless struct {
 	paths nl.Namespaces
@@ -228,8 +228,8 @@ func keylessOf(host *nl.NS, s *registry.State) keyless {
 	return k
 }
 
-// at returns the lease of the attachment that the alias of the node's end of a pair names, with its addresses. The
-// other end is in its namespace.
+// at returns the lease of an attachment, with its addresses. The alias of the pair's end on the node names the
+// attachment. The other end is in its namespace.
 func (k keyless) at(near nl.Link, network string) (l registry.Lease, addrs []netip.Addr, is bool) {
 	named, is := aliased(near, network)
 	path := k.paths.At(near)

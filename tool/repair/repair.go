@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package repair puts back what a node has lost of its pods' network: what serves all pods, and what belongs to one of
-// them. It brings the egress of running pods to the present configuration. It knows what that was from the conflist,
-// the registry, what the runtime keeps for the DEL, and the kernel. It asks neither EC2 nor the metadata service. It
-// makes what an ADD would make, by the same lists.
+// Package repair puts back objects of the pods' network that a node has lost. Some serve all pods, and others belong to
+// one pod. It brings the egress of running pods to the present configuration. It finds these objects by the conflist,
+// the registry, the files that the runtime keeps for the DEL, and the kernel. It asks neither EC2 nor the metadata
+// service. It makes the same objects as an ADD, by the same lists.
 package repair
 
 import (
@@ -18,8 +18,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// Node puts back what this node has lost, for each network of the configuration that has pods here, and
-// returns what that was. It waits for no other process.
+// Node puts back the objects that this node has lost, for each network of the configuration that has pods here. It
+// returns these objects. It waits for no other process.
 func Node(ctx context.Context, conflists *conf.Conflists) ([]string, error) {
 	did := []string{}
 	host, err := nl.Node()
@@ -65,13 +65,13 @@ func shared(_ context.Context, host *nl.NS, n conf.Network) (did []string, faile
 	return did, err
 }
 
-// Lost lists what a network's pods share and the node has lost.
+// Lost lists the objects that a network's pods share, and that the node has lost.
 func Lost(host *nl.NS, n conf.Network) (nl.Wiring, error) { return ptp.Lost(host, n.Name, n.Pair) }
 
-// Shared puts back what serves all pods of a network, and returns what that was.
+// Shared puts back lost objects that serve all pods of a network, and returns them.
 func Shared(host *nl.NS, n conf.Network) (nl.Wiring, error) { return ptp.Repair(host, n.Name, n.Pair) }
 
-// Brief is the command that adds an object, of a table without what is in it.
+// Brief returns the command that adds an object. For a table, it leaves out the contents.
 func Brief(o nl.Object) string {
 	if t, is := o.(nl.Table); is {
 		return "nft table " + t.Family + " " + t.Name

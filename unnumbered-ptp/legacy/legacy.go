@@ -32,9 +32,9 @@ type Pod struct {
 // Del deletes what the original plugin made for a pod that is deleted after an upgrade. That is a veth pair with a
 // random name, its rule, and the pod's rules of iptables.
 //
-// The rules of iptables go first. If this process is killed before it deletes the veth, the veth still shows that
-// there is such a pod. If they cannot be deleted, the veth is deleted nevertheless. They do no harm: the next pod
-// with that address must be masqueraded, too.
+// The rules of iptables go first. If this process is killed before it deletes the veth, the veth still shows that there
+// is such a pod. If they cannot be deleted, Del still deletes the veth. They do no harm: the next pod with that address
+// must be masqueraded, too.
 func Del(ctx context.Context, node, pod *nl.NS, p Pod) error {
 	if p.Prev != nil && !slices.ContainsFunc(p.Prev.Interfaces, p.mayBe) {
 		return nil // without a list of the rules of all pods

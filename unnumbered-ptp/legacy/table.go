@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// tableOf is the name that earlier releases gave a network's table. Networks whose names
-// differ in a dash, a dot or an underscore had the same one.
+// tableOf is the name that earlier releases gave a network's table. If the names of two networks differed only in a
+// dash, a dot or an underscore, they had the same table.
 func tableOf(network string) string {
 	return nl.OwnTableOf(strings.NewReplacer("_", "-", ".", "-").Replace(network))
 }
