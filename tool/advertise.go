@@ -29,18 +29,21 @@ of this node, by one PATCH of its status, with the kubelet's credentials. It ask
 Kubernetes for nothing else. A pod that asks for 1 of the resource comes only to a
 node that has an address left for it: see docs/scheduler.md.
 
-The number is a total, from which the scheduler subtracts what pods ask for. It is
-what pods have, what is free, and what EC2 can still give, less what cools at most.
-EC2 can give what the instance type, the configuration, and the addresses of the
-subnets allow. EC2 describes the subnets again if the last time is an hour ago, or if
-they limit the number and it is ten minutes ago. The number is never less than what
-pods have. A pool has the resource ` + Resource + `-POOL.
+The number is a total. The scheduler subtracts the requests of pods from it. The
+number counts addresses that pods have, free addresses, and addresses that the node
+can still get from EC2. It leaves out as many addresses as cooled at one moment of
+--window. The instance type, the configuration and the subnets limit how many
+addresses the node can get. The command asks EC2 for the subnets after an hour. If
+the subnets limit the number, it asks after ten minutes. The number is never below
+the number of addresses that pods have.
 
-If the registry, the configuration or the instance is not known, it ends with an
-error, and the node keeps the number that it has.
+A pool has the resource ` + Resource + `-POOL.
+
+If the command cannot read the registry or the configuration, or does not know the
+instance, it fails, and the node keeps its old number.
 
 With --feature-file, it writes the numbers for the local source of
-node-feature-discovery, and asks Kubernetes for nothing:
+node-feature-discovery, and does not call the API server:
 
     ` + Name + ` advertise --feature-file=/etc/kubernetes/node-feature-discovery/features.d/cni-ipvlan-vpc-k8s` +
 			cli.JSON("[] resource number leased free more cooling reserved"),
@@ -53,7 +56,7 @@ node-feature-discovery, and asks Kubernetes for nothing:
 			&cli.StringFlag{Name: "feature-file",
 				Usage: "write the numbers to `FILE` for node-feature-discovery, and not to the API server"},
 			&cli.DurationFlag{Name: "window", Value: 2 * time.Minute,
-				Usage: "leave out as many addresses as have cooled at once within this `TIME`"},
+				Usage: "leave out the largest number of addresses that cooled at one moment of this `TIME`"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "print the numbers, and change nothing"},
 		},
 		Action: func(c *cli.Context) error {
@@ -74,7 +77,7 @@ node-feature-discovery, and asks Kubernetes for nothing:
 			defer unlock()
 			rows, err := offers(c)
 			if err != nil {
-				return fmt.Errorf("the node keeps the number that it has: %w", err)
+				return fmt.Errorf("the node keeps its old number: %w", err)
 			}
 			return errors.Join(tell(c, rows), cli.Table(c, rows))
 		},
@@ -102,7 +105,7 @@ func patch(c *cli.Context, rows []offerRow) error {
 		found, ok := kube.Find()
 		if !ok {
 			return cli.Hint(fmt.Errorf("no kubelet has a kubeconfig here: none of %s is there",
-				strings.Join(kube.Kubeconfigs, ", ")), "name that of the kubelet with --kubeconfig FILE")
+				strings.Join(kube.Kubeconfigs, ", ")), "name the kubeconfig of the kubelet with --kubeconfig FILE")
 		}
 		path = found
 	}
@@ -132,7 +135,8 @@ func patch(c *cli.Context, rows []offerRow) error {
 	if len(gone) == 0 {
 		return nil
 	}
-	slog.Info("the configuration has no pool for these resources any more: the node loses them", "resources",
+	slog.Info("the configuration has no pool for these resources any more: the command removes them from the "+
+		"node", "resources",
 		len(gone))
 	_, err = client.PatchNode(c.Context, node, gone)
 	return explained(err, node, path)
@@ -147,17 +151,18 @@ func explained(err error, node, kubeconfig string) error {
 	refusal, _ := errors.AsType[*kube.Refusal](err)
 	switch {
 	case kube.Untrusted(err):
-		return cli.Hint(err, kubeconfig+" trusts another API server: name that of the kubelet with --kubeconfig FILE")
+		return cli.Hint(err, kubeconfig+" trusts another API server: name the kubeconfig of the kubelet with "+
+			"--kubeconfig FILE")
 	case refusal == nil:
 		return err
 	case refusal.Status == http.StatusNotFound:
 		return cli.Hint(err, "name the node as 'kubectl get nodes' does, with --node-name NAME")
 	case refusal.Status == http.StatusForbidden:
-		return cli.Hint(err, "a kubelet may change its own node alone: name it with --node-name NAME, or its "+
-			"kubeconfig with --kubeconfig FILE")
+		return cli.Hint(err, "a kubelet may change only its own node: name the node with --node-name NAME, or the "+
+			"kubeconfig of its kubelet with --kubeconfig FILE")
 	case refusal.Status == http.StatusUnauthorized:
-		return cli.Hint(err, "the credentials of "+kubeconfig+" have ended, or are another cluster's: name the "+
-			"kubelet's with --kubeconfig FILE")
+		return cli.Hint(err, "the credentials of "+kubeconfig+" have expired, or are of another cluster: name the "+
+			"kubelet's kubeconfig with --kubeconfig FILE")
 	}
 	return err
 }

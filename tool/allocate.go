@@ -18,9 +18,9 @@ func allocate() *cli.Command {
 	return &cli.Command{
 		Name:  "allocate-first-available",
 		Usage: "Allocate a private IP on the first available interface",
-		Description: `It assigns addresses to the first ENI, by device index, that has room. The
-next pods find them. It passes over ENIs for which pods have asked, and, unless
---index says otherwise, those below interfaceIndex of the configuration:
+		Description: `It assigns addresses to the first ENI, by device index, that can take more. The next
+pods use them. It passes over ENIs for which pods have asked. Without --index, it
+also passes over ENIs below interfaceIndex of the configuration:
 
     ` + Name + ` allocate-first-available --index=1 --ip_batch_size=10` + cli.JSON("iface id ips"),
 		Flags: []cli.Flag{

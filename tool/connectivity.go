@@ -25,20 +25,21 @@ func connectivityTest() *cli.Command {
 	return &cli.Command{
 		Name:  "connectivity-test",
 		Usage: "Try each path of pods with two pods that it makes, and say where a packet stops",
-		Description: `It makes two pods on this node by the plugins of the conflist, as a container
-runtime does. They get addresses as any pod, and their leases end with the test. For
-each family, it sends packets from pod to pod, and to and from the node. It also tries
-the VPC gateway, the metadata service, the Service of the API server, the DNS server
-and the internet. It changes nothing of other pods.
+		Description: `It makes two pods on this node by the plugins of the conflist, like a container
+runtime. These pods get addresses like any pod, and their leases end with the test.
+For each family, it sends packets from pod to pod, and to and from the node. It also
+tries the VPC gateway, the metadata service, the Service of the API server, the DNS
+server and the internet. It changes nothing of other pods.
 
-For a path that fails it says where the packet stopped, why, and what to do. It finds
-that by taps at the links, by the verdicts of netfilter and by what the kernel says of
-routes. If a path fails, the exit status is 1. If it is killed, the next runs of
-registry-gc remove what is left, as of any pod without a DEL.
+If a path fails, it says where the packet stopped, why, and what to do. To find
+this, it watches the links, and asks the kernel for the verdicts of netfilter and
+for routes. If a path fails, the exit status is 1. If the test is killed, the next
+runs of registry-gc remove its leases and rules.
 
 With --serve, it makes one pod and answers at --port of this node, until it is
-interrupted or --for is over. On another node, --peer ADDRESS then tries the paths
-between the two. The security groups of both nodes must allow this port.` +
+interrupted or --for is over. Then run it on another node with --peer ADDRESS: it
+tries the paths between the two nodes. The security groups of both nodes must allow
+this port.` +
 			cli.JSON("network failed took_ms pods[] {name ips iface} "+
 				"paths[] {path family from to state (works fails skipped) took_ms stopped cause do}"),
 		Flags: []cli.Flag{

@@ -16,9 +16,10 @@ func deallocate() *cli.Command {
 	return &cli.Command{
 		Name:  "deallocate",
 		Usage: "Deallocate a private IP",
-		Description: `It unassigns addresses of this instance's ENIs that no pod has: all of them,
-or none. The primary address of an ENI stays. For IPv6 addresses the role needs
-ec2:UnassignIpv6Addresses. iam-policy has it only if pods may choose addresses.` + cli.JSON("deallocated"),
+		Description: `It unassigns addresses of this instance's ENIs that no pod has. If it must refuse
+one of them, it unassigns none. It refuses the primary address of an ENI. For IPv6
+addresses the role needs ec2:UnassignIpv6Addresses. iam-policy prints this
+permission only if pods may choose addresses.` + cli.JSON("deallocated"),
 		ArgsUsage: "IP...",
 		Action: func(c *cli.Context) error {
 			var addrs []netip.Addr

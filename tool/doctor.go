@@ -27,12 +27,12 @@ func doctorCommand() *cli.Command {
 		Description: `It checks
 
 ` + names.String() + `
-and reports for each finding what it means and what to do. An "error" breaks
-pods, or will; a "warning" may; a "note" is for your information. Without --fix it
-changes nothing. With --fix it makes the changes that can do no harm, and reports
-them; what is fixed is not counted. If an error is left, the exit status is 1.
-With --root it checks the files of an image that does not run, and needs no EC2.
-cni-doctor.timer makes the checks that ask no EC2, for Prometheus.` +
+For each finding, it says what it means and what to do. An "error" breaks pods now
+or soon. A "warning" may break pods. A "note" is for your information. Without --fix
+it changes nothing. With --fix it makes changes that can do no harm, and reports
+them. If an error is left after this, the exit status is 1. With --root it checks
+the files of an image that does not run, without EC2. cni-doctor.timer makes all
+checks that do not ask EC2, for Prometheus.` +
 			cli.JSON("errors warnings (that are left) checked findings[] {check severity about means do fixed}"),
 		Flags: []cli.Flag{
 			conf.Flag(),

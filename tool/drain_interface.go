@@ -19,14 +19,15 @@ func drainInterface() *cli.Command {
 	return &cli.Command{
 		Name:  "drain-interface",
 		Usage: "List ENIs that differ from the configuration; give new pods no address of one",
-		Description: `Without an ENI, it lists those whose security groups or subnet a new ENI would
-not get by the configuration, and those that drain. With ENIs, new pods get no
-address of these from now on, and the pods that have one keep it. registry-gc
-deletes such an ENI after its last pod if this node has created it. End others by
-remove-interface. The instance needs a slot for the ENI that new pods will use.
+		Description: `Without an ENI, it lists ENIs with other security groups or another subnet than the
+configuration has. It also lists ENIs that drain already. With ENIs, new pods get no
+address of these ENIs from now on, and running pods keep their addresses. When the
+last pod of such an ENI has ended, registry-gc deletes the ENI if this node has
+created it. Remove other ENIs by remove-interface. The instance needs a free slot
+for the ENI of new pods.
 
-The boot ENI stays as it is, and so does an ENI for which a pod has asked. A boot
-removes the mark, because it is in the registry. It asks EC2 for the subnets.` +
+It refuses the boot ENI, and ENIs for which a pod has asked. The registry has the
+mark of a drained ENI, so a boot removes it. The command asks EC2 for the subnets.` +
 			cli.JSON("[] id iface pool pods draining why"),
 		ArgsUsage: "[ENI...]",
 		Flags: []cli.Flag{conf.Flag(),

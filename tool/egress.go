@@ -23,18 +23,19 @@ func egressCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "egress",
 		Usage: "List the clients and routers of egresses, and the rule that their security groups need",
-		Description: `It lists the egresses of the configuration, and the rule for the security groups
-of clients and routers. It lists the pods of this node that are clients or routers,
-with their packets. Only root sees the pods.
+		Description: `It lists the egresses of the configuration, and the rule for the security groups of
+clients and routers. It lists the clients and routers of this node, and counts their
+packets. Only root sees the pods.
 
---manifest prints what Kubernetes needs for the routers of one egress:
+--manifest prints the objects of Kubernetes for the routers of one egress:
 
     ` + Name + ` egress --config 10-pods.conflist --manifest partner | kubectl apply -f -
 
-That is a namespace, a Service, a PodDisruptionBudget and a Deployment. With
---address, it is a StatefulSet for each router, which keeps its address of the VPC.
-What the conflist has is taken from there. What it lacks is in comments at the
-beginning: for a new egress, also the egress itself.` +
+These are a namespace, a Service, a PodDisruptionBudget and a Deployment. With
+--address, there is a StatefulSet for each router instead, and the router keeps its
+address of the VPC. The command reads all values that the conflist has. If the
+conflist lacks something, comments at the beginning say what to add. For a new
+egress, they also have the egress itself.` +
 			cli.JSON(`egresses[] {network port name gateways[] destinations[] except[] mtu namespaces[] selectable[] routers[] clients[]}
     rule {protocol port} (of the first of them)
     pods[] (of this node: role pod ip sent received refused forwarded answered)
@@ -137,8 +138,8 @@ func (a egressAnswer) print(w io.Writer) {
 	if len(a.Egresses) > 0 {
 		fmt.Fprintf(w, "security groups: between clients and routers, in and out: %s port %s\n",
 			strings.ToUpper(a.Rule.Protocol), strings.Join(ports, ", "))
-		fmt.Fprintln(w, "    with serviceLoop none, the clients' nodes send for them: allow it between nodes and "+
-			"routers, too")
+		fmt.Fprintln(w, "    with serviceLoop none, the nodes send the packets of clients: allow this between nodes "+
+			"and routers, too")
 	}
 	if len(a.Pods) > 0 {
 		fmt.Fprintln(w)

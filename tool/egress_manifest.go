@@ -37,7 +37,8 @@ const pauseImage = "registry.k8s.io/pause:3.10"
 // egressFlags are about the manifest of an egress.
 func egressFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "manifest", Usage: "print what Kubernetes needs for the routers of the egress `NAME`"},
+		&cli.StringFlag{Name: "manifest", Usage: "print the objects of Kubernetes for the routers of the egress " +
+			"`NAME`"},
 		&cli.StringFlag{Name: "routers", DefaultText: "the first of the configuration",
 			Usage: "with --manifest: `NAMESPACE` of the routers"},
 		&cli.IntFlag{Name: "replicas", Value: 2, Usage: "with --manifest: `N` routers"},

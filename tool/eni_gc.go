@@ -35,38 +35,39 @@ func eniGC() *cli.Command {
 	return &cli.Command{
 		Name:  "eni-gc",
 		Usage: "Delete the ENIs that were made for instances which are gone",
-		Description: `For one timer of a cluster, or for that of every node with RandomizedDelaySec:
+		Description: `For one timer of a cluster, or for a timer on every node with RandomizedDelaySec:
 
     ` + Name + ` eni-gc --grace=1h
 
-An instance that ends between the creation of an ENI and its attachment
-leaves it behind. What is deleted has all of these, as seen by two runs that
-are at least --grace apart:
+If an instance ends after it has created an ENI, and before it has attached the ENI,
+the ENI stays. The command deletes an ENI if two runs, at least --grace apart, have
+seen all of these:
 
-  - the tag ` + book.TagInstance + `, which our ENIs are born with
-  - the status available: it is attached nowhere
-  - the VPC of this instance
-  - an instance in that tag to which EC2 shows no ENI attached, as it does to
-    every instance that there is, stopped ones too; or this very instance, if
-    its registry neither knows the ENI nor has anything unfinished
+  - the tag ` + book.TagInstance + `, which our ENIs get when they are created
+  - the status available: it is not attached
+  - it is in the VPC of this instance
+  - the instance in that tag is gone: EC2 shows no ENI of it. Of each existing
+    instance, also of a stopped one, EC2 shows at least one ENI
+  - or the tag names this instance, and its registry neither knows the ENI nor
+    has an unfinished call
 
-Never deleted are the ENIs of other instances that still exist, which their
-own registry-gc ends; ENIs without that tag, the original's among them; ENIs
-with the tag ` + book.TagNoManage + `=true; and what has been seen once. The
-sightings are kept in the file of --state. It needs
+It never deletes an ENI of another instance that still exists: that instance's
+registry-gc does. It never deletes ENIs without that tag, such as those of the
+original. It never deletes ENIs with the tag
+` + book.TagNoManage + `=true. The first run only remembers an ENI, in the file of --state. The command needs
 ec2:DescribeNetworkInterfaces and ec2:DeleteNetworkInterface.` +
 			cli.JSON("deleted[] {id instance subnet first_seen} waiting[] {id instance subnet first_seen}"),
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "dry-run", Usage: "say what would be deleted, delete nothing, and remember nothing"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "print what it would delete; delete and remember nothing"},
 			&cli.DurationFlag{Name: "grace", Value: time.Hour,
-				Usage: "delete what an earlier run saw at least this `TIME` ago"},
+				Usage: "delete ENIs that an earlier run saw at least this `TIME` ago"},
 			&cli.StringFlag{Name: "state", Usage: "remember sightings in `FILE`",
 				DefaultText: "eni-gc.json in the directory of the registry"},
 		},
 		Action: func(c *cli.Context) error {
 			if g := c.Duration("grace"); g < leastGrace {
 				return cli.Misuse(c,
-					"--grace: %v: want %v or more: a node may need so long to take up what it has begun", g, leastGrace)
+					"--grace: %v: want %v or more: a node may need so long to continue its own work", g, leastGrace)
 			}
 			p, err := cli.OpenPool(lease.Policy{})
 			if err != nil {
@@ -244,7 +245,8 @@ func (l *leaks) busy() (func(id string) bool, error) {
 		if _, known := s.ENIs[id]; !known && s.Instance.ID != "" && len(s.Intents) == 0 && s.Rebuilt.Since.IsZero() {
 			return false
 		}
-		slog.Info("an ENI of this instance is not deleted here: its next ADD or registry-gc uses or deletes it", "eni",
+		slog.Info("this command does not delete an ENI of this instance: the next ADD uses it, or registry-gc "+
+			"deletes it", "eni",
 			id)
 		return true
 	}, nil

@@ -15,7 +15,8 @@ func eniif() *cli.Command {
 	return &cli.Command{
 		Name:  "eniif",
 		Usage: "List all ENI interfaces and their setup with addresses",
-		Description: "The boot ENI comes first. It asks the metadata service, which lags some seconds\nbehind EC2." +
+		Description: "The boot ENI comes first. It asks the metadata service. That service may be some\n" +
+			"seconds behind EC2." +
 			cli.JSON("[] iface mac id index card boot subnet subnet_cidr secgrps vpc ips"),
 		Flags: []cli.Flag{&cli.BoolFlag{Name: "boot", Usage: "list the boot ENI alone, which is the node's own"}},
 		Action: func(c *cli.Context) error {

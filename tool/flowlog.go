@@ -156,8 +156,8 @@ func (a *annotator) begin(fields []string) (header bool, err error) {
 	}
 	a.format = &f
 	if !slices.Contains(names, "pkt-dstaddr") || !slices.Contains(names, "pkt-srcaddr") {
-		slog.Warn("the flow log has no pkt-srcaddr and pkt-dstaddr. Where a packet had another address of an ENI, EC2 "+
-			"has written the primary one, so some pods may be wrong", "hint",
+		slog.Warn("the flow log has no pkt-srcaddr and pkt-dstaddr. If a packet had another address of an ENI, the "+
+			"flow log has the primary address, so some pods may be wrong", "hint",
 			"create the flow log with these fields")
 	}
 	if header && !a.json {

@@ -17,8 +17,8 @@ func freeIPs() *cli.Command {
 	return &cli.Command{
 		Name:  "free-ips",
 		Usage: "List all currently unassigned AWS IP addresses",
-		Description: `Those that the metadata service lists, but that neither this node nor a
-namespace on it has, and that are not reserved for a pod.` + cli.JSON("[] adapter ip"),
+		Description: `The metadata service lists these addresses, but neither this node nor a namespace on
+it has them, and they are not reserved for a pod.` + cli.JSON("[] adapter ip"),
 		Action: func(c *cli.Context) error {
 			p, err := cli.OpenPool(lease.Policy{})
 			if err != nil {

@@ -29,23 +29,22 @@ func iamPolicy() *cli.Command {
     aws iam put-role-policy --role-name NODE --policy-name cni \
         --policy-document "$(` + Name + ` iam-policy --config 10-pods.conflist)"
 
-It needs neither root nor EC2. What a node may change is bound to the tag
-` + book.TagManaged + `, with which our ENIs are created. The
-role can give this tag to no other ENI. (With interfaceIndex 0 addresses are not
-bound to it: the boot ENI has no such tag.) The role attaches ENIs to its own
-instance alone, and detaches them from it alone. So the node must use the
-credentials of its own role. Subnets are bound to subnetTags, security groups to
-secGroupIds. If --config is a directory, the policy is what all its networks need
-together. If pods are to use ENIs without our tags, add --untagged. Such are those of
-the original, and of a launch template of your own.` +
+It needs neither root nor EC2. A node may change only ENIs with the tag
+` + book.TagManaged + `. Our ENIs get this tag when they are created, and
+the role cannot give it to another ENI. (With interfaceIndex 0, the role may change addresses without
+this condition, because the boot ENI has no such tag.) The role may attach and detach ENIs only at
+its own instance. So the node must use the credentials of its own role. The policy limits subnets to
+subnetTags, and security groups to secGroupIds. If --config is a directory, the policy is for all
+networks in it together. If pods use ENIs without our tags, add --untagged. Such ENIs are those of
+the original plugin, and those of your own launch template.` +
 			cli.JSON("Version Statement[] {Sid Effect Action Resource Condition}"),
 		Flags: []cli.Flag{
 			conf.Flag(),
 			&cli.StringFlag{Name: "mode", DefaultText: "provision of the configuration",
-				Usage: "of a node that works in `MODE` none, assign or full, whatever its configuration says"},
+				Usage: "assume that provision is `MODE` none, assign or full, and ignore the configuration's value"},
 			&cli.BoolFlag{Name: "eni-gc", Usage: "allow " + Name +
-				" eni-gc as well, to delete what other instances have left behind"},
-			&cli.BoolFlag{Name: "untagged", Usage: "allow it for ENIs without our tags, too"},
+				" eni-gc as well, to delete ENIs that other instances have left behind"},
+			&cli.BoolFlag{Name: "untagged", Usage: "allow changes of ENIs without our tags, too"},
 			&cli.StringFlag{Name: "partition", DefaultText: "that of $AWS_REGION, else aws",
 				Usage: "name resources in the `PARTITION`: aws-cn for China, aws-us-gov for GovCloud"},
 		},
@@ -56,7 +55,7 @@ the original, and of a launch template of your own.` +
 			}
 			p := n.Policy()
 			if len(p.Statement) == 0 {
-				slog.Info("this node needs no answer of EC2, so it needs no policy: IAM does not accept an empty one")
+				slog.Info("this node does not call EC2, so it needs no policy: IAM does not accept an empty policy")
 			}
 			return cli.Answer(c, p, func(w io.Writer) {
 				e := json.NewEncoder(w)

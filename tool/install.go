@@ -27,29 +27,30 @@ func installNode() *cli.Command {
 
     ` + Name + ` install --conflist /config/10-cni-ipvlan-vpc-k8s.conflist
 
-It installs programs first, then units where there is systemd, and the conflist
-last: the node is then ready. Each file is replaced by a rename. What is right
-stays as it is, so it may run at each boot, beside another run, and while pods
-start. After a kill, the next run does what is left. A conflist with mistakes is
-refused before anything is changed. "hostInterface": "auto" in the conflist becomes
-the name of the boot ENI's link.
+It installs the programs first, then units if there is systemd, and the conflist
+last: the node is then ready. It replaces each file by a rename. It does not change
+files that are right, so it may run at each boot, beside another run, and while pods
+start. If it is killed, the next run finishes its work. If the conflist has
+mistakes, it refuses the conflist before it changes anything. In "hostInterface", it
+replaces "auto" by the name of the boot ENI's link.
 
-It finds out which platform the node is, and so which directories the runtime
-uses: ` + strings.Join(install.Platforms(), ", ") + `.
-Give --bin-dir and --conf-dir if your runtime has others.
+It finds out the platform of the node. The platform decides which directories the
+runtime uses: ` + strings.Join(install.Platforms(), ", ") + `.
+If your runtime has other directories, set --bin-dir and --conf-dir.
 
-It answers what it has changed.` + cli.JSON("[] change path"),
+It prints its changes.` + cli.JSON("[] change path"),
 		Flags: []cli.Flag{
 			rootFlag(),
 			&cli.StringFlag{Name: "from", Value: "/",
 				Usage: "install the files of `DIR`, which is like the root of the container image"},
 			&cli.StringFlag{Name: "conflist",
 				Usage: "install the conflist `FILE`, under its name; without it none is installed"},
-			&cli.BoolFlag{Name: "check", Usage: "change nothing, and answer what would be changed"},
+			&cli.BoolFlag{Name: "check", Usage: "change nothing, and print what it would change"},
 			&cli.BoolFlag{Name: "uninstall",
 				Usage: "remove everything, and all conflists with our plugins; refused while pods have addresses"},
 			&cli.BoolFlag{Name: "force",
-				Usage: "with --uninstall: remove also while pods have addresses, whose DEL then fails"},
+				Usage: "with --uninstall: remove everything even while pods have addresses; the DEL of these pods " +
+					"then fails"},
 			&cli.StringFlag{Name: "platform", DefaultText: "found out", Usage: "take the directories of `PLATFORM`"},
 			&cli.StringFlag{Name: "bin-dir", DefaultText: "that of the platform",
 				Usage: "install the plugins in `DIR` of the node"},

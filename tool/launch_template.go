@@ -24,23 +24,24 @@ func launchTemplate() *cli.Command {
         --launch-template-data "$(` + Name + ` launch-template \
             --config 10-pods.conflist --instance-type m5.large --subnet subnet-1)"
 
-It has the boot ENI, and further ENIs from interfaceIndex of the configuration on,
-as many as maxPods needs. Without maxPods, it has as many as maxENIs and the type
-allow, less --except-enis. In the slots that are left out, the node attaches ENIs
-for pods that ask for them. Each ENI has the security groups, the timeouts of connectionTracking and,
-by default, as many prefixes or addresses as fit. If the type is no Nitro type, they
-are addresses, of IPv6 too. If ipFamilies has IPv6, the boot ENI gets an IPv6
-address, which the node needs. So the subnet of the boot ENI must have IPv6, too.
+The template has the boot ENI. From the device index interfaceIndex on, it has as
+many ENIs as maxPods needs. Without maxPods, it has as many ENIs as maxENIs and the
+type allow, minus --except-enis. The node can use the empty slots for ENIs for which
+pods ask. Each ENI has the security groups and the timeouts of connectionTracking.
+By default, it has as many prefixes or addresses as fit. If the type is no Nitro
+type, it has addresses, also of IPv6. If ipFamilies has IPv6, the boot ENI gets an
+IPv6 address for the node. So the subnet of the boot ENI must have IPv6, too.
 
-Add what else a template needs: image, instance type, user data. A template serves
-the zone of its subnets. On an instance, its type is the default, and --subnet may
-be left out: subnetTags select a subnet of its zone. The command asks EC2 for the
-limits of the type (ec2:DescribeInstanceTypes).
+Add the other parts of a template: image, instance type, user data. A template is
+for the zone of its subnets. On an instance, the default is the type of this
+instance, and you may leave out --subnet: subnetTags select a subnet of its zone.
+The command asks EC2 for the limits of the type (ec2:DescribeInstanceTypes).
 
-All ENIs are of one pool, because a template has one set of tags for all of them.
-If several networks of the directory have the pool, the ENIs serve all of them.
-They have the families of each network, begin at the highest interfaceIndex, and
-suffice for the sum of maxPods. All else is as the first network has it.
+All ENIs are of one pool, because a template has one set of tags for all of them. If
+several networks of the directory have the pool, the ENIs serve all of these
+networks. They have the families of each network, begin at the highest
+interfaceIndex, and are enough for the sum of maxPods. All other values are those of
+the first network.
 
 No collection deletes these ENIs or releases their addresses: they end with
 their instance.` + cli.JSON(`NetworkInterfaces[] {DeviceIndex NetworkCardIndex Description SubnetId Groups

@@ -27,14 +27,15 @@ func maintain() *cli.Command {
 	return &cli.Command{
 		Name:  "maintain",
 		Usage: "Run collections, repairs, refills and metrics at their intervals, where no systemd does it",
-		Description: `For a container on a node without systemd. It does what cni-gc.timer,
-cni-warm.path, cni-release.path, cni-metrics.timer and cni-advertise.timer do
-elsewhere: each work is a command of this tool in a process of its own. No pod
-waits for it. While it does not run, nothing is collected, and no process refills the pools in advance; that is all.
+		Description: `For a container on a node without systemd. It does the work of cni-gc.timer,
+cni-warm.path, cni-release.path, cni-metrics.timer and cni-advertise.timer. Each
+work is a command of this tool in its own process. No pod waits for it. While it
+does not run, pods still start, but nothing is collected, and no process refills the
+pools in advance.
 
-It needs the privileges of these commands, the host network, and / of the node
-with the mounts that come later (mountPropagation: HostToContainer). It ends with
-SIGTERM. With --once it runs each command once, and answers how each has ended.` + cli.JSON("[] command error"),
+It needs the privileges of these commands, the host network, and / of the node, also
+with mounts that come later (mountPropagation: HostToContainer). It ends with
+SIGTERM. With --once it runs each command once, and prints the result of each.` + cli.JSON("[] command error"),
 		Flags: []cli.Flag{
 			rootFlag(),
 			&cli.StringFlag{Name: "config", DefaultText: "that of the platform",
@@ -230,7 +231,7 @@ func (m *maintenance) run(ctx context.Context, command string, args ...string) c
 	c.WaitDelay = 10 * time.Second
 	err := c.Run()
 	if err != nil && ctx.Err() == nil { // at the end of the loop, it was told to end
-		slog.Warn("a command has failed, and is tried again at its time", "command", command, "error", err)
+		slog.Warn("a command has failed, and runs again at its next time", "command", command, "error", err)
 	}
 	if err != nil {
 		return commandRow{command, err.Error()}
@@ -238,8 +239,8 @@ func (m *maintenance) run(ctx context.Context, command string, args ...string) c
 	return commandRow{Command: command}
 }
 
-// Programs that pods share stay in the kernel until the node boots, because others may use them. What no ADD has opened
-// for a week goes: a process that has opened one has it (cni-gc.service does the same).
+// Programs that pods share stay in the kernel until the node boots, because others may use them. It deletes programs
+// that no ADD has opened for a week. A process that has opened a program keeps it (cni-gc.service does the same).
 const (
 	bpffs      = "/sys/fs/bpf"
 	pins       = "cni_ipvlan_vpc_k8s:*"

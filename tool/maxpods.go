@@ -27,30 +27,29 @@ func maxPods() *cli.Command {
 
     kubelet --max-pods=$(` + Name + ` maxpods --max 110)
 
-It counts as an ADD does that needs more addresses. It counts the ENIs that the
-instance type and maxENIs allow, from interfaceIndex on, on all network cards. On
-each ENI it counts the addresses, or 16 for each prefix. A pod of both families
-needs one of each. It assumes that the subnets have enough addresses.
+It uses the rules by which an ADD gets more addresses. It counts the ENIs that the
+instance type and maxENIs allow, from interfaceIndex on, on all network cards. For
+each ENI it counts the addresses, or 16 for each prefix. A pod with both families
+needs an address of each. It assumes that the subnets have enough addresses.
 
-If the configuration has several pools, so many pods get an address, of whatever
-pools they are. It counts with the worst case: a pool takes a whole ENI for its
-first pod. --pool is for a node whose pods are all of one pool. If requests lets
-pods ask for ENIs, one ENI is left out, or as many as --except-enis says. A pod
-with several interfaces, or of several networks, counts once for each of them:
-lower the number by --max.
+If the configuration has several pools, the number is right for pods of any of them.
+The worst case counts: a pool takes a whole ENI for its first pod. If all pods of
+the node are of one pool, use --pool. If pods may ask for ENIs (requests), it leaves
+out one ENI, or as many as --except-enis says. A pod with several interfaces or
+networks needs several addresses: lower the number by --max.
 
 With "provision": "none" or "assign", it counts the ENIs that the instance has now.
-With --instance-type, they are those that launch-template prints for the
-configuration, or as many as the type can have. Addresses of IPv6 are so many that
-they limit nothing. The number is then 110, which is the kubelet's own, or --max.
+With --instance-type, it counts the ENIs that launch-template prints, or as many as
+the type can have. IPv6 has so many addresses that they do not limit pods. The
+number is then --max, or 110, which is the kubelet's default.
 
 Without a configuration, it assumes one pool of IPv4 without prefixes, from device
-index 1 on, as the original plugin's tool does. If EC2 does not report the limits of
-this instance's type, and this node has not asked before, it warns and takes 110.
-Kubernetes recommends no more than 110 pods for a node, and EKS no more than 250 for
-one with more than 30 CPUs. That is no limit of addresses: say it by --max.
+index 1 on, like the original plugin's tool. If neither EC2 nor the registry has the
+limits of this instance's type, it warns and takes 110. Kubernetes recommends at
+most 110 pods for a node. EKS recommends at most 250 for a node with more than 30
+CPUs. Addresses do not limit this: set it by --max.
 
---format prints what launches nodes needs to know:
+--format prints the number, or an expression, for a program that launches nodes:
 
     karpenter  maxPods of an EC2NodeClass: an expression for all instance types, or
                the number for --instance-type. Expressions need a release after
@@ -65,9 +64,10 @@ one with more than 30 CPUs. That is no limit of addresses: say it by --max.
                --instance-type: a NodeOverlay of Karpenter, or tags as asg. It is a
                number of addresses: neither --max nor --host-network counts
 
-An expression knows the ENIs of one network card and the IPv4 addresses of an ENI.
-So it is for types with one card, of Nitro if prefixDelegation is true, and with
-IPv6 if ipFamilies has it. For others, say --instance-type.` + cli.JSON(`max_pods
+An expression knows only one network card and the IPv4 addresses of an ENI. So use
+it for types with one card. If prefixDelegation is true, use it for Nitro types. If
+ipFamilies has IPv6, use it for types with IPv6. For other types, use
+--instance-type.` + cli.JSON(`max_pods
     with --format karpenter or nodeadm: expression
     with --format overlay or asg-addresses: [] resource number`),
 		Flags: []cli.Flag{
@@ -77,7 +77,7 @@ IPv6 if ipFamilies has it. For others, say --instance-type.` + cli.JSON(`max_pod
 			&cli.StringFlag{Name: "pool", DefaultText: "any of them", Usage: "all pods are of the pool `NAME`"},
 			&cli.IntFlag{Name: "max", DefaultText: "maxPods of the configuration", Usage: "print `N` at most"},
 			&cli.IntFlag{Name: "except-enis", DefaultText: "1 if pods may ask for ENIs, else 0",
-				Usage: "leave `N` ENIs out: they are for pods that ask for ENIs of their own, or for others"},
+				Usage: "leave out `N` ENIs: pods that ask for ENIs get them, or others use them"},
 			&cli.IntFlag{Name: "host-network",
 				Usage: "add `N` pods that are on the host network: they take no address"},
 			&cli.StringFlag{Name: "format", DefaultText: "the number",
@@ -131,8 +131,8 @@ func nodeOf(c *cli.Context) (podNode, error) {
 	networks, err := conf.Load(n.path).All()
 	switch {
 	case conf.Absent(err) && !c.IsSet("config"):
-		slog.Warn("there is no configuration yet: one pool of IPv4 without prefixes is assumed, from device index 1 "+
-			"on; name the configuration with --config FILE", "path", n.path)
+		slog.Warn("there is no configuration yet: this command assumes one pool of IPv4 without prefixes, from "+
+			"device index 1 on; name the configuration with --config FILE", "path", n.path)
 		n.pools = []lease.Policy{{MinIndex: 1, Families: []lease.Family{lease.IPv4}, Provision: lease.ProvisionFull}}
 		return n, nil
 	case conf.Absent(err):

@@ -24,12 +24,13 @@ func metrics() *cli.Command {
 
     ` + Name + ` metrics --file /var/lib/node_exporter/textfile_collector/cni_ipvlan_vpc.prom
 
-It reads the registry, and with egresses in the configuration the namespaces of
-their pods. What is not known is left out. All are gauges, except what counts
-the plugins' commands.` + cli.JSON("[] name type help samples[] {suffix labels value}"),
+It reads the registry. If the configuration has egresses, it also reads the
+namespaces of their pods. If it does not know a value, it leaves out the metric. All
+metrics are gauges, except two that count the plugins' commands.` + cli.JSON("[] name type help samples[] {suffix labels value}"),
 		Flags: []cli.Flag{
 			conf.Flag(),
-			&cli.StringFlag{Name: "file", Usage: "write to `FILE`, whole or not at all, and not to standard output"},
+			&cli.StringFlag{Name: "file", Usage: "write to `FILE`, and not to standard output; the file is always " +
+				"complete"},
 			&cli.BoolFlag{Name: "subnets",
 				Usage: "ask EC2, too, how many addresses the subnets of this zone have free"},
 		},

@@ -24,12 +24,12 @@ func newInterface() *cli.Command {
     ` + Name + ` new-interface --subnet_filter=kubernetes_kubelet=true \
         --ip_batch_size=10 sg-1234 sg-5678
 
-It makes an ENI with the security groups, attaches it, waits until its link
-is there, and sets that up. The next pods find its addresses, unless its device
-index is below interfaceIndex of their configuration. registry-gc never deletes it.
-If it was interrupted, the same command within 15 minutes goes on with the same
-ENI. It makes another if the registry was lost, as by a reboot, or after it has
-answered.` + cli.JSON("iface mac id index card boot subnet subnet_cidr secgrps vpc ips vpc_cidrs"),
+It creates an ENI with the security groups, attaches it, waits for its link, and
+sets the link up. The next pods use its addresses, unless its device index is below
+interfaceIndex of their configuration. registry-gc never deletes this ENI. If the
+command was interrupted, repeat it within 15 minutes: it continues with the same
+ENI. If it has already succeeded, or if the registry was lost, for example by a
+reboot, it creates another ENI.` + cli.JSON("iface mac id index card boot subnet subnet_cidr secgrps vpc ips vpc_cidrs"),
 		ArgsUsage: "SECURITY-GROUP...",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "subnet_filter",

@@ -173,11 +173,12 @@ func (n offering) subnets(ctx context.Context) ([]aws.Subnet, error) {
 	case err == nil:
 		return slices.Concat([]aws.Subnet{}, all), nil
 	case aws.NotAllowed(err):
-		slog.Warn("the role of the instance does not allow ec2:DescribeSubnets: the subnets are counted as if they "+
-			"had all addresses that the node can get", "error", err)
+		slog.Warn("the role of the instance does not allow ec2:DescribeSubnets: this command assumes that the "+
+			"subnets have enough addresses", "error", err)
 		return nil, nil
 	case !asked.IsZero():
-		slog.Warn("EC2 does not describe the subnets: what they had then counts", "then", asked, "error", err)
+		slog.Warn("EC2 does not describe the subnets: this command uses its last "+
+			"description", "then", asked, "error", err)
 		return last, nil
 	}
 	return nil, fmt.Errorf("ask EC2 how many addresses the subnets have: %w", err)

@@ -29,16 +29,16 @@ func registryGC() *cli.Command {
 
     ` + Name + ` registry-gc --free-after=15m
 
-It unassigns addresses that have been free for this time. It ends the leases of
-pods that have ended without a DEL, and deletes their rules. It deletes ENIs that
-the ipam plugin has made and that are empty. Where pods get routes to the peers of
-the VPC, it asks EC2 for them once an hour. It answers nothing. If it could not do
-all of it, the exit status is 1, and the next run continues. While a configuration
-has a mistake, it releases nothing. Without any configuration, the defaults count:
-nothing keeps what is free.
+It unassigns addresses that have been free for this time. If a pod has ended without
+a DEL, it ends the lease of the pod, and deletes the rules of the pod. It deletes
+empty ENIs that the plugins have created. If pods get routes to the peers of the
+VPC, it asks EC2 for the peers once an hour. It prints nothing. If it could not do
+all of its work, the exit status is 1, and the next run continues. If a
+configuration has a mistake, it releases nothing. If there is no configuration, it
+keeps no free addresses.
 
-It only collects. What the node has lost of its pods' network, the command repair
-puts back: cni-gc.service runs it first. A timer of your own needs both.` +
+It only collects. If the node has lost a part of its pods' network, the command
+repair puts it back: cni-gc.service runs repair first. Your own timer must run both.` +
 			cli.JSON("deleted ended prefixes rules unassigned"),
 		Flags: []cli.Flag{
 			conf.Flag(),

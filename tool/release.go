@@ -22,10 +22,10 @@ func releaseChosen() *cli.Command {
 	return &cli.Command{
 		Name:  "release",
 		Usage: "Release the addresses to EC2 that pods had chosen and that no pod has any more",
-		Description: `For a systemd path unit. A pod that asks for an address (requests) may come again
-on another node, where its ADD waits for the address. So this command does not wait
-for --free-after. It looks at the kernel first, and releases only what no process
-of the node uses. The DEL of such a pod leaves the file
+		Description: `For a systemd path unit. If a pod has asked for an address (requests), it may start
+again on another node, and its ADD there waits for the address. So this command does
+not wait for --free-after. It first asks the kernel, and releases only addresses
+that nothing on the node uses. The DEL of such a pod leaves the file
 ` + registry.Dir() + `/` + lease.Release + `, which this command removes.
 The next registry-gc releases what this command cannot release now. If no such
 address is free, it asks EC2 nothing.` + cli.JSON("unassigned"),

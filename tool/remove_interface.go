@@ -16,15 +16,15 @@ func removeInterface() *cli.Command {
 	return &cli.Command{
 		Name:  "remove-interface",
 		Usage: "Remove an existing interface",
-		Description: `It detaches ENIs and deletes them. If it was interrupted, the next run goes on.
-It refuses these ENIs, and they stay:
+		Description: `It detaches ENIs and deletes them. If it was interrupted, the next run continues. It
+refuses these ENIs:
 
   - an ENI with an address of a pod of this node, by the registry or by the kernel.
     The address may be of a prefix. Drain the node first
   - an ENI that is attached to another instance, or was made for another one
   - an ENI with the tag ` + book.TagNoManage + `=true
   - an ENI for which pods may ask (requests in the configuration), because an
-    operator has created it. While the configuration cannot be read, all ENIs stay` + cli.JSON("removed"),
+    operator has created it. If it cannot read the configuration, it refuses all ENIs` + cli.JSON("removed"),
 		ArgsUsage: "ENI...",
 		Flags:     []cli.Flag{conf.Flag()},
 		Action: func(c *cli.Context) error {

@@ -16,21 +16,19 @@ func repairNode() *cli.Command {
 	return &cli.Command{
 		Name:  "repair",
 		Usage: "Put back what the node has lost of its pods' network",
-		Description: `For cni-gc.service, which runs it before each collection, and for nftables.service,
-which runs it by a drop-in, because it flushes the ruleset. It puts back what the
-next ADD would:
+		Description: `cni-gc.service runs it before each collection. nftables.service runs it by a
+drop-in, because that service flushes the ruleset. It puts back:
 
   - the table of nftables, the rules and sysctls that serve all pods
   - the routes, rules and neighbours of each running pod
   - the veth pair of a running pod, with its default route, routes and rules
-  - the egress of a running client or router, as the configuration is now
+  - the egress of a running client or router, by the present configuration
 
-It repairs only networks that the configuration names and that have pods here. It
-changes nothing else in a pod's namespace, except with a new pair, and names what
-is lost there. It knows a pod from what the runtime keeps in /var/lib/cni, or from the
-registry if the pod's lease is five minutes old. It
-reports each repair on standard error, and asks neither EC2 nor the metadata
-service. If something could not be put back, the exit status is 1.` + cli.JSON("repaired"),
+It repairs only networks of the configuration that have pods on this node. In a pod's namespace, it
+changes only the egress, and what belongs to a new pair. If anything else is lost there, it only
+reports this. It finds a pod in the files of the runtime in /var/lib/cni. If the pod's lease is five
+minutes old, the registry is enough. It reports each repair on standard error, and asks neither EC2
+nor the metadata service. If it could not put something back, the exit status is 1.` + cli.JSON("repaired"),
 		Flags: []cli.Flag{conf.Flag()},
 		Action: func(c *cli.Context) error {
 			if err := cli.NeedRoot(); err != nil {

@@ -35,9 +35,9 @@ func sizing() *cli.Command {
     per_minute   nodes that can start in each further minute
     seconds      until EC2 has answered the last call if all --nodes start at once
 
-All nodes of all clusters of an account share EC2's limits in a region. They are
-EC2's defaults: an account may have others. With "provision": "none" or "assign",
-a node creates no ENI: these numbers are 0, without a limit.` +
+All nodes of all clusters of an account share EC2's limits in a region. The command
+uses EC2's defaults: your account may have other limits. With "provision": "none" or
+"assign", a node creates no ENI. Then these numbers are 0, and there is no limit.` +
 			cli.JSON("[] type enis each pods warm cooling used addresses calls at_once per_minute seconds"),
 		Flags: sizingFlags(),
 		Action: func(c *cli.Context) error {

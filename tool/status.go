@@ -19,16 +19,16 @@ func status() *cli.Command {
 	return &cli.Command{
 		Name:  "status",
 		Usage: "Show who has which address; with --diff, who disagrees about it",
-		Description: `The totals, then each address: the pod that has it, or for how long it still
-cools after one had it (reuseIPWait of the configuration). It reads the
-registry, and with egresses in the configuration the namespaces of their pods.
-It takes no lock. If a process keeps one, it says which process, and how many
-others wait.
+		Description: `It prints the totals, and then each address: the pod that has it, or how long it
+still cools (reuseIPWait of the configuration). It reads the registry. If the
+configuration has egresses, it also reads the namespaces of their pods. It takes no
+lock. If a process keeps a lock, it names the process, and says how many others
+wait.
 
---diff compares what the registry, the kernel, the metadata service and EC2
-say, disagreements first, each with what it means and what to do. It changes
-nothing. If they disagree, the exit status is 1. It does without EC2, or
-without metadata, if these do not answer, and says so.` + cli.JSON(`instance {id type zone enis enis_max}
+--diff compares the registry, the kernel, the metadata service and EC2. It prints
+disagreements first. For each, it says what it means and what to do. It changes
+nothing. If they disagree, the exit status is 1. If EC2 or metadata does not answer,
+it compares the others, and says so.` + cli.JSON(`instance {id type zone enis enis_max}
     work {waiting unfinished[] {action eni since} throttled[] {action until} refused[] {action about code until}
     locks[] {lock pid program stopped waiting}}
     egress {clients routers refused}

@@ -16,8 +16,8 @@ func subnets() *cli.Command {
 	return &cli.Command{
 		Name:  "subnets",
 		Usage: "Show available subnets for this host",
-		Description: `The subnets of the boot ENI's VPC in this availability zone, in the order in
-which EC2 lists them.` + cli.JSON("[] id cidr default addresses_available tags"),
+		Description: `The subnets of the boot ENI's VPC in this availability zone, in the order of EC2's
+answer.` + cli.JSON("[] id cidr default addresses_available tags"),
 		Action: func(c *cli.Context) error {
 			all, _, _, err := view.ZoneSubnets(c.Context, aws.New(aws.Options{}))
 			if err != nil {

@@ -28,16 +28,17 @@ func supportBundle() *cli.Command {
     ` + Name + ` support-bundle -o - | ssh HOST 'cat >b.tar.gz'  # if the disk is full
     ` + Name + ` support-bundle --read b.tar.gz --html b.html
 
-It has the registry, the end of the lease log, the conflists, status --diff and the
-findings of doctor. Of the kernel it has links, addresses, routes, rules, and our
-nftables and BPF programs. It also has the journal of our units, versions, and what
-EC2 and metadata say. What cannot be read is a line in it. It changes nothing. It
-has no environment, no user data, no credentials, no tags of others and no
-configuration of others: see docs/support-bundle.md.
+The file has the registry, the end of the lease log, the conflists, the answer of
+status --diff and the findings of doctor. Of the kernel it has links, addresses,
+routes, rules, and our nftables and BPF programs. It also has the journal of our
+units, versions, and the answers of EC2 and metadata. If the command cannot read
+something, the file says so. The command changes nothing. The file has no
+environment, user data or credentials. It has no tags and no configuration of other
+programs: see docs/support-bundle.md.
 
---read needs no node: no root, no EC2, no network. It makes the checks of doctor
-again on the data of the bundle, and adds what only the node could check. --html
-writes a page that explains the node, for any browser.` + cli.JSON("(of --read) made tool errors warnings checked findings[] "+
+--read works on any machine, without root, EC2 and network. It makes the checks of
+doctor again, with the data of the bundle. It adds the findings that only the node
+could make. --html writes a page that explains the node, for any browser.` + cli.JSON("(of --read) made tool errors warnings checked findings[] "+
 			"{check severity about means do fixed} node_findings[] (only the node could find them) "+
 			"unmade[] {check why part} sources[] {name file state why took}"),
 		Flags: []cli.Flag{

@@ -17,16 +17,16 @@ func validate() *cli.Command {
 	return &cli.Command{
 		Name:  "validate",
 		Usage: "Find all mistakes in network configurations",
-		Description: `Before a runtime reads them, on a node or on the machine that makes images:
+		Description: `Use it before a runtime reads them, on a node or on the machine that makes images:
 
     ` + Name + ` validate --bin-dir= 10-cni-ipvlan-vpc-k8s.conflist
 
 It looks for keys that no plugin knows, and for values that the plugins, the
 runtime or EC2 would refuse. It looks for plugins that are in the wrong order or not
-installed, and checks versions. Of a directory, it reads all files that a runtime would read. If a file is in a
-directory with the name net.d, a runtime may read its neighbours, too. Then it
-also looks for neighbours that would fight over what the node has once. If there
-are mistakes, the exit status is 1.` + cli.JSON("[] file where mistake"),
+installed, and checks versions. In a directory, it reads all files that a runtime
+would read. If the directory of a file has the name net.d, a runtime may read the
+other files there, too. Then it also looks for other files whose settings for the
+node differ. If there are mistakes, the exit status is 1.` + cli.JSON("[] file where mistake"),
 		ArgsUsage: "CONFLIST|DIR...",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "bin-dir", Value: conf.UsualBinDir(),

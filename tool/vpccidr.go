@@ -17,8 +17,8 @@ func vpcCIDR() *cli.Command {
 	return &cli.Command{
 		Name:  "vpccidr",
 		Usage: "Show the VPC CIDRs associated with current interfaces",
-		Description: `As the metadata service says, and as EC2 says. What EC2 does not report is
-empty, with a warning.` + cli.JSON("[] iface metadata_cidr aws_api_cidr"),
+		Description: `It asks the metadata service and EC2. If EC2 does not answer, its column is empty,
+and there is a warning.` + cli.JSON("[] iface metadata_cidr aws_api_cidr"),
 		Action: func(c *cli.Context) error {
 			cloud := aws.New(aws.Options{})
 			ask := func(ctx context.Context, vpc string) ([]netip.Prefix, error) {

@@ -23,9 +23,10 @@ func warm() *cli.Command {
 		Name:  "warm",
 		Usage: "Fill each pool to the free addresses that its configuration wants",
 		Description: `For a systemd path unit, and before the kubelet starts. If a pool has fewer free
-addresses than warm.min, this command asks EC2 for the rest, so that ADDs need not.
-It asks for no more pods than maxPods. If networks share a pool, the largest
-numbers count. For a pool that has enough, it asks EC2 nothing.
+addresses than warm.min, this command asks EC2 for more, so that ADDs need not. With
+maxPods, it does not ask for addresses beyond that number. If networks share a pool,
+the largest numbers are in force. If a pool has enough addresses, it does not ask
+EC2.
 
 An ADD that takes one of the last addresses leaves the file
 ` + registry.Dir() + `/` + lease.Refill + `, which this command removes.

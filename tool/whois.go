@@ -28,26 +28,28 @@ func whois() *cli.Command {
 		Name:      "whois",
 		Usage:     "Say which pod had an address, now or earlier; with --flow-log, for each record",
 		ArgsUsage: "[ADDRESS] [LOG...]",
-		Description: `From the lease logs that the configuration key leaseLog makes nodes write:
+		Description: `It reads lease logs. With the configuration key leaseLog, nodes write them:
 
     ` + Name + ` whois 10.0.97.30
     ` + Name + ` whois --at "2026-11-24 14:03" 10.0.97.30 /var/log/nodes
     ` + Name + ` whois --flow-log flow.log.gz /var/log/nodes
 
-A LOG is a file, or a directory with the logs of one or many nodes. gzip may have
-compressed them. Without a LOG, it reads the log of this node. Until the first pod
-after a boot, it takes the leaseLog of the first network. A TIME is one of RFC 3339,
-or seconds since 1970, or as above in the time zone of this machine; a time of day
-alone is today's. Without --at, all leases of the address are listed.
+A LOG is a file, or a directory with the logs of one or many nodes. The files may be
+compressed by gzip. Without a LOG, it reads the log of this node. Until the first
+pod after a boot, it takes the leaseLog of the first network. A TIME has the format
+of RFC 3339, or is seconds since 1970, or is as above in the time zone of this
+machine. A time of day without a date is of today. Without --at, it lists all leases
+of the address.
 
-A flow log has EC2's default format, or a header line that names its fields. Each record is
-written with two more fields, src-pod and dst-pod: namespace/name, or "-" if no pod
-had the address. Pods that had it one after the other are joined by commas. The fields
-pkt-srcaddr and pkt-dstaddr count if the log has them. Without them, EC2 writes the
-primary address of an ENI also for a packet that went to another of its addresses.
+A flow log has EC2's default format, or a header line that names its fields. The
+command prints each record with two more fields, src-pod and dst-pod:
+namespace/name, or "-" if no pod had the address. If several pods had the address in
+this time, commas separate them. If the log has the fields pkt-srcaddr and
+pkt-dstaddr, the command uses them. Without these fields, a record has the primary
+address of an ENI, even if the packet had another address of this ENI.
 
-Lines may come twice and in any order. If a lost or damaged line may have named
-another pod, the answer is "unknown".` +
+Lines may come twice and in any order. If a line is lost or damaged, and may have
+named another pod, the answer is "unknown".` +
 			cli.JSON("[] address begin end (null: none known) namespace pod container interface nic network eni "+
 				"instance trace found_in missing (null: it ended by a DEL) unsure (with --at: a lost line "+
 				"may say otherwise)") +
@@ -234,8 +236,8 @@ func answerWhois(c *cli.Context, h *history.History, a netip.Addr, at time.Time)
 		}
 	}
 	if !sure {
-		slog.Warn("it is unknown who had the address at this time: a line of the lease logs is lost that "+
-			"may have said it", "address", a)
+		slog.Warn("it is unknown who had the address at this time: a lost line of the lease logs may have said "+
+			"it", "address", a)
 	}
 	var before, after *history.Lease
 	for _, l := range h.Of(a) {
