@@ -101,8 +101,8 @@ func (e *MetadataError) hint() string {
 				"the node itself pass"
 		}
 	case http.StatusTooManyRequests:
-		return "the metadata service limits the requests of this instance per second: find what else on it asks so " +
-			"often"
+		return "the metadata service limits the requests of this instance per second: find out which program on it " +
+			"asks so often"
 	}
 	return ""
 }

@@ -411,7 +411,7 @@ func (e *egressScene) withoutAnswers(t *testing.T) {
 	}
 	e.send(t, e.router, packets...)
 	await(t, "the router has forwarded them", func() bool { return e.state(t, e.router).Forwarded == 30 })
-	e.reports(t, e.config, "router egress/router: it has forwarded 30 packets of clients, and no answer has come")
+	e.reports(t, e.config, "router egress/router: it has forwarded 30 packets of clients, but no answer has come")
 	e.send(t, e.router, inner(e.client.Addr(paths.IPv4), vpcsim.InternetAddr))
 	await(t, "the router has an answer", func() bool { return e.state(t, e.router).Answered > 0 })
 }

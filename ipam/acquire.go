@@ -46,7 +46,7 @@ func (p *Pool) getMore(ctx context.Context, o lease.Owner, why error) (lease.All
 	for attempt, well := 0, 0; ; attempt++ {
 		if well >= rounds {
 			if err := call.Sleep(ctx, p.Backoff(well-rounds),
-				"EC2 was asked, nothing failed, and others have taken what came"); err != nil {
+				"EC2 gave addresses, but other pods have taken all of them"); err != nil {
 				return lease.Allocation{}, lacking(why, err)
 			}
 		}
@@ -69,10 +69,9 @@ func lacking(none, why error) error {
 	return call.Explain(fmt.Errorf("%w: %w", lease.Lacking(none), why))
 }
 
-// ask asks EC2 for more addresses. If nothing is known of the ENIs yet, it asks which there
-// are. If that fails, but may succeed later, ask waits for a pause and reports failed. If
-// another try makes no sense, it returns an error. Each try first looks at what EC2 has done
-// in the one before.
+// ask asks EC2 for more addresses. If nothing is known of the ENIs yet, it asks which there are. If that fails, but may
+// succeed later, ask waits for a pause and reports failed. If another try makes no sense, it returns an error. Each try
+// first finds out what EC2 has done in the try before.
 func (p *Pool) ask(ctx context.Context, o lease.Owner, attempt int, why error) (failed bool, _ error) {
 	began := time.Now()
 	enough, err := p.askFor(ctx, why)

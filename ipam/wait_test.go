@@ -82,7 +82,7 @@ func TestNoProgress(t *testing.T) {
 		}
 		must(w, wiring.Add())
 		began := time.Now()
-		if _, err := w.acquire(1); err == nil || !strings.Contains(err.Error(), "others have taken what came") {
+		if _, err := w.acquire(1); err == nil || !strings.Contains(err.Error(), "other pods have taken all of them") {
 			w.Errorf("got %v", err)
 		}
 		if n, took := w.EC2.Asked("AssignPrivateIpAddresses"), time.Since(began); n > 40 || took < w.policy.Timeout/2 {

@@ -46,7 +46,7 @@ func (p *Pool) Fill(ctx context.Context) (has int, err error) {
 		}
 		if idle >= rounds {
 			err = call.Sleep(ctx, p.Backoff(idle-rounds),
-				"EC2 was asked, nothing failed, and others have taken what came")
+				"EC2 gave addresses, but other pods have taken all of them")
 		}
 		if err == nil {
 			err = p.grow(ctx)

@@ -86,11 +86,12 @@ func delPod(r *request, pod, own *nl.NS, eni nl.Link) {
 		err = errors.Join(err, remains(r, own, eni).Del())
 	}
 	if err != nil {
-		slog.Warn("DEL could not remove everything in the pod: the rest ends with its namespace", "error", err)
+		slog.Warn("DEL could not remove everything in the pod: the kernel removes the rest with the pod's "+
+			"namespace", "error", err)
 	}
 }
 
-// remains is what a pod may have of ours besides the links of the group.
+// remains lists our objects in a pod, without the links of the group.
 func remains(r *request, pod *nl.NS, eni nl.Link) nl.Wiring {
 	w := append(nl.Wiring{{NS: pod, Object: nl.Table{Family: "inet", Name: nl.OwnTable}}},
 		steps(pod, callerRules(r))...)
@@ -101,8 +102,8 @@ func remains(r *request, pod *nl.NS, eni nl.Link) nl.Wiring {
 	return append(w, beyondPair(r, pod)...)
 }
 
-// beyondPair is what a pod may have of ours that does not end with a link. These are routes without a link, and routes
-// and filters of an ENI that it has kept. Most pods have none, and need not be asked.
+// beyondPair lists our objects in a pod that the deletion of a link does not delete. These are routes without a link,
+// and routes and filters of an ENI that it has kept. Most pods have none, and need not be asked.
 func beyondPair(r *request, pod *nl.NS) (w nl.Wiring) {
 	if r.Prev != nil && r.Config.DefaultRoute != byVPC && len(blocked(r, pair{addrs: r.addrs})) == 0 {
 		return nil

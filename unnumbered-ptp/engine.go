@@ -58,8 +58,8 @@ func (s *scene) taken(p pair, failed error) error {
 	} else if halfMade(near) {
 		owner = "a pair that another ADD for the pod has begun, and not ended,"
 	}
-	return plugin.Errorf(plugin.CodeTryAgain, "the DEL of its container deletes a pair, and a GC deletes it where the "+
-		"container is gone: the next ADD then succeeds. 'ip -d link show "+near.Name+"' shows the link",
+	return plugin.Errorf(plugin.CodeTryAgain, "the DEL of its container deletes the pair. If the container is gone, "+
+		"a GC deletes the pair. Then the next ADD succeeds. 'ip -d link show "+near.Name+"' shows the link",
 		"the veth pair of the pod %s must have the name %s, and %s has it: nothing of that was changed",
 		s.Pod, near.Name, owner)
 }
@@ -100,10 +100,10 @@ func (c *Config) validatePrefix(m *values.Mistakes) {
 	case len(p) > most || strings.ContainsFunc(p, strange):
 		m.Wrong("vethPrefix: %q: want 1 to %d letters and digits, eni for example", p, most)
 	case p == "veth":
-		m.Wrong(`vethPrefix: "veth": the names of all other pairs begin so: want another, eni for example`)
+		m.Wrong(`vethPrefix: "veth": the names of all other pairs begin with it: want another prefix, eni for example`)
 	case slices.Contains([]string{"lo", "eth", "ens", "vlan"}, p):
-		m.Wrong("vethPrefix: %q: links of nodes have such names; an engine or a network manager would take pods for "+
-			"them, or them for pods: want another, eni for example", p)
+		m.Wrong("vethPrefix: %q: links of nodes have such names; an engine or a network manager would confuse them "+
+			"with pods: want another prefix, eni for example", p)
 	}
 }
 

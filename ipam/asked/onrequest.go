@@ -126,7 +126,7 @@ func (p *Node) describeChosen(ctx context.Context, s *registry.State, id string)
 	}
 	for _, a := range p.Policy.Choice.Addrs {
 		if !book.Carries(e, a) {
-			return refuse("ask for an address that the ENI has, or assign this one to it",
+			return refuse("ask for an address of the ENI, or assign this address to the ENI",
 				"the ENI does not have the address %s", a)
 		}
 	}
@@ -192,7 +192,7 @@ func (p *Node) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) e
 // detaching is the error for an ENI that another process or an operator has begun to detach: a collection nearly
 // always.
 func detaching(id string) error {
-	return plugin.Errorf(plugin.CodeTryAgain, "wait: the ENI is attached again when it is detached",
+	return plugin.Errorf(plugin.CodeTryAgain, "wait: when the ENI is detached, this node attaches it again",
 		"the pod asks for %s, which is about to be detached", id)
 }
 

@@ -53,13 +53,14 @@ func (p *Node) Backoff(n int) time.Duration {
 	return p.Cloud.Jitter(min(time.Second<<min(n, 10), registry.MostBackoff))
 }
 
-// ErrGivesWay ends what holds the lock of growth and is of no use to an ADD that waits for this lock.
-var ErrGivesWay = errors.New("EC2 throttles, and an ADD waits that may need another call: it has its turn first")
+// ErrGivesWay ends a process that holds the lock of growth, if an ADD waits for this lock and the process does not help
+// it.
+var ErrGivesWay = errors.New("EC2 throttles, and an ADD waits that may need another call: the ADD goes first")
 
-// yield waits up to a minute before a call that EC2 has throttled is repeated, if no ADD waits here and the
-// node has pods. EC2 counts the calls of the whole account, and other nodes may have pods that wait. It ends
-// as soon as an ADD waits, with ErrGivesWay if that is one of another pool. A node without pods has just
-// started, and its pods come soon.
+// yield waits up to a minute before a call that EC2 has throttled is repeated, if no ADD waits here and the node has
+// pods. EC2 counts the calls of the whole account, and other nodes may have pods that wait. It ends as soon as an ADD
+// waits. If the ADD is of another pool, it ends with ErrGivesWay. A node without pods has just started, and its pods
+// come soon.
 //
 // A collection does not wait, and ends with ErrGivesWay if any ADD waits.
 func (p *Node) yield(ctx context.Context, action string) error {

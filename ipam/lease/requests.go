@@ -189,7 +189,7 @@ func (c *Config) permits(pod plugin.Pod, asked []nic.Request) (all grant, _ erro
 		return grant{}, noPermission(pod)
 	}
 	return grant{}, plugin.Errorf(plugin.CodeRefused, allowHint,
-		"pod %s asks for what requests does not allow the namespace %s: %w", pod, pod.Namespace, nearest)
+		"pod %s asks for something that requests does not allow for the namespace %s: %w", pod, pod.Namespace, nearest)
 }
 
 const allowHint = "an administrator of the node allows it by the key requests of the network configuration"
@@ -239,8 +239,8 @@ func (p Permission) allowsOne(r nic.Request) error {
 // list formats what is allowed, for people.
 func list(values []string) string { return cmp.Or(strings.Join(values, ", "), "none") }
 
-// derive returns the policy for a request, from that of the pod's own pool. Only an operator can
-// keep addresses ready for requests: the node does not know which will come.
+// derive returns the policy for a request, from that of the pod's own pool. Only an operator can keep addresses ready
+// for requests: the node does not know future requests.
 func (policy Policy) derive(r nic.Request, tags []map[string]string) Policy {
 	policy.Choice = Choice{Subnet: r.Subnet, Addrs: r.Addrs, ENI: r.ENI, Exclusive: r.Exclusive}
 	if r.Subnet == "" && r.ENI == "" && len(r.SecurityGroups) == 0 && !r.Exclusive {

@@ -21,7 +21,7 @@ import (
 // then, the registry has them. So has doctor.
 
 // ErrKept means that the link of an ENI keeps what an earlier pod has set or made there.
-var ErrKept = errors.New("its link keeps what an earlier pod has set or made there")
+var ErrKept = errors.New("its link still has settings or links of an earlier pod")
 
 // hintKept says what an operator can do about [ErrKept].
 const hintKept = "detach the ENI, which resets its link, or reboot the node; if other links use it, end their " +
@@ -113,7 +113,8 @@ func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.EN
 		return failed
 	})
 	if err != nil {
-		slog.Warn("an ENI keeps what its pod has set at its link: no pod gets it until that is put back; "+hintKept,
+		slog.Warn("a pod has changed the link of an ENI, and the change cannot be undone: no pod gets the ENI until "+
+			"it is; "+hintKept,
 			"error", err)
 	}
 }

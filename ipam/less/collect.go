@@ -115,7 +115,7 @@ func (p *Node) deleteEmpty(ctx context.Context, c *Collecting) error {
 		case deleted:
 			c.Deleted = append(c.Deleted, id)
 		case errors.Is(err, errNotOurs):
-			slog.Warn("an ENI cannot be released, so this node no longer tries to", "eni", id, "reason", err)
+			slog.Warn("an ENI cannot be released: this node does not try it again", "eni", id, "reason", err)
 		case err != nil:
 			failed = errors.Join(failed, fmt.Errorf("delete %s, on which no pod is known: %w", id, err))
 		}

@@ -135,7 +135,7 @@ func (p *Node) detachChosen(ctx context.Context, id string, used lease.Used, m m
 			err := p.detachENI(ctx, enis[0])
 			if ending = inTransition(err); ending {
 				m.before = true
-				if err := p.await(ctx, 3*every, "wait for what EC2 has begun with "+id); err != nil {
+				if err := p.await(ctx, 3*every, "wait for EC2 to finish its work on "+id); err != nil {
 					return err
 				}
 				continue

@@ -30,7 +30,7 @@ import (
 
 var (
 	// errNotOurs means that an ENI belongs to others, and that this node does not touch it.
-	errNotOurs = errors.New("it is not this node's to delete")
+	errNotOurs = errors.New("this node may not delete it")
 	// errBoot means that an ENI is the boot ENI, which the node needs itself. EC2 refuses to detach
 	// it in most cases, and no process should find out in the others.
 	errBoot = errors.New("it is the boot ENI of this node")
@@ -184,14 +184,14 @@ func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 	}
 }
 
-// MostAwait is how long a collection waits for EC2 to detach ENIs, all together. EC2 may not come to the end with one
-// for hours, and the rest of the collection needs time, too.
+// MostAwait is how long a collection waits for EC2 to detach ENIs, all together. EC2 may need hours for one ENI, and
+// the rest of the collection needs time, too.
 const MostAwait = time.Minute
 
 // await waits for EC2 to detach or delete an ENI, but a collection no longer than MostAwait.
 func (p *Node) await(ctx context.Context, d time.Duration, what string) error {
 	if until := p.Mode.Until; !until.IsZero() && time.Now().After(until) {
-		return fmt.Errorf("%s: EC2 has not done so after %v, and the next collection goes on", what, MostAwait)
+		return fmt.Errorf("%s: EC2 has not finished after %v: the next collection continues", what, MostAwait)
 	}
 	return call.Sleep(ctx, d, what)
 }

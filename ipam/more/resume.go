@@ -65,7 +65,7 @@ func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 	}
 	for _, i := range s.Intents {
 		if err != nil {
-			return false, fmt.Errorf("find out what an interrupted process began (%s): %w", i.Action, err)
+			return false, fmt.Errorf("find out what a call of an interrupted process has done (%s): %w", i.Action, err)
 		}
 	}
 	if err != nil {
@@ -146,8 +146,8 @@ func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 }
 
 // abandon deletes the ENI instead, because a collection needs no further ENI. An ENI without our tags may be the
-// original's: it stays until an ADD needs it. So does one that an operator's command has begun to make: if that is
-// repeated, it goes on.
+// original's: it stays until an ADD needs it. An ENI that an operator's command has begun to make stays, too: if the
+// command is repeated, it continues.
 func (p *Node) abandon(ctx context.Context, e aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil || e.Tags[book.TagManaged] != "true" {
@@ -192,7 +192,7 @@ func (p *Node) EndBegun(ctx context.Context) error {
 	q := *p
 	q.Mode = call.Mode{Finishes: true, Until: p.Mode.Until}
 	if _, err = q.resume(ctx, q.abandon); errors.Is(err, call.ErrGivesWay) {
-		slog.Info("the next collection finishes what was begun", "reason", err)
+		slog.Info("the next collection finishes these calls", "reason", err)
 		return nil
 	}
 	return err
@@ -206,7 +206,7 @@ func (p *Node) adoptAll(
 ) (failed error) {
 	ended := func(e aws.ENI, err error) error {
 		p.ForgetUnlessThrottled(err)
-		return fmt.Errorf("finish what an interrupted process began with %s: %w", e.ID, err)
+		return fmt.Errorf("finish the call %s of an interrupted process: %w", e.ID, err)
 	}
 	var ours, attached []aws.ENI
 	for _, e := range enis {

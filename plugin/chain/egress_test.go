@@ -180,7 +180,7 @@ func TestEgressRefused(t *testing.T) {
 	r.Pod.Namespace = "shop"
 	_, err := n.ADD(r)
 	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeRefused ||
-		!strings.Contains(err.Error(), "the egress e does not allow it to pods of the namespace") {
+		!strings.Contains(err.Error(), "the egress e does not allow pods of the namespace") {
 		t.Errorf("got %v", err)
 	}
 	n.same("a pod that was refused has something", bare, nltest.Dump(t, pod))

@@ -145,9 +145,9 @@ func TestRole(t *testing.T) {
 		{namespace: "payments", annotation: "internet", want: role{client: []string{"bank", "internet"}}},
 		{namespace: "payments", annotation: "bank", want: role{client: []string{"bank"}}},
 		{namespace: "default", annotation: "bank",
-			refused: `annotation cni-ipvlan-vpc-k8s/egress: the egress bank does not allow it to pods of the ` +
+			refused: `annotation cni-ipvlan-vpc-k8s/egress: the egress bank does not allow pods of the ` +
 				`namespace "default"`},
-		{annotation: "internet", refused: `does not allow it to pods of the namespace ""`},
+		{annotation: "internet", refused: `does not allow pods of the namespace ""`},
 		{namespace: "default", annotation: "bnak", refused: `no egress has the name "bnak"`},
 		{namespace: "default", annotation: "internet,same",
 			refused: "uses the egresses internet and same, which both have the destination 0.0.0.0/0"},
@@ -157,8 +157,8 @@ func TestRole(t *testing.T) {
 		{namespace: "egress", refused: "may be a router of the egresses bank, internet: it must choose one"},
 		{namespace: "egress", router: "bank", want: role{router: "bank"}},
 		{namespace: "egress", router: "same",
-			refused: "annotation cni-ipvlan-vpc-k8s/egress-router: the egress same does not allow it"},
-		{namespace: "default", router: "bank", refused: `does not allow it to pods of the namespace "default"`},
+			refused: "annotation cni-ipvlan-vpc-k8s/egress-router: the egress same does not allow"},
+		{namespace: "default", router: "bank", refused: `does not allow pods of the namespace "default"`},
 		{namespace: "egress", router: "x", refused: `no egress has the name "x"`},
 	} {
 		c.RuntimeConfig.Annotations = map[string]string{}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package egress is the plugin by which chosen pods leave by chosen addresses. Firewalls of
-// partners then see few addresses, and these stay the same.
+// Package egress is a plugin: the packets of chosen pods leave with chosen addresses. Firewalls of partners then see
+// few addresses, and these stay the same.
 //
 // There are two kinds of pods. A client sends its packets to some destinations through a
 // tunnel (IP in UDP: foo over UDP, FOU, ip-fou(8)) to a router. A router gives them its own
@@ -20,9 +20,9 @@
 // The files: client.go and router.go are what the two kinds get, and pod.go is what both need to know. What leaves by
 // a tunnel is in destinations.go, and which pod may use it in role.go. DEL is in end.go, and CHECK in check.go.
 //
-// The invariants: a pod that is neither client nor router gets nothing. Everything is in the pod's namespace. Only
-// connections that the pod begins use the tunnel. Where a part of it is missing, what would take the tunnel goes
-// nowhere. No packet to a destination leaves by the address of the client, or of a node.
+// The invariants: if a pod is neither client nor router, the plugin changes nothing. Everything is in the pod's
+// namespace. Only connections that the pod begins use the tunnel. If a part of the egress is missing, packets for the
+// tunnel are dropped. No packet to a destination leaves by the address of the client, or of a node.
 package egress
 
 //go:generate go run ../../internal/codec/gen
@@ -90,7 +90,8 @@ func del(ctx context.Context, r *plugin.Request[Config]) error {
 	}
 	err := nl.InPod(ctx, r.NetNS, func(_, pod *nl.NS) error {
 		if err := end(pod, r.IfName, nl.PodGroup(r.Digest())); err != nil {
-			slog.Warn("DEL could not remove the pod's egress: it ends with the pod's namespace", "error", err)
+			slog.Warn("DEL could not remove the pod's egress: the kernel removes it with the pod's "+
+				"namespace", "error", err)
 		}
 		return nil
 	})

@@ -18,8 +18,8 @@ import (
 // A Renewal makes a running client or router one of the present configuration. It compares what the pod has with what
 // an ADD would give it now, so it also puts back what the pod has lost.
 //
-// Wherever it is killed, and at each moment meanwhile, a packet to any address takes the way of the earlier
-// configuration or that of the present one. The steps and their order see to that:
+// At each moment, and even after a kill, a packet takes either the way of the earlier configuration or the way of the
+// present one. The steps and their order see to that:
 //
 //   - First come links, rules and ports that the pod does not have: of a family that the gateways have got.
 //   - Then come the routes that are new, the longest prefix first. One that differs is replaced in one request. So each
@@ -42,7 +42,7 @@ type Renewal struct {
 }
 
 // ErrRole is the error of Outdated about a pod whose role has changed. A pod has its role from its ADD.
-var ErrRole = errors.New("the configuration gives the pod another role than it has")
+var ErrRole = errors.New("the configuration now gives the pod another role")
 
 // Outdated compares a running pod with what the configuration of the request gives it. It returns nil for a pod that is
 // neither client nor router, and shall not be one.
@@ -118,7 +118,8 @@ func (p *pod) role() string {
 	return s.Role
 }
 
-// same refuses what no renewal can change, and a pod that has lost a link, whose routes are unknown.
+// same refuses differences that no renewal can change. It also refuses a pod that has lost a link, because the routes
+// of the link are unknown.
 func (p *pod) same(was *pod, r *plugin.Request[Config]) error {
 	if len(was.addrs) > 0 && was.group != p.group {
 		return fmt.Errorf("the tunnels are of another attachment, whose group is %d: want %d", was.group, p.group)
@@ -182,8 +183,8 @@ func (x *Renewal) compare(p, was *pod, w nl.Wiring, sure []nl.Route) error {
 // [lasting]; a link that is down is not there.
 func absent(s nl.Step) bool { return lasting(nl.Wiring{s}).Check() != nil }
 
-// routes finds the routes to add and those to delete. What the pod itself has routes to changes, also by the kernel.
-// So a route that spares such a network is of no interest if a wider one does the same.
+// routes finds the routes to add and those to delete. What the pod itself has routes to changes, also by the kernel. So
+// a route that spares such a network does not matter if a wider route spares it, too.
 func (x *Renewal) routes(has, want, sure []nl.Route) {
 	spared := func(r nl.Route) bool {
 		return r.Type == "throw" && !slices.Contains(sure, r) && widest(want, r).Type == "throw"
@@ -214,8 +215,8 @@ func widest(all []nl.Route, r nl.Route) (found nl.Route) {
 	return found
 }
 
-// inOrder is the order of new routes: the longest prefix first. A gateway of IPv6 comes before the routes by it, and
-// what counts without the tunnel comes last.
+// inOrder is the order of new routes: the longest prefix first. A gateway of IPv6 comes before its routes, and routes
+// that are in force without the tunnel come last.
 func inOrder(a, b nl.Route) int {
 	return cmp.Or(cmp.Compare(b.Dst.Bits(), a.Dst.Bits()), cmp.Compare(rank(a), rank(b)), a.Dst.Compare(b.Dst))
 }
@@ -244,7 +245,7 @@ func plain(r nl.Route) nl.Route {
 // metric6 is the kernel's metric of a route of IPv6 (IP6_RT_PRIO_USER).
 const metric6 = 1024
 
-// without is what the pod has of families for which w has no tunnel.
+// without lists the pod's objects of families for which w has no tunnel.
 func (p *pod) without(was *pod, w nl.Wiring) (gone nl.Wiring) {
 	for _, a := range was.addrs {
 		f := nl.FamilyOf(a)

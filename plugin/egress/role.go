@@ -123,7 +123,7 @@ func (c *Config) refused(pod plugin.Pod, annotation, name, keys string) error {
 	}
 	return plugin.Errorf(plugin.CodeRefused, "add the namespace to the key "+keys+
 		" of that egress, in the network configuration of the node",
-		"pod %s: annotation %s: the egress %s does not allow it to pods of the namespace %q", pod, annotation, name,
+		"pod %s: annotation %s: the egress %s does not allow pods of the namespace %q", pod, annotation, name,
 		pod.Namespace)
 }
 

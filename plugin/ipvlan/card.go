@@ -19,7 +19,7 @@ import (
 // moves it to the node. If the namespace ends before, the kernel has moved it.
 
 // A Home returns the name that the link of an ENI with a MAC address had on the node. It returns "" if the registry
-// does not know it. Only the registry can know it: what is in the pod's namespace, the pod can change.
+// does not know it. Only the registry can know it, because the pod can change everything in its namespace.
 type Home func(mac string) string
 
 // bring moves a card to the node, with its name there.
@@ -30,8 +30,8 @@ func (home Home) bring(c nl.MovedLink, node *nl.NS) error {
 	return c.Del(node)
 }
 
-// mayHaveCard reports whether an attachment may have a card. Most attachments have none, and a DEL need not look.
-// mayHaveCard does not parse what the pod asks. To parse it costs a DEL, and the text may be wrong.
+// mayHaveCard reports whether an attachment may have a card. Most attachments have no card, and a DEL need not look for
+// one. mayHaveCard does not parse what the pod asks. To parse it costs a DEL, and the text may be wrong.
 func mayHaveCard(r *plugin.Request[Config]) bool { return r.Prev == nil || r.Config.Asks(r.IfName) }
 
 // bringBack moves the attachment's cards from the pod to the node. It finds them by their groups,
@@ -78,8 +78,8 @@ func cameBack(ctx context.Context, r *plugin.Request[Config], home Home) error {
 		failed = errors.Join(failed, home.bring(c, node))
 	}
 	if failed != nil {
-		slog.Warn("an ENI has come back from a pod, and keeps the name that it had there or that the "+
-			"kernel has given it", "error", failed)
+		slog.Warn("the link of an ENI has come back from a pod, and keeps the name of the pod or of the "+
+			"kernel", "error", failed)
 	}
 	return nil
 }

@@ -131,7 +131,8 @@ func all(slaves []slave, such func(slave) bool) bool {
 func del(ctx context.Context, r *plugin.Request[Config], home Home) error {
 	err := nl.InPod(ctx, r.NetNS, func(node, pod *nl.NS) error {
 		if err := errors.Join(bringBack(r, home, node, pod), remove(r, pod)); err != nil {
-			slog.Warn("DEL could not remove everything in the pod: the rest ends with its namespace", "error", err)
+			slog.Warn("DEL could not remove everything in the pod: the kernel removes the rest with the pod's "+
+				"namespace", "error", err)
 		}
 		return nil
 	})

@@ -64,7 +64,8 @@ func mastersOf(r *plugin.Request[Config], asked []nic.Request) ([]master, error)
 	const hint = "this plugin is the second of a chain: put cni-ipvlan-vpc-k8s-ipam before it, whose result names " +
 		"the master and the slave's addresses"
 	if r.Prev == nil {
-		return nil, plugin.Errorf(plugin.CodeInvalid, hint, "must be called as chained plugin: there is no prevResult")
+		return nil, plugin.Errorf(plugin.CodeInvalid, hint, "this plugin must be chained after another: there is no "+
+			"prevResult")
 	}
 	if len(r.Prev.IPs) == 0 {
 		return nil, plugin.Errorf(plugin.CodeInvalid, hint, "prevResult has no addresses")

@@ -155,7 +155,8 @@ func TestMastersOf(t *testing.T) {
 	}{
 		{"ens6", func(*plugin.Request[Config]) {}},
 		{"eth7", func(r *plugin.Request[Config]) { r.Config.Master = "eth7" }},
-		{"must be called as chained plugin: there is no prevResult", func(r *plugin.Request[Config]) { r.Prev = nil }},
+		{"this plugin must be chained after another: there is no " +
+			"prevResult", func(r *plugin.Request[Config]) { r.Prev = nil }},
 		{"prevResult has no addresses", func(r *plugin.Request[Config]) { r.Prev.IPs = nil }},
 		{"chained master failure. PrevResult lacks a single named interface",
 			func(r *plugin.Request[Config]) { r.Prev.Interfaces = nil }},

@@ -95,7 +95,7 @@ func unpack(r io.Reader) (map[string][]byte, error) {
 		case err != nil:
 			return nil, fmt.Errorf("%w, or a part of it is missing: %w", ErrNone, err)
 		case h.Size > mostFile || h.Size > left || len(files) == mostNames:
-			return nil, fmt.Errorf("%w: it has more than a bundle has", ErrNone)
+			return nil, fmt.Errorf("%w: it is larger than any bundle", ErrNone)
 		}
 		text, err := io.ReadAll(io.LimitReader(t, mostFile))
 		if err != nil {

@@ -32,14 +32,15 @@ var networkName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$`)
 // head reviews what is not about one plugin.
 func (r *review) head() {
 	if ext := filepath.Ext(r.file); !isList(r.file) && !r.delegate && single(r.text) == nil {
-		r.wrong("", "the file ends in %s: runtimes take only what ends in .conflist for a list", ext)
+		r.wrong("", "the name ends in %s: for runtimes, only a file whose name ends in .conflist has a list", ext)
 	}
 	if !networkName.MatchString(r.Name) {
 		r.wrong("", "name: %q: want letters, digits, and then also _ . -", r.Name)
 	}
 	want := "want one of " + strings.Join(versions, ", ")
 	if r.CNIVersion == "" && len(r.CNIVersions) == 0 {
-		r.wrong("", "cniVersion must be specified: without it the runtime takes the oldest, which knows no chains: %s",
+		r.wrong("", "cniVersion must be specified: without it the runtime assumes the oldest version, and that has "+
+			"no chains: %s",
 			want)
 	}
 	if r.CNIVersion != "" && !slices.Contains(versions, r.CNIVersion) {
@@ -84,7 +85,7 @@ func (r *review) chain() {
 	case !ok:
 		r.wrong("", "there is no %s, with which the chain begins: the others have no address to work with", first)
 	case !follows:
-		r.wrong(r.where(i), "it stands after %s: the chain begins with it, and what comes before is lost",
+		r.wrong(r.where(i), "it stands after %s: it must be first, because results of plugins before it are lost",
 			r.Plugins[0].Type)
 	}
 	if k, ok := at[last]; ok {
@@ -114,7 +115,7 @@ func (r *review) positions() map[string]int {
 func (r *review) alone(at map[string]int) {
 	for _, typ := range parted {
 		if i, ok := at[typ]; ok {
-			r.wrong(r.where(i), "it stands beside %s, which is all of them in one: move its keys there, and remove it",
+			r.wrong(r.where(i), "it stands beside %s, which does its work, too: move its keys there, and remove it",
 				TypeAll)
 		}
 	}
@@ -288,7 +289,7 @@ func (r *review) egress(where string, i int, c *egress.Config) {
 // egressByPair reviews whether clients reach the gateways: they are Services.
 func (r *review) egressByPair(where string, c *egress.Config, p ptp.Config) {
 	if !p.IPMasq {
-		r.wrong(where, `egress: "ipMasq" is not true: clients do not reach Services, and so no gateway`)
+		r.wrong(where, `egress: "ipMasq" is not true: clients do not reach Services, so they reach no gateway`)
 	}
 	if mark := *cmp.Or(p.NodePortMark, new(uint32(ptp.DefaultNodePortMark))); mark&egress.Marks != 0 {
 		r.wrong(where, "nodePortMark: %#x: egress uses the bits %#x: want others", mark, uint32(egress.Marks))

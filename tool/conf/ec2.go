@@ -69,7 +69,7 @@ func tagFault(key, value string) string {
 		return "the value of a tag has 256 characters at most"
 	case key == book.TagNoManage:
 		return "no program changes an ENI with this tag: after the next boot, the node would not use its own ENIs " +
-			"any more: remove it"
+			"any more: remove the tag"
 	case slices.Contains(ourTags, key):
 		return "the plugin sets this tag itself: remove it"
 	}

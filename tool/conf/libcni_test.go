@@ -164,7 +164,7 @@ func TestRefusedByRuntime(t *testing.T) {
 		list(``, `, "eniTags": {"node.k8s.amazonaws.com/no_manage": "true"}`,
 			""): `plugins[0] cni-ipvlan-vpc-k8s: eniTags: "node.k8s.amazonaws.com/no_manage": no program ` +
 			`changes an ENI ` +
-			`with this tag: after the next boot, the node would not use its own ENIs any more: remove it`,
+			`with this tag: after the next boot, the node would not use its own ENIs any more: remove the tag`,
 		list(``, `, "pools": {"a": {"eniTags": {"": "x"}}}`,
 			""): `plugins[0] cni-ipvlan-vpc-k8s: pools: a: eniTags: "": a tag needs a key`,
 		list(``, `, "eniTags": {"`+strings.Repeat("k", 128)+`": ""}`,

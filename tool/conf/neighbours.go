@@ -42,11 +42,12 @@ func (r *review) neighbour(f string, other List) {
 		return
 	}
 	if mine.IPMasq != theirs.IPMasq {
-		r.wrong("", "%s has another ipMasq: where one network masquerades, the node does so for the other's pods, too",
+		r.wrong("", "%s has another ipMasq: if one network masquerades, the node also masquerades pods of the other",
 			f)
 	}
 	if mine.KeepCaller && !theirs.KeepCaller {
-		r.wrong("", "keepCaller: %s has it not: the node replaces the address of callers by its own; it does so for "+
+		r.wrong("", "keepCaller: %s does not have it: the node replaces the address of callers by its own; it does "+
+			"so for "+
 			"the pods of this network, too", f)
 	}
 	if !mine.Loopless() && theirs.Loopless() {

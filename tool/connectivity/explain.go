@@ -37,7 +37,7 @@ type sighting struct {
 // explain sends packets again, and says where they stop. If they arrive now, the path works.
 func (s *scene) explain(ctx context.Context, p path, row Row) Row {
 	if ctx.Err() != nil {
-		row.Stopped = "there was no time to look where the packet stopped"
+		row.Stopped = "there was no time to find out where the packet stopped"
 		return row
 	}
 	f, err := s.look(ctx, p)
@@ -163,7 +163,7 @@ func (s *scene) furthest(f finding) (l sighting, any bool) {
 }
 
 // progress orders the places on the way: out of a pod, into the node, out of the node, into a pod. The same follows for
-// the answer. The node sends what is for a Service back into the sender, which is no progress beyond that of the node.
+// the answer. The node sends a packet to a Service back into the sender. This is no progress after the node.
 func (s *scene) progress(f finding, l sighting) (steps int) {
 	switch node := l.ns == s.node; {
 	case node && !l.Out, !node && !l.Out && f.leaving(l) && l.ns == f.from:
@@ -231,5 +231,5 @@ func (f finding) largest() string {
 	if most == 0 {
 		return ""
 	}
-	return fmt.Sprintf(": the largest that was sent has %d bytes", most)
+	return fmt.Sprintf(": the largest packet that was sent has %d bytes", most)
 }

@@ -128,8 +128,8 @@ func (s *scene) toServer(name string, f nl.Family, from, to *pod) path {
 }
 
 // groups is what keeps packets of the VPC from a pod's ENI.
-const groups = "the security groups of the ENIs at both ends must allow it, and the network ACLs and route tables of " +
-	"their subnets"
+const groups = "the security groups of the ENIs at both ends, and the network ACLs and route tables of their " +
+	"subnets, must allow it"
 
 // both makes a small call and then a large one.
 func both(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
@@ -196,7 +196,7 @@ func (s *scene) metadata(f nl.Family) (all []path) {
 			case answered:
 				return "it answers: pods can get the node's role"
 			}
-			return "it does not answer pods, as with EC2's hop limit of 1"
+			return "it does not answer pods: EC2's hop limit is 1"
 		}})
 }
 

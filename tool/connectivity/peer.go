@@ -93,6 +93,5 @@ func calledBack(ctx context.Context, p *pod, to netip.AddrPort) error {
 	return nil
 }
 
-const peerGroups = "the security groups of the ENIs of both nodes must allow it, and the network ACLs and route " +
-	"tables " +
-	"of their subnets. On the other node, connectivity-test --serve must run"
+const peerGroups = "the security groups of the ENIs of both nodes, and the network ACLs and route tables of their " +
+	"subnets, must allow it. On the other node, connectivity-test --serve must run"

@@ -30,7 +30,7 @@ func (s *scene) why(f finding) (cause, do string) {
 	case len(f.drops) > 0:
 		return s.whyDropped(f)
 	case f.unchecks != nil:
-		return "the network of this pod is not whole: " + firstLine(f.unchecks),
+		return "a part of this pod's network is missing: " + firstLine(f.unchecks),
 			"run " + cli.Name + " repair, and then " + cli.Name + " doctor, which names what removes it"
 	case errors.Is(f.failed, errRefused):
 		return fmt.Sprintf("the packet arrived, and %s refuses the connection", f.to), "a program must listen " +
@@ -94,8 +94,8 @@ func (s *scene) whyKept(f finding, l sighting) (cause, do string) {
 	forward, key := s.forwarding(f.family)
 	switch {
 	case errors.Is(err, ask.ErrSource) && f.family == nl.IPv4:
-		return f.counts(fmt.Sprintf("the kernel's check of sources (rp_filter) drops it at %s: the way back to %s "+
-				"is by another link", l.Link, l.From)),
+		return f.counts(fmt.Sprintf("the kernel's check of sources (rp_filter) drops it at %s, because the route to "+
+				"%s is by another link", l.Link, l.From)),
 			fmt.Sprintf("sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.%s.rp_filter=2, and correct the "+
 				"file in /etc/sysctl.d that sets it", l.Link)
 	case forward == "0":
@@ -123,10 +123,10 @@ func (s *scene) forwarding(f nl.Family) (value, key string) {
 // whyOutside is about a packet that has left the node: what EC2 does with it is not to be seen here.
 func (s *scene) whyOutside(f finding) (cause, do string) {
 	if cause := s.unassigned(f); cause != "" {
-		return cause, "run " + cli.Name + " status --diff. Another program has taken the address away: delete " +
-			"the pods that have lost theirs"
+		return cause, "run " + cli.Name + " status --diff. Another program has taken the address away: delete the " +
+			"pods that have lost their addresses"
 	}
-	return "what stops it is outside of this node's kernel", cmp.Or(f.outside, groups)
+	return "something outside of this node's kernel stops it", cmp.Or(f.outside, groups)
 }
 
 // down is the link of an ENI that a path needs and that is down.
@@ -158,8 +158,8 @@ func (s *scene) unassigned(f finding) string {
 		}
 		a := p.addr(f.family)
 		if !slices.ContainsFunc(enis, func(e aws.ENI) bool { return hasAddr(e, a) }) {
-			return fmt.Sprintf("no ENI of this instance has the address %s any more, as metadata says: EC2's "+
-				"source/destination check drops what is from it", a)
+			return fmt.Sprintf("by metadata, no ENI of this instance has the address %s any more: EC2's "+
+				"source/destination check drops packets from it", a)
 		}
 	}
 	return ""

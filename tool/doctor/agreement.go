@@ -19,7 +19,7 @@ func (p *Node) checkAgreement(ctx context.Context) ([]Finding, error) {
 	silent := func(who string, w view.Source) {
 		if !w.Answered {
 			found = append(found, Finding{Severity: warning, About: who,
-				Means: "it does not answer, so it was not compared with the others",
+				Means: "it does not answer, so doctor has not compared it with the others",
 				Do:    "see the warning on standard error"})
 		}
 	}

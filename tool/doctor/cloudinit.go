@@ -59,8 +59,8 @@ func (p *Node) checkCloudInit(context.Context) ([]Finding, error) {
 			"node answers instead of its pods"
 	case c.hotplug == "":
 		a.Severity = warning
-		a.Means = "nothing turns off the hotplug of cloud-init, which some releases have on: it gives the node " +
-			"all addresses of each ENI that is attached"
+		a.Means = "nothing turns off the hotplug of cloud-init, and some releases have it on. It gives the node all " +
+			"addresses of each ENI that is attached"
 	case c.full != "false":
 		a.Severity = warning
 		a.Means = "at the first boot of an instance, cloud-init gives the node all addresses of the ENIs that it " +
@@ -95,8 +95,8 @@ func readCloudSettings(files ...string) (c cloudSettings, _ error) {
 	return c, nil
 }
 
-// read reads one file. It knows as much of YAML as these keys take: below which key of the
-// top level a line is. The key updates has its lists there in any notation.
+// read reads one file. It knows as much of YAML as these keys take: below which key of the top level a line is. The
+// lists in the key updates may be in any notation of YAML.
 func (c *cloudSettings) read(text string) {
 	top, updates, said := "", "", false
 	for line := range strings.Lines(text) {

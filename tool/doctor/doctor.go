@@ -51,7 +51,7 @@ type Check struct {
 	of          scope
 }
 
-// A scope is what a check needs.
+// A scope says what a check needs.
 type scope int
 
 const (
@@ -235,7 +235,7 @@ func (p *Node) told(c Check, found []Finding, err error) []Finding {
 // EC2 fail.
 func (p *Node) notMade(c Check, err error) Finding {
 	f := Finding{Severity: warning, About: c.Name, Means: "this check could not be made: " + err.Error(),
-		Do: "correct first what this says, then run the check again: " + cli.Name + " doctor --check " + c.Name}
+		Do: "first correct this, then run the check again: " + cli.Name + " doctor --check " + c.Name}
 	if errors.Is(err, aws.ErrNoMetadata) {
 		f.Do = aws.Hint(err) + "; then run the check again: " + cli.Name + " doctor --check " + c.Name
 	}

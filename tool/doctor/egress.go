@@ -76,10 +76,10 @@ func differing(outdated map[string]repair.Outdated) (found []Finding) {
 	for _, path := range slices.Sorted(maps.Keys(outdated)) {
 		o := outdated[path]
 		f := Finding{Severity: warning, About: "pod " + o.Owner(),
-			Means: "its egress is not of the present configuration: " + o.String(),
+			Means: "its egress does not follow the present configuration: " + o.String(),
 			Do:    "run " + cli.Name + " repair, on the routers' nodes first"}
 		if o.Err != nil {
-			f.Do = "delete the pod: its successor gets the egress of the configuration"
+			f.Do = "delete the pod: the next pod gets the egress of the configuration"
 		} else {
 			f.fix = renew(o)
 		}
@@ -131,8 +131,8 @@ func (p *Node) egressLost(ports map[string]int, outdated map[string]repair.Outda
 // lostEgress is the finding of a pod that is not whole.
 func lostEgress(pod string, err error) Finding {
 	return Finding{Severity: severe, About: "pod " + pod, Means: err.Error(),
-		Do: "delete the pod: its successor gets all of it. Look for the program that removed it. A pod of an earlier " +
-			"release has less, and is reported, too"}
+		Do: "delete the pod: the next pod gets all of it. Look for the program that removed it. doctor also reports " +
+			"pods of an earlier release, because they have less"}
 }
 
 // egressKernel tries a tunnel of each family that the gateways have.
@@ -236,7 +236,8 @@ func withoutAnswers(p view.EgressPod) (Finding, bool) {
 	const enough = 20
 	lost := p.Role == egress.Router && p.Forwarded > enough && p.Answered == 0
 	return Finding{Severity: warning, About: "router " + p.Pod,
-		Means: fmt.Sprintf("it has forwarded %d packets of clients, and no answer has come: it may have no way out",
+		Means: fmt.Sprintf("it has forwarded %d packets of clients, but no answer has come: it may have no route to "+
+			"the destinations",
 			p.Forwarded),
 		Do: "look at the route table of its ENI's subnet (a NAT gateway, a transit gateway), at its security group, " +
 			"and at the network ACL"}, lost

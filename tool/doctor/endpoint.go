@@ -59,7 +59,8 @@ func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 		default:
 			if d := differences(settings, wanted); d != "" {
 				found = append(found, Finding{Severity: warning, About: at.name,
-					Means: "it does not ask EC2 as the plugins do, which have the environment of " + first.name + ": " +
+					Means: "it asks EC2 with other variables than the plugins, which have the environment of " +
+						"" + first.name + ": " +
 						d, Do: at.correct})
 			}
 		}

@@ -68,7 +68,7 @@ func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 	return slices.Concat(found, p.checkSettings(byMAC, pods), unguarded, slaves), errors.Join(err, err2, err3)
 }
 
-// checkSettings finds links of ENIs that keep what a pod has set there, which had the whole ENI.
+// checkSettings finds links of ENIs that still have settings of a pod that had the whole ENI.
 func (p *Node) checkSettings(byMAC map[string]nl.Link, pods map[string]bool) (found []Finding) {
 	for _, id := range slices.Sorted(maps.Keys(p.state.ENIs)) {
 		e := p.state.ENIs[id]
@@ -79,9 +79,8 @@ func (p *Node) checkSettings(byMAC map[string]nl.Link, pods map[string]bool) (fo
 		if err := p.pool.Host.Kept(l, e.Settings); err != nil {
 			found = append(found, Finding{Severity: warning, About: l.Name + " (" + id + ")",
 				Means: fmt.Sprintf("a pod that had the whole ENI has changed its link: %v. The next pod that asks "+
-					"for such an ENI gets no link before that is put back", err),
-				Do: "the next ADD puts it back; if it cannot, detach the ENI, which resets its link, or reboot the " +
-					"node",
+					"for such an ENI gets its link only after this is undone", err),
+				Do: "the next ADD puts it back; if it fails, detach the ENI, which resets its link, or reboot the node",
 				fix: func(context.Context) (string, error) {
 					return "put back the settings of " + l.Name, p.pool.Host.PutBack(l, e.Settings)
 				}})
@@ -109,8 +108,8 @@ func (p *Node) checkBoot(pods map[string]bool) (found []Finding) {
 	for id, e := range p.state.ENIs {
 		if e.IsBoot() && pods[id] {
 			found = append(found, Finding{Severity: note, About: id,
-				Means: "pods have addresses of the boot ENI. One with CAP_NET_ADMIN can give the node's own address " +
-					"to its link: the node's traffic then goes to that pod",
+				Means: "pods have addresses of the boot ENI. A pod with CAP_NET_ADMIN can give the node's own " +
+					"address to its link: the node's traffic then goes to that pod",
 				Do: "set interfaceIndex to 1, if the instance type has room for further ENIs; or give no pod " +
 					"CAP_NET_ADMIN"})
 		}
@@ -144,8 +143,8 @@ func (p *Node) mtus() map[string]int {
 	return all
 }
 
-// checkFamilies finds what every ADD would find: pods are to have a family of addresses that the link of the boot ENI
-// has not. STATUS asks only for an address of any family.
+// checkFamilies finds a family that pods must have, but of which the link of the boot ENI has no address. Every ADD
+// would fail. STATUS asks only for an address of any family.
 func (p *Node) checkFamilies() ([]Finding, error) {
 	networks, _ := p.conflists.Networks() // checkConfig finds what is wrong with one
 	var found []Finding

@@ -70,7 +70,7 @@ func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 			"Services, nor the internet"
 		found = append(found, put)
 	case len(l.Node) > 0:
-		put.Means = "the node has lost this of the pod's network: " + listed(l.Node) + ". " + unwired(l)
+		put.Means = "the node has lost a part of the pod's network: " + listed(l.Node) + ". " + unwired(l)
 		if !l.Serious() {
 			put.Severity = note
 		}
@@ -78,7 +78,7 @@ func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 	}
 	const replace = "delete the pod: its controller makes a new one"
 	if l.Changed != nil {
-		found = append(found, Finding{Severity: severe, About: about, Means: "no program can put this back: " +
+		found = append(found, Finding{Severity: severe, About: about, Means: "repair cannot put this back: " +
 			oneLine(l.Changed), Do: replace})
 	}
 	if len(l.Pod) > 0 {
@@ -88,7 +88,7 @@ func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 		}
 		found = append(found, Finding{Severity: severe, About: l.Owner(),
 			Means: "this is missing or wrong in the pod's own namespace: " + strings.Join(lost, "; "),
-			Do:    replace + ". Nothing is put back there: the pod's own programs may have changed it"})
+			Do:    replace + ". repair does not change it, because the pod's own programs may have made the change"})
 	}
 	return found
 }
@@ -97,7 +97,8 @@ func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 // node's end of its pair.
 func unknownPod(l nl.Link) Finding {
 	return Finding{Severity: severe, About: l.Name + " (" + l.Alias + ")",
-		Means: "the node has lost its routes to this pod, and they are not known; neither the registry nor the " +
+		Means: "the node has lost its routes to this pod, and repair does not know them; neither the registry nor " +
+			"the " +
 			"container runtime has the attachment. Node and pod do not reach each other",
 		Do: "delete the pod: its controller makes a new one"}
 }
@@ -116,7 +117,7 @@ func oneLine(err error) string {
 	return strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " ")
 }
 
-// unwired says what it means for a pod that the node has lost a part of its wiring.
+// unwired says what a pod cannot do because the node has lost a part of its wiring.
 func unwired(l repair.Loss) string {
 	var services, source, cut, unnamed bool
 	main := map[netip.Prefix]int{}

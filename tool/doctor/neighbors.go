@@ -52,7 +52,7 @@ func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
 			return found, err
 		}
 		a := Finding{Severity: warning, About: strings.ReplaceAll(key, "/", "."),
-			Means: fmt.Sprintf("all pods together can have %d neighbours, and %d pods may need %d: beyond the limit "+
+			Means: fmt.Sprintf("all pods together can have %d neighbours, and %d pods may need %d: above the limit, "+
 				"connections fail at random (dmesg: neighbour table overflow)", limit, pods, want),
 			Do: fmt.Sprintf("set it to %d, gc_thresh2 to half of that, gc_thresh1 to a quarter, in %s", want,
 				sysctlFile), fix: p.widen(want)}

@@ -21,7 +21,7 @@ func (p *Node) checkOthers(context.Context) ([]Finding, error) {
 			found = append(found, Finding{Severity: note, About: id,
 				Means: "an operator renews this ENI: no new pod gets its addresses, and registry-gc deletes it after " +
 					"its last pod, if this node has created it",
-				Do: "if pods are to have its addresses again: " + cli.Name + " drain-interface --undo " + id})
+				Do: "to let pods have its addresses again: " + cli.Name + " drain-interface --undo " + id})
 		} else if why := p.conflists.Misfit(e); why != "" {
 			found = append(found, Finding{Severity: note, About: id,
 				Means: "others have attached this ENI, and no new pod gets its addresses: " + why,

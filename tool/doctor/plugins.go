@@ -116,6 +116,6 @@ func (p *Node) askStatus(ctx context.Context, l conf.List, m conf.Member) []Find
 		about += " of " + l.Name
 	}
 	return []Finding{{Severity: severe, About: about, Means: "it cannot work here: " + answer.Msg,
-		Do: cmp.Or(answer.Details, "correct what this says; the runtime gets the same answer to STATUS, and the node "+
-			"is not ready until then")}}
+		Do: cmp.Or(answer.Details, "correct what this says; the runtime gets the same answer to STATUS, so the node "+
+			"is not ready until this is corrected")}}
 }

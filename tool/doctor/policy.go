@@ -52,11 +52,11 @@ func (p *Node) checkPolicy(context.Context) ([]Finding, error) {
 // unrestricted is the finding about an engine beside pools whose pods it does not see.
 func unrestricted(engine string, pools []string) Finding {
 	return Finding{Severity: warning, About: engine,
-		Means: "this engine for NetworkPolicy is, or was, on the node. It does not see what ipvlan pods exchange " +
-			"with other pods and hosts: NetworkPolicies do not restrict that. These pools have ipvlan: " +
+		Means: "this engine for NetworkPolicy is, or was, on the node. It does not see packets between ipvlan pods " +
+			"and other pods or hosts: NetworkPolicies do not restrict these. These pools have ipvlan: " +
 			strings.Join(pools, ", "),
 		Do: `give namespaces with a NetworkPolicy a pool with "dataPath": "veth", and start their pods again ` +
-			`(docs/network-policy.md). Nothing is to do if no NetworkPolicy selects pods of these pools`}
+			`(docs/network-policy.md). If no NetworkPolicy selects pods of these pools, you need do nothing`}
 }
 
 func (e engine) chained(chains []string) bool {

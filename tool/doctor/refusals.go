@@ -37,7 +37,7 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 			_, about, err := call.Refused(p.state, key)
 			found = append(found, Finding{Severity: warning, About: cmp.Or(about, "EC2"), Means: err.Error(),
 				Do: cmp.Or(ipam.Hint(err), "nothing: the node asks again") +
-					". Until then, the node tries what else there is"})
+					". Until then, the node tries other ENIs or subnets"})
 		}
 	}
 	for _, concern := range slices.Sorted(maps.Keys(p.state.Failures)) {
@@ -59,8 +59,8 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// failed reports the failure of the last ADD of a network and pool. The failure stays until an
-// ADD of them succeeds, and if a subnet is full for its time. If the pool has free addresses again, the next one will.
+// failed reports the failure of the last ADD of a network and pool. The failure stays until one of these ADDs succeeds.
+// If a subnet is full, it stays for its time. If the pool has free addresses again, the next one will.
 func (p *Node) failed(concern string, now time.Time) Finding {
 	f := p.state.Failures[concern]
 	network, pool, _ := strings.Cut(concern, "/")
@@ -68,7 +68,7 @@ func (p *Node) failed(concern string, now time.Time) Finding {
 	found := Finding{Severity: severe, About: "pool " + conf.PoolName(pool) + " of " + network,
 		Means: "ADDs fail. The last one failed " + last, Do: cmp.Or(f.Hint, "see the events of the pods")}
 	if _, derived := lease.Derived(pool); derived || strings.Contains(pool, "=") {
-		found.Severity, found.Means = note, "a pod asks for what it does not get. Its ADD failed "+last
+		found.Severity, found.Means = note, "a pod asks for something that it cannot get. Its ADD failed "+last
 		return found
 	}
 	if p.free(network, pool, now) {

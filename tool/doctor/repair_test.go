@@ -224,11 +224,12 @@ func TestRepairPods(t *testing.T) {
 		s.EndOf(d.owner.Key, time.Now(), time.Time{})
 		return nil
 	}))
-	if did, err := d.repair(); len(did) > 0 || err == nil || !strings.Contains(err.Error(), "they are not known") {
+	if did, err := d.repair(); len(did) > 0 || err == nil ||
+		!strings.Contains(err.Error(), "repair does not know them") {
 		t.Errorf("without a lease: %v, %v", did, err)
 	}
 	if found, err := d.doctor().lost(); err != nil || len(found) != 1 ||
-		!strings.Contains(found[0].Means, "they are not known") {
+		!strings.Contains(found[0].Means, "repair does not know them") {
 		t.Errorf("without a lease: %v, %v", found, err)
 	}
 }
@@ -271,7 +272,7 @@ func TestRepairRouted(t *testing.T) {
 	}))
 	found, err := d.doctor().lost()
 	if err != nil || !slices.ContainsFunc(found, func(f Finding) bool {
-		return strings.HasPrefix(f.About, "eni") && strings.Contains(f.Means, "they are not known")
+		return strings.HasPrefix(f.About, "eni") && strings.Contains(f.Means, "repair does not know them")
 	}) {
 		t.Errorf("without a lease: %v, %v", found, err)
 	}

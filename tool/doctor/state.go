@@ -28,8 +28,8 @@ func (p *Node) checkState(context.Context) ([]Finding, error) {
 	}
 	if f.Type != unix.TMPFS_MAGIC {
 		found = append(found, Finding{Severity: warning, About: dir,
-			Means: "this directory is not on a tmpfs: after a boot the registry lists pods that are gone, and each " +
-				"ADD waits for a disk",
+			Means: "this directory is not on a tmpfs: after a boot the registry still has the pods of before, and " +
+				"each ADD waits for a disk",
 			Do: "mount /run as tmpfs, and do not set CNI_IPVLAN_VPC_STATE_DIR"})
 	}
 	if _, err := p.pool.Registry.View(); err != nil {
@@ -65,7 +65,7 @@ func (p *Node) checkLock() []Finding {
 		Means: "a process keeps the lock of the registry, so each ADD and each DEL waits for it, and then fails: " +
 			first.String(),
 		Do: fmt.Sprintf("see what the process does: ps -fp %d. A change takes milliseconds, so you can end the "+
-			"process: it loses no address", first.PID)}}
+			"process: no address is lost", first.PID)}}
 }
 
 // checkLog looks for lines of the lease log that wait. It looks twice, because a process may be about to write them.

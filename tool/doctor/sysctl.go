@@ -76,7 +76,7 @@ func (p *Node) parameters(c ptp.Config) []parameter {
 		routed := "net/ipv6/conf/" + c.HostInterface + "/accept_ra"
 		if host("net/ipv6/conf/all/forwarding") == "1" && host(routed) == "1" {
 			need(routed, "2", severe,
-				"a node that forwards IPv6 does not listen to routers with 1, and loses its default route")
+				"with 1, a node that forwards IPv6 ignores routers, and loses its default route")
 		}
 	}
 	if ports := c.NodePorts; (ports == nil || *ports != "") && host("net/ipv4/conf/all/rp_filter") != "2" {

@@ -62,9 +62,9 @@ func (p *Node) checkTool() []Finding {
 			return nil
 		}
 		return []Finding{{Severity: severe, About: file,
-			Means: "our units run this program, which is not of this project; the original's registry-gc forgets " +
-				"our leases, and may release an address that a pod is about to get",
-			Do: "delete it, and install the package again if no other directory has ours"}}
+			Means: "our units run this program, which is not of this project; the original's registry-gc does not " +
+				"know our leases, and may release an address of a new pod",
+			Do: "delete it, and if no other directory has our program, install the package again"}}
 	}
 	return nil
 }
@@ -86,8 +86,8 @@ func (p *Node) checkRepairs() []Finding {
 		}
 	}
 	return []Finding{{Severity: warning, About: file,
-		Means: "it does not run repair: what another program deletes on the node is missing until the next ADD, or " +
-			"until the pods end",
+		Means: "it does not run repair. If another program deletes our objects on the node, they are missing until " +
+			"the next ADD, or until the pods end",
 		Do: "delete it, if it hides the unit of the package, and run systemctl daemon-reload; or add ExecStartPre=-" +
 			cli.Name + " repair"}}
 }

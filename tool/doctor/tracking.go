@@ -71,8 +71,8 @@ func tracking(enis []aws.ENI, instanceType string, standard int) []Finding {
 		}
 		found = append(found, Finding{Severity: severity,
 			About: strings.Join(slices.Sorted(slices.Values(short[t])), ", "),
-			Means: fmt.Sprintf("EC2 no longer tracks a TCP connection that is idle for %d s (%s), and drops what "+
-				"comes later; long idle connections break, for example to databases", t.seconds, origin),
+			Means: fmt.Sprintf("if a TCP connection is idle for %d s (%s), EC2 no longer tracks it, and drops later "+
+				"packets; long idle connections break, for example to databases", t.seconds, origin),
 			Do: fmt.Sprintf(
 				`set it (aws ec2 modify-network-interface-attribute --network-interface-id ID `+
 					`--connection-tracking-specification TcpEstablishedTimeout=86400), and for new ENIs `+

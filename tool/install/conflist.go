@@ -54,7 +54,7 @@ func (c *Conflist) refuse(p Place) error {
 	for _, m := range found {
 		mistakes = errors.Join(mistakes, errors.New(m.String()))
 	}
-	return cli.Hint(fmt.Errorf("%w\nthe conflist is not installed: it has %s. The node keeps what it has", mistakes,
+	return cli.Hint(fmt.Errorf("%w\nthe conflist is not installed: it has %s. The node keeps its conflist", mistakes,
 		cli.Count(len(found), "mistake")),
 		"correct the conflist; "+cli.Name+" validate finds the same mistakes on any machine")
 }

@@ -152,8 +152,8 @@ func same(a, b []byte) bool {
 func warnOfOthers(conflist string) {
 	text, err := os.ReadFile(conflist)
 	if others := names(added(text)); err == nil && len(others) > 0 {
-		slog.Warn("other programs have put plugins into the conflist, and they go with it: the programs must put "+
-			"them into the next one",
+		slog.Warn("other programs have put plugins into the conflist, and these are removed with it: the programs "+
+			"must put them into the next conflist",
 			"plugins", strings.Join(others, ", "), "conflist", filepath.Base(conflist))
 	}
 }

@@ -106,6 +106,7 @@ func InUse(host *nl.NS) error {
 }
 
 func inUse(why string) error {
-	return cli.Hint(fmt.Errorf("nothing is removed: %w, and the end of a pod needs the plugins: %s", ErrInUse, why),
+	return cli.Hint(fmt.Errorf("nothing is removed: %w, and the runtime needs the plugins to delete these: "+
+		"%s", ErrInUse, why),
 		"drain the node, run "+cli.Name+" registry-gc --free-after=15m, and try again; --force removes all the same")
 }

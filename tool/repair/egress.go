@@ -105,22 +105,23 @@ func (o Outdated) Renew(host *nl.NS) (did string, err error) {
 		err = o.look(host, (*egress.Renewal).Apply)
 	}
 	if err != nil {
-		return "", fmt.Errorf("%s: its egress cannot be brought to the configuration of now: delete the pod: %w",
+		return "", fmt.Errorf("%s: its egress cannot be changed to the present configuration: delete the pod: %w",
 			o.Owner(), err)
 	}
 	if o.differs == "" {
 		return "", nil
 	}
-	slog.Info("brought a pod's egress to the configuration of now", "pod", o.Owner(), "role", o.role,
+	slog.Info("changed a pod's egress to the present configuration", "pod", o.Owner(), "role", o.role,
 		"differed", o.differs)
 	return "egress of " + o.Owner(), nil
 }
 
-// Egress brings all running clients and routers of a network to its present configuration, and returns what that was.
+// Egress changes all running clients and routers of a network to the present configuration, and returns the changes.
 func Egress(_ context.Context, host *nl.NS, n conf.NetworkEgress) (did []string, failed error) {
 	for _, o := range OutdatedBy(host, n) {
 		if errors.Is(o.Err, egress.ErrRole) {
-			slog.Warn("a pod keeps the egress of its start, though the configuration gives it another: delete the pod",
+			slog.Warn("the configuration now gives a pod another egress, but its role cannot change while it runs: "+
+				"delete the pod",
 				"pod", o.Owner(), "why", o.Err)
 			continue
 		}

@@ -339,7 +339,7 @@ func TestRenewalRefused(t *testing.T) {
 		means  string
 	}{
 		"the role is gone": {func() { n.role = "routers"; n.configure("second") },
-			"the configuration gives the pod another role than it has: it is client, and would be router"},
+			"the configuration now gives the pod another role: it is client, and would be router"},
 		"the annotation": {func() {
 			n.configure("second")
 			asks := map[string]string{egress.Annotation: "other"}

@@ -46,7 +46,7 @@ func routedAddrs(links []nl.Link, routes []nl.Route) map[netip.Addr]bool {
 	return addrs
 }
 
-// Guards puts back what [Unguarded] lists, and returns what that was.
+// Guards puts back the guards of the links that [Unguarded] lists, and returns these links.
 func Guards(host *nl.NS) (did []string, failed error) {
 	s, err := leases()
 	if err != nil {
@@ -59,7 +59,7 @@ func Guards(host *nl.NS) (did []string, failed error) {
 			continue
 		}
 		did = append(did, g.String())
-		slog.Info("restored what keeps pods from sending to the node past security groups", "link", g.Link)
+		slog.Info("restored the guard that keeps pods from sending to the node past security groups", "link", g.Link)
 	}
 	return did, failed
 }

@@ -112,8 +112,8 @@ func (a Attachment) has(pod *nl.NS) bool {
 	return slices.ContainsFunc(found, func(f nl.Addr) bool { return slices.Contains(wanted, f.Prefix.Addr()) })
 }
 
-// Pods puts back on the node what the running pods of a network have lost there, and returns what that was. It says
-// what is lost in the pods' namespaces, and leaves these as they are.
+// Pods puts back objects on the node that the running pods of a network have lost there, and returns them. It says what
+// is lost in the pods' namespaces, and leaves these as they are.
 func Pods(ctx context.Context, host *nl.NS, n conf.Network) (did []string, failed error) {
 	s, unread := leases()
 	lost, unknown, failed := LostBy(host, n, s)
@@ -121,13 +121,13 @@ func Pods(ctx context.Context, host *nl.NS, n conf.Network) (did []string, faile
 		repaired, err := l.Repair(ctx, host)
 		did, failed = append(did, repaired...), errors.Join(failed, err)
 		for _, f := range l.Pod {
-			slog.Warn("a pod has lost a part of its network in its own namespace, where nothing is put back: "+
+			slog.Warn("a pod has lost a part of its network in its own namespace, and repair does not change that: "+
 				"delete the pod", "pod", l.Owner(), "lost", f.Error())
 		}
 	}
 	for _, l := range unknown {
-		failed = errors.Join(failed, fmt.Errorf("%s (%s): the node has lost its routes to this pod, and they are "+
-			"not known; neither the registry nor the runtime (%s) has the attachment: delete the pod",
+		failed = errors.Join(failed, fmt.Errorf("%s (%s): the node has lost its routes to this pod, and repair does "+
+			"not know them; neither the registry nor the runtime (%s) has the attachment: delete the pod",
 			l.Name, l.Alias, lease.KeptIn[0]))
 	}
 	if len(unknown) > 0 {
@@ -136,8 +136,7 @@ func Pods(ctx context.Context, host *nl.NS, n conf.Network) (did []string, faile
 	return did, failed
 }
 
-// Repair puts back what is lost on the node, and returns what that was. Where the pair is gone, it is the pod's ADD
-// again.
+// Repair puts back the lost objects on the node, and returns them. Where the pair is gone, it is the pod's ADD again.
 func (l Loss) Repair(ctx context.Context, host *nl.NS) (did []string, failed error) {
 	pod := l.Owner()
 	if l.Unpaired {
@@ -153,8 +152,8 @@ func (l Loss) Repair(ctx context.Context, host *nl.NS) (did []string, failed err
 			return nil, fmt.Errorf("%s has lost its veth pair %s, which cannot be put back: delete the pod: %w", pod,
 				l.Veth, err)
 		}
-		slog.Info("put back a pod's veth pair, and all that goes with it, which another program or an "+
-			"operator had deleted", "pod", pod)
+		slog.Info("put back a pod's veth pair with its routes and rules: another program or an operator had deleted "+
+			"it", "pod", pod)
 		return []string{"veth pair of " + pod}, nil
 	}
 	done, err := ptp.Restore(host, l.Loss)
@@ -163,7 +162,7 @@ func (l Loss) Repair(ctx context.Context, host *nl.NS) (did []string, failed err
 		slog.Info("restored what was removed", "object", Brief(s.Object), "pod", pod)
 	}
 	if err = errors.Join(err, l.Changed); err != nil {
-		err = fmt.Errorf("%s: what the node has lost of its network cannot be put back: %w", pod, err)
+		err = fmt.Errorf("%s: the node has lost a part of this pod's network, and cannot put it back: %w", pod, err)
 	}
 	return did, err
 }

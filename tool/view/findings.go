@@ -38,7 +38,7 @@ func (k *Comparison) Findings() []Finding {
 		fs = append(fs,
 			Finding{"registry",
 				"it has no ENIs: no pod has asked for an address since the boot, or an operator has deleted it",
-				"nothing: the next ADD builds it from the kernel and metadata, and so does " + cli.Name +
+				"nothing: the next ADD builds it from the kernel and metadata. To build it now: " + cli.Name +
 					" registry-gc --free-after=15m", true})
 	}
 	for _, vpc := range slices.Sorted(maps.Keys(k.lacking)) {
@@ -98,8 +98,8 @@ func (k *Comparison) judgeENI(id string) []Finding {
 	case inRegistry && k.EC2.Answered && !attached:
 		return []Finding{{id,
 			"the registry has it, but EC2 says that it is not attached: pods on it have lost their network",
-			"another program or an operator has detached it (CloudTrail, DetachNetworkInterface): delete the pods on " +
-				"it, or attach it again. When its addresses have been free for --free-after, " + cli.Name +
+			"another program or an operator has detached it (CloudTrail, DetachNetworkInterface): delete its pods, " +
+				"or attach it again. When its addresses have been free for --free-after, " + cli.Name +
 				" registry-gc deletes it, or forgets it if it is not of this node", false}}
 	case inRegistry && k.links[known.MAC] == "" && !k.inPod(id):
 		if known.Link == "" && !known.NoLink(k.now) {

@@ -65,7 +65,7 @@ func (r Review) Print(w io.Writer) {
 		r.Report.Print(w)
 	}
 	if len(r.Node) > 0 {
-		fmt.Fprintln(w, "\nthe node had found this itself, and the data of the bundle does not show it:")
+		fmt.Fprintln(w, "\nthe node itself found this, but the data of the bundle does not show it:")
 		doctor.Report{Findings: r.Node}.Print(w)
 	}
 	if len(r.Unmade) > 0 {
@@ -113,7 +113,7 @@ type group struct {
 	Do                             string // what to do about all of them; "": each says it
 }
 
-// A finding is one of them.
+// A finding is one finding of the checks.
 type finding struct {
 	doctor.Finding
 	OnNode bool // only the node has found it
