@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// dropCounts are the kernel's counters of packets that it drops for a reason of IP: proc_net(5), snmp and netstat.
-// Those of a namespace count all packets in it.
+// dropCounts are the kernel's counters of packets that it drops for a reason of IP: proc_net(5), snmp and netstat. The
+// counters of a namespace count all packets in it.
 var dropCounts = []string{"InNoRoutes", "OutNoRoutes", "IPReversePathFilter", "InAddrErrors", "FragFails",
 	"InHdrErrors"}
 

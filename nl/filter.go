@@ -213,7 +213,7 @@ func (f *filter) parse(b []byte) {
 // and how this release does it.
 func fingerprint(what string) string { return objectName(what, bpf.Revision()) }
 
-// objectName is a name of BPF for what an object is, in 16 digits, and how.
+// objectName returns the name of an object of BPF: 16 digits that stand for its purpose, and how the object does it.
 func objectName(what, how string) string {
 	is := fnv.New64a()
 	io.WriteString(is, what)

@@ -35,7 +35,7 @@ func engineName(r *request) string {
 	return r.Config.VethPrefix + fmt.Sprintf("%08x%08x", h[0], h[1])[:digits]
 }
 
-// named gives the node's end a name, beside the one that follows from the attachment.
+// named gives the node's end a second name. The other name follows from the attachment.
 func (p *pair) named(name, own string) {
 	p.veth.Name, p.veth.AltName = name, ""
 	if name != own {

@@ -83,8 +83,8 @@ func (p *Node) canServe(s *registry.State, at lease.Place, f lease.Family) bool 
 	return len(at.Pick(s, one, time.Now())) > 0 || book.Room(s, at.ENI, f) > 0
 }
 
-// outOfReach returns an error if a chosen address is on an ENI of this node that gives it to no pod
-// now. A new ENI could not have it.
+// outOfReach returns an error if a chosen address is on an ENI of this node, but pods cannot get it now. A new ENI
+// could not have it.
 func (p *Node) outOfReach(s *registry.State) error {
 	for _, a := range p.Policy.Choice.Addrs {
 		if id, _ := s.ENIOf(a); id != "" {

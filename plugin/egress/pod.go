@@ -198,12 +198,12 @@ func (p *pod) doors(families []nl.Family) (objects []nl.Object) {
 	return objects
 }
 
-// anySource turns rp_filter off, the check whether a route leads back by the link of a packet. A
-// packet out of a tunnel has a source to which another link leads. So has a packet from a caller at
-// a NodePort, if the tunnel leads to the whole internet. On a link without addresses, as a tunnel
-// and the end of the pair are, the loose check is as strict as the other (__fib_validate_source).
-// The check of a link is the stricter one of its own value and of that for all. A new link has the
-// default: an operator or another program may delete the pair, and repair puts it back.
+// anySource turns rp_filter off, the check whether a route leads back by the link of a packet. A packet out of a tunnel
+// has a source to which another link leads. So has a packet from a caller at a NodePort, if the tunnel leads to the
+// whole internet. On a link without addresses, as a tunnel and the end of the pair are, the loose check is as strict as
+// the other (__fib_validate_source). For a link, the kernel uses the larger of two values: the link's own value, and
+// the value for all links. A new link has the default: an operator or another program may delete the pair, and repair
+// puts it back.
 func (p *pod) anySource() (objects []nl.Object) {
 	for _, link := range slices.Concat([]string{"all", "default", Link4}, p.links) {
 		objects = append(objects, nl.Sysctl{Key: "net/ipv4/conf/" + link + "/rp_filter", Value: "0"})

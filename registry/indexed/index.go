@@ -132,7 +132,7 @@ type index struct {
 	at   int
 }
 
-// read reads the text as it was written, or reads past it.
+// read reads the text as it was written, or skips it.
 func (x *index) read(c *codec.Codec) {
 	if !c.Trusted() {
 		var raw json.RawMessage
