@@ -39,8 +39,8 @@ MEET    := TestAtOnce|TestModelAtOnce|TestBurst[A-Z]|TestCollect|TestEndWhileLoo
 PEERS   := $(CURDIR)/.cache/peers
 JUDGES  := $(CURDIR)/.cache/judges
 RUNTIME := $(CURDIR)/.cache/cri
-# Of containerd, the last that end a pod without a DEL, and the first that do not. Only judges takes them.
-RELEASES := v1.7.30 v1.7.31 v2.2.1 v2.2.2
+# Of containerd 1.7, the last that ends a pod without a DEL, and the first that does not. Only judges takes them.
+RELEASES := v1.7.30 v1.7.31
 SEIZERS := $(CURDIR)/.cache/seizers
 TENANTS := $(CURDIR)/.cache/tenants
 ROUNDS  := 20
