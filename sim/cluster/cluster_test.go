@@ -16,7 +16,8 @@ import (
 var (
 	proxy = flag.String("proxy", "nftables", "`mode` of kube-proxy: nftables or iptables")
 	logs  = flag.String("logs", "", "`directory` for the output of all programs; by default it is lost")
-	specs = flag.String("specs", networkSpecs, "`expression` for names of Kubernetes' tests of the network")
+	shape = flag.String("shape", "", "`shape` of the first two nodes: \"\", \"three plugins\" or \"both families\"")
+	specs = flag.String("specs", "", "`expression` for names of Kubernetes' tests of the network; by default all")
 	file  = flag.String("table", "", "`file` for the table of results")
 )
 
@@ -94,7 +95,7 @@ func (w *world) run(t *testing.T, s scenario) {
 func start(t *testing.T) *world {
 	t.Helper()
 	began := time.Now()
-	node := cluster.NodeOptions{Conflist: conflist(t, "portmap")}
+	node := shaped(t)
 	o := cluster.Options{
 		Plugins: "../../bin", Programs: "../../.cache/cluster", Runtime: "../../.cache/cri",
 		Peers: "../../.cache/peers", Units: "../../systemd",
@@ -110,7 +111,8 @@ func start(t *testing.T) *world {
 	version, err := c.Kubectl(t.Context(), "get", "node", "node1", "-o",
 		"jsonpath=Kubernetes {.status.nodeInfo.kubeletVersion}, {.status.nodeInfo.containerRuntimeVersion}")
 	check(t, err)
-	w.table = table{began: began, title: fmt.Sprintf("%s, kube-proxy %s, Linux %s", version, *proxy, release(t))}
+	w.table = table{began: began, title: fmt.Sprintf("%s, kube-proxy %s, Linux %s%s", version, *proxy, release(t),
+		named())}
 	w.table.add("start", true, time.Since(began))
 	return w.remember(t)
 }

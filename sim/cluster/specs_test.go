@@ -4,6 +4,7 @@
 package cluster_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -16,34 +17,43 @@ import (
 // networkSpecs are all of Kubernetes' own tests of the network, and conformance is the end of some of them.
 const networkSpecs, conformance = `\[sig-network\]`, `.*\[Conformance\]`
 
-// elsewhere are those of networkSpecs that this cluster does not run, by the words of their names, and why.
-var elsewhere = []struct{ names, why string }{
-	{`Netpol|NetworkPolicy|Network Policy`, "a scenario of its own"},
-	{`\[Feature:IPv6DualStack\]`, "they need two nodes with both families"},
-	{`\[Feature:LoadBalancer\]`, "they need the load balancer of a cloud"},
-	{`\[Feature:Networking-(DNS|IPv4|IPv6)\]|Forward PTR lookup`, "they need the internet"},
-	{`\[Provider:`, "they need another cloud, or its ssh"},
-	{`restarting (apiserver|kube-proxy)`, "they need ssh to the nodes"},
-	{`Topology Hints|zone`, "they need three zones"},
-	{`\[Feature:LocalhostNodePorts\]`, "they need Services at 127.0.0.1, which kube-proxy does not serve here"},
-	{`\[Feature:KubeProxyNFAcct\]`, "they count packets to the same addresses"},
-	{`\[Feature:Networking-Performance\]`, "they read another release of iperf than Debian's"},
-	{`(pod|endpoint)-Service: sctp`, "Services over SCTP need serviceLoop masquerade"},
-	{`externalTrafficPolicy=Local for type=NodePort`, "it needs keepCaller"},
-	{`TCP CLOSE_WAIT timeout`, "the node does not track connections of pods that have an ipvlan link"},
-	{`evicted pods`, "they need local storage that the kubelet can measure"},
-	{`\[Feature:PerformanceDNS\]`, "they measure CoreDNS with 10,000 Services"},
+// elsewhere are those of networkSpecs that do not run, by the words of their names, and why. Some run if the first two
+// nodes have another shape.
+var elsewhere = []struct{ names, why, shape string }{
+	{`Netpol|NetworkPolicy|Network Policy`, "a scenario of its own", ""},
+	{`\[Feature:IPv6DualStack\]`, "they need two nodes with both families", bothFamilies},
+	{`\[Feature:LoadBalancer\]`, "they need the load balancer of a cloud", ""},
+	{`\[Feature:Networking-(DNS|IPv4|IPv6)\]|Forward PTR lookup`, "they need the internet", ""},
+	{`\[Provider:`, "they need another cloud, or its ssh", ""},
+	{`restarting (apiserver|kube-proxy)`, "they need ssh to the nodes", ""},
+	{`Topology Hints|zone`, "they need three zones", ""},
+	{`\[Feature:LocalhostNodePorts\]`, "they need Services at 127.0.0.1, which kube-proxy does not serve here", ""},
+	{`\[Feature:KubeProxyNFAcct\]`, "they count packets to the same addresses", ""},
+	{`\[Feature:Networking-Performance\]`, "they read another release of iperf than Debian's", ""},
+	{`(pod|endpoint)-Service: sctp`, "Services over SCTP need serviceLoop masquerade", bothFamilies},
+	{`externalTrafficPolicy=Local for type=NodePort`, "it needs keepCaller", bothFamilies},
+	{`TCP CLOSE_WAIT timeout`, "the node does not track connections of pods that have an ipvlan link", ""},
+	{`evicted pods`, "they need local storage that the kubelet can measure", ""},
+	{`\[Feature:PerformanceDNS\]`, "they measure CoreDNS with 10,000 Services", ""},
 }
 
 // network runs Kubernetes' own tests of the network.
 func (w *world) network(t *testing.T) {
-	choice := []string{"--ginkgo.focus=" + *specs}
+	var choice, here []string
 	for _, e := range elsewhere {
-		choice = append(choice, "--ginkgo.skip="+e.names)
+		if e.shape == *shape && *shape != "" {
+			here = append(here, e.names)
+		} else {
+			choice = append(choice, "--ginkgo.skip="+e.names)
+		}
 	}
-	ran := w.e2e(t, choice...)
+	focus := networkSpecs
+	if here != nil { // all others run in the other shapes
+		focus += ".*(" + strings.Join(here, "|") + ")"
+	}
+	ran := w.e2e(t, append(choice, "--ginkgo.focus="+cmp.Or(*specs, focus))...)
 	w.figures = append(w.figures, "Kubernetes' tests of the network: "+outcome(ran))
-	if *specs == networkSpecs { // else an operator has chosen
+	if *specs == "" && here == nil { // else an operator has chosen
 		w.explain(t, ran["left"])
 	}
 }

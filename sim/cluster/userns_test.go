@@ -4,6 +4,7 @@
 package cluster_test
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"path"
@@ -15,7 +16,7 @@ import (
 func (w *world) userNamespaces(t *testing.T) {
 	w.allInUserNamespaces(t)
 	w.attack(t)
-	ran := w.e2e(t, "--ginkgo.focus="+*specs+conformance)
+	ran := w.e2e(t, "--ginkgo.focus="+cmp.Or(*specs, networkSpecs)+conformance)
 	w.figures = append(w.figures, fmt.Sprintf("pods in user namespaces: %d of %d conformance specs passed",
 		len(ran["passed"]), len(ran["passed"])+len(ran["failed"])))
 }
