@@ -124,11 +124,20 @@ before:
 test-cluster: build before $(PEERS)/portmap $(PEERS)/ptp $(RUNTIME)/containerd $(CLUSTER)/e2e.test
 	$(VM)/setup iptables nftables procps $(AGNHOST)
 	packaging/package -i -b bin -o $(CLUSTER) $$(go env GOARCH)
-	$(MAKE) -j2 --no-print-directory --keep-going test-cluster-nftables test-cluster-iptables; status=$$?; \
-	cd $(CLUSTER) && cat nftables.txt iptables.txt >$(CURDIR)/docs/test-cluster.txt; cat $(CURDIR)/docs/test-cluster.txt; exit $$status
+	$(MAKE) -j2 --no-print-directory --keep-going $(RUNS:%=test-cluster-%); status=$$?; \
+	cd $(CLUSTER) && cat $(RUNS:%=%.txt) >$(CURDIR)/docs/test-cluster.txt; cat $(CURDIR)/docs/test-cluster.txt; exit $$status
+
+# All scenarios in both modes of kube-proxy, and Kubernetes' tests of the network with other nodes.
+RUNS    := nftables iptables three families
+ONLY    := -run 'TestCluster/(^Kubernetes|^as_before$$)'
+test-cluster-nftables: FLAGS := -proxy nftables
+test-cluster-iptables: FLAGS := -proxy iptables
+test-cluster-three: FLAGS := -proxy iptables -shape 'three plugins'
+test-cluster-families: FLAGS := -shape 'both families'
+test-cluster-three test-cluster-families: SCENARIOS = $(ONLY)
 test-cluster-%:
 	rm -rf $(CLUSTER)/$*.txt $(CLUSTER)/logs/$* && mkdir -p $(CLUSTER)/logs/$*
-	VM_RW=$(CLUSTER) $(GUEST) go test -v -timeout 3h -count=1 -exec $(VM)/exec ./sim/cluster -args -proxy $* -table $(CLUSTER)/$*.txt -logs $(CLUSTER)/logs/$*
+	VM_RW=$(CLUSTER) $(GUEST) go test -v -timeout 3h -count=1 $(SCENARIOS) -exec $(VM)/exec ./sim/cluster -args $(FLAGS) -table $(CLUSTER)/$*.txt -logs $(CLUSTER)/logs/$*
 
 cluster: build $(PEERS)/portmap $(RUNTIME)/containerd $(CLUSTER)/ready
 	@$(VM)/setup iptables nftables procps $(AGNHOST) </dev/null

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"os"
@@ -27,10 +28,10 @@ const tool = "cni-ipvlan-vpc-k8s-tool"
 // A nodeState is what all that have a part in it say of a node at one time.
 type nodeState struct {
 	registry  *registry.State
-	pods      map[string]netip.Addr // in the API, by NAMESPACE/NAME; only those with a network of their own
-	sandboxes []string              // containers that containerd runs, by their IDs
-	netns     []string              // files
-	programs  []string              // files of bpf
+	pods      map[string][]netip.Addr // in the API, by NAMESPACE/NAME; only those with a network of their own
+	sandboxes []string                // containers that containerd runs, by their IDs
+	netns     []string                // files
+	programs  []string                // files of bpf
 	links     []link
 	enis      []ec2sim.ENI // by EC2: of this instance
 	kernel    []string     // what is not of a pod or an ENI
@@ -85,8 +86,8 @@ func leases(n *cluster.Node) (*registry.State, error) {
 	return r.View()
 }
 
-// podsOf returns the pods of a node that have not ended.
-func (w *world) podsOf(ctx context.Context, node string) (map[string]netip.Addr, error) {
+// podsOf returns the pods of a node that have not ended, with their addresses of all families.
+func (w *world) podsOf(ctx context.Context, node string) (map[string][]netip.Addr, error) {
 	out, err := w.Kubectl(ctx, "get", "pods", "-A", "-o", "json", "--field-selector=spec.nodeName="+node+
 		",status.phase!=Failed,status.phase!=Succeeded")
 	if err != nil {
@@ -96,16 +97,23 @@ func (w *world) podsOf(ctx context.Context, node string) (map[string]netip.Addr,
 		Items []struct {
 			Metadata struct{ Namespace, Name string }
 			Spec     struct{ HostNetwork bool }
-			Status   struct{ PodIP string }
+			Status   struct{ PodIPs []struct{ IP netip.Addr } }
 		}
 	}
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
 		return nil, err
 	}
-	pods := map[string]netip.Addr{}
+	pods := map[string][]netip.Addr{}
 	for _, i := range list.Items {
-		if !i.Spec.HostNetwork {
-			pods[i.Metadata.Namespace+"/"+i.Metadata.Name], _ = netip.ParseAddr(i.Status.PodIP) // none yet
+		if i.Spec.HostNetwork {
+			continue
+		}
+		name := i.Metadata.Namespace + "/" + i.Metadata.Name
+		for _, a := range i.Status.PodIPs {
+			pods[name] = append(pods[name], a.IP)
+		}
+		if pods[name] == nil {
+			pods[name] = []netip.Addr{{}} // none yet
 		}
 	}
 	return pods, nil
@@ -223,22 +231,24 @@ func (w *world) asBefore(ctx context.Context, n *cluster.Node) error {
 // leasesOfPods compares leases with the pods of the API, both ways, and with the sandboxes.
 func (s *nodeState) leasesOfPods() error {
 	var errs []error
-	pods := maps.Clone(s.pods)
+	lacks := maps.Clone(s.pods)
 	for a, l := range s.registry.Leases.All() {
 		switch has, ok := s.pods[podOf(l)]; {
 		case !ok:
 			errs = append(errs, fmt.Errorf("%s is leased to %s, which is no pod of this node", a, podOf(l)))
-		case has != a:
-			errs = append(errs, fmt.Errorf("%s is leased to %s, which has the address %s in the API", a, podOf(l), has))
+		case !slices.Contains(has, a):
+			errs = append(errs, fmt.Errorf("%s is leased to %s, which has the addresses %s in the API", a, podOf(l), has))
 		}
 		if !slices.Contains(s.sandboxes, l.ContainerID) {
 			errs = append(errs, fmt.Errorf("%s is leased to the sandbox %s of %s, which does not run", a,
 				l.ContainerID, podOf(l)))
 		}
-		delete(pods, podOf(l))
+		lacks[podOf(l)] = slices.DeleteFunc(slices.Clone(lacks[podOf(l)]), func(b netip.Addr) bool { return a == b })
 	}
-	for name, a := range pods {
-		errs = append(errs, fmt.Errorf("%s has the address %s, and no lease", name, a))
+	for name, addrs := range lacks {
+		for _, a := range addrs {
+			errs = append(errs, fmt.Errorf("%s has the address %s, and no lease", name, a))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -263,9 +273,11 @@ func (s *nodeState) linksOfENIs() error {
 	return errors.Join(errs...)
 }
 
-// addressesOfENIs compares the registry's addresses with those that EC2 has given to ENIs for pods, both ways.
+// addressesOfENIs compares the registry's addresses with those that EC2 has given to ENIs for pods, both ways. EC2 does
+// not list the addresses of a prefix.
 func (s *nodeState) addressesOfENIs() error {
 	var ec2, ours []string
+	var prefixes []netip.Prefix
 	for _, e := range s.enis {
 		if e.Index == 0 {
 			continue
@@ -273,12 +285,14 @@ func (s *nodeState) addressesOfENIs() error {
 		for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
 			ec2 = append(ec2, a.String())
 		}
+		prefixes = slices.Concat(prefixes, e.Prefixes, e.IPv6Prefixes)
 	}
-	for a := range s.registry.Free.Keys() {
-		ours = append(ours, a.String())
-	}
-	for a := range s.registry.Leases.Keys() {
-		ours = append(ours, a.String())
+	for _, keys := range []iter.Seq[netip.Addr]{s.registry.Free.Keys(), s.registry.Leases.Keys()} {
+		for a := range keys {
+			if !slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) }) {
+				ours = append(ours, a.String())
+			}
+		}
 	}
 	return differ("the registry, compared with EC2,", ec2, ours)
 }
