@@ -63,7 +63,8 @@ func (d *directory) leave() {
 // state reads the file. A file that cannot be parsed is renamed and kept for people to
 // inspect.
 func (d *directory) state() (*State, error) {
-	b, written, err := mapped(openAt(d.fd(), fileName, os.O_RDONLY))
+	f, err := openAt(d.fd(), fileName, os.O_RDONLY)
+	b, written, err := content(f, err, true)
 	s, err := read(d.path(fileName), b, written, err)
 	if !IsGarbage(err) {
 		return s, err

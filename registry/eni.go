@@ -113,16 +113,24 @@ func prefixes(c *codec.Codec, name string, v *[]Prefix) {
 	if c.Writes() && len(*v) == 0 {
 		return
 	}
-	indexed.List(c, name, v, (*Prefix).describe, indexed.Row[Prefix]{
-		Digits: indexed.BlockDigits,
-		Fits:   func(p Prefix) bool { return indexed.FitsBlock(p.CIDR, p.Since) },
-		Write:  func(row []byte, p Prefix) { indexed.WriteBlock(row, p.CIDR, p.Since) },
-		Read: func(rows string, all []Prefix) {
-			for i := range all {
-				all[i].CIDR, all[i].Since = indexed.ReadBlock(rows[i*indexed.BlockDigits:])
-			}
-		},
-	})
+	r := indexed.Rows{Digits: indexed.BlockDigits, Len: len(*v)}
+	for _, p := range *v {
+		if !indexed.FitsBlock(p.CIDR, p.Since) {
+			r.Len = 0
+		}
+	}
+	r.Write = func(rows []byte) {
+		for i, p := range *v {
+			indexed.WriteBlock(rows[i*indexed.BlockDigits:], p.CIDR, p.Since)
+		}
+	}
+	r.Read = func(rows string) {
+		*v = make([]Prefix, len(rows)/indexed.BlockDigits)
+		for i := range *v {
+			(*v)[i].CIDR, (*v)[i].Since = indexed.ReadBlock(rows[i*indexed.BlockDigits:])
+		}
+	}
+	indexed.List(c, name, r, func() { codec.List(c, name, v, (*Prefix).describe) })
 }
 
 // Primary is the address with which the ENI was created. It serves pods, and is never

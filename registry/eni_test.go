@@ -78,7 +78,7 @@ func TestPrefixesReadLate(t *testing.T) {
 		"no prefix":    {9, Prefix{Since: when}, false},
 		"long ago":     {9, Prefix{first, time.Date(1969, 12, 31, 23, 59, 59, 0, time.UTC)}, false},
 		"1970":         {9, Prefix{first, time.Unix(0, 0).UTC()}, false},
-		"after 2262":   {9, Prefix{first, time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}, false},
+		"after 2242":   {9, Prefix{first, time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}, false},
 	} {
 		e := ENI{}
 		for i := range c.n {

@@ -36,9 +36,17 @@ func seal(written time.Time) []byte {
 // sealed reports whether the file has that modification time by its end.
 func sealed(b []byte, written time.Time) bool { return bytes.HasSuffix(b, seal(written)) }
 
+// large is the size from which a file is mapped. To map a page that the kernel has takes it 200 instructions. To give a
+// new page to the process, and to copy the text there, takes 4,000.
+const large = 64 << 10
+
 // content reads an open file and its modification time, and closes it. The kernel changes the time before the text. So
 // the time is read last. It is zero if the file has got another one meanwhile: the text may be of two writers.
-func content(f *os.File, err error) (b []byte, written time.Time, _ error) {
+//
+// If the process holds the lock, a large file of ours is mapped, and stays so until the process ends. No process of
+// ours writes into it, see [atomicfile.Exchange]. Another program may, so replace compares the modification time again.
+// If that program makes the file shorter, the kernel may kill this process (SIGBUS).
+func content(f *os.File, err error, locked bool) (b []byte, written time.Time, _ error) {
 	if err != nil {
 		return nil, written, err
 	}
@@ -46,6 +54,12 @@ func content(f *os.File, err error) (b []byte, written time.Time, _ error) {
 	began, err := f.Stat()
 	if err != nil {
 		return nil, written, err
+	}
+	if locked && began.Size() >= large {
+		b, err := unix.Mmap(int(f.Fd()), 0, int(began.Size()), unix.PROT_READ, unix.MAP_SHARED)
+		if err == nil && sealed(b, began.ModTime()) {
+			return b, began.ModTime(), nil
+		}
 	}
 	buf := bytes.NewBuffer(make([]byte, 0, began.Size()+bytes.MinRead)) // no allocation more to see the end
 	if _, err = buf.ReadFrom(f); err != nil {
@@ -58,26 +72,6 @@ func content(f *os.File, err error) (b []byte, written time.Time, _ error) {
 	return buf.Bytes(), written, err
 }
 
-// large is the size from which a file is mapped. To map a page that the kernel has takes it 200 instructions. To give a
-// new page to the process, and to copy the text there, takes 4,000.
-const large = 64 << 10
-
-// mapped is content for a process that holds the lock. A large file of ours is mapped, and stays so until the process
-// ends: no process of ours writes into it, see [atomicfile.Exchange]. Another program may, so replace compares the
-// modification time again. If that program makes the file shorter, the kernel may kill this process (SIGBUS).
-func mapped(f *os.File, err error) (b []byte, written time.Time, _ error) {
-	if err != nil {
-		return nil, written, err
-	}
-	if fi, err := f.Stat(); err == nil && fi.Size() >= large {
-		b, err := unix.Mmap(int(f.Fd()), 0, int(fi.Size()), unix.PROT_READ, unix.MAP_SHARED)
-		if err == nil && sealed(b, fi.ModTime()) {
-			return b, fi.ModTime(), f.Close()
-		}
-	}
-	return content(f, nil)
-}
-
 // steady is content for a process that does not hold the lock. It reads again until the text is ours, or twice the
 // same.
 //
@@ -85,9 +79,11 @@ func mapped(f *os.File, err error) (b []byte, written time.Time, _ error) {
 // reader too late. Then it may read a half-written file, and this file may even be valid.
 func steady(open func() (*os.File, error)) (b []byte, written time.Time, err error) {
 	const tries = 5
+	var f *os.File
 	for i := range tries {
 		last, when := b, written
-		b, written, err = content(open())
+		f, err = open()
+		b, written, err = content(f, err, false)
 		same := i > 0 && !written.IsZero() && written.Equal(when) && bytes.Equal(b, last)
 		if err != nil || sealed(b, written) || same {
 			break

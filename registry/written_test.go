@@ -141,7 +141,7 @@ func TestWrittenByOthers(t *testing.T) {
 			if got, want := view(t, r).ours, name == "no program"; got != want {
 				t.Errorf("it is ours: %v", got)
 			}
-			seen, written, err := content(f, nil)
+			seen, written, err := content(f, nil, false)
 			if err != nil || sealed(seen, written) && !bytes.Equal(seen, b) {
 				t.Errorf("who had opened it before takes it for ours: %s, %v", seen, err)
 			}

@@ -124,15 +124,14 @@ func setTime(fd int, t time.Time) error {
 	return nil
 }
 
-// has fails if the file does not have that modification time.
-func has(dir int, name string, modified time.Time) error {
-	if modified.IsZero() {
-		return nil
-	}
+// has fails if the file does not have that modification time, which may be zero.
+func has(dir int, name string, modified time.Time) (err error) {
 	var st unix.Stat_t
-	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
-	if err == nil && !time.Unix(st.Mtim.Unix()).Equal(modified) {
-		err = fs.ErrNotExist
+	if !modified.IsZero() {
+		err = unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		if err == nil && st.Mtim.Nano() != modified.UnixNano() {
+			err = fs.ErrNotExist
+		}
 	}
 	return err
 }
