@@ -65,8 +65,7 @@
 //	  compare/      the same calls to two EC2s, and their answers field by field
 //	  ends/         makes pods and sends packets on an instance
 //	nl/nltest/      namespaces for tests, programs killed at any system call, and a VM whose kernel has ipvlan
-//	internal/kernels/, judges/ which kernels and programs tried the suite; sim/judge/ has tests of these programs
-//	internal/table/ writes tables into docs
+//	internal/kernels/, judges/ which kernels and programs tried the suite; sim/judge/ tests it; internal/table/ tables
 //
 // The table of the imports between packages is in repo_test.go, which checks it.
 //

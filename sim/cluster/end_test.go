@@ -237,7 +237,7 @@ func (s *nodeState) leasesOfPods() error {
 		case !ok:
 			errs = append(errs, fmt.Errorf("%s is leased to %s, which is no pod of this node", a, podOf(l)))
 		case !slices.Contains(has, a):
-			errs = append(errs, fmt.Errorf("%s is leased to %s, which has the addresses %s in the API", a, podOf(l), has))
+			errs = append(errs, fmt.Errorf("%s is leased to %s, which has %s in the API", a, podOf(l), has))
 		}
 		if !slices.Contains(s.sandboxes, l.ContainerID) {
 			errs = append(errs, fmt.Errorf("%s is leased to the sandbox %s of %s, which does not run", a,
