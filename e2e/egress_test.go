@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/kubeproxy"
@@ -68,6 +69,7 @@ func TestEgress(t *testing.T) {
 			dropless(t, e.Scene)
 			if i == 0 {
 				e.seen(t)
+				e.untracked(t)
 				e.refuses(t)
 				e.manyClients(t)
 				e.withoutRouters(t)
@@ -236,6 +238,41 @@ func (e *egressScene) seen(t *testing.T) {
 	if out := e.tool(t, 0, "metrics", "--config="+e.config); !strings.Contains(out,
 		`cni_ipvlan_vpc_egress_refused_packets{role="client"} 0`) {
 		t.Errorf("metrics have not what was refused: %s", out)
+	}
+}
+
+// untracked: the connection trackers of a client and of its routers leave out what the tunnel sends in UDP.
+func (e *egressScene) untracked(t *testing.T) {
+	udp := nl.DPort("udp", egress.DefaultPort, egress.DefaultPort)
+	count := nl.Table{Family: "inet", Name: "tunnel"}
+	for _, hook := range []string{"input", "output"} {
+		count.Chains = append(count.Chains, nl.Chain{Name: hook, Type: "filter", Hook: hook, Rules: []nl.NFRule{
+			{udp, nl.CTState("untracked"), nl.Count(), nl.Accept()}, {udp, nl.Count(), nl.Drop()}}})
+	}
+	pods := []*paths.Pod{e.client, e.router, e.remote}
+	for _, p := range pods {
+		if err := count.Add(p.NS); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range dual.Families {
+		for _, p := range paths.Egress {
+			if r := p.Try(e.Scene, f, paths.Quick); r.Err != nil {
+				t.Errorf("%s, %v: %v", p.Name, f, r.Err)
+			}
+		}
+	}
+	for _, p := range pods {
+		counted, err := count.Counters(p.NS)
+		if err := errors.Join(err, count.Del(p.NS)); err != nil || len(counted) != 4 {
+			t.Fatal(counted, err)
+		}
+		for _, c := range counted {
+			passed := c.Packets > 0
+			if c.Drops && passed || !c.Drops && !passed && p == e.client { // a Service chooses one of the routers
+				t.Errorf("%s: of the tunnel, %d packets passed %s, tracked: %v", p.Name, c.Packets, c.Chain, c.Drops)
+			}
+		}
 	}
 }
 

@@ -134,6 +134,7 @@ func TestTerms(t *testing.T) {
 		{term: DNAT(addrPort("[fd00:2::20]:53")), code: []expr.Any{into(1, []byte{0xfd, 0, 0, 2, 15: 0x20}),
 			into(2, two(53)),
 			&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV6, RegAddrMin: 1, RegProtoMin: 2}}},
+		{term: Notrack(), code: []expr.Any{&expr.Notrack{}}},
 		{term: ClampMSS(), code: then(tcp, header(transport, 13, 1), bits([]byte{2}, []byte{0}), not([]byte{0}),
 			&expr.Rt{Register: 1, Key: expr.RtTCPMSS},
 			&expr.Byteorder{Op: expr.ByteorderHton, SourceRegister: 1, DestRegister: 1, Len: 2, Size: 2},

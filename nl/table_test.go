@@ -40,6 +40,7 @@ func vocabulary() nl.Table {
 			{nl.CTState("established", "related"), nl.Accept()},
 			{nl.CTStatusDNAT(), nl.OIFGroup(72), nl.Accept()},
 			{nl.IIFName("egress*"), nl.ClampMSS()},
+			{nl.DPort("udp", 5555, 5555), nl.Notrack()},
 			{nl.CTReply(), nl.Accept()},
 			{nl.L4Proto("tcp"), nl.CTOriginal(), nl.CTMark(0x2000), nl.NotOIFName("egress*"), nl.Reset()},
 			{nl.NotOIFName("eth0"), nl.CTUnmarked(0x2000), nl.Drop()},

@@ -258,6 +258,13 @@ func portRange(a netip.Addr, first, last uint16) string {
 	return netip.AddrPortFrom(a, first).String() + "-" + decimal(last)
 }
 
+// Notrack lets the connection tracker leave a packet out. The chain must be before the tracker, at -200.
+func Notrack() Term {
+	return term("notrack", func() []attribute {
+		return exprs(nested(unix.NFTA_LIST_ELEM, attrString(unix.NFTA_EXPR_NAME, "notrack")))
+	})
+}
+
 // ClampMSS lowers the segment size that the beginning of a TCP connection announces to what fits
 // into the route. It helps where ICMP errors about the MTU of a path get lost.
 func ClampMSS() Term {

@@ -127,6 +127,16 @@ func gateways(all []Egress) (gws []netip.Addr) {
 	return gws
 }
 
+// gatewaysOf are those of a family, each once.
+func gatewaysOf(f nl.Family, all []Egress) (gws []netip.Prefix) {
+	for _, gw := range gateways(all) {
+		if nl.FamilyOf(gw) == f && !slices.Contains(gws, single(gw)) {
+			gws = append(gws, single(gw))
+		}
+	}
+	return gws
+}
+
 // clientTable makes the tunnel one for connections that the pod begins.
 //
 // Answers to others must leave as they do without a tunnel: to probes, and to callers at a NodePort or a load balancer.
@@ -156,7 +166,7 @@ func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	for _, e := range all {
 		of.WriteString(e.text())
 	}
-	return nl.Table{Family: "inet", Name: Table, Of: of.String(), Chains: []nl.Chain{
+	return nl.Table{Family: "inet", Name: Table, Of: of.String(), Chains: append([]nl.Chain{
 		{Name: "output", Type: "route", Hook: "output", Priority: mangle, Rules: append([]nl.NFRule{
 			{out, nl.CTReply(), nl.SetMark(mark), nl.Accept()},
 			{out, nl.L4Proto("tcp"), nl.CTState("established"), nl.CTUnmarked(mark), nl.SetMark(mark), nl.Accept()},
@@ -166,7 +176,7 @@ func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 			onlyAnswers...)},
 		// containers in the pod
 		{Name: "forward", Type: "filter", Hook: "forward", Rules: slices.Concat(leaves, onlyAnswers)},
-	}}
+	}, p.untracked(families, func(f nl.Family) nl.Term { return nl.DAddr(gatewaysOf(f, all)...) })...)}
 }
 
 // routersOf returns the addresses of the routers of a family, or none if an egress does not report them.

@@ -210,3 +210,22 @@ func (p *pod) anySource() (objects []nl.Object) {
 	}
 	return objects
 }
+
+// untracked are chains that let the connection tracker leave out the tunnel's own packets. These are in UDP, and no
+// rule asks for their connections. Each connection in the tunnel has a UDP port of its own, so each of its ends would
+// make two entries for it beside its own. A client knows what the tunnel sends by the gateways, a router by its own
+// address.
+func (p *pod) untracked(families []nl.Family, sent func(nl.Family) nl.Term) (chains []nl.Chain) {
+	const raw = -300
+	in := nl.Chain{Name: "tunnel_in", Type: "filter", Hook: "prerouting", Priority: raw}
+	out := nl.Chain{Name: "tunnel_out", Type: "filter", Hook: "output", Priority: raw}
+	for _, f := range families {
+		udp := nl.DPort("udp", p.port, p.port)
+		in.Rules = append(in.Rules, nl.NFRule{udp, nl.DAddr(single(p.addr(f))), nl.Notrack()})
+		out.Rules = append(out.Rules, nl.NFRule{udp, sent(f), nl.Notrack()})
+	}
+	if len(families) == 0 {
+		return nil
+	}
+	return []nl.Chain{in, out}
+}

@@ -115,7 +115,7 @@ func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 		forward = append(forward, nl.NFRule{nl.IIFName(pair), nl.Accept()},
 			nl.NFRule{nl.OIFName(pair), nl.CTState("established", "related"), nl.Accept()})
 	}
-	return nl.Table{Family: "inet", Name: Table, Of: e.text(), Chains: []nl.Chain{
+	return nl.Table{Family: "inet", Name: Table, Of: e.text(), Chains: append([]nl.Chain{
 		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle, Rules: []nl.NFRule{
 			{in, nl.SetMark(mark)},
 			{nl.CTReply(), nl.CTMark(mark), nl.SetMark(answer)},
@@ -125,7 +125,7 @@ func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 				refuse(in))},
 		{Name: "forward", Type: "filter", Hook: "forward", Policy: "drop", Rules: forward},
 		nat,
-	}}
+	}, p.untracked(families, func(f nl.Family) nl.Term { return nl.SAddr(single(p.addr(f))) })...)}
 }
 
 // refuse is a rule that drops, and counts.
