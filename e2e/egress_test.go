@@ -69,7 +69,6 @@ func TestEgress(t *testing.T) {
 			dropless(t, e.Scene)
 			if i == 0 {
 				e.seen(t)
-				e.untracked(t)
 				e.refuses(t)
 				e.manyClients(t)
 				e.withoutRouters(t)
@@ -238,41 +237,6 @@ func (e *egressScene) seen(t *testing.T) {
 	if out := e.tool(t, 0, "metrics", "--config="+e.config); !strings.Contains(out,
 		`cni_ipvlan_vpc_egress_refused_packets{role="client"} 0`) {
 		t.Errorf("metrics have not what was refused: %s", out)
-	}
-}
-
-// untracked: the connection trackers of a client and of its routers leave out what the tunnel sends in UDP.
-func (e *egressScene) untracked(t *testing.T) {
-	udp := nl.DPort("udp", egress.DefaultPort, egress.DefaultPort)
-	count := nl.Table{Family: "inet", Name: "tunnel"}
-	for _, hook := range []string{"input", "output"} {
-		count.Chains = append(count.Chains, nl.Chain{Name: hook, Type: "filter", Hook: hook, Rules: []nl.NFRule{
-			{udp, nl.CTState("untracked"), nl.Count(), nl.Accept()}, {udp, nl.Count(), nl.Drop()}}})
-	}
-	pods := []*paths.Pod{e.client, e.router, e.remote}
-	for _, p := range pods {
-		if err := count.Add(p.NS); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, f := range dual.Families {
-		for _, p := range paths.Egress {
-			if r := p.Try(e.Scene, f, paths.Quick); r.Err != nil {
-				t.Errorf("%s, %v: %v", p.Name, f, r.Err)
-			}
-		}
-	}
-	for _, p := range pods {
-		counted, err := count.Counters(p.NS)
-		if err := errors.Join(err, count.Del(p.NS)); err != nil || len(counted) != 4 {
-			t.Fatal(counted, err)
-		}
-		for _, c := range counted {
-			passed := c.Packets > 0
-			if c.Drops && passed || !c.Drops && !passed && p == e.client { // a Service chooses one of the routers
-				t.Errorf("%s: of the tunnel, %d packets passed %s, tracked: %v", p.Name, c.Packets, c.Chain, c.Drops)
-			}
-		}
 	}
 }
 
@@ -484,6 +448,44 @@ func (e *egressScene) reports(t *testing.T, config, want string) {
 	t.Helper()
 	if out := e.tool(t, 0, "doctor", "--check=egress", "--config="+config); !strings.Contains(out, want) {
 		t.Errorf("doctor reports %s, want %q", out, want)
+	}
+}
+
+// TestTunnelUntracked: the connection trackers of a client and of its routers leave out what the tunnel sends in UDP.
+func TestTunnelUntracked(t *testing.T) {
+	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
+	e := newEgress(t, egressModes[0])
+	serve(t, e.Scene, kubeproxy.NFTables)
+	udp := nl.DPort("udp", egress.DefaultPort, egress.DefaultPort)
+	count := nl.Table{Family: "inet", Name: "tunnel"}
+	for _, hook := range []string{"input", "output"} {
+		count.Chains = append(count.Chains, nl.Chain{Name: hook, Type: "filter", Hook: hook, Rules: []nl.NFRule{
+			{udp, nl.CTState("untracked"), nl.Count(), nl.Accept()}, {udp, nl.Count(), nl.Drop()}}})
+	}
+	pods := []*paths.Pod{e.client, e.router, e.remote}
+	for _, p := range pods {
+		if err := count.Add(p.NS); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range dual.Families {
+		for _, p := range paths.Egress {
+			if r := p.Try(e.Scene, f, paths.Quick); r.Err != nil {
+				t.Errorf("%s, %v: %v", p.Name, f, r.Err)
+			}
+		}
+	}
+	for _, p := range pods {
+		counted, err := count.Counters(p.NS)
+		if err := errors.Join(err, count.Del(p.NS)); err != nil || len(counted) != 4 {
+			t.Fatal(counted, err)
+		}
+		for _, c := range counted {
+			passed := c.Packets > 0
+			if c.Drops && passed || !c.Drops && !passed && p == e.client { // a Service chooses one of the routers
+				t.Errorf("%s: of the tunnel, %d packets passed %s, tracked: %v", p.Name, c.Packets, c.Chain, c.Drops)
+			}
+		}
 	}
 }
 
