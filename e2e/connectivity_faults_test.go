@@ -38,18 +38,18 @@ const toOthers = `pod to|peer|node to pod`
 
 var tryFaults = []tryFault{
 	{name: "a firewall flushes our table", only: "ipvlan", during: "nft delete table inet cni_ipvlan_vpc_k8s",
-		path: "pod to internet", want: `not whole: .*nft.*cni-ipvlan-vpc-k8s-tool repair`, others: `pod to`},
+		path: "pod to internet", want: `network is missing: .*nft.*cni-ipvlan-vpc-k8s-tool repair`, others: `pod to`},
 	{name: "the routes to the pod are lost", during: "ip route del $addr/32; ip route del $addr/32", path: "node " +
 		"to pod",
-		want: `not whole: .*ip route .*repair`, others: toOthers},
+		want: `network is missing: .*ip route .*repair`, others: toOthers},
 	{name: "the pod's rule is lost", only: "ipvlan", during: "ip rule del iif $veth", path: "pod to Service",
 		want: `(rule|chain) .*repair`, others: `pod to DNS`},
 	{name: "the ENI's rule is lost", only: byPair, during: "while ip rule del pref 1018 2>/dev/null; do :; done",
 		path: "pod to peer's pod",
-		want: `not whole: .*ip rule add .*repair`, others: `pod to|peer`},
+		want: `network is missing: .*ip rule add .*repair`, others: `pod to|peer`},
 	{name: "the kernel checks sources strictly", only: byPair, during: "sysctl -w net.ipv4.conf.eth1.rp_filter=1",
 		path: "pod to peer's pod", want: `the answer reached the node by eth1.*rp_filter`, others: `pod to|peer`},
-	{name: "the pod's pair is deleted", during: "ip link del $veth", path: "pod to internet", want: `not whole`,
+	{name: "the pod's pair is deleted", during: "ip link del $veth", path: "pod to internet", want: `network is missing`,
 		others: toOthers},
 	{name: "forwarding is off", during: "sysctl -w net.ipv4.ip_forward=0", path: "pod to internet", want: `ip_forward`,
 		others: toOthers, undo: "sysctl -w net.ipv4.ip_forward=1"},
