@@ -83,7 +83,7 @@ func output(cmd *exec.Cmd) ([]byte, error) {
 	return io.ReadAll(stdout)
 }
 
-// isError reports whether an answer is not a result. A killed program has no exit code.
+// isError reports whether an answer is not a result. A killed program has given no answer.
 func isError(stdout []byte) bool {
 	var e types.Error
 	return json.Unmarshal(stdout, &e) != nil || e.Code != 0

@@ -58,9 +58,9 @@ func (s *scene) list(p pair) (forget func(), err error) {
 	return func() { near(); far() }, err
 }
 
-// served returns the missing objects of those that serve all pods. The ADD of a later pod may have made that for
-// another configuration: for other NodePorts, or without the IPv6 that the node had. CRI-O calls CHECK with the
-// configuration that the pod was made with, and when it starts it takes a pod for broken if that fails.
+// served returns an error with the missing objects of those that serve all pods. The ADD of a later pod may have made
+// these objects for another configuration: for other NodePorts, or without the IPv6 that the node had. CRI-O calls CHECK
+// when it starts, with the configuration that the pod was made with. If CHECK fails, it takes the pod for broken.
 func (s *scene) served(p pair) error {
 	if err := s.node.meets(s.request); err != nil || p.routed {
 		return err // what routed pods share is among what each needs

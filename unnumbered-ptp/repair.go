@@ -111,8 +111,8 @@ func install(w nl.Wiring) error {
 	return nil
 }
 
-// serves returns the objects that serve all pods, and that CHECK misses. That may be for another address of the node
-// than the next ADD would use.
+// serves returns an error with the objects that serve all pods, and that CHECK misses. These may be for another
+// address of the node than the next ADD would use.
 func serves(r *request, n node) error {
 	n, err := n.inTable(r)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 // translated: at a NodePort for a pod of another node, or in an answer to what it has masqueraded. A routing rule does
 // not know these.
 //
-// All addresses of an ENI are of its subnet. The node recognizes such packets of IPv4 by its own address. Of IPv6 it
-// may have a single address, and then it is taken for a /64, which is all of a subnet in most VPCs.
+// All addresses of an ENI are of its subnet. The node knows the subnet of IPv4 by its own address and prefix. An IPv6
+// address of the node may have no prefix. Then the code takes a /64, which is a whole subnet in most VPCs.
 func strays(dev string, n node) nl.Table {
 	back := nl.NFRule{nl.IIFName(dev), nl.OIFName(dev)}
 	rules := []nl.NFRule{append(slices.Clip(back), nl.CTOriginal(), nl.CTStatusDNAT(), nl.Accept()),

@@ -60,8 +60,7 @@ func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 			if d := differences(settings, wanted); d != "" {
 				found = append(found, Finding{Severity: warning, About: at.name,
 					Means: "it asks EC2 with other variables than the plugins, which have the environment of " +
-						"" + first.name + ": " +
-						d, Do: at.correct})
+						first.name + ": " + d, Do: at.correct})
 			}
 		}
 	}

@@ -60,8 +60,8 @@ func accepted(chain string, networks []conf.Network) bool {
 func dropping(c nl.DroppingChain, family string) Finding {
 	const what = "Services, the internet and NodePorts do not work by "
 	f := Finding{Severity: warning, About: "nft chain " + c.Name,
-		Means: "the chain drops packets that no rule accepts. If packets of pods are among them:  " +
-			"" + what + family + ", and calls time out",
+		Means: "the chain drops packets that no rule accepts. If packets of pods are among them: " +
+			what + family + ", and calls time out",
 		Do: fmt.Sprintf(`check whether a rule accepts iifname "veth*" and oifname "veth*", or iifgroup %d and `+
 			`oifgroup %[1]d (for routed pods, iifgroup & 0xff000000 == %#[2]x). If none does, add `+
 			`one: for Docker in the chain DOCKER-USER, or "iptables": false; for firewalld a zone with the `+
