@@ -107,7 +107,7 @@ func shown(text string) string {
 	return text
 }
 
-// simulate returns a simulator like this EC2, with two instances like those of the run.
+// simulate returns a simulator like this EC2, with two instances like the instances of the run.
 func (c *cloud) simulate(ctx context.Context, p plan, m *made) (compare.Place, error) {
 	config, err := c.alike(ctx, p, m)
 	if err != nil {
@@ -228,7 +228,7 @@ func block(text *string) netip.Prefix {
 	return p
 }
 
-// tagMap returns tags. Those of AWS itself stay out, which the simulator refuses as EC2 does.
+// tagMap returns tags. Tags of AWS itself stay out, which the simulator refuses as EC2 does.
 func tagMap(tags []types.Tag) map[string]string {
 	all := map[string]string{}
 	for _, t := range tags {

@@ -81,8 +81,8 @@ const sessionLife = time.Hour
 // forNodes returns a session for the instances. Keys that never expire do not leave this machine: STS makes a session
 // of them. It goes to the instances over SSH, and there into the memory of processes alone.
 //
-// Why not an instance profile: to make one takes the rights to make and pass roles, which fewer people have than those
-// for EC2. IAM shows a new one late, and it remains if this process is killed.
+// Why not an instance profile: to make one takes the rights to make and pass roles, and fewer people have these rights
+// than the rights for EC2. IAM shows a new one late, and it remains if this process is killed.
 func (c *cloud) forNodes(ctx context.Context) (sdk.Credentials, error) {
 	if c.session.SessionToken != "" {
 		return c.session, nil

@@ -59,9 +59,9 @@ func (n *node) install(ctx context.Context, o options, conflist []byte, session 
 	return n.ends.call("Start", s, &done)
 }
 
-// conflist returns the configuration for the instances: that of the file, with the group and the tag of the run, in any
-// subnet of the zone's that EC2 shows for the VPC. Pods cannot reach metadata, and an address can be used again at
-// once.
+// conflist returns the configuration for the instances: the file's configuration with the group and the tag of the run.
+// It allows any subnet of the zone that EC2 shows for the VPC. Pods cannot reach metadata, and an address can be used
+// again at once.
 func (p plan) conflist(file, group string) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

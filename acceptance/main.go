@@ -5,9 +5,9 @@
 // needs and runs it.
 //
 // It launches two small instances in one subnet, and installs the suite there. It compares the answers of EC2 and of
-// the metadata service with those of the simulator (package compare). Then it makes pods with the installed plugins,
-// and sends packets between them, the instances and the internet: the checks of make demo, between real ENIs. At the
-// end it deletes what it has made, and prints an estimate of the cost.
+// the metadata service with the answers of the simulator (package compare). Then it makes pods with the installed
+// plugins, and sends packets between them, the instances and the internet: the checks of make demo, between real ENIs.
+// At the end it deletes what it has made, and prints an estimate of the cost.
 //
 // Everything that it makes has the tag cni-ipvlan-vpc-k8s-acceptance from its creation on, with the ID of the run as
 // the value. So it finds what to delete in EC2, also after a lost answer, and after a run that was killed (-clean). It

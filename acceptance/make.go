@@ -44,7 +44,7 @@ type node struct {
 
 func (p plan) name() string { return "cni-acceptance-" + p.run }
 
-// tags are those of a new resource, for each type.
+// tags are the tags of a new resource, for each type.
 func (p plan) tags(kinds ...types.ResourceType) []types.TagSpecification {
 	var all []types.TagSpecification
 	for _, kind := range kinds {

@@ -12,7 +12,7 @@ import (
 // spend CPU credits cost more when they are busy, at most this much.
 type price struct{ hour, credits float64 }
 
-// prices are about those of us-east-1, as the pages https://aws.amazon.com/ec2/pricing/on-demand,
+// prices are about the prices of us-east-1, as the pages https://aws.amazon.com/ec2/pricing/on-demand,
 // https://aws.amazon.com/vpc/pricing and https://aws.amazon.com/ebs/pricing had them in 2025. Other regions cost up to
 // twice as much. Credits: two vCPUs at $0.05 an hour, for the 80 % above the baseline (EC2 user guide, "Unlimited mode
 // for burstable performance instances").

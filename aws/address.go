@@ -12,8 +12,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// Assign gives the ENI n more secondary private addresses (AssignPrivateIpAddresses). It
-// returns the addresses of EC2's answer: exactly n, or an error.
+// Assign gives the ENI n more secondary private addresses (AssignPrivateIpAddresses). Assign returns the addresses of
+// EC2's answer: exactly n, or an error.
 //
 // EC2 has no client token for this. After an error that is [MaybeDone], compare with the
 // addresses that the ENI had before.
@@ -33,8 +33,8 @@ func (c *Client) Assign(ctx context.Context, eni string, n int) ([]netip.Addr, e
 	return addrs, nil
 }
 
-// AssignAddr gives the ENI this address, as a secondary one, by the same EC2 action. It does not
-// take the address from another ENI: then the error is [ErrInUse]. It may be repeated.
+// AssignAddr gives the ENI this address, as a secondary one, by the same EC2 action. It does not take the address from
+// another ENI: then the error is [ErrInUse]. A caller may repeat the call.
 func (c *Client) AssignAddr(ctx context.Context, eni string, addr netip.Addr) error {
 	const action = "AssignPrivateIpAddresses"
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, PrivateIpAddresses: []string{addr.String()}}

@@ -22,10 +22,9 @@ const maxAnswer = 64 << 20
 // one code and one message, with a kilobyte or two for sts:DecodeAuthorizationMessage.
 const maxRefusal = 256 << 10
 
-// A checked client passes on EC2's answers. It fails on an answer that is not EC2's.
-// The SDK accepts an empty body, or a web page that happens to be XML, as an answer without content. That means "no
-// such ENI". Where an answer has no content, it means "done". Captive portals and proxies send such pages with status
-// 200.
+// A checked client passes on EC2's answers. The client fails on an answer that is not EC2's. The SDK accepts an empty
+// body, or a web page that happens to be XML, as an answer without content. An answer without content means "no such
+// ENI". Where an answer has no content, it means "done". Captive portals and proxies send such pages with status 200.
 //
 // An answer to an action is a complete XML document of one element, named after the action. It
 // must not say that the request was not carried out (EC2 API reference, the response elements

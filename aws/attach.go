@@ -12,9 +12,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// AttachENI attaches an ENI to an instance (AttachNetworkInterface) at a device index of a
-// network card. It returns the attachment's ID. EC2 answers long before the link appears:
-// wait for a link with its MAC.
+// AttachENI attaches an ENI to an instance (AttachNetworkInterface) at a device index of a network card. AttachENI
+// returns the attachment's ID. EC2 answers long before the link appears: wait for a link with its MAC.
 //
 // After [ErrIndexTaken] try another index, after [ErrInstanceFull] do without the ENI.
 // [ErrNotFound] can be temporary if the ENI was created a moment ago.
@@ -56,10 +55,9 @@ func (c *Client) DeleteOnTermination(ctx context.Context, eni, attachment string
 	return nil
 }
 
-// DetachENI begins to detach an ENI from its instance (DetachNetworkInterface). It never
-// uses force, which may block the device index until the instance ends (EC2 user guide,
-// "Detach a network interface"). The ENI is detached when its status is available.
-// [ErrNotFound] means that the attachment no longer exists.
+// DetachENI begins to detach an ENI from its instance (DetachNetworkInterface). DetachENI never uses force, which may
+// block the device index until the instance ends (EC2 user guide, "Detach a network interface"). The ENI is detached
+// when its status is available. [ErrNotFound] means that the attachment no longer exists.
 func (c *Client) DetachENI(ctx context.Context, attachment string) error {
 	const action = "DetachNetworkInterface"
 	out, err := call(ctx, c, action, c.ec2.DetachNetworkInterface,

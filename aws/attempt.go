@@ -32,8 +32,8 @@ func Undone(err error) bool {
 	return !MaybeDone(err) && anyError(err, func(*Error) bool { return true })
 }
 
-// attempts watches each attempt of one call. It is the SDK's last step before a request is
-// sent. If an earlier step fails, for example without credentials, no request is sent.
+// attempts watches each attempt of one call. attempts is the SDK's last step before a request is sent. If an earlier
+// step fails, for example without credentials, no request is sent.
 type attempts struct {
 	changes   bool // something in EC2
 	maybeDone bool // EC2 may have carried out an attempt that failed

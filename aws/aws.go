@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package aws is Amazon EC2 and its instance metadata service in the words of this suite:
-// ENIs, their addresses and prefixes, subnets, VPCs and the limits of instance types. It is
-// the only package that knows the AWS SDK.
+// Package aws is Amazon EC2 and its instance metadata service in the words of this suite. These words are ENIs, their
+// addresses and prefixes, subnets, VPCs and the limits of instance types. No other package knows the AWS SDK.
 //
-// A method is one question or one change. It makes the one EC2 call that its comment names
-// (the pages of a describe count as one), and returns EC2's answer. It decides nothing,
-// keeps no state except the identity of the instance, and never polls. The caller handles
-// errors. Each failure of EC2 is an [*Error], which matches one of the sentinels of this
-// package ([ErrThrottled], [ErrSubnetFull] and so on). Each failure of the metadata service
-// is a [*MetadataError]. For both, [Hint] returns what an operator can do.
+// A method is one question or one change. A method makes the one EC2 call that its comment names (the pages of a
+// describe count as one), and returns EC2's answer. It decides nothing, keeps no state except the identity of the
+// instance, and never polls. The caller handles errors. Each failure of EC2 is an [*Error], which matches one of the
+// sentinels of this package ([ErrThrottled], [ErrSubnetFull] and so on). Each failure of the metadata service is a
+// [*MetadataError]. For both, [Hint] returns what an operator can do.
 //
 // Answers of EC2 and of metadata are kept apart: [Client.ENIs] asks metadata,
 // [Client.DescribeENIs] asks EC2. Metadata lags behind EC2, omits ENIs, and shows deleted
@@ -81,8 +79,8 @@ type Client struct {
 	identity *Instance
 }
 
-// New returns a Client. It makes no call before a method needs it. If a variable of the
-// environment has an invalid value, each call that needs it fails.
+// New returns a Client. New makes no call: each method makes its own. If a variable of the environment has an invalid
+// value, each call that needs it fails.
 func New(o Options) *Client {
 	o.Attempts = cmp.Or(o.Attempts, 2)
 	if o.Jitter == nil {
@@ -115,8 +113,8 @@ func sdkOptions(o Options, m *metadata) (ec2.Options, []string, error) {
 	return s, chosen, err
 }
 
-// ec2HTTP returns the SDK's HTTP client for EC2, which heeds $HTTPS_PROXY and $NO_PROXY. If
-// $AWS_CA_BUNDLE is set, its certificates replace those of the system.
+// ec2HTTP returns the SDK's HTTP client for EC2, which heeds $HTTPS_PROXY and $NO_PROXY. If $AWS_CA_BUNDLE is set, its
+// certificates replace the system's certificates.
 func ec2HTTP() (HTTPClient, error) {
 	do, bundle := awshttp.NewBuildableClient(), own.first("AWS_CA_BUNDLE")
 	if bundle.value == "" {

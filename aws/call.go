@@ -102,10 +102,9 @@ func (c *Client) retryer(ctx context.Context, action string) sdk.Retryer {
 	})
 }
 
-// ofClock reports whether EC2 has refused a request because of its time. With RequestExpired,
-// EC2 says so. The SDK repeats its siblings, AuthFailure and others, if it has seen a
-// wrong clock. It does not repeat RequestExpired (aws-sdk-go-v2 v1.48.0, aws/retry/middleware.go,
-// clockSkewCodes).
+// ofClock reports whether EC2 has refused a request because of its time. With RequestExpired, EC2 says so. The SDK
+// repeats its siblings, AuthFailure and others, if it has seen a wrong clock. The SDK does not repeat RequestExpired
+// (aws-sdk-go-v2 v1.48.0, aws/retry/middleware.go, clockSkewCodes).
 func ofClock(err error) bool {
 	if seen, ok := errors.AsType[interface {
 		error

@@ -24,10 +24,9 @@ type Target struct {
 	Tags           map[string]string // of a new ENI; they also need ec2:CreateTags
 }
 
-// DryRun asks EC2 whether the caller may do an action on the target, without doing it. It
-// returns nil if the action is allowed. If it is denied, it returns an error that matches
-// [ErrDenied], with EC2's reason. Any other error leaves the question open. The actions are
-// those of the methods of a Client.
+// DryRun asks EC2 whether the caller may do an action on the target, without doing it. DryRun returns nil if the action
+// is allowed. If it is denied, it returns an error that matches [ErrDenied], with EC2's reason. Any other error leaves
+// the question open. The actions are the actions that the methods of a Client call.
 //
 // Four of them have no dry run (API reference: AssignPrivateIpAddresses,
 // AssignIpv6Addresses and their opposites have no parameter DryRun). DryRun tries these

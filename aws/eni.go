@@ -56,12 +56,12 @@ const (
 	Detaching = string(types.AttachmentStatusDetaching)
 )
 
-// Gateway is the VPC router in the ENI's subnet: the subnet's first address (VPC user
-// guide, "Subnet CIDR blocks"). It is zero if the CIDR is.
+// Gateway is the VPC router in the ENI's subnet: the subnet's first address (VPC user guide, "Subnet CIDR blocks").
+// Without a CIDR, Gateway returns the zero address.
 func (e ENI) Gateway() netip.Addr { return nth(e.CIDR, 1) }
 
-// DNS is the VPC's resolver: the second address of the VPC's primary CIDR (VPC user
-// guide, "Amazon DNS server"). It is zero if the VPC's CIDRs are not known.
+// DNS is the VPC's resolver: the second address of the VPC's primary CIDR (VPC user guide, "Amazon DNS server"). DNS
+// returns the zero address if the VPC's CIDRs are not known.
 func (e ENI) DNS() netip.Addr {
 	if len(e.VPCCIDRs) == 0 {
 		return netip.Addr{}

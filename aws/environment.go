@@ -124,8 +124,8 @@ func (env Environment) metadata() (string, error) {
 	return at, err
 }
 
-// named returns the variable that names the endpoint of EC2. It has no value if there is
-// none, or if the environment says to ignore it.
+// named returns the variable that names the endpoint of EC2. The result has no value if there is no such variable, or
+// if the environment says to ignore it.
 func (env Environment) named() (variable, error) {
 	ignore, err := env.first("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS").isTrue()
 	v := env.first("AWS_ENDPOINT_URL_EC2", "AWS_ENDPOINT_URL")

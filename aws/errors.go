@@ -48,8 +48,8 @@ var (
 	ErrNoMetadata = errors.New("EC2 metadata is not available")              // no answer at its address
 )
 
-// An Error is a failed call to EC2. It matches, with errors.Is, the sentinel of its code.
-// An Error without a code matches [ErrTransient] if EC2 was not reached.
+// An Error is a failed call to EC2. With errors.Is, an Error matches the sentinel of its code. An Error without a code
+// matches [ErrTransient] if EC2 was not reached.
 type Error struct {
 	Action    string // for example AssignPrivateIpAddresses
 	Code      string // for example InsufficientFreeAddressesInSubnet; empty if EC2 has not answered
@@ -77,10 +77,11 @@ func (e *Error) Error() string {
 	return text
 }
 
-// encoded begins the part of a message that is for sts:DecodeAuthorizationMessage. It has a kilobyte.
+// encoded begins the part of a message that is for sts:DecodeAuthorizationMessage. That part has a kilobyte.
 const encoded = "Encoded authorization failure message"
 
-// Brief returns EC2's message without its encoded part, and not too long. It has the same hint as the whole.
+// Brief returns EC2's message without its encoded part, and not too long. The short message has the same hint as the
+// whole.
 func (e *Error) Brief() string {
 	m, _, is := strings.Cut(e.Message, encoded)
 	if m = clip(m); is {
@@ -140,8 +141,8 @@ func newError(ctx context.Context, action string, err error) *Error {
 	return e
 }
 
-// whyDone returns context.Canceled or context.DeadlineExceeded, for errors.Is. It adds the
-// cause if that says more, for people.
+// whyDone returns context.Canceled or context.DeadlineExceeded, for errors.Is. whyDone adds the cause if the cause
+// tells people more.
 func whyDone(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if errors.Is(cause, err) {
@@ -254,8 +255,8 @@ func (e *Error) asked() string {
 	return "; the endpoint is " + e.Endpoint + ", because of " + by
 }
 
-// denied returns the action that the role may not do. It is the called action, or an action that the call also needs,
-// such as ec2:CreateTags for CreateNetworkInterface. EC2 names it in one of two ways, or in both.
+// denied returns the action that the role may not do. The denied action is the called one, or an action that the call
+// also needs, such as ec2:CreateTags for CreateNetworkInterface. EC2 names it in one of two ways, or in both.
 func (e *Error) denied() string {
 	for _, before := range []string{"not authorized to perform: ec2:", "allows the ec2:"} {
 		_, rest, _ := strings.Cut(e.Message, before)

@@ -33,10 +33,9 @@ var eniKeys = []string{
 // ENIs asks metadata for the ENIs of this instance: the boot ENI, then the others, sorted by card, device index and
 // MAC. ENIs with an unknown index are the last of their card.
 //
-// It omits an ENI that metadata does not describe completely. If the ENI has no ID yet, as
-// for some seconds after an attachment, there is no error. If a key cannot be read or is
-// invalid, a line on standard error says so. A partly read ENI would look like one without
-// addresses. It is an error only if no ENI is left.
+// The method omits an ENI that metadata does not describe completely. If the ENI has no ID yet, as for some seconds
+// after an attachment, there is no error. If a key cannot be read or is invalid, a line on standard error says so. A
+// partly read ENI would look like one without addresses. If no ENI is left, the method returns an error.
 func (c *Client) ENIs(ctx context.Context) ([]ENI, error) {
 	primary, err := c.metadata.read(ctx, "mac")
 	if err != nil {
@@ -90,7 +89,7 @@ func byPlace(a, b ENI) int {
 }
 
 // readENIs reads the keys of all the ENIs. A large instance has a thousand. The stack of a goroutine grows during its
-// first request, which takes a tenth of it. So a goroutine reads one key after the other.
+// first request. The growth takes a tenth of the request. So a goroutine reads one key after the other.
 func (c *Client) readENIs(ctx context.Context, macs []string) []keys {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -134,12 +133,11 @@ type keys struct {
 	err  error // why one of them cannot be read, or is invalid
 }
 
-// eni makes an ENI from the keys. It has no ID if metadata has none.
+// eni makes an ENI from the keys. The ENI has no ID if metadata has none.
 //
-// If an ENI was attached while the instance ran, its device number is 0 until metadata has
-// the true one (amazon-ec2-net-utils, lib/lib.sh). Only the boot ENI, which has the MAC
-// primary, truly has 0. It may have another number: SageMaker HyperPod launches instances
-// whose boot ENI has 1 (aws/amazon-vpc-cni-k8s#3753).
+// If an ENI was attached while the instance ran, its device number is 0 until metadata has the true one
+// (amazon-ec2-net-utils, lib/lib.sh). Only the boot ENI, which has the MAC primary, truly has 0. The boot ENI may have
+// another number: SageMaker HyperPod launches instances whose boot ENI has 1 (aws/amazon-vpc-cni-k8s#3753).
 func (k *keys) eni(primary string) (ENI, error) {
 	e := ENI{
 		ID:             k.text["interface-id"],
@@ -181,7 +179,7 @@ func (k *keys) number(key string, absent int) int {
 	return int(n)
 }
 
-// list parses the lines at the key. It returns none if there is no key.
+// list parses the lines at the key. If there is no such key, list returns nothing.
 func list[T any](k *keys, key string, parse func(string) (T, error)) []T {
 	all, err := parseAll(parse, strings.Fields(k.text[key]))
 	k.fail(key, err)

@@ -27,10 +27,10 @@ type Limits struct {
 	TCPEstablished int
 }
 
-// PodENIs returns how many ENIs an instance can have for pods. These are all except the
-// boot ENI and, on other cards, the one at device index 0. The EC2 user guide puts EFA-only
-// ENIs there, and ENA at device index 1: "Maximize network bandwidth on Amazon EC2 instances with multiple network
-// cards". Metadata also shows 0 for an ENI whose device index it does not know yet.
+// PodENIs returns how many ENIs an instance can have for pods. PodENIs counts all ENIs except the boot ENI and, on
+// other cards, the ENI at device index 0. The EC2 user guide puts EFA-only ENIs there, and ENA at device index 1:
+// "Maximize network bandwidth on Amazon EC2 instances with multiple network cards". Metadata also shows 0 for an ENI
+// whose device index it does not know yet.
 func (l Limits) PodENIs() int {
 	n := 0
 	for _, enis := range l.Cards {
@@ -58,8 +58,8 @@ func (c *Client) Limits(ctx context.Context, instanceType string) (Limits, error
 	return l, nil
 }
 
-// parseLimits parses the limits. It does not use the numbers ...PerSecondaryInterface,
-// which belong to another product. A type without IPv6 may omit its number.
+// parseLimits parses the limits. parseLimits does not use the numbers ...PerSecondaryInterface, which belong to another
+// product. A type without IPv6 may omit its number.
 func parseLimits(n *types.NetworkInfo) (l Limits, err error) {
 	var errs [5]error
 	l.ENIs, errs[0] = number("the number of ENIs", n.MaximumNetworkInterfaces, 1, maxENIs)
@@ -77,9 +77,8 @@ func parseLimits(n *types.NetworkInfo) (l Limits, err error) {
 	return l, errors.Join(errs[:]...)
 }
 
-// parseCards returns how many ENIs fit on each card, by index. It does not count the
-// additional ENIs with fewer queues (AdditionalFlexibleNetworkInterfaces), because ours
-// have the usual number.
+// parseCards returns how many ENIs fit on each card, by index. parseCards does not count the additional ENIs with fewer
+// queues (AdditionalFlexibleNetworkInterfaces), because our ENIs have the usual number of queues.
 func parseCards(infos []types.NetworkCardInfo) (cards []int, err error) {
 	for _, c := range infos {
 		i, err := number("the index of a network card", c.NetworkCardIndex, 0, maxCards-1)

@@ -39,8 +39,8 @@ const (
 	// longer than a quarter of a second.
 	silentAttempts = 3
 
-	// maxMetadata is the maximum that is read of an answer, in bytes. It is several times the
-	// largest key, user data (EC2 user guide, "Run commands at launch": 16 KB).
+	// maxMetadata is the maximum that this package reads of an answer, in bytes. The maximum is several times the size
+	// of the largest key, user data (EC2 user guide, "Run commands at launch": 16 KB).
 	maxMetadata = 256 << 10
 
 	// busyAttempts is how often a request is made if the service answers "not now". The
@@ -117,9 +117,8 @@ func (e *MetadataError) isRole() bool {
 	return e.Status == http.StatusNotFound && !e.Token && strings.Contains(e.Path, "iam/security-credentials")
 }
 
-// metadata is the instance metadata service. It uses IMDSv2 only: with a session token that
-// the process fetches once. The SDK would fall back to requests without a token, which a
-// well-configured instance refuses.
+// metadata is the instance metadata service. All requests use IMDSv2: with a session token that the process fetches
+// once. The SDK would fall back to requests without a token, which a well-configured instance refuses.
 type metadata struct {
 	url   string
 	sdk   *imds.Client
@@ -184,8 +183,8 @@ func directHTTP() HTTPClient {
 		})
 }
 
-// metadataTimeout is how long an attempt waits for metadata: a second, or the value of the
-// variable that the AWS CLI and other SDKs read, too.
+// metadataTimeout is how long an attempt waits for metadata. It is a second, or the value of the variable that the AWS
+// CLI and other SDKs read, too.
 func metadataTimeout() time.Duration {
 	seconds, err := strconv.Atoi(os.Getenv("AWS_METADATA_SERVICE_TIMEOUT"))
 	if err != nil || seconds < 1 {
@@ -265,7 +264,7 @@ func (c recorder) Do(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// A bounded body fails when there is more of it than metadata could mean. The SDK reads all.
+// A bounded body fails when it is longer than any answer of the metadata service can be. The SDK reads all.
 type bounded struct {
 	io.ReadCloser
 	left int

@@ -11,8 +11,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// parseAll parses all texts, or returns an error with the text that it cannot parse. It
-// returns nil for none.
+// parseAll parses all texts, or returns an error with the text that it cannot parse. Without texts, parseAll returns
+// nil.
 func parseAll[T any](parse func(string) (T, error), texts []string) ([]T, error) {
 	var all []T
 	for _, s := range texts {
@@ -34,7 +34,7 @@ func texts[S any](list []S, field func(S) *string) []string {
 	return all
 }
 
-// tags converts the SDK's tags to a map. It returns nil for none.
+// tags converts the SDK's tags to a map. Without tags, it returns nil.
 func tags(list []types.Tag) map[string]string {
 	var m map[string]string
 	for _, t := range list {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A Scope is what a refusal of EC2 is about. The same action on something else may succeed.
+// A Scope is what a refusal of EC2 is about. The same action outside the scope may succeed.
 type Scope string
 
 // The scopes, from the smallest to the largest.

@@ -29,7 +29,8 @@ func (s State) Ended() bool {
 	return s.Name == string(types.InstanceStateNameStopped) && !s.Hibernates
 }
 
-// StateOf asks EC2 (DescribeInstances) whether an instance runs. That EC2 does not know the instance is no error.
+// StateOf asks EC2 (DescribeInstances) whether an instance runs. If EC2 does not know the instance, StateOf returns no
+// error.
 func (c *Client) StateOf(ctx context.Context, instance string) (s State, err error) {
 	const action = "DescribeInstances"
 	// an ID instead of the filter would be an error if the instance does not exist

@@ -49,8 +49,8 @@ var tryFaults = []tryFault{
 		want: `network is missing: .*ip rule add .*repair`, others: `pod to|peer`},
 	{name: "the kernel checks sources strictly", only: byPair, during: "sysctl -w net.ipv4.conf.eth1.rp_filter=1",
 		path: "pod to peer's pod", want: `the answer reached the node by eth1.*rp_filter`, others: `pod to|peer`},
-	{name: "the pod's pair is deleted", during: "ip link del $veth", path: "pod to internet", want: `network is missing`,
-		others: toOthers},
+	{name: "the pod's pair is deleted", during: "ip link del $veth", path: "pod to internet",
+		want: `network is missing`, others: toOthers},
 	{name: "forwarding is off", during: "sysctl -w net.ipv4.ip_forward=0", path: "pod to internet", want: `ip_forward`,
 		others: toOthers, undo: "sysctl -w net.ipv4.ip_forward=1"},
 	{name: "an ENI's link is down", during: "ip link set eth1 down", path: "pod to Service", want: `the link eth1 ` +

@@ -35,9 +35,9 @@ func source(grows func(*lease.Pool) *Pool) lease.Source {
 	}}
 }
 
-// rounds is how often one process asks EC2 without a pause while nothing fails: which ENIs exist, how interrupted calls
-// have ended, for addresses, and for a new ENI. If there is still no address then, others have taken all of them, or
-// none will ever come.
+// rounds is how often one process asks EC2 without a pause while nothing fails. It asks which ENIs exist, how
+// interrupted calls have ended, for addresses, and for a new ENI. If there is still no address then, others have taken
+// all of them, or none will ever come.
 const rounds = 4
 
 // getMore asks EC2 until the owner has its addresses, or until there is no point in asking

@@ -20,8 +20,8 @@ import (
 // unassigns addresses that have been free for FreeAfter, in one call for each ENI. It deletes
 // ENIs that this suite has made and that are empty.
 //
-// It never unassigns a primary address, nor an address that no ADD may take. It
-// releases nothing only because the metadata service does not list it.
+// It never unassigns a primary address, nor an address that no ADD may take. That the metadata service does not list an
+// object is not enough for its release.
 //
 // Collect also asks EC2 for the peers of the VPC if pods get routes to them, because ADDs do
 // not ask. If a collection is interrupted, the next one finishes its work.
@@ -82,8 +82,8 @@ func (p *Pool) tidy(ctx context.Context, c *less.Collecting) error {
 	})
 }
 
-// allOnENIs reports whether each lease is that of a pod whose own link of the ENI the look has found. No routed pod
-// has one.
+// allOnENIs reports whether each lease belongs to a pod whose own link on the ENI was found by the look at the kernel.
+// No routed pod has one.
 func allOnENIs(s *registry.State, used lease.Used) bool {
 	for a, l := range s.Leases.All() {
 		_, e := s.ENIOf(a)

@@ -17,9 +17,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// grow asks EC2 once for the addresses that all waiting ADDs of this node need. Its caller
-// holds the lock "grow". It tries the cheapest way first: prefixes or addresses on an ENI
-// with room, the fullest ENI first. If no ENI has room, it creates one.
+// grow asks EC2 once for the addresses that all waiting ADDs of this node need. Its caller holds the lock "grow". The
+// growth tries the cheapest way first: prefixes or addresses on an ENI with room, the fullest ENI first. If no ENI has
+// room, it creates one.
 func (p *Pool) grow(ctx context.Context) error { return p.withPassedOver(p.growOnce(ctx)) }
 
 func (p *Pool) growOnce(ctx context.Context) error {

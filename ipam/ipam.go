@@ -10,10 +10,9 @@
 // the lease, and calls neither EC2 nor metadata. Only collections unassign addresses ([Pool.Collect]).
 // [Pool.ReleaseChosen] unassigns chosen addresses at once.
 //
-// There are three invariants. An address has one owner, from before its ADD answers until
-// after its DEL began. An address that a pod has is never unassigned. Each EC2 call is on
-// disk before it is made: so a process may be killed at any time, and the next one finishes
-// its work.
+// There are three invariants. An address has one owner, from before its ADD answers until after its DEL began. An
+// address that a pod has is never unassigned. The intent of each EC2 call is on disk before the call. So a process may
+// be killed at any time, and the next process finishes its work.
 package ipam
 
 import (
@@ -26,8 +25,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Commands returns the commands of [lease.GrowProgram], executed with these arguments. With those
-// of [lease.Program], an ADD only gets addresses. With others, it is that of the ipam plugin.
+// Commands returns the commands of [lease.GrowProgram], executed with these arguments. With the arguments of
+// [lease.Program], an ADD only gets addresses. With other arguments, an ADD does all that the ipam plugin does.
 func Commands(args ...string) plugin.Commands[lease.Config] {
 	var grown *Pool // nil: the ADD has not asked EC2
 	here := source(func(p *lease.Pool) *Pool {

@@ -14,9 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Fill gets addresses until the pool has as many free ones as its configuration wants. It
-// returns how many are free then. If all ADDs that wait can have what is free, they have their turn before it
-// asks for more.
+// Fill gets addresses until the pool has as many free ones as its configuration wants. Fill returns the number of free
+// addresses. If all ADDs that wait can have what is free, they have their turn before it asks for more.
 func (p *Pool) Fill(ctx context.Context) (has int, err error) {
 	unlock, err := p.Registry.Lock(ctx, "grow")
 	if err != nil {

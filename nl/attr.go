@@ -58,7 +58,7 @@ func nest(typ int, inside ...attribute) attribute {
 	return b
 }
 
-// header begins an attribute. It has room for the value and the padding.
+// header begins an attribute. The message has room for the value and the padding.
 func header(typ, size int) attribute {
 	b := make(attribute, 0, aligned(unix.SizeofRtAttr+size))
 	return binary.NativeEndian.AppendUint16(binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+size)),
@@ -104,7 +104,8 @@ func ordered(b []byte) uint32 {
 	return binary.BigEndian.Uint32(b)
 }
 
-// inside is the value of an attribute in a list, or of one that is inside that, and so on. It is nil if there is none.
+// inside follows a path of attributes, each inside the one before, and returns the value of the last attribute. It
+// returns nil if an attribute is missing.
 func inside(list []byte, types ...int) (value []byte) {
 	for _, want := range types {
 		value = nil

@@ -28,7 +28,7 @@ type Branch struct {
 	Arrived []NFRule // of the second chain; nil for none
 }
 
-// The names of the maps, and for how many elements each has room.
+// The names of the maps, and the number of elements for which each map has room.
 const (
 	branches     = "branches"
 	arrivals     = "arrivals"
@@ -41,8 +41,8 @@ func ByIIFGroup() Term { return byMap("iifgroup", unix.NFT_META_IIFGROUP, branch
 // ByIIF leads a packet to the second chain of the [Branch] of the link by which it has arrived, if there is one.
 func ByIIF() Term { return byMap("iif", unix.NFT_META_IIF, arrivals, 20) }
 
-// byMap leads a packet to the chain that a map has for its key. The type of the keys is that of nft(8), devgroup or
-// ifindex, which prints the elements by it.
+// byMap leads a packet to the chain that a map has for its key. The type of the keys is devgroup or ifindex, as in
+// nft(8), which prints the elements by their type.
 func byMap(word string, key uint32, set string, typ uint32) Term {
 	return Term{word + " vmap @" + set, func(x *transaction) ([]attribute, error) {
 		const size = 4
@@ -78,7 +78,7 @@ func (b Branch) legs() []leg {
 	return all
 }
 
-// String is the branch as commands of nft(8), after those for the table.
+// String is the branch as commands of nft(8), to run after the commands for the table.
 func (b Branch) String() string {
 	t := b.Table.Family + " " + b.Table.Name
 	var lines []string

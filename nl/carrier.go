@@ -23,8 +23,8 @@ type Carrier struct {
 // the index of that link in home.
 //
 // The owner of a namespace chooses the names, indices, groups and MAC addresses of its links, and can make links of all
-// kinds. It cannot choose the namespace of the link below: only a process with the privileges of home can make a link
-// on a link of home. So only the kernel's word on the link below counts.
+// kinds. The owner cannot choose the namespace of the link below. Only a process with the privileges of home can make a
+// link on a link of home. So only the kernel's word on the link below counts.
 //
 // When the kernel tells of a link on one of home, it gives n a number for home, which n keeps (peernet2id_alloc). So
 // a namespace without a number for home has no such link, and is asked nothing else.

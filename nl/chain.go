@@ -82,7 +82,7 @@ type fingerprinted struct{ chain, comment string }
 // ours reports whether the comment is as long as those that we give to rules.
 func (f fingerprinted) ours() bool { return len(f.comment) == hex.EncodedLen(8) }
 
-// fingerprints are those of the rules.
+// fingerprints returns the fingerprints of the rules.
 func (c Chain) fingerprints() []fingerprinted {
 	chain := []byte(revision + " " + c.Name + " " + c.header())
 	all := make([]fingerprinted, len(c.Rules))
@@ -113,7 +113,7 @@ func (c Chain) check(n *NS, t Table) error {
 	return nil
 }
 
-// chain asks for a chain of the table. It returns how the chain is called, and how many rules it has.
+// chain asks for a chain of the table. The answer is how the kernel calls the chain, and how many rules it has.
 func (t Table) chain(n *NS, name string) (c Chain, rules int, err error) {
 	msg, err := t.get(n, unix.NFT_MSG_GETCHAIN, attrString(unix.NFTA_CHAIN_TABLE, t.Name),
 		attrString(unix.NFTA_CHAIN_NAME, name))

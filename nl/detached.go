@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RemoveDetached deletes the rules about links that do not exist any more, if ours reports them, and returns them:
-// "iif veth7e00 [detached]" in ip(8). The kernel removes routes and neighbours with a link, but
-// not the rules about it. It marks these rules, so nothing is asked about the links of all others.
+// RemoveDetached deletes the rules about links that do not exist any more, if ours reports them, and returns them: "iif
+// veth7e00 [detached]" in ip(8). The kernel removes routes and neighbours with a link, but not the rules about it. The
+// kernel marks these rules, so RemoveDetached asks nothing about the links of other rules.
 //
-// It may run beside plugins that add links and rules. A link exists before its rules. If a rule is marked, it still
-// asks for the link, because a link may have come since. It deletes a rule by all its properties. One of these is its
-// table, and a new link of the same name has another table.
+// RemoveDetached may run beside plugins that add links and rules. A link exists before its rules. If a rule is marked,
+// RemoveDetached still asks for the link, because a link may have come since. It deletes a rule by all its properties.
+// One property is the table, and a new link of the same name has another table.
 func (n *NS) RemoveDetached(ours func(Rule) bool) (removed []Rule, failed error) {
 	rules, err := n.detached()
 	if err != nil {

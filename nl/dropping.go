@@ -10,16 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A DroppingChain is a chain at netfilter's hook forward. It drops or rejects a packet that none
-// of its rules accepts.
+// A DroppingChain is a chain at netfilter's hook forward. The chain drops or rejects a packet that none of its rules
+// accepts.
 type DroppingChain struct {
 	Name  string // as nft(8) writes it: "ip filter FORWARD"
 	Empty bool   // no rule accepts anything
 }
 
-// DroppingChains lists the chains that drop packets of a family. It does not know which packets
-// their rules accept. It sees the rules of nftables and iptables-nft. iptables-legacy is another
-// engine.
+// DroppingChains lists the chains that drop packets of a family. DroppingChains does not know which packets their rules
+// accept. It sees the rules of nftables and iptables-nft. iptables-legacy is another engine.
 func (n *NS) DroppingChains(family Family) ([]DroppingChain, error) {
 	chains, err := n.dump(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC)
 	if err != nil {

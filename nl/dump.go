@@ -115,7 +115,7 @@ type ProgramDump struct {
 	Tag  string `json:"tag"`  // the kernel's hash of the instructions
 }
 
-// DumpPins reads our pinned objects. They are the objects of the machine.
+// DumpPins reads our pinned objects. Pinned objects belong to the machine, and not to a namespace.
 func DumpPins() (all []ProgramDump, failed error) {
 	files, err := filepath.Glob(filepath.Join(pins, OwnTable+":*"))
 	failed = err

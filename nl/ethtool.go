@@ -82,11 +82,11 @@ func (n *NS) cardSettings(l Link, s Settings) error {
 	return errors.Join(failed, read(rssSetting, value, err))
 }
 
-// lacks reports whether a driver has no such setting. A driver that knows the command, but not this kind of it, returns
-// "invalid".
+// lacks reports whether a driver has no such setting. A driver that knows the command, but not this kind of setting,
+// returns "invalid".
 func lacks(err error) bool { return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) }
 
-// features reads the offloads: for each 32 of them, those that can be changed, and those of them that are wanted.
+// features reads the offloads. For each 32 offloads, it returns the changeable ones, and among these the wanted ones.
 func (n *NS) features(l Link) (value []byte, err error) {
 	const header, block = 8, 16
 	b := words(header+8*block, ethtoolGetFeatures, 8)

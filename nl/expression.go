@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// expression is a part of a rule's code: it loads a register, compares one, or acts on the packet. All except those of
-// NAT work in register 1. The kernel wants its numbers in network byte order. What is in a register has the byte order
-// that it has in the packet, or in the kernel. See linux/netfilter/nf_tables.h.
+// expression is a part of a rule's code: it loads a register, compares one, or acts on the packet. All expressions
+// except the NAT expressions work in register 1. The kernel wants its numbers in network byte order. What is in a
+// register has the byte order that it has in the packet, or in the kernel. See linux/netfilter/nf_tables.h.
 func expression(name string, data ...attribute) attribute {
 	return nested(unix.NFTA_LIST_ELEM, attrString(unix.NFTA_EXPR_NAME, name), nested(unix.NFTA_EXPR_DATA, data...))
 }
@@ -105,7 +105,7 @@ func bitwise(mask, xor []byte) attribute {
 		content(unix.NFTA_BITWISE_XOR, xor))
 }
 
-// hton brings two bytes of the register from the kernel's byte order to that of packets.
+// hton changes two bytes of the register from the kernel's byte order to the byte order of packets.
 func hton() attribute {
 	return expression("byteorder", attrOrdered(unix.NFTA_BYTEORDER_SREG, unix.NFT_REG_1),
 		attrOrdered(unix.NFTA_BYTEORDER_DREG, unix.NFT_REG_1),

@@ -19,13 +19,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A filter is a BPF program at a link, tc-bpf(8). It sees each packet that arrives, before everything except a capture,
-// or each packet that leaves, after everything except a queue.
+// A filter is a BPF program at a link, tc-bpf(8). A filter at the ingress sees each packet before everything except a
+// capture. A filter at the egress sees each packet after everything except a queue.
 //
-// Since Linux 6.6 a link can run programs without tc ("bpftool net": tcx). That costs a packet less than half of the
-// 200 instructions of tc itself. But to attach one, and to delete the link, the kernel waits for a grace period of RCU,
-// some 10 ms (tcx_entry_sync in include/net/tcx.h). No process can change a link or a route meanwhile. A pod's ADD
-// would take several times as long, and the ADDs of a burst would wait for each other.
+// Since Linux 6.6 a link can run programs without tc ("bpftool net": tcx). A program without tc costs a packet less
+// than half of the 200 instructions of tc itself. But to attach one, and to delete the link, the kernel waits for a
+// grace period of RCU, some 10 ms (tcx_entry_sync in include/net/tcx.h). No process can change a link or a route
+// meanwhile. A pod's ADD would take several times as long, and the ADDs of a burst would wait for each other.
 type filter struct {
 	index  int       // of the link
 	name   string    // of the program: its fingerprint
@@ -72,8 +72,9 @@ func (f filter) options(program int) attribute {
 }
 
 // qdisc is the kind of qdisc that has the hook. While any link of the machine has a clsact, the kernel looks for a
-// clsact of the link for each packet that leaves. That is up to half of a percent of the cost of a packet between two
-// pods. So only a link with a filter for outgoing packets gets a clsact, and that filter must be added first.
+// clsact of the link for each packet that leaves. This search takes up to half of a percent of the cost of a packet
+// between two pods. So only a link with a filter for outgoing packets gets a clsact, and that filter must be added
+// first.
 func (f filter) qdisc() string {
 	if f.hook == tcEgress {
 		return "clsact"
@@ -156,8 +157,8 @@ func (f filter) same(n *NS) error {
 	return nil
 }
 
-// check reports a filter that is missing, or whose program does something else. It accepts
-// that of another release. Some of these had no classes.
+// check reports a filter that is missing, or whose program does something else. It accepts the program of another
+// release. Some of these had no classes.
 func (f filter) check(n *NS) error {
 	is, err := f.find(n)
 	if err == nil && !alike(is.name, f.name) {

@@ -60,5 +60,5 @@ func (f Forbid) Add(n *NS) error { return addFilters(n, f.Devs, f.filter(), bpf.
 // Del deletes the filters. The hooks stay with the links.
 func (f Forbid) Del(n *NS) error { return delFilters(n, f.Devs, filter{hook: tcEgress}) }
 
-// Check compares the filters with those in the kernel.
+// Check compares the filters with the filters in the kernel.
 func (f Forbid) Check(n *NS) error { return checkFilters(n, f.Devs, f.filter()) }

@@ -18,8 +18,8 @@ import (
 // The first attachment may end first. Then the pod has no pair until an attachment begins that
 // has no link yet.
 
-// furtherGroup is the first byte of the groups of further attachments, as OwnGroup is that of
-// first ones. The rest of the number is the attachment's in both.
+// furtherGroup is the first byte of the groups of further attachments. OwnGroup is the first byte of the groups of
+// first attachments. The rest of the number is the attachment's in both.
 const furtherGroup, sameAttachment = OwnGroup + 1, 1<<24 - 1
 
 // FurtherGroup is the group of the links of a further attachment, by its [PodGroup].
@@ -42,9 +42,8 @@ func OtherFirst(links []Link, own uint32) bool {
 	})
 }
 
-// A pod's network card, see [MovedLink], is in a group of its own, beside that of the other links
-// of its attachment. The kernel deletes no group that has a card, and DelGroup must not touch it:
-// a card goes back to the node.
+// A pod's network card, see [MovedLink], has a group of its own. The other links of its attachment have another group.
+// The kernel deletes no group that has a card, and DelGroup must not touch it: a card goes back to the node.
 const cardGroups = furtherGroup - OwnGroup + 1
 
 // CardGroup is the group of an attachment's cards, by the group of its other links.
@@ -86,8 +85,8 @@ const furtherBits = 7
 // IsFurtherTable reports whether a routing table is one of those that FurtherTable numbers.
 func IsFurtherTable(table uint32) bool { return table>>31 == 1 }
 
-// DelFurther deletes the rules and the routes of an attachment's further NICs, by its
-// [PodGroup]. It finds them by their tables, so their links may be gone.
+// DelFurther deletes the rules and the routes of an attachment's further NICs, by its [PodGroup]. DelFurther finds the
+// rules and routes by their tables, so their links may be gone.
 func (n *NS) DelFurther(own uint32) error {
 	ours := func(table uint32, protocol int) bool {
 		return protocol == RouteProtocol && table>>furtherBits == FurtherTable(own, 0)>>furtherBits

@@ -20,16 +20,16 @@ import (
 // link by itself takes 10 ms.
 func PodGroup(digest []byte) uint32 { return OwnGroup<<24 | binary.BigEndian.Uint32(digest)>>8 }
 
-// Foreign reports whether a link in a pod is of another attachment to a network of ours, by
-// its group and the [PodGroup] of one's own. Either the pod has several attachments, or the
-// path now leads to another pod's namespace.
+// Foreign reports whether a link in a pod is of another attachment to a network of ours. It compares the link's group
+// with the [PodGroup] of one's own attachment. Either the pod has several attachments, or the path now leads to another
+// pod's namespace.
 func Foreign(group, own uint32) bool {
 	group = Attachment(group)
 	return (group>>24 == OwnGroup || group>>24 == furtherGroup) && group&sameAttachment != own&sameAttachment
 }
 
-// InGroup is the first name, in alphabetical order, among the links that are in such a group.
-// It is "" if there is none. (The order in which kernels list links differs.)
+// InGroup is the first name, in alphabetical order, among the links that are in such a group. InGroup returns "" if
+// there is no such link. (The order in which kernels list links differs.)
 func InGroup(links []Link, such func(group uint32) bool) (first string) {
 	for _, l := range links {
 		if such(l.Group) && (first == "" || l.Name < first) {

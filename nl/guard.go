@@ -18,15 +18,15 @@ import (
 // A Guard drops packets that slaves of a link send to the namespace of the link.
 //
 // In mode l2, ipvlan gives some frames of a slave to its master, as if they had arrived there (ipvlan_xmit_mode_l2).
-// The destination and the source of such a frame are the same MAC address: the master's own, or that of a group, as
+// The destination and the source of such a frame are the same MAC address: the master's own, or a group's, such as
 // ff:ff:ff:ff:ff:ff. The kernel takes all others for another host's. Any program with a packet socket can send such a
 // frame, with any source inside. No frame from outside has either source.
 //
 // So the Guard drops IPv4, IPv6 and ARP that have arrived by the link from its own MAC address. On any link, it drops
-// packets whose source is the MAC address of a group. It does so in netfilter, after ipvlan, so packets to slaves cost
-// nothing more. A filter of tc would see other protocols, too, but it would cost each packet to a slave. And a slave
-// can bypass it: what has gone through a link of type ifb skips tc and netfilter's ingress at the next link
-// (tc_skip_classify).
+// packets whose source is the MAC address of a group. The guard drops packets in netfilter, after ipvlan, so packets to
+// slaves cost nothing more. A filter of tc would see other protocols, too, but it would cost each packet to a slave.
+// And a slave can bypass such a filter. A packet that has gone through a link of type ifb skips tc and netfilter's
+// ingress at the next link (tc_skip_classify).
 //
 // All Guards of a namespace are elements of a set, in a table for each of two families. Deleting one does nothing:
 // another slave may need it. When a Guard is added, the elements of links that are gone are deleted.
@@ -68,8 +68,8 @@ func guardTables(members []guarded) []Table {
 		{Family: "arp", Name: GuardTable, Chains: []Chain{arp}}}
 }
 
-// A guarded is an element of the set, in registers of 4 bytes. It has the index of a link in the kernel's byte order,
-// and a MAC address.
+// A guarded is an element of the set, in registers of 4 bytes. The element has the index of a link in the kernel's byte
+// order, and a MAC address.
 type guarded [12]byte
 
 func (g Guard) element(n *NS) (e guarded, err error) {
@@ -247,7 +247,7 @@ func fromGroup() Term {
 	})
 }
 
-// masters adds the set with its elements. Its type is that of nft(8), which prints the elements by it: ifindex .
+// masters adds the set with its elements. Its type is as in nft(8), which prints the elements by their type: ifindex .
 // ether_addr.
 func (x *transaction) masters(members []guarded) {
 	const typ, size = 20<<6 | 9, 12

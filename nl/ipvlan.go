@@ -62,7 +62,7 @@ func (v IPVlan) mode() string {
 // (synchronize_rcu).
 //
 // Kernels before 6.15 look for a link of the same name in the namespace of the request, and find the node's own eth0.
-// They do not look if the request has an index. So Add chooses an index that no kernel gives by itself.
+// Such a kernel does not look if the request has an index. So Add chooses an index that no kernel gives by itself.
 func (v IPVlan) Add(n *NS) error {
 	if v.NS == nil {
 		return errGone
@@ -136,8 +136,8 @@ func (v IPVlan) made(n *NS, index int) {
 	}
 }
 
-// Supported fails if the kernel has no ipvlan and no module for it. It asks for a slave without a master, of a mode
-// that does not exist. A kernel with ipvlan loads the module and refuses the mode, before it makes anything.
+// Supported fails if the kernel has no ipvlan and no module for it. Supported asks for a slave without a master, of a
+// mode that does not exist. A kernel with ipvlan loads the module and refuses the mode, before it makes anything.
 func (IPVlan) Supported(n *NS) error {
 	err := n.change(unix.RTM_NEWLINK, addNew, linkMessage(),
 		linkInfo("ipvlan", attr16(nl.IFLA_IPVLAN_MODE, math.MaxUint16)),

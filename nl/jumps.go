@@ -12,14 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Jumps are rules in a chain of another program. They have a text in their comment, and jump to a chain whose name
-// begins with To. The program iptables refuses a whole table in which it cannot print one rule. So it is not asked.
+// Jumps are rules in a chain of another program. These rules have a text in their comment, and jump to a chain whose
+// name begins with To. The program iptables refuses a whole table in which it cannot print one rule. So it is not
+// asked.
 type Jumps struct {
 	Table, Chain string // of the family ip
 	Comment, To  string
 }
 
-// Del deletes these rules, and the chains that they jump to, all or nothing. It needs nothing to be there.
+// Del deletes these rules, and the chains that they jump to, all or nothing. It is no error if there are no such rules.
 func (j Jumps) Del(n *NS) error {
 	t := Table{Family: "ip", Name: j.Table}
 	rules, err := t.rules(n, attrString(unix.NFTA_RULE_CHAIN, j.Chain))

@@ -22,9 +22,9 @@ import (
 // kernel drops the rest (tc-police(8)). The filters share one action, which has the one bucket
 // of tokens. The action ends with the last filter.
 //
-// The limit counts each packet once. It does not count packets that a [Splice] takes from one link to the other. The
-// filters for arriving packets are behind the Splice's own. The filters for outgoing packets ignore packets that have
-// arrived by another link.
+// The limit counts each packet once. The limit does not count packets that a [Splice] takes from one link to the other.
+// The filters for arriving packets are behind the Splice's own. The filters for outgoing packets ignore packets that
+// have arrived by another link.
 type Limit struct {
 	Devs   []string
 	Egress bool
@@ -35,13 +35,13 @@ type Limit struct {
 // limitPref is behind the programs that redirect or drop a packet.
 const limitPref = filterPref + 1
 
-// name is that of the program, and contains the limit.
+// name is the name of the program, and contains the limit.
 func (l Limit) name() string { return fingerprint(l.purpose()) }
 
 func (l Limit) purpose() string { return fmt.Sprint("limit ", l.Egress, l.Rate, l.Burst) }
 
-// index is that of the shared action in its namespace. Another limit has another index: an
-// action outlives its filters for a while, and a filter would use the existing one.
+// index is the index of the shared action in its namespace. Another limit has another index: an action outlives its
+// filters for a while, and a filter would use the existing one.
 func (l Limit) index() uint32 {
 	h := fnv.New32a()
 	io.WriteString(h, l.purpose())
@@ -63,7 +63,7 @@ func (l Limit) String() string {
 	return strings.Join(lines, "\n\t")
 }
 
-// place is that of the filters, whatever the limit.
+// place is the place of the filters, whatever the limit.
 func (l Limit) place() filter {
 	if l.Egress {
 		return filter{hook: tcEgress, pref: limitPref}
@@ -91,11 +91,11 @@ func (l Limit) Add(n *NS) error {
 // Del deletes the filters, whatever the limit. The hooks stay with the links.
 func (l Limit) Del(n *NS) error { return delFilters(n, l.Devs, l.place()) }
 
-// Check compares the filters with those in the kernel.
+// Check compares the filters with the filters in the kernel.
 func (l Limit) Check(n *NS) error { return checkFilters(n, l.Devs, l.filter()) }
 
-// police is the action of the filters, struct tc_police of linux/pkt_cls.h. It drops what
-// exceeds the rate, and lets the next filter decide on the rest.
+// police is the action of the filters, struct tc_police of linux/pkt_cls.h. The action drops packets above the rate,
+// and lets the next filter decide on the rest.
 func (l Limit) police() attribute {
 	const (
 		tbf, rateTable, result, rate64 = 1, 2, 5, 8 // TCA_POLICE_*

@@ -33,9 +33,9 @@ type Link struct {
 	peerNS uint32 // 1 + the ID of the namespace that Peer is in; 0 if it is in this one
 }
 
-// Unhooked reports whether the link's namespace sees nothing of what arrives by it: neither tc, nor XDP, nor any hook
-// of netfilter. In mode l3s, the kernel passes that through the hooks of the master's namespace instead
-// (ipvlan_l3_rcv).
+// Unhooked reports whether nothing in the link's namespace sees the packets that arrive by the link: neither tc, nor
+// XDP, nor any hook of netfilter. In mode l3s, the kernel passes that through the hooks of the master's namespace
+// instead (ipvlan_l3_rcv).
 func (l Link) Unhooked() bool { return l.Kind == "ipvlan" && l.Mode == modes[2] }
 
 // Names are the name of the link, and then its alternative names, see ip-link(8) about altname. Each finds the link.
@@ -96,9 +96,9 @@ func (n *NS) LinkByName(name string) (Link, error) {
 	return l, nil
 }
 
-// SeenLink is LinkByName. If a context keeps the namespace (see [KeepOpen]), it is what that has found earlier in this
-// command, or an IPVlan that this command has made. It is for what no program changes in the milliseconds of a
-// command: the MAC address, the MTU and the group.
+// SeenLink is LinkByName. If a context keeps the namespace (see [KeepOpen]), the link may be one that this command has
+// found earlier or has made. So use this function for what no program changes in the milliseconds of a command: the MAC
+// address, the MTU and the group.
 func (n *NS) SeenLink(name string) (Link, error) {
 	if l, seen := n.seen[name]; seen {
 		return l, nil

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// parseLink reads an answer to RTM_GETLINK. Package netlink has a reader, too, for everything
-// that any kind of link may have. That is 1 % of a plugin.
+// parseLink reads an answer to RTM_GETLINK. Package netlink has a reader, too, for everything that any kind of link may
+// have. That reader would take 1 % of a plugin.
 func parseLink(m []byte) Link {
 	msg := nl.DeserializeIfInfomsg(m)
 	l := Link{Index: int(msg.Index), Kind: RealLink, Up: msg.Flags&unix.IFF_UP != 0}

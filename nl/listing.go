@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// A listing is what a namespace has of rules and routes, each list from the moment in which a caller first needed it.
-// Each check of a rule asks the kernel for all rules, and the kernel lists those of all pods. So a caller that makes
-// many checks makes them from one list.
+// A listing has the rules and routes of a namespace. Each list is from the moment in which a caller first needed it.
+// Each check of a rule asks the kernel for all rules, and the kernel lists the rules of all pods. So a caller that
+// makes many checks makes them from one list.
 type listing struct {
 	dev   int // the routes are those by the link of this index; 0: all
 	rules map[Family]*ruleList
@@ -24,14 +24,15 @@ type ruleList struct {
 	has   map[Rule]bool
 }
 
-// A routeList has the routes by the indices of their links; 0 are those without a link.
+// A routeList has the routes by the indices of their links; index 0 has the routes without a link.
 type routeList struct {
 	byLink map[int][]kernelRoute
 	err    error
 }
 
-// List makes all looks at rules, and at the routes by a link, use one list of each until forget is called. Without a
-// name it is for the routes by all links. Changes do not change the lists: call forget first.
+// List makes all looks at rules share one list, and all looks at the routes by a link share another list. The sharing
+// ends when forget is called. Without a name it is for the routes by all links. Changes do not change the lists: call
+// forget first.
 func (n *NS) List(dev string) (forget func(), err error) {
 	l := &listing{rules: map[Family]*ruleList{}, all: map[Family]*routeList{}}
 	if dev != "" {

@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HasHostRoute reports whether the main table has a route to this single address, a /32 or
-// /128. It has one to each pod behind its links. It asks the kernel for one route ("ip route get ADDR fibmatch"),
-// however many there are.
+// HasHostRoute reports whether the main table has a route to this single address, a /32 or /128. The table has such a
+// route to each pod behind the namespace's links. HasHostRoute asks the kernel for one route ("ip route get ADDR
+// fibmatch"), however many there are.
 func (n *NS) HasHostRoute(a netip.Addr) (bool, error) {
 	r, err := n.lookup(a)
 	return err == nil && r.Table == MainTable && r.Dst.IsSingleIP(), err
 }
 
-// HostRoutes lists the addresses for which HasHostRoute is true. Unlike Routes, it does not ask for the names of links:
-// when the kernel lists links, it looks for each end of a pair in the list of all namespaces.
+// HostRoutes lists the addresses for which HasHostRoute is true. Unlike Routes, it does not ask for the names of links.
+// When the kernel lists links, it looks for each end of a pair in the list of all namespaces.
 func (n *NS) HostRoutes() (addrs []netip.Addr, err error) {
 	for _, family := range Families {
 		routes, err := n.askRoutes(RouteFilter{Table: MainTable}, family, 0)
@@ -37,9 +37,9 @@ func (n *NS) HostRoutes() (addrs []netip.Addr, err error) {
 	return addrs, nil
 }
 
-// DefaultSource is the source address in the default route by a link, for packets that the
-// namespace itself sends. The command for this is "ip route get ADDR oif DEV fibmatch". It is the zero address if there
-// is no such route, or the route has no source.
+// DefaultSource is the source address in the default route by a link, for packets that the namespace itself sends. The
+// command for this is "ip route get ADDR oif DEV fibmatch". The function returns the zero address if there is no such
+// route, or if the route has no source.
 func (n *NS) DefaultSource(dev string, family Family) (netip.Addr, error) {
 	// RFC 5737 and RFC 3849: an address for documentation, to which no other route leads
 	far := netip.AddrFrom4([4]byte{192, 0, 2, 1})

@@ -20,7 +20,7 @@ import (
 // the card on the node uses [NS.FindMAC].
 //
 // One request moves the link, gives it its name, and sets it up. The kernel sets it down before the move, as renaming
-// demands (do_setlink and dev_change_net_namespace). It carries the request out even if the process is killed
+// demands (do_setlink and dev_change_net_namespace). The kernel carries the request out even if the process is killed
 // meanwhile. So the link is either on the node or complete in the pod.
 //
 // Addresses, routes, neighbours, queueing disciplines and their filters do not move with a link. Its [Settings] do.
@@ -43,8 +43,8 @@ func (v MovedLink) String() string {
 	return c.option("name", v.Name).number("mtu", v.MTU).number("group", int(v.Group)).flag("up", !v.Down).String()
 }
 
-// Add moves the link to the pod. It refuses a link on which others depend, with [ErrShared]:
-// the pod would have their traffic, too.
+// Add moves the link to the pod. Add refuses a link on which other links depend, with [ErrShared]: the pod would have
+// their traffic, too.
 func (v MovedLink) Add(n *NS) error {
 	if v.NS == nil {
 		return errGone
@@ -107,8 +107,8 @@ func (n *NS) move(l Link, to *NS, name string, msg *nl.IfInfomsg, more ...attrib
 	return n.change(unix.RTM_SETLINK, 0, msg, append(attrs, more...)...)
 }
 
-// Del moves the link back to the node, and undoes what Add and the pod have set. It leaves a link
-// alone that another attachment has (see [Foreign]).
+// Del moves the link back to the node, and undoes what Add and the pod have set. Del does not touch a link that another
+// attachment has (see [Foreign]).
 //
 // A link whose pod's namespace has ended is on the node already, under a name that the kernel
 // has chosen (default_device_exit_net). Its group shows that it was in the pod. Then Del gives
@@ -154,9 +154,9 @@ func (v MovedLink) bringBack(n *NS, l Link) error {
 // podFlags are the flags of a link that a pod can leave behind.
 const podFlags = unix.IFF_UP | unix.IFF_PROMISC | unix.IFF_ALLMULTI | unix.IFF_NOARP
 
-// freeName is the name that the link gets on the node: its own, or one by its MAC address if
-// another link has taken that. It is the one that systemd would give (systemd.net-naming-scheme(7),
-// ID_NET_NAME_MAC), and is as long as a name can be.
+// freeName is the name that the link gets on the node. It is the link's own name, or a name by its MAC address if
+// another link has taken its own. The name by the MAC address is the one that systemd would give
+// (systemd.net-naming-scheme(7), ID_NET_NAME_MAC). It is as long as a name can be.
 func (v MovedLink) freeName(n *NS) (string, error) {
 	byMAC := "enx" + strings.ReplaceAll(v.MAC, ":", "")
 	if v.Home == "" {
@@ -194,8 +194,7 @@ func (v MovedLink) reset(n *NS, l Link) error {
 	return errors.Join(n.change(unix.RTM_SETLINK, 0, msg, attrs...), left)
 }
 
-// Check compares the link in the pod with what it should be. It ignores the group, because the
-// pod may change it.
+// Check compares the link in the pod with what Add has made. It ignores the group, because the pod may change it.
 func (v MovedLink) Check(*NS) error {
 	if v.NS == nil {
 		return errGone

@@ -35,7 +35,7 @@ func (m MTU6) Add(n *NS) error {
 // Del does nothing.
 func (m MTU6) Del(*NS) error { return nil }
 
-// Check compares the MTU of IPv6 with that of the link. A smaller one loses nothing.
+// Check compares the MTU of IPv6 with the MTU of the link. A smaller one loses nothing.
 func (m MTU6) Check(n *NS) error {
 	l, err := n.LinkByName(m.Dev)
 	if err != nil {
@@ -54,8 +54,8 @@ func (l Link) fault6() error {
 		l.MTU6, l.MTU)
 }
 
-// mtu6 reads the MTU of IPv6, the third of the link's parameters (DEVCONF_MTU6 of linux/ipv6.h). It is 0 if the link
-// has no IPv6.
+// mtu6 reads the MTU of IPv6, the third of the link's parameters (DEVCONF_MTU6 of linux/ipv6.h). mtu6 returns 0 if the
+// link has no IPv6.
 func mtu6(families []byte) int {
 	const conf, mtu = 2 /* IFLA_INET6_CONF */, 2
 	if values := inside(families, unix.AF_INET6, conf); len(values) >= 4*(mtu+1) {

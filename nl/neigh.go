@@ -29,7 +29,7 @@ func (e Neigh) String() string {
 	return fmt.Sprintf("ip neigh add %s lladdr %s dev %s", e.Addr, e.MAC, e.Dev)
 }
 
-// Add adds a permanent entry. It replaces an entry that the kernel has learned.
+// Add adds a permanent entry. Add replaces an entry that the kernel has learned.
 func (e Neigh) Add(n *NS) error {
 	msg, attrs, err := e.message(n)
 	if err != nil {

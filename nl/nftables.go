@@ -56,7 +56,7 @@ func (x *transaction) replaceTable() {
 	x.itself(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 }
 
-// chain adds a chain. One that netfilter calls has further properties.
+// chain adds a chain. A chain that netfilter calls has further properties.
 func (x *transaction) chain(name string, called ...attribute) {
 	x.add(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE,
 		append([]attribute{attrString(unix.NFTA_CHAIN_TABLE, x.table), attrString(unix.NFTA_CHAIN_NAME, name)},
@@ -118,7 +118,7 @@ func (s *socket) commit(x *transaction) error {
 // failure returns the first failure that the kernel reports about the messages from the number first on. The kernel
 // reports each before write(2) returns (nfnl_err_deliver), in their order. So no report is a success, and the kernel
 // need not acknowledge the messages. A missing module lets each message fail. If the socket has no room for all the
-// reports, read(2) fails once with ENOBUFS, and then reads those for which there was room.
+// reports, read(2) fails once with ENOBUFS, and then reads the reports for which there was room.
 func (s *socket) failure(first uint32) (failed error) {
 	var lost error
 	for {

@@ -3,17 +3,17 @@
 
 // Package nl configures the network of two namespaces, the node's and a pod's.
 //
-// Its words are those of ip(8), sysctl(8) and nft(8). An Object is a link, an address, a route, a rule, a neighbour, a
-// sysctl or a table of netfilter rules. It can be added, deleted and checked, and it prints as the command that would
-// add it. A Wiring is a list of objects. So ADD adds, CHECK checks and DEL deletes one list, and the list is also the
-// documentation.
+// Its words are the words of ip(8), sysctl(8) and nft(8). An Object is a link, an address, a route, a rule, a
+// neighbour, a sysctl or a table of netfilter rules. A caller can add, delete and check an Object, and an Object prints
+// as the command that would add it. A Wiring is a list of objects. So ADD adds, CHECK checks and DEL deletes one list,
+// and the list is also the documentation.
 //
-// To add an object twice has the same effect as to add it once. The same is true for a deletion. An object that exists
-// with other properties is an error, and stays as it is.
+// To add an object twice has the same effect as to add it once. To delete an object twice has the same effect as to
+// delete it once. An object that exists with other properties is an error, and stays as it is.
 //
 // Everything goes over netlink; no program is executed. This is the only package of the programs that uses namespaces
-// as file descriptors, and nftables. Only package ask uses netlink, too, by vishvananda/netlink, as simulators do. It
-// knows nothing of CNI, EC2, or the purpose of a wiring.
+// as file descriptors, and nftables. Only package ask uses netlink, too, by vishvananda/netlink, as simulators do.
+// Package nl knows nothing of CNI, EC2, or the purpose of a wiring.
 package nl
 
 import (
@@ -116,9 +116,9 @@ func open(name string, fd netns.NsHandle) *NS {
 // asks for its thread's number may be on another thread then, and the first one elsewhere.
 func ofThread() (netns.NsHandle, error) { return netns.GetFromPath("/proc/thread-self/ns/net") }
 
-// ofProcess reports whether n, the calling thread's namespace, is also that of a thread that no goroutine has locked.
-// Then it is that of every such thread. The namespace in /proc/self may be another: Do may have moved the first thread
-// of the process.
+// ofProcess reports whether n, the calling thread's namespace, is also the namespace of the threads that no goroutine
+// has locked. All such threads have the same namespace. The namespace in /proc/self may be another: Do may have moved
+// the first thread of the process.
 func (n *NS) ofProcess() (is bool) {
 	thread := unix.Gettid()
 	done := make(chan struct{})

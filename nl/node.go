@@ -48,10 +48,9 @@ type keeper struct{ node *NS }
 
 type keeperKey struct{}
 
-// KeepOpen returns a context in which [NodeOf] opens the node's namespace once, and OpenOther of
-// that namespace the pod's. It is for plugins that answer a command in one process. Closing them
-// does nothing until release is called. All users of the context work one after the other, in
-// one namespace, for one pod.
+// KeepOpen returns a context in which [NodeOf] opens the node's namespace once, and OpenOther of that namespace the
+// pod's. Plugins that answer a command in one process use KeepOpen. Closing them does nothing until release is called.
+// All users of the context work one after the other, in one namespace, for one pod.
 func KeepOpen(ctx context.Context) (_ context.Context, release func()) {
 	k := &keeper{}
 	return context.WithValue(ctx, keeperKey{}, k), func() {
@@ -82,7 +81,7 @@ func NodeOf(ctx context.Context) (*NS, error) {
 // keep makes Close do nothing, and the namespace remember links: see remember and SeenLink.
 func (n *NS) keep() { n.kept, n.indices, n.seen = true, map[string]int{}, map[string]Link{} }
 
-// InPod calls f with the node's namespace and that of a pod, which is at the path.
+// InPod calls f with the node's namespace and the pod's namespace, which is at the path.
 func InPod(ctx context.Context, path string, f func(node, pod *NS) error) error {
 	node, err := NodeOf(ctx)
 	if err != nil {

@@ -16,10 +16,10 @@ const (
 	OwnTable = "cni_ipvlan_vpc_k8s" // of nftables, in the family inet, on the node and in pods
 )
 
-// OwnTableOf is the name of a network's table on the node. It is [OwnTable] for the network
-// that the shipped configurations name. Each network has its own table, so that two networks
-// with different configurations do not replace each other's. A dash in the network's name
-// becomes an underscore. A name with underscores or dots stays as it is, behind a dot.
+// OwnTableOf is the name of a network's table on the node. For the network that the shipped configurations name, the
+// table's name is [OwnTable]. Each network has its own table, so that two networks with different configurations do not
+// replace each other's. A dash in the network's name becomes an underscore. A name with underscores or dots stays as it
+// is, behind a dot.
 func OwnTableOf(network string) string {
 	if strings.ContainsAny(network, "_.") {
 		return OwnTable + "." + network
@@ -38,8 +38,8 @@ func isOwnTable(name string) bool {
 }
 
 // RemoveShared removes the objects that serve all pods from the namespace: our tables of nftables, our rules, and the
-// programs that pods share. It removes nothing, and reports false, unless the kernel shows in this call that no pod is
-// left. Only its veth pair serves a pod. So the proof is that there is no link and no route of ours.
+// programs that pods share. RemoveShared removes nothing, and reports false, unless the kernel shows in this call that
+// no pod is left. Only its veth pair serves a pod. So the proof is that there is no link and no route of ours.
 //
 // RemoveShared never removes what belongs to one pod. The veth pair and the routes of a pod end
 // with its namespace. If they exist, a pod uses them.
@@ -52,7 +52,7 @@ func (n *NS) RemoveShared() (removed bool, err error) {
 }
 
 // RemoveRouted is [NS.RemoveShared] for what serves routed pods alone. The proof is that there is no pair of a routed
-// pod. It costs one request if the node has no table for routed pods.
+// pod. The proof costs one request if the node has no table for routed pods.
 func (n *NS) RemoveRouted() (removed bool, err error) {
 	tables, err := n.ownTables(isRoutedTable)
 	if err != nil || len(tables) == 0 {
@@ -115,7 +115,7 @@ func ofENI(r Route) bool {
 	return is
 }
 
-// shared lists what serves routed pods alone, with those of our tables and rules for which the functions return true.
+// shared lists the objects that serve routed pods alone, and our tables and rules for which the functions return true.
 func (n *NS) shared(table func(name string) bool, rule func(Rule) bool) (Wiring, error) {
 	rules, err1 := n.Rules()
 	tables, err2 := n.ownTables(table)
@@ -147,7 +147,7 @@ func (n *NS) shared(table func(name string) bool, rule func(Rule) bool) (Wiring,
 func isOwnRule(r Rule) bool { return r.Protocol == RouteProtocol }
 
 // isRoutedRule reports whether a rule of ours serves routed pods alone. No other of ours is about all packets, leads to
-// a rule, or does nothing. A rule that drops what arrives by an ENI stays as long as its link: the VPC still delivers
+// a rule, or does nothing. A rule that drops packets from an ENI stays as long as its link. The VPC still delivers
 // packets for the pods that have ended.
 func isRoutedRule(r Rule) bool {
 	_, ofENI := OfRoutedTable(r.Table)

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsPeer reports whether near, a link of n, is one end of a veth pair whose other end is the
-// link of other with that index. It uses only the kernel's answer about near. A pod chooses the
+// IsPeer reports whether near is one end of a veth pair whose other end is a certain link. near is a link of n, and
+// that link has the index in the namespace other. IsPeer uses only the kernel's answer about near. A pod chooses the
 // names and indices of its own links, so two of them could look like another pod's pair.
 func (n *NS) IsPeer(near Link, other *NS, index int) bool {
 	if near.Kind != "veth" || near.Peer != index || near.peerNS == 0 {

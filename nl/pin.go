@@ -65,8 +65,8 @@ func objCommand(command uintptr, name string, fd int) (int, error) {
 	return bpfCommand(command, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
 }
 
-// mapID is the kernel's number of a map. No two maps have the same one at the same time. It is 0
-// if the kernel does not answer.
+// mapID is the kernel's number of a map. No two maps have the same number at the same time. The number is 0 if the
+// kernel does not answer.
 func mapID(fd int) uint32 {
 	var info struct{ mapType, id uint32 } // the beginning of struct bpf_map_info
 	attr := struct {

@@ -15,8 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Route is a route to Dst by the link Dev: by the next hop Via, or without one for what is on
-// the link itself.
+// A Route is a route to Dst by the link Dev. It has the next hop Via, or none if the destination is on the link itself.
 type Route struct {
 	Dst      netip.Prefix
 	Via      netip.Addr
@@ -172,7 +171,7 @@ func (r Route) Check(n *NS) error {
 	return r.missing(n)
 }
 
-// missing is the error about a route that is not there. It names another route to Dst in the table.
+// missing is the error about a route that is not there. The error names another route to Dst in the table.
 func (r Route) missing(n *NS) error {
 	all, err := n.Routes(RouteFilter{Table: uint32(r.table()), Family: FamilyOf(r.Dst.Addr())})
 	if i := slices.IndexFunc(all, func(o Route) bool { return o.Dst == r.Dst }); err == nil && i >= 0 {

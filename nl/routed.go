@@ -22,7 +22,7 @@ func RoutedGroup(eni int) uint32 { return routedGroups<<24 | uint32(eni)&sameAtt
 // IsRouted reports whether a group is one that RoutedGroup returns.
 func IsRouted(group uint32) bool { return group>>24 == routedGroups }
 
-// IsPair reports whether a group is that of the node's ends of pairs, routed or not.
+// IsPair reports whether a group is the group of the node's ends of pairs, routed or not.
 func IsPair(group uint32) bool { return group == OwnGroup || IsRouted(group) }
 
 // routedTables are the first two bits of the tables of ENIs. No table of a pod has them.
@@ -41,7 +41,8 @@ func routedAddr() netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{169, 254, 72, 2}), 32)
 }
 
-// RoutedAddr is an address for the link of an ENI that has routed pods. It means nothing: the link must have one.
+// RoutedAddr is an address for the link of an ENI that has routed pods. The address has no meaning: the link only must
+// have an address.
 func RoutedAddr(eni string) Addr { return Addr{Prefix: routedAddr(), Dev: eni, Apart: true} }
 
 // The tables of nftables for routed pods: of the ENIs, of one ENI by the name of its link, and of a network. StrayTable

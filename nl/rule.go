@@ -114,8 +114,8 @@ func (r Rule) Del(n *NS) error {
 	return r.change(n, unix.RTM_DELRULE, 0, action)
 }
 
-// DelRules deletes all rules about packets that arrive by a link. It does not list the rules: a
-// node has some for each pod.
+// DelRules deletes all rules about packets that arrive by a link. DelRules does not list the rules: a node has some for
+// each pod.
 func (n *NS) DelRules(iif string) error {
 	if err := checkName(iif); err != nil { // without a name the kernel deletes any rule
 		return err

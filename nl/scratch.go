@@ -9,8 +9,8 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 )
 
-// Scratch runs f with a namespace that no other process sees, and that ends with f. It shows what the
-// kernel can do. Modules that the kernel loads for that stay loaded.
+// Scratch runs f with a namespace that no other process sees, and that ends with f. In such a namespace, f can try what
+// the kernel supports. Modules that the kernel loads for f stay loaded.
 func Scratch(f func(*NS) error) error {
 	temp, err := ns.TempNetNS()
 	if err != nil {

@@ -38,13 +38,14 @@ func (t Table) stands(n *NS) bool {
 	return t.awake(n) == nil
 }
 
-// Lasting returns the table without the chains that vary. It is sealed where the table is, whatever these have.
+// Lasting returns the table without the chains that vary. The returned table has a seal of its own, which does not
+// depend on these chains.
 func (t Table) Lasting() Table {
 	t.Chains = slices.DeleteFunc(slices.Clone(t.Chains), func(c Chain) bool { return c.Varies })
 	return t
 }
 
-// addSeals adds the seals of the table and of what lasts of it.
+// addSeals adds the seal of the whole table, and the seal of its lasting part.
 func (t Table) addSeals(x *transaction) {
 	for _, name := range slices.Compact([]string{t.sealName(), t.Lasting().sealName()}) {
 		x.chain(name)

@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ClusterIPs lists the addresses of a family that kube-proxy translates for a Service of the cluster. It reads the set
-// of kube-proxy's nftables mode. It also reads the rules of the iptables mode, where iptables(8) is iptables-nft.
-// It does not see the rules of iptables-legacy, which is another engine. IPVS has neither. A Service without endpoints
-// has no such rule.
+// ClusterIPs lists the addresses of a family that kube-proxy translates for a Service of the cluster. ClusterIPs reads
+// the set of kube-proxy's nftables mode. It also reads the rules of the iptables mode, where iptables(8) is
+// iptables-nft. It does not see the rules of iptables-legacy, which is another engine. IPVS has neither. A Service
+// without endpoints has no such rule.
 func (n *NS) ClusterIPs(family Family) (addrs []netip.Addr, err error) {
 	t := proxyTable(family, "kube-proxy")
 	elements, err := t.elements(n, "cluster-ips")
@@ -48,7 +48,7 @@ func (n *NS) ClusterIPs(family Family) (addrs []netip.Addr, err error) {
 	return slices.Compact(addrs), nil // a rule for each port
 }
 
-// ServiceEndpoints lists the addresses of a family that have the servers of Services: kube-proxy sends calls there. It
+// ServiceEndpoints lists the addresses of a family to which kube-proxy sends the calls to Services. ServiceEndpoints
 // reads the rules of the same modes as [NS.ClusterIPs].
 func (n *NS) ServiceEndpoints(family Family) (addrs []netip.Addr, err error) {
 	// in nat, others translate, too

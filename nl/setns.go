@@ -16,9 +16,9 @@ import (
 // kernel's, so -errno is a failure. If it cannot enter ns, it makes no other call.
 //
 // The three calls must be on one thread. In Go, a goroutine would lock its thread, and then the runtime starts another
-// thread. That takes 3 % of a short process, and each ADD opens sockets in two namespaces. Go preempts no function in
-// assembly (isAsyncSafePoint of package runtime), so the goroutine cannot move to another thread in between. No release
-// of Go promises that. If it ends, the calls go into a function with runtime.LockOSThread.
+// thread. The further thread takes 3 % of a short process, and each ADD opens sockets in two namespaces. Go preempts no
+// function in assembly (isAsyncSafePoint of package runtime), so the goroutine cannot move to another thread in
+// between. No release of Go promises that. If it ends, the calls go into a function with runtime.LockOSThread.
 //
 //go:noescape
 func callIn(ns, home, trap, a1, a2, a3, a4 uintptr) (entered, result, left uintptr)

@@ -73,7 +73,7 @@ const settableFlags = unix.IFF_DEBUG | unix.IFF_NOTRAILERS | unix.IFF_NOARP | un
 
 const flagsSetting = "flags"
 
-// Settings reads the settings of a link. It leaves out those that the kernel or the driver does not have.
+// Settings reads the settings of a link. Settings leaves out settings that the kernel or the driver does not have.
 func (n *NS) Settings(l Link) (Settings, error) {
 	msg := linkMessage()
 	msg.Index = int32(l.Index)
@@ -97,7 +97,7 @@ func (n *NS) Settings(l Link) (Settings, error) {
 	return s, err
 }
 
-// PutBack gives a link the settings that it had. It returns an error that names those which the link does not take.
+// PutBack gives a link the settings that it had. The error names the settings that the link does not take.
 func (n *NS) PutBack(l Link, was Settings) error {
 	var failed error
 	for range 3 { // one setting may change another: gso_max_size that of IPv4, channels which queue gets what

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrShared reports that other links send and receive by a link. These are slaves of ipvlan, maybe in the namespaces of
-// pods, or a bridge or bond that has it.
+// ErrShared reports that other links send and receive by a link. The other links are slaves of ipvlan, maybe in the
+// namespaces of pods, or a bridge or bond that has the link.
 var ErrShared = errors.New("other links use it: slaves of ipvlan, maybe in pods, or a bridge; end those pods first")
 
-// Unshared returns [ErrShared] if a link has slaves. They stay slaves of a link that moves to
-// another namespace, and all their packets go through there (ipvlan_device_event). The kernel
-// lists slaves only in their own namespaces, and a namespace that is ending is in no list.
+// Unshared returns [ErrShared] if a link has slaves. If a link moves to another namespace, its slaves stay its slaves.
+// All their packets then go through that namespace (ipvlan_device_event). The kernel lists slaves only in their own
+// namespaces, and a namespace that is ending is in no list.
 //
 // So Unshared asks for a macvlan link that the kernel always refuses, because of an option that
 // the mode does not have. Before that it refuses, with EBUSY, a link whose packets another kind

@@ -15,12 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A socket is a netlink socket. It stays in the namespace in which it was opened, whichever
-// thread uses it.
+// A socket is a netlink socket. The socket stays in the namespace in which it was opened, whichever thread uses it.
 //
-// Package netlink has one, too. That waits for answers in the runtime's poller, and reads each
-// into 64 kB of a stack that must grow for it. But there is nothing to wait for: the kernel's
-// answer is ready when write(2) returns (netlink_unicast).
+// Package netlink has a socket, too. It waits for answers in the runtime's poller. It reads each answer into 64 kB of a
+// stack that must grow for it. But waiting is not necessary: the kernel's answer is ready when write(2) returns
+// (netlink_unicast).
 type socket struct {
 	fd  int
 	seq uint32 // of the last request
@@ -108,10 +107,11 @@ func (s *socket) exchange(
 	}
 }
 
-// unmarked reports whether a message is of a dump that the kernel does not mark if a change interrupts it: one of rules
-// (dump_rules), or of IPv6 routes (fib6_dump_table). The kernel only counts what it has sent. If one of that is
-// deleted, the next part begins too late. So such a dump counts as interrupted if it has more than one part. The first
-// dump of a socket has small parts. Later ones have 32 kB, because a read has shown that there is room (netlink_dump).
+// unmarked reports whether a message is of a dump that the kernel does not mark if a change interrupts it. These are
+// the dumps of rules (dump_rules) and of IPv6 routes (fib6_dump_table). The kernel only counts what it has sent. If one
+// of that is deleted, the next part begins too late. So such a dump counts as interrupted if it has more than one part.
+// The first dump of a socket has small parts. Later ones have 32 kB, because a read has shown that there is room
+// (netlink_dump).
 func unmarked(typ int, data []byte) bool {
 	return typ == unix.RTM_GETRULE || typ == unix.RTM_GETROUTE && len(data) > 0 && data[0] == unix.AF_INET6
 }

@@ -16,12 +16,12 @@ import (
 // namespace's forwarding and netfilter.
 //
 // What arrives by Veth for the address MAC leaves by ENI, by the routes of the namespace. A source port of TCP or UDP
-// from [SpliceOwn] on becomes the n-th port from [SpliceFirst] on. What arrives by ENI for such a port is changed
-// back, unless a socket of the namespace awaits it. It goes to the other end of Veth, and arrives there as if the
-// veth had sent it. Everything else takes its usual way.
+// from [SpliceOwn] on becomes the n-th port from [SpliceFirst] on. What arrives by ENI for such a port is changed back,
+// unless a socket of the namespace awaits it. The packet then goes to the other end of Veth, and arrives there as if
+// the veth had sent it. Everything else takes its usual way.
 //
-// The namespace must not use the ports from SpliceFirst on for its own connections. It may serve on them. A socket
-// awaits a packet in these cases:
+// The namespace must not use the ports from SpliceFirst on for its own connections. Programs in the namespace may still
+// serve on these ports. A socket awaits a packet in these cases:
 //
 //   - The packet belongs to a TCP connection of the namespace, or begins one.
 //   - A UDP socket is connected to the packet's source.
@@ -137,7 +137,7 @@ func usual(index int) bool {
 // Del deletes both programs. The hooks stay at the links: others may use them.
 func (s Splice) Del(n *NS) error { return delFilters(n, []string{s.ENI, s.Veth}, filter{}) }
 
-// Check compares both programs with those in the kernel.
+// Check compares both programs with the programs in the kernel.
 func (s Splice) Check(n *NS) error {
 	atVeth, atENI, err := s.filters(n)
 	if err != nil {

@@ -38,15 +38,15 @@ func (n *NS) delAbove(l Link) error {
 	return failed
 }
 
-// above lists the links of the namespace that were made on a link of it.
+// above lists the links of the namespace that were made on another link of the namespace.
 func (n *NS) above(l Link) ([]Link, error) {
 	links, err := n.Links()
 	return slices.DeleteFunc(links, func(a Link) bool { return a.Peer != l.Index || a.peerNS != 0 || !borrows(a) }), err
 }
 
 // delXDP detaches the programs of XDP. The kernel detaches none that a bpf_link holds (EBUSY), which ends with the
-// processes that have it. It detaches none as long as an upper link has one, too (EEXIST). Not all drivers have all
-// modes.
+// processes that have it. The kernel also detaches no program as long as an upper link has one, too (EEXIST). Not all
+// drivers have all modes.
 func (n *NS) delXDP(l Link) (failed error) {
 	for _, mode := range []uint32{unix.XDP_FLAGS_SKB_MODE, unix.XDP_FLAGS_DRV_MODE, unix.XDP_FLAGS_HW_MODE} {
 		msg := linkMessage()

@@ -59,8 +59,8 @@ func (s Sysctl) over(is string) string {
 	return s.Value
 }
 
-// change replaces the value by the wanted one. It does not write the same value: that would have effects, too. For
-// example, ip_forward=1 resets a dozen other parameters. To open the file costs the most, so change opens it once.
+// change replaces the value by the wanted one. change does not write an equal value: the write would have effects, too.
+// For example, ip_forward=1 resets a dozen other parameters. To open the file costs the most, so change opens it once.
 func (s Sysctl) change(n *NS, wanted func(is string) string) error {
 	fd, err := s.open(n, unix.O_RDWR)
 	if err != nil {
@@ -128,8 +128,8 @@ func (s Sysctl) writeTo(fd int, value string) error {
 }
 
 // open opens the parameter of the namespace: a file is of the namespace in which it was opened (net_ctl_header_lookup).
-// It does so without package os, which would register it with the runtime's poller. That would double the cost of
-// everything here.
+// open does not use package os, which would register the file with the runtime's poller. The registration would double
+// the cost of everything here.
 func (s Sysctl) open(n *NS, mode int) (int, error) {
 	fd, err := n.openSysctl(s.Key, mode)
 	if err != nil {

@@ -16,9 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Table is a table of nftables that is ours alone. It is installed, compared and replaced as a
-// whole, each in one transaction. It must have at least one rule, because Check identifies the
-// kernel's table by its rules.
+// A Table is a table of nftables that is ours alone. The table is installed, compared and replaced as a whole, each in
+// one transaction. It must have at least one rule, because Check identifies the kernel's table by its rules.
 type Table struct {
 	Family string // inet, ip, ip6 or arp
 	Name   string
@@ -56,8 +55,8 @@ func (t Table) String() string {
 	return b.String()
 }
 
-// Add installs the table. It replaces a table of the same name that differs, because another program has flushed it or
-// another version has made it. The look before makes a second Add cheap.
+// Add installs the table. Add replaces a table of the same name that differs: another program may have flushed that
+// table, or another version may have made it. The look before makes a second Add cheap.
 func (t Table) Add(n *NS) error {
 	if t.stands(n) {
 		return errSame
@@ -91,9 +90,8 @@ func (t Table) Put(n *NS) error {
 // ErrNoModule reports that the kernel has nftables, but not all parts that a table needs.
 var ErrNoModule = errors.New("this kernel lacks a part of nftables")
 
-// lacking names the modules of a table. The kernel lacks one of them and could not load it. It
-// then answers each message of the transaction with "no such file or directory"
-// (nft_expr_type_get, nf_tables_chain_type_lookup).
+// lacking names the modules of a table. The kernel lacks one of them and could not load it. The kernel then answers
+// each message of the transaction with "no such file or directory" (nft_expr_type_get, nf_tables_chain_type_lookup).
 func (t Table) lacking(err error) error {
 	if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EOPNOTSUPP) {
 		return err
@@ -150,9 +148,9 @@ func (t Table) Del(n *NS) error {
 	return n.commit(x)
 }
 
-// Check compares the rules in the kernel with those of the table by their fingerprints. That is
-// one request, about this table only, without decoding. If they are equal it also checks that
-// the kernel calls the chains, and with which policy.
+// Check compares the kernel's rules with the table's rules by their fingerprints. The comparison takes one request,
+// about this table only, without decoding. If they are equal it also checks that the kernel calls the chains, and with
+// which policy.
 func (t Table) Check(n *NS) error {
 	got, err := t.fingerprints(n)
 	if err != nil {
@@ -185,9 +183,9 @@ func (t Table) Check(n *NS) error {
 	return ErrOtherRules
 }
 
-// Intact returns an error if the rules of a table are not those with which it was made, as far as the kernel shows
-// that. The caller need not know the rules. The table may be gone or dormant. One of its chains may be gone or empty,
-// or have another hook. Or another program has added a rule.
+// Intact returns an error if the rules of a table are no longer the rules with which it was made, as far as the kernel
+// shows them. The caller need not know the rules. The table may be gone or dormant. One of its chains may be gone or
+// empty, or have another hook. Or another program has added a rule.
 func (t Table) Intact(n *NS) error {
 	if err := t.awake(n); err != nil {
 		return err
@@ -302,7 +300,7 @@ func (t Table) fingerprints(n *NS) ([]fingerprinted, error) {
 	return found, nil
 }
 
-// rules asks for the rules of the table, or only for those of a chain.
+// rules asks for the rules of the table, or only for the rules of a chain.
 func (t Table) rules(n *NS, which ...attribute) ([][]byte, error) {
 	return n.dump(unix.NFT_MSG_GETRULE, t.family(), append([]attribute{attrString(unix.NFTA_RULE_TABLE, t.Name)},
 		which...)...)

@@ -16,7 +16,7 @@ import (
 )
 
 // A Tap sees the packets from and to some addresses at links of a namespace, as tcpdump(8) does. The kernel compares
-// the addresses, so other packets cost little, and no packet changes. It ends with the process.
+// the addresses, so other packets cost little, and no packet changes. The tap ends with the process.
 type Tap struct {
 	links map[int]string // by socket
 	addrs []netip.Addr

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Term is one part of a rule of netfilter. It has the text of nft(8), and the code of the kernel, which loads a
+// A Term is one part of a rule of netfilter. A Term has the text of nft(8), and the code for the kernel, which loads a
 // register and compares it.
 type Term struct {
 	text string
@@ -265,8 +265,8 @@ func Notrack() Term {
 	})
 }
 
-// ClampMSS lowers the segment size that the beginning of a TCP connection announces to what fits
-// into the route. It helps where ICMP errors about the MTU of a path get lost.
+// ClampMSS lowers the segment size that the beginning of a TCP connection announces to what fits into the route.
+// ClampMSS helps where ICMP errors about the MTU of a path get lost.
 func ClampMSS() Term {
 	const syn, maxseg = 0x02, 2 // RFC 9293, sections 3.1 and 3.2
 	return term("tcp flags syn tcp option maxseg size set rt mtu", func() []attribute {
@@ -276,8 +276,8 @@ func ClampMSS() Term {
 	})
 }
 
-// SNATPorts ends a rule: the source keeps its address. It keeps its port, too, if that is free
-// and from first to last. Otherwise it gets such a port.
+// SNATPorts ends a rule: the source keeps its address. The source keeps its port, too, if the port is free and from
+// first to last. Otherwise it gets such a port.
 func SNATPorts(first, last uint16) Term {
 	return term("snat to :"+decimal(first)+"-"+decimal(last), func() []attribute {
 		return exprs(immediate(unix.NFT_REG_1, port(first)),

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Tunnel puts packets into UDP ("foo over UDP", FOU): IPv4 in IPv4, or IPv6 in IPv6. It has no remote address. A
-// packet goes to the next hop of its route, or without one to its own destination. So one link serves any number of
+// A Tunnel puts packets into UDP ("foo over UDP", FOU): IPv4 in IPv4, or IPv6 in IPv6. A Tunnel has no remote address.
+// A packet goes to the next hop of its route, or without one to its own destination. So one link serves any number of
 // far ends (ip_tunnel_xmit, "NBMA tunnel"). The other side needs a [FOU] at the same port.
 //
 // The kernel chooses the source port by the connection inside. So EC2 and the CPUs see several flows, and not one.
@@ -30,7 +30,7 @@ type Tunnel struct {
 	Group uint32     // links to be deleted together; 0 is the default group
 }
 
-// The bytes that a tunnel adds: the header of IP, and that of UDP.
+// The bytes that a tunnel adds: the header of IP and the header of UDP.
 const (
 	tunnelBytes4 = 20 + 8
 	tunnelBytes6 = 40 + 8

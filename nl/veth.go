@@ -19,11 +19,11 @@ import (
 // A Veth is a pair of links, one in its own namespace and its peer in another. Both are created in their final
 // namespaces and are up. Deleting one deletes both.
 //
-// The MAC addresses are given. Otherwise udev would change that of the near end later (systemd.link(5),
+// The MAC addresses are given. Otherwise udev would change the near end's MAC address later (systemd.link(5),
 // MACAddressPolicy=persistent). And with known MAC addresses the kernel does not have to ask for neighbours.
 //
 // Each end has one queue in each direction. Otherwise Linux since 5.15 makes one for each CPU that the machine can
-// have. It announces each to udev, and removes all except one again (veth_get_num_queues, veth_init_queues).
+// have. Linux announces each queue to udev, and then removes all except one (veth_get_num_queues, veth_init_queues).
 type Veth struct {
 	Name string
 	// AltName is an alternative name of the near end, or empty. Name may then be one that another pair has before and
@@ -149,9 +149,9 @@ func (v Veth) end(name, mac string, group uint32) ([]attribute, error) {
 	return attrs, nil
 }
 
-// setUp sets the near end up. The kernel accepts the mode of link-local addresses, too, only for
-// an existing link. It sets the mode after it has set the link up. That is in time, because
-// the link carries nothing before the far end is up.
+// setUp sets the near end up. The kernel accepts the mode of link-local addresses, too, only for an existing link. The
+// function sets the mode after it has set the link up. The mode is in time, because the link carries nothing before the
+// far end is up.
 func (v Veth) setUp(n *NS) error {
 	if v.NoRA {
 		if err := v.advice().write(n); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -207,7 +207,7 @@ func (n *NS) DelPair(near Link) error {
 // Del deletes both ends.
 func (v Veth) Del(n *NS) error { return n.delLink(v.Name) }
 
-// Check compares both ends, and checks that they are a pair. It ignores NoRA, NoLinkLocal and NoRedirects.
+// Check compares both ends, and checks that they are a pair. Check ignores NoRA, NoLinkLocal and NoRedirects.
 func (v Veth) Check(n *NS) error {
 	near, err := n.LinkByName(v.Name)
 	if err != nil {

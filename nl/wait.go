@@ -19,7 +19,7 @@ import (
 // done. An ENI that has just been attached needs this: the kernel takes a moment, and then udev
 // renames the link.
 //
-// It ignores links with the MAC address of another link (ipvlan, macvlan, VLANs).
+// The wait ignores links that have the MAC address of another link (ipvlan, macvlan, VLANs).
 func (n *NS) LinkByMAC(ctx context.Context, mac string) (Link, error) {
 	hw, err := net.ParseMAC(mac)
 	if err != nil {

@@ -30,8 +30,8 @@ type Step struct {
 // A Wiring lists objects in the order in which they are added.
 type Wiring []Step
 
-// errSame reports that an object is there and right, if the kernel has shown that already. It
-// saves Wiring.Add the Check.
+// errSame reports that an object is there and right, if the kernel has shown this already. With errSame, Wiring.Add
+// needs no Check.
 var errSame error = &meaning{"as it should be", &fs.ErrExist}
 
 // Add adds every object that is not there yet. If it fails it deletes what it has added, and
@@ -201,8 +201,8 @@ func (s Step) name() string {
 	return s.NS.Name
 }
 
-// absent reports whether an error of Del means that there was nothing to delete. A kernel
-// without an address family, or with the family disabled, has no objects of it.
+// absent reports whether an error of Del means that there was nothing to delete. A kernel without an address family, or
+// with the family disabled, has no objects of this family.
 func absent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP)
 }

@@ -24,8 +24,8 @@ func Prefix(n net.IPNet) (netip.Prefix, bool) {
 	return netip.PrefixFrom(a, bits), ok
 }
 
-// Gateway is the first gateway of a result's addresses that is of the same family as an
-// address. It is the zero address if there is none.
+// Gateway is the first gateway of a result's addresses that is of the same family as an address. If no gateway is of
+// that family, Gateway returns the zero address.
 func Gateway(r *types100.Result, like netip.Addr) netip.Addr {
 	for _, c := range r.IPs {
 		if a, ok := Addr(c.Gateway); ok && a.Is6() == like.Is6() {

@@ -17,10 +17,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ifname"
 )
 
-// A call is a runtime's command, in the environment and on standard input (CNI specification,
-// section 2, "Parameters"). The package skel of the CNI project reads it, too, and a test
-// compares both. But skel decodes the configuration again for each value that it needs, and
-// compiles regular expressions. That is a tenth of all the instructions of a plugin.
+// A call is a runtime's command, in the environment and on standard input (CNI specification, section 2, "Parameters").
+// The package skel of the CNI project reads it, too, and a test compares both. But skel decodes the configuration again
+// for each value that it needs, and compiles regular expressions. This repeated work would take a tenth of all the
+// instructions of a plugin.
 type call struct {
 	verb        string // CNI_COMMAND
 	containerID string
@@ -205,8 +205,8 @@ func validContainerID(id string) *types.Error {
 	return types.NewError(types.ErrInvalidEnvironmentVariables, "invalid characters in containerID", id)
 }
 
-// validName reports whether a name of a network, or a container ID, is valid. It begins with a letter or a digit.
-// Letters, digits, underscores, dots and hyphens may follow.
+// validName reports whether a name of a network, or a container ID, is valid. A valid name begins with a letter or a
+// digit. Letters, digits, underscores, dots and hyphens may follow.
 func validName(s string) bool {
 	for i, r := range s {
 		alphanumeric := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'

@@ -26,10 +26,9 @@ import (
 // delegates are the programs of Delegate that have not ended. [Main] waits for them.
 var delegates sync.WaitGroup
 
-// Delegate executes another plugin for the request, as a runtime does, and returns its result
-// or its error (CNI specification, section 4, "Plugin Delegation"). The program is in a directory
-// of CNI_PATH. It ends when ctx ends, or when this process ends. Runtimes give a plugin no
-// arguments.
+// Delegate executes another plugin for the request, as a runtime does, and returns its result or its error (CNI
+// specification, section 4, "Plugin Delegation"). The program is in a directory of CNI_PATH. The program ends when ctx
+// ends, or when this process ends. Runtimes give a plugin no arguments.
 //
 // A program that closes its standard output has answered, and may still have something to do: see [Commands]. Then the
 // end of ctx does not end it, and Main waits for it.

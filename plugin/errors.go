@@ -28,13 +28,13 @@ const (
 	// specification leaves codes from 100 on to plugins.
 	CodeRefused = 100
 
-	// CodeHeld tells the ADD that has executed the program that asks EC2: another node has the address that the pod
-	// has chosen. That node may release it soon. No runtime sees this code.
+	// CodeHeld tells the ADD that has executed the program that asks EC2: another node has the address that the pod has
+	// chosen. The other node may release the address soon. No runtime sees this code.
 	CodeHeld = 101
 )
 
-// An Error is an error with CNI's code, for the runtime, and a hint, for the operator. It may
-// be anywhere in a chain of wrapped errors. The outermost one counts.
+// An Error is an error with CNI's code, for the runtime, and a hint, for the operator. An Error may be anywhere in a
+// chain of wrapped errors. The outermost one counts.
 type Error struct {
 	Code uint
 	Hint string // what the operator can do; the "details" of CNI's error
@@ -82,8 +82,8 @@ func traced(err *types.Error, id string) *types.Error {
 	return &traced
 }
 
-// printError prints the error object of the specification. That has the key cniVersion, which
-// types.Error lacks.
+// printError prints the error object of the specification. The object of the specification has the key cniVersion,
+// which types.Error lacks.
 func printError(w io.Writer, cniVersion string, err *types.Error) {
 	b, fault := json.MarshalIndent(struct {
 		CNIVersion string `json:"cniVersion"`

@@ -18,11 +18,11 @@ import (
 // This file describes the JSON of answers, whose types are the CNI library's. Tests compare each description with the
 // struct tags of its type. The order is alphabetical, as runtimes and the CNI library write it.
 
-// A describer is a type that a codec reads. It describes the same JSON as its struct tags.
+// A describer is a type that describes its JSON to a codec. The description and the struct tags mean the same JSON.
 type describer interface{ Describe(*codec.Codec) }
 
-// unmarshal does what encoding/json does with compact JSON. It uses the description of v, if
-// there is one and the text has nothing unusual.
+// unmarshal decodes compact JSON as encoding/json does. If v has a description and the text has nothing unusual,
+// unmarshal uses the description.
 func unmarshal[T any](text []byte, v *T) error {
 	if d, ok := any(v).(describer); ok && codec.ReadExactly(text, d.Describe) == nil {
 		return nil
@@ -42,7 +42,7 @@ func parseResult(text []byte) (*types100.Result, bool) {
 }
 
 // formatResult writes what the result's PrintTo writes. It writes results of a current version without white space: to
-// insert it takes as long as all the rest.
+// insert white space takes as long as all the rest.
 func formatResult(r types.Result) ([]byte, error) {
 	if r, ok := r.(*types100.Result); ok {
 		if dense, err := codec.Write(make([]byte, 0, 1<<10), func(c *codec.Codec) { result(r, c) }); err == nil {
@@ -123,7 +123,7 @@ func prefix(n *net.IPNet, c *codec.Codec) {
 	*n = *p
 }
 
-// gateway is a member with an address. It is left out if there is none.
+// gateway is a member with an address. If there is no address, the object has no such member.
 func gateway(c *codec.Codec, name string, ip *net.IP) {
 	if len(*ip) > 0 || !c.Writes() {
 		codec.Field(c, name, ip, address)

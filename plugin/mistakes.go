@@ -26,8 +26,8 @@ func Decode(text []byte, config any) error {
 	return nil
 }
 
-// mistakes returns those of a configuration that could not be decoded. encoding/json reports only the first one, in the
-// words of our code. It has decoded all other keys, so Validate finds the mistakes in their values.
+// mistakes returns the mistakes of a configuration that could not be decoded. encoding/json reports only the first one,
+// in the words of our code. encoding/json has decoded all other keys, so Validate finds the mistakes in their values.
 func mistakes(text []byte, config any, first error) error {
 	m := mistyped{}
 	m.object(text, config)
@@ -40,8 +40,8 @@ func mistakes(text []byte, config any, first error) error {
 	return errors.Join(m.found...)
 }
 
-// Mistyped returns the values of an object that have another type than their keys. It finds all of them, with their
-// places.
+// Mistyped finds all values of an object that have a type which their keys do not allow. It returns the values with
+// their places.
 func Mistyped(text []byte, config any) []error {
 	var m mistyped
 	m.object(text, config)

@@ -11,10 +11,9 @@
 // error. Only Main reads the environment and standard input, prints, and exits. Of the environment, others read the
 // trace of the call alone.
 //
-// Standard output gets exactly one JSON object. It is a result in the version that the
-// configuration asks for, or an error with CNI's code, the cause, and a hint for the operator.
-// A panic is error 999 with its stack. A command that does not end before its deadline is
-// error 11, "try again later".
+// Standard output gets exactly one JSON object. The object is a result in the version that the configuration asks for,
+// or an error. An error has CNI's code, the cause, and a hint for the operator. A panic is error 999 with its stack. A
+// command that does not end before its deadline is error 11, "try again later".
 package plugin
 
 //go:generate go run ../internal/codec/gen
@@ -94,8 +93,8 @@ const (
 	grace = time.Second
 )
 
-// Unhurried gives every command an hour. It is for tests that stop a process at each of its system calls, on a machine
-// that may be busy. A STATUS that runs out of time reports success.
+// Unhurried gives every command an hour. Tests use Unhurried: they stop a process at each of its system calls, on a
+// machine that may be busy. A STATUS that runs out of time reports success.
 var Unhurried bool
 
 // supported are the specification versions in which prevResult and chaining exist.

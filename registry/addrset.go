@@ -9,7 +9,7 @@ import (
 	"net/netip"
 )
 
-// An AddrSet is a set of addresses. It is for one look at thousands of IPv4 addresses. To add one or to find one takes
+// An AddrSet is a set of addresses. It suits one look at thousands of IPv4 addresses. To add one or to find one takes
 // some ten instructions, an eighth of what a map takes.
 type AddrSet struct {
 	ipv4   []uint64 // a hash table of the addresses as numbers, at most half full; 0: no address
@@ -17,13 +17,13 @@ type AddrSet struct {
 	others map[netip.Addr]bool
 }
 
-// NewAddrSet returns an empty set for at most n addresses. It has no room for more.
+// NewAddrSet returns an empty set for at most n addresses. The set has no room for more addresses.
 func NewAddrSet(n int) *AddrSet {
 	places := bits.Len(uint(2 * n))
 	return &AddrSet{ipv4: make([]uint64, 1<<places), shift: 64 - places, others: map[netip.Addr]bool{}}
 }
 
-// Add adds an address. It reports whether the set had it already.
+// Add adds an address. Add reports whether the set had the address already.
 func (s *AddrSet) Add(a netip.Addr) (had bool) {
 	if !a.Is4() {
 		had = s.others[a]
@@ -45,7 +45,7 @@ func (s *AddrSet) Has(a netip.Addr) bool {
 	return *place == n
 }
 
-// factor is 2^64 divided by the golden ratio. It spreads numbers that are near each other.
+// factor is 2^64 divided by the golden ratio. A product with factor spreads numbers that are near each other.
 const factor = 0x9e3779b97f4a7c15
 
 // find returns the place of an IPv4 address, and the number that it has there.

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Known returns a copy of what this release knows. It has no text of the file that was read, so no member of another
-// program or of a later release. Both share maps and lists.
+// Known returns a copy of the members that this release knows. The copy has no text of the file that was read. So it
+// has no member of another program or of a later release. Both share maps and lists.
 func (s *State) Known() *State {
 	n := newState()
 	for a, since := range s.Free.All() {

@@ -47,8 +47,9 @@ var Bounds = [...]time.Duration{10 * time.Millisecond, 25 * time.Millisecond, 50
 	100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2500 * time.Millisecond,
 	5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute}
 
-// A row of the file is a command with an outcome: how often it took at most each of the bounds and more than the one
-// before, how often it took longer than all, and the sum of all times in microseconds.
+// A row of the file is for a command with an outcome. It has a count for each bound: how often the command took at most
+// this time, and more than the bound before. Then come the count of longer times, and the sum of all times in
+// microseconds.
 const (
 	perRow    = len(Bounds) + 2
 	countSize = len(counted) * len(outcomes) * perRow * 8

@@ -136,8 +136,8 @@ func IsGarbage(err error) bool {
 	return err != nil && !errors.Is(err, ErrVersion)
 }
 
-// replace replaces the file by one with that modification time. It fails with errDeleted if another program has changed
-// the file since it had the time was: the data may be of both.
+// replace replaces the file by a file with the modification time written. It fails with errDeleted if another program
+// has changed the file since it had the modification time was: the data may be of both programs.
 func (d *directory) replace(was, written time.Time, data [][]byte) error {
 	return deleted(atomicfile.Exchange(d.File, fileName, 0o600, was, written, data...))
 }

@@ -77,12 +77,12 @@ var keepingENI = indexed.Keeping[ENI]{Same: (*ENI).same, Clone: (*ENI).clone}
 // (aws/amazon-vpc-cni-k8s#3753).
 func (e ENI) IsBoot() bool { return e.Boot || e.Index == 0 && e.Card == 0 }
 
-// Detachable reports whether the node may detach such an ENI. It never detaches the boot ENI,
-// nor one at device index 0 of another card, where it attaches nothing.
+// Detachable reports whether the node may detach such an ENI. The node never detaches the boot ENI. It also detaches no
+// ENI at device index 0 of another card, where it attaches none.
 func (e ENI) Detachable() bool { return e.Index > 0 && !e.Boot }
 
-// Why EC2 has not reported the tags of an ENI. Such an ENI may be another owner's, so the
-// node releases nothing of it.
+// Why EC2 has not reported the tags of an ENI. An ENI with unknown tags may be another owner's, so the node releases
+// nothing of it.
 const (
 	NotAsked   = "not asked"   // EC2 could not be asked: no pod gets its addresses until it can
 	NotAllowed = "not allowed" // the role may not ask: it serves as an ENI without tags
@@ -133,8 +133,8 @@ func prefixes(c *codec.Codec, name string, v *[]Prefix) {
 	indexed.List(c, name, r, func() { codec.List(c, name, v, (*Prefix).describe) })
 }
 
-// Primary is the address with which the ENI was created. It serves pods, and is never
-// unassigned. It is not valid for an ENI without IPv4.
+// Primary is the address with which the ENI was created. The primary address serves pods, and is never unassigned. For
+// an ENI without IPv4, Primary returns an invalid address.
 func (e ENI) Primary() netip.Addr {
 	if len(e.Addrs) == 0 || !e.Addrs[0].Is4() {
 		return netip.Addr{}

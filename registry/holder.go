@@ -32,7 +32,8 @@ func (h Holder) String() string {
 		h.PID, h.Program, state, h.PID)
 }
 
-// Holder returns the process that holds a lock of the registry's changes at this moment, if one does. It takes no lock.
+// Holder returns the process that holds a lock of the registry's changes at this moment, if any. Holder itself takes no
+// lock.
 func (r *Registry) Holder() (Holder, bool) {
 	for _, path := range []string{r.lockFile(lockName), r.dir} {
 		if h, ok := holderOf(path); ok {
@@ -49,8 +50,8 @@ type LockUse struct {
 	Holder
 }
 
-// Locks lists the locks of a registry's directory that processes hold at this moment, by name. It takes no lock. The
-// kernel shows no holder of another PID namespace.
+// Locks lists the locks of a registry's directory that processes hold at this moment, by name. Locks itself takes no
+// lock. The kernel shows no holder of another PID namespace.
 func Locks(dir string) ([]LockUse, error) {
 	table, err := os.ReadFile("/proc/locks")
 	if err != nil {
@@ -83,8 +84,8 @@ func holderOf(path string) (h Holder, ok bool) {
 	return holder(pid), true
 }
 
-// usersOf returns the process that holds the flock(2) of a file, or 0, and how many wait for it, by the kernel's list
-// of locks (proc_locks(5)).
+// usersOf returns the process that holds the flock(2) of a file, or 0, and how many processes wait for it. It reads the
+// kernel's list of locks (proc_locks(5)).
 func usersOf(table []byte, path string) (pid, waiting int) {
 	var st unix.Stat_t
 	if unix.Stat(path, &st) != nil {

@@ -97,8 +97,8 @@ func (s *State) Reserve(a netip.Addr, l Lease) error {
 	return nil
 }
 
-// Found gives a lease without a key to an address that is in use, and no process knows by which pod. It replaces
-// another lease.
+// Found gives a lease without a key to an address that is in use by an unknown pod. The new lease replaces any other
+// lease of the address.
 func (s *State) Found(a netip.Addr, l Lease) {
 	if old, ok := s.Leases.At(a); ok {
 		s.note(End, a, old, l.Since)

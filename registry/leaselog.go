@@ -96,10 +96,9 @@ type Line struct {
 	Trace   string    `json:"trace,omitempty"`  // of the call that has begun or ended the lease, see package trace
 }
 
-// UseLog makes the log the one that a network's configuration wants. Processes that have no
-// configuration, such as a DEL or a collection, find it in the registry. A network without a log
-// leaves that of another network alone. Nothing is logged before the registry has been built: its
-// leases are not known yet.
+// UseLog makes the log the one that a network's configuration wants. Processes that have no configuration, such as a
+// DEL or a collection, find it in the registry. A network without a log does not change the log of another network.
+// Nothing is logged before the registry has been built: its leases are not known yet.
 func (s *State) UseLog(network string, want LeaseLog) {
 	last := s.Log
 	if want == last.LeaseLog || want.File == "" && network != last.Network || s.Instance.ID == "" {
@@ -182,8 +181,8 @@ func (l Logging) end() string {
 	return l.Series + "." + strconv.Itoa(l.Number)
 }
 
-// endOf is the end of the series that a file ends with. It is empty if an earlier release or another instance has
-// written the end.
+// endOf returns the end of the last series in a file. It returns nothing if an earlier release or another instance has
+// written the end of the file.
 func endOf(instance string, f *os.File, size int) string {
 	const last = 64 << 10 // more than a line has
 	from := max(0, size-last)

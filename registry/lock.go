@@ -21,9 +21,9 @@ var errDeleted = errors.New("another program keeps deleting or writing the files
 // attempts is how often an operation begins again after another process has deleted the directory.
 const attempts = 100
 
-// Lock takes the named lock of this node, and excludes every other process and goroutine. It waits in the kernel until
-// ctx is done, so waiters get the lock at once and in turn. The kernel releases the lock when the process ends for any
-// reason.
+// Lock takes the named lock of this node, and excludes every other process and goroutine. Lock waits in the kernel
+// until ctx is done, so waiters get the lock at once and in turn. The kernel releases the lock when the process ends
+// for any reason.
 func (r *Registry) Lock(ctx context.Context, name string) (unlock func(), err error) {
 	l, err := r.hold(ctx, name+".lock", unix.O_CREAT)
 	if err != nil {

@@ -29,9 +29,8 @@ type appending struct {
 	off  func() // ends a log that the configuration has no more
 }
 
-// prepareLog opens the log if the change has lines for it, and puts the lines into the registry.
-// It does nothing if there is no log. In the usual case it costs an open(2), an fstat(2), a
-// write(2) and a close(2).
+// prepareLog opens the log if the change has lines for it, and puts the lines into the registry. Without a log,
+// prepareLog does nothing. In the usual case it costs an open(2), an fstat(2), a write(2) and a close(2).
 func (s *State) prepareLog() (w appending) {
 	w.off = s.endLeft
 	if s.Log.File == "" || len(s.events) == 0 && !s.checkLog && !s.stepped {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A Phase is where an ENI is in its life on this node. It follows from what the registry has of the ENI. Of several
-// phases that are true, the first of these constants is the ENI's. docs/design.md has the steps between them.
+// A Phase is a part of an ENI's life on this node. The phase follows from what the registry knows of the ENI. Of
+// several phases that are true, the first of these constants is the ENI's. docs/design.md has the steps between them.
 type Phase string
 
 // The phases of an ENI.
@@ -87,12 +87,13 @@ func (e *ENI) Drain() {
 	e.Draining = true
 }
 
-// Undrain ends the way to its deletion. The ENI is what it was before.
+// Undrain takes the ENI off the way to its deletion. The ENI is what it was before.
 func (e *ENI) Undrain() {
 	e.Draining, e.Detaching = false, time.Time{}
 }
 
-// Disown records that the node may change nothing of the ENI. It ends the way to its deletion.
+// Disown records that the node may change nothing of the ENI. After Disown, the ENI is no longer on the way to its
+// deletion.
 func (e *ENI) Disown() {
 	e.Undrain()
 	e.Foreign = true
@@ -104,8 +105,8 @@ func (e *ENI) Serve() {
 	e.Serving = !e.OnRequest
 }
 
-// Configure records what the configuration says of the ENI. That is whether it fits its pool, whether its place serves
-// pods, and whether its addresses are kept, as by skipDeallocation.
+// Configure records what the configuration says of the ENI. For example, the ENI fits its pool or not, and its place
+// serves pods or not. Its addresses may be kept, as by skipDeallocation.
 func (e *ENI) Configure(fits, serves, keep bool) {
 	e.Serving, e.Passed, e.Keep = fits && !e.OnRequest, !serves, keep
 }
@@ -114,7 +115,7 @@ func (e *ENI) Configure(fits, serves, keep bool) {
 // interfaceIndex is higher now, or an operator renews the ENI.
 func (e *ENI) Closed() bool { return e.Passed || e.Retired }
 
-// Request records that a pod has asked for the ENI. It may have served a pool before.
+// Request records that a pod has asked for the ENI. The ENI may have served a pool before.
 func (e *ENI) Request() {
 	e.Serving, e.OnRequest = false, true
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package registry keeps what a node knows of its own addresses. It knows which are leased to a pod, which are free
-// and since when, and which ENIs have them.
+// Package registry keeps what a node knows of its own addresses. It knows which addresses are leased to a pod, which
+// are free and since when, and which ENIs have them.
 //
 // There is no daemon, so the registry is a file that many short processes share.
 // [Registry.Update] holds an exclusive lock on the directory while it reads, changes and
@@ -11,10 +11,9 @@
 // tmpfs: half a millisecond, and with 1500 pods one more. Never hold it during a call to EC2, the metadata service
 // or netlink; [Registry.Lock] has other locks for that.
 //
-// The registry is what we know; EC2 and the kernel are the state. It is on /run, so a
-// reboot empties it. If an operator or another program deletes it, only time is lost: the next process learns
-// from the kernel, metadata and EC2 again. A file that cannot be read is set aside, not
-// trusted.
+// The registry is what we know; EC2 and the kernel are the state. The registry is on /run, so a reboot empties it. If
+// an operator or another program deletes it, only time is lost: the next process learns from the kernel, metadata and
+// EC2 again. A file that cannot be read is set aside, not trusted.
 package registry
 
 //go:generate go run ../internal/codec/gen
@@ -137,9 +136,9 @@ func (r *Registry) Change(ctx context.Context, f func(*State)) error {
 }
 
 // Usable returns nil if a process can change the registry, and otherwise the reason. It waits for no lock, because a
-// process that holds the lock may be slow without being broken. It leaves no file behind: it writes as much as a change
-// would write, to a file without a name. A change writes into the file that the last change replaced, so it needs space
-// only for what is larger.
+// process that holds the lock may be slow without being broken. Usable leaves no file behind: it writes as much as a
+// change would write, to a file without a name. A change writes into the file that the last change replaced, so it
+// needs space only for what is larger.
 func (r *Registry) Usable() error {
 	size, err := r.legible()
 	if err != nil {
@@ -166,8 +165,8 @@ func (r *Registry) Usable() error {
 	return nil
 }
 
-// legible returns the size of the file, unless no process of this release can read it. Of a file that begins as those
-// of this release, it does not read the rest: the next change sets garbage aside.
+// legible returns the size of the file, unless no process of this release can read it. If the file begins like the
+// files of this release, legible does not read the rest: the next change sets garbage aside.
 func (r *Registry) legible() (size int64, err error) {
 	f, err := openAt(unix.AT_FDCWD, r.file(), os.O_RDONLY)
 	if err == nil {

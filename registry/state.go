@@ -138,8 +138,8 @@ type Instance struct {
 	QuotaUntil time.Time `json:"quotaUntil,omitzero"`
 }
 
-// An Intent is an EC2 call that may have been made. It is written before the call, and
-// removed when its outcome is recorded.
+// An Intent is an EC2 call that may have been made. The intent is written before the call, and removed when the outcome
+// of the call is recorded.
 //
 //codec:describe
 type Intent struct {
@@ -185,9 +185,9 @@ func (t Tracking) Over(base Tracking) Tracking {
 		cmp.Or(t.UDP, base.UDP)}
 }
 
-// A Rebuilt is the work that is left after the registry was rebuilt from what metadata and EC2
-// reported. Both may lag, so it is compared with EC2 twice: at once, and when EC2 has
-// settled. See package ipam, unconfirmed.go.
+// A Rebuilt is the work that is left after the registry was rebuilt from what metadata and EC2 reported. Metadata and
+// EC2 may lag, so the node compares the registry with EC2 twice: at once, and when EC2 has settled. See package ipam,
+// unconfirmed.go.
 //
 //codec:describe
 type Rebuilt struct {

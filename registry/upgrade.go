@@ -5,9 +5,9 @@ package registry
 
 import "strings"
 
-// upgrade moves what earlier releases kept under special names to the fields that it has
-// now. They kept a rebuilt registry's comparisons with EC2 as intents, and the end of a wait
-// for the quota as that of an action.
+// upgrade moves data that earlier releases kept under special names to its present fields. Earlier releases kept a
+// rebuilt registry's comparisons with EC2 as intents. They kept the end of a wait for the quota as the end of an
+// action's wait.
 func (s *State) upgrade() {
 	const describe, unconfirmed = "DescribeNetworkInterfaces", ", for addresses in doubt"
 	const quota = "CreateNetworkInterface beyond the quota"

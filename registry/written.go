@@ -41,7 +41,7 @@ func sealed(b []byte, written time.Time) bool { return bytes.HasSuffix(b, seal(w
 const large = 64 << 10
 
 // content reads an open file and its modification time, and closes it. The kernel changes the time before the text. So
-// the time is read last. It is zero if the file has got another one meanwhile: the text may be of two writers.
+// the time is read last. The time is zero if it has changed meanwhile: the text may be of two writers.
 //
 // If the process holds the lock, a large file of ours is mapped, and stays so until the process ends. No process of
 // ours writes into it, see [atomicfile.Exchange]. Another program may, so replace compares the modification time again.
@@ -72,8 +72,8 @@ func content(f *os.File, err error, locked bool) (b []byte, written time.Time, _
 	return buf.Bytes(), written, err
 }
 
-// steady is content for a process that does not hold the lock. It reads again until the text is ours, or twice the
-// same.
+// steady returns the content for a process that does not hold the lock. It reads again until the text is ours, or until
+// two reads give the same text.
 //
 // A writer writes into a file that no other process has open: see [atomicfile.Exchange]. But Linux before 6.1 counts a
 // reader too late. Then it may read a half-written file, and this file may even be valid.

@@ -98,7 +98,7 @@ func tell(c *cli.Context, rows []offerRow) error {
 	return patch(c, rows)
 }
 
-// patch reports the numbers to the API server. It removes the resources of pools that are gone.
+// patch reports the numbers to the API server. patch removes the resources of pools that are gone.
 func patch(c *cli.Context, rows []offerRow) error {
 	path := c.String("kubeconfig")
 	if path == "" {

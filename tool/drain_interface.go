@@ -131,7 +131,8 @@ func drainRows(c *cli.Context, p *ipam.Pool, conflists *conf.Conflists) ([]drain
 	return rows, nil
 }
 
-// drainRowOf says how an ENI differs: why pods would get no address of it if an operator had attached it.
+// drainRowOf returns the row of an ENI. Its Why is the reason for which pods would get no address of the ENI if an
+// operator had attached it.
 func drainRowOf(
 	s *registry.State, e aws.ENI, known registry.ENI, subnet map[string]string, conflists *conf.Conflists,
 ) drainRow {

@@ -67,8 +67,8 @@ egress, they also have the egress itself.` +
 	}
 }
 
-// egressPods are the clients and routers of this node. They are nil if the configuration has no
-// egress: then egressPods does not look into the namespaces.
+// egressPods are the clients and routers of this node. If the configuration has no egress, egressPods returns nil and
+// does not look into the namespaces.
 func egressPods(conflists *conf.Conflists, s *registry.State) ([]view.EgressPod, error) {
 	networks, _ := conflists.Egress() // validate and doctor report what is wrong with it
 	if len(networks) == 0 {

@@ -55,7 +55,7 @@ func egressFlags() []cli.Flag {
 	}
 }
 
-// newKeys are the flags of an egress that the configuration does not have. They are the keys of one.
+// newKeys are the flags for an egress that the configuration does not have. Each flag is a key of an egress.
 var newKeys = []string{"gateways", "destinations", "except", "namespaces", "clients"}
 
 // A manifest is what Kubernetes needs for the routers of an egress.

@@ -27,8 +27,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// leastGrace is the shortest time between two sightings of a leak. It is longer than an
-// intent lives in the registry, and longer than EC2's describes lag.
+// leastGrace is the shortest time between two sightings of a leak. The grace is longer than an intent lives in the
+// registry, and longer than EC2's describes lag.
 const leastGrace = 20 * time.Minute
 
 func eniGC() *cli.Command {
@@ -201,9 +201,8 @@ func (l *leaks) find(ctx context.Context) ([]aws.ENI, error) {
 	return idle, nil
 }
 
-// alive reports which of the instances exist for which the ENIs were created. An existing
-// instance has an attached ENI, from its launch to its end. EC2's answer counts only if it
-// also shows that of this instance.
+// alive reports which instances exist, of the instances for which the ENIs were created. An existing instance has an
+// attached ENI, from its launch to its end. EC2's answer counts only if it also shows an attached ENI of this instance.
 func (l *leaks) alive(
 	ctx context.Context, self aws.Instance, enis []aws.ENI,
 ) (alive map[string]bool, vpc string, err error) {

@@ -199,8 +199,8 @@ func (p *plan) podENIs() int {
 	return p.limits.PodENIs()
 }
 
-// slots returns the network cards and device indices of the ENIs for pods. It fills all cards
-// evenly, because the ENIs of a card share its bandwidth.
+// slots returns the network cards and device indices of the ENIs for pods. slots fills all cards evenly, because the
+// ENIs of a card share its bandwidth.
 func (p *plan) slots() ([][2]int, error) {
 	var all [][2]int
 	for card, n := range p.limits.Cards {

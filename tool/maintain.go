@@ -100,7 +100,7 @@ func maintenanceOf(c *cli.Context) (*maintenance, error) {
 // patience is how long a command may take before it is killed, as TimeoutStartSec= of the units.
 const patience = 3 * time.Minute
 
-// Intervals of what is cheap. The mark is a file on tmpfs.
+// Intervals of the cheap commands. The mark is a file on tmpfs.
 const (
 	lookForMark  = time.Second
 	measureEvery = time.Minute
@@ -239,8 +239,9 @@ func (m *maintenance) run(ctx context.Context, command string, args ...string) c
 	return commandRow{Command: command}
 }
 
-// Programs that pods share stay in the kernel until the node boots, because others may use them. It deletes programs
-// that no ADD has opened for a week. A process that has opened a program keeps it (cni-gc.service does the same).
+// Programs that pods share stay in the kernel until the node boots, because others may use them. maintain deletes
+// programs that no ADD has opened for a week. A process that has opened a program keeps it (cni-gc.service does the
+// same).
 const (
 	bpffs      = "/sys/fs/bpf"
 	pins       = "cni_ipvlan_vpc_k8s:*"

@@ -105,7 +105,7 @@ ipFamilies has IPv6, use it for types with IPv6. For other types, use
 	}
 }
 
-// A podNode is the node whose pods are counted: what the command line and the configuration say of it.
+// A podNode is the node whose pods the command counts, as the command line and the configuration describe it.
 type podNode struct {
 	path   string // of the configuration
 	pools  []lease.Policy
@@ -236,7 +236,7 @@ func (n podNode) addresses(c *cli.Context, l aws.Limits) (int, error) {
 	return more.Pods(more.Launched(l, families), pools, n.except), nil
 }
 
-// templated returns for how many pods the ENIs of a launch template have addresses. They are of one pool.
+// templated returns for how many pods the ENIs of a launch template have addresses. All these ENIs are of one pool.
 func (n podNode) templated(c *cli.Context, l aws.Limits) (int, error) {
 	p := plan{Policy: n.pools[0], kind: n.kind, limits: l, except: n.except}
 	p.MaxPods = 0 // as many as fit

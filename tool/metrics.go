@@ -61,8 +61,7 @@ metrics are gauges, except two that count the plugins' commands.` + cli.JSON("[]
 	}
 }
 
-// writeMetrics replaces the file as a whole, so that the collector never sees half of it.
-// All users may read the file.
+// writeMetrics replaces the file as a whole, so that the collector never sees half a file. All users may read the file.
 func writeMetrics(c *cli.Context, file string, all []view.Metric) error {
 	r, err := registry.Open(registry.Dir())
 	if err != nil {

@@ -74,8 +74,8 @@ reboot, it creates another ENI.` + cli.JSON("iface mac id index card boot subnet
 	}
 }
 
-// A madeENI is an ENI that new-interface has created. It has what eniif shows of the ENI, and
-// the CIDRs of its VPC.
+// A madeENI is an ENI that new-interface has created. A madeENI has the fields that eniif shows of the ENI, and the
+// CIDRs of the ENI's VPC.
 type madeENI struct {
 	eniRow
 	VPCCIDRs []netip.Prefix `json:"vpc_cidrs"` // the VPC's primary CIDR first

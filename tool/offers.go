@@ -28,7 +28,8 @@ import (
 // would reject pods that run. So the number is never below what pods have. What is doubtful counts as there, except
 // what is known to be used up.
 
-// Resource is the extended resource of the default pool. Those of other pools have the pool's name at their end.
+// Resource is the extended resource of the default pool. The resources of other pools have the pool's name at their
+// end.
 const Resource = "cni-ipvlan-vpc-k8s/addresses"
 
 // resourceName matches the names of resources, without the prefix (Kubernetes documentation, "Extended resources").
@@ -36,7 +37,7 @@ var resourceName = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
 })
 
-// resourceOf returns the resource of a pool. It is not ok if Kubernetes allows no such name.
+// resourceOf returns the resource of a pool. ok is false if Kubernetes allows no such name.
 func resourceOf(pool string) (name string, ok bool) {
 	if pool == "" {
 		return Resource, true
@@ -211,8 +212,8 @@ type coolingSample struct {
 	Cooling map[string]int // by resource
 }
 
-// mostCooling returns how many addresses of each resource have cooled at once, now or in the runs of the last time. It
-// records this run.
+// mostCooling returns how many addresses of each resource have cooled at once, now or in the runs of the last time.
+// mostCooling records this run.
 func mostCooling(
 	r *registry.Registry, now map[string]int, window time.Duration, only bool,
 ) (map[string]int, error) {

@@ -68,7 +68,7 @@ uses EC2's defaults: your account may have other limits. With "provision": "none
 	}
 }
 
-// sizingFlags are those of maxpods for a configuration, and the load.
+// sizingFlags are the flags of maxpods for a configuration, and the flags for the load.
 func sizingFlags() []cli.Flag {
 	var flags []cli.Flag
 	for _, f := range maxPods().Flags {

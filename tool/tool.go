@@ -36,12 +36,12 @@
 //	vpccidr, vpcpeercidr      what pods are routed to by their ENI
 //	bugs                      which known bugs the metadata service has here
 //
-// The names, flags, tables and exit codes are those of the original tool, so scripts and units still work. A command
-// writes only its answer to standard output. All else goes to standard error after the name of the program: "error:"
-// and what failed, "hint:" and what can be done about it, warnings, and a line with the request ID for each change made
-// in EC2. The exit status is 0, 1 after an error, or 3 for a command that there is none of. Help and the version need
-// neither root nor EC2. Commands that look into pods or at the registry in /run need root. The others need only
-// metadata and the instance's role.
+// The names, flags, tables and exit codes are the same as in the original tool, so scripts and units still work. A
+// command writes only its answer to standard output. All else goes to standard error after the name of the program. A
+// failure is "error:" and what failed, and "hint:" and what an operator can do. There are also warnings, and a line
+// with the request ID for each change made in EC2. The exit status is 0, 1 after an error, or 3 for a command that
+// there is none of. Help and the version need neither root nor EC2. Commands that look into pods or at the registry in
+// /run need root. The others need only metadata and the instance's role.
 //
 // # JSON
 //
@@ -73,8 +73,8 @@ func Main() {
 	os.Exit(cli.Report(os.Stderr, err))
 }
 
-// New returns the command line. It answers to stdout. Its Run returns every error, and writes
-// none.
+// New returns the command line. The commands write their answers to stdout. Run of the command line returns every
+// error, and writes none.
 func New(stdout io.Writer) *cli.App {
 	var commands []*cli.Command
 	for _, g := range groups() {

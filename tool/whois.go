@@ -92,7 +92,7 @@ named another pod, the answer is "unknown".` +
 	}
 }
 
-// readHistory reads the logs at these paths, or that of this node.
+// readHistory reads the logs at these paths, or the log of this node.
 func readHistory(config string, paths []string) (*history.History, error) {
 	if len(paths) == 0 {
 		var err error
@@ -123,9 +123,9 @@ func warn(damage []history.Damage) {
 	}
 }
 
-// nodesLogs are the files of this node's lease log. The registry names it, and before the first pod after a boot the
-// first network that has one. It is one log: networks with different logs write them in turns, and history reads one
-// file after the other.
+// nodesLogs are the files of this node's lease log. The registry names the log. Before the first pod after a boot, the
+// first network with a log names it. There is only one log to read: networks with different logs write them in turns,
+// and history reads one file after the other.
 func nodesLogs(config string) ([]string, error) {
 	s, err := cli.ViewRegistry()
 	if err != nil {

@@ -75,8 +75,8 @@ func (s *scene) leadsTo(p pair) bool {
 // connect makes the veth pair, unless it is there, and everything that belongs to it. If that
 // fails, made reports whether the pair may be there.
 //
-// The pair comes first. A collection may remove the objects that serve all pods. It then looks for pairs (see
-// [nl.NS.RemoveShared]). Either it finds this pair, or connect sees that the objects are gone.
+// The pair comes first. A collection may remove the objects that serve all pods. The collection then looks for pairs
+// (see [nl.NS.RemoveShared]). Either it finds this pair, or connect sees that the objects are gone.
 func (s *scene) connect(p pair, there bool) (made bool, err error) {
 	w := nl.Wiring{{NS: s.nodeNS, Object: p.veth}}
 	if p.unnamed {

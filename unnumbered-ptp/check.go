@@ -47,8 +47,8 @@ func check(r *request) error {
 	return anyRight(r.Config.anyPair(p), func(p pair) error { return s.checkPod(p, n) })
 }
 
-// list makes all that follows use one list of the node's rules, one of its routes to the pod, and one of each of the
-// pod.
+// list lets all later checks share the kernel's lists: the node's rules, its routes to the pod, and the pod's rules and
+// routes. The kernel lists each at most once.
 func (s *scene) list(p pair) (forget func(), err error) {
 	near, err := s.nodeNS.List(p.veth.Name)
 	if err != nil {
@@ -59,8 +59,8 @@ func (s *scene) list(p pair) (forget func(), err error) {
 }
 
 // served returns an error with the missing objects of those that serve all pods. The ADD of a later pod may have made
-// these objects for another configuration: for other NodePorts, or without the IPv6 that the node had. CRI-O calls CHECK
-// when it starts, with the configuration that the pod was made with. If CHECK fails, it takes the pod for broken.
+// these objects for another configuration: for other NodePorts, or without the IPv6 that the node had. CRI-O calls
+// CHECK when it starts, with the configuration that the pod was made with. If CHECK fails, it takes the pod for broken.
 func (s *scene) served(p pair) error {
 	if err := s.node.meets(s.request); err != nil || p.routed {
 		return err // what routed pods share is among what each needs
@@ -105,8 +105,9 @@ func (s *scene) checkPod(p pair, n node) error {
 	return slices.DeleteFunc(needs, minor).Check()
 }
 
-// needs is what a pod needs besides its pair and what serves all pods. It is the list of ADD without the objects that
-// some ADDs do not make. It also leaves out objects that a later plugin may have changed (CNI specification, CHECK).
+// needs is what a pod needs besides its pair and what serves all pods. needs is the list of ADD without the objects
+// that some ADDs do not make. It also leaves out objects that a later plugin may have changed (CNI specification,
+// CHECK).
 func (s *scene) needs(p pair, n node) (nl.Wiring, error) {
 	table, err := s.tableAsMade(p)
 	if err != nil {
@@ -157,15 +158,15 @@ func (s *scene) excuses(step nl.Step, p pair, routes []nl.Route) bool {
 }
 
 // hasWithoutMTU reports whether the node has a route, with any MTU. The route has the MTU of the ADD. A later plugin,
-// such as tuning, may have changed that of the pod's link since.
+// such as tuning, may have changed the MTU of the pod's link since.
 func (s *scene) hasWithoutMTU(r nl.Route) bool {
 	r.MTU = 0
 	return r.Check(s.nodeNS) == nil
 }
 
-// unblocked reports whether nothing keeps the pod from the metadata service of IPv4, and ADD may not have made the
-// block. That is so if the configuration did not ask for it, and a later plugin may have added the default route to
-// prevResult. The default route of IPv6 is in the answer of our ipam plugin.
+// unblocked reports whether the pod can reach the metadata service of IPv4, and ADD may not have made the block. ADD
+// may not have made the block if the configuration did not ask for it. A later plugin may then have added the default
+// route to prevResult. The default route of IPv6 is in the answer of our ipam plugin.
 func (s *scene) unblocked(p pair) bool {
 	if s.Config.BlockInstanceMetadata != nil || s.Config.DefaultRoute == byVPC || s.podNS == nil {
 		return false
@@ -173,7 +174,7 @@ func (s *scene) unblocked(p pair) bool {
 	return prohibition(metadata[0]).Check(s.podNS) != nil && !s.blocks(s.podLinks(), blocked(s.request, p))
 }
 
-// blocks reports whether the filters of links are those for such addresses. There are none for no addresses.
+// blocks reports whether the links have the right filters for such addresses. There are none for no addresses.
 func (s *scene) blocks(devs []string, addrs []netip.Addr) bool {
 	return len(addrs) == 0 || nl.Forbid{Devs: devs, Addrs: addrs}.Check(s.podNS) == nil
 }
@@ -187,8 +188,9 @@ func (s *scene) portsEndBefore(port int) bool {
 	return n == 2 && last < port
 }
 
-// minor reports whether a pod works without a step, though not as well. That is so for a sysctl that does not forward.
-// It is so for the second route and for the pod's addresses at its end of the pair, which pods of older releases lack.
+// minor reports whether a pod works without a step, though not as well. Such a step is a sysctl that does not turn on
+// forwarding. Others are the second route and the pod's addresses at its end of the pair, which pods of older releases
+// lack.
 func minor(s nl.Step) bool {
 	switch o := s.Object.(type) {
 	case nl.Sysctl:

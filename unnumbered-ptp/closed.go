@@ -32,8 +32,8 @@ const (
 	looplessTable = nl.OwnTable + "._loopless"
 )
 
-// closed is the node's chain for packets that pods with a loop send to the VPC by the boot ENI. It has no rules if the
-// pods have no loop. Destinations of hostCIDRs go that way on purpose.
+// closed is the node's chain for packets that pods with a loop send to the VPC by the boot ENI. The chain has no rules
+// if the pods have no loop. Destinations of hostCIDRs go that way on purpose.
 func closed(r *request) nl.Chain {
 	c, chain := r.Config, nl.Chain{Name: closedChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}
 	if !c.Loops() {

@@ -64,7 +64,7 @@ const (
 	byVPC  = "vpc"
 )
 
-// ports is a range of ports. It is empty if last is 0.
+// ports is a range of ports. The range is empty if last is 0.
 type ports struct{ first, last uint16 }
 
 // maxTable is the highest routeTableStart: the index of a link is added to it.

@@ -14,13 +14,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp/legacy"
 )
 
-// del deletes the pair and everything attached to the node's end. It deletes the slave of the
-// ipvlan plugin in the same request: a DEL is for the whole chain, and ipvlan is next. It
-// needs neither the namespace nor prevResult. What it does not find is deleted already.
+// del deletes the pair and everything attached to the node's end. It deletes the slave of the ipvlan plugin in the same
+// request: a DEL is for the whole chain, and ipvlan is next. del needs neither the namespace nor prevResult. What it
+// does not find is deleted already.
 //
-// It fails only if it cannot delete something on the node. What it cannot delete in the pod
-// ends with the namespace. The pod may have caused the failure, and its DEL would then fail
-// for ever.
+// del fails only if it cannot delete something on the node. What it cannot delete in the pod ends with the namespace.
+// The pod may have caused the failure, and its DEL would then fail for ever.
 func del(ctx context.Context, r *request) error {
 	pod, err := r.nodeNS.OpenOther("pod", r.NetNS)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -102,8 +101,8 @@ func remains(r *request, pod *nl.NS, eni nl.Link) nl.Wiring {
 	return append(w, beyondPair(r, pod)...)
 }
 
-// beyondPair lists our objects in a pod that the deletion of a link does not delete. These are routes without a link,
-// and routes and filters of an ENI that it has kept. Most pods have none, and need not be asked.
+// beyondPair lists our objects in a pod that the deletion of a link does not delete. Such objects are routes without a
+// link, and routes and filters of an ENI that the pod still has. Most pods have none, and need not be asked.
 func beyondPair(r *request, pod *nl.NS) (w nl.Wiring) {
 	if r.Prev != nil && r.Config.DefaultRoute != byVPC && len(blocked(r, pair{addrs: r.addrs})) == 0 {
 		return nil

@@ -43,7 +43,7 @@ func (s *scene) eniWiring(p pair) nl.Wiring {
 }
 
 // accepts lets the node accept by the ENI's link what the VPC sends to pods. The node's own way to the VPC is the boot
-// ENI, so a strict check of sources (rp_filter) drops all of it. The loose check does, too, at a link without an
+// ENI, so a strict check of sources (rp_filter) drops all such packets. The loose check does, too, at a link without an
 // address of IPv4 (__fib_validate_source: no_addr). So the link has one that means nothing, and that no packet gets.
 //
 // The check honours the mark that such a packet has, and so it finds the ENI at once. Otherwise it finds the boot ENI,
@@ -54,8 +54,8 @@ func accepts(eni string) []nl.Object {
 }
 
 // asks is the table that lets the node ask for the VPC router with an address of the ENI. The node has no address at
-// the ENI's link: the kernel would ask with that of the boot ENI. EC2 need not answer a request that an ENI sends with
-// another ENI's address. What slaves ask does not pass the table.
+// the ENI's link: without this table, the kernel would ask with the address of the boot ENI. EC2 need not answer a
+// request that an ENI sends with another ENI's address. What slaves ask does not pass the table.
 func asks(eni string, a netip.Addr) nl.Table {
 	return nl.Table{Family: "arp", Name: nl.AskTable(eni), Chains: []nl.Chain{{
 		Name: "output", Type: "filter", Hook: "output",
@@ -136,8 +136,8 @@ type intact struct{ nl.Table }
 
 func (t intact) Check(n *nl.NS) error { return t.Intact(n) }
 
-// ENIMarks are the bits of a packet's mark that stand for the ENI of a routed pod. They are none of those that
-// kube-proxy (0xc000), Calico (0xffff0000) and nodePortMark use.
+// ENIMarks are the bits of a packet's mark that stand for the ENI of a routed pod. kube-proxy (0xc000), Calico
+// (0xffff0000) and nodePortMark use other bits.
 const ENIMarks = 0xff << markShift
 
 const (
@@ -145,11 +145,12 @@ const (
 	mostENIs  = ENIMarks >> markShift
 )
 
-// The priorities of the rules for routed pods. All are before those of other pods, which are one by one. The first,
-// prefLoopless, finds a pod of the node.
+// The priorities of the rules for routed pods. All these rules come before the rules of other pods, which are one rule
+// for each pod. The first, prefLoopless, finds a pod of the node.
 //
-// What has arrived by an ENI and is for no pod of the node is for one that has ended. The main table, or that of the
-// ENI, would lead it back to the VPC, with the sender's address, and the VPC router back to the ENI.
+// A packet that arrives by an ENI for no pod of the node is for a pod that has ended. The main table, or the ENI's
+// table, would lead the packet back to the VPC, with the sender's address. The VPC router would send it to the ENI
+// again.
 //
 // What has no mark goes past the rules for marks: otherwise each of its packets would be compared with each ENI.
 const (
@@ -159,7 +160,7 @@ const (
 	prefAfter    = 1019
 )
 
-// eniTable is the table of nftables that sets the marks. It has a branch for each ENI.
+// eniTable is the table of nftables that sets the marks. The table has a branch for each ENI.
 func eniTable() nl.Table {
 	return nl.Table{Family: "inet", Name: nl.ENITable, More: true, Chains: []nl.Chain{{
 		Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle,
@@ -169,9 +170,9 @@ func eniTable() nl.Table {
 // markChain is the beginning of the names of the branches' chains.
 const markChain = "mark_"
 
-// An eniMark is the way from the link of a routed pod to the routing table of its ENI. It is a branch of a table of
-// nftables that sets a mark, and a rule for the mark in each family. What arrives by the ENI has the mark, too, for the
-// check of its source, see accepts. By the boot ENI, packets come for others than routed pods.
+// An eniMark is the way from the link of a routed pod to the routing table of its ENI. It consists of a branch of an
+// nftables table, which sets a mark, and a rule for the mark in each family. What arrives by the ENI has the mark, too,
+// for the check of its source, see accepts. By the boot ENI, packets come for others than routed pods.
 //
 // The chain's name has the number of the mark. So the kernel gives a number to one ENI, even if two processes ask for
 // it. The index of the ENI's link says where to begin.
@@ -286,8 +287,8 @@ func (m eniMark) claim(n *nl.NS) (number uint32, fresh bool, err error) {
 	return number, fresh, err
 }
 
-// branches puts back the branches of all ENIs that another program has deleted, as the rules for their marks say. What
-// arrives by an ENI has a mark if there is the rule that drops the rest of it.
+// branches puts back the branches that another program has deleted, for all ENIs, as the rules for their marks say.
+// Packets that arrive by an ENI get a mark if the rule exists that drops the rest of them.
 func branches(n *nl.NS) error {
 	rules, err := n.Rules()
 	arrives := map[int]bool{}
@@ -308,7 +309,7 @@ func branches(n *nl.NS) error {
 	return err
 }
 
-// free adds a branch with a number that is free. It is not while a rule leads it to another ENI.
+// free adds a branch with a number that is free. A number is not free while a rule leads its mark to another ENI.
 func (m eniMark) free(n *nl.NS) (uint32, error) {
 	rules, err := n.Rules()
 	if err != nil {

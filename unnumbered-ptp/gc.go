@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp/legacy"
 )
 
-// gc deletes the pairs of this network whose attachments are not valid any more, and the
-// rules of any pair that is gone. It also repairs what serves the other pods.
+// gc deletes the pairs of this network whose attachments are not valid any more, and the rules of any pair that is
+// gone. gc also repairs the objects that serve the other pods.
 func gc(r *request) error {
 	links, err := r.nodeNS.Links()
 	if err != nil {

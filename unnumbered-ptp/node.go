@@ -215,7 +215,7 @@ func (s *scene) whenMade(p pair) (node, error) {
 	return s.node.knownBy(sources), err
 }
 
-// inTable is the node as it was when the last pod was made. That ADD wrote the table for all pods.
+// inTable is the node as it was when the last pod was made. The ADD of that pod wrote the table for all pods.
 func (n node) inTable(r *request) (node, error) {
 	if !n.changes() {
 		return n, nil

@@ -98,8 +98,8 @@ func markCallers(c Config) []nl.Chain {
 // callersChain is the name of the chain for callers.
 const callersChain = "callers"
 
-// callers is the node's chain for the callers to whom it gives its own address. It comes
-// before the rules of others.
+// callers is the node's chain for the callers to whom it gives its own address. The chain comes before the chains of
+// other programs.
 func callers(r *request, n node) nl.Chain {
 	chain, c := nl.Chain{Name: callersChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}, r.Config
 	if !c.IPMasq || c.ports.last == 0 || c.KeepCaller && !slices.Contains(c.loops(), redirect) {

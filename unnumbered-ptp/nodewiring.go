@@ -14,9 +14,9 @@ import (
 
 // The kernel limits the ICMPv6 refusals that one host gets, as for a Service without backends. The default is one per
 // second, in newer kernels ten. Redirects use the same limit, at most one per second. The kernel counts each packet
-// that leaves by the link it came by. It does so even if it sends no redirect because the link has no link-local
-// address (ip6_forward). Packets of the service loop are such, so a pod that uses Services has little of its limit
-// left.
+// that leaves by the link it came by. The kernel counts the packet even if it sends no redirect because the link has no
+// link-local address (ip6_forward). Packets of the service loop are such, so a pod that uses Services has little of its
+// limit left.
 //
 // With refusals6 milliseconds between two refusals nearly all get through. The kernel limits the refusals of the
 // whole node besides (icmp_msgs_per_sec). The value is a whole number of ticks in every kernel.
@@ -53,7 +53,7 @@ func nodeWiring(r *request, n node) nl.Wiring {
 	return steps(r.nodeNS, objects)
 }
 
-// sysctls are those of the node.
+// sysctls are the node's sysctls.
 func sysctls(c Config, n node) (objects []nl.Object) {
 	if c.IPMasq {
 		objects = forwarding(c, n)
@@ -88,7 +88,7 @@ func forwarding(c Config, n node) []nl.Object {
 	return objects
 }
 
-// rules are a rule for IPv4, and the same for IPv6 if the node has that.
+// rules are a rule for IPv4, and the same rule for IPv6 if the node has IPv6.
 func rules(n node, r nl.Rule) []nl.Object {
 	r.Family = nl.IPv4
 	objects := []nl.Object{r}
@@ -132,9 +132,9 @@ func nodeTable(r *request, n node) nl.Table {
 // nodePortsChain is the name of the chain that marks connections to NodePorts.
 const nodePortsChain = "prerouting"
 
-// postrouting is the node's chain for packets that it forwards for pods. It gives them these addresses of the node. It
-// comes before kube-proxy, at 100: otherwise kube-proxy might give the node's address to a packet that goes back into a
-// pod.
+// postrouting is the node's chain for packets that it forwards for pods. The chain gives them these addresses of the
+// node. It comes before kube-proxy's chain, at 100: otherwise kube-proxy might give the node's address to a packet that
+// goes back into a pod.
 func postrouting(c Config, addrs ...netip.Addr) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Rules: []nl.NFRule{
 		{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()},
@@ -150,9 +150,9 @@ func postrouting(c Config, addrs ...netip.Addr) nl.Chain {
 //   - Packets whose source is not the pod's: the node has no route to that address by the same veth. A pod can send
 //     them if it may make raw packets (CAP_NET_RAW, which containers have by default). EC2 checks what leaves an ENI,
 //     but does not see what stays on the node. For IPv6 the kernel checks nothing.
-//   - What a pod wrongly takes for an answer to something looped. That is a datagram, or more of a connection, for a
-//     port from 49152 on that no program has open. Otherwise the packet would return to the pod with another port,
-//     which a security group may have closed, and the node would track it.
+//   - What a pod wrongly takes for an answer to a looped packet. Such a packet is a datagram, or a later packet of a
+//     connection, for a port from 49152 on that no program has open. Otherwise the packet would return to the pod with
+//     another port, which a security group may have closed, and the node would track it.
 //
 // Packets for the node itself pass. For these the kernel looks for the way back as if the node answered from the
 // address that was called. A node with several ENIs may have rules by which it answers from an address by the VPC,

@@ -50,8 +50,8 @@ func newPair(s *scene) pair {
 	return p
 }
 
-// pair is the pod's pair as ADD makes it. If the pair is there, it keeps its name when the configuration changes. It
-// keeps its MTU when the MTU of hostInterface changes, unless the configuration has an MTU.
+// pair is the pod's pair as ADD makes it. If the pair is there, it keeps its name when the configuration changes. The
+// pair keeps its MTU when the MTU of hostInterface changes, unless the configuration has an MTU.
 func (s *scene) pair() (p pair, there bool) {
 	p = newPair(s)
 	own := cmp.Or(p.veth.AltName, p.veth.Name)
@@ -83,8 +83,8 @@ func (s *scene) made() (p pair, there bool) {
 	return p, true
 }
 
-// NearOf returns the node's end of an attachment's pair, one of these links. A name of it follows from the attachment.
-// If another program has removed that name, the MAC address shows it.
+// NearOf returns the node's end of an attachment's pair from these links. A name of this end follows from the
+// attachment. If another program has removed that name, the MAC address shows it.
 func NearOf(links []nl.Link, network string, a plugin.Attachment) (near nl.Link, is bool) {
 	name := VethName(network, a)
 	mac, _ := macs(network, a)
@@ -104,7 +104,7 @@ func (p pair) has(f nl.Family) bool {
 	return is
 }
 
-// families are those of the pod's addresses.
+// families are the families of the pod's addresses.
 func (p pair) families() []nl.Family {
 	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !p.has(f) })
 }

@@ -35,9 +35,9 @@ func podSysctls(c Config, p pair) (objects []nl.Object) {
 }
 
 // podAddrs are the pod's addresses of IPv4, once more at its end of the pair. REDIRECT needs one there, by which the
-// sidecar of a service mesh gets what arrives. It sends a packet to an address of the link by which that has arrived,
-// and drops the packet if there is none (nf_nat_redirect_ipv4). In IPv6, it takes the link-local address. Nothing else
-// uses the addresses: they are apart, see [nl.Addr].
+// sidecar of a service mesh gets what arrives. REDIRECT sends a packet to an address of the link by which the packet
+// has arrived. If this link has no address, REDIRECT drops the packet (nf_nat_redirect_ipv4). In IPv6, it takes the
+// link-local address. Nothing else uses the addresses: they are apart, see [nl.Addr].
 func podAddrs(c Config, p pair) (objects []nl.Object) {
 	for _, a := range p.addrs {
 		if a.Is4() {
@@ -51,12 +51,13 @@ func podAddrs(c Config, p pair) (objects []nl.Object) {
 type copied struct{ nl.Addr }
 
 // Del does nothing: the address ends with the pair. A link that loses its last address of IPv4 loses all routes and
-// neighbours (fib_disable_ip). An ADD that fails must leave those of a pod that an earlier release has made.
+// neighbours (fib_disable_ip). A failed ADD must not remove routes and neighbours of a pod that an earlier release has
+// made.
 func (copied) Del(*nl.NS) error { return nil }
 
-// podRoutes lead to the addresses of the node, and to what the pod reaches by the node. They lead everywhere else by
-// the node's primary address or by the pod's own gateway. What the pod reaches by the node may also be the CIDR of a
-// peer, to which it has a route by its ENI.
+// podRoutes lead to the addresses of the node, and to what the pod reaches by the node. To all other addresses, they
+// lead by the node's primary address or by the pod's own gateway. What the pod reaches by the node may also be the CIDR
+// of a peer, to which it has a route by its ENI.
 func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
 	dev := r.Config.ContainerInterface
 	for _, a := range n.addrs {
@@ -131,10 +132,9 @@ func nodeRoutes(p pair, n node) (objects []nl.Object) {
 	return objects
 }
 
-// second is the route to a pod that is used when the first is gone. When the node loses an
-// address, the kernel removes the IPv4 routes with that source. DHCP, or a restart of what
-// configures the link, may remove the node's address and add it again. Until [Repair] puts
-// the first route back, the kernel chooses the source.
+// second is the route to a pod that is used when the first is gone. When the node loses an address, the kernel removes
+// the IPv4 routes with that source. DHCP, or a restart of the program that configures the link, may remove the node's
+// address and add it again. Until [Repair] puts the first route back, the kernel chooses the source.
 func second(route nl.Route) nl.Route {
 	route.Src, route.Metric = netip.Addr{}, SpareMetric
 	return route

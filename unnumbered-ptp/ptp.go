@@ -4,19 +4,18 @@
 // Package ptp is the last plugin of the chain, unnumbered-ptp. It puts a veth pair without
 // addresses between the pod and the node.
 //
-// A pod reaches the VPC by its ENI. It reaches everything else by the veth pair: the node
-// itself, Kubernetes services, and the internet with the node's address. A service needs
-// both ways. The pod sends to the service's address by the veth. kube-proxy on the node
-// changes that address to the address of a backend in the VPC. The packet must then leave by
-// the pod's ENI with the pod's address, and the answer must return to the node, which
-// remembers what kube-proxy has changed. See serviceloop.go.
+// A pod reaches the VPC by its ENI. The pod reaches everything else by the veth pair: the node itself, Kubernetes
+// Services, and the internet with the node's address. A service needs both ways. The pod sends to the service's address
+// by the veth. kube-proxy on the node changes that address to the address of a backend in the VPC. The packet must then
+// leave by the pod's ENI with the pod's address. The answer must return to the node, which remembers what kube-proxy
+// has changed. See serviceloop.go.
 //
 // Some things on the node serve all pods: sysctls, a rule for NodePorts, and one table of
 // nftables. ADD checks and repairs them. DEL leaves them.
 //
 // The invariants: everything of one pod is attached to the node's end of its veth pair. A name of that link follows
-// from the attachment alone, so DEL, CHECK and GC find it without further knowledge. It never deletes an object without
-// our names or our protocol number.
+// from the attachment alone, so DEL, CHECK and GC find it without further knowledge. The plugin never deletes an object
+// without our names or our protocol number.
 package ptp
 
 //go:generate go run ../internal/codec/gen

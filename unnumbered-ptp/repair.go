@@ -15,9 +15,9 @@ import (
 )
 
 // Lost lists the objects that serve all pods of a network, and that a CHECK of the pods would miss. Many firewalls
-// begin with "nft flush ruleset". It deletes the table, and then no pod reaches Services or the internet. The kernel
-// removes the routes to pods with the node's address, as when DHCP removes and adds it. Lost lists these, too. A node
-// without pods of the network has lost nothing. The configuration must be validated.
+// begin with "nft flush ruleset". This command deletes our table, and then no pod reaches Services or the internet. The
+// kernel removes the routes to pods with the node's address, as when DHCP removes and adds it. Lost lists these, too. A
+// node without pods of the network has lost nothing. The configuration must be validated.
 func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	veths, tables, err := pairsOf(node, network)
 	if len(veths) == 0 || err != nil {
@@ -50,8 +50,8 @@ func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	return lost, nil
 }
 
-// pairsOf are the names of the node's ends of a network's pairs, each with whether its pod is routed. It also returns
-// the routing tables of the ENIs of routed pods.
+// pairsOf returns the names of the node's ends of a network's pairs, and for each name whether the pod is routed. It
+// also returns the routing tables of the ENIs of routed pods.
 func pairsOf(node *nl.NS, network string) (routed map[string]bool, tables map[uint32]bool, err error) {
 	links, err := node.Links()
 	routed, tables = map[string]bool{}, map[uint32]bool{}
@@ -71,9 +71,9 @@ func isVeth(l nl.Link, network string) bool {
 	return l.Kind == "veth" && nl.IsPair(l.Group) && networkOf(l.Alias) == network
 }
 
-// Repair adds what [Lost] lists, as the next ADD would. It returns what it has added, even if
-// it could not add everything; the error names each part that it could not. It may run beside
-// ADDs: each accepts what the other has done.
+// Repair adds what [Lost] lists, as the next ADD would. Repair returns what it has added, even if it could not add
+// everything. The error names each part that Repair could not add. Repair may run beside ADDs: each accepts what the
+// other has done.
 func Repair(node *nl.NS, network string, c Config) (done nl.Wiring, failed error) {
 	w, failed := Lost(node, network, c)
 	for _, step := range w {
@@ -135,8 +135,8 @@ func destinations(routes []nl.Route, veths map[string]bool, tables map[uint32]bo
 }
 
 // withoutSource returns the routes to pods that the kernel removed when the node lost the address that is their source.
-// The kernel removes them even if DHCP adds the address again at once. It also returns the routes of IPv6 that lost
-// only their source (fib_sync_down_addr, rt6_remove_prefsrc).
+// The kernel removes them even if DHCP adds the address again at once. The function also returns the routes of IPv6
+// that lost only their source (fib_sync_down_addr, rt6_remove_prefsrc).
 //
 // The routes in a pod's own table remain, and show the pod's addresses. If two pods had the
 // same address, the later one has it now. Its table has the higher number.

@@ -46,8 +46,8 @@ func (l Loss) None() bool {
 }
 
 // Missing returns what a running attachment lacks. The request must have what a CHECK has, and a configuration that is
-// validated. The caller must know the addresses of prevResult from elsewhere than the pod: the pod could name those of
-// another.
+// validated. The caller must not take the addresses of prevResult from the pod: the pod could name the addresses of
+// another pod.
 func Missing(node *nl.NS, r *plugin.Request[Config]) (l Loss, err error) {
 	s, err := open(newRequest(node, r))
 	if err != nil {
@@ -74,7 +74,7 @@ func Missing(node *nl.NS, r *plugin.Request[Config]) (l Loss, err error) {
 	return l, s.judge(p, &l)
 }
 
-// judgePair compares the pair itself. It reports whether the pod has its end.
+// judgePair compares the pair itself. judgePair reports whether the pod has its end of the pair.
 func (s *scene) judgePair(p pair, l *Loss) (there bool, err error) {
 	near, err := s.nodeNS.LinkByName(p.veth.Name)
 	if err != nil {
@@ -104,8 +104,8 @@ func (s *scene) judgePair(p pair, l *Loss) (there bool, err error) {
 	return true, nil
 }
 
-// judge compares what goes with the pair. A pod may have any of several forms. It has the one of which its namespace
-// lacks the least, and then the node: no pod loses a part of another form.
+// judge compares what goes with the pair. A pod may have any of several forms. The pod's form is the form that lacks
+// the fewest objects, first in the pod's namespace and then on the node. No pod loses a part of another form.
 func (s *scene) judge(p pair, l *Loss) error {
 	n, err := s.whenMade(p)
 	if err != nil {
@@ -178,8 +178,8 @@ func familyOf(o nl.Object) nl.Family {
 	return nl.IPv4
 }
 
-// Restore adds what [Missing] has found to be missing on the node, and returns what it has added. It may run beside
-// commands for the pod. If the pair is gone meanwhile, nothing is missing any more.
+// Restore adds what [Missing] has found to be missing on the node, and returns what it has added. Restore may run
+// beside commands for the pod. If the pair is gone meanwhile, nothing is missing any more.
 func Restore(node *nl.NS, l Loss) (done nl.Wiring, failed error) {
 	if l.ended(node) {
 		return nil, nil
@@ -203,8 +203,8 @@ func (l Loss) ended(node *nl.NS) bool {
 	return errors.Is(err, fs.ErrNotExist) || err == nil && l.index != 0 && near.Index != l.index
 }
 
-// Bare lists the node's ends of a network's pairs that have lost the routes to their pods. They have lost them in both
-// families, or in one of which there is still a rule. It is for pods whose ADD no source knows.
+// Bare lists the node's ends of a network's pairs that have lost the routes to their pods. Such an end has lost the
+// routes of both families, or of one family that still has a rule. Bare is for pods whose ADD no source knows.
 func Bare(node *nl.NS, network string) (bare []nl.Link, err error) {
 	links, err1 := node.Links()
 	rules, err2 := node.Rules()

@@ -52,7 +52,7 @@ func hop(f nl.Family) netip.Addr {
 // toHop reports whether a route of a pod is its default route to the next hop.
 func toHop(r nl.Route) bool { return r.Dst.Bits() == 0 && r.Via == hop(nl.FamilyOf(r.Dst.Addr())) }
 
-// routedPod reports whether the attachment is that of a routed pod.
+// routedPod reports whether the attachment belongs to a routed pod.
 func (r *request) routedPod() bool { return r.eni != "" }
 
 // senderOf returns the address of IPv4 that prevResult has at the link of the ENI, or else the pod's own. A runtime
@@ -79,7 +79,7 @@ func (s *scene) readRouted() (err error) {
 	return err
 }
 
-// route makes the pair that of a routed pod.
+// route turns the pair into the pair of a routed pod.
 func (p *pair) route(s *scene) {
 	p.routed, p.callers = true, false
 	p.veth.Peer, p.veth.MTU = s.IfName, cmp.Or(s.Config.MTU, s.eni.MTU)

@@ -21,7 +21,7 @@ import (
 // 10.0.2.20:8080, a backend in the VPC. The pod's rule on the node ("iif veth lookup T") sends the packet back by the
 // veth. The pod sends it out by its own ENI (eth0).
 //
-// The answer arrives at eth0, and the pod has no such connection. It must go to the node, which remembers what
+// The answer arrives at eth0, and the pod has no such connection. The answer must go to the node, which remembers what
 // kube-proxy has changed. The answers to the pod's direct connections to the VPC must not go there.
 //
 // What serves all pods serves all kinds of loops. The next hop and a table distinguish them. So pods from before an
@@ -50,7 +50,7 @@ func loopVia(f nl.Family) netip.Addr {
 	return loopVia4
 }
 
-// loops are the loops that a pod may get. It gets the first one that the kernel can do.
+// loops are the loops that a pod may get. The pod gets the first loop that the kernel supports.
 func (c Config) loops() []string {
 	switch {
 	case !c.IPMasq:
@@ -116,8 +116,8 @@ func (c Config) loopSupported() error {
 	return nl.Splice{MAC: loopMAC, Mark: c.mark}.Supported() // with a mark it has all that a pod may get
 }
 
-// podLoop is the pod's part of the loop. Its number is that of its table: no other pod of the
-// node has the same until the node has made 65,536 more links.
+// podLoop is the pod's part of the loop. The loop's number is the number of its table. No other pod of the node has
+// this number until the node has made 65,536 more links.
 func podLoop(r *request, p pair, table uint32) (objects []nl.Object) {
 	switch p.loop {
 	case redirect:
@@ -156,8 +156,8 @@ func podTable(r *request, p pair) nl.Table {
 // loopRoutes send packets that came from the pod, and are for the VPC, back to the pod, if it has a loop.
 //
 // The rule also satisfies a node that checks sources (rp_filter, which systemd sets). The answer comes from the pod,
-// with the backend's address as its source. The kernel looks for the way back as if the packet had come in by the
-// link by which it leaves (fib_validate_source). That link is the veth.
+// with the backend's address as its source. The kernel looks for the way back as if the packet had come in by the link
+// by which it leaves (fib_validate_source). The link by which it leaves is the veth.
 func loopRoutes(r *request, p pair, table uint32) (objects []nl.Object) {
 	switch p.loop {
 	case none:
@@ -212,9 +212,9 @@ func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 }
 
 // tableLoopless is the node's table of the pods without a loop. What is for them goes straight to them, from any
-// sender. Otherwise the node would loop the answers of a pod with a loop. A node that checks sources would drop it: it
-// looks for the way back as if the packet had come in by that pod's veth (see [loopRoutes]). No pod's own table has
-// this number.
+// sender. Otherwise the node would loop the answers of a pod with a loop. A node that checks sources would drop it. The
+// node looks for the way back as if the packet had come in by that pod's veth (see [loopRoutes]). No pod's own table
+// has this number.
 const tableLoopless = 1<<31 + 72
 
 // looplessRoutes lead to a pod without a loop.
@@ -242,9 +242,9 @@ func (s *scene) supersede(p pair) error {
 
 // loopRules are the node's part for all pods of a family in which its address is a.
 //
-// Some packets do not use a next hop of the loop, although their destination was changed. They go to a pod that
-// masquerades, back to the pod that sent them, or between pods without a loop. It gets the node's address. A masquerade
-// would look for an address on the veth, which has none, and take one of any link.
+// Some packets do not use a next hop of the loop, although their destination was changed. Such packets go to a pod that
+// masquerades, back to the pod that sent them, or between pods without a loop. A packet of this kind gets the node's
+// address. A masquerade would look for an address on the veth, which has none, and take one of any link.
 func loopRules(a netip.Addr) []nl.NFRule {
 	via := nl.NextHop(loopVia(nl.FamilyOf(a)))
 	return []nl.NFRule{

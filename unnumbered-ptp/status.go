@@ -70,8 +70,8 @@ func netfilter(r *request, n node) error {
 	return nil
 }
 
-// anyTables are the node's table first, and then a pod's, if they have any. They are those of
-// a VPC with two CIDRs: a rule about several CIDRs needs more of the kernel than a rule about one.
+// anyTables are the node's table first, and then a pod's, if they have any. They are the tables for a VPC with two
+// CIDRs. A rule about several CIDRs needs more of the kernel than a rule about one CIDR.
 func anyTables(r *request, n node) (tables []nl.Table) {
 	q := *r
 	q.routes = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10")}

@@ -12,8 +12,8 @@ import (
 
 // strays is the table that drops what arrives by the boot ENI for pods that have ended. By the other ENIs, packets come
 // for pods alone, so that a routing rule drops the rest. By the boot ENI, packets come whose destination this node has
-// translated: at a NodePort for a pod of another node, or in an answer to what it has masqueraded. A routing rule does
-// not know these.
+// translated. They are calls to a NodePort for a pod of another node, or answers to packets that the node has
+// masqueraded. A routing rule does not know these.
 //
 // All addresses of an ENI are of its subnet. The node knows the subnet of IPv4 by its own address and prefix. An IPv6
 // address of the node may have no prefix. Then the code takes a /64, which is a whole subnet in most VPCs.

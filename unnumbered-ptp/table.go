@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// table is the number of the routing table for the link of an index. It differs for different
-// indices, and is none of the tables that every host has, 253 to 255.
+// table is the number of the routing table for the link with an index. Different indices have different numbers, and
+// none is the number of a table that every host has, 253 to 255.
 func table(start uint32, index int) uint32 {
 	t := start + uint32(index)
 	if start <= unix.RT_TABLE_LOCAL && t >= unix.RT_TABLE_DEFAULT {

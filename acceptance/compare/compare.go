@@ -4,7 +4,7 @@
 // Package compare makes the same calls to two EC2s and to the metadata services of their instances, and compares the
 // answers field by field. One EC2 is the real one, and the other is the simulator, set up alike.
 //
-// The calls are those of the suite: its own client (package aws) makes them, by the unchanged SDK. They lead an ENI
+// The calls are the calls of the suite: its own client (package aws) makes them, by the unchanged SDK. They lead an ENI
 // through its life, and also ask for what EC2 must refuse. What goes over the wire is recorded.
 //
 // IDs, addresses and times differ in any case. So a text is compared by its form: "an ID eni-", "an IPv4 address".

@@ -232,7 +232,7 @@ func (n *Node) Tool(args []string, output *string) error {
 	return nil
 }
 
-// Proxy gives the instance what kube-proxy would give it for these Services, in the place of those before.
+// Proxy gives the instance what kube-proxy would give it for these Services, in place of the earlier Services.
 func (n *Node) Proxy(services []Service, done *bool) error {
 	*done = true
 	c := nl.Chain{Name: "services", Type: "nat", Hook: "prerouting", Priority: -100}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package api is the table of the actions of EC2 that this project calls: what a caller, a policy and a simulator must
-// know of each.
+// Package api is the table of the actions of EC2 that this project calls. It has what a caller, a policy and a
+// simulator must know of each.
 package api
 
 import (
@@ -20,13 +20,13 @@ const (
 	Describes
 	// Makes is for actions that make something, which may have tags from the beginning.
 	Makes
-	// OnENI is for actions about an ENI that exists. A policy can bind them to the tags of that ENI.
+	// OnENI is for actions about an ENI that exists. A policy can bind these actions to the tags of that ENI.
 	OnENI
 	// Once is for actions without a client token whose repetition has another effect. A request whose answer is lost is
 	// not sent again.
 	Once
 	// NoDryRun is for actions without the parameter DryRun. "Most" have it (API reference, "Common query parameters").
-	// These do not have it in the API model of the SDKs.
+	// The actions in this list do not have it in the API model of the SDKs.
 	NoDryRun
 )
 

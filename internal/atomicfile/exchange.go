@@ -18,16 +18,17 @@ import (
 // Old is the end of the name under which Exchange keeps the file that it has replaced.
 const Old = ".old"
 
-// Exchange is [Replace] for a large file that changes often, in an open directory. It keeps the replaced file, and the
-// next Exchange writes into that one. Allocating pages and freeing others takes the kernel longer than copying the
-// text.
+// Exchange is [Replace] for a large file that changes often, in an open directory. Exchange keeps the replaced file,
+// and the next Exchange writes into the kept file. Allocating pages and freeing others takes the kernel longer than
+// copying the text.
 //
 // The file gets a modification time, if that is not zero, and if the file system can. If the time was is not zero, the
 // replaced file must still have it. Otherwise the error is fs.ErrNotExist: another program has written or deleted it.
 //
 // A process that has opened a file still reads it whole: see alone.
 //
-// It makes its system calls itself. Package os opens each file once more, and asks whether the kernel can poll it.
+// Exchange makes its system calls itself. Package os opens each file once more, and asks whether the kernel can poll
+// it.
 func Exchange(dir *os.File, name string, mode fs.FileMode, was, modified time.Time, data ...[]byte) error {
 	at, old := int(dir.Fd()), name+Old
 	fd, size, err := spare(at, old, mode)

@@ -11,9 +11,10 @@
 //		})
 //	}
 //
-// It is for processes that live for milliseconds. Package encoding/json reads each byte twice, and first has to learn
-// our types by reflection. That takes twenty times the instructions. Program gen writes the descriptions from the
-// struct tags; package codectest compares the two. The description of a type without tags of ours is written by hand.
+// The package is for processes that live for milliseconds. Package encoding/json reads each byte twice, and first has
+// to learn our types by reflection. encoding/json takes twenty times as many instructions. Program gen writes the
+// descriptions from the struct tags; package codectest compares the two. The description of a type without tags of ours
+// is written by hand.
 package codec
 
 import (
@@ -51,15 +52,15 @@ func Write(out []byte, value func(*Codec)) ([]byte, error) {
 	return c.out, c.err
 }
 
-// Read reads a value. It accepts white space only in strings; null is the zero value.
+// Read reads a value. Read accepts white space only in strings; null is the zero value.
 func Read(in []byte, value func(*Codec)) error {
 	c := Codec{in: string(in)}
 	return c.read(value)
 }
 
-// ReadExactly reads a value exactly as encoding/json would. It returns an error for everything that the two could read
-// differently. That is a name twice, a null, or a name that differs from the described one only in case. The text must
-// be as json.Compact writes it.
+// ReadExactly reads a value exactly as encoding/json would. ReadExactly returns an error for a text that the two
+// packages could read differently. Such a text has a name twice, a null, or a name that differs from the described one
+// only in case. The text must be as json.Compact writes it.
 func ReadExactly(in []byte, value func(*Codec)) error {
 	c := Codec{in: string(in), exact: true}
 	return c.read(value)
@@ -112,13 +113,13 @@ func (c *Codec) Each(values ...func(*Codec)) {
 	}
 }
 
-// Object is a value with the members that the function describes. It writes them in the
-// order of the function. It reads them in any order, with one call of the function if the
-// order is the same. Other members are ignored.
+// Object is a value with the members that the function describes. Object writes the members in the order of the
+// function. It reads them in any order, with one call of the function if the order is the same. Other members are
+// ignored.
 func (c *Codec) Object(members func()) { c.ObjectAndRest(members, nil) }
 
-// ObjectAndRest is an Object that keeps its other members, unparsed, in a map. It writes
-// them after the described ones.
+// ObjectAndRest is an Object that keeps its other members, unparsed, in a map. Such an Object writes the other members
+// after the described ones.
 func (c *Codec) ObjectAndRest(members func(), rest map[string]string) {
 	if c.Writes() {
 		c.out = append(c.out, '{')

@@ -61,7 +61,7 @@ func Optional[T comparable](c *Codec, name string, v *T, kind func(*T, *Codec)) 
 	}
 }
 
-// Nullable is a Field whose value may be null: that of [Pointer].
+// Nullable is a Field whose value may be null, as the value of a [Pointer] may be.
 func Nullable[T any](c *Codec, name string, v **T, kind func(*T, *Codec)) {
 	if c.begins(name) {
 		value(c, v, Pointer(kind))
@@ -141,8 +141,8 @@ func readTable[K comparable, V any](c *Codec, m *map[K]V, keys Keys[K], kind fun
 	})
 }
 
-// ReadEntries reads an object whose keys are data. It calls value to read each value, with the key and the offset at
-// which the entry begins.
+// ReadEntries reads an object whose keys are data. ReadEntries calls value to read each value, with the key and the
+// offset at which the entry begins.
 func ReadEntries[K comparable](c *Codec, keys Keys[K], value func(k K, from int)) {
 	for first := true; c.more(first, '{', '}'); first = false {
 		from := c.at

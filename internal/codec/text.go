@@ -51,7 +51,7 @@ func (c *Codec) Input() (text string, at int) { return c.in, c.at }
 // Seek goes on reading at an offset of the text.
 func (c *Codec) Seek(at int) { c.at = at }
 
-// Output returns what has been written. It may be changed until more is written.
+// Output returns what has been written. A caller may change the result until the codec writes more.
 func (c *Codec) Output() []byte { return c.out }
 
 // Reserve writes n bytes that a kind changes later, in Output.

@@ -14,9 +14,8 @@ import (
 	"time"
 )
 
-// span returns how many bytes at the beginning of s are unescaped in a JSON string: ASCII
-// without control characters, quotes and backslashes. It checks eight bytes at once,
-// because all text that is read or written passes here.
+// span returns how many bytes at the beginning of s are unescaped in a JSON string: ASCII without control characters,
+// quotes and backslashes. span checks eight bytes at once, because all text that is read or written passes here.
 func span(s string) int {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
 	n := 0
@@ -114,7 +113,7 @@ func Flag(v *bool, c *Codec) {
 	}
 }
 
-// Time is a time. It is written in UTC, because another zone would be a file to read.
+// Time is a time. Time writes it in UTC, because for another zone the process would have to read a file.
 func Time(v *time.Time, c *Codec) {
 	if !c.Writes() {
 		*v = Scan(c, parseTime)
@@ -189,7 +188,7 @@ func Pointer[T any](kind func(*T, *Codec)) func(**T, *Codec) {
 	}
 }
 
-// skip reads any value and returns its text. It does not check the syntax inside.
+// skip reads any value and returns its text. skip does not check the syntax inside.
 func (c *Codec) skip() string {
 	from := c.at
 	if c.at += flat(c.in[c.at:]); c.at > from {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package excerpt shows text of others: of pods, of files, of EC2. A message has a part of it that a line can hold. A
-// terminal finds nothing in it that it would obey, such as an escape sequence or a mark that changes the direction.
+// Package excerpt shows text of others: of pods, of files, of EC2. A message shows a part of such a text that fits on a
+// line. A terminal finds nothing in it that it would obey, such as an escape sequence or a mark that changes the
+// direction.
 package excerpt
 
 import (

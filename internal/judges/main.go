@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command judges writes the table of the programs of others that judge ours. It reads what go test -json prints. A test
-// with such a program says so by attributes (testing.T.Attr): judge, version, judged, and left, of which there may be
-// several. Its subtests are the cases. The command prints each failure, and fails if there is one.
+// Command judges writes the table of the programs of others that judge ours. judges reads what go test -json prints. A
+// test with such a program says so by attributes (testing.T.Attr): judge, version, judged, and left, of which there may
+// be several. Its subtests are the cases. The command prints each failure, and fails if there is one.
 //
 //	go test -json ./e2e -run TestJudge | judges -table docs/judges.md
 //

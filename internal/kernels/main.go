@@ -2,13 +2,13 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Command kernels writes one row of the table of kernels: the results of the tests on one kernel. It reads what go test
-// -json prints, and prints the packages and the failures. It fails if a test failed, or if a package of the table did
-// not run.
+// -json prints, and prints the packages and the failures. The command fails if a test failed, or if a package of the
+// table did not run.
 //
 //	make -s test-kernel VM_KERNEL=6.18 GOTEST='go test -json' |
 //	  kernels -table docs/kernels.md -kernel 6.18 -version 6.18.15
 //
-// The other rows stay. So does the cell that says which nodes have the kernel: people write it.
+// The other rows stay. The cell with the nodes that have the kernel stays, too: people write it.
 package main
 
 import (
@@ -30,7 +30,7 @@ import (
 
 const module = "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
 
-// The columns before those of the packages.
+// The columns before the columns of the packages.
 const (
 	columnKernel = iota
 	columnNodes

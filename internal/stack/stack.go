@@ -3,7 +3,7 @@
 
 // Package stack saves a short process the growth of its goroutines' stacks. A stack grows from 2 kB in steps, each of
 // which copies and rewrites the whole stack. For the first one of each size the runtime also writes to eight new pages
-// of memory. That is a twentieth of the instructions of a process that lives for milliseconds.
+// of memory. These writes take a twentieth of the instructions of a process that lives for milliseconds.
 //
 // The program's first goroutine has its stack when this package is initialized. Go initializes the packages in the
 // order of their paths if they need no others, so that is before most of them.

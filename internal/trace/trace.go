@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// ID is the trace of the call, as 32 hexadecimal digits. It is empty if the caller traces nothing, or if the variable
+// ID is the trace of the call, as 32 hexadecimal digits. ID is empty if the caller traces nothing, or if the variable
 // has another format.
 func ID() string { return id(os.Getenv("TRACEPARENT")) }
 

@@ -30,8 +30,8 @@ const hintHeld = "wait until the pod on the other node has ended: that node then
 	"If no pod there has the address, because that node has booted meanwhile, run cni-tool deallocate there. " +
 	"If the node is lost, terminate its instance, and allow this node to take the address (takeover in requests)"
 
-// follow unassigns a chosen address from the ENI of another node. It first proves that no pod has it. Otherwise its
-// error says why the pod cannot have the address now.
+// follow unassigns a chosen address from the ENI of another node. follow first proves that no pod has the address.
+// Otherwise its error says why the pod cannot have the address now.
 func (p *Node) follow(ctx context.Context, e aws.ENI, a netip.Addr) error {
 	if err := p.stays(e, a); err != nil {
 		return err
@@ -62,8 +62,8 @@ func (p *Node) stays(e aws.ENI, a netip.Addr) error {
 	return nil
 }
 
-// ofCluster reports whether an ENI was made for pods of this cluster, by its tags: it has those of this suite, and all
-// of eniTags.
+// ofCluster reports by an ENI's tags whether it was made for pods of this cluster. Such an ENI has the tags of this
+// suite, and all of eniTags.
 func (p *Node) ofCluster(e aws.ENI) bool {
 	for k, v := range p.Policy.Tags {
 		if has, ok := e.Tags[k]; !ok || has != v {

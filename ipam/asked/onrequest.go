@@ -148,7 +148,7 @@ func anyOf(all []map[string]string) string {
 	return strings.Join(texts, ", or ")
 }
 
-// inOwnSubnet adds the CIDRs of its subnet to the ENI. It refuses an ENI of another zone.
+// inOwnSubnet adds the CIDRs of its subnet to the ENI. inOwnSubnet refuses an ENI of another zone.
 func (p *Node) inOwnSubnet(ctx context.Context, s *registry.State, e aws.ENI) (aws.ENI, error) {
 	subnets, err := p.DescribeSubnets(ctx, e.VPC, s.Instance.Zone)
 	if err != nil {

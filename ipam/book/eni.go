@@ -52,8 +52,8 @@ func IsBoot(known registry.ENI, e aws.ENI) bool {
 	return known.IsBoot()
 }
 
-// Label records in the registry what the tags of an ENI mean. They may come late, if EC2
-// could not be asked at first. They mean nothing if the role may not create tags.
+// Label records in the registry what the tags of an ENI mean. The tags may come late, if EC2 could not be asked at
+// first. Missing tags mean nothing if the role may not create tags.
 func Label(known registry.ENI, e aws.ENI) registry.ENI {
 	if e.Tags[TagPool] != "" {
 		known.Pool = PoolOf(e)
@@ -78,7 +78,8 @@ func Label(known registry.ENI, e aws.ENI) registry.ENI {
 	return known
 }
 
-// Leaving reports whether EC2 detaches an ENI of which the registry knows nothing. No pod may get an address of it.
+// Leaving reports whether EC2 is detaching an ENI that the registry does not know. No pod may get an address of such an
+// ENI.
 func Leaving(known bool, e aws.ENI) bool { return !known && e.AttachmentStatus == aws.Detaching }
 
 // NodesOwn reports whether metadata shows an address as the node's own: the first address of each family of the boot

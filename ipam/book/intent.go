@@ -11,7 +11,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The EC2 actions of intents, and of what the registry notes of throttling and refusals.
+// The EC2 actions of intents, and of the registry's notes about throttling and refusals.
 const (
 	CreateAction    = "CreateNetworkInterface"
 	AttachAction    = "AttachNetworkInterface"          // also the action of an ENI's intent until it is recorded
@@ -57,8 +57,8 @@ func AssignAction(f lease.Family) string {
 	return "AssignPrivateIpAddresses"
 }
 
-// Begun reports whether this node has begun to attach the ENI, and has not recorded it since.
-// Then no pod of this node has had an address of it.
+// Begun reports whether this node has begun to attach the ENI, and has not recorded it since. In this case, no pod of
+// this node has had an address of the ENI.
 func Begun(s *registry.State, id string) bool {
 	for _, i := range s.Intents {
 		if i.Action == AttachAction && i.ENI == id {

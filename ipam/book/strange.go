@@ -11,13 +11,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Strange returns why an ENI cannot have an address or a prefix that EC2 or metadata reports
-// for it. It returns nil if it can have all of them. No pod gets an address that is strange:
-// its packets would be lost, or would be those of another host.
+// Strange returns why an ENI cannot have an address or a prefix that EC2 or metadata reports for it. It returns nil if
+// the ENI can have all of them. No pod gets a strange address: the pod's packets would be lost, or the address would be
+// another host's.
 //
-// All addresses must be in the ENI's subnet, if that is known. They must not be those that a
-// subnet reserves, such as the VPC router's (VPC user guide, "Subnet sizing": the first four
-// and the last). No other ENI of this node may have them.
+// All addresses must be in the ENI's subnet, if that is known. An address must not be one that a subnet reserves, such
+// as the VPC router's. A subnet reserves the first four and the last (VPC user guide, "Subnet sizing"). No other ENI of
+// this node may have them.
 func Strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, cidrs []netip.Prefix) error {
 	for _, a := range addrs {
 		if err := strangeBlock(s, id, e, netip.PrefixFrom(a, a.BitLen())); err != nil {

@@ -12,19 +12,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
-// The tags of an ENI that this suite has created. They are part of the call that creates the
-// ENI. So an ENI without them has not leaked from here: it belongs to another owner.
+// The tags of an ENI that this suite has created. The call that creates the ENI also sets these tags. So an ENI without
+// them has not leaked from here: it belongs to another owner.
 const (
 	TagManaged  = "cni-ipvlan-vpc-k8s/managed"
 	TagInstance = "cni-ipvlan-vpc-k8s/instance"
 	TagPool     = "cni-ipvlan-vpc-k8s/pool"
 
-	// TagKeep is for a collection, which has no configuration. It counts while no ADD has
-	// used the pool of the ENI since the node booted. "false" means: the collection may
-	// release what no pod uses. With any other value, or without the tag, the collection
-	// waits for an ADD, whose configuration says what to keep. ENIs that no growth has
-	// created have no such tag. If a configuration gets skipDeallocation later, that counts
-	// only from the next ADD on.
+	// TagKeep is for a collection, which has no configuration. The tag has an effect as long as no ADD has used the
+	// pool of the ENI since the node booted. "false" means: the collection may release what no pod uses. With any other
+	// value, or without the tag, the collection waits for an ADD, whose configuration says what to keep. ENIs that no
+	// growth has created have no such tag. If a configuration gets skipDeallocation later, that counts only from the
+	// next ADD on.
 	TagKeep = "cni-ipvlan-vpc-k8s/keep"
 )
 
@@ -43,7 +42,7 @@ func PoolOf(e aws.ENI) string {
 // Foreign reports whether an ENI has the tag [TagNoManage]: its owner forbids changes.
 func Foreign(e aws.ENI) bool { return e.Tags[TagNoManage] == "true" }
 
-// TagNoManage is the tag by which the owner of an ENI forbids changes of it. amazon-vpc-cni-k8s has it, too.
+// TagNoManage is the tag by which the owner of an ENI forbids changes to this ENI. amazon-vpc-cni-k8s has it, too.
 const TagNoManage = "node.k8s.amazonaws.com/no_manage"
 
 // ForPods reports whether an ENI was created for pods, according to EC2. A growth or an

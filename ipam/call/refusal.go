@@ -37,9 +37,8 @@ func Explain(err error) error {
 	return plugin.Errorf(plugin.CodeTryAgain, aws.Hint(err), "%w", err)
 }
 
-// IsFull reports whether err means that this ENI or subnet has no room, so that growth may
-// try another one. It is false if EC2 may have carried out the call, because growth could
-// then get the addresses twice.
+// IsFull reports whether err means that this ENI or subnet has no room, so that growth may try another one. IsFull
+// returns false if EC2 may have carried out the call, because growth could then get the addresses twice.
 func IsFull(err error) bool {
 	return !aws.MaybeDone(err) &&
 		(errors.Is(err, aws.ErrENIFull) || errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, aws.ErrNotFound))
@@ -51,8 +50,8 @@ type Object struct {
 	Handled     func(error) bool // refusals that the caller itself answers with another call; nil: none
 }
 
-// refusalOf returns the refusal in err, and the ID of what it is about: an ENI, a subnet, or "" for the action. It is
-// not ok if the refusal is not to be remembered.
+// refusalOf returns the refusal in err, and the ID of the refused ENI or subnet, or "" if EC2 refused the action
+// itself. ok is false if the node must not remember the refusal.
 func (o Object) refusalOf(s *registry.State, err error) (about string, r aws.Refusal, ok bool) {
 	r, ok = aws.RefusalOf(err)
 	if !ok || r.Lasts == 0 || o.Handled != nil && o.Handled(err) {

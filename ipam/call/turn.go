@@ -58,9 +58,9 @@ func (p *Node) Backoff(n int) time.Duration {
 var ErrGivesWay = errors.New("EC2 throttles, and an ADD waits that may need another call: the ADD goes first")
 
 // yield waits up to a minute before a call that EC2 has throttled is repeated, if no ADD waits here and the node has
-// pods. EC2 counts the calls of the whole account, and other nodes may have pods that wait. It ends as soon as an ADD
-// waits. If the ADD is of another pool, it ends with ErrGivesWay. A node without pods has just started, and its pods
-// come soon.
+// pods. EC2 counts the calls of the whole account, and other nodes may have pods that wait. yield ends as soon as an
+// ADD waits. If the ADD is of another pool, it ends with ErrGivesWay. A node without pods has just started, and its
+// pods come soon.
 //
 // A collection does not wait, and ends with ErrGivesWay if any ADD waits.
 func (p *Node) yield(ctx context.Context, action string) error {

@@ -23,7 +23,7 @@ type Ahead struct {
 	all   sync.WaitGroup
 }
 
-// limitsAnswer is the name of the answer with the limits of the instance type. It has no file.
+// limitsAnswer is the name of the answer with the limits of the instance type. No file keeps this answer.
 const limitsAnswer = "limits"
 
 // AskAhead asks what a new ENI takes. The caller waits for all questions in the end.
@@ -54,7 +54,7 @@ func early[T any](a *Ahead, name string, ask func() (T, error)) {
 	a.asked[name] = func() (T, error) { <-done; return answer, err }
 }
 
-// answered returns the answer to a question that was asked ahead. It is not ok if no question was asked, or if the
+// answered returns the answer to a question that was asked ahead. ok is false if no question was asked, or if the
 // answer was used already.
 func answered[T any](a *Ahead, name string) (answer T, ok bool, err error) {
 	if a == nil || a.asked[name] == nil {

@@ -28,8 +28,8 @@ const (
 	madeAnswer    = "ec2-made.json"    // the ENI whose attachment EC2 has throttled
 )
 
-// lastSubnets is the file of what the subnets of the zone had when EC2 last described them. It prepares no call, and
-// is kept also if EC2 throttles nothing: see [Node.LastSubnets].
+// lastSubnets is the file with EC2's last description of the zone's subnets. No call needs the file, and it stays even
+// if EC2 throttles nothing: see [Node.LastSubnets].
 const lastSubnets = "ec2-last-subnets.json"
 
 const (
@@ -44,8 +44,8 @@ type reply[T any] struct {
 	All      []T
 }
 
-// lately returns an answer of EC2. That may be one that a process has got at most keptLife ago: see kept. If another
-// process has got it, earlier is true.
+// lately returns an answer of EC2. The answer may be a kept one, if a process got it at most keptLife ago: see kept. If
+// another process has got it, earlier is true.
 func lately[T any](
 	ctx context.Context, p *Node, file, question string, ask func(context.Context) ([]T, error),
 ) (a reply[T], earlier bool, err error) {
@@ -192,9 +192,9 @@ func (p *Node) keptENI(instance string) (e aws.ENI, ok bool) {
 	return a.All[0], true
 }
 
-// Made returns the ENI that an earlier process has created and kept in a file. It returns none if the registry has
-// another intent than to attach this ENI. That process has made no attachment with an unknown outcome: such a call has
-// an intent of its own.
+// Made returns the ENI that an earlier process has created and kept in a file. It returns no ENI if the registry has
+// another intent than to attach this ENI. The earlier process made no attachment with an unknown outcome: such a call
+// has an intent of its own.
 func (p *Node) Made(s *registry.State) (e aws.ENI, ok bool) {
 	begun := book.Unknowns(s)
 	if len(begun) != 1 || begun[0].Action != book.AttachAction || s.Rebuilt.Unconfirmed {

@@ -19,8 +19,8 @@ type Attached struct {
 	Kept  bool      // an earlier process has asked
 }
 
-// LastAttached returns which ENIs are attached to this instance, by an answer of EC2 that a process
-// has kept, or by a new one. It notes which are not.
+// LastAttached returns which ENIs are attached to this instance, by an answer of EC2 that a process has kept, or by a
+// new one. It notes which ENIs are not attached.
 func (p *Node) LastAttached(ctx context.Context, s *registry.State) (seen Attached, _ *registry.State, err error) {
 	if seen, err = p.attachedENIs(ctx, s.Instance.ID); err != nil || seen.Kept {
 		return seen, s, err

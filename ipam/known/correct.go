@@ -26,8 +26,8 @@ import (
 // collection asks EC2, and EC2's answer counts. The exception is what EC2 has given in the
 // last seconds, because its describes may not show that yet.
 
-// Correct removes from the registry what has left this node's ENIs according to EC2. It asks
-// EC2 only if metadata does not show it either.
+// Correct removes addresses and prefixes from the registry that are no longer on this node's ENIs, as EC2 says. It asks
+// EC2 only if the metadata service does not show them either.
 func (p *Node) Correct(ctx context.Context, seen []aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -72,8 +72,9 @@ func Agree(s *registry.State, enis []aws.ENI, asked time.Time) {
 	}
 }
 
-// lost returns what the registry has on an ENI, but a source does not show there. It leaves out addresses that are too
-// new for the source to show at the time asked. It also leaves out the primary address, which cannot leave its ENI.
+// lost returns the addresses and prefixes that the registry has on an ENI, and that a source does not show there. It
+// leaves out addresses that were too new for the source to show when it was asked. It also leaves out the primary
+// address, which cannot leave its ENI.
 //
 // An address is old if the ENI has not grown lately. An address is also old if its lease is old, or if an earlier lease
 // of the address has ended. On a busy node, an ENI grows all the time.
@@ -139,8 +140,8 @@ func (p *Node) Compare(ctx context.Context, id string) error {
 	})
 }
 
-// AddAll records the addresses and prefixes that EC2 reports for an ENI. It treats those that
-// the registry did not know as Learn does: a pod may use them, and EC2's answer may be old.
+// AddAll records the addresses and prefixes that EC2 reports for an ENI. AddAll treats new addresses and prefixes as
+// Learn does: a pod may use them already, and EC2's answer may be old.
 func AddAll(s *registry.State, e aws.ENI, used lease.Used) {
 	had := s.ENIs[e.ID]
 	if had.Foreign {

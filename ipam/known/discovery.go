@@ -141,9 +141,8 @@ func (l discovery) learnAddrs(e aws.ENI) {
 	}
 }
 
-// plausible reports whether metadata can be right about an address, or about a prefix with
-// that first address. This node must not have unassigned it just now, and no other ENI may
-// have it.
+// plausible reports whether metadata can be right about an address, or about a prefix that begins with the address.
+// Metadata is wrong if this node has just unassigned the address, or if another ENI has it.
 func (l discovery) plausible(e aws.ENI, a netip.Addr) bool {
 	return l.confirmed(e, a) && !recentlyGone(l.State, a, l.now, l.lag) &&
 		book.Strange(l.State, e.ID, l.ENIs[e.ID], []netip.Addr{a}, nil) == nil
@@ -172,8 +171,8 @@ func LearnUsed(s *registry.State, used lease.Used, eni string, a netip.Addr, now
 	discovery{State: s, used: used, now: now}.learnAddr(eni, a)
 }
 
-// learnPrefix does the same for the addresses of a prefix. In a new /28, the addresses that no pod uses cool. Those of
-// a /80 are too many to list.
+// learnPrefix does the same for the addresses of a prefix. In a new /28, the addresses that no pod uses cool. The
+// addresses of a /80 are too many to list.
 func (l discovery) learnPrefix(eni string, c netip.Prefix) {
 	e := l.ENIs[eni]
 	isNew := !slices.ContainsFunc(e.Prefixes, func(p registry.Prefix) bool { return p.CIDR == c })

@@ -241,8 +241,8 @@ func anyUsed(enis []aws.ENI, used lease.Used) bool {
 	})
 }
 
-// AdoptAttached records attached ENIs in the registry, as EC2 describes them. It looks once at the namespaces
-// for all of them, because that takes as long as the node has pods.
+// AdoptAttached records attached ENIs in the registry, as EC2 describes them. It looks at the namespaces once for all
+// ENIs, because a look takes longer the more pods the node has.
 func (p *Node) AdoptAttached(ctx context.Context, enis []aws.ENI) error {
 	if len(enis) == 0 {
 		return nil

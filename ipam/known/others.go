@@ -85,8 +85,8 @@ func (p *Node) AskSubnets(ctx context.Context, s *registry.State) (*registry.Sta
 	return s, err
 }
 
-// Misfits lists the ENIs of others that take a slot and serve no pods, and those that an operator renews, as a part of
-// an error text.
+// Misfits lists the ENIs of others that take a slot and serve no pods, and the ENIs that an operator renews. The list
+// is a part of an error text.
 func (p *Node) Misfits(s *registry.State) string {
 	var all []string
 	for id, e := range s.ENIs {

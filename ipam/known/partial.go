@@ -42,8 +42,8 @@ func sameVPC(enis []aws.ENI) {
 	}
 }
 
-// bare reports whether an ENI has no addresses at all. That is so for ENIs that are for EFA
-// alone. For a while, it is also so for an ENI whose metadata comes late.
+// bare reports whether an ENI has no addresses at all. ENIs for EFA alone have none. For a while, it is also so for an
+// ENI whose metadata comes late.
 func bare(e aws.ENI) bool {
 	return len(e.Addrs)+len(e.Prefixes)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0
 }

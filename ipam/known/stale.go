@@ -67,8 +67,8 @@ func recentlyGone(s *registry.State, a netip.Addr, now time.Time, lag time.Durat
 	return unassigned && now.Sub(gone) < lag
 }
 
-// unknownOf returns the TagsUnknown of an ENI of which EC2 has not returned the tags, for that reason. The
-// boot ENI needs no tags. It has a reason only until EC2 says what is on it.
+// unknownOf returns the TagsUnknown of an ENI of which EC2 has not returned the tags, for that reason. The boot ENI
+// needs no tags. It has such a reason only until EC2 says which addresses it has.
 func unknownOf(e registry.ENI, why string) string {
 	if e.IsBoot() && why == registry.NotAllowed {
 		return ""
@@ -76,9 +76,8 @@ func unknownOf(e registry.ENI, why string) string {
 	return why
 }
 
-// told returns an ENI of the registry with what EC2's description says of it. If EC2 could not be asked
-// before, the ENI has served no pods, and metadata alone has shown its addresses. Those that EC2 does not
-// show leave the registry.
+// told returns an ENI of the registry, completed from EC2's description. If EC2 could not be asked before, the ENI has
+// served no pods, and metadata alone has shown its addresses. Addresses that EC2 does not show leave the registry.
 func told(s *registry.State, id string, d aws.ENI) registry.ENI {
 	if d.ID == id && s.ENIs[id].TagsUnknown == registry.NotAsked {
 		settle(s, []aws.ENI{d}, time.Time{})

@@ -31,9 +31,8 @@ import (
 // else on the node shows that it is gone. With "provision": "none", that holds at any time, but there no process
 // unassigns anything.
 
-// ReleasedMark is the name of the mark that this node has begun to release addresses of an
-// ENI, or an ENI. It is written before EC2 is called. The name of the file is the one of
-// earlier releases.
+// ReleasedMark names the mark for a begun release: this node releases addresses of an ENI, or an ENI. The mark is
+// written before the call to EC2. The name of the file is the one of earlier releases.
 const ReleasedMark = "gave-back"
 
 // Settled is how long EC2 may lag. The advice for describes after a change is "starting with
@@ -106,10 +105,9 @@ func dropUnseen(s *registry.State, enis []aws.ENI, since time.Time) {
 	}
 }
 
-// ConfirmByMetadata is for a node whose role may not ask EC2. It trusts metadata when
-// metadata has had the time to show all changes. Even then, an ENI that metadata does not
-// show may still exist. When such a node boots, it has to trust metadata at once. Intents
-// stay, because an operator may correct the role.
+// ConfirmByMetadata is for a node whose role may not ask EC2. It trusts metadata after the time in which metadata shows
+// all changes. Even then, an ENI that metadata does not show may still exist. When such a node boots, it has to trust
+// metadata at once. Intents stay, because an operator may correct the role.
 func (p *Node) ConfirmByMetadata(ctx context.Context) (sure bool, err error) {
 	s, err := p.Registry.View()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 // Add answers an ADD. If no address is free, it gets one from the source. The time since is when the last lease began,
-// even if Add fails. It is zero if the attachment had an address before.
+// even if Add fails. since is zero if the attachment had an address before.
 func Add(
 	ctx context.Context, r *plugin.Request[Config], from Source,
 ) (res *types100.Result, since time.Time, err error) {
@@ -79,8 +79,8 @@ func (p *Pool) Each(
 	return fresh, nil
 }
 
-// complete returns an error if the registry was lost between two interfaces of the attachment. It does not know then
-// that the first one has addresses, and would give them to other pods.
+// complete returns an error if the registry was lost between two interfaces of the attachment. A lost registry does not
+// know the addresses of the first interface, and would give them to other pods.
 func (p *Pool) complete(o Owner, policies []Policy) error {
 	if len(policies) == 1 {
 		return nil

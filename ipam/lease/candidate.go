@@ -49,8 +49,9 @@ func (policy Policy) takes(id string, e registry.ENI) bool {
 		policy.Misfit(e) == ""
 }
 
-// Apart returns the user of an ENI if the pod cannot have an address of the ENI: the pod or the user wants the whole
-// ENI. It returns "" if there is none. No pod gets an address of an exclusive ENI by its pool: see derivedName.
+// Apart returns the user of an ENI if the pod cannot have an address of the ENI. The reason is that the pod or the user
+// wants the whole ENI. If the pod can have an address, Apart returns "". No pod gets an address of an exclusive ENI by
+// its pool: see derivedName.
 func (c Choice) Apart(s *registry.State, id string) (user string) {
 	if c.ENI == "" && !c.Exclusive {
 		return ""
@@ -134,7 +135,7 @@ func Candidates(s *registry.State, policy Policy, now time.Time) (eni string, ad
 	return "", nil
 }
 
-// Pick chooses a free address of each family. It leaves out a family without a free address.
+// Pick chooses a free address of each family that has one.
 func (p Place) Pick(s *registry.State, policy Policy, now time.Time) []netip.Addr {
 	var addrs []netip.Addr
 	before := now.Add(-policy.ReuseWait)
@@ -150,7 +151,7 @@ func (p Place) Pick(s *registry.State, policy Policy, now time.Time) []netip.Add
 	return addrs
 }
 
-// pick chooses a free address of one family. It returns the zero address if there is none.
+// pick chooses a free address of one family. If no address is free, pick returns the zero address.
 func (p Place) pick(s *registry.State, policy Policy, f Family, before time.Time) netip.Addr {
 	if a, chosen := policy.Choice.Addr(f); chosen {
 		if p.Has(a) && policy.Choice.cooled(s, a, before) {

@@ -52,7 +52,7 @@ func onENI(s *registry.State, r *plugin.Request[Config], a netip.Addr) error {
 // addresses the attachment has, and the kernel must show them at its interfaces.
 //
 // The lease does not get the key of the attachment. Without a key, a DEL ends it only if the kernel shows no user of
-// the address. That matters, because a runtime may call CHECK and DEL for a container that is gone.
+// the address. The difference matters, because a runtime may call CHECK and DEL for a container that is gone.
 func checkFound(ctx context.Context, s *registry.State, r *plugin.Request[Config]) error {
 	if r.Prev == nil || len(r.Prev.IPs) == 0 {
 		return fmt.Errorf("%s has no lease", key(r))
@@ -89,8 +89,8 @@ func all(addrs []netip.Addr, has []nl.Addr) bool {
 	return len(addrs) > 0
 }
 
-// unclaimed returns an error unless an address may be that of an attachment without a lease. It may if no other
-// attachment has it, and no other can get it.
+// unclaimed returns nil if an attachment without a lease may have this address. The attachment may have it if no other
+// attachment has it or can get it.
 func unclaimed(s *registry.State, r *plugin.Request[Config], a netip.Addr) error {
 	l, leased := s.Leases.At(a)
 	id, e := s.ENIOf(a)

@@ -118,9 +118,9 @@ func newENIs(s *registry.State, policies []Policy, now time.Time) int {
 	return alone + len(pools)
 }
 
-// tooMany returns an error if the pod would have more interfaces than it may, with those that its
-// other ADDs have made. Multus makes an ADD for each network of a pod, all of them for the same
-// container, which is the sandbox of the pod.
+// tooMany returns an error if the pod would have too many interfaces, including the interfaces that its other ADDs have
+// made. Multus makes an ADD for each network of a pod, all of them for the same container, which is the sandbox of the
+// pod.
 func (c Choice) tooMany(s *registry.State, o Owner) error {
 	if c.Max == 0 {
 		return nil

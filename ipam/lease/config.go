@@ -145,8 +145,8 @@ const (
 	byVeth   = "veth"
 )
 
-// maxTimeout, in seconds, keeps the time of an ADD shorter than the skeleton's own deadline.
-// That deadline is shorter than those of the runtimes.
+// maxTimeout, in seconds, keeps the time of an ADD shorter than the skeleton's own deadline. The skeleton's deadline is
+// shorter than the deadlines of the runtimes.
 const maxTimeout = int(registry.MostWait / time.Second)
 
 // Validate sets the defaults, and returns all mistakes at once. Each mistake has the key, the

@@ -15,13 +15,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// End ends the leases of an attachment, and its addresses begin to cool. It calls neither EC2
-// nor metadata. An attachment without a lease is no error.
+// End ends the leases of an attachment, and its addresses begin to cool. End calls neither EC2 nor metadata. An
+// attachment without a lease is no error.
 //
-// The hints are addresses that the attachment has according to the caller. If such an address has
-// a lease without a key, as for a pod of the original plugin, End ends that lease too. It does not if the kernel shows
-// the address in use, or if that is not known. A runtime may repeat an old DEL, and a running pod may have the address
-// by now. A collection ends such a lease later.
+// The hints are addresses that the attachment has according to the caller. If such an address has a lease without a
+// key, as for a pod of the original plugin, End ends that lease too. End keeps the lease without a key if the kernel
+// shows the address in use, or if End cannot ask the kernel. A runtime may repeat an old DEL, and a running pod may
+// have the address by now. A collection ends such a lease later.
 func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) error {
 	found := map[netip.Addr]string{} // where the hints with a lease without a key were seen
 	var unused, returns bool         // an ENI that is to be detached; an address that is to be released
@@ -60,9 +60,9 @@ func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) err
 	return p.Registry.Change(ctx, func(s *registry.State) { s.EndOf(k, time.Now(), p.Began, left...) })
 }
 
-// findAgain gives a lease without a key to a pod's address that the registry has neither as leased nor as free. That
-// happens if the registry was rebuilt when not all namespaces could be read. Otherwise the address could be one of the
-// node. A collection ends the lease.
+// findAgain finds a pod's address that is neither leased nor free in the registry, and gives it a lease without a key.
+// The registry lacks such an address if it was rebuilt when not all namespaces could be read. The primary address of
+// the boot ENI is the node's own, and gets no lease. A collection ends the lease.
 func findAgain(s *registry.State, a netip.Addr) {
 	id, e := s.ENIOf(a)
 	if !s.Leases.Has(a) && !s.Free.Has(a) && !e.Foreign && slices.Contains(e.Addrs, a) &&

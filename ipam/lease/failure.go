@@ -17,9 +17,9 @@ import (
 // EC2 refuses, the registry keeps that as a Failure, until an ADD of the same pool gets an
 // address. If a subnet is full, the Failure stays for its time.
 
-// told returns an error if another process has just asked EC2 on behalf of the owner, and failed. That process must
-// have begun after the owner became a waiter. So if EC2 refuses, a hundred waiting ADDs do not ask one after the other.
-// If a subnet is full, the failure counts for later ADDs, too.
+// told returns an error if another process has just asked EC2 on behalf of the owner, and failed. The other process
+// must have begun after the owner became a waiter. So if EC2 refuses, a hundred waiting ADDs do not ask one after the
+// other. If a subnet is full, the failure counts for later ADDs, too.
 func (p *Pool) told(o Owner, none error) error {
 	const justNow = 2 * time.Second
 	s, err := p.Registry.View()
@@ -85,8 +85,8 @@ func Throttled(action string, until time.Time) (text, hint string) {
 var releases = []string{"UnassignPrivateIpAddresses", "UnassignIpv6Addresses", "DetachNetworkInterface",
 	"DeleteNetworkInterface"}
 
-// throttled returns the throttled action for which a growth has to wait the longest, or "".
-// It ignores actions that may be called again before the given time.
+// throttled returns the throttled action for which a growth has to wait the longest, or "". throttled ignores actions
+// that may be called again before the given time.
 func throttled(s *registry.State, after time.Time) (action string) {
 	for a, until := range s.NotBefore {
 		if until.After(after) && !slices.Contains(releases, a) {

@@ -73,7 +73,7 @@ const (
 )
 
 // whileHeld asks the source in the owner's turn. While another node has the address that the pod has chosen, it asks
-// again, until ctx is done. It holds no lock while it waits: other ADDs of this node have their turns.
+// again, until ctx is done. The ADD holds no lock while it waits: other ADDs of this node have their turns.
 func (p *Pool) whileHeld(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	for wait := firstHeld; ; wait = min(2*wait, mostHeld) {
 		got, err := p.inTurn(ctx, o, from)

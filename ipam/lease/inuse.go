@@ -38,9 +38,9 @@ func NotesUse[C any](c plugin.Commands[C]) plugin.Commands[C] {
 	return c
 }
 
-// inUse is called when one of the attachment's addresses is in use. It leases that address without a
-// key. The kernel does not say which one it is: if no namespace shows it, inUse takes all. If the
-// attachment has addresses from another plugin, the registry does not know them, and inUse does nothing.
+// inUse is called when one of the attachment's addresses is in use. inUse gives that address a lease without a key. The
+// kernel does not say which one it is: if no namespace shows it, inUse takes all. If the attachment has addresses from
+// another plugin, the registry does not know them, and inUse does nothing.
 func inUse(ctx context.Context, k registry.Key) error {
 	r, err := openRegistry()
 	if err != nil {
@@ -86,8 +86,8 @@ func inNamespaces(s *registry.State, addrs []netip.Addr) []netip.Addr {
 	return some
 }
 
-// LinkName returns the name that the link of an ENI with a MAC address had on the node. It returns "" if the registry
-// does not know it. A pod that has the whole ENI has its link.
+// LinkName returns the name that the link of an ENI with a MAC address had on the node. LinkName returns "" if the
+// registry does not know the name. A pod that has the whole ENI has its link.
 func LinkName(mac string) string {
 	r, err := openRegistry()
 	if err != nil {

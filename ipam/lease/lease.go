@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package lease leases the addresses of the node to its pods. It has all of the ipam plugin
-// that needs neither EC2 nor the metadata service. It does not import the AWS SDK: so the
-// warm path is free of it, and programs that do not ask EC2 stay small.
+// Package lease leases the addresses of the node to its pods. It has all of the ipam plugin that needs neither EC2 nor
+// the metadata service. Package lease does not import the AWS SDK. So the warm path is free of the SDK, and programs
+// that do not ask EC2 stay small.
 //
-// An ADD that finds a free address writes a lease to the registry and is done ([Pool.Take]).
-// If no address is free, the ADD waits for its turn to ask EC2 ([Pool.Acquire]). It asks by a
-// [Source]: package ipam, or a program that is executed. A DEL ends the lease, and calls
-// neither EC2 nor metadata. Package less unassigns addresses.
+// An ADD that finds a free address writes a lease to the registry and is done ([Pool.Take]). If no address is free, the
+// ADD waits for its turn to ask EC2 ([Pool.Acquire]). The ADD asks by a [Source]: package ipam, or a program that is
+// executed. A DEL ends the lease, and calls neither EC2 nor metadata. Package less unassigns addresses.
 //
 // There are two invariants. An address has one owner, from before its ADD answers until after
 // its DEL began. Before a process leases an address, it checks that the node has no route to
@@ -30,8 +29,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Commands are those of the ipam plugin, executed with these arguments. A runtime gives none. The single process of an
-// earlier release executes this plugin to ask EC2, with the arguments of [Program].
+// Commands returns the commands of the ipam plugin, executed with these arguments. A runtime gives none. The single
+// process of an earlier release executes this plugin to ask EC2, with the arguments of [Program].
 func Commands(args ...string) plugin.Commands[Config] {
 	add := func(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, error) {
 		if len(args) > 0 {
@@ -97,9 +96,9 @@ func gc(ctx context.Context, r *plugin.Request[Config]) error {
 	return p.Retain(ctx, r.Network, r.Valid)
 }
 
-// status reports whether an ADD could succeed at all. It does not fail because no address is
-// free, or because a process holds a lock. If it failed, the runtime would report the node as
-// not ready, and Kubernetes would evict its pods. It fails without [GrowProgram]: the node's first ADD would fail.
+// status reports whether an ADD could succeed at all. It does not fail because no address is free, or because a process
+// holds a lock. If it failed, the runtime would report the node as not ready, and Kubernetes would evict its pods.
+// status fails without [GrowProgram]: the node's first ADD would fail.
 func status(_ context.Context, r *plugin.Request[Config]) error {
 	if err := r.CanDelegate(GrowProgram); err != nil {
 		return err

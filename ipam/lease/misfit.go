@@ -24,8 +24,8 @@ import (
 // If the role may not ask EC2, the ENI serves all the same, unless there are several pools. The original did not ask
 // for tags either.
 
-// Misfit returns why pods of the policy's pool get no addresses of an ENI that others have
-// attached. It returns "" if they get them. Pods that have an address of the ENI keep it.
+// Misfit returns why pods of the policy's pool get no addresses of an ENI that others have attached. If pods get its
+// addresses, Misfit returns "". Pods that have an address of the ENI keep it.
 func (policy Policy) Misfit(e registry.ENI) string {
 	switch {
 	case !policy.told(e) && e.IsBoot():

@@ -147,9 +147,9 @@ func (p *Pool) noteLink(ctx context.Context, e registry.ENI, id, name string) er
 	})
 }
 
-// Look reads the links of the node. It records which ENIs have lost their link, and which have it again. It reports
-// whether an ENI has its link again. An ENI whose link was never seen is treated as new from now on, as when an ADD
-// waits for it. A failure is only logged, because no caller depends on the result.
+// Look reads the links of the node. It records which ENIs have lost their link, and which have it again. It returns
+// true if at least one ENI has its link again. An ENI whose link was never seen is treated as new from now on, as when
+// an ADD waits for it. A failure is only logged, because no caller depends on the result.
 func (p *Pool) Look(ctx context.Context) (again bool) {
 	again, err := p.look(ctx)
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An owners knows the pods of addresses without the registry. It has them from the alias of a pod's veth pair on the
-// node, and from what runtimes keep of the ADD. It reads each source when it is asked for the first time. The names
-// serve people alone: nothing is decided by them.
+// An owners knows the pods of addresses without the registry. It reads the alias of a pod's veth pair on the node, and
+// the files that runtimes keep of the ADD. It reads each source when it is asked for the first time. The names serve
+// people alone: nothing is decided by them.
 type owners struct {
 	node  *nl.NS
 	paths nl.Namespaces
@@ -24,8 +24,8 @@ type owners struct {
 	read  bool
 }
 
-// Find returns a lease without a key for an address that the kernel shows at a path, with the name of the pod if it is
-// known.
+// Find returns a lease without a key for an address that the kernel shows at a path. The lease has the name of the pod
+// if it is known.
 func (u Used) Find(path string, a netip.Addr) (l registry.Lease) {
 	l = registry.Lease{NetNS: path, Bound: true}
 	if u.owners == nil || !filepath.IsAbs(path) {

@@ -322,10 +322,9 @@ func deadline(ctx context.Context) time.Time {
 	return time.Now().Add(time.Minute)
 }
 
-// reject gives leases without a key to addresses that turned out to be in use, so that no pod gets
-// them. Such a lease ends when a collection finds that the address is gone. The owner's other addresses are free again.
-// seen is where the kernel has the addresses in use. It is the path of a namespace, or [routed], or empty if that is
-// not known.
+// reject gives leases without a key to addresses that turned out to be in use, so that no pod gets them. Such a lease
+// ends when a collection finds that the address is gone. The owner's other addresses are free again. seen is where the
+// kernel has the addresses in use. seen is the path of a namespace, or [routed], or empty if the place is not known.
 func (p *Pool) reject(ctx context.Context, o Owner, taken []netip.Addr, seen string) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		for _, a := range s.HeldBy(o.Key, o.NIC) {

@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// DefaultPool is the name of the pool that the top-level keys configure. It serves all pods
-// that no other pool serves.
+// DefaultPool is the name of the pool that the top-level keys configure. The default pool serves all pods that no other
+// pool serves.
 const DefaultPool = "default"
 
 // AnnotationPool is the annotation by which a pod asks for a pool. The runtime passes
@@ -34,7 +34,8 @@ func (c *Config) Choose(pod plugin.Pod) (Policy, error) {
 	return c.serving(pod.Namespace), nil
 }
 
-// Routed returns the names of the pools with dataPath veth, and of those with ipvlan. The Config has been validated.
+// Routed returns the names of the pools with dataPath veth, and the names of the pools with ipvlan. The Config has been
+// validated.
 func (c *Config) Routed() (veth, ipvlan []string) {
 	for _, p := range c.pools {
 		name := cmp.Or(p.Pool, DefaultPool)

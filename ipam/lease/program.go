@@ -13,9 +13,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// GrowProgram is the program that can ask EC2. It contains the AWS SDK, so it starts more
-// slowly than the plugins, and they execute it only if no address is free. Of all waiting ADDs, only the one that has
-// its turn does so. CNI calls this delegation (CNI specification, section 4).
+// GrowProgram is the program that can ask EC2. The program contains the AWS SDK, so it starts more slowly than the
+// plugins. They execute it only if no address is free. Of all waiting ADDs, only the one that has its turn does so. CNI
+// calls this delegation (CNI specification, section 4).
 const GrowProgram = "cni-ipvlan-vpc-k8s-grow"
 
 // acquire is the program's first argument if it only has to get addresses. The parent waits
@@ -45,8 +45,8 @@ func Program[C any](ctx context.Context, r *plugin.Request[C]) Source {
 	return Source{Turn: "queue", Ask: ask}
 }
 
-// left returns how much time ctx has left. It is at least a moment, so that the program can
-// report why it failed.
+// left returns how much time ctx has left. left returns at least a moment, so that the program can report why it
+// failed.
 func left(ctx context.Context) time.Duration {
 	const moment = 100 * time.Millisecond
 	end, ok := ctx.Deadline()

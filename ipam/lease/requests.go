@@ -38,8 +38,8 @@ type Permission struct {
 	Max       int               `json:"max"`       // interfaces of a pod at most; 0: 1
 }
 
-// TakesENIs reports whether pods that may ask for this can need ENIs besides those of the pools, on
-// a node with such a provision.
+// TakesENIs reports whether pods with these permissions can need ENIs besides the ENIs of the pools, on a node with
+// such a provision.
 func (p Permission) TakesENIs(provision Provision) bool {
 	made := len(p.Subnets)+len(p.SecurityGroups) > 0 || p.Exclusive
 	return provision == ProvisionFull && made || provision != ProvisionNone && len(p.ENIs) > 0
@@ -239,8 +239,8 @@ func (p Permission) allowsOne(r nic.Request) error {
 // list formats what is allowed, for people.
 func list(values []string) string { return cmp.Or(strings.Join(values, ", "), "none") }
 
-// derive returns the policy for a request, from that of the pod's own pool. Only an operator can keep addresses ready
-// for requests: the node does not know future requests.
+// derive returns the policy for a request. It begins with the policy of the pod's own pool. Only an operator can keep
+// addresses ready for requests: the node does not know future requests.
 func (policy Policy) derive(r nic.Request, tags []map[string]string) Policy {
 	policy.Choice = Choice{Subnet: r.Subnet, Addrs: r.Addrs, ENI: r.ENI, Exclusive: r.Exclusive}
 	if r.Subnet == "" && r.ENI == "" && len(r.SecurityGroups) == 0 && !r.Exclusive {
@@ -316,9 +316,9 @@ func (policy Policy) Requestable(tags map[string]string) bool {
 	return hasOne(tags, policy.requests) || slices.ContainsFunc(policy.onRequest, of)
 }
 
-// Heed makes pods of all networks pass over the ENIs for which pods of one may ask. It notes those of the network,
-// whose policy this is, and returns the policy with those of the others. An empty network stands for all conflists of
-// the node.
+// Heed reserves the ENIs for which pods of one network may ask: no other pod gets their addresses. It notes such ENIs
+// of this policy's network, and returns the policy with such ENIs of the other networks. An empty network stands for
+// all conflists of the node.
 func (policy Policy) Heed(s *registry.State, network string) Policy {
 	if len(s.OnRequest)+len(policy.requests) == 0 {
 		return policy
@@ -345,7 +345,7 @@ func Together(policies []Policy) []Policy {
 }
 
 // Common returns what a collection needs of the policies of a node's networks, which is the same for all pools of a
-// network. It asks EC2 for no change that one of the networks forbids.
+// network. A collection asks EC2 for no change that one of the networks forbids.
 func Common(networks ...Policy) (c Policy) {
 	for _, p := range networks {
 		if c.Provision == "" || p.Provision == ProvisionNone || p.Provision == ProvisionAssign &&

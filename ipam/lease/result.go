@@ -24,9 +24,9 @@ var router6 = netip.MustParseAddr("fe80:ec2::1")
 var everywhere6 = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 
 // Result returns the plugin's answer, in the form that the original gave. The only interface is the ENI's link on the
-// host. It has its MAC address only if the pod gets the whole ENI. The address has its subnet's mask. Routes by the
-// subnet's gateway lead to the CIDR blocks of the VPC, then of its peers, then to routeToCidrs. The DNS server is the
-// VPC's.
+// host. The interface has its MAC address only if the pod gets the whole ENI. The address has its subnet's mask. Routes
+// by the subnet's gateway lead to the CIDR blocks of the VPC, then of its peers, then to routeToCidrs. The DNS server
+// is the VPC's.
 func (a Allocation) Result(link string, p Policy) *types100.Result {
 	r := &types100.Result{Interfaces: []*types100.Interface{{Name: link}}}
 	if p.Choice.Exclusive {
@@ -50,9 +50,9 @@ func (a Allocation) Result(link string, p Policy) *types100.Result {
 }
 
 // Routed returns the result in the form for a routed pod. Its addresses are not at the ENI's link, but at the pod's
-// interface, which unnumbered-ptp makes. They stand alone there (/32, /128). The routes are those of the node for
-// what comes from the pod. At the ENI's link is the address with which the node asks for the VPC router. That is the
-// ENI's primary one, because no program can take it from the ENI.
+// interface, which unnumbered-ptp makes. The result has these addresses as single addresses (/32, /128). The result's
+// routes are the node's routes for packets from the pod. At the ENI's link is the address with which the node asks for
+// the VPC router. The node uses the ENI's primary address, because no program can take it from the ENI.
 func (a Allocation) Routed(link string, p Policy, ifName, netNS string) *types100.Result {
 	r := a.Result(link, p)
 	r.Interfaces = append(r.Interfaces, &types100.Interface{Name: ifName, Sandbox: netNS})
@@ -68,9 +68,9 @@ func (a Allocation) Routed(link string, p Policy, ifName, netNS string) *types10
 	return r
 }
 
-// Recall returns again what the plugin answered to the ADD of a lease's owner, which has these addresses. It uses the
-// registry and the configuration. It does not know what the pod's annotations asked for. A pod keeps its data path, so
-// the caller corrects the data path of the present configuration.
+// Recall returns again the result of the ADD of a lease's owner, which has these addresses. Recall uses the registry
+// and the configuration. It does not know the requests of the pod's annotations. A pod keeps its data path, so the
+// caller corrects the data path of the present configuration.
 func Recall(
 	s *registry.State, l registry.Lease, addrs []netip.Addr, c *Config, routed func(configured bool) bool,
 ) (*types100.Result, error) {
@@ -86,9 +86,8 @@ func Recall(
 	return a.Result(e.Link, policy), nil
 }
 
-// join adds a further interface to a result: its ENI's link, and its addresses with their
-// gateways. It has no routes: a further interface answers who asks it, and is no way to
-// anywhere else.
+// join adds a further interface to a result: its ENI's link, and its addresses with their gateways. A further interface
+// has no routes: it only answers callers, and the pod sends nothing else by it.
 func join(r, further *types100.Result) {
 	index := len(r.Interfaces)
 	r.Interfaces = append(r.Interfaces, further.Interfaces...)

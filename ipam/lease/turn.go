@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A Source is how an ADD gets addresses when none is free. One process of the node at a time
-// uses it, for all waiting ADDs.
+// A Source gets addresses for an ADD when none is free. One process of the node at a time uses it, for all waiting
+// ADDs.
 type Source struct {
 	// Turn is the name of the lock that a process holds while it uses the source. The kernel
 	// releases the lock when the process ends for any reason.

@@ -66,8 +66,8 @@ func (u Used) Has(a netip.Addr, macs ...string) bool {
 	return slices.ContainsFunc(macs, func(mac string) bool { return u.Of(mac, a) != "" })
 }
 
-// AtENI reports whether an address is in use at the link of an ENI with one of the MAC addresses, or at a slave of that
-// link.
+// AtENI reports whether an address is in use at the link of an ENI, or at a slave of that link. The ENI has one of the
+// MAC addresses.
 func (u Used) AtENI(a netip.Addr, macs ...string) bool {
 	return slices.ContainsFunc(macs, func(mac string) bool { return u.By[At{mac, a}] != "" })
 }
@@ -89,8 +89,8 @@ func (u Used) InPod(mac string) bool {
 	return !here && (u.cards[mac] || !u.sought)
 }
 
-// Holds reports whether a lease without a key still has its pod. It has if the address is in use, or if the namespace
-// where it was found still has a link on the ENI's link.
+// Holds reports whether a lease without a key still has its pod. Holds returns true if the address is in use. Holds
+// also returns true if the namespace where the address was found still has a link on the ENI's link.
 func (u Used) Holds(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	_, e := s.ENIOf(a)
 	on := s.ENIs[l.ENI].MAC
@@ -98,9 +98,9 @@ func (u Used) Holds(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	return linked || u.Has(a, on, e.MAC)
 }
 
-// UsedAddrs reads the addresses in all network namespaces except the caller's own, which is the node's. That is a walk
-// of the whole node: only a new registry and collections need it. It looks for the links of ENIs in namespaces only if
-// the node lacks the link of one of these MAC addresses.
+// UsedAddrs reads the addresses in all network namespaces except the caller's own, which is the node's. UsedAddrs walks
+// through the whole node: only a new registry and collections need it. It looks for the links of ENIs in namespaces
+// only if the node lacks the link of one of these MAC addresses.
 func UsedAddrs(node *nl.NS, macs ...string) Used { return usedIn(Shelves, node, macs) }
 
 func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
@@ -155,8 +155,8 @@ func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
 	return used
 }
 
-// kindsOf returns the kinds of the links that are ENIs. They are network cards, as the kernel calls them "device",
-// which only root puts into a namespace. Where ENIs are simulated, they are of the kind that the node's own have.
+// kindsOf returns the kinds of the links that are ENIs. The kernel calls this kind "device": a network card, which only
+// root puts into a namespace. Where ENIs are simulated, they are of the kind that the node's own have.
 func kindsOf(links map[string]nl.Link, macs []string) []string {
 	kinds := []string{nl.RealLink}
 	for _, mac := range macs {

@@ -62,7 +62,7 @@ func givesUp(s *registry.State, waiter string, at time.Time) {
 // pkg/kubelet/kubelet.go, backOffPeriod), and then makes a sandbox.
 const Returns = 30 * time.Second
 
-// ofAddr is between the pool and the address in the name of what an ADD waits for.
+// ofAddr separates the pool from the address in a name. The name stands for the thing that an ADD waits for.
 const ofAddr = "="
 
 // Waits is where an ADD waits: for addresses of its pool, or for the address that its pod has chosen. No other ADD asks
@@ -75,6 +75,6 @@ func (policy Policy) Waits() string {
 	return name
 }
 
-// Concern is the key of failures. It has the network, because a pool may have another policy
-// in another network.
+// Concern is the key of failures. The key contains the network, because a pool may have another policy in another
+// network.
 func (p *Pool) Concern(o Owner) string { return o.Network + "/" + p.Policy.Waits() }

@@ -65,8 +65,8 @@ func (policy Policy) scarce() Family {
 	return IPv6
 }
 
-// Wanted returns how many free addresses the pool wants. That is warm.min, but not more than
-// the node may have further pods.
+// Wanted returns how many free addresses the pool wants. The number is warm.min, but not more than the number of
+// further pods that the node may have.
 func (policy Policy) Wanted(s *registry.State) int { return min(policy.Warm.Min, policy.More(s)) }
 
 // More returns how many more pods the node may have.
@@ -101,8 +101,8 @@ func ready(s *registry.State, pool string, count func(registry.ENI) int) (n int)
 	return n
 }
 
-// Count counts these addresses of one ENI. It counts IPv4 addresses, or IPv6 if the ENI has
-// no IPv4. An ENI without its link has none.
+// Count counts these addresses of one ENI. Count counts IPv4 addresses, or IPv6 addresses if the ENI has no IPv4. An
+// ENI without its link has none.
 func Count(s *registry.State, e registry.ENI, before time.Time) int {
 	family := IPv6
 	if e.CIDR.IsValid() {
@@ -111,7 +111,7 @@ func Count(s *registry.State, e registry.ENI, before time.Time) int {
 	return CountOf(s, e, family, before)
 }
 
-// CountOf counts those of one family.
+// CountOf counts the addresses of one family.
 func CountOf(s *registry.State, e registry.ENI, family Family, before time.Time) (n int) {
 	if e.NoLink(time.Now()) {
 		return 0

@@ -23,9 +23,9 @@ import (
 // starts this.
 
 // ReleaseChosen releases to EC2 the addresses that pods had chosen and that no pod has any more. It returns them. While
-// a growth is under way, or EC2 throttles or does not answer, it tries again until ctx is done. It looks at the kernel
-// itself, to prove that no process of the node uses the addresses. What has been freed since that look stays, and its
-// DEL has left the mark again.
+// a growth is under way, or EC2 throttles or does not answer, it tries again until ctx is done. The release looks at
+// the kernel itself, to prove that no process of the node uses the addresses. What has been freed since that look
+// stays, and its DEL has left the mark again.
 func (p *Node) ReleaseChosen(ctx context.Context) ([]netip.Addr, error) {
 	s, err := p.Registry.View()
 	if err != nil || !lease.AnyToRelease(s) || p.Policy.Provision == lease.ProvisionNone {

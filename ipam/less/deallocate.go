@@ -16,8 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Deallocate unassigns addresses of this node's ENIs, in one call for each ENI and family. It does
-// nothing if one of them is not free, or is the primary address of an ENI.
+// Deallocate unassigns addresses of this node's ENIs, in one call for each ENI and family. It unassigns nothing if one
+// of the addresses is not free, or is the primary address of an ENI.
 func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
 	if err := p.Turn(ctx, book.UnassignAction); err != nil {
 		return err

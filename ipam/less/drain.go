@@ -130,7 +130,8 @@ func inTransition(err error) bool {
 }
 
 // stays reports whether the ENI stays attached after detachENI has failed with err, so that pods may have it. An
-// earlier process may have begun to detach the ENI. That EC2 throttles this process says nothing about this.
+// earlier process may have begun to detach the ENI. If EC2 throttles this process, an earlier process may still have
+// begun to detach the ENI.
 func (m marked) stays(err error) bool {
 	return notBegun(err) && (!m.before || errors.Is(err, aws.ErrDenied))
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// heed notes what the conflists of the node want to keep. Each ADD notes what its own network wants. That does not
-// suffice: networks that share a pool may differ, and the last ADD would decide. Multus has networks that no file
-// has. And no ADD comes for a pool that the configuration no longer has.
+// heed notes what the conflists of the node want to keep. Each ADD notes what its own network wants. This note does not
+// suffice: networks that share a pool may differ, and the last ADD would decide. Multus has networks that no file has.
+// And no ADD comes for a pool that the configuration no longer has.
 //
 // The collection has found all ENIs before. ADDs go on while it waits for EC2. So it heeds the conflists again before
 // each release.
@@ -34,8 +34,8 @@ func (c *Collecting) heed(s *registry.State) bool {
 	return agreed(s, c.Conflists) || noted || retired
 }
 
-// requested notes the ENIs for which pods may ask. It forgets the wishes of a network that no conflist has, and that
-// has no pod.
+// requested notes the ENIs for which pods may ask. requested forgets the wishes of a network that no conflist has, and
+// that has no pod.
 func requested(s *registry.State, conflists []lease.Policy) (changed bool) {
 	before, leased := s.OnRequest, map[string]bool{"": true}
 	if len(before) > 0 {
@@ -96,8 +96,8 @@ func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
 	return changed
 }
 
-// wishes returns what the conflists with the pool of an ENI say of it. serves: the ENI serves the pods of one of the
-// conflists. keeps: one of the conflists has skipDeallocation. has: there is such a conflist.
+// wishes returns what conflists say of an ENI, if they have the ENI's pool. serves: the ENI serves the pods of one of
+// the conflists. keeps: one of the conflists has skipDeallocation. has: there is such a conflist.
 func wishes(conflists []lease.Policy, e registry.ENI) (serves, keeps, has bool) {
 	for _, q := range conflists {
 		if q.Pool == lease.Origin(e.Pool) {

@@ -21,9 +21,8 @@ import (
 
 // This file detaches the ENIs for which pods had asked, after the last pod. Their owners keep them: it deletes none.
 
-// DetachUnused detaches the ENIs for which pods had asked and that no pod uses any more. It returns
-// their IDs. A DEL leaves the mark that starts this soon, because a pod of another node may want
-// the ENI.
+// DetachUnused detaches ENIs that pods had asked for and that no pod uses now. It returns the IDs of the detached ENIs.
+// A DEL leaves the mark that starts this soon, because a pod of another node may want the ENI.
 func (p *Node) DetachUnused(ctx context.Context) ([]string, error) {
 	s, err := p.Registry.View()
 	if err != nil || !lease.AnyUnused(s) || p.Policy.Provision == lease.ProvisionNone {
@@ -98,8 +97,8 @@ func unused(s *registry.State, id string, used lease.Used) bool {
 	return !used.Partial && !used.InPod(e.MAC) && !used.Any(e.MAC, e.Has)
 }
 
-// detachChosen detaches an ENI, waits until EC2 has done so, and removes it from the registry. EC2 describes it
-// before. An ENI that is attached elsewhere by now stays there. It stays here if a pod has come, or if its owner
+// detachChosen detaches an ENI, waits until EC2 has done so, and removes it from the registry. EC2 describes it before.
+// An ENI that is attached elsewhere by now stays there. An ENI stays here if a pod has come, or if the ENI's owner
 // forbids changes.
 func (p *Node) detachChosen(ctx context.Context, id string, used lease.Used, m marked) error {
 	const every = time.Second

@@ -41,7 +41,7 @@ var (
 )
 
 // Remove detaches an ENI and deletes it. It refuses if the registry or the kernel shows that pods of this node use the
-// ENI. It also refuses if it is the boot ENI, and if it belongs to others. If EC2 does not know the ENI, the error is
+// ENI. It also refuses the boot ENI, and an ENI that belongs to others. If EC2 does not know the ENI, the error is
 // aws.ErrNotFound.
 func (p *Node) Remove(ctx context.Context, id string) error {
 	if err := errors.Join(p.AskAgain(ctx), p.Learn(ctx)); err != nil {
@@ -76,10 +76,10 @@ func (p *Node) Remove(ctx context.Context, id string) error {
 	return err
 }
 
-// deleteENI detaches an ENI, deletes it, and then removes it from the registry. It continues
-// where an earlier try ended. If the ENI belongs to others, deleteENI removes it from the
-// registry, or no longer touches it. If EC2 fails, the ENI stays draining, because it may be
-// detached by now or soon. The next collection finishes that. seen is what EC2 has just said of the ENI, or nil.
+// deleteENI detaches an ENI, deletes it, and then removes it from the registry. deleteENI continues where an earlier
+// try ended. If the ENI belongs to others, deleteENI removes it from the registry, or no longer touches it. If EC2
+// fails, the ENI stays draining, because it may be detached by now or soon. The next collection finishes that. seen is
+// what EC2 has just said of the ENI, or nil.
 func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, seen []aws.ENI) error {
 	err := p.detachAndDelete(ctx, id, used, seen)
 	e, ok := errors.AsType[*aws.Error](err)
@@ -209,8 +209,8 @@ func stillHeld(err error) bool {
 // errDeleted means that an ENI is deleted.
 var errDeleted = errors.New("it is deleted")
 
-// endENI makes the next step to delete an ENI that EC2 has just described. It detaches or
-// deletes it. While EC2 detaches it, endENI does nothing.
+// endENI makes the next step to delete an ENI that EC2 has just described. The step detaches the ENI or deletes it.
+// While EC2 detaches it, endENI does nothing.
 func (p *Node) endENI(ctx context.Context, e aws.ENI, used lease.Used, detached bool) (_ bool, err error) {
 	if err := p.deletable(e, used, detached); err != nil {
 		return detached, err
@@ -233,10 +233,9 @@ func (p *Node) endENI(ctx context.Context, e aws.ENI, used lease.Used, detached 
 // errNoManage is the errNotOurs of an ENI whose tag forbids changes.
 var errNoManage = fmt.Errorf("%w: it has the tag %s=true", errNotOurs, book.TagNoManage)
 
-// deletable returns why this node may not detach and delete an ENI that EC2 has just
-// described. It returns nil if the node may. The ENI may be attached elsewhere by now, or
-// soon. An ENI that was created for another instance must stay, except if this node has just
-// detached it: then it would be left behind.
+// deletable returns why this node may not detach and delete an ENI that EC2 has just described. If the node may,
+// deletable returns nil. The ENI may be attached elsewhere by now, or soon. An ENI that was created for another
+// instance must stay, except if this node has just detached it: then it would be left behind.
 func (p *Node) deletable(e aws.ENI, used lease.Used, detached bool) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -263,9 +262,9 @@ func (p *Node) deletable(e aws.ENI, used lease.Used, detached bool) error {
 	return stillUsed(s, e, used)
 }
 
-// stillUsed returns an error with the addresses of an ENI that pods have, or if a pod has its link. It looks at EC2's
-// description, at the registry, and at the kernel of this node, and includes addresses of
-// prefixes. If the kernel cannot show something, it counts as used.
+// stillUsed returns an error if pods have addresses of an ENI, or if a pod has the ENI's link. The error lists the
+// addresses, also addresses of prefixes. stillUsed looks at EC2's description, at the registry, and at the kernel of
+// this node. If the kernel cannot show something, it counts as used.
 func stillUsed(s *registry.State, e aws.ENI, used lease.Used) error {
 	if e.Instance == s.Instance.ID && book.IsBoot(s.ENIs[e.ID], e) {
 		return errBoot

@@ -65,7 +65,8 @@ func (c *Collecting) empty(s *registry.State, id string, now time.Time) bool {
 		!slices.ContainsFunc(e.Prefixes, func(b registry.Prefix) bool { return !c.idlePrefix(s, e, b, now) })
 }
 
-// unassignIdle unassigns idle prefixes and addresses, ENI by ENI. It ends when the outcome of a call is unknown.
+// unassignIdle unassigns idle prefixes and addresses, ENI by ENI. unassignIdle stops when the outcome of a call is
+// unknown.
 func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -109,11 +110,11 @@ func (c *Collecting) heeding(choose choice) choice {
 // takes them. Then it unassigns them from the ENI. If the process ends in between, the ENI
 // still has them, and a later Learn finds them.
 //
-// Of most ENIs, a collection releases nothing. The state s is some moments old, and shows that without another look at
+// Of most ENIs, a collection releases nothing. The state s is some moments old, and shows this without another look at
 // the registry.
 //
-// It holds the lock of growth. Otherwise EC2 could assign an address again that has just left the ENI. If the answer to
-// release's call is lost, the call is repeated, and would take the address from that pod.
+// release holds the lock of growth. Otherwise EC2 could assign an address again that has just left the ENI. If the
+// answer to release's call is lost, the call is repeated, and would take the address from that pod.
 func (p *Node) release(
 	ctx context.Context, s *registry.State, id string, choose choice,
 ) (book.Releasable, error) {
@@ -174,7 +175,7 @@ func unlessGrowing(err error) error {
 // errGrowing means that a growth is under way.
 var errGrowing = errors.New("a growth is under way: this collection unassigns nothing more")
 
-// releasablePrefixes chooses the prefixes that an ENI is to lose. It chooses no /80: a /80 costs
+// releasablePrefixes chooses the prefixes that an ENI is to lose. releasablePrefixes chooses no /80: a /80 costs
 // nothing, and stays as long as its ENI.
 func (c *Collecting) releasablePrefixes(s *registry.State, id string, now time.Time) (x book.Releasable) {
 	spare, e := c.spare(s, id, now), s.ENIs[id]
@@ -198,10 +199,10 @@ func (c *Collecting) releasableAddrs(s *registry.State, id string, now time.Time
 	return x
 }
 
-// spare returns how many addresses an ENI can lose at most. It leaves as many addresses as the pool wants to keep
+// spare returns how many addresses an ENI can lose at most. The ENI keeps as many addresses as the pool wants to keep
 // ready. Of an ENI that interfaceIndex passes over, or that an operator renews, it leaves none. An ENI with Keep loses
-// nothing. If no ADD may take the ENI's addresses for another reason, or a collection could not delete the ENI because
-// EC2 did not answer, it leaves none, too.
+// nothing. It leaves none, too, if no ADD may take the ENI's addresses for another reason. The same holds if a
+// collection could not delete the ENI because EC2 did not answer.
 func (c *Collecting) spare(s *registry.State, id string, now time.Time) int {
 	e := s.ENIs[id]
 	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() ||
@@ -218,9 +219,9 @@ func (c *Collecting) spare(s *registry.State, id string, now time.Time) int {
 	return spare
 }
 
-// unassign unassigns x, which is of one family, from the ENI in one call, and returns what has left the ENI. The caller
-// has withdrawn x from the registry, and holds the lock of growth. EC2 takes all or nothing. If an operator or another
-// program has unassigned a part of x, unassign asks EC2 to take the rest.
+// unassign unassigns x from the ENI in one call, and returns the addresses and prefixes that the ENI has lost. All of x
+// is of one family. The caller has withdrawn x from the registry, and holds the lock of growth. EC2 takes all or
+// nothing. If an operator or another program has unassigned a part of x, unassign asks EC2 to take the rest.
 //
 // If EC2 refuses, unassign puts the rest back into the registry. If the outcome is not known,
 // the rest stays out of the registry until metadata shows it.

@@ -16,9 +16,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Ask asks EC2 ahead for what a growth will ask in any case: about the peers of the VPC, and for a new ENI if it takes
-// one. The caller waits for the answers at the end. While EC2 throttles, each call waits for its turn, and no call is
-// made that may become useless.
+// Ask asks EC2 in advance what a growth will ask in any case. It asks about the peers of the VPC and, if the growth
+// needs a new ENI, what a new ENI takes. The caller waits for the answers at the end. While EC2 throttles, each call
+// waits for its turn, and no call is made that may become useless.
 func (p *Node) Ask(ctx context.Context) (wait func()) {
 	s, err := p.Registry.View()
 	if err != nil || lease.Unknown(s) || known.Throttled(s) {

@@ -21,9 +21,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// intentLife is how long an intent counts as carried out although EC2 shows no trace of it.
-// EC2's describes are behind by seconds, seldom by minutes (EC2 API reference, "Eventual
-// consistency").
+// intentLife is a time after an intent. Until its end, EC2 may have carried out the call although EC2 shows no trace of
+// the call. EC2's describes are behind by seconds, seldom by minutes (EC2 API reference, "Eventual consistency").
 const intentLife = 15 * time.Minute
 
 // AddENI creates an ENI with the addresses that the waiting ADDs need, and attaches it. If a
@@ -137,8 +136,8 @@ func (spec ENISpec) wants(f lease.Family) bool {
 	return slices.Contains(spec.Families, f) || f == lease.IPv4 && len(spec.Families) == 0
 }
 
-// NewENI creates an ENI and attaches it. It tries the subnets of this instance's zone that have
-// the tags. It fails with [aws.ErrSubnetFull] if none of them has room.
+// NewENI creates an ENI and attaches it. It tries the subnets of this instance's zone that have the tags. It fails with
+// [aws.ErrSubnetFull] if none of these subnets has room.
 func (p *Node) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 	id, err := p.newENI(ctx, spec)
 	p.ForgetUnlessThrottled(err)
@@ -217,7 +216,7 @@ var errNotDiscarded = errors.New("the new ENI could be neither attached nor dele
 // errDiscarded means that an ENI could not be attached, and is deleted again.
 var errDiscarded = errors.New("the new ENI could not be attached, and was deleted")
 
-// attach attaches an ENI that this suite has made, and records it. It deletes a new ENI that EC2 cannot attach. The
+// attach attaches an ENI that this suite has made, and records it. attach deletes a new ENI that EC2 cannot attach. The
 // instance or its network card may take no more ENIs, the instance may not run, or EC2 may attach no ENI of this
 // subnet. An ENI in the registry stays: another program has detached it, and pods may have its addresses. If the caller
 // has asked EC2 which ENIs are attached, seen is the answer.

@@ -18,10 +18,9 @@ import (
 
 // This file finds the slot for an ENI: EC2 says which slots are taken, and has the last word.
 
-// AttachAnywhere attaches the ENI at a free slot. It needs to know which ENIs are attached,
-// and asks EC2 if seen is too old. Another program may take the slot before the attach call:
-// then EC2 refuses. So seen may be from before EC2 has throttled the calls since. In a large
-// cluster, describes are throttled, too.
+// AttachAnywhere attaches the ENI at a free slot. It must know which ENIs are attached. If seen is too old,
+// AttachAnywhere asks EC2. Another program may take the slot before the attach call: then EC2 refuses. So seen may be
+// from before EC2 has throttled the calls since. In a large cluster, describes are throttled, too.
 func (p *Node) AttachAnywhere(
 	ctx context.Context, eni string, least int, seen known.Attached,
 ) (attachment string, at Slot, err error) {

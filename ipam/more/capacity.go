@@ -36,8 +36,9 @@ func Launched(l aws.Limits, families []lease.Family) *registry.State {
 }
 
 // Pods returns for how many pods the instance has addresses, or can get them, whatever pools they are of. With several
-// pools, that is fewer than there are addresses: a pool takes a whole ENI for its first pod. A pool counts only if a
-// pod can have an address of it at all. So many ENIs as except says are left for pods that ask for their own.
+// pools, the number of pods is less than the number of addresses: a pool takes a whole ENI for its first pod. A pool
+// counts only if a pod can have an address of the pool at all. So many ENIs as except says are left for pods that ask
+// for their own.
 func Pods(s *registry.State, policies []lease.Policy, except int) int {
 	var all []share
 	for _, policy := range policies {

@@ -25,7 +25,7 @@ import (
 // A Slot is where an ENI can be attached: a device index of a network card.
 type Slot struct{ Card, Index int }
 
-// slots are those of an instance.
+// slots are the slots of an instance.
 type slots struct {
 	cards   []int         // how many ENIs each card takes
 	least   int           // the lowest device index that is for pods
@@ -33,8 +33,8 @@ type slots struct {
 	inOrder bool          // the lowest card first
 }
 
-// slotsOf returns the slots of the instance. It combines the registry with EC2's answer, if
-// EC2 was asked. EC2 is right about the ENIs that it shows.
+// slotsOf returns the slots of the instance. If EC2 was asked, slotsOf combines the registry with EC2's answer. EC2 is
+// right about the ENIs that it shows.
 func slotsOf(s *registry.State, least int, described []aws.ENI) *slots {
 	all := &slots{cards: slices.Clone(s.Instance.Cards), least: max(least, 1), taken: map[Slot]bool{{0, 0}: true}}
 	if len(all.cards) == 0 {
@@ -52,9 +52,8 @@ func slotsOf(s *registry.State, least int, described []aws.ENI) *slots {
 	return all
 }
 
-// next returns the slot for the next ENI. It is the lowest free index on the card that has
-// the fewest ENIs, because the ENIs of a card share its bandwidth. If no slot is free, found
-// is false.
+// next returns the slot for the next ENI. It has the lowest free index on the card that has the fewest ENIs, because
+// the ENIs of a card share its bandwidth. If no slot is free, found is false.
 //
 // An index is lower than the number of ENIs that the card can have (aws/aws-k8s-tester#531
 // quotes EC2). With a single card, EC2 accepts higher ones, too.
@@ -78,9 +77,9 @@ func (a *slots) next() (best Slot, found bool) {
 	return best, found
 }
 
-// refused records EC2's refusal of a slot, and reports whether to try another one. If the
-// reason may be the card, that card is not tried again. The next try is the lowest card that
-// is left. That is card 0, which certainly takes ENIs like ours, unless it is full.
+// refused records EC2's refusal of a slot, and reports whether to try another one. If the reason may be the card, that
+// card is not tried again. The next try is the lowest card that is left. The lowest card is card 0, unless it is full.
+// Card 0 certainly takes ENIs like ours.
 func (a *slots) refused(at Slot, err error) (again bool) {
 	e, _ := errors.AsType[*aws.Error](err)
 	switch {

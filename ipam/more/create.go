@@ -35,8 +35,8 @@ func (spec ENISpec) tags(instance string) map[string]string {
 	return tags
 }
 
-// create creates an ENI in a subnet. It asks for prefixes if they are wanted and the subnet
-// has some, otherwise for addresses.
+// create creates an ENI in a subnet. create asks for prefixes if they are wanted and the subnet has free ones,
+// otherwise for addresses.
 func (p *Node) create(
 	ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec,
 ) (aws.ENI, string, error) {

@@ -117,9 +117,8 @@ func noPrefix(err error) bool {
 	return !aws.MaybeDone(err) && (errors.Is(err, aws.ErrSubnetFull) || ok && e.Code == "UnsupportedOperation")
 }
 
-// assign asks EC2 for addresses on an ENI. It calls size for their number right before the
-// call. The action has no client token. So if the answer is lost, resume compares the intent
-// with EC2.
+// assign asks EC2 for addresses on an ENI. Right before the call, assign asks size for the number of addresses. The
+// action has no client token. So if the answer is lost, resume compares the intent with EC2.
 func (p *Node) assign(
 	ctx context.Context, eni string, f lease.Family, size func(*registry.State) int,
 ) ([]netip.Addr, error) {

@@ -23,8 +23,8 @@ import (
 // counts for some minutes, or until EC2 shows fewer ENIs than when it refused. Otherwise
 // every ADD would create an ENI and delete it again.
 
-// full returns why the instance can have no more ENIs according to the registry. It returns
-// nil if it can.
+// full returns why the instance can have no more ENIs according to the registry. It returns nil if the instance can
+// have more.
 func (p *Node) full(s *registry.State) error {
 	limit := s.Instance.ENIs
 	if p.Policy.MaxENIs > 0 {
@@ -41,8 +41,8 @@ func (p *Node) full(s *registry.State) error {
 	return nil
 }
 
-// HintFull returns what an operator can do about a full instance. It depends on what limits
-// the ENIs: maxENIs, interfaceIndex or the instance type.
+// HintFull returns what an operator can do about a full instance. The hint depends on the limit of the ENIs: maxENIs,
+// interfaceIndex or the instance type.
 func (p *Node) HintFull(s *registry.State) string {
 	if hint := p.lacksCIDR(s); hint != "" {
 		return hint // more ENIs would not help, nor would prefixes
@@ -70,7 +70,7 @@ func (p *Node) HintFull(s *registry.State) string {
 }
 
 // lacksCIDR returns what to do if an ENI of the pool has room, and its subnet lacks a family. Then no pod can have an
-// address of it. It returns "" if there is no such ENI.
+// address of this ENI. lacksCIDR returns "" if there is no such ENI.
 func (p *Node) lacksCIDR(s *registry.State) string {
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
 		if f, lacks := noCIDR(at, p.Policy.Families); lacks {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package more gets more addresses for a node: prefixes or addresses on an ENI that has room, or
-// a new ENI in a slot that is free. It finishes what a killed process has begun. A full node has
-// room for an ENI again when another one is gone, so more stands on package less.
+// Package more gets more addresses for a node: prefixes or addresses on an ENI with room, or a new ENI in a free slot.
+// Package more also finishes what a killed process has begun. A full node has room for an ENI again when another one is
+// gone, so more stands on package less.
 package more
 
 import (

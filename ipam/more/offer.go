@@ -25,9 +25,9 @@ type Offer struct {
 	Bounded bool // the subnets make More lower than the limits do
 }
 
-// OfferOf returns what a pool can have of a node. Other pools may take the same slots, and each counts them. As many
-// ENIs as except says are left for pods that ask for their own. ENIs that such pods have already count, too. Subnets
-// are the subnets of the zone, as EC2 has described them. If they are nil, they have enough addresses.
+// OfferOf returns what a pool can have of a node. Other pools may take the same slots, and each counts them. except is
+// a number of ENIs that stay for pods which ask for ENIs of their own. ENIs that such pods have already count, too.
+// Subnets are the subnets of the zone, as EC2 has described them. If they are nil, they have enough addresses.
 func OfferOf(s *registry.State, policy lease.Policy, except int, subnets []aws.Subnet) Offer {
 	p := &Node{}
 	p.Policy = policy

@@ -21,8 +21,8 @@ import (
 
 // This file is for what operators do by name. An ADD and a collection decide by themselves.
 
-// ENIFor returns an attached ENI for a Provision, whose lock the caller has. It is a new ENI, or that of an earlier
-// Provision with the same spec that did not come to its end.
+// ENIFor returns an attached ENI for a Provision, whose lock the caller has. It returns a new ENI, or the ENI of an
+// earlier Provision with the same spec that was not finished.
 func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) {
 	spec.Managed = false
 	own := func(ctx context.Context, e aws.ENI) error { return p.finishOwn(ctx, e, spec) }
@@ -49,8 +49,8 @@ func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) 
 }
 
 // Allocate assigns n more addresses to an ENI, or as many as fit. Of the ENIs that have room and that the role may
-// change, it takes the one with the lowest device index. It returns that ENI and the addresses, which are then free. It
-// changes no ENI for which a pod has asked, and no ENI whose link is in a pod.
+// change, it takes the one with the lowest device index. It returns the ENI and its new addresses, which are then free.
+// It changes no ENI for which a pod has asked, and no ENI whose link is in a pod.
 func (p *Node) Allocate(ctx context.Context, n int) (id string, got []netip.Addr, err error) {
 	err = p.locked(ctx, p.abandon, func(_, s *registry.State) error {
 		var rs []lease.Place

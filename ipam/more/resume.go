@@ -22,8 +22,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Resume finishes for a growth what earlier processes have begun, if that cannot wait. It reports whether addresses are
-// confirmed now, so that they may be enough.
+// Resume finishes for a growth what earlier processes have begun and what cannot wait. It reports whether it has
+// confirmed addresses. Then these may suffice for the waiting ADDs.
 func (p *Node) Resume(ctx context.Context) (sure bool, err error) {
 	if err := p.deleteOnTerminations(ctx); err != nil || p.canWait() {
 		return false, err
@@ -32,10 +32,10 @@ func (p *Node) Resume(ctx context.Context) (sure bool, err error) {
 	return sure, call.Explain(err)
 }
 
-// resume finishes the calls of earlier processes that died or lost EC2's answer. Its caller
-// holds the lock "grow", so every intent is left over from such a process. If there are no
-// intents, which is nearly always so, resume asks neither EC2 nor metadata. It calls stray with each ENI that
-// was about to be attached. It reports whether unconfirmed addresses are confirmed now.
+// resume finishes the calls of earlier processes that died or lost EC2's answer. Its caller holds the lock "grow", so
+// every intent is left over from such a process. If there are no intents, which is nearly always so, resume asks
+// neither EC2 nor metadata. resume calls stray with each ENI that was about to be attached. It reports whether
+// unconfirmed addresses are confirmed now.
 func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) error) (sure bool, err error) {
 	s, err := p.Registry.View()
 	if err != nil || !known.Due(s) || lease.Unknown(s) {
@@ -167,9 +167,9 @@ func (p *Node) abandon(ctx context.Context, e aws.ENI) error {
 	return err // not found: it may also be too new
 }
 
-// EndBegun calls resume for a collection, if there is something to finish. It waits for a
-// growth that is under way. It leaves a new ENI alone while EC2 throttles, for at most ten minutes. If EC2 throttles
-// what it asks itself, and an ADD waits, it leaves the rest to the next collection.
+// EndBegun calls resume for a collection, if there is something to finish. It waits for a growth that is under way.
+// While EC2 throttles, EndBegun does not touch a new ENI, for at most ten minutes. If EC2 throttles what it asks
+// itself, and an ADD waits, it leaves the rest to the next collection.
 func (p *Node) EndBegun(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || !known.Due(s) {
@@ -275,10 +275,9 @@ func (p *Node) learnOthers(ctx context.Context, enis []aws.ENI) {
 	}
 }
 
-// inSubnet adds the CIDRs of its subnet to an ENI, because EC2's description of an ENI lacks
-// them. It takes them from the registry, from another ENI of the subnet, or from metadata. A
-// node that creates ENIs also asks EC2. If none of them has the CIDRs, known is false, and
-// the ENI waits until metadata shows it.
+// inSubnet adds the CIDRs of its subnet to an ENI, because EC2's description of an ENI lacks them. inSubnet takes the
+// CIDRs from the registry, from another ENI of the subnet, or from metadata. A node that creates ENIs also asks EC2. If
+// none of them has the CIDRs, known is false, and the ENI waits until metadata shows it.
 func (p *Node) inSubnet(ctx context.Context, s *registry.State, e aws.ENI) (_ aws.ENI, known bool, err error) {
 	if e.CIDR.IsValid() || e.IPv6CIDR.IsValid() {
 		return e, true, nil // this node has created it just now

@@ -22,8 +22,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// ErrNoSubnet means that no subnet is suitable for a new ENI. It is not [aws.ErrSubnetFull], because more addresses do
-// not help. Other tags help.
+// ErrNoSubnet means that no subnet is suitable for a new ENI. ErrNoSubnet is a different error than
+// [aws.ErrSubnetFull], because free addresses in a subnet would not help. Other tags help.
 var ErrNoSubnet = errors.New("no subnet for a new ENI")
 
 // Fit returns the subnets of a VPC and zone that have all of the tags, and a CIDR of each
@@ -83,9 +83,8 @@ func lacks(n aws.Subnet, families []lease.Family) []lease.Family {
 	})
 }
 
-// nearest describes the subnet that comes nearest to the tags. It has the most of them, or
-// the most of their keys, if a value is mistyped. If no subnet has any of the tags, nearest
-// lists the tags that the subnets have.
+// nearest describes the subnet that comes nearest to the tags. This subnet has most of the tags, or most of the keys if
+// a value is mistyped. If no subnet has any of the tags, nearest lists the tags that the subnets have.
 func nearest(all []aws.Subnet, tags map[string]string) string {
 	score := func(n aws.Subnet) (s int) {
 		for k, v := range tags {
@@ -134,10 +133,9 @@ func keysText(all []aws.Subnet) string {
 	return "they have the tags " + strings.Join(sorted, ", ")
 }
 
-// spread sorts the subnets. First come those in which the instance has the fewest ENIs. Among
-// these, weighted rendezvous hashing gives each node an order of its own. A subnet with twice
-// as many free addresses comes first twice as often. So a thousand nodes that start together
-// do not all ask for the same subnet.
+// spread sorts the subnets. First come the subnets in which the instance has the fewest ENIs. Among these, weighted
+// rendezvous hashing gives each node an order of its own. A subnet with twice as many free addresses comes first twice
+// as often. So a thousand nodes that start together do not all ask for the same subnet.
 func spread(subnets []aws.Subnet, instance string, own map[string]int) {
 	score := func(n aws.Subnet) float64 {
 		h := fnv.New64a()
@@ -157,8 +155,8 @@ func mix(h uint64) uint64 {
 	return h ^ h>>31
 }
 
-// SubnetFor returns the subnet of the chosen addresses. That is the subnet with the ID. If the ID is empty, it is one
-// of the subnets in which the pool may have ENIs. It refuses addresses that no pod can have.
+// SubnetFor returns the subnet with the ID. If the ID is empty, SubnetFor returns the subnet of the chosen addresses,
+// which must be one where the pool may have ENIs. It refuses addresses that no pod can have.
 func (p *Node) SubnetFor(ctx context.Context, s *registry.State, id string) (aws.Subnet, error) {
 	all, err := p.DescribeSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
@@ -289,7 +287,7 @@ func (p *Node) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]
 	return fit, nil
 }
 
-// fitting returns the subnets, of those of the instance's zone, in which the ENI may be.
+// fitting returns the subnets of the instance's zone in which the ENI may be.
 func (p *Node) fitting(s *registry.State, all []aws.Subnet, spec ENISpec) ([]aws.Subnet, error) {
 	all = besideBoot(s, all)
 	if spec.Subnet == "" {

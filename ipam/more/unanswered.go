@@ -101,8 +101,8 @@ func (p *Node) cameOf(ctx context.Context, s *registry.State, e aws.ENI, spec EN
 	return err == nil && slices.ContainsFunc(fit, func(n aws.Subnet) bool { return n.ID == e.Subnet }), nil
 }
 
-// finishUnseen finishes what an earlier Provision has begun, if resume has not found its ENI. It returns the ENI if
-// that is attached.
+// finishUnseen finishes what an earlier Provision has begun, if resume has not found its ENI. finishUnseen returns the
+// ENI if the ENI is attached.
 func (p *Node) finishUnseen(ctx context.Context, s *registry.State, i registry.Intent, spec ENISpec) (string, error) {
 	for began := time.Now(); ; {
 		e, err := p.shown(ctx, i.ENI, i.Since)

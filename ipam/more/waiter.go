@@ -55,9 +55,8 @@ func (p *Node) wanting(s *registry.State) int {
 	return n
 }
 
-// want returns how many addresses to ask for. That is one for each ADD that waits or will be
-// repeated, and as many as the pool wants to keep ready, but at least ipBatchSize. It is not
-// more than maxPods needs.
+// want returns how many addresses to ask for. The number is one for each ADD that waits or will be repeated, plus the
+// number that the pool wants to keep ready. It is at least ipBatchSize, and not more than maxPods needs.
 //
 // If addresses cool, pods are being replaced, and more will be. So want asks for as many more addresses as cool. With
 // one address for each waiting ADD, a rolling update would cost as many calls as the node has pods. The whole account
@@ -106,8 +105,8 @@ func (p *Node) serves(s *registry.State, a netip.Addr) bool {
 	return id != "" && e.Pool == p.Policy.Pool && nl.FamilyOf(a) == p.Policy.Families[0]
 }
 
-// wantNew is want for a new ENI, which costs three changing calls. It has room for a quarter
-// more pods than the pool has then.
+// wantNew is want for a new ENI, which costs three changing calls. The new ENI gets room for a quarter more pods than
+// the pool then has.
 func (p *Node) wantNew(s *registry.State) int {
 	n := p.want(s)
 	if p.single() {
@@ -117,8 +116,8 @@ func (p *Node) wantNew(s *registry.State) int {
 	return max(n, min(more+(more+p.pods(s))/4, p.Policy.More(s)))
 }
 
-// A pause is for how long no ADD must have come, so that a burst is at its end: at least, and at most if its ADDs come
-// slowly.
+// A pause is the time without a new ADD after which a burst counts as ended. It has a minimum, and a maximum for a
+// burst whose ADDs come slowly.
 type pause struct{ least, most time.Duration }
 
 // The pauses of gather. A new ENI takes seconds, so its pods wait hardly longer for the ADDs of a slow burst.
@@ -131,9 +130,8 @@ var (
 // late.
 func (p pause) of(each time.Duration) time.Duration { return min(max(p.least, 8*each), p.most) }
 
-// gather waits until all ADDs of a burst have come, before EC2 is asked. An ADD that comes
-// later costs another call. That takes some 100 ms, and counts against the rate limit of the
-// whole account.
+// gather waits until all ADDs of a burst have come, before EC2 is asked. An ADD that comes later costs another call.
+// The further call takes some 100 ms, and counts against the rate limit of the whole account.
 //
 // gather ends when no ADD has come for the pause, when one call can bring no more, or after a
 // second. EC2 needs longer than that to create an ENI. A single ADD hardly waits. It does not

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ask has the questions to the kernel that only the commands of people ask. It asks with vishvananda/netlink,
-// which would make each plugin larger and slower.
+// Package ask has the questions to the kernel that only the commands of people ask. Package ask uses
+// vishvananda/netlink, which would make each plugin larger and slower.
 package ask
 
 import (
@@ -20,14 +20,14 @@ import (
 var ErrSource = errors.New("the way back to its source is not by the link on which it arrived")
 
 // Leaves is the link by which a packet from one of the namespace's own addresses leaves for another address, by all
-// rules and tables. It is "" if no route leads there. The command for this is "ip route get TO from FROM".
+// rules and tables. Leaves returns "" if no route leads there. The command for this is "ip route get TO from FROM".
 func Leaves(n *nl.NS, from, to netip.Addr) (dev string, err error) {
 	return way(n, to, &netlink.RouteGetOptions{SrcAddr: from.AsSlice()})
 }
 
 // Forwards is the link by which the namespace forwards a packet that arrives by the link iif, by all rules and tables.
-// It is "" if the kernel forwards no such packet. The command for this is "ip route get TO from FROM iif IIF". The
-// packet has no mark here.
+// Forwards returns "" if the kernel forwards no such packet. The command for this is "ip route get TO from FROM iif
+// IIF". The packet has no mark here.
 func Forwards(n *nl.NS, iif string, from, to netip.Addr) (dev string, err error) {
 	dev, err = way(n, to, &netlink.RouteGetOptions{SrcAddr: from.AsSlice(), Iif: iif})
 	// Linux from 6.14 on answers with EINVAL, for all reasons to drop a packet whose addresses are usual ones.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package bpf has the programs that package nl has links run on their packets. [Onward] and
-// [Unawaited] are those of a Splice, [Refuse] is that of a Forbid, and [Count] that of a Limit; nl
-// says what these are for. The package knows of no namespace, and does not talk to the kernel.
+// Package bpf has BPF programs. Package nl attaches them to links, and the links run them on their packets. A Splice
+// uses [Onward] and [Unawaited], a Forbid uses [Refuse], and a Limit uses [Count]. Package nl explains these three. The
+// package knows of no namespace, and does not talk to the kernel.
 package bpf
 
 import (
@@ -12,8 +12,8 @@ import (
 	"net/netip"
 )
 
-// The programs of a Splice change the ports from First on, to the last that there is, into
-// those from Own up to First and back. They differ by one bit. src/program.h has them, too.
+// The programs of a Splice change the ports from First to the highest port into the ports from Own to First, and back.
+// A port and its replacement differ by one bit. src/program.h has these constants, too.
 const (
 	Own   = 0x8000
 	First = Own | Bit
@@ -33,8 +33,8 @@ type Maps struct {
 // them.
 func Revision() string { return sources[:16] }
 
-// Onward is the program of a Splice for the veth. It sends a packet to a certain MAC address on by the link eni, and
-// replaces its source port by the port that stands for it. All else gets the bits of the mark.
+// Onward is the program of a Splice for the veth. It forwards packets for one MAC address by the link eni. It replaces
+// the source port of such a packet by the port that stands for it. All else gets the bits of the mark.
 func Onward(to net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	return onwardProgram.with(map[string]uint64{
 		"mac_head": uint64(binary.LittleEndian.Uint32(to)),
@@ -75,8 +75,8 @@ func Refuse(addrs []netip.Addr) []byte {
 	return refuseProgram.with(values)
 }
 
-// Count is the program of a Limit, which matches what counts: all that passes; or, of what
-// goes out, what the namespace sends itself.
+// Count is the program of a Limit. It matches the packets that count: all packets that pass, or, of outgoing packets,
+// only packets that the namespace itself sends.
 func Count(own bool) []byte {
 	var v uint64
 	if own {

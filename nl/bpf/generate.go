@@ -3,8 +3,8 @@
 
 //go:build ignore
 
-// generate compiles the programs in src, and writes programs.go; with -check it compares. It needs
-// clang, which is large: so make lint runs it, and neither make build nor make test does.
+// generate compiles the programs in src, and writes programs.go; with -check it compares. generate needs clang, which
+// is large: so make lint runs it, and neither make build nor make test does.
 package main
 
 import (

@@ -26,8 +26,8 @@ type given struct {
 	fd   bool // it is a map's file
 }
 
-// with returns the instructions with the numbers in them. It panics at one that is missing, or that
-// the program does not ask for.
+// with returns the instructions with the numbers in them. with panics at a number that is missing, or that the program
+// does not ask for.
 func (p program) with(values map[string]uint64) []byte {
 	b := make([]byte, 0, InsnSize*len(p.code))
 	for _, insn := range p.code {

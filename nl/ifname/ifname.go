@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ifname holds the rules for the name of a link: those of the kernel, and those for a name
-// that others choose. It depends on nothing, so that what reads a name need not link netlink.
+// Package ifname holds the rules for the name of a link: the kernel's rules, and our rules for a name that others
+// choose. The package imports nothing else of ours, so a program that only checks names does not contain netlink.
 package ifname
 
 import (
@@ -17,8 +17,8 @@ const Longest = 15
 // Egress is how the names begin of the links that package egress makes in a pod.
 const Egress = "egress"
 
-// Fault says why the kernel refuses a name for a link (dev_valid_name). It is "" for a name
-// that the kernel takes: 1 to 15 bytes without white space, / and :. A zero byte would end the name.
+// Fault says why the kernel refuses a name for a link (dev_valid_name). Fault returns "" for a name that the kernel
+// takes: 1 to 15 bytes without white space, / and :. A zero byte would end the name.
 func Fault(name string) string {
 	switch {
 	case name == "":
@@ -38,9 +38,9 @@ func Fault(name string) string {
 // Wanted describes the names that Refused allows, for messages.
 const Wanted = "1 to 15 bytes of printable ASCII without /, : and %"
 
-// Refused says why neither a pod nor a request may choose a name for a link of a pod. It is "" for a name that may be
-// chosen. All names that come from pods and from requests pass here. A terminal would obey some names, and other names
-// belong to the kernel or to us.
+// Refused says why neither a pod nor a request may choose a name for a link of a pod. Refused returns "" for a name
+// that they may choose. All names that come from pods and from requests pass here. A terminal would obey some names,
+// and other names belong to the kernel or to us.
 func Refused(name string) string {
 	if fault := Fault(name); fault != "" {
 		return fault

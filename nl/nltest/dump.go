@@ -13,10 +13,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// Dump prints what namespaces hold, a line for each link, address, route, rule
-// and table of nftables, in the words of ip(8) and nft(8). The same content gives
-// the same text: it has no indexes, no MAC addresses, and nothing of IPv6 that
-// the kernel derives from those. It has no guard of masters, either, which stays (see nl.Guard).
+// Dump prints what namespaces hold, a line for each link, address, route, rule and table of nftables, in the words of
+// ip(8) and nft(8). The same content gives the same text: it has no indexes, no MAC addresses, and nothing of IPv6 that
+// the kernel derives from MAC addresses. The text also leaves out the guard of masters, because the guard stays (see
+// nl.Guard).
 func Dump(t testing.TB, namespaces ...*nl.NS) string {
 	t.Helper()
 	var b strings.Builder

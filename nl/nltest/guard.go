@@ -17,8 +17,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A Guard runs the tests of a package and fails the run if they left something behind. That is a namespace or a thread
-// in one, a file descriptor, a process, or anything that Dump shows in the namespace of the run itself.
+// A Guard runs the tests of a package and fails the run if they left something behind. What tests may leave behind is a
+// namespace, a thread in a namespace, a file descriptor or a process. Or Dump shows something new in the namespace of
+// the run itself.
 //
 //	func TestMain(m *testing.M) { os.Exit(nltest.Guard{M: m}.Run()) }
 type Guard struct {

@@ -39,7 +39,8 @@ import (
 const dir = "/run/netns" // where ip-netns(8) looks for namespaces
 
 // The main goroutine keeps the first thread to itself. A goroutine that leaves its namespace ends, and its thread with
-// it. But the first thread cannot end. It would stay in that namespace, and keep it, for as long as the process runs.
+// it. But the first thread cannot end. The first thread would stay in that namespace, and keep it, for as long as the
+// process runs.
 func init() { runtime.LockOSThread() }
 
 // NS makes a network namespace with its loopback up, opens it under the given
@@ -94,8 +95,8 @@ func Remove(t testing.TB, path string) {
 }
 
 // create makes a new namespace, as "ip netns add" does. The name has the process ID for mounted. So testutils.NewNS of
-// containernetworking/plugins does not serve here: it chooses the name itself. It also mounts the directory over
-// itself.
+// containernetworking/plugins does not serve here: it chooses the name itself. testutils.NewNS also mounts the
+// directory over itself.
 func create(name string) (path string, err error) {
 	name = fmt.Sprintf("%s-%d-%d", strings.ReplaceAll(name, "/", "-"), os.Getpid(), rand.Uint32())
 	done := make(chan error)
@@ -110,8 +111,8 @@ func create(name string) (path string, err error) {
 	return filepath.Join(dir, name), <-done
 }
 
-// mounted lists the names under which namespaces are to be found. It leaves out those that create has made in other
-// processes, because the tests of another package may run at the same time.
+// mounted lists the names under which namespaces are to be found. It leaves out namespaces that create has made in
+// other processes, because the tests of another package may run at the same time.
 func mounted() []string {
 	names, _ := filepath.Glob(filepath.Join(dir, "*"))
 	return slices.DeleteFunc(names, func(name string) bool {

@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// Stranger starts a process as a user without privileges, in a user namespace and a network namespace of its own, as
-// any process on a node can. It returns the network namespace, with lo up, and its path. The process ends with the
+// Stranger starts a process of a user without privileges, in a user namespace and a network namespace of its own. Any
+// process on a node can do this. It returns the network namespace, with lo up, and its path. The process ends with the
 // test.
 func Stranger(t testing.TB) (n *nl.NS, path string) {
 	t.Helper()

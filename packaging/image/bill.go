@@ -81,7 +81,7 @@ func (a artifact) RawManifest() ([]byte, error) { return a.manifest, nil }
 // RawConfigFile returns the empty configuration.
 func (a artifact) RawConfigFile() ([]byte, error) { return []byte(noConfig), nil }
 
-// MediaType is that of all manifests.
+// MediaType is the media type of all manifests.
 func (a artifact) MediaType() (types.MediaType, error) { return types.OCIManifestSchema1, nil }
 
 // LayerByDigest returns the only blob.

@@ -90,7 +90,7 @@ func (r release) write(dir string, roots []string) error {
 		layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": r.version}))
 }
 
-// annotations are those of the OCI image specification, "Annotations".
+// annotations are annotations of the OCI image specification, "Annotations".
 func (r release) annotations() map[string]string {
 	const source = "https://github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
 	return map[string]string{

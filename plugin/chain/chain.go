@@ -55,8 +55,9 @@ func Commands() plugin.Commands[Config] {
 	})
 }
 
-// refuseNode refuses the namespace of the node, before anything is leased. It does not open the pod's: an ADD may wait
-// for EC2, and the pod may end meanwhile. The plugin that needs the pod's namespace reports that it is missing.
+// refuseNode refuses the namespace of the node, before anything is leased. It does not open the pod's namespace: an ADD
+// may wait for EC2, and the pod may end meanwhile. The plugin that needs the pod's namespace reports that it is
+// missing.
 func refuseNode(ctx context.Context, r *plugin.Request[Config]) error {
 	node, err := nl.NodeOf(ctx)
 	if err != nil {
@@ -82,8 +83,8 @@ func onNode(
 }
 
 // add calls each plugin with the result of the one before. If a plugin fails, add deletes what the earlier plugins have
-// made. It deletes nothing if the attachment had an address before, or if another ADD of the attachment has come since:
-// that ADD may have made the objects.
+// made. It deletes nothing if the attachment had an address before. It also deletes nothing if a later ADD of the
+// attachment has begun: that ADD may have made the objects.
 //
 // If the kernel reports the address as in use, add tries again. By then the registry has a lease for that address, so
 // each try gets another address.
@@ -127,8 +128,8 @@ func address(ctx context.Context, r *plugin.Request[Config]) (result *types100.R
 
 func del(ctx context.Context, r *plugin.Request[Config]) error { return takeBack(ctx, r, len(all)) }
 
-// takeBack deletes what the first n plugins have made, in reverse order. It ends at the first
-// failure: an address must not become free while the pod has it.
+// takeBack deletes what the first n plugins have made, in reverse order. takeBack ends at the first failure: an address
+// must not become free while the pod has it.
 func takeBack(ctx context.Context, r *plugin.Request[Config], n int) error {
 	for _, c := range slices.Backward(all[:n]) {
 		if err := c.Del(ctx, r); err != nil {
@@ -150,7 +151,7 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	return nil
 }
 
-// gc also keeps the objects of an ADD that runs at the same time, although a runtime must not call both at once (CNI
+// gc also keeps the objects of an ADD that runs at the same time. A runtime must not call both at once (CNI
 // specification, section 4).
 func gc(ctx context.Context, r *plugin.Request[Config]) error {
 	var failed error

@@ -21,8 +21,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// A Config has the keys of all plugins. Two of them have the key mtu: it is for both
-// links of the pod. The same two have the key containerInterface.
+// A Config has the keys of all plugins. Two of them have the key mtu: it is for both links of the pod. These two
+// plugins also share the key containerInterface.
 type Config struct {
 	ipam   lease.Config
 	ipvlan ipvlan.Config

@@ -19,9 +19,9 @@ const mangle = -150
 // client is what a client gets: the tunnel, and a table of routes by it. A packet to a
 // destination goes to the gateway, that is to the Service of the routers.
 //
-// A route of the type throw sends a packet on to the pod's other routes. So the longest prefix
-// decides whether a packet takes the tunnel. Each destination has a further route, which refuses: without
-// the tunnel, nothing leaves by another address. It comes first, and the UDP port of the tunnel comes last.
+// A route of the type throw sends a packet on to the pod's other routes. So the longest prefix decides whether a packet
+// takes the tunnel. Each destination has a further route, which refuses: without the tunnel, nothing leaves by another
+// address. The refusing route is added first, and the UDP port of the tunnel is added last.
 func (p *pod) client(all []Egress) (nl.Wiring, error) {
 	families := p.families(all...)
 	objects := []nl.Object{p.clientTable(families, all)}
@@ -116,10 +116,10 @@ func (p *pod) pastTunnel() nl.Rule {
 	return nl.Rule{Pref: prefPast, Family: nl.IPv6, OIF: p.nic.Name, Table: nl.MainTable, Protocol: nl.RouteProtocol}
 }
 
-// lastMetric is more than that of all other routes: the kernel's default is 1024.
+// lastMetric is higher than the metrics of all other routes: the kernel's default metric is 1024.
 const lastMetric = 2048
 
-// gateways are those of several egresses: the packets outside must not enter a tunnel again.
+// gateways are the gateways of several egresses. The tunnel's own packets go to them and must not enter a tunnel again.
 func gateways(all []Egress) (gws []netip.Addr) {
 	for _, e := range all {
 		gws = append(gws, e.gateways...)
@@ -127,7 +127,7 @@ func gateways(all []Egress) (gws []netip.Addr) {
 	return gws
 }
 
-// gatewaysOf are those of a family, each once.
+// gatewaysOf returns the gateways of a family, each once.
 func gatewaysOf(f nl.Family, all []Egress) (gws []netip.Prefix) {
 	for _, gw := range gateways(all) {
 		if nl.FamilyOf(gw) == f && !slices.Contains(gws, single(gw)) {
@@ -140,13 +140,14 @@ func gatewaysOf(f nl.Family, all []Egress) (gws []netip.Prefix) {
 // clientTable makes the tunnel one for connections that the pod begins.
 //
 // Answers to others must leave as they do without a tunnel: to probes, and to callers at a NodePort or a load balancer.
-// Their destination may be one of the tunnel's. They get the mark, and the kernel looks for a route without the
-// tunnel's table. So do packets that come by the pair and leave again: the service loop masquerade sends them on by the
-// ENI. It may be for a router, in the tunnel's own packets, or for another backend of a Service in a destination.
+// Their destination may be one of the tunnel's. Such packets get the mark, and the kernel looks for a route without the
+// tunnel's table. Packets that come by the pair and leave again get the mark, too: the service loop masquerade sends
+// them on by the ENI. It may be for a router, in the tunnel's own packets, or for another backend of a Service in a
+// destination.
 //
-// A connection that leaves by the tunnel gets the mark, too. From the tunnel the pod takes answers of such
-// connections, and errors about them, and nothing else. Otherwise any program that can send UDP to the pod could call
-// it with any source. It could answer as if it were the pod's DNS server, or lower the path MTU of the pod's other
+// A connection that leaves by the tunnel gets the mark, too. From the tunnel the pod takes answers of such connections,
+// and errors about them, and nothing else. Otherwise any program that can send UDP to the pod could call it with any
+// source. Such a program could answer as if it were the pod's DNS server, or lower the path MTU of the pod's other
 // connections.
 //
 // The destinations may change while the pod runs, see renew.go. The far end of a TCP connection knows it by an address.
@@ -196,9 +197,9 @@ func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 	}
 }
 
-// onlyInUDP drops packets in packets that are not in UDP: the tunnel's link would take them, too. What comes out of UDP
-// does not pass this hook again. If the routers' addresses are known, it also drops packets to the UDP port from all
-// other addresses.
+// onlyInUDP drops packets in packets that are not in UDP: the tunnel's link would take them, too. A packet that comes
+// out of UDP does not pass this hook again. If the routers' addresses are known, it also drops packets to the UDP port
+// from all other addresses.
 func (p *pod) onlyInUDP(families []nl.Family, known func(nl.Family) []netip.Prefix) []nl.NFRule {
 	rules := []nl.NFRule{refuse(nl.L4Proto("4")), refuse(nl.L4Proto("41"))}
 	for _, f := range families {

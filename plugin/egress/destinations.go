@@ -10,9 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// private are networks that "the whole internet" does not mean: those of VPCs, nodes, Services,
-// the metadata service, and groups. An egress has them as destinations only if it names them, or
-// something in them.
+// private are networks that "the whole internet" does not mean: networks of VPCs, nodes, Services, the metadata
+// service, and multicast groups. An egress has them as destinations only if it names them, or something in them.
 func private() []netip.Prefix {
 	return prefixes(
 		"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", // RFC 1918
@@ -64,9 +63,9 @@ func longest(all []netip.Prefix, a netip.Addr) (found netip.Prefix, ok bool) {
 	return found, ok
 }
 
-// spared returns the prefixes within the destinations of a family that do not use the tunnel. These are gateways and
-// the exceptions of the configuration. Packets to private networks, and to networks of the pod's other routes, do not
-// use it, either, unless the configuration names these networks.
+// spared returns the prefixes within the destinations of a family that do not use the tunnel. Gateways and the
+// exceptions of the configuration do not use it. Packets to private networks, and to networks of the pod's other
+// routes, do not use it, either, unless the configuration names these networks.
 func (e Egress) spared(f nl.Family, own []netip.Prefix, gateways []netip.Addr) (all []netip.Prefix) {
 	add := func(p netip.Prefix) {
 		within := func(d netip.Prefix) bool { return d.Bits() <= p.Bits() && d.Contains(p.Addr()) }
@@ -112,7 +111,7 @@ func (e Egress) layers(f nl.Family, own []netip.Prefix) (all []layer) {
 	return slices.DeleteFunc(all, func(l layer) bool { return len(l.to) == 0 })
 }
 
-// put adds a prefix to the layer i. Every second layer passes.
+// put adds a prefix to the layer i. Every second layer lets packets pass.
 func put(all []layer, i int, p netip.Prefix) []layer {
 	for len(all) <= i {
 		all = append(all, layer{pass: len(all)%2 == 1})

@@ -4,11 +4,10 @@
 // Package egress is a plugin: the packets of chosen pods leave with chosen addresses. Firewalls of partners then see
 // few addresses, and these stay the same.
 //
-// There are two kinds of pods. A client sends its packets to some destinations through a
-// tunnel (IP in UDP: foo over UDP, FOU, ip-fou(8)) to a router. A router gives them its own
-// address of the VPC, and sends them out by its ENI. So the route table of the router's subnet
-// decides the public address: that of a NAT gateway, or the router's Elastic IP address. A
-// router is an ordinary pod, whose containers may do nothing.
+// There are two kinds of pods. A client sends its packets to some destinations through a tunnel (IP in UDP: foo over
+// UDP, FOU, ip-fou(8)) to a router. A router gives them its own address of the VPC, and sends them out by its ENI. So
+// the route table of the router's subnet decides the public address: a NAT gateway's address, or the router's Elastic
+// IP address. A router is an ordinary pod, whose containers may do nothing.
 //
 // The far end of a client's tunnel is the ClusterIP of a Service whose endpoints are the routers. For a client,
 // kube-proxy chooses the router, and keeps it (sessionAffinity) until the router is no endpoint any more. So no process

@@ -12,7 +12,7 @@ import (
 )
 
 // end deletes what a pod has by an attachment, whose links are in the group own. Wherever it is killed, no packet of a
-// client leaves by another address than before. That is because of the order:
+// client leaves by another address than before. The reason is the order of its steps:
 //
 //   - First the UDP ports close. So nothing of a client comes into a router any more.
 //   - Then all links of the attachment end, in one request: the ENI's, the pair and the tunnels. The kernel stops them

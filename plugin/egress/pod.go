@@ -25,7 +25,7 @@ const (
 // inet.
 const Table = nl.OwnTable + "_egress"
 
-// The bits of marks that we use in a pod. They are none of the default of nodePortMark.
+// The bits of marks that we use in a pod. The default of nodePortMark uses other bits.
 const (
 	mark   = 1 << 30 // client: a packet that answers; router: a connection, and a packet, from the tunnel
 	answer = 1 << 29 // router: a packet that answers such a connection
@@ -34,8 +34,7 @@ const (
 // Marks are these bits. nodePortMark must not have these bits.
 const Marks = mark | answer
 
-// The rules and tables of routes in a pod. The rules come after those of callers and of further
-// NICs.
+// The rules and tables of routes in a pod. The rules come after the rules of callers and of further NICs.
 const (
 	prefPast = 1535 // client: what leaves by the ENI
 	prefOut  = 1536 // client: into the tunnel; router: what came out of it goes to the VPC
@@ -83,8 +82,8 @@ func (p *pod) wiring(r *plugin.Request[Config], role role) (nl.Wiring, error) {
 	return p.client(all)
 }
 
-// readPod returns nil for a further attachment of a pod, as Multus makes it. That gets nothing: the tunnel has the
-// address of the first.
+// readPod returns nil for a further attachment of a pod, as Multus makes it. A further attachment gets no role: the
+// tunnel has the address of the first attachment.
 func readPod(r *plugin.Request[Config], ns *nl.NS) (*pod, error) {
 	own := nl.PodGroup(r.Digest())
 	p := &pod{ns: ns, nic: plugin.NICs(r.Prev, r.IfName)[0], group: own, port: r.Config.port}
@@ -211,10 +210,10 @@ func (p *pod) anySource() (objects []nl.Object) {
 	return objects
 }
 
-// untracked are chains that let the connection tracker leave out the tunnel's own packets. These are in UDP, and no
-// rule asks for their connections. Each connection in the tunnel has a UDP port of its own, so each of its ends would
-// make two entries for it beside its own. A client knows what the tunnel sends by the gateways, a router by its own
-// address.
+// untracked are chains that let the connection tracker leave out the tunnel's own packets. The tunnel's own packets are
+// UDP, and no rule asks for their connections. Each connection in the tunnel has a UDP port of its own. So client and
+// router would each make two more entries for it in their trackers. A client knows what the tunnel sends by the
+// gateways, a router by its own address.
 func (p *pod) untracked(families []nl.Family, sent func(nl.Family) nl.Term) (chains []nl.Chain) {
 	const raw = -300
 	in := nl.Chain{Name: "tunnel_in", Type: "filter", Hook: "prerouting", Priority: raw}

@@ -15,15 +15,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A Renewal makes a running client or router one of the present configuration. It compares what the pod has with what
-// an ADD would give it now, so it also puts back what the pod has lost.
+// A Renewal changes a running client or router to what the present configuration says. It compares what the pod has
+// with what an ADD would give it now, so it also puts back what the pod has lost.
 //
 // At each moment, and even after a kill, a packet takes either the way of the earlier configuration or the way of the
 // present one. The steps and their order see to that:
 //
 //   - First come links, rules and ports that the pod does not have: of a family that the gateways have got.
-//   - Then come the routes that are new, the longest prefix first. One that differs is replaced in one request. So each
-//     address has its new way as soon as the route that decides about it is there, and until then the old one.
+//   - Then come the routes that are new, the longest prefix first. A route that differs is replaced in one request.
+//     So each address has its new way as soon as the route that decides about it is there, and until then the old one.
 //   - The table of netfilter is replaced in one transaction. Its seal says that the pod has all of the configuration.
 //   - Last, routes that are too much are deleted, the shortest prefix first. So an address has the old way as long as
 //     the route that decided about it is there, and then the new one.
@@ -183,8 +183,8 @@ func (x *Renewal) compare(p, was *pod, w nl.Wiring, sure []nl.Route) error {
 // [lasting]; a link that is down is not there.
 func absent(s nl.Step) bool { return lasting(nl.Wiring{s}).Check() != nil }
 
-// routes finds the routes to add and those to delete. What the pod itself has routes to changes, also by the kernel. So
-// a route that spares such a network does not matter if a wider route spares it, too.
+// routes finds the routes to add and the routes to delete. What the pod itself has routes to changes, also by the
+// kernel. So a route that spares such a network does not matter if a wider route spares it, too.
 func (x *Renewal) routes(has, want, sure []nl.Route) {
 	spared := func(r nl.Route) bool {
 		return r.Type == "throw" && !slices.Contains(sure, r) && widest(want, r).Type == "throw"
@@ -203,7 +203,7 @@ func (x *Renewal) routes(has, want, sure []nl.Route) {
 	slices.SortStableFunc(x.stale, func(a, b nl.Route) int { return inOrder(b, a) })
 }
 
-// widest is the longest of the routes to a wider prefix than that of r, if there is one.
+// widest returns the route with the longest prefix among the routes whose wider prefix contains the prefix of r.
 func widest(all []nl.Route, r nl.Route) (found nl.Route) {
 	for _, o := range all {
 		if o.Dst.Bits() < r.Dst.Bits() && o.Dst.Contains(r.Dst.Addr()) &&

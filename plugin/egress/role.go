@@ -18,8 +18,8 @@ import (
 const (
 	// Annotation names the egresses of a client, with commas in between.
 	Annotation = "cni-ipvlan-vpc-k8s/egress"
-	// RouterAnnotation names the egress of a router. It is needed where the pods of a namespace
-	// may be routers of several.
+	// RouterAnnotation names the egress of a router. The annotation is needed where the pods of a namespace may be
+	// routers of several egresses.
 	RouterAnnotation = "cni-ipvlan-vpc-k8s/egress-router"
 )
 
@@ -56,7 +56,7 @@ func (c *Config) role(pod plugin.Pod) (r role, err error) {
 // mostText is how long a list of egresses may be. A pod writes it, so the text is limited before it is read.
 const mostText = 4 << 10
 
-// concerns reports whether a pod may have a role. It reads no annotation: a DEL must not depend on a pod's text.
+// concerns reports whether a pod may have a role. concerns reads no annotation: a DEL must not depend on a pod's text.
 func (c *Config) concerns(pod plugin.Pod) bool {
 	if c.RuntimeConfig.Annotations[Annotation] != "" || c.RuntimeConfig.Annotations[RouterAnnotation] != "" {
 		return true

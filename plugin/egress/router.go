@@ -16,9 +16,10 @@ import (
 // router.
 //
 // What comes out of the tunnel leaves by the pod's routes to the VPC, or else by its ENI. The router's own packets to
-// the internet leave by the node. Answers carry a mark. They go back into the tunnel, to the client's address. The
-// router's own ICMP errors go the same way (fwmark_reflect). An error about the MTU of its ENI goes to the client.
-// One about the MTU of the tunnel goes to the destination. No client has a route or a link of its own here.
+// the internet leave by the node. Answers carry a mark. Packets with this mark go back into the tunnel, to the client's
+// address. The router's own ICMP errors go the same way (fwmark_reflect). An error about the MTU of its ENI goes to the
+// client. An error about the MTU of the tunnel goes to the destination. No client has a route or a link of its own
+// here.
 func (p *pod) router(e Egress) (nl.Wiring, error) {
 	families := p.families(e)
 	if len(families) == 0 {
@@ -70,8 +71,8 @@ func (p *pod) routeBack(f nl.Family) nl.Object {
 	return nl.Route{Dst: f.Everywhere(), Dev: linkName(f), Src: p.addr(f), Table: tableBack, Protocol: nl.RouteProtocol}
 }
 
-// routerRules choose a table. A program in the router may bind a socket to the ENI's link. Its packets then leave as
-// those of clients do. So a readiness probe can try the way.
+// routerRules choose a table. A program in the router may bind a socket to the ENI's link. The packets of this socket
+// leave in the same way as packets of clients. So a readiness probe can try the way.
 func (p *pod) routerRules(f nl.Family) []nl.Object {
 	link := linkName(f)
 	rule := func(pref int, r nl.Rule) nl.Rule {
@@ -167,8 +168,9 @@ func (p *pod) served(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 	return nil
 }
 
-// translate gives packets from the tunnel the router's address. Its ports are lower than those of the service loop,
-// which takes an answer to a port that no socket has for its own.
+// translate gives packets from the tunnel the router's address. The ports of these packets are lower than the ports of
+// the service loop. Otherwise the loop would take the answers to these packets for its own, because no socket has their
+// ports.
 func (p *pod) translate(f nl.Family) (rules []nl.NFRule) {
 	in, a := nl.IIFName(anyLink), p.addr(f)
 	for _, proto := range []string{"tcp", "udp"} {

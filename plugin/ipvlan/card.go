@@ -18,8 +18,8 @@ import (
 // [nl.MovedLink]. It has the addresses, the routes and the rules that a slave would have. DEL
 // moves it to the node. If the namespace ends before, the kernel has moved it.
 
-// A Home returns the name that the link of an ENI with a MAC address had on the node. It returns "" if the registry
-// does not know it. Only the registry can know it, because the pod can change everything in its namespace.
+// A Home returns the name that the link of an ENI with a MAC address had on the node. A Home returns "" if the registry
+// does not know the name. Only the registry can know it, because the pod can change everything in its namespace.
 type Home func(mac string) string
 
 // bring moves a card to the node, with its name there.
@@ -34,9 +34,9 @@ func (home Home) bring(c nl.MovedLink, node *nl.NS) error {
 // one. mayHaveCard does not parse what the pod asks. To parse it costs a DEL, and the text may be wrong.
 func mayHaveCard(r *plugin.Request[Config]) bool { return r.Prev == nil || r.Config.Asks(r.IfName) }
 
-// bringBack moves the attachment's cards from the pod to the node. It finds them by their groups,
-// and by the result of the ADD if the pod has changed the groups. A NIC of the result that is a slave has the MAC
-// address of its ENI, and no card in the pod has that.
+// bringBack moves the attachment's cards from the pod to the node. It finds the cards by their groups, or by the result
+// of the ADD if the pod has changed the groups. A NIC of the result that is a slave has the MAC address of its ENI, and
+// no card in the pod has this address.
 func bringBack(r *plugin.Request[Config], home Home, node, pod *nl.NS) error {
 	if !mayHaveCard(r) {
 		return nil

@@ -57,7 +57,7 @@ func guarded(r *plugin.Request[Config], node, pod *nl.NS) error {
 	return nil
 }
 
-// Faults lists what the pod of an attachment lacks of what prevResult has, and what is wrong.
+// Faults compares the pod of an attachment with prevResult, and lists what the pod lacks and what is wrong.
 func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err error) {
 	if _, routed := plugin.Routed(r.Prev, r.IfName); routed {
 		return nil, nil
@@ -102,9 +102,9 @@ func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err
 	return faults, nil
 }
 
-// needs is the list of one NIC's ADD. It leaves out objects that matter only in the ADD, and objects that a later
-// plugin may have changed. No NIC has a further address, because that would be another pod's, and no NIC listens to
-// routers.
+// needs returns the objects that an ADD makes for one NIC, so that CHECK can look for them. It leaves out objects that
+// matter only in the ADD, and objects that a later plugin may have changed. No NIC has a further address, because that
+// would be another pod's, and no NIC listens to routers.
 func (s slave) needs(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, err error) {
 	s.link.Only = []netip.Addr{}
 	var addrs []nl.Object

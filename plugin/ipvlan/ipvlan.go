@@ -5,10 +5,10 @@
 // the pod, with the address and the routes that the ipam plugin chose. A pod that asks for the
 // whole ENI gets the ENI's own link instead: see card.go.
 //
-// It differs from the reference plugin of that name where a chain needs it:
+// Package ipvlan differs from the reference plugin ipvlan where a chain needs it:
 //
 //   - It takes its master from prevResult, and deletes its link without prevResult.
-//   - It checks its own interface although later plugins add theirs.
+//   - It checks its own interface although later plugins add interfaces, too.
 //   - It passes DNS on.
 //   - An ADD that fails removes what it has made.
 //   - It calls no other plugin.
@@ -123,7 +123,7 @@ func all(slaves []slave, such func(slave) bool) bool {
 }
 
 // del deletes the slaves and what further NICs have in the pod. The DEL of unnumbered-ptp may have deleted the slaves
-// with its own links (see [nl.PodGroup]). del moves the links of whole ENIs back to the node. It needs nothing of
+// with its own links (see [nl.PodGroup]). del moves the links of whole ENIs back to the node. del does not need
 // prevResult. What it does not find is deleted.
 //
 // What cannot be deleted does not fail DEL, because it ends with the namespace. The pod may have

@@ -86,8 +86,8 @@ func (s slave) guard(node *nl.NS, g nl.Guard) nl.Wiring {
 	return nl.Wiring{{NS: node, Object: g}}
 }
 
-// deaf is that the NIC does not listen to routers. The pod has only the routes of the result. It takes no routes from
-// routers, or from pods that claim to be routers. Without addresses of IPv6, it would get some that way.
+// deaf is that the NIC does not listen to routers. The pod has only the routes of the result. The pod takes no routes
+// from routers, or from pods that claim to be routers. Without addresses of IPv6, it would get some that way.
 func (s slave) deaf() nl.Sysctl {
 	v6 := slices.ContainsFunc(prefixes(s.ips), func(p netip.Prefix) bool { return p.Addr().Is6() })
 	return nl.Sysctl{Key: "net/ipv6/conf/" + s.link.Name + "/accept_ra", Value: "0", Optional: !v6}
@@ -112,8 +112,8 @@ func prefixes(ips []*types100.IPConfig) []netip.Prefix {
 	return all
 }
 
-// routes are the routes of a result, each once, without those to the subnets of the
-// addresses: the kernel adds these with the addresses.
+// routes are the routes of a result, each once, without the routes to the subnets of the addresses: the kernel adds
+// these routes with the addresses.
 func routes(prev *types100.Result, addrs []netip.Prefix, dev string) []nl.Route {
 	var all []nl.Route
 	for _, r := range prev.Routes {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package nic is what a pod asks of its network interfaces: an address, a subnet, security
-// groups, an ENI. It reads requests, and knows nothing of permission: see package ipam/lease.
+// Package nic reads what a pod asks of its network interfaces: an address, a subnet, security groups, an ENI. It does
+// not decide what is permitted: see package ipam/lease.
 //
-// A pod asks by an annotation, [Annotation], for all interfaces that one ADD makes. Or the
-// caller of the plugin asks for the one interface of an ADD, by CNI's conventions for
-// configurations: the capabilities ips and deviceID, and args.cni. Multus does so.
+// A pod asks by an annotation, [Annotation], for all interfaces that one ADD makes. Or the caller of the plugin asks
+// for the one interface of an ADD. It uses CNI's conventions for configurations: the capabilities ips and deviceID, and
+// args.cni. Multus does so.
 package nic
 
 //go:generate go run ../../internal/codec/gen
@@ -84,14 +84,14 @@ type Args struct {
 	CNI json.RawMessage `json:"cni"`
 }
 
-// Annotated reports whether a pod asks by its annotation for the interfaces of an ADD. It reads nothing of
-// the annotation.
+// Annotated reports whether a pod asks by its annotation for the interfaces of an ADD. Annotated does not read the
+// annotation's text.
 func (a *Asked) Annotated(ifName string) bool {
 	_, annotated := a.RuntimeConfig.Annotations[Annotation]
 	return annotated && ifName == Primary
 }
 
-// Asks reports whether an ADD may have requests for its interfaces. It parses nothing: a DEL must not depend on a
+// Asks reports whether an ADD may have requests for its interfaces. Asks parses nothing: a DEL must not depend on a
 // pod's text.
 func (a *Asked) Asks(ifName string) bool { return a.Annotated(ifName) || !a.single() }
 
@@ -337,7 +337,8 @@ func quoted(texts []string) string {
 }
 
 // member returns the place for the value of a key, into, and the kind of JSON value that it must be. If there is no
-// such key, into is nil. This is no map, because every command of a plugin would make the map when it starts.
+// such key, into is nil. The function is not a map, because every command of a plugin would make the map when it
+// starts.
 func (o *object) member(key string) (into any, kind string) {
 	switch key {
 	case "name":

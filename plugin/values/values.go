@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package values checks the values that operators write into configurations. It has one rule and one message for each
-// kind of value, whichever plugin has the key. A message names the key, the wrong value and what is wanted.
+// Package values checks the values that operators write into configurations. For each kind of value it has one rule and
+// one message, whichever plugin has the key. A message names the key, the wrong value and what is wanted.
 package values
 
 import (
@@ -116,7 +116,7 @@ func (m *Mistakes) Namespaces(key string, names []string) {
 	}
 }
 
-// OneOf checks a word. It returns whether it is one of all, of which there are two or more.
+// OneOf checks a word. It reports whether the word is one of all. The list all has two or more words.
 func (m *Mistakes) OneOf(key, word string, all ...string) bool {
 	if slices.Contains(all, word) {
 		return true

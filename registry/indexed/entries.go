@@ -20,8 +20,8 @@ import (
 // parsed when it is used, if there is an index.
 //
 // The zero Entries are empty. As with a map, entries may be set and deleted during a range loop. The loop does not see
-// an entry that is deleted before its turn. It may see an entry that is set, and sees none twice. Even reading methods
-// may parse a value, so they must not run concurrently.
+// an entry that is deleted before its turn. The loop may see an entry that is set meanwhile, and sees no entry twice.
+// Even reading methods may parse a value, so they must not run concurrently.
 type Entries[V comparable] struct {
 	entries
 	kind   func(*V, *codec.Codec)
@@ -100,7 +100,7 @@ func (e *Entries[V]) read(c *codec.Codec, x index, kind func(*V, *codec.Codec)) 
 	})
 }
 
-// readIndexed reads the entries by their index. It calls nothing more for an entry, and reads no key.
+// readIndexed reads the entries by their index. For each entry it makes no further call, and it reads no key.
 func (e *entries) readIndexed(c *codec.Codec, x index) {
 	const more = 4                                      // that a process may set: for another one, all would be copied
 	all := make([]entry, len(x.rows)/(2*wordSize)+more) // if all are of IPv4
@@ -179,8 +179,8 @@ func (e *entries) runs() (runs [][]entry) {
 	return runs
 }
 
-// indexSize is how many characters the index takes. It is 0 if there is none. Then there are no entries, or the key of
-// one has a zone, or its text is too long for a row.
+// indexSize is the number of characters of the index. It is 0 if there is no index. Then there are no entries, or the
+// key of one has a zone, or its text is too long for a row.
 func (e *entries) indexSize(runs [][]entry) (n int) {
 	for _, run := range runs {
 		if run[0].row > 0 {
@@ -254,7 +254,7 @@ func (e *entries) find(k netip.Addr) (i int, found bool) {
 	return i, found
 }
 
-// bounds returns bounds of the index that find wants. They are the same if the key is the next one.
+// bounds returns bounds of the index that find wants. Both bounds are the same if the key is the next one.
 func (e *entries) bounds(k netip.Addr) (from, end int) {
 	switch next := e.next; {
 	case next >= len(e.all):

@@ -27,7 +27,7 @@ import (
 // indexName is the name of the member that has the index of a member.
 func indexName(name string) string { return name + "Index" }
 
-// A row is that of one entry.
+// A row is the row of one entry.
 type row struct {
 	key           netip.Addr
 	value, length int

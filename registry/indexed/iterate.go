@@ -24,8 +24,8 @@ func (e *entries) each(i int, f func(i int, k netip.Addr) bool) {
 	}
 }
 
-// at returns the index of the entry that was at i, or that of the one before its place. A loop
-// may have deleted it, or have set or deleted an entry before it.
+// at returns the index of the entry that was at i. If that entry is gone, at returns the index of the entry before its
+// place. A loop may have deleted it, or have set or deleted an entry before it.
 func (e *entries) at(i int, k netip.Addr) int {
 	if i < len(e.all) && e.key(&e.all[i]) == k {
 		return i
@@ -80,8 +80,8 @@ func (e *Entries[V]) All() iter.Seq2[netip.Addr, V] {
 	}
 }
 
-// Beginning iterates, in order, over the entries whose value begins with the text, as Write
-// writes it, and over some others. It parses as few other entries as possible.
+// Beginning iterates, in order, over the entries whose value begins with the text, as Write writes it, and over some
+// others. Beginning parses as few other entries as possible.
 func (e *Entries[V]) Beginning(text string) iter.Seq2[netip.Addr, V] {
 	return func(yield func(netip.Addr, V) bool) {
 		for i := e.begin(0, text); i < len(e.all); i = e.begin(i+1, text) {
@@ -95,7 +95,7 @@ func (e *Entries[V]) Beginning(text string) iter.Seq2[netip.Addr, V] {
 }
 
 // Containing iterates, in order, over the entries whose value contains the text, as Write writes it, and over those
-// that are parsed already. It parses no others.
+// that are parsed already. Containing parses no other entries.
 func (e *Entries[V]) Containing(text string) iter.Seq2[netip.Addr, V] {
 	return func(yield func(netip.Addr, V) bool) {
 		e.each(0, func(i int, k netip.Addr) bool {

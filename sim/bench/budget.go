@@ -17,8 +17,8 @@ type budget struct {
 
 // budgets leave room for the medians of counted instructions, which differ by up to two percent between runs. The check
 // of each packet that recognises replies from Services costs more than that. Without a service loop there is no such
-// check. The node tracks the connections of routed pods, as that of amazon-vpc-cni-k8s does, and a request costs less
-// than there. What the packets cost does not grow with the number of pods.
+// check. The node tracks the connections of routed pods, as a node with amazon-vpc-cni-k8s does. A request costs less
+// than on such a node. What the packets cost does not grow with the number of pods.
 var budgets = []budget{
 	{ours, otherNode, routedVeth, 1 / 1.3},
 	{ours, otherNode, bare, 1.04},

@@ -64,8 +64,8 @@ func candidates(own, routed, chained, dir string) []candidate {
 }
 
 // warm returns the conflist in file with some changes: an address may be used again at once, and EC2 is asked for as
-// many addresses as fit on an ENI, or for prefixes. EC2 is asked before the measurement. The data path is that of the
-// file if there is none.
+// many addresses as fit on an ENI, or for prefixes. EC2 is asked before the measurement. Without a data path, the data
+// path of the file counts.
 func warm(file string, first int, prefixes bool, dataPath string) (string, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {

@@ -105,8 +105,8 @@ func (fs *flows) addOutside(ctx context.Context, p *pair) error {
 	return p.known(ctx, routes)
 }
 
-// known proves that the host outside sees the source that it should: that of the router, or of the node. The rules that
-// refuse others are gone when packets are counted.
+// known proves that the host outside sees the right source: the router's address, or the node's. The rules that refuse
+// others are gone when packets are counted.
 func (p *pair) known(ctx context.Context, routes []route) error {
 	sources := []netip.Addr{p.b.addr, p.c.addr}
 	if p.tunnel == nil {

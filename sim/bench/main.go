@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Command bench measures the cost of ADD and DEL of whole chains, ours and upstream's. They are real processes,
-// executed by libcni, on an instance of vpcsim. With -traffic it measures the cost of the pods' packets instead: ours,
-// and those of pods that are connected as other plugins do it. With -egress it measures packets to a host outside. With
-// -memory it measures how much memory ADDs take.
+// executed by libcni, on an instance of vpcsim. With -traffic it measures the cost of packets instead: packets of our
+// pods, and packets of pods that other plugins' methods connect. With -egress it measures packets to a host outside.
+// With -memory it measures how much memory ADDs take.
 //
 // All chains take turns in one run, so that other load of the machine affects all of them. Compare the ratios to ptp +
 // host-local, which neither masquerades nor routes by policy. The shipped conflist is only changed in reuseIPWait and
@@ -12,7 +12,7 @@
 // metadata service meanwhile are counted.
 //
 // With -icount it runs under a clock that counts instructions (nl/nltest/vm/icount). Its figures then repeat within
-// three percent, and can be compared with those of earlier runs: see -baseline.
+// three percent, and can be compared with the figures of earlier runs: see -baseline.
 package main
 
 import (

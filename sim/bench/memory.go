@@ -150,7 +150,7 @@ func middle(all []int) int {
 	return all[len(all)/2]
 }
 
-// traced executes ADDs together whose plugins are executed by peak, and returns the sums of what these had.
+// traced executes ADDs together whose plugins are executed by peak, and returns the sums of the plugins' memory.
 func (n *node) traced(ctx context.Context, c *chain, o options, together int) (f footprint, err error) {
 	dir, err := os.MkdirTemp(n.dir, "peak")
 	if err != nil {

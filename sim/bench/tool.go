@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// commands are those of the tool that timers execute on each node.
+// commands are the commands of the tool that timers execute on each node.
 var commands = [][]string{{"registry-gc", "--free-after", "15m"}, {"status"}, {"metrics"}}
 
 // An upkeep is what a node with some pods costs besides their ADDs and DELs.

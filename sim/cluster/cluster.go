@@ -28,7 +28,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// Options say what the cluster is made of. Directories and files are those of make.
+// Options say what the cluster is made of. make gives the directories and files.
 type Options struct {
 	Plugins  string // directory of our programs
 	Programs string // directory of Kubernetes, etcd and CoreDNS

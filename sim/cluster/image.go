@@ -98,7 +98,7 @@ func images(runtimeDir, programs string) []image {
 	}
 }
 
-// write writes an archive like that of "docker save", which ctr imports.
+// write writes an archive like the archive of "docker save", which ctr imports.
 func (i image) write(w io.Writer) error {
 	layer, err := os.CreateTemp("", "layer")
 	if err != nil {

@@ -24,7 +24,7 @@ type LaunchTemplate struct {
 	}
 }
 
-// attach gives an instance the ENIs of a template, except the boot ENI, which it has. EC2 does so at the launch.
+// attach gives an instance the ENIs of a template, except the boot ENI, which it has. EC2 attaches them at the launch.
 func (l LaunchTemplate) attach(f *vpcsim.Fabric, i *vpcsim.Instance) error {
 	for _, n := range l.NetworkInterfaces {
 		if n.DeviceIndex == 0 && n.NetworkCardIndex == 0 {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A clock is that of EC2, beside the one of the machine.
+// A clock is EC2's clock. The machine has a clock of its own.
 type clock struct {
 	ahead time.Duration // of the machine's; negative: behind
 	code  string        // the answer to a request whose time is wrong

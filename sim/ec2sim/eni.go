@@ -30,7 +30,7 @@ func newSubnet(c Subnet) *subnet {
 	return sub
 }
 
-// free returns the number of free IPv4 addresses. EC2 does not count those of IPv6.
+// free returns the number of free IPv4 addresses. EC2 does not count IPv6 addresses.
 func (sub *subnet) free() int {
 	if sub.v4 == nil {
 		return 0
@@ -196,7 +196,8 @@ func (e *eni) primary() netip.Addr {
 }
 
 // maxSlots returns how many addresses and prefixes of each family the eni may use. EC2 does not document the limit of
-// an unattached ENI. Here it is that of the largest instance type, and attaching the ENI to a smaller type is refused.
+// an unattached ENI. Here it is the limit of the largest instance type, and attaching the ENI to a smaller type is
+// refused.
 func (s *Sim) maxSlots(e *eni) (v4, v6 int) {
 	if e.attachment != nil {
 		return e.attachment.instance.limits.IPv4PerENI, e.attachment.instance.limits.IPv6PerENI

@@ -210,7 +210,7 @@ func (s *Sim) deleteSecurityGroup(in *deleteSecurityGroupInput) (*done, error) {
 	return &done{Return: true}, nil
 }
 
-// groupName returns the name of any group: that of a group of the Config is its ID, unless the Config says more.
+// groupName returns the name of any group. The name of a group of the Config is its ID, unless the Config has a name.
 func (s *Sim) groupName(id string) string {
 	if g, ok := s.madeGroups[id]; ok {
 		return g.name

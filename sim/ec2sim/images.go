@@ -17,7 +17,7 @@ type Image struct {
 	Created      time.Time
 }
 
-// defaultImages are the images of a Config without any: two releases of Debian's, whose account is that of
+// defaultImages are the images of a Config without any: two releases of Debian. Their account is the account in
 // https://wiki.debian.org/Cloud/AmazonEC2Image.
 var defaultImages = []Image{
 	{"ami-00000000000000001", "debian-13-amd64-20260101-1000", "136693071363", "x86_64",

@@ -58,7 +58,7 @@ func (s *Sim) importKeyPair(in *importKeyPairInput) (*importKeyPairOutput, error
 	return &importKeyPairOutput{keyPairItem: item}, nil
 }
 
-// item returns a key pair on the wire. The fingerprint is that of ED25519 (API: KeyPairInfo, keyFingerprint:
+// item returns a key pair on the wire. The fingerprint is a fingerprint of ED25519 (API: KeyPairInfo, keyFingerprint:
 // "base64-encoded SHA-256 digest").
 func (k *keyPair) item() keyPairItem {
 	blob, _ := base64.StdEncoding.DecodeString(strings.Fields(k.material)[1])

@@ -10,7 +10,7 @@ type Outcome struct {
 	Code   string // the answer is this error, whether it was carried out or not; Undone without a Code is Lost
 }
 
-// The outcomes that a caller must handle, beside those of Refused and DoneBut.
+// The outcomes that a caller must handle, in addition to the outcomes of Refused and DoneBut.
 var (
 	Answered   = Outcome{}
 	DoneLost   = Outcome{Lost: true}

@@ -29,8 +29,8 @@ type trackingRequest struct {
 	UDP            *int `ec2:"UdpTimeout"`
 }
 
-// settle returns the settings with those of the request. The ranges are those of the API. It names no error code for a
-// value outside, so the code is that of other invalid values (a guess).
+// settle returns the settings, changed by the settings of the request. The API documents the ranges. It names no error
+// code for a value outside, so settle uses the code for other invalid values (a guess).
 func (in *trackingRequest) settle(t Tracking) (Tracking, error) {
 	if in == nil {
 		return t, nil

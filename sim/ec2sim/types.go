@@ -10,11 +10,10 @@ import (
 )
 
 // builtin are the instance types of every simulator; Config.InstanceTypes adds others. The numbers of ENIs, of IPv4
-// addresses and of ENIs on each network card are those of pkg/vpc/vpc_ip_resource_limit.go of aws/amazon-vpc-cni-k8s,
-// which is generated from DescribeInstanceTypes. An instance with several cards can have as many ENIs as all cards
-// together (Guide: "Network cards"). All these types can have as many IPv6 addresses as IPv4 addresses (Guide: "Maximum
-// IP addresses per network interface"). C8gn is of Nitro v6 (Guide: the platform summary of the
-// family).
+// addresses and of ENIs on each network card are from pkg/vpc/vpc_ip_resource_limit.go of aws/amazon-vpc-cni-k8s, a
+// file generated from DescribeInstanceTypes. An instance with several cards can have as many ENIs as all cards together
+// (Guide: "Network cards"). All these types can have as many IPv6 addresses as IPv4 addresses (Guide: "Maximum IP
+// addresses per network interface"). C8gn is of Nitro v6 (Guide: the platform summary of the family).
 var builtin = []InstanceType{
 	nitro("t3.small", 3, 4),
 	nitro("t3.medium", 3, 6),

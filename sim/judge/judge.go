@@ -97,7 +97,8 @@ func (s Suite) Hear(t *testing.T, c *exec.Cmd, judged string, do func(func() err
 	}
 }
 
-// why returns the reason for which a test does not judge us: that of the longest part of its name.
+// why returns the reason for which a test does not judge us. If several parts of its name have a reason, the reason of
+// the longest part counts.
 func (s Suite) why(t *testing.T, name string) string {
 	t.Helper()
 	var found []string

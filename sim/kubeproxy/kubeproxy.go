@@ -5,8 +5,8 @@
 // It has them for its iptables and its nftables mode, for IPv4 and IPv6. It is for tests: it executes
 // iptables-restore(8), ip6tables-restore(8) and nft(8).
 //
-// The rules are recorded. kube-proxy v1.36.3 wrote those in testdata, unmodified and with its default flags. It ran in
-// a namespace of its own, with an API server that has only the objects of testdata/scenario.json. It had no
+// The rules are recorded. kube-proxy v1.36.3 wrote the rules in testdata, unmodified and with its default flags. It ran
+// in a namespace of its own, with an API server that has only the objects of testdata/scenario.json. It had no
 // --cluster-cidr, as in clusters whose pods have addresses of the VPC. There kube-proxy cannot distinguish a pod by its
 // address, so it does not change a pod's address on the way to a ClusterIP. The recorded addresses are of documentation
 // prefixes. Load replaces them by yours, so that the rules serve your pods:

@@ -5,7 +5,7 @@
 // cgroups of its own. Programs that look at the whole machine find this instance alone.
 //
 // It needs root and cgroup v2. /proc, /sys, /run and the directories that the caller names are the machine's own. All
-// other files are those of the real machine. The directories survive a reboot, and /run does not.
+// other files are the files of the real machine. The directories survive a reboot, and /run does not.
 package machine
 
 import (
@@ -53,8 +53,8 @@ type Machine struct {
 	ctx     context.Context // of this boot
 }
 
-// Boot boots an instance for the first time: its own directories are empty. The environment is that of all programs of
-// the machine, in addition to this process's and the instance's.
+// Boot boots an instance for the first time: its own directories are empty. All programs of the machine get this
+// environment, in addition to the environments of this process and of the instance.
 func Boot(i *vpcsim.Instance, name string, env []string, own ...string) (*Machine, error) {
 	disk, err := os.MkdirTemp("/run", "disk-"+name)
 	if err != nil {

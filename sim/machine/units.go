@@ -84,7 +84,7 @@ func (m *Machine) Watch(logs, unit string) (stop func(), err error) {
 const look = 10 * time.Millisecond
 
 // serve runs the commands of a service. A prefix of a command says how systemd runs it: "-" that it may fail. If
-// another one fails, those behind it do not run.
+// another one fails, the commands behind it do not run.
 func (m *Machine) serve(log io.Writer, commands []string) {
 	for _, line := range commands {
 		command := strings.TrimLeft(line, "-+")

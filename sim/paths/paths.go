@@ -27,7 +27,7 @@ type Path struct {
 	Only     Family // zero: both
 }
 
-// The MTU of a VPC, and that of the internet (EC2 user guide, "Network MTU for your EC2 instance").
+// The MTU of a VPC, and the MTU of the internet (EC2 user guide, "Network MTU for your EC2 instance").
 const (
 	jumbo    = 9001
 	ethernet = 1500

@@ -90,7 +90,7 @@ func end(n *vpcsim.Namespace, a, outside netip.Addr) End {
 }
 
 // PodOn is a pod by its node, the device index of its ENI, and its number there, both from 0. By IPv6 the internet sees
-// the pod's own address. By IPv4 it sees the node's public address or that of the NAT gateway.
+// the pod's own address. By IPv4 it sees the node's public address or the address of the NAT gateway.
 func PodOn(node, index, number int) Place {
 	return func(s *Scene, f Family) (End, error) {
 		n := s.Nodes[node]

@@ -17,9 +17,9 @@ import (
 // DNS is the port of the Service dns, on which all pods must answer.
 const DNS = 53
 
-// Serve gives both nodes the rules of kube-proxy in one of its modes, and those of a proxy of the metadata service. For
-// each node, three pods of that node have the roles of package kubeproxy: two on the node's first ENI, and one on its
-// second ENI. The function stop removes the rules.
+// Serve gives both nodes the rules of kube-proxy in one of its modes, and the rules of a proxy of the metadata service.
+// For each node, three pods of that node have the roles of package kubeproxy: two on the node's first ENI, and one on
+// its second ENI. The function stop removes the rules.
 func (s *Scene) Serve(m kubeproxy.Mode) (stop func() error, err error) {
 	var undo []func() error
 	stop = func() (err error) {

@@ -18,8 +18,8 @@ type Service struct {
 	Probes []Probe
 }
 
-// Services exist between [Scene.Serve] and its stop. They are those of package kubeproxy. They have the same names on
-// both nodes, but separate backends.
+// Services exist between [Scene.Serve] and its stop. They are the Services of package kubeproxy. The Services have the
+// same names on both nodes, but separate backends.
 //
 // Backends see the pod's own address if pods have a service loop, or else the node's. Backends of a NodePort see the
 // node for callers from outside. With externalTrafficPolicy Local they see the caller, if they answer it through the

@@ -46,8 +46,8 @@ func NewNode(t testing.TB) *Node {
 	return n
 }
 
-// Here is a node whose namespace is that of this process, for tests that run in turn. Its boot ENI is as DHCP leaves
-// it. The namespace has no links but the loopback, before the test and after it.
+// Here is a node in the namespace of this process, for tests that run in turn. Its boot ENI is as DHCP leaves it. The
+// namespace has no links but the loopback, before the test and after it.
 func Here(t testing.TB) *Node {
 	t.Helper()
 	n := &Node{TB: t, Dir: filepath.Join(Memory(t), "state"), Path: own}

@@ -49,7 +49,7 @@ func Launch(t testing.TB, f *vpcsim.Fabric, name string, run ec2sim.RunInstance)
 	return i
 }
 
-// simulations counts those of Sim.
+// simulations counts the calls of Sim.
 var simulations atomic.Uint32
 
 // Sim starts EC2. Its ENIs have MAC addresses of their own: collections look for the links of ENIs in all namespaces of

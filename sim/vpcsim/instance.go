@@ -71,8 +71,8 @@ func (i *Instance) settle() error {
 	return fmt.Errorf("%s: %s: %w", i.Name, local, err)
 }
 
-// newInstance creates the namespace of an instance. It sets the sysctls of systemd (50-default.conf), but not those of
-// kubelet and kube-proxy.
+// newInstance creates the namespace of an instance. It sets the sysctls of systemd (50-default.conf), but not the
+// sysctls of kubelet and kube-proxy.
 func (f *Fabric) newInstance(name string) (*Instance, error) {
 	n, err := f.NewNamespace(name)
 	if err != nil {

@@ -30,7 +30,7 @@ import (
 // changes.
 
 // watchLinks follows the links of all ENIs until the fabric is closed. The socket gets all changes of links in the
-// fabric's namespace, and in those for which it has an ID: those of instances, and of pods that have an ENI's link
+// fabric's namespace, and in namespaces for which it has an ID. These are instances, and pods with an ENI's link
 // (netlink(7), NETLINK_LISTEN_ALL_NSID). netlink.LinkSubscribe does not have that option.
 func (f *Fabric) watchLinks() error {
 	var s *rtnl.NetlinkSocket

@@ -40,7 +40,7 @@ func (f *Fabric) NewNamespace(name string) (*Namespace, error) {
 	return n, nil
 }
 
-// MakeNamespace creates an empty namespace that belongs to no Fabric. Its path is that of file in the directory of
+// MakeNamespace creates an empty namespace that belongs to no Fabric. Its path is a file in the directory of
 // ip-netns(8).
 func MakeNamespace(name, file string) (*Namespace, error) {
 	if err := addNetNS(file); err != nil {

@@ -76,8 +76,8 @@ func (n *network) peer(other *network, cidrs []netip.Prefix) {
 	}
 }
 
-// tables returns the tables with a route to each address of the network: its own, those of its peers, and main. The
-// fabric itself uses main, for "packet too big" messages, and so do packets from the internet.
+// tables returns the tables with a route to each address of the network: its own table, the tables of its peers, and
+// main. The fabric itself uses main, for "packet too big" messages, and so do packets from the internet.
 func (n *network) tables() []uint32 {
 	tables := []uint32{0, n.table}
 	for _, p := range n.peers {

@@ -137,7 +137,7 @@ func (e echo) ask(c *net.IPConn, patience time.Duration) error {
 }
 
 // await reads until the reply with that identifier and sequence number comes. A raw socket gets all replies from there,
-// also those to other processes.
+// also the replies to other processes.
 func (e echo) await(c *net.IPConn, id []byte, deadline time.Time) error {
 	if err := c.SetReadDeadline(deadline); err != nil {
 		return err

@@ -22,10 +22,10 @@
 //	............................|............................................................................
 //	                           eth0 203.0.113.1                       internet: one host
 //
-// There is no broadcast domain. The fabric answers ARP and neighbour solicitations for every address except those of
-// the ENI that asks. For IPv6 it is fe80:ec2::1, the router of all subnets. It follows EC2 alone: a call such as
-// AssignPrivateIpAddresses changes the fabric before EC2 answers ([ec2sim.Sim.OnChange]). The fabric is also the
-// metadata service, and recognises an instance by the source address of its request.
+// There is no broadcast domain. The fabric answers ARP and neighbour solicitations for every address except the
+// addresses of the ENI that asks. For IPv6 it is fe80:ec2::1, the router of all subnets. It follows EC2 alone: a call
+// such as AssignPrivateIpAddresses changes the fabric before EC2 answers ([ec2sim.Sim.OnChange]). The fabric is also
+// the metadata service, and recognises an instance by the source address of its request.
 //
 // The fabric consists of routing. A rule for each address of an ENI, "iif eni-04 from 100.64.1.5", leads to the table
 // of its VPC. The table has a route for each address that is reachable from there. A packet without such a rule or
@@ -141,8 +141,8 @@ func (f *Fabric) Err() error {
 	return f.failed
 }
 
-// Close removes everything that was created: files and namespaces, including those of pods and everything in them. It
-// does not end processes in the namespaces; their owners must do that. A second Close does nothing.
+// Close removes everything that was created: files and namespaces, including the namespaces of pods and everything in
+// them. It does not end processes in the namespaces; their owners must do that. A second Close does nothing.
 func (f *Fabric) Close() error {
 	err := f.Err()
 	f.mu.Lock()

@@ -37,7 +37,7 @@ func (w *allowance) know(words ...string) {
 	}
 }
 
-// withheld is in the place of what does not leave.
+// withheld replaces a value that does not leave the node.
 const withheld = conf.Withheld
 
 // ownTags are the tags of ENIs that this project sets, with values of its own.

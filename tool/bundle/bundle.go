@@ -4,8 +4,8 @@
 // Package bundle puts what a node shows of its pods' network into one file, and reads such a file on any machine.
 //
 // A bundle has sources: the registry, the kernel, EC2 and so on (see sources.go). Each source has a deadline and a
-// share of the size. If a source cannot be read, or has no room, the manifest has a line about it. This is never a
-// failure. So a bundle of a broken node has all sources that still work.
+// share of the size. If a source cannot be read, or has no room, the manifest has a line about it. A missing source is
+// never a failure. So a bundle of a broken node has all sources that still work.
 //
 // What may leave the node is listed field by field (see allow.go). A type of this project has no field for anything
 // else. Text that others may have written keeps only the words that can be no secret.

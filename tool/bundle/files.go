@@ -78,7 +78,8 @@ func (w *allowance) knowState(s *registry.State) {
 	w.know(s.Instance.ID, s.Instance.Type, s.Instance.Zone)
 }
 
-// A registryFile is the text of a registry. It loses free addresses first, and then leases.
+// A registryFile is the text of a registry. If the bundle lacks room, the text loses free addresses first, and then
+// leases.
 type registryFile struct{ state *registry.State }
 
 // MarshalJSON writes it as the registry does.

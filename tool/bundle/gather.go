@@ -36,7 +36,7 @@ const readme = `A support bundle of cni-ipvlan-vpc-k8s: what a node shows of its
 manifest.json says what is in the other files, and what is not, and why.
 `
 
-// Gather reads all sources of this node and writes a bundle. It fails only if it cannot write.
+// Gather reads all sources of this node and writes a bundle. Gather fails only if it cannot write the bundle.
 func Gather(ctx context.Context, w io.Writer, config, binDir string) (Manifest, error) {
 	g := &gathering{allow: newAllowance(), binDir: binDir, lists: conf.Load(config), asked: &doctor.Answers{}}
 	g.node, g.unopened = doctor.Open("", config, binDir)

@@ -27,7 +27,7 @@ const (
 // ErrNone means that a file is no bundle.
 var ErrNone = errors.New("it is no support bundle")
 
-// Read reads a bundle. It writes no file, and opens none.
+// Read reads a bundle. Read writes no file, and opens none.
 func Read(r io.Reader) (*Bundle, error) {
 	files, err := unpack(r)
 	if err != nil {

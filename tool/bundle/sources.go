@@ -23,12 +23,12 @@ const (
 	sourceKernel    = "kernel"
 )
 
-// A finish takes the data that was read, and returns the part that may leave the node. It runs when no reading does: it
-// may change the gathering.
+// A finish takes the data that was read, and returns the part that may leave the node. A finish runs while no reading
+// runs, so a finish may change the gathering.
 type finish func() (any, error)
 
-// A reading reads one source. It may be left behind, so it changes nothing of the gathering. Its finish returns the
-// value of the file, which is JSON, or nil if another reading stores it.
+// A reading reads one source. The gathering may end before a slow reading does, so a reading does not change the
+// gathering. Its finish returns the value of the file, which is JSON, or nil if another reading stores it.
 type reading struct {
 	name, file string
 	deadline   time.Duration
@@ -83,7 +83,7 @@ func (g *gathering) opened() error {
 	return nil
 }
 
-// findings are those of doctor.
+// findings returns the findings of doctor.
 func (g *gathering) findings(ctx context.Context) (finish, error) {
 	if err := g.opened(); err != nil {
 		return nil, err

@@ -24,7 +24,8 @@ func Arrange(app *App, args []string) []string {
 	return slices.Concat([]string{args[0], args[begin]}, flags, rest)
 }
 
-// commandOf returns the command that the line names, and where. It is nil if a word that is no flag comes first.
+// commandOf returns the command that the line names, and where. The command is nil if a word that is no flag comes
+// first.
 func commandOf(app *App, args []string) (int, *Command) {
 	for i := 1; i < len(args); i++ {
 		if strings.HasPrefix(args[i], "-") {

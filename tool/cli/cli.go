@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package cli is what all commands of the tool share: flags and arguments, output as text or
-// JSON, messages and exit codes. On a terminal, it shows the progress. It alone imports the library urfave/cli, and
-// gives its types on under their names.
+// Package cli is what all commands of the tool share: flags and arguments, output as text or JSON, messages and exit
+// codes. On a terminal, it shows the progress. No other package imports the library urfave/cli: package cli exports the
+// library's types under their names.
 package cli
 
 import (
@@ -45,7 +45,7 @@ type (
 // NewStringSlice returns the default of a StringSliceFlag.
 func NewStringSlice(words ...string) *StringSlice { return urfave.NewStringSlice(words...) }
 
-// Program is the name under which the program is installed, and alias is that of the link to it.
+// Program is the name under which the program is installed. alias is the name of the link to it.
 const (
 	Program = "cni-ipvlan-vpc-k8s-tool"
 	alias   = "cni-tool"
@@ -100,9 +100,9 @@ func CompleteEndless(c *Command) {
 }
 
 // JSON is the part of a command's description that names the fields of its answer with --output json. The answer is an
-// object, or, where the part begins with [], a list of objects. What stands in braces is within the field before them.
-// Times are those of RFC 3339 in UTC. A field keeps its name and type from release to release; new ones may come. The
-// transcripts hold this.
+// object, or, where the part begins with [], a list of objects. Fields in braces are within the field before the
+// braces. Times have the form of RFC 3339, in UTC. A field keeps its name and type from release to release; new ones
+// may come. The transcripts hold this.
 func JSON(fields string) string { return "\n\nWith --output json: " + fields }
 
 // checkArgs refuses arguments that the command would ignore. A command may have an output of its own.

@@ -17,8 +17,8 @@ func Nearest(word string, known []string) string {
 	return best
 }
 
-// likeness returns how similar two words are, from 0 to 1. It compares the length of their
-// longest common subsequence with their own.
+// likeness returns how similar two words are, from 0 to 1. likeness compares the length of their longest common
+// subsequence with their own lengths.
 func likeness(a, b string) float64 {
 	row := make([]int, len(b)+1) // how many a, as far as it was read, has in common with each beginning of b
 	for i := range len(a) {

@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/excerpt"
 )
 
-// Answer writes v as JSON if the command line asks for that, and else by text. It shows an escape for what is
-// not printable in the text.
+// Answer writes v as JSON if the command line asks for JSON, and otherwise by text. In the text, an escape stands for
+// each character that is not printable.
 func Answer(c *Context, v any, text func(w io.Writer)) error {
 	var b bytes.Buffer
 	if c.String("output") == "json" {
@@ -36,8 +36,8 @@ func Answer(c *Context, v any, text func(w io.Writer)) error {
 	return nil
 }
 
-// Table answers with rows, which are structs. A field is a column, headed by its
-// JSON name, or by its tag "head" if it has one; "-" is a field of the JSON alone.
+// Table answers with rows, which are structs. A field is a column. Its heading is its JSON name, or its tag "head" if
+// it has one. With the tag "-", a field is only in the JSON.
 func Table[Row any](c *Context, rows []Row) error {
 	if rows == nil {
 		rows = []Row{} // [], not null

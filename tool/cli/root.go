@@ -30,7 +30,7 @@ func OpenPool(policy lease.Policy) (*ipam.Pool, error) {
 	return ipam.Open(policy)
 }
 
-// ViewRegistry reads this node's registry. It needs no more than permission to read the files.
+// ViewRegistry reads this node's registry. ViewRegistry needs only permission to read the files.
 func ViewRegistry() (*registry.State, error) {
 	r, err := registry.Open(registry.Dir())
 	if err != nil {

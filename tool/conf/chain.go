@@ -94,7 +94,7 @@ func (r *review) chain() {
 	}
 }
 
-// positions are those of our plugins, by type.
+// positions are the positions of our plugins, by type.
 func (r *review) positions() map[string]int {
 	at := map[string]int{}
 	for i, m := range r.Plugins {
@@ -161,8 +161,8 @@ func (r *review) further(at map[string]int) {
 	}
 }
 
-// hooks reviews whether what comes after the slave works in its mode. It compares three plugins, where one checks
-// itself.
+// hooks reviews whether the plugins after the slave work in its mode. The review compares three plugins. A plugin alone
+// checks only itself.
 func (r *review) hooks(at map[string]int) {
 	i, ok := at[TypeIPVlan]
 	var slave struct{ Mode string }
@@ -226,8 +226,8 @@ func (r *review) pair(i int) {
 // (iptablesMasqueradeBit and iptablesDropBit, with their defaults).
 const kubeProxyMarks = 0xc000
 
-// tuning reviews whether the plugin tuning gives a pod's link another MAC address. An ipvlan link has that of the ENI,
-// and the kernel refuses a change.
+// tuning reviews whether the plugin tuning gives a pod's link another MAC address. An ipvlan link has the MAC address
+// of the ENI, and the kernel refuses a change.
 func (r *review) tuning(i int) {
 	var c struct {
 		MAC          string          `json:"mac"`
@@ -312,8 +312,8 @@ func (r *review) egressByPair(where string, c *egress.Config, p ptp.Config) {
 	}
 }
 
-// byENI says why pods reach the address of a Service by their ENI, unless hostCidrs has it. It returns "" if they reach
-// it by the node.
+// byENI says why pods reach the address of a Service by their ENI, unless hostCidrs has it. byENI returns "" if pods
+// reach the address by the node.
 func byENI(a netip.Addr, p ptp.Config, routed []netip.Prefix) string {
 	i := holder(routed, a)
 	switch {

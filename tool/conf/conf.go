@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package conf reads network configuration lists. [Load] reads those at a path once, and finds our plugins in them. All
-// questions are methods of its result. The types of the plugins define the keys and the allowed values.
+// Package conf reads network configuration lists. [Load] reads the conflists at a path once, and finds our plugins in
+// them. All questions are methods of its result. The types of the plugins define the keys and the allowed values.
 //
-// One rule holds for mistakes. An answer leaves out a network with a mistake, and has all others. The error beside the
+// All mistakes follow one rule. An answer leaves out a network with a mistake, and has all others. The error beside the
 // answer has all mistakes. A file that Load cannot parse may be another program's. So it is a mistake of ours only if
 // no other file is ours; [Conflists.Unread] always names it. Where the missing one could change the answer to all
 // others, there is none: see [Conflists.Whole].

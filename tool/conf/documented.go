@@ -15,7 +15,8 @@ const Withheld = "[withheld]"
 var private = map[string]bool{"eniTags": true, "runtimeConfig": true, "args": true, "prevResult": true, "dns": true}
 
 // Documented returns what may leave the node of a list: the keys that our plugins document, where the value is of the
-// documented type. Of plugins of others, it has only the type. It includes the drop-ins of the list.
+// documented type. Of plugins of others, the document has only the type. The document includes the drop-ins of the
+// list.
 func (c List) Documented() (json.RawMessage, error) {
 	plugins := []map[string]any{}
 	for _, m := range c.Plugins {

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// Installed is the key of a list that names the plugins of others that the list had when it was installed. Those that
-// are not among them, other programs have added since.
+// Installed is the key of a list that names the plugins of others that the list had when it was installed. If a plugin
+// of others is not under this key, another program has added it since.
 const Installed = "cni-ipvlan-vpc-k8s/installed"
 
 // listKeys are the keys of a list (CNI specification 1.1.0, section 1, "Configuration

@@ -94,7 +94,7 @@ func (c *Conflists) paths() (paths []string, err error) {
 	return paths, nil
 }
 
-// Beside returns the conflists among which a runtime would find these: those of the directory of the one file.
+// Beside returns the conflists among which a runtime would find these: all conflists in the directory of the one file.
 func (c *Conflists) Beside() *Conflists {
 	if c.IsDir {
 		return c
@@ -110,7 +110,7 @@ func (c *Conflists) lists() (all []List) {
 	return all
 }
 
-// Ours returns the networks with one of our plugins that gives addresses, also those with a mistake.
+// Ours returns the networks with one of our plugins that gives addresses, also networks with a mistake.
 func (c *Conflists) Ours() []List {
 	return slices.DeleteFunc(c.lists(), func(l List) bool { return l.Plugin(TypeIPAM) == nil })
 }
@@ -194,7 +194,7 @@ func (f *File) add(list List, err error) {
 	}
 }
 
-// delegatesOf returns the networks that a file of Multus has. It returns nil if the file is another one.
+// delegatesOf returns the networks that a file of Multus has. delegatesOf returns nil if the file is not Multus's.
 func delegatesOf(b []byte) []json.RawMessage {
 	var c struct {
 		Type      string            `json:"type"`

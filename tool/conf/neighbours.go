@@ -12,9 +12,9 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// neighbours compares the file with the others in its directory. Two networks of one name
-// share their leases, the node masquerades for the pods of all networks, and it has one lease log. It does not
-// compare the file with the one that it will replace.
+// neighbours compares the file with the others in its directory. Two networks of one name share their leases, the node
+// masquerades for the pods of all networks, and it has one lease log. The review does not compare the file with the
+// file that it will replace.
 func (r *review) neighbours() {
 	r.decode()
 	for _, f := range r.beside.Files {
@@ -64,8 +64,8 @@ func replaces(fresh, old string) bool {
 	return !isRead(fresh) && (target == old || target == strings.TrimSuffix(old, filepath.Ext(old)))
 }
 
-// logOf returns the lease log that a list wants, with its defaults. It is empty if there is none, or if ipam's
-// configuration has a mistake.
+// logOf returns the lease log that a list wants, with its defaults. logOf returns nothing if the list wants no log, or
+// if ipam's configuration has a mistake.
 func logOf(c List) registry.LeaseLog {
 	if c.IPAM == nil {
 		return registry.LeaseLog{}

@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Whole returns the policies of the pools of all networks. It returns nil if there is none, if a network has a mistake,
-// or if Load cannot parse a file. Then no command knows which pools there are.
+// Whole returns the policies of the pools of all networks. Whole returns nil if there is no network, if a network has a
+// mistake, or if Load cannot parse a file. Then no command knows which pools there are.
 func (c *Conflists) Whole() []lease.Policy {
 	if _, err := c.All(); err != nil || c.Unread() != nil {
 		return nil
@@ -22,8 +22,8 @@ func (c *Conflists) Whole() []lease.Policy {
 	return c.policies
 }
 
-// Common is what a collection needs of all networks. It is empty if none is ours. With a mistake there is none, because
-// no command knows what a collection may do.
+// Common is what a collection needs of all networks. Common is empty if no network is ours. With a mistake there is
+// none, because no command knows what a collection may do.
 func (c *Conflists) Common() (lease.Policy, error) {
 	all, err := c.All()
 	if Absent(err) {
@@ -110,8 +110,8 @@ func (c *Conflists) MostENIs(s *registry.State) int {
 	return min(cmp.Or(most, s.Instance.ENIs), s.Instance.ENIs)
 }
 
-// Misfit returns why pods get no addresses of an ENI that others have attached. It returns "" if pods of a network get
-// them, or if there is no configuration.
+// Misfit returns why pods get no addresses of an ENI that others have attached. Misfit returns "" if pods of a network
+// get these addresses, or if there is no configuration.
 func (c *Conflists) Misfit(e registry.ENI) (why string) {
 	for _, p := range c.policies {
 		if p.Pool != e.Pool {

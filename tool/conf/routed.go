@@ -14,8 +14,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// paths reviews whether the plugins are those that the data paths of the pools need, and fit them. It compares three
-// plugins, where one checks itself.
+// paths reviews whether the list has the plugins that the data paths of the pools need, and whether these plugins fit
+// the data paths. The review compares three plugins. A plugin alone checks only itself.
 func (r *review) paths(at map[string]int) {
 	var ipam lease.Config
 	var pair ptp.Config
@@ -44,8 +44,8 @@ func (r *review) paths(at map[string]int) {
 	}
 }
 
-// routed reviews what does not go with routed pods, or only with them. i and k are those of our plugins that make pools
-// and pairs.
+// routed reviews what does not work with routed pods, or works only with them. i and k are the positions of our plugins
+// that make pools and pairs.
 func (r *review) routed(i, k int) {
 	var ipam lease.Config
 	var pair ptp.Config

@@ -49,7 +49,7 @@ func (r *review) runtime(b []byte, object map[string]json.RawMessage) {
 	}
 }
 
-// boolean reports whether a runtime reads the value as true or false. It also reads a text.
+// boolean reports whether a runtime reads the value as true or false. A runtime also reads a text as a boolean.
 func boolean(value json.RawMessage) bool {
 	var b *bool
 	var s string

@@ -62,8 +62,8 @@ func (r *review) wrong(where, format string, args ...any) {
 	}
 }
 
-// Mistakes lists the mistakes in a file. If runtimes read its directory, the other files there may contradict it. It
-// returns an error if the command cannot read the file, or that directory.
+// Mistakes lists the mistakes in a file. If runtimes read its directory, the other files there may contradict it. The
+// function returns an error if the command cannot read the file, or that directory.
 func (f File) Mistakes(binDir string, beside *Conflists) ([]Mistake, error) {
 	return (&review{file: f.Path, beside: beside}).read(f.text, binDir, f.unread)
 }
@@ -147,8 +147,8 @@ func (r *review) where(i int) string {
 	return where
 }
 
-// configs are the configurations that our plugins decode theirs into. They, and no list
-// of ours, say which keys there are and which values are right.
+// configs are the types into which our plugins decode their configurations. They, and no list of ours, say which keys
+// there are and which values are right.
 var configs = map[string]func() validator{
 	TypeAll:    func() validator { return &chain.Config{} },
 	TypeIPAM:   func() validator { return &lease.Config{} },

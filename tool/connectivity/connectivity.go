@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package connectivity sends packets on each path of pods, from pods that it makes for that, and says where a packet
-// has stopped. It makes two pods on this node, as a container runtime does, by the plugins of a conflist. Nothing of
-// them has a name in the file system: their namespaces end with the process, however it ends. A killed process leaves
-// leases and routing rules, like a pod without a DEL. A collection or a GC removes them.
+// has stopped. The package makes two pods on this node, as a container runtime does, by the plugins of a conflist.
+// Nothing of them has a name in the file system: their namespaces end with the process, however it ends. A killed
+// process leaves leases and routing rules, like a pod without a DEL. A collection or a GC removes them.
 //
 // A path that works costs the node nothing but its packets. On a path that does not, packets are sent again. Meanwhile
 // taps show the links at which they pass, and netfilter names the rules that drop them. Taps and verdicts are about the
@@ -221,7 +221,7 @@ func (s *scene) remove() (failed error) {
 
 func (s *scene) close() error { return errors.Join(s.remove(), s.cni.close(), s.node.Close()) }
 
-// tryAll tries all paths at once. Those that fail are tried again, because the machine may be busy. What fails again is
+// tryAll tries all paths at once. tryAll tries failed paths again, because the machine may be busy. What fails again is
 // looked at, one path after the other.
 func (s *scene) tryAll(ctx context.Context, all []path) []Row {
 	rows := make([]Row, len(all))

@@ -95,7 +95,8 @@ func (s *scene) look(ctx context.Context, p path) (f finding, err error) {
 	return f, nil
 }
 
-// check asks the plugins once whether a pod is whole. That a CHECK was cut off says nothing of the pod.
+// check asks the plugins once whether a pod is whole. If the CHECK did not end in time, check reports nothing about the
+// pod.
 func (s *scene) check(ctx context.Context, p *pod) error {
 	if p == nil {
 		return nil
@@ -151,8 +152,8 @@ func (s *scene) present(links []string) []string {
 	return slices.DeleteFunc(links, func(l string) bool { _, err := s.node.LinkByName(l); return err != nil })
 }
 
-// furthest is where a packet has come furthest on its way there and back. It need not be the last that was seen: the
-// sender may have repeated a packet just when the taps were closed.
+// furthest is the furthest place that a packet has reached on its way there and back. The last seen packet need not be
+// there: the sender may have repeated a packet just when the taps were closed.
 func (s *scene) furthest(f finding) (l sighting, any bool) {
 	for _, seen := range f.seen {
 		if !any || s.progress(f, seen) >= s.progress(f, l) {
@@ -162,8 +163,9 @@ func (s *scene) furthest(f finding) (l sighting, any bool) {
 	return l, any
 }
 
-// progress orders the places on the way: out of a pod, into the node, out of the node, into a pod. The same follows for
-// the answer. The node sends a packet to a Service back into the sender. This is no progress after the node.
+// progress orders the places on the way: out of a pod, into the node, out of the node, into a pod. Then come the same
+// places for the answer. The node sends a packet to a Service back into the sender. This step back into the sender is
+// no progress after the node.
 func (s *scene) progress(f finding, l sighting) (steps int) {
 	switch node := l.ns == s.node; {
 	case node && !l.Out, !node && !l.Out && f.leaving(l) && l.ns == f.from:

@@ -31,7 +31,7 @@ type path struct {
 	outside string        // what to look at if the packet leaves the node and no answer comes
 }
 
-// try sends packets. It waits at most for so long.
+// try sends packets. It waits at most for the time most.
 func (p path) try(ctx context.Context, most time.Duration) Row {
 	row := Row{Path: p.name, Family: p.family.String(), To: p.to.String(), State: Skipped, Cause: p.skip,
 		From: p.from.Name}
@@ -161,8 +161,8 @@ func (s *scene) nodeAddr(f nl.Family) netip.Addr {
 var metadataAddrs = map[nl.Family]netip.AddrPort{nl.IPv4: netip.MustParseAddrPort("169.254.169.254:80"),
 	nl.IPv6: netip.MustParseAddrPort("[fd00:ec2::254]:80")}
 
-// metadata are the node's path to the metadata service, which the plugins need, and that of pods. IPv6 is an option
-// that most instances do not have, so only the block of pods is tried.
+// metadata returns two paths to the metadata service: the node's, which the plugins need, and the pods'. IPv6 is an
+// option that most instances do not have, so only the block of pods is tried.
 func (s *scene) metadata(f nl.Family) (all []path) {
 	to, a := metadataAddrs[f], s.pods[0]
 	if f == nl.IPv4 {

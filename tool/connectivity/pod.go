@@ -115,7 +115,7 @@ func (r runtime) conf(name, netns string) *libcni.RuntimeConf {
 			{"K8S_POD_INFRA_CONTAINER_ID", name}}}
 }
 
-// add makes a pod. One that could not be made is removed again.
+// add makes a pod. If add cannot make a pod, it removes what there is of the pod.
 func (r runtime) add(ctx context.Context, node *nl.NS, name string) (*pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.addWithin())
 	defer cancel()

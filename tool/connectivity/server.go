@@ -18,7 +18,7 @@ import (
 )
 
 // A server answers calls in a namespace. A call is a line of JSON, and then as many bytes as the line says. The answer
-// is a line of JSON. It changes nothing, and calls back the caller alone.
+// is a line of JSON. The server changes nothing, and calls back the caller alone.
 type server struct {
 	ns       *nl.NS
 	pod      *pod // whose addresses it tells, and from which it calls back; nil: none
@@ -65,7 +65,7 @@ func (s *server) port() uint16 { return uint16(s.listener.Addr().(*net.TCPAddr).
 
 func (s *server) close() { s.listener.Close() }
 
-// answerAll answers until close. It answers some callers at once, and no more.
+// answerAll answers until close. answerAll answers only some callers at the same time.
 func (s *server) answerAll() {
 	turns := make(chan struct{}, 16)
 	for {

@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// why says what has stopped the packet, and what to do. What is certain comes first.
+// why returns what has stopped the packet, and what an operator can do. What is certain comes first.
 func (s *scene) why(f finding) (cause, do string) {
 	down := s.down(f)
 	switch {
@@ -85,7 +85,7 @@ func (s *scene) whyLarge(f finding) (cause, do string) {
 	return "a link on the way takes only smaller packets, and its \"packet too big\" does not arrive. The MTUs " +
 			"here: " + strings.Join(mtus, ", "),
 		"all links on the way need one MTU, or must let ICMP \"fragmentation needed\" pass. EC2 has 9001 in a VPC, " +
-			"8500 by a transit gateway, 1500 to the internet. The keys mtu of the conflist set those of new pods"
+			"8500 by a transit gateway, 1500 to the internet. The keys mtu of the conflist set the MTUs of new pods"
 }
 
 // whyKept is about a packet that has reached the node and was not sent on.
@@ -145,8 +145,8 @@ func (s *scene) down(f finding) string {
 	return ""
 }
 
-// unassigned compares the pods' addresses with those of the ENIs in the metadata service. EC2 drops what an ENI sends
-// with an address that it does not have: its source/destination check.
+// unassigned compares the pods' addresses with the addresses of the ENIs in the metadata service. EC2 drops what an ENI
+// sends with an address that it does not have: its source/destination check.
 func (s *scene) unassigned(f finding) string {
 	enis, err := s.enis()
 	if err != nil {
@@ -172,7 +172,7 @@ func metadataENIs() ([]aws.ENI, error) {
 	return aws.New(aws.Options{}).ENIs(ctx)
 }
 
-// hasAddr reports whether an ENI has an address, or a prefix of it.
+// hasAddr reports whether an ENI has an address, by itself or in a prefix.
 func hasAddr(e aws.ENI, a netip.Addr) bool {
 	return slices.Contains(slices.Concat(e.Addrs, e.IPv6Addrs), a) ||
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes),

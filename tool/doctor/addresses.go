@@ -36,9 +36,8 @@ func (p *Node) checkAddresses(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// strip is a fix that removes an address from the node. If it is the first one of a subnet,
-// the kernel also removes the others of that subnet. That could do harm, so it is left to
-// people.
+// strip is a fix that removes an address from the node. If it is the first one of a subnet, the kernel also removes the
+// others of that subnet. Such a removal could do harm, so doctor leaves it to people.
 func (p *Node) strip(a nl.Addr) func(context.Context) (string, error) {
 	if !a.Prefix.IsSingleIP() {
 		return nil

@@ -95,7 +95,7 @@ func readCloudSettings(files ...string) (c cloudSettings, _ error) {
 	return c, nil
 }
 
-// read reads one file. It knows as much of YAML as these keys take: below which key of the top level a line is. The
+// read reads one file. read knows only what these keys need of YAML: below which key of the top level a line is. The
 // lists in the key updates may be in any notation of YAML.
 func (c *cloudSettings) read(text string) {
 	top, updates, said := "", "", false

@@ -16,8 +16,8 @@ const cloudSetupUnit = "nm-cloud-setup.service"
 // cloudSetupConf turns nm-cloud-setup off on EC2.
 const cloudSetupConf = "[Service]\nEnvironment=NM_CLOUD_SETUP_EC2=no\n"
 
-// checkCloudSetup checks that nm-cloud-setup does not take the addresses of pods
-// (nm-cloud-setup(8)). It runs at each change of a lease, and every five minutes.
+// checkCloudSetup checks that nm-cloud-setup does not take the addresses of pods (nm-cloud-setup(8)). nm-cloud-setup
+// runs at each change of a lease, and every five minutes.
 func (p *Node) checkCloudSetup(ctx context.Context) ([]Finding, error) {
 	unit, installed := p.lookUp("systemd/system", cloudSetupUnit)
 	wanted := p.enabled(cloudSetupUnit) || p.enabled("nm-cloud-setup.timer") || p.runs(ctx, "nm-cloud-setup.timer")
@@ -45,8 +45,8 @@ func (p *Node) checkCloudSetup(ctx context.Context) ([]Finding, error) {
 			", for when systemd reads its units next. The rules are there until the node boots")}}, nil
 }
 
-// environment returns the value of a variable after a file of a unit: the last assignment counts,
-// and an empty one takes back all before it (systemd.exec(5)).
+// environment returns the value of a variable after a file of a unit. The last assignment counts, and an empty one
+// takes back all before it (systemd.exec(5)).
 func environment(text, name, value string) string {
 	for line := range strings.Lines(text) {
 		set, ok := strings.CutPrefix(strings.TrimSpace(line), "Environment=")

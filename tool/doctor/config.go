@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// checkConfig finds the mistakes in the conflists, as validate does. It also finds a file that
-// a runtime would read instead of the first one.
+// checkConfig finds the mistakes in the conflists, as validate does. checkConfig also finds a file that a runtime would
+// read instead of the first one.
 func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 	if p.file == "" {
 		return p.withoutConflist(), nil

@@ -100,7 +100,7 @@ var checks = []Check{
 // AsksEC2 reports whether the check asks EC2.
 func (c Check) AsksEC2() bool { return c.of == ofEC2 }
 
-// Checks returns all checks of a node, or those of an image.
+// Checks returns all checks of a node, or all checks of an image.
 //
 // No generic function may take a Check. Its type would then count as used in an interface,
 // and so would the client of the AWS SDK. The linker would keep all methods of that client:
@@ -168,7 +168,7 @@ type pool struct {
 	network string
 }
 
-// policies are those of the pools of all networks.
+// policies are the policies of the pools of all networks.
 func (p *Node) policies() (all []pool) {
 	for _, l := range p.ours {
 		for _, policy := range l.IPAM.Policies() {
@@ -231,8 +231,8 @@ func (p *Node) told(c Check, found []Finding, err error) []Finding {
 	return found
 }
 
-// notMade is the finding that a check could not be made. That EC2 cannot be reached is an error, once: pods that need
-// EC2 fail.
+// notMade is the finding that a check could not be made. If EC2 cannot be reached, one finding is an error: pods that
+// need EC2 fail.
 func (p *Node) notMade(c Check, err error) Finding {
 	f := Finding{Severity: warning, About: c.Name, Means: "this check could not be made: " + err.Error(),
 		Do: "first correct this, then run the check again: " + cli.Name + " doctor --check " + c.Name}

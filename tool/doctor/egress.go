@@ -277,7 +277,8 @@ func probe(ctx context.Context, client *nl.NS, s egress.State, r nl.Route) (answ
 var anywhere = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"),
 	netip.MustParseAddr("3fff::1")}
 
-// beyond is an address of a destination that a client reaches by the tunnel. It is the zero address if there is none.
+// beyond is an address of a destination that a client reaches by the tunnel. If there is no such destination, beyond is
+// the zero address.
 func beyond(client *nl.NS, s egress.State, r nl.Route) (netip.Addr, error) {
 	first := r.Dst.Addr()
 	for _, to := range append([]netip.Addr{first.Next(), first}, anywhere...) {

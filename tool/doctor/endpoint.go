@@ -23,9 +23,9 @@ type place struct {
 	correct  string // how to give the place the environment of the runtime
 }
 
-// checkEndpoint looks at the variables that choose the endpoint of EC2, a proxy, and so on. A
-// plugin has those of the container runtime, which executes it. The units of the tool have
-// others, and so has a shell. If they differ, one reaches EC2 and the other does not.
+// checkEndpoint looks at the variables that choose the endpoint of EC2, a proxy, and so on. A plugin has the variables
+// of the container runtime, which executes it. The units of the tool have others, and so has a shell. If they differ,
+// one reaches EC2 and the other does not.
 func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 	here := place{"this process", os.Getenv, warning, "this tool cannot ask EC2",
 		"run it with the same variables: set -a; . " + environmentFile + "; " + cli.Name + " doctor"}

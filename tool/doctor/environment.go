@@ -29,8 +29,8 @@ type process struct{ program, dir string } // dir: in /proc
 
 func (p process) String() string { return p.program + ", process " + filepath.Base(p.dir) }
 
-// executing returns the processes that execute CNI plugins. Those in containers are in other PID namespaces, and none
-// of ours.
+// executing returns the processes that execute CNI plugins. Runtimes in containers are in other PID namespaces, and do
+// not execute our plugins.
 func executing() ([]process, error) {
 	ours, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {
@@ -73,7 +73,7 @@ func runtimes() ([]place, error) {
 	return found, err
 }
 
-// environmentOf returns an environment of NAME=VALUE. As for systemd, the last one of a name counts.
+// environmentOf returns an environment of NAME=VALUE. If a name is there twice, the last value counts, as for systemd.
 func environmentOf(assignments []string) aws.Environment {
 	values := map[string]string{}
 	for _, a := range assignments {

@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// checkFirewall looks for chains of others that may drop what the node forwards for pods.
-// Docker, firewalld and hardened images have such chains. It does not evaluate their rules,
-// because their effect depends on more than the links.
+// checkFirewall looks for chains of others that may drop what the node forwards for pods. Docker, firewalld and
+// hardened images have such chains. The check does not evaluate the rules of such chains, because their effect depends
+// on more than the links.
 func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 	networks, _ := p.conflists.Networks() // checkConfig finds what is wrong with one
 	networks = slices.DeleteFunc(networks, func(n conf.Network) bool { return !n.Pair.IPMasq })
@@ -49,8 +49,8 @@ func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 	return append(found, p.legacy()...), nil
 }
 
-// accepted reports whether each of the networks has the plugin firewall in its chain. That
-// plugin adds rules for each pod's address to this nft chain.
+// accepted reports whether each of the networks has the plugin firewall in its chain. The plugin firewall adds rules
+// for each pod's address to this nft chain.
 func accepted(chain string, networks []conf.Network) bool {
 	return strings.HasSuffix(chain, " filter FORWARD") &&
 		!slices.ContainsFunc(networks, func(n conf.Network) bool { return !n.Chains("firewall") })

@@ -96,7 +96,7 @@ type targets struct {
 // created reports whether the node may make ENIs.
 func (on targets) created() bool { return len(on.creations) > 0 }
 
-// of are those of an action.
+// of returns the permissions of an action.
 func (on targets) of(action string) []aws.Target {
 	switch action {
 	case "CreateNetworkInterface":

@@ -14,8 +14,8 @@ const (
 	ifupdownRule   = "75-cloud-ifupdown.rules"
 )
 
-// checkIfupdown checks that the helper of Debian's cloud images leaves the ENIs of pods alone. It
-// writes a stanza with DHCP for each link that comes, and starts ifup@.service.
+// checkIfupdown checks that the helper of Debian's cloud images leaves the ENIs of pods alone. The helper writes a
+// stanza with DHCP for each new link, and starts ifup@.service.
 func (p *Node) checkIfupdown(context.Context) ([]Finding, error) {
 	if _, err := os.Stat(p.path(ifupdownHelper)); err != nil {
 		return nil, nil

@@ -15,8 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/repair"
 )
 
-// checkLeftovers looks for what pods have left behind, and for what the node has lost of what
-// all pods share.
+// checkLeftovers looks for objects that pods have left behind, and for lost objects that all pods of the node share.
 func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
 	rules, err1 := p.kernel.Rules()
 	links, err2 := p.kernel.Links()
@@ -49,7 +48,7 @@ func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
 	return append(found, lost...), err
 }
 
-// removeDetached is a fix that deletes all such rules at once. It first checks them again.
+// removeDetached is a fix that deletes all such rules at once. The fix first checks the rules again.
 func (p *Node) removeDetached(context.Context) (string, error) {
 	_, err := repair.RemoveDetached(p.pool.Host)
 	return "deleted", err

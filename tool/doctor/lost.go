@@ -19,8 +19,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// lost looks for what the node has lost of what all pods share, and for what each running pod has lost. It leaves out
-// the sysctls, which checkSysctls checks. If a configuration cannot be read, checkConfig reports that.
+// lost looks for lost objects that all pods of the node share, and for lost objects of each running pod. lost leaves
+// out the sysctls, which checkSysctls checks. If a configuration cannot be read, checkConfig reports that.
 func (p *Node) lost() ([]Finding, error) {
 	networks, _ := p.conflists.Networks()
 	var found []Finding

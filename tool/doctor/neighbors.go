@@ -67,8 +67,8 @@ func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// neighbors returns how many entries the table has. It returns 0 if the kernel does not show
-// that: it does so only in the first namespace.
+// neighbors returns how many entries the table has. neighbors returns 0 if the kernel does not show the number: the
+// kernel shows it only in the first namespace.
 func neighbors(family string) int {
 	name := map[string]string{"ipv4": "arp_cache", "ipv6": "ndisc_cache"}[family]
 	text, err := os.ReadFile("/proc/net/stat/" + name)

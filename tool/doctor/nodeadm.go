@@ -8,9 +8,8 @@ import "context"
 // nodeadmUnit is the unit by which nodeadm of EKS configures an ENI. Its rules of udev start it.
 const nodeadmUnit = "udev-net-manager@.service"
 
-// checkNodeadm checks that nodeadm leaves the ENIs of pods alone. It has systemd-networkd configure
-// those that are there before the node joins (awslabs/amazon-eks-ami,
-// nodeadm/cmd/nodeadm-internal/udev).
+// checkNodeadm checks that nodeadm leaves the ENIs of pods alone. nodeadm lets systemd-networkd configure the ENIs that
+// are attached before the node joins (awslabs/amazon-eks-ami, nodeadm/cmd/nodeadm-internal/udev).
 func (p *Node) checkNodeadm(context.Context) ([]Finding, error) {
 	if _, installed := p.lookUp("systemd/system", nodeadmUnit); !installed {
 		return nil, nil

@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// checkOthers names the ENIs that others have attached and whose addresses no pod gets. That
-// is right if they are not for pods.
+// checkOthers names the ENIs that others have attached and whose addresses no pod gets. The state is right if these
+// ENIs are not for pods.
 func (p *Node) checkOthers(context.Context) ([]Finding, error) {
 	var found []Finding
 	for _, id := range slices.Sorted(maps.Keys(p.state.ENIs)) {

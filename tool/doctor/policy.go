@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// An engine enforces NetworkPolicy on a node. It shows itself by a chain of nftables or by pins of BPF, both as
-// patterns of [path.Match]. The sources of the engines have these names.
+// An engine enforces NetworkPolicy on a node. The check finds an engine by a chain of nftables or by pins of BPF, both
+// as patterns of [path.Match]. The sources of the engines have these names.
 type engine struct{ name, chain, pins string }
 
 var engines = []engine{

@@ -19,8 +19,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// checkProxy looks for Services that pods do not reach, by the mode of kube-proxy or by their routes. It also looks for
-// Services that lead clients of an egress past their tunnels.
+// checkProxy looks for Services that pods do not reach, by the mode of kube-proxy or by their routes. checkProxy also
+// looks for Services that lead clients of an egress past their tunnels.
 func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
 	found, failed = p.ipvs()
 	networks, _ := p.conflists.Networks() // checkConfig finds what is wrong with one
@@ -145,7 +145,8 @@ func (p *Node) byENI(policy lease.Policy, pair ptp.Config) []netip.Prefix {
 	return append(all, netip.MustParsePrefix("::/0"))
 }
 
-// narrowest is the longest prefix that has the address. It is none, with -1 bits, if no prefix has it.
+// narrowest is the longest prefix that contains the address. If no prefix contains it, narrowest is invalid, with -1
+// bits.
 func narrowest(prefixes []netip.Prefix, a netip.Addr) (longest netip.Prefix) {
 	for _, p := range prefixes {
 		if p.Contains(a) && p.Bits() > longest.Bits() {

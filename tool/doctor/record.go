@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// A Record is what a node was like at a time. The same checks find in it what they find on the node.
+// A Record is the state of a node at a time. The same checks find in a Record what they find on the node.
 type Record struct {
 	Made      time.Time
 	State     *registry.State
@@ -39,16 +39,16 @@ const (
 	itsOthers = "it looks for chains and programs of others, which do not leave the node"
 )
 
-// onNode are the checks that a record cannot serve, and why. It serves all others.
+// onNode are the checks that a record cannot serve, and why. A record serves all other checks.
 var onNode = map[string]string{"config": itsFiles, "plugins": itsFiles, "networkd": itsFiles, "netutils": itsFiles,
 	"cloudinit": itsFiles, "cloudsetup": itsFiles, "ifupdown": itsFiles, "nodeadm": itsFiles, "manager": itsFiles,
 	"timers": itsFiles, "kernel": itsPods, "state": itsDisk, "endpoint": itsEnv, "iam": itsPods, "egress": itsPods,
 	"policy": itsOthers}
 
-// partOnNode are those of which it serves a part.
+// partOnNode are the checks that a record can serve only in part.
 var partOnNode = map[string]string{"links": itsPods, "leftovers": itsPods, "firewall": itsLegacy}
 
-// An Unmade is a check that could not be made, or not all of it.
+// An Unmade is a check that could not be made, or only in part.
 type Unmade struct {
 	Check string `json:"check"`
 	Why   string `json:"why"`
@@ -109,7 +109,7 @@ func (p *Node) Record(s *Snapshot, a *Answers) {
 	p.cloud = a.recorded(p.cloud)
 }
 
-// Pool is that of the node, or nil.
+// Pool is the pool of the node, or nil.
 func (p *Node) Pool() *ipam.Pool { return p.pool }
 
 // Missing adds the findings of a report that this one lacks.
@@ -123,8 +123,8 @@ func (r *Report) Missing(of Report) (added []Finding) {
 	return added
 }
 
-// A cloud is what the checks ask EC2 and the metadata service that a record can answer. It has functions and no
-// interface: see [Checks].
+// A cloud has the questions of the checks to EC2 and the metadata service that a record can answer. It has functions
+// and no interface: see [Checks].
 type cloud struct {
 	instance func(context.Context) (aws.Instance, error)
 	attached func(ctx context.Context, instance string) ([]aws.ENI, error)
@@ -145,8 +145,8 @@ func cloudOf(c *aws.Client) cloud {
 	}
 }
 
-// ExamineEach makes all checks. Each has so much time, and all have until the end of the context. It does not wait for
-// a check that does not end in time.
+// ExamineEach makes all checks. Each check has the time each, and all checks have time until the end of the context.
+// ExamineEach does not wait for a check that does not end in time.
 func (p *Node) ExamineEach(ctx context.Context, each time.Duration) (Report, []Unmade) {
 	r, unmade := Report{Checked: []string{}, Findings: []Finding{}}, []Unmade{}
 	for _, c := range checks {
@@ -186,8 +186,8 @@ func (p *Node) makeWithin(ctx context.Context, c Check, time time.Duration) (fou
 	}
 }
 
-// Answers are those of EC2 and the metadata service to the questions of the checks. An answer without a value has an
-// error.
+// Answers are the answers of EC2 and the metadata service to the questions of the checks. An answer without a value has
+// an error.
 type Answers struct {
 	Instance aws.Instance `json:"instance"`
 	Attached []aws.ENI    `json:"attached"`

@@ -16,8 +16,8 @@ import (
 // of its ADD (containerd#12923). Later series do so, too.
 var remembers = map[[2]int]int{{1, 7}: 31, {2, 0}: 10, {2, 1}: 7, {2, 2}: 2}
 
-// checkRuntime looks for a runtime that may end a pod without a DEL. It executes the containerd of PATH. The program of
-// a process is not safe to execute: any user can start one with this name.
+// checkRuntime looks for a runtime that may end a pod without a DEL. checkRuntime executes the containerd of PATH. The
+// program of a process is not safe to execute: any user can start one with this name.
 func (p *Node) checkRuntime(ctx context.Context) ([]Finding, error) {
 	all, err := executing()
 	if err != nil || !slices.ContainsFunc(all, func(r process) bool { return r.program == "containerd" }) {

@@ -15,7 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ask"
 )
 
-// A Kernel is what the checks read of the node's network namespace: the kernel itself, or a [Snapshot] of it.
+// A Kernel answers what the checks ask about the node's network namespace. It is the kernel itself, or a [Snapshot] of
+// the namespace.
 type Kernel interface {
 	Links() ([]nl.Link, error)
 	LinkByName(name string) (nl.Link, error)
@@ -196,7 +197,7 @@ func (s *Snapshot) Sysctl(key string) (string, error) {
 	return value, nil
 }
 
-// DroppingChains lists the chains that drop what no rule of theirs accepts.
+// DroppingChains lists the chains that drop packets which none of their rules accepts.
 func (s *Snapshot) DroppingChains(f nl.Family) ([]nl.DroppingChain, error) {
 	return answer(s.Chains, f)
 }
@@ -217,7 +218,7 @@ func answer[T any](of map[string][]T, f nl.Family) ([]T, error) {
 
 func way(from, to netip.Addr) string { return from.String() + " to " + to.String() }
 
-// A recorder is the kernel of the node. It writes the answers to the questions of the checks into a snapshot.
+// A recorder is the kernel of the node. The recorder writes the kernel's answers to the checks into a snapshot.
 type recorder struct {
 	live
 	to *Snapshot

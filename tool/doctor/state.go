@@ -68,7 +68,8 @@ func (p *Node) checkLock() []Finding {
 			"process: no address is lost", first.PID)}}
 }
 
-// checkLog looks for lines of the lease log that wait. It looks twice, because a process may be about to write them.
+// checkLog looks for lines of the lease log that wait. checkLog looks twice, because a process may be about to write
+// the lines.
 func (p *Node) checkLog() []Finding {
 	if p.state.Unwritten() == 0 {
 		return nil

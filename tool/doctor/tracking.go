@@ -18,9 +18,9 @@ import (
 // for minutes, and Linux sends no keepalive for two hours (tcp(7)). The hour is a choice.
 const idleEnough = 3600
 
-// checkTracking looks for ENIs whose security groups soon forget idle TCP connections. That
-// may be the default of the instance type, or set on the ENI. If the role may not
-// ask EC2, nothing is known: checkIAM names what the role lacks.
+// checkTracking looks for ENIs whose security groups soon forget idle TCP connections. The short timeout may be the
+// default of the instance type, or set on the ENI. If the role may not ask EC2, nothing is known: checkIAM names what
+// the role lacks.
 func (p *Node) checkTracking(ctx context.Context) ([]Finding, error) {
 	me, err := p.cloud.instance(ctx)
 	if err != nil {
@@ -47,8 +47,8 @@ func unlessDenied(err error) error {
 	return err
 }
 
-// tracking returns a finding for each short timeout of the ENIs. The default is that of the
-// instance type, or 0 if it is not known.
+// tracking returns a finding for each short timeout of the ENIs. The default is the timeout of the instance type, or 0
+// if it is not known.
 func tracking(enis []aws.ENI, instanceType string, standard int) []Finding {
 	type timeout struct {
 		seconds int

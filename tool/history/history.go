@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A Lease was that of an address, from Begin until End.
+// A Lease is a past lease of an address, from Begin until End.
 type Lease struct {
 	registry.Line // with what the log says of the pod
 

@@ -95,7 +95,8 @@ func (r *reader) history() *History {
 	return h
 }
 
-// take takes the lines of a file. If nothing of it can be read, it is about what the rest of its log is about.
+// take takes the lines of a file. If nothing of the file can be read, the file counts as part of the same history as
+// the rest of its log.
 func (r *reader) take(f logFile, each func(line func(number int, text []byte) error) error) {
 	c := newContent()
 	err := each(func(number int, text []byte) error {
@@ -275,7 +276,7 @@ func (r *reader) list(paths []string) (files []logFile, err error) {
 	return inOrder(files), nil
 }
 
-// inOrder sorts files as they were written. Those of one log have numbers. Others may be of one
+// inOrder sorts files as they were written. The files of one log have numbers. Files of different logs may be of one
 // node, too, and then their first lines tell.
 func inOrder(files []logFile) []logFile {
 	begun := map[string]time.Time{}

@@ -169,7 +169,7 @@ func (s *series) opens() bool {
 func (s *series) first() time.Time { return s.lines[0].Time }
 func (s *series) last() time.Time  { return s.lines[len(s.lines)-1].Time }
 
-// place is where a line belongs among those with its number: a snapshot is behind the change.
+// place is the place of a line among the lines with the same number: a snapshot is behind the change.
 func place(l registry.Line) int {
 	return slices.Index([]string{registry.Begin, registry.End, registry.Snapshot, registry.Held, registry.Off}, l.Event)
 }
@@ -217,7 +217,7 @@ func (s *series) learn() {
 	}
 }
 
-// setClocks moves the times of each boot to its last clock. It returns the series that have these.
+// setClocks moves the times of each boot to its last clock. setClocks returns the series with the moved times.
 func (n *node) setClocks() map[string]*series {
 	follows := func(s, l *series) bool {
 		than := cmp.Compare(s.last().Sub(s.booted), l.last().Sub(l.booted))
@@ -270,8 +270,8 @@ func (s *series) follows() string {
 	return name
 }
 
-// latest returns the last series of the node. It returns nil if no reader can know it: several boots have a last
-// series that no other one follows.
+// latest returns the last series of the node. If several boots have a last series that no other series follows, no
+// reader can know the latest one. Then latest returns nil.
 func latest(named map[string]*series, followed map[string]bool, clocks map[string]*series) *series {
 	ends := slices.Collect(maps.Values(clocks))
 	ends = slices.DeleteFunc(ends, func(s *series) bool { return s.old || followed[s.name] })

@@ -177,8 +177,7 @@ func (w *walker) see(l *registry.Line, at time.Time) {
 	w.lost, w.seen, w.fresh = nil, at, false
 }
 
-// same reports whether the lease is that of a line. The first lines of a series are by another registry or another
-// clock.
+// same reports whether a line is about the lease. The first lines of a series are by another registry or another clock.
 func (w *walker) same(l registry.Line) bool {
 	if w.fresh {
 		return w.cur.has(l) && (w.lost == nil || l.Container != "")

@@ -134,8 +134,9 @@ func (n Needs) Policy() Policy {
 	return p
 }
 
-// allowRequests allows the further calls that requests of pods need. It allows the subnets and groups that the
-// configuration names, and ENIs with the tags in it. Nothing except attaching is allowed for these ENIs.
+// allowRequests allows the further calls that requests of pods need. The statements allow the subnets and groups that
+// the configuration names, and ENIs with the tags of the configuration. Nothing except attaching is allowed for these
+// ENIs.
 func (n Needs) allowRequests(
 	allow func(sid string, condition map[string]map[string]string, actions, resources []string),
 ) {
@@ -206,7 +207,7 @@ func (n Needs) assigns() []string {
 	return actions
 }
 
-// arns are resources of a type: those with the IDs, or all if there is no ID.
+// arns are resources of a type: the resources with the IDs, or all if there is no ID.
 func (n Needs) arns(kind string, ids ...string) []string {
 	var arns []string
 	for _, id := range slices.Sorted(slices.Values(ids)) {
@@ -224,7 +225,7 @@ func (n Needs) arns(kind string, ids ...string) []string {
 // attached.
 //
 // AWS's own AWSEC2VssSnapshotPolicy binds calls of an instance in the same words (AWS managed policy reference). The
-// keys are in the IAM user guide, "EC2: Attach or detach volumes to an EC2 instance", and in the Service
+// keys are in the IAM user guide, "EC2: Attach or detach volumes to an EC2 instance". They are also in the Service
 // Authorization Reference, at the resource type instance.
 func (n Needs) self() map[string]map[string]string {
 	return map[string]map[string]string{"ArnLike": {"ec2:SourceInstanceARN": n.arns("instance",
@@ -266,8 +267,8 @@ func has(tags map[string]string) map[string]map[string]string {
 	return map[string]map[string]string{"StringEquals": equals}
 }
 
-// distinct leaves out permissions that differ from an earlier one in their names alone, as
-// those of pools may.
+// distinct leaves out permissions that differ from an earlier one in their names alone. Permissions of pools may be
+// such.
 func distinct(all []Permission) []Permission {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(all, func(p Permission) bool {
@@ -294,7 +295,7 @@ func prefixed(prefix string, words []string) []string {
 	return all
 }
 
-// Actions are those of the policy, except for CreateTags, which is tried with CreateNetworkInterface.
+// Actions are the actions of the policy, except for CreateTags, which is tried with CreateNetworkInterface.
 func (n Needs) Actions() []string {
 	names := map[string]bool{}
 	for _, s := range n.Policy().Statement {

@@ -21,8 +21,8 @@ const environmentFile = "/etc/cni-ipvlan-vpc-k8s.env"
 // written begins a file of ours, which a later run may replace or remove.
 const written = "# Written by " + cli.Program + " install: its --env names the variables.\n"
 
-// Lookup copies variables of this environment for the units. Those without a value are left
-// out. An error says which name is none, or which value does not fit into one line.
+// Lookup copies variables of this environment for the units. Lookup leaves out variables without a value. An error says
+// which name is none, or which value does not fit into one line.
 func (i *Installation) Lookup(names []string) error {
 	for _, name := range names {
 		value, ok := os.LookupEnv(name)

@@ -111,7 +111,7 @@ func (i *Installation) put(f file) error {
 	return cli.ReplaceFile(f.path, f.text, f.mode)
 }
 
-// change returns what has to be done to have the file: create, replace, or "" for nothing.
+// change returns the necessary change of the file: create, replace, or "" for none.
 func (f file) change() (string, error) {
 	fi, err := os.Lstat(f.path)
 	switch {
@@ -152,7 +152,7 @@ func (f file) putLink() error {
 // the next run replaces it.
 const unfinished = ".new"
 
-// remove removes a file, and what a killed run has left of it.
+// remove removes a file, and the parts of it that a killed run has left.
 func (i *Installation) remove(path string) error {
 	for _, p := range []string{path, path + unfinished} {
 		if _, err := os.Lstat(p); errors.Is(err, fs.ErrNotExist) {

@@ -4,12 +4,12 @@
 // Package install puts the suite on a node, from the files of its container image or of any directory like it, and
 // removes it again.
 //
-// The order is that of a careful administrator: programs, then units, then the conflist. When the conflist is there,
-// the runtime reports the node as ready. A removal has the reverse order. Each file is replaced by a rename, so a
-// runtime that starts a program meanwhile has the old one or the new one. Each step looks first whether it is done. So
-// a run that was killed needs no repair: the next run does what is left. Two runs at once wait for each other.
+// The order is the order of a careful administrator: programs, then units, then the conflist. When the conflist is
+// there, the runtime reports the node as ready. A removal has the reverse order. Each file is replaced by a rename, so
+// a runtime that starts a program meanwhile has the old one or the new one. Each step looks first whether it is done.
+// So a run that was killed needs no repair: the next run does what is left. Two runs at once wait for each other.
 //
-// All paths are those of the node: the process enters the node's root directory (chroot(2)) after it has opened the
+// All paths are paths of the node: the process enters the node's root directory (chroot(2)) after it has opened the
 // files of the image. So a symbolic link of the node means what it means there.
 package install
 
@@ -25,7 +25,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// name begins the names of all our programs. It is also the name of the plugin that is all in one.
+// name is the beginning of the names of all our programs. name is also the name of the plugin that is all in one.
 const name = "cni-ipvlan-vpc-k8s"
 
 // plugins are our plugins in the order in which they are installed: those that execute another program come after it.
@@ -48,7 +48,7 @@ type Installation struct {
 	changes  []Change
 }
 
-// EnterRoot makes a directory the root directory of this process. Its paths are then those of the node.
+// EnterRoot makes a directory the root directory of this process. The paths of the process are then paths of the node.
 func EnterRoot(dir string) error {
 	if dir == "/" {
 		return nil

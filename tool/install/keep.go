@@ -33,8 +33,8 @@ type found struct {
 	Installed []string      `json:"cni-ipvlan-vpc-k8s/installed"` // conf.Installed
 }
 
-// added returns the plugins that other programs have put into a conflist of ours. It is none if the text has no plugin
-// of ours.
+// added returns the plugins that other programs have put into a conflist of ours. added returns none if the text has no
+// plugin of ours.
 func added(text []byte) (others []conf.Member) {
 	var has found
 	if json.Unmarshal(text, &has) != nil {

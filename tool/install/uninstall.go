@@ -18,11 +18,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// ErrInUse means that pods of the node have addresses of ours. They need the plugins for their DEL.
+// ErrInUse means that pods of the node have addresses of ours. These pods need the plugins for their DEL.
 var ErrInUse = errors.New("the node has pods of this network")
 
 // Uninstall removes all that Install can have installed, the conflist first, and all conflists that have a plugin of
-// ours. It returns what it has removed, also after an error. It leaves the state in /run, which the next boot removes.
+// ours. Uninstall returns what it has removed, also after an error. It does not remove the state in /run, which the
+// next boot removes.
 func (i *Installation) Uninstall(ctx context.Context) ([]Change, error) {
 	files, err := i.files()
 	if err != nil {

@@ -121,8 +121,8 @@ func enableable(units []file) (names []string) {
 // booted reports whether systemd runs the node, which is not so while an image is made (sd_booted(3)).
 func booted() bool { return has("/run/systemd/system")() }
 
-// startUnits lets systemd read the units, and start those that are enabled, except warmUnit. It always does: a run may
-// have been killed between the files and this.
+// startUnits lets systemd read the units, and start those that are enabled, except warmUnit. startUnits always does
+// both: an earlier run may have been killed after it wrote the files.
 func (i *Installation) startUnits(ctx context.Context) error {
 	if !i.Systemd || i.Check || !booted() {
 		return nil
@@ -163,8 +163,8 @@ func (i *Installation) stopUnits(ctx context.Context, units []file) error {
 	return systemctl(ctx, append([]string{"stop"}, installed...)...)
 }
 
-// systemctl runs the node's. It would ignore commands of a process that has changed its root directory, unless it is
-// told.
+// systemctl runs the node's systemctl. That program ignores the commands of a process that has changed its root
+// directory, unless a variable says otherwise.
 func systemctl(ctx context.Context, args ...string) error {
 	c := exec.CommandContext(ctx, "systemctl", args...)
 	c.Env = append(os.Environ(), "SYSTEMD_IGNORE_CHROOT=1")

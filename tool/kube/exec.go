@@ -62,7 +62,7 @@ type execStatus struct {
 
 const execCredentialKind = "ExecCredential"
 
-// credentials runs the program. It ends with ctx.
+// credentials runs the program. The program ends with ctx.
 func (e *execPlugin) credentials(ctx context.Context, at server) (*tls.Certificate, string, error) {
 	fail := func(err error) (*tls.Certificate, string, error) {
 		return nil, "", fmt.Errorf("exec: %s: %w", e.Command, err)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package kube asks the API server of Kubernetes for one thing: to change the status of this node. It takes the
-// credentials from the kubelet's kubeconfig, whatever kind these are: certificates, a token, or a program that prints
-// one. It asks for nothing else, and reads no object except the answer.
+// Package kube asks the API server of Kubernetes for one thing: to change the status of this node. The package takes
+// the credentials from the kubelet's kubeconfig, whatever kind these are: certificates, a token, or a program that
+// prints one. It asks for nothing else, and reads no object except the answer.
 package kube
 
 import (
@@ -53,8 +53,8 @@ type Client struct {
 	node   string // that the client's certificate names; "" if it does not
 }
 
-// Node returns the name of the node to which the client's certificate was issued. It returns "" if the credentials do
-// not name one: a token does not.
+// Node returns the name of the node to which the client's certificate was issued. Node returns "" if the credentials do
+// not name a node: a token does not.
 func (c *Client) Node() string { return c.node }
 
 // A Refusal is an answer of the API server that is no success.
@@ -71,7 +71,7 @@ func (r *Refusal) Error() string {
 type Resources map[string]*int
 
 // PatchNode sets extended resources of a node, as its capacity and as what it has for pods, and changes nothing else of
-// the node. It returns the capacity that the node has then, by the names of all its resources.
+// the node. PatchNode returns the new capacity of the node, by the names of all its resources.
 func (c *Client) PatchNode(ctx context.Context, node string, resources Resources) (map[string]string, error) {
 	values := map[string]any{}
 	for name, n := range resources {

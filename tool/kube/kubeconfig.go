@@ -160,7 +160,7 @@ func clientOf(ctx context.Context, at server, as user) (*Client, error) {
 	return c, nil
 }
 
-// roots returns the authorities that may have signed the server's certificate. nil: those of the system.
+// roots returns the authorities that may have signed the server's certificate. nil means the authorities of the system.
 func (s server) roots() (*x509.CertPool, error) {
 	text := s.CAData
 	if len(text) == 0 && s.CA != "" {

@@ -48,8 +48,8 @@ type Attachment struct {
 	unlimited bool
 }
 
-// attachments lists those of a network by their leases. unknown reports the node's end of a pair whose pod no source
-// knows.
+// attachments lists the attachments of a network by their leases. unknown reports the node's end of a pair whose pod no
+// source knows.
 func attachments(host *nl.NS, n conf.Network, s *registry.State) (
 	all []Attachment, unknown func(nl.Link) bool, failed error,
 ) {
@@ -128,8 +128,8 @@ func leasesOf(network string, s *registry.State) map[registry.Attachment]registr
 	return all
 }
 
-// fromTold is the attachment that a runtime has told of. It is not complete if the runtime keeps too little, or if
-// another attachment has one of the addresses by now.
+// fromTold is the attachment that a runtime has told of. The attachment is not complete if the runtime keeps too
+// little, or if another attachment has one of the addresses by now.
 func fromTold(n conf.Network, t told, l registry.Lease, s *registry.State) (Attachment, bool) {
 	l.NetNS = cmp.Or(l.NetNS, t.NetNS)
 	added := t.result()
@@ -203,8 +203,8 @@ func aliased(near nl.Link, network string) (l registry.Lease, is bool) {
 	return l, is
 }
 
-// keyless are the leases without a key, by their namespaces. They are leases of the first NICs of pods. A registry that
-// was rebuilt has such leases.
+// keyless are the leases without a key, by their namespaces. All of them are leases of the first NICs of pods. A
+// registry that was rebuilt has such leases.
 type keyless struct {
 	paths nl.Namespaces
 	lease map[string]registry.Lease

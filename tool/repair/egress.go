@@ -98,7 +98,7 @@ func (o *Outdated) look(host *nl.NS, do func(*egress.Renewal) error) error {
 	return do(x)
 }
 
-// Renew brings the pod to the present configuration. It looks again: the pod may have ended.
+// Renew brings the pod to the present configuration. Renew first looks at the pod again: the pod may have ended.
 func (o Outdated) Renew(host *nl.NS) (did string, err error) {
 	if err = o.Err; err == nil {
 		o.differs = ""

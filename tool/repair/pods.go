@@ -30,9 +30,9 @@ type Loss struct {
 // Owner names the pod.
 func (l Loss) Owner() string { return view.Owner(l.lease) }
 
-// LostBy lists what the running pods of a network have lost. It reads the node's rules and routes once for all pods,
-// and then each pod's namespace. It returns as unknown the node's ends of pairs that have lost their routes, if no
-// source knows what these were.
+// LostBy lists what the running pods of a network have lost. LostBy reads the node's rules and routes once for all
+// pods, and then each pod's namespace. unknown are the node's ends of pairs that have lost their routes, if no source
+// knows these routes.
 func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknown []nl.Link, failed error) {
 	all, unclaimed, failed := attachments(host, n, s)
 	if unclaimed == nil {
@@ -112,8 +112,8 @@ func (a Attachment) has(pod *nl.NS) bool {
 	return slices.ContainsFunc(found, func(f nl.Addr) bool { return slices.Contains(wanted, f.Prefix.Addr()) })
 }
 
-// Pods puts back objects on the node that the running pods of a network have lost there, and returns them. It says what
-// is lost in the pods' namespaces, and leaves these as they are.
+// Pods puts back objects on the node that the running pods of a network have lost there, and returns them. Pods reports
+// what is lost in the pods' namespaces, and does not change these namespaces.
 func Pods(ctx context.Context, host *nl.NS, n conf.Network) (did []string, failed error) {
 	s, unread := leases()
 	lost, unknown, failed := LostBy(host, n, s)

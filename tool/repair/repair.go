@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package repair puts back objects of the pods' network that a node has lost. Some serve all pods, and others belong to
-// one pod. It brings the egress of running pods to the present configuration. It finds these objects by the conflist,
-// the registry, the files that the runtime keeps for the DEL, and the kernel. It asks neither EC2 nor the metadata
-// service. It makes the same objects as an ADD, by the same lists.
+// one pod. Package repair also brings the egress of running pods to the present configuration. It finds the lost
+// objects by the conflist, the registry, the files that the runtime keeps for the DEL, and the kernel. It asks neither
+// EC2 nor the metadata service. It makes the same objects as an ADD, by the same lists.
 package repair
 
 import (
@@ -18,7 +18,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// Node puts back the objects that this node has lost, for each network of the configuration that has pods here. It
+// Node puts back the objects that this node has lost, for each network of the configuration that has pods here. Node
 // returns these objects. It waits for no other process.
 func Node(ctx context.Context, conflists *conf.Conflists) ([]string, error) {
 	did := []string{}

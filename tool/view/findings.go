@@ -70,7 +70,7 @@ func (k *Comparison) Findings() []Finding {
 	return fs
 }
 
-// empty reports whether the registry knows nothing yet. That it does not know one thing is then no finding.
+// empty reports whether the registry knows nothing yet. If the registry is empty, a missing entry is no finding.
 func (k *Comparison) empty() bool { return len(k.state.ENIs) == 0 }
 
 func (k *Comparison) eniIDs() map[string]bool {

@@ -19,8 +19,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// ZoneSubnets lists the subnets in which this instance could have an ENI: those of the boot
-// ENI's VPC in the instance's zone, in EC2's order.
+// ZoneSubnets lists the subnets in which this instance could have an ENI. They are the subnets of the boot ENI's VPC in
+// the instance's zone, in EC2's order.
 func ZoneSubnets(ctx context.Context, cloud *aws.Client) (all []aws.Subnet, vpc, zone string, err error) {
 	i, err := cloud.Instance(ctx)
 	if err != nil {

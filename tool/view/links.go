@@ -32,8 +32,8 @@ func LinkNames() (map[string]string, error) {
 }
 
 // ENILinks returns the names of the links of the registry's ENIs by MAC address. A node also has a link for each pod,
-// and the kernel takes long to list them all. So ENILinks asks for the names that the links of ENIs had. It asks for
-// the list only if one of these is not there.
+// and the kernel takes long to list them all. So ENILinks asks for the names that the links of ENIs had. ENILinks asks
+// for the list of all links only if one of these names is not there.
 func ENILinks(s *registry.State) (map[string]string, error) {
 	node, err := nl.Node()
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// Metrics are what the registry knows of the node. It may have at most so many ENIs, and wanted has how many free
-// addresses each pool is to have.
+// Metrics are what the registry knows of the node. most is the number of ENIs that the node may have. wanted has the
+// number of free addresses that each pool should have.
 func Metrics(
 	s *registry.State, most int, wait func(string) time.Duration, wanted map[string]int, now time.Time,
 ) []Metric {

@@ -16,7 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// An Observation is what the four sources have said. It can be compared later, and on another machine.
+// An Observation is what the four sources have said. A program can compare it later, and on another machine.
 type Observation struct {
 	Now      time.Time                 `json:"now"`
 	State    *registry.State           `json:"-"`
@@ -46,8 +46,8 @@ type Said struct {
 	ENIs     []aws.ENI `json:"enis"`
 }
 
-// Observe asks all four. It reads the registry first and last, because other processes work
-// meanwhile. Differences in what has changed in between are not findings.
+// Observe asks all four. Observe reads the registry first and last, because other processes work meanwhile. Differences
+// in what has changed in between are not findings.
 func Observe(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Observation, error) {
 	before, err := p.Registry.View()
 	if err != nil {
@@ -105,7 +105,7 @@ func hostRoutes(host *nl.NS) (map[netip.Addr]string, error) {
 	return routed, err
 }
 
-// settle finds what has changed in the registry since before.
+// settle finds what has changed in the registry since the state before.
 func (o *Observation) settle(before *registry.State, wait func(string) time.Duration) {
 	was, is := map[netip.Addr]Holding{}, map[netip.Addr]Holding{}
 	for _, h := range Tally(before, wait, o.Now) {

@@ -51,9 +51,9 @@ func (h Holding) Owner() string {
 	return cmp.Or(h.NetNS, h.Container)
 }
 
-// Tally lists the addresses that the registry knows. It lists the ENIs' addresses, and every
-// address of their /28 prefixes. Of /80 prefixes, it lists only addresses that were ever
-// used. Addresses that are no longer on an ENI come last.
+// Tally lists the addresses that the registry knows. Tally lists the ENIs' addresses, and every address of their /28
+// prefixes. Of /80 prefixes, it lists only addresses that were ever used. Addresses that are no longer on an ENI come
+// last.
 func Tally(s *registry.State, wait func(pool string) time.Duration, now time.Time) []Holding {
 	on := map[netip.Addr]string{} // ENI
 	for id, e := range s.ENIs {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package view shows what the registry, the kernel, the metadata service and EC2 know of this
-// node. It shows the registry alone, as a status or as metrics. Or it shows all four side by
-// side, and explains their differences.
+// Package view shows what the registry, the kernel, the metadata service and EC2 know of this node. Package view also
+// shows the registry alone, as a status or as metrics. Or it shows all four side by side, and explains their
+// differences.
 package view
 
 import (
@@ -72,8 +72,8 @@ func Compare(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Com
 	return o.Compare(conflists.ReuseWait), nil
 }
 
-// lackingOf compares the CIDRs of the VPCs, if the role may ask for them. Those to which pods have routes anyway are
-// not missed.
+// lackingOf compares the CIDRs of the VPCs, if the role may ask for them. lackingOf leaves out CIDRs to which pods have
+// routes anyway.
 func lackingOf(
 	ctx context.Context, cloud *aws.Client, metadata Said, routed []netip.Prefix,
 ) map[string][]netip.Prefix {
@@ -217,7 +217,7 @@ func (d Difference) Print(w io.Writer) {
 	cli.Tabulate(w, d.Addrs)
 }
 
-// rows returns each address that one of the four knows, with what all four say of it.
+// rows returns each address that one of the four sources knows, with the answers of all four.
 func (k *Comparison) rows() []Row {
 	var rows []Row
 	for _, a := range k.addrs() {
@@ -233,7 +233,7 @@ func (k *Comparison) rows() []Row {
 	return rows
 }
 
-// says returns the column of a source. It is a question mark if the source did not answer.
+// says returns the column of a source. If the source did not answer, the column is a question mark.
 func (s Source) says(a netip.Addr) string {
 	if !s.Answered {
 		return "?"
@@ -249,10 +249,9 @@ func (k *Comparison) kernel(a netip.Addr) string {
 	return k.where(a)
 }
 
-// addrs returns the addresses that the registry, metadata or EC2 know. Of the addresses of
-// namespaces, it returns those in the subnets of this node's ENIs: a namespace may have
-// others, which are not ours. A route alone shows no pod: with systemd-networkd, a node has
-// such routes to the gateway and to the DNS server of its subnet.
+// addrs returns the addresses that the registry, metadata or EC2 know. Of the addresses of namespaces, it returns only
+// addresses in the subnets of this node's ENIs. A namespace may have other addresses, which are not ours. A route alone
+// shows no pod: with systemd-networkd, a node has such routes to the gateway and to the DNS server of its subnet.
 func (k *Comparison) addrs() []netip.Addr {
 	all := map[netip.Addr]bool{}
 	for a := range k.holdings {

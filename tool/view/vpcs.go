@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// EachVPC calls f for each ENI, with the name of its link and the answer of ask about its
-// VPC. It calls ask once for each VPC.
+// EachVPC calls f for each ENI, with the name of its link and the answer of ask about its VPC. EachVPC calls ask once
+// for each VPC.
 func EachVPC(ctx context.Context, cloud *aws.Client, ask func(context.Context, string) ([]netip.Prefix, error),
 	f func(iface string, e aws.ENI, cidrs []netip.Prefix)) error {
 	enis, err := cloud.ENIs(ctx)
@@ -35,8 +35,8 @@ func EachVPC(ctx context.Context, cloud *aws.Client, ask func(context.Context, s
 	return nil
 }
 
-// Lacking returns, by VPC, the CIDRs that EC2 has and that the metadata service leaves out of these ENIs. It did so on
-// the first m5 and c5 instances.
+// Lacking returns, by VPC, the CIDRs that EC2 has and that the metadata service leaves out of these ENIs. The metadata
+// service left out CIDRs on the first m5 and c5 instances.
 func Lacking(ctx context.Context, cloud *aws.Client, enis []aws.ENI) (map[string][]netip.Prefix, error) {
 	known, lacking := map[string][]netip.Prefix{}, map[string][]netip.Prefix{}
 	for _, e := range enis {

@@ -29,12 +29,12 @@ type Pod struct {
 	Prev                 *types100.Result // prevResult, or nil
 }
 
-// Del deletes what the original plugin made for a pod that is deleted after an upgrade. That is a veth pair with a
-// random name, its rule, and the pod's rules of iptables.
+// Del deletes what the original plugin made for a pod that is deleted after an upgrade. The original plugin made a veth
+// pair with a random name, its rule, and the pod's rules of iptables.
 //
 // The rules of iptables go first. If this process is killed before it deletes the veth, the veth still shows that there
-// is such a pod. If they cannot be deleted, Del still deletes the veth. They do no harm: the next pod with that address
-// must be masqueraded, too.
+// is such a pod. If they cannot be deleted, Del still deletes the veth. Rules of iptables that stay do no harm: the
+// next pod with that address must be masqueraded, too.
 func Del(ctx context.Context, node, pod *nl.NS, p Pod) error {
 	if p.Prev != nil && !slices.ContainsFunc(p.Prev.Interfaces, p.mayBe) {
 		return nil // without a list of the rules of all pods
@@ -114,9 +114,9 @@ func nodeEnd(node, pod *nl.NS, name string, rules []nl.Rule) (string, error) {
 	return "", nil
 }
 
-// delMasquerade deletes the pod's chain of iptables and the rule that jumps there. They are in nftables, or in the
-// older engine of iptables. A rule of another program that iptables cannot print must not keep this pod: only the older
-// engine needs the program.
+// delMasquerade deletes the pod's chain of iptables and the rule that jumps there. The chain and the rule are in
+// nftables, or in the older engine of iptables. A rule of another program that iptables cannot print must not keep this
+// pod: only the older engine needs the program.
 func (p Pod) delMasquerade(ctx context.Context, node *nl.NS) error {
 	jumps := nl.Jumps{Table: "nat", Chain: "POSTROUTING", Comment: p.comment(), To: "CNI-"}
 	err := jumps.Del(node)
@@ -176,8 +176,8 @@ func output(cmd *exec.Cmd) ([]byte, error) {
 	return out, err
 }
 
-// removal is the input of iptables-restore(8) that deletes the rules with the pod's comment
-// and the chains that they jump to. It is made from all rules as iptables(8) lists them.
+// removal is the input of iptables-restore(8) that deletes the rules with the pod's comment and the chains that they
+// jump to. removal makes the input from all rules as iptables(8) lists them.
 func (p Pod) removal(all string) string {
 	comment := `--comment "` + strings.ReplaceAll(p.comment(), `"`, `\"`) + `"`
 	var jumps, chains []string

@@ -16,10 +16,9 @@ func tableOf(network string) string {
 	return nl.OwnTableOf(strings.NewReplacer("_", "-", ".", "-").Replace(network))
 }
 
-// DelTable deletes the table that an earlier release made for a network, if the network has
-// a table of another name now. It leaves the older table if that is, or was, the table of
-// another network with pods; others are these networks. A network that is about to get its
-// first pod must be repaired if it relied on the older table.
+// DelTable deletes the table that an earlier release made for a network, if the network has a table of another name
+// now. It does not delete the older table if it is, or was, the table of another network with pods. others are these
+// networks. A network that is about to get its first pod must be repaired if it relied on the older table.
 func DelTable(node *nl.NS, network string, others func() ([]string, error)) error {
 	old, own := tableOf(network), nl.OwnTableOf(network)
 	if old == own {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Random fills a value. It leaves a third of what can be empty empty.
+// Random fills a value. Of the parts that can be empty, Random leaves a third empty.
 func Random(v reflect.Value) {
 	if rand.N(3) == 0 && v.Kind() != reflect.Struct {
 		if v.Kind() == reflect.Slice && v.Type() != reflect.TypeFor[json.RawMessage]() {

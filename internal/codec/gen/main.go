@@ -13,9 +13,9 @@
 // The method describe is a kind: an object with these members. The method members describes the members alone, for
 // types that embed the type. With the word exported after it, the method has a capital. The members are in the order of
 // the fields. The type of a field says its kind. The tag codec names another kind, as in codec:"plugin.DNS", or a
-// function for the whole member, as in codec:"member indexed.Addrs". It also names the function that describes the
-// members of an embedded type of others. With the word kept after it, the type gets the methods same and clone, too:
-// package indexed keeps such values as they were read.
+// function for the whole member, as in codec:"member indexed.Addrs". The tag also names the function that describes the
+// members of an embedded type of other modules. With the word kept after it, the type gets the methods same and clone,
+// too: package indexed keeps such values as they were read.
 package main
 
 import (
@@ -144,7 +144,8 @@ var directive = regexp.MustCompile(`^//codec:(describe|members)( exported)?( kep
 var methods = map[string]string{"describe": "describe", "describe exported": "Describe", "members": "members",
 	"members exported": "Members"}
 
-// declaration adds the type of a declaration if it has a directive. It notes how methods name their receiver.
+// declaration adds the type of a declaration if it has a directive. declaration also notes how methods name their
+// receiver.
 func (s *source) declaration(d ast.Decl, receivers map[string]string) {
 	if f, ok := d.(*ast.FuncDecl); ok && f.Recv != nil && len(f.Recv.List[0].Names) > 0 {
 		receivers[strings.TrimPrefix(types.ExprString(f.Recv.List[0].Type), "*")] = f.Recv.List[0].Names[0].Name

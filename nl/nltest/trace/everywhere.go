@@ -18,8 +18,8 @@ var every = flag.Bool("trace.every", false,
 	"kill after every system call, not only after those that may leave something changed")
 
 // Everywhere has a program killed after its first system call, after the next one that is [Step] calls later, and so
-// on. It stops when the program has come to its end alive three times: a run may make fewer calls than another. Only
-// those calls count that may leave something changed, unless the flag -trace.every is given.
+// on. Everywhere stops when the program has come to its end alive three times: a run may make fewer calls than another.
+// Only those calls count that may leave something changed, unless the flag -trace.every is given.
 //
 // For each, strike prepares the world, runs the trace, and looks at what is left. The
 // subtest bears the number of the call. Everywhere returns how often the program was

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// filtered is set in the environment of a program that is to stop only at calls that
-// are not passing. A runtime like Go's makes ten times as many of those.
+// filtered is set in the environment of a program that is to stop only at calls that are not passing. A runtime like
+// Go's makes ten times as many such calls.
 const filtered = "TRACE_FILTERED"
 
 // The program is a test binary, and so it has this package.

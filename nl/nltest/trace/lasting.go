@@ -34,8 +34,8 @@ var passing = slices.Concat(
 		unix.SYS_SCHED_GETAFFINITY, unix.SYS_UNAME, unix.SYS_GETRANDOM, unix.SYS_CLOCK_GETTIME, unix.SYS_GETTIMEOFDAY},
 )
 
-// Lasting names the system calls whose effect may still be there when the process is gone. Four kinds pass: those in
-// a list, files that are opened for reading, output, and calls that wake another thread of the same process.
+// Lasting names the system calls whose effect may still be there when the process is gone. Four kinds of calls pass:
+// calls in a list, files that are opened for reading, output, and calls that wake another thread of the same process.
 func Lasting(c Call) string {
 	switch {
 	case slices.Contains(passing, c.Nr), c.Nr == unix.SYS_CLOSE, // sooner than the kernel would

@@ -4,13 +4,12 @@
 // Package trace executes a program, and follows its system calls by ptrace(2). At the
 // call that a test asks for, it kills the program, or has the call fail.
 //
-// strace could do that at the n-th of them, but counts for each thread by itself, and
-// which thread a goroutine runs on is different every time. Here the calls of all
-// threads are one sequence.
+// strace could do that at the n-th call, but it counts for each thread by itself. And a goroutine runs on a different
+// thread every time. Here the calls of all threads are one sequence.
 //
-// It may also have the program wait there for what others do meanwhile: [Trace.Meets].
+// A trace can also stop the program at a call while others do something: [Trace.Meets].
 //
-// It knows nothing of what the program is for: a test says which calls count.
+// A trace does not know the program's purpose: a test says which calls count.
 package trace
 
 import (

@@ -4,8 +4,9 @@
 // Command peak executes the plugin whose name it has, from the directories of $PEAK_PATH, and appends how much memory
 // it had to the file $PEAK_OUT: its name, its highest resident set, and what of it was anonymous at its end, in KiB.
 //
-// What wait4(2) reports as the highest resident set is of no use: it begins with that of the parent, which shares its
-// memory until the program is executed. So peak traces the plugin, and reads /proc when a thread of it exits.
+// The highest resident set that wait4(2) reports is of no use. It begins with the parent's resident set, because the
+// parent shares its memory until the program is executed. So peak traces the plugin, and reads /proc when a thread of
+// it exits.
 package main
 
 import (

@@ -9,7 +9,7 @@
 //	plot docs/fleet.md >docs/fleet.svg
 //	plot docs/cold.txt >docs/cold.svg
 //
-// Bars are rectangles, so a template is enough. A plotting library would add ten modules to those of the plugins.
+// Bars are rectangles, so a template is enough. A plotting library would add ten modules to the modules of the plugins.
 package main
 
 import (
@@ -165,7 +165,7 @@ func (c Chart) Width(b Bar) float64 {
 // row returns the y of a chart's bar.
 func row(i int) int { return 44 + 26*i }
 
-// height returns that of the picture, in which the chart with the most bars has room.
+// height returns the height of the picture, in which the chart with the most bars has room.
 func height(charts []Chart) (most int) {
 	for _, c := range charts {
 		most = max(most, row(len(c.Bars))+5)

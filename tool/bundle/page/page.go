@@ -3,7 +3,7 @@
 
 // Package page explains a support bundle: as findings, and as one page of HTML that needs no script, no network and no
 // other file. The page shows the findings first. Then it shows the ENIs and addresses of the node, and its pods with
-// their paths. It ends with what the four sources disagree about, and when leases began and ended.
+// their paths. At its end, the page shows where the four sources disagree, and when leases began and ended.
 package page
 
 import (

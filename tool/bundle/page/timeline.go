@@ -24,7 +24,7 @@ const (
 	refused = "refused"
 )
 
-// An event is what has happened at a time.
+// An event has a time and what happened then.
 type event struct {
 	at     time.Time
 	Kind   string // begin, end or refused
