@@ -63,8 +63,7 @@ func (d *directory) leave() {
 // state reads the file. A file that cannot be parsed is renamed and kept for people to
 // inspect.
 func (d *directory) state() (*State, error) {
-	f, err := openAt(d.fd(), fileName, os.O_RDONLY)
-	b, written, err := content(f, err, true)
+	b, written, err := content(openAt(d.fd(), fileName, os.O_RDONLY))
 	s, err := read(d.path(fileName), b, written, err)
 	if !IsGarbage(err) {
 		return s, err
@@ -124,7 +123,6 @@ func read(path string, b []byte, written time.Time, err error) (*State, error) {
 		return nil, fmt.Errorf("read registry: %s: %w", path, err)
 	}
 	s.setClock(clocks())
-	s.modified = written
 	return s, nil
 }
 
@@ -136,10 +134,9 @@ func IsGarbage(err error) bool {
 	return err != nil && !errors.Is(err, ErrVersion)
 }
 
-// replace replaces the file by a file with the modification time written. It fails with errDeleted if another program
-// has changed the file since it had the modification time was: the data may be of both programs.
-func (d *directory) replace(was, written time.Time, data [][]byte) error {
-	return deleted(atomicfile.Exchange(d.File, fileName, 0o600, was, written, data...))
+// replace replaces the file by one with that modification time.
+func (d *directory) replace(written time.Time, data [][]byte) error {
+	return deleted(atomicfile.Exchange(d.File, fileName, 0o600, written, data...))
 }
 
 // deleted is errDeleted if there is no such file any more.

@@ -14,9 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errDeleted means that another process has deleted the directory during an operation, or has deleted or written files
-// in it.
-var errDeleted = errors.New("another program keeps deleting or writing the files of the registry")
+// errDeleted means that another process has deleted the directory, or files in it, during an operation.
+var errDeleted = errors.New("another program keeps deleting the files of the registry")
 
 // attempts is how often an operation begins again after another process has deleted the directory.
 const attempts = 100

@@ -82,8 +82,8 @@ func (r *Registry) open() (*os.File, error) {
 // file that cannot be parsed is set aside, and f gets a Blank state. A file of a later release is
 // left alone, and the error is ErrVersion.
 //
-// If another process deletes the directory meanwhile, or another program writes the file, nothing is written, and f is
-// called again with the new state. So f must set its results, and not add to them.
+// If another process deletes the directory meanwhile, nothing is written, and f is called again with
+// the new state. So f must set its results, and not add to them.
 func (r *Registry) Update(ctx context.Context, f func(*State) error) error {
 	var err error
 	for range attempts {
@@ -94,8 +94,7 @@ func (r *Registry) Update(ctx context.Context, f func(*State) error) error {
 	return fmt.Errorf("update registry in %s: %w", r.dir, err)
 }
 
-// update is one try of Update. It fails with errDeleted if another process deletes the directory or writes the file
-// meanwhile.
+// update is one try of Update. It fails with errDeleted if another process deletes the directory meanwhile.
 // It takes two locks. The lock "registry" excludes older releases, which lock nothing else. The
 // directory's lock excludes all others.
 func (r *Registry) update(ctx context.Context, f func(*State) error) error {
@@ -120,7 +119,7 @@ func (r *Registry) update(ctx context.Context, f func(*State) error) error {
 	now := time.Now()
 	b, err := s.encode(now)
 	if err == nil {
-		err = d.replace(s.modified, now, b)
+		err = d.replace(now, b)
 	}
 	if err != nil {
 		log.drop()

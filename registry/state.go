@@ -52,7 +52,6 @@ type State struct {
 	ours     bool      // we have written it
 	booted   time.Time // boot time of the machine, by the clock of these times; zero if the file did not have it
 	read     time.Time // when this process has read the file; zero if there was none
-	modified time.Time // of that file
 	stepped  bool      // an operator or a program has set the clock since
 
 	// For the log, of this change.

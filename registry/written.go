@@ -7,8 +7,6 @@ import (
 	"bytes"
 	"os"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // The last member of the file is the modification time that the file has. If it is right, we have checked and written
@@ -36,17 +34,9 @@ func seal(written time.Time) []byte {
 // sealed reports whether the file has that modification time by its end.
 func sealed(b []byte, written time.Time) bool { return bytes.HasSuffix(b, seal(written)) }
 
-// large is the size from which a file is mapped. To map a page that the kernel has takes it 200 instructions. To give a
-// new page to the process, and to copy the text there, takes 4,000.
-const large = 64 << 10
-
 // content reads an open file and its modification time, and closes it. The kernel changes the time before the text. So
 // the time is read last. The time is zero if it has changed meanwhile: the text may be of two writers.
-//
-// If the process holds the lock, a large file of ours is mapped, and stays so until the process ends. No process of
-// ours writes into it, see [atomicfile.Exchange]. Another program may, so replace compares the modification time again.
-// If that program makes the file shorter, the kernel may kill this process (SIGBUS).
-func content(f *os.File, err error, locked bool) (b []byte, written time.Time, _ error) {
+func content(f *os.File, err error) (b []byte, written time.Time, _ error) {
 	if err != nil {
 		return nil, written, err
 	}
@@ -54,12 +44,6 @@ func content(f *os.File, err error, locked bool) (b []byte, written time.Time, _
 	began, err := f.Stat()
 	if err != nil {
 		return nil, written, err
-	}
-	if locked && began.Size() >= large {
-		b, err := unix.Mmap(int(f.Fd()), 0, int(began.Size()), unix.PROT_READ, unix.MAP_SHARED)
-		if err == nil && sealed(b, began.ModTime()) {
-			return b, began.ModTime(), nil
-		}
 	}
 	buf := bytes.NewBuffer(make([]byte, 0, began.Size()+bytes.MinRead)) // no allocation more to see the end
 	if _, err = buf.ReadFrom(f); err != nil {
@@ -79,11 +63,9 @@ func content(f *os.File, err error, locked bool) (b []byte, written time.Time, _
 // reader too late. Then it may read a half-written file, and this file may even be valid.
 func steady(open func() (*os.File, error)) (b []byte, written time.Time, err error) {
 	const tries = 5
-	var f *os.File
 	for i := range tries {
 		last, when := b, written
-		f, err = open()
-		b, written, err = content(f, err, false)
+		b, written, err = content(open())
 		same := i > 0 && !written.IsZero() && written.Equal(when) && bytes.Equal(b, last)
 		if err != nil || sealed(b, written) || same {
 			break

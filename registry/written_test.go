@@ -141,7 +141,7 @@ func TestWrittenByOthers(t *testing.T) {
 			if got, want := view(t, r).ours, name == "no program"; got != want {
 				t.Errorf("it is ours: %v", got)
 			}
-			seen, written, err := content(f, nil, false)
+			seen, written, err := content(f, nil)
 			if err != nil || sealed(seen, written) && !bytes.Equal(seen, b) {
 				t.Errorf("who had opened it before takes it for ours: %s, %v", seen, err)
 			}
@@ -150,73 +150,6 @@ func TestWrittenByOthers(t *testing.T) {
 				t.Error("the next change does not make it ours")
 			}
 		})
-	}
-}
-
-// TestChangedMeanwhile: another program writes into the file while a process changes the registry. That process begins
-// again, with what the program has written. A large file is mapped meanwhile.
-func TestChangedMeanwhile(t *testing.T) {
-	for name, addrs := range map[string]int{"small": 2, "large": 2000} {
-		t.Run(name, func(t *testing.T) {
-			r := open(t)
-			var a netip.Addr
-			update(t, r, func(s *State) { a = fill(s, addrs) })
-			edit := func() {
-				f, err := os.OpenFile(r.file(), os.O_RDWR, 0)
-				if err != nil {
-					t.Fatal(err)
-				}
-				b := make([]byte, 1<<20)
-				n, _ := f.Read(b)
-				_, err = f.WriteAt(bytes.Replace(b[:n], []byte("06:00:00:00:00:01"), []byte("06:00:00:00:00:02"), 1), 0)
-				if err = errors.Join(err, f.Close()); err != nil {
-					t.Fatal(err)
-				}
-			}
-			calls := 0
-			update(t, r, func(s *State) {
-				if calls++; calls == 1 {
-					edit()
-				}
-				if err := s.Reserve(a, lease("c1")); err != nil {
-					t.Fatal(err)
-				}
-			})
-			s := view(t, r)
-			if got := s.ENIs["eni-1"].MAC; calls != 2 || got != "06:00:00:00:00:02" || !s.ours || !s.Leases.Has(a) {
-				t.Errorf("after %d calls, the ENI is %s, it is ours: %v, leases %d", calls, got, s.ours, s.Leases.Len())
-			}
-			leftovers(t, r)
-		})
-	}
-}
-
-// TestMappedStays: what a process has read of a large file stays the same while others change the registry.
-func TestMappedStays(t *testing.T) {
-	const pods = 400
-	r := open(t)
-	update(t, r, func(s *State) {
-		a := fill(s, pods)
-		for i := range pods {
-			if err := s.Reserve(a, lease(fmt.Sprintf("%064d", i))); err != nil {
-				t.Fatal(err)
-			}
-			a = a.Next()
-		}
-	})
-	var kept *State
-	update(t, r, func(s *State) { kept = s })
-	for range 3 {
-		update(t, r, func(s *State) { s.EndWhere(time.Now(), func(netip.Addr, Lease) bool { return true }) })
-		update(t, r, func(s *State) { fill(s, pods+1) })
-	}
-	for i := range pods {
-		if held := kept.Held(key(fmt.Sprintf("%064d", i))); len(held) != 1 {
-			t.Fatalf("pod %d has %v", i, held)
-		}
-	}
-	if kept.size < large {
-		t.Errorf("%d bytes are not mapped", kept.size)
 	}
 }
 

@@ -22,14 +22,12 @@ const Old = ".old"
 // and the next Exchange writes into the kept file. Allocating pages and freeing others takes the kernel longer than
 // copying the text.
 //
-// The file gets a modification time, if that is not zero, and if the file system can. If the time was is not zero, the
-// replaced file must still have it. Otherwise the error is fs.ErrNotExist: another program has written or deleted it.
+// The file has the given modification time, if that is not zero, and if the file system can.
 //
 // A process that has opened a file still reads it whole: see alone.
 //
-// Exchange makes its system calls itself. Package os opens each file once more, and asks whether the kernel can poll
-// it.
-func Exchange(dir *os.File, name string, mode fs.FileMode, was, modified time.Time, data ...[]byte) error {
+// Exchange makes its system calls itself. Package os opens each file once more, and asks whether the kernel can poll it.
+func Exchange(dir *os.File, name string, mode fs.FileMode, modified time.Time, data ...[]byte) error {
 	at, old := int(dir.Fd()), name+Old
 	fd, size, err := spare(at, old, mode)
 	if err != nil {
@@ -42,10 +40,7 @@ func Exchange(dir *os.File, name string, mode fs.FileMode, was, modified time.Ti
 	if err = errors.Join(err, unix.Fsync(fd), unix.Close(fd)); err != nil {
 		return &fs.PathError{Op: "write", Path: old, Err: err}
 	}
-	if err = has(at, name, was); err == nil {
-		err = swap(at, old, name)
-	}
-	if err != nil {
+	if err = swap(at, old, name); err != nil {
 		return &fs.PathError{Op: "rename", Path: old, Err: err}
 	}
 	return nil
@@ -123,18 +118,6 @@ func setTime(fd int, t time.Time) error {
 		return errno
 	}
 	return nil
-}
-
-// has fails if the file does not have that modification time, which may be zero.
-func has(dir int, name string, modified time.Time) (err error) {
-	var st unix.Stat_t
-	if !modified.IsZero() {
-		err = unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
-		if err == nil && st.Mtim.Nano() != modified.UnixNano() {
-			err = fs.ErrNotExist
-		}
-	}
-	return err
 }
 
 // swap exchanges the files of two names. If there is no second one, or if the file system cannot exchange, the first

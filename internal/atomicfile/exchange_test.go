@@ -37,7 +37,7 @@ func onTmpfs(t *testing.T) (string, *os.File) {
 func put(t *testing.T, dir *os.File, text string) {
 	t.Helper()
 	at := len(text) / 2
-	if err := Exchange(dir, "file", 0o600, time.Time{}, time.Time{}, []byte(text[:at]), []byte(text[at:])); err != nil {
+	if err := Exchange(dir, "file", 0o600, time.Time{}, []byte(text[:at]), []byte(text[at:])); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -150,7 +150,7 @@ func TestExchangeDeleted(t *testing.T) {
 	if err := errors.Join(os.RemoveAll(path), os.Mkdir(path, 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	if err := Exchange(dir, "file", 0o600, time.Time{}, time.Time{}, []byte("late")); !errors.Is(err, fs.ErrNotExist) {
+	if err := Exchange(dir, "file", 0o600, time.Time{}, []byte("late")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("error %v", err)
 	}
 	if files, err := os.ReadDir(path); len(files) > 0 || err != nil {
