@@ -4,6 +4,7 @@
 package registry
 
 import (
+	"bytes"
 	"net/netip"
 	"strings"
 	"testing"
@@ -40,5 +41,31 @@ func TestKnown(t *testing.T) {
 	want, _ := time.Parse(time.RFC3339, since)
 	if !leased || l.PodName != "web" || !l.Since.Equal(want) || !free || !freed.Equal(want) || len(again.ENIs) != 1 {
 		t.Errorf("the copy is\n%s", known)
+	}
+}
+
+// TestParseEdited: a text that is no file may have been edited. What it says counts, and not its indexes.
+func TestParseEdited(t *testing.T) {
+	const few = 9
+	s := newState()
+	if err := s.Reserve(fill(s, few), lease("c1")); err != nil {
+		t.Fatal(err)
+	}
+	e := s.ENIs["eni-1"]
+	for i := range few {
+		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 9, byte(i), 16}), 28)
+		e.Prefixes = append(e.Prefixes, Prefix{block, time.Unix(1, 0).UTC()})
+	}
+	s.ENIs["eni-1"] = e
+	text, err := s.Text()
+	if err != nil || !bytes.HasSuffix(text, seal(time.Time{})) || !bytes.Contains(text, []byte("prefixesIndex")) {
+		t.Fatalf("%v: %s", err, text)
+	}
+	edited, err := Parse(bytes.ReplaceAll(text, []byte(`"10.9.3.16/28"`), []byte(`"10.8.7.16/28"`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := edited.ENIs["eni-1"].Prefixes[3].CIDR; got != netip.MustParsePrefix("10.8.7.16/28") || edited.ours {
+		t.Errorf("the prefix is %s, it is ours: %v", got, edited.ours)
 	}
 }

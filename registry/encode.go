@@ -40,9 +40,10 @@ func newState() *State {
 	}
 }
 
-// parse reads a file of this release, of an earlier one, or of the original.
+// parse reads a file of this release, of an earlier one, or of the original. A text that is no file has the zero time.
+// Then any program may have written its end, so parse does not believe its indexes.
 func parse(b []byte, written time.Time) (*State, error) {
-	if sealed(b, written) {
+	if !written.IsZero() && sealed(b, written) {
 		if s, version, err := decode(b, codec.ReadTrusted); err == nil && version == schemaVersion {
 			s.ours = true
 			s.upgrade()
