@@ -164,16 +164,17 @@ func (r *Registry) Usable() error {
 	return nil
 }
 
-// legible returns the size of the file, unless no process of this release can read it. If the file begins like the
-// files of this release, legible does not read the rest: the next change sets garbage aside.
+// legible returns the size of the file, or an error if no process of this release can read it. Of a file that begins as
+// those of this release, it does not read the rest. If the rest is garbage, its size counts, too, although the next
+// change sets it aside.
 func (r *Registry) legible() (size int64, err error) {
-	f, err := openAt(unix.AT_FDCWD, r.file(), os.O_RDONLY)
-	if err == nil {
-		defer f.Close()
+	fd, openErr := unix.Open(r.file(), unix.O_RDONLY|unix.O_CLOEXEC|quick, 0) // View repeats what fails here
+	if openErr == nil {
+		defer unix.Close(fd)
 		head := make([]byte, len(beginning))
-		n, err := f.Read(head)
-		if err == nil && string(head[:n]) == beginning {
-			return f.Seek(0, io.SeekEnd)
+		_, readErr := unix.Read(fd, head)
+		if readErr == nil && string(head) == beginning {
+			return unix.Seek(fd, 0, io.SeekEnd)
 		}
 	}
 	s, err := r.View()
