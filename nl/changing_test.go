@@ -6,8 +6,13 @@ package nl_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
@@ -16,19 +21,19 @@ import (
 // TestListsChanging lists a node's rules, and its IPv6 routes, while those of other pods come and go before them. The
 // kernel sends such a list in parts, and does not mark it as interrupted. What stays is in each list once.
 func TestListsChanging(t *testing.T) {
-	t.Run("rules", func(t *testing.T) { listWhileChanging(t, ruleAt, (*nl.NS).Rules) })
-	t.Run("routes", func(t *testing.T) {
-		listWhileChanging(t, routeAt, func(n *nl.NS) ([]nl.Route, error) {
+	t.Run("rules", func(t *testing.T) { listWhileChanging(t, 200, ruleAt, (*nl.NS).Rules) })
+	t.Run("routes", func(t *testing.T) { // so few that one large part has them all, also if a kernel says more of each
+		listWhileChanging(t, 120, routeAt, func(n *nl.NS) ([]nl.Route, error) {
 			return n.Routes(nl.RouteFilter{Family: nl.IPv6, Protocol: nl.RouteProtocol})
 		})
 	})
 }
 
-// listWhileChanging makes each list by a socket of its own, as a process does. The first of a socket has small parts.
-func listWhileChanging[T nl.Object](t *testing.T, at func(int) T, list func(*nl.NS) ([]T, error)) {
+// listWhileChanging makes each list by a socket of its own, as a process does. The first part of a socket is small.
+func listWhileChanging[T nl.Object](t *testing.T, keep int, at func(int) T, list func(*nl.NS) ([]T, error)) {
 	const lists = 600
 	host, path := nltest.NS(t, "host")
-	kept := objectsAt(host, 1000, 200, at)
+	kept := objectsAt(host, 1000, keep, at)
 	if err := kept.Add(); err != nil {
 		t.Fatal(err)
 	}
@@ -85,6 +90,58 @@ func change[T nl.Object](t *testing.T, path string, at func(int) T) {
 	}()
 }
 
+// TestRuleDeletedMeanwhile deletes the first rule after the kernel has written the first part of a list. With each
+// number of rules, the list has all others, or counts as interrupted. With one number, only one rule has no room in
+// that part.
+func TestRuleDeletedMeanwhile(t *testing.T) {
+	host, _ := nltest.NS(t, "host")
+	const last = 40000 // behind the kernel's own rules
+	first := ruleAt(1)
+	whole, interrupted := 0, 0
+	for i := range 100 {
+		if err := errors.Join(first.Add(host), ruleAt(last+i).Add(host)); err != nil {
+			t.Fatal(err)
+		}
+		listed, err := host.Paused(unix.RTM_GETRULE, unix.RTM_NEWRULE, func() error { return first.Del(host) })
+		switch {
+		case errors.Is(err, netlink.ErrDumpInterrupted):
+			interrupted++
+			continue
+		case err != nil:
+			t.Fatal(err)
+		}
+		whole++
+		for k := range i + 1 {
+			if !slices.Contains(nl.ParseRules(listed), ruleAt(last+k)) {
+				t.Errorf("of %d rules, %s is not in the list", i+1, ruleAt(last+k))
+			}
+		}
+	}
+	if whole == 0 || interrupted == 0 {
+		t.Errorf("%d lists are whole, and %d are interrupted", whole, interrupted)
+	}
+}
+
+// TestTableGrows: the kernel's table of neighbours grows after the first part of a list. Then the list counts as
+// interrupted. Neighbours reads it again, and returns each once.
+func TestTableGrows(t *testing.T) {
+	const few, many = 100, 2000
+	host, pod := two(t)
+	w := nl.Wiring{{NS: host, Object: nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod}}}
+	if err := append(w, objectsAt(host, 0, few, neighAt)...).Add(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := host.Paused(unix.RTM_GETNEIGH, unix.RTM_NEWNEIGH, objectsAt(host, few, many, neighAt).Add)
+	if !errors.Is(err, netlink.ErrDumpInterrupted) {
+		t.Errorf("the list's error is %v", err)
+	}
+	all, err := host.Neighbours()
+	index := slices.Collect(maps.Keys(all))
+	if err != nil || len(index) != 1 || len(all[index[0]]) != few+many {
+		t.Errorf("%d links have neighbours, want 1 with %d; %v", len(index), few+many, err)
+	}
+}
+
 // TestManyRules lists more rules than fit in the largest part.
 func TestManyRules(t *testing.T) {
 	host, _ := nltest.NS(t, "host")
@@ -118,6 +175,11 @@ func ruleAt(pref int) nl.Rule {
 func routeAt(last int) nl.Route {
 	dst := netip.MustParsePrefix(fmt.Sprintf("fd00::%d/128", last))
 	return nl.Route{Dst: dst, Dev: "lo", Protocol: nl.RouteProtocol}
+}
+
+func neighAt(last int) nl.Neigh {
+	a := netip.AddrFrom4([4]byte{10, 0, byte(last >> 8), byte(last)})
+	return nl.Neigh{Addr: a, MAC: "02:00:00:00:00:01", Dev: "veth1"}
 }
 
 // place is where ruleAt and routeAt have put an object. The kernel adds a metric to a route.

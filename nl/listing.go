@@ -68,7 +68,7 @@ func (l *listing) routes(n *NS, f RouteFilter, family Family, index int) (found 
 	if !known {
 		list = &routeList{byLink: map[int][]kernelRoute{}}
 		var all []kernelRoute
-		all, list.err = n.askRoutes(RouteFilter{}, family, l.dev)
+		all, list.err = n.askRoutes(n.request, RouteFilter{}, family, l.dev)
 		for _, r := range all {
 			list.byLink[r.index] = append(list.byLink[r.index], r)
 		}

@@ -20,21 +20,16 @@ func (n *NS) HasHostRoute(a netip.Addr) (bool, error) {
 	return err == nil && r.Table == MainTable && r.Dst.IsSingleIP(), err
 }
 
-// HostRoutes lists the addresses for which HasHostRoute is true. Unlike Routes, it does not ask for the names of links.
-// When the kernel lists links, it looks for each end of a pair in the list of all namespaces.
+// HostRoutes lists the addresses for which HasHostRoute is true. If changes interrupt each try to list them, it fails:
+// an address that is not in the list has no pod.
 func (n *NS) HostRoutes() (addrs []netip.Addr, err error) {
-	for _, family := range Families {
-		routes, err := n.askRoutes(RouteFilter{Table: MainTable}, family, 0)
-		if err != nil {
-			return nil, fmt.Errorf("%s: list routes: %w", n.Name, err)
-		}
-		for _, r := range routes {
-			if r.Dst.IsSingleIP() {
-				addrs = append(addrs, r.Dst.Addr())
-			}
+	routes, err := n.exactRoutes(RouteFilter{Table: MainTable})
+	for _, r := range routes {
+		if r.Dst.IsSingleIP() {
+			addrs = append(addrs, r.Dst.Addr())
 		}
 	}
-	return addrs, nil
+	return addrs, err
 }
 
 // DefaultSource is the source address in the default route by a link, for packets that the namespace itself sends. The

@@ -10,8 +10,10 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"slices"
 	"unsafe"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -107,14 +109,29 @@ func parseNeigh(m []byte) (mac string, state uint16, err error) {
 
 // Neighbours lists the addresses of the permanent neighbours on the links of a namespace, by the index of the link.
 // Only root makes such entries. Programs that remove routes and rules of others leave these entries.
+//
+// The kernel does not mark a list that a change has interrupted, and an entry's message has its age. So Neighbours
+// reads a list in several parts again until it shows no further entry. If each try shows one, Neighbours fails.
 func (n *NS) Neighbours() (map[int][]netip.Addr, error) {
-	all := map[int][]netip.Addr{}
-	err := n.several(unix.RTM_GETNEIGH, unix.RTM_NEWNEIGH, func(m []byte) {
-		if index, a, is := permanent(m); is {
-			all[index] = append(all[index], a)
+	all, known := map[int][]netip.Addr{}, -1
+	err := retry(func() error {
+		msgs, err := n.once(unix.NETLINK_ROUTE, unix.RTM_GETNEIGH, unix.NLM_F_DUMP, unix.RTM_NEWNEIGH, &neighMessage{})
+		before := known
+		known = 0
+		for _, m := range msgs {
+			if index, a, is := permanent(m); is && !slices.Contains(all[index], a) {
+				all[index] = append(all[index], a)
+			}
 		}
-	}, &neighMessage{})
-	return all, err
+		for _, addrs := range all {
+			known += len(addrs)
+		}
+		if err == nl.ErrDumpInterrupted && known == before {
+			return nil
+		}
+		return err
+	})
+	return all, kernel(err)
 }
 
 // permanent is a permanent neighbour in an answer, with the index of its link.

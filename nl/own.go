@@ -90,8 +90,8 @@ func (n *NS) Vacant() error {
 	if err := n.noPair(IsPair); err != nil {
 		return err
 	}
-	routes, err := n.Routes(RouteFilter{Protocol: RouteProtocol})
-	if i := slices.IndexFunc(routes, func(r Route) bool { return !ofENI(r) }); i >= 0 {
+	routes, err := n.exactRoutes(RouteFilter{Protocol: RouteProtocol})
+	if i := slices.IndexFunc(routes, func(r kernelRoute) bool { return !ofENI(r.Route) }); i >= 0 {
 		err = fmt.Errorf("%w: %s", ErrPods, routes[i])
 	}
 	return err

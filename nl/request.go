@@ -88,8 +88,8 @@ func (n *NS) socket(family int) (*socket, error) {
 }
 
 // retry repeats a dump that a change in the kernel has interrupted. A busy node changes
-// something all the time, so there is a limit. The last answer may miss what changed while the
-// kernel was writing it.
+// something all the time, so there is a limit. The last answer may miss what changed while the kernel was writing it.
+// A list that the kernel does not mark may also miss what did not change.
 func retry(dump func() error) error {
 	var err error
 	for range 10 {

@@ -245,10 +245,25 @@ func (n *NS) routes(f RouteFilter, family Family, index int) ([]kernelRoute, err
 	if n.listed != nil && n.listed.serves(index) && f.Table != unix.RT_TABLE_LOCAL {
 		return n.listed.routes(n, f, family, index)
 	}
-	return n.askRoutes(f, family, index)
+	return n.askRoutes(n.request, f, family, index)
 }
 
-func (n *NS) askRoutes(f RouteFilter, family Family, index int) ([]kernelRoute, error) {
+// exactRoutes lists the routes of all families for callers who must know that none is missing. Unlike Routes, it does
+// not ask for the names of links: when the kernel lists links, it looks for each end of a pair in the list of all
+// namespaces.
+func (n *NS) exactRoutes(f RouteFilter) (all []kernelRoute, err error) {
+	for _, family := range Families {
+		routes, err := n.askRoutes(n.exact, f, family, 0)
+		if err != nil {
+			return nil, fmt.Errorf("%s: list routes: %w", n.Name, err)
+		}
+		all = append(all, routes...)
+	}
+	return all, nil
+}
+
+// askRoutes asks for the routes by a request.
+func (n *NS) askRoutes(request requester, f RouteFilter, family Family, index int) ([]kernelRoute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Protocol = uint8(family), uint8(f.Protocol)
 	var attrs []attribute
@@ -258,7 +273,7 @@ func (n *NS) askRoutes(f RouteFilter, family Family, index int) ([]kernelRoute, 
 	if index != 0 {
 		attrs = append(attrs, attr32(unix.RTA_OIF, uint32(index)))
 	}
-	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETROUTE, unix.NLM_F_DUMP, unix.RTM_NEWROUTE, msg, attrs...)
+	msgs, err := request(unix.NETLINK_ROUTE, unix.RTM_GETROUTE, unix.NLM_F_DUMP, unix.RTM_NEWROUTE, msg, attrs...)
 	if absent(err) { // the table, or the family
 		return nil, nil
 	}

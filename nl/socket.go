@@ -63,11 +63,24 @@ var ErrUnanswered = errors.New("netlink has not answered")
 func (s *socket) exchange(
 	typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs []attribute,
 ) (answers [][]byte, err error) {
-	s.seq++
-	silent := flags&unix.NLM_F_ACK != 0
-	if _, err := unix.Write(s.fd, encode(typ, flags&^unix.NLM_F_ACK, s.seq, head, attrs)); err != nil {
-		return nil, os.NewSyscallError("write", err)
+	if err := s.send(typ, flags&^unix.NLM_F_ACK, head, attrs); err != nil {
+		return nil, err
 	}
+	return s.collect(typ, answer, flags&unix.NLM_F_ACK != 0)
+}
+
+// send sends a request. The kernel writes the first part of a dump before send returns, and each further part when the
+// part before is read.
+func (s *socket) send(typ, flags int, head nl.NetlinkRequestData, attrs []attribute) error {
+	s.seq++
+	_, err := unix.Write(s.fd, encode(typ, flags, s.seq, head, attrs))
+	return os.NewSyscallError("write", err)
+}
+
+// collect returns the answers to the last request. With silent, no answer is a success.
+func (s *socket) collect(typ int, answer uint16, silent bool) (answers [][]byte, err error) {
+	// full is the size from which a part may have had no room for one more message. The smallest part has 3.7 kB.
+	const full = 3 << 10
 	interrupted := false
 	for {
 		b, err := s.receive()
@@ -77,7 +90,7 @@ func (s *socket) exchange(
 		case err != nil:
 			return nil, fmt.Errorf("%w: %w", ErrUnanswered, err)
 		}
-		earlier := len(answers)
+		earlier, size := len(answers), len(b)
 		for len(b) > 0 {
 			var m message
 			if m, b, err = cut(b); err != nil {
@@ -104,16 +117,20 @@ func (s *socket) exchange(
 				return answers, err
 			}
 		}
+		interrupted = interrupted || size > full && len(answers) > 0 && unmarked(typ, answers[0])
 	}
 }
 
-// unmarked reports whether a message is of a dump that the kernel does not mark if a change interrupts it. These are
-// the dumps of rules (dump_rules) and of IPv6 routes (fib6_dump_table). The kernel only counts what it has sent. If one
-// of that is deleted, the next part begins too late. So such a dump counts as interrupted if it has more than one part.
-// The first dump of a socket has small parts. Later ones have 32 kB, because a read has shown that there is room
+// unmarked reports whether a message is of a dump that the kernel does not mark if a change interrupts it: one of rules
+// (dump_rules), of IPv6 routes (fib6_dump_table), or of neighbours (neigh_dump_table). The kernel counts what it has
+// sent, and begins the next part there. So the next part may lack what has moved to the front: after a deletion of
+// rules or neighbours, after deletions and additions of IPv6 routes, or when the table of neighbours grows. So such a
+// dump counts as interrupted if it has more than one part, or if a full part comes before its end. The first part of a
+// socket's first dump has up to 3.7 kB. Later parts have up to 32 kB, because a read has shown that there is room
 // (netlink_dump).
 func unmarked(typ int, data []byte) bool {
-	return typ == unix.RTM_GETRULE || typ == unix.RTM_GETROUTE && len(data) > 0 && data[0] == unix.AF_INET6
+	return typ == unix.RTM_GETRULE || typ == unix.RTM_GETNEIGH ||
+		typ == unix.RTM_GETROUTE && len(data) > 0 && data[0] == unix.AF_INET6
 }
 
 // encode makes a message of a header and attributes.

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"errors"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Paused lists what is of IPv4 by a socket of its own. It calls pause after the kernel has written the first part.
+func (n *NS) Paused(typ int, answer uint16, pause func() error) ([][]byte, error) {
+	s, err := n.netlink(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	msg := &nl.RtMsg{} // as long as struct ndmsg, and with the same first field
+	msg.Family = unix.AF_INET
+	if err = errors.Join(s.send(typ, unix.NLM_F_DUMP, msg, nil), pause()); err != nil {
+		return nil, err
+	}
+	return s.collect(typ, answer, false)
+}
+
+// ParseRules reads the kernel's messages about rules.
+func ParseRules(msgs [][]byte) (all []Rule) {
+	for _, m := range msgs {
+		all = append(all, parseRule(m))
+	}
+	return all
+}
