@@ -73,7 +73,7 @@ type leg struct {
 func (b Branch) legs() []leg {
 	all := []leg{{branches, b.Group, Chain{Name: b.Chain, Rules: b.Rules}}}
 	if b.Arrived != nil {
-		all = append(all, leg{arrivals, uint32(b.Link), Chain{Name: b.Chain + "_arrived", Rules: b.Arrived}})
+		all = append(all, leg{arrivals, uint32(b.Link), Chain{Name: secondOf(b.Chain), Rules: b.Arrived}})
 	}
 	return all
 }
@@ -103,8 +103,13 @@ func (t Table) leads(n *NS, l leg) (chain string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return unix.ByteSliceToString(inside(msg, unix.NFTA_SET_ELEM_LIST_ELEMENTS, unix.NFTA_LIST_ELEM,
-		unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN)), nil
+	return verdictChain(inside(msg, unix.NFTA_SET_ELEM_LIST_ELEMENTS, unix.NFTA_LIST_ELEM)), nil
+}
+
+// verdictChain is the chain to which an element leads.
+func verdictChain(element []byte) string {
+	return unix.ByteSliceToString(inside(element, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT,
+		unix.NFTA_VERDICT_CHAIN))
 }
 
 // element is a request about the element of a map.
@@ -125,9 +130,16 @@ func (b Branch) install(n *NS, flags int) error {
 	if err != nil {
 		return err
 	}
-	for _, l := range b.legs() {
+	stale, err := b.arrivals(n, b.Chain)
+	if err != nil {
+		return err
+	}
+	for i, l := range b.legs() {
 		x.add(unix.NFT_MSG_NEWCHAIN, flags, attrString(unix.NFTA_CHAIN_TABLE, x.table),
 			attrString(unix.NFTA_CHAIN_NAME, l.chain.Name))
+		if i == 0 { // and not before the kernel has refused a chain that is another's
+			b.delElements(x, stale)
+		}
 		x.empty(l.chain.Name)
 		if err := l.chain.addRules(x); err != nil {
 			return err
@@ -178,21 +190,49 @@ func (b Branch) Del(n *NS) error {
 	if err != nil {
 		return err
 	}
-	for i, l := range []leg{{set: branches, key: b.Group}, {set: arrivals, key: uint32(b.Link)}} {
-		chain, err := b.Table.leads(n, l)
-		if i > 0 && absent(err) {
-			break
+	first := leg{set: branches, key: b.Group}
+	chain, err := b.Table.leads(n, first)
+	if err != nil {
+		return err
+	}
+	arrived, err := b.arrivals(n, chain)
+	if err != nil {
+		return err
+	}
+	b.delElements(x, append(arrived, first))
+	for _, name := range []string{chain, secondOf(chain)} {
+		if _, _, err := b.Table.chain(n, name); absent(err) {
+			continue
 		}
-		if err != nil {
-			return err
-		}
-		x.add(unix.NFT_MSG_DELSETELEM, 0, l.element(b.Table)...)
-		x.empty(chain)
+		x.empty(name)
 		x.add(unix.NFT_MSG_DELCHAIN, 0, attrString(unix.NFTA_CHAIN_TABLE, x.table),
-			attrString(unix.NFTA_CHAIN_NAME, chain))
+			attrString(unix.NFTA_CHAIN_NAME, name))
 	}
 	return n.commit(x)
 }
+
+// arrivals are the elements for the branch's link, and those that lead to the second chain. Other programs may have
+// deleted the rest of an earlier branch, so there may be several.
+func (b Branch) arrivals(n *NS, chain string) (found []leg, err error) {
+	all, err := b.Table.elements(n, arrivals)
+	for _, e := range all {
+		key := number(inside(e, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE))
+		if key == uint32(b.Link) || verdictChain(e) == secondOf(chain) {
+			found = append(found, leg{set: arrivals, key: key})
+		}
+	}
+	return found, err
+}
+
+// delElements deletes elements of the maps.
+func (b Branch) delElements(x *transaction, all []leg) {
+	for _, l := range all {
+		x.add(unix.NFT_MSG_DELSETELEM, 0, l.element(b.Table)...)
+	}
+}
+
+// secondOf is the name of the second chain.
+func secondOf(chain string) string { return chain + "_arrived" }
 
 // Restore adds the branch again after another program has deleted it, or only what leads to its chain. taken reports
 // that another group has the chain.

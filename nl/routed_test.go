@@ -151,6 +151,50 @@ func TestBranchPut(t *testing.T) {
 	}
 }
 
+// TestBranchStale: elements of the map of arrivals that are left of earlier branches lead the link, or other links, to
+// chains. A branch claims its chain all the same, and one that is deleted leaves nothing.
+func TestBranchStale(t *testing.T) {
+	nltest.Need(t, "nftables")
+	for name, stale := range map[string]string{
+		"the link leads elsewhere":          "1 : goto mark_9_arrived",
+		"another link leads to the chain":   "7 : goto mark_1_arrived",
+		"both, and this link leads there":   "7 : goto mark_1_arrived, 8 : goto mark_1_arrived, 1 : goto mark_1_arrived",
+		"each of them leads to the other's": "7 : goto mark_1_arrived, 1 : goto mark_9_arrived",
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, _ := nltest.NS(t, "host")
+			one, _ := claims()
+			if err := (nl.Wiring{{NS: n, Object: one.Table}}).Add(); err != nil {
+				t.Fatal(err)
+			}
+			empty := ruleset(t, n)
+			lead := "nft 'add chain inet claimed mark_1_arrived; add chain inet claimed mark_9_arrived; " +
+				"add element inet claimed arrivals { " + stale + " }'"
+			lose := func(command string) {
+				t.Helper()
+				if err := n.Do(func() error { return exec.Command("sh", "-c", command).Run() }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			lose(lead)
+			if _, taken, err := one.Claim(n); taken || err != nil {
+				t.Fatalf("Claim: %v, %v", taken, err)
+			}
+			if err := one.Check(n); err != nil {
+				t.Error(err)
+			}
+			lose("nft 'flush map inet claimed arrivals'; " + lead)
+			if err := one.Del(n); err != nil {
+				t.Error(err)
+			}
+			lose("nft delete chain inet claimed mark_9_arrived")
+			if after := ruleset(t, n); after != empty {
+				t.Errorf("after Del there is\n%s\nwant\n%s", after, empty)
+			}
+		})
+	}
+}
+
 // ruleset is what nft(8) lists, its lines sorted: the kernel keeps a map in an order of its own.
 func ruleset(t *testing.T, n *nl.NS) string {
 	t.Helper()
