@@ -50,7 +50,7 @@ func pair(host, pod *nl.NS) nl.Wiring {
 		{host, nl.Route{Dst: vpc, Via: ip, Dev: "veth.1", Table: 263, Protocol: nl.RouteProtocol}},
 		{host, nl.Rule{Pref: 1024, IIF: "veth.1", Table: 263, Protocol: nl.RouteProtocol}},
 		{host, nl.Rule{Pref: 1024, IIF: "veth.1", Table: 70000, Family: nl.IPv6, Protocol: nl.RouteProtocol}},
-		{host, nl.Rule{Pref: 1022, Not: true, IIF: "lo", Table: 1<<31 + 72, Protocol: nl.RouteProtocol}},
+		{host, nl.Rule{Pref: 1014, Not: true, IIF: "lo", Table: 1<<31 + 72, Protocol: nl.RouteProtocol}},
 		{host, nl.Rule{Pref: 1024, From: netip.PrefixFrom(ip, 32), To: vpc, IIF: "lo", Table: 263}},
 		{host, nl.Rule{Pref: 512, Mark: 0x2000, Mask: 0x2000, Table: 254}},
 		{pod, nl.Table{Family: "inet", Name: "ours", Chains: []nl.Chain{
@@ -77,7 +77,7 @@ host: ip route replace 10.0.1.9/32 dev veth.1 scope link proto 72
 host: ip route add 10.0.0.0/16 via 10.0.1.9 dev veth.1 table 263 proto 72
 host: ip rule add pref 1024 iif veth.1 lookup 263 protocol 72
 host: ip -6 rule add pref 1024 iif veth.1 lookup 70000 protocol 72
-host: ip rule add not pref 1022 iif lo lookup 2147483720 protocol 72
+host: ip rule add not pref 1014 iif lo lookup 2147483720 protocol 72
 host: ip rule add pref 1024 from 10.0.1.9/32 to 10.0.0.0/16 iif lo lookup 263
 host: ip rule add pref 512 fwmark 0x2000/0x2000 lookup main
 pod:  nft 'table inet ours {

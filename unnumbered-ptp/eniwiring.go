@@ -152,10 +152,14 @@ const (
 // table, would lead the packet back to the VPC, with the sender's address. The VPC router would send it to the ENI
 // again.
 //
-// What has no mark goes past the rules for marks: otherwise each of its packets would be compared with each ENI.
+// What has no mark goes past the rules for marks: otherwise each of its packets would be compared with each ENI. The
+// kernel looks with a mark and "iif lo" for the way back to a pod: a check of its source does if src_valid_mark is 1,
+// an answer of the node if tcp_fwmark_accept is. prefToPod finds the pod before the ENI. The node's own packets without
+// a mark must not use it, see [nodeWiring].
 const (
-	prefStray    = 1016
-	prefUnmarked = 1017
+	prefStray    = 1015
+	prefUnmarked = 1016
+	prefToPod    = 1017
 	prefENI      = 1018
 	prefAfter    = 1019
 )
@@ -199,6 +203,7 @@ func (m eniMark) shared() (w []nl.Rule) {
 	for _, f := range m.families {
 		w = append(w,
 			nl.Rule{Pref: prefUnmarked, Family: f, Mask: ENIMarks, Goto: prefAfter, Protocol: nl.RouteProtocol},
+			nl.Rule{Pref: prefToPod, Family: f, IIF: "lo", Table: tableLoopless, Protocol: nl.RouteProtocol},
 			nl.Rule{Pref: prefAfter, Family: f, Nop: true, Protocol: nl.RouteProtocol})
 	}
 	return w

@@ -28,7 +28,7 @@ const (
 // The priorities of the node's rules.
 const (
 	prefNodePort = 512
-	prefLoopless = 1015 // before those for the ENIs of routed pods, see eniwiring.go
+	prefLoopless = 1014 // before those for the ENIs of routed pods, see eniwiring.go
 	prefNode     = 1023 // what a pod sends by the node, and is not looped
 	prefPod      = 1024
 )

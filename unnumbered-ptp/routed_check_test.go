@@ -49,15 +49,17 @@ func TestRoutedCheck(t *testing.T) {
 		{"ip addr del 169.254.72.2/32 dev eth1", "ip addr add 169.254.72.2/32"},
 		{"ip route del 10.0.0.0/16 dev eth1 table " + table, "ip route replace 10.0.0.0/16"},
 		{"ip -6 route del fd00::/32 dev eth1 table " + table, "ip -6 route replace fd00::/32"},
+		{"ip rule del pref 1016", "pref 1016"},
+		{"ip -6 rule del pref 1016", "pref 1016"},
 		{"ip rule del pref 1017", "pref 1017"},
 		{"ip -6 rule del pref 1017", "pref 1017"},
 		{"ip -6 rule del pref 1019", "pref 1019"},
 		{"ip rule del pref 1018 table " + table, "pref 1018"},
 		{"ip -6 rule del pref 1018 table " + table, "pref 1018"},
-		{"ip rule del pref 1015", "pref 1015"},
-		{"ip -6 rule del pref 1015", "pref 1015"},
-		{"ip rule del pref 1016 iif eth1", "pref 1016"},
-		{"ip -6 rule del pref 1016 iif eth1", "pref 1016"},
+		{"ip rule del pref 1014", "pref 1014"},
+		{"ip -6 rule del pref 1014", "pref 1014"},
+		{"ip rule del pref 1015 iif eth1", "pref 1015"},
+		{"ip -6 rule del pref 1015 iif eth1", "pref 1015"},
 		{"nft delete table inet " + marks, "no table of nftables marks what the pods of the ENI send"},
 		{"nft flush map inet " + marks + " branches", "no table of nftables marks what the pods of the ENI send"},
 		{"nft delete element inet " + marks + " arrivals '{ eth1 }'", "no arrivals of the table " + marks},
@@ -290,7 +292,7 @@ func TestRemoveRouted(t *testing.T) {
 			if removed, err := f.node.RemoveRouted(); !removed || err != nil {
 				t.Errorf("removed %v; %v", removed, err)
 			}
-			common := regexp.MustCompile(`(?m)^node: ip( -6)? rule add (not pref 1015|pref 1016 iif eth1) .*\n`)
+			common := regexp.MustCompile(`(?m)^node: ip( -6)? rule add (not pref 1014|pref 1015 iif eth1) .*\n`)
 			same(t, "RemoveRouted", before, common.ReplaceAllString(nltest.Dump(t, f.node), ""))
 			must(t, f.CHECK(other))
 			must(t, f.ADD(p))

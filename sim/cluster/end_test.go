@@ -201,7 +201,7 @@ func kernel(ctx context.Context, n *cluster.Node, known []string) (lines []strin
 var index = regexp.MustCompile(`^\d+: `)
 
 // vethRule is the rule that all pods with a veth of a node share. It stays until the node has no pods.
-var vethRule = regexp.MustCompile(`^1022:\s.* lookup 2147483720\b`)
+var vethRule = regexp.MustCompile(`^1014:\s.* lookup 2147483720\b`)
 
 // names reports whether a line names one of the links.
 func names(line string, links []string) bool {
