@@ -279,7 +279,7 @@ func (m eniMark) claim(n *nl.NS) (number uint32, fresh bool, err error) {
 	}
 	if number, err = m.number(n); errors.Is(err, fs.ErrNotExist) {
 		fresh = true
-		if err = branches(n); err == nil {
+		if err = m.restoreAll(n); err == nil {
 			number, err = m.number(n)
 		}
 	}
@@ -292,9 +292,10 @@ func (m eniMark) claim(n *nl.NS) (number uint32, fresh bool, err error) {
 	return number, fresh, err
 }
 
-// branches puts back the branches that another program has deleted, for all ENIs, as the rules for their marks say.
-// Packets that arrive by an ENI get a mark if the rule exists that drops the rest of them.
-func branches(n *nl.NS) error {
+// restoreAll puts back the branches of all ENIs that another program has deleted, as the rules for their marks say. It
+// puts back the own one last: once that is there, no later Add of this ENI looks for the others. What arrives by an ENI
+// has a mark if there is the rule that drops the rest of it.
+func (m eniMark) restoreAll(n *nl.NS) error {
 	rules, err := n.Rules()
 	arrives := map[int]bool{}
 	for _, r := range rules {
@@ -303,18 +304,26 @@ func branches(n *nl.NS) error {
 			arrives[l.Index] = true
 		}
 	}
-	for _, r := range rules {
-		eni, is := ofENI(r)
-		m := eniMark{eni: eni, arrives: arrives[eni]}
-		if _, lost := m.number(n); is && errors.Is(lost, fs.ErrNotExist) && n.HasLink(eni) {
-			_, failed := m.branch(r.Mark >> markShift).Restore(n) // a number that is taken is not the ENI's any more
-			err = errors.Join(err, failed)
+	for _, own := range []bool{false, true} {
+		for _, r := range rules {
+			if eni, is := ofENI(r); is && (eni == m.eni) == own {
+				err = errors.Join(err, eniMark{eni: eni, arrives: arrives[eni]}.restore(n, r.Mark>>markShift))
+			}
 		}
 	}
 	return err
 }
 
-// free adds a branch with a number that is free. A number is not free while a rule leads its mark to another ENI.
+// restore puts back the branch of an ENI that has lost it. A number that is taken is not the ENI's any more.
+func (m eniMark) restore(n *nl.NS, number uint32) error {
+	if _, lost := m.number(n); !errors.Is(lost, fs.ErrNotExist) || !n.HasLink(m.eni) {
+		return nil
+	}
+	_, err := m.branch(number).Restore(n)
+	return err
+}
+
+// free adds a branch with a number that is free. It is not while a rule leads it to another ENI.
 func (m eniMark) free(n *nl.NS) (uint32, error) {
 	rules, err := n.Rules()
 	if err != nil {

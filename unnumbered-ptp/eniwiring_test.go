@@ -4,10 +4,12 @@
 package ptp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -184,6 +186,25 @@ func TestMarkLost(t *testing.T) {
 			}
 			has(t, n, want)
 		})
+	}
+}
+
+// TestMarkOwnLast: an ENI that puts back all branches puts back its own after the others. The kernel numbers chains in
+// the order in which it gets them.
+func TestMarkOwnLast(t *testing.T) {
+	for _, own := range []int{oneENI, otherENI} {
+		n, _ := enis(t)
+		marks(t, n, oneENI, otherENI)
+		shell(t, n, "nft flush ruleset")
+		marks(t, n, own)
+		handles := regexp.MustCompile(`chain mark_(\d+) \{ # handle (\d+)`).FindAllStringSubmatch(
+			shell(t, n, "nft -a list ruleset"), -1)
+		slices.SortFunc(handles, func(a, b []string) int {
+			return cmp.Or(len(a[2])-len(b[2]), strings.Compare(a[2], b[2]))
+		})
+		if len(handles) != 2 || handles[1][1] != fmt.Sprint(map[int]int{oneENI: 104, otherENI: 105}[own]) {
+			t.Errorf("the ENI with the link %d: the chains and their handles are %q", own, handles)
+		}
 	}
 }
 
