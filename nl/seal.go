@@ -63,7 +63,10 @@ func (t Table) seal(n *NS) error {
 }
 
 func (t Table) sealName() string {
-	text := append(make([]byte, 0, 2<<10), "lasting\n"...) // earlier versions did not seal that
+	text := make([]byte, 0, 2<<10)
+	if slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Varies }) {
+		text = append(text, "lasting\n"...) // earlier versions did not seal what lasts of such a table
+	}
 	for _, c := range t.Chains {
 		text = c.appendHeader(append(append(append(text, revision+" "...), c.Name...), ' '))
 		for _, r := range c.Rules {
