@@ -47,8 +47,10 @@ var tryFaults = []tryFault{
 	{name: "the ENI's rule is lost", only: byPair, during: "while ip rule del pref 1018 2>/dev/null; do :; done",
 		path: "pod to peer's pod",
 		want: `network is missing: .*ip rule add .*repair`, others: `pod to|peer`},
-	{name: "the kernel checks sources strictly", only: byPair, during: "sysctl -w net.ipv4.conf.eth1.rp_filter=1",
-		path: "pod to peer's pod", want: `the answer reached the node by eth1.*rp_filter`, others: `pod to|peer`},
+	{name: "the kernel checks sources strictly, without marks", only: byPair, during: "sysctl -w " +
+		"net.ipv4.conf.eth1.rp_filter=1 net.ipv4.conf.eth1.src_valid_mark=0",
+		path: "pod to peer's pod", want: `the answer reached the node by eth1.*rp_filter`,
+		others: `pod to|peer`},
 	{name: "the pod's pair is deleted", during: "ip link del $veth", path: "pod to internet",
 		want: `network is missing`, others: toOthers},
 	{name: "forwarding is off", during: "sysctl -w net.ipv4.ip_forward=0", path: "pod to internet", want: `ip_forward`,
