@@ -210,10 +210,11 @@ func (p *pod) anySource() (objects []nl.Object) {
 	return objects
 }
 
-// untracked are chains that let the connection tracker leave out the tunnel's own packets. The tunnel's own packets are
-// UDP, and no rule asks for their connections. Each connection in the tunnel has a UDP port of its own. So client and
-// router would each make two more entries for it in their trackers. A client knows what the tunnel sends by the
-// gateways, a router by its own address.
+// untracked are chains that let the connection tracker leave out the tunnel's own packets. These are in UDP, and no
+// rule asks for their connections. Each connection in the tunnel has a UDP port of its own, so each of its ends would
+// make two entries for it beside its own. A client knows what the tunnel sends by the gateways, a router by its own
+// address. With the service loop masquerade, a client's packets come back by its pair on their way to a router. The
+// client tracks these, to translate them.
 func (p *pod) untracked(families []nl.Family, sent func(nl.Family) nl.Term) (chains []nl.Chain) {
 	const raw = -300
 	in := nl.Chain{Name: "tunnel_in", Type: "filter", Hook: "prerouting", Priority: raw}

@@ -299,7 +299,7 @@ func (x *Renewal) String() string {
 		}
 	}
 	if x.other && len(parts) == 0 {
-		parts = append(parts, "its rules are of another configuration")
+		parts = append(parts, "its rules are of another configuration or release")
 	}
 	return strings.Join(parts, "; ")
 }
