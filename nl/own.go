@@ -147,8 +147,8 @@ func (n *NS) shared(table func(name string) bool, rule func(Rule) bool) (Wiring,
 func isOwnRule(r Rule) bool { return r.Protocol == RouteProtocol }
 
 // isRoutedRule reports whether a rule of ours serves routed pods alone. No other of ours is about all packets, or what
-// the node itself sends, leads to a rule, or does nothing. A rule that drops what arrives by an ENI stays as long as its
-// link: the VPC still delivers packets for the pods that have ended.
+// the node itself sends, leads to a rule, or does nothing. A rule that drops what arrives by an ENI stays as long as
+// its link: the VPC still delivers packets for the pods that have ended.
 func isRoutedRule(r Rule) bool {
 	_, ofENI := OfRoutedTable(r.Table)
 	ofAll := (r.IIF == "" || r.IIF == "lo" && !r.Not) && !r.marked()

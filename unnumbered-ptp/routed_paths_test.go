@@ -196,8 +196,8 @@ func TestRoutedArrivals(t *testing.T) {
 	}
 }
 
-// TestRoutedMarked: what looks for the way back with a packet's mark finds pods and ENIs. These are the kernel's check of
-// sources if src_valid_mark is 1 for all links, as of wg-quick, and the rule of firewalld for IPv6, here for both
+// TestRoutedMarked: what looks for the way back with a packet's mark finds pods and ENIs. These are the kernel's check
+// of sources if src_valid_mark is 1 for all links, as of wg-quick, and the rule of firewalld for IPv6, here for both
 // families.
 func TestRoutedMarked(t *testing.T) {
 	f := newFabric(t)
