@@ -42,12 +42,12 @@ func (s *scene) eniWiring(p pair) nl.Wiring {
 	return steps(s.nodeNS, append(objects, eniMark{s.eni.Index, n.families(), arrives}))
 }
 
-// accepts lets the node accept by the ENI's link what the VPC sends to pods. The node's own way to the VPC is the boot
-// ENI, so a strict check of sources (rp_filter) drops all such packets. The loose check does, too, at a link without an
-// address of IPv4 (__fib_validate_source: no_addr). So the link has one that means nothing, and that no packet gets.
+// accepts lets the node accept by the ENI's link what the VPC sends to pods. The check of sources (rp_filter) honours
+// the mark that such a packet has, and so it finds the ENI at once.
 //
-// The check honours the mark that such a packet has, and so it finds the ENI at once. Otherwise it finds the boot ENI,
-// and then looks for a way by this link in each table.
+// Another program may have taken the mark away. The node's own way to the VPC is the boot ENI, so a strict check drops
+// what has no mark. The loose check looks for a way by this link in each table. It drops all of it at a link without an
+// address of IPv4 (__fib_validate_source: no_addr). So the link has one that means nothing, and that no packet gets.
 func accepts(eni string) []nl.Object {
 	return []nl.Object{nl.Sysctl{Key: conf4(eni) + "rp_filter", Value: "2"},
 		nl.Sysctl{Key: conf4(eni) + "src_valid_mark", Value: "1"}, nl.RoutedAddr(eni)}
