@@ -57,3 +57,27 @@ func OfPair(r nl.Rule) bool { return r.Protocol == nl.RouteProtocol || legacy.Is
 func halfMade(l nl.Link) bool {
 	return nl.IsPair(l.Group) && l.Alias == "" && !l.Up
 }
+
+// removeGone deletes the objects of ENIs whose links are gone. Routes that name no link outlive it.
+func removeGone(node *nl.NS) error {
+	gone := func(eni int, is bool) bool { return is && !node.HasLink(eni) }
+	rules, err := node.Rules()
+	routes, err2 := node.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
+	var w nl.Wiring
+	for _, r := range routes {
+		if gone(nl.OfRoutedTable(r.Table)) {
+			w = append(w, nl.Step{NS: node, Object: r})
+		}
+	}
+	for _, r := range rules {
+		eni, is := ofENI(r)
+		if !gone(eni, is) {
+			continue
+		}
+		w = append(w, nl.Step{NS: node, Object: r})
+		if b := (eniMark{eni: eni}).branch(r.Mark >> markShift); b.Check(node) == nil { // otherwise another ENI has it
+			w = append(w, nl.Step{NS: node, Object: b})
+		}
+	}
+	return errors.Join(err, err2, w.Del())
+}

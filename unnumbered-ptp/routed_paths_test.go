@@ -196,39 +196,6 @@ func TestRoutedArrivals(t *testing.T) {
 	}
 }
 
-// TestRoutedMarked: what looks for the way back with a packet's mark finds pods and ENIs. These are the kernel's check
-// of sources if src_valid_mark is 1 for all links, as of wg-quick, and the rule of firewalld for IPv6, here for both
-// families.
-func TestRoutedMarked(t *testing.T) {
-	f := newFabric(t)
-	pods := f.routedPods(dual)
-	f.add(f.node, nl.Sysctl{Key: "net/ipv4/conf/all/src_valid_mark", Value: "1"})
-	for _, p := range pods {
-		f.add(f.node, nl.Sysctl{Key: "net/ipv4/conf/" + p.veth() + "/rp_filter", Value: "1"})
-	}
-	for _, n := range []*nl.NS{f.node, f.other} {
-		serve(t, n, ":8080")
-	}
-	reach := func(when string) {
-		t.Helper()
-		for _, p := range pods {
-			for _, to := range []string{nodeAddr, otherAddr} {
-				for _, network := range []string{"tcp4", "tcp6"} {
-					seen, err := call(p.NS, network, dialled(network, to+":8080"))
-					if err != nil || seen != seenAs(network, p.addr) {
-						t.Errorf("%s: %s to %s (%s): seen as %q; %v", when, p.addr, to, network, seen, err)
-					}
-				}
-			}
-		}
-	}
-	reach("the kernel's check")
-	nltest.Shell(t, f.node, "nft add table inet f; nft add chain inet f check '{ type filter hook prerouting "+
-		"priority -140; }'; nft add rule inet f check meta nfproto '{ ipv4, ipv6 }' "+
-		"fib saddr . mark . iif oif missing drop")
-	reach("a firewall's check")
-}
-
 // TestRoutedUpgrade: a node has the rules of an earlier version, too, in their other order. Pods and the VPC reach each
 // other, and what is for a pod that has ended is dropped.
 func TestRoutedUpgrade(t *testing.T) {
