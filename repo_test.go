@@ -172,7 +172,7 @@ var sizes = map[string]float64{
 	"ipam/cni-ipvlan-vpc-k8s-grow":                     11.45,
 	"ipam/cni-ipvlan-vpc-k8s-ipam":                     4.32,
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          3.96,
-	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4.05,
+	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4.08,
 	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          3.38,
 	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.8,
 	// 0.9 of these are the support bundle: html/template, tar and gzip, and its own code, a third each; 0.7 are

@@ -26,7 +26,8 @@ const Old = ".old"
 //
 // A process that has opened a file still reads it whole: see alone.
 //
-// Exchange makes its system calls itself. Package os opens each file once more, and asks whether the kernel can poll it.
+// Exchange makes its system calls itself. Package os opens each file once more, and asks whether the kernel can poll
+// it.
 func Exchange(dir *os.File, name string, mode fs.FileMode, modified time.Time, data ...[]byte) error {
 	at, old := int(dir.Fd()), name+Old
 	fd, size, err := spare(at, old, mode)
