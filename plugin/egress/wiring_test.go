@@ -190,7 +190,8 @@ func TestGatewayOfIPv6(t *testing.T) {
 		}
 		dst := strings.Replace(destinations, "::/0", "default", 1)
 		by := "ip -6 route add " + dst + " via fd00:20::77 dev egress6 src 2600:1f18:0:1::5 table 73 proto 72"
-		want := []string{"ip -6 route add throw fd00:20::77/128 table 73 proto 72",
+		want := []string{"udp dport 5555 ip6 daddr fd00:20::77 notrack",
+			"ip -6 route add throw fd00:20::77/128 table 73 proto 72",
 			"ip -6 route add fd00:20::77/128 dev egress6 metric 2048 table 73 proto 72", by, by}
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("%s: -want +got\n%s", destinations, d)
