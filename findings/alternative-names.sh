@@ -4,15 +4,15 @@
 #
 # Linux 6.18, github.com/vishvananda/netlink v1.3.1, host-device of containernetworking/plugins v1.10.0: alternative names of links.
 #
-# A good guess: an alternative name, as those that udev gives, is a second name. What takes the one takes the other, or refuses it with
-# an error. A rule with `iif` that matches under such a name goes on, as long as the link has that name. And a link can take one of its
-# own alternative names as its name: no other link has it.
+# A good guess: an alternative name, such as udev gives, is a second name of the link. A program that takes the first name also takes an
+# alternative name, or refuses it with an error. A rule with `iif` and an alternative name matches as long as the link has this name. A link
+# can take one of its own alternative names as its first name, because no other link has this name.
 #
-# What happens: the kernel takes an alternative name in a rule, and the rule matches. But a rename of the link detaches it for good: then
-# the kernel compares the first name alone. The link still has the alternative name, also after a rename back, and `ip rule` shows
-# "[detached]". netlink.LinkByName and a socket's bind take such a name, and net.InterfaceByName of Go says that there is no such link.
-# A link cannot be renamed to its own alternative name: "file exists". So host-device, told to move a link into a pod under a name that
-# the link has already, fails. It takes root, Go and ip(8).
+# What happens: the kernel takes an alternative name in a rule, and the rule matches. But a rename of the link detaches the rule for good:
+# the kernel then compares only the first name. The link still has the alternative name, also after a rename back, and `ip rule` shows
+# "[detached]". netlink.LinkByName and a socket's bind take an alternative name. Go's net.InterfaceByName says that there is no such link. A
+# link cannot be renamed to its own alternative name: "file exists". So host-device fails if it must move a link into a pod under an
+# alternative name of this link. The script needs root, Go and ip(8).
 set -euo pipefail
 
 dir=$(mktemp -d)

@@ -4,13 +4,13 @@
 #
 # Linux 6.18, bridge, macvlan, sbr and vrf of containernetworking/plugins v1.10.0, cnitool v1.3.1: CHECK of a chain that is as ADD made it.
 #
-# A good guess: sbr and vrf are made to follow an interface's plugin, as in upstream's own documentation. So CHECK of such a chain
-# succeeds after its ADD. If a plugin does not like what a later one has changed, it names that.
+# A good guess: sbr and vrf are made to follow the plugin of an interface, as in upstream's own documentation. So CHECK of such a chain
+# succeeds after its ADD. If a plugin refuses a change of a later plugin, its error names the change.
 #
-# What happens: ADD succeeds, the pod has its address, and the gateway answers. CHECK by the first plugin fails right after it: "Failed to
-# find Gateway". No gateway is missing. The plugin looks for the route to the subnet of its address in the main table alone, and sbr has
-# moved that route to table 100, as vrf does to the table of the VRF. So a runtime that calls CHECK takes each healthy pod for a broken
-# one. With "disableCheck" in the list there is no such error. It takes root, Go, ip(8) and ping(8).
+# What happens: ADD succeeds, the pod has its address, and the gateway answers. CHECK by the first plugin fails right after this ADD:
+# "Failed to find Gateway". No gateway is missing. The plugin looks for the route to the subnet of its address only in the main table. But
+# sbr has moved this route to table 100, or vrf to the table of the VRF. So a runtime that calls CHECK takes each healthy pod for a broken
+# one. With "disableCheck" in the list there is no such error. The script needs root, Go, ip(8) and ping(8).
 set -euo pipefail
 
 dir=$(mktemp -d)

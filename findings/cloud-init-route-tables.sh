@@ -5,14 +5,15 @@
 # cloud-init 25.1.4 (Debian 13): a network configuration of version 2 whose second interface has a route table of its own.
 #
 # A good guess: `table` and `from` of a route, and `routing-policy`, are netplan's keys, and cloud-init's own EC2 data source writes them.
-# cloud-init hands them on to netplan. For systemd-networkd and NetworkManager it writes their words for them, as it does for metrics.
-# What it cannot write, it refuses; or it leaves out the whole route, because a route without its table is another route.
+# cloud-init hands them on to netplan. For systemd-networkd and NetworkManager, it writes the equivalent settings, as it does for metrics.
+# If it cannot write a setting, it refuses the configuration. Or it leaves out the whole route, because a route without its table is another
+# route.
 #
-# What happens: the conversion says nothing. For systemd-networkd and NetworkManager, the rule is gone, and the routes are written
-# without table and source: they go to the main table. The default route of the second interface then competes with that of the first:
-# it has no metric, so for all traffic of the instance it wins over one by DHCP. For systemd-networkd, `on-link` and the route's `mtu` are
-# gone, too; for NetworkManager, the metric of DHCP's routes. `cloud-init schema` calls the keys of the routes unexpected, and not
-# `routing-policy`. Only netplan gets all. It takes root, and Debian.
+# What happens: the conversion prints no message. For systemd-networkd and NetworkManager, the rule is gone, and the routes are written
+# without table and source. So they go to the main table. The default route of the second interface then competes with the default route of
+# the first interface. It has no metric, so it wins over a default route by DHCP, for all traffic of the instance. For systemd-networkd,
+# `on-link` and the route's `mtu` are gone, too. For NetworkManager, the metric of DHCP's routes is gone. `cloud-init schema` reports the
+# keys of the routes as unexpected, but not `routing-policy`. Only netplan gets all settings. The script needs root, and Debian.
 set -euo pipefail
 
 dir=$(mktemp -d)

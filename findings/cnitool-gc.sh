@@ -4,13 +4,13 @@
 #
 # cnitool v1.3.1 with ptp and host-local of containernetworking/plugins v1.10.0: cnitool gc NETWORK NETNS, where pods are running.
 #
-# A good guess: its help says that it "will clean up unused network interfaces in the specified network namespace". So where each
-# interface is in use, it changes nothing, and it never changes a pod in another namespace.
+# A good guess: the help says that the command "will clean up unused network interfaces in the specified network namespace". So if each
+# interface is in use, the command changes nothing. It never changes a pod in another namespace.
 #
-# What happens: it calls libcni's GC without a list of attachments, and libcni takes that for an empty list: no attachment is
-# valid. So each pod that libcni has in its cache gets a DEL, in whatever namespace it is. The namespace in the command line plays no
-# part; it may even be one without a pod. Two pods that run lose their interface and their address, and the command says nothing and
-# succeeds. Other networks keep theirs. It takes root, Go and ip(8).
+# What happens: the command calls libcni's GC without a list of attachments. libcni takes the missing list for an empty list: no attachment
+# is valid. So each pod of the network in libcni's cache gets a DEL, in any namespace. The namespace in the command line does not matter,
+# and may have no pod. Two running pods lose their interface and their address. The command prints nothing and succeeds. Pods of other
+# networks keep their interfaces. The script needs root, Go and ip(8).
 set -euo pipefail
 
 dir=$(mktemp -d)

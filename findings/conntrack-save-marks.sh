@@ -4,13 +4,13 @@
 #
 # conntrack 1.4.8 (Debian 13): `conntrack -L -o save`, and `conntrack -R FILE`.
 #
-# A good guess: the pair is like ipset's or iptables' save and restore. It keeps what the table has of a connection: tuples, zones,
-# status, mark, timeout. After a flush and a restore, the table is what it was.
+# A good guess: the two commands are like save and restore of ipset or iptables. They keep all that the table has of a connection: tuples,
+# zones, status, mark, timeout. After a flush and a restore, the table is what it was.
 #
-# What happens: zones, status and timeouts are kept. Marks are not: no line has one, though -m is an option of the command. So all
-# connections have the mark 0 after the restore, and no message says so. A node with several ENIs can have rules that restore a
-# connection's mark, to send answers by the ENI on which the connection began. They then send them by the main table. It takes root,
-# and Debian.
+# What happens: zones, status and timeouts are kept. Marks are lost: no line of the file has a mark, although -m is an option of the
+# command. So all connections have the mark 0 after the restore, and no message says so. A node with several ENIs can have rules that
+# restore a connection's mark, to send answers by the ENI on which the connection began. After a restore of the table, these rules send the
+# answers by the main table. The script needs root, and Debian.
 set -euo pipefail
 
 dir=$(mktemp -d)

@@ -4,14 +4,13 @@
 #
 # aws-sdk-go-v2/service/ec2 v1.346.0: the waiters for instances and ENIs, when EC2 answers with more than one page.
 #
-# A good guess: a waiter for "all ENIs are available" follows NextToken, as the paginators of the package do, for instance with filters
-# or MaxResults. It returns nil when all of them, on all pages, have the state. EC2 may send a page that is empty and has a token, and a
-# waiter for existence then asks for the next page.
+# A good guess: a waiter for "all ENIs are available" follows NextToken, as the paginators of the package do, for instance with filters or
+# MaxResults. It returns nil when all ENIs, on all pages, have the state. EC2 may send an empty page with a token. A waiter for existence
+# then asks for the next page.
 #
-# What happens: a waiter looks at the first page alone, in each try. So it returns nil after one call while the ENI of the second page
-# is still pending, or while an instance is still running that should be terminated. If the first page is empty, it waits to the end
-# of its time, and reports that it was exceeded, though what it waits for is on the second page. The error does not tell of the token.
-# It takes Go.
+# What happens: a waiter looks only at the first page, in each try. So it returns nil after one call while the ENI of the second page is
+# still pending, or while an instance is still running that should be terminated. If the first page is empty, the waiter waits until its
+# time is over, and reports this, although the object is on the second page. The error does not mention the token. The script needs Go.
 set -euo pipefail
 
 dir=$(mktemp -d)

@@ -4,13 +4,14 @@
 #
 # The tables of ENIs by instance type: github.com/aws/amazon-vpc-cni-k8s v1.23.2, amazon-vpc-resource-controller-k8s v1.8.2.
 #
-# A good guess: AWS generates both from what EC2 says of a type. So the number of ENIs of a type is the same in both, and
-# GetENILimit, "the number of ENIs that can be attached to an instance", is that number, wherever the CNI has it from.
+# A good guess: AWS generates both tables from EC2's description of a type. So both tables have the same number of ENIs for a type.
+# GetENILimit, "the number of ENIs that can be attached to an instance", returns this number, from whatever source.
 #
-# What happens: for a type with several network cards, the table of the CNI has the ENIs of one card, and that of the controller those
-# of all cards: 4 and 64 for p5en.48xlarge. But if its table lacks a type, the CNI asks EC2, and takes EC2's number, which is that of all
-# cards. So one limit has two meanings, and a release that adds a type to the table changes it. The CNI's table lacks 51 types that
-# the controller's has, as all of c7g-flex and r9g, and it has 19 that the controller's lacks. It takes Go.
+# What happens: for a type with several network cards, the table of the CNI has the ENIs of one card. The table of the controller has the
+# ENIs of all cards. For p5en.48xlarge, the numbers are 4 and 64. But if its table lacks a type, the CNI asks EC2, and takes EC2's number,
+# which is for all cards. So one limit has two meanings, and a release that adds a type to the table changes the limit of this type. The
+# CNI's table lacks 51 types of the controller's table, such as all of c7g-flex and r9g. It has 19 types that the controller's table lacks.
+# The script needs Go.
 set -euo pipefail
 
 dir=$(mktemp -d)

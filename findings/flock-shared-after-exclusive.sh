@@ -4,13 +4,13 @@
 #
 # github.com/gofrs/flock v0.13.2: RLock of a Flock that holds the exclusive lock, and Lock after it.
 #
-# A good guess: as with sync.RWMutex, one object has one state. RLock of a locked one is an error, or it returns at once and the lock
-# stays exclusive; or it is a downgrade, and Locked is false afterwards, RLocked true. Lock returns only with the exclusive lock.
+# A good guess: as with sync.RWMutex, one object has one state. RLock of a locked object is an error, or returns at once and leaves the lock
+# exclusive. Or RLock is a downgrade: afterwards, Locked is false and RLocked is true. Lock returns only with the exclusive lock.
 #
-# What happens: RLock makes the kernel's lock a shared one. Locked is true all the same, and so is RLocked. Another process now gets
-# the shared lock. Lock, called to have the exclusive lock again, believes Locked: it returns nil without asking the kernel, also while
-# the other process holds its shared lock. TryLock reports true. So two processes hold what each takes for a lock that excludes the
-# other's writes or reads. Only Unlock ends it. It takes Go.
+# What happens: RLock makes the kernel's lock a shared lock. But Locked is still true, and RLocked is true, too. Another process now gets
+# the shared lock. If the first process calls Lock to get the exclusive lock again, Lock trusts Locked. It returns nil without asking the
+# kernel, even while the other process holds its shared lock. TryLock reports true. So each of two processes assumes that its lock excludes
+# writes or reads of the other process. Only Unlock ends this state. The script needs Go.
 set -euo pipefail
 
 dir=$(mktemp -d)

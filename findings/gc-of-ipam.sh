@@ -4,15 +4,15 @@
 #
 # host-local with ptp, bridge, macvlan and ipvlan of containernetworking/plugins v1.10.0, cnitool v1.3.1: GC of a network.
 #
-# A good guess: host-local knows GC, and releases the addresses of attachments that are not valid. An interface's plugin delegates
-# each command to its IPAM plugin, as the CNI specification says. So GC of a network releases the address of a pod whose runtime was
-# killed between its ADD and the record of its result. If a plugin did not know GC, GC would fail and say so.
+# A good guess: host-local knows GC, and releases the addresses of attachments that are not valid. An interface's plugin delegates each
+# command to its IPAM plugin, as the CNI specification says. So GC of a network releases the address of a pod whose runtime was killed
+# between the ADD and the record of the result. If a plugin did not know GC, GC would fail and say so.
 #
-# What happens: GC of ptp, bridge, macvlan and ipvlan succeeds and does nothing. They say that they support CNI 1.1.0, which has GC,
-# and they do not execute host-local. The address stays reserved. The same call by hand to host-local, with the same configuration,
-# releases it. So the new GC of host-local is out of reach of each chain that a runtime has. What hides this is libcni: it
-# sends a DEL for each attachment in its cache. An attachment is there as soon as its ADD has succeeded, but not before. It takes root,
-# Go, jq and ip(8).
+# What happens: GC of ptp, bridge, macvlan and ipvlan succeeds and does nothing. These plugins say that they support CNI 1.1.0, which has
+# GC, but they do not execute host-local. The address stays reserved. The same call to host-local by hand, with the same configuration,
+# releases the address. So with these plugins, no runtime can reach the new GC of host-local. libcni hides this: it sends a DEL for each
+# attachment in its cache. An attachment is in the cache as soon as its ADD has succeeded, but not before. The script needs root, Go, jq and
+# ip(8).
 set -euo pipefail
 
 dir=$(mktemp -d)

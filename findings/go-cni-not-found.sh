@@ -4,15 +4,17 @@
 #
 # github.com/containerd/go-cni v1.1.15, by which containerd and nerdctl call plugins: a failed DEL, and two links of one name.
 #
-# A good guess: a plugin's error in DEL reaches the caller of Remove, which tries again: that is what the specification asks of runtimes,
-# and what libcni, below, returns. In the result of Setup, an address is on the interface that the plugin has named for it.
+# A good guess: a plugin's error in DEL reaches the caller of Remove, and the caller tries again, as the specification asks of runtimes.
+# libcni, which the package uses, returns this error. In the result of Setup, an address is on the interface that the plugin has named for
+# this address.
 #
-# What happens: Remove searches the error's text for "not found". An error that has these words, whatever they are about, is success. Here
-# the last plugin of a chain asks to be called again. The chain's first plugin, which has the address, was not called yet, and is not
-# called later: Remove has returned nil. libcni's cache still has the pod. With the same error in other words, Remove fails.
-# Setup puts all interfaces in a table by their names, without the namespace. A result with `eth0` in the pod and after it the node's
-# link of the same name, as ipvlan and macvlan have one, is one entry: the pod's address, the node's MAC address, no namespace.
-# In the other order it has the pod's. Both are valid in CNI 1.1. It takes root and Go.
+# What happens: Remove searches the error's text for "not found". Each error with these words counts as success, whatever the words are
+# about. Here, the last plugin of a chain asks for another call. The first plugin of the chain has the address. It was not called yet, and
+# is not called later, because Remove has returned nil. libcni's cache still has the pod. With the same error in other words, Remove fails.
+# Setup puts all interfaces in a table by their names, without the namespace. A result may have `eth0` in the pod, and after it a link of
+# the node with the same name, as with ipvlan and macvlan. Then both links are one entry, with the pod's address, the node's MAC address,
+# and no namespace. In the other order, the entry has the pod's MAC address and namespace. Both orders are valid in CNI 1.1. The script
+# needs root and Go.
 set -euo pipefail
 
 dir=$(mktemp -d)

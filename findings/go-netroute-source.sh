@@ -4,14 +4,14 @@
 #
 # github.com/libp2p/go-netroute v0.4.0: RouteWithSrc, on a node whose rules choose a table by the source.
 #
-# A good guess: since v0.4.0 the package asks the kernel. RouteWithSrc then returns what `ip route get DESTINATION from SOURCE` shows:
-# the interface and the gateway of the ENI that has the source. For Go, an IPv4 address of 16 bytes and one of 4 are the same
-# address: net.ParseIP returns 16 bytes, and Equal says so. Package netroute shortens the destination by itself.
+# A good guess: since v0.4.0 the package asks the kernel. RouteWithSrc then returns what `ip route get DESTINATION from SOURCE` shows: the
+# interface and the gateway of the ENI that has the source. For Go, 16 bytes and 4 bytes can be the same IPv4 address: net.ParseIP returns
+# 16 bytes, and Equal compares both forms as equal. Package netroute itself shortens the destination to 4 bytes.
 #
-# What happens: it does not shorten the source. So the first four bytes of the sixteen, which are zero, reach the kernel as the source.
-# The kernel then routes as if there were no source: by another ENI, with another source, and without an error. After To4, the
-# answer is right. So is IPv6. An ENI of EC2 drops packets with the address of another one. A source that the machine does not
-# have is an error for the kernel, and for the package only after To4. It takes root, Go and ip(8).
+# What happens: the package does not shorten the source. So the first four bytes of the sixteen, which are zero, reach the kernel as the
+# source. The kernel then routes as if there were no source: by another ENI, with another source, and without an error. After To4, the
+# answer is right. With IPv6, it is right, too. An ENI of EC2 drops packets with the address of another ENI. If the machine does not have
+# the source, the kernel returns an error. The package returns this error only after To4. The script needs root, Go and ip(8).
 set -euo pipefail
 
 dir=$(mktemp -d)

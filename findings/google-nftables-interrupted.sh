@@ -4,13 +4,14 @@
 #
 # github.com/google/nftables v0.3.0: GetRules and GetSetElements, while another process changes the same chain or set.
 #
-# A good guess: a list is as the chain or the set was at one moment. If the kernel cannot give that, it says so, and the
-# call tries again, as nft(8) does, or returns an error. What is there all the time is in each list, once.
+# A good guess: a list is as the chain or the set was at one moment. If the kernel cannot give such a list, it says so. Then the call tries
+# again, as nft(8) does, or returns an error. A rule or element that is there all the time is in each list, once.
 #
 # What happens: a list of more than one message can lack rules and elements that are there all the time, or have them twice. The kernel
 # marks such a list as interrupted (NLM_F_DUMP_INTR). The package does not look at the mark, and returns no error. Here, 3000 rules and 3000
-# elements stay; 50 others before and between them come and go. In each list, nft has all. A program that adds what it does
-# not find adds a rule once changes, and one that deletes what it knows from a list leaves some. It takes root, Go and nft(8).
+# elements stay; 50 others before and between them come and go. In each list of nft, all of them are there. A program that adds the rules
+# which its list lacks then adds some rules a second time. A program that deletes the rules of its list leaves some rules. The script needs
+# root, Go and nft(8).
 set -euo pipefail
 
 dir=$(mktemp -d)

@@ -2,17 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 #
-# github.com/google/nftables v0.3.0: a rule that GetRules reads and AddRule writes again is another rule, and mostly no error says so.
+# github.com/google/nftables v0.3.0: a rule that GetRules reads and AddRule writes again is another rule, mostly without an error.
 #
-# A good guess: the library has types for these expressions (expr.Byteorder, expr.Dup, expr.Socket) and writes them. So it reads them,
-# too, or says what it cannot read. A verdict map that GetSets and GetSetElements read has its verdicts in VerdictData.
+# A good guess: the library has types for these expressions (expr.Byteorder, expr.Dup, expr.Socket) and writes them. So it also reads them,
+# or its error names what it cannot read. A verdict map that GetSets and GetSetElements read has its verdicts in VerdictData.
 #
-# What happens: the reader leaves out expressions that it does not know, without a word. nft(8) puts a byte order expression before a
-# range, and before a greater or less, of marks and users. Without it, the kernel compares the bytes backwards: users 1000-2000
-# become other users. `dup` becomes an empty rule. A condition of a socket is read as a bare comparison and a verdict; Linux 6.18
-# refuses that. A load of `ct original ip saddr` has a direction of one byte; the reader wants four, and GetRules fails for the whole
-# chain. A verdict map has a key of the type "verdict" and 0 bytes, and its elements have no VerdictData: Val is attributes of netlink.
-# It takes root, Go, and nft(8); the rules were written by 1.0.6.
+# What happens: the reader leaves out expressions that it does not know, without an error. nft(8) puts a byte order expression before a
+# comparison of marks or users with a range, with > or with <. Without this expression, the kernel compares the bytes in reverse order:
+# users 1000-2000 become other users. `dup` becomes an empty rule. A rule with a condition of a socket becomes a comparison without the
+# socket, and a verdict. Linux 6.18 refuses such a rule. The expression of `ct original ip saddr` has a direction of one byte. The reader
+# expects four bytes, and GetRules fails for the whole chain. A verdict map is read with a key of the type "verdict" and of 0 bytes. Its
+# elements have no VerdictData: Val has the attributes of netlink. The script needs root, Go, and nft(8). nft 1.0.6 wrote the rules.
 set -euo pipefail
 
 dir=$(mktemp -d)

@@ -4,13 +4,13 @@
 #
 # github.com/gopacket/gopacket v1.7.7, package routing: Route, on a node with more than one interface.
 #
-# A good guess: for a program that sends raw packets, Route is what the kernel would do with a packet of this machine. It may not know
-# rules, so it looks at the main table. There the longest prefix wins, and then the lowest metric.
+# A good guess: for a program that sends raw packets, Route returns the route that the kernel would choose for a packet of this machine.
+# Perhaps Route does not know rules, and looks only at the main table. There the longest prefix wins, and then the lowest metric.
 #
-# What happens: the length of a prefix does not count. Of the routes that contain the destination, the one with the lowest metric wins,
-# from any table: a policy table of a second ENI counts as the main one. IPv6 behaves in the same way. Of several default
-# routes the one with the highest metric wins, which is the last resort for the kernel. A destination that a route
-# prohibits, or that has several next hops, is answered without an error and without an interface. It takes root, Go and ip(8).
+# What happens: the length of a prefix does not count. Of the routes that contain the destination, the route with the lowest metric wins,
+# from any table: the policy table of a second ENI counts like the main table. IPv6 behaves in the same way. Of several default routes, the
+# route with the highest metric wins, which the kernel would choose last. If a route prohibits the destination, or has several next hops,
+# Route returns no error and no interface. The script needs root, Go and ip(8).
 set -euo pipefail
 
 dir=$(mktemp -d)

@@ -4,14 +4,14 @@
 #
 # iproute2 6.1.0 (Debian 12) and 6.15.0 (Debian 13): `ip -all netns exec COMMAND`, and a name without a namespace.
 #
-# A good guess: the command runs once in each namespace. If it fails in one, so does ip, as `ip netns exec NAME` does: at once, or at
-# the end with -force. A file in /run/netns whose namespace is gone is an error, or ip passes over it. Such a file stays when a
-# runtime is killed between two system calls, or when its mount is removed.
+# A good guess: the command runs once in each namespace. If the command fails in one namespace, ip fails, too, as `ip netns exec NAME` does:
+# at once, or at the end with -force. If the namespace of a file in /run/netns is gone, ip fails, or passes over the file. Such a file stays
+# when a runtime is killed between two system calls, or when its mount is removed.
 #
-# What happens: the exit status is 0, also if the command has failed everywhere, or is no program at all. For a file without a
-# namespace there is a message. With 6.1, the child that should have run the command then goes on with the other names, and so does
-# its parent. So the command runs twice in each namespace that follows. With a second such file it runs four times, with a third eight
-# times: a command that adds a rule has added eight. 6.15 runs it once. It takes root, and Debian 12 or later.
+# What happens: the exit status is 0, even if the command has failed in all namespaces, or does not exist. For a file without a namespace,
+# ip prints a message. With 6.1, the child process that should have run the command then goes on with the other names, and its parent goes
+# on, too. So the command runs twice in each namespace that follows. With a second such file, it runs four times, and with a third, eight
+# times: a command that adds a rule has then added eight rules. 6.15 runs the command once. The script needs root, and Debian 12 or later.
 set -euo pipefail
 
 dir=$(mktemp -d)

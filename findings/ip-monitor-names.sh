@@ -4,14 +4,14 @@
 #
 # iproute2 6.1.0 (Debian 12) and 6.15.0 (Debian 13): the names of links by `ip monitor all-nsid`, which watches pods from the node.
 #
-# A good guess: `all-nsid` shows what happens in all namespaces that have an identifier here, with `[nsid 5]` before it. The message of
-# a route has the number of its link. The name that belongs to it is that of the link with this number in that namespace. If ip does
-# not know that, it prints the number, as it does for the peer of a link (`@if3`).
+# A good guess: `all-nsid` shows what happens in all namespaces that have an identifier here, with `[nsid 5]` before it. The message about a
+# route has the number of its link. ip prints the name of the link with this number in that namespace. If ip does not know the name, it
+# prints the number, as it does for the peer of a link (`@if3`).
 #
-# What happens: messages about a link have its own name. Those about addresses, routes and neighbours have the name of whichever link
-# has that number in the namespace of the monitor. So a pod's route through its link `first` is shown as one through the node's
-# `eth0`. Only if the node has no link of this number, the name is `ifN`. The line of an address has both: the node's name in front, and
-# the right one, as a label, behind. It takes root, and Debian 12 or later.
+# What happens: messages about a link have the name of this link. Messages about addresses, routes and neighbours have the name of the link
+# with that number in the namespace of the monitor. So a pod's route by its link `first` is shown as a route by the node's `eth0`. The name
+# is `ifN` only if the node has no link of this number. The line of an address has both names: the name of the node's link in front, and the
+# right name at the end, as a label. The script needs root, and Debian 12 or later.
 set -euo pipefail
 
 dir=$(mktemp -d)

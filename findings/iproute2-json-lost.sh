@@ -4,13 +4,13 @@
 #
 # iproute2 6.1.0 (Debian 12) and 6.15.0 (Debian 13): what -json leaves out or overwrites.
 #
-# A good guess: -json has what the text has, for programs. Each key is in an object once, and if a command cannot print JSON, it fails.
+# A good guess: the JSON has all that the text has. Each key is in an object once. If a command cannot print JSON, it fails.
 #
-# What happens: `mtu lock 1400` of a route is {"mtu": 1400} in both versions, as `mtu 1400` is. Without the lock, TCP and UDP learn other
-# MTUs. A u32 filter with two matches has the key "match" twice. Parsers keep the last one: a filter for a subnet and a port becomes
-# one for the port. With 6.1, a route with `encap ip` has "dst" twice, and parsers take the tunnel's end for the route's destination.
-# Some commands ignore -json and print text, with success: `tc class` and `ip neigh get` of 6.1, `ip mptcp limits` of both.
-# It takes root, Debian 12 or later, and Python.
+# What happens: `mtu lock 1400` of a route is {"mtu": 1400} in both versions, as `mtu 1400` is. Without the lock, TCP and UDP may learn
+# other MTUs. A u32 filter with two matches has the key "match" twice. Parsers keep only the last match: a filter for a subnet and a port
+# becomes a filter for the port. With 6.1, a route with `encap ip` has "dst" twice, and parsers take the tunnel's end for the route's
+# destination. Some commands ignore -json and print text, with success: `tc class` and `ip neigh get` of 6.1, `ip mptcp limits` of both. The
+# script needs root, Debian 12 or later, and Python.
 set -euo pipefail
 
 dir=$(mktemp -d)

@@ -7,10 +7,10 @@
 # A good guess: IpsetListAll returns what IpsetList returns, for each set: one IPSetResult with all entries of the set.
 #
 # What happens: the kernel sends a large set in several messages, each with the set's name. IpsetList joins them. IpsetListAll makes an
-# IPSetResult of each. So a set of 6000 addresses is returned as several sets of the same name. The first has the number of all entries
-# (NumEntries) and a part of them. The next ones have further parts, the number 0, and no type, no family and no timeout. A program
-# that puts the sets in a map by name keeps the last part alone, as a set of no type. With few entries, as in tests, both calls
-# agree. It takes root, Go, and a kernel with ip_set.
+# IPSetResult of each message. So a set of 6000 addresses is returned as several sets of the same name. The first has the number of all
+# entries (NumEntries) and a part of them. The next ones have further parts, the number 0, and no type, no family and no timeout. A program
+# that puts the sets in a map by name keeps only the last part, as a set without a type. With few entries, as in tests, both calls agree.
+# The script needs root, Go, and a kernel with ip_set.
 set -euo pipefail
 
 dir=$(mktemp -d)

@@ -4,15 +4,15 @@
 #
 # iptables 1.8.9 (Debian 12) and 1.8.11 (Debian 13): iptables-translate, for rules that change some bits of a mark.
 #
-# A good guess: bits outside of the masks of MARK and CONNMARK stay, as iptables-extensions(8) says and iptables does. So the
-# translation, which is there to move a node to nft, keeps them, too. What it cannot say run nft it writes as a comment.
+# A good guess: bits outside of the masks of MARK and CONNMARK stay, as iptables-extensions(8) says and iptables does. So the translation,
+# which is made to move a node to nft, also keeps these bits. If it cannot translate a part of a rule, it writes this part as a comment.
 #
-# What happens: it does so for MARK. For CONNMARK it writes, without a word, rules that do something else. `--restore-mark` with masks,
-# the rule by which pods' answers find their interface on EC2, is `meta mark set ct mark and 0x80`: the bit 0x4000, by which kube-proxy
-# masquerades, is gone. `--save-mark` loses the connection's other bits so. `--set-mark 0x10/0xf0` is `ct mark xor 0x10 and
-# 0xffffff0f`: nft takes `and` before `xor`, so the rule changes nothing. And in a comment, `! --socket-exists` loses its "!".
-# Below, each rule and its translation see one packet with the mark 0x4004, of a connection with the mark 0x8aa.
-# It takes root, Debian 12 or later, and a kernel with nftables and xt_connmark.
+# What happens: for MARK, the translation keeps these bits. For CONNMARK, it writes rules that do something else, without a warning. By
+# `--restore-mark` with masks, answers of pods find their interface on EC2. The translation is `meta mark set ct mark and 0x80`: the bit
+# 0x4000, by which kube-proxy masquerades, is gone. With `--save-mark`, the other bits of the connection's mark are gone in the same way.
+# The translation of `--set-mark 0x10/0xf0` is `ct mark xor 0x10 and 0xffffff0f`. nft computes `and` before `xor`, so the rule changes
+# nothing. And in a comment, `! --socket-exists` loses its "!". Below, each rule and its translation see one packet with the mark 0x4004, of
+# a connection with the mark 0x8aa. The script needs root, Debian 12 or later, and a kernel with nftables and xt_connmark.
 set -euo pipefail
 
 dir=$(mktemp -d)

@@ -4,14 +4,15 @@
 #
 # Linux 6.18, by github.com/vishvananda/netlink v1.3.1: the MTU of an IPv6 route follows the MTU of its link.
 #
-# A good guess: the `mtu` of a route is its own, of IPv4 and of IPv6. A link with a lower MTU limits what is sent, and when the link has
-# the greater MTU again, the route's is in force as before. So on a node with links of 9001 bytes, a default route with `mtu 1500`
-# keeps packets for the Internet at 1500.
+# A good guess: the `mtu` of a route does not depend on its link, for IPv4 and for IPv6. A link with a lower MTU limits the packets. When
+# the link has the greater MTU again, the MTU of the route is in force as before. So on a node with links of 9001 bytes, a default route
+# with `mtu 1500` keeps packets for the Internet at 1500.
 #
-# What happens: so it is for IPv4. Of IPv6, the kernel writes the link's new MTU into each route of the link whose MTU is greater than
-# that, or is the MTU that the link had. So a link that goes from 1500 to 9001 takes a route with `mtu 1500` to 9001. A link that is at
-# 1300 for a moment leaves a route with `mtu 1400` at 9001. RouteList then has 9001, as if it had been set so. A program
-# that is subscribed to changes of routes hears nothing. A route with `mtu lock` keeps its MTU, in all cases. It takes root, Go and ip(8).
+# What happens: for IPv4, the guess is right. For IPv6, the kernel writes the new MTU of a link into some routes of the link: into routes
+# with a greater MTU, and into routes with the earlier MTU of the link. So if a link changes from 1500 to 9001, a route with `mtu 1500` gets
+# 9001. If a link of 9001 has 1300 for a moment, a route with `mtu 1400` then has 9001. RouteList shows 9001, as if an operator had set it.
+# A program that is subscribed to changes of routes gets no message. A route with `mtu lock` keeps its MTU, in all cases. The script needs
+# root, Go and ip(8).
 set -euo pipefail
 
 dir=$(mktemp -d)

@@ -2,18 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 #
-# github.com/containernetworking/cni v1.3.1 (libcni, by cnitool): what of a plugin's entry in a conflist reaches the plugin.
+# github.com/containernetworking/cni v1.3.1 (libcni, by cnitool): which parts of a plugin's entry in a conflist reach the plugin.
 #
-# A good guess: `runtimeConfig` and `prevResult` are for the runtime to fill in. So libcni removes what a conflist has under these keys,
-# or refuses the conflist. If it passes them, as it does with each key that it does not know, it puts the runtime's capabilities in
-# between the others. And the plugin gets the numbers that the file has.
+# A good guess: `runtimeConfig` and `prevResult` are for the runtime to fill in. So libcni removes what a conflist has under these keys, or
+# refuses the conflist. If it passes these keys on, as it does with each key that it does not know, it adds the runtime's capabilities to
+# those of the file. And the plugin gets the numbers of the file.
 #
-# What happens: both keys of the file reach the plugin, and no message says so. The first plugin of ADD, which has no result before it,
-# gets the file's. `runtimeConfig` of the file is in force for a pod that asks for no capability of this plugin. For a pod that asks
-# for one, such as a host port, all of it is replaced: the MAC address that it had there is gone, too. So pods of one network differ
-# by what they ask. A capability that the plugin does not declare changes nothing. A number beyond 2^53 reaches the plugin as another:
-# libcni reads and writes the entry as floating point. The greatest uint64 becomes one that no uint64 can hold.
-# It takes root and Go.
+# What happens: both keys of the file reach the plugin, and no message says so. The first plugin of ADD, which has no result before it, gets
+# the `prevResult` of the file. `runtimeConfig` of the file is in force for a pod that asks for no capability of this plugin. For a pod that
+# asks for a capability, such as a host port, all of `runtimeConfig` is replaced: the MAC address in the file is gone, too. So pods of one
+# network differ by the capabilities for which they ask. A capability that the plugin does not declare changes nothing. A number beyond 2^53
+# reaches the plugin as another number: libcni reads and writes the entry as floating point. The greatest uint64 becomes a number that no
+# uint64 can hold. The script needs root and Go.
 set -euo pipefail
 
 dir=$(mktemp -d)

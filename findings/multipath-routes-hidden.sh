@@ -4,13 +4,13 @@
 #
 # iproute2 6.1 (Debian 12), github.com/vishvananda/netlink v1.3.1: routes with several next hops, looked for by a link or gateway.
 #
-# A good guess: `ip route show dev eth1` shows each route that sends packets by eth1. `via` does so for a gateway, and RouteList of a
-# link does so, too: the kernel itself can filter by a link. `ip route flush dev eth1` leaves no route by eth1.
+# A good guess: `ip route show dev eth1` shows each route that sends packets by eth1. `via` shows each route by a gateway, and RouteList of
+# a link shows each route by the link: the kernel itself can filter by a link. `ip route flush dev eth1` leaves no route by eth1.
 #
-# What happens: a route with two next hops is in none of these lists, though half of its packets leave by eth1. For IPv6 it is the same.
-# ip and netlink compare the interface of the route as a whole, which has none. So flush leaves the route, without a word. To a program
-# that removes an ENI, the lists look complete. Only a list of all routes, or a search by destination, has the route. It takes root,
-# Go and ip(8).
+# What happens: a route with two next hops is in none of these lists, although half of its packets leave by eth1. This is so for IPv6, too.
+# ip and netlink compare the interface of the whole route, and such a route has no interface. So flush leaves the route, without an error.
+# To a program that removes an ENI, the lists look complete. Only a list of all routes, or a search by destination, has the route. The
+# script needs root, Go and ip(8).
 set -euo pipefail
 
 dir=$(mktemp -d)

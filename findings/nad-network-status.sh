@@ -4,14 +4,14 @@
 #
 # github.com/k8snetworkplumbingwg/network-attachment-definition-client v1.7.7, by which Multus writes a pod's network-status.
 #
-# A good guess: CreateNetworkStatuses takes any valid result of CNI. "gateway" has the gateways of default routes, and is absent
-# without one. Each address is in a status. An address without an interface index is of the default interface. A result without
+# A good guess: CreateNetworkStatuses takes any valid result of CNI. "gateway" has the gateways of default routes, and is absent if there is
+# no such gateway. Each address is in a status. An address without an interface index is of the default interface. A result without
 # "interfaces", as IPAM plugins and CNI 0.2.0 have it, gives one status without an interface's name.
 #
-# What happens: a default route without a gateway, as in a point-to-point or ipvlan L3 network, is the gateway "<nil>". A route to
-# 0.0.0.0/1, the half of all addresses that VPNs use, counts as a default route. Addresses without an index go to the last interface,
-# though the first is the default one. Without "interfaces" there is no status at all, and no error: the pod's annotation lacks the
-# network and its addresses. CreateNetworkStatus, the older call, has them. It takes Go.
+# What happens: a default route without a gateway, as in a point-to-point or ipvlan L3 network, gives the gateway "<nil>". A route to
+# 0.0.0.0/1, which is half of all addresses, counts as a default route. VPNs use such routes. Addresses without an index go to the last
+# interface, although the first is the default interface. Without "interfaces" there is no status at all, and no error: the pod's annotation
+# lacks the network and its addresses. The status of CreateNetworkStatus, the older call, has them. The script needs Go.
 set -euo pipefail
 
 dir=$(mktemp -d)

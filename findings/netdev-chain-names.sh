@@ -4,16 +4,16 @@
 #
 # Linux 6.18 with nftables 1.1.3: a chain of the family netdev belongs to a name, and not to a device.
 #
-# A good guess: a chain with `device "v0"` needs that device, else the kernel says "No such file or directory".
-# The chain belongs to the device: it stays with it under another name, and goes when the device goes. A program that adds the chain
-# without an error knows that it filters. An alternative name of a link is its name, or an error.
+# A good guess: a chain with `device "v0"` needs that device. Otherwise the kernel says "No such file or directory". The chain belongs to
+# the device: it stays with the device after a rename, and goes when the device goes. If a program adds the chain without an error, the
+# chain filters. An alternative name of a link counts as its name, or is an error.
 #
-# What happens: no error says that no device has the name, be it a wrong one or an alternative name of a link. The chain then sees no
-# packet. When a link gets the name, the chain sees its packets. A link that is renamed leaves its chain, so its packets pass unfiltered.
-# Back under the name, it is filtered again. A link that is deleted leaves the chain too. The chain
-# stays, with its rules, and filters the next link of that name. `nft list ruleset` shows the same in all these cases.
-# So a policy on a pod's device by netdev chains outlives the pod, and then holds for the next pod whose device has that name.
-# It takes root, Debian 12 or later, ip(8).
+# What happens: if no device has the name, there is no error. The name may be wrong, or an alternative name of a link. The chain then sees
+# no packet. When a link gets the name, the chain sees the packets of this link. If the link is renamed, the chain stays with the name, so
+# the packets of the link pass unfiltered. When the link has the name again, the chain filters its packets again. If the link is deleted,
+# the chain stays, with its rules, and filters the next link of that name. `nft list ruleset` shows the same in all these cases. So a policy
+# by netdev chains on a pod's device outlives the pod. It then applies to the next pod whose device has that name. The script needs root,
+# Debian 12 or later, ip(8).
 set -euo pipefail
 
 dir=$(mktemp -d)

@@ -5,14 +5,14 @@
 # iproute2 6.15.0, github.com/vishvananda/netlink v1.3.1, jsimonetti/rtnetlink v2.3.0: a route by a nexthop object is listed, but the
 # listing cannot remove or restore it.
 #
-# A good guess: `ip route flush` removes what `ip route show` lists. `ip route restore` takes what `ip route save` wrote. In Go, each
-# route of RouteList (Route.List) is one that RouteDel (Route.Delete) takes, or refuses for both families.
+# A good guess: `ip route flush` removes what `ip route show` lists. `ip route restore` takes what `ip route save` wrote. In Go, RouteDel
+# (Route.Delete) takes each route of RouteList (Route.List), or refuses it for both families.
 #
-# What happens: the kernel lists such a route with the object's number and also with the gateway and the link. It refuses a message that
-# has both ("mutually exclusive"). So `ip route flush` of a table with one such route fails, of IPv4 and of IPv6: the other routes go,
-# this one stays. `ip route restore` stops there: no route after it comes back. The Go libraries leave out the number. Then the kernel
-# takes the removal of the IPv6 route, and does not find the IPv4 route: "no such process" for a route that is there.
-# Daemons of routing and systemd-networkd make nexthop objects. It takes root, Go, Debian 12 or later. Seen by Linux 6.18.
+# What happens: the kernel lists such a route with the object's number and also with the gateway and the link. It refuses a message that has
+# both ("mutually exclusive"). So `ip route flush` of a table with one such route fails, for IPv4 and for IPv6: the other routes go, and
+# this route stays. `ip route restore` stops at this route: no later route comes back. The Go libraries leave out the number. Then the
+# kernel removes the IPv6 route, but does not find the IPv4 route: "no such process" for a route that is there. Routing daemons and
+# systemd-networkd make nexthop objects. The script needs root, Go, Debian 12 or later. Seen with Linux 6.18.
 set -euo pipefail
 
 dir=$(mktemp -d)

@@ -7,10 +7,10 @@
 # A good guess: --check changes nothing: "Check commands validity without actually applying the changes", says nft(8). A file is one
 # transaction, so if a later line fails, or the file cannot be parsed, nothing was reset.
 #
-# What happens: `nft --check reset counters` resets the counters, and so do the checks of quotas, of sets and of rules, as far as the
-# version has these. A quota that was used up lets traffic pass again. In a file whose rule the kernel refuses, 1.0.6 resets all the
-# same, wherever the rule is; 1.1.3 does so only if the rule is before the reset. In a file that nft cannot parse, 1.1.3 resets, and
-# prints no value: they are lost; 1.0.6 does not. It takes root, Debian 12 or later, and a kernel with nftables.
+# What happens: `nft --check reset counters` resets the counters, and a check also resets quotas, sets and rules, if the version has such a
+# command. A quota that was used up lets traffic pass again. If the kernel refuses a rule of a file, 1.0.6 still resets, wherever the rule
+# is. 1.1.3 resets only if the rule is before the reset. If nft cannot parse a file, 1.1.3 resets and prints no values, so the values are
+# lost. 1.0.6 does not reset in this case. The script needs root, Debian 12 or later, and a kernel with nftables.
 set -euo pipefail
 
 dir=$(mktemp -d)

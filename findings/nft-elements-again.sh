@@ -4,15 +4,15 @@
 #
 # Linux 6.18, by nftables 1.1.3 (Debian 13): an element that a set has already is added again, with another timeout or without one.
 #
-# A good guess: `add element` of an element that is there changes nothing, and is no error. So a service that adds its list again at
-# each start does no harm. That is what kernels did before 6.12. Or, if adding again counts, then the time begins again, as with
-# `update` in a rule.
+# A good guess: `add element` of an element that is there changes nothing, and is no error. So a service that adds its list again at each
+# start does no harm. Kernels before 6.12 did so. Or the time of the element begins again, as with `update` in a rule.
 #
-# What happens: the kernel compares timeouts. Without one in the message, it is the set's. The same timeout changes nothing: an element
-# of an hour that is added again after 59 minutes has a minute left; only `expires` moves its end. Another timeout is taken, and begins
-# now. So an element of a minute, added again without a timeout, has the set's hour; in a set without a timeout of its own it stays
-# for ever. A permanent one that is added with a minute ends. `create element` is an error, and changes nothing.
-# It takes root, Debian 13's packages, and a kernel with nftables.
+# What happens: the kernel compares timeouts. If the message has no timeout, the timeout of the set counts. The same timeout changes
+# nothing: an element with a timeout of an hour, added again after 59 minutes, has a minute left. Only `expires` moves its end. If the
+# timeout differs, the kernel takes the new timeout, and the time begins now. So an element with a timeout of a minute, added again without
+# a timeout, gets the hour of the set. In a set without a timeout, it stays for ever. A permanent element that is added again with a timeout
+# of a minute ends after this minute. `create element` is an error, and changes nothing. The script needs root, Debian 13's packages, and a
+# kernel with nftables.
 set -euo pipefail
 
 dir=$(mktemp -d)

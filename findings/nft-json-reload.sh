@@ -2,17 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 #
-# nftables 1.0.6 (Debian 12) and 1.1.3 (Debian 13): a ruleset that `nft -j list ruleset` writes and `nft -j -f` reads is another one.
+# nftables 1.0.6 (Debian 12) and 1.1.3 (Debian 13): a ruleset that `nft -j list ruleset` writes and `nft -j -f` reads is another ruleset.
 #
-# A good guess: both are the same program with the same library, libnftables-json(5) has each of these words, and neither command says
-# anything. So the ruleset is the same as before, as with `nft list ruleset` and `nft -f`.
+# A good guess: both commands are the same program with the same library. libnftables-json(5) has each of these words, and neither command
+# prints a message. So the ruleset is the same as before, as with `nft list ruleset` and `nft -f`.
 #
-# What happens, by 1.0.6: a table with the flag dormant, whose chains the kernel does not call, comes back without it. So its rules,
-# which did nothing, take effect. The JSON itself does not have the flag: a program that reads it takes the table for an active one.
-# Comments of tables and chains are gone, and so are the values of a ct timeout's policy. A chain of the family netdev is written
-# without its device, and cannot be read at all.
-# By 1.1.3, all of these stay. But in both, counters of elements of a set begin at zero again: they are in the JSON, and are not
-# read from there. Counters of rules keep their values. It takes root, Debian 12 or later, and a kernel with nftables.
+# What happens with 1.0.6: a table with the flag dormant, whose chains the kernel does not call, comes back without it. So its rules, which
+# did nothing, take effect. The JSON itself does not have the flag: a program that reads the JSON takes the table for an active table.
+# Comments of tables and chains are gone, and so are the values of a ct timeout's policy. A chain of the family netdev is written without
+# its device, and cannot be read at all. With 1.1.3, all of these stay. But with both versions, counters of elements of a set begin at zero
+# again: the JSON has them, but nft does not read them. Counters of rules keep their values. The script needs root, Debian 12 or later, and
+# a kernel with nftables.
 set -euo pipefail
 
 dir=$(mktemp -d)

@@ -9,9 +9,9 @@
 # program ends, with the program's status, whatever signals others have sent to the program meanwhile, as unshare --fork does.
 #
 # What happens: when the program is stopped, nsenter stops itself, too. A process in the namespace can continue the program, but not
-# nsenter, which is outside. The program then runs on and ends. It stays a zombie, and nsenter stays stopped: a supervisor that waits
-# for nsenter learns of the end only when it continues nsenter as well. unshare --fork of the same packages ends with the program.
-# It takes root and Debian.
+# nsenter, which is outside. The program then runs on and ends. It stays a zombie, and nsenter stays stopped: a supervisor that waits for
+# nsenter learns of the end only when it continues nsenter as well. unshare --fork of the same packages ends with the program. The script
+# needs root and Debian.
 set -euo pipefail
 
 dir=$(mktemp -d)

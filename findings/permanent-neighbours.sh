@@ -4,16 +4,15 @@
 #
 # Linux 6.18, and tuning of github.com/containernetworking/plugins v1.10.0: what removes a permanent neighbour.
 #
-# A good guess: by its manual, the state means that only an administrator removes the entry. So it goes when a command removes it, or
-# with its link. Loss of carrier could remove it, too. A new MAC address of the link itself says nothing of its neighbours. So a chain
-# of CNI plugins can set `mac` by tuning after a plugin that gave the pod a permanent neighbour.
+# A good guess: by the manual, the state "permanent" means that only an administrator removes the entry. So the entry goes when a command
+# removes it, or when its link goes. Loss of carrier could remove it, too. A new MAC address of the link itself does not concern the
+# neighbours of the link. So a chain of CNI plugins can set `mac` by tuning after a plugin that gave the pod a permanent neighbour.
 #
-# What happens: loss of carrier and `ip neigh flush` leave it. But the kernel removes each entry of the link, of both families, when the
-# link gets a MAC address, a broadcast address (`brd`), or `arp off`. With the link's last address of IPv4 go those of IPv4, and the
-# proxy entries. A link that is set down loses all. Nothing brings them back, and the kernel does not say why. So tuning with `mac`
-# removes the pod's permanent neighbours: ADD reports success, and CHECK of tuning finds nothing wrong. A pod whose gateway answers no
-# ARP request has no network then.
-# It takes root, Go, and ip(8).
+# What happens: loss of carrier and `ip neigh flush` leave the entry. But the kernel removes each entry of the link, of both families, when
+# the link gets a MAC address, a broadcast address (`brd`), or `arp off`. When the last IPv4 address of the link goes, the IPv4 entries and
+# the proxy entries go, too. A link that is set down loses all entries. Nothing brings the entries back, and the kernel does not say why. So
+# tuning with `mac` removes the pod's permanent neighbours: ADD reports success, and CHECK of tuning finds nothing wrong. A pod whose
+# gateway answers no ARP request has no network then. The script needs root, Go, and ip(8).
 set -euo pipefail
 
 dir=$(mktemp -d)

@@ -4,13 +4,14 @@
 #
 # Linux 6.18, by github.com/vishvananda/netlink v1.3.1: a route whose preferred source (`src`) is no address of the node any more.
 #
-# A good guess: the kernel refuses to add a route whose source no link has, so it removes such routes with the address, or lets them
-# lose the source. It does the same in each table, and no matter how the address goes. And a socket can use what RouteGet shows.
+# A good guess: the kernel refuses to add a route whose source no link has. So when an address goes, the kernel removes the routes with this
+# source, or removes only the source. It does the same in each table, and however the address goes. And a socket can use the route that
+# RouteGet shows.
 #
-# What happens, IPv4: routes of the main table go with the address. Those of another table stay, with the source that no link has. Then
-# RouteGet (as `ip route get`) shows such a route and that source, but a socket that connects gets "network is unreachable". Nodes
-# with several ENIs have such tables. IPv6: no route goes. Each loses its source, in all tables, if the address is deleted. But
-# if the address goes with its link, each keeps it, and a socket that connects takes it. It takes root, Go and ip(8).
+# What happens, IPv4: routes of the main table go with the address. Routes of another table stay, with the source that no link has. Then
+# RouteGet (as `ip route get`) shows such a route and that source, but a socket that connects gets "network is unreachable". Nodes with
+# several ENIs have such tables. IPv6: no route goes. If the address is deleted, each route loses its source, in all tables. But if the
+# address goes with its link, each route keeps the source, and a socket that connects uses this source. The script needs root, Go and ip(8).
 set -euo pipefail
 
 dir=$(mktemp -d)

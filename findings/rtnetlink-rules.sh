@@ -4,14 +4,14 @@
 #
 # github.com/jsimonetti/rtnetlink v2.3.0 (Linux 6.18): user ranges and tunnel keys of rules.
 #
-# A good guess: UIDRange of a rule has the first and the last user. TunID is the key of the tunnel. Both can be written, and a rule of
-# Rule.List is one that Rule.Delete takes. As for users above 65535, which containers have, Start and End must hold them.
+# A good guess: UIDRange of a rule has the first and the last user. TunID is the key of the tunnel. Both can be written, and Rule.Delete
+# takes each rule of Rule.List. Start and End can hold users above 65535, which containers have.
 #
-# What happens: Start and End are of 16 bits, and the kernel has two numbers of 32. So Start is the lower half of the first user, and End
-# its upper half: 1000-2000 reads as 1000-0, and 70000-70010 as 4464-1. The last user is never read. No error says so. To write or delete a
-# rule with a range fails: "numerical result out of range". TunID has the bytes of the kernel in the order of the machine: the key 5 reads
-# as 360287970189639680, and a rule that is written with 5 has that key. A rule that is read and written again keeps its key, so a test of
-# that kind finds nothing. It takes root, Go, ip(8), and a machine with the low byte first.
+# What happens: Start and End have 16 bits, and the kernel has two numbers of 32 bits. So Start is the lower half of the first user, and End
+# is the upper half of the first user: 1000-2000 is read as 1000-0, and 70000-70010 as 4464-1. The last user is never read. No error says
+# so. To write or delete a rule with a range fails: "numerical result out of range". TunID has the bytes of the kernel in the order of the
+# machine: the key 5 is read as 360287970189639680, and a rule that is written with 5 has that key. A rule that is read and written again
+# keeps its key, so a test that reads and writes finds nothing. The script needs root, Go, ip(8), and a little-endian machine.
 set -euo pipefail
 
 dir=$(mktemp -d)

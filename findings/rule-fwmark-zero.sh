@@ -4,13 +4,14 @@
 #
 # Linux 6.18, by ip(8), github.com/vishvananda/netlink v1.3.1 and jsimonetti/rtnetlink v2.3.0: a rule with the mark 0.
 #
-# A good guess: `ip rule add fwmark 0` is for packets without a mark, as `fwmark 1` is for those with the mark 1. And `not
-# fwmark 0` is for packets with any mark. The listing of a rule, typed again, is that rule.
+# A good guess: `ip rule add fwmark 0` is for packets without a mark, as `fwmark 1` is for packets with the mark 1. And `not fwmark 0` is
+# for packets with any mark except 0. A rule that is listed, and then added as listed, is the same rule.
 #
-# What happens: without a mask, the kernel takes a mask of all bits for each mark but 0. For 0 the mask is 0, so the rule is for every
-# packet, marked or not, and `not fwmark 0` is for none. No error says so, and `ip rule` lists the rule without a mark. With the mask,
-# `fwmark 0/0xffffffff` does what the guess says. It is listed as `fwmark 0`, which is the other rule. In Go: rtnetlink with a FwMark of
-# 0 and no FwMask adds the rule for every packet; netlink with a Mask adds the one for packets without a mark. It takes root, Go, ip(8).
+# What happens: without a mask, the kernel takes a mask of all bits for each mark except 0. For the mark 0, the mask is 0, so the rule is
+# for every packet, marked or not, and `not fwmark 0` is for no packet. No error says so, and `ip rule` lists the rule without a mark. With
+# the mask, `fwmark 0/0xffffffff` is for packets without a mark, as in the guess. But `ip rule` lists it as `fwmark 0`, which is the rule
+# for every packet. In Go, rtnetlink with a FwMark of 0 and no FwMask adds the rule for every packet. netlink with a Mask adds the rule for
+# packets without a mark. The script needs root, Go, ip(8).
 set -euo pipefail
 
 dir=$(mktemp -d)

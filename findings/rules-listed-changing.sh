@@ -2,16 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 #
-# Linux 6.18, by ip(8) of iproute2 6.1 and github.com/vishvananda/netlink v1.3.1: lists of rules and IPv6 routes, while others come and go.
+# Linux 6.18, by ip(8) of iproute2 6.1 and github.com/vishvananda/netlink v1.3.1: lists of rules and IPv6 routes, while other rules and
+# routes come and go.
 #
-# A good guess: what is there all the time is in each list, once. If the kernel cannot give that, because of a change between two parts
-# of the list, it marks the list as interrupted. It does so for addresses, links and nftables. netlink then returns
-# ErrDumpInterrupted, and ip(8) prints "Dump was interrupted and may be inconsistent".
+# A good guess: a rule or route that is there all the time is in each list, once. If a change between two parts of the list prevents this,
+# the kernel marks the list as interrupted. It does so for addresses, links and nftables. netlink then returns ErrDumpInterrupted, and ip(8)
+# prints "Dump was interrupted and may be inconsistent".
 #
-# What happens: for rules and IPv6 routes, the kernel only counts how many it has sent. If another process deletes one that was sent, the
-# next part begins one too late. There is no mark. So RuleList, RouteList and `ip rule` lack some, or have some twice, without an error.
-# The first part has about 40 rules, so it takes a node with that many, for instance one with rules for each pod. For the addresses of
-# a link, which change in the same way here, netlink reports the interruption. It takes root, Go and ip(8).
+# What happens: for rules and IPv6 routes, the kernel only counts how many entries it has sent. If another process deletes an entry that was
+# sent, the next part begins one entry too late. The kernel does not mark the list. So RuleList, RouteList and `ip rule` lack some entries,
+# or have some twice, without an error. The first part has about 40 rules, so this happens on nodes with more rules, for instance with rules
+# for each pod. For the addresses of a link, which change in the same way here, netlink reports the interruption. The script needs root, Go
+# and ip(8).
 set -euo pipefail
 
 dir=$(mktemp -d)

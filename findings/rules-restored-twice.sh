@@ -4,14 +4,14 @@
 #
 # iproute2 6.1.0 (Debian 12) and 6.15.0 (Debian 13): `ip rule save` and `ip rule restore`.
 #
-# A good guess: restore is for putting back what was lost. Rules that are still there are left alone ("File exists", which
-# `ip route restore` passes over), or are an error. After `ip rule flush`, restore makes the rules what they were at save.
+# A good guess: restore puts back rules that were lost. If a rule is still there, restore passes over it ("File exists", as with `ip route
+# restore`), or fails. After `ip rule flush`, restore makes the rules what they were at save.
 #
-# What happens: restore adds each rule once more, and no message says so: each rule is there twice. The rule of the preference 0,
-# for the table local, has no preference in the file. So the kernel chooses one for its copy: 32764 here, one before the first
-# other rule. After `ip rule flush`, which keeps the rule of 0, the copy has the preference 0, and the other rules are right. Each
-# further save and restore doubles all. `ip rule del` of a preference then removes one of the two, and the rule is still in force.
-# It takes root, and Debian 12 or later.
+# What happens: restore adds each rule once more, and no message says so: each rule is there twice. The rule with the preference 0, for the
+# table local, has no preference in the file. So the kernel chooses a preference for the copy of this rule: here 32764, one less than the
+# preference of the first other rule. After `ip rule flush`, which keeps the rule with the preference 0, the copy has the preference 0, and
+# the other rules are right. Each further save and restore doubles all rules. `ip rule del` of a preference then removes only one of two
+# equal rules, and the other rule is still in force. The script needs root, and Debian 12 or later.
 set -euo pipefail
 
 dir=$(mktemp -d)

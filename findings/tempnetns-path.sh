@@ -7,12 +7,12 @@
 # A good guess: Path is "the filesystem path representing this object's network namespace", as its comment says, and GetNS(n.Path())
 # opens the same namespace as n. So it is for the namespaces of GetNS and of testutils.NewNS.
 #
-# What happens: TempNetNS makes the namespace on a thread, opens /proc/PID/task/TID/ns/net of that thread, and sends the thread back to
-# the namespace that it came from. Path is still that file of /proc. It then names the caller's own namespace, and no error says so. If
-# the thread has ended, there is no such file. Code that gives the path to ip(8), to a plugin as CNI_NETNS, or to GetNS, changes the
-# host. Fd and Do are right: /proc/self/fd/N with the number of Fd is a path that leads to the namespace.
+# What happens: TempNetNS makes the namespace on a thread, opens /proc/PID/task/TID/ns/net of that thread, and sends the thread back to the
+# namespace that it came from. Path is still that file of /proc. The file now names the caller's own namespace, and no error says so. If the
+# thread has ended, the file does not exist. Code that gives the path to ip(8), to a plugin as CNI_NETNS, or to GetNS, changes the caller's
+# namespace. Fd and Do are right: /proc/self/fd/N with the number of Fd is a path that leads to the namespace.
 #
-# It takes root, and Go.
+# The script needs root, and Go.
 set -euo pipefail
 
 dir=$(mktemp -d)

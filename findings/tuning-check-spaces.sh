@@ -6,10 +6,11 @@
 #
 # A good guess: CHECK after a successful ADD, with nothing changed in between, succeeds. Both read and write the same files of /proc/sys.
 #
-# What happens: CHECK compares the text of the configuration with that of the file, and the kernel does not write what it has read. It
-# puts a tab between two numbers. So with each range of ports, range of groups and size of TCP's buffers, CHECK fails at once, and always:
-# only "1024\t60999" passes. `0x2` comes back as 2, `0600` as 384, and a port that a range contains is gone from the list.
-# A runtime that uses CHECK calls a healthy pod broken; with the others the same configuration works for years. It takes root and Go.
+# What happens: CHECK compares the text of the configuration with the text of the file. The kernel does not return the text that was
+# written: it puts a tab between two numbers. So for ranges of ports, ranges of groups and sizes of TCP's buffers, each CHECK fails. Only a
+# configuration with a tab passes, such as "1024\t60999". `0x2` comes back as 2, `0600` as 384, and a port that a range contains is gone
+# from the list. A runtime that uses CHECK reports a healthy pod as broken. With other runtimes, the same configuration works for years. The
+# script needs root and Go.
 set -euo pipefail
 
 dir=$(mktemp -d)
