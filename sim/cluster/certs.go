@@ -23,7 +23,7 @@ import (
 // certificates are the files by which the programs of the cluster trust each other.
 type certificates struct {
 	dir    string
-	server netip.Addr // the API server's
+	server netip.Addr // the API server's address
 	ca     *x509.Certificate
 	caKey  *ecdsa.PrivateKey
 }
@@ -31,9 +31,9 @@ type certificates struct {
 func (c certificates) file(name string) string { return filepath.Join(c.dir, name) }
 func (c certificates) kubeconfig() string      { return c.file("kubeconfig") }
 
-// newCertificates writes a CA, the API server's certificate for its address and the first address of the Services, the
-// administrator's certificate and kubeconfig, and the key of service accounts (kubernetes.io, "PKI certificates and
-// requirements"). All programs are administrators here.
+// newCertificates writes a CA, the administrator's certificate and kubeconfig, and the key of service accounts
+// (kubernetes.io, "PKI certificates and requirements"). It also writes the API server's certificate. This certificate
+// is for the server's address and the first address of the Services. All programs are administrators here.
 func newCertificates(dir string, server, service netip.Addr) (certificates, error) {
 	c := certificates{dir: dir, server: server}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -61,7 +61,8 @@ func newCertificates(dir string, server, service netip.Addr) (certificates, erro
 	return c, errors.Join(err1, err2, c.serviceAccounts(), c.writeKubeconfig("admin", c.kubeconfig()))
 }
 
-// node writes the certificate of a kubelet, and returns its kubeconfig. The kubelets here do not use it.
+// node writes the certificate and the kubeconfig of a kubelet, and returns the path of the kubeconfig. The kubelets of
+// the cluster use the administrator's kubeconfig instead.
 func (c certificates) node(name string) (string, error) {
 	_, err := c.sign(name, &x509.Certificate{
 		Subject:     pkix.Name{CommonName: "system:node:" + name, Organization: []string{"system:nodes"}},
@@ -71,8 +72,8 @@ func (c certificates) node(name string) (string, error) {
 	return file, errors.Join(err, c.writeKubeconfig(name, file))
 }
 
-// sign writes a new key and its certificate, which the CA has signed. Without the CA's key the certificate signs
-// itself.
+// sign writes a new key and its certificate, which it signs with the CA's key. If the CA has no key yet, it signs the
+// certificate with the new key.
 func (c certificates) sign(name string, cert *x509.Certificate) (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -99,7 +100,7 @@ func (c certificates) writeKey(name string, key *ecdsa.PrivateKey) error {
 	return c.writePEM(name, "EC PRIVATE KEY", der)
 }
 
-// serviceAccounts writes the pair of keys by which tokens of service accounts are signed and checked.
+// serviceAccounts writes the pair of keys with which the API server signs and checks tokens of service accounts.
 func (c certificates) serviceAccounts() error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -2,14 +2,14 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package cluster runs Kubernetes on the simulated VPC: etcd, the control plane, containerd, kubelet, kube-proxy and
-// CoreDNS, each the program that its project releases. The plugins are installed as on a real node.
+// CoreDNS. Each of these programs is a release of its project. The plugins are installed as on a real node.
 //
 //	master    10.0.1.0/24   etcd, kube-apiserver, kube-controller-manager, kube-scheduler
 //	node1 ... 10.0.0.0/24   containerd, kubelet, kube-proxy; pods from 100.64.0.0/16
 //	peer      10.1.0.0/24   a host in a peered VPC
 //
-// All of it runs on one kernel. Each instance is a machine of package machine. It needs root, cgroup v2 and a kernel
-// with ipvlan and overlayfs: nl/nltest/vm/exec has one.
+// All of this runs on one kernel. The master and the nodes are machines of package machine. The package needs root,
+// cgroup v2 and a kernel with ipvlan and overlayfs. nl/nltest/vm/exec runs a VM with such a kernel.
 package cluster
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// Options say what the cluster is made of. make gives the directories and files.
+// Options are the parts of a cluster. make builds the files in the directories.
 type Options struct {
 	Plugins  string // directory of our programs
 	Programs string // directory of Kubernetes, etcd and CoreDNS
@@ -39,7 +39,7 @@ type Options struct {
 	Proxy    string // mode of kube-proxy: nftables or iptables
 }
 
-// Addresses of Services, the API server's port, and the name server of the cluster.
+// Ranges of the Services' addresses, the API server's Service address, and the name server of the cluster.
 var (
 	services  = netip.MustParsePrefix("172.20.0.0/16")
 	services6 = netip.MustParsePrefix("fd00:20::/112")
@@ -107,7 +107,7 @@ func (c *Cluster) start(ctx context.Context, nodes []NodeOptions) (err error) {
 	return c.Apply(ctx, render("coredns.yaml", map[string]string{"CoreDNS": CoreDNS, "DNS": DNS.String()}))
 }
 
-// absolute makes all paths absolute, because programs have directories of their own.
+// absolute makes all paths absolute, because programs have working directories of their own.
 func (o *Options) absolute() (err error) {
 	for _, p := range []*string{&o.Plugins, &o.Programs, &o.Runtime, &o.Units, &o.Peers, &o.Logs} {
 		if *p, err = filepath.Abs(*p); err != nil {
@@ -178,7 +178,7 @@ func (c *Cluster) startMaster() error {
 			"--profiling=false"))
 }
 
-// startManagers starts what needs an API server that answers.
+// startManagers starts kube-controller-manager and kube-scheduler. They need an API server that answers.
 func (c *Cluster) startManagers() error {
 	config := "--kubeconfig=" + c.certs.kubeconfig()
 	return errors.Join(
@@ -188,12 +188,12 @@ func (c *Cluster) startManagers() error {
 		c.keep(c.Master, "kube-scheduler", config, "--leader-elect=false", "--profiling=false"))
 }
 
-// giveCertificates copies the certificates into the /run of a machine.
+// giveCertificates copies the certificates into /run of a machine.
 func (c *Cluster) giveCertificates(m *machine.Machine) error {
 	return os.CopyFS(m.File(c.certs.dir), os.DirFS(c.certs.dir))
 }
 
-// path is the environment by which machines find programs.
+// path returns the environment in which the programs of machines find other programs.
 func (c *Cluster) path() []string {
 	return []string{fmt.Sprintf("PATH=%s:%s:%s:%s", c.options.Plugins, c.options.Programs, c.options.Runtime,
 		os.Getenv("PATH"))}
@@ -204,7 +204,7 @@ func (c *Cluster) keep(m *machine.Machine, name string, args ...string) error {
 	return m.Keep(filepath.Join(c.options.Logs, m.Name+"-"+name+".log"), name, args...)
 }
 
-// ready waits until the API server is.
+// ready waits until the API server is ready.
 func (c *Cluster) ready(ctx context.Context) error {
 	return Await(ctx, 10*time.Minute, func() error {
 		_, err := c.Kubectl(ctx, "get", "--raw", "/readyz")
@@ -226,8 +226,8 @@ func (c *Cluster) NodesReady(ctx context.Context) error {
 // Kubeconfig returns the path of an administrator's kubeconfig. It is the same on all machines.
 func (c *Cluster) Kubeconfig() string { return c.certs.kubeconfig() }
 
-// KubeletConfig returns the path of a kubeconfig on all machines that are started later, with what a kubelet may do: it
-// may change its own node.
+// KubeletConfig writes a kubeconfig with the permissions of a node's kubelet, and returns its path. A kubelet may
+// change only its own node. Machines that start later have the file.
 func (c *Cluster) KubeletConfig(node string) (string, error) { return c.certs.node(node) }
 
 // Kubectl runs kubectl on the master, as an administrator, and returns its standard output.
@@ -239,8 +239,8 @@ func (c *Cluster) kubectl(ctx context.Context, args ...string) *exec.Cmd {
 	return c.Master.Command(ctx, "kubectl", append([]string{"--kubeconfig=" + c.certs.kubeconfig()}, args...)...)
 }
 
-// Apply applies objects, which are YAML or JSON. To validate them, kubectl would ask for the schema of all kinds, which
-// takes a busy API server longer than kubectl waits.
+// Apply applies objects, which are YAML or JSON. kubectl does not validate the objects: it would ask for the schema of
+// all kinds, and a busy API server answers too late for kubectl.
 func (c *Cluster) Apply(ctx context.Context, objects string, flags ...string) error {
 	k := c.kubectl(ctx, append([]string{"apply", "--validate=ignore", "-f", "-"}, flags...)...)
 	k.Stdin = strings.NewReader(objects)
@@ -248,7 +248,7 @@ func (c *Cluster) Apply(ctx context.Context, objects string, flags ...string) er
 	return err
 }
 
-// Await repeats try until it succeeds, and returns its last error if that takes too long.
+// Await calls try again and again until try succeeds. After patience, it gives up, and returns the last error of try.
 func Await(ctx context.Context, patience time.Duration, try func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

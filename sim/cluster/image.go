@@ -24,24 +24,26 @@ type image struct {
 	names      []string // with their tags
 	entrypoint string   // none if args begin with the program
 	args       []string
-	programs   map[string]string // files of this machine, by their path in the image; with the libraries that they take
+	programs   map[string]string // files of this machine, by their path in the image; with the libraries that they need
 	copies     map[string]string // other files of this machine, by their path in the image
 	links      map[string]string
 	files      map[string]string // contents, by path
 	dirs       []string
 }
 
-// Names of images in pods. Those of agnhost and pause are what the conformance tests of this release ask for.
+// Names of images for pods. The conformance tests of this release of Kubernetes ask for these names of agnhost and
+// pause.
 const (
 	Pause   = "registry.k8s.io/pause:3.10.2"
 	Agnhost = "registry.k8s.io/e2e-test-images/agnhost:2.66.1"
 	boom    = "registry.k8s.io/e2e-test-images/regression-issue-74839:1.5"
 	CoreDNS = "registry.k8s.io/coredns/coredns:v1.15.0"
-	// an engine for NetworkPolicy: the manifest of its release asks for it
+	// an engine for NetworkPolicy: the manifest of the engine's release has this name
 	engine = "registry.k8s.io/networking/kube-network-policies:v1.1.0"
 )
 
-// likeAgnhost are the images that tests of the network ask for beside agnhost. They use shells and tools of them.
+// likeAgnhost are the images that Kubernetes' tests of the network ask for beside agnhost. The tests use shells and
+// tools of these images. Here, all of these names are names of the image agnhost.
 var likeAgnhost = []string{
 	"registry.k8s.io/e2e-test-images/glibc-dns-testing:2.1.1",
 	"registry.k8s.io/e2e-test-images/busybox:1.37.0-2",
@@ -49,14 +51,15 @@ var likeAgnhost = []string{
 	"registry.k8s.io/build-image/distroless-iptables:v0.9.9",
 }
 
-// applets are the programs of busybox that scripts of the tests and kubectl ipvlan use. Its wget is not among them: it
-// is a static program that needs libraries for names, and crashes without.
+// applets are the programs of busybox that scripts of the tests and kubectl ipvlan use. The list has no wget: busybox
+// is a static program. Its wget needs libraries to look up names, and crashes without them.
 var applets = []string{"awk", "cat", "chmod", "chroot", "cut", "date", "echo", "env", "expr", "false", "grep", "head",
 	"hostname", "id", "ls", "mkdir", "mount", "ping",
 	"printenv", "rm", "sed", "seq", "sleep", "sort", "tail", "tee", "test", "timeout", "touch", "tr", "true",
 	"umount", "wc", "xargs"}
 
-// images returns the images of the cluster. Agnhost has the programs that the real one has, from this machine's Debian.
+// images returns the images of the cluster. The image agnhost has the programs of the real image, from the Debian of
+// this machine.
 func images(runtimeDir, programs string) []image {
 	agnhost := image{
 		names: append([]string{Agnhost}, likeAgnhost...), entrypoint: "/agnhost", args: []string{"pause"},
@@ -66,7 +69,7 @@ func images(runtimeDir, programs string) []image {
 			"bin/busybox": "busybox",
 			"bin/sh":      "dash", // the shell of busybox prefers its own nc
 		},
-		copies: map[string]string{ // with which agnhost serves TLS
+		copies: map[string]string{ // agnhost serves TLS with these files
 			"localhost.crt": filepath.Join(programs, "localhost.crt"),
 			"localhost.key": filepath.Join(programs, "localhost.key"),
 		},
@@ -178,7 +181,7 @@ func (i image) layer(w io.Writer) error {
 		}
 		libraries = append(libraries, more...)
 	}
-	if len(libraries) > 0 { // what the C library opens by itself to look up names
+	if len(libraries) > 0 { // libraries that the C library opens itself to look up names
 		libraries = append(libraries, resolvers()...)
 	}
 	slices.Sort(libraries)
@@ -190,7 +193,7 @@ func (i image) layer(w io.Writer) error {
 	return a.Close()
 }
 
-// addProgram adds a program, and returns the libraries that it takes.
+// addProgram adds a program, and returns the libraries that the program needs.
 func addProgram(a *tar.Writer, name, program string) (libraries []string, err error) {
 	path, err := exec.LookPath(program)
 	if err != nil {
@@ -243,7 +246,7 @@ func (c *Cluster) writeImages() error {
 	return nil
 }
 
-// archives returns what writeImages has written.
+// archives returns the paths of the archives that writeImages has written.
 func (c *Cluster) archives() []string {
 	all, err := filepath.Glob(filepath.Join(c.dir, "image*.tar"))
 	if err != nil {

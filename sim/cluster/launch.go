@@ -11,7 +11,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// A LaunchTemplate is what cni-tool launch-template prints.
+// A LaunchTemplate is the output of cni-tool launch-template.
 type LaunchTemplate struct {
 	NetworkInterfaces []struct {
 		DeviceIndex, NetworkCardIndex                                    int
@@ -24,7 +24,8 @@ type LaunchTemplate struct {
 	}
 }
 
-// attach gives an instance the ENIs of a template, except the boot ENI, which it has. EC2 attaches them at the launch.
+// attach creates the ENIs of a template, and attaches them to an instance. It omits the boot ENI, which the instance
+// has. The real EC2 attaches all ENIs of a template at the launch.
 func (l LaunchTemplate) attach(f *vpcsim.Fabric, i *vpcsim.Instance) error {
 	for _, n := range l.NetworkInterfaces {
 		if n.DeviceIndex == 0 && n.NetworkCardIndex == 0 {
@@ -65,7 +66,8 @@ func (l LaunchTemplate) attach(f *vpcsim.Fabric, i *vpcsim.Instance) error {
 	return f.Err()
 }
 
-// deleteOnTermination lets an attached ENI end with its instance, as EC2 does with those that it creates at the launch.
+// deleteOnTermination makes EC2 delete an attached ENI together with its instance. ENIs that EC2 creates at a launch
+// have this setting.
 func deleteOnTermination(f *vpcsim.Fabric, eni string) error {
 	all := f.EC2.ENIs()
 	i := slices.IndexFunc(all, func(e ec2sim.ENI) bool { return e.ID == eni })

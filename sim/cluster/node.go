@@ -28,7 +28,7 @@ var configs embed.FS
 
 var templates = template.Must(template.ParseFS(configs, "config/*"))
 
-// render returns a file of config with its values.
+// render returns a file of the directory config, filled in with values.
 func render(name string, values any) string {
 	var b strings.Builder
 	if err := templates.ExecuteTemplate(&b, name, values); err != nil {
@@ -40,18 +40,19 @@ func render(name string, values any) string {
 // NodeOptions are the configuration of a node.
 type NodeOptions struct {
 	Conflist []byte
-	Type     string         // of the instance; m5.xlarge by default, with an ENI for a pool whatever the scheduler does
+	Type     string         // of the instance; by default m5.xlarge, which always has room for a pool's ENI
 	MaxPods  int            // what cni-tool maxpods prints by default
 	IPv6     int            // number of IPv6 addresses of the boot ENI
 	LogLevel string         // of containerd; info by default
 	Template LaunchTemplate // further ENIs
-	Bare     bool           // it has nothing of ours, and is not ready; MaxPods is to be given
+	Bare     bool           // the node has no programs of ours, and is not ready; MaxPods must be set
 }
 
-// ours is the name of the plugin that is all three in one process, and how the other programs' names begin.
+// ours is the name of the plugin that runs all three plugins in one process. The names of our other programs begin with
+// it.
 const ours = "cni-ipvlan-vpc-k8s"
 
-// A Node is an instance with a kubelet. Its containers have their cgroups below the machine's.
+// A Node is an instance with a kubelet. The cgroups of its containers are below the machine's cgroup.
 type Node struct {
 	*machine.Machine
 
@@ -110,7 +111,7 @@ func (n *Node) start(ctx context.Context) error {
 	return n.startKubelet(ctx)
 }
 
-// PowerOff ends the node at once, without a warning to its programs. EC2 says that its instance is stopped.
+// PowerOff ends the node at once, without a warning to its programs. EC2 then shows the instance as stopped.
 func (n *Node) PowerOff() error {
 	err := n.Off()
 	n.Stop(false)
@@ -118,7 +119,7 @@ func (n *Node) PowerOff() error {
 	return err
 }
 
-// IsOff reports whether the node is off, by EC2, too.
+// IsOff reports whether PowerOff has stopped the node, and PowerOn has not started it again.
 func (n *Node) IsOff() bool { return n.off.Load() }
 
 // PowerOn starts the instance of a node that is off, and its programs.
@@ -137,13 +138,14 @@ func (n *Node) Reboot(ctx context.Context) error {
 	return n.startKubelet(ctx)
 }
 
-// Configure installs or replaces the conflist as an administrator does: if it has no mistake, and by a rename.
+// Configure installs or replaces the conflist as an administrator does. It validates a conflist of ours first, and
+// installs the file by a rename.
 func (n *Node) Configure(ctx context.Context, conflist []byte) error {
 	name := "10-" + n.Name + ".conflist"
 	if err := n.WriteFile("/run/"+name, conflist, 0o644); err != nil {
 		return err
 	}
-	if bytes.Contains(conflist, []byte(ours)) { // others are compared with ours
+	if bytes.Contains(conflist, []byte(ours)) { // tests also use conflists of other plugins
 		if _, err := n.Run(ctx, ours+"-tool", "validate", "/run/"+name); err != nil {
 			return err
 		}
@@ -168,8 +170,8 @@ func (n *Node) install() error {
 		n.Install(n.cluster.options.Plugins))
 }
 
-// Install puts our plugins and the tool of a directory in place of those that the node has. A release need not have all
-// of the plugins: those that it lacks are removed.
+// Install replaces our plugins and the tool of the node by the programs in a directory. If the directory does not have
+// a plugin, because an earlier release lacks it, Install removes this plugin from the node.
 func (n *Node) Install(dir string) error {
 	files, errs := map[string]string{}, []error(nil)
 	for _, p := range []string{"", "-grow", "-ipam", "-ipvlan", "-unnumbered-ptp", "-egress"} {
@@ -184,7 +186,7 @@ func (n *Node) Install(dir string) error {
 		os.Symlink(filepath.Join(dir, ours+"-tool"), link))...)
 }
 
-// installPlugins copies programs from directories of this machine, each by a rename.
+// installPlugins copies programs to the node, each by a rename. from has the directory of each program on this machine.
 func (n *Node) installPlugins(from map[string]string) error {
 	var errs []error
 	for name, dir := range from {
@@ -198,7 +200,7 @@ func (n *Node) installPlugins(from map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// ImportLayout imports the images of an OCI layout, whose names begin with this one.
+// ImportLayout imports the images of an OCI layout. The names of the images begin with name.
 func (n *Node) ImportLayout(ctx context.Context, dir, name string) error {
 	tar := exec.CommandContext(ctx, "tar", "-C", dir, "-c", ".")
 	archive, err := tar.StdoutPipe()
@@ -214,7 +216,7 @@ func (n *Node) ImportLayout(ctx context.Context, dir, name string) error {
 	return errors.Join(err, tar.Wait())
 }
 
-// startContainerd starts it and waits until it answers.
+// startContainerd starts containerd and waits until it answers.
 func (n *Node) startContainerd(ctx context.Context) error {
 	if err := n.cluster.giveCertificates(n.Machine); err != nil {
 		return err
@@ -256,7 +258,7 @@ func (n *Node) importImage(ctx context.Context, archive string) error {
 	return err
 }
 
-// ctr is the client of containerd.
+// ctr returns a command of ctr, the client of containerd.
 func (n *Node) ctr(ctx context.Context, args ...string) *exec.Cmd {
 	return n.Command(ctx, "ctr", append([]string{"--address=/run/containerd/containerd.sock", "--namespace=k8s.io"},
 		args...)...)

@@ -35,19 +35,19 @@ It has master, node1 and node2. peer is a host in a peered VPC.
 
 `
 
-// A Shell has commands for people beside a cluster:
+// A Shell has commands for a person who uses a cluster:
 //
-//   - kubectl is an administrator of the cluster;
+//   - kubectl runs as an administrator of the cluster;
 //   - on MACHINE COMMAND runs a command on the master or a node;
-//   - at HOST COMMAND runs a command in the network of peer or internet;
-//   - ec2 enis, ec2 calls and ec2 drops print what the simulated EC2 has, what it was asked, and what the VPC has
-//     dropped.
+//   - at HOST COMMAND runs a command in the network namespace of the host peer or internet;
+//   - ec2 enis prints the ENIs of the simulated EC2, ec2 calls counts the calls to EC2, and ec2 drops counts the
+//     packets that the VPC has dropped.
 type Shell struct {
 	dir    string
 	server net.Listener
 }
 
-// NewShell makes the commands for the machines that the cluster has.
+// NewShell makes the commands for the machines that the cluster has now.
 func (c *Cluster) NewShell() (s *Shell, err error) {
 	s = &Shell{}
 	if s.dir, err = os.MkdirTemp("/run", "shell"); err != nil {
@@ -66,7 +66,7 @@ func (c *Cluster) NewShell() (s *Shell, err error) {
 // Close removes the commands.
 func (s *Shell) Close() error { return errors.Join(s.server.Close(), os.RemoveAll(s.dir)) }
 
-// Command is exec.CommandContext for a program that finds the commands.
+// Command is exec.CommandContext for a program that finds the commands of the Shell in $PATH.
 func (s *Shell) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, name, args...)
 	c.Dir = "/root"
@@ -116,7 +116,7 @@ func (c *Cluster) onScript() string {
 		strings.Join(names, ", "))
 }
 
-// line is a command of a script with an environment.
+// line returns a line of a shell script, which runs a command with an environment.
 func line(env, args []string) string {
 	words := []string{"exec", "env"}
 	for _, e := range env {
@@ -125,7 +125,7 @@ func line(env, args []string) string {
 	return strings.Join(append(words, args...), " ")
 }
 
-// answers answers what the command ec2 asks.
+// answers returns a handler for the requests of the command ec2.
 func (c *Cluster) answers() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/enis", func(w http.ResponseWriter, _ *http.Request) {

@@ -98,7 +98,7 @@ func (s *server) testForgets(t *testing.T) {
 	}
 	left := s.leases(t)
 	t.Run("doctor says what happens", func(t *testing.T) {
-		forgets := strings.Contains(said, "this release calls no DEL")
+		forgets := strings.Contains(said, "it calls no DEL for the pod")
 		if d := cmp.Diff(leased, left); (d == "") != forgets || !forgets && len(left) != 0 {
 			t.Errorf("the leases were %v, and are %v; doctor:\n%s", leased, left, said)
 		}

@@ -2,9 +2,10 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package cri tests the plugins with real container runtimes, and has no other code. containerd or CRI-O runs with runc
-// on an instance of the simulated VPC, and gets the calls of kubelet.
+// on an instance of the simulated VPC, and the tests call the runtime as kubelet does.
 //
-// Directory programs is a separate module, which pins containerd and a client for the Container Runtime Interface. Its
-// directory crio is another module, because CRI-O needs other versions of some dependencies. So are the tests of that
-// interface in critest, and other releases of containerd in releases. The plugins depend on none of them.
+// The directory programs is a separate module, which pins containerd and a client for the Container Runtime Interface.
+// Its directory crio is another module, because CRI-O needs other versions of some dependencies. critest (the tests of
+// that interface), multus, and releases (other releases of containerd) are also modules. The directory bats pins bats,
+// a package of npm that runs CRI-O's own tests. The plugins depend on none of these.
 package cri

@@ -12,6 +12,8 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"testing"
@@ -57,33 +59,61 @@ func (s *server) serveImages(t *testing.T, images map[string]image) {
 
 // serve serves an image as an OCI registry (OCI distribution specification, "Pull"), whatever its tag.
 func (i image) serve(mux *http.ServeMux, at string) {
-	layer := serveBlob(mux, at, "layer.v1.tar", i.layer())
-	config := serveBlob(mux, at, "config.v1+json", must(json.Marshal(object{
+	i.each(func(kind, digest string, content []byte) {
+		name := "blobs/sha256:" + digest
+		if kind == manifest {
+			name = "manifests/{reference}"
+		}
+		mux.HandleFunc(at+"/"+name, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", mediaType+kind)
+			w.Header().Set("Docker-Content-Digest", "sha256:"+digest)
+			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
+		})
+	})
+}
+
+// write writes an image to a directory, as the transport "dir:" of containers-transports(5) reads it.
+func (i image) write(t *testing.T, dir string) {
+	t.Helper()
+	put := func(name string, content []byte) {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	put("version", []byte("Directory Transport Version: 1.1\n"))
+	i.each(func(kind, digest string, content []byte) {
+		if kind == manifest {
+			digest = "manifest.json"
+		}
+		put(digest, content)
+	})
+}
+
+const (
+	mediaType = "application/vnd.oci.image."
+	manifest  = "manifest.v1+json"
+)
+
+// each calls a function for the layer, the configuration, and the manifest, each with its SHA-256.
+func (i image) each(do func(kind, digest string, content []byte)) {
+	// put returns the content's descriptor (OCI image specification, "Content Descriptors").
+	put := func(kind string, content []byte) object {
+		digest := fmt.Sprintf("%x", sha256.Sum256(content))
+		do(kind, digest, content)
+		return object{"mediaType": mediaType + kind, "digest": "sha256:" + digest, "size": len(content)}
+	}
+	layer := put("layer.v1.tar", i.layer())
+	config := put("config.v1+json", must(json.Marshal(object{
 		"architecture": runtime.GOARCH, "os": "linux",
 		"config": object{"Entrypoint": i.entrypoint, "Env": []string{"PATH=/bin"}},
 		"rootfs": object{"type": "layers", "diff_ids": []any{layer["digest"]}},
 	})))
-	serveBlob(mux, at, "manifest.v1+json", must(json.Marshal(object{
-		"schemaVersion": 2, "mediaType": mediaType + "manifest.v1+json", "config": config, "layers": []any{layer},
+	put(manifest, must(json.Marshal(object{
+		"schemaVersion": 2, "mediaType": mediaType + manifest, "config": config, "layers": []any{layer},
 	})))
-}
-
-const mediaType = "application/vnd.oci.image."
-
-// serveBlob serves content by its digest, and by any tag if it is the manifest. It returns the content's descriptor
-// (OCI image specification, "Content Descriptors").
-func serveBlob(mux *http.ServeMux, at, kind string, content []byte) object {
-	digest := fmt.Sprintf("sha256:%x", sha256.Sum256(content))
-	name := "blobs/" + digest
-	if kind == "manifest.v1+json" {
-		name = "manifests/{reference}"
-	}
-	mux.HandleFunc(at+"/"+name, func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", mediaType+kind)
-		w.Header().Set("Docker-Content-Digest", digest)
-		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
-	})
-	return object{"mediaType": mediaType + kind, "digest": digest, "size": len(content)}
 }
 
 // layer returns an archive of the files and links.

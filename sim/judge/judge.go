@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package judge has what tests share in which programs of others judge ours. The command internal/judges reads their
-// output.
+// Package judge is for tests in which programs of other projects check ours: they are our judges. The command
+// internal/judges reads the output of these tests.
 package judge
 
 import (
@@ -18,7 +18,8 @@ import (
 	"testing"
 )
 
-// Attr says in the output of the test that a program of others judges ours here. The subtests are its cases.
+// Attr writes into the output of the test that the test has a judge: the judge's name and version, and what it judges.
+// The subtests are the cases of the judge.
 func Attr(t *testing.T, name, version, judged string) {
 	t.Helper()
 	t.Attr("judge", name)
@@ -26,7 +27,7 @@ func Attr(t *testing.T, name, version, judged string) {
 	t.Attr("judged", judged)
 }
 
-// Release returns the package of a program, and the module that has it, with its version. go.sum pins it.
+// Release returns the package of a program, and the name and version of the package's module. go.sum pins the version.
 func Release(t *testing.T, program string) (pkg, version string) {
 	t.Helper()
 	info, err := buildinfo.ReadFile(program)
@@ -43,10 +44,11 @@ func Release(t *testing.T, program string) (pkg, version string) {
 	return "", ""
 }
 
-// A Suite has tests of another project. Their program is compiled unchanged.
+// A Suite has the tests of another project, compiled unchanged.
 type Suite struct {
-	Focus string            // matches the names of the tests that meet our programs
-	Not   map[string]string // why others do not, by a part of their names
+	Focus string            // matches the names of the tests that use our programs
+	Not   map[string]string // why other tests do not judge ours, by a part of their names
+	Tries int               // attempts of each test; 0 and 1 are one attempt
 }
 
 // A spec is a test in the report of Ginkgo.
@@ -62,32 +64,48 @@ func (s spec) name() string {
 	return strings.Join(append(s.ContainerHierarchyTexts, s.LeafNodeText), " ")
 }
 
-// Hear runs the tests of the suite by a command, where do does something, and has a subtest for each that ran.
+// Hear runs the program of the suite, and makes a subtest for each of its tests that ran. c is the command without the
+// flags of the suite. The function do runs the command in the right place, such as a namespace.
 func (s Suite) Hear(t *testing.T, c *exec.Cmd, judged string, do func(func() error) error) {
 	t.Helper()
 	report := filepath.Join(t.TempDir(), "report")
 	pkg, version := Release(t, c.Path)
 	Attr(t, "tests of `"+pkg+"`", version, judged)
-	c.Args = append(c.Args, "-ginkgo.focus="+s.Focus, "-ginkgo.json-report="+report, "-ginkgo.no-color")
+	c.Args = append(c.Args, "-ginkgo.focus="+s.Focus, "-ginkgo.json-report="+report, "-ginkgo.no-color",
+		fmt.Sprint("-ginkgo.flake-attempts=", s.Tries))
 	c.Stdout, c.Stderr = t.Output(), t.Output()
 	failed := do(c.Run)
 	var suites []struct{ SpecReports []spec }
 	if text, err := os.ReadFile(report); err != nil || json.Unmarshal(text, &suites) != nil {
 		t.Fatalf("no report: %v, %v", failed, err)
 	}
-	left, heard := map[string]int{}, 0
+	var all []result
 	for _, r := range suites[0].SpecReports {
-		switch {
-		case r.LeafNodeType == "It" && r.State == "skipped":
-			left[s.why(t, r.name())]++
-		case r.LeafNodeType == "It" || r.State == "failed":
-			heard++
-			t.Run(r.name(), func(t *testing.T) {
-				if r.State != "passed" {
-					t.Errorf("%s: %s", r.State, r.Failure.Message)
-				}
-			})
+		if r.LeafNodeType == "It" || r.State == "failed" {
+			all = append(all, result{r.name(), r.State, r.Failure.Message})
 		}
+	}
+	s.report(t, all, failed)
+}
+
+// A result is what became of a test: passed, skipped, or another word for a failure.
+type result struct{ name, state, message string }
+
+// report has a subtest for each test that ran, and counts the others by the reason.
+func (s Suite) report(t *testing.T, all []result, failed error) {
+	t.Helper()
+	left, heard := map[string]int{}, 0
+	for _, r := range all {
+		if r.state == "skipped" {
+			left[s.why(t, r.name)]++
+			continue
+		}
+		heard++
+		t.Run(r.name, func(t *testing.T) {
+			if r.state != "passed" {
+				t.Errorf("%s: %s", r.state, r.message)
+			}
+		})
 	}
 	for _, reason := range slices.Sorted(maps.Keys(left)) {
 		t.Attr("left", fmt.Sprintf("%d: %s", left[reason], reason))
@@ -97,8 +115,8 @@ func (s Suite) Hear(t *testing.T, c *exec.Cmd, judged string, do func(func() err
 	}
 }
 
-// why returns the reason for which a test does not judge us. If several parts of its name have a reason, the reason of
-// the longest part counts.
+// why returns the reason why a test of the suite does not judge our programs. If several parts of its name have a
+// reason, the reason of the longest part counts.
 func (s Suite) why(t *testing.T, name string) string {
 	t.Helper()
 	var found []string

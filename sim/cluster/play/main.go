@@ -4,7 +4,8 @@
 // Command cluster is a shell beside a Kubernetes cluster on the simulated VPC, for learning.
 //
 // It starts bash: interactive on a terminal or with -i, otherwise for the script on standard input. With arguments it
-// runs that command. It returns the exit status of the command or script. cluster.Shell says which commands there are.
+// runs them as a command. It returns the exit status of the command or script. The documentation of cluster.Shell lists
+// the further commands.
 //
 // It needs what package cluster needs: make cluster runs it in a VM.
 package main
@@ -69,7 +70,7 @@ func run(o cluster.Options, conflist string, command []string, interactive bool)
 	case len(command) > 0:
 	case interactive:
 		fmt.Print(cluster.Greeting)
-		// a mistyped last command is no failure of make cluster
+		// make cluster must not fail because the last command was mistyped
 		_, err := machine.Attach(s.Command(ctx, "bash", "--norc", "-i"), (*exec.Cmd).Run)
 		return 0, err
 	default:

@@ -6,8 +6,8 @@
 //
 // usage: cri SOCKET METHOD REQUEST
 //
-// METHOD is one of RuntimeService or ImageService. REQUEST is its request in JSON. The command prints the answer as
-// JSON.
+// METHOD is a method of RuntimeService or ImageService. REQUEST is the request in JSON. The command prints the answer
+// as JSON.
 package main
 
 import (
@@ -29,7 +29,7 @@ import (
 // patience is kubelet's time limit for a call (runtimeRequestTimeout).
 const patience = 2 * time.Minute
 
-// again sets how soon to try again to connect.
+// again sets how soon the client tries again to connect.
 var again = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, MaxDelay: 100 * time.Millisecond},
 	MinConnectTimeout: patience, // for a runtime that listens but is busy
@@ -45,11 +45,12 @@ func main() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	// with zero values, because READY is the zero value of a sandbox's state
+	// also with zero values, because READY is the zero value of a sandbox's state
 	fmt.Println(protojson.MarshalOptions{EmitDefaultValues: true}.Format(answer))
 }
 
-// call finds the method by the names in its protocol, so all methods are available.
+// call calls a method of the runtime, and returns the answer. It finds the method by name in the description of the
+// protocol, so all methods are available.
 func call(socket string, name protoreflect.Name, request []byte) (proto.Message, error) {
 	m, err := method(name)
 	if err != nil {

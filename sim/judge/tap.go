@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package judge
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// HearTAP runs tests by a command that prints their results in the Test Anything Protocol, as bats does, and has a
+// subtest for each. The tests of s.Not run, too, and whatever becomes of them does not count.
+func (s Suite) HearTAP(t *testing.T, c *exec.Cmd) {
+	t.Helper()
+	var out bytes.Buffer
+	c.Stdout, c.Stderr = io.MultiWriter(t.Output(), &out), t.Output()
+	failed := c.Run() // a test fails, and it may be one that does not count
+	all, err := readTAP(&out)
+	if err != nil {
+		t.Fatalf("%v: %v", err, failed)
+	}
+	for i, r := range all {
+		if s.has(r.name) {
+			all[i].state = "skipped"
+		}
+	}
+	s.report(t, all, nil)
+}
+
+// has reports whether a test does not judge us.
+func (s Suite) has(name string) bool {
+	for part := range s.Not {
+		if strings.Contains(name, part) {
+			return true
+		}
+	}
+	return false
+}
+
+var tapResult = regexp.MustCompile(`^(not )?ok [0-9]+ (.*?)( # skip.*)?$`)
+
+// readTAP returns all results, each with its comments, and an error if there are fewer or more than planned.
+func readTAP(from io.Reader) (all []result, err error) {
+	planned := 0
+	lines := bufio.NewScanner(from)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := lines.Text()
+		found := tapResult.FindStringSubmatch(line)
+		switch {
+		case found == nil && strings.HasPrefix(line, "#") && len(all) > 0:
+			all[len(all)-1].message += line + "\n"
+		case found == nil && planned == 0:
+			fmt.Sscanf(line, "1..%d", &planned) // a line that has no plan is not of the protocol
+		case found == nil:
+		case found[3] != "":
+			all = append(all, result{found[2], "skipped", found[3]})
+		case found[1] != "":
+			all = append(all, result{found[2], "failed", "\n"})
+		default:
+			all = append(all, result{found[2], "passed", ""})
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, err
+	}
+	if len(all) != planned || planned == 0 {
+		return nil, fmt.Errorf("%d tests ran, and %d were planned", len(all), planned)
+	}
+	return all, nil
+}
