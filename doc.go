@@ -13,7 +13,7 @@
 //	  asked/        gets an ENI or an address for which a single pod asks
 //	  less/         releases to EC2 addresses and ENIs that the node does not need
 //	  known/        finds out the truth about ENIs and addresses, by metadata, EC2 and the kernel
-//	  call/         the calls to EC2, each in its turn
+//	  call/         makes the calls to EC2, and waits while EC2 throttles
 //	  book/         edits of the registry's state, and questions about it: no I/O
 //	plugin/ipvlan/  the second plugin: an ipvlan slave of the address's ENI, in the pod
 //	unnumbered-ptp/ the third plugin: a veth pair between pod and node, routes, masquerade
@@ -27,47 +27,47 @@
 //	tool/repair/    puts back objects that a node has lost
 //	tool/doctor/    finds faults of the pods' network: a file per check
 //	tool/bundle/    the state of a node in one file
-//	  page/         explains such a file: makes the checks again, and a page of HTML
+//	  page/         explains such a file: repeats the checks, and makes a page of HTML
 //	tool/connectivity/ makes pods, sends packets on each path, and finds where they stop
 //	tool/iam/       the permissions that the role of a node needs; tool/install/ puts the suite on a node
 //	tool/kube/      the one request to the API server, with the kubelet's credentials
 //	tool/history/   which pod had which address: the lease log
 //
-// They use four packages. The first three of these do not import each other:
+// They use the following packages. Of these, aws, nl and registry do not import each other:
 //
-//	aws/            EC2 and its metadata service in our words; the only package that knows the AWS SDK
+//	aws/            EC2 and metadata as types of this suite; only aws and acceptance import the AWS SDK
 //	  api/          the table of EC2's actions
 //	nl/             links, addresses, routes, rules and nftables of two namespaces, by netlink
 //	nl/bpf/         the BPF programs that nl attaches to links
 //	nl/ifname/      the kernel's rules for the name of a link; nl/ask/ has queries that no plugin needs
-//	registry/       the locked directory that all processes of a node share; the only package that knows flock
-//	  indexed/      its large lists and tables, of which a process reads one entry
+//	registry/       the locked directory that all processes of a node share; the only package that uses flock
+//	  indexed/      the registry's large lists and tables, from which a process reads one entry
 //	internal/release/ the release of a program; internal/excerpt/ shows texts of others in messages and tables
-//	internal/atomicfile/ a file is replaced, whole or not at all; internal/stack/ a goroutine gets its stack at once
+//	internal/atomicfile/ replaces a file, whole or not at all; internal/stack/ lets a goroutine's stack grow at once
 //	internal/trace/ the distributed trace of a call
 //	internal/codec/ JSON without the reflection of encoding/json
-//	  gen/          writes the descriptions of types from their struct tags; codectest/ compares both
+//	  gen/          writes the descriptions of types from struct tags; codectest/ compares descriptions and tags
 //
-// The tests use a simulated cloud and a real kernel. All that pretends to be AWS, or a cluster on it, is in sim:
+// The tests use a simulated cloud and a real kernel. All code that simulates AWS, or a cluster on AWS, is in sim:
 //
 //	sim/ec2sim/     EC2 and metadata over HTTP, from one state in memory
 //	sim/vpcsim/     the data plane of a VPC: namespaces as instances, veths as ENIs
-//	sim/simtest/    the worlds of tests: a VPC with packets, or a node whose ENIs lead nowhere
+//	sim/simtest/    the simulated worlds of tests: a VPC with packets, or a node whose ENIs carry no packets
 //	sim/paths/      packets on each path between pods, nodes, Services and the internet
 //	sim/kubeproxy/  the rules that the real kube-proxy writes
 //	sim/cri/        containerd and CRI-O, called as kubelet calls them
 //	sim/machine/    an instance with mounts, processes, a host name and cgroups of its own
-//	sim/cluster/    Kubernetes on such machines; make test-cluster, and make cluster to play
+//	sim/cluster/    Kubernetes on such machines; make test-cluster, and make cluster for experiments
 //	sim/demo/       make demo; sim/shell/ is make sim; sim/fleet/ is make fleet and make cold: nodes wait for EC2
 //	sim/bench/      make bench, and its plots
-//	e2e/            tests of the whole: the programs and conflists on simulated instances, and the docs
+//	e2e/            tests of the whole suite: the programs and conflists on simulated instances, and the docs
 //	acceptance/     make test-ec2: the same checks on the real EC2, for a person with an AWS account
-//	  compare/      the same calls to two EC2s, and their answers field by field
+//	  compare/      makes the same calls to two EC2s, and compares their answers field by field
 //	  ends/         makes pods and sends packets on an instance
 //	nl/nltest/      namespaces for tests, programs killed at any system call, and a VM whose kernel has ipvlan
-//	internal/kernels/, judges/ which kernels and programs tried the suite; sim/judge/ tests it; internal/table/ tables
+//	internal/kernels/, judges/ test results by kernel, and by programs of others (sim/judge/); internal/table/ tables
 //
-// The table of the imports between packages is in repo_test.go, which checks it.
+// The table of the imports between packages is in repo_test.go. A test there checks the table.
 //
 // To read the source, begin with plugin.Main and chain.Commands, then lease.Pool.Take and ipam.Pool.Acquire, then
 // nl.Wiring.Add.
@@ -79,7 +79,7 @@
 // The cloud:
 //
 //	ENI           an elastic network interface of EC2; on the node it is a link
-//	boot ENI      the ENI with which EC2 launched the instance: "mac" of metadata (see registry.ENI.IsBoot)
+//	boot ENI      the ENI with which EC2 launched the instance; metadata's "mac" is its MAC (see registry.ENI.IsBoot)
 //	slot          a device index of a network card, where one ENI can be attached
 //	prefix        a block that EC2 delegates to an ENI: a /28 of IPv4, a /80 of IPv6
 //	pool          a named set of ENIs with subnets and security groups of its own; "default" has the top-level keys
@@ -92,7 +92,7 @@
 // The node:
 //
 //	node          an EC2 instance as a Kubernetes node, and its network namespace
-//	host          any machine with an address, as in the kernel's host route (/32, /128); never a node of ours
+//	host          any machine with an address, as in the kernel's host route (/32, /128); never a node of this suite
 //	link          a network interface of the kernel, as in ip-link(8)
 //	slave         an ipvlan link; the ENI's link is its master
 //	pair          the veth pair of a pod: one end in the pod, the other on the node
@@ -111,11 +111,11 @@
 //	lease         the entry of the registry that gives an address to an attachment
 //	reserved      a lease names the address, but no process has seen it in the kernel yet
 //	bound         a lease names the address, and the kernel has it in the pod
-//	cooling       its lease has ended less than reuseIPWait ago, so no pod gets it yet
-//	free          the node has the address, without a lease, and it does not cool
+//	cooling       the last lease of the address ended less than reuseIPWait ago, so no pod gets the address yet
+//	free          the node has the address, no lease names it, and it is not cooling
 //	used          leased, or seen in a namespace or in a route to the single address
 //	warm          free in advance: a warm ADD makes no EC2 call and no metadata call
-//	unconfirmed   metadata or EC2 shows the address, but may be behind; no ADD takes it yet
+//	unconfirmed   metadata or EC2 shows the address, but may lag; no ADD takes it yet
 //
 // Changes in EC2:
 //

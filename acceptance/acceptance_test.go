@@ -41,7 +41,7 @@ func TestRefusals(t *testing.T) {
 		}
 		return printed
 	}
-	refuse("there are no AWS credentials: say AWS_PROFILE=NAME", "-yes")
+	refuse("there are no AWS credentials: set AWS_PROFILE", "-yes")
 	refuse("there are no AWS credentials", "-clean")
 	if calls := w.EC2.Calls(); len(calls) > 0 {
 		t.Errorf("calls without credentials: %v", calls)
@@ -52,7 +52,7 @@ func TestRefusals(t *testing.T) {
 	check(t, errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "credentials"),
 		[]byte("[mine]\naws_access_key_id = AKIATEST\naws_secret_access_key = secret\n"), 0o600)))
 	w.env = append(w.env, "AWS_PROFILE=mine")
-	printed := refuse("nothing was made: to go on, say -yes")
+	printed := refuse("nothing was made. To make these objects, use -yes")
 	for _, want := range []string{"as arn:aws:iam::123456789012:user/person",
 		"us-east-1, us-east-1a, vpc-0000000d (172.31.0.0/16), subnet-0000000d (172.31.0.0/20)",
 		"2 x t3.small of ami-00000000000000002 (debian-13-amd64-20260601-1100)", "SSH from 203.0.113.1/32",
@@ -63,11 +63,11 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("the plan has no %q:\n%s", want, printed)
 		}
 	}
-	refuse("say -type or -subnet", "-yes", "-type", "t3.enormous")
+	refuse("use -type or -subnet", "-yes", "-type", "t3.enormous")
 	refuse("does not exist", "-yes", "-subnet", "subnet-0000000f")
 	refuse("want an IPv4 block", "-yes", "-from", "everywhere")
-	refuse("-run: it needs -clean", "-yes", "-run", "mine")
-	refuse("want flags alone", "-yes", "please")
+	refuse("-run is only for -clean", "-yes", "-run", "mine")
+	refuse("want only flags", "-yes", "please")
 	refuse("run make test-ec2, which makes the files", "-yes", "-conflist", "nowhere")
 	for _, c := range w.EC2.Calls() {
 		if api.Changes(c.Action) {
@@ -377,7 +377,7 @@ func TestUsable(t *testing.T) {
 		{volume(new(true)), ""},
 		{volume(new(false)), "outlives its instance"},
 		{volume(nil), "outlives its instance"},
-		{arm, "is of arm64"},
+		{arm, "is for arm64"},
 	} {
 		if err := usable(tt.image); (err == nil) != (tt.want == "") || err != nil &&
 			!strings.Contains(err.Error(), tt.want) {

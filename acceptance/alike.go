@@ -26,13 +26,13 @@ import (
 func (c *cloud) compare(ctx context.Context, p plan, m *made, out output) (failures int, err error) {
 	simulated, err := c.simulate(ctx, p, m)
 	if err != nil {
-		return 0, fmt.Errorf("a simulator like this EC2: %w", err)
+		return 0, fmt.Errorf("make a simulator like this EC2: %w", err)
 	}
 	node := m.nodes[0]
-	const reads = 8 // at once: the suite's client makes as many
+	const reads = 8 // concurrent requests, as many as the suite's client makes
 	tunnel := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: reads,
 		DialContext: func(_ context.Context, network, addr string) (net.Conn, error) {
-			return node.shell.Dial(network, addr) // through the instance: metadata answers no other machine
+			return node.shell.Dial(network, addr) // through the instance: metadata does not answer other machines
 		}}}
 	defer tunnel.CloseIdleConnections()
 	real := compare.Place{
@@ -63,7 +63,7 @@ func covers(t compare.Table) error {
 	return nil
 }
 
-// printTable prints the differences: those that matter first.
+// printTable prints the differences. The differences that matter come first.
 func printTable(t compare.Table, out output) {
 	matter := 0
 	for _, r := range t.Rows {
@@ -86,8 +86,8 @@ func printTable(t compare.Table, out output) {
 			out.line("       in the step: %s", r.Step)
 		}
 	}
-	out.line("FAIL: the suite reads the field, and it differs in kind. kind: it differs in kind, and the suite does " +
-		"not read it. value: only the value differs.")
+	out.line("FAIL: the field differs in kind, and the suite reads it. kind: the field differs in kind, and the " +
+		"suite does not read it. value: only the value differs.")
 }
 
 func rank(r compare.Row) int {
@@ -159,7 +159,7 @@ func (c *cloud) alike(ctx context.Context, p plan, m *made) (ec2sim.Config, erro
 	for _, v := range peerings.VpcPeeringConnections {
 		peering := ec2sim.Peering{ID: sdk.ToString(v.VpcPeeringConnectionId), Requester: alikePeer(v.RequesterVpcInfo),
 			Accepter: alikePeer(v.AccepterVpcInfo), Tags: tagMap(v.Tags)}
-		// the simulator has the others' VPCs not at all
+		// the simulator does not have the VPCs of other peerings
 		if peering.Requester.ID == *p.vpc.VpcId || peering.Accepter.ID == *p.vpc.VpcId {
 			config.Peerings = append(config.Peerings, peering)
 		}
@@ -222,13 +222,14 @@ func alikePeer(v *types.VpcPeeringConnectionVpcInfo) ec2sim.PeerVPC {
 	return like
 }
 
-// block parses a block of EC2. What is no block is the zero block, which the simulator then refuses.
+// block parses a block of EC2. For a text that is no block, it returns the zero block, which the simulator then
+// refuses.
 func block(text *string) netip.Prefix {
 	p, _ := netip.ParsePrefix(sdk.ToString(text))
 	return p
 }
 
-// tagMap returns tags. Tags of AWS itself stay out, which the simulator refuses as EC2 does.
+// tagMap returns the tags as a map. It leaves out tags of AWS itself, because the simulator refuses these, like EC2.
 func tagMap(tags []types.Tag) map[string]string {
 	all := map[string]string{}
 	for _, t := range tags {

@@ -17,15 +17,15 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// cleanPatience is how long everything may take to disappear. An instance ends within a minute or two.
+// cleanPatience is the longest time that all deletions may take. An instance ends within a minute or two.
 const cleanPatience = 15 * time.Minute
 
-// looks is how often, one after another, EC2 must show nothing until a run believes it. What was made a moment ago may
-// be shown late.
+// looks is how many times in a row EC2 must show nothing. One time is not enough, because EC2 may show late what a run
+// has made a moment ago.
 const looks = 3
 
-// remains are what EC2 shows of runs. Instances that are terminated do not count: EC2 shows them for an hour, and they
-// cost nothing.
+// remains are the objects of runs that EC2 shows. Terminated instances do not count: EC2 shows them for an hour, and
+// they cost nothing.
 type remains struct {
 	instances []types.Instance
 	enis      []types.NetworkInterface
@@ -33,7 +33,7 @@ type remains struct {
 	keys      []types.KeyPairInfo
 }
 
-// each calls f with each thing that remains, in the order in which they can be deleted.
+// each calls f with each object that remains, in the order in which a run can delete the objects.
 func (r remains) each(f func(kind, id string, tags []types.Tag)) {
 	for _, i := range r.instances {
 		f("instance", sdk.ToString(i.InstanceId), i.Tags)
@@ -51,17 +51,17 @@ func (r remains) each(f func(kind, id string, tags []types.Tag)) {
 
 func (r remains) none() bool { return len(r.instances)+len(r.enis)+len(r.groups)+len(r.keys) == 0 }
 
-// String lists what remains.
+// String lists the objects that remain.
 func (r remains) String() string {
 	if r.none() {
-		return "what EC2 has not shown"
+		return "objects that EC2 has not shown"
 	}
 	var all []string
 	r.each(func(kind, id string, _ []types.Tag) { all = append(all, kind+" "+id) })
 	return strings.Join(all, ", ")
 }
 
-// runs returns the IDs of the runs that have left something.
+// runs returns the IDs of the runs that have left objects.
 func (r remains) runs() []string {
 	var all []string
 	r.each(func(_, _ string, tags []types.Tag) { all = append(all, tagMap(tags)[tagRun]) })
@@ -69,8 +69,8 @@ func (r remains) runs() []string {
 	return slices.Compact(all)
 }
 
-// remains asks EC2 for what a run has made, or any run if its ID is empty. EC2 may show late what was made a moment
-// ago. So things that the run knows, m, count even if EC2 does not show them. m may be nil.
+// remains asks EC2 for the objects of a run, or of all runs if the ID is empty. EC2 may show new objects late. So
+// objects in m, which this run has made, count even if EC2 does not show them. m may be nil.
 func (c *cloud) remains(ctx context.Context, run string, m *made) (r remains, err error) {
 	mine := filters("tag-key", tagRun)
 	if run != "" {
@@ -106,7 +106,7 @@ func (c *cloud) remains(ctx context.Context, run string, m *made) (r remains, er
 	return r, nil
 }
 
-// know adds what a run knows of.
+// know adds the instances and the group in m, if EC2 does not show them.
 func (r *remains) know(m *made) {
 	for _, n := range m.nodes {
 		if !slices.ContainsFunc(r.instances, func(i types.Instance) bool { return *i.InstanceId == n.id }) {
@@ -137,9 +137,11 @@ func pages[P, I any](ctx context.Context, p interface {
 	return all, nil
 }
 
-// sweep deletes what runs have left that were killed. Without -yes it only prints that: one of the runs may be running.
+// sweep deletes the objects that killed runs have left. Without -yes, sweep only prints these objects, because one of
+// the runs may still be running.
 func (c *cloud) sweep(ctx context.Context, o options, out output) error {
-	out.line("%s in %s: looking for what has the tag %s", c.caller, c.region, strings.TrimSuffix(tagRun+"="+o.run, "="))
+	out.line("%s in %s: looking for objects with the tag %s",
+		c.caller, c.region, strings.TrimSuffix(tagRun+"="+o.run, "="))
 	r, err := c.remains(ctx, o.run, nil)
 	if err != nil {
 		return err
@@ -148,23 +150,23 @@ func (c *cloud) sweep(ctx context.Context, o options, out output) error {
 		out.line("  %-15s %s of run %s", kind, id, tagMap(tags)[tagRun])
 	})
 	if !o.yes && !r.none() {
-		return &refusal{errors.New("nothing was deleted: if none of these runs is running, say -clean -yes; with " +
-			"-run ID, only what that run has left")}
+		return &refusal{errors.New("nothing was deleted. If none of these runs is still running, use -clean -yes to " +
+			"delete all of these objects. With -run ID, the program deletes the objects of only one run")}
 	}
 	return c.clean(ctx, o.run, nil, 1, out)
 }
 
-// again is the command that deletes what a run has left.
+// again returns the command that deletes what a run has left.
 func again(run string) string {
 	return strings.TrimSuffix(`make test-ec2 ARGS="-clean -yes -run `+run, " -run ") + `"`
 }
 
-// clean deletes what a run has made, or any run if its ID is empty. It ends when EC2 has shown nothing for a number of
-// looks.
+// clean deletes the objects of a run, or of all runs if the ID is empty. It ends when EC2 has shown nothing for this
+// number of looks in a row.
 //
-// The security group is what makes this sure. EC2 deletes it only when no instance and no ENI has it, shown or not.
-// After that, EC2 refuses each launch and each new ENI of the run that is still under way, because they have this
-// group.
+// The deletion of the security group makes sure that nothing remains. EC2 deletes the group only when no instance and
+// no ENI has it, even one that EC2 does not show yet. After that, EC2 refuses launches and new ENIs of the run that are
+// still under way, because they name this group.
 func (c *cloud) clean(ctx context.Context, run string, m *made, looks int, out output) error {
 	said := map[string]bool{}
 	say := func(key, line string) {
@@ -177,7 +179,7 @@ func (c *cloud) clean(ctx context.Context, run string, m *made, looks int, out o
 	var failed error
 	for end, empty := time.Now().Add(cleanPatience), 0; empty < looks; {
 		if time.Now().After(end) {
-			return errors.Join(fmt.Errorf("after %v there remain: %s: try again: %s", cleanPatience, r,
+			return errors.Join(fmt.Errorf("after %v, these objects remain: %s. To try again, run %s", cleanPatience, r,
 				again(run)), failed)
 		}
 		found, err := c.look(ctx, run, m, say)
@@ -193,7 +195,7 @@ func (c *cloud) clean(ctx context.Context, run string, m *made, looks int, out o
 		failed = err
 		if empty < looks {
 			if err := c.wait(ctx); err != nil {
-				return errors.Join(fmt.Errorf("interrupted: there may remain: %s: try again: %s", r,
+				return errors.Join(fmt.Errorf("interrupted. These objects may remain: %s. To try again, run %s", r,
 					again(run)), failed)
 			}
 		}
@@ -202,8 +204,8 @@ func (c *cloud) clean(ctx context.Context, run string, m *made, looks int, out o
 	return nil
 }
 
-// look asks EC2 for what remains, and deletes what can be deleted now. EC2 must answer in a minute: a look is better
-// made again than never ended.
+// look asks EC2 for the objects that remain, and deletes the objects that can be deleted now. It gives up after a
+// minute, and clean makes another look.
 func (c *cloud) look(ctx context.Context, run string, m *made, say func(key, line string)) (remains, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -214,7 +216,8 @@ func (c *cloud) look(ctx context.Context, run string, m *made, say func(key, lin
 	return r, c.remove(ctx, r, m, say)
 }
 
-// remove deletes what can be deleted now. An ENI that is attached, and a group that an ENI has, wait for the instances.
+// remove deletes the objects that can be deleted now. EC2 deletes an attached ENI, or a group that an ENI has, only
+// after the instances have ended.
 func (c *cloud) remove(ctx context.Context, r remains, m *made, say func(key, line string)) error {
 	r.each(func(kind, id string, _ []types.Tag) { say(id, "delete "+kind+" "+id) })
 	var errs []error

@@ -18,7 +18,7 @@ import (
 	"github.com/aws/smithy-go"
 )
 
-// A cloud is EC2 in a region, as the caller.
+// A cloud makes requests to EC2 in a region, with the caller's credentials.
 type cloud struct {
 	ec2     *ec2.Client
 	sts     *sts.Client
@@ -29,20 +29,20 @@ type cloud struct {
 	pause   time.Duration
 }
 
-const noCredentials = "there are no AWS credentials: say AWS_PROFILE=NAME, after aws sso login if the profile needs " +
-	"it, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+const noCredentials = "there are no AWS credentials: set AWS_PROFILE, after aws sso login if the profile needs a " +
+	"login, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
-// open finds the credentials as the AWS CLI does, and asks whose they are. The instance role of this machine does not
-// count: no person has chosen it for this.
+// open finds credentials like the AWS CLI, and asks AWS for their owner. It does not use the instance role of this
+// machine, because no person has chosen that role for the test.
 func open(ctx context.Context, o options) (*cloud, error) {
 	c, err := config.LoadDefaultConfig(ctx, config.WithRegion(o.region),
 		config.WithEC2IMDSClientEnableState(imds.ClientDisabled))
 	if err != nil {
-		return nil, fmt.Errorf("the configuration of AWS: %w", err)
+		return nil, fmt.Errorf("read the configuration of AWS: %w", err)
 	}
 	if c.Region == "" {
 		return nil, errors.New(
-			"there is no region: set AWS_PROFILE to a profile that has one, or AWS_REGION, or say -region")
+			"there is no region: set AWS_PROFILE to a profile that has one, or set AWS_REGION, or use -region")
 	}
 	session, err := c.Credentials.Retrieve(ctx)
 	if err != nil {
@@ -52,15 +52,16 @@ func open(ctx context.Context, o options) (*cloud, error) {
 		pause: o.pause}
 	who, err := all.sts.GetCallerIdentity(ctx, nil)
 	if err != nil {
-		return nil, fmt.Errorf("AWS does not take the credentials: %w", err)
+		return nil, fmt.Errorf("AWS does not accept the credentials: %w", err)
 	}
 	all.account, all.caller = sdk.ToString(who.Account), sdk.ToString(who.Arn)
 	return all, all.environment()
 }
 
-// environment gives the suite's own client in this process what the SDK has found. It reads the environment alone.
+// environment puts the credentials and the region into the environment of this process. The suite's own client reads
+// only the environment.
 func (c *cloud) environment() error {
-	// it is about this machine, and the comparison asks for metadata of another one
+	// this variable is about this machine, and the comparison asks for metadata of another machine
 	err := os.Unsetenv("AWS_EC2_METADATA_DISABLED")
 	for _, e := range c.env(c.session) {
 		err = errors.Join(err, os.Setenv(e[0], e[1]))
@@ -75,14 +76,15 @@ func (c *cloud) env(s sdk.Credentials) [][2]string {
 		{"AWS_SESSION_TOKEN", s.SessionToken}}
 }
 
-// sessionLife is how long the session of the instances is valid, at most.
+// sessionLife is the longest time for which the session of the instances is valid.
 const sessionLife = time.Hour
 
 // forNodes returns a session for the instances. Keys that never expire do not leave this machine: STS makes a session
-// of them. It goes to the instances over SSH, and there into the memory of processes alone.
+// from them. The test sends the session to the instances over SSH. There, it is only in the memory of processes.
 //
-// Why not an instance profile: to make one takes the rights to make and pass roles, and fewer people have these rights
-// than the rights for EC2. IAM shows a new one late, and it remains if this process is killed.
+// The test does not make an instance profile. For that, the caller needs the rights to make and pass roles, and fewer
+// people have these rights than the rights for EC2. Also, IAM shows a new profile late, and the profile remains if this
+// process is killed.
 func (c *cloud) forNodes(ctx context.Context) (sdk.Credentials, error) {
 	if c.session.SessionToken != "" {
 		return c.session, nil
@@ -90,7 +92,7 @@ func (c *cloud) forNodes(ctx context.Context) (sdk.Credentials, error) {
 	out, err := c.sts.GetSessionToken(ctx,
 		&sts.GetSessionTokenInput{DurationSeconds: new(int32(sessionLife.Seconds()))})
 	if err != nil {
-		return sdk.Credentials{}, fmt.Errorf("a session for the instances: %w", err)
+		return sdk.Credentials{}, fmt.Errorf("get a session for the instances: %w", err)
 	}
 	return sdk.Credentials{AccessKeyID: sdk.ToString(out.Credentials.AccessKeyId),
 		SecretAccessKey: sdk.ToString(out.Credentials.SecretAccessKey),
@@ -105,7 +107,7 @@ func code(err error) string {
 	return ""
 }
 
-// wait waits between two looks.
+// wait waits for the pause between two requests, or until ctx is done.
 func (c *cloud) wait(ctx context.Context) error {
 	select {
 	case <-time.After(c.pause):

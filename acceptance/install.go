@@ -16,9 +16,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/acceptance/ends"
 )
 
-// Where things are on the instances.
+// The paths on the instances.
 const (
-	workDir  = "/opt/cni-acceptance" // not /run, from which Debian executes nothing
+	workDir  = "/opt/cni-acceptance" // not below /run: Debian executes no programs from there
 	rootDir  = workDir + "/root"
 	endsFile = workDir + "/cni-acceptance-ends"
 	binDir   = "/opt/cni/bin"
@@ -28,7 +28,8 @@ const (
 
 const conflistName = "10-cni-ipvlan-vpc-k8s.conflist"
 
-// install installs the suite on an instance as its container image does, and starts what makes pods there.
+// install installs the suite on an instance like the suite's container image, and starts the program that makes pods
+// there (package ends).
 func (n *node) install(ctx context.Context, o options, conflist []byte, session sdk.Credentials, c *cloud) error {
 	if err := n.shell.putTree(o.root, rootDir); err != nil {
 		return err
@@ -60,7 +61,7 @@ func (n *node) install(ctx context.Context, o options, conflist []byte, session 
 }
 
 // conflist returns the configuration for the instances: the file's configuration with the group and the tag of the run.
-// It allows any subnet of the zone that EC2 shows for the VPC. Pods cannot reach metadata, and an address can be used
+// The configuration allows each subnet of the VPC in the zone. Pods cannot reach metadata, and an address can be used
 // again at once.
 func (p plan) conflist(file, group string) ([]byte, error) {
 	text, err := os.ReadFile(file)
@@ -73,7 +74,7 @@ func (p plan) conflist(file, group string) ([]byte, error) {
 	}
 	plugins, _ := list["plugins"].([]any)
 	if len(plugins) == 0 {
-		return nil, fmt.Errorf("%s: it has no plugins", file)
+		return nil, fmt.Errorf("%s: the network configuration has no plugins", file)
 	}
 	ours, ok := plugins[0].(map[string]any)
 	if !ok || ours["type"] != "cni-ipvlan-vpc-k8s" {

@@ -21,15 +21,15 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// tagRun is the tag of everything that a run makes. Its value is the ID of the run.
+// tagRun is the key of the tag that each object of a run has. The value of the tag is the ID of the run.
 const tagRun = "cni-ipvlan-vpc-k8s-acceptance"
 
-// made is what the later parts of a run need of what was made.
+// made has the objects that a run has made, for its later parts.
 type made struct {
 	group   string
 	nodes   []*node
-	caller  ssh.Signer    // opens the instances
-	host    ssh.PublicKey // by which they are known
+	caller  ssh.Signer    // the key with which the caller connects to the instances
+	host    ssh.PublicKey // the instances' host key
 	started time.Time     // when the instances began to cost
 }
 
@@ -54,7 +54,7 @@ func (p plan) tags(kinds ...types.ResourceType) []types.TagSpecification {
 	return all
 }
 
-// make makes the key pair, the group and the instances, and waits until the instances run. It notes in m what it has
+// make makes the key pair, the group and the instances, and waits until the instances run. It records in m what it has
 // made.
 func (c *cloud) make(ctx context.Context, o options, p plan, m *made, out output) error {
 	userData, err := m.keys()
@@ -81,10 +81,10 @@ func (c *cloud) make(ctx context.Context, o options, p plan, m *made, out output
 	return c.running(ctx, m)
 }
 
-// shownPatience is how long EC2 may refuse to know what it has made.
+// shownPatience is the longest time for which EC2 may not show an object that it has made.
 const shownPatience = time.Minute
 
-// whenShown makes a call again while EC2 does not yet know what it has made a moment ago (EC2 developer guide,
+// whenShown repeats a call while EC2 does not yet show an object that it has made a moment ago (EC2 developer guide,
 // "Eventual consistency").
 func (c *cloud) whenShown(ctx context.Context, call func() error) error {
 	for end := time.Now().Add(shownPatience); ; {
@@ -100,12 +100,13 @@ func (c *cloud) whenShown(ctx context.Context, call func() error) error {
 
 // keys makes the caller's key and the instances' host key, and returns the user data with the host key.
 //
-// By a host key that it has chosen, the test knows the instances. No machine between can pretend to be one, and get the
-// credentials. A reader of the user data can: a principal with ec2:DescribeInstanceAttribute in this account, or a
-// program on the instances.
+// The test chooses the host key itself, so that no machine on the way can pretend to be an instance, and get the
+// credentials. But a reader of the user data knows the key: a principal with ec2:DescribeInstanceAttribute in this
+// account, or a program on the instances.
 //
-// At the end of its boot, the instance also sets the time of its end. It terminates then, because the launch says so.
-// Not earlier in the boot: shutdown(8) needs systemd-logind to wait.
+// At the end of its boot, the instance also sets the time of its shutdown. With the shutdown, EC2 terminates the
+// instance: see launch. The instance cannot set the time earlier in its boot, because shutdown(8) needs systemd-logind
+// to wait.
 func (m *made) keys() (userData string, err error) {
 	_, mine, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -137,8 +138,8 @@ ssh_keys:
   ed25519_public: %s`, int(instancesEndAfter.Minutes()), text, ssh.MarshalAuthorizedKey(m.host)), nil
 }
 
-// makeGroup makes the security group: SSH from the caller, and everything between its members, which are instances and
-// pods.
+// makeGroup makes the security group. The group allows SSH from the caller, and all traffic between its members, which
+// are the instances and the pods.
 func (c *cloud) makeGroup(ctx context.Context, p plan, m *made) error {
 	g, err := c.ec2.CreateSecurityGroup(ctx, &ec2.CreateSecurityGroupInput{GroupName: new(p.name()),
 		Description: new("acceptance test of cni-ipvlan-vpc-k8s"),
@@ -176,7 +177,7 @@ func (c *cloud) launch(ctx context.Context, o options, p plan, m *made, userData
 	if o.profile != "" {
 		in.IamInstanceProfile = &types.IamInstanceProfileSpecification{Name: &o.profile}
 	}
-	m.started = time.Now() // and not after the call: its answer may be lost
+	m.started = time.Now() // before the call, because the answer may be lost
 	var out *ec2.RunInstancesOutput
 	err := c.whenShown(ctx, func() (err error) {
 		out, err = c.ec2.RunInstances(ctx, in)
@@ -194,10 +195,10 @@ func (c *cloud) launch(ctx context.Context, o options, p plan, m *made, userData
 	return nil
 }
 
-// bootPatience is how long instances may take until they run, and then until SSH lets the caller in.
+// bootPatience is the longest time until the instances run. The same time counts again until they accept SSH.
 const bootPatience = 5 * time.Minute
 
-// running waits until the instances run, and notes their addresses.
+// running waits until the instances run, and records their addresses.
 func (c *cloud) running(ctx context.Context, m *made) error {
 	byID := map[string]*node{}
 	var ids []string
@@ -206,7 +207,7 @@ func (c *cloud) running(ctx context.Context, m *made) error {
 	}
 	for end := time.Now().Add(bootPatience); ; {
 		out, err := c.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{InstanceIds: ids})
-		if err != nil && !strings.HasSuffix(code(err), ".NotFound") { // EC2 may not show it yet
+		if err != nil && !strings.HasSuffix(code(err), ".NotFound") { // EC2 may not show a new instance yet
 			return err
 		}
 		ready := 0
@@ -231,7 +232,7 @@ func (c *cloud) running(ctx context.Context, m *made) error {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%d of %d instances run after %v", ready, len(ids), bootPatience)
+			return fmt.Errorf("only %d of %d instances run after %v", ready, len(ids), bootPatience)
 		}
 		if err := c.wait(ctx); err != nil {
 			return err

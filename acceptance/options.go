@@ -16,7 +16,7 @@ import (
 // options are the arguments.
 type options struct {
 	yes, clean, policy bool
-	run                string // only what this run has made, with -clean
+	run                string // with -clean: delete only the objects of this run
 
 	region, subnet, kind string
 	image, user          string
@@ -35,37 +35,37 @@ const (
 	partPods    = "pods"
 )
 
-// parse parses the arguments. If they ask for help, it prints that, and the error is flag.ErrHelp.
+// parse parses the arguments. If they ask for help, parse prints the help, and returns flag.ErrHelp.
 func parse(args []string, out output) (options, error) {
 	var o options
 	var from string
 	f := flag.NewFlagSet("acceptance", flag.ContinueOnError)
 	f.SetOutput(io.Discard) // main prints the error
 	f.BoolVar(&o.yes, "yes", false,
-		"make everything, and delete it at the end; without it, only print what would be made or deleted")
+		"make all objects, and delete them at the end; without -yes, only print which objects would be made or deleted")
 	f.BoolVar(&o.clean, "clean", false,
-		"print what runs have left that were killed, and do nothing else; with -yes, delete it")
-	f.StringVar(&o.run, "run", "", "with -clean: only what the run of this `ID` has made")
-	f.BoolVar(&o.policy, "policy", false, "print the IAM policy that the caller needs, and do nothing else")
-	f.StringVar(&o.region, "region", "", "the `region`; else that of the environment or the profile")
+		"only print the objects that killed runs have left; with -yes, delete these objects")
+	f.StringVar(&o.run, "run", "", "with -clean: only the objects of the run with this `ID`")
+	f.BoolVar(&o.policy, "policy", false, "only print the IAM policy that the caller needs")
+	f.StringVar(&o.region, "region", "", "the `region`; by default the region of the environment or the profile")
 	f.StringVar(&o.subnet, "subnet", "",
-		"the `ID` of a subnet with a route to an internet gateway; else a default subnet of the default VPC")
+		"the `ID` of a subnet with a route to an internet gateway; by default a default subnet of the default VPC")
 	f.StringVar(&o.kind, "type", "t3.small", "the instance `type`, of x86_64, with three ENIs or more")
 	f.StringVar(&o.image, "image", "",
-		"the `ID` of a machine image with systemd, cloud-init and iproute2; else the newest Debian 13")
-	f.StringVar(&o.user, "user", "admin", "the `name` with which the image lets one in by SSH")
+		"the `ID` of a machine image with systemd, cloud-init and iproute2; by default the newest Debian 13")
+	f.StringVar(&o.user, "user", "admin", "the `name` of the user for SSH to the instances")
 	f.StringVar(&o.profile, "instance-profile", "",
-		"the `name` of an instance profile for the instances; else they get a session of your own credentials")
+		"the `name` of an instance profile for the instances; by default they get a session of your own credentials")
 	f.StringVar(&from, "from", "",
-		"the `block` from which SSH comes; else the address of this machine as the internet sees it")
+		"the `block` from which SSH comes; by default the address of this machine as the internet sees it")
 	f.StringVar(&o.whoami, "whoami", "https://checkip.amazonaws.com",
 		"a `URL` that answers with the address of the caller")
 	f.StringVar(&o.root, "root", "", "the `directory` with the files of the container image, which make files makes")
 	f.StringVar(&o.ends, "ends", "", "the `program` cni-acceptance-ends")
 	f.StringVar(&o.conflist, "conflist", "conflist-examples/10-cni-ipvlan-vpc-k8s.conflist",
 		"the network configuration")
-	f.StringVar(&o.only, "only", "", "do one `part`: compare or pods")
-	f.DurationVar(&o.pause, "pause", 3*time.Second, "how long to wait between two looks at what is under way")
+	f.StringVar(&o.only, "only", "", "do only one `part`: compare or pods")
+	f.DurationVar(&o.pause, "pause", 3*time.Second, "how long to wait between two requests while EC2 works")
 	err := f.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		out.line("The acceptance test on EC2: see docs/acceptance.md. With make: make test-ec2 ARGS=\"-yes -only " +
@@ -77,10 +77,10 @@ func parse(args []string, out output) (options, error) {
 		return o, err
 	}
 	if o.run != "" && !o.clean {
-		return o, errors.New("-run: it needs -clean: a run of the test chooses its ID itself")
+		return o, errors.New("-run is only for -clean, because a run of the test chooses its ID itself")
 	}
 	if f.NArg() > 0 {
-		return o, fmt.Errorf("%q: want flags alone", strings.Join(f.Args(), " "))
+		return o, fmt.Errorf("%q: want only flags", strings.Join(f.Args(), " "))
 	}
 	if o.only != "" && o.only != partCompare && o.only != partPods {
 		return o, fmt.Errorf("-only: %q: want %s or %s", o.only, partCompare, partPods)
@@ -88,12 +88,12 @@ func parse(args []string, out output) (options, error) {
 	if from != "" {
 		p, err := netip.ParsePrefix(from)
 		if err != nil || !p.Addr().Is4() {
-			return o, fmt.Errorf("-from: %q: want an IPv4 block, such as 203.0.113.7/32", from)
+			return o, fmt.Errorf("-from: %q: want an IPv4 block, for example 203.0.113.7/32", from)
 		}
 		o.from = p.Masked()
 	}
 	return o, nil
 }
 
-// does reports whether the run has the part.
+// does reports whether the caller wants this part of the test.
 func (o options) does(part string) bool { return o.only == "" || o.only == part }

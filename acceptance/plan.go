@@ -22,7 +22,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// A plan is what a run makes, and where.
+// A plan says what a run will make, and where.
 type plan struct {
 	run    string // the ID of the run
 	caller string
@@ -31,12 +31,12 @@ type plan struct {
 	subnet types.Subnet
 	image  types.Image
 	kind   string
-	from   netip.Prefix // from which SSH comes
-	nodes  string       // whose credentials the instances have
-	others remains      // of other runs
+	from   netip.Prefix // the addresses that may connect by SSH
+	nodes  string       // says whose credentials the instances have
+	others remains      // objects of other runs
 }
 
-// plan finds out where to make what. It makes nothing.
+// plan makes the plan of a run. It makes nothing in EC2.
 func (c *cloud) plan(ctx context.Context, o options) (plan, error) {
 	p := plan{run: time.Now().UTC().Format("20060102-150405-") + strings.ToLower(rand.Text()[:8]), caller: c.caller,
 		region: c.region, kind: o.kind, from: o.from}
@@ -67,7 +67,8 @@ func (c *cloud) plan(ctx context.Context, o options) (plan, error) {
 	if !p.from.IsValid() {
 		a, err := callerAddress(ctx, o.whoami)
 		if err != nil {
-			return p, fmt.Errorf("the address of this machine, as the internet sees it: %w: say -from", err)
+			return p, fmt.Errorf("find out the address of this machine, as the internet sees it: %w (or use -from)",
+				err)
 		}
 		p.from = netip.PrefixFrom(a, a.BitLen())
 	}
@@ -100,9 +101,9 @@ func (c *cloud) findSubnet(ctx context.Context, o options) (types.Subnet, error)
 		}
 	}
 	if len(found.Subnets) == 0 {
-		return types.Subnet{}, fmt.Errorf("%s has no default VPC with a default subnet: say -subnet", c.region)
+		return types.Subnet{}, fmt.Errorf("%s has no default VPC with a default subnet: use -subnet", c.region)
 	}
-	return types.Subnet{}, fmt.Errorf("no zone of the subnets has %s: say -type or -subnet", o.kind)
+	return types.Subnet{}, fmt.Errorf("no zone of the subnets has %s: use -type or -subnet", o.kind)
 }
 
 // Debian's account and names of images: https://wiki.debian.org/Cloud/AmazonEC2Image/Trixie.
@@ -123,24 +124,24 @@ func (c *cloud) findImage(ctx context.Context, o options) (types.Image, error) {
 		return types.Image{}, err
 	}
 	if len(out.Images) == 0 {
-		return types.Image{}, fmt.Errorf("%s has no image %s of %s: say -image and -user", c.region, debianName, debian)
+		return types.Image{}, fmt.Errorf("%s has no image %s of %s: use -image and -user", c.region, debianName, debian)
 	}
-	// The text of a date of ISO 8601 is in the order of time.
+	// Dates of ISO 8601 sort as texts in the order of time.
 	newest := slices.MaxFunc(out.Images, func(a, b types.Image) int {
 		return cmp.Compare(sdk.ToString(a.CreationDate), sdk.ToString(b.CreationDate))
 	})
 	return newest, usable(newest)
 }
 
-// usable returns an error if the programs do not run on the image, or if something of its instances would remain.
+// usable returns an error if the programs do not run on the image, or if a volume would remain after its instance.
 func usable(i types.Image) error {
 	if i.Architecture != types.ArchitectureValuesX8664 {
-		return fmt.Errorf("image %s is of %s, and the programs are of x86_64: say another -image",
+		return fmt.Errorf("image %s is for %s, and the programs are for x86_64: use another -image",
 			sdk.ToString(i.ImageId), i.Architecture)
 	}
 	for _, d := range i.BlockDeviceMappings {
 		if d.Ebs != nil && !sdk.ToBool(d.Ebs.DeleteOnTermination) {
-			return fmt.Errorf("image %s has a volume, %s, that outlives its instance: say another -image",
+			return fmt.Errorf("image %s has a volume, %s, that outlives its instance: use another -image",
 				sdk.ToString(i.ImageId), sdk.ToString(d.DeviceName))
 		}
 	}

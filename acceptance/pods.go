@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// mostPods is how many pods the first node gets at most, until pods are on two ENIs.
+// mostPods is the maximum number of pods that the first node gets until its pods are on two ENIs.
 const mostPods = 40
 
 // A story is the part of the test with pods.
@@ -34,8 +34,8 @@ type story struct {
 	eni      map[netip.Addr]int   // the device index of the ENI that has a pod's address
 }
 
-// pods installs the suite, makes pods, tries all paths, deletes the pods, and looks for what is left. It returns how
-// many checks failed.
+// pods installs the suite, makes pods, tries all paths, deletes the pods, and looks for leftovers. It returns the
+// number of failed checks.
 func (c *cloud) pods(ctx context.Context, o options, p plan, m *made, out output) (failures int, err error) {
 	session, err := c.forNodes(ctx)
 	if err != nil {
@@ -70,7 +70,7 @@ func (s *story) verdict(name, detail string, err error) {
 	s.out.verdict(name, detail, err)
 }
 
-// look notes the state of the nodes.
+// look records the state of the nodes.
 func (s *story) look(context.Context) error {
 	for _, n := range s.nodes {
 		var lines []string
@@ -82,12 +82,13 @@ func (s *story) look(context.Context) error {
 	return nil
 }
 
-// add makes pods: on the first node until they are on two ENIs, two of them on the first, and one on the second node.
+// add makes pods on the first node, until its first ENI for pods has two pods and its second has one. Then it makes one
+// pod on the second node.
 func (s *story) add(ctx context.Context) error {
 	first := s.nodes[0]
 	for len(s.on(1)) < 2 || len(s.on(2)) < 1 {
 		if len(s.pods[first]) == mostPods {
-			return fmt.Errorf("after %d pods, %s has none on a second ENI", mostPods, first.name)
+			return fmt.Errorf("after %d pods, %s has no pod on a second ENI", mostPods, first.name)
 		}
 		if err := s.addPod(ctx, first); err != nil {
 			return err
@@ -126,7 +127,7 @@ func (s *story) addPod(ctx context.Context, n *node) error {
 	return nil
 }
 
-// on returns the first node's pods with addresses of the first or the second of its ENIs for pods.
+// on returns those pods of the first node whose addresses are on its first (1) or second (2) ENI for pods.
 func (s *story) on(ordinal int) []ends.Pod {
 	var indices []int
 	for _, p := range s.pods[s.nodes[0]] {
@@ -158,8 +159,8 @@ type path struct {
 	from, to end
 }
 
-// paths tries each path by a ping and a connection, as make demo does. There is no host outside Kubernetes here: to
-// pods of the first node, the second node is one.
+// paths tries each path with a ping and with connections, like make demo. There is no host outside Kubernetes here, but
+// for pods of the first node, the second node is such a host.
 func (s *story) paths(ctx context.Context) error {
 	one, two := s.nodes[0], s.nodes[1]
 	pod1, sibling := s.end(one, s.on(1)[0]), s.end(one, s.on(1)[1])
@@ -193,7 +194,7 @@ func (p path) try() error {
 		var seen netip.AddrPort
 		err := p.from.node.ends.call("Call", ends.Call{From: p.from.pod, Network: network, To: to}, &seen)
 		if err == nil && network != "ping" && seen.Addr() != p.from.addr {
-			err = fmt.Errorf("%s is seen as %s", p.from.addr, seen.Addr())
+			err = fmt.Errorf("the receiver sees %s as %s", p.from.addr, seen.Addr())
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", network, err))
@@ -202,7 +203,7 @@ func (p path) try() error {
 	return errors.Join(errs...)
 }
 
-// outside checks that the internet sees a pod as its node's public address. The name is resolved on this machine.
+// outside checks that the internet sees a pod as its node's public address. This machine resolves the name.
 func (s *story) outside(ctx context.Context, from end) error {
 	u, err := url.Parse(s.whoami)
 	if err != nil {
@@ -222,7 +223,7 @@ func (s *story) outside(ctx context.Context, from end) error {
 	}
 	seen, err := parseAddress(body)
 	if err == nil && seen != from.node.public {
-		err = fmt.Errorf("%s is seen as %s, want %s", from.addr, seen, from.node.public)
+		err = fmt.Errorf("the internet sees %s as %s, want %s", from.addr, seen, from.node.public)
 	}
 	return err
 }
@@ -232,7 +233,7 @@ func (e end) fetch(url string, to netip.AddrPort, patience time.Duration) (body 
 	return body, err
 }
 
-// services tries Services, whose addresses the first node translates as kube-proxy makes it do.
+// services tries Services. The first node translates their addresses, as with kube-proxy.
 func (s *story) services(context.Context) error {
 	one, two := s.nodes[0], s.nodes[1]
 	from := s.end(one, s.on(1)[0])
@@ -258,7 +259,7 @@ func (s *story) services(context.Context) error {
 		var seen netip.AddrPort
 		err := one.ends.call("Call", ends.Call{From: from.pod, Network: "tcp", To: all[i].Addr}, &seen)
 		if err == nil && seen.Addr() != from.addr {
-			err = fmt.Errorf("%s is seen as %s", from.addr, seen.Addr())
+			err = fmt.Errorf("the receiver sees %s as %s", from.addr, seen.Addr())
 		}
 		s.verdict(p.name, fmt.Sprintf("%s > %s, as %[1]s", from.addr, all[i].Addr), err)
 	}
@@ -275,7 +276,7 @@ func (s *story) metadata(context.Context) error {
 	for _, p := range []ends.Pod{s.on(1)[0], s.on(2)[0]} {
 		body, err := s.end(n, p).fetch(document, to, brief)
 		if err == nil {
-			err = fmt.Errorf("it answers, and must not: %.80q", body)
+			err = fmt.Errorf("metadata answers the pod, and must not: %.80q", body)
 		} else {
 			err = nil
 		}
@@ -284,7 +285,7 @@ func (s *story) metadata(context.Context) error {
 	return nil
 }
 
-// each has the plugins do something with all pods: "Check" or "Del".
+// each returns a step that calls a method of ends.Node for all pods: "Check" or "Del".
 func (s *story) each(what string) func(context.Context) error {
 	return func(context.Context) error {
 		for _, n := range s.nodes {
@@ -299,7 +300,7 @@ func (s *story) each(what string) func(context.Context) error {
 	}
 }
 
-// collect releases what has been free for a second, and looks for leftovers in EC2 and on the nodes.
+// collect releases addresses that have been free for a second, and looks for leftovers in EC2 and on the nodes.
 func (s *story) collect(ctx context.Context) error {
 	for _, n := range s.nodes {
 		s.verdict("EC2 is as it was before, "+n.name, "only the ENI of the launch, with one address",
@@ -316,8 +317,8 @@ func (s *story) collect(ctx context.Context) error {
 	return nil
 }
 
-// released runs collections until EC2 shows the boot ENI alone. An ENI is free a second after its addresses at the
-// earliest, and EC2 takes some seconds to detach it.
+// released runs collections until EC2 shows only the boot ENI. A collection can release an ENI one second after the
+// ENI's addresses at the earliest, and EC2 takes some seconds to detach it.
 func (s *story) released(ctx context.Context, n *node) error {
 	const tries = 12
 	var err error
@@ -363,5 +364,5 @@ func differ(before, now []string) error {
 	if len(lines) == 0 {
 		return nil
 	}
-	return errors.New("it differs\n" + strings.Join(lines, "\n"))
+	return errors.New("the state differs\n" + strings.Join(lines, "\n"))
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/iam"
 )
 
-// callerPolicy is what the caller must be allowed, and by the caller's session the instances. It allows deletions and
-// changes only of what has the tag of a run, and a tag only at a creation. Elements of IAM: "Grammar of the IAM JSON
-// policy language". The keys: Service Authorization Reference, "Actions, resources, and condition keys for Amazon
-// EC2".
+// callerPolicy is the policy that the caller needs. The instances use the caller's session, so the policy also has what
+// they need. It allows changes and deletions only of objects with the tag of a run, and tags only at a creation. The
+// elements of the policy: IAM user guide, "Grammar of the IAM JSON policy language". The condition keys: Service
+// Authorization Reference, "Actions, resources, and condition keys for Amazon EC2".
 func callerPolicy() iam.Policy {
 	ours := map[string]map[string]string{"Null": {"aws:ResourceTag/" + tagRun: "false"}}
 	allow := func(sid string, condition map[string]map[string]string, actions ...string) iam.Permission {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A price is what an instance of a type costs in an hour, in dollars: On-Demand, with Linux, without tax. Types that
-// spend CPU credits cost more when they are busy, at most this much.
+// A price is the price of an instance type for an hour, in dollars: On-Demand, with Linux, without tax. A busy instance
+// of a type with CPU credits costs more: at most the additional price credits.
 type price struct{ hour, credits float64 }
 
 // prices are about the prices of us-east-1, as the pages https://aws.amazon.com/ec2/pricing/on-demand,
@@ -24,18 +24,18 @@ const (
 	publicAddress     = 0.005       // for each hour of each public IPv4 address
 	gigabyte          = 0.08        // for each month of a GB of gp3
 	month             = 730         // hours
-	leastBilled       = time.Minute // of an instance
-	instances         = 2           // that a run launches
+	leastBilled       = time.Minute // for which EC2 bills each instance
+	instances         = 2           // the number that a run launches
 	expectedDuration  = 15 * time.Minute
-	instancesEndAfter = time.Hour // by themselves
+	instancesEndAfter = time.Hour // if the run does not delete them
 )
 
-// estimate returns what the instances of a type with volumes of this size cost in a time.
+// estimate returns the cost of the run's instances in a time, with volumes of this size in GB.
 func estimate(p price, gigabytes int, d time.Duration) (dollars float64) {
 	return instances * max(d, leastBilled).Hours() * (p.hour + publicAddress + float64(gigabytes)*gigabyte/month)
 }
 
-// cost is the estimate for people.
+// cost returns the estimate as a text.
 func (p plan) cost(d time.Duration) string {
 	text := fmt.Sprintf("about $%.3f for %v, an estimate by the prices of %s",
 		estimate(prices[p.kind], p.gigabytes(), d), d.Round(time.Second), pricesOf)
@@ -45,8 +45,8 @@ func (p plan) cost(d time.Duration) string {
 	return text
 }
 
-// mostCost is what a run costs at most: if neither a program nor a person deletes the instances, and they are busy
-// until they end by themselves.
+// mostCost returns the maximum cost of a run as a text. The cost is highest if neither a program nor a person deletes
+// the instances, and they are busy until they end by themselves.
 func (p plan) mostCost() string {
 	busy, known := prices[p.kind]
 	if !known {

@@ -42,7 +42,7 @@ func connect(
 			return s, nil
 		}
 		if time.Now().After(end) {
-			return nil, fmt.Errorf("SSH to %s@%s fails for %v: look at -from, -user and the firewalls on the way: %w",
+			return nil, fmt.Errorf("SSH to %s@%s fails for %v: check -from, -user and the firewalls on the way: %w",
 				user, addr, bootPatience, err)
 		}
 		if err := wait(ctx); err != nil {
@@ -69,13 +69,14 @@ func dial(ctx context.Context, addr netip.Addr, c *ssh.ClientConfig) (*shell, er
 	return &shell{ssh.NewClient(transport, channels, requests)}, nil
 }
 
-// asRoot is a command as root. An image lets in root itself, or a user who may use sudo(8).
+// asRoot returns a command that runs the command as root. With some images, the SSH user is root; with others, it is a
+// user who may use sudo(8).
 func asRoot(command string) string {
 	quoted := "'" + strings.ReplaceAll(command, "'", `'\''`) + "'"
 	return `if [ "$(id -u)" = 0 ]; then exec sh -ec ` + quoted + `; else exec sudo -n sh -ec ` + quoted + `; fi`
 }
 
-// run runs a command as root, with a standard input or nil. The error has what it printed.
+// run runs a command as root. stdin may be nil. An error contains the output of the command.
 func (s *shell) run(command string, stdin io.Reader) (string, error) {
 	session, err := s.NewSession()
 	if err != nil {
@@ -90,7 +91,7 @@ func (s *shell) run(command string, stdin io.Reader) (string, error) {
 	return string(out), nil
 }
 
-// put writes a file, which can be executed.
+// put copies a file to the instance, and makes it executable.
 func (s *shell) put(file, to string) error {
 	f, err := os.Open(file)
 	if err != nil {
@@ -101,7 +102,7 @@ func (s *shell) put(file, to string) error {
 	return err
 }
 
-// putTree writes the files of a directory below a directory.
+// putTree copies the files below dir to the directory to on the instance.
 func (s *shell) putTree(dir, to string) error {
 	r, w := io.Pipe()
 	go func() {
@@ -113,7 +114,7 @@ func (s *shell) putTree(dir, to string) error {
 	return errors.Join(err, r.Close())
 }
 
-// addTree adds files and directories. Symbolic links are left out: the installation makes its own.
+// addTree adds files and directories. It leaves out symbolic links, because the installation makes its own.
 func addTree(t *tar.Writer, files fs.FS) error {
 	return fs.WalkDir(files, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
@@ -140,7 +141,7 @@ func addTree(t *tar.Writer, files fs.FS) error {
 type client struct {
 	rpc  *rpc.Client
 	ctx  context.Context
-	said *tail // the standard error of the program, which has that of the plugins
+	said *tail // the end of the standard error of the program and of the plugins
 }
 
 // start starts a program as root, and returns a client that calls it over its standard input and output.
@@ -181,7 +182,7 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// take returns the end, and forgets it.
+// take returns the kept text, and empties the tail.
 func (t *tail) take() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -190,16 +191,16 @@ func (t *tail) take() string {
 	return text
 }
 
-// A pipe is a connection.
+// A pipe is a connection over the standard input and output of a program.
 type pipe struct {
 	io.Reader
 	io.WriteCloser
 }
 
-// callPatience is how long a call may take. An ADD waits for an ENI.
+// callPatience is the longest time that a call may take. An ADD may wait for a new ENI.
 const callPatience = 3 * time.Minute
 
-// call calls a method of ends.Node. An error has what the program and the plugins have printed meanwhile.
+// call calls a method of ends.Node. An error contains what the program and the plugins have printed during the call.
 func (c *client) call(method string, args, reply any) error {
 	c.said.take()
 	select {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// test makes everything, tries it, and deletes it.
+// test makes the objects of a run, runs the parts of the test, and deletes the objects.
 func (c *cloud) test(ctx context.Context, o options, p plan, out output) error {
 	m := &made{}
 	return cleaning(func() error {
@@ -34,7 +34,7 @@ func (c *cloud) test(ctx context.Context, o options, p plan, out output) error {
 	})
 }
 
-// cleaning calls do, and then clean, also after a panic.
+// cleaning calls do, and then clean, even if do panics.
 func cleaning(do, clean func() error) (err error) {
 	defer func() {
 		failure := recover()
@@ -46,7 +46,7 @@ func cleaning(do, clean func() error) (err error) {
 	return do()
 }
 
-// parts does the parts of the test that the caller wants.
+// parts runs the parts of the test that the caller wants.
 func (c *cloud) parts(ctx context.Context, o options, p plan, m *made, out output) error {
 	for _, n := range m.nodes {
 		var err error

@@ -15,8 +15,8 @@ import (
 // Assign gives the ENI n more secondary private addresses (AssignPrivateIpAddresses). Assign returns the addresses of
 // EC2's answer: exactly n, or an error.
 //
-// EC2 has no client token for this. After an error that is [MaybeDone], compare with the
-// addresses that the ENI had before.
+// This EC2 action has no client token. After an error for which [MaybeDone] returns true, the caller must compare the
+// ENI's addresses with its addresses before the call.
 func (c *Client) Assign(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
 	const action = "AssignPrivateIpAddresses"
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, SecondaryPrivateIpAddressCount: new(int32(n))}
@@ -33,8 +33,8 @@ func (c *Client) Assign(ctx context.Context, eni string, n int) ([]netip.Addr, e
 	return addrs, nil
 }
 
-// AssignAddr gives the ENI this address, as a secondary one, by the same EC2 action. It does not take the address from
-// another ENI: then the error is [ErrInUse]. A caller may repeat the call.
+// AssignAddr gives the ENI this address as a secondary address (AssignPrivateIpAddresses). If another ENI has the
+// address, the address stays there, and AssignAddr returns [ErrInUse]. A caller may repeat the call.
 func (c *Client) AssignAddr(ctx context.Context, eni string, addr netip.Addr) error {
 	const action = "AssignPrivateIpAddresses"
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, PrivateIpAddresses: []string{addr.String()}}
@@ -49,8 +49,8 @@ func (c *Client) AssignAddr(ctx context.Context, eni string, addr netip.Addr) er
 	return nil
 }
 
-// AssignPrefixes gives the ENI n more delegated /28 prefixes by the same EC2 action. Like
-// Assign, it has no client token.
+// AssignPrefixes gives the ENI n more delegated /28 prefixes (AssignPrivateIpAddresses). This EC2 action has no client
+// token: see Assign.
 func (c *Client) AssignPrefixes(ctx context.Context, eni string, n int) ([]netip.Prefix, error) {
 	const action = "AssignPrivateIpAddresses"
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, Ipv4PrefixCount: new(int32(n))}
@@ -67,15 +67,15 @@ func (c *Client) AssignPrefixes(ctx context.Context, eni string, n int) ([]netip
 	return prefixes, nil
 }
 
-// Unassign removes addresses from the ENI (UnassignPrivateIpAddresses), all in one call.
-// EC2 refuses the primary address.
+// Unassign removes addresses from the ENI (UnassignPrivateIpAddresses), all in one call. EC2 refuses to remove the
+// primary address.
 func (c *Client) Unassign(ctx context.Context, eni string, addrs ...netip.Addr) error {
 	return c.unassign(ctx, &ec2.UnassignPrivateIpAddressesInput{NetworkInterfaceId: &eni,
 		PrivateIpAddresses: strs(addrs)})
 }
 
-// UnassignPrefixes removes delegated prefixes from the ENI, with all their addresses, in
-// one call of the same EC2 action.
+// UnassignPrefixes removes delegated prefixes from the ENI, with all their addresses (UnassignPrivateIpAddresses), in
+// one call.
 func (c *Client) UnassignPrefixes(ctx context.Context, eni string, prefixes ...netip.Prefix) error {
 	return c.unassign(ctx, &ec2.UnassignPrivateIpAddressesInput{NetworkInterfaceId: &eni, Ipv4Prefixes: strs(prefixes)})
 }

@@ -14,21 +14,22 @@ import (
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 )
 
-// maxAnswer is the maximum number of bytes that are read of an answer. A full page of ENIs,
-// each with fifty addresses and their names, has about 16 MiB.
+// maxAnswer is the maximum size of an answer in bytes. A full page of ENIs, each with fifty addresses and their names,
+// has about 16 MiB.
 const maxAnswer = 64 << 20
 
-// maxRefusal is the maximum number of bytes that are read of an error answer. EC2's have
-// one code and one message, with a kilobyte or two for sts:DecodeAuthorizationMessage.
+// maxRefusal is the maximum size of an error answer in bytes. An error answer of EC2 has one code and one message. The
+// message may contain one or two kilobytes for sts:DecodeAuthorizationMessage.
 const maxRefusal = 256 << 10
 
-// A checked client passes on EC2's answers. The client fails on an answer that is not EC2's. The SDK accepts an empty
-// body, or a web page that happens to be XML, as an answer without content. An answer without content means "no such
-// ENI". Where an answer has no content, it means "done". Captive portals and proxies send such pages with status 200.
+// A checked client makes requests, and returns an error for an answer that is not from EC2. Without this check, the SDK
+// accepts an empty body, or a web page that happens to be XML, as an answer without content. For a describe, an answer
+// without content means "no such ENI". For a change whose answer never has content, it means "done". Captive portals
+// and proxies send such pages with status 200.
 //
-// An answer to an action is a complete XML document of one element, named after the action. It
-// must not say that the request was not carried out (EC2 API reference, the response elements
-// of DeleteNetworkInterface and others: "return").
+// EC2's answer to an action is a complete XML document. The name of its root element is the action's name and
+// "Response". If the root element contains an element "return" that is not "true", EC2 has not carried out the request
+// (EC2 API reference, the response elements of DeleteNetworkInterface and others).
 type checked struct{ HTTPClient }
 
 func (c checked) Do(r *http.Request) (*http.Response, error) {
@@ -59,12 +60,12 @@ func (c checked) Do(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// An invalidAnswer is an error about an answer that cannot be EC2's.
+// An invalidAnswer is an error about an answer that cannot be from EC2.
 type invalidAnswer struct{ error }
 
 func (i invalidAnswer) Unwrap() error { return i.error }
 
-// answers returns why the document cannot be an answer to the action.
+// answers returns an error if the document cannot be EC2's answer to the action.
 func answers(document []byte, action string) error {
 	d := xml.NewDecoder(bytes.NewReader(document))
 	roots, depth, inReturn := 0, 0, false
@@ -74,14 +75,14 @@ func answers(document []byte, action string) error {
 			return nil // the decoder has checked that all elements are closed
 		}
 		if err != nil {
-			return fmt.Errorf("not an answer of EC2: %w", err)
+			return fmt.Errorf("this is no answer of EC2: %w", err)
 		}
 		switch t := token.(type) {
 		case xml.StartElement:
 			if depth == 0 {
 				roots++
 				if t.Name.Local != action+"Response" || roots > 1 {
-					return fmt.Errorf("not an answer of EC2 to %s", action)
+					return fmt.Errorf("this is no answer of EC2 to %s", action)
 				}
 			}
 			depth++
@@ -91,7 +92,7 @@ func answers(document []byte, action string) error {
 			inReturn = false
 		case xml.CharData:
 			if inReturn && string(bytes.TrimSpace(t)) != "true" {
-				return fmt.Errorf("EC2 has not carried out the call: return is %.80q", t)
+				return fmt.Errorf("EC2 has not carried out the call: the field return is %.80q", t)
 			}
 		}
 	}

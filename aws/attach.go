@@ -13,16 +13,18 @@ import (
 )
 
 // AttachENI attaches an ENI to an instance (AttachNetworkInterface) at a device index of a network card. AttachENI
-// returns the attachment's ID. EC2 answers long before the link appears: wait for a link with its MAC.
+// returns the attachment's ID. EC2 answers long before the node has the ENI's link: the caller must wait for a link
+// with the ENI's MAC.
 //
-// After [ErrIndexTaken] try another index, after [ErrInstanceFull] do without the ENI.
+// After [ErrIndexTaken], the caller can try another index. After [ErrInstanceFull], the instance can have no more ENIs.
 // [ErrNotFound] can be temporary if the ENI was created a moment ago.
 func (c *Client) AttachENI(ctx context.Context, eni, instance string, card, index int) (attachment string, err error) {
 	const action = "AttachNetworkInterface"
 	out, err := call(ctx, c, action, c.ec2.AttachNetworkInterface, &ec2.AttachNetworkInterfaceInput{
 		NetworkInterfaceId: &eni,
 		InstanceId:         &instance,
-		// also if 0: instances with several cards fail without it (cilium/cilium#42512)
+		// the card is set even if it is 0: without the card, the call fails for instances with several cards
+		// (cilium/cilium#42512)
 		NetworkCardIndex: new(int32(card)),
 		DeviceIndex:      new(int32(index)),
 	})
@@ -38,9 +40,8 @@ func (c *Client) AttachENI(ctx context.Context, eni, instance string, card, inde
 	return attachment, nil
 }
 
-// DeleteOnTermination makes EC2 delete the ENI when its instance ends
-// (ModifyNetworkInterfaceAttribute). Otherwise an ENI that was attached to a running
-// instance stays.
+// DeleteOnTermination makes EC2 delete the ENI when its instance ends (ModifyNetworkInterfaceAttribute). Without this
+// attribute, EC2 keeps an ENI that was attached while the instance ran.
 func (c *Client) DeleteOnTermination(ctx context.Context, eni, attachment string) error {
 	const action = "ModifyNetworkInterfaceAttribute"
 	out, err := call(ctx, c, action, c.ec2.ModifyNetworkInterfaceAttribute, &ec2.ModifyNetworkInterfaceAttributeInput{
@@ -55,9 +56,9 @@ func (c *Client) DeleteOnTermination(ctx context.Context, eni, attachment string
 	return nil
 }
 
-// DetachENI begins to detach an ENI from its instance (DetachNetworkInterface). DetachENI never uses force, which may
-// block the device index until the instance ends (EC2 user guide, "Detach a network interface"). The ENI is detached
-// when its status is available. [ErrNotFound] means that the attachment no longer exists.
+// DetachENI begins to detach an ENI from its instance (DetachNetworkInterface). DetachENI never sets Force: a forced
+// detachment may block the device index until the instance ends (EC2 user guide, "Detach a network interface"). The ENI
+// is detached when its status is available. [ErrNotFound] means that the attachment no longer exists.
 func (c *Client) DetachENI(ctx context.Context, attachment string) error {
 	const action = "DetachNetworkInterface"
 	out, err := call(ctx, c, action, c.ec2.DetachNetworkInterface,

@@ -18,36 +18,44 @@ import (
 	"github.com/aws/smithy-go/middleware"
 )
 
-// MaybeDone reports whether EC2 may have carried out the call that failed with err. Either EC2's answer does not say
-// so, or its answer to an attempt was lost. An error of several calls is MaybeDone if one of them is.
+// MaybeDone reports whether EC2 may have carried out the call that failed with err. This is true if the answer does not
+// prove that EC2 has refused the call, or if the answer to an attempt was lost. If err contains the errors of several
+// calls, this must be true of at least one of them.
 //
 // A call has one of three outcomes: done, not done, or unknown. An error by itself does not name the outcome. The SDK
-// repeats a call whose answer was lost, and returns the answer to the repetition. "Throttled" or "no such address" then
-// does not prove that nothing was done.
+// repeats a call whose answer was lost, and returns the answer to the repetition. If that answer is "throttled" or "no
+// such address", EC2 may still have carried out the first attempt.
 func MaybeDone(err error) bool { return anyError(err, func(e *Error) bool { return e.MaybeDone }) }
 
-// Undone reports whether EC2 has not carried out any of the calls that failed with err, and
-// has said so. There must be at least one.
+// Undone reports whether EC2 has certainly carried out none of the calls that failed with err. If err contains no
+// *Error, Undone returns false.
 func Undone(err error) bool {
 	return !MaybeDone(err) && anyError(err, func(*Error) bool { return true })
 }
 
-// attempts watches each attempt of one call. attempts is the SDK's last step before a request is sent. If an earlier
-// step fails, for example without credentials, no request is sent.
+// Unsent reports whether EC2 has got no request of the calls that failed with err, for example because the context had
+// ended. Then EC2 has refused nothing. An error about the role's credentials has a code of metadata, not of EC2.
+func Unsent(err error) bool {
+	return Undone(err) && !anyError(err, func(e *Error) bool { return e.Code != "" && !e.unsent })
+}
+
+// attempts is a middleware of the SDK that watches each attempt of one call. The SDK runs it last, before it sends the
+// request. If an earlier middleware fails, for example because there are no credentials, the SDK sends no request.
 type attempts struct {
-	changes   bool // something in EC2
+	changes   bool // the action may change something in EC2
+	begun     bool // there was an attempt
 	maybeDone bool // EC2 may have carried out an attempt that failed
 }
 
-// answering returns the context of an attempt that was sent. The caller may give up, but an answer that comes soon
-// after that counts. Without it, the caller does not know whether EC2 has carried out the call, and to find that out
-// takes more calls.
+// answering returns the context for an attempt of an action that may change something. When ctx ends, the attempt waits
+// three more seconds for EC2's answer. Without the answer, the caller does not know whether EC2 has carried out the
+// call, and needs more calls to find out.
 func answering(ctx context.Context) (context.Context, context.CancelFunc) {
 	const soon = 3 * time.Second
 	attempt, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		wait := soon
-		if context.Cause(ctx) == errNoAnswer { // it was waited for long enough
+		if context.Cause(ctx) == errNoAnswer { // the call has already waited for callTimeout
 			wait = 0
 		}
 		time.AfterFunc(wait, func() { cancel(context.Cause(ctx)) })
@@ -55,12 +63,12 @@ func answering(ctx context.Context) (context.Context, context.CancelFunc) {
 	return attempt, func() { stop(); cancel(nil) }
 }
 
-// watch adds a to the steps of a call.
+// watch adds the receiver to the middleware of a call.
 func (a *attempts) watch(o *ec2.Options) {
 	o.APIOptions = append(o.APIOptions, func(s *middleware.Stack) error { return s.Finalize.Add(a, middleware.After) })
 }
 
-// ID names the step, as the SDK wants it.
+// ID returns the name of the middleware. The SDK requires this method.
 func (a *attempts) ID() string { return "cni-ipvlan-vpc-k8s/attempts" }
 
 // HandleFinalize makes one attempt.
@@ -70,6 +78,7 @@ func (a *attempts) HandleFinalize(ctx context.Context, in middleware.FinalizeInp
 	if ctx.Err() != nil {
 		return middleware.FinalizeOutput{}, middleware.Metadata{}, ctx.Err()
 	}
+	a.begun = true
 	if a.changes {
 		var end context.CancelFunc
 		ctx, end = answering(ctx)
@@ -80,10 +89,9 @@ func (a *attempts) HandleFinalize(ctx context.Context, in middleware.FinalizeInp
 	return out, m, err
 }
 
-// refused reports whether the error of a request proves that EC2 has not carried it out:
-// there was no connection, or EC2 has refused it. A server error proves nothing. Throttling
-// and a lack of addresses are refusals, although EC2 lists them as server errors (API,
-// "Error codes", the table "Server errors").
+// refused reports whether an error proves that EC2 has not carried out the request. The proof is that there was no
+// connection, or that EC2 has refused the request. A server error proves nothing. Throttling and a lack of addresses
+// are refusals, although EC2 lists them as server errors (API, "Error codes", the table "Server errors").
 func refused(err error) bool {
 	if o, ok := errors.AsType[*net.OpError](err); ok && (o.Op == "dial" || o.Op == "proxyconnect") {
 		return true

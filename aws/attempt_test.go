@@ -67,7 +67,7 @@ func TestNotSent(t *testing.T) {
 	unreachable := &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}
 	for name, tt := range map[string]struct {
 		do   doer
-		want bool
+		want bool // EC2 may have got the request
 	}{
 		"no connection": {func(*http.Request) (*http.Response, error) { return nil, unreachable }, false},
 		"reset": {func(*http.Request) (*http.Response, error) {
@@ -82,8 +82,8 @@ func TestNotSent(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
 			c := aws.New(aws.Options{EC2URL: "http://ec2.test", HTTP: tt.do})
-			if err := c.DetachENI(ctx, "eni-attach-1"); err == nil || aws.MaybeDone(err) != tt.want {
-				t.Errorf("%v, maybe done %v: want %v", err, aws.MaybeDone(err), tt.want)
+			if err := c.DetachENI(ctx, "eni-attach-1"); aws.MaybeDone(err) != tt.want || aws.Unsent(err) == tt.want {
+				t.Errorf("%v, maybe done %v, not sent %v", err, aws.MaybeDone(err), aws.Unsent(err))
 			}
 		})
 	}
@@ -92,8 +92,18 @@ func TestNotSent(t *testing.T) {
 		t.Setenv("AWS_SECRET_ACCESS_KEY", "")
 		c := aws.New(aws.Options{EC2URL: "http://ec2.test", MetadataURL: "http://imds.test",
 			HTTP: doer(func(*http.Request) (*http.Response, error) { return nil, errors.New("reset") })})
-		if err := c.DetachENI(t.Context(), "eni-attach-1"); err == nil || aws.MaybeDone(err) {
-			t.Errorf("%v, maybe done %v: want an error, and that nothing was sent", err, aws.MaybeDone(err))
+		if err := c.DetachENI(t.Context(), "eni-attach-1"); !aws.Unsent(err) {
+			t.Errorf("%v: want an error, and that nothing was sent", err)
+		}
+	})
+	inBubble(t, "the context has ended", func(t *testing.T) {
+		c := aws.New(aws.Options{EC2URL: "http://ec2.test", HTTP: doer(func(*http.Request) (*http.Response, error) {
+			return nil, errors.New("a request was sent")
+		})})
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := c.DetachENI(ctx, "eni-attach-1"); !aws.Unsent(err) || !errors.Is(err, context.Canceled) {
+			t.Errorf("%v: want that nothing was sent", err)
 		}
 	})
 }
@@ -101,21 +111,26 @@ func TestNotSent(t *testing.T) {
 // An error of several calls is MaybeDone if one of them is, at any position.
 func TestMaybeDoneOfSeveral(t *testing.T) {
 	throttled, lost := &aws.Error{Code: "RequestLimitExceeded"}, &aws.Error{MaybeDone: true, Err: io.ErrUnexpectedEOF}
+	late := &aws.Error{Err: context.DeadlineExceeded}
 	for _, test := range []struct {
-		err               error
-		maybeDone, undone bool
+		err                       error
+		maybeDone, undone, unsent bool
 	}{
-		{nil, false, false},
-		{io.EOF, false, false},
-		{throttled, false, true},
-		{lost, true, false},
-		{errors.Join(throttled, lost), true, false},
-		{errors.Join(throttled, fmt.Errorf("then: %w", lost)), true, false},
-		{errors.Join(throttled, context.Canceled), false, true},
-		{fmt.Errorf("%w: %w", throttled, errors.Join(throttled, throttled)), false, true},
+		{nil, false, false, false},
+		{io.EOF, false, false, false},
+		{throttled, false, true, false},
+		{lost, true, false, false},
+		{late, false, true, true},
+		{errors.Join(throttled, lost), true, false, false},
+		{errors.Join(throttled, late), false, true, false},
+		{errors.Join(late, lost), true, false, false},
+		{errors.Join(throttled, fmt.Errorf("then: %w", lost)), true, false, false},
+		{errors.Join(throttled, context.Canceled), false, true, false},
+		{fmt.Errorf("%w: %w", throttled, errors.Join(throttled, throttled)), false, true, false},
 	} {
-		if m, u := aws.MaybeDone(test.err), aws.Undone(test.err); m != test.maybeDone || u != test.undone {
-			t.Errorf("%v: perhaps done %v, not done %v", test.err, m, u)
+		m, u, s := aws.MaybeDone(test.err), aws.Undone(test.err), aws.Unsent(test.err)
+		if m != test.maybeDone || u != test.undone || s != test.unsent {
+			t.Errorf("%v: maybe done %v, not done %v, not sent %v", test.err, m, u, s)
 		}
 	}
 }

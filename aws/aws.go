@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package aws is Amazon EC2 and its instance metadata service in the words of this suite. These words are ENIs, their
-// addresses and prefixes, subnets, VPCs and the limits of instance types. No other package knows the AWS SDK.
+// Package aws asks Amazon EC2 and its instance metadata service, and returns the answers as types of this suite. The
+// types describe ENIs, their addresses and prefixes, subnets, VPCs and the limits of instance types. Only this package
+// and the acceptance test import the AWS SDK.
 //
-// A method is one question or one change. A method makes the one EC2 call that its comment names (the pages of a
-// describe count as one), and returns EC2's answer. It decides nothing, keeps no state except the identity of the
-// instance, and never polls. The caller handles errors. Each failure of EC2 is an [*Error], which matches one of the
-// sentinels of this package ([ErrThrottled], [ErrSubnetFull] and so on). Each failure of the metadata service is a
-// [*MetadataError]. For both, [Hint] returns what an operator can do.
+// Each method of a [Client] asks one question or makes one change. A method makes the EC2 call that its comment names,
+// and returns EC2's answer. The pages of a describe count as one call. A method decides nothing, and never polls. A
+// Client keeps no state but the identity of the instance. The caller decides what to do after an error. Each failure of
+// EC2 is an [*Error]. Most of these match one of the sentinel errors of this package ([ErrThrottled], [ErrSubnetFull]
+// and so on). Each failure of the metadata service is a [*MetadataError]. For both types of errors, [Hint] returns what
+// an operator can do.
 //
-// Answers of EC2 and of metadata are kept apart: [Client.ENIs] asks metadata,
-// [Client.DescribeENIs] asks EC2. Metadata lags behind EC2, omits ENIs, and shows deleted
-// ones. What metadata shows may be used. What metadata does not show may still exist.
+// This package does not mix answers of EC2 and metadata: [Client.ENIs] asks metadata, [Client.DescribeENIs] asks EC2.
+// Metadata lags behind EC2, omits ENIs, and shows deleted ENIs. A caller may use an ENI or an address that metadata
+// shows. An ENI or an address that metadata does not show may still exist.
 //
 // This package parses all addresses, so no other package has addresses as strings.
 package aws
@@ -35,30 +37,29 @@ import (
 // Options choose where a Client finds EC2 and the metadata service. In production, use the
 // zero value.
 type Options struct {
-	// EC2URL is the endpoint of the EC2 API. If it is empty, $AWS_ENDPOINT_URL_EC2 or $AWS_ENDPOINT_URL names the
-	// endpoint. Without these, it is that of the region. The region is $AWS_REGION or $AWS_DEFAULT_REGION, or else the
-	// instance's. $AWS_IGNORE_CONFIGURED_ENDPOINT_URLS makes it that of the region in any case. $AWS_USE_FIPS_ENDPOINT
-	// and $AWS_USE_DUALSTACK_ENDPOINT choose among those of the region.
+	// EC2URL is the endpoint of the EC2 API. If EC2URL is empty, $AWS_ENDPOINT_URL_EC2 or $AWS_ENDPOINT_URL names the
+	// endpoint. If these are not set, or if $AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true, the endpoint is one of the
+	// region's endpoints. $AWS_USE_FIPS_ENDPOINT and $AWS_USE_DUALSTACK_ENDPOINT choose among the region's endpoints.
+	// The region is $AWS_REGION or $AWS_DEFAULT_REGION. If these are not set, it is the instance's region.
 	EC2URL string
 
-	// MetadataURL is the endpoint of the instance metadata service. If it is
-	// empty, it is $AWS_EC2_METADATA_SERVICE_ENDPOINT or http://169.254.169.254, or
-	// http://[fd00:ec2::254] if $AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE is IPv6.
+	// MetadataURL is the endpoint of the instance metadata service. If MetadataURL is empty,
+	// $AWS_EC2_METADATA_SERVICE_ENDPOINT names the endpoint. If this is not set, the endpoint is
+	// http://169.254.169.254, or http://[fd00:ec2::254] if $AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE is IPv6.
 	MetadataURL string
 
-	// HTTP makes the requests to both, if it is not nil: through a proxy of the
-	// caller's, or without a socket at all. If it is nil, requests to EC2 heed
-	// $HTTPS_PROXY, $NO_PROXY and $AWS_CA_BUNDLE.
+	// HTTP makes the requests to EC2 and to metadata. It may use a proxy of the caller, or answer requests without a
+	// socket. If HTTP is nil, requests to EC2 heed $HTTPS_PROXY, $NO_PROXY and $AWS_CA_BUNDLE.
 	HTTP HTTPClient
 
-	// Attempts is how often a call to EC2 is made before a throttled or failed answer is
-	// returned. 0 means 2. The second attempt comes up to a second later. It helps if the bucket of the account was
-	// empty for a moment. A longer wait is the caller's task, which can make the other processes of the node wait, too.
-	// A process that repeats by itself only takes tokens from the others.
+	// Attempts is the maximum number of attempts of one call to EC2. 0 means 2. The second attempt follows within a
+	// second. It helps if the token bucket of the account was empty for a moment. Longer waits are the task of the
+	// caller, because the caller can make the node's other processes wait, too. A process that repeats calls for a
+	// longer time only takes tokens from the other processes.
 	Attempts int
 
-	// Jitter returns a random time of less than d, for the wait before another attempt. If it
-	// is nil, that is rand.N. A simulation of many nodes gives each its own, from a seed.
+	// Jitter returns a random time of less than d, for the wait before another attempt. If Jitter is nil, the client
+	// uses rand.N. A simulation of many nodes gives each node a Jitter with its own seed.
 	Jitter func(d time.Duration) time.Duration
 }
 
@@ -70,7 +71,7 @@ type HTTPClient interface {
 // A Client asks EC2 and the metadata service. Goroutines may share it.
 type Client struct {
 	options  Options
-	ec2      *ec2.Client // must never become an interface; see call
+	ec2      *ec2.Client // must never become an interface: see method
 	metadata *metadata
 	invalid  error    // a variable of the environment about EC2 has an invalid value
 	chosen   []string // the variables of the environment that choose the endpoint of EC2
@@ -79,8 +80,8 @@ type Client struct {
 	identity *Instance
 }
 
-// New returns a Client. New makes no call: each method makes its own. If a variable of the environment has an invalid
-// value, each call that needs it fails.
+// New returns a Client. New makes no request. If a variable of the environment has an invalid value, each call that
+// needs the variable fails.
 func New(o Options) *Client {
 	o.Attempts = cmp.Or(o.Attempts, 2)
 	if o.Jitter == nil {
@@ -94,8 +95,8 @@ func New(o Options) *Client {
 // Jitter returns a random time of less than d: see [Options].
 func (c *Client) Jitter(d time.Duration) time.Duration { return c.options.Jitter(d) }
 
-// sdkOptions returns all options except the region, which a call determines when it needs
-// it. It also returns the variables of the environment that choose the endpoint.
+// sdkOptions returns the SDK's options, but not the region, which each call determines. It also returns the names of
+// the variables of the environment that choose the endpoint.
 func sdkOptions(o Options, m *metadata) (ec2.Options, []string, error) {
 	s := ec2.Options{
 		Credentials: credentialsOf(m),
@@ -124,7 +125,7 @@ func ec2HTTP() (HTTPClient, error) {
 	return do.WithTransportOptions(func(t *http.Transport) { t.TLSClientConfig.RootCAs = cas }), err
 }
 
-// region returns the region of the environment, or else the instance's.
+// region returns the region that the environment names. If it names none, region returns the instance's region.
 func (c *Client) region(ctx context.Context) (string, error) {
 	if r := own.region().value; r != "" {
 		return r, nil

@@ -24,16 +24,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 )
 
-// callTimeout limits one call with all its attempts. EC2 answers within a second or two; an
-// answer that takes longer than this limit is lost.
+// callTimeout limits one call with all its attempts. EC2 answers within a second or two. After callTimeout, no answer
+// will come.
 const callTimeout = 10 * time.Second
 
 var errNoAnswer = fmt.Errorf("no answer from EC2 in %v: %w", callTimeout, context.DeadlineExceeded)
 
-// A method is a method value of *ec2.Client, so that the linker keeps this method and not
-// the other 700. Therefore *ec2.Client must never be in an interface, nor in a type that
-// depends on a type parameter. With text/template in the program, which the tool has for
-// its help, either would make the program 30 MB larger.
+// A method is a method value of *ec2.Client, so that the linker keeps this method and not the other 700. Therefore
+// *ec2.Client must never be in an interface, nor in a type that depends on a type parameter. Otherwise the linker keeps
+// all methods in a program that contains text/template, and the program is 30 MB larger. The tool contains
+// text/template for its help.
 type method[I, O any] = func(context.Context, *I, ...func(*ec2.Options)) (*O, error)
 
 // call makes one EC2 call. Its error is an *Error.
@@ -54,7 +54,7 @@ func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O
 	})
 	if err != nil {
 		e := newError(ctx, action, err)
-		e.MaybeDone = made.maybeDone
+		e.MaybeDone, e.unsent = made.maybeDone, !made.begun
 		if e.Code == "" {
 			e.Endpoint, e.Chosen = endpointOf(ctx, c.ec2.Options(), region), c.chosen
 		}
@@ -65,22 +65,23 @@ func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O
 
 // retryer returns the SDK's standard retryer for one call, with three changes.
 //
-// An action that must not be repeated is repeated only if EC2 has refused it. EC2 may have carried out a request with a
-// lost answer. Its repetition would then assign a second batch of addresses that no process knows of.
+// An action with the trait [api.Once] is repeated only if EC2 has refused the last attempt. If the answer to an attempt
+// was lost, EC2 may have carried out the request. A repetition would then assign a second batch of addresses, and no
+// process would know the first batch.
 //
-// A request that EC2 refuses because of its time is repeated at once. The SDK has learned from
-// the answer how wrong the clock of this machine is, and signs the next attempt with EC2's time.
+// A request that EC2 refuses because of its timestamp is repeated at once. The SDK has learned from the answer how
+// wrong the clock of this machine is, and signs the next attempt with EC2's time.
 //
-// If the next attempt would begin after the deadline of ctx, the call ends at once. Its
-// error then says that EC2 throttles, which is more useful than a timeout.
+// If the next attempt would begin after the deadline of ctx, the call ends at once with the error of the last attempt.
+// This error, for example that EC2 throttles, is more useful than a timeout.
 func (c *Client) retryer(ctx context.Context, action string) sdk.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
 		o.MaxAttempts = c.options.Attempts
-		o.RateLimiter = ratelimit.None // its budget is meant for long-lived processes
+		o.RateLimiter = ratelimit.None // the SDK's retry budget is meant for long-lived processes
 		if api.Is(action, api.Once) {
 			o.Retryables = []retry.IsErrorRetryable{
 				retry.RetryableErrorCode{Codes: retry.DefaultThrottleErrorCodes},
-				retry.RetryableError{}, // by the SDK, a refusal because of the clock is one
+				retry.RetryableError{}, // the SDK marks a refusal because of the clock as retryable
 			}
 		}
 		o.Retryables = append(o.Retryables, retry.IsErrorRetryableFunc(func(err error) sdk.Ternary {
@@ -102,9 +103,10 @@ func (c *Client) retryer(ctx context.Context, action string) sdk.Retryer {
 	})
 }
 
-// ofClock reports whether EC2 has refused a request because of its time. With RequestExpired, EC2 says so. The SDK
-// repeats its siblings, AuthFailure and others, if it has seen a wrong clock. The SDK does not repeat RequestExpired
-// (aws-sdk-go-v2 v1.48.0, aws/retry/middleware.go, clockSkewCodes).
+// ofClock reports whether EC2 has refused a request because of the request's timestamp. AuthFailure and some other
+// codes can have this cause. The SDK marks such an error as retryable if the SDK has measured a wrong clock. The codes
+// in clockCodes always have this cause, but the SDK does not mark RequestExpired as retryable (aws-sdk-go-v2 v1.48.0,
+// aws/retry/middleware.go, clockSkewCodes).
 func ofClock(err error) bool {
 	if seen, ok := errors.AsType[interface {
 		error
@@ -116,7 +118,7 @@ func ofClock(err error) bool {
 	return ok && slices.Contains(clockCodes, api.ErrorCode())
 }
 
-// asTold returns how long the SDK waits instead of d. The header X-Amz-Retry-After of an answer
+// asTold returns how long the SDK really waits if the retryer returns d. The header X-Amz-Retry-After of an answer
 // makes the wait longer, by five seconds at most (aws-sdk-go-v2 v1.48.0, aws/retry/middleware.go,
 // adjustForRetryAfterHeader).
 func asTold(d time.Duration, err error) time.Duration {
@@ -132,8 +134,7 @@ func asTold(d time.Duration, err error) time.Duration {
 	return min(max(time.Duration(min(ms, 1<<32))*time.Millisecond, d), d+most)
 }
 
-// changed logs a change in the cloud to standard error, with the request ID. AWS's support
-// asks for that first.
+// changed logs a change in EC2 to standard error, with the request ID. AWS's support asks for this ID first.
 func changed(ctx context.Context, action string, m middleware.Metadata, attrs ...any) {
 	id, _ := awsmiddleware.GetRequestIDMetadata(m)
 	slog.InfoContext(ctx, action, append(attrs, "request", id)...)

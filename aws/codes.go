@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// A meaning is what a group of EC2's errors means to us.
+// A meaning says what a group of EC2's errors means for this suite.
 type meaning struct {
-	codes []string // any of these; "*" stands for any text before a suffix
-	// the message must contain this, in any case, because EC2 uses InvalidParameterValue for many errors
+	codes []string // any of these; "*" at the beginning stands for any text
+	// the message must contain this text, in upper or lower case: EC2 uses InvalidParameterValue for many errors
 	text  string
 	is    error         // the sentinel; nil: none
 	about scopes        // what the refusal is about
-	lasts time.Duration // how long a refusal of an ENI, a subnet or an action counts, at most; 0: nothing is remembered
+	lasts time.Duration // how long a node remembers the refusal, at most; 0: not at all
 	hint  string        // for the operator; {action} is the action
 }
 
@@ -28,20 +28,22 @@ func (m *meaning) matches(code, message string) bool {
 		})
 }
 
-// How long refusals count. Except for errors that pass by themselves, an operator must change something. A role can be
-// corrected in a moment, so the node soon asks again.
+// How long a node remembers refusals. The cause of a passing refusal ends by itself. The cause of a lasting or
+// correctable refusal ends only when an operator changes something. An operator can correct a role in a moment, so the
+// node then asks again after a minute.
 const (
 	lasting     = 5 * time.Minute
 	correctable = time.Minute
 	passing     = 10 * time.Second
 )
 
-// meanings are tried from top to bottom.
+// meanings is the table of EC2's errors. The first row that matches an error counts.
 //
-// Sources: "API" is docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html. "#" is an issue of
-// aws/amazon-vpc-cni-k8s that quotes the answer. Other repositories have their names.
+// A comment before a row names the source of the row. "API" is
+// docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html. "#1634" is issue 1634 of aws/amazon-vpc-cni-k8s,
+// which quotes EC2's answer. An issue of another repository has the name of the repository before the "#".
 var meanings = []meaning{
-	// API, server errors. The other codes: the SDK's list of throttling errors.
+	// The first code: API, server errors. The other codes: the SDK's list of throttling errors.
 	{[]string{"RequestLimitExceeded", "EC2ThrottledException", "Throttling", "ThrottlingException", "RequestThrottled",
 		"RequestThrottledException", "ThrottledException", "TooManyRequestsException", "SlowDown"}, "", ErrThrottled,
 		ofAll(ScopeAction), 0,
@@ -58,10 +60,10 @@ var meanings = []meaning{
 	// #3105: CreateNetworkInterface with IPv4 prefixes; for IPv6 no report is known.
 	{[]string{"InvalidParameterValue"}, "sufficient free ipv", ErrSubnetFull, ofPlace, 0, hintFragmented},
 
-	// API; #989 shows it for an ENI whose addresses another program has changed.
+	// API. #989 shows the first code for an ENI whose addresses another program has changed.
 	{[]string{"PrivateIpAddressLimitExceeded", "InvalidInterface.IpAddressLimitExceeded"}, "", ErrENIFull,
 		ofENI, 0, ""},
-	// API. The volumes: EC2 user guide, "Volume limits for Nitro-based instances".
+	// API. About the volumes in the hint: EC2 user guide, "Volume limits for Nitro-based instances".
 	{[]string{"AttachmentLimitExceeded"}, "", ErrInstanceFull, ofAll(ScopeInstance), 0,
 		"the instance has as many attachments as its type allows. On most Nitro types, EBS volumes take slots of " +
 			"ENIs: detach volumes, use prefixes, a larger type, or fewer pods (cni-ipvlan-vpc-k8s-tool maxpods)"},
@@ -69,23 +71,23 @@ var meanings = []meaning{
 	{[]string{"NetworkInterfaceLimitExceeded"}, "", ErrQuota, ofAll(ScopeAccount), 0,
 		"delete unused ENIs (cni-ipvlan-vpc-k8s-tool eni-gc), or ask AWS to raise the quota of network interfaces in " +
 			"this region"},
-	// API; the text: amazon-vpc-resource-controller-k8s#583.
+	// API. The text in the second row: amazon-vpc-resource-controller-k8s#583.
 	{[]string{"SecurityGroupsPerInterfaceLimitExceeded"}, "", ErrTooManyGroups, ofAll(ScopeCall), 0, hintGroups},
 	{[]string{"InvalidParameterValue"}, "security group memberships", ErrTooManyGroups, ofAll(ScopeCall), 0,
 		hintGroups},
 
-	// ansible/ansible-modules-core#347 quotes the first, philips-software/terraform-provider-hsdp#68 the code of the
-	// second.
+	// ansible/ansible-modules-core#347 quotes the first code, philips-software/terraform-provider-hsdp#68 quotes the
+	// second code.
 	{[]string{"InvalidParameter", "InvalidParameterValue"}, "belong to different networks", ErrNoGroup,
 		ofAll(ScopeCall), 0, hintGroup},
 	// API.
 	{[]string{"InvalidGroup.NotFound", "InvalidSecurityGroupID.NotFound"}, "", ErrNoGroup, ofAll(ScopeCall),
 		0, hintGroup},
 
-	// aws/aws-k8s-tester#531 quotes it, of an instance with several network cards.
+	// aws/aws-k8s-tester#531 quotes this message, from an instance with several network cards.
 	{[]string{"InvalidParameterValue"}, "device index exceeds the maximum number of network interfaces", ErrCardFull,
 		ofAll(ScopeInstance), 0, ""},
-	// cilium/cilium pkg/aws/eni/node.go looks for this text, and the next one.
+	// cilium/cilium pkg/aws/eni/node.go searches messages for the texts of the next two rows.
 	{[]string{"InvalidParameterValue"}, "already has an interface attached at device index", ErrIndexTaken,
 		ofAll(ScopeCall), 0, ""},
 	{[]string{"InvalidParameterValue"}, "is not 'running'", ErrNotRunning, ofAll(ScopeInstance), 0,
@@ -93,17 +95,17 @@ var meanings = []meaning{
 	// API: an address, or an ENI, that is in use.
 	{[]string{"Resource.AlreadyAssigned", "Resource.AlreadyAssociated", "InvalidIPAddress.InUse",
 		"InvalidNetworkInterface.InUse"}, "", ErrInUse, ofENI, 0, ""},
-	// API: the answer of DeleteNetworkInterface for an attached ENI; "in use" also for an address.
+	// API: DeleteNetworkInterface gives this answer for an attached ENI. Other actions give it for an address.
 	{[]string{"InvalidParameterValue"}, "in use", ErrInUse, ofENI, 0, ""},
 	{[]string{"InvalidParameterValue"}, "already assigned", ErrInUse, ofENI, 0, ""},
 	// API.
 	{[]string{"DependencyViolation"}, "", ErrInUse, ofENI, 0, ""},
 
 	// API: InvalidNetworkInterfaceID.NotFound, InvalidAttachmentID.NotFound, InvalidSubnetID.NotFound and so on. Right
-	// after a creation it proves nothing (API Reference, "Eventual consistency").
+	// after a creation, such a code does not prove that the object is missing (API Reference, "Eventual consistency").
 	{[]string{"*.NotFound", "InvalidInstanceType"}, "", ErrNotFound, ofENI, 0, ""},
 
-	// IAM user guide, "Policy evaluation logic" and "Troubleshoot access denied error messages": a Deny wins over each
+	// IAM user guide, "Policy evaluation logic" and "Troubleshoot access denied error messages": a Deny overrides every
 	// Allow.
 	{unauthorized, "explicit deny", ErrDenied, ofRole, correctable,
 		"a policy denies ec2:{action} explicitly, so an Allow in the instance role changes nothing. Look at the " +
@@ -112,15 +114,18 @@ var meanings = []meaning{
 		"allow ec2:{action} in the service control policies of the organization (SCP)"},
 	{unauthorized, "no permissions boundary allows", ErrDenied, ofRole, correctable,
 		"allow ec2:{action} in the permissions boundary of the instance role"},
-	// The reason is only in the encoded part, for those who may decode it (API: UnauthorizedOperation).
+	// The message has the reason only in its encoded part. A caller needs a permission to decode that part (API:
+	// UnauthorizedOperation).
 	{unauthorized, "operation. encoded authorization failure message", ErrDenied, ofRole, correctable,
-		"allow ec2:{action} in the instance role. If it allows that, a policy denies it: CloudTrail has the whole " +
-			"message, and 'aws sts decode-authorization-message' shows which policy that is"},
+		"allow ec2:{action} in the instance role. If the role allows ec2:{action} already, another policy denies " +
+			"ec2:{action}: CloudTrail has the whole message, and 'aws sts decode-authorization-message' shows that " +
+			"policy"},
 	// API.
 	{unauthorized, "", ErrDenied, ofRole, correctable, "allow ec2:{action} in the instance role"},
-	// API: the request is older than 15 minutes, by the clock of this machine.
+	// API: the timestamp of the request differs from EC2's time by more than 15 minutes. The clock of this machine is
+	// wrong.
 	{clockCodes, "", ErrDenied, ofAll(ScopeInstance), 0, "set the clock of this machine (chronyc tracking)"},
-	// API: AuthFailure also for what another account owns, such as a subnet or an ENI that it shares.
+	// API: EC2 also answers AuthFailure for objects of another account, such as a shared subnet or ENI.
 	{[]string{"AuthFailure"}, "not own", ErrDenied, ofPlace, lasting, hintOwner},
 	{[]string{"AuthFailure"}, "owner", ErrDenied, ofPlace, lasting, hintOwner},
 	{[]string{"AuthFailure"}, "belong", ErrDenied, ofPlace, lasting, hintOwner},
@@ -137,31 +142,31 @@ var meanings = []meaning{
 		"the AWS account cannot use EC2 in this region"},
 	{[]string{"TagPolicyViolation"}, "", ErrDenied, ofAll(ScopeCall), 0,
 		"a tag policy of the organization forbids one of the ENI's tags (eniTags)"},
-	// API: also for ENIs that a service of AWS manages.
+	// API: EC2 also gives this answer for ENIs that an AWS service manages.
 	{[]string{"OperationNotPermitted"}, "", ErrDenied, ofPlace, lasting,
 		"EC2 does not permit {action} here: an AWS service or another account manages this ENI or subnet; the node " +
-			"uses the others"},
-	// API: the instance type, the subnet or its Outpost cannot do it.
+			"uses other ENIs and subnets"},
+	// API: the instance type, the subnet or its Outpost does not support the action.
 	{[]string{"UnsupportedOperation", "Unsupported"}, "", nil, ofPlace, lasting,
-		"this ENI or subnet does not support {action}: check its type and its VPC. It may be in an Outpost, a Local " +
-			"Zone or a Wavelength Zone"},
+		"this ENI or subnet does not support {action}: check its type and its VPC. The ENI or subnet may be in an " +
+			"Outpost, a Local Zone or a Wavelength Zone"},
 
 	// API: the token was used before, for a call with other parameters.
 	{[]string{"IdempotentParameterMismatch"}, "", ErrTokenUsed, ofAll(ScopeCall), 0, ""},
 
-	// API: a transition is under way.
+	// API: the object is changing its state at the moment.
 	{[]string{"IncorrectState", "IncorrectInstanceState", "InvalidState"}, "", ErrTransient, ofENI, passing, ""},
 	{[]string{"ConcurrentTagAccess"}, "", ErrTransient, ofAll(ScopeCall), 0, ""},
 	// API, server errors: EC2 may have carried out the call.
 	{serverErrors, "", ErrTransient, ofAll(ScopeUnknown), 0,
 		"EC2 has a problem in this region: see health.aws.amazon.com"},
 
-	// API. What the others of the code mean is above.
+	// API. Rows above have these codes with certain texts.
 	{[]string{"InvalidParameterValue", "InvalidParameter", "InvalidParameterCombination", "InvalidParameterDependency",
 		"MissingParameter",
 		"UnknownParameter", "InvalidRequest", "ValidationError"}, "", nil, ofPlace, correctable,
-		"EC2 does not accept what {action} asks for: the message says why. If the configuration cannot be the cause, " +
-			"report it with the ID of the request"},
+		"EC2 does not accept what {action} asks for: the message says why. If the configuration is not the cause, " +
+			"report a bug with the ID of the request"},
 }
 
 // serverErrors are the codes of EC2's own faults.
@@ -176,10 +181,10 @@ var newCode = meaning{about: ofPlace, lasts: correctable,
 // unauthorized are the codes of calls that the role may not make.
 var unauthorized = []string{"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"}
 
-// clockCodes are the codes of requests that EC2 refuses because of their time, and for no other reason.
+// clockCodes are the codes with which EC2 refuses a request only because of its timestamp.
 var clockCodes = []string{"RequestExpired", "RequestTimeTooSkewed", "RequestInTheFuture"}
 
-// The failures without a code of EC2.
+// The meanings of failures without a code of EC2.
 var (
 	noRole = meaning{is: ErrDenied,
 		hint: "attach an instance profile whose role allows ec2:{action}"}
@@ -194,7 +199,7 @@ var (
 		hint: "the node does not trust the certificate of the EC2 endpoint: if a proxy intercepts TLS, set " +
 			"AWS_CA_BUNDLE to a file with the proxy's CA; also check the clock"}
 	notEC2 = meaning{is: ErrTransient,
-		hint: "something else answers instead of EC2: check HTTPS_PROXY, NO_PROXY, AWS_ENDPOINT_URL_EC2, and proxies " +
+		hint: "another server answers instead of EC2: check HTTPS_PROXY, NO_PROXY, AWS_ENDPOINT_URL_EC2, and proxies " +
 			"between the node and EC2"}
 	serverFault = meaning{is: ErrTransient}
 )
@@ -203,8 +208,8 @@ const (
 	hintSubnet     = "add another subnet for pods to the VPC, with the tags in subnetTags"
 	hintFragmented = "the subnet has no free /28: reserve a range of it for prefixes (aws ec2 " +
 		"create-subnet-cidr-reservation), or add a subnet"
-	hintOwner = "another account owns this ENI or subnet, and does not let this one change it. Use subnets that are " +
-		"shared with this account (AWS RAM). Detach the ENI if it is not for this node"
+	hintOwner = "another account owns this ENI or subnet, and does not let this account change it. Use subnets that " +
+		"are shared with this account (AWS RAM). If the ENI is not for this node, detach it"
 	hintGroup  = "use the IDs of security groups of this VPC (secGroupIds)"
 	hintGroups = "remove groups from secGroupIds, or ask AWS to raise the quota of security groups per network " +
 		"interface"

@@ -21,24 +21,24 @@ type ENISpec struct {
 	SecurityGroups []string // none: the VPC's default group
 	Description    string
 	Tags           map[string]string
-	Tracking       Tracking // what is not set is the instance type's
+	Tracking       Tracking // a timeout of 0 means the default of the instance type
 
-	// Token makes the creation safe to repeat: the same token and the same spec give the
-	// same ENI, as long as EC2 remembers the token. If a caller records it first, it finds
-	// its ENI again after a crash. If it is empty, this call uses a random one.
+	// Token makes the creation safe to repeat. The same token and the same spec give the same ENI, as long as EC2
+	// remembers the token. If a caller records the token before the call, the caller can find the ENI after a crash. If
+	// Token is empty, the call uses a random token.
 	Token string
 
-	// Secondary is how many addresses the ENI has in addition to its primary one, and
-	// Prefixes how many /28. EC2 allows one of the two.
+	// Secondary is the number of IPv4 addresses in addition to the primary address. Prefixes is the number of delegated
+	// /28 prefixes. EC2 allows only one of the two.
 	Secondary, Prefixes int
 
-	// IPv6 is how many IPv6 addresses the ENI has, and IPv6Prefixes how many /80. EC2
-	// allows one of the two, together with either of IPv4, in the same call.
+	// IPv6 is the number of IPv6 addresses. IPv6Prefixes is the number of delegated /80 prefixes. EC2 allows only one
+	// of the two. The same call may also have Secondary or Prefixes.
 	IPv6, IPv6Prefixes int
 }
 
-// CreateENI creates an ENI (CreateNetworkInterface) with its tags. EC2's answer has all its
-// attributes, so no describe is needed.
+// CreateENI creates an ENI (CreateNetworkInterface) with its tags. EC2's answer has all attributes of the ENI, so no
+// describe is needed.
 func (c *Client) CreateENI(ctx context.Context, s ENISpec) (ENI, error) {
 	const action = "CreateNetworkInterface"
 	in := &ec2.CreateNetworkInterfaceInput{SubnetId: &s.Subnet, Groups: s.SecurityGroups,
@@ -48,7 +48,7 @@ func (c *Client) CreateENI(ctx context.Context, s ENISpec) (ENI, error) {
 		in.Description = &s.Description
 	}
 	if s.Token != "" {
-		in.ClientToken = &s.Token // else the SDK's token, which is valid for the attempts of this call
+		in.ClientToken = &s.Token // otherwise the SDK makes a token, the same for all attempts of this call
 	}
 	if s.Secondary > 0 {
 		in.SecondaryPrivateIpAddressCount = new(int32(s.Secondary))
@@ -95,8 +95,8 @@ func tagSpecs(m map[string]string) []types.TagSpecification {
 	return []types.TagSpecification{spec}
 }
 
-// DeleteENI deletes an ENI that is not attached (DeleteNetworkInterface). [ErrNotFound]
-// means that it is already deleted, [ErrInUse] that it is still attached.
+// DeleteENI deletes an ENI that is not attached (DeleteNetworkInterface). [ErrNotFound] means that the ENI is already
+// deleted. [ErrInUse] means that the ENI is still attached.
 func (c *Client) DeleteENI(ctx context.Context, eni string) error {
 	const action = "DeleteNetworkInterface"
 	out, err := call(ctx, c, action, c.ec2.DeleteNetworkInterface,

@@ -11,10 +11,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials/ec2rolecreds"
 )
 
-// credentialsOf returns the credentials of the environment, or else of the instance's role,
-// read from metadata at the first request. Profiles, SSO and web identities are not
-// supported: they need the SDK's package config, which costs every process a millisecond at
-// its start.
+// credentialsOf returns the credentials in the environment. If there are none, it returns the credentials of the
+// instance's role, which the SDK reads from metadata at the first request. Profiles, SSO and web identities are not
+// supported: they need the SDK's package config, which costs every process a millisecond at its start.
 func credentialsOf(m *metadata) sdk.CredentialsProvider {
 	if id, secret := own.keys(); id != "" {
 		return credentials.NewStaticCredentialsProvider(id, secret, os.Getenv("AWS_SESSION_TOKEN"))
@@ -22,7 +21,8 @@ func credentialsOf(m *metadata) sdk.CredentialsProvider {
 	return sdk.NewCredentialsCache(ec2rolecreds.New(func(o *ec2rolecreds.Options) { o.Client = m }))
 }
 
-// keys returns the access key of the environment, and its secret; neither without the other.
+// keys returns the ID of the access key in the environment, and its secret. If one of the two is missing, both results
+// are empty.
 func (env Environment) keys() (id, secret string) {
 	if id, secret = env("AWS_ACCESS_KEY_ID"), env("AWS_SECRET_ACCESS_KEY"); id == "" || secret == "" {
 		return "", ""

@@ -13,12 +13,11 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// pageSize is EC2's largest page. A describe without it is "unpaginated": its bucket has
-// half the size, and EC2 refuses it in large accounts (EC2 developer guide, "Request
-// throttling").
+// pageSize is EC2's largest page. A describe without a page size is "unpaginated". The bucket for such calls has half
+// the size, and EC2 refuses them in large accounts (EC2 developer guide, "Request throttling").
 const pageSize = 1000
 
-// A Filter is a condition on what EC2 describes. With several filters, all must match.
+// A Filter selects the objects that EC2 describes. With several filters, an object must match all of them.
 type Filter struct {
 	name   string
 	values []string
@@ -28,7 +27,7 @@ type Filter struct {
 // most 200 values (EC2 API reference, DescribeNetworkInterfaces).
 func ByInstance(ids ...string) Filter { return Filter{"attachment.instance-id", ids} }
 
-// ByTag selects things with the tag and one of the values.
+// ByTag selects objects whose tag with this key has one of the values.
 func ByTag(key string, values ...string) Filter { return Filter{"tag:" + key, values} }
 
 // ByStatus selects the ENIs of a status: available or in-use.
@@ -71,8 +70,8 @@ func (c *Client) DescribeENIs(ctx context.Context, filters ...Filter) ([]ENI, er
 	return enis, nil
 }
 
-// isAsked refuses an ENI if the call did not ask for its ID. Other filters are not checked, because their attributes
-// may have changed meanwhile (EC2 API reference, "Eventual consistency").
+// isAsked refuses an ENI if the call did not ask for its ID. isAsked does not check other filters, because the
+// attributes may have changed meanwhile (EC2 API reference, "Eventual consistency").
 func isAsked(e ENI, filters []Filter) error {
 	for _, f := range filters {
 		if f.name == "network-interface-id" && !slices.Contains(f.values, e.ID) {
@@ -82,9 +81,8 @@ func isAsked(e ENI, filters []Filter) error {
 	return nil
 }
 
-// pages calls ask for each page; ask returns the token of the next page. The last page has
-// no token or an empty one. It is an error if a page leads to itself, or if the pages do
-// not end.
+// pages calls ask for each page; ask returns the token of the next page. The last page has no token or an empty one.
+// pages returns an error if a page has its own token as the next token, or if there are more than 1000 pages.
 func pages(action string, ask func(token *string) (next *string, err error)) error {
 	const most = 1000
 	var token *string
@@ -94,7 +92,7 @@ func pages(action string, ask func(token *string) (next *string, err error)) err
 			return err
 		}
 		if token != nil && *token == *next {
-			return validate(action, fmt.Errorf("page %.80q leads to itself", *next))
+			return validate(action, fmt.Errorf("the page with token %.80q has the same token for the next page", *next))
 		}
 		token = next
 	}

@@ -17,21 +17,20 @@ import (
 // target.
 type Target struct {
 	ENI            string
-	Attachment     string // of the ENI
+	Attachment     string // ID of the ENI's attachment
 	Instance       string
 	Subnet         string
 	SecurityGroups []string
-	Tags           map[string]string // of a new ENI; they also need ec2:CreateTags
+	Tags           map[string]string // of a new ENI; with tags, the caller also needs ec2:CreateTags
 }
 
-// DryRun asks EC2 whether the caller may do an action on the target, without doing it. DryRun returns nil if the action
-// is allowed. If it is denied, it returns an error that matches [ErrDenied], with EC2's reason. Any other error leaves
-// the question open. The actions are the actions that the methods of a Client call.
+// DryRun asks EC2 whether the caller may do an action on the target. EC2 does not carry out the action. DryRun returns
+// nil if the action is allowed. If the action is denied, DryRun returns an error that matches [ErrDenied], with EC2's
+// reason. After any other error, the answer is unknown. DryRun knows all actions that the methods of a Client call.
 //
-// Four of them have no dry run (API reference: AssignPrivateIpAddresses,
-// AssignIpv6Addresses and their opposites have no parameter DryRun). DryRun tries these
-// with an address of the documentation ranges (RFC 5737, RFC 3849), which EC2 must refuse.
-// If EC2 refuses the address, the caller had the permission.
+// Four of these actions have no dry run (API reference: AssignPrivateIpAddresses, AssignIpv6Addresses and their
+// opposites have no parameter DryRun). DryRun calls these four actions with an address of the documentation ranges (RFC
+// 5737, RFC 3849), which EC2 must refuse. If EC2 refuses the address, the caller had the permission.
 func (c *Client) DryRun(ctx context.Context, action string, on Target) error {
 	addr, addr6 := []string{"192.0.2.1"}, []string{"2001:db8::1"}
 	yes := new(true)
@@ -90,8 +89,8 @@ func (c *Client) dryDescribe(ctx context.Context, action string) error {
 	return &Error{Action: action, Err: errors.New("this action has no dry run")}
 }
 
-// dry makes a call that ends before the work (API reference, DryRun: "If you have the
-// required permissions, the error response is DryRunOperation").
+// dry makes a call with the parameter DryRun. So EC2 only checks the permissions (API reference, DryRun: "If you have
+// the required permissions, the error response is DryRunOperation").
 func dry[I, O any](ctx context.Context, c *Client, action string, f method[I, O], in *I) error {
 	_, err := call(ctx, c, action, f, in)
 	if e, ok := errors.AsType[*Error](err); ok && e.Code == "DryRunOperation" {
@@ -100,12 +99,11 @@ func dry[I, O any](ctx context.Context, c *Client, action string, f method[I, O]
 	return wasNot(action, err)
 }
 
-// open are the errors that do not prove a permission.
+// open are the errors that do not prove that the caller has the permission.
 var open = []error{ErrDenied, ErrNotFound, ErrThrottled, ErrTransient}
 
-// attempt makes a call that EC2 must refuse, for lack of permission or for another reason.
-// "Not found" would prove nothing, because EC2 may look for the ENI before it checks the
-// permission.
+// attempt makes a call that EC2 must refuse. If the reason is not a missing permission, attempt returns nil. "Not
+// found" does not prove the permission, because EC2 may look for the ENI before it checks the permission.
 func attempt[I, O any](ctx context.Context, c *Client, action string, f method[I, O], in *I) error {
 	_, err := call(ctx, c, action, f, in)
 	if e, ok := errors.AsType[*Error](err); ok && e.Code != "" && !slices.ContainsFunc(open, e.Is) {
@@ -114,7 +112,8 @@ func attempt[I, O any](ctx context.Context, c *Client, action string, f method[I
 	return wasNot(action, err)
 }
 
-// wasNot returns err, or an error if the call was carried out, which must not happen.
+// wasNot returns err, the error of a call that EC2 must not carry out. If err is nil, EC2 has carried out the call, and
+// wasNot returns an error.
 func wasNot(action string, err error) error {
 	if err == nil {
 		return &Error{Action: action, Err: errors.New("EC2 carried out the call instead of a dry run")}

@@ -17,8 +17,8 @@ import (
 // does not know yet.
 const UnknownIndex = -1
 
-// An ENI is an elastic network interface. Metadata and EC2 each know a part of it, and the
-// parts overlap.
+// An ENI is an elastic network interface. Some of its fields are only in metadata, some only in EC2, and the others in
+// both.
 type ENI struct {
 	ID             string
 	MAC            string // as the kernel writes it
@@ -32,17 +32,17 @@ type ENI struct {
 	IPv6Addrs      []netip.Addr
 	IPv6Prefixes   []netip.Prefix // delegated IPv6 prefixes, /80
 
-	// Only metadata has these.
-	Boot         bool           // it is the boot ENI, whatever its index is: metadata names it by its MAC
-	CIDR         netip.Prefix   // the subnet's; zero if it has no IPv4
-	VPCCIDRs     []netip.Prefix // the VPC's, the primary one first
-	IPv6CIDR     netip.Prefix   // the subnet's; zero if it has no IPv6
+	// Only metadata has these fields.
+	Boot         bool           // it is the boot ENI, at any index: metadata has its MAC at the key "mac"
+	CIDR         netip.Prefix   // of the subnet; zero if the subnet has no IPv4
+	VPCCIDRs     []netip.Prefix // IPv4 CIDRs of the VPC, the primary CIDR first
+	IPv6CIDR     netip.Prefix   // of the subnet; zero if the subnet has no IPv6
 	VPCIPv6CIDRs []netip.Prefix
 
-	// Only EC2 has these.
+	// Only EC2 has these fields.
 	Description         string
 	Status              string // available, in-use, ...
-	Instance            string // that it is attached to
+	Instance            string // ID of the instance that the ENI is attached to
 	Attachment          string // the attachment's ID
 	AttachmentStatus    string // attaching, Attached or Detaching
 	DeleteOnTermination bool   // of the attachment
@@ -50,18 +50,18 @@ type ENI struct {
 	Tags                map[string]string
 }
 
-// The statuses of an attachment that stays, and of one that ends.
+// The statuses of an attachment: the ENI is attached, or EC2 is detaching it.
 const (
 	Attached  = string(types.AttachmentStatusAttached)
 	Detaching = string(types.AttachmentStatusDetaching)
 )
 
-// Gateway is the VPC router in the ENI's subnet: the subnet's first address (VPC user guide, "Subnet CIDR blocks").
-// Without a CIDR, Gateway returns the zero address.
+// Gateway is the address of the VPC router in the ENI's subnet: the subnet's first address (VPC user guide, "Subnet
+// CIDR blocks"). Without a CIDR, Gateway returns the zero address.
 func (e ENI) Gateway() netip.Addr { return nth(e.CIDR, 1) }
 
-// DNS is the VPC's resolver: the second address of the VPC's primary CIDR (VPC user guide, "Amazon DNS server"). DNS
-// returns the zero address if the VPC's CIDRs are not known.
+// DNS is the address of the VPC's resolver: the second address of the VPC's primary CIDR (VPC user guide, "Amazon DNS
+// server"). DNS returns the zero address if the VPC's CIDRs are not known.
 func (e ENI) DNS() netip.Addr {
 	if len(e.VPCCIDRs) == 0 {
 		return netip.Addr{}
@@ -78,7 +78,7 @@ func nth(p netip.Prefix, n int) netip.Addr {
 	return a
 }
 
-// parseENI parses EC2's answer. After an error, the ENI still has its ID, if that is valid.
+// parseENI parses EC2's answer. After an error, the returned ENI still has its ID, if the ID is valid.
 func parseENI(n types.NetworkInterface) (ENI, error) {
 	e := ENI{
 		ID:     sdk.ToString(n.NetworkInterfaceId),
@@ -115,9 +115,8 @@ func parseENI(n types.NetworkInterface) (ENI, error) {
 	return e, nil
 }
 
-// attach reads where the ENI is attached. Without a device index, the index is unknown.
-// Without a card, it is the first (EC2 API reference, AttachNetworkInterface: "The default
-// is network card index 0").
+// attach reads where the ENI is attached. Without a device index, the index is unknown. Without a network card index,
+// the card is 0 (EC2 API reference, AttachNetworkInterface: "The default is network card index 0").
 func (e *ENI) attach(a *types.NetworkInterfaceAttachment) (err error) {
 	if a == nil {
 		return nil
@@ -147,5 +146,6 @@ func (e *ENI) check(mac string) error {
 	return errors.Join(errs...)
 }
 
-// isPrimary reports whether the address is the primary one. EC2 lists it first, but only this flag guarantees it.
+// isPrimary reports whether the address is the primary one. EC2 usually lists the primary address first, but only the
+// flag is certain.
 func isPrimary(a types.NetworkInterfacePrivateIpAddress) bool { return sdk.ToBool(a.Primary) }

@@ -19,13 +19,12 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 )
 
-// This file reads the variables of the environment that say where EC2 and the metadata
-// service are. The SDK's package config would read them, too, but costs every process a
-// millisecond at its start. The values mean the same as there (AWS SDKs and Tools Reference
-// Guide, "Settings reference").
+// This file reads the variables of the environment that say where EC2 and the metadata service are. The SDK's package
+// config would read these variables, too, but costs every process a millisecond at its start. The values have the same
+// meaning as in package config (AWS SDKs and Tools Reference Guide, "Settings reference").
 
-// An Environment returns the value of a variable, or "" if it is not set. [os.Getenv] is the
-// one of this process.
+// An Environment returns the value of a variable, or "" if it is not set. [os.Getenv] is the Environment of this
+// process.
 type Environment func(name string) string
 
 // own is the environment of this process.
@@ -34,7 +33,7 @@ var own Environment = os.Getenv
 // A variable is an entry of an environment. Its value is empty if it is not set.
 type variable struct{ name, value string }
 
-// first returns the first of the variables that is set.
+// first returns the first of the variables that is set. If none is set, it returns the last variable, without a value.
 func (env Environment) first(names ...string) (v variable) {
 	for _, v.name = range names {
 		if v.value = env(v.name); v.value != "" {
@@ -44,8 +43,8 @@ func (env Environment) first(names ...string) (v variable) {
 	return v
 }
 
-// An envError is a variable with an invalid value. No request is sent then: it could reach
-// another endpoint than the operator wants.
+// An envError is an error about a variable with an invalid value. The client then sends no request, because the request
+// could reach an endpoint that the operator does not want.
 type envError struct {
 	variable
 	problem string
@@ -53,10 +52,10 @@ type envError struct {
 
 func (e *envError) Error() string { return fmt.Sprintf("%s=%q: %s", e.name, e.value, e.problem) }
 
-const hintEnv = "correct it where it is set. For the plugins, that is the unit of the container runtime; for the " +
-	"units of the tool, it is /etc/cni-ipvlan-vpc-k8s.env; for a DaemonSet, it is its env"
+const hintEnv = "correct the variable where it is set: for the plugins, in the unit of the container runtime; for " +
+	"the units of the tool, in /etc/cni-ipvlan-vpc-k8s.env; for a DaemonSet, in its env"
 
-// invalid returns the error of a variable.
+// invalid returns an error about the variable's value.
 func (v variable) invalid(problem string) error { return &envError{v, problem} }
 
 // isTrue reports whether the variable is true.
@@ -70,7 +69,7 @@ func (v variable) isTrue() (bool, error) {
 	return false, v.invalid("want true or false")
 }
 
-// url returns the URL that is the value.
+// url returns the value if it is a URL or empty.
 func (v variable) url() (string, error) {
 	u, err := url.Parse(v.value)
 	if v.value != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "") {
@@ -79,7 +78,7 @@ func (v variable) url() (string, error) {
 	return v.value, nil
 }
 
-// certificates returns the certificates of the file that is the value.
+// certificates returns the certificates in the file that the value names.
 func (v variable) certificates() (*x509.CertPool, error) {
 	const want = "want a file with CA certificates (PEM)"
 	pem, err := os.ReadFile(v.value)
@@ -88,7 +87,7 @@ func (v variable) certificates() (*x509.CertPool, error) {
 	}
 	all := x509.NewCertPool()
 	if err != nil || !all.AppendCertsFromPEM(pem) {
-		return nil, v.invalid("it has no certificate: " + want)
+		return nil, v.invalid("the file has no certificate: " + want)
 	}
 	return all, nil
 }
@@ -109,7 +108,7 @@ func (v variable) checkRegion() error {
 // metadata returns the endpoint of the metadata service.
 func (env Environment) metadata() (string, error) {
 	at, err := env.first("AWS_EC2_METADATA_SERVICE_ENDPOINT").url()
-	if off := env.first("AWS_EC2_METADATA_DISABLED"); strings.EqualFold(off.value, "true") { // the SDK heeds it
+	if off := env.first("AWS_EC2_METADATA_DISABLED"); strings.EqualFold(off.value, "true") { // the SDK reads it
 		err = cmp.Or(err, off.invalid("this program needs metadata: want false, or no such variable"))
 	}
 	mode := env.first("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE")
@@ -124,8 +123,8 @@ func (env Environment) metadata() (string, error) {
 	return at, err
 }
 
-// named returns the variable that names the endpoint of EC2. The result has no value if there is no such variable, or
-// if the environment says to ignore it.
+// named returns the variable that names the endpoint of EC2. The result has no value if no such variable is set, or if
+// $AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true.
 func (env Environment) named() (variable, error) {
 	ignore, err := env.first("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS").isTrue()
 	v := env.first("AWS_ENDPOINT_URL_EC2", "AWS_ENDPOINT_URL")
@@ -135,8 +134,8 @@ func (env Environment) named() (variable, error) {
 	return v, err
 }
 
-// ec2 sets the options that choose the endpoint of EC2, and returns the names of the
-// variables that did. The SDK derives the endpoint from the region if no variable names one.
+// ec2 sets the options in s that choose the endpoint of EC2. It returns the names of the variables that choose it. The
+// SDK derives the endpoint from the region if no variable names one.
 func (env Environment) ec2(s *ec2.Options, o Options) (chosen []string, err error) {
 	named, err := env.named()
 	at, e := named.url()
@@ -156,7 +155,8 @@ func (env Environment) ec2(s *ec2.Options, o Options) (chosen []string, err erro
 	for _, v := range []variable{fips, dual} {
 		yes, e := v.isTrue()
 		if err = cmp.Or(err, e); yes && at != "" {
-			err = cmp.Or(err, v.invalid(named.name+" already names the endpoint, "+at+": set only one of the two"))
+			err = cmp.Or(err, v.invalid(named.name+" already names the endpoint, "+at+": set only one of these two "+
+				"variables"))
 		}
 		if yes {
 			chosen = append(chosen, v.name)
@@ -171,7 +171,7 @@ func (env Environment) ec2(s *ec2.Options, o Options) (chosen []string, err erro
 	return chosen, err
 }
 
-// endpointOf returns the URL that the SDK asks in a region, or "" if it knows none.
+// endpointOf returns the URL of EC2 that the SDK uses in a region, or "" if the SDK knows no URL there.
 func endpointOf(ctx context.Context, s ec2.Options, region string) string {
 	e, err := ec2.NewDefaultEndpointResolverV2().ResolveEndpoint(ctx, ec2.EndpointParameters{
 		Region: &region, Endpoint: s.BaseEndpoint,

@@ -133,10 +133,10 @@ func TestInvalidEnvironment(t *testing.T) {
 			`AWS_IGNORE_CONFIGURED_ENDPOINT_URLS="no": want true or false`},
 		{[]string{"AWS_USE_FIPS_ENDPOINT", "true", "AWS_ENDPOINT_URL_EC2", "https://ec2.test"},
 			`AWS_USE_FIPS_ENDPOINT="true": AWS_ENDPOINT_URL_EC2 already names the endpoint, https://ec2.test: set ` +
-				`only one of the two`},
+				`only one of these two variables`},
 		{[]string{"AWS_USE_DUALSTACK_ENDPOINT", "true", "AWS_ENDPOINT_URL", "https://ec2.test"},
 			`AWS_USE_DUALSTACK_ENDPOINT="true": AWS_ENDPOINT_URL already names the endpoint, https://ec2.test: set ` +
-				`only one of the two`},
+				`only one of these two variables`},
 		{[]string{"AWS_ENDPOINT_URL_EC2", "ec2.test"},
 			`AWS_ENDPOINT_URL_EC2="ec2.test": want a URL that begins with https:// or http://`},
 		{[]string{"AWS_ENDPOINT_URL", "https://"},
@@ -149,7 +149,7 @@ func TestInvalidEnvironment(t *testing.T) {
 		{[]string{"AWS_CA_BUNDLE", dir}, `AWS_CA_BUNDLE="` + dir +
 			`": is a directory: want a file with CA certificates (PEM)`},
 		{[]string{"AWS_CA_BUNDLE", empty}, `AWS_CA_BUNDLE="` + empty +
-			`": it has no certificate: want a file with CA certificates (PEM)`},
+			`": the file has no certificate: want a file with CA certificates (PEM)`},
 		{[]string{"AWS_REGION", "", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "169.254.169.254"},
 			`AWS_EC2_METADATA_SERVICE_ENDPOINT="169.254.169.254": want a URL that begins with https:// or http://`},
 		{[]string{"AWS_REGION", "", "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "6"},

@@ -19,50 +19,52 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
-// The meaning of a failure for the caller. An [*Error] matches at most one of these. The table in codes.go maps codes
-// to them.
+// The sentinel errors say what a failure means for the caller. An [*Error] matches at most one of these. The table in
+// codes.go maps EC2's codes to sentinels.
 var (
 	// do not call this action for some seconds
 	ErrThrottled = errors.New("EC2 throttles")
 	ErrTransient = errors.New("EC2 cannot do it now") // the same call may succeed soon
-	// it has no room for more addresses: try another ENI
+	// the ENI has no room for more addresses: try another ENI
 	ErrENIFull      = errors.New("ENI is full")
-	ErrInstanceFull = errors.New("instance is full") // it has no room for more ENIs
-	// or too fragmented for a prefix: addresses, or another subnet
+	ErrInstanceFull = errors.New("instance is full") // no room for more ENIs
+	// the subnet has no free address, or no free block for a prefix: ask for addresses, or try another subnet
 	ErrSubnetFull = errors.New("subnet is full")
 	// the account can have no more ENIs in this region
 	ErrQuota      = errors.New("quota is used up")
-	ErrIndexTaken = errors.New("device index is taken") // try the next one
-	// it has no such device index: try another card
+	ErrIndexTaken = errors.New("device index is taken") // try another index
+	// the card has no such device index: try another card
 	ErrCardFull = errors.New("network card is full")
-	// still attached, or another ENI has the address
+	// the ENI is still attached, or another ENI has the address
 	ErrInUse = errors.New("in use")
-	// deleted, or so new that EC2 does not show it yet
+	// the object is deleted, or so new that EC2 does not show it yet
 	ErrNotFound      = errors.New("not found")
-	ErrNotRunning    = errors.New("instance is not running")  // it is stopping: give up
+	ErrNotRunning    = errors.New("instance is not running")  // the instance is stopping: give up
 	ErrTooManyGroups = errors.New("too many security groups") // a mistake in the configuration
 	// a mistake in the configuration, or in a pod's request
 	ErrNoGroup    = errors.New("no such security group in this VPC")
 	ErrTokenUsed  = errors.New("client token was used for other parameters") // begin again with a new token
 	ErrDenied     = errors.New("EC2 refuses")                                // until an operator changes something
-	ErrNoMetadata = errors.New("EC2 metadata is not available")              // no answer at its address
+	ErrNoMetadata = errors.New("EC2 metadata is not available")              // no answer from the metadata service
 )
 
 // An Error is a failed call to EC2. With errors.Is, an Error matches the sentinel of its code. An Error without a code
-// matches [ErrTransient] if EC2 was not reached.
+// matches [ErrTransient] if the request did not reach EC2, or if the answer is not from EC2. It matches [ErrDenied] if
+// the instance has no role.
 type Error struct {
 	Action    string // for example AssignPrivateIpAddresses
 	Code      string // for example InsufficientFreeAddressesInSubnet; empty if EC2 has not answered
-	Message   string // EC2's
+	Message   string // EC2's message
 	RequestID string // for AWS's support
 	MaybeDone bool   // EC2 may have carried out the call: see the function MaybeDone
-	Err       error  // the cause; without a Code it says what happened
+	unsent    bool   // no attempt was made: then the Code is not EC2's
+	Err       error  // the cause; if there is no Code, Err says what happened
 
 	Endpoint string   // the URL of EC2, if there is no Code
-	Chosen   []string // the variables of the environment that chose the endpoint; none: the region did
+	Chosen   []string // the variables of the environment that chose the endpoint; none: the region chose it
 }
 
-// Error reads like a path: the action, EC2's code, EC2's message, the request.
+// Error returns the action, EC2's code, EC2's message and the ID of the request, in this order.
 func (e *Error) Error() string {
 	if e.Code == "" {
 		return e.Action + ": " + clip(e.Err.Error())
@@ -77,11 +79,12 @@ func (e *Error) Error() string {
 	return text
 }
 
-// encoded begins the part of a message that is for sts:DecodeAuthorizationMessage. That part has a kilobyte.
+// encoded is the beginning of the encoded part of a message. sts:DecodeAuthorizationMessage decodes this part, which
+// has about a kilobyte.
 const encoded = "Encoded authorization failure message"
 
-// Brief returns EC2's message without its encoded part, and not too long. The short message has the same hint as the
-// whole.
+// Brief returns EC2's message, clipped and without the encoded text. The short message leads to the same hint as the
+// whole message.
 func (e *Error) Brief() string {
 	m, _, is := strings.Cut(e.Message, encoded)
 	if m = clip(m); is {
@@ -90,10 +93,10 @@ func (e *Error) Brief() string {
 	return m
 }
 
-// clip shortens foreign text to a length that a person can read in an event of a pod.
+// clip shortens text of AWS to a length that a person can read in an event of a pod.
 func clip(s string) string { return limit(s, 600) }
 
-// limit shortens foreign text.
+// limit cuts a text to most bytes, and adds "..." if the text was longer.
 func limit(s string, most int) string {
 	if len(s) <= most {
 		return s
@@ -111,14 +114,14 @@ func (e *Error) Is(target error) bool {
 	return m.is != nil && m.is == target
 }
 
-// maxMessage is the maximum length of a stored code or message. Each errors.Is searches
-// them for each row of the table.
+// maxMessage is the maximum length of a stored code or message. Each errors.Is compares both with each row of the
+// table.
 const maxMessage = 8 << 10
 
 // unknown is the SDK's value for a missing code or message.
 const unknown = "UnknownError"
 
-// newError makes an Error from the SDK's error, which has the cause below several layers.
+// newError makes an Error from the SDK's error, which wraps the cause in several layers.
 func newError(ctx context.Context, action string, err error) *Error {
 	e := &Error{Action: action, Err: err}
 	if r, ok := errors.AsType[*awshttp.ResponseError](err); ok {
@@ -141,8 +144,8 @@ func newError(ctx context.Context, action string, err error) *Error {
 	return e
 }
 
-// whyDone returns context.Canceled or context.DeadlineExceeded, for errors.Is. whyDone adds the cause if the cause
-// tells people more.
+// whyDone returns an error about the end of ctx. For errors.Is, the error is context.Canceled or
+// context.DeadlineExceeded. Its text also has the cause of the end.
 func whyDone(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if errors.Is(cause, err) {
@@ -151,13 +154,13 @@ func whyDone(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// unreached is why a request did not reach EC2, or its answer did not reach us.
+// An unreached error says why a request did not reach EC2, or why the answer did not reach this process.
 type unreached struct{ error }
 
 func (u unreached) Unwrap() error { return u.error }
 
-// anyError reports whether an Error in the tree of err satisfies is. Errors.As would find
-// only the first, and an error may contain several calls.
+// anyError reports whether the function is returns true for an Error in the tree of err. The function errors.As would
+// find only the first Error, but err may contain the errors of several calls.
 func anyError(err error, is func(*Error) bool) bool {
 	if e, ok := err.(*Error); ok && is(e) {
 		return true
@@ -183,7 +186,7 @@ func Unreached(err error) bool {
 	return anyError(err, func(e *Error) bool { return e.Code == "" && e.Endpoint != "" })
 }
 
-// meaning returns the row of the error in the table.
+// meaning returns the row of the table that matches the error. If no row does, it returns the meaning of the cause.
 func (e *Error) meaning() meaning {
 	if e.Code != "" {
 		for _, m := range meanings {
@@ -243,7 +246,8 @@ func Hint(err error) string {
 	return ""
 }
 
-// asked returns which endpoint was asked, and why, if the failure can be about that.
+// asked returns a text for the end of a hint: the endpoint, and what chose the endpoint. If the endpoint cannot be the
+// cause of the failure, asked returns "".
 func (e *Error) asked() string {
 	if e.Endpoint == "" || e.meaning().is != ErrTransient && !errors.Is(e.Err, errNoAnswer) {
 		return ""
@@ -255,8 +259,9 @@ func (e *Error) asked() string {
 	return "; the endpoint is " + e.Endpoint + ", because of " + by
 }
 
-// denied returns the action that the role may not do. The denied action is the called one, or an action that the call
-// also needs, such as ec2:CreateTags for CreateNetworkInterface. EC2 names it in one of two ways, or in both.
+// denied returns the action that the role may not do. The result is the called action, or an action that the call also
+// needs, such as ec2:CreateTags for CreateNetworkInterface. EC2's message names the action in one of two ways, or in
+// both.
 func (e *Error) denied() string {
 	for _, before := range []string{"not authorized to perform: ec2:", "allows the ec2:"} {
 		_, rest, _ := strings.Cut(e.Message, before)

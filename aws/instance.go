@@ -15,7 +15,7 @@ type Instance struct {
 	Type    string // m5.large
 	Zone    string // availability zone, us-east-1a
 	Region  string // us-east-1
-	Account string // of its owner
+	Account string // ID of the account that owns the instance
 	MAC     string // of its boot ENI
 }
 
@@ -30,7 +30,7 @@ func (c *Client) Instance(ctx context.Context) (Instance, error) {
 	return i, err
 }
 
-// document reads the instance identity document once, because it never changes.
+// document returns the instance identity document. It reads the document only once, because the document never changes.
 func (c *Client) document(ctx context.Context) (Instance, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,8 +57,8 @@ func (c *Client) document(ctx context.Context) (Instance, error) {
 	return *c.identity, nil
 }
 
-// check returns what the document lacks. All fields are needed: without the instance's ID,
-// no process can find the unfinished calls for it.
+// check returns an error if the document lacks a field that the suite needs. For example, without the instance's ID, no
+// process can find the unfinished calls for the instance.
 func (i Instance) check() error {
 	switch {
 	case i.ID == "":

@@ -17,15 +17,15 @@ import (
 	"sync/atomic"
 )
 
-// macsPath is the list of the ENIs' MACs, below which each has its keys (EC2 user
+// macsPath is the path of the list of the ENIs' MACs. Below this path, each MAC has the keys of its ENI (EC2 user
 // guide, "Instance metadata categories").
 const macsPath = "network/interfaces/macs/"
 
-// eniKeys are the keys of an ENI. Metadata omits empty keys: local-ipv4s of an ENI with
-// IPv6 only, ipv4-prefix of most ENIs.
+// eniKeys are the metadata keys of an ENI. Metadata omits keys without a value: local-ipv4s if an ENI has only IPv6,
+// and ipv4-prefix for most ENIs.
 var eniKeys = []string{
 	"interface-id", "device-number", "subnet-id", "vpc-id", "security-group-ids",
-	"network-card", "network-card-index", // other programs read the first; the user guide has the second
+	"network-card", "network-card-index", // other programs read network-card; the user guide has network-card-index
 	"local-ipv4s", "ipv4-prefix", "subnet-ipv4-cidr-block", "vpc-ipv4-cidr-block", "vpc-ipv4-cidr-blocks",
 	"ipv6s", "ipv6-prefix", "subnet-ipv6-cidr-blocks", "vpc-ipv6-cidr-blocks",
 }
@@ -33,9 +33,10 @@ var eniKeys = []string{
 // ENIs asks metadata for the ENIs of this instance: the boot ENI, then the others, sorted by card, device index and
 // MAC. ENIs with an unknown index are the last of their card.
 //
-// The method omits an ENI that metadata does not describe completely. If the ENI has no ID yet, as for some seconds
-// after an attachment, there is no error. If a key cannot be read or is invalid, a line on standard error says so. A
-// partly read ENI would look like one without addresses. If no ENI is left, the method returns an error.
+// The method omits an ENI that metadata does not describe completely. Metadata does not have the ID of a new ENI for
+// some seconds after its attachment: this is no error. If a key cannot be read or is invalid, the method writes a
+// warning to standard error. A partly read ENI would look like an ENI without addresses. If such errors leave no ENI,
+// the method returns the errors.
 func (c *Client) ENIs(ctx context.Context) ([]ENI, error) {
 	primary, err := c.metadata.read(ctx, "mac")
 	if err != nil {
@@ -70,7 +71,8 @@ func (c *Client) ENIs(ctx context.Context) ([]ENI, error) {
 	return enis, nil
 }
 
-// byPlace sorts ENIs: first the boot ENI, then by card, device index and MAC.
+// byPlace compares two ENIs for sorting: the boot ENI is first, the others are in the order of card, device index and
+// MAC.
 func byPlace(a, b ENI) int {
 	place := func(e ENI) int {
 		if e.Index == UnknownIndex {
@@ -88,56 +90,80 @@ func byPlace(a, b ENI) int {
 		cmp.Compare(a.MAC, b.MAC))
 }
 
-// readENIs reads the keys of all the ENIs. A large instance has a thousand. The stack of a goroutine grows during its
-// first request. The growth takes a tenth of the request. So a goroutine reads one key after the other.
+// readENIs reads the keys of all the ENIs. Most ENIs have only half of eniKeys. A request for a missing key costs as
+// much as any other request. So readENIs first asks which keys each ENI has. AWS does not document whether this list
+// names the prefix keys. So readENIs asks for the prefixes of each ENI.
 func (c *Client) readENIs(ctx context.Context, macs []string) []keys {
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	all := make([]keys, len(macs))
-	for i, mac := range macs {
-		all[i] = keys{mac: strings.TrimSuffix(mac, "/"), text: make(map[string]string)}
+	all, has := make([]keys, len(macs)), make([][]string, len(macs))
+	atOnce(len(macs), func(i int) {
+		all[i] = keys{mac: strings.TrimSuffix(macs[i], "/"), text: make(map[string]string)}
+		listing, err := c.metadata.read(ctx, macsPath+all[i].mac+"/")
+		if has[i] = strings.Fields(listing); !isAbsent(err) { // otherwise the ENI is no longer attached
+			all[i].err = err
+		}
+	})
+	type key struct {
+		of   *keys
+		name string
 	}
-	read := func(k *keys, key string) {
+	var present []key
+	for i := range all {
+		for _, name := range eniKeys {
+			if strings.HasSuffix(name, "-prefix") || slices.Contains(has[i], name) {
+				present = append(present, key{&all[i], name})
+			}
+		}
+	}
+	var mu sync.Mutex
+	atOnce(len(present), func(i int) {
+		k, name := present[i].of, present[i].name
 		mu.Lock()
 		failed := k.err != nil
 		mu.Unlock()
 		if failed {
-			return // the ENI is omitted, whatever the other keys are
+			return // the ENI is omitted, so its other keys do not matter
 		}
-		text, err := c.metadata.read(ctx, macsPath+k.mac+"/"+key)
+		text, err := c.metadata.read(ctx, macsPath+k.mac+"/"+name)
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
 		case err == nil:
-			k.text[key] = text
+			k.text[name] = text
 		case !isAbsent(err):
 			k.err = err
 		}
-	}
+	})
+	return all
+}
+
+// atOnce calls do with each number below n, in metadataReads goroutines. The stack of a goroutine grows during its
+// first request to metadata, and this growth takes a tenth of the request's time. So each goroutine makes several
+// requests.
+func atOnce(n int, do func(int)) {
+	var wg sync.WaitGroup
 	var begun atomic.Int64
-	for range metadataReads {
+	for range min(n, metadataReads) {
 		wg.Go(func() {
-			for n := int(begun.Add(1)); n <= len(all)*len(eniKeys); n = int(begun.Add(1)) {
-				read(&all[(n-1)/len(eniKeys)], eniKeys[(n-1)%len(eniKeys)])
+			for i := int(begun.Add(1)); i <= n; i = int(begun.Add(1)) {
+				do(i - 1)
 			}
 		})
 	}
 	wg.Wait()
-	return all
 }
 
-// keys are the keys of the ENI with a MAC. Metadata may lack some.
+// keys are the values of one ENI's metadata keys. Metadata may lack some keys.
 type keys struct {
 	mac  string
 	text map[string]string
-	err  error // why one of them cannot be read, or is invalid
+	err  error // why a key cannot be read, or is invalid
 }
 
-// eni makes an ENI from the keys. The ENI has no ID if metadata has none.
+// eni makes an ENI from the keys. The ENI has no ID if metadata has no ID.
 //
 // If an ENI was attached while the instance ran, its device number is 0 until metadata has the true one
-// (amazon-ec2-net-utils, lib/lib.sh). Only the boot ENI, which has the MAC primary, truly has 0. The boot ENI may have
-// another number: SageMaker HyperPod launches instances whose boot ENI has 1 (aws/amazon-vpc-cni-k8s#3753).
+// (amazon-ec2-net-utils, lib/lib.sh). The number 0 is true only for the boot ENI, whose MAC is primary. The boot ENI
+// may have another number: SageMaker HyperPod launches instances whose boot ENI has 1 (aws/amazon-vpc-cni-k8s#3753).
 func (k *keys) eni(primary string) (ENI, error) {
 	e := ENI{
 		ID:             k.text["interface-id"],
@@ -148,7 +174,7 @@ func (k *keys) eni(primary string) (ENI, error) {
 		Subnet:         k.text["subnet-id"],
 		VPC:            k.text["vpc-id"],
 		SecurityGroups: list(k, "security-group-ids", func(s string) (string, error) { return s, nil }),
-		Addrs:          list(k, "local-ipv4s", ipv4), // the primary address comes first: other programs rely on it, too
+		Addrs:          list(k, "local-ipv4s", ipv4), // the primary address first: other programs rely on this, too
 		Prefixes:       list(k, "ipv4-prefix", ipv4Prefix),
 		IPv6Addrs:      list(k, "ipv6s", ipv6),
 		IPv6Prefixes:   list(k, "ipv6-prefix", ipv6Prefix),

@@ -11,20 +11,20 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 )
 
-// AssignIPv6 gives the ENI n more IPv6 addresses (AssignIpv6Addresses). Like Assign, it has
-// no client token.
+// AssignIPv6 gives the ENI n more IPv6 addresses (AssignIpv6Addresses). This EC2 action has no client token: see
+// Assign.
 func (c *Client) AssignIPv6(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
 	addrs, _, err := c.assignIPv6(ctx, eni, n, 0)
 	return addrs, err
 }
 
-// AssignIPv6Prefixes gives the ENI n more delegated /80 prefixes, by the same EC2 action.
+// AssignIPv6Prefixes gives the ENI n more delegated /80 prefixes (AssignIpv6Addresses).
 func (c *Client) AssignIPv6Prefixes(ctx context.Context, eni string, n int) ([]netip.Prefix, error) {
 	_, prefixes, err := c.assignIPv6(ctx, eni, 0, n)
 	return prefixes, err
 }
 
-// AssignIPv6Addr gives the ENI this address, by the same EC2 action, as AssignAddr does.
+// AssignIPv6Addr gives the ENI this IPv6 address (AssignIpv6Addresses): see AssignAddr.
 func (c *Client) AssignIPv6Addr(ctx context.Context, eni string, addr netip.Addr) error {
 	const action = "AssignIpv6Addresses"
 	in := &ec2.AssignIpv6AddressesInput{NetworkInterfaceId: &eni, Ipv6Addresses: []string{addr.String()}}
@@ -39,7 +39,7 @@ func (c *Client) AssignIPv6Addr(ctx context.Context, eni string, addr netip.Addr
 	return nil
 }
 
-// assignIPv6 asks for addresses or for prefixes: EC2 allows one or the other.
+// assignIPv6 asks for addresses or for prefixes: EC2 allows only one of the two in a call.
 func (c *Client) assignIPv6(
 	ctx context.Context, eni string, addresses, delegated int,
 ) ([]netip.Addr, []netip.Prefix, error) {

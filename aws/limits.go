@@ -15,22 +15,24 @@ import (
 
 // Limits are the network limits of an instance type.
 type Limits struct {
-	ENIs       int  // of the instance, including the boot ENI and EFA-only ENIs
-	IPv4PerENI int  // addresses, the primary one included; a prefix counts as one
-	IPv6PerENI int  // the same, with no primary; 0 if the type has no IPv6
-	NoPrefixes bool // it is not a Nitro type: EC2 delegates no prefixes to its ENIs
-	// maximum number of ENIs of each network card, by its index; 0 if it takes none with addresses; at least one card
+	ENIs       int  // maximum for the instance, including the boot ENI and EFA-only ENIs
+	IPv4PerENI int  // addresses, including the primary address; a prefix counts as one address
+	IPv6PerENI int  // IPv6 addresses; a prefix counts as one address; 0 if the type has no IPv6
+	NoPrefixes bool // the type is not a Nitro type: EC2 delegates no prefixes to its ENIs
+	// maximum number of ENIs of each network card, by the card's index. It is 0 if the card takes no ENIs with
+	// addresses. There is at least one card.
 	Cards []int
 
-	// TCPEstablished is after how many seconds EC2 no longer tracks an idle TCP connection. It is for an ENI that does
-	// not set this (see [Tracking]). 0 if EC2 does not say.
+	// TCPEstablished is the number of seconds after which EC2 no longer tracks an idle TCP connection. It is the
+	// default for an ENI that does not set this timeout (see [Tracking]). It is 0 if EC2 does not say.
 	TCPEstablished int
 }
 
-// PodENIs returns how many ENIs an instance can have for pods. PodENIs counts all ENIs except the boot ENI and, on
-// other cards, the ENI at device index 0. The EC2 user guide puts EFA-only ENIs there, and ENA at device index 1:
-// "Maximize network bandwidth on Amazon EC2 instances with multiple network cards". Metadata also shows 0 for an ENI
-// whose device index it does not know yet.
+// PodENIs returns how many ENIs an instance can have for pods. PodENIs does not count the ENIs at device index 0: the
+// boot ENI on the first card, and one ENI on each other card. On each of these other cards, an EFA-only ENI should be
+// at device index 0, and an ENA at device index 1. The source is the EC2 user guide, "Maximize network bandwidth on
+// Amazon EC2 instances with multiple network cards". Metadata also shows 0 for an ENI whose device index it does not
+// know yet.
 func (l Limits) PodENIs() int {
 	n := 0
 	for _, enis := range l.Cards {
@@ -59,7 +61,7 @@ func (c *Client) Limits(ctx context.Context, instanceType string) (Limits, error
 }
 
 // parseLimits parses the limits. parseLimits does not use the numbers ...PerSecondaryInterface, which belong to another
-// product. A type without IPv6 may omit its number.
+// product. For a type without IPv6, EC2 may omit the number of IPv6 addresses.
 func parseLimits(n *types.NetworkInfo) (l Limits, err error) {
 	var errs [5]error
 	l.ENIs, errs[0] = number("the number of ENIs", n.MaximumNetworkInterfaces, 1, maxENIs)
@@ -77,8 +79,8 @@ func parseLimits(n *types.NetworkInfo) (l Limits, err error) {
 	return l, errors.Join(errs[:]...)
 }
 
-// parseCards returns how many ENIs fit on each card, by index. parseCards does not count the additional ENIs with fewer
-// queues (AdditionalFlexibleNetworkInterfaces), because our ENIs have the usual number of queues.
+// parseCards returns how many ENIs fit on each card, by index. It does not count additional ENIs with fewer queues
+// (AdditionalFlexibleNetworkInterfaces). The ENIs of this suite have the usual number of queues.
 func parseCards(infos []types.NetworkCardInfo) (cards []int, err error) {
 	for _, c := range infos {
 		i, err := number("the index of a network card", c.NetworkCardIndex, 0, maxCards-1)

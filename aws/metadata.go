@@ -33,28 +33,28 @@ const (
 	// metadata", "Query throttling").
 	metadataReads = 8
 
-	// silentAttempts is how often an unanswered request is made. Each attempt waits at most
-	// a second for the connection and a second for the answer. So a machine outside EC2
-	// gets the error in some seconds. A node that started all its pods at once has taken
-	// longer than a quarter of a second.
+	// silentAttempts is the maximum number of attempts of a request that gets no answer. Each attempt waits at most a
+	// second for the connection and a second for the answer. So a machine outside EC2 gets the error in some seconds. A
+	// much shorter wait is not enough. When a node started all its pods at once, an answer took more than a quarter of
+	// a second.
 	silentAttempts = 3
 
 	// maxMetadata is the maximum that this package reads of an answer, in bytes. The maximum is several times the size
 	// of the largest key, user data (EC2 user guide, "Run commands at launch": 16 KB).
 	maxMetadata = 256 << 10
 
-	// busyAttempts is how often a request is made if the service answers "not now". The
-	// service throttles by the second, and demands an exponential backoff (EC2 user guide,
-	// "Query throttling"). These attempts take one to three seconds.
+	// busyAttempts is the maximum number of attempts of a request to which the service answers "not now" (see isBusy).
+	// The service throttles by the second, and demands an exponential backoff (EC2 user guide, "Query throttling"). All
+	// these attempts together take one to three seconds.
 	busyAttempts = 7
 )
 
 // A MetadataError is a request to the metadata service that failed.
 type MetadataError struct {
-	URL    string // of the service
+	URL    string // the URL of the service
 	Path   string // the requested path, for example /latest/meta-data/mac
 	Status int    // HTTP status of the answer; 0 if there was none
-	Token  bool   // the failed request was for the session token, before that for the path
+	Token  bool   // the failed request was for the session token, before the request for Path
 	Err    error
 }
 
@@ -67,16 +67,17 @@ func (e *MetadataError) Error() string {
 	}
 	status := fmt.Sprintf("%d %s", e.Status, http.StatusText(e.Status))
 	if e.Token {
-		return fmt.Sprintf("EC2 metadata %s: it gives no session token (IMDSv2): PUT %s: %s", e.Path, tokenPath, status)
+		return fmt.Sprintf("EC2 metadata %s: the service gives no session token (IMDSv2): PUT %s: %s",
+			e.Path, tokenPath, status)
 	}
 	return fmt.Sprintf("EC2 metadata %s: %s", e.Path, status)
 }
 
-// Unwrap returns the error beneath.
+// Unwrap returns the cause.
 func (e *MetadataError) Unwrap() error { return e.Err }
 
-// Is reports whether target is [ErrNoMetadata] and there was no answer, or [ErrTransient]
-// and the answer was "not now".
+// Is returns true for [ErrNoMetadata] if there was no answer. For [ErrTransient], it returns true if the answer was
+// "not now" (see isBusy).
 func (e *MetadataError) Is(target error) bool {
 	return target == ErrNoMetadata && e.Status == 0 || target == ErrTransient && isBusy(e.Status)
 }
@@ -89,16 +90,17 @@ func isBusy(status int) bool {
 func (e *MetadataError) hint() string {
 	switch e.Status {
 	case 0:
-		return "on EC2, look for a firewall rule in the way of " + e.URL +
-			", and in a container at the hop limit of metadata: " +
+		return "on EC2, look for a firewall rule that blocks " + e.URL +
+			". In a container, raise the hop limit of metadata: run " +
 			modifyMetadata + "--http-put-response-hop-limit 2"
 	case http.StatusForbidden:
-		return "metadata is switched off: " + modifyMetadata + "--http-endpoint enabled"
+		return "metadata is switched off. To switch it on, run " + modifyMetadata + "--http-endpoint enabled"
 	case http.StatusNotFound, http.StatusMethodNotAllowed:
 		if e.Token {
-			return "IMDSv2 is needed, and what answers at " + e.URL + " does not have it: " + modifyMetadata +
-				"--http-endpoint enabled --http-tokens optional; a proxy in its place, such as kube2iam, must let " +
-				"the node itself pass"
+			return "this program needs IMDSv2, and the server at " + e.URL + " does not have it. If the server is " +
+				"EC2's, run " + modifyMetadata +
+				"--http-endpoint enabled --http-tokens optional. If the server is a proxy, such as kube2iam, the " +
+				"proxy must let requests of the node itself pass"
 		}
 	case http.StatusTooManyRequests:
 		return "the metadata service limits the requests of this instance per second: find out which program on it " +
@@ -111,14 +113,13 @@ func (e *MetadataError) hint() string {
 // instance metadata options for existing instances").
 const modifyMetadata = "aws ec2 modify-instance-metadata-options --instance-id ID "
 
-// isRole reports whether the request was for the credentials of the instance role, and
-// there are none.
+// isRole reports whether the request was for the credentials of the instance role, and metadata has none.
 func (e *MetadataError) isRole() bool {
 	return e.Status == http.StatusNotFound && !e.Token && strings.Contains(e.Path, "iam/security-credentials")
 }
 
 // metadata is the instance metadata service. All requests use IMDSv2: with a session token that the process fetches
-// once. The SDK would fall back to requests without a token, which a well-configured instance refuses.
+// once. By default, the SDK would also make requests without a token, which a well-configured instance refuses.
 type metadata struct {
 	url   string
 	sdk   *imds.Client
@@ -145,10 +146,10 @@ func newMetadata(o Options) *metadata {
 			HTTPClient:     recorder{do},
 			EnableFallback: sdk.FalseTernary,
 
-			DisableDefaultMaxBackoff: true, // otherwise it replaces the retryer's delay by exactly one second
+			DisableDefaultMaxBackoff: true, // otherwise the SDK replaces the retryer's delay by exactly one second
 			Retryer: retry.NewStandard(func(o *retry.StandardOptions) {
 				o.MaxAttempts = busyAttempts
-				o.RateLimiter = ratelimit.None // its budget is meant for long-lived processes
+				o.RateLimiter = ratelimit.None // the SDK's retry budget is meant for long-lived processes
 				o.Retryables = append(o.Retryables,
 					retry.RetryableHTTPStatusCode{Codes: map[int]struct{}{http.StatusTooManyRequests: {}}})
 				o.Backoff = retry.BackoffDelayerFunc(metadataBackoff)
@@ -203,8 +204,8 @@ func (m *metadata) read(ctx context.Context, path string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// GetMetadata makes a request as the SDK does. The SDK's role credentials use it, so that
-// their errors are ours, too.
+// GetMetadata makes a request with the SDK's client. The SDK calls GetMetadata for the credentials of the role, so
+// their errors are of type *MetadataError, too.
 func (m *metadata) GetMetadata(ctx context.Context, in *imds.GetMetadataInput, o ...func(*imds.Options)) (
 	out *imds.GetMetadataOutput, err error) {
 	err = m.try(ctx, metadataPath+strings.TrimPrefix(in.Path, "/"), func(ctx context.Context) error {
@@ -214,7 +215,8 @@ func (m *metadata) GetMetadata(ctx context.Context, in *imds.GetMetadataInput, o
 	return out, err
 }
 
-// try makes a request by f and explains its failure.
+// try calls f, which makes a request. If the request fails, try returns a *MetadataError, or an error about the end of
+// ctx.
 func (m *metadata) try(ctx context.Context, path string, f func(context.Context) error) error {
 	if m.invalid != nil {
 		return m.invalid
@@ -237,18 +239,17 @@ func (m *metadata) try(ctx context.Context, path string, f func(context.Context)
 	if seen.Err == nil {
 		seen.Err = err
 	}
-	if ctx.Err() != nil { // for errors.Is: the text is the same, whenever the deadline comes
+	if ctx.Err() != nil { // for errors.Is; the text of the error does not have Err here
 		seen.Err = whyDone(ctx)
 	}
 	return seen
 }
 
-// A recorder records how the last request of a call ended: by a status, a refused
-// connection or the caller's deadline. The SDK's error does not contain the cause: without
-// a token, it has only its text and does not unwrap to it.
+// A recorder records how the last request of a call ended: by a status, a refused connection or the caller's deadline.
+// The SDK's error does not always unwrap to the cause: if there is no token, it has only the text of the cause.
 type recorder struct{ HTTPClient }
 
-type seenKey struct{} // of the *MetadataError that a recorder writes to
+type seenKey struct{} // the key of a context's *MetadataError, which a recorder fills in
 
 func (c recorder) Do(r *http.Request) (*http.Response, error) {
 	resp, err := c.HTTPClient.Do(r)
@@ -264,7 +265,8 @@ func (c recorder) Do(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// A bounded body fails when it is longer than any answer of the metadata service can be. The SDK reads all.
+// A bounded body fails when it is longer than any answer of the metadata service can be. The SDK reads a body of any
+// length to its end.
 type bounded struct {
 	io.ReadCloser
 	left int
@@ -273,7 +275,7 @@ type bounded struct {
 func (b *bounded) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if b.left -= n; b.left < 0 {
-		return 0, fmt.Errorf("the answer is larger than %d KiB: it is not that of the metadata service",
+		return 0, fmt.Errorf("the answer is larger than %d KiB, so it is not an answer of the metadata service",
 			maxMetadata>>10)
 	}
 	return n, err

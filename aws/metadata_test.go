@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -62,9 +63,16 @@ func TestENIs(t *testing.T) {
 	}
 }
 
-// metadataOf is a metadata service with the files of the archive as keys.
+// metadataOf is a metadata service with the files of the archive as keys. A directory without a file has its list. The
+// list lacks the keys of prefixes, as that of AWS may: AWS does not say.
 func metadataOf(a *txtar.Archive) tree {
 	m := make(tree)
+	for _, f := range a.Files {
+		dir, base := path.Split("/latest/meta-data/" + f.Name)
+		if !strings.HasSuffix(base, "-prefix") {
+			m[dir] += base + "\n"
+		}
+	}
 	for _, f := range a.Files {
 		m["/latest/meta-data/"+f.Name] = string(bytes.TrimSpace(f.Data)) // the real ones do not end in a newline
 	}
@@ -172,11 +180,12 @@ func TestMetadataFaults(t *testing.T) {
 		})
 	}
 	const (
-		noToken = "EC2 metadata /latest/dynamic/instance-identity/document: it gives no session token (IMDSv2): PUT " +
-			"/latest/api/token: "
-		imdsv2 = "IMDSv2 is needed, and what answers at http://metadata.test does not have it: aws ec2 " +
-			"modify-instance-metadata-options --instance-id ID --http-endpoint enabled --http-tokens optional; a " +
-			"proxy in its place, such as kube2iam, must let the node itself pass"
+		noToken = "EC2 metadata /latest/dynamic/instance-identity/document: the service gives no session token " +
+			"(IMDSv2): PUT /latest/api/token: "
+		imdsv2 = "this program needs IMDSv2, and the server at http://metadata.test does not have it. If the server " +
+			"is EC2's, run aws ec2 modify-instance-metadata-options --instance-id ID --http-endpoint enabled " +
+			"--http-tokens optional. If the server is a proxy, such as kube2iam, the proxy must let requests of the " +
+			"node itself pass"
 	)
 	tests := []struct {
 		name     string
@@ -185,8 +194,8 @@ func TestMetadataFaults(t *testing.T) {
 		hint     string
 	}{
 		{"switched off", status(403), noToken + "403 Forbidden",
-			"metadata is switched off: aws ec2 modify-instance-metadata-options --instance-id ID --http-endpoint " +
-				"enabled"},
+			"metadata is switched off. To switch it on, run aws ec2 modify-instance-metadata-options --instance-id " +
+				"ID --http-endpoint enabled"},
 		{"out of order", status(500), noToken + "500 Internal Server Error", ""},
 		{"IMDSv1 alone", imdsv1(404), noToken + "404 Not Found", imdsv2},
 		{"no PUT", imdsv1(405), noToken + "405 Method Not Allowed", imdsv2},
@@ -356,7 +365,7 @@ func TestMetadataManners(t *testing.T) {
 			w.WriteHeader(http.StatusNotFound)
 		}))
 		_, err := c.Assign(t.Context(), "eni-1", 1)
-		if errors.Is(err, aws.ErrDenied) || !strings.HasPrefix(aws.Hint(err), "IMDSv2 is needed") {
+		if errors.Is(err, aws.ErrDenied) || !strings.HasPrefix(aws.Hint(err), "this program needs IMDSv2") {
 			t.Errorf("got %v, hint %q", err, aws.Hint(err))
 		}
 	})
@@ -435,8 +444,9 @@ func TestRegionAndRole(t *testing.T) {
 			}
 			_, err := client(ec2, m).Assign(t.Context(), "eni-1", 1)
 			if err == nil || err.Error() != tt.want || !errors.Is(err, aws.ErrDenied) ||
-				errors.Is(err, aws.ErrNotFound) || aws.Hint(err) != tt.hint {
-				t.Errorf("got %v, hint %q, want %s, hint %q", err, aws.Hint(err), tt.want, tt.hint)
+				errors.Is(err, aws.ErrNotFound) || aws.Hint(err) != tt.hint || !aws.Unsent(err) {
+				t.Errorf("got %v, hint %q, sent %v, want %s, hint %q", err, aws.Hint(err), !aws.Unsent(err), tt.want,
+					tt.hint)
 			}
 		})
 	}

@@ -25,7 +25,7 @@ func parseAll[T any](parse func(string) (T, error), texts []string) ([]T, error)
 	return all, nil
 }
 
-// texts returns one text of each of the SDK's structs.
+// texts returns one field of each of the SDK's structs.
 func texts[S any](list []S, field func(S) *string) []string {
 	var all []string
 	for _, s := range list {
@@ -34,7 +34,7 @@ func texts[S any](list []S, field func(S) *string) []string {
 	return all
 }
 
-// tags converts the SDK's tags to a map. Without tags, it returns nil.
+// tags converts the SDK's tags to a map. If there are no tags, the map is nil.
 func tags(list []types.Tag) map[string]string {
 	var m map[string]string
 	for _, t := range list {

@@ -5,8 +5,8 @@ package aws
 
 import "strings"
 
-// partitions are the beginnings of the names of regions outside of the partition "aws" (the
-// SDK's partitions.json).
+// partitions are all partitions but "aws", each with the beginning of the names of its regions (the SDK's
+// partitions.json).
 var partitions = []struct{ region, partition string }{
 	{"cn-", "aws-cn"},
 	{"us-gov-", "aws-us-gov"},
@@ -17,8 +17,8 @@ var partitions = []struct{ region, partition string }{
 	{"us-isof-", "aws-iso-f"},
 }
 
-// Partition returns the partition of a region, which is the second part of each ARN. Without
-// a region it is "aws".
+// Partition returns the partition of a region, which is the second part of each ARN. For the region "", Partition
+// returns "aws".
 func Partition(region string) string {
 	for _, p := range partitions {
 		if strings.HasPrefix(region, p.region) {

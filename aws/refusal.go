@@ -13,18 +13,18 @@ type Scope string
 
 // The scopes, from the smallest to the largest.
 const (
-	ScopeCall     Scope = "call"     // what was asked for: the same call with other values may succeed
-	ScopeENI      Scope = "ENI"      // other ENIs may take the change
-	ScopeSubnet   Scope = "subnet"   // an ENI of another subnet may be created, or attached
-	ScopeAction   Scope = "action"   // other actions may be called
-	ScopeInstance Scope = "instance" // no other ENI and no other subnet helps this instance
-	ScopeAccount  Scope = "account"  // nor does another instance
-	ScopeUnknown  Scope = "unknown"  // it is no refusal: EC2 may have carried out the call
+	ScopeCall     Scope = "call"     // the values in the call: the same call with other values may succeed
+	ScopeENI      Scope = "ENI"      // the same change of other ENIs may succeed
+	ScopeSubnet   Scope = "subnet"   // the creation or attachment of an ENI of another subnet may succeed
+	ScopeAction   Scope = "action"   // other actions may succeed
+	ScopeInstance Scope = "instance" // the action fails for all ENIs and subnets of this instance
+	ScopeAccount  Scope = "account"  // the action fails for all instances of the account
+	ScopeUnknown  Scope = "unknown"  // the error is no refusal: EC2 may have carried out the call
 )
 
-// scopes are the scopes of a code, by the kind of the action.
+// scopes are the scopes of a code, one for each kind of action.
 type scopes struct {
-	change Scope // of an ENI: to assign, unassign, modify, detach or delete
+	change Scope // of actions that change an ENI: assign, unassign, modify, detach or delete
 	create Scope
 	attach Scope
 }
@@ -33,10 +33,12 @@ type scopes struct {
 func ofAll(s Scope) scopes { return scopes{s, s, s} }
 
 var (
-	ofENI = scopes{ScopeENI, ScopeSubnet, ScopeENI} // the ENI of the call; a new ENI has only its subnet
-	// the ENI, and for a new one where it is: another one there is refused, too
+	ofENI = scopes{ScopeENI, ScopeSubnet, ScopeENI} // the ENI of the call; the subnet if the call creates an ENI
+	// the ENI of the call; the subnet if the call creates or attaches an ENI, because EC2 would also refuse another ENI
+	// of this subnet
 	ofPlace = scopes{ScopeENI, ScopeSubnet, ScopeSubnet}
-	// what the role may not do; a policy may name the subnets for new ENIs
+	// the action that the role may not do; the subnet if the call creates an ENI, because a policy may name the subnets
+	// for new ENIs
 	ofRole = scopes{ScopeAction, ScopeSubnet, ScopeAction}
 )
 
@@ -51,14 +53,14 @@ func (s scopes) of(action string) Scope {
 	return s.change
 }
 
-// A Refusal is an error of EC2 for a call that it has not carried out.
+// A Refusal is EC2's error for a call that EC2 has not carried out.
 type Refusal struct {
 	Scope Scope
-	Lasts time.Duration // how long to pass over what it is about, at most; 0: until the next growth
+	Lasts time.Duration // how long the node remembers the refusal, at most; 0: not at all
 	*Error
 }
 
-// RefusalOf returns the refusal in an error. There is none if EC2 has not answered, or if it may have carried out the
+// RefusalOf returns the refusal in an error. There is none if EC2 has not answered, or if EC2 may have carried out the
 // call.
 func RefusalOf(err error) (Refusal, bool) {
 	e, ok := errors.AsType[*Error](err)

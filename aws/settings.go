@@ -11,18 +11,17 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 )
 
-// A Setting is one thing that an environment chooses about the way to EC2.
+// A Setting is a value that an environment determines for requests to EC2 and to metadata.
 type Setting struct {
 	Name  string // for example "EC2"
 	Value string // for example https://ec2-fips.us-east-1.amazonaws.com; without any secret
-	By    string // the variables that chose it; "" if none did
+	By    string // the variables that chose the value; "" if none did
 }
 
-// Settings returns what a process with this environment would use: the endpoint of EC2, its
-// CA certificates, a proxy, the endpoint of metadata, and credentials. Two environments
-// always have the same settings in the same order. The instance is in the region, which
-// counts unless the environment names another one. The error is about a variable with an
-// invalid value, and its [Hint] says where to correct it.
+// Settings returns what a process with this environment would use. The settings are the endpoint of EC2, its CA
+// certificates, a proxy, the endpoint of metadata, and credentials. They have the same names and the same order for all
+// environments. The argument region is the instance's region. It counts if the environment names no region. The error
+// is about a variable with an invalid value, and its [Hint] says where to correct it.
 func (env Environment) Settings(ctx context.Context, region string) ([]Setting, error) {
 	var s ec2.Options
 	chosen, err := env.ec2(&s, Options{})
@@ -60,7 +59,7 @@ func (v variable) by() string {
 	return v.name
 }
 
-// access returns whose credentials are used. The ID of an access key is no secret.
+// access returns the setting of the credentials. The ID of an access key is no secret.
 func (env Environment) access() Setting {
 	id, _ := env.keys()
 	if id == "" {
@@ -69,21 +68,21 @@ func (env Environment) access() Setting {
 	return Setting{"credentials", id, "AWS_ACCESS_KEY_ID"}
 }
 
-// proxies returns the proxy for an endpoint, and the hosts that need none. The SDK reads the
-// same variables, in capitals first (net/http, ProxyFromEnvironment).
+// proxies returns the settings for the proxy to an endpoint, and for the hosts without a proxy. The SDK reads the same
+// variables. If both spellings are set, the spelling in capitals counts (net/http, ProxyFromEnvironment).
 func (env Environment) proxies(endpoint string) []Setting {
 	proxy, direct := env.first("HTTPS_PROXY", "https_proxy"), env.first("NO_PROXY", "no_proxy")
 	if strings.HasPrefix(endpoint, "http://") {
 		proxy = env.first("HTTP_PROXY", "http_proxy")
 	}
 	if proxy.value == "" {
-		direct.value = "" // it has no effect
+		direct.value = "" // without a proxy, NO_PROXY has no effect
 	}
 	return []Setting{{"proxy", withoutUser(proxy.value), proxy.by()},
 		{"hosts without proxy", direct.value, direct.by()}}
 }
 
-// withoutUser returns the URL of a proxy without user and password. Its scheme may be absent.
+// withoutUser returns the URL of a proxy without user and password. The URL may have no scheme.
 func withoutUser(proxy string) string {
 	if proxy == "" {
 		return ""
@@ -93,14 +92,14 @@ func withoutUser(proxy string) string {
 	}
 	u, err := url.Parse(proxy)
 	if err != nil {
-		return "a value that is no URL" // whose error would show the password
+		return "a value that is no URL" // the error would show the password
 	}
 	u.User = nil
 	return u.String()
 }
 
-// Unread returns the variables of the environment that choose something in other programs of
-// AWS, and nothing in the programs of this suite.
+// Unread returns the names of those variables of the environment that other programs of AWS read, and that the programs
+// of this suite ignore.
 func (env Environment) Unread() (names []string) {
 	for _, name := range []string{
 		"AWS_PROFILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE",

@@ -12,15 +12,16 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// A State is what EC2 says of whether an instance runs.
+// A State is the state of an instance in EC2.
 type State struct {
-	// pending, running, shutting-down, terminated, stopping or stopped; empty: EC2 knows no such instance
+	// pending, running, shutting-down, terminated, stopping or stopped; empty: EC2 does not know the instance
 	Name       string
-	Hibernates bool // its memory may be kept while it is stopped, so its processes go on later
+	Hibernates bool // EC2 may keep the memory of the stopped instance, so its processes may go on later
 }
 
-// Ended reports whether all processes of the instance have ended, and none goes on later. EC2 shows a terminated
-// instance for about an hour (EC2 user guide, "Terminate Amazon EC2 instances"). A new instance may not be shown yet.
+// Ended reports whether all processes of the instance have ended for ever. EC2 shows a terminated instance for about an
+// hour (EC2 user guide, "Terminate Amazon EC2 instances"). EC2 may not show a new instance yet: for such an instance,
+// Ended wrongly returns true.
 func (s State) Ended() bool {
 	switch s.Name {
 	case "", string(types.InstanceStateNameTerminated):
@@ -29,11 +30,11 @@ func (s State) Ended() bool {
 	return s.Name == string(types.InstanceStateNameStopped) && !s.Hibernates
 }
 
-// StateOf asks EC2 (DescribeInstances) whether an instance runs. If EC2 does not know the instance, StateOf returns no
-// error.
+// StateOf asks EC2 (DescribeInstances) for the state of an instance. If EC2 does not know the instance, StateOf returns
+// a State without a name, and no error.
 func (c *Client) StateOf(ctx context.Context, instance string) (s State, err error) {
 	const action = "DescribeInstances"
-	// an ID instead of the filter would be an error if the instance does not exist
+	// with an ID instead of the filter, EC2 returns an error if the instance does not exist
 	in := &ec2.DescribeInstancesInput{Filters: sdkFilters([]Filter{{"instance-id", []string{instance}}}),
 		MaxResults: new(int32(pageSize))}
 	err = pages(action, func(token *string) (next *string, err error) {

@@ -23,7 +23,7 @@ type Subnet struct {
 	IPv6CIDR netip.Prefix // zero if it has no IPv6
 	Free     int          // free IPv4 addresses; they may be fragmented, without a free /28
 	Default  bool         // the default subnet of its zone
-	Outpost  string       // ARN of the Outpost that it is on; empty: it is in the region
+	Outpost  string       // ARN of the subnet's Outpost; empty: the subnet is in the region
 	Tags     map[string]string
 }
 

@@ -35,7 +35,7 @@ func (t Tracking) request() *types.ConnectionTrackingSpecificationRequest {
 		UdpTimeout: seconds(t.UDP)}
 }
 
-// parseTracking parses the settings of an ENI. EC2 omits what is not set.
+// parseTracking parses the settings of an ENI. EC2 omits a timeout that is not set.
 func parseTracking(c *types.ConnectionTrackingConfiguration) (t Tracking, err error) {
 	if c == nil {
 		return t, nil

@@ -11,31 +11,33 @@ import (
 	"strings"
 )
 
-// This file validates what EC2 and the metadata service answer. A wrong address in a pod is worse than a pod without
-// one. So an answer is used as a whole or not at all, and a missing value is never read as zero:
+// This file validates what EC2 and the metadata service answer. A wrong address in a pod is worse than a pod without an
+// address. So this package uses an answer as a whole or not at all, and never reads a missing value as zero. An answer
+// must have these properties:
 //
-//   - What has an ID has one of its kind: eni-..., subnet-..., vpc-....
-//   - An address is a unicast one of its family, without a zone, that a host can have. It is not 0.0.0.0, loopback or
+//   - An ID begins with its kind: eni-..., subnet-..., vpc-....
+//   - An address is a unicast address of the expected family, without an IPv6 zone. It is not 0.0.0.0, loopback or
 //     link-local (VPC user guide, "VPC CIDR blocks": which ranges a VPC cannot have).
-//   - A delegated prefix is a /28, or a /80 of IPv6, that begins where it says (EC2 user guide, "Prefix delegation").
-//     A wider one would give pods what others have.
-//   - The CIDR of a VPC or a subnet is no wider than a /8: a route to it must not cover everything.
-//   - No address, prefix or ENI is there twice in one ENI or one call.
-//   - A MAC is that of one Ethernet interface. An ENI with addresses has one: it finds the link.
-//   - Numbers are in the range that EC2 could mean: see the constants.
-//   - An answer is about what was asked for: this ENI, VPC or instance type, and so many addresses.
+//   - A delegated prefix is a /28, or a /80 of IPv6, and its base address has no host bits (EC2 user guide, "Prefix
+//     delegation"). With a wider prefix, pods would get addresses of other hosts.
+//   - The CIDR of a VPC or a subnet is no wider than a /8: a route to a CIDR must not cover all addresses.
+//   - No address or prefix appears twice in one ENI, or in the answer to one call.
+//   - A MAC is a unicast address of Ethernet. An ENI with addresses has a MAC, because the MAC identifies the link.
+//   - A number is in a range that is plausible for EC2: see the constants.
+//   - An answer is about the ENI, VPC or instance type in the request, and has as many addresses as the request asks
+//     for.
 //
 // Only the caller knows which addresses the node has. So the caller checks whether an address belongs to the subnet
 // of its ENI, and to no other ENI.
 
-// The largest numbers that are valid, several times what EC2 has today: p5.48xlarge has
-// 32 cards, m8i has 64 addresses on an ENI.
+// The largest valid numbers. They are several times EC2's largest numbers today: p5.48xlarge has 32 cards, m8i has 64
+// addresses on an ENI.
 const (
-	maxENIs  = 1024 // of an instance, and of a card, and so the largest device index
+	maxENIs  = 1024 // ENIs of an instance or of a card; also the largest device index
 	maxCards = 256
-	maxAddrs = 4096 // of an ENI
+	maxAddrs = 4096 // addresses of an ENI
 
-	maxTimeout = 10 * 432000 // of an idle connection, in seconds; the longest is five days
+	maxTimeout = 10 * 432000 // timeout of an idle connection, in seconds; EC2's longest is five days
 )
 
 // checkID refuses an invalid ID. The kind is the beginning of the ID.
@@ -46,7 +48,7 @@ func checkID(kind, id string) error {
 	return nil
 }
 
-// number refuses a number of EC2's that is missing or out of range.
+// number returns a number of an answer. It refuses a number that is missing or out of range.
 func number[T ~int32 | ~int64](what string, n *T, least, most int) (int, error) {
 	if n == nil || int64(*n) < int64(least) || int64(*n) > int64(most) {
 		return 0, fmt.Errorf("%s is %s, not between %d and %d", what, shown(n), least, most)
@@ -70,8 +72,7 @@ func parseMAC(s string) (string, error) {
 	return mac.String(), nil
 }
 
-// The parsers of addresses, CIDRs and delegated prefixes, for one family each: one of the
-// other family would pass for something that it is not.
+// The parsers of addresses, CIDRs and delegated prefixes. Each parser accepts only one family.
 
 func ipv4(s string) (netip.Addr, error)         { return parseAddr(s, netip.Addr.Is4) }
 func ipv6(s string) (netip.Addr, error)         { return parseAddr(s, isIPv6) }
@@ -127,7 +128,7 @@ func exactly[T comparable](n int, values []T) error {
 	return once(values)
 }
 
-// about refuses an answer about another thing than the one asked for. The answer may omit it.
+// about refuses an answer that names another object than the request. The answer may name no object.
 func about(asked string, answered *string) error {
 	if answered != nil && *answered != asked {
 		return fmt.Errorf("asked about %s, but EC2 answers about %.80q", asked, *answered)
@@ -135,8 +136,8 @@ func about(asked string, answered *string) error {
 	return nil
 }
 
-// validate returns the error of a call whose answer is wrong in these ways; nil if none is an error.
-// Whatever the answer says, EC2 may have carried out the call.
+// validate returns an *Error with the errors about an answer, or nil if all of them are nil. The *Error is MaybeDone:
+// EC2 may have carried out the call, although the answer is invalid.
 func validate(action string, wrong ...error) error {
 	if err := errors.Join(wrong...); err != nil {
 		return &Error{Action: action, MaybeDone: true, Err: fmt.Errorf("the answer is invalid: %w", err)}

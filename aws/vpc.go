@@ -23,8 +23,8 @@ type VPC struct {
 	IPv6CIDRs []netip.Prefix
 }
 
-// VPC asks EC2 (DescribeVpcs) for a VPC. EC2 also lists CIDRs that are being associated or
-// were disassociated; these are omitted.
+// VPC asks EC2 (DescribeVpcs) for a VPC. EC2 also lists CIDRs that are being associated or were disassociated: VPC
+// omits these CIDRs.
 func (c *Client) VPC(ctx context.Context, id string) (VPC, error) {
 	const action = "DescribeVpcs"
 	out, err := call(ctx, c, action, c.ec2.DescribeVpcs, &ec2.DescribeVpcsInput{VpcIds: []string{id}})
@@ -59,14 +59,14 @@ func (c *Client) VPCCIDRs(ctx context.Context, vpc string) ([]netip.Prefix, erro
 	return v.CIDRs, err
 }
 
-// Peers asks EC2 (DescribeVpcPeeringConnections) for the VPCs with an active peering
-// connection to the VPC, sorted by ID. Either side may have requested it.
+// Peers asks EC2 (DescribeVpcPeeringConnections) for the VPCs with an active peering connection to the VPC, sorted by
+// ID. Either of the two VPCs may have requested the connection.
 func (c *Client) Peers(ctx context.Context, vpc string) ([]VPC, error) {
 	const action = "DescribeVpcPeeringConnections"
 	var peers []VPC
 	in := &ec2.DescribeVpcPeeringConnectionsInput{
 		MaxResults: new(int32(pageSize)),
-		Filters:    sdkFilters([]Filter{{"status-code", []string{"active"}}}), // EC2 lists deleted ones for a while
+		Filters:    sdkFilters([]Filter{{"status-code", []string{"active"}}}), // EC2 also lists deleted connections
 	}
 	err := pages(action, func(token *string) (next *string, err error) {
 		in.NextToken = token
@@ -120,9 +120,8 @@ func otherSide(p types.VpcPeeringConnection, vpc string) *types.VpcPeeringConnec
 	return nil
 }
 
-// parsePeer parses one side of a peering. Its primary CIDR is in cidrBlock, and also in
-// cidrBlockSet. EC2 guarantees neither (API reference, VpcPeeringConnectionVpcInfo: none of
-// its elements is required).
+// parsePeer parses one side of a peering. Its primary CIDR is in cidrBlock, and also in cidrBlockSet. EC2 guarantees
+// neither of these two fields (API reference, VpcPeeringConnectionVpcInfo: none of its elements is required).
 func parsePeer(v *types.VpcPeeringConnectionVpcInfo) (VPC, error) {
 	blocks := texts(v.CidrBlockSet, func(b types.CidrBlock) *string { return b.CidrBlock })
 	if v.CidrBlock != nil {

@@ -9,11 +9,10 @@ import (
 	"net/http"
 )
 
-// whole sends a request's body from memory, together with its headers. The SDK's own reader
-// returns io.EOF to a late read, where net/http needs nil (smithy-go,
-// safeWriteToReadCloser.WriteTo). If EC2 answers before that read, as a near one does to a
-// busy node, net/http treats the request as failed and closes the connection. The rest of
-// the answer is then lost.
+// whole sends a request's body from memory, together with its headers. The SDK's own reader returns io.EOF to a late
+// read, where net/http needs nil (smithy-go, safeWriteToReadCloser.WriteTo). EC2 may answer before that read, if the
+// endpoint is near and the node is busy. Then net/http treats the request as failed and closes the connection. The rest
+// of the answer is then lost.
 type whole struct{ HTTPClient }
 
 func (w whole) Do(r *http.Request) (*http.Response, error) {

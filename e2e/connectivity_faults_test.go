@@ -63,20 +63,21 @@ var tryFaults = []tryFault{
 			"policy accept; }'; " +
 			"nft add rule inet f forward ip daddr 203.0.113.1 drop",
 		path: "pod to internet", want: `reached the node by veth.* the rule with the handle \d+ of the chain ` +
-			`forward of the table inet f drops it.*nft --handle list chain inet f forward`,
+			`forward of the table inet f drops the packet.*nft --handle list chain inet f forward`,
 		undo: "nft delete table inet f"},
 	{name: "a firewall drops what the node forwards", before: "nft add table ip f; " +
 		"nft add chain ip f forward '{ type filter hook forward priority 0; policy drop; }'",
-		path: "pod to internet", want: `the policy of the chain forward of the table ip f drops it`, others: `pod ` +
-			`to|peer`,
-		undo: "nft delete table ip f"},
+		path: "pod to internet", want: `the policy of the chain forward of the table ip f drops the packet`,
+		others: `pod to|peer`,
+		undo:   "nft delete table ip f"},
 	{name: "a firewall drops what comes to the node", before: "nft add table ip f; nft add chain ip f input '{ " +
 		"type filter " +
 		"hook input priority 0; policy accept; }'; nft add rule ip f input tcp dport 10250 drop",
-		path: "pod to node", want: `chain input of the table ip f drops it`, undo: "nft delete table ip f"},
+		path: "pod to node", want: `chain input of the table ip f drops the packet`, undo: "nft delete table ip f"},
 	{name: "a firewall keeps the node from metadata", before: "nft add table ip f; nft add chain ip f output '{ type " +
 		"filter hook output priority 0; policy accept; }'; nft add rule ip f output ip daddr 169.254.169.254 drop",
-		path: "node to metadata", want: `chain output of the table ip f drops it`, undo: "nft delete table ip f"},
+		path: "node to metadata", want: `chain output of the table ip f drops the packet`,
+		undo: "nft delete table ip f"},
 	{name: "metadata is off", fabric: "nft add table ip sg; nft add chain ip sg input '{ type filter hook input " +
 		"priority 0; }'; " +
 		"nft add rule ip sg input ip daddr 169.254.169.254 drop",
@@ -103,7 +104,7 @@ var tryFaults = []tryFault{
 		"priority 0; }'; nft add rule ip sg forward udp dport 53 drop",
 		path: "pod to DNS", want: `left the .* by eth[01].*port 53`},
 	{name: "a Service without endpoints", args: []string{"--service", "empty"}, path: "pod to Service",
-		want: `kube-proxy refuses it.*no ready endpoints`},
+		want: `kube-proxy refuses the packet.*no ready endpoints`},
 	{name: "the internet does not answer", fabric: "nft add table ip sg; nft add chain ip sg forward '{ type " +
 		"filter hook forward " +
 		"priority 0; }'; nft add rule ip sg forward ip daddr 203.0.113.1 drop",

@@ -412,7 +412,8 @@ func (e *egressScene) withoutAnswers(t *testing.T) {
 	}
 	e.send(t, e.router, packets...)
 	await(t, "the router has forwarded them", func() bool { return e.state(t, e.router).Forwarded == 30 })
-	e.reports(t, e.config, "router egress/router: it has forwarded 30 packets of clients, but no answer has come")
+	e.reports(t, e.config,
+		"router egress/router: the router has forwarded 30 packets of clients, but no answer has come")
 	e.send(t, e.router, inner(e.client.Addr(paths.IPv4), vpcsim.InternetAddr))
 	await(t, "the router has an answer", func() bool { return e.state(t, e.router).Answered > 0 })
 }
@@ -420,7 +421,8 @@ func (e *egressScene) withoutAnswers(t *testing.T) {
 // withoutRouters has doctor look when kube-proxy does not know the Service, and when the Service has no endpoint.
 func (e *egressScene) withoutRouters(t *testing.T) {
 	e.reports(t, e.config,
-		"client payments/client: no router behind 172.20.0.24 answers, so it does not reach 0.0.0.0/0")
+		"client payments/client: no router behind the gateway 172.20.0.24 answers, so the client does not reach "+
+			"0.0.0.0/0")
 	stop, err := e.Serve(kubeproxy.NFTables)
 	if err != nil {
 		t.Fatal(err)
@@ -436,7 +438,8 @@ func (e *egressScene) withoutRouters(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, gw := range []string{"172.20.0.23", "fd00:20::23"} {
-		e.reports(t, empty, "egress partner, gateway "+gw+": UDP port 80 is refused: the Service has no endpoint")
+		e.reports(t, empty,
+			"egress partner, gateway "+gw+": the gateway refuses UDP port 80. Its Service has no endpoint")
 	}
 	if err := stop(); err != nil {
 		t.Error(err)

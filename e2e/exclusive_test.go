@@ -248,7 +248,7 @@ func TestExclusiveGiven(t *testing.T) {
 	for _, ask := range []string{whole, share} {
 		w.asks(ask)
 		_, err := w.call(list, "ADD", "other")
-		if want := given + ", which vm-1/pod uses: one of the two wants the whole ENI"; err == nil ||
+		if want := given + ", which vm-1/pod uses, and one of the two pods asks for the whole ENI"; err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("ADD of another pod: %v", err)
 		}
@@ -460,7 +460,7 @@ func TestExclusiveSettings(t *testing.T) {
 	if err := os.WriteFile(registry, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const changed = " has changed its link: the MTU of "
+	const changed = " has changed the link: the MTU of "
 	if out, err := w.tries(strings.Fields(doctor)...); err != nil || !strings.Contains(out, changed) ||
 		!strings.Contains(out, "the txqueuelen of") {
 		t.Errorf("doctor says %v:\n%s", err, out)
@@ -497,7 +497,7 @@ func TestExclusiveAbove(t *testing.T) {
 	w.verb(t, list, "DEL", "pod")
 	_, err := w.call(list, "ADD", "pod")
 	if err == nil || !strings.Contains(err.Error(), on[0].ID) || !strings.Contains(err.Error(),
-		filepath.Base(other.Path)+" uses it") {
+		filepath.Base(other.Path)+" uses the ENI's link") {
 		t.Errorf("ADD: %v", err)
 	}
 	if err := other.Do(func() error { return exec.Command("ip", "link", "del", "above").Run() }); err != nil {

@@ -71,9 +71,10 @@ func newJudged(t *testing.T, dataPath string) *judged {
 		t.Fatalf("%v: %s", err, out)
 	}
 	f := simtest.Fabric(t, ec2sim.World(`
-		vpc-1       10.0.0.0/16 10.1.2.0/24 172.16.31.0/24
+		vpc-1       10.0.0.0/16 10.1.2.0/24 10.9.2.0/24 172.16.31.0/24
 		subnet-node 10.0.0.0/24 public
 		subnet-1    10.1.2.0/24 pool=10-1-2-0-24
+		subnet-9    10.9.2.0/24 pool=10-9-2-0-24
 		subnet-31   172.16.31.0/24 pool=172-16-31-0-24`))
 	node := simtest.Launch(t, f, "node", ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
 	j := &judged{world: &world{vpc: &vpc{fabric: f}, node: node, path: programs(t)},
@@ -82,7 +83,7 @@ func newJudged(t *testing.T, dataPath string) *judged {
 		"CGO_ENABLED=0", "GOFLAGS=-trimpath", "GOPROXY=off", "GOTOOLCHAIN=local"})
 	j.put(t, "bin/ptp", fmt.Sprintf(asTheirs, j.path, dataPath))
 	j.put(t, "bin/ip", fmt.Sprintf(ipNetns, must(exec.LookPath("ip")), node.Path, strings.Join(node.Env(), " ")))
-	for name, to := range map[string]string{"bin/portmap": judges, "bin/cnitool": peers,
+	for name, to := range map[string]string{"bin/portmap": judges, "bin/bandwidth": judges, "bin/cnitool": peers,
 		"integration/testdata": judges, "go.mod": "sim/judges", "go.sum": "sim/judges"} {
 		j.link(t, name, filepath.Join(to, filepath.Base(name)))
 	}

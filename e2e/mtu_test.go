@@ -87,15 +87,15 @@ func TestMTUOfOthers(t *testing.T) {
 	same("after the last pod of the ENI has ended", 1500)
 	w.mtu(t, w.node.ENIs()[0], 9001)
 	out := w.tool(t, "doctor", "--check=links", "--fix", "--config", file)
-	if want := "its MTU is 1500, that of the boot ENI 9001: pods on it send smaller packets than others\n    drain " +
-		"the node: "; !strings.Contains(out, want) {
+	if want := "the link's MTU is 1500, and the MTU of the boot ENI is 9001, so pods on this ENI send smaller " +
+		"packets than other pods\n    drain the node: "; !strings.Contains(out, want) {
 		t.Errorf("doctor --fix:\n%s", out)
 	}
 	same("after doctor --fix", 1500)
 
 	w.mtu(t, enis[0], 1300)
 	out, _ = w.tries("doctor", "--check=links", "--config", file)
-	if want := "its MTU is 1300, and the conflist says 1400"; !strings.Contains(out, want) {
+	if want := "the link's MTU is 1300, but the conflist has 1400"; !strings.Contains(out, want) {
 		t.Errorf("doctor:\n%s", out)
 	}
 	_, err := w.call(list, "ADD", "second")
@@ -111,7 +111,7 @@ func TestMTU6OfSlaves(t *testing.T) {
 	_, enis := w.added(t, list, "pod")
 	w.verb(t, list, "CHECK", "pod")
 	w.mtu(t, enis[0], 1500)
-	const want = "its IPv6 sends packets of up to 9001 bytes, and the link takes 1500"
+	const want = "its IPv6 sends packets of up to 9001 bytes, and the link takes at most 1500 bytes"
 	if _, err := w.call(list, "CHECK", "pod"); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("CHECK: %v", err)
 	}

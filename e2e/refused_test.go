@@ -64,19 +64,20 @@ func TestRequestsRefused(t *testing.T) {
 		{"vm-1", `{}`, never,
 			`pod vm-1/pod: annotation cni-ipvlan-vpc-k8s/nics: the value is not the JSON that is expected: json: ` +
 				`cannot unmarshal object into Go value of type []map[string]json.RawMessage: want a list with an ` +
-				`object for each interface, [{"subnet": "subnet-1"}] for example`},
+				`object for each interface, for example [{"subnet": "subnet-1"}]`},
 		{"vm-1", `[{"subnet": `, never,
 			`the value is not the JSON that is expected: unexpected end of JSON input: want a list`},
 		{"vm-1", `[{}] {}`, never,
 			`the value is not the JSON that is expected: invalid character '{' after top-level value`},
 		{"vm-1", `[{"vpc": "vpc-1"}]`, never,
-			`interface 1: "vpc": there is no such key: want some of name, subnet, ip, securityGroups, eni, exclusive`},
-		{"vm-1", `[{"ip": "192.168.0"}]`, never, `interface 1: ip: "192.168.0": want an address, 10.0.1.7 for example`},
+			`interface 1: "vpc": there is no such key: the keys are name, subnet, ip, securityGroups, eni and ` +
+				`exclusive`},
+		{"vm-1", `[{"ip": "192.168.0"}]`, never, `interface 1: ip: "192.168.0": want an address, for example 10.0.1.7`},
 		{"vm-1", `[{"ip": "2001:db8:0:101::7"}]`, never,
 			"ip: 2001:db8:0:101::7: pods of this network have no IPv6 addresses (ipFamilies)"},
 		// the address
 		{"vm-1", `[{"subnet": "subnet-1", "ip": "10.0.0.9"}]`, never,
-			"the pod asks for the address 10.0.0.9, which is in none of the subnets in which it can have one: " +
+			"the pod asks for the address 10.0.0.9, which is in none of the subnets that the pod can use: " +
 				"subnet-1 192.168.0.0/24"},
 		{"vm-1", `[{}, {"subnet": "subnet-1", "ip": "192.168.0.1"}]`, never,
 			"interface 2: acquire an address: no address is free: the pod asks for the address 192.168.0.1, which " +
@@ -84,13 +85,13 @@ func TestRequestsRefused(t *testing.T) {
 		{"vm-1", `[{"subnet": "subnet-1", "ip": "192.168.0.255"}]`, never,
 			"the pod asks for the address 192.168.0.255, which AWS reserves in subnet-1"},
 		{"vm-1", of(`[{"subnet": "subnet-1", "ip": %q}]`, spare.Addrs[0]), never,
-			of("the pod asks for the address %s, which %s has as its primary address: it is attached to nothing",
+			of("the pod asks for the address %s, which %s has as its primary address. This ENI is attached to nothing",
 				spare.Addrs[0], spare.ID)},
 		{"vm-1", of(`[{"subnet": "subnet-1", "ip": %q}]`, there.Addrs[0]), never,
-			of("the address %s, which %s has as its primary address: it is attached to %s", there.Addrs[0], there.ID,
-				w.host.ID)},
+			of("the address %s, which %s has as its primary address. This ENI is attached to %s",
+				there.Addrs[0], there.ID, w.host.ID)},
 		{"vm-1", of(`[{"subnet": "subnet-1", "ip": %q}]`, blocks.Prefixes[0].Addr().Next()), never,
-			of("which %s has in a prefix: it is attached to nothing", blocks.ID)},
+			of("which %s has in a prefix. This ENI is attached to nothing", blocks.ID)},
 		{"vm-1", `[{"subnet": "subnet-1", "ip": "192.168.0.50"}]`, later,
 			"pod vm-1/pod asks for the address 192.168.0.50, which vm-1/beside has"},
 		{"vm-1", `[{}, {"subnet": "subnet-1", "ip": "192.168.0.50"}]`, later,
@@ -103,7 +104,7 @@ func TestRequestsRefused(t *testing.T) {
 		{"vm-1", of(`[{"eni": %q}]`, there.ID), later,
 			of("the pod asks for %s, but it is attached to %s, and this node is %s", there.ID, w.host.ID, w.node.ID)},
 		{"vm-1", of(`[{"eni": %q}]`, bare.ID), never,
-			of("the pod asks for %s, but requests allows only ENIs with the tag for=pods", bare.ID)},
+			of("the pod asks for %s, but the key requests allows only ENIs with the tag for=pods", bare.ID)},
 		{"vm-1", `[{"eni": "eni-1"}]`, never, "the pod asks for eni-1, but EC2 knows no such ENI"},
 		{"vm-1", of(`[{"eni": %q, "ip": "192.168.0.60"}]`, free), never,
 			of("the pod asks for %s, but the ENI does not have the address 192.168.0.60", free)},
@@ -111,7 +112,8 @@ func TestRequestsRefused(t *testing.T) {
 		{"vm-1", `[{"subnet": "subnet-2"}]`, never,
 			"interface 1: subnet: subnet-2: allowed are subnet-1, subnet-far, subnet-else"},
 		{"vm-1", `[{"subnet": "subnet-far"}]`, never,
-			"the pod asks for the subnet subnet-far, which is not in vpc-1 in us-east-1a"},
+			"the pod asks for the subnet subnet-far, which is not in the VPC and zone of this node (vpc-1 in " +
+				"us-east-1a)"},
 		{"vm-1", `[{}, {"securityGroups": ["sg-2"]}]`, never,
 			"interface 2: securityGroups: sg-2: allowed are sg-1, sg-else"},
 		{"vm-1", `[{"securityGroups": ["sg-else"]}]`, never,
@@ -119,9 +121,10 @@ func TestRequestsRefused(t *testing.T) {
 		// several interfaces
 		{"vm-1", `[{}, {"name": "data"}, {"name": "data"}]`, never,
 			`interface 3: name: "data": another interface of the pod has this name`},
-		{"vm-1", `[{}, {}, {}, {}]`, never, "4 interfaces: max is 3"},
+		{"vm-1", `[{}, {}, {}, {}]`, never, "4 interfaces: max in requests is 3"},
 		{"vm-1", `[{"exclusive": true}, {"exclusive": true}]`, later,
-			"pod vm-1/pod asks for 2 interfaces that need 2 more ENIs, and m5.large, which can have 3, has 2"},
+			"pod vm-1/pod asks for 2 interfaces, which need 2 more ENIs: m5.large can have 3 ENIs, and this " +
+				"node has 2"},
 		// the namespace
 		{"shop", of(`[{"eni": %q}]`, free), never, `requests does not allow the namespace "shop" to ask`},
 	} {

@@ -64,7 +64,7 @@ const simBreaks = `
 a=$(address till)
 ec2 unassign $a
 fails cni-tool status --diff >/run/said
-said "$a: default/till has it, but in EC2 it is on no ENI"
+said "$a: default/till has this address, but in EC2 the address is on no ENI"
 ec2 undo
 cni-tool status --diff
 

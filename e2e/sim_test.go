@@ -142,7 +142,7 @@ func TestRepoSimPipe(t *testing.T) {
 
 // sameEachTime replaces times and the numbers of requests, and leaves out what is there for a while only.
 func sameEachTime(s string) string {
-	s = regexp.MustCompile(`(?m)^unfinished since .*\n`).ReplaceAllString(s, "")
+	s = regexp.MustCompile(`(?m)^EC2 call unfinished for .*\n`).ReplaceAllString(s, "")
 	s = regexp.MustCompile(`request=\S+`).ReplaceAllString(s, "REQUEST")
 	s = regexp.MustCompile(`time=[0-9.]+ ms|time [0-9]+ms|= [0-9./]+ ms`).ReplaceAllString(s, "TIME")
 	// tool's TestDocsChecks counts them

@@ -21,13 +21,14 @@ func (p *Pool) Acquire(ctx context.Context, o lease.Owner) (lease.Allocation, er
 	return a, err
 }
 
-// Lease is Acquire without its end, Finish: the owner can use the addresses before that.
+// Lease does what Acquire does, but leaves the call of Finish to its caller. The owner can use the addresses before
+// that call.
 func (p *Pool) Lease(ctx context.Context, o lease.Owner) (lease.Allocation, error) {
 	return p.Pool.Acquire(ctx, o, source(func(q *lease.Pool) *Pool { return New(*q, p.Cloud) }))
 }
 
-// source asks EC2 in this process. The process holds the lock "grow" meanwhile, as all
-// processes do that ask EC2 for more.
+// source returns a Source that asks EC2 in this process. The process holds the lock "grow" while it asks. Each process
+// that asks EC2 for more addresses holds this lock.
 func source(grows func(*lease.Pool) *Pool) lease.Source {
 	return lease.Source{Turn: "grow", Ask: func(ctx context.Context, p *lease.Pool, o lease.Owner,
 		why error) (lease.Allocation, error) {
@@ -35,13 +36,13 @@ func source(grows func(*lease.Pool) *Pool) lease.Source {
 	}}
 }
 
-// rounds is how often one process asks EC2 without a pause while nothing fails. It asks which ENIs exist, how
-// interrupted calls have ended, for addresses, and for a new ENI. If there is still no address then, others have taken
-// all of them, or none will ever come.
+// rounds is how often one process asks EC2 without a pause while no call fails. In these rounds, the process asks for
+// four things: the existing ENIs, the outcome of interrupted calls, addresses, and a new ENI. If no address is free
+// after these rounds, other pods have taken the new addresses, or EC2 will never give one.
 const rounds = 4
 
-// getMore asks EC2 until the owner has its addresses, or until there is no point in asking
-// again. The error why says what the owner lacks.
+// getMore asks EC2 until the owner has its addresses, or until a further try is useless. The error why says what the
+// owner lacks.
 func (p *Pool) getMore(ctx context.Context, o lease.Owner, why error) (lease.Allocation, error) {
 	for attempt, well := 0, 0; ; attempt++ {
 		if well >= rounds {
@@ -64,14 +65,15 @@ func (p *Pool) getMore(ctx context.Context, o lease.Owner, why error) (lease.All
 	}
 }
 
-// lacking returns the error of an ADD that did not get what it lacks.
+// lacking returns the error of an ADD that has failed. The error none says what the ADD lacks. The error why says why
+// EC2 has not given it.
 func lacking(none, why error) error {
 	return call.Explain(fmt.Errorf("%w: %w", lease.Lacking(none), why))
 }
 
-// ask asks EC2 for more addresses. If nothing is known of the ENIs yet, it asks which there are. If that fails, but may
-// succeed later, ask waits for a pause and reports failed. If another try makes no sense, it returns an error. Each try
-// first finds out what EC2 has done in the try before.
+// ask asks EC2 for more addresses. If the registry knows no ENI yet, ask asks which ENIs there are. If the try fails,
+// but the next one may succeed, ask waits for a pause, and returns failed without an error. If a further try is
+// useless, ask returns an error. Each try first finds out what EC2 has done in the earlier try.
 func (p *Pool) ask(ctx context.Context, o lease.Owner, attempt int, why error) (failed bool, _ error) {
 	began := time.Now()
 	enough, err := p.askFor(ctx, why)
@@ -79,7 +81,7 @@ func (p *Pool) ask(ctx context.Context, o lease.Owner, attempt int, why error) (
 		return false, nil
 	}
 	again := passing(err, attempt)
-	if again || lease.IsHeld(err) { // it is asked again
+	if again || lease.IsHeld(err) { // EC2 will be asked again: see fail
 		began = time.Time{}
 	}
 	if e := p.fail(ctx, o, err, began); e != nil {
@@ -91,7 +93,8 @@ func (p *Pool) ask(ctx context.Context, o lease.Owner, attempt int, why error) (
 	return true, nil
 }
 
-// askFor asks for what an ADD lacks, and reports whether it may be there now.
+// askFor asks for what an ADD lacks: the peers of the VPC, the ENIs, or addresses. It returns enough if the registry
+// may now have what the ADD lacks.
 func (p *Pool) askFor(ctx context.Context, why error) (enough bool, err error) {
 	if err := p.OfThisInstance(ctx); err != nil {
 		return false, err
@@ -110,10 +113,11 @@ func (p *Pool) askFor(ctx context.Context, why error) (enough bool, err error) {
 	return err == nil || p.Found(), err
 }
 
-// passing reports whether err may pass. If the metadata service does not answer, it may be
-// overloaded, as the node is when it starts. Or there is none.
+// passing reports whether the next try may succeed after err. If the metadata service does not answer, it may be
+// overloaded while the node starts. The machine may also have no metadata service, so passing then returns true for a
+// few attempts only.
 func passing(err error, attempt int) bool {
 	const few = 3
-	lost := aws.MaybeDone(err) && !errors.Is(err, context.DeadlineExceeded) // the next try looks at what EC2 has done
+	lost := aws.MaybeDone(err) && !errors.Is(err, context.DeadlineExceeded) // the next try finds out what EC2 has done
 	return lost || errors.Is(err, aws.ErrTransient) || errors.Is(err, aws.ErrNoMetadata) && attempt < few
 }

@@ -16,15 +16,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Collect releases what this node does not need. It ends the leases of pods that are gone. It
-// unassigns addresses that have been free for FreeAfter, in one call for each ENI. It deletes
-// ENIs that this suite has made and that are empty.
+// Collect releases what this node does not need. It ends the leases of pods that are gone. It unassigns addresses and
+// prefixes that have been free for FreeAfter. It deletes ENIs that this suite has made and that are empty.
 //
-// It never unassigns a primary address, nor an address that no ADD may take. That the metadata service does not list an
-// object is not enough for its release.
+// Collect never unassigns a primary address, or an address that ADDs may not take. If the metadata service does not
+// list an object, this alone is no reason to release the object.
 //
-// Collect also asks EC2 for the peers of the VPC if pods get routes to them, because ADDs do
-// not ask. If a collection is interrupted, the next one finishes its work.
+// Collect also renews the list of the VPC's peers if pods get routes to them, because an ADD does not renew an old
+// list. If a collection is interrupted, the next collection finishes its work.
 func (p *Pool) Collect(ctx context.Context, what less.Collection) (less.Report, error) {
 	unlock, err := p.Registry.Lock(ctx, "collect")
 	if err != nil {
@@ -60,10 +59,11 @@ func (p *Pool) collect(ctx context.Context, c *less.Collecting) error {
 	return errors.Join(p.EndBegun(ctx), p.Release(ctx, c), p.tidy(ctx, c))
 }
 
-// tidy removes what the plugins have installed on the node for all pods, when no pod is left. When no routed pod is
-// left, it removes what serves routed pods alone. A registry without leases does not prove that: it may have been lost,
-// and metadata, which lists the pods' addresses, may not answer. Only the kernel proves it, see [nl.NS.RemoveShared].
-// And unless the kernel has shown the address at the pod's own link, the pod of a lease may not have started yet.
+// tidy removes what the plugins have installed on the node for all pods, if no pod is left. If there are pods, but no
+// routed pods, tidy removes what serves only routed pods. A registry without leases does not prove that no pod is left.
+// The registry may have been lost, and the metadata service, which lists the pods' addresses, may not answer. Only the
+// kernel proves it: see [nl.NS.RemoveShared]. If the kernel has not shown a leased address at the pod's own link, tidy
+// removes nothing. Such a pod may be a routed pod, or may not have started yet.
 func (p *Pool) tidy(ctx context.Context, c *less.Collecting) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		remove := p.Host.RemoveShared
@@ -74,20 +74,19 @@ func (p *Pool) tidy(ctx context.Context, c *less.Collecting) error {
 			return nil
 		}
 		removed, err := remove()
-		c.Tidied = c.Tidied || removed // Update may call this again, and then nothing is left to remove
+		c.Tidied = c.Tidied || removed // Update may call this function again, and then nothing is left to remove
 		if errors.Is(err, nl.ErrPods) {
-			return nil // a pod came meanwhile: the caller repairs the node
+			return nil // a pod has started meanwhile: the caller repairs the node
 		}
 		return err
 	})
 }
 
-// allOnENIs reports whether each lease belongs to a pod whose own link on the ENI was found by the look at the kernel.
-// No routed pod has one.
+// allOnENIs reports whether the kernel has shown each leased address at the pod's own link on the ENI. A routed pod has
+// no such link.
 func allOnENIs(s *registry.State, used lease.Used) bool {
 	for a, l := range s.Leases.All() {
-		_, e := s.ENIOf(a)
-		if !used.AtENI(a, e.MAC, s.ENIs[l.ENI].MAC) || s.BegunAfter(l, used.Looked) {
+		if !used.AtENI(s, a, l) || s.BegunAfter(l, used.Looked) {
 			return false
 		}
 	}

@@ -78,7 +78,7 @@ func TestExclusiveENI(t *testing.T) {
 		w.EC2.ResetCalls()
 		_, err = w.ask(second, allow, order[1])
 		wantRefusal(t, err, "the pod asks for "+e.ID+", which default/pod00"+fmt.Sprint(first)+
-			" uses: one of the two wants the whole ENI")
+			" uses, and one of the two pods asks for the whole ENI")
 		w.wantWrites(nil)
 		w.end(first)
 		w.Age(time.Hour)

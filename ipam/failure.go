@@ -14,15 +14,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// fail records why EC2 has not given what was asked for since the time began. If began is
-// zero, EC2 will be asked again. Package lease uses that record for the other waiters.
+// fail records the error why: the reason why EC2 has not given what a process has asked for. The time began is when the
+// process began to ask. If began is zero, a process will ask EC2 again. Package lease uses the record for the other
+// waiters.
 //
-// A subnet has room again when pods of any node end. Until then, the runtimes of all nodes try all waiting pods again
-// and again. If each ADD asked, they would use up the calls of nodes whose subnets have room. So the record counts for
-// some time.
+// A subnet has room again when pods of any node end. Until then, the runtimes of all nodes repeat the ADDs of all
+// waiting pods. If each of these ADDs asked EC2, they would use up the calls of nodes whose subnets have room. So the
+// record of a full subnet counts for some time.
 func (p *Pool) fail(ctx context.Context, o lease.Owner, why error, began time.Time) error {
 	if errors.Is(why, context.DeadlineExceeded) || errors.Is(why, context.Canceled) {
-		began = time.Time{} // it was our time that has ended
+		began = time.Time{} // the time of this process has ended, and EC2 has refused nothing
 	}
 	f := registry.Failure{Text: why.Error(), Hint: Hint(why), Began: began, Since: time.Now()}
 	if !began.IsZero() && errors.Is(why, aws.ErrSubnetFull) && !aws.MaybeDone(why) {

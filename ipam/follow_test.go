@@ -5,14 +5,18 @@ package ipam
 
 import (
 	"errors"
+	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
@@ -114,6 +118,37 @@ func TestFollowEnded(t *testing.T) {
 	}
 }
 
+// TestReleaseThrottled: EC2 throttles a release, or the release that repeats that of a killed process. The node records
+// until when it does not call that action. The action of the other family may go on.
+func TestReleaseThrottled(t *testing.T) {
+	for _, s := range []setup{ofIPv4, ofIPv6} {
+		for _, killed := range []bool{false, true} {
+			t.Run(fmt.Sprint(s.families[0], ", the first was killed: ", killed), func(t *testing.T) {
+				quietPair(t, s, func(p *pair) {
+					node, chosen := p.nodes[0], p.chosen(0)
+					node.delete(node.addNamed("db-0", chosen))
+					if killed {
+						node.Edit(func(s *registry.State) {
+							id, _ := s.ENIOf(chosen)
+							x := book.Releasable{Addrs: map[netip.Addr]time.Time{chosen: {}}}
+							book.NoteRelease(s, id, x)
+							book.Withdraw(s, id, x)
+						})
+					}
+					action := book.UnassignActionOf(chosen)
+					p.EC2.Script(action, busyEC2, busyEC2, busyEC2)
+					began := time.Now()
+					node.releaseChosen()
+					noted := node.State().NotBefore
+					if len(noted) != 1 || !noted[action].After(began) {
+						t.Errorf("the registry notes %v, want %s alone", noted, action)
+					}
+				})
+			})
+		}
+	}
+}
+
 // TestFollowPrefix: a pod may choose an address of a prefix of its node, and a pod of its name gets it there again at
 // once. It cannot move: on the other node the ADD is refused at once, with the reason and what to do.
 func TestFollowPrefix(t *testing.T) {
@@ -156,9 +191,9 @@ func TestFollowRefused(t *testing.T) {
 	w.Operate("AssignPrivateIpAddresses", "NetworkInterfaceId", boot.ID, "PrivateIpAddress.1", "10.177.1.99")
 	w.Operate("AssignPrivateIpAddresses", "NetworkInterfaceId", boot.ID, "Ipv4Prefix.1", "10.177.1.64/28")
 	for ask, want := range map[string]string{
-		boot.Addrs[0].String(): "has as its primary address: it is attached to " + other.ID,
-		"10.177.1.70":          "has in a prefix: it is attached to " + other.ID,
-		"10.177.1.99":          "which " + boot.ID + " has: it is attached to " + other.ID,
+		boot.Addrs[0].String(): "has as its primary address. This ENI is attached to " + other.ID,
+		"10.177.1.70":          "has in a prefix. This ENI is attached to " + other.ID,
+		"10.177.1.99":          "which " + boot.ID + " has. This ENI is attached to " + other.ID,
 	} {
 		began := time.Now()
 		_, err := w.ask(1, allowAll, `[{"ip": "`+ask+`"}]`)

@@ -17,9 +17,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// grow asks EC2 once for the addresses that all waiting ADDs of this node need. Its caller holds the lock "grow". The
+// grow asks EC2 once for the addresses that all waiting ADDs of the pool need. Its caller holds the lock "grow". The
 // growth tries the cheapest way first: prefixes or addresses on an ENI with room, the fullest ENI first. If no ENI has
-// room, it creates one.
+// room, the growth creates an ENI.
 func (p *Pool) grow(ctx context.Context) error { return p.withPassedOver(p.growOnce(ctx)) }
 
 func (p *Pool) growOnce(ctx context.Context) error {
@@ -68,8 +68,9 @@ func (p *Pool) growOnce(ctx context.Context) error {
 	return withWhy(why, p.AddENI(ctx, s))
 }
 
-// withWhy returns the error of a new ENI, with the reasons why no existing ENI could get more addresses. The last
-// failure is the cause. If EC2 refuses to change an ENI, that is another.
+// withWhy returns the error of a growth that could not create an ENI. The error includes the reasons why no existing
+// ENI could get more addresses. The hint is about the failed creation. If EC2 has refused to change an existing ENI,
+// the hint is also about this refusal.
 func withWhy(why []error, err error) error {
 	if err == nil {
 		return nil
@@ -89,7 +90,7 @@ func withWhy(why []error, err error) error {
 		"; or: "), "%w", all)
 }
 
-// provisioned is the error of a node that may not ask EC2 for anything.
+// provisioned returns the error of a node that may not ask EC2 for anything.
 func (p *Pool) provisioned() error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -98,7 +99,7 @@ func (p *Pool) provisioned() error {
 	if p.Policy.Choice.Chooses() {
 		return plugin.Errorf(plugin.CodeRefused,
 			`ask for what the ENIs of this node have, or set "provision" to "full"`,
-			`this node does not have what the pod asks for, and with "provision": "none" it does not ask EC2 for it`)
+			`this node does not have what the pod asks for, and does not ask EC2 for it, because "provision" is "none"`)
 	}
 	return plugin.Errorf(plugin.CodeTryAgain,
 		`add addresses to the ENIs in the launch template, lower --max-pods of the kubelet, or set `+

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ipam manages the addresses of a node. It leases them to pods, and gets more from
-// EC2 when none is free. [lease.GrowProgram] uses it, which the plugins execute for that. The
-// tool collects and inspects with the same [Pool].
+// Package ipam manages the addresses of a node. It leases them to pods, and gets more from EC2 when no address is free.
+// The plugins do not import this package. They execute [lease.GrowProgram], which uses it. The tool uses the same
+// [Pool] to collect, and to inspect the node.
 //
 // An ADD that finds a free address calls neither EC2 nor metadata: it writes a lease to the registry and is done
 // ([lease.Add]). If none is free, one process of the node asks EC2 for all waiting ADDs ([Pool.Acquire]). A DEL ends
-// the lease, and calls neither EC2 nor metadata. Only collections unassign addresses ([Pool.Collect]).
-// [Pool.ReleaseChosen] unassigns chosen addresses at once.
+// the lease, and calls neither EC2 nor metadata. A collection unassigns free addresses ([Pool.Collect]). If a pod had
+// chosen an address, [Pool.ReleaseChosen] unassigns it soon after the DEL.
 //
 // There are three invariants. An address has one owner, from before its ADD answers until after its DEL began. An
-// address that a pod has is never unassigned. The intent of each EC2 call is on disk before the call. So a process may
-// be killed at any time, and the next process finishes its work.
+// address that a pod has is never unassigned. Before a process changes something in EC2, the registry on disk has a
+// record of the change. So a process may be killed at any time, and the next process finishes its work.
 package ipam
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Commands returns the commands of [lease.GrowProgram], executed with these arguments. With the arguments of
+// Commands returns the commands of [lease.GrowProgram] for a process with these arguments. With the arguments of
 // [lease.Program], an ADD only gets addresses. With other arguments, an ADD does all that the ipam plugin does.
 func Commands(args ...string) plugin.Commands[lease.Config] {
 	var grown *Pool // nil: the ADD has not asked EC2

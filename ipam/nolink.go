@@ -13,12 +13,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// This file is about ENIs whose link is not on the node: see lease.Pool.Obtain. A growth does
-// not use them, and names them when it fails. It asks EC2 whether they are still attached. If
-// an ENI is not attached, it takes no slot. When no pod has an address of it, it is removed
+// This file is about ENIs whose link is not on the node: see lease.Pool.Obtain. A growth does not use such ENIs. If the
+// growth fails, its error names them. If the instance seems full, the growth asks EC2 whether these ENIs are still
+// attached. A detached ENI takes no slot. When no pod has an address of a detached ENI, a collection removes the ENI
 // from the registry.
 
-// withPassedOver adds to the error of a growth the ENIs of the pool that it could not use.
+// withPassedOver adds to the error of a growth the ENIs of the pool that the growth could not use because they have no
+// link.
 func (p *Pool) withPassedOver(err error) error {
 	if err == nil {
 		return nil
@@ -30,7 +31,7 @@ func (p *Pool) withPassedOver(err error) error {
 	over := []error{err}
 	for _, id := range known.WithoutLink(s) {
 		if e := s.ENIs[id]; e.Pool == p.Policy.Pool && p.Policy.Serves(e) {
-			over = append(over, fmt.Errorf("%s (%s) is passed over: %w since %s", id, e.MAC, lease.ErrNoLink,
+			over = append(over, fmt.Errorf("%s (%s) is passed over: %w (since %s)", id, e.MAC, lease.ErrNoLink,
 				e.Missed.Format(time.RFC3339)))
 		}
 	}
@@ -42,7 +43,7 @@ func (p *Pool) withPassedOver(err error) error {
 		advice = first + "; " + advice
 	}
 	if e, ok := errors.AsType[*plugin.Error](err); ok {
-		code = e.Code // what is passed over explains the failure, and changes nothing about it
+		code = e.Code // the ENIs without a link explain the failure, and do not change its code
 	}
 	return plugin.Errorf(code, advice, "%w", errors.Join(over...))
 }

@@ -187,7 +187,7 @@ func TestDeallocateIPv6(t *testing.T) {
 	w.mustAcquire(1)
 	a := w.ENIs()[1].IPv6Prefixes[0].Addr().Next()
 	if err := w.pool().Deallocate(t.Context(), a); err == nil || !strings.HasSuffix(err.Error(),
-		"which stays as long as its ENI") {
+		" as long as the ENI exists") {
 		t.Errorf("an address of a /80: %v", err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
-// A Pool manages the addresses of a node: who has which, and how to get more.
+// A Pool manages the addresses of a node: it leases them, gets more of them, and releases them.
 type Pool struct{ asked.Node }
 
 // New returns a pool that asks EC2 by this client.
@@ -20,7 +20,7 @@ func New(p lease.Pool, cloud *aws.Client) *Pool {
 	return q
 }
 
-// as returns the pool for a command, or a part of one, with another mode.
+// as returns a copy of the pool with another mode, for a command or a part of a command.
 func (p *Pool) as(m call.Mode) *Pool {
 	q := *p
 	q.Mode = m

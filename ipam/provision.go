@@ -12,17 +12,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Provision creates an ENI, attaches it and sets its link up. Its addresses are free then, and no collection deletes
-// it. If Provision fails with an ID, the ENI exists, but its link is not up. If an earlier Provision with the same spec
-// was interrupted, its ENI is used.
+// Provision creates an ENI, attaches it and sets its link up. The addresses of the ENI are then free, and no collection
+// deletes the ENI. If Provision returns an error and an ID, the ENI is attached, but its link may not be up. If an
+// earlier Provision with the same spec was interrupted, Provision uses the ENI of the earlier one.
 //
-// An ENI counts as the answer to one Provision. So it has a mark until its link is up. The lock shows that the process
-// of the mark has ended.
+// Each ENI is the result of only one Provision. So an ENI has a mark in the registry until its link is up (Provisioning
+// of registry.ENI). Provision holds a lock. So if it finds a mark, the process that has made the mark has ended.
 func (p *Pool) Provision(ctx context.Context, spec more.ENISpec) (id, link string, err error) {
 	return p.provision(ctx, spec, p.LinkUp)
 }
 
-// provision is Provision for a caller that knows how to set a link up.
+// provision does what Provision does, and sets the link up by linkUp.
 func (p *Pool) provision(
 	ctx context.Context, spec more.ENISpec, linkUp func(ctx context.Context, id string) (string, error),
 ) (id, link string, err error) {

@@ -195,7 +195,7 @@ func TestRequestAgain(t *testing.T) {
 	wantRefusal(t, err, "pod default/pod002 asks for the address 10.177.1.77, which default/pod001 has")
 	w.end(1)
 	_, err = w.ask(2, allowAll, ask)
-	wantRefusal(t, err, "pod default/pod002 asks for the address 10.177.1.77, which is free since ")
+	wantRefusal(t, err, "pod default/pod002 asks for the address 10.177.1.77, which has been free since ")
 	for n := range 9 { // nor does a pod get it that asks for nothing
 		a, err := w.ask(10+n, allowAll, "")
 		must(t, err)
@@ -236,8 +236,8 @@ func TestRequestChanges(t *testing.T) {
 				continue // what it has is one of what it may have
 			}
 			_, err := w.ask(n, allow, other)
-			wantRefusal(t, err, fmt.Sprintf("pod default/pod%03d has %v of %s from an earlier ADD, and asks for "+
-				"something else now", n, had[0].Addrs, had[0].ID))
+			wantRefusal(t, err, fmt.Sprintf("pod default/pod%03d has %v of %s from an earlier ADD, and these do not "+
+				"fit its present request", n, had[0].Addrs, had[0].ID))
 		}
 		if again, err := w.ask(n, allow, first); err != nil || !slices.Equal(again[0].Addrs, had[0].Addrs) {
 			t.Errorf("%q: it had %v, and has %v after the same ADD (%v)", first, had[0].Addrs, again[0].Addrs, err)
@@ -261,7 +261,7 @@ func TestRequestInterrupted(t *testing.T) {
 	})
 	w.Operate("AssignPrivateIpAddresses", "NetworkInterfaceId", at, "PrivateIpAddress.1", asked.String())
 	_, err := w.ask(2, allowAll, ask)
-	wantRefusal(t, err, "the address 10.177.1.77, which is free since ")
+	wantRefusal(t, err, "the address 10.177.1.77, which has been free since ")
 	if a := w.mustAsk(1, ask)[0]; a.Addrs[0] != asked {
 		t.Errorf("got %v", a.Addrs)
 	}
@@ -283,7 +283,7 @@ func TestRequestENI(t *testing.T) {
 	}
 	_, err := w.ask(3, allowAll, ask)
 	wantRefusal(t, err, "the pod asks for "+e.ID+
-		", and no address of it is free. They are used by: pod default/pod001, pod default/pod002")
+		", and no address of this ENI is free. The addresses are used by: pod default/pod001, pod default/pod002")
 	// the first is the test's own
 	w.wantWrites(map[string]int{"CreateNetworkInterface": 1, "AttachNetworkInterface": 1})
 	// no other pod gets its addresses
@@ -452,47 +452,48 @@ func TestRequestRefused(t *testing.T) {
 	for _, tt := range []struct{ ask, want string }{
 		{`{`, "pod default/pod050: annotation cni-ipvlan-vpc-k8s/nics: the value is not the JSON that is expected"},
 		{`[{"vpc": "vpc-1"}]`, `interface 1: "vpc": there is no such key`},
-		{`[{"subnet": "subnet-1"}]`, "pod default/pod050 asks for something that requests does not allow for the " +
-			"namespace " +
-			"default: interface 1: subnet: subnet-1: allowed are subnet-db, subnet-both, subnet-far, subnet-else"},
+		{`[{"subnet": "subnet-1"}]`, "pod default/pod050 asks for something that the key requests does not allow for " +
+			"the namespace default: interface 1: subnet: subnet-1: allowed are subnet-db, subnet-both, subnet-far, " +
+			"subnet-else"},
 		{`[{}, {"securityGroups": ["sg-2", "sg-4"]}]`, "interface 2: securityGroups: sg-4: allowed are sg-2, sg-3"},
-		{`[{}, {}, {}, {}]`, "4 interfaces: max is 3"},
+		{`[{}, {}, {}, {}]`, "4 interfaces: max in requests is 3"},
 		{`[{"exclusive": true}]`, "exclusive: true: exclusive is not true in requests"},
 		{`[{"ip": "2001:db8:77:3::5"}]`,
 			"ip: 2001:db8:77:3::5: pods of this network have no IPv6 addresses (ipFamilies)"},
-		{`[{"ip": "10.177.9.9"}]`, "the pod asks for the address 10.177.9.9, which is in none of the subnets in " +
-			"which it can have one: subnet-pods 10.177.1.0/24"},
+		{`[{"ip": "10.177.9.9"}]`, "the pod asks for the address 10.177.9.9, which is in none of the subnets that " +
+			"the pod can use: subnet-pods 10.177.1.0/24"},
 		{`[{"subnet": "subnet-db", "ip": "10.177.1.9"}]`,
-			"10.177.1.9, which is in none of the subnets in which it can have one: subnet-db 10.177.2.0/24"},
+			"10.177.1.9, which is in none of the subnets that the pod can use: subnet-db 10.177.2.0/24"},
 		{`[{"ip": "10.177.1.3"}]`,
 			"the pod asks for the address 10.177.1.3, which AWS reserves in subnet-pods (10.177.1.0/24)"},
 		{`[{"ip": "10.177.1.255"}]`, "10.177.1.255, which AWS reserves in subnet-pods"},
 		{fmt.Sprintf(`[{"subnet": "subnet-db", "ip": %q}]`, used.Addrs[0]), "which " + used.ID +
-			" has as its primary address: it is attached to " + other.ID},
+			" has as its primary address. This ENI is attached to " + other.ID},
 		{fmt.Sprintf(`[{"subnet": "subnet-db", "ip": %q}]`, inBlock), "which " + blocks.ID +
-			" has in a prefix: it is attached to nothing"},
+			" has in a prefix. This ENI is attached to nothing"},
 		{`[{"subnet": "subnet-db", "ip": "10.177.2.88"}]`, "the address 10.177.2.88, which default/pod001 has"},
 		{`[{"ip": "10.177.2.88"}]`, "the address 10.177.2.88, which default/pod001 has"},
-		{`[{"subnet": "subnet-far"}]`, "the pod asks for the subnet subnet-far, which is not in vpc-1 in us-east-1a, " +
-			"where this node is. There are: subnet-both 10.177.3.0/24"},
-		{`[{"subnet": "subnet-else"}]`, "the pod asks for the subnet subnet-else, which is not in vpc-1 in us-east-1a"},
+		{`[{"subnet": "subnet-far"}]`, "the pod asks for the subnet subnet-far, which is not in the VPC and zone of " +
+			"this node (vpc-1 in us-east-1a). The subnets there: subnet-both 10.177.3.0/24"},
+		{`[{"subnet": "subnet-else"}]`, "the pod asks for the subnet subnet-else, which is not in the VPC and zone"},
 		{`[{"eni": "eni-00000000000000fff"}]`, "the pod asks for eni-00000000000000fff, but EC2 knows no such ENI"},
-		{fmt.Sprintf(`[{"eni": %q}]`, bare.ID), "but requests allows only ENIs with the tag for=pods"},
+		{fmt.Sprintf(`[{"eni": %q}]`, bare.ID), "but the key requests allows only ENIs with the tag for=pods"},
 		{fmt.Sprintf(`[{"eni": %q}]`, used.ID), "but it is attached to " + other.ID +
 			", and this node is " + w.ID},
 		{fmt.Sprintf(`[{"eni": %q}]`, far.ID), "but its subnet subnet-far is not in the zone of this node, us-east-1a"},
 		{fmt.Sprintf(`[{"eni": %q}]`, elsewhere.ID), "but it is in vpc-2, and this node is in vpc-1"},
-		{fmt.Sprintf(`[{"eni": %q}]`, pools), "but requests allows only ENIs with the tag for=pods"},
+		{fmt.Sprintf(`[{"eni": %q}]`, pools), "but the key requests allows only ENIs with the tag for=pods"},
 		{fmt.Sprintf(`[{"eni": %q, "ip": "10.177.2.250"}]`, good.ID),
 			"but the ENI does not have the address 10.177.2.250"},
 		{`[{}, {"ip": "10.177.1.3"}]`,
 			"interface 2: no address is free: the pod asks for the address 10.177.1.3, which AWS reserves"},
 		{fmt.Sprintf(`[{}, {"eni": %q}]`, bare.ID), "interface 2: no address is free: the pod asks for " + bare.ID +
-			", but requests allows only ENIs with the tag for=pods"},
+			", but the key requests allows only ENIs with the tag for=pods"},
 		{`[{}, {"subnet": "subnet-db", "ip": "10.177.2.88"}]`,
 			"interface 2: pod default/pod050 asks for the address 10.177.2.88, which default/pod001 has"},
 		{`[{"securityGroups": ["sg-2"]}, {"securityGroups": ["sg-3"]}]`,
-			"pod default/pod050 asks for 2 interfaces that need 2 more ENIs, and m5.large, which can have 3, has 3"},
+			"pod default/pod050 asks for 2 interfaces, which need 2 more ENIs: m5.large can have 3 ENIs, and " +
+				"this node has 3"},
 		// an m5.large has 3 ENIs
 		{fmt.Sprintf(`[{"eni": %q}]`, good.ID), "attach " + good.ID + ", for which the pod asks: instance is full"},
 	} {
@@ -501,7 +502,7 @@ func TestRequestRefused(t *testing.T) {
 	}
 	_, err = w.ask(50, strings.Replace(allowAll, `"default"`, `"vm-*"`, 1), `[{"subnet": "subnet-db"}]`)
 	wantRefusal(t, err,
-		`pod default/pod050 asks for its interfaces, and requests does not allow the namespace "default" to ask`)
+		`pod default/pod050 asks for interfaces, and the key requests does not allow the namespace "default" to ask`)
 	_, err = w.ask(50, strings.Replace(allowAll, `"requests"`, `"x"`, 1), `[{"subnet": "subnet-db"}]`)
 	wantRefusal(t, err, `requests does not allow the namespace "default" to ask`)
 	w.wantWrites(map[string]int{})
@@ -549,7 +550,7 @@ func TestRequestMax(t *testing.T) {
 	had := fmt.Sprint(w.EC2.ENIs())
 	for _, again := range []string{db, `{"ips": ["10.177.2.99"]}`} {
 		wantRefusal(t, add(1, "net2", again),
-			"pod default/pod001 asks for interface net2, and would have 4 interfaces: max is 3")
+			"pod default/pod001 asks for interface net2, and would then have 4 interfaces: max in requests is 3")
 	}
 	if now := fmt.Sprint(w.EC2.ENIs()); now != had {
 		t.Errorf("ENIs were %s\nand are %s", had, now)
@@ -562,7 +563,7 @@ func TestRequestMax(t *testing.T) {
 		must(t, w.pool().End(t.Context(), key))
 	}
 	must(t, add(1, "net2", db))
-	wantRefusal(t, add(3, "eth0", `[{}, {}, {}, {}]`), "4 interfaces: max is ")
+	wantRefusal(t, add(3, "eth0", `[{}, {}, {}, {}]`), "4 interfaces: max in requests is ")
 	w.consistent()
 }
 
@@ -582,7 +583,7 @@ func TestRequestEntries(t *testing.T) {
 	for n, tags := range []map[string]string{{"for": "databases", "team": "b"}, {"for": "others"}} {
 		e := w.given(aws.ENISpec{Subnet: "subnet-db", Tags: tags})
 		_, err := w.ask(9+n, entries, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
-		wantRefusal(t, err, "but requests allows only ENIs with the tag for=databases, team=a, or for=pods")
+		wantRefusal(t, err, "but the key requests allows only ENIs with the tag for=databases, team=a, or for=pods")
 	}
 }
 
@@ -706,7 +707,7 @@ func TestRequestWithdrawn(t *testing.T) {
 	began := time.Now()
 	_, err = p.Acquire(ctx, pod(1))
 	t.Logf("after %v, %d calls: %v", time.Since(began), len(w.EC2.Calls()), err)
-	wantRefusal(t, err, "asks for the address 10.177.1.77, which is free since ")
+	wantRefusal(t, err, "asks for the address 10.177.1.77, which has been free since ")
 	w.Age(time.Minute)
 	if a, err := p.Acquire(ctx, pod(1)); err != nil || a.Addrs[0] != asked {
 		t.Errorf("%v, %v", a.Addrs, err)

@@ -15,7 +15,8 @@ import (
 )
 
 // Fill gets addresses until the pool has as many free ones as its configuration wants. Fill returns the number of free
-// addresses. If all ADDs that wait can have what is free, they have their turn before it asks for more.
+// addresses. If the free addresses are enough for all waiting ADDs, these ADDs have their turn before Fill asks for
+// more.
 func (p *Pool) Fill(ctx context.Context) (has int, err error) {
 	unlock, err := p.Registry.Lock(ctx, "grow")
 	if err != nil {
@@ -59,8 +60,9 @@ func (p *Pool) Fill(ctx context.Context) (has int, err error) {
 	}
 }
 
-// count returns how many addresses are free, whether the pool wants more, and whether they are enough for ADDs that
-// wait. If they are too few for all of these, some would ask EC2 themselves, and the pool would need one call more.
+// count returns how many addresses are free (has), whether the pool wants more (short), and whether they are enough for
+// all waiting ADDs (enough). enough is false if no ADD waits. If the addresses are too few for all waiting ADDs, Fill
+// asks EC2 first. Otherwise some of these ADDs would ask EC2 themselves, and the pool would need one call more.
 func (p *Pool) count(ctx context.Context) (has int, short, enough bool, err error) {
 	err = p.Registry.Change(ctx, func(s *registry.State) {
 		p.Note(s)
@@ -72,7 +74,7 @@ func (p *Pool) count(ctx context.Context) (has int, short, enough bool, err erro
 	return has, short, enough, err
 }
 
-// begin updates what Fill has to know.
+// begin updates what the registry has of the ENIs, the peers and the links, before Fill decides anything.
 func (p *Pool) begin(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err == nil && lease.Unknown(s) {
@@ -83,12 +85,12 @@ func (p *Pool) begin(ctx context.Context) error {
 	}
 	p.RenewPeers(ctx)
 	p.PeersAsked = true
-	p.Look(ctx) // else it requests addresses although some have just come back
+	p.Look(ctx) // otherwise Fill asks for addresses although an ENI has its link again, with free addresses
 	return nil
 }
 
-// giveWay releases the lock of growth, and takes it again when no ADD waits any more, or after a second. A process
-// that takes the lock again at once may overtake the waiters.
+// giveWay releases the lock "grow", and takes it again when no ADD waits any more, or after a second. A process that
+// takes the lock again at once may overtake the waiters.
 func (p *Pool) giveWay(ctx context.Context, unlock func()) (func(), error) {
 	const most, look = time.Second, 10 * time.Millisecond
 	unlock()

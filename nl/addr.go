@@ -19,21 +19,22 @@ import (
 type Addr struct {
 	Prefix netip.Prefix
 	Dev    string
-	// NoDAD makes an IPv6 address usable at once. EC2 gives an address to one ENI only. Slaves
-	// of one link would see each other's probes as their own.
+	// NoDAD makes an IPv6 address usable at once, without duplicate address detection. The detection is not necessary,
+	// because EC2 gives an address to one ENI only. Between slaves of one link, the detection would fail: a slave would
+	// take the probe of another slave for its own.
 	NoDAD bool
-	// Apart keeps the address from programs that do not ask for it. The kernel adds no route to its
-	// subnet (IFA_F_NOPREFIXROUTE). It does not choose the address as the source of a packet that
-	// has none. For that, an IPv4 address has the scope of the link, and one of IPv6 is deprecated
-	// (inet_select_addr; RFC 6724, section 5, rule 3).
+	// Apart makes the kernel use the address only for programs that ask for it. The kernel adds no route to the
+	// address's subnet (IFA_F_NOPREFIXROUTE). If a program has chosen no source for a packet, the kernel does not
+	// choose the address, either. The reason is that an IPv4 address gets the scope link, and an IPv6 address is
+	// deprecated (inet_select_addr; RFC 6724, section 5, rule 3).
 	Apart bool
 
-	// Addrs sets the following. Add ignores them.
+	// Addrs sets the following fields. Add ignores them.
 	Secondary  bool // IPv4: the link had another address of its subnet; IPv6: a temporary address, for privacy
-	Dynamic    bool // it has a lifetime, as an address from DHCP
+	Dynamic    bool // it has a lifetime, like an address from DHCP
 	Deprecated bool // not for new connections: preferred_lft is over
 	Tentative  bool // IPv6: duplicate address detection has not ended
-	Duplicate  bool // IPv6: another host has it
+	Duplicate  bool // IPv6: another host has the address
 }
 
 func (a Addr) String() string {
@@ -42,7 +43,7 @@ func (a Addr) String() string {
 	return c.flag("noprefixroute", a.Apart).String()
 }
 
-// Add adds the address. The kernel adds the route to its subnet, unless the address is Apart.
+// Add adds the address. If Apart is not set, the kernel also adds the route to the address's subnet.
 func (a Addr) Add(n *NS) error { return a.change(n, unix.RTM_NEWADDR, addNew) }
 
 // Del removes the address.
@@ -74,16 +75,16 @@ func (a Addr) change(n *NS, typ, flags int) error {
 	return n.change(typ, flags, msg, attrs...)
 }
 
-// deprecated are the lifetimes of an address that stays, but is not for new connections (struct
-// ifa_cacheinfo of linux/if_addr.h).
+// deprecated returns the lifetimes of an address that stays, but that new connections do not use (struct ifa_cacheinfo
+// of linux/if_addr.h).
 func deprecated() []byte {
 	lifetimes := make([]byte, 16) // preferred, valid, and two times that the kernel sets
 	binary.NativeEndian.PutUint32(lifetimes[4:], math.MaxUint32)
 	return lifetimes
 }
 
-// broadcast is the last address of an IPv4 subnet, as "brd +" of ip(8) adds it. Subnets of one
-// or two addresses have none (RFC 3021).
+// broadcast returns the last address of an IPv4 subnet, as "brd +" of ip(8) adds it. Subnets of one or two addresses
+// have no broadcast address (RFC 3021).
 func broadcast(p netip.Prefix) (netip.Addr, bool) {
 	if !p.Addr().Is4() || p.Bits() > 30 {
 		return netip.Addr{}, false
@@ -91,7 +92,7 @@ func broadcast(p netip.Prefix) (netip.Addr, bool) {
 	return last(p), true
 }
 
-// Check reports an address that is missing, or that IPv6 has found on another host, too.
+// Check returns an error if the address is missing, or if IPv6 has found the address at another host.
 func (a Addr) Check(n *NS) error {
 	index, err := n.index(a.Dev)
 	if err != nil {
@@ -113,8 +114,8 @@ func (a Addr) Check(n *NS) error {
 	return fmt.Errorf("%s has no address %s: %w", a.Dev, a.Prefix, fs.ErrNotExist)
 }
 
-// Addrs lists the addresses of a link, or of all links if dev is "". In IPv4 those that are not
-// Secondary are first, and then the oldest. In IPv6 the newest is first (ipv6_link_dev_addr).
+// Addrs lists the addresses of a link, or of all links if dev is "". In IPv4, addresses that are not Secondary come
+// before the others, and older addresses before newer ones. In IPv6, newer addresses come first (ipv6_link_dev_addr).
 func (n *NS) Addrs(dev string) ([]Addr, error) {
 	index, names, err := n.indexOrNames(dev)
 	if err != nil {
@@ -132,7 +133,7 @@ func (n *NS) Addrs(dev string) ([]Addr, error) {
 	return all, nil
 }
 
-// AllAddrs lists the addresses of all links, for callers who must know that none is missing.
+// AllAddrs lists the addresses of all links, for callers who must know that no address is missing.
 func (n *NS) AllAddrs() (addrs []netip.Addr, err error) {
 	found, err := n.addrs(n.exact, bothFamilies, 0)
 	if err != nil {
@@ -144,7 +145,8 @@ func (n *NS) AllAddrs() (addrs []netip.Addr, err error) {
 	return addrs, nil
 }
 
-// indexOrNames returns the index of a link and its name, or 0 and all names.
+// indexOrNames returns the index of the link dev, and a map from that index to dev. If dev is "", indexOrNames returns
+// 0, and a map from the indices of all links to their names.
 func (n *NS) indexOrNames(dev string) (int, map[int]string, error) {
 	if dev != "" {
 		index, err := n.index(dev)
@@ -166,7 +168,7 @@ type kernelAddr struct {
 // bothFamilies asks for IPv4 and IPv6, in this order (rtnl_dump_all).
 const bothFamilies = Family(unix.AF_UNSPEC)
 
-// addrs reads the addresses of one link, or of all if index is 0, by a request.
+// addrs reads the addresses of one link, or of all links if index is 0. request is the method that asks the kernel.
 func (n *NS) addrs(request requester, family Family, index int) ([]kernelAddr, error) {
 	msg := nl.NewIfAddrmsg(int(family))
 	msg.Index = uint32(index)
@@ -179,8 +181,8 @@ func (n *NS) addrs(request requester, family Family, index int) ([]kernelAddr, e
 	}
 	var found []kernelAddr
 	for _, m := range msgs {
-		// Without IPv6 (ipv6.disable=1) the kernel lists all families instead (rtnl_dump_all). Some kernels have more
-		// than two.
+		// If IPv6 is disabled (ipv6.disable=1), the kernel answers a request for IPv6 with all families
+		// (rtnl_dump_all). Some kernels have more than two families.
 		if f := Family(m[0]); f != family && (family != bothFamilies || !slices.Contains(Families, f)) {
 			continue
 		}
@@ -198,7 +200,7 @@ func parseAddr(m []byte) kernelAddr {
 	flags := uint32(msg.Flags)
 	for typ, value := range attrsOf(m[msg.Len():]) {
 		switch typ {
-		case unix.IFA_LOCAL: // the address; IFA_ADDRESS is then that of the peer, if there is one
+		case unix.IFA_LOCAL: // the address; IFA_ADDRESS is then the peer's address, if there is a peer
 			local = addrFrom(value)
 		case unix.IFA_ADDRESS:
 			if !local.IsValid() {

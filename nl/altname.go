@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An AltName is an alternative name of a link, see ip-link(8) about altname. It needs Linux 5.5.
+// An AltName is an alternative name of a link (see altname in ip-link(8)). Alternative names need Linux 5.5.
 type AltName struct {
 	Dev  string
-	MAC  string // of the link: if another process has deleted that, another link may have its name by now
+	MAC  string // of the link Dev: if that link was deleted, another link may have the name Dev by now
 	Name string
 }
 
@@ -22,10 +22,10 @@ func (a AltName) String() string {
 	return command("ip link property add").option("dev", a.Dev).option("altname", a.Name).String()
 }
 
-// Add gives the link the name. A link may have several.
+// Add gives the link the name. A link may have several alternative names.
 func (a AltName) Add(n *NS) error { return a.change(n, unix.RTM_NEWLINKPROP, addNew) }
 
-// Del takes the name from the link.
+// Del removes the name from the link.
 func (a AltName) Del(n *NS) error { return a.change(n, unix.RTM_DELLINKPROP, 0) }
 
 func (a AltName) change(n *NS, typ, flags int) error {

@@ -13,8 +13,8 @@ import (
 )
 
 // An attribute is a struct rtattr of rtnetlink(7) with its value, as the kernel reads it: padded to four bytes.
-// Attributes that are joined are a list of attributes. Package netlink builds a tree of them, with several allocations
-// for each.
+// Attributes one behind the other are a list of attributes. Package netlink builds a tree of attributes instead, with
+// several allocations for each attribute.
 type attribute []byte
 
 func attr(typ int, value []byte) attribute { return append(header(typ, len(value)), value...).pad() }
@@ -65,11 +65,11 @@ func header(typ, size int) attribute {
 		uint16(typ))
 }
 
-func (a attribute) pad() attribute { return a[:aligned(len(a))] } // header has made zeros there
+func (a attribute) pad() attribute { return a[:aligned(len(a))] } // header has made room for zeros there
 
 func aligned(size int) int { return (size + unix.NLA_ALIGNTO - 1) &^ (unix.NLA_ALIGNTO - 1) }
 
-// attrsOf are the attributes of a message by their types, up to one that is incomplete.
+// attrsOf yields the type and the value of each attribute of a message. attrsOf stops at an incomplete attribute.
 func attrsOf(b []byte) iter.Seq2[int, []byte] {
 	return func(yield func(int, []byte) bool) {
 		for len(b) >= unix.SizeofNlAttr {
@@ -83,7 +83,7 @@ func attrsOf(b []byte) iter.Seq2[int, []byte] {
 	}
 }
 
-// number reads a number of one, two or four bytes.
+// number reads a number of one, two or four bytes. For other sizes it returns 0.
 func number(b []byte) uint32 {
 	switch len(b) {
 	case 1:

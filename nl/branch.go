@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Branch is a chain for the packets that have arrived by the links of one group. A map in the table leads to it, so a
-// packet costs the same however many branches there are. The table has a rule with [ByIIFGroup]. If two processes
-// want the same chain for different groups, one gets it.
+// A Branch is a chain for the packets that have arrived by the links of one group. A map of the table leads from the
+// group to the chain. So the cost of a packet does not grow with the number of branches. The table must have a rule
+// with [ByIIFGroup]. If two processes want the same chain for different groups, one process gets the chain.
 //
-// A Branch may have a second chain, for the packets that have arrived by one link. The table then has a rule with
+// A Branch may have a second chain, for the packets that have arrived by one link. The table then must have a rule with
 // [ByIIF], too.
 type Branch struct {
 	Table   Table
@@ -25,7 +25,7 @@ type Branch struct {
 	Chain   string
 	Rules   []NFRule
 	Link    int      // index of the one link
-	Arrived []NFRule // of the second chain; nil for none
+	Arrived []NFRule // of the second chain; nil: there is no second chain
 }
 
 // The names of the maps, and the number of elements for which each map has room.
@@ -35,24 +35,25 @@ const (
 	mostBranches = 1 << 10
 )
 
-// ByIIFGroup leads a packet to the [Branch] of the group of the link by which it has arrived, if there is one.
+// ByIIFGroup leads a packet that has arrived by a link to the chain of the [Branch] of the link's group, if there is
+// one.
 func ByIIFGroup() Term { return byMap("iifgroup", unix.NFT_META_IIFGROUP, branches, 35) }
 
-// ByIIF leads a packet to the second chain of the [Branch] of the link by which it has arrived, if there is one.
+// ByIIF leads a packet that has arrived by a link to the second chain of the [Branch] of this link, if there is one.
 func ByIIF() Term { return byMap("iif", unix.NFT_META_IIF, arrivals, 20) }
 
-// byMap leads a packet to the chain that a map has for its key. The type of the keys is devgroup or ifindex, as in
-// nft(8), which prints the elements by their type.
+// byMap leads a packet to the chain that a map has for the packet's key. typ is the number of the keys' type in nft(8),
+// devgroup or ifindex: nft(8) needs the type to print the elements.
 func byMap(word string, key uint32, set string, typ uint32) Term {
 	return Term{word + " vmap @" + set, func(x *transaction) ([]attribute, error) {
 		const size = 4
-		hostEndian := []byte{0, 4, 1, 0, 0, 0} // NFTNL_UDATA_SET_KEYBYTEORDER, likewise
+		hostEndian := []byte{0, 4, 1, 0, 0, 0} // NFTNL_UDATA_SET_KEYBYTEORDER, also for nft(8)
 		x.sets++
 		x.add(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, attrString(unix.NFTA_SET_TABLE, x.table),
 			attrString(unix.NFTA_SET_NAME, set), attrOrdered(unix.NFTA_SET_FLAGS, unix.NFT_SET_MAP),
 			attrOrdered(unix.NFTA_SET_KEY_TYPE, typ), attrOrdered(unix.NFTA_SET_KEY_LEN, size),
 			attrOrdered(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT), attrOrdered(unix.NFTA_SET_ID, x.sets),
-			// with a size, the kernel chooses a quick one
+			// with a size, the kernel chooses a fast type of map
 			nested(unix.NFTA_SET_DESC, attrOrdered(unix.NFTA_SET_DESC_SIZE, mostBranches)),
 			attr(unix.NFTA_SET_USERDATA, hostEndian))
 		return exprs(meta(key),
@@ -62,14 +63,14 @@ func byMap(word string, key uint32, set string, typ uint32) Term {
 	}}
 }
 
-// A leg is a chain of a branch, and what leads to it.
+// A leg is a chain of a branch, and the element that leads to the chain: the name of the map, and the key.
 type leg struct {
 	set   string
 	key   uint32
 	chain Chain
 }
 
-// legs are those that the branch has.
+// legs returns the legs of the branch.
 func (b Branch) legs() []leg {
 	all := []leg{{branches, b.Group, Chain{Name: b.Chain, Rules: b.Rules}}}
 	if b.Arrived != nil {
@@ -92,12 +93,13 @@ func (b Branch) String() string {
 	return strings.Join(lines, "\n\t")
 }
 
-// Branch returns the chain of the branch of a group. The error is fs.ErrNotExist if there is none (see errors.Is).
+// Branch returns the chain of the branch of a group. The error is fs.ErrNotExist if the group has no branch (see
+// errors.Is).
 func (t Table) Branch(n *NS, group uint32) (chain string, err error) {
 	return t.leads(n, leg{set: branches, key: group})
 }
 
-// leads returns the chain to which a map leads.
+// leads returns the chain to which the element of a leg leads.
 func (t Table) leads(n *NS, l leg) (chain string, err error) {
 	msg, err := t.get(n, unix.NFT_MSG_GETSETELEM, l.element(t)...)
 	if err != nil {
@@ -106,13 +108,13 @@ func (t Table) leads(n *NS, l leg) (chain string, err error) {
 	return verdictChain(inside(msg, unix.NFTA_SET_ELEM_LIST_ELEMENTS, unix.NFTA_LIST_ELEM)), nil
 }
 
-// verdictChain is the chain to which an element leads.
+// verdictChain returns the chain to which an element leads.
 func verdictChain(element []byte) string {
 	return unix.ByteSliceToString(inside(element, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT,
 		unix.NFTA_VERDICT_CHAIN))
 }
 
-// element is a request about the element of a map.
+// element returns the attributes of a request about the element of a leg.
 func (l leg) element(t Table, data ...attribute) []attribute {
 	return []attribute{attrString(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name),
 		attrString(unix.NFTA_SET_ELEM_LIST_SET, l.set), nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS,
@@ -137,7 +139,7 @@ func (b Branch) install(n *NS, flags int) error {
 	for i, l := range b.legs() {
 		x.add(unix.NFT_MSG_NEWCHAIN, flags, attrString(unix.NFTA_CHAIN_TABLE, x.table),
 			attrString(unix.NFTA_CHAIN_NAME, l.chain.Name))
-		if i == 0 { // and not before the kernel has refused a chain that is another's
+		if i == 0 { // not earlier: the kernel must first refuse a chain that another group has
 			b.delElements(x, stale)
 		}
 		x.empty(l.chain.Name)
@@ -147,7 +149,7 @@ func (b Branch) install(n *NS, flags int) error {
 		x.add(unix.NFT_MSG_NEWSETELEM, flags, l.element(b.Table, nested(unix.NFTA_SET_ELEM_DATA,
 			nested(unix.NFTA_DATA_VERDICT, attrOrdered(unix.NFTA_VERDICT_CODE, verdictGoto),
 				attrString(unix.NFTA_VERDICT_CHAIN, l.chain.Name))))...)
-		flags = unix.NLM_F_CREATE // who has the first chain has the second
+		flags = unix.NLM_F_CREATE // the second chain belongs to the group that has the first
 	}
 	return n.commit(x)
 }
@@ -160,15 +162,15 @@ func (x *transaction) empty(chain string) {
 // verdictGoto is NFT_GOTO of linux/netfilter/nf_tables.h.
 const verdictGoto = 1<<32 - 4
 
-// Check compares the chains of the group and of the link, and their rules.
+// Check compares the chains to which the maps lead for the group and for the link, and the rules of these chains.
 func (b Branch) Check(n *NS) error {
 	for _, l := range b.legs() {
 		chain, err := b.Table.leads(n, l)
 		if err != nil {
-			return fmt.Errorf("no %s of the table %s: %w", l.set, b.Table.Name, err)
+			return fmt.Errorf("read the entry of the map %s in the table %s: %w", l.set, b.Table.Name, err)
 		}
 		if chain != l.chain.Name {
-			return differs("what "+l.set+" has for "+decimal(l.key), chain, l.chain.Name)
+			return differs("the chain in the map "+l.set+" for "+decimal(l.key), chain, l.chain.Name)
 		}
 	}
 	all, err := b.Table.fingerprints(n)
@@ -178,13 +180,13 @@ func (b Branch) Check(n *NS) error {
 	for _, l := range b.legs() {
 		got := slices.DeleteFunc(slices.Clone(all), func(f fingerprinted) bool { return f.chain != l.chain.Name })
 		if !slices.Equal(got, l.chain.fingerprints()) {
-			return fmt.Errorf("the chain %s of the table %s: %w", l.chain.Name, b.Table.Name, ErrOtherRules)
+			return fmt.Errorf("%w in the chain %s of the table %s", ErrOtherRules, l.chain.Name, b.Table.Name)
 		}
 	}
 	return nil
 }
 
-// Del deletes the branch. The second chain goes, too, whether Arrived says so or not.
+// Del deletes the branch. Del also deletes the second chain, even if Arrived is nil.
 func (b Branch) Del(n *NS) error {
 	x, err := b.Table.begin()
 	if err != nil {
@@ -211,8 +213,8 @@ func (b Branch) Del(n *NS) error {
 	return n.commit(x)
 }
 
-// arrivals are the elements for the branch's link, and those that lead to the second chain. Other programs may have
-// deleted the rest of an earlier branch, so there may be several.
+// arrivals returns the elements for the branch's link, and the elements that lead to its second chain. There may be
+// several elements, because another program may have deleted only a part of an earlier branch.
 func (b Branch) arrivals(n *NS, chain string) (found []leg, err error) {
 	all, err := b.Table.elements(n, arrivals)
 	for _, e := range all {
@@ -231,16 +233,16 @@ func (b Branch) delElements(x *transaction, all []leg) {
 	}
 }
 
-// secondOf is the name of the second chain.
+// secondOf returns the name of the second chain.
 func secondOf(chain string) string { return chain + "_arrived" }
 
-// Restore adds the branch again after another program has deleted it, or only what leads to its chain. taken reports
-// that another group has the chain.
+// Restore adds the branch again if another program has deleted the branch, or only the element that leads to the
+// branch's chain. taken reports that another group has the chain.
 func (b Branch) Restore(n *NS) (taken bool, err error) {
 	if err = b.Add(n); !errors.Is(err, fs.ErrExist) {
 		return false, err
 	}
-	_, uses, err := b.Table.chain(n, b.Chain) // by its rules, and by what leads to it
+	_, uses, err := b.Table.chain(n, b.Chain) // uses counts the chain's rules, and the elements that lead to the chain
 	if err != nil {
 		return false, err
 	}
@@ -251,9 +253,10 @@ func (b Branch) Restore(n *NS) (taken bool, err error) {
 	return false, b.Put(n)
 }
 
-// Claim adds the branch unless its group has one. taken reports that another group has the chain.
+// Claim returns the chain of the group's branch. If the group has no branch, Claim first adds b. taken reports that
+// another group has the chain.
 func (b Branch) Claim(n *NS) (chain string, taken bool, err error) {
-	for range 2 { // another process may add one for the group meanwhile
+	for range 2 { // another process may add a branch for the group meanwhile
 		if chain, err = b.Table.Branch(n, b.Group); !errors.Is(err, fs.ErrNotExist) {
 			return chain, false, err
 		}

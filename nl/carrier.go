@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Carrier is a link that can carry the addresses of a network card, and the addresses that it has.
+// A Carrier is a link that can carry the addresses of a network card, and the addresses that the link has.
 type Carrier struct {
 	Link
 	Addrs []netip.Addr
@@ -24,18 +24,19 @@ type Carrier struct {
 //
 // The owner of a namespace chooses the names, indices, groups and MAC addresses of its links, and can make links of all
 // kinds. The owner cannot choose the namespace of the link below. Only a process with the privileges of home can make a
-// link on a link of home. So only the kernel's word on the link below counts.
+// link on a link of home. So Slaves relies only on the namespace of the link below, which the kernel reports.
 //
-// When the kernel tells of a link on one of home, it gives n a number for home, which n keeps (peernet2id_alloc). So
-// a namespace without a number for home has no such link, and is asked nothing else.
+// When the kernel describes a link of n that was made on a link of home, it gives n a number for home. n keeps this
+// number (peernet2id_alloc). So a namespace without a number for home has no such link, and Slaves does not ask for its
+// links.
 //
-// If links change all the time, no list of the kernel may be complete. Then Slaves returns all that several lists
-// have shown. A namespace can hide only its own slaves in that way, and no other slave can have their addresses
-// meanwhile.
+// If links change all the time, no list of the kernel may be complete. Then Slaves returns all slaves that several
+// lists have shown. By such changes, a namespace can hide only its own slaves. No other slave can have the addresses of
+// hidden slaves meanwhile.
 func (n *NS) Slaves(home *NS) ([]Carrier, error) {
 	number, err := n.numberOf(home)
 	if err != nil {
-		return nil, fmt.Errorf("%s: which number it has for %s: %w", n.Name, home.Name, err)
+		return nil, fmt.Errorf("%s: ask for the number by which this namespace knows %s: %w", n.Name, home.Name, err)
 	}
 	if number == 0 {
 		return nil, nil
@@ -43,9 +44,9 @@ func (n *NS) Slaves(home *NS) ([]Carrier, error) {
 	return n.carriers(func(l Link) bool { return l.peerNS == number && borrows(l) })
 }
 
-// HasOn reports whether the namespace has a link that was made on a link of home, also if that has come to home later.
-// Then the kernel gives n a number for home only when it lists the links of n. Only a card that a pod has had comes
-// later.
+// HasOn reports whether the namespace has a link that was made on l, a link of home. HasOn is also right if l came to
+// home after that link was made. Only a card that a pod has had comes to home so late. In this case, n has no number
+// for home before the kernel lists the links of n. So HasOn first lists the links of n.
 func (n *NS) HasOn(home *NS, l Link) (bool, error) {
 	if _, err := n.Links(); err != nil {
 		return false, err
@@ -55,12 +56,12 @@ func (n *NS) HasOn(home *NS, l Link) (bool, error) {
 }
 
 // CardsOf lists the links of the namespace that are network cards, by their kinds (see [Link]). Like Slaves, it returns
-// all that several lists have shown.
+// all cards that several lists have shown.
 func (n *NS) CardsOf(kinds ...string) ([]Carrier, error) {
 	return n.carriers(func(l Link) bool { return l.Index != loopback && slices.Contains(kinds, l.Kind) })
 }
 
-// carriers lists the links that are wanted, with their addresses.
+// carriers lists the links for which the function wanted returns true, with their addresses.
 func (n *NS) carriers(wanted func(Link) bool) ([]Carrier, error) {
 	links := map[int]Link{}
 	err := n.several(unix.RTM_GETLINK, unix.RTM_NEWLINK, func(m []byte) {
@@ -82,8 +83,8 @@ func (n *NS) carriers(wanted func(Link) bool) ([]Carrier, error) {
 	return all, nil
 }
 
-// addrsOf lists the addresses of a link. The kernel lists only those (inet_dump_ifaddr, inet6_dump_addr), since Linux
-// 4.20.
+// addrsOf lists the addresses of a link. Since Linux 4.20, the kernel lists the addresses of only this link
+// (inet_dump_ifaddr, inet6_dump_addr).
 func (n *NS) addrsOf(index int) ([]netip.Addr, error) {
 	addrs := map[netip.Addr]bool{}
 	msg := nl.NewIfAddrmsg(int(bothFamilies))
@@ -102,7 +103,8 @@ func (n *NS) addrsOf(index int) ([]netip.Addr, error) {
 	return slices.SortedFunc(maps.Keys(addrs), netip.Addr.Compare), err
 }
 
-// several calls each for what a list of the kernel shows. If changes interrupt the list, it asks for a few more.
+// several asks the kernel for a list, and calls the function each with each message. If a change interrupts the list,
+// several asks again, a few times.
 func (n *NS) several(typ int, answer uint16, each func([]byte), head nl.NetlinkRequestData, attrs ...attribute) error {
 	err := retry(func() error {
 		msgs, err := n.once(unix.NETLINK_ROUTE, typ, unix.NLM_F_DUMP, answer, head, attrs...)

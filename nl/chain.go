@@ -35,7 +35,7 @@ func (c Chain) appendHeader(b []byte) []byte {
 
 func (c Chain) policy() string { return cmp.Or(c.Policy, "accept") }
 
-// calledAs reports whether the kernel calls both chains alike.
+// calledAs reports whether both chains have the same type, hook, priority and policy.
 func (c Chain) calledAs(o Chain) bool {
 	return c.Type == o.Type && c.Hook == o.Hook && c.Priority == o.Priority && c.policy() == o.policy()
 }
@@ -71,15 +71,15 @@ func (c Chain) addRules(x *transaction) error {
 	return nil
 }
 
-// revision is part of the comment of a rule. Increase it when the same text compiles to
-// something else.
+// revision is a part of the text whose hash is the comment of a rule. Increase it when the same rule compiles to other
+// code.
 const revision = "1"
 
-// A fingerprinted identifies a rule for Check: its chain, and its comment, a hash of the rule
-// and of how the chain is called.
+// A fingerprinted identifies a rule for Check by the rule's chain and comment. The comment is a hash of the rule, and
+// of how the kernel calls the chain.
 type fingerprinted struct{ chain, comment string }
 
-// ours reports whether the comment is as long as those that we give to rules.
+// ours reports whether the comment is as long as the comments that we give to rules.
 func (f fingerprinted) ours() bool { return len(f.comment) == hex.EncodedLen(8) }
 
 // fingerprints returns the fingerprints of the rules.
@@ -100,8 +100,8 @@ func (c Chain) fingerprints() []fingerprinted {
 	return all
 }
 
-// check compares the chain itself with the one in the kernel. The comments of its rules do not
-// change when an operator or another program sets another policy.
+// check compares the chain, without its rules, with the chain in the kernel. The comparison is necessary: if an
+// operator or another program sets another policy, the comments of the rules do not change.
 func (c Chain) check(n *NS, t Table) error {
 	is, _, err := t.chain(n, c.Name)
 	if err != nil {
@@ -113,7 +113,8 @@ func (c Chain) check(n *NS, t Table) error {
 	return nil
 }
 
-// chain asks for a chain of the table. The answer is how the kernel calls the chain, and how many rules it has.
+// chain asks for a chain of the table. The answer shows how the kernel calls the chain, and how many uses the chain
+// has. The uses are the chain's rules, and the elements and rules that lead to the chain.
 func (t Table) chain(n *NS, name string) (c Chain, rules int, err error) {
 	msg, err := t.get(n, unix.NFT_MSG_GETCHAIN, attrString(unix.NFTA_CHAIN_TABLE, t.Name),
 		attrString(unix.NFTA_CHAIN_NAME, name))
@@ -135,7 +136,7 @@ func parseChain(family uint8, msg []byte) (c Chain, rules int) {
 			}
 		case unix.NFTA_CHAIN_HOOK:
 			c.parseHook(hooksOf(family), value)
-		case unix.NFTA_CHAIN_USE: // no other chain refers to a chain that netfilter calls
+		case unix.NFTA_CHAIN_USE: // only rules, if a hook of netfilter calls the chain: nothing else leads to it
 			rules = int(ordered(value))
 		}
 	}

@@ -19,20 +19,20 @@ import (
 // A Counted is what a rule with a counter has counted.
 type Counted struct {
 	Chain   string
-	IIF     bool // the rule is about packets from a link
+	IIF     bool // the rule is about packets that have arrived by certain links
 	Drops   bool
 	Packets uint64
 }
 
-// Counters returns what the counting rules of a table have counted. The error answers to
-// fs.ErrNotExist if there is no such table.
+// Counters returns what the counting rules of a table have counted. The error is fs.ErrNotExist if there is no such
+// table.
 func (t Table) Counters(n *NS) (all []Counted, err error) {
 	if _, err := t.itself(n); err != nil {
 		return nil, err
 	}
 	rules, err := t.rules(n)
 	if err != nil {
-		return nil, fmt.Errorf("%s: rules of %s: %w", n.Name, t.Name, err)
+		return nil, fmt.Errorf("%s: list the rules of %s: %w", n.Name, t.Name, err)
 	}
 	for _, r := range rules {
 		if counted, counts := countedBy(r[nl.SizeofNfgenmsg:]); counts {

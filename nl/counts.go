@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// dropCounts are the kernel's counters of packets that it drops for a reason of IP: proc_net(5), snmp and netstat. The
+// dropCounts are the names of the kernel's counters of packets that IP drops: see snmp and netstat in proc_net(5). The
 // counters of a namespace count all packets in it.
 var dropCounts = []string{"InNoRoutes", "OutNoRoutes", "IPReversePathFilter", "InAddrErrors", "FragFails",
 	"InHdrErrors"}

@@ -12,13 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RemoveDetached deletes the rules about links that do not exist any more, if ours reports them, and returns them: "iif
-// veth7e00 [detached]" in ip(8). The kernel removes routes and neighbours with a link, but not the rules about it. The
-// kernel marks these rules, so RemoveDetached asks nothing about the links of other rules.
+// RemoveDetached deletes rules about links that do not exist any more, and returns these rules. It deletes only rules
+// for which the function ours returns true. When a link is deleted, the kernel removes the link's routes and
+// neighbours, but not the rules about the link. The kernel marks these rules: ip(8) shows "iif veth7e00 [detached]". So
+// RemoveDetached does not ask for the links of unmarked rules.
 //
-// RemoveDetached may run beside plugins that add links and rules. A link exists before its rules. If a rule is marked,
-// RemoveDetached still asks for the link, because a link may have come since. It deletes a rule by all its properties.
-// One property is the table, and a new link of the same name has another table.
+// RemoveDetached may run while plugins add links and rules. A plugin adds a link before the rules about it.
+// RemoveDetached asks for the link of each marked rule, because a plugin may have added the link since. RemoveDetached
+// deletes a rule by all its properties, and the table is one of them. So the rules about a new link of the same name
+// stay, because they have another table.
 func (n *NS) RemoveDetached(ours func(Rule) bool) (removed []Rule, failed error) {
 	rules, err := n.detached()
 	if err != nil {
@@ -43,7 +45,7 @@ func (n *NS) RemoveDetached(ours func(Rule) bool) (removed []Rule, failed error)
 	return removed, failed
 }
 
-// detached lists the rules of which the kernel says so.
+// detached lists the rules that the kernel marks as detached.
 func (n *NS) detached() (rules []Rule, err error) {
 	for _, family := range Families {
 		msgs, err := n.ruleMessages(family)

@@ -14,11 +14,12 @@ import (
 // accepts.
 type DroppingChain struct {
 	Name  string // as nft(8) writes it: "ip filter FORWARD"
-	Empty bool   // no rule accepts anything
+	Empty bool   // the chain has no rules, so it accepts no packet
 }
 
-// DroppingChains lists the chains that drop packets of a family. DroppingChains does not know which packets their rules
-// accept. It sees the rules of nftables and iptables-nft. iptables-legacy is another engine.
+// DroppingChains lists the chains that drop packets of a family. DroppingChains does not find out which packets the
+// rules of these chains accept. It sees the rules of nftables and iptables-nft, but not the rules of iptables-legacy,
+// which is another engine.
 func (n *NS) DroppingChains(family Family) ([]DroppingChain, error) {
 	chains, err := n.dump(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC)
 	if err != nil {
@@ -39,7 +40,7 @@ func (n *NS) DroppingChains(family Family) ([]DroppingChain, error) {
 		name := chainName(m)
 		rules, err := t.rules(n, attrString(unix.NFTA_RULE_CHAIN, c.Name))
 		if err != nil {
-			return nil, fmt.Errorf("%s: rules of %s: %w", n.Name, name, err)
+			return nil, fmt.Errorf("%s: list the rules of %s: %w", n.Name, name, err)
 		}
 		if c.Policy == "drop" || len(rules) > 0 && dropsAll(rules[len(rules)-1][nl.SizeofNfgenmsg:]) {
 			found = append(found, DroppingChain{name, len(rules) == 0})
@@ -61,13 +62,13 @@ func (n *NS) Chains() ([]string, error) {
 	return all, nil
 }
 
-// chainName is the chain of a message as nft(8) writes it.
+// chainName returns the table and the chain in a message, as nft(8) writes them.
 func chainName(m []byte) string {
 	return nftName(m[0], inside(m[nl.SizeofNfgenmsg:], unix.NFTA_CHAIN_TABLE)) + " " +
 		unix.ByteSliceToString(inside(m[nl.SizeofNfgenmsg:], unix.NFTA_CHAIN_NAME))
 }
 
-// dropsAll reports whether a rule drops or rejects every packet, as the last one of firewalld does.
+// dropsAll reports whether a rule drops or rejects every packet, as the last rule of firewalld does.
 func dropsAll(rule []byte) bool {
 	for name, data := range expressions(rule) {
 		switch name {
@@ -78,7 +79,7 @@ func dropsAll(rule []byte) bool {
 			code, is := verdictOf(data)
 			return is && code == verdictDrop
 		default:
-			return false // it is about some packets only
+			return false // the rule is about some packets only
 		}
 	}
 	return false

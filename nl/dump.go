@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A TableDump is a table of ours of nftables, as the kernel has it.
+// A TableDump is one of our tables of nftables, as the kernel has it.
 type TableDump struct {
 	Name   string      `json:"name"` // as nft(8) writes it: "inet cni_ipvlan_vpc_k8s"
 	Chains []ChainDump `json:"chains"`
@@ -27,18 +27,19 @@ type TableDump struct {
 // A ChainDump is a chain of such a table.
 type ChainDump struct {
 	Name     string     `json:"name"`
-	Type     string     `json:"type"` // "": no hook of netfilter calls it
+	Type     string     `json:"type"` // "": no hook of netfilter calls the chain
 	Hook     string     `json:"hook"`
 	Priority int        `json:"priority"`
 	Policy   string     `json:"policy"` // "" is accept
 	Rules    []RuleDump `json:"rules"`
 }
 
-// A RuleDump has the expressions of a rule: the name, and the kernel's attributes in hexadecimal. An expression that
-// we never write has no attributes: it may have text of others.
+// A RuleDump has a string for each expression of a rule: the expression's name, and the kernel's attributes in
+// hexadecimal. It omits the attributes of expressions that our rules never have, because such attributes may contain
+// text of other programs.
 type RuleDump []string
 
-// ours are the expressions that rules of ours have.
+// ours are the names of the expressions that our rules have.
 var ours = []string{"bitwise", "byteorder", "cmp", "counter", "ct", "exthdr", "fib", "immediate", "limit", "lookup",
 	"masq", "meta", "nat", "payload", "range", "rt"}
 
@@ -56,7 +57,7 @@ func (n *NS) DumpTables() ([]TableDump, error) {
 		}
 		d, err := n.dumpTable(Table{Family: family, Name: table})
 		if err != nil {
-			return nil, fmt.Errorf("%s: table %s: %w", n.Name, name, err)
+			return nil, fmt.Errorf("%s: read the table %s: %w", n.Name, name, err)
 		}
 		d.Name = name
 		all = append(all, d)
@@ -106,12 +107,12 @@ func dumpRule(msg []byte) (r RuleDump) {
 	return r
 }
 
-// A ProgramDump is a BPF object of ours: pinned in the file system of BPF, or a filter at a link.
+// A ProgramDump is one of our BPF objects: an object that is pinned in the file system of BPF, or a filter at a link.
 type ProgramDump struct {
 	Name string `json:"name"`
-	Link string `json:"link"` // "": it is pinned
+	Link string `json:"link"` // "": the object is pinned
 	Hook string `json:"hook"` // ingress or egress
-	ID   uint32 `json:"id"`   // the kernel's number, 0 if it does not say
+	ID   uint32 `json:"id"`   // the kernel's number, 0 if the kernel does not report it
 	Tag  string `json:"tag"`  // the kernel's hash of the instructions
 }
 
@@ -150,15 +151,15 @@ func (n *NS) DumpFilters(links []Link) (all []ProgramDump, failed error) {
 	return all, failed
 }
 
-// filters lists our filters of a hook.
+// filters lists our filters at a hook of a link.
 func (n *NS) filters(l Link, hook string, parent uint32) (all []ProgramDump, err error) {
 	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETTFILTER, unix.NLM_F_DUMP, unix.RTM_NEWTFILTER,
 		&nl.TcMsg{Ifindex: int32(l.Index), Parent: parent})
 	if absent(err) || errors.Is(err, unix.EINVAL) {
-		return nil, nil // it has no hook
+		return nil, nil // the link has no hook
 	}
 	if err != nil {
-		return nil, fmt.Errorf("filters of %s: %w", l.Name, err)
+		return nil, fmt.Errorf("list the filters of %s: %w", l.Name, err)
 	}
 	for _, m := range msgs {
 		options := inside(m[nl.SizeofTcMsg:], nl.TCA_OPTIONS)
@@ -171,9 +172,9 @@ func (n *NS) filters(l Link, hook string, parent uint32) (all []ProgramDump, err
 	return all, nil
 }
 
-// progInfo is the kernel's number of a program or a map, and the tag of a program.
+// progInfo returns the kernel's number of a program or a map, and the tag of a program.
 func progInfo(fd int) (id uint32, tag string) {
-	var info struct { // the beginning of struct bpf_prog_info; that of a map also has its number there
+	var info struct { // the beginning of struct bpf_prog_info; struct bpf_map_info has the number at the same place
 		progType, id uint32
 		tag          [8]byte
 	}

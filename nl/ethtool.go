@@ -14,26 +14,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A cardSetting is one of ethtool(8). Its value is the structure that the kernel fills for the command get, without the
-// number of the command. The command set takes the same structure.
+// A cardSetting is a setting of ethtool(8). Its value is the structure that the kernel fills for the command get,
+// without the number of the command. The command set takes the same structure.
 type cardSetting struct {
 	name     string
 	get, set uint32
 	size     int
-	args     []uint32 // behind the number of the command
+	args     []uint32 // the numbers behind the number of the command
 }
 
-// The commands of linux/ethtool.h, in the order in which a driver takes them: the number of queues decides what is
-// valid of others.
+// The commands of linux/ethtool.h that have functions of their own here.
 const (
-	ethtoolGetRSS      = 0x46 // of two parts: see rss
+	ethtoolGetRSS      = 0x46 // takes two requests: see rss
 	ethtoolSetRSS      = 0x47
-	ethtoolGetFeatures = 0x3a // and set with another structure: see features
+	ethtoolGetFeatures = 0x3a // the command set takes another structure: see features
 	ethtoolSetFeatures = 0x3b
 )
 
-// cardSettings are those that a driver for EC2 may have, and pods may set. A setting with the command 0 cannot be put
-// back.
+// cardSettings returns the settings that a driver for EC2 may have, and that pods may change. If set is 0, no command
+// can put the setting back.
 func cardSettings() []cardSetting {
 	const getHash, setHash, getTunable, setTunable, u32, u16 = 0x29, 0x2a, 0x48, 0x49, 3, 2
 	all := []cardSetting{
@@ -59,7 +58,7 @@ func cardSettings() []cardSetting {
 
 const featuresSetting, rssSetting = "offloads", "receive side scaling"
 
-// cardSettings reads what the driver of a link has, into s.
+// cardSettings reads the settings of a link's driver into s.
 func (n *NS) cardSettings(l Link, s Settings) error {
 	read := func(name string, value []byte, err error) error {
 		switch {
@@ -82,11 +81,12 @@ func (n *NS) cardSettings(l Link, s Settings) error {
 	return errors.Join(failed, read(rssSetting, value, err))
 }
 
-// lacks reports whether a driver has no such setting. A driver that knows the command, but not this kind of setting,
-// returns "invalid".
+// lacks reports whether an error means that the driver has no such setting. A driver that has the command, but not this
+// kind of setting, returns EINVAL.
 func lacks(err error) bool { return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) }
 
-// features reads the offloads. For each 32 offloads, it returns the changeable ones, and among these the wanted ones.
+// features reads the offloads. For each 32 offloads, features returns two bit masks: the offloads that can be changed,
+// and the requested ones of these.
 func (n *NS) features(l Link) (value []byte, err error) {
 	const header, block = 8, 16
 	b := words(header+8*block, ethtoolGetFeatures, 8)
@@ -102,7 +102,8 @@ func (n *NS) features(l Link) (value []byte, err error) {
 	return value, nil
 }
 
-// rss reads which queue gets what, and the key of the hash. The first question is for the sizes of both.
+// rss reads the table by which the driver chooses the queue of a packet, and the key of the hash. The first request
+// asks for the sizes of the table and the key.
 func (n *NS) rss(l Link) ([]byte, error) {
 	const header, indirAt, keyAt, most = 24, 8, 12, 1 << 12
 	sizes := words(header, ethtoolGetRSS)
@@ -121,7 +122,7 @@ func (n *NS) rss(l Link) ([]byte, error) {
 // setCard sets a setting of the driver.
 func (n *NS) setCard(l Link, name string, value []byte) error {
 	switch name {
-	case featuresSetting: // struct ethtool_set_features_block is the same
+	case featuresSetting: // struct ethtool_set_features_block has these two masks, too
 		return n.ethtool(l, append(words(8, ethtoolSetFeatures, uint32(len(value)/8)), value...))
 	case rssSetting:
 		return n.ethtool(l, append(words(4, ethtoolSetRSS), value...))
@@ -134,7 +135,7 @@ func (n *NS) setCard(l Link, name string, value []byte) error {
 	return errors.New("the kernel has no command for that")
 }
 
-// words is a structure that begins with these numbers.
+// words returns a structure of this size that begins with these numbers.
 func words(size int, numbers ...uint32) []byte {
 	b := make([]byte, 0, size)
 	for _, v := range numbers {
@@ -143,7 +144,8 @@ func words(size int, numbers ...uint32) []byte {
 	return append(b, make([]byte, size-len(b))...)
 }
 
-// ethtool carries out a command of ethtool. A netlink socket takes it as any socket, for the namespace that it is of.
+// ethtool carries out a command of ethtool. The ioctl works with any socket, also with a netlink socket, and acts in
+// the namespace of the socket.
 func (n *NS) ethtool(l Link, command []byte) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -10,23 +10,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// expression is a part of a rule's code: it loads a register, compares one, or acts on the packet. All expressions
-// except the NAT expressions work in register 1. The kernel wants its numbers in network byte order. What is in a
-// register has the byte order that it has in the packet, or in the kernel. See linux/netfilter/nf_tables.h.
+// expression returns a part of a rule's code, which loads a register, compares a register, or acts on the packet. Only
+// NAT expressions and the expressions of a Guard use registers other than register 1. The kernel wants the numbers in
+// attributes in network byte order. A register has a value in the byte order that the value has in the packet, or in
+// the kernel. See linux/netfilter/nf_tables.h.
 func expression(name string, data ...attribute) attribute {
 	return nested(unix.NFTA_LIST_ELEM, attrString(unix.NFTA_EXPR_NAME, name), nested(unix.NFTA_EXPR_DATA, data...))
 }
 
-// nested is a nest that says so of itself.
+// nested is nest with the flag NLA_F_NESTED.
 func nested(typ int, inside ...attribute) attribute { return nest(unix.NLA_F_NESTED|typ, inside...) }
 
-// content is what an expression compares a register with, or puts into one.
+// content returns a value for an expression. The expression compares a register with the value, or loads the value into
+// a register.
 func content(typ int, b []byte) attribute { return nested(typ, attr(unix.NFTA_DATA_VALUE, b)) }
 
-// native is a number as the kernel has it in a register.
+// native returns a number in the CPU's byte order. The kernel's own numbers have this byte order in a register.
 func native(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
-// port is a port as a packet has it.
+// port returns a port in the byte order of packets.
 func port(v uint16) []byte { return binary.BigEndian.AppendUint16(nil, v) }
 
 func meta(key uint32) attribute {
@@ -83,7 +85,7 @@ func within(first, last []byte) attribute {
 		content(unix.NFTA_RANGE_FROM_DATA, first), content(unix.NFTA_RANGE_TO_DATA, last))
 }
 
-// lookup looks for the register in a set of the same transaction.
+// lookup looks for the value of the register in a set of the same transaction. set is the number of the set.
 func lookup(set uint32, not bool) attribute {
 	of := []attribute{attrOrdered(unix.NFTA_LOOKUP_SREG, unix.NFT_REG_1)}
 	if not {
@@ -93,11 +95,12 @@ func lookup(set uint32, not bool) attribute {
 		attrOrdered(unix.NFTA_LOOKUP_SET_ID, set))...)
 }
 
-// masked keeps only some bits of the register; or sets some of them.
+// masked clears the bits of the register that are not in bits. The function named or sets the bits of the register that
+// are in bits.
 func masked(bits uint32) attribute { return bitwise(native(bits), native(0)) }
 func or(bits uint32) attribute     { return bitwise(native(^bits), native(bits)) }
 
-// bitwise makes of the register: register & mask ^ xor.
+// bitwise replaces the register by register & mask ^ xor.
 func bitwise(mask, xor []byte) attribute {
 	return expression("bitwise", attrOrdered(unix.NFTA_BITWISE_SREG, unix.NFT_REG_1),
 		attrOrdered(unix.NFTA_BITWISE_DREG, unix.NFT_REG_1),
@@ -152,13 +155,14 @@ func masq(flags uint32) attribute {
 	return expression("masq", attrOrdered(unix.NFTA_MASQ_FLAGS, flags))
 }
 
-// nat is unix.NFT_NAT_SNAT or unix.NFT_NAT_DNAT, with the registers of the address and the ports, and flags.
+// nat translates an address. kind is unix.NFT_NAT_SNAT or unix.NFT_NAT_DNAT. The other attributes are the registers
+// with the address and the ports, and flags.
 func nat(kind uint32, family byte, to ...attribute) attribute {
 	return expression("nat", append([]attribute{attrOrdered(unix.NFTA_NAT_TYPE, kind),
 		attrOrdered(unix.NFTA_NAT_FAMILY, uint32(family))}, to...)...)
 }
 
-// expressions are the names and the data of the expressions of a rule.
+// expressions yields the name and the data of each expression of a rule.
 func expressions(rule []byte) iter.Seq2[string, []byte] {
 	return func(yield func(string, []byte) bool) {
 		for _, e := range attrsOf(inside(rule, unix.NFTA_RULE_EXPRESSIONS)) {
@@ -169,7 +173,8 @@ func expressions(rule []byte) iter.Seq2[string, []byte] {
 	}
 }
 
-// verdictOf is the verdict of an immediate, if it is none that loads another register.
+// verdictOf returns the verdict of an expression "immediate". The second result is false if the expression loads
+// another register instead.
 func verdictOf(immediate []byte) (code uint32, is bool) {
 	value := inside(immediate, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CODE)
 	return ordered(value), value != nil

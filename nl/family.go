@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Family is an address family by the kernel's number. The zero value is any family.
+// A Family is the kernel's number of an address family. The zero value is any family.
 type Family uint8
 
 // The families that this package knows.
@@ -18,10 +18,10 @@ const (
 	IPv6 Family = unix.AF_INET6
 )
 
-// Families are both families in the order in which everything is listed.
+// Families are both families, in the order in which the functions of this package list objects.
 var Families = []Family{IPv4, IPv6}
 
-// FamilyOf is the family of an address, or any family for the zero address.
+// FamilyOf returns the family of an address. For the zero address, it returns any family, 0.
 func FamilyOf(a netip.Addr) Family {
 	switch {
 	case !a.IsValid():

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FarEnd returns the other end of a veth pair, one end of which is a link of the namespace. The
-// other may be in any namespace: the kernel has an ID for it, ip-netns(8). The error answers to
-// fs.ErrNotExist if the other end has moved or gone since the link was read.
+// FarEnd returns the other end of a veth pair. near is the end in this namespace. The other end may be in any
+// namespace: the kernel has an ID for that namespace, ip-netns(8). The error is fs.ErrNotExist if the other end was
+// moved or deleted after near was read.
 func (n *NS) FarEnd(near Link) (Link, error) {
 	msg := linkMessage()
 	msg.Index = int32(near.Peer)
@@ -25,7 +25,7 @@ func (n *NS) FarEnd(near Link) (Link, error) {
 		err = absence{unix.ENODEV} // EINVAL: no namespace has the ID
 	}
 	if err != nil {
-		return Link{}, fmt.Errorf("%s: the other end of %s: %w", n.Name, near.Name, err)
+		return Link{}, fmt.Errorf("%s: find the other end of %s: %w", n.Name, near.Name, err)
 	}
 	return parseLink(msgs[0]), nil
 }

@@ -19,24 +19,26 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A filter is a BPF program at a link, tc-bpf(8). A filter at the ingress sees each packet before everything except a
-// capture. A filter at the egress sees each packet after everything except a queue.
+// A filter is a BPF program at a link, tc-bpf(8). A filter at the ingress sees each packet after captures, but before
+// all other code of the kernel. A filter at the egress sees each packet before the queue, but after all other code.
 //
-// Since Linux 6.6 a link can run programs without tc ("bpftool net": tcx). A program without tc costs a packet less
-// than half of the 200 instructions of tc itself. But to attach one, and to delete the link, the kernel waits for a
-// grace period of RCU, some 10 ms (tcx_entry_sync in include/net/tcx.h). No process can change a link or a route
-// meanwhile. A pod's ADD would take several times as long, and the ADDs of a burst would wait for each other.
+// Since Linux 6.6 a link can run programs without tc ("bpftool net": tcx). Then a packet costs less than half of the
+// 200 instructions that tc itself costs. But when such a program is attached, the kernel waits for a grace period of
+// RCU, some 10 ms (tcx_entry_sync in include/net/tcx.h). It waits again when the program's link is deleted. No process
+// can change a link or a route meanwhile. A pod's ADD would take several times as long, and the ADDs of a burst would
+// wait for each other.
 type filter struct {
 	index  int       // of the link
 	name   string    // of the program: its fingerprint
-	class  uint16    // of the pod, for the program: see Splice
-	older  bool      // it has the handle that earlier releases used for outgoing packets
+	class  uint16    // the number of the pod: its program remembers packets under this number
+	older  bool      // the filter has the handle that earlier releases used for outgoing packets
 	hook   uint32    // tcEgress, or 0 for arriving packets
 	pref   uint32    // its priority among the filters of the hook, lowest first; 0 is filterPref
-	police attribute // the action on what the program matches; without it the program itself decides
+	police attribute // the action on packets that the program matches; nil: the program itself decides
 }
 
-// The parents of linux/pkt_sched.h: the hooks, arriving packets, and outgoing packets.
+// Numbers of linux/pkt_sched.h: the parent and the handle of the qdisc, and the parents of the filters for arriving and
+// for outgoing packets.
 const (
 	tcHooks   = 0xfffffff1
 	tcHandle  = 0xffff0000
@@ -48,13 +50,13 @@ const (
 // passes all other packets to the next filter.
 const filterPref = 72
 
-// add adds the filter with the program of a file, or replaces its program.
+// add adds the filter, or replaces its program. program is the file descriptor of the program.
 func (f filter) add(n *NS, program int) error {
 	err := f.hooks(n)
 	if err == nil {
 		_, err = f.request(n, unix.RTM_NEWTFILTER, unix.NLM_F_CREATE|unix.NLM_F_ACK, 0, f.options(program))
 	}
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) { // no such hook or filter is known
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) { // the kernel has no such hook or no such filter
 		return fmt.Errorf("%w: %w", ErrNoBPF, err)
 	}
 	return err
@@ -71,10 +73,10 @@ func (f filter) options(program int) attribute {
 	return nest(nl.TCA_OPTIONS, append(options, attr32(nl.TCA_BPF_FLAGS, nl.TCA_BPF_FLAG_ACT_DIRECT))...)
 }
 
-// qdisc is the kind of qdisc that has the hook. While any link of the machine has a clsact, the kernel looks for a
-// clsact of the link for each packet that leaves. This search takes up to half of a percent of the cost of a packet
-// between two pods. So only a link with a filter for outgoing packets gets a clsact, and that filter must be added
-// first.
+// qdisc returns the kind of qdisc that has the hook. If one link of the machine has a clsact, the kernel looks for a
+// clsact whenever a packet leaves by any link. This search takes up to 0.5 % of the time that a packet between two pods
+// takes. So only a link with a filter for outgoing packets gets a clsact, and that filter must be added before a filter
+// for arriving packets.
 func (f filter) qdisc() string {
 	if f.hook == tcEgress {
 		return "clsact"
@@ -82,8 +84,9 @@ func (f filter) qdisc() string {
 	return "ingress"
 }
 
-// handle is another one for outgoing packets. On a link with a qdisc "ingress" the kernel
-// looks for it among the filters for arriving packets, and must not find one there.
+// handle returns the handle of the filter. A filter for outgoing packets has another handle than a filter for arriving
+// packets. On a link with a qdisc "ingress", the kernel looks for a filter for outgoing packets among the filters for
+// arriving packets. The handles differ, so the kernel does not find a filter there.
 func (f filter) handle() uint32 {
 	if f.hook == tcEgress && !f.older {
 		return 2
@@ -91,7 +94,7 @@ func (f filter) handle() uint32 {
 	return 1
 }
 
-// command is the command of tc(8) that adds the filter to a link, without the action.
+// command returns the command of tc(8) that adds the filter to a link, without the action.
 func (f filter) command(dev string) string {
 	direction := "ingress"
 	if f.hook == tcEgress {
@@ -101,9 +104,9 @@ func (f filter) command(dev string) string {
 		dev, f.qdisc(), dev, direction, cmp.Or(f.pref, filterPref), f.handle())
 }
 
-// hooks gives the link the qdisc, unless it has one. A clsact serves arriving packets, too. But
-// an ingress would accept a filter for outgoing packets and run it for arriving ones, so that
-// is an error here.
+// hooks gives the link the qdisc if the link has no qdisc. A clsact serves arriving packets, too. But a qdisc "ingress"
+// would accept a filter for outgoing packets, and run it for arriving packets. So hooks returns an error if the filter
+// is for outgoing packets and the link has a qdisc "ingress".
 func (f filter) hooks(n *NS) error {
 	err := n.change(unix.RTM_NEWQDISC, unix.NLM_F_CREATE,
 		&nl.TcMsg{Ifindex: int32(f.index), Parent: tcHooks, Handle: tcHandle}, attrString(nl.TCA_KIND, f.qdisc()))
@@ -123,7 +126,7 @@ func (f filter) request(n *NS, typ, flags int, answer uint16, more ...attribute)
 		Info: cmp.Or(f.pref, filterPref)<<16 | uint32(every)}
 	msgs, err := n.request(unix.NETLINK_ROUTE, typ, flags, answer, msg,
 		append([]attribute{attrString(nl.TCA_KIND, "bpf")}, more...)...)
-	if errors.Is(err, unix.EINVAL) && typ != unix.RTM_NEWTFILTER { // there is no hook
+	if errors.Is(err, unix.EINVAL) && typ != unix.RTM_NEWTFILTER { // the link has no hook
 		err = absence{err}
 	}
 	return msgs, err
@@ -142,8 +145,8 @@ func (f filter) del(n *NS) error {
 	return err
 }
 
-// same reports a filter that is missing, that is of another pod, or that has another program, even with the same
-// effect.
+// same returns an error if the filter is missing, is of another pod, or has another program. A program with the same
+// effect counts as another program.
 func (f filter) same(n *NS) error {
 	is, err := f.program(n)
 	switch {
@@ -157,8 +160,8 @@ func (f filter) same(n *NS) error {
 	return nil
 }
 
-// check reports a filter that is missing, or whose program does something else. It accepts the program of another
-// release. Some of these had no classes.
+// check returns an error if the filter is missing, or if its program has another effect. It accepts the programs of
+// other releases. It does not compare the classes, because filters of some releases had none.
 func (f filter) check(n *NS) error {
 	is, err := f.find(n)
 	if err == nil && !alike(is.name, f.name) {
@@ -167,7 +170,8 @@ func (f filter) check(n *NS) error {
 	return err
 }
 
-// find returns the filter that the kernel has in the place of f.
+// find returns the filter that the kernel has in the place of f: at the same link and hook, with the same priority and
+// handle. For outgoing packets, it may be a filter of an earlier release, which has another handle.
 func (f filter) find(n *NS) (filter, error) {
 	is, err := f.program(n)
 	if f.hook == tcEgress && absent(err) {
@@ -210,18 +214,20 @@ func (f *filter) parse(b []byte) {
 	}
 }
 
-// fingerprint is the name of a program of ours in the kernel: a hash of what the program does,
-// and how this release does it.
+// fingerprint returns the name that one of our programs has in the kernel. The parameter what describes the effect of
+// the program. The name has a hash of this text, and the revision of the program's source.
 func fingerprint(what string) string { return objectName(what, bpf.Revision()) }
 
-// objectName returns the name of an object of BPF: 16 digits that stand for its purpose, and how the object does it.
+// objectName returns the name of a BPF object. The name has a hash of the parameter what, in 16 digits, and then the
+// parameter how.
 func objectName(what, how string) string {
 	is := fnv.New64a()
 	io.WriteString(is, what)
 	return OwnTable + ":" + hex.EncodeToString(is.Sum(nil)) + ":" + how
 }
 
-// hasPurpose reports whether the name of a program has a hash of what it does. Earlier releases had none.
+// hasPurpose reports whether the name of a program has a hash of what the program does. The names of earlier releases
+// did not have this hash.
 func hasPurpose(name string) bool { return strings.Count(name, ":") == 2 }
 
 // alike reports whether two programs of ours do the same, as far as their names show.

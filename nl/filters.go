@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// at is the filter at each of the links.
+// at returns a copy of the filter for each of the links.
 func (f filter) at(n *NS, devs []string) (all []filter, err error) {
 	for _, dev := range devs {
 		if f.index, err = n.index(dev); err != nil {
@@ -20,7 +20,7 @@ func (f filter) at(n *NS, devs []string) (all []filter, err error) {
 	return all, nil
 }
 
-// addFilters adds a filter to links, or replaces those that differ from it.
+// addFilters adds a filter to links, or replaces filters that differ from it. code is the program.
 func addFilters(n *NS, devs []string, f filter, code []byte) error {
 	filters, err := f.at(n, devs)
 	if err != nil {
@@ -45,7 +45,8 @@ func addFilters(n *NS, devs []string, f filter, code []byte) error {
 	return nil
 }
 
-// delFilters deletes the filters of links that are in the place of f.
+// delFilters deletes the filter of each link that is in the place of f: at the same hook, with the same priority and
+// handle.
 func delFilters(n *NS, devs []string, f filter) error {
 	var errs []error
 	missing := 0
@@ -76,7 +77,7 @@ func checkFilters(n *NS, devs []string, f filter) error {
 	return eachFilter(n, filters, filter.check)
 }
 
-// eachFilter checks each filter, up to the first that is wrong.
+// eachFilter calls check for each filter, and returns the first error.
 func eachFilter(n *NS, filters []filter, check func(filter, *NS) error) error {
 	for _, f := range filters {
 		if err := check(f, n); err != nil {

@@ -13,12 +13,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A Forbid drops packets that leave by links for some addresses, from any program.
+// A Forbid drops packets that leave by some links for some addresses, from any program.
 //
-// A route that refuses a destination does not stop a socket that is bound to a link. When IPv4
-// finds no route for it, it assumes that the destination is on that link
-// (ip_route_output_key_hash_rcu, "Apparently, routing tables are wrong"). A program at a link's
-// egress sees everything that leaves, also from packet sockets.
+// A route that refuses a destination does not stop a socket that is bound to a link. If IPv4 finds no route for such a
+// socket, it assumes that the destination is on that link (ip_route_output_key_hash_rcu, "Apparently, routing tables
+// are wrong"). A BPF program at a link's egress sees all packets that leave, also packets from packet sockets.
 //
 // Each family has one address at most: see [bpf.Refuse].
 type Forbid struct {
@@ -48,13 +47,12 @@ func (f Forbid) Supported() error {
 	return unix.Close(program)
 }
 
-// filter is the one at each of the links.
+// filter returns the filter for each of the links, without the index.
 func (f Forbid) filter() filter {
 	return filter{name: fingerprint(fmt.Sprint("refuse ", f.Addrs)), hook: tcEgress}
 }
 
-// Add adds the filters, or replaces those that differ. The error is ErrNoBPF
-// if the kernel cannot run them.
+// Add adds the filters, or replaces filters that differ. The error is ErrNoBPF if the kernel cannot run their program.
 func (f Forbid) Add(n *NS) error { return addFilters(n, f.Devs, f.filter(), bpf.Refuse(f.Addrs)) }
 
 // Del deletes the filters. The hooks stay with the links.

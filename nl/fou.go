@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A FOU is a UDP port of the address Local where the kernel takes packets of a [Tunnel] out of
-// UDP (ip-fou(8)). The port ends with its namespace.
+// A FOU is a UDP port of the address Local. The kernel unpacks the packets of a [Tunnel] that arrive at this port
+// (ip-fou(8)). The port ends with its namespace.
 type FOU struct {
 	Local netip.Addr
 	Port  uint16
@@ -43,12 +43,12 @@ const (
 	fouAdd, fouDel, fouGet                  = 1, 2, 3
 	fouPort, fouAF, fouProto, fouType       = 1, 2, 3, 4
 	fouLocal4, fouLocal6                    = 6, 7
-	fouDirect                               = 1 // the UDP packet has no header besides
+	fouDirect                               = 1 // no other header is behind the UDP header
 	fouVersion                        uint8 = 1
 )
 
 // ErrNoFOU reports that the kernel has no FOU, and could not load the module.
-var ErrNoFOU = errors.New("this kernel has no foo over UDP, the module fou")
+var ErrNoFOU = errors.New("this kernel has no foo over UDP (the module fou)")
 
 // Add opens the port.
 func (f FOU) Add(n *NS) error {
@@ -85,7 +85,8 @@ func (f FOU) Check(n *NS) error {
 	return fmt.Errorf("there is no such port: %w", fs.ErrNotExist)
 }
 
-// attrs describe the port. To delete one, the kernel wants no protocol.
+// attrs returns the attributes that describe the port. In a message that deletes a port, the kernel wants no protocol:
+// proto is 0.
 func (f FOU) attrs(proto uint8) []attribute {
 	af, local := uint8(unix.AF_INET), fouLocal4
 	if f.Local.Is6() {
@@ -131,7 +132,7 @@ func (n *NS) fouFamily() (int, error) {
 		family, err = n.genericFamily("fou")
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		err = ErrNoFOU // not an absence: nothing can be made
+		err = ErrNoFOU // not fs.ErrNotExist: no port can be made
 	}
 	return family, err
 }
@@ -150,7 +151,7 @@ func (n *NS) genericFamily(name string) (int, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("the kernel names no number of the generic netlink family %s", name)
+	return 0, fmt.Errorf("the kernel reports no number of the generic netlink family %s", name)
 }
 
 // Supported returns [ErrNoFOU] if the kernel has no FOU, not even as a module.

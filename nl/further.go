@@ -8,25 +8,25 @@ import (
 	"slices"
 )
 
-// The first attachment of a pod has its veth pair, its default route, and its first NIC. Other
-// attachments to networks of ours are further ones. They have only NICs that answer by
-// themselves, each by a rule and a routing table of its own.
+// The first attachment of a pod has the pod's veth pair, its default route, and its first NIC. Other attachments to
+// networks of ours are further attachments. They have only NICs. Each of these NICs has a rule and a routing table of
+// its own. So the answers to packets that arrive by a NIC leave by the same NIC.
 //
-// The groups of the links show which attachment is which. A link has its group from the moment
-// in which it exists, so this is also right if an ADD was killed. An attachment stays what it
-// is, whatever attachments end or begin after it: its own links decide before those of others.
-// The first attachment may end first. Then the pod has no pair until an attachment begins that
-// has no link yet.
+// The groups of the links show which attachment is the first. A link has its group from its creation on, so the group
+// is right even if an ADD was killed. If other attachments begin or end later, a first attachment stays the first, and
+// a further attachment stays further. The reason is that Further checks the attachment's own links before other links.
+// The first attachment may end before the others. Then the pod has no pair until an attachment begins that has no link
+// yet.
 
 // furtherGroup is the first byte of the groups of further attachments. OwnGroup is the first byte of the groups of
-// first attachments. The rest of the number is the attachment's in both.
+// first attachments. The other three bytes are the attachment's number in both.
 const furtherGroup, sameAttachment = OwnGroup + 1, 1<<24 - 1
 
-// FurtherGroup is the group of the links of a further attachment, by its [PodGroup].
+// FurtherGroup returns the group of the links of a further attachment. own is the attachment's [PodGroup].
 func FurtherGroup(own uint32) uint32 { return furtherGroup<<24 | own&sameAttachment }
 
-// Further reports whether an attachment is a further one of its pod, by all links of the pod and
-// its [PodGroup].
+// Further reports whether an attachment is a further attachment of its pod. links are all links of the pod, and own is
+// the attachment's [PodGroup].
 func Further(links []Link, own uint32) bool {
 	has := func(group uint32) bool {
 		return slices.ContainsFunc(links, func(l Link) bool { return Attachment(l.Group) == group })
@@ -34,7 +34,8 @@ func Further(links []Link, own uint32) bool {
 	return has(FurtherGroup(own)) || !has(own) && OtherFirst(links, own)
 }
 
-// OtherFirst reports whether a link is of another attachment that is the first of its pod.
+// OtherFirst reports whether one of the links belongs to a first attachment that is not own. own is the [PodGroup] of
+// an attachment.
 func OtherFirst(links []Link, own uint32) bool {
 	return slices.ContainsFunc(links, func(l Link) bool {
 		g := Attachment(l.Group)
@@ -42,11 +43,11 @@ func OtherFirst(links []Link, own uint32) bool {
 	})
 }
 
-// A pod's network card, see [MovedLink], has a group of its own. The other links of its attachment have another group.
-// The kernel deletes no group that has a card, and DelGroup must not touch it: a card goes back to the node.
+// A pod's network card (see [MovedLink]) is in another group than the other links of its attachment. The kernel deletes
+// no link of a group that has a card. DelGroup must not touch the card, because a card goes back to the node.
 const cardGroups = furtherGroup - OwnGroup + 1
 
-// CardGroup is the group of an attachment's cards, by the group of its other links.
+// CardGroup returns the group of an attachment's cards. group is the group of the attachment's other links.
 func CardGroup(group uint32) uint32 { return group + cardGroups<<24 }
 
 // IsCard reports whether a group is one that CardGroup returns for groups of ours.
@@ -54,7 +55,8 @@ func IsCard(group uint32) bool {
 	return group>>24 == OwnGroup+cardGroups || group>>24 == furtherGroup+cardGroups
 }
 
-// Attachment is the group of the other links of the attachment that has a link of the group.
+// Attachment returns the group of an attachment's links that are no cards. group is the group of any link of the
+// attachment.
 func Attachment(group uint32) uint32 {
 	if IsCard(group) {
 		return group - cardGroups<<24
@@ -62,8 +64,8 @@ func Attachment(group uint32) uint32 {
 	return group
 }
 
-// Cards are the cards that an attachment has in the pod, or that have come back to the node from
-// there, by its [PodGroup].
+// Cards lists the cards of an attachment in the namespace n. In the pod, these are the attachment's cards. On the node,
+// these are its cards that have come back from the pod. own is the attachment's [PodGroup].
 func (n *NS) Cards(own uint32) (cards []MovedLink, err error) {
 	links, err := n.Links()
 	for _, l := range links {
@@ -74,19 +76,19 @@ func (n *NS) Cards(own uint32) (cards []MovedLink, err error) {
 	return cards, err
 }
 
-// FurtherTable is the number of the routing table in the pod for the NIC i of an attachment, by
-// its [PodGroup]. An attachment has 128 at most. No table of others in a pod has such a number.
+// FurtherTable returns the number of the routing table in the pod for the NIC i of an attachment. own is the
+// attachment's [PodGroup]. An attachment has 128 NICs at most. No table of another program in a pod has such a number.
 func FurtherTable(own uint32, i int) uint32 {
 	return 1<<31 | own&sameAttachment<<furtherBits | uint32(i)&(1<<furtherBits-1)
 }
 
 const furtherBits = 7
 
-// IsFurtherTable reports whether a routing table is one of those that FurtherTable numbers.
+// IsFurtherTable reports whether the number of a routing table is one that FurtherTable returns.
 func IsFurtherTable(table uint32) bool { return table>>31 == 1 }
 
-// DelFurther deletes the rules and the routes of an attachment's further NICs, by its [PodGroup]. DelFurther finds the
-// rules and routes by their tables, so their links may be gone.
+// DelFurther deletes the rules and the routes of an attachment's tables (see [FurtherTable]). own is the attachment's
+// [PodGroup]. DelFurther finds the rules and routes by their tables, so their links may be gone.
 func (n *NS) DelFurther(own uint32) error {
 	ours := func(table uint32, protocol int) bool {
 		return protocol == RouteProtocol && table>>furtherBits == FurtherTable(own, 0)>>furtherBits

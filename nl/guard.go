@@ -17,26 +17,29 @@ import (
 
 // A Guard drops packets that slaves of a link send to the namespace of the link.
 //
-// In mode l2, ipvlan gives some frames of a slave to its master, as if they had arrived there (ipvlan_xmit_mode_l2).
-// The destination and the source of such a frame are the same MAC address: the master's own, or a group's, such as
-// ff:ff:ff:ff:ff:ff. The kernel takes all others for another host's. Any program with a packet socket can send such a
-// frame, with any source inside. No frame from outside has either source.
+// In mode l2, ipvlan gives some frames of a slave to its master, as if they had arrived by the master
+// (ipvlan_xmit_mode_l2). The destination and the source of such a frame are the same MAC address. This MAC address is
+// the master's own address, or the address of a group, such as ff:ff:ff:ff:ff:ff. The kernel drops all other frames,
+// because it takes them for frames to another host. Any program with a packet socket can send such a frame, with any IP
+// address as the source. No frame from outside has one of these two sources.
 //
-// So the Guard drops IPv4, IPv6 and ARP that have arrived by the link from its own MAC address. On any link, it drops
-// packets whose source is the MAC address of a group. The guard drops packets in netfilter, after ipvlan, so packets to
-// slaves cost nothing more. A filter of tc would see other protocols, too, but it would cost each packet to a slave.
-// And a slave can bypass such a filter. A packet that has gone through a link of type ifb skips tc and netfilter's
-// ingress at the next link (tc_skip_classify).
+// So the Guard drops packets of IPv4, IPv6 and ARP that have arrived by the link and whose source is the link's own MAC
+// address. On any link, the Guard drops packets whose source is the MAC address of a group. The Guard drops packets in
+// netfilter, after ipvlan, so packets to slaves do not cost more. A filter of tc would see other protocols, too, but
+// each packet to a slave would cost more. A slave can also bypass such a filter. A packet that has gone through a link
+// of type ifb skips tc and netfilter's ingress at the next link (tc_skip_classify).
 //
-// All Guards of a namespace are elements of a set, in a table for each of two families. Deleting one does nothing:
-// another slave may need it. When a Guard is added, the elements of links that are gone are deleted.
+// All Guards of a namespace are elements of a set. Two tables have this set, one of the family inet and one of the
+// family arp. Del does nothing, because another slave may need the Guard. When Add adds a Guard, it deletes elements
+// whose links are gone.
 type Guard struct {
 	Link  string
-	Index int    // if these two are known, Check does not ask for the link
-	MAC   string // the same
+	Index int    // used if MAC is set: then no method has to ask for the link
+	MAC   string // "" if the caller does not know it
 }
 
-// GuardTable is the name of the tables: no network can have such a name. GuardSet is the name of the set in both.
+// GuardTable is the name of the tables: no network can have such a name. GuardSet is the name of the set in both
+// tables.
 const (
 	GuardTable = OwnTable + "._guard"
 	GuardSet   = "masters"
@@ -57,8 +60,9 @@ func (g Guard) String() string {
 	return lines
 }
 
-// guardTables are the two tables, with these elements in their sets. In the family inet the chain is before the kernel
-// joins fragments, at -400. The veths of pods have no slaves.
+// guardTables returns the two tables, with these elements in their sets. The kernel joins fragments at the priority
+// -400, and the chain of the family inet comes before that. This chain accepts all packets from the veths of pods,
+// which have no slaves.
 func guardTables(members []guarded) []Table {
 	drop := []NFRule{{arrivedFromItself(members), Count(), Drop()}, {fromGroup(), Count(), Drop()}}
 	chain := Chain{Name: "guard", Type: "filter", Hook: "prerouting", Priority: -450,
@@ -68,8 +72,8 @@ func guardTables(members []guarded) []Table {
 		{Family: "arp", Name: GuardTable, Chains: []Chain{arp}}}
 }
 
-// A guarded is an element of the set, in registers of 4 bytes. The element has the index of a link in the kernel's byte
-// order, and a MAC address.
+// A guarded is an element of the set: the index of a link in the CPU's byte order, and a MAC address. It fills three
+// registers of 4 bytes.
 type guarded [12]byte
 
 func (g Guard) element(n *NS) (e guarded, err error) {
@@ -92,8 +96,8 @@ func (g Guard) element(n *NS) (e guarded, err error) {
 
 func (e guarded) index() int { return int(binary.NativeEndian.Uint32(e[:])) }
 
-// Add adds the Guard, with the tables if they are not there. If the set has the element, Add does not look at the
-// rules: Check does.
+// Add adds the Guard, and the tables if they are not there. If the set already has the element, Add does not check the
+// rules, but Check does.
 func (g Guard) Add(n *NS) error {
 	e, err := g.element(n)
 	if err != nil {
@@ -105,7 +109,7 @@ func (g Guard) Add(n *NS) error {
 	return n.guard(e)
 }
 
-// Restore adds the Guard, and replaces the tables if anything of them differs.
+// Restore adds the Guard if it is missing. Restore also replaces the tables if a rule or a chain differs.
 func (g Guard) Restore(n *NS) error {
 	if g.Check(n) == nil {
 		return nil
@@ -137,8 +141,9 @@ func (g Guard) Check(n *NS) error {
 	return nil
 }
 
-// guard makes both tables, with the elements of all links that are there, in one transaction. The kernel refuses it if
-// another process has changed any table since the elements were read: that may have been another Guard.
+// guard makes both tables in one transaction, with e and with the earlier elements whose links exist. If another
+// process has changed any table since guard read the elements, the kernel refuses the transaction, and guard tries
+// again. The other process may have added another Guard.
 func (n *NS) guard(e guarded) (err error) {
 	for range 100 {
 		var generation uint32
@@ -165,13 +170,14 @@ func (n *NS) guard(e guarded) (err error) {
 	return err
 }
 
-// generation is the number of the state of all tables.
+// generation returns the kernel's number of the present state of all tables. Each change gives the state another
+// number.
 func (n *NS) generation() (uint32, error) {
 	msg, err := Table{}.get(n, unix.NFT_MSG_GETGEN)
 	return ordered(inside(msg, unix.NFTA_GEN_ID)), err
 }
 
-// members are the elements of the set whose links are there.
+// members returns the elements of the set whose links exist.
 func (n *NS) members() (found []guarded, err error) {
 	t := guardTables(nil)[0]
 	if _, err := t.itself(n); absent(err) {
@@ -195,13 +201,13 @@ func (n *NS) members() (found []guarded, err error) {
 	return found, err
 }
 
-// ofSet are the attributes of a request about elements of the set.
+// ofSet returns the attributes of a request about elements of the set.
 func (t Table) ofSet() []attribute {
 	return []attribute{attrString(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name),
 		attrString(unix.NFTA_SET_ELEM_LIST_SET, GuardSet)}
 }
 
-// member asks for one element of the set.
+// member asks for one element of the set. The error is fs.ErrNotExist if the set does not have the element.
 func (t Table) member(n *NS, e guarded) error {
 	key := nested(1, content(unix.NFTA_SET_ELEM_KEY, e[:]))
 	msg, err := t.get(n, unix.NFT_MSG_GETSETELEM, append(t.ofSet(), nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS, key))...)
@@ -211,7 +217,7 @@ func (t Table) member(n *NS, e guarded) error {
 	return err
 }
 
-// replace adds the table to a transaction, in the place of the one that may be there.
+// replace adds requests to a transaction that replace the table, or add it if it is not there.
 func (t Table) replace(x *transaction) error {
 	own, err := t.begin()
 	if err != nil {
@@ -222,8 +228,8 @@ func (t Table) replace(x *transaction) error {
 	return t.fill(x)
 }
 
-// arrivedFromItself matches frames whose source is the MAC address of the link by which they have arrived, if the set
-// has that link.
+// arrivedFromItself matches frames that have arrived by a link of the set, and whose source is the MAC address of this
+// link.
 func arrivedFromItself(members []guarded) Term {
 	return Term{"iif . ether saddr @" + GuardSet, func(x *transaction) ([]attribute, error) {
 		const first, second = unix.NFT_REG32_00, unix.NFT_REG32_01
@@ -239,7 +245,7 @@ func arrivedFromItself(members []guarded) Term {
 	}}
 }
 
-// fromGroup matches frames from the MAC address of a group.
+// fromGroup matches Ethernet frames whose source is the MAC address of a group.
 func fromGroup() Term {
 	return term("meta iiftype ether ether saddr & 01:00:00:00:00:00 == 01:00:00:00:00:00", func() []attribute {
 		return exprs(meta(unix.NFT_META_IIFTYPE), equal(binary.NativeEndian.AppendUint16(nil, unix.ARPHRD_ETHER)),
@@ -247,8 +253,8 @@ func fromGroup() Term {
 	})
 }
 
-// masters adds the set with its elements. Its type is as in nft(8), which prints the elements by their type: ifindex .
-// ether_addr.
+// masters adds the set with its elements. The type of the set is nft(8)'s type "ifindex . ether_addr", so that nft(8)
+// can print the elements.
 func (x *transaction) masters(members []guarded) {
 	const typ, size = 20<<6 | 9, 12
 	x.sets++

@@ -23,11 +23,11 @@ type IPVlan struct {
 	Master string       // in the namespace of the step
 	NS     *NS          // of the slave; nil if the namespace is gone, and the slave with it
 	Mode   string       // l2, l3 or l3s; "" is l2
-	MTU    int          // 0: that of the master, which the slave then follows; Check accepts any
+	MTU    int          // 0: the slave always has the MTU of its master, and Check accepts any MTU
 	Group  uint32       // links to be deleted together; 0 is the default group
-	Down   bool         // leave it down: something must be set first, and then Up sets it up
-	Only   []netip.Addr // if it is there already, it has no other addresses of pods than these; nil: any
-	Fresh  bool         // the caller has seen that NS has no link of this name: Add does not look
+	Down   bool         // leave the slave down: the caller changes something first, and then an Up sets the slave up
+	Only   []netip.Addr // the only addresses of pods that Check accepts on the slave; nil: Check accepts any
+	Fresh  bool         // the caller has seen that NS has no link of this name, so Add does not ask
 }
 
 // modes in the order of IPVLAN_MODE_*, see linux/if_link.h.
@@ -57,12 +57,13 @@ func (v IPVlan) mode() string {
 
 // Add creates the slave in its namespace, under its name, and up, in one request.
 //
-// The request goes to the master's namespace and names the slave's. Only then does the kernel make the link in its
-// final namespace. To move or rename a link takes 10 ms and more each, and all other changes of links wait
+// The request goes to the master's namespace and names the slave's namespace. So the kernel makes the link in its final
+// namespace. Moving or renaming a link would take 10 ms or more, and all other changes of links would wait meanwhile
 // (synchronize_rcu).
 //
 // Kernels before 6.15 look for a link of the same name in the namespace of the request, and find the node's own eth0.
-// Such a kernel does not look if the request has an index. So Add chooses an index that no kernel gives by itself.
+// Such a kernel does not look for the name if the request has an index. So Add chooses an index that no kernel gives by
+// itself.
 func (v IPVlan) Add(n *NS) error {
 	if v.NS == nil {
 		return errGone
@@ -79,7 +80,7 @@ func (v IPVlan) Add(n *NS) error {
 	for i := range int32(slaves) {
 		err = v.create(n, slaveIndex+i)
 		if !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.EEXIST) {
-			break // otherwise the index is in use, here or there
+			break // EBUSY, EEXIST: a link in one of the two namespaces has the index
 		}
 	}
 	if errors.Is(err, ErrUnanswered) {
@@ -88,12 +89,12 @@ func (v IPVlan) Add(n *NS) error {
 	return err
 }
 
-// slaveIndex is the index of the first slave in a namespace. A namespace counts its links from
-// one, and does not reach it. Further slaves follow, as many as an instance has ENIs. The index
-// is the same in all pods, so they can share what depends on it: see Splice.
+// slaveIndex is the index of the first slave in a namespace. A namespace counts its links from one, and does not reach
+// this index. The next slaves have the next indices, for as many slaves as an instance has ENIs. The index is the same
+// in all pods, so pods can share BPF programs that depend on the index: see Splice.
 const slaveIndex, slaves = 1 << 24, 64
 
-// create asks for the slave with an index.
+// create asks the kernel for the slave with an index.
 func (v IPVlan) create(n *NS, index int32) error {
 	mode := slices.Index(modes, v.mode())
 	if mode < 0 {
@@ -124,7 +125,8 @@ func (v IPVlan) create(n *NS, index int32) error {
 	return err
 }
 
-// made remembers the slave, which has the MAC address and the MTU of its master.
+// made makes the slave's namespace remember the slave. The slave has the MAC address of its master, and, if v.MTU is 0,
+// also the MTU.
 func (v IPVlan) made(n *NS, index int) {
 	if v.NS.indices != nil {
 		v.NS.indices[v.Name] = index
@@ -148,8 +150,8 @@ func (IPVlan) Supported(n *NS) error {
 	return fmt.Errorf("ask for an ipvlan without a master: %w", cmp.Or(err, errors.ErrUnsupported))
 }
 
-// Del deletes the slave, and needs no master for that. A link of that name that is no ipvlan is
-// not ours, and stays.
+// Del deletes the slave, and needs no Master for this. If the link of that name is no ipvlan, the link is not ours, and
+// stays.
 func (v IPVlan) Del(*NS) error {
 	if v.NS == nil {
 		return errGone
@@ -164,7 +166,7 @@ func (v IPVlan) Del(*NS) error {
 	return v.NS.delLink(v.Name)
 }
 
-// Check compares the slave with what it should be, and with its master if there is a name.
+// Check compares the slave with v. If Master is not "", Check also compares the slave's master.
 func (v IPVlan) Check(n *NS) error {
 	if v.NS == nil {
 		return errGone
@@ -196,8 +198,9 @@ func (v IPVlan) Check(n *NS) error {
 	return v.checkAddrs()
 }
 
-// checkAddrs finds an address of another ADD. Two ADDs of one attachment may run at once, and a DEL
-// in between: then they have different addresses. Or the pod takes the packets of another.
+// checkAddrs returns an error if the slave has an address that is not in Only. There are two reasons for such an
+// address. Two ADDs of one attachment may run at the same time, with a DEL between them: these ADDs have different
+// addresses. Or the pod itself has added the address of another pod, and takes that pod's packets.
 func (v IPVlan) checkAddrs() error {
 	if v.Only == nil {
 		return nil

@@ -13,14 +13,15 @@ import (
 )
 
 // Jumps are rules in a chain of another program. These rules have a text in their comment, and jump to a chain whose
-// name begins with To. The program iptables refuses a whole table in which it cannot print one rule. So it is not
-// asked.
+// name begins with To. The program iptables refuses to work on a table if it cannot print one of the table's rules. So
+// Del does not use iptables.
 type Jumps struct {
 	Table, Chain string // of the family ip
 	Comment, To  string
 }
 
-// Del deletes these rules, and the chains that they jump to, all or nothing. It is no error if there are no such rules.
+// Del deletes these rules, and the chains that they jump to, in one transaction. It is no error if there are no such
+// rules.
 func (j Jumps) Del(n *NS) error {
 	t := Table{Family: "ip", Name: j.Table}
 	rules, err := t.rules(n, attrString(unix.NFTA_RULE_CHAIN, j.Chain))
@@ -50,7 +51,7 @@ func (j Jumps) Del(n *NS) error {
 			chains = append(chains, to)
 		}
 	}
-	for _, chain := range chains { // first the rules in it
+	for _, chain := range chains { // the kernel deletes only a chain without rules
 		x.add(unix.NFT_MSG_DELRULE, 0, attrString(unix.NFTA_RULE_TABLE, j.Table),
 			attrString(unix.NFTA_RULE_CHAIN, chain))
 		x.add(unix.NFT_MSG_DELCHAIN, 0, attrString(unix.NFTA_CHAIN_TABLE, j.Table),

@@ -18,13 +18,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A Limit limits the packets that arrive by some links together, or that leave by them: the
-// kernel drops the rest (tc-police(8)). The filters share one action, which has the one bucket
-// of tokens. The action ends with the last filter.
+// A Limit limits the rate of the packets that arrive by some links, or of the packets that leave by them. The rate is
+// for all the links together. The kernel drops packets above the rate (tc-police(8)). Each link has a filter, and all
+// the filters share one action, which has the bucket of tokens. The action ends with the last filter.
 //
-// The limit counts each packet once. The limit does not count packets that a [Splice] takes from one link to the other.
-// The filters for arriving packets are behind the Splice's own. The filters for outgoing packets ignore packets that
-// have arrived by another link.
+// The limit counts each packet once. The limit does not count packets that a [Splice] sends from one link to the other.
+// There are two reasons: the filters for arriving packets come after the filters of the Splice. And the filters for
+// outgoing packets ignore packets that have arrived by another link.
 type Limit struct {
 	Devs   []string
 	Egress bool
@@ -32,16 +32,16 @@ type Limit struct {
 	Burst  uint64 // bytes at once, at least 1
 }
 
-// limitPref is behind the programs that redirect or drop a packet.
+// limitPref is the priority of the filters, after the filters that redirect or drop a packet.
 const limitPref = filterPref + 1
 
-// name is the name of the program, and contains the limit.
+// name returns the name of the program. The hash in the name depends on the rate and the burst.
 func (l Limit) name() string { return fingerprint(l.purpose()) }
 
 func (l Limit) purpose() string { return fmt.Sprint("limit ", l.Egress, l.Rate, l.Burst) }
 
-// index is the index of the shared action in its namespace. Another limit has another index: an action outlives its
-// filters for a while, and a filter would use the existing one.
+// index returns the index of the shared action in its namespace. Another limit has another index. Otherwise a new
+// filter would use an old action, because an action outlives its filters for a while.
 func (l Limit) index() uint32 {
 	h := fnv.New32a()
 	io.WriteString(h, l.purpose())
@@ -63,7 +63,8 @@ func (l Limit) String() string {
 	return strings.Join(lines, "\n\t")
 }
 
-// place is the place of the filters, whatever the limit.
+// place returns a filter that has only the hook and the priority of the limit's filters. These do not depend on the
+// rate and the burst.
 func (l Limit) place() filter {
 	if l.Egress {
 		return filter{hook: tcEgress, pref: limitPref}
@@ -71,14 +72,14 @@ func (l Limit) place() filter {
 	return filter{hook: tcIngress, pref: limitPref}
 }
 
-// filter is the one at each of the links.
+// filter returns the filter for each of the links, without the index.
 func (l Limit) filter() filter {
 	f := l.place()
 	f.name, f.police = l.name(), l.police()
 	return f
 }
 
-// Add adds the filters, or replaces those that differ.
+// Add adds the filters, or replaces filters that differ.
 func (l Limit) Add(n *NS) error {
 	err := addFilters(n, l.Devs, l.filter(), bpf.Count(l.Egress))
 	if errors.Is(err, ErrNoBPF) {
@@ -88,26 +89,26 @@ func (l Limit) Add(n *NS) error {
 	return err
 }
 
-// Del deletes the filters, whatever the limit. The hooks stay with the links.
+// Del deletes the filters, whatever their rate and burst. The hooks stay with the links.
 func (l Limit) Del(n *NS) error { return delFilters(n, l.Devs, l.place()) }
 
 // Check compares the filters with the filters in the kernel.
 func (l Limit) Check(n *NS) error { return checkFilters(n, l.Devs, l.filter()) }
 
-// police is the action of the filters, struct tc_police of linux/pkt_cls.h. The action drops packets above the rate,
-// and lets the next filter decide on the rest.
+// police returns the action of the filters, struct tc_police of linux/pkt_cls.h. The action drops packets above the
+// rate, and lets the next filter decide on the rest.
 func (l Limit) police() attribute {
 	const (
 		tbf, rateTable, result, rate64 = 1, 2, 5, 8 // TCA_POLICE_*
 		shot                           = 2          // TC_ACT_SHOT
-		ethernet, cells                = 1, 15      // a table of rates must be there, and is not used
+		ethernet, cells                = 1, 15      // the kernel wants a table of rates, but does not use it
 	)
 	ne := binary.NativeEndian
 	b := ne.AppendUint32(nil, l.index())
 	b = ne.AppendUint32(b, shot)
-	b = ne.AppendUint32(b, 0) // limit, of nothing
+	b = ne.AppendUint32(b, 0) // limit, which the kernel does not use
 	b = ne.AppendUint32(b, l.ticks())
-	b = ne.AppendUint32(b, math.MaxInt32) // mtu: of packets that are cut later, too
+	b = ne.AppendUint32(b, math.MaxInt32) // mtu: also for packets that are segmented later
 	b = append(b, cells, ethernet)
 	b = append(b, make([]byte, 6)...) // overhead, align, mpu
 	b = ne.AppendUint32(b, uint32(min(l.Rate, math.MaxUint32)))
@@ -122,8 +123,8 @@ func (l Limit) police() attribute {
 		attrString(nl.TCA_ACT_KIND, "police"), nest(unix.NLA_F_NESTED|nl.TCA_ACT_OPTIONS, options...)))
 }
 
-// ticks is the time to send the burst, in the kernel's unit of 64 ns (see /proc/net/psched):
-// 4 minutes at most.
+// ticks returns the time to send the burst at the rate, in the kernel's unit of 64 ns (see /proc/net/psched): 4 minutes
+// at most.
 func (l Limit) ticks() uint32 {
 	return uint32(min(float64(l.Burst)/float64(l.Rate)*1e9/64, math.MaxUint32))
 }

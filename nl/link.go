@@ -18,7 +18,7 @@ import (
 type Link struct {
 	Index int
 	Name  string
-	Kind  string // "veth", "ipvlan", "ipip", "device" for a real one
+	Kind  string // "veth", "ipvlan", "ipip", "device" for lo and network cards
 	MAC   string
 	MTU   int
 	MTU6  int // of IPv6, see the type MTU6; 0 without IPv6
@@ -29,17 +29,17 @@ type Link struct {
 	Mode  string // of an ipvlan: l2, l3 or l3s
 
 	props  []byte // its alternative names, as the kernel lists them
-	tunnel tunnel // of a tunnel: what it is besides its kind
-	peerNS uint32 // 1 + the ID of the namespace that Peer is in; 0 if it is in this one
+	tunnel tunnel // of a tunnel: its address and its port
+	peerNS uint32 // 1 + the ID of the namespace that has the link Peer; 0 if the link's own namespace has it
 }
 
-// Unhooked reports whether nothing in the link's namespace sees the packets that arrive by the link: neither tc, nor
-// XDP, nor any hook of netfilter. In mode l3s, the kernel passes that through the hooks of the master's namespace
-// instead (ipvlan_l3_rcv).
+// Unhooked reports whether the packets that arrive by the link bypass tc, XDP and the hooks of netfilter of the link's
+// namespace. An ipvlan in mode l3s is such a link: the kernel passes its packets through the hooks of the master's
+// namespace instead (ipvlan_l3_rcv).
 func (l Link) Unhooked() bool { return l.Kind == "ipvlan" && l.Mode == modes[2] }
 
-// Names are the name of the link, and then its alternative names, see ip-link(8) about altname. Each finds the link.
-// Netfilter, rules and /proc/sys know only the first.
+// Names returns the name of the link, and then its alternative names (see altname in ip-link(8)). The kernel finds the
+// link by each of these names, but netfilter, rules and /proc/sys accept only the first name.
 func (l Link) Names() []string {
 	all := []string{l.Name}
 	for typ, value := range attrsOf(l.props) {
@@ -59,13 +59,13 @@ func (l Link) String() string {
 		option("type", l.Kind).option("mode", l.Mode).String()
 }
 
-// Links lists the links of the namespace by index.
+// Links lists the links of the namespace, in the kernel's order.
 func (n *NS) Links() ([]Link, error) { return n.links(n.request) }
 
-// exactLinks is Links for callers who must know that none is missing.
+// exactLinks is Links for callers who must know that no link is missing.
 func (n *NS) exactLinks() ([]Link, error) { return n.links(n.exact) }
 
-// links lists the links by a request.
+// links lists the links. request is the method that asks the kernel.
 func (n *NS) links(request requester) ([]Link, error) {
 	msgs, err := request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, unix.NLM_F_DUMP, unix.RTM_NEWLINK, linkMessage(),
 		skipStats())
@@ -96,9 +96,9 @@ func (n *NS) LinkByName(name string) (Link, error) {
 	return l, nil
 }
 
-// SeenLink is LinkByName. If a context keeps the namespace (see [KeepOpen]), the link may be one that this command has
-// found earlier or has made. So use this function for what no program changes in the milliseconds of a command: the MAC
-// address, the MTU and the group.
+// SeenLink is LinkByName. But if a context keeps the namespace (see [KeepOpen]), SeenLink may return the link as this
+// command found or made it earlier. So use SeenLink only for properties that no program changes in the milliseconds of
+// a command: the MAC address, the MTU and the group.
 func (n *NS) SeenLink(name string) (Link, error) {
 	if l, seen := n.seen[name]; seen {
 		return l, nil
@@ -106,7 +106,7 @@ func (n *NS) SeenLink(name string) (Link, error) {
 	return n.LinkByName(name)
 }
 
-// linkByName asks for one link without its statistics. An invalid name means that there is none.
+// linkByName asks for one link without its statistics. If the name is invalid, there is no such link.
 func (n *NS) linkByName(name string) ([]byte, error) {
 	if err := checkName(name); err != nil {
 		return nil, absence{err}
@@ -122,7 +122,8 @@ func (n *NS) linkByName(name string) ([]byte, error) {
 	return msgs[0], nil
 }
 
-// HasLink reports whether the namespace has, or may have, a link of an index.
+// HasLink reports whether the namespace has a link of an index. HasLink returns false only if the kernel answers that
+// there is no such link. After any other error, the link may exist.
 func (n *NS) HasLink(index int) bool {
 	msg := linkMessage()
 	msg.Index = int32(index)
@@ -130,7 +131,7 @@ func (n *NS) HasLink(index int) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// index returns the index of a link, all that most messages need.
+// index returns the index of a link. Most messages need no other property of the link.
 func (n *NS) index(name string) (int, error) {
 	if i, known := n.indices[name]; known {
 		return i, nil
@@ -146,7 +147,8 @@ func (n *NS) index(name string) (int, error) {
 	return i, nil
 }
 
-// checkName refuses a name that the kernel would refuse, or would take for another request.
+// checkName returns an error for a name that the kernel would refuse. It also refuses the empty name, because a message
+// with this name would be about other links.
 func checkName(name string) error {
 	if fault := ifname.Fault(name); fault != "" {
 		return fmt.Errorf("link name %q %s", name, fault)
@@ -159,7 +161,7 @@ func (n *NS) setLink(name string, mtu int, alias string, more ...attribute) erro
 	if err := checkName(name); err != nil {
 		return err
 	}
-	delete(n.seen, name) // its index stays as it is
+	delete(n.seen, name) // the index of the link does not change
 	msg := linkMessage()
 	msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
 	attrs := []attribute{attrString(unix.IFLA_IFNAME, name)}
@@ -172,7 +174,7 @@ func (n *NS) setLink(name string, mtu int, alias string, more ...attribute) erro
 	return n.change(unix.RTM_SETLINK, 0, msg, append(attrs, more...)...)
 }
 
-// SetDown sets a link down. With it the kernel removes the link's routes.
+// SetDown sets a link down. The kernel then removes the link's routes.
 func (n *NS) SetDown(name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -186,8 +188,8 @@ func (n *NS) SetDown(name string) error {
 	return nil
 }
 
-// delLink deletes a link by its name. If its index is remembered, delLink does not delete a link that another process
-// has put in its place meanwhile.
+// delLink deletes a link by its name. If n remembers the link's index, delLink deletes the link by the index. So a link
+// of the same name that another process has made meanwhile stays.
 func (n *NS) delLink(name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -203,7 +205,7 @@ func (n *NS) delLink(name string) error {
 	return n.change(unix.RTM_DELLINK, 0, msg, attrString(unix.IFLA_IFNAME, name))
 }
 
-// renew forgets what is known of the link of a name.
+// renew makes n forget the index and the properties of a link.
 func (n *NS) renew(name string) {
 	delete(n.indices, name)
 	delete(n.seen, name)
@@ -211,11 +213,11 @@ func (n *NS) renew(name string) {
 
 func linkMessage() *nl.IfInfomsg { return nl.NewIfInfomsg(unix.AF_UNSPEC) }
 
-// skipStats leaves out the counters, half of an answer: RTEXT_FILTER_SKIP_STATS
-// of linux/rtnetlink.h.
+// skipStats makes the kernel leave out the counters, which are half of an answer: RTEXT_FILTER_SKIP_STATS of
+// linux/rtnetlink.h.
 func skipStats() attribute { return attr32(unix.IFLA_EXT_MASK, 1<<3) }
 
-// linkInfo is the kind of a new link, and its options.
+// linkInfo returns the attribute for the kind of a new link and its options.
 func linkInfo(kind string, options ...attribute) attribute {
 	info := []attribute{attr(nl.IFLA_INFO_KIND, []byte(kind))}
 	if len(options) > 0 {

@@ -12,7 +12,7 @@ import (
 )
 
 // parseLink reads an answer to RTM_GETLINK. Package netlink has a reader, too, for everything that any kind of link may
-// have. That reader would take 1 % of a plugin.
+// have. That reader would make a plugin 1 % larger.
 func parseLink(m []byte) Link {
 	msg := nl.DeserializeIfInfomsg(m)
 	l := Link{Index: int(msg.Index), Kind: RealLink, Up: msg.Flags&unix.IFF_UP != 0}
@@ -21,7 +21,7 @@ func parseLink(m []byte) Link {
 		case unix.IFLA_IFNAME:
 			l.Name = unix.ByteSliceToString(value)
 		case unix.IFLA_ADDRESS:
-			if slices.ContainsFunc(value, func(b byte) bool { return b != 0 }) { // lo has none
+			if slices.ContainsFunc(value, func(b byte) bool { return b != 0 }) { // lo has no MAC address
 				l.MAC = net.HardwareAddr(value).String()
 			}
 		case unix.IFLA_MTU:
@@ -45,7 +45,7 @@ func parseLink(m []byte) Link {
 	return l
 }
 
-// parseInfo reads the kind of a link, and then what only links of that kind have.
+// parseInfo reads the kind of a link, and then the properties that only links of that kind have.
 func (l *Link) parseInfo(info []byte) {
 	for typ, value := range attrsOf(info) {
 		switch {

@@ -8,16 +8,16 @@ import (
 	"slices"
 )
 
-// A listing has the rules and routes of a namespace. Each list is from the moment in which a caller first needed it.
-// Each check of a rule asks the kernel for all rules, and the kernel lists the rules of all pods. So a caller that
-// makes many checks makes them from one list.
+// A listing has lists of the rules and routes of a namespace. A listing asks the kernel for a list when a check first
+// needs the list. Without a listing, each check of a rule asks the kernel for all rules, and the kernel lists the rules
+// of all pods. So a caller that makes many checks uses one listing for all of them.
 type listing struct {
-	dev   int // the routes are those by the link of this index; 0: all
+	dev   int // the index of the link whose routes are listed; 0: the routes by all links
 	rules map[Family]*ruleList
 	all   map[Family]*routeList
 }
 
-// A ruleList has the rules in their order, and in a set without their protocols.
+// A ruleList has the rules in the kernel's order. The field has is a set of the same rules without their protocols.
 type ruleList struct {
 	rules []Rule
 	err   error
@@ -30,9 +30,9 @@ type routeList struct {
 	err    error
 }
 
-// List makes all looks at rules share one list, and all looks at the routes by a link share another list. The sharing
-// ends when forget is called. Without a name it is for the routes by all links. Changes do not change the lists: call
-// forget first.
+// List makes n read the rules, and the routes by the link dev, only once. Until forget is called, all checks use these
+// lists. If dev is "", n reads the routes by all links. The lists do not show later changes, so call forget before a
+// change.
 func (n *NS) List(dev string) (forget func(), err error) {
 	l := &listing{rules: map[Family]*ruleList{}, all: map[Family]*routeList{}}
 	if dev != "" {
@@ -59,10 +59,10 @@ func (l *listing) rulesOf(n *NS, f Family) *ruleList {
 	return list
 }
 
-// serves reports whether the list has all routes by the link of an index, where 0 is any link.
+// serves reports whether the listing has all routes by the link of an index. The index 0 stands for any link.
 func (l *listing) serves(index int) bool { return l.dev == 0 || l.dev == index }
 
-// routes returns the routes of a family that a filter and the index of a link select, where 0 is any link.
+// routes returns the routes of a family that a filter and the index of a link select. The index 0 stands for any link.
 func (l *listing) routes(n *NS, f RouteFilter, family Family, index int) (found []kernelRoute, err error) {
 	list, known := l.all[family]
 	if !known {

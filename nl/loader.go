@@ -9,9 +9,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A loader loads the programs of a Splice, or opens the pinned ones with the same maps. If another process has removed
-// some of the pinned files, the two programs could get different maps. Then neither program would see the entries of
-// the other, and no Service would answer.
+// A loader loads the two programs of a Splice, or opens the pinned programs. It makes sure that both programs have the
+// same maps, even if another process has removed some of the pinned files. With different maps, neither program would
+// see the entries of the other, and no Service would answer.
 type loader struct {
 	maps  bpf.Maps
 	which string // identifies the maps, in a program's name
@@ -19,19 +19,19 @@ type loader struct {
 	pods  uint32 // the number of pods for which the maps have room
 }
 
-// ownPods is for how many pods a pod's own maps have room, if it cannot share any. Each processor keeps some entries
-// for itself.
+// ownPods is the number of pods for which there is room in maps that only one pod uses. The number is above 1, because
+// each CPU keeps some free entries for itself.
 const ownPods = 8
 
 func newLoader(share bool) *loader {
 	l := &loader{maps: bpf.Maps{Kept: -1, Looped: -1}, keep: unpinned, pods: ownPods}
-	if share { // all pods of the node use the same
+	if share { // all pods of the node use the same maps
 		l.keep, l.pods = pinned, 128
 	}
 	return l
 }
 
-// program returns the file of the program with a name.
+// program returns the file descriptor of the program with a name.
 func (l *loader) program(name string, code func(bpf.Maps) []byte) (int, error) {
 	if err := l.open(); err != nil {
 		return -1, err
@@ -55,13 +55,13 @@ func (l *loader) open() (err error) {
 	return nil
 }
 
-// openMap opens a map by its name, or makes it with a part of the sets of all pods, each an eighth of a kB. A pinned
-// map outlives this release, so its name must change with its layout.
+// openMap opens a map by its name, or makes it. A new map has room for the sets of all pods, divided by part. A set
+// takes 128 bytes. A pinned map outlives this release, so its name must change with its layout.
 func (l *loader) openMap(name string, part uint32) (int, error) {
 	layout := name + " " + decimal(bpf.MapKeySize) + " " + decimal(bpf.MapValueSize) + " " + decimal(bpf.MapSets)
-	const anyRelease = "cbf29ce484222325" // the hash of nothing, as the first releases named the maps: all share them
+	const anyRelease = "cbf29ce484222325" // the hash of "", as in the first releases: all releases share the maps
 	return l.keep(objectName(layout, anyRelease), func() (int, error) {
-		if !canPin() { // no other process will find it
+		if !canPin() { // no other process will find the map
 			l.pods = ownPods
 		}
 		return createMap(bpf.MapKeySize, bpf.MapValueSize, bpf.MapSets*l.pods/part)

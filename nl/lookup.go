@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HasHostRoute reports whether the main table has a route to this single address, a /32 or /128. The table has such a
-// route to each pod behind the namespace's links. HasHostRoute asks the kernel for one route ("ip route get ADDR
-// fibmatch"), however many there are.
+// HasHostRoute reports whether the main table has a route to this single address, a /32 or /128. The node's main table
+// has such a route to each pod. HasHostRoute asks the kernel for one route ("ip route get ADDR fibmatch"), even if
+// there are many routes.
 func (n *NS) HasHostRoute(a netip.Addr) (bool, error) {
 	r, err := n.lookup(a)
 	return err == nil && r.Table == MainTable && r.Dst.IsSingleIP(), err
 }
 
-// HostRoutes lists the addresses for which HasHostRoute is true. If changes interrupt each try to list them, it fails:
-// an address that is not in the list has no pod.
+// HostRoutes lists the addresses for which HasHostRoute is true. HostRoutes fails if changes interrupt each try to list
+// the routes. The reason is that callers take each missing address for an address without a pod.
 func (n *NS) HostRoutes() (addrs []netip.Addr, err error) {
 	routes, err := n.exactRoutes(RouteFilter{Table: MainTable})
 	for _, r := range routes {
@@ -33,7 +33,7 @@ func (n *NS) HostRoutes() (addrs []netip.Addr, err error) {
 }
 
 // DefaultSource is the source address in the default route by a link, for packets that the namespace itself sends. The
-// command for this is "ip route get ADDR oif DEV fibmatch". The function returns the zero address if there is no such
+// command for this is "ip route get ADDR oif DEV fibmatch". DefaultSource returns the zero address if there is no such
 // route, or if the route has no source.
 func (n *NS) DefaultSource(dev string, family Family) (netip.Addr, error) {
 	// RFC 5737 and RFC 3849: an address for documentation, to which no other route leads
@@ -52,7 +52,8 @@ func (n *NS) DefaultSource(dev string, family Family) (netip.Addr, error) {
 	return r.Src, nil
 }
 
-// lookup asks for the route in a table that leads to an address. The answer is the zero route if there is none.
+// lookup asks the kernel which route of its tables leads to an address. It returns the zero route if no route leads
+// there.
 func (n *NS) lookup(a netip.Addr, more ...attribute) (kernelRoute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Dst_len, msg.Flags = uint8(FamilyOf(a)), uint8(a.BitLen()), unix.RTM_F_FIB_MATCH
@@ -62,7 +63,7 @@ func (n *NS) lookup(a netip.Addr, more ...attribute) (kernelRoute, error) {
 		return kernelRoute{}, nil
 	}
 	if err != nil {
-		return kernelRoute{}, fmt.Errorf("%s: route to %s: %w", n.Name, a, err)
+		return kernelRoute{}, fmt.Errorf("%s: find the route to %s: %w", n.Name, a, err)
 	}
 	return parseRoute(found[0]), nil
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// Make makes a network namespace without a name, with its loopback up. No file leads to it except [NS.Path], so it ends
-// with Close and also with the process, however the process ends. The kernel then removes the links in it.
+// Make makes a network namespace without a name, with its loopback up. Only [NS.Path] leads to the namespace. So the
+// namespace ends with Close, and at the latest with the process, even if the process is killed. The kernel then removes
+// the namespace's links.
 func Make(name string) (*NS, error) {
 	fd, err := newNetNS()
 	if err != nil {
@@ -26,10 +27,11 @@ func Make(name string) (*NS, error) {
 	return n, nil
 }
 
-// Path leads other processes to a namespace that this process has open, for as long as it is open.
+// Path returns a path by which other processes can open the namespace, as long as this process has it open.
 func (n *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.fd) }
 
-// newNetNS makes a namespace, and brings the thread back. A thread that cannot come back ends with its goroutine.
+// newNetNS makes a namespace on a thread, which then returns to its old namespace. If the thread cannot return, it ends
+// with its goroutine.
 func newNetNS() (netns.NsHandle, error) {
 	type made struct {
 		fd  netns.NsHandle

@@ -5,10 +5,11 @@ package nl
 
 import "golang.org/x/sys/unix"
 
-// loadModule asks the kernel for a module by its name. Most modules name what they are for, so that a request loads
-// them. fou and fou6 do not. But the kernel also takes the name of a link that it does not know for a module's, if the
-// caller has CAP_SYS_MODULE (dev_load, net/core/dev_ioctl.c). Only the code that needs the module can find out if it is
-// there.
+// loadModule asks the kernel to load a module by the module's name. Most modules declare their purpose, so the kernel
+// loads them when a request needs them. The modules fou and fou6 declare no purpose. But if a program asks for a link
+// that does not exist, the kernel loads the module of this name. The program needs CAP_SYS_MODULE for this (dev_load,
+// net/core/dev_ioctl.c). loadModule does not report whether the module was loaded: the caller repeats the request that
+// needs the module.
 func (n *NS) loadModule(name string) {
 	fd, err := n.openSocket(unix.AF_INET, unix.SOCK_DGRAM, 0)
 	if err != nil {

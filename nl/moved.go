@@ -15,24 +15,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A MovedLink is a link of the namespace of the step that the namespace NS has instead: a pod has a network card for
-// itself. The MAC address identifies the link in both namespaces, because its name and index differ. Every search for
-// the card on the node uses [NS.FindMAC].
+// A MovedLink is a link that moves from the namespace of the step to the namespace NS. A pod with a MovedLink has a
+// network card for itself. The MAC address identifies the link in both namespaces, because the link's name and index
+// differ there.
 //
-// One request moves the link, gives it its name, and sets it up. The kernel sets it down before the move, as renaming
-// demands (do_setlink and dev_change_net_namespace). The kernel carries the request out even if the process is killed
-// meanwhile. So the link is either on the node or complete in the pod.
+// One request moves the link, gives it its name, and sets it up. The kernel sets the link down before the move, because
+// the renaming needs a link that is down (do_setlink and dev_change_net_namespace). The kernel carries the request out
+// even if the process is killed meanwhile. So the link is either on the node or complete in the pod.
 //
-// Addresses, routes, neighbours, queueing disciplines and their filters do not move with a link. Its [Settings] do.
-// The link is down when it is back on the node.
+// Addresses, routes, neighbours, queueing disciplines and their filters do not move with a link, but the link's
+// [Settings] do. The link is down when it is back on the node.
 type MovedLink struct {
 	Name  string // in the pod
 	MAC   string
-	NS    *NS    // of the pod; nil if it is gone, and the link back on the node
+	NS    *NS    // of the pod; nil if the namespace is gone, and the link is back on the node
 	Home  string // the link's name on the node; "" if no process knows it any more
-	MTU   int    // 0: as it is
+	MTU   int    // 0: Add does not change it
 	Group uint32 // in the pod; on the node it is always 0
-	Down  bool   // leave it down: something must be set first, and then Up sets it up
+	Down  bool   // leave the link down: the caller changes something first, and then an Up sets the link up
 }
 
 func (v MovedLink) String() string {
@@ -43,8 +43,8 @@ func (v MovedLink) String() string {
 	return c.option("name", v.Name).number("mtu", v.MTU).number("group", int(v.Group)).flag("up", !v.Down).String()
 }
 
-// Add moves the link to the pod. Add refuses a link on which other links depend, with [ErrShared]: the pod would have
-// their traffic, too.
+// Add moves the link to the pod. If other links depend on the link, the error is [ErrShared], because the pod would
+// have their traffic, too.
 func (v MovedLink) Add(n *NS) error {
 	if v.NS == nil {
 		return errGone
@@ -93,7 +93,7 @@ func (v MovedLink) into(n *NS, l Link) error {
 // undo moves the link back if a failed request has moved it.
 func (v MovedLink) undo(n *NS) error {
 	if err := v.Del(n); err != nil && !absent(err) {
-		return fmt.Errorf("move it back: %w", err)
+		return fmt.Errorf("move the link back: %w", err)
 	}
 	return nil
 }
@@ -107,12 +107,13 @@ func (n *NS) move(l Link, to *NS, name string, msg *nl.IfInfomsg, more ...attrib
 	return n.change(unix.RTM_SETLINK, 0, msg, append(attrs, more...)...)
 }
 
-// Del moves the link back to the node, and undoes what Add and the pod have set. Del does not touch a link that another
-// attachment has (see [Foreign]).
+// Del moves the link back to the node, gives the link its name there, and sets it down. Del removes what the pod has
+// attached to the link: alternative names, other links, and programs. Del does not touch a link that another attachment
+// has (see [Foreign]).
 //
-// A link whose pod's namespace has ended is on the node already, under a name that the kernel
-// has chosen (default_device_exit_net). Its group shows that it was in the pod. Then Del gives
-// it its name and group again.
+// If the pod's namespace has ended, the link is on the node already, under a name that the kernel has chosen
+// (default_device_exit_net). The link's group shows that the link was in the pod. Then Del gives the link its name on
+// the node and group 0, and removes the programs.
 func (v MovedLink) Del(n *NS) error {
 	if v.NS != nil {
 		l, err := v.NS.card(v.MAC)
@@ -145,18 +146,18 @@ func (v MovedLink) bringBack(n *NS, l Link) error {
 	if err := v.NS.delAltNames(l); err != nil {
 		return err
 	}
-	left := v.NS.strip(l) // if something stays, the card comes back all the same: the next Add tries again
+	left := v.NS.strip(l) // the card comes back even if something stays on it: the next Add tries to remove it
 	msg := linkMessage()
 	msg.Change = podFlags
 	return errors.Join(v.NS.move(l, n, name, msg, attr32(unix.IFLA_GROUP, 0)), left)
 }
 
-// podFlags are the flags of a link that a pod can leave behind.
+// podFlags are the flags that a pod can set on a link, and that Del clears.
 const podFlags = unix.IFF_UP | unix.IFF_PROMISC | unix.IFF_ALLMULTI | unix.IFF_NOARP
 
-// freeName is the name that the link gets on the node. It is the link's own name, or a name by its MAC address if
-// another link has taken its own. The name by the MAC address is the one that systemd would give
-// (systemd.net-naming-scheme(7), ID_NET_NAME_MAC). It is as long as a name can be.
+// freeName returns the name that the link gets on the node: Home. If Home is "", or if another link has this name,
+// freeName makes a name of the MAC address. systemd would make the same name (systemd.net-naming-scheme(7),
+// ID_NET_NAME_MAC). This name is as long as a name can be.
 func (v MovedLink) freeName(n *NS) (string, error) {
 	byMAC := "enx" + strings.ReplaceAll(v.MAC, ":", "")
 	if v.Home == "" {
@@ -172,8 +173,8 @@ func (v MovedLink) freeName(n *NS) (string, error) {
 	return "", err
 }
 
-// reset gives a link of the node its name again, and removes it from the pod's group. A link that another program has
-// set up keeps its name: kernels before 6.2 do not rename it then.
+// reset gives a link of the node its name again, and removes it from the pod's group. If another program has set the
+// link up, the link keeps its present name. The reason is that kernels before 6.2 do not rename a link that is up.
 func (v MovedLink) reset(n *NS, l Link) error {
 	left := n.delPrograms(l)
 	msg := linkMessage()
@@ -213,10 +214,10 @@ func (v MovedLink) Check(*NS) error {
 	return nil
 }
 
-// delAltNames deletes the alternative names of a link. A pod can choose a name that is in use on the node, and then the
-// kernel refuses to move the link to the node. Or it chooses the link's own name on the node: then the kernel moves the
-// link, and refuses to rename it. Names that udev has given the link come back, because udev sees the link come
-// (systemd.link(5), AlternativeNamesPolicy=).
+// delAltNames deletes the alternative names of a link. The reason is that a pod can choose such names. If a name is in
+// use on the node, the kernel refuses to move the link to the node. If a name is the link's own name on the node, the
+// kernel moves the link, and refuses to rename it. udev sees that the link comes back, and gives the link udev's
+// alternative names again (systemd.link(5), AlternativeNamesPolicy=).
 func (n *NS) delAltNames(l Link) error {
 	msg := linkMessage()
 	msg.Index = int32(l.Index)
@@ -232,14 +233,13 @@ func (n *NS) delAltNames(l Link) error {
 	return nil
 }
 
-// card finds a network card by its MAC address. In contrast to [NS.FindMAC] it does not trust a
-// pod, which can give its other links the same address, also lo. A real card is therefore
-// preferred to a veth pair, which is a card only in tests. The error is fs.ErrNotExist
-// if there is none.
+// card finds a network card by its MAC address. Unlike [NS.FindMAC], card does not trust a pod: a pod can give the same
+// address to other links, even to lo. So card ignores lo, and prefers a real card to a veth pair, which is a card only
+// in tests. The error is fs.ErrNotExist if there is no such card.
 func (n *NS) card(mac string) (Link, error) {
 	hw, err := net.ParseMAC(mac)
 	if err != nil {
-		return Link{}, fmt.Errorf("link by MAC address: %w", err)
+		return Link{}, fmt.Errorf("find a link by its MAC address: %w", err)
 	}
 	links, err := n.exactLinks()
 	if err != nil {
@@ -256,13 +256,13 @@ func (n *NS) card(mac string) (Link, error) {
 		}
 	}
 	if veth.Index == 0 {
-		return Link{}, fmt.Errorf("%s: link with MAC address %s: %w", n.Name, mac, absence{unix.ENODEV})
+		return Link{}, fmt.Errorf("%s: find the link with MAC address %s: %w", n.Name, mac, absence{unix.ENODEV})
 	}
 	return veth, nil
 }
 
-// MayBeCard reports whether a link is a network card, or a veth pair, which is one in tests.
-// Slaves of ipvlan, which have the MAC address of their card, are none.
+// MayBeCard reports whether a link is a network card, or one end of a veth pair, which is a card in tests. Slaves of
+// ipvlan are no cards, but they have the MAC address of their card.
 func (l Link) MayBeCard() bool {
 	return l.Index != loopback && (l.Kind == RealLink || l.Kind == "veth")
 }

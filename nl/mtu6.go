@@ -11,9 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MTU6 is the state of a link whose IPv6 sends no larger packets than the link takes. IPv6 has an MTU of its own, a
-// sysctl of the link. If the MTU of an ENI becomes smaller, its slaves get it without a message (ipvlan_adjust_mtu),
-// and their IPv6 keeps the old one. Larger packets are then lost, and the sender gets no ICMPv6 error.
+// MTU6 is the state of a link on which IPv6 sends no larger packets than the link takes. IPv6 has an MTU of its own,
+// which is a sysctl of the link. If the MTU of an ENI becomes smaller, its slaves get the new MTU without a message
+// (ipvlan_adjust_mtu). IPv6 on the slaves keeps the old MTU. Packets larger than the new MTU are then lost, and the
+// sender gets no ICMPv6 error.
 type MTU6 struct{ Dev string }
 
 func (m MTU6) String() string {
@@ -35,7 +36,7 @@ func (m MTU6) Add(n *NS) error {
 // Del does nothing.
 func (m MTU6) Del(*NS) error { return nil }
 
-// Check compares the MTU of IPv6 with the MTU of the link. A smaller one loses nothing.
+// Check compares the MTU of IPv6 with the MTU of the link. If the MTU of IPv6 is smaller, no packets are lost.
 func (m MTU6) Check(n *NS) error {
 	l, err := n.LinkByName(m.Dev)
 	if err != nil {
@@ -44,13 +45,14 @@ func (m MTU6) Check(n *NS) error {
 	return l.fault6()
 }
 
-// fault6 is what Check finds.
+// fault6 returns an error if the MTU of IPv6 is larger than the MTU of the link.
 func (l Link) fault6() error {
 	if l.MTU6 <= l.MTU {
 		return nil
 	}
 	return fmt.Errorf(
-		"its IPv6 sends packets of up to %d bytes, and the link takes %d: larger ones are lost without an error",
+		"its IPv6 sends packets of up to %d bytes, and the link takes at most %d bytes: larger packets are lost "+
+			"without an error",
 		l.MTU6, l.MTU)
 }
 

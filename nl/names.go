@@ -3,13 +3,14 @@
 
 package nl
 
-// names are the words of a command, and the kernel's numbers for them. Each process would fill a map before main.
+// names has words of a command, each with the kernel's number for it. The type is a slice and no map, because each
+// process would have to fill a map before main.
 type names []struct {
 	name   string
 	number uint32
 }
 
-// number is the number of a name.
+// number returns the number of a name.
 func (n names) number(name string) (number uint32, ok bool) {
 	for _, e := range n {
 		if e.name == name {
@@ -19,7 +20,7 @@ func (n names) number(name string) (number uint32, ok bool) {
 	return 0, false
 }
 
-// name is the name of a number, or nothing.
+// name returns the name of a number, or "" if the number has no name.
 func (n names) name(number uint32) string {
 	for _, e := range n {
 		if e.number == number {

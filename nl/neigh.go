@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Neigh is the MAC address of an address on a link, so that the kernel does not have to ask for it. On an
-// unnumbered link this is necessary: in IPv6 the kernel answers only for the addresses of the
-// link itself. In IPv4 it does the same with arp_ignore=1, which kube-proxy's strictARP sets on
-// the whole node.
+// A Neigh tells the kernel the MAC address of an address on a link, so the kernel does not ask for the MAC address. An
+// unnumbered link needs a Neigh, because it has no address of its own. In IPv6, the kernel answers a question only for
+// the addresses of the link that gets the question. In IPv4, the kernel does the same if arp_ignore is 1. With
+// strictARP, kube-proxy sets arp_ignore=1 on the whole node.
 type Neigh struct {
 	Addr netip.Addr
 	MAC  string
@@ -93,8 +93,8 @@ func (e Neigh) Check(n *NS) error {
 	return nil
 }
 
-// parseNeigh reads an answer to RTM_GETNEIGH, rtnetlink(7): a struct ndmsg, with the state
-// after family, padding and index, and attributes.
+// parseNeigh reads an answer to RTM_GETNEIGH, rtnetlink(7): a struct ndmsg and attributes. In the struct, the state is
+// behind the family, padding and the index.
 func parseNeigh(m []byte) (mac string, state uint16, err error) {
 	if len(m) < unix.SizeofNdMsg {
 		return "", 0, fmt.Errorf("%d bytes are no neighbour", len(m))
@@ -108,10 +108,11 @@ func parseNeigh(m []byte) (mac string, state uint16, err error) {
 }
 
 // Neighbours lists the addresses of the permanent neighbours on the links of a namespace, by the index of the link.
-// Only root makes such entries. Programs that remove routes and rules of others leave these entries.
+// Only root makes such entries. Programs that remove routes and rules of other programs leave these entries.
 //
-// The kernel does not mark a list that a change has interrupted, and an entry's message has its age. So Neighbours
-// reads a list in several parts again until it shows no further entry. If each try shows one, Neighbours fails.
+// The kernel does not mark a list of neighbours that a change has interrupted. Two lists cannot be compared as a whole,
+// because the message about an entry has the entry's age. So if a list has several parts, Neighbours reads the list
+// again, until a reading has no entry that the earlier readings lack. After ten such readings, Neighbours fails.
 func (n *NS) Neighbours() (map[int][]netip.Addr, error) {
 	all, known := map[int][]netip.Addr{}, -1
 	err := retry(func() error {
@@ -134,7 +135,8 @@ func (n *NS) Neighbours() (map[int][]netip.Addr, error) {
 	return all, kernel(err)
 }
 
-// permanent is a permanent neighbour in an answer, with the index of its link.
+// permanent returns the address of a neighbour in an answer, and the index of its link. The last result reports whether
+// the neighbour is permanent.
 func permanent(m []byte) (index int, a netip.Addr, is bool) {
 	_, state, err := parseNeigh(m)
 	if err != nil || state&unix.NUD_PERMANENT == 0 {

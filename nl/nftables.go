@@ -18,8 +18,8 @@ type transaction struct {
 	family   uint8 // of the table that the next requests are about
 	table    string
 	requests []request
-	sets     uint32 // so many are among them
-	// if it is not 0 and not that of the kernel's tables any more, the kernel refuses all, with ERESTART
+	sets     uint32 // the number of sets among the requests
+	// if not 0, the kernel refuses the transaction with ERESTART when its tables have another generation
 	generation uint32
 }
 
@@ -50,7 +50,7 @@ func (x *transaction) itself(typ, flags int) {
 
 // replaceTable adds requests to delete the table, if it is there, and to add it.
 func (x *transaction) replaceTable() {
-	// otherwise the deletion fails if another program has flushed the table meanwhile
+	// add the table first: otherwise the deletion fails if there is none, or another program has deleted it meanwhile
 	x.itself(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 	x.itself(unix.NFT_MSG_DELTABLE, 0)
 	x.itself(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
@@ -70,7 +70,7 @@ func (x *transaction) rule(chain, comment string, code []attribute) {
 		nested(unix.NFTA_RULE_EXPRESSIONS, code...), attr(unix.NFTA_RULE_USERDATA, commented(comment)))
 }
 
-// encode makes the messages. seq is the number of the first.
+// encode makes the messages of the transaction. seq is the sequence number of the first message.
 func (x *transaction) encode(seq uint32) (b []byte) {
 	all := &nl.Nfgenmsg{ResId: binary.NativeEndian.Uint16([]byte{0, unix.NFNL_SUBSYS_NFTABLES})}
 	var unchanged []attribute
@@ -85,9 +85,9 @@ func (x *transaction) encode(seq uint32) (b []byte) {
 	return append(b, encode(unix.NFNL_MSG_BATCH_END, 0, seq+1, all, nil)...)
 }
 
-// commit sends the transaction, and returns the first failure. The socket stays open as long as n. When it is closed,
-// the kernel waits until everything deleted is freed, 10 ms or more (nft_rcv_nl_event). At the end of n the kernel has
-// other things to wait for meanwhile.
+// commit sends the transaction, and returns the first failure. The socket stays open until n is closed. When a socket
+// is closed, the kernel waits until all deleted objects are freed, 10 ms or more (nft_rcv_nl_event). When n is closed,
+// the kernel waits for other things, too.
 func (n *NS) commit(x *transaction) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -101,7 +101,7 @@ func (n *NS) commit(x *transaction) error {
 func (s *socket) commit(x *transaction) error {
 	first := s.seq + 1
 	b := x.encode(first)
-	s.seq += uint32(len(x.requests)) + 2 // and the begin and the end
+	s.seq += uint32(len(x.requests)) + 2 // also for the messages that begin and end the transaction
 	_, err := unix.Write(s.fd, b)
 	if err == unix.EMSGSIZE { // larger than the socket's buffer, net.core.wmem_default
 		if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, len(b)); err != nil {
@@ -115,10 +115,11 @@ func (s *socket) commit(x *transaction) error {
 	return s.failure(first)
 }
 
-// failure returns the first failure that the kernel reports about the messages from the number first on. The kernel
-// reports each before write(2) returns (nfnl_err_deliver), in their order. So no report is a success, and the kernel
-// need not acknowledge the messages. A missing module lets each message fail. If the socket has no room for all the
-// reports, read(2) fails once with ENOBUFS, and then reads the reports for which there was room.
+// failure returns the first failure that the kernel reports about the messages of a transaction. first is the sequence
+// number of the transaction's first message. The kernel reports each failure before write(2) returns, in the order of
+// the messages (nfnl_err_deliver). So if there is no report, the transaction has succeeded, and the kernel need not
+// acknowledge the messages. If a module is missing, each message fails. If the socket has no room for all the reports,
+// read(2) fails once with ENOBUFS, and then returns the reports for which there was room.
 func (s *socket) failure(first uint32) (failed error) {
 	var lost error
 	for {
@@ -145,12 +146,13 @@ func (s *socket) failure(first uint32) (failed error) {
 	}
 }
 
-// commented is a comment as nft(8) writes it: NFTNL_UDATA_RULE_COMMENT, its length, and a text with a zero at its end.
+// commented returns a comment as nft(8) stores it with a rule: NFTNL_UDATA_RULE_COMMENT, its length, and a text with a
+// zero at its end.
 func commented(comment string) []byte {
 	return append(append([]byte{0, byte(len(comment) + 1)}, comment...), 0)
 }
 
-// comment is the comment in what a program has stored with a rule.
+// comment returns the comment in userdata, the data that a program has stored with a rule, or "" if there is none.
 func comment(userdata []byte) string {
 	for len(userdata) >= 2 {
 		end := 2 + int(userdata[1])

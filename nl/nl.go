@@ -3,17 +3,19 @@
 
 // Package nl configures the network of two namespaces, the node's and a pod's.
 //
-// Its words are the words of ip(8), sysctl(8) and nft(8). An Object is a link, an address, a route, a rule, a
+// The package uses the words of ip(8), sysctl(8) and nft(8). An Object is a link, an address, a route, a rule, a
 // neighbour, a sysctl or a table of netfilter rules. A caller can add, delete and check an Object, and an Object prints
-// as the command that would add it. A Wiring is a list of objects. So ADD adds, CHECK checks and DEL deletes one list,
-// and the list is also the documentation.
+// as the command that would add it. A Wiring is a list of objects. ADD adds the objects of a list, CHECK checks them,
+// and DEL deletes them. The printed list is also the documentation.
 //
-// To add an object twice has the same effect as to add it once. To delete an object twice has the same effect as to
-// delete it once. An object that exists with other properties is an error, and stays as it is.
+// Adding an object twice has the same effect as adding it once. Deleting an object twice has the same effect as
+// deleting it once. If an object exists with other properties, Add returns an error and leaves the object as it is. The
+// Add methods of some objects replace it instead, and their comments say so.
 //
-// Everything goes over netlink; no program is executed. This is the only package of the programs that uses namespaces
-// as file descriptors, and nftables. Only package ask uses netlink, too, by vishvananda/netlink, as simulators do.
-// Package nl knows nothing of CNI, EC2, or the purpose of a wiring.
+// The package uses netlink, bpf(2), ioctl(2) and the files of sysctls, and executes no program. In our programs, no
+// other package opens namespaces as file descriptors or uses nftables. Of the other packages, only package ask uses
+// netlink, by vishvananda/netlink. The simulators use vishvananda/netlink, too. Package nl knows nothing of CNI, EC2,
+// or the purpose of a wiring.
 package nl
 
 import (
@@ -28,35 +30,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RouteProtocol marks our routes and rules: "protocol 72" in ip(8). Others use the numbers below
-// 64 and some above, see rt_protos of iproute2.
+// RouteProtocol marks our routes and rules: "protocol 72" in ip(8). Other programs use the numbers below 64, and some
+// numbers above 64: see rt_protos of iproute2.
 const RouteProtocol = 72
 
-// An NS is a network namespace with its file and the netlink sockets opened in it. A socket
-// stays in its namespace whichever thread uses it, so only Do moves threads. An NS serves one
-// goroutine at a time.
+// An NS is a network namespace, with its file descriptor and the netlink sockets that were opened in it. A socket stays
+// in its namespace, whichever thread uses it. So a thread enters the namespace only in Do, and while a socket or a file
+// is opened. Only one goroutine at a time may use an NS.
 type NS struct {
 	Name string // for people: "node", "pod"
 
 	fd      netns.NsHandle
-	process bool   // it is the namespace of the process: each thread that no goroutine has locked is in it
-	home    *NS    // the namespace of the process, if n is another one that it has opened
-	kept    bool   // Close does nothing: a keeper closes it
-	other   *NS    // that OpenOther has opened first, if this one is kept
-	path    string // of the other
+	process bool   // this is the namespace of the process: all threads that no goroutine has locked are in it
+	home    *NS    // the NS of the process, if its OpenOther has opened this NS
+	kept    bool   // Close does nothing: the release of KeepOpen closes the namespace
+	other   *NS    // the first namespace that OpenOther has opened, if kept is set
+	path    string // the path of other
 
-	mu      sync.Mutex      // held while one of these is opened, used or closed:
+	mu      sync.Mutex      // held while an entry of the next two maps is opened, used or closed:
 	sockets map[int]*socket // by netlink family
 	sysctls map[string]int  // directories below /proc/sys, see openSysctl
 
-	indices map[string]int  // of links, while a Wiring or a command is at work that needs them repeatedly
-	seen    map[string]Link // for SeenLink, while a command is at work
+	indices map[string]int  // of links, by name; nil unless a Wiring or a command needs them repeatedly
+	seen    map[string]Link // for SeenLink, by name; nil unless kept is set
 	lost    bool            // a link has been deleted
 	listed  *listing        // see List
 }
 
-// Open opens the namespace at path. The error is fs.ErrNotExist if
-// there is none: no file, or a file that no namespace is mounted on any more.
+// Open opens the namespace at path. The error is fs.ErrNotExist if there is no file, or if no namespace is mounted on
+// the file any more.
 func Open(name, path string) (*NS, error) {
 	fd, err := netns.GetFromPath(path)
 	if err != nil {
@@ -69,9 +71,9 @@ func Open(name, path string) (*NS, error) {
 	return open(name, fd), nil
 }
 
-// OpenOther opens the namespace at path like [Open], unless it is n itself. A path like /proc/PID/ns/net can lead to
-// another namespace after the container's process has ended, also to the node's. If a context keeps n (see [KeepOpen]),
-// it keeps the other namespace, too.
+// OpenOther opens the namespace at path like [Open]. If path leads to n itself, the error is fs.ErrNotExist. After the
+// container's process has ended, a path like /proc/PID/ns/net can lead to another namespace, also to the node's. If a
+// context keeps n (see [KeepOpen]), the context also keeps the first namespace that OpenOther opens.
 func (n *NS) OpenOther(name, path string) (*NS, error) {
 	if n.other != nil && n.path == path {
 		return n.other, nil
@@ -95,14 +97,14 @@ func (n *NS) OpenOther(name, path string) (*NS, error) {
 	return other, nil
 }
 
-// IsAt reports whether a path leads to the namespace. It does not open what is there.
+// IsAt reports whether a path leads to the namespace. IsAt does not open the file.
 func (n *NS) IsAt(path string) bool {
 	var there, own unix.Stat_t
 	err := errors.Join(unix.Stat(path, &there), unix.Fstat(int(n.fd), &own))
 	return err == nil && there.Dev == own.Dev && there.Ino == own.Ino
 }
 
-// isNamespace reports whether a file is a namespace, and not the empty file that its mount has left.
+// isNamespace reports whether a file is a namespace. When a namespace is unmounted, an empty file remains.
 func isNamespace(fd int) bool {
 	var s unix.Statfs_t
 	return unix.Fstatfs(fd, &s) == nil && s.Type == unix.NSFS_MAGIC
@@ -112,19 +114,19 @@ func open(name string, fd netns.NsHandle) *NS {
 	return &NS{Name: name, fd: fd, sockets: map[int]*socket{}}
 }
 
-// ofThread opens the namespace of the calling thread in one system call. A goroutine that first
-// asks for its thread's number may be on another thread then, and the first one elsewhere.
+// ofThread opens the namespace of the calling thread in one system call. If a goroutine first asked for its thread's
+// number, the goroutine could move to another thread before it opens the first thread's file.
 func ofThread() (netns.NsHandle, error) { return netns.GetFromPath("/proc/thread-self/ns/net") }
 
 // ofProcess reports whether n, the calling thread's namespace, is also the namespace of the threads that no goroutine
-// has locked. All such threads have the same namespace. The namespace in /proc/self may be another: Do may have moved
-// the first thread of the process.
+// has locked. All such threads have the same namespace. The file /proc/self/ns/net may lead to another namespace: the
+// namespace of the first thread, which Do may have moved.
 func (n *NS) ofProcess() (is bool) {
 	thread := unix.Gettid()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if is = unix.Gettid() == thread; is { // so the caller has not locked it
+		if is = unix.Gettid() == thread; is { // so the caller has not locked its thread
 			return
 		}
 		fd, err := ofThread()
@@ -153,10 +155,10 @@ func (n *NS) Close() error {
 	return n.fd.Close()
 }
 
-// Do runs f in the namespace, for what neither a netlink socket nor a file opened there can do. In another namespace
-// than the process' own, f has its own thread. Goroutines that it starts do not run in the namespace. f uses no NS: one
-// may take its thread for one in the namespace of the process. If f panics, so does Do: no caller could recover on that
-// thread.
+// Do runs f in the namespace. Use Do only if neither a netlink socket nor a file that was opened in the namespace is
+// enough. If the namespace is not the one of the process, f runs on a thread of its own. Goroutines that f starts do
+// not run in the namespace. f must not use an NS: the NS of the process assumes that the calling thread is in the
+// namespace of the process. If f panics, Do panics on the goroutine of the caller, where the caller can recover.
 func (n *NS) Do(f func() error) error {
 	if n.process {
 		return f()

@@ -51,6 +51,33 @@ func TestLinkByMAC(t *testing.T) {
 	}
 }
 
+// TestLinksOf: a link is found under its name, under another name, and if a link that was made on it has its name.
+func TestLinksOf(t *testing.T) {
+	host, pod := two(t)
+	const otherMAC = "02:00:00:00:00:99"
+	veths := nl.Wiring{{host, nl.Veth{Name: "ens6", MAC: nearMAC, Peer: "far", PeerMAC: farMAC, PeerNS: pod}},
+		{host, nl.Veth{Name: "other", MAC: otherMAC, Peer: "further", PeerNS: pod}}}
+	if err := veths.Add(); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		change, name string
+		lists        bool
+	}{
+		{"true", "ens6", false},
+		{"ip link set ens6 down; ip link set ens6 name ens7", "ens7", true},
+		{"ip link add link ens7 name ens6 type macvlan mode passthru", "ens7", true},
+		{"ip link del ens6; ip link del ens7", "", true},
+	} {
+		nltest.Shell(t, host, tt.change)
+		links, err := host.LinksOf(map[string]string{nearMAC: "ens6"})
+		_, listed := links[otherMAC]
+		if got := links[nearMAC].Name; err != nil || got != tt.name || listed != tt.lists {
+			t.Errorf("after %q: got %q, all links %v; want %q, %v; %v", tt.change, got, listed, tt.name, tt.lists, err)
+		}
+	}
+}
+
 // TestDo opens sockets in two namespaces and lets them talk.
 func TestDo(t *testing.T) {
 	host, pod := two(t)

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Node opens the namespace of the calling thread. A plugin runs in the node's. If another goroutine does not run on the
-// same thread, Node opens the namespace of that one, too, to compare the two.
+// Node opens the namespace of the calling thread. A plugin runs in the node's namespace. Node also finds out whether
+// this namespace is the namespace of the process.
 func Node() (*NS, error) {
 	n, err := bySocket()
-	if err != nil { // Linux before 4.10, or not the capabilities for it
+	if err != nil { // Linux before 4.10, or the process lacks a capability
 		fd, err := ofThread()
 		if err != nil {
 			return nil, fmt.Errorf("open the node's network namespace: %w", err)
@@ -26,8 +26,8 @@ func Node() (*NS, error) {
 	return n, nil
 }
 
-// bySocket opens the namespace of the calling thread by a socket that nearly all who open it need (ioctl_ns(2)). The
-// way by /proc takes three times as long.
+// bySocket opens the namespace of the calling thread by a netlink socket (ioctl_ns(2)), which nearly all callers need
+// for other purposes, too. Opening the namespace by /proc takes three times as long.
 func bySocket() (*NS, error) {
 	n := &NS{Name: "node", process: true, sockets: map[int]*socket{}}
 	s, err := n.netlink(unix.NETLINK_ROUTE)
@@ -48,9 +48,10 @@ type keeper struct{ node *NS }
 
 type keeperKey struct{}
 
-// KeepOpen returns a context in which [NodeOf] opens the node's namespace once, and OpenOther of that namespace the
-// pod's. Plugins that answer a command in one process use KeepOpen. Closing them does nothing until release is called.
-// All users of the context work one after the other, in one namespace, for one pod.
+// KeepOpen returns a context that keeps namespaces open. With this context, [NodeOf] opens the node's namespace only
+// once, and OpenOther of this namespace opens the pod's namespace only once. Plugins that answer a command in one
+// process use KeepOpen. Close of the two namespaces does nothing until release is called. All users of the context work
+// one after the other, in the same node's namespace, and for one pod.
 func KeepOpen(ctx context.Context) (_ context.Context, release func()) {
 	k := &keeper{}
 	return context.WithValue(ctx, keeperKey{}, k), func() {
@@ -61,7 +62,8 @@ func KeepOpen(ctx context.Context) (_ context.Context, release func()) {
 	}
 }
 
-// NodeOf returns the node's namespace that the context keeps, or opens it. The caller closes it.
+// NodeOf returns the node's namespace that the context keeps, or opens the node's namespace. The caller closes the
+// namespace.
 func NodeOf(ctx context.Context) (*NS, error) {
 	k, keeps := ctx.Value(keeperKey{}).(*keeper)
 	if !keeps {
@@ -78,7 +80,7 @@ func NodeOf(ctx context.Context) (*NS, error) {
 	return k.node, nil
 }
 
-// keep makes Close do nothing, and the namespace remember links: see remember and SeenLink.
+// keep makes Close do nothing, and makes the namespace remember links: see remember and SeenLink.
 func (n *NS) keep() { n.kept, n.indices, n.seen = true, map[string]int{}, map[string]Link{} }
 
 // InPod calls f with the node's namespace and the pod's namespace, which is at the path.

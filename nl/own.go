@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// These marks and [RouteProtocol] identify what is ours on a node.
+// These marks and [RouteProtocol] identify our objects on a node.
 const (
 	OwnGroup = 72                   // of the node's ends of veth pairs: see 'ip link show group 72'
 	OwnTable = "cni_ipvlan_vpc_k8s" // of nftables, in the family inet, on the node and in pods
@@ -18,8 +18,8 @@ const (
 
 // OwnTableOf is the name of a network's table on the node. For the network that the shipped configurations name, the
 // table's name is [OwnTable]. Each network has its own table, so that two networks with different configurations do not
-// replace each other's. A dash in the network's name becomes an underscore. A name with underscores or dots stays as it
-// is, behind a dot.
+// replace each other's table. A dash in the network's name becomes an underscore. A name with underscores or dots stays
+// as it is, behind a dot.
 func OwnTableOf(network string) string {
 	if strings.ContainsAny(network, "_.") {
 		return OwnTable + "." + network
@@ -31,28 +31,29 @@ func OwnTableOf(network string) string {
 	return OwnTable + "_" + name
 }
 
-// isOwnTable reports whether a table of this name is a network's, of this or an earlier release.
+// isOwnTable reports whether a table of this name is ours, of this or an earlier release.
 func isOwnTable(name string) bool {
 	rest, own := strings.CutPrefix(name, OwnTable)
 	return own && (rest == "" || rest[0] == '_' || rest[0] == '.')
 }
 
-// RemoveShared removes the objects that serve all pods from the namespace: our tables of nftables, our rules, and the
-// programs that pods share. RemoveShared removes nothing, and reports false, unless the kernel shows in this call that
-// no pod is left. Only its veth pair serves a pod. So the proof is that there is no link and no route of ours.
+// RemoveShared removes the objects that serve all pods from the namespace. These are our tables of nftables, our rules,
+// the routes and addresses for routed pods, and the programs that pods share. RemoveShared removes them only if the
+// kernel shows in this call that no pod is left. Otherwise it returns false. Each pod has a veth pair and routes. So
+// the proof is that the namespace has no pair, and no route of ours to a pod.
 //
-// RemoveShared never removes what belongs to one pod. The veth pair and the routes of a pod end
-// with its namespace. If they exist, a pod uses them.
+// RemoveShared never removes what belongs to one pod. The veth pair and the routes of a pod end with the pod's
+// namespace. If they exist, a pod uses them.
 //
-// An ADD makes the pair first, and then checks what serves all pods. So either RemoveShared
-// finds the pair, or the ADD finds what was removed. If both happen at once, a pair may be
-// there afterwards. Then the error is [ErrPods], and the caller must repair what was removed.
+// An ADD makes the pair first, and then checks the objects that serve all pods. So either RemoveShared finds the pair,
+// or the ADD finds that objects are missing. If an ADD and RemoveShared run at the same time, there may be a pair after
+// the removal. Then the error is [ErrPods], and the caller must repair the removed objects.
 func (n *NS) RemoveShared() (removed bool, err error) {
 	return removeUnused(n.Vacant, func() (Wiring, error) { return n.shared(isOwnTable, isOwnRule) }, unpin)
 }
 
-// RemoveRouted is [NS.RemoveShared] for what serves routed pods alone. The proof is that there is no pair of a routed
-// pod. The proof costs one request if the node has no table for routed pods.
+// RemoveRouted is [NS.RemoveShared] for the objects that serve only routed pods. The proof is that the namespace has no
+// pair of a routed pod. If the node has no table for routed pods, RemoveRouted returns after one request.
 func (n *NS) RemoveRouted() (removed bool, err error) {
 	tables, err := n.ownTables(isRoutedTable)
 	if err != nil || len(tables) == 0 {
@@ -62,8 +63,9 @@ func (n *NS) RemoveRouted() (removed bool, err error) {
 		func() error { return nil })
 }
 
-// removeUnused removes what is listed, and further things, unless there are pods before. [ErrPods] is an error only
-// afterwards.
+// removeUnused calls the function unused. If unused returns nil, removeUnused removes the objects that the function
+// list returns, and calls the function further. If unused returns [ErrPods], removeUnused removes nothing, and returns
+// no error. After the removal, removeUnused calls unused again and returns its error, also [ErrPods].
 func removeUnused(unused func() error, list func() (Wiring, error), further func() error) (removed bool, err error) {
 	if err := unused(); err != nil {
 		if errors.Is(err, ErrPods) {
@@ -84,8 +86,8 @@ func removeUnused(unused func() error, list func() (Wiring, error), further func
 // ErrPods reports that the node has pods: links or routes of ours lead to them.
 var ErrPods = errors.New("there are pods on the node")
 
-// Vacant is nil if the kernel shows that there is no pod. A list that the kernel could not
-// complete proves nothing.
+// Vacant returns nil if the kernel shows that there is no pod. If the kernel could not complete a list, Vacant returns
+// an error, because such a list proves nothing.
 func (n *NS) Vacant() error {
 	if err := n.noPair(IsPair); err != nil {
 		return err
@@ -97,10 +99,10 @@ func (n *NS) Vacant() error {
 	return err
 }
 
-// unrouted is nil if the kernel shows that there is no routed pod.
+// unrouted returns nil if the kernel shows that there is no routed pod.
 func (n *NS) unrouted() error { return n.noPair(IsRouted) }
 
-// noPair is nil if no link has a group for which is returns true.
+// noPair returns nil if the function returns false for the groups of all links.
 func (n *NS) noPair(is func(group uint32) bool) error {
 	links, err := n.exactLinks()
 	if i := slices.IndexFunc(links, func(l Link) bool { return is(l.Group) }); err == nil && i >= 0 {
@@ -115,7 +117,8 @@ func ofENI(r Route) bool {
 	return is
 }
 
-// shared lists the objects that serve routed pods alone, and our tables and rules for which the functions return true.
+// shared lists the addresses and routes that serve only routed pods, and our tables and rules for which the functions
+// return true.
 func (n *NS) shared(table func(name string) bool, rule func(Rule) bool) (Wiring, error) {
 	rules, err1 := n.Rules()
 	tables, err2 := n.ownTables(table)
@@ -146,16 +149,17 @@ func (n *NS) shared(table func(name string) bool, rule func(Rule) bool) (Wiring,
 // isOwnRule reports whether a rule is ours.
 func isOwnRule(r Rule) bool { return r.Protocol == RouteProtocol }
 
-// isRoutedRule reports whether a rule of ours serves routed pods alone. No other of ours is about all packets, or what
-// the node itself sends, leads to a rule, or does nothing. A rule that drops what arrives by an ENI stays as long as
-// its link: the VPC still delivers packets for the pods that have ended.
+// isRoutedRule reports whether a rule is ours and serves only routed pods. Such a rule leads to the table of an ENI, or
+// has Goto or Nop. Or it is about all packets, or about all packets that the node itself sends. No other rule of ours
+// is like this. A rule that drops packets which arrive by an ENI is no such rule. That rule stays as long as the ENI's
+// link, because the VPC still delivers packets for pods that have ended.
 func isRoutedRule(r Rule) bool {
 	_, ofENI := OfRoutedTable(r.Table)
 	ofAll := (r.IIF == "" || r.IIF == "lo" && !r.Not) && !r.marked()
 	return isOwnRule(r) && (ofENI || ofAll || r.Goto != 0 || r.Nop)
 }
 
-// ownTables lists our tables whose names are such.
+// ownTables lists our tables for whose names the function such returns true.
 func (n *NS) ownTables(such func(name string) bool) (own []Table, err error) {
 	all, err := n.Tables()
 	for _, t := range all {

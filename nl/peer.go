@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsPeer reports whether near is one end of a veth pair whose other end is a certain link. near is a link of n, and
-// that link has the index in the namespace other. IsPeer uses only the kernel's answer about near. A pod chooses the
-// names and indices of its own links, so two of them could look like another pod's pair.
+// IsPeer reports whether near, a link of n, is one end of a certain veth pair. The other end of this pair is the link
+// of the namespace other that has the index. IsPeer uses only the kernel's answer about near. A pod chooses the names
+// and indices of its own links. So two links of a pod could have the names and indices of another pod's pair.
 func (n *NS) IsPeer(near Link, other *NS, index int) bool {
 	if near.Kind != "veth" || near.Peer != index || near.peerNS == 0 {
 		return false
@@ -19,12 +19,13 @@ func (n *NS) IsPeer(near Link, other *NS, index int) bool {
 	return err == nil && near.peerNS == ns
 }
 
-// A Namespaces knows namespaces by the number that the kernel has given them in another. So it finds the one to which a
-// link leads without a look at each.
+// A Namespaces maps a number to the path of a namespace. The number is 1 + the ID that the kernel has given to the
+// namespace in another namespace. By the number, a caller finds the namespace to which a link leads, and need not open
+// each namespace.
 type Namespaces map[uint32]string
 
-// Know opens the namespace at a path, and remembers it. A namespace that is gone, or to which no link of n leads, is
-// not remembered.
+// Know adds the namespace at a path to the map. Know leaves out a namespace that is gone, and a namespace to which no
+// link of n leads.
 func (k Namespaces) Know(n *NS, path string) {
 	other, err := n.OpenOther("pod", path)
 	if err != nil {
@@ -39,8 +40,8 @@ func (k Namespaces) Know(n *NS, path string) {
 // At returns the path of the namespace that has the other end of a pair, or "".
 func (k Namespaces) At(near Link) string { return k[near.peerNS] }
 
-// numberOf is 1 + the ID by which n knows another namespace, ip-netns(8); 0 if it has none. The
-// kernel gives an ID to each namespace to which a link of n leads, when it describes the link.
+// numberOf returns 1 + the ID that another namespace has in n (ip-netns(8)), or 0 if it has no ID there. When the
+// kernel describes a link of n that leads to another namespace, the kernel gives that namespace an ID.
 func (n *NS) numberOf(other *NS) (ns uint32, err error) {
 	gen := nl.NewRtGenMsg()
 	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETNSID, 0, unix.RTM_NEWNSID, gen,
@@ -48,7 +49,7 @@ func (n *NS) numberOf(other *NS) (ns uint32, err error) {
 	for _, m := range msgs {
 		for typ, value := range attrsOf(m[gen.Len():]) {
 			if typ == unix.NETNSA_NSID {
-				ns = number(value) + 1 // of NETNSA_NSID_NOT_ASSIGNED, -1
+				ns = number(value) + 1 // 0 for NETNSA_NSID_NOT_ASSIGNED, which is -1
 			}
 		}
 	}

@@ -13,22 +13,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pins is where systemd, and other programs with BPF, mount the file system for its
-// objects. Ours have names that identify them. So they serve all pods, and only the first pod
-// waits for the kernel to verify a program.
+// pins is the directory where systemd, and other programs that use BPF, mount the file system for BPF objects. The name
+// of a pinned object identifies its content. So all pods share the objects, and only the first pod waits until the
+// kernel has verified a program.
 const pins = "/sys/fs/bpf"
 
-// unpinned makes an object that no other process gets.
+// unpinned makes an object without pinning it, so no other process gets it.
 func unpinned(_ string, open func() (int, error)) (int, error) { return open() }
 
-// canPin reports whether there is such a file system.
+// canPin reports whether the file system for BPF objects is mounted.
 func canPin() bool {
 	var s unix.Statfs_t
 	return unix.Statfs(pins, &s) == nil && s.Type == unix.BPF_FS_MAGIC
 }
 
-// pinned returns the file of the object that is pinned under a name. If there is none it makes
-// the object, and pins it if there is such a file system.
+// pinned returns the file descriptor of the object that is pinned under a name. If there is no such object, pinned
+// makes it by open, and pins it if the file system is mounted.
 func pinned(name string, open func() (int, error)) (int, error) {
 	if fd, err := objCommand(unix.BPF_OBJ_GET, name, 0); err == nil {
 		return fd, nil
@@ -38,7 +38,7 @@ func pinned(name string, open func() (int, error)) (int, error) {
 		return -1, err
 	}
 	if _, err := objCommand(unix.BPF_OBJ_PIN, name, fd); errors.Is(err, fs.ErrExist) {
-		// Another process was faster: use its object, as others do.
+		// Another process was faster: use its object, as other processes do.
 		if other, err := objCommand(unix.BPF_OBJ_GET, name, 0); err == nil {
 			return other, unix.Close(fd)
 		}
@@ -46,7 +46,7 @@ func pinned(name string, open func() (int, error)) (int, error) {
 	return fd, nil
 }
 
-// unpin removes all pinned objects. Programs at links stay as long as the links.
+// unpin removes all our pinned objects. Programs at links stay as long as the links.
 func unpin() (err error) {
 	files, _ := filepath.Glob(filepath.Join(pins, OwnTable+":*"))
 	for _, f := range files {
@@ -65,7 +65,7 @@ func objCommand(command uintptr, name string, fd int) (int, error) {
 	return bpfCommand(command, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
 }
 
-// mapID is the kernel's number of a map. No two maps have the same number at the same time. The number is 0 if the
+// mapID returns the kernel's number of a map. No two maps have the same number at the same time. The number is 0 if the
 // kernel does not answer.
 func mapID(fd int) uint32 {
 	var info struct{ mapType, id uint32 } // the beginning of struct bpf_map_info

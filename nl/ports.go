@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// LocalPorts are the ports that a namespace gives to its own connections. If another program has chosen other ports,
-// and some of them are not above Last, Add does not change them. Deleting does nothing, as with a Sysctl.
+// LocalPorts are the ports from which the kernel chooses the source ports of a namespace's own connections. If another
+// program has chosen a range that begins at Last or below, Add does not change this range. Del does nothing, like the
+// Del of a Sysctl.
 type LocalPorts struct{ First, Last uint16 }
 
 func (p LocalPorts) String() string { return p.sysctl().String() }
@@ -32,7 +33,7 @@ func (p LocalPorts) Add(n *NS) error {
 // Del does nothing.
 func (p LocalPorts) Del(*NS) error { return nil }
 
-// Check accepts what Add leaves.
+// Check accepts the ranges that Add does not change.
 func (p LocalPorts) Check(n *NS) error {
 	s := p.sysctl()
 	is, err := s.read(n)
@@ -44,7 +45,7 @@ func (p LocalPorts) Check(n *NS) error {
 
 func (p LocalPorts) accepts(is string) bool { return is == p.sysctl().Value || p.chosen(is) }
 
-// chosen reports whether another program has chosen a range, in which are ports up to Last.
+// chosen reports whether another program has chosen a range that begins at Last or below.
 func (p LocalPorts) chosen(is string) bool {
 	const byDefault = "32768 60999" // of each new namespace (inet_init_net)
 	first, _, _ := strings.Cut(is, " ")

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inPrefixes matches one of the two addresses of a packet against prefixes: one prefix by a
-// comparison, several by an anonymous set.
+// inPrefixes compares the source or the destination of a packet with prefixes. word is saddr or daddr. The code itself
+// compares the address with one prefix. For several prefixes, the code looks for the address in an anonymous set.
 func inPrefixes(word string, not bool, prefixes []netip.Prefix) Term {
 	prefixes = outermost(prefixes)
 	if len(prefixes) == 0 {
@@ -57,7 +57,7 @@ func list(prefixes []netip.Prefix) string {
 	return strings.Join(words, ", ")
 }
 
-// compare compares the address in the register.
+// compare compares the address in the register with prefixes.
 func compare(x *transaction, prefixes []netip.Prefix, not bool) []attribute {
 	if len(prefixes) > 1 {
 		return exprs(lookup(x.set(prefixes), not))
@@ -70,22 +70,22 @@ func compare(x *transaction, prefixes []netip.Prefix, not bool) []attribute {
 	return exprs(network, equal(p.Addr().AsSlice()))
 }
 
-// anonymous is the name of a set that belongs to one rule. The kernel puts a number into it.
+// anonymous is the name of a set that belongs to one rule. The kernel replaces %d by a number.
 const anonymous = "__set%d"
 
-// together is the number of elements in a message. An attribute ends before 64 kB, and so does the report of a failure,
-// which repeats the message.
+// together is the maximum number of elements in a message. An attribute must be smaller than 64 kB. The report of a
+// failure repeats the message, so the report must be smaller, too.
 const together = 1000
 
 // set adds a set of the prefixes for the rule that is added next, and returns its number in the transaction.
 func (x *transaction) set(prefixes []netip.Prefix) (number uint32) {
 	x.sets++
 	all := elements(prefixes)
-	typ, size := uint32(7), uint32(4) // ipv4_addr, of nftables/datatype.h. nft(8) prints the elements by it.
+	typ, size := uint32(7), uint32(4) // ipv4_addr, of nftables/datatype.h: nft(8) needs the type to print the elements
 	if prefixes[0].Addr().Is6() {
 		typ, size = 8, 16 // ipv6_addr
 	}
-	bigEndian := []byte{0, 4, 2, 0, 0, 0} // NFTNL_UDATA_SET_KEYBYTEORDER, likewise for nft(8)
+	bigEndian := []byte{0, 4, 2, 0, 0, 0} // NFTNL_UDATA_SET_KEYBYTEORDER, also for nft(8)
 	x.add(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, attrString(unix.NFTA_SET_TABLE, x.table),
 		attrString(unix.NFTA_SET_NAME, anonymous),
 		attrOrdered(unix.NFTA_SET_FLAGS, unix.NFT_SET_ANONYMOUS|unix.NFT_SET_CONSTANT|unix.NFT_SET_INTERVAL),
@@ -105,11 +105,11 @@ func (x *transaction) set(prefixes []netip.Prefix) (number uint32) {
 	return x.sets
 }
 
-// outermost sorts prefixes and omits those that another contains, because the intervals of a
-// set must not overlap.
+// outermost sorts prefixes, and omits prefixes that are in another prefix, because the intervals of a set must not
+// overlap.
 func outermost(prefixes []netip.Prefix) []netip.Prefix {
 	var sorted []netip.Prefix
-	for _, p := range prefixes { // there are few, and a sort for their type would add 10 kB to the program
+	for _, p := range prefixes { // there are few prefixes, and slices.SortFunc would add 10 kB to the program
 		sorted = append(sorted, p.Masked())
 		for i := len(sorted) - 1; i > 0 && sorted[i].Compare(sorted[i-1]) < 0; i-- {
 			sorted[i-1], sorted[i] = sorted[i], sorted[i-1]
@@ -124,7 +124,8 @@ func outermost(prefixes []netip.Prefix) []netip.Prefix {
 	return kept
 }
 
-// An element of a set of intervals begins one, or is the first beyond it.
+// An element of a set of intervals is the first address of an interval or, if beyond is set, the first address behind
+// an interval.
 type element struct {
 	addr   netip.Addr
 	beyond bool
@@ -138,7 +139,7 @@ func (e element) attribute(number int) attribute {
 	return nested(number, key)
 }
 
-// elements are the first address of each prefix and the first beyond it.
+// elements returns, for each prefix, its first address and the first address behind it.
 func elements(prefixes []netip.Prefix) []element {
 	var all []element
 	for _, p := range prefixes {
@@ -150,7 +151,7 @@ func elements(prefixes []netip.Prefix) []element {
 	return all
 }
 
-// last is the last address of a prefix.
+// last returns the last address of a prefix.
 func last(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {

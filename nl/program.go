@@ -14,12 +14,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// ErrNoBPF reports a kernel that cannot run a program on a link's packets: it is too old, was
-// built without BPF, or is locked down. The text that follows is the kernel's reason.
+// ErrNoBPF reports a kernel that cannot run a program on a link's packets: this kernel is too old, built without BPF,
+// or locked down. The text that follows is the kernel's reason.
 var ErrNoBPF = errors.New("this kernel does not run our BPF programs")
 
-// loadBPF gives the kernel a program for packets of links and returns its file. If the kernel
-// refuses, loadBPF asks once more for the reasons.
+// loadBPF gives the kernel a program for packets of links, and returns its file descriptor. If the kernel refuses the
+// program, loadBPF tries once more with a log, to learn the reason.
 func loadBPF(code []byte) (fd int, err error) {
 	err = withMemory(func() (err error) { fd, err = progLoad(code, nil); return err })
 	if err == nil {
@@ -32,7 +32,7 @@ func loadBPF(code []byte) (fd int, err error) {
 	return -1, fmt.Errorf("%w: %w%s", ErrNoBPF, err, reason(log))
 }
 
-// reason is the verifier's last line about the program itself.
+// reason returns the verifier's last line about the program itself.
 func reason(log []byte) string {
 	lines := strings.Split(strings.TrimSpace(unix.ByteSliceToString(log)), "\n")
 	for i := len(lines) - 1; i >= 0; i-- {
@@ -43,8 +43,8 @@ func reason(log []byte) string {
 	return ""
 }
 
-// progLoad loads a program. A signal ends the work of the verifier (bpf_check: signal_pending), and Go sends signals to
-// its threads.
+// progLoad loads a program, and tries again if a signal has interrupted the verifier (bpf_check: signal_pending). Go's
+// runtime sends signals to its threads.
 func progLoad(code, log []byte) (fd int, err error) {
 	const tries = 20
 	for range tries {
@@ -59,7 +59,7 @@ func progLoadOnce(code, log []byte) (int, error) {
 	license := []byte("Apache-2.0\x00")
 	attr := struct { // the beginning of union bpf_attr for BPF_PROG_LOAD, see bpf(2)
 		progType, count   uint32
-		code, license     *byte // of 64 bits, as on every instance of EC2
+		code, license     *byte // pointers have 64 bits on every instance of EC2
 		logLevel, logSize uint32
 		log               *byte
 	}{
@@ -76,7 +76,8 @@ func progLoadOnce(code, log []byte) (int, error) {
 	return int(fd), nil
 }
 
-// createMap makes a map that forgets what was not used for longest, and returns its file.
+// createMap makes a map, and returns its file descriptor. A full map drops the entry that was not used for the longest
+// time.
 func createMap(keySize, valueSize, entries uint32) (fd int, err error) {
 	attr := struct{ mapType, keySize, valueSize, maxEntries, flags uint32 }{unix.BPF_MAP_TYPE_LRU_HASH, keySize,
 		valueSize, entries, 0}
@@ -95,8 +96,8 @@ func createMap(keySize, valueSize, entries uint32) (fd int, err error) {
 	return fd, nil
 }
 
-// withMemory calls f again if the kernel denies it: kernels before 5.11 count
-// programs and maps as memory that is locked.
+// withMemory calls f. If the kernel denies f, withMemory lifts the limit of locked memory, and calls f again. Kernels
+// before 5.11 count programs and maps as locked memory.
 func withMemory(f func() error) error {
 	err := f()
 	if errors.Is(err, unix.EPERM) && unix.Setrlimit(unix.RLIMIT_MEMLOCK,

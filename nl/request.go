@@ -18,9 +18,9 @@ import (
 type requester func(family, typ, flags int, answer uint16, head nl.NetlinkRequestData,
 	attrs ...attribute) ([][]byte, error)
 
-// request sends one message of a netlink family, a header and attributes, and returns the answers of type answer. With
-// strict checking the kernel dumps only what the message asks for (one link's addresses, one
-// table's routes). Package netlink reads everything and chooses.
+// request sends one message of a netlink family, with a header and attributes, and returns the answers of the type
+// answer. With strict checking, the kernel dumps only what the message asks for: one link's addresses, or one table's
+// routes. Package netlink reads all objects and then chooses.
 func (n *NS) request(
 	family, typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs ...attribute,
 ) ([][]byte, error) {
@@ -31,8 +31,9 @@ func (n *NS) request(
 	return msgs, err
 }
 
-// exact is request for callers who must know that nothing is missing. A dump that was
-// interrupted in each try is an error, nl.ErrDumpInterrupted. Where the kernel has no mark, two dumps that agree count.
+// exact is request for callers who must know that no object is missing. If changes interrupt the dump in each try, the
+// error is nl.ErrDumpInterrupted. If the kernel does not mark such dumps as interrupted (see unmarked), exact accepts a
+// dump that is equal to the dump before it.
 func (n *NS) exact(
 	family, typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs ...attribute,
 ) ([][]byte, error) {
@@ -49,7 +50,8 @@ func (n *NS) exact(
 	return msgs, kernel(err)
 }
 
-// once is exact without further tries. The answers of an interrupted dump come with its error.
+// once is exact with only one try. If a change interrupts a dump, once returns the answers and the error
+// nl.ErrDumpInterrupted.
 func (n *NS) once(
 	family, typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs ...attribute,
 ) ([][]byte, error) {
@@ -68,7 +70,7 @@ func (n *NS) change(typ, flags int, head nl.NetlinkRequestData, attrs ...attribu
 	return err
 }
 
-// The flags of a request that adds an object: one that must not exist, and one that may.
+// The flags of a request that adds an object. With addNew, the object must not exist; with addReplace, it may exist.
 const (
 	addNew     = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 	addReplace = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
@@ -87,9 +89,9 @@ func (n *NS) socket(family int) (*socket, error) {
 	return s, nil
 }
 
-// retry repeats a dump that a change in the kernel has interrupted. A busy node changes
-// something all the time, so there is a limit. The last answer may miss what changed while the kernel was writing it.
-// A list that the kernel does not mark may also miss what did not change.
+// retry repeats a dump that a change in the kernel has interrupted. On a busy node, something changes all the time, so
+// retry limits the number of tries. The last answer may lack objects that changed while the kernel was writing the
+// answer. A list that the kernel does not mark (see unmarked) may also lack objects that did not change.
 func retry(dump func() error) error {
 	var err error
 	for range 10 {
@@ -100,8 +102,8 @@ func retry(dump func() error) error {
 	return err
 }
 
-// kernel makes an error of netlink answer to the errors of package fs. EEXIST, ENOENT and EPERM
-// do so already.
+// kernel wraps an error of netlink that means fs.ErrNotExist, so that errors.Is finds fs.ErrNotExist in it. For EEXIST,
+// ENOENT and EPERM, errors.Is finds the errors of package fs without such a wrapper.
 func kernel(err error) error {
 	switch errno, _ := errors.AsType[unix.Errno](err); errno {
 	case unix.ESRCH, unix.ENODEV, unix.ENXIO, unix.EADDRNOTAVAIL:
@@ -116,7 +118,7 @@ type absence struct{ error }
 func (a absence) Is(target error) bool { return target == fs.ErrNotExist }
 func (a absence) Unwrap() error        { return a.error }
 
-// differs is the error of Check about an object with another property than it should have.
+// differs returns the error of Check about an object with a wrong property.
 func differs(what string, got, want any) error {
 	return fmt.Errorf("%s is %v, not %v", what, got, want)
 }

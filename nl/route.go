@@ -27,8 +27,7 @@ type Route struct {
 	OnLink   bool   // Via is on the link, even if no other route leads to it
 	Type     string // "" is unicast; unreachable and blackhole routes have no Dev
 	Protocol int    // 0 is boot, as with ip(8)
-	// Replace replaces another route to Dst. If Dst is the address of a pod, a pod that has
-	// ended has left the other route.
+	// Replace makes Add replace another route to Dst. A pod that has ended may have left such a route to its address.
 	Replace bool
 }
 
@@ -63,7 +62,7 @@ func (r Route) String() string {
 
 func (r Route) table() int { return int(cmp.Or(r.Table, unix.RT_TABLE_MAIN)) }
 
-// scope is the distance of Dst: on the link, or beyond it. IPv6 has no scopes of routes.
+// scope returns the distance of Dst: on the link, or beyond the link. IPv6 has no scopes of routes.
 func (r Route) scope() int {
 	if r.Type == "" && !r.Via.IsValid() && r.Dst.Addr().Is4() {
 		return unix.RT_SCOPE_LINK
@@ -71,7 +70,7 @@ func (r Route) scope() int {
 	return unix.RT_SCOPE_UNIVERSE
 }
 
-// Add adds the route, or replaces another one to Dst.
+// Add adds the route. If Replace is set, Add replaces another route to Dst.
 func (r Route) Add(n *NS) error {
 	msg, attrs, err := r.message(n)
 	if err != nil {
@@ -87,7 +86,7 @@ func (r Route) Add(n *NS) error {
 	return n.change(unix.RTM_NEWROUTE, addReplace, msg, attrs...)
 }
 
-// Del deletes the route, and not another one to Dst.
+// Del deletes the route, but no other route to Dst.
 func (r Route) Del(n *NS) error {
 	msg, attrs, err := r.message(n)
 	if err != nil {
@@ -96,7 +95,7 @@ func (r Route) Del(n *NS) error {
 	return n.change(unix.RTM_DELROUTE, 0, msg, attrs...)
 }
 
-// message is the route as the kernel has it.
+// message returns the header and the attributes of a message about the route.
 func (r Route) message(n *NS) (*nl.RtMsg, []attribute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Dst_len, msg.Scope = uint8(FamilyOf(r.Dst.Addr())), uint8(r.Dst.Bits()), uint8(r.scope())
@@ -139,7 +138,7 @@ var routeTypes = names{
 	{"throw", unix.RTN_THROW},
 }
 
-// Check looks for the route by its table and link. Which program put it there does not matter.
+// Check looks for the route by its table and link. Any program may have added the route.
 func (r Route) Check(n *NS) error {
 	var index int
 	if r.Dev != "" {
@@ -161,7 +160,7 @@ func (r Route) Check(n *NS) error {
 		if want.Metric == 0 { // IPv6 turns 0 into 1024
 			got.Metric = 0
 		}
-		if want.MTU == 0 { // a smaller one than necessary does no harm
+		if want.MTU == 0 { // an MTU that is smaller than necessary does no harm
 			got.MTU = 0
 		}
 		if f.index == index && got == want {
@@ -171,7 +170,8 @@ func (r Route) Check(n *NS) error {
 	return r.missing(n)
 }
 
-// missing is the error about a route that is not there. The error names another route to Dst in the table.
+// missing returns the error about a route that is not there. If the table has another route to Dst, the error names
+// that route.
 func (r Route) missing(n *NS) error {
 	all, err := n.Routes(RouteFilter{Table: uint32(r.table()), Family: FamilyOf(r.Dst.Addr())})
 	if i := slices.IndexFunc(all, func(o Route) bool { return o.Dst == r.Dst }); err == nil && i >= 0 {
@@ -183,7 +183,7 @@ func (r Route) missing(n *NS) error {
 // MainTable is the table of routes that ip(8) calls main.
 const MainTable = unix.RT_TABLE_MAIN
 
-// A RouteFilter selects the routes to list. The zero value of a field is any.
+// A RouteFilter selects the routes to list. A field with the zero value selects all routes.
 type RouteFilter struct {
 	Family   Family
 	Table    uint32
@@ -197,7 +197,7 @@ func (f RouteFilter) Matches(r Route) bool {
 		(f.Dev == "" || f.Dev == r.Dev) && (f.Protocol == 0 || f.Protocol == r.Protocol)
 }
 
-// Routes lists routes, IPv4 first. It omits the local table, unless the filter asks for it.
+// Routes lists routes, IPv4 first. Routes lists the local table only if the filter asks for it.
 func (n *NS) Routes(f RouteFilter) ([]Route, error) {
 	all, err := n.listRoutes(f)
 	if err != nil {
@@ -240,7 +240,8 @@ type kernelRoute struct {
 	index int
 }
 
-// routes returns the routes of a table, a protocol, and a link, from the list if there is one; 0 is any.
+// routes returns the routes of a table, a protocol and a link, where 0 stands for any. After List, it reads them from
+// the list.
 func (n *NS) routes(f RouteFilter, family Family, index int) ([]kernelRoute, error) {
 	if n.listed != nil && n.listed.serves(index) && f.Table != unix.RT_TABLE_LOCAL {
 		return n.listed.routes(n, f, family, index)
@@ -248,9 +249,9 @@ func (n *NS) routes(f RouteFilter, family Family, index int) ([]kernelRoute, err
 	return n.askRoutes(n.request, f, family, index)
 }
 
-// exactRoutes lists the routes of all families for callers who must know that none is missing. Unlike Routes, it does
-// not ask for the names of links: when the kernel lists links, it looks for each end of a pair in the list of all
-// namespaces.
+// exactRoutes lists the routes of all families for callers who must know that no route is missing. Unlike Routes, it
+// does not ask for the names of links. Asking for names would be slow: when the kernel lists links, it searches the
+// list of all namespaces for the other end of each pair.
 func (n *NS) exactRoutes(f RouteFilter) (all []kernelRoute, err error) {
 	for _, family := range Families {
 		routes, err := n.askRoutes(n.exact, f, family, 0)
@@ -262,7 +263,7 @@ func (n *NS) exactRoutes(f RouteFilter) (all []kernelRoute, err error) {
 	return all, nil
 }
 
-// askRoutes asks for the routes by a request.
+// askRoutes asks the kernel for the routes. request is the method that asks.
 func (n *NS) askRoutes(request requester, f RouteFilter, family Family, index int) ([]kernelRoute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Protocol = uint8(family), uint8(f.Protocol)
@@ -274,7 +275,7 @@ func (n *NS) askRoutes(request requester, f RouteFilter, family Family, index in
 		attrs = append(attrs, attr32(unix.RTA_OIF, uint32(index)))
 	}
 	msgs, err := request(unix.NETLINK_ROUTE, unix.RTM_GETROUTE, unix.NLM_F_DUMP, unix.RTM_NEWROUTE, msg, attrs...)
-	if absent(err) { // the table, or the family
+	if absent(err) { // the kernel lacks the table, or the family
 		return nil, nil
 	}
 	if err != nil {
@@ -282,7 +283,7 @@ func (n *NS) askRoutes(request requester, f RouteFilter, family Family, index in
 	}
 	var found []kernelRoute
 	for _, m := range msgs {
-		// without IPv6 (ipv6.disable=1) the kernel lists all families instead (rtnl_dump_all)
+		// if IPv6 is disabled (ipv6.disable=1), the kernel answers a request for IPv6 with all families (rtnl_dump_all)
 		if Family(m[0]) != family {
 			continue
 		}

@@ -38,7 +38,7 @@ func parseRoute(m []byte) kernelRoute {
 	r.Dst = netip.PrefixFrom(dst, int(msg.Dst_len))
 	switch r.Type {
 	case "blackhole", "unreachable", "prohibit", "throw":
-		r.index = 0 // IPv6 names the loopback link
+		r.index = 0 // for IPv6, the kernel names the loopback link
 	}
 	return r
 }

@@ -10,13 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The node's end of a routed pod's pair is in the group of its ENI. The group's first byte is routedGroups, and the
-// rest is the index of the ENI's link. So one rule for each ENI, and not one for each pod, knows the ENI of a packet.
+// The node's end of a routed pod's pair is in a group that names the pod's ENI. The group's first byte is routedGroups,
+// and the rest is the index of the ENI's link. So the node finds the ENI of a pod's packet by one rule for each ENI,
+// and not by one rule for each pod.
 
-// routedGroups is the first byte of the groups of the node's ends of routed pairs. 72 to 75 are of links in pods.
+// routedGroups is the first byte of the groups of the node's ends of routed pairs. The first bytes 72 to 75 are of
+// groups in pods.
 const routedGroups = OwnGroup + 4
 
-// RoutedGroup is the group of the node's ends of routed pairs, by the index of the link of their ENI.
+// RoutedGroup returns the group of the node's ends of routed pairs. eni is the index of the link of their ENI.
 func RoutedGroup(eni int) uint32 { return routedGroups<<24 | uint32(eni)&sameAttachment }
 
 // IsRouted reports whether a group is one that RoutedGroup returns.
@@ -25,13 +27,16 @@ func IsRouted(group uint32) bool { return group>>24 == routedGroups }
 // IsPair reports whether a group is the group of the node's ends of pairs, routed or not.
 func IsPair(group uint32) bool { return group == OwnGroup || IsRouted(group) }
 
-// routedTables are the first two bits of the tables of ENIs. No table of a pod has them.
+// routedTables are the first two bits of the numbers of ENIs' routing tables. The routing table of a single pod has
+// other first bits.
 const routedTables = 3 << 30
 
-// RoutedTable is the number of the routing table for what routed pods send by their ENI, by the index of its link.
+// RoutedTable returns the number of the routing table for packets that routed pods send by their ENI. eni is the index
+// of the ENI's link.
 func RoutedTable(eni int) uint32 { return routedTables | uint32(eni)&sameAttachment }
 
-// OfRoutedTable is the index of the link whose table has a number.
+// OfRoutedTable returns the index of the ENI's link for which RoutedTable returns this number. The second result
+// reports whether there is such an index.
 func OfRoutedTable(table uint32) (eni int, is bool) {
 	return int(table & sameAttachment), table&^uint32(sameAttachment) == routedTables
 }
@@ -41,12 +46,13 @@ func routedAddr() netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{169, 254, 72, 2}), 32)
 }
 
-// RoutedAddr is an address for the link of an ENI that has routed pods. The address has no meaning: the link only must
-// have an address.
+// RoutedAddr is an address for the link of an ENI that has routed pods. The value of the address does not matter, but
+// the link must have an address.
 func RoutedAddr(eni string) Addr { return Addr{Prefix: routedAddr(), Dev: eni, Apart: true} }
 
-// The tables of nftables for routed pods: of the ENIs, of one ENI by the name of its link, and of a network. StrayTable
-// drops what arrives by the boot ENI for pods that have ended.
+// The names of the tables of nftables for routed pods. ENITable is for all ENIs. The name of a table for one ENI begins
+// with askTables, and the name of a table for a network with routedNames. StrayTable drops packets that arrive by the
+// boot ENI for pods that have ended.
 const (
 	ENITable    = OwnTable + "._enis"
 	StrayTable  = OwnTable + "._strays"
@@ -60,8 +66,8 @@ func AskTable(eni string) string { return askTables + eni }
 // RoutedTableOf is the name of the table for the routed pods of a network.
 func RoutedTableOf(network string) string { return routedNames + network }
 
-// isRoutedTable reports whether a table of this name serves routed pods that run. [StrayTable] is for pods that have
-// ended, and stays.
+// isRoutedTable reports whether a table of this name serves routed pods that run. [StrayTable] does not: that table is
+// for pods that have ended, and stays.
 func isRoutedTable(name string) bool {
 	return name == ENITable || strings.HasPrefix(name, askTables) || strings.HasPrefix(name, routedNames)
 }
@@ -79,14 +85,15 @@ func ofRouted(word string, key uint32) Term {
 	})
 }
 
-// SetMarkBits gives those bits of a packet's mark that are in the mask the value of the mark.
+// SetMarkBits sets the bits of a packet's mark that mask selects to the bits of mark. The packet's other bits stay.
 func SetMarkBits(mark, mask uint32) Term {
 	return term("meta mark set meta mark & "+hexadecimal(^mask)+" | "+hexadecimal(mark), func() []attribute {
 		return exprs(meta(unix.NFT_META_MARK), bitwise(native(^mask), native(mark)), setMeta(unix.NFT_META_MARK))
 	})
 }
 
-// SetARPSender gives a packet of ARP, about IPv4 on Ethernet, another sender: the address that asks, or that answers.
+// SetARPSender replaces the sender's IPv4 address in a packet of ARP on Ethernet: the address of the host that asks or
+// answers.
 func SetARPSender(a netip.Addr) Term {
 	const sender, size = 14, 4 // RFC 826: behind the types, the lengths, the operation and the MAC address
 	return term("arp saddr ip set "+a.String(), func() []attribute {

@@ -19,18 +19,18 @@ import (
 // A Rule sends packets to the routes of a table.
 type Rule struct {
 	Pref     int
-	Family   Family // that of From or To where there is one; else 0 is IPv4
+	Family   Family // only for a rule without From and To; 0 is IPv4
 	Not      bool   // for packets that do not match
 	From, To netip.Prefix
-	OIF      string // of what the namespace itself sends by a link that it has chosen
-	IIF      string // "lo" for what the namespace itself sends, and for the check of sources, rp_filter
+	OIF      string // for packets of the namespace's own sockets that are bound to this link
+	IIF      string // "lo" for packets that the namespace itself sends, and for the check of sources (rp_filter)
 	Mark     uint32
 	Mask     uint32 // 0 is all bits
-	Table    uint32 // 0 to delete any, or if the rule leads to no table
+	Table    uint32 // 0 if the rule leads to no table; to delete a rule, 0 is any table
 	Goto     int    // the Pref of the rule to continue with
-	Nop      bool   // the rule does nothing: others continue with it
-	Drop     bool   // the rule drops what it matches, and the sender hears nothing: blackhole
-	// only routes whose prefix has this length or more count: suppress_prefixlength MinLen-1; 0: all routes
+	Nop      bool   // the rule does nothing: other rules go to it
+	Drop     bool   // the rule drops the packets that it matches, without an ICMP error (blackhole)
+	// the kernel ignores routes with shorter prefixes than MinLen (suppress_prefixlength MinLen-1); 0: it uses all
 	MinLen   int
 	Protocol int // 0 is kernel, as with ip(8)
 }
@@ -67,7 +67,7 @@ func (r Rule) mask() uint32 { return cmp.Or(r.Mask, ^uint32(0)) }
 // marked reports whether the rule is for packets with a mark. With a mask the mark may be 0.
 func (r Rule) marked() bool { return r.Mark != 0 || r.Mask != 0 }
 
-// action is what the rule does.
+// action returns the kernel's number for what the rule does.
 func (r Rule) action() uint8 {
 	switch {
 	case r.Goto != 0:
@@ -80,7 +80,8 @@ func (r Rule) action() uint8 {
 	return unix.FR_ACT_TO_TBL
 }
 
-// tableName is the name of a table that every host has, see rt_tables, or else its number.
+// tableName returns the name of a table if every host has this table (see rt_tables of iproute2), and otherwise its
+// number.
 func tableName(t uint32) string {
 	switch t {
 	case 0:
@@ -95,8 +96,8 @@ func tableName(t uint32) string {
 	return strconv.FormatUint(uint64(t), 10)
 }
 
-// Add adds the rule. The kernel refuses only a rule that is the same in everything except the protocol (rule_exists).
-// So Add does not have to list the rules of all pods to compare.
+// Add adds the rule. The kernel refuses the rule only if the kernel already has the same rule. Two rules that differ
+// only in the protocol are the same rule (rule_exists). So Add need not list and compare the rules of all pods.
 func (r Rule) Add(n *NS) error {
 	err := r.change(n, unix.RTM_NEWRULE, addNew, r.action())
 	if errors.Is(err, fs.ErrExist) {
@@ -108,19 +109,19 @@ func (r Rule) Add(n *NS) error {
 // Del deletes the rule.
 func (r Rule) Del(n *NS) error {
 	action := uint8(0)
-	if r.Goto != 0 { // the kernel refuses a rule to go to without it
+	if r.Goto != 0 { // the kernel refuses to delete a rule with Goto without this action
 		action = r.action()
 	}
 	return r.change(n, unix.RTM_DELRULE, 0, action)
 }
 
-// DelRules deletes all rules about packets that arrive by a link. DelRules does not list the rules: a node has some for
-// each pod.
+// DelRules deletes all rules about packets that arrive by a link. DelRules does not list the rules, because a node has
+// several rules for each pod.
 func (n *NS) DelRules(iif string) error {
 	if err := checkName(iif); err != nil { // without a name the kernel deletes any rule
 		return err
 	}
-	const most = 1000 // no link has so many
+	const most = 1000 // no link has so many rules
 	for _, family := range Families {
 		msg := &nl.RtMsg{}
 		msg.Family = uint8(family)
@@ -137,7 +138,7 @@ func (n *NS) DelRules(iif string) error {
 	return nil
 }
 
-// change sends the rule as the kernel has it. To delete a rule, action 0 is any action.
+// change sends a message about the rule. In a message that deletes a rule, action 0 stands for any action.
 func (r Rule) change(n *NS, typ, flags int, action uint8) error {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Type = uint8(r.family()), action
@@ -179,7 +180,7 @@ func (r Rule) change(n *NS, typ, flags int, action uint8) error {
 	return n.change(typ, flags, msg, attrs...)
 }
 
-// Check looks for the rule. Which program put it there does not matter.
+// Check looks for the rule. Any program may have added the rule.
 func (r Rule) Check(n *NS) error {
 	r.Family, r.Protocol = r.family(), 0
 	if r.marked() {
@@ -215,7 +216,7 @@ func (n *NS) Rules() ([]Rule, error) {
 	return all, nil
 }
 
-// rules returns the rules of a family, from the list if there is one.
+// rules returns the rules of a family. After List, it reads them from the list.
 func (n *NS) rules(family Family) ([]Rule, error) {
 	if n.listed != nil {
 		list := n.listed.rulesOf(n, family)

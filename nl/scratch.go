@@ -17,7 +17,7 @@ func Scratch(f func(*NS) error) error {
 		return fmt.Errorf("create a network namespace: %w", err)
 	}
 	defer temp.Close()
-	// its Path is that of a thread, which has left it
+	// temp.Path is the path of a thread, which has left the namespace
 	n, err := Open("scratch", fmt.Sprintf("/proc/self/fd/%d", temp.Fd()))
 	if err != nil {
 		return err

@@ -9,22 +9,23 @@ import (
 	"slices"
 )
 
-// The seal of a table is an empty chain that nothing calls. Its name is a hash of all rules and of how the chains are
-// called. A transaction makes it together with the rules. So a table with the seal had these rules once, and only an
-// operator who edits the table by hand can change them. Add looks for the seal, and counts the rules of each chain.
-// That takes half as long as to read the rules. Check reads them.
+// The seal of a table is an empty chain that no hook and no rule calls. Its name is a hash of all rules, and of how the
+// kernel calls the chains. One transaction makes the seal and the rules. So a table with the seal had these rules once,
+// and only an operator who edits the table by hand can have changed them. Add looks for the seal, and counts the rules
+// of each chain. Looking and counting take half as long as reading the rules. Check reads the rules.
 //
-// A table has a second seal for what lasts of it. It shows that the kernel has all that these rules need.
+// A table with chains that vary has a second seal, for its other chains (see [Table.Lasting]). The second seal shows
+// that the kernel has all parts of nftables that these chains need.
 
-// Sealed reports whether the kernel has the table with the seal of this one: it was made with these rules, and for the
-// same Of.
+// Sealed reports whether the kernel's table has the seal of t. A table with this seal was made with the rules of t, and
+// for the same Of.
 func (t Table) Sealed(n *NS) bool {
 	_, _, err := t.chain(n, t.sealName())
 	return err == nil
 }
 
-// stands reports whether the kernel has the table with its seal, and as many rules as it should have, in chains that
-// are called.
+// stands reports whether the kernel's table has the seal of t, is not dormant, and has the right number of rules in
+// each chain. The kernel must also call the chains as it should.
 func (t Table) stands(n *NS) bool {
 	if !t.Sealed(n) {
 		return false
@@ -38,8 +39,8 @@ func (t Table) stands(n *NS) bool {
 	return t.awake(n) == nil
 }
 
-// Lasting returns the table without the chains that vary. The returned table has a seal of its own, which does not
-// depend on these chains.
+// Lasting returns the table without the chains that have Varies set. The returned table has a seal of its own, which
+// does not depend on these chains.
 func (t Table) Lasting() Table {
 	t.Chains = slices.DeleteFunc(slices.Clone(t.Chains), func(c Chain) bool { return c.Varies })
 	return t
@@ -65,7 +66,7 @@ func (t Table) seal(n *NS) error {
 func (t Table) sealName() string {
 	text := make([]byte, 0, 2<<10)
 	if slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Varies }) {
-		text = append(text, "lasting\n"...) // earlier versions did not seal what lasts of such a table
+		text = append(text, "lasting\n"...) // a name that no earlier version used: they made no second seal
 	}
 	for _, c := range t.Chains {
 		text = c.appendHeader(append(append(append(text, revision+" "...), c.Name...), ' '))

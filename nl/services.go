@@ -18,8 +18,8 @@ import (
 
 // ClusterIPs lists the addresses of a family that kube-proxy translates for a Service of the cluster. ClusterIPs reads
 // the set of kube-proxy's nftables mode. It also reads the rules of the iptables mode, where iptables(8) is
-// iptables-nft. It does not see the rules of iptables-legacy, which is another engine. IPVS has neither. A Service
-// without endpoints has no such rule.
+// iptables-nft. It does not see the rules of iptables-legacy, which is another engine. In the IPVS mode, there is
+// neither the set nor the rules. There is also no rule for a Service without endpoints.
 func (n *NS) ClusterIPs(family Family) (addrs []netip.Addr, err error) {
 	t := proxyTable(family, "kube-proxy")
 	elements, err := t.elements(n, "cluster-ips")
@@ -34,29 +34,29 @@ func (n *NS) ClusterIPs(family Family) (addrs []netip.Addr, err error) {
 	t.Name = "nat"
 	rules, err := t.rules(n, attrString(unix.NFTA_RULE_CHAIN, "KUBE-SERVICES"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: the chain KUBE-SERVICES of kube-proxy: %w", n.Name, err)
+		return nil, fmt.Errorf("%s: read kube-proxy's chain KUBE-SERVICES: %w", n.Name, err)
 	}
 	for _, m := range rules {
 		if !bytes.Contains(m, []byte(" cluster IP")) {
-			continue // an external address, or the address of a load balancer, say its comments: others have it, too
+			continue // an external address or a load balancer's, by the rule's comment: hosts outside may have it
 		}
 		if a, ok := destination(m[nl.SizeofNfgenmsg:]); ok {
 			addrs = append(addrs, a)
 		}
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
-	return slices.Compact(addrs), nil // a rule for each port
+	return slices.Compact(addrs), nil // there is a rule for each port
 }
 
 // ServiceEndpoints lists the addresses of a family to which kube-proxy sends the calls to Services. ServiceEndpoints
 // reads the rules of the same modes as [NS.ClusterIPs].
 func (n *NS) ServiceEndpoints(family Family) (addrs []netip.Addr, err error) {
-	// in nat, others translate, too
+	// in the table nat, other programs have rules that translate, too
 	for table, chains := range map[string]string{"kube-proxy": "", "nat": "KUBE-SEP-"} {
 		t := proxyTable(family, table)
 		rules, err := t.rules(n)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("%s: the table %s, in which kube-proxy has its rules: %w", n.Name, table, err)
+			return nil, fmt.Errorf("%s: read kube-proxy's rules in the table %s: %w", n.Name, table, err)
 		}
 		for _, m := range rules {
 			rule := m[nl.SizeofNfgenmsg:]
@@ -78,9 +78,9 @@ func (n *NS) ServiceEndpoints(family Family) (addrs []netip.Addr, err error) {
 	return slices.Compact(addrs), nil
 }
 
-// translations are what a rule translates a destination to. Each value begins with the address. nft(8) loads a register
-// with the value, or takes one from a map. iptables-nft has the target DNAT with a struct nf_nat_range2, whose flags
-// come first.
+// translations returns the values to which a rule translates a destination. Each value begins with the address. A rule
+// of nft(8) loads the value into a register, or takes the value from a map. A rule of iptables-nft has the target DNAT
+// with a struct nf_nat_range2, in which the address comes after the flags.
 func (t Table) translations(n *NS, rule []byte) (values [][]byte, err error) {
 	set := ""
 	for name, data := range expressions(rule) {
@@ -105,15 +105,15 @@ func (t Table) translations(n *NS, rule []byte) (values [][]byte, err error) {
 			}
 		}
 	}
-	return nil, nil // it translates nothing
+	return nil, nil // the rule translates nothing
 }
 
-// elements are the elements of a set. A set that does not exist has none.
+// elements returns the elements of a set, or none if the set does not exist.
 func (t Table) elements(n *NS, set string) (all [][]byte, err error) {
 	dumped, err := n.dump(unix.NFT_MSG_GETSETELEM, t.family(),
 		attrString(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name), attrString(unix.NFTA_SET_ELEM_LIST_SET, set))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: the set %s of table %s: %w", n.Name, set, t.Name, err)
+		return nil, fmt.Errorf("%s: read the set %s of the table %s: %w", n.Name, set, t.Name, err)
 	}
 	for _, m := range dumped {
 		for _, e := range attrsOf(inside(m[nl.SizeofNfgenmsg:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
@@ -123,7 +123,7 @@ func (t Table) elements(n *NS, set string) (all [][]byte, err error) {
 	return all, nil
 }
 
-// first is the address with which b begins.
+// first returns the address with which b begins.
 func (f Family) first(b []byte) (a netip.Addr, ok bool) {
 	size := net.IPv4len
 	if f == IPv6 {
@@ -142,8 +142,8 @@ func proxyTable(family Family, name string) Table {
 	return Table{Family: "ip", Name: name}
 }
 
-// destination is the first address with which a rule compares. iptables-nft writes -d behind -p alone, and a protocol
-// is one byte.
+// destination returns the first address with which a rule compares a packet. In a rule of iptables-nft, only the
+// comparison of the protocol (-p) comes before the comparison of the destination (-d). A protocol has one byte.
 func destination(rule []byte) (a netip.Addr, ok bool) {
 	for name, data := range expressions(rule) {
 		if a, ok = netip.AddrFromSlice(inside(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)); ok && name == "cmp" {

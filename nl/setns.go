@@ -12,18 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// callIn makes three system calls: setns(ns), the one with the number trap, and setns(home). Each result is the
-// kernel's, so -errno is a failure. If it cannot enter ns, it makes no other call.
+// callIn makes three system calls: setns(ns), the call with the number trap, and setns(home). Each result is the
+// kernel's, so a failure is -errno. If callIn cannot enter ns, it makes no other call.
 //
-// The three calls must be on one thread. In Go, a goroutine would lock its thread, and then the runtime starts another
-// thread. The further thread takes 3 % of a short process, and each ADD opens sockets in two namespaces. Go preempts no
-// function in assembly (isAsyncSafePoint of package runtime), so the goroutine cannot move to another thread in
-// between. No release of Go promises that. If it ends, the calls go into a function with runtime.LockOSThread.
+// The three calls must be on one thread. Code in Go would lock its thread for this, and then the runtime starts another
+// thread. That thread takes 3 % of the time of a short process, and each ADD opens sockets in two namespaces. Go does
+// not preempt a function in assembly (isAsyncSafePoint of package runtime), so the goroutine cannot move to another
+// thread between the calls. No release of Go promises that the goroutine stays on its thread. If a release of Go
+// preempts such functions, replace callIn by a function that calls runtime.LockOSThread.
 //
 //go:noescape
 func callIn(ns, home, trap, a1, a2, a3, a4 uintptr) (entered, result, left uintptr)
 
-// open opens a file in the namespace. The file stays there, whichever thread uses it.
+// open opens a file in the namespace. The file stays in the namespace, whichever thread uses it.
 func (n *NS) open(path string, mode int) (fd int, err error) {
 	mode |= unix.O_CLOEXEC
 	if n.process {
@@ -43,7 +44,7 @@ func (n *NS) open(path string, mode int) (fd int, err error) {
 		uintptr(mode), 0))
 }
 
-// openSocket opens a socket in the namespace. The socket stays there, whichever thread uses it.
+// openSocket opens a socket in the namespace. The socket stays in the namespace, whichever thread uses it.
 func (n *NS) openSocket(domain, typ, protocol int) (fd int, err error) {
 	typ |= unix.SOCK_CLOEXEC
 	if n.process {
@@ -58,8 +59,8 @@ func (n *NS) openSocket(domain, typ, protocol int) (fd int, err error) {
 		uintptr(protocol), 0))
 }
 
-// came is what callIn has returned. If the thread cannot come back, it ends the process: Go would run any goroutine on
-// it.
+// came takes the results of callIn, and returns the result of the middle call. If the thread could not return to its
+// namespace, came ends the process. Otherwise Go would run other goroutines on that thread.
 func (n *NS) came(entered, result, left uintptr) (int, error) {
 	if err := failed(left); err != nil {
 		fmt.Fprintf(os.Stderr, "a thread entered the network namespace %s, and cannot leave it: %v; the program ends\n",
@@ -72,7 +73,7 @@ func (n *NS) came(entered, result, left uintptr) (int, error) {
 	return int(result), failed(result)
 }
 
-// failed is the error in the result of a system call.
+// failed returns the error in the result of a system call, or nil.
 func failed(result uintptr) error {
 	if e := -int(result); e > 0 {
 		return unix.Errno(e)
@@ -80,7 +81,7 @@ func failed(result uintptr) error {
 	return nil
 }
 
-// wayBack returns the namespace of the calling thread, and what closes it.
+// wayBack returns the namespace of the calling thread, and a function that closes it.
 func (n *NS) wayBack() (home netns.NsHandle, done func(), err error) {
 	if n.home != nil && n.home.fd.IsOpen() {
 		return n.home.fd, func() {}, nil

@@ -16,14 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Settings are what a network card keeps when it moves to another namespace, by their names. A pod with CAP_NET_ADMIN
-// can set all of them there, and the next pod would find them. What ethtool(8) sets is in the card itself. The rest is
-// of the link: __dev_change_net_namespace leaves it as it is.
+// Settings have, by name, the values of the properties that a network card keeps when it moves to another namespace. A
+// pod with CAP_NET_ADMIN can change all of them, and the next pod would get the changed settings. The settings of
+// ethtool(8) are in the card itself. The other settings are in the link, and __dev_change_net_namespace does not change
+// them.
 //
-// Addresses, routes, neighbours, queueing disciplines and their filters end with a move, and so do the link's sysctls:
-// the kernel makes new ones. A [MovedLink] removes programs and alternative names. What only sysfs sets (RPS, XPS,
-// NAPI), a pod can set only with a writable /sys, which is for privileged pods. Drivers of EC2 do not change a MAC
-// address.
+// Settings leaves out the following. Addresses, routes, neighbours, queueing disciplines and their filters end with a
+// move. The link's sysctls end, too, and the kernel makes new sysctls. A [MovedLink] removes programs and alternative
+// names. Some values can be changed only by sysfs (RPS, XPS, NAPI). For this, a pod needs a writable /sys, which only
+// privileged pods have. The drivers for EC2 do not change a MAC address.
 type Settings map[string]string
 
 // The attributes of a link that [NS.PutBack] can set.
@@ -43,10 +44,10 @@ var linkSettings = [...]linkSetting{
 
 type linkSetting struct {
 	name      string
-	typ, size int // the size of a number; 0: it is none
+	typ, size int // size: of a number, in bytes; 0 if the value is no number
 }
 
-// text is the value for people, and parse reads it again.
+// text returns the value as text, and parse reads this text.
 func (a linkSetting) text(value []byte) string {
 	if a.size == 0 {
 		return hex.EncodeToString(value)
@@ -59,7 +60,7 @@ func (a linkSetting) parse(text string) ([]byte, error) {
 		return hex.DecodeString(text)
 	}
 	v, err := strconv.ParseUint(text, 10, 8*a.size)
-	// of one byte: the kernels of EC2 are little-endian
+	// the first byte is the low one: the kernels of EC2 are little-endian
 	return binary.NativeEndian.AppendUint32(nil, uint32(v))[:a.size], err
 }
 
@@ -82,7 +83,7 @@ func (n *NS) Settings(l Link) (Settings, error) {
 		err = absence{unix.ENODEV}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("settings of %s: %w", l.Name, err)
+		return nil, fmt.Errorf("read the settings of %s: %w", l.Name, err)
 	}
 	flags := nl.DeserializeIfInfomsg(msgs[0]).Flags & settableFlags
 	s := Settings{flagsSetting: decimal(flags), "alias": ""} // the kernel does not list an empty alias
@@ -97,10 +98,10 @@ func (n *NS) Settings(l Link) (Settings, error) {
 	return s, err
 }
 
-// PutBack gives a link the settings that it had. The error names the settings that the link does not take.
+// PutBack gives a link the settings that it had before. The error names the settings that the link does not take.
 func (n *NS) PutBack(l Link, was Settings) error {
 	var failed error
-	for range 3 { // one setting may change another: gso_max_size that of IPv4, channels which queue gets what
+	for range 3 { // one setting may change another: channels change receive side scaling
 		now, err := n.Settings(l)
 		if err != nil {
 			return err
@@ -119,7 +120,7 @@ func (n *NS) PutBack(l Link, was Settings) error {
 	return errors.Join(failed, n.Kept(l, was))
 }
 
-// Kept returns an error that names the settings of a link that differ from what they were.
+// Kept returns an error that names the changed settings of a link. was has the settings before the change.
 func (n *NS) Kept(l Link, was Settings) (err error) {
 	now, err := n.Settings(l)
 	if err != nil {
@@ -131,7 +132,7 @@ func (n *NS) Kept(l Link, was Settings) (err error) {
 	return err
 }
 
-// differ lists the names of settings with another value now. What was not known before does not count.
+// differ lists the names of the settings that have another value in now. It ignores settings that are only in now.
 func (was Settings) differ(now Settings) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(was)), func(name string) bool { return now[name] == was[name] })
 }

@@ -17,16 +17,16 @@ import (
 
 // A socket is a netlink socket. The socket stays in the namespace in which it was opened, whichever thread uses it.
 //
-// Package netlink has a socket, too. It waits for answers in the runtime's poller. It reads each answer into 64 kB of a
-// stack that must grow for it. But waiting is not necessary: the kernel's answer is ready when write(2) returns
-// (netlink_unicast).
+// The socket of package netlink is slower. It waits for answers in the runtime's poller. It reads each answer into 64
+// kB of a stack, which must grow for this buffer. Waiting is not necessary: the kernel's answer is ready when write(2)
+// returns (netlink_unicast).
 type socket struct {
 	fd  int
 	seq uint32 // of the last request
 }
 
-// rooms are for answers. Each has room for the largest, and most answers are small. So an answer is copied, and the
-// next one is read into the same pages of memory.
+// rooms are buffers for answers. Each buffer has room for the largest answer, but most answers are small. So receive
+// copies an answer, and reads the next answer into the same buffer.
 var rooms = sync.Pool{New: func() any { return new([nl.RECEIVE_BUFFER_SIZE]byte) }}
 
 // netlink opens a socket of a netlink family in the namespace.
@@ -35,14 +35,14 @@ func (n *NS) netlink(family int) (*socket, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	// Any process may send to a netlink socket, but only the kernel to one that is connected to it
-	// (netlink_getsockbyportid).
+	// Any process may send to a netlink socket. But if the socket is connected to the kernel, only the kernel may send
+	// to it (netlink_getsockbyportid).
 	if err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("connect", err)
 	}
-	// Kernels before 4.20 do not have the option. They answer with more than the request asks
-	// for, and the readers of the answers filter that.
+	// Kernels before 4.20 do not have this option. Such kernels answer with more than the request asks for, and the
+	// functions that read an answer leave out the rest.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
 	return &socket{fd: fd}, nil
 }
@@ -53,13 +53,12 @@ func (s *socket) close() { unix.Close(s.fd) }
 // have carried out the request.
 var ErrUnanswered = errors.New("netlink has not answered")
 
-// exchange sends a request, and returns the kernel's answers up to their end. The end is the
-// end of a dump, or the only answer. With a type other than 0, exchange
-// returns only answers of that type.
+// exchange sends a request, and returns the kernel's answers: all answers of a dump, or the only answer. If answer is
+// not 0, exchange returns only answers of this type.
 //
-// A request with NLM_F_ACK only asks whether it succeeds. The kernel reports each failure, before write(2) returns. So
-// no report is a success, and the kernel need not acknowledge it. If it has no memory for a report, read(2) fails with
-// ENOBUFS (netlink_ack).
+// With the flag NLM_F_ACK, the caller only wants to know whether the request succeeds. The kernel reports a failure
+// before write(2) returns. So if there is no report, the request has succeeded, and exchange need not ask for an
+// acknowledgement. If the kernel has no memory for the report, read(2) fails with ENOBUFS (netlink_ack).
 func (s *socket) exchange(
 	typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs []attribute,
 ) (answers [][]byte, err error) {
@@ -70,16 +69,17 @@ func (s *socket) exchange(
 }
 
 // send sends a request. The kernel writes the first part of a dump before send returns, and each further part when the
-// part before is read.
+// part before it is read.
 func (s *socket) send(typ, flags int, head nl.NetlinkRequestData, attrs []attribute) error {
 	s.seq++
 	_, err := unix.Write(s.fd, encode(typ, flags, s.seq, head, attrs))
 	return os.NewSyscallError("write", err)
 }
 
-// collect returns the answers to the last request. With silent, no answer is a success.
+// collect returns the answers to the last request. If silent is set, a missing answer is a success.
 func (s *socket) collect(typ int, answer uint16, silent bool) (answers [][]byte, err error) {
-	// full is the size from which a part may have had no room for one more message. The smallest part has 3.7 kB.
+	// full is a size in bytes. A part of a dump that is at least this large may have had no room for one more message.
+	// The kernel's smallest buffer for a part has 3.7 kB.
 	const full = 3 << 10
 	interrupted := false
 	for {
@@ -121,13 +121,15 @@ func (s *socket) collect(typ int, answer uint16, silent bool) (answers [][]byte,
 	}
 }
 
-// unmarked reports whether a message is of a dump that the kernel does not mark if a change interrupts it: one of rules
-// (dump_rules), of IPv6 routes (fib6_dump_table), or of neighbours (neigh_dump_table). The kernel counts what it has
-// sent, and begins the next part there. So the next part may lack what has moved to the front: after a deletion of
-// rules or neighbours, after deletions and additions of IPv6 routes, or when the table of neighbours grows. So such a
-// dump counts as interrupted if it has more than one part, or if a full part comes before its end. The first part of a
-// socket's first dump has up to 3.7 kB. Later parts have up to 32 kB, because a read has shown that there is room
-// (netlink_dump).
+// unmarked reports whether a message belongs to a dump that the kernel does not mark if a change interrupts it. Such
+// dumps are the dumps of rules (dump_rules), of IPv6 routes (fib6_dump_table), and of neighbours (neigh_dump_table).
+// The kernel counts the objects that it has sent, and begins the next part at that count. So the next part may lack
+// objects that have moved towards the front. Objects move after a deletion of rules or neighbours, after deletions and
+// additions of IPv6 routes, and when the table of neighbours grows.
+//
+// So collect treats such a dump as interrupted if it has more than one part, or if a full part comes before its end.
+// The first part of a socket's first dump has up to 3.7 kB. Later parts have up to 32 kB, because the first read has
+// shown the kernel that the reader has room (netlink_dump).
 func unmarked(typ int, data []byte) bool {
 	return typ == unix.RTM_GETRULE || typ == unix.RTM_GETNEIGH ||
 		typ == unix.RTM_GETROUTE && len(data) > 0 && data[0] == unix.AF_INET6
@@ -167,7 +169,7 @@ func (s *socket) receive() ([]byte, error) {
 			return nil, errNothing
 		case err != nil:
 			return nil, os.NewSyscallError("read", err)
-		case n == len(room): // and maybe more. The kernel makes smaller ones (netlink_dump: 32 kB).
+		case n == len(room): // and maybe more. The kernel's answers are smaller (netlink_dump: 32 kB).
 			return nil, fmt.Errorf("the kernel's answer has %d bytes or more: %w", n, unix.EMSGSIZE)
 		default:
 			return bytes.Clone(room[:n]), nil
@@ -200,7 +202,7 @@ func cut(b []byte) (m message, rest []byte, err error) {
 	return m, b[min(aligned(size), len(b)):], nil
 }
 
-// errno is the error at the end of an exchange, or nil.
+// errno returns the kernel's error in the last message of an exchange, or nil.
 func (m message) errno() error {
 	if len(m.data) < 4 {
 		return nil

@@ -12,25 +12,27 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A Splice connects two links of a namespace by a program at the ingress of each. Its packets do not pass the
-// namespace's forwarding and netfilter.
+// A Splice connects two links of a namespace by a program at the ingress of each. Packets that a Splice sends from one
+// link to the other bypass the namespace's forwarding and netfilter.
 //
-// What arrives by Veth for the address MAC leaves by ENI, by the routes of the namespace. A source port of TCP or UDP
-// from [SpliceOwn] on becomes the n-th port from [SpliceFirst] on. What arrives by ENI for such a port is changed back,
-// unless a socket of the namespace awaits it. The packet then goes to the other end of Veth, and arrives there as if
-// the veth had sent it. Everything else takes its usual way.
+// A packet that arrives by Veth for the address MAC leaves by ENI, by the routes of the namespace. The program changes
+// a source port of TCP or UDP that is at least [SpliceOwn] and below [SpliceFirst]. The n-th port from SpliceOwn on
+// becomes the n-th port from SpliceFirst on. A packet may arrive by ENI for a port from SpliceFirst on. If no socket of
+// the namespace awaits this packet, the program changes the port back. The packet then goes to the other end of Veth,
+// and arrives there as if Veth had sent it. All other packets take their usual way.
 //
 // The namespace must not use the ports from SpliceFirst on for its own connections. Programs in the namespace may still
-// serve on these ports. A socket awaits a packet in these cases:
+// listen on these ports. A socket awaits a packet in these cases:
 //
 //   - The packet belongs to a TCP connection of the namespace, or begins one.
 //   - A UDP socket is connected to the packet's source.
-//   - Any other socket has the port, unless the packet answers one that has left by ENI.
+//   - Any other socket has the port, unless the packet answers a packet that the Splice has sent by ENI.
 //
-// A connection may begin without a socket, because something translates its port. Or it is answered without a socket,
-// and has not begun by Veth. Its packets count as awaited from then on. The programs remember these few packets, and
-// connections that begin by Veth, as long as there is room. An ICMP error is awaited if the packet that it is about is.
-// Fragments go where the first of them goes.
+// A TCP connection of the namespace may have no socket, because a rule translates its port. The programs recognise such
+// a connection in two cases: it begins from outside, or it is answered and has not begun by Veth. From then on its
+// packets count as awaited. The programs remember these few connections, and connections that begin by Veth, as long as
+// there is room. An ICMP error is awaited if the answer to the packet inside the error is awaited. Fragments of a
+// packet go where the first fragment goes.
 type Splice struct {
 	ENI, Veth string
 	MAC       string
@@ -38,8 +40,8 @@ type Splice struct {
 	Pod       uint16
 }
 
-// Each port from SpliceFirst to the highest stands for one from SpliceOwn up to SpliceFirst. The
-// two differ in one bit.
+// Each port from SpliceFirst to the highest port stands for a port from SpliceOwn to SpliceFirst - 1. The two ports
+// differ in one bit.
 const (
 	SpliceOwn   = bpf.Own
 	SpliceFirst = bpf.First
@@ -63,8 +65,7 @@ func (s Splice) Supported() error {
 	return s.load(link, link, false, func(onward, unawaited int) error { return nil })
 }
 
-// load loads the programs of two filters, or opens the shared ones, and calls use with their
-// files.
+// load loads the programs of two filters, or opens the shared programs, and calls use with their file descriptors.
 func (s Splice) load(atVeth, atENI filter, share bool, use func(onward, unawaited int) error) error {
 	l := newLoader(share)
 	defer l.close()
@@ -81,13 +82,13 @@ func (s Splice) load(atVeth, atENI filter, share bool, use func(onward, unawaite
 	return use(first, second)
 }
 
-// onward is the program for the veth.
+// onward returns the code of the program for the veth.
 func (s Splice) onward(m bpf.Maps, eni int) []byte {
 	hw, _ := net.ParseMAC(s.MAC)
 	return bpf.Onward(hw, s.Mark, m, eni)
 }
 
-// filters are the two filters with the names of their programs.
+// filters returns the two filters with the names of their programs.
 func (s Splice) filters(n *NS) (atVeth, atENI filter, err error) {
 	atVeth.class, atENI.class = s.Pod, s.Pod
 	atENI.index, err = n.index(s.ENI)
@@ -103,8 +104,8 @@ func (s Splice) filters(n *NS) (atVeth, atENI filter, err error) {
 	return atVeth, atENI, nil
 }
 
-// Add adds both programs, or replaces those that differ. The error answers to
-// ErrNoBPF if the kernel cannot run them.
+// Add adds both programs, or replaces programs that differ. The error is ErrNoBPF if the kernel cannot run the
+// programs.
 func (s Splice) Add(n *NS) error {
 	atVeth, atENI, err := s.filters(n)
 	if err != nil {
@@ -134,7 +135,7 @@ func usual(index int) bool {
 	return index < few || index >= slaveIndex && index < slaveIndex+few
 }
 
-// Del deletes both programs. The hooks stay at the links: others may use them.
+// Del deletes both programs. The hooks stay at the links, because other filters may use them.
 func (s Splice) Del(n *NS) error { return delFilters(n, []string{s.ENI, s.Veth}, filter{}) }
 
 // Check compares both programs with the programs in the kernel.

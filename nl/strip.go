@@ -15,12 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// strip removes what a pod has attached to a card: links that it has made on it, and programs. All of that would stay
-// at the card when it moves, see the next pod's packets, and change or drop them.
+// strip removes what a pod has attached to a card: links that the pod has made on the card, and programs. Otherwise
+// these links and programs would stay at the card when the card moves. They could then see, change or drop the next
+// pod's packets.
 func (n *NS) strip(l Link) error { return errors.Join(n.delAbove(l), n.delPrograms(l)) }
 
-// delPrograms detaches the programs of XDP and of tcx. In contrast to filters, they move with a card, and no process
-// need hold them.
+// delPrograms detaches the programs of XDP and of tcx. Unlike filters, these programs move with a card. They stay even
+// if no process has them open.
 func (n *NS) delPrograms(l Link) error { return errors.Join(n.delXDP(l), n.delTCX(l)) }
 
 // delAbove deletes the links of the namespace that were made on a card. Links that a pod has moved to another namespace
@@ -38,15 +39,15 @@ func (n *NS) delAbove(l Link) error {
 	return failed
 }
 
-// above lists the links of the namespace that were made on another link of the namespace.
+// above lists the links of the namespace that were made on l, another link of the namespace.
 func (n *NS) above(l Link) ([]Link, error) {
 	links, err := n.Links()
 	return slices.DeleteFunc(links, func(a Link) bool { return a.Peer != l.Index || a.peerNS != 0 || !borrows(a) }), err
 }
 
-// delXDP detaches the programs of XDP. The kernel detaches none that a bpf_link holds (EBUSY), which ends with the
-// processes that have it. The kernel also detaches no program as long as an upper link has one, too (EEXIST). Not all
-// drivers have all modes.
+// delXDP detaches the programs of XDP. The kernel does not detach a program that a bpf_link holds (EBUSY). Such a
+// bpf_link ends with the processes that have it open. The kernel also detaches no program as long as an upper link has
+// a program (EEXIST). Not all drivers have all modes.
 func (n *NS) delXDP(l Link) (failed error) {
 	for _, mode := range []uint32{unix.XDP_FLAGS_SKB_MODE, unix.XDP_FLAGS_DRV_MODE, unix.XDP_FLAGS_HW_MODE} {
 		msg := linkMessage()
@@ -84,8 +85,8 @@ func (n *NS) delTCX(l Link) error {
 	})
 }
 
-// queryTCX lists the IDs of the programs at a hook, and of the bpf_links that hold them, or 0. Linux before 6.6 has no
-// such hook.
+// queryTCX lists the IDs of the programs at a hook. For each program, links has the ID of the bpf_link that holds the
+// program, or 0. Linux before 6.6 has no such hook: then both lists are empty.
 func queryTCX(index int, hook uint32) (programs, links []uint32, err error) {
 	programs, links = make([]uint32, mostTCX), make([]uint32, mostTCX)
 	query := struct { // of union bpf_attr, for BPF_PROG_QUERY
@@ -105,7 +106,8 @@ func queryTCX(index int, hook uint32) (programs, links []uint32, err error) {
 	return programs[:count], links[:count], err
 }
 
-// detachTCX detaches a program, or the bpf_link that holds it: also one that a process has, or a file in a bpffs.
+// detachTCX detaches a program. If a bpf_link holds the program, detachTCX detaches this bpf_link, even if a process
+// has it open or it is pinned in a bpffs.
 func detachTCX(index int, hook, program, link uint32) error {
 	open, id := uintptr(unix.BPF_PROG_GET_FD_BY_ID), program
 	if link != 0 {

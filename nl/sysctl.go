@@ -14,16 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Sysctl is a parameter of the kernel under net, of which each namespace has its own. Deleting
-// it does nothing. A link's parameters end with the link. Others may rely on a parameter of the
-// namespace by then.
+// A Sysctl is a parameter of the kernel under net. Each namespace has its own value of the parameter. Del does nothing:
+// a link's parameters end with the link, and other programs may rely on the namespace's other parameters by then.
 type Sysctl struct {
-	// Key is the path below /proc/sys, "net/ipv4/ip_forward". With dots instead of slashes, the
-	// name of a link with a dot would be ambiguous.
+	// Key is the path below /proc/sys, "net/ipv4/ip_forward". Slashes separate its parts: if dots did so, the name of a
+	// link that contains a dot would be ambiguous.
 	Key   string
 	Value string
-	Also  bool // the value is a list, and Add keeps what others have in it
-	// Optional is for a parameter that a kernel may not have, as all of IPv6.
+	Also  bool // the value is a list, and Add keeps the other entries of the list
+	// Optional is for a parameter that a kernel may not have, such as all parameters of IPv6.
 	Optional bool
 }
 
@@ -48,7 +47,7 @@ func (s Sysctl) Add(n *NS) error {
 	return err
 }
 
-// over is the value to set over another one.
+// over returns the value to set for a parameter that now has the value is.
 func (s Sysctl) over(is string) string {
 	switch {
 	case s.has(is):
@@ -59,8 +58,9 @@ func (s Sysctl) over(is string) string {
 	return s.Value
 }
 
-// change replaces the value by the wanted one. change does not write an equal value: the write would have effects, too.
-// For example, ip_forward=1 resets a dozen other parameters. To open the file costs the most, so change opens it once.
+// change replaces the value by the value that the function wanted returns for it. change does not write an equal value:
+// the write would have effects, too. For example, ip_forward=1 resets a dozen other parameters. Opening the file costs
+// the most, so change opens the file once.
 func (s Sysctl) change(n *NS, wanted func(is string) string) error {
 	fd, err := s.open(n, unix.O_RDWR)
 	if err != nil {
@@ -76,10 +76,11 @@ func (s Sysctl) change(n *NS, wanted func(is string) string) error {
 }
 
 // ErrReadOnly reports that a parameter has another value than the wanted one, and that this process may not write it.
-var ErrReadOnly = errors.New("this process may not write it: set the value before, in /etc/sysctl.d for example, or " +
-	"give the container runtime a writable /proc/sys")
+var ErrReadOnly = errors.New("this process may not write this sysctl: set the value before, for example in " +
+	"/etc/sysctl.d, or give the container runtime a writable /proc/sys")
 
-// refused is the error of a parameter that cannot be opened to write it: none if its value is right.
+// refused returns the error about a parameter that this process cannot open to write it. If the value is right, the
+// error is errSame.
 func (s Sysctl) refused(n *NS, err error, wanted func(is string) string) error {
 	is, unread := s.read(n)
 	if unread != nil {
@@ -92,7 +93,7 @@ func (s Sysctl) refused(n *NS, err error, wanted func(is string) string) error {
 	return fmt.Errorf("%w: the value is %q, and %q is needed: %w", err, is, want, ErrReadOnly)
 }
 
-// Settable fails if Add would fail because the value is another one and this process may not write it.
+// Settable fails if the parameter has another value and this process may not write it: Add would fail, too.
 func (s Sysctl) Settable(n *NS) error {
 	fd, err := s.open(n, unix.O_WRONLY)
 	if err == nil {
@@ -106,7 +107,8 @@ func (s Sysctl) Settable(n *NS) error {
 	return err
 }
 
-// write sets the value without a look at the one before, if this process may write it.
+// write sets the value without reading the old value. If this process may not write it, write fails only if the value
+// is wrong.
 func (s Sysctl) write(n *NS) error {
 	fd, err := s.open(n, unix.O_WRONLY)
 	if err != nil {
@@ -119,7 +121,8 @@ func (s Sysctl) write(n *NS) error {
 	return s.writeTo(fd, s.Value)
 }
 
-// writeTo writes at the beginning of the file: the kernel ignores what is written behind it (sysctl_writes_strict).
+// writeTo writes at the beginning of the file, because the kernel ignores what a process writes at another offset
+// (sysctl_writes_strict).
 func (s Sysctl) writeTo(fd int, value string) error {
 	if _, err := unix.Pwrite(fd, []byte(value), 0); err != nil {
 		return &fs.PathError{Op: "write", Path: s.path(), Err: err}
@@ -127,9 +130,9 @@ func (s Sysctl) writeTo(fd int, value string) error {
 	return nil
 }
 
-// open opens the parameter of the namespace: a file is of the namespace in which it was opened (net_ctl_header_lookup).
-// open does not use package os, which would register the file with the runtime's poller. The registration would double
-// the cost of everything here.
+// open opens the parameter of the namespace. The file belongs to the namespace in which it was opened
+// (net_ctl_header_lookup). open does not use package os, which would register the file with the runtime's poller. The
+// registration would double the cost of everything here.
 func (s Sysctl) open(n *NS, mode int) (int, error) {
 	fd, err := n.openSysctl(s.Key, mode)
 	if err != nil {
@@ -138,12 +141,13 @@ func (s Sysctl) open(n *NS, mode int) (int, error) {
 	return fd, nil
 }
 
-// openSysctl opens a parameter. If n is the namespace of the process, it does so by an open directory,
-// /proc/sys/net/ipv4 or ipv6.
+// openSysctl opens a parameter. If n is the namespace of the process, openSysctl keeps the directory /proc/sys/net/ipv4
+// or ipv6 open, and opens the parameter relative to it.
 //
-// The kernel's cache of names has these directories once for each namespace, in one list. A lookup compares one after
-// the other (proc_sys_compare), the newest first: on a node with 1500 pods that takes a fiftieth of an ADD. A pod of
-// which ADD changes parameters is the newest.
+// The reason is the kernel's cache of names, which has these directories once for each namespace, in one list. A lookup
+// compares the directories one after the other, the newest first (proc_sys_compare). On a node with 1500 pods, a lookup
+// for the node takes a fiftieth of an ADD. A lookup for a pod is quick, because the pod to which an ADD applies is the
+// newest.
 func (n *NS) openSysctl(key string, mode int) (int, error) {
 	at := len("net/ipv4")
 	if !n.process || len(key) <= at || key[at] != '/' {
@@ -180,7 +184,7 @@ func (s Sysctl) Check(n *NS) error {
 	return err
 }
 
-// has reports whether a value is the wanted one, or a list that has it.
+// has reports whether value is the wanted value, or, with Also, a list that contains the wanted value.
 func (s Sysctl) has(value string) bool {
 	return value == s.Value || s.Also && strings.Contains(","+value+",", ","+s.Value+",")
 }

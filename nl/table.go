@@ -16,20 +16,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Table is a table of nftables that is ours alone. The table is installed, compared and replaced as a whole, each in
-// one transaction. It must have at least one rule, because Check identifies the kernel's table by its rules.
+// A Table is a table of nftables that only we use. Its methods install, compare and replace the whole table. An
+// installation or a replacement is one transaction. The table must have at least one rule, because Check identifies the
+// kernel's table by its rules.
 type Table struct {
 	Family string // inet, ip, ip6 or arp
 	Name   string
 	Chains []Chain
-	Of     string // what else the table stands for: see [Table.Sealed]
-	More   bool   // Check ignores chains that are not among these
-	// Others makes Check accept what is made for another configuration. That is further rules of ours. In a chain that
-	// is Alike, it is as many other rules, or no such chain.
+	Of     string // a text for which the table was made, besides its rules: see [Table.Sealed]
+	More   bool   // Check ignores chains that are not in Chains
+	// Others makes Check accept a table that was made for another configuration. The kernel's table may have further
+	// rules of ours. A chain that has Alike set may be missing, or may have other rules of ours, as many as here.
 	Others bool
 }
 
-// An NFRule is a rule of netfilter. Its last terms act on what all the others match.
+// An NFRule is a rule of netfilter. Its last terms act on the packets that all other terms match.
 type NFRule []Term
 
 func (r NFRule) String() string {
@@ -56,7 +57,7 @@ func (t Table) String() string {
 }
 
 // Add installs the table. Add replaces a table of the same name that differs: another program may have flushed that
-// table, or another version may have made it. The look before makes a second Add cheap.
+// table, or another version may have made it. Add first checks the kernel's table, so a second Add is cheap.
 func (t Table) Add(n *NS) error {
 	if t.stands(n) {
 		return errSame
@@ -78,8 +79,8 @@ func (t Table) Add(n *NS) error {
 	return t.lacking(t.install(n, (*transaction).replaceTable))
 }
 
-// Put is Add, but the table in the kernel has no other seal then. Add leaves the seal of a table with the same rules
-// that was made for another Of.
+// Put is Add, but after Put the kernel's table has only the seals of t. If the kernel's table has the same rules and
+// was made for another Of, Add keeps the old seal, and adds the seals of t.
 func (t Table) Put(n *NS) error {
 	if t.stands(n) {
 		return errSame
@@ -90,8 +91,9 @@ func (t Table) Put(n *NS) error {
 // ErrNoModule reports that the kernel has nftables, but not all parts that a table needs.
 var ErrNoModule = errors.New("this kernel lacks a part of nftables")
 
-// lacking names the modules of a table. The kernel lacks one of them and could not load it. The kernel then answers
-// each message of the transaction with "no such file or directory" (nft_expr_type_get, nf_tables_chain_type_lookup).
+// lacking adds the names of the table's modules to an error that shows that the kernel lacks one of them. A kernel that
+// could not load a module answers each message of the transaction with "no such file or directory" (nft_expr_type_get,
+// nf_tables_chain_type_lookup).
 func (t Table) lacking(err error) error {
 	if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EOPNOTSUPP) {
 		return err
@@ -123,7 +125,7 @@ func (t Table) install(n *NS, begin func(*transaction)) error {
 	return n.commit(x)
 }
 
-// fill adds what is in the table.
+// fill adds the seals and the chains of the table to a transaction.
 func (t Table) fill(x *transaction) error {
 	t.addSeals(x)
 	for _, c := range t.Chains {
@@ -134,8 +136,8 @@ func (t Table) fill(x *transaction) error {
 	return nil
 }
 
-// Del deletes the table. It first asks whether the table exists: after a transaction that fails
-// the kernel waits for all readers (__nf_tables_abort: synchronize_rcu, 10 ms).
+// Del deletes the table. It first asks whether the table exists, because the kernel waits for all readers after a
+// transaction that fails (__nf_tables_abort: synchronize_rcu, 10 ms).
 func (t Table) Del(n *NS) error {
 	if _, err := t.itself(n); absent(err) {
 		return err
@@ -149,8 +151,8 @@ func (t Table) Del(n *NS) error {
 }
 
 // Check compares the kernel's rules with the table's rules by their fingerprints. The comparison takes one request,
-// about this table only, without decoding. If they are equal it also checks that the kernel calls the chains, and with
-// which policy.
+// about this table only, and decodes no expressions. If the rules are equal, Check also checks that the kernel calls
+// the chains, and with which policy.
 func (t Table) Check(n *NS) error {
 	got, err := t.fingerprints(n)
 	if err != nil {
@@ -183,9 +185,9 @@ func (t Table) Check(n *NS) error {
 	return ErrOtherRules
 }
 
-// Intact returns an error if the rules of a table are no longer the rules with which it was made, as far as the kernel
-// shows them. The caller need not know the rules. The table may be gone or dormant. One of its chains may be gone or
-// empty, or have another hook. Or another program has added a rule.
+// Intact returns an error if the kernel shows that a table has changed since we made it. The caller need not know the
+// rules. The table may be gone or dormant. One of its chains may be gone or empty, or have another hook or policy. Or
+// another program may have added a rule.
 func (t Table) Intact(n *NS) error {
 	if err := t.awake(n); err != nil {
 		return err
@@ -203,13 +205,13 @@ func (t Table) Intact(n *NS) error {
 		}
 	}
 	if i := slices.IndexFunc(got, func(f fingerprinted) bool { return !f.ours() }); i >= 0 {
-		return fmt.Errorf("the chain %s of the table %s: %w: one is another program's", got[i].chain, t.Name,
-			ErrOtherRules)
+		return fmt.Errorf("%w in the chain %s of the table %s: one rule is another program's", ErrOtherRules,
+			got[i].chain, t.Name)
 	}
 	return nil
 }
 
-// alike makes our rules of each chain that is Alike equal.
+// alike gives the same comment to all our rules in chains that have Alike set. So these rules are equal.
 func (t Table) alike(rules []fingerprinted) []fingerprinted {
 	for i, f := range rules {
 		if f.ours() && slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Alike && c.Name == f.chain }) {
@@ -222,7 +224,8 @@ func (t Table) alike(rules []fingerprinted) []fingerprinted {
 // ErrOtherRules is the error of Check about a table with other rules than it should have.
 var ErrOtherRules = errors.New("the rules differ")
 
-// works reports a table that is dormant. It also reports a chain that another program has changed without its rules.
+// works returns an error if the table is dormant, or if another program has changed the hook, the priority or the
+// policy of a chain.
 func (t Table) works(n *NS) error {
 	if err := t.awake(n); err != nil {
 		return err
@@ -235,7 +238,7 @@ func (t Table) works(n *NS) error {
 	return nil
 }
 
-// awake reports a table that is dormant, whose chains the kernel does not call.
+// awake returns an error if the table is dormant. Then the kernel does not call its chains.
 func (t Table) awake(n *NS) error {
 	msg, err := t.itself(n)
 	if err != nil {
@@ -268,8 +271,8 @@ func (t Table) get(n *NS, typ int, which ...attribute) ([]byte, error) {
 	return msgs[0][nl.SizeofNfgenmsg:], nil
 }
 
-// Has returns a function that reports whether the kernel's table of this name has all rules of
-// a chain. The table may have more. Has reads it once.
+// Has returns a function that reports whether the kernel's table of this name has all rules of a chain. The table may
+// have more rules. Has reads the kernel's table once.
 func (t Table) Has(n *NS) (func(Chain) bool, error) {
 	got, err := t.fingerprints(n)
 	if err != nil && !absent(err) {
@@ -306,8 +309,8 @@ func (t Table) rules(n *NS, which ...attribute) ([][]byte, error) {
 		which...)...)
 }
 
-// dump asks for all objects of nftables of a type and a family that the attributes are about. Each answer is a header,
-// which begins with the object's family, and the object's attributes.
+// dump asks for all objects of nftables of a type and a family that the attributes are about. Each answer has a header
+// and the object's attributes. The header begins with the object's family.
 func (n *NS) dump(typ int, family uint8, which ...attribute) ([][]byte, error) {
 	msgs, err := n.request(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|typ, unix.NLM_F_DUMP, 0,
 		&nl.Nfgenmsg{NfgenFamily: family}, which...)
@@ -335,7 +338,7 @@ func (n *NS) Tables() ([]string, error) {
 	return all, nil
 }
 
-// nftName is a table as nft(8) names it.
+// nftName returns the name of a table as nft(8) writes it.
 func nftName(family uint8, name []byte) string {
 	return cmp.Or(tableFamilies.name(uint32(family)), strconv.Itoa(int(family))) + " " + unix.ByteSliceToString(name)
 }

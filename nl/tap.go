@@ -31,7 +31,7 @@ type Sighting struct {
 	Size     int // of the packet, in bytes
 }
 
-// Tap begins to look at links.
+// Tap begins to record the packets from and to addrs at the links.
 func (n *NS) Tap(addrs []netip.Addr, links ...string) (*Tap, error) {
 	t := &Tap{links: map[int]string{}, addrs: addrs}
 	for _, l := range links {
@@ -47,7 +47,7 @@ func (t *Tap) add(n *NS, link string) error {
 	if err != nil {
 		return err
 	}
-	// Without a protocol it sees nothing until bind, so no packet comes before the filter.
+	// Without a protocol, the socket gets no packet until bind. So no packet can come before the filter is set.
 	fd, err := n.openSocket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return os.NewSyscallError("socket", err)
@@ -62,7 +62,7 @@ func (t *Tap) add(n *NS, link string) error {
 			Protocol: binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))})))
 }
 
-// Where the addresses are in the headers of IP. Of IPv6, the filter compares the last four bytes.
+// The offsets of the addresses in the headers of IP. The filter compares only the last four bytes of an IPv6 address.
 const (
 	atSource4, atTarget4 = 12, 16
 	atSource6, atTarget6 = 8, 24
@@ -70,7 +70,7 @@ const (
 	headers              = 64 // so many bytes are enough to read the addresses
 )
 
-// tapFilter takes packets from or to one of the addresses: a program of bpf(4).
+// tapFilter returns a program of bpf(4) that accepts packets from or to one of the addresses.
 func tapFilter(addrs []netip.Addr) []unix.SockFilter {
 	const load, jump = unix.BPF_LD | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
 	of := map[Family][]unix.SockFilter{}
@@ -91,7 +91,7 @@ func tapFilter(addrs []netip.Addr) []unix.SockFilter {
 	size4 := len(of[IPv4])
 	program := slices.Concat([]unix.SockFilter{
 		{Code: load | unix.BPF_B, K: 0}, {Code: unix.BPF_ALU | unix.BPF_RSH | unix.BPF_K, K: 4},
-		{Code: jump, K: 6, Jt: uint8(size4 + 1)}, // another packet goes on, as IPv4
+		{Code: jump, K: 6, Jt: uint8(size4 + 1)}, // not IPv6: go on as for IPv4
 	}, of[IPv4], []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}, of[IPv6],
 		[]unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}, {Code: unix.BPF_RET | unix.BPF_K, K: headers}})
 	take := len(program) - 1
@@ -103,7 +103,7 @@ func tapFilter(addrs []netip.Addr) []unix.SockFilter {
 	return program
 }
 
-// Seen returns what the Tap has seen so far, in the order of time.
+// Seen returns the packets that the Tap has seen since the last call, in the order of time.
 func (t *Tap) Seen() (all []Sighting) {
 	for fd, link := range t.links {
 		for {

@@ -15,15 +15,16 @@ import (
 // register and compares it.
 type Term struct {
 	text string
-	code func(*transaction) ([]attribute, error) // expressions. It adds their set to the transaction.
+	code func(*transaction) ([]attribute, error) // returns the expressions, and adds their set to the transaction
 }
 
-// term is a Term whose code needs no set. A check compares texts, and makes no code.
+// term returns a Term whose code needs no set. code is a function, because a check compares only texts and needs no
+// code.
 func term(text string, code func() []attribute) Term {
 	return Term{text, func(*transaction) ([]attribute, error) { return code(), nil }}
 }
 
-// exprs are the code of a Term.
+// exprs returns its arguments, which are the code of a Term.
 func exprs(code ...attribute) []attribute { return code }
 
 // IIFName matches packets that have arrived by a link. A name that ends in an asterisk stands
@@ -37,14 +38,14 @@ func linkName(word string, key uint32, name string) Term {
 	return term(word+" "+strconv.Quote(name), func() []attribute { return exprs(meta(key), equal(nameBytes(name))) })
 }
 
-// NotOIFName matches packets that leave by another link; see IIFName.
+// NotOIFName matches packets that do not leave by the link; see IIFName.
 func NotOIFName(name string) Term {
 	return term("oifname != "+strconv.Quote(name), func() []attribute {
 		return exprs(meta(unix.NFT_META_OIFNAME), notEqual(nameBytes(name)))
 	})
 }
 
-// nameBytes are what the kernel compares the name of a link with.
+// nameBytes returns the bytes with which the kernel compares the name of a link.
 func nameBytes(name string) []byte {
 	if prefix, ok := strings.CutSuffix(name, "*"); ok {
 		return []byte(prefix)
@@ -72,10 +73,10 @@ func SAddr(p ...netip.Prefix) Term { return inPrefixes("saddr", false, p) }
 // DAddr matches packets to one of the prefixes.
 func DAddr(p ...netip.Prefix) Term { return inPrefixes("daddr", false, p) }
 
-// NotSAddr matches packets of the prefixes' family whose source is in none of them.
+// NotSAddr matches packets of the prefixes' family whose source is in none of the prefixes.
 func NotSAddr(p ...netip.Prefix) Term { return inPrefixes("saddr", true, p) }
 
-// NotDAddr matches packets of the prefixes' family whose destination is in none of them.
+// NotDAddr matches packets of the prefixes' family whose destination is in none of the prefixes.
 func NotDAddr(p ...netip.Prefix) Term { return inPrefixes("daddr", true, p) }
 
 // NextHop matches packets whose route has the next hop a.
@@ -118,8 +119,7 @@ func DPort(proto string, first, last uint16) Term {
 	})
 }
 
-// NoRouteBack matches packets from an address to which no route leads by the link by which they
-// have arrived.
+// NoRouteBack matches packets whose source no route reaches by the link by which they have arrived.
 func NoRouteBack() Term {
 	return term("fib saddr . iif oif missing", func() []attribute {
 		return exprs(fib(unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_PRESENT, unix.NFT_FIB_RESULT_OIF),
@@ -154,7 +154,7 @@ var ctStates = names{{"invalid", 1}, {"established", 1 << 1}, {"related", 1 << 2
 // CTReply matches packets that answer the packets that began their connection.
 func CTReply() Term { return direction("reply", 1) } // IP_CT_DIR_REPLY
 
-// CTOriginal matches packets in the direction of those that began their connection.
+// CTOriginal matches packets in the same direction as the packets that began their connection.
 func CTOriginal() Term { return direction("original", 0) } // IP_CT_DIR_ORIGINAL
 
 func direction(name string, number byte) Term {
@@ -189,14 +189,14 @@ func CTUnmarked(mark uint32) Term {
 	})
 }
 
-// SetCTMark sets the bits of the mark on the connection and leaves the others.
+// SetCTMark sets the bits of the mark on the connection. The other bits of the connection's mark stay.
 func SetCTMark(mark uint32) Term {
 	return term("ct mark set ct mark | "+hexadecimal(mark), func() []attribute {
 		return exprs(ct(unix.NFT_CT_MARK), or(mark), setCT(unix.NFT_CT_MARK))
 	})
 }
 
-// SetMark sets the bits of the mark on the packet and leaves the others.
+// SetMark sets the bits of the mark on the packet. The other bits of the packet's mark stay.
 func SetMark(mark uint32) Term {
 	return term("meta mark set meta mark | "+hexadecimal(mark), func() []attribute {
 		return exprs(meta(unix.NFT_META_MARK), or(mark), setMeta(unix.NFT_META_MARK))
@@ -237,8 +237,8 @@ func SNAT(a netip.Addr) Term {
 	})
 }
 
-// SNATWithin ends a rule: the source becomes a, with a free port from first to last. For ICMP,
-// the number is the identifier of an echo.
+// SNATWithin ends a rule: the source becomes a, with a free port from first to last. For ICMP, the port is the
+// identifier of an echo request.
 func SNATWithin(a netip.Addr, first, last uint16) Term {
 	f, family := nfFamily(a)
 	return term("snat "+f+" to "+portRange(a, first, last)+" fully-random", func() []attribute {
@@ -253,20 +253,21 @@ func SNATWithin(a netip.Addr, first, last uint16) Term {
 	})
 }
 
-// portRange is an address with ports, as nft(8) writes it.
+// portRange returns an address with ports, as nft(8) writes them.
 func portRange(a netip.Addr, first, last uint16) string {
 	return netip.AddrPortFrom(a, first).String() + "-" + decimal(last)
 }
 
-// Notrack lets the connection tracker leave a packet out. The chain must be before the tracker, at -200.
+// Notrack makes the connection tracker ignore a packet. The chain must have a priority below -200, the priority of the
+// tracker.
 func Notrack() Term {
 	return term("notrack", func() []attribute {
 		return exprs(nested(unix.NFTA_LIST_ELEM, attrString(unix.NFTA_EXPR_NAME, "notrack")))
 	})
 }
 
-// ClampMSS lowers the segment size that the beginning of a TCP connection announces to what fits into the route.
-// ClampMSS helps where ICMP errors about the MTU of a path get lost.
+// ClampMSS lowers the segment size that a SYN of TCP announces to the size that fits the MTU of the route. ClampMSS
+// helps where ICMP errors about the MTU of a path get lost.
 func ClampMSS() Term {
 	const syn, maxseg = 0x02, 2 // RFC 9293, sections 3.1 and 3.2
 	return term("tcp flags syn tcp option maxseg size set rt mtu", func() []attribute {
@@ -276,8 +277,8 @@ func ClampMSS() Term {
 	})
 }
 
-// SNATPorts ends a rule: the source keeps its address. The source keeps its port, too, if the port is free and from
-// first to last. Otherwise it gets such a port.
+// SNATPorts ends a rule: the source keeps its address. If the port is free and is from first to last, the source also
+// keeps its port. Otherwise the source gets a free port from first to last.
 func SNATPorts(first, last uint16) Term {
 	return term("snat to :"+decimal(first)+"-"+decimal(last), func() []attribute {
 		return exprs(immediate(unix.NFT_REG_1, port(first)),

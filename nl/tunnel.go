@@ -14,18 +14,20 @@ import (
 )
 
 // A Tunnel puts packets into UDP ("foo over UDP", FOU): IPv4 in IPv4, or IPv6 in IPv6. A Tunnel has no remote address.
-// A packet goes to the next hop of its route, or without one to its own destination. So one link serves any number of
-// far ends (ip_tunnel_xmit, "NBMA tunnel"). The other side needs a [FOU] at the same port.
+// A packet goes to the next hop of its route. If the route has no next hop, the packet goes to its own destination. So
+// one link serves any number of far ends (ip_tunnel_xmit, "NBMA tunnel"). The other side needs a [FOU] at the same
+// port.
 //
-// The kernel chooses the source port by the connection inside. So EC2 and the CPUs see several flows, and not one.
+// The kernel chooses the source port by the connection of the packet inside. So EC2 and the CPUs see several flows, and
+// not one flow.
 //
-// The UDP header has no checksum, in IPv6 neither (RFC 6935, RFC 6936). The packets inside have checksums of their
-// own. If the network card is to compute one of these, the kernel cannot translate the addresses outside and keep a
-// checksum there right.
+// The UDP header has no checksum, even in IPv6 (RFC 6935, RFC 6936). The reason is translation of the addresses
+// outside. If the network card computes the checksum of the packet inside, the kernel cannot also correct a checksum
+// outside. The packets inside have checksums of their own.
 type Tunnel struct {
 	Name  string
-	Local netip.Addr // of the packets outside
-	Port  uint16     // UDP port of the others
+	Local netip.Addr // source of the packets outside
+	Port  uint16     // UDP port of the far ends
 	MTU   int        // of the packets inside; for Check, 0 is any
 	Group uint32     // links to be deleted together; 0 is the default group
 }
@@ -36,7 +38,7 @@ const (
 	tunnelBytes6 = 40 + 8
 )
 
-// TunnelMTU is the MTU of a tunnel by a link with such an MTU.
+// TunnelMTU returns the MTU of a tunnel whose packets leave by a link with the MTU mtu.
 func TunnelMTU(f Family, mtu int) int {
 	if f == IPv6 {
 		return mtu - tunnelBytes6
@@ -61,7 +63,7 @@ func (t Tunnel) kind() string {
 	return "ipip"
 }
 
-// module has the encapsulation.
+// module returns the name of the module that has the encapsulation.
 func (t Tunnel) module() string {
 	if t.Local.Is6() {
 		return "fou6"
@@ -72,11 +74,11 @@ func (t Tunnel) module() string {
 // The values of linux/if_tunnel.h and linux/ip6_tunnel.h.
 const (
 	encapFOU       = 1
-	ignEncapLimit  = 1 // no header that limits the encapsulation, of 8 bytes
+	ignEncapLimit  = 1 // leave out the IPv6 option that limits the encapsulation: it takes 8 bytes
 	tunnelHopLimit = 64
 )
 
-// ErrNoTunnel reports that the kernel lacks a part of what a tunnel needs.
+// ErrNoTunnel reports that the kernel lacks a part that a tunnel needs.
 var ErrNoTunnel = errors.New("this kernel lacks ipip or ip6_tunnel, or their encapsulation by fou " +
 	"(CONFIG_NET_FOU_IP_TUNNELS, the module fou6)")
 
@@ -141,7 +143,7 @@ func (l Link) Tunnel() (local netip.Addr, port uint16, is bool) {
 	return l.tunnel.local, l.tunnel.port, l.tunnel.port != 0
 }
 
-// A tunnel is what distinguishes a link that is a tunnel from others of its kind.
+// A tunnel has the properties by which a link that is a [Tunnel] differs from other links of its kind.
 type tunnel struct {
 	local netip.Addr
 	port  uint16 // of FOU
@@ -149,7 +151,8 @@ type tunnel struct {
 
 func (t tunnel) String() string { return fmt.Sprintf("a tunnel of %s by UDP port %d", t.local, t.port) }
 
-// parseTunnel reads what is particular to a link of the kind ipip or ip6tnl.
+// parseTunnel reads the options of a link of the kind ipip or ip6tnl. It returns the zero tunnel if the link is no
+// [Tunnel].
 func parseTunnel(data []byte) (t tunnel) {
 	encapsulated := false
 	for typ, value := range attrsOf(data) {

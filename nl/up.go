@@ -5,8 +5,8 @@ package nl
 
 import "errors"
 
-// Up is the state of a link that is up, with an MTU unless that is 0. Deleting it does nothing:
-// a link that was set up stays up.
+// Up is the state of a link that is up. If MTU is not 0, the link also has this MTU. Del does nothing: a link that was
+// set up stays up.
 type Up struct {
 	Dev string
 	MTU int
@@ -27,7 +27,7 @@ func (u Up) Add(n *NS) error {
 // Del does nothing.
 func (u Up) Del(*NS) error { return nil }
 
-// Check reports a link that is down or has another MTU.
+// Check returns an error if the link is down or has another MTU.
 func (u Up) Check(n *NS) error {
 	l, err := n.LinkByName(u.Dev)
 	switch {

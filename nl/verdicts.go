@@ -14,9 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Verdicts are what rules of netfilter decide about the packets from and to some addresses, as "nft monitor trace"
-// shows it. A table that belongs to the socket of the Verdicts asks for that. The kernel removes it with the socket,
-// also if the process is killed. Packets do not change.
+// Verdicts collects the decisions of netfilter's rules about the packets from and to some addresses, as "nft monitor
+// trace" shows them. A table asks the kernel to report these decisions. The table belongs to the socket of the
+// Verdicts. So the kernel removes the table with the socket, even if the process is killed. The table does not change
+// packets.
 type Verdicts struct{ socket *socket }
 
 // A Dropper is a rule, or the policy of a chain, that has dropped or rejected a packet.
@@ -34,13 +35,14 @@ func (d Dropper) String() string {
 	return fmt.Sprintf("the rule with the handle %d of the chain %s of the table %s", d.Handle, d.Chain, d.Table)
 }
 
-// traceBefore is the priority of the chains that ask for verdicts: before all chains of ours, and of others.
+// traceBefore is the priority of the chains that ask for verdicts: before all our chains, and all chains of other
+// programs.
 const traceBefore = -1000
 
 // tableOwned is NFT_TABLE_F_OWNER of linux/netfilter/nf_tables.h.
 const tableOwned = 2
 
-// Verdicts begins to look. Linux before 5.12 does not have such tables, and refuses.
+// Verdicts begins to collect decisions. It fails on Linux before 5.12, which has no tables that belong to a socket.
 func (n *NS) Verdicts(addrs []netip.Addr) (*Verdicts, error) {
 	s, err := n.netlink(unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -80,13 +82,13 @@ func traced() Term {
 	})
 }
 
-// Drops returns the rules that have dropped packets so far, each once.
+// Drops returns the rules that have dropped packets since the last call, each once.
 func (v *Verdicts) Drops() (all []Dropper) {
 	seen := map[Dropper]bool{}
 	for {
 		b, err := v.socket.receive()
 		if err != nil {
-			return all // there is no more
+			return all // there are no more messages
 		}
 		for len(b) > 0 {
 			var m message
@@ -101,7 +103,7 @@ func (v *Verdicts) Drops() (all []Dropper) {
 	}
 }
 
-// dropOf reads a message about a verdict.
+// dropOf reads a message about a verdict. The second result reports whether the verdict has dropped a packet.
 func dropOf(m message) (d Dropper, is bool) {
 	if m.typ != unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_TRACE || len(m.data) < nl.SizeofNfgenmsg {
 		return d, false
@@ -130,5 +132,5 @@ func dropOf(m message) (d Dropper, is bool) {
 	return d, len(code) == 4 && ordered(code) == verdictDrop
 }
 
-// Close ends it, and with it its table.
+// Close closes the socket. The kernel then removes the table.
 func (v *Verdicts) Close() { v.socket.close() }

@@ -16,18 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Veth is a pair of links, one in its own namespace and its peer in another. Both are created in their final
-// namespaces and are up. Deleting one deletes both.
+// A Veth is a pair of links: the near end in the namespace of the step, and the far end in another namespace. Add
+// creates both ends in their final namespaces, and sets them up. If one end is deleted, the kernel deletes both.
 //
-// The MAC addresses are given. Otherwise udev would change the near end's MAC address later (systemd.link(5),
-// MACAddressPolicy=persistent). And with known MAC addresses the kernel does not have to ask for neighbours.
+// The caller chooses the MAC addresses. Otherwise udev would change the near end's MAC address later (systemd.link(5),
+// MACAddressPolicy=persistent). If the MAC addresses are known, the kernel also does not have to ask for neighbours.
 //
-// Each end has one queue in each direction. Otherwise Linux since 5.15 makes one for each CPU that the machine can
-// have. Linux announces each queue to udev, and then removes all except one (veth_get_num_queues, veth_init_queues).
+// Each end has one queue in each direction. Otherwise Linux since 5.15 makes a queue for each CPU that the machine can
+// have. Linux announces each queue to udev, and then keeps only one queue (veth_get_num_queues, veth_init_queues).
 type Veth struct {
 	Name string
-	// AltName is an alternative name of the near end, or empty. Name may then be one that another pair has before and
-	// after: what is added and deleted is found by AltName. It needs Linux 5.5.
+	// AltName is an alternative name of the near end, or empty. If AltName is set, another pair may have Name before
+	// this pair exists, and after it. So Add sets the near end up by AltName. An alternative name needs Linux 5.5.
 	AltName string
 	MAC     string
 	Peer    string
@@ -39,12 +39,12 @@ type Veth struct {
 	// PeerGroup is the group of the far end. Check ignores it, because the pod may change it.
 	PeerGroup uint32
 	PeerDown  bool // leave the far end down
-	// NoLinkLocal keeps the near end from making a link-local address when it comes up.
-	// Without one it sends no redirects (RFC 4861, section 8.2). It also cannot ask for its
-	// neighbours, so they must be given.
+	// NoLinkLocal makes the kernel give the near end no link-local address when the near end comes up. Without such an
+	// address, the near end sends no redirects (RFC 4861, section 8.2). It also cannot ask for its neighbours, so the
+	// caller must add them (see [Neigh]).
 	NoLinkLocal bool
 	// NoRA makes the near end ignore router advertisements, which any process in the other namespace can send (RFC
-	// 4861, section 4.2). A node that forwards IPv6 ignores them anyway.
+	// 4861, section 4.2). A node that forwards IPv6 ignores them even without NoRA.
 	NoRA bool
 	// NoRedirects makes a new near end send no ICMP redirects of IPv4. The sysctl send_redirects can change that.
 	NoRedirects bool
@@ -87,8 +87,8 @@ func (v Veth) Add(n *NS) error {
 	if err := n.change(unix.RTM_NEWLINK, addNew, linkMessage(), attrs...); err != nil {
 		return err
 	}
-	// The kernel takes names and an alias only for a link that it has, and sets an end up
-	// only when it has the other.
+	// The kernel accepts alternative names and an alias only for an existing link, and sets one end up only if the
+	// other end exists.
 	if v.AltName != "" {
 		err = v.Alternative().Add(n)
 	}
@@ -100,7 +100,7 @@ func (v Veth) Add(n *NS) error {
 	}
 	switch {
 	case err == nil:
-	case v.AltName != "": // no other pair has this far end
+	case v.AltName != "": // by the far end, which no other pair has
 		n.renew(v.Name)
 		_ = v.PeerNS.delLink(v.Peer)
 	default:
@@ -109,10 +109,10 @@ func (v Veth) Add(n *NS) error {
 	return err
 }
 
-// Alternative is the alternative name of the near end.
+// Alternative returns the alternative name of the near end.
 func (v Veth) Alternative() AltName { return AltName{Dev: v.Name, MAC: v.MAC, Name: v.AltName} }
 
-// attrs are the pair as the kernel creates it.
+// attrs returns the attributes of the message that creates the pair.
 func (v Veth) attrs() ([]attribute, error) {
 	near, err := v.end(v.Name, v.MAC, v.Group)
 	if err != nil {
@@ -149,9 +149,9 @@ func (v Veth) end(name, mac string, group uint32) ([]attribute, error) {
 	return attrs, nil
 }
 
-// setUp sets the near end up. The kernel accepts the mode of link-local addresses, too, only for an existing link. The
-// function sets the mode after it has set the link up. The mode is in time, because the link carries nothing before the
-// far end is up.
+// setUp sets the near end up. It also sets the mode of link-local addresses, which the kernel accepts only for an
+// existing link. One message does both: the kernel first sets the link up, and then sets the mode. The mode is still in
+// time, because the link carries no packets before the far end is up.
 func (v Veth) setUp(n *NS) error {
 	if v.NoRA {
 		if err := v.advice().write(n); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -170,7 +170,7 @@ func (v Veth) setUp(n *NS) error {
 			unix.EAFNOSUPPORT) {
 			return err
 		}
-		// The kernel has no IPv6, or not with so small an MTU.
+		// The kernel has no IPv6, or the MTU is too small for IPv6.
 	}
 	if spec == nil {
 		return n.setLink(name, 0, v.Alias)
@@ -178,7 +178,8 @@ func (v Veth) setUp(n *NS) error {
 	return n.setLink(name, 0, v.Alias, nest(unix.IFLA_AF_SPEC, spec...))
 }
 
-// Near returns the near end. Of a fresh pair, it also shows the index of the far end, which need not be asked for.
+// Near returns the near end. If fresh is set, the far end's namespace also remembers the index of the far end, so no
+// method has to ask for the index.
 func (v Veth) Near(n *NS, fresh bool) (Link, error) {
 	l, err := n.LinkByName(v.Name)
 	if err == nil && fresh && v.PeerNS != nil && v.PeerNS.indices != nil {
@@ -187,14 +188,14 @@ func (v Veth) Near(n *NS, fresh bool) (Link, error) {
 	return l, err
 }
 
-// advice is whether the near end accepts router advertisements.
+// advice returns the sysctl that makes the near end ignore router advertisements.
 func (v Veth) advice() Sysctl {
 	return Sysctl{Key: "net/ipv6/conf/" + v.Name + "/accept_ra", Value: "0"}
 }
 
 // DelPair deletes a veth pair by its end in n, and the rules about that end. The kernel removes the routes and
-// neighbours with the link, but not the rules. Another link that has the name by now stays. Without an index, the link
-// is the one of that name.
+// neighbours with the link, but not the rules. DelPair deletes the link by near.Index, so another link that has the
+// name by now stays. If near.Index is 0, DelPair deletes the link by its name.
 func (n *NS) DelPair(near Link) error {
 	pair := Wiring{{n, Veth{Name: near.Name}}}
 	defer pair.remember()()
@@ -242,7 +243,7 @@ func (v Veth) checkEnd(l Link, mac string) error {
 	case l.Kind != "veth":
 		return differs(l.Name, l.Kind, "veth")
 	case mac != "" && l.MAC != mac:
-		return differs("address of "+l.Name, l.MAC, mac)
+		return differs("the MAC address of "+l.Name, l.MAC, mac)
 	case v.MTU > 0 && l.MTU != v.MTU:
 		return differs("mtu of "+l.Name, l.MTU, v.MTU)
 	case !l.Up:

@@ -15,22 +15,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LinkByMAC returns the link with a MAC address. If there is none yet it waits until ctx is
-// done. An ENI that has just been attached needs this: the kernel takes a moment, and then udev
+// LinkByMAC returns the link with a MAC address. If there is no such link yet, LinkByMAC waits for it until ctx is
+// done. An ENI that has just been attached needs the wait. The kernel takes a moment to make the link, and then udev
 // renames the link.
 //
 // The wait ignores links that have the MAC address of another link (ipvlan, macvlan, VLANs).
 func (n *NS) LinkByMAC(ctx context.Context, mac string) (Link, error) {
 	hw, err := net.ParseMAC(mac)
 	if err != nil {
-		return Link{}, fmt.Errorf("link by MAC address: %w", err)
+		return Link{}, fmt.Errorf("find a link by its MAC address: %w", err)
 	}
 	l, err := n.findMAC(hw)
 	for errors.Is(err, fs.ErrNotExist) || errors.Is(err, errLost) {
 		l, err = n.awaitMAC(ctx, hw)
 	}
 	if err != nil {
-		return Link{}, fmt.Errorf("%s: link with MAC address %s: %w", n.Name, mac, err)
+		return Link{}, fmt.Errorf("%s: find the link with MAC address %s: %w", n.Name, mac, err)
 	}
 	return l, nil
 }
@@ -38,17 +38,18 @@ func (n *NS) LinkByMAC(ctx context.Context, mac string) (Link, error) {
 // errLost reports that the kernel had more events than the socket could hold.
 var errLost = errors.New("netlink events were lost")
 
-// awaitMAC subscribes, looks, and waits, in this order: a link that appears after the look is an
-// event.
+// awaitMAC subscribes to the events of links, looks for the link, and waits for an event, in this order. So if the link
+// appears after awaitMAC has looked, there is an event.
 func (n *NS) awaitMAC(ctx context.Context, hw net.HardwareAddr) (Link, error) {
 	events, err := nl.SubscribeAt(n.fd, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
-		return Link{}, fmt.Errorf("subscribe: %w", err)
+		return Link{}, fmt.Errorf("subscribe to the events of links: %w", err)
 	}
 	defer events.Close()
 	defer context.AfterFunc(ctx, events.Close)()
 	for {
-		// An event may be older than a second one that has renamed the link. So each is only a reason to look.
+		// An event may be out of date, if a later event has renamed the link. So each event is only a reason to look
+		// again.
 		if l, err := n.findMAC(hw); !errors.Is(err, fs.ErrNotExist) {
 			return l, err
 		}
@@ -61,7 +62,7 @@ func (n *NS) awaitMAC(ctx context.Context, hw net.HardwareAddr) (Link, error) {
 	}
 }
 
-// announced waits until the kernel announces a link with the MAC address, or a change of one.
+// announced waits until the kernel announces a link with the MAC address, or a change of such a link.
 func announced(events *nl.NetlinkSocket, hw net.HardwareAddr) error {
 	for {
 		msgs, from, err := events.Receive()
@@ -97,12 +98,12 @@ func (n *NS) FindMAC(mac string) (Link, error) {
 			return l, nil
 		}
 	}
-	return Link{}, fmt.Errorf("%s: link with MAC address %s: %w", n.Name, mac, err)
+	return Link{}, fmt.Errorf("%s: find the link with MAC address %s: %w", n.Name, mac, err)
 }
 
-// LinksByMAC maps MAC addresses to the links of the namespace that have them as their own. If
-// several links have the same one, it is the first, on which the others were made. The list is
-// complete: an ENI without a link gives pods no addresses.
+// LinksByMAC maps MAC addresses to the links of the namespace. It leaves out links that have the MAC address of the
+// link below them. If several other links have the same MAC address, the map has the first of these links. No
+// link may be missing, because an ENI without a link in the map gives pods no addresses.
 func (n *NS) LinksByMAC() (map[string]Link, error) {
 	links, err := n.exactLinks()
 	if err != nil {
@@ -111,7 +112,23 @@ func (n *NS) LinksByMAC() (map[string]Link, error) {
 	return ByMAC(links), nil
 }
 
-// ByMAC maps MAC addresses to links, as LinksByMAC does. The links are in the order of Links.
+// LinksOf is LinksByMAC for callers who need only some links, and who know the earlier names of these links. names maps
+// MAC addresses to these names. LinksOf lists all links only if a link is no longer there under its earlier name. The
+// cost of such a list grows with the square of the number of routed pods. The reason is that for each pair, the kernel
+// goes through all namespaces (net_eq_idr).
+func (n *NS) LinksOf(names map[string]string) (map[string]Link, error) {
+	links := map[string]Link{}
+	for mac, name := range names {
+		l, err := n.LinkByName(name)
+		if err != nil || !l.Owns(mac) {
+			return n.LinksByMAC()
+		}
+		links[mac] = l
+	}
+	return links, nil
+}
+
+// ByMAC maps MAC addresses to links, as LinksByMAC does. The links must be in the order of Links.
 func ByMAC(links []Link) map[string]Link {
 	byMAC := map[string]Link{}
 	for _, l := range links {
@@ -121,6 +138,9 @@ func ByMAC(links []Link) map[string]Link {
 	}
 	return byMAC
 }
+
+// Owns reports whether the link has the MAC address, and does not borrow it.
+func (l Link) Owns(mac string) bool { return l.MAC == mac && !borrows(l) }
 
 // borrows reports whether a link has the MAC address of the link below it.
 func borrows(l Link) bool {

@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Object is an object as in ip(8). A namespace either has it or does not have it. Compare its errors by errors.Is.
+// An Object is an object as in ip(8). A namespace either has the object or does not have it. Compare the errors of the
+// methods by errors.Is.
 type Object interface {
-	Add(*NS) error   // the error is fs.ErrExist if it is there
-	Del(*NS) error   // the error is fs.ErrNotExist if it is not there
-	Check(*NS) error // nil if it is right; the error is fs.ErrNotExist if it is not there
-	fmt.Stringer     // the command that adds it
+	Add(*NS) error   // the error is fs.ErrExist if the object is there
+	Del(*NS) error   // the error is fs.ErrNotExist if the object is not there
+	Check(*NS) error // nil if the object is right; the error is fs.ErrNotExist if it is not there
+	fmt.Stringer     // the command that adds the object
 }
 
-// A Step is an object and its namespace. The namespace is nil if it is gone, with everything in
-// it.
+// A Step is an object and its namespace. NS is nil if the namespace is gone, with everything in it.
 type Step struct {
 	NS *NS
 	Object
@@ -30,12 +30,12 @@ type Step struct {
 // A Wiring lists objects in the order in which they are added.
 type Wiring []Step
 
-// errSame reports that an object is there and right, if the kernel has shown this already. With errSame, Wiring.Add
-// needs no Check.
+// errSame is the error of an Add that has found the object there and right. After errSame, Wiring.Add need not call
+// Check.
 var errSame error = &meaning{"as it should be", &fs.ErrExist}
 
-// Add adds every object that is not there yet. If it fails it deletes what it has added, and
-// nothing that was there before.
+// Add adds every object that is not there yet. If an object fails, Add deletes the objects that it has added, but no
+// object that was there before.
 func (w Wiring) Add() error {
 	defer w.remember()()
 	var added Wiring
@@ -44,7 +44,7 @@ func (w Wiring) Add() error {
 		if err != nil {
 			err = fmt.Errorf("%s: %w", s.label(), err)
 			if undo := added.Del(); undo != nil {
-				err = fmt.Errorf("%w; undo: %w", err, undo)
+				err = fmt.Errorf("%w; the undo failed, too: %w", err, undo)
 			}
 			return err
 		}
@@ -55,9 +55,9 @@ func (w Wiring) Add() error {
 	return nil
 }
 
-// remember makes the namespaces remember the indices of links until forget is called, and for a
-// whole command if a context keeps them. If another process replaces a link meanwhile, the remembered
-// index is invalid, and a request fails.
+// remember makes the namespaces of the steps remember the indices of links until forget is called. A namespace that a
+// context keeps (see [KeepOpen]) remembers the indices for the whole command. If another process replaces a link
+// meanwhile, the remembered index is invalid, and a request fails.
 func (w Wiring) remember() (forget func()) {
 	for _, s := range w {
 		if s.NS != nil && s.NS.indices == nil {
@@ -73,8 +73,8 @@ func (w Wiring) remember() (forget func()) {
 	}
 }
 
-// deleted makes the namespaces forget all indices if a link has been deleted. With one end of a pair, the other is
-// gone, too.
+// deleted makes the namespaces forget all indices if a link has been deleted. The reason is that the other end of a
+// deleted pair is gone, too.
 func (w Wiring) deleted() {
 	lost := false
 	w.each(func(n *NS) { lost, n.lost = lost || n.lost, false })
@@ -83,7 +83,7 @@ func (w Wiring) deleted() {
 	}
 }
 
-// each calls f with the namespaces of the steps, and with those that a context keeps beside them.
+// each calls f with the namespaces of the steps, and with the namespaces that a context keeps beside them (NS.other).
 func (w Wiring) each(f func(*NS)) {
 	for _, s := range w {
 		for n := s.NS; n != nil; n = n.other {
@@ -92,7 +92,7 @@ func (w Wiring) each(f func(*NS)) {
 	}
 }
 
-// add adds one object. was reports that it was there already, and right.
+// add adds one object. The first result reports that the object was there already, and right.
 func (s Step) add() (was bool, err error) {
 	if s.NS == nil {
 		return false, errGone
@@ -148,7 +148,7 @@ type Fault struct {
 func (f Fault) Error() string { return f.label() + ": " + f.Wrong.Error() }
 func (f Fault) Unwrap() error { return f.Wrong }
 
-// Faults lists what is missing or wrong.
+// Faults lists the steps whose object is missing or wrong.
 func (w Wiring) Faults() (all []Fault) {
 	defer w.remember()()
 	for _, s := range w {
@@ -176,7 +176,8 @@ func (w Wiring) String() string {
 // errGone is the error of a namespace that is gone.
 var errGone error = &meaning{"the namespace is gone", &fs.ErrNotExist}
 
-// A meaning is a text with an error of package fs. Each process would make one of fmt.Errorf before main.
+// A meaning is an error with a text, and wraps an error of package fs. If fmt.Errorf made such errors, each process
+// would have to make them before main.
 type meaning struct {
 	text string
 	of   *error

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package packaging installs the suite on a node, and monitors a fleet of nodes. Its only
-// code is tests. The files beside it are:
+// Package packaging has the files that install the suite on a node, and that monitor a fleet of nodes. The package
+// itself contains only tests. The files are:
 //
 //	package          builds .deb, .rpm and .tar.gz, an SBOM, and checksums: make package
 //	release          builds all files of a release from its tag: make release
@@ -10,7 +10,7 @@
 //	*.sh             the scripts that run at installation and removal
 //	image            the program that makes a container image: make image
 //	chart            a Helm chart, whose DaemonSet installs by that image
-//	kubernetes       what the chart is with two files of values, for kubectl apply
+//	kubernetes       the objects of the chart with two files of values, for kubectl apply
 //	render           the program that renders the chart, and the tests of all YAML here
 //	expression       the program that evaluates numbers of pods as Karpenter and nodeadm do, for tests
 //	kubectl          the plugin of kubectl for a whole cluster, and its manifest for krew
@@ -19,7 +19,7 @@
 //	alerts.yaml      rules for Prometheus over the output of cni-ipvlan-vpc-k8s-tool metrics
 //	dashboard.json   a Grafana dashboard over the same output
 //
-// A package installs its units and enables none. A node without a conflist does not need
-// them, and the operator copies the conflist last. After its removal, only the state in
-// /run is left, which running pods need.
+// A .deb or .rpm installs its systemd units, and enables none of them. A node without a conflist does not need the
+// units, and the operator copies the conflist last. After the removal of the package, only the state in /run is left,
+// because running pods need it.
 package packaging

@@ -10,22 +10,22 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// Addr reads an address of a result, and reports whether it is one.
+// Addr converts an address of a result, and reports whether the address is valid.
 func Addr(ip net.IP) (netip.Addr, bool) {
 	a, ok := netip.AddrFromSlice(ip)
 	return a.Unmap(), ok
 }
 
-// Prefix reads an address of a result with its mask, or the destination of a route, and
-// reports whether it is one.
+// Prefix converts an address of a result with its mask, or the destination of a route, and reports whether the address
+// is valid.
 func Prefix(n net.IPNet) (netip.Prefix, bool) {
 	a, ok := Addr(n.IP)
 	bits, _ := n.Mask.Size()
 	return netip.PrefixFrom(a, bits), ok
 }
 
-// Gateway is the first gateway of a result's addresses that is of the same family as an address. If no gateway is of
-// that family, Gateway returns the zero address.
+// Gateway is the first gateway of a result in the family of the address like. If no gateway is of that family, Gateway
+// returns the zero address.
 func Gateway(r *types100.Result, like netip.Addr) netip.Addr {
 	for _, c := range r.IPs {
 		if a, ok := Addr(c.Gateway); ok && a.Is6() == like.Is6() {

@@ -18,9 +18,9 @@ import (
 )
 
 // A call is a runtime's command, in the environment and on standard input (CNI specification, section 2, "Parameters").
-// The package skel of the CNI project reads it, too, and a test compares both. But skel decodes the configuration again
-// for each value that it needs, and compiles regular expressions. This repeated work would take a tenth of all the
-// instructions of a plugin.
+// The package skel of the CNI project reads calls, too, and a test compares skel with this code. But skel decodes the
+// configuration again for each value that it needs, and compiles regular expressions. This repeated work would take a
+// tenth of all the instructions of a plugin.
 type call struct {
 	verb        string // CNI_COMMAND
 	containerID string
@@ -36,20 +36,20 @@ type call struct {
 //
 //codec:describe exported
 type network struct {
-	Valid      json.RawMessage `json:"cni.dev/valid-attachments"` // each GC of a runtime has it, even if it is null
+	Valid      json.RawMessage `json:"cni.dev/valid-attachments"` // a runtime's GC always has this key; it may be null
 	CNIVersion string          `json:"cniVersion"`
 	Name       string          `json:"name"`
 	PrevResult json.RawMessage `json:"prevResult"`
 }
 
-// The commands that need a variable.
+// Lists of the commands that need a variable.
 var (
 	additions   = []string{"ADD", "CHECK"}
 	attachments = []string{"ADD", "CHECK", "DEL"}
 	all         = []string{"ADD", "CHECK", "DEL", "GC", "STATUS"}
 )
 
-// readCall reads a call. Its error names what is missing or invalid. VERSION needs nothing except its name.
+// readCall reads a call. Its error names what is missing or invalid. VERSION needs only the variable CNI_COMMAND.
 func readCall(getenv func(string) string, stdin io.Reader) (*call, *types.Error) {
 	override := getenv("CNI_NETNS_OVERRIDE")
 	c := &call{verb: getenv("CNI_COMMAND"), args: getenv("CNI_ARGS"), override: override == "1" ||
@@ -59,7 +59,7 @@ func readCall(getenv func(string) string, stdin io.Reader) (*call, *types.Error)
 	for _, v := range []struct {
 		name   string
 		value  *string
-		verbs  []string // that need it
+		verbs  []string // the commands that need the variable
 		wanted func(string) *types.Error
 	}{
 		{"CNI_CONTAINERID", &c.containerID, attachments, validContainerID},
@@ -108,7 +108,7 @@ func (c *call) readNetwork() *types.Error {
 	return nil
 }
 
-// compact takes the white space out of the configuration.
+// compact removes the white space from the configuration.
 func (c *call) compact() error {
 	var dense bytes.Buffer
 	err := json.Compact(&dense, c.stdin)
@@ -116,8 +116,8 @@ func (c *call) compact() error {
 	return err
 }
 
-// dispatch calls the function of the command. VERSION has none: it prints the versions that
-// the plugin supports.
+// dispatch calls the function of the command. VERSION has no function: dispatch prints the versions that the plugin
+// supports.
 func dispatch(c *call, stdout io.Writer, add, del, check, gc, status func(*call) *types.Error) *types.Error {
 	switch c.verb {
 	case "ADD":
@@ -147,7 +147,7 @@ var since = map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"
 func (c *call) allowed() *types.Error {
 	v := c.network.CNIVersion
 	if v == "" {
-		v = "0.1.0" // the last one in which it could be left out
+		v = "0.1.0" // the last version in which cniVersion could be left out
 	}
 	if first, ok := since[c.verb]; ok {
 		has, err := version.GreaterThanOrEqualTo(v, first)
@@ -167,21 +167,20 @@ func (c *call) allowed() *types.Error {
 	return nil
 }
 
-// sameNS refuses to work on the node itself: CNI_NETNS must not be the namespace in which the
-// plugin runs. Some plugins do that themselves, see [Commands]. CNI_NETNS_OVERRIDE turns this
-// check off; the code that opens the namespace then refuses it. A DEL is not refused, but works as if
-// there were no namespace. Its path may contain the number of a process in the pod, and now a
-// process of the node has this number.
+// sameNS returns an error if CNI_NETNS is the node's namespace, in which the plugin runs. Some plugins make this check
+// themselves, see Refuses of [Commands]. CNI_NETNS_OVERRIDE turns the check off: then the code that opens the namespace
+// refuses the node's namespace. sameNS does not refuse a DEL: the DEL works as if there were no namespace. The reason:
+// the path in a DEL may contain the ID of a process of the pod. A process of the node may have this ID now.
 //
-// The package ns of the CNI project checks the same, but locks a thread for it. For that Go's
-// runtime starts two more. Here no thread has left the namespace yet.
+// The package ns of the CNI project makes the same check, but locks a thread for it. Go's runtime then starts two more
+// threads. sameNS needs no lock, because no thread of this process has left the namespace yet.
 func (c *call) sameNS() error {
 	if c.netns == "" || c.override || c.verb == "DEL" {
 		return nil
 	}
 	pod, err := os.Stat(c.netns)
 	if err != nil {
-		return nil // the code that needs it reports that it is missing
+		return nil // the code that needs the namespace reports that it is missing
 	}
 	own, err := os.Stat("/proc/self/ns/net")
 	if err != nil {
@@ -217,8 +216,9 @@ func validName(s string) bool {
 	return s != ""
 }
 
-// validIfName refuses a name that no link can have. An ADD also refuses a name that no link of a pod may have: with
-// Multus, a pod chooses it. An earlier release accepted such names, so a DEL and a CHECK accept them.
+// validIfName refuses a name that no link can have. An ADD also refuses a name that no link of a pod may have: if
+// Multus calls the plugin, the pod chooses the name. An earlier release accepted such names, so a DEL and a CHECK
+// accept them.
 func (c *call) validIfName(name string) *types.Error {
 	fault, details := ifname.Fault(name), ""
 	if fault == "" && c.verb == "ADD" {

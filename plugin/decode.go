@@ -95,8 +95,8 @@ func decodeConfig[C any](stdin []byte, config *C) error {
 	return nil
 }
 
-// valid are the attachments that a GC keeps. A GC without the key is refused: a GC that keeps
-// none has an empty list.
+// valid returns the attachments that a GC keeps. valid returns an error if the key is missing: a GC that keeps no
+// attachment has an empty list.
 func (n *network) valid() (as []Attachment, err error) {
 	if n.Valid == nil {
 		return nil, Errorf(CodeInvalid,
@@ -119,13 +119,13 @@ func (n *network) prevResult() (*types100.Result, error) {
 		return nil, Errorf(CodeDecode, "", "decode prevResult: %w", err)
 	}
 	var r *types100.Result
-	err = protect(func() error { // it does not expect null in a list
+	err = protect(func() error { // NewResultFromResult may panic if a list contains null
 		r, err = types100.NewResultFromResult(prev)
 		return err
 	})
 	if err == nil && (slices.Contains(r.Interfaces, nil) || slices.Contains(r.IPs, nil) ||
 		slices.Contains(r.Routes, nil)) {
-		err = errors.New("a list of it has null")
+		err = errors.New("it has null in a list")
 	}
 	if err != nil {
 		return nil, Errorf(CodeDecode, "", "convert prevResult: %w", err)
@@ -133,7 +133,7 @@ func (n *network) prevResult() (*types100.Result, error) {
 	return r, nil
 }
 
-// parsePrevResult decodes the previous result as one of the configuration's version.
+// parsePrevResult decodes the previous result as a result of the configuration's version.
 func (n *network) parsePrevResult() (types.Result, error) {
 	if slices.Contains(current, n.CNIVersion) {
 		if r, ok := parseResult(n.PrevResult); ok {
@@ -147,8 +147,8 @@ func (n *network) parsePrevResult() (types.Result, error) {
 	return r, nil
 }
 
-// unversioned decodes a previous result that does not name its version. Before 1.0.0 it need
-// not.
+// unversioned decodes a previous result that does not name its version. Before version 1.0.0 of the specification, a
+// result need not name its version.
 func (n *network) unversioned() (types.Result, error) {
 	conf := types.PluginConf{CNIVersion: n.CNIVersion}
 	if err := json.Unmarshal(n.PrevResult, &conf.RawPrevResult); err != nil {

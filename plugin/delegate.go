@@ -27,11 +27,12 @@ import (
 var delegates sync.WaitGroup
 
 // Delegate executes another plugin for the request, as a runtime does, and returns its result or its error (CNI
-// specification, section 4, "Plugin Delegation"). The program is in a directory of CNI_PATH. The program ends when ctx
-// ends, or when this process ends. Runtimes give a plugin no arguments.
+// specification, section 4, "Plugin Delegation"). The program of the other plugin is in a directory of CNI_PATH, and
+// ends when ctx or this process ends. A runtime gives a plugin no arguments, so args are only for programs of this
+// suite.
 //
-// A program that closes its standard output has answered, and may still have something to do: see [Commands]. Then the
-// end of ctx does not end it, and Main waits for it.
+// A program that closes its standard output has answered, but may still run: see After of [Commands]. After the answer,
+// the end of ctx does not end the program, and Main waits for the program.
 func (r *Request[C]) Delegate(ctx context.Context, name string, args ...string) (*types100.Result, error) {
 	program, err := find(name, os.Getenv("CNI_PATH"))
 	if err != nil {
@@ -49,7 +50,7 @@ func (r *Request[C]) Delegate(ctx context.Context, name string, args ...string) 
 	got := make(chan answer, 1)
 	delegates.Go(func() {
 		defer cancel()
-		// The signal comes when the thread ends that has started the program (prctl(2), PR_SET_PDEATHSIG).
+		// The kernel sends the signal when the thread ends that has started the program (prctl(2), PR_SET_PDEATHSIG).
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		stdout, err := output(cmd)
@@ -61,7 +62,7 @@ func (r *Request[C]) Delegate(ctx context.Context, name string, args ...string) 
 		got <- answer{stdout, cmp.Or(err, cmd.Wait())}
 	})
 	a := <-got
-	if a.err != nil && ctx.Err() != nil { // the end of ctx has killed it
+	if a.err != nil && ctx.Err() != nil { // the end of ctx has killed the program
 		return nil, fmt.Errorf("%s: %w", name, ctx.Err())
 	} else if a.err != nil {
 		return nil, answered(name, a.stdout, a.err)
@@ -82,7 +83,7 @@ func output(cmd *exec.Cmd) ([]byte, error) {
 	return io.ReadAll(stdout)
 }
 
-// isError reports whether an answer is not a result. A killed program has given no answer.
+// isError reports whether an answer is an error, or no JSON. A killed program has an empty answer, which is no JSON.
 func isError(stdout []byte) bool {
 	var e types.Error
 	return json.Unmarshal(stdout, &e) != nil || e.Code != 0
@@ -111,8 +112,8 @@ func find(name, path string) (string, error) {
 	return "", Errorf(CodeInvalid, install, "%s is in none of the directories of CNI_PATH, %s", name, path)
 }
 
-// answered is the error that a plugin has printed. If it has printed none, it is how the
-// plugin ended.
+// answered returns the error that a plugin has printed. If the plugin has printed no error, answered returns an error
+// about how the plugin ended.
 func answered(name string, stdout []byte, ended error) error {
 	var e types.Error
 	if json.Unmarshal(stdout, &e) != nil || e.Code == 0 {

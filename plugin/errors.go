@@ -24,17 +24,18 @@ const (
 	CodeTryAgain     = types.ErrTryAgainLater        // 11: the same call may succeed later
 	CodeNotAvailable = types.ErrPluginNotAvailable   // 50: STATUS: no ADD can succeed
 
-	// CodeRefused is the code of an ADD whose pod asks for what it may not have. The
-	// specification leaves codes from 100 on to plugins.
+	// CodeRefused is the code of an ADD whose pod asks for something that it may not have. The specification leaves
+	// codes from 100 on to plugins.
 	CodeRefused = 100
 
-	// CodeHeld tells the ADD that has executed the program that asks EC2: another node has the address that the pod has
-	// chosen. The other node may release the address soon. No runtime sees this code.
+	// CodeHeld is an answer of the program that asks EC2 to the ADD that has executed the program. The code means that
+	// another node has the address that the pod has chosen. The other node may release the address soon. No runtime
+	// sees this code.
 	CodeHeld = 101
 )
 
 // An Error is an error with CNI's code, for the runtime, and a hint, for the operator. An Error may be anywhere in a
-// chain of wrapped errors. The outermost one counts.
+// chain of wrapped errors. The outermost Error counts.
 type Error struct {
 	Code uint
 	Hint string // what the operator can do; the "details" of CNI's error
@@ -44,13 +45,13 @@ type Error struct {
 func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Errorf returns an *Error around fmt.Errorf's.
+// Errorf returns an *Error that wraps the error of fmt.Errorf.
 func Errorf(code uint, hint, format string, args ...any) error {
 	return &Error{code, hint, fmt.Errorf(format, args...)}
 }
 
-// encode turns err into CNI's error. The code of an error without one is 999, "internal
-// error", or 11 if the time was over.
+// encode turns err into CNI's error. If err wraps no *Error, the code is 999, "internal error". If a context has ended,
+// the code is 11, "try again later".
 func encode(verb string, err error) *types.Error {
 	if err == nil {
 		return nil
@@ -64,15 +65,15 @@ func encode(verb string, err error) *types.Error {
 	}
 	msg := err.Error()
 	if verb == "DEL" {
-		// containerd takes a DEL error that contains these words for success, and
-		// then forgets the sandbox (go-cni, Remove).
+		// containerd treats a DEL error that contains these words as success, and then forgets the sandbox (go-cni,
+		// Remove).
 		msg = strings.ReplaceAll(msg, "not found", "absent")
 	}
 	return types.NewError(code, excerpt.Message(msg), excerpt.Message(hint))
 }
 
-// traced adds the trace of the call to the details of its error, unless a plugin that this plugin has called has added
-// it.
+// traced adds the trace of the call to the details of the call's error. It adds nothing if the error already has the
+// trace, from a plugin that this plugin has called.
 func traced(err *types.Error, id string) *types.Error {
 	if id == "" || strings.Contains(err.Details, id) {
 		return err

@@ -16,7 +16,7 @@ import (
 )
 
 // This file describes the JSON of answers, whose types are the CNI library's. Tests compare each description with the
-// struct tags of its type. The order is alphabetical, as runtimes and the CNI library write it.
+// struct tags of its type. The keys are in alphabetical order, as runtimes and the CNI library write them.
 
 // A describer is a type that describes its JSON to a codec. The description and the struct tags mean the same JSON.
 type describer interface{ Describe(*codec.Codec) }
@@ -34,15 +34,15 @@ func unmarshal[T any](text []byte, v *T) error {
 // current are the CNI versions whose results have the types of the package types100.
 var current = []string{"1.0.0", "1.1.0"}
 
-// parseResult reads a result of one of these versions, and reports whether it could.
+// parseResult reads a result of a current version, and reports whether it could read the text.
 func parseResult(text []byte) (*types100.Result, bool) {
 	r := &types100.Result{}
 	err := codec.ReadExactly(text, func(c *codec.Codec) { result(r, c) })
 	return r, err == nil && slices.Contains(current, r.CNIVersion)
 }
 
-// formatResult writes what the result's PrintTo writes. It writes results of a current version without white space: to
-// insert white space takes as long as all the rest.
+// formatResult writes what the result's PrintTo writes. It writes results of a current version without white space:
+// inserting white space would take as long as all other work of formatResult.
 func formatResult(r types.Result) ([]byte, error) {
 	if r, ok := r.(*types100.Result); ok {
 		if dense, err := codec.Write(make([]byte, 0, 1<<10), func(c *codec.Codec) { result(r, c) }); err == nil {
@@ -66,7 +66,7 @@ func result(r *types100.Result, c *codec.Codec) {
 	})
 }
 
-// DNS describes the CNI library's type of that name, which configurations have, too.
+// DNS describes the CNI library's type DNS, which is also in configurations.
 func DNS(d *types.DNS, c *codec.Codec) {
 	c.Object(func() {
 		codec.Optional(c, "domain", &d.Domain, codec.Text)
@@ -107,7 +107,7 @@ func route(r *types.Route, c *codec.Codec) {
 	})
 }
 
-// prefix is a CIDR block, or an address with the length of one.
+// prefix is a CIDR block, or an address with a prefix length.
 func prefix(n *net.IPNet, c *codec.Codec) {
 	if c.Writes() {
 		codec.Text(new(n.String()), c)

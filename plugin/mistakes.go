@@ -26,8 +26,9 @@ func Decode(text []byte, config any) error {
 	return nil
 }
 
-// mistakes returns the mistakes of a configuration that could not be decoded. encoding/json reports only the first one,
-// in the words of our code. encoding/json has decoded all other keys, so Validate finds the mistakes in their values.
+// mistakes returns the mistakes of a configuration that could not be decoded. encoding/json reports only the first
+// mistake, in the words of our code. But encoding/json has decoded all other keys, so Validate finds the mistakes in
+// their values.
 func mistakes(text []byte, config any, first error) error {
 	m := mistyped{}
 	m.object(text, config)
@@ -40,15 +41,16 @@ func mistakes(text []byte, config any, first error) error {
 	return errors.Join(m.found...)
 }
 
-// Mistyped finds all values of an object that have a type which their keys do not allow. It returns the values with
-// their places.
+// Mistyped finds all values of an object that have a type which their keys do not allow. It returns an error for each
+// value, with the place of the value.
 func Mistyped(text []byte, config any) []error {
 	var m mistyped
 	m.object(text, config)
 	return m.found
 }
 
-// sections returns the structs that have the keys of a configuration: itself, or those that it consists of.
+// sections returns the structs that have the keys of a configuration: the configuration itself, or the structs of which
+// it consists.
 func sections(config any) []any {
 	if c, ok := config.(interface{ Sections() []any }); ok {
 		return c.Sections()
@@ -56,9 +58,9 @@ func sections(config any) []any {
 	return []any{config}
 }
 
-// mistyped collects values that have another type than their key.
+// mistyped collects the values whose type is not the type that their key allows.
 type mistyped struct {
-	keys  []string // of the configuration, not of an object in it
+	keys  []string // top-level keys of these values
 	found []error
 }
 
@@ -71,7 +73,8 @@ func (m *mistyped) object(text []byte, config any) {
 	}
 }
 
-// look looks into a value. Two sections may have the same key: then it reports the value once.
+// look compares the type of a value with t, and then the values in this value. If two sections have the same key, look
+// reports the key's value once.
 func (m *mistyped) look(at string, value json.RawMessage, t reflect.Type) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -103,7 +106,7 @@ func (m *mistyped) look(at string, value json.RawMessage, t reflect.Type) {
 	m.add(at, value, t)
 }
 
-// members looks into the values of an object that is decoded into a struct.
+// members compares the values of an object with the fields of a struct.
 func (m *mistyped) members(at string, object map[string]json.RawMessage, t reflect.Type) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -129,8 +132,8 @@ func (m *mistyped) add(at string, value json.RawMessage, t reflect.Type) {
 	slices.SortFunc(m.found, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 }
 
-// further adds the mistakes that Validate has found in other keys. A value that could not be decoded is as good as
-// none.
+// further adds the mistakes that Validate has found in other keys. It leaves out what Validate reports about the keys
+// in m.keys: Validate has not seen their values.
 func (m *mistyped) further(err error) {
 	if err == nil {
 		return
@@ -142,11 +145,12 @@ func (m *mistyped) further(err error) {
 	}
 }
 
-// shown returns a value as the file has it, without what a terminal would not print, and not more than fits on a line.
+// shown returns a value for a message, as the file has it. A character that is not printable becomes a question mark. A
+// long value is cut, so that it fits on a line.
 func shown(value json.RawMessage) string {
 	const most = 40
 	var dense bytes.Buffer
-	_ = json.Compact(&dense, value) // it has been parsed
+	_ = json.Compact(&dense, value) // no error: the value has been parsed
 	text := strings.Map(func(r rune) rune {
 		if !strconv.IsPrint(r) {
 			return '?'

@@ -5,8 +5,7 @@ package plugin
 
 import "strings"
 
-// Namespaces are Kubernetes namespaces in a configuration: names, or the beginning of names and
-// a *.
+// Namespaces are Kubernetes namespaces in a configuration. Each entry is a name, or the beginning of a name and a *.
 type Namespaces []string
 
 // Narrowest returns the length of the longest entry that matches a namespace. A full name counts

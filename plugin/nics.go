@@ -16,9 +16,10 @@ type NIC struct {
 	IPs       []*types100.IPConfig
 }
 
-// NICs returns the NICs that the ADD for the interface ifName has made. ifName comes first. The others follow it in the
-// result: each is in the container and has an address. In an answer of the ipam plugin no interface is in the
-// container. Then the only NIC is the one of the first address, and it has no MAC address.
+// NICs returns the NICs that the ADD for the interface ifName has made. The NIC ifName comes first. The further NICs
+// are the interfaces that follow it in the result, as long as each is in the container and has an address. In a result
+// of the ipam plugin, no interface is in the container. Then NICs returns one NIC, with the addresses of the first
+// interface and without a MAC address.
 func NICs(r *types100.Result, ifName string) []NIC {
 	first := slices.IndexFunc(r.Interfaces, func(i *types100.Interface) bool {
 		return i.Name == ifName && i.Sandbox != ""
@@ -42,7 +43,7 @@ func Several(r *types100.Result) bool {
 	return slices.ContainsFunc(r.IPs, func(c *types100.IPConfig) bool { return At(c) != At(r.IPs[0]) })
 }
 
-// At is the index of the interface of an address. An address without one belongs to the first.
+// At is the index of the interface of an address. An address without an index belongs to the first interface.
 func At(c *types100.IPConfig) int {
 	if c.Interface == nil {
 		return 0
@@ -50,11 +51,11 @@ func At(c *types100.IPConfig) int {
 	return *c.Interface
 }
 
-// AtFirst are the addresses of the first interface. Of the result for a routed pod, this is the link of the ENI.
+// AtFirst are the addresses of the first interface. In the result for a routed pod, the first interface is the link of
+// the ENI.
 func AtFirst(r *types100.Result) []*types100.IPConfig { return ipsOf(r, 0, false) }
 
-// ipsOf are the addresses of the interface at an index. An address without an index belongs to
-// the first NIC.
+// ipsOf are the addresses of the interface at an index. If first is true, they include the addresses without an index.
 func ipsOf(r *types100.Result, at int, first bool) (ips []*types100.IPConfig) {
 	for _, c := range r.IPs {
 		if c.Interface == nil && first || c.Interface != nil && *c.Interface == at {
@@ -75,8 +76,8 @@ func (n NIC) Addrs() (all []netip.Addr) {
 }
 
 // Routed returns the link of the ENI of a routed pod. In the result of such a pod, that link is the first interface,
-// and the pod's own interface follows, in the container. In other results the first interface is in the container, or
-// none is.
+// and the pod's own interface follows, in the container. In other results, the first interface is in the container, or
+// no interface is.
 func Routed(r *types100.Result, ifName string) (eni string, is bool) {
 	if r == nil || len(r.Interfaces) < 2 || r.Interfaces[0].Sandbox != "" {
 		return "", false

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package plugin is CNI: what the plugins ipam, ipvlan and unnumbered-ptp share to decode
-// commands and to encode answers.
+// Package plugin has the code of CNI that all plugins share: it decodes commands and encodes answers.
 //
-// A runtime executes a plugin once per command. The command is in the environment, and the
-// network configuration on standard input (CNI specification 1.1.0, sections 2 and 3). [Main]
-// decodes both once, calls the function for the command, and encodes what it returns. So a
-// plugin is a [Commands] value: functions that take a [Request] and return a result or an
-// error. Only Main reads the environment and standard input, prints, and exits. Of the environment, others read the
-// trace of the call alone.
+// A runtime executes a plugin once per command. The command is in the environment, and the network configuration on
+// standard input (CNI specification 1.1.0, sections 2 and 3). [Main] decodes both once, calls the function for the
+// command, and encodes the result or the error. So a plugin is a [Commands] value: functions that take a [Request] and
+// return a result or an error. Only Main reads the command and standard input, prints the answer, and exits. Other code
+// reads only single variables of the environment, such as CNI_PATH.
 //
 // Standard output gets exactly one JSON object. The object is a result in the version that the configuration asks for,
 // or an error. An error has CNI's code, the cause, and a hint for the operator. A panic is error 999 with its stack. A
@@ -44,22 +42,22 @@ type Request[C any] struct {
 	Network    string           // the network's name
 	Attachment                  // container ID and interface name; zero for STATUS and GC
 	NetNS      string           // path of the container's namespace; empty for a DEL without one
-	Pod        Pod              // whose attachment it is; zero outside Kubernetes
+	Pod        Pod              // the pod of the attachment; zero outside Kubernetes
 	Config     C                // the plugin's part of the configuration, validated
 	Prev       *types100.Result // prevResult; nil for the first plugin of a chain, and on a DEL after a failed ADD
 	Valid      []Attachment     // GC: the attachments that still exist
 	Began      time.Time        // when the command began; zero if the caller does not know
 	Waited     bool             // set by an ADD that has waited for EC2
 
-	// Added lists attachments that an ADD has begun to add since this GC began, or that may have
-	// one under way. They exist, too. It is nil if the plugin cannot know.
+	// Added lists further attachments that exist: an ADD for such an attachment has begun since this GC began, or may
+	// run now. Added is nil if the plugin cannot know these attachments.
 	Added func() ([]Attachment, error)
 
 	cniVersion string // of the configuration
 	stdin      []byte
 }
 
-// Commands are the commands that a plugin answers. A nil one succeeds and does nothing.
+// Commands are the commands that a plugin answers. A nil command succeeds and does nothing.
 type Commands[C any] struct {
 	Add    func(context.Context, *Request[C]) (*types100.Result, error)
 	Del    func(context.Context, *Request[C]) error
@@ -67,20 +65,22 @@ type Commands[C any] struct {
 	GC     func(context.Context, *Request[C]) error
 	Status func(context.Context, *Request[C]) error
 
-	// Ended is called before the answer, if it is not nil. A command without an error may have waited for EC2.
+	// Ended is called before the answer is printed, if Ended is not nil. waited reports whether a command without an
+	// error has waited for EC2.
 	Ended func(verb string, took time.Duration, waited bool, err *types.Error)
 
-	// After is called when the answer is printed, if it is not nil. The caller has the answer then.
+	// After is called after the answer is printed, if After is not nil. The caller has the answer then.
 	After func()
 
-	// Add and Check refuse the namespace of the node, with NodesNS: they have opened that, and need no lookup in /proc
+	// Refuses means that Add and Check themselves refuse the namespace of the node, with NodesNS. Add and Check have
+	// opened the node's namespace, so they need no lookup in /proc.
 	Refuses bool
 }
 
-// Each deadline is shorter than the callers'. A runtime ends an overdue plugin with SIGKILL, and then neither the
-// runtime nor an operator learns the reason. containerd gives ADD 4 minutes (twice the kubelet's runtimeRequestTimeout)
-// and DEL 1 minute. CRI-O gives DEL 1 minute and GC 30 seconds. containerd has no limit for STATUS, but holds a lock
-// meanwhile.
+// Each deadline is shorter than the deadlines of the callers. A runtime ends an overdue plugin with SIGKILL, and then
+// neither the runtime nor an operator learns the reason. containerd gives ADD 4 minutes (twice the kubelet's
+// runtimeRequestTimeout) and DEL 1 minute. CRI-O gives DEL 1 minute and GC 30 seconds. containerd has no limit for
+// STATUS, but holds a lock during the call.
 const (
 	addDeadline    = 100 * time.Second
 	delDeadline    = 45 * time.Second
@@ -88,22 +88,21 @@ const (
 	gcDeadline     = 25 * time.Second
 	statusDeadline = 2 * time.Second
 
-	// grace is the time for a command to report, after its deadline, what it was waiting
-	// for. Its text is better than ours.
+	// grace is the time after a command's deadline in which the command can still report for what it was waiting. The
+	// command's error says more than the error about the deadline.
 	grace = time.Second
 )
 
 // Unhurried gives every command an hour. Tests use Unhurried: they stop a process at each of its system calls, on a
-// machine that may be busy. A STATUS that runs out of time reports success.
+// machine that may be busy. Without Unhurried, a STATUS would reach its deadline in such a test, and report success.
 var Unhurried bool
 
 // supported are the specification versions in which prevResult and chaining exist.
 var supported = version.VersionsStartingFrom("0.3.0")
 
-// Main answers the command in the environment and exits: with 0, or with 1 after it has
-// printed an error. It never returns. It handles no signal, because a command may be killed
-// anywhere. A thread that waits for signals would cost each command a twentieth of its
-// instructions.
+// Main answers the command in the environment and exits: with 0, or with 1 after it has printed an error. It never
+// returns. It handles no signal, because a command must allow a kill at any point. A thread that waits for signals
+// would cost each command a twentieth of its instructions.
 func Main[C any](name string, c Commands[C]) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("plugin", name, "container", os.Getenv("CNI_CONTAINERID"))
 	call := trace.ID()
@@ -123,7 +122,7 @@ func Main[C any](name string, c Commands[C]) {
 		status = 1
 	}
 	if e.commands.After != nil {
-		os.Stdout.Close() // the answer is whole: see Delegate
+		os.Stdout.Close() // the caller sees that the answer is complete: see Delegate
 		e.commands.After()
 	}
 	delegates.Wait()
@@ -133,7 +132,7 @@ func Main[C any](name string, c Commands[C]) {
 // An execution is the one command that a process of a plugin answers.
 type execution[C any] struct {
 	commands   Commands[C]
-	cniVersion string       // of the configuration, and so of the answer
+	cniVersion string       // version of the configuration, and so of the answer
 	result     types.Result // of an ADD
 }
 
@@ -220,7 +219,7 @@ func (e *execution[C]) answer(
 	return waited, encode(c.verb, err)
 }
 
-// overdue is closed when ctx is done and the grace has passed too.
+// overdue returns a channel, which is closed when ctx is done and the grace has passed, too.
 func overdue(ctx context.Context) <-chan struct{} {
 	late := make(chan struct{})
 	context.AfterFunc(ctx, func() { time.AfterFunc(grace, func() { close(late) }) })

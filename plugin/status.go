@@ -11,10 +11,10 @@ import (
 	"syscall"
 )
 
-// STATUS asks whether an ADD can succeed at all. When it fails, a runtime reports the node as
-// not ready. Kubernetes then starts no pods there, and evicts those that it has. So STATUS
-// fails only for a lasting fault, such as a module that the kernel lacks or a directory that
-// cannot be written. A node that is slow, or lacks memory for a moment, is not broken.
+// STATUS asks whether any ADD can succeed. When it fails, a runtime reports the node as not ready. Kubernetes then
+// starts no pods there, and evicts the pods that the node has. So STATUS fails only for a lasting fault, such as a
+// module that the kernel lacks or a directory that cannot be written. A node that is slow, or lacks memory for a
+// moment, is not broken.
 
 // shortages are errors of the kernel that come and go with the load of a node.
 var shortages = []error{
@@ -23,7 +23,7 @@ var shortages = []error{
 	syscall.ETIMEDOUT,
 }
 
-// unready is the answer of STATUS: err, unless err is only about this moment.
+// unready returns the error with which STATUS answers. It returns nil if err is only temporary.
 func unready(err error) error {
 	e, ok := errors.AsType[*Error](err)
 	again := ok && e.Code == CodeTryAgain

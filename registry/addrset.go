@@ -9,8 +9,8 @@ import (
 	"net/netip"
 )
 
-// An AddrSet is a set of addresses. It suits one look at thousands of IPv4 addresses. To add one or to find one takes
-// some ten instructions, an eighth of what a map takes.
+// An AddrSet is a set of addresses. It is fast for thousands of IPv4 addresses: Add and Has take about ten
+// instructions, an eighth of what a map takes.
 type AddrSet struct {
 	ipv4   []uint64 // a hash table of the addresses as numbers, at most half full; 0: no address
 	shift  int
@@ -48,7 +48,8 @@ func (s *AddrSet) Has(a netip.Addr) bool {
 // factor is 2^64 divided by the golden ratio. A product with factor spreads numbers that are near each other.
 const factor = 0x9e3779b97f4a7c15
 
-// find returns the place of an IPv4 address, and the number that it has there.
+// find returns the place of an IPv4 address in the hash table, and the address as a number. If the set does not have
+// the address, the place is empty.
 func (s *AddrSet) find(a netip.Addr) (place *uint64, n uint64) {
 	b := a.As4()
 	n = uint64(binary.BigEndian.Uint32(b[:])) + 1

@@ -29,6 +29,28 @@ const changer = "REGISTRY_TEST_CHANGER"
 // Where the heap begins is random, and so is how many huge pages it takes. GOEXPERIMENT=norandomizedheapbase64 for the
 // build makes the figures repeat.
 func BenchmarkChange(b *testing.B) {
+	onNodes(b, func(b *testing.B, r *Registry) {
+		var cpu time.Duration
+		for range b.N {
+			cpu += changing(b, r.dir) - changing(b, "")
+		}
+		b.ReportMetric(float64(view(b, r).size), "bytes")
+		b.ReportMetric(float64(cpu.Nanoseconds())/float64(b.N), "cpu-ns/op")
+	})
+}
+
+// BenchmarkLeases measures what a process pays to read all leases, as the tool does.
+func BenchmarkLeases(b *testing.B) {
+	onNodes(b, func(b *testing.B, r *Registry) {
+		for range b.N {
+			for range view(b, r).Leases.All() {
+			}
+		}
+	})
+}
+
+// onNodes runs a benchmark with the registries of a small node and of large ones.
+func onNodes(b *testing.B, run func(*testing.B, *Registry)) {
 	for _, n := range []struct {
 		name               string
 		pods, enis, perENI int
@@ -39,15 +61,7 @@ func BenchmarkChange(b *testing.B) {
 		{"single addresses", 1500, 24, 64, false},
 		{"four cards", 1500, 32, 50, false},
 	} {
-		b.Run(n.name, func(b *testing.B) {
-			r := crowded(b, n.pods, n.enis, n.perENI, n.prefixes)
-			var cpu time.Duration
-			for range b.N {
-				cpu += changing(b, r.dir) - changing(b, "")
-			}
-			b.ReportMetric(float64(view(b, r).size), "bytes")
-			b.ReportMetric(float64(cpu.Nanoseconds())/float64(b.N), "cpu-ns/op")
-		})
+		b.Run(n.name, func(b *testing.B) { run(b, crowded(b, n.pods, n.enis, n.perENI, n.prefixes)) })
 	}
 }
 

@@ -13,17 +13,20 @@ import (
 )
 
 // The times of a State are by the wall clock, so that people can read them. An operator or a program may set that
-// clock, by seconds or by days: NTP does so on a machine that boots with a wrong clock. A time that is then in the
-// future would stop a node for a day. A time that becomes old too early would end a wait that is needed for safety.
+// clock, by seconds or by days. For example, NTP sets it on a machine that boots with a wrong clock. A time that is
+// then in the future would stop a node for a day. A time that becomes old too early would end a wait that is needed for
+// safety.
 //
-// The lines of the lease log stay as they are: they say by which clock they are.
+// So the file also has the boot time of the machine, by the same clock as its other times. If the boot time by the
+// current clock differs, an operator or a program has set the clock in between. Then the process that reads the file
+// moves all times by the difference.
 //
-// So the file has the boot time of the machine, by the same clock as its other times. If the boot time by the current
-// clock differs, an operator or a program has set the clock in between. Then all times are moved by the difference. The
-// file may have no boot time, or a person or another program may have written it. Then a time that is too late is cut
-// to the latest possible one. That can only delay.
+// The file may have no boot time, or a person or another program may have written the file. Then the process cuts each
+// time that is too late: it replaces the time by the latest possible time. So a wait can only become longer.
+//
+// The lines of the lease log stay as they are: a snapshot says by which clock the lines after it are.
 
-// How far a deadline of a State can be in the future. A process that sets a deadline keeps to it.
+// How far in the future a deadline of a State can be. No process sets a later deadline.
 const (
 	MostBackoff = 8 * time.Second  // of NotBefore, for an action that EC2 throttles
 	MostQuota   = 3 * time.Minute  // of QuotaUntil
@@ -33,12 +36,11 @@ const (
 	MostWait    = 90 * time.Second // of a Waiter: the longest addTimeout
 )
 
-// tolerance is the largest error of the clock that is ignored.
+// tolerance is the largest change of the clock that is ignored.
 const tolerance = time.Second
 
-// Uptime returns how long the machine has been running, by a clock that no process can set
-// (clock_gettime(2), CLOCK_BOOTTIME). Tests in a synctest bubble replace it, because the
-// time there is not the machine's.
+// Uptime returns how long the machine has been running, by a clock that no process can set (clock_gettime(2),
+// CLOCK_BOOTTIME). Tests in a synctest bubble replace Uptime, because the bubble has its own time.
 var Uptime = func() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
@@ -47,8 +49,8 @@ var Uptime = func() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// BootID identifies the boot of this machine. If the kernel does not show it, BootID returns "". Tests replace it, as
-// Uptime.
+// BootID identifies the boot of this machine. If the kernel does not show the ID, BootID returns "". Tests replace
+// BootID, too.
 var BootID = func() string {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -57,8 +59,8 @@ var BootID = func() string {
 	return strings.TrimSpace(string(id))
 }
 
-// clocks returns the time, and the boot time by the same clock. It reads both again if this
-// process was delayed in between.
+// clocks returns the time, and the boot time by the same clock. It reads both again if this process was delayed between
+// the two reads.
 func clocks() (now, booted time.Time) {
 	const tries = 5
 	for range tries {
@@ -79,9 +81,9 @@ func blank() *State {
 	return s
 }
 
-// BegunAfter reports whether a lease has begun since the process took the time t by time.Now. If t
-// is zero, no lease has. Of a lease whose time was cut, no process knows when it began: BegunAfter
-// reports false.
+// BegunAfter reports whether a lease began after the time t, which this process got from time.Now. If t is zero,
+// BegunAfter returns false. It also returns false if the lease's time was cut, because then no process knows when the
+// lease began.
 func (s *State) BegunAfter(l Lease, t time.Time) bool { return s.after(l.Since, t) }
 
 // FreedAfter reports whether the last lease of a free address ended after the time t.
@@ -94,17 +96,17 @@ func (s *State) after(since, t time.Time) bool {
 	return !t.IsZero() && since.After(adjusted(t)) && since.Before(s.read)
 }
 
-// adjusted returns a time of this process by the current clock, as the times of a State are.
+// adjusted converts a time of this process to the current clock, because the times of a State are by this clock.
 func adjusted(t time.Time) time.Time {
 	now := time.Now()
-	step := now.Round(0).Sub(t.Round(0)) - now.Sub(t) // by the wall clock, and by one that no process can set
+	step := now.Round(0).Sub(t.Round(0)) - now.Sub(t) // elapsed by the wall clock, minus by the monotonic clock
 	if step.Abs() < tolerance {
 		return t
 	}
 	return t.Round(0).Add(step)
 }
 
-// setClock moves the times of a state from the clock of the file to the current one.
+// setClock moves the times of a state from the clock of the file to the current clock.
 func (s *State) setClock(now, booted time.Time) {
 	s.read = now
 	step := booted.Sub(s.booted)

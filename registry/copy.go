@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Known returns a copy of the members that this release knows. The copy has no text of the file that was read. So it
-// has no member of another program or of a later release. Both share maps and lists.
+// Known returns a copy of the state that has only the members that this release knows. The copy keeps no text of the
+// file. So it has no members of another program or of a later release. The state and the copy share maps and lists.
 func (s *State) Known() *State {
 	n := newState()
 	for a, since := range s.Free.All() {
@@ -25,11 +25,11 @@ func (s *State) Known() *State {
 	return n
 }
 
-// Text returns the state as the file of a registry has it.
+// Text returns the state as the text of a registry's file.
 func (s *State) Text() ([]byte, error) {
 	parts, err := s.encode(time.Time{})
 	return bytes.Join(parts, nil), err
 }
 
-// Parse reads the text of a registry of any node. All times stay as they are: they are by the clock of that node.
+// Parse reads the text of a registry of any node. Parse does not change the times, which are by the clock of that node.
 func Parse(text []byte) (*State, error) { return parse(text, time.Time{}) }

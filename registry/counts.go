@@ -17,18 +17,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A node counts its commands in a file of numbers, which each process maps into its memory, and adds to by an atomic
-// instruction of the CPU. So no process waits for another, none is lost in a burst, and a killed process leaves whole
-// numbers. The registry cannot count: an ADD has written it before it knows how long it takes.
+// A node counts its commands in a file of numbers. Each process maps the file into its memory, and adds to the numbers
+// by atomic instructions of the CPU. So no process waits for another, no command is lost in a burst, and a killed
+// process leaves whole numbers. The registry cannot have the counts: an ADD writes the registry before the ADD knows
+// how long it takes.
 //
-// The file is on tmpfs: the numbers begin at zero with each boot. Counters of Prometheus may do that, and only that.
+// The file is on tmpfs: the numbers begin at zero with each boot. Counters of Prometheus may return to zero, but may
+// not decrease in another way.
 
-// countsFile is the name of the file. A release with other numbers takes another name: a process of an earlier release
-// may still add to this file.
+// countsFile is the name of the file. A release with other numbers must use another name, because a process of an
+// earlier release may still add to this file.
 const countsFile = "commands"
 
-// Outcomes are how commands end. OK is without a wait for EC2, and Waited with one. Again is CNI's code 11: the runtime
-// repeats the command. With Refused, the pod asks for what it may not have.
+// The outcomes of commands. OK means that the command succeeded without a wait for EC2, and Waited that it succeeded
+// with such a wait. Again is CNI's error code 11: the runtime repeats the command. Refused means that the pod asks for
+// something that it may not have.
 const (
 	OK      = "ok"
 	Waited  = "waited"
@@ -42,29 +45,29 @@ var (
 	outcomes = [...]string{OK, Waited, Again, Refused, Failed}
 )
 
-// Bounds are the upper bounds of the times that are counted together.
+// Bounds are the upper bounds of the durations that are counted together.
 var Bounds = [...]time.Duration{10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond,
 	100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2500 * time.Millisecond,
 	5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute}
 
-// A row of the file is for a command with an outcome. It has a count for each bound: how often the command took at most
-// this time, and more than the bound before. Then come the count of longer times, and the sum of all times in
-// microseconds.
+// The file has a row for each command with each outcome. The row has a count for each bound: how often the command took
+// at most this time, and more than the previous bound. Then the row has the count of longer commands, and the sum of
+// all durations in microseconds.
 const (
 	perRow    = len(Bounds) + 2
 	countSize = len(counted) * len(outcomes) * perRow * 8
 )
 
-// A Tally is how often a command has had an outcome.
+// A Tally says how often a command has had an outcome, and how long it took.
 type Tally struct {
 	Command, Outcome string
-	Within           []uint64 // for each of Bounds, how often it took no longer
+	Within           []uint64 // for each of Bounds, how often the command took at most this time
 	Total            uint64
-	Took             time.Duration // all together
+	Took             time.Duration // sum of all durations
 }
 
-// Count counts a command that has ended, in the registry's directory. It counts only ADDs and DELs. If the count fails,
-// the command does not fail: it has done its work.
+// Count counts a command that has ended, in the registry's directory. It counts only ADDs and DELs. If Count cannot
+// count the command, it returns no error, because the command has done its work.
 func Count(dir, command, outcome string, took time.Duration) {
 	of, how := slices.Index(counted[:], command), slices.Index(outcomes[:], outcome)
 	if of < 0 || how < 0 {
@@ -84,7 +87,7 @@ func Count(dir, command, outcome string, took time.Duration) {
 	add(perRow-1, uint64(took.Microseconds()))
 }
 
-// mapCounts maps the file until the process ends, and creates it if there is none.
+// mapCounts maps the file until the process ends. If there is no file, mapCounts creates it.
 func mapCounts(dir string) ([]byte, error) {
 	path := dir + "/" + countsFile
 	const flags = unix.O_RDWR | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
@@ -106,8 +109,8 @@ func mapCounts(dir string) ([]byte, error) {
 	return unix.Mmap(fd, 0, countSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 }
 
-// Counts are the commands that have ended since the boot, or since a program has deleted the file. There is one for
-// each command and outcome, or none if there is no file.
+// Counts returns the tallies of the commands that have ended since the boot, or since another program deleted the file.
+// There is a Tally for each command and outcome. If there is no file, there is no Tally.
 func Counts(dir string) ([]Tally, error) {
 	text, err := os.ReadFile(dir + "/" + countsFile)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -22,15 +22,16 @@ import (
 // fileName is the name of the registry's file.
 const fileName = "registry.json"
 
-// A directory is the registry's, open and locked.
+// A directory is the registry's directory, open and locked.
 //
 // The lock is on the directory itself. A lock on a file in the directory would not always keep two processes apart. If
-// another process deletes the directory, the next process creates and locks another file. Then both write into the same
-// directory. All operations here use the open directory, not its path. So after the directory was deleted, no process
-// can write into it, or into a new directory of another process.
+// another program deletes that file, the next process creates and locks a new file. Then both processes write into the
+// same directory. All operations here use the open directory, not its path. If another program deletes the directory, a
+// process that has it open can no longer write into it. The process also cannot write into a new directory with the
+// same path.
 type directory struct {
 	*os.File
-	lock *flock.Flock // which has the directory open, too, and shows it to no caller
+	lock *flock.Flock // flock opens the directory itself, and does not give the open file to callers
 }
 
 // enter opens and locks the directory. It creates the directory if there is none.
@@ -60,8 +61,7 @@ func (d *directory) leave() {
 	d.Close()
 }
 
-// state reads the file. A file that cannot be parsed is renamed and kept for people to
-// inspect.
+// state reads the file. If the file cannot be parsed, state renames the file, so that people can inspect it.
 func (d *directory) state() (*State, error) {
 	b, written, err := content(openAt(d.fd(), fileName, os.O_RDONLY))
 	s, err := read(d.path(fileName), b, written, err)
@@ -77,7 +77,7 @@ func (d *directory) state() (*State, error) {
 	return blank(), nil
 }
 
-// setAside renames the file, and returns where it is.
+// setAside renames the file, and returns the new path.
 func (d *directory) setAside(why string) (path string, err error) {
 	aside := fileName + "." + why + "-" + time.Now().UTC().Format("20060102T150405.000000000")
 	if err := unix.Renameat(d.fd(), fileName, d.fd(), aside); err != nil {
@@ -86,8 +86,9 @@ func (d *directory) setAside(why string) (path string, err error) {
 	return d.path(aside), nil
 }
 
-// SetAside renames the file if it is of another node, as other decides, and returns where it is. The next change then
-// begins with a Blank state. If the file is not of another node, SetAside returns "".
+// SetAside renames the file if it is of another node, and returns the new path. The function other decides whether the
+// file is of another node. The next change then begins with a Blank state. If the file is not of another node, SetAside
+// returns "".
 func (r *Registry) SetAside(ctx context.Context, other func(*State) bool) (path string, err error) {
 	unlock, err := r.Lock(ctx, lockName)
 	if err != nil {
@@ -134,12 +135,12 @@ func IsGarbage(err error) bool {
 	return err != nil && !errors.Is(err, ErrVersion)
 }
 
-// replace replaces the file by one with that modification time.
+// replace replaces the file by a file with this data and this modification time.
 func (d *directory) replace(written time.Time, data [][]byte) error {
 	return deleted(atomicfile.Exchange(d.File, fileName, 0o600, written, data...))
 }
 
-// deleted is errDeleted if there is no such file any more.
+// deleted returns errDeleted if err says that a file does not exist, and err otherwise.
 func deleted(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return errDeleted

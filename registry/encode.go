@@ -15,9 +15,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// schemaVersion is the schema version of the original's file. We keep its two fields, schema_version and ips, as they
-// are, so that a node can be upgraded and rolled back with pods running. All other fields are beside them, and the
-// original ignores them.
+// schemaVersion is the schema version of the original plugin's file. That file has two fields, schema_version and ips.
+// This suite keeps both fields as they are, so that an operator can upgrade a node, and roll it back, while pods run.
+// All other fields are new, and the original plugin ignores them.
 const schemaVersion = 1
 
 // beginning is how a file of this version begins.
@@ -40,10 +40,11 @@ func newState() *State {
 	}
 }
 
-// parse reads a file of this release, of an earlier one, or of the original. A text that is no file has the zero time.
-// Then any program may have written its end, so parse does not believe its indexes.
-func parse(b []byte, written time.Time) (*State, error) {
-	if !written.IsZero() && sealed(b, written) {
+// parse reads the text of a file of this release, of an earlier release, or of the original plugin. modified is
+// the time of the file's last change, or zero for a text that is not from a file. If this time is zero, or the end of
+// the text does not have it, any program may have written the text. Then parse does not trust the indexes in the text.
+func parse(b []byte, modified time.Time) (*State, error) {
+	if !modified.IsZero() && sealed(b, modified) {
 		if s, version, err := decode(b, codec.ReadTrusted); err == nil && version == schemaVersion {
 			s.ours = true
 			s.upgrade()
@@ -58,8 +59,8 @@ func parse(b []byte, written time.Time) (*State, error) {
 		return nil, cmp.Or(checkVersion(b), err, fmt.Errorf("schema_version is %d", version))
 	}
 	s.upgrade()
-	// After an edit, the members of a lease may be in another order, or have escapes. Then Held would not find the
-	// lease once the file is ours again.
+	// After an edit by a person, the members of a lease may be in another order, or have escapes. Held would not find
+	// such a lease in a file that this suite has written. So the lease must be written again.
 	s.Leases.Renew(func(text string, l Lease) bool { return !strings.HasPrefix(text, l.Key.begin()) })
 	return s, s.check()
 }
@@ -82,8 +83,8 @@ func decodeSpaced(b []byte) (s *State, version int, err error) {
 	return decode(dense.Bytes(), codec.Read)
 }
 
-// checkVersion explains why a file cannot be decoded. A later layout may differ from this
-// one in everything except its version.
+// checkVersion explains why a file cannot be decoded. In the layout of a later release, everything but schema_version
+// may differ.
 func checkVersion(b []byte) error {
 	var f struct {
 		SchemaVersion int `json:"schema_version"`
@@ -92,8 +93,8 @@ func checkVersion(b []byte) error {
 		return err
 	}
 	if f.SchemaVersion > schemaVersion {
-		return fmt.Errorf("%w: its schema_version is %d, this release knows %d: install the later release again, or "+
-			"move the file away",
+		return fmt.Errorf("%w: the file has schema_version %d, and this release knows versions up to %d. Install the "+
+			"later release again, or move the file away",
 			ErrVersion, f.SchemaVersion, schemaVersion)
 	}
 	if f.SchemaVersion < 1 {
@@ -102,21 +103,21 @@ func checkVersion(b []byte) error {
 	return nil
 }
 
-// encode checks the state and returns the layout on disk, a line of text, in parts, for a file with that modification
-// time. Fields of a later release come last, before that time.
-func (s *State) encode(written time.Time) ([][]byte, error) {
+// encode checks the state, and returns the text of a file that is modified at the time modified. The text is one line,
+// in parts. Fields of a later release come last, before the member with the time.
+func (s *State) encode(modified time.Time) ([][]byte, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
 	const (
-		more = 1 << 10  // than the last size: most changes add less, so one allocation is enough
-		most = 64 << 10 // of a large file, most is cut in
+		more = 1 << 10  // bytes by which the text may grow: most changes add less, so one allocation is enough
+		most = 64 << 10 // bytes at most: most text of a large file is not copied, see [codec.WriteParts]
 	)
 	version := schemaVersion
 	parts, err := codec.WriteParts(make([]byte, 0, min(s.size+more, most)), func(c *codec.Codec) {
 		s.describe(c, &version)
 	})
 	last := &parts[len(parts)-1]
-	*last = append(bytes.TrimSuffix(*last, []byte("}")), seal(written)...)
+	*last = append(bytes.TrimSuffix(*last, []byte("}")), seal(modified)...)
 	return parts, err
 }

@@ -12,88 +12,89 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry/indexed"
 )
 
-// An ENI is what the warm path needs to know of a network interface, so that it need not
-// ask EC2 or metadata.
+// An ENI has all that the warm path needs to know about a network interface. So the warm path need not ask EC2 or
+// metadata.
 //
 //codec:describe kept
 type ENI struct {
 	MAC    string       `json:"mac"`
-	Link   string       `json:"link,omitempty"` // its name when it was last seen: a hint, the MAC decides
+	Link   string       `json:"link,omitempty"` // the link's name when last seen: only a hint, the MAC decides
 	Index  int          `json:"index"`          // device index on its network card
 	Card   int          `json:"card,omitempty"`
 	Subnet string       `json:"subnet"`
-	CIDR   netip.Prefix `json:"cidr,omitzero"`  // the subnet's; zero if it has no IPv4
-	CIDR6  netip.Prefix `json:"cidr6,omitzero"` // the subnet's; zero if it has no IPv6
+	CIDR   netip.Prefix `json:"cidr,omitzero"`  // of the subnet; zero if the subnet has no IPv4
+	CIDR6  netip.Prefix `json:"cidr6,omitzero"` // of the subnet; zero if the subnet has no IPv6
 	VPC    string       `json:"vpc"`
 
-	// Addrs are those of both families. The primary is the first, if the ENI has IPv4.
+	// Addrs are the addresses of both families. If the ENI has IPv4, the primary address is the first.
 	Addrs    []netip.Addr `json:"addrs" codec:"member indexed.Addrs"`
 	Prefixes []Prefix     `json:"prefixes,omitempty" codec:"member prefixes"`
-	Read     time.Time    `json:"read"`           // when EC2 or metadata reported this
-	Grown    time.Time    `json:"grown,omitzero"` // when EC2 last gave it addresses
+	Read     time.Time    `json:"read"`           // when EC2 or metadata last reported the ENI
+	Grown    time.Time    `json:"grown,omitzero"` // when EC2 last gave the ENI addresses
 
 	Pool string `json:"pool,omitempty"` // the pool that it serves; empty: the default pool
 	Keep bool   `json:"keep,omitempty"` // skipDeallocation: its addresses are never unassigned
-	// an operator renews it: new pods get no address of it, and a collection deletes it after its last pod
+	// an operator renews the ENI: new pods get none of its addresses, and a collection deletes it after its last pod
 	Retired bool `json:"retired,omitempty"`
 
-	// The phase follows from these: see Phase. Only the steps there change them.
+	// The phase follows from these fields: see Phase. Only the steps in phase.go change these fields.
 	Draining  bool      `json:"draining,omitempty"`
-	Detaching time.Time `json:"detaching,omitzero"` // when a process was about to; zero: none was, or EC2 has refused
+	Detaching time.Time `json:"detaching,omitzero"` // when a process was about to detach it; zero: none, or refused
 	Foreign   bool      `json:"foreign,omitempty"`
 	Detached  bool      `json:"detached,omitempty"`
-	// why EC2 has not reported its tags: NotAsked or NotAllowed; empty: it has. For the boot ENI, NotAsked means that
-	// EC2 has not confirmed its addresses
+	// why EC2 has not reported the ENI's tags: NotAsked or NotAllowed; empty: EC2 has reported them. For the boot ENI,
+	// NotAsked means that EC2 has not confirmed the addresses
 	TagsUnknown string `json:"tagsUnknown,omitempty"`
 	Passed      bool   `json:"passed,omitempty"`
 	Serving     bool   `json:"serving,omitempty"`
 
-	// The origin follows from these: see Origin.
-	Boot      bool `json:"boot,omitempty"`      // as metadata says; earlier releases set it at some places: see IsBoot
+	// The origin follows from these fields: see Origin.
+	Boot      bool `json:"boot,omitempty"`      // as metadata says; earlier releases do not always set it: see IsBoot
 	OnRequest bool `json:"onRequest,omitempty"` // a pod has asked for this ENI
 	Managed   bool `json:"managed,omitempty"`   // this node has created it for pods
-	// an operator's command makes this ENI and has not answered with it; if it is repeated, this ENI is its answer
+	// an operator's command is making this ENI, and has not returned it yet; if the operator repeats the command, it
+	// returns this ENI
 	Provisioning bool `json:"provisioning,omitempty"`
 
-	// Missed is since when its link is missing on the node. It is zero if the link is there, as far as is known.
+	// Missed is the time since when the ENI's link is missing on the node. It is zero if no process has found the link
+	// missing.
 	Missed time.Time `json:"missed,omitzero"`
 
-	// Groups are the security groups of an ENI that others have attached, and SubnetTags
-	// the tags of its subnet, once EC2 has reported them. Tags are those of the ENI. An ENI that
-	// was created for pods has none of these.
+	// Groups are the ENI's security groups, Tags the ENI's tags, and SubnetTags the tags of its subnet, as EC2 has
+	// reported them. Only an ENI that others have attached has these fields, not an ENI that was created for pods.
 	Groups     []string          `json:"groups,omitempty"`
 	Tags       map[string]string `json:"tags,omitempty"`
 	SubnetTags map[string]string `json:"subnetTags,omitempty"`
 
-	// Settings are those that the link had before a pod got the whole ENI. They are here until the link has them again.
+	// Settings are the settings that the link had before a pod got the whole ENI. They stay in the registry until a
+	// process has put them back on the link.
 	Settings map[string]string `json:"settings,omitempty"`
 }
 
-// keepingENI keeps ENIs as they were read.
+// keepingENI compares and copies ENIs for the registry's table of ENIs: see [indexed.KeptTable].
 var keepingENI = indexed.Keeping[ENI]{Same: (*ENI).same, Clone: (*ENI).clone}
 
-// IsBoot reports whether the ENI is the boot ENI, which is the node's own. Almost always it is
-// at device index 0 of card 0. SageMaker HyperPod launches instances that have it elsewhere
-// (aws/amazon-vpc-cni-k8s#3753).
+// IsBoot reports whether the ENI is the boot ENI, which is the node's own. Almost always it is at device index 0 of
+// card 0. SageMaker HyperPod launches instances that have the boot ENI at another index (aws/amazon-vpc-cni-k8s#3753).
 func (e ENI) IsBoot() bool { return e.Boot || e.Index == 0 && e.Card == 0 }
 
-// Detachable reports whether the node may detach such an ENI. The node never detaches the boot ENI. It also detaches no
-// ENI at device index 0 of another card, where it attaches none.
+// Detachable reports whether the node may detach the ENI. The node never detaches the boot ENI. The node also never
+// detaches an ENI at device index 0 of another card, because it never attaches an ENI there.
 func (e ENI) Detachable() bool { return e.Index > 0 && !e.Boot }
 
-// Why EC2 has not reported the tags of an ENI. An ENI with unknown tags may be another owner's, so the node releases
-// nothing of it.
+// Why EC2 has not reported the tags of an ENI. An ENI with unknown tags may belong to another owner, so the node
+// releases nothing of it.
 const (
-	NotAsked   = "not asked"   // EC2 could not be asked: no pod gets its addresses until it can
-	NotAllowed = "not allowed" // the role may not ask: it serves as an ENI without tags
+	NotAsked   = "not asked"   // the node could not ask EC2: until it can, no pod gets addresses of the ENI
+	NotAllowed = "not allowed" // the role may not ask EC2: the ENI serves pods like an ENI without tags
 )
 
-// LinkPatience is how long the link of a new ENI may be missing. The kernel needs some
-// seconds to find an ENI that was just attached. The original plugin waited equally long.
+// LinkPatience is how long the link of a new ENI may be missing. The kernel needs some seconds to find an ENI that was
+// just attached. The original plugin waited for the same time.
 const LinkPatience = 20 * time.Second
 
 // NoLink reports whether an ENI can serve no pods because its link is not on the node. The link has vanished, or did
-// not appear in time, or EC2 says that the ENI is not attached. A new ENI still has time.
+// not appear in time, or EC2 says that the ENI is not attached. A link of a new ENI has LinkPatience to appear.
 func (e ENI) NoLink(now time.Time) bool {
 	return !e.Missed.IsZero() && (e.Link != "" || e.Detached || now.Sub(e.Missed) >= LinkPatience)
 }
@@ -108,7 +109,8 @@ type Prefix struct {
 	Since time.Time    `json:"since"` // when it was delegated; the zero time if unknown
 }
 
-// prefixes is the member of an ENI with its prefixes, and an index if they are many.
+// prefixes describes the member of an ENI that has its prefixes. If there are many prefixes, an index precedes the
+// member: see [indexed.List].
 func prefixes(c *codec.Codec, name string, v *[]Prefix) {
 	if c.Writes() && len(*v) == 0 {
 		return
@@ -149,7 +151,7 @@ func (e ENI) Has(a netip.Addr) bool {
 }
 
 // Assigned returns how many addresses of a family the ENI has. A prefix counts as one (EC2 user guide, "Prefix
-// delegation"). The function is reports whether an address is of the family: netip.Addr.Is4 or netip.Addr.Is6.
+// delegation"). The argument selects the family: netip.Addr.Is4 or netip.Addr.Is6.
 func (e ENI) Assigned(is func(netip.Addr) bool) int {
 	n := 0
 	for _, a := range e.Addrs {

@@ -18,7 +18,7 @@ import (
 type Holder struct {
 	PID     int
 	Program string // the name of the program, as in /proc/PID/comm; "" if the process has ended
-	Stopped bool   // by a signal or a debugger: it does not go on by itself
+	Stopped bool   // a signal or a debugger has stopped it: it does not go on by itself
 }
 
 // String says which process holds the lock, and what an operator can do about it.
@@ -32,8 +32,8 @@ func (h Holder) String() string {
 		h.PID, h.Program, state, h.PID)
 }
 
-// Holder returns the process that holds a lock of the registry's changes at this moment, if any. Holder itself takes no
-// lock.
+// Holder returns the process that holds one of the two locks for changes of the registry at this moment, if any. Holder
+// itself takes no lock.
 func (r *Registry) Holder() (Holder, bool) {
 	for _, path := range []string{r.lockFile(lockName), r.dir} {
 		if h, ok := holderOf(path); ok {
@@ -51,7 +51,7 @@ type LockUse struct {
 }
 
 // Locks lists the locks of a registry's directory that processes hold at this moment, by name. Locks itself takes no
-// lock. The kernel shows no holder of another PID namespace.
+// lock. The kernel does not show a holder in another PID namespace.
 func Locks(dir string) ([]LockUse, error) {
 	table, err := os.ReadFile("/proc/locks")
 	if err != nil {
@@ -93,7 +93,7 @@ func usersOf(table []byte, path string) (pid, waiting int) {
 	}
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 	for line := range bytes.Lines(table) {
-		f := strings.Fields(string(line)) // 1: FLOCK ADVISORY WRITE 4242 00:19:77 0 EOF; a waiter has -> before FLOCK
+		f := strings.Fields(string(line)) // 1: FLOCK ADVISORY WRITE 4242 00:19:77 0 EOF; -> before FLOCK: waits
 		waits := len(f) > 6 && f[1] == "->"
 		if waits {
 			f = f[1:]

@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/atomicfile"
 )
 
-// Keep writes a file beside the registry, whole or not at all. Keep is for data that a process can find out again. The
-// caller holds a lock. If another process has deleted the directory, Keep fails.
+// Keep writes a file beside the registry's file, whole or not at all. Keep is for data that a process can find out
+// again. The caller must hold a lock. If another process has deleted the directory, Keep fails.
 func (r *Registry) Keep(name string, content []byte) error {
 	dir, err := os.OpenRoot(r.dir)
 	if err != nil {

@@ -10,8 +10,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry/indexed"
 )
 
-// This is the layout on disk. A new field of a type needs its struct tag, and go generate. A new field of State needs a
-// line here, and a line in newState if it is a map. A file without the field is read as the zero value.
+// This file has the layout on disk. For a new field of a type, write a struct tag, and run go generate. For a new field
+// of State, write a line in describe, and for a map also a line in newState. If a file does not have the field, the
+// field gets its zero value.
 
 func (s *State) describe(c *codec.Codec, version *int) {
 	c.ObjectAndRest(func() {
@@ -35,13 +36,12 @@ func (s *State) describe(c *codec.Codec, version *int) {
 		codec.Optional(c, "leaseLog", &s.Log, (*Logging).describe)
 		codec.OptionalList(c, "logLines", &s.LogLines, (*Line).describe)
 		codec.Optional(c, "booted", &s.booted, codec.Time)
-		codec.Optional(c, "written", new(string), codec.Text) // encode writes it, and parse has checked it
-		codec.Optional(c, "sum", new(string), codec.Text)     // earlier releases wrote it
+		codec.Optional(c, "written", new(string), codec.Text) // encode writes this member, and parse checks it
+		codec.Optional(c, "sum", new(string), codec.Text)     // earlier releases wrote this member
 	}, s.unknown)
 }
 
-// cooling is an entry of the original's file. The zero time means that the address is
-// reusable at once.
+// cooling describes an entry of the original plugin's file. The zero time means that the address is reusable at once.
 func cooling(since *time.Time, c *codec.Codec) {
 	c.Object(func() {
 		codec.Field(c, "released_on", since, codec.Time)

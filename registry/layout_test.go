@@ -177,7 +177,7 @@ func TestSyntax(t *testing.T) {
 		{``, "want {"},
 		{`[]`, "want {"},
 		{`{0schema_version":1}`, "after top-level value"},
-		{`{"schema_version":1}}`, "something follows the value"},
+		{`{"schema_version":1}}`, "there is text after the value"},
 		{`{"schema_version":1,}`, "unexpected end"},
 		{`{"schema_version":01}`, "is not how JSON writes an integer"},
 		{`{"schema_version":1 "ips":{}}`, `parsing "1 \"ips\""`},

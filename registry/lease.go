@@ -22,11 +22,12 @@ type Lease struct {
 	PodName      string `json:"podName,omitempty"`
 	NetNS        string `json:"netns,omitempty"` // path of the pod's namespace
 	ENI          string `json:"eni"`
-	// which interface of the attachment has the address: 0 has its name, and the others are further ones
+	// which interface of the attachment has the address: 0 is the interface with the attachment's name, the others are
+	// further interfaces
 	NIC       int  `json:"nic,omitempty"`
-	Asked     bool `json:"asked,omitempty"`     // the pod has asked for this very address
+	Asked     bool `json:"asked,omitempty"`     // the pod has asked for exactly this address
 	Exclusive bool `json:"exclusive,omitempty"` // the pod has the whole ENI, and its link
-	// the kernel has the address in the pod; before, it is only reserved
+	// the kernel has the address in the pod; before that, the address is only reserved
 	Bound        bool      `json:"bound,omitempty"`
 	Since        time.Time `json:"since"`
 	MissingSince time.Time `json:"missingSince,omitzero"` // when a collection first saw that NetNS is gone
@@ -52,10 +53,10 @@ func (l Lease) PodOf() string {
 	return l.PodNamespace + "/" + l.PodName
 }
 
-// begin returns how the text of a lease of the attachment begins: a process need not parse
-// the leases of all others.
+// begin returns the beginning of the text of a lease of the attachment. With it, a process finds these leases, and need
+// not parse the leases of other attachments.
 func (k Key) begin() string {
-	// it writes only texts, which cannot fail
+	// members writes only texts, which cannot fail
 	b, _ := codec.Write([]byte{}, func(c *codec.Codec) { c.Object(func() { k.members(c) }) })
 	return strings.TrimSuffix(string(b), "}")
 }
@@ -82,8 +83,7 @@ func (s *State) HeldBy(k Key, nic int) []netip.Addr {
 	return held
 }
 
-// Reserve gives a to the lease's attachment. It fails with ErrLeased if another attachment
-// has a.
+// Reserve gives the address a to the lease's attachment. It returns ErrLeased if another attachment has the address.
 func (s *State) Reserve(a netip.Addr, l Lease) error {
 	if old, ok := s.Leases.At(a); ok && old.Key != l.Key {
 		return fmt.Errorf("reserve %s for %s: %w by %s", a, l.Key, ErrLeased, old.Key)
@@ -120,9 +120,9 @@ func (s *State) EndWhere(now time.Time, match func(netip.Addr, Lease) bool) []ne
 	return ended
 }
 
-// EndOf ends the leases of an attachment, except those that have begun after a command: see
-// [State.BegunAfter]. The hints are addresses that it may have: of these, leases without a
-// key end, too.
+// EndOf ends the leases of an attachment. It does not end a lease that began after the time command: see
+// [State.BegunAfter]. The hints are addresses that the attachment may have. If a lease of a hint has no key, EndOf ends
+// this lease, too.
 func (s *State) EndOf(k Key, now, command time.Time, hints ...netip.Addr) {
 	for _, a := range s.Held(k) {
 		if l, _ := s.Leases.At(a); !s.BegunAfter(l, command) {
@@ -136,14 +136,14 @@ func (s *State) EndOf(k Key, now, command time.Time, hints ...netip.Addr) {
 	}
 }
 
-// EndWaiters removes what waits for the interfaces of an attachment. What has given up stays: a runtime deletes the
-// attachment of a failed ADD before it repeats the ADD under another ID.
+// EndWaiters removes the waiters for the interfaces of an attachment. The entries of GaveUp stay, because a runtime
+// deletes the attachment of a failed ADD before it repeats the ADD under another ID.
 func (s *State) EndWaiters(k Key) {
 	name := k.String()
 	maps.DeleteFunc(s.Waiters, func(w string, _ Waiter) bool { return w == name || strings.HasPrefix(w, name+"/") })
 }
 
-// End ends a lease. Its address is free since then, unless it has left its ENI meanwhile.
+// End ends the lease of an address. If the address is still on an ENI, it is free from this time on.
 func (s *State) End(a netip.Addr, since time.Time) {
 	l, ok := s.Leases.At(a)
 	if ok {
@@ -158,7 +158,8 @@ func (s *State) End(a netip.Addr, since time.Time) {
 	}
 }
 
-// Exclusive lists the ENIs that pods have for themselves. Their links are not on the node.
+// Exclusive returns the IDs of the ENIs that pods have for themselves. The links of these ENIs are in the pods, not on
+// the node.
 func (s *State) Exclusive() map[string]bool {
 	all := map[string]bool{}
 	for _, l := range s.Leases.Containing(`"exclusive":true`) {

@@ -17,64 +17,65 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/trace"
 )
 
-// The lease log answers who had an address at a time in the past. It has a line for each lease that begins or ends.
-// The process that changes the registry appends it, under the registry's lock. So the lines are in the order of the
-// changes.
+// The lease log answers which pod had an address at a time in the past. It has a line for each lease that begins or
+// ends. The process that changes the registry appends the line, under the registry's lock. So the lines are in the
+// order of the changes.
 //
-// The registry comes first, and the line after it. The registry has the lines of its last change, and the size of the
-// log with them. If a process is killed in between, the log has another size, and the next change or collection
-// writes the lines. So no line says what did not happen, and only the lines of a killed process are missing, until
-// then.
+// A process writes the registry first, and the lines after that. The registry also has the lines of its last change,
+// and the size of the log with these lines. If the process is killed in between, the log has another size, and the next
+// change or collection writes the lines. So no line tells of a change that did not happen. Only the lines of a killed
+// process are missing for a time.
 //
-// Logs may reach a reader in pieces, twice, in another order, or damaged. So the lines have numbers, in series. The
-// lines of a series are by one registry, in one boot of the machine, by one clock. Their numbers count the changes of
-// leases. A snapshot has the number of the last change that it includes, the number of its leases, and the end of the
-// series before. So a reader needs no order of the lines, and sees which are lost.
+// Logs may reach a reader in pieces, twice, in another order, or damaged. So each line belongs to a series, and has a
+// number in this series. All lines of a series are from one registry and one boot of the machine, and no process has
+// set the clock in between. The numbers count the changes of leases. A snapshot has the number of the last change that
+// it includes, the number of its leases, and the end of the previous series. So a reader can read the lines in any
+// order, and sees which lines are lost.
 //
-// A log cannot make an ADD or a DEL fail. If it cannot be written, the lines wait in the registry.
+// The log never makes an ADD or a DEL fail. If the log cannot be written, the lines wait in the registry.
 
 // A LeaseLog says where the log is, and how large it may become.
 //
 //codec:describe exported
 type LeaseLog struct {
 	File     string `json:"file"`               // empty: there is no log
-	MaxSize  int    `json:"maxSize,omitempty"`  // of a file, in MiB
-	MaxFiles int    `json:"maxFiles,omitempty"` // this file, and older ones that have a number after the name
+	MaxSize  int    `json:"maxSize,omitempty"`  // maximum size of a file, in MiB
+	MaxFiles int    `json:"maxFiles,omitempty"` // maximum number of files; older files have a number after the name
 }
 
-// A Logging is the log of a node.
+// A Logging is the log of a node, and its state.
 //
 //codec:describe
 type Logging struct {
 	LeaseLog
-	Network string `json:"network"` // whose configuration has the log; only that one switches it off
-	// of the file in bytes, with the last lines; another size means that lines are missing
+	Network string `json:"network"` // the network that configures the log; only this network switches it off
+	// size of the file in bytes, with the last lines; if the file has another size, lines are missing
 	Size   int    `json:"size"`
-	Series string `json:"series,omitempty"` // that the next lines belong to; empty: to a new one
-	Number int    `json:"number,omitempty"` // of its last change
-	After  string `json:"after,omitempty"`  // the end of the series before, see end
+	Series string `json:"series,omitempty"` // the series of the next lines; empty: they begin a new series
+	Number int    `json:"number,omitempty"` // the number of the last change in Series
+	After  string `json:"after,omitempty"`  // the end of the previous series, see end
 }
 
-// The events of lines. A snapshot is near the beginning of a file, and wherever lines may be missing. The
-// leases of that moment follow it, as held: all other leases of the node have ended, at the latest
-// then. If the machine has booted since, they had ended by that time.
+// The events of lines. There is a snapshot near the beginning of a file, and wherever lines may be missing. After the
+// snapshot, the log has a line "held" for each lease of that moment. All other leases of the node have ended by the
+// time of the snapshot. If the machine has booted since such a lease began, the lease ended by the time of the boot.
 const (
 	Begin    = "begin"
 	End      = "end"
 	Snapshot = "snapshot"
 	Held     = "held"
-	Clock    = "clock" // of earlier releases: the lines since the boot are by another clock than the next ones
-	Off      = "off"   // the configuration has the log no more: a reader does not know when leases end
+	Clock    = "clock" // of earlier releases: lines before it, since the boot, are by another clock than later lines
+	Off      = "off"   // the configuration no longer has the log: a reader does not know when leases end
 )
 
-// A Line is one of the log: an object of JSON.
+// A Line is a line of the log: an object of JSON.
 //
 //codec:describe
 type Line struct {
 	Time   time.Time `json:"time"` // by the wall clock
 	Event  string    `json:"event"`
-	Series string    `json:"series,omitempty"` // earlier releases have none
-	// of the change in its series; of other events: of the last change before
+	Series string    `json:"series,omitempty"` // lines of earlier releases have none
+	// the number of the change in its series; for an event that is no change, the number of the last change before it
 	Number    int        `json:"number,omitempty"`
 	Address   netip.Addr `json:"address,omitzero"`
 	Network   string     `json:"network,omitempty"`
@@ -82,23 +83,23 @@ type Line struct {
 	Pod       string     `json:"pod,omitempty"`
 	Container string     `json:"container,omitempty"` // empty: the address was found in use, by an unknown pod
 	Interface string     `json:"interface,omitempty"` // the name of the attachment's interface
-	NIC       int        `json:"nic,omitempty"`       // which interface of the attachment it is, see Lease
+	NIC       int        `json:"nic,omitempty"`       // which interface of the attachment has the address, see Lease
 	NetNS     string     `json:"netns,omitempty"`     // where an address was found in use
 	ENI       string     `json:"eni,omitempty"`
 	Instance  string     `json:"instance,omitempty"`
 	Since     time.Time  `json:"since,omitzero"` // when the lease began, if that is not the time of the line
-	// since when a collection has missed the pod, which ended without a DEL
+	// when a collection first missed the pod, if the pod ended without a DEL
 	Missing time.Time `json:"missing,omitzero"`
 	Booted  time.Time `json:"booted,omitzero"`  // when the machine booted, by the clock of the line
 	Boot    string    `json:"boot,omitempty"`   // the ID of this boot
-	Leases  int       `json:"leases,omitempty"` // how many lines with held belong to a snapshot
-	After   string    `json:"after,omitempty"`  // of a snapshot: the end of the series before
-	Trace   string    `json:"trace,omitempty"`  // of the call that has begun or ended the lease, see package trace
+	Leases  int       `json:"leases,omitempty"` // of a snapshot: how many "held" lines it has
+	After   string    `json:"after,omitempty"`  // of a snapshot: the end of the previous series
+	Trace   string    `json:"trace,omitempty"`  // trace of the call that began or ended the lease: see package trace
 }
 
-// UseLog makes the log the one that a network's configuration wants. Processes that have no configuration, such as a
-// DEL or a collection, find it in the registry. A network without a log does not change the log of another network.
-// Nothing is logged before the registry has been built: its leases are not known yet.
+// UseLog switches the node's log to the log in a network's configuration. Processes that have no configuration, such as
+// a DEL or a collection, find the log in the registry. A network without a log does not change the log of another
+// network. Before the registry has been built, UseLog does nothing, because the leases are not known yet.
 func (s *State) UseLog(network string, want LeaseLog) {
 	last := s.Log
 	if want == last.LeaseLog || want.File == "" && network != last.Network || s.Instance.ID == "" {
@@ -107,16 +108,16 @@ func (s *State) UseLog(network string, want LeaseLog) {
 	if last.File != "" && last.File != want.File {
 		s.left = last
 	}
-	s.LogLines, s.checkLog = nil, true // a snapshot ends what no process has written meanwhile
+	s.LogLines, s.checkLog = nil, true // the snapshot shows which leases have ended without a line
 	if s.Log = (Logging{LeaseLog: want, Network: network, After: last.end()}); want.File == "" {
 		s.Log = Logging{}
 	}
 }
 
-// CheckLog has the change write the lines that a killed process has not written.
+// CheckLog makes this change write the lines that a killed process has not written.
 func (s *State) CheckLog() { s.checkLog = true }
 
-// note records what happens to a lease, for the log.
+// note records the beginning or the end of a lease, for the log.
 func (s *State) note(event string, a netip.Addr, l Lease, at time.Time) {
 	if s.Log.File == "" {
 		return
@@ -142,7 +143,7 @@ func (s *State) line(event string, a netip.Addr, l Lease, at time.Time) Line {
 	return line
 }
 
-// snapshot returns the lines for all leases.
+// snapshot returns the lines of a snapshot of all leases.
 func (s *State) snapshot() []Line {
 	when := now()
 	lines := []Line{{Time: when, Event: Snapshot, Instance: s.Instance.ID, Booted: s.booted.UTC(), Boot: BootID(),
@@ -164,7 +165,7 @@ func (s *State) number() {
 	}
 }
 
-// begin begins a series. If the registry does not know where the one before has ended, the file may know.
+// begin begins a series. If the registry does not have the end of the previous series, begin looks for it in the file.
 func (l *Logging) begin(instance string, f *os.File, size int) {
 	l.After = cmp.Or(l.end(), l.After)
 	if l.After == "" && f != nil {
@@ -181,10 +182,10 @@ func (l Logging) end() string {
 	return l.Series + "." + strconv.Itoa(l.Number)
 }
 
-// endOf returns the end of the last series in a file. It returns nothing if an earlier release or another instance has
+// endOf returns the end of the last series in a file. It returns "" if an earlier release or another instance has
 // written the end of the file.
 func endOf(instance string, f *os.File, size int) string {
-	const last = 64 << 10 // more than a line has
+	const last = 64 << 10 // more than the longest line
 	from := max(0, size-last)
 	text := make([]byte, size-from)
 	n, _ := f.ReadAt(text, int64(from))

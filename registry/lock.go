@@ -17,7 +17,7 @@ import (
 // errDeleted means that another process has deleted the directory, or files in it, during an operation.
 var errDeleted = errors.New("another program keeps deleting the files of the registry")
 
-// attempts is how often an operation begins again after another process has deleted the directory.
+// attempts is the maximum number of tries of an operation, if other processes delete the directory again and again.
 const attempts = 100
 
 // Lock takes the named lock of this node, and excludes every other process and goroutine. Lock waits in the kernel
@@ -31,9 +31,9 @@ func (r *Registry) Lock(ctx context.Context, name string) (unlock func(), err er
 	return func() { l.Unlock() }, nil
 }
 
-// hold opens and locks the file with this name in the directory. A lock belongs to an inode. While we waited, another
-// process may have deleted the file, and the next process then creates and locks another one. So the locked file must
-// still have the name; otherwise hold begins again.
+// hold opens and locks the file with this name in the directory. A lock belongs to an inode. While this process waits,
+// another process may delete the file, and a third process may create and lock a new file. So hold checks that the
+// locked file still has the name; otherwise hold begins again.
 func (r *Registry) hold(ctx context.Context, name string, flag int) (*flock.Flock, error) {
 	path := r.dir + "/" + name
 	for range attempts {
@@ -44,7 +44,7 @@ func (r *Registry) hold(ctx context.Context, name string, flag int) (*flock.Floc
 		if errors.Is(err, fs.ErrNotExist) {
 			err = os.MkdirAll(r.dir, 0o700)
 		}
-		// With ErrExist, MkdirAll has seen that others create and delete the directory.
+		// MkdirAll returns ErrExist if other processes create and delete the directory meanwhile.
 		if err != nil && !errors.Is(err, errDeleted) && !errors.Is(err, fs.ErrExist) {
 			return nil, err
 		}
@@ -55,7 +55,7 @@ func (r *Registry) hold(ctx context.Context, name string, flag int) (*flock.Floc
 // take opens and locks a file. It returns errDeleted if the locked file no longer has the name.
 func take(ctx context.Context, path string, flag int) (*flock.Flock, error) {
 	l := flock.New(path, flock.SetFlag(os.O_RDONLY|flag), flock.SetPermissions(0o600))
-	// Mostly no process holds it, so no thread has to wait.
+	// Usually no other process holds the lock, so no thread has to wait.
 	if got, err := l.TryLock(); err != nil {
 		return nil, err
 	} else if !got {
@@ -74,7 +74,7 @@ func take(ctx context.Context, path string, flag int) (*flock.Flock, error) {
 	return l, nil
 }
 
-// isOf returns errDeleted if the lock is not of that file.
+// isOf returns errDeleted if the lock is on another file than this one.
 func isOf(l *flock.Flock, file fs.FileInfo) error {
 	locked, err := l.Stat()
 	if err == nil && !os.SameFile(locked, file) {
@@ -83,7 +83,7 @@ func isOf(l *flock.Flock, file fs.FileInfo) error {
 	return err
 }
 
-// openAt opens a file without the runtime's poller, which asks the kernel for each file whether it can be polled.
+// openAt opens a file without os.OpenFile, which would ask the kernel for each file whether it can be polled.
 func openAt(dir int, path string, flag int) (*os.File, error) {
 	fd, err := unix.Openat(dir, path, flag|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -92,8 +92,8 @@ func openAt(dir int, path string, flag int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// wait locks the file in a goroutine, because ctx may be done first. TryLockContext of the library asks again and again
-// instead: its waiters come late, and in no turn.
+// wait locks the file in a goroutine, because ctx may be done first. The library's TryLockContext tries again and again
+// instead, so its waiters get the lock late, and not in turn.
 func wait(ctx context.Context, l *flock.Flock) error {
 	done := make(chan error, 1)
 	go func() {

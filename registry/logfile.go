@@ -18,19 +18,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// mostUnwritten is how many lines wait in the registry if the log cannot be written. The oldest go.
-// Leases whose end is lost then end with a later snapshot.
+// mostUnwritten is the maximum number of lines that wait in the registry if the log cannot be written. The registry
+// drops the oldest lines. If the end of a lease is lost in this way, a later snapshot shows that the lease has ended.
 const mostUnwritten = 256
 
-// An appending has the lines that a change appends to the log after it has replaced the registry.
+// An appending has the lines that a change appends to the log after the change has replaced the registry's file.
 type appending struct {
 	file *os.File
 	text []byte
-	off  func() // ends a log that the configuration has no more
+	off  func() // writes the last line of a log that the configuration no longer has
 }
 
 // prepareLog opens the log if the change has lines for it, and puts the lines into the registry. Without a log,
-// prepareLog does nothing. In the usual case it costs an open(2), an fstat(2), a write(2) and a close(2).
+// prepareLog does nothing. In the usual case, a log costs an open(2), an fstat(2), a write(2) and a close(2).
 func (s *State) prepareLog() (w appending) {
 	w.off = s.endLeft
 	if s.Log.File == "" || len(s.events) == 0 && !s.checkLog && !s.stepped {
@@ -61,7 +61,7 @@ func (s *State) prepareLog() (w appending) {
 		size, text = 0, s.logText(broken, true)
 	}
 	if broken {
-		last := s.LogLines[max(0, len(s.LogLines)-mostUnwritten):] // the disk may be full for days
+		last := s.LogLines[max(0, len(s.LogLines)-mostUnwritten):] // a disk may be full for days: keep the limit
 		s.events = append(slices.Clip(last), s.events...)
 	}
 	if size > 0 && broken && !endsLine(f, size) {
@@ -72,8 +72,8 @@ func (s *State) prepareLog() (w appending) {
 	return w
 }
 
-// logText is what the change appends. If the log is broken, because it is empty or may lack lines, that includes the
-// lines of the last change. A reader that has these lines already recognizes them.
+// logText returns the text that the change appends. A log is broken if it is empty or may lack lines. Then the text
+// begins with the lines of the last change. A reader that has these lines already recognizes them.
 func (s *State) logText(broken, snapshot bool) []byte {
 	text := []byte{}
 	if broken {
@@ -93,8 +93,8 @@ func (s *State) postpone(err error) {
 	s.Log.Size = -1
 }
 
-// Unwritten returns how many lines wait in the registry because the log cannot be written. Then the size of the log is
-// not the one in the registry.
+// Unwritten returns how many lines wait in the registry because the log cannot be written. Then the size of the log
+// differs from the size in the registry.
 func (s *State) Unwritten() int {
 	if fi, err := os.Stat(s.Log.File); s.Log.File == "" || err == nil && int(fi.Size()) == s.Log.Size {
 		return 0
@@ -138,13 +138,13 @@ func (s *State) endLeft() {
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {
-		slog.Warn("the lease log has no last line: cni-tool whois takes its last leases for current ones", "file",
+		slog.Warn("the lease log has no last line, so cni-tool whois shows its last leases as current", "file",
 			s.left.File, "because", err)
 	}
 }
 
-// openLog opens a log for appending, and creates it if there is none. A log that is no regular
-// file, such as a pipe, could stop all ADDs of the node.
+// openLog opens a log for appending, and creates it if there is none. It refuses a file that is not regular, such as a
+// pipe, because a write to it could stop all ADDs of the node.
 func openLog(path string) (f *os.File, size int, err error) {
 	open := func() (*os.File, error) {
 		return os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|quick, 0o640)
@@ -169,8 +169,8 @@ func openLog(path string) (f *os.File, size int, err error) {
 	return f, int(fi.Size()), nil
 }
 
-// rotate gives the file the number 1, and creates another. Each older file gets the next number,
-// up to one that is missing: a killed process may have renamed some already.
+// rotate gives the file the number 1, and creates a new file. Each older file gets the next number, up to the first
+// number that has no file. There may be such a number because a killed process has already renamed some files.
 func (l LeaseLog) rotate() (*os.File, error) {
 	named := func(n int) string {
 		if n == 0 {
@@ -180,10 +180,10 @@ func (l LeaseLog) rotate() (*os.File, error) {
 	}
 	most := max(l.MaxFiles, 1)
 	n := most
-	for has(named(n)) { // there may have been more files
+	for has(named(n)) { // MaxFiles may have been larger before
 		n++
 	}
-	for n--; n >= most; n-- { // the last one first, so that a killed process leaves no gap
+	for n--; n >= most; n-- { // the last file first, so that a killed process leaves no gap
 		if err := os.Remove(named(n)); err != nil {
 			return nil, err
 		}
@@ -215,8 +215,8 @@ func has(path string) bool {
 	return err == nil
 }
 
-// endsLine reports whether the file ends with a whole line. A killed process, or a full disk, may
-// have left the beginning of one.
+// endsLine reports whether the file ends with a whole line. A killed process, or a full disk, may have left only the
+// beginning of a line.
 func endsLine(f *os.File, size int) bool {
 	var last [1]byte
 	_, err := f.ReadAt(last[:], int64(size-1))
@@ -225,7 +225,7 @@ func endsLine(f *os.File, size int) bool {
 
 func appendLines(text []byte, lines []Line) []byte {
 	for i := range lines {
-		text, _ = codec.Write(text, lines[i].describe) // it has no error
+		text, _ = codec.Write(text, lines[i].describe) // describe cannot fail here
 		text = append(text, '\n')
 	}
 	return text

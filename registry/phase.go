@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A Phase is a part of an ENI's life on this node. The phase follows from what the registry knows of the ENI. Of
-// several phases that are true, the first of these constants is the ENI's. docs/design.md has the steps between them.
+// A Phase is a part of an ENI's life on this node. The phase follows from the fields of the ENI. If several phases are
+// true, the first of them in the list below counts. docs/design.md has the steps between the phases.
 type Phase string
 
 // The phases of an ENI.
@@ -17,10 +17,10 @@ const (
 	Draining   Phase = "draining"    // on the way to its deletion: no new leases
 	Foreign    Phase = "foreign"     // others have attached it, and it does not fit the pool: no pod gets its addresses
 	Detached   Phase = "detached"    // EC2 reports that it is no longer attached to this instance
-	Unknown    Phase = "unknown"     // EC2 could not be asked whose it is: no pod gets its addresses until it can
-	PassedOver Phase = "passed over" // interfaceIndex is higher now: no pod gets its addresses, and none is ready
-	Serving    Phase = "serving"     // pods get its addresses, and how many of them to keep is known
-	Idle       Phase = "idle"        // pods may get its addresses, and nothing says yet how many to keep
+	Unknown    Phase = "unknown"     // the node could not ask EC2 for its owner: until it has, no pod gets addresses
+	PassedOver Phase = "passed over" // interfaceIndex is now above its index: no new pod gets its addresses
+	Serving    Phase = "serving"     // pods get its addresses, and the node knows how many to keep free
+	Idle       Phase = "idle"        // pods may get its addresses, and the node does not know yet how many to keep free
 )
 
 // Phase returns the phase of the ENI.
@@ -42,15 +42,15 @@ func (e *ENI) Phase() Phase {
 	return Idle
 }
 
-// An Origin says who has brought an ENI to this node, and so what the node may do with it.
+// An Origin says who has attached an ENI to this node. The origin decides what the node may do with the ENI.
 type Origin string
 
 // The origins of an ENI.
 const (
-	BootENI   Origin = "boot"     // EC2 launched the instance with it: it is the node's own, and stays
+	BootENI   Origin = "boot"     // EC2 launched the instance with it: the node itself uses it, and never detaches it
 	Requested Origin = "request"  // a pod has asked for it: the node attaches and detaches it, and changes nothing else
 	ThisNode  Origin = "node"     // this node has created it for pods, and deletes it
-	Operator  Origin = "operator" // an operator or another program: the node uses what fits, and does not delete it
+	Operator  Origin = "operator" // an operator or another program attached it: the node may use, but not delete it
 )
 
 // Origin returns the origin of the ENI.
@@ -66,7 +66,7 @@ func (e *ENI) Origin() Origin {
 	return Operator
 }
 
-// Wrong names the fields of the ENI that contradict each other, or returns "". The steps below never lead there.
+// Wrong names the fields of the ENI that contradict each other, or returns "". The steps below never make such an ENI.
 func (e *ENI) Wrong() string {
 	switch phase := e.Phase(); {
 	case !e.Detaching.IsZero() && !e.Draining:
@@ -79,7 +79,7 @@ func (e *ENI) Wrong() string {
 	return ""
 }
 
-// The steps of an ENI's life. No other code changes what its phase follows from.
+// The steps of an ENI's life. No other code changes the fields from which the phase follows.
 
 // Drain begins the way to the ENI's deletion. An operator may also drain a foreign ENI: a process asks EC2 for its
 // owner before it does anything.
@@ -87,32 +87,33 @@ func (e *ENI) Drain() {
 	e.Draining = true
 }
 
-// Undrain takes the ENI off the way to its deletion. The ENI is what it was before.
+// Undrain ends the way to the ENI's deletion. The ENI has its earlier phase again.
 func (e *ENI) Undrain() {
 	e.Draining, e.Detaching = false, time.Time{}
 }
 
-// Disown records that the node may change nothing of the ENI. After Disown, the ENI is no longer on the way to its
-// deletion.
+// Disown records that the node may not change the ENI: the ENI is foreign. After Disown, the ENI is no longer on the
+// way to its deletion.
 func (e *ENI) Disown() {
 	e.Undrain()
 	e.Foreign = true
 }
 
-// Serve records that the ENI serves its pool, unless a pod has asked for the ENI: a collection would unassign its
-// addresses.
+// Serve records that the ENI serves its pool. An ENI for which a pod has asked does not serve a pool, because a
+// collection would unassign its addresses.
 func (e *ENI) Serve() {
 	e.Serving = !e.OnRequest
 }
 
-// Configure records what the configuration says of the ENI. For example, the ENI fits its pool or not, and its place
-// serves pods or not. Its addresses may be kept, as by skipDeallocation.
+// Configure records what the configuration says about the ENI. The argument fits says that the ENI fits its pool, and
+// serves says that its device index is for pods. The argument keep says that its addresses are never unassigned, for
+// example because of skipDeallocation.
 func (e *ENI) Configure(fits, serves, keep bool) {
 	e.Serving, e.Passed, e.Keep = fits && !e.OnRequest, !serves, keep
 }
 
-// Closed reports whether new pods get no address of the ENI. Then its addresses do not count as ready. Either
-// interfaceIndex is higher now, or an operator renews the ENI.
+// Closed reports whether new pods get no address of the ENI, because interfaceIndex is now above its index, or because
+// an operator renews it. Then its free addresses do not count for the pool.
 func (e *ENI) Closed() bool { return e.Passed || e.Retired }
 
 // Request records that a pod has asked for the ENI. The ENI may have served a pool before.
@@ -125,7 +126,7 @@ func (e *ENI) Doubt(why string) {
 	e.TagsUnknown = why
 }
 
-// Confirm records that EC2 has reported whose the ENI is.
+// Confirm records that EC2 has reported the ENI's tags.
 func (e *ENI) Confirm() {
 	e.TagsUnknown = ""
 }
@@ -135,12 +136,12 @@ func (e *ENI) Detach() {
 	e.Detached = e.Detachable()
 }
 
-// Attach records that EC2 reports it as attached.
+// Attach records that EC2 reports the ENI as attached.
 func (e *ENI) Attach() {
 	e.Detached = false
 }
 
-// Reattach records that a detached ENI was attached again. Its link has yet to appear.
+// Reattach records that a detached ENI was attached again. Its link is not on the node yet.
 func (e *ENI) Reattach() {
 	if e.Detached {
 		e.Detached, e.Missed, e.Link = false, time.Time{}, ""
@@ -159,7 +160,7 @@ func (e *ENI) Miss(at time.Time) {
 	}
 }
 
-// Edit changes what the state has of an ENI, if it knows the ENI.
+// Edit changes the entry of an ENI, if the state has this ENI.
 func (s *State) Edit(eni string, change func(*ENI)) {
 	if e, known := s.ENIs[eni]; known {
 		change(&e)

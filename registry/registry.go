@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package registry keeps what a node knows of its own addresses. It knows which addresses are leased to a pod, which
-// are free and since when, and which ENIs have them.
+// Package registry keeps the registry of a node. The registry records which addresses are leased to a pod, which
+// addresses are free and since when, and which ENIs have them.
 //
-// There is no daemon, so the registry is a file that many short processes share.
-// [Registry.Update] holds an exclusive lock on the directory while it reads, changes and
-// replaces the file. [Registry.View] needs no lock, because the file is replaced by rename:
-// a reader sees the old file or the new one (see steady). The lock is held for work in memory and on
-// tmpfs: half a millisecond, and with 1500 pods one more. Never hold it during a call to EC2, the metadata service
-// or netlink; [Registry.Lock] has other locks for that.
+// There is no daemon, so the registry is a file that many short processes share. [Registry.Update] holds an exclusive
+// lock on the directory while it reads, changes and replaces the file. Update replaces the file by rename, so
+// [Registry.View] needs no lock: a reader sees the old file or the new file (see steady). Update holds the lock only
+// for work in memory and on tmpfs. This work takes half a millisecond, and one millisecond more with 1500 pods. Never
+// hold the lock during a call to EC2, the metadata service or netlink: [Registry.Lock] has other locks for such calls.
 //
-// The registry is what we know; EC2 and the kernel are the state. The registry is on /run, so a reboot empties it. If
-// an operator or another program deletes it, only time is lost: the next process learns from the kernel, metadata and
-// EC2 again. A file that cannot be read is set aside, not trusted.
+// The registry is only a record: the true state is in EC2 and in the kernel. The registry is on /run, so a reboot
+// empties it. If an operator or another program deletes the registry, only time is lost. The next process asks the
+// kernel, metadata and EC2, and builds the registry again. If a file cannot be parsed, Update renames the file and does
+// not use it.
 package registry
 
 //go:generate go run ../internal/codec/gen
@@ -48,8 +48,7 @@ func Dir() string {
 // A Registry is a directory with the state of one node.
 type Registry struct{ dir string }
 
-// Open returns the registry in dir. It creates the directory if there is none, readable by
-// its owner alone.
+// Open returns the registry in dir. If there is no directory, Open creates one that only its owner can read.
 func Open(dir string) (*Registry, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open registry: %w", err)
@@ -57,33 +56,34 @@ func Open(dir string) (*Registry, error) {
 	return &Registry{dir}, nil
 }
 
-// View returns the state. If an operator or a program has set the clock since the file was written, View corrects
-// the times of the state by the difference. If there is no file yet, the state is Blank.
+// View returns the state. If an operator or a program has set the clock since the last change of the file, View
+// corrects the state's times by the difference. If there is no file yet, the state is Blank.
 func (r *Registry) View() (*State, error) {
 	b, written, err := steady(r.open)
 	return read(r.file(), b, written, err)
 }
 
-// quick saves four system calls per file. Without it, package os makes each file non-blocking, finds that the kernel
-// cannot poll it, and reverts that.
+// quick saves four system calls per file. Without quick, package os makes each file non-blocking, finds that the kernel
+// cannot poll the file, and makes the file blocking again.
 const quick = unix.O_NONBLOCK
 
 // open opens the file for a process that does not hold the lock.
 func (r *Registry) open() (*os.File, error) {
 	f, err := os.OpenFile(r.file(), os.O_RDONLY|quick, 0)
-	// it was replaced when it was half open, and a process writes into it: the next file is there
+	// another process has replaced the file during this open, and a process now writes into the old file: the new file
+	// is already there
 	if errors.Is(err, unix.EAGAIN) {
 		f, err = os.OpenFile(r.file(), os.O_RDONLY, 0)
 	}
 	return f, err
 }
 
-// Update calls f with the state. Unless f fails, Update writes the state as f has changed it. A
-// file that cannot be parsed is set aside, and f gets a Blank state. A file of a later release is
-// left alone, and the error is ErrVersion.
+// Update calls f with the state. If f succeeds, Update writes the state that f has changed. If the file cannot be
+// parsed, Update renames it, and f gets a Blank state. If a later release wrote the file, Update does not change it,
+// and returns ErrVersion.
 //
-// If another process deletes the directory meanwhile, nothing is written, and f is called again with
-// the new state. So f must set its results, and not add to them.
+// If another process deletes the directory meanwhile, Update writes nothing, and calls f again with the new state. So f
+// must set its results, and not add to them.
 func (r *Registry) Update(ctx context.Context, f func(*State) error) error {
 	var err error
 	for range attempts {
@@ -94,9 +94,9 @@ func (r *Registry) Update(ctx context.Context, f func(*State) error) error {
 	return fmt.Errorf("update registry in %s: %w", r.dir, err)
 }
 
-// update is one try of Update. It fails with errDeleted if another process deletes the directory meanwhile.
-// It takes two locks. The lock "registry" excludes older releases, which lock nothing else. The
-// directory's lock excludes all others.
+// update is one try of Update. If another process deletes the directory meanwhile, update returns errDeleted. It takes
+// two locks. The lock "registry" excludes processes of older releases, which take no other lock. The directory's lock
+// excludes all other processes.
 func (r *Registry) update(ctx context.Context, f func(*State) error) error {
 	unlock, err := r.Lock(ctx, lockName)
 	if err != nil {
@@ -136,8 +136,8 @@ func (r *Registry) Change(ctx context.Context, f func(*State)) error {
 
 // Usable returns nil if a process can change the registry, and otherwise the reason. It waits for no lock, because a
 // process that holds the lock may be slow without being broken. Usable leaves no file behind: it writes as much as a
-// change would write, to a file without a name. A change writes into the file that the last change replaced, so it
-// needs space only for what is larger.
+// change would write, to a file without a name. A change writes into the file that the last change replaced, so a
+// change needs space only for the additional bytes.
 func (r *Registry) Usable() error {
 	size, err := r.legible()
 	if err != nil {
@@ -145,14 +145,14 @@ func (r *Registry) Usable() error {
 	}
 	lock, err := openAt(unix.AT_FDCWD, r.lockFile(lockName), os.O_CREATE|os.O_RDONLY)
 	if err != nil {
-		return fmt.Errorf("lock of the registry: %w", err)
+		return fmt.Errorf("lock the registry: %w", err)
 	}
 	lock.Close()
 	f, err := openAt(unix.AT_FDCWD, r.dir, unix.O_TMPFILE|os.O_WRONLY)
-	if errors.Is(err, unix.EOPNOTSUPP) { // some file systems have no such files
+	if errors.Is(err, unix.EOPNOTSUPP) { // some file systems cannot make a file without a name
 		err = unix.Access(r.dir, unix.W_OK|unix.X_OK)
 	} else if err == nil {
-		const lease = 1 << 10 // at most, nearly always
+		const lease = 1 << 10 // bytes of a new lease, nearly always at most
 		if size += lease - atomicfile.Room(r.dir, fileName); size > 0 {
 			_, err = f.Write(make([]byte, size))
 		}
@@ -164,11 +164,11 @@ func (r *Registry) Usable() error {
 	return nil
 }
 
-// legible returns the size of the file, or an error if no process of this release can read it. Of a file that begins as
-// those of this release, it does not read the rest. If the rest is garbage, its size counts, too, although the next
-// change sets it aside.
+// legible returns the size of the file, or an error if no process of this release can read the file. If the file begins
+// like a file of this release, legible does not read the rest. If the rest is garbage, legible still returns the size,
+// although the next change will rename the file.
 func (r *Registry) legible() (size int64, err error) {
-	fd, openErr := unix.Open(r.file(), unix.O_RDONLY|unix.O_CLOEXEC|quick, 0) // View repeats what fails here
+	fd, openErr := unix.Open(r.file(), unix.O_RDONLY|unix.O_CLOEXEC|quick, 0) // after an error, View tries again
 	if openErr == nil {
 		defer unix.Close(fd)
 		head := make([]byte, len(beginning))
@@ -187,8 +187,8 @@ func (r *Registry) legible() (size int64, err error) {
 	return size, nil
 }
 
-// Mark creates an empty file of that name in the registry's directory, for systemd. Only
-// its existence counts (systemd.path(5), PathExists=).
+// Mark creates an empty file with this name in the registry's directory, for systemd. Only the existence of the file
+// counts (systemd.path(5), PathExists=).
 func (r *Registry) Mark(name string) error {
 	open := func() (*os.File, error) {
 		return os.OpenFile(filepath.Join(r.dir, name), os.O_CREATE|os.O_WRONLY, 0o600)
@@ -201,18 +201,18 @@ func (r *Registry) Mark(name string) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("mark: %w", err)
+		return fmt.Errorf("write a mark for systemd: %w", err)
 	}
 	return f.Close()
 }
 
-// Marked reports whether Mark's file exists. If stat(2) does not answer that, Marked reports true.
+// Marked reports whether Mark's file exists. If stat(2) fails for another reason, Marked returns true.
 func (r *Registry) Marked(name string) bool {
 	_, err := os.Stat(filepath.Join(r.dir, name))
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// lockName is the lock under which the registry is changed.
+// lockName is the lock under which a process changes the registry.
 const lockName = "registry"
 
 func (r *Registry) lockFile(name string) string { return filepath.Join(r.dir, name+".lock") }

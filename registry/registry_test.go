@@ -300,7 +300,7 @@ func TestLaterRelease(t *testing.T) {
 	const later = `{"schema_version":2,"ips":["a different","layout"]}`
 	write(t, r, later)
 	err := r.Update(t.Context(), func(*State) error { t.Error("called"); return nil })
-	if !errors.Is(err, ErrVersion) || !strings.Contains(err.Error(), "schema_version is 2") {
+	if !errors.Is(err, ErrVersion) || !strings.Contains(err.Error(), "schema_version 2") {
 		t.Errorf("got %v", err)
 	}
 	if b, _ := os.ReadFile(r.file()); string(b) != later {

@@ -24,37 +24,37 @@ var ErrLeased = errors.New("address is leased")
 // A State is the content of the registry. An address is in Free or in Leases,
 // never in both.
 type State struct {
-	Free    indexed.Entries[time.Time] // since when; the zero time means that it was never used
+	Free    indexed.Entries[time.Time] // since when an address is free; the zero time: it was never used
 	Leases  indexed.Entries[Lease]
 	ENIs    map[string]ENI    // by ID
 	VPCs    map[string]VPC    // by ID
 	Intents map[string]Intent // by client token
-	// by attachment: an ADD that waits for an address; "wishes" in the file, which an older release may share
+	// by attachment: an ADD that waits for an address; the file has them as "wishes", for older releases
 	Waiters map[string]Waiter
 	// by attachment: an ADD that has given up while EC2 throttled, and that the runtime may repeat soon
 	GaveUp    map[string]Waiter
 	Failures  map[string]Failure       // by network and pool: why its last request to EC2 failed
 	NotBefore map[string]time.Time     // by EC2 action: this node does not call it before this time
-	Refusals  map[string]Refusal       // by EC2 action and what it was about: see RefusalKey
-	Gone      map[netip.Addr]time.Time // when we unassigned it: metadata may still list it for minutes
-	Owners    map[netip.Addr]Pod       // of cooling addresses that their last pod had asked for: this pod need not wait
+	Refusals  map[string]Refusal       // by EC2 action and object: see RefusalKey
+	Gone      map[netip.Addr]time.Time // when this node unassigned the address: metadata may still list it for minutes
+	Owners    map[netip.Addr]Pod       // of a cooling address: its last pod, which had asked for it and need not wait
 	Warm      map[string]Warm          // by pool: what the configuration wants
 	OnRequest []OnRequest              // ENIs that serve only pods that ask for them
 	Rebuilt   Rebuilt
 	Instance  Instance
 	Log       Logging
-	LogLines  []Line // of the last change: the log has them if it has the size of Log
+	LogLines  []Line // of the last change: the log has these lines if its size is Log.Size
 
-	// From the file that was read.
+	// These fields are about the file that was read.
 	keptENIs indexed.Kept[ENI]
 	unknown  map[string]string // top-level fields of a later release, unparsed
 	size     int
-	ours     bool      // we have written it
-	booted   time.Time // boot time of the machine, by the clock of these times; zero if the file did not have it
+	ours     bool      // a process of this suite has written the file: see sealed
+	booted   time.Time // boot time of the machine, by the same clock as all times; zero if the file did not have it
 	read     time.Time // when this process has read the file; zero if there was none
 	stepped  bool      // an operator or a program has set the clock since
 
-	// For the log, of this change.
+	// These fields are for the lines that this change writes to the log.
 	events   []Line
 	left     Logging // the log that the change has switched off
 	checkLog bool
@@ -73,11 +73,12 @@ type Key struct {
 
 func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.IfName }
 
-// An OnRequest has tags. An ENI of others with all of them serves only pods that ask for it, whatever their network.
+// An OnRequest selects ENIs by their tags. If an ENI that others have attached has all these tags, it serves only pods
+// that ask for it. This holds for the pods of all networks.
 //
 //codec:describe
 type OnRequest struct {
-	Network string            `json:"network,omitempty"` // whose pods may ask; empty: networks of the node's conflists
+	Network string            `json:"network,omitempty"` // pods of this network may ask; empty: the node's conflists
 	Tags    map[string]string `json:"tags,omitempty"`
 }
 
@@ -86,7 +87,7 @@ func (r OnRequest) Equal(o OnRequest) bool {
 	return r.Network == o.Network && maps.Equal(r.Tags, o.Tags)
 }
 
-// A VPC is what the routes of a pod are computed from.
+// A VPC has the CIDRs from which the routes of a pod are computed.
 //
 //codec:describe
 type VPC struct {
@@ -104,18 +105,18 @@ type Warm struct {
 	Max int `json:"max"` // 0: as many as Min
 }
 
-// Left returns how many free addresses a collection leaves to the pool. Between Min and
-// Max, addresses become free and used without EC2 calls.
+// Left returns how many free addresses a collection leaves to the pool. As long as the number of free addresses is
+// between Min and Max, no EC2 calls are needed.
 func (w Warm) Left() int { return max(w.Min, w.Max) }
 
-// An Instance is what growth needs to know of the instance.
+// An Instance has what growth needs to know about the instance.
 //
 //codec:describe
 type Instance struct {
 	ID   string `json:"id,omitempty"`
 	Type string `json:"type,omitempty"`
 	Zone string `json:"zone,omitempty"`
-	// the boot of the machine in which metadata has last said that this is the instance; "" if not known
+	// the ID of the boot after which metadata last confirmed that this is the instance; "" if not known
 	Boot string `json:"boot,omitempty"`
 	ENIs int    `json:"enis,omitempty"` // maximum number of its ENIs on all cards; 0 if not known yet
 	// maximum number of private IPv4 addresses of an ENI, including its primary one; 0 if not known yet
@@ -126,19 +127,19 @@ type Instance struct {
 	// maximum number of ENIs with addresses on each network card, by the card's index; none if it has one card
 	Cards []int `json:"cards,omitempty"`
 
-	// FullUntil is set when EC2 has refused another ENI for this instance although we counted a free slot. An
-	// operator or another program has attached some.
+	// Until FullUntil, this node attaches no ENI: EC2 has refused another ENI for this instance, although the registry
+	// showed a free slot. An operator or another program may have attached ENIs.
 	FullUntil time.Time `json:"fullUntil,omitzero"`
-	// how many ENIs it had then, as EC2 showed; with fewer there is room again
+	// how many ENIs EC2 showed at that refusal; if it shows fewer ENIs, there is room again
 	FullWith int       `json:"fullWith,omitempty"`
-	FullRead time.Time `json:"fullRead,omitzero"` // when EC2 has last shown them, because the instance seemed full
+	FullRead time.Time `json:"fullRead,omitzero"` // when EC2 last showed the ENIs, because the instance seemed full
 
-	// this node creates no ENI before: EC2 has said that the account can have no more
+	// this node creates no ENI before this time: EC2 has said that the account can have no more ENIs
 	QuotaUntil time.Time `json:"quotaUntil,omitzero"`
 }
 
-// An Intent is an EC2 call that may have been made. The intent is written before the call, and removed when the outcome
-// of the call is recorded.
+// An Intent is an EC2 call that may have been made. A process writes the intent before the call, and removes it when it
+// records the outcome of the call.
 //
 //codec:describe
 type Intent struct {
@@ -147,15 +148,16 @@ type Intent struct {
 	Since  time.Time `json:"since"`
 	Wanted           // for CreateNetworkInterface
 
-	Attachment string `json:"attachment,omitempty"` // for ModifyNetworkInterfaceAttribute: its ID; empty if not known
+	Attachment string `json:"attachment,omitempty"` // ID for ModifyNetworkInterfaceAttribute; empty if not known
 
-	// For the address that a pod has chosen: if EC2 has assigned it, that pod need not wait for it.
+	// Addr is an address that a pod has chosen, and Pod is this pod. If EC2 has assigned the address, the pod need not
+	// wait for it.
 	Addr netip.Addr `json:"addr,omitzero"`
 	Pod  Pod        `json:"pod,omitzero"`
 }
 
-// Wanted is the ENI that a creation asks for. EC2 creates one ENI for one client token and
-// the same parameters, however often it gets them.
+// Wanted is the ENI that a creation asks for. If a caller repeats the call with the same client token and the same
+// parameters, EC2 does not create a second ENI.
 //
 //codec:members
 type Wanted struct {
@@ -164,8 +166,8 @@ type Wanted struct {
 	Tags           map[string]string `json:"tags,omitempty"`
 	Tracking       Tracking          `json:"tracking,omitzero"`
 	Secondary      int               `json:"secondary,omitempty"` // IPv4 addresses in addition to the primary one
-	Prefixes       int               `json:"prefixes,omitempty"`  // of IPv4
-	IPv6           int               `json:"ipv6,omitempty"`      // addresses
+	Prefixes       int               `json:"prefixes,omitempty"`  // IPv4 prefixes
+	IPv6           int               `json:"ipv6,omitempty"`      // IPv6 addresses
 	IPv6Prefixes   int               `json:"ipv6Prefixes,omitempty"`
 }
 
@@ -185,7 +187,7 @@ func (t Tracking) Over(base Tracking) Tracking {
 }
 
 // A Rebuilt is the work that is left after the registry was rebuilt from what metadata and EC2 reported. Metadata and
-// EC2 may lag, so the node compares the registry with EC2 twice: at once, and when EC2 has settled. See package ipam,
+// EC2 may lag, so the node compares the registry with EC2 twice: at once, and again after some time. See package ipam,
 // unconfirmed.go.
 //
 //codec:describe
@@ -195,7 +197,7 @@ type Rebuilt struct {
 	Unconfirmed bool      `json:"unconfirmed,omitempty"` // free addresses may have left their ENIs: no ADD takes one
 }
 
-// Unconfirmed reports since when the free addresses are unconfirmed, if they are.
+// Unconfirmed reports whether the free addresses are unconfirmed, and since when.
 func (s *State) Unconfirmed() (since time.Time, ok bool) {
 	return s.Rebuilt.Since, s.Rebuilt.Unconfirmed
 }
@@ -204,32 +206,31 @@ func (s *State) Unconfirmed() (since time.Time, ok bool) {
 //
 //codec:describe
 type Waiter struct {
-	Pool  string    `json:"pool,omitempty"` // in which pool
+	Pool  string    `json:"pool,omitempty"` // the pool of the address
 	Since time.Time `json:"since"`
-	Until time.Time `json:"until"` // its process has given up after this time, or at this time
+	Until time.Time `json:"until"` // in Waiters: its process gives up at the latest then; in GaveUp: it gave up then
 }
 
-// A Failure says why a process has not got from EC2 the addresses that ADDs of a pool wait
-// for.
+// A Failure says why EC2 has not given the addresses for which ADDs of a pool wait.
 //
 //codec:describe
 type Failure struct {
 	Text string `json:"text"`
 	Hint string `json:"hint,omitempty"` // what an operator can do
-	// when the request began, with the waiters of that time; zero: a new request is running
+	// when the failed request began: it was for the ADDs that waited then; zero: a new request is running
 	Began time.Time `json:"began,omitzero"`
 	Since time.Time `json:"since"`
-	Until time.Time `json:"until,omitzero"` // no ADD asks EC2 again before: the subnet is full
+	Until time.Time `json:"until,omitzero"` // no ADD asks EC2 again before this time: the subnet is full
 }
 
-// A Refusal is EC2's answer to an action on one thing: an ENI, or the subnet of a new ENI. If the role may not do the
-// action at all, it is about no thing. Until its time, growth passes over that thing, and tries others.
+// A Refusal is EC2's refusal of an action on one object: an ENI, or the subnet of a new ENI. If the role may not do the
+// action at all, the refusal has no object. Before Until, growth does not use this object, and tries others.
 //
 //codec:describe
 type Refusal struct {
 	Code    string    `json:"code"`
-	Message string    `json:"message,omitempty"` // EC2's
-	Request string    `json:"request,omitempty"` // its ID, for AWS's support
+	Message string    `json:"message,omitempty"` // EC2's message
+	Request string    `json:"request,omitempty"` // the ID of the request, for AWS's support
 	Since   time.Time `json:"since"`
 	Until   time.Time `json:"until"`
 }
@@ -238,12 +239,13 @@ type Refusal struct {
 // empty if the refusal is about the action.
 func RefusalKey(action, about string) string { return strings.TrimSpace(action + " " + about) }
 
-// PruneRefusals removes the refusals that count no more.
+// PruneRefusals removes the refusals whose time is over.
 func (s *State) PruneRefusals(now time.Time) {
 	maps.DeleteFunc(s.Refusals, func(_ string, r Refusal) bool { return !now.Before(r.Until) })
 }
 
-// Blank reports whether the registry knows nothing yet, not even that no address is in use.
+// Blank reports whether the registry has no ENI and no address yet. A Blank registry does not mean that no address is
+// in use.
 func (s *State) Blank() bool { return len(s.ENIs) == 0 && s.Free.Len() == 0 && s.Leases.Len() == 0 }
 
 // Forget removes free addresses that the node no longer has. A leased address stays.
@@ -253,8 +255,8 @@ func (s *State) Forget(addrs ...netip.Addr) {
 	}
 }
 
-// ForgetStray removes free addresses that are on no ENI. The original's file has such: its DEL
-// records an address that it has just unassigned, and its registry-gc never forgets that.
+// ForgetStray removes free addresses that are on no ENI. The original plugin's file has such addresses: its DEL records
+// an address that it has just unassigned, and its registry-gc never removes this record.
 func (s *State) ForgetStray() {
 	for a := range s.Free.Keys() {
 		if id, _ := s.ENIOf(a); id == "" {
@@ -274,7 +276,7 @@ func (s *State) Drop(eni string) {
 	delete(s.ENIs, eni)
 }
 
-// ENIOf returns the ENI that has a, and its ID, which is empty if none has it.
+// ENIOf returns the ENI that has the address a, and the ENI's ID. If no ENI has the address, the ID is empty.
 func (s *State) ENIOf(a netip.Addr) (string, ENI) {
 	for id, e := range s.ENIs {
 		if e.Has(a) {
@@ -302,7 +304,7 @@ func (s *State) check() error {
 		return fmt.Errorf("%s is free, and leased by %s", a, l.Key)
 	}
 	if s.keptENIs.Same(s.ENIs, keepingENI) {
-		return nil // they were checked before the file was written
+		return nil // the ENIs were checked before the file was written
 	}
 	n := 0
 	for _, e := range s.ENIs {
@@ -319,8 +321,8 @@ func (s *State) check() error {
 	return nil
 }
 
-// both returns an address that is free and leased, if there is one. In a file of ours, it can only be one that was
-// changed since.
+// both returns an address that is free and leased, if there is one. If a process of this suite has written the file,
+// only an entry that has changed since then can be both.
 func (s *State) both() netip.Addr {
 	free, leased := s.Free.Keys(), func(func(netip.Addr) bool) {}
 	if s.ours {

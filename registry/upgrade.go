@@ -5,9 +5,9 @@ package registry
 
 import "strings"
 
-// upgrade moves data that earlier releases kept under special names to its present fields. Earlier releases kept a
-// rebuilt registry's comparisons with EC2 as intents. They kept the end of a wait for the quota as the end of an
-// action's wait.
+// upgrade moves data that earlier releases kept under special names to the fields of this release. Earlier releases
+// kept a rebuilt registry's comparisons with EC2 as intents. They kept QuotaUntil in NotBefore, under the name of an
+// action that does not exist.
 func (s *State) upgrade() {
 	const describe, unconfirmed = "DescribeNetworkInterfaces", ", for addresses in doubt"
 	const quota = "CreateNetworkInterface beyond the quota"

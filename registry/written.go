@@ -9,33 +9,33 @@ import (
 	"time"
 )
 
-// The last member of the file is the modification time that the file has. If it is right, we have checked and written
-// the file, and a process that needs one lease does not parse the others. If it is wrong, another program or a person
-// has written the file since. The program may be the original, or an earlier release of ours, which keeps the member as
-// an unknown field. The kernel sets another time with each write, see inode(7). On a file system whose times are less
-// exact, the time is never right: then all is parsed each time.
+// The last member of the file is the file's modification time. If this time is right, a process of this suite has
+// checked and written the file. Then a process that needs one lease does not parse the others. If the time is wrong,
+// another program or a person has written the file since. The program may be the original plugin, or an earlier
+// release, which keeps the member as an unknown field. The kernel sets another modification time with each write, see
+// inode(7). On a file system with less exact times, the member is never right, and each process parses the whole file.
 //
-// Earlier releases had a sum of all bytes as the last member. To compute it for a large node took a third of a change.
-// The sum also showed broken memory.
+// Earlier releases had a checksum of all bytes as the last member. On a large node, the checksum took a third of the
+// time of a change. The checksum also showed broken memory, which the modification time does not.
 //
-// A release needs another name for the member if its leases do not begin with their key, or if this release would
-// misread them.
+// A later release may write leases that do not begin with their key, or that this release would misread. Such a release
+// must give the member another name.
 
-// member begins the end of a file.
+// member is how the end of a file begins.
 const member = `,"written":"`
 
-// seal returns the end of a file with that modification time. Of the file, all else lacks only the closing
-// brace.
+// seal returns the end of a file with this modification time: the member, the closing brace and the end of the line.
 func seal(written time.Time) []byte {
 	b := written.UTC().AppendFormat([]byte(member), time.RFC3339Nano)
 	return append(b, "\"}\n"...)
 }
 
-// sealed reports whether the file has that modification time by its end.
+// sealed reports whether the end of the file says that the file has this modification time.
 func sealed(b []byte, written time.Time) bool { return bytes.HasSuffix(b, seal(written)) }
 
-// content reads an open file and its modification time, and closes it. The kernel changes the time before the text. So
-// the time is read last. The time is zero if it has changed meanwhile: the text may be of two writers.
+// content reads an open file and its modification time, and closes the file. In a write, the kernel changes the time
+// before the text, so content reads the time last. If the time has changed during the read, the text may be from two
+// writers. Then content returns the zero time.
 func content(f *os.File, err error) (b []byte, written time.Time, _ error) {
 	if err != nil {
 		return nil, written, err
@@ -45,7 +45,7 @@ func content(f *os.File, err error) (b []byte, written time.Time, _ error) {
 	if err != nil {
 		return nil, written, err
 	}
-	buf := bytes.NewBuffer(make([]byte, 0, began.Size()+bytes.MinRead)) // no allocation more to see the end
+	buf := bytes.NewBuffer(make([]byte, 0, began.Size()+bytes.MinRead)) // room to see the file's end
 	if _, err = buf.ReadFrom(f); err != nil {
 		return nil, written, err
 	}
@@ -56,11 +56,11 @@ func content(f *os.File, err error) (b []byte, written time.Time, _ error) {
 	return buf.Bytes(), written, err
 }
 
-// steady returns the content for a process that does not hold the lock. It reads again until the text is ours, or until
-// two reads give the same text.
+// steady returns the content for a process that does not hold the lock. It reads again until the text is sealed, or
+// until two reads give the same text, but at most five times.
 //
 // A writer writes into a file that no other process has open: see [atomicfile.Exchange]. But Linux before 6.1 counts a
-// reader too late. Then it may read a half-written file, and this file may even be valid.
+// reader too late. Then the reader may read a half-written file, and this text may even be valid.
 func steady(open func() (*os.File, error)) (b []byte, written time.Time, err error) {
 	const tries = 5
 	for i := range tries {

@@ -23,7 +23,7 @@ import (
 func advertise() *cli.Command {
 	return &cli.Command{
 		Name:  "advertise",
-		Usage: "Tell the scheduler for how many pods this node has addresses, or can get them",
+		Usage: "Tell the scheduler for how many pods this node has or can get addresses",
 		Description: `For a systemd timer. It sets the extended resource ` + Resource + `
 of this node, by one PATCH of its status, with the kubelet's credentials. It asks
 Kubernetes for nothing else. A pod that asks for 1 of the resource comes only to a
@@ -31,13 +31,15 @@ node that has an address left for it: see docs/scheduler.md.
 
 The number is a total. The scheduler subtracts the requests of pods from it. The
 number counts addresses that pods have, free addresses, and addresses that the node
-can still get from EC2. It leaves out as many addresses as cooled at one moment of
---window. The instance type, the configuration and the subnets limit how many
-addresses the node can get. The command asks EC2 for the subnets after an hour. If
-the subnets limit the number, it asks after ten minutes. The number is never below
-the number of addresses that pods have.
+can still get from EC2. From this sum, the command subtracts the largest number of
+addresses that cooled at the same time within --window. The instance type, the
+configuration and the subnets limit how many addresses the node can get. The command
+asks EC2 for the subnets once an hour. While the subnets limit the number, it asks
+every ten minutes, and after each growth. The number is never below the number of
+addresses that pods have.
 
-A pool has the resource ` + Resource + `-POOL.
+This resource is for the pool default. Each other pool has a resource of its own,
+` + Resource + `-POOL.
 
 If the command cannot read the registry or the configuration, or does not know the
 instance, it fails, and the node keeps its old number.
@@ -51,12 +53,12 @@ node-feature-discovery, and does not call the API server:
 			conf.Flag(),
 			&cli.StringFlag{Name: "kubeconfig", DefaultText: "where kubelets have it",
 				Usage: "use the kubelet's credentials of `FILE`"},
-			&cli.StringFlag{Name: "node-name", DefaultText: "that of the kubelet's certificate, or the host name",
+			&cli.StringFlag{Name: "node-name", DefaultText: "the name in the kubelet's certificate, or the host name",
 				Usage: "the node has this `NAME`, as --hostname-override of the kubelet says"},
 			&cli.StringFlag{Name: "feature-file",
 				Usage: "write the numbers to `FILE` for node-feature-discovery, and not to the API server"},
 			&cli.DurationFlag{Name: "window", Value: 2 * time.Minute,
-				Usage: "leave out the largest number of addresses that cooled at one moment of this `TIME`"},
+				Usage: "subtract the largest number of addresses that cooled at the same time within `TIME`"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "print the numbers, and change nothing"},
 		},
 		Action: func(c *cli.Context) error {
@@ -70,7 +72,7 @@ node-feature-discovery, and does not call the API server:
 			if err != nil {
 				return err
 			}
-			unlock, err := r.Lock(c.Context, "advertise") // the later of two has the later number
+			unlock, err := r.Lock(c.Context, "advertise") // a later run must report later
 			if err != nil {
 				return err
 			}
@@ -84,7 +86,8 @@ node-feature-discovery, and does not call the API server:
 	}
 }
 
-// tell reports the numbers.
+// tell writes the numbers to the file of --feature-file, or else reports them to the API server. With --dry-run, it
+// does nothing.
 func tell(c *cli.Context, rows []offerRow) error {
 	switch file := c.String("feature-file"); {
 	case c.Bool("dry-run"):
@@ -104,14 +107,14 @@ func patch(c *cli.Context, rows []offerRow) error {
 	if path == "" {
 		found, ok := kube.Find()
 		if !ok {
-			return cli.Hint(fmt.Errorf("no kubelet has a kubeconfig here: none of %s is there",
-				strings.Join(kube.Kubeconfigs, ", ")), "name the kubeconfig of the kubelet with --kubeconfig FILE")
+			return cli.Hint(fmt.Errorf("this node has no kubeconfig of a kubelet: none of %s exists",
+				strings.Join(kube.Kubeconfigs, ", ")), "give the kubelet's kubeconfig with --kubeconfig FILE")
 		}
 		path = found
 	}
 	client, err := kube.Load(c.Context, path)
 	if err != nil {
-		return cli.Hint(err, "name the kubeconfig of the kubelet with --kubeconfig FILE")
+		return cli.Hint(err, "give the kubelet's kubeconfig with --kubeconfig FILE")
 	}
 	host, err := os.Hostname()
 	if err != nil {
@@ -135,14 +138,14 @@ func patch(c *cli.Context, rows []offerRow) error {
 	if len(gone) == 0 {
 		return nil
 	}
-	slog.Info("the configuration has no pool for these resources any more: the command removes them from the "+
-		"node", "resources",
+	slog.Info("the command removes resources from the node, because the configuration no longer has their pools",
+		"resources",
 		len(gone))
 	_, err = client.PatchNode(c.Context, node, gone)
 	return explained(err, node, path)
 }
 
-// explained adds what an operator can do about a failed request.
+// explained adds a hint to the error of a failed request.
 func explained(err error, node, kubeconfig string) error {
 	if err == nil {
 		return nil
@@ -151,24 +154,24 @@ func explained(err error, node, kubeconfig string) error {
 	refusal, _ := errors.AsType[*kube.Refusal](err)
 	switch {
 	case kube.Untrusted(err):
-		return cli.Hint(err, kubeconfig+" trusts another API server: name the kubeconfig of the kubelet with "+
-			"--kubeconfig FILE")
+		return cli.Hint(err, kubeconfig+" trusts another API server; give the kubelet's kubeconfig with --kubeconfig "+
+			"FILE")
 	case refusal == nil:
 		return err
 	case refusal.Status == http.StatusNotFound:
-		return cli.Hint(err, "name the node as 'kubectl get nodes' does, with --node-name NAME")
+		return cli.Hint(err, "give the name that 'kubectl get nodes' shows for this node, with --node-name NAME")
 	case refusal.Status == http.StatusForbidden:
-		return cli.Hint(err, "a kubelet may change only its own node: name the node with --node-name NAME, or the "+
-			"kubeconfig of its kubelet with --kubeconfig FILE")
+		return cli.Hint(err, "a kubelet may change only its own node; give this node's name with --node-name NAME, "+
+			"or its kubelet's kubeconfig with --kubeconfig FILE")
 	case refusal.Status == http.StatusUnauthorized:
-		return cli.Hint(err, "the credentials of "+kubeconfig+" have expired, or are of another cluster: name the "+
+		return cli.Hint(err, "the credentials of "+kubeconfig+" have expired, or are of another cluster; give the "+
 			"kubelet's kubeconfig with --kubeconfig FILE")
 	}
 	return err
 }
 
-// features is the file for the local source of node-feature-discovery. Its documentation (customization guide, "Local
-// feature source") has the directive, which is for the next line: the number becomes a feature and no label.
+// features returns the text of the file for the local source of node-feature-discovery. The directive +no-label
+// (customization guide, "Local feature source") applies to the next line: the number becomes a feature, and no label.
 func features(rows []offerRow) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, "# By", cli.Program+" advertise, for the NodeFeatureRule of docs/scheduler.md.")

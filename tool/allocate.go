@@ -19,8 +19,8 @@ func allocate() *cli.Command {
 		Name:  "allocate-first-available",
 		Usage: "Allocate a private IP on the first available interface",
 		Description: `It assigns addresses to the first ENI, by device index, that can take more. The next
-pods use them. It passes over ENIs for which pods have asked. Without --index, it
-also passes over ENIs below interfaceIndex of the configuration:
+pods use them. It skips ENIs for which pods have asked. Without --index, it also
+skips ENIs below interfaceIndex of the configuration:
 
     ` + Name + ` allocate-first-available --index=1 --ip_batch_size=10` + cli.JSON("iface id ips"),
 		Flags: []cli.Flag{
@@ -63,7 +63,7 @@ also passes over ENIs below interfaceIndex of the configuration:
 	}
 }
 
-// allocated is what allocate-first-available got.
+// allocated is the answer of allocate-first-available.
 type allocated struct {
 	Iface string       `json:"iface"`
 	ENI   string       `json:"id"`

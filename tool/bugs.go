@@ -14,7 +14,7 @@ func bugs() *cli.Command {
 		Name:  "bugs",
 		Usage: "Show any bugs associated with this instance",
 		Description: `broken_cidr: the metadata service leaves out CIDRs of the VPC that EC2 has,
-as it did on the first m5 and c5 instances. Both are asked and compared.` + cli.JSON("[] bug afflicted"),
+as it did on the first m5 and c5 instances. The command compares their answers.` + cli.JSON("[] bug afflicted"),
 		Action: func(c *cli.Context) error {
 			cloud := aws.New(aws.Options{})
 			enis, err := cloud.ENIs(c.Context)
@@ -30,7 +30,7 @@ as it did on the first m5 and c5 instances. Both are asked and compared.` + cli.
 	}
 }
 
-// A bugRow is a bug of EC2.
+// A bugRow is a known bug of the metadata service, and whether it is here.
 type bugRow struct {
 	Bug       string `json:"bug"`
 	Afflicted bool   `json:"afflicted"`

@@ -18,28 +18,29 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/connectivity"
 )
 
-// usualInternet is a host of the internet, unless a VPC has an endpoint for it: the private address then tells.
+// usualInternet is a host of the internet. If the VPC has an endpoint for this host, its name resolves to a private
+// address, and the test skips the path.
 const usualInternet = "sts.amazonaws.com:443"
 
 func connectivityTest() *cli.Command {
 	return &cli.Command{
 		Name:  "connectivity-test",
-		Usage: "Try each path of pods with two pods that it makes, and say where a packet stops",
+		Usage: "Make two test pods, try each path of pods with them, and say where a packet stops",
 		Description: `It makes two pods on this node by the plugins of the conflist, like a container
 runtime. These pods get addresses like any pod, and their leases end with the test.
 For each family, it sends packets from pod to pod, and to and from the node. It also
 tries the VPC gateway, the metadata service, the Service of the API server, the DNS
 server and the internet. It changes nothing of other pods.
 
-If a path fails, it says where the packet stopped, why, and what to do. To find
-this, it watches the links, and asks the kernel for the verdicts of netfilter and
-for routes. If a path fails, the exit status is 1. If the test is killed, the next
+If a path fails, the exit status is 1, and the command says where the packet
+stopped, why, and what to do. For the cause, it watches the links, and asks the
+kernel for the verdicts of netfilter and for routes. If the test is killed, the next
 runs of registry-gc remove its leases and rules.
 
 With --serve, it makes one pod and answers at --port of this node, until it is
-interrupted or --for is over. Then run it on another node with --peer ADDRESS: it
-tries the paths between the two nodes. The security groups of both nodes must allow
-this port.` +
+interrupted or --for is over. Meanwhile, run connectivity-test on another node with
+--peer ADDRESS, an address of this node. That test tries the paths between the two
+nodes. The security groups of both nodes must allow this port.` +
 			cli.JSON("network failed took_ms pods[] {name ips iface} "+
 				"paths[] {path family from to state (works fails skipped) took_ms stopped cause do}"),
 		Flags: []cli.Flag{
@@ -48,17 +49,18 @@ this port.` +
 			&cli.StringFlag{Name: "network", DefaultText: "the first", Usage: "test the network `NAME` of the " +
 				"configuration"},
 			&cli.StringFlag{Name: "namespace", Value: "default",
-				Usage: "make pods of the Kubernetes namespace `NAME`, which chooses pools and egresses"},
+				Usage: "make pods of the Kubernetes namespace `NAME`; it decides their pools and egresses"},
 			&cli.StringFlag{Name: "service", DefaultText: "the API server's",
 				Usage: "connect to the Service at `ADDRESS:PORT`"},
 			&cli.StringFlag{Name: "dns", DefaultText: "the kubelet's", Usage: "ask the DNS server at `ADDRESS`"},
-			&cli.StringFlag{Name: "name", Value: "kubernetes.default.svc.cluster.local.", Usage: "ask it for `NAME`"},
+			&cli.StringFlag{Name: "name", Value: "kubernetes.default.svc.cluster.local.", Usage: "ask the DNS server " +
+				"for `NAME`"},
 			&cli.StringFlag{Name: "internet", Value: usualInternet,
-				Usage: "connect to `HOST:PORT` outside of the VPC; none: do not"},
-			&cli.StringFlag{Name: "peer", Usage: "try the paths to the node with `ADDRESS`, where --serve runs"},
+				Usage: "connect to `HOST:PORT` outside of the VPC; none: skip this path"},
+			&cli.StringFlag{Name: "peer", Usage: "try the paths to the node with `ADDRESS`; --serve must run there"},
 			&cli.BoolFlag{Name: "serve", Usage: "make a pod, and answer another node"},
-			&cli.IntFlag{Name: "port", Value: connectivity.DefaultPort, Usage: "answer, or find the peer, at the " +
-				"TCP port `N`"},
+			&cli.IntFlag{Name: "port", Value: connectivity.DefaultPort, Usage: "the TCP port `N`: --serve answers " +
+				"there, --peer connects to it"},
 			&cli.DurationFlag{Name: "within", Value: connectivity.Least,
 				Usage: "take at most `TIME`; a busy node needs more than the default"},
 			&cli.DurationFlag{Name: "for", Value: 10 * time.Minute, Usage: "with --serve, end after `TIME`"},
@@ -88,48 +90,48 @@ this port.` +
 	}
 }
 
-// serve answers another node.
+// serve makes a pod, and answers the test of another node until --for is over.
 func serve(c *cli.Context, t connectivity.Test) error {
 	ctx, cancel := context.WithTimeout(c.Context, c.Duration("for"))
 	defer cancel()
 	return t.Serve(ctx, func(r connectivity.Report) error {
 		return cli.Answer(c, r, func(w io.Writer) {
-			fmt.Fprintf(w, "the pod %s answers at %v and the node, port %d: on another node, run %s "+
-				"connectivity-test --peer with an "+
-				"address of this node\n", r.Pods[0].Name, r.Pods[0].Addrs, t.Port, cli.Name)
+			fmt.Fprintf(w, "the pod %s answers at %v, and this node answers, too, both at port %d. Now run on "+
+				"another node: %s connectivity-test --peer ADDRESS, with an address of this node\n",
+				r.Pods[0].Name, r.Pods[0].Addrs, t.Port, cli.Name)
 		})
 	})
 }
 
-// testOf reads the command line.
+// testOf returns the test that the command line describes.
 func testOf(c *cli.Context) (t connectivity.Test, err error) {
 	t = connectivity.Test{BinDir: c.String("bin-dir"), Namespace: c.String("namespace"), Name: c.String("name"),
 		Internet: c.String("internet"), Explicit: c.String("internet") != usualInternet, Within: c.Duration("within")}
 	if t.Within < connectivity.Least {
-		return t, cli.Misuse(c, "--within: %v: want %v or more", t.Within, connectivity.Least)
+		return t, cli.Misuse(c, "--within %v: want %v or more", t.Within, connectivity.Least)
 	}
 	if t.Internet == "none" {
 		t.Internet = ""
 	}
 	port := c.Int("port")
 	if port < 1 || port > 65535 {
-		return t, cli.Misuse(c, "--port: %d: want 1 to 65535", port)
+		return t, cli.Misuse(c, "--port %d: want 1 to 65535", port)
 	}
 	t.Port = uint16(port)
 	for name, into := range map[string]*netip.Addr{"peer": &t.Peer, "dns": &t.DNS} {
 		if text := c.String(name); text != "" {
 			if *into, err = netip.ParseAddr(text); err != nil {
-				return t, cli.Misuse(c, "--%s: %q: want an IP address", name, text)
+				return t, cli.Misuse(c, "--%s %q: want an IP address", name, text)
 			}
 		}
 	}
 	if text := c.String("service"); text != "" {
 		if t.Service, err = netip.ParseAddrPort(text); err != nil {
-			return t, cli.Misuse(c, "--service: %q: want an IP address and a port, such as 172.20.0.1:443", text)
+			return t, cli.Misuse(c, "--service %q: want an IP address and a port, such as 172.20.0.1:443", text)
 		}
 	}
 	if _, _, err := net.SplitHostPort(t.Internet); err != nil && t.Internet != "" {
-		return t, cli.Misuse(c, "--internet: %q: want a host and a port, such as %s", t.Internet, usualInternet)
+		return t, cli.Misuse(c, "--internet %q: want a host and a port, such as %s", t.Internet, usualInternet)
 	}
 	if !t.DNS.IsValid() {
 		t.DNS = connectivity.KubeletDNS()
@@ -138,7 +140,8 @@ func testOf(c *cli.Context) (t connectivity.Test, err error) {
 	return t, err
 }
 
-// networkNamed returns a network with our pairs, or the first.
+// networkNamed returns the network of that name, or the first network if name is "". Only networks with our pairs
+// count.
 func networkNamed(conflists *conf.Conflists, name string) (conf.Network, error) {
 	networks, err := conflists.Networks()
 	for _, n := range networks {

@@ -16,10 +16,10 @@ func deallocate() *cli.Command {
 	return &cli.Command{
 		Name:  "deallocate",
 		Usage: "Deallocate a private IP",
-		Description: `It unassigns addresses of this instance's ENIs that no pod has. If it must refuse
-one of them, it unassigns none. It refuses the primary address of an ENI. For IPv6
-addresses the role needs ec2:UnassignIpv6Addresses. iam-policy prints this
-permission only if pods may choose addresses.` + cli.JSON("deallocated"),
+		Description: `It unassigns the addresses from this instance's ENIs. It refuses an address that a
+pod has, and the primary address of an ENI. If it refuses one address, it unassigns
+none. For IPv6 addresses the role needs ec2:UnassignIpv6Addresses. iam-policy prints
+this permission only if pods may choose addresses.` + cli.JSON("deallocated"),
 		ArgsUsage: "IP...",
 		Action: func(c *cli.Context) error {
 			var addrs []netip.Addr
@@ -31,7 +31,7 @@ permission only if pods may choose addresses.` + cli.JSON("deallocated"),
 				addrs = append(addrs, a)
 			}
 			if len(addrs) == 0 {
-				return cli.Misuse(c, "need the addresses to release")
+				return cli.Misuse(c, "want at least one address to release")
 			}
 			p, err := cli.OpenPool(lease.Policy{})
 			if err != nil {

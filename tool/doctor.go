@@ -23,30 +23,30 @@ func doctorCommand() *cli.Command {
 	}
 	return &cli.Command{
 		Name:  "doctor",
-		Usage: "Find what on this node breaks the pods' network, and repair it with --fix",
+		Usage: "Find the faults on this node that break the pods' network; with --fix, repair some of them",
 		Description: `It checks
 
 ` + names.String() + `
-For each finding, it says what it means and what to do. An "error" breaks pods now
-or soon. A "warning" may break pods. A "note" is for your information. Without --fix
-it changes nothing. With --fix it makes changes that can do no harm, and reports
-them. If an error is left after this, the exit status is 1. With --root it checks
-the files of an image that does not run, without EC2. cni-doctor.timer makes all
-checks that do not ask EC2, for Prometheus.` +
+Each finding has its meaning, and what to do. An "error" breaks pods now or soon. A
+"warning" may break pods. A "note" is for your information. Without --fix it changes
+nothing. With --fix it makes the changes that can do no harm, and reports them. If
+an error remains, the exit status is 1. With --root it checks the files of a machine
+image that does not run, and does not ask EC2. cni-doctor.timer makes all checks
+that do not ask EC2, for Prometheus.` +
 			cli.JSON("errors warnings (that are left) checked findings[] {check severity about means do fixed}"),
 		Flags: []cli.Flag{
 			conf.Flag(),
 			&cli.StringFlag{Name: "bin-dir", Value: conf.UsualBinDir(), Usage: "look for the plugins in `DIR`"},
 			&cli.StringSliceFlag{Name: "check", DefaultText: "all",
-				Usage: "make only the check `NAME`; again, or with commas, for further ones"},
+				Usage: "make only the check `NAME`; repeat the flag or use commas for more checks"},
 			&cli.BoolFlag{Name: "local", Usage: "make no check that asks EC2"},
 			&cli.StringFlag{Name: "metrics", Usage: "write the numbers of findings to `FILE`, for Prometheus"},
 			&cli.BoolFlag{Name: "fix", Usage: "make the changes that can do no harm"},
-			&cli.StringFlag{Name: "root", Usage: "check the files of an image in `DIR`, and not this node"},
+			&cli.StringFlag{Name: "root", Usage: "check the files of a machine image in `DIR`, and not this node"},
 		},
 		Action: func(c *cli.Context) error {
 			if c.String("root") != "" && c.String("metrics") != "" {
-				return cli.Misuse(c, "--metrics: an image has no metrics: leave out --root, or --metrics")
+				return cli.Misuse(c, "--metrics: an image has no metrics, so leave out --root or --metrics")
 			}
 			checks, err := chosenChecks(c)
 			if err != nil {
@@ -83,7 +83,7 @@ func chosenChecks(c *cli.Context) ([]doctor.Check, error) {
 	}
 	for _, name := range wanted {
 		if !slices.Contains(names, name) {
-			return nil, cli.Misuse(c, "--check: %q: want one of %s", name, strings.Join(names, ", "))
+			return nil, cli.Misuse(c, "--check %q: want one of %s", name, strings.Join(names, ", "))
 		}
 	}
 	return chosen, nil

@@ -18,7 +18,7 @@ import (
 func drainInterface() *cli.Command {
 	return &cli.Command{
 		Name:  "drain-interface",
-		Usage: "List ENIs that differ from the configuration; give new pods no address of one",
+		Usage: "List ENIs that differ from the configuration; with ENIs, give new pods no address of these",
 		Description: `Without an ENI, it lists ENIs with other security groups or another subnet than the
 configuration has. It also lists ENIs that drain already. With ENIs, new pods get no
 address of these ENIs from now on, and running pods keep their addresses. When the
@@ -27,7 +27,7 @@ created it. Remove other ENIs by remove-interface. The instance needs a free slo
 for the ENI of new pods.
 
 It refuses the boot ENI, and ENIs for which a pod has asked. The registry has the
-mark of a drained ENI, so a boot removes it. The command asks EC2 for the subnets.` +
+mark of a drained ENI, so a boot removes the mark. It asks EC2 for the subnets.` +
 			cli.JSON("[] id iface pool pods draining why"),
 		ArgsUsage: "[ENI...]",
 		Flags: []cli.Flag{conf.Flag(),
@@ -35,7 +35,7 @@ mark of a drained ENI, so a boot removes it. The command asks EC2 for the subnet
 		Action: func(c *cli.Context) error {
 			ids, retire := c.Args().Slice(), !c.Bool("undo")
 			if !retire && len(ids) == 0 {
-				return cli.Misuse(c, "--undo: say which ENIs")
+				return cli.Misuse(c, "--undo needs the IDs of the ENIs")
 			}
 			conflists := conf.Load(c.String("config"))
 			if _, err := conflists.All(); err != nil && len(ids) == 0 {
@@ -65,7 +65,8 @@ mark of a drained ENI, so a boot removes it. The command asks EC2 for the subnet
 	}
 }
 
-// drain marks ENIs, or takes the mark away: all of them, or none.
+// drain marks the ENIs as draining. If retire is false, it removes the mark. After an error, the caller must not write
+// the state.
 func drain(s *registry.State, ids []string, retire bool) error {
 	for _, id := range ids {
 		e, known := s.ENIs[id]
@@ -73,9 +74,9 @@ func drain(s *registry.State, ids []string, retire bool) error {
 		case !known:
 			return cli.Hint(fmt.Errorf("%s is no ENI of this node", id), "see "+cli.Name+" status")
 		case e.IsBoot():
-			return fmt.Errorf("%s is the boot ENI of this node, which stays", id)
+			return fmt.Errorf("%s is the boot ENI of this node, so it cannot drain", id)
 		case e.OnRequest:
-			return fmt.Errorf("%s: pods ask for this ENI, and no others get its addresses", id)
+			return fmt.Errorf("%s is an ENI for which pods ask, so no other pods get its addresses anyway", id)
 		}
 		e.Retired = retire
 		s.ENIs[id] = e
@@ -90,11 +91,11 @@ type drainRow struct {
 	Pool     string `json:"pool"`
 	Pods     int    `json:"pods"`
 	Draining bool   `json:"draining"`
-	Why      string `json:"why"` // "": it does not differ
+	Why      string `json:"why"` // "": the ENI does not differ
 }
 
-// drainRows compares the ENIs of the node with the configuration. Metadata says which groups they have, and EC2 which
-// tags their subnets have.
+// drainRows compares the ENIs of the node with the configuration. Metadata has the security groups of the ENIs, and EC2
+// has the tags of their subnets.
 func drainRows(c *cli.Context, p *ipam.Pool, conflists *conf.Conflists) ([]drainRow, error) {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -131,8 +132,8 @@ func drainRows(c *cli.Context, p *ipam.Pool, conflists *conf.Conflists) ([]drain
 	return rows, nil
 }
 
-// drainRowOf returns the row of an ENI. Its Why is the reason for which pods would get no address of the ENI if an
-// operator had attached it.
+// drainRowOf returns the row of an ENI. The row's Why says why pods would get no address of the ENI if an operator had
+// attached the ENI.
 func drainRowOf(
 	s *registry.State, e aws.ENI, known registry.ENI, subnet map[string]string, conflists *conf.Conflists,
 ) drainRow {

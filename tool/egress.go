@@ -24,20 +24,20 @@ func egressCommand() *cli.Command {
 		Name:  "egress",
 		Usage: "List the clients and routers of egresses, and the rule that their security groups need",
 		Description: `It lists the egresses of the configuration, and the rule for the security groups of
-clients and routers. It lists the clients and routers of this node, and counts their
-packets. Only root sees the pods.
+clients and routers. Run by root, it also lists the clients and routers of this
+node, and counts their packets.
 
 --manifest prints the objects of Kubernetes for the routers of one egress:
 
     ` + Name + ` egress --config 10-pods.conflist --manifest partner | kubectl apply -f -
 
 These are a namespace, a Service, a PodDisruptionBudget and a Deployment. With
---address, there is a StatefulSet for each router instead, and the router keeps its
-address of the VPC. The command reads all values that the conflist has. If the
-conflist lacks something, comments at the beginning say what to add. For a new
-egress, they also have the egress itself.` +
+--address, each router is a StatefulSet instead, and keeps its address of the VPC.
+The values come from the conflist. If the conflist lacks something, comments at the
+beginning of the output say what to add to the conflist. For a new egress, these
+comments also have the egress itself.` +
 			cli.JSON(`egresses[] {network port name gateways[] destinations[] except[] mtu namespaces[] selectable[] routers[] clients[]}
-    rule {protocol port} (of the first of them)
+    rule {protocol port} (of the first egress)
     pods[] (of this node: role pod ip sent received refused forwarded answered)
     with --manifest: manifest (YAML) lacks[] {means lines[]}`),
 		Flags: append([]cli.Flag{conf.Flag()}, egressFlags()...),
@@ -67,10 +67,10 @@ egress, they also have the egress itself.` +
 	}
 }
 
-// egressPods are the clients and routers of this node. If the configuration has no egress, egressPods returns nil and
-// does not look into the namespaces.
+// egressPods returns the clients and routers of this node. If the configuration has no egress, egressPods returns nil
+// and does not look into the namespaces.
 func egressPods(conflists *conf.Conflists, s *registry.State) ([]view.EgressPod, error) {
-	networks, _ := conflists.Egress() // validate and doctor report what is wrong with it
+	networks, _ := conflists.Egress() // validate and doctor report the mistakes
 	if len(networks) == 0 {
 		return nil, nil
 	}
@@ -78,11 +78,11 @@ func egressPods(conflists *conf.Conflists, s *registry.State) ([]view.EgressPod,
 	return cli.List(pods), err
 }
 
-// An egressAnswer is what the command answers.
+// An egressAnswer is the answer of the command egress.
 type egressAnswer struct {
 	Egresses []egressEntry    `json:"egresses"`
 	Rule     egressRule       `json:"rule"`
-	Pods     []view.EgressPod `json:"pods"` // of this node
+	Pods     []view.EgressPod `json:"pods"` // pods of this node
 }
 
 // An egressEntry is an egress of the configuration.
@@ -100,7 +100,7 @@ type egressEntry struct {
 	Clients      []string `json:"clients"`
 }
 
-// An egressRule is what security groups must allow between clients and routers, in both directions.
+// An egressRule is the traffic that security groups must allow between clients and routers, in both directions.
 type egressRule struct {
 	Protocol string `json:"protocol"`
 	Port     int    `json:"port"`
@@ -131,15 +131,16 @@ func (a egressAnswer) print(w io.Writer) {
 		if port := fmt.Sprint(e.Port); !slices.Contains(ports, port) {
 			ports = append(ports, port)
 		}
-		fmt.Fprintf(w, "%s: %s by the routers behind %s\n", e.Name, words(e.Destinations, ""), words(e.Gateways, ""))
-		fmt.Fprintf(w, "    clients: the namespaces %s; if they ask: %s\n    routers: the namespaces %s\n",
+		fmt.Fprintf(w, "%s: pods reach %s by the routers behind %s\n",
+			e.Name, words(e.Destinations, ""), words(e.Gateways, ""))
+		fmt.Fprintf(w, "    namespaces of clients: %s; if their pods ask: %s\n    namespaces of routers: %s\n",
 			words(e.Namespaces, "none"), words(e.Selectable, "none"), words(e.Routers, "none"))
 	}
 	if len(a.Egresses) > 0 {
-		fmt.Fprintf(w, "security groups: between clients and routers, in and out: %s port %s\n",
+		fmt.Fprintf(w, "security groups must allow %s port %s between clients and routers, in and out\n",
 			strings.ToUpper(a.Rule.Protocol), strings.Join(ports, ", "))
-		fmt.Fprintln(w, "    with serviceLoop none, the nodes send the packets of clients: allow this between nodes "+
-			"and routers, too")
+		fmt.Fprintln(w, "    with serviceLoop none, the nodes send the packets of clients, so allow this port "+
+			"between nodes and routers, too")
 	}
 	if len(a.Pods) > 0 {
 		fmt.Fprintln(w)
@@ -147,7 +148,7 @@ func (a egressAnswer) print(w io.Writer) {
 	}
 }
 
-// words are values for people, or otherwise if there are none.
+// words returns the values as a text for people. If there are no values, words returns the argument otherwise.
 func words(all []string, otherwise string) string {
 	if len(all) == 0 {
 		return otherwise

@@ -25,16 +25,17 @@ import (
 //go:embed egress.yaml
 var egressYAML string
 
-// manifestTemplate writes words of Kubernetes as they are: newManifest refuses others. All else it writes as JSON. Like
-// the expressions of this package, it is compiled when it is first used: all commands would pay for that.
+// manifestTemplate writes names (of type word) without quotes, because newManifest refuses names that Kubernetes does
+// not allow. It writes all other values as JSON. The template is parsed at its first use, like the regular expressions
+// of this package. Otherwise each command would take the time to parse the template.
 var manifestTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("egress").Funcs(template.FuncMap{"json": inline}).Parse(egressYAML))
 })
 
-// pauseImage does nothing: the kernel forwards.
+// pauseImage is the default image of routers. Its program only sleeps: the kernel forwards the packets.
 const pauseImage = "registry.k8s.io/pause:3.10"
 
-// egressFlags are about the manifest of an egress.
+// egressFlags returns the flags for the manifest of an egress.
 func egressFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "manifest", Usage: "print the objects of Kubernetes for the routers of the egress " +
@@ -43,13 +44,14 @@ func egressFlags() []cli.Flag {
 			Usage: "with --manifest: `NAMESPACE` of the routers"},
 		&cli.IntFlag{Name: "replicas", Value: 2, Usage: "with --manifest: `N` routers"},
 		&cli.StringSliceFlag{Name: "address",
-			Usage: "with --manifest: a router with this `ADDRESS`, or ADDRESS@ZONE; once for each router"},
+			Usage: "with --manifest: a router with this `ADDRESS` or ADDRESS@ZONE; may be given again"},
 		&cli.StringFlag{Name: "image", Value: pauseImage, Usage: "with --manifest: `IMAGE` of the routers"},
 		&cli.StringFlag{Name: "probe",
-			Usage: "with --manifest: a router is ready while it reaches `URL`; --image needs curl and sleep"},
+			Usage: "with --manifest: a router is ready while it reaches `URL`; the image needs curl and sleep"},
 		&cli.StringSliceFlag{Name: "gateways", Usage: "of a new egress: `ADDRESSES` for the routers' Service"},
 		&cli.StringSliceFlag{Name: "destinations", Usage: "of a new egress: `CIDRS`"},
-		&cli.StringSliceFlag{Name: "except", Usage: "of a new egress: `CIDRS` within these"},
+		&cli.StringSliceFlag{Name: "except", Usage: "of a new egress: `CIDRS` of its destinations that packets reach " +
+			"without routers"},
 		&cli.StringSliceFlag{Name: "namespaces", Usage: "of a new egress: `NAMESPACES` of its clients"},
 		&cli.StringSliceFlag{Name: "clients", Usage: "of a new egress: `CIDRS` of its clients"},
 	}
@@ -58,7 +60,7 @@ func egressFlags() []cli.Flag {
 // newKeys are the flags for an egress that the configuration does not have. Each flag is a key of an egress.
 var newKeys = []string{"gateways", "destinations", "except", "namespaces", "clients"}
 
-// A manifest is what Kubernetes needs for the routers of an egress.
+// A manifest has the values of the template egress.yaml.
 type manifest struct {
 	Name, Namespace  word
 	Gateways         []string
@@ -70,7 +72,7 @@ type manifest struct {
 	Lacks            []lack
 }
 
-// A workload has routers: a Deployment, or a StatefulSet with one router and its address.
+// A workload runs routers: it is a Deployment, or a StatefulSet for one router with its own address.
 type workload struct {
 	Kind     string
 	Name     word
@@ -78,7 +80,7 @@ type workload struct {
 	IP, Zone string
 }
 
-// A lack is what the conflist does not have, and needs.
+// A lack is a part that the conflist needs and does not have.
 type lack struct {
 	Means string   `json:"means"`
 	Lines []string `json:"lines"`
@@ -95,10 +97,11 @@ func printManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *con
 		return err
 	}
 	return cli.Answer(c, map[string]any{"manifest": b.String(), "lacks": cli.List(m.Lacks)},
-		func(w io.Writer) { _, _ = b.WriteTo(w) }) // to memory
+		func(w io.Writer) { _, _ = b.WriteTo(w) }) // no error: w is in memory
 }
 
-// newManifest takes all that the configuration knows from there.
+// newManifest returns the manifest of the egress that --manifest names. If the configuration has a value, newManifest
+// takes the value from the configuration.
 func newManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *conf.Conflists) (*manifest, error) {
 	name := c.String("manifest")
 	m := &manifest{Name: word(name), Image: c.String("image"), Probe: c.String("probe"),
@@ -113,13 +116,13 @@ func newManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *conf.
 	}
 	for _, name := range []string{name, namespace} {
 		if !dnsLabel().MatchString(name) {
-			return nil, cli.Misuse(c, "%q: Kubernetes allows no such name: want at most 40 small letters, digits and "+
-				"hyphens, for an egress, too", name)
+			return nil, cli.Misuse(c, "%q is no name of a namespace or of an egress: want at most 40 small letters, "+
+				"digits and hyphens", name)
 		}
 	}
 	m.Namespace, m.Port = word(namespace), n.UDPPort()
 	for _, gw := range e.Gateways {
-		a := netip.MustParseAddr(gw) // Validate has parsed it
+		a := netip.MustParseAddr(gw) // Validate has parsed gw before
 		m.Gateways, m.Families = append(m.Gateways, a.String()), append(m.Families, fmt.Sprint(nl.FamilyOf(a)))
 	}
 	if c.IsSet("probe") && !c.IsSet("image") {
@@ -131,7 +134,7 @@ func newManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *conf.
 	return m, m.compare(c, n, e)
 }
 
-// A word is a name in YAML. Some names would be values.
+// A word is a name in YAML. String quotes names that YAML would read as a boolean or as null.
 type word string
 
 func (w word) String() string {
@@ -141,12 +144,14 @@ func (w word) String() string {
 	return string(w)
 }
 
-// dnsLabel matches the names that namespaces, Services and labels may have (RFC 1123), with room for an address.
+// dnsLabel matches the names that namespaces, Services and labels may have (RFC 1123). It allows only 40 characters, so
+// that a name can end with an address.
 var dnsLabel = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`)
 })
 
-// find returns the egress of the configuration, or a new one.
+// find returns the egress of that name and its network. If the flags describe a new egress, find returns the new egress
+// and the network that gets it.
 func (m *manifest) find(c *cli.Context, name string, networks []conf.NetworkEgress, conflists *conf.Conflists) (
 	n conf.NetworkEgress, e egress.Egress, err error,
 ) {
@@ -155,7 +160,8 @@ func (m *manifest) find(c *cli.Context, name string, networks []conf.NetworkEgre
 	for _, n := range networks {
 		if e, is := n.Egresses[name]; is {
 			if len(set) > 0 {
-				return n, e, cli.Misuse(c, "--%s is for a new egress: %s has the egress %s", set[0], n.List.File, name)
+				return n, e, cli.Misuse(c, "--%s is only for a new egress, but %s already has the egress %s",
+					set[0], n.List.File, name)
 			}
 			return n, e, nil
 		}
@@ -165,7 +171,7 @@ func (m *manifest) find(c *cli.Context, name string, networks []conf.NetworkEgre
 	}
 	if len(set) == 0 {
 		slices.Sort(known)
-		return n, e, cli.Misuse(c, "no egress has the name %q: the configuration has %s. For a new one, add "+
+		return n, e, cli.Misuse(c, "no egress has the name %q: the configuration has %s. For a new egress, add "+
 			"--gateways, --destinations and --namespaces", name, words(known, "none"))
 	}
 	if n, err = network(conflists, networks); err != nil {
@@ -182,7 +188,7 @@ func (m *manifest) find(c *cli.Context, name string, networks []conf.NetworkEgre
 	return n, e, nil
 }
 
-// newEgress is what the conflist needs for a new egress.
+// newEgress returns the lines that a conflist needs for a new egress.
 func newEgress(n conf.NetworkEgress, name string, e egress.Egress) lack {
 	text := fmt.Sprintf("%s: %s", inline(name), entry(e))
 	means := "The conflist of all nodes needs this, within its key egress, before the routers start:"
@@ -193,7 +199,8 @@ func newEgress(n conf.NetworkEgress, name string, e egress.Egress) lack {
 	return lack{means, strings.Split(text, "\n")}
 }
 
-// network is the network that gets the new egress: the first that has one, or can have one.
+// network returns the network that gets the new egress: the first network with an egress, or else the first that can
+// have one.
 func network(conflists *conf.Conflists, networks []conf.NetworkEgress) (conf.NetworkEgress, error) {
 	if len(networks) > 0 {
 		return networks[0], nil
@@ -206,7 +213,7 @@ func network(conflists *conf.Conflists, networks []conf.NetworkEgress) (conf.Net
 	return conf.EgressOf(lists[0])
 }
 
-// newRouters is the namespace of the routers of a new egress.
+// newRouters returns the namespace of the routers of a new egress.
 func newRouters(c *cli.Context) string {
 	if c.IsSet("routers") {
 		return c.String("routers")
@@ -214,7 +221,7 @@ func newRouters(c *cli.Context) string {
 	return "egress"
 }
 
-// entry is an egress as the conflist has it.
+// entry returns an egress as JSON for the conflist.
 func entry(e egress.Egress) string {
 	lines := []string{}
 	for _, key := range []struct {
@@ -229,13 +236,14 @@ func entry(e egress.Egress) string {
 	return "{\n" + strings.Join(lines, ",\n") + "\n}"
 }
 
-// inline is a value as JSON, which YAML reads, too.
+// inline returns a value as JSON in one line. YAML can read JSON.
 func inline(v any) string {
-	b, _ := json.Marshal(v) // texts and lists of texts
+	b, _ := json.Marshal(v) // no error: v is a text or a list of texts
 	return strings.ReplaceAll(string(b), `","`, `", "`)
 }
 
-// routersOf is the namespace of the routers: the one that was asked for, or the first of the configuration.
+// routersOf returns the namespace of the routers: the value of --routers, or else the first namespace of the egress
+// that has no wildcard.
 func routersOf(c *cli.Context, e egress.Egress) (string, error) {
 	if c.IsSet("routers") {
 		return c.String("routers"), nil
@@ -245,7 +253,8 @@ func routersOf(c *cli.Context, e egress.Egress) (string, error) {
 			return name, nil
 		}
 	}
-	return "", cli.Misuse(c, "the egress names no namespace of routers, only %s: say which with --routers",
+	return "", cli.Misuse(c, "want --routers NAMESPACE, because routers of the egress has no namespace without a "+
+		"wildcard (%s)",
 		words(e.Routers, "none"))
 }
 
@@ -260,25 +269,27 @@ func (m *manifest) work(c *cli.Context) error {
 		return nil
 	}
 	if c.IsSet("replicas") {
-		return cli.Misuse(c, "--replicas: each --address is a router")
+		return cli.Misuse(c, "--replicas is not for --address, because each --address is one router")
 	}
 	for _, text := range addresses {
 		ip, zone, _ := strings.Cut(text, "@")
 		a, err := netip.ParseAddr(ip)
 		if err != nil || a.Zone() != "" {
-			return cli.Misuse(c, "--address %s: want an address, 10.0.9.10 or 10.0.9.10@us-east-1a for example", text)
+			return cli.Misuse(c, "--address %s: want ADDRESS or ADDRESS@ZONE, for example 10.0.9.10 or "+
+				"10.0.9.10@us-east-1a", text)
 		}
 		name := strings.TrimRight(string(m.Name)+"-"+strings.NewReplacer(".", "-", ":", "-").Replace(a.String()), "-")
 		if len(name) > mostSet {
-			return cli.Misuse(c, "%s: the name of a StatefulSet has at most %d characters: want an egress with a "+
-				"shorter name", name, mostSet)
+			return cli.Misuse(c, "%s: want a shorter name of the egress, because the name of a StatefulSet has at "+
+				"most %d characters", name, mostSet)
 		}
 		m.Workloads = append(m.Workloads, workload{"StatefulSet", word(name), 1, a.String(), zone})
 	}
 	return nil
 }
 
-// mostSet is how long the name of a StatefulSet may be: a label has it, with a hash of 10 digits behind.
+// mostSet is how many characters the name of a StatefulSet may have. Kubernetes writes the name into a label, followed
+// by a hyphen and a hash of 10 digits.
 const mostSet = 52
 
 // compare finds what the conflist lacks for these routers.
@@ -290,7 +301,8 @@ func (m *manifest) compare(c *cli.Context, n conf.NetworkEgress, e egress.Egress
 	}
 	chosen := m.Workloads[0].IP != ""
 	if chosen && n.List.IPAM == nil {
-		return cli.Misuse(c, "--address: %s has no plugin of ours that gives addresses, so no pod can choose one",
+		return cli.Misuse(c, "--address: in %s, no plugin of this project gives addresses, so no pod can choose an "+
+			"address",
 			n.List.File)
 	}
 	if chosen && !n.MayChoose(string(m.Namespace)) {
@@ -299,7 +311,8 @@ func (m *manifest) compare(c *cli.Context, n conf.NetworkEgress, e egress.Egress
 			[]string{fmt.Sprintf(`{"namespaces": [%q], "ips": true, "takeover": true}`, string(m.Namespace))}})
 	}
 	if chosen && !n.PodAnnotations() {
-		m.Lacks = append(m.Lacks, lack{"The conflist of all nodes needs this, so that the plugin sees annotations:",
+		m.Lacks = append(m.Lacks, lack{"The conflist of all nodes needs this, so that the plugin gets the " +
+			"annotations of pods:",
 			[]string{`"capabilities": {"io.kubernetes.cri.pod-annotations": true}`}})
 	}
 	return nil

@@ -27,14 +27,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// leastGrace is the shortest time between two sightings of a leak. The grace is longer than an intent lives in the
-// registry, and longer than EC2's describes lag.
+// leastGrace is the least value of --grace, the time between two sightings of a leak. leastGrace is longer than the
+// time for which an intent stays in the registry, and longer than the lag of EC2's describe calls.
 const leastGrace = 20 * time.Minute
 
 func eniGC() *cli.Command {
 	return &cli.Command{
 		Name:  "eni-gc",
-		Usage: "Delete the ENIs that were made for instances which are gone",
+		Usage: "Delete the ENIs of instances that no longer exist",
 		Description: `For one timer of a cluster, or for a timer on every node with RandomizedDelaySec:
 
     ` + Name + ` eni-gc --grace=1h
@@ -44,30 +44,32 @@ the ENI stays. The command deletes an ENI if two runs, at least --grace apart, h
 seen all of these:
 
   - the tag ` + book.TagInstance + `, which our ENIs get when they are created
-  - the status available: it is not attached
-  - it is in the VPC of this instance
-  - the instance in that tag is gone: EC2 shows no ENI of it. Of each existing
-    instance, also of a stopped one, EC2 shows at least one ENI
-  - or the tag names this instance, and its registry neither knows the ENI nor
-    has an unfinished call
+  - the status available, which means not attached
+  - the VPC of this instance
+  - the instance in the tag is gone: EC2 shows no ENI of that instance. EC2 shows at
+    least one ENI of each instance that exists, also of a stopped instance
+  - or the tag names this instance, and its registry has neither the ENI nor an
+    unfinished call
 
-It never deletes an ENI of another instance that still exists: that instance's
-registry-gc does. It never deletes ENIs without that tag, such as those of the
-original. It never deletes ENIs with the tag
+It never deletes an ENI of another instance that still exists: the registry-gc of
+that instance deletes the ENI. It never deletes ENIs without the first tag, such as
+those of the original. It never deletes ENIs with the tag
 ` + book.TagNoManage + `=true. The first run only remembers an ENI, in the file of --state. The command needs
 ec2:DescribeNetworkInterfaces and ec2:DeleteNetworkInterface.` +
 			cli.JSON("deleted[] {id instance subnet first_seen} waiting[] {id instance subnet first_seen}"),
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "dry-run", Usage: "print what it would delete; delete and remember nothing"},
+			&cli.BoolFlag{Name: "dry-run",
+				Usage: "only print what it would delete: delete no ENI, and do not change the file of --state"},
 			&cli.DurationFlag{Name: "grace", Value: time.Hour,
 				Usage: "delete ENIs that an earlier run saw at least this `TIME` ago"},
-			&cli.StringFlag{Name: "state", Usage: "remember sightings in `FILE`",
+			&cli.StringFlag{Name: "state", Usage: "keep in `FILE` when a run first saw each ENI",
 				DefaultText: "eni-gc.json in the directory of the registry"},
 		},
 		Action: func(c *cli.Context) error {
 			if g := c.Duration("grace"); g < leastGrace {
 				return cli.Misuse(c,
-					"--grace: %v: want %v or more: a node may need so long to continue its own work", g, leastGrace)
+					"--grace %v: want %v or more, because a node may need this time to finish its own work",
+					g, leastGrace)
 			}
 			p, err := cli.OpenPool(lease.Policy{})
 			if err != nil {
@@ -97,14 +99,14 @@ type leaks struct {
 	dry   bool
 	sightings
 
-	deleted []leakRow // with dry: that would be
-	waiting []leakRow // for a second sighting
+	deleted []leakRow // with dry: ENIs that would be deleted
+	waiting []leakRow // ENIs that wait for a second sighting
 }
 
-// A leakRow is an ENI that leaks.
+// A leakRow is a leaked ENI.
 type leakRow struct {
 	ID       string    `json:"id"`
-	Instance string    `json:"instance"` // that it was made for
+	Instance string    `json:"instance"` // for which the ENI was created
 	Subnet   string    `json:"subnet"`
 	Seen     time.Time `json:"first_seen"`
 }
@@ -118,12 +120,12 @@ func (l *leaks) print(w io.Writer) {
 		fmt.Fprintf(w, "%s %s of %s, first seen %s\n", verb, r.ID, r.Instance, r.Seen.Format(time.RFC3339))
 	}
 	for _, r := range l.waiting {
-		fmt.Fprintf(w, "would delete %s of %s from %s on, if it is seen again\n", r.ID, r.Instance,
+		fmt.Fprintf(w, "would delete %s of %s at %s or later, if a run then still finds it\n", r.ID, r.Instance,
 			r.Seen.Add(l.grace).Format(time.RFC3339))
 	}
 }
 
-// collect deletes the leaks that were seen before, and remembers the others.
+// collect deletes the leaks that a run saw at least grace ago, and remembers the others.
 func (l *leaks) collect(ctx context.Context) error {
 	enis, err := l.find(ctx)
 	if err != nil {
@@ -160,8 +162,8 @@ func (l *leaks) collect(ctx context.Context) error {
 	return errors.Join(failed, l.write(still))
 }
 
-// delete deletes an ENI. EC2 refuses that if the ENI has just been attached. Another node may
-// also have deleted it first.
+// delete deletes an ENI. EC2 refuses the deletion if the ENI has just been attached. Another node may also have deleted
+// it first.
 func (l *leaks) delete(ctx context.Context, id string) error {
 	if l.dry {
 		return nil
@@ -173,7 +175,7 @@ func (l *leaks) delete(ctx context.Context, id string) error {
 	return err
 }
 
-// find lists the ENIs that leak, by ID.
+// find returns the leaked ENIs, sorted by ID.
 func (l *leaks) find(ctx context.Context) ([]aws.ENI, error) {
 	cloud := l.pool.Cloud
 	self, err := cloud.Instance(ctx)
@@ -201,8 +203,9 @@ func (l *leaks) find(ctx context.Context) ([]aws.ENI, error) {
 	return idle, nil
 }
 
-// alive reports which instances exist, of the instances for which the ENIs were created. An existing instance has an
-// attached ENI, from its launch to its end. EC2's answer counts only if it also shows an attached ENI of this instance.
+// alive returns the IDs of the existing instances among those for which the ENIs were created, and the VPC of this
+// instance. An existing instance has an attached ENI, from its launch to its end. EC2's answer counts only if it also
+// shows an attached ENI of this instance.
 func (l *leaks) alive(
 	ctx context.Context, self aws.Instance, enis []aws.ENI,
 ) (alive map[string]bool, vpc string, err error) {
@@ -213,7 +216,7 @@ func (l *leaks) alive(
 		}
 	}
 	alive = map[string]bool{}
-	const most = 200 // values of a filter
+	const most = 200 // EC2 takes at most 200 values in a filter
 	for some := range slices.Chunk(ids, most) {
 		attached, err := l.pool.Cloud.DescribeENIs(ctx, aws.ByInstance(some...))
 		if err != nil {
@@ -228,13 +231,13 @@ func (l *leaks) alive(
 	}
 	if vpc == "" {
 		return nil, "",
-			fmt.Errorf("EC2 does not show the boot ENI of this instance, %s, so its answer is incomplete: "+
-				"nothing is deleted", self.ID)
+			fmt.Errorf("EC2 does not show the boot ENI of this instance, %s, so EC2's answer is incomplete, and the "+
+				"command deletes nothing", self.ID)
 	}
 	return alive, vpc, nil
 }
 
-// busy reports whether this node may still want an ENI that was made for it.
+// busy returns a function that reports whether this node may still use an ENI that was created for it.
 func (l *leaks) busy() (func(id string) bool, error) {
 	s, err := l.pool.Registry.View()
 	if err != nil {
@@ -244,15 +247,15 @@ func (l *leaks) busy() (func(id string) bool, error) {
 		if _, known := s.ENIs[id]; !known && s.Instance.ID != "" && len(s.Intents) == 0 && s.Rebuilt.Since.IsZero() {
 			return false
 		}
-		slog.Info("this command does not delete an ENI of this instance: the next ADD uses it, or registry-gc "+
-			"deletes it", "eni",
+		slog.Info("this command leaves an ENI of this instance: the next ADD uses the ENI, or registry-gc deletes it",
+			"eni",
 			id)
 		return true
 	}, nil
 }
 
-// sightings is a file with the time at which each leak was first seen. If it is lost, eni-gc
-// only needs longer: every leak is then seen for the first time.
+// sightings is a file with the time at which each leak was first seen. If the file is lost, eni-gc only needs longer:
+// it sees each leak as if for the first time.
 type sightings struct{ file string }
 
 func sightingsAt(file string) sightings {

@@ -15,10 +15,10 @@ func eniif() *cli.Command {
 	return &cli.Command{
 		Name:  "eniif",
 		Usage: "List all ENI interfaces and their setup with addresses",
-		Description: "The boot ENI comes first. It asks the metadata service. That service may be some\n" +
-			"seconds behind EC2." +
+		Description: "The boot ENI comes first. The command asks the metadata service, which may be some\nseconds " +
+			"behind EC2." +
 			cli.JSON("[] iface mac id index card boot subnet subnet_cidr secgrps vpc ips"),
-		Flags: []cli.Flag{&cli.BoolFlag{Name: "boot", Usage: "list the boot ENI alone, which is the node's own"}},
+		Flags: []cli.Flag{&cli.BoolFlag{Name: "boot", Usage: "list only the boot ENI"}},
 		Action: func(c *cli.Context) error {
 			enis, err := aws.New(aws.Options{}).ENIs(c.Context)
 			if err != nil {
@@ -43,14 +43,14 @@ func eniif() *cli.Command {
 	}
 }
 
-// An eniRow is an ENI.
+// An eniRow is an ENI, as eniif prints it.
 type eniRow struct {
-	Iface          string       `json:"iface"` // empty if the node has no such link
+	Iface          string       `json:"iface"` // empty if the node has no link of the ENI
 	MAC            string       `json:"mac"`
 	ID             string       `json:"id"`
 	Index          int          `json:"index" head:"-"`
 	Card           int          `json:"card" head:"-"`
-	Boot           bool         `json:"boot" head:"-"` // metadata names it as the instance's own
+	Boot           bool         `json:"boot" head:"-"` // it is the boot ENI
 	Subnet         string       `json:"subnet"`
 	CIDR           netip.Prefix `json:"subnet_cidr"`
 	SecurityGroups []string     `json:"secgrps"`

@@ -26,14 +26,15 @@ import (
 var defaultFormat = strings.Fields("version account-id interface-id srcaddr dstaddr srcport dstport protocol packets " +
 	"bytes start end action log-status")
 
-// A flowFormat says where a record has what. An index is -1 if the record does not have it.
+// A flowFormat has the names of a record's fields, and the indices of four of them.
 type flowFormat struct {
 	names                []string
 	src, dst, start, end int
 }
 
-// newFlowFormat finds the fields. If a packet has another address of an ENI, EC2 still writes the primary address of
-// the ENI in srcaddr and dstaddr. The packet's own addresses are in pkt-srcaddr and pkt-dstaddr.
+// newFlowFormat finds the fields of the addresses and times. If a packet has a secondary address of an ENI, EC2 still
+// writes the primary address of the ENI into srcaddr or dstaddr. The packet's own addresses are in pkt-srcaddr and
+// pkt-dstaddr.
 func newFlowFormat(names []string) (f flowFormat, err error) {
 	find := func(wanted ...string) int {
 		for _, w := range wanted {
@@ -49,7 +50,7 @@ func newFlowFormat(names []string) (f flowFormat, err error) {
 	return f, err
 }
 
-// pods returns the pods of a record's addresses, "-" for none.
+// pods returns the pods that had the two addresses of a record, or "-" for no pod.
 func (f flowFormat) pods(h *history.History, record []string) (src, dst string) {
 	start, errStart := strconv.ParseInt(record[f.start], 10, 64)
 	end, errEnd := strconv.ParseInt(record[f.end], 10, 64)
@@ -59,7 +60,7 @@ func (f flowFormat) pods(h *history.History, record []string) (src, dst string) 
 	pods := func(text string) string {
 		a, err := netip.ParseAddr(text)
 		if err != nil {
-			return "-" // a record without data has "-" itself
+			return "-" // a record without data has "-" as its address
 		}
 		var names []string
 		from, to := time.Unix(start, 0), time.Unix(max(start, end)+1, 0)
@@ -107,7 +108,7 @@ func annotate(c *cli.Context, h *history.History, path string) error {
 	return nil
 }
 
-// An annotator adds pods to one record after the other: a flow log may be larger than the memory.
+// An annotator adds pods to one record after the other, because a flow log may be larger than the memory.
 type annotator struct {
 	history *history.History
 	out     *bufio.Writer
@@ -127,10 +128,11 @@ func (a *annotator) line(fields []string) error {
 		}
 	}
 	if slices.Equal(fields, a.format.names) {
-		return nil // the header again: files were put together
+		return nil // the header again: the input is several files in a row
 	}
 	if len(fields) != len(a.format.names) {
-		return fmt.Errorf("the record has %d fields, and the format %d: %q", len(fields), len(a.format.names), fields)
+		return fmt.Errorf("the record has %d fields, but the format of the flow log has %d: %q",
+			len(fields), len(a.format.names), fields)
 	}
 	src, dst := a.format.pods(a.history, fields)
 	return a.write(fields, src, dst)
@@ -146,7 +148,7 @@ func (a *annotator) begin(fields []string) (header bool, err error) {
 	case header:
 		names = fields
 	case len(fields) != len(defaultFormat):
-		return false, cli.Hint(fmt.Errorf("the record has %d fields, and EC2's default format %d", len(fields),
+		return false, cli.Hint(fmt.Errorf("the record has %d fields, but EC2's default format has %d", len(fields),
 			len(defaultFormat)),
 			"put the names of the fields into the first line, as EC2 does in files in S3")
 	}
@@ -156,9 +158,9 @@ func (a *annotator) begin(fields []string) (header bool, err error) {
 	}
 	a.format = &f
 	if !slices.Contains(names, "pkt-dstaddr") || !slices.Contains(names, "pkt-srcaddr") {
-		slog.Warn("the flow log has no pkt-srcaddr and pkt-dstaddr. If a packet had another address of an ENI, the "+
-			"flow log has the primary address, so some pods may be wrong", "hint",
-			"create the flow log with these fields")
+		slog.Warn("the flow log lacks the field pkt-srcaddr or pkt-dstaddr. If a packet had a secondary address of "+
+			"an ENI, the flow log has the primary address, so some pods may be wrong", "hint",
+			"create the flow log with both fields")
 	}
 	if header && !a.json {
 		return header, a.write(fields, "src-pod", "dst-pod")

@@ -23,7 +23,7 @@ import (
 func iamPolicy() *cli.Command {
 	return &cli.Command{
 		Name:  "iam-policy",
-		Usage: "Print what the role of the node must be allowed, and no more",
+		Usage: "Print the permissions that the role of the node needs, and no others",
 		Description: `For the policy of the instance role:
 
     aws iam put-role-policy --role-name NODE --policy-name cni \
@@ -41,12 +41,12 @@ the original plugin, and those of your own launch template.` +
 		Flags: []cli.Flag{
 			conf.Flag(),
 			&cli.StringFlag{Name: "mode", DefaultText: "provision of the configuration",
-				Usage: "assume that provision is `MODE` none, assign or full, and ignore the configuration's value"},
+				Usage: "use the provision `MODE` (none, assign or full), and not the configuration's"},
 			&cli.BoolFlag{Name: "eni-gc", Usage: "allow " + Name +
 				" eni-gc as well, to delete ENIs that other instances have left behind"},
 			&cli.BoolFlag{Name: "untagged", Usage: "allow changes of ENIs without our tags, too"},
-			&cli.StringFlag{Name: "partition", DefaultText: "that of $AWS_REGION, else aws",
-				Usage: "name resources in the `PARTITION`: aws-cn for China, aws-us-gov for GovCloud"},
+			&cli.StringFlag{Name: "partition", DefaultText: "the partition of $AWS_REGION, else aws",
+				Usage: "write ARNs of the `PARTITION`, such as aws-cn for China or aws-us-gov for GovCloud"},
 		},
 		Action: func(c *cli.Context) error {
 			n, err := needsOf(c)
@@ -55,12 +55,13 @@ the original plugin, and those of your own launch template.` +
 			}
 			p := n.Policy()
 			if len(p.Statement) == 0 {
-				slog.Info("this node does not call EC2, so it needs no policy: IAM does not accept an empty policy")
+				slog.Info("this node does not call EC2, so its role needs no policy. The policy is empty, and IAM " +
+					"does not accept it")
 			}
 			return cli.Answer(c, p, func(w io.Writer) {
 				e := json.NewEncoder(w)
 				e.SetIndent("", "    ")
-				_ = e.Encode(p) // it has no value that JSON cannot have; w is in memory
+				_ = e.Encode(p) // no error: JSON can have all values of p, and w is in memory
 			})
 		},
 	}
@@ -73,10 +74,10 @@ func needsOf(c *cli.Context) (iam.Needs, error) {
 		Partition: cmp.Or(c.String("partition"), aws.Partition(aws.Environment(os.Getenv).Region()))}
 	if !slices.Contains([]lease.Provision{"", lease.ProvisionNone, lease.ProvisionAssign,
 		lease.ProvisionFull}, n.Mode) {
-		return n, cli.Misuse(c, "--mode: %q: want none, assign or full", n.Mode)
+		return n, cli.Misuse(c, "--mode %q: want none, assign or full", n.Mode)
 	}
 	if all := aws.Partitions(); !slices.Contains(all, n.Partition) {
-		return n, cli.Misuse(c, "--partition: %q: want one of %s", n.Partition, strings.Join(all, ", "))
+		return n, cli.Misuse(c, "--partition %q: want one of %s", n.Partition, strings.Join(all, ", "))
 	}
 	networks, err := conf.Load(c.String("config")).All()
 	switch {

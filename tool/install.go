@@ -23,14 +23,14 @@ func installNode() *cli.Command {
 	return &cli.Command{
 		Name:  "install",
 		Usage: "Install the plugins, the units and the conflist on a node; with --uninstall, remove them",
-		Description: `For an init container of the image, which has / of the node at /host:
+		Description: `For an init container of the image that mounts / of the node at /host:
 
     ` + Name + ` install --conflist /config/10-cni-ipvlan-vpc-k8s.conflist
 
 It installs the programs first, then units if there is systemd, and the conflist
 last: the node is then ready. It replaces each file by a rename. It does not change
-files that are right, so it may run at each boot, beside another run, and while pods
-start. If it is killed, the next run finishes its work. If the conflist has
+files that are up to date, so it may run at each boot, beside another run, and while
+pods start. If it is killed, the next run finishes its work. If the conflist has
 mistakes, it refuses the conflist before it changes anything. In "hostInterface", it
 replaces "auto" by the name of the boot ENI's link.
 
@@ -44,22 +44,23 @@ It prints its changes.` + cli.JSON("[] change path"),
 			&cli.StringFlag{Name: "from", Value: "/",
 				Usage: "install the files of `DIR`, which is like the root of the container image"},
 			&cli.StringFlag{Name: "conflist",
-				Usage: "install the conflist `FILE`, under its name; without it none is installed"},
+				Usage: "install the conflist `FILE` under its own name; without this flag, install no conflist"},
 			&cli.BoolFlag{Name: "check", Usage: "change nothing, and print what it would change"},
 			&cli.BoolFlag{Name: "uninstall",
 				Usage: "remove everything, and all conflists with our plugins; refused while pods have addresses"},
 			&cli.BoolFlag{Name: "force",
 				Usage: "with --uninstall: remove everything even while pods have addresses; the DEL of these pods " +
 					"then fails"},
-			&cli.StringFlag{Name: "platform", DefaultText: "found out", Usage: "take the directories of `PLATFORM`"},
-			&cli.StringFlag{Name: "bin-dir", DefaultText: "that of the platform",
+			&cli.StringFlag{Name: "platform", DefaultText: "the platform of the node",
+				Usage: "use the directories of `PLATFORM`"},
+			&cli.StringFlag{Name: "bin-dir", DefaultText: "the directory of the platform",
 				Usage: "install the plugins in `DIR` of the node"},
-			&cli.StringFlag{Name: "conf-dir", DefaultText: "that of the platform",
+			&cli.StringFlag{Name: "conf-dir", DefaultText: "the directory of the platform",
 				Usage: "install the conflist in `DIR` of the node"},
-			&cli.StringFlag{Name: "tool-dir", DefaultText: "that of the platform",
+			&cli.StringFlag{Name: "tool-dir", DefaultText: "the directory of the platform",
 				Usage: "install the tool in `DIR` of the node; empty: install no tool, and no units"},
 			&cli.StringFlag{Name: "systemd", Value: "auto",
-				Usage: "install units: auto, if the node has systemd, or `yes or no`"},
+				Usage: "install units: `WHEN` is yes, no, or auto (if the node has systemd)"},
 			&cli.StringSliceFlag{Name: "env",
 				Usage: "the units get the variable `NAME` of this environment; may be given again"},
 			&cli.StringSliceFlag{Name: "enable", Value: defaultUnits(),
@@ -70,7 +71,7 @@ It prints its changes.` + cli.JSON("[] change path"),
 				return err
 			}
 			if c.Bool("force") && !c.Bool("uninstall") {
-				return cli.Misuse(c, "--force: it is for --uninstall")
+				return cli.Misuse(c, "--force is only for --uninstall")
 			}
 			host, err := nl.Node()
 			if err != nil {
@@ -110,13 +111,14 @@ func installOrRemove(c *cli.Context, i *install.Installation, host *nl.NS) ([]in
 	return i.Uninstall(c.Context)
 }
 
-// installation reads what is to be installed, enters the node's root directory, and finds out where things belong
-// there.
+// installation reads the conflist and the variables to install, enters the node's root directory, and finds out the
+// node's directories.
 func installation(c *cli.Context) (*install.Installation, error) {
 	root, from := filepath.Clean(c.String("root")), filepath.Clean(c.String("from"))
 	if root == from {
 		return nil, cli.Misuse(c,
-			"--root and --from are both %s: want the node's root directory, and that of the files to install", root)
+			"--root and --from are both %s: want the node's root directory, and the directory of the files to install",
+			root)
 	}
 	source, err := os.OpenRoot(from)
 	if err != nil {
@@ -143,7 +145,8 @@ func installation(c *cli.Context) (*install.Installation, error) {
 	return i, err
 }
 
-// nameHostInterface asks metadata for the boot ENI if the conflist leaves its link open.
+// nameHostInterface replaces the hostInterface "auto" of the conflist by the name of the boot ENI's link. It asks
+// metadata for the boot ENI.
 func nameHostInterface(c *cli.Context, conflist *install.Conflist) error {
 	if conflist == nil || c.Bool("uninstall") || !conflist.WantsHostInterface() {
 		return nil
@@ -163,10 +166,10 @@ func nameHostInterface(c *cli.Context, conflist *install.Conflist) error {
 		}
 	}
 	return cli.Hint(errors.New(`hostInterface "auto": no link of this network namespace is the boot ENI`),
-		"run it on the host network, or name the link")
+		"run install on the host network, or set hostInterface to the name of the link")
 }
 
-// place returns where things belong on the node, as the flags say and else as the platform does.
+// place returns the directories of the node. Flags have precedence over the values of the platform.
 func place(c *cli.Context) (install.Place, error) {
 	p, err := install.PlaceOf(c.String("platform"))
 	if err != nil {
@@ -177,7 +180,7 @@ func place(c *cli.Context) (install.Place, error) {
 			continue
 		}
 		if *dir = c.String(flag); !filepath.IsAbs(*dir) && (*dir != "" || flag != "tool-dir") {
-			return p, cli.Misuse(c, "--%s: %q: want a path of the node that begins with /", flag, *dir)
+			return p, cli.Misuse(c, "--%s %q: want a path of the node that begins with /", flag, *dir)
 		}
 	}
 	switch s := c.String("systemd"); s {
@@ -186,22 +189,22 @@ func place(c *cli.Context) (install.Place, error) {
 	case "yes", "no":
 		p.Systemd = s == "yes"
 	default:
-		return p, cli.Misuse(c, "--systemd: %q: want auto, yes or no", s)
+		return p, cli.Misuse(c, "--systemd %q: want auto, yes or no", s)
 	}
 	if p.Systemd && p.ToolDir == "" {
-		return p, cli.Misuse(c, "--systemd: units call the tool, and --tool-dir is empty: name a directory")
+		return p, cli.Misuse(c, "--systemd needs a directory in --tool-dir, because the units call the tool")
 	}
 	for flag, dir := range map[string]string{"conf-dir": p.ConfDir, "tool-dir": p.ToolDir} {
 		if p.Systemd && !c.Bool("uninstall") && strings.ContainsFunc(dir, special) {
-			return p, cli.Misuse(c, "--%s: %q: units name this directory: want letters, digits and any of /._+@:=,~- "+
-				"in its name, or --systemd=no", flag, dir)
+			return p, cli.Misuse(c, "--%s %q: want only letters, digits and any of /._+@:=,~- because units name "+
+				"this directory, or --systemd=no", flag, dir)
 		}
 	}
 	return p, nil
 }
 
-// special reports whether systemd or a shell may read a character of a command line as something else, as a blank, % or
-// $.
+// special reports whether a character of a command line may have a special meaning for systemd or a shell. Examples are
+// a blank, % and $.
 func special(r rune) bool {
 	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("/._+@:=,~-", r)
 }

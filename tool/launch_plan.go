@@ -24,8 +24,8 @@ type plan struct {
 	lease.Policy
 	kind   string // the instance type
 	limits aws.Limits
-	eni    launchENI // each for pods
-	except int       // so many ENIs are for pods that ask for them
+	eni    launchENI // each ENI for pods
+	except int       // how many ENIs the plan leaves out, for pods that ask for ENIs
 }
 
 // planOf reads the command line and the configuration, and asks EC2 for the rest.
@@ -41,21 +41,21 @@ func planOf(c *cli.Context) (plan, error) {
 	}
 	p.eni.Tracking = launchTracking(p.Policy.Tracking)
 	if p.except = c.Int("except-enis"); p.except < 0 {
-		return p, cli.Misuse(c, "--except-enis: %d: want a number of ENIs", p.except)
+		return p, cli.Misuse(c, "--except-enis %d: want 0 or more ENIs", p.except)
 	}
 	if p.eni.Groups = c.StringSlice("group"); len(p.eni.Groups) == 0 {
 		p.eni.Groups = p.SecurityGroups
 	}
 	if len(p.eni.Groups) == 0 {
 		return p, cli.Hint(errors.New(
-			"secGroupIds: the configuration names no security group, and a launch template needs one"),
-			"name the security groups of the ENIs with --group ID, or with secGroupIds in the configuration")
+			"a launch template needs a security group, and the configuration has none in secGroupIds"),
+			"set the security groups of the ENIs with --group ID, or with secGroupIds in the configuration")
 	}
 	cloud := aws.New(aws.Options{})
 	if p.kind = c.String("instance-type"); p.kind == "" {
 		self, err := cloud.Instance(c.Context)
 		if err != nil {
-			return p, cli.Hint(err, "anywhere else say --instance-type and --subnet")
+			return p, cli.Hint(err, "on a machine that is no EC2 instance, add --instance-type and --subnet")
 		}
 		p.kind = self.Type
 	}
@@ -74,7 +74,7 @@ func planOf(c *cli.Context) (plan, error) {
 	return p, err
 }
 
-// poolsOf returns a policy for each pool of the networks, and reports whether pods may ask for ENIs besides.
+// poolsOf returns a policy for each pool of the networks, and reports whether pods may also ask for ENIs.
 func poolsOf(networks []conf.List) (pools []lease.Policy, takes bool) {
 	var all []lease.Policy
 	for _, l := range networks {
@@ -100,8 +100,9 @@ func poolNamed(c *cli.Context, pools []lease.Policy, name string) (lease.Policy,
 	return pools[i], nil
 }
 
-// together merges the policies of networks that share a pool, for ENIs that serve the pods of all. The policy has the
-// families of all networks, the highest interfaceIndex, and the sum of maxPods. A pod of Multus may be of each.
+// together merges the policies of networks that share a pool. The ENIs of the merged policy serve the pods of all these
+// networks. The merged policy has the families of all networks, the highest interfaceIndex, and the sum of maxPods.
+// With Multus, a pod may be in each of these networks.
 func together(sharing []lease.Policy) lease.Policy {
 	p := sharing[0]
 	p.Families = slices.Clone(p.Families)
@@ -124,24 +125,25 @@ func together(sharing []lease.Policy) lease.Policy {
 	return p
 }
 
-// fillENI decides what each ENI carries, within the limits of the type. EC2 counts a
-// prefix as one address, and takes either prefixes or addresses with a new ENI. If the type is no
-// Nitro type, EC2 launches no instance with prefixes.
+// fillENI decides how many prefixes or addresses each ENI has, within the limits of the type. EC2 counts a prefix as
+// one address. A new ENI can have either prefixes or addresses. Only instances of Nitro types can have prefixes.
 func (p *plan) fillENI(c *cli.Context) error {
 	room := p.limits.IPv4PerENI - 1
 	fits := func(flag string, n int) error {
 		if n < 0 || n > room {
 			return cli.Misuse(c,
-				"--%s: %d: an ENI of %s has %d IPv4 addresses, its primary one among them: want 0 to %d",
+				"--%s %d: want 0 to %[5]d, because an ENI of %[3]s has %[4]d IPv4 addresses with its primary address",
 				flag, n, p.kind, p.limits.IPv4PerENI, room)
 		}
 		return nil
 	}
 	switch {
 	case c.IsSet("prefixes") && c.IsSet("addresses"):
-		return cli.Misuse(c, "--prefixes, --addresses: EC2 makes an ENI with one or the other")
+		return cli.Misuse(c, "--prefixes and --addresses: want one of these flags, because EC2 creates an ENI with "+
+			"prefixes or with addresses")
 	case c.Int("prefixes") > 0 && p.limits.NoPrefixes:
-		return cli.Misuse(c, "--prefixes: %d: %s is no Nitro type, and EC2 delegates no prefixes to its ENIs",
+		return cli.Misuse(c, "--prefixes %d: want 0, because %s is no Nitro type, and EC2 delegates no prefixes to "+
+			"its ENIs",
 			c.Int("prefixes"), p.kind)
 	case c.IsSet("prefixes"):
 		p.eni.Prefixes = c.Int("prefixes")
@@ -170,7 +172,7 @@ func (p *plan) fillENI(c *cli.Context) error {
 
 // pods returns for how many pods an ENI has addresses.
 func (p *plan) pods() int {
-	n := 1 << 20 // no pod sees the end of a /80
+	n := 1 << 20 // a /80 has more addresses than a node can have pods
 	if p.limits.NoPrefixes && slices.Contains(p.Families, lease.IPv6) {
 		n = p.limits.IPv6PerENI
 	}
@@ -181,8 +183,8 @@ func (p *plan) pods() int {
 	return min(n, 1+p.eni.Secondary+size*p.eni.Prefixes)
 }
 
-// bootPods returns for how many pods the boot ENI has addresses, if it serves pods. Its primary address is the node's,
-// and so is the first one of IPv6.
+// bootPods returns for how many pods the boot ENI has addresses, if it serves pods. The node itself uses the ENI's
+// primary address and its first IPv6 address.
 func (p *plan) bootPods() int {
 	n := p.pods() - 1
 	if slices.Contains(p.Families, lease.IPv6) {
@@ -206,7 +208,7 @@ func (p *plan) slots() ([][2]int, error) {
 	for card, n := range p.limits.Cards {
 		from, to := max(p.MinIndex, 1), n
 		if len(p.limits.Cards) == 1 {
-			to = from + n - 1 // where there is only one card, EC2 takes any index
+			to = from + n - 1 // if the type has only one card, EC2 accepts any index
 		}
 		for index := from; index < to; index++ {
 			all = append(all, [2]int{card, index})
@@ -214,14 +216,15 @@ func (p *plan) slots() ([][2]int, error) {
 	}
 	slices.SortStableFunc(all, func(a, b [2]int) int { return cmp.Compare(a[1], b[1]) })
 	if p.MaxENIs > p.limits.ENIs {
-		return nil, fmt.Errorf("maxENIs: %d: %s can have %d ENIs", p.MaxENIs, p.kind, p.limits.ENIs)
+		return nil, fmt.Errorf("maxENIs is %d, but %s can have only %d ENIs", p.MaxENIs, p.kind, p.limits.ENIs)
 	}
 	if len(all) == 0 && p.podENIs() > 0 {
-		return nil, fmt.Errorf("interfaceIndex: %d: no network card of %s has such a device index", p.MinIndex, p.kind)
+		return nil, fmt.Errorf("interfaceIndex is %d, but no network card of %s has this device index",
+			p.MinIndex, p.kind)
 	}
 	most := min(p.podENIs(), len(all))
 	if p.except > 0 && p.except >= most {
-		return nil, fmt.Errorf("--except-enis: %d: %s can have %d ENIs for pods, so none would be in the template",
+		return nil, fmt.Errorf("--except-enis %d: %s can have only %d ENIs for pods, so the template would have none",
 			p.except, p.kind, most)
 	}
 	most -= p.except
@@ -231,7 +234,8 @@ func (p *plan) slots() ([][2]int, error) {
 		}
 		want := max((pods+p.pods()-1)/p.pods(), 0)
 		if want > most {
-			return nil, fmt.Errorf("maxPods: %d: %s can have %d ENIs for pods, with %d addresses each: that is %d pods",
+			return nil, fmt.Errorf("maxPods is %d, but %s can have %d ENIs for pods, with %d addresses each, so only "+
+				"%d pods",
 				p.MaxPods, p.kind, most, p.pods(), p.MaxPods-pods+most*p.pods())
 		}
 		most = want
@@ -239,8 +243,8 @@ func (p *plan) slots() ([][2]int, error) {
 	return all[:most], nil
 }
 
-// tags returns the tags of the ENIs. The boot ENI has the same, because a template has one
-// set of tags for all ENIs.
+// tags returns the tags of the ENIs. The boot ENI has the same tags, because a template has one set of tags for all
+// ENIs.
 func (p *plan) tags() []launchTag {
 	tags := maps.Clone(p.Tags)
 	if tags == nil {
@@ -254,14 +258,14 @@ func (p *plan) tags() []launchTag {
 	return all
 }
 
-// chooseSubnet returns the subnet of this zone that has the tags and the most free addresses.
+// chooseSubnet returns the ID of a subnet in this zone: the one with the tags of the pool and the most free addresses.
 func (p *plan) chooseSubnet(c *cli.Context, cloud *aws.Client) (string, error) {
 	fit, _, err := view.PodSubnets(c.Context, cloud, p.Policy)
 	if errors.Is(err, more.ErrNoSubnet) {
 		return "", err
 	}
 	if err != nil {
-		return "", cli.Hint(err, "anywhere else say --instance-type and --subnet")
+		return "", cli.Hint(err, "on a machine that is no EC2 instance, add --instance-type and --subnet")
 	}
 	return slices.MaxFunc(fit, func(a, b aws.Subnet) int { return cmp.Compare(a.Free, b.Free) }).ID, nil
 }

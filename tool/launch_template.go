@@ -18,7 +18,7 @@ func launchTemplate() *cli.Command {
 	return &cli.Command{
 		Name:  "launch-template",
 		Usage: "Print a launch template that gives nodes their ENIs and addresses",
-		Description: `For instances with "provision": "none", which then ask EC2 for nothing:
+		Description: `For instances with "provision": "none". Such instances make no calls to EC2:
 
     aws ec2 create-launch-template --launch-template-name nodes \
         --launch-template-data "$(` + Name + ` launch-template \
@@ -28,9 +28,10 @@ The template has the boot ENI. From the device index interfaceIndex on, it has a
 many ENIs as maxPods needs. Without maxPods, it has as many ENIs as maxENIs and the
 type allow, minus --except-enis. The node can use the empty slots for ENIs for which
 pods ask. Each ENI has the security groups and the timeouts of connectionTracking.
-By default, it has as many prefixes or addresses as fit. If the type is no Nitro
-type, it has addresses, also of IPv6. If ipFamilies has IPv6, the boot ENI gets an
-IPv6 address for the node. So the subnet of the boot ENI must have IPv6, too.
+By default, each ENI has as many prefixes or addresses as fit. Only Nitro types have
+prefixes: an ENI of another type gets single addresses of IPv4 and IPv6. If
+ipFamilies has IPv6, the boot ENI gets an IPv6 address for the node. So the subnet of
+the boot ENI must have IPv6, too.
 
 Add the other parts of a template: image, instance type, user data. A template is
 for the zone of its subnets. On an instance, the default is the type of this
@@ -59,16 +60,16 @@ their instance.` + cli.JSON(`NetworkInterfaces[] {DeviceIndex NetworkCardIndex D
 			&cli.StringFlag{Name: "boot-subnet", DefaultText: "--subnet",
 				Usage: "make the boot ENI in the subnet `ID`"},
 			&cli.StringSliceFlag{Name: "group", DefaultText: "secGroupIds",
-				Usage: "give the ENIs the security group `ID`; again for further ones"},
+				Usage: "give the ENIs the security group `ID`; may be given again"},
 			&cli.StringSliceFlag{Name: "boot-group", DefaultText: "--group",
-				Usage: "give the boot ENI the security group `ID`; again for further ones"},
+				Usage: "give the boot ENI the security group `ID`; may be given again"},
 			&cli.StringFlag{Name: "pool", Value: "default", Usage: "the ENIs serve the pool `NAME`"},
 			&cli.IntFlag{Name: "prefixes", DefaultText: "with prefixDelegation as many as fit",
 				Usage: "give each ENI `N` /28 prefixes"},
 			&cli.IntFlag{Name: "addresses", DefaultText: "else as many as fit",
 				Usage: "give each ENI `N` addresses beside its primary one"},
 			&cli.IntFlag{Name: "except-enis", DefaultText: "1 if pods may ask for ENIs, else 0",
-				Usage: "leave room for `N` ENIs"},
+				Usage: "leave `N` slots empty for ENIs for which pods ask"},
 			&cli.BoolFlag{Name: "ipv6", DefaultText: "if ipFamilies has IPv6",
 				Usage: "give each ENI an IPv6 prefix, /80"},
 		},
@@ -80,20 +81,19 @@ their instance.` + cli.JSON(`NetworkInterfaces[] {DeviceIndex NetworkCardIndex D
 			return cli.Answer(c, t, func(w io.Writer) {
 				e := json.NewEncoder(w)
 				e.SetIndent("", "    ")
-				_ = e.Encode(t) // it has no value that JSON cannot have; w is in memory
+				_ = e.Encode(t) // no error: JSON can have all values of t, and w is in memory
 			})
 		},
 	}
 }
 
-// A launchData is a part of what a launch template has (API reference,
-// RequestLaunchTemplateData).
+// A launchData is the part of a launch template that this command prints (API reference, RequestLaunchTemplateData).
 type launchData struct {
 	NetworkInterfaces []launchENI
 	TagSpecifications []launchTags
 }
 
-// A launchENI is one of its ENIs (API reference,
+// A launchENI is an ENI of a launch template (API reference,
 // LaunchTemplateInstanceNetworkInterfaceSpecificationRequest).
 type launchENI struct {
 	DeviceIndex         int
@@ -110,7 +110,7 @@ type launchENI struct {
 	Tracking launchTracking `json:"ConnectionTrackingSpecification,omitzero"`
 }
 
-// A launchTracking holds the timeouts of an ENI (API reference,
+// A launchTracking has the timeouts with which EC2 tracks connections of an ENI (API reference,
 // ConnectionTrackingSpecificationRequest).
 type launchTracking struct {
 	TCPEstablished int `json:"TcpEstablishedTimeout,omitempty"`
@@ -118,16 +118,15 @@ type launchTracking struct {
 	UDP            int `json:"UdpTimeout,omitempty"`
 }
 
-// launchTags are the tags of all resources of a type that a template makes.
+// launchTags are the tags of all resources of one type that EC2 creates from a template.
 type launchTags struct {
 	ResourceType string
 	Tags         []launchTag
 }
 
-// A launchTag is a tag.
 type launchTag struct{ Key, Value string }
 
-// templateFor creates the template for the command line.
+// templateFor returns the template that the command line describes.
 func templateFor(c *cli.Context) (launchData, error) {
 	p, err := planOf(c)
 	if err != nil {
@@ -141,11 +140,11 @@ func templateFor(c *cli.Context) (launchData, error) {
 		boot.Groups = p.eni.Groups
 	}
 	if slices.Contains(p.Families, lease.IPv6) {
-		boot.IPv6 = 1 // without it on the node, no pod with IPv6 starts
+		boot.IPv6 = 1 // without an IPv6 address on the node, no pod with IPv6 starts
 	}
-	if p.MinIndex == 0 { // it serves pods, too
+	if p.MinIndex == 0 { // the boot ENI serves pods, too
 		boot.Secondary, boot.Prefixes, boot.Tracking = p.eni.Secondary, p.eni.Prefixes, p.eni.Tracking
-		boot.IPv6 *= p.limits.IPv6PerENI // EC2 makes an ENI with addresses or with a prefix
+		boot.IPv6 *= p.limits.IPv6PerENI // EC2 creates an ENI with addresses or with a prefix, not with both
 	}
 	slots, err := p.slots()
 	if err != nil {

@@ -26,7 +26,7 @@ func limits() *cli.Command {
 	}
 }
 
-// A limitsRow is what the instance can have.
+// A limitsRow has the limits of this instance's type.
 type limitsRow struct {
 	ENIs int `json:"adapters"`
 	IPv4 int `json:"ipv4"` // addresses of an ENI, the primary one included

@@ -26,26 +26,26 @@ import (
 func maintain() *cli.Command {
 	return &cli.Command{
 		Name:  "maintain",
-		Usage: "Run collections, repairs, refills and metrics at their intervals, where no systemd does it",
+		Usage: "Run collections, repairs, refills and metrics at intervals, on a node without systemd",
 		Description: `For a container on a node without systemd. It does the work of cni-gc.timer,
-cni-warm.path, cni-release.path, cni-metrics.timer and cni-advertise.timer. Each
-work is a command of this tool in its own process. No pod waits for it. While it
-does not run, pods still start, but nothing is collected, and no process refills the
-pools in advance.
+cni-warm.path, cni-release.path, cni-metrics.timer and cni-advertise.timer. It runs
+each command of this tool in a process of its own. No pod waits for maintain. While
+it does not run, pods still start, but no process collects, and no process refills
+the pools in advance.
 
 It needs the privileges of these commands, the host network, and / of the node, also
 with mounts that come later (mountPropagation: HostToContainer). It ends with
 SIGTERM. With --once it runs each command once, and prints the result of each.` + cli.JSON("[] command error"),
 		Flags: []cli.Flag{
 			rootFlag(),
-			&cli.StringFlag{Name: "config", DefaultText: "that of the platform",
-				Usage: "our conflist is the file `PATH`, or in this directory of the node"},
+			&cli.StringFlag{Name: "config", DefaultText: "the directory of the platform",
+				Usage: "`PATH` on the node: the file of our conflist, or the directory that has it"},
 			&cli.DurationFlag{Name: "every", Value: 5 * time.Minute,
 				Usage: "repair and collect at this `INTERVAL`; up to 15 % is added"},
 			&cli.DurationFlag{Name: "free-after", Value: 15 * time.Minute,
 				Usage: "as for registry-gc: `TIME` after which unused addresses are released"},
 			&cli.StringFlag{Name: "metrics",
-				Usage: "write metrics to `FILE` of the node each minute; without it none are written"},
+				Usage: "write metrics to `FILE` of the node each minute; without this flag, write none"},
 			&cli.BoolFlag{Name: "advertise", Usage: "advertise the addresses of the node each minute"},
 			&cli.BoolFlag{Name: "once", Usage: "run each command once, and end"},
 		},
@@ -72,12 +72,12 @@ SIGTERM. With --once it runs each command once, and prints the result of each.` 
 	}
 }
 
-// A maintenance is what the loop does.
+// A maintenance has the settings of the loop.
 type maintenance struct {
-	config    string        // where the conflist is
+	config    string        // path of the conflist, or of its directory
 	every     time.Duration // between two collections
 	freeAfter time.Duration
-	metrics   string // the file; "": none
+	metrics   string // path of the file; "": write no metrics
 	advertise bool
 }
 
@@ -92,21 +92,21 @@ func maintenanceOf(c *cli.Context) (*maintenance, error) {
 		m.config = place.ConfDir
 	}
 	if m.metrics != "" && !filepath.IsAbs(m.metrics) {
-		return nil, cli.Misuse(c, "--metrics: %q: want a path of the node that begins with /", m.metrics)
+		return nil, cli.Misuse(c, "--metrics %q: want a path of the node that begins with /", m.metrics)
 	}
 	return m, nil
 }
 
-// patience is how long a command may take before it is killed, as TimeoutStartSec= of the units.
+// patience is the time after which maintain ends a command, like TimeoutStartSec= of the units.
 const patience = 3 * time.Minute
 
-// Intervals of the cheap commands. The mark is a file on tmpfs.
+// lookForMark and measureEvery are the intervals of cheap work. A look for a mark is one stat of a file on tmpfs.
 const (
 	lookForMark  = time.Second
 	measureEvery = time.Minute
 )
 
-// loop works until the context is done. At a boot many nodes begin at once, so the first collection comes at a random
+// loop works until the context is done. Many nodes may boot at once, so the first collection begins after a random
 // time.
 func (m *maintenance) loop(ctx context.Context) {
 	m.warm(ctx)
@@ -118,7 +118,7 @@ func (m *maintenance) loop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-look.C:
-			if marked(lease.Release) { // first, because a pod of another node may wait
+			if marked(lease.Release) { // first, because a pod on another node may wait for such an address
 				m.release(ctx)
 			}
 			if marked(lease.Refill) {
@@ -140,13 +140,13 @@ func marked(name string) bool {
 	return err == nil
 }
 
-// A commandRow is how a command has ended.
+// A commandRow is the result of a command.
 type commandRow struct {
 	Command string `json:"command"`
 	Error   string `json:"error"` // "" after a success
 }
 
-// once does everything once.
+// once runs each command once, and answers with the results.
 func (m *maintenance) once(c *cli.Context) error {
 	rows := append(m.warm(c.Context), m.release(c.Context)...)
 	rows = append(rows, m.collect(c.Context)...)
@@ -171,35 +171,35 @@ func orOK(text string) string {
 	return text
 }
 
-// warm refills the pools. The command removes the mark before it works; if it cannot even read the conflist, the mark
-// would start it again each second.
+// warm refills the pools. The command itself removes the mark before its work. But if the command cannot read the
+// conflist, the mark stays, and would start the command again each second. So maintain removes the mark first.
 func (m *maintenance) warm(ctx context.Context) []commandRow {
-	_ = os.Remove(filepath.Join(registry.Dir(), lease.Refill)) // as ExecStartPre= of cni-warm.service
+	_ = os.Remove(filepath.Join(registry.Dir(), lease.Refill)) // like ExecStartPre= of cni-warm.service
 	return []commandRow{m.run(ctx, "warm", "--config", m.config)}
 }
 
 // release releases chosen addresses, as cni-release.service does.
 func (m *maintenance) release(ctx context.Context) []commandRow {
-	_ = os.Remove(filepath.Join(registry.Dir(), lease.Release)) // as warm
+	_ = os.Remove(filepath.Join(registry.Dir(), lease.Release)) // for the same reason as in warm
 	return []commandRow{m.run(ctx, "release", "--config", m.config)}
 }
 
-// collect does what cni-gc.service does, in this order.
+// collect does the same work as cni-gc.service, in the same order.
 func (m *maintenance) collect(ctx context.Context) []commandRow {
 	if err := removeOldPins(bpffs, time.Now().Add(-pinsUnused)); err != nil {
-		slog.Warn("unused programs of pods stay in the kernel", "error", err)
+		slog.Warn("unused BPF programs of pods stay in the kernel", "error", err)
 	}
 	rows := []commandRow{
 		m.run(ctx, "repair", "--config", m.config),
 		m.run(ctx, "registry-gc", "--config", m.config, "--free-after", m.freeAfter.String()),
 	}
 	if err := view.MarkMaintained(); err != nil {
-		slog.Warn("doctor will not see that this command is at work", "error", err)
+		slog.Warn("doctor cannot see that maintain works, because its mark cannot be written", "error", err)
 	}
 	return rows
 }
 
-// minutely does what is cheap.
+// minutely writes the metrics and advertises the addresses, each if a flag asks for it.
 func (m *maintenance) minutely(ctx context.Context) []commandRow {
 	rows := m.measure(ctx)
 	if m.advertise {
@@ -213,7 +213,7 @@ func (m *maintenance) measure(ctx context.Context) []commandRow {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(m.metrics), 0o755); err != nil {
-		slog.Warn("the directory of the metrics cannot be made, so there are none", "error", err)
+		slog.Warn("the directory of the metrics cannot be created, so no metrics are written", "error", err)
 		return []commandRow{{"metrics", err.Error()}}
 	}
 	return []commandRow{m.run(ctx, "metrics", "--config", m.config, "--file", m.metrics)}
@@ -226,12 +226,12 @@ func (m *maintenance) run(ctx context.Context, command string, args ...string) c
 	defer cancel()
 	c := exec.CommandContext(limited, "/proc/self/exe", append([]string{command}, args...)...)
 	c.Args[0] = Name
-	c.Stdout, c.Stderr = os.Stderr, os.Stderr // a log
+	c.Stdout, c.Stderr = os.Stderr, os.Stderr // maintain's log has the output of all commands
 	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
 	c.WaitDelay = 10 * time.Second
 	err := c.Run()
-	if err != nil && ctx.Err() == nil { // at the end of the loop, it was told to end
-		slog.Warn("a command has failed, and runs again at its next time", "command", command, "error", err)
+	if err != nil && ctx.Err() == nil { // if ctx is done, maintain has ended the command
+		slog.Warn("a command has failed, and runs again after its interval", "command", command, "error", err)
 	}
 	if err != nil {
 		return commandRow{command, err.Error()}
@@ -239,16 +239,16 @@ func (m *maintenance) run(ctx context.Context, command string, args ...string) c
 	return commandRow{Command: command}
 }
 
-// Programs that pods share stay in the kernel until the node boots, because others may use them. maintain deletes
-// programs that no ADD has opened for a week. A process that has opened a program keeps it (cni-gc.service does the
-// same).
+// BPF programs that pods share stay pinned in bpffs until the node boots, because other pods may use them. maintain
+// removes the pin of a program that no ADD has opened for a week. A process that has opened the program keeps it.
+// cni-gc.service does the same.
 const (
 	bpffs      = "/sys/fs/bpf"
 	pins       = "cni_ipvlan_vpc_k8s:*"
 	pinsUnused = 7 * 24 * time.Hour
 )
 
-// removeOldPins removes the programs in a directory that no process has opened since then.
+// removeOldPins removes the pins in dir that no process has opened after the time since.
 func removeOldPins(dir string, since time.Time) error {
 	found, err := filepath.Glob(filepath.Join(dir, pins))
 	for _, pin := range found {

@@ -45,9 +45,9 @@ number is then --max, or 110, which is the kubelet's default.
 
 Without a configuration, it assumes one pool of IPv4 without prefixes, from device
 index 1 on, like the original plugin's tool. If neither EC2 nor the registry has the
-limits of this instance's type, it warns and takes 110. Kubernetes recommends at
-most 110 pods for a node. EKS recommends at most 250 for a node with more than 30
-CPUs. Addresses do not limit this: set it by --max.
+limits of this instance's type, it warns and uses 110. Kubernetes recommends at most
+110 pods for a node. EKS recommends at most 250 for a node with more than 30 CPUs.
+The command does not know these recommendations: set such a limit by --max.
 
 --format prints the number, or an expression, for a program that launches nodes:
 
@@ -77,11 +77,11 @@ ipFamilies has IPv6, use it for types with IPv6. For other types, use
 			&cli.StringFlag{Name: "pool", DefaultText: "any of them", Usage: "all pods are of the pool `NAME`"},
 			&cli.IntFlag{Name: "max", DefaultText: "maxPods of the configuration", Usage: "print `N` at most"},
 			&cli.IntFlag{Name: "except-enis", DefaultText: "1 if pods may ask for ENIs, else 0",
-				Usage: "leave out `N` ENIs: pods that ask for ENIs get them, or others use them"},
+				Usage: "leave out `N` ENIs, for pods that ask for ENIs, or for other programs"},
 			&cli.IntFlag{Name: "host-network",
-				Usage: "add `N` pods that are on the host network: they take no address"},
+				Usage: "add `N` pods on the host network, which take no addresses"},
 			&cli.StringFlag{Name: "format", DefaultText: "the number",
-				Usage: "print it for `PROGRAM`: " + strings.Join(formatNames(), ", ")},
+				Usage: "print the number for `PROGRAM`: " + strings.Join(formatNames(), ", ")},
 		},
 		Action: func(c *cli.Context) error {
 			n, err := nodeOf(c)
@@ -107,12 +107,12 @@ ipFamilies has IPv6, use it for types with IPv6. For other types, use
 
 // A podNode is the node whose pods the command counts, as the command line and the configuration describe it.
 type podNode struct {
-	path   string // of the configuration
+	path   string // path of the configuration
 	pools  []lease.Policy
 	kind   string // the instance type; "": this instance's
-	except int    // ENIs
-	host   int    // pods on the host network
-	most   int    // pods; 0: no such limit
+	except int    // number of ENIs that are left out
+	host   int    // number of pods on the host network
+	most   int    // limit of pods; 0: no limit
 	format string
 }
 
@@ -122,28 +122,28 @@ func nodeOf(c *cli.Context) (podNode, error) {
 		host: c.Int("host-network"), most: c.Int("max"), format: c.String("format")}
 	for _, f := range []struct{ name, of string }{{"max", "pods"}, {"except-enis", "ENIs"}, {"host-network", "pods"}} {
 		if v := c.Int(f.name); v < 0 {
-			return n, cli.Misuse(c, "--%s %d: want a number of %s", f.name, v, f.of)
+			return n, cli.Misuse(c, "--%s %d: want 0 or more %s", f.name, v, f.of)
 		}
 	}
 	if n.format != "" && !slices.Contains(formatNames(), n.format) {
-		return n, cli.Misuse(c, "--format: %q: want one of %s", n.format, strings.Join(formatNames(), ", "))
+		return n, cli.Misuse(c, "--format %q: want one of %s", n.format, strings.Join(formatNames(), ", "))
 	}
 	networks, err := conf.Load(n.path).All()
 	switch {
 	case conf.Absent(err) && !c.IsSet("config"):
 		slog.Warn("there is no configuration yet: this command assumes one pool of IPv4 without prefixes, from "+
-			"device index 1 on; name the configuration with --config FILE", "path", n.path)
+			"device index 1 on; give the configuration with --config FILE", "path", n.path)
 		n.pools = []lease.Policy{{MinIndex: 1, Families: []lease.Family{lease.IPv4}, Provision: lease.ProvisionFull}}
 		return n, nil
 	case conf.Absent(err):
-		return n, cli.Hint(err, "name a conflist of this plugin, or the directory with it")
+		return n, cli.Hint(err, "give a conflist with this plugin, or its directory, with --config")
 	case err != nil:
 		return n, err
 	}
 	return n, n.configure(c, networks)
 }
 
-// configure takes over what the networks say.
+// configure takes the pools and limits from the networks. A value that a flag sets stays.
 func (n *podNode) configure(c *cli.Context, networks []conf.List) error {
 	pools, takes := poolsOf(networks)
 	if takes && !c.IsSet("except-enis") {
@@ -169,11 +169,11 @@ func (n podNode) count(c *cli.Context) (int, error) {
 	l, err := n.limits(c)
 	switch {
 	case errors.Is(err, aws.ErrNoMetadata):
-		return 0, cli.Hint(err, "anywhere else say --instance-type")
+		return 0, cli.Hint(err, "on a machine that is no EC2 instance, add --instance-type")
 	case err != nil && n.kind != "":
 		return 0, err
 	case err != nil:
-		slog.Warn("the limits of this instance type are not known: the kubelet's default is used", "pods",
+		slog.Warn("the limits of this instance type are not known, so the command uses the kubelet's default", "pods",
 			conf.KubeletPods, "error", err)
 		return n.atMost(conf.KubeletPods), nil
 	}
@@ -183,12 +183,13 @@ func (n podNode) count(c *cli.Context) (int, error) {
 	}
 	switch {
 	case pods >= lease.Plenty && n.most == 0:
-		slog.Warn("the addresses of IPv6 limit no pods: the kubelet's default is used; say another number by --max",
+		slog.Warn("IPv6 addresses do not limit the number of pods, so the command uses the kubelet's default; set "+
+			"another number by --max",
 			"pods", conf.KubeletPods)
 		return conf.KubeletPods, nil
 	case pods == 0:
 		slog.Warn("no pod can have an address: maxENIs, interfaceIndex, ipFamilies or --except-enis leaves no ENI "+
-			"for pods, or the type has none", "config", n.path)
+			"for pods, or the instance type has no ENI for pods", "config", n.path)
 	}
 	return n.atMost(pods + n.host), nil
 }
@@ -201,7 +202,8 @@ func (n podNode) atMost(pods int) int {
 	return pods
 }
 
-// limits asks EC2 for the limits of the instance type. What the instance has, if it gets no more, needs none.
+// limits asks EC2 for the limits of the instance type. If this instance gets no addresses from EC2, only the ENIs that
+// it has count, and limits returns no limits.
 func (n podNode) limits(c *cli.Context) (aws.Limits, error) {
 	grows := func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone }
 	switch {
@@ -213,7 +215,7 @@ func (n podNode) limits(c *cli.Context) (aws.Limits, error) {
 	return view.Limits(c.Context)
 }
 
-// addresses returns for how many pods there are addresses.
+// addresses returns for how many pods the node can have addresses.
 func (n podNode) addresses(c *cli.Context, l aws.Limits) (int, error) {
 	provision := n.pools[0].Provision
 	switch {
@@ -239,7 +241,7 @@ func (n podNode) addresses(c *cli.Context, l aws.Limits) (int, error) {
 // templated returns for how many pods the ENIs of a launch template have addresses. All these ENIs are of one pool.
 func (n podNode) templated(c *cli.Context, l aws.Limits) (int, error) {
 	p := plan{Policy: n.pools[0], kind: n.kind, limits: l, except: n.except}
-	p.MaxPods = 0 // as many as fit
+	p.MaxPods = 0 // 0: as many as fit
 	if err := p.fillENI(c); err != nil {
 		return 0, err
 	}

@@ -14,20 +14,20 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// This file writes the number of pods as an expression in CEL, for programs that launch nodes of many instance types.
-// Both know default_enis, the number of ENIs of the default network card, and ips_per_eni, the number of IPv4 addresses
-// of an ENI. Karpenter (pkg/cel/environment.go) has min and max of two numbers, and refuses a negative result. Nodeadm
-// (nodeadm/doc/examples.md) has the functions of CEL alone. If the result is not positive, nodeadm takes a number of
-// its own, which is that of amazon-vpc-cni-k8s.
+// This file writes the number of pods as an expression in CEL, for programs that launch nodes of many instance types:
+// Karpenter and nodeadm. Both know default_enis, the number of ENIs of the default network card, and ips_per_eni, the
+// number of IPv4 addresses of an ENI. Karpenter (pkg/cel/environment.go) has min and max of two numbers, and refuses a
+// negative result. Nodeadm (nodeadm/doc/examples.md) has only the functions of CEL. If the result is not positive,
+// nodeadm uses its own number instead, which is right for amazon-vpc-cni-k8s.
 
-// A format is what a program that launches nodes takes.
+// A format is the output for a program that launches nodes.
 type format struct {
 	name       string
-	number     string   // for a number of pods
-	expression string   // for an expression
-	dialect    *dialect // of its expressions; nil: it takes a number alone
+	number     string   // the format of a number of pods
+	expression string   // the format of an expression
+	dialect    *dialect // of the program's expressions; nil: it takes only a number
 
-	resources func(w io.Writer, kind string, all []resourceRow) // for the resources of advertise; nil: it takes pods
+	resources func(w io.Writer, kind string, all []resourceRow) // prints resources of advertise; nil: none
 }
 
 const nodeConfig = "apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec:\n  kubelet:\n"
@@ -67,13 +67,13 @@ func (n podNode) printExpression(c *cli.Context, f format) error {
 	})
 }
 
-// A dialect is what a program knows besides CEL, and what it wants of a result.
+// A dialect has the functions that a program adds to CEL, and its condition for a result.
 type dialect struct {
-	functions bool // min and max
+	functions bool // it has min and max
 	positive  bool // the result must not be 0
 }
 
-// A term is a sum of CEL and a number. Either may be missing.
+// A term is the sum of a CEL expression and a number. The expression may be "", and the number may be 0.
 type term struct {
 	cel    string
 	number int
@@ -93,7 +93,7 @@ func (t term) String() string {
 	return fmt.Sprintf("%s + %d", t.cel, t.number)
 }
 
-// in returns a term as an operand: in parentheses if it has an operator outside of any.
+// in returns a term as an operand. If the term has an operator outside of parentheses, the operand is in parentheses.
 func (t term) in() string {
 	text, depth := t.String(), 0
 	for _, r := range text {
@@ -165,7 +165,7 @@ func (n podNode) expression(d dialect) (string, error) {
 	return pods.String(), nil
 }
 
-// expressible returns an error if no expression has the number.
+// expressible returns an error if no expression can give the number.
 func (n podNode) expressible(d dialect) error {
 	first := n.pools[0]
 	for _, p := range n.pools[1:] {
@@ -182,20 +182,22 @@ func (n podNode) expressible(d dialect) error {
 	}
 	if first.Provision == lease.ProvisionNone && d.functions {
 		return cli.Hint(
-			fmt.Errorf(`%s: provision: "none": Karpenter gives nodes their addresses, not a launch template`, n.path),
-			"write kubelet.maxPods yourself: 16 for each prefix of ipPrefixCount; or set provision to full or assign")
+			fmt.Errorf(`%s: with "provision": "none", no expression fits Karpenter, because the node's addresses `+
+				`come from its EC2NodeClass and not from a launch template`, n.path),
+			"set kubelet.maxPods to 16 for each prefix of ipPrefixCount, or set provision to full or assign")
 	}
 	return nil
 }
 
-// differ is the error of networks for which there is no common expression.
+// differ returns the error for networks that have different values of a key, so that no expression is right for all.
 func (n podNode) differ(key string) error {
 	return cli.Hint(
-		fmt.Errorf("%s: %s: its networks differ in it, and no expression says which pods are of which", n.path, key),
-		"name one conflist with --config FILE, or one type with --instance-type")
+		fmt.Errorf("%s: its networks have different values of %s, and an expression does not know how many pods each "+
+			"network has", n.path, key),
+		"give one conflist with --config FILE, or one type with --instance-type TYPE")
 }
 
-// warm returns how many free addresses several pools keep.
+// warm returns how many free addresses all pools keep together. It returns 0 for a single pool.
 func (n podNode) warm() (sum int) {
 	if len(n.pools) > 1 {
 		for _, p := range n.pools {
@@ -205,19 +207,19 @@ func (n podNode) warm() (sum int) {
 	return sum
 }
 
-// anyPools returns the number of pods that have an address whatever pools they are of: see [more.Pods]. If pools keep
-// free addresses, it is lower than that.
+// anyPools returns the number of pods that get an address in the worst case, for any distribution of pods over the
+// pools (see [more.Pods]). If pools keep free addresses, the number is lower than that of more.Pods.
 func (n podNode) anyPools(d dialect) term {
 	pools := n.pools
 	if pools[0].Provision == lease.ProvisionNone {
-		pools = pools[:1] // of a launch template
+		pools = pools[:1] // all ENIs of a launch template are of one pool
 	}
 	others := len(pools) - 1
 	pods := n.beside(d, pools, others)
 	isDefault := func(p lease.Policy) bool { return p.Pool == "" }
 	if i := slices.IndexFunc(pools, isDefault); i >= 0 && pools[0].MinIndex == 0 {
 		pods = plus(n.onBoot(pools[i]), pods)
-		if others > 0 { // if no pod is of the default pool, the boot ENI serves none
+		if others > 0 { // if no pod is of the default pool, the boot ENI serves no pod
 			pods = d.min(pods, n.beside(d, slices.Delete(slices.Clone(pools), i, i+1), others-1))
 		}
 	}
@@ -227,8 +229,8 @@ func (n podNode) anyPools(d dialect) term {
 	return pods
 }
 
-// beside returns the number of pods on further ENIs. others is how many pools take an ENI for one pod. All other ENIs
-// are of the pool whose ENIs serve the fewest.
+// beside returns the number of pods on the ENIs beside the boot ENI, in the worst case. others is the number of pools
+// that take a whole ENI for one pod. All other ENIs then belong to the pool whose ENIs serve the fewest pods.
 func (n podNode) beside(d dialect, pools []lease.Policy, others int) term {
 	enis, each := n.enis(d), eachENI(pools)
 	if others == 0 {
@@ -254,7 +256,7 @@ func (n podNode) enis(d dialect) term {
 	return all
 }
 
-// eachENI returns how many pods an ENI serves, of that pool whose ENIs serve the fewest.
+// eachENI returns how many pods an ENI serves, for the pool whose ENIs serve the fewest pods.
 func eachENI(pools []lease.Policy) term {
 	if slices.ContainsFunc(pools, func(p lease.Policy) bool { return !p.Prefixes }) {
 		return term{cel: "ips_per_eni"}
@@ -262,8 +264,8 @@ func eachENI(pools []lease.Policy) term {
 	return term{"(ips_per_eni - 1) * 16", 1}
 }
 
-// onBoot returns how many pods the boot ENI serves. One of its addresses is the node's. A launch template gives it
-// addresses of IPv6, and no prefix.
+// onBoot returns how many pods the boot ENI serves. The node itself uses one of its addresses. A launch template gives
+// the boot ENI single IPv6 addresses, and no IPv6 prefix.
 func (n podNode) onBoot(p lease.Policy) term {
 	single := p.Provision == lease.ProvisionNone && slices.Contains(p.Families, lease.IPv6)
 	if p.Prefixes && !single {

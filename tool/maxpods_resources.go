@@ -14,14 +14,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// This file writes what a new node of an instance type will advertise, for autoscalers. They decide before there is
-// such a node whether it would help pods that wait.
+// This file writes, for autoscalers, what a new node of an instance type will advertise. Before such a node exists, an
+// autoscaler decides whether the node would help waiting pods.
 
 // templateTag is the beginning of a tag's key, before the name of a resource (Cluster Autoscaler, "Scaling a node group
 // to 0" on AWS).
 const templateTag = "k8s.io/cluster-autoscaler/node-template/resources/"
 
-// A resourceRow is what a new node has of a resource.
+// A resourceRow is a resource, and its number on a new node.
 type resourceRow struct {
 	Resource string `json:"resource"`
 	Number   int    `json:"number"`
@@ -30,7 +30,7 @@ type resourceRow struct {
 // printResources prints what a new node of the instance type advertises.
 func (n podNode) printResources(c *cli.Context, f format) error {
 	if n.kind == "" {
-		return cli.Misuse(c, "--format %s: name the instance type with --instance-type TYPE", f.name)
+		return cli.Misuse(c, "--format %s needs an instance type: add --instance-type TYPE", f.name)
 	}
 	l, err := n.limits(c)
 	if err != nil {
@@ -43,7 +43,7 @@ func (n podNode) printResources(c *cli.Context, f format) error {
 	return cli.Answer(c, rows, func(w io.Writer) { f.resources(w, n.kind, rows) })
 }
 
-// resources counts the addresses of each pool, as if the others took none.
+// resources counts the addresses of each pool, as if the other pools took no addresses.
 func (n podNode) resources(c *cli.Context, l aws.Limits) ([]resourceRow, error) {
 	rows := []resourceRow{}
 	for _, p := range n.pools {

@@ -32,7 +32,7 @@ metrics are gauges, except two that count the plugins' commands.` + cli.JSON("[]
 			&cli.StringFlag{Name: "file", Usage: "write to `FILE`, and not to standard output; the file is always " +
 				"complete"},
 			&cli.BoolFlag{Name: "subnets",
-				Usage: "ask EC2, too, how many addresses the subnets of this zone have free"},
+				Usage: "also ask EC2 for the free addresses of the subnets of this zone"},
 		},
 		Action: func(c *cli.Context) error {
 			s, err := cli.ViewRegistry()

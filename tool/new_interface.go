@@ -28,21 +28,21 @@ It creates an ENI with the security groups, attaches it, waits for its link, and
 sets the link up. The next pods use its addresses, unless its device index is below
 interfaceIndex of their configuration. registry-gc never deletes this ENI. If the
 command was interrupted, repeat it within 15 minutes: it continues with the same
-ENI. If it has already succeeded, or if the registry was lost, for example by a
-reboot, it creates another ENI.` + cli.JSON("iface mac id index card boot subnet subnet_cidr secgrps vpc ips vpc_cidrs"),
+ENI. If the first run has succeeded, or if the registry was lost, for example by a
+reboot, a further run creates another ENI.` + cli.JSON("iface mac id index card boot subnet subnet_cidr secgrps vpc ips vpc_cidrs"),
 		ArgsUsage: "SECURITY-GROUP...",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "subnet_filter",
-				Usage: "take a subnet that has these tags, `KEY=VALUE[,KEY=VALUE...]`"},
+				Usage: "use a subnet that has these tags, `KEY=VALUE[,KEY=VALUE...]`"},
 			&cli.IntFlag{Name: "index", Value: 1,
-				Usage: "attach it at device index `N`, or at the next free one: give interfaceIndex"},
+				Usage: "attach the ENI at device index `N` or the next free index; use interfaceIndex of the conflist"},
 			cli.BatchFlag(),
 		},
 		Action: func(c *cli.Context) error {
 			spec := more.ENISpec{SecurityGroups: c.Args().Slice(), MinIndex: c.Int("index")}
 			var err error
 			if spec.MinIndex < 1 {
-				return cli.Misuse(c, "--index: %d: want 1 or more: the boot ENI is at 0", spec.MinIndex)
+				return cli.Misuse(c, "--index %d: want 1 or more, because the boot ENI is at 0", spec.MinIndex)
 			}
 			if spec.Addrs, err = cli.Batch(c); err != nil {
 				return err
@@ -51,7 +51,7 @@ reboot, it creates another ENI.` + cli.JSON("iface mac id index card boot subnet
 				return cli.Misuse(c, "%w", err)
 			}
 			if len(spec.SecurityGroups) == 0 {
-				return cli.Misuse(c, "need security groups")
+				return cli.Misuse(c, "want at least one security group")
 			}
 			p, err := cli.OpenPool(lease.Policy{MinIndex: spec.MinIndex})
 			if err != nil {
@@ -89,14 +89,15 @@ func describe(p *ipam.Pool, id string) (madeENI, error) {
 	}
 	e, ok := s.ENIs[id]
 	if !ok || len(e.Addrs) == 0 {
-		return madeENI{}, fmt.Errorf("%s was made, but an operator or another program has removed it since", id)
+		return madeENI{}, fmt.Errorf("this command created %s, but an operator or another program has removed the "+
+			"ENI since", id)
 	}
 	row := eniRow{MAC: e.MAC, ID: id, Index: e.Index, Card: e.Card, Subnet: e.Subnet, CIDR: e.CIDR, VPC: e.VPC,
 		Addrs: cli.List(e.Addrs)}
 	return madeENI{row, cli.List(s.VPCs[e.VPC].CIDRs)}, nil
 }
 
-// print writes the ENI as the original does: as Go prints a pointer to its struct.
+// print writes the ENI like the original tool: in the form in which Go prints a pointer to a struct.
 func (e madeENI) print(w io.Writer) {
 	var primary netip.Prefix
 	if len(e.VPCCIDRs) > 0 {

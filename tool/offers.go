@@ -23,10 +23,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// This file counts what a scheduler can count on. A number that is too high brings pods whose sandbox fails until an
-// address is there. One that is too low keeps pods away. One below what pods have is worse: a kubelet that restarts
-// would reject pods that run. So the number is never below what pods have. What is doubtful counts as there, except
-// what is known to be used up.
+// This file counts the addresses that a scheduler can give to pods. If the number is too high, the node gets pods whose
+// sandbox fails until an address is free. If the number is too low, the node gets too few pods. A number below the
+// addresses that pods have is worse: a kubelet that restarts would reject running pods. So the number is never below
+// the addresses that pods have. An address counts as long as the command does not know that the address is used up.
 
 // Resource is the extended resource of the default pool. The resources of other pools have the pool's name at their
 // end.
@@ -45,18 +45,18 @@ func resourceOf(pool string) (name string, ok bool) {
 	return Resource + "-" + pool, resourceName().MatchString("addresses-" + pool)
 }
 
-// An offerRow is what a node has of a resource, and how that was counted.
+// An offerRow is the number of a resource on a node, with the parts of this number.
 type offerRow struct {
 	Resource string `json:"resource"`
-	Number   int    `json:"number"`   // leased, free, more and cooling, less reserved; at least leased
-	Leased   int    `json:"leased"`   // by pods
-	Free     int    `json:"free"`     // for the next pods
-	More     int    `json:"more"`     // that EC2 can still give
-	Cooling  int    `json:"cooling"`  // not for the next pods yet
-	Reserved int    `json:"reserved"` // as many as have cooled at once
+	Number   int    `json:"number"`   // leased + free + more + cooling - reserved, and at least leased
+	Leased   int    `json:"leased"`   // addresses that pods have
+	Free     int    `json:"free"`     // addresses for the next pods
+	More     int    `json:"more"`     // addresses that EC2 can still give
+	Cooling  int    `json:"cooling"`  // addresses that no pod gets yet
+	Reserved int    `json:"reserved"` // the most addresses that cooled at one moment
 }
 
-// offers returns the numbers of this node.
+// offers returns the numbers of this node: a row for each pool.
 func offers(c *cli.Context) ([]offerRow, error) {
 	n, err := offeringOf(c)
 	if err != nil {
@@ -71,8 +71,8 @@ func offers(c *cli.Context) ([]offerRow, error) {
 	for _, p := range n.pools {
 		name, ok := resourceOf(p.Pool)
 		if !ok {
-			slog.Warn("Kubernetes allows no resource of this name, so the pods of this pool are not counted: rename "+
-				"the pool", "pool", p.Pool, "resource", name)
+			slog.Warn("Kubernetes allows no resource of this name, so the command does not count pods of this pool: "+
+				"rename the pool", "pool", p.Pool, "resource", name)
 			continue
 		}
 		o := more.OfferOf(n.state, p, n.except, subnets)
@@ -96,11 +96,11 @@ type offering struct {
 	pool   *ipam.Pool
 	state  *registry.State
 	pools  []lease.Policy
-	except int // ENIs for pods that ask for their own
+	except int // ENIs that are left out, for pods that ask for ENIs
 }
 
-// offeringOf reads the configuration and the registry. A registry that knows nothing yet is built, as by an ADD: until
-// there is a number, no pod comes that would do it.
+// offeringOf reads the configuration and the registry. If the registry is empty, offeringOf builds it, as an ADD would.
+// No ADD can have built the registry, because the scheduler sends no pod to a node without a number.
 func offeringOf(c *cli.Context) (n offering, err error) {
 	conflists := conf.Load(c.String("config"))
 	networks, err := conflists.All()
@@ -126,7 +126,8 @@ func offeringOf(c *cli.Context) (n offering, err error) {
 	return n, err
 }
 
-// known returns the registry, which knows the instance and, if the node grows, the limits of its type.
+// known returns the state of the registry. The state has the instance and, if the node gets addresses from EC2, the
+// limits of the type.
 func (n offering) known(ctx context.Context) (*registry.State, error) {
 	if err := n.pool.OfThisInstance(ctx); err != nil {
 		return nil, err
@@ -149,14 +150,16 @@ func (n offering) grows() bool {
 	return slices.ContainsFunc(n.pools, func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone })
 }
 
-// How old a description of the subnets may be. All nodes of an account share the describe calls.
+// describedLately and describedOnce are the ages after which a node asks EC2 again for the subnets. All nodes of an
+// account share EC2's limit for describe calls.
 const (
-	describedLately = 10 * time.Minute // if the subnets limit what the node can get
+	describedLately = 10 * time.Minute // if the subnets limit how many addresses the node can get
 	describedOnce   = time.Hour
 )
 
-// subnets returns what the subnets have, as EC2 has last described them, or describes them now. If EC2 does not, an
-// older description counts. If the role may not ask, subnets limit nothing.
+// subnets returns the subnets with their free addresses, by EC2's last description. If the description is too old, or
+// if an ENI has got addresses since then from subnets that limit the node, subnets asks EC2 again. If EC2 does not
+// answer, the old description counts. If the role may not ask, subnets returns nil: the subnets then limit nothing.
 func (n offering) subnets(ctx context.Context) ([]aws.Subnet, error) {
 	if !n.grows() {
 		return nil, nil
@@ -178,8 +181,8 @@ func (n offering) subnets(ctx context.Context) ([]aws.Subnet, error) {
 			"subnets have enough addresses", "error", err)
 		return nil, nil
 	case !asked.IsZero():
-		slog.Warn("EC2 does not describe the subnets: this command uses its last "+
-			"description", "then", asked, "error", err)
+		slog.Warn("EC2 does not describe the subnets, so this command uses EC2's last description",
+			"then", asked, "error", err)
 		return last, nil
 	}
 	return nil, fmt.Errorf("ask EC2 how many addresses the subnets have: %w", err)
@@ -192,7 +195,7 @@ func (n offering) bounded(subnets []aws.Subnet) bool {
 	})
 }
 
-// grownSince reports whether an ENI has got addresses since then.
+// grownSince reports whether an ENI has got addresses after t.
 func (n offering) grownSince(t time.Time) bool {
 	for _, e := range n.state.ENIs {
 		if e.Grown.After(t) {
@@ -202,24 +205,25 @@ func (n offering) grownSince(t time.Time) bool {
 	return false
 }
 
-// coolings has how many addresses cooled in the last runs, in the registry's directory.
+// coolings is the name of a file in the registry's directory. The file has the numbers of cooling addresses in the last
+// runs.
 const coolings = "advertised.json"
 
-// A coolingSample is how many addresses cooled when a run looked.
+// A coolingSample has the number of addresses that cooled at the time of a run.
 type coolingSample struct {
 	Boot    string         // the boot of the machine
-	Up      time.Duration  // since that boot: no process can set this clock
-	Cooling map[string]int // by resource
+	Up      time.Duration  // time since that boot, by a clock that no process can set
+	Cooling map[string]int // number of addresses, by resource
 }
 
-// mostCooling returns how many addresses of each resource have cooled at once, now or in the runs of the last time.
-// mostCooling records this run.
+// mostCooling returns, for each resource, the most addresses that cooled at one moment: now, or in an earlier run
+// within window. If only is false, mostCooling also records this run.
 func mostCooling(
 	r *registry.Registry, now map[string]int, window time.Duration, only bool,
 ) (map[string]int, error) {
 	var samples []coolingSample
 	if b, err := r.Kept(coolings); err == nil && json.Unmarshal(b, &samples) != nil {
-		samples = nil // it begins again
+		samples = nil // a damaged file counts as empty
 	}
 	boot, up := registry.BootID(), registry.Uptime()
 	samples = slices.DeleteFunc(samples, func(s coolingSample) bool {

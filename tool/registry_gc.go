@@ -38,14 +38,15 @@ configuration has a mistake, it releases nothing. If there is no configuration, 
 keeps no free addresses.
 
 It only collects. If the node has lost a part of its pods' network, the command
-repair puts it back: cni-gc.service runs repair first. Your own timer must run both.` +
+repair puts it back: cni-gc.service runs repair first. Your own timer must run both
+commands.` +
 			cli.JSON("deleted ended prefixes rules unassigned"),
 		Flags: []cli.Flag{
 			conf.Flag(),
 			&cli.DurationFlag{
 				Name: "free-after", DefaultText: "none",
-				Usage: "release what has been free for this `TIME`; up to 15 % is added, so that nodes do not call " +
-					"EC2 together",
+				Usage: "release addresses that have been free for this `TIME`; up to 15 % is added, so that nodes do " +
+					"not call EC2 together",
 			},
 			&cli.IntFlag{Name: "max-reap", Value: -1,
 				Usage: "unassign `N` addresses at most, and delete no ENI; -1: all, 0: none"},
@@ -58,7 +59,7 @@ repair puts it back: cni-gc.service runs repair first. Your own timer must run b
 			want := less.Collection{FreeAfter: after + jitter(after), Max: c.Int("max-reap")}
 			conflists := conf.Load(c.String("config"))
 			policy, unread := conflists.Common()
-			if unread != nil { // it may forbid all changes in EC2
+			if unread != nil { // the configuration may forbid all changes in EC2
 				policy.Provision, want.Max = lease.ProvisionNone, 0
 				unread = fmt.Errorf("this collection has released nothing, because it cannot read the "+
 					"configuration: %w", unread)
@@ -90,13 +91,14 @@ repair puts it back: cni-gc.service runs repair first. Your own timer must run b
 func collect(
 	c *cli.Context, p *ipam.Pool, conflists *conf.Conflists, want less.Collection,
 ) (less.Report, []nl.Rule, error) {
-	if conflists.IsDir { // one file does not say which pools others have
+	if conflists.IsDir { // a single file does not show which pools other files have
 		want.Conflists = conflists.Whole()
 	}
 	done, failed := p.Collect(c.Context, want)
 	if done.Tidied {
-		// Collect has removed what serves all pods, because there was no pod. A pod may have come at that moment, and
-		// needs what was removed. Put it back here: the pod must not wait for a later run.
+		// There was no pod, or no routed pod, so Collect has removed the objects that serve all such pods. A pod may
+		// have come at that moment, and needs these objects. Put them back here, because the pod must not wait for a
+		// later run.
 		_, err := repair.Node(c.Context, conflists)
 		failed = errors.Join(failed, err)
 	}

@@ -36,5 +36,5 @@ func registryList() *cli.Command {
 type freeRow struct {
 	Addr       netip.Addr `json:"ip"`
 	ReleasedOn *time.Time `json:"released_on" head:"-"` // nil: never used
-	ENI        string     `json:"eni" head:"-"`         // empty if the registry does not know it yet
+	ENI        string     `json:"eni" head:"-"`         // empty if the registry does not know the ENI yet
 }

@@ -21,20 +21,20 @@ import (
 func releaseChosen() *cli.Command {
 	return &cli.Command{
 		Name:  "release",
-		Usage: "Release the addresses to EC2 that pods had chosen and that no pod has any more",
+		Usage: "Release to EC2 the addresses that pods had chosen and that no pod has any more",
 		Description: `For a systemd path unit. If a pod has asked for an address (requests), it may start
 again on another node, and its ADD there waits for the address. So this command does
 not wait for --free-after. It first asks the kernel, and releases only addresses
-that nothing on the node uses. The DEL of such a pod leaves the file
+that nothing on the node uses. The DEL of a pod with a chosen address leaves the file
 ` + registry.Dir() + `/` + lease.Release + `, which this command removes.
-The next registry-gc releases what this command cannot release now. If no such
-address is free, it asks EC2 nothing.` + cli.JSON("unassigned"),
+The next registry-gc releases what this command cannot release now. If no chosen
+address is free, the command does not call EC2.` + cli.JSON("unassigned"),
 		Flags: []cli.Flag{conf.Flag()},
 		Action: func(c *cli.Context) error {
 			if err := cli.NeedRoot(); err != nil {
 				return err
 			}
-			// Before the work, as warm does: a DEL may leave it again meanwhile.
+			// Remove the mark before the work, like the command warm: a DEL may leave the mark again meanwhile.
 			mark := filepath.Join(registry.Dir(), lease.Release)
 			if err := os.Remove(mark); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err

@@ -19,9 +19,9 @@ func removeInterface() *cli.Command {
 		Description: `It detaches ENIs and deletes them. If it was interrupted, the next run continues. It
 refuses these ENIs:
 
-  - an ENI with an address of a pod of this node, by the registry or by the kernel.
-    The address may be of a prefix. Drain the node first
-  - an ENI that is attached to another instance, or was made for another one
+  - an ENI with an address of a pod of this node, by the registry or by the kernel,
+    also with an address from a prefix. Drain the node first
+  - an ENI that is attached to another instance, or was created for another instance
   - an ENI with the tag ` + book.TagNoManage + `=true
   - an ENI for which pods may ask (requests in the configuration), because an
     operator has created it. If it cannot read the configuration, it refuses all ENIs` + cli.JSON("removed"),
@@ -31,7 +31,8 @@ refuses these ENIs:
 			if !c.Args().Present() {
 				return cli.Misuse(c, "Insufficient Arguments: please specify an interface")
 			}
-			// It says for which ENIs pods may ask: others have created these, and no program brings one back.
+			// The configuration says for which ENIs pods may ask. Operators have created these ENIs, and no program
+			// creates them again.
 			conflists := conf.Load(c.String("config"))
 			if _, err := conflists.All(); err != nil && (c.IsSet("config") || !conf.Absent(err)) {
 				return err
@@ -40,7 +41,7 @@ refuses these ENIs:
 			if err != nil {
 				return err
 			}
-			policy.Provision = "" // whatever the plugins may do: an operator asks
+			policy.Provision = "" // ignore provision, which limits the plugins: an operator asks here
 			p, err := cli.OpenPool(policy)
 			if err != nil {
 				return err

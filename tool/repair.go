@@ -15,7 +15,7 @@ import (
 func repairNode() *cli.Command {
 	return &cli.Command{
 		Name:  "repair",
-		Usage: "Put back what the node has lost of its pods' network",
+		Usage: "Put back the parts of the pods' network that the node has lost",
 		Description: `cni-gc.service runs it before each collection. nftables.service runs it by a
 drop-in, because that service flushes the ruleset. It puts back:
 
@@ -25,10 +25,11 @@ drop-in, because that service flushes the ruleset. It puts back:
   - the egress of a running client or router, by the present configuration
 
 It repairs only networks of the configuration that have pods on this node. In a pod's namespace, it
-changes only the egress, and what belongs to a new pair. If anything else is lost there, it only
-reports this. It finds a pod in the files of the runtime in /var/lib/cni. If the pod's lease is five
-minutes old, the registry is enough. It reports each repair on standard error, and asks neither EC2
-nor the metadata service. If it could not put something back, the exit status is 1.` + cli.JSON("repaired"),
+changes only the egress, and the objects of a new pair. It only reports other losses there. For the
+inputs of a pod's ADD, it reads the files of the runtime in /var/lib/cni. Without such a file, it
+uses the registry, if the pod's lease is at least five minutes old. It reports each repair on
+standard error, and asks neither EC2 nor the metadata service. If it could not put something back,
+the exit status is 1.` + cli.JSON("repaired"),
 		Flags: []cli.Flag{conf.Flag()},
 		Action: func(c *cli.Context) error {
 			if err := cli.NeedRoot(); err != nil {
@@ -40,8 +41,9 @@ nor the metadata service. If it could not put something back, the exit status is
 	}
 }
 
-// mend is the name of repair in earlier releases. Drop-ins of nftables.service that a package of these has
-// installed, or that an operator has copied, call it: the next release does without.
+// mend returns the command repair under its name of earlier releases. A drop-in of nftables.service may still call
+// mend, if a package of such a release has installed the drop-in, or an operator has copied it. The next release
+// removes mend.
 func mend() *cli.Command {
 	c := repairNode()
 	c.Name, c.Hidden = "mend", true

@@ -27,11 +27,11 @@ func sizing() *cli.Command {
     warm         free addresses that the pools keep: the sum of warm.min
     cooling      addresses that cool if --churn pods of a node end in a minute
     used         ENIs of a node with --pods pods, warm and cooling addresses
-    addresses    of IPv4 that --nodes such nodes take from the subnets for pods: the
-                 primary ones of their ENIs, and room for a quarter more pods on
-                 a new ENI. The boot ENIs are in subnets of their own
-    calls        changing calls to EC2 with which a node gets its ENIs
-    at_once      nodes that can start together, and EC2 throttles none
+    addresses    IPv4 addresses that all --nodes take from the subnets for pods: the
+                 primary addresses of their ENIs, and room on a new ENI for a
+                 quarter more pods. The boot ENIs are in subnets of their own
+    calls        EC2 calls that change something, with which a node gets its ENIs
+    at_once      nodes that can start together without EC2's throttling
     per_minute   nodes that can start in each further minute
     seconds      until EC2 has answered the last call if all --nodes start at once
 
@@ -43,7 +43,7 @@ uses EC2's defaults: your account may have other limits. With "provision": "none
 		Action: func(c *cli.Context) error {
 			kinds := c.StringSlice("types")
 			if len(kinds) == 0 {
-				return cli.Misuse(c, "--types: say for which instance types")
+				return cli.Misuse(c, "--types: want at least one instance type")
 			}
 			n, err := nodeOf(c)
 			if err != nil {
@@ -51,7 +51,7 @@ uses EC2's defaults: your account may have other limits. With "provision": "none
 			}
 			for _, name := range []string{"nodes", "pods", "churn"} {
 				if c.Int(name) < 0 {
-					return cli.Misuse(c, "--%s %d: want a number that is not negative", name, c.Int(name))
+					return cli.Misuse(c, "--%s %d: want 0 or more", name, c.Int(name))
 				}
 			}
 			var rows []sizingRow
@@ -68,7 +68,7 @@ uses EC2's defaults: your account may have other limits. With "provision": "none
 	}
 }
 
-// sizingFlags are the flags of maxpods for a configuration, and the flags for the load.
+// sizingFlags returns the flags for the load, and the flags of maxpods but --format and --instance-type.
 func sizingFlags() []cli.Flag {
 	var flags []cli.Flag
 	for _, f := range maxPods().Flags {
@@ -78,12 +78,12 @@ func sizingFlags() []cli.Flag {
 	}
 	return append(flags,
 		&cli.StringSliceFlag{Name: "types", Usage: "the instance types, as `TYPE,TYPE`"},
-		&cli.IntFlag{Name: "nodes", Value: 1, Usage: "so many `NODES` of each type"},
+		&cli.IntFlag{Name: "nodes", Value: 1, Usage: "count `N` nodes of each type"},
 		&cli.IntFlag{Name: "pods", DefaultText: "as many as it can have", Usage: "a node runs `N` pods"},
-		&cli.IntFlag{Name: "churn", Usage: "so many `PODS` of a node end in a minute, and others begin"})
+		&cli.IntFlag{Name: "churn", Usage: "in each minute, `N` pods of a node end, and others start"})
 }
 
-// A sizingRow is an instance type.
+// A sizingRow has the numbers of an instance type: the help explains them.
 type sizingRow struct {
 	Type      string `json:"type"`
 	ENIs      int    `json:"enis"`
@@ -99,7 +99,7 @@ type sizingRow struct {
 	Seconds   int    `json:"seconds"`
 }
 
-// size counts for the type of a node.
+// size returns the row of the node's instance type.
 func (n podNode) size(c *cli.Context) (sizingRow, error) {
 	row := sizingRow{Type: n.kind}
 	l, err := n.limits(c)
@@ -126,24 +126,25 @@ func (n podNode) size(c *cli.Context) (sizingRow, error) {
 	return row, nil
 }
 
-// need counts the ENIs and addresses of nodes with so many leased, warm and cooling addresses each.
+// need counts the ENIs and addresses of nodes. wanted is the number of leased, warm and cooling addresses of each node.
 func (n podNode) need(row *sizingRow, l aws.Limits, wanted, nodes int) {
-	most := 0 // ENIs that the instance can have for pods
-	for n.podsExcept(l, most) > 0 {
+	boot := n.podsExcept(l, math.MaxInt) // pods of the boot ENI, which serves pods if interfaceIndex is 0
+	most := 0                            // further ENIs that the instance can have for pods
+	for n.podsExcept(l, most) > boot {
 		most++
 	}
 	with := func(enis int) int { return n.podsExcept(l, most-enis) }
 	if row.ENIs = max(most-n.except, 0); row.ENIs > 0 {
-		row.Each = with(1)
+		row.Each = with(1) - boot
 	}
-	if row.Each >= lease.Plenty { // of IPv6
+	if row.Each >= lease.Plenty { // IPv6 addresses do not limit pods
 		row.Each = row.Pods
 	}
 	wanted = min(wanted, with(row.ENIs))
 	for row.Used < row.ENIs && with(row.Used) < wanted {
 		row.Used++
 	}
-	const block, spare = 16, 4 // a /28; a growth for a new ENI makes room for a quarter more
+	const block, spare = 16, 4 // the size of a /28; a growth with a new ENI asks for a quarter more
 	one := min(wanted+(wanted+spare-1)/spare, with(row.Used))
 	if n.pools[0].Prefixes && !l.NoPrefixes {
 		one = row.Used + (max(0, one-row.Used)+block-1)/block*block
@@ -151,7 +152,8 @@ func (n podNode) need(row *sizingRow, l aws.Limits, wanted, nodes int) {
 	row.Addrs = nodes * max(one, row.Used)
 }
 
-// podsExcept returns how many pods an instance can have if so many of its ENIs for pods are left out.
+// podsExcept returns how many pods an instance can have without some of its ENIs for pods. enis is the number of these
+// ENIs.
 func (n podNode) podsExcept(l aws.Limits, enis int) int {
 	var families []lease.Family
 	for _, p := range n.pools {
@@ -160,9 +162,10 @@ func (n podNode) podsExcept(l aws.Limits, enis int) int {
 	return more.Pods(more.Launched(l, families), n.pools, enis)
 }
 
-// call counts EC2's calls of nodes that start at once. EC2 limits each action for itself, so the scarcest one counts.
+// call counts the EC2 calls of nodes that start at once. EC2 limits each action separately, so the action with the
+// lowest limit counts.
 func (row *sizingRow) call(nodes int) {
-	asked := map[string]int{ // before each ENI, and in a collection
+	asked := map[string]int{ // calls of one node: before each ENI, and in a collection
 		"DescribeNetworkInterfaces": 1 + row.Used, "DescribeSubnets": 1, "DescribeInstanceTypes": 1,
 	}
 	for _, a := range []string{"CreateNetworkInterface", "AttachNetworkInterface", "ModifyNetworkInterfaceAttribute"} {

@@ -18,7 +18,7 @@ import (
 func status() *cli.Command {
 	return &cli.Command{
 		Name:  "status",
-		Usage: "Show who has which address; with --diff, who disagrees about it",
+		Usage: "Show which pod has which address; with --diff, compare registry, kernel, metadata and EC2",
 		Description: `It prints the totals, and then each address: the pod that has it, or how long it
 still cools (reuseIPWait of the configuration). It reads the registry. If the
 configuration has egresses, it also reads the namespaces of their pods. It takes no
@@ -26,9 +26,9 @@ lock. If a process keeps a lock, it names the process, and says how many others
 wait.
 
 --diff compares the registry, the kernel, the metadata service and EC2. It prints
-disagreements first. For each, it says what it means and what to do. It changes
-nothing. If they disagree, the exit status is 1. If EC2 or metadata does not answer,
-it compares the others, and says so.` + cli.JSON(`instance {id type zone enis enis_max}
+disagreements first, each with its meaning and what to do. It changes nothing. If
+the sources disagree, the exit status is 1. If EC2 or metadata does not answer, it
+reports this, and compares the other sources.` + cli.JSON(`instance {id type zone enis enis_max}
     work {waiting unfinished[] {action eni since} throttled[] {action until} refused[] {action about code until}
     locks[] {lock pid program stopped waiting}}
     egress {clients routers refused}
@@ -85,5 +85,5 @@ func diff(c *cli.Context) error {
 	}
 	return cli.Hint(errors.New(cli.Count(d.Disagreements, "disagreement")+
 		" between registry, kernel, metadata and EC2"),
-		"EC2 and metadata may be some minutes behind: run it again before you act")
+		"EC2 and metadata may be some minutes behind: run status --diff again before you act")
 }

@@ -21,7 +21,7 @@ import (
 func supportBundle() *cli.Command {
 	return &cli.Command{
 		Name:  "support-bundle",
-		Usage: "Put what this node shows into one file for others; with --read, explain such a file",
+		Usage: "Write the state of this node's pods' network to one file; with --read, explain such a file",
 		Description: `One tar.gz of at most 2 MB, within two minutes:
 
     ` + Name + ` support-bundle                            # to a file in this directory
@@ -29,7 +29,7 @@ func supportBundle() *cli.Command {
     ` + Name + ` support-bundle --read b.tar.gz --html b.html
 
 The file has the registry, the end of the lease log, the conflists, the answer of
-status --diff and the findings of doctor. Of the kernel it has links, addresses,
+status --diff and the findings of doctor. From the kernel it has links, addresses,
 routes, rules, and our nftables and BPF programs. It also has the journal of our
 units, versions, and the answers of EC2 and metadata. If the command cannot read
 something, the file says so. The command changes nothing. The file has no
@@ -54,7 +54,7 @@ could make. --html writes a page that explains the node, for any browser.` + cli
 				return readBundle(c)
 			}
 			if c.String("html") != "" {
-				return cli.Misuse(c, "--html: it needs --read with a bundle")
+				return cli.Misuse(c, "--html needs --read with a bundle")
 			}
 			return writeBundle(c)
 		},
@@ -65,8 +65,8 @@ could make. --html writes a page that explains the node, for any browser.` + cli
 func writeBundle(c *cli.Context) error {
 	file := c.String("output")
 	if slices.Contains([]string{"text", "json"}, file) {
-		return cli.Misuse(c, "--output: %q: want a file for the bundle, or - for standard output; a format needs "+
-			"--read", file)
+		return cli.Misuse(c, "--output %q: want a file for the bundle, or - for standard output; a format needs --read",
+			file)
 	}
 	if err := cli.NeedRoot(); err != nil {
 		return err
@@ -96,7 +96,7 @@ func writeBundle(c *cli.Context) error {
 	return err
 }
 
-// keep writes a file that its owner alone may read. If there is no room, it leaves nothing behind.
+// keep writes a file that only its owner may read. If the disk has no room, keep leaves no part of the file.
 func keep(file string, text []byte) error {
 	err := os.WriteFile(file, text, 0o600)
 	if err != nil {
@@ -105,7 +105,7 @@ func keep(file string, text []byte) error {
 	return err
 }
 
-// A review is what --read answers.
+// A review is what support-bundle --read answers about a bundle.
 type review struct {
 	Made string `json:"made"`
 	Tool string `json:"tool"`
@@ -117,7 +117,7 @@ func readBundle(c *cli.Context) error {
 	if f := c.String("output"); f == "" {
 		_ = c.Set("output", "text")
 	} else if !slices.Contains([]string{"text", "json"}, f) {
-		return cli.Misuse(c, "--output: %q: with --read, want text or json", f)
+		return cli.Misuse(c, "--output %q: with --read, want text or json", f)
 	}
 	b, err := openBundle(c.String("read"))
 	if b == nil {

@@ -8,45 +8,47 @@
 //	remove-interface          detach ENIs and delete them
 //	allocate-first-available  get more addresses for an ENI that has room
 //	deallocate                release addresses
-//	registry-gc               release what has been free for long (cni-gc.timer)
-//	repair                    put back what the node has lost (cni-gc.timer, nftables.service)
-//	warm                      get what a pool wants to have free (cni-warm.path)
+//	drain-interface           give new pods no address of an ENI
+//	registry-gc               release addresses that have been free for long (cni-gc.timer)
+//	repair                    put back objects that the node has lost (cni-gc.timer, nftables.service)
+//	warm                      get the free addresses that a pool wants (cni-warm.path)
 //	release                   release chosen addresses at once (cni-release.path)
 //	advertise                 tell the scheduler how many addresses there are (cni-advertise.timer)
 //	install                   put the suite on a node, from its container image, or remove it
-//	maintain                  run these at their intervals, where no systemd does it
-//	eni-gc                    delete what instances that are gone have left behind
+//	maintain                  run repair, registry-gc, warm and others at their intervals, on a node without systemd
+//	eni-gc                    delete ENIs that terminated instances have left behind
 //
-//	status                    who has which address, and, with --diff, who disagrees
-//	metrics                   the same for Prometheus
+//	status                    which pod has which address; with --diff, where the four sources disagree
+//	metrics                   the state of the node for Prometheus
 //	egress                    clients and routers of egresses, and the rule for security groups
-//	validate                  what is wrong with a conflist
-//	doctor                    what on this node works against the pods, and --fix
+//	validate                  the mistakes in a conflist
+//	doctor                    the faults of the pods' network on this node; --fix repairs some
 //	connectivity-test         which paths of pods work, and where packets stop
-//	iam-policy                what the role of the node must be allowed
+//	iam-policy                the permissions that the role of the node needs
 //	launch-template           ENIs and addresses that come with the instance
-//	support-bundle            all of these in one file for others, and a page made of such a file
-//	whois                     which pod had an address earlier, and in flow logs
+//	support-bundle            the state of the node in one file for others, and a page made of such a file
+//	whois                     which pod had an address earlier; adds pods to flow logs
 //	registry-list             the free addresses
 //	free-ips                  the addresses that neither the node nor a pod has, as metadata and the kernel say
-//	addr                      the addresses that the node and its pods have
+//	addr                      the IPv4 addresses that the node and its pods have
 //	eniif                     the ENIs of this instance
-//	subnets                   where new ENIs could be
-//	limits, maxpods           what the instance type can have
-//	vpccidr, vpcpeercidr      what pods are routed to by their ENI
+//	subnets                   the subnets in which new ENIs can be
+//	limits, maxpods           how many ENIs, addresses and pods the instance type can have
+//	sizing                    how many addresses and EC2 calls nodes of a type need
+//	vpccidr, vpcpeercidr      the CIDRs that pods reach by their ENI
 //	bugs                      which known bugs the metadata service has here
 //
 // The names, flags, tables and exit codes are the same as in the original tool, so scripts and units still work. A
-// command writes only its answer to standard output. All else goes to standard error after the name of the program. A
-// failure is "error:" and what failed, and "hint:" and what an operator can do. There are also warnings, and a line
-// with the request ID for each change made in EC2. The exit status is 0, 1 after an error, or 3 for a command that
-// there is none of. Help and the version need neither root nor EC2. Commands that look into pods or at the registry in
-// /run need root. The others need only metadata and the instance's role.
+// command writes only its answer to standard output. It writes everything else to standard error, after the name of the
+// program. For a failure, it writes "error:" with the error, and "hint:" with what an operator can do. There are also
+// warnings, and a line with the request ID for each change made in EC2. The exit status is 0, or 1 after an error, or 3
+// if there is no command of that name. Help and the version need neither root nor EC2. Commands that read the
+// namespaces of pods or the registry in /run need root. The others need only metadata and the instance's role.
 //
 // # JSON
 //
-// Every command has --output json (-o json). Its help says which fields the answer has;
-// they keep their names and types from release to release. Errors stay on standard error.
+// Every command has --output json (-o json). The help of a command says which fields its answer has. These fields keep
+// their names and types from release to release. Errors stay on standard error.
 package tool
 
 import (
@@ -73,8 +75,8 @@ func Main() {
 	os.Exit(cli.Report(os.Stderr, err))
 }
 
-// New returns the command line. The commands write their answers to stdout. Run of the command line returns every
-// error, and writes none.
+// New returns the application with all commands. The commands write their answers to stdout. The application's methods
+// return every error, and write none.
 func New(stdout io.Writer) *cli.App {
 	var commands []*cli.Command
 	for _, g := range groups() {
@@ -96,8 +98,8 @@ func New(stdout io.Writer) *cli.App {
 		Writer:               stdout,
 		ErrWriter:            io.Discard,
 		OnUsageError:         cli.Misused,
-		EnableBashCompletion: true,                         // and of the other shells, see packaging/manual
-		ExitErrHandler:       func(*cli.Context, error) {}, // Main is the one who exits
+		EnableBashCompletion: true,                         // also for other shells, see packaging/manual
+		ExitErrHandler:       func(*cli.Context, error) {}, // Main exits
 	}
 }
 

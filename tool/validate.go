@@ -17,7 +17,7 @@ func validate() *cli.Command {
 	return &cli.Command{
 		Name:  "validate",
 		Usage: "Find all mistakes in network configurations",
-		Description: `Use it before a runtime reads them, on a node or on the machine that makes images:
+		Description: `Use it before a runtime reads the files, on a node or on the machine that makes images:
 
     ` + Name + ` validate --bin-dir= 10-cni-ipvlan-vpc-k8s.conflist
 
@@ -25,13 +25,14 @@ It looks for keys that no plugin knows, and for values that the plugins, the
 runtime or EC2 would refuse. It looks for plugins that are in the wrong order or not
 installed, and checks versions. In a directory, it reads all files that a runtime
 would read. If the directory of a file has the name net.d, a runtime may read the
-other files there, too. Then it also looks for other files whose settings for the
-node differ. If there are mistakes, the exit status is 1.` + cli.JSON("[] file where mistake"),
+other files there, too. Then the command also looks for settings of the node that
+differ between these files. If there are mistakes, the exit status is 1.` + cli.JSON("[] file where mistake"),
 		ArgsUsage: "CONFLIST|DIR...",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "bin-dir", Value: conf.UsualBinDir(),
 				Usage: "look for the plugins in `DIR`; empty: do not look"},
-			&cli.BoolFlag{Name: "together", Usage: "one node has all files of the directory, whatever its name is"},
+			&cli.BoolFlag{Name: "together", Usage: "check all files of the directory as those of one node, whatever " +
+				"the directory's name is"},
 		},
 		Action: func(c *cli.Context) error {
 			if !c.Args().Present() {
@@ -80,7 +81,7 @@ func mistakesAt(conflists *conf.Conflists, binDir string, together bool) (all []
 	return all, nil
 }
 
-// forRuntimes reports whether a runtime reads the directory. Runtimes have their files in directories of this name.
+// forRuntimes reports whether a runtime reads the directory: the directories of runtimes have the name net.d.
 func forRuntimes(conflists *conf.Conflists) bool {
 	dir, err := filepath.Abs(conflists.Path)
 	if !conflists.IsDir {

@@ -15,7 +15,7 @@ func vpcPeerCIDR() *cli.Command {
 	return &cli.Command{
 		Name:  "vpcpeercidr",
 		Usage: "Show the peered VPC CIDRs associated with current interfaces",
-		Description: "Those of active peering connections: what routeToVpcPeers adds to the pods' routes." +
+		Description: "The CIDRs of active peering connections. routeToVpcPeers adds these to the pods' routes." +
 			cli.JSON("[] iface peer_cidr"),
 		Action: func(c *cli.Context) error {
 			cloud := aws.New(aws.Options{})
@@ -34,5 +34,5 @@ func vpcPeerCIDR() *cli.Command {
 // A vpcPeerCIDRRow is an ENI and the CIDRs of its VPC's peers.
 type vpcPeerCIDRRow struct {
 	Iface string         `json:"iface"`
-	Peers []netip.Prefix `json:"peer_cidr" head:"peer_dcidr"` // the heading is the original's, which scripts know
+	Peers []netip.Prefix `json:"peer_cidr" head:"peer_dcidr"` // the original's heading, which scripts know
 }

@@ -21,11 +21,11 @@ import (
 func warm() *cli.Command {
 	return &cli.Command{
 		Name:  "warm",
-		Usage: "Fill each pool to the free addresses that its configuration wants",
+		Usage: "Fill each pool up to the number of free addresses in its configuration (warm.min)",
 		Description: `For a systemd path unit, and before the kubelet starts. If a pool has fewer free
-addresses than warm.min, this command asks EC2 for more, so that ADDs need not. With
-maxPods, it does not ask for addresses beyond that number. If networks share a pool,
-the largest numbers are in force. If a pool has enough addresses, it does not ask
+addresses than warm.min, this command asks EC2 for more, so that ADDs need not ask.
+With maxPods, it does not ask for addresses beyond that number. If networks share a
+pool, their largest numbers apply. If a pool has enough addresses, it does not ask
 EC2.
 
 An ADD that takes one of the last addresses leaves the file
@@ -42,9 +42,8 @@ asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 			if _, err := conflists.All(); len(pools) == 0 {
 				return err
 			}
-			// Remove the mark before the work: an ADD may leave it again meanwhile. If the
-			// work fails, the mark is not restored, because systemd would start the work
-			// again at once.
+			// Remove the mark before the work: an ADD may leave the mark again meanwhile. If the work fails, the mark
+			// is not restored, because systemd would start the work again at once.
 			mark := filepath.Join(registry.Dir(), lease.Refill)
 			if err := os.Remove(mark); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
@@ -52,7 +51,7 @@ asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 			var rows []warmRow
 			ctx, cancel := context.WithTimeout(c.Context, filling)
 			defer cancel()
-			// First, because a pod on another node may wait for such an ENI. To fill may take minutes.
+			// Detach first, because a pod on another node may wait for such an ENI. Filling the pools may take minutes.
 			common, failed := conflists.Common()
 			if failed == nil {
 				failed = detachUnused(ctx, common)
@@ -67,11 +66,13 @@ asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 	}
 }
 
-// filling is how long the command works while EC2 throttles: a little less than a command may take.
+// filling is how long the command works at most, for example while EC2 throttles. It is a little less than a command
+// may take.
 const filling = cli.Patience - 10*time.Second
 
-// detachUnused detaches the ENIs for which pods had asked and that no pod uses any more. A collection that runs does
-// so, too, and it may take minutes while EC2 throttles. So half of the time is left to fill the pools.
+// detachUnused detaches the ENIs for which pods had asked and that no pod uses any more. It waits for a running
+// collection, which does the same work, and may take minutes while EC2 throttles. So detachUnused takes at most half of
+// the time. The other half is for filling the pools.
 func detachUnused(ctx context.Context, policy lease.Policy) error {
 	p, err := cli.OpenPool(policy)
 	if err != nil {
@@ -81,8 +82,8 @@ func detachUnused(ctx context.Context, policy lease.Policy) error {
 	ctx, cancel := context.WithTimeout(ctx, filling/2)
 	defer cancel()
 	if _, err = p.DetachUnused(ctx); err != nil && ctx.Err() != nil {
-		err = fmt.Errorf("detach ENIs that no pod uses any more: not done after %v, because a collection runs or EC2 "+
-			"throttles; the next collection does it: %w", filling/2, err)
+		err = fmt.Errorf("ENIs that no pod uses any more are not detached after %v, because a collection runs or EC2 "+
+			"throttles; the next collection detaches them: %w", filling/2, err)
 	}
 	return err
 }
@@ -90,11 +91,11 @@ func detachUnused(ctx context.Context, policy lease.Policy) error {
 // A warmRow is a pool after it was filled.
 type warmRow struct {
 	Pool string `json:"pool"`
-	Free int    `json:"free"` // that a pod could have now; of a /80, a million
-	Min  int    `json:"min"`  // that it is to have: warm.min, but none for more pods than maxPods
+	Free int    `json:"free"` // addresses that a pod could have now; a /80 counts as a million
+	Min  int    `json:"min"`  // addresses to keep free: warm.min, or less near maxPods
 }
 
-// fillPool fills one pool, at most to what its configuration wants.
+// fillPool gets addresses for one pool, until the pool has as many free addresses as its configuration wants.
 func fillPool(ctx context.Context, c *cli.Context, policy lease.Policy) (warmRow, error) {
 	row := warmRow{Pool: conf.PoolName(policy.Pool), Min: policy.Warm.Min}
 	p, err := cli.OpenPool(policy)

@@ -26,7 +26,7 @@ import (
 func whois() *cli.Command {
 	return &cli.Command{
 		Name:      "whois",
-		Usage:     "Say which pod had an address, now or earlier; with --flow-log, for each record",
+		Usage:     "Say which pod has or had an address; with --flow-log, add the pods to each record",
 		ArgsUsage: "[ADDRESS] [LOG...]",
 		Description: `It reads lease logs. With the configuration key leaseLog, nodes write them:
 
@@ -35,11 +35,11 @@ func whois() *cli.Command {
     ` + Name + ` whois --flow-log flow.log.gz /var/log/nodes
 
 A LOG is a file, or a directory with the logs of one or many nodes. The files may be
-compressed by gzip. Without a LOG, it reads the log of this node. Until the first
-pod after a boot, it takes the leaseLog of the first network. A TIME has the format
-of RFC 3339, or is seconds since 1970, or is as above in the time zone of this
-machine. A time of day without a date is of today. Without --at, it lists all leases
-of the address.
+compressed by gzip. Without a LOG, it reads the log of this node. Between a boot and
+the first pod, it reads the leaseLog of the first network. A TIME has the format of
+RFC 3339, or is seconds since 1970, or is as above in the time zone of this machine.
+A time of day without a date is of today. Without --at, it lists all leases of the
+address.
 
 A flow log has EC2's default format, or a header line that names its fields. The
 command prints each record with two more fields, src-pod and dst-pod:
@@ -55,16 +55,16 @@ named another pod, the answer is "unknown".` +
 				"may say otherwise)") +
 			`; with --flow-log: [] the fields of the record, src_pod and dst_pod`,
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "at", Usage: "say who had the address at this `TIME`"},
+			&cli.StringFlag{Name: "at", Usage: "say which pod had the address at this `TIME`"},
 			conf.Flag(),
 			&cli.StringFlag{Name: "flow-log", Usage: "add the pods to the records of this `FILE`; -: standard input"},
 		},
 		Action: func(c *cli.Context) error {
-			signal.Reset(os.Interrupt, syscall.SIGTERM) // it has nothing to finish, and a read from a pipe would go on
+			signal.Reset(os.Interrupt, syscall.SIGTERM) // a signal ends the command, also in a read from a pipe
 			args := c.Args().Slice()
 			if file := c.String("flow-log"); file != "" {
 				if c.String("at") != "" {
-					return cli.Misuse(c, "--at: a flow log has the times itself")
+					return cli.Misuse(c, "--at is not for --flow-log, whose records have their own times")
 				}
 				h, err := readHistory(c.String("config"), args)
 				if err != nil {
@@ -73,7 +73,7 @@ named another pod, the answer is "unknown".` +
 				return annotate(c, h, file)
 			}
 			if len(args) == 0 {
-				return cli.Misuse(c, "want an address, or --flow-log")
+				return cli.Misuse(c, "want an address, or --flow-log FILE")
 			}
 			a, err := netip.ParseAddr(args[0])
 			if err != nil {
@@ -81,7 +81,7 @@ named another pod, the answer is "unknown".` +
 			}
 			at, err := parseTime(c.String("at"), time.Now())
 			if err != nil {
-				return cli.Misuse(c, "--at: %w", err)
+				return cli.Misuse(c, "--at %w", err)
 			}
 			h, err := readHistory(c.String("config"), args[1:])
 			if err != nil {
@@ -92,7 +92,7 @@ named another pod, the answer is "unknown".` +
 	}
 }
 
-// readHistory reads the logs at these paths, or the log of this node.
+// readHistory reads the logs at the paths, or this node's log if there are no paths.
 func readHistory(config string, paths []string) (*history.History, error) {
 	if len(paths) == 0 {
 		var err error
@@ -108,37 +108,38 @@ func readHistory(config string, paths []string) (*history.History, error) {
 	return h, nil
 }
 
-// warn names what is damaged.
+// warn logs the first ten damaged lines and files, and the number of the others.
 func warn(damage []history.Damage) {
 	const few = 10
 	for _, d := range damage[:min(few, len(damage))] {
 		if d.Line > 0 {
 			slog.Warn("a line of a lease log is damaged, and is ignored", "file", d.File, "line", d.Line)
 		} else {
-			slog.Warn("a lease log cannot be read to its end: the rest is ignored", "file", d.File, "because", d.Why)
+			slog.Warn("a lease log cannot be read to its end, and the rest is ignored",
+				"file", d.File, "because", d.Why)
 		}
 	}
 	if rest := len(damage) - few; rest > 0 {
-		slog.Warn("more of the lease logs is damaged", "places", rest)
+		slog.Warn("the lease logs are damaged at further places", "places", rest)
 	}
 }
 
-// nodesLogs are the files of this node's lease log. The registry names the log. Before the first pod after a boot, the
-// first network with a log names it. There is only one log to read: networks with different logs write them in turns,
-// and history reads one file after the other.
+// nodesLogs returns the files of this node's lease log. The registry names the log. Before the first pod after a boot,
+// the first network that has a log names the log. nodesLogs returns only one log: networks with different logs write
+// them in turns, and package history reads one file after the other.
 func nodesLogs(config string) ([]string, error) {
 	s, err := cli.ViewRegistry()
 	if err != nil {
 		return nil, err
 	}
 	file := s.Log.File
-	networks, _ := conf.Load(config).All() // the others count if one has a mistake
+	networks, _ := conf.Load(config).All() // if a network has a mistake, the others count
 	for _, l := range networks {
 		file = cmp.Or(file, l.IPAM.Policies()[0].Log.File)
 	}
 	if file == "" {
 		return nil, cli.Hint(fmt.Errorf("this node writes no lease log"),
-			"name the logs, or set the key leaseLog of the network configuration: the log begins with the next pod")
+			"give the lease logs as arguments, or set leaseLog in the conflist: the log then begins with the next pod")
 	}
 	files, _ := filepath.Glob(file + ".*")
 	if _, err = os.Stat(file); err == nil {
@@ -150,7 +151,7 @@ func nodesLogs(config string) ([]string, error) {
 	return files, nil
 }
 
-// parseTime reads a time that a person has typed. Nothing is the zero time.
+// parseTime reads a time that a person has typed. An empty text is the zero time.
 func parseTime(text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -181,7 +182,7 @@ func parseTime(text string, now time.Time) (time.Time, error) {
 type tenure struct {
 	Addr      netip.Addr `json:"address" head:"-"`
 	Begin     string     `json:"begin"`
-	End       *string    `json:"end" head:"-"` // nil: none known
+	End       *string    `json:"end" head:"-"` // nil: no end is known
 	Until     string     `json:"-" head:"end"`
 	Who       string     `json:"-" head:"pod"`
 	Namespace string     `json:"namespace" head:"-"`
@@ -192,7 +193,7 @@ type tenure struct {
 	Network   string     `json:"network" head:"-"`
 	ENI       string     `json:"eni"`
 	Instance  string     `json:"instance"`
-	Trace     string     `json:"trace" head:"-"`    // of the ADD, if the runtime traces its calls
+	Trace     string     `json:"trace" head:"-"`    // trace of the ADD, if the runtime traces its calls
 	FoundIn   string     `json:"found_in" head:"-"` // a namespace, or a route of the node
 	Missing   *time.Time `json:"missing" head:"-"`  // nil: the pod ended by a DEL
 	Unsure    bool       `json:"unsure" head:"-"`   // with --at: a lost line may say otherwise
@@ -212,8 +213,8 @@ func tenureOf(l *history.Lease) tenure {
 
 func written(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// who is the pod that had a lease. Outside Kubernetes it is a container. Of some addresses, the
-// node knows only that they were in use.
+// who returns the name of the pod that had a lease. Outside Kubernetes, it returns the name of the container. If the
+// node only knew that the address was in use, who returns "unknown".
 func who(l *history.Lease) string {
 	switch {
 	case l.Pod != "":
@@ -224,7 +225,7 @@ func who(l *history.Lease) string {
 	return "unknown"
 }
 
-// answerWhois answers who had an address at a time, or all who had it if the time is zero.
+// answerWhois prints the leases of an address at a time, or all leases of the address if the time is zero.
 func answerWhois(c *cli.Context, h *history.History, a netip.Addr, at time.Time) error {
 	rows := []tenure{}
 	sure := at.IsZero() || h.Sure(a, at, at.Add(1))
@@ -236,8 +237,8 @@ func answerWhois(c *cli.Context, h *history.History, a netip.Addr, at time.Time)
 		}
 	}
 	if !sure {
-		slog.Warn("it is unknown who had the address at this time: a lost line of the lease logs may have said "+
-			"it", "address", a)
+		slog.Warn("it is unknown which pod had the address at this time, because a lost line of the lease logs may "+
+			"name the pod", "address", a)
 	}
 	var before, after *history.Lease
 	for _, l := range h.Of(a) {
@@ -256,11 +257,11 @@ func answerWhois(c *cli.Context, h *history.History, a netip.Addr, at time.Time)
 			return
 		}
 		if at.IsZero() {
-			fmt.Fprintf(w, "no pod had %s, as far as these logs go\n", a)
+			fmt.Fprintf(w, "these logs name no pod that had %s\n", a)
 			return
 		}
 		if !sure {
-			fmt.Fprintf(w, "unknown: the logs do not say who had %s at %s\n", a, written(at))
+			fmt.Fprintf(w, "unknown: the logs do not say which pod had %s at %s\n", a, written(at))
 		} else {
 			fmt.Fprintf(w, "no pod had %s at %s\n", a, written(at))
 		}

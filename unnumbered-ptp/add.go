@@ -32,7 +32,7 @@ func add(r *request) (*types100.Result, error) {
 		return nil, err
 	}
 	p, there := s.pair()
-	if s.linked && !there { // if another program has removed the name by which pair finds it
+	if s.linked && !there { // another program may have removed the name by which s.pair finds the pair
 		p, there = s.made()
 	}
 	made, err := s.connect(p, there)
@@ -40,43 +40,44 @@ func add(r *request) (*types100.Result, error) {
 		return result(r, p), nil
 	}
 	if made && !there && (errors.Is(err, nl.ErrUnanswered) || !s.leadsTo(p)) {
-		// The last rule, and the last route without a link, may be there although the answer was lost.
+		// The kernel may have added the last rule, or the last route without a link, although its answer was lost.
 		err = errors.Join(err, s.delPair(p),
 			steps(s.podNS, metadataBlockFurther(r, r.nics, 1, p.loop)).Del())
 	}
 	return nil, s.second(unavailable(err))
 }
 
-// second explains why an ADD fails if another plugin has made the pod's first network and its default route.
+// second explains the failure of an ADD if another plugin has made the pod's first network and its default route.
 func (s *scene) second(err error) error {
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	routes, _ := s.podNS.Routes(nl.RouteFilter{Table: nl.MainTable}) // without them, the error stays as it is
+	routes, _ := s.podNS.Routes(nl.RouteFilter{Table: nl.MainTable}) // without routes, second returns err
 	for _, r := range routes {
 		if r.Dst.Bits() == 0 && r.Dst.Addr().Is4() && r.Dev != s.IfName && r.Dev != s.Config.ContainerInterface {
 			return plugin.Errorf(plugin.CodeInvalid,
-				"this plugin is for the first network of a pod: for a further network beside one of another plugin, "+
-					"chain only cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan",
-				"the pod has a default route by %s, of another network: %w", r.Dev, err)
+				"this plugin is for the first network of a pod. For a further network beside the network of another "+
+					"plugin, chain only cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan",
+				"the pod has a default route by %s, which belongs to another network: %w", r.Dev, err)
 		}
 	}
 	return err
 }
 
-// leadsTo reports whether the node has a route to the pod by the pair. What this ADD has added is gone
-// again, so another ADD of the attachment has added the route, and may have made the pair. If the
-// kernel does not say, leadsTo reports true, and the DEL deletes the pair.
+// leadsTo reports whether the node has a route to the pod by the pair. The failed ADD has already removed its own
+// routes. So if there is a route, another ADD of the attachment has added the route, and may have made the pair. If the
+// kernel does not answer, leadsTo reports true. Then the pair stays until the DEL deletes it.
 func (s *scene) leadsTo(p pair) bool {
 	routes, err := s.nodeNS.Routes(nl.RouteFilter{Dev: p.veth.Name, Protocol: nl.RouteProtocol})
 	return err != nil && !errors.Is(err, fs.ErrNotExist) || len(routes) > 0
 }
 
-// connect makes the veth pair, unless it is there, and everything that belongs to it. If that
-// fails, made reports whether the pair may be there.
+// connect makes the veth pair if there is none, and all objects that belong to the pair. If connect fails, made reports
+// whether the pair may exist.
 //
-// The pair comes first. A collection may remove the objects that serve all pods. The collection then looks for pairs
-// (see [nl.NS.RemoveShared]). Either it finds this pair, or connect sees that the objects are gone.
+// connect makes the pair first. At the same time, a collection may remove the objects that serve all pods, and then
+// look for pairs (see [nl.NS.RemoveShared]). Either the collection finds this pair and repairs the objects, or connect
+// finds that they are missing and adds them.
 func (s *scene) connect(p pair, there bool) (made bool, err error) {
 	w := nl.Wiring{{NS: s.nodeNS, Object: p.veth}}
 	if p.unnamed {
@@ -95,7 +96,8 @@ func (s *scene) connect(p pair, there bool) (made bool, err error) {
 	return true, s.wire(p, there)
 }
 
-// wire adds everything except the veth pair, whose index determines the number of the table.
+// wire adds all objects of the pod, but not the veth pair. The index of the node's end determines the number of the
+// pod's routing table.
 func (s *scene) wire(p pair, there bool) error {
 	var err error
 	for _, loop := range s.Config.loops() {
@@ -112,9 +114,10 @@ func (s *scene) wire(p pair, there bool) error {
 	return err
 }
 
-// chained refuses a plugin that is not the last of a chain, or does not fit the plugins before it.
+// chained fails if the plugins before this one in the chain have not given this plugin what it needs. chained also
+// fails if both links of the pod would have the same name.
 func chained(r *request) error {
-	const hint = "put cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan before it in the chain"
+	const hint = "put cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan before this plugin in the chain"
 	switch {
 	case r.Prev == nil:
 		return plugin.Errorf(plugin.CodeInvalid, hint, "must be called as chained plugin")
@@ -122,7 +125,7 @@ func chained(r *request) error {
 		return plugin.Errorf(plugin.CodeInvalid, hint, "got no container IPs")
 	case r.Config.ContainerInterface == r.IfName && !r.routedPod():
 		return plugin.Errorf(plugin.CodeInvalid,
-			"choose another name for the pod's end of the veth pair, eth1 for example",
+			"choose another name for the pod's end of the veth pair, for example eth1",
 			"containerInterface: %q: the pod's link to the VPC has this name", r.IfName)
 	}
 	for _, a := range r.addrs {

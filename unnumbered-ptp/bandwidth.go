@@ -9,8 +9,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A bandwidth is CNI's capability of that name (CNI conventions, "Dynamic Plugin specific
-// fields"): bits per second, and bits at once. 0 is no limit.
+// A bandwidth is CNI's capability of that name (CNI conventions, "Dynamic Plugin specific fields"). The rates are in
+// bits per second, and the bursts are in bits. A rate of 0 is no limit.
 //
 //codec:describe
 type bandwidth struct {
@@ -20,11 +20,11 @@ type bandwidth struct {
 	EgressBurst  uint64 `json:"egressBurst"`
 }
 
-// leastBurst has room for two packets as programs send them, which the network card splits
-// later. A packet that is larger than the burst would never pass.
+// leastBurst is the smallest burst, in bytes. It has room for two packets of 64 KiB: the kernel sends packets of this
+// size, and the network card splits them later. A packet that is larger than the burst would never pass.
 const leastBurst = 128 << 10
 
-// objects are the limits for what leaves by the pod's links, and for what arrives.
+// objects are the limit for packets that leave by the pod's links, and the limit for packets that arrive by them.
 func (b bandwidth) objects(links []string) (objects []nl.Object) {
 	for _, l := range []nl.Limit{
 		{Rate: b.EgressRate, Burst: b.EgressBurst, Egress: true},
@@ -39,8 +39,9 @@ func (b bandwidth) objects(links []string) (objects []nl.Object) {
 	return objects
 }
 
-// burst is in bytes. Without a value it is a tenth of a second's worth. containerd and CRI-O
-// then send the highest number of 32 bits. Half a GB would be no limit for most traffic.
+// burst returns the burst in bytes, for a rate and a burst in bits. If bits is 0, the burst is the traffic of a tenth
+// of a second. If a pod sets no burst, containerd and CRI-O send the highest number of 32 bits. burst treats this
+// number like 0, because half a GB would be no limit for most traffic.
 func burst(rate, bits uint64) uint64 {
 	if bits == 0 || bits == math.MaxUint32 {
 		bits = rate / 10

@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// check looks for everything that ADD made, as far as a later plugin may not have changed it.
+// check looks for the objects that the ADD made, but not for objects that a later plugin may have changed.
 func check(r *request) error {
 	if err := chained(r); err != nil {
 		return err
@@ -42,13 +42,13 @@ func check(r *request) error {
 	if err != nil {
 		return err
 	}
-	// A pod from before an upgrade, or from another configuration, has the other loop, which
-	// is as good, and may not distinguish callers.
+	// A pod that was made before an upgrade, or with another configuration, may have another loop, or another value of
+	// keepCaller. Each of these forms is right.
 	return anyRight(r.Config.anyPair(p), func(p pair) error { return s.checkPod(p, n) })
 }
 
-// list lets all later checks share the kernel's lists: the node's rules, its routes to the pod, and the pod's rules and
-// routes. The kernel lists each at most once.
+// list lets all later checks share the kernel's lists: the node's rules, the node's routes to the pod, the pod's rules,
+// and the pod's routes. The kernel makes each list at most once. The sharing ends when forget is called.
 func (s *scene) list(p pair) (forget func(), err error) {
 	near, err := s.nodeNS.List(p.veth.Name)
 	if err != nil {
@@ -58,12 +58,13 @@ func (s *scene) list(p pair) (forget func(), err error) {
 	return func() { near(); far() }, err
 }
 
-// served returns an error with the missing objects of those that serve all pods. The ADD of a later pod may have made
-// these objects for another configuration: for other NodePorts, or without the IPv6 that the node had. CRI-O calls
-// CHECK when it starts, with the configuration that the pod was made with. If CHECK fails, it takes the pod for broken.
+// served returns an error if objects that serve all pods are missing. The ADD of a later pod may have made these
+// objects for another configuration, such as other NodePorts, or while the node had no IPv6. served accepts such
+// objects. The reason is CRI-O: when CRI-O starts, it calls CHECK with the configuration with which the pod was made.
+// If CHECK fails, CRI-O considers the pod broken.
 func (s *scene) served(p pair) error {
 	if err := s.node.meets(s.request); err != nil || p.routed {
-		return err // what routed pods share is among what each needs
+		return err // the objects that routed pods share are in the list of each routed pod, see needs
 	}
 	n, err := s.node.of(p).inTable(s.request)
 	if err != nil {
@@ -73,7 +74,7 @@ func (s *scene) served(p pair) error {
 	for i, step := range w {
 		if t, is := step.Object.(nl.Table); is {
 			t.Others = true
-			for k := range t.Chains { // lasting has made a copy
+			for k := range t.Chains { // lasting has copied t.Chains
 				t.Chains[k].Alike = t.Chains[k].Name == nodePortsChain
 			}
 			w[i].Object = t
@@ -82,8 +83,8 @@ func (s *scene) served(p pair) error {
 	return errors.Join(w.Check(), failsClosed(s.request))
 }
 
-// anyRight returns nil if one of the forms that a pod may have is right. Otherwise it returns
-// the error of the first form, unless that error is only that the pod has a loop.
+// anyRight returns nil if one of the forms that a pod may have is right. Otherwise anyRight returns the error of the
+// first form whose error is not errLooped.
 func anyRight(forms []pair, wrong func(pair) error) (first error) {
 	for _, p := range forms {
 		err := wrong(p)
@@ -105,9 +106,8 @@ func (s *scene) checkPod(p pair, n node) error {
 	return slices.DeleteFunc(needs, minor).Check()
 }
 
-// needs is what a pod needs besides its pair and what serves all pods. needs is the list of ADD without the objects
-// that some ADDs do not make. It also leaves out objects that a later plugin may have changed (CNI specification,
-// CHECK).
+// needs lists the objects that a pod needs, but not its pair and the objects of nodeWiring. The list has only objects
+// that each ADD makes. It leaves out objects that a later plugin may have changed (CNI specification, CHECK).
 func (s *scene) needs(p pair, n node) (nl.Wiring, error) {
 	table, err := s.tableAsMade(p)
 	if err != nil {
@@ -121,10 +121,11 @@ func (s *scene) needs(p pair, n node) (nl.Wiring, error) {
 	return slices.DeleteFunc(s.wiring(p, n.primaries(), table), excused), nil
 }
 
-// excuses reports whether a pod whose main table has some routes may lack a step.
+// excuses reports whether a pod may lack the object of a step. routes are the routes in the pod's main table.
 //
-// A later plugin may have added routes to prevResult, or lead a destination elsewhere. So the node need send back to
-// the pod only what the pod sends out by its ENI. A route in the pod may be one by a link that is not ours.
+// A later plugin may have added routes to prevResult, or may lead a destination of the pod by another link. So the node
+// needs a route that sends packets back to the pod only if the pod then sends these packets out by its ENI. And the pod
+// may lack one of our routes if it reaches the same destination by a link that is not ours.
 func (s *scene) excuses(step nl.Step, p pair, routes []nl.Route) bool {
 	byENI := func(r nl.Route) bool { return r.Dev == s.IfName }
 	switch o := step.Object.(type) {
@@ -157,16 +158,17 @@ func (s *scene) excuses(step nl.Step, p pair, routes []nl.Route) bool {
 	return false
 }
 
-// hasWithoutMTU reports whether the node has a route, with any MTU. The route has the MTU of the ADD. A later plugin,
-// such as tuning, may have changed the MTU of the pod's link since.
+// hasWithoutMTU reports whether the node has a route, with any MTU. The ADD gave the route the MTU that the pod's link
+// had then. A later plugin, such as tuning, may have changed the MTU of the link since.
 func (s *scene) hasWithoutMTU(r nl.Route) bool {
 	r.MTU = 0
 	return r.Check(s.nodeNS) == nil
 }
 
-// unblocked reports whether the pod can reach the metadata service of IPv4, and ADD may not have made the block. ADD
-// may not have made the block if the configuration did not ask for it. A later plugin may then have added the default
-// route to prevResult. The default route of IPv6 is in the answer of our ipam plugin.
+// unblocked reports whether the pod has no block of the IPv4 metadata service, and its ADD need not have made one. The
+// ADD made no block if the configuration did not ask for a block, and prevResult had no default route yet. A later
+// plugin may have added the default route to prevResult. In IPv6, prevResult already had the default route, because our
+// ipam plugin returns it.
 func (s *scene) unblocked(p pair) bool {
 	if s.Config.BlockInstanceMetadata != nil || s.Config.DefaultRoute == byVPC || s.podNS == nil {
 		return false
@@ -174,13 +176,15 @@ func (s *scene) unblocked(p pair) bool {
 	return prohibition(metadata[0]).Check(s.podNS) != nil && !s.blocks(s.podLinks(), blocked(s.request, p))
 }
 
-// blocks reports whether the links have the right filters for such addresses. There are none for no addresses.
+// blocks reports whether the links have the right filters for these addresses. If there are no addresses, the links
+// need no filters.
 func (s *scene) blocks(devs []string, addrs []netip.Addr) bool {
 	return len(addrs) == 0 || nl.Forbid{Devs: devs, Addrs: addrs}.Check(s.podNS) == nil
 }
 
-// portsEndBefore reports whether the pod gives only ports below one to its own connections. What is reserved from there
-// on then does not matter. The runtime sets the sysctls of a pod after the ADD, and may have replaced the list.
+// portsEndBefore reports whether the pod's own connections get only ports below port. Then it does not matter whether
+// the ports from port on are reserved. The runtime sets the sysctls of a pod after the ADD, and may have replaced the
+// list of reserved ports.
 func (s *scene) portsEndBefore(port int) bool {
 	text, _ := s.podNS.Sysctl("net/ipv4/ip_local_port_range")
 	var first, last int
@@ -188,9 +192,9 @@ func (s *scene) portsEndBefore(port int) bool {
 	return n == 2 && last < port
 }
 
-// minor reports whether a pod works without a step, though not as well. Such a step is a sysctl that does not turn on
-// forwarding. Others are the second route and the pod's addresses at its end of the pair, which pods of older releases
-// lack.
+// minor reports whether a pod works without the object of a step, though not as well. Such an object is a sysctl that
+// neither turns on forwarding nor reserves ports. The second route to a pod is another such object. So are the pod's
+// addresses at its end of the pair, which pods of older releases lack.
 func minor(s nl.Step) bool {
 	switch o := s.Object.(type) {
 	case nl.Sysctl:

@@ -11,29 +11,32 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// The service loop fails closed. What a pod sends to the VPC by the node goes back to the pod, by the rule and the
-// table of the pod. If another program removes the rule or a route, the packet would leave by the boot ENI, and get the
-// node's address there. Then the security groups of the node would apply to it, and not those of the pod. So the node
-// drops what begins a connection and takes that way.
+// The service loop fails closed. If a pod sends a packet to the VPC by the node, the pod's rule and table lead the
+// packet back to the pod. If another program removes the rule or a route, the packet would leave by the boot ENI, and
+// would get the node's address. Then the security groups of the node would apply to the packet, and not the security
+// groups of the pod. So the node drops the first packet of a connection that would leave by the boot ENI in this way.
 //
-// A chain of the type nat sees the first packet of a connection, and no other. So the chain costs other packets
-// nothing. It costs an ADD nothing either, because it serves all pods. The packets of a connection that stood before
-// keep the pod's address, and EC2 drops them at the boot ENI.
+// A chain of the type nat sees only the first packet of a connection. So the chain costs all other packets nothing. The
+// chain costs an ADD nothing either, because one chain serves all pods. The packets of an existing connection keep the
+// pod's address, and EC2 drops them at the boot ENI.
 //
-// A rule of last resort beside the rule of each pod would cost an ADD two messages. It would cost each packet to the
-// node's routes one more comparison for each pod. And a program that removes the pod's rule removes that one, too.
+// Another design would be a second rule for each pod, which drops such packets. But this rule would cost an ADD two
+// messages. The kernel would compare each packet that uses the node's routes with one more rule for each pod. And a
+// program that removes the pod's first rule would also remove the second rule.
 //
-// Pods without a loop use exactly that way. Their packets get the node's address in a chain before this one, in a table
-// of its own. It stays as long as the node has pods, and the loop of all of them fails open as long as it stays.
+// Pods without a loop do send packets to the VPC by the boot ENI. These packets get the node's address in an earlier
+// chain, which is in a table of its own (looplessTable). This table stays as long as the node has pods. As long as it
+// stays, the loops of all pods fail open.
 
-// closedChain is the name of the chain. looplessTable cannot be the table of a network.
+// closedChain is the name of the chain that drops. looplessTable is the name of the table for pods without a loop. No
+// table of a network has this name.
 const (
 	closedChain   = "closed"
 	looplessTable = nl.OwnTable + "._loopless"
 )
 
-// closed is the node's chain for packets that pods with a loop send to the VPC by the boot ENI. The chain has no rules
-// if the pods have no loop. Destinations of hostCIDRs go that way on purpose.
+// closed is the chain that drops packets which pods with a loop would send to the VPC by the boot ENI. The chain has no
+// rules if the pods have no loop. It does not drop packets to hostCidrs, which leave by the boot ENI on purpose.
 func closed(r *request) nl.Chain {
 	c, chain := r.Config, nl.Chain{Name: closedChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}
 	if !c.Loops() {
@@ -56,22 +59,23 @@ func closed(r *request) nl.Chain {
 	return chain
 }
 
-// ofFamily are the prefixes of a family, in their order.
+// ofFamily returns the prefixes of a family, sorted.
 func ofFamily(f nl.Family, all []netip.Prefix) []netip.Prefix {
 	all = slices.DeleteFunc(slices.Clone(all), func(p netip.Prefix) bool { return nl.FamilyOf(p.Addr()) != f })
 	slices.SortFunc(all, netip.Prefix.Compare)
 	return all
 }
 
-// open is the table for pods without a loop, which is before the chain closed of any network.
+// open is the table for pods without a loop. Its chain comes before the chain closed of every network.
 func (c Config) open() nl.Table {
 	return nl.Table{Family: "inet", Name: looplessTable,
 		Chains: []nl.Chain{{Name: "open", Type: "nat", Hook: "postrouting", Priority: 97,
 			Rules: []nl.NFRule{{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()}}}}}
 }
 
-// failsClosed fails if the node's chain closed is missing or empty, except while there is the table for pods without a
-// loop. The rules depend on the CIDRs that the VPC had when the last pod was made, so they are not compared.
+// failsClosed returns an error if the node's chain closed is missing or empty, or if another program has added a rule
+// to the chain's table. While the node has the table for pods without a loop, failsClosed returns nil. failsClosed does
+// not compare the rules, because they depend on the CIDRs that the VPC had when the last pod was made.
 func failsClosed(r *request) error {
 	chain := closed(r)
 	if len(chain.Rules) == 0 {
@@ -79,7 +83,8 @@ func failsClosed(r *request) error {
 	}
 	t := nl.Table{Family: "inet", Name: nl.OwnTableOf(r.Network), Chains: []nl.Chain{chain}}
 	if err := t.Intact(r.nodeNS); err != nil && r.Config.open().Check(r.nodeNS) != nil {
-		return fmt.Errorf("pods reach Services as the node if another program removes their rules: %w", err)
+		return fmt.Errorf("if another program removes the pods' rules, pods reach Services with the node's address: %w",
+			err)
 	}
 	return nil
 }

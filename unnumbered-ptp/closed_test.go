@@ -125,7 +125,8 @@ func TestClosed(t *testing.T) {
 					loop, network, got)
 			}
 		}
-		if err := s.CHECK(p); err == nil || !strings.Contains(err.Error(), "pods reach Services as the node") {
+		if err := s.CHECK(p); err == nil ||
+			!strings.Contains(err.Error(), "pods reach Services with the node's address") {
 			t.Errorf("CHECK: %v", err)
 		}
 		must(t, s.node.Do(func() error {

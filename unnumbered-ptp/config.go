@@ -13,36 +13,37 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 )
 
-// A Config is the plugin's part of a network configuration. The original plugin has the keys
-// down to nodePortMark, with the same defaults.
+// A Config is the plugin's part of a network configuration. The original plugin has the keys from hostInterface to
+// nodePortMark, with the same defaults.
 //
 //codec:describe exported
 type Config struct {
 	HostInterface      string `json:"hostInterface"`      // link of the boot ENI
 	ContainerInterface string `json:"containerInterface"` // pod's end of the veth pair
-	// forward and masquerade: without it pods reach neither services nor the internet
+	// the node forwards and masquerades packets of pods; without ipMasq, pods reach neither Services nor the internet
 	IPMasq          bool    `json:"ipMasq"`
 	MTU             int     `json:"mtu"`             // of the pair; 0: the MTU of hostInterface
-	RouteTableStart *uint32 `json:"routeTableStart"` // lowest number of a routing table for a pod; 256
-	// a range as iptables writes it; 30000:32767; "": no NodePorts
+	RouteTableStart *uint32 `json:"routeTableStart"` // lowest number of a routing table for a pod; nil: 256
+	// a range as iptables writes it; nil: 30000:32767; "": no NodePorts
 	NodePorts    *string `json:"nodePorts"`
-	NodePortMark *uint32 `json:"nodePortMark"` // bits of the mark of a connection to a NodePort; 0x2000
+	NodePortMark *uint32 `json:"nodePortMark"` // bits of the mark of a connection to a NodePort; nil: 0x2000
 
-	// a pod sees the address of the caller at a NodePort, if the service asks for that
+	// at a NodePort, a pod sees the caller's own address, if the Service has externalTrafficPolicy Local
 	KeepCaller bool `json:"keepCaller"`
 
-	// how a pod reaches a service's backend in the VPC: redirect, masquerade or none; "": the first that the kernel can
-	// do
+	// how a pod reaches a Service's backend in the VPC: redirect, masquerade or none; "": redirect, or masquerade if
+	// the kernel does not support redirect
 	ServiceLoop string `json:"serviceLoop"`
 
-	// the default route: host, by the node, or vpc, by the pod's ENI; "": host
+	// the pod's default route: "host" leads by the node, and "vpc" leads by the pod's ENI; "": host
 	DefaultRoute string   `json:"defaultRoute"`
 	HostCIDRs    []string `json:"hostCidrs"` // destinations that pods always reach by the node
 
-	// begins the name of the node's end of the pair, for pods of dataPath veth; "": see [VethName]
+	// for pods with dataPath veth: the first characters of the name of the node's end of the pair; "": the name is
+	// [VethName]
 	VethPrefix string `json:"vethPrefix"`
 
-	// for the pod; nil: in a family whose default route is by the ENI
+	// the pod cannot reach the metadata service; nil: only in a family whose default route is by the ENI
 	BlockInstanceMetadata *bool `json:"blockInstanceMetadata"`
 
 	RuntimeConfig struct {
@@ -55,7 +56,7 @@ type Config struct {
 	hostCIDRs []netip.Prefix
 }
 
-// DefaultNodePortMark is the value of nodePortMark if it is left out, as in the original.
+// DefaultNodePortMark is the value of nodePortMark if the key is left out. The original plugin has the same default.
 const DefaultNodePortMark = 0x2000
 
 // The values of defaultRoute.
@@ -67,45 +68,46 @@ const (
 // ports is a range of ports. The range is empty if last is 0.
 type ports struct{ first, last uint16 }
 
-// maxTable is the highest routeTableStart: the index of a link is added to it.
+// maxTable is the highest routeTableStart. The number of a pod's table is routeTableStart plus the index of a link.
 const maxTable = 1 << 30
 
 // Validate sets the defaults and returns all mistakes together.
 func (c *Config) Validate() error {
 	var m values.Mistakes
 	if c.HostInterface == "" {
-		m.Wrong("hostInterface must be specified: it is the name of the boot ENI's link, eth0 or ens5")
+		m.Wrong("hostInterface must be specified: want the name of the boot ENI's link, for example eth0 or ens5")
 	}
 	if c.ContainerInterface == "" {
-		m.Wrong("containerInterface must be specified: it is the name of the pod's end of the veth pair, eth1 for " +
-			"example")
+		m.Wrong("containerInterface must be specified: want the name of the pod's end of the veth pair, for example " +
+			"eth1")
 	}
 	m.Link("hostInterface", c.HostInterface)
 	if c.HostInterface == "lo" {
-		m.Wrong("hostInterface: \"lo\": this is the loopback link, which each namespace has")
+		m.Wrong("hostInterface: \"lo\": want the boot ENI's link, not the loopback link")
 	}
 	m.NewLink("containerInterface", c.ContainerInterface)
-	m.MTU(c.MTU, 68, "that of hostInterface")
+	m.MTU(c.MTU, 68, "the MTU of hostInterface")
 	c.start = *cmp.Or(c.RouteTableStart, new(uint32(256)))
 	if c.start == 0 || c.start > maxTable {
 		m.Wrong("routeTableStart: %d: want 1 to %d", c.start, maxTable)
 	}
 	c.mark = *cmp.Or(c.NodePortMark, new(uint32(DefaultNodePortMark)))
 	if c.mark == 0 {
-		m.Wrong("nodePortMark: 0: want at least one bit to mark a connection; 8192 is 0x2000")
+		m.Wrong("nodePortMark: 0: want at least one bit, which marks a connection, for example 8192 (0x2000)")
 	}
 	var err error
 	if c.ports, err = parsePorts(*cmp.Or(c.NodePorts, new("30000:32767"))); err != nil {
 		m.Wrong("nodePorts: %w", err)
 	}
 	if c.KeepCaller && err == nil && c.ports.last == 0 {
-		m.Wrong(`keepCaller: true: it needs NodePorts, but nodePorts is ""`)
+		m.Wrong(`keepCaller: true: want a range of NodePorts in nodePorts, which is ""`)
 	}
 	if c.ServiceLoop != "" {
 		m.OneOf("serviceLoop", c.ServiceLoop, redirect, masquerade, none)
 	}
 	if c.KeepCaller && c.ServiceLoop == none {
-		m.Wrong(`keepCaller: true: with serviceLoop "none" pods see the node instead of the caller`)
+		m.Wrong(`keepCaller: true: want another serviceLoop than "none", with which pods see the node instead of the ` +
+			"caller")
 	}
 	c.validateRoutes(&m)
 	c.validatePrefix(&m)
@@ -116,13 +118,13 @@ func (c *Config) Validate() error {
 func (c *Config) validateRoutes(m *values.Mistakes) {
 	m.OneOf("defaultRoute", cmp.Or(c.DefaultRoute, byNode), byNode, byVPC)
 	if c.DefaultRoute == byVPC && len(c.HostCIDRs) == 0 {
-		m.Wrong(`hostCidrs must be specified with defaultRoute "vpc": list the CIDRs of the cluster's services, ` +
-			`"172.20.0.0/16" for example; otherwise calls to services leave by the ENI and get no answer`)
+		m.Wrong(`hostCidrs must be specified with defaultRoute "vpc": want the CIDRs of the cluster's Services, for ` +
+			`example "172.20.0.0/16". Without hostCidrs, calls to Services leave by the ENI and get no answer`)
 	}
 	c.hostCIDRs = m.Prefixes("hostCidrs", c.HostCIDRs)
 	for _, p := range c.hostCIDRs {
 		if p.Bits() == 0 {
-			m.Wrong("hostCidrs: %q: this is the default route: use the key defaultRoute", p)
+			m.Wrong("hostCidrs: %q: use the key defaultRoute for the default route", p)
 		}
 	}
 }

@@ -17,15 +17,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 )
 
-// Some engines of NetworkPolicy know a pod by the name of the node's end of its pair: aws-network-policy-agent
-// (GetHostVethName) and Calico (VethNameForWorkload). With the key vethPrefix, the pair of a routed pod has that name.
+// Some engines of NetworkPolicy find a pod by the name of the node's end of its pair: aws-network-policy-agent
+// (GetHostVethName) and Calico (VethNameForWorkload). If the key vethPrefix is set, the node's end of a routed pod's
+// pair has the name for which these engines look.
 //
-// It follows from the pod, so two sandboxes of a pod have the same. All else here knows a pair by its attachment. So
-// [VethName] is the alternative name of such a pair, and the pair is found, changed and deleted by that. A name without
-// it proves nothing. If another program removes the alternative name, the MAC address shows whose pair it is: then
-// [Restore] puts the name back.
+// This name follows from the pod's namespace and name, so two sandboxes of one pod have the same name. All other code
+// of this package identifies a pair by its attachment. So such a pair has [VethName] as its alternative name, and all
+// commands find, change and delete the pair by the alternative name. A link that has only the engine's name may belong
+// to another sandbox, or to another program. If another program removes the alternative name, the MAC address still
+// shows the attachment of the pair. Then [Restore] puts the alternative name back.
 
-// engineName is the name by which engines know the pair of a pod, or empty.
+// engineName is the name by which engines find the pair of a pod. It is "" if the configuration has no vethPrefix, or
+// if the name of the pod is unknown.
 func engineName(r *request) string {
 	if r.Config.VethPrefix == "" || r.Pod.Name == "" {
 		return ""
@@ -35,7 +38,8 @@ func engineName(r *request) string {
 	return r.Config.VethPrefix + fmt.Sprintf("%08x%08x", h[0], h[1])[:digits]
 }
 
-// named gives the node's end a second name. The other name follows from the attachment.
+// named sets the name of the node's end. own is the name that follows from the attachment. If name differs from own,
+// own becomes the alternative name.
 func (p *pair) named(name, own string) {
 	p.veth.Name, p.veth.AltName = name, ""
 	if name != own {
@@ -43,7 +47,7 @@ func (p *pair) named(name, own string) {
 	}
 }
 
-// taken explains the failure of an ADD whose pair did not get its name because another link has it.
+// taken explains the failure of an ADD whose pair could not get its name, because another link has this name.
 func (s *scene) taken(p pair, failed error) error {
 	if p.veth.AltName == "" || !errors.Is(failed, fs.ErrExist) {
 		return failed
@@ -56,15 +60,16 @@ func (s *scene) taken(p pair, failed error) error {
 	if words := strings.Fields(near.Alias); len(words) > 2 && networkOf(near.Alias) != "" {
 		owner = "the pair of an earlier sandbox, the container " + words[2] + ","
 	} else if halfMade(near) {
-		owner = "a pair that another ADD for the pod has begun, and not ended,"
+		owner = "a pair of another ADD for the pod, which has not ended,"
 	}
 	return plugin.Errorf(plugin.CodeTryAgain, "the DEL of its container deletes the pair. If the container is gone, "+
 		"a GC deletes the pair. Then the next ADD succeeds. 'ip -d link show "+near.Name+"' shows the link",
-		"the veth pair of the pod %s must have the name %s, and %s has it: nothing of that was changed",
+		"the veth pair of the pod %s must have the name %s, but %s has this name: this ADD has changed nothing",
 		s.Pod, near.Name, owner)
 }
 
-// delPair deletes a pair that a failed ADD has made. Of two sandboxes of a pod, each has a far end of its own.
+// delPair deletes a pair that a failed ADD has made. If the pair has the engine's name, another sandbox's pair may have
+// this name now. In this case, delPair deletes the pair by its end in the pod.
 func (s *scene) delPair(p pair) error {
 	if p.veth.AltName == "" {
 		return s.nodeNS.DelPair(nl.Link{Name: p.veth.Name})
@@ -76,8 +81,8 @@ func (s *scene) delPair(p pair) error {
 	return err
 }
 
-// delUnnamed deletes a pair of the attachment that does not have its alternative name: an ADD was killed, or another
-// program has removed the name.
+// delUnnamed deletes a pair of the attachment that lacks its alternative name. Either the ADD was killed before it
+// added this name, or another program has removed it.
 func delUnnamed(r *request) error {
 	name := engineName(r)
 	if name == "" {
@@ -90,7 +95,8 @@ func delUnnamed(r *request) error {
 	return r.nodeNS.DelPair(l)
 }
 
-// validatePrefix checks vethPrefix. Four characters and eleven digits are what the kernel allows.
+// validatePrefix checks vethPrefix. The kernel allows names of 15 bytes: four characters of the prefix and eleven
+// digits of the hash.
 func (c *Config) validatePrefix(m *values.Mistakes) {
 	const most = 4
 	strange := func(r rune) bool {
@@ -98,17 +104,19 @@ func (c *Config) validatePrefix(m *values.Mistakes) {
 	}
 	switch p := c.VethPrefix; {
 	case len(p) > most || strings.ContainsFunc(p, strange):
-		m.Wrong("vethPrefix: %q: want 1 to %d letters and digits, eni for example", p, most)
+		m.Wrong("vethPrefix: %q: want 1 to %d letters and digits, for example eni", p, most)
 	case p == "veth":
-		m.Wrong(`vethPrefix: "veth": the names of all other pairs begin with it: want another prefix, eni for example`)
+		m.Wrong(`vethPrefix: "veth": want another prefix, for example eni, because the names of all other pairs ` +
+			"begin with veth")
 	case slices.Contains([]string{"lo", "eth", "ens", "vlan"}, p):
-		m.Wrong("vethPrefix: %q: links of nodes have such names; an engine or a network manager would confuse them "+
-			"with pods: want another prefix, eni for example", p)
+		m.Wrong("vethPrefix: %q: want another prefix, for example eni, because links of nodes have such names; other "+
+			"programs would take them for pods",
+			p)
 	}
 }
 
-// sha1 is the hash of FIPS 180-4, five numbers of eight digits. The package of the standard library, with what it
-// imports, is a twentieth of this program, and each process would initialize it.
+// sha1 is the hash SHA-1 of FIPS 180-4, as five numbers of 32 bits. The standard library's package and its imports
+// would be a twentieth of this program, and each process would have to initialize them.
 func sha1(text string) [5]uint32 {
 	const block = 64
 	h := [5]uint32{0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0}
@@ -123,7 +131,7 @@ func sha1(text string) [5]uint32 {
 	return h
 }
 
-// hashBlock adds the first block to a hash.
+// hashBlock adds the first block of 64 bytes to a hash.
 func hashBlock(h *[5]uint32, block []byte) {
 	var w [80]uint32
 	for i := range w {

@@ -208,7 +208,7 @@ func TestVethPrefixOthers(t *testing.T) {
 
 	nltest.Shell(t, f.node, "ip link add "+known+" type veth peer name others")
 	before := nltest.Dump(t, f.node, q.NS)
-	tryAgain(t, f.ADD(q), known, "payments/web-0", "a link of another program has it")
+	tryAgain(t, f.ADD(q), known, "payments/web-0", "a link of another program has this name")
 	for _, again := range []func() error{
 		func() error { return f.DEL(q) }, func() error { return f.DEL(p) }, func() error { return f.GC(p) },
 	} {
@@ -221,7 +221,7 @@ func TestVethPrefixOthers(t *testing.T) {
 		" type veth peer name begun")
 	nltest.Shell(t, f.node, begin)
 	before = nltest.Dump(t, f.node, q.NS)
-	tryAgain(t, f.ADD(q), known, "payments/web-0", "begun, and not ended, has it")
+	tryAgain(t, f.ADD(q), known, "payments/web-0", "has not ended, has this name")
 	must(t, f.DEL(q))
 	must(t, f.GC(q, p.request.Attachment))
 	same(t, "a pair that was begun", before, nltest.Dump(t, f.node, q.NS))

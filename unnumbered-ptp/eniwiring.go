@@ -15,11 +15,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// eniWiring lists the objects that the routed pods of an ENI share, and that all routed pods of the node share. ADD
-// makes it, and a collection deletes it when the node has no routed pods, or when the link of the ENI is gone.
+// eniWiring lists the objects that the routed pods of an ENI share, and the objects that all routed pods of the node
+// share. An ADD makes these objects. A collection deletes them when the node has no routed pods, or when the link of
+// the ENI is gone.
 func (s *scene) eniWiring(p pair) nl.Wiring {
 	c, n, dev := s.Config, s.node.of(p), s.eni.Name
-	c.IPMasq = true // the node must forward
+	c.IPMasq = true // the node must forward for routed pods, even without ipMasq
 	objects := forwarding(c, n)
 	if p.has(nl.IPv6) {
 		objects = append(objects, nl.Sysctl{Key: conf6(dev) + "disable_ipv6", Value: "0"})
@@ -42,20 +43,23 @@ func (s *scene) eniWiring(p pair) nl.Wiring {
 	return steps(s.nodeNS, append(objects, eniMark{s.eni.Index, n.families(), arrives}))
 }
 
-// accepts lets the node accept by the ENI's link what the VPC sends to pods. The check of sources (rp_filter) honours
-// the mark that such a packet has, and so it finds the ENI at once.
+// accepts are the objects that let the node accept packets which the VPC sends to routed pods by the ENI's link. Such a
+// packet has the mark of the ENI. The check of sources (rp_filter) uses this mark, because src_valid_mark is 1. So the
+// check finds the ENI at once.
 //
-// Another program may have taken the mark away. The node's own way to the VPC is the boot ENI, so a strict check drops
-// what has no mark. The loose check looks for a way by this link in each table. It drops all of it at a link without an
-// address of IPv4 (__fib_validate_source: no_addr). So the link has one that means nothing, and that no packet gets.
+// Another program may have removed the mark. The node's own route to the VPC leads by the boot ENI, so a strict check
+// would drop a packet without a mark. So the check is loose (2): it looks in each table for a route by this link. But a
+// loose check drops all such packets if the link has no IPv4 address (__fib_validate_source: no_addr). So the link gets
+// an IPv4 address that has no other purpose, and that no packet has.
 func accepts(eni string) []nl.Object {
 	return []nl.Object{nl.Sysctl{Key: conf4(eni) + "rp_filter", Value: "2"},
 		nl.Sysctl{Key: conf4(eni) + "src_valid_mark", Value: "1"}, nl.RoutedAddr(eni)}
 }
 
-// asks is the table that lets the node ask for the VPC router with an address of the ENI. The node has no address at
-// the ENI's link: without this table, the kernel would ask with the address of the boot ENI. EC2 need not answer a
-// request that an ENI sends with another ENI's address. What slaves ask does not pass the table.
+// asks is the nftables table that changes the node's ARP requests by the ENI's link: the sender becomes an address of
+// the ENI. At this link, the node has no address of the ENI. Without the table, the kernel would ask for the VPC router
+// with the address of the boot ENI. EC2 need not answer an ARP request that an ENI sends with another ENI's address.
+// ARP requests of slaves do not pass the table.
 func asks(eni string, a netip.Addr) nl.Table {
 	return nl.Table{Family: "arp", Name: nl.AskTable(eni), Chains: []nl.Chain{{
 		Name: "output", Type: "filter", Hook: "output",
@@ -67,8 +71,9 @@ func (n node) families() []nl.Family {
 	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !n.has(f) })
 }
 
-// eniRoutes lead to what the pods reach by the ENI. Destinations of hostCIDRs are left to the main table, also if the
-// CIDR of a peer is the same. The configuration may have changed since the last pod.
+// eniRoutes are the routes of the ENI's table, to the destinations that its pods reach by the ENI. For each prefix of
+// hostCidrs, a throw route leaves the packets to the main table, even if a peer has the same CIDR. All these routes
+// replace existing ones, because the configuration may have changed since the last ADD.
 func (s *scene) eniRoutes(p pair) (objects []nl.Object) {
 	table := nl.RoutedTable(s.eni.Index)
 	for _, dst := range byENI(s.request, p) {
@@ -85,8 +90,8 @@ func (s *scene) eniRoutes(p pair) (objects []nl.Object) {
 	return objects
 }
 
-// routedTable is the network's table for routed pods: whose address they may send with, and what gets the node's
-// address.
+// routedTable is the network's nftables table for routed pods. It drops packets whose source is not the pod's address,
+// and it decides which packets get the node's address.
 func routedTable(r *request) nl.Table {
 	senders := nl.Chain{Name: "senders", Type: "nat", Hook: "prerouting", Priority: -110, Rules: []nl.NFRule{
 		{nl.IIFRouted(), nl.ToLocal(), nl.Accept()},
@@ -94,16 +99,17 @@ func routedTable(r *request) nl.Table {
 	}}
 	t := nl.Table{Family: "inet", Name: nl.RoutedTableOf(r.Network), Chains: []nl.Chain{senders}}
 	if chain := routedPostrouting(r); len(chain.Rules) > 0 {
-		t.Chains, t.Of = append(t.Chains, chain), chain.Name // the rules vary, and not whether there are some
+		t.Chains, t.Of = append(t.Chains, chain), chain.Name // the seal depends on this chain's name, not on its rules
 	}
 	return t
 }
 
-// routedPostrouting gives packets of routed pods the node's address, unless the destination is reached by their ENI.
-// The ENI may be the boot ENI, so the link by which a packet leaves does not tell.
+// routedPostrouting is the chain that gives packets of routed pods the node's address, but not if the pods reach the
+// destination by their ENI. This ENI may be the boot ENI, so the chain cannot decide by the link alone.
 //
-// What leaves by another ENI keeps the pod's address, also where kube-proxy would masquerade it later: at a NodePort of
-// the node. To other pods of the node kube-proxy may: a pod that calls itself needs that.
+// A packet that leaves by another ENI keeps the pod's address. A call to a NodePort of the node, which kube-proxy would
+// masquerade later, also keeps the pod's address. kube-proxy may masquerade packets to pods of the node: a pod that
+// calls itself needs this masquerade.
 func routedPostrouting(r *request) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Varies: true}
 	if !r.Config.IPMasq {
@@ -130,8 +136,8 @@ func routedPostrouting(r *request) nl.Chain {
 	return chain
 }
 
-// An intact table is one whose rules follow from the CIDRs that the VPC had when the last pod was made. So they are not
-// compared.
+// An intact is a table whose rules Check does not compare. The rules depend on the CIDRs that the VPC had when the last
+// pod was made.
 type intact struct{ nl.Table }
 
 func (t intact) Check(n *nl.NS) error { return t.Intact(n) }
@@ -145,17 +151,21 @@ const (
 	mostENIs  = ENIMarks >> markShift
 )
 
-// The priorities of the rules for routed pods. All these rules come before the rules of other pods, which are one rule
-// for each pod. The first, prefLoopless, finds a pod of the node.
+// The priorities of the rules for routed pods. All these rules come before the rules for pods that are not routed,
+// because each of those pods has a rule of its own. The rule with prefLoopless, which leads packets to routed pods of
+// the node, comes before all these rules.
 //
-// A packet that arrives by an ENI for no pod of the node is for a pod that has ended. The main table, or the ENI's
-// table, would lead the packet back to the VPC, with the sender's address. The VPC router would send it to the ENI
-// again.
+// prefStray: if a packet arrives by an ENI for an address that no pod of the node has, the pod with this address has
+// ended. The rule drops the packet. Otherwise the main table, or the ENI's table, would lead the packet back to the
+// VPC, with the sender's address. The VPC router would send the packet to the ENI again.
 //
-// What has no mark goes past the rules for marks: otherwise each of its packets would be compared with each ENI. The
-// kernel looks with a mark and "iif lo" for the way back to a pod: a check of its source does if src_valid_mark is 1,
-// an answer of the node if tcp_fwmark_accept is. prefToPod finds the pod before the ENI. The node's own packets without
-// a mark must not use it, see [nodeWiring].
+// prefUnmarked: a packet without a mark skips the rules for marks. Otherwise the kernel would compare each such packet
+// with the rule of each ENI.
+//
+// prefToPod: sometimes the kernel looks up the route to a pod, and the lookup has a mark and "iif lo". The kernel makes
+// this lookup to check the source of a packet, if src_valid_mark is 1. The kernel also makes this lookup to send an
+// answer of the node, if tcp_fwmark_accept is 1. The rule with prefToPod comes before the rules for marks, so the
+// kernel finds the pod and not the ENI. The node's own packets without a mark must not use this rule, see [nodeWiring].
 const (
 	prefStray    = 1015
 	prefUnmarked = 1016
@@ -171,22 +181,23 @@ func eniTable() nl.Table {
 		Rules: []nl.NFRule{{nl.ByIIFGroup()}, {nl.ByIIF()}}}}}
 }
 
-// markChain is the beginning of the names of the branches' chains.
+// markChain begins the name of a branch's chain. The number of the mark follows.
 const markChain = "mark_"
 
-// An eniMark is the way from the link of a routed pod to the routing table of its ENI. It consists of a branch of an
-// nftables table, which sets a mark, and a rule for the mark in each family. What arrives by the ENI has the mark, too,
-// for the check of its source, see accepts. By the boot ENI, packets come for others than routed pods.
+// An eniMark leads packets from the links of routed pods to the routing table of their ENI. It consists of a branch of
+// an nftables table, which sets a mark, and of a rule for the mark in each family. Packets that arrive by the ENI get
+// the mark, too, for the check of sources: see accepts. Packets that arrive by the boot ENI do not get the mark,
+// because some of these packets are not for routed pods.
 //
-// The chain's name has the number of the mark. So the kernel gives a number to one ENI, even if two processes ask for
-// it. The index of the ENI's link says where to begin.
+// The name of the branch's chain contains the number of the mark. So the kernel gives a number to one ENI only, even if
+// two processes ask for the same number. The search for a free number begins at the index of the ENI's link.
 type eniMark struct {
 	eni      int // index of the link
 	families []nl.Family
-	arrives  bool // what arrives by the ENI is for routed pods
+	arrives  bool // packets that arrive by the ENI are for routed pods only
 }
 
-// branch is the branch of the ENI with a number.
+// branch is the ENI's branch that sets the mark with this number.
 func (m eniMark) branch(number uint32) nl.Branch {
 	mark := nl.NFRule{nl.SetMarkBits(number<<markShift, ENIMarks)}
 	b := nl.Branch{Table: eniTable(), Group: nl.RoutedGroup(m.eni), Link: m.eni,
@@ -225,7 +236,7 @@ func (m eniMark) numbers() (all []uint32) {
 	return all
 }
 
-// String shows the first number.
+// String shows the mark with the first number that the ENI tries.
 func (m eniMark) String() string {
 	number := m.numbers()[0]
 	text := eniTable().String() + "\n\t" + m.branch(number).String()
@@ -235,8 +246,8 @@ func (m eniMark) String() string {
 	return text
 }
 
-// Add claims a number, and adds the rules for it. If the number is another one then, because another process has
-// replaced the table meanwhile, Add begins again.
+// Add claims a number for the ENI, and adds the rules for this number. If another process has replaced the table
+// meanwhile, the ENI may now have another number. In this case, Add begins again.
 func (m eniMark) Add(n *nl.NS) error {
 	const tries = 5
 	for range tries {
@@ -259,7 +270,7 @@ func (m eniMark) Add(n *nl.NS) error {
 	return fmt.Errorf("another program changes the table inet %s all the time", eniTable().Name)
 }
 
-// forget deletes the rules of the ENI for other numbers than its own.
+// forget deletes the rules of the ENI for all other numbers than this one.
 func (m eniMark) forget(n *nl.NS, number uint32) error {
 	rules, err := n.Rules()
 	for _, r := range rules {
@@ -272,7 +283,7 @@ func (m eniMark) forget(n *nl.NS, number uint32) error {
 	return err
 }
 
-// claim returns the number of the ENI, whose branch it adds. fresh reports that there was none.
+// claim returns the number of the ENI. If the ENI has no branch, claim adds a branch, and fresh is true.
 func (m eniMark) claim(n *nl.NS) (number uint32, fresh bool, err error) {
 	if err := eniTable().Add(n); err != nil && !errors.Is(err, fs.ErrExist) {
 		return 0, false, err
@@ -284,7 +295,7 @@ func (m eniMark) claim(n *nl.NS) (number uint32, fresh bool, err error) {
 		}
 	}
 	switch {
-	case err == nil && m.branch(number).Check(n) != nil: // another program has changed its rules
+	case err == nil && m.branch(number).Check(n) != nil: // another program has changed the branch's rules
 		err = m.branch(number).Put(n)
 	case fresh && errors.Is(err, fs.ErrNotExist):
 		number, err = m.free(n)
@@ -292,15 +303,16 @@ func (m eniMark) claim(n *nl.NS) (number uint32, fresh bool, err error) {
 	return number, fresh, err
 }
 
-// restoreAll puts back the branches of all ENIs that another program has deleted, as the rules for their marks say. It
-// puts back the own one last: once that is there, no later Add of this ENI looks for the others. What arrives by an ENI
-// has a mark if there is the rule that drops the rest of it.
+// restoreAll puts back the branches of ENIs that another program has deleted. The rules for marks show which number
+// each ENI had. restoreAll puts back the branch of m's own ENI last. If this branch exists, a later Add of the ENI does
+// not look for missing branches of other ENIs. A branch also marks packets that arrive by the ENI if the node has the
+// ENI's rule with prefStray.
 func (m eniMark) restoreAll(n *nl.NS) error {
 	rules, err := n.Rules()
 	arrives := map[int]bool{}
 	for _, r := range rules {
 		if r.Pref == prefStray && r.Drop && r.Protocol == nl.RouteProtocol {
-			l, _ := n.LinkByName(r.IIF) // a rule whose link is gone is about no ENI
+			l, _ := n.LinkByName(r.IIF) // if the link is gone, its index is 0, which no ENI has
 			arrives[l.Index] = true
 		}
 	}
@@ -314,7 +326,8 @@ func (m eniMark) restoreAll(n *nl.NS) error {
 	return err
 }
 
-// restore puts back the branch of an ENI that has lost it. A number that is taken is not the ENI's any more.
+// restore puts back the branch of an ENI that has lost its branch. If another ENI has the number now, restore does
+// nothing.
 func (m eniMark) restore(n *nl.NS, number uint32) error {
 	if _, lost := m.number(n); !errors.Is(lost, fs.ErrNotExist) || !n.HasLink(m.eni) {
 		return nil
@@ -323,7 +336,8 @@ func (m eniMark) restore(n *nl.NS, number uint32) error {
 	return err
 }
 
-// free adds a branch with a number that is free. It is not while a rule leads it to another ENI.
+// free adds a branch with a free number, and returns the number. A number is not free as long as the node has both a
+// rule for the number's mark and the link of this rule's ENI.
 func (m eniMark) free(n *nl.NS) (uint32, error) {
 	rules, err := n.Rules()
 	if err != nil {
@@ -346,13 +360,13 @@ func (m eniMark) free(n *nl.NS) (uint32, error) {
 		mostENIs, eniTable().Name, prefENI)
 }
 
-// number is the number that the ENI has. The error is fs.ErrNotExist if it has none.
+// number is the number that the ENI has. The error is fs.ErrNotExist if the ENI has none.
 func (m eniMark) number(n *nl.NS) (uint32, error) {
 	chain, err := eniTable().Branch(n, nl.RoutedGroup(m.eni))
 	return numberOf(chain), err
 }
 
-// numberOf is the number of a chain, or 0 if another program has made it.
+// numberOf is the number in the name of a chain, or 0 if the name has none, because another program has made the chain.
 func numberOf(chain string) uint32 {
 	number, err := strconv.ParseUint(strings.TrimPrefix(chain, markChain), 10, 8)
 	if err != nil {
@@ -361,13 +375,13 @@ func numberOf(chain string) uint32 {
 	return uint32(number)
 }
 
-// ofENI returns the index of the link of the ENI if a rule is one of ours for its mark.
+// ofENI reports whether a rule is ours and is for the mark of an ENI. It returns the index of the ENI's link.
 func ofENI(r nl.Rule) (eni int, is bool) {
 	eni, is = nl.OfRoutedTable(r.Table)
 	return eni, is && r.Pref == prefENI && r.Protocol == nl.RouteProtocol
 }
 
-// Check looks for the branch of the ENI and its rules.
+// Check looks for the branch of the ENI, and for the rules for its mark.
 func (m eniMark) Check(n *nl.NS) error {
 	number, err := m.number(n)
 	if err != nil {
@@ -382,5 +396,5 @@ func (m eniMark) Check(n *nl.NS) error {
 	return err
 }
 
-// Del does nothing: other pods may use it.
+// Del does nothing: other pods may use the mark.
 func (eniMark) Del(*nl.NS) error { return nil }

@@ -14,20 +14,20 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A further NIC of a pod answers by itself: package ipvlan adds its routes and rules. It has no part in the pair, in
-// the routes on the node, in the service loop and in keepCaller. All of these are for the addresses of the pod's first
-// NIC. A caller of the address of a further NIC, the node and a NodePort included, calls it by the VPC.
+// A further NIC of a pod answers by routes and rules of its own, which package ipvlan adds. The pair, the routes on the
+// node, the service loop and keepCaller are only for the addresses of the pod's first NIC. All calls to the address of
+// a further NIC come by the VPC, even calls from the node and calls to a NodePort.
 //
-// This plugin adds two things for further NICs. Their default routes lead to the VPC, so it keeps
-// the pod from the metadata service by them, unless blockInstanceMetadata is false. And the
-// limits of the bandwidth of an ADD are for all of its links together. If two attachments of a
-// pod have the same limits, they share them.
+// This plugin adds two kinds of objects for further NICs. The default route of such a NIC leads to the VPC. So the
+// plugin blocks the metadata service at this NIC, but not if blockInstanceMetadata is false. And the bandwidth limits
+// of an ADD are for all links of the ADD together. If two attachments of a pod have the same limits, they share these
+// limits.
 //
-// A further attachment, see [nl.Further], gets only these two.
+// A further attachment, see [nl.Further], gets only these two kinds of objects.
 
-// isFurther reports whether the attachment is a further one of its pod. The group of its link
-// shows it. The pod may have changed the group, and other plugins give none. Then the attachment is a further one if it
-// has no pair, and another has links in the pod.
+// isFurther reports whether the attachment is a further one of its pod. The group of the attachment's link shows this.
+// But the pod may have changed the group, and other plugins set no group. In these cases, the attachment is a further
+// one if it has no pair, and another attachment is the first of the pod.
 func (s *scene) isFurther(eni nl.Link) (bool, error) {
 	own, group := nl.PodGroup(s.Digest()), nl.Attachment(eni.Group)
 	if group == own || group == nl.FurtherGroup(own) {
@@ -40,7 +40,8 @@ func (s *scene) isFurther(eni nl.Link) (bool, error) {
 	return nl.Further(links, own), err
 }
 
-// addFurther is the ADD of a further attachment. A kernel without BPF has no filters.
+// addFurther is the ADD of a further attachment. If the kernel has no BPF, addFurther adds no filters, or fails if
+// blockInstanceMetadata is set.
 func (s *scene) addFurther() (*types100.Result, error) {
 	var err error
 	for _, loop := range []string{redirect, masquerade} {
@@ -62,7 +63,9 @@ func (s *scene) checkFurther() (wrong error) {
 	return wrong
 }
 
-// furtherFaults are what a further attachment lacks: the filters, too, if it has some of them.
+// furtherFaults are the faults of the objects of a further attachment. Missing filters are faults only if
+// blockInstanceMetadata is set, or if other objects are missing, too: the ADD may have added no filters, see
+// addFurther.
 func (s *scene) furtherFaults() []nl.Fault {
 	faults := steps(s.podNS, furtherObjects(s.request, redirect)).Faults()
 	if fewer := steps(s.podNS, furtherObjects(s.request, masquerade)).Faults(); len(fewer) == 0 {
@@ -71,13 +74,13 @@ func (s *scene) furtherFaults() []nl.Fault {
 	return faults
 }
 
-// furtherObjects are all that a further attachment gets.
+// furtherObjects are all objects that a further attachment gets.
 func furtherObjects(r *request, loop string) []nl.Object {
 	return append(metadataBlockFurther(r, r.nics, 0, loop), r.Config.RuntimeConfig.Bandwidth.objects(names(r.nics))...)
 }
 
-// metadataBlockFurther is [metadataBlock] for NICs from a number on. The route that refuses is in
-// the table of each NIC.
+// metadataBlockFurther is [metadataBlock] for the NICs whose index is from or higher. The prohibit route is in the
+// routing table of each NIC.
 func metadataBlockFurther(r *request, nics []plugin.NIC, from int, loop string) (objects []nl.Object) {
 	if b := r.Config.BlockInstanceMetadata; b != nil && !*b {
 		return nil
@@ -99,7 +102,7 @@ func metadataBlockFurther(r *request, nics []plugin.NIC, from int, loop string) 
 	return objects
 }
 
-// names are the links of NICs.
+// names are the names of the NICs' links.
 func names(nics []plugin.NIC) (all []string) {
 	for _, n := range nics {
 		all = append(all, n.Name)
@@ -107,7 +110,7 @@ func names(nics []plugin.NIC) (all []string) {
 	return all
 }
 
-// limited are the links that share the limits of the bandwidth of a pod with a pair.
+// limited are the links that share the bandwidth limits of a pod with a pair: podLinks and the further NICs.
 func (r *request) limited() []string {
 	return slices.Concat(r.podLinks(), names(r.nics[min(1, len(r.nics)):]))
 }

@@ -19,7 +19,7 @@ func gc(r *request) error {
 		return err
 	}
 	existing := r.Valid
-	if r.Added != nil { // the pairs were listed before: an ADD leases first
+	if r.Added != nil { // Added comes after the list of links: an ADD first leases, and then makes its pair
 		added, err := r.Added()
 		if err != nil {
 			return err
@@ -33,7 +33,7 @@ func gc(r *request) error {
 	}
 	var errs []error
 	for _, l := range links {
-		// Another program may have removed the name.
+		// Another program may have removed the alternative name. Then the MAC address shows the attachment.
 		known := valid[l.MAC] || slices.ContainsFunc(l.Names(), func(name string) bool { return valid[name] })
 		if l.Kind == "veth" && !known && (networkOf(l.Alias) == r.Network || halfMade(l)) {
 			errs = append(errs, r.nodeNS.DelPair(l))
@@ -44,21 +44,22 @@ func gc(r *request) error {
 	return errors.Join(append(errs, detached, lost, removeGone(r.nodeNS))...)
 }
 
-// RemoveDetached deletes the rules of pairs that are gone, and returns them. The original plugin's
-// are among them: it deleted its own rules only if it masqueraded.
+// RemoveDetached deletes the rules of pairs that are gone, and returns these rules. It also deletes such rules of the
+// original plugin, which deleted its own rules only if it masqueraded.
 func RemoveDetached(node *nl.NS) ([]nl.Rule, error) { return node.RemoveDetached(OfPair) }
 
-// OfPair reports whether a rule is one for a pair, of ours or of the original plugin.
+// OfPair reports whether a rule is for a pair: a rule of ours, or of the original plugin.
 func OfPair(r nl.Rule) bool { return r.Protocol == nl.RouteProtocol || legacy.IsRule(r) }
 
-// halfMade reports whether an ADD was killed after it made a pair and before it gave the pair
-// its alias and set it up. If an ADD of any network is just there, it loses the pair, fails,
-// and is tried again.
+// halfMade reports whether a pair has no alias and is not up. Most often, its ADD was killed after the ADD had made the
+// pair. But an ADD of any network may have made the pair just now. Then this ADD loses the pair and fails, and the
+// runtime tries again.
 func halfMade(l nl.Link) bool {
 	return nl.IsPair(l.Group) && l.Alias == "" && !l.Up
 }
 
-// removeGone deletes the objects of ENIs whose links are gone. Routes that name no link outlive it.
+// removeGone deletes the objects of ENIs whose links are gone. When a link ends, the kernel deletes the routes that
+// name it, but not the throw routes.
 func removeGone(node *nl.NS) error {
 	gone := func(eni int, is bool) bool { return is && !node.HasLink(eni) }
 	rules, err := node.Rules()
@@ -75,7 +76,7 @@ func removeGone(node *nl.NS) error {
 			continue
 		}
 		w = append(w, nl.Step{NS: node, Object: r})
-		if b := (eniMark{eni: eni}).branch(r.Mark >> markShift); b.Check(node) == nil { // otherwise another ENI has it
+		if b := (eniMark{eni: eni}).branch(r.Mark >> markShift); b.Check(node) == nil { // not another ENI's branch
 			w = append(w, nl.Step{NS: node, Object: b})
 		}
 	}

@@ -10,19 +10,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// metadata are the addresses of the instance metadata service (EC2 user guide, "Access
-// instance metadata"). A program that reaches it has the credentials of the node's role.
+// metadata are the addresses of the instance metadata service (EC2 user guide, "Access instance metadata"). A program
+// that reaches the service gets the credentials of the node's role.
 //
-// By the node, the answers to a pod end at the service's hop limit of 1, unless an operator has raised that. By the ENI
-// there is no hop in between.
+// If a pod asks by the node, the answers do not reach the pod. The reason is the service's hop limit, which is 1 if no
+// operator has raised it. If a pod asks by its ENI, there is no hop in between.
 var metadata = []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("fd00:ec2::254")}
 
-// blocked are the addresses of the metadata service that the pod must not reach. Where the configuration does not ask
-// for the block, hostCidrs may lead to one of them: to a proxy on the node.
+// blocked are the addresses of the metadata service that the pod must not reach. If blockInstanceMetadata is not set,
+// an address in hostCidrs is not blocked: its packets go to a proxy on the node.
 func blocked(r *request, p pair) (addrs []netip.Addr) {
 	for _, a := range metadata {
 		f := nl.FamilyOf(a)
-		// it would leave by the ENI
+		// packets to this address would leave by the ENI
 		block := (r.Config.DefaultRoute == byVPC || r.routed(f)) && !slices.Contains(r.Config.hostCIDRs, single(a))
 		if r.Config.BlockInstanceMetadata != nil {
 			block = *r.Config.BlockInstanceMetadata
@@ -34,9 +34,10 @@ func blocked(r *request, p pair) (addrs []netip.Addr) {
 	return addrs
 }
 
-// metadataBlock keeps the pod from the metadata service by a route, so that a program gets an error at once. A filter
-// at both links stops sockets that are bound to a link, because these ignore the route. The kernel may have no BPF.
-// So a pod whose loop needs no BPF has the route alone, unless blockInstanceMetadata is set.
+// metadataBlock are the objects that keep the pod from the metadata service. A route refuses the destination, so a
+// program gets an error at once. Sockets that are bound to a link ignore the route, so a filter at both links drops
+// their packets. A filter needs BPF, which a kernel may lack. So if a pod's loop needs no BPF, the pod gets the filter
+// only if blockInstanceMetadata is set. The pod always gets the route.
 func metadataBlock(r *request, p pair) (objects []nl.Object) {
 	addrs := blocked(r, p)
 	if len(addrs) == 0 {
@@ -51,12 +52,13 @@ func metadataBlock(r *request, p pair) (objects []nl.Object) {
 	return objects
 }
 
-// prohibition is the route of metadataBlock.
+// prohibition is the route that refuses an address of the metadata service.
 func prohibition(a netip.Addr) nl.Route {
 	return nl.Route{Dst: single(a), Type: "prohibit", Protocol: nl.RouteProtocol}
 }
 
-// filters reports whether a pod with such a loop has filters besides the routes.
+// filters reports whether a pod with the service loop loop gets BPF filters against the metadata service, besides the
+// routes that refuse it.
 func filters(r *request, loop string) bool {
 	return r.Config.BlockInstanceMetadata != nil || loop != masquerade
 }

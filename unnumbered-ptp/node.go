@@ -19,18 +19,18 @@ import (
 // A node is what an ADD must know of the node.
 type node struct {
 	mtu      int          // of hostInterface
-	addrs    []netip.Addr // of hostInterface without link-local ones, the primary address of each family first
-	subnet   netip.Prefix // of IPv4, that of the boot ENI
+	addrs    []netip.Addr // of hostInterface without link-local ones; in each family, the primary address is first
+	subnet   netip.Prefix // the IPv4 subnet of the boot ENI
 	acceptRA bool         // hostInterface accepts router advertisements, as long as the node does not forward IPv6
 	believes bool         // a new link accepts router advertisements, even while the node forwards IPv6
 	rationed bool         // the kernel waits more than refusals6 milliseconds between two ICMPv6 refusals to a host
 }
 
-// wantsHost is what to do about a hostInterface that the node does not have.
+// wantsHost is the hint to the operator if the node has no link with the name hostInterface.
 const wantsHost = "hostInterface is the name of the boot ENI's link on this node, see 'ip route show default'"
 
-// readNode reads the node. If hostInterface is an alternative name of the link, readNode replaces it by the name:
-// netfilter and /proc/sys know no other.
+// readNode reads the node. If hostInterface is an alternative name of a link, readNode replaces it in c by the link's
+// name. netfilter and /proc/sys do not accept alternative names.
 func readNode(ns *nl.NS, c *Config) (node, error) {
 	l, err := ns.SeenLink(c.HostInterface)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -73,12 +73,12 @@ func (n node) forwards6(c Config) bool { return c.IPMasq && n.has(nl.IPv6) }
 func conf4(link string) string { return "net/ipv4/conf/" + link + "/" }
 func conf6(link string) string { return "net/ipv6/conf/" + link + "/" }
 
-// nodeAddrs are the addresses of hostInterface without link-local ones and duplicates. IPv4
-// is before IPv6, and the primary address of each family is its first.
+// nodeAddrs are the addresses of hostInterface without link-local ones and duplicates. IPv4 comes before IPv6. In each
+// family, the primary address is first.
 //
-// Pods know the node by its primary address, the instance's own. keepalived and others add
-// addresses, and move them to another node. The order in the kernel does not show which one
-// is primary: an address that is removed and added again is the last.
+// Pods use the primary address of the node, which is the instance's own address. keepalived and other programs add
+// addresses, and move them to another node. The kernel's order does not show which address is primary: if a program
+// removes an address and adds it again, the address is the last.
 func nodeAddrs(ns *nl.NS, link string) ([]nl.Addr, error) {
 	found, err := ns.Addrs(link)
 	if err != nil {
@@ -113,13 +113,13 @@ func sorted(ns *nl.NS, link string, f nl.Family, found []nl.Addr) ([]nl.Addr, er
 	return of, nil
 }
 
-// compare sorts the address first that is more likely the instance's own.
+// compare sorts two addresses: the address that is more likely the instance's own comes first.
 //
-// A deprecated address is better than none: keepalived adds such addresses of IPv6, and an
-// address of DHCP becomes deprecated when its lease ends. The source of the default route
-// decides next. Then the form of the address decides. The instance's own address has the
-// prefix of its subnet, or is a /128 from DHCPv6, and it has a lifetime. An address that
-// others add is a /32, a /128, or secondary, and it has no lifetime.
+// A deprecated address comes last, but is better than none. keepalived adds deprecated IPv6 addresses. An address from
+// DHCP becomes deprecated when its lease ends. A tentative address comes before deprecated addresses, and after all
+// other addresses. The source of the default route decides next. Then the form of the address decides. The instance's
+// own address has the prefix of its subnet, or is a /128 from DHCPv6, and it has a lifetime. An address that other
+// programs add is a /32, a /128, or secondary, and it has no lifetime.
 func compare(a, b nl.Addr, src netip.Addr) int {
 	return cmp.Or(
 		last(a.Deprecated, b.Deprecated),
@@ -142,7 +142,8 @@ func last(a, b bool) int {
 	return -1
 }
 
-// primaries is the node without the addresses that others may add to hostInterface and remove.
+// primaries is the node with only the primary address of each family. Other programs may add and remove the other
+// addresses.
 func (n node) primaries() node {
 	var addrs []netip.Addr
 	for _, f := range nl.Families {
@@ -154,7 +155,7 @@ func (n node) primaries() node {
 	return n
 }
 
-// of is the node without the families that a pod does not have.
+// of is the node with only the addresses of the pod's families.
 func (n node) of(p pair) node {
 	n.addrs = slices.DeleteFunc(slices.Clone(n.addrs), func(a netip.Addr) bool { return !p.has(nl.FamilyOf(a)) })
 	return n
@@ -169,8 +170,8 @@ func (n node) has(f nl.Family) bool {
 	return is
 }
 
-// meets refuses a pod with a family of which the node has no address: node and pod could not reach each other. The
-// node's address may still come: DHCPv6 is later than DHCP.
+// meets returns an error if the pod has a family in which the node has no address: node and pod could not reach each
+// other. The runtime is to try again, because the node may still get the address: DHCPv6 is later than DHCP.
 func (n node) meets(r *request) error {
 	for _, a := range r.addrs {
 		f, enable := nl.FamilyOf(a), ""
@@ -186,8 +187,8 @@ func (n node) meets(r *request) error {
 	return nil
 }
 
-// knownBy returns the node as pods know it that use some of its addresses. In each family, the first of these is the
-// primary one. An address that the node has lost changes nothing.
+// knownBy returns the node with its addresses in another order: the addresses in addrs come first. So in each family,
+// one of these is the primary address. An address in addrs that the node has lost has no effect.
 func (n node) knownBy(addrs []netip.Addr) node {
 	n.addrs = slices.Clone(n.addrs)
 	slices.SortStableFunc(n.addrs, func(a, b netip.Addr) int {
@@ -199,8 +200,8 @@ func (n node) knownBy(addrs []netip.Addr) node {
 // changes reports whether the node may have had another primary address.
 func (n node) changes() bool { return len(n.addrs) > len(n.primaries().addrs) }
 
-// whenMade is the node as it was when the pod was made. The pod's routes have the primary
-// addresses of that time as their sources.
+// whenMade is the node as it was when the pod was made. The node's routes to the pod have the primary addresses of that
+// time as their sources.
 func (s *scene) whenMade(p pair) (node, error) {
 	if !s.node.changes() {
 		return s.node, nil
@@ -215,7 +216,8 @@ func (s *scene) whenMade(p pair) (node, error) {
 	return s.node.knownBy(sources), err
 }
 
-// inTable is the node as it was when the last pod was made. The ADD of that pod wrote the table for all pods.
+// inTable is the node as it was when the last pod was made. The ADD of that pod wrote the nftables table for all pods,
+// which contains the node's primary addresses.
 func (n node) inTable(r *request) (node, error) {
 	if !n.changes() {
 		return n, nil

@@ -10,37 +10,39 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A caller calls a pod by the node: at a NodePort of a Service that keeps the caller's address
-// (externalTrafficPolicy: Local). The node translates only the called address, to the pod's. So the call reaches the
-// pod by the veth, with the caller's own address.
+// A caller is a host that calls a pod by the node: at a NodePort of a Service that keeps the caller's address
+// (externalTrafficPolicy: Local). The node translates only the called address, to the pod's address. So the call
+// reaches the pod by the veth, with the caller's own address.
 //
-// The pod answers a caller of IPv4 from the internet by the veth, its default route. But its routes to the VPC, and
-// all routes of IPv6, lead by its ENI. An answer from there has a source that the caller does not know. So the node
-// gives these callers its own address, and the pod answers the node. That costs the pod nothing.
+// The pod answers an IPv4 caller from the internet by the veth, because its default route leads there. But the pod's
+// routes to the VPC, and all its IPv6 routes, lead by its ENI. An answer by the ENI has the pod's address as the
+// source, which is not the address that the caller called. So for these callers, the node replaces the source of the
+// call by its own address, and the pod answers the node. This replacement costs the pod nothing.
 //
-// With keepCaller, a pod sees the callers' own addresses. A connection that begins by the veth gets a mark
-// (nodePortMark). The pod's sockets answer with the mark, and a rule sends marked packets by the veth. What comes by
-// the ENI has no mark. docs/configuration.md has the cost of the rule, and the limits.
+// If keepCaller is set, a pod sees the callers' own addresses. A connection that begins by the veth gets a mark
+// (nodePortMark) in the pod. The pod's sockets answer with the mark, and a rule sends marked packets by the veth.
+// Packets that arrive by the ENI get no mark. docs/configuration.md explains the cost of the rule, and the limits of
+// keepCaller.
 //
-//   - With the loop redirect, the program at eth1 marks what does not go on by eth0. The kernel copies the mark of
-//     the packet that begins a TCP connection to its socket (tcp_fwmark_accept). The mark does nothing to existing
-//     sockets: answers from Services to the pod may have it.
-//   - With masquerade, the pod tracks its connections. Those that begin by the veth have the mark. So has everything
-//     that belongs to them, TCP or UDP, with or without a socket.
+//   - If the loop is redirect, the BPF program at eth1 marks all packets that it does not send on by eth0. The kernel
+//     copies the mark of the first packet of a TCP connection to the socket (tcp_fwmark_accept). The mark has no effect
+//     on existing sockets: answers from Services to the pod may have the mark, too.
+//   - If the loop is masquerade, the pod tracks its connections. A connection that begins by the veth has the mark. So
+//     all packets that the pod sends for this connection have the mark: TCP or UDP, with or without a socket.
 //
-// Two other ways cost more. A program at eth0's egress would cost each packet that leaves directly up to 1 %. A
-// program at the routes by eth0 could also mark datagrams. It would need a second copy of all routes of the pod, also
-// of those that other programs add.
+// Two other designs would cost more. A BPF program at eth0's egress would cost each direct packet up to 1 %. A BPF
+// program at the routes by eth0 could also mark datagrams. But it would need a second copy of all routes of the pod,
+// even of routes that other programs add.
 
-// prefCaller and tableCaller are the rule and the table in a pod for marked packets: after the
-// pod's own addresses, before all other usual rules.
+// prefCaller is the priority of a pod's rule for marked packets, and tableCaller is the routing table of this rule. The
+// rule comes after the kernel's rule for the pod's own addresses, and before all other usual rules.
 const (
 	prefCaller  = 512
 	tableCaller = 72
 )
 
-// podCallers has the pod answer marked connections by the veth. The loop sets the marks, see
-// podLoop.
+// podCallers are the objects that make the pod answer marked connections by the veth. The service loop sets the marks,
+// see podLoop.
 func podCallers(r *request, p pair, n node) (objects []nl.Object) {
 	if !p.callers || p.loop == "" {
 		return nil
@@ -50,7 +52,8 @@ func podCallers(r *request, p pair, n node) (objects []nl.Object) {
 		objects = append(objects, nl.Sysctl{Key: "net/ipv4/tcp_fwmark_accept", Value: "1"}) // also for IPv6
 	}
 	if p.has(nl.IPv4) {
-		// Otherwise a check of sources, rp_filter, expects the caller at the ENI.
+		// Without src_valid_mark, rp_filter ignores the mark. Then rp_filter expects the caller at the ENI, and a
+		// strict check drops the caller's packets at the veth.
 		objects = append(objects, nl.Sysctl{Key: conf4(veth) + "src_valid_mark", Value: "1"})
 	}
 	for _, f := range p.families() {
@@ -66,7 +69,7 @@ func podCallers(r *request, p pair, n node) (objects []nl.Object) {
 	return objects
 }
 
-// callerRules are the pod's rules, to delete them. Their routes end with the veth.
+// callerRules are the rules of podCallers, for the DEL. Their routes end with the veth.
 func callerRules(r *request) (objects []nl.Object) {
 	if !r.Config.KeepCaller {
 		return nil
@@ -80,8 +83,9 @@ func callerRules(r *request) (objects []nl.Object) {
 // mangle is the priority of chains that set marks: before addresses are translated.
 const mangle = -150
 
-// markCallers is netfilter's part in a pod that tracks its connections. A connection that
-// begins by the veth stays there. What the node has sent back and leaves by the ENI is no call.
+// markCallers are the nftables chains that set the marks in a pod that tracks its connections. If a connection begins
+// by the veth, the pod's answers leave by the veth, too. A packet that the node has sent back to the pod, and that
+// leaves by the ENI, gets no mark: it is no call.
 func markCallers(c Config) []nl.Chain {
 	byVeth := nl.IIFName(c.ContainerInterface)
 	return []nl.Chain{
@@ -98,8 +102,8 @@ func markCallers(c Config) []nl.Chain {
 // callersChain is the name of the chain for callers.
 const callersChain = "callers"
 
-// callers is the node's chain for the callers to whom it gives its own address. The chain comes before the chains of
-// other programs.
+// callers is the node's chain that replaces the address of some callers by the node's address. The chain comes before
+// the chains of other programs.
 func callers(r *request, n node) nl.Chain {
 	chain, c := nl.Chain{Name: callersChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}, r.Config
 	if !c.IPMasq || c.ports.last == 0 || c.KeepCaller && !slices.Contains(c.loops(), redirect) {

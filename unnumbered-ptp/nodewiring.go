@@ -12,14 +12,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// The kernel limits the ICMPv6 refusals that one host gets, as for a Service without backends. The default is one per
-// second, in newer kernels ten. Redirects use the same limit, at most one per second. The kernel counts each packet
-// that leaves by the link it came by. The kernel counts the packet even if it sends no redirect because the link has no
-// link-local address (ip6_forward). Packets of the service loop are such, so a pod that uses Services has little of its
-// limit left.
+// The kernel limits how many ICMPv6 refusals one host gets, for example when the host calls a Service without backends.
+// The default is one per second, and ten per second in newer kernels. Redirects count for the same limit, at most one
+// redirect per second. The kernel counts a redirect for each packet that leaves by the link by which the packet
+// arrived. If the link has no link-local address, the kernel sends no redirect, but the count still grows
+// (ip6_forward). Packets of the service loop leave in this way. So little of the limit is left for a pod that uses
+// Services.
 //
-// With refusals6 milliseconds between two refusals nearly all get through. The kernel limits the refusals of the
-// whole node besides (icmp_msgs_per_sec). The value is a whole number of ticks in every kernel.
+// If the time between two refusals is refusals6, nearly all refusals reach the pod. The kernel also limits the refusals
+// of the whole node (icmp_msgs_per_sec). refusals6 is a whole number of ticks in every kernel.
 const (
 	ration6   = "net/ipv6/icmp/ratelimit"
 	refusals6 = 20 // milliseconds
@@ -28,12 +29,12 @@ const (
 // The priorities of the node's rules.
 const (
 	prefNodePort = 512
-	prefLoopless = 1014 // before those for the ENIs of routed pods, see eniwiring.go
-	prefNode     = 1023 // what a pod sends by the node, and is not looped
+	prefLoopless = 1014 // before the rules for ENIs of routed pods, see eniwiring.go
+	prefNode     = 1023 // packets from a pod to hostCidrs, which the node forwards itself
 	prefPod      = 1024
 )
 
-// nodeWiring is what serves all pods of the node, except routed ones: see eniWiring.
+// nodeWiring lists the objects that serve all pods of the node that are not routed. For routed pods, see eniWiring.
 func nodeWiring(r *request, n node) nl.Wiring {
 	objects := sysctls(r.Config, n)
 	if t := nodeTable(r, n); len(t.Chains) > 0 {
@@ -59,8 +60,8 @@ func sysctls(c Config, n node) (objects []nl.Object) {
 		objects = forwarding(c, n)
 	}
 	if c.ports.last != 0 {
-		// A strict check would look for the way back of a packet to a NodePort as if it came
-		// from the pod, and find the pod's table.
+		// For a packet to a NodePort, the check of sources looks for the route to the caller as if the pod sent the
+		// answer. So the check finds the pod's table, and a strict check would drop the packet.
 		objects = append(objects, nl.Sysctl{Key: conf4(c.HostInterface) + "rp_filter", Value: "2"})
 	}
 	return objects
@@ -70,15 +71,15 @@ func sysctls(c Config, n node) (objects []nl.Object) {
 func forwarding(c Config, n node) []nl.Object {
 	objects := []nl.Object{
 		nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"},
-		// The node sends a packet back by the veth on purpose, and must not tell the pod of a
-		// shorter way. It does if either the link or "all" says so. Links that exist already
-		// keep their own value.
+		// The node sends a packet back by the veth on purpose, so it must not send a redirect to the pod. The kernel
+		// sends redirects if the value of the link or the value of "all" is 1. Links that exist already keep their own
+		// value.
 		nl.Sysctl{Key: conf4("all") + "send_redirects", Value: "0"},
 	}
 	if !n.forwards6(c) {
 		return objects
 	}
-	if n.acceptRA { // 2: although it forwards
+	if n.acceptRA { // 2: accepted although the node forwards
 		objects = append(objects, nl.Sysctl{Key: conf6(c.HostInterface) + "accept_ra", Value: "2"})
 	}
 	objects = append(objects, nl.Sysctl{Key: conf6("all") + "forwarding", Value: "1"})
@@ -99,12 +100,12 @@ func rules(n node, r nl.Rule) []nl.Object {
 	return objects
 }
 
-// nodeTable is the node's netfilter rules for one network. What two networks have in common
-// is there twice, which does no harm.
+// nodeTable is the node's nftables table for one network. If two networks need the same rule, the node has this rule in
+// two tables, which does no harm.
 //
-// A connection from outside to a NodePort gets a mark, because its answers must leave the way
-// it came. For the pod's rule these answers are packets to the VPC like others, and it would
-// send them back into the pod. So the rule for marked packets comes first.
+// A connection from outside to a NodePort gets a mark, because its answers must leave by hostInterface, by which the
+// connection came. The pod's rule would send these answers back into the pod, as it does with other packets to the VPC.
+// So the rule for marked packets comes before the pod's rule.
 func nodeTable(r *request, n node) nl.Table {
 	c, t := r.Config, nl.Table{Family: "inet", Name: nl.OwnTableOf(r.Network)}
 	if p := c.ports; p.last != 0 {
@@ -132,9 +133,9 @@ func nodeTable(r *request, n node) nl.Table {
 // nodePortsChain is the name of the chain that marks connections to NodePorts.
 const nodePortsChain = "prerouting"
 
-// postrouting is the node's chain for packets that it forwards for pods. The chain gives them these addresses of the
-// node. It comes before kube-proxy's chain, at 100: otherwise kube-proxy might give the node's address to a packet that
-// goes back into a pod.
+// postrouting is the node's chain that gives the node's address to packets which the node forwards for pods. addrs are
+// the node's addresses for packets of the service loop. The chain comes before kube-proxy's chain, whose priority is
+// 100. Otherwise kube-proxy might give the node's address to a packet that goes back into a pod.
 func postrouting(c Config, addrs ...netip.Addr) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Rules: []nl.NFRule{
 		{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()},
@@ -147,19 +148,21 @@ func postrouting(c Config, addrs ...netip.Addr) nl.Chain {
 
 // senders is the node's chain for connections that begin by a pod's veth. It drops two kinds of packets:
 //
-//   - Packets whose source is not the pod's: the node has no route to that address by the same veth. A pod can send
-//     them if it may make raw packets (CAP_NET_RAW, which containers have by default). EC2 checks what leaves an ENI,
-//     but does not see what stays on the node. For IPv6 the kernel checks nothing.
-//   - What a pod wrongly takes for an answer to a looped packet. Such a packet is a datagram, or a later packet of a
-//     connection, for a port from 49152 on that no program has open. Otherwise the packet would return to the pod with
-//     another port, which a security group may have closed, and the node would track it.
+//   - Packets whose source is not the pod's address: the node has no route to the source by the same veth. A pod can
+//     send such packets if it may make raw packets (CAP_NET_RAW, which containers have by default). EC2 checks the
+//     packets that leave an ENI, but does not see packets that stay on the node. For IPv6, the kernel does not check
+//     sources.
+//   - Packets that the pod's BPF program has wrongly sent to the node as answers to looped packets. Such a packet is a
+//     datagram, or a later packet of a connection, to a port from 49152 on that no program has open. If the node did
+//     not drop the packet, it would return to the pod with another port, which a security group may have closed. And
+//     the node would track the packet.
 //
-// Packets for the node itself pass. For these the kernel looks for the way back as if the node answered from the
-// address that was called. A node with several ENIs may have rules by which it answers from an address by the VPC,
-// also to pods.
+// Packets to the node itself pass. For these packets, the kernel looks for the route back as if the node answered from
+// the called address. A node with several ENIs may have rules for this address that lead all its answers by the VPC,
+// even answers to pods.
 //
-// A chain of the type nat sees the first packet of a connection, and no answers. So the chain costs other packets
-// nothing, and the node does not track dropped packets.
+// A chain of the type nat sees only the first packet of a connection. So the chain costs other packets nothing, and the
+// node does not track dropped packets.
 func senders() nl.Chain {
 	// before kube-proxy translates the destination, at -100
 	return nl.Chain{Name: "senders", Type: "nat", Hook: "prerouting", Priority: -110,
@@ -169,8 +172,9 @@ func senders() nl.Chain {
 		}}
 }
 
-// lasting is the part of the node's wiring that CHECK looks for. The chain for callers is not in it, because it depends
-// on the CIDRs that the VPC had when the last pod was made. Nor is the chain closed, see [failsClosed].
+// lasting is the part of the node's wiring that CHECK looks for. It leaves out the chain callers, because this chain
+// depends on the CIDRs that the VPC had when the last pod was made. It also leaves out the chain closed, see
+// [failsClosed].
 func lasting(w nl.Wiring) nl.Wiring {
 	for i, s := range w {
 		if t, is := s.Object.(nl.Table); is {

@@ -19,14 +19,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A pair is the veth pair of a pod and the addresses behind it.
+// A pair is the veth pair of a pod, and what determines the objects that belong to the pair.
 type pair struct {
 	veth    nl.Veth
 	addrs   []netip.Addr
 	mtu     int    // of the pod's link to the VPC
-	loop    string // how the pod reaches a backend of a service: redirect, masquerade, or not at all
-	fresh   bool   // this ADD has made it
-	callers bool   // the pod answers by the veth what has called by it
+	loop    string // the pod's service loop: redirect, masquerade or none; "" if the node does not forward
+	fresh   bool   // this ADD has made the pair
+	callers bool   // the pod answers by the veth if the call came by the veth, see nodeport.go
 	routed  bool   // the pod has no other link, see routed.go
 	unnamed bool   // another program has removed the alternative name, see engine.go
 }
@@ -50,8 +50,8 @@ func newPair(s *scene) pair {
 	return p
 }
 
-// pair is the pod's pair as ADD makes it. If the pair is there, it keeps its name when the configuration changes. The
-// pair keeps its MTU when the MTU of hostInterface changes, unless the configuration has an MTU.
+// pair is the pod's pair as ADD makes it. A pair that exists keeps its name when the configuration changes. If the
+// configuration does not have the key mtu, the pair also keeps its MTU when the MTU of hostInterface changes.
 func (s *scene) pair() (p pair, there bool) {
 	p = newPair(s)
 	own := cmp.Or(p.veth.AltName, p.veth.Name)
@@ -65,7 +65,8 @@ func (s *scene) pair() (p pair, there bool) {
 	return p, !errors.Is(err, fs.ErrNotExist)
 }
 
-// made is the pair as pair returns it, or one that has lost the alternative name by which all commands find it.
+// made is the pair as pair returns it. If pair finds none, made also finds a routed pod's pair that has lost its
+// alternative name.
 func (s *scene) made() (p pair, there bool) {
 	if p, there = s.pair(); there || !p.routed {
 		return p, there
@@ -84,7 +85,7 @@ func (s *scene) made() (p pair, there bool) {
 }
 
 // NearOf returns the node's end of an attachment's pair from these links. A name of this end follows from the
-// attachment. If another program has removed that name, the MAC address shows it.
+// attachment. If another program has removed that name, NearOf finds the end by its MAC address.
 func NearOf(links []nl.Link, network string, a plugin.Attachment) (near nl.Link, is bool) {
 	name := VethName(network, a)
 	mac, _ := macs(network, a)
@@ -109,7 +110,7 @@ func (p pair) families() []nl.Family {
 	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !p.has(f) })
 }
 
-// byNode are the destinations in the pod's families that it reaches by the node.
+// byNode are the prefixes of hostCidrs in the pod's families: the pod reaches these destinations by the node.
 func (p pair) byNode(c Config) (all []netip.Prefix) {
 	for _, dst := range c.hostCIDRs {
 		if p.has(nl.FamilyOf(dst.Addr())) {
@@ -119,11 +120,11 @@ func (p pair) byNode(c Config) (all []netip.Prefix) {
 	return all
 }
 
-// owner begins the alias of our links.
+// owner is the first word of the alias of our links.
 const owner = "cni-ipvlan-vpc-k8s"
 
-// VethName is the name of the node's end of an attachment's veth pair, or its alternative name, see engine.go. kube2iam
-// and others know such links by the prefix.
+// VethName is the name of the node's end of an attachment's veth pair, or the alternative name of this end, see
+// engine.go. kube2iam and other programs recognize such links by the prefix veth.
 func VethName(network string, a plugin.Attachment) string {
 	return ("veth" + hex.EncodeToString(plugin.Digest(network, a)))[:unix.IFNAMSIZ-1]
 }
@@ -151,7 +152,7 @@ func alias(r *request) string {
 	return s[:min(len(s), most)]
 }
 
-// networkOf is the network in an alias of ours, or "".
+// networkOf is the network in an alias of ours. It is "" if the alias is not ours.
 func networkOf(alias string) string {
 	words := strings.SplitN(alias, " ", 3)
 	if len(words) < 3 || words[0] != owner {

@@ -10,7 +10,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// wiring is what an ADD makes for one pod after the veth pair.
+// wiring lists the objects that an ADD makes for one pod after the veth pair.
 func (s *scene) wiring(p pair, n node, table uint32) nl.Wiring {
 	r := s.request
 	if p.routed {
@@ -34,10 +34,11 @@ func podSysctls(c Config, p pair) (objects []nl.Object) {
 	return objects
 }
 
-// podAddrs are the pod's addresses of IPv4, once more at its end of the pair. REDIRECT needs one there, by which the
-// sidecar of a service mesh gets what arrives. REDIRECT sends a packet to an address of the link by which the packet
-// has arrived. If this link has no address, REDIRECT drops the packet (nf_nat_redirect_ipv4). In IPv6, it takes the
-// link-local address. Nothing else uses the addresses: they are apart, see [nl.Addr].
+// podAddrs are the pod's IPv4 addresses, which its end of the pair gets, too. The reason is netfilter's REDIRECT, by
+// which the sidecar of a service mesh gets packets that arrive at the pod. REDIRECT sends a packet to an address of the
+// link by which the packet has arrived. If this link has no address, REDIRECT drops the packet (nf_nat_redirect_ipv4).
+// In IPv6, REDIRECT takes the link-local address. The kernel uses these second addresses for nothing else, because they
+// are Apart, see [nl.Addr].
 func podAddrs(c Config, p pair) (objects []nl.Object) {
 	for _, a := range p.addrs {
 		if a.Is4() {
@@ -47,22 +48,22 @@ func podAddrs(c Config, p pair) (objects []nl.Object) {
 	return objects
 }
 
-// A copied address is one that another link of the pod has, too.
+// A copied is an address that another link of the pod has, too.
 type copied struct{ nl.Addr }
 
-// Del does nothing: the address ends with the pair. A link that loses its last address of IPv4 loses all routes and
-// neighbours (fib_disable_ip). A failed ADD must not remove routes and neighbours of a pod that an earlier release has
-// made.
+// Del does nothing: the address ends with the pair. A link that loses its last IPv4 address also loses all IPv4 routes
+// and neighbours (fib_disable_ip). If an earlier release has made a pod, a failed ADD must not remove the pod's routes
+// and neighbours.
 func (copied) Del(*nl.NS) error { return nil }
 
-// podRoutes lead to the addresses of the node, and to what the pod reaches by the node. To all other addresses, they
-// lead by the node's primary address or by the pod's own gateway. What the pod reaches by the node may also be the CIDR
-// of a peer, to which it has a route by its ENI.
+// podRoutes are the pod's routes to the addresses of the node, and to hostCidrs by the node. podRoutes also returns the
+// default routes, by the node's primary address or by the pod's own gateway. A prefix in hostCidrs may also be the CIDR
+// of a peer: then the route by the node replaces the pod's route by its ENI.
 func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
 	dev := r.Config.ContainerInterface
 	for _, a := range n.addrs {
-		// The pod's own address may be among them: amazon-ec2-net-utils gives a link all
-		// addresses of its ENI.
+		// The pod's own address may be among the node's addresses: amazon-ec2-net-utils gives a link all addresses of
+		// its ENI.
 		if p.has(nl.FamilyOf(a)) && !slices.Contains(p.addrs, a) {
 			objects = append(objects,
 				nl.Neigh{Addr: a, MAC: p.veth.MAC, Dev: dev},
@@ -70,7 +71,7 @@ func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
 		}
 	}
 	for _, dst := range p.byNode(r.Config) {
-		// The route to an address of the node itself is there already, and so is one that refuses.
+		// If dst is an address of the node, or a blocked address, the pod has a route to it already.
 		there := dst.IsSingleIP() && (slices.Contains(n.addrs, dst.Addr()) ||
 			slices.Contains(blocked(r, p), dst.Addr()))
 		if a, ok := n.primary(nl.FamilyOf(dst.Addr())); ok && !there {
@@ -81,7 +82,7 @@ func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
 	return append(objects, defaultRoutes(r, p, n)...)
 }
 
-// defaultRoutes are the default routes that prevResult lacks. In IPv6 it has one, by the ENI.
+// defaultRoutes are the default routes that prevResult lacks. prevResult has the default route of IPv6, by the ENI.
 func defaultRoutes(r *request, p pair, n node) (objects []nl.Object) {
 	for _, f := range p.families() {
 		if r.routed(f) {
@@ -90,7 +91,7 @@ func defaultRoutes(r *request, p pair, n node) (objects []nl.Object) {
 		route := nl.Route{Dst: f.Everywhere(), Protocol: nl.RouteProtocol}
 		switch a, ok := n.primary(f); {
 		case r.Config.DefaultRoute == byVPC:
-			route.Via, route.Dev, route.OnLink = r.gateway(f), r.IfName, f == nl.IPv4 // in the address's subnet or not
+			route.Via, route.Dev, route.OnLink = r.gateway(f), r.IfName, f == nl.IPv4 // even outside of the subnet
 		case ok && f == nl.IPv4:
 			route.Via, route.Dev = a, r.Config.ContainerInterface
 		default:
@@ -112,8 +113,8 @@ func byENI(r *request, p pair) []netip.Prefix {
 	return all
 }
 
-// nodeRoutes lead to the pod, with the node's primary address as the source. The veth has no
-// address, and the kernel would take the first one of any link.
+// nodeRoutes are the node's routes to the pod, with the node's primary address as the source. The veth has no address:
+// if a route had no source, the kernel would take the first address of any link.
 func nodeRoutes(p pair, n node) (objects []nl.Object) {
 	if !p.fresh { // see nl.Veth.NoRedirects
 		objects = append(objects, nl.Sysctl{Key: conf4(p.veth.Name) + "send_redirects", Value: "0"})
@@ -132,9 +133,10 @@ func nodeRoutes(p pair, n node) (objects []nl.Object) {
 	return objects
 }
 
-// second is the route to a pod that is used when the first is gone. When the node loses an address, the kernel removes
-// the IPv4 routes with that source. DHCP, or a restart of the program that configures the link, may remove the node's
-// address and add it again. Until [Repair] puts the first route back, the kernel chooses the source.
+// second is a second route to a pod, which the kernel uses when the first route is gone. When the node loses an
+// address, the kernel removes the IPv4 routes whose source is this address. DHCP, or a restart of the program that
+// configures the link, may remove the node's address and add it again. Until [Repair] puts the first route back,
+// packets take the second route, and the kernel chooses the source of these packets.
 func second(route nl.Route) nl.Route {
 	route.Src, route.Metric = netip.Addr{}, SpareMetric
 	return route

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ptp is the last plugin of the chain, unnumbered-ptp. It puts a veth pair without
-// addresses between the pod and the node.
+// Package ptp is the third plugin of the chain, unnumbered-ptp. It puts a veth pair between the pod and the node. The
+// node's end of the pair has no address.
 //
 // A pod reaches the VPC by its ENI. The pod reaches everything else by the veth pair: the node itself, Kubernetes
-// Services, and the internet with the node's address. A service needs both ways. The pod sends to the service's address
-// by the veth. kube-proxy on the node changes that address to the address of a backend in the VPC. The packet must then
-// leave by the pod's ENI with the pod's address. The answer must return to the node, which remembers what kube-proxy
-// has changed. See serviceloop.go.
+// Services, and the internet with the node's address. A packet to a Service needs both links. The pod sends the packet
+// to the Service's address by the veth. kube-proxy on the node changes that address to the address of a backend in the
+// VPC. The packet must then leave by the pod's ENI with the pod's address. The answer must return to the node, which
+// remembers what kube-proxy has changed. See serviceloop.go.
 //
-// Some things on the node serve all pods: sysctls, a rule for NodePorts, and one table of
-// nftables. ADD checks and repairs them. DEL leaves them.
+// Some objects on the node serve all pods: sysctls, a rule for NodePorts, and one table of nftables. An ADD checks and
+// repairs these objects. A DEL leaves them.
 //
-// The invariants: everything of one pod is attached to the node's end of its veth pair. A name of that link follows
-// from the attachment alone, so DEL, CHECK and GC find it without further knowledge. The plugin never deletes an object
-// without our names or our protocol number.
+// The invariants: all objects of one pod on the node belong to the node's end of its veth pair. A name of that link
+// follows from the attachment alone, so DEL, CHECK and GC find the link without other data. The plugin deletes only
+// objects that have our names or our protocol number, and objects of the original plugin: see package legacy.
 package ptp
 
 //go:generate go run ../internal/codec/gen
@@ -56,23 +56,22 @@ func command(f func(context.Context, *request) error) func(context.Context, *plu
 	}
 }
 
-// A request is a command of CNI with the node's namespace and with prevResult, both opened
-// and parsed once.
+// A request is a command of CNI. The node's namespace is opened once for it, and prevResult is parsed once.
 type request struct {
 	*plugin.Request[Config]
 	nodeNS *nl.NS
 
-	// What prevResult says. The plugin passes prevResult itself on, and reads it no more.
+	// The following values are from prevResult.
 	nics     []plugin.NIC   // of the attachment
-	addrs    []netip.Addr   // of its first NIC, each once; the rest is about that NIC, too
-	gateways []netip.Addr   // of these addresses
-	routes   []netip.Prefix // destinations of its routes, each once
+	addrs    []netip.Addr   // of the first NIC, each once; gateways and routes are also the first NIC's
+	gateways []netip.Addr   // of addrs
+	routes   []netip.Prefix // destinations of the routes, each once
 
 	eni    string     // the link of the ENI if the pod is routed, see routed.go; otherwise empty
-	sender netip.Addr // the ENI's address of IPv4 with which the node asks for the VPC router
+	sender netip.Addr // the ENI's IPv4 address: the node asks for the VPC router (ARP) with this address
 }
 
-// onNode calls f with the request of a command in the node's namespace.
+// onNode opens the node's namespace, and calls f with the request of a command.
 func onNode(ctx context.Context, r *plugin.Request[Config], f func(*request) error) error {
 	node, err := nl.NodeOf(ctx)
 	if err != nil {
@@ -105,7 +104,7 @@ func newRequest(node *nl.NS, r *plugin.Request[Config]) *request {
 	return q
 }
 
-// gateway is the first of a family; the zero address if there is none.
+// gateway is the first gateway of a family, or the zero address if there is none.
 func (r *request) gateway(f nl.Family) netip.Addr {
 	a, _ := first(r.gateways, f)
 	return a
@@ -114,7 +113,8 @@ func (r *request) gateway(f nl.Family) netip.Addr {
 // routed reports whether prevResult has a default route of the family.
 func (r *request) routed(f nl.Family) bool { return slices.Contains(r.routes, f.Everywhere()) }
 
-// podLinks are the names of the pod's two links. A routed pod has one.
+// podLinks are the names of the pod's two links: its link to the VPC, and its end of the pair. A routed pod has only
+// its end of the pair.
 func (r *request) podLinks() []string {
 	if r.routedPod() {
 		return []string{r.IfName}
@@ -131,23 +131,23 @@ func first(addrs []netip.Addr, f nl.Family) (netip.Addr, bool) {
 	return addrs[i], true
 }
 
-// single is the prefix of one address.
+// single is the prefix that contains only this address: /32 or /128.
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// A scene is what an ADD and a CHECK find.
+// A scene is what an ADD or a CHECK has read from the node and the pod.
 type scene struct {
 	*request
 	podNS   *nl.NS
 	node    node
-	podMTU  int     // of the pod's link to the VPC; of a routed pod, that of the ENI
+	podMTU  int     // of the pod's link to the VPC; for a routed pod, of the ENI's link
 	further bool    // the attachment is a further one of its pod
-	eni     nl.Link // of a routed pod's ENI
-	linked  bool    // a routed pod has a link of the name that its pair has
+	eni     nl.Link // for a routed pod: the link of its ENI
+	linked  bool    // the namespace of a routed pod already has a link with the name IfName
 
 	unhooked bool // see [nl.Link.Unhooked]
 }
 
-// open opens the pod's namespace, and reads what a command must know of pod and node.
+// open opens the pod's namespace, and reads all that an ADD or a CHECK must know about the pod and the node.
 func open(r *request) (*scene, error) {
 	s := &scene{request: r}
 	err := s.read()
@@ -183,7 +183,7 @@ func (s *scene) close() {
 	}
 }
 
-// steps are steps in one namespace.
+// steps returns one step for each object, all in the namespace ns.
 func steps(ns *nl.NS, objects []nl.Object) nl.Wiring {
 	w := make(nl.Wiring, 0, len(objects))
 	for _, o := range objects {

@@ -14,10 +14,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp/legacy"
 )
 
-// Lost lists the objects that serve all pods of a network, and that a CHECK of the pods would miss. Many firewalls
-// begin with "nft flush ruleset". This command deletes our table, and then no pod reaches Services or the internet. The
-// kernel removes the routes to pods with the node's address, as when DHCP removes and adds it. Lost lists these, too. A
-// node without pods of the network has lost nothing. The configuration must be validated.
+// Lost lists objects that serve all pods of a network, and that are missing on the node. Without them, a CHECK of the
+// pods fails. Many firewalls begin with "nft flush ruleset". This command deletes our table, and then no pod reaches
+// Services or the internet. Lost also lists the routes to pods that the kernel has removed with the node's address. For
+// example, DHCP may have removed the address and added it again. If the node has no pods of the network, Lost lists
+// nothing. The configuration must be validated.
 func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	veths, tables, err := pairsOf(node, network)
 	if len(veths) == 0 || err != nil {
@@ -72,8 +73,8 @@ func isVeth(l nl.Link, network string) bool {
 }
 
 // Repair adds what [Lost] lists, as the next ADD would. Repair returns what it has added, even if it could not add
-// everything. The error names each part that Repair could not add. Repair may run beside ADDs: each accepts what the
-// other has done.
+// everything. The error names each object that Repair could not add. Repair may run at the same time as ADDs: each
+// accepts the objects that the other has added.
 func Repair(node *nl.NS, network string, c Config) (done nl.Wiring, failed error) {
 	w, failed := Lost(node, network, c)
 	for _, step := range w {
@@ -100,8 +101,8 @@ func networksOn(node *nl.NS) (networks []string, err error) {
 	return networks, err
 }
 
-// install adds what serves all pods step by step. If one step fails the steps before it stay,
-// because other pods rely on them already.
+// install adds objects step by step. If a step fails, the objects of earlier steps stay, because other pods may rely on
+// them already.
 func install(w nl.Wiring) error {
 	for _, step := range w {
 		if err := (nl.Wiring{step}).Add(); err != nil {
@@ -111,8 +112,8 @@ func install(w nl.Wiring) error {
 	return nil
 }
 
-// serves returns an error with the objects that serve all pods, and that CHECK misses. These may be for another
-// address of the node than the next ADD would use.
+// serves returns an error if a CHECK would miss objects that serve all pods. These objects may be for another address
+// of the node than the address that the next ADD would use.
 func serves(r *request, n node) error {
 	n, err := n.inTable(r)
 	if err != nil {
@@ -121,8 +122,8 @@ func serves(r *request, n node) error {
 	return errors.Join(slices.DeleteFunc(lasting(nodeWiring(r, n)), minor).Check(), failsClosed(r))
 }
 
-// destinations returns the destinations whose packets the node sends back to pods, or by the ENIs of routed pods. The
-// node still knows them by the routes that the ADDs of the pods have made.
+// destinations returns the destinations that the network's pods reach by their ENIs. The ADDs of the pods have made
+// routes on the node, and these show the destinations.
 func destinations(routes []nl.Route, veths map[string]bool, tables map[uint32]bool) (dsts []netip.Prefix) {
 	for _, route := range routes {
 		_, ours := veths[route.Dev]
@@ -134,12 +135,12 @@ func destinations(routes []nl.Route, veths map[string]bool, tables map[uint32]bo
 	return dsts
 }
 
-// withoutSource returns the routes to pods that the kernel removed when the node lost the address that is their source.
-// The kernel removes them even if DHCP adds the address again at once. The function also returns the routes of IPv6
-// that lost only their source (fib_sync_down_addr, rt6_remove_prefsrc).
+// withoutSource returns the lost routes to pods. The kernel removed these routes when the node lost the address that is
+// their source. The kernel removes them even if DHCP adds the address again at once. The function also returns the
+// routes of IPv6 that lost only their source (fib_sync_down_addr, rt6_remove_prefsrc).
 //
-// The routes in a pod's own table remain, and show the pod's addresses. If two pods had the
-// same address, the later one has it now. Its table has the higher number.
+// The routes in a pod's own table remain, and show the pod's addresses. If two pods had the same address, the later pod
+// has the address now. The table of the later pod has the higher number.
 func withoutSource(routes []nl.Route, veths map[string]bool, n node) (lost []nl.Route) {
 	slices.SortStableFunc(routes, func(a, b nl.Route) int { return cmp.Compare(b.Table, a.Table) })
 	main := map[netip.Prefix]nl.Route{}

@@ -15,27 +15,28 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Programs remove what belongs to pods: systemd-networkd removes the rules and routes of others. The kernel removes
-// those of a link that an operator or a program sets down. It removes those of all links when an operator or a program
-// disables IPv6 on the node. CHECK finds that, and few runtimes call it. So [Missing] compares a running pod with the
-// list of its ADD, and [Restore] adds what is missing on the node.
+// Other programs remove objects of pods: systemd-networkd removes rules and routes that it has not made. If an operator
+// or a program sets a link down, the kernel removes the link's routes. If an operator or a program disables IPv6 on the
+// node, the kernel removes the IPv6 routes of all links. CHECK would find such losses, but few runtimes call CHECK. So
+// [Missing] compares a running pod with the list of its ADD, and [Restore] adds the objects that are missing on the
+// node.
 //
-// Both leave the pod's namespace as it is. What the pod lacks there, its own processes may have removed, and they may
-// mean it.
+// Missing and Restore change nothing in the pod's namespace. If an object is missing there, the pod's own processes may
+// have removed it on purpose.
 
 // A Loss lists the objects that the ADD of an attachment made, and that are missing now.
 type Loss struct {
-	Veth     string     // the node's end of its pair
-	Unpaired bool       // that link is gone, and all that went with it
+	Veth     string     // name of the node's end of the attachment's pair
+	Unpaired bool       // that link is gone, with all objects that belong to it
 	Node     nl.Wiring  // what is missing on the node: Restore adds it
 	Pod      []nl.Fault // what is missing or wrong in the pod
-	Changed  error      // what is wrong on the node, and no program can restore
+	Changed  error      // what is wrong on the node, and Restore cannot repair
 
-	index int // of that link
+	index int // index of the node's end
 }
 
-// Serious reports whether the pod works less without what is missing on the node. A spare route, for example, is not
-// serious.
+// Serious reports whether the node lacks an object without which the pod does not work. The loss of a spare route, for
+// example, is not serious.
 func (l Loss) Serious() bool {
 	return slices.ContainsFunc(l.Node, func(s nl.Step) bool { return !minor(s) })
 }
@@ -45,9 +46,9 @@ func (l Loss) None() bool {
 	return !l.Unpaired && len(l.Node) == 0 && len(l.Pod) == 0 && l.Changed == nil
 }
 
-// Missing returns what a running attachment lacks. The request must have what a CHECK has, and a configuration that is
-// validated. The caller must not take the addresses of prevResult from the pod: the pod could name the addresses of
-// another pod.
+// Missing returns what a running attachment lacks. The request must have all that the request of a CHECK has, and its
+// configuration must be validated. The caller must not read the addresses of prevResult in the pod's namespace: the pod
+// could show the addresses of another pod there.
 func Missing(node *nl.NS, r *plugin.Request[Config]) (l Loss, err error) {
 	s, err := open(newRequest(node, r))
 	if err != nil {
@@ -66,7 +67,7 @@ func Missing(node *nl.NS, r *plugin.Request[Config]) (l Loss, err error) {
 	if there, err := s.judgePair(p, &l); err != nil || !there {
 		return l, err
 	}
-	forget, err := s.podNS.List("") // the node's list is the caller's, for all pods
+	forget, err := s.podNS.List("") // the caller calls List for the node, once for all pods
 	if err != nil {
 		return l, err
 	}
@@ -74,7 +75,8 @@ func Missing(node *nl.NS, r *plugin.Request[Config]) (l Loss, err error) {
 	return l, s.judge(p, &l)
 }
 
-// judgePair compares the pair itself. judgePair reports whether the pod has its end of the pair.
+// judgePair compares the pair itself with the pair of the ADD, and adds the differences to l. judgePair reports whether
+// the pod has its end of the pair.
 func (s *scene) judgePair(p pair, l *Loss) (there bool, err error) {
 	near, err := s.nodeNS.LinkByName(p.veth.Name)
 	if err != nil {
@@ -104,8 +106,10 @@ func (s *scene) judgePair(p pair, l *Loss) (there bool, err error) {
 	return true, nil
 }
 
-// judge compares what goes with the pair. A pod may have any of several forms. The pod's form is the form that lacks
-// the fewest objects, first in the pod's namespace and then on the node. No pod loses a part of another form.
+// judge compares the objects that belong to the pair, and adds the differences to l. A pod may have one of several
+// forms (see anyPair). judge assumes the form that lacks the fewest objects in the pod's namespace. If several forms
+// lack equally few, judge compares the objects on the node. So judge does not report the objects of other forms as
+// missing.
 func (s *scene) judge(p pair, l *Loss) error {
 	n, err := s.whenMade(p)
 	if err != nil {
@@ -142,7 +146,8 @@ func (s *scene) judge(p pair, l *Loss) error {
 	return nil
 }
 
-// lacksLess reports whether fewer of these faults than of others are in the pod, or as many, and fewer on the node.
+// lacksLess reports whether the first list has fewer faults in the pod than the second list. If both lists have the
+// same number of these, lacksLess compares the faults on the node.
 func (s *scene) lacksLess(these, others []nl.Fault) bool {
 	count := func(faults []nl.Fault, ns *nl.NS) (n int) {
 		for _, f := range faults {
@@ -178,8 +183,8 @@ func familyOf(o nl.Object) nl.Family {
 	return nl.IPv4
 }
 
-// Restore adds what [Missing] has found to be missing on the node, and returns what it has added. Restore may run
-// beside commands for the pod. If the pair is gone meanwhile, nothing is missing any more.
+// Restore adds the objects that [Missing] has found missing on the node, and returns the objects that it has added.
+// Restore may run at the same time as commands for the pod. If the pair is gone meanwhile, Restore returns no error.
 func Restore(node *nl.NS, l Loss) (done nl.Wiring, failed error) {
 	if l.ended(node) {
 		return nil, nil
@@ -204,7 +209,8 @@ func (l Loss) ended(node *nl.NS) bool {
 }
 
 // Bare lists the node's ends of a network's pairs that have lost the routes to their pods. Such an end has lost the
-// routes of both families, or of one family that still has a rule. Bare is for pods whose ADD no source knows.
+// routes of both families, or of one family that still has a rule. Bare is for pods whose attachment neither the
+// registry nor the runtime has.
 func Bare(node *nl.NS, network string) (bare []nl.Link, err error) {
 	links, err1 := node.Links()
 	rules, err2 := node.Rules()
@@ -225,7 +231,7 @@ func Bare(node *nl.NS, network string) (bare []nl.Link, err error) {
 	}
 	for _, l := range links {
 		if isVeth(l, network) && (len(has[l.Name]) == 0 || lost[l.Name]) {
-			if _, err := node.LinkByName(l.Name); err == nil { // otherwise it has ended while the routes were listed
+			if _, err := node.LinkByName(l.Name); err == nil { // otherwise the pair has ended meanwhile
 				bare = append(bare, l)
 			}
 		}

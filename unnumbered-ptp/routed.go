@@ -16,28 +16,30 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A routed pod has no slave of its ENI. Its pair is its only link, with its address, and the node forwards all of its
-// packets: from and to the VPC, too. So programs that filter or watch what the node forwards see them, such as an
-// engine of NetworkPolicy. The pool says so by the key dataPath, and the result of the ipam plugin by its form: see
-// [plugin.Routed]. The layout of pod and node is that of the first proposal for amazon-vpc-cni-k8s:
+// A routed pod has no slave of its ENI. The pod's pair is its only link, and has the pod's address. The node forwards
+// all packets of the pod, even from and to the VPC. So a program that filters or watches forwarded packets sees all of
+// them: for example, an engine of NetworkPolicy. If the key dataPath of a pool is veth, its pods are routed. The form
+// of the ipam plugin's result shows that a pod is routed: see [plugin.Routed]. The layout of pod and node follows the
+// first proposal for amazon-vpc-cni-k8s:
 //
-//   - In the pod the address stands alone (/32, /128). The default routes lead to 169.254.1.1 and fe80::1. No link
-//     has these addresses, and the pod has the MAC address of the node's end for them.
-//   - The node has a route to each pod, and a routing table for each ENI with what pods reach by it.
+//   - In the pod, the address has no subnet (/32, /128). The default routes lead to 169.254.1.1 and fe80::1. No link
+//     has these addresses: in the pod, both are neighbours with the MAC address of the node's end.
+//   - The node has a route to each pod. It has a routing table for each ENI, with the destinations that pods reach by
+//     the ENI.
 //
-// The proposal has two rules for each pod, and the kernel compares a packet with one rule after the other. Here no
-// list grows with the number of pods. One table has the routes to pods. What comes from a pod gets a mark that stands
-// for the ENI. A map of nftables finds the mark by the group of the pod's link. Each ENI has one rule for its mark,
-// and what has no mark skips these rules.
+// The proposal has two rules for each pod, and the kernel compares a packet with one rule after the other. In our
+// design, no list of rules grows with the number of pods. One table has the routes to all routed pods. A packet from a
+// pod gets a mark that stands for the ENI. A map of nftables finds the mark by the group of the link by which the
+// packet arrives on the node. Each ENI has one rule for its mark, and packets without a mark skip these rules.
 //
-// For each packet that it forwards, the kernel also looks for the way back to the sender. What arrives by the ENI has
-// its mark, too, so that the kernel finds the ENI at once.
+// For each packet that it forwards, the kernel also looks for the route back to the sender. So packets that arrive by
+// the ENI get the ENI's mark, too, and the kernel finds the ENI at once.
 //
 // An answer gets no mark if the destination of its connection was translated. A call to a NodePort or a hostPort has
-// come by the boot ENI, and its answer must leave by that.
+// come by the boot ENI, and its answer must leave by the boot ENI.
 //
-// The pod's address is the source in the VPC and on the node. The boot ENI's address is the source of what leaves by
-// the boot ENI to destinations outside of the VPC.
+// Packets of the pod to the VPC and to the node have the pod's address as the source. Packets that leave by the boot
+// ENI to destinations outside of the VPC have the boot ENI's address as the source.
 
 // The next hops of a routed pod.
 var hop4, hop6 = netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")
@@ -55,18 +57,18 @@ func toHop(r nl.Route) bool { return r.Dst.Bits() == 0 && r.Via == hop(nl.Family
 // routedPod reports whether the attachment belongs to a routed pod.
 func (r *request) routedPod() bool { return r.eni != "" }
 
-// senderOf returns the address of IPv4 that prevResult has at the link of the ENI, or else the pod's own. A runtime
-// keeps the final result, which has the pod's alone.
+// senderOf returns the IPv4 address that prevResult has at the link of the ENI, or else the pod's own IPv4 address. A
+// CHECK gets the final result of the ADD as prevResult, which has only the pod's address.
 func senderOf(prev *types100.Result, pod []netip.Addr) netip.Addr {
 	all := plugin.NIC{IPs: plugin.AtFirst(prev)}.Addrs()
 	a, _ := first(append(all, pod...), nl.IPv4)
 	return a
 }
 
-// readRouted reads the link of the ENI. The pod must have no network of ours before.
+// readRouted reads the link of the ENI. It fails if the pod has another network of ours already.
 func (s *scene) readRouted() (err error) {
 	if s.eni, err = s.nodeNS.SeenLink(s.request.eni); err != nil {
-		return fmt.Errorf("ENI: %w", err)
+		return fmt.Errorf("find the ENI's link: %w", err)
 	}
 	s.podMTU = s.eni.MTU
 	links, err := s.podNS.Links()
@@ -74,7 +76,8 @@ func (s *scene) readRouted() (err error) {
 	if err == nil && nl.OtherFirst(links, nl.PodGroup(s.Digest())) {
 		return plugin.Errorf(plugin.CodeRefused,
 			`serve further networks of a pod from a pool with dataPath "ipvlan"`,
-			`dataPath "veth": the pod has another network of ours already, and this path is for the first one`)
+			`dataPath "veth": the pod has another network of ours already, and this data path is only for the first `+
+				"network of a pod")
 	}
 	return err
 }
@@ -89,7 +92,8 @@ func (p *pair) route(s *scene) {
 	}
 }
 
-// route adds everything of a routed pod except its pair. A kernel without BPF has no filters.
+// route adds all objects of a routed pod, but not its pair. If the kernel has no BPF, route adds no filters, or fails
+// if blockInstanceMetadata is set.
 func (s *scene) route(p pair) (err error) {
 	if err := install(s.eniWiring(p)); err != nil {
 		return err
@@ -102,22 +106,22 @@ func (s *scene) route(p pair) (err error) {
 	return err
 }
 
-// routedWiring is what an ADD makes for a routed pod after the pair.
+// routedWiring lists the objects that an ADD makes for a routed pod after the pair.
 func (s *scene) routedWiring(p pair, n node) nl.Wiring {
 	return append(s.eniWiring(p), s.routedPodWiring(p, n)...)
 }
 
-// routedPodWiring is what belongs to one routed pod.
+// routedPodWiring lists the objects of one routed pod, but not its pair.
 func (s *scene) routedPodWiring(p pair, n node) nl.Wiring {
 	inPod := slices.Concat(s.routedLink(p), metadataBlock(s.request, p),
 		s.Config.RuntimeConfig.Bandwidth.objects(s.podLinks()))
 	return append(steps(s.podNS, inPod), steps(s.nodeNS, append(nodeRoutes(p, n), looplessRoutes(p)...))...)
 }
 
-// routedLink are the addresses and the routes in the pod.
+// routedLink lists the addresses, neighbours and routes in the pod, and the sysctls for IPv6.
 func (s *scene) routedLink(p pair) (objects []nl.Object) {
 	dev := s.IfName
-	if p.has(nl.IPv6) { // as ipvlan does: runtimes disable it, and a pod reaches its own address by lo
+	if p.has(nl.IPv6) { // runtimes disable IPv6 in new namespaces; a pod reaches its own address by lo
 		objects = append(objects, nl.Sysctl{Key: conf6("lo") + "disable_ipv6", Value: "0"},
 			nl.Sysctl{Key: conf6(dev) + "disable_ipv6", Value: "0"})
 	}
@@ -131,7 +135,8 @@ func (s *scene) routedLink(p pair) (objects []nl.Object) {
 	return objects
 }
 
-// routedResult is prevResult with both ends of the pair. The link of the ENI stays the first interface: CHECK needs it.
+// routedResult is prevResult with both ends of the pair. The link of the ENI stays the first interface, because CHECK
+// needs it there.
 func routedResult(r *request, p pair) *types100.Result {
 	res := *r.Prev
 	own := &types100.Interface{Name: p.veth.Peer, Mac: p.veth.PeerMAC, Mtu: p.veth.MTU, Sandbox: r.NetNS}

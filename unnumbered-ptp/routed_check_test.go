@@ -62,7 +62,7 @@ func TestRoutedCheck(t *testing.T) {
 		{"ip -6 rule del pref 1015 iif eth1", "pref 1015"},
 		{"nft delete table inet " + marks, "no table of nftables marks what the pods of the ENI send"},
 		{"nft flush map inet " + marks + " branches", "no table of nftables marks what the pods of the ENI send"},
-		{"nft delete element inet " + marks + " arrivals '{ eth1 }'", "no arrivals of the table " + marks},
+		{"nft delete element inet " + marks + " arrivals '{ eth1 }'", "the map arrivals in the table " + marks},
 		{"nft flush chain inet " + marks + " " + mark + "_arrived", mark + "_arrived"},
 		{"nft flush chain inet " + marks + " prerouting", marks},
 		{"nft flush chain inet " + marks + " " + mark, mark},

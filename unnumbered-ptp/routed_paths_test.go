@@ -179,20 +179,25 @@ func TestRoutedArrivals(t *testing.T) {
 		f.add(f.node, nl.Sysctl{Key: "net/ipv4/conf/" + eni + "/rp_filter", Value: "1"})
 		serve(t, pods[2*i].NS, ":8080")
 	}
-	reached := func() (n int) {
+	sent := f.counts(8099)
+	tellBoth := func() uint64 {
 		for _, p := range []*pod{pods[0], pods[2]} {
-			if seen, err := call(f.other, "tcp4", p.addr+":8080"); err == nil && seen == otherAddr {
-				n++
-			}
+			must(t, tell(f.other, "", p.addr, "anyone?"))
 		}
-		return n
+		time.Sleep(100 * time.Millisecond) // veths deliver at once
+		return sent()["pods"]
 	}
-	if n := reached(); n != 2 {
-		t.Errorf("of 2 pods the VPC reaches %d", n)
+	for _, p := range []*pod{pods[0], pods[2]} {
+		if seen, err := call(f.other, "tcp4", p.addr+":8080"); err != nil || seen != otherAddr {
+			t.Errorf("the VPC calls %s: seen as %q; %v", p.addr, seen, err)
+		}
+	}
+	if n := tellBoth(); n != 2 {
+		t.Errorf("%d of 2 datagrams have reached a pod", n)
 	}
 	nltest.Shell(t, f.node, "nft flush map inet cni_ipvlan_vpc_k8s._enis arrivals")
-	if n := reached(); n != 0 {
-		t.Errorf("without marks the VPC reaches %d pods", n)
+	if n := tellBoth() - 2; n != 0 {
+		t.Errorf("without marks, %d datagrams have reached a pod", n)
 	}
 }
 

@@ -136,10 +136,10 @@ func TestRoutedOrNothing(t *testing.T) {
 		"a default route of others": {func(f *fabric, p *pod) {
 			f.add(f.other, nl.Veth{Name: "others", Peer: "net1", PeerNS: p.NS})
 			f.add(p.NS, nl.Route{Dst: everywhere, Dev: "net1"})
-		}, "the pod has a default route by net1, of another network"},
+		}, "the pod has a default route by net1, which belongs to another network"},
 		"no ENI": {func(_ *fabric, p *pod) {
 			p.request.Prev.Interfaces[0] = &types100.Interface{Name: "eth7"}
-		}, "ENI: link eth7: no such device"},
+		}, "find the ENI's link: link eth7: no such device"},
 		"another network of ours": {func(f *fabric, p *pod) {
 			f.add(f.other, nl.Veth{Name: "others", Peer: "net1", PeerNS: p.NS,
 				PeerGroup: nl.PodGroup([]byte("another1"))})

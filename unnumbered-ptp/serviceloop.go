@@ -14,31 +14,32 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// The service loop is the way of a pod's packet to a Service, and of the answer. docs/design.md has its reasons and
-// limits. nodeport.go has the way of calls to a pod by the node.
+// The service loop is the way of a pod's packet to a Service, and of the answer. docs/design.md explains the reasons
+// and limits of the loop. nodeport.go explains how other hosts call a pod by the node.
 //
-// The pod sends to 172.20.0.10:80 by the veth (eth1). On the node, kube-proxy changes the destination to
-// 10.0.2.20:8080, a backend in the VPC. The pod's rule on the node ("iif veth lookup T") sends the packet back by the
-// veth. The pod sends it out by its own ENI (eth0).
+// An example: the pod sends a packet to the Service 172.20.0.10:80 by the veth (eth1). On the node, kube-proxy changes
+// the destination to 10.0.2.20:8080, a backend in the VPC. The pod's rule on the node ("iif veth lookup T") sends the
+// packet back by the veth. The pod sends the packet out by its own ENI (eth0).
 //
 // The answer arrives at eth0, and the pod has no such connection. The answer must go to the node, which remembers what
-// kube-proxy has changed. The answers to the pod's direct connections to the VPC must not go there.
+// kube-proxy has changed. But the answers to the pod's direct connections to the VPC must stay in the pod.
 //
-// What serves all pods serves all kinds of loops. The next hop and a table distinguish them. So pods from before an
-// upgrade, or a change of the configuration, continue to work.
+// The objects that serve all pods serve all kinds of loops. The next hop and a routing table distinguish the kinds. So
+// pods that were made before an upgrade, or before a change of the configuration, continue to work.
 const (
-	// redirect is two BPF programs in the pod, which tell answers by their port: see [nl.Splice]. The pod's own
-	// connections have the ports 32768 to 49151. A looped packet leaves by eth0 with a port that is 16384 higher.
+	// redirect uses two BPF programs in the pod, which recognize the answers to looped packets by their port: see
+	// [nl.Splice]. The pod's own connections have the ports 32768 to 49151. A looped packet leaves by eth0 with a
+	// source port that is 16384 higher.
 	redirect = "redirect"
-	// masquerade is what the original does, without BPF. The node masquerades the packet on its way back into the pod,
-	// so that the answer comes to the node. The pod masquerades it once more on its way out.
+	// masquerade is the loop of the original plugin, without BPF. The node masquerades the packet on its way back into
+	// the pod, so that the answer comes to the node. The pod masquerades the packet again on its way out.
 	masquerade = "masquerade"
-	// none is no loop: the node sends the packet to the backend itself, from its own address.
+	// none means that there is no loop: the node sends the packet to the backend itself, from the node's address.
 	none = "none"
 )
 
-// loopMAC is for the node the MAC address of the loop's next hops, on every veth. No device
-// has it, and no link has the next hops' addresses.
+// loopMAC is the MAC address of the neighbours that the node has for the loop's next hops, on every veth. No device has
+// this MAC address, and no link has the addresses of the next hops.
 const loopMAC = "02:00:00:00:00:48"
 
 var loopVia4, loopVia6 = netip.MustParseAddr("169.254.72.1"), netip.MustParseAddr("fe80::72")
@@ -64,9 +65,10 @@ func (c Config) loops() []string {
 // Loops reports whether pods have a service loop.
 func (c Config) Loops() bool { return c.IPMasq && c.ServiceLoop != none }
 
-// hooked fails if the pod needs hooks of its link, and the link has none.
+// hooked fails if the pod needs hooks for packets that arrive by its link to the VPC, and the link has none (mode l3s).
 func (s *scene) hooked() error {
-	const hint = `use mode "l2", or set serviceLoop to "none" and leave limits of what pods receive to other plugins`
+	const hint = `use mode "l2", or set serviceLoop to "none" and leave limits of the bandwidth that pods receive to ` +
+		"other plugins"
 	switch {
 	case !s.unhooked:
 	case s.Config.Loops():
@@ -79,11 +81,11 @@ func (s *scene) hooked() error {
 	return nil
 }
 
-// Loopless reports whether Services see the node instead of its pods. A pod that is called by a Service then sees the
-// node, too.
+// Loopless reports whether pods use Services without a service loop. Then a backend sees the node's address as the
+// source of a call, and not the pod's address. A pod that other hosts call at a NodePort sees the node's address, too.
 func (c Config) Loopless() bool { return c.IPMasq && c.ServiceLoop == none }
 
-// anyLoop are the loops that a pod may have, first those that it would get now.
+// anyLoop are the loops that a pod may have. The loops that a new pod may get come first.
 func (c Config) anyLoop() []string {
 	all := c.loops()
 	for _, l := range []string{redirect, masquerade, ""} {
@@ -94,7 +96,7 @@ func (c Config) anyLoop() []string {
 	return all
 }
 
-// anyPair are the forms that the pod may have: with any loop, and with callers or without.
+// anyPair are the forms that the pod may have: with each loop of anyLoop, with and without keepCaller.
 func (c Config) anyPair(p pair) (all []pair) {
 	if p.routed {
 		return []pair{p}
@@ -113,11 +115,11 @@ func (c Config) loopSupported() error {
 	if !slices.Equal(c.loops(), []string{redirect}) {
 		return nil
 	}
-	return nl.Splice{MAC: loopMAC, Mark: c.mark}.Supported() // with a mark it has all that a pod may get
+	return nl.Splice{MAC: loopMAC, Mark: c.mark}.Supported() // a pod's program may also set the mark
 }
 
-// podLoop is the pod's part of the loop. The loop's number is the number of its table. No other pod of the node has
-// this number until the node has made 65,536 more links.
+// podLoop lists the loop's objects in the pod. Splice.Pod is the number of the pod's table, cut to 16 bits. No other
+// pod of the node has this number until the node has made 65,536 more links.
 func podLoop(r *request, p pair, table uint32) (objects []nl.Object) {
 	switch p.loop {
 	case redirect:
@@ -141,7 +143,7 @@ func podLoop(r *request, p pair, table uint32) (objects []nl.Object) {
 	return nil
 }
 
-// podTable is the pod's table of netfilter for the loop masquerade.
+// podTable is the pod's nftables table for the loop masquerade.
 func podTable(r *request, p pair) nl.Table {
 	t := nl.Table{Family: "inet", Name: nl.OwnTable, Chains: []nl.Chain{{
 		Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100,
@@ -153,11 +155,13 @@ func podTable(r *request, p pair) nl.Table {
 	return t
 }
 
-// loopRoutes send packets that came from the pod, and are for the VPC, back to the pod, if it has a loop.
+// loopRoutes are the node's routes and rules that send packets of the pod to the VPC back to the pod. If the pod has no
+// loop, loopRoutes are looplessRoutes.
 //
-// The rule also satisfies a node that checks sources (rp_filter, which systemd sets). The answer comes from the pod,
-// with the backend's address as its source. The kernel looks for the way back as if the packet had come in by the link
-// by which it leaves (fib_validate_source). The link by which it leaves is the veth.
+// Because of the rule, the answers also pass the node's check of sources (rp_filter, which systemd sets). The answer
+// comes to the node by the veth, with the backend's address as its source, and goes back to the pod by the veth. The
+// check looks for the route to the source as if a packet had come in by the link by which the answer leaves
+// (fib_validate_source). This link is the veth, so the check uses the pod's rule, which leads to the veth.
 func loopRoutes(r *request, p pair, table uint32) (objects []nl.Object) {
 	switch p.loop {
 	case none:
@@ -176,7 +180,7 @@ func loopRoutes(r *request, p pair, table uint32) (objects []nl.Object) {
 			Protocol: nl.RouteProtocol})
 	}
 	for _, dst := range p.byNode(r.Config) {
-		if slices.ContainsFunc(looped, dst.Overlaps) { // the node forwards it itself
+		if slices.ContainsFunc(looped, dst.Overlaps) { // the node itself forwards packets to dst
 			objects = append(objects, nl.Rule{Pref: prefNode, IIF: p.veth.Name, To: dst, Table: unix.RT_TABLE_MAIN,
 				Protocol: nl.RouteProtocol})
 		}
@@ -184,7 +188,8 @@ func loopRoutes(r *request, p pair, table uint32) (objects []nl.Object) {
 	return objects
 }
 
-// loopRoute sends packets for a destination back to the pod, if the pod has its family.
+// loopRoute is the route that sends packets to a destination back to the pod. The second result is false if the pod has
+// no address of the destination's family.
 func loopRoute(p pair, dst netip.Prefix, table uint32) (nl.Route, bool) {
 	f := nl.FamilyOf(dst.Addr())
 	via, ok := first(p.addrs, f)
@@ -198,9 +203,9 @@ func loopRoute(p pair, dst netip.Prefix, table uint32) (nl.Route, bool) {
 	return route, ok
 }
 
-// redirectRoutes are the next hops of the loop, and the way to the pod itself, which does not use them. If the backend
-// is the calling pod, it gets the packet with the node's address. A pod does not accept its own address as the source
-// of a packet that arrives.
+// redirectRoutes are the neighbours for the next hops of the loop, and the routes to the pod itself, which do not use
+// the next hops. If the calling pod is itself the backend, the pod gets the packet with the node's address as the
+// source. The reason is that a pod does not accept a packet whose source is the pod's own address.
 func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 	for _, f := range p.families() {
 		objects = append(objects, nl.Neigh{Addr: loopVia(f), MAC: loopMAC, Dev: p.veth.Name})
@@ -211,13 +216,14 @@ func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 	return objects
 }
 
-// tableLoopless is the node's table of the pods without a loop. What is for them goes straight to them, from any
-// sender. Otherwise the node would loop the answers of a pod with a loop. A node that checks sources would drop it. The
-// node looks for the way back as if the packet had come in by that pod's veth (see [loopRoutes]). No pod's own table
-// has this number.
+// tableLoopless is the node's routing table with the routes to pods without a loop. By these routes, the node sends
+// packets from any sender straight to these pods. Otherwise the node would loop the answers that a pod with a loop
+// sends to a pod without a loop. And if the node checks sources, it would drop packets from a pod without a loop to a
+// pod with a loop. The check looks for the route back as if the answer had come in by the second pod's veth (see
+// [loopRoutes]). No pod's own table has this number.
 const tableLoopless = 1<<31 + 72
 
-// looplessRoutes lead to a pod without a loop.
+// looplessRoutes are the routes to a pod without a loop.
 func looplessRoutes(p pair) (objects []nl.Object) {
 	for _, a := range p.addrs {
 		objects = append(objects, nl.Route{Dst: single(a), Dev: p.veth.Name, Table: tableLoopless,
@@ -226,8 +232,8 @@ func looplessRoutes(p pair) (objects []nl.Object) {
 	return objects
 }
 
-// supersede deletes from [tableLoopless] the routes to the addresses of a pod with a loop. A
-// pod that had the addresses before may have left them, or this pod before it got a loop.
+// supersede deletes from [tableLoopless] the routes to the addresses of a pod with a loop. An earlier pod with these
+// addresses may have left the routes. Or this pod had no loop before.
 func (s *scene) supersede(p pair) error {
 	if p.loop == none {
 		return nil
@@ -240,11 +246,15 @@ func (s *scene) supersede(p pair) error {
 	return w.Del()
 }
 
-// loopRules are the node's part for all pods of a family in which its address is a.
+// loopRules are the node's nftables rules for the loops of all pods, in the family of a, which is the node's address.
 //
-// Some packets do not use a next hop of the loop, although their destination was changed. Such packets go to a pod that
-// masquerades, back to the pod that sent them, or between pods without a loop. A packet of this kind gets the node's
-// address. A masquerade would look for an address on the veth, which has none, and take one of any link.
+// A packet to a next hop of the loop keeps its source address. If its source port is not a port that [nl.Splice]
+// changes, the packet gets such a port.
+//
+// Some packets do not use a next hop of the loop, although kube-proxy has changed their destination. Such packets go to
+// a pod that masquerades, back to the pod that sent them, or between pods without a loop. The last rule gives such a
+// packet the node's address. The rule cannot be a masquerade. The kernel would look for an address of the veth, which
+// has none, and would take an address of any link.
 func loopRules(a netip.Addr) []nl.NFRule {
 	via := nl.NextHop(loopVia(nl.FamilyOf(a)))
 	return []nl.NFRule{

@@ -27,8 +27,8 @@ func status(r *request) error {
 	}
 	if err := r.Config.loopSupported(); err != nil {
 		return plugin.Errorf(plugin.CodeNotAvailable,
-			"the kernel needs Linux 5.10 and the modules sch_ingress and cls_bpf; "+
-				`without "serviceLoop" in the configuration the plugin uses what the kernel has`,
+			`this loop needs Linux 5.10 and the modules sch_ingress and cls_bpf; without "serviceLoop" in the `+
+				"configuration, the plugin uses a loop that the kernel supports",
 			`serviceLoop "redirect": %w`, err)
 	}
 	if b := r.Config.BlockInstanceMetadata; b != nil && *b {
@@ -50,10 +50,10 @@ func settable(r *request, n node) error {
 	return nil
 }
 
-// netfilter fails if the kernel does not accept the tables that an ADD makes. Parts of
-// nftables are modules, which the kernel loads when the first table needs them. So the tables
-// are tried in a namespace made for that. If it cannot be made, nothing is known. Runtimes
-// call STATUS every few seconds: a node on which an ADD of this release has made one of the tables needs no trial.
+// netfilter fails if the kernel does not accept the tables that an ADD makes. Parts of nftables are modules, which the
+// kernel loads when the first table needs them. So netfilter tries the tables in a new namespace. If the kernel cannot
+// make this namespace, netfilter reports no error. Runtimes call STATUS every few seconds. So netfilter tries nothing
+// if an ADD of this release has made one of the tables on the node.
 func netfilter(r *request, n node) error {
 	if nodeTable(r, n).Lasting().Sealed(r.nodeNS) || routedTable(r).Lasting().Sealed(r.nodeNS) {
 		return nil
@@ -70,8 +70,8 @@ func netfilter(r *request, n node) error {
 	return nil
 }
 
-// anyTables are the node's table first, and then a pod's, if they have any. They are the tables for a VPC with two
-// CIDRs. A rule about several CIDRs needs more of the kernel than a rule about one CIDR.
+// anyTables are the node's table, and then the table of a pod's loop, if they have rules. The tables are for a VPC with
+// two CIDRs. A rule about several CIDRs needs more of the kernel than a rule about one CIDR.
 func anyTables(r *request, n node) (tables []nl.Table) {
 	q := *r
 	q.routes = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10")}
@@ -86,7 +86,8 @@ func anyTables(r *request, n node) (tables []nl.Table) {
 	return tables
 }
 
-// unavailable gives STATUS' code, and a hint, to the error of a kernel that refuses a table.
+// unavailable adds STATUS' code and a hint to an error if the kernel lacks a module for a table. It returns all other
+// errors unchanged.
 func unavailable(err error) error {
 	if !errors.Is(err, nl.ErrNoModule) {
 		return err

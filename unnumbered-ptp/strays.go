@@ -10,13 +10,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// strays is the table that drops what arrives by the boot ENI for pods that have ended. By the other ENIs, packets come
-// for pods alone, so that a routing rule drops the rest. By the boot ENI, packets come whose destination this node has
-// translated. They are calls to a NodePort for a pod of another node, or answers to packets that the node has
-// masqueraded. A routing rule does not know these.
+// strays is the nftables table that drops packets for pods that have ended, if the packets arrive by the boot ENI. At
+// the other ENIs, all packets are for pods, so a routing rule is enough to drop such packets (prefStray). At the boot
+// ENI, the node translates the destination of some packets, and forwards them. These are calls to a NodePort for a pod
+// of another node, or answers to packets that the node has masqueraded. A routing rule cannot distinguish these
+// packets.
 //
-// All addresses of an ENI are of its subnet. The node knows the subnet of IPv4 by its own address and prefix. An IPv6
-// address of the node may have no prefix. Then the code takes a /64, which is a whole subnet in most VPCs.
+// All addresses of an ENI are in its subnet. The node's IPv4 address has the prefix of the subnet. The node's IPv6
+// address may be a /128. So strays always takes the /64 of this address, which is a whole subnet in most VPCs.
 func strays(dev string, n node) nl.Table {
 	back := nl.NFRule{nl.IIFName(dev), nl.OIFName(dev)}
 	rules := []nl.NFRule{append(slices.Clip(back), nl.CTOriginal(), nl.CTStatusDNAT(), nl.Accept()),

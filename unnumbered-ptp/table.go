@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// table is the number of the routing table for the link with an index. Different indices have different numbers, and
-// none is the number of a table that every host has, 253 to 255.
+// table is the number of the routing table for the link with this index. Different indices have different numbers. No
+// number is from 253 to 255: every host has tables with these numbers.
 func table(start uint32, index int) uint32 {
 	t := start + uint32(index)
 	if start <= unix.RT_TABLE_LOCAL && t >= unix.RT_TABLE_DEFAULT {
@@ -24,8 +24,9 @@ func table(start uint32, index int) uint32 {
 	return t
 }
 
-// table is the pod's routing table, which may have been there before. A pod without a loop has none, and must not have
-// one. With a table, the pod would send an answer back out by its ENI instead of taking it.
+// table is the number of the pod's routing table. before reports whether the pair existed before this ADD. A pod
+// without a loop gets no table, and must not have a table from an earlier ADD. With such a table, the pod would not
+// accept an answer, but send it out by its ENI again.
 func (s *scene) table(p pair, before bool) (uint32, error) {
 	switch {
 	case p.loop != none:
@@ -36,13 +37,14 @@ func (s *scene) table(p pair, before bool) (uint32, error) {
 	routes, err := s.nodeNS.Routes(nl.RouteFilter{Dev: p.veth.Name, Protocol: nl.RouteProtocol})
 	for _, r := range routes {
 		if r.Table != nl.MainTable && r.Table != tableLoopless {
-			return 0, fmt.Errorf("%s has a service loop, by table %d: %w", p.veth.Name, r.Table, errLooped)
+			return 0, fmt.Errorf("%s has a service loop, by routing table %d: %w", p.veth.Name, r.Table, errLooped)
 		}
 	}
 	return 0, err
 }
 
-// tableAsMade is the routing table that a pod has. Its rule shows the table, or else a route of the table.
+// tableAsMade is the number of the routing table that a pod has. The pod's rule shows this number, or else a route in
+// the table.
 func (s *scene) tableAsMade(p pair) (uint32, error) {
 	rules, err := s.nodeNS.Rules()
 	if err != nil {
@@ -56,18 +58,18 @@ func (s *scene) tableAsMade(p pair) (uint32, error) {
 	case i < 0:
 		return s.table(p, true)
 	case p.loop == none:
-		return 0, fmt.Errorf("%s has a service loop, by table %d: %w", p.veth.Name, rules[i].Table, errLooped)
+		return 0, fmt.Errorf("%s has a service loop, by routing table %d: %w", p.veth.Name, rules[i].Table, errLooped)
 	}
 	return rules[i].Table, nil
 }
 
-// errLooped is about a pod that must not have a service loop any more, and has one.
+// errLooped is the error about a pod that has a service loop although serviceLoop is now none.
 var errLooped = errors.New(
-	`the pod was made before serviceLoop was "none": delete it, and its controller makes a new one`)
+	`the pod was made before serviceLoop was "none": delete the pod, and its controller makes a new one`)
 
-// tableOf is the table of a pod's veth. A veth that was there before has routes in its
-// table. A new one gets the first table in which no program has any of the pod's families. On a node that has made pods
-// for long, the indices reach ten thousands and so the numbers that others use. For example
+// tableOf is the number of the routing table of a pod's veth. A veth that existed before has routes in its table. A new
+// veth gets the first table in which no program has routes of the pod's families. On a node that has made many pods,
+// the indices of links exceed ten thousand, and reach the numbers of other programs' tables. For example,
 // amazon-ec2-net-utils uses 10001 and more, and its routes come and go.
 func (s *scene) tableOf(p pair, before bool) (uint32, error) {
 	near, err := p.veth.Near(s.nodeNS, !before)

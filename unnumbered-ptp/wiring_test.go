@@ -264,17 +264,17 @@ func TestNames(t *testing.T) {
 // TestValidate checks that all mistakes are reported at once, each with its key.
 func TestValidate(t *testing.T) {
 	for config, want := range map[string]string{
-		`{}`: "hostInterface must be specified: it is the name of the boot ENI's link, eth0 or ens5\n" +
-			"containerInterface must be specified: it is the name of the pod's end of the veth pair, eth1 for example",
-		`{"hostInterface": "ens5", "containerInterface": "eth1", "mtu": -1, "routeTableStart": 0, "nodePortMark": 0, "nodePorts": "9:8", "serviceLoop": "ports"}`: "mtu: -1: want 0, for that of hostInterface, or 68 to 65535\n" +
+		`{}`: "hostInterface must be specified: want the name of the boot ENI's link, for example eth0 or ens5\n" +
+			"containerInterface must be specified: want the name of the pod's end of the veth pair, for example eth1",
+		`{"hostInterface": "ens5", "containerInterface": "eth1", "mtu": -1, "routeTableStart": 0, "nodePortMark": 0, "nodePorts": "9:8", "serviceLoop": "ports"}`: "mtu: -1: want 0, for the MTU of hostInterface, or 68 to 65535 bytes\n" +
 			"routeTableStart: 0: want 1 to 1073741824\n" +
-			"nodePortMark: 0: want at least one bit to mark a connection; 8192 is 0x2000\n" +
+			"nodePortMark: 0: want at least one bit, which marks a connection, for example 8192 (0x2000)\n" +
 			"nodePorts: \"9:8\": want a range such as \"30000:32767\", or \"\" for no NodePorts\n" +
 			"serviceLoop: \"ports\": want redirect, masquerade or none",
 		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "eni", "hostCidrs": ["10.0.0.0", "10.0.0.0/33", "0.0.0.0/0", "dns"]}`: "defaultRoute: \"eni\": want host or vpc\n" +
-			"hostCidrs: \"10.0.0.0/33\": want a CIDR or an address, 10.8.0.0/16 or 10.8.0.5 for example\n" +
-			"hostCidrs: \"dns\": want a CIDR or an address, 10.8.0.0/16 or 10.8.0.5 for example\n" +
-			"hostCidrs: \"0.0.0.0/0\": this is the default route: use the key defaultRoute",
+			"hostCidrs: \"10.0.0.0/33\": want a CIDR or an address, for example 10.8.0.0/16 or 10.8.0.5\n" +
+			"hostCidrs: \"dns\": want a CIDR or an address, for example 10.8.0.0/16 or 10.8.0.5\n" +
+			"hostCidrs: \"0.0.0.0/0\": use the key defaultRoute for the default route",
 		`{"hostInterface": "sixteen-bytes-up", "containerInterface": "a/b"}`: "hostInterface: \"sixteen-bytes-up\": " +
 			"the name is too long: want 1 to 15 bytes without white space, / and :\n" +
 			"containerInterface: \"a/b\": the name contains / or : or whitespace characters: want 1 to 15 bytes of " +
@@ -283,9 +283,9 @@ func TestValidate(t *testing.T) {
 			"to 15 bytes without white space, / and :\n" +
 			"containerInterface: \"lo\": the name is one that the kernel uses itself: want 1 to 15 bytes of " +
 			"printable ASCII without /, : and %",
-		`{"hostInterface": "ens5", "containerInterface": "eth1", "nodePorts": "", "keepCaller": true}`:       `keepCaller: true: it needs NodePorts, but nodePorts is ""`,
-		`{"hostInterface": "ens5", "containerInterface": "eth1", "serviceLoop": "none", "keepCaller": true}`: `keepCaller: true: with serviceLoop "none" pods see the node instead of the caller`,
-		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "vpc"}`:                     "hostCidrs must be specified with defaultRoute \"vpc\": list the CIDRs of the cluster's services, \"172.20.0.0/16\" for example; otherwise calls to services leave by the ENI and get no answer",
+		`{"hostInterface": "ens5", "containerInterface": "eth1", "nodePorts": "", "keepCaller": true}`:       `keepCaller: true: want a range of NodePorts in nodePorts, which is ""`,
+		`{"hostInterface": "ens5", "containerInterface": "eth1", "serviceLoop": "none", "keepCaller": true}`: `keepCaller: true: want another serviceLoop than "none", with which pods see the node instead of the caller`,
+		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "vpc"}`:                     "hostCidrs must be specified with defaultRoute \"vpc\": want the CIDRs of the cluster's Services, for example \"172.20.0.0/16\". Without hostCidrs, calls to Services leave by the ENI and get no answer",
 	} {
 		var c Config
 		if err := json.Unmarshal([]byte(config), &c); err != nil {

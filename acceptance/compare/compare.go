@@ -2,17 +2,18 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package compare makes the same calls to two EC2s and to the metadata services of their instances, and compares the
-// answers field by field. One EC2 is the real one, and the other is the simulator, set up alike.
+// answers field by field. One EC2 is the real EC2. The other is the simulator, with the same VPC and subnets.
 //
-// The calls are the calls of the suite: its own client (package aws) makes them, by the unchanged SDK. They lead an ENI
-// through its life, and also ask for what EC2 must refuse. What goes over the wire is recorded.
+// The suite's own client (package aws) makes the calls, by the unchanged SDK. The calls create, attach, change, detach
+// and delete an ENI. Some calls ask for things that EC2 must refuse. A recorder keeps the answers.
 //
-// IDs, addresses and times differ in any case. So a text is compared by its form: "an ID eni-", "an IPv4 address".
-// Texts that both sides know by a name, such as the ID of the new ENI, are compared by the name.
+// IDs, addresses and times always differ. So the comparison uses the form of such a text: "an ID eni-", "an IPv4
+// address". Some texts have a name that is the same on both sides, for example the ID of the new ENI. For these, the
+// comparison uses the name.
 //
-// Whether the suite reads a field is not on a list. The recorded answer is played to the suite's client again, without
-// the field. If the client's result is then another one, the suite reads the field. A difference in kind of such a
-// field is a failure: the simulator, and so all tests with it, differ from EC2 where it matters.
+// There is no list of the fields that the suite reads. Instead, the suite's client gets the recorded answer again,
+// without the field. If the client's result then differs, the suite reads the field. If such a field differs in kind,
+// the comparison fails: the simulator, and so all tests with it, differ from EC2 where it matters.
 package compare
 
 import (
@@ -27,47 +28,48 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// A Place is an EC2 with two running instances in one subnet, which have their boot ENIs alone.
+// A Place is an EC2 with two running instances in one subnet. The instances have only their boot ENIs.
 type Place struct {
 	Name        string         // real, or simulated
-	EC2         aws.HTTPClient // reaches EC2,
-	EC2URL      string         // at this URL; empty: as the environment says
-	Metadata    aws.HTTPClient // reaches the metadata service of Node,
-	MetadataURL string         // at this URL
+	EC2         aws.HTTPClient // makes requests to EC2
+	EC2URL      string         // the URL of EC2; empty: as the environment says
+	Metadata    aws.HTTPClient // makes requests to the metadata service of Node
+	MetadataURL string         // the URL of this service
 
 	Node, Other         string // IDs of the instances
-	Type, Zone          string // of both
+	Type, Zone          string // of both instances
 	VPC, Subnet, Group  string // IDs
 	NodeAddr, OtherAddr netip.Addr
 	Account             string
 }
 
-// Options are what both sides do alike.
+// Options are the same for both sides.
 type Options struct {
-	Tags  map[string]string // of the ENIs that are made
-	Pause time.Duration     // between two looks, while a change is under way
+	Tags  map[string]string // of the ENIs that the steps create
+	Pause time.Duration     // between two tries of a step that waits for a change
 }
 
-// patience is how long a change may take. An attachment takes seconds, and metadata may lag by half a minute.
+// patience is the longest time that a change may take. An attachment takes seconds, and metadata may lag by half a
+// minute.
 const patience = 3 * time.Minute
 
-// A Table is the outcome.
+// A Table is the outcome of a comparison.
 type Table struct {
 	Rows    []Row
-	Fields  int      // how many were compared
-	Actions []string // of EC2, that were called
-	Paths   []string // of metadata, that were asked for
+	Fields  int      // the number of compared fields
+	Actions []string // the actions of EC2 that the steps called
+	Paths   []string // the paths of metadata that the steps asked for
 }
 
 // A Row is a field that differs.
 type Row struct {
-	Step  string // the first in which it differs
+	Step  string // the first step in which the field differs
 	Call  string // the action, or the path of metadata
 	Field string
 	Real  string
 	Sim   string
-	Kind  bool // they differ in kind: one side lacks it, or the forms differ
-	Read  bool // the suite reads it
+	Kind  bool // the field differs in kind: one side lacks it, or the forms differ
+	Read  bool // the suite reads the field
 }
 
 // Fails reports whether the difference matters: the suite reads the field, and it differs in kind.
@@ -78,8 +80,8 @@ func (t Table) Failures() []Row {
 	return slices.DeleteFunc(slices.Clone(t.Rows), func(r Row) bool { return !r.Fails() })
 }
 
-// Run takes all steps on both sides. An error means that a side could not go on, for example because EC2 refuses what
-// the simulator allows. The table then has what was compared until then.
+// Run makes all steps on both sides. An error means that a side could not go on, for example because EC2 refuses a call
+// that the simulator allows. Then the table has the differences until this step.
 func Run(ctx context.Context, real, simulated Place, o Options) (Table, error) {
 	defer quiet()()
 	t := &table{seen: map[Row]int{}, calls: map[string]bool{}}
@@ -102,7 +104,7 @@ func Run(ctx context.Context, real, simulated Place, o Options) (Table, error) {
 	return t.table(), nil
 }
 
-// quiet silences the client's log: played without a field, an answer is one that the client warns of.
+// quiet silences the client's log, because the client warns of answers in which a field is missing.
 func quiet() (restore func()) {
 	was := slog.Default()
 	slog.SetDefault(slog.New(slog.DiscardHandler))
@@ -112,12 +114,12 @@ func quiet() (restore func()) {
 // A table collects rows.
 type table struct {
 	rows   []Row
-	seen   map[Row]int // where the row is, by all except its step and Read
+	seen   map[Row]int // the index of a row, by all its fields except Step and Read
 	calls  map[string]bool
 	fields int
 }
 
-// compare adds what differs in a step.
+// compare adds the differences of a step.
 func (t *table) compare(s step, real, sim *side) {
 	probes := [2]*probe{newProbe(s, real), newProbe(s, sim)}
 	calls := [2]map[string]string{real.calls(), sim.calls()}
@@ -140,7 +142,7 @@ func (t *table) compare(s step, real, sim *side) {
 	}
 }
 
-// add adds a row once.
+// add adds a row, unless the table already has such a row from another step or for another index.
 func (t *table) add(r Row) {
 	key := r
 	key.Step, key.Read = "", false

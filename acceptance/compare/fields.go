@@ -19,11 +19,11 @@ import (
 // statusField is the HTTP status of an answer, as a field.
 const statusField = "(HTTP status)"
 
-// messageField is the text of an error. People read it. What the suite makes of it is compared as the meaning of the
-// step.
+// messageField is the text of an error, which only people read. The comparison has the suite's sentinel for the error
+// as the meaning of the step.
 const messageField = "Errors.Error.Message"
 
-// unlike are fields that are never alike.
+// unlike are fields that differ in each answer.
 var unlike = []string{"requestId", "RequestID", "RequestId"}
 
 // fieldsOf returns the fields of an answer: elements of XML, members of JSON, or lines.
@@ -75,7 +75,7 @@ func members(body []byte) map[string]string {
 	return texts
 }
 
-// An element is an element of XML: with a text, or with elements.
+// An element is an element of XML. It contains a text, or other elements.
 type element struct {
 	name string
 	text string
@@ -106,7 +106,7 @@ func parse(document []byte) (*element, error) {
 	}
 }
 
-// flatten adds the texts below e, by their paths. The name "item" is left out.
+// flatten calls add with each text below e and its path.
 func (e *element) flatten(path string, n names, add func(path, text string)) {
 	counts, seen := map[string]int{}, map[string]int{}
 	for _, c := range e.in {
@@ -126,7 +126,7 @@ func (e *element) flatten(path string, n names, add func(path, text string)) {
 	}
 }
 
-// sorted returns the elements in e. EC2 promises no order of items, so they are in the order of their forms.
+// sorted returns the elements in e. EC2 promises no order of items, so sorted returns them in the order of their forms.
 func (e *element) sorted(n names) []*element {
 	if !slices.ContainsFunc(e.in, func(c *element) bool { return c.name == "item" }) {
 		return e.in
@@ -142,7 +142,7 @@ func (e *element) sorted(n names) []*element {
 	})
 }
 
-// without removes all elements at a path without indices.
+// without removes all elements at a path. It ignores the indices in the path.
 func (e *element) without(path string) {
 	e.remove("", withoutIndex(path))
 }
@@ -179,7 +179,7 @@ func join(path, name string) string {
 	return path + "." + name
 }
 
-// indexed returns a name with its number, from 1, if there are several.
+// indexed returns a name, with a number from 1 if there are several elements with this name.
 func indexed(name string, i, of int) string {
 	if of < 2 {
 		return name

@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// A form is what is compared of a text. A field that is not there has the zero form.
+// A form is the part of a text that the comparison uses. A field that an answer lacks has the zero form.
 type form struct {
-	shown string // with names and forms in the place of what differs in any case
-	kind  string // must be the same
+	shown string // the text, with names and forms in place of parts that always differ
+	kind  string // must be the same on both sides
 }
 
-// names are what both sides have, by the text that this side has for it.
+// names maps texts of this side to names that are the same on both sides.
 type names map[string]string
 
 func (n names) add(text, name string) {
@@ -27,7 +27,8 @@ func (n names) add(text, name string) {
 	}
 }
 
-// replace puts names in the place of texts, also within a text. Longer ones come first: one may begin with another.
+// replace replaces the texts that have names, also within a longer text. Longer texts come first, because a text may
+// begin with another one.
 func (n names) replace(text string) string {
 	for _, known := range slices.SortedFunc(keys(n), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b))
@@ -47,7 +48,7 @@ func keys(n names) func(func(string) bool) {
 	}
 }
 
-// The forms of texts that differ in any case.
+// The forms of texts that always differ.
 var forms = []struct {
 	like *regexp.Regexp
 	form string

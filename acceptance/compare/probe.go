@@ -14,11 +14,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// A probe plays the answers of a step again, to find out which fields the suite's client reads.
+// A probe makes a step again with its recorded answers, to find out which fields the suite's client reads.
 type probe struct {
 	step  step
 	side  *side
-	whole *outcome // of the unchanged answers
+	whole *outcome // the outcome with the unchanged answers
 }
 
 func newProbe(s step, on *side) *probe { return &probe{step: s, side: on} }
@@ -44,10 +44,10 @@ func (p *probe) reads(call, field string) bool {
 	return !reflect.DeepEqual(*p.whole, p.play(answers))
 }
 
-// playURL is where the player is.
+// playURL is the URL of the player.
 const playURL = "http://play.invalid"
 
-// play takes the step with recorded answers.
+// play makes the step with recorded answers.
 func (p *probe) play(answers map[string]answer) outcome {
 	const most = 500 // requests of one step: ENIs asks for sixteen keys of each ENI
 	c := aws.New(aws.Options{EC2URL: playURL, MetadataURL: playURL, HTTP: &player{answers: answers, left: most},

@@ -17,21 +17,21 @@ import (
 
 const tokenPath = "/latest/api/token"
 
-// An answer is what came over the wire.
+// An answer has the HTTP status and the body of an answer.
 type answer struct {
 	status int
 	body   []byte
 }
 
-// A recorder keeps the last answer to each call: of EC2 by the action, of metadata by the path. Goroutines may share
-// it.
+// A recorder keeps the last answer to each call. A call to EC2 is named by the action, a call to metadata by the path.
+// Goroutines may share it.
 type recorder struct {
 	aws.HTTPClient
 	mu    sync.Mutex
 	heard map[string]answer
 }
 
-// take returns what was recorded since the last take.
+// take returns the answers since the last take.
 func (r *recorder) take() map[string]answer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -40,7 +40,7 @@ func (r *recorder) take() map[string]answer {
 	return heard
 }
 
-// Do makes a request and records its answer. Requests for a token of metadata are not recorded.
+// Do makes a request and records its answer. It does not record requests for a token of metadata.
 func (r *recorder) Do(q *http.Request) (*http.Response, error) {
 	call, err := callOf(q)
 	if err != nil {
@@ -67,7 +67,8 @@ func (r *recorder) Do(q *http.Request) (*http.Response, error) {
 	return a, nil
 }
 
-// callOf returns the action of a request to EC2, or the path of a request to metadata. The request keeps its body.
+// callOf returns the action of a request to EC2, or the path of a request to metadata. The body of the request can
+// still be read after that.
 func callOf(q *http.Request) (string, error) {
 	if strings.HasPrefix(q.URL.Path, "/latest/") {
 		return q.URL.Path, nil
@@ -81,7 +82,8 @@ func callOf(q *http.Request) (string, error) {
 	return form.Get("Action"), err
 }
 
-// A player answers as was recorded. A path that was not asked for does not exist. It ends callers that ask for ever.
+// A player answers requests with recorded answers. A call without a recorded answer gets the status 404. After a number
+// of requests, the player returns errors, so that a client does not ask for ever.
 type player struct {
 	answers map[string]answer
 	left    int

@@ -12,16 +12,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// A step is one call of the suite's client. It reads the side and does not change it, so that it can be played again.
+// A step is one call of the suite's client. The function do only reads the side, so that a probe can make the step
+// again.
 type step struct {
 	name    string
 	do      func(context.Context, *side, *aws.Client) (any, error)
-	keep    func(*side, any)      // notes what later steps need
-	until   func(*side, any) bool // the step is taken again until this holds
-	refused bool                  // EC2 should refuse it; if it does not, that is compared, too
+	keep    func(*side, any)      // keeps in the side what later steps need
+	until   func(*side, any) bool // the step is repeated until this returns true
+	refused bool                  // EC2 should refuse the call; if it does not, the comparison shows that, too
 }
 
-// IDs that nothing has.
+// IDs that no object has.
 const (
 	noENI        = "eni-0a0a0a0a0a0a0a0a0"
 	noAttachment = "eni-attach-0a0a0a0a0a0a0a0a0"
@@ -29,13 +30,14 @@ const (
 	noGroup      = "sg-0a0a0a0a0a0a0a0a0"
 )
 
-// index is where the new ENI is attached. The boot ENI is at 0.
+// index is the device index of the new ENI. The boot ENI is at 0.
 const index = 1
 
 // stranger is an address that no ENI of the VPC has (RFC 5737).
 var stranger = netip.MustParseAddr("192.0.2.1")
 
-// script is the life of an ENI, with the questions that the suite asks meanwhile, and mistakes.
+// script has all steps: an ENI from its creation to its deletion, the questions that the suite asks, and calls that EC2
+// must refuse.
 var script = slices.Concat(questions, birth, attaching, addresses, end)
 
 var questions = []step{
@@ -217,34 +219,34 @@ var end = []step{
 	}, func(*side, any) {}),
 }
 
-// spec is the new ENI.
+// spec describes the new ENI.
 func (s *side) spec(secondary int) aws.ENISpec {
 	return aws.ENISpec{Subnet: s.place.Subnet, SecurityGroups: []string{s.place.Group}, Description: "acceptance test",
 		Tags:  s.options.Tags,
 		Token: "acceptance-" + s.place.Node, Secondary: secondary}
 }
 
-// ask is a step that must succeed, and returns something.
+// ask returns a step that must succeed and has a result.
 func ask(name string, do func(context.Context, *side, *aws.Client) (any, error), keep func(*side, any)) step {
 	return step{name: name, do: do, keep: keep}
 }
 
-// change is a step that must succeed, and returns nothing.
+// change returns a step that must succeed and has no result.
 func change(name string, do func(context.Context, *side, *aws.Client) error) step {
 	return step{name: name, do: func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return nil, do(ctx, s, c)
 	}}
 }
 
-// refused is a step that EC2 must refuse.
+// refused returns a step that EC2 must refuse.
 func refused(name string, do func(context.Context, *side, *aws.Client) error) step {
 	s := change(name, do)
 	s.refused = true
 	return s
 }
 
-// dry is a dry run of an action. Actions without a dry run are tried with an address that EC2 must refuse. The client
-// makes nil of the refusal that is the proof of the permission.
+// dry returns a step with a dry run of an action: see [aws.Client.DryRun]. If EC2's refusal proves the permission, the
+// client returns nil.
 func dry(action string) step {
 	return step{name: "dry run of " + action, refused: true, do: func(ctx context.Context, s *side,
 		c *aws.Client) (any, error) {
@@ -254,19 +256,20 @@ func dry(action string) step {
 	}}
 }
 
-// wait is a description of the new ENI, until it is as it should be.
+// wait returns a step that describes the new ENI again and again, until the function until returns true.
 func wait(name string, until func(*side, any) bool) step {
 	return step{name: name, until: until, do: func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.DescribeENIs(ctx, aws.ByID(s.eni.ID))
 	}}
 }
 
-// listed returns how many ENIs the list of metadata had. The list and the keys of an ENI do not change at once.
+// listed returns the number of ENIs in the list of metadata. The list and the keys of an ENI do not change at the same
+// time.
 func (s *side) listed() int {
 	return len(bytes.Fields(s.heard["/latest/meta-data/network/interfaces/macs/"].body))
 }
 
-// complete reports whether metadata has all keys of the new ENI. They appear one after another.
+// complete reports whether metadata has all keys of the new ENI. The keys appear one after another.
 func complete(e aws.ENI) bool {
 	return e.Index == index && len(e.Addrs) == 2 && e.CIDR.IsValid() && len(e.VPCCIDRs) > 0 && len(e.SecurityGroups) > 0
 }

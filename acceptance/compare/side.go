@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// A side is a place during the script: what the steps have made, and the last answers.
+// A side is a place during the script. It has what the steps have made, and the last answers.
 type side struct {
 	place   Place
 	options Options
@@ -22,13 +22,13 @@ type side struct {
 	imds    *recorder
 	names   names
 
-	eni, boot  aws.ENI // the new one and that of the launch
+	eni, boot  aws.ENI // the new ENI and the boot ENI
 	attachment string
 	assigned   []netip.Addr
 	prefixes   []netip.Prefix
 
-	heard   map[string]answer // of the last step
-	outcome outcome           // of the last step
+	heard   map[string]answer // the answers of the last step
+	outcome outcome           // the result of the last step
 }
 
 func newSide(p Place, o Options) *side {
@@ -47,10 +47,10 @@ func newSide(p Place, o Options) *side {
 // An outcome is the result of a call of the client.
 type outcome struct {
 	value   any
-	meaning string // of an error
+	meaning string // what the outcome means to the suite
 }
 
-// outcomeOf returns the result of a call, without texts that are for people alone.
+// outcomeOf returns the result of a call, without texts that are only for people.
 func outcomeOf(value any, err error) outcome {
 	if err == nil {
 		return outcome{value, "done"}
@@ -65,7 +65,7 @@ func outcomeOf(value any, err error) outcome {
 	return outcome{nil, "refused" + sentinel(err)}
 }
 
-// sentinels are what the suite makes of errors.
+// sentinels are the errors that the suite distinguishes.
 var sentinels = []error{aws.ErrThrottled, aws.ErrTransient, aws.ErrENIFull, aws.ErrInstanceFull, aws.ErrSubnetFull,
 	aws.ErrQuota, aws.ErrIndexTaken,
 	aws.ErrCardFull, aws.ErrInUse, aws.ErrNotFound, aws.ErrNotRunning, aws.ErrTooManyGroups, aws.ErrNoGroup,
@@ -80,8 +80,8 @@ func sentinel(err error) string {
 	return ""
 }
 
-// take takes a step, and again until what it waits for has come. With a deadline, the SDK does not end a request for
-// metadata after five seconds.
+// take makes a step, and repeats it until its condition until is true. The context has a deadline: without one, the SDK
+// would end a request for metadata after five seconds.
 func (s *side) take(ctx context.Context, step step) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
@@ -110,7 +110,7 @@ func (s *side) take(ctx context.Context, step step) error {
 			}
 			return nil
 		case time.Now().After(end):
-			return fmt.Errorf("it has not happened for %v", patience)
+			return fmt.Errorf("EC2 has not shown the change for %v", patience)
 		}
 		select {
 		case <-time.After(s.options.Pause):
@@ -119,8 +119,8 @@ func (s *side) take(ctx context.Context, step step) error {
 	}
 }
 
-// calls returns the calls of the last step, by a name that is the same on both sides: paths of metadata have MAC
-// addresses.
+// calls returns the calls of the last step, by names that are the same on both sides. The calls themselves can differ,
+// because paths of metadata contain MAC addresses.
 func (s *side) calls() map[string]string {
 	all := map[string]string{}
 	for call := range s.heard {

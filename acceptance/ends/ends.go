@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ends is what the acceptance test runs on an instance: it has the ends of connections there. It makes pods as
-// a container runtime does, with the installed plugins, and sends packets from and to them. The test calls it by
-// net/rpc over a session of SSH. When the session ends, the program ends, and its namespaces are removed.
+// Package ends is for the program that the acceptance test runs on an instance. The program has the ends of
+// connections: pods and the instance itself. It makes pods like a container runtime, with the installed plugins, and
+// sends packets from and to them. The test calls it by net/rpc over a session of SSH. When the session ends, the
+// program ends, and its namespaces are removed.
 package ends
 
 import (
@@ -28,35 +29,35 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// Port is where all ends answer.
+// Port is the port at which all ends answer, by TCP and UDP.
 const Port = 8080
 
 // Name is the name of the service of net/rpc.
 const Name = "Node"
 
-// A Setup says where things are on the instance.
+// A Setup says where the files are on the instance.
 type Setup struct {
 	Env      []string // for the plugins and the tool: credentials
-	BinDir   string   // of the plugins
+	BinDir   string   // the directory of the plugins
 	Conflist string   // the file
 	Tool     string   // the program
-	StateDir string   // of libcni
+	StateDir string   // the cache directory of libcni
 }
 
-// A Pod is one that was made.
+// A Pod is a pod that the program has made.
 type Pod struct {
 	Name string
 	Addr netip.Addr
 }
 
-// A Call goes from an end to an address where another end answers.
+// A Call describes a ping or a connection from an end to the address of another end.
 type Call struct {
 	From    string // the name of a pod; empty: the instance
 	Network string // ping, tcp or udp
 	To      netip.AddrPort
 }
 
-// A Fetch is a GET of HTTP from an end. The name in the URL is not resolved.
+// A Fetch describes a GET request of HTTP from an end to an address. The program does not resolve the name in the URL.
 type Fetch struct {
 	From    string
 	URL     string
@@ -64,7 +65,7 @@ type Fetch struct {
 	Timeout time.Duration
 }
 
-// A Service is what kube-proxy would make of a Service with one backend.
+// A Service is a Service of Kubernetes with one backend, for Proxy.
 type Service struct{ Addr, Backend netip.AddrPort }
 
 // A Node answers the calls of net/rpc on an instance, one at a time.
@@ -76,7 +77,7 @@ type Node struct {
 	list  *libcni.NetworkConfigList
 }
 
-// Serve answers until the other end closes the connection. Then it removes what is left of the pods' namespaces.
+// Serve answers until the test closes the connection. Then it removes the namespaces of pods that are left.
 func Serve(c io.ReadWriteCloser) error {
 	ns, err := nl.Node()
 	if err != nil {
@@ -94,7 +95,7 @@ func Serve(c io.ReadWriteCloser) error {
 	return err
 }
 
-// Start reads the conflist, checks it with the plugins, and answers calls to the instance itself.
+// Start reads the conflist, and checks it with the plugins. From then on, the instance itself answers at Port.
 func (n *Node) Start(s Setup, done *bool) error {
 	for _, e := range s.Env {
 		name, value, _ := strings.Cut(e, "=")
@@ -118,7 +119,7 @@ func (n *Node) Start(s Setup, done *bool) error {
 	return n.here.Answer(Port)
 }
 
-// Add makes a pod, which answers calls.
+// Add makes a pod, which answers at Port.
 func (n *Node) Add(name string, p *Pod) error {
 	ns, err := vpcsim.MakeNamespace(name, filepath.Base(n.path(name)))
 	if err != nil {
@@ -141,7 +142,7 @@ func (n *Node) Add(name string, p *Pod) error {
 	return ns.Answer(Port)
 }
 
-// Check has the plugins check a pod.
+// Check runs the plugins' CHECK of a pod.
 func (n *Node) Check(name string, done *bool) error {
 	*done = true
 	return n.cni.CheckNetworkList(context.Background(), n.list, n.conf(name))
@@ -176,7 +177,7 @@ func (n *Node) end(name string) (*vpcsim.Namespace, error) {
 	return nil, fmt.Errorf("no pod %s on this instance", name)
 }
 
-// Call sends packets, and returns the address that the other end saw; the zero address for a ping.
+// Call sends packets, and returns the source address that the other end saw. For a ping, the address is zero.
 func (n *Node) Call(c Call, seen *netip.AddrPort) error {
 	from, err := n.end(c.From)
 	if err != nil {
@@ -189,7 +190,7 @@ func (n *Node) Call(c Call, seen *netip.AddrPort) error {
 	return err
 }
 
-// Fetch gets a document. Each status is an answer.
+// Fetch gets a document. A document with an HTTP error status is no error.
 func (n *Node) Fetch(f Fetch, body *string) error {
 	from, err := n.end(f.From)
 	if err != nil {
@@ -232,7 +233,7 @@ func (n *Node) Tool(args []string, output *string) error {
 	return nil
 }
 
-// Proxy gives the instance what kube-proxy would give it for these Services, in place of the earlier Services.
+// Proxy makes rules for these Services on the instance, like kube-proxy. They replace the rules for earlier Services.
 func (n *Node) Proxy(services []Service, done *bool) error {
 	*done = true
 	c := nl.Chain{Name: "services", Type: "nat", Hook: "prerouting", Priority: -100}

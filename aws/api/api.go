@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package api is the table of the actions of EC2 that this project calls. It has what a caller, a policy and a
-// simulator must know of each.
+// Package api is the table of the actions of EC2 that this project calls. For each action, the table has what a caller,
+// an IAM policy and a simulator of EC2 must know.
 package api
 
 import (
@@ -10,37 +10,38 @@ import (
 	"slices"
 )
 
-// Traits are what is true of an action.
+// Traits are the properties of an action, as a bit set.
 type Traits uint8
 
 const (
-	// Node is for actions that programs on a node call. Only the acceptance test calls the others.
+	// Node is for actions that programs on a node call. Only the acceptance test calls the other actions.
 	Node Traits = 1 << iota
 	// Describes is for actions that change nothing in EC2.
 	Describes
-	// Makes is for actions that make something, which may have tags from the beginning.
+	// Makes is for actions that create an object. The request may contain tags for the new object.
 	Makes
-	// OnENI is for actions about an ENI that exists. A policy can bind these actions to the tags of that ENI.
+	// OnENI is for actions about an ENI that exists. An IAM policy can allow these actions only for ENIs with certain
+	// tags.
 	OnENI
-	// Once is for actions without a client token whose repetition has another effect. A request whose answer is lost is
-	// not sent again.
+	// Once is for actions that have no client token. A repetition of such a request does not have the same effect as
+	// the first request. So if the answer to such a request is lost, package aws does not send the request again.
 	Once
-	// NoDryRun is for actions without the parameter DryRun. "Most" have it (API reference, "Common query parameters").
-	// The actions in this list do not have it in the API model of the SDKs.
+	// NoDryRun is for actions without the parameter DryRun. "Most" actions have this parameter (API reference, "Common
+	// query parameters"). In the API model of the SDKs, the actions with NoDryRun do not have the parameter.
 	NoDryRun
 )
 
-// A Bucket limits how often an action may be called. Each request takes a token, even if it fails, and each second adds
-// some.
+// A Bucket limits how often an action may be called. Each request takes a token, even if the request fails. Each second
+// adds Refill tokens, up to Size.
 type Bucket struct {
 	Size   int // maximum and initial number of tokens
 	Refill int // tokens per second
 }
 
-// An Action is a row of the table.
+// An Action has the properties of one action of EC2.
 type Action struct {
 	Traits
-	Bucket // of the account in a region, shared by all callers
+	Bucket // each account has one in each region, for all callers
 }
 
 // EC2's limits (API: "Request throttling for the Amazon EC2 API", the tables of "Request token limits").
@@ -50,7 +51,7 @@ var (
 	often    = Bucket{100, 5}
 )
 
-// table has each action by its name in the API.
+// table has the actions by their names in the API.
 var table = map[string]Action{
 	"AssignIpv6Addresses":           {Node | OnENI | Once | NoDryRun, often},
 	"AssignPrivateIpAddresses":      {Node | OnENI | Once | NoDryRun, often},
@@ -58,7 +59,7 @@ var table = map[string]Action{
 	"AuthorizeSecurityGroupIngress": {0, changing},
 	"CreateNetworkInterface":        {Node | Makes, often},
 	"CreateSecurityGroup":           {Makes, changing},
-	// no call of its own: creations with tags need its permission
+	// no program calls this action, but creations with tags need its permission
 	"CreateTags":                      {0, Bucket{100, 10}},
 	"DeleteKeyPair":                   {0, changing},
 	"DeleteNetworkInterface":          {Node | OnENI, often},
@@ -82,16 +83,17 @@ var table = map[string]Action{
 	"UnassignPrivateIpAddresses":      {Node | OnENI | NoDryRun, changing},
 }
 
-// Is reports whether an action has all of the traits. An action that the table does not have has none.
+// Is reports whether an action has all of the traits. An action that is not in the table has no traits.
 func Is(name string, traits Traits) bool { return table[name].Traits&traits == traits }
 
-// Changes reports whether an action may change something in EC2. An action that the table does not have may.
+// Changes reports whether an action may change something in EC2. For an action that is not in the table, Changes
+// returns true.
 func Changes(name string) bool { return !Is(name, Describes) }
 
 // BucketOf returns EC2's default limit of an action.
 func BucketOf(name string) Bucket { return table[name].Bucket }
 
-// Names returns the actions that have all of the traits, in their order.
+// Names returns the names of the actions that have all of the traits, sorted.
 func Names(traits Traits) []string {
 	return slices.Sorted(func(yield func(string) bool) {
 		for name := range maps.Keys(table) {

@@ -1,15 +1,15 @@
-# What TestFaults has beside the commands of the shell of make sim.
+# The functions and variables of TestFaults. TestFaults also uses the commands of the shell of make sim.
 conf=/etc/cni/net.d/10-cni-ipvlan-vpc-k8s.conflist
 state=/run/cni-ipvlan-vpc-k8s
 # shellcheck disable=SC2034 # faults_table_test.go uses it
 bin=/opt/cni/bin
 cp $conf /root/good.conflist
 
-# veth: the node's end of the pair of the pod cart; table: that of its rule
+# veth: the node's end of the pair of the pod cart; table: the routing table of the pair's rule
 veth() { ip -o link show group 72 | sed -n '/default\/cart/s/^[0-9]*: \([^@:]*\).*/\1/p'; }
 table() { ip rule show iif "$(veth)" | sed 's/.*lookup \([0-9]*\).*/\1/'; }
 
-# addr POD, eni POD, attachment POD: its address, the ENI of that, and the attachment of that; of the pod cart by default
+# addr POD, eni POD, attachment POD: the pod's address, the address's ENI, and the ENI's attachment; by default for the pod cart
 addr() { cni-tool status | awk -v pod="default/${1:-cart}" '$3 == pod {print $1}'; }
 eni() { cni-tool status | awk -v pod="default/${1:-cart}" '$3 == pod {print $5}'; }
 attachment() { ec2 DescribeNetworkInterfaces NetworkInterfaceId.1="$(eni "${1:-}")" | grep -o 'eni-attach-[0-9a-f]*' | head -1; }
@@ -22,7 +22,7 @@ ec2() {
 	curl -sS "$AWS_ENDPOINT_URL_EC2" "${args[@]}"
 }
 
-# service: what kube-proxy would write for a Service whose endpoint is the pod web. It answers with the address of the caller.
+# service: add the rule that kube-proxy would write for a Service whose endpoint is the pod web. The pod answers with the caller's address.
 service() {
 	nft list table ip service >/dev/null 2>&1 || nft -f - <<-END
 		table ip service {
@@ -31,7 +31,7 @@ service() {
 	END
 }
 
-# works: what the pod cart does not reach, one word a line.
+# works: print the destinations that the pod cart does not reach, one word a line.
 works() {
 	service
 	for at in node=10.0.0.4 VPC=web internet=internet; do
@@ -43,11 +43,11 @@ works() {
 	probes=()
 }
 
-# renew POD: the pod is deleted, and its controller makes a new one.
+# renew POD: delete the pod, and make a new one, as its controller does.
 renew() {
 	if ip netns pids "$1" >/dev/null 2>&1; then pod del "$1" || ip netns del "$1"; fi
 	pod add "$1" >"/root/$1"
 }
 
-# late: the leases in the registry are a year old.
+# late: make the leases in the registry a year old.
 late() { sed -i "s/\"since\":\"$(date +%Y)/\"since\":\"$(($(date +%Y) - 1))/g" $state/registry.json; }

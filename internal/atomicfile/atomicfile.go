@@ -11,14 +11,14 @@ import (
 	"syscall"
 )
 
-// Replace puts data, which may be in parts, into the file of that name in an open directory. A reader sees the old
-// file or the new one, also after a crash of the machine.
+// Replace puts data, which may be in parts, into the file with this name in an open directory. A reader sees the old
+// file or the new file, even after a crash of the machine.
 //
-// The caller holds a lock. So the new file has a fixed name until it replaces the old one. The
-// next caller overwrites what a killed process has left there, and nothing stays for ever.
+// The caller must hold a lock. So the new file can have a fixed name until it replaces the old file. If a killed
+// process has left a file with this name, the next caller overwrites that file.
 //
-// If another process has deleted the directory, the error is fs.ErrNotExist. Nothing is written then,
-// neither there nor into a directory that has its path now.
+// If another process has deleted the directory, the error is fs.ErrNotExist. Then Replace writes nothing, not even into
+// a new directory with the same path.
 func Replace(dir *os.Root, name string, mode fs.FileMode, data ...[]byte) (err error) {
 	next := name + ".new"
 	// With O_NONBLOCK, package os does not ask whether the kernel can poll the file. That saves four system calls.

@@ -19,15 +19,15 @@ import (
 const Old = ".old"
 
 // Exchange is [Replace] for a large file that changes often, in an open directory. Exchange keeps the replaced file,
-// and the next Exchange writes into the kept file. Allocating pages and freeing others takes the kernel longer than
-// copying the text.
+// and the next Exchange writes into the kept file. This is faster, because the kernel needs more time to free and
+// allocate pages than to copy the text.
 //
-// The file has the given modification time, if that is not zero, and if the file system can.
+// Exchange sets the file's modification time to modified. It does not if modified is zero, or if the file system cannot
+// store the time.
 //
-// A process that has opened a file still reads it whole: see alone.
+// A process that has opened the old file still reads the whole old text: see alone.
 //
-// Exchange makes its system calls itself. Package os opens each file once more, and asks whether the kernel can poll
-// it.
+// Exchange does not use package os, which would open each file once more, and ask whether the kernel can poll it.
 func Exchange(dir *os.File, name string, mode fs.FileMode, modified time.Time, data ...[]byte) error {
 	at, old := int(dir.Fd()), name+Old
 	fd, size, err := spare(at, old, mode)
@@ -36,7 +36,7 @@ func Exchange(dir *os.File, name string, mode fs.FileMode, modified time.Time, d
 	}
 	err = fill(fd, size, data)
 	if err == nil && !modified.IsZero() {
-		_ = setTime(fd, modified) // if the file system can
+		_ = setTime(fd, modified) // some file systems cannot store it
 	}
 	if err = errors.Join(err, unix.Fsync(fd), unix.Close(fd)); err != nil {
 		return &fs.PathError{Op: "write", Path: old, Err: err}
@@ -47,8 +47,8 @@ func Exchange(dir *os.File, name string, mode fs.FileMode, modified time.Time, d
 	return nil
 }
 
-// spare opens the file of that name to write, as it is, and returns its size. If another process may see what is
-// written, it makes a new one.
+// spare opens the file with this name for writing, keeps its content, and returns its size. If another process could
+// see what the caller writes, spare makes a new file instead.
 func spare(dir int, name string, mode fs.FileMode) (fd int, size int64, err error) {
 	for again := false; ; again = true {
 		fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_WRONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC,
@@ -59,7 +59,7 @@ func spare(dir int, name string, mode fs.FileMode) (fd int, size int64, err erro
 				return fd, st.Size, nil
 			}
 			unix.Close(fd)
-		} else if errors.Is(err, unix.EAGAIN) && !again { // a process that was killed has left its lease to a child
+		} else if errors.Is(err, unix.EAGAIN) && !again { // a killed process has left its lease to a child process
 			err = nil
 		}
 		if err == nil {
@@ -71,12 +71,12 @@ func spare(dir int, name string, mode fs.FileMode) (fd int, size int64, err erro
 	}
 }
 
-// alone reports whether no other process has the file, neither open nor by another name. A process may have opened the
-// file when it had its other name, and read slowly. The kernel gives a write lease only if there is no other open file,
-// see fcntl(2). A process that opens the file later waits until it is closed here.
+// alone reports whether no other process has the file open, and the file has no other name. A process may have opened
+// the file when the file had its other name, and may still read it. The kernel grants a write lease only if the file is
+// open nowhere else, see fcntl(2). A process that opens the file later waits until this process ends the lease.
 //
-// Linux before 6.1 counts a reader only after it has looked for leases ("locks: fix TOCTOU race when granting write
-// lease"). So a reader that opens the file by its other name, and is slow, may see what is written. A reader must
+// Linux before 6.1 counts a reader only after the kernel has looked for leases ("locks: fix TOCTOU race when granting
+// write lease"). So a slow reader that opens the file by its other name may see a half-written text. A reader must
 // notice that.
 func alone(fd int, st unix.Stat_t) bool {
 	if st.Nlink != 1 {
@@ -86,7 +86,7 @@ func alone(fd int, st unix.Stat_t) bool {
 	return err == nil
 }
 
-// fill writes data into a file of that size, and gives the lease back.
+// fill writes data into a file that had this size, and ends the lease.
 func fill(fd int, size int64, data [][]byte) error {
 	var all int64
 	for _, part := range data {
@@ -104,8 +104,8 @@ func fill(fd int, size int64, data [][]byte) error {
 			return err
 		}
 	}
-	// A process that is being started may have the open file until it executes its program: the lease would stay as
-	// long.
+	// A new child process may have the file open until it executes its program: without this call, the lease would last
+	// until then.
 	unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_UNLCK)
 	return nil
 }
@@ -121,8 +121,8 @@ func setTime(fd int, t time.Time) error {
 	return nil
 }
 
-// swap exchanges the files of two names. If there is no second one, or if the file system cannot exchange, the first
-// gets the second name.
+// swap exchanges the files of two names. If no file has the second name, or if the file system cannot exchange, swap
+// gives the first file the second name.
 func swap(dir int, old, name string) error {
 	if unix.Renameat2(dir, old, dir, name, unix.RENAME_EXCHANGE) == nil {
 		return nil
@@ -137,9 +137,9 @@ func Room(dir, name string) int64 {
 		return 0
 	}
 	st, ok := fi.Sys().(*syscall.Stat_t)
-	if !ok || st.Nlink != 1 { // the next one is a new file
+	if !ok || st.Nlink != 1 { // the next Exchange makes a new file
 		return 0
 	}
-	const block = 512 // of st_blocks, whatever the file system has, see inode(7)
+	const block = 512 // the unit of st_blocks on all file systems, see inode(7)
 	return st.Blocks * block
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package codec reads and writes compact JSON. One description serves both: a function that
-// names the members of an object, and the kind of each.
+// Package codec reads and writes compact JSON. Reading and writing use the same description: a function that names the
+// members of an object, and the kind of each member. A kind is a function that reads or writes a value of one type.
 //
 //	func (w *Warm) describe(c *codec.Codec) {
 //		c.Object(func() {
@@ -11,10 +11,10 @@
 //		})
 //	}
 //
-// The package is for processes that live for milliseconds. Package encoding/json reads each byte twice, and first has
-// to learn our types by reflection. encoding/json takes twenty times as many instructions. Program gen writes the
-// descriptions from the struct tags; package codectest compares the two. The description of a type without tags of ours
-// is written by hand.
+// The package is for processes that live for milliseconds. Package encoding/json takes twenty times as many
+// instructions: it reads each byte twice, and first has to learn the types by reflection. Program gen writes the
+// descriptions from the struct tags. Package codectest compares descriptions with struct tags. For a type without such
+// struct tags, a person writes the description.
 package codec
 
 import (
@@ -26,22 +26,21 @@ import (
 	"strings"
 )
 
-// A Codec is what a description reads from or writes to. After the first error it reads
-// nothing more.
+// A Codec reads or writes a text for a description. After the first error it reads nothing more.
 type Codec struct {
 	in  string
-	at  int  // how far it has been read; in an object, to the next key
+	at  int  // offset in the text of what is read next; in an object, of the next key
 	end bool // the object has no more members
 	err error
 
 	trusted bool
 	exact   bool
-	seen    []string // names of the members read so far, of this object and of those around it
+	seen    []string // names of the members read so far, of this object and of the objects around it
 	own     int      // where the names of this object begin
-	names   []string // of described members, see describes; not nil: the description is asked for them
+	names   []string // names of described members, see namesOf; not nil: a description only adds its names
 
 	out   []byte // nil: this codec reads
-	parts bool   // long texts that were read are not copied to out, but cut in
+	parts bool   // long texts of the input are not copied to out, but added to cuts
 	cuts  []cut
 }
 
@@ -52,7 +51,7 @@ func Write(out []byte, value func(*Codec)) ([]byte, error) {
 	return c.out, c.err
 }
 
-// Read reads a value. Read accepts white space only in strings; null is the zero value.
+// Read reads a value. Read accepts white space only in strings. It reads null as the zero value.
 func Read(in []byte, value func(*Codec)) error {
 	c := Codec{in: string(in)}
 	return c.read(value)
@@ -68,7 +67,7 @@ func ReadExactly(in []byte, value func(*Codec)) error {
 
 func (c *Codec) read(value func(*Codec)) error {
 	if value(c); c.err == nil && c.at < len(c.in) {
-		c.Fail(errors.New("something follows the value"))
+		c.Fail(errors.New("there is text after the value"))
 	}
 	return c.err
 }
@@ -83,7 +82,7 @@ func (c *Codec) Fail(err error) {
 	}
 }
 
-// next reads the byte if it comes next, and reports whether it did.
+// next reads a byte if the byte is b, and reports whether it was.
 func (c *Codec) next(b byte) bool {
 	found := c.at < len(c.in) && c.in[c.at] == b
 	if found {
@@ -92,7 +91,7 @@ func (c *Codec) next(b byte) bool {
 	return found
 }
 
-// word reads the text if it comes next, and reports whether it did.
+// word reads the text if this text comes next, and reports whether it did.
 func (c *Codec) word(text string) bool {
 	found := strings.HasPrefix(c.in[c.at:], text)
 	if found {
@@ -101,7 +100,7 @@ func (c *Codec) word(text string) bool {
 	return found
 }
 
-// Each reads one value by several descriptions. Each of them knows some of its members.
+// Each reads one value with several descriptions. Each description has some of the value's members.
 func (c *Codec) Each(values ...func(*Codec)) {
 	if c.Writes() {
 		c.Fail(errors.New("several descriptions of one value cannot write it"))
@@ -113,18 +112,18 @@ func (c *Codec) Each(values ...func(*Codec)) {
 	}
 }
 
-// Object is a value with the members that the function describes. Object writes the members in the order of the
-// function. It reads them in any order, with one call of the function if the order is the same. Other members are
-// ignored.
+// Object describes a value that is an object. The function describes its members. Object writes the members in the
+// order of the function, and reads them in any order. If the order is the same, one call of the function reads all
+// members. Object ignores other members.
 func (c *Codec) Object(members func()) { c.ObjectAndRest(members, nil) }
 
-// ObjectAndRest is an Object that keeps its other members, unparsed, in a map. Such an Object writes the other members
-// after the described ones.
+// ObjectAndRest is an Object that keeps its other members, unparsed, in the map rest. It writes the other members after
+// the described members.
 func (c *Codec) ObjectAndRest(members func(), rest map[string]string) {
 	if c.Writes() {
 		c.out = append(c.out, '{')
 		members()
-		if len(rest) > 0 { // to sort nothing takes a thousand instructions
+		if len(rest) > 0 { // sorting an empty map takes a thousand instructions
 			c.writeRest(rest)
 		}
 		c.out = append(c.out, '}')
@@ -143,7 +142,7 @@ func (c *Codec) ObjectAndRest(members func(), rest map[string]string) {
 		}
 	}
 	c.seen, c.own = c.seen[:c.own], around
-	c.end = false // the object around it has more
+	c.end = false // the object around it may have more members
 }
 
 func (c *Codec) writeRest(rest map[string]string) {
@@ -154,8 +153,8 @@ func (c *Codec) writeRest(rest map[string]string) {
 	}
 }
 
-// namesOf returns the described names, in the exact mode. A configuration belongs to several plugins, so most of its
-// members are not described here.
+// namesOf returns the names of the described members, in the exact mode. A configuration is for several plugins, so one
+// description has only a few of its members.
 func (c *Codec) namesOf(members func()) []string {
 	if !c.exact || c.err != nil {
 		return nil
@@ -167,7 +166,8 @@ func (c *Codec) namesOf(members func()) []string {
 	return names
 }
 
-// describes reports whether the next member may be one of the names. Only in the exact mode does the codec know.
+// describes reports whether the next member may be one of the names. Outside the exact mode, describes does not know
+// the names, and returns true.
 func (c *Codec) describes(names []string) bool {
 	if !c.exact {
 		return true
@@ -209,23 +209,23 @@ func (c *Codec) name() (key string) {
 	return key
 }
 
-// named reads the key of a member if it is the next key, and reports whether it was.
+// named reads the key of a member if this key comes next, and reports whether it did.
 func (c *Codec) named(key string) bool {
 	if c.names != nil {
 		c.names = append(c.names, key)
 		return false
 	}
 	if from := c.at + 1; from < len(c.in) && c.in[from] != key[0] {
-		return false // as most keys
+		return false // most keys differ here
 	}
 	end := c.at + 1 + len(key)
 	if c.end || c.err != nil || len(c.in) <= end+1 || c.in[end] != '"' || c.in[end+1] != ':' || c.in[c.at] != '"' {
-		return false // or they have another length
+		return false // or their length differs
 	}
 	next := c.in[c.at+1 : end]
 	switch found := next == key; {
 	case found && c.exact && slices.Contains(c.seen[c.own:], key):
-		c.Fail(fmt.Errorf("%q twice", key))
+		c.Fail(fmt.Errorf("%q appears twice", key))
 	case found && c.exact:
 		c.seen = append(c.seen, key)
 	}
@@ -235,8 +235,7 @@ func (c *Codec) named(key string) bool {
 	return next == key
 }
 
-// more reads the separator before the next member or element, and reports whether there is
-// one.
+// more reads the separator before the next member or element, and reports whether there is a next one.
 func (c *Codec) more(first bool, opening, closing byte) bool {
 	switch {
 	case c.err != nil:

@@ -58,9 +58,9 @@ func TestExactly(t *testing.T) {
 		{`{"name":"x","legs":{"a":{"name":"y","legs":{"b":{"name":"z"}}}}}`, ""},
 		{`{"note":[{"a" : 1}, 1.0],"chip":4294967295}`, ""},
 
-		{`{"name":"a","name":"b"}`, `"name" twice`},
-		{`{"name":"a","home":{},"name":"b"}`, `"name" twice`},
-		{`{"legs":{"a":{"eats":["x"],"eats":[]}}}`, `"eats" twice`},
+		{`{"name":"a","name":"b"}`, `"name" appears twice`},
+		{`{"name":"a","home":{},"name":"b"}`, `"name" appears twice`},
+		{`{"legs":{"a":{"eats":["x"],"eats":[]}}}`, `"eats" appears twice`},
 		{`{"Name":"a"}`, `"Name" may be "name"`},
 		{`{"name":"a","NAME":"b"}`, `"NAME" may be "name"`},
 		{`{"n\u0061me":"a"}`, `"name" has escapes`},
@@ -143,8 +143,8 @@ func TestEach(t *testing.T) {
 
 		{`{"age":1.0,"door":{}}`, "parsing"},
 		{`{"age":1,"door":{"wide":1}}`, "want true or false"},
-		{`{"door":{},"age":1,"door":{}}`, `"door" twice`},
-		{`{"name":"a","name":"b"}`, `"name" twice`},
+		{`{"door":{},"age":1,"door":{}}`, `"door" appears twice`},
+		{`{"name":"a","name":"b"}`, `"name" appears twice`},
 		{`{"Door":{}}`, `"Door" may be "door"`},
 		{`{"AGE":1}`, `"AGE" may be "age"`},
 		{`{"door":null}`, "null"},

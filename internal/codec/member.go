@@ -11,16 +11,16 @@ import (
 	"slices"
 )
 
-// Field is a member of an object with a value of the kind.
+// Field is a member of an object. Its value is of the kind.
 func Field[T any](c *Codec, name string, v *T, kind func(*T, *Codec)) {
 	if c.begins(name) {
 		value(c, v, kind)
 	}
 }
 
-// begins writes the key of a member. Or it reads the key, if it is the next one, and reports whether it
-// was. Most members that are described are not the next one. So what makes a closure for its kind
-// asks first: the closure would be an allocation for each of them.
+// begins writes the key of a member, or reads the key if this key comes next. It reports whether the member begins
+// here. Most described members do not come next. So a function that makes a closure for its kind calls begins first:
+// otherwise each described member would cost an allocation.
 func (c *Codec) begins(name string) bool {
 	if !c.Writes() {
 		return c.named(name)
@@ -30,7 +30,7 @@ func (c *Codec) begins(name string) bool {
 	return true
 }
 
-// value is the value of a member that has begun.
+// value reads or writes the value of a member that has begun.
 func value[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 	if c.Writes() {
 		kind(v, c)
@@ -39,7 +39,7 @@ func value[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 	member(c, v, kind)
 }
 
-// member reads the value of a member, and up to the next one.
+// member reads the value of a member, and up to the next member.
 func member[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 	Content(c, v, kind)
 	c.member(false)
@@ -50,18 +50,18 @@ func Content[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 	if !c.word("null") {
 		kind(v, c)
 	} else if c.exact {
-		c.Fail(errors.New("null")) // for encoding/json, its meaning depends on the type
+		c.Fail(errors.New("null")) // for encoding/json, the meaning of null depends on the type
 	}
 }
 
-// Optional is a Field that is not written if it is zero: omitempty, or omitzero.
+// Optional is a Field that is not written if its value is zero, as with omitempty or omitzero.
 func Optional[T comparable](c *Codec, name string, v *T, kind func(*T, *Codec)) {
 	if *v != *new(T) || !c.Writes() {
 		Field(c, name, v, kind)
 	}
 }
 
-// Nullable is a Field whose value may be null, as the value of a [Pointer] may be.
+// Nullable is a Field whose value may be null: see [Pointer].
 func Nullable[T any](c *Codec, name string, v **T, kind func(*T, *Codec)) {
 	if c.begins(name) {
 		value(c, v, Pointer(kind))
@@ -133,7 +133,7 @@ func readTable[K comparable, V any](c *Codec, m *map[K]V, keys Keys[K], kind fun
 	if *m == nil {
 		*m = map[K]V{}
 	}
-	v := new(V) // one for all values, because a kind's argument escapes to the heap
+	v := new(V) // one variable for all values, because a kind's argument escapes to the heap
 	ReadEntries(c, keys, func(k K, _ int) {
 		*v = *new(V)
 		Content(c, v, kind)

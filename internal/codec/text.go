@@ -5,17 +5,17 @@ package codec
 
 import "unsafe"
 
-// Some kinds work on the text itself, and this file has what they need. Such a kind keeps the text of what it reads and
-// writes that text again. Or it writes an index of its text. Kinds of configurations need nothing of it.
+// This file has functions for kinds that work on the text itself. Such a kind keeps the text that it reads, and writes
+// this text again. Or it writes an index of its text. The kinds of configurations need none of these functions.
 
-// A cut is a text that comes at an offset of the output.
+// A cut is a text to insert at an offset of the output.
 type cut struct {
 	at   int
 	text string
 }
 
-// WriteParts is Write for a text that is mostly unchanged. The result is the text in parts, which are not to be
-// changed: some are of the text that was read. So a large text is neither copied nor in memory twice.
+// WriteParts is Write for a text that is mostly unchanged. The result is the text in parts. Some parts are parts of the
+// text that was read, so a large text is neither copied nor in memory twice. The caller must not change the parts.
 func WriteParts(out []byte, value func(*Codec)) (parts [][]byte, err error) {
 	c := Codec{out: out, parts: true}
 	value(&c)
@@ -28,7 +28,7 @@ func WriteParts(out []byte, value func(*Codec)) (parts [][]byte, err error) {
 }
 
 // ReadTrusted is Read for a text that Write has written, byte for byte. The caller must be sure of that, and must not
-// change the text any more. Kinds may then skip what they can read later.
+// change the text any more. Kinds may then skip a part of the text, and read it later.
 func ReadTrusted(in []byte, value func(*Codec)) error {
 	// a copy of a large text costs a page fault for each page
 	c := Codec{in: unsafe.String(unsafe.SliceData(in), len(in)), trusted: true}
@@ -57,18 +57,18 @@ func (c *Codec) Output() []byte { return c.out }
 // Reserve writes n bytes that a kind changes later, in Output.
 func (c *Codec) Reserve(n int) { c.out = append(c.out, make([]byte, n)...) }
 
-// Comma writes the comma before a member or element, unless it is the first.
+// Comma writes the comma before a member or element. If the member or element is the first, Comma writes nothing.
 func (c *Codec) Comma() {
 	if last := c.out[len(c.out)-1]; last != '{' && last != '[' {
 		c.out = append(c.out, ',')
 	}
 }
 
-// Copy writes a text as it is. WriteParts cuts a long one in.
+// Copy writes a text as it is. For WriteParts, a long text becomes a cut.
 func (c *Codec) Copy(text string) {
-	const long = 16 << 10 // a further write takes as long as a copy of so much
+	const long = 16 << 10 // one more write(2) takes as long as a copy of this size
 	if c.parts && len(text) >= long {
-		last := len(text) - 1 // Comma looks at it
+		last := len(text) - 1 // Comma reads this byte
 		c.cuts = append(c.cuts, cut{len(c.out), text[:last]})
 		text = text[last:]
 	}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package excerpt shows text of others: of pods, of files, of EC2. A message shows a part of such a text that fits on a
-// line. A terminal finds nothing in it that it would obey, such as an escape sequence or a mark that changes the
-// direction.
+// Package excerpt prepares text of others for messages and tables: text of pods, of files, of EC2. A message shows as
+// much of such a text as fits on a line. The result contains nothing that a terminal would obey, such as an escape
+// sequence, or a mark that changes the direction of writing.
 package excerpt
 
 import (
@@ -17,11 +17,11 @@ import (
 
 const (
 	longest  = 64      // bytes of a text that a message quotes
-	mistakes = 10      // that a message lists
+	mistakes = 10      // listed by a message, at most
 	message  = 8 << 10 // bytes of a message: more than an event or a line of a log shows
 )
 
-// Quote returns a text in quotes, as %q does. Of a long text it returns the beginning and the length.
+// Quote returns a text in quotes, as %q does. For a long text, Quote returns the beginning and the length.
 func Quote(text string) string {
 	if len(text) <= longest {
 		return strconv.Quote(text)
@@ -29,13 +29,13 @@ func Quote(text string) string {
 	return fmt.Sprintf("%s... (%d bytes)", strconv.Quote(text[:longest]), len(text))
 }
 
-// Plain returns a text as it is. What is not printable becomes an escape, also the end of a line.
+// Plain returns a text with escapes for characters that are not printable, also for the end of a line.
 func Plain(text string) string { return escape(text, "") }
 
 // Lines is Plain for a text of several lines with tabs, such as a table.
 func Lines(text string) string { return escape(text, "\n\t") }
 
-// escape returns a text with escapes for what is not printable, except what may stay.
+// escape returns a text with escapes for characters that are not printable, but not for the characters in stays.
 func escape(text, stays string) string {
 	if plain(text, stays) {
 		return text
@@ -63,7 +63,8 @@ func write(b *strings.Builder, text string, r rune) {
 	}
 }
 
-// plain reports whether all of a text is ASCII that can be printed, or may stay, as nearly all text is.
+// plain reports whether each character of a text is printable ASCII, or one of the characters in stays. This is true
+// for nearly all texts.
 func plain(text, stays string) bool {
 	for i := range len(text) {
 		if c := text[i]; (c < ' ' || c > '~') && strings.IndexByte(stays, c) < 0 {
@@ -73,7 +74,7 @@ func plain(text, stays string) bool {
 	return true
 }
 
-// Message returns a message without what is not printable, and no longer than a message may be.
+// Message returns a message with escapes for characters that are not printable. It cuts a message of more than 8 KiB.
 func Message(text string) string {
 	if cut := len(text) - message; cut > 0 {
 		return fmt.Sprintf("%s... (%d more bytes)", Lines(text[:message]), cut)
@@ -81,7 +82,8 @@ func Message(text string) string {
 	return Lines(text)
 }
 
-// Join joins mistakes, as errors.Join does. Of many it names the first ones, and the number of the others.
+// Join joins mistakes, as errors.Join does. If there are more than ten, Join names the first ten, and the number of the
+// others.
 func Join(all []error) error {
 	if rest := len(all) - mistakes; rest > 0 {
 		all = append(all[:mistakes:mistakes], fmt.Errorf("and %d more mistakes", rest))

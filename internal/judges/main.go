@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command judges writes the table of the programs of others that judge ours. judges reads what go test -json prints. A
-// test with such a program says so by attributes (testing.T.Attr): judge, version, judged, and left, of which there may
-// be several. Its subtests are the cases. The command prints each failure, and fails if there is one.
+// Command judges writes the table of the judges: the programs of other projects that test this suite. It reads the
+// output of go test -json. A test with such a program has the attributes judge, version and judged (testing.T.Attr).
+// For each reason to leave out cases, the test also has an attribute left. The subtests of the test are the cases. The
+// command prints each failure, and fails if there is a failure.
 //
 //	go test -json ./e2e -run TestJudge | judges -table docs/judges.md
 //
-// Rows of judges that did not run stay.
+// The command keeps the rows of judges that did not run.
 package main
 
 import (
@@ -36,7 +37,7 @@ func main() {
 }
 
 func run(page string) error {
-	tests, failures := read(os.Stdin, os.Stdout)
+	tests, failed := read(os.Stdin, os.Stdout)
 	text, err := os.ReadFile(page)
 	if err != nil {
 		return err
@@ -47,9 +48,9 @@ func run(page string) error {
 	}
 	heard := rowsOf(tests)
 	if len(heard) == 0 {
-		failures = errors.Join(failures, errors.New("no judge was heard"))
+		failed = errors.Join(failed, errors.New("no test names its judge"))
 	}
-	return errors.Join(failures, os.WriteFile(page, []byte(before+merge(rows, heard).String()+after), 0o644))
+	return errors.Join(failed, os.WriteFile(page, []byte(before+merge(rows, heard).String()+after), 0o644))
 }
 
 // An event is a line of go test -json.
@@ -57,25 +58,25 @@ type event struct {
 	Action, Package, Test, Output, Key, Value string
 }
 
-// A test is one that ran, with its attributes.
+// A test has the outcome, the attributes and the output of a test that ran.
 type test struct {
 	action string
 	attrs  map[string][]string
 	said   []string
 }
 
-// read returns the tests by their package and name, and an error if one failed, or a package.
+// read returns the tests by their package and name, and an error if a test or a package failed.
 func read(events io.Reader, out io.Writer) (map[[2]string]*test, error) {
-	tests, failures := map[[2]string]*test{}, []error{}
+	tests := map[[2]string]*test{}
 	lines := bufio.NewReader(events)
 	for {
 		line, err := lines.ReadString('\n')
 		if line == "" && err != nil {
-			return tests, errors.Join(failures...)
+			return tests, failures(tests)
 		}
 		var e event
 		if json.Unmarshal([]byte(line), &e) != nil || e.Package == "" {
-			fmt.Fprint(out, line) // of make, or of a build
+			fmt.Fprint(out, line) // output of make, or of a build
 			continue
 		}
 		key := [2]string{e.Package, e.Test}
@@ -88,17 +89,31 @@ func read(events io.Reader, out io.Writer) (map[[2]string]*test, error) {
 			t.attrs[e.Key] = append(t.attrs[e.Key], e.Value)
 		case "output":
 			t.said = append(t.said, e.Output)
-			if strings.HasPrefix(e.Output, "exec: trying once more") { // the guest has died
+			if strings.HasPrefix(e.Output, "exec: trying once more") { // the VM has died, and its tests run again
 				maps.DeleteFunc(tests, func(k [2]string, _ *test) bool { return k[0] == e.Package })
 			}
 		case "fail":
 			fmt.Fprint(out, strings.Join(t.said, ""))
-			failures = append(failures, fmt.Errorf("%s failed", strings.TrimSpace(e.Package+" "+e.Test)))
 			t.action = e.Action
 		case "pass", "skip":
 			t.action = e.Action
 		}
 	}
+}
+
+// failures returns an error that names each test and each package that failed.
+func failures(tests map[[2]string]*test) error {
+	var failed []string
+	for key, t := range tests {
+		if t.action == "fail" {
+			failed = append(failed, strings.TrimSpace(key[0]+" "+key[1])+" failed")
+		}
+	}
+	if failed == nil {
+		return nil
+	}
+	slices.Sort(failed)
+	return errors.New(strings.Join(failed, "\n"))
 }
 
 // The columns. The first and the third are the key of a row.
@@ -109,7 +124,7 @@ const (
 	columns = 6
 )
 
-// rowsOf returns a row for each judge that was heard, sorted.
+// rowsOf returns a row for each judge that ran, sorted.
 func rowsOf(tests map[[2]string]*test) (rows table.Table) {
 	for key, t := range tests {
 		if t.attrs["judge"] == nil {
@@ -133,7 +148,8 @@ func rowsOf(tests map[[2]string]*test) (rows table.Table) {
 
 func text(t *test, attr string) string { return strings.Join(t.attrs[attr], "; ") }
 
-// cases are the subtests of a test that have no subtests; or the test, if it has none.
+// cases returns the subtests of a test that have no subtests themselves. If the test has no subtests, cases returns the
+// test.
 func cases(tests map[[2]string]*test, of [2]string) (leaves []*test) {
 	for key, t := range tests {
 		if key[0] == of[0] && strings.HasPrefix(key[1]+"/", of[1]+"/") && !hasParts(tests, key) {
@@ -152,7 +168,7 @@ func hasParts(tests map[[2]string]*test, of [2]string) bool {
 	return false
 }
 
-// merge replaces the rows of the judges that were heard, and keeps the others.
+// merge replaces or adds the rows of the judges that ran, and keeps the other rows.
 func merge(rows, heard table.Table) table.Table {
 	for _, h := range heard {
 		at := slices.IndexFunc(rows, func(r []string) bool {

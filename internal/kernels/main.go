@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command kernels writes one row of the table of kernels: the results of the tests on one kernel. It reads what go test
-// -json prints, and prints the packages and the failures. The command fails if a test failed, or if a package of the
-// table did not run.
+// Command kernels writes one row of the table of kernels: the results of the tests on one kernel. It reads the output
+// of go test -json, and prints the packages and the failures. The command fails if a test failed, or if a package of
+// the table did not run.
 //
 //	make -s test-kernel VM_KERNEL=6.18 GOTEST='go test -json' |
 //	  kernels -table docs/kernels.md -kernel 6.18 -version 6.18.15
 //
-// The other rows stay. The cell with the nodes that have the kernel stays, too: people write it.
+// The command keeps the other rows. It also keeps the cell with the nodes that have the kernel, because people write
+// this cell.
 package main
 
 import (
@@ -75,10 +76,10 @@ type event struct {
 	Elapsed                       float64
 }
 
-// A result is how the tests of one package went.
+// A result has the results of the tests of one package.
 type result struct {
-	tests   []string // the last action of each test that is not part of another
-	action  string   // of the package, at its end
+	tests   []string // the last action of each test that is no subtest
+	action  string   // the outcome of the package
 	seconds float64
 }
 
@@ -97,7 +98,7 @@ func read(events io.Reader, out io.Writer) (map[string]*result, error) {
 		}
 		var e event
 		if json.Unmarshal([]byte(line), &e) != nil || e.Package == "" {
-			fmt.Fprint(out, line) // of make, or of a build
+			fmt.Fprint(out, line) // output of make, or of a build
 			continue
 		}
 		name := strings.TrimPrefix(strings.TrimPrefix(e.Package, module), "/")
@@ -110,7 +111,7 @@ func read(events io.Reader, out io.Writer) (map[string]*result, error) {
 		switch e.Action {
 		case "output":
 			if strings.HasPrefix(e.Output, "exec: ") {
-				fmt.Fprint(out, e.Output) // a guest that died, for instance
+				fmt.Fprint(out, e.Output) // for instance, that the VM has died
 			}
 			if strings.HasPrefix(e.Output, "exec: trying once more") {
 				r.tests = nil
@@ -132,7 +133,7 @@ func read(events io.Reader, out io.Writer) (map[string]*result, error) {
 	}
 }
 
-// cell returns what the table has of a package.
+// cell returns the text of the table's cell for a package.
 func (r *result) cell() string {
 	count := map[string]int{}
 	for _, action := range r.tests {
@@ -142,7 +143,7 @@ func (r *result) cell() string {
 	if n := count["fail"]; n > 0 {
 		cell += fmt.Sprintf(", **%d failed**", n)
 	} else if r.failed() {
-		cell += ", **failed**" // it did not build, or ended early
+		cell += ", **failed**" // the package did not build, or ended early
 	}
 	if n := count["skip"]; n > 0 {
 		cell += fmt.Sprintf(", %d skipped", n)
@@ -208,7 +209,7 @@ func rowOf(heads []string, results map[string]*result) (cells []string, failures
 
 // head returns the column of a package.
 func head(name string) string {
-	if name == "" {
+	if name == "e2e" {
 		return "whole chain"
 	}
 	return path.Base(name)

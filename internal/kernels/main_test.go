@@ -42,29 +42,29 @@ func TestRewrite(t *testing.T) {
 		name, kernel, more, row, out string
 		failures                     []string
 	}{
-		{name: "all pass", kernel: "6.12", more: `{"Action":"pass",P","Test":"TestC"}
-{"Action":"pass",P","Elapsed":9}`,
+		{name: "all pass", kernel: "6.12", more: `{"Action":"pass",P/e2e","Test":"TestC"}
+{"Action":"pass",P/e2e","Elapsed":9}`,
 			row: "| `6.12` | EKS 1.33 | 6.12.3 | 2026-02-03 | 1, 9 s | 1, 1 skipped, 53 s |",
-			out: "pass " + module + ": 1, 9 s\n"},
-		{name: "a kernel without a row", kernel: "6.18", more: `{"Action":"pass",P","Test":"TestC"}
-{"Action":"pass",P","Elapsed":9}`,
+			out: "pass " + module + "/e2e: 1, 9 s\n"},
+		{name: "a kernel without a row", kernel: "6.18", more: `{"Action":"pass",P/e2e","Test":"TestC"}
+{"Action":"pass",P/e2e","Elapsed":9}`,
 			row: "| `6.18` | | 6.12.3 | 2026-02-03 | 1, 9 s | 1, 1 skipped, 53 s |", out: "exec: trying once more\n"},
 		{name: "a package did not run", kernel: "6.12",
 			row:      "| `6.12` | EKS 1.33 | 6.12.3 | 2026-02-03 | – | 1, 1 skipped, 53 s |",
 			failures: []string{"whole chain did not run"}},
-		{name: "a failure", kernel: "6.1", more: `{"Action":"output",P","Test":"TestC","Output":"what C says\n"}
-{"Action":"fail",P","Test":"TestC"}
-{"Action":"fail",P","Elapsed":9}`,
+		{name: "a failure", kernel: "6.1", more: `{"Action":"output",P/e2e","Test":"TestC","Output":"what C says\n"}
+{"Action":"fail",P/e2e","Test":"TestC"}
+{"Action":"fail",P/e2e","Elapsed":9}`,
 			row:      "| `6.1` | AL2023 | 6.12.3 | 2026-02-03 | 0, **1 failed**, 9 s | 1, 1 skipped, 53 s |",
 			out:      "what C says\n",
 			failures: []string{"whole chain: 0, **1 failed**"}},
-		{name: "an end without a failed test", kernel: "6.1", more: `{"Action":"pass",P","Test":"TestC"}
-{"Action":"fail",P","Elapsed":9}`,
+		{name: "an end without a failed test", kernel: "6.1", more: `{"Action":"pass",P/e2e","Test":"TestC"}
+{"Action":"fail",P/e2e","Elapsed":9}`,
 			row: "| 1, **failed**, 9 s |", failures: []string{"whole chain: 1, **failed**"}},
-		{name: "no test", kernel: "6.1", more: `{"Action":"pass",P","Elapsed":9}`,
+		{name: "no test", kernel: "6.1", more: `{"Action":"pass",P/e2e","Elapsed":9}`,
 			row: "| 0, **failed**, 9 s |", failures: []string{"whole chain: 0, **failed**"}},
-		{name: "a package without a column", kernel: "6.12", more: `{"Action":"pass",P","Test":"TestC"}
-{"Action":"pass",P","Elapsed":9}
+		{name: "a package without a column", kernel: "6.12", more: `{"Action":"pass",P/e2e","Test":"TestC"}
+{"Action":"pass",P/e2e","Elapsed":9}
 {"Action":"pass",P/plugin/ipvlan","Test":"TestC"}
 {"Action":"pass",P/plugin/ipvlan","Elapsed":8}`,
 			row: "| 1, 9 s | 1, 1 skipped, 53 s | 1, 8 s |\n"},

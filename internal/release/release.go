@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package release knows which release of this project a program is.
+// Package release returns the release of this project to which the program belongs.
 package release
 
 import "runtime/debug"
 
-// Version is the version of the module that the program was built from, as Go has stamped it; "(devel)" without.
+// Version returns the version of the module from which the program was built. The go command writes the version into
+// the program. If it has not done so, Version returns "(devel)".
 func Version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package stack saves a short process the growth of its goroutines' stacks. A stack grows from 2 kB in steps, each of
-// which copies and rewrites the whole stack. For the first one of each size the runtime also writes to eight new pages
-// of memory. These writes take a twentieth of the instructions of a process that lives for milliseconds.
+// Package stack lets the stacks of a short process's goroutines grow in one step. Otherwise a stack grows from 2 kB in
+// many steps, and each step copies and rewrites the whole stack. For the first stack of each size, Go's runtime also
+// writes to eight new pages of memory. These writes take a twentieth of the instructions of a process that lives for
+// milliseconds.
 //
-// The program's first goroutine has its stack when this package is initialized. Go initializes the packages in the
-// order of their paths if they need no others, so that is before most of them.
+// The stack of the program's first goroutine grows when Go initializes this package. Among packages that import no
+// others, Go begins with the package whose path comes first. So Go initializes this package before most others.
 package stack
 
 func init() { Deepen(0) }
 
-// Deepen grows the stack of a goroutine at once to the size that a command needs. i is 0. The array is declared behind
-// the return: Go zeroes it there, and the kernel would have to provide each of its pages.
+// Deepen grows the stack of a goroutine at once to the size that a command needs. The caller passes 0 as i. Go zeroes
+// an array at its declaration, and the kernel must then provide each of its pages. So the declaration comes after the
+// return.
 //
 //go:noinline
 func Deepen(i int) byte {

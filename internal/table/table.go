@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package table has the Markdown tables that benchmarks and matrices of tests print. Later runs and plots read them
-// back.
+// Package table has the Markdown tables that benchmarks and matrices of tests print. Later runs and plots read these
+// tables.
 package table
 
 import (
@@ -68,7 +68,7 @@ func Cut(text string) (before string, t Table, after string) {
 			before = text[:at]
 			continue
 		}
-		if strings.Trim(row, "-:| ") == "" { // below the header
+		if strings.Trim(row, "-:| ") == "" { // the line below the header
 			continue
 		}
 		var cells []string
@@ -95,7 +95,7 @@ func (t Table) Has(column string, begins ...string) bool {
 	})
 }
 
-// Ratio returns the figure in the next column to the right that is named x, which has ratios.
+// Ratio returns the figure in the next column with the head "x", to the right of this column. Such a column has ratios.
 func (t Table) Ratio(column string, begins ...string) float64 {
 	if len(t) == 0 {
 		return 0

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package trace says to which distributed trace the call of this process belongs. A runtime that traces its calls gives
-// a plugin the variable TRACEPARENT (libcni 1.3.1), in the format of W3C Trace Context, level 1, section 3.2.
+// a plugin the variable TRACEPARENT (libcni 1.3.1). Its format is that of W3C Trace Context, level 1, section 3.2.
 package trace
 
 import (
@@ -14,7 +14,8 @@ import (
 // has another format.
 func ID() string { return id(os.Getenv("TRACEPARENT")) }
 
-// id takes the trace out of the version, the trace, the caller's span and flags. Later versions may have more behind.
+// id returns the trace in a text with the version, the trace, the caller's span and flags. In later versions, more
+// fields may follow.
 func id(parent string) string {
 	fields := strings.Split(parent, "-")
 	if len(fields) < 4 || len(fields) > 4 && fields[0] == "00" || fields[0] == "ff" {
@@ -25,7 +26,7 @@ func id(parent string) string {
 			return ""
 		}
 	}
-	if strings.Trim(fields[1], "0") == "" { // the format forbids it
+	if strings.Trim(fields[1], "0") == "" { // the format forbids a trace of zeros
 		return ""
 	}
 	return fields[1]

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package asked gets what a single pod asks for: an ENI by its ID, or addresses of its choice.
-// Package lease permits what a pod asks for, and finds it if the node has it already. This
-// package asks EC2. It takes nothing that another pod, another ENI or another instance has.
+// Package asked gets from EC2 what a single pod asks for: an ENI by its ID, or addresses that the pod has chosen.
+// Package lease first decides whether the pod may have them, and leases them if the node has them already. Package
+// asked never takes an address that a pod may use, not even from another instance: see follow.go.
 package asked
 
 import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
 )
 
-// A Node gets what single pods ask for.
+// A Node gets the ENIs and addresses for which single pods ask.
 type Node struct{ more.Node }

@@ -22,15 +22,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file gets an address that a pod has chosen, by AssignPrivateIpAddresses with that
-// address. Before it changes anything, it asks EC2 who has the address. There is no AllowReassignment. It would take
-// the address from any ENI that has it at that moment. A pod may have got it there after EC2 was asked. See follow.go.
+// This file gets an address that a pod has chosen. It calls AssignPrivateIpAddresses or AssignIpv6Addresses with that
+// address. Before it changes anything, it asks EC2 which ENI has the address. It never sets AllowReassignment. With
+// AllowReassignment, EC2 would take the address from any ENI that has it at that moment. After this node asked EC2, a
+// pod may have got the address on that ENI. See follow.go.
 
-// GrowChosen gets the addresses that the pod has chosen, all on one ENI of the pool. If no ENI can take them, it
-// creates one in their subnet. The next round then continues. EC2 has refused to change the ENIs denied.
+// GrowChosen gets the addresses that the pod has chosen, all on one ENI of the pool. If no ENI can take them,
+// GrowChosen creates an ENI in their subnet. The next call of GrowChosen then assigns the addresses. The argument
+// denied lists the ENIs that EC2 has refused to change.
 func (p *Node) GrowChosen(ctx context.Context, s *registry.State, denied ...string) error {
 	at, found := p.placeFor(s, denied)
-	if found { // while another node has the address, this is the only call of each try
+	if found { // while another node has the address, each try makes only this call
 		if behind, err := p.isTaken(ctx, s, at.Subnet); behind || err != nil {
 			return err
 		}
@@ -62,7 +64,8 @@ func (p *Node) GrowChosen(ctx context.Context, s *registry.State, denied ...stri
 	return nil
 }
 
-// placeFor returns the ENI of the pool that has the chosen addresses, or can take them, but none of the ENIs denied.
+// placeFor returns an ENI of the pool that has the chosen addresses or can take them. It never returns an ENI of the
+// list denied.
 func (p *Node) placeFor(s *registry.State, denied []string) (lease.Place, bool) {
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
 		if !slices.Contains(denied, at.ID) && !slices.ContainsFunc(p.Policy.Families,
@@ -73,7 +76,7 @@ func (p *Node) placeFor(s *registry.State, denied []string) (lease.Place, bool) 
 	return lease.Place{}, false
 }
 
-// canServe reports whether an ENI has an address of a family for the pod, or can take it.
+// canServe reports whether an ENI has an address of a family for the pod, or can take such an address.
 func (p *Node) canServe(s *registry.State, at lease.Place, f lease.Family) bool {
 	if a, chosen := p.Policy.Choice.Addr(f); chosen {
 		return canTake(s, at, a)
@@ -83,8 +86,8 @@ func (p *Node) canServe(s *registry.State, at lease.Place, f lease.Family) bool 
 	return len(at.Pick(s, one, time.Now())) > 0 || book.Room(s, at.ENI, f) > 0
 }
 
-// outOfReach returns an error if a chosen address is on an ENI of this node, but pods cannot get it now. A new ENI
-// could not have it.
+// outOfReach returns an error if a chosen address is on an ENI of this node. The caller has found that the pod cannot
+// get the address from this ENI now. A new ENI could not have the address either.
 func (p *Node) outOfReach(s *registry.State) error {
 	for _, a := range p.Policy.Choice.Addrs {
 		if id, _ := s.ENIOf(a); id != "" {
@@ -96,7 +99,8 @@ func (p *Node) outOfReach(s *registry.State) error {
 	return nil
 }
 
-// canTake reports whether an ENI has the address, or its subnet has it and the ENI has room.
+// canTake reports whether an ENI has the address or can take it. The ENI can take an address if the ENI has room, the
+// address is in its subnet, and no other ENI of the node has the address.
 func canTake(s *registry.State, at lease.Place, a netip.Addr) bool {
 	if id, _ := s.ENIOf(a); id != "" {
 		return id == at.ID
@@ -104,8 +108,9 @@ func canTake(s *registry.State, at lease.Place, a netip.Addr) bool {
 	return (at.CIDR.Contains(a) || at.CIDR6.Contains(a)) && book.Room(s, at.ENI, nl.FamilyOf(a)) > 0
 }
 
-// isTaken refuses a chosen address that another ENI has, by itself or in a prefix. If an ENI of
-// the pool has it, the registry is behind: then isTaken corrects the registry.
+// isTaken asks EC2 which ENIs of the subnet have the chosen addresses, as single addresses or in prefixes. If an ENI of
+// this node has one and the registry does not know that, isTaken corrects the registry and returns behind. If another
+// ENI has one, isTaken calls follow, and returns its error.
 func (p *Node) isTaken(ctx context.Context, s *registry.State, subnet string) (behind bool, _ error) {
 	enis, err := p.DescribeENIs(ctx, aws.BySubnet(subnet))
 	if err != nil {
@@ -119,7 +124,7 @@ func (p *Node) isTaken(ctx context.Context, s *registry.State, subnet string) (b
 		was, ours := s.ENIs[enis[i].ID]
 		switch gone, given := s.Gone[a]; {
 		case ours && given && time.Since(gone) < known.LagOfEC2:
-			continue // this node has just released it, and EC2 may not show that yet
+			continue // this node has just released the address, and EC2 may not show that yet
 		case ours && !was.Foreign:
 			return true, p.Compare(ctx, enis[i].ID)
 		}
@@ -130,8 +135,8 @@ func (p *Node) isTaken(ctx context.Context, s *registry.State, subnet string) (b
 	return false, nil
 }
 
-// gain gets the chosen address of a family for an ENI. If the pod has chosen none of this
-// family, gain gets any, if the ENI has none that is free.
+// gain assigns the chosen address of a family to an ENI. If the pod has chosen no address of this family, and the ENI
+// has no free one, gain assigns any address.
 func (p *Node) gain(ctx context.Context, s *registry.State, at lease.Place, f lease.Family) error {
 	a, chosen := p.Policy.Choice.Addr(f)
 	if !chosen {
@@ -148,8 +153,8 @@ func (p *Node) gain(ctx context.Context, s *registry.State, at lease.Place, f le
 	return p.assignChosen(ctx, at.ID, a)
 }
 
-// assignChosen asks EC2 for one address on an ENI. The call names the address, so to repeat it
-// does no harm.
+// assignChosen asks EC2 to assign the chosen address to an ENI. The call names the address, so a repeated call does no
+// harm.
 func (p *Node) assignChosen(ctx context.Context, eni string, a netip.Addr) error {
 	action, do := book.AssignAction(nl.FamilyOf(a)), p.Cloud.AssignAddr
 	if a.Is6() {
@@ -160,7 +165,7 @@ func (p *Node) assignChosen(ctx context.Context, eni string, a netip.Addr) error
 		func(*registry.State, string) (func(*registry.State), error) {
 			return func(s *registry.State) {
 				since := time.Time{}
-				// for all others it cools: else one of them may take it first
+				// the address cools for all other pods: otherwise one of them may take it first
 				if pod := p.Policy.Choice.Pod; pod.Name != "" && !s.Rebuilt.Unconfirmed {
 					since, s.Owners[a] = time.Now(), pod
 				}
@@ -168,13 +173,14 @@ func (p *Node) assignChosen(ctx context.Context, eni string, a netip.Addr) error
 			}, do(ctx, eni, a)
 		})
 	if errors.Is(err, aws.ErrInUse) && !aws.MaybeDone(err) {
-		return plugin.Errorf(plugin.CodeHeld, hintHeld, // EC2 has not shown it yet
+		return plugin.Errorf(plugin.CodeHeld, hintHeld, // EC2 has not shown the other ENI yet
 			"the pod asks for the address %s, which another ENI has: %w", a, err)
 	}
 	return p.Corrected(ctx, eni, err)
 }
 
-// aboutAddr reports whether a refusal to assign a chosen address may be about that address. The ENI may take others.
+// aboutAddr reports whether EC2's refusal to assign a chosen address may be about that address. Then the ENI may still
+// take other addresses.
 func aboutAddr(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return ok && (errors.Is(err, aws.ErrInUse) || strings.HasPrefix(e.Code, "InvalidParameter") ||

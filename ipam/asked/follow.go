@@ -18,20 +18,21 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// This file is about a chosen address that an ENI of another node has. The pod of that node may run, also if the node
-// cannot be reached and cannot reach EC2. Only two prove that it does not. The old node looks at its kernel, and gives
-// the address back. And EC2 says that the old instance has ended. Then this node unassigns the address from the very
-// ENI of which EC2 has said so. So it takes nothing from an ENI that has got the address meanwhile.
+// This file is about a chosen address that an ENI of another node has. A pod of that node, the old node, may still use
+// the address, even if the old node has no network. Only two events prove that no pod uses the address. Either the old
+// node looks at its kernel and releases the address. Or EC2 says that the instance of the old node has ended. In the
+// second case, this node unassigns the address from the ENI of the ended instance, and from no other ENI. So this node
+// takes nothing from an ENI that has got the address meanwhile.
 //
-// An ENI that is attached to nothing proves nothing by itself. A running node may be about to attach it, and knows its
-// addresses from the registry. So the instance for which it was made must have ended, too.
+// If an ENI is attached to nothing, that alone proves nothing. A running node may be about to attach the ENI, and may
+// have leased its addresses already. So the instance for which the ENI was made must have ended, too.
 
-const hintHeld = "wait until the pod on the other node has ended: that node then releases the address. " +
-	"If no pod there has the address, because that node has booted meanwhile, run cni-tool deallocate there. " +
-	"If the node is lost, terminate its instance, and allow this node to take the address (takeover in requests)"
+const hintHeld = "wait until the pod on the other node has ended: that node then releases the address. If no pod " +
+	"there has the address, because that node has booted meanwhile, run cni-tool deallocate there. If that node is " +
+	"lost, terminate its instance, and allow this node to take the address (takeover in requests)"
 
-// follow unassigns a chosen address from the ENI of another node. follow first proves that no pod has the address.
-// Otherwise its error says why the pod cannot have the address now.
+// follow unassigns a chosen address from the ENI of another node. follow first proves that no pod has the address. If
+// follow cannot prove that, its error says why the pod cannot have the address now.
 func (p *Node) follow(ctx context.Context, e aws.ENI, a netip.Addr) error {
 	if err := p.stays(e, a); err != nil {
 		return err
@@ -42,11 +43,12 @@ func (p *Node) follow(ctx context.Context, e aws.ENI, a netip.Addr) error {
 		}
 	}
 	return plugin.Errorf(plugin.CodeHeld, hintHeld,
-		"the pod asks for the address %s, which %s has: it is %s, with the description %.80q", a, e.ID, whereIs(e),
+		"the pod asks for the address %s, which %s has. This ENI is %s, and its description is %.80q",
+		a, e.ID, whereIs(e),
 		e.Description)
 }
 
-// stays refuses an address that cannot leave its ENI, or that no node of this cluster releases.
+// stays returns an error for an address that cannot leave its ENI, or that no node of this cluster releases.
 func (p *Node) stays(e aws.ENI, a netip.Addr) error {
 	const another = "ask for another address; "
 	primary := len(e.Addrs) > 0 && a == e.Addrs[0]
@@ -57,13 +59,14 @@ func (p *Node) stays(e aws.ENI, a netip.Addr) error {
 	case primary:
 		return takenBy(e, a, " as its primary address", another+"EC2 never moves the primary address of an ENI")
 	case !p.ofCluster(e):
-		return takenBy(e, a, "", another+"this node never takes an address from an ENI that is not of its cluster")
+		return takenBy(e, a, "", another+"this node never takes an address from an ENI that does not belong to its "+
+			"cluster")
 	}
 	return nil
 }
 
-// ofCluster reports by an ENI's tags whether it was made for pods of this cluster. Such an ENI has the tags of this
-// suite, and all of eniTags.
+// ofCluster reports whether an ENI was made for pods of this cluster. Such an ENI has the marks of this suite (see
+// book.ForPods) and all tags of eniTags.
 func (p *Node) ofCluster(e aws.ENI) bool {
 	for k, v := range p.Policy.Tags {
 		if has, ok := e.Tags[k]; !ok || has != v {
@@ -73,10 +76,10 @@ func (p *Node) ofCluster(e aws.ENI) bool {
 	return book.ForPods(e) && !book.Foreign(e)
 }
 
-// takenBy is the error for an address that another ENI has. how says how.
+// takenBy returns the error for an address that another ENI has. how says how the ENI has it, for example in a prefix.
 func takenBy(e aws.ENI, a netip.Addr, how, hint string) error {
 	return plugin.Errorf(plugin.CodeRefused, hint,
-		"the pod asks for the address %s, which %s has%s: it is %s, with the description %.80q", a, e.ID, how,
+		"the pod asks for the address %s, which %s has%s. This ENI is %s, and its description is %.80q", a, e.ID, how,
 		whereIs(e), e.Description)
 }
 
@@ -91,27 +94,24 @@ func whereIs(e aws.ENI) string {
 	return "attached to nothing"
 }
 
-// freshness is how old EC2's answer may be that an instance has ended when its address is taken. A stopped instance may
-// be started again. Its boot takes longer than that and the lag of EC2's answers together, and its first ADD asks EC2
-// for its addresses.
+// freshness is the largest age of EC2's answer that an instance has ended. This node takes an address of the instance
+// only within this time. A stopped instance may start again. Its boot takes longer than freshness and the lag of EC2's
+// answers together. After the boot, its first ADD asks EC2 for its addresses.
 const freshness = 5 * time.Second
 
-// takeOver unassigns an address from an ENI whose instance has ended.
+// takeOver unassigns an address from an ENI whose instance has ended. If the instance may still run, taken is false.
 func (p *Node) takeOver(ctx context.Context, e aws.ENI, a netip.Addr) (taken bool, _ error) {
 	instance := cmp.Or(e.Instance, book.MadeFor(e))
 	if instance == "" || e.Attachment != "" && e.Instance == "" {
-		return false, nil // it is not known which processes use it
+		return false, nil // it is not known which instance may use the ENI
 	}
-	action := book.UnassignAction
-	if a.Is6() {
-		action = book.Unassign6Action
-	}
-	if err := p.Turn(ctx, action); err != nil { // first, because what EC2 says of the instance must not become old
+	action := book.UnassignActionOf(a)
+	if err := p.Turn(ctx, action); err != nil { // wait before StateOf, because its answer must not become old
 		return false, err
 	}
 	asked := time.Now()
 	state, err := p.StateOf(ctx, instance)
-	// EC2 may not show a new instance yet, but an ENI is attached to it
+	// if EC2 does not show the instance of an attached ENI, the instance may be new
 	if err != nil || !state.Ended() || state.Name == "" && e.Instance != "" {
 		return false, err
 	}
@@ -125,7 +125,7 @@ func (p *Node) takeOver(ctx context.Context, e aws.ENI, a netip.Addr) (taken boo
 	}
 	err = p.InTurn(ctx, action, func(ctx context.Context) error { return do(ctx, e.ID, a) })
 	if call.IsPartial(err) || errors.Is(err, aws.ErrNotFound) {
-		return true, nil // another node was faster, or the ENI is deleted: EC2 gives the address to one of them
+		return true, nil // another node was faster, or the ENI is deleted: EC2 gives the address to only one node
 	}
 	if err != nil {
 		return false, err

@@ -21,20 +21,21 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about ENIs that an operator or another program has created, and for which pods ask by their IDs.
-// The node attaches such an ENI for the first pod, and detaches it after the last: see package less. It changes
-// nothing else: no addresses, no tags, no DeleteOnTermination. And it never deletes the ENI.
+// This file is about ENIs that an operator or another program has created, and for which pods ask by ID. The node
+// attaches such an ENI for the first pod, and detaches it after the last pod: see package less. The node changes
+// nothing else of the ENI: no addresses, no tags, no DeleteOnTermination. The node never deletes the ENI.
 //
-// The tags in requests.enis tell such ENIs from all others, also when the registry is lost. So
-// no other pod gets their addresses, and a collection detaches them also those that an operator has attached.
+// The tags in requests.enis distinguish such ENIs from all others, even if the registry is lost. So no other pod gets
+// their addresses. A collection also detaches such ENIs if an operator has attached them and no pod uses them.
 
-// AttachChosen attaches the ENI for which the pod asks, and records it with its addresses. If
-// it is attached already, its addresses are in use.
+// AttachChosen attaches the ENI for which the pod asks, and records the ENI with its addresses. If the registry shows
+// the ENI as attached already, AttachChosen updates the ENI's addresses. If none of these addresses is free then, the
+// error says which pods use them.
 func (p *Node) AttachChosen(ctx context.Context, s *registry.State) error {
 	id := p.Policy.Choice.ENI
 	if user := p.Policy.Choice.Apart(s, id); user != "" {
 		return plugin.Errorf(plugin.CodeTryAgain, "wait until that pod has ended, or ask for another ENI",
-			"the pod asks for %s, which %s uses: one of the two wants the whole ENI", id, user)
+			"the pod asks for %s, which %s uses, and one of the two pods asks for the whole ENI", id, user)
 	}
 	e, err := p.describeChosen(ctx, s, id)
 	if err != nil {
@@ -85,7 +86,7 @@ func (p *Node) notAttached(ctx context.Context, token string, err error) error {
 	}))
 }
 
-// describeChosen asks EC2 for the ENI, and refuses one that this pod cannot have on this node.
+// describeChosen asks EC2 for the ENI. It refuses an ENI that this pod cannot have on this node.
 func (p *Node) describeChosen(ctx context.Context, s *registry.State, id string) (aws.ENI, error) {
 	refuse := func(hint, format string, args ...any) (aws.ENI, error) {
 		return aws.ENI{}, plugin.Errorf(plugin.CodeRefused, hint, "the pod asks for %s, but %w", id,
@@ -102,7 +103,7 @@ func (p *Node) describeChosen(ctx context.Context, s *registry.State, id string)
 	switch {
 	case !p.Policy.Choice.Allows(e.Tags):
 		return refuse("add the tag to the ENI, or correct enis in requests",
-			"requests allows only ENIs with the tag %s", anyOf(p.Policy.Choice.Tags))
+			"the key requests allows only ENIs with the tag %s", anyOf(p.Policy.Choice.Tags))
 	case book.Foreign(e):
 		return refuse("remove the tag, or ask for another ENI",
 			"it has the tag %s=true, so this node must not touch it", book.TagNoManage)
@@ -133,13 +134,14 @@ func (p *Node) describeChosen(ctx context.Context, s *registry.State, id string)
 	for _, f := range p.Policy.Families {
 		if f == lease.IPv4 && len(e.Addrs)+len(e.Prefixes) == 0 || f == lease.IPv6 &&
 			len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0 {
-			return refuse("assign one to it: this node does not change this ENI", "it has no %v address", f)
+			return refuse("assign such an address to the ENI, because this node does not change the ENI",
+				"it has no %v address", f)
 		}
 	}
 	return e, nil
 }
 
-// anyOf formats the tags of which an ENI must have one set.
+// anyOf formats sets of tags for people. An ENI must have all tags of one set.
 func anyOf(all []map[string]string) string {
 	var texts []string
 	for _, tags := range all {
@@ -148,7 +150,7 @@ func anyOf(all []map[string]string) string {
 	return strings.Join(texts, ", or ")
 }
 
-// inOwnSubnet adds the CIDRs of its subnet to the ENI. inOwnSubnet refuses an ENI of another zone.
+// inOwnSubnet adds the CIDRs of the ENI's subnet to the ENI. It refuses an ENI of another zone.
 func (p *Node) inOwnSubnet(ctx context.Context, s *registry.State, e aws.ENI) (aws.ENI, error) {
 	subnets, err := p.DescribeSubnets(ctx, e.VPC, s.Instance.Zone)
 	if err != nil {
@@ -164,8 +166,8 @@ func (p *Node) inOwnSubnet(ctx context.Context, s *registry.State, e aws.ENI) (a
 	return e, nil
 }
 
-// recordChosen records an attached ENI with its addresses. If this node has just attached it,
-// they are free at once: no pod of this node has had them. Otherwise a pod may use some.
+// recordChosen records an attached ENI with its addresses. If this node has just attached the ENI, its addresses are
+// free at once, because no pod of this node has had them. Otherwise a pod may use some of the addresses.
 func (p *Node) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) error {
 	addrs, cidrs := slices.Concat(e.Addrs, e.IPv6Addrs), slices.Concat(e.Prefixes, e.IPv6Prefixes)
 	used := p.Used(e.MAC)
@@ -175,7 +177,7 @@ func (p *Node) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) e
 		}
 		book.Record(s, e, false)
 		was := s.ENIs[e.ID]
-		was.Pool = p.Policy.Pool // for people: pods find the ENI by its ID
+		was.Pool = p.Policy.Pool // only for people: a pod finds the ENI by its ID
 		s.ENIs[e.ID] = was
 		if justAttached {
 			book.AddAddrs(s, e.ID, addrs, time.Time{})
@@ -189,15 +191,15 @@ func (p *Node) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) e
 	})
 }
 
-// detaching is the error for an ENI that another process or an operator has begun to detach: a collection nearly
-// always.
+// detaching returns the error for an ENI that another process or an operator has begun to detach. Nearly always, this
+// process is a collection.
 func detaching(id string) error {
-	return plugin.Errorf(plugin.CodeTryAgain, "wait: when the ENI is detached, this node attaches it again",
+	return plugin.Errorf(plugin.CodeTryAgain, "wait until the ENI is detached: this node then attaches it again",
 		"the pod asks for %s, which is about to be detached", id)
 }
 
-// chosenInUse compares an ENI that the registry knows with EC2. If that brings no free address,
-// its error says who has them.
+// chosenInUse updates an ENI of the registry from EC2's description. If no address of the ENI is free then, its error
+// says which pods use the addresses.
 func (p *Node) chosenInUse(ctx context.Context, s *registry.State, e aws.ENI) error {
 	if s.ENIs[e.ID].Draining {
 		return detaching(e.ID)
@@ -216,9 +218,11 @@ func (p *Node) chosenInUse(ctx context.Context, s *registry.State, e aws.ENI) er
 		}
 	}
 	if users == nil {
-		users = []string{"no pod: they cool, or their link is not on the node"}
+		users = []string{"no pod, because they cool, or because the link of the ENI is not on the node"}
 	}
 	return plugin.Errorf(plugin.CodeTryAgain,
-		"assign more addresses to the ENI, or wait until these pods have ended: this node does not change the ENI",
-		"the pod asks for %s, and no address of it is free. They are used by: %s", e.ID, strings.Join(users, ", "))
+		"assign more addresses to the ENI, or wait until these pods have ended, because this node does not change "+
+			"the ENI",
+		"the pod asks for %s, and no address of this ENI is free. The addresses are used by: %s",
+		e.ID, strings.Join(users, ", "))
 }

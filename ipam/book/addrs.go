@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// BlockSize is how many pods a /28 serves. None of its addresses is reserved.
+// BlockSize is the number of addresses in a /28 prefix. EC2 reserves none of them, so each can serve a pod.
 const BlockSize = 16
 
 // Room returns how many more addresses or prefixes of a family an ENI can take.
@@ -24,16 +24,15 @@ func Room(s *registry.State, e registry.ENI, f lease.Family) int {
 	return s.Instance.IPv4PerENI - e.Assigned(netip.Addr.Is4)
 }
 
-// BlocksFor returns how many /28 prefixes are needed for so many addresses.
+// BlocksFor returns how many /28 prefixes have at least the given number of addresses.
 func BlocksFor(addrs int) int { return (addrs + BlockSize - 1) / BlockSize }
 
-// AddAddrs records addresses of an ENI that are free since the given time. For addresses that
-// EC2 has just given, that is the zero time: they need not cool, because no pod of this node
-// has had them.
+// AddAddrs records addresses of an ENI as free since the given time. For addresses that EC2 has just assigned, the time
+// is zero: they need not cool, because no pod of this node has had them.
 func AddAddrs(s *registry.State, id string, addrs []netip.Addr, since time.Time) {
 	e, known := s.ENIs[id]
 	if !known {
-		return // the registry was lost meanwhile: Learn will find the ENI and them
+		return // the registry was lost meanwhile: Learn will find the ENI and its addresses
 	}
 	for _, a := range addrs {
 		delete(s.Gone, a)
@@ -49,7 +48,7 @@ func AddAddrs(s *registry.State, id string, addrs []netip.Addr, since time.Time)
 	s.ENIs[id] = e
 }
 
-// AddPrefixes records prefixes of an ENI that are delegated since the given time.
+// AddPrefixes records prefixes of an ENI as delegated since the given time.
 func AddPrefixes(s *registry.State, id string, cidrs []netip.Prefix, since time.Time) {
 	e, known := s.ENIs[id]
 	if !known {
@@ -66,7 +65,7 @@ func AddPrefixes(s *registry.State, id string, cidrs []netip.Prefix, since time.
 
 // A Releasable has the addresses, or the prefixes, that one call to EC2 unassigns from an ENI.
 type Releasable struct {
-	Addrs    map[netip.Addr]time.Time // and since when each has been free
+	Addrs    map[netip.Addr]time.Time // with the time since when each has been free
 	Prefixes []registry.Prefix
 }
 
@@ -76,6 +75,15 @@ func (x Releasable) Empty() bool { return len(x.Addrs)+len(x.Prefixes) == 0 }
 // List returns the addresses in order.
 func (x Releasable) List() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(x.Addrs), netip.Addr.Compare)
+}
+
+// Action returns the EC2 action that unassigns x. All of x is of one family. For prefixes, Action always returns the
+// action of IPv4, because no prefix of IPv6 leaves its ENI.
+func (x Releasable) Action() string {
+	for a := range x.Addrs {
+		return UnassignActionOf(a)
+	}
+	return UnassignAction
 }
 
 // CIDRs returns the prefixes.
@@ -109,8 +117,8 @@ func (x Releasable) Without(other Releasable) Releasable {
 		func(c netip.Prefix) bool { return !slices.Contains(cidrs, c) })
 }
 
-// Withdraw removes the addresses and prefixes x of an ENI from the registry. In EC2 they are
-// about to leave the ENI, or have left it. Their leases stay until the pods end.
+// Withdraw removes the addresses and prefixes in x from the registry. A process calls it before it asks EC2 to unassign
+// them, or after they have left the ENI. Leases of such addresses stay until their pods end.
 func Withdraw(s *registry.State, id string, x Releasable) {
 	e, known := s.ENIs[id]
 	now := time.Now()
@@ -131,7 +139,7 @@ func Withdraw(s *registry.State, id string, x Releasable) {
 	}
 }
 
-// Restore puts back into the registry what EC2 has refused to take.
+// Restore puts the addresses and prefixes in x back into the registry, because EC2 has not unassigned them.
 func Restore(s *registry.State, id string, x Releasable) {
 	for a, since := range x.Addrs {
 		AddAddrs(s, id, []netip.Addr{a}, since)
@@ -141,30 +149,30 @@ func Restore(s *registry.State, id string, x Releasable) {
 	}
 }
 
-// NoteRelease writes intents before addresses are released to EC2, for the addresses that pods had chosen. Otherwise a
-// killed process would leave such an address on the ENI, where no pod of another node can get it.
+// NoteRelease writes an intent for each address in x that a pod had chosen. A process calls it before it releases x to
+// EC2. Without the intent, a killed process would leave the address on the ENI, where no pod of another node can get
+// it.
 func NoteRelease(s *registry.State, id string, x Releasable) {
 	for a := range x.Addrs {
 		if pod, owned := s.Owners[a]; owned {
-			action := UnassignAction
-			if a.Is6() {
-				action = Unassign6Action
+			s.Intents[releaseKey(a)] = registry.Intent{
+				Action: UnassignActionOf(a), ENI: id, Since: time.Now(), Addr: a, Pod: pod,
 			}
-			s.Intents[releaseKey(a)] = registry.Intent{Action: action, ENI: id, Since: time.Now(), Addr: a, Pod: pod}
 		}
 	}
 }
 
-// EndRelease removes these intents.
+// EndRelease removes the intents that NoteRelease has written for x.
 func EndRelease(s *registry.State, x Releasable) {
 	for a := range x.Addrs {
 		delete(s.Intents, releaseKey(a))
 	}
 }
 
-// LeftReleases returns these intents of killed processes, and of those that got no answer. If the registry has such an
-// address again, another pod may have it, or a collection releases it like any other. If the ENI is gone, so is the
-// address.
+// LeftReleases returns the intents of NoteRelease whose process was killed or got no answer. It deletes the intents
+// that need no more work. An intent needs none if the registry has its address again. Then another pod may have the
+// address, or a collection releases it like any other address. An intent also needs none if its ENI is gone, because
+// the address is gone, too.
 func LeftReleases(s *registry.State) map[string]registry.Intent {
 	left := map[string]registry.Intent{}
 	for token, i := range s.Intents {
@@ -185,11 +193,12 @@ func LeftReleases(s *registry.State) map[string]registry.Intent {
 	return left
 }
 
-// releaseKey is the key of such an intent. The call has no client token.
+// releaseKey returns the key of an intent of NoteRelease. The call has no client token that could be the key.
 func releaseKey(a netip.Addr) string { return "release " + a.String() }
 
-// GiveChosen gives pods the addresses that they had chosen, and that interrupted calls have assigned to an ENI. No
-// other pod of this node has had such an address, so these pods need not wait.
+// GiveChosen is for chosen addresses that interrupted calls have assigned to an ENI. If such an address is free,
+// GiveChosen records its owner: the pod that has chosen the address. This pod need not wait until the address has
+// cooled, because no other pod of this node has had it.
 func GiveChosen(s *registry.State, eni string) {
 	for _, i := range s.Intents {
 		if i.ENI == eni && i.Pod.Name != "" && s.Free.Has(i.Addr) {

@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// VPCOf returns the VPC of the instance, which is the VPC of its boot ENI. While metadata does
-// not list the boot ENI, VPCOf takes the VPC of another ENI.
+// VPCOf returns the VPC of the instance, which is the VPC of its boot ENI. If the registry does not have the boot ENI
+// yet, VPCOf returns the VPC of another ENI.
 func VPCOf(s *registry.State) (vpc string) {
 	for _, e := range s.ENIs {
 		if e.IsBoot() {
@@ -25,7 +25,7 @@ func VPCOf(s *registry.State) (vpc string) {
 	return vpc
 }
 
-// Record writes an attached ENI to the state.
+// Record writes an attached ENI to the state, without its addresses.
 func Record(s *registry.State, e aws.ENI, managed bool) {
 	known := s.ENIs[e.ID]
 	known.Reattach()
@@ -45,15 +45,17 @@ func Serve(s *registry.State, id, pool string) {
 	})
 }
 
-// IsBoot reports whether an ENI that EC2 shows as attached to this instance is its boot ENI. EC2 shows its place. Only
-// metadata names the boot ENI. If the registry knows the ENI, it has this from metadata.
+// IsBoot reports whether the ENI e is the boot ENI of this instance. e is EC2's description of an ENI that is attached
+// to this instance, with its slot. Only metadata says which ENI is the boot ENI. known is the registry's entry of the
+// same ENI, which has this fact from metadata.
 func IsBoot(known registry.ENI, e aws.ENI) bool {
 	known.Index, known.Card = e.Index, e.Card
 	return known.IsBoot()
 }
 
-// Label records in the registry what the tags of an ENI mean. The tags may come late, if EC2 could not be asked at
-// first. Missing tags mean nothing if the role may not create tags.
+// Label returns known with the changes that follow from the tags of the ENI e. If EC2 could not be asked at first, the
+// tags come later than the ENI. A missing tag changes nothing, because a role that may not create tags makes ENIs
+// without tags.
 func Label(known registry.ENI, e aws.ENI) registry.ENI {
 	if e.Tags[TagPool] != "" {
 		known.Pool = PoolOf(e)
@@ -82,14 +84,14 @@ func Label(known registry.ENI, e aws.ENI) registry.ENI {
 // ENI.
 func Leaving(known bool, e aws.ENI) bool { return !known && e.AttachmentStatus == aws.Detaching }
 
-// NodesOwn reports whether metadata shows an address as the node's own: the first address of each family of the boot
-// ENI.
+// NodesOwn reports whether metadata or EC2 shows an address as the node's own: the first address of each family of the
+// boot ENI.
 func NodesOwn(e aws.ENI, known registry.ENI, a netip.Addr) bool {
 	first := func(all []netip.Addr) bool { return len(all) > 0 && a == all[0] }
 	return IsBoot(known, e) && (first(e.Addrs) || first(e.IPv6Addrs))
 }
 
-// Carries reports whether an ENI has an address, by itself or in a prefix.
+// Carries reports whether an ENI has an address, as a single address or in a prefix.
 func Carries(e aws.ENI, a netip.Addr) bool {
 	return slices.Contains(e.Addrs, a) || slices.Contains(e.IPv6Addrs, a) ||
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes),
@@ -104,13 +106,13 @@ func MarkOnRequest(known registry.ENI, e aws.ENI) registry.ENI {
 	return known
 }
 
-// MarkProvisioning records whether Provision still makes the ENI, and has not returned it yet.
+// MarkProvisioning records whether a Provision is making the ENI, and has not returned the ENI yet.
 func MarkProvisioning(s *registry.State, id string, is bool) {
 	s.Edit(id, func(e *registry.ENI) { e.Provisioning = is })
 }
 
-// EndProvision marks an ENI as delivered to the operator who asked for it, and deletes the intents to attach it.
-// Otherwise a later process would take the ENI for an unfinished one.
+// EndProvision records that a Provision has returned the ENI to its operator. It also deletes the intents to attach the
+// ENI. Otherwise a later process would continue the Provision.
 func EndProvision(s *registry.State, id string) {
 	MarkProvisioning(s, id, false)
 	maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool {

@@ -5,6 +5,7 @@ package book
 
 import (
 	"errors"
+	"net/netip"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
@@ -14,14 +15,22 @@ import (
 // The EC2 actions of intents, and of the registry's notes about throttling and refusals.
 const (
 	CreateAction    = "CreateNetworkInterface"
-	AttachAction    = "AttachNetworkInterface"          // also the action of an ENI's intent until it is recorded
-	ModifyAction    = "ModifyNetworkInterfaceAttribute" // DeleteOnTermination: it may wait
+	AttachAction    = "AttachNetworkInterface"          // also of a new ENI, until the registry has the ENI
+	ModifyAction    = "ModifyNetworkInterfaceAttribute" // sets DeleteOnTermination; this may wait
 	UnassignAction  = "UnassignPrivateIpAddresses"
 	Unassign6Action = "UnassignIpv6Addresses"
 )
 
-// ForgetAttachment removes the attachment of the ENI from the intent, because it may have ended. The next attempt first
-// asks EC2 for the attachment.
+// UnassignActionOf returns the EC2 action that unassigns the address.
+func UnassignActionOf(a netip.Addr) string {
+	if a.Is6() {
+		return Unassign6Action
+	}
+	return UnassignAction
+}
+
+// ForgetAttachment removes the ID of the attachment from an intent, because that attachment may have ended. The next
+// attempt first asks EC2 for the ID.
 func ForgetAttachment(s *registry.State, token string) {
 	if i, ok := s.Intents[token]; ok {
 		i.Attachment = ""
@@ -29,19 +38,20 @@ func ForgetAttachment(s *registry.State, token string) {
 	}
 }
 
-// EndIntent removes the intent of a call, unless the outcome is unknown. If the call was a
-// repetition, and EC2 refuses it or answers with something invalid, it is not repeated again.
-// But resume continues to look for what the call may have created.
+// EndIntent removes the intent of a call. If the outcome of the call is unknown, the intent stays. If old is true, the
+// call was a repetition of a call with an unknown outcome. If EC2 has refused the repetition, or its answer is invalid,
+// no process repeats the call again. But the intent stays, and resume looks for an ENI that the first call may have
+// created. If EC2 got no request, for example because the time of the ADD was over, the next process repeats the call.
 func EndIntent(s *registry.State, token string, old bool, err error) {
 	switch {
 	case err == nil, aws.Undone(err) && !old:
 		delete(s.Intents, token)
-	case old && !errors.Is(err, aws.ErrThrottled) && !aws.MaybeDone(err):
+	case old && !errors.Is(err, aws.ErrThrottled) && !aws.MaybeDone(err) && !aws.Unsent(err):
 		LookOnly(s, token)
 	}
 }
 
-// LookOnly prevents that a call is repeated.
+// LookOnly keeps an intent, but prevents that its call is repeated.
 func LookOnly(s *registry.State, token string) {
 	if i, ok := s.Intents[token]; ok {
 		i.Wanted = registry.Wanted{}
@@ -57,8 +67,8 @@ func AssignAction(f lease.Family) string {
 	return "AssignPrivateIpAddresses"
 }
 
-// Begun reports whether this node has begun to attach the ENI, and has not recorded it since. In this case, no pod of
-// this node has had an address of the ENI.
+// Begun reports whether this node has begun to attach the ENI, and has not recorded the ENI since. In this case, no pod
+// of this node has had an address of the ENI.
 func Begun(s *registry.State, id string) bool {
 	for _, i := range s.Intents {
 		if i.Action == AttachAction && i.ENI == id {
@@ -68,21 +78,23 @@ func Begun(s *registry.State, id string) bool {
 	return false
 }
 
-// Unrecorded reports whether an ENI for which a pod has asked is attached, and not in the registry yet. The pod's ADD
-// records it: see Begun. For the growths of other pods, the intent would only cost further describes.
+// Unrecorded reports whether an ENI for which a pod has asked is attached, but not in the registry yet. The pod's ADD
+// records the ENI, and needs the intent i for that: see Begun. So a growth for this pod keeps the intent. A growth for
+// other pods deletes the intent. Otherwise each later growth would describe the ENI again.
 func Unrecorded(s *registry.State, i registry.Intent, e aws.ENI) bool {
 	_, known := s.ENIs[e.ID]
 	return i.Action == AttachAction && e.Instance == s.Instance.ID && !known
 }
 
-// Provisions reports whether an ENI is one that an operator's command has begun to make, and that this
-// process has not attached. If the command is repeated, it goes on with this ENI.
+// Provisions reports whether an operator's command has begun to make the ENI, and no process has attached the ENI yet.
+// If the operator repeats the command, the command continues with this ENI.
 func Provisions(s *registry.State, e aws.ENI) bool {
 	_, known := s.ENIs[e.ID]
 	return e.Status == "available" && e.Tags[TagManaged] != "true" && !known
 }
 
-// Unknowns returns the intents whose end only EC2 knows. The other intents have all that is needed to finish the call.
+// Unknowns returns the intents of calls whose outcome only EC2 knows. Each other intent has all that a process needs to
+// finish the call.
 func Unknowns(s *registry.State) (all []registry.Intent) {
 	for _, i := range s.Intents {
 		if i.Attachment == "" && !lease.ReleasesChosen(i) {
@@ -92,7 +104,8 @@ func Unknowns(s *registry.State) (all []registry.Intent) {
 	return all
 }
 
-// LeftAny reports whether an intent says itself what is left to do: see Unknowns.
+// LeftAny reports whether an intent has an attachment. Such an intent means that DeleteOnTermination is not set yet. A
+// process can set it, and need not ask EC2 first: see Unknowns.
 func LeftAny(s *registry.State) bool {
 	for _, i := range s.Intents {
 		if i.Attachment != "" {
@@ -102,11 +115,13 @@ func LeftAny(s *registry.State) bool {
 	return false
 }
 
-// PreventSecond prevents that a creation is repeated whose ENI exists already. An unknown ENI that
-// was created for this instance may be the result of that creation.
+// PreventSecond prevents that a process repeats a creation whose ENI exists already. enis are the ENIs that EC2 shows,
+// attached to this instance or created for it. before is the state before this process finished intents. If before does
+// not know an unattached ENI, the ENI may be the result of a creation with an unknown outcome. Then PreventSecond
+// prevents the repetition of all creations.
 func PreventSecond(s, before *registry.State, enis []aws.ENI) {
 	for _, e := range enis {
-		_, detached := before.ENIs[e.ID] // by an operator or another program
+		_, detached := before.ENIs[e.ID] // then an operator or another program has detached the ENI
 		if e.Status != "available" || detached || TokenOf(before, e.ID) != "" {
 			continue
 		}
@@ -116,7 +131,7 @@ func PreventSecond(s, before *registry.State, enis []aws.ENI) {
 	}
 }
 
-// TokenOf returns the key of the intent about an ENI, or "".
+// TokenOf returns the key of an intent about an ENI, or "" if there is none.
 func TokenOf(s *registry.State, eni string) string {
 	for token, i := range s.Intents {
 		if i.ENI == eni {

@@ -11,7 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Holder returns who has a lease, as precisely as that is known.
+// Holder returns the pod that has a lease. If the pod is not known, Holder returns the network namespace or the
+// container.
 func Holder(l registry.Lease) string {
 	if l.PodName != "" {
 		return "pod " + l.PodNamespace + "/" + l.PodName
@@ -19,7 +20,7 @@ func Holder(l registry.Lease) string {
 	return cmp.Or(l.NetNS, "container "+l.ContainerID)
 }
 
-// AnyLeased reports whether one of the matching addresses is leased.
+// AnyLeased reports whether the function those returns true for a leased address.
 func AnyLeased(s *registry.State, those func(netip.Addr) bool) bool {
 	for a := range s.Leases.Keys() {
 		if those(a) {
@@ -29,7 +30,7 @@ func AnyLeased(s *registry.State, those func(netip.Addr) bool) bool {
 	return false
 }
 
-// AnyWaits reports whether an ADD of such a pool waits for an address.
+// AnyWaits reports whether an ADD waits for an address of a pool, and the function of returns true for this pool.
 func AnyWaits(s *registry.State, of func(pool string) bool) bool {
 	now := time.Now()
 	for _, w := range s.Waiters {
@@ -40,5 +41,5 @@ func AnyWaits(s *registry.State, of func(pool string) bool) bool {
 	return false
 }
 
-// AnyPool is for ADDs of all pools: see AnyWaits.
+// AnyPool matches all pools: see AnyWaits.
 func AnyPool(string) bool { return true }

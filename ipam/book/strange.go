@@ -12,12 +12,12 @@ import (
 )
 
 // Strange returns why an ENI cannot have an address or a prefix that EC2 or metadata reports for it. It returns nil if
-// the ENI can have all of them. No pod gets a strange address: the pod's packets would be lost, or the address would be
-// another host's.
+// the ENI can have all of them. No pod gets such an address: the pod's packets would be lost, or another host would
+// have the address, too.
 //
-// All addresses must be in the ENI's subnet, if that is known. An address must not be one that a subnet reserves, such
-// as the VPC router's. A subnet reserves the first four and the last (VPC user guide, "Subnet sizing"). No other ENI of
-// this node may have them.
+// All addresses must be in the ENI's subnet, if the subnet is known. AWS reserves the first four addresses of a subnet,
+// for example for the VPC router, and the last address (VPC user guide, "Subnet sizing"). No ENI can have these. No two
+// ENIs of this node can have the same address.
 func Strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, cidrs []netip.Prefix) error {
 	for _, a := range addrs {
 		if err := strangeBlock(s, id, e, netip.PrefixFrom(a, a.BitLen())); err != nil {
@@ -32,9 +32,9 @@ func Strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, c
 	return nil
 }
 
-// StrangeNew returns why an ENI cannot be the one that EC2 was just asked to create. The
-// registry has it already, it was created for another owner, or it is attached. Pods would
-// get addresses of an ENI that is not this instance's.
+// StrangeNew returns why the ENI in EC2's answer cannot be the new ENI, or nil if it can be. It cannot be the new ENI
+// if the registry has it already, if it has another description, or if it is attached. Pods would then get addresses of
+// an ENI that is not this instance's.
 func StrangeNew(s *registry.State, e aws.ENI, wanted string) error {
 	if _, known := s.ENIs[e.ID]; known {
 		return fmt.Errorf("EC2 returned %s as a new ENI, but this node has had it before", e.ID)
@@ -48,17 +48,17 @@ func StrangeNew(s *registry.State, e aws.ENI, wanted string) error {
 	return nil
 }
 
-// strangeBlock does what Strange does, for a block.
+// strangeBlock does what Strange does, for one block of addresses.
 func strangeBlock(s *registry.State, id string, e registry.ENI, b netip.Prefix) error {
 	subnet := e.CIDR
 	if b.Addr().Is6() {
 		subnet = e.CIDR6
 	}
 	if subnet.IsValid() && (b.Bits() < subnet.Bits() || !subnet.Contains(b.Addr())) {
-		return fmt.Errorf("its subnet is %s", subnet)
+		return fmt.Errorf("the subnet of this ENI is %s", subnet)
 	}
 	if subnet.IsValid() && Reserves(subnet, b) {
-		return fmt.Errorf("AWS reserves it, or a part of it, in the subnet %s", subnet)
+		return fmt.Errorf("AWS reserves this address, or a part of this prefix, in the subnet %s", subnet)
 	}
 	for other, o := range s.ENIs {
 		if other != id && overlaps(o, b) {
@@ -68,8 +68,8 @@ func strangeBlock(s *registry.State, id string, e registry.ENI, b netip.Prefix) 
 	return nil
 }
 
-// Reserves reports whether a block has one of the reserved addresses of the subnet: the first
-// four and the last.
+// Reserves reports whether a block has one of the addresses of the subnet that AWS reserves: the first four and the
+// last.
 func Reserves(subnet, b netip.Prefix) bool {
 	const first = 4
 	a := subnet.Masked().Addr()
@@ -92,8 +92,11 @@ func last(b netip.Prefix) netip.Addr {
 	return a
 }
 
-// overlaps reports whether an ENI has an address of the block, or a prefix that overlaps it.
+// overlaps reports whether an ENI has an address of the block, or a prefix that overlaps the block.
 func overlaps(e registry.ENI, b netip.Prefix) bool {
+	if b.IsSingleIP() {
+		return e.Has(b.Addr())
+	}
 	for _, a := range e.Addrs {
 		if b.Contains(a) {
 			return true

@@ -28,9 +28,9 @@ func TestStrange(t *testing.T) {
 		{"eni-1", "2001:db8::4/128", ""},
 		{"eni-1", "2001:db8:0:0:1::/80", ""},
 		{"eni-3", "192.168.0.1/32", ""}, // its subnet is not known
-		{"eni-1", "10.0.1.4/32", "its subnet is 10.0.0.0/24"},
-		{"eni-1", "10.0.0.0/16", "its subnet is 10.0.0.0/24"},
-		{"eni-1", "2001:db8:1::4/128", "its subnet is 2001:db8::/64"},
+		{"eni-1", "10.0.1.4/32", "the subnet of this ENI is 10.0.0.0/24"},
+		{"eni-1", "10.0.0.0/16", "the subnet of this ENI is 10.0.0.0/24"},
+		{"eni-1", "2001:db8:1::4/128", "the subnet of this ENI is 2001:db8::/64"},
 		{"eni-1", "10.0.0.0/32", "AWS reserves"},
 		{"eni-1", "10.0.0.1/32", "AWS reserves"},
 		{"eni-1", "10.0.0.3/32", "AWS reserves"},

@@ -12,26 +12,25 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
-// The tags of an ENI that this suite has created. The call that creates the ENI also sets these tags. So an ENI without
-// them has not leaked from here: it belongs to another owner.
+// The tags of an ENI that this suite has created. The call that creates the ENI also sets these tags. So even a killed
+// process leaves no ENI without them, if the role may create tags: see Untagged.
 const (
 	TagManaged  = "cni-ipvlan-vpc-k8s/managed"
 	TagInstance = "cni-ipvlan-vpc-k8s/instance"
 	TagPool     = "cni-ipvlan-vpc-k8s/pool"
 
-	// TagKeep is for a collection, which has no configuration. The tag has an effect as long as no ADD has used the
-	// pool of the ENI since the node booted. "false" means: the collection may release what no pod uses. With any other
-	// value, or without the tag, the collection waits for an ADD, whose configuration says what to keep. ENIs that no
-	// growth has created have no such tag. If a configuration gets skipDeallocation later, that counts only from the
-	// next ADD on.
+	// TagKeep is for a collection that does not know the configuration. The tag has an effect only until an ADD uses
+	// the pool of the ENI for the first time after a boot. "false" means: the collection may release what no pod uses.
+	// With any other value, or without the tag, the collection waits for an ADD, whose configuration says what to keep.
+	// Only ENIs that a growth has created have this tag. If an operator adds skipDeallocation to a configuration later,
+	// such a collection heeds it only after the next ADD.
 	TagKeep = "cni-ipvlan-vpc-k8s/keep"
 )
 
-// Description returns the description of an ENI that this suite or the original creates for
-// an instance.
+// Description returns the description of an ENI that this suite or the original plugin creates for an instance.
 func Description(instance string) string { return "CNI-ENI " + instance }
 
-// PoolOf returns the pool in the ENI's tag.
+// PoolOf returns the pool in the ENI's tag. The default pool is "".
 func PoolOf(e aws.ENI) string {
 	if pool := e.Tags[TagPool]; pool != lease.DefaultPool {
 		return pool
@@ -42,19 +41,20 @@ func PoolOf(e aws.ENI) string {
 // Foreign reports whether an ENI has the tag [TagNoManage]: its owner forbids changes.
 func Foreign(e aws.ENI) bool { return e.Tags[TagNoManage] == "true" }
 
-// TagNoManage is the tag by which the owner of an ENI forbids changes to this ENI. amazon-vpc-cni-k8s has it, too.
+// TagNoManage is the tag by which the owner of an ENI forbids changes to this ENI. amazon-vpc-cni-k8s uses the same
+// tag.
 const TagNoManage = "node.k8s.amazonaws.com/no_manage"
 
-// ForPods reports whether an ENI was created for pods, according to EC2. A growth or an
-// operator has created it (new-interface, launch-template), or the original plugin. An
-// operator may also add the tag later. The original's ENIs have only their description.
+// ForPods reports whether an ENI was created for pods, according to the tags and the description that EC2 shows. Such
+// an ENI comes from a growth, an operator (by new-interface or launch-template) or the original plugin. An ENI of the
+// original plugin has no tags, only the description. An operator may also add [TagPool] to an ENI later.
 func ForPods(e aws.ENI) bool {
 	return e.Tags[TagManaged] != "" || e.Tags[TagPool] != "" || e.Description == Description(e.Instance)
 }
 
-// GroupsOf returns the security groups of an ENI that others have attached: see
-// lease.Policy.Misfit. For other ENIs it returns nil. The boot ENI has none of these groups,
-// because it is the node's own.
+// GroupsOf returns the security groups of an ENI that others have attached: see lease.Policy.Misfit. For an ENI that
+// was created for pods, GroupsOf returns nil. No caller records the groups of the boot ENI, because the boot ENI is the
+// node's own.
 func GroupsOf(e aws.ENI) []string {
 	if ForPods(e) {
 		return nil
@@ -62,8 +62,8 @@ func GroupsOf(e aws.ENI) []string {
 	return slices.Sorted(slices.Values(e.SecurityGroups))
 }
 
-// MadeFor returns the instance for which this suite or the original has created an ENI, or ""
-// if that is not known.
+// MadeFor returns the instance for which this suite or the original plugin has created an ENI. If the instance is not
+// known, MadeFor returns "".
 func MadeFor(e aws.ENI) string {
 	if e.Tags[TagInstance] != "" {
 		return e.Tags[TagInstance]
@@ -75,8 +75,8 @@ func MadeFor(e aws.ENI) string {
 	return instance
 }
 
-// Untagged reports whether an ENI lacks the tag [TagManaged]. If the role may not create tags, a Provision and a
-// growth make such ENIs. The ENIs of the original lack it, too.
+// Untagged reports whether an ENI lacks the tag [TagManaged]. If the role may not create tags, a Provision and a growth
+// make such ENIs. The ENIs of the original plugin lack the tag, too.
 func Untagged(e aws.ENI) bool { return e.Tags[TagManaged] == "" }
 
 // TagText formats tags for people.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package call makes the calls of a node to EC2. Each is made in its turn: while EC2 throttles an
-// action, all processes of the node wait. A changing call has an intent in the registry, from
-// before it is made until its outcome is recorded. What EC2 refuses is remembered for a while.
+// Package call makes the calls of a node to EC2. Each call is made in its turn: while EC2 throttles an action, all
+// processes of the node wait before they call that action. A changing call has an intent in the registry, from before
+// the call until its outcome is recorded. If EC2 refuses a call, the registry has the refusal for a while, and no
+// process repeats the call in this time.
 package call
 
 import (
@@ -20,11 +21,11 @@ type Node struct {
 	Mode  Mode
 }
 
-// A Mode says which command calls EC2, or which part of a command. The zero mode is for an ADD that waits, and for an
-// operator.
+// A Mode says which command calls EC2, or which part of a command. The zero mode is for an ADD that waits for an
+// address, and for a command of an operator.
 type Mode struct {
-	Ahead    bool      // it gets addresses that no pod waits for: see yield
-	Finishes bool      // it finishes for a collection what others have begun: see yield
+	Ahead    bool      // the command gets addresses for which no pod waits: see yield
+	Finishes bool      // a collection finishes calls of other processes: see yield
 	Defers   bool      // pods get their addresses before DeleteOnTermination is set: see package more, Finish
-	Until    time.Time // until when it waits for EC2 to detach ENIs; zero: as long as it has time
+	Until    time.Time // until when the command waits for EC2 to detach ENIs; zero: until ctx is done
 }

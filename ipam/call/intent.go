@@ -14,10 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A changing call to EC2 has one of three outcomes: done, not done, or unknown. It is unknown
-// if the answer to the call, or to an earlier attempt, was lost. The intent of a call is
-// removed only if the call is not done. Only such a call is repeated, unless it has a client
-// token: the token makes two calls one.
+// A changing call to EC2 has one of three outcomes: done, not done, or unknown. The outcome is unknown if the answer to
+// the call, or to an earlier attempt, was lost. The intent of a call stays while the outcome is unknown. A call is
+// repeated only if it is not done, or if it has a client token. EC2 carries out calls with the same token only once.
 
 // NewToken returns a new client token: at most 64 ASCII characters (EC2 API reference,
 // "Ensuring idempotency").
@@ -28,7 +27,7 @@ func NewToken() string { return rand.Text() }
 // outcome is unknown.
 type Begin func(*registry.State) (token string, old bool)
 
-// Begins returns the Begin of a call that is never repeated.
+// Begins returns a Begin that writes the intent i with a new token.
 func Begins(i registry.Intent) Begin {
 	return func(s *registry.State) (string, bool) {
 		token := NewToken()
@@ -38,22 +37,21 @@ func Begins(i registry.Intent) Begin {
 	}
 }
 
-// A Do makes the call of an intent, and returns how to record its result. An error that is
-// not EC2's means that EC2's answer is invalid.
+// A Do makes the call of the intent whose key is token. The function record then writes the result of the call to a
+// state. If the error is not an *aws.Error, EC2's answer is invalid.
 type Do func(s *registry.State, token string) (record func(*registry.State), err error)
 
-// Call makes a changing call to EC2, in its turn. The intent is on disk before the call. The
-// result is recorded in the same update that removes the intent. While EC2 throttles, all
-// processes of the node wait, until ctx is done. The parameters of the call come from the
-// state in which the intent is written, because that is the latest one.
+// Call makes a changing call to EC2, in its turn. The intent is on disk before the call. The result is recorded in the
+// same update that removes the intent. While EC2 throttles the action, Call waits and tries again, until ctx is done.
+// do takes the parameters of the call from the state with the new intent, because this state is the latest one.
 //
-// If a refusal is to be remembered, the same update records it. While it is remembered, the call is not made: see
-// Object.
+// If EC2 refuses the call, the same update records the refusal: see Object. While the recorded refusal counts, Call
+// fails without a call to EC2.
 func (p *Node) Call(ctx context.Context, action string, on Object, begin Begin, do Do) error {
 	if err := p.Standing(action, on.ENI, on.Subnet); err != nil {
 		return err
 	}
-	var throttled error // why there was another attempt
+	var throttled error // EC2's refusal of the previous attempt
 	for attempt := 0; ; attempt++ {
 		if err := p.Turn(ctx, action); err != nil {
 			return errors.Join(throttled, err)

@@ -12,10 +12,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Look makes a call to EC2 that changes nothing, in its turn, as [Node.Call] makes changing
-// calls. While EC2 throttles the action, all processes of the node wait, until ctx is done. A
-// caller without a deadline waits only for a moment: it is a collection, for example, which
-// will run again.
+// Look makes a call to EC2 that changes nothing, in its turn. ([Node.Call] makes changing calls.) While EC2 throttles
+// the action, Look waits and tries again, until ctx is done. If ctx has no deadline, Look waits only for a moment. For
+// example, a collection has no deadline, but will run again.
 func Look[T any](
 	ctx context.Context, p *Node, action string, ask func(context.Context) (T, error),
 ) (answer T, err error) {
@@ -26,7 +25,7 @@ func Look[T any](
 		waiting, cancel = context.WithTimeout(ctx, moment)
 		defer cancel()
 	}
-	var throttled error // why there was another attempt
+	var throttled error // EC2's refusal of the previous attempt
 	for attempt := 0; ; attempt++ {
 		if err := p.Turn(waiting, action); err != nil {
 			return answer, errors.Join(throttled, err)
@@ -45,46 +44,46 @@ func Look[T any](
 	}
 }
 
-// InTurn makes a changing call that may be repeated, as Look does. To detach or delete
-// something twice does no harm.
+// InTurn makes a changing call in its turn, as Look does. The call must be one that may be repeated: for example, it
+// does no harm to detach or delete an ENI twice.
 func (p *Node) InTurn(ctx context.Context, action string, do func(context.Context) error) error {
 	_, err := Look(ctx, p, action, func(ctx context.Context) (struct{}, error) { return struct{}{}, do(ctx) })
 	return err
 }
 
-// DeleteNow deletes an ENI that is attached nowhere, in its turn.
+// DeleteNow deletes an ENI that is not attached. Like Look, it waits for its turn.
 func (p *Node) DeleteNow(ctx context.Context, eni string) error {
 	return p.InTurn(ctx, "DeleteNetworkInterface", func(ctx context.Context) error {
 		return p.Cloud.DeleteENI(ctx, eni)
 	})
 }
 
-// NotBefore forbids all processes of this node to call the action before the time is over.
+// NotBefore records that no process of this node calls the action until the time wait is over.
 func (p *Node) NotBefore(ctx context.Context, action string, wait time.Duration) error {
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 		s.NotBefore[action] = time.Now().Add(wait)
 	})
 }
 
-// DescribeENIs lists the ENIs that match all filters, in its turn.
+// DescribeENIs lists the ENIs that match all filters. Like Look, it waits for its turn.
 func (p *Node) DescribeENIs(ctx context.Context, filters ...aws.Filter) ([]aws.ENI, error) {
 	ask := func(ctx context.Context) ([]aws.ENI, error) { return p.Cloud.DescribeENIs(ctx, filters...) }
 	return Look(ctx, p, "DescribeNetworkInterfaces", ask)
 }
 
-// StateOf returns whether an instance runs, in its turn.
+// StateOf asks EC2 for the state of an instance. Like Look, it waits for its turn.
 func (p *Node) StateOf(ctx context.Context, instance string) (aws.State, error) {
 	ask := func(ctx context.Context) (aws.State, error) { return p.Cloud.StateOf(ctx, instance) }
 	return Look(ctx, p, "DescribeInstances", ask)
 }
 
-// DescribeSubnets lists the subnets of a zone of a VPC, in its turn.
+// DescribeSubnets lists the subnets of a VPC in one zone. Like Look, it waits for its turn.
 func (p *Node) DescribeSubnets(ctx context.Context, vpc, zone string) ([]aws.Subnet, error) {
 	ask := func(ctx context.Context) ([]aws.Subnet, error) { return p.Cloud.Subnets(ctx, vpc, zone) }
 	return Look(ctx, p, "DescribeSubnets", ask)
 }
 
-// DescribeLimits returns the limits of an instance type, in its turn.
+// DescribeLimits returns the limits of an instance type. Like Look, it waits for its turn.
 func (p *Node) DescribeLimits(ctx context.Context, instanceType string) (aws.Limits, error) {
 	ask := func(ctx context.Context) (aws.Limits, error) { return p.Cloud.Limits(ctx, instanceType) }
 	return Look(ctx, p, "DescribeInstanceTypes", ask)

@@ -17,16 +17,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// EC2's "no" is about an ENI, a subnet, an action, the instance or the account: see [aws.Scope]. A
-// growth passes over the ENI or the subnet, and tries what else there is. The registry remembers
-// the refusal for some time, so the next process passes over the same, and does not ask again at
-// once. It is not about others: an ADD of another pool that needs neither this ENI nor this subnet
-// does not see it.
+// A refusal of EC2 is about an ENI, a subnet, an action, the instance or the account: see [aws.Scope]. If EC2 refuses
+// an ENI or a subnet, a growth passes over it, and tries other ENIs and subnets. The registry has the refusal for some
+// time. So later processes also pass over the ENI or the subnet, and do not ask again at once. An ADD that needs
+// neither this ENI nor this subnet, for example of another pool, does not see the refusal.
 //
-// What EC2 refuses for want of addresses is not remembered here. A full subnet has another record, see fail. So have a
-// full instance and a full account.
+// This file does not record that something is full. A full subnet has a registry.Failure. A full instance and a full
+// account have FullUntil and QuotaUntil of registry.Instance.
 
-// Explain adds the CNI error code and the hint, which the container runtime shows.
+// Explain adds a CNI error code and a hint to err, if err has none. The container runtime shows both.
 func Explain(err error) error {
 	if err == nil {
 		return nil
@@ -44,10 +43,10 @@ func IsFull(err error) bool {
 		(errors.Is(err, aws.ErrENIFull) || errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, aws.ErrNotFound))
 }
 
-// An Object is what a changing call is about.
+// An Object names the ENI and the subnet that a changing call is about.
 type Object struct {
 	ENI, Subnet string
-	Handled     func(error) bool // refusals that the caller itself answers with another call; nil: none
+	Handled     func(error) bool // reports whether the caller itself answers a refusal with another call; nil: never
 }
 
 // refusalOf returns the refusal in err, and the ID of the refused ENI or subnet, or "" if EC2 refused the action
@@ -68,14 +67,15 @@ func (o Object) refusalOf(s *registry.State, err error) (about string, r aws.Ref
 	return about, r, about != ""
 }
 
-// Refuse records the refusal in err, if there is one to remember.
+// Refuse records the refusal in err, if err has a refusal that the node must remember.
 func (o Object) Refuse(s *registry.State, action string, err error, jitter func(time.Duration) time.Duration) {
 	if about, r, ok := o.refusalOf(s, err); ok {
 		remember(s, action, about, r.Error, r.Lasts/3+jitter(r.Lasts*2/3))
 	}
 }
 
-// remember records a refusal. If it is recorded already, and still counts, its time stays.
+// remember records a refusal. If the registry has this refusal already, and it still counts, remember does not change
+// its time.
 func remember(s *registry.State, action, about string, e *aws.Error, lasts time.Duration) {
 	now, key := time.Now(), registry.RefusalKey(action, about)
 	s.PruneRefusals(now)
@@ -84,11 +84,13 @@ func remember(s *registry.State, action, about string, e *aws.Error, lasts time.
 	}
 	s.Refusals[key] = registry.Refusal{Code: e.Code, Message: e.Brief(), Request: e.RequestID, Since: now,
 		Until: now.Add(min(lasts, registry.MostRefusal))}
-	slog.Warn("EC2 refuses this. The node passes over it for a while", "action", action, "about", about, "error", e)
+	slog.Warn("EC2 refuses an action. For a while, this node does not repeat it for this ENI or subnet (about), or "+
+		"at all if about is empty",
+		"action", action, "about", about, "error", e)
 }
 
-// Standing returns an error if a refusal of the action, on one of the IDs or on everything, still counts. The error is
-// EC2's.
+// Standing returns EC2's error if the registry has a refusal of the action that still counts. The refusal is about one
+// of the IDs, or about the action itself.
 func Standing(s *registry.State, action string, about ...string) error {
 	now := time.Now()
 	for _, id := range append(about, "") {
@@ -103,14 +105,14 @@ func Standing(s *registry.State, action string, about ...string) error {
 func standingError(action, about string, r registry.Refusal) error {
 	what := "this action"
 	if about != "" {
-		what = about
+		what += " for " + about
 	}
 	return fmt.Errorf("EC2 has refused %s, and this node asks again after %s: %w", what, r.Until.Format(time.RFC3339),
 		&aws.Error{Action: action, Code: r.Code, Message: r.Message, RequestID: r.Request})
 }
 
-// Refused returns EC2's refusals that count, for people: what each is about, and what an operator
-// can do.
+// Refused returns a recorded refusal, for people: the action, the ID of the refused ENI or subnet, and EC2's error. If
+// EC2 refused the action itself, about is "".
 func Refused(s *registry.State, key string) (action, about string, err error) {
 	action, about, _ = strings.Cut(key, " ")
 	return action, about, standingError(action, about, s.Refusals[key])
@@ -125,7 +127,7 @@ func (p *Node) Standing(action string, about ...string) error {
 	return Standing(s, action, about...)
 }
 
-// AskAgain forgets EC2's refusals. An operator who gives a command may have repaired what was wrong.
+// AskAgain removes all refusals from the registry. An operator who runs a command may have removed their cause.
 func (p *Node) AskAgain(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || len(s.Refusals) == 0 {
@@ -134,7 +136,8 @@ func (p *Node) AskAgain(ctx context.Context) error {
 	return p.Registry.Change(ctx, func(s *registry.State) { clear(s.Refusals) })
 }
 
-// NoteRefusal records the refusal in err of a call about o. It returns err.
+// NoteRefusal does what Refuse does, in an update of its own. err is the error of a call about o. NoteRefusal returns
+// err.
 func (p *Node) NoteRefusal(ctx context.Context, action string, o Object, err error) error {
 	s, e := p.Registry.View()
 	if e != nil {
@@ -152,32 +155,33 @@ func (p *Node) NoteRefusal(ctx context.Context, action string, o Object, err err
 	return err
 }
 
-// GoesOn reports whether err is a refusal of one ENI or subnet, so that growth may try another. A good policy allows
-// changes only of ENIs that the node makes, by their tags. The original's ENIs have no tags: the role may not change
-// these, but it may change other ENIs.
+// GoesOn reports whether err is a refusal of one ENI or subnet, so that growth may try another one. managed is true if
+// this node has created the ENI. A good IAM policy permits changes only of ENIs with the tags that the node sets. ENIs
+// of the original plugin have no tags. So the role may change other ENIs, but not these ENIs.
 func GoesOn(err error, managed bool) bool {
 	r, ok := aws.RefusalOf(err)
 	return ok && (r.Scope == aws.ScopeENI || r.Scope == aws.ScopeSubnet || !managed && aws.NotAllowed(err))
 }
 
-// IsPartial reports whether EC2 has refused to unassign because the ENI no longer has all that it was to lose.
+// IsPartial reports whether EC2 has refused to unassign addresses because the ENI no longer has all of them.
 func IsPartial(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return ok && (e.Action == book.UnassignAction || e.Action == book.Unassign6Action) &&
 		e.Code == "InvalidParameterValue"
 }
 
-// Misplaced reports whether err, of an attachment, is about where the ENI is: no ENI of its subnet can be attached.
+// Misplaced reports whether EC2 can attach no ENI of the subnet to this instance. err is the error of an attachment.
 func Misplaced(err error) bool {
 	r, ok := aws.RefusalOf(err)
 	return ok && r.Scope == aws.ScopeSubnet
 }
 
-// patience is how long an ENI may be in a transition that EC2 does not let it be attached in. EC2 needs seconds.
+// patience is how long a new ENI may be in a transition. EC2 does not attach an ENI in a transition. Usually, a
+// transition takes seconds.
 const patience = time.Minute
 
-// Stuck returns an error that is about the subnet, if EC2 still finds a new ENI in a transition after
-// patience. Otherwise, a node would wait for ever for an ENI that cannot be attached.
+// Stuck reports whether a new ENI is still in a transition after the time patience, so EC2 does not attach it. Stuck
+// then records a refusal of the subnet. Otherwise a node would wait for ever for an ENI that cannot be attached.
 func (p *Node) Stuck(ctx context.Context, s *registry.State, token string, o Object, err error) bool {
 	i, begun := s.Intents[token]
 	r, ok := aws.RefusalOf(err)

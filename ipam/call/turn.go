@@ -29,8 +29,8 @@ func (p *Node) Turn(ctx context.Context, action string) error {
 	return nil
 }
 
-// Sleep waits for d. If the deadline of ctx is earlier, it fails at once. The error says what
-// it waited for.
+// Sleep waits for d. If the deadline of ctx is earlier, Sleep fails at once. what begins the error text: it says what
+// the caller waits for.
 func Sleep(ctx context.Context, d time.Duration, what string) error {
 	if d <= 0 {
 		return nil
@@ -46,23 +46,25 @@ func Sleep(ctx context.Context, d time.Duration, what string) error {
 	}
 }
 
-// Backoff is the wait after the n-th throttled answer in a row: full jitter up to 1, 2, 4, 8 seconds. So nodes that
-// were throttled together do not return together. With up to 32 seconds, EC2 would refuse only a third of the calls.
-// But the last of 200 nodes would wait for half as long again (docs/fleet.md).
+// Backoff returns how long to wait after the n-th throttled answer in a row. The time is random, up to 1, 2, 4, 8
+// seconds (full jitter). So nodes that EC2 throttled together do not ask again together. With waits of up to 32
+// seconds, EC2 would refuse only a third of the calls. But the last of 200 nodes would wait 1.5 times as long
+// (docs/fleet.md).
 func (p *Node) Backoff(n int) time.Duration {
 	return p.Cloud.Jitter(min(time.Second<<min(n, 10), registry.MostBackoff))
 }
 
-// ErrGivesWay ends a process that holds the lock of growth, if an ADD waits for this lock and the process does not help
-// it.
-var ErrGivesWay = errors.New("EC2 throttles, and an ADD waits that may need another call: the ADD goes first")
+// ErrGivesWay ends the work of a process that holds the lock "grow". An ADD waits for this lock, and the process gets
+// no address for that ADD.
+var ErrGivesWay = errors.New("EC2 throttles, and a waiting ADD may need a call to EC2: this process lets the ADD go " +
+	"first")
 
-// yield waits up to a minute before a call that EC2 has throttled is repeated, if no ADD waits here and the node has
-// pods. EC2 counts the calls of the whole account, and other nodes may have pods that wait. yield ends as soon as an
-// ADD waits. If the ADD is of another pool, it ends with ErrGivesWay. A node without pods has just started, and its
-// pods come soon.
+// yield is called before a process repeats a call that EC2 has throttled. In the mode Ahead, yield waits up to a
+// minute. EC2 counts the calls of the whole account, and pods of other nodes may wait. The wait ends as soon as an ADD
+// of this node waits. If that ADD is of another pool, the error is ErrGivesWay. If the node has no pods, yield does not
+// wait: the node has just started, and its pods come soon.
 //
-// A collection does not wait, and ends with ErrGivesWay if any ADD waits.
+// In the mode Finishes, yield does not wait. If any ADD waits, the error is ErrGivesWay.
 func (p *Node) yield(ctx context.Context, action string) error {
 	if p.Mode.Finishes {
 		s, err := p.Registry.View()

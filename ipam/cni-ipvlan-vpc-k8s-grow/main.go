@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command cni-ipvlan-vpc-k8s-grow gets addresses from EC2 for an ADD that finds none free.
-// The plugins execute it, and no configuration names it.
+// Command cni-ipvlan-vpc-k8s-grow gets addresses from EC2 for an ADD that finds no free address. The plugins execute
+// this program. No configuration names it.
 package main
 
 import (

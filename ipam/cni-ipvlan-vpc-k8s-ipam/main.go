@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command cni-ipvlan-vpc-k8s-ipam is the first plugin of the chain: it picks an
-// address on an ENI.
+// Command cni-ipvlan-vpc-k8s-ipam is the first plugin of the chain: it leases an address of an ENI to the pod.
 package main
 
 import (

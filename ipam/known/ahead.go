@@ -13,20 +13,22 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A growth asks EC2 which subnets there are, which ENIs are attached, and what the instance type can have. None of
-// these questions needs the answer to another. So a growth that will need all answers asks all at once.
+// A growth asks EC2 which subnets there are, which ENIs are attached, and what the limits of the instance type are.
+// None of these questions needs the answer to another question. So if a growth will need all answers, it asks all
+// questions at the same time.
 
-// An Ahead has the questions that were asked before a step needed their answers, by the names of the answers. Each
-// answer serves once, as the next step may need a later one.
+// An Ahead has the questions that a growth has asked EC2 in advance, by the names of their answers. Each answer is used
+// only once, because a later step may need a newer answer.
 type Ahead struct {
-	asked map[string]any // functions that wait for an answer
+	asked map[string]any // functions that wait for the answers
 	all   sync.WaitGroup
 }
 
 // limitsAnswer is the name of the answer with the limits of the instance type. No file keeps this answer.
 const limitsAnswer = "limits"
 
-// AskAhead asks what a new ENI takes. The caller waits for all questions in the end.
+// AskAhead asks EC2 in advance for all that the creation of an ENI needs. In the end, the caller calls wait, which
+// waits for all answers.
 func (p *Node) AskAhead(ctx context.Context, s *registry.State) (wait func()) {
 	a := &Ahead{asked: map[string]any{}}
 	if s.Instance.ENIs == 0 {

@@ -16,36 +16,36 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// While EC2 throttles, an ADD gives up after its addTimeout, and the next ADD goes on. Suppose that each of them
-// asked again which ENIs and subnets there are. Then a large cluster would spend more time on describes
-// than on the calls that change something. So the answers are kept for the next process. They only prepare a changing
-// call, which EC2 refuses if they are too old.
+// While EC2 throttles, an ADD gives up after its addTimeout, and the next ADD continues its work. Suppose that each of
+// these ADDs asked again which ENIs and subnets there are. Then a large cluster would spend more time on describes than
+// on the calls that change something. So a process keeps EC2's answers in files for the next process. The answers only
+// prepare a changing call, which EC2 refuses if an answer is too old.
 
 // The files of answers, in the registry's directory.
 const (
 	subnetsAnswer = "ec2-subnets.json" // the subnets of the zone
-	enisAnswer    = "ec2-enis.json"    // the ENIs that are attached here
+	enisAnswer    = "ec2-enis.json"    // the ENIs that are attached to this instance
 	madeAnswer    = "ec2-made.json"    // the ENI whose attachment EC2 has throttled
 )
 
-// lastSubnets is the file with EC2's last description of the zone's subnets. No call needs the file, and it stays even
-// if EC2 throttles nothing: see [Node.LastSubnets].
+// lastSubnets is the file with EC2's last description of the zone's subnets. No call to EC2 needs the file. A process
+// writes it even if EC2 does not throttle: see [Node.LastSubnets].
 const lastSubnets = "ec2-last-subnets.json"
 
 const (
 	KeptLife = 10 * time.Minute // how old a kept answer can be while EC2 throttles
-	JustNow  = 2 * time.Minute  // how long ago a call was throttled, at most, if EC2 throttles still
+	JustNow  = 2 * time.Minute  // how long EC2 still counts as throttling after a time in NotBefore
 )
 
-// A reply is what EC2 has said, and when it was asked.
+// A reply is EC2's answer to a question, and when a process has asked it.
 type reply[T any] struct {
 	Question string
 	Asked    time.Time
 	All      []T
 }
 
-// lately returns an answer of EC2. The answer may be a kept one, if a process got it at most keptLife ago: see kept. If
-// another process has got it, earlier is true.
+// lately returns EC2's answer to a question. If there is a kept answer, lately returns the kept answer, and earlier is
+// true: see kept. Otherwise lately asks EC2.
 func lately[T any](
 	ctx context.Context, p *Node, file, question string, ask func(context.Context) ([]T, error),
 ) (a reply[T], earlier bool, err error) {
@@ -63,7 +63,8 @@ func lately[T any](
 	return a, false, err
 }
 
-// kept returns an answer that serves instead of another question, if EC2 throttles this node and there is one.
+// kept returns the answer in a file, if EC2 throttles this node and the answer is at most KeptLife old. Then the caller
+// need not ask EC2.
 func kept[T any](p *Node, file string) (a reply[T], ok bool) {
 	s, err := p.Registry.View()
 	if err != nil || !Throttled(s) {
@@ -105,7 +106,8 @@ func Throttled(s *registry.State) bool {
 	return false
 }
 
-// ForgetUnlessThrottled forgets the answers after an error that may come from one of them.
+// ForgetUnlessThrottled deletes the kept answers if one of them may have caused err. If err says that EC2 throttles, or
+// that ctx is done, the answers stay.
 func (p *Node) ForgetUnlessThrottled(err error) {
 	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	if err != nil && !late && !errors.Is(err, aws.ErrThrottled) {
@@ -115,23 +117,24 @@ func (p *Node) ForgetUnlessThrottled(err error) {
 	}
 }
 
-// DescribeSubnets lists the subnets of a zone of a VPC, in its turn, and keeps the answer for LastSubnets.
+// DescribeSubnets lists the subnets of a VPC in one zone, and keeps the answer for LastSubnets. Like call.Look, it
+// waits for its turn.
 func (p *Node) DescribeSubnets(ctx context.Context, vpc, zone string) ([]aws.Subnet, error) {
 	a := reply[aws.Subnet]{Question: vpc + " " + zone, Asked: time.Now()}
 	var err error
 	if a.All, err = p.Node.DescribeSubnets(ctx, vpc, zone); err != nil {
 		return nil, err
 	}
-	if unlock, err := p.Registry.Lock(ctx, "subnets"); err == nil { // a growth and a collection may ask at once
+	if unlock, err := p.Registry.Lock(ctx, "subnets"); err == nil { // a growth and a collection may ask together
 		defer unlock()
 		write(p, lastSubnets, a)
 	}
 	return a.All, nil
 }
 
-// LastSubnets returns what the subnets of the instance's zone had when EC2 last described them to a process of this
-// node, and when that was. The time is zero if no process knows. Then none has asked, or a subnet has turned out to be
-// full since, or an operator or another program has set the clock back.
+// LastSubnets returns EC2's last description of the subnets in the instance's zone, and when a process of this node
+// asked for it. If there is no description, the time is zero. Either no process has asked, or a subnet was found full
+// since, or an operator or another program has set the clock back.
 func (p *Node) LastSubnets(s *registry.State) (all []aws.Subnet, asked time.Time) {
 	var a reply[aws.Subnet]
 	b, err := p.Registry.Kept(lastSubnets)
@@ -142,7 +145,7 @@ func (p *Node) LastSubnets(s *registry.State) (all []aws.Subnet, asked time.Time
 	return a.All, a.Asked
 }
 
-// ForgetSubnets forgets what LastSubnets returns: EC2 has just refused what it says.
+// ForgetSubnets deletes the description that LastSubnets returns, because EC2 has just said that a subnet is full.
 func (p *Node) ForgetSubnets() { p.Registry.Drop(lastSubnets) }
 
 // ZoneSubnets lists the subnets of the instance's zone for a new ENI.
@@ -160,7 +163,7 @@ func (p *Node) attachedENIs(ctx context.Context, instance string) (Attached, err
 	return Attached{ENIs: a.All, Asked: a.Asked, Kept: earlier}, err
 }
 
-// OursNow is ours. It says when EC2 was asked, and keeps which ENIs are attached.
+// OursNow does what ours does. It also returns when it asked EC2, and keeps the attached ENIs for the next process.
 func (p *Node) OursNow(ctx context.Context, s *registry.State) ([]aws.ENI, time.Time, error) {
 	asked := time.Now()
 	all, err := p.ours(ctx, s)
@@ -171,19 +174,19 @@ func (p *Node) OursNow(ctx context.Context, s *registry.State) ([]aws.ENI, time.
 	return all, asked, err
 }
 
-// KeepMade keeps for the next process an ENI that could not be attached, and which ENIs are attached.
+// KeepMade keeps for the next process a new ENI e that this process could not attach, and the attached ENIs seen.
 func (p *Node) KeepMade(instance string, e aws.ENI, seen Attached) {
 	if before, ok := p.keptENI(instance); ok && before.ID == e.ID {
-		return // EC2 was not asked since
+		return // the ENI is kept already, and no process has asked EC2 since
 	}
-	e.Status = "available" // in the answer to its creation it is pending, and that ends within a second
+	e.Status = "available" // EC2's answer to the creation says pending, and this status ends within a second
 	keep(p, madeAnswer, reply[aws.ENI]{instance, time.Now(), []aws.ENI{e}})
-	if _, ok := kept[aws.ENI](p, enisAnswer); !ok && !seen.Asked.IsZero() { // a kept one would be later
+	if _, ok := kept[aws.ENI](p, enisAnswer); !ok && !seen.Asked.IsZero() { // a kept answer would be newer
 		keep(p, enisAnswer, reply[aws.ENI]{instance, seen.Asked, seen.ENIs})
 	}
 }
 
-// keptENI returns the ENI of keepMade.
+// keptENI returns the ENI that KeepMade has kept.
 func (p *Node) keptENI(instance string) (e aws.ENI, ok bool) {
 	a, ok := kept[aws.ENI](p, madeAnswer)
 	if !ok || a.Question != instance || len(a.All) != 1 {
@@ -192,9 +195,9 @@ func (p *Node) keptENI(instance string) (e aws.ENI, ok bool) {
 	return a.All[0], true
 }
 
-// Made returns the ENI that an earlier process has created and kept in a file. It returns no ENI if the registry has
-// another intent than to attach this ENI. The earlier process made no attachment with an unknown outcome: such a call
-// has an intent of its own.
+// Made returns the ENI that an earlier process has created and kept in a file. If the registry has any intent besides
+// the intent to attach this ENI, Made returns no ENI. So if Made returns an ENI, no attach call has an unknown outcome:
+// such a call would have left a second intent.
 func (p *Node) Made(s *registry.State) (e aws.ENI, ok bool) {
 	begun := book.Unknowns(s)
 	if len(begun) != 1 || begun[0].Action != book.AttachAction || s.Rebuilt.Unconfirmed {
@@ -204,15 +207,14 @@ func (p *Node) Made(s *registry.State) (e aws.ENI, ok bool) {
 	return e, ok && e.ID == begun[0].ENI
 }
 
-// ours lists the ENIs that are attached to this instance, and the unattached ones that were
-// created for it.
+// ours lists the ENIs that are attached to this instance, and the unattached ENIs that were created for it.
 func (p *Node) ours(ctx context.Context, s *registry.State) ([]aws.ENI, error) {
 	attached, err := p.DescribeENIs(ctx, aws.ByInstance(s.Instance.ID))
 	if err != nil {
 		return nil, err
 	}
 	strays, err := p.DescribeENIs(ctx, aws.ByDescription(book.Description(s.Instance.ID)), aws.ByStatus("available"))
-	// its owner has said so since
+	// the owner of an ENI may have changed its tags
 	strays = slices.DeleteFunc(strays, func(e aws.ENI) bool {
 		return book.MadeFor(e) != s.Instance.ID || book.Foreign(e)
 	})

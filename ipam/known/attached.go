@@ -16,11 +16,11 @@ import (
 type Attached struct {
 	ENIs  []aws.ENI
 	Asked time.Time // zero: EC2 was not asked
-	Kept  bool      // an earlier process has asked
+	Kept  bool      // the answer was kept: an earlier process has asked
 }
 
-// LastAttached returns which ENIs are attached to this instance, by an answer of EC2 that a process has kept, or by a
-// new one. It notes which ENIs are not attached.
+// LastAttached returns the ENIs that are attached to this instance, from a kept answer of EC2 or from a new one. It
+// records in the registry which ENIs a new answer shows as attached.
 func (p *Node) LastAttached(ctx context.Context, s *registry.State) (seen Attached, _ *registry.State, err error) {
 	if seen, err = p.attachedENIs(ctx, s.Instance.ID); err != nil || seen.Kept {
 		return seen, s, err
@@ -29,7 +29,7 @@ func (p *Node) LastAttached(ctx context.Context, s *registry.State) (seen Attach
 	return seen, s, err
 }
 
-// SeeAttached is lastAttached with a new answer.
+// SeeAttached does what LastAttached does, but always asks EC2.
 func (p *Node) SeeAttached(ctx context.Context, s *registry.State) (Attached, *registry.State, error) {
 	p.Registry.Drop(enisAnswer)
 	return p.LastAttached(ctx, s)

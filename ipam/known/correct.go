@@ -18,16 +18,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An operator or another program may unassign an address, in the console or with another tool. Neither they nor EC2
-// tell the node. The next pod with that address would have no network.
+// An operator or another program may unassign an address, in the console or with another tool. The node gets no message
+// about this. The next pod with that address would have no network.
 //
-// So a collection compares the registry with metadata. If metadata does not show an address,
-// that proves nothing: metadata forgets ENIs, and may be minutes behind. But then the
-// collection asks EC2, and EC2's answer counts. The exception is what EC2 has given in the
-// last seconds, because its describes may not show that yet.
+// So a collection compares the registry with metadata. If metadata does not show an address, that proves nothing:
+// metadata forgets ENIs, and may be minutes behind. But then the collection asks EC2, and EC2's answer counts. EC2's
+// answer does not count for addresses that EC2 has assigned in the last seconds, because its describes may not show
+// them yet.
 
-// Correct removes addresses and prefixes from the registry that are no longer on this node's ENIs, as EC2 says. It asks
-// EC2 only if the metadata service does not show them either.
+// Correct removes from the registry the addresses and prefixes that EC2 no longer shows on this node's ENIs. seen are
+// the ENIs that the metadata service shows. If seen has all addresses of the registry, Correct does not ask EC2.
 func (p *Node) Correct(ctx context.Context, seen []aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -55,8 +55,8 @@ func (p *Node) Correct(ctx context.Context, seen []aws.ENI) error {
 	})
 }
 
-// Agree removes from the registry what is not on the ENIs of this instance, as EC2 described
-// them at the time asked.
+// Agree removes from the registry the addresses and prefixes that are not on the ENIs of this instance. enis is EC2's
+// description of these ENIs, from the time asked.
 func Agree(s *registry.State, enis []aws.ENI, asked time.Time) {
 	for _, e := range enis {
 		known := s.ENIs[e.ID]
@@ -72,12 +72,12 @@ func Agree(s *registry.State, enis []aws.ENI, asked time.Time) {
 	}
 }
 
-// lost returns the addresses and prefixes that the registry has on an ENI, and that a source does not show there. It
-// leaves out addresses that were too new for the source to show when it was asked. It also leaves out the primary
-// address, which cannot leave its ENI.
+// lost returns the addresses and prefixes that the registry has on an ENI, and that e does not show. e comes from
+// metadata or EC2. lost leaves out addresses that were too new for this source at the time asked. lost also leaves out
+// the primary address, which cannot leave its ENI.
 //
-// An address is old if the ENI has not grown lately. An address is also old if its lease is old, or if an earlier lease
-// of the address has ended. On a busy node, an ENI grows all the time.
+// An address is old enough if the ENI has not grown lately. On a busy node, an ENI grows all the time. So an address is
+// also old enough if its lease is old, or if an earlier lease ended long enough ago.
 func lost(s *registry.State, known registry.ENI, e aws.ENI, asked time.Time) book.Releasable {
 	x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 	old := asked.Add(-Settled)
@@ -103,8 +103,9 @@ func usedBefore(s *registry.State, a netip.Addr, t time.Time) bool {
 	return !since.IsZero() && since.Before(t)
 }
 
-// Missing asks EC2 again about an ENI that EC2 has reported as not found. If EC2 repeats
-// that, missing forgets the ENI. The first answer may have come too early. If the ENI is new, both may.
+// Missing asks EC2 again about an ENI that EC2 has reported as not found. If EC2 does not find it again, Missing
+// removes the ENI from the registry. EC2's first answer may be wrong because EC2 lags. If the ENI is new, both answers
+// may be wrong: then Missing does nothing.
 func (p *Node) Missing(ctx context.Context, id string) error {
 	s, err := p.Registry.View()
 	if err != nil || time.Since(s.ENIs[id].Grown) < Settled {
@@ -117,14 +118,14 @@ func (p *Node) Missing(ctx context.Context, id string) error {
 	return p.Forget(ctx, id)
 }
 
-// Forget drops an ENI that EC2 does not know any more. The leases on the ENI stay until their
-// pods end, because EC2's answer may have come too early.
+// Forget removes an ENI from the registry, because EC2 says that this node no longer has the ENI. The leases on the ENI
+// stay until their pods end, because EC2's answer may be wrong for a while.
 func (p *Node) Forget(ctx context.Context, id string) error {
 	return p.Registry.Change(ctx, func(s *registry.State) { s.Drop(id) })
 }
 
-// Compare makes the registry agree with EC2 about the addresses of an ENI. An operator or another program has changed
-// them, or a call of this node whose answer was lost.
+// Compare corrects the registry's entries about the addresses of an ENI, by EC2's description. An operator or another
+// program may have changed the addresses. Or a call of this node has changed them, and its answer was lost.
 func (p *Node) Compare(ctx context.Context, id string) error {
 	asked := time.Now()
 	enis, err := p.DescribeENIs(ctx, aws.ByID(id))

@@ -15,40 +15,40 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A discovery is a Learn under way.
+// A discovery is the data of a running Learn.
 type discovery struct {
 	*registry.State
-	described   map[string]aws.ENI // what EC2 says, if there are new ENIs and it could be asked
-	tagsUnknown string             // why it could not
-	doubts      bool               // what metadata alone shows is not believed
+	described   map[string]aws.ENI // EC2's description of the ENIs, by ID; nil if EC2 was not asked, or did not answer
+	tagsUnknown string             // why EC2 has not returned the tags of new ENIs
+	doubts      bool               // the node must not trust what only metadata shows
 	used        lease.Used
-	links       map[string]nl.Link // of the node, by MAC address; nil if the caller has not looked
+	links       map[string]nl.Link // the node's links by MAC address; nil if they were not read
 	now         time.Time
-	first       bool          // nothing was ever used here
-	lag         time.Duration // of who says it: what was unassigned more recently may still be listed
+	first       bool          // no pod has had an address, so new addresses need not cool
+	lag         time.Duration // how long the source may still show an unassigned address
 }
 
-// LagOfEC2 is how long EC2 may still list what this node is about to unassign: the call takes seconds, and
-// EC2 lags then.
+// LagOfEC2 is how long EC2 may still list an address after this node has begun to unassign it. The call takes seconds,
+// and EC2's describes lag behind the call.
 const LagOfEC2 = 2 * Settled
 
-// learn takes over what metadata says of an ENI.
+// learn records in the state what metadata or EC2 shows of an ENI.
 func (l discovery) learn(e aws.ENI) {
 	if e.Index < 0 || !e.CIDR.IsValid() && !e.IPv6CIDR.IsValid() {
-		return // not all of it is there yet
+		return // the ENI is not complete in metadata yet
 	}
 	known, again := l.ENIs[e.ID]
 	waits := !again && l.doubts && l.tagsUnknown == registry.NotAsked && news(l.State, e)
 	if waits {
-		l.doubts = false // it serves no pods before EC2 answers: see told
+		l.doubts = false // the ENI serves no pods before EC2 answers: see told
 	}
 	if partial(e, known, l.described[e.ID]) {
 		return
 	}
 	if known.Boot = e.Boot; known.Boot {
-		known.Groups, known.Tags = nil, nil // an earlier release took it for another ENI
+		known.Groups, known.Tags = nil, nil // an earlier release did not know that it is the boot ENI
 	}
-	later := e.Index > 0 && !e.Boot // it may have been attached after the boot
+	later := e.Index > 0 && !e.Boot // the ENI may have been attached after the boot
 	d, asked := l.described[e.ID]
 	if again && known.TagsUnknown != "" {
 		l.ENIs[e.ID] = known
@@ -59,33 +59,33 @@ func (l discovery) learn(e aws.ENI) {
 	}
 	if !again {
 		if l.described != nil && !asked && later {
-			return // metadata may show it long after it was detached
+			return // metadata may show an ENI long after it was detached
 		}
 		if l.described == nil && l.tagsUnknown == "" && later {
-			return // the registry knew it when EC2 was to be asked: the next Learn asks
+			return // describeNew saw the ENI in the registry, so it did not ask EC2: the next Learn asks
 		}
 		if bare(e) && !(asked && bare(d)) {
-			return // its addresses are not there yet
+			return // metadata does not show its addresses yet
 		}
 		out := book.Leaving(again, d)
 		if out && d.Tags[book.TagManaged] != "true" {
-			return // a process or an operator takes it away
+			return // a process or an operator detaches the ENI
 		}
 		known = registry.ENI{Boot: known.Boot, Grown: l.now}
 		known.Doubt(l.tagsUnknown)
 		if bare(e) {
 			known.Disown()
 		}
-		if out { // a collection deletes it in the end
+		if out { // a collection will delete the ENI
 			known.Drain()
 			known.Detaching = l.now
 		}
 		known = book.Label(known, d)
 		if !later && !(waits && book.IsBoot(known, e)) {
-			known.Confirm() // the boot ENI
+			known.Confirm() // the boot ENI needs no tags
 		}
 		if known.Link = l.links[e.MAC].Name; known.Link == "" && l.links != nil && !l.first && later {
-			// A collection may have detached it. Then no pod gets its addresses until its link is there.
+			// A collection may have detached the ENI. So no pod gets its addresses until its link is there.
 			if _, ok := l.Unconfirmed(); ok {
 				known.Miss(l.now.Add(-registry.LinkPatience))
 			}
@@ -93,10 +93,10 @@ func (l discovery) learn(e aws.ENI) {
 		}
 	}
 	if !again && book.Begun(l.State, e.ID) {
-		l.first = true // of this ENI: this node has attached it for a pod
+		l.first = true // this node has just attached the ENI: no pod has had its addresses
 	}
 	if len(known.Groups) > 0 && len(e.SecurityGroups) > 0 {
-		known.Groups = slices.Sorted(slices.Values(e.SecurityGroups)) // an operator may have changed them
+		known.Groups = slices.Sorted(slices.Values(e.SecurityGroups)) // an operator may have changed the groups
 	}
 	known.MAC, known.Index, known.Card = e.MAC, e.Index, e.Card
 	known.Subnet, known.CIDR, known.CIDR6, known.VPC, known.Read = e.Subnet, e.CIDR, e.IPv6CIDR, e.VPC, l.now
@@ -123,12 +123,13 @@ func (l discovery) learnAddrs(e aws.ENI) {
 			known.Addrs = append(known.Addrs, a)
 			l.ENIs[e.ID] = known
 		}
-		// metadata and EC2 do not say which IPv6 address of the boot ENI the node has by DHCPv6: the kernel does.
+		// Neither metadata nor EC2 says which IPv6 address of the boot ENI the node has by DHCPv6. The kernel does.
 		boot, first := l.ENIs[e.ID].IsBoot(), book.NodesOwn(e, l.ENIs[e.ID], a)
 		switch {
 		case boot && l.used.Node[a] || first && a.Is4():
-			l.Free.Delete(a) // an earlier release took it for a pod's
-		// If it is free, or a pod has it, the ENI had no IPv6 address at the boot, and EC2 gave this one for pods.
+			l.Free.Delete(a) // an earlier release recorded the node's own address as free
+		// The first IPv6 address is the node's own, unless it is free or a pod has it. In these cases, the ENI had no
+		// IPv6 address at the boot, and EC2 has assigned this one for pods.
 		case first && !l.Free.Has(a) && l.used.Of(e.MAC, a) == "":
 		default:
 			l.learnAddr(e.ID, a)
@@ -141,8 +142,8 @@ func (l discovery) learnAddrs(e aws.ENI) {
 	}
 }
 
-// plausible reports whether metadata can be right about an address, or about a prefix that begins with the address.
-// Metadata is wrong if this node has just unassigned the address, or if another ENI has it.
+// plausible reports whether metadata can be right about an address, or about a prefix that begins with the address. For
+// example, metadata is wrong if this node has just unassigned the address, or if another ENI has it.
 func (l discovery) plausible(e aws.ENI, a netip.Addr) bool {
 	return l.confirmed(e, a) && !recentlyGone(l.State, a, l.now, l.lag) &&
 		book.Strange(l.State, e.ID, l.ENIs[e.ID], []netip.Addr{a}, nil) == nil
@@ -153,7 +154,7 @@ func (l discovery) learnAddr(eni string, a netip.Addr) {
 	netns := l.used.Of(l.ENIs[eni].MAC, a)
 	switch {
 	case l.Leases.Has(a):
-	case l.FreedAfter(a, l.used.Looked): // its pod may have had it then: a DEL has come since
+	case l.FreedAfter(a, l.used.Looked): // a pod may have had the address at that time, and its DEL has come since
 	case netns != "":
 		found := l.used.Find(netns, a)
 		found.ENI, found.Exclusive, found.Since = eni, l.used.InPod(l.ENIs[eni].MAC), l.now
@@ -166,13 +167,13 @@ func (l discovery) learnAddr(eni string, a netip.Addr) {
 	}
 }
 
-// LearnUsed does what Learn does with an address of an ENI that a namespace has.
+// LearnUsed records an address of an ENI that a namespace has, as Learn does.
 func LearnUsed(s *registry.State, used lease.Used, eni string, a netip.Addr, now time.Time) {
 	discovery{State: s, used: used, now: now}.learnAddr(eni, a)
 }
 
-// learnPrefix does the same for the addresses of a prefix. In a new /28, the addresses that no pod uses cool. The
-// addresses of a /80 are too many to list.
+// learnPrefix records a prefix of an ENI, and calls learnAddr for its addresses. In a new /28, the addresses that no
+// pod uses cool. A /80 has too many addresses to list: learnPrefix records only those that pods use.
 func (l discovery) learnPrefix(eni string, c netip.Prefix) {
 	e := l.ENIs[eni]
 	isNew := !slices.ContainsFunc(e.Prefixes, func(p registry.Prefix) bool { return p.CIDR == c })

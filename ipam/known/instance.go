@@ -11,23 +11,26 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A registry may be of another instance: an image was made from a used node, and the registry's directory is
-// on a disk. Its ENIs and its intents are then the other instance's. So a process that is about to use them
-// in EC2 asks metadata which instance this is, once after each boot. An instance cannot become another one
-// without a boot.
+// A registry may be another instance's. This happens if an operator makes an image from a used node, and the registry's
+// directory is on a disk. Then the ENIs and the intents in the registry are the other instance's. So before a process
+// uses them in a call to EC2, it asks metadata which instance this is. One question after each boot is enough, because
+// an instance cannot become another one without a boot.
 //
-// An ADD that finds a free address does not ask. If the ENI is another instance's, its link is not on this node.
+// An ADD that finds a free address does not ask metadata. If the ENI is another instance's, its link is not on this
+// node, so no pod gets the address.
 
-// OfThisInstance checks that the registry is of this instance. If it is of another one, OfThisInstance sets it aside.
+// OfThisInstance checks that the registry is this instance's. If it is another instance's, OfThisInstance sets the
+// registry's file aside.
 func (p *Node) OfThisInstance(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || s.Instance.ID == "" || s.Instance.Boot != "" && s.Instance.Boot == registry.BootID() {
-		return nil // the next change sets aside what cannot be read
+		return nil // if the registry cannot be read, the next change sets its file aside
 	}
 	instance, err := p.Cloud.Instance(ctx)
 	if err != nil {
 		return fmt.Errorf(
-			"this machine has booted since the registry was written: ask metadata whether it is still %s: %w",
+			"this machine has booted since the registry was written, and metadata does not report whether it is "+
+				"still %s: %w",
 			s.Instance.ID, err)
 	}
 	if instance.ID != s.Instance.ID {
@@ -40,8 +43,8 @@ func (p *Node) OfThisInstance(ctx context.Context) error {
 	})
 }
 
-// setOtherAside sets the registry aside if it is of another instance than this one. What the other instance
-// has in EC2 stays.
+// setOtherAside sets the registry's file aside if the registry is not of the instance with the ID this. It changes
+// nothing of the other instance in EC2.
 func (p *Node) setOtherAside(ctx context.Context, this string) error {
 	if s, err := p.Registry.View(); err == nil && (s.Instance.ID == "" || s.Instance.ID == this) {
 		return nil

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package known finds out what is true of a node's ENIs and addresses, and brings the registry to it. Metadata forgets,
-// and is late by minutes; EC2's describes are late by seconds; the kernel shows what pods have. So each source shows a
-// part, and no source shows everything.
+// Package known finds out the truth about a node's ENIs and addresses, and corrects the registry. Metadata forgets
+// ENIs, and is late by minutes. EC2's describes are late by seconds. The kernel shows only what pods have. So each
+// source shows a part, and no source shows everything.
 package known
 
 import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 )
 
-// A Node learns about this node.
+// A Node compares the registry of this node with metadata, EC2 and the kernel.
 type Node struct {
 	call.Node
-	Ahead      *Ahead // what a growth has asked already; nil: nothing
-	PeersAsked bool   // a growth has asked for the peers, whatever EC2 has answered: it does not ask again
+	Ahead      *Ahead // the questions that a growth has asked in advance; nil: none
+	PeersAsked bool   // the growth has asked for the peers, and does not ask again even after an error
 }

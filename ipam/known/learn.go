@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// InUse returns the addresses that the kernel shows in use, with the node's own ones. The node
-// may use an address of an ENI for other purposes than pods.
+// InUse returns the addresses that the kernel shows in use, and the node's own addresses. The node may use an address
+// of an ENI for other purposes than pods.
 func (p *Node) InUse() (lease.Used, error) {
 	used := p.Used()
 	own, err := p.Host.AllAddrs()
@@ -31,34 +31,35 @@ func (p *Node) InUse() (lease.Used, error) {
 }
 
 // Learn adds to the registry what the metadata service and the kernel show of this node's addresses. It removes
-// nothing. Metadata forgets ENIs, shows new ENIs late, and still shows old ones. So an address in metadata is a hint,
-// and a missing address means nothing.
+// nothing. Metadata forgets ENIs, shows new ENIs late, and still shows detached ENIs. So an address in metadata is a
+// hint, and a missing address means nothing.
 //
-// An address that is in use gets a lease without a key, if it has no lease. Any other address
-// that is new to the registry cools first. On a node on which no pod has an address yet, it
-// is free at once.
+// An address that is in use gets a lease without a key, if it has no lease. Any other address that is new to the
+// registry cools first. On a node on which no pod has had an address yet, such an address is free at once.
 //
-// If provision is none and there is one pool, Learn does not ask EC2 for the tags of the ENIs.
-// A collection does so later: the nodes of a cluster begin together, and collect in turns.
+// If provision is none and there is one pool, Learn does not ask EC2 for the tags of the ENIs. A collection asks later.
+// The nodes of a cluster may start at the same time, but they run their collections at different times. So their calls
+// do not all come at the same time.
 func (p *Node) Learn(ctx context.Context) error {
 	_, err := p.LearnWith(ctx, p.Policy.Provision != lease.ProvisionNone || p.Policy.Pools,
 		func(enis []aws.ENI) lease.Used { return p.Used(macs(enis)...) })
 	return err
 }
 
-// LearnWith is Learn, and also returns the ENIs that the metadata service shows. If ask is false, it does not
-// ask EC2. usedOf reads the namespaces after metadata has shown the ENIs, or reports all addresses as used.
+// LearnWith does what Learn does, and returns the ENIs that the metadata service shows. If ask is false, LearnWith does
+// not ask EC2. It calls usedOf after metadata has shown the ENIs. usedOf reads the namespaces, or reports all addresses
+// as used.
 func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) lease.Used) ([]aws.ENI, error) {
 	instance, err := p.Cloud.Instance(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("learn about this instance: %w", err)
+		return nil, fmt.Errorf("ask metadata for the identity of this instance: %w", err)
 	}
 	if err := p.setOtherAside(ctx, instance.ID); err != nil {
 		return nil, err
 	}
 	enis, err := p.Cloud.ENIs(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("learn about this instance's ENIs: %w", err)
+		return nil, fmt.Errorf("ask metadata for this instance's ENIs: %w", err)
 	}
 	sameVPC(enis)
 	described, tagsUnknown := map[string]aws.ENI(nil), registry.NotAsked
@@ -68,38 +69,54 @@ func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) l
 		}
 	}
 	used := usedOf(enis)
-	// Metadata may not show the ENIs of pods that run yet, but their veth pairs are there.
-	links, err := p.Host.Links()
+	// Metadata may not yet show the ENIs of running pods, but the veth pairs of these pods are there.
+	links, paired, err := p.linksOf(enis)
 	if err != nil {
 		return nil, fmt.Errorf("list the links of the node: %w", err)
 	}
-	paired := nl.InGroup(links, nl.IsPair) != ""
 	return enis, p.Registry.Update(ctx, func(s *registry.State) error {
 		now, first := time.Now(), s.Blank() && !anyUsed(enis, used) && !paired && !p.Registry.Marked(ReleasedMark)
 		if s.Instance.ID == "" {
-			// No process knows what was begun before the registry was lost, or the node booted.
+			// No process knows which calls to EC2 were begun before the registry was lost or the node booted.
 			s.Rebuilt = registry.Rebuilt{Since: now, Unconfirmed: !first}
 		}
-		if s.Instance.ID != instance.ID || s.Instance.Type != instance.Type { // the limits are those of the type
+		if s.Instance.ID != instance.ID || s.Instance.Type != instance.Type { // the limits are of the old type
 			s.Instance = registry.Instance{ID: instance.ID, Type: instance.Type, Zone: instance.Zone}
 		}
 		s.Instance.Boot = registry.BootID()
-		l := discovery{s, described, tagsUnknown, p.doubts(tagsUnknown), used, nl.ByMAC(links), now, first,
+		l := discovery{s, described, tagsUnknown, p.doubts(tagsUnknown), used, links, now, first,
 			lease.StaleMetadata}
 		for _, e := range enis {
 			l.learn(e)
 		}
 		if len(s.ENIs) == 0 {
 			return fmt.Errorf(
-				"learn about this instance's ENIs: %w: it lists no ENI with all attributes that this node needs",
+				"ask metadata for this instance's ENIs: %w: metadata lists no ENI with all attributes that this node "+
+					"needs",
 				aws.ErrNoMetadata)
 		}
 		return nil
 	})
 }
 
-// UsedIfNew reads the namespaces only if metadata shows what the registry does not know. Otherwise nothing is
-// to be decided, and all addresses count as used. A collection reads the namespaces once more before it
+// linksOf returns the links of the ENIs, and whether the node may have veth pairs of pods. Only a blank registry needs
+// the list of all links, which shows the pairs.
+func (p *Node) linksOf(enis []aws.ENI) (links map[string]nl.Link, paired bool, _ error) {
+	s, err := p.Registry.View()
+	if err != nil || s.Blank() {
+		all, err := p.Host.Links()
+		return nl.ByMAC(all), nl.InGroup(all, nl.IsPair) != "", err
+	}
+	names := map[string]string{}
+	for _, e := range enis {
+		names[e.MAC] = s.ENIs[e.ID].Link
+	}
+	links, err = p.Host.LinksOf(names)
+	return links, true, err
+}
+
+// UsedIfNew reads the namespaces only if metadata shows something that the registry does not have. Otherwise Learn has
+// nothing to decide, and UsedIfNew reports all addresses as used. A collection reads the namespaces once more before it
 // releases anything.
 func (p *Node) UsedIfNew(enis []aws.ENI) lease.Used {
 	if s, err := p.Registry.View(); err == nil && !slices.ContainsFunc(enis,
@@ -116,7 +133,7 @@ func macs(enis []aws.ENI) (macs []string) {
 	return macs
 }
 
-// isNew reports whether the registry does not know all of an ENI.
+// isNew reports whether the registry does not have the ENI, or lacks one of its addresses or prefixes.
 func isNew(s *registry.State, e aws.ENI) bool {
 	known, ok := s.ENIs[e.ID]
 	if !ok || known.Foreign {
@@ -130,9 +147,9 @@ func isNew(s *registry.State, e aws.ENI) bool {
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), newPrefix)
 }
 
-// describeNew asks EC2 for ENIs that are new to the registry, whose tags are unknown, or of which metadata shows
-// something new. The tags name the pool of an ENI, and forbid changes of some ENIs. If EC2 does not return them,
-// tagsUnknown is the reason. With several pools, that is an error. EC2 is not asked for the tags of the boot ENI,
+// describeNew asks EC2 for all ENIs of the instance if the tags of one are unknown, or if metadata shows something new.
+// Otherwise described is nil. The tags name the pool of an ENI, and forbid changes of some ENIs. If EC2 does not return
+// the tags, tagsUnknown is the reason. With several pools, that is an error. The node needs no tags of the boot ENI,
 // which is the instance's own.
 func (p *Node) describeNew(
 	ctx context.Context, instance string, enis []aws.ENI,
@@ -142,7 +159,7 @@ func (p *Node) describeNew(
 		s = &registry.State{} // Update will set the file aside
 	}
 	enough := func(e registry.ENI) bool {
-		// A node that needs no role makes one refused call, and not one in each collection.
+		// A node without a role makes one call, which EC2 refuses, and not one call in each collection.
 		refused := e.TagsUnknown == registry.NotAllowed && p.Policy.Provision == lease.ProvisionNone && !p.Policy.Pools
 		return e.TagsUnknown == "" || refused
 	}
@@ -156,7 +173,7 @@ func (p *Node) describeNew(
 	}
 	needs, waiting := lacksTags && p.Policy.Pools, ctx
 	if !needs {
-		const patience = 5 * time.Second // growth asks again for what this node can do without
+		const patience = 5 * time.Second // the node can work without the answer, and the next growth asks again
 		var cancel context.CancelFunc
 		waiting, cancel = context.WithTimeout(ctx, patience)
 		defer cancel()
@@ -181,8 +198,9 @@ func (p *Node) describeNew(
 	return nil, p.whyTagsUnknown(err), nil
 }
 
-// whyTagsUnknown returns why EC2 has not returned the tags of ENIs: see TagsUnknown of [registry.ENI].
-// With ProvisionNone, ENIs serve pods and are not released whatever their tags are, and a node needs no way to EC2.
+// whyTagsUnknown returns why EC2 has not returned the tags of ENIs: see TagsUnknown of [registry.ENI]. With
+// ProvisionNone, the tags make no difference: all ENIs serve pods, and none is released. Such a node needs no route to
+// EC2, so whyTagsUnknown logs no warning.
 func (p *Node) whyTagsUnknown(err error) string {
 	denied := aws.NotAllowed(err)
 	switch {
@@ -197,12 +215,13 @@ func (p *Node) whyTagsUnknown(err error) string {
 		return registry.NotAllowed
 	}
 	slog.Warn("EC2 did not return the tags of the ENIs. ENIs with unknown tags serve no pods and are not released "+
-		"until EC2 returns them", "error", err)
+		"until EC2 returns their tags",
+		"error", err)
 	return registry.NotAsked
 }
 
-// LearnShown adds ENIs of this instance to the registry that EC2 shows, but metadata does not
-// show yet. Without them, the instance would seem to have room for another ENI.
+// LearnShown adds to the registry the ENIs that EC2 shows as attached, and that metadata does not show yet. Without
+// these ENIs, the instance would seem to have room for another ENI.
 func (p *Node) LearnShown(ctx context.Context, s *registry.State, attached []aws.ENI) error {
 	shown := map[string]aws.ENI{}
 	for _, e := range attached {
@@ -215,7 +234,7 @@ func (p *Node) LearnShown(ctx context.Context, s *registry.State, attached []aws
 	}
 	instance, err := p.Cloud.Instance(ctx)
 	if err != nil {
-		return fmt.Errorf("which ENI is the boot ENI: %w", err)
+		return fmt.Errorf("ask metadata which ENI is the boot ENI: %w", err)
 	}
 	subnets, err := p.DescribeSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
@@ -233,16 +252,17 @@ func (p *Node) LearnShown(ctx context.Context, s *registry.State, attached []aws
 	})
 }
 
-// anyUsed reports whether a namespace has an address of the ENIs, or the node has a route to it. The kernel
-// makes such a route to an IPv6 address of the node itself, if it is from DHCPv6.
+// anyUsed reports whether a namespace has an address of the ENIs, or the node has a host route to such an address. The
+// node's own IPv6 addresses do not count. If such an address is from DHCPv6, the kernel itself makes a host route to
+// it.
 func anyUsed(enis []aws.ENI, used lease.Used) bool {
 	return used.Partial || slices.ContainsFunc(enis, func(e aws.ENI) bool {
 		return used.Any(e.MAC, func(a netip.Addr) bool { return book.Carries(e, a) && !used.Node[a] })
 	})
 }
 
-// AdoptAttached records attached ENIs in the registry, as EC2 describes them. It looks at the namespaces once for all
-// ENIs, because a look takes longer the more pods the node has.
+// AdoptAttached records attached ENIs in the registry, as EC2 describes them. It reads the namespaces only once for all
+// ENIs, because this takes long on a node with many pods.
 func (p *Node) AdoptAttached(ctx context.Context, enis []aws.ENI) error {
 	if len(enis) == 0 {
 		return nil

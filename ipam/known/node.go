@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// several returns the cards of an instance that has more than one. Otherwise it returns nil,
-// and the registry records nothing.
+// several returns the cards of an instance that has more than one card. Otherwise it returns nil, and the registry
+// records no cards.
 func several(cards []int) []int {
 	if len(cards) < 2 {
 		return nil
@@ -27,7 +27,8 @@ func Limit(i *registry.Instance, l aws.Limits) {
 	i.NoPrefixes, i.Cards = l.NoPrefixes, several(l.Cards)
 }
 
-// DescribeInstance returns the state, with the limits of the instance in it.
+// DescribeInstance returns the state of the registry. If the state lacks the limits of the instance, DescribeInstance
+// first asks EC2 for them.
 func (p *Node) DescribeInstance(ctx context.Context) (*registry.State, error) {
 	s, err := p.Registry.View()
 	if err == nil && lease.Unknown(s) {
@@ -44,7 +45,7 @@ func (p *Node) DescribeInstance(ctx context.Context) (*registry.State, error) {
 		limits, err = p.DescribeLimits(ctx, s.Instance.Type)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("limits of %s: %w", s.Instance.Type, err)
+		return nil, fmt.Errorf("ask EC2 for the limits of %s: %w", s.Instance.Type, err)
 	}
 	err = p.Registry.Update(ctx, func(now *registry.State) error {
 		Limit(&now.Instance, limits)
@@ -54,8 +55,8 @@ func (p *Node) DescribeInstance(ctx context.Context) (*registry.State, error) {
 	return s, err
 }
 
-// MakesENIs reports whether this node may create, change and delete ENIs. A collection
-// without a configuration tries.
+// MakesENIs reports whether this node may create, change and delete ENIs. For a collection without a configuration,
+// MakesENIs returns true: EC2 refuses what the role may not do.
 func (p *Node) MakesENIs() bool {
 	return p.Policy.Provision == lease.ProvisionFull || p.Policy.Provision == ""
 }

@@ -18,8 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// WithoutLink lists the ENIs whose link is not on the node, except those that a collection
-// deletes.
+// WithoutLink lists the ENIs whose link is not on the node, but not those that a collection deletes.
 func WithoutLink(s *registry.State) []string {
 	now := time.Now()
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.ENIs)), func(id string) bool {
@@ -28,8 +27,9 @@ func WithoutLink(s *registry.State) []string {
 	})
 }
 
-// NoteDetached asks EC2 which ENIs are attached to this instance, if the caller has a reason. A link of an ENI that is
-// not on the node is one, even if a pod has that link. If EC2 does not answer, all ENIs count as attached.
+// NoteDetached asks EC2 which ENIs are attached to this instance, and records the answer. It asks only if reason is
+// true, or if the link of an ENI is not on the node. The second condition is also true if a pod has that link. If EC2
+// does not answer, all ENIs count as attached.
 func (p *Node) NoteDetached(ctx context.Context, reason bool) {
 	s, err := p.Registry.View()
 	missed := func(e registry.ENI) bool { return !e.Missed.IsZero() && !e.Draining }
@@ -38,7 +38,7 @@ func (p *Node) NoteDetached(ctx context.Context, reason bool) {
 	if err != nil || !reason || p.Policy.Provision == lease.ProvisionNone {
 		return
 	}
-	const patience = 5 * time.Second // growth and collections can do without
+	const patience = 5 * time.Second // growth and collections can continue without the answer
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	asked := time.Now()
@@ -52,9 +52,10 @@ func (p *Node) NoteDetached(ctx context.Context, reason bool) {
 	}
 }
 
-// NoteAttached records which ENIs EC2 showed as attached to this instance, and which it did not show. EC2 may not show
-// a new ENI yet: then its link will come. The link of an ENI of others proves nothing, because it may be in another
-// namespace.
+// NoteAttached records which ENIs EC2 showed as attached to this instance, and which ENIs it did not show. EC2 may not
+// show a new ENI yet. So if EC2 does not show an ENI, the ENI counts as detached only if its link is missing, too. The
+// link of a foreign ENI, or of an ENI that a pod has as a whole, may be in another namespace. Such an ENI counts as
+// detached if it is not new.
 func NoteAttached(s *registry.State, attached []aws.ENI, asked time.Time) {
 	here := slices.DeleteFunc(slices.Clone(attached), func(e aws.ENI) bool { return e.Instance != s.Instance.ID })
 	inPods := s.Exclusive()
@@ -74,7 +75,7 @@ func NoteAttached(s *registry.State, attached []aws.ENI, asked time.Time) {
 	}
 }
 
-// detached lists the ENIs that are no longer attached to this instance.
+// detached lists the ENIs that are no longer attached to this instance, but not those that a collection deletes.
 func detached(s *registry.State) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.ENIs)), func(id string) bool {
 		e := s.ENIs[id]
@@ -82,9 +83,8 @@ func detached(s *registry.State) []string {
 	})
 }
 
-// ForgetDetached removes detached ENIs from the registry when no pod has an address of them.
-// An ENI that this node has created, and that is attached nowhere, stays: a collection
-// deletes it.
+// ForgetDetached removes detached ENIs from the registry when no pod has an address of them. If this node has created
+// such an ENI, and the ENI is attached to nothing, it stays in the registry: a collection deletes it.
 func (p *Node) ForgetDetached(ctx context.Context) error {
 	p.NoteDetached(ctx, false)
 	s, err := p.Registry.View()
@@ -100,12 +100,12 @@ func (p *Node) ForgetDetached(ctx context.Context) error {
 	return failed
 }
 
-// forgetIfLost removes a detached ENI from the registry, unless this node must delete it, or
-// it is attached here after all.
+// forgetIfLost removes a detached ENI from the registry. The ENI stays if this node must delete it, or if EC2 now shows
+// it as attached to this instance.
 func (p *Node) forgetIfLost(ctx context.Context, id string, e registry.ENI) error {
 	enis, err := p.DescribeENIs(ctx, aws.ByID(id))
 	if err != nil && !errors.Is(err, aws.ErrNotFound) {
-		return fmt.Errorf("look where %s is: %w", id, err)
+		return fmt.Errorf("ask EC2 where %s is: %w", id, err)
 	}
 	here := func(s *registry.State) bool { return len(enis) > 0 && enis[0].Instance == s.Instance.ID }
 	ours := len(enis) > 0 && enis[0].Status == "available" && (e.Managed || enis[0].Tags[book.TagManaged] == "true")
@@ -116,10 +116,10 @@ func (p *Node) forgetIfLost(ctx context.Context, id string, e registry.ENI) erro
 		case here(s):
 			e.Attach()
 			s.ENIs[id] = e
-		case ours: // it may have been learnt of when EC2 did not report its tags
+		case ours: // the registry may have got the ENI when EC2 did not report its tags
 			s.ENIs[id] = book.Label(e, enis[0])
 		case len(enis) == 0 && (time.Since(e.Grown) <= Settled || time.Since(e.Missed) <= Settled):
-			// EC2 may not show it for a moment
+			// EC2 may not show the ENI for a moment
 		case slices.Contains(detached(s), id) && !book.AnyLeased(s, e.Has):
 			slog.Warn("an operator or another program has detached an ENI from this instance: it was removed "+
 				"from the registry", "eni", id)

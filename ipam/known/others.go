@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// AskTags asks EC2 for the tags of ENIs if EC2 did not return them when the ENIs were
-// learned. If EC2 does not answer, these ENIs serve no pods, and the growth continues.
+// AskTags asks EC2 for the tags of ENIs if EC2 did not return them when Learn recorded the ENIs. If EC2 does not
+// answer, these ENIs serve no pods, and the growth continues.
 func (p *Node) AskTags(ctx context.Context, s *registry.State) (*registry.State, error) {
 	const patience = 5 * time.Second
 	notAsked := func(e registry.ENI) bool { return e.TagsUnknown == registry.NotAsked }
@@ -50,7 +50,7 @@ func (p *Node) AskTags(ctx context.Context, s *registry.State) (*registry.State,
 	return s, err
 }
 
-// AskSubnets asks EC2 for the tags of subnets that decide whether others' ENIs serve pods. If
+// AskSubnets asks EC2 for the tags of subnets. These tags decide whether ENIs that others have attached serve pods. If
 // EC2 does not answer, these ENIs serve no pods, and the growth continues.
 func (p *Node) AskSubnets(ctx context.Context, s *registry.State) (*registry.State, error) {
 	unclear := func(e registry.ENI) bool {
@@ -63,12 +63,12 @@ func (p *Node) AskSubnets(ctx context.Context, s *registry.State) (*registry.Sta
 	if !asked {
 		return s, nil
 	}
-	const patience = 5 * time.Second // growth can do without
+	const patience = 5 * time.Second // the growth can continue without the answer
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	subnets, err := p.DescribeSubnets(waiting, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
-		slog.Warn("EC2 did not list the subnets: ENIs that others have attached serve no pods until it does",
+		slog.Warn("EC2 did not list the subnets: ENIs that others have attached serve no pods until EC2 lists them",
 			"error", err)
 		return s, nil
 	}
@@ -85,8 +85,8 @@ func (p *Node) AskSubnets(ctx context.Context, s *registry.State) (*registry.Sta
 	return s, err
 }
 
-// Misfits lists the ENIs of others that take a slot and serve no pods, and the ENIs that an operator renews. The list
-// is a part of an error text.
+// Misfits lists the ENIs that others have attached and that take a slot, but serve no pods. It also lists the ENIs that
+// an operator renews. The list is a part of an error text.
 func (p *Node) Misfits(s *registry.State) string {
 	var all []string
 	for id, e := range s.ENIs {

@@ -13,9 +13,9 @@ import (
 // For some seconds, metadata does not show all of a new ENI.
 
 // partial reports whether metadata does not show all of an ENI yet. The keys of a new ENI appear one after another,
-// within half a minute (amazon-ec2-net-utils, lib/lib.sh). The registry's earlier record of the ENI, and EC2's
-// description, are complete. In a subnet with IPv4, each ENI has an IPv4 address. A subnet keeps its CIDR of a family
-// while an ENI has such addresses.
+// within half a minute (amazon-ec2-net-utils, lib/lib.sh). So partial compares metadata with before, the registry's
+// earlier record of the ENI, and with EC2's description. In a subnet with IPv4, each ENI has an IPv4 address. A subnet
+// keeps its CIDR of a family while an ENI has addresses of this family.
 func partial(e aws.ENI, before registry.ENI, described aws.ENI) bool {
 	had := func(is func(netip.Addr) bool, described int) bool { return before.Assigned(is) > 0 || described > 0 }
 	v4 := had(netip.Addr.Is4, len(described.Addrs))
@@ -26,8 +26,8 @@ func partial(e aws.ENI, before registry.ENI, described aws.ENI) bool {
 		(v4 || len(e.Addrs) > 0) || !e.IPv6CIDR.IsValid() && v6
 }
 
-// sameVPC gives the ENIs of a VPC the CIDRs that metadata shows for any of them. For a new ENI, metadata may not show
-// all of them yet.
+// sameVPC gives all ENIs of a VPC the longest list of the VPC's CIDRs that metadata shows for one of them. For a new
+// ENI, metadata may not show all CIDRs yet.
 func sameVPC(enis []aws.ENI) {
 	for i := range enis {
 		e := &enis[i]
@@ -42,8 +42,8 @@ func sameVPC(enis []aws.ENI) {
 	}
 }
 
-// bare reports whether an ENI has no addresses at all. ENIs for EFA alone have none. For a while, it is also so for an
-// ENI whose metadata comes late.
+// bare reports whether an ENI has no addresses at all. ENIs for EFA alone have none. For a while, metadata may also
+// show a new ENI without its addresses.
 func bare(e aws.ENI) bool {
 	return len(e.Addrs)+len(e.Prefixes)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0
 }

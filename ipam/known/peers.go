@@ -30,8 +30,8 @@ func (p *Node) NeedPeers(ctx context.Context) error {
 	return nil
 }
 
-// RenewPeers asks for the peers of VPCs without a list, or with an old one. If EC2 does not
-// answer within a moment, pods get the routes of the old list.
+// RenewPeers asks EC2 for a VPC's peers if the registry has no list of them, or an old one: see isStale. If EC2 does
+// not answer within a moment, new pods get routes by the old list.
 func (p *Node) RenewPeers(ctx context.Context) {
 	if p.PeersAsked {
 		return
@@ -45,14 +45,14 @@ func (p *Node) RenewPeers(ctx context.Context) {
 	}
 }
 
-// isStale reports whether to ask for the peers of a VPC. A caller without a configuration
-// asks if a process has asked before.
+// isStale reports whether RenewPeers asks for the peers of a VPC. Without a configuration, RenewPeers asks only if
+// another process has asked before.
 func (p *Node) isStale(v registry.VPC) bool {
 	wanted := p.Policy.Peers || p.Policy.Provision == "" && !v.PeersRead.IsZero()
 	return wanted && time.Since(v.PeersRead) >= peersLife
 }
 
-// readPeers asks for the peers of the VPCs of this node that match.
+// readPeers asks for the peers of the VPCs of this node for which those returns true.
 func (p *Node) readPeers(ctx context.Context, those func(registry.VPC) bool) error {
 	s, err := p.Registry.View()
 	if err != nil {

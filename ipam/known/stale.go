@@ -14,26 +14,28 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Metadata shows for a while, seldom for hours, what a collection has unassigned. The registry has what this node has
-// unassigned in the last minutes. After a boot the registry is new, and nothing on the node says what was there
-// before.
+// When a collection has unassigned an address, metadata still shows the address for a while, in rare cases for hours.
+// The registry has the addresses that this node has unassigned in the last minutes. After a boot, the registry is new,
+// and nothing on the node shows which addresses these were.
 //
-// So what is new to the registry is believed only if EC2 shows it, too, or if a pod has it. That costs a call, but
-// only when metadata shows something new. What this node gets from EC2 is in the registry before metadata shows it.
+// So if metadata shows a new address, the node trusts it only if EC2 also shows the address, or if a pod has it. This
+// check costs a call to EC2, but only when metadata shows something new. Addresses that this node gets from EC2 are in
+// the registry before metadata shows them.
 //
-// If EC2 does not answer, the node goes on with what the registry has, and the next process asks. Until EC2 answers,
-// an ENI that is new serves no pods. Neither does the boot ENI if it has more than the node's own addresses.
+// If EC2 does not answer, the node continues with what the registry has, and the next process asks EC2. Until EC2
+// answers, a new ENI serves no pods. The boot ENI also serves no pods if it has more than the node's own addresses.
 //
-// There are two exceptions. With "provision": "none", no process unassigns anything. If the role may not ask EC2,
-// metadata has to do.
+// In two cases, the node trusts metadata alone. With "provision": "none", no process unassigns anything. If the role
+// may not ask EC2, the node has to trust metadata.
 
-// doubts reports whether the node must not trust what only metadata shows. The argument says why EC2 has not returned
+// doubts reports whether the node must not trust what only metadata shows. tagsUnknown says why EC2 has not returned
 // tags: see TagsUnknown of [registry.ENI].
 func (p *Node) doubts(tagsUnknown string) bool {
 	return p.Policy.Provision != lease.ProvisionNone && tagsUnknown != registry.NotAllowed
 }
 
-// news reports whether metadata shows something of an ENI that the registry does not have, and could have.
+// news reports whether metadata shows an address or a prefix that is new to the registry, and that the ENI can have.
+// news is also true for a boot ENI that EC2 has not confirmed.
 func news(s *registry.State, e aws.ENI) bool {
 	known := s.ENIs[e.ID]
 	known.Boot = known.Boot || e.Boot
@@ -47,7 +49,8 @@ func news(s *registry.State, e aws.ENI) bool {
 			func(c netip.Prefix) bool { return isNew(c.Addr()) }))
 }
 
-// confirmed reports whether more than metadata shows that an ENI has an address, or a prefix with that first address.
+// confirmed reports whether the node can trust that an ENI has an address, or a prefix that begins with this address.
+// The kernel, EC2 or the registry must show the same. If the node does not doubt metadata, metadata alone is enough.
 func (l discovery) confirmed(e aws.ENI, a netip.Addr) bool {
 	known := l.ENIs[e.ID]
 	d, asked := l.described[e.ID]
@@ -60,15 +63,16 @@ func (l discovery) confirmed(e aws.ENI, a netip.Addr) bool {
 	return !l.doubts || known.Has(a) || book.NodesOwn(e, known, a)
 }
 
-// recentlyGone reports whether this node has unassigned an address so recently that who lags so much may
-// still list it.
+// recentlyGone reports whether this node has unassigned an address so recently that a source with this lag may still
+// list it.
 func recentlyGone(s *registry.State, a netip.Addr, now time.Time, lag time.Duration) bool {
 	gone, unassigned := s.Gone[a]
 	return unassigned && now.Sub(gone) < lag
 }
 
-// unknownOf returns the TagsUnknown of an ENI of which EC2 has not returned the tags, for that reason. The boot ENI
-// needs no tags. It has such a reason only until EC2 says which addresses it has.
+// unknownOf returns the TagsUnknown of an ENI if EC2 has not returned its tags for the reason why. The boot ENI needs
+// no tags: its TagsUnknown only says that EC2 has not yet confirmed its addresses. If the role may not ask EC2, EC2
+// never confirms them, so unknownOf returns "".
 func unknownOf(e registry.ENI, why string) string {
 	if e.IsBoot() && why == registry.NotAllowed {
 		return ""
@@ -76,8 +80,9 @@ func unknownOf(e registry.ENI, why string) string {
 	return why
 }
 
-// told returns an ENI of the registry, completed from EC2's description. If EC2 could not be asked before, the ENI has
-// served no pods, and metadata alone has shown its addresses. Addresses that EC2 does not show leave the registry.
+// told returns an ENI of the registry, completed from EC2's description d. If EC2 could not be asked before, the ENI
+// has served no pods, and only metadata has shown its addresses. Then told removes the addresses from the registry that
+// EC2 does not show.
 func told(s *registry.State, id string, d aws.ENI) registry.ENI {
 	if d.ID == id && s.ENIs[id].TagsUnknown == registry.NotAsked {
 		settle(s, []aws.ENI{d}, time.Time{})

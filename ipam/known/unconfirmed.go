@@ -15,39 +15,39 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A registry that was rebuilt knows what metadata and EC2 have just reported. Both may lag: metadata by minutes, EC2
-// by seconds. They may still list what was unassigned right before the registry was lost. They may not list a new ENI
-// yet. So a rebuilt registry is compared with EC2 twice: at once, to find interrupted calls, and when EC2 has
-// settled. Until then, the addresses that no pod uses are unconfirmed, and no ADD takes one. Those of a /80 are too
-// many to list, and an ADD may take one: the node never unassigns a /80, which goes with its ENI. An ENI that the
-// rebuilt registry has, and whose link is not on the node, serves no pod.
+// A rebuilt registry has what metadata and EC2 have just reported. Both may lag: metadata by minutes, EC2 by seconds.
+// They may still list addresses that were unassigned right before the registry was lost. They may not list a new ENI
+// yet. So the node compares a rebuilt registry with EC2 twice: at once, to find interrupted calls, and when EC2 has
+// settled. Until the second comparison, the addresses that no pod uses are unconfirmed, and no ADD takes one. But an
+// ADD may take an address of a /80, which has too many addresses to list. The node never unassigns a /80, which ends
+// with its ENI. An ENI of a rebuilt registry serves no pod if its link is not on the node.
 //
-// If no pod of a node has an address, the node uses what it finds at once. After a boot it has to. Nothing waits for
-// the comparisons then, so a collection makes them. A mark shows that the node has not just booted: it has released
-// something since. The mark is a file beside the registry's, and /run is empty after a boot.
+// If no pod of a node has an address, the node at once uses the addresses that it finds. After a boot, it has no other
+// choice. Then no ADD waits for the comparisons, so a collection makes them. But if there is the mark ReleasedMark, the
+// node has released something since its boot, and the addresses are unconfirmed. The mark is a file beside the
+// registry's file in /run, which is empty after a boot.
 //
-// One case cannot be noticed. The address of the node's last pod was unassigned. Within the seconds by which EC2
-// lags, another program deleted the whole directory of the registry. Then a pod may get that address, because nothing
-// else on the node shows that it is gone. With "provision": "none", that holds at any time, but there no process
-// unassigns anything.
+// The node cannot notice one case. It has unassigned the address of its last pod. Within the seconds by which EC2 lags,
+// another program deletes the whole directory of the registry. Then a pod may get that address, because nothing else on
+// the node shows that the address is gone. With "provision": "none", the node never notices such a loss, but then no
+// process unassigns anything.
 
-// ReleasedMark names the mark for a begun release: this node releases addresses of an ENI, or an ENI. The mark is
-// written before the call to EC2. The name of the file is the one of earlier releases.
+// ReleasedMark is the name of a mark: this node has begun to release addresses or an ENI to EC2. A process writes the
+// mark before the call to EC2. Earlier versions of this suite use the same name.
 const ReleasedMark = "gave-back"
 
-// Settled is how long EC2 may lag. The advice for describes after a change is "starting with
-// a couple of seconds of wait time" (EC2 API reference, "Eventual consistency"). Users report
-// seconds.
+// Settled is how long EC2 may lag. The advice for describes after a change is "starting with a couple of seconds of
+// wait time" (EC2 API reference, "Eventual consistency"). Users report lags of seconds.
 const Settled = 30 * time.Second
 
-// Due reports whether there is something to resume now.
+// Due reports whether there are calls to finish, or a comparison to make, that cannot wait.
 func Due(s *registry.State) bool {
 	now := time.Now()
 	if r := s.Rebuilt; !r.Since.IsZero() && (!r.Compared || now.Sub(r.Since) > Settled) {
 		return true
 	}
 	for _, i := range s.Intents {
-		// what can wait, and what package less finishes
+		// a call that can wait, or one that package less finishes
 		later := i.Action == book.ModifyAction && now.Before(s.NotBefore[book.ModifyAction]) || lease.ReleasesChosen(i)
 		if !later {
 			return true
@@ -56,9 +56,9 @@ func Due(s *registry.State) bool {
 	return false
 }
 
-// Confirm compares a rebuilt registry with the ENIs that EC2 showed when it was asked. If EC2
-// had settled by then, this is the last comparison. confirm reports whether unconfirmed
-// addresses are confirmed now. An answer from before the rebuild confirms nothing.
+// Confirm compares a rebuilt registry with the ENIs that EC2 showed at the time asked. If EC2 had settled by that time,
+// this is the last comparison. Confirm reports whether it has confirmed addresses that were unconfirmed. An answer from
+// before the rebuild confirms nothing.
 func Confirm(s *registry.State, enis []aws.ENI, asked time.Time) (sure bool) {
 	r := s.Rebuilt
 	switch {
@@ -75,8 +75,9 @@ func Confirm(s *registry.State, enis []aws.ENI, asked time.Time) (sure bool) {
 	return r.Unconfirmed
 }
 
-// settle removes from the registry the unconfirmed addresses that are not on their ENIs.
-// No pod uses them. If one comes back, a later Learn finds it.
+// settle removes from the registry the unconfirmed addresses and prefixes that enis does not show. Unconfirmed are
+// those that became free at the given time or later, so no pod uses them. If an address appears again, a later Learn
+// finds it.
 func settle(s *registry.State, enis []aws.ENI, since time.Time) {
 	for _, e := range enis {
 		x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
@@ -94,8 +95,8 @@ func settle(s *registry.State, enis []aws.ENI, since time.Time) {
 	}
 }
 
-// dropUnseen removes the unconfirmed ENIs from the registry that EC2 does not show as
-// attached for the second time.
+// dropUnseen removes ENIs from the registry that EC2 does not show in the second comparison. It removes only ENIs that
+// the registry got when it was rebuilt.
 func dropUnseen(s *registry.State, enis []aws.ENI, since time.Time) {
 	for id, e := range s.ENIs {
 		seen := slices.ContainsFunc(enis, func(seen aws.ENI) bool { return seen.ID == id })
@@ -105,9 +106,10 @@ func dropUnseen(s *registry.State, enis []aws.ENI, since time.Time) {
 	}
 }
 
-// ConfirmByMetadata is for a node whose role may not ask EC2. It trusts metadata after the time in which metadata shows
-// all changes. Even then, an ENI that metadata does not show may still exist. When such a node boots, it has to trust
-// metadata at once. Intents stay, because an operator may correct the role.
+// ConfirmByMetadata does what Confirm does, for a node that may not ask EC2 or need not. It trusts metadata after
+// StaleMetadata, when metadata shows all changes. Even then, an ENI that metadata does not show may still exist, and
+// stays in the registry. When such a node boots, it has to trust metadata at once. Intents stay, because an operator
+// may correct the role.
 func (p *Node) ConfirmByMetadata(ctx context.Context) (sure bool, err error) {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -124,7 +126,7 @@ func (p *Node) ConfirmByMetadata(ctx context.Context) (sure bool, err error) {
 	viewed := s.Rebuilt
 	err = p.Registry.Change(ctx, func(s *registry.State) {
 		if ok = ok && s.Rebuilt == viewed; s.Rebuilt != viewed {
-			return // it was rebuilt again meanwhile
+			return // the registry was rebuilt again meanwhile
 		}
 		settle(s, enis, since)
 		s.Rebuilt = registry.Rebuilt{}

@@ -15,8 +15,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Add answers an ADD. If no address is free, it gets one from the source. The time since is when the last lease began,
-// even if Add fails. since is zero if the attachment had an address before.
+// Add leases the addresses for an ADD, and returns its result. If no address is free, Add gets one from the source.
+// since is the time when the last lease began, also if Add fails. since is zero if the attachment had an address
+// before.
 func Add(
 	ctx context.Context, r *plugin.Request[Config], from Source,
 ) (res *types100.Result, since time.Time, err error) {
@@ -43,13 +44,14 @@ func Add(
 	return res, since, err
 }
 
-// Each calls add for each interface of an attachment, with the pool for the policy of the interface. If add fails, the
-// interfaces lose their addresses, unless the attachment had addresses before. fresh reports that it had none.
+// Each calls add for each interface of an attachment, with the pool for the policy of the interface. If add fails for
+// one interface, all interfaces lose their addresses, unless the attachment had addresses before. fresh reports that
+// the attachment had none.
 //
-// An interface whose address the pod has chosen comes first. If EC2 shows that the pod cannot have it, nothing is
-// changed for the others yet. An interface whose ENI the pod has chosen comes last. Otherwise, while another interface
-// gets no address, each repetition of the ADD would attach and detach the ENI. What a growth brings before EC2 refuses
-// the ENI is there for the repetition.
+// An interface whose address the pod has chosen comes first. If EC2 shows that the pod cannot have this address, the
+// ADD has changed nothing for the other interfaces yet. An interface whose ENI the pod has chosen comes last.
+// Otherwise, while another interface gets no address, each repetition of the ADD would attach and detach the ENI. If
+// EC2 refuses the ENI, the addresses that a growth has brought before stay for the repetition.
 func (p *Pool) Each(
 	ctx context.Context, o Owner, policies []Policy, add func(context.Context, *Pool, Owner) (fresh bool, err error),
 ) (fresh bool, err error) {
@@ -79,8 +81,8 @@ func (p *Pool) Each(
 	return fresh, nil
 }
 
-// complete returns an error if the registry was lost between two interfaces of the attachment. A lost registry does not
-// know the addresses of the first interface, and would give them to other pods.
+// complete returns an error if the registry was lost between two interfaces of the attachment. The new registry does
+// not know the addresses of the first interface, and other pods would get them.
 func (p *Pool) complete(o Owner, policies []Policy) error {
 	if len(policies) == 1 {
 		return nil
@@ -99,7 +101,7 @@ func (p *Pool) complete(o Owner, policies []Policy) error {
 	return nil
 }
 
-// add leases addresses for one interface, and returns its part of the result.
+// add leases addresses for one interface, and returns the interface's part of the result.
 func (p *Pool) add(ctx context.Context, o Owner, from Source) (*types100.Result, Allocation, error) {
 	take := func(ctx context.Context, o Owner) (Allocation, error) { return p.Acquire(ctx, o, from) }
 	a, link, err := p.Obtain(ctx, o, take)
@@ -120,8 +122,8 @@ func inWords(nic int, policies []Policy, err error) error {
 	return fmt.Errorf("interface %d: %w", nic+1, err)
 }
 
-// undo makes the addresses of all interfaces free again, because one got none. No pod has had them
-// meanwhile. If the attachment had addresses before, it keeps all.
+// undo makes the addresses of all interfaces free again, because one interface got no address. No pod has used them
+// meanwhile. If the attachment had addresses before, it keeps all its addresses.
 func (p *Pool) undo(ctx context.Context, o Owner, policies []Policy, fresh bool) (failed error) {
 	if !fresh || len(policies) == 1 {
 		return nil

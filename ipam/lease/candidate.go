@@ -14,11 +14,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A Place is an ENI that serves a pool, and how busy it is by the state that was given to [Places].
+// A Place is an ENI that serves a pool, and the number of its leases in the state that [Places] got.
 type Place struct {
 	ID string
 	registry.ENI
-	leased int     // how many of its addresses are
+	leased int     // how many of its addresses are leased
 	blocks []block // its prefixes
 }
 
@@ -28,11 +28,11 @@ type block struct {
 	leased int
 }
 
-// full reports whether all addresses of the block are leased. An IPv6 prefix never is full.
+// full reports whether all addresses of the block are leased. An IPv6 prefix is never full.
 func (b block) full() bool { return b.Addr().Is4() && b.leased == 1<<(32-b.Bits()) }
 
-// Serves reports whether the ENI is at a device index for pods. With any index of its own, the boot ENI is for pods
-// only if all indices are.
+// Serves reports whether the ENI is at a device index for pods. The boot ENI can be at any index, but serves pods only
+// if interfaceIndex is 0.
 func (policy Policy) Serves(e registry.ENI) bool {
 	if e.IsBoot() {
 		return policy.MinIndex == 0
@@ -49,9 +49,10 @@ func (policy Policy) takes(id string, e registry.ENI) bool {
 		policy.Misfit(e) == ""
 }
 
-// Apart returns the user of an ENI if the pod cannot have an address of the ENI. The reason is that the pod or the user
-// wants the whole ENI. If the pod can have an address, Apart returns "". No pod gets an address of an exclusive ENI by
-// its pool: see derivedName.
+// Apart returns a user of an ENI, if the pod cannot share the ENI with this user. The reason is that the pod or the
+// user wants the whole ENI. If the pod can have an address, Apart returns "". Apart checks only pods that ask for this
+// ENI or for a whole ENI. Other pods cannot get an address of an exclusive ENI, because it has a pool of its own: see
+// derivedName.
 func (c Choice) Apart(s *registry.State, id string) (user string) {
 	if c.ENI == "" && !c.Exclusive {
 		return ""
@@ -64,9 +65,9 @@ func (c Choice) Apart(s *registry.State, id string) (user string) {
 	return ""
 }
 
-// Places lists the ENIs that serve the policy's pool, the fullest first. So the others become
-// empty, and can be released. An ENI whose link has yet to appear comes last. An ENI that has
-// lost its link is not in the list.
+// Places lists the ENIs that serve the policy's pool, the fullest first. So the other ENIs become empty, and a
+// collection can release them. An ENI whose link has not appeared yet comes last. An ENI that has lost its link is not
+// in the list.
 func Places(s *registry.State, policy Policy, now time.Time) []Place {
 	var ps []Place
 	leased := leasedBy(s)
@@ -90,7 +91,8 @@ func (p Place) waited() int {
 	return 1
 }
 
-// leasedBy returns a function that reports whether an address is leased, for all addresses of ENIs.
+// leasedBy returns a function that reports whether an address is leased. The function is fast even if the caller asks
+// for all addresses of all ENIs.
 func leasedBy(s *registry.State) func(netip.Addr) bool {
 	const few = 64
 	n := 0
@@ -107,7 +109,7 @@ func leasedBy(s *registry.State) func(netip.Addr) bool {
 	return all.Has
 }
 
-// newPlace counts what is leased of an ENI.
+// newPlace returns the Place of an ENI, with its leased addresses counted.
 func newPlace(s *registry.State, id string, e registry.ENI, leased func(netip.Addr) bool) Place {
 	p := Place{ID: id, ENI: e}
 	for _, a := range e.Addrs {
@@ -124,8 +126,8 @@ func newPlace(s *registry.State, id string, e registry.ENI, leased func(netip.Ad
 	return p
 }
 
-// Candidates chooses the addresses to lease next, one of each family. All are on the same
-// ENI, because a pod has one ENI. If no ENI has all of them, Candidates returns nil.
+// Candidates chooses the addresses to lease next, one of each family. All are on the same ENI, because an interface of
+// a pod has one ENI. If no ENI has a free address of each family, Candidates returns nil.
 func Candidates(s *registry.State, policy Policy, now time.Time) (eni string, addrs []netip.Addr) {
 	for _, p := range Places(s, policy, now) {
 		if addrs := p.Pick(s, policy, now); len(addrs) == len(policy.Families) {
@@ -135,7 +137,7 @@ func Candidates(s *registry.State, policy Policy, now time.Time) (eni string, ad
 	return "", nil
 }
 
-// Pick chooses a free address of each family that has one.
+// Pick chooses a free address of each family. It leaves out a family of which the ENI has no free address.
 func (p Place) Pick(s *registry.State, policy Policy, now time.Time) []netip.Addr {
 	var addrs []netip.Addr
 	before := now.Add(-policy.ReuseWait)
@@ -165,11 +167,11 @@ func (p Place) pick(s *registry.State, policy Policy, f Family, before time.Time
 	return p.assigned(s, f, before)
 }
 
-// assigned chooses the address that has been free the longest, if it was free before the
-// given time. By then, other hosts have forgotten the last pod with that address.
+// assigned chooses the address that has been free the longest, if it was free before the given time. Since that time,
+// other hosts have forgotten the last pod with the address.
 func (p Place) assigned(s *registry.State, f Family, before time.Time) (best netip.Addr) {
 	if len(p.blocks) == 0 && p.leased == len(p.Addrs) {
-		return best // most ENIs of a large node are full
+		return best // the ENI is full, like most ENIs of a large node
 	}
 	var oldest time.Time
 	for _, a := range p.Addrs {
@@ -184,7 +186,7 @@ func (p Place) assigned(s *registry.State, f Family, before time.Time) (best net
 	return best
 }
 
-// delegated chooses an address of the ENI's fullest prefix that has a free one.
+// delegated chooses an address of the ENI's fullest prefix that has a free address.
 func (p Place) delegated(s *registry.State, f Family, before time.Time) netip.Addr {
 	var blocks []block
 	for _, b := range p.blocks {
@@ -203,9 +205,9 @@ func (p Place) delegated(s *registry.State, f Family, before time.Time) netip.Ad
 	return netip.Addr{}
 }
 
-// within chooses an address of a prefix. In a /28, it is the address that has been free the
-// longest. Addresses that were never used come first. A /80 has too many addresses to list,
-// so the choice there is random, and hardly ever the same twice.
+// within chooses an address of a prefix. In a /28, it is the address that has been free the longest. Addresses that
+// were never used come first. A /80 has too many addresses to list, so within chooses a random one. It almost never
+// chooses the same address twice.
 func within(s *registry.State, b netip.Prefix, before time.Time) (best netip.Addr) {
 	const few, tries = 8, 16
 	if b.Addr().BitLen()-b.Bits() > few {

@@ -18,7 +18,7 @@ import (
 // check whether the pod has the address.
 func check(ctx context.Context, r *plugin.Request[Config]) error {
 	s, err := view()
-	if registry.IsGarbage(err) { // as good as lost: the next change sets it aside
+	if registry.IsGarbage(err) { // a registry that cannot be read counts as lost: the next change sets its file aside
 		s, err = &registry.State{}, nil
 	}
 	if err != nil {
@@ -46,13 +46,14 @@ func onENI(s *registry.State, r *plugin.Request[Config], a netip.Addr) error {
 	return nil
 }
 
-// checkFound is check for an attachment without a lease of its own. After a loss of the registry,
-// the kernel shows which addresses pods have, but not to which attachments they belong. So the
-// leases of a rebuilt registry have no keys, until their pods end. The runtime says which
-// addresses the attachment has, and the kernel must show them at its interfaces.
+// checkFound does what check does, for an attachment without a lease of its own. After a loss of the registry, the
+// kernel shows which addresses pods have, but not to which attachments they belong. So the leases of a rebuilt registry
+// have no keys, until their pods end. The runtime says which addresses the attachment has, and the kernel must show
+// them at the attachment's interfaces.
 //
-// The lease does not get the key of the attachment. Without a key, a DEL ends it only if the kernel shows no user of
-// the address. The difference matters, because a runtime may call CHECK and DEL for a container that is gone.
+// checkFound does not write the key of the attachment into the lease. A DEL ends a lease without a key only if the
+// kernel shows no user of the address. This rule protects a running pod that has the address now. A runtime may call
+// CHECK and DEL for an old container that is gone.
 func checkFound(ctx context.Context, s *registry.State, r *plugin.Request[Config]) error {
 	if r.Prev == nil || len(r.Prev.IPs) == 0 {
 		return fmt.Errorf("%s has no lease", key(r))
@@ -72,14 +73,15 @@ func checkFound(ctx context.Context, s *registry.State, r *plugin.Request[Config
 				err = fmt.Errorf("the kernel does not show %v at %s", n.Addrs(), n.Name)
 			}
 			if err != nil {
-				return fmt.Errorf("%s has no lease, and its interfaces lack its addresses: %w", key(r), err)
+				return fmt.Errorf("%s has no lease, and its interfaces lack the addresses of prevResult: %w",
+					key(r), err)
 			}
 		}
 		return nil
 	})
 }
 
-// all reports whether all addresses are among those that a link has. None are not.
+// all reports whether a link has all of the addresses. If there are no addresses, all returns false.
 func all(addrs []netip.Addr, has []nl.Addr) bool {
 	for _, a := range addrs {
 		if !slices.ContainsFunc(has, func(h nl.Addr) bool { return h.Prefix.Addr() == a && !h.Duplicate }) {
@@ -102,7 +104,7 @@ func unclaimed(s *registry.State, r *plugin.Request[Config], a netip.Addr) error
 	case Unknown(s):
 		return nil // no process has rebuilt the registry yet
 	case (id == "" || slices.Contains(e.Addrs, a)) && !s.Free.Has(a):
-		return nil // it was rebuilt when not all namespaces could be read; prefixes are not learnt then
+		return nil // the registry was rebuilt when not all namespaces could be read; then Learn records no prefixes
 	}
 	return fmt.Errorf("%s has no lease for %s", key(r), a)
 }

@@ -14,19 +14,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about addresses that a pod has chosen. Only that pod gets such an address while
-// it cools. So a pod that is created again on the node has its address at once, and no other
-// host confuses it with another pod.
+// This file is about addresses that a pod has chosen. While such an address cools, only that pod gets it. So a pod that
+// is created again on the node has its address at once. No other host confuses this pod with another pod.
 
-// cooled reports whether the pod can have the address that it has chosen: it was free before
-// the given time, or was this pod's own.
+// cooled reports whether the pod can have the address that it has chosen. Either the address was free before the given
+// time, or this pod was the last pod with the address.
 func (c Choice) cooled(s *registry.State, a netip.Addr, before time.Time) bool {
 	if s.Leases.Has(a) {
 		return false
 	}
 	since, free := s.Free.At(a)
 	_, e := s.ENIOf(a)
-	listed := slices.Contains(e.Addrs, a) // what is not may be an address of a prefix that was never leased
+	listed := slices.Contains(e.Addrs, a) // otherwise a may be of a prefix, and never leased
 	switch {
 	case free && c.owns(s, a):
 		_, unconfirmed := s.Unconfirmed()
@@ -43,8 +42,8 @@ func (c Choice) owns(s *registry.State, a netip.Addr) bool {
 	return ok && owner == c.Pod
 }
 
-// refuses returns why the pod cannot have what it has chosen, as far as the registry knows. What
-// the registry does not know, EC2 knows.
+// refuses returns why the pod cannot have what it has chosen, as far as the registry knows. EC2 may know further
+// reasons.
 func (policy Policy) refuses(s *registry.State, o Owner, now time.Time) error {
 	if err := policy.Choice.tooMany(s, o); err != nil {
 		return err
@@ -57,9 +56,10 @@ func (policy Policy) refuses(s *registry.State, o Owner, now time.Time) error {
 	return nil
 }
 
-// differs returns an error if an attachment that has addresses of an ENI asks for something else than this ENI can be.
-// Either an earlier ADD has failed, or its DEL has overtaken it, or the pod still has what it had asked for then. Which
-// pool serves the attachment matters only where a pod asks: operators may give a pool another name.
+// differs returns an error if an attachment has addresses of an ENI, and its present request does not fit this ENI.
+// Either an earlier ADD has failed, or its DEL came before the ADD ended, or the pod still has the addresses of that
+// ADD. The pool of the ENI counts only if this pool or the requested pool is a derived one. An operator may rename the
+// other pools.
 func (policy Policy) differs(s *registry.State, o Owner, eni string, addrs []netip.Addr) error {
 	c, e := policy.Choice, s.ENIs[eni]
 	l, _ := s.Leases.At(addrs[0])
@@ -69,12 +69,13 @@ func (policy Policy) differs(s *registry.State, o Owner, eni string, addrs []net
 	if fits && !slices.ContainsFunc(c.Addrs, lacks) && (l.Exclusive || !c.Exclusive) {
 		return nil
 	}
-	return plugin.Errorf(plugin.CodeTryAgain, "the runtime must delete an attachment (DEL) before it adds it again",
-		"%s has %v of %s from an earlier ADD, and asks for something else now", o.name(), addrs, eni)
+	return plugin.Errorf(plugin.CodeTryAgain, "the runtime must delete the attachment (DEL) before it adds the "+
+		"attachment again",
+		"%s has %v of %s from an earlier ADD, and these do not fit its present request", o.name(), addrs, eni)
 }
 
-// refusesAny returns why a pod cannot have all of its interfaces, as far as the registry knows. Nothing
-// is changed for any of them then.
+// refusesAny returns why a pod cannot have all of its interfaces, as far as the registry knows. Then the ADD fails
+// before it changes anything for one of them.
 func (p *Pool) refusesAny(o Owner, policies []Policy) error {
 	s, err := p.Registry.View()
 	if err != nil || len(s.Held(o.Key)) > 0 {
@@ -88,19 +89,19 @@ func (p *Pool) refusesAny(o Owner, policies []Policy) error {
 		}
 	}
 	has, most := s.Attached(), s.Instance.ENIs
-	// for one ENI, EC2 is asked first who has the slots
+	// for a single new ENI, the growth first asks EC2 which slots are free
 	if n := newENIs(s, policies, now); n > 1 && most > 0 && has+n > most {
 		return plugin.Errorf(plugin.CodeTryAgain,
 			"ask for fewer interfaces, end pods that have ENIs of their own, or use a larger instance type",
-			"%s asks for %d interfaces that need %d more ENIs, and %s, which can have %d, has %d", o.name(),
+			"%s asks for %d interfaces, which need %d more ENIs: %s can have %d ENIs, and this node has %d", o.name(),
 			len(policies), n, cmp.Or(s.Instance.Type, "this instance"), most, has)
 	}
 	return nil
 }
 
-// newENIs counts the ENIs that the node does not have and needs for these interfaces.
+// newENIs counts the ENIs that the node needs for these interfaces and does not have yet.
 func newENIs(s *registry.State, policies []Policy, now time.Time) int {
-	var ids, pools []string // ENIs of interfaces that have one to themselves, and pools without an ENI
+	var ids, pools []string // ENIs for exclusive interfaces, and pools without an ENI
 	alone := 0
 	for _, policy := range policies {
 		places := Places(s, policy, now)
@@ -119,8 +120,8 @@ func newENIs(s *registry.State, policies []Policy, now time.Time) int {
 }
 
 // tooMany returns an error if the pod would have too many interfaces, including the interfaces that its other ADDs have
-// made. Multus makes an ADD for each network of a pod, all of them for the same container, which is the sandbox of the
-// pod.
+// made. Multus makes an ADD for each network of a pod. All these ADDs name the same container, which is the sandbox of
+// the pod.
 func (c Choice) tooMany(s *registry.State, o Owner) error {
 	if c.Max == 0 {
 		return nil
@@ -132,9 +133,10 @@ func (c Choice) tooMany(s *registry.State, o Owner) error {
 		}
 	}
 	if n := len(others) + c.Together; n > c.Max {
-		return plugin.Errorf(plugin.CodeRefused, "ask for fewer interfaces; an administrator of the node allows more "+
-			"by the key requests of the network configuration",
-			"%s asks for interface %s, and would have %d interfaces: max is %d", o.name(), o.IfName, n, c.Max)
+		return plugin.Errorf(plugin.CodeRefused, "ask for fewer interfaces; an administrator of the node can allow "+
+			"more of them by the key requests of the network configuration",
+			"%s asks for interface %s, and would then have %d interfaces: max in requests is %d",
+			o.name(), o.IfName, n, c.Max)
 	}
 	return nil
 }
@@ -156,7 +158,7 @@ func (policy Policy) refusesAddr(s *registry.State, o Owner, a netip.Addr, now t
 	}
 	if !policy.takes(id, e) {
 		return plugin.Errorf(plugin.CodeRefused,
-			"ask for another address, or for the pool, subnet, security groups or ENI that has it",
+			"ask for another address, or for the pool, subnet, security groups or ENI of this address",
 			"%s asks for the address %s, which is on %s of this node: %s", o.name(), a, id, policy.other(id, e))
 	}
 	since, free := s.Free.At(a)
@@ -166,7 +168,7 @@ func (policy Policy) refusesAddr(s *registry.State, o Owner, a netip.Addr, now t
 	}
 	if cools := policy.ReuseWait - now.Sub(since); free && cools > 0 && !since.IsZero() && !policy.Choice.owns(s, a) {
 		return plugin.Errorf(plugin.CodeTryAgain, "wait, or lower reuseIPWait",
-			"%s asks for the address %s, which is free since %s: it cools for %v more",
+			"%s asks for the address %s, which has been free since %s, and cools for %v more",
 			o.name(), a, since.Format(time.RFC3339), cools.Round(time.Second))
 	}
 	return nil
@@ -216,7 +218,7 @@ func anyOn(s *registry.State, id string) bool {
 	return false
 }
 
-// use records that a pod uses the ENI that it has asked for.
+// use records that a pod uses the ENI for which it has asked.
 func (p *Pool) use(s *registry.State, id string) {
 	if p.Policy.Choice.ENI == id && !s.ENIs[id].OnRequest && p.Policy.Provision != ProvisionNone {
 		s.Edit(id, (*registry.ENI).Request)

@@ -19,23 +19,23 @@ import (
 //
 //codec:describe exported
 type Config struct {
-	PoolConfig // of the pool "default"
+	PoolConfig // the keys of the pool "default"
 	nic.Asked  // what a pod asks for
 
 	InterfaceIndex  int      `json:"interfaceIndex"`  // lowest device index whose ENI serves pods; 0: the boot ENI too
-	RouteToVPCPeers bool     `json:"routeToVpcPeers"` // route to the CIDRs of peered VPCs by the ENI
-	RouteToCIDRs    []string `json:"routeToCidrs"`    // route to these by the ENI, too
+	RouteToVPCPeers bool     `json:"routeToVpcPeers"` // pods have routes by the ENI to the CIDRs of peered VPCs
+	RouteToCIDRs    []string `json:"routeToCidrs"`    // pods have routes by the ENI to these CIDRs, too
 
-	IPFamilies []string              `json:"ipFamilies"` // of each pod's addresses: IPv4, IPv6; [IPv4]
+	IPFamilies []string              `json:"ipFamilies"` // families of a pod's addresses: IPv4, IPv6; default: [IPv4]
 	Pools      map[string]PoolConfig `json:"pools"`      // further pools, by name
-	// what may be asked of EC2: full, assign (no new ENIs) or none; full
+	// what the node may ask of EC2: full, assign (no new ENIs) or none; default: full
 	Provision string `json:"provision"`
-	// ENIs of the instance at most, the boot ENI included; 0: as many as it can have
+	// largest number of ENIs of the instance, including the boot ENI; 0: as many as it can have
 	MaxENIs int `json:"maxENIs"`
-	// pods of the node at most, beyond which no address is kept ready; 0: no such limit
+	// largest number of pods of the node: no address is kept ready for more; 0: no limit
 	MaxPods    int                `json:"maxPods"`
-	AddTimeout *int               `json:"addTimeout"` // seconds that an ADD may take; 60
-	LeaseLog   *registry.LeaseLog `json:"leaseLog"`   // a file with the beginning and the end of each lease; none
+	AddTimeout *int               `json:"addTimeout"` // seconds that an ADD may take; default: 60
+	LeaseLog   *registry.LeaseLog `json:"leaseLog"`   // a file with the start and the end of each lease; default: none
 
 	Permissions []Permission `json:"requests"` // which pods may ask for which interfaces; without it, no pod may
 
@@ -50,18 +50,18 @@ type PoolConfig struct {
 	// tags that the subnet of a new ENI must have, all of them
 	SubnetTags       map[string]string `json:"subnetTags"`
 	SecGroupIDs      []string          `json:"secGroupIds"`      // security groups of a new ENI
-	SkipDeallocation *bool             `json:"skipDeallocation"` // never unassign an address; so if provision is none
-	ReuseIPWait      *int              `json:"reuseIPWait"`      // seconds before an address is used again; 60
-	// addresses to ask EC2 for at least; 1; 0: as many as fit
+	SkipDeallocation *bool             `json:"skipDeallocation"` // never unassign an address; true if provision is none
+	ReuseIPWait      *int              `json:"reuseIPWait"`      // seconds before an address is used again; default: 60
+	// smallest number of addresses to ask EC2 for; default: 1; 0: as many as fit
 	IPBatchSize      *int              `json:"ipBatchSize"`
 	PrefixDelegation *bool             `json:"prefixDelegation"` // ask for /28 prefixes rather than for addresses
 	ENITags          map[string]string `json:"eniTags"`          // further tags of a new ENI
 	Warm             *registry.Warm    `json:"warm"`             // free addresses to keep, at least and at most
 
-	// how packets of a pod reach its ENI: ipvlan or veth; ipvlan
+	// how packets of a pod reach its ENI: ipvlan or veth; default: ipvlan
 	DataPath string `json:"dataPath"`
 
-	// timeouts of a new ENI; what is 0 is as on the boot ENI
+	// timeouts of a new ENI; 0: the timeout of the boot ENI
 	ConnectionTracking *registry.Tracking `json:"connectionTracking"`
 
 	// Kubernetes namespaces whose pods are served: names, or the beginning of names and a *
@@ -93,13 +93,13 @@ func (c PoolConfig) over(base PoolConfig) PoolConfig {
 // A Policy is the validated configuration of a pool.
 type Policy struct {
 	Pool string // its name; empty: the default pool
-	// there are others, or pods may make some by requests: only the tags of an ENI say whose it is
+	// there are other pools, or requests of pods may make derived pools: only the tags of an ENI name its pool
 	Pools          bool
 	MinIndex       int
 	Families       []Family
 	SubnetTags     map[string]string
 	SecurityGroups []string
-	Keep           bool // never unassign
+	Keep           bool // never unassign addresses
 	Peers          bool
 	Routes         []netip.Prefix
 	ReuseWait      time.Duration
@@ -107,18 +107,18 @@ type Policy struct {
 	Prefixes       bool
 	Provision      Provision
 	MaxENIs        int // 0: the instance type's limit
-	MaxPods        int // 0: none
+	MaxPods        int // 0: no limit
 	Tags           map[string]string
 	Warm           registry.Warm
 	Tracking       registry.Tracking
 	Routed         bool // pods have a routed veth pair instead of a slave of the ENI
 	Timeout        time.Duration
 	Log            registry.LeaseLog
-	Choice         Choice // of the pod for which the policy is
+	Choice         Choice // what the pod has chosen
 
 	namespaces, selectable []string
 	requests               []map[string]string  // tags of the ENIs for which pods may ask
-	onRequest              []registry.OnRequest // the same of all networks of the node: see Heed
+	onRequest              []registry.OnRequest // such tags of all networks of the node: see Heed
 }
 
 // A Family is IPv4 or IPv6.
@@ -135,8 +135,8 @@ type Provision string
 
 const (
 	ProvisionFull   Provision = "full"   // addresses and ENIs
-	ProvisionAssign Provision = "assign" // addresses on the ENIs that there are
-	ProvisionNone   Provision = "none"   // nothing: a launch template has seen to it
+	ProvisionAssign Provision = "assign" // addresses on existing ENIs
+	ProvisionNone   Provision = "none"   // nothing: a launch template has added all ENIs and addresses
 )
 
 // The values of dataPath.
@@ -145,12 +145,12 @@ const (
 	byVeth   = "veth"
 )
 
-// maxTimeout, in seconds, keeps the time of an ADD shorter than the skeleton's own deadline. The skeleton's deadline is
-// shorter than the deadlines of the runtimes.
+// maxTimeout is the largest addTimeout, in seconds. It is shorter than the deadline that package plugin sets for an
+// ADD, which is shorter than the deadlines of the runtimes.
 const maxTimeout = int(registry.MostWait / time.Second)
 
-// Validate sets the defaults, and returns all mistakes at once. Each mistake has the key, the
-// wrong value and what is allowed.
+// Validate sets the defaults, and returns all mistakes together. Each mistake has the key, the wrong value and what is
+// allowed.
 func (c *Config) Validate() error {
 	v := validation{}
 	base := Policy{
@@ -171,8 +171,8 @@ func (c *Config) Validate() error {
 		}
 	}
 	if len(c.Namespaces)+len(c.Selectable) > 0 {
-		v.Wrong("namespaces and selectable belong to a pool of pools: the top-level keys are the pool default, which " +
-			"serves all others")
+		v.Wrong("the keys namespaces and selectable are allowed only in an entry of \"pools\": the top-level keys " +
+			"describe the pool default, which serves all other namespaces")
 	}
 	c.pools = []Policy{v.pool("", base, c.PoolConfig)}
 	for _, name := range slices.Sorted(maps.Keys(c.Pools)) {
@@ -183,7 +183,7 @@ func (c *Config) Validate() error {
 	return v.Err()
 }
 
-// pool is the policy of a pool.
+// pool returns the policy of the pool with this name. p has the values that all pools share.
 func (v *validation) pool(name string, p Policy, c PoolConfig) Policy {
 	v.Within = ""
 	if name != "" {
@@ -203,11 +203,11 @@ func (v *validation) pool(name string, p Policy, c PoolConfig) Policy {
 	v.Namespaces("namespaces", p.namespaces)
 	v.Namespaces("selectable", p.selectable)
 	if p.Provision == ProvisionFull && c.SecGroupIDs == nil {
-		v.Wrong("secGroupIds must be specified: a list of security group IDs for new ENIs (or [], for the VPC's " +
-			"default group; or \"provision\": \"assign\", for none)")
+		v.Wrong("secGroupIds must be specified: want the IDs of the security groups of new ENIs, or [] for the VPC's " +
+			"default group. If the node is to create no ENIs, set \"provision\" to \"assign\"")
 	}
 	if name == DefaultPool {
-		v.Wrong("%s is the pool of the top-level keys", DefaultPool)
+		v.Wrong("%s is the pool that the top-level keys describe: want another name", DefaultPool)
 	}
 	return p
 }

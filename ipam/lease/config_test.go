@@ -58,14 +58,14 @@ func TestConfig(t *testing.T) {
 				"connectionTracking":{"tcpEstablishedTimeout":59,"udpStreamTimeout":181,"udpTimeout":-1}}`,
 			mistakes: []string{
 				"interfaceIndex: -1: want 0 or more",
-				`routeToCidrs: "x": want a CIDR or an address, 10.8.0.0/16 or 10.8.0.5 for example`,
+				`routeToCidrs: "x": want a CIDR or an address, for example 10.8.0.0/16 or 10.8.0.5`,
 				"reuseIPWait: -5: want 0 or more",
 				"ipBatchSize: -1: want 0 or more",
 				`provision: "some": want full, assign or none`,
 				"maxENIs: -1: want 0 or more",
 				"addTimeout: 600: want 1 to 90",
-				"connectionTracking: tcpEstablishedTimeout: 59: want 60 to 432000 seconds, or 0 for that of the boot " +
-					"ENI",
+				"connectionTracking: tcpEstablishedTimeout: 59: want 60 to 432000 seconds, or 0 for the value of the " +
+					"boot ENI",
 				"connectionTracking: udpStreamTimeout: 181: want 60 to 180 seconds",
 				"connectionTracking: udpTimeout: -1: want 30 to 60 seconds",
 			},

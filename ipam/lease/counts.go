@@ -12,7 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Counts has a plugin count its commands: see [registry.Count].
+// Counts returns c with a function that counts each command when it ends: see [registry.Count].
 func Counts[C any](c plugin.Commands[C]) plugin.Commands[C] {
 	c.Ended = func(verb string, took time.Duration, waited bool, err *types.Error) {
 		registry.Count(registry.Dir(), verb, outcome(waited, err), took)
@@ -20,7 +20,7 @@ func Counts[C any](c plugin.Commands[C]) plugin.Commands[C] {
 	return c
 }
 
-// outcome is how a command has ended.
+// outcome returns how a command has ended.
 func outcome(waited bool, err *types.Error) string {
 	switch {
 	case err == nil && waited:

@@ -23,8 +23,8 @@ import (
 // shows the address in use, or if End cannot ask the kernel. A runtime may repeat an old DEL, and a running pod may
 // have the address by now. A collection ends such a lease later.
 func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) error {
-	found := map[netip.Addr]string{} // where the hints with a lease without a key were seen
-	var unused, returns bool         // an ENI that is to be detached; an address that is to be released
+	found := map[netip.Addr]string{} // hints that have a lease without a key, and where the kernel showed each
+	var unused, returns bool         // there is an ENI to detach; there is an address to release
 	var whole map[string]registry.ENI
 	err := p.Registry.Change(ctx, func(s *registry.State) {
 		clear(found)
@@ -62,7 +62,7 @@ func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) err
 
 // findAgain finds a pod's address that is neither leased nor free in the registry, and gives it a lease without a key.
 // The registry lacks such an address if it was rebuilt when not all namespaces could be read. The primary address of
-// the boot ENI is the node's own, and gets no lease. A collection ends the lease.
+// the boot ENI is the node's own, and gets no lease. A collection ends the new lease.
 func findAgain(s *registry.State, a netip.Addr) {
 	id, e := s.ENIOf(a)
 	if !s.Leases.Has(a) && !s.Free.Has(a) && !e.Foreign && slices.Contains(e.Addrs, a) &&
@@ -71,9 +71,9 @@ func findAgain(s *registry.State, a netip.Addr) {
 	}
 }
 
-// has reports whether the namespace in which an address was seen still has it, or the node has a
-// host route to it. If that cannot be read, has reports true. If the namespace is not known, has
-// reports true, too: only a walk through all namespaces of the node could find it.
+// has reports whether the namespace at the path seen still has the address, or the node has a host route to the
+// address. If has cannot read the namespace or the routes, it returns true. If the namespace is not known, has also
+// returns true: only a walk through all namespaces of the node could find the address.
 func (p *Pool) has(seen string, a netip.Addr) bool {
 	switch {
 	case filepath.IsAbs(seen):
@@ -89,16 +89,14 @@ func (p *Pool) has(seen string, a netip.Addr) bool {
 	return used || err != nil
 }
 
-// Retain is CNI's GC: it ends the leases of the network's attachments that are not valid. If the address is still in
-// use, it keeps the lease. If a namespace cannot be read, it keeps all.
+// Retain is CNI's GC: it ends the leases of the network's attachments that valid does not list. If the address is still
+// in use, Retain keeps the lease. If a namespace cannot be read, Retain keeps all leases.
 func (p *Pool) Retain(ctx context.Context, network string, valid []plugin.Attachment) error {
 	used := p.Used()
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		s.EndWhere(time.Now(), func(a netip.Addr, l registry.Lease) bool {
-			_, e := s.ENIOf(a)
-			inUse := used.Has(a, e.MAC, s.ENIs[l.ENI].MAC)
-			return l.Network == network && !slices.Contains(valid, l.Attachment) && !inUse && !used.Partial &&
-				!s.BegunAfter(l, p.Began)
+			return l.Network == network && !slices.Contains(valid, l.Attachment) && !used.Shows(s, a, l) &&
+				!used.Partial && !s.BegunAfter(l, p.Began)
 		})
 		return nil
 	})

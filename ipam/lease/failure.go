@@ -13,9 +13,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// One process asks EC2 for all waiting ADDs, so EC2's answer is the answer to all of them. If
-// EC2 refuses, the registry keeps that as a Failure, until an ADD of the same pool gets an
-// address. If a subnet is full, the Failure stays for its time.
+// One process asks EC2 for all waiting ADDs, so EC2's answer is the answer to all of them. If EC2 refuses, the registry
+// has a Failure, until an ADD of the same pool gets an address. If a subnet is full, the Failure stays until a certain
+// time (Until).
 
 // told returns an error if another process has just asked EC2 on behalf of the owner, and failed. The other process
 // must have begun after the owner became a waiter. So if EC2 refuses, a hundred waiting ADDs do not ask one after the
@@ -33,7 +33,9 @@ func (p *Pool) told(o Owner, none error) error {
 		return plugin.Errorf(plugin.CodeTryAgain, f.Hint,
 			"%w: another ADD asked EC2 for all waiting ADDs of this node, and failed: %s", Lacking(none), f.Text)
 	case time.Now().Before(f.Until):
-		return plugin.Errorf(plugin.CodeTryAgain, f.Hint, "%w: this node asks EC2 again after %s: %s", Lacking(none),
+		return plugin.Errorf(plugin.CodeTryAgain, f.Hint, "%w: EC2 gave no addresses, and this node asks EC2 again "+
+			"after %s: %s",
+			Lacking(none),
 			f.Until.Format(time.RFC3339), f.Text)
 	}
 	return nil
@@ -68,12 +70,11 @@ func (p *Pool) holdup(s *registry.State, o Owner) (what, hint string) {
 		return fmt.Sprintf("EC2 has not answered %s since %s", call.Action, call.Since.Format(time.RFC3339)),
 			"EC2 is slow: raise addTimeout to give it more time"
 	}
-	return "it has no answer yet", "see the log of the container runtime, and 'cni-ipvlan-vpc-k8s-tool status'"
+	return "that ADD has no answer yet", "see the log of the container runtime, and 'cni-ipvlan-vpc-k8s-tool status'"
 }
 
-// Throttled returns the text of an error, and its hint: this node does not call the EC2
-// action before a time. The hint is the same as in package aws, which this package must not
-// import.
+// Throttled returns an error text and its hint. The text says that this node does not call the EC2 action before a
+// time. The hint is the same as in package aws, which this package must not import.
 func Throttled(action string, until time.Time) (text, hint string) {
 	return fmt.Sprintf("%s: EC2 throttles: this node waits until %s", action, until.Format(time.RFC3339)),
 		fmt.Sprintf("EC2 limits how often the whole account may call %s: to make fewer calls, use larger batches "+
@@ -96,9 +97,8 @@ func throttled(s *registry.State, after time.Time) (action string) {
 	return action
 }
 
-// underWay returns the intent of the growth's latest call. It leaves out
-// ModifyNetworkInterfaceAttribute: that intent may stay when no call is under way. It leaves out calls that release an
-// address, too.
+// underWay returns the intent of the growth's latest call. It leaves out ModifyNetworkInterfaceAttribute, because that
+// intent may stay when no call is under way. It also leaves out calls that release an address.
 func underWay(s *registry.State) (last registry.Intent) {
 	for _, i := range s.Intents {
 		if i.Action != "ModifyNetworkInterfaceAttribute" && !ReleasesChosen(i) && i.Since.After(last.Since) {

@@ -16,16 +16,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about a chosen address that follows its pod to another node. The pod's DEL leaves the address, its
-// owner and a mark. A unit of systemd then releases the address to EC2: see less.ReleaseChosen. The ADD on the other
-// node waits for that. Only the old node can prove that no pod has the address, or EC2, if that node has ended.
+// This file is about a chosen address that follows its pod to another node. The pod's DEL leaves the free address and
+// its owner in the registry, and writes a mark. A unit of systemd then releases the address to EC2: see
+// less.ReleaseChosen. The ADD on the other node waits for this release. Only the old node can prove that no pod has the
+// address. If the old node has ended, only EC2 can prove it.
 
 // Release is the name of the mark that a DEL leaves when a chosen address is to be released to EC2.
 const Release = "release"
 
-// ToRelease reports whether a free address is to be released to EC2 at once. A pod had chosen it, and the next pod of
-// that name may come on another node. Only secondary addresses can leave an ENI: not the primary one, and none of a
-// prefix.
+// ToRelease reports whether a free address is to be released to EC2 at once. A pod had chosen the address, and the next
+// pod with the name of this pod may start on another node. Only a secondary address can leave its ENI. The primary
+// address and an address of a prefix cannot.
 func ToRelease(s *registry.State, a netip.Addr) bool {
 	if _, owned := s.Owners[a]; !owned || !s.Free.Has(a) {
 		return false
@@ -34,7 +35,8 @@ func ToRelease(s *registry.State, a netip.Addr) bool {
 	return slices.Contains(e.Addrs, a) && a != e.Primary() && e.Serving && !e.Foreign && !e.Keep && e.TagsUnknown == ""
 }
 
-// AnyToRelease reports whether there is such an address, or an address that a process has begun to release.
+// AnyToRelease reports whether ToRelease is true for an address, or a process has begun to release an address that a
+// pod had chosen.
 func AnyToRelease(s *registry.State) bool {
 	for a := range s.Owners {
 		if ToRelease(s, a) {
@@ -65,15 +67,15 @@ func AwaitedAddr(s *registry.State, a netip.Addr, now time.Time) bool {
 	return false
 }
 
-// How long an ADD waits before it asks again for an address that another node has. A pod mostly comes when its
-// predecessor has ended, so the first times are short. A pod waits at most four seconds longer than necessary.
+// How long an ADD waits before it asks again for an address that another node has. Mostly, the earlier pod with the
+// address has already ended, so the first waits are short. A pod waits at most four seconds longer than necessary.
 const (
 	firstHeld = 500 * time.Millisecond
 	mostHeld  = 4 * time.Second
 )
 
-// whileHeld asks the source in the owner's turn. While another node has the address that the pod has chosen, it asks
-// again, until ctx is done. The ADD holds no lock while it waits: other ADDs of this node have their turns.
+// whileHeld asks the source in the owner's turn. While another node has the address that the pod has chosen, whileHeld
+// asks again, until ctx is done. The ADD holds no lock while it waits: other ADDs of this node have their turns.
 func (p *Pool) whileHeld(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	for wait := firstHeld; ; wait = min(2*wait, mostHeld) {
 		got, err := p.inTurn(ctx, o, from)

@@ -18,10 +18,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// NotesUse wraps a plugin that runs after ipam. If the kernel refuses the chosen address,
-// because the ENI has it already, NotesUse writes this into the registry. The cause is a pod's namespace
-// that outlives its DEL: the node has no route to the address any more. To look into all
-// namespaces would find such addresses earlier, but every ADD would pay for it.
+// NotesUse wraps a plugin that runs after ipam. If the kernel refuses the leased address because another slave of the
+// ENI has it, NotesUse records this in the registry. The cause is the namespace of an earlier pod: it still exists
+// after that pod's DEL. The node has no route to the address any more, so the ADD could not find it. A look into all
+// namespaces would find such addresses earlier, but would make every ADD slower.
 //
 // No pod gets the address until collections have seen that it is gone. If the same attachment
 // is added again, it gets another address.
@@ -38,9 +38,10 @@ func NotesUse[C any](c plugin.Commands[C]) plugin.Commands[C] {
 	return c
 }
 
-// inUse is called when one of the attachment's addresses is in use. inUse gives that address a lease without a key. The
-// kernel does not say which one it is: if no namespace shows it, inUse takes all. If the attachment has addresses from
-// another plugin, the registry does not know them, and inUse does nothing.
+// inUse is called when another namespace has one of the attachment's addresses. It gives that address a lease without a
+// key. The kernel does not say which address it is. If no namespace shows one of the addresses, inUse gives all of them
+// such leases. If the attachment has addresses from another plugin, the registry does not know them, and inUse does
+// nothing.
 func inUse(ctx context.Context, k registry.Key) error {
 	r, err := openRegistry()
 	if err != nil {
@@ -58,7 +59,7 @@ func inUse(ctx context.Context, k registry.Key) error {
 	if len(addrs) > 1 {
 		taken = inNamespaces(s, addrs)
 	}
-	slog.Warn("addresses are in use in a network namespace, but the registry did not know: no other pod gets them",
+	slog.Warn("another network namespace uses addresses that this ADD has leased: no other pod gets these addresses",
 		"addrs", taken)
 	var failed error
 	for nic := range len(addrs) { // an attachment has at most as many interfaces as addresses
@@ -67,8 +68,8 @@ func inUse(ctx context.Context, k registry.Key) error {
 	return failed
 }
 
-// inNamespaces returns the addresses that a namespace has. If there are none, or not all namespaces can be read, it
-// returns all.
+// inNamespaces returns those of the addresses that a namespace has. If no namespace has one, or not all namespaces can
+// be read, inNamespaces returns all addresses.
 func inNamespaces(s *registry.State, addrs []netip.Addr) []netip.Addr {
 	node, err := nl.Node()
 	if err != nil {
@@ -87,7 +88,7 @@ func inNamespaces(s *registry.State, addrs []netip.Addr) []netip.Addr {
 }
 
 // LinkName returns the name that the link of an ENI with a MAC address had on the node. LinkName returns "" if the
-// registry does not know the name. A pod that has the whole ENI has its link.
+// registry does not know the name. If a pod has the whole ENI, the link is in the pod, and may have another name there.
 func LinkName(mac string) string {
 	r, err := openRegistry()
 	if err != nil {

@@ -32,7 +32,7 @@ type Kept struct {
 	Result      json.RawMessage            `json:"result"`
 }
 
-// Lease is what the registry would have of the attachment.
+// Lease returns what the registry would have of the attachment: its key, namespace and pod.
 func (k Kept) Lease() registry.Lease {
 	at := registry.Attachment{ContainerID: k.ContainerID, IfName: k.IfName}
 	l := registry.Lease{Key: registry.Key{Network: k.Network, Attachment: at}, NetNS: k.NetNS}
@@ -47,7 +47,8 @@ func (k Kept) Lease() registry.Lease {
 	return l
 }
 
-// KeptOf reads what runtimes keep of the attachments to a network, or to all networks if it is empty.
+// KeptOf reads what runtimes keep of the attachments to a network. If network is empty, KeptOf reads the attachments to
+// all networks.
 func KeptOf(network string) (all []Kept) {
 	for _, dir := range KeptIn {
 		entries, _ := os.ReadDir(dir) // without the directory, no runtime keeps anything
@@ -66,7 +67,7 @@ func KeptOf(network string) (all []Kept) {
 	return all
 }
 
-// has reports whether the plugins answered an address.
+// has reports whether the result of the ADD has the address.
 func (k Kept) has(a netip.Addr) bool {
 	type ip struct {
 		Address netip.Prefix `json:"address"`

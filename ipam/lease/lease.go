@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package lease leases the addresses of the node to its pods. It has all of the ipam plugin that needs neither EC2 nor
-// the metadata service. Package lease does not import the AWS SDK. So the warm path is free of the SDK, and programs
-// that do not ask EC2 stay small.
+// Package lease leases the addresses of the node to its pods. It has the part of the ipam plugin that needs neither EC2
+// nor the metadata service. Package lease does not import the AWS SDK. So the warm path is free of the SDK, and
+// programs that do not ask EC2 stay small.
 //
 // An ADD that finds a free address writes a lease to the registry and is done ([Pool.Take]). If no address is free, the
 // ADD waits for its turn to ask EC2 ([Pool.Acquire]). The ADD asks by a [Source]: package ipam, or a program that is
 // executed. A DEL ends the lease, and calls neither EC2 nor metadata. Package less unassigns addresses.
 //
-// There are two invariants. An address has one owner, from before its ADD answers until after
-// its DEL began. Before a process leases an address, it checks that the node has no route to
-// a pod with that address.
+// There are two invariants. An address has one owner, from before its ADD answers until after its DEL began. Before an
+// ADD answers with an address, it checks that the node has no route to another pod with that address.
 package lease
 
 //go:generate go run ../../internal/codec/gen
@@ -29,8 +28,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Commands returns the commands of the ipam plugin, executed with these arguments. A runtime gives none. The single
-// process of an earlier release executes this plugin to ask EC2, with the arguments of [Program].
+// Commands returns the commands of the ipam plugin for a process with these arguments. A runtime passes no arguments.
+// In an earlier release, the program with all plugins in one process executes this plugin to ask EC2. That program
+// passes the arguments of [Program].
 func Commands(args ...string) plugin.Commands[Config] {
 	add := func(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, error) {
 		if len(args) > 0 {
@@ -41,7 +41,7 @@ func Commands(args ...string) plugin.Commands[Config] {
 	}
 	c := plugin.Commands[Config]{Add: add, Del: del, Check: check, GC: gc, Status: status}
 	if len(args) > 0 {
-		return c // the process that has executed this one counts
+		return c // the process that has executed this one counts the command
 	}
 	return Counts(c)
 }
@@ -74,10 +74,10 @@ func openRegistry() (*registry.Registry, error) {
 // Close releases what Open has opened.
 func (p *Pool) Close() error { return p.Host.Close() }
 
-// ownerOf returns the owner for which a request is made, as one of the attachment's interfaces.
+// ownerOf returns the owner of a request, for the interface with the number nic.
 func ownerOf(r *plugin.Request[Config], nic int) Owner { return Owner{key(r), r.Pod, r.NetNS, nic} }
 
-// del does not open the host's namespace, because it does not need it.
+// del does not open the node's namespace, because most DELs do not need it.
 func del(ctx context.Context, r *plugin.Request[Config]) error {
 	reg, err := openRegistry()
 	if err != nil {
@@ -96,9 +96,9 @@ func gc(ctx context.Context, r *plugin.Request[Config]) error {
 	return p.Retain(ctx, r.Network, r.Valid)
 }
 
-// status reports whether an ADD could succeed at all. It does not fail because no address is free, or because a process
-// holds a lock. If it failed, the runtime would report the node as not ready, and Kubernetes would evict its pods.
-// status fails without [GrowProgram]: the node's first ADD would fail.
+// status reports whether an ADD could succeed at all. It does not fail if no address is free, or if a process holds a
+// lock. Otherwise the runtime would report the node as not ready, and Kubernetes would evict its pods. status fails if
+// [GrowProgram] is not installed, because the node's first ADD would fail.
 func status(_ context.Context, r *plugin.Request[Config]) error {
 	if err := r.CanDelegate(GrowProgram); err != nil {
 		return err
@@ -117,8 +117,8 @@ func key[C any](r *plugin.Request[C]) registry.Key {
 	return registry.Key{Network: r.Network, Attachment: r.Attachment}
 }
 
-// Superseded reports whether another ADD of the attachment has come since its leases began. What the
-// pod has is then that one's. If the registry cannot be read, Superseded reports true.
+// Superseded reports whether a lease of the attachment began after the time since. Then a later ADD has come, and the
+// objects in the pod belong to that ADD. If the registry cannot be read, Superseded returns true.
 func Superseded[C any](r *plugin.Request[C], since time.Time) bool {
 	s, err := view()
 	if err != nil {
@@ -128,7 +128,7 @@ func Superseded[C any](r *plugin.Request[C], since time.Time) bool {
 	return slices.ContainsFunc(s.Held(key(r)), younger)
 }
 
-// Added lists the attachments of a network whose leases have begun since the command did.
+// Added lists the attachments of a network that have a lease which began after the command r began.
 func Added[C any](r *plugin.Request[C]) (all []plugin.Attachment, err error) {
 	s, err := view()
 	if err != nil {

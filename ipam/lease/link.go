@@ -14,13 +14,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The other ENIs get the MTU of the boot ENI if it is within these limits, as with the
-// original plugin. Inside a VPC, 9001 is possible (EC2 user guide, "Network MTU").
+// The links of the other ENIs get the MTU of the boot ENI's link, if this MTU is within these limits. The original
+// plugin did the same. Inside a VPC, 9001 is possible (EC2 user guide, "Network MTU").
 const minMTU, maxMTU = 1000, 9001
 
-// LinkUp sets the link of an ENI up, and returns its name. The link gets the boot ENI's MTU if no pods use it. LinkUp
-// waits for the link of a new ENI. If that link does not appear, the error is [ErrNoLink]. A link that an earlier pod
-// had is first as it was before, or the error is [ErrKept].
+// LinkUp sets the link of an ENI up, and returns its name. The link gets the boot ENI's MTU if no pod uses the link.
+// LinkUp waits for the link of a new ENI. If that link does not appear, the error is [ErrNoLink]. If an earlier pod had
+// the link, LinkUp first restores the settings of the link. If that fails, the error is [ErrKept].
 func (p *Pool) LinkUp(ctx context.Context, id string) (string, error) {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -29,7 +29,7 @@ func (p *Pool) LinkUp(ctx context.Context, id string) (string, error) {
 	return p.up(ctx, s, id)
 }
 
-// up is LinkUp for a caller that has read the state.
+// up does what LinkUp does, for a caller that has read the state.
 func (p *Pool) up(ctx context.Context, s *registry.State, id string) (string, error) {
 	link, err := p.link(ctx, s, id)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -59,16 +59,17 @@ func (p *Pool) up(ctx context.Context, s *registry.State, id string) (string, er
 	return link.Name, p.record(ctx, id, link)
 }
 
-// alone reports whether the link of an ENI has no slaves. The kernel gives a new MTU to all slaves, whatever their pods
-// should have, and does not give it to their IPv6 (see [nl.MTU6]). A kernel without macvlan does not report slaves. A
-// link that is down then counts as a new one.
+// alone reports whether the link of an ENI has no slaves. The kernel gives a new MTU to all slaves, even if their pods
+// should have another MTU. But their IPv6 keeps the old MTU (see [nl.MTU6]). A kernel without macvlan does not report
+// slaves. Then a link that is down counts as a new link without slaves.
 func (p *Pool) alone(link nl.Link) bool {
 	err := p.Host.Unshared(link)
 	return err == nil || !link.Up && !errors.Is(err, nl.ErrShared)
 }
 
-// ignoreRouters has the node take no routes and addresses from router advertisements on the link of an ENI for pods.
-// Where the node does not forward IPv6, the kernel takes them by default. The boot ENI's link is the node's own.
+// ignoreRouters sets accept_ra of an ENI's link to 0. Then the node takes no routes and addresses from router
+// advertisements on this link. If the node does not forward IPv6, the kernel takes them by default. The boot ENI's link
+// is the node's own, so ignoreRouters does not change it.
 func (p *Pool) ignoreRouters(e registry.ENI, link string) error {
 	if e.IsBoot() {
 		return nil
@@ -82,7 +83,7 @@ func (p *Pool) ignoreRouters(e registry.ENI, link string) error {
 func (p *Pool) link(ctx context.Context, s *registry.State, id string) (nl.Link, error) {
 	eni := s.ENIs[id]
 	if eni.Link != "" && eni.Missed.IsZero() {
-		if l, err := p.Host.LinkByName(eni.Link); err == nil && l.MAC == eni.MAC {
+		if l, err := p.Host.LinkByName(eni.Link); err == nil && l.Owns(eni.MAC) {
 			return l, nil
 		}
 	}
@@ -93,7 +94,7 @@ func (p *Pool) link(ctx context.Context, s *registry.State, id string) (nl.Link,
 	return l, p.noteLink(ctx, eni, id, l.Name)
 }
 
-// bootMTU returns the MTU of the boot ENI, or 0 if the MTU of the others must not be changed.
+// bootMTU returns the MTU of the boot ENI's link, or 0 if the MTU of the other links must not be changed.
 func (p *Pool) bootMTU(ctx context.Context, s *registry.State) (int, error) {
 	for id, e := range s.ENIs {
 		if !e.IsBoot() {
@@ -106,7 +107,7 @@ func (p *Pool) bootMTU(ctx context.Context, s *registry.State) (int, error) {
 			return 0, nil
 		}
 		if err != nil {
-			return 0, fmt.Errorf("MTU of the boot ENI: %w", err)
+			return 0, fmt.Errorf("read the MTU of the boot ENI: %w", err)
 		}
 		return sensible(l.MTU), nil
 	}

@@ -17,36 +17,35 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A Shelf is a directory of network namespaces. Each entry is one, or has one at the path
-// Below.
+// A Shelf is a directory of network namespaces. Each entry is a namespace, or has a namespace at the path Below.
 type Shelf struct{ Dir, Below string }
 
-// Shelves are the places of namespaces: the names that runtimes give them, and processes, for
-// runtimes that give no names.
+// Shelves are the directories in which runtimes name the namespaces of pods. /proc is for runtimes that give no names.
 var Shelves = []Shelf{{"/run/netns", ""}, {"/run/docker/netns", ""}, {"/proc", "ns/net"}}
 
-// paths lists the namespaces on a Shelf. If the directory cannot be read, that is an error
-// and not an empty list. So it does not use filepath.Glob, which ignores such errors.
+// paths lists the paths of the namespaces on a Shelf. If the directory cannot be read, paths returns an error and not
+// an empty list. So it does not use filepath.Glob, which ignores such errors. A missing directory is no error.
 func (s Shelf) paths() (paths []string, err error) {
 	entries, err := os.ReadDir(s.Dir)
 	if gone(err) {
 		return nil, nil
 	}
 	for _, e := range entries {
-		if s.Below == "" || e.IsDir() { // the others of /proc are not processes
+		if s.Below == "" || e.IsDir() { // the other entries of /proc are not processes
 			paths = append(paths, filepath.Join(s.Dir, e.Name(), s.Below))
 		}
 	}
 	return paths, err
 }
 
-// EachNetNS calls f once for each network namespace on the node, except the caller's own. The
-// Name of the namespace is the path at which it was found. If a namespace cannot be opened,
-// or f fails, EachNetNS continues, and returns all errors in the end.
+// EachNetNS calls f once for each network namespace on the node, but not for the caller's own. The Name of the
+// namespace is the path at which it was found. If a namespace cannot be opened, or f fails, EachNetNS continues, and
+// returns all errors in the end.
 func EachNetNS(f func(*nl.NS) error) error { return eachNetNS(Shelves, f) }
 
-// eachNetNS tries what could not be opened a few times more. Linux may deny even root the
-// namespaces of a process that is about to end. A moment later, that process is gone.
+// eachNetNS does what EachNetNS does, for these shelves. If it cannot open a namespace, it tries a few times more. Even
+// for root, Linux may refuse to open the namespaces of a process that is about to end. A moment later, that process is
+// gone.
 func eachNetNS(shelves []Shelf, f func(*nl.NS) error) error {
 	self, err := inode("/proc/self/ns/net")
 	if err != nil {
@@ -79,8 +78,8 @@ type walk struct {
 	failed   error
 }
 
-// visit calls w.call unless it has seen the namespace at path. A namespace that is gone is no
-// error, because processes end.
+// visit calls w.call with the namespace at path, if visit has not seen this namespace before. A namespace that is gone
+// is no error, because processes end.
 func (w *walk) visit(path string) {
 	id, err := inode(path)
 	if gone(err) || err == nil && w.seen[id] || path == hostProcess {
@@ -101,8 +100,8 @@ func (w *walk) visit(path string) {
 	}
 }
 
-// hostProcess is the namespace of process 1, which is the host's. A sandbox may forbid even
-// root to read it.
+// hostProcess is the path of the namespace of process 1, which is the node's. In a sandbox, even root may not be
+// permitted to read it.
 const hostProcess = "/proc/1/ns/net"
 
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }

@@ -17,18 +17,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An ENI whose link is not on the node can carry no pods. An operator or another program has detached it, the driver
-// has failed, or its link never came. The registry records since when the link is missing. So only one ADD has to find
-// that out, and the others do not use the ENI. When a process sees the link again, it removes that record. It is an ADD
-// that would find no address otherwise, or a collection.
+// An ENI whose link is not on the node can serve no pods. An operator or another program has detached the ENI, the
+// driver has failed, or the link has never appeared. The registry records since when the link is missing. So only one
+// ADD has to wait for the link, and the other ADDs do not use the ENI. A later process looks for the link again, and
+// removes the record if the link is on the node. The later process is an ADD that finds no free address, a growth or a
+// collection.
 
 // ErrNoLink means that the link of an ENI is not on the node, and that no process should wait for it.
 var ErrNoLink = errors.New("its link is not on the node")
 
 // HintNoLink says what an operator can do about [ErrNoLink].
 const HintNoLink = "an operator or another program has detached the ENI (CloudTrail: DetachNetworkInterface), or the " +
-	"kernel has not found it: see dmesg and 'cni-ipvlan-vpc-k8s-tool status'; it serves pods again as soon as its " +
-	"link is on the node"
+	"kernel has not found the ENI: see dmesg and 'cni-ipvlan-vpc-k8s-tool status'. The ENI serves pods again as soon " +
+	"as its link is on the node"
 
 // Obtain leases addresses by take, sets the link of their ENI up, and returns the link's
 // name. If the link is not on the node, Obtain ends these leases and takes other addresses.
@@ -58,7 +59,8 @@ func (p *Pool) Obtain(
 	}
 }
 
-// hasCard reports whether the pod has the ENI's link already: this ADD is a repeated one.
+// hasCard reports whether the pod has the ENI's link already. Then the pod has the whole ENI, and the runtime has
+// repeated the ADD.
 func (p *Pool) hasCard(o Owner, a Allocation) (bool, error) {
 	if a.Fresh || !p.Policy.Choice.Exclusive {
 		return false, nil
@@ -75,20 +77,20 @@ func (p *Pool) hasCard(o Owner, a Allocation) (bool, error) {
 	return slices.ContainsFunc(links, func(l nl.Link) bool { return l.MayBeCard() && l.MAC == a.ENI.MAC }), err
 }
 
-// noAnswer is the error of an ADD that has addresses, but not the link of their ENI.
+// noAnswer returns the error of an ADD that has addresses, but not the link of their ENI.
 func noAnswer(a Allocation, err error) error {
-	hint := "a new ENI takes some seconds to appear; if it never does, see dmesg and 'ip link'"
+	hint := "the link of a new ENI takes some seconds to appear; if it does not appear, see dmesg and 'ip link'"
 	switch {
 	case errors.Is(err, ErrNoLink):
 		hint = HintNoLink
 	case errors.Is(err, ErrKept):
 		hint = hintKept
 	}
-	return plugin.Errorf(plugin.CodeTryAgain, hint, "%s (%s) of %v: %w", a.ID, a.ENI.MAC, a.Addrs, err)
+	return plugin.Errorf(plugin.CodeTryAgain, hint, "%s (%s) with the addresses %v: %w", a.ID, a.ENI.MAC, a.Addrs, err)
 }
 
-// putBack makes addresses free again that the owner has just got. No pod has had them
-// meanwhile, so they do not cool.
+// putBack makes the addresses free again that the owner has just got. No pod has used them meanwhile, so they do not
+// cool.
 func (p *Pool) putBack(ctx context.Context, o Owner) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		for _, a := range s.HeldBy(o.Key, o.NIC) {
@@ -97,8 +99,9 @@ func (p *Pool) putBack(ctx context.Context, o Owner) error {
 	})
 }
 
-// unleash ends a lease of which no pod has had the address. An address that the pod has chosen may still have been
-// cooling when the pod got it (see Choice.cooled). So such an address cools again, for all others.
+// unleash ends the lease of an address that no pod has used since the lease began. An address that the pod has chosen
+// may still have been cooling when the pod got it (see Choice.cooled). So such an address cools again, for all other
+// pods.
 func unleash(s *registry.State, a netip.Addr) {
 	since := time.Time{}
 	if l, _ := s.Leases.At(a); l.Asked && l.PodName != "" {
@@ -107,14 +110,14 @@ func unleash(s *registry.State, a netip.Addr) {
 	s.End(a, since)
 }
 
-// await waits for the link of a new ENI, until its patience has ended. Before that, it
-// records in the registry that an ADD waits: then other ADDs use other ENIs first.
+// await waits for the link of a new ENI, until [registry.LinkPatience] is over. Before it waits, it records in the
+// registry that the link is missing. So other ADDs use other ENIs first.
 func (p *Pool) await(ctx context.Context, e registry.ENI, id string) (nl.Link, error) {
 	var now time.Time
 	err := p.Registry.Change(ctx, func(s *registry.State) {
 		now = time.Now()
 		known, ok := s.ENIs[id]
-		if ok { // else the registry was lost meanwhile
+		if ok { // otherwise the registry was lost meanwhile
 			e = known
 		}
 		if e.Miss(now); ok {
@@ -124,7 +127,7 @@ func (p *Pool) await(ctx context.Context, e registry.ENI, id string) (nl.Link, e
 	if err != nil {
 		return nl.Link{}, err
 	}
-	gone := fmt.Errorf("%w since %s", ErrNoLink, e.Missed.Format(time.RFC3339))
+	gone := fmt.Errorf("%w (since %s)", ErrNoLink, e.Missed.Format(time.RFC3339))
 	if e.NoLink(now) {
 		return nl.Link{}, gone
 	}
@@ -137,7 +140,7 @@ func (p *Pool) await(ctx context.Context, e registry.ENI, id string) (nl.Link, e
 	return l, p.noteLink(ctx, e, id, l.Name)
 }
 
-// noteLink records that the link of an ENI is on the node, which takes no routes from it from now on.
+// noteLink records that the link of an ENI is on the node. It also calls ignoreRouters for the link.
 func (p *Pool) noteLink(ctx context.Context, e registry.ENI, id, name string) error {
 	if err := p.ignoreRouters(e, name); err != nil {
 		return err
@@ -148,8 +151,9 @@ func (p *Pool) noteLink(ctx context.Context, e registry.ENI, id, name string) er
 }
 
 // Look reads the links of the node. It records which ENIs have lost their link, and which have it again. It returns
-// true if at least one ENI has its link again. An ENI whose link was never seen is treated as new from now on, as when
-// an ADD waits for it. A failure is only logged, because no caller depends on the result.
+// true if at least one ENI has its link again. If no process has ever seen the link of an ENI, its
+// [registry.LinkPatience] begins now, as for an ADD that waits for a link. A failure is only logged, because no caller
+// depends on the result.
 func (p *Pool) Look(ctx context.Context) (again bool) {
 	again, err := p.look(ctx)
 	if err != nil {
@@ -164,7 +168,11 @@ func (p *Pool) look(ctx context.Context) (again bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	links, err := p.Host.LinksByMAC()
+	names := map[string]string{}
+	for _, e := range was.ENIs {
+		names[e.MAC] = e.Link
+	}
+	links, err := p.Host.LinksOf(names)
 	if err != nil {
 		return false, err
 	}
@@ -194,7 +202,7 @@ func (p *Pool) look(ctx context.Context) (again bool, err error) {
 	return again, err
 }
 
-// missing reports whether the link of an ENI is recorded as missing.
+// missing reports whether the registry has an ENI whose link is missing.
 func missing(s *registry.State) bool {
 	for _, e := range s.ENIs {
 		if !e.Missed.IsZero() {

@@ -13,9 +13,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An owners knows the pods of addresses without the registry. It reads the alias of a pod's veth pair on the node, and
-// the files that runtimes keep of the ADD. It reads each source when it is asked for the first time. The names serve
-// people alone: nothing is decided by them.
+// An owners finds the name of the pod that has an address, without the registry. It reads the aliases of the veth pairs
+// on the node, and the files that runtimes keep of each ADD. It reads both when it is called for the first time. The
+// names are only for people: no process decides anything by them.
 type owners struct {
 	node  *nl.NS
 	paths nl.Namespaces
@@ -35,11 +35,11 @@ func (u Used) Find(path string, a netip.Addr) (l registry.Lease) {
 	return l
 }
 
-// of returns the pod that has an address in a namespace, if a source names one, and no other.
+// of returns the pod that has an address in a namespace, if the sources name exactly one pod.
 func (o *owners) of(path string, a netip.Addr) (namespace, name string) {
 	if !o.read {
 		o.read, o.paths, o.kept = true, nl.Namespaces{}, KeptOf("")
-		o.links, _ = o.node.Links() // then what runtimes keep has to do
+		o.links, _ = o.node.Links() // without the links, only the files of runtimes name pods
 	}
 	o.paths.Know(o.node, path)
 	pods := map[[2]string]bool{{}: true}
@@ -48,7 +48,7 @@ func (o *owners) of(path string, a netip.Addr) (namespace, name string) {
 			pods[podOfAlias(near.Alias)] = true
 		}
 	}
-	if len(pods) > 1 { // the kernel knows best
+	if len(pods) > 1 { // the alias names the pod, so the files are not needed
 		return only(pods)
 	}
 	for _, k := range o.kept {
@@ -59,7 +59,7 @@ func (o *owners) of(path string, a netip.Addr) (namespace, name string) {
 	return only(pods)
 }
 
-// only returns the pod if there is one.
+// only returns the pod if there is exactly one.
 func only(pods map[[2]string]bool) (namespace, name string) {
 	if delete(pods, [2]string{}); len(pods) == 1 {
 		for pod := range pods {
@@ -69,10 +69,10 @@ func only(pods map[[2]string]bool) (namespace, name string) {
 	return "", ""
 }
 
-// podOfAlias is the pod that the alias of a veth pair names: the owner, the network, the container, the interface and
-// the pod.
+// podOfAlias returns the pod that the alias of a veth pair names. The words of an alias are the owner, the network, the
+// container, the interface and the pod.
 func podOfAlias(alias string) (pod [2]string) {
-	const most = 255 // IFALIASZ-1: a longer one is cut
+	const most = 255 // IFALIASZ-1: a longer alias is cut
 	if words := strings.Fields(alias); len(words) > 4 && len(alias) < most {
 		pod[0], pod[1], _ = strings.Cut(words[4], "/")
 	}

@@ -24,14 +24,14 @@ type Pool struct {
 	Registry *registry.Registry
 	Host     *nl.NS
 	Policy   Policy
-	Shelves  []Shelf // where pods' namespaces are; nil: where all runtimes have them
+	Shelves  []Shelf // directories of the pods' namespaces; nil: the variable Shelves
 
-	// Began is when the DEL or the GC began. A lease that is younger belongs to an ADD that has come
-	// since, and does not end. If it is zero, no lease is too young.
+	// Began is when the DEL or the GC began. A lease that began later belongs to a later ADD, and does not end. If
+	// Began is zero, the age of a lease does not count.
 	Began time.Time
 }
 
-// by returns the pool for a policy.
+// by returns a copy of the pool with this policy.
 func (p *Pool) by(policy Policy) *Pool {
 	q := *p
 	q.Policy = policy
@@ -43,7 +43,7 @@ type Owner struct {
 	registry.Key
 	Pod   plugin.Pod
 	NetNS string
-	NIC   int // which interface of the attachment: 0 has its name
+	NIC   int // number of the interface: 0 has the attachment's name
 }
 
 // name is the pod's name for people. Outside Kubernetes, it is the ID of the container.
@@ -60,7 +60,7 @@ func (o Owner) lease(eni string, c Choice, a netip.Addr, now time.Time) registry
 		Asked: slices.Contains(c.Addrs, a), Exclusive: c.Exclusive, Since: now}
 }
 
-// waiter is the key of the owner among the waiters. Several interfaces of an attachment may wait.
+// waiter returns the key of the owner among the waiters. Each interface of an attachment can be a waiter.
 func (o Owner) waiter() string {
 	if o.NIC == 0 {
 		return o.Key.String()
@@ -76,16 +76,16 @@ type Allocation struct {
 	VPC   registry.VPC
 	Fresh bool      // the attachment had no address before; also set if it gets none now
 	Since time.Time // when the leases began
-	// no address was free, so the attachment has waited for EC2; also set if it gets none then
+	// no address was free, so the attachment has waited for EC2; also set if it has got no address
 	Waited bool
 
-	seen *registry.State // the state that decided this
+	seen *registry.State // the state from which the addresses were chosen
 }
 
-// Why an ADD has to ask EC2. With ErrUnknown, it asks the metadata service first.
+// The reasons why an ADD has to ask EC2. If the reason is ErrUnknown, the ADD asks the metadata service first.
 //
-// A list of peers is never too old for an ADD. But an ADD without such a list would add no
-// routes to the peers, although the configuration asks for them. No process would add them later.
+// ErrPeers means that there is no list of peers. An old list is good enough for an ADD. But without a list, the ADD
+// would add no routes to the peers, although the configuration asks for them. No process would add them later.
 var (
 	ErrNone    = errors.New("no address is free")
 	ErrUnknown = errors.New("this node's ENIs are not known yet")
@@ -98,8 +98,8 @@ func IsNone(err error) bool { return isShort(err) || errors.Is(err, ErrPeers) }
 // isShort reports whether err means that the attachment has no address, and that none is free.
 func isShort(err error) bool { return errors.Is(err, ErrNone) || errors.Is(err, ErrUnknown) }
 
-// Lacking returns the first part of the error of an ADD whose growth has failed. All waiters
-// report the same error, whatever each of them has found in the registry.
+// Lacking returns the first part of the error of an ADD whose growth has failed. All waiters report the same error,
+// even if they have found different things in the registry.
 func Lacking(none error) error {
 	if errors.Is(none, ErrPeers) {
 		return ErrPeers
@@ -107,8 +107,8 @@ func Lacking(none error) error {
 	return ErrNone
 }
 
-// Take leases an address of each family to the owner. If the owner calls it again, it gets the
-// same addresses. If [IsNone] is true of the error, the registry has the owner as a waiter.
+// Take leases an address of each family to the owner. If the owner has these leases already, it gets the same
+// addresses. If [IsNone] is true for the error, the registry now has the owner as a waiter.
 func (p *Pool) Take(ctx context.Context, o Owner) (Allocation, error) {
 	for {
 		a, err := p.reserve(ctx, o)
@@ -118,11 +118,10 @@ func (p *Pool) Take(ctx context.Context, o Owner) (Allocation, error) {
 		if err != nil {
 			return a, err
 		}
-		// The registry may not know all pods: those of the original plugin have no lease.
-		// The node has a host route to each pod, so withRoute finds them. If the owner
-		// already had the lease, its ADD may have been killed before this check. Then the
-		// route is its own only if its namespace has the address. Another ADD of the attachment may
-		// have made the route since this one has the lease.
+		// The registry may not know all pods: pods of the original plugin have no leases. The node has a host route to
+		// each pod, so withRoute finds the addresses of such pods. But the route may also be the owner's own. Then an
+		// earlier ADD of the attachment has made the route, or another ADD has made it since this ADD got the lease. If
+		// the owner's namespace has the address, the route is the owner's own.
 		taken, err := p.withRoute(a.Addrs)
 		if n := len(taken); err == nil && n > 0 {
 			taken, err = without(taken, o.NetNS)
@@ -220,8 +219,8 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 	return a, cmp.Or(err, none)
 }
 
-// lacks returns why an ADD has to ask EC2, or nil if it need not. The ADD would get addresses of eni, which is empty if
-// there is no such ENI.
+// lacks returns why an ADD has to ask EC2, or nil if it need not. eni is the ENI whose addresses the ADD would get, or
+// "" if no ENI has free ones.
 func (p *Pool) lacks(s *registry.State, eni string) error {
 	switch {
 	case eni == "" && Unknown(s):
@@ -234,13 +233,12 @@ func (p *Pool) lacks(s *registry.State, eni string) error {
 	return nil
 }
 
-// Unknown reports whether the registry has no ENI, or does not know the instance: Learn is needed.
-// The registry may be lost while a process waits for EC2. Then it has only what that process
-// writes afterwards.
+// Unknown reports whether the registry has no ENI, or does not know the instance. Then Learn is needed. The registry
+// may be lost while a process waits for EC2. Then the new registry has only what that process writes afterwards.
 func Unknown(s *registry.State) bool { return len(s.ENIs) == 0 || s.Instance.ID == "" }
 
-// StaleMetadata is how long the metadata service may still list an address that has left its
-// ENI. Its users saw minutes; this is twice what they saw.
+// StaleMetadata is how long the metadata service may still list an address that has left its ENI. This is twice the
+// longest time that users have seen.
 const StaleMetadata = 10 * time.Minute
 
 // prune forgets five things that have no meaning any more:
@@ -273,14 +271,14 @@ func prune(s *registry.State, policy Policy, now time.Time) {
 	}
 }
 
-// Note records what a collection has to know of the configuration. A collection has none. Its derived pools keep as
-// much as the pool itself, because no pod may ask for them again.
+// Note records what a collection has to know of the configuration, because a collection may have no configuration. The
+// pools that are derived from the pool get the same records as the pool, because perhaps no pod asks for them again.
 func (p *Pool) Note(s *registry.State) {
 	for id, e := range s.ENIs {
 		takes := p.Policy.takes(id, e) && p.Policy.Choice.ENI == ""
 		own := e.Pool == p.Policy.Pool || Origin(e.Pool) == p.Policy.Pool
 		if takes || (e.Serving || e.Managed) && own {
-			e.Configure(p.Policy.Misfit(e) == "", p.Policy.Serves(e), p.Policy.Keep) // it may not fit the pool any more
+			e.Configure(p.Policy.Misfit(e) == "", p.Policy.Serves(e), p.Policy.Keep) // the ENI may no longer fit
 			s.ENIs[id] = e
 		}
 	}
@@ -289,9 +287,9 @@ func (p *Pool) Note(s *registry.State) {
 	}
 }
 
-// held returns the addresses that the interface already has, and their ENI. If one of them is on
-// no ENI any more, held ends all leases of the interface. The lease of that address is useless,
-// and the addresses of an interface must all be on the same ENI.
+// held returns the addresses that the interface already has, and their ENI. If one of them is on no ENI any more, held
+// ends all leases of the interface. The lease of that address is useless, and all addresses of an interface must be on
+// the same ENI.
 func held(s *registry.State, o Owner) (eni string, addrs []netip.Addr) {
 	all := s.HeldBy(o.Key, o.NIC)
 	for _, h := range all {
@@ -314,7 +312,7 @@ func (policy Policy) inOrder(addrs []netip.Addr) []netip.Addr {
 	return addrs
 }
 
-// deadline returns when the process of an ADD gives up. If ctx has no deadline, that is in a minute.
+// deadline returns when the process of an ADD gives up. If ctx has no deadline, the process gives up in a minute.
 func deadline(ctx context.Context) time.Time {
 	if d, ok := ctx.Deadline(); ok {
 		return d
@@ -322,9 +320,10 @@ func deadline(ctx context.Context) time.Time {
 	return time.Now().Add(time.Minute)
 }
 
-// reject gives leases without a key to addresses that turned out to be in use, so that no pod gets them. Such a lease
-// ends when a collection finds that the address is gone. The owner's other addresses are free again. seen is where the
-// kernel has the addresses in use. seen is the path of a namespace, or [routed], or empty if the place is not known.
+// reject gives leases without a key to the addresses taken, because they are already in use. So no pod gets them. Such
+// a lease ends when a collection finds that the address is gone. The owner's other addresses are free again. seen is
+// the place where the kernel shows the addresses: the path of a namespace, or [routed]. If the place is not known, seen
+// is empty.
 func (p *Pool) reject(ctx context.Context, o Owner, taken []netip.Addr, seen string) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		for _, a := range s.HeldBy(o.Key, o.NIC) {

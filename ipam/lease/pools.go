@@ -24,9 +24,9 @@ const AnnotationPool = "cni-ipvlan-vpc-k8s/pool"
 // validated.
 func (c *Config) Policies() []Policy { return slices.Clone(c.pools) }
 
-// Choose returns the policy of the pool that serves a pod. If the pod asks for a pool, it is
-// that pool, and the pod's namespace must be allowed to ask. Otherwise it is the pool that
-// names the namespace most precisely, or else the default pool.
+// Choose returns the policy of the pool that serves a pod. If the pod asks for a pool, that pool serves the pod. If the
+// pod's namespace may not ask for that pool, Choose returns an error. If the pod asks for no pool, the pool that names
+// its namespace most precisely serves it. If no pool names the namespace, the default pool serves the pod.
 func (c *Config) Choose(pod plugin.Pod) (Policy, error) {
 	if name := c.RuntimeConfig.Annotations[AnnotationPool]; name != "" {
 		return c.requested(pod, name)
@@ -48,7 +48,7 @@ func (c *Config) Routed() (veth, ipvlan []string) {
 	return veth, ipvlan
 }
 
-// serving returns the pool for the pods of a namespace that ask for none.
+// serving returns the pool for the pods of a namespace that ask for no pool.
 func (c *Config) serving(namespace string) Policy {
 	best, width := c.pools[0], -1
 	for _, p := range c.pools[1:] {

@@ -102,14 +102,14 @@ func TestPoolMistakes(t *testing.T) {
 			"b": {"namespaces": ["t*", "t*o", "*x", ""]},
 			"default": {}}}`)
 	for _, want := range []string{
-		"namespaces and selectable belong to a pool of pools",
+		`the keys namespaces and selectable are allowed only in an entry of "pools"`,
 		`ipFamilies: ["IPv5"]: want IPv4, IPv6, or both`,
 		`warm: {"min": 5, "max": 2}`,
 		"pools: a: reuseIPWait: -1: want 0 or more",
-		`pools: b: namespaces: "t*o": want a namespace, or the beginning of one and a *`,
+		`pools: b: namespaces: "t*o": want a namespace, or the beginning of a namespace with a * after it`,
 		`pools: b: namespaces: "*x"`,
 		`pools: b: namespaces: "": want`,
-		"pools: default: default is the pool of the top-level keys",
+		"pools: default: default is the pool that the top-level keys describe",
 		`pools: a and b both have the namespaces "t*"`,
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -135,7 +135,7 @@ func TestPermissionFirst(t *testing.T) {
 	}
 	// the race detector's pools forget: more than what is needed, and much less than an allocation for each object
 	const few = 50
-	const refused = `pod shop/p asks for its interfaces, and requests does not allow the namespace "shop" to ask`
+	const refused = `pod shop/p asks for interfaces, and the key requests does not allow the namespace "shop" to ask`
 	for _, text := range []string{"[{}]", "no JSON", "", `[{"ip": "10.0.0.7"}]`,
 		"[" + strings.Repeat(`{"name":"a"},`, 20000) + "{}]", strings.Repeat("\x1b[", 1<<17)} {
 		if n, err := ask("shop", text); err == nil || err.Error() != refused || n > few {

@@ -14,39 +14,38 @@ import (
 )
 
 // GrowProgram is the program that can ask EC2. The program contains the AWS SDK, so it starts more slowly than the
-// plugins. They execute it only if no address is free. Of all waiting ADDs, only the one that has its turn does so. CNI
-// calls this delegation (CNI specification, section 4).
+// plugins. The plugins execute it only if no address is free. Of all waiting ADDs, only the ADD that has its turn
+// executes it. CNI calls this delegation (CNI specification, section 4).
 const GrowProgram = "cni-ipvlan-vpc-k8s-grow"
 
-// acquire is the program's first argument if it only has to get addresses. The parent waits
-// for the link, and meanwhile the next ADD has its turn. The second argument is how much time
-// is left, and the third is the number of the interface. A release that does not know the
-// arguments does the whole ADD, which is slower but correct. An earlier release has no third.
+// acquire is the first argument of a GrowProgram that only has to get addresses. The parent of GrowProgram then waits
+// for the link, and meanwhile the next ADD has its turn. The second argument is how much time is left. The third
+// argument is the number of the interface. A parent of an earlier release passes no third argument. A GrowProgram of an
+// earlier release may not know the arguments, and does the whole ADD, which is slower but correct.
 const acquire = "acquire"
 
-// Program is the source of a process that cannot ask EC2 itself. It executes [GrowProgram],
-// which ends with ctx and with this process.
+// Program returns a [Source] of addresses, for a process that cannot ask EC2 itself. This Source executes
+// [GrowProgram], which ends when ctx or this process ends.
 //
-// Its lock is not "grow": the program takes that one, and must not wait for its own parent.
-// If a process is killed, the kernel releases its lock, and the program ends with its parent.
-// If the next program begins before the last one has ended, it waits for "grow".
+// The Source has a lock of its own, because GrowProgram takes the lock "grow", and must not wait for its parent. If
+// this process is killed, the kernel releases the Source's lock, and GrowProgram ends, too. The next GrowProgram waits
+// for "grow" until the last one has ended.
 func Program[C any](ctx context.Context, r *plugin.Request[C]) Source {
 	ask := func(own context.Context, p *Pool, o Owner, _ error) (Allocation, error) {
 		if _, err := r.Delegate(ctx, GrowProgram, acquire, left(own).String(), strconv.Itoa(o.NIC)); err != nil {
 			return Allocation{}, err
 		}
-		a, err := p.takeAtLast(own, o) // the program has leased it to the owner, maybe at the last moment
+		a, err := p.takeAtLast(own, o) // GrowProgram has leased an address to the owner, maybe at the last moment
 		if IsNone(err) {
 			err = plugin.Errorf(plugin.CodeTryAgain, "see the log of the container runtime",
-				"%s has got an address for the pod, and its lease has ended since: %w", GrowProgram, err)
+				"%s has leased an address to the pod, and this lease has already ended: %w", GrowProgram, err)
 		}
 		return a, err
 	}
 	return Source{Turn: "queue", Ask: ask}
 }
 
-// left returns how much time ctx has left. left returns at least a moment, so that the program can report why it
-// failed.
+// left returns how much time ctx has left. It returns at least a moment, so that GrowProgram can report why it failed.
 func left(ctx context.Context) time.Duration {
 	const moment = 100 * time.Millisecond
 	end, ok := ctx.Deadline()

@@ -5,7 +5,6 @@ package lease
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -18,82 +17,37 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A pod may ask for its interfaces (see package nic), if the key requests allows it. A request
-// for a subnet, for security groups or for an ENI becomes a derived pool. It has what all pools
-// have: ENIs of its own, growth, release. Pods with the same request share it.
-
-// A Permission allows pods to ask for their interfaces. What it leaves out, it forbids.
-//
-//codec:describe exported
-type Permission struct {
-	// Kubernetes namespaces of the pods: names, or the beginning of names and a *
-	Namespaces     []string `json:"namespaces"`
-	Subnets        []string `json:"subnets"`        // IDs of the subnets to choose from
-	SecurityGroups []string `json:"securityGroups"` // IDs of the security groups to choose from
-	// tags that an ENI must have, all of them, so that pods may ask for it
-	ENIs      map[string]string `json:"enis"`
-	IPs       bool              `json:"ips"`       // addresses may be chosen
-	Takeover  bool              `json:"takeover"`  // a chosen address may be taken from an instance that has ended
-	Exclusive bool              `json:"exclusive"` // pods may ask for whole ENIs
-	Max       int               `json:"max"`       // interfaces of a pod at most; 0: 1
-}
-
-// TakesENIs reports whether pods with these permissions can need ENIs besides the ENIs of the pools, on a node with
-// such a provision.
-func (p Permission) TakesENIs(provision Provision) bool {
-	made := len(p.Subnets)+len(p.SecurityGroups) > 0 || p.Exclusive
-	return provision == ProvisionFull && made || provision != ProvisionNone && len(p.ENIs) > 0
-}
-
-// permissions checks the key requests.
-func (v *validation) permissions(all []Permission) {
-	for i, p := range all {
-		v.Within = fmt.Sprintf("requests: %d: ", i+1)
-		if v.Namespaces("namespaces", p.Namespaces); len(p.Namespaces) == 0 {
-			v.Wrong(`namespaces must be specified: the Kubernetes namespaces whose pods may ask, ["*"] for all`)
-		}
-		v.IDs("subnets", "subnet", p.Subnets)
-		v.IDs("securityGroups", "sg", p.SecurityGroups)
-		if p.ENIs != nil && len(p.ENIs) == 0 {
-			v.Wrong(`enis: {}: want the tags of the ENIs for which pods may ask: otherwise they could ask for any ` +
-				`ENI of the account`)
-		}
-		if p.Takeover && !p.IPs {
-			v.Wrong("takeover: true: it is about addresses that pods choose, and ips is not true")
-		}
-		if p.Max < 0 {
-			v.Wrong("max: %d: want 1 or more, or 0 for 1", p.Max)
-		}
-	}
-	v.Within = ""
-}
+// A pod may ask for its interfaces (see package nic), if the key requests allows it. A request for a subnet, for
+// security groups or for an ENI becomes a derived pool. A derived pool has what all pools have: ENIs of its own,
+// growth, release. Pods with the same request share a derived pool.
 
 // A Choice is what a pod has chosen for one of its interfaces. The zero Choice leaves all to the
 // policy.
 type Choice struct {
 	Subnet string       // ID of the subnet of its ENI; empty: any with the tags of the policy
-	Addrs  []netip.Addr // its addresses, at most one of each family; those of other families are any
+	Addrs  []netip.Addr // its addresses, at most one of each family; it gets any address of another family
 	ENI    string       // ID of its ENI, which an operator or another program has created
-	Groups []string     // IDs of the security groups of its ENI; none: those of the policy
-	Pod    registry.Pod // who asks
+	Groups []string     // IDs of the security groups of its ENI; none: the groups of the policy
+	Pod    registry.Pod // the pod that asks
 
-	// Tags are what this ENI must have: all tags of one of the maps.
+	// Tags are the tags that the chosen ENI must have: all tags of one of the maps.
 	Tags []map[string]string
 
-	Exclusive bool // it gets a whole ENI, of which no other pod has an address
-	Takeover  bool // its addresses may be taken from ENIs of instances that have ended
+	Exclusive bool // it gets a whole ENI: no other pod has an address of this ENI
+	Takeover  bool // the node may take its addresses from ENIs of ended instances
 
-	// Together is the number of interfaces that this ADD makes. Max is how many the pod may have by all of its ADDs. 0:
-	// it has asked for nothing that needs a permission.
+	// Together is the number of interfaces that this ADD makes. Max is how many interfaces the pod may have by all of
+	// its ADDs. Max is 0 if the pod has asked for nothing that needs a permission.
 	Together, Max int
 }
 
-// Chooses reports whether the pod has chosen anything.
+// Chooses reports whether the pod has chosen a subnet, addresses, an ENI or a whole ENI. Security groups alone do not
+// count.
 func (c Choice) Chooses() bool {
 	return c.Subnet != "" || len(c.Addrs) > 0 || c.ENI != "" || c.Exclusive
 }
 
-// turn returns which interfaces of an attachment come first: see [Pool.Each].
+// turn returns when an ADD leases the addresses of this interface: 0 is first, 2 is last. See [Pool.Each].
 func (c Choice) turn() int {
 	switch {
 	case c.ENI != "":
@@ -104,7 +58,7 @@ func (c Choice) turn() int {
 	return 1
 }
 
-// Addr returns the address of a family that the pod has chosen, if it has.
+// Addr returns the address of a family that the pod has chosen, if it has chosen one.
 func (c Choice) Addr(f Family) (netip.Addr, bool) {
 	i := slices.IndexFunc(c.Addrs, func(a netip.Addr) bool { return nl.FamilyOf(a) == f })
 	if i < 0 {
@@ -113,9 +67,9 @@ func (c Choice) Addr(f Family) (netip.Addr, bool) {
 	return c.Addrs[i], true
 }
 
-// Interfaces returns the policy of each interface that an ADD makes, for a pod of a network. A
-// pod that asks for nothing has one interface, which its pool serves. Its error names what the
-// pod may not ask for, or what is no request.
+// Interfaces returns the policy of each interface that an ADD makes, for a pod of a network. A pod that asks for
+// nothing has one interface, which its pool serves. The error names what the pod may not have, or what is wrong with
+// its request.
 func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, error) {
 	base, err := c.Choose(pod)
 	if err != nil {
@@ -123,7 +77,7 @@ func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, e
 	}
 	if c.Asked.Annotated(ifName) && !slices.ContainsFunc(c.Permissions,
 		func(p Permission) bool { return p.covers(pod) }) {
-		return nil, noPermission(pod) // whatever the annotation says: to parse it may cost the node much
+		return nil, noPermission(pod) // the annotation is not parsed, because this may take long
 	}
 	asked, err := c.Asked.Requests(ifName)
 	if err != nil {
@@ -155,15 +109,15 @@ func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, e
 	return all, nil
 }
 
-// A grant is what the permissions that allow a request allow.
+// A grant is what a pod may have, by all permissions that allow its request.
 type grant struct {
-	max      int                 // interfaces of the pod; 0: it asks for nothing
-	tags     []map[string]string // of ENIs that the pod may have
-	takeover bool                // of its addresses
+	max      int                 // largest number of interfaces of the pod; 0: it asks for nothing
+	tags     []map[string]string // tags of ENIs that the pod may have
+	takeover bool                // the node may take the pod's addresses from ended instances
 }
 
-// permits returns what the permissions grant that allow all that a pod asks for. The error is
-// about the first permission of its namespace.
+// permits returns the grant of all permissions that allow everything that a pod asks for. If there is no such
+// permission, the error is about the first permission for the pod's namespace.
 func (c *Config) permits(pod plugin.Pod, asked []nic.Request) (all grant, _ error) {
 	if !slices.ContainsFunc(asked, nic.Request.Asks) && len(asked) == 1 {
 		return grant{}, nil
@@ -178,7 +132,7 @@ func (c *Config) permits(pod plugin.Pod, asked []nic.Request) (all grant, _ erro
 			continue
 		}
 		all.max, all.takeover = max(all.max, p.Max, 1), all.takeover || p.Takeover
-		if len(p.ENIs) > 0 { // no tags would mean any ENI
+		if len(p.ENIs) > 0 { // a map without tags would mean any ENI
 			all.tags = append(all.tags, p.ENIs)
 		}
 	}
@@ -189,58 +143,21 @@ func (c *Config) permits(pod plugin.Pod, asked []nic.Request) (all grant, _ erro
 		return grant{}, noPermission(pod)
 	}
 	return grant{}, plugin.Errorf(plugin.CodeRefused, allowHint,
-		"pod %s asks for something that requests does not allow for the namespace %s: %w", pod, pod.Namespace, nearest)
+		"pod %s asks for something that the key requests does not allow for the namespace %s: %w",
+		pod, pod.Namespace, nearest)
 }
 
-const allowHint = "an administrator of the node allows it by the key requests of the network configuration"
+const allowHint = "an administrator of the node can allow it by the key requests of the network configuration"
 
-// noPermission is the error of a pod whose namespace may ask for nothing.
+// noPermission returns the error of a pod whose namespace may ask for nothing.
 func noPermission(pod plugin.Pod) error {
 	return plugin.Errorf(plugin.CodeRefused, allowHint,
-		"pod %s asks for its interfaces, and requests does not allow the namespace %q to ask", pod, pod.Namespace)
+		"pod %s asks for interfaces, and the key requests does not allow the namespace %q to ask", pod, pod.Namespace)
 }
 
-// covers reports whether the permission is for pods of the pod's namespace.
-func (p Permission) covers(pod plugin.Pod) bool {
-	return slices.Contains(p.Namespaces, "*") || plugin.Namespaces(p.Namespaces).Has(pod.Namespace)
-}
-
-// allows returns an error with the first key and value that a permission does not allow.
-func (p Permission) allows(asked []nic.Request) error {
-	if most := max(p.Max, 1); len(asked) > most {
-		return fmt.Errorf("%d interfaces: max is %d", len(asked), most)
-	}
-	for i, r := range asked {
-		if err := p.allowsOne(r); err != nil {
-			return fmt.Errorf("interface %d: %w", i+1, err)
-		}
-	}
-	return nil
-}
-
-func (p Permission) allowsOne(r nic.Request) error {
-	other := func(of []string) func(string) bool { return func(v string) bool { return !slices.Contains(of, v) } }
-	group := slices.IndexFunc(r.SecurityGroups, other(p.SecurityGroups))
-	switch {
-	case r.Subnet != "" && !slices.Contains(p.Subnets, r.Subnet):
-		return fmt.Errorf("subnet: %s: allowed are %s", r.Subnet, list(p.Subnets))
-	case group >= 0:
-		return fmt.Errorf("securityGroups: %s: allowed are %s", r.SecurityGroups[group], list(p.SecurityGroups))
-	case len(r.Addrs) > 0 && !p.IPs:
-		return fmt.Errorf("ip: %s: ips is not true", r.Addrs[0])
-	case r.ENI != "" && len(p.ENIs) == 0:
-		return fmt.Errorf("eni: %s: there is no key enis", r.ENI)
-	case r.Exclusive && !p.Exclusive:
-		return errors.New("exclusive: true: exclusive is not true in requests")
-	}
-	return nil
-}
-
-// list formats what is allowed, for people.
-func list(values []string) string { return cmp.Or(strings.Join(values, ", "), "none") }
-
-// derive returns the policy for a request. It begins with the policy of the pod's own pool. Only an operator can keep
-// addresses ready for requests: the node does not know future requests.
+// derive returns the policy for a request: the policy of the pod's own pool, changed by the request. A derived pool
+// keeps no addresses ready, because the node does not know future requests. Only an operator can add addresses in
+// advance.
 func (policy Policy) derive(r nic.Request, tags []map[string]string) Policy {
 	policy.Choice = Choice{Subnet: r.Subnet, Addrs: r.Addrs, ENI: r.ENI, Exclusive: r.Exclusive}
 	if r.Subnet == "" && r.ENI == "" && len(r.SecurityGroups) == 0 && !r.Exclusive {
@@ -253,7 +170,7 @@ func (policy Policy) derive(r nic.Request, tags []map[string]string) Policy {
 		return policy
 	}
 	if r.Subnet != "" {
-		policy.SubnetTags = nil // a pod that names a subnet need not describe it
+		policy.SubnetTags = nil // the pod names the subnet, so its tags do not count
 	}
 	if len(r.SecurityGroups) > 0 {
 		policy.SecurityGroups, policy.Choice.Groups = r.SecurityGroups, r.SecurityGroups
@@ -264,12 +181,12 @@ func (policy Policy) derive(r nic.Request, tags []map[string]string) Policy {
 // ofRequest is between the parts of the name of a derived pool.
 const ofRequest = "/"
 
-// Nameable reports whether a pool of a configuration may have the name. validate refuses others, and no ADD does: an
-// earlier release accepted them.
+// Nameable reports whether a pool of a configuration may have the name. Only the tool refuses other names. An ADD
+// accepts them, because an earlier release accepted them.
 func Nameable(pool string) bool { return pool != "" && !strings.ContainsAny(pool, ofRequest+ofAddr) }
 
-// derivedName returns the name of a derived pool: the pool's own name, then the IDs. Exclusive ENIs
-// have pools of their own, so no other pod gets their addresses, also when the registry is lost.
+// derivedName returns the name of a derived pool: the pool's own name, then the IDs. Exclusive ENIs have pools of their
+// own. So no other pod gets their addresses, even if the registry is lost.
 func derivedName(pool string, r nic.Request) string {
 	if r.Exclusive && r.ENI == "" {
 		pool = cmp.Or(pool, DefaultPool) + ofRequest + "exclusive"
@@ -278,7 +195,7 @@ func derivedName(pool string, r nic.Request) string {
 	return strings.Join(slices.Concat([]string{cmp.Or(pool, DefaultPool)}, ids, r.SecurityGroups), ofRequest)
 }
 
-// Derived returns the pool from which a pool is derived, if it is.
+// Derived returns the pool from which a pool is derived. If the pool is not derived, ok is false.
 func Derived(pool string) (from string, ok bool) {
 	from, _, ok = strings.Cut(pool, ofRequest)
 	return from, ok
@@ -293,12 +210,14 @@ func Origin(pool string) string {
 	return from
 }
 
-// answers returns an error if no interface can be as the request wants it.
+// answers returns an error if the request can never succeed. Its pool would have too long a name, or the pods of the
+// network have no addresses of that family.
 func (policy Policy) answers(r nic.Request) error {
-	const most = 256 // of the value of a tag (EC2 user guide, "Tag restrictions"): the name of a pool is one
+	const most = 256 // characters of a tag's value, such as a pool's name (EC2 user guide, "Tag restrictions")
 	if len(policy.Pool) > most {
 		return fmt.Errorf(
-			"securityGroups: %d groups: want fewer: their IDs are in the tag %s, which has at most %d characters",
+			"securityGroups: %d groups: want fewer, because the tag %s gets their IDs, and can have at most %d "+
+				"characters",
 			len(r.SecurityGroups), AnnotationPool, most)
 	}
 	for _, a := range r.Addrs {
@@ -309,16 +228,16 @@ func (policy Policy) answers(r nic.Request) error {
 	return nil
 }
 
-// Requestable reports whether pods may ask for an ENI with these tags, which others have created.
-// No other pod gets its addresses.
+// Requestable reports whether pods may ask for an ENI of others that has these tags. Pods that do not ask get no
+// address of such an ENI.
 func (policy Policy) Requestable(tags map[string]string) bool {
 	of := func(r registry.OnRequest) bool { return hasAll(tags, r.Tags) }
 	return hasOne(tags, policy.requests) || slices.ContainsFunc(policy.onRequest, of)
 }
 
-// Heed reserves the ENIs for which pods of one network may ask: no other pod gets their addresses. It notes such ENIs
-// of this policy's network, and returns the policy with such ENIs of the other networks. An empty network stands for
-// all conflists of the node.
+// Heed is about the ENIs for which pods may ask: only pods that ask get their addresses. It records the tags of such
+// ENIs for the network of this policy. It returns the policy with the tags of all networks of the node. An empty
+// network stands for all conflists of the node.
 func (policy Policy) Heed(s *registry.State, network string) Policy {
 	if len(s.OnRequest)+len(policy.requests) == 0 {
 		return policy
@@ -335,7 +254,8 @@ func (policy Policy) Heed(s *registry.State, network string) Policy {
 	return policy
 }
 
-// Together has each policy of a node pass over the ENIs for which pods of another one may ask.
+// Together returns the policies of a node. Each then knows the tags of all ENIs for which pods of one of the policies
+// may ask. Pods that do not ask get no address of such an ENI.
 func Together(policies []Policy) []Policy {
 	requests := Common(policies...).requests
 	for i := range policies {
@@ -344,8 +264,8 @@ func Together(policies []Policy) []Policy {
 	return policies
 }
 
-// Common returns what a collection needs of the policies of a node's networks, which is the same for all pools of a
-// network. A collection asks EC2 for no change that one of the networks forbids.
+// Common returns one policy for a collection, from the policies of a node's networks. It has only values that are the
+// same for all pools of a network. A collection asks EC2 for no change that one of the networks forbids.
 func Common(networks ...Policy) (c Policy) {
 	for _, p := range networks {
 		if c.Provision == "" || p.Provision == ProvisionNone || p.Provision == ProvisionAssign &&
@@ -353,7 +273,7 @@ func Common(networks ...Policy) (c Policy) {
 			c.Provision = p.Provision
 		}
 		c.Pools, c.Peers = c.Pools || p.Pools, c.Peers || p.Peers
-		for _, tags := range p.requests { // the pools of a network have the same
+		for _, tags := range p.requests { // the pools of a network have the same requests
 			if !slices.ContainsFunc(c.requests, func(r map[string]string) bool { return maps.Equal(r, tags) }) {
 				c.requests = append(c.requests, tags)
 			}
@@ -362,15 +282,15 @@ func Common(networks ...Policy) (c Policy) {
 	return c
 }
 
-// Allows reports whether the pod may have the ENI with these tags that it has chosen.
+// Allows reports whether the pod may have the ENI that it has chosen. tags are the tags of this ENI.
 func (c Choice) Allows(tags map[string]string) bool { return hasOne(tags, c.Tags) }
 
-// hasOne reports whether there are all tags of one of the maps.
+// hasOne reports whether tags has all tags of one of the maps.
 func hasOne(tags map[string]string, of []map[string]string) bool {
 	return slices.ContainsFunc(of, func(wanted map[string]string) bool { return hasAll(tags, wanted) })
 }
 
-// hasAll reports whether there are all of the wanted tags.
+// hasAll reports whether tags has all of the wanted tags.
 func hasAll(tags, wanted map[string]string) bool {
 	for k, want := range wanted {
 		if v, ok := tags[k]; !ok || v != want {
@@ -380,7 +300,8 @@ func hasAll(tags, wanted map[string]string) bool {
 	return true
 }
 
-// oneShared refuses what only a link in the pod can be: a routed pod has its pair, and shares the ENI.
+// oneShared refuses several interfaces or a whole ENI for a routed pod. Such a pod has one veth pair, and shares its
+// ENI.
 func (policy Policy) oneShared(pod plugin.Pod, asked []nic.Request) error {
 	exclusive := slices.ContainsFunc(asked, func(r nic.Request) bool { return r.Exclusive })
 	if !policy.Routed || len(asked) == 1 && !exclusive {
@@ -392,6 +313,7 @@ func (policy Policy) oneShared(pod plugin.Pod, asked []nic.Request) error {
 	}
 	return plugin.Errorf(plugin.CodeRefused, `ask for one interface that is not exclusive; or use a pool with `+
 		`dataPath "ipvlan", by the namespace of the pod or the annotation `+AnnotationPool,
-		`pod %s asks for %s: the pool %s has dataPath "veth", whose pods have one veth pair`, pod, what,
+		`pod %s asks for %s, and pods of the pool %s have only one veth pair, because its dataPath is "veth"`,
+		pod, what,
 		cmp.Or(policy.Pool, DefaultPool))
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// router6 is the VPC router, which is on every link. The pods of amazon-vpc-cni-k8s have the
+// router6 is the IPv6 address of the VPC router, which answers in every subnet. The pods of amazon-vpc-cni-k8s have the
 // same gateway.
 var router6 = netip.MustParseAddr("fe80:ec2::1")
 
@@ -23,10 +23,10 @@ var router6 = netip.MustParseAddr("fe80:ec2::1")
 // leave by the ENI.
 var everywhere6 = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 
-// Result returns the plugin's answer, in the form that the original gave. The only interface is the ENI's link on the
-// host. The interface has its MAC address only if the pod gets the whole ENI. The address has its subnet's mask. Routes
-// by the subnet's gateway lead to the CIDR blocks of the VPC, then of its peers, then to routeToCidrs. The DNS server
-// is the VPC's.
+// Result returns the plugin's result, in the form of the original plugin. The only interface is the ENI's link on the
+// node. The result has the MAC address of this interface only if the pod gets the whole ENI. The address has its
+// subnet's mask. Routes by the subnet's gateway lead to the CIDR blocks of the VPC, then of its peers, then to
+// routeToCidrs. The DNS server is the VPC's.
 func (a Allocation) Result(link string, p Policy) *types100.Result {
 	r := &types100.Result{Interfaces: []*types100.Interface{{Name: link}}}
 	if p.Choice.Exclusive {
@@ -51,8 +51,9 @@ func (a Allocation) Result(link string, p Policy) *types100.Result {
 
 // Routed returns the result in the form for a routed pod. Its addresses are not at the ENI's link, but at the pod's
 // interface, which unnumbered-ptp makes. The result has these addresses as single addresses (/32, /128). The result's
-// routes are the node's routes for packets from the pod. At the ENI's link is the address with which the node asks for
-// the VPC router. The node uses the ENI's primary address, because no program can take it from the ENI.
+// routes are the node's routes for packets from the pod. The result also has the ENI's primary address, at the ENI's
+// link. With this address, the node asks for the MAC address of the VPC router. No program can take the primary address
+// from the ENI.
 func (a Allocation) Routed(link string, p Policy, ifName, netNS string) *types100.Result {
 	r := a.Result(link, p)
 	r.Interfaces = append(r.Interfaces, &types100.Interface{Name: ifName, Sandbox: netNS})
@@ -68,9 +69,10 @@ func (a Allocation) Routed(link string, p Policy, ifName, netNS string) *types10
 	return r
 }
 
-// Recall returns again the result of the ADD of a lease's owner, which has these addresses. Recall uses the registry
-// and the configuration. It does not know the requests of the pod's annotations. A pod keeps its data path, so the
-// caller corrects the data path of the present configuration.
+// Recall computes again the result of the ADD that has made the lease l. addrs are the addresses of the lease's owner.
+// Recall uses the registry and the configuration. It does not know the requests in the pod's annotations. A pod keeps
+// its data path even if the configuration has another one now. So the function routed gets the value of the present
+// configuration, and returns the value of the pod.
 func Recall(
 	s *registry.State, l registry.Lease, addrs []netip.Addr, c *Config, routed func(configured bool) bool,
 ) (*types100.Result, error) {
@@ -87,7 +89,7 @@ func Recall(
 }
 
 // join adds a further interface to a result: its ENI's link, and its addresses with their gateways. A further interface
-// has no routes: it only answers callers, and the pod sends nothing else by it.
+// has no routes: by it, the pod only answers its callers.
 func join(r, further *types100.Result) {
 	index := len(r.Interfaces)
 	r.Interfaces = append(r.Interfaces, further.Interfaces...)

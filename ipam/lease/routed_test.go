@@ -101,7 +101,8 @@ func TestRoutedRequests(t *testing.T) {
 		{"default", `[{"subnet": "subnet-1"}]`, ""},
 		{"default", `[{"ip": "10.0.1.9"}]`, ""},
 		{"default", `[{"securityGroups": ["sg-2"]}]`, ""},
-		{"default", `[{}, {}]`, "pod default/p asks for 2 interfaces: the pool default has dataPath \"veth\""},
+		{"default", `[{}, {}]`, "pod default/p asks for 2 interfaces, and pods of the pool default have only one " +
+			"veth pair, because its dataPath is \"veth\""},
 		{"default", `[{}, {"subnet": "subnet-1"}, {}]`, "asks for 3 interfaces"},
 		{"default", `[{"exclusive": true}]`, "asks for a whole ENI"},
 		{"default", `[{}, {"exclusive": true}]`, "asks for a whole ENI"},

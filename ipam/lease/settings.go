@@ -15,20 +15,21 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A pod that has a whole ENI can change all settings of its link, and they stay when the link comes back (see
-// [nl.Settings]). So an ADD records them before the pod gets the link, and the pod's DEL puts them back. If the kernel
-// brings the link back later, because the pod's namespace ends, the next ADD that gets the ENI puts them back. Until
-// then, the registry has them. So has doctor.
+// A pod that has a whole ENI can change all settings of its link. The changes stay when the link comes back to the node
+// (see [nl.Settings]). So an ADD records the settings in the registry before the pod gets the link, and the pod's DEL
+// restores them. If the kernel brings the link back later, when the pod's namespace ends, the next ADD that gets the
+// ENI restores them. The command doctor finds such a link before that ADD, and can restore the settings, too.
 
-// ErrKept means that the link of an ENI keeps what an earlier pod has set or made there.
+// ErrKept means that the link of an ENI still has settings or links of an earlier pod.
 var ErrKept = errors.New("its link still has settings or links of an earlier pod")
 
 // hintKept says what an operator can do about [ErrKept].
-const hintKept = "detach the ENI, which resets its link, or reboot the node; if other links use it, end their " +
-	"namespaces: see 'ip -d link' in these"
+const hintKept = "detach the ENI, which resets its link, or reboot the node. If other links use the ENI's link, end " +
+	"the namespaces of these links: see 'ip -d link' there"
 
-// settle makes the link of an ENI that pods ask for as it was before a pod had it. A pod that gets the whole ENI gets
-// no link that others use. A pod can leave links of all kinds on it, in namespaces of its own.
+// settle restores the settings that the link of a chosen ENI had before a pod had the link. If the pod is to get the
+// whole ENI, no other link may use the ENI's link. An earlier pod may have left links of all kinds on the ENI's link,
+// in namespaces of its own.
 func (p *Pool) settle(ctx context.Context, e registry.ENI, id string, link nl.Link) error {
 	if !p.Policy.Choice.Chooses() {
 		return nil
@@ -47,7 +48,7 @@ func (p *Pool) settle(ctx context.Context, e registry.ENI, id string, link nl.Li
 	return eachNetNS(p.shelves(), func(ns *nl.NS) error {
 		uses, err := ns.HasOn(p.Host, link)
 		if uses {
-			err = fmt.Errorf("%w: a link in the network namespace %s uses it", ErrKept, ns.Name)
+			err = fmt.Errorf("%w: a link in the network namespace %s uses the ENI's link", ErrKept, ns.Name)
 		}
 		return err
 	})
@@ -65,8 +66,8 @@ func (p *Pool) record(ctx context.Context, id string, link nl.Link) error {
 	return p.noteSettings(ctx, id, now)
 }
 
-// noteSettings replaces the recorded settings of an ENI of which the pod has a lease: no other process does so
-// meanwhile.
+// noteSettings replaces the recorded settings of an ENI. The pod has a lease of the ENI, so no other process replaces
+// them meanwhile.
 func (p *Pool) noteSettings(ctx context.Context, id string, now nl.Settings) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if e, ok := s.ENIs[id]; ok {
@@ -76,7 +77,7 @@ func (p *Pool) noteSettings(ctx context.Context, id string, now nl.Settings) err
 	})
 }
 
-// wholeOf returns the ENIs whose links an attachment has.
+// wholeOf returns the ENIs that an attachment has as a whole, by ID. Their links are in the pod.
 func wholeOf(s *registry.State, k registry.Key) map[string]registry.ENI {
 	var all map[string]registry.ENI
 	for _, a := range s.Held(k) {
@@ -90,8 +91,8 @@ func wholeOf(s *registry.State, k registry.Key) map[string]registry.ENI {
 	return all
 }
 
-// putBackSettings puts back what the pod of a DEL has set at the links of ENIs. A failure fails no DEL: the next ADD
-// tries again, and fails.
+// putBackSettings restores the settings that the pod of a DEL has changed at the links of ENIs. If this fails, the DEL
+// still succeeds. The next ADD that gets the ENI tries again, and fails if it cannot restore them.
 func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.ENI) {
 	if len(whole) == 0 {
 		return
@@ -100,7 +101,7 @@ func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.EN
 		for id, e := range whole {
 			link, err := host.FindMAC(e.MAC)
 			if errors.Is(err, fs.ErrNotExist) {
-				continue // it is not back yet
+				continue // the link is not back on the node yet
 			}
 			if err == nil {
 				err = host.PutBack(link, e.Settings)
@@ -114,12 +115,13 @@ func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.EN
 	})
 	if err != nil {
 		slog.Warn("a pod has changed the link of an ENI, and the change cannot be undone: no pod gets the ENI until "+
-			"it is; "+hintKept,
+			"the change is undone; "+hintKept,
 			"error", err)
 	}
 }
 
-// forgetSettings forgets settings that the link of an ENI has again, unless another pod gets the ENI meanwhile.
+// forgetSettings removes the recorded settings of an ENI, because its link has them again. It removes nothing if
+// another pod has got the ENI meanwhile.
 func (p *Pool) forgetSettings(ctx context.Context, id string, was nl.Settings) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if e, ok := s.ENIs[id]; ok && maps.Equal(e.Settings, was) && !anyOn(s, id) {
@@ -129,7 +131,7 @@ func (p *Pool) forgetSettings(ctx context.Context, id string, was nl.Settings) e
 	})
 }
 
-// withHost calls f with the node's namespace. A DEL has not opened it.
+// withHost calls f with the node's namespace. It opens the namespace if the pool has not done so, as in a DEL.
 func (p *Pool) withHost(f func(*nl.NS) error) error {
 	if p.Host != nil {
 		return f(p.Host)

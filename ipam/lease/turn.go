@@ -20,14 +20,14 @@ type Source struct {
 	// Take: see [IsNone].
 	Ask func(ctx context.Context, p *Pool, o Owner, why error) (Allocation, error)
 
-	// Hands says that another process waits for the answer, and has the owner's turn: see [Program]. It waits itself
-	// for an address that another node has.
+	// Hands says that a parent process waits for the answer, and has the owner's turn: see [Program]. If another node
+	// has the address, this process fails at once, and its parent waits.
 	Hands bool
 }
 
 // Acquire leases an address of each family to the owner. If the owner has a lease, it gets the same addresses again. If
-// no address is free, the owner waits for its turn at the source. The process before has asked for all waiting ADDs, so
-// the owner usually finds an address.
+// no address is free, the owner waits for its turn at the source. Usually, the process that had the turn before has
+// asked EC2 for all waiting ADDs. Then the owner finds an address.
 func (p *Pool) Acquire(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	a, err := p.Take(ctx, o)
 	if !IsNone(err) {
@@ -40,8 +40,8 @@ func (p *Pool) Acquire(ctx context.Context, o Owner, from Source) (Allocation, e
 	return got, err
 }
 
-// inTurn waits for the owner's turn, until ctx is done. Then it asks the source, if no
-// address is free, and if EC2 has not just refused.
+// inTurn waits for the owner's turn, until ctx is done. Then inTurn asks the source, if no address is free and EC2 has
+// not just refused another process.
 func (p *Pool) inTurn(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	unlock, err := p.Registry.Lock(ctx, from.Turn)
 	if err != nil {
@@ -58,12 +58,13 @@ func (p *Pool) inTurn(ctx context.Context, o Owner, from Source) (Allocation, er
 	return from.Ask(ctx, p, o, none)
 }
 
-// atLast is for an owner whose time has ended before its turn. The process that has the turn may still wait for EC2,
-// and meanwhile a DEL may have made an address free. If not, the owner stays the waiter that it is.
+// atLast is for an owner whose time has ended before its turn. While the process that has the turn waits for EC2, a DEL
+// may have made an address free. If so, the owner gets it. If not, atLast does not change the owner's entry among the
+// waiters.
 func (p *Pool) atLast(ctx context.Context, o Owner, ended error) (Allocation, error) {
 	overdue := p.overdue(o, ended)
 	if !errors.Is(ended, context.DeadlineExceeded) {
-		return Allocation{}, overdue // the process is to end
+		return Allocation{}, overdue // this process must end
 	}
 	s, err := p.Registry.View()
 	if err != nil {
@@ -79,7 +80,7 @@ func (p *Pool) atLast(ctx context.Context, o Owner, ended error) (Allocation, er
 	return a, nil
 }
 
-// takeAtLast is Take for an owner whose time may have ended. It waits a second for the registry at most.
+// takeAtLast does what Take does, for an owner whose time may have ended. It waits at most a second for the registry.
 func (p *Pool) takeAtLast(ctx context.Context, o Owner) (Allocation, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

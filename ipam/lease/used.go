@@ -15,20 +15,21 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Any process on a node can make namespaces, and give links there any addresses and MAC addresses. So such an address
-// is not used. An address is used at a link that can carry it: one that was made on the ENI's link, or the ENI's link
-// itself. To make such a link takes the privileges of the node's root. Only the kernel says what a link was made on,
-// see [nl.NS.Slaves].
+// Any process on a node can make network namespaces, and give the links there any addresses and MAC addresses. So an
+// address at such a link does not count as used. An address counts as used only at the ENI's link itself, or at a link
+// that was made on the ENI's link. Only the node's root can make such a link. Only the kernel shows on which link
+// another link was made: see [nl.NS.Slaves].
 //
-// A pod with CAP_NET_ADMIN can give its own link further addresses of the ENI. The kernel refuses those of other pods,
-// so such an address is used indeed. The pod can take no more than the ENI has, and of a /80 no more than mostOfPrefix.
+// A pod with CAP_NET_ADMIN can give its own link further addresses of the ENI. The kernel refuses the addresses of
+// other pods, so only this pod has such a further address, and it counts as used. The pod can take no more addresses
+// than the ENI has, and no more than mostOfPrefix of a /80.
 
-// mostOfPrefix is how many IPv6 addresses of one namespace count. An ENI has fewer that are not of a prefix, and an
-// interface of a pod has one.
+// mostOfPrefix is how many IPv6 addresses of one namespace count. This number is enough: an ENI has fewer IPv6
+// addresses outside of prefixes, and an interface of a pod has one.
 const mostOfPrefix = 64
 
-// routed is the place of an address to which the node has a host route. Its namespace may be
-// one that cannot be seen from here.
+// routed is the place of an address to which the node has a host route. This process may not see the namespace that has
+// the address.
 const routed = "a route of the node"
 
 // TheNode is the place of an address of the node itself. The node may use an address of an ENI for other purposes than
@@ -42,37 +43,42 @@ type At struct {
 	Addr netip.Addr
 }
 
-// Used is what the kernel shows of the addresses of pods, and of the ENIs that pods have for
-// themselves.
+// Used is what the kernel shows of the addresses of pods, and of the ENIs that pods have as a whole.
 type Used struct {
 	By      map[At]string       // the path of a namespace that has the address, or another place
 	Node    map[netip.Addr]bool // the IPv6 addresses of the node's own links
-	Partial bool                // some namespace could not be read: what it has is not known
+	Partial bool                // a namespace could not be read, so its addresses are not known
 	Looked  time.Time           // when the look at the kernel began
 
-	links  map[string]nl.Link // the node's, by MAC address
+	links  map[string]nl.Link // the node's links, by MAC address
 	cards  map[string]bool    // MAC addresses of the network cards in namespaces
-	sought bool               // cards were looked for
-	owners *owners            // their names
-	// by MAC address and path of a namespace that has links on the ENI's link: their IPv6 addresses
+	sought bool               // the namespaces were searched for cards
+	owners *owners            // finds the names of the pods
+	// how many IPv6 addresses a namespace has at links on the ENI's link; by the ENI's MAC address and the namespace's
+	// path
 	on map[string]int
 }
 
 // Of returns where an address of the ENI with this MAC address is in use, or "".
 func (u Used) Of(mac string, a netip.Addr) string { return cmp.Or(u.By[At{mac, a}], u.By[At{"", a}]) }
 
-// Has reports whether an address of one of these ENIs, by their MAC addresses, is in use.
-func (u Used) Has(a netip.Addr, macs ...string) bool {
-	return slices.ContainsFunc(macs, func(mac string) bool { return u.Of(mac, a) != "" })
+// Shows reports whether a leased address is in use: on the ENI of the lease, or on the ENI that has the address now.
+func (u Used) Shows(s *registry.State, a netip.Addr, l registry.Lease) bool {
+	return u.AtENI(s, a, l) || u.By[At{"", a}] != ""
 }
 
-// AtENI reports whether an address is in use at the link of an ENI, or at a slave of that link. The ENI has one of the
-// MAC addresses.
-func (u Used) AtENI(a netip.Addr, macs ...string) bool {
-	return slices.ContainsFunc(macs, func(mac string) bool { return u.By[At{mac, a}] != "" })
+// AtENI reports whether a leased address is in use at the link of an ENI. This is the lease's ENI, or the ENI that has
+// the address now. A slave of such a link counts, too.
+func (u Used) AtENI(s *registry.State, a netip.Addr, l registry.Lease) bool {
+	if u.By[At{s.ENIs[l.ENI].MAC, a}] != "" {
+		return true
+	}
+	_, e := s.ENIOf(a)
+	return u.By[At{e.MAC, a}] != ""
 }
 
-// Any reports whether an address of the ENI with this MAC address is in use for which has returns true.
+// Any reports whether the function has returns true for an address of the ENI that is in use. mac is the ENI's MAC
+// address.
 func (u Used) Any(mac string, has func(netip.Addr) bool) bool {
 	for at := range u.By {
 		if (at.MAC == mac || at.MAC == "") && has(at.Addr) {
@@ -82,7 +88,7 @@ func (u Used) Any(mac string, has func(netip.Addr) bool) bool {
 	return false
 }
 
-// InPod reports whether the link of the ENI with this MAC address is, or may be, in the namespace of a pod. What is on
+// InPod reports whether the link of the ENI with this MAC address is, or may be, in the namespace of a pod. A link on
 // the node is in no pod.
 func (u Used) InPod(mac string) bool {
 	_, here := u.links[mac]
@@ -92,15 +98,13 @@ func (u Used) InPod(mac string) bool {
 // Holds reports whether a lease without a key still has its pod. Holds returns true if the address is in use. Holds
 // also returns true if the namespace where the address was found still has a link on the ENI's link.
 func (u Used) Holds(s *registry.State, a netip.Addr, l registry.Lease) bool {
-	_, e := s.ENIOf(a)
-	on := s.ENIs[l.ENI].MAC
-	_, linked := u.on[on+l.NetNS]
-	return linked || u.Has(a, on, e.MAC)
+	_, linked := u.on[s.ENIs[l.ENI].MAC+l.NetNS]
+	return linked || u.Shows(s, a, l)
 }
 
-// UsedAddrs reads the addresses in all network namespaces except the caller's own, which is the node's. UsedAddrs walks
-// through the whole node: only a new registry and collections need it. It looks for the links of ENIs in namespaces
-// only if the node lacks the link of one of these MAC addresses.
+// UsedAddrs reads the addresses in all network namespaces, but not in the caller's own, which is the node's. UsedAddrs
+// walks through the whole node: only a new registry and collections need it. It looks for the links of ENIs in
+// namespaces only if the node lacks a link with one of these MAC addresses.
 func UsedAddrs(node *nl.NS, macs ...string) Used { return usedIn(Shelves, node, macs) }
 
 func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
@@ -148,15 +152,16 @@ func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
 		slog.Warn("the node's neighbours cannot be read: all addresses count as used", "error", err)
 		used.Partial = true
 	case mute != "":
-		slog.Warn("the pair of a routed pod has no neighbours, so its address is not known; all addresses count as "+
-			"used until repair has put them back or the pod has ended", "link", mute)
+		slog.Warn("the pair of a routed pod has no neighbours, so the address of this pod is not known; all "+
+			"addresses count as used until repair has put the neighbours back, or the pod has ended",
+			"link", mute)
 		used.Partial = true
 	}
 	return used
 }
 
-// kindsOf returns the kinds of the links that are ENIs. The kernel calls this kind "device": a network card, which only
-// root puts into a namespace. Where ENIs are simulated, they are of the kind that the node's own have.
+// kindsOf returns the kinds that a link of an ENI can have. One kind is "device": a network card, which only root can
+// put into a namespace. In a simulation, ENIs have other kinds: kindsOf adds the kinds of the ENIs' links on the node.
 func kindsOf(links map[string]nl.Link, macs []string) []string {
 	kinds := []string{nl.RealLink}
 	for _, mac := range macs {
@@ -167,7 +172,8 @@ func kindsOf(links map[string]nl.Link, macs []string) []string {
 	return kinds
 }
 
-// add adds the addresses of a link that was made on the link with a MAC address, or of that link itself.
+// add adds the addresses of the link c in the namespace netns. The link c was made on the ENI's link with this MAC
+// address, or is the ENI's link itself.
 func (u Used) add(mac, netns string, c nl.Carrier) {
 	if mac == "" {
 		return
@@ -184,9 +190,9 @@ func (u Used) add(mac, netns string, c nl.Carrier) {
 	u.on[mac+netns] = n
 }
 
-// Used is UsedAddrs with the addresses to which the node has a host route. Such a route leads
-// to a pod, also to a pod whose namespace cannot be seen from here. The MAC addresses are of ENIs that
-// the registry may not have.
+// Used does what UsedAddrs does, and adds the addresses to which the node has a host route. Such a route leads to a
+// pod, also to a pod whose namespace this process cannot see. macs are the MAC addresses of ENIs that the registry may
+// not have.
 func (p *Pool) Used(macs ...string) Used {
 	if s, err := p.Registry.View(); err == nil {
 		macs = append(MACs(s), macs...)
@@ -212,9 +218,10 @@ func (p *Pool) Used(macs ...string) Used {
 	return used
 }
 
-// addRouted adds the addresses of routed pods. What a pod says of its own end proves nothing: it can give that end any
-// address. But the node has a permanent neighbour at its end for each of the pod's addresses, as long as its end is up.
-// An end without one is mute. Another program has set it down, or its ADD has just begun.
+// addRouted adds the addresses of routed pods. An address at the pod's end of the pair proves nothing: the pod can give
+// its end any address. But at the node's end, the node has a permanent neighbour for each of the pod's addresses, while
+// the node's end is up. mute is the name of a node's end without such a neighbour. Another program has set that end
+// down, or its ADD has just begun.
 func (u Used) addRouted(node *nl.NS) (mute string, err error) {
 	pairs := map[int]string{}
 	for _, l := range u.links {
@@ -252,7 +259,7 @@ func MACs(s *registry.State) (macs []string) {
 	return macs
 }
 
-// AddNode adds the addresses of the node itself. No pod has them.
+// AddNode adds the addresses of the node itself. It removes other entries of these addresses, because no pod has them.
 func (u Used) AddNode(addrs []netip.Addr) {
 	own := map[netip.Addr]bool{}
 	for _, a := range addrs {

@@ -48,20 +48,20 @@ func (v *validation) warm(w *registry.Warm) registry.Warm {
 		return registry.Warm{}
 	}
 	if w.Min < 0 || w.Max < 0 || w.Max > 0 && w.Max < w.Min {
-		v.Wrong(`warm: {"min": %d, "max": %d}: want min 0 or more, and max at least as much, or 0`, w.Min, w.Max)
+		v.Wrong(`warm: {"min": %d, "max": %d}: want min 0 or more, and max 0 or at least min`, w.Min, w.Max)
 	}
 	return *w
 }
 
 // tracking checks timeouts of connection tracking. The ranges are EC2's (API reference,
-// ConnectionTrackingSpecificationRequest). 0 leaves a timeout to the boot ENI.
+// ConnectionTrackingSpecificationRequest). If a timeout is 0, a new ENI gets the timeout of the boot ENI.
 func (v *validation) tracking(t *registry.Tracking) registry.Tracking {
 	if t == nil {
 		return registry.Tracking{}
 	}
 	within := func(key string, n, least, most int) {
 		if n != 0 && (n < least || n > most) {
-			v.Wrong("connectionTracking: %s: %d: want %d to %d seconds, or 0 for that of the boot ENI", key, n,
+			v.Wrong("connectionTracking: %s: %d: want %d to %d seconds, or 0 for the value of the boot ENI", key, n,
 				least, most)
 		}
 	}
@@ -94,7 +94,7 @@ func (v *validation) claims(pools []Policy) {
 	for _, p := range pools {
 		for _, g := range p.namespaces {
 			if other, ok := claimed[g]; ok {
-				v.Wrong("pools: %s and %s both have the namespaces %q: want one of them to name fewer",
+				v.Wrong("pools: %s and %s both have the namespaces %q: want each entry of namespaces in only one pool",
 					other, p.Pool, g)
 			}
 			claimed[g] = p.Pool

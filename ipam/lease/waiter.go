@@ -15,7 +15,7 @@ import (
 // that has just given up. So one call is enough for all ADDs of a burst that are in the registry
 // by then.
 
-// wait makes the owner a waiter. An owner that waits already keeps its first time.
+// wait makes the owner a waiter. An owner that waits already keeps the time since when it waits.
 func (p *Pool) wait(s *registry.State, o Owner, was registry.Waiter, now, until time.Time) {
 	if was.Since.IsZero() {
 		was.Since = now
@@ -23,8 +23,9 @@ func (p *Pool) wait(s *registry.State, o Owner, was registry.Waiter, now, until 
 	s.Waiters[o.waiter()] = registry.Waiter{Pool: p.Policy.Waits(), Since: was.Since, Until: until}
 }
 
-// returned removes the ADD that has given up and that the owner's repeats. A runtime may repeat an ADD under another
-// ID. The node cannot tell then which one it is, so returned removes the first of the pool.
+// returned removes from GaveUp the ADD that the owner's ADD repeats. A runtime may repeat an ADD under another
+// container ID. Then the node does not know which ADD the owner's ADD repeats. So returned removes the ADD of the pool
+// that gave up first.
 func (p *Pool) returned(s *registry.State, o Owner) {
 	if len(s.GaveUp) == 0 {
 		return // as in nearly every ADD
@@ -40,15 +41,16 @@ func (p *Pool) returned(s *registry.State, o Owner) {
 	delete(s.GaveUp, gone)
 }
 
-// GiveUp removes the owner from the waiters, so that no growth asks EC2 only for its address. If
-// a process was killed, its waiter counts until its deadline.
+// GiveUp removes the owner from the waiters, so that no growth asks EC2 only for its address. The waiter of a killed
+// process counts until the waiter's deadline.
 func (p *Pool) GiveUp(ctx context.Context, o Owner) error {
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { givesUp(s, o.waiter(), time.Now()) })
 }
 
-// givesUp removes a waiter. If EC2 has throttled meanwhile, the registry knows for some time that this ADD has given
-// up. Its runtime repeats it soon. So a growth that is for others is for this ADD, too. Otherwise it would find no
-// address, and need another call that EC2 throttles. In a full subnet, asking for more would only be refused.
+// givesUp removes a waiter. If EC2 has throttled a growth while the ADD waited, givesUp records that the ADD has given
+// up. The runtime repeats the ADD soon. So a growth for other ADDs gets an address for this ADD, too. Otherwise the
+// repeated ADD would find no address, and would need another call that EC2 throttles. Without throttling, there is no
+// record: in a full subnet, for example, EC2 would only refuse more addresses.
 func givesUp(s *registry.State, waiter string, at time.Time) {
 	w, waits := s.Waiters[waiter]
 	delete(s.Waiters, waiter)
@@ -58,15 +60,15 @@ func givesUp(s *registry.State, waiter string, at time.Time) {
 	}
 }
 
-// Returns is how soon a runtime repeats an ADD that has given up. The kubelet waits 10 to 15 seconds (kubernetes,
-// pkg/kubelet/kubelet.go, backOffPeriod), and then makes a sandbox.
+// Returns is the longest time until a runtime repeats an ADD that has given up. The kubelet waits 10 to 15 seconds
+// (kubernetes, pkg/kubelet/kubelet.go, backOffPeriod), and then the runtime makes a sandbox.
 const Returns = 30 * time.Second
 
-// ofAddr separates the pool from the address in a name. The name stands for the thing that an ADD waits for.
+// ofAddr separates the pool from the addresses in the names that Waits returns.
 const ofAddr = "="
 
-// Waits is where an ADD waits: for addresses of its pool, or for the address that its pod has chosen. No other ADD asks
-// EC2 for that address.
+// Waits returns a name for what an ADD waits for: the addresses of its pool, or the addresses that its pod has chosen.
+// A chosen address has a name of its own, because no other ADD asks EC2 for it.
 func (policy Policy) Waits() string {
 	name := policy.Pool
 	for _, a := range policy.Choice.Addrs {
@@ -75,6 +77,6 @@ func (policy Policy) Waits() string {
 	return name
 }
 
-// Concern is the key of failures. The key contains the network, because a pool may have another policy in another
-// network.
+// Concern returns the key of the owner's failures in the registry. The key contains the network, because a pool may
+// have another policy in another network.
 func (p *Pool) Concern(o Owner) string { return o.Network + "/" + p.Policy.Waits() }

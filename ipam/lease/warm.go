@@ -13,30 +13,32 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Refill is the name of the mark that an ADD leaves when its pool has fewer free addresses
-// than the configuration wants. A path unit of systemd then fills the pool. A DEL leaves it, too,
-// when an ENI is to be detached, for which a pod had asked.
+// Refill is the name of the mark that an ADD leaves when its pool has fewer free addresses than the configuration
+// wants. A path unit of systemd then fills the pool. A DEL also leaves this mark, if an ENI for which a pod had asked
+// is to be detached.
 const Refill = "refill"
 
 // refill leaves the mark. If that fails, the ADD does not fail: it has its address.
 func (p *Pool) refill() {
 	if err := p.Registry.Mark(Refill); err != nil {
-		slog.Warn("the mark that starts cni-warm.service cannot be written: the pool is refilled only when it is "+
-			"empty, and a collection detaches ENIs", "error", err)
+		slog.Warn("the mark that starts cni-warm.service cannot be written; the pool is refilled only when it is "+
+			"empty, and only a collection detaches ENIs for which pods had asked",
+			"error", err)
 	}
 }
 
 // release leaves the mark that starts cni-release.service. If that fails, the DEL does not fail: a collection releases
-// the address back.
+// the address later.
 func (p *Pool) release() {
 	if err := p.Registry.Mark(Release); err != nil {
-		slog.Warn("the mark that starts cni-release.service cannot be written: a collection releases the address that "+
-			"the pod had chosen", "error", err)
+		slog.Warn("the mark that starts cni-release.service cannot be written: the next collection releases the "+
+			"address that the pod had chosen",
+			"error", err)
 	}
 }
 
-// Short reports whether the pool has fewer free addresses than its configuration wants. It
-// counts IPv4 addresses. A pool without IPv4 only needs a prefix, which is always enough.
+// Short reports whether the pool has fewer free addresses than its configuration wants. Short counts IPv4 addresses. A
+// pool without IPv4 needs only one free address, because a prefix of IPv6 is always enough.
 func (p *Pool) Short(s *registry.State, now time.Time) bool {
 	wanted := p.Policy.Wanted(s)
 	if wanted == 0 {
@@ -57,7 +59,7 @@ func (p *Pool) Ready(s *registry.State, now time.Time) int {
 	})
 }
 
-// scarce is the family of which a pool may have too few addresses.
+// scarce returns the family of which a pool may have too few addresses.
 func (policy Policy) scarce() Family {
 	if slices.Contains(policy.Families, IPv4) {
 		return IPv4
@@ -83,7 +85,7 @@ func (policy Policy) More(s *registry.State) int {
 	return max(policy.MaxPods-pods, 0)
 }
 
-// Plenty is the number that counts for a /80: more than any node has pods.
+// Plenty is the number of addresses for which a /80 counts. No node has so many pods.
 const Plenty = 1 << 20
 
 // Ready counts the addresses of a pool that a pod could get: those that were free before the
@@ -101,8 +103,8 @@ func ready(s *registry.State, pool string, count func(registry.ENI) int) (n int)
 	return n
 }
 
-// Count counts these addresses of one ENI. Count counts IPv4 addresses, or IPv6 addresses if the ENI has no IPv4. An
-// ENI without its link has none.
+// Count counts the addresses of one ENI that a pod could get, as Ready does. It counts IPv4 addresses, or IPv6
+// addresses if the ENI has no IPv4. For an ENI without its link, Count returns 0.
 func Count(s *registry.State, e registry.ENI, before time.Time) int {
 	family := IPv6
 	if e.CIDR.IsValid() {
@@ -111,7 +113,7 @@ func Count(s *registry.State, e registry.ENI, before time.Time) int {
 	return CountOf(s, e, family, before)
 }
 
-// CountOf counts the addresses of one family.
+// CountOf does what Count does, for one family.
 func CountOf(s *registry.State, e registry.ENI, family Family, before time.Time) (n int) {
 	if e.NoLink(time.Now()) {
 		return 0

@@ -18,14 +18,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file releases addresses to EC2 that pods had chosen, as soon as no pod has them. A pod may come again on another
-// node, and ask for its address there. The pod's DEL leaves its name with the address in the registry, and a mark that
-// starts this.
+// This file releases addresses to EC2 that pods had chosen, as soon as no pod has them. The pod may start again on
+// another node, and ask for its address there. The pod's DEL records the pod as the owner of the address in the
+// registry. It also leaves a mark that starts this release.
 
 // ReleaseChosen releases to EC2 the addresses that pods had chosen and that no pod has any more. It returns them. While
-// a growth is under way, or EC2 throttles or does not answer, it tries again until ctx is done. The release looks at
-// the kernel itself, to prove that no process of the node uses the addresses. What has been freed since that look
-// stays, and its DEL has left the mark again.
+// a growth is under way, or EC2 throttles or does not answer, ReleaseChosen tries again until ctx is done. It looks at
+// the kernel first, to prove that no process of the node uses the addresses. An address that became free after that
+// look stays, but its DEL has left the mark again.
 func (p *Node) ReleaseChosen(ctx context.Context) ([]netip.Addr, error) {
 	s, err := p.Registry.View()
 	if err != nil || !lease.AnyToRelease(s) || p.Policy.Provision == lease.ProvisionNone {
@@ -48,8 +48,8 @@ func (p *Node) ReleaseChosen(ctx context.Context) ([]netip.Addr, error) {
 	}
 }
 
-// releaseChosen does what ReleaseChosen does, for a collection. If a growth is under way for long, the error is
-// errGrowing.
+// releaseChosen does what ReleaseChosen does, but only once, for a collection. If a growth is under way for long, the
+// error is errGrowing.
 func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 	if p.Policy.Provision == lease.ProvisionNone || c.Max == 0 {
 		return nil
@@ -69,7 +69,7 @@ func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 	return failed
 }
 
-// chosen returns the choice of the addresses of a family that an ENI is to release.
+// chosen returns a choice: the addresses of a family that pods had chosen, and that an ENI is to release.
 func (c *Collecting) chosen(family func(netip.Addr) bool) choice {
 	return func(s *registry.State, id string, now time.Time) book.Releasable {
 		x, e := book.Releasable{Addrs: map[netip.Addr]time.Time{}}, s.ENIs[id]
@@ -82,21 +82,21 @@ func (c *Collecting) chosen(family func(netip.Addr) bool) choice {
 	}
 }
 
-// unusedBy reports whether the kernel has shown that nothing uses an address of the ENI, and nothing can have begun to
-// use it since.
+// unusedBy reports whether nothing uses an address of the ENI. The kernel must have shown that, and nothing can have
+// begun to use the address since.
 func (c *Collecting) unusedBy(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
 	return !c.Used.Partial && c.Used.Of(e.MAC, a) == "" && !c.Used.InPod(e.MAC) && !s.FreedAfter(a, c.Used.Looked) &&
 		!lease.AwaitedAddr(s, a, now)
 }
 
-// releaseAgain repeats what a killed process may have done, or one that got no answer. The registry has the address no
-// more, so no pod has got it since. EC2 refuses if the address has left the ENI.
+// releaseAgain repeats the releases of processes that were killed or got no answer. The registry no longer has such an
+// address, so no pod has got it since. If the address has left the ENI, EC2 refuses the call.
 func (p *Node) releaseAgain(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil || !slices.ContainsFunc(slices.Collect(maps.Values(s.Intents)), lease.ReleasesChosen) {
 		return err
 	}
-	unlock, err := p.growthLock(ctx) // no process is releasing, and none gets the address for this node
+	unlock, err := p.growthLock(ctx) // so no other process releases the address, or gets it for this node
 	if err != nil {
 		return err
 	}
@@ -111,13 +111,16 @@ func (p *Node) releaseAgain(ctx context.Context, c *Collecting) error {
 		if e := s.ENIs[i.ENI]; c.unusedBy(s, e, i.Addr, time.Now()) {
 			failed = errors.Join(failed, p.releaseLeft(ctx, token, i))
 		}
+		if errors.Is(failed, aws.ErrThrottled) {
+			break // ADDs need the lock; the next collection repeats the rest
+		}
 	}
 	return failed
 }
 
-// releaseLeft unassigns the address of an intent. The caller holds the lock of growth.
+// releaseLeft unassigns the address of an intent. The caller holds the lock "grow".
 func (p *Node) releaseLeft(ctx context.Context, token string, i registry.Intent) error {
-	if err := p.Turn(ctx, book.UnassignAction); err != nil {
+	if err := p.Turn(ctx, book.UnassignActionOf(i.Addr)); err != nil {
 		return err
 	}
 	err := p.take(ctx, i.ENI, book.Releasable{Addrs: map[netip.Addr]time.Time{i.Addr: {}}})

@@ -25,16 +25,16 @@ import (
 // collection notes that the pod is gone. A collection at least missingGrace later ends the lease.
 const missingGrace = time.Minute
 
-// Release releases what a collection may: ENIs first, and then addresses of those that stay.
+// Release releases what a collection may release: first ENIs, and then addresses of the ENIs that stay.
 func (p *Node) Release(ctx context.Context, c *Collecting) error {
 	return errors.Join(p.heed(ctx, c), p.ForgetDetached(ctx), p.detachUnused(ctx, c),
 		unlessGrowing(p.releaseChosen(ctx, c)),
 		p.deleteEmpty(ctx, c), p.unassignIdle(ctx, c))
 }
 
-// EndLost ends the leases of pods that are gone. In each other lease it notes whether the kernel
-// shows the pod. An address that a namespace has without a lease gets a lease, whatever the
-// metadata service says.
+// EndLost ends the leases of pods that are gone. In each other lease, EndLost records whether the kernel shows the pod.
+// If a namespace has an address without a lease, the address gets a lease, even if the metadata service does not show
+// the address.
 func (p *Node) EndLost(ctx context.Context, c *Collecting) error {
 	now := time.Now()
 	return p.Registry.Change(ctx, func(s *registry.State) {
@@ -60,11 +60,11 @@ func (p *Node) EndLost(ctx context.Context, c *Collecting) error {
 }
 
 // sighted returns the lease with what the kernel shows of its pod. A lease without a key was made for an address that
-// was found in use. If nothing uses it now, its pod counts as gone, whatever is at the path where it was.
+// was found in use. If nothing uses the address now, its pod counts as gone, even if there is still a namespace at the
+// path in the lease.
 func sighted(s *registry.State, a netip.Addr, l registry.Lease, used lease.Used, now time.Time) registry.Lease {
-	_, e := s.ENIOf(a)
 	switch {
-	case used.Has(a, e.MAC, s.ENIs[l.ENI].MAC):
+	case used.Shows(s, a, l):
 		l.Bound, l.MissingSince = true, time.Time{}
 	case l.Key == registry.Key{} && used.Holds(s, a, l), l.Key != registry.Key{} && l.NetNS != "" && isPods(l.NetNS):
 		l.MissingSince = time.Time{}
@@ -75,8 +75,8 @@ func sighted(s *registry.State, a netip.Addr, l registry.Lease, used lease.Used,
 }
 
 // isPods reports whether the network namespace of a pod is at path. Something must be there, and it must not be the
-// namespace of this process, which is the node's. At /proc/PID/ns/net there may be another process by now. If stat
-// fails for another reason, isPods reports true.
+// namespace of this process, which is the node's. /proc/PID/ns/net may belong to another process by now. If stat fails
+// for another reason, isPods reports true.
 func isPods(path string) bool {
 	is, err := os.Stat(path)
 	if err != nil {
@@ -94,9 +94,8 @@ func (p *Node) detachUnused(ctx context.Context, c *Collecting) (err error) {
 	return err
 }
 
-// deleteEmpty detaches and deletes the ENIs that this suite has made and that no pod uses. It
-// keeps an ENI whose pool would then have fewer free addresses than it wants. It does nothing
-// if the node may make no ENIs.
+// deleteEmpty detaches and deletes the ENIs that this suite has made and that no pod uses. It keeps an ENI if the ENI's
+// pool would otherwise have fewer free addresses than the pool wants. It does nothing if the node may create no ENIs.
 func (p *Node) deleteEmpty(ctx context.Context, c *Collecting) error {
 	if !p.MakesENIs() {
 		return nil
@@ -107,7 +106,7 @@ func (p *Node) deleteEmpty(ctx context.Context, c *Collecting) error {
 	}
 	var failed error
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
-		if !c.deletes(s, id) { // of most ENIs, this look at the registry shows that they stay
+		if !c.deletes(s, id) { // most ENIs stay, as this look at the registry shows
 			continue
 		}
 		deleted, err := p.deleteIfEmpty(ctx, c, id)
@@ -115,15 +114,15 @@ func (p *Node) deleteEmpty(ctx context.Context, c *Collecting) error {
 		case deleted:
 			c.Deleted = append(c.Deleted, id)
 		case errors.Is(err, errNotOurs):
-			slog.Warn("an ENI cannot be released: this node does not try it again", "eni", id, "reason", err)
+			slog.Warn("an ENI cannot be released, and this node does not try again", "eni", id, "reason", err)
 		case err != nil:
-			failed = errors.Join(failed, fmt.Errorf("delete %s, on which no pod is known: %w", id, err))
+			failed = errors.Join(failed, fmt.Errorf("delete %s, which serves no known pod: %w", id, err))
 		}
 	}
 	return failed
 }
 
-// deleteIfEmpty deletes an ENI if the collection is to.
+// deleteIfEmpty deletes an ENI if the collection is to delete it.
 func (p *Node) deleteIfEmpty(ctx context.Context, c *Collecting, id string) (deleted bool, err error) {
 	goes := func(s *registry.State) bool { return c.deletes(s, id) && (!c.heed(s) || c.deletes(s, id)) }
 	m, err := p.mark(ctx, id, goes, (*registry.ENI).Drain)
@@ -135,8 +134,9 @@ func (p *Node) deleteIfEmpty(ctx context.Context, c *Collecting, id string) (del
 	}
 	err = p.deleteENI(ctx, id, c.Used, m.seen)
 	if errors.Is(err, errAttached) && m.stays(err) && !errors.Is(err, aws.ErrDenied) {
-		// While EC2 throttles, a growth would take minutes. Pods can have these addresses at once. If the role may
-		// not detach, deleteENI has taken the mark away, and the addresses go back without the ENI.
+		// The ENI stays attached, for example because EC2 throttles. A growth would take minutes, but pods can have the
+		// addresses of this ENI at once. If the role may not detach the ENI, deleteENI has removed the mark, and the
+		// collection releases the addresses without the ENI.
 		c.kept = append(c.kept, id)
 		err = errors.Join(err, p.undrain(context.WithoutCancel(ctx), id))
 	}
@@ -149,10 +149,12 @@ func (c *Collecting) deletes(s *registry.State, id string) bool {
 	if !e.Detachable() || c.Max >= 0 || e.OnRequest {
 		return false
 	}
-	spare := lease.Ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
-	ready := lease.Count(s, e, now)             // 0 if its link is missing: then the pool loses nothing
-	keep := e.Keep && !e.Detached && !e.Retired // such an ENI serves no new pod
+	keep := e.Keep && !e.Detached && !e.Retired // a detached or retired ENI serves no new pod
 	may := e.Managed && !e.Foreign && e.TagsUnknown == "" && !keep
-	spared := ready == 0 || e.Closed() || ready <= spare
-	return e.Draining || may && spared && c.empty(s, id, now)
+	if e.Draining || !may || !c.empty(s, id, now) {
+		return e.Draining
+	}
+	spare := lease.Ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
+	ready := lease.Count(s, e, now) // 0 if its link is missing: then the pool loses nothing
+	return ready == 0 || e.Closed() || ready <= spare
 }

@@ -19,8 +19,10 @@ import (
 // Deallocate unassigns addresses of this node's ENIs, in one call for each ENI and family. It unassigns nothing if one
 // of the addresses is not free, or is the primary address of an ENI.
 func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
-	if err := p.Turn(ctx, book.UnassignAction); err != nil {
-		return err
+	for _, a := range addrs {
+		if err := p.Turn(ctx, book.UnassignActionOf(a)); err != nil {
+			return err
+		}
 	}
 	if err := errors.Join(p.AskAgain(ctx), p.Learn(ctx)); err != nil {
 		return err
@@ -67,7 +69,7 @@ func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
 	return failed
 }
 
-// spare returns the ENI that can lose the address, or an error if none can.
+// spare returns the ENI that can lose the address, or an error if no ENI can lose it.
 func spare(s *registry.State, a netip.Addr) (string, error) {
 	id, e := s.ENIOf(a)
 	lease, leased := s.Leases.At(a)
@@ -77,12 +79,13 @@ func spare(s *registry.State, a netip.Addr) (string, error) {
 	case leased:
 		return "", fmt.Errorf("%s is in use: %s", a, book.Holder(lease))
 	case !slices.Contains(e.Addrs, a) && a.Is6():
-		return "", fmt.Errorf("%s is in a prefix of %s, which stays as long as its ENI", a, id)
+		return "", fmt.Errorf("%s is in a prefix, which stays on %s as long as the ENI exists", a, id)
 	case !slices.Contains(e.Addrs, a):
-		return "", fmt.Errorf("%s is in a prefix of %s, and EC2 releases only whole prefixes: registry-gc does so "+
-			"when no pod uses the prefix", a, id)
+		return "", fmt.Errorf("%s is in a prefix of %s, and EC2 releases only whole prefixes: registry-gc releases "+
+			"the prefix when no pod uses it",
+			a, id)
 	case a == e.Primary():
-		return "", fmt.Errorf("%s is the primary address of %s, which cannot be unassigned", a, id)
+		return "", fmt.Errorf("%s is the primary address of %s, and EC2 unassigns no primary address", a, id)
 	case !s.Free.Has(a):
 		return "", fmt.Errorf("%s may be in use: the registry does not list it as free", a)
 	}

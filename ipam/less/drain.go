@@ -13,29 +13,32 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about the mark of an ENI that the node is about to detach: draining. No pod gets an address of such an
-// ENI. The mark may go only if no process of the node has begun to detach the ENI. So a process notes in the registry
-// that it is about to call DetachNetworkInterface, and removes the note only if EC2 has refused. No process takes the
-// mark away while there is a note, and no process detaches an ENI without the mark. So no lock is needed, and a process
-// may be killed anywhere.
+// This file is about the mark of an ENI that the node is about to detach: draining. No pod gets an address of a
+// draining ENI. A process may remove the mark only if no process of the node has begun to detach the ENI. So before a
+// process calls DetachNetworkInterface, it writes a note into the registry (Detaching of registry.ENI). It removes the
+// note only if EC2 has refused. No process removes the mark while there is a note, and no process detaches an ENI
+// without the mark. So no lock is needed, and a process may be killed at any time.
 //
-// If the registry is lost, so are marks and notes. EC2 still shows what it detaches: see leaving.
+// If the registry is lost, the marks and the notes are lost, too. EC2 still shows which ENIs it is detaching: see
+// book.Leaving.
 //
-// A process that was killed leaves its note. If EC2 shows the ENI as attached when EC2 has had time to settle, it has
-// not begun to detach the ENI. Before, it proves nothing (EC2 API reference, "Eventual consistency").
+// A killed process leaves its note. If EC2 still shows the ENI as attached after EC2 has had time to settle, EC2 has
+// not begun to detach the ENI. Before that time, EC2's answer proves nothing (EC2 API reference, "Eventual
+// consistency").
 
-// errUndrained means that an ENI has lost its mark since this process has looked: pods may have its addresses.
+// errUndrained means that another process has removed the mark of an ENI meanwhile: pods may have its addresses.
 var errUndrained = errors.New("it serves pods again")
 
 // A marked is an ENI that a collection has marked as draining, to detach it.
 type marked struct {
-	seen   []aws.ENI // what EC2 has said of it right before
+	seen   []aws.ENI // EC2's description of the ENI, right before the mark
 	before bool      // it had the mark already: an earlier process may have begun to detach it
 	done   bool      // it has the mark now
 }
 
-// mark marks an ENI as draining by set if it goes, so that no process leases from it. Before that, EC2 must answer: in
-// an incident of EC2, or while it throttles, pods can still have the addresses.
+// mark marks an ENI as draining, if goes returns true. The function set makes the mark. After that, no process leases
+// an address of the ENI. Before the mark, EC2 must describe the ENI. So in an incident of EC2, or while EC2 throttles,
+// the ENI gets no mark, and pods can still have its addresses.
 func (p *Node) mark(
 	ctx context.Context, id string, goes func(*registry.State) bool, set func(*registry.ENI),
 ) (m marked, err error) {
@@ -63,7 +66,8 @@ func (p *Node) mark(
 	return m, err
 }
 
-// undrain takes the mark from an ENI that this process has not begun to detach, unless another one may have.
+// undrain removes the mark from an ENI that this process has not begun to detach. If another process may have begun,
+// the mark stays.
 func (p *Node) undrain(ctx context.Context, id string) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if s.ENIs[id].Detaching.IsZero() {
@@ -89,15 +93,15 @@ func (p *Node) detachENI(ctx context.Context, e aws.ENI) error {
 	})
 }
 
-// noteDetach notes that this process is about to detach an ENI. takeBack removes this note alone. Another process, or
-// an earlier attempt of this one, may have begun to detach the ENI.
+// noteDetach writes the note that this process is about to detach an ENI. takeBack removes only this note, and restores
+// an earlier note. Another process, or an earlier attempt of this process, may have begun to detach the ENI.
 func (p *Node) noteDetach(ctx context.Context, id string) (takeBack func(*registry.State), err error) {
 	var before, noted time.Time
 	err = p.Registry.Update(ctx, func(s *registry.State) error {
 		e, known := s.ENIs[id]
 		switch {
 		case !known:
-			return nil // an operator removes it
+			return nil // an operator's command removes the ENI, which is not in the registry
 		case !e.Draining:
 			return errUndrained
 		}
@@ -116,22 +120,22 @@ func (p *Node) noteDetach(ctx context.Context, id string) (takeBack func(*regist
 	}, err
 }
 
-// notBegun reports whether err, of detachENI, shows that EC2 has not begun to detach an ENI: EC2 has refused, or was
-// not asked.
+// notBegun reports whether EC2 has not begun to detach an ENI: EC2 has refused, or this process has not asked EC2. err
+// is the error of detachENI.
 func notBegun(err error) bool {
 	return err != nil && !aws.MaybeDone(err) && !errors.Is(err, aws.ErrNotFound) && !inTransition(err)
 }
 
-// inTransition reports whether EC2 has refused to detach an ENI because an earlier process has begun that, or because
-// the ENI is still being attached.
+// inTransition reports whether EC2 has refused to detach an ENI because the ENI is in a transition. EC2 is still
+// detaching it for an earlier process, or is still attaching it.
 func inTransition(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return ok && e.Code == "IncorrectState"
 }
 
-// stays reports whether the ENI stays attached after detachENI has failed with err, so that pods may have it. An
-// earlier process may have begun to detach the ENI. If EC2 throttles this process, an earlier process may still have
-// begun to detach the ENI.
+// stays reports whether the ENI stays attached after detachENI has failed with err, so that pods may have its
+// addresses. If the ENI had the mark before, an earlier process may have begun to detach it. Then stays returns true
+// only if the role may not detach ENIs: if EC2 throttles this process, the earlier process may still have succeeded.
 func (m marked) stays(err error) bool {
 	return notBegun(err) && (!m.before || errors.Is(err, aws.ErrDenied))
 }

@@ -11,12 +11,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// heed notes what the conflists of the node want to keep. Each ADD notes what its own network wants. This note does not
-// suffice: networks that share a pool may differ, and the last ADD would decide. Multus has networks that no file has.
-// And no ADD comes for a pool that the configuration no longer has.
+// heed records what the conflists of the node want to keep. Each ADD records what its own network wants: see
+// lease.Pool.Note. The records of ADDs alone are not enough: networks that share a pool may differ, and the last ADD
+// would decide. Also, no ADD comes for a pool that the configuration no longer has. The conflists alone are not enough
+// either, because Multus has networks that are in no file.
 //
-// The collection has found all ENIs before. ADDs go on while it waits for EC2. So it heeds the conflists again before
-// each release.
+// The registry has all ENIs before heed is called. While the collection waits for EC2, ADDs write their own records. So
+// the collection heeds the conflists again before each release.
 func (p *Node) heed(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil || !c.heed(s) {
@@ -25,7 +26,8 @@ func (p *Node) heed(ctx context.Context, c *Collecting) error {
 	return p.Registry.Change(ctx, func(s *registry.State) { c.heed(s) })
 }
 
-// heed changes the state, and reports whether it has. If the conflists are not known, what ADDs have noted counts.
+// heed writes to the state what the conflists want, and reports whether it has changed the state. If the conflists are
+// not known, the records of ADDs count.
 func (c *Collecting) heed(s *registry.State) bool {
 	if c.Conflists == nil {
 		return false
@@ -34,8 +36,8 @@ func (c *Collecting) heed(s *registry.State) bool {
 	return agreed(s, c.Conflists) || noted || retired
 }
 
-// requested notes the ENIs for which pods may ask. requested forgets the wishes of a network that no conflist has, and
-// that has no pod.
+// requested records the tags of the ENIs for which pods may ask. It removes the tags of a network that no conflist has,
+// and that has no pod.
 func requested(s *registry.State, conflists []lease.Policy) (changed bool) {
 	before, leased := s.OnRequest, map[string]bool{"": true}
 	if len(before) > 0 {
@@ -48,8 +50,8 @@ func requested(s *registry.State, conflists []lease.Policy) (changed bool) {
 	return !slices.EqualFunc(before, s.OnRequest, registry.OnRequest.Equal)
 }
 
-// retire handles pools that the configuration no longer has. When no pod has an address of such a pool, the pool
-// keeps nothing, and collections release its free addresses.
+// retire is for pools that the configuration no longer has. When no pod has an address of such a pool, the pool keeps
+// nothing, and collections release its free addresses.
 func retire(s *registry.State, conflists []lease.Policy) (changed bool) {
 	configured := map[string]bool{}
 	for _, q := range conflists {
@@ -72,8 +74,9 @@ func retire(s *registry.State, conflists []lease.Policy) (changed bool) {
 	return changed
 }
 
-// agreed records what conflists want of the pools that they have. If several conflists share a pool, the larger numbers
-// count. If one conflist keeps the pool's addresses, or if an ENI serves it, this decides for all.
+// agreed records what the conflists want of their pools. If several conflists share a pool, the larger numbers count.
+// If one of these conflists keeps the pool's addresses, the node keeps them. If an ENI serves the pods of one of them,
+// the ENI serves pods.
 func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
 	warm := map[string]registry.Warm{}
 	for _, q := range conflists {
@@ -87,7 +90,7 @@ func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
 	}
 	for id, e := range s.ENIs {
 		serves, keeps, has := wishes(conflists, e)
-		unknown := e.Origin() == registry.ThisNode && !e.Serving // no ADD has come since the node has lost the registry
+		unknown := e.Origin() == registry.ThisNode && !e.Serving // no ADD has come since the node lost the registry
 		if has && (unknown || e.Serving && (e.Passed == serves || e.Keep != keeps)) {
 			e.Configure(true, serves, keeps)
 			s.ENIs[id], changed = e, true
@@ -96,8 +99,8 @@ func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
 	return changed
 }
 
-// wishes returns what conflists say of an ENI, if they have the ENI's pool. serves: the ENI serves the pods of one of
-// the conflists. keeps: one of the conflists has skipDeallocation. has: there is such a conflist.
+// wishes returns what conflists say of an ENI. has is true if a conflist has the ENI's pool. serves is true if the ENI
+// serves the pods of such a conflist. keeps is true if such a conflist has skipDeallocation.
 func wishes(conflists []lease.Policy, e registry.ENI) (serves, keeps, has bool) {
 	for _, q := range conflists {
 		if q.Pool == lease.Origin(e.Pool) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package less releases what the node does not need: addresses, prefixes and ENIs. It ends leases of
-// pods that are gone. What it releases, EC2 may give to another node at once. So it first shows
-// that no pod has it, and takes it from the registry before it asks EC2.
+// Package less releases what the node does not need: addresses, prefixes and ENIs. It ends leases of pods that are
+// gone. EC2 may give a released address to another node at once. So package less first proves that no pod has the
+// address, and removes it from the registry before it asks EC2.
 package less
 
 import (
@@ -19,7 +19,7 @@ type Node struct{ known.Node }
 
 // A Collection says what a run of registry-gc may release.
 type Collection struct {
-	FreeAfter time.Duration  // release what has been free for this time
+	FreeAfter time.Duration  // release addresses that have been free for this time
 	Max       int            // unassign at most so many addresses, and delete no ENI; negative: no limit
 	Conflists []lease.Policy // what the node's conflists want to keep; nil: not known
 }
@@ -32,15 +32,15 @@ type Report struct {
 	Detached   []string       // ENIs for which pods had asked
 	Returned   []netip.Prefix // delegated prefixes that were unassigned
 
-	// Tidied reports whether the collection has removed what serves all pods, or all routed ones, because no such pod
-	// was left. A pod may have come at that moment. So the caller must repair the node.
+	// Tidied reports whether the collection has removed what serves all pods, or all routed pods, because no such pod
+	// was left. A pod may have started at that moment. So the caller must repair the node.
 	Tidied bool
 }
 
-// A Collecting is a collection under way.
+// A Collecting is a running collection, and what it has found and done.
 type Collecting struct {
 	Collection
 	Report
 	Used lease.Used // what the kernel shows
-	kept []string   // empty ENIs of which EC2 has said nothing: they keep their addresses
+	kept []string   // empty ENIs that EC2 has not described or detached: they keep their addresses
 }

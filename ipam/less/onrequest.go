@@ -19,10 +19,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file detaches the ENIs for which pods had asked, after the last pod. Their owners keep them: it deletes none.
+// This file detaches the ENIs for which pods had asked, when no pod uses them any more. It deletes none of them,
+// because they belong to others.
 
 // DetachUnused detaches ENIs that pods had asked for and that no pod uses now. It returns the IDs of the detached ENIs.
-// A DEL leaves the mark that starts this soon, because a pod of another node may want the ENI.
+// A DEL leaves the mark that soon starts DetachUnused, because a pod of another node may want the ENI.
 func (p *Node) DetachUnused(ctx context.Context) ([]string, error) {
 	s, err := p.Registry.View()
 	if err != nil || !lease.AnyUnused(s) || p.Policy.Provision == lease.ProvisionNone {
@@ -50,7 +51,7 @@ func (p *Node) detachIdle(ctx context.Context, used lease.Used) (done []string, 
 		return nil, err
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
-		if !p.detaches(s, id, used) { // of most ENIs, this look at the registry shows that they stay
+		if !p.detaches(s, id, used) { // most ENIs stay, as this look at the registry shows
 			continue
 		}
 		detached, err := p.detachIfIdle(ctx, id, used)
@@ -69,13 +70,13 @@ func (p *Node) detachIfIdle(ctx context.Context, id string, used lease.Used) (de
 	goes := func(s *registry.State) bool { return p.detaches(s, id, used) }
 	m, err := p.mark(ctx, id, goes, func(e *registry.ENI) {
 		e.Drain()
-		e.Request() // so no collection deletes it, whatever the configuration is later
+		e.Request() // so no collection deletes it, even if the configuration changes later
 	})
 	if err != nil || !m.done {
 		return false, err
 	}
 	err = p.detachChosen(ctx, id, used, m)
-	return err == nil && p.isForgotten(id), err // it may stay, because a pod has come
+	return err == nil && p.isForgotten(id), err // the ENI may stay, because a pod has come
 }
 
 // detaches reports whether pods had asked for the ENI, and no pod uses it or waits for it any more.
@@ -85,8 +86,8 @@ func (p *Node) detaches(s *registry.State, id string, used lease.Used) bool {
 		!lease.Awaited(s, id, time.Now()) && unused(s, id, used)
 }
 
-// unused reports whether no lease and no namespace has an address of the ENI, or its link. If a namespace
-// cannot be read, unused reports false.
+// unused reports whether no lease and no namespace has an address of the ENI, and no namespace has its link. If a
+// namespace cannot be read, unused reports false.
 func unused(s *registry.State, id string, used lease.Used) bool {
 	e := s.ENIs[id]
 	for a, l := range s.Leases.All() {
@@ -97,12 +98,12 @@ func unused(s *registry.State, id string, used lease.Used) bool {
 	return !used.Partial && !used.InPod(e.MAC) && !used.Any(e.MAC, e.Has)
 }
 
-// detachChosen detaches an ENI, waits until EC2 has done so, and removes it from the registry. EC2 describes it before.
-// An ENI that is attached elsewhere by now stays there. An ENI stays here if a pod has come, or if the ENI's owner
-// forbids changes.
+// detachChosen detaches an ENI, waits until EC2 has detached it, and removes it from the registry. Before each step,
+// EC2 describes the ENI. If the ENI is attached elsewhere by now, it stays there. If a pod has come, or if the ENI's
+// owner forbids changes, the ENI stays on this node.
 func (p *Node) detachChosen(ctx context.Context, id string, used lease.Used, m marked) error {
 	const every = time.Second
-	ending := false                      // an earlier process has begun to detach it, as EC2 says
+	ending := false                      // EC2 says that an earlier process has begun to detach the ENI
 	for detached := ""; ; m.seen = nil { // the ID of the attachment that has ended
 		enis, err := m.seen, error(nil)
 		if enis == nil {
@@ -147,7 +148,7 @@ func (p *Node) detachChosen(ctx context.Context, id string, used lease.Used, m m
 			}
 			detached = enis[0].Attachment
 			slog.Info("an ENI is detached: its last pod has ended", "eni", id)
-			continue // it is often done at once
+			continue // EC2 often detaches an ENI at once
 		}
 		if err := p.await(ctx, every, "wait for "+id+" to be detached"); err != nil {
 			return err

@@ -22,21 +22,21 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file deletes ENIs. A collection, a growth that needs the slot, and an operator do so
-// by deleteENI or Remove. What the registry has of an ENI may be old or wrong. So EC2
-// describes the ENI before each step, and [Node.deletable] must agree. EC2 itself refuses to
-// delete an attached ENI. The node detaches by the ID of an attachment, which belongs to that
-// attachment alone. So if an operator or another program attaches the ENI elsewhere meanwhile, it stays there.
+// This file deletes ENIs: for a collection, for a growth that needs the slot, and for an operator. What the registry
+// has of an ENI may be old or wrong. So before each step, EC2 describes the ENI, and [Node.deletable] must permit the
+// step. EC2 itself refuses to delete an attached ENI. To detach an ENI, the node names the attachment by its ID, and
+// each attachment has an ID of its own. So if an operator or another program attaches the ENI elsewhere meanwhile, the
+// ENI stays there.
 
 var (
 	// errNotOurs means that an ENI belongs to others, and that this node does not touch it.
 	errNotOurs = errors.New("this node may not delete it")
-	// errBoot means that an ENI is the boot ENI, which the node needs itself. EC2 refuses to detach
-	// it in most cases, and no process should find out in the others.
+	// errBoot means that an ENI is the boot ENI, which the node needs itself. In most cases, EC2 refuses to detach it.
+	// No process should try, because EC2 may detach it.
 	errBoot = errors.New("it is the boot ENI of this node")
 	// errUsed means that a pod uses an ENI.
 	errUsed = errors.New("it serves pods")
-	// errAttached means that EC2 has not begun to detach an ENI, by this process.
+	// errAttached means that this process was to detach an ENI, and EC2 has not begun to detach it.
 	errAttached = errors.New("it is still attached")
 )
 
@@ -77,9 +77,9 @@ func (p *Node) Remove(ctx context.Context, id string) error {
 }
 
 // deleteENI detaches an ENI, deletes it, and then removes it from the registry. deleteENI continues where an earlier
-// try ended. If the ENI belongs to others, deleteENI removes it from the registry, or no longer touches it. If EC2
-// fails, the ENI stays draining, because it may be detached by now or soon. The next collection finishes that. seen is
-// what EC2 has just said of the ENI, or nil.
+// try ended. If the ENI belongs to others, deleteENI removes it from the registry. If a tag forbids changes of the ENI,
+// deleteENI records it as foreign. If EC2 fails, the ENI stays draining, because EC2 may detach it now or soon. The
+// next collection then continues. seen is EC2's latest description of the ENI, or nil.
 func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, seen []aws.ENI) error {
 	err := p.detachAndDelete(ctx, id, used, seen)
 	e, ok := errors.AsType[*aws.Error](err)
@@ -94,7 +94,7 @@ func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, seen [
 				s.Gone[b.CIDR.Addr()] = now
 			}
 			s.Drop(id)
-			s.Instance.FullUntil, s.Instance.FullWith = time.Time{}, 0 // its place is free
+			s.Instance.FullUntil, s.Instance.FullWith = time.Time{}, 0 // the slot of the ENI is free
 		})
 	case errors.Is(err, errNoManage):
 		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) {
@@ -109,9 +109,9 @@ func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, seen [
 	return err
 }
 
-// DeleteDraining deletes the ENIs that a collection has begun to delete, and returns the state after that. Each of
-// these ENIs occupies a slot that a new ENI needs, until the collection ends. If the collection was killed, the slot
-// stays occupied until the next collection. If the collection still runs, it may take its mark away meanwhile.
+// DeleteDraining deletes the ENIs that a collection has begun to delete, and returns the state after that. A new ENI
+// needs their slots. After a killed collection, the slots would stay occupied until the next collection. A collection
+// that still runs may let an ENI serve pods again. DeleteDraining does not delete that ENI.
 func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry.State, error) {
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		if e := s.ENIs[id]; !e.Draining || e.OnRequest {
@@ -136,10 +136,10 @@ func (p *Node) isForgotten(id string) bool {
 	return !known
 }
 
-// detachAndDelete detaches an ENI if it is attached to this instance, waits until EC2 has
-// done so, and deletes it. If the ENI is gone already, that is no error. But if EC2 knew the
-// ENI just before, that EC2 does not know it now proves nothing (EC2 API reference, "Eventual
-// consistency"). Then the ENI could be left behind.
+// detachAndDelete detaches an ENI if it is attached to this instance, waits until EC2 has detached it, and deletes it.
+// If the ENI is gone already, that is no error. But if EC2 has shown the ENI in the last seconds, its answer "not
+// found" proves nothing (EC2 API reference, "Eventual consistency"). The ENI could be left behind, so detachAndDelete
+// asks again.
 func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, seen []aws.ENI) error {
 	const every = time.Second
 	s, err := p.Registry.View()
@@ -148,7 +148,7 @@ func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 	}
 	_, ours := s.ENIs[id]
 	seenAt := s.ENIs[id].Grown // when EC2 has last shown it
-	var held time.Time         // since when EC2 refuses to delete it
+	var held time.Time         // since when EC2 refuses to delete the ENI
 	for detached := false; ; seen = nil {
 		was, enis := detached, seen
 		if enis == nil {
@@ -157,7 +157,7 @@ func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 		missing := errors.Is(err, aws.ErrNotFound) || err == nil && len(enis) == 0
 		switch {
 		case missing && (time.Since(seenAt) > known.Settled || ours && p.isForgotten(id)):
-			return nil // or another process has ended it
+			return nil // or another process has deleted the ENI
 		case missing:
 			err = nil
 		case err == nil:
@@ -175,7 +175,7 @@ func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 		if errors.Is(err, errDeleted) {
 			return nil
 		}
-		if err == nil && detached == was { // else it is often done at once
+		if err == nil && detached == was { // after a step, EC2 is often ready at once
 			err = p.await(ctx, every, "wait for "+id+" to be detached and deleted")
 		}
 		if err != nil {
@@ -184,11 +184,11 @@ func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 	}
 }
 
-// MostAwait is how long a collection waits for EC2 to detach ENIs, all together. EC2 may need hours for one ENI, and
-// the rest of the collection needs time, too.
+// MostAwait is how long a collection waits for EC2 to detach ENIs, in total. EC2 may need hours for one ENI, and the
+// rest of the collection needs time, too.
 const MostAwait = time.Minute
 
-// await waits for EC2 to detach or delete an ENI, but a collection no longer than MostAwait.
+// await waits for d, while EC2 detaches or deletes an ENI. In a collection, all waits together take at most MostAwait.
 func (p *Node) await(ctx context.Context, d time.Duration, what string) error {
 	if until := p.Mode.Until; !until.IsZero() && time.Now().After(until) {
 		return fmt.Errorf("%s: EC2 has not finished after %v: the next collection continues", what, MostAwait)
@@ -196,11 +196,11 @@ func (p *Node) await(ctx context.Context, d time.Duration, what string) error {
 	return call.Sleep(ctx, d, what)
 }
 
-// lagOfDetach is how long EC2 may refuse to delete an ENI although it shows the ENI as detached. Others wait for 2 to 5
-// seconds (aws/amazon-vpc-cni-k8s#608; lyft/cni-ipvlan-vpc-k8s, aws/interface.go).
+// lagOfDetach is how long EC2 may refuse to delete an ENI although it shows the ENI as detached. Other programs wait
+// for 2 to 5 seconds (aws/amazon-vpc-cni-k8s#608; lyft/cni-ipvlan-vpc-k8s, aws/interface.go).
 const lagOfDetach = 10 * time.Second
 
-// stillHeld reports whether EC2 has refused to delete an ENI because it takes it for attached.
+// stillHeld reports whether EC2 has refused to delete an ENI because the ENI is still attached, as EC2 says.
 func stillHeld(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return ok && e.Action == "DeleteNetworkInterface" && errors.Is(e, aws.ErrInUse) && aws.Undone(err)
@@ -210,7 +210,7 @@ func stillHeld(err error) bool {
 var errDeleted = errors.New("it is deleted")
 
 // endENI makes the next step to delete an ENI that EC2 has just described. The step detaches the ENI or deletes it.
-// While EC2 detaches it, endENI does nothing.
+// While EC2 detaches the ENI, endENI does nothing. It reports whether this process has asked EC2 to detach the ENI.
 func (p *Node) endENI(ctx context.Context, e aws.ENI, used lease.Used, detached bool) (_ bool, err error) {
 	if err := p.deletable(e, used, detached); err != nil {
 		return detached, err
@@ -230,12 +230,13 @@ func (p *Node) endENI(ctx context.Context, e aws.ENI, used lease.Used, detached 
 	return detached, err
 }
 
-// errNoManage is the errNotOurs of an ENI whose tag forbids changes.
+// errNoManage is an errNotOurs for an ENI whose tag forbids changes.
 var errNoManage = fmt.Errorf("%w: it has the tag %s=true", errNotOurs, book.TagNoManage)
 
 // deletable returns why this node may not detach and delete an ENI that EC2 has just described. If the node may,
 // deletable returns nil. The ENI may be attached elsewhere by now, or soon. An ENI that was created for another
-// instance must stay, except if this node has just detached it: then it would be left behind.
+// instance must stay. But if this node has just detached such an ENI, this node may delete it, because no other node
+// would.
 func (p *Node) deletable(e aws.ENI, used lease.Used, detached bool) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -247,12 +248,12 @@ func (p *Node) deletable(e aws.ENI, used lease.Used, detached bool) error {
 		return fmt.Errorf("it is not known whether %s belongs to this instance: the metadata service has not "+
 			"reported the instance ID", e.ID)
 	case e.Instance != "" && e.Instance != self:
-		return fmt.Errorf("%w: it is attached to %s, and this is %s", errNotOurs, e.Instance, self)
+		return fmt.Errorf("%w: it is attached to %s, and this node is %s", errNotOurs, e.Instance, self)
 	case e.Instance == "" && e.Attachment != "":
 		return fmt.Errorf("%w: it is attached, but not to an instance", errNotOurs)
 	case e.Instance == "" && made != "" && made != self && !detached:
 		return fmt.Errorf(
-			"%w: it was made for %s, and this is %s; cni-tool eni-gc deletes it when that instance is gone",
+			"%w: it was made for %s, and this node is %s; cni-tool eni-gc deletes the ENI when instance %[2]s is gone",
 			errNotOurs, made, self)
 	case book.Foreign(e):
 		return errNoManage
@@ -264,7 +265,7 @@ func (p *Node) deletable(e aws.ENI, used lease.Used, detached bool) error {
 
 // stillUsed returns an error if pods have addresses of an ENI, or if a pod has the ENI's link. The error lists the
 // addresses, also addresses of prefixes. stillUsed looks at EC2's description, at the registry, and at the kernel of
-// this node. If the kernel cannot show something, it counts as used.
+// this node. If a namespace of the node could not be read, the ENI counts as used.
 func stillUsed(s *registry.State, e aws.ENI, used lease.Used) error {
 	if e.Instance == s.Instance.ID && book.IsBoot(s.ENIs[e.ID], e) {
 		return errBoot

@@ -21,9 +21,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// idle reports whether an address of the ENI has been free for at least FreeAfter. The time
-// counts from the end of its last lease. If it has had no lease, the time counts from the last
-// growth of the ENI. While a namespace cannot be read, no address is idle.
+// idle reports whether an address of the ENI has been free for at least FreeAfter. The time counts from the end of its
+// last lease. If the address has had no lease, the time counts from the last growth of the ENI. While a namespace
+// cannot be read, no address is idle.
 func (c *Collecting) idle(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
 	since, free := s.Free.At(a)
 	if since.IsZero() {
@@ -48,21 +48,23 @@ func (c *Collecting) idlePrefix(s *registry.State, e registry.ENI, b registry.Pr
 	return !c.Used.Any(e.MAC, b.CIDR.Contains)
 }
 
-// empty reports whether an ENI has no lease, and all its addresses and prefixes are idle. It
-// compares the ENI of each lease, not only the address: a pod that has lost its address still
-// has its link on the ENI.
+// empty reports whether an ENI has no lease, and all its addresses and prefixes are idle. It compares the ENI of each
+// lease, and not only the address. A pod that has lost its address still has its link on the ENI.
 func (c *Collecting) empty(s *registry.State, id string, now time.Time) bool {
 	e := s.ENIs[id]
 	if c.Used.InPod(e.MAC) {
-		return false // a pod that has its link may have removed its addresses
+		return false // a pod that has the ENI's link may have removed its addresses
+	}
+	if slices.ContainsFunc(e.Addrs, func(a netip.Addr) bool { return !c.idle(s, e, a, now) }) ||
+		slices.ContainsFunc(e.Prefixes, func(b registry.Prefix) bool { return !c.idlePrefix(s, e, b, now) }) {
+		return false
 	}
 	for _, l := range s.Leases.All() {
 		if l.ENI == id {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(e.Addrs, func(a netip.Addr) bool { return !c.idle(s, e, a, now) }) &&
-		!slices.ContainsFunc(e.Prefixes, func(b registry.Prefix) bool { return !c.idlePrefix(s, e, b, now) })
+	return true
 }
 
 // unassignIdle unassigns idle prefixes and addresses, ENI by ENI. unassignIdle stops when the outcome of a call is
@@ -83,7 +85,7 @@ func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 			}
 			failed = errors.Join(failed, err)
 			if aws.MaybeDone(err) {
-				return failed // in an incident of EC2, each further call would only take addresses from pods that come
+				return failed // in an incident of EC2, each further call would only remove addresses that new pods need
 			}
 			c.Unassigned, c.Returned = append(c.Unassigned, gone.List()...), append(c.Returned, gone.CIDRs()...)
 		}
@@ -94,8 +96,9 @@ func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 // A choice returns the addresses or prefixes that an ENI can lose.
 type choice func(s *registry.State, eni string, now time.Time) book.Releasable
 
-// heeding chooses again if the conflists want something else than what ADDs have noted since. To compare takes the time
-// of reading all leases, so it does so only before a release.
+// heeding returns a choice that first calls choose. If there is something to release, it compares the conflists with
+// what ADDs have recorded since. If they differ, it calls choose again. The comparison reads all leases, so heeding
+// makes it only before a release.
 func (c *Collecting) heeding(choose choice) choice {
 	return func(s *registry.State, id string, now time.Time) book.Releasable {
 		x := choose(s, id, now)
@@ -106,22 +109,24 @@ func (c *Collecting) heeding(choose choice) choice {
 	}
 }
 
-// release first removes the chosen addresses or prefixes from the registry, so that no ADD
-// takes them. Then it unassigns them from the ENI. If the process ends in between, the ENI
-// still has them, and a later Learn finds them.
+// release first removes from the registry the addresses or prefixes that choose returns, so that no ADD takes them.
+// Then it unassigns them from the ENI. If the process ends in between, the ENI still has them, and a later Learn finds
+// them.
 //
-// Of most ENIs, a collection releases nothing. The state s is some moments old, and shows this without another look at
-// the registry.
+// A collection releases nothing of most ENIs. For such an ENI, the state s is enough, although it is some moments old:
+// release does not read the registry again.
 //
-// release holds the lock of growth. Otherwise EC2 could assign an address again that has just left the ENI. If the
-// answer to release's call is lost, the call is repeated, and would take the address from that pod.
+// release holds the lock "grow". Otherwise a growth could get an address again that has just left the ENI, and a pod
+// could use it. If the answer to the call of release is lost, the SDK repeats the call, which would take the address
+// from that pod.
 func (p *Node) release(
 	ctx context.Context, s *registry.State, id string, choose choice,
 ) (book.Releasable, error) {
-	if choose(s, id, time.Now()).Empty() {
+	likely := choose(s, id, time.Now())
+	if likely.Empty() {
 		return book.Releasable{}, nil
 	}
-	if err := p.Turn(ctx, book.UnassignAction); err != nil {
+	if err := p.Turn(ctx, likely.Action()); err != nil {
 		return book.Releasable{}, err
 	}
 	s, err := p.Registry.View()
@@ -145,8 +150,8 @@ func (p *Node) release(
 	return p.unassign(ctx, id, x)
 }
 
-// growthLock takes the lock of growth for a collection. A growth may go on for minutes while EC2 throttles. Idle
-// addresses can wait for the next collection, and the rest of this collection goes on.
+// growthLock takes the lock "grow" for a collection. While EC2 throttles, a growth may hold the lock for minutes. Then
+// the error is errGrowing: idle addresses can wait for the next collection, and the rest of this collection continues.
 func (p *Node) growthLock(ctx context.Context) (unlock func(), err error) {
 	unlock, err = p.lockSoon(ctx, "grow")
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
@@ -155,7 +160,7 @@ func (p *Node) growthLock(ctx context.Context) (unlock func(), err error) {
 	return unlock, err
 }
 
-// lockSoon takes a lock if no other process has it for long.
+// lockSoon takes a lock. It fails if another process holds the lock for ten more seconds.
 func (p *Node) lockSoon(ctx context.Context, name string) (unlock func(), err error) {
 	const most = 10 * time.Second
 	waiting, cancel := context.WithTimeout(ctx, most)
@@ -163,7 +168,8 @@ func (p *Node) lockSoon(ctx context.Context, name string) (unlock func(), err er
 	return p.Registry.Lock(waiting, name)
 }
 
-// unlessGrowing returns err, except that a growth is under way: the next collection goes on.
+// unlessGrowing returns err. If err says that a growth is under way, it returns nil, because the next collection
+// continues.
 func unlessGrowing(err error) error {
 	if errors.Is(err, errGrowing) {
 		slog.Info(err.Error())
@@ -175,34 +181,43 @@ func unlessGrowing(err error) error {
 // errGrowing means that a growth is under way.
 var errGrowing = errors.New("a growth is under way: this collection unassigns nothing more")
 
-// releasablePrefixes chooses the prefixes that an ENI is to lose. releasablePrefixes chooses no /80: a /80 costs
-// nothing, and stays as long as its ENI.
+// releasablePrefixes chooses the prefixes that an ENI is to lose. It chooses no /80: a /80 costs nothing, and stays as
+// long as its ENI.
 func (c *Collecting) releasablePrefixes(s *registry.State, id string, now time.Time) (x book.Releasable) {
-	spare, e := c.spare(s, id, now), s.ENIs[id]
+	e := s.ENIs[id]
 	for _, b := range e.Prefixes {
-		if b.CIDR.Addr().Is4() && spare >= book.BlockSize && c.idlePrefix(s, e, b, now) {
-			x.Prefixes, spare = append(x.Prefixes, b), spare-book.BlockSize
+		if b.CIDR.Addr().Is4() && c.idlePrefix(s, e, b, now) {
+			x.Prefixes = append(x.Prefixes, b)
 		}
+	}
+	if most := len(x.Prefixes); most > 0 { // spare goes through the addresses of all ENIs
+		x.Prefixes = x.Prefixes[:min(most, c.spare(s, id, now)/book.BlockSize)]
 	}
 	return x
 }
 
-// releasableAddrs chooses the IPv4 addresses that an ENI is to lose, but never its primary one.
+// releasableAddrs chooses the IPv4 addresses that an ENI is to lose. It never chooses the primary address.
 func (c *Collecting) releasableAddrs(s *registry.State, id string, now time.Time) book.Releasable {
-	e, x, spare := s.ENIs[id], book.Releasable{Addrs: map[netip.Addr]time.Time{}}, c.spare(s, id, now)
+	e, x := s.ENIs[id], book.Releasable{Addrs: map[netip.Addr]time.Time{}}
+	var idle []netip.Addr
 	for _, a := range e.Addrs {
-		if a.Is4() && spare > 0 && a != e.Primary() && c.idle(s, e, a, now) {
-			x.Addrs[a], _ = s.Free.At(a)
-			spare--
+		if a.Is4() && a != e.Primary() && c.idle(s, e, a, now) {
+			idle = append(idle, a)
 		}
+	}
+	if most := len(idle); most > 0 {
+		idle = idle[:min(most, c.spare(s, id, now))]
+	}
+	for _, a := range idle {
+		x.Addrs[a], _ = s.Free.At(a)
 	}
 	return x
 }
 
-// spare returns how many addresses an ENI can lose at most. The ENI keeps as many addresses as the pool wants to keep
-// ready. Of an ENI that interfaceIndex passes over, or that an operator renews, it leaves none. An ENI with Keep loses
-// nothing. It leaves none, too, if no ADD may take the ENI's addresses for another reason. The same holds if a
-// collection could not delete the ENI because EC2 did not answer.
+// spare returns how many addresses an ENI can lose at most, or 0. The pool keeps as many free addresses as it wants to
+// keep ready. If interfaceIndex passes over the ENI, or an operator renews it, the ENI can lose all its addresses. An
+// ENI with Keep loses nothing. An ENI also loses nothing if no ADD may take its addresses for another reason. The same
+// is true if the collection could not delete the ENI because EC2 did not answer.
 func (c *Collecting) spare(s *registry.State, id string, now time.Time) int {
 	e := s.ENIs[id]
 	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() ||
@@ -216,12 +231,12 @@ func (c *Collecting) spare(s *registry.State, id string, now time.Time) int {
 	if c.Max >= 0 {
 		spare = min(spare, c.Max-len(c.Unassigned)-book.BlockSize*len(c.Returned))
 	}
-	return spare
+	return max(spare, 0)
 }
 
 // unassign unassigns x from the ENI in one call, and returns the addresses and prefixes that the ENI has lost. All of x
-// is of one family. The caller has withdrawn x from the registry, and holds the lock of growth. EC2 takes all or
-// nothing. If an operator or another program has unassigned a part of x, unassign asks EC2 to take the rest.
+// is of one family. The caller has withdrawn x from the registry, and holds the lock "grow". EC2 unassigns all of x or
+// nothing. If an operator or another program has unassigned a part of x, unassign asks EC2 to unassign the rest.
 //
 // If EC2 refuses, unassign puts the rest back into the registry. If the outcome is not known,
 // the rest stays out of the registry until metadata shows it.
@@ -248,16 +263,14 @@ func (p *Node) unassign(ctx context.Context, id string, x book.Releasable) (gone
 		// Withdraw again: if the registry was lost meanwhile, another process may have learned x again.
 		book.Withdraw(s, id, gone)
 		book.EndRelease(s, gone)
-		if errors.Is(err, aws.ErrThrottled) {
-			s.NotBefore[book.UnassignAction] = time.Now().Add(p.Backoff(0))
-		}
 		if aws.Undone(err) && !call.IsPartial(err) {
 			restore(s, rest)
 		}
 	}))
 }
 
-// take calls EC2 to unassign addresses or prefixes from an ENI.
+// take calls EC2 to unassign addresses or prefixes from an ENI. If EC2 throttles, take records when this node may call
+// the action again.
 func (p *Node) take(ctx context.Context, id string, x book.Releasable) error {
 	var err error
 	switch addrs, cidrs := x.List(), x.CIDRs(); {
@@ -269,13 +282,16 @@ func (p *Node) take(ctx context.Context, id string, x book.Releasable) error {
 		err = p.Cloud.Unassign(ctx, id, addrs...)
 	}
 	if errors.Is(err, aws.ErrNotFound) {
-		return nil // the ENI is gone, and so are its addresses
+		return nil // the ENI is gone, with all its addresses
+	}
+	if errors.Is(err, aws.ErrThrottled) {
+		err = errors.Join(err, p.NotBefore(ctx, x.Action(), p.Backoff(0)))
 	}
 	return err
 }
 
-// still returns the part of x that EC2 still shows on the ENI. EC2 has refused to take
-// all of x, with the error why. If EC2 does not answer now, still returns all of x.
+// still returns the part of x that EC2 still shows on the ENI. EC2 has refused to unassign all of x, with the error
+// why. If EC2 does not answer now, still returns all of x.
 func (p *Node) still(ctx context.Context, id string, x book.Releasable, why error) (book.Releasable, error) {
 	enis, err := p.DescribeENIs(ctx, aws.ByID(id))
 	if err != nil {

@@ -16,15 +16,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Ask asks EC2 in advance what a growth will ask in any case. It asks about the peers of the VPC and, if the growth
-// needs a new ENI, what a new ENI takes. The caller waits for the answers at the end. While EC2 throttles, each call
-// waits for its turn, and no call is made that may become useless.
+// Ask asks EC2 in advance the questions that a growth will ask in any case. It asks for the peers of the VPC. If the
+// growth needs a new ENI, it also asks for all that the creation needs. In the end, the caller calls wait, which waits
+// for the answers. While EC2 throttles, Ask asks nothing, because each call waits for its turn, and may become useless.
 func (p *Node) Ask(ctx context.Context) (wait func()) {
 	s, err := p.Registry.View()
 	if err != nil || lease.Unknown(s) || known.Throttled(s) {
 		return func() {}
 	}
-	peers, other := make(chan struct{}), *p // it changes nothing that a growth has in memory
+	peers, other := make(chan struct{}), *p // a copy, because the goroutine must not change p
 	p.PeersAsked = true
 	go func() {
 		defer close(peers)
@@ -37,8 +37,8 @@ func (p *Node) Ask(ctx context.Context) (wait func()) {
 	return func() { enis(); <-peers }
 }
 
-// needsENI reports whether a growth is certain to ask for a new ENI. If the limits of the instance type are not known
-// yet, that is so on an instance that has its boot ENI alone.
+// needsENI reports whether a growth will certainly ask for a new ENI. If the limits of the instance type are not known
+// yet, this is certain only for an instance that has its boot ENI alone.
 func (p *Node) needsENI(s *registry.State) bool {
 	if !p.MakesENIs() || p.Policy.Choice.Chooses() || p.withinQuota() != nil || cmp.Or(refused(s),
 		call.Standing(s, book.CreateAction), call.Standing(s, book.AttachAction)) != nil {
@@ -46,7 +46,7 @@ func (p *Node) needsENI(s *registry.State) bool {
 	}
 	for _, e := range s.ENIs {
 		if e.TagsUnknown == registry.NotAsked || p.Policy.Unclear(e) {
-			return false // the growth asks whether it serves pods
+			return false // the growth first asks EC2 whether the ENI serves pods
 		}
 	}
 	places := lease.Places(s, p.Policy, time.Now())

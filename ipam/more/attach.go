@@ -21,12 +21,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// intentLife is a time after an intent. Until its end, EC2 may have carried out the call although EC2 shows no trace of
-// the call. EC2's describes are behind by seconds, seldom by minutes (EC2 API reference, "Eventual consistency").
+// intentLife is how long an intent stays if EC2 shows no result of its call. In this time, EC2 may have carried out the
+// call without showing it. EC2's describes lag by seconds, in rare cases by minutes (EC2 API reference, "Eventual
+// consistency").
 const intentLife = 15 * time.Minute
 
-// AddENI creates an ENI with the addresses that the waiting ADDs need, and attaches it. If a
-// subnet has no address left, AddENI tries the next one.
+// AddENI creates an ENI with the addresses that the waiting ADDs need, and attaches it. If a subnet has no address
+// left, AddENI tries the next subnet.
 func (p *Node) AddENI(ctx context.Context, s *registry.State) error {
 	full, s, err := p.MakeRoom(ctx, s)
 	if err != nil {
@@ -65,13 +66,12 @@ func (p *Node) AddENIIn(ctx context.Context, s *registry.State, subnet string) e
 	}
 	there := *p
 	there.Policy.Choice.Subnet = subnet
-	there.Policy.Prefixes = false // on the smallest types, a prefix takes the only place beside the primary address
+	there.Policy.Prefixes = false // on the smallest types, a prefix takes the only place besides the primary address
 	return there.AddENI(ctx, s)
 }
 
-// MakeRoom returns why the instance can have no more ENIs, or nil if it can. If it seems full,
-// MakeRoom first asks EC2 which ENIs are attached, and deletes those that a collection has begun
-// to delete.
+// MakeRoom returns why the instance can have no more ENIs, or nil if it can. If the instance seems full, MakeRoom first
+// asks EC2 which ENIs are attached, and deletes those that a collection has begun to delete.
 func (p *Node) MakeRoom(ctx context.Context, s *registry.State) (full error, _ *registry.State, err error) {
 	if full = cmp.Or(p.full(s), refused(s)); full == nil {
 		return nil, s, nil
@@ -83,9 +83,9 @@ func (p *Node) MakeRoom(ctx context.Context, s *registry.State) (full error, _ *
 	return cmp.Or(p.full(s), refused(s)), s, nil
 }
 
-// KnowsMore reports whether the registry now has more ENIs than s. Others attach ENIs, and EC2
-// or the metadata service may have shown one late. If the registry has no more, KnowsMore asks
-// metadata, but not if metadata was asked in the last few seconds.
+// KnowsMore reports whether the registry now has more ENIs than s. An operator or another program may attach an ENI,
+// and EC2 or the metadata service may show it late. If the registry does not have more ENIs than s, KnowsMore asks
+// metadata. But if a process has asked metadata in the last few seconds, KnowsMore does not ask.
 func (p *Node) KnowsMore(ctx context.Context, s *registry.State) bool {
 	const lately = 5 * time.Second
 	now, err := p.Registry.View()
@@ -107,19 +107,20 @@ func (p *Node) KnowsMore(ctx context.Context, s *registry.State) bool {
 // An ENISpec says which ENI is wanted.
 type ENISpec struct {
 	Pool     string         // the pool that it serves
-	Families []lease.Family // of the addresses that it needs; none: IPv4
-	Prefixes bool           // ask for prefixes instead of addresses, if the subnet has some
-	// private addresses with the primary one, at most as many as fit; ignored if Managed: then as many as the waiting
-	// ADDs need
+	Families []lease.Family // families of the addresses that it needs; none: IPv4
+	Prefixes bool           // ask for prefixes instead of addresses, if the subnet has free prefixes
+	// number of its private addresses, including the primary one, but not more than fit; not used if Managed is set,
+	// because the waiting ADDs then decide
 	Addrs          int
-	Subnet         string            // ID of its subnet; empty: any with the tags
-	Tags           map[string]string // of its subnet
+	Subnet         string            // ID of its subnet; empty: any subnet with Tags
+	Tags           map[string]string // tags that its subnet must have
 	SecurityGroups []string
 	ENITags        map[string]string
-	Tracking       registry.Tracking // what is not set is as on the boot ENI
+	Tracking       registry.Tracking // 0: the timeout of the boot ENI
 	MinIndex       int
 	Managed        bool // a collection may delete it when it is empty
-	// the collection must first wait for an ADD: skipDeallocation, or addresses to keep ready; see TagKeep
+	// the configuration has skipDeallocation, or addresses to keep ready: a collection first waits for an ADD (see
+	// TagKeep)
 	Keep bool
 }
 
@@ -163,7 +164,7 @@ func (p *Node) newENI(ctx context.Context, spec ENISpec) (string, error) {
 			return "", err
 		}
 	}
-	seen, _, err := p.LastAttached(ctx, s) // s stays: a registry that was lost meanwhile does not know the instance
+	seen, _, err := p.LastAttached(ctx, s) // keep s: if the registry was lost meanwhile, the new one lacks the instance
 	if err != nil {
 		return "", err
 	}
@@ -176,7 +177,7 @@ func (p *Node) newENI(ctx context.Context, spec ENISpec) (string, error) {
 		}
 		id, err := p.newENIIn(ctx, s, subnet, spec, seen)
 		switch {
-		case errors.Is(err, errNotDiscarded): // one such ENI is enough: resume ends it
+		case errors.Is(err, errNotDiscarded): // make no second such ENI: resume finishes this one
 			return id, err
 		case call.IsFull(err) && errors.Is(err, aws.ErrSubnetFull):
 			full = append(full, err)
@@ -204,22 +205,23 @@ func (p *Node) newENIIn(
 	return eni.ID, p.attach(ctx, eni, token, spec, seen)
 }
 
-// noPlace reports whether err, of an attachment, shows that the instance takes the ENI nowhere.
+// noPlace reports whether err shows that the instance can take no ENI at all. err is the error of an attachment.
 func noPlace(err error) bool {
 	return !aws.MaybeDone(err) && (errors.Is(err, aws.ErrInstanceFull) || errors.Is(err, aws.ErrCardFull) ||
 		errors.Is(err, aws.ErrNotRunning))
 }
 
-// errNotDiscarded means that an ENI could not be attached, nor deleted.
+// errNotDiscarded means that a new ENI could be neither attached nor deleted.
 var errNotDiscarded = errors.New("the new ENI could be neither attached nor deleted")
 
-// errDiscarded means that an ENI could not be attached, and is deleted again.
+// errDiscarded means that a new ENI could not be attached, and is deleted again.
 var errDiscarded = errors.New("the new ENI could not be attached, and was deleted")
 
-// attach attaches an ENI that this suite has made, and records it. attach deletes a new ENI that EC2 cannot attach. The
-// instance or its network card may take no more ENIs, the instance may not run, or EC2 may attach no ENI of this
-// subnet. An ENI in the registry stays: another program has detached it, and pods may have its addresses. If the caller
-// has asked EC2 which ENIs are attached, seen is the answer.
+// attach attaches an ENI that this suite has made, and records it. If EC2 cannot attach a new ENI, attach deletes it.
+// EC2 cannot attach it if the instance or its network card has no room. The other reasons are that the instance does
+// not run, or that EC2 attaches no ENI of this subnet. attach does not delete an ENI that is in the registry: another
+// program has detached it, and pods may have its addresses. If the caller has asked EC2 which ENIs are attached, seen
+// is the answer.
 func (p *Node) attach(ctx context.Context, eni aws.ENI, token string, spec ENISpec, seen known.Attached) error {
 	addrs, cidrs := slices.Concat(eni.Addrs, eni.IPv6Addrs), slices.Concat(eni.Prefixes, eni.IPv6Prefixes)
 	s, err := p.Registry.View()
@@ -232,7 +234,7 @@ func (p *Node) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 	_, known := s.ENIs[eni.ID]
 	on := call.Object{ENI: eni.ID, Subnet: eni.Subnet}
 	if known {
-		on.Subnet = eni.ID // it was attached before: the refusal is about the ENI
+		on.Subnet = eni.ID // the ENI was attached before: the refusal is about this ENI
 	}
 	var attachment string
 	var at Slot
@@ -254,7 +256,7 @@ func (p *Node) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 	err = p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 		_, known := s.ENIs[eni.ID]
 		book.Record(s, eni, spec.Managed)
-		if !known { // else its Provision may have answered long ago
+		if !known { // otherwise its Provision may have ended long ago
 			book.MarkProvisioning(s, eni.ID, !spec.Managed)
 		}
 		book.AddAddrs(s, eni.ID, addrs, time.Time{})

@@ -16,11 +16,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file finds the slot for an ENI: EC2 says which slots are taken, and has the last word.
+// This file finds the slot for an ENI. EC2 says which slots are taken, and may still refuse a free one.
 
-// AttachAnywhere attaches the ENI at a free slot. It must know which ENIs are attached. If seen is too old,
-// AttachAnywhere asks EC2. Another program may take the slot before the attach call: then EC2 refuses. So seen may be
-// from before EC2 has throttled the calls since. In a large cluster, describes are throttled, too.
+// AttachAnywhere attaches the ENI at a free slot, whose device index is not lower than least. seen has the ENIs that
+// are attached. If seen is older than a minute, AttachAnywhere gets a newer answer of EC2, which may be a kept one. A
+// kept answer is good enough: if another program has taken the slot since, EC2 refuses the slot. In a large cluster,
+// EC2 also throttles describes.
 func (p *Node) AttachAnywhere(
 	ctx context.Context, eni string, least int, seen known.Attached,
 ) (attachment string, at Slot, err error) {
@@ -43,11 +44,11 @@ func (p *Node) AttachAnywhere(
 	if !full && !errors.Is(err, aws.ErrCardFull) {
 		return attachment, at, err
 	}
-	if kept := seen.Kept; seen.Asked.Before(began) { // others may have attached an ENI since
+	if kept := seen.Kept; seen.Asked.Before(began) { // another program may have attached an ENI since
 		if again, now, e := p.SeeAttached(ctx, s); e == nil {
 			seen, s = again, now
 		}
-		if kept && !seen.Kept && !aws.MaybeDone(err) { // or detached one, minutes ago
+		if kept && !seen.Kept && !aws.MaybeDone(err) { // or has detached one, minutes ago
 			return p.AttachAnywhere(ctx, eni, least, seen)
 		}
 	}
@@ -71,7 +72,7 @@ func (p *Node) attachWhere(
 	ctx context.Context, s *registry.State, attached []aws.ENI, eni string, least int,
 ) (attachment string, at Slot, err error) {
 	const tries = 5
-	delete(s.ENIs, eni) // the slot that it had before an operator or another program detached it is free
+	delete(s.ENIs, eni) // an operator or another program has detached the ENI, so its old slot is free
 	free := slotsOf(s, least, attached)
 	for range tries {
 		next, found := free.next()
@@ -92,7 +93,7 @@ func (p *Node) attachWhere(
 func (p *Node) attachAt(ctx context.Context, instance, eni string, at Slot) (attachment string, err error) {
 	const young = 10 * time.Second
 	for start := time.Now(); ; {
-		// The caller notes a refusal: another network card may take the ENI.
+		// The caller records a refusal, because another network card may take the ENI.
 		begin := call.Begins(registry.Intent{Action: book.AttachAction, ENI: eni})
 		do := func(*registry.State, string) (_ func(*registry.State), err error) {
 			attachment, err = p.Cloud.AttachENI(ctx, eni, instance, at.Card, at.Index)

@@ -19,9 +19,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file counts for how many pods a node can have addresses, before it has them. It asks the functions by which a
-// growth decides: whether a slot is free, how much room an ENI has, and whether prefixes fill it. So it assumes what
-// these assume: a subnet has room, and an aligned /28 for each prefix.
+// This file counts for how many pods a node can have addresses, before it has them. It uses the functions by which a
+// growth decides. These functions return whether a slot is free, how much room an ENI has, and whether an ENI gets
+// prefixes. So this file makes the same assumptions as these functions: a subnet has room, and an aligned /28 for each
+// prefix.
 
 // Launched returns the state of an instance with these limits that has its boot ENI alone. The first address of each
 // family is the node's.
@@ -35,10 +36,10 @@ func Launched(l aws.Limits, families []lease.Family) *registry.State {
 	return s
 }
 
-// Pods returns for how many pods the instance has addresses, or can get them, whatever pools they are of. With several
-// pools, the number of pods is less than the number of addresses: a pool takes a whole ENI for its first pod. A pool
-// counts only if a pod can have an address of the pool at all. So many ENIs as except says are left for pods that ask
-// for their own.
+// Pods returns for how many pods the instance certainly has addresses, or can get them, for any distribution of these
+// pods over the pools. With several pools, the number of pods is less than the number of addresses: a pool takes a
+// whole ENI for its first pod. A pool counts only if a pod can have an address of the pool at all. except is the number
+// of ENIs that stay for pods that ask for ENIs of their own.
 func Pods(s *registry.State, policies []lease.Policy, except int) int {
 	var all []share
 	for _, policy := range policies {
@@ -58,7 +59,7 @@ func Pods(s *registry.State, policies []lease.Policy, except int) int {
 
 // A share is what a pool can have of an instance.
 type share struct {
-	attached int // pods that the ENIs serve that are attached
+	attached int // pods that the attached ENIs serve
 	enis     int // further ENIs that it can get while no other pool takes them
 	each     int // pods that such an ENI serves
 	warm     int // free addresses that it keeps
@@ -80,11 +81,11 @@ func shareOf(s *registry.State, policy lease.Policy, except int) share {
 	return one
 }
 
-// podsOnNext returns how many pods a new ENI serves, in a subnet that has so many addresses left.
+// podsOnNext returns how many pods a new ENI in the subnet serves. It takes their addresses from left.
 func (p *Node) podsOnNext(s *registry.State, subnet string, left left) int {
 	const id = "next"
 	s.ENIs[id] = registry.ENI{Index: max(p.Policy.MinIndex, 1), Subnet: subnet}
-	book.AddAddrs(s, id, []netip.Addr{netip.MustParseAddr("192.0.2.2")}, time.Time{}) // its primary one
+	book.AddAddrs(s, id, []netip.Addr{netip.MustParseAddr("192.0.2.2")}, time.Time{}) // the primary address
 	defer s.Drop(id)
 	return p.podsOn(s, id, s.ENIs[id], left)
 }
@@ -102,7 +103,8 @@ func (p *Node) podsOn(s *registry.State, id string, e registry.ENI, left left) i
 	return least
 }
 
-// servedBy returns how many pods so many places of an ENI serve, and takes their addresses from its subnet.
+// servedBy returns how many pods the room of an ENI serves. The ENI has room for so many further addresses or prefixes
+// (places). servedBy takes the addresses of these pods from the subnet in left.
 func (p *Node) servedBy(s *registry.State, f lease.Family, places int, subnet string, left left) int {
 	switch {
 	case f == lease.IPv6 && p.delegates(s, f):
@@ -123,16 +125,16 @@ func (p *Node) further(s *registry.State) int {
 		if p.full(then) != nil {
 			return n
 		}
-		at, _ := slotsOf(then, p.Policy.MinIndex, nil).next() // full has found one
+		at, _ := slotsOf(then, p.Policy.MinIndex, nil).next() // full has found a free slot
 		then.ENIs[fmt.Sprint(n)] = registry.ENI{Card: at.Card, Index: at.Index}
 	}
 }
 
-// fewest returns the smallest number of pods with which a pool may have no address left, because other pools take ENIs,
-// too.
+// fewest returns the smallest number of pods with which one pool may have no address left, because the other pools have
+// taken ENIs. full is the share of that pool, and others are the shares of the other pools.
 func fewest(full share, others []share) int {
 	const never = math.MaxInt / 2
-	pods := slices.Repeat([]int{never}, full.enis+1) // by the number of ENIs that others take
+	pods := slices.Repeat([]int{never}, full.enis+1) // pods[n]: the fewest pods with which the other pools take n ENIs
 	pods[0] = 0
 	for _, other := range others {
 		then := slices.Clone(pods)
@@ -150,5 +152,5 @@ func fewest(full share, others []share) int {
 	return least
 }
 
-// taking returns with how few pods a pool takes so many further ENIs.
+// taking returns the smallest number of pods with which a pool takes so many further ENIs.
 func (one share) taking(enis int) int { return max(one.attached+(enis-1)*one.each+1-one.warm, 0) }

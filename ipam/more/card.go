@@ -16,11 +16,11 @@ import (
 // This file is about instances with several network cards, such as p4d, p5 and c6in.32xlarge. Each card has its own
 // device indices from 0 on, its own limit of ENIs and its own bandwidth (EC2 user guide, "Network cards").
 //
-// interfaceIndex counts on each card: an ENI serves pods if its device index on its card is not lower. The boot ENI
-// has index 0 of card 0, or keeps another index for itself. This node attaches nothing at index 0 of any card. On
-// cards other than the first, nothing there serves pods either. There are two reasons. The user guide puts ENIs for
-// EFA alone at index 0 ("Maximize network bandwidth on Amazon EC2 instances with multiple network cards"). And the
-// metadata service reports index 0 for any ENI whose index it does not know yet.
+// interfaceIndex applies to each card: an ENI serves pods if its device index on its card is not lower than
+// interfaceIndex. The boot ENI is at index 0 of card 0, in rare cases at another index. This node attaches nothing at
+// index 0 of any card. An ENI at index 0 of another card than the first serves no pods. There are two reasons. The user
+// guide puts ENIs for EFA alone at index 0 ("Maximize network bandwidth on Amazon EC2 instances with multiple network
+// cards"). And the metadata service reports index 0 for any ENI whose index it does not know yet.
 
 // A Slot is where an ENI can be attached: a device index of a network card.
 type Slot struct{ Card, Index int }
@@ -29,12 +29,12 @@ type Slot struct{ Card, Index int }
 type slots struct {
 	cards   []int         // how many ENIs each card takes
 	least   int           // the lowest device index that is for pods
-	taken   map[Slot]bool // by an ENI
+	taken   map[Slot]bool // the slots that have an ENI
 	inOrder bool          // the lowest card first
 }
 
-// slotsOf returns the slots of the instance. If EC2 was asked, slotsOf combines the registry with EC2's answer. EC2 is
-// right about the ENIs that it shows.
+// slotsOf returns the slots of the instance. If EC2 was asked, slotsOf combines the registry with EC2's answer. If EC2
+// shows an ENI, EC2's slot counts.
 func slotsOf(s *registry.State, least int, described []aws.ENI) *slots {
 	all := &slots{cards: slices.Clone(s.Instance.Cards), least: max(least, 1), taken: map[Slot]bool{{0, 0}: true}}
 	if len(all.cards) == 0 {
@@ -52,11 +52,11 @@ func slotsOf(s *registry.State, least int, described []aws.ENI) *slots {
 	return all
 }
 
-// next returns the slot for the next ENI. It has the lowest free index on the card that has the fewest ENIs, because
-// the ENIs of a card share its bandwidth. If no slot is free, found is false.
+// next returns the slot for the next ENI. This slot has the lowest free index on the card that has the fewest ENIs,
+// because the ENIs of a card share its bandwidth. If no slot is free, found is false.
 //
-// An index is lower than the number of ENIs that the card can have (aws/aws-k8s-tester#531
-// quotes EC2). With a single card, EC2 accepts higher ones, too.
+// An index must be lower than the number of ENIs that the card can have (aws/aws-k8s-tester#531 quotes EC2). With a
+// single card, EC2 also accepts higher indices.
 func (a *slots) next() (best Slot, found bool) {
 	load := make([]int, len(a.cards))
 	for at := range a.taken {
@@ -77,9 +77,9 @@ func (a *slots) next() (best Slot, found bool) {
 	return best, found
 }
 
-// refused records EC2's refusal of a slot, and reports whether to try another one. If the reason may be the card, that
-// card is not tried again. The next try is the lowest card that is left. The lowest card is card 0, unless it is full.
-// Card 0 certainly takes ENIs like ours.
+// refused records EC2's refusal of a slot, and reports whether the caller is to try another slot. If the card may be
+// the reason, next no longer returns slots of this card. It then returns slots of the lowest card that is left. That is
+// card 0, unless card 0 is full. Card 0 certainly takes ENIs like ours.
 func (a *slots) refused(at Slot, err error) (again bool) {
 	e, _ := errors.AsType[*aws.Error](err)
 	switch {
@@ -103,7 +103,7 @@ func noneLeft(err error) error {
 	case err == nil:
 		return errSlots
 	case errors.Is(err, aws.ErrIndexTaken):
-		return fmt.Errorf("%w: EC2 has refused each of its device indices: %w", aws.ErrInstanceFull, err)
+		return fmt.Errorf("%w: EC2 has refused each device index of this instance: %w", aws.ErrInstanceFull, err)
 	}
 	return err
 }

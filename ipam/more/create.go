@@ -90,16 +90,16 @@ func (p *Node) secondary(s *registry.State, spec ENISpec) int {
 	return max(spec.Addrs-1, 0)
 }
 
-// createENI creates an ENI. Its size is decided right before the call, which has the tags and
-// a client token. The intent is on disk before the call, and stays until the ENI is attached.
-// If the process dies in between, resume finds the ENI by its description.
+// createENI creates an ENI. Right before the call, size sets the number of addresses or prefixes. The call has the tags
+// and a client token. The intent is on disk before the call, and stays until the ENI is attached. If the process dies
+// in between, resume finds the ENI by its description.
 func (p *Node) createENI(
 	ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, size func(*registry.State, *aws.ENISpec),
 ) (aws.ENI, string, error) {
 	eni, token, err := p.createOnce(ctx, subnet, spec, size)
 	if len(spec.Tags) > 0 && noTags(err) {
-		// The original needed no such permission. Without tags, no registry except this node's knows that the ENI may
-		// be deleted.
+		// The original plugin needed no such permission. Without tags, only the registry of this node says that the ENI
+		// may be deleted.
 		slog.Warn("the instance role does not allow ec2:CreateTags: the new ENI has no tags", "error", err)
 		spec.Tags = nil
 		eni, token, err = p.createOnce(ctx, subnet, spec, size)
@@ -145,8 +145,8 @@ func (p *Node) createOnce(
 	return eni, token, err
 }
 
-// wanted returns what the registry must record of a creation, so that it can be repeated.
-// specOf returns the parameters for EC2.
+// wanted returns what the registry must record of a creation, so that a process can repeat the call. specOf computes
+// the parameters for EC2 from this record.
 func wanted(spec aws.ENISpec) registry.Wanted {
 	return registry.Wanted{Subnet: spec.Subnet, SecurityGroups: spec.SecurityGroups, Tags: spec.Tags,
 		Tracking:  registry.Tracking(spec.Tracking),
@@ -160,9 +160,9 @@ func specOf(w registry.Wanted, token, description string) aws.ENISpec {
 		IPv6Prefixes: w.IPv6Prefixes}
 }
 
-// unended returns the client token of a suitable creation with an unknown outcome, of any
-// size and with any timeouts, or "". EC2's describes may not show the ENI yet (EC2 API
-// reference, "Eventual consistency"). The same call with the same token creates no second ENI.
+// unended returns the client token of a creation with an unknown outcome that suits the spec. The size and the timeouts
+// of the creation do not matter. If there is none, unended returns "". EC2's describes may not show the ENI yet (EC2
+// API reference, "Eventual consistency"). The same call with the same token creates no second ENI.
 func unended(s *registry.State, spec aws.ENISpec) (token string) {
 	for t, i := range s.Intents {
 		if i.Subnet == spec.Subnet && slices.Equal(i.SecurityGroups, spec.SecurityGroups) &&
@@ -173,7 +173,7 @@ func unended(s *registry.State, spec aws.ENISpec) (token string) {
 	return token
 }
 
-// unendedFirst moves the subnets to the front in which a creation may have been carried out.
+// unendedFirst moves a subnet to the front if EC2 may have created an ENI there, by a call with an unknown outcome.
 func unendedFirst(s *registry.State, subnets []aws.Subnet) []aws.Subnet {
 	begun := map[string]bool{}
 	for _, i := range s.Intents {

@@ -18,14 +18,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// fill gets addresses for an ENI. It asks for the families of which the ENI has no free
-// address, or the pool has fewer than it wants to keep ready.
+// fill gets addresses for an ENI. It asks for a family if the ENI has no free address of the family. It also asks if
+// the pool has fewer free addresses than it wants to keep ready.
 func (p *Node) fill(ctx context.Context, s *registry.State, at lease.Place) error {
 	now := time.Now()
 	if f, lacks := noCIDR(at, p.Policy.Families); lacks {
 		return fmt.Errorf("%s is in the subnet %s, which has no CIDR of %v: %w", at.ID, at.Subnet, f, aws.ErrENIFull)
 	}
-	var full error // of a family that has a free address: a pod may lack only the other one
+	var full error // the ENI has a free address of this family, and a pod may lack only the other family
 	asked := false
 	for _, f := range p.Policy.Families {
 		one := p.Policy
@@ -49,8 +49,8 @@ func (p *Node) fill(ctx context.Context, s *registry.State, at lease.Place) erro
 	return full
 }
 
-// FillENI is fill, and tries again for less if EC2's refusal has shown that the ENI has addresses of which the registry
-// did not know.
+// FillENI does what fill does. EC2's refusal may show that the ENI has addresses which the registry did not have. Then
+// FillENI tries again with a smaller number.
 func (p *Node) FillENI(ctx context.Context, s *registry.State, at lease.Place) error {
 	err := p.fill(ctx, s, at)
 	if !call.IsFull(err) || !errors.Is(err, aws.ErrENIFull) {
@@ -96,7 +96,8 @@ func (p *Node) delegates(s *registry.State, f lease.Family) bool {
 	return (f == lease.IPv6 || p.Policy.Prefixes) && !s.Instance.NoPrefixes
 }
 
-// most returns how many pods one call can serve at most, if the ENI has so much room.
+// most returns how many wanted addresses are enough for gather. room is how many more addresses or prefixes the ENI can
+// take.
 func (p *Node) most(f lease.Family, room int) int {
 	switch {
 	case f == lease.IPv6:
@@ -110,8 +111,8 @@ func (p *Node) most(f lease.Family, room int) int {
 // exactly returns a size function for a fixed number.
 func exactly(n int) func(*registry.State) int { return func(*registry.State) int { return n } }
 
-// noPrefix reports whether EC2 may give addresses although it gives no prefix. Then the
-// subnet is fragmented, or the instance is not a Nitro instance.
+// noPrefix reports whether EC2 may give single addresses although err says that it gives no prefix. Then the subnet is
+// fragmented, or the instance is not a Nitro instance.
 func noPrefix(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return !aws.MaybeDone(err) && (errors.Is(err, aws.ErrSubnetFull) || ok && e.Code == "UnsupportedOperation")
@@ -136,8 +137,8 @@ func (p *Node) assign(
 	return got, p.Corrected(ctx, eni, err)
 }
 
-// assignPrefixes asks EC2 for prefixes, as assign does for addresses. For IPv4, it asks for
-// the waiting ADDs, but at most for so many. For IPv6, it asks for one.
+// assignPrefixes asks EC2 for prefixes, as assign does for addresses. For IPv4, it asks for as many prefixes as the
+// waiting ADDs need, but not for more than most. For IPv6, it asks for one prefix.
 func (p *Node) assignPrefixes(ctx context.Context, eni string, f lease.Family, most int) error {
 	action, do := book.AssignAction(f), p.Cloud.AssignPrefixes
 	if f == lease.IPv6 {
@@ -160,7 +161,8 @@ func (p *Node) assignPrefixes(ctx context.Context, eni string, f lease.Family, m
 	return p.Corrected(ctx, eni, err)
 }
 
-// Corrected corrects the registry about an ENI, or what is known of its subnet, if EC2's error shows that it is wrong.
+// Corrected returns err. If err shows that the node has wrong data about an ENI or its subnet, Corrected first corrects
+// them.
 func (p *Node) Corrected(ctx context.Context, eni string, err error) error {
 	switch {
 	case errors.Is(err, aws.ErrSubnetFull):

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about instances that can have no more ENIs. The registry may say so, or EC2, when it refuses an ENI.
-// Either may be out of date a moment later, because an operator or another program has detached an ENI. So a growth
+// This file is about instances that can have no more ENIs. The registry may show that, or EC2 may refuse an ENI. Both
+// sources may be out of date a moment later, because an operator or another program has detached an ENI. So a growth
 // that finds the instance full asks EC2 which ENIs are attached. An ENI that is not attached takes no slot.
 //
 // EC2 may refuse for a reason that its describes do not show. On many types, volumes take
@@ -69,8 +69,8 @@ func (p *Node) HintFull(s *registry.State) string {
 	return fmt.Sprintf("this %s can have no more ENIs: %stake a larger instance type, or %s", n.Type, prefixes, fewer)
 }
 
-// lacksCIDR returns what to do if an ENI of the pool has room, and its subnet lacks a family. Then no pod can have an
-// address of this ENI. lacksCIDR returns "" if there is no such ENI.
+// lacksCIDR returns a hint if an ENI of the pool is in a subnet without a CIDR of one of the families. Then no pod can
+// have an address of this ENI. If there is no such ENI, lacksCIDR returns "".
 func (p *Node) lacksCIDR(s *registry.State) string {
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
 		if f, lacks := noCIDR(at, p.Policy.Families); lacks {
@@ -80,7 +80,7 @@ func (p *Node) lacksCIDR(s *registry.State) string {
 	return ""
 }
 
-// noCIDR returns the first of the families of which the subnet of an ENI has no CIDR.
+// noCIDR returns the first family for which the subnet of an ENI has no CIDR.
 func noCIDR(at lease.Place, families []lease.Family) (f lease.Family, lacks bool) {
 	for _, f := range families {
 		if f == lease.IPv4 && !at.CIDR.IsValid() || f == lease.IPv6 && !at.CIDR6.IsValid() {
@@ -95,8 +95,8 @@ func refused(s *registry.State) error {
 	if !time.Now().Before(s.Instance.FullUntil) {
 		return nil
 	}
-	return fmt.Errorf("%w: EC2 has refused %s another ENI; this node knows of %d, and asks again after %s, or when "+
-		"one is detached",
+	return fmt.Errorf("%w: EC2 has refused %s another ENI. This node knows of %d ENIs, and asks again after %s, or "+
+		"when one of these ENIs is detached",
 		aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs), s.Instance.FullUntil.Format(time.RFC3339))
 }
 
@@ -122,7 +122,7 @@ func (p *Node) noteFull(ctx context.Context, attached []aws.ENI, least int, why 
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 		shown := &registry.State{Instance: s.Instance}
 		if _, free := slotsOf(shown, least, attached).next(); errors.Is(why, errSlots) && free {
-			return // what is in the way, the registry knows
+			return // EC2 shows a free slot, and only the registry has an ENI there
 		}
 		s.Instance.FullUntil, s.Instance.FullWith, s.Instance.FullRead = time.Now().Add(registry.MostFull), len(
 			attached), time.Now()

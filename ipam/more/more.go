@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package more gets more addresses for a node: prefixes or addresses on an ENI with room, or a new ENI in a free slot.
-// Package more also finishes what a killed process has begun. A full node has room for an ENI again when another one is
-// gone, so more stands on package less.
+// Package more also finishes what a killed process has begun. A full node has room for an ENI again when another ENI is
+// deleted, so package more uses package less.
 package more
 
 import (

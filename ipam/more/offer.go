@@ -15,19 +15,20 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An Offer is what a scheduler can count on: for how many pods of a pool a node has addresses, or can get them. Of a
-// pod with both families, an address of each counts as one.
+// An Offer is what a scheduler can count on: for how many pods of a pool a node has addresses, or can get them. If a
+// pod has both families, one address of each family counts as one.
 type Offer struct {
-	Leased  int  // by pods
-	Free    int  // of the ENIs, for the next pods
-	Cooling int  // of the ENIs, and not yet for the next pods
-	More    int  // that EC2 can still give, by the limits of the type, the configuration, and what the subnets have
+	Leased  int  // addresses that pods have
+	Free    int  // addresses that the next pods can have
+	Cooling int  // addresses that the next pods cannot have yet
+	More    int  // addresses that EC2 can still give, by the limits of the type, the configuration and the subnets
 	Bounded bool // the subnets make More lower than the limits do
 }
 
-// OfferOf returns what a pool can have of a node. Other pools may take the same slots, and each counts them. except is
-// a number of ENIs that stay for pods which ask for ENIs of their own. ENIs that such pods have already count, too.
-// Subnets are the subnets of the zone, as EC2 has described them. If they are nil, they have enough addresses.
+// OfferOf returns what a pool can have of a node. Several pools may use the same free slots: the Offer of each pool
+// counts them. except is the number of ENIs that stay for pods which ask for ENIs of their own. The number includes the
+// ENIs that such pods have already. subnets are the subnets of the zone, as EC2 has described them. If subnets is nil,
+// OfferOf assumes that they have enough addresses.
 func OfferOf(s *registry.State, policy lease.Policy, except int, subnets []aws.Subnet) Offer {
 	p := &Node{}
 	p.Policy = policy
@@ -45,7 +46,7 @@ func OfferOf(s *registry.State, policy lease.Policy, except int, subnets []aws.S
 	return o
 }
 
-// requested returns how many ENIs pods have for which they have asked.
+// requested returns how many ENIs the node has because pods have asked for them.
 func requested(s *registry.State) (n int) {
 	for _, e := range s.ENIs {
 		if _, derived := lease.Derived(e.Pool); derived || e.Origin() == registry.Requested {
@@ -56,7 +57,8 @@ func requested(s *registry.State) (n int) {
 }
 
 // leased counts the pods that have addresses of the pool's ENIs. A lease that names neither a pod nor a container was
-// found in the kernel, so it is a pod's. A lease of a container without a pod is not: nothing schedules it.
+// found in the kernel, so it counts as the lease of a pod. A lease that names only a container does not count, because
+// no scheduler places this container.
 func leased(s *registry.State, policy lease.Policy) (n int) {
 	scarce := lease.IPv6
 	if slices.Contains(policy.Families, lease.IPv4) {
@@ -70,7 +72,7 @@ func leased(s *registry.State, policy lease.Policy) (n int) {
 	return n
 }
 
-// usable returns the time since when an address must have been free, so that an ADD takes it: see [lease.Place.Pick].
+// usable returns a time. An ADD takes an address only if the address was free before this time: see [lease.Place.Pick].
 func (p *Node) usable(s *registry.State, now time.Time) time.Time {
 	before := now.Add(-p.Policy.ReuseWait)
 	if since, ok := s.Unconfirmed(); ok && p.Policy.Provision != lease.ProvisionNone && since.Before(before) {
@@ -79,7 +81,7 @@ func (p *Node) usable(s *registry.State, now time.Time) time.Time {
 	return before
 }
 
-// freeOn returns how many pods the addresses of an ENI serve that are free since before a time.
+// freeOn returns how many pods an ENI can serve with the addresses that were free before a time.
 func (p *Node) freeOn(s *registry.State, e registry.ENI, before time.Time) int {
 	least := lease.Plenty
 	for _, f := range p.Policy.Families {
@@ -88,7 +90,7 @@ func (p *Node) freeOn(s *registry.State, e registry.ENI, before time.Time) int {
 	return least
 }
 
-// podsLeft returns for how many further pods there are addresses, or can be.
+// podsLeft returns for how many further pods the node has addresses, or can get them.
 func (p *Node) podsLeft(s *registry.State, except int, subnets []aws.Subnet) (n int) {
 	left := leftIn(subnets)
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
@@ -113,7 +115,7 @@ func (p *Node) podsLeft(s *registry.State, except int, subnets []aws.Subnet) (n 
 	return n
 }
 
-// refuses reports whether this node makes no ENI for now.
+// refuses reports whether this node creates no ENI for now.
 func (p *Node) refuses(s *registry.State) bool {
 	return !p.MakesENIs() || refused(s) != nil || time.Now().Before(s.Instance.QuotaUntil) ||
 		call.Standing(s, book.CreateAction) != nil || call.Standing(s, book.AttachAction) != nil
@@ -127,8 +129,8 @@ func (p *Node) fitFor(s *registry.State, subnets []aws.Subnet) ([]aws.Subnet, er
 	return p.fitting(s, subnets, ENISpec{Tags: p.Policy.SubnetTags, Families: p.Policy.Families})
 }
 
-// fragmented reports whether a subnet has shown that it has no aligned /28. The ENI was to have prefixes, and a
-// growth has got single addresses. EC2's descriptions do not say that.
+// fragmented reports whether a subnet probably has no aligned /28. A growth wanted prefixes for an ENI in this subnet,
+// and got single addresses. EC2's description of a subnet does not show this.
 func fragmented(s *registry.State, subnet string) bool {
 	for _, e := range s.ENIs {
 		if e.Subnet == subnet && e.Managed && singles(e) > 1 {
@@ -148,8 +150,8 @@ func singles(e registry.ENI) (n int) {
 	return n
 }
 
-// A left has how many IPv4 addresses subnets have left, by their IDs, while they are given away. A subnet that it does
-// not have, as all of nil, has plenty.
+// A left has the number of free IPv4 addresses of each subnet, by the subnet's ID. Its methods subtract the addresses
+// that they take. If a subnet is not in the map, or if the map is nil, the subnet counts as having enough addresses.
 type left map[string]int
 
 func leftIn(subnets []aws.Subnet) left {
@@ -163,8 +165,8 @@ func leftIn(subnets []aws.Subnet) left {
 	return all
 }
 
-// take takes so many blocks of a size from a subnet, or as many as it has, and returns how many these are. EC2 may have
-// fewer aligned blocks than that: it does not say how many.
+// take takes n blocks of a size from a subnet, or as many as the subnet has, and returns their number. The subnet may
+// have fewer aligned blocks than that, but EC2 does not say how many.
 func (l left) take(subnet string, n, size int) int {
 	has, known := l[subnet]
 	if !known {
@@ -175,8 +177,8 @@ func (l left) take(subnet string, n, size int) int {
 	return got
 }
 
-// widest returns the subnet that has the most addresses left for a new ENI, and takes its primary one. An ENI that
-// needs no IPv4 takes none. If fit is nil, no subnet is known, and any has room.
+// widest returns the subnet that has the most addresses left for a new ENI, and takes the ENI's primary address from
+// it. An ENI without IPv4 takes no address. If l is nil, no subnet is known, and widest assumes that one has room.
 func (l left) widest(s *registry.State, fit []aws.Subnet, ipv4 bool) (id string, found bool) {
 	if l == nil {
 		return "", true

@@ -19,10 +19,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is for what operators do by name. An ADD and a collection decide by themselves.
+// This file is for commands of operators. Such a command says what the operator wants, but an ADD and a collection
+// decide by themselves.
 
-// ENIFor returns an attached ENI for a Provision, whose lock the caller has. It returns a new ENI, or the ENI of an
-// earlier Provision with the same spec that was not finished.
+// ENIFor returns an attached ENI for a Provision. The caller holds the lock of the Provision. It returns a new ENI, or
+// the ENI of an earlier, unfinished Provision with the same spec.
 func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) {
 	spec.Managed = false
 	own := func(ctx context.Context, e aws.ENI) error { return p.finishOwn(ctx, e, spec) }
@@ -30,7 +31,7 @@ func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) 
 		if id, err = p.unanswered(ctx, before, s, spec); err != nil || id != "" {
 			return err
 		}
-		// EC2 would only say so after the ENI is made.
+		// Without this check, EC2 would refuse only after the ENI is created.
 		attached, err := p.DescribeENIs(ctx, aws.ByInstance(s.Instance.ID))
 		if err != nil {
 			return err
@@ -48,9 +49,9 @@ func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) 
 	return id, nil
 }
 
-// Allocate assigns n more addresses to an ENI, or as many as fit. Of the ENIs that have room and that the role may
-// change, it takes the one with the lowest device index. It returns the ENI and its new addresses, which are then free.
-// It changes no ENI for which a pod has asked, and no ENI whose link is in a pod.
+// Allocate assigns n more addresses to an ENI, or as many as fit. It takes the ENI with the lowest device index that
+// has room and that the role may change. Allocate returns the ENI and its new addresses, which are then free. It
+// changes no ENI for which a pod has asked, and no ENI whose link is in a pod.
 func (p *Node) Allocate(ctx context.Context, n int) (id string, got []netip.Addr, err error) {
 	err = p.locked(ctx, p.abandon, func(_, s *registry.State) error {
 		var rs []lease.Place
@@ -77,7 +78,7 @@ func (p *Node) Allocate(ctx context.Context, n int) (id string, got []netip.Addr
 			why = append(why, err)
 		}
 		if aws.NotAllowed(errors.Join(why...)) {
-			return errors.Join(why...) // some may have room
+			return errors.Join(why...) // the ENIs that EC2 has refused to change may have room
 		}
 		//lint:ignore ST1005 the original's words
 		none := fmt.Errorf("Unable to allocate - no IPs available on any interfaces: "+
@@ -87,8 +88,8 @@ func (p *Node) Allocate(ctx context.Context, n int) (id string, got []netip.Addr
 	return id, got, err
 }
 
-// locked runs f as the only process of this node that asks EC2. Before, it updates the registry, and finishes what was
-// begun: see resume for stray. f also gets the state from before it has finished these calls.
+// locked runs f while it holds the lock "grow". Before that, it updates the registry, and finishes the calls of earlier
+// processes: see resume, also for stray. before is the state before locked has finished these calls.
 func (p *Node) locked(
 	ctx context.Context, stray func(context.Context, aws.ENI) error, f func(before, s *registry.State) error,
 ) error {

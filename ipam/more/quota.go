@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// quotaWait is how long this node creates no ENIs at most, after EC2 has refused one because of the account's quota.
-// The quota of a region has room again when an operator or a program deletes ENIs, or AWS raises it. If a node asked
-// for every pod, it would use up the calls that others need to delete ENIs.
+// quotaWait is the longest time in which this node creates no ENIs after EC2 has refused an ENI because of the
+// account's quota. The quota of a region has room again when an operator or a program deletes ENIs, or AWS raises it.
+// If a node asked for every pod, it would use up the calls that other nodes need to delete ENIs.
 const quotaWait = registry.MostQuota
 
 // withinQuota returns an error if EC2 has lately refused an ENI because of the account's

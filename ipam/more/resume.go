@@ -22,8 +22,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Resume finishes for a growth what earlier processes have begun and what cannot wait. It reports whether it has
-// confirmed addresses. Then these may suffice for the waiting ADDs.
+// Resume finishes calls that earlier processes have begun, for a growth. It leaves out the calls that can wait. It
+// reports whether it has confirmed addresses. These may be enough for the waiting ADDs.
 func (p *Node) Resume(ctx context.Context) (sure bool, err error) {
 	if err := p.deleteOnTerminations(ctx); err != nil || p.canWait() {
 		return false, err
@@ -32,10 +32,10 @@ func (p *Node) Resume(ctx context.Context) (sure bool, err error) {
 	return sure, call.Explain(err)
 }
 
-// resume finishes the calls of earlier processes that died or lost EC2's answer. Its caller holds the lock "grow", so
-// every intent is left over from such a process. If there are no intents, which is nearly always so, resume asks
-// neither EC2 nor metadata. resume calls stray with each ENI that was about to be attached. It reports whether
-// unconfirmed addresses are confirmed now.
+// resume finishes the calls of earlier processes that were killed or got no answer from EC2. Its caller holds the lock
+// "grow", so every intent is left over from such a process. Nearly always, there are no intents. Then resume asks EC2
+// or metadata only if it has to compare a rebuilt registry. resume calls stray with each ENI that is not attached and
+// that an earlier process was about to attach. It reports whether it has confirmed addresses that were unconfirmed.
 func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) error) (sure bool, err error) {
 	s, err := p.Registry.View()
 	if err != nil || !known.Due(s) || lease.Unknown(s) {
@@ -45,19 +45,19 @@ func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 		return p.ConfirmByMetadata(ctx)
 	}
 	if err := p.turns(ctx, s); err != nil {
-		return false, fmt.Errorf("resume: %w", err)
+		return false, fmt.Errorf("finish the calls of interrupted processes: %w", err)
 	}
 	if s, err = p.Registry.View(); err != nil || len(s.Intents) == 0 && s.Rebuilt == (registry.Rebuilt{}) {
-		return false, err // the registry was lost while we waited
+		return false, err // the registry was lost while this process waited
 	}
 	if e, ok := p.Made(s); ok {
 		if book.PoolOf(e) != p.Policy.Pool {
-			return false, nil // the next ADD of that pool goes on
+			return false, nil // the next ADD of that pool continues
 		}
 		if err := p.adoptAll(ctx, s, []aws.ENI{e}, stray); !errors.Is(err, aws.ErrInUse) {
 			return false, err
 		}
-		// A process has attached it and was killed.
+		// A process has attached the ENI, and was killed before it recorded that.
 	}
 	enis, asked, err := p.OursNow(ctx, s)
 	if aws.NotAllowed(err) && len(s.Intents) == 0 {
@@ -71,7 +71,8 @@ func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 	if err != nil {
 		return false, fmt.Errorf("compare the rebuilt registry with EC2: %w", err)
 	}
-	// What has left one ENI may be on another by now: first the one, then the other.
+	// An address that has left one ENI may be on another ENI by now. So the registry first removes it from the one ENI,
+	// and then adds it to the other ENI.
 	err = p.Registry.Change(ctx, func(now *registry.State) {
 		known.Agree(now, enis, asked)
 		known.NoteAttached(now, enis, asked)
@@ -102,8 +103,8 @@ func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 }
 
 // canWait reports whether a growth can leave to a collection what resume would do. A collection can compare a registry
-// without unconfirmed addresses, and repeat a change that can wait. A collection comes within minutes. If none has
-// come, and EC2 does not throttle, growth compares.
+// without unconfirmed addresses, and repeat a change that can wait. A collection comes within minutes. If none has come
+// in this time, and EC2 does not throttle, the growth makes the comparison.
 func (p *Node) canWait() bool {
 	const collected = 15 * time.Minute
 	s, err := p.Registry.View()
@@ -116,7 +117,7 @@ func (p *Node) canWait() bool {
 func (p *Node) turns(ctx context.Context, s *registry.State) error {
 	for _, i := range s.Intents {
 		if i.Action == book.ModifyAction || lease.ReleasesChosen(i) {
-			continue // it can wait
+			continue // the call can wait
 		}
 		if err := p.Turn(ctx, i.Action); err != nil {
 			return err
@@ -125,8 +126,8 @@ func (p *Node) turns(ctx context.Context, s *registry.State) error {
 	return nil
 }
 
-// reattach finishes what a growth has begun: it attaches the ENI, unless the ENI is for
-// another pool.
+// reattach finishes what a growth has begun: it attaches the ENI. If the ENI is for another pool, reattach calls
+// abandon.
 func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 	if book.PoolOf(e) != p.Policy.Pool {
 		return p.abandon(ctx, e)
@@ -140,36 +141,37 @@ func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 		known.Attached{})
 	_, known := s.ENIs[e.ID]
 	if (errors.Is(err, errDiscarded) || known && noPlace(err)) && !errors.Is(err, aws.ErrNotRunning) {
-		return nil // several were begun, and there is no room for all: that is an end, too
+		return nil // processes have begun several ENIs, and there is no room for all: this ENI is finished, too
 	}
 	return err
 }
 
-// abandon deletes the ENI instead, because a collection needs no further ENI. An ENI without our tags may be the
-// original's: it stays until an ADD needs it. An ENI that an operator's command has begun to make stays, too: if the
-// command is repeated, it continues.
+// abandon deletes an ENI that a growth has begun to make, because a collection, or a growth of another pool, does not
+// need it. An ENI without our tags may be the original plugin's: it stays until an ADD needs it. An ENI that an
+// operator's command has begun to make stays, too: if the operator repeats the command, it continues with this ENI.
 func (p *Node) abandon(ctx context.Context, e aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil || e.Tags[book.TagManaged] != "true" {
 		return err
 	}
 	if _, known := s.ENIs[e.ID]; known {
-		// an operator or another program has detached it just now. Pods may have its addresses: a collection deletes it
-		// if none has
+		// an operator or another program has detached it just now. Pods may have its addresses: a collection deletes
+		// the ENI if no pod has one
 		return nil
 	}
 	err = p.DeleteNow(ctx, e.ID)
-	if errors.Is(err, aws.ErrInUse) { // EC2 has shown what it was: ask again, but let this growth go on
+	if errors.Is(err, aws.ErrInUse) { // the ENI is attached by now: a later process asks again
 		return p.Registry.Change(ctx, func(s *registry.State) {
 			s.Intents[call.NewToken()] = registry.Intent{Action: book.AttachAction, ENI: e.ID, Since: time.Now()}
 		})
 	}
-	return err // not found: it may also be too new
+	return err // if EC2 has not found the ENI, it may also be too new
 }
 
 // EndBegun calls resume for a collection, if there is something to finish. It waits for a growth that is under way.
-// While EC2 throttles, EndBegun does not touch a new ENI, for at most ten minutes. If EC2 throttles what it asks
-// itself, and an ADD waits, it leaves the rest to the next collection.
+// While EC2 throttles the attachment of a new ENI, EndBegun does nothing, for at most ten minutes: the next ADD
+// continues with this ENI. If EC2 throttles a call of EndBegun, and an ADD waits, EndBegun leaves the rest to the next
+// collection.
 func (p *Node) EndBegun(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || !known.Due(s) {
@@ -184,7 +186,7 @@ func (p *Node) EndBegun(ctx context.Context) error {
 		return err
 	}
 	if _, ok := p.Made(s); ok {
-		return nil // EC2 throttles its attachment: the next ADD goes on
+		return nil // EC2 throttles the attachment of this ENI: the next ADD continues
 	}
 	if err := p.deleteOnTerminations(ctx); err != nil {
 		return err
@@ -198,9 +200,10 @@ func (p *Node) EndBegun(ctx context.Context) error {
 	return err
 }
 
-// adoptAll finishes the creation of those ENIs that are ours. Then they are attached, end with the instance, and are in
-// the registry with all addresses that EC2 reports. If an ENI belongs to others, and is not in the registry, adoptAll
-// leaves it to Learn. If it fails, the kept answers may be the cause.
+// adoptAll finishes the creation of those ENIs that are ours. It calls stray with an unattached ENI. An attached ENI
+// gets DeleteOnTermination, and is then in the registry with all addresses that EC2 reports. If an ENI belongs to
+// others, and is not in the registry, adoptAll leaves it to Learn. If adoptAll fails, a kept answer may be the cause,
+// so adoptAll deletes these answers.
 func (p *Node) adoptAll(
 	ctx context.Context, s *registry.State, enis []aws.ENI, stray func(context.Context, aws.ENI) error,
 ) (failed error) {
@@ -215,7 +218,7 @@ func (p *Node) adoptAll(
 		}
 		e, known, err := p.inSubnet(ctx, s, e)
 		if err != nil {
-			failed = ended(e, err) // those before it do not wait for it
+			failed = ended(e, err) // first finish the ENIs before this one
 			break
 		}
 		ours = append(ours, e)
@@ -234,21 +237,21 @@ func (p *Node) adoptAll(
 	return failed
 }
 
-// adopts reports whether adoptAll has to do with an ENI.
+// adopts reports whether adoptAll has to finish an ENI.
 func (p *Node) adopts(s *registry.State, e aws.ENI) bool {
 	was, known := s.ENIs[e.ID]
 	switch {
 	case !known && e.Description != book.Description(s.Instance.ID), book.Leaving(known, e):
 		return false
 	case e.Status == "available" && was.Draining:
-		return false // a collection was about to delete it, and will
+		return false // a collection has begun to delete the ENI: the next collection continues
 	case e.Status == "available" && was.NoLink(time.Now()):
-		return false // it was attached, and an operator or another program has detached it
+		return false // the ENI was attached, and an operator or another program has detached it
 	}
-	return e.Status != "available" || p.MakesENIs() // otherwise it is for an operator to attach or delete
+	return e.Status != "available" || p.MakesENIs() // otherwise an operator must attach or delete the ENI
 }
 
-// finish attaches an ENI, or has it end with the instance.
+// finish calls stray with an unattached ENI. For an attached ENI of ours, it sets DeleteOnTermination.
 func (p *Node) finish(
 	ctx context.Context, s *registry.State, e aws.ENI, stray func(context.Context, aws.ENI) error,
 ) error {
@@ -275,9 +278,9 @@ func (p *Node) learnOthers(ctx context.Context, enis []aws.ENI) {
 	}
 }
 
-// inSubnet adds the CIDRs of its subnet to an ENI, because EC2's description of an ENI lacks them. inSubnet takes the
-// CIDRs from the registry, from another ENI of the subnet, or from metadata. A node that creates ENIs also asks EC2. If
-// none of them has the CIDRs, known is false, and the ENI waits until metadata shows it.
+// inSubnet adds the CIDRs of the ENI's subnet to the ENI, because EC2's description of an ENI lacks them. inSubnet
+// takes the CIDRs from the registry, from another ENI of the subnet, or from metadata. A node that creates ENIs also
+// asks EC2. If no source has the CIDRs, known is false, and the ENI serves no pods until metadata shows it.
 func (p *Node) inSubnet(ctx context.Context, s *registry.State, e aws.ENI) (_ aws.ENI, known bool, err error) {
 	if e.CIDR.IsValid() || e.IPv6CIDR.IsValid() {
 		return e, true, nil // this node has created it just now

@@ -22,12 +22,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// ErrNoSubnet means that no subnet is suitable for a new ENI. ErrNoSubnet is a different error than
-// [aws.ErrSubnetFull], because free addresses in a subnet would not help. Other tags help.
+// ErrNoSubnet means that no subnet is suitable for a new ENI. It differs from [aws.ErrSubnetFull]: free addresses in a
+// subnet would not help, but other tags would.
 var ErrNoSubnet = errors.New("no subnet for a new ENI")
 
-// Fit returns the subnets of a VPC and zone that have all of the tags, and a CIDR of each
-// family. If there are none, its error names the nearest one.
+// Fit returns the subnets of a VPC and zone that have all of the tags, and a CIDR of each family. If there is no such
+// subnet, the error names the subnet that comes nearest.
 func Fit(all []aws.Subnet, vpc, zone string, tags map[string]string, families []lease.Family) ([]aws.Subnet, error) {
 	tagged := slices.DeleteFunc(slices.Clone(all), func(n aws.Subnet) bool { return !hasTags(n.Tags, tags) })
 	fit := slices.DeleteFunc(slices.Clone(tagged), func(n aws.Subnet) bool { return len(lacks(n, families)) > 0 })
@@ -50,7 +50,7 @@ func Fit(all []aws.Subnet, vpc, zone string, tags map[string]string, families []
 
 // besideBoot returns the subnets whose ENIs can be attached to this instance. A subnet of an Outpost has the name of
 // the region's zone, and its ENIs are only for instances of that Outpost. The boot ENI shows where this instance is. If
-// the subnet of the boot ENI is not among them, all are returned.
+// the subnet of the boot ENI is not in all, besideBoot returns all subnets.
 func besideBoot(s *registry.State, all []aws.Subnet) []aws.Subnet {
 	for _, e := range s.ENIs {
 		own := slices.IndexFunc(all, func(n aws.Subnet) bool { return e.IsBoot() && n.ID == e.Subnet })
@@ -100,7 +100,7 @@ func nearest(all []aws.Subnet, tags map[string]string) string {
 	}
 	best := slices.MaxFunc(all, func(a, b aws.Subnet) int { return score(a) - score(b) })
 	if score(best) == 0 {
-		return "none of its " + fmt.Sprint(len(all)) + " subnets has such a tag; " + keysText(all)
+		return "none of its " + fmt.Sprint(len(all)) + " subnets has one of these tag keys; " + keysText(all)
 	}
 	var differs []string
 	for _, k := range slices.Sorted(maps.Keys(tags)) {
@@ -114,7 +114,7 @@ func nearest(all []aws.Subnet, tags map[string]string) string {
 	return best.ID + ", which comes nearest, " + strings.Join(differs, ", and ")
 }
 
-// keysText says which tags subnets have, a few at most.
+// keysText lists the keys of the tags that the subnets have, but only a few of them.
 func keysText(all []aws.Subnet) string {
 	const few = 8
 	keys := map[string]bool{}
@@ -133,9 +133,10 @@ func keysText(all []aws.Subnet) string {
 	return "they have the tags " + strings.Join(sorted, ", ")
 }
 
-// spread sorts the subnets. First come the subnets in which the instance has the fewest ENIs. Among these, weighted
-// rendezvous hashing gives each node an order of its own. A subnet with twice as many free addresses comes first twice
-// as often. So a thousand nodes that start together do not all ask for the same subnet.
+// spread sorts the subnets. The subnets in which the instance has the fewest ENIs come first. Among subnets with the
+// same number of ENIs, weighted rendezvous hashing gives each node an order of its own. A subnet with twice as many
+// free addresses comes first twice as often. So a thousand nodes that start together do not all ask for the same
+// subnet.
 func spread(subnets []aws.Subnet, instance string, own map[string]int) {
 	score := func(n aws.Subnet) float64 {
 		h := fnv.New64a()
@@ -148,7 +149,7 @@ func spread(subnets []aws.Subnet, instance string, own map[string]int) {
 	})
 }
 
-// mix spreads the low bits of a FNV hash over all (the finalizer of splitmix64).
+// mix spreads the low bits of a FNV hash over all bits (the finalizer of splitmix64).
 func mix(h uint64) uint64 {
 	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
 	h = (h ^ h>>27) * 0x94d049bb133111eb
@@ -175,8 +176,8 @@ func (p *Node) SubnetFor(ctx context.Context, s *registry.State, id string) (aws
 	})
 	if i < 0 {
 		return aws.Subnet{}, plugin.Errorf(plugin.CodeRefused,
-			"ask for an address of these subnets, or for a subnet that has it",
-			"the pod asks for the address %s, which is in none of the subnets in which it can have one: %s",
+			"ask for an address of these subnets, or for the subnet of this address",
+			"the pod asks for the address %s, which is in none of the subnets that the pod can use: %s",
 			addrText(chosen), subnetText(fit))
 	}
 	for _, a := range chosen {
@@ -191,8 +192,8 @@ func (p *Node) SubnetFor(ctx context.Context, s *registry.State, id string) (aws
 	return fit[i], nil
 }
 
-// refusesSubnet returns why no ENI can be in the subnet that the pod has chosen, also if the
-// instance had room for one. Otherwise, people would make room for nothing.
+// refusesSubnet returns why no ENI can be in the subnet that the pod has chosen, even if the instance had room for the
+// ENI. Without this error, an operator would make room on a full instance, and it would not help.
 func (p *Node) refusesSubnet(ctx context.Context, s *registry.State) error {
 	if p.Policy.Choice.Subnet == "" {
 		return nil
@@ -225,8 +226,8 @@ func subnetText(subnets []aws.Subnet) string {
 	return strings.Join(all, ", ")
 }
 
-// noSubnetTakes is the error if no subnet takes another ENI. The subnets have no free addresses, or EC2 refuses an ENI
-// there.
+// noSubnetTakes returns the error of a node whose subnets take no further ENI. The subnets have no free addresses, or
+// EC2 refuses an ENI there.
 func noSubnetTakes(s *registry.State, spec ENISpec, full []error, refused map[string]error) error {
 	where := fmt.Sprintf("%s in %s", book.VPCOf(s), s.Instance.Zone)
 	if len(spec.Tags) > 0 {
@@ -245,8 +246,10 @@ func noSubnetTakes(s *registry.State, spec ENISpec, full []error, refused map[st
 		"%w", errors.Join(append(why, full...)...))
 }
 
-// narrowed returns the subnets as if each had a single address left, if an ENI was to have more than its primary one.
-// EC2 gives all or nothing. Other nodes may have taken addresses since EC2 has counted them.
+// narrowed returns the subnets for a second try, in which the ENI gets only its primary address. For this, each subnet
+// counts as having one free address. In the first try, the ENI was to have more addresses, and EC2 gives all or
+// nothing. Other nodes may have taken addresses since EC2 counted them. If the ENI needs only its primary address,
+// narrowed returns no subnets.
 func (p *Node) narrowed(s *registry.State, subnets []aws.Subnet, spec ENISpec) []aws.Subnet {
 	if !spec.wants(lease.IPv4) || p.secondary(s, spec) == 0 && !spec.Prefixes {
 		return nil
@@ -258,9 +261,9 @@ func (p *Node) narrowed(s *registry.State, subnets []aws.Subnet, spec ENISpec) [
 	return narrow
 }
 
-// subnets lists the subnets of the instance's zone that have the tags and free addresses, in
-// the order in which this node tries them. It fails if no subnet has the tags. If all subnets
-// with the tags are full, the list is empty and there is no error.
+// subnets lists the subnets of the instance's zone that have the tags and free addresses, in the order in which this
+// node tries them. subnets fails if no subnet has the tags. If all subnets with the tags are full, the list is empty
+// and there is no error.
 func (p *Node) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]aws.Subnet, error) {
 	all, err := p.ZoneSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
@@ -276,7 +279,7 @@ func (p *Node) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]
 		own[e.Subnet]++
 	}
 	spread(fit, s.Instance.ID, own)
-	// An ENI takes a slot for ever, however few addresses its subnet has left for it.
+	// An ENI takes a whole slot, even if its subnet has few addresses for it. So subnets with few addresses come last.
 	narrow := func(n aws.Subnet) int {
 		if spec.wants(lease.IPv4) && n.Free < s.Instance.IPv4PerENI {
 			return 1
@@ -297,7 +300,9 @@ func (p *Node) fitting(s *registry.State, all []aws.Subnet, spec ENISpec) ([]aws
 	if i < 0 {
 		return nil, plugin.Errorf(plugin.CodeRefused,
 			"ask for a subnet of this zone, or let the pod run in the zone of that subnet",
-			"the pod asks for the subnet %s, which is not in %s in %s, where this node is. There are: %s", spec.Subnet,
+			"the pod asks for the subnet %s, which is not in the VPC and zone of this node (%s in %s). The subnets "+
+				"there: %s",
+			spec.Subnet,
 			book.VPCOf(s), s.Instance.Zone, subnetText(all))
 	}
 	return Fit(all[i:i+1], book.VPCOf(s), s.Instance.Zone, nil, spec.Families)

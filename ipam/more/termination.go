@@ -17,14 +17,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// deleteOnTermination makes EC2 delete the ENI together with the instance. The pods' network
-// works without that, so no pod waits for it: see Finish. If the call fails, the intent stays, and the
-// next growth or collection tries again.
+// deleteOnTermination makes EC2 delete the ENI together with the instance. The pods' network works without
+// DeleteOnTermination, so no pod waits for this call: see Finish. If the call fails, the intent stays, and the next
+// growth or collection tries again.
 func (p *Node) deleteOnTermination(ctx context.Context, eni, attachment, token string) error {
 	s, err := p.Registry.View()
 	if err != nil || ctx.Err() != nil || time.Now().Before(s.NotBefore[book.ModifyAction]) ||
 		call.Standing(s, book.ModifyAction, eni) != nil {
-		return err // it can wait
+		return err // the call can wait
 	}
 	if err := p.Cloud.DeleteOnTermination(ctx, eni, attachment); err != nil {
 		slog.Warn("DeleteOnTermination could not be set: EC2 would keep the ENI when the instance ends. The next "+
@@ -43,8 +43,8 @@ func (p *Node) deleteOnTermination(ctx context.Context, eni, attachment, token s
 	return p.Registry.Change(ctx, func(s *registry.State) { delete(s.Intents, token) })
 }
 
-// Finish makes the calls of deleteOnTermination that growths have left, when their pods have addresses. A process that
-// is killed before leaves the intents to the next growth or collection, as if the call had failed.
+// Finish makes the calls of deleteOnTermination that growths have left. The pods of these growths have their addresses
+// by then. If a process is killed before that, the next growth or collection makes the calls, as after a failed call.
 func (p *Node) Finish(ctx context.Context) {
 	const turn, patience = time.Second, 10 * time.Second
 	s, err := p.Registry.View()
@@ -56,30 +56,30 @@ func (p *Node) Finish(ctx context.Context) {
 	defer cancel()
 	unlock, err := p.Registry.Lock(waiting, "grow")
 	if err != nil {
-		return // the growth that has the lock has made the calls first
+		return // another growth has the lock, and has made these calls first
 	}
 	defer unlock()
 	asking, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if err := p.deleteOnTerminations(asking); err != nil {
-		slog.Warn("the next growth or collection sets DeleteOnTermination", "error", err)
+		slog.Warn("DeleteOnTermination of ENIs is not set yet: the next growth or collection tries again", "error", err)
 	}
 }
 
-// endsWithInstance sets DeleteOnTermination of an attached ENI, also if no intent asks for that.
+// endsWithInstance sets DeleteOnTermination of an attached ENI, even if there is no intent for this call.
 func (p *Node) endsWithInstance(ctx context.Context, e aws.ENI) error {
 	token := call.NewToken()
 	err := p.Registry.Change(ctx, func(s *registry.State) {
 		i := registry.Intent{Action: book.ModifyAction, ENI: e.ID, Attachment: e.Attachment, Since: time.Now()}
 		for t, old := range s.Intents {
 			if old.ENI == e.ID && old.Action == book.ModifyAction {
-				token, i.Since = t, old.Since // else it would never end
+				token, i.Since = t, old.Since // with a new time, the intent would never end
 			}
 		}
 		s.Intents[token] = i
 	})
 	if err != nil || e.Attachment == "" {
-		return err // EC2 does not show it yet, and the next process asks
+		return err // EC2 does not show the attachment yet, and the next process asks again
 	}
 	return p.deleteOnTermination(ctx, e.ID, e.Attachment, token)
 }

@@ -18,14 +18,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about a Provision that was killed, or lost EC2's answer, or did not see the link. If an operator repeats
-// it, it goes on with the same ENI. Otherwise there would be two, and no collection deletes either.
+// This file is about a Provision that was killed, got no answer from EC2, or did not see the link of its ENI. If an
+// operator repeats the Provision, it continues with the same ENI. Otherwise there would be two ENIs, and a collection
+// would delete none of them.
 //
-// EC2 may not show yet what the earlier process has done. Then EC2's next answers may not show it either. So what the
-// registry has of the last seconds counts, and for what is not there, a Provision waits.
+// EC2's answers may not yet show what the earlier process has done in the last seconds. So for these seconds, the
+// records of the registry count. If the registry lacks the result of a call, the Provision waits until EC2 has settled.
 
-// unanswered returns the ENI of an earlier Provision with such a spec. A process may have
-// finished its calls since. before is the state from before this process has finished calls.
+// unanswered returns the ENI of an earlier Provision with the same spec. Another process may have finished the calls of
+// that Provision since. before is the state before this process finished calls of earlier processes.
 func (p *Node) unanswered(ctx context.Context, before, s *registry.State, spec ENISpec) (string, error) {
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		e := s.ENIs[id]
@@ -43,7 +44,7 @@ func (p *Node) unanswered(ctx context.Context, before, s *registry.State, spec E
 			continue
 		}
 		if book.Untagged(seen) && !e.Provisioning && !book.Begun(before, id) {
-			continue // it may be the original's, and the registry has just learnt it
+			continue // it may be the original plugin's ENI, which the registry has just got
 		}
 		switch is, err := p.cameOf(ctx, s, seen, spec); {
 		case err != nil:
@@ -66,8 +67,8 @@ func (p *Node) unanswered(ctx context.Context, before, s *registry.State, spec E
 	return "", nil
 }
 
-// shown returns what EC2 says of an ENI of this node, or nothing if there is none. EC2 may not yet show an ENI that
-// is a few seconds old, so shown asks again for so long.
+// shown returns EC2's description of an ENI, or the zero value if EC2 does not know the ENI. EC2 may not yet show a new
+// ENI. So shown asks again until known.Settled after the time since.
 func (p *Node) shown(ctx context.Context, id string, since time.Time) (aws.ENI, error) {
 	for {
 		enis, err := p.DescribeENIs(ctx, aws.ByID(id))
@@ -85,7 +86,8 @@ func (p *Node) shown(ctx context.Context, id string, since time.Time) (aws.ENI, 
 	}
 }
 
-// cameOf reports whether an ENI may be what came of the spec on this instance, by its tags, security groups and subnet.
+// cameOf reports whether an ENI may be the result of the spec on this instance. It compares the tags, the security
+// groups and the subnet.
 func (p *Node) cameOf(ctx context.Context, s *registry.State, e aws.ENI, spec ENISpec) (bool, error) {
 	groups := slices.Sorted(slices.Values(spec.SecurityGroups))
 	if book.MadeFor(e) != s.Instance.ID || !book.Untagged(e) && e.Tags[book.TagManaged] != fmt.Sprint(spec.Managed) ||
@@ -113,7 +115,7 @@ func (p *Node) finishUnseen(ctx context.Context, s *registry.State, i registry.I
 			return "", err
 		}
 		err = p.adoptAll(ctx, s, []aws.ENI{e}, p.reattach)
-		// it is attached, and EC2 does not show that yet
+		// the ENI is attached, and EC2 does not show that yet
 		if errors.Is(err, aws.ErrInUse) && time.Since(began) < known.Settled {
 			err = call.Sleep(ctx, time.Second, "wait for EC2 to show where "+i.ENI+" is")
 			if err == nil {
@@ -125,15 +127,15 @@ func (p *Node) finishUnseen(ctx context.Context, s *registry.State, i registry.I
 		}
 		s, err := p.Registry.View()
 		if err != nil || s.ENIs[i.ENI].Index < spec.MinIndex {
-			return "", err // there was no slot for it, or it is at another one
+			return "", err // there was no slot for the ENI, or its device index is too low
 		}
 		return i.ENI, nil
 	}
 }
 
-// finishOwn attaches an ENI that an earlier Provision with such a spec has begun to make. An ENI of a growth is
-// deleted. An ENI of another Provision stays. Its lowest device index is not known, and at a lower one it would serve
-// no pods.
+// finishOwn attaches an ENI that an earlier Provision with the same spec has begun to make. It deletes an ENI of a
+// growth. It does nothing with an ENI of another Provision, because the lowest device index for that ENI is not known.
+// At a lower index, the ENI would serve no pods.
 func (p *Node) finishOwn(ctx context.Context, e aws.ENI, spec ENISpec) error {
 	if e.Tags[book.TagManaged] == "true" {
 		return p.abandon(ctx, e)

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Waiting counts the ADDs that wait for an address of the pool, and returns when the first one and the last one
-// have come.
+// Waiting counts the ADDs that wait for an address of the pool. It also returns when the first and the last of these
+// ADDs began to wait.
 func (p *Node) Waiting(s *registry.State) (n int, first, last time.Time) {
 	now := time.Now()
 	for _, w := range s.Waiters {
@@ -33,8 +33,8 @@ func (p *Node) Waiting(s *registry.State) (n int, first, last time.Time) {
 	return n, first, last
 }
 
-// Found reports whether an address is free. A growth that failed may still have finished an
-// earlier one.
+// Found reports whether the pool has free addresses for an ADD. A growth that failed may still have finished an earlier
+// growth.
 func (p *Node) Found() bool {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -58,9 +58,9 @@ func (p *Node) wanting(s *registry.State) int {
 // want returns how many addresses to ask for. The number is one for each ADD that waits or will be repeated, plus the
 // number that the pool wants to keep ready. It is at least ipBatchSize, and not more than maxPods needs.
 //
-// If addresses cool, pods are being replaced, and more will be. So want asks for as many more addresses as cool. With
-// one address for each waiting ADD, a rolling update would cost as many calls as the node has pods. The whole account
-// shares the rate limit of these calls.
+// If addresses cool, pods are being replaced, and more pods will be replaced soon. So want adds the number of cooling
+// addresses. With one address for each waiting ADD, a rolling update would cost as many calls as the node has pods. The
+// whole account shares the rate limit of these calls.
 func (p *Node) want(s *registry.State) int {
 	if p.single() {
 		return 1
@@ -73,8 +73,8 @@ func (p *Node) want(s *registry.State) int {
 	return max(n, pods, 1)
 }
 
-// single reports whether a growth is for one pod alone. Each exclusive pod needs an ENI of its own. And an ENI that is
-// full of other addresses has no room for the one that a pod has chosen.
+// single reports whether a growth is for one pod alone. Each exclusive pod needs an ENI of its own. A chosen address
+// also needs room on its ENI: further addresses could take that room.
 func (p *Node) single() bool { return p.Policy.Choice.Exclusive || len(p.Policy.Choice.Addrs) > 0 }
 
 // cooling counts the addresses of the pool that cool.
@@ -98,15 +98,15 @@ func (p *Node) pods(s *registry.State) (n int) {
 	return n
 }
 
-// serves reports whether pods of the pool get addresses like a. Such an address is of an ENI of the pool, and of the
-// family that each of its pods has.
+// serves reports whether an address is one that pods of the pool get. Such an address is on an ENI of the pool, and is
+// of the pool's first family. Each pod has one such address.
 func (p *Node) serves(s *registry.State, a netip.Addr) bool {
 	id, e := s.ENIOf(a)
 	return id != "" && e.Pool == p.Policy.Pool && nl.FamilyOf(a) == p.Policy.Families[0]
 }
 
-// wantNew is want for a new ENI, which costs three changing calls. The new ENI gets room for a quarter more pods than
-// the pool then has.
+// wantNew does what want does, for a new ENI. A new ENI costs three changing calls, so it gets addresses for a quarter
+// more pods than the pool will have then.
 func (p *Node) wantNew(s *registry.State) int {
 	n := p.want(s)
 	if p.single() {
@@ -120,22 +120,22 @@ func (p *Node) wantNew(s *registry.State) int {
 // burst whose ADDs come slowly.
 type pause struct{ least, most time.Duration }
 
-// The pauses of gather. A new ENI takes seconds, so its pods wait hardly longer for the ADDs of a slow burst.
+// The pauses of gather. A new ENI takes seconds, so a longer wait for the ADDs of a slow burst makes little difference.
 var (
 	pauseAssign = pause{50 * time.Millisecond, 50 * time.Millisecond}
 	pauseENI    = pause{150 * time.Millisecond, 300 * time.Millisecond}
 )
 
-// of returns the pause of a burst in which an ADD comes each so often. If ADDs come at random times, one of 3000 is so
-// late.
+// of returns the pause for a burst of ADDs. each is the average time between two ADDs. If ADDs come at random times,
+// only one of 3000 comes after more than eight times the average.
 func (p pause) of(each time.Duration) time.Duration { return min(max(p.least, 8*each), p.most) }
 
-// gather waits until all ADDs of a burst have come, before EC2 is asked. An ADD that comes later costs another call.
-// The further call takes some 100 ms, and counts against the rate limit of the whole account.
+// gather waits until all ADDs of a burst have come, before the caller asks EC2. An ADD that comes later costs another
+// call. The further call takes some 100 ms, and counts against the rate limit of the whole account.
 //
-// gather ends when no ADD has come for the pause, when one call can bring no more, or after a
-// second. EC2 needs longer than that to create an ENI. A single ADD hardly waits. It does not
-// wait at all if EC2's describes have already taken that moment.
+// gather ends when no ADD has come for the pause, when one call can bring no more, or after a second. EC2 needs longer
+// than that to create an ENI. A single ADD waits only a moment. If it has already waited that long, for example for a
+// describe call, gather returns at once.
 func (p *Node) gather(ctx context.Context, enough int, pause pause) error {
 	const alone, most = 10 * time.Millisecond, time.Second
 	for began := time.Now(); ; {
@@ -150,7 +150,7 @@ func (p *Node) gather(ctx context.Context, enough int, pause pause) error {
 		}
 		d := min(quiet-time.Since(last), most-time.Since(began))
 		if d <= 0 || p.want(s) >= enough || call.Sleep(ctx, d, "") != nil {
-			return nil // a caller that has no more time is told so by what comes next
+			return nil // if the caller has no more time, its next step fails
 		}
 	}
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ask has the questions to the kernel that only the commands of people ask. Package ask uses
+// Package ask has queries of the kernel that only the commands for people need, and no plugin. Package ask uses
 // vishvananda/netlink, which would make each plugin larger and slower.
 package ask
 
@@ -17,27 +17,28 @@ import (
 )
 
 // ErrSource reports that the kernel drops a packet because of its source: the way back is by another link (rp_filter).
-var ErrSource = errors.New("the way back to its source is not by the link on which it arrived")
+var ErrSource = errors.New("the route back to the packet's source is not by the link by which the packet arrived")
 
-// Leaves is the link by which a packet from one of the namespace's own addresses leaves for another address, by all
-// rules and tables. Leaves returns "" if no route leads there. The command for this is "ip route get TO from FROM".
+// Leaves returns the link by which a packet from one of the namespace's own addresses leaves for another address,
+// according to all rules and tables. Leaves returns "" if no route leads there. The command for this is "ip route get
+// TO from FROM".
 func Leaves(n *nl.NS, from, to netip.Addr) (dev string, err error) {
 	return way(n, to, &netlink.RouteGetOptions{SrcAddr: from.AsSlice()})
 }
 
-// Forwards is the link by which the namespace forwards a packet that arrives by the link iif, by all rules and tables.
-// Forwards returns "" if the kernel forwards no such packet. The command for this is "ip route get TO from FROM iif
-// IIF". The packet has no mark here.
+// Forwards returns the link by which the namespace forwards a packet that arrives by the link iif, according to all
+// rules and tables. Forwards returns "" if the kernel forwards no such packet. The command for this is "ip route get TO
+// from FROM iif IIF". Forwards assumes that the packet has no mark.
 func Forwards(n *nl.NS, iif string, from, to netip.Addr) (dev string, err error) {
 	dev, err = way(n, to, &netlink.RouteGetOptions{SrcAddr: from.AsSlice(), Iif: iif})
-	// Linux from 6.14 on answers with EINVAL, for all reasons to drop a packet whose addresses are usual ones.
+	// Since Linux 6.14, the kernel answers with EINVAL for each reason to drop a packet that has usual addresses.
 	if errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EINVAL) {
 		return "", ErrSource
 	}
 	return dev, err
 }
 
-// way is the link of the route that the kernel takes to an address.
+// way returns the link of the route that the kernel takes to an address, or "" if there is no route.
 func way(n *nl.NS, to netip.Addr, how *netlink.RouteGetOptions) (dev string, err error) {
 	err = n.Do(func() error {
 		found, err := netlink.RouteGetWithOptions(to.AsSlice(), how)
@@ -54,13 +55,13 @@ func way(n *nl.NS, to netip.Addr, how *netlink.RouteGetOptions) (dev string, err
 		return err
 	})
 	if err != nil {
-		return "", fmt.Errorf("%s: route to %s: %w", n.Name, to, err)
+		return "", fmt.Errorf("%s: find the route to %s: %w", n.Name, to, err)
 	}
 	return dev, nil
 }
 
-// Answered reports whether a host has answered the question for its MAC address by a link, ARP or a neighbour
-// solicitation.
+// Answered reports whether the host with the address a has answered a request for its MAC address by the link dev. The
+// request is of ARP, or a neighbour solicitation.
 func Answered(n *nl.NS, dev string, a netip.Addr) (is bool, err error) {
 	const valid = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT
 	err = n.Do(func() error {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package bpf has BPF programs. Package nl attaches them to links, and the links run them on their packets. A Splice
-// uses [Onward] and [Unawaited], a Forbid uses [Refuse], and a Limit uses [Count]. Package nl explains these three. The
-// package knows of no namespace, and does not talk to the kernel.
+// Package bpf has BPF programs. Package nl attaches the programs to links, and the kernel runs them on the links'
+// packets. A Splice uses [Onward] and [Unawaited], a Forbid uses [Refuse], and a Limit uses [Count]. Package nl
+// explains Splice, Forbid and Limit. Package bpf does not use namespaces, and does not talk to the kernel.
 package bpf
 
 import (
@@ -12,8 +12,8 @@ import (
 	"net/netip"
 )
 
-// The programs of a Splice change the ports from First to the highest port into the ports from Own to First, and back.
-// A port and its replacement differ by one bit. src/program.h has these constants, too.
+// The programs of a Splice change the ports from Own to First - 1 into the ports from First to the highest port, and
+// back. A port and its replacement differ by one bit. src/program.h has these constants, too.
 const (
 	Own   = 0x8000
 	First = Own | Bit
@@ -23,18 +23,19 @@ const (
 // InsnSize is the size of an instruction, in bytes.
 const InsnSize = 8
 
-// Maps are the files of the maps that the programs of a Splice share: see src/memory.h.
+// Maps are the file descriptors of the maps that the programs of a Splice share: see src/memory.h.
 type Maps struct {
-	Kept   int // what the sockets do not report, or report wrongly
-	Looped int // the last connections of TCP that have begun by the veth, to tell what answers them
+	Kept   int // the keys of packets for which sockets show nothing, or the wrong thing
+	Looped int // the last connections of TCP that have begun by the veth, to recognise their answers
 }
 
-// Revision identifies the sources of the programs, in 16 characters. TestSources shows that the programs are made of
-// them.
+// Revision returns 16 characters that identify the sources of the programs. TestSources checks that the programs are
+// made of these sources.
 func Revision() string { return sources[:16] }
 
-// Onward is the program of a Splice for the veth. It forwards packets for one MAC address by the link eni. It replaces
-// the source port of such a packet by the port that stands for it. All else gets the bits of the mark.
+// Onward returns the program of a Splice for the veth. It forwards packets for one MAC address by the link eni. It
+// replaces the source port of such a packet by the port that stands for the source port. All other packets get the bits
+// of the mark.
 func Onward(to net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	return onwardProgram.with(map[string]uint64{
 		"mac_head": uint64(binary.LittleEndian.Uint32(to)),
@@ -46,15 +47,15 @@ func Onward(to net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	})
 }
 
-// Unawaited is the program of a Splice for the ENI. If no socket of the namespace awaits a packet, the program sends it
-// to the other end of the link veth.
+// Unawaited returns the program of a Splice for the ENI. If no socket of the namespace awaits a packet, the program
+// sends it to the other end of the link veth.
 func Unawaited(m Maps, veth int) []byte {
 	return unawaitedProgram.with(map[string]uint64{"veth": uint64(veth), "kept": uint64(m.Kept),
 		"looped": uint64(m.Looped)})
 }
 
-// Refuse is the program of a Forbid: it drops what is to one of the addresses, of which each
-// family has one at most.
+// Refuse returns the program of a Forbid, which drops packets to one of the addresses. Refuse panics if a family has
+// more than one address.
 func Refuse(addrs []netip.Addr) []byte {
 	values := map[string]uint64{"has4": 0, "addr4": 0, "has6": 0, "addr6_0": 0, "addr6_1": 0, "addr6_2": 0,
 		"addr6_3": 0}
@@ -75,7 +76,7 @@ func Refuse(addrs []netip.Addr) []byte {
 	return refuseProgram.with(values)
 }
 
-// Count is the program of a Limit. It matches the packets that count: all packets that pass, or, of outgoing packets,
+// Count returns the program of a Limit. It matches the packets that the limit counts: all packets, or, if own is set,
 // only packets that the namespace itself sends.
 func Count(own bool) []byte {
 	var v uint64

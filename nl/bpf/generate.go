@@ -3,8 +3,8 @@
 
 //go:build ignore
 
-// generate compiles the programs in src, and writes programs.go; with -check it compares. generate needs clang, which
-// is large: so make lint runs it, and neither make build nor make test does.
+// generate compiles the programs in src, and writes programs.go. With -check, it only compares programs.go with its
+// output. generate needs clang, which is large. So make lint runs generate, but make build and make test do not.
 package main
 
 import (
@@ -25,8 +25,8 @@ import (
 	"strings"
 )
 
-// Another release may make other instructions. A developer who changes it has to measure them (make bench-traffic)
-// and to load them on the kernels of nodes (make test-kernels).
+// Another release of clang may make other instructions. A developer who changes the release must measure the new
+// instructions (make bench-traffic), and load them on the kernels of nodes (make test-kernels).
 const (
 	clang   = "clang-16"
 	release = "16.0.6"
@@ -34,7 +34,7 @@ const (
 	install = "on Debian 12: apt-get install " + clang + " libbpf-dev linux-libc-dev"
 )
 
-// Of linux/bpf.h and LLVM's ELFRelocs/BPF.def.
+// Numbers of linux/bpf.h and of LLVM's ELFRelocs/BPF.def.
 const (
 	insnSize   = 8
 	callInsn   = 0x85 // BPF_JMP | BPF_CALL
@@ -65,7 +65,7 @@ func must(err error) {
 	}
 }
 
-// generate returns the text of the output.
+// generate returns the text of programs.go.
 func generate() []byte {
 	version, err := exec.Command(clang, "--version").Output()
 	if err != nil {
@@ -88,7 +88,7 @@ func generate() []byte {
 		p := read(source, compile(source))
 		p.print(&b, name)
 		if sizes != nil && p.sizes != nil && !slices.Equal(sizes, p.sizes) {
-			log.Fatalf("%s: maps of %d, elsewhere of %d", source, p.sizes, sizes)
+			log.Fatalf("%s: its maps have the sizes %d, and the maps of another source have %d", source, p.sizes, sizes)
 		}
 		if p.sizes != nil {
 			sizes = p.sizes
@@ -101,7 +101,7 @@ func generate() []byte {
 	return text
 }
 
-// sum is the SHA-256 of all sources. By it a test finds, without clang, that one has changed.
+// sum returns the SHA-256 of all sources. A test uses it to find, without clang, that a source has changed.
 func sum() string {
 	h := sha256.New()
 	files, err := filepath.Glob("src/*")
@@ -114,8 +114,8 @@ func sum() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// compile returns the object. Linux has version 3 of the instructions since 5.1. Debian has
-// asm/types.h in a directory for each machine; all say the same of what is used here.
+// compile returns the object file. Linux has version 3 of the instructions since 5.1. Debian has asm/types.h in a
+// directory for each type of machine. All these files define the types of our programs in the same way.
 func compile(source string) []byte {
 	machine, _ := filepath.Glob("/usr/include/*-linux-gnu")
 	if len(machine) == 0 {
@@ -132,18 +132,18 @@ func compile(source string) []byte {
 	return object
 }
 
-// A program is linked: its section, and behind it the functions that it calls.
+// A program is a linked program: the code of its section, and behind it the functions that it calls.
 type program struct {
 	code  []byte
 	given []given
 	sizes []uint32 // of a map: struct map of src/memory.h; nil without maps
 }
 
-// A given number is loaded by an instruction.
+// A given is a number that Go code writes into the instruction that loads it.
 type given struct {
 	name string
 	at   int
-	fd   bool // it is a map's file
+	fd   bool // the number is the file descriptor of a map
 }
 
 func read(source string, object []byte) (p program) {
@@ -186,7 +186,7 @@ func data(s *elf.Section) []byte {
 	return b
 }
 
-// relocate notes a number that is given, or has a call go to where its function is now.
+// relocate notes a number that is a given, or makes a call go to the new place of its function.
 func (p *program) relocate(f *elf.File, at int, kind uint32, s elf.Symbol, start map[string]int) {
 	switch {
 	case kind == relocValue && s.Section == elf.SHN_UNDEF:
@@ -194,7 +194,7 @@ func (p *program) relocate(f *elf.File, at int, kind uint32, s elf.Symbol, start
 	case kind == relocValue && f.Sections[s.Section].Name == "maps":
 		p.given = append(p.given, given{s.Name, at / insnSize, true})
 	case kind == relocCall && p.code[at] == callInsn:
-		// What is called is so many instructions, and one, behind the symbol.
+		// The number in the call is the distance of the function from the symbol, in instructions, minus one.
 		imm := p.code[at+4:]
 		function := start[f.Sections[s.Section].Name]/insnSize + int(s.Value)/insnSize + int(
 			int32(binary.LittleEndian.Uint32(imm))) + 1

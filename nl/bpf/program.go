@@ -12,22 +12,23 @@ import (
 
 //go:generate go run generate.go
 
-// A program is what the compiler made: instructions, struct bpf_insn of linux/bpf.h, and the
-// numbers that it does not know yet.
+// A program is the output of the compiler: instructions (struct bpf_insn of linux/bpf.h), and the places of numbers
+// that the compiler does not know.
 type program struct {
 	code  []uint64
 	given []given
 }
 
-// A given number is loaded by an instruction of two parts, BPF_LD | BPF_IMM | BPF_DW.
+// A given is a number that the caller of the method with chooses. The instruction BPF_LD | BPF_IMM | BPF_DW, which has
+// two parts, loads the number.
 type given struct {
 	name string
 	at   int
-	fd   bool // it is a map's file
+	fd   bool // the number is the file descriptor of a map
 }
 
-// with returns the instructions with the numbers in them. with panics at a number that is missing, or that the program
-// does not ask for.
+// with puts the numbers into the instructions, and returns these instructions. with panics if a number is missing, or
+// if the program does not use a number.
 func (p program) with(values map[string]uint64) []byte {
 	b := make([]byte, 0, InsnSize*len(p.code))
 	for _, insn := range p.code {

@@ -35,7 +35,7 @@ func TestRefused(t *testing.T) {
 		"eth0\x00": "contains a zero byte",
 		"a\x1b[2J": unprintable, "a\u202eb": unprintable, "a\u200bb": unprintable, "größe": unprintable,
 		"a\x7f": unprintable, "a\xff": unprintable, "\u0435th0": unprintable,
-		"data%d": "contains %, for which the kernel puts a number",
+		"data%d": "contains %, which the kernel replaces by a number",
 		"lo":     kernels, "all": kernels, "default": kernels, "tunl0": kernels, "ip6tnl0": kernels, "sit0": kernels,
 		"egress4": egress, "egress6": egress, "egress": egress, "egress-x": egress,
 	} {

@@ -14,9 +14,9 @@ import (
 )
 
 // Dump prints what namespaces hold, a line for each link, address, route, rule and table of nftables, in the words of
-// ip(8) and nft(8). The same content gives the same text: it has no indexes, no MAC addresses, and nothing of IPv6 that
-// the kernel derives from MAC addresses. The text also leaves out the guard of masters, because the guard stays (see
-// nl.Guard).
+// ip(8) and nft(8). The same content gives the same text. So the text has no indexes, no MAC addresses, and nothing of
+// IPv6 that the kernel derives from MAC addresses. The text also leaves out the guard of masters, because the guard
+// stays (see nl.Guard).
 func Dump(t testing.TB, namespaces ...*nl.NS) string {
 	t.Helper()
 	var b strings.Builder
@@ -44,7 +44,7 @@ func dump(n *nl.NS) ([]string, error) {
 	return all, nil
 }
 
-// links are sorted by name: which came first is no matter.
+// links lists the links, sorted by name, because the order in which they were made does not matter.
 func links(n *nl.NS) ([]string, error) {
 	found, err := n.Links()
 	lines := make([]string, len(found))
@@ -64,7 +64,8 @@ func links(n *nl.NS) ([]string, error) {
 	return lines, err
 }
 
-// addrs are sorted by link, and on a link as they are: the first is the primary one.
+// addrs lists the addresses, sorted by link. The addresses of one link stay in the kernel's order, because the first
+// address is the primary address.
 func addrs(n *nl.NS) ([]string, error) {
 	found, err := n.Addrs("")
 	slices.SortStableFunc(found, func(a, b nl.Addr) int { return strings.Compare(a.Dev, b.Dev) })
@@ -89,7 +90,7 @@ func routes(n *nl.NS) ([]string, error) {
 	return lines, err
 }
 
-// rules are as they are: the first that matches is taken.
+// rules lists the rules in the kernel's order, because the kernel takes the first rule that matches.
 func rules(n *nl.NS) ([]string, error) {
 	found, err := n.Rules()
 	lines := make([]string, len(found))
@@ -111,7 +112,7 @@ func tables(n *nl.NS) ([]string, error) {
 	return lines, err
 }
 
-// derived reports whether the kernel makes such a prefix up, for every link that is up.
+// derived reports whether the kernel itself adds such a prefix, for each link that is up.
 func derived(p netip.Prefix) bool {
 	return p.Addr().Is6() && (p.Addr().IsLinkLocalUnicast() || p.Addr().IsMulticast())
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Section compares a section of a document with what it must say, and returns the text after it.
-// The section stands between a comment with the command that writes it, and another comment.
-// With update, Section writes the section.
+// Section compares a section of a document with the text want, and returns the text after the section. The section is
+// between two comments. The first comment has the command that writes the section. With update, Section writes the
+// section.
 func Section(t *testing.T, file, command, want string, update bool) (after string) {
 	t.Helper()
 	begin, end := "<!-- "+command+" -->\n", "<!-- end of the wiring -->\n"

@@ -17,14 +17,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A Guard runs the tests of a package and fails the run if they left something behind. What tests may leave behind is a
-// namespace, a thread in a namespace, a file descriptor or a process. Or Dump shows something new in the namespace of
-// the run itself.
+// A Guard runs the tests of a package. It fails the run if the tests left behind a namespace, a thread in another
+// namespace, a file descriptor or a process. It also fails the run if Dump shows something new in the namespace of the
+// run itself.
 //
 //	func TestMain(m *testing.M) { os.Exit(nltest.Guard{M: m}.Run()) }
 type Guard struct {
 	*testing.M
-	Patience time.Duration // with what is on its way out; a minute if 0, which a busy machine may need
+	Patience time.Duration // how long Run waits for things that are ending; 0: a minute, which a busy machine may need
 }
 
 // Run runs the tests and returns the exit status.
@@ -39,7 +39,7 @@ func (g Guard) Run() int {
 	return status
 }
 
-// warm has the runtime open what it keeps: its poller, which comes with the first pipe.
+// warm makes the runtime open its poller. The runtime opens the poller with the first pipe, and keeps it open.
 func warm() {
 	if r, w, err := os.Pipe(); err == nil {
 		r.Close()
@@ -47,8 +47,8 @@ func warm() {
 	}
 }
 
-// leftover compares, and gives what is on its way out a moment: threads that end,
-// connections that close, namespaces that the kernel takes down.
+// leftover lists what is there now and was not there before. It waits for things that are ending: threads that end,
+// connections that close, namespaces that the kernel removes.
 func leftover(before map[string]int, patience time.Duration) (left []string) {
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		left = nil
@@ -65,7 +65,7 @@ func leftover(before map[string]int, patience time.Duration) (left []string) {
 	}
 }
 
-// traces counts what there is of each kind.
+// traces counts the things that tests may leave behind, each under a text that describes it.
 func traces() map[string]int {
 	found := map[string]int{}
 	for _, path := range mounted() {
@@ -84,7 +84,7 @@ func traces() map[string]int {
 		found["process "+name]++
 	}
 	for _, line := range own() {
-		// they come with the modules of tunnels
+		// these links come with the modules of tunnels
 		if !strings.HasPrefix(line, "ip link add tunl0 ") && !strings.HasPrefix(line, "ip link add ip6tnl0 ") {
 			found[line]++
 		}
@@ -92,7 +92,7 @@ func traces() map[string]int {
 	return found
 }
 
-// targets reads the links that match.
+// targets reads the symbolic links that match a pattern.
 func targets(pattern string) (all []string) {
 	paths, _ := filepath.Glob(pattern)
 	for _, p := range paths {
@@ -116,7 +116,7 @@ func children() (names []string) {
 	return names
 }
 
-// own is the dump of the namespace of this process. A process that may not ask gets none.
+// own returns the dump of the namespace of this process, or nil if the process may not open it.
 func own() []string {
 	n, err := nl.Node()
 	if err != nil {

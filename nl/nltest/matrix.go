@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// A Matrix is a table of what a test has found, with rows and columns in the order in which they were first set.
+// A Matrix is a table with the results of a test, with rows and columns in the order in which they were first set.
 type Matrix struct {
 	rows, columns []string
 	cells         map[[2]string]string

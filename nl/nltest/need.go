@@ -10,13 +10,16 @@ import (
 	"os/exec"
 	"sync"
 	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// Need skips a test that cannot do without a feature that is not here: root,
-// netns, ipvlan, nftables, iptables, police. Where CI is set in the environment it fails the test
-// instead: a test that never runs is worse than none.
+// Need skips a test if this machine lacks a feature that the test needs: root, netns, ipvlan, nftables, police, fib,
+// fou, iptables, owner or tcx. If CI is set in the environment, Need fails the test instead, because a test that CI
+// never runs is worse than no test.
 func Need(t testing.TB, features ...string) {
 	t.Helper()
 	for _, f := range features {
@@ -35,7 +38,7 @@ func Need(t testing.TB, features ...string) {
 	}
 }
 
-// probes ask the kernel, each once, and say what is missing.
+// probes has a function for each feature. The function asks the kernel once, and its error says what is missing.
 var probes = map[string]func() error{
 	"root":     sync.OnceValue(root),
 	"netns":    sync.OnceValue(func() error { return nl.Scratch(func(*nl.NS) error { return nil }) }),
@@ -44,12 +47,13 @@ var probes = map[string]func() error{
 	"police": sync.OnceValue(func() error {
 		return nl.Scratch(nl.Limit{Devs: []string{"lo"}, Rate: 1 << 20, Burst: 1 << 20}.Add)
 	}),
-	"fib": sync.OnceValue(func() error { return nl.Scratch(routeBack) }), // not Linux 5.10
+	"fib": sync.OnceValue(func() error { return nl.Scratch(routeBack) }), // Linux 5.10 lacks it
 	"fou": sync.OnceValue(func() error { return nl.Scratch(tunnels) }),
-	// takes the kernel its part
+	// the program, and the part of the kernel that it needs
 	"iptables": sync.OnceValue(func() error { return nl.Scratch(run("iptables", "-w", "-t", "nat", "-S")) }),
-	// Linux 5.12
+	// since Linux 5.12
 	"owner": sync.OnceValue(func() error { return nl.Scratch(run("nft", "add table probe { flags owner; }")) }),
+	"tcx":   sync.OnceValue(tcx), // since Linux 6.6
 }
 
 func root() error {
@@ -59,7 +63,7 @@ func root() error {
 	return nil
 }
 
-// nftables installs what the plugins cannot do without: NAT and connection tracking.
+// nftables installs a table with two features that the plugins need: NAT and connection tracking.
 func nftables(n *nl.NS) error {
 	return nl.Table{Family: "inet", Name: "probe", Chains: []nl.Chain{
 		{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100,
@@ -67,15 +71,16 @@ func nftables(n *nl.NS) error {
 	}}.Add(n)
 }
 
-// routeBack installs what a client of an egress has: a look at the route back where packets have arrived.
+// routeBack installs a rule that a client of an egress has. The rule looks for a route back by the link by which a
+// packet has arrived.
 func routeBack(n *nl.NS) error {
 	return nl.Table{Family: "inet", Name: "probe", Chains: []nl.Chain{
 		{Name: "input", Type: "filter", Hook: "input", Rules: []nl.NFRule{{nl.NoRouteBack(), nl.Drop()}}},
 	}}.Add(n)
 }
 
-// tunnels makes tunnels of both families. From then on each new namespace has the links tunl0 and ip6tnl0, where they
-// are in modules.
+// tunnels makes tunnels of both families. If the tunnels are in modules, each new namespace then has the links tunl0
+// and ip6tnl0.
 func tunnels(n *nl.NS) error {
 	w := nl.Wiring{{NS: n, Object: nl.Up{Dev: "lo"}}}
 	for _, local := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
@@ -86,7 +91,18 @@ func tunnels(n *nl.NS) error {
 	return w.Add()
 }
 
-// run asks a program.
+// tcx asks for the programs of tcx at the loopback link.
+func tcx() error {
+	const loopback, tcxIngress = 1, 46 // linux/bpf.h
+	query := [16]uint32{loopback, tcxIngress}
+	if _, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_QUERY, uintptr(unsafe.Pointer(&query)),
+		unsafe.Sizeof(query)); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// run returns a probe that runs a program.
 func run(name string, args ...string) func(*nl.NS) error {
 	return func(*nl.NS) error {
 		out, err := exec.Command(name, args...).CombinedOutput()

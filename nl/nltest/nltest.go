@@ -3,16 +3,15 @@
 
 // Package nltest has namespaces for tests, and a kernel to run them on.
 //
-// NS makes a namespace, Shell runs a script in one, and Dump prints what is in one.
-// Need says what a test cannot do without. Guard fails a run that left something
-// behind. In directory vm are
-// the scripts that run a test binary unchanged: on this machine's kernel if it
-// has ipvlan, else in user-mode Linux or a virtual machine, through
+// NS makes a namespace, Shell runs a script in a namespace, and Dump prints what is in a namespace. Need skips a test
+// if the machine lacks a feature. Guard fails a run whose tests left something behind. The scripts in the directory vm
+// run a test binary unchanged. They run it on this machine's kernel if the kernel has ipvlan, and otherwise in
+// user-mode Linux or a virtual machine:
 //
 //	go test -exec "$PWD/nl/nltest/vm/exec" ./nl/...
 //
-// Nothing here is a fake: what is tested runs on a real kernel or not at all. The
-// package knows what a namespace holds and nothing of CNI or EC2.
+// Nothing here is a fake: a test runs on a real kernel, or it does not run. The package knows what a namespace holds,
+// but knows nothing of CNI or EC2.
 package nltest
 
 import (
@@ -38,9 +37,9 @@ import (
 
 const dir = "/run/netns" // where ip-netns(8) looks for namespaces
 
-// The main goroutine keeps the first thread to itself. A goroutine that leaves its namespace ends, and its thread with
-// it. But the first thread cannot end. The first thread would stay in that namespace, and keep it, for as long as the
-// process runs.
+// The main goroutine locks the first thread, so that no other goroutine runs on it. A goroutine that has changed its
+// thread's namespace ends, and its thread ends with it. But the first thread cannot end: the first thread would stay in
+// that namespace, and keep the namespace alive, as long as the process runs.
 func init() { runtime.LockOSThread() }
 
 // NS makes a network namespace with its loopback up, opens it under the given
@@ -68,7 +67,7 @@ func NS(t testing.TB, name string) (n *nl.NS, path string) {
 	return n, path
 }
 
-// Shell runs a script in a namespace, and returns its output. The test fails if one of its commands does.
+// Shell runs a script in a namespace, and returns its output. The test fails if a command of the script fails.
 func Shell(t testing.TB, n *nl.NS, script string) string {
 	t.Helper()
 	var out []byte
@@ -81,8 +80,9 @@ func Shell(t testing.TB, n *nl.NS, script string) string {
 	return string(out)
 }
 
-// Remove gives up a namespace before its test ends, as a container runtime may have done when it calls DEL. The kernel
-// keeps it for as long as a process is in it, and for Open it is gone. Removing it twice does nothing more.
+// Remove removes the file of a namespace before its test ends, as a container runtime may have done when it calls DEL.
+// The kernel keeps the namespace as long as a process is in it, but nl.Open cannot find it any more. A second Remove
+// does nothing.
 func Remove(t testing.TB, path string) {
 	t.Helper()
 	err := syscall.Unmount(path, syscall.MNT_DETACH)
@@ -94,9 +94,9 @@ func Remove(t testing.TB, path string) {
 	}
 }
 
-// create makes a new namespace, as "ip netns add" does. The name has the process ID for mounted. So testutils.NewNS of
-// containernetworking/plugins does not serve here: it chooses the name itself. testutils.NewNS also mounts the
-// directory over itself.
+// create makes a new namespace, as "ip netns add" does. The name contains the process ID, which mounted needs. So
+// create cannot use testutils.NewNS of containernetworking/plugins, which chooses the name itself. testutils.NewNS also
+// mounts the directory over itself.
 func create(name string) (path string, err error) {
 	name = fmt.Sprintf("%s-%d-%d", strings.ReplaceAll(name, "/", "-"), os.Getpid(), rand.Uint32())
 	done := make(chan error)
@@ -111,8 +111,8 @@ func create(name string) (path string, err error) {
 	return filepath.Join(dir, name), <-done
 }
 
-// mounted lists the names under which namespaces are to be found. It leaves out namespaces that create has made in
-// other processes, because the tests of another package may run at the same time.
+// mounted lists the files of the namespaces in dir. It leaves out namespaces that create has made in other processes,
+// because the tests of another package may run at the same time.
 func mounted() []string {
 	names, _ := filepath.Glob(filepath.Join(dir, "*"))
 	return slices.DeleteFunc(names, func(name string) bool {

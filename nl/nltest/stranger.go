@@ -13,8 +13,8 @@ import (
 )
 
 // Stranger starts a process of a user without privileges, in a user namespace and a network namespace of its own. Any
-// process on a node can do this. It returns the network namespace, with lo up, and its path. The process ends with the
-// test.
+// process on a node can do this. Stranger returns the network namespace, with lo up, and the namespace's path. The
+// process ends with the test.
 func Stranger(t testing.TB) (n *nl.NS, path string) {
 	t.Helper()
 	Need(t, "root", "netns")
@@ -38,8 +38,8 @@ func Stranger(t testing.TB) (n *nl.NS, path string) {
 	return n, path
 }
 
-// Idle starts a process that does nothing until it is stopped, the test ends, or this process does. Pdeathsig would end
-// it with the thread that has started it.
+// Idle starts a process that does nothing. The process ends when stop is called, when the test ends, or when this
+// process ends. Idle does not use Pdeathsig, which would end the process with the thread that has started it.
 func Idle(t testing.TB, attr *syscall.SysProcAttr) (pid int, stop func()) {
 	t.Helper()
 	cmd := exec.Command("cat")
@@ -53,7 +53,7 @@ func Idle(t testing.TB, attr *syscall.SysProcAttr) (pid int, stop func()) {
 	}
 	stop = func() {
 		_ = input.Close()
-		_ = cmd.Wait() // a test may have killed it, or stopped it before
+		_ = cmd.Wait() // a test may have killed the process, or may have called stop before
 	}
 	t.Cleanup(stop)
 	return cmd.Process.Pid, stop

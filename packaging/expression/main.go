@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Expression evaluates expressions for numbers of pods as Karpenter and nodeadm do. It has the CEL library of both. It
-// reads a JSON list of questions, and prints a JSON list of answers.
+// Expression evaluates expressions for numbers of pods like Karpenter and nodeadm, with the same CEL library. It reads
+// a JSON list of questions, and prints a JSON list of answers.
 package main
 
 import (
@@ -43,7 +43,7 @@ func main() {
 	_ = json.NewEncoder(os.Stdout).Encode(answers)
 }
 
-// evaluate returns the number that the program takes.
+// evaluate returns the number of pods that the program would use.
 func (q Question) evaluate() (int64, error) {
 	env, least := nodeadm, int64(1)
 	if q.Program == "karpenter" {
@@ -64,7 +64,7 @@ func (q Question) evaluate() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	const others = 4 // variables that no expression of ours has
+	const others = 4 // the value of variables that our expressions do not use
 	out, _, err := program.Eval(map[string]any{"default_enis": q.DefaultENIs, "ips_per_eni": q.IPsPerENI,
 		"max_pods": q.DefaultENIs*(q.IPsPerENI-1) + 2, "vcpus": others, "memory_mib": others, "instance_type": q.Type})
 	if err != nil {
@@ -77,13 +77,14 @@ func (q Question) evaluate() (int64, error) {
 	return n, nil
 }
 
-// nodeadm is what nodeadm/internal/kubelet/eni_max_pods.go of awslabs/amazon-eks-ami declares.
+// nodeadm returns the declarations in nodeadm/internal/kubelet/eni_max_pods.go of awslabs/amazon-eks-ami.
 func nodeadm() []cel.EnvOption {
 	return []cel.EnvOption{cel.Variable("default_enis", cel.IntType), cel.Variable("ips_per_eni", cel.IntType),
 		cel.Variable("max_pods", cel.IntType)}
 }
 
-// karpenter is what pkg/cel/environment.go of aws/karpenter-provider-aws declares, without functions of doubles.
+// karpenter returns the declarations in pkg/cel/environment.go of aws/karpenter-provider-aws, without the functions for
+// floating-point numbers.
 func karpenter() []cel.EnvOption {
 	return append(nodeadm(), cel.Variable("vcpus", cel.IntType), cel.Variable("memory_mib", cel.IntType),
 		cel.Variable("instance_type", cel.StringType),
@@ -91,7 +92,8 @@ func karpenter() []cel.EnvOption {
 		choose("max", func(a, b types.Int) bool { return a > b }))
 }
 
-// choose declares a function of two numbers that returns the first if better says so.
+// choose declares a function of two numbers. It returns the first number if better returns true, and the second
+// otherwise.
 func choose(name string, better func(a, b types.Int) bool) cel.EnvOption {
 	return cel.Function(name, cel.Overload(name+"_int_int", []*cel.Type{cel.IntType, cel.IntType}, cel.IntType,
 		cel.BinaryBinding(func(a, b ref.Val) ref.Val {

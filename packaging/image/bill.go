@@ -16,7 +16,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// cycloneDX is the media type of the bill, and the type of the artifact (https://www.iana.org/assignments/media-types).
+// cycloneDX is the media type of the software bill of materials (the bill), and the type of the artifact
+// (https://www.iana.org/assignments/media-types).
 const cycloneDX = "application/vnd.cyclonedx+json"
 
 // An artifact is a manifest with one blob and without a configuration (OCI image specification 1.1, "Guidelines for
@@ -26,13 +27,13 @@ type artifact struct {
 	blob     v1.Layer
 }
 
-// noConfig is the empty descriptor's content, and its media type.
+// The content of the empty descriptor, and its media type.
 const (
 	noConfig     = "{}"
 	noConfigType = types.MediaType("application/vnd.oci.empty.v1+json")
 )
 
-// bill returns the artifact with the bill of an image.
+// bill returns the artifact with the bill of an image, for the index.
 func (r release) bill(image v1.Image, file string) (added mutate.IndexAddendum, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// layer returns a layer with the files below a directory. All belong to root and have one date.
+// layer returns a layer with the files below a directory. All files belong to root and have the release's date.
 func (r release) layer(root string) (v1.Layer, error) {
 	var b bytes.Buffer
 	a := tar.NewWriter(&b)
@@ -78,7 +78,8 @@ func (r release) add(a *tar.Writer, name, path string, d fs.DirEntry) error {
 	return err
 }
 
-// mode is 755 for what may be executed or entered, and 644 for all else: the umask of who builds does not count.
+// mode returns 755 for programs and directories, and 644 for all other files. So the umask of the builder has no
+// effect.
 func mode(info fs.FileInfo) fs.FileMode {
 	if info.IsDir() || info.Mode()&0o111 != 0 {
 		return 0o755

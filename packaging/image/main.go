@@ -7,10 +7,12 @@
 //
 // The image of an architecture has the files below ROOT in one layer, and nothing else. Beside each image there is an
 // artifact with the software bill of materials (CycloneDX) that is in ROOT. Its subject is the image, so registries
-// list it as a referrer (OCI image specification 1.1, "Image Manifest"). It is in the index, too, as BuildKit does it:
-// a tool that copies the index copies the bill. It has no platform, so no runtime takes it for an image.
+// list it as a referrer (OCI image specification 1.1, "Image Manifest"). The artifact is also in the index, as with
+// BuildKit, so a tool that copies the index copies the bill. The artifact has no platform, so no runtime uses it as an
+// image.
 //
-// Nothing depends on the machine, the time or the order of a directory: the same files give the same digests.
+// The result does not depend on the machine, the time or the order of a directory: the same files give the same
+// digests.
 package main
 
 import (
@@ -29,14 +31,14 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Where the programs are in an image. Cmd may be replaced: "args" of a Kubernetes container.
+// Paths in an image. The image runs the tool with the command install, which "args" of a Kubernetes container replace.
 const (
 	tool = "/usr/bin/cni-tool"
 	path = "/usr/bin:/opt/cni/bin"
 	bill = "usr/share/doc/cni-ipvlan-vpc-k8s/sbom.cdx.json"
 )
 
-// A release is what all images have in common.
+// A release has what all images have in common.
 type release struct {
 	version string
 	date    time.Time // of all files
@@ -55,7 +57,7 @@ func main() {
 	}
 }
 
-// write writes the layout. Each root is an architecture as Go names it, =, and a directory.
+// write writes the layout. Each root is Go's name of an architecture, then =, then a directory.
 func (r release) write(dir string, roots []string) error {
 	if dir == "" || r.version == "" || len(roots) == 0 {
 		return errors.New("want -o, -version, and ARCH=ROOT for each architecture")
@@ -90,7 +92,7 @@ func (r release) write(dir string, roots []string) error {
 		layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": r.version}))
 }
 
-// annotations are annotations of the OCI image specification, "Annotations".
+// annotations returns annotations that the OCI image specification defines ("Annotations").
 func (r release) annotations() map[string]string {
 	const source = "https://github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
 	return map[string]string{

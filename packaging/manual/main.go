@@ -3,9 +3,9 @@
 
 //go:build !urfave_cli_no_docs
 
-// Manual writes the manual page of the tool and its completions for shells into a directory, as they lie below
-// /usr/share. All of it is urfave/cli's. The code that makes pages needs a Markdown library, so it is not in
-// the shipped program.
+// Manual writes the manual page of the tool, and its completions for shells, into a directory like /usr/share. The
+// library urfave/cli makes the page and has the completions. Its code for pages needs a Markdown library, so this code
+// is not in the shipped program.
 //
 //	manual DIR
 package main
@@ -36,7 +36,7 @@ func main() {
 func write(dir string) error {
 	app := tool.New(io.Discard)
 	for _, c := range app.Commands {
-		c.UsageText += "\n\n" + c.Description // which the library's page leaves out
+		c.UsageText += "\n\n" + c.Description // the library's page leaves out the description
 	}
 	page, err1 := app.ToMan()
 	fish, err2 := app.ToFishCompletion()
@@ -47,7 +47,7 @@ func write(dir string) error {
 	}
 	for name, text := range map[string]string{
 		"man/man8/" + tool.Name + ".8":                     page + sections,
-		"bash-completion/completions/" + tool.Name:         bash, // it takes the program's name from the file's
+		"bash-completion/completions/" + tool.Name:         bash, // the file's name is the program's name for bash
 		"zsh/site-functions/_" + tool.Name:                 strings.ReplaceAll(zsh, "$PROG", tool.Name+" "+alias),
 		"fish/vendor_completions.d/" + tool.Name + ".fish": fish,
 		"fish/vendor_completions.d/" + alias + ".fish":     "complete -c " + alias + " -w " + tool.Name + "\n",
@@ -60,7 +60,8 @@ func write(dir string) error {
 		link(filepath.Join(dir, "bash-completion/completions"), tool.Name, alias))
 }
 
-// script is what the library has for a shell: a file of its module, which no package of it embeds.
+// script returns the library's completion for a shell. It is a file of the library's module, which no package of the
+// module embeds.
 func script(shell string) (string, error) {
 	module, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/urfave/cli/v2").Output()
 	if err != nil {
@@ -78,7 +79,7 @@ func replace(file, text string) error {
 	return cli.ReplaceFile(file, []byte(text), 0o644)
 }
 
-// link makes a link beside a file, in place of an older one.
+// link makes a symbolic link in dir, in place of an older file with this name.
 func link(dir, to, name string) error {
 	err := os.Remove(filepath.Join(dir, name))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -5,7 +5,7 @@
 
 package main
 
-// sections is what the library's page lacks, in the language of man-pages(7).
+// sections has the sections that the library's page lacks, in the format of man(7).
 const sections = `
 .SH EXIT STATUS
 .TP

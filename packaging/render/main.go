@@ -5,7 +5,7 @@
 //
 //	render CHART RELEASE NAMESPACE [VALUES.yaml]
 //
-// The whole of helm would take three times as long to build, for the same text.
+// The helm program would print the same text, but takes three times as long to build.
 package main
 
 import (
@@ -36,7 +36,8 @@ func main() {
 	fmt.Print(text)
 }
 
-// render returns the objects of a chart, each as a YAML document. The file of values may be "": the chart's own count.
+// render returns the objects of a chart, each as a YAML document. The file of values may be "": then the chart's own
+// values count.
 func render(dir, release, namespace, file string) (string, error) {
 	chart, err := loader.Load(dir)
 	if err != nil {
@@ -57,7 +58,7 @@ func render(dir, release, namespace, file string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// ConfigMaps come before what mounts them, as in helm's order of kinds.
+	// ConfigMaps come before the objects that mount them, as in helm's order of kinds.
 	names := slices.SortedFunc(maps.Keys(rendered), func(a, b string) int {
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b))
 	})

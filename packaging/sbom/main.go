@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Sbom writes a software bill of materials of programs in CycloneDX 1.6, https://cyclonedx.org/docs/1.6/json. It reads
-// the modules that Go's linker has recorded in them.
+// the modules that Go's linker has recorded in the programs.
 //
 //	sbom PROGRAM...
 //
@@ -75,7 +75,7 @@ func main() {
 	}
 }
 
-// describe returns the bill of the programs, which must be of one module.
+// describe returns the bill of materials of the programs, which must belong to one module.
 func describe(programs []string) (*bom, error) {
 	b := &bom{Format: "CycloneDX", Spec: "1.6", Version: 1}
 	libraries := map[string]component{}
@@ -121,8 +121,8 @@ func program(path string, info *debug.BuildInfo) (component, error) {
 	}), nil
 }
 
-// linked returns the modules in a program, and Go's standard library. The library is not a module, but scanners look
-// for its bugs, too.
+// linked returns the modules in a program, and Go's standard library. The standard library is not a module, but
+// scanners look for its bugs, too.
 func linked(info *debug.BuildInfo) []component {
 	libraries := []component{module("library", &debug.Module{Path: "stdlib",
 		Version: strings.TrimPrefix(info.GoVersion, "go")})}

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package chain runs the three plugins, ipam, ipvlan and unnumbered-ptp, in one process, and egress
-// for the few pods that it concerns.
+// Package chain runs the three plugins, ipam, ipvlan and unnumbered-ptp, in one process. It also runs egress, which
+// concerns few pods.
 //
-// With three plugins, most of the cost of an ADD is the start and the end of three programs. The
-// type cni-ipvlan-vpc-k8s in a conflist replaces them by one program.
+// If a conflist has three plugins, most of the cost of an ADD is the start and the end of three programs. The type
+// cni-ipvlan-vpc-k8s in a conflist replaces the three programs by one.
 //
 // The invariant: a command changes the node and the registry as the three plugins would. So the chain can delete a pod
-// of the three plugins, and they can delete its pods.
+// of the three plugins, and the three plugins can delete a pod of the chain.
 package chain
 
 import (
@@ -36,7 +36,7 @@ var all = []plugin.Commands[Config]{
 	as(egress.Commands(), func(c Config) egress.Config { return c.egress }),
 }
 
-// ipvlanAt is the place of ipvlan among them.
+// ipvlanAt is the index of ipvlan in all.
 const ipvlanAt = 1
 
 // Commands are the commands of the plugin.
@@ -56,8 +56,7 @@ func Commands() plugin.Commands[Config] {
 }
 
 // refuseNode refuses the namespace of the node, before anything is leased. It does not open the pod's namespace: an ADD
-// may wait for EC2, and the pod may end meanwhile. The plugin that needs the pod's namespace reports that it is
-// missing.
+// may wait for EC2, and the pod may end meanwhile. If the namespace is missing, the plugin that needs it reports this.
 func refuseNode(ctx context.Context, r *plugin.Request[Config]) error {
 	node, err := nl.NodeOf(ctx)
 	if err != nil {
@@ -82,12 +81,12 @@ func onNode(
 	}
 }
 
-// add calls each plugin with the result of the one before. If a plugin fails, add deletes what the earlier plugins have
-// made. It deletes nothing if the attachment had an address before. It also deletes nothing if a later ADD of the
-// attachment has begun: that ADD may have made the objects.
+// add calls each plugin with the result of the plugin before it. If a plugin fails, add deletes what the earlier
+// plugins have made. It deletes nothing if the attachment had an address before. It also deletes nothing if a later ADD
+// of the attachment has begun: that ADD may have made the objects.
 //
-// If the kernel reports the address as in use, add tries again. By then the registry has a lease for that address, so
-// each try gets another address.
+// If the kernel reports the address as in use, add tries again. The registry then has a lease for the refused address,
+// so each try gets another address.
 func add(ctx context.Context, r *plugin.Request[Config]) (result *types100.Result, err error) {
 	const tries = 8
 	for range tries {
@@ -105,14 +104,14 @@ func addOnce(ctx context.Context, r *plugin.Request[Config]) (_ *types100.Result
 	made, step := 1, *r
 	for err == nil && made < len(all) {
 		step.Prev = result
-		if result, err = all[made].Add(ctx, &step); err == nil { // otherwise it has deleted its own
+		if result, err = all[made].Add(ctx, &step); err == nil { // a plugin that fails deletes its own objects
 			made++
 		}
 	}
 	inUse = made == 1 && errors.Is(err, syscall.EADDRINUSE)
 	if err != nil && !since.IsZero() && !lease.Superseded(r, since) {
 		own := *r
-		own.Began = since // what has begun later is another command's
+		own.Began = since // a lease that began later belongs to another command
 		err = errors.Join(err, takeBack(context.WithoutCancel(ctx), &own, made))
 	}
 	return result, inUse, err
@@ -128,8 +127,8 @@ func address(ctx context.Context, r *plugin.Request[Config]) (result *types100.R
 
 func del(ctx context.Context, r *plugin.Request[Config]) error { return takeBack(ctx, r, len(all)) }
 
-// takeBack deletes what the first n plugins have made, in reverse order. takeBack ends at the first failure: an address
-// must not become free while the pod has it.
+// takeBack deletes what the first n plugins have made, in reverse order. takeBack ends at the first failure, because an
+// address must not become free while the pod has the address.
 func takeBack(ctx context.Context, r *plugin.Request[Config], n int) error {
 	for _, c := range slices.Backward(all[:n]) {
 		if err := c.Del(ctx, r); err != nil {
@@ -151,8 +150,8 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	return nil
 }
 
-// gc also keeps the objects of an ADD that runs at the same time. A runtime must not call both at once (CNI
-// specification, section 4).
+// gc also keeps the objects of an ADD that runs at the same time. The CNI specification forbids a GC during an ADD
+// (section 4), but a runtime may call it.
 func gc(ctx context.Context, r *plugin.Request[Config]) error {
 	var failed error
 	r.Added = func() ([]plugin.Attachment, error) { return lease.Added(r) }

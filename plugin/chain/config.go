@@ -21,8 +21,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// A Config has the keys of all plugins. Two of them have the key mtu: it is for both links of the pod. These two
-// plugins also share the key containerInterface.
+// A Config has the keys of all plugins. The plugins ipvlan and unnumbered-ptp both have the key mtu, which is for both
+// links of the pod. They also share the key containerInterface.
 type Config struct {
 	ipam   lease.Config
 	ipvlan ipvlan.Config
@@ -38,8 +38,8 @@ func (c *Config) Describe(j *codec.Codec) {
 	j.Each(c.ipam.Describe, c.ipvlan.Describe, c.ptp.Describe, c.egress.Describe)
 }
 
-// UnmarshalJSON gives all keys to each plugin, which takes its own. Like encoding/json it reads
-// on after a mistake and returns the first one. Otherwise a mistake in mtu would appear twice.
+// UnmarshalJSON decodes the text for each plugin, which takes its own keys. As encoding/json does, UnmarshalJSON
+// continues after a mistake, and returns only the first mistake. Otherwise a mistake in mtu would appear twice.
 func (c *Config) UnmarshalJSON(text []byte) error {
 	return cmp.Or(json.Unmarshal(text, &c.ipam), json.Unmarshal(text, &c.ipvlan), json.Unmarshal(text, &c.ptp),
 		json.Unmarshal(text, &c.egress))
@@ -48,20 +48,22 @@ func (c *Config) UnmarshalJSON(text []byte) error {
 // Validate sets the defaults and returns all mistakes together.
 func (c *Config) Validate() error {
 	ipam, mtu, end := c.ipvlan.IPAM, c.ptp.MTU, c.ipvlan.ContainerInterface
-	// ipvlan reports mistakes in mtu, unnumbered-ptp those in containerInterface, and the key ipam is reported here.
+	// ipvlan reports mistakes in mtu. unnumbered-ptp reports mistakes in containerInterface. This function reports the
+	// key ipam.
 	c.ipvlan.IPAM.Type, c.ptp.MTU, c.ipvlan.ContainerInterface = "", 0, ""
 	mistakes := []error{c.ipam.Validate(), c.ipvlan.Validate(), c.ptp.Validate(), c.egress.Validate()}
 	c.ipvlan.IPAM, c.ptp.MTU, c.ipvlan.ContainerInterface = ipam, mtu, end
 	if ipam.Type != "" {
 		mistakes = append(mistakes,
-			fmt.Errorf("ipam: %q: this plugin calls no other plugin for addresses; put ipam's keys beside the others, "+
-				"or use the reference plugin, type ipvlan, with its own ipam", ipam.Type))
+			fmt.Errorf("ipam: %q: this plugin calls no other plugin for addresses; put the keys of ipam beside the "+
+				"other keys, or use the reference plugin, type ipvlan, with its own ipam",
+				ipam.Type))
 	}
 	return errors.Join(append(mistakes, Unhooked(c.ipvlan.Mode, &c.ptp, len(c.egress.Egresses)),
 		Routed(&c.ipam, &c.ptp, len(c.egress.Egresses)))...)
 }
 
-// Routed returns what cannot work with pools whose pods are routed.
+// Routed returns the mistakes of a configuration that has pools with routed pods.
 func Routed(ipam *lease.Config, pair *ptp.Config, egresses int) error {
 	var m values.Mistakes
 	veth, ipvlan := ipam.Routed()
@@ -69,8 +71,9 @@ func Routed(ipam *lease.Config, pair *ptp.Config, egresses int) error {
 		return nil
 	}
 	if mark := pair.Mark(); mark&ptp.ENIMarks != 0 {
-		m.Wrong(`nodePortMark: %d (%#x): with dataPath "veth" the bits %#x stand for ENIs: want others, such as `+
-			"8192 (0x2000)", mark, mark, ptp.ENIMarks)
+		m.Wrong(`nodePortMark: %d (%#x): with dataPath "veth" the bits %#x stand for ENIs: want other bits, for `+
+			"example 8192 (0x2000)",
+			mark, mark, ptp.ENIMarks)
 	}
 	if len(ipvlan) == 0 && egresses > 0 {
 		m.Wrong(`egress: all pools have dataPath "veth", and only pods of a pool with dataPath "ipvlan" can be ` +
@@ -79,20 +82,22 @@ func Routed(ipam *lease.Config, pair *ptp.Config, egresses int) error {
 	return m.Err()
 }
 
-// Unhooked returns what cannot work in a mode of ipvlan: in l3s the hooks of a pod do not see packets from the VPC.
+// Unhooked returns the mistakes of a configuration with this mode of ipvlan. In mode l3s, the hooks of a pod do not see
+// packets from the VPC.
 func Unhooked(mode string, pair *ptp.Config, egresses int) error {
 	var m values.Mistakes
 	if mode == "l3s" && pair.Loops() {
-		m.Wrong(`mode: "l3s": a service loop sees no packets that arrive from the VPC: use mode "l2", or ` +
-			`serviceLoop "none"`)
+		m.Wrong(`mode: "l3s": want "l2", or serviceLoop "none", because in this mode a service loop sees no packets ` +
+			"that arrive from the VPC")
 	}
 	if mode == "l3s" && egresses > 0 {
-		m.Wrong(`mode: "l3s": the filters of an egress see no packets that arrive from the VPC: use mode "l2"`)
+		m.Wrong(`mode: "l3s": want "l2", because in this mode the filters of an egress see no packets that arrive ` +
+			"from the VPC")
 	}
 	return m.Err()
 }
 
-// part is the request with the configuration of one of the plugins.
+// part is the request with the configuration of one plugin.
 func part[C any](r *plugin.Request[Config], config C) *plugin.Request[C] {
 	return &plugin.Request[C]{
 		Network: r.Network, Attachment: r.Attachment, NetNS: r.NetNS, Pod: r.Pod, Config: config, Prev: r.Prev,
@@ -100,8 +105,8 @@ func part[C any](r *plugin.Request[Config], config C) *plugin.Request[C] {
 	}
 }
 
-// as adapts the commands of a plugin to requests with the configuration of all. None of
-// the returned commands is nil.
+// as adapts the commands of one plugin to requests with the configuration of all plugins. None of the returned commands
+// is nil.
 func as[C any](c plugin.Commands[C], config func(Config) C) plugin.Commands[Config] {
 	command := func(f func(context.Context, *plugin.Request[C]) error) func(context.Context,
 		*plugin.Request[Config]) error {

@@ -107,10 +107,11 @@ func TestConfigMistakes(t *testing.T) {
 				"egressPort: 0"}},
 		{"a loop in l3s",
 			`{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipMasq":true,"mode":"l3s"}`,
-			[]string{`mode: "l3s": a service loop sees no packets that arrive from the VPC`}},
+			[]string{`mode: "l3s": want "l2", or serviceLoop "none", because in this mode a service loop sees no ` +
+				`packets`}},
 		{"an egress in l3s",
 			`{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipMasq":true,"serviceLoop":"none","mode":"l3s","egress":{"x":{"gateways":["172.20.0.9"],"destinations":["203.0.113.0/24"],"namespaces":["a"],"routers":["b"]}}}`,
-			[]string{`mode: "l3s": the filters of an egress see no packets that arrive from the VPC`}},
+			[]string{`mode: "l3s": want "l2", because in this mode the filters of an egress see no packets`}},
 		{"l3s alone",
 			`{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipMasq":true,"serviceLoop":"none","mode":"l3s"}`, nil},
 		{"no data path", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","dataPath":"vlan"}`,
@@ -124,8 +125,8 @@ func TestConfigMistakes(t *testing.T) {
 			`"namespaces":["a"],"routers":["b"]}}}`, []string{`egress: all pools have dataPath "veth"`}},
 		{"another's ipam",
 			`{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipam":{"type":"host-local"}}`,
-			[]string{`ipam: "host-local": this plugin calls no other plugin for addresses; put ipam's keys ` +
-				`beside the others`}},
+			[]string{`ipam: "host-local": this plugin calls no other plugin for addresses; put the keys of ipam ` +
+				`beside the other keys`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var c Config
@@ -203,8 +204,8 @@ func TestConfigAllTypes(t *testing.T) {
 // TestSameRule: a value of a kind is right or wrong by one rule, whichever key has it, and a wrong one has one message.
 func TestSameRule(t *testing.T) {
 	const cidr, address, link = "want a CIDR or an address, ", "want an address, ", "the name "
-	const namespace = "want a namespace, or the beginning of one and a *"
-	const id = "want an ID and no name, "
+	const namespace = "want a namespace, or the beginning of a namespace with a * after it"
+	const id = "want an ID, not a name, for example "
 	prefixes := []string{`"routeToCidrs": [%q]`, `"hostCidrs": [%q]`, `"egress": {"x": {"destinations": [%q]}}`,
 		`"egress": {"x": {"except": [%q]}}`,
 		`"egress": {"x": {"clients": [%q]}}`, `"egress": {"x": {"routerCidrs": [%q]}}`}

@@ -15,11 +15,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// check compares all that a pod has with what it should have, except sysctls and MTUs, which other plugins may change.
+// check compares the objects that a pod has with the objects that it should have. check ignores sysctls and MTUs, which
+// other plugins may change.
 //
-// Another configuration applies to new pods. The seal of the table reports whether the pod is of the present one. Then
-// the destinations and the clients are compared, too. If the pod's configuration is another one, check compares only
-// what all configurations have in common: see [Lost].
+// A changed configuration applies to new pods, and to a running pod only after a [Renewal]. The seal of the nftables
+// table shows whether the pod has the present configuration. If so, check compares the destinations and the clients,
+// too. Otherwise check compares only what all configurations have in common: see [Lost].
 func check(ctx context.Context, r *plugin.Request[Config]) error {
 	role, err := r.Config.role(r.Pod)
 	if err != nil || role.none() || r.Prev == nil {
@@ -30,7 +31,7 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 		if err != nil || p == nil {
 			return err
 		}
-		p.routes = nil // they may have changed since the ADD; without a route that spares them, the router refuses
+		p.routes = nil // the pod's routes may have changed since the ADD, so check ignores the throw routes for them
 		w, err := p.wiring(r, role)
 		if err != nil {
 			return err
@@ -42,7 +43,7 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	})
 }
 
-// sealed reports whether a wiring's table in the kernel is of the present configuration.
+// sealed reports whether the kernel's table is of the present configuration. w is the wiring of this configuration.
 func sealed(w nl.Wiring) bool {
 	return slices.ContainsFunc(w, func(s nl.Step) bool {
 		t, is := s.Object.(nl.Table)
@@ -68,7 +69,7 @@ func lasting(w nl.Wiring) (rest nl.Wiring) {
 	return rest
 }
 
-// otherwise is the check of a pod of another configuration.
+// otherwise checks a pod that has another configuration.
 func (p *pod) otherwise() error {
 	is, err := fromKernel(p.ns, p.nic.Name)
 	if err != nil {
@@ -82,8 +83,9 @@ func (p *pod) otherwise() error {
 	return is.lost()
 }
 
-// Lost reports the objects that a pod lacks, of those that each client and each router has with any configuration. name
-// is the link of the ENI. The error is fs.ErrNotExist if the pod has nothing of an egress.
+// Lost returns an error that names the objects which a pod lacks. It compares only the objects that each client or each
+// router has in every configuration. name is the pod's link to the VPC. The error is fs.ErrNotExist if the pod has no
+// object of an egress.
 func Lost(ns *nl.NS, name string) error {
 	p, err := fromKernel(ns, name)
 	if err != nil {
@@ -101,7 +103,7 @@ func Lost(ns *nl.NS, name string) error {
 // ErrLost is the error that Lost returns for a client or a router.
 var ErrLost = errors.New("a part of the egress is lost")
 
-// fromKernel is a pod as its tunnels show it.
+// fromKernel returns the pod as its tunnels show it. name is the pod's link to the VPC.
 func fromKernel(ns *nl.NS, name string) (*pod, error) {
 	links, err := ns.Links()
 	p := &pod{ns: ns, nic: plugin.NIC{Name: name}, links: []string{name}}
@@ -113,7 +115,7 @@ func fromKernel(ns *nl.NS, name string) (*pod, error) {
 	return p, err
 }
 
-// isRouter reports whether the table of a pod is a router's, or else a client's.
+// isRouter reports whether the nftables table of a pod is that of a router, or that of a client.
 func (p *pod) isRouter() (router, client bool) {
 	has := func(c nl.Chain) bool {
 		return nl.Table{Family: "inet", Name: Table, Chains: []nl.Chain{c}}.Intact(p.ns) == nil
@@ -122,7 +124,7 @@ func (p *pod) isRouter() (router, client bool) {
 		has(nl.Chain{Name: "output", Type: "route", Hook: "output", Priority: mangle})
 }
 
-// lost reports what the pod lacks of its role.
+// lost returns an error that names the objects of its role which the pod lacks.
 func (p *pod) lost() error {
 	if len(p.addrs) == 0 {
 		return fmt.Errorf("the links %s and %s of the tunnel are gone: %w", Link4, Link6, fs.ErrNotExist)
@@ -148,7 +150,8 @@ func (p *pod) lost() error {
 	return errors.Join(err, p.clientTable(nil, nil).Intact(p.ns), p.lostRoutes(families))
 }
 
-// lostFamily reports rules about a tunnel that is gone, while there is one of the other family.
+// lostFamily returns an error if the pod has rules of a family, but no tunnel of this family. families are the families
+// of the pod's tunnels.
 func (p *pod) lostFamily(families []nl.Family) (failed error) {
 	rules, err := p.ns.Rules()
 	for _, r := range rules {
@@ -160,7 +163,8 @@ func (p *pod) lostFamily(families []nl.Family) (failed error) {
 	return errors.Join(err, failed)
 }
 
-// lostRoutes reports destinations of a client that have no route by the tunnel, or none that refuses without it.
+// lostRoutes returns an error that names the destinations of a client which have no route by the tunnel, or no refusing
+// route.
 func (p *pod) lostRoutes(families []nl.Family) (failed error) {
 	routes, err := p.ns.Routes(nl.RouteFilter{Table: TableOut, Protocol: nl.RouteProtocol})
 	if err != nil {
@@ -177,8 +181,9 @@ func (p *pod) lostRoutes(families []nl.Family) (failed error) {
 				by[r.Dst] = true
 			}
 		}
-		failed = errors.Join(failed, unlike(without, by, "it has no route by the tunnel"),
-			unlike(by, without, "without the tunnel, it would leave by the pod's own address"))
+		failed = errors.Join(failed, unlike(without, by, "there is no route by the tunnel"),
+			unlike(by, without, "no route refuses its packets while the tunnel is gone, so they would leave with the "+
+				"pod's own address"))
 		if len(by) == 0 {
 			failed = errors.Join(failed, fmt.Errorf("%v: no route leads into the tunnel: %w", f, fs.ErrNotExist))
 		}
@@ -186,7 +191,7 @@ func (p *pod) lostRoutes(families []nl.Family) (failed error) {
 	return failed
 }
 
-// unlike reports the prefixes of one set that are not in another.
+// unlike returns an error that names the prefixes of the first set that are not in the second set.
 func unlike(one, other map[netip.Prefix]bool, means string) (failed error) {
 	for dst := range one {
 		if !other[dst] {

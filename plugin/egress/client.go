@@ -16,12 +16,13 @@ import (
 // mangle is the priority of chains that set marks: before addresses are translated.
 const mangle = -150
 
-// client is what a client gets: the tunnel, and a table of routes by it. A packet to a
-// destination goes to the gateway, that is to the Service of the routers.
+// client lists the objects of a client: the tunnel, and a table of routes by the tunnel. A packet to a destination goes
+// to the gateway, which is the ClusterIP of the routers' Service.
 //
-// A route of the type throw sends a packet on to the pod's other routes. So the longest prefix decides whether a packet
-// takes the tunnel. Each destination has a further route, which refuses: without the tunnel, nothing leaves by another
-// address. The refusing route is added first, and the UDP port of the tunnel is added last.
+// A route of the type throw makes the kernel continue with the pod's other tables. So the longest prefix decides
+// whether a packet takes the tunnel. Each destination has a second route, which refuses packets: if there is no tunnel,
+// no packet to the destination leaves with another address. The refusing routes are added first, and the UDP port of
+// the tunnel is added last.
 func (p *pod) client(all []Egress) (nl.Wiring, error) {
 	families := p.families(all...)
 	objects := []nl.Object{p.clientTable(families, all)}
@@ -38,7 +39,7 @@ func (p *pod) client(all []Egress) (nl.Wiring, error) {
 	return p.steps(slices.Concat(objects, by, p.doors(families))), nil
 }
 
-// clientRules choose the table.
+// clientRules are the rules that choose the routing table.
 func (p *pod) clientRules(f nl.Family) (objects []nl.Object) {
 	if f == nl.IPv6 {
 		objects = append(objects, p.pastTunnel())
@@ -47,11 +48,12 @@ func (p *pod) clientRules(f nl.Family) (objects []nl.Object) {
 		Protocol: nl.RouteProtocol})
 }
 
-// clientRoutes are the table before there is a tunnel, and the routes into the tunnel.
+// clientRoutes are the routes of the table: closed are the routes before there is a tunnel, and open are the routes
+// into the tunnel.
 type clientRoutes struct{ closed, open []nl.Object }
 
-// clientRoutes lead into the tunnel. If two egresses disagree about a prefix, the one that names it
-// as a destination counts.
+// clientRoutes returns the routes of a family. If one egress has a prefix in destinations, and another egress has this
+// prefix in except, the prefix is a destination.
 func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err error) {
 	var out, spared, hops []nl.Route
 	for _, e := range all {
@@ -68,8 +70,9 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err 
 		}
 		for _, dst := range of(f, e.destinations) {
 			if slices.Contains(no, dst) {
-				err = errors.Join(err, fmt.Errorf("egress: destinations: %s: this is an address of the node, or the "+
-					"configuration excepts it: no packet would take the tunnel", dst))
+				err = errors.Join(err, fmt.Errorf("egress: destinations: %s: no packet would take the tunnel, "+
+					"because this is an address of the node, or the configuration excepts it",
+					dst))
 			}
 			out = append(out, nl.Route{Dst: dst, Via: gw, Dev: linkName(f), OnLink: f == nl.IPv4, Src: p.addr(f),
 				MTU: min(e.MTU, nl.TunnelMTU(f, p.mtu)), Table: TableOut, Protocol: nl.RouteProtocol})
@@ -92,26 +95,28 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err 
 	return routes, err
 }
 
-// withoutTunnel is the route to a destination that counts when the one by the tunnel is gone, with its link or without.
-// Its metric is larger.
+// withoutTunnel is the route that refuses packets to a destination. Its metric is larger than the metric of the route
+// by the tunnel. So the kernel uses the refusing route only when the route by the tunnel is gone, alone or together
+// with its link.
 func withoutTunnel(dst netip.Prefix) nl.Route {
 	return nl.Route{Dst: dst, Type: "unreachable", Metric: lastMetric, Table: TableOut, Protocol: nl.RouteProtocol}
 }
 
-// onTunnel makes a gateway of IPv6 valid for routes by the tunnel. No packet takes it: the route that spares the
-// gateway has a smaller metric. But that one has no link. The kernel looks for a route to the gateway by the link of a
-// new route, in the table of the new route. So it finds this one (ip6_route_check_nh).
+// onTunnel is the route that makes an IPv6 gateway valid for routes by the tunnel. For a new route, the kernel looks in
+// the table of the route for a route to the gateway by the same link (ip6_route_check_nh). The throw route to the
+// gateway has no link, so the kernel needs the route of onTunnel. No packet takes this route, because the throw route
+// has a smaller metric.
 //
-// The flag onlink is no way to that. Before Linux 7.0, the kernel refuses it if the main table has a route to the
-// gateway by another link (ip6_route_check_nh_onlink). The pod has one: to the Services.
+// The flag onlink does not help. Before Linux 7.0, the kernel refuses this flag if the main table has a route to the
+// gateway by another link (ip6_route_check_nh_onlink). The pod has such a route: the route to the Services.
 func onTunnel(gw netip.Addr) nl.Route {
 	return nl.Route{Dst: single(gw), Dev: linkName(nl.IPv6), Metric: lastMetric, Table: TableOut,
 		Protocol: nl.RouteProtocol}
 }
 
-// pastTunnel is the rule for packets that leave by the ENI's link. The service loop redirect looks for the next hop of
-// a packet that it sends out there (bpf_redirect_neigh). In IPv6 the kernel does not skip a route by another link, and
-// would take the tunnel's gateway.
+// pastTunnel is the rule that makes packets which leave by the ENI's link skip the tunnel's table. If the service loop
+// is redirect, a BPF program sends packets out by this link. The kernel then looks for the next hop of the packet
+// (bpf_redirect_neigh). In IPv6, the kernel does not skip a route by another link, and would take the tunnel's gateway.
 func (p *pod) pastTunnel() nl.Rule {
 	return nl.Rule{Pref: prefPast, Family: nl.IPv6, OIF: p.nic.Name, Table: nl.MainTable, Protocol: nl.RouteProtocol}
 }
@@ -119,7 +124,8 @@ func (p *pod) pastTunnel() nl.Rule {
 // lastMetric is higher than the metrics of all other routes: the kernel's default metric is 1024.
 const lastMetric = 2048
 
-// gateways are the gateways of several egresses. The tunnel's own packets go to them and must not enter a tunnel again.
+// gateways are the gateways of several egresses. The tunnel's own packets go to the gateways, and must not enter a
+// tunnel again.
 func gateways(all []Egress) (gws []netip.Addr) {
 	for _, e := range all {
 		gws = append(gws, e.gateways...)
@@ -137,26 +143,28 @@ func gatewaysOf(f nl.Family, all []Egress) (gws []netip.Prefix) {
 	return gws
 }
 
-// clientTable makes the tunnel one for connections that the pod begins.
+// clientTable is the nftables table by which only connections that the pod begins use the tunnel.
 //
-// Answers to others must leave as they do without a tunnel: to probes, and to callers at a NodePort or a load balancer.
-// Their destination may be one of the tunnel's. Such packets get the mark, and the kernel looks for a route without the
-// tunnel's table. Packets that come by the pair and leave again get the mark, too: the service loop masquerade sends
-// them on by the ENI. It may be for a router, in the tunnel's own packets, or for another backend of a Service in a
-// destination.
+// The pod's answers to other hosts must leave as they do without a tunnel. Examples are answers to probes, and to
+// callers at a NodePort or a load balancer. The address of such a host may be in a destination of the tunnel. So
+// answers get the mark, and the kernel does not use the tunnel's table for packets with the mark. Packets that arrive
+// by the pair and leave again get the mark, too. If the service loop is masquerade, the pod sends them on by the ENI.
+// Such a packet may be one of the tunnel's own packets, to a router. Or it is for a backend of a Service, and the
+// address of the backend is in a destination.
 //
-// A connection that leaves by the tunnel gets the mark, too. From the tunnel the pod takes answers of such connections,
-// and errors about them, and nothing else. Otherwise any program that can send UDP to the pod could call it with any
-// source. Such a program could answer as if it were the pod's DNS server, or lower the path MTU of the pod's other
-// connections.
+// A connection that leaves by the tunnel gets the mark, too. From the tunnel, the pod accepts only answers of such
+// connections, and errors about these connections. Otherwise any program that can send UDP to the pod could call the
+// pod with any source. Such a program could answer as if it were the pod's DNS server, or lower the path MTU of the
+// pod's other connections.
 //
-// The destinations may change while the pod runs, see renew.go. The far end of a TCP connection knows it by an address.
-// So one that has begun past the tunnel stays there. A connection that has begun by the tunnel ends when the tunnel of
-// its destination is gone. A reset tells the program at once, and no packet of the connection leaves by another
-// address. Each packet of all other protocols takes the way of now.
+// The destinations may change while the pod runs, see renew.go. The far end of a TCP connection identifies the
+// connection by its source address. So a TCP connection that has begun outside of the tunnel stays outside. A TCP
+// connection that has begun by the tunnel ends when its destination is no longer a destination of the tunnel. The
+// program gets a reset at once, and no packet of the connection leaves with another address. Packets of all other
+// protocols follow the present destinations.
 func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
-	past := []nl.NFRule{{nl.CTReply(), nl.SetMark(mark)}} // of containers in the pod
+	past := []nl.NFRule{{nl.CTReply(), nl.SetMark(mark)}} // answers of containers in the pod
 	for _, pair := range p.links[1:] {
 		past = append(past, nl.NFRule{nl.IIFName(pair), nl.SetMark(mark)})
 	}
@@ -180,7 +188,8 @@ func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	}, p.untracked(families, func(f nl.Family) nl.Term { return nl.DAddr(gatewaysOf(f, all)...) })...)}
 }
 
-// routersOf returns the addresses of the routers of a family, or none if an egress does not report them.
+// routersOf returns a function. The function returns the CIDRs of all routers of a family, or none if an egress has no
+// routerCidrs of this family.
 func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 	return func(f nl.Family) (routers []netip.Prefix) {
 		for _, e := range all {
@@ -197,9 +206,9 @@ func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 	}
 }
 
-// onlyInUDP drops packets in packets that are not in UDP: the tunnel's link would take them, too. A packet that comes
-// out of UDP does not pass this hook again. If the routers' addresses are known, it also drops packets to the UDP port
-// from all other addresses.
+// onlyInUDP are the rules that drop IP in IP without UDP: the tunnel's link would accept such packets, too. A packet
+// that the kernel has taken out of UDP does not pass this hook again. If the function known returns CIDRs, the rules
+// also drop packets to the tunnel's UDP port from all other addresses.
 func (p *pod) onlyInUDP(families []nl.Family, known func(nl.Family) []netip.Prefix) []nl.NFRule {
 	rules := []nl.NFRule{refuse(nl.L4Proto("4")), refuse(nl.L4Proto("41"))}
 	for _, f := range families {
@@ -210,7 +219,7 @@ func (p *pod) onlyInUDP(families []nl.Family, known func(nl.Family) []netip.Pref
 	return rules
 }
 
-// steps are steps in the pod.
+// steps returns one step for each object, all in the pod.
 func (p *pod) steps(objects []nl.Object) nl.Wiring {
 	w := make(nl.Wiring, 0, len(objects))
 	for _, o := range objects {

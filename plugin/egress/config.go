@@ -21,33 +21,34 @@ import (
 //codec:describe exported
 type Config struct {
 	Egresses map[string]Egress `json:"egress"`     // by name
-	Port     *int              `json:"egressPort"` // UDP port of all tunnels; 5555
+	Port     *int              `json:"egressPort"` // UDP port of all tunnels; nil: 5555
 
 	RuntimeConfig struct {
 		Annotations map[string]string `json:"io.kubernetes.cri.pod-annotations"`
-	} `json:"runtimeConfig"` // what the runtime says of one pod
+	} `json:"runtimeConfig"` // what the runtime writes about one pod
 
 	port uint16
 }
 
-// An Egress is a way out for some destinations.
+// An Egress is a way by which packets of clients to some destinations leave.
 //
 //codec:describe
 type Egress struct {
 	// the ClusterIP of the Service of the routers, at most one of each family
 	Gateways     []string `json:"gateways"`
 	Destinations []string `json:"destinations"` // CIDRs that clients reach by a router
-	Except       []string `json:"except"`       // CIDRs within these that they reach as other pods do
+	Except       []string `json:"except"`       // CIDRs within destinations that clients reach as other pods do
 	MTU          int      `json:"mtu"`          // of the packets in the tunnel; 0: as large as the links allow
 
-	// Kubernetes namespaces whose pods are clients: names, or the beginning of names and a *
+	// Kubernetes namespaces whose pods are clients: names, or the beginning of a name and a *
 	Namespaces []string `json:"namespaces"`
 	Selectable []string `json:"selectable"` // further namespaces, whose pods are clients if they ask for it
 	Routers    []string `json:"routers"`    // namespaces whose pods are routers
-	// CIDRs of the addresses that routers serve; IPv4: by default what the router's result routes by its ENI
+	// CIDRs of the clients' addresses; the default for IPv4 is the destinations of the routes in the router's
+	// prevResult
 	Clients []string `json:"clients"`
 
-	// CIDRs of the routers' addresses: clients take packets from the tunnel only from there; by default from everywhere
+	// CIDRs of the routers' addresses: a client accepts tunnel packets only from these; the default is all addresses
 	RouterCIDRs []string `json:"routerCidrs"`
 
 	gateways     []netip.Addr
@@ -65,8 +66,8 @@ func (c *Config) Validate() error {
 	var v validation
 	port := *cmp.Or(c.Port, new(DefaultPort))
 	if port < 1 || port >= nl.SpliceFirst {
-		v.Wrong("egressPort: %d: want a port from 1 to %d: pods use higher ports for their calls to Services", port,
-			nl.SpliceFirst-1)
+		v.Wrong("egressPort: %d: want a port from 1 to %d, because pods use higher ports for their calls to Services",
+			port, nl.SpliceFirst-1)
 	}
 	c.port = uint16(port)
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
@@ -81,7 +82,7 @@ func (c *Config) Validate() error {
 	return v.Err()
 }
 
-// UDPPort is the UDP port of the tunnels. The Config has been validated.
+// UDPPort is the UDP port of the tunnels. The Config must be validated.
 func (c *Config) UDPPort() int { return int(c.port) }
 
 // A validation collects mistakes.
@@ -95,9 +96,10 @@ func (v *validation) egress(e Egress) Egress {
 	e.clients = v.Prefixes("clients", e.Clients)
 	e.routerCIDRs = v.Prefixes("routerCidrs", e.RouterCIDRs)
 	if len(e.Destinations) == 0 {
-		v.Wrong(`destinations must be specified: ["203.0.113.0/24"] for example, ["0.0.0.0/0"] for the whole internet`)
+		v.Wrong(`destinations must be specified, for example ["203.0.113.0/24"], or ["0.0.0.0/0"] for the whole ` +
+			"internet")
 	}
-	v.MTU(e.MTU, 1280, "what the links allow") // RFC 8200, section 5
+	v.MTU(e.MTU, 1280, "the MTU that the links allow") // RFC 8200, section 5
 	v.Namespaces("namespaces", e.Namespaces)
 	v.Namespaces("selectable", e.Selectable)
 	v.Namespaces("routers", e.Routers)
@@ -105,23 +107,23 @@ func (v *validation) egress(e Egress) Egress {
 	return e
 }
 
-// gateways parses addresses of which at most one is of each family.
+// gateways parses the addresses of an egress's gateways, at most one of each family.
 func (v *validation) gateways(texts []string) (all []netip.Addr) {
 	for _, text := range texts {
 		a, ok := v.Address("gateways", text)
 		switch {
 		case !ok:
 		case a.IsUnspecified(), a.IsMulticast(), a.IsLoopback():
-			v.Wrong("gateways: %q: want the ClusterIP of the routers' Service, 172.20.0.77 for example", text)
+			v.Wrong("gateways: %q: want the ClusterIP of the routers' Service, for example 172.20.0.77", text)
 		case slices.ContainsFunc(all, func(o netip.Addr) bool { return o.Is4() == a.Is4() }):
-			v.Wrong("gateways: %s: want at most one address of IPv4 and one of IPv6: a Service has no more", a)
+			v.Wrong("gateways: %s: want at most one address of IPv4 and one of IPv6, because a Service has no more", a)
 		default:
 			all = append(all, a)
 		}
 	}
 	if len(texts) == 0 {
-		v.Wrong("gateways must be specified: the ClusterIP of the routers' Service, which the Service should name " +
-			"itself so that it never changes")
+		v.Wrong("gateways must be specified: want the ClusterIP of the routers' Service. Set clusterIP in the " +
+			"Service, so that this address never changes")
 	}
 	return all
 }
@@ -129,42 +131,46 @@ func (v *validation) gateways(texts []string) (all []netip.Addr) {
 // vpc6 is the length of the largest IPv6 CIDR that a VPC may have (VPC user guide, "VPC CIDR blocks").
 const vpc6 = 44
 
-// reachable refuses destinations that no packet could reach: without a gateway of their family, or
-// where the tunnel's own packets would go into the tunnel.
+// reachable refuses destinations that no packet could reach: no gateway has their family, or the tunnel's own packets
+// would go into the tunnel. It also refuses an egress that no pod, or every host, could use.
 func (v *validation) reachable(e Egress) {
 	for _, d := range e.destinations {
 		f := nl.FamilyOf(d.Addr())
 		if gw := e.gateway(f); !gw.IsValid() && len(e.gateways) > 0 {
-			v.Wrong("destinations: %s: gateways has no address of %v, so no router can be reached for it", d, f)
+			v.Wrong("destinations: %s: want an address of %v in gateways, because without it no packet to this "+
+				"destination reaches a router",
+				d, f)
 		}
 		if f == nl.IPv6 && d.Bits() < vpc6 && !slices.ContainsFunc(e.except,
 			func(p netip.Prefix) bool { return d.Contains(p.Addr()) }) {
-			v.Wrong("destinations: %s: the pods' own VPC may be in it, because IPv6 addresses of a VPC are public: "+
-				"name its IPv6 CIDR in except", d)
+			v.Wrong("destinations: %s: want the IPv6 CIDR of the pods' VPC in except, because the VPC's IPv6 "+
+				"addresses are public and may be in this destination",
+				d)
 		}
 	}
 	for _, d := range e.destinations {
 		if n, is := longest(never(), d.Addr()); is && n.Bits() <= d.Bits() {
-			v.Wrong("destinations: %s: no router forwards to %s: these addresses have another meaning on each node", d,
-				n)
+			v.Wrong("destinations: %s: no router forwards to %s, because these addresses have another meaning on "+
+				"each node", d, n)
 		}
 	}
 	if len(e.Routers) > 0 && e.gateway(nl.IPv6).IsValid() && len(of(nl.IPv6, e.clients)) == 0 {
-		v.Wrong("clients must be specified with an IPv6 gateway: the VPC's IPv6 CIDR, or those of the clients' " +
-			"subnets: otherwise routers would serve every host")
+		v.Wrong("clients must be specified with an IPv6 gateway: want the VPC's IPv6 CIDR, or the IPv6 CIDRs of the " +
+			"clients' subnets. Without clients, routers would serve every host")
 	}
 	if len(e.Namespaces)+len(e.Selectable) == 0 {
-		v.Wrong("namespaces or selectable must be specified: otherwise no pod is a client")
+		v.Wrong("namespaces or selectable must be specified, because otherwise no pod is a client")
 	}
 	for _, gw := range e.gateways {
 		if d, tunnelled := e.Tunnels(gw); tunnelled {
-			v.Wrong("destinations: %s: the gateway %s is in it, and the tunnel's own packets must not enter the "+
-				"tunnel; make the destination smaller, or add the CIDR of the Services to except", d, gw)
+			v.Wrong("destinations: %s: the gateway %s is in this destination, and the tunnel's own packets must not "+
+				"enter the tunnel; make the destination smaller, or add the CIDR of the Services to except",
+				d, gw)
 		}
 	}
 }
 
-// conflicts refuses two egresses with the same destination whose pods may be the same.
+// conflicts refuses two egresses that have the same destination, and that may have the same pod as a client.
 func (v *validation) conflicts(all map[string]Egress) {
 	names := slices.Sorted(maps.Keys(all))
 	for i, one := range names {
@@ -172,7 +178,8 @@ func (v *validation) conflicts(all map[string]Egress) {
 			a, b := all[one], all[other]
 			if d, same := common(a, b); same && overlap(a.Namespaces, b.Namespaces) {
 				v.Wrong("egress: %s and %s: both have the destination %s, and both have clients in the same "+
-					"namespaces: want one of them to differ", one, other, d)
+					"namespaces; want other destinations or other namespaces in one of them",
+					one, other, d)
 			}
 		}
 	}
@@ -187,7 +194,7 @@ func common(a, b Egress) (netip.Prefix, bool) {
 	return a.destinations[i], true
 }
 
-// overlap reports whether some namespace may match both.
+// overlap reports whether some namespace may match both lists.
 func overlap(a, b plugin.Namespaces) bool {
 	start := func(g string) string { return strings.TrimSuffix(g, "*") }
 	return slices.ContainsFunc(a, func(g string) bool { return b.Has(start(g)) || slices.Contains(b, g) }) ||
@@ -203,10 +210,10 @@ func (e Egress) gateway(f nl.Family) netip.Addr {
 	return e.gateways[i]
 }
 
-// Has reports whether the egress has a gateway of a family. Its Config has been validated.
+// Has reports whether the egress has a gateway of a family. Its Config must be validated.
 func (e Egress) Has(f nl.Family) bool { return e.gateway(f).IsValid() }
 
-// HasRouters reports whether the pods of a Kubernetes namespace are its routers.
+// HasRouters reports whether the pods of a Kubernetes namespace are routers of the egress.
 func (e Egress) HasRouters(namespace string) bool { return plugin.Namespaces(e.Routers).Has(namespace) }
 
 // text has the keys of the egress on which the wiring of a pod depends.

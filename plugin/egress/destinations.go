@@ -10,8 +10,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// private are networks that "the whole internet" does not mean: networks of VPCs, nodes, Services, the metadata
-// service, and multicast groups. An egress has them as destinations only if it names them, or something in them.
+// private are networks that are not part of the internet: networks of VPCs, nodes, Services, the metadata service, and
+// multicast groups. If a destination contains such a network, clients still do not reach the network by the tunnel.
+// Clients reach the network by the tunnel only if a destination is the network itself, or is in the network.
 func private() []netip.Prefix {
 	return prefixes(
 		"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", // RFC 1918
@@ -25,8 +26,9 @@ func private() []netip.Prefix {
 	)
 }
 
-// never are networks that no destination may be in: each node, and each ENI, has its own. A router that forwarded there
-// would let its clients ask the metadata service as the router, past the proxy of its node.
+// never are networks in which no destination may be: their addresses have another meaning on each node, and on each
+// ENI. If a router forwarded packets to them, its clients could ask the metadata service as the router, and bypass the
+// proxy on the node.
 func never() []netip.Prefix {
 	return prefixes("169.254.0.0/16", "127.0.0.0/8", "fd00:ec2::/32", "fe80::/10", "::1/128")
 }
@@ -38,9 +40,9 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 	return all
 }
 
-// Tunnels reports whether clients reach an address by the tunnel, and returns the destination that
-// it is in. The longest prefix decides, as in the table of routes that a client gets. The node's
-// and the VPC's own addresses are not known here.
+// Tunnels reports whether clients reach an address by the tunnel, and returns the destination that contains the
+// address. The longest prefix decides, as in the table of routes that a client gets. Tunnels ignores the routes of the
+// pod, to the node and to the VPC, which also count in that table.
 func (e Egress) Tunnels(a netip.Addr) (d netip.Prefix, tunnelled bool) {
 	d, found := longest(e.destinations, a)
 	if !found {
@@ -53,7 +55,7 @@ func (e Egress) Tunnels(a netip.Addr) (d netip.Prefix, tunnelled bool) {
 	return d, !is || no.Bits() < d.Bits()
 }
 
-// longest is the longest prefix that has an address.
+// longest is the longest prefix that contains an address.
 func longest(all []netip.Prefix, a netip.Addr) (found netip.Prefix, ok bool) {
 	for _, p := range all {
 		if p.Contains(a) && (!ok || p.Bits() > found.Bits()) {
@@ -63,9 +65,9 @@ func longest(all []netip.Prefix, a netip.Addr) (found netip.Prefix, ok bool) {
 	return found, ok
 }
 
-// spared returns the prefixes within the destinations of a family that do not use the tunnel. Gateways and the
-// exceptions of the configuration do not use it. Packets to private networks, and to networks of the pod's other
-// routes, do not use it, either, unless the configuration names these networks.
+// spared returns the prefixes within the destinations of a family that do not use the tunnel. These are the gateways,
+// the exceptions of the configuration, private networks, and networks of the pod's other routes. But if the
+// configuration names a private network or a network of a route, this network uses the tunnel.
 func (e Egress) spared(f nl.Family, own []netip.Prefix, gateways []netip.Addr) (all []netip.Prefix) {
 	add := func(p netip.Prefix) {
 		within := func(d netip.Prefix) bool { return d.Bits() <= p.Bits() && d.Contains(p.Addr()) }
@@ -90,15 +92,16 @@ func (e Egress) spared(f nl.Family, own []netip.Prefix, gateways []netip.Addr) (
 // single is the prefix of one address.
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// A layer is prefixes to which a router forwards, or does not. The layers before it have the longer prefixes within
-// these.
+// A layer is a list of prefixes. A router forwards packets to all prefixes of a layer, or to none of them. Earlier
+// layers have longer prefixes, which are within these prefixes.
 type layer struct {
 	pass bool
 	to   []netip.Prefix
 }
 
-// layers are the destinations of a family, as a router sees them. The longest prefix decides, as in the table of routes
-// that a client gets. own are the networks that the router reaches by its ENI. Beyond all layers nothing passes.
+// layers returns the prefixes of a family to which a router forwards packets, and those to which it does not. The first
+// layer that contains an address decides. Thus the longest prefix decides, as in the table of routes that a client
+// gets. own are the networks that the router reaches by its ENI. A packet to an address in no layer does not pass.
 func (e Egress) layers(f nl.Family, own []netip.Prefix) (all []layer) {
 	refuse := e.spared(f, own, e.gateways)
 	pass := slices.DeleteFunc(of(f, e.destinations), func(d netip.Prefix) bool { return slices.Contains(refuse, d) })
@@ -111,7 +114,7 @@ func (e Egress) layers(f nl.Family, own []netip.Prefix) (all []layer) {
 	return slices.DeleteFunc(all, func(l layer) bool { return len(l.to) == 0 })
 }
 
-// put adds a prefix to the layer i. Every second layer lets packets pass.
+// put adds a prefix to the layer i. Layers with an odd index let packets pass, and all other layers refuse packets.
 func put(all []layer, i int, p netip.Prefix) []layer {
 	for len(all) <= i {
 		all = append(all, layer{pass: len(all)%2 == 1})
@@ -120,7 +123,8 @@ func put(all []layer, i int, p netip.Prefix) []layer {
 	return all
 }
 
-// depth is the layer of a prefix: beyond all prefixes within it that have the other verdict.
+// depth is the index of the layer of a prefix. This layer comes after the layers of all prefixes within p that have the
+// other verdict.
 func depth(p netip.Prefix, passes bool, pass, refuse []netip.Prefix) (d int) {
 	others := pass
 	if passes {

@@ -1,27 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package egress is a plugin: the packets of chosen pods leave with chosen addresses. Firewalls of partners then see
-// few addresses, and these stay the same.
+// Package egress is a plugin that makes the packets of chosen pods leave with chosen addresses. So firewalls of
+// partners see few addresses, and these addresses stay the same.
 //
-// There are two kinds of pods. A client sends its packets to some destinations through a tunnel (IP in UDP: foo over
-// UDP, FOU, ip-fou(8)) to a router. A router gives them its own address of the VPC, and sends them out by its ENI. So
-// the route table of the router's subnet decides the public address: a NAT gateway's address, or the router's Elastic
-// IP address. A router is an ordinary pod, whose containers may do nothing.
+// There are two kinds of pods. A client has a tunnel to the routers (FOU, foo over UDP: IP in UDP, see ip-fou(8)). It
+// sends its packets for some destinations through this tunnel, to one router. The router gives these packets its own
+// address of the VPC, and sends them out by its ENI. So the route table of the router's subnet decides the public
+// address: a NAT gateway's address, or the router's Elastic IP address. A router is an ordinary pod, whose containers
+// may do nothing.
 //
-// The far end of a client's tunnel is the ClusterIP of a Service whose endpoints are the routers. For a client,
-// kube-proxy chooses the router, and keeps it (sessionAffinity) until the router is no endpoint any more. So no process
-// of ours watches pods. The answers go straight to the client's address. A tunnel has no remote address: see
-// [nl.Tunnel]. So a router has one link for all clients, and knows none of them.
+// The far end of a client's tunnel is the ClusterIP of a Service whose endpoints are the routers. kube-proxy chooses a
+// router for each client, and keeps its choice (sessionAffinity) as long as this router is an endpoint. So no process
+// of ours watches pods. The router sends the answers straight to the client's address. A tunnel has no remote address:
+// see [nl.Tunnel]. So a router has one link for all clients, and needs no list of clients.
 //
-// The outer addresses of all packets are the pods' own, as EC2's source check wants it.
+// The outer addresses of all tunnel packets are the pods' own addresses, as EC2's source check demands.
 //
-// The files: client.go and router.go are what the two kinds get, and pod.go is what both need to know. What leaves by
-// a tunnel is in destinations.go, and which pod may use it in role.go. DEL is in end.go, and CHECK in check.go.
+// The files: client.go and router.go have the objects of the two kinds, and pod.go has what both kinds need.
+// destinations.go decides which packets leave by a tunnel, and role.go decides which pods may use a tunnel. DEL is in
+// end.go, and CHECK is in check.go.
 //
-// The invariants: if a pod is neither client nor router, the plugin changes nothing. Everything is in the pod's
-// namespace. Only connections that the pod begins use the tunnel. If a part of the egress is missing, packets for the
-// tunnel are dropped. No packet to a destination leaves by the address of the client, or of a node.
+// The invariants: if a pod is neither client nor router, the plugin changes nothing. All objects of the plugin are in
+// the pod's namespace. Only connections that the pod begins use the tunnel. If a part of the egress is missing, packets
+// for the tunnel are dropped. No packet to a destination leaves with the address of the client, or of a node.
 package egress
 
 //go:generate go run ../../internal/codec/gen
@@ -39,8 +41,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Commands are the commands of the egress plugin. GC has nothing to do: all that it makes ends
-// with the pod's namespace.
+// Commands are the commands of the egress plugin. GC has nothing to do: all objects of the plugin end with the pod's
+// namespace.
 func Commands() plugin.Commands[Config] {
 	return plugin.Commands[Config]{Add: add, Del: del, Check: check, Status: status}
 }
@@ -51,7 +53,7 @@ func add(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, erro
 		return nil, err
 	}
 	if r.Prev == nil {
-		return nil, plugin.Errorf(plugin.CodeInvalid, "put it after the plugins that give the pod its address",
+		return nil, plugin.Errorf(plugin.CodeInvalid, "put this plugin after the plugins that give the pod its address",
 			"must be called as chained plugin")
 	}
 	if role.none() {
@@ -70,7 +72,7 @@ func add(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, erro
 	})
 }
 
-// unavailable gives a hint to the error of a kernel that lacks something.
+// unavailable adds STATUS' code and a hint to an error if the kernel lacks a part of what an egress needs.
 func unavailable(err error) error {
 	if !errors.Is(err, nl.ErrNoFOU) && !errors.Is(err, nl.ErrNoTunnel) && !errors.Is(err, nl.ErrNoModule) {
 		return err
@@ -81,8 +83,8 @@ func unavailable(err error) error {
 			"too old for an egress", "egress: %w", err)
 }
 
-// del deletes what the pod has, if its configuration may give it anything. What cannot be deleted
-// does not fail DEL, because it ends with the namespace.
+// del deletes the pod's egress, if the configuration may give the pod a role. del does not fail if it cannot delete an
+// object, because the object ends with the namespace.
 func del(ctx context.Context, r *plugin.Request[Config]) error {
 	if !r.Config.concerns(r.Pod) {
 		return nil
@@ -100,7 +102,7 @@ func del(ctx context.Context, r *plugin.Request[Config]) error {
 	return err
 }
 
-// status fails if pods of the node may get a tunnel, and the kernel has none.
+// status fails if pods of the node may get a tunnel, and the kernel has no FOU.
 func status(ctx context.Context, r *plugin.Request[Config]) error {
 	if len(r.Config.Egresses) == 0 {
 		return nil
@@ -113,8 +115,8 @@ func status(ctx context.Context, r *plugin.Request[Config]) error {
 	return unavailable(nl.FOU{}.Supported(node))
 }
 
-// Supported makes a tunnel of a family in a namespace that ends after that (see [nl.Scratch]). Its
-// error names what the kernel lacks.
+// Supported makes a tunnel of a family in n, to test the kernel. n must be a namespace that ends after the test (see
+// [nl.Scratch]). The error names what the kernel lacks.
 func Supported(n *nl.NS, f nl.Family) error {
 	local := netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	if f == nl.IPv6 {

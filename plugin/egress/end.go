@@ -11,16 +11,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// end deletes what a pod has by an attachment, whose links are in the group own. Wherever it is killed, no packet of a
-// client leaves by another address than before. The reason is the order of its steps:
+// end deletes the egress and the links of an attachment. own is the group of these links. Even if end is killed at any
+// point, no packet of a client leaves with another address than before. The reason is the order of the steps:
 //
-//   - First the UDP ports close. So nothing of a client comes into a router any more.
-//   - Then all links of the attachment end, in one request: the ENI's, the pair and the tunnels. The kernel stops them
-//     all before it removes a route of any. A link that is not in the group, such as a whole ENI, goes down before.
-//   - The rest has no effect without links.
+//   - First, end closes the UDP ports. So no packet of a client enters a router any more.
+//   - Then end deletes all links of the attachment in one request: the slave, the pair and the tunnels. The kernel sets
+//     all these links down before it removes a route of any of them. If the link to the VPC is not in the group, for
+//     example because it is a whole ENI, end sets the link down before.
+//   - The remaining objects have no effect without links. end deletes them last.
 //
-// The plugins that made the links find them deleted. If a namespace has the first attachment of another pod, it is not
-// this pod's: the path may lead to a new namespace.
+// The DELs of the plugins that made the links accept that the links are gone. If a namespace has no link of the
+// attachment, but has the first attachment of another pod, the path leads to that pod's namespace. Then end does
+// nothing.
 func end(ns *nl.NS, name string, own uint32) error {
 	links, err := ns.Links()
 	if err != nil {
@@ -41,7 +43,7 @@ func end(ns *nl.NS, name string, own uint32) error {
 	return errors.Join(failed, rest(ns).Del())
 }
 
-// doorsOf are the UDP ports of the tunnels among links.
+// doorsOf returns the UDP ports of those links that are tunnels.
 func doorsOf(ns *nl.NS, links []nl.Link) (w nl.Wiring) {
 	for _, l := range links {
 		if local, port, is := l.Tunnel(); is {
@@ -63,7 +65,7 @@ func rest(ns *nl.NS) (w nl.Wiring) {
 	routes, err := ns.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
 	for _, r := range routes {
 		if err == nil && (r.Table == TableOut || r.Table == tableBack) {
-			add(r) // a route that only throws, or refuses, has no link that would take it along
+			add(r) // throw routes and refusing routes have no link, and do not end with a link
 		}
 	}
 	return w

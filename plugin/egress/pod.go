@@ -27,43 +27,43 @@ const Table = nl.OwnTable + "_egress"
 
 // The bits of marks that we use in a pod. The default of nodePortMark uses other bits.
 const (
-	mark   = 1 << 30 // client: a packet that answers; router: a connection, and a packet, from the tunnel
+	mark   = 1 << 30 // client: answers, and connections by the tunnel; router: packets and connections from the tunnel
 	answer = 1 << 29 // router: a packet that answers such a connection
 )
 
-// Marks are these bits. nodePortMark must not have these bits.
+// Marks are all these bits. nodePortMark must not have them.
 const Marks = mark | answer
 
 // The rules and tables of routes in a pod. The rules come after the rules of callers and of further NICs.
 const (
-	prefPast = 1535 // client: what leaves by the ENI
-	prefOut  = 1536 // client: into the tunnel; router: what came out of it goes to the VPC
-	prefAway = 1537 // router: and further
-	prefBack = 1538 // router: answers go into the tunnel
+	prefPast = 1535 // client: packets that leave by the ENI
+	prefOut  = 1536 // client: packets into the tunnel; router: packets out of the tunnel, to the VPC
+	prefAway = 1537 // router: packets out of the tunnel, to all other destinations
+	prefBack = 1538 // router: answers, into the tunnel
 
-	rules = 7 // that a pod may have, from prefPast on
+	rules = 7 // number of priorities that a pod's rules may have, from prefPast on
 
-	// TableOut has the routes into the tunnel, in a client.
+	// TableOut has the routes into the tunnel in a client, and the routes for packets out of the tunnel in a router.
 	TableOut  = 73
 	tableBack = 74
 )
 
-// A pod is what both roles need to know of a pod.
+// A pod has what both roles need to know of a pod.
 type pod struct {
 	ns    *nl.NS
 	nic   plugin.NIC
-	addrs []netip.Addr // of its first NIC
-	hops  []netip.Addr // the gateways of these addresses' subnets
-	links []string     // of the attachment: that of the NIC, then the pair's
-	mtu   int          // of what leaves by them
+	addrs []netip.Addr // of the first NIC
+	hops  []netip.Addr // the gateways of the subnets of addrs
+	links []string     // of the attachment: first the NIC's link, then the end of the pair
+	mtu   int          // smallest MTU of links
 	group uint32       // of the attachment's links
 	port  uint16
 
-	vpc    []netip.Prefix // what prevResult routes by the NIC, default routes excepted
-	routes []netip.Prefix // all that the pod's main table has, default routes excepted
+	vpc    []netip.Prefix // destinations of the routes in prevResult, without default routes
+	routes []netip.Prefix // destinations of the pod's main table, without default routes
 }
 
-// wiring is what a pod gets for its role.
+// wiring lists the objects that a pod gets for its role.
 func (p *pod) wiring(r *plugin.Request[Config], role role) (nl.Wiring, error) {
 	if role.router != "" {
 		return p.router(r.Config.Egresses[role.router])
@@ -94,11 +94,11 @@ func readPod(r *plugin.Request[Config], ns *nl.NS) (*pod, error) {
 	if nl.Attachment(eni.Group) == nl.FurtherGroup(own) {
 		return nil, nil
 	}
-	// the result of another project's plugin for a veth pair looks like that for a routed pod, but its link has no
-	// group
+	// Another project's plugin for a veth pair returns a result like the result for a routed pod. But the link of such
+	// a pod has no group of ours.
 	if _, routed := plugin.Routed(r.Prev, r.IfName); routed && nl.Attachment(eni.Group) == own {
 		return nil, plugin.Errorf(plugin.CodeRefused,
-			`serve its namespace from a pool with dataPath "ipvlan", or take it out of the egress`,
+			`serve the pod's namespace from a pool with dataPath "ipvlan", or remove the namespace from the egress`,
 			`pod %s is a client or a router of an egress, and its pool has dataPath "veth"`, r.Pod)
 	}
 	if eni.Unhooked() {
@@ -119,7 +119,7 @@ func readPod(r *plugin.Request[Config], ns *nl.NS) (*pod, error) {
 	return p, p.readKernel(eni)
 }
 
-// readKernel reads the MTU and the routes.
+// readKernel reads the links, the MTU and the routes.
 func (p *pod) readKernel(eni nl.Link) error {
 	all, err := p.ns.Links()
 	if err != nil {
@@ -174,7 +174,7 @@ func linkName(f nl.Family) string {
 	return Link4
 }
 
-// tunnel is the end of the tunnels in a pod.
+// tunnel is the pod's end of the tunnels of a family, with the sysctls for it.
 func (p *pod) tunnel(f nl.Family, mtu int) (objects []nl.Object) {
 	local := p.addr(f)
 	most := nl.TunnelMTU(f, p.mtu)
@@ -197,12 +197,13 @@ func (p *pod) doors(families []nl.Family) (objects []nl.Object) {
 	return objects
 }
 
-// anySource turns rp_filter off, the check whether a route leads back by the link of a packet. A packet out of a tunnel
-// has a source to which another link leads. So has a packet from a caller at a NodePort, if the tunnel leads to the
-// whole internet. On a link without addresses, as a tunnel and the end of the pair are, the loose check is as strict as
-// the other (__fib_validate_source). For a link, the kernel uses the larger of two values: the link's own value, and
-// the value for all links. A new link has the default: an operator or another program may delete the pair, and repair
-// puts it back.
+// anySource turns rp_filter off. This check drops a packet if the route to its source leads by another link than the
+// link by which the packet has arrived. So the check would drop packets out of a tunnel. If the tunnel leads to the
+// whole internet, the check would also drop packets from a caller at a NodePort. A tunnel has no address. On a link
+// without addresses, the loose check is as strict as the strict check (__fib_validate_source). For a link, the kernel
+// uses the larger of two values: the link's own value, and the value for all links. A new link gets the value of
+// "default". The value of "default" matters if an operator or another program deletes the pair, and repair puts the
+// pair back.
 func (p *pod) anySource() (objects []nl.Object) {
 	for _, link := range slices.Concat([]string{"all", "default", Link4}, p.links) {
 		objects = append(objects, nl.Sysctl{Key: "net/ipv4/conf/" + link + "/rp_filter", Value: "0"})
@@ -210,11 +211,12 @@ func (p *pod) anySource() (objects []nl.Object) {
 	return objects
 }
 
-// untracked are chains that let the connection tracker leave out the tunnel's own packets. These are in UDP, and no
-// rule asks for their connections. Each connection in the tunnel has a UDP port of its own, so each of its ends would
-// make two entries for it beside its own. A client knows what the tunnel sends by the gateways, a router by its own
-// address. With the service loop masquerade, a client's packets come back by its pair on their way to a router. The
-// client tracks these, to translate them.
+// untracked are chains by which the kernel does not track the connections of the tunnel's own packets. These packets
+// are in UDP, and no rule needs their connections. Each connection in the tunnel has a UDP port of its own. Each end of
+// the tunnel has an entry for each such connection. If the kernel tracked the tunnel's packets, each end would have two
+// more entries for each such connection. A client recognizes packets that the tunnel sends by the gateways, and a
+// router recognizes them by its own address. If the service loop is masquerade, a client's tunnel packets come back by
+// its pair on their way to a router. The client tracks these packets, to translate them.
 func (p *pod) untracked(families []nl.Family, sent func(nl.Family) nl.Term) (chains []nl.Chain) {
 	const raw = -300
 	in := nl.Chain{Name: "tunnel_in", Type: "filter", Hook: "prerouting", Priority: raw}

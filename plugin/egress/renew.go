@@ -15,37 +15,38 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A Renewal changes a running client or router to what the present configuration says. It compares what the pod has
-// with what an ADD would give it now, so it also puts back what the pod has lost.
+// A Renewal makes a running client or router follow the present configuration. It compares the objects of the pod with
+// the objects that an ADD would make now. So it also puts back objects that the pod has lost.
 //
 // At each moment, and even after a kill, a packet takes either the way of the earlier configuration or the way of the
-// present one. The steps and their order see to that:
+// present one. The order of the steps ensures this:
 //
-//   - First come links, rules and ports that the pod does not have: of a family that the gateways have got.
-//   - Then come the routes that are new, the longest prefix first. A route that differs is replaced in one request.
-//     So each address has its new way as soon as the route that decides about it is there, and until then the old one.
-//   - The table of netfilter is replaced in one transaction. Its seal says that the pod has all of the configuration.
-//   - Last, routes that are too much are deleted, the shortest prefix first. So an address has the old way as long as
-//     the route that decided about it is there, and then the new one.
+//   - First come links, rules and ports that the pod does not have, for example of a family that is new for the
+//     gateways.
+//   - Then come the routes that are new, the longest prefix first. A route that differs is replaced in one request. So
+//     packets to an address take the old way until the address has its new route, and then the new way.
+//   - The table of netfilter is replaced in one transaction. Its seal shows which configuration the pod has.
+//   - Last, superfluous routes are deleted, the shortest prefix first. So packets to an address take the old way as
+//     long as the address has its old route, and then the new way.
 //
-// A router's routes do not follow from the configuration: its table alone changes.
+// A router's routes do not depend on the configuration: only its nftables table changes.
 type Renewal struct {
 	ns      *nl.NS
 	Role    string
 	missing nl.Wiring
-	add     []nl.Route // in their order
+	add     []nl.Route // new and changed routes, in the order of inOrder
 	table   nl.Table
 	lost    bool // the pod has no table
 	other   bool // the pod's table is of another configuration
 	stale   []nl.Route
-	gone    nl.Wiring // of a family that the gateways have no more
+	gone    nl.Wiring // objects of a family that no longer has a gateway
 }
 
 // ErrRole is the error of Outdated about a pod whose role has changed. A pod has its role from its ADD.
 var ErrRole = errors.New("the configuration now gives the pod another role")
 
-// Outdated compares a running pod with what the configuration of the request gives it. It returns nil for a pod that is
-// neither client nor router, and shall not be one.
+// Outdated compares a running pod with what the configuration of the request gives it. It returns nil if the pod is
+// neither client nor router, and gets no role from the configuration.
 func Outdated(r *plugin.Request[Config], ns *nl.NS) (*Renewal, error) {
 	role, refused := r.Config.role(r.Pod)
 	was, err := fromKernel(ns, r.IfName)
@@ -84,7 +85,7 @@ func Outdated(r *plugin.Request[Config], ns *nl.NS) (*Renewal, error) {
 	return x, x.compare(p, was, w, routesOf(sure))
 }
 
-// routesOf are the routes of the table that leads into the tunnel.
+// routesOf are the routes of the table TableOut.
 func routesOf(w nl.Wiring) (all []nl.Route) {
 	for _, s := range w {
 		if r, is := s.Object.(nl.Route); is && r.Table == TableOut {
@@ -106,7 +107,7 @@ func (r role) name() string {
 	return ""
 }
 
-// role is the role that the table of a pod shows, or else its rules.
+// role is the role that the pod's nftables table shows, or else the pod's rules.
 func (p *pod) role() string {
 	switch router, client := p.isRouter(); {
 	case router:
@@ -114,7 +115,7 @@ func (p *pod) role() string {
 	case client:
 		return Client
 	}
-	s, _ := Read(p.ns) // an error may be about the table
+	s, _ := Read(p.ns) // the error may be that there is no table
 	return s.Role
 }
 
@@ -122,14 +123,16 @@ func (p *pod) role() string {
 // of the link are unknown.
 func (p *pod) same(was *pod, r *plugin.Request[Config]) error {
 	if len(was.addrs) > 0 && was.group != p.group {
-		return fmt.Errorf("the tunnels are of another attachment, whose group is %d: want %d", was.group, p.group)
+		return fmt.Errorf("the tunnels belong to another attachment: their group is %d, and the group of this "+
+			"attachment is %d",
+			was.group, p.group)
 	}
 	if len(was.addrs) > 0 && was.port != p.port {
 		return fmt.Errorf("its tunnels use UDP port %d, and egressPort is %d: delete the pod", was.port, p.port)
 	}
 	for _, a := range was.addrs {
 		if !slices.Contains(p.addrs, a) {
-			return fmt.Errorf("a tunnel has the address %s, which is none of the pod's %v", a, p.addrs)
+			return fmt.Errorf("a tunnel has the address %s, and the pod has the addresses %v", a, p.addrs)
 		}
 	}
 	for _, i := range r.Prev.Interfaces {
@@ -143,9 +146,10 @@ func (p *pod) same(was *pod, r *plugin.Request[Config]) error {
 	return nil
 }
 
-// compare finds what differs. The pod's own routes have no part in the routes that are sure.
+// compare finds the differences. was is the pod as the kernel shows it, and w is the wiring that an ADD would make now.
+// sure are the routes that do not depend on the pod's own routes.
 func (x *Renewal) compare(p, was *pod, w nl.Wiring, sure []nl.Route) error {
-	fresh := false // a tunnel is missing: then its sysctls are
+	fresh := false // a tunnel is missing, and so are its sysctls
 	for _, s := range w {
 		switch o := s.Object.(type) {
 		case nl.Route:
@@ -179,12 +183,13 @@ func (x *Renewal) compare(p, was *pod, w nl.Wiring, sure []nl.Route) error {
 	return err
 }
 
-// absent reports whether the pod does not have an object. What is there and differs is another plugin's change, see
-// [lasting]; a link that is down is not there.
+// absent reports whether the pod does not have an object. It ignores values that another plugin may have changed, see
+// [lasting]. A link that is down is absent.
 func absent(s nl.Step) bool { return lasting(nl.Wiring{s}).Check() != nil }
 
-// routes finds the routes to add and the routes to delete. What the pod itself has routes to changes, also by the
-// kernel. So a route that spares such a network does not matter if a wider route spares it, too.
+// routes finds the routes to add and the routes to delete. The pod's own routes may change while the pod runs. For the
+// network of each of these routes, TableOut has a throw route. If this throw route is missing, and a throw route with a
+// shorter prefix covers the network, routes adds nothing.
 func (x *Renewal) routes(has, want, sure []nl.Route) {
 	spared := func(r nl.Route) bool {
 		return r.Type == "throw" && !slices.Contains(sure, r) && widest(want, r).Type == "throw"
@@ -196,14 +201,15 @@ func (x *Renewal) routes(has, want, sure []nl.Route) {
 	}
 	for _, r := range has {
 		if !slices.ContainsFunc(want, func(o nl.Route) bool { return o.Dst == r.Dst && o.Metric == r.Metric }) {
-			x.stale = append(x.stale, r) // the others are right, or will be replaced
+			x.stale = append(x.stale, r) // all other routes are right, or will be replaced
 		}
 	}
 	slices.SortStableFunc(x.add, inOrder)
 	slices.SortStableFunc(x.stale, func(a, b nl.Route) int { return inOrder(b, a) })
 }
 
-// widest returns the route with the longest prefix among the routes whose wider prefix contains the prefix of r.
+// widest looks at the routes whose prefix is shorter than the prefix of r, and contains it. Of these, widest returns
+// the route with the longest prefix.
 func widest(all []nl.Route, r nl.Route) (found nl.Route) {
 	for _, o := range all {
 		if o.Dst.Bits() < r.Dst.Bits() && o.Dst.Contains(r.Dst.Addr()) &&
@@ -215,8 +221,8 @@ func widest(all []nl.Route, r nl.Route) (found nl.Route) {
 	return found
 }
 
-// inOrder is the order of new routes: the longest prefix first. A gateway of IPv6 comes before its routes, and routes
-// that are in force without the tunnel come last.
+// inOrder is the order of new routes: the longest prefix first. Routes with equally long prefixes are in this order:
+// throw routes, routes to IPv6 gateways, routes by the tunnel, and refusing routes.
 func inOrder(a, b nl.Route) int {
 	return cmp.Or(cmp.Compare(b.Dst.Bits(), a.Dst.Bits()), cmp.Compare(rank(a), rank(b)), a.Dst.Compare(b.Dst))
 }
@@ -233,7 +239,7 @@ func rank(r nl.Route) int {
 	return 1
 }
 
-// plain is a route as the kernel shows it.
+// plain returns a route in the form in which the kernel shows it.
 func plain(r nl.Route) nl.Route {
 	r.Dst = r.Dst.Masked()
 	if r.Dst.Addr().Is6() && r.Metric == 0 {
@@ -255,7 +261,7 @@ func (p *pod) without(was *pod, w nl.Wiring) (gone nl.Wiring) {
 		}) {
 			continue
 		}
-		// the tunnel goes last: it shows that there is something to delete
+		// Del deletes the tunnel last: the tunnel shows that there are objects to delete
 		gone = append(gone, nl.Step{NS: p.ns, Object: nl.Tunnel{Name: linkName(f), Local: a, Port: was.port}})
 		for pref := prefPast; pref < prefPast+rules; pref++ {
 			gone = append(gone, nl.Step{NS: p.ns, Object: nl.Rule{Pref: pref, Family: f, Protocol: nl.RouteProtocol}})
@@ -265,7 +271,7 @@ func (p *pod) without(was *pod, w nl.Wiring) (gone nl.Wiring) {
 	return gone
 }
 
-// None reports that the pod is as it should be.
+// None reports whether the pod needs no change.
 func (x *Renewal) None() bool {
 	return len(x.missing)+len(x.add)+len(x.stale)+len(x.gone) == 0 && !x.other
 }
@@ -287,9 +293,9 @@ func (x *Renewal) String() string {
 	open := func(r nl.Route) bool { return r.Via.IsValid() }
 	except := func(r nl.Route) bool { return r.Type == "throw" }
 	list("it lacks the destinations", x.add, open)
-	list("it has too many destinations", x.stale, open)
+	list("it must not have the destinations", x.stale, open)
 	list("it does not except", x.add, except)
-	list("it excepts", x.stale, except)
+	list("it must not except", x.stale, except)
 	for _, s := range x.missing {
 		parts = append(parts, "it lacks: "+s.Object.String())
 	}
@@ -306,7 +312,7 @@ func (x *Renewal) String() string {
 
 // Apply changes the pod.
 func (x *Renewal) Apply() error {
-	if x.lost { // nothing comes out of a tunnel before it
+	if x.lost { // the table must exist before packets come out of a tunnel
 		if err := x.put(); err != nil {
 			return err
 		}

@@ -18,12 +18,12 @@ import (
 const (
 	// Annotation names the egresses of a client, with commas in between.
 	Annotation = "cni-ipvlan-vpc-k8s/egress"
-	// RouterAnnotation names the egress of a router. The annotation is needed where the pods of a namespace may be
+	// RouterAnnotation names the egress of a router. A pod needs this annotation if the pods of its namespace may be
 	// routers of several egresses.
 	RouterAnnotation = "cni-ipvlan-vpc-k8s/egress-router"
 )
 
-// A role is what a pod is for egress: a router of one egress, a client of some, or nothing.
+// A role says what a pod is: a router of one egress, a client of some egresses, or neither.
 type role struct {
 	router string
 	client []string // sorted
@@ -31,8 +31,8 @@ type role struct {
 
 func (r role) none() bool { return r.router == "" && len(r.client) == 0 }
 
-// role returns the role of a pod. The error names what the pod may not ask for. A router is no
-// client: a namespace that matches "*" may have routers, too. But it must not ask to be one.
+// role returns the role of a pod. The error names the request that the pod may not make. A router is never a client,
+// even if its namespace matches the clients' namespaces, as "*" does. A router that asks to be a client gets an error.
 func (c *Config) role(pod plugin.Pod) (r role, err error) {
 	if !c.concerns(pod) {
 		return r, nil
@@ -44,7 +44,8 @@ func (c *Config) role(pod plugin.Pod) (r role, err error) {
 	if r.router, err = c.router(pod); err != nil || r.router != "" {
 		if asked := c.RuntimeConfig.Annotations[Annotation]; err == nil && asked != "" {
 			err = plugin.Errorf(plugin.CodeRefused, "remove the annotation, or let the pod run in another namespace",
-				"pod %s: annotation %s: %s: the pod is a router of the egress %s, by its namespace, and so no client",
+				"pod %s: annotation %s: %s: its namespace makes the pod a router of the egress %s, and a router "+
+					"cannot be a client",
 				pod, Annotation, excerpt.Quote(asked), r.router)
 		}
 		return r, err
@@ -53,10 +54,12 @@ func (c *Config) role(pod plugin.Pod) (r role, err error) {
 	return r, err
 }
 
-// mostText is how long a list of egresses may be. A pod writes it, so the text is limited before it is read.
+// mostText is the largest length of a list of egresses, in bytes. A user of Kubernetes writes the list, so its length
+// is checked before it is read.
 const mostText = 4 << 10
 
-// concerns reports whether a pod may have a role. concerns reads no annotation: a DEL must not depend on a pod's text.
+// concerns reports whether a pod may have a role. concerns does not parse an annotation: a DEL must not depend on a
+// pod's text.
 func (c *Config) concerns(pod plugin.Pod) bool {
 	if c.RuntimeConfig.Annotations[Annotation] != "" || c.RuntimeConfig.Annotations[RouterAnnotation] != "" {
 		return true
@@ -69,7 +72,7 @@ func (c *Config) concerns(pod plugin.Pod) bool {
 	return false
 }
 
-// router is the egress whose router the pod is, or "".
+// router returns the name of the egress whose router the pod is, or "".
 func (c *Config) router(pod plugin.Pod) (string, error) {
 	var may []string
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
@@ -91,7 +94,7 @@ func (c *Config) router(pod plugin.Pod) (string, error) {
 	return strings.Join(may, ""), nil
 }
 
-// client are the egresses whose client the pod is.
+// client returns the names of the egresses whose client the pod is.
 func (c *Config) client(pod plugin.Pod) (all []string, err error) {
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
 		if plugin.Namespaces(c.Egresses[name].Namespaces).Has(pod.Namespace) {
@@ -127,13 +130,13 @@ func (c *Config) refused(pod plugin.Pod, annotation, name, keys string) error {
 		pod.Namespace)
 }
 
-// oneWay refuses egresses with the same destination: no operator could say which one a packet takes.
+// oneWay refuses egresses with the same destination, because an operator could not know which of them a packet uses.
 func (c *Config) oneWay(pod plugin.Pod, names []string) error {
 	for i, one := range names {
 		for _, other := range names[i+1:] {
 			if d, same := common(c.Egresses[one], c.Egresses[other]); same {
 				return plugin.Errorf(plugin.CodeRefused,
-					"the pod must use only one of them, or their destinations must differ",
+					"the pod must use only one of these egresses, or the destinations of the egresses must differ",
 					"pod %s uses the egresses %s and %s, which both have the destination %s", pod, one, other, d)
 			}
 		}

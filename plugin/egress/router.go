@@ -11,15 +11,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// router is what a router gets: the tunnel, the right to forward, and two tables of routes. The table of netfilter
-// comes before all, and the UDP port of the tunnel comes last. So each packet of a client finds all objects of the
-// router.
+// router lists the objects of a router: the tunnel, the sysctls that permit forwarding, and two routing tables. The
+// nftables table is added first, and the UDP port of the tunnel is added last. So when a client's first packet arrives,
+// the router has all objects.
 //
-// What comes out of the tunnel leaves by the pod's routes to the VPC, or else by its ENI. The router's own packets to
-// the internet leave by the node. Answers carry a mark. Packets with this mark go back into the tunnel, to the client's
-// address. The router's own ICMP errors go the same way (fwmark_reflect). An error about the MTU of its ENI goes to the
-// client. An error about the MTU of the tunnel goes to the destination. No client has a route or a link of its own
-// here.
+// A packet that comes out of the tunnel leaves by the pod's routes to the VPC, or else by the pod's ENI. The router's
+// own packets to the internet leave by the node. Answers get a mark, and packets with this mark go back into the
+// tunnel, to the client's address. The router's own ICMP errors get the mark of the packet that caused the error
+// (fwmark_reflect). So an error about the MTU of the ENI goes to the client. An error about the MTU of the tunnel goes
+// to the destination. A router needs no route and no link for each client.
 func (p *pod) router(e Egress) (nl.Wiring, error) {
 	families := p.families(e)
 	if len(families) == 0 {
@@ -30,7 +30,7 @@ func (p *pod) router(e Egress) (nl.Wiring, error) {
 	for _, f := range families {
 		if !p.hop(f).IsValid() {
 			return nil, plugin.Errorf(plugin.CodeInvalid,
-				"put cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan before it in the chain",
+				"put cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan before this plugin in the chain",
 				"egress: prevResult names no gateway for %s, so a router has no way to the VPC", p.addr(f))
 		}
 		objects = append(objects, p.routesOut(f)...)
@@ -53,8 +53,8 @@ func forwards(f nl.Family) []nl.Object {
 		nl.Sysctl{Key: "net/ipv4/fwmark_reflect", Value: "1"}}
 }
 
-// routesOut are the routes for packets that came out of the tunnel. The subnet is on the link, because the VPC need not
-// send back a packet for another pod of the ENI.
+// routesOut are the routes for packets that came out of the tunnel. The route to the subnet has no gateway: the VPC
+// need not send a packet for another pod of the ENI back to the ENI.
 func (p *pod) routesOut(f nl.Family) (objects []nl.Object) {
 	for _, c := range p.nic.IPs {
 		if dst, ok := plugin.Prefix(c.Address); ok && nl.FamilyOf(dst.Addr()) == f && !dst.IsSingleIP() {
@@ -66,13 +66,14 @@ func (p *pod) routesOut(f nl.Family) (objects []nl.Object) {
 		Table: TableOut, Protocol: nl.RouteProtocol})
 }
 
-// routeBack leads answers into the tunnel.
+// routeBack is the route that leads answers into the tunnel.
 func (p *pod) routeBack(f nl.Family) nl.Object {
 	return nl.Route{Dst: f.Everywhere(), Dev: linkName(f), Src: p.addr(f), Table: tableBack, Protocol: nl.RouteProtocol}
 }
 
-// routerRules choose a table. A program in the router may bind a socket to the ENI's link. The packets of this socket
-// leave in the same way as packets of clients. So a readiness probe can try the way.
+// routerRules are the rules that choose a routing table. A program in the router may bind a socket to the ENI's link.
+// The packets of this socket leave in the same way as packets of clients. So a readiness probe of the router can test
+// this way.
 func (p *pod) routerRules(f nl.Family) []nl.Object {
 	link := linkName(f)
 	rule := func(pref int, r nl.Rule) nl.Rule {
@@ -90,13 +91,14 @@ func (p *pod) routerRules(f nl.Family) []nl.Object {
 	}
 }
 
-// routerTable is what a router forwards, and how.
+// routerTable is the nftables table that decides which packets a router forwards, and that translates their addresses.
 //
-// It forwards packets that come out of the tunnel, from addresses of clients to destinations of the egress. It also
-// forwards the answers. The service loop may forward more, by the pair. Nothing of the tunnel leaves by the pair: there
-// are the node, its proxy for the metadata service, and all Services. A connection that has passed once has the mark,
-// and its further packets are not compared again. A packet that belongs to no connection would keep its source (ct
-// state invalid), so it is dropped. The router itself is no client's destination in the tunnel.
+// A router forwards packets that come out of the tunnel, from addresses of clients to destinations of the egress. It
+// also forwards the answers, and packets of the service loop, which arrive or leave by the pair. No packet out of the
+// tunnel leaves by the pair. The pair leads to the node, to the node's proxy for the metadata service, and to all
+// Services. A connection that has passed once has the mark, and its further packets are not compared with the
+// destinations again. A packet that belongs to no connection (ct state invalid) would keep its source, so the router
+// drops it. The router also drops packets out of the tunnel to the router itself.
 func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	forward := []nl.NFRule{refuse(in, nl.CTState("invalid")), {in, nl.CTState("established"), nl.CTMark(mark),
@@ -129,10 +131,10 @@ func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 	}, p.untracked(families, func(f nl.Family) nl.Term { return nl.SAddr(single(p.addr(f))) })...)}
 }
 
-// refuse is a rule that drops, and counts.
+// refuse is a rule that counts the packets which it matches, and drops them.
 func refuse(terms ...nl.Term) nl.NFRule { return append(terms, nl.Count(), nl.Drop()) }
 
-// passing are the rules about the beginning of connections by the tunnel.
+// passing are the rules about the first packet of a connection out of the tunnel.
 func (p *pod) passing(f nl.Family, e Egress) (rules []nl.NFRule) {
 	in, from := nl.IIFName(anyLink), p.served(f, e.clients)
 	for _, l := range e.layers(f, of(f, p.vpc)) {
@@ -157,8 +159,8 @@ func of(f nl.Family, all []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(all), func(c netip.Prefix) bool { return nl.FamilyOf(c.Addr()) != f })
 }
 
-// served are the addresses of clients of a family: those that the configuration names, or else all that the router
-// reaches by its ENI. In IPv6 the configuration names them.
+// served are the addresses of clients of a family, which the configuration names. If the configuration names none, all
+// addresses that the router reaches by its ENI count as clients. In IPv6, the configuration must name the addresses.
 func (p *pod) served(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 	for _, all := range [][]netip.Prefix{of(f, clients), of(f, p.vpc)} {
 		if len(all) > 0 {
@@ -168,9 +170,9 @@ func (p *pod) served(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 	return nil
 }
 
-// translate gives packets from the tunnel the router's address. The ports of these packets are lower than the ports of
-// the service loop. Otherwise the loop would take the answers to these packets for its own, because no socket has their
-// ports.
+// translate are the rules that give packets from the tunnel the router's address. The ports of these packets are lower
+// than the ports of the service loop. Otherwise the loop would take the answers to these packets for answers to looped
+// packets, because no socket has their ports.
 func (p *pod) translate(f nl.Family) (rules []nl.NFRule) {
 	in, a := nl.IIFName(anyLink), p.addr(f)
 	for _, proto := range []string{"tcp", "udp"} {

@@ -21,12 +21,12 @@ const (
 // A State is what the kernel shows of a pod that is a client or a router.
 type State struct {
 	Role     string
-	Addrs    []netip.Addr // the tunnels' own, which are the pod's
+	Addrs    []netip.Addr // local addresses of the tunnels, which are addresses of the pod
 	Received uint64       // packets out of the tunnels
 	Sent     uint64       // packets into the tunnels
 	Refused  uint64       // packets that the pod's table has dropped
 
-	// Of a router: packets of clients that it has forwarded, and answers to them.
+	// Only for a router: packets of clients, and answers to clients, that it has forwarded.
 	Forwarded, Answered uint64
 }
 
@@ -62,7 +62,7 @@ func nothing(pod *nl.NS) error {
 	return fmt.Errorf("%s is neither client nor router of an egress: %w", pod.Name, fs.ErrNotExist)
 }
 
-// readTable reads the rest. Only a router has the rule for answers.
+// readTable reads the role and the counters of the table. Only a router has the rule for answers.
 func (s *State) readTable(pod *nl.NS) (err error) {
 	s.Role = Client
 	rules, err := pod.Rules()

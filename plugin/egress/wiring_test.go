@@ -52,7 +52,7 @@ func TestClientRefusesNode(t *testing.T) {
 	e := config(t,
 		egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["10.0.9.10"], "namespaces": ["x"]}`)).Egresses["e"]
 	if _, err := aPod(prefixes("10.0.9.10/32")).client([]Egress{e}); err == nil ||
-		!strings.Contains(err.Error(), "destinations: 10.0.9.10/32: this is an address of the node") {
+		!strings.Contains(err.Error(), "destinations: 10.0.9.10/32: no packet would take the tunnel") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -252,7 +252,7 @@ func (g target) try(c captive, try attempt) (made, succeeded, wanted int) {
 		if answer == "<nil>" && (!c.packet || try.admin && !c.admin) {
 			g.Errorf("%s by %s: a program without the capability could make it", try.name, family)
 		}
-		lacks := strings.Contains(answer, "Unknown device type") // as user-mode Linux has no ifb
+		lacks := strings.Contains(answer, "Unknown device type") // the kernel has no ifb
 		if answer != "<nil>" && !lacks && c.packet && (c.admin || !try.admin) {
 			g.Errorf("%s by %s: it could not be made: %s", try.name, family, answer)
 		}

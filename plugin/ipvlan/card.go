@@ -14,15 +14,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A pod that asks for an exclusive ENI gets the ENI's own link: a network card, see
-// [nl.MovedLink]. It has the addresses, the routes and the rules that a slave would have. DEL
-// moves it to the node. If the namespace ends before, the kernel has moved it.
+// A pod that asks for an exclusive ENI gets the ENI's own link: a network card, see [nl.MovedLink]. The card has the
+// addresses, the routes and the rules that a slave would have. The DEL moves the card back to the node. If the
+// namespace ends before the DEL, the kernel moves the card back.
 
 // A Home returns the name that the link of an ENI with a MAC address had on the node. A Home returns "" if the registry
-// does not know the name. Only the registry can know it, because the pod can change everything in its namespace.
+// does not know the name. Only the registry can know the name, because the pod can change everything in its namespace.
 type Home func(mac string) string
 
-// bring moves a card to the node, with its name there.
+// bring moves a card to the node, and gives it the name that it had there.
 func (home Home) bring(c nl.MovedLink, node *nl.NS) error {
 	if home != nil {
 		c.Home = home(c.MAC)
@@ -31,7 +31,7 @@ func (home Home) bring(c nl.MovedLink, node *nl.NS) error {
 }
 
 // mayHaveCard reports whether an attachment may have a card. Most attachments have no card, and a DEL need not look for
-// one. mayHaveCard does not parse what the pod asks. To parse it costs a DEL, and the text may be wrong.
+// one. mayHaveCard does not parse the requests of the pod: parsing would cost each DEL time, and the text may be wrong.
 func mayHaveCard(r *plugin.Request[Config]) bool { return r.Prev == nil || r.Config.Asks(r.IfName) }
 
 // bringBack moves the attachment's cards from the pod to the node. It finds the cards by their groups, or by the result
@@ -78,8 +78,8 @@ func cameBack(ctx context.Context, r *plugin.Request[Config], home Home) error {
 		failed = errors.Join(failed, home.bring(c, node))
 	}
 	if failed != nil {
-		slog.Warn("the link of an ENI has come back from a pod, and keeps the name of the pod or of the "+
-			"kernel", "error", failed)
+		slog.Warn("the link of an ENI has come back from a pod, and keeps the name that the pod or the kernel gave it",
+			"error", failed)
 	}
 	return nil
 }

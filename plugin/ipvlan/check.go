@@ -34,8 +34,9 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	})
 }
 
-// guarded fails if the master of a slave accepts packets of slaves to the node that pretend to come from the VPC. The
-// guard is of the ENI, and no part of the pod's list: doctor and repair look at each ENI once.
+// guarded fails if the master of a slave has no guard: then the node accepts packets from slaves that pretend to come
+// from the VPC. The guard belongs to the ENI, so Faults does not check it for each pod: doctor and repair check each
+// ENI once.
 func guarded(r *plugin.Request[Config], node, pod *nl.NS) error {
 	asked, err := r.Config.Requests(r.IfName)
 	if err != nil {
@@ -48,7 +49,7 @@ func guarded(r *plugin.Request[Config], node, pod *nl.NS) error {
 		}
 		l, err := pod.LinkByName(n.Name)
 		if err != nil {
-			continue // a fault of the pod's list
+			continue // Faults reports this
 		}
 		if err := s.guard(node, nl.Guard{Index: l.Peer, MAC: l.MAC}).Check(); err != nil {
 			return err
@@ -57,7 +58,7 @@ func guarded(r *plugin.Request[Config], node, pod *nl.NS) error {
 	return nil
 }
 
-// Faults compares the pod of an attachment with prevResult, and lists what the pod lacks and what is wrong.
+// Faults compares the pod of an attachment with prevResult, and lists what is missing and what is wrong.
 func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err error) {
 	if _, routed := plugin.Routed(r.Prev, r.IfName); routed {
 		return nil, nil
@@ -103,8 +104,8 @@ func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err
 }
 
 // needs returns the objects that an ADD makes for one NIC, so that CHECK can look for them. It leaves out objects that
-// matter only in the ADD, and objects that a later plugin may have changed. No NIC has a further address, because that
-// would be another pod's, and no NIC listens to routers.
+// matter only in the ADD, and objects that a later plugin may have changed. A NIC must have no further address, because
+// this would be another pod's address. A NIC must also ignore router advertisements.
 func (s slave) needs(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, err error) {
 	s.link.Only = []netip.Addr{}
 	var addrs []nl.Object
@@ -112,7 +113,7 @@ func (s slave) needs(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, 
 	for i, c := range s.ips {
 		p, ok := plugin.Prefix(c.Address)
 		if !ok {
-			return nil, fmt.Errorf("prevResult: address %d of %s is no address", i, s.link.Name)
+			return nil, fmt.Errorf("prevResult: address %d of %s is not an IP address", i, s.link.Name)
 		}
 		s.link.Only = append(s.link.Only, p.Addr())
 		addrs = append(addrs, nl.Addr{Prefix: p, Dev: s.link.Name})
@@ -138,8 +139,9 @@ func (s slave) needs(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, 
 	return w, nil
 }
 
-// needsRoutes are the routes of prevResult. A later plugin may lead a destination elsewhere, by another link or from
-// another table. Plugin unnumbered-ptp leads some by the veth pair, and never all of IPv6.
+// needsRoutes are the routes of prevResult that the pod must have. A later plugin may have replaced such a route: the
+// new route is by another link, or in another table. The plugin unnumbered-ptp leads some destinations by the veth
+// pair, but never replaces a default route of prevResult.
 func (s slave) needsRoutes(r *plugin.Request[Config], pod *nl.NS) (needed []nl.Object, err error) {
 	all, err := pod.Routes(nl.RouteFilter{})
 	if err != nil {

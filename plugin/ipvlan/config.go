@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 )
 
-// A Config is the plugin's part of a network configuration. The original plugin and the
-// reference plugin have the keys down to dns, too.
+// A Config is the plugin's part of a network configuration. The original plugin and the reference plugin have the keys
+// from master to dns, too.
 //
 //codec:describe exported
 type Config struct {
@@ -27,7 +27,8 @@ type Config struct {
 
 	nic.Asked // for the names of a pod's further NICs
 
-	// The reference plugin supports these and this one does not: they are refused, not ignored.
+	// The reference plugin supports the following keys, and this plugin does not. Validate refuses them instead of
+	// ignoring them.
 	IPAM struct {
 		Type string `json:"type"`
 	} `json:"ipam"`
@@ -42,13 +43,14 @@ func (c *Config) Validate() error {
 	m.Link("master", c.Master)
 	m.NewLink("containerInterface", c.ContainerInterface)
 	c.ContainerInterface = cmp.Or(c.ContainerInterface, "eth1")
-	m.MTU(c.MTU, 68, "that of the master")
+	m.MTU(c.MTU, 68, "the MTU of the master")
 	if c.IPAM.Type != "" {
-		m.Wrong("ipam: %q: this plugin calls no other plugin; put cni-ipvlan-vpc-k8s-ipam before it in the chain, "+
-			"or use the reference plugin, type ipvlan, with its own ipam", c.IPAM.Type)
+		m.Wrong("ipam: %q: this plugin calls no other plugin; put cni-ipvlan-vpc-k8s-ipam before this plugin in the "+
+			"chain, or use the reference plugin, type ipvlan, with its own ipam",
+			c.IPAM.Type)
 	}
 	if c.LinkInContainer {
-		m.Wrong("linkInContainer: true: the master is an ENI, which is a link of the node")
+		m.Wrong("linkInContainer: true: want false, because the master is the link of an ENI, and is on the node")
 	}
 	return m.Err()
 }

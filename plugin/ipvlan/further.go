@@ -10,29 +10,31 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A pod has several NICs in two ways. One ADD makes several, because the pod asks for them by an annotation. Or
-// another ADD with another interface name is for the same pod, as Multus does: see [nl.Further]. Either way, the
-// first NIC has the pod's routes, its Services and its way to the node. A further NIC answers by itself. A rule sends
-// what has its address as the source to a table with the NIC's subnet and its gateway.
+// A pod can get several NICs in two ways. One ADD makes several NICs, because the pod asks for them by an annotation.
+// Or Multus calls another ADD for the same pod, with another interface name: see [nl.Further]. In both cases, only the
+// first NIC has the pod's routes, its Services and its way to the node. A further NIC has a rule and a routing table of
+// its own. The rule sends packets whose source is the NIC's address to this table, which has the NIC's subnet and its
+// gateway.
 //
-// Nothing else uses a further NIC. A program that wants to call by it binds its address. A server that answers
-// datagrams does so, too, or names the source of each answer (IP_PKTINFO, ip(7)). Otherwise the kernel takes the
-// first NIC's address. A program that is bound to the link alone (SO_BINDTODEVICE) finds no route there.
+// No other packets use a further NIC. A program that wants to call by a further NIC must bind the NIC's address. A
+// server that answers datagrams must also bind this address, or set the source of each answer (IP_PKTINFO, ip(7)).
+// Otherwise the kernel takes the first NIC's address as the source. A program that binds only the link
+// (SO_BINDTODEVICE) finds no route.
 //
-// The node has no route to the address of a further NIC. It calls that address by the VPC, as other hosts do. The
-// same holds for callers of a NodePort. The VPC does not send a packet back to the ENI it came from. So the node does
-// not reach a further NIC on its boot ENI. No program reaches Services from the address of a further NIC.
+// The node has no route to the address of a further NIC. The node calls this address by the VPC, as other hosts do.
+// Calls to a NodePort also go by the VPC. The VPC does not send a packet back to the ENI from which the packet came. So
+// the node does not reach a further NIC on its boot ENI. No program reaches Services from the address of a further NIC.
 //
-// What arrives passes a check of sources (rp_filter), also the strict one: the kernel looks for the way back by the
-// same rule. A slave of mode l2 gets all ARP questions of its ENI's network. It answers those for its own addresses
-// alone (arp_ignore), because its MAC address would be wrong for the others.
+// Packets that arrive at a further NIC pass the check of sources (rp_filter), even the strict check. The kernel looks
+// for the route back by the same rule. A slave in mode l2 gets all ARP requests of its ENI's subnet. The slave answers
+// only the requests for its own addresses (arp_ignore). Otherwise the slave would also answer for the addresses of the
+// pod's other NICs, with the wrong MAC address.
 
-// prefFurther is the priority of the rules of further NICs: after the rule for marked packets of
-// unnumbered-ptp, and before the main table. The two do not meet, because marked packets have
-// the address of the first NIC.
+// prefFurther is the priority of the rules of further NICs: after the rule for marked packets of unnumbered-ptp, and
+// before the main table. No packet matches both rules, because marked packets have the address of the first NIC.
 const prefFurther = 1024
 
-// further are the routes and the rules of a further NIC, whose link has its addresses.
+// further lists the routes and the rules of a further NIC. The link must have the NIC's addresses before.
 func (s slave) further() (objects []nl.Object) {
 	dev, addrs := s.link.Name, prefixes(s.ips)
 	add := func(r nl.Route) {
@@ -56,7 +58,7 @@ func (s slave) further() (objects []nl.Object) {
 	return objects
 }
 
-// contains reports whether one of the addresses is in such a subnet.
+// contains reports whether subnet is the subnet of one of the addresses.
 func contains(addrs []netip.Prefix, subnet netip.Prefix) bool {
 	for _, p := range addrs {
 		if p.Masked() == subnet {
@@ -66,7 +68,7 @@ func contains(addrs []netip.Prefix, subnet netip.Prefix) bool {
 	return false
 }
 
-// gateway is the first one of a family; the zero address if there is none.
+// gateway is the first gateway of a family, or the zero address if there is none.
 func (s slave) gateway(f nl.Family) netip.Addr {
 	for _, c := range s.ips {
 		if a, ok := plugin.Addr(c.Gateway); ok && nl.FamilyOf(a) == f {
@@ -76,7 +78,7 @@ func (s slave) gateway(f nl.Family) netip.Addr {
 	return netip.Addr{}
 }
 
-// answersAlone makes a link answer ARP questions for its own addresses alone.
+// answersAlone is the sysctl that makes a link answer only ARP requests for its own addresses.
 func answersAlone(link string) nl.Sysctl {
 	return nl.Sysctl{Key: "net/ipv4/conf/" + link + "/arp_ignore", Value: "1"}
 }

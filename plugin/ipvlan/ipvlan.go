@@ -8,14 +8,15 @@
 // Package ipvlan differs from the reference plugin ipvlan where a chain needs it:
 //
 //   - It takes its master from prevResult, and deletes its link without prevResult.
-//   - It checks its own interface although later plugins add interfaces, too.
-//   - It passes DNS on.
+//   - Its CHECK works although later plugins add interfaces to the result, too.
+//   - Its result has the DNS settings of prevResult.
 //   - An ADD that fails removes what it has made.
 //   - It calls no other plugin.
 //
-// A pod may have several interfaces: see further.go. A routed pod has no slave, and the plugin passes its result on.
+// A pod may have several interfaces: see further.go. For a routed pod, the plugin makes no slave, and returns
+// prevResult.
 //
-// The invariant: the pod has all interfaces of an ADD, each of them whole, or nothing of them.
+// The invariant: after an ADD, the pod has either all interfaces of the ADD, each complete, or no part of them.
 package ipvlan
 
 //go:generate go run ../../internal/codec/gen
@@ -37,8 +38,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
-// Commands are the commands of the ipvlan plugin. GC has nothing to do: a slave
-// ends with its namespace. home is for whole ENIs, and nil if the caller does not know it.
+// Commands are the commands of the ipvlan plugin. GC has nothing to do: a slave ends with its namespace. home is for
+// the DEL of whole ENIs, and is nil if the caller has no registry.
 func Commands(home Home) plugin.Commands[Config] {
 	return plugin.Commands[Config]{Add: add, Check: check, Status: status,
 		Del: func(ctx context.Context, r *plugin.Request[Config]) error { return del(ctx, r, home) }}
@@ -75,14 +76,16 @@ func connect(
 	for i, s := range slaves {
 		m, err := s.master(node, pod)
 		if err != nil {
-			return nil, fmt.Errorf("master: %w", err)
+			return nil, fmt.Errorf("find the master: %w", err)
 		}
-		if s.link.Fresh && s.mac == "" && s.link.MTU > m.MTU { // the kernel would say: invalid argument
+		if s.link.Fresh && s.mac == "" && s.link.MTU > m.MTU { // the kernel's error would only be "invalid argument"
 			return nil, plugin.Errorf(plugin.CodeInvalid,
-				"lower mtu; or, after the boot ENI got a larger MTU, drain the node: an ENI with pods keeps its MTU",
+				"lower mtu. If the boot ENI has got a larger MTU, drain the node, because an ENI with pods keeps its "+
+					"MTU",
 				"mtu: %d is more than the MTU of %s, %d", s.link.MTU, s.link.Master, m.MTU)
 		}
-		// A slave has the MAC address and the MTU of its master. The kernel need not be asked, and may not answer.
+		// A slave has the MAC address and the MTU of its master. So connect does not ask the kernel, which might not
+		// answer.
 		links[i] = nl.Link{Name: s.link.Name, MAC: m.MAC, MTU: cmp.Or(s.link.MTU, m.MTU)}
 	}
 	w := wiring(slaves, r.Prev, node, pod)
@@ -91,7 +94,7 @@ func connect(
 	}
 	if err := w.Add(); err != nil {
 		if fresh := func(s slave) bool { return s.link.Fresh }; errors.Is(err, nl.ErrUnanswered) && all(slaves, fresh) {
-			// the last rule may be there although its answer was lost
+			// the kernel may have added the last rule although its answer was lost
 			err = errors.Join(err, pod.DelFurther(slaves[0].link.Group))
 		}
 		if errors.Is(err, nl.ErrShared) {
@@ -107,7 +110,7 @@ func connect(
 	return result(r, slaves, links), nil
 }
 
-// master returns the link of the slave's ENI. A repeated ADD finds an exclusive one in the pod.
+// master returns the link of the slave's ENI. In a repeated ADD, the link of an exclusive ENI is already in the pod.
 func (s slave) master(node, pod *nl.NS) (nl.Link, error) {
 	if s.mac != "" {
 		if l, err := pod.LinkByName(s.link.Name); err == nil && l.MAC == s.mac {
@@ -117,17 +120,17 @@ func (s slave) master(node, pod *nl.NS) (nl.Link, error) {
 	return node.SeenLink(s.link.Master)
 }
 
-// all reports whether all slaves are such.
+// all reports whether the function such returns true for all slaves.
 func all(slaves []slave, such func(slave) bool) bool {
 	return !slices.ContainsFunc(slaves, func(s slave) bool { return !such(s) })
 }
 
-// del deletes the slaves and what further NICs have in the pod. The DEL of unnumbered-ptp may have deleted the slaves
-// with its own links (see [nl.PodGroup]). del moves the links of whole ENIs back to the node. del does not need
-// prevResult. What it does not find is deleted.
+// del deletes the slaves, and the rules and routes of further NICs in the pod. The DEL of unnumbered-ptp may have
+// deleted the slaves with its own links (see [nl.PodGroup]). del moves the links of whole ENIs back to the node. del
+// does not need prevResult. An object that del does not find counts as deleted.
 //
-// What cannot be deleted does not fail DEL, because it ends with the namespace. The pod may have
-// caused the failure, and its DEL would then fail for ever.
+// del does not fail if it cannot delete an object in the pod, because the object ends with the namespace. A pod can
+// make such a deletion fail, and its DEL would then fail for ever.
 func del(ctx context.Context, r *plugin.Request[Config], home Home) error {
 	err := nl.InPod(ctx, r.NetNS, func(node, pod *nl.NS) error {
 		if err := errors.Join(bringBack(r, home, node, pod), remove(r, pod)); err != nil {
@@ -142,8 +145,9 @@ func del(ctx context.Context, r *plugin.Request[Config], home Home) error {
 	return err
 }
 
-// remove deletes the attachment's part of a pod. An attachment has further NICs if its result or
-// its link shows that. Without a result it may have had some. So their rules go before the link.
+// remove deletes the attachment's objects in a pod. The result or the link shows whether the attachment has further
+// NICs. Without a result, remove assumes that the attachment has further NICs. remove deletes the rules of further NICs
+// before the link, because the link shows that there may be such rules.
 func remove(r *plugin.Request[Config], pod *nl.NS) (failed error) {
 	own := nl.PodGroup(r.Digest())
 	l, err := pod.LinkByName(r.IfName)

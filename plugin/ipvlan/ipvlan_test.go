@@ -136,8 +136,7 @@ func TestCheckFinds(t *testing.T) {
 		"another way": {"ip route replace 10.0.0.0/16 via 10.0.1.7 dev eth0",
 			"pod: ip route add 10.0.0.0/16 via 10.0.1.1 dev eth0: there is another route, ip route add " +
 				"10.0.0.0/16 via 10.0.1.7 dev eth0"},
-		"another link": {"ip link add other type dummy; ip link set other up; ip -6 route replace default dev other; " +
-			"ip link set other name eth1",
+		"another link": {"ip link add eth1 type dummy; ip link set eth1 up; ip -6 route replace default dev eth1",
 			"pod: ip -6 route add default via fe80:ec2::1 dev eth0: there is another route, ip -6 route add default " +
 				"dev eth1"},
 		"address":   {"ip addr del 10.0.1.20/24 dev eth0", "pod: ip addr add 10.0.1.20/24 dev eth0"},

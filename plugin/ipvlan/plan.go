@@ -13,8 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
-// plan returns the slaves that an ADD makes, and the names of those that other attachments have in
-// the pod.
+// plan returns the slaves that an ADD makes, and the names of the slaves that other attachments have in the pod.
 func plan(
 	r *plugin.Request[Config], asked []nic.Request, masters []master, pod *nl.NS,
 ) (slaves []slave, others []string, err error) {
@@ -55,14 +54,14 @@ func plan(
 // A master is the link of an ENI on the node.
 type master struct {
 	name string
-	mac  string // set if the pod gets the link itself, and no slave
+	mac  string // MAC address of the ENI if the pod gets the link itself, and no slave; otherwise empty
 }
 
-// mastersOf returns the masters, one for each NIC: the configured one, or the interfaces of
-// prevResult. The ipam plugin gives an interface its MAC address if the pod gets the whole ENI.
+// mastersOf returns the masters, one for each NIC: the master of the configuration, or the interfaces of prevResult. In
+// the ipam plugin's result, an interface has a MAC address only if the pod gets the whole ENI.
 func mastersOf(r *plugin.Request[Config], asked []nic.Request) ([]master, error) {
-	const hint = "this plugin is the second of a chain: put cni-ipvlan-vpc-k8s-ipam before it, whose result names " +
-		"the master and the slave's addresses"
+	const hint = "this plugin is the second of a chain: put cni-ipvlan-vpc-k8s-ipam before this plugin. The result " +
+		"of ipam names the master and the slave's addresses"
 	if r.Prev == nil {
 		return nil, plugin.Errorf(plugin.CodeInvalid, hint, "this plugin must be chained after another: there is no "+
 			"prevResult")
@@ -103,8 +102,8 @@ func mastersOf(r *plugin.Request[Config], asked []nic.Request) ([]master, error)
 	return masters, agree(asked, masters)
 }
 
-// agree returns an error if the pod asks this plugin for another number of whole ENIs than the ipam plugin gives it.
-// The two plugins then do not get the same annotations.
+// agree returns an error if this plugin and the ipam plugin disagree about the interfaces for which the pod gets the
+// whole ENI. In this case, the runtime does not pass the same annotations to both plugins.
 func agree(asked []nic.Request, masters []master) error {
 	for i, m := range masters {
 		if exclusive(asked, i) != (m.mac != "") {

@@ -15,17 +15,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A slave is a NIC that an ADD makes in the pod. If the pod gets the whole ENI, it is the ENI's
-// own link.
+// A slave is a NIC that an ADD makes in the pod. If the pod gets the whole ENI, the NIC is the ENI's own link.
 type slave struct {
 	link  nl.IPVlan
 	ips   []*types100.IPConfig
-	table uint32 // of a further NIC; 0: it is the pod's first, and uses the main table
-	alone bool   // the pod has others: see answersAlone
-	mac   string // of the ENI if its own link goes into the pod; otherwise empty
+	table uint32 // routing table of a further NIC; 0: the pod's first NIC, which uses the main table
+	alone bool   // the pod has other NICs: see answersAlone
+	mac   string // MAC address of the ENI if the ENI's own link goes into the pod; otherwise empty
 }
 
-// wiring is all that an ADD makes: the slaves, their addresses, and their routes.
+// wiring lists all objects that an ADD makes: the slaves, their addresses, and their routes.
 func wiring(slaves []slave, prev *types100.Result, node, pod *nl.NS) (w nl.Wiring) {
 	for _, s := range slaves {
 		w = append(w, s.wiring(prev, node, pod)...)
@@ -33,7 +32,7 @@ func wiring(slaves []slave, prev *types100.Result, node, pod *nl.NS) (w nl.Wirin
 	return w
 }
 
-// wiring is all of one NIC. The routes of prevResult are the first NIC's.
+// wiring lists all objects of one NIC. The routes of prevResult are for the first NIC.
 func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 	addrs := prefixes(s.ips)
 	v6 := slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is6() })
@@ -50,9 +49,9 @@ func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 		// namespace disables it on lo, too.
 		add(nl.Sysctl{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"})
 		add(nl.Sysctl{Key: conf + "disable_ipv6", Value: "0"})
-		// No detection of duplicates, for which the pod would wait a second. EC2 gives an address to one ENI only, and
-		// ipvlan refuses one that another slave has. Their link-local addresses differ by their dev_id
-		// (addrconf_ifid_eui48).
+		// Detection of duplicate addresses is off, because the pod would wait a second for it. EC2 gives an address to
+		// one ENI only, and ipvlan refuses an address that another slave has. The link-local addresses of slaves differ
+		// by the dev_id of the slaves (addrconf_ifid_eui48).
 		add(nl.Sysctl{Key: conf + "accept_dad", Value: "0"})
 		add(deaf)
 		add(nl.Up{Dev: s.link.Name})
@@ -86,8 +85,9 @@ func (s slave) guard(node *nl.NS, g nl.Guard) nl.Wiring {
 	return nl.Wiring{{NS: node, Object: g}}
 }
 
-// deaf is that the NIC does not listen to routers. The pod has only the routes of the result. The pod takes no routes
-// from routers, or from pods that claim to be routers. Without addresses of IPv6, it would get some that way.
+// deaf is the sysctl that makes the NIC ignore router advertisements. The pod must have only the routes of the result.
+// The pod must not accept routes from routers, or from pods that claim to be routers. A NIC without IPv6 addresses
+// would even get such addresses from router advertisements.
 func (s slave) deaf() nl.Sysctl {
 	v6 := slices.ContainsFunc(prefixes(s.ips), func(p netip.Prefix) bool { return p.Addr().Is6() })
 	return nl.Sysctl{Key: "net/ipv6/conf/" + s.link.Name + "/accept_ra", Value: "0", Optional: !v6}
@@ -112,7 +112,7 @@ func prefixes(ips []*types100.IPConfig) []netip.Prefix {
 	return all
 }
 
-// routes are the routes of a result, each once, without the routes to the subnets of the addresses: the kernel adds
+// routes are the routes of a result, each once, without the routes to the subnets of the addresses. The kernel adds
 // these routes with the addresses.
 func routes(prev *types100.Result, addrs []netip.Prefix, dev string) []nl.Route {
 	var all []nl.Route

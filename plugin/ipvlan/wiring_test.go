@@ -140,9 +140,9 @@ func TestValidate(t *testing.T) {
 	const want = `mode: "bridge": want l2, l3 or l3s
 master: "eth 1": the name contains / or : or whitespace characters: want 1 to 15 bytes without white space, / and :
 containerInterface: "a/b": the name contains / or : or whitespace characters: want 1 to 15 bytes of printable ASCII without /, : and %
-mtu: 20: want 0, for that of the master, or 68 to 65535
-ipam: "host-local": this plugin calls no other plugin; put cni-ipvlan-vpc-k8s-ipam before it in the chain, or use the reference plugin, type ipvlan, with its own ipam
-linkInContainer: true: the master is an ENI, which is a link of the node`
+mtu: 20: want 0, for the MTU of the master, or 68 to 65535 bytes
+ipam: "host-local": this plugin calls no other plugin; put cni-ipvlan-vpc-k8s-ipam before this plugin in the chain, or use the reference plugin, type ipvlan, with its own ipam
+linkInContainer: true: want false, because the master is the link of an ENI, and is on the node`
 	if err := c.Validate(); err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package nic reads what a pod asks of its network interfaces: an address, a subnet, security groups, an ENI. It does
-// not decide what is permitted: see package ipam/lease.
+// Package nic reads what a pod requests for its network interfaces: an address, a subnet, security groups, an ENI. It
+// does not decide what is permitted: see package ipam/lease.
 //
-// A pod asks by an annotation, [Annotation], for all interfaces that one ADD makes. Or the caller of the plugin asks
-// for the one interface of an ADD. It uses CNI's conventions for configurations: the capabilities ips and deviceID, and
-// args.cni. Multus does so.
+// There are two kinds of requests. A pod asks by an annotation, [Annotation], for all interfaces that one ADD makes. Or
+// the caller of the plugin, such as Multus, asks for the one interface of an ADD. The caller uses CNI's conventions for
+// configurations: the capabilities ips and deviceID, and args.cni.
 package nic
 
 //go:generate go run ../../internal/codec/gen
@@ -34,8 +34,8 @@ const Annotation = "cni-ipvlan-vpc-k8s/nics"
 // name, so the annotation is for the ADD with this name.
 const Primary = "eth0"
 
-// A pod writes what it asks, so the text is limited before it is parsed. No instance has so many ENIs, and
-// no request is so long.
+// A user of Kubernetes writes the text, so its length is checked before it is parsed. No instance has so many ENIs, and
+// no useful text is so long.
 const (
 	mostText       = 32 << 10 // bytes
 	mostInterfaces = 64
@@ -57,7 +57,7 @@ func (r Request) Asks() bool {
 	return r.Subnet != "" || len(r.Addrs) > 0 || len(r.SecurityGroups) > 0 || r.ENI != "" || r.Exclusive
 }
 
-// An Asked is the part of a network configuration with requests.
+// An Asked is the part of a network configuration that has the requests.
 //
 //codec:members exported
 type Asked struct {
@@ -65,7 +65,7 @@ type Asked struct {
 	Args          Args         `json:"args"` // CNI conventions, "args in network config"
 }
 
-// Capabilities are what the runtime fills in for capabilities of a plugin.
+// Capabilities are the values that the runtime writes for the capabilities which a plugin declares.
 //
 //codec:describe
 type Capabilities struct {
@@ -77,7 +77,7 @@ type Capabilities struct {
 	DeviceID string   `json:"deviceID"`
 }
 
-// Args are what the caller of a plugin fills in.
+// Args are the arguments that the caller of a plugin writes into its configuration.
 //
 //codec:describe
 type Args struct {
@@ -95,9 +95,8 @@ func (a *Asked) Annotated(ifName string) bool {
 // pod's text.
 func (a *Asked) Asks(ifName string) bool { return a.Annotated(ifName) || !a.single() }
 
-// Requests returns what is asked for the interfaces of an ADD: first for the interface with
-// the name ifName, then for further ones. Nothing is asked if the list is empty. An error
-// names all that is wrong with the requests.
+// Requests returns the requests for the interfaces of an ADD: first for the interface with the name ifName, and then
+// for further interfaces. The list is empty if there are no requests. An error names all mistakes in the requests.
 func (a *Asked) Requests(ifName string) ([]Request, error) {
 	if !a.Asks(ifName) {
 		return nil, nil
@@ -112,8 +111,9 @@ func (a *Asked) Requests(ifName string) ([]Request, error) {
 	case !annotated:
 		return nil, nil
 	case one.Asks():
-		return nil, fmt.Errorf("the annotation %s, and ips, deviceID or args.cni, all ask for the interface %s: want "+
-			"one of them", Annotation, ifName)
+		return nil, fmt.Errorf("the annotation %s asks for the interface %s, and ips, deviceID or args.cni asks for "+
+			"it, too: want only one of these requests",
+			Annotation, ifName)
 	}
 	rs, err := parse(a.RuntimeConfig.Annotations[Annotation])
 	if err != nil {
@@ -122,7 +122,7 @@ func (a *Asked) Requests(ifName string) ([]Request, error) {
 	return rs, nil
 }
 
-// single reports whether nothing is asked for the one interface of an ADD.
+// single reports whether the capabilities and args.cni are empty: they ask for nothing.
 func (a *Asked) single() bool {
 	c := &a.RuntimeConfig
 	return len(c.IPs) == 0 && c.MAC == "" && c.DeviceID == "" && (len(a.Args.CNI) == 0 || string(a.Args.CNI) == "null")
@@ -140,7 +140,7 @@ func parse(text string) ([]Request, error) {
 	var entries []map[string]json.RawMessage
 	if err := decode([]byte(text), &entries); err != nil {
 		return nil, fmt.Errorf(
-			`%w: want a list with an object for each interface, [{"subnet": "subnet-1"}] for example`, err)
+			`%w: want a list with an object for each interface, for example [{"subnet": "subnet-1"}]`, err)
 	}
 	if len(entries) == 0 {
 		return nil, errors.New("the list is empty: want an object for each interface, or no annotation")
@@ -164,20 +164,21 @@ func parse(text string) ([]Request, error) {
 	return rs, excerpt.Join(wrong)
 }
 
-// A before is what the requests of a list ask for so far.
+// A before has what the earlier requests of a list ask for.
 type before struct {
 	names map[string]bool
 	addrs map[netip.Addr]bool
 	enis  map[string]bool // whether a request wants the ENI exclusively
 }
 
-// follows refuses a request that the ones before it forbid.
+// follows returns an error if the request with the index i conflicts with earlier requests. It also adds the request to
+// b.
 func (b before) follows(r Request, i int) error {
 	exclusive, shared := b.enis[r.ENI]
 	var err error
 	switch {
 	case i == 0 && r.Name != "" && r.Name != Primary:
-		err = fmt.Errorf("name: %q: the first interface is %s: want this name, or none", r.Name, Primary)
+		err = fmt.Errorf("name: %q: want %s, the name of the first interface, or no name", r.Name, Primary)
 	case i > 0 && r.Name == Primary, r.Name != "" && b.names[r.Name]:
 		err = fmt.Errorf("name: %q: another interface of the pod has this name", r.Name)
 	case slices.ContainsFunc(r.Addrs, func(a netip.Addr) bool { return b.addrs[a] }):
@@ -197,7 +198,8 @@ func (b before) follows(r Request, i int) error {
 func (a *Asked) one() (Request, error) {
 	c := &a.RuntimeConfig
 	if c.MAC != "" {
-		return Request{}, fmt.Errorf("runtimeConfig: mac: %s: an interface has the MAC address of its ENI: want no mac",
+		return Request{}, fmt.Errorf("runtimeConfig: mac: %s: want no mac, because an interface has the MAC address "+
+			"of its ENI",
 			excerpt.Quote(c.MAC))
 	}
 	r, err := a.args()
@@ -206,12 +208,13 @@ func (a *Asked) one() (Request, error) {
 	}
 	if c.DeviceID != "" {
 		if r.ENI != "" && r.ENI != c.DeviceID {
-			return r, fmt.Errorf("runtimeConfig: deviceID: %s: args.cni asks for the ENI %s: want one of them",
+			return r, fmt.Errorf("runtimeConfig: deviceID: %s: args.cni asks for the ENI %s: want only one of these "+
+				"ENIs",
 				excerpt.Quote(c.DeviceID), r.ENI)
 		}
 		if r.ENI = c.DeviceID; !values.IsID(r.ENI, "eni") {
 			return r, fmt.Errorf(
-				"runtimeConfig: deviceID: %s: want the ID of an ENI, eni-0123456789abcdef0 for example",
+				"runtimeConfig: deviceID: %s: want the ID of an ENI, for example eni-0123456789abcdef0",
 				excerpt.Quote(r.ENI))
 		}
 	}
@@ -219,7 +222,7 @@ func (a *Asked) one() (Request, error) {
 		return r, nil
 	}
 	if len(r.Addrs) > 0 {
-		return r, fmt.Errorf("runtimeConfig: ips: %s: args.cni asks for %s: want one of them",
+		return r, fmt.Errorf("runtimeConfig: ips: %s: args.cni asks for %s: want only one of these requests",
 			quoted(c.IPs), r.Addrs[0])
 	}
 	if r.Addrs, err = addrs(c.IPs); err != nil {
@@ -228,8 +231,8 @@ func (a *Asked) one() (Request, error) {
 	return r, nil
 }
 
-// args reads args.cni. It has the keys of a [Request] except for the name, which is CNI_IFNAME. By
-// CNI's conventions, it may also have ips and labels. This plugin has no use for labels.
+// args reads args.cni. args.cni has the keys of a [Request], but not the name: the name is CNI_IFNAME. CNI's
+// conventions also allow the keys ips and labels. This plugin ignores labels.
 func (a *Asked) args() (r Request, err error) {
 	if len(a.Args.CNI) == 0 || string(a.Args.CNI) == "null" {
 		return r, nil
@@ -245,7 +248,7 @@ func (a *Asked) args() (r Request, err error) {
 		return r, err
 	}
 	if r.Name != "" {
-		return r, fmt.Errorf("name: %q: CNI_IFNAME is the name of the interface: want no name", r.Name)
+		return r, fmt.Errorf("name: %q: want no name, because CNI_IFNAME is the name of the interface", r.Name)
 	}
 	if !listed {
 		return r, nil
@@ -255,7 +258,7 @@ func (a *Asked) args() (r Request, err error) {
 		return r, fmt.Errorf("ips: %w", err)
 	}
 	if len(r.Addrs) > 0 && len(texts) > 0 {
-		return r, errors.New("ip and ips: want one of them")
+		return r, errors.New("ip and ips: want only one of these keys")
 	}
 	if len(texts) == 0 {
 		return r, nil
@@ -275,7 +278,7 @@ func read(entry map[string]json.RawMessage) (r Request, _ error) {
 		into, kind := o.member(key)
 		switch {
 		case into == nil:
-			mistake("%s: there is no such key: want some of name, subnet, ip, securityGroups, eni, exclusive",
+			mistake("%s: there is no such key: the keys are name, subnet, ip, securityGroups, eni and exclusive",
 				excerpt.Quote(key))
 		case decode(entry[key], into) != nil:
 			mistake("%s: %s: want %s", key, value(entry[key]), kind)
@@ -285,21 +288,20 @@ func read(entry map[string]json.RawMessage) (r Request, _ error) {
 		mistake("name: %s: the name %s: want %s", excerpt.Quote(o.Name), fault, ifname.Wanted)
 	}
 	if o.Subnet != "" && !values.IsID(o.Subnet, "subnet") {
-		mistake("subnet: %s: want the ID of a subnet, subnet-0123456789abcdef0 for example", excerpt.Quote(o.Subnet))
+		mistake("subnet: %s: want the ID of a subnet, for example subnet-0123456789abcdef0", excerpt.Quote(o.Subnet))
 	}
 	for _, g := range o.SecurityGroups {
 		if !values.IsID(g, "sg") {
-			mistake("securityGroups: %s: want IDs of security groups, sg-0123456789abcdef0 for example",
+			mistake("securityGroups: %s: want IDs of security groups, for example sg-0123456789abcdef0",
 				excerpt.Quote(g))
 		}
 	}
 	switch {
 	case o.ENI == "":
 	case !values.IsID(o.ENI, "eni"):
-		mistake("eni: %s: want the ID of an ENI, eni-0123456789abcdef0 for example", excerpt.Quote(o.ENI))
+		mistake("eni: %s: want the ID of an ENI, for example eni-0123456789abcdef0", excerpt.Quote(o.ENI))
 	case o.Subnet != "" || len(o.SecurityGroups) > 0:
-		mistake("eni: %s: the ENI has its subnet and security groups already: want no subnet and no "+
-			"securityGroups beside it", o.ENI)
+		mistake("eni: %s: want no subnet and no securityGroups beside it, because the ENI has its own already", o.ENI)
 	}
 	r = Request{Name: o.Name, Subnet: o.Subnet, ENI: o.ENI, Exclusive: o.Exclusive}
 	if len(o.SecurityGroups) > 0 {
@@ -336,8 +338,8 @@ func quoted(texts []string) string {
 	return "[" + strings.Join(all, " ") + "]"
 }
 
-// member returns the place for the value of a key, into, and the kind of JSON value that it must be. If there is no
-// such key, into is nil. The function is not a map, because every command of a plugin would make the map when it
+// member returns the place for a key's value, into, and the kind of JSON value that the key must have. If there is no
+// such key, into is nil. member is a function and no map, because every command of a plugin would make the map when it
 // starts.
 func (o *object) member(key string) (into any, kind string) {
 	switch key {
@@ -357,8 +359,8 @@ func (o *object) member(key string) (into any, kind string) {
 	return nil, ""
 }
 
-// addrs reads addresses, at most one of each family. Some callers write the prefix of the
-// subnet behind an address, which says nothing new.
+// addrs reads addresses, at most one of each family. Some callers write the prefix length of the subnet behind an
+// address. addrs ignores this length.
 func addrs(texts []string) (all []netip.Addr, _ error) {
 	for _, text := range texts {
 		a, err := netip.ParseAddr(text)
@@ -366,7 +368,7 @@ func addrs(texts []string) (all []netip.Addr, _ error) {
 			a, err = p.Addr(), nil
 		}
 		if err != nil || a.Zone() != "" || a.Is4In6() {
-			return nil, fmt.Errorf("%s: want an address, 10.0.1.7 for example", excerpt.Quote(text))
+			return nil, fmt.Errorf("%s: want an address, for example 10.0.1.7", excerpt.Quote(text))
 		}
 		if slices.ContainsFunc(all, func(other netip.Addr) bool { return other.Is4() == a.Is4() }) {
 			return nil, fmt.Errorf("%s: want at most one address of each family", quoted(texts))
@@ -376,7 +378,7 @@ func addrs(texts []string) (all []netip.Addr, _ error) {
 	return all, nil
 }
 
-// decode reads one JSON value and nothing behind it.
+// decode reads one JSON value. It returns an error if there is text behind the value.
 func decode(text []byte, into any) error {
 	if len(text) > mostText {
 		return fmt.Errorf("the value has %d bytes: %d are allowed", len(text), mostText)

@@ -78,34 +78,35 @@ func TestMistakes(t *testing.T) {
 	for _, tt := range []struct{ annotation, members, want string }{
 		{`{"subnet": "subnet-1"}`, ``, asked +
 			`the value is not the JSON that is expected: json: cannot unmarshal object into Go value of type ` +
-			`[]map[string]json.RawMessage: want a list with an object for each interface, [{"subnet": ` +
-			`"subnet-1"}] for example`},
+			`[]map[string]json.RawMessage: want a list with an object for each interface, for example ` +
+			`[{"subnet": "subnet-1"}]`},
 		{`[{"subnet": "subnet-1"}`, ``, asked +
 			`the value is not the JSON that is expected: unexpected end of JSON input: want a list with an object ` +
-			`for each interface, [{"subnet": "subnet-1"}] for example`},
+			`for each interface, for example [{"subnet": "subnet-1"}]`},
 		{`[{}] []`, ``, asked +
 			`the value is not the JSON that is expected: invalid character '[' after top-level value: want a list ` +
-			`with an object for each interface, [{"subnet": "subnet-1"}] for example`},
+			`with an object for each interface, for example [{"subnet": "subnet-1"}]`},
 		{`[]`, ``, asked + `the list is empty: want an object for each interface, or no annotation`},
 		{`[{"subnets": "subnet-1", "vpc": 1}]`, ``, asked +
-			"interface 1: \"subnets\": there is no such key: want some of name, subnet, ip, securityGroups, eni, " +
-			"exclusive\n\"vpc\": there is no such key: want some of name, subnet, ip, securityGroups, eni, exclusive"},
+			"interface 1: \"subnets\": there is no such key: the keys are name, subnet, ip, securityGroups, eni and " +
+			"exclusive\n\"vpc\": there is no such key: the keys are name, subnet, ip, securityGroups, eni and " +
+			"exclusive"},
 		{`[{}, {"subnet": "10.0.1.0/24"}]`, ``, asked +
-			`interface 2: subnet: "10.0.1.0/24": want the ID of a subnet, subnet-0123456789abcdef0 for example`},
+			`interface 2: subnet: "10.0.1.0/24": want the ID of a subnet, for example subnet-0123456789abcdef0`},
 		{`[{"subnet": 7}]`, ``, asked + `interface 1: subnet: 7: want a string`},
 		{`[{"securityGroups": "sg-1"}]`, ``, asked + `interface 1: securityGroups: "sg-1": want a list of strings`},
 		{`[{"securityGroups": ["web"]}]`, ``, asked +
-			`interface 1: securityGroups: "web": want IDs of security groups, sg-0123456789abcdef0 for example`},
-		{`[{"ip": "10.0.1"}]`, ``, asked + `interface 1: ip: "10.0.1": want an address, 10.0.1.7 for example`},
+			`interface 1: securityGroups: "web": want IDs of security groups, for example sg-0123456789abcdef0`},
+		{`[{"ip": "10.0.1"}]`, ``, asked + `interface 1: ip: "10.0.1": want an address, for example 10.0.1.7`},
 		{`[{"ip": "fe80::1%eth0"}]`, ``, asked +
-			`interface 1: ip: "fe80::1%eth0": want an address, 10.0.1.7 for example`},
+			`interface 1: ip: "fe80::1%eth0": want an address, for example 10.0.1.7`},
 		{`[{"eni": "i-1"}]`, ``, asked +
-			`interface 1: eni: "i-1": want the ID of an ENI, eni-0123456789abcdef0 for example`},
+			`interface 1: eni: "i-1": want the ID of an ENI, for example eni-0123456789abcdef0`},
 		{`[{"eni": "eni-1", "subnet": "subnet-1"}]`, ``, asked +
-			`interface 1: eni: eni-1: the ENI has its subnet and security groups already: want no subnet and no ` +
-			`securityGroups beside it`},
+			`interface 1: eni: eni-1: want no subnet and no securityGroups beside it, because the ENI has its own ` +
+			`already`},
 		{`[{"name": "net1"}]`, ``, asked +
-			`interface 1: name: "net1": the first interface is eth0: want this name, or none`},
+			`interface 1: name: "net1": want eth0, the name of the first interface, or no name`},
 		{`[{}, {"name": "eth0"}]`, ``, asked + `interface 2: name: "eth0": another interface of the pod has this name`},
 		{`[{}, {"name": "data"}, {"name": "data"}]`, ``, asked +
 			`interface 3: name: "data": another interface of the pod has this name`},
@@ -116,7 +117,7 @@ func TestMistakes(t *testing.T) {
 			`interface 2: name: "all": the name is one that the kernel uses itself: want 1 to 15 bytes of printable ` +
 			`ASCII without /, : and %`},
 		{`[{}, {"name": "data%d"}]`, ``, asked +
-			`interface 2: name: "data%d": the name contains %, for which the kernel puts a number: want 1 to 15 ` +
+			`interface 2: name: "data%d": the name contains %, which the kernel replaces by a number: want 1 to 15 ` +
 			`bytes of printable ASCII without /, : and %`},
 		{`[{}, {"name": "lo"}]`, ``, asked +
 			`interface 2: name: "lo": the name is one that the kernel uses itself: want 1 to 15 bytes of printable ` +
@@ -136,23 +137,26 @@ func TestMistakes(t *testing.T) {
 			`interface 2: eni: eni-1: another interface of the pod asks for this ENI, and one of them wants ` +
 			`it exclusively`},
 		{`[{}]`, `"runtimeConfig": {"ips": ["10.0.1.7"]}`,
-			`the annotation cni-ipvlan-vpc-k8s/nics, and ips, deviceID or args.cni, all ask for the interface eth0: ` +
-				`want one of them`},
+			`the annotation cni-ipvlan-vpc-k8s/nics asks for the interface eth0, and ips, deviceID or args.cni asks ` +
+				`for it, too: want only one of these requests`},
 		{"", `"runtimeConfig": {"ips": ["10.0.1.7", "10.0.1.8"]}`,
 			`runtimeConfig: ips: ["10.0.1.7" "10.0.1.8"]: want at most one address of each family`},
 		{"", `"runtimeConfig": {"mac": "0a:00:00:00:00:01"}`,
-			`runtimeConfig: mac: "0a:00:00:00:00:01": an interface has the MAC address of its ENI: want no mac`},
+			`runtimeConfig: mac: "0a:00:00:00:00:01": want no mac, because an interface has the MAC address of ` +
+				`its ENI`},
 		{"", `"runtimeConfig": {"deviceID": "0000:00:06.0"}`,
-			`runtimeConfig: deviceID: "0000:00:06.0": want the ID of an ENI, eni-0123456789abcdef0 for example`},
+			`runtimeConfig: deviceID: "0000:00:06.0": want the ID of an ENI, for example eni-0123456789abcdef0`},
 		{"", `"runtimeConfig": {"deviceID": "eni-1"}, "args": {"cni": {"eni": "eni-2"}}`,
-			`runtimeConfig: deviceID: "eni-1": args.cni asks for the ENI eni-2: want one of them`},
+			`runtimeConfig: deviceID: "eni-1": args.cni asks for the ENI eni-2: want only one of these ENIs`},
 		{"", `"runtimeConfig": {"ips": ["10.0.1.7"]}, "args": {"cni": {"ip": "10.0.1.8"}}`,
-			`runtimeConfig: ips: ["10.0.1.7"]: args.cni asks for 10.0.1.8: want one of them`},
+			`runtimeConfig: ips: ["10.0.1.7"]: args.cni asks for 10.0.1.8: want only one of these requests`},
 		{"", `"args": {"cni": {"subnets": []}}`,
-			`args.cni: "subnets": there is no such key: want some of name, subnet, ip, securityGroups, eni, exclusive`},
+			`args.cni: "subnets": there is no such key: the keys are name, subnet, ip, securityGroups, eni and ` +
+				`exclusive`},
 		{"", `"args": {"cni": {"name": "net1"}}`,
-			`args.cni: name: "net1": CNI_IFNAME is the name of the interface: want no name`},
-		{"", `"args": {"cni": {"ip": "10.0.1.7", "ips": ["10.0.1.8"]}}`, `args.cni: ip and ips: want one of them`},
+			`args.cni: name: "net1": want no name, because CNI_IFNAME is the name of the interface`},
+		{"", `"args": {"cni": {"ip": "10.0.1.7", "ips": ["10.0.1.8"]}}`,
+			`args.cni: ip and ips: want only one of these keys`},
 	} {
 		_, err := config(t, tt.annotation, tt.members).Requests(Primary)
 		if err == nil || err.Error() != tt.want {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package values checks the values that operators write into configurations. For each kind of value it has one rule and
-// one message, whichever plugin has the key. A message names the key, the wrong value and what is wanted.
+// Package values checks the values that operators write into configurations. For each kind of value, the package has
+// one rule and one message, which are the same for all plugins. A message names the key, the wrong value and the values
+// that are allowed.
 package values
 
 import (
@@ -17,7 +18,7 @@ import (
 
 // Mistakes collects what is wrong with a configuration.
 type Mistakes struct {
-	Within string // the part of the configuration that is looked at, which begins each message
+	Within string // name of the part of the configuration that is checked; each message begins with it
 	all    []error
 }
 
@@ -29,13 +30,13 @@ func (m *Mistakes) Wrong(format string, args ...any) {
 // Err returns all mistakes as one error, or nil.
 func (m *Mistakes) Err() error { return errors.Join(m.all...) }
 
-// Prefixes reads CIDRs. A single address is one, too, and a CIDR may have bits that its mask does not cover: the
-// original plugin accepts these. What is there twice is returned once.
+// Prefixes reads CIDRs. Prefixes also accepts a single address, and a CIDR with bits that its mask does not cover,
+// because the original plugin accepts these. Prefixes returns each CIDR once.
 func (m *Mistakes) Prefixes(key string, texts []string) (all []netip.Prefix) {
 	for _, text := range texts {
 		p, ok := prefix(text)
 		if !ok {
-			m.Wrong("%s: %q: want a CIDR or an address, 10.8.0.0/16 or 10.8.0.5 for example", key, text)
+			m.Wrong("%s: %q: want a CIDR or an address, for example 10.8.0.0/16 or 10.8.0.5", key, text)
 			continue
 		}
 		if !slices.Contains(all, p) {
@@ -62,25 +63,26 @@ func prefix(text string) (netip.Prefix, bool) {
 func (m *Mistakes) Address(key, text string) (netip.Addr, bool) {
 	a, ok := address(text)
 	if !ok {
-		m.Wrong("%s: %q: want an address, 10.8.0.5 for example", key, text)
+		m.Wrong("%s: %q: want an address, for example 10.8.0.5", key, text)
 	}
 	return a, ok
 }
 
-// address takes the IPv4 address out of an IPv6 address that has one. A zone belongs to one node.
+// address parses an address. If an IPv6 address contains an IPv4 address, address returns the IPv4 address. An address
+// with a zone is a mistake, because a zone has a meaning on one node only.
 func address(text string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(text)
 	return a.Unmap(), err == nil && a.Zone() == ""
 }
 
-// Link checks the name of a link that is there already: whatever the kernel allows. No name is no mistake here.
+// Link checks the name of a link that exists already. Link accepts each name that the kernel allows, and an empty name.
 func (m *Mistakes) Link(key, name string) {
 	if fault := ifname.Fault(name); fault != "" && name != "" {
 		m.Wrong("%s: %q: the name %s: want 1 to 15 bytes without white space, / and :", key, name, fault)
 	}
 }
 
-// NewLink checks the name that a link of pods gets. No name is no mistake here.
+// NewLink checks the name that a new link of pods gets. NewLink accepts an empty name.
 func (m *Mistakes) NewLink(key, name string) {
 	if fault := ifname.Refused(name); fault != "" && name != "" {
 		m.Wrong("%s: %q: the name %s: want %s", key, name, fault, ifname.Wanted)
@@ -91,14 +93,14 @@ func (m *Mistakes) NewLink(key, name string) {
 func (m *Mistakes) IDs(key, prefix string, ids []string) {
 	for _, id := range ids {
 		if !IsID(id, prefix) {
-			m.Wrong("%s: %q: want an ID and no name, %s-0123456789abcdef0 for example", key, id, prefix)
+			m.Wrong("%s: %q: want an ID, not a name, for example %s-0123456789abcdef0", key, id, prefix)
 		}
 	}
 }
 
 // IsID reports whether text has the form of an ID of EC2 with the prefix, such as eni
-// (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/resource-ids.html). It uses no regular
-// expression: to compile one costs each command of a plugin more than to decode its input.
+// (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/resource-ids.html). It uses no regular expression, because
+// compiling it would cost each command of a plugin more than decoding its input.
 func IsID(text, prefix string) bool {
 	rest, ok := strings.CutPrefix(text, prefix+"-")
 	const long = 64 // an ID has 17 digits
@@ -106,17 +108,17 @@ func IsID(text, prefix string) bool {
 	return ok && rest != "" && len(rest) <= long && !strings.ContainsFunc(rest, strange)
 }
 
-// Namespaces checks names of Kubernetes namespaces. A star is allowed only at the end: otherwise it would not be clear
-// which of two entries is the narrower one.
+// Namespaces checks names of Kubernetes namespaces. A star is allowed only at the end. Otherwise it would not be clear
+// which of two entries is narrower.
 func (m *Mistakes) Namespaces(key string, names []string) {
 	for _, name := range names {
 		if i := strings.IndexByte(name, '*'); name == "" || i >= 0 && i != len(name)-1 {
-			m.Wrong("%s: %q: want a namespace, or the beginning of one and a *", key, name)
+			m.Wrong("%s: %q: want a namespace, or the beginning of a namespace with a * after it", key, name)
 		}
 	}
 }
 
-// OneOf checks a word. It reports whether the word is one of all. The list all has two or more words.
+// OneOf checks that a word is in the list all, and reports whether it is. The list must have two or more words.
 func (m *Mistakes) OneOf(key, word string, all ...string) bool {
 	if slices.Contains(all, word) {
 		return true
@@ -149,10 +151,10 @@ func (m *Mistakes) Between(key string, n *int, otherwise, least, most int) int {
 	return *n
 }
 
-// MTU checks the key mtu. The argument zero is the meaning of "mtu": 0, for the message.
+// MTU checks the key mtu. The argument zero says, for the message, what "mtu": 0 means.
 func (m *Mistakes) MTU(n, least int, zero string) {
 	const most = 65535
 	if n != 0 && (n < least || n > most) {
-		m.Wrong("mtu: %d: want 0, for %s, or %d to %d", n, zero, least, most)
+		m.Wrong("mtu: %d: want 0, for %s, or %d to %d bytes", n, zero, least, most)
 	}
 }

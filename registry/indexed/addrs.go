@@ -11,15 +11,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// Rows are the index of a list: so many digits for each element.
+// Rows describe the index of a list. For each element, the index has a row of Digits hexadecimal digits.
 type Rows struct {
 	Digits int
-	Len    int // how many to write; 0: one element has no row
+	Len    int // how many rows to write; 0: an element does not fit into a row
 	Write  func(rows []byte)
 	Read   func(rows string)
 }
 
-// Addrs is a List of addresses.
+// Addrs describes a member that is a list of addresses: see List.
 func Addrs(c *codec.Codec, name string, v *[]netip.Addr) {
 	r := Rows{Digits: wordSize, Len: len(*v)}
 	for _, a := range *v {
@@ -35,7 +35,7 @@ func Addrs(c *codec.Codec, name string, v *[]netip.Addr) {
 	}
 	r.Read = func(rows string) {
 		all := make([]netip.Addr, len(rows)/wordSize)
-		// such bounds are checked once
+		// the compiler needs only one check of bounds in this form
 		for n, i := 0, 0; n < len(all) && i <= len(rows)-wordSize; n, i = n+1, i+wordSize {
 			all[n] = numbered(number(eight(rows[i:])))
 		}
@@ -44,8 +44,9 @@ func Addrs(c *codec.Codec, name string, v *[]netip.Addr) {
 	List(c, name, r, func() { codec.List(c, name, v, codec.Addr) })
 }
 
-// List is a list that all describes. A node has thousands of elements. So an index precedes a long list: the length of
-// its text in eight hexadecimal digits, and the rows.
+// List describes a member that is a list. The function all describes the list without an index. A node's list has
+// thousands of elements, so an index precedes a long list. The index is the length of the list's text in eight
+// hexadecimal digits, and the rows.
 func List(c *codec.Codec, name string, r Rows, all func()) {
 	if c.Writes() {
 		r.list(c, name, all)
@@ -59,13 +60,13 @@ func List(c *codec.Codec, name string, r Rows, all func()) {
 	}
 }
 
-// A list is one with an index.
+// A list has the index of a list that is read, and the functions for its rows.
 type list struct {
 	index
 	Rows
 }
 
-// read reads a list by its index.
+// read reads a list from its index, and skips its text.
 func (l *list) read(c *codec.Codec) {
 	in, at := c.Input()
 	end := at
@@ -80,7 +81,7 @@ func (l *list) read(c *codec.Codec) {
 	l.Read(l.rows[wordSize:])
 }
 
-// list writes a list, and its rows before it if it is long.
+// list writes a list. If the list is long, its index comes first.
 func (r *Rows) list(c *codec.Codec, name string, all func()) {
 	const few = 8
 	if r.Len < few {
@@ -95,15 +96,16 @@ func (r *Rows) list(c *codec.Codec, name string, all func()) {
 	r.Write(rows[wordSize:])
 }
 
-// BlockDigits is how many digits a block of IPv4 and a time take.
+// BlockDigits is the number of digits of a row for an IPv4 block and a time.
 const BlockDigits = 4 * wordSize
 
-// FitsBlock reports whether they fit. The zero time does.
+// FitsBlock reports whether a block and a time fit into such a row. The zero time fits.
 func FitsBlock(b netip.Prefix, t time.Time) bool {
 	return b.Addr().Is4() && (t.IsZero() || uint64(t.Unix()-1) < 1<<33) // from 1970 to 2242
 }
 
-// WriteBlock writes a block and a time: its nanoseconds since 1970, or 0.
+// WriteBlock writes a row for a block and a time. The row has the time as nanoseconds since 1970, or 0 for the zero
+// time.
 func WriteBlock(row []byte, b netip.Prefix, t time.Time) {
 	a, n := b.Addr().As4(), int64(0)
 	if !t.IsZero() {

@@ -14,35 +14,36 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// Entries are a map by address that is read from a text and written again. A process uses
-// one entry of thousands of bytes, and changes one. So an unchanged entry is written as its
-// original text, and fields of a later release are not lost. With [codec.ReadTrusted], a value is
-// parsed when it is used, if there is an index.
+// Entries are a map from addresses to values. A process reads the map from a text, and writes it again. Usually the
+// process uses one of thousands of entries, and changes one. So it writes an unchanged entry as the entry's original
+// text, and fields of a later release are not lost. If [codec.ReadTrusted] reads a text with an index, a value is
+// parsed only when it is used.
 //
-// The zero Entries are empty. As with a map, entries may be set and deleted during a range loop. The loop does not see
-// an entry that is deleted before its turn. The loop may see an entry that is set meanwhile, and sees no entry twice.
-// Even reading methods may parse a value, so they must not run concurrently.
+// The zero Entries are empty. As with a map, a caller may set and delete entries during a range loop. The loop does not
+// see an entry that is deleted before its turn. The loop may see an entry that is set meanwhile, and sees no entry
+// twice. Even methods that only read may parse a value, so goroutines must not call them concurrently.
 type Entries[V comparable] struct {
 	entries
 	kind   func(*V, *codec.Codec)
-	values *[]*V // of the known entries
+	values *[]*V // the values of the known entries
 }
 
-// entries are what Entries do without their values.
+// entries are the part of Entries that does not depend on the type of the values.
 type entries struct {
 	in    string        // the text that all offsets refer to
 	all   []entry       // in the order of the keys
-	keys  *[]netip.Addr // of the known entries: a copy of the Entries shares them, as it shares all
-	moves int           // how often entries were moved
-	// where find looks first: behind what it found last, because many look for one key after the other
+	keys  *[]netip.Addr // the keys of the known entries; a copy of the Entries shares them, like the slice all
+	moves int           // how often a change has moved entries to other indices of the slice all
+	// the index where find looks first: after the last result, because many callers look for the keys in order
 	next int
 }
 
-// An entry is small and has no pointers, because a node has thousands. Its key is in its row, or it is known.
+// An entry is small and has no pointers, because a node has thousands of entries. If an entry is not known (parsed),
+// its key is in its row of the index.
 type entry struct {
 	from, value, to int32 // offsets of the entry, its value and its end; to is 0 if the text is outdated
 	row             int32 // offset of its row in the index; 0 if the text has none
-	known           int32 // the number of its key and its value, from 1 on; 0: not parsed yet
+	known           int32 // the number of its key and its value, beginning with 1; 0: not parsed yet
 }
 
 // key is the key of an entry.
@@ -61,7 +62,7 @@ func (e *entries) rank(one *entry) uint64 {
 	return rowRank(e.in[one.row:])
 }
 
-// know returns the number that a key and a value get.
+// know adds a key and its value to the known entries, and returns their number.
 func (e *Entries[V]) know(k netip.Addr, v *V) int32 {
 	if e.keys == nil {
 		e.keys, e.values = new([]netip.Addr), new([]*V)
@@ -70,7 +71,7 @@ func (e *Entries[V]) know(k netip.Addr, v *V) int32 {
 	return int32(len(*e.values))
 }
 
-// Entered is a Table that is stored as Entries.
+// Entered describes a member like [codec.Table], with Entries instead of a map.
 func Entered[V comparable](c *codec.Codec, name string, e *Entries[V], kind func(*V, *codec.Codec)) {
 	if c.Writes() {
 		e.write(c, name, kind)
@@ -100,10 +101,11 @@ func (e *Entries[V]) read(c *codec.Codec, x index, kind func(*V, *codec.Codec)) 
 	})
 }
 
-// readIndexed reads the entries by their index. For each entry it makes no further call, and it reads no key.
+// readIndexed reads the entries by their index. To be fast, readIndexed parses no key. For each entry, it calls only
+// functions that the compiler inlines.
 func (e *entries) readIndexed(c *codec.Codec, x index) {
-	const more = 4                                      // that a process may set: for another one, all would be copied
-	all := make([]entry, len(x.rows)/(2*wordSize)+more) // if all are of IPv4
+	const more = 4                                      // entries that a process may set without a copy of all
+	all := make([]entry, len(x.rows)/(2*wordSize)+more) // enough: IPv4 has the shortest rows
 	in, from := c.Input()
 	n := 0
 	for i := 0; i <= len(x.rows)-2*wordSize; n++ {
@@ -116,7 +118,7 @@ func (e *entries) readIndexed(c *codec.Codec, x index) {
 			offset -= wide
 			i += 3 * wordSize
 		}
-		from++ // behind the brace or the comma
+		from++ // after the brace or the comma
 		end := from + int(head&mostEntry)
 		one.from, one.value, one.to = int32(from), int32(from+offset), int32(end)
 		if from+offset >= end || end >= len(in) || i > len(x.rows) {
@@ -165,8 +167,8 @@ func (e *Entries[V]) writeNew(c *codec.Codec, one *entry, x *indexer, kind func(
 	x.add(c, row{k, value - from, len(c.Output()) - from})
 }
 
-// runs divides the entries into those that are neighbours in the text, and unchanged. A changed one is a run of its
-// own.
+// runs divides the entries into runs. The entries of a run are unchanged, and are neighbours in the text. A changed
+// entry is a run of its own.
 func (e *entries) runs() (runs [][]entry) {
 	for rest := e.all; len(rest) > 0; {
 		end, n := rest[0].to, 1
@@ -179,8 +181,8 @@ func (e *entries) runs() (runs [][]entry) {
 	return runs
 }
 
-// indexSize is the number of characters of the index. It is 0 if there is no index. Then there are no entries, or the
-// key of one has a zone, or its text is too long for a row.
+// indexSize returns the number of characters of the index, or 0 if there is no index. There is no index if there are no
+// entries. There is also none if a key has a zone, or if the text of an entry is too long for a row.
 func (e *entries) indexSize(runs [][]entry) (n int) {
 	for _, run := range runs {
 		if run[0].row > 0 {
@@ -199,13 +201,13 @@ func (e *entries) indexSize(runs [][]entry) (n int) {
 	return n
 }
 
-// rows are the rows of neighbours.
+// rows returns the rows of a run in the index that was read.
 func (e *entries) rows(run []entry) string {
 	last := &run[len(run)-1]
 	return e.in[run[0].row : int(last.row)+rowSize(e.key(last))]
 }
 
-// copy writes neighbours in the text, and their rows.
+// copy writes the original text of a run, and the rows of its entries.
 func (e *entries) copy(c *codec.Codec, run []entry, x *indexer) {
 	c.Comma()
 	c.Copy(e.in[run[0].from:run[len(run)-1].to])
@@ -219,8 +221,9 @@ func (e *entries) copy(c *codec.Codec, run []entry, x *indexer) {
 	}
 }
 
-// rankOf is a number. Addresses with different ranks are in the order of their ranks. Different IPv6 addresses may have
-// the same rank. To compare two numbers takes a fraction of the time of Compare.
+// rankOf returns the rank of an address, which is a number. Addresses with different ranks are in the order of their
+// ranks. Different IPv6 addresses may have the same rank. A comparison of two ranks takes a fraction of the time of
+// netip.Addr.Compare.
 func rankOf(k netip.Addr) uint64 {
 	if k.Is4() {
 		b := k.As4()
@@ -254,7 +257,8 @@ func (e *entries) find(k netip.Addr) (i int, found bool) {
 	return i, found
 }
 
-// bounds returns bounds of the index that find wants. Both bounds are the same if the key is the next one.
+// bounds returns the bounds of the range of indices where find must search. If e.next is the right index, both bounds
+// are e.next.
 func (e *entries) bounds(k netip.Addr) (from, end int) {
 	switch next := e.next; {
 	case next >= len(e.all):
@@ -275,8 +279,8 @@ func (e *entries) before(i int, k netip.Addr) bool {
 	return r < rank || r == rank && e.key(one).Less(k)
 }
 
-// ask returns the value of an entry. A value that cannot be parsed is the zero value: [codec.Read] has returned an
-// error for it, and [codec.ReadTrusted] never gets one.
+// ask returns the value of an entry. For a value that cannot be parsed, ask returns the zero value. This never happens,
+// because [codec.Read] returns an error for such a text, and no caller gives such a text to [codec.ReadTrusted].
 func (e *Entries[V]) ask(i int) V {
 	one := &e.all[i]
 	if one.known == 0 {
@@ -289,7 +293,8 @@ func (e *Entries[V]) ask(i int) V {
 	return *(*e.values)[one.known-1]
 }
 
-// Renew has those entries written again whose text is stale. What is not described in them is lost.
+// Renew makes the next write encode again the entries for which stale returns true. Members of these entries that are
+// not described are lost.
 func (e *Entries[V]) Renew(stale func(text string, v V) bool) {
 	for i := range e.all {
 		one := &e.all[i]
@@ -324,7 +329,7 @@ func (e *Entries[V]) Set(k netip.Addr, v V) {
 	}
 }
 
-// put inserts an entry at its place, or replaces the one with the same key.
+// put inserts an entry at its place, or replaces the entry with the same key.
 func (e *entries) put(k netip.Addr, one entry) {
 	if n := len(e.all); n == 0 || e.key(&e.all[n-1]).Less(k) {
 		e.all = append(e.all, one)

@@ -14,15 +14,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// Before Entries, [codec.Write] writes an index of them, as a member of its own: a row for each entry. So a process
-// that uses few of thousands of entries need not look for where each begins. A row is
+// Before Entries, [codec.Write] writes their index, as a member of its own. The index has a row for each entry. So a
+// process that uses a few of thousands of entries need not search the text for the beginning of each entry. A row is
 //
 //	offset of the value in the entry, 3 digits | length of the entry, 5 digits | key, 8 or 32 digits
 //
-// in hexadecimal. Most keys are IPv4 addresses, and they come first. The offset of an IPv6 address
-// has [wide] added.
+// in hexadecimal. Most keys are IPv4 addresses, and they come first. In the row of an IPv6 address, the offset has
+// [wide] added.
 //
-// Only [codec.ReadTrusted] uses an index, and it trusts the index. For others the index may be wrong, as after an edit.
+// Only [codec.ReadTrusted] uses an index, without a check. [codec.Read] ignores the index, because an index may be
+// wrong after an edit by a person.
 
 // indexName is the name of the member that has the index of a member.
 func indexName(name string) string { return name + "Index" }
@@ -34,15 +35,15 @@ type row struct {
 }
 
 const (
-	wordSize  = 8            // digits
-	wide      = 1 << 11      // in the offset
+	wordSize  = 8            // hexadecimal digits of a number
+	wide      = 1 << 11      // added to the offset if the key is an IPv6 address
 	mostKey   = wide - 1     // the largest offset of a value
-	mostEntry = 1<<(4*5) - 1 // the greatest length
+	mostEntry = 1<<(4*5) - 1 // the largest length of an entry
 )
 
 var errIndex = errors.New("the index is wrong")
 
-// rowSize is how many digits the row of a key takes.
+// rowSize returns the number of digits of a key's row.
 func rowSize(key netip.Addr) int { return wordSize + key.BitLen()/4 }
 
 // write writes the row to the beginning of text.
@@ -60,7 +61,7 @@ func (r row) write(text []byte) {
 	}
 }
 
-// wideKey is the IPv6 address that the next 32 digits are, or the zero Addr.
+// wideKey returns the IPv6 address from the first 32 digits of text. If text is shorter, wideKey returns the zero Addr.
 func wideKey(text string) netip.Addr {
 	var b [16]byte
 	if len(text) < 2*len(b) {
@@ -72,10 +73,10 @@ func wideKey(text string) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// isWide reports whether the row at the beginning of text has [wide], as number would.
+// isWide reports whether the row at the beginning of text has [wide]. It converts only the first digit, as number does.
 func isWide(text string) bool { return (text[0]&15+text[0]>>6&1*9)&8 != 0 }
 
-// rowKey is the key of the row at the beginning of text.
+// rowKey returns the key of the row at the beginning of text.
 func rowKey(text string) netip.Addr {
 	if !isWide(text) {
 		return numbered(number(eight(text[wordSize:])))
@@ -83,7 +84,7 @@ func rowKey(text string) netip.Addr {
 	return wideKey(text[wordSize:])
 }
 
-// rowRank is the rank of the row's key.
+// rowRank returns the rank of the key of the row at the beginning of text.
 func rowRank(text string) uint64 {
 	if !isWide(text) {
 		return uint64(number(eight(text[wordSize:]))) + 1
@@ -91,17 +92,18 @@ func rowRank(text string) uint64 {
 	return wideRank(uint64(word(text[wordSize:]))<<32 | uint64(word(text[2*wordSize:])))
 }
 
-// numbered is the IPv4 address with that number.
+// numbered returns the IPv4 address with this number.
 func numbered(n uint32) netip.Addr {
 	var b [4]byte
 	binary.BigEndian.PutUint32(b[:], n)
 	return netip.AddrFrom4(b)
 }
 
-// word is the number that the next eight digits are. All are converted at once: a node has thousands.
+// word returns the number from the first eight digits of s. It converts all eight digits at once, because a node has
+// thousands of numbers.
 func word(s string) uint32 { return number(eight(s)) }
 
-// number is the number that eight digits are.
+// number returns the number from eight digits, which are the bytes of x.
 func number(x uint64) uint32 {
 	x = x&0x0f0f0f0f0f0f0f0f + 9*(x>>6&0x0101010101010101) // bit 6 is set in a letter
 	x = (x | x>>4) & 0x00ff00ff00ff00ff
@@ -116,7 +118,7 @@ func eight(s string) uint64 {
 		uint64(s[3])<<32 | uint64(s[2])<<40 | uint64(s[1])<<48 | uint64(s[0])<<56
 }
 
-// putWord writes eight digits.
+// putWord writes a number as eight digits.
 func putWord(text []byte, n uint32) {
 	x := uint64(n)
 	x = (x | x<<16) & 0x0000ffff0000ffff
@@ -126,13 +128,13 @@ func putWord(text []byte, n uint32) {
 	binary.BigEndian.PutUint64(text, x+'0'*0x0101010101010101+letters*('a'-'0'-10))
 }
 
-// An index is the text of rows, and where it is.
+// An index is the text of the rows, and the offset of this text in the input.
 type index struct {
 	rows string
 	at   int
 }
 
-// read reads the text as it was written, or skips it.
+// read reads the index from a trusted text. In another text, it skips the index.
 func (x *index) read(c *codec.Codec) {
 	if !c.Trusted() {
 		var raw json.RawMessage
@@ -151,10 +153,10 @@ func (x *index) read(c *codec.Codec) {
 	c.Seek(x.at + len(x.rows) + len(`"`))
 }
 
-// An indexer writes an index into the place that was left for it. The zero indexer writes none.
+// An indexer writes rows into the room that newIndexer has reserved. The zero indexer writes nothing.
 type indexer struct{ at int }
 
-// newIndexer writes a member with room for so many digits. Without any, it writes nothing.
+// newIndexer writes a member with room for this number of digits. If the number is 0, newIndexer writes nothing.
 func newIndexer(c *codec.Codec, name string, digits int) (x indexer) {
 	if digits == 0 {
 		return x

@@ -24,8 +24,8 @@ func (e *entries) each(i int, f func(i int, k netip.Addr) bool) {
 	}
 }
 
-// at returns the index of the entry that was at i. If that entry is gone, at returns the index of the entry before its
-// place. A loop may have deleted it, or have set or deleted an entry before it.
+// at returns the present index of the entry with the key k, which was at i before a loop set or deleted entries. If the
+// loop has deleted this entry, at returns the index of the entry before its place.
 func (e *entries) at(i int, k netip.Addr) int {
 	if i < len(e.all) && e.key(&e.all[i]) == k {
 		return i
@@ -44,7 +44,7 @@ func (e *entries) Keys() iter.Seq[netip.Addr] {
 	}
 }
 
-// Changed iterates over the keys of the entries that have been set since they were read, in order.
+// Changed iterates, in order, over the keys of the entries that have been set since they were read.
 func (e *entries) Changed() iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		for i := range e.all {
@@ -68,7 +68,7 @@ func (e *entries) Count(b netip.Prefix) int {
 	from, _ := e.find(b.Masked().Addr())
 	n := len(e.all) - from
 	if b.Addr().Is4() {
-		n = min(n, 1<<(32-b.Bits())) // which is few of the node's
+		n = min(n, 1<<(32-b.Bits())) // a block has few of the node's addresses
 	}
 	return sort.Search(n, func(i int) bool { return !b.Contains(e.key(&e.all[from+i]).WithZone("")) })
 }
@@ -80,8 +80,8 @@ func (e *Entries[V]) All() iter.Seq2[netip.Addr, V] {
 	}
 }
 
-// Beginning iterates, in order, over the entries whose value begins with the text, as Write writes it, and over some
-// others. Beginning parses as few other entries as possible.
+// Beginning iterates, in order, over the entries whose value, as Write writes it, begins with the text. It also yields
+// some other entries, so the caller must check the values. Beginning parses as few other entries as possible.
 func (e *Entries[V]) Beginning(text string) iter.Seq2[netip.Addr, V] {
 	return func(yield func(netip.Addr, V) bool) {
 		for i := e.begin(0, text); i < len(e.all); i = e.begin(i+1, text) {
@@ -94,8 +94,8 @@ func (e *Entries[V]) Beginning(text string) iter.Seq2[netip.Addr, V] {
 	}
 }
 
-// Containing iterates, in order, over the entries whose value contains the text, as Write writes it, and over those
-// that are parsed already. Containing parses no other entries.
+// Containing iterates, in order, over the entries whose value, as Write writes it, contains the text. It also yields
+// the entries that are parsed already, so the caller must check the values. Containing parses no other entries.
 func (e *Entries[V]) Containing(text string) iter.Seq2[netip.Addr, V] {
 	return func(yield func(netip.Addr, V) bool) {
 		e.each(0, func(i int, k netip.Addr) bool {
@@ -125,14 +125,15 @@ func (e *entries) begin(i int, text string) int {
 	return i
 }
 
-// A probe compares eight bytes of a text at once, at a place where others differ.
+// A probe compares eight bytes of a value with the text in one step. It compares at a place where other values differ
+// from the text.
 type probe struct {
 	text string
 	at   int // -1: the text is too short
 	want uint64
 }
 
-// newProbe begins in the middle: the values of a node begin and end alike.
+// newProbe returns a probe in the middle of the text, because the values of a node have similar beginnings and ends.
 func newProbe(text string) *probe {
 	p := &probe{text: text}
 	p.move(len(text) / 2)
@@ -145,7 +146,8 @@ func (p *probe) move(at int) {
 	}
 }
 
-// learn moves the probe to where the value differs, which did not differ before.
+// learn moves the probe to the first place where the value differs from the text. At the probe's old place, the value
+// did not differ.
 func (p *probe) learn(value string) {
 	n := 0
 	for n < min(len(value), len(p.text)) && value[n] == p.text[n] {

@@ -10,11 +10,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// Kept are the values of a table when [codec.ReadTrusted] read its text, by their keys. A value that is still the same
-// is written as its original text, which takes a tenth of the time.
+// Kept has the values of a table as [codec.ReadTrusted] read them, with their texts. An unchanged value is written as
+// its original text, which takes a tenth of the time.
 type Kept[V any] struct {
 	values map[string]kept[V]
-	text   string // of the table
+	text   string // the text of the whole table
 }
 
 type kept[V any] struct {
@@ -22,13 +22,14 @@ type kept[V any] struct {
 	text  string
 }
 
-// A Keeping compares two values, and copies one with all that it refers to.
+// A Keeping has a function that compares two values, and a function that copies a value with all that the value refers
+// to.
 type Keeping[V any] struct {
 	Same  func(a, b *V) bool
 	Clone func(*V) *V
 }
 
-// Same reports whether the table is the same as when it was read.
+// Same reports whether the table is unchanged since it was read.
 func (k *Kept[V]) Same(m map[string]V, by Keeping[V]) bool {
 	if k.text == "" || len(m) != len(k.values) {
 		return false
@@ -46,7 +47,8 @@ func (k *Kept[V]) find(key string, v *V, by Keeping[V]) (text string, same bool)
 	return old.text, ok && by.Same(old.value, v)
 }
 
-// KeptTable is a Table by name whose values are kept: ReadTrusted adds some, and Write looks for them.
+// KeptTable describes a member like [codec.Table] with the keys [codec.ByName]. ReadTrusted also stores the values in
+// k, and Write compares the values with those in k.
 func KeptTable[V any](c *codec.Codec, name string, m *map[string]V, k *Kept[V], by Keeping[V],
 	kind func(*V, *codec.Codec)) {
 	codec.Field(c, name, m, func(m *map[string]V, c *codec.Codec) {

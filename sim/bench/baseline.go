@@ -11,10 +11,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// worse is how much worse than the baseline a figure may be. Counts of instructions repeat within three percent.
+// worse is the largest ratio of a figure to the baseline's figure. Counts of instructions repeat within three percent.
 const worse = 1.10
 
-// figures are the columns that are compared with the baseline.
+// figures are the columns that compare checks against the baseline.
 var figures = []string{"ADD p50", "DEL p50", "CPU ADD+DEL"}
 
 // A baseline is the table of an earlier run; nil if there is none.
@@ -35,7 +35,7 @@ func readBaseline(file string) (baseline, error) {
 	return baseline(t), nil
 }
 
-// compare fails if a figure of one of our paths is worse than it was.
+// compare returns an error if a figure of one of our data paths is worse than in the baseline.
 func (b baseline) compare(now table.Table) error {
 	if b == nil {
 		return nil

@@ -103,7 +103,8 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
-// TestBudgets: a packet above its budget fails the benchmark, and the error names it.
+// TestBudgets: a packet above its budget fails the benchmark, and the error names it. Most rounds contain other work of
+// the kernel. Only the least round counts.
 func TestBudgets(t *testing.T) {
 	cost := map[string]time.Duration{bare: 1000, ours: 1015, loopless: 1003, routedVeth: 1400, byVeth: 1450,
 		crowded: 1500, tracked: 1500}
@@ -112,7 +113,7 @@ func TestBudgets(t *testing.T) {
 		for name, d := range cost {
 			for _, r := range routes {
 				fs.all = append(fs.all, &flow{pair: &pair{layout: layout{name: name}}, route: r, load: loads[0],
-					took: []time.Duration{2 * d, d / 2, d}})
+					took: []time.Duration{2 * d, d, 3 * d}})
 			}
 		}
 		return fs
@@ -121,14 +122,16 @@ func TestBudgets(t *testing.T) {
 		t.Error(err)
 	}
 	cost[loopless] = 1030
-	want := "ours, serviceLoop none, pod, other node: a request costs 1.030 times that of ipvlan, bare; the budget " +
-		"is 1.020\n" +
-		"ours, serviceLoop none, pod, same node: a request costs 1.030 times that of ipvlan, bare; the budget is 1.020"
+	want := "ours, serviceLoop none, pod, other node: a request costs 1.030 times as much as one of ipvlan, bare; " +
+		"the budget is 1.020 times\n" +
+		"ours, serviceLoop none, pod, same node: a request costs 1.030 times as much as one of ipvlan, bare; the " +
+		"budget is 1.020 times"
 	if err := measured().kept(); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	cost[loopless], cost[routedVeth] = 1000, 1310
-	want = "ours, pod, other node: a request costs 0.775 times that of veth, routed; the budget is 0.769"
+	want = "ours, pod, other node: a request costs 0.775 times as much as one of veth, routed; the budget is " +
+		"0.769 times"
 	if err := measured().kept(); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

@@ -39,7 +39,7 @@ type candidate struct {
 	needs          []string
 }
 
-// candidates returns the chains that are measured on a node with the directory dir.
+// candidates returns the chains to measure. host-local keeps its addresses below dir, the directory of the node.
 func candidates(own, routed, chained, dir string) []candidate {
 	ptp := func(masq string) string {
 		return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "ptp", "plugins": [{"type": "ptp", %s "ipam":
@@ -63,8 +63,8 @@ func candidates(own, routed, chained, dir string) []candidate {
 	}
 }
 
-// warm returns the conflist in file with some changes: an address may be used again at once, and EC2 is asked for as
-// many addresses as fit on an ENI, or for prefixes. EC2 is asked before the measurement. Without a data path, the data
+// warm returns the conflist in file with changes for warm ADDs. ADDs may use an address again at once. A growth gets as
+// many addresses as fit on an ENI, or prefixes. All growth is before the measurement. If dataPath is empty, the data
 // path of the file counts.
 func warm(file string, first int, prefixes bool, dataPath string) (string, error) {
 	b, err := os.ReadFile(file)
@@ -109,10 +109,10 @@ func (c candidate) chain(n *node, dirs []string) (*chain, error) {
 	return &chain{name: c.name, node: n, list: l, path: dirs}, nil
 }
 
-// timeout is the limit of a call, far above the duration of a call that works.
+// timeout is the limit of a call's duration. A call that works takes much less time.
 const timeout = time.Minute
 
-// call executes the chain for a pod.
+// call executes the chain for a pod, and returns the cost.
 func (c *chain) call(ctx context.Context, verb string, p pod) (sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -124,11 +124,11 @@ func (c *chain) call(ctx context.Context, verb string, p pod) (sample, error) {
 	return sample{cost{wall, e.cpu()}, e.steps}, nil
 }
 
-// exec executes the chain for a pod by an executor, and returns how long that took.
+// exec executes the chain for a pod by an executor, and returns the elapsed time.
 func (c *chain) exec(ctx context.Context, verb string, p pod, e *executor) (wall time.Duration, err error) {
 	cni := libcni.NewCNIConfigWithCacheDir(c.path, filepath.Join(c.node.dir, "cni"), e)
 	rt := &libcni.RuntimeConf{ContainerID: p.id, IfName: "eth0", Args: p.args}
-	if p.Namespace != nil { // STATUS is about no pod
+	if p.Namespace != nil { // STATUS has no pod
 		rt.NetNS = p.Path
 	}
 	err = c.node.Do(func() error {

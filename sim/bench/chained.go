@@ -15,7 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// chained creates our pods with these keys in the configuration: by our plugins, without ipam, which needs EC2.
+// chained returns a function that connects a pod by our plugins, with these further keys in the configuration. It does
+// not execute ipam, which needs EC2.
 func chained(keys map[string]any) func(*host, *guest) error {
 	return func(h *host, g *guest) error {
 		conf := g.conf()
@@ -24,7 +25,7 @@ func chained(keys map[string]any) func(*host, *guest) error {
 	}
 }
 
-// conf is the configuration of our plugins for a pod, with the result of ipam.
+// conf returns the configuration of our plugins for a pod, with a result as ipam returns it.
 func (g *guest) conf() map[string]any {
 	return map[string]any{
 		"cniVersion": "1.0.0", "name": "traffic", "master": "eth1",
@@ -39,8 +40,8 @@ func (g *guest) conf() map[string]any {
 	}
 }
 
-// chainedVeth creates a routed pod. The address of the router leads to the ENI of the other host: EC2's fabric is no
-// hop.
+// chainedVeth connects a routed pod. The router's address has the MAC address of the other host's ENI, because EC2's
+// fabric is no hop.
 func chainedVeth(h *host, g *guest) error {
 	conf := g.conf()
 	conf["prevResult"] = map[string]any{
@@ -61,7 +62,7 @@ func chainedVeth(h *host, g *guest) error {
 	return execPlugins(h, g, conf, "cni-ipvlan-vpc-k8s-unnumbered-ptp")
 }
 
-// execChain adds a pod. Its Kubernetes namespace has the pod's own name.
+// execChain connects a pod by the plugins that conf needs. The pod's Kubernetes namespace has the pod's name.
 func execChain(h *host, g *guest, conf map[string]any) error {
 	plugins := []string{"cni-ipvlan-vpc-k8s-ipvlan", "cni-ipvlan-vpc-k8s-unnumbered-ptp"}
 	if conf["egress"] != nil {
@@ -70,7 +71,7 @@ func execChain(h *host, g *guest, conf map[string]any) error {
 	return execPlugins(h, g, conf, plugins...)
 }
 
-// execPlugins executes plugins one after the other. Each gets the result of the one before.
+// execPlugins executes plugins one after the other. Each plugin gets the result of the plugin before it.
 func execPlugins(h *host, g *guest, conf map[string]any, plugins ...string) error {
 	for _, plugin := range plugins {
 		stdin, err := json.Marshal(conf)

@@ -14,15 +14,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A coil is the tunnels of Coil 2.12: package founat of its source. A client has a link for each egress, whose far end
-// is the ClusterIP. A router has a link and a route for each client. A link without far end takes packets out of UDP
-// where the source of the answer is no ClusterIP.
+// A coil has the settings of tunnels as Coil 2.12 makes them (package founat of its source). A client has a link for
+// each egress, and the far end of the link is the ClusterIP of the egress. A router has a link and a route for each
+// client. Each pod also has a link without a far end. This link takes packets out of UDP if their source is not the far
+// end of another link. An example of such a packet is an answer that does not come from the ClusterIP.
 //
-// Two things are better for Coil here. Routers leave by the ENI, as ours do, and not by the node. And there is no rule
-// that computes checksums of the tunnels' packets.
+// Two things make Coil cheaper in this layout than in reality. Packets of routers leave by the ENI and not by the node,
+// as with our egress. And no rule computes checksums of the tunnels' packets.
 type coil struct {
-	clients int    // of each router
-	sport   uint16 // the UDP source port; Coil's default is the port of the tunnels, and not 0: one for each connection
+	clients int    // how many clients each router has
+	sport   uint16 // the UDP source port; 0: a port for each connection. Coil's default is the port of the tunnels
 }
 
 func (c coil) add(p *pair) error {
@@ -40,7 +41,8 @@ func (c coil) add(p *pair) error {
 // tunnelTable is the table of routes into the tunnels.
 const tunnelTable = 118
 
-// client makes the far ends ClusterIPs. Its rules keep private networks out of the tunnels.
+// client makes the tunnels of a client. Their far ends are the ClusterIPs. Rules keep packets to private networks out
+// of the tunnels.
 func (c coil) client(g *guest) error {
 	err := c.receive(g)
 	var w nl.Wiring
@@ -61,7 +63,7 @@ func (c coil) client(g *guest) error {
 	return errors.Join(err, w.Add())
 }
 
-// router serves pod a, and clients of which nothing comes.
+// router makes the tunnels of a router: one tunnel to pod a, and the other tunnels to clients that send nothing.
 func (c coil) router(g *guest, client netip.Addr) error {
 	err := c.receive(g)
 	w := nl.Wiring{
@@ -84,7 +86,7 @@ func (c coil) router(g *guest, client netip.Addr) error {
 	return errors.Join(err, w.Add())
 }
 
-// receive takes packets out of UDP in a pod, whose links take packets from any source.
+// receive makes a pod take the tunnels' packets out of UDP. The links of the pod accept packets from any source.
 func (c coil) receive(g *guest) error {
 	err := nl.Wiring{
 		{NS: g.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "0"}},
@@ -103,7 +105,7 @@ func (c coil) receive(g *guest) error {
 
 func tunnelName(number int) string { return fmt.Sprint("fou", number) }
 
-// link makes a tunnel to a far end. Package nl has none, because nothing else needs them.
+// link makes a tunnel to a far end. Package nl has no such tunnels, because no other code needs them.
 func (c coil) link(g *guest, number int, remote netip.Addr) error {
 	const discoverMTU, encapFOU = 1, 1 // IPTUNNEL_PMTUDISC as ip(8) sets it, and TUNNEL_ENCAP_FOU
 	return g.tunnel(&netlink.Iptun{

@@ -14,9 +14,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// A host outside has two addresses. Pod a reaches the first one by the router b on the other node, and the second one
-// by the router c on its own node. The routers have a Service each, so that kube-proxy has no choice. The host is the
-// subnet's router itself: what is beyond costs all layouts the same, and would only dilute the ratios.
+// The host outside has two addresses. Pod a reaches the first address by the router b on the other node, and the second
+// by the router c on its own node. Each router has a Service of its own, so that kube-proxy has no choice. The subnet's
+// router itself is the host outside. A path beyond the router would cost the same in all layouts, and would only bring
+// the ratios closer to 1.
 var (
 	outside  = []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("203.0.113.11")}
 	gateways = []netip.Addr{netip.MustParseAddr("172.20.0.77"), netip.MustParseAddr("172.20.0.78")}
@@ -34,20 +35,19 @@ const (
 	coilOneFlow = "the same, 1 client, its default port"
 )
 
-// All pods are connected by our plugins, and all nodes have kube-proxy and the node's way to the internet. So only the
-// tunnels differ.
+// In all layouts, our plugins connect the pods, and the nodes have the rules of kube-proxy and a default route. So only
+// the tunnels differ.
 var egressLayouts = []layout{
-	{name: masqueraded, connect: chained(nil), finish: leaveByNode, service: true},
-	{name: tunnelled, connect: chained(wayOut), finish: leaveByNode, service: true,
-		tunnel: func(*pair) error { return nil }},
-	{name: coilOne, connect: chained(nil), finish: leaveByNode, service: true, tunnel: coil{clients: 1}.add},
-	{name: coilMany, connect: chained(nil), finish: leaveByNode, service: true, tunnel: coil{clients: 200}.add},
-	{name: coilOneFlow, connect: chained(nil), finish: leaveByNode, service: true,
+	{name: masqueraded, connect: chained(nil), service: true},
+	{name: tunnelled, connect: chained(wayOut), service: true, tunnel: func(*pair) error { return nil }},
+	{name: coilOne, connect: chained(nil), service: true, tunnel: coil{clients: 1}.add},
+	{name: coilMany, connect: chained(nil), service: true, tunnel: coil{clients: 200}.add},
+	{name: coilOneFlow, connect: chained(nil), service: true,
 		tunnel: coil{clients: 1, sport: tunnelPort}.add},
 }
 
-// wayOut makes pod a a client of two egresses, and the others their routers. The Kubernetes namespaces have the names
-// of the pods.
+// wayOut is a configuration with two egresses. Pod a is their client, and the pods b and c are the routers. The
+// Kubernetes namespaces have the names of the pods.
 var wayOut = map[string]any{"egress": map[string]any{
 	"other": map[string]any{"gateways": gateways[:1], "destinations": outside[:1], "namespaces": []string{"a"},
 		"routers": []string{"b"}},
@@ -105,8 +105,8 @@ func (fs *flows) addOutside(ctx context.Context, p *pair) error {
 	return p.known(ctx, routes)
 }
 
-// known proves that the host outside sees the right source: the router's address, or the node's. The rules that refuse
-// others are gone when packets are counted.
+// known checks that the host outside sees the right source: the router's address, or the node's. For the check, it adds
+// rules that drop packets from other sources, and removes the rules afterwards.
 func (p *pair) known(ctx context.Context, routes []route) error {
 	sources := []netip.Addr{p.b.addr, p.c.addr}
 	if p.tunnel == nil {
@@ -128,10 +128,4 @@ func (p *pair) known(ctx context.Context, routes []route) error {
 		}
 	}
 	return firewall.Del(p.vpc.NS)
-}
-
-// leaveByNode gives the node its way to the internet.
-func leaveByNode(h *host) error {
-	return nl.Wiring{{NS: h.NS, Object: nl.Route{Dst: nl.IPv4.Everywhere(), Via: router, Dev: "eth0",
-		OnLink: true}}}.Add()
 }

@@ -28,7 +28,7 @@ type step struct {
 // An executor executes plugins as libcni itself does, and measures the cost.
 type executor struct {
 	env   []string
-	attr  *syscall.SysProcAttr // nil: as this process
+	attr  *syscall.SysProcAttr // nil: the attributes of this process
 	steps []step
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// A layout is a way to connect pods to an ENI. Each is measured on two hosts of its own.
+// A layout is a way to connect pods to an ENI. Each layout has two hosts of its own.
 type layout struct {
 	name    string
 	connect func(*host, *guest) error // connects a pod of the host
@@ -46,8 +46,8 @@ var layouts = []layout{
 	{name: tracked, connect: routed, finish: track, service: true},
 }
 
-// subnet is the subnet of all pods, and of eth1, the ENI. Only the two hosts of a layout use it; hosts of different
-// layouts never communicate. The ENIs are ports of one switch, the cheapest replacement for a VPC.
+// subnet is the subnet of all pods and of the ENI eth1. All layouts use this subnet, but hosts of different layouts
+// never communicate. The ENIs of a layout are ports of one bridge, the cheapest replacement for a VPC.
 var (
 	subnet  = netip.MustParsePrefix("10.0.0.0/24")
 	router  = netip.MustParseAddr("10.0.0.1") // the subnet's first address, as in EC2
@@ -57,13 +57,13 @@ var (
 // clusterPort leads to the pod on the other host, and the next port to the pod on the same host.
 const clusterPort = 80
 
-// A host is an instance, and a guest is a pod on it.
+// A host is an instance, and a guest is a pod on a host.
 type host struct {
 	*vpcsim.Namespace
 	name   string
 	number int // 0 or 1
 	eni    netip.Addr
-	boot   netip.Addr // of eth0
+	boot   netip.Addr // the address of eth0
 	bin    string     // directory of our plugins
 	guests []*guest
 }
@@ -81,7 +81,7 @@ type pair struct {
 	a, b, c *guest
 	hosts   [2]*host
 	vpc     *guest // the subnet's router
-	note    string // for the table
+	note    string // for a column of the table
 }
 
 // build creates the hosts and their pods.
@@ -154,7 +154,8 @@ func (p *pair) finishHosts() error {
 	return nil
 }
 
-// proxy is the effect of kube-proxy's rules for Services with one backend: what the pods serve, and routers.
+// proxy returns rules with the effect of kube-proxy's rules for Services with one backend each. The backends are the
+// servers b and c, and with tunnels the routers b and c.
 func (p *pair) proxy() nl.Table {
 	rule := func(proto string, to netip.Addr, port uint16, backend netip.AddrPort) nl.NFRule {
 		return nl.NFRule{nl.DAddr(single(to)), nl.DPort(proto, port, port), nl.DNAT(backend)}
@@ -171,7 +172,7 @@ func (p *pair) proxy() nl.Table {
 	}}}
 }
 
-// plug gives a host its ENIs, which are ports of the VPC: eth0 of the node, and eth1 of the pods.
+// plug gives a host its ENIs, which are ports of the VPC's bridge: eth0 of the node, and eth1 of the pods.
 func (h *host) plug(vpc *nl.NS, number int) error {
 	w := nl.Wiring{
 		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}},
@@ -182,7 +183,7 @@ func (h *host) plug(vpc *nl.NS, number int) error {
 		{NS: h.NS, Object: nl.Veth{Name: "eth0", MAC: mac(number, 1), Peer: fmt.Sprint("e0-", number),
 			PeerMAC: mac(number, 2), PeerNS: vpc, MTU: 9001}},
 		{NS: h.NS, Object: nl.Addr{Prefix: single(h.boot), Dev: "eth0"}},
-		// as a node has it: a loose check of sources accepts what some route leads to
+		// as on a real node: a loose check of sources accepts each source to which some route leads
 		{NS: h.NS, Object: nl.Route{Dst: nl.IPv4.Everywhere(), Via: router, Dev: "eth0", OnLink: true}},
 		{NS: h.NS, Object: nl.Veth{Name: "eth1", MAC: mac(number, 3), Peer: fmt.Sprint("e1-", number),
 			PeerMAC: mac(number, 4), PeerNS: vpc, MTU: 9001}},
@@ -202,7 +203,7 @@ func routeByNode(h *host) error {
 	return nl.Wiring{{NS: h.NS, Object: nl.Route{Dst: subnet, Dev: "eth0"}}}.Add()
 }
 
-// ipvlan connects a pod by a slave of the ENI, and nothing else.
+// ipvlan connects a pod only by a slave of the ENI.
 func ipvlan(h *host, g *guest) error {
 	return nl.Wiring{
 		{NS: h.NS, Object: nl.IPVlan{Name: "eth0", Master: "eth1", NS: g.NS}},
@@ -210,7 +211,7 @@ func ipvlan(h *host, g *guest) error {
 	}.Add()
 }
 
-// bridged connects a pod by a port of a bridge with the ENI.
+// bridged connects a pod by a port of a bridge. The ENI is another port of the bridge.
 func bridged(h *host, g *guest) error {
 	if len(h.guests) == 1 {
 		if err := bridge(h.NS, "cni0", netip.Addr{}); err != nil {
@@ -235,8 +236,9 @@ func (g *guest) veth() nl.Veth {
 	return nl.Veth{Name: g.name, MAC: mac(last, 1), Peer: "eth0", PeerMAC: mac(last, 2), PeerNS: g.NS, MTU: 9001}
 }
 
-// routed connects a pod like amazon-vpc-cni-k8s (docs/cni-proposal.md). The main table routes to the pod. The ENI's
-// table routes from the pod, with rules for the pod's address. The pod's gateway is an address that no host has.
+// routed connects a pod as amazon-vpc-cni-k8s does (docs/cni-proposal.md of that project). The main table routes to the
+// pod. The ENI's table routes from the pod, with rules for the pod's address. The pod's gateway is an address that no
+// host has.
 func routed(h *host, g *guest) error {
 	const table, toPod, fromPod = 2, 512, 1536
 	hop := netip.MustParseAddr("169.254.1.1")
@@ -248,7 +250,8 @@ func routed(h *host, g *guest) error {
 		{NS: h.NS, Object: nl.Route{Dst: single(g.addr), Dev: v.Name}},
 		{NS: h.NS, Object: nl.Rule{Pref: toPod, To: single(g.addr), Table: unix.RT_TABLE_MAIN}},
 		{NS: h.NS, Object: nl.Rule{Pref: fromPod, From: single(g.addr), Table: table}},
-		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/eth1/proxy_arp", Value: "1"}}, // EC2's fabric needs no ARP
+		// the other host asks for the pod's MAC address by ARP, which EC2's fabric does not need
+		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/eth1/proxy_arp", Value: "1"}},
 		{NS: g.NS, Object: nl.Addr{Prefix: single(g.addr), Dev: "eth0"}},
 		{NS: g.NS, Object: nl.Neigh{Addr: hop, MAC: v.MAC, Dev: "eth0"}},
 		{NS: g.NS, Object: nl.Route{Dst: single(hop), Dev: "eth0"}},
@@ -263,8 +266,8 @@ func routed(h *host, g *guest) error {
 	return w.Add()
 }
 
-// track adds the rest of amazon-vpc-cni-k8s: a mark for connections that arrive by eth0, and a source for those that
-// leave the VPC. Each of them makes the host track the connections of all pods.
+// track adds the other rules of amazon-vpc-cni-k8s: they mark connections that arrive by eth0, and masquerade
+// connections that leave the VPC. Each of these rules makes the host track the connections of all pods.
 func track(h *host) error {
 	const mark = 0x80
 	return nl.Table{Family: "ip", Name: "aws", Chains: []nl.Chain{
@@ -280,7 +283,7 @@ func track(h *host) error {
 	}}.Add(h.NS)
 }
 
-// bridge creates a bridge with an address. Package nl has no bridges, because nothing else needs them.
+// bridge creates a bridge with an address. Package nl has no bridges, because no other code needs them.
 func bridge(n *nl.NS, name string, a netip.Addr) error {
 	err := n.Do(func() error { return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: named(name)}) })
 	if err != nil {

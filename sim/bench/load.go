@@ -17,7 +17,7 @@ import (
 // A load is a kind of traffic: its operation, and the number of operations to measure.
 type load struct {
 	name string
-	unit string // of an operation
+	unit string // what an operation is
 	ops  int
 	run  func(to netip.AddrPort, ops int) time.Duration
 }
@@ -28,18 +28,19 @@ var loads = []load{
 	{"bulk", "128 KiB one way", 60, bulk},
 }
 
-// loadPort is the port of serve.
+// loadPort is the port on which serve listens.
 const loadPort = 5001
 
-// The requests that the first byte of a connection makes.
+// The first byte of a connection says what the server does with all other bytes: it sends them back, or reads them
+// only.
 const (
 	echo = 'e'
 	sink = 's'
 )
 
-// A socket is one end of a connection. Its calls block the thread and bypass Go's scheduler, whose work is not a cost
-// of a pod's traffic. The process does nothing else meanwhile. An error ends the process, because there is no figure to
-// save.
+// A socket is one end of a connection. Its methods make system calls that block the thread and bypass Go's scheduler.
+// The work of the scheduler is not a cost of a pod's traffic. The process does no other work meanwhile. An error ends
+// the process, because the process has no other figure to report.
 type socket uintptr
 
 func newSocket() socket {
@@ -85,7 +86,7 @@ func (s socket) write(b []byte) {
 
 func (s socket) close() { raw("close", unix.SYS_CLOSE, uintptr(s), 0, 0) }
 
-// dial connects, and sends the kind of the request.
+// dial connects, and sends the first byte of the connection.
 func dial(to netip.AddrPort, what byte) socket {
 	s, addr := newSocket(), sockaddr(to)
 	raw("connect to "+to.String(), unix.SYS_CONNECT, uintptr(s), uintptr(unsafe.Pointer(addr)), unsafe.Sizeof(*addr))
@@ -129,7 +130,7 @@ func (s socket) answer(b []byte) {
 	}
 }
 
-// requests measures a byte in each direction, on one connection.
+// requests measures requests and responses of a byte, on one connection.
 func requests(to netip.AddrPort, ops int) time.Duration {
 	s, b := dial(to, echo), []byte{0}
 	const warm = 100
@@ -144,7 +145,7 @@ func requests(to netip.AddrPort, ops int) time.Duration {
 	return time.Since(start)
 }
 
-// connections measures short connections with a byte in each direction.
+// connections measures short connections, each with a request and a response of a byte.
 func connections(to netip.AddrPort, ops int) time.Duration {
 	b := []byte{0}
 	const warm = 20
@@ -173,8 +174,8 @@ func bulk(to netip.AddrPort, ops int) time.Duration {
 	return time.Since(start)
 }
 
-// generate is the process in a pod. Its arguments are "serve", or the name of a load, the destination and the number of
-// operations.
+// generate is the main function of the process in a pod. Its arguments are "serve", or the name of a load, the
+// destination and the number of operations.
 func generate(args []string) error {
 	if args[0] == "serve" {
 		serve()
@@ -193,5 +194,5 @@ func generate(args []string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("no load %q", args)
+	return fmt.Errorf("there is no load %q", args)
 }

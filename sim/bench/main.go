@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command bench measures the cost of ADD and DEL of whole chains, ours and upstream's. They are real processes,
-// executed by libcni, on an instance of vpcsim. With -traffic it measures the cost of packets instead: packets of our
-// pods, and packets of pods that other plugins' methods connect. With -egress it measures packets to a host outside.
+// Command bench measures the cost of ADD and DEL of whole chains, ours and upstream's. The plugins are real processes,
+// which libcni executes on an instance of vpcsim. With -traffic it measures the cost of packets instead: packets of our
+// pods, and packets of pods that are connected as by other plugins. With -egress it measures packets to a host outside.
 // With -memory it measures how much memory ADDs take.
 //
 // All chains take turns in one run, so that other load of the machine affects all of them. Compare the ratios to ptp +
-// host-local, which neither masquerades nor routes by policy. The shipped conflist is only changed in reuseIPWait and
-// ipBatchSize: it is measured warm, with free addresses in the registry. The calls that reach the simulated EC2 and its
-// metadata service meanwhile are counted.
+// host-local, which neither masquerades nor routes by policy. bench changes the shipped conflist so that all ADDs are
+// warm, with free addresses in the registry (see warm). It counts the calls to the simulated EC2 and its metadata
+// service during the measurement.
 //
 // With -icount it runs under a clock that counts instructions (nl/nltest/vm/icount). Its figures then repeat within
-// three percent, and can be compared with the figures of earlier runs: see -baseline.
+// three percent. So bench can compare them with the figures of an earlier run: see -baseline.
 package main
 
 import (
@@ -42,7 +42,7 @@ type options struct {
 	traffic, egress, memory, status bool
 }
 
-// concurrencies are the numbers of calls at once to measure, one after the other.
+// concurrencies are numbers of simultaneous calls. bench makes a measurement for each number.
 type concurrencies []int
 
 func (c *concurrencies) String() string {
@@ -71,7 +71,8 @@ func parse(args []string) (options, error) {
 		"`file` with our chain; in its directory is three-plugins.conflist, too")
 	f.IntVar(&o.rounds, "rounds", 60, "how many calls of each chain")
 	f.Var(&o.c, "c", "how many calls at once, a `list`")
-	f.IntVar(&o.pods, "pods", 0, "instead: the ADD of a node's last of so many pods, beside that of another's first")
+	f.IntVar(&o.pods, "pods", 0, "instead: measure the ADD of the last of `N` pods of a node, beside the ADD of the "+
+		"first pod of another node")
 	f.BoolVar(&o.prefix, "prefixes", false,
 		"the addresses are of delegated prefixes, of which each ENI gets as many as fit")
 	f.BoolVar(&o.cards, "cards", false, "with -pods: on an instance with several network cards")
@@ -86,7 +87,7 @@ func parse(args []string) (options, error) {
 	_ = f.Parse(args) // it exits on an error
 	switch {
 	case f.NArg() > 0:
-		return o, fmt.Errorf("%q: there are no arguments", f.Arg(0))
+		return o, fmt.Errorf("%q: want no arguments", f.Arg(0))
 	case o.rounds < 1:
 		return o, fmt.Errorf("-rounds %d: want 1 or more", o.rounds)
 	case o.pods < 0 || o.pods > o.size().pods:
@@ -132,8 +133,8 @@ func run(ctx context.Context, o options, w io.Writer) error {
 		// More threads would only take turns on the one CPU, in an order that changes.
 		os.Setenv("GOMAXPROCS", "1")
 	}
-	// Each namespace of a pod is open, and a VM's first process has 4096 files. A container may not raise its limit:
-	// that must do, or opening a file fails.
+	// bench has a file open for the namespace of each pod, and process 1 of a VM may open only 4096 files. In a
+	// container, Setrlimit may fail. If the limit of the container is too small, opening a file fails later.
 	const files = 1 << 16
 	_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: files, Max: files})
 	if o.traffic {

@@ -109,8 +109,8 @@ func (n *node) chains(o options, r *report) ([]*chain, error) {
 	return cs, nil
 }
 
-// fill prepares each chain for this number of pods at once. The first ADDs get addresses from EC2, load modules and
-// install what serves all pods of a node. Calls to EC2 are counted from then on.
+// fill prepares each chain for this number of pods at once. Its ADDs get addresses from EC2, load kernel modules, and
+// install the objects that serve all pods of a node. At its end it resets the count of the calls to EC2.
 func (n *node) fill(ctx context.Context, chains []*chain, most int) error {
 	for _, c := range chains {
 		ps, err := n.newPods(most)
@@ -130,12 +130,12 @@ func (n *node) fill(ctx context.Context, chains []*chain, most int) error {
 	return nil
 }
 
-// batches returns how many batches of c calls at once make the rounds: at least four, and at most as many as with
-// single calls.
+// batches returns how many batches, each of c calls at once, together have as many calls as the rounds. The number is
+// at least four, and at most rounds.
 func batches(rounds, c int) int { return min(rounds, max(4, rounds/c)) }
 
 // rounds measures each subject once per round. The order changes from round to round, so that a subject does not always
-// follow the same one. The first round fills the caches.
+// follow the same subject. The first round only fills the caches, and does not count.
 func rounds(ctx context.Context, subjects []*subject, n int) error {
 	for round := range n + 1 {
 		for i := range subjects {
@@ -148,7 +148,7 @@ func rounds(ctx context.Context, subjects []*subject, n int) error {
 	return nil
 }
 
-// batch adds the chain to c pods at once, and then deletes it from them.
+// batch executes ADD for c pods at once, and then DEL for these pods. If keep is true, the costs count.
 func (s *subject) batch(ctx context.Context, keep bool) error {
 	ps, err := s.node.newPods(s.c)
 	if err != nil {
@@ -169,7 +169,7 @@ func (s *subject) batch(ctx context.Context, keep bool) error {
 	return errors.Join(ps.close(), settle(ctx, s.c))
 }
 
-// settle waits until the kernel has removed the namespaces, which it does in the background.
+// settle waits for a time in which the kernel removes the namespaces. The kernel removes them in the background.
 func settle(ctx context.Context, namespaces int) error {
 	t := time.NewTimer(time.Duration(20+5*namespaces) * time.Millisecond)
 	defer t.Stop()

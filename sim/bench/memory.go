@@ -21,10 +21,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// crowd is how many ADDs come together: the pods that a kubelet allows by default.
+// crowd is the number of ADDs at once: the largest number of pods that a kubelet allows by default.
 const crowd = 110
 
-// memory measures how much memory ADDs take, one alone and a crowd together.
+// memory measures how much memory ADDs take: one ADD alone, and a crowd of ADDs at once.
 func memory(ctx context.Context, o options, w io.Writer) error {
 	world, err := newWorld(o.size())
 	if err != nil {
@@ -67,7 +67,7 @@ func (w *world) memory(ctx context.Context, o options, out io.Writer) error {
 	return errors.Join(err, frugal(t))
 }
 
-// frugal fails if an ADD of ours takes more memory than one of the reference.
+// frugal returns an error if an ADD of ours takes more memory than an ADD of the reference.
 func frugal(t table.Table) error {
 	var errs []error
 	for _, name := range []string{ours, byVeth} {
@@ -84,11 +84,11 @@ func frugal(t table.Table) error {
 type footprint struct {
 	name      string
 	processes int
-	// of one ADD: the sum of the highest resident sets of its processes, and what of them is anonymous: Go's heap,
-	// stacks and variables
+	// of one ADD: the sum of the highest resident sets of its processes, and the sum of their anonymous memory.
+	// Anonymous memory is Go's heap, stacks and variables
 	peak, anonymous int
-	// of a crowd: the same sum, which counts a page once for each process that has it, and the peak of a control group,
-	// which counts it once
+	// of a crowd: the sum of the highest resident sets, and the peak of a control group. The sum counts a page once for
+	// each process that has the page, and the peak counts each page once
 	peaks, group int
 }
 
@@ -110,7 +110,7 @@ func (f footprint) row(to footprint) []string {
 	return row
 }
 
-// footprint measures a chain. If its first ADD asks EC2, that is a footprint of its own.
+// footprint measures a chain. If the first ADD asks EC2, footprint also returns a second footprint of this ADD.
 func (n *node) footprint(ctx context.Context, c *chain, o options) ([]footprint, error) {
 	cold, err := n.traced(ctx, c, o, 1)
 	if err != nil {
@@ -150,7 +150,8 @@ func middle(all []int) int {
 	return all[len(all)/2]
 }
 
-// traced executes ADDs together whose plugins are executed by peak, and returns the sums of the plugins' memory.
+// traced executes ADDs at once, and returns the sums of the plugins' memory. The program peak executes each plugin and
+// measures it.
 func (n *node) traced(ctx context.Context, c *chain, o options, together int) (f footprint, err error) {
 	dir, err := os.MkdirTemp(n.dir, "peak")
 	if err != nil {
@@ -179,7 +180,7 @@ func (n *node) traced(ctx context.Context, c *chain, o options, together int) (f
 	return f, os.RemoveAll(dir)
 }
 
-// read sums the lines of peak.
+// read returns the sums of the lines that peak has written to a file.
 func read(file string) (f footprint, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -196,7 +197,8 @@ func read(file string) (f footprint, err error) {
 	return f, nil
 }
 
-// addAndDel executes ADDs together, each by an executor of its own, and calls between before the DELs.
+// addAndDel executes ADDs at once, then calls the function between, and then executes the DELs. The function by returns
+// the executor of each call.
 func (n *node) addAndDel(
 	ctx context.Context, c *chain, together int, by func() *executor, between func() error,
 ) error {
@@ -221,7 +223,7 @@ func (n *node) addAndDel(
 	return errors.Join(ps.close(), settle(ctx, together))
 }
 
-// grouped executes ADDs together in a control group, and returns its peak.
+// grouped executes ADDs at once in a control group, and returns the group's peak of memory in KiB.
 func (n *node) grouped(ctx context.Context, c *chain, together int) (peak int, err error) {
 	const root = "/sys/fs/cgroup"
 	group, err := os.MkdirTemp(root, "bench")

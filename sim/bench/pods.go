@@ -10,7 +10,8 @@ import (
 	"slices"
 )
 
-// flat measures chains in turns, each on two nodes of its own: as the first pod of a node, and as the last of many.
+// flat measures chains in turns, each on two nodes of its own. On one node, flat measures the only pod of the node. On
+// the other node, flat measures the last of many pods.
 func flat(ctx context.Context, o options, r *report) error {
 	w, err := newWorld(o.size())
 	if err != nil {
@@ -53,7 +54,7 @@ func (w *world) flat(ctx context.Context, o options, r *report) error {
 	return nil
 }
 
-// addresses says which addresses the pods have.
+// addresses returns a text about the addresses that the pods have.
 func (o options) addresses() string {
 	if o.prefix {
 		return "those of delegated prefixes"
@@ -61,13 +62,14 @@ func (o options) addresses() string {
 	return "single ones"
 }
 
-// growth compares costs by what has no waits: the least elapsed, and the CPU.
+// growth returns a text that compares costs by two figures without waits: the minimum of the elapsed time, and the CPU
+// time.
 func growth(now, before []sample) string {
 	return fmt.Sprintf("%s x at least, %s x CPU", ratio(quantile(walls(now), 0), quantile(walls(before), 0)),
 		ratio(mean(now), mean(before)))
 }
 
-// crowded adds a subject: a chain on a node of its own, with pods of the chain.
+// crowded adds a subject to the report: a chain on a new node, on which pods of the chain are already.
 func (w *world) crowded(ctx context.Context, o options, r *report, name string, before int) error {
 	n, err := w.newNode(fmt.Sprintf("node%d-%d", before, len(w.nodes)))
 	if err != nil {
@@ -93,7 +95,7 @@ func (w *world) crowded(ctx context.Context, o options, r *report, name string, 
 	return nil
 }
 
-// crowd gives the node pods that stay, and room for one more.
+// crowd adds pods that stay on the node, and makes room for one more pod.
 func (n *node) crowd(ctx context.Context, c *chain, pods int) error {
 	ps, err := n.newPods(pods + 1)
 	if err != nil {

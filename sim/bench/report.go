@@ -107,8 +107,8 @@ func machine() string {
 	return fmt.Sprintf("Linux %s, %d x %s%s, %s", release, runtime.NumCPU(), model, possible(), runtime.Version())
 }
 
-// possible says how many CPUs the kernel is prepared for, if that is not the number that there are. What a link costs
-// depends on it.
+// possible returns a text with the number of CPUs that the kernel is prepared for, if the machine has another number of
+// CPUs. The cost of a link depends on that number.
 func possible() string {
 	b, _ := os.ReadFile("/sys/devices/system/cpu/possible") // "0-191"
 	_, last, _ := strings.Cut(strings.TrimSpace(string(b)), "-")
@@ -120,7 +120,7 @@ func possible() string {
 
 func (r *report) number(d time.Duration) string {
 	if r.icount {
-		return strconv.FormatInt(d.Microseconds(), 10) // an instruction takes a nanosecond of this clock
+		return strconv.FormatInt(d.Microseconds(), 10) // an instruction takes a nanosecond of -icount's clock
 	}
 	return strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 1, 64)
 }

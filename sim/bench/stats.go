@@ -19,8 +19,7 @@ func byPlugin(samples []sample) map[string][]sample {
 	return m
 }
 
-// cpu returns the average CPU time of an ADD and its DEL. At full load, it decides the
-// throughput.
+// cpu returns the average CPU time of an ADD and its DEL. At full load, this time decides the throughput.
 func (s *subject) cpu() time.Duration { return mean(s.add) + mean(s.del) }
 
 func mean(samples []sample) time.Duration {
@@ -31,7 +30,8 @@ func mean(samples []sample) time.Duration {
 	return sum / time.Duration(max(1, len(samples)))
 }
 
-// median returns the elapsed time and the CPU time of samples that differ by more than noise.
+// median returns the median elapsed time and the median CPU time of samples. A median ignores single samples that are
+// far from the others.
 func median(samples []sample) cost {
 	var cpus []time.Duration
 	for _, s := range samples {

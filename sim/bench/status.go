@@ -14,11 +14,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// A runtime asks STATUS again and again, also of a node on which nothing happens: containerd does so each time when the
-// kubelet asks whether the node is ready. A program that does nothing is the least that it can cost.
+// A container runtime calls STATUS again and again, also on an idle node. containerd calls STATUS each time when the
+// kubelet asks whether the node is ready. STATUS costs at least as much as a program that does nothing.
 
-// statusMost is how many times the CPU of a program that does nothing a STATUS may take. The goal is 1.15, and the
-// checks take more. VERSION of the same program is the part that no check takes.
+// statusMost is the largest ratio of a STATUS's CPU time to the CPU time of a program that does nothing. The goal is
+// 1.15, but the checks of STATUS take more. VERSION of the same program makes no check, so VERSION shows the cost
+// without the checks.
 const statusMost = 1.42
 
 // A readiness is the cost of STATUS of a chain, or of VERSION.
@@ -37,8 +38,8 @@ func (s *readiness) label() string {
 
 func asksStatus(c *chain) bool { return slices.Contains([]string{ours, byVeth, idle}, c.name) }
 
-// statuses measures the STATUS of our chain and of a program that does nothing, in turns. The first round fills the
-// caches.
+// statuses measures the STATUS of our chain and of a program that does nothing, in turns. The first round only fills
+// the caches, and does not count.
 func statuses(ctx context.Context, chains []*chain, rounds int) (all []*readiness, err error) {
 	for _, c := range chains {
 		if asksStatus(c) {
@@ -85,7 +86,8 @@ func (r *report) ready() table.Table {
 	return t
 }
 
-// idleEnough fails if a STATUS of ours takes more than statusMost. Only counted instructions repeat.
+// idleEnough returns an error if a STATUS of ours takes more than statusMost times the CPU of a program that does
+// nothing. It checks only counted instructions, because only their numbers repeat.
 func (r *report) idleEnough() error {
 	if !r.icount || len(r.statuses) == 0 {
 		return nil

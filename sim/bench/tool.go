@@ -25,12 +25,12 @@ var commands = [][]string{{"registry-gc", "--free-after", "15m"}, {"status"}, {"
 // An upkeep is what a node with some pods costs besides their ADDs and DELs.
 type upkeep struct {
 	pods     int
-	size     int64         // of the registry
-	change   time.Duration // of the registry, under its lock
-	commands []cost        // in the order of the list
+	size     int64         // of the registry, in bytes
+	change   time.Duration // how long a change of the registry holds its lock
+	commands []cost        // in the order of the list commands
 }
 
-// upkeep measures a node with pods of a chain. It adds one more, which stays.
+// upkeep measures a node with pods of a chain. Meanwhile the node has one more pod.
 func (n *node) upkeep(ctx context.Context, c *chain, before int) (u upkeep, err error) {
 	ps, err := n.newPods(1)
 	if err != nil {
@@ -57,19 +57,19 @@ func (n *node) upkeep(ctx context.Context, c *chain, before int) (u upkeep, err 
 	return u, c.each(ctx, "DEL", ps)
 }
 
-// samples is how often a cost of the upkeep is measured. The median counts.
+// samples is the number of measurements of each cost of the upkeep. Their median counts.
 const samples = 5
 
-// lockTime returns the size of the node's registry, and how long a change holds its lock. Each process reads and writes
-// all of it.
+// lockTime returns the size of the node's registry, and how long a change holds its lock. Each change reads and writes
+// the whole file.
 func (n *node) lockTime(ctx context.Context) (size int64, change time.Duration, err error) {
 	dir := filepath.Join(n.dir, "run")
 	r, err := registry.Open(dir)
 	if err != nil {
 		return 0, 0, err
 	}
-	// A plugin never collects garbage. This process has that of the simulated cloud, too: to collect it takes longer
-	// than a change.
+	// A plugin never collects garbage. This process also has the garbage of the simulated cloud, and its collection
+	// takes longer than a change.
 	runtime.GC()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	var times []time.Duration

@@ -68,19 +68,19 @@ func traffic(ctx context.Context, o options, w io.Writer) error {
 	})
 }
 
-// flows are what one run measures.
+// flows are the flows that one run measures.
 type flows struct {
 	all     []*flow
 	servers []func() // wait for the servers to end
 
 	reference      string // the layout that the ratios refer to
-	referenceRoute string // and its route; empty for the same route
+	referenceRoute string // the route of the reference; empty for the same route
 	budgets        []budget
 	further        string // the name of a column with the pairs' notes; empty for none
 }
 
-// run measures the flows of the layouts that build has made, and prints their cost. With counted instructions it fails
-// if a budget is exceeded. Measured times vary too much for that.
+// run measures the flows of the layouts that build has made, and prints their cost. run fails if a budget is exceeded,
+// but only if the figures are counted instructions: measured times vary too much.
 func (fs *flows) run(
 	ctx context.Context, o options, w io.Writer, build func(context.Context, *vpcsim.Fabric) error,
 ) (err error) {
@@ -161,7 +161,7 @@ func (fl *flow) measure(ctx context.Context) (time.Duration, error) {
 	return time.Duration(ns) / time.Duration(fl.load.ops), err
 }
 
-// generator is this program with the argument generate.
+// generator returns a command that runs this program with the argument generate.
 func generator(ctx context.Context, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, "/proc/self/exe", append([]string{generateArg}, args...)...)
 	c.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=off", "GODEBUG=asyncpreemptoff=1")
@@ -184,7 +184,7 @@ func (g *guest) output(ctx context.Context, args ...string) (out string, err err
 	return out, err
 }
 
-// serve starts a server in the pod that ends with ctx. The function wait returns when it has ended.
+// serve starts a server in the pod. The server ends with ctx. The function wait returns when the server has ended.
 func (g *guest) serve(ctx context.Context) (wait func(), err error) {
 	err = g.Do(func() error {
 		c := generator(ctx, "serve")
@@ -197,14 +197,16 @@ func (g *guest) serve(ctx context.Context) (wait func(), err error) {
 		}
 		wait = func() { _ = c.Wait() }
 		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-			return fmt.Errorf("the server says %q: %w", line, err)
+			return fmt.Errorf("no line from the load server, only %q: %w", line, err)
 		}
 		return nil
 	})
 	return wait, err
 }
 
-// table has a row for each layout and route, with the cost of each load and its ratio to the reference.
+// table returns a table with a row for each layout and route: the least cost of each load, and its ratio to the
+// reference. The kernel does periodic work for all pods of the guest. This work falls into some rounds, and a median
+// would sometimes contain this work.
 func (fs *flows) table() table.Table {
 	t := table.Table{{"layout", "route"}}
 	if fs.further != "" {
@@ -224,9 +226,8 @@ func (fs *flows) table() table.Table {
 		for _, l := range loads {
 			took, than := fs.took(fl.pair.name, fl.route.name, l), fs.took(fs.reference,
 				cmp.Or(fs.referenceRoute, fl.route.name), l)
-			spread := float64(took[len(took)-1]-took[0]) / float64(cmp.Or(quantile(took, 0.5), 1))
-			row = append(row, fine(quantile(took, 0.5)), fmt.Sprintf("%.1f%%", 100*spread),
-				ratio(quantile(took, 0.5), quantile(than, 0.5)))
+			spread := float64(took[len(took)-1]-took[0]) / float64(cmp.Or(took[0], 1))
+			row = append(row, fine(took[0]), fmt.Sprintf("%.1f%%", 100*spread), ratio(took[0], than[0]))
 		}
 		t = append(t, row)
 	}
@@ -243,7 +244,7 @@ func (fs *flows) took(layout, route string, l load) []time.Duration {
 	return took
 }
 
-// fine formats a duration in microseconds, or in thousands of instructions: an instruction is a nanosecond of that
+// fine formats a duration in microseconds, or in thousands of instructions: an instruction is a nanosecond of -icount's
 // clock.
 func fine(d time.Duration) string {
 	return strconv.FormatFloat(float64(d)/float64(time.Microsecond), 'f', 1, 64)

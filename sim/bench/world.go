@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// A size is an instance type of a node, and how many pods fit on it by single addresses. On the large ones, the boot
-// ENI serves pods, too (EC2 user guide, "Maximum IP addresses per network interface"). The last one has four network
-// cards.
+// A size is an instance type of a node, with the number of pods that fit on the node if each pod has a single address
+// (EC2 user guide, "Maximum IP addresses per network interface"). On large and cards, the boot ENI serves pods, too.
+// cards has four network cards.
 type size struct {
 	ec2sim.InstanceType
 	pods  int
@@ -32,7 +32,7 @@ var (
 
 const maxConcurrency = 64
 
-// size returns the smaller size on which so many pods fit, or the one with network cards.
+// size returns small if the pods fit on it, and large otherwise. With -cards, it returns cards.
 func (o options) size() size {
 	switch {
 	case o.cards:
@@ -43,8 +43,8 @@ func (o options) size() size {
 	return large
 }
 
-// A world is a simulated VPC, and a tmpfs for everything that is in /run and /var/lib on a real node, so that no chain
-// waits for the disk of this machine.
+// A world is a simulated VPC and a tmpfs. The tmpfs has everything that is in /run and /var/lib on a real node, so that
+// no chain waits for the disk of this machine.
 type world struct {
 	*vpcsim.Fabric
 	size
@@ -100,7 +100,7 @@ func (w *world) newNode(name string) (*node, error) {
 	return n, os.Mkdir(dir, 0o700)
 }
 
-// asked reports the calls since the last reset.
+// asked adds the calls since the last ResetCalls to the report.
 func (w *world) asked(r *report) {
 	var metadata []string
 	for _, n := range w.nodes {
@@ -109,7 +109,7 @@ func (w *world) asked(r *report) {
 	r.calls(w.EC2.Calls(), metadata)
 }
 
-// A pod is a namespace that a chain is added to.
+// A pod is a namespace for which chains are executed.
 type pod struct {
 	*vpcsim.Namespace
 	id   string

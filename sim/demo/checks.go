@@ -16,7 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// services are the Services, by their ClusterIPs. kube-proxy has one backend for each; the name says where it is.
+// services are the backends of the Services, by ClusterIP and port. Each Service has one backend; the name of its
+// constant says where the backend is.
 var services = map[string]paths.Place{
 	remote:  paths.PodOn(1, 1, 0),
 	sibling: paths.PodOn(0, 1, 1),
@@ -37,14 +38,14 @@ var toServices = []paths.Path{
 
 var pod1 = paths.PodOn(0, 1, 0)
 
-// service is a ClusterIP and its port.
+// service returns the place of a Service, by its ClusterIP and port.
 func service(addr string) paths.Place {
 	return func(*paths.Scene, paths.Family) (paths.End, error) {
 		return paths.End{Addr: netip.MustParseAddrPort(addr)}, nil
 	}
 }
 
-// check sends packets on each path, and then checks that the fabric has dropped none.
+// check sends packets on each path, and then checks that the fabric has dropped no packet.
 func (s *scene) check(ctx context.Context, out *output) (err error) {
 	proxy, err := s.kubeProxy()
 	if err != nil {
@@ -79,7 +80,8 @@ func way(r paths.Result) string {
 	return fmt.Sprintf("%-13s > %-14s %s, as %s", r.From.Addr.Addr(), to, strings.Join(r.Passed, ", "), r.Seen)
 }
 
-// kubeProxy is the effect of kube-proxy's rules on the first node: the ClusterIP becomes the address of a backend.
+// kubeProxy returns rules for the first node with the effect of kube-proxy's rules: they replace a ClusterIP by the
+// address of the backend.
 func (s *scene) kubeProxy() (nl.Wiring, error) {
 	c := nl.Chain{Name: "services", Type: "nat", Hook: "prerouting", Priority: -100}
 	for service, backend := range services {

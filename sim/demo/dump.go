@@ -11,7 +11,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// A state is what vpcsim.State returns of a namespace.
+// A state is the result of vpcsim.State for a namespace.
 type state []string
 
 // dump reads the states of the nodes.
@@ -32,7 +32,7 @@ func (s state) without(other state) state {
 	return slices.DeleteFunc(slices.Clone(s), func(line string) bool { return slices.Contains(other, line) })
 }
 
-// differ returns an error with the lines that should not be there, and those that are missing.
+// differ returns an error with the lines that should not be there, and the lines that are missing.
 func differ(left, gone state) error {
 	var lines []string
 	for _, l := range left {
@@ -44,5 +44,5 @@ func differ(left, gone state) error {
 	if len(lines) == 0 {
 		return nil
 	}
-	return fmt.Errorf("it differs\n%s", strings.Join(lines, "\n"))
+	return fmt.Errorf("the state differs\n%s", strings.Join(lines, "\n"))
 }

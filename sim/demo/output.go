@@ -28,7 +28,8 @@ type output struct {
 
 func newOutput(f *os.File) *output { return &output{w: f, terminal: isTerminal(f)} }
 
-// isTerminal asks as isatty(3) does. A serial port of a VM is a character device, too.
+// isTerminal reports whether a file is a terminal, as isatty(3) does. A check for a character device is not enough: a
+// virtio serial port of a VM is a character device, too.
 func isTerminal(f *os.File) bool {
 	var t syscall.Termios
 	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TCGETS, uintptr(unsafe.Pointer(&t)))

@@ -38,7 +38,7 @@ func newScene(bin, conflist, dataPath string) (*scene, error) {
 	return &scene{s, bin}, nil
 }
 
-// withKey returns a conflist whose first plugin has a key.
+// withKey returns the conflist with this key and value in its first plugin.
 func withKey(conflist []byte, key, value string) ([]byte, error) {
 	var list map[string]json.RawMessage
 	var plugins []map[string]any

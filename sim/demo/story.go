@@ -16,16 +16,16 @@ import (
 
 // How the twelve pods of each node are added.
 const (
-	first = 4 // at once, on a node that has only its boot ENI
-	spare = 6 // addresses that the tool gets in advance, with a pod for each, one after the other
-	last  = 2 // at once again; the first pod ENI is now full
+	first = 4 // pods at once, on a node that has only its boot ENI
+	spare = 6 // pods one after the other, for which the tool gets addresses in advance
+	last  = 2 // pods at once again; the first ENI for pods is now full
 )
 
 // added is the durations and calls of the ADDs.
 type added struct {
 	cold, warm []time.Duration
 
-	warmCalls, warmMetadata int // to EC2 and metadata, while pods were added to warm nodes
+	warmCalls, warmMetadata int // to EC2 and the metadata service, during warm ADDs
 }
 
 // addPods adds the pods of both nodes.
@@ -74,7 +74,7 @@ func (s *scene) addAtOnce(ctx context.Context, n *paths.Node, count int) ([]time
 	return took, nil
 }
 
-// addWarm adds pods to nodes with free addresses.
+// addWarm adds pods to a node with free addresses.
 func (s *scene) addWarm(ctx context.Context, n *paths.Node, a *added, out *output) error {
 	calls, metadata := len(s.EC2.Calls()), len(n.MetadataCalls())
 	for i := range spare {
@@ -108,13 +108,13 @@ func (s *scene) deletePods(ctx context.Context, out *output) error {
 	return nil
 }
 
-// checkNothingLeft runs registry-gc to release what has been free for a second. Then it looks for leftovers in EC2 and
-// on the nodes.
+// checkNothingLeft runs registry-gc to release addresses and ENIs that have been free for a second. Then it looks for
+// leftovers in EC2 and on the nodes.
 func (s *scene) checkNothingLeft(ctx context.Context, out *output, before []state) error {
 	const freeAfter = time.Second
 	out.progress("registry-gc")
 	select {
-	case <-time.After(freeAfter * 12 / 10): // registry-gc adds up to 15 %, so that nodes do not call EC2 together
+	case <-time.After(freeAfter * 12 / 10): // registry-gc adds up to 15 %, so that nodes call EC2 at different times
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -57,7 +57,7 @@ func (s *Sim) assignPrivateIPAddresses(in *assignPrivateIPAddressesInput) (*assi
 		return nil, err
 	}
 	if len(in.PrivateIPAddresses) > 0 {
-		// also those that it had before: a repeated request for an address is no error
+		// also the addresses that the ENI had before: a repeated request for an address is no error
 		got.addrs = in.PrivateIPAddresses
 	}
 	out := &assignPrivateIPAddressesOutput{NetworkInterfaceID: e.id, Return: true}
@@ -70,7 +70,7 @@ func (s *Sim) assignPrivateIPAddresses(in *assignPrivateIPAddressesInput) (*assi
 	return out, nil
 }
 
-// assign takes the demanded blocks from the space, adds them to h, which belongs to e, and returns them.
+// assign takes the blocks of a demand from the space, adds them to the holding h of e, and returns them.
 func (s *Sim) assign(e *eni, h *holding, sp *space, d demand) (got holding, err error) {
 	if got, err = sp.take(d, "Resource.AlreadyAssigned"); err != nil {
 		return holding{}, err
@@ -129,7 +129,7 @@ func (s *Sim) unassignPrivateIPAddresses(in *unassignPrivateIPAddressesInput) (*
 	return &done{Return: true}, nil
 }
 
-// checkRelease refuses to release what the ENI does not have.
+// checkRelease refuses a release of addresses or prefixes that the ENI does not have.
 func (e *eni) checkRelease(h, back holding) error {
 	for _, a := range back.addrs {
 		if !slices.Contains(h.addrs, a) {
@@ -146,7 +146,7 @@ func (e *eni) checkRelease(h, back holding) error {
 	return nil
 }
 
-// release removes blocks from h, which belongs to e, and returns them to the space.
+// release removes blocks from the holding h of e, and returns them to the space.
 func (s *Sim) release(e *eni, h *holding, sp *space, back holding) {
 	h.addrs = slices.DeleteFunc(h.addrs, func(a netip.Addr) bool {
 		gone := slices.Contains(back.addrs, a)

@@ -37,10 +37,10 @@ func (s *Sim) attachNetworkInterface(in *attachNetworkInterfaceInput) (*attachNe
 }
 
 // mayAttach checks the rules of attachments. An ENI has one attachment at a time, in its own zone. Each device index of
-// a card has one ENI. The instance type limits the ENIs, the ENIs of a card and the addresses of an ENI (API:
+// a card has at most one ENI. The instance type limits the ENIs, the ENIs of a card and the addresses of an ENI (API:
 // AttachNetworkInterface; Guide: "Elastic network interfaces", "Network cards", "Maximum IP addresses per network
-// interface"). The boot ENI has its slot from the launch. Index 0 of another card is an ordinary index (in
-// practice: amazon-vpc-cni-k8s uses it, and amazonlinux/amazon-ec2-net-utils#104 shows one).
+// interface"). The boot ENI has its slot from the launch. Index 0 of another card is an ordinary index (in practice:
+// amazon-vpc-cni-k8s uses it, and amazonlinux/amazon-ec2-net-utils#104 shows an ENI there).
 func (s *Sim) mayAttach(e *eni, i *Instance, card, index int) error {
 	switch {
 	case e.attachment != nil:
@@ -62,7 +62,7 @@ func (s *Sim) mayAttach(e *eni, i *Instance, card, index int) error {
 	return s.hasRoom(i, card, index)
 }
 
-// mayTake refuses an ENI that has more addresses than the type allows for an ENI.
+// mayTake refuses an ENI with more addresses than the type allows, or with IPv6 or prefixes if the type has none.
 func (t InstanceType) mayTake(v4, v6 int, prefixes bool) error {
 	switch {
 	case v6 > 0 && t.IPv6PerENI == 0:
@@ -76,11 +76,11 @@ func (t InstanceType) mayTake(v4, v6 int, prefixes bool) error {
 	return nil
 }
 
-// hasRoom refuses an ENI if the instance has no free slot. A device index counts within its card, the limit of the
-// instance over all cards (Guide: "Network cards"). Which of the two EC2 checks first is not documented; here it is the
-// index, which a caller can change. On types with several cards the index must be below the number of ENIs of the card
-// (in practice: aws/aws-k8s-tester#531 quotes the refusal at a launch; the refusal of an attachment is a guess). On
-// other types an index can be larger.
+// hasRoom refuses an ENI if the instance has no free slot. Each card has its own device indices. The limit of the
+// instance is for the ENIs of all cards together (Guide: "Network cards"). EC2 does not document whether it checks the
+// index or the limit first. The simulator checks the index first, because a caller can change the index. On types with
+// several cards, the index must be below the number of ENIs of the card. In practice, EC2 refuses a larger index at a
+// launch (aws/aws-k8s-tester#531). The refusal of an attachment is a guess. On other types an index can be larger.
 func (s *Sim) hasRoom(i *Instance, card, index int) error {
 	all := s.attached(i)
 	onCard, most := 0, i.limits.cards()[card]

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// A clock is EC2's clock. The machine has a clock of its own.
+// A clock describes how EC2's clock differs from the machine's clock.
 type clock struct {
-	ahead time.Duration // of the machine's; negative: behind
-	code  string        // the answer to a request whose time is wrong
+	ahead time.Duration // how far EC2's clock is ahead; negative: behind
+	code  string        // the error for a request whose time is wrong; empty: EC2 accepts all times
 }
 
 // tooOld is how far the time of a request may be from EC2's (IAM user guide, "Elements of an AWS API request
 // signature": "within 5 minutes").
 const tooOld = 5 * time.Minute
 
-// SetClock makes EC2's clock differ from the machine's. EC2 refuses a request with the code if the time in its
-// signature is wrong by more than five minutes. Each answer has EC2's time. With an empty code, EC2 accepts all times
-// again.
+// SetClock makes EC2's clock differ from the machine's. EC2 refuses a request with the error code if the time in the
+// request's signature is wrong by more than five minutes. Each answer has EC2's time. With an empty code, EC2 accepts
+// all times again.
 func (s *Sim) SetClock(ahead time.Duration, code string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

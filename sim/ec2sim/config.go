@@ -78,7 +78,7 @@ func own(tags map[string]string) map[string]string {
 	return mine
 }
 
-// side completes one side of a peering from the VPC, if it is one of ours.
+// side completes one side of a peering from its VPC, if the Config has the VPC.
 func (c Config) side(p PeerVPC) PeerVPC {
 	p.Account, p.Region = cmp.Or(p.Account, c.Account), cmp.Or(p.Region, c.Region)
 	if i := c.vpc(p.ID); i >= 0 && p.CIDRs == nil && p.IPv6CIDRs == nil {
@@ -219,8 +219,8 @@ func block(b netip.Prefix) bool {
 	return b.IsValid() && b.Addr().Is4() && b == b.Masked() && b.Bits() >= 16 && b.Bits() <= 28
 }
 
-// block6 reports the same for an IPv6 block. It can be as long as /60 for a VPC and /64 for a subnet (the same pages:
-// "in increments of /4").
+// block6 reports whether b can be an IPv6 block of a VPC or of a subnet. The longest prefix length is /60 for a VPC and
+// /64 for a subnet (VPC Guide, the same pages: "in increments of /4").
 func block6(b netip.Prefix, longest int) bool {
 	return b.IsValid() && isIPv6(b.Addr()) && b == b.Masked() && b.Bits() >= 44 && b.Bits() <= longest &&
 		b.Bits()%4 == 0

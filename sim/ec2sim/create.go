@@ -62,7 +62,7 @@ func (s *Sim) createNetworkInterface(in *createNetworkInterfaceInput) (*createNe
 		return nil, err
 	}
 	shown := s.describe(e)
-	shown.Status = "pending" // API: CreateNetworkInterface, the example; describes say "available"
+	shown.Status = "pending" // API: CreateNetworkInterface, the example; Describe actions show "available"
 	out := &createNetworkInterfaceOutput{NetworkInterface: shown, ClientToken: in.ClientToken}
 	s.rememberToken(e, in, out)
 	return out, nil
@@ -100,8 +100,8 @@ func (s *Sim) create(in *createNetworkInterfaceInput) (*eni, error) {
 	return e, nil
 }
 
-// spec returns what the new ENI must have. For each family, the request may use one way to ask, in addition to a
-// primary IPv4 address (API: CreateNetworkInterface, the parameters).
+// spec returns the spec of the new ENI. For each family, the request may use only one of the ways to ask that a demand
+// has. The request may also name a primary IPv4 address (API: CreateNetworkInterface, the parameters).
 func (in *createNetworkInterfaceInput) spec() (spec, error) {
 	if in.InterfaceType != "" && in.InterfaceType != "interface" {
 		return spec{}, invalid(in.InterfaceType, "interfaceType", "The simulator makes plain interfaces only.")
@@ -140,8 +140,8 @@ type deleteNetworkInterfaceInput struct {
 }
 
 // deleteNetworkInterface deletes an ENI that is not attached (API: DeleteNetworkInterface). For an attached ENI, the
-// API's error codes name both InvalidNetworkInterface.InUse and InvalidParameterValue; in practice EC2 answers with the
-// second.
+// API's error codes name both InvalidNetworkInterface.InUse and InvalidParameterValue; in practice EC2 answers with
+// InvalidParameterValue.
 func (s *Sim) deleteNetworkInterface(in *deleteNetworkInterfaceInput) (*done, error) {
 	e, err := s.eni(in.NetworkInterfaceID)
 	if err != nil {

@@ -17,7 +17,7 @@ type demand struct {
 	prefixCount *int
 }
 
-// given reports, for each way to ask, whether the demand uses it.
+// given reports for each way to ask whether the demand uses this way.
 func (d demand) given() []bool {
 	return []bool{len(d.addrs) > 0, d.count != nil, len(d.prefixes) > 0, d.prefixCount != nil}
 }
@@ -28,8 +28,8 @@ func (d demand) none() bool { return !slices.Contains(d.given(), true) }
 // wantsPrefixes reports whether the demand is for prefixes.
 func (d demand) wantsPrefixes() bool { return len(d.prefixes) > 0 || d.prefixCount != nil }
 
-// slots returns how much of an ENI's limit the demand needs. A prefix counts as one (Guide: "Prefix delegation for
-// Amazon EC2 network interfaces").
+// slots returns how much of an ENI's limit the demand needs. A prefix counts as one address (Guide: "Prefix delegation
+// for Amazon EC2 network interfaces").
 func (d demand) slots() int {
 	return len(d.addrs) + value(d.count) + len(d.prefixes) + value(d.prefixCount)
 }
@@ -40,7 +40,7 @@ func (d demand) without(h holding) demand {
 	return d
 }
 
-// check refuses two ways to ask in one request, and numbers below least (API: CreateNetworkInterface,
+// check refuses a request that uses two ways to ask, and numbers below least (API: CreateNetworkInterface,
 // AssignPrivateIpAddresses, AssignIpv6Addresses, the parameters).
 func (d demand) check(family string, least int) error {
 	atLeast := fmt.Sprintf("It must be at least %d.", least)
@@ -56,8 +56,9 @@ func (d demand) check(family string, least int) error {
 	return nil
 }
 
-// checkAssign demands exactly one way to ask (API: AssignPrivateIpAddresses: "You must specify either the IP addresses
-// or the IP address count in the request"; the same for prefixes, and in AssignIpv6Addresses).
+// checkAssign refuses a demand that does not use exactly one way to ask (API: AssignPrivateIpAddresses: "You must
+// specify either the IP addresses or the IP address count in the request"). The API says the same for prefixes, and in
+// AssignIpv6Addresses.
 func (d demand) checkAssign(family string) error {
 	if d.none() {
 		return refuse("MissingParameter", "Either the %s addresses or the address count should be provided.", family)
@@ -77,7 +78,7 @@ func (h holding) has(a netip.Addr) bool {
 		func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// slots returns how much of the instance type's limit the holding uses, as in demand.
+// slots returns how much of an ENI's limit the holding uses. A prefix counts as one address.
 func (h holding) slots() int { return len(h.addrs) + len(h.prefixes) }
 
 // blocks returns all addresses and prefixes as blocks of a pool.
@@ -98,13 +99,13 @@ func (e *eni) mayHold(slots, most int, d demand) error {
 }
 
 // tooManyAddresses refuses more addresses and prefixes than an ENI may have. IPv6 has a separate limit (Guide: "Maximum
-// IP addresses per network interface") but no separate code in the documentation; that it uses this code is a guess.
+// IP addresses per network interface"). The documentation has no separate code for it: the code for IPv6 is a guess.
 func tooManyAddresses() error {
 	return refuse("PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.")
 }
 
-// noPrefixes refuses prefixes on a type that is not built on Nitro. The guide says that they are impossible there, but
-// not the code.
+// noPrefixes refuses prefixes on a type that is not built on Nitro. The guide says that such a type has no prefixes.
+// The code is a guess.
 func noPrefixes(instanceType string) error {
 	return refuse("UnsupportedOperation", "Prefixes are not supported on %s.", instanceType)
 }
@@ -114,7 +115,7 @@ func noIPv6(instanceType string) error {
 	return refuse("UnsupportedOperation", "IPv6 addresses are not supported on %s", instanceType)
 }
 
-// several reports whether more than one is true.
+// several reports whether more than one of its arguments is true.
 func several(given ...bool) bool {
 	n := 0
 	for _, g := range given {
@@ -125,7 +126,7 @@ func several(given ...bool) bool {
 	return n > 1
 }
 
-// value is *n, or 0.
+// value returns *n, or 0 if n is nil.
 func value(n *int) int {
 	if n == nil {
 		return 0
@@ -133,7 +134,7 @@ func value(n *int) int {
 	return *n
 }
 
-// positive returns n, or nil if it is 0: a request for none is no request.
+// positive returns n, or nil if *n is 0: a count of 0 counts as no request.
 func positive(n *int) *int {
 	if value(n) == 0 {
 		return nil

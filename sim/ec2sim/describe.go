@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// A set is a list on the wire: items in an element of their own, which also an empty list has.
+// A set is a list on the wire: an element with the items. An empty list has the element, too.
 type set[T any] struct {
 	Items []T `xml:"item"`
 }
@@ -27,19 +27,20 @@ type filter struct {
 	Values []string `ec2:"Value"`
 }
 
-// A catalogue defines how things of a kind are described: their ID and their filters.
+// A catalogue defines the Describe action for one kind of things. It has the IDs and the filters of these things.
 type catalogue[T any] struct {
 	id      func(T) string
 	absent  func(id string) error       // refuses an ID that does not exist
-	fields  map[string]func(T) []string // the filters, and a thing's values for each
+	fields  map[string]func(T) []string // the filters: each returns the values of a thing
 	tags    func(T) map[string]string   // nil if such things have no tags
-	most    int                         // the largest page, and the default page,
-	whole   bool                        // unless the default is to return everything
-	idParam string                      // the list of IDs that excludes MaxResults; empty if none does
+	most    int                         // the size of the largest page and, if whole is false, of the default page
+	whole   bool                        // without MaxResults, the answer has everything
+	idParam string                      // the parameter with IDs; MaxResults is not allowed with it; empty: none
 }
 
-// choose returns the requested page, and the token of the next. Things are sorted by ID, and a token is the last ID of
-// its page. So things that appear or disappear meanwhile hide no other thing and repeat none.
+// choose returns the requested page, and the token of the next page. The things are in the order of their IDs, and the
+// token has the last ID of the page. So a thing that appears or disappears between two requests does not make a page
+// omit or repeat other things.
 func (c *catalogue[T]) choose(all []T, ids []string, p page) (chosen []T, next string, err error) {
 	size, err := c.size(ids, p.MaxResults)
 	if err != nil {
@@ -95,8 +96,9 @@ func (c *catalogue[T]) size(ids []string, asked *int) (int, error) {
 	return min(*asked, c.most), nil
 }
 
-// filtered returns the things that pass all filters. A thing passes a filter with one of its values. In a value, *
-// stands for any characters and ? for one; a backslash makes them literal (API: "Filtering").
+// filtered returns the things that pass all filters. A thing passes a filter if one of the thing's values matches. In a
+// value, * stands for any characters, and ? stands for one character. A backslash makes them literal (API:
+// "Filtering").
 func (c *catalogue[T]) filtered(things []T, filters []filter) ([]T, error) {
 	for _, f := range filters {
 		have, err := c.field(f.Name)
@@ -132,7 +134,8 @@ func (c *catalogue[T]) field(name string) (func(T) []string, error) {
 	return nil, refuse("InvalidParameterValue", "The filter '%s' is invalid", name)
 }
 
-// like matches a value against a filter's pattern. On a mismatch, the last star takes one more character.
+// like reports whether a value matches the pattern of a filter. On a mismatch, the last star matches one more
+// character.
 func like(pattern, value string) bool {
 	p, v, star, taken := 0, 0, -1, 0
 	for v < len(value) {
@@ -169,7 +172,7 @@ func parseToken(t string) (after string, err error) {
 	return after, nil
 }
 
-// one, yes: values of a filter.
+// one and yes return the values of a thing for a filter.
 func one(v string) []string { return []string{v} }
 
 func yes(b bool) []string {

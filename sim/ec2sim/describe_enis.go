@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// networkInterface is an ENI on the wire (API: NetworkInterface), as are the types below.
+// networkInterface is an ENI on the wire (API: NetworkInterface). The types below are its parts.
 type networkInterface struct {
 	ID                 string                      `xml:"networkInterfaceId"`
 	SubnetID           string                      `xml:"subnetId"`
@@ -90,7 +90,7 @@ type describeNetworkInterfacesOutput struct {
 	NextToken         string                 `xml:"nextToken,omitempty"`
 }
 
-// eniCatalogue: API: DescribeNetworkInterfaces.
+// eniCatalogue is the catalogue of ENIs (API: DescribeNetworkInterfaces).
 var eniCatalogue = catalogue[*eni]{
 	id:      func(e *eni) string { return e.id },
 	absent:  func(id string) error { return notFound("InvalidNetworkInterfaceID", "networkInterface ID", id) },
@@ -202,7 +202,7 @@ func (e *eni) status() string {
 	return "available"
 }
 
-// ofAttachment is a filter by the attachment. An ENI without one has no value.
+// ofAttachment returns a filter by a value of the attachment. An ENI without an attachment has no value.
 func ofAttachment(value func(*attachment) string) func(*eni) []string {
 	return func(e *eni) []string {
 		if e.attachment == nil {

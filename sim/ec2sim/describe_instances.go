@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// instanceItem is an instance on the wire (API: Instance). Of its network it has what programs ask for; for its ENIs,
-// DescribeNetworkInterfaces has all.
+// instanceItem is an instance on the wire (API: Instance). It has only the fields of the network that programs read.
+// DescribeNetworkInterfaces shows all fields of the ENIs.
 type instanceItem struct {
 	ID               string      `xml:"instanceId"`
 	ImageID          string      `xml:"imageId"`
@@ -43,8 +43,8 @@ type describeInstancesOutput struct {
 	NextToken    string           `xml:"nextToken,omitempty"`
 }
 
-// instanceCatalogue: API: DescribeInstances. Terminated instances "might appear in the returned results"; here they
-// always do. Config.Lag delays the states.
+// instanceCatalogue is the catalogue of instances (API: DescribeInstances). Terminated instances "might appear in the
+// returned results"; here they always appear. Config.Lag delays the states.
 var instanceCatalogue = catalogue[*Instance]{
 	id:      func(i *Instance) string { return i.ID },
 	absent:  func(id string) error { return notFound("InvalidInstanceID", "instance ID", id) },
@@ -90,7 +90,7 @@ func (s *Sim) reservations(instances []*Instance) []reservation {
 	return all
 }
 
-// instanceItem returns an instance on the wire. A terminated one has no network.
+// instanceItem returns an instance on the wire. A terminated instance has no network.
 func (s *Sim) instanceItem(i *Instance, state string) instanceItem {
 	item := instanceItem{
 		ID: i.ID, ImageID: i.image(), State: stateItem{stateCodes[state], state}, KeyName: i.launch.in.KeyName,

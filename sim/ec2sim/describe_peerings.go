@@ -46,7 +46,7 @@ type describePeeringsOutput struct {
 	NextToken string           `xml:"nextToken,omitempty"`
 }
 
-// peeringCatalogue: API: DescribeVpcPeeringConnections.
+// peeringCatalogue is the catalogue of peerings (API: DescribeVpcPeeringConnections).
 var peeringCatalogue = catalogue[Peering]{
 	id:      func(p Peering) string { return p.ID },
 	absent:  func(id string) error { return notFound("InvalidVpcPeeringConnectionID", "vpcPeeringConnection ID", id) },
@@ -82,8 +82,8 @@ func (s *Sim) describeVpcPeeringConnections(in *describePeeringsInput) (*describ
 	return out, nil
 }
 
-// item returns one side on the wire. "CIDR block information is only returned when describing an active VPC peering
-// connection" (API: VpcPeeringConnection).
+// item returns one side of a peering on the wire. "CIDR block information is only returned when describing an active
+// VPC peering connection" (API: VpcPeeringConnection).
 func (p PeerVPC) item(active bool) peerItem {
 	item := peerItem{OwnerID: p.Account, VPCID: p.ID, Region: p.Region}
 	if !active {

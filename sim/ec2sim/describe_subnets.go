@@ -40,13 +40,13 @@ type describeSubnetsOutput struct {
 	NextToken string          `xml:"nextToken,omitempty"`
 }
 
-// A subnetView is a subnet with the number of free addresses that a describe shows.
+// A subnetView is a subnet as DescribeSubnets shows it, with its number of free addresses.
 type subnetView struct {
 	*subnet
 	left int
 }
 
-// subnetCatalogue: API: DescribeSubnets. Some filters have two or three names.
+// subnetCatalogue is the catalogue of subnets (API: DescribeSubnets). Some filters have two or three names.
 var subnetCatalogue = catalogue[subnetView]{
 	id:      func(s subnetView) string { return s.ID },
 	absent:  func(id string) error { return notFound("InvalidSubnetID", "subnet ID", id) },
@@ -112,7 +112,7 @@ func (s *Sim) describeSubnets(in *describeSubnetsInput) (*describeSubnetsOutput,
 	return out, nil
 }
 
-// cidr4 and cidr6 return values of filters.
+// cidr4 and cidr6 return the values of a subnet for filters.
 func (s subnetView) cidr4() []string { return blockText(s.CIDR) }
 func (s subnetView) cidr6() []string { return blockText(s.IPv6CIDR) }
 

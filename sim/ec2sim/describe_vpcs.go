@@ -48,7 +48,7 @@ type describeVPCsOutput struct {
 	NextToken string       `xml:"nextToken,omitempty"`
 }
 
-// vpcCatalogue: API: DescribeVpcs.
+// vpcCatalogue is the catalogue of VPCs (API: DescribeVpcs).
 var vpcCatalogue = catalogue[*VPC]{
 	id:      func(v *VPC) string { return v.ID },
 	absent:  func(id string) error { return notFound("InvalidVpcID", "vpc ID", id) },
@@ -94,7 +94,7 @@ func (v *VPC) blocks(family func(netip.Addr) bool) []netip.Prefix {
 		func(b netip.Prefix) bool { return !family(b.Addr()) })
 }
 
-// state returns the state of one of the blocks.
+// state returns the state of a block of the VPC.
 func (v *VPC) state(b netip.Prefix) string {
 	if slices.Contains(v.FormerCIDRs, b) {
 		return "disassociated"

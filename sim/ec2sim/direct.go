@@ -9,11 +9,11 @@ import (
 	"net/http/httptest"
 )
 
-// A Direct reaches a handler, such as a Sim, in this process without a socket. If the handler closes its connection,
-// the request fails.
+// A Direct is an HTTP client of a handler in this process, such as a Sim, without a socket. If the handler aborts the
+// connection, the request fails with io.EOF.
 type Direct struct{ http.Handler }
 
-// Do makes a request.
+// Do calls the handler with a request, and returns the answer.
 func (d Direct) Do(r *http.Request) (answer *http.Response, err error) {
 	defer func() {
 		switch p := recover(); p {

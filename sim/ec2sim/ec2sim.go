@@ -20,39 +20,39 @@
 // rule is not documented but observed, the comment says "in practice". In short:
 //
 //   - An instance type limits the ENIs of an instance and of a network card, and the addresses and prefixes of an ENI.
-//   - A subnet has IPv4, IPv6 or both. EC2 reserves its first four addresses and its last. Each other address belongs
-//     to one ENI at most. A prefix needs an aligned free block (/28, /80), so a subnet can have room for addresses but
-//     none for prefixes.
+//   - A subnet has IPv4, IPv6 or both. EC2 reserves the first four addresses and the last address of a subnet. Each
+//     other address belongs to one ENI at most. A prefix needs an aligned free block (/28, /80), so a subnet can have
+//     room for addresses but none for prefixes.
 //   - An ENI has one attachment at most, in its own zone, at a free device index of a network card. Each card has its
 //     own indices. The boot ENI cannot be detached, an attached ENI cannot be deleted, and a primary address cannot be
 //     unassigned.
-//   - A client token creates one ENI, however often it is sent.
+//   - A client token creates only one ENI, even if a caller sends it several times.
 //
 // # Faults
 //
 // Faults of EC2 and of the metadata service happen only when a test orders them:
 //
-//   - Attaching, detaching and the update of metadata take as long as the Config says.
+//   - Attaching, detaching and updates of the metadata take as long as the Config says.
 //   - Requests exhaust EC2's token buckets ([Config.Throttle]), fail ([Sim.Fail]) or take long ([Sim.Delay]).
-//   - A call is carried out, and its answer is lost ([Sim.Lose]).
+//   - EC2 carries out a call, and the answer is lost ([Sim.Lose]).
 //   - The clock of the machine differs from EC2's ([Sim.SetClock]).
-//   - Describes show an older state, and actions do not find a new ENI at once ([Config.Lag]).
+//   - Describe actions show an older state, and actions do not find a new ENI at once ([Config.Lag]).
 //   - The metadata service gives wrong answers ([Instance.Lie]), in particular after a restart ([Instance.Reboot]).
 //
-// Which free address EC2 chooses is not documented. The simulator takes the addresses of a subnet in turn. So a test is
-// the same every time, and a freed address is used again as late as possible. IDs and MACs are numbered for the same
-// reason.
+// EC2 does not document which free address it chooses. The simulator takes the addresses of a subnet in turn. So a test
+// has the same addresses in each run, and the simulator uses a freed address again as late as possible. IDs and MAC
+// addresses have numbers in turn, so they are also the same in each run.
 //
 // # Limits
 //
-// The simulator is not a mock: all answers follow from one state. It moves no packets; package vpcsim does, as a
-// listener of [Sim.OnChange]. It checks no signatures, and no policies except the actions of [Config.Denied]. There is
-// no Elastic IP address, no primary IPv6 address, no volume, and no stopping of instances. Rules of security groups are
-// kept, but nothing heeds them. The only interface types are the ordinary one, and the EFA-only one of a launch. All
-// times come from package time, so a simulator inside a testing/synctest bubble uses the bubble's clock. If EC2's
-// documentation leaves a rule open, the comment at the rule says that it is a guess.
+// The simulator is not a mock: all answers follow from one state. It moves no packets: package vpcsim moves packets, as
+// a listener of [Sim.OnChange]. It checks no signatures. Of policies, it checks only the actions of [Config.Denied].
+// There is no Elastic IP address, no primary IPv6 address, no volume, and no action that stops instances. The simulator
+// keeps the rules of security groups, but does not apply them. The only interface types are the ordinary type, and
+// EFA-only at a launch. All times come from package time, so a simulator inside a testing/synctest bubble uses the
+// bubble's clock. If EC2's documentation leaves a rule open, the comment at the rule says that the rule is a guess.
 //
-// The invariant: an address of a subnet belongs to one network interface at most, and the free count of a subnet is
+// The invariants: an address of a subnet belongs to one network interface at most. The free count of a subnet is
 // exactly the number of its unused addresses.
 package ec2sim
 
@@ -67,29 +67,29 @@ type Config struct {
 	Account        string            // twelve digits; "123456789012", the account of AWS's own examples, if empty
 	VPCs           []VPC             // at least one
 	Subnets        []Subnet          // of those VPCs
-	Peerings       []Peering         // between one of those VPCs and any other
-	SecurityGroups []string          // the groups that exist; if empty, all groups do
-	GroupVPCs      map[string]string // the VPCs of groups; a group without one is in each VPC
-	GroupNames     map[string]string // the names of groups; that of another group is its ID
-	Images         []Image           // the machine images; if nil, two of Debian
-	InstanceTypes  []InstanceType    // types in addition to the built-in ones; they replace those of the same name
+	Peerings       []Peering         // peerings between one of those VPCs and any other VPC
+	SecurityGroups []string          // the groups that exist; if empty, all groups exist
+	GroupVPCs      map[string]string // the VPCs of groups; a group that is not here is in each VPC
+	GroupNames     map[string]string // the names of groups; the name of any other group is its ID
+	Images         []Image           // the machine images; if nil, two images of Debian
+	InstanceTypes  []InstanceType    // further types; a type replaces the built-in type of the same name
 	// the second and the third byte of all MAC addresses, so that links of several simulations on a machine differ
 	MACs uint16
 
 	Denied []string // actions that are refused with UnauthorizedOperation, as if no IAM policy allowed them
 
-	Throttle bool              // requests take tokens, as in EC2; else there is no limit
+	Throttle bool              // requests take tokens, as in EC2; otherwise there is no limit
 	Buckets  map[string]Bucket // buckets of actions whose quotas differ from EC2's defaults (with Throttle)
 
-	Lag       Lag           // how old the state of describes can be
+	Lag       Lag           // how old the state in EC2's answers can be
 	TokenLife time.Duration // how long a client token is remembered after its ENI was deleted; 0: for ever
 
 	AttachDelay   time.Duration // how long an attachment stays "attaching" after AttachNetworkInterface has answered
-	DetachDelay   time.Duration // how long it stays "detaching"
+	DetachDelay   time.Duration // how long an attachment stays "detaching" after DetachNetworkInterface has answered
 	MetadataDelay time.Duration // how long a change takes to appear in the instance's metadata
 
 	BootDelay      time.Duration // how long an instance stays "pending" after the action RunInstances has answered
-	TerminateDelay time.Duration // how long it stays "shutting-down" after the action TerminateInstances
+	TerminateDelay time.Duration // how long an instance stays "shutting-down" after TerminateInstances has answered
 }
 
 // A VPC is a virtual private cloud.
@@ -114,7 +114,7 @@ type Subnet struct {
 	// ENIs created here get an IPv6 address by default (API: Subnet, AssignIpv6AddressOnCreation)
 	AssignIPv6 bool
 	Default    bool   // the default subnet of its zone
-	Outpost    string // ARN of the Outpost that it is on; empty: none
+	Outpost    string // ARN of the subnet's Outpost; empty: none
 	Tags       map[string]string
 }
 
@@ -132,8 +132,8 @@ type PeerVPC struct {
 	ID        string
 	CIDRs     []netip.Prefix // IPv4
 	IPv6CIDRs []netip.Prefix
-	Account   string // the Config's if empty
-	Region    string // the Config's if empty
+	Account   string // as in the Config if empty
+	Region    string // as in the Config if empty
 }
 
 // An InstanceType holds the network limits of an instance type (Guide: "Maximum IP addresses per network interface").
@@ -142,10 +142,10 @@ type InstanceType struct {
 	ENIs       int   // maximum number of network interfaces, including the boot ENI
 	IPv4PerENI int   // private IPv4 addresses and prefixes of one ENI, including the primary address
 	IPv6PerENI int   // IPv6 addresses and prefixes of one ENI; 0: the type has no IPv6
-	Cards      []int // the number of network interfaces of each network card; nil: one card takes them all
+	Cards      []int // the number of network interfaces of each network card; nil: one card has all of them
 	Xen        bool  // not a Nitro type: no delegated prefixes (Guide: "Prefix delegation ...")
 
-	// after how many seconds an idle connection is no longer tracked, if its ENI says nothing else; 0: 432000
+	// the seconds after which EC2 no longer tracks an idle connection, if the ENI has no other number; 0: 432000
 	TCPEstablished int
 }
 
@@ -157,7 +157,7 @@ type RunInstance struct {
 	PrivateIP      netip.Addr // the primary address of the boot ENI; zero: EC2's choice
 	Secondary      int        // how many secondary addresses the boot ENI has at launch,
 	Prefixes       int        // or how many IPv4 prefixes
-	IPv6           int        // how many IPv6 addresses it has at launch; 0: one if the subnet has AssignIPv6
+	IPv6           int        // how many IPv6 addresses the boot ENI has at launch; 0: one if the subnet has AssignIPv6
 	IPv6Prefixes   int        // or how many IPv6 prefixes
 	BootIndex      int        // the device index of the boot ENI, and its network card: 0 except on SageMaker HyperPod
 	BootCard       int        // (aws/amazon-vpc-cni-k8s#3753 shows 1)

@@ -53,7 +53,7 @@ type eni struct {
 	tags            map[string]string
 	efaOnly         bool        // an EFA-only ENI has no address
 	token           string      // the client token of its creation, if any
-	known           time.Time   // when actions begin to find it; see Lag
+	known           time.Time   // when actions begin to find the ENI; see Lag
 	attachment      *attachment // nil if there is none
 }
 
@@ -63,22 +63,22 @@ type attachment struct {
 	instance            *Instance
 	index, card         int
 	status              string // attaching, attached, detaching
-	plugged             bool   // metadata and listeners know that it is attached
+	plugged             bool   // metadata and listeners show the ENI as attached
 	since               time.Time
 	deleteOnTermination bool
-	boot                bool // it is the boot ENI
+	boot                bool // the ENI is the boot ENI
 }
 
 // A spec describes a new eni.
 type spec struct {
 	primary netip.Addr // zero: EC2's choice
-	v4, v6  demand     // of IPv4, in addition to the primary address
+	v4, v6  demand     // v4 is in addition to the primary address
 }
 
 // check refuses combinations that EC2 refuses.
 func (w spec) check() error { return cmp.Or(w.v4.check("IPv4", 0), w.v6.check("IPv6", 0)) }
 
-// newENI creates an eni. It gets everything in w from the subnet, or an error.
+// newENI creates an eni with all addresses and prefixes of w, or returns an error.
 func (s *Sim) newENI(sub *subnet, groups []string, w spec) (*eni, error) {
 	v4, err := sub.settle4(w)
 	if err != nil {
@@ -119,7 +119,7 @@ func (e *eni) interfaceType() string {
 	return "interface"
 }
 
-// settle4 takes the IPv4 addresses and prefixes of a new eni.
+// settle4 takes the IPv4 addresses and prefixes of a new eni from the subnet.
 func (sub *subnet) settle4(w spec) (h holding, err error) {
 	if sub.v4 == nil {
 		if w.primary.IsValid() || !w.v4.none() {
@@ -137,10 +137,10 @@ func (sub *subnet) settle4(w spec) (h holding, err error) {
 	return h, nil
 }
 
-// withDefault adds the subnet's default to a demand for IPv6. If the request does not ask for IPv6, and the subnet
-// assigns it by default, this is one address. A count of 0 prevents that (API: CreateNetworkInterface,
-// Ipv6AddressCount). A subnet without IPv4 always adds an address (a guess: EC2 does not say that an ENI can have
-// none).
+// withDefault returns the demand for IPv6 with the subnet's default: one address, if the request does not ask for IPv6
+// and the subnet has AssignIPv6. A request with a count of 0 gets no address (API: CreateNetworkInterface,
+// Ipv6AddressCount). In a subnet without IPv4, each ENI gets at least one address (a guess: the documentation does not
+// mention ENIs without an address).
 func (sub *subnet) withDefault(d demand) demand {
 	if d.none() && sub.AssignIPv6 || d.slots() == 0 && sub.v4 == nil {
 		return demand{count: new(1)}
@@ -148,7 +148,7 @@ func (sub *subnet) withDefault(d demand) demand {
 	return d
 }
 
-// settle6 takes the IPv6 addresses or prefixes of a new eni.
+// settle6 takes the IPv6 addresses or prefixes of a new eni from the subnet.
 func (sub *subnet) settle6(d demand) (holding, error) {
 	switch {
 	case d.slots() == 0:
@@ -196,8 +196,8 @@ func (e *eni) primary() netip.Addr {
 }
 
 // maxSlots returns how many addresses and prefixes of each family the eni may use. EC2 does not document the limit of
-// an unattached ENI. Here it is the limit of the largest instance type, and attaching the ENI to a smaller type is
-// refused.
+// an unattached ENI. Here it is the limit of the largest instance type. The simulator refuses to attach an ENI with too
+// many addresses to an instance of a smaller type.
 func (s *Sim) maxSlots(e *eni) (v4, v6 int) {
 	if e.attachment != nil {
 		return e.attachment.instance.limits.IPv4PerENI, e.attachment.instance.limits.IPv6PerENI
@@ -256,12 +256,12 @@ func (s *Sim) attached(i *Instance) []*eni {
 	return enis
 }
 
-// attach attaches e to i. The caller has checked that this is allowed.
+// attach attaches e to i. The caller has checked that the rules allow this attachment.
 func (s *Sim) attach(e *eni, i *Instance, card, index int, delay time.Duration) *attachment {
 	a := &attachment{
 		id:       fmt.Sprintf("eni-attach-%017x", s.count("eni-attach")),
 		instance: i, card: card, index: index, status: "attaching", since: time.Now(),
-		boot: len(s.attached(i)) == 0, // the launch attaches it first
+		boot: len(s.attached(i)) == 0, // a launch attaches the boot ENI first
 	}
 	e.attachment = a
 	s.after(delay, func() {
@@ -287,14 +287,15 @@ func (s *Sim) detach(e *eni, delay time.Duration) {
 func (s *Sim) untie(e *eni) {
 	was, a := e.snapshot(), e.attachment
 	e.attachment = nil
-	e.publicIP = netip.Addr{} // it belonged to the instance (Guide: "Public IPv4 addresses")
+	e.publicIP = netip.Addr{} // the public address belonged to the instance (Guide: "Public IPv4 addresses")
 	s.publish(a.instance)
 	if a.plugged {
 		s.queue(Change{Kind: Detached, Instance: a.instance.ID, ENI: was})
 	}
 }
 
-// changed publishes a change of e to metadata and listeners. They know only attached ENIs.
+// changed publishes a change of e to metadata and listeners, if e is attached: metadata and listeners show only
+// attached ENIs.
 func (s *Sim) changed(kind ChangeKind, e *eni) {
 	if a := e.attachment; a != nil && a.plugged {
 		s.publish(a.instance)

@@ -8,8 +8,8 @@ import (
 	"net/http"
 )
 
-// A refusal is an error answer of EC2. Codes are the codes of the API's page "Error codes for the Amazon EC2 API".
-// Messages are close to EC2's, because people search for them, but may differ.
+// A refusal is an error answer of EC2. The codes are from the API's page "Error codes for the Amazon EC2 API". Messages
+// are close to EC2's, because people search for them, but may differ.
 type refusal struct{ code, message string }
 
 func (r *refusal) Error() string { return r.code + ": " + r.message }
@@ -28,8 +28,8 @@ func invalid(value any, parameter, why string) error {
 	return refuse("InvalidParameterValue", "Value (%v) for parameter %s is invalid. %s", value, parameter, why)
 }
 
-// status returns the HTTP status of an error code. Client errors are 400 unless listed. The server errors of the API
-// ("Error codes", the table "Server errors").
+// status returns the HTTP status of an error code. An error that is not in the list is a client error with status 400.
+// The server errors in the list are from the API ("Error codes", the table "Server errors").
 func status(code string) int {
 	switch code {
 	case "AuthFailure":

@@ -21,13 +21,13 @@ type fault struct {
 }
 
 // Fail makes the next n calls of the action answer with the error code, and do nothing. RequestLimitExceeded is
-// throttling by EC2, UnauthorizedOperation a missing permission. A negative n means all calls from now on, 0 ends the
-// fault. An unknown action is a mistake in the test, and panics.
+// throttling by EC2, and UnauthorizedOperation is a missing permission. A negative n means all calls from now on, and 0
+// ends the fault. Fail panics if the action is unknown.
 func (s *Sim) Fail(action, code string, n int) {
 	s.FailAs(action, code, s.words(action, code), n)
 }
 
-// words returns the message of an ordered error.
+// words returns EC2's message for the error code, or a message of the simulator.
 func (s *Sim) words(action, code string) string {
 	switch code {
 	case "RequestLimitExceeded":
@@ -46,8 +46,9 @@ func (s *Sim) FailAs(action, code, message string, n int) {
 	s.faults[action] = &fault{refusal{code, message}, n}
 }
 
-// RefuseOn makes all calls of the action about one object answer with the error code, and do nothing: about an ENI, or
-// a creation in a subnet, or an attachment of an ENI of a subnet. An empty code ends it.
+// RefuseOn makes all calls of the action about one object answer with the error code, and do nothing. The object is the
+// ID of an ENI or of a subnet. The calls about a subnet are the calls that create an ENI in the subnet, or attach an
+// ENI of the subnet. An empty code ends the refusals.
 func (s *Sim) RefuseOn(object, action, code, message string) {
 	mustKnow(action)
 	s.mu.Lock()
@@ -58,7 +59,7 @@ func (s *Sim) RefuseOn(object, action, code, message string) {
 	}
 }
 
-// refusedOn returns the error that RefuseOn has ordered for what a call is about, if any.
+// refusedOn returns the error that RefuseOn has ordered for the object of a call, if any.
 func (s *Sim) refusedOn(called form) error {
 	id := called["NetworkInterfaceId"]
 	about := []string{id, called["SubnetId"]}
@@ -73,8 +74,8 @@ func (s *Sim) refusedOn(called form) error {
 	return nil
 }
 
-// Delay delays each answer to the action by d from now on. The work is done before the delay. So a caller that gives up
-// has lost the answer, not the call, which is the harder case.
+// Delay delays each answer to the action by d from now on. EC2 carries out the call before the delay. So if a caller
+// gives up, EC2 has already carried out the call, which is the harder case for a caller.
 func (s *Sim) Delay(action string, d time.Duration) {
 	mustKnow(action)
 	s.mu.Lock()
@@ -88,9 +89,9 @@ func mustKnow(action string) {
 	}
 }
 
-// Lose makes the next n successful calls of the action lose their answer: the work is done, and the connection is
-// closed without an answer. A negative n means all calls from now on, 0 ends it. If ServeHTTP is called without a
-// server of net/http, a closed connection is a panic with [http.ErrAbortHandler].
+// Lose makes the next n successful calls of the action lose their answer: EC2 carries out the call, and closes the
+// connection without an answer. A negative n means all calls from now on, and 0 means no calls. If ServeHTTP is called
+// without a server of net/http, a closed connection is a panic with [http.ErrAbortHandler].
 func (s *Sim) Lose(action string, n int) {
 	mustKnow(action)
 	s.mu.Lock()
@@ -107,7 +108,7 @@ func (s *Sim) loses(action string) bool {
 	return n != 0
 }
 
-// injected returns the ordered error of the action, if any.
+// injected returns the error that Fail has ordered for the action, if any.
 func (s *Sim) injected(called form) error {
 	action := called["Action"]
 	f := s.faults[action]
@@ -127,7 +128,7 @@ func (s *Sim) Calls() []Call {
 	return slices.Clone(s.calls)
 }
 
-// Asked returns how many of these calls are of an action, those that were refused or throttled, too.
+// Asked returns how many calls in Calls are of an action. It also counts calls that EC2 has refused or throttled.
 func (s *Sim) Asked(action string) (n int) {
 	for _, c := range s.Calls() {
 		if c.Action == action {
@@ -137,7 +138,7 @@ func (s *Sim) Asked(action string) (n int) {
 	return n
 }
 
-// Changed returns how many of these calls have changed something, by action.
+// Changed returns how many calls in Calls have changed something, by action.
 func (s *Sim) Changed() map[string]int {
 	counts := map[string]int{}
 	for _, c := range s.Calls() {

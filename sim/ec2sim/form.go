@@ -13,18 +13,18 @@ import (
 	"strings"
 )
 
-// A form is the parameters of a query: flat names with dots for members and numbers for the elements of lists, such as
-// Filter.1.Value.2 (API: "Make requests to the Amazon EC2 API").
+// A form has the parameters of a query. The names are flat: dots separate members, and numbers stand for elements of
+// lists, as in Filter.1.Value.2 (API: "Make requests to the Amazon EC2 API").
 type form map[string]string
 
 // decoder reads a form into the input structure of an action. The tag "ec2" of a field has the name of its parameter,
-// followed by ",required" if EC2 requires it. A pointer distinguishes a missing parameter from an empty one.
+// followed by ",required" if EC2 requires it. A pointer distinguishes a missing parameter from an empty parameter.
 type decoder struct {
 	form form
 	seen map[string]bool
 }
 
-// decode fills in, a pointer to a structure. It refuses missing, malformed and unknown parameters.
+// decode reads the form into the structure to which in points. It refuses missing, malformed and unknown parameters.
 func (f form) decode(in any) error {
 	d := decoder{form: f, seen: map[string]bool{}}
 	if err := d.structure(reflect.ValueOf(in).Elem(), ""); err != nil {
@@ -38,7 +38,7 @@ func (f form) decode(in any) error {
 	return nil
 }
 
-// common reports whether every action takes the parameter (API: "Common Query Parameters").
+// common reports whether all actions have the parameter (API: "Common Query Parameters").
 func common(name string) bool {
 	switch name {
 	case "Action", "Version", "DryRun":
@@ -146,8 +146,8 @@ func isScalar(v reflect.Value) bool {
 	return false
 }
 
-// scalar parses text into v, or returns what the text must be. The argument is reports whether an address or a
-// block has the right family.
+// scalar parses text into v, or returns what the text must be. The function is(a) reports whether an address or a block
+// has the right family.
 func scalar(v reflect.Value, text string, is func(netip.Addr) bool) (want string) {
 	ok := true
 	switch p := v.Addr().Interface().(type) {

@@ -10,8 +10,8 @@ import (
 	"slices"
 )
 
-// A securityGroup is one that CreateSecurityGroup has made. Those of the Config are in the Config. The simulator keeps
-// rules, but moves no packets.
+// A securityGroup is a group that CreateSecurityGroup has made. The groups of the Config have no securityGroup. The
+// simulator keeps the rules of a group, but does not apply them.
 type securityGroup struct {
 	id, name, description, vpc string
 	ingress                    []groupRule
@@ -94,8 +94,8 @@ type pairRequest struct {
 	Description string `ec2:"Description"`
 }
 
-// authorizeSecurityGroupIngress adds rules to a group (API: AuthorizeSecurityGroupIngress). Protocol -1 is all, without
-// ports.
+// authorizeSecurityGroupIngress adds rules to a group (API: AuthorizeSecurityGroupIngress). Protocol -1 means all
+// protocols, and has no ports.
 func (s *Sim) authorizeSecurityGroupIngress(in *authorizeIngressInput) (*done, error) {
 	g, err := s.madeGroup(in.ID)
 	if err != nil {
@@ -155,7 +155,8 @@ type groupItem struct {
 	Tags        set[tag] `xml:"tagSet"`
 }
 
-// groupCatalogue: API: DescribeSecurityGroups, of groups that were made.
+// groupCatalogue is the catalogue of security groups (API: DescribeSecurityGroups). It has only groups that
+// CreateSecurityGroup has made.
 var groupCatalogue = catalogue[*securityGroup]{
 	id: func(g *securityGroup) string { return g.id },
 	absent: func(id string) error {
@@ -210,7 +211,7 @@ func (s *Sim) deleteSecurityGroup(in *deleteSecurityGroupInput) (*done, error) {
 	return &done{Return: true}, nil
 }
 
-// groupName returns the name of any group. The name of a group of the Config is its ID, unless the Config has a name.
+// groupName returns the name of any group. If the Config has no name for one of its groups, the group's name is its ID.
 func (s *Sim) groupName(id string) string {
 	if g, ok := s.madeGroups[id]; ok {
 		return g.name
@@ -221,7 +222,7 @@ func (s *Sim) groupName(id string) string {
 	return id
 }
 
-// SecurityGroups returns the IDs of the groups that were made.
+// SecurityGroups returns the IDs of the groups that CreateSecurityGroup has made and that still exist.
 func (s *Sim) SecurityGroups() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,12 +12,12 @@ import (
 type Image struct {
 	ID           string // ami-...
 	Name         string // for example debian-13-amd64-20260601-2125
-	Owner        string // its account
+	Owner        string // ID of its account
 	Architecture string // x86_64 or arm64
 	Created      time.Time
 }
 
-// defaultImages are the images of a Config without any: two releases of Debian. Their account is the account in
+// defaultImages are the images of a Config without images: two releases of Debian. Their account is the account in
 // https://wiki.debian.org/Cloud/AmazonEC2Image.
 var defaultImages = []Image{
 	{"ami-00000000000000001", "debian-13-amd64-20260101-1000", "136693071363", "x86_64",
@@ -55,7 +55,7 @@ type deviceItem struct {
 	Type                string `xml:"ebs>volumeType"`
 }
 
-// rootDevice is the volume of Debian's images. There are no volumes here, but their images say what they would be.
+// rootDevice is the volume of Debian's images. The simulator has no volumes, but its images name this volume.
 var rootDevice = deviceItem{Name: "/dev/xvda", DeleteOnTermination: true, Size: 8, Type: "gp3"}
 
 type describeImagesInput struct {
@@ -70,7 +70,7 @@ type describeImagesOutput struct {
 	NextToken string         `xml:"nextToken,omitempty"`
 }
 
-// imageCatalogue: API: DescribeImages.
+// imageCatalogue is the catalogue of images (API: DescribeImages).
 var imageCatalogue = catalogue[Image]{
 	id: func(i Image) string { return i.ID },
 	absent: func(id string) error {
@@ -128,7 +128,7 @@ type describeOfferingsOutput struct {
 	NextToken string         `xml:"nextToken,omitempty"`
 }
 
-// offeringCatalogue: API: DescribeInstanceTypeOfferings.
+// offeringCatalogue is the catalogue of offerings of instance types (API: DescribeInstanceTypeOfferings).
 var offeringCatalogue = catalogue[placeItem]{
 	id:    func(p placeItem) string { return p.Type + " " + p.Location },
 	most:  1000,

@@ -16,17 +16,18 @@ import (
 	"time"
 )
 
-// The headers of IMDSv2 (Guide: "How Instance Metadata Service Version 2 works"). dated is the version of a path: of
-// the day since which the tree is so (Guide: "Access instance metadata"). Here, all versions are the same.
+// dated matches the version at the beginning of a path: the date of that version (Guide: "Access instance metadata").
+// Here, all versions are the same.
 var dated = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}`)
 
+// The headers of IMDSv2 (Guide: "How Instance Metadata Service Version 2 works"), and the longest lifetime of a token.
 const (
 	tokenHeader = "X-aws-ec2-metadata-token"
 	ttlHeader   = "X-aws-ec2-metadata-token-ttl-seconds"
 	maxTTL      = 21600
 )
 
-// A view is what the metadata shows of an instance's ENIs from a certain time on.
+// A view has the ENIs of an instance that the metadata shows from a certain time on.
 type view struct {
 	since time.Time
 	enis  []ENI
@@ -39,7 +40,7 @@ func (s *Sim) publish(i *Instance) {
 	i.present()
 }
 
-// present returns the current view, and drops older ones.
+// present returns the current view, and drops older views.
 func (i *Instance) present() view {
 	now := time.Now()
 	for len(i.views) > 1 && !i.views[1].since.After(now) {
@@ -72,7 +73,7 @@ func (i *Instance) Metadata() http.Handler {
 }
 
 // giveToken answers PUT /latest/api/token. It answers 403 to a request through a proxy, because IMDSv2 must not be
-// reachable through one. It answers 400 if the lifetime is not between one second and six hours.
+// reachable through a proxy. It answers 400 if the lifetime is not between one second and six hours.
 func (i *Instance) giveToken(w http.ResponseWriter, r *http.Request) {
 	ttl, err := strconv.Atoi(r.Header.Get(ttlHeader))
 	switch {
@@ -138,7 +139,7 @@ func list(tree map[string]string, path string) string {
 	return lines(slices.Sorted(maps.Keys(names)))
 }
 
-// page404 is an error page of the metadata service. Clients only check the status.
+// page404 writes an error page of the metadata service, with any status. Clients only check the status.
 func page404(w http.ResponseWriter, code int) {
 	title := fmt.Sprintf("%d - %s", code, http.StatusText(code))
 	w.Header().Set("Content-Type", "text/html")

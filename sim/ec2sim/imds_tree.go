@@ -16,10 +16,10 @@ import (
 // macsDir is the directory of the ENIs.
 const macsDir = "meta-data/network/interfaces/macs/"
 
-// tree returns the metadata: path without the first slash -> value (Guide: "Instance metadata categories"). An empty
-// key is omitted, and so answers 404. A path that ends in a slash is a directory, which may be empty. Clients request
-// single keys, so tree computes documents and directories of ENIs only if they are on the path asked. Otherwise only
-// their name is there.
+// tree returns the metadata: the values by their paths, without the first slash (Guide: "Instance metadata
+// categories"). It omits keys without a value, which the service answers with 404. A path that ends in a slash is a
+// directory, which may be empty. Clients ask for single keys. So tree computes a document or the directory of an ENI
+// only if the client asks for it or for a part of it. Otherwise tree has only the name of the document or directory.
 func (i *Instance) tree(asked string) map[string]string {
 	i.sim.mu.Lock()
 	attached, listed, lies := i.present().enis, i.listed(), slices.Clone(i.lies)
@@ -71,8 +71,8 @@ func (i *Instance) boot(set func(key, value string), e ENI) {
 	}
 }
 
-// hostname returns the name of the instance. It is based on its address, or on its ID in a subnet without IPv4 (VPC
-// Guide: "EC2 instance hostnames and domains").
+// hostname returns the name of the instance. The name contains the instance's address, or the instance's ID in a subnet
+// without IPv4 (VPC Guide: "EC2 instance hostnames and domains").
 func (i *Instance) hostname(e ENI) string {
 	if len(e.Addrs) == 0 {
 		return i.ID + "." + i.sim.domain()
@@ -80,7 +80,8 @@ func (i *Instance) hostname(e ENI) string {
 	return i.sim.dnsName(e.Addrs[0])
 }
 
-// macs sets the directory of one ENI. In a subnet without IPv4, it has no IPv4 keys except the VPC's.
+// macs sets the directory of one ENI. In a subnet without IPv4, the keys of the VPC are the only IPv4 keys of the
+// directory.
 func (i *Instance) macs(set func(key, value string), e ENI) {
 	vpc := i.sim.vpcs[e.VPC]
 	set("device-number", strconv.Itoa(e.Index))
@@ -108,8 +109,8 @@ func (i *Instance) macs(set func(key, value string), e ENI) {
 		set("public-ipv4s", e.PublicIP.String())
 		set("ipv4-associations/"+e.PublicIP.String(), e.Addrs[0].String())
 	}
-	// In practice: the categories page calls it network-card-index. Instances use this name, and only those with
-	// several cards have it.
+	// In practice: the page of the categories has the name network-card-index. On real instances the name is
+	// network-card, and only instances with several cards have the key.
 	if len(i.limits.cards()) > 1 {
 		set("network-card", strconv.Itoa(e.Card))
 	}
@@ -134,9 +135,9 @@ func (i *Instance) document(boot ENI) string {
 	})
 }
 
-// credentials returns the credentials of the instance's role. They are only valid in the simulator. They are new at
-// each request; the real ones are renewed some minutes before they expire (Guide: "Retrieve security credentials from
-// instance metadata").
+// credentials returns the credentials of the instance's role. The credentials are valid only in the simulator, and new
+// at each request. The real service renews credentials some minutes before they expire (Guide: "Retrieve security
+// credentials from instance metadata").
 func (i *Instance) credentials() string {
 	now := time.Now().UTC().Truncate(time.Second)
 	return indent(struct {

@@ -25,9 +25,9 @@ type Instance struct {
 	role       string
 	tags       map[string]string
 	launched   time.Time
-	launch     launch    // by the action RunInstances; zero for the method RunInstance
-	until      time.Time // how long it is pending
-	ending     bool      // guarded by sim.mu, like the next five
+	launch     launch    // from the action RunInstances; zero for the method RunInstance
+	until      time.Time // when the state pending ends
+	ending     bool      // guarded by sim.mu, as are the next five fields
 	terminated bool
 	stopped    bool
 	hibernates bool
@@ -41,8 +41,8 @@ type Instance struct {
 	}
 }
 
-// RunInstance launches an instance, which is running when RunInstance returns. The boot ENI is attached at device index
-// 0, unless r has another, and is deleted with the instance (API: RunInstances).
+// RunInstance launches an instance, which is running when RunInstance returns. The boot ENI is attached at the device
+// index that r names, by default 0. EC2 deletes the boot ENI with the instance (API: RunInstances).
 func (s *Sim) RunInstance(r RunInstance) (*Instance, error) {
 	var i *Instance
 	var err error
@@ -107,9 +107,9 @@ func (s *Sim) run(r RunInstance) (*Instance, error) {
 	return i, nil
 }
 
-// attachEFA gives the first cards of a new instance an EFA-only ENI at device index 0. On card 0, which has the boot
-// ENI, it is at index 1 (Guide: "Maximize network bandwidth on Amazon EC2 instances with multiple network cards"). An
-// EFA-only ENI has no address of any family (Guide: "Elastic Fabric Adapter").
+// attachEFA gives the first cards of a new instance an EFA-only ENI at device index 0. On card 0, which also has the
+// boot ENI, the EFA-only ENI is at index 1 (Guide: "Maximize network bandwidth on Amazon EC2 instances with multiple
+// network cards"). An EFA-only ENI has no address of any family (Guide: "Elastic Fabric Adapter").
 func (s *Sim) attachEFA(i *Instance, sub *subnet, groups []string, cards int) {
 	for card := range cards {
 		e := s.bareENI(sub, groups)
@@ -122,7 +122,7 @@ func (s *Sim) attachEFA(i *Instance, sub *subnet, groups []string, cards int) {
 	}
 }
 
-// takesEFA refuses EFA-only ENIs on more cards than the type has, or if the boot ENI leaves no slot for one.
+// takesEFA refuses EFA-only ENIs on more cards than the type has, or if card 0 has no slot beside the boot ENI.
 func (t InstanceType) takesEFA(cards int) error {
 	if cards < 0 || cards > len(t.cards()) || cards > 0 && t.cards()[0] < 2 {
 		return refuse("InvalidParameterValue",
@@ -143,7 +143,7 @@ func (t InstanceType) boots(r RunInstance) error {
 	return nil
 }
 
-// spec returns what the boot ENI must have.
+// spec returns the spec of the boot ENI.
 func (r RunInstance) spec() spec {
 	return spec{
 		primary: r.PrivateIP,
@@ -183,7 +183,8 @@ func (s *Sim) terminate(id string) error {
 }
 
 // Stop stops an instance. Its ENIs stay attached, with their addresses (Guide: "Stop and start Amazon EC2 instances").
-// If it hibernates, its memory is kept. What runs on the instance is the caller's business.
+// If hibernates is true, EC2 says that the instance keeps its memory. The caller must stop the programs of the
+// instance.
 func (i *Instance) Stop(hibernates bool) {
 	i.sim.update(func() { i.stopped, i.hibernates = true, hibernates })
 }

@@ -54,7 +54,7 @@ func (s *Sim) importKeyPair(in *importKeyPairInput) (*importKeyPairOutput, error
 	k := &keyPair{fmt.Sprintf("key-%017x", s.count("key")), in.Name, strings.TrimSpace(string(material)), tags}
 	s.keys[in.Name] = k
 	item := k.item()
-	item.Type = "" // only describes have it
+	item.Type = "" // only DescribeKeyPairs returns it
 	return &importKeyPairOutput{keyPairItem: item}, nil
 }
 
@@ -84,7 +84,7 @@ type describeKeyPairsOutput struct {
 	Keys set[keyPairItem] `xml:"keySet"`
 }
 
-// keyCatalogue: API: DescribeKeyPairs.
+// keyCatalogue is the catalogue of key pairs (API: DescribeKeyPairs).
 var keyCatalogue = catalogue[*keyPair]{
 	id: func(k *keyPair) string { return k.name },
 	absent: func(id string) error {
@@ -114,7 +114,7 @@ type deleteKeyPairInput struct {
 	Name string `ec2:"KeyName,required"`
 }
 
-// deleteKeyPair deletes a key pair. It is no error if there is none (in practice).
+// deleteKeyPair deletes a key pair. It is no error if the key pair does not exist (in practice).
 func (s *Sim) deleteKeyPair(in *deleteKeyPairInput) (*done, error) {
 	delete(s.keys, in.Name)
 	return &done{Return: true}, nil

@@ -17,14 +17,13 @@ import (
 // answers.
 //
 //   - DescribeNetworkInterfaces, the states of DescribeInstances and the free addresses of DescribeSubnets show the
-//     state of some moment within the last Most. In half of the cases, this is the present. So a describe can miss a
-//     new ENI or address, and can show a deleted one.
-//   - A describe never shows an older state than the describe before it, with exceptions: Back says how often it may go
-//     back within Most. In practice EC2 does that: kubernetes/kubernetes#77389 saw a volume detached, and later
-//     detaching.
-//   - An action that names an ENI may not find it for some part of Most after its creation. It then answers
+//     state of some moment within the last Most. In half of the cases, this moment is the present. So an answer can
+//     miss a new ENI or address, and can show a deleted one.
+//   - At most Back answers show an older state than the answer before them. In practice, EC2 shows older states:
+//     kubernetes/kubernetes#77389 saw a volume detached, and later detaching.
+//   - An action that names an ENI may not find the ENI for some part of Most after the ENI's creation. It then answers
 //     InvalidNetworkInterfaceID.NotFound ("its ID might not have propagated throughout the system, and you will get an
-//     error responding that the resource does not exist"). A describe may show the ENI earlier, or later.
+//     error responding that the resource does not exist"). A Describe action may show the ENI earlier, or later.
 //
 // Changes always apply to the present state. When RunInstance returns, all actions know the instance.
 type Lag struct {
@@ -37,12 +36,12 @@ type Lag struct {
 type lagging struct {
 	Lag
 	rand  *rand.Rand
-	past  []moment // in order; the first is the newest moment that is as old as Most, or older
-	first int      // number of moments before the first
+	past  []moment // in order; past[0] is the newest of the moments that are as old as Most, or older
+	first int      // number of moments that were before past[0]
 	shown int      // the latest moment that was shown, counted from the beginning
 }
 
-// A moment is what describes can see from a certain time on.
+// A moment is the state that Describe actions can show from a certain time on.
 type moment struct {
 	since  time.Time
 	enis   map[string]*eni   // with a lag, copies that never change
@@ -69,7 +68,7 @@ func (s *Sim) now() moment {
 	return m
 }
 
-// keep saves the present moment for later describes, if there is a lag and the state has changed.
+// keep saves the present moment for later answers, if there is a lag and the state has changed.
 func (s *Sim) keep() {
 	if s.lag == nil {
 		return
@@ -108,7 +107,7 @@ func (l *lagging) forget(now time.Time) {
 	}
 }
 
-// seen returns the moment that a describe shows.
+// seen returns the moment that a Describe action shows now.
 func (s *Sim) seen() moment {
 	if s.lag == nil {
 		return s.now()
@@ -127,7 +126,7 @@ func (s *Sim) seen() moment {
 	return l.past[latest]
 }
 
-// some returns how late something is: half of the time 0, else up to Most.
+// some returns a random delay: 0 in half of the cases, otherwise up to Most.
 func (l *lagging) some() time.Duration {
 	if l.rand.IntN(2) == 0 {
 		return 0
@@ -135,7 +134,7 @@ func (l *lagging) some() time.Duration {
 	return time.Duration(l.rand.Int64N(int64(l.Most) + 1))
 }
 
-// propagated returns when all actions will find an ENI that is created now.
+// propagated returns the time from which all actions find an ENI that is created now.
 func (s *Sim) propagated() time.Time {
 	if s.lag == nil {
 		return time.Time{}
@@ -143,7 +142,7 @@ func (s *Sim) propagated() time.Time {
 	return time.Now().Add(s.lag.some())
 }
 
-// catchUp drops all moments except the present one.
+// catchUp drops all moments but the present one.
 func (s *Sim) catchUp() {
 	if s.lag != nil {
 		s.lag.first += len(s.lag.past)

@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// A launch is what RunInstances has said about an instance, apart from its network.
+// A launch has the parameters of the action RunInstances for an instance, but not those of its network.
 type launch struct {
 	in          runInstancesInput
 	publicKey   string // of the key pair, as a line of authorized_keys
 	userData    []byte
 	reservation string
-	index       int // among those of one call
+	index       int // its number among the instances of one call
 }
 
 // The states of an instance (API: InstanceState).
@@ -43,7 +43,7 @@ type profileRequest struct {
 	Name string `ec2:"Name,required"`
 }
 
-// metadataOptions: the simulator always has IMDSv2 only, and a fabric of packets decides about hops.
+// metadataOptions have no effect: the simulator always has IMDSv2 only, and package vpcsim has a fixed hop limit.
 type metadataOptions struct {
 	Endpoint string `ec2:"HttpEndpoint"`
 	Hops     int    `ec2:"HttpPutResponseHopLimit"`
@@ -71,8 +71,9 @@ type reservation struct {
 	Instances set[instanceItem] `xml:"instancesSet"`
 }
 
-// runInstances launches instances that are alike (API: RunInstances). Each gets its boot ENI here: the simulator takes
-// one request for a network interface, for device index 0. Tags of volumes are accepted, but there are no volumes.
+// runInstances launches instances that are alike (API: RunInstances). The request must have exactly one network
+// interface, at device index 0: it describes the boot ENI of each instance. The simulator accepts tags for volumes, but
+// has no volumes.
 func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 	if r, err := s.launchedBy(in); r != nil || err != nil {
 		return r, err
@@ -94,9 +95,9 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 			break
 		}
 		if err != nil {
-			return nil, err // it is the first, because there are addresses for all
+			return nil, err // only the first can fail: launchOf has checked that there are addresses
 		}
-		answer.ID = cmp.Or(answer.ID, i.launch.reservation) // that of the first
+		answer.ID = cmp.Or(answer.ID, i.launch.reservation) // the reservation of the first instance
 		l.reservation = answer.ID
 		i.launch, i.until = l, time.Now().Add(s.cfg.BootDelay)
 		boot := s.attached(i)[0]
@@ -104,13 +105,13 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 		if eni.DeleteOnTermination != nil {
 			boot.attachment.deleteOnTermination = *eni.DeleteOnTermination
 		}
-		// API: RunInstances, the example; describes say "running" later
+		// API: RunInstances, the example; DescribeInstances shows "running" later
 		answer.Instances.Items = append(answer.Instances.Items, s.instanceItem(i, "pending"))
 	}
 	return &reservationOutput{reservation: answer}, nil
 }
 
-// launchOf checks a launch, and returns what it says apart from the network, and the tags of each type of resource.
+// launchOf checks a request to launch instances. It returns the launch, and the tags of each type of resource.
 func (s *Sim) launchOf(in *runInstancesInput) (launch, map[string]map[string]string, error) {
 	l := launch{in: *in}
 	if len(in.NetworkInterfaces) != 1 || in.NetworkInterfaces[0].DeviceIndex != 0 {
@@ -165,7 +166,8 @@ func launchTags(specs []tagSpecification) (map[string]map[string]string, error) 
 	return tags, nil
 }
 
-// launchedBy returns the launch with the client token, if there is one (API: "Ensuring idempotency").
+// launchedBy returns the answer to an earlier launch with the same client token, or nil if there was none (API:
+// "Ensuring idempotency").
 func (s *Sim) launchedBy(in *runInstancesInput) (*reservationOutput, error) {
 	if in.ClientToken == "" {
 		return nil, nil
@@ -220,7 +222,7 @@ func (s *Sim) terminateInstances(in *terminateInstancesInput) (*terminateInstanc
 			i.ending = true
 			s.after(s.cfg.TerminateDelay, func() {
 				if !i.terminated {
-					_ = s.terminate(id) // the only error is that it is not there
+					_ = s.terminate(id) // the only error is that there is no such instance
 				}
 			})
 		}

@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// A Lie is a wrong answer of the metadata service, or an omission. The functions below are lies that people have met. A
-// number like #1967 is an issue of aws/amazon-vpc-cni-k8s; "netutils" is lib/lib.sh of
+// A Lie is a wrong answer of the metadata service, or an omission. The functions below return lies that users of EC2
+// have seen. A number like #1967 is an issue of aws/amazon-vpc-cni-k8s. "netutils" is lib/lib.sh of
 // amazonlinux/amazon-ec2-net-utils.
 type Lie struct {
-	eni string // the ENI that it is about; empty: all
-	// returns other ENIs than there are; before is what was shown when the lie began
+	eni string // the ENI of which the answers are wrong; empty: all
+	// returns the ENIs that the service shows instead of now; before are the ENIs that it showed when the lie began
 	enis    func(before, now []ENI) []ENI
 	key     func(name, value string) string // returns another value for a key of the ENI, empty for none
 	failure int                             // the status of all answers
@@ -47,8 +47,8 @@ func (i *Instance) Lie(lies ...Lie) (stop func()) {
 
 // Reboot restarts the instance. Its metadata begins again with these lies, and all earlier lies end. After a restart,
 // metadata may omit attached ENIs ([ForgetENI]). ENIs that were detached by force disappear from metadata (API:
-// DetachNetworkInterface, Force: "The instance metadata will get updated when you stop and start the instance"). That a
-// reboot is enough is a guess. ENIs and addresses do not change, and listeners are not called.
+// DetachNetworkInterface, Force: "The instance metadata will get updated when you stop and start the instance"). It is
+// a guess that a reboot is enough. The ENIs and addresses do not change, and the simulator calls no listeners.
 func (i *Instance) Reboot(lies ...Lie) (stop func()) {
 	i.sim.mu.Lock()
 	i.lies = nil
@@ -63,9 +63,9 @@ func ForgetENI(eni string) Lie {
 	}}
 }
 
-// KeepENI still shows an ENI after it was detached or deleted, as it was when the lie began (#1340, #1008, #359; API:
-// DetachNetworkInterface, Force: "the attributes associated with the detached network interface might still be
-// visible").
+// KeepENI still shows an ENI after it was detached or deleted. The ENI appears as it was when the lie began (#1340,
+// #1008, #359; API: DetachNetworkInterface, Force: "the attributes associated with the detached network interface might
+// still be visible").
 func KeepENI(eni string) Lie {
 	return Lie{eni: eni, enis: func(before, now []ENI) []ENI {
 		was, here := find(before, eni), find(now, eni)
@@ -76,8 +76,8 @@ func KeepENI(eni string) Lie {
 	}}
 }
 
-// FreezeENI shows an attached ENI as it was when the lie began: with addresses that it has lost, and without new ones
-// (#391, #1070, PR #1177, #3887).
+// FreezeENI shows an attached ENI as it was when the lie began. So the ENI appears with addresses that it has lost, and
+// without new ones (#391, #1070, PR #1177, #3887).
 func FreezeENI(eni string) Lie {
 	return Lie{eni: eni, enis: func(before, now []ENI) []ENI {
 		was, here := find(before, eni), find(now, eni)
@@ -91,7 +91,7 @@ func FreezeENI(eni string) Lie {
 }
 
 // HideKeys answers 404 for these keys of an ENI. The keys of a new ENI appear one after another, within up to 30
-// seconds (netutils polls for so long). On some types vpc-ipv4-cidr-blocks never appeared (kubernetes/kops PR 7402).
+// seconds (netutils polls for 30 seconds). On some types vpc-ipv4-cidr-blocks never appeared (kubernetes/kops PR 7402).
 func HideKeys(eni string, keys ...string) Lie {
 	return Lie{eni: eni, key: func(name, value string) string {
 		if slices.Contains(keys, name) {
@@ -101,14 +101,14 @@ func HideKeys(eni string, keys ...string) Lie {
 	}}
 }
 
-// HideENI answers 404 for everything below an ENI's MAC, although the list of MACs has it. It is the worst case of
-// HideKeys.
+// HideENI answers 404 for everything below an ENI's MAC, although the list of MACs has this MAC. HideENI is the worst
+// case of HideKeys.
 func HideENI(eni string) Lie {
 	return Lie{eni: eni, key: func(string, string) string { return "" }}
 }
 
-// ZeroDeviceNumber makes the device number of an ENI 0, as it is until the true one appears (netutils polls for that 60
-// times in 6 seconds).
+// ZeroDeviceNumber answers 0 for the device number of an ENI. The real metadata service answers 0 until it knows the
+// number (netutils polls for the number 60 times in 6 seconds).
 func ZeroDeviceNumber(eni string) Lie {
 	return Lie{eni: eni, key: func(name, value string) string {
 		if name == "device-number" {
@@ -122,17 +122,18 @@ func ZeroDeviceNumber(eni string) Lie {
 // 12 seconds).
 func LateNetworkCard(eni string) Lie { return HideKeys(eni, "network-card") }
 
-// FailENI answers 500 for everything about an ENI except the list of MACs. In amazonlinux/amazon-ec2-net-utils#161, a
-// program took such an error for "no addresses", and removed them all from the interface. The status is a guess.
+// FailENI answers 500 for everything about an ENI. Only the list of MACs still has the ENI. In
+// amazonlinux/amazon-ec2-net-utils#161, a program took such an error for "no addresses", and removed all addresses from
+// the interface. The status is a guess.
 func FailENI(eni string) Lie { return Lie{eni: eni, failure: http.StatusInternalServerError} }
 
 // Unavailable answers 503 to everything, as an overloaded service may do (Guide: "Access instance metadata for an EC2
-// instance", "Query throttling"; the guide does not name the status, so it is a guess).
+// instance", "Query throttling"). The guide does not name the status, so the status is a guess.
 func Unavailable() Lie { return Lie{failure: http.StatusServiceUnavailable} }
 
-// Silent never answers, so the caller waits. The cause may be a packet filter, a hop limit that is too small (Guide:
-// "Use the Instance Metadata Service to access instance metadata"), or the limit of 1024 packets per second for
-// link-local services (aws/aws-eks-best-practices, of DNS).
+// Silent makes the service never answer, so the caller waits. The cause may be a packet filter, or a hop limit that is
+// too small (Guide: "Use the Instance Metadata Service to access instance metadata"). Another possible cause is the
+// limit of 1024 packets per second for link-local services (aws/aws-eks-best-practices describes this limit for DNS).
 func Silent() Lie { return Lie{silent: true} }
 
 func find(enis []ENI, id string) int {
@@ -160,7 +161,8 @@ func lyingKey(lies []*activeLie, e ENI, name, value string) string {
 	return value
 }
 
-// refusal returns why a request to the metadata gets no proper answer: a status, or silence.
+// refusal returns how a request to the metadata fails: with a status, or without an answer. It returns 0 and false if
+// the request does not fail.
 func (i *Instance) refusal(path string) (status int, silent bool) {
 	i.sim.mu.Lock()
 	defer i.sim.mu.Unlock()

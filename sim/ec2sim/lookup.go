@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// defaultGroup is the security group of an ENI that is created without one (API: CreateNetworkInterface).
+// defaultGroup is the security group of an ENI that is created without a group (API: CreateNetworkInterface).
 const defaultGroup = "sg-default"
 
 // maxGroups is how many security groups an ENI may have (VPC Guide: "Amazon VPC quotas").
@@ -48,7 +48,7 @@ func (s *Sim) groupsIn(sub *subnet, ids []string) ([]string, error) {
 	return s.groups(ids)
 }
 
-// groups checks security groups. Without any, it returns the default one.
+// groups checks security groups. Without IDs, it returns the default group.
 func (s *Sim) groups(ids []string) ([]string, error) {
 	if len(ids) == 0 {
 		return []string{defaultGroup}, nil

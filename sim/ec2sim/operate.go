@@ -8,8 +8,8 @@ import (
 	"maps"
 )
 
-// Operate makes a call on behalf of another user, such as a person at the console. The call takes no token, meets no
-// fault and no denial, and is not in Calls. An unknown action is a mistake in the test, and panics.
+// Operate makes a call on behalf of another user, such as a person at the console. The call takes no token, and is not
+// in Calls. Faults and denied actions do not affect the call. Operate panics if the action is unknown.
 func (s *Sim) Operate(action string, parameters map[string]string) error {
 	mustKnow(action)
 	f := form(maps.Clone(parameters))

@@ -8,16 +8,16 @@ import (
 	"net/netip"
 )
 
-// A pool has the addresses of one family of a subnet, in aligned blocks. A single address is a block of one, a
-// delegated prefix a block of many. So a subnet can be fragmented as in EC2: no room for a prefix, although there are
-// free addresses. The first four addresses and the last one are reserved (VPC Guide: "Subnet CIDR blocks", of both
-// families).
+// A pool has the addresses of one family of a subnet, in aligned blocks. A single address is a block of one address,
+// and a delegated prefix is a block of many addresses. So a subnet can be fragmented as in EC2: no room for a prefix,
+// although there are free addresses. The first four addresses and the last one are reserved (VPC Guide: "Subnet CIDR
+// blocks", of both families).
 type pool interface {
-	takeAll(bits, count int) (blocks []netip.Prefix, ok bool)     // blocks of this prefix length, or none
-	takeThese(blocks []netip.Prefix) (used netip.Prefix, ok bool) // these, or none and the first block that is not free
+	takeAll(bits, count int) (blocks []netip.Prefix, ok bool)     // takes count blocks of this prefix length, or none
+	takeThese(blocks []netip.Prefix) (used netip.Prefix, ok bool) // takes the blocks, or none and returns a used one
 	give(blocks ...netip.Prefix)                                  // returns blocks to the pool
-	reserved(a netip.Addr) bool                                   // EC2 reserves it
-	left() int                                                    // number of free single addresses
+	reserved(a netip.Addr) bool                                   // reports whether EC2 reserves a
+	left() int                                                    // returns the number of free single addresses
 }
 
 // A bitmap is the pool of an IPv4 subnet, with a bit for each address.
@@ -42,7 +42,7 @@ func newBitmap(cidr netip.Prefix) *bitmap {
 func (p *bitmap) size() int { return 1 << (32 - p.cidr.Bits()) }
 
 // take returns the next free block of this prefix length. EC2 does not document its choice. The simulator takes blocks
-// in turn, so that it is predictable, and a freed address is used again as late as possible.
+// in turn. So its choice is predictable, and it uses a freed address again as late as possible.
 func (p *bitmap) take(bits int) (netip.Prefix, bool) {
 	n, size := 1<<(32-bits), p.size()
 	start := (p.next + n - 1) / n * n
@@ -101,7 +101,8 @@ func (p *bitmap) reserved(a netip.Addr) bool {
 
 func (p *bitmap) left() int { return p.free }
 
-// isFree, set and mask work on n bits from i. These never cross a word: blocks are aligned and at most 16 long.
+// isFree, set and mask work on n bits from i. The bits are always in one word of used: blocks are aligned, and have at
+// most 16 addresses.
 func (p *bitmap) isFree(i, n int) bool { return p.used[i/64]&mask(i, n) == 0 }
 
 func (p *bitmap) set(i, n int) {
@@ -135,7 +136,7 @@ func singles(addrs []netip.Addr) []netip.Prefix {
 	return blocks
 }
 
-// addrs returns the addresses of blocks of one.
+// addrs returns the addresses of blocks that have one address each.
 func addrs(blocks []netip.Prefix) []netip.Addr {
 	as := make([]netip.Addr, len(blocks))
 	for i, b := range blocks {

@@ -23,8 +23,8 @@ const (
 	namespace  = "http://ec2.amazonaws.com/doc/" + apiVersion + "/"
 )
 
-// actions is the API: the name of each action and the method that answers it. The parameters are the fields of the
-// input.
+// actions is the API: the name of each action and the method that answers it. The fields of a method's input are the
+// parameters of the action.
 var actions = map[string]action{
 	"AssignIpv6Addresses":             answer((*Sim).assignIPv6Addresses),
 	"AssignPrivateIpAddresses":        answer((*Sim).assignPrivateIPAddresses),
@@ -55,10 +55,10 @@ var actions = map[string]action{
 	"UnassignPrivateIpAddresses":      answer((*Sim).unassignPrivateIPAddresses),
 }
 
-// An action answers a form with an output structure. It is called with the lock held.
+// An action answers a form with an output structure. The caller holds the lock.
 type action func(*Sim, form) (output, error)
 
-// answer makes an action from a method with decoded parameters. A dry run ends before the work.
+// answer makes an action from a method f with decoded parameters. A dry run does not call f.
 func answer[In any, Out any, P interface {
 	*Out
 	output
@@ -132,7 +132,7 @@ func (s *Sim) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case !s.hold(r, f["Action"]): // the caller has given up
 	case lost:
-		panic(http.ErrAbortHandler) // then servers of net/http close the connection
+		panic(http.ErrAbortHandler) // a server of net/http then closes the connection
 	case err != nil:
 		reject(w, err, request)
 	default:
@@ -168,7 +168,7 @@ func (s *Sim) dispatch(f form) (output, error) {
 			return nil, err
 		}
 	}
-	if f["DryRun"] != "" && api.Is(name, api.NoDryRun) { // what EC2 answers is a guess
+	if f["DryRun"] != "" && api.Is(name, api.NoDryRun) { // the error is a guess
 		return nil, refuse("UnknownParameter", "The parameter DryRun is not recognized")
 	}
 	return act(s, f)
@@ -188,7 +188,7 @@ func (s *Sim) allowed(f form) error {
 }
 
 // unauthorized returns EC2's message for a missing permission (in practice). The encoded part is for
-// sts:DecodeAuthorizationMessage; its length is that in API: "Error codes", UnauthorizedOperation.
+// sts:DecodeAuthorizationMessage. This part is as long as the example in API: "Error codes", UnauthorizedOperation.
 func (s *Sim) unauthorized(action string) string {
 	return fmt.Sprintf("You are not authorized to perform this operation. User: "+
 		"arn:aws:sts::%s:assumed-role/node/i-1 is not authorized "+
@@ -198,7 +198,7 @@ func (s *Sim) unauthorized(action string) string {
 		strings.Repeat("EC2sim-", 120))
 }
 
-// hold delays an answer as Delay says, and reports whether the caller still waits for it.
+// hold delays an answer as Delay has ordered, and reports whether the caller still waits for the answer.
 func (s *Sim) hold(r *http.Request, action string) bool {
 	s.mu.Lock()
 	d := s.delays[action]

@@ -3,11 +3,12 @@
 
 package ec2sim
 
-// An Outcome says what happens to one HTTP request. With the zero Outcome it is carried out and answered.
+// An Outcome says what happens to one HTTP request. The zero Outcome means that EC2 carries out the request and answers
+// it.
 type Outcome struct {
-	Undone bool   // it is not carried out
-	Lost   bool   // the connection is closed without an answer
-	Code   string // the answer is this error, whether it was carried out or not; Undone without a Code is Lost
+	Undone bool   // EC2 does not carry out the request
+	Lost   bool   // EC2 closes the connection without an answer
+	Code   string // the answer is this error, also if EC2 carries out the request; Undone without a Code is Lost
 }
 
 // The outcomes that a caller must handle, in addition to the outcomes of Refused and DoneBut.
@@ -17,15 +18,15 @@ var (
 	UndoneLost = Outcome{Undone: true, Lost: true}
 )
 
-// Refused is a request that is not carried out, and answered with an error.
+// Refused is a request that EC2 does not carry out, and answers with an error.
 func Refused(code string) Outcome { return Outcome{Undone: true, Code: code} }
 
-// DoneBut is a request that is carried out and answered with an error, as a server's fault can be.
+// DoneBut is a request that EC2 carries out and answers with an error, as after a fault of the server.
 func DoneBut(code string) Outcome { return Outcome{Code: code} }
 
-// Script says what happens to the next HTTP requests of the action, one by one. Each attempt of the SDK counts. A new
-// script replaces the rest of an earlier one; without outcomes it ends it. After the script, Fail, Lose and the buckets
-// apply again.
+// Script says what happens to the next HTTP requests of the action, one by one. Each attempt of the SDK is a request. A
+// new script replaces the rest of an earlier script. A call without outcomes ends the script. After the script, Fail,
+// Lose and the buckets apply again.
 func (s *Sim) Script(action string, outcomes ...Outcome) {
 	mustKnow(action)
 	s.mu.Lock()

@@ -29,10 +29,10 @@ type Sim struct {
 	faults     map[string]*fault
 	objects    map[string]*refusal // by action and object
 	delays     map[string]time.Duration
-	losses     map[string]int       // number of calls to lose the answers of, by action; negative: all
+	losses     map[string]int       // number of answers to lose, by action; negative: all
 	scripts    map[string][]Outcome // the outcomes of the next requests, by action
 	buckets    map[string]*bucket
-	lag        *lagging // nil if there is none
+	lag        *lagging // nil if there is no lag
 	clock      clock
 	calls      []Call
 	listeners  []func(Change)
@@ -65,9 +65,9 @@ func (s *Sim) Instances() []*Instance {
 	return running
 }
 
-// OnChange registers f for each change from now on. Calls of f come one at a time, in the order of the changes, and
-// outside the simulator's lock. An EC2 call that makes a change answers after f has returned, so the caller can rely on
-// what f did. f may read, but must not make a call that changes something.
+// OnChange registers f for each change from now on. The simulator calls f for one change at a time, in the order of the
+// changes, and without its lock. An EC2 call that makes a change answers after f has returned, so the caller can rely
+// on what f did. f may read, but must not make a call that changes something.
 func (s *Sim) OnChange(f func(Change)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,8 +98,8 @@ func (s *Sim) queue(c Change) {
 	}
 }
 
-// deliver calls the listeners for all queued changes. If another goroutine is delivering, this one waits until its own
-// changes are delivered, too.
+// deliver calls the listeners for all queued changes. If another goroutine is delivering, this goroutine waits until
+// its own changes are delivered, too.
 func (s *Sim) deliver() {
 	s.delivery.Lock()
 	defer s.delivery.Unlock()
@@ -118,7 +118,8 @@ func (s *Sim) deliver() {
 	}
 }
 
-// after runs f, which needs the lock: at once if d is 0, else after d in an update of its own.
+// after runs f, which needs the lock. If d is 0, f runs at once, and the caller holds the lock. Otherwise f runs after
+// d, in an update of its own.
 func (s *Sim) after(d time.Duration, f func()) {
 	if d <= 0 {
 		f()

@@ -11,8 +11,8 @@ type ENI struct {
 	MAC             string
 	Description     string
 	Subnet          string
-	CIDR            netip.Prefix // the subnet's; zero if it has no IPv4
-	IPv6CIDR        netip.Prefix // the subnet's; zero if it has no IPv6
+	CIDR            netip.Prefix // of the subnet; zero if the subnet has no IPv4
+	IPv6CIDR        netip.Prefix // of the subnet; zero if the subnet has no IPv6
 	VPC             string
 	Zone            string
 	SecurityGroups  []string
@@ -42,7 +42,7 @@ type ENI struct {
 type Change struct {
 	Kind     ChangeKind
 	Instance string // the instance that has, or had, the ENI
-	ENI      ENI    // after the change; if Detached, as it was while attached
+	ENI      ENI    // after the change; for Detached, as the ENI was before the change
 }
 
 // A ChangeKind is the kind of a Change.
@@ -50,9 +50,9 @@ type ChangeKind string
 
 // The kinds of changes.
 const (
-	Attached ChangeKind = "attached" // it is in the instance now
-	Detached ChangeKind = "detached" // it has left the instance
-	// its addresses, prefixes, security groups or source/destination check have changed
+	Attached ChangeKind = "attached" // the ENI is in the instance now
+	Detached ChangeKind = "detached" // the ENI has left the instance
+	// the ENI's addresses, prefixes, security groups or source/destination check have changed
 	Addressed ChangeKind = "addressed"
 )
 

@@ -23,7 +23,7 @@ type space struct {
 	pool       pool
 }
 
-// take takes the demanded blocks, all or none. An address in use is refused with the code inUse.
+// take takes the blocks of a demand, all or none. It refuses an address in use with the code inUse.
 func (sp *space) take(d demand, inUse string) (h holding, err error) {
 	switch {
 	case len(d.addrs) > 0:
@@ -39,8 +39,8 @@ func (sp *space) take(d demand, inUse string) (h holding, err error) {
 	return h, nil
 }
 
-// takeFirst takes the addresses of a new ENI, all or none: the primary one (EC2 chooses if it is zero), the listed
-// others, and count more.
+// takeFirst takes the addresses of a new ENI, all or none. These are the primary address, the others, and count more
+// addresses that EC2 chooses. If primary is zero, EC2 also chooses the primary address.
 func (sp *space) takeFirst(primary netip.Addr, others []netip.Addr, count int) ([]netip.Addr, error) {
 	listed := others
 	if primary.IsValid() {
@@ -63,7 +63,7 @@ func (sp *space) takeFirst(primary netip.Addr, others []netip.Addr, count int) (
 	return slices.Concat(more[:1], listed, more[1:]), nil
 }
 
-// takeThese takes addresses by name, all or none. An address in use is refused with the code inUse.
+// takeThese takes the wanted addresses, all or none. It refuses an address in use with the code inUse.
 func (sp *space) takeThese(wanted []netip.Addr, inUse string) error {
 	if err := sp.check(wanted); err != nil {
 		return err
@@ -99,9 +99,9 @@ func (sp *space) takeAny(count int) ([]netip.Addr, error) {
 	return addrs(blocks), nil
 }
 
-// takePrefixes takes the wanted prefixes, and count that EC2 chooses, all or none. A subnet without an aligned free
-// block has no prefixes left, even if it has many single addresses (Guide: "Prefix delegation for Amazon EC2 network
-// interfaces"; the code is in practice: not in the documentation).
+// takePrefixes takes the wanted prefixes, and count prefixes that EC2 chooses, all or none. A subnet without an aligned
+// free block has no prefixes left, even if it has many single addresses (Guide: "Prefix delegation for Amazon EC2
+// network interfaces"). The code is known from practice, and is not in the documentation.
 func (sp *space) takePrefixes(wanted []netip.Prefix, count int) ([]netip.Prefix, error) {
 	for i, p := range wanted {
 		if p.Bits() != sp.prefixBits || !sp.cidr.Contains(p.Addr()) || slices.Contains(wanted[:i], p) {
@@ -118,8 +118,8 @@ func (sp *space) takePrefixes(wanted []netip.Prefix, count int) ([]netip.Prefix,
 		"The specified subnet does not have enough free cidr blocks to satisfy the request.")
 }
 
-// atCreation returns CreateNetworkInterface's message for a lack of prefixes (in practice: not in the documentation;
-// that it is the same for IPv6 is a guess).
+// atCreation replaces the error for a lack of prefixes by the error of CreateNetworkInterface. That error is known from
+// practice, and is not in the documentation. The error for IPv6 is a guess. atCreation returns other errors unchanged.
 func atCreation(err error, family string) error {
 	if r, ok := errors.AsType[*refusal](err); ok && r.code == "InsufficientCidrBlocks" {
 		return refuse("InvalidParameterValue", "There aren't sufficient free %s addresses or prefixes", family)

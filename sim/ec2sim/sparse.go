@@ -9,16 +9,17 @@ import (
 	"net/netip"
 )
 
-// A sparse is the pool of an IPv6 subnet. The subnet has too many addresses for a bit each, so the pool stores the used
-// ones. EC2 chooses at random; the simulator counts. Single addresses come from the first /80, which cannot be a prefix
-// because of its reserved addresses. Prefixes come from the blocks after it.
+// A sparse is the pool of an IPv6 subnet. The subnet has too many addresses for a bitmap, so the pool stores the used
+// addresses and prefixes. EC2 chooses at random. The simulator takes addresses and prefixes in turn. Single addresses
+// come from the first /80, which cannot be a prefix because of its reserved addresses. Prefixes come from the blocks
+// after it.
 type sparse struct {
 	cidr     netip.Prefix
 	taken    map[netip.Prefix]bool // addresses and prefixes
 	inside   map[netip.Prefix]int  // number of used single addresses in a prefix
-	addr     uint64                // the next one to try, counted from the subnet's first
-	prefix   uint64                // the same for prefixes
-	prefixes uint64                // how many there are
+	addr     uint64                // the next address to try: its offset from the subnet's first
+	prefix   uint64                // the next prefix to try: its number in the subnet
+	prefixes uint64                // the number of prefixes in the subnet
 }
 
 // newSparse returns the pool of an IPv6 block, which is a /64 or larger.
@@ -48,7 +49,8 @@ func (p *sparse) takeAll(bits, count int) ([]netip.Prefix, bool) {
 	return blocks, true
 }
 
-// next returns the next free block. Prefixes are taken in turn. Addresses need not be, because they never run out.
+// next returns the next free block. After the last prefix, it tries again from the first prefix. Addresses never run
+// out, so it does not try an address twice.
 func (p *sparse) next(bits int) (netip.Prefix, bool) {
 	for bits != prefixBits6 {
 		b := single(p.at(0, p.addr))
@@ -89,10 +91,10 @@ func (p *sparse) give(blocks ...netip.Prefix) {
 
 func (p *sparse) reserved(a netip.Addr) bool { return a == p.last() || a.Less(p.at(0, 4)) }
 
-// left is practically unlimited.
+// left returns the largest int: the number of addresses is practically unlimited.
 func (p *sparse) left() int { return math.MaxInt }
 
-// isFree reports whether b is unused, and no block inside or around it is used.
+// isFree reports whether b is unused, and whether no block that is in b or contains b is used.
 func (p *sparse) isFree(b netip.Prefix) bool {
 	in := around(b)
 	if b == in && (b.Contains(p.cidr.Addr()) || b.Contains(p.last()) || p.inside[b] > 0) {
@@ -108,10 +110,11 @@ func (p *sparse) mark(b netip.Prefix) {
 	}
 }
 
-// around returns the possible prefix that contains b.
+// around returns the /80 that contains b.
 func around(b netip.Prefix) netip.Prefix { return netip.PrefixFrom(b.Addr(), prefixBits6).Masked() }
 
-// at returns the address with this offset, in halves of 64 bits, from the subnet's first.
+// at returns the address at an offset from the subnet's first address. high and low are the two halves of the offset,
+// each with 64 bits.
 func (p *sparse) at(high, low uint64) netip.Addr {
 	a := p.cidr.Addr().As16()
 	binary.BigEndian.PutUint64(a[:8], binary.BigEndian.Uint64(a[:8])|high)
@@ -119,5 +122,5 @@ func (p *sparse) at(high, low uint64) netip.Addr {
 	return netip.AddrFrom16(a)
 }
 
-// last is the subnet's last address.
+// last returns the subnet's last address.
 func (p *sparse) last() netip.Addr { return p.at(1<<(64-p.cidr.Bits())-1, math.MaxUint64) }

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// STS returns the two actions of the Security Token Service that need no other account: GetCallerIdentity and
-// GetSessionToken (AWS STS API reference). AWS_ENDPOINT_URL_STS points to it. It checks no signatures, so each caller
-// is the Config's account.
+// STS returns a handler with the two actions of the Security Token Service that need no other account:
+// GetCallerIdentity and GetSessionToken (AWS STS API reference). AWS_ENDPOINT_URL_STS must point to the handler. The
+// handler checks no signatures, so each caller has the account of the Config.
 func (s *Sim) STS() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := r.ParseForm(); err != nil {

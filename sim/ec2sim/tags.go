@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// maxTags is the largest number of tags of a resource (Guide: "Tag your Amazon EC2 resources"; the other rules here are
-// from the same page).
+// maxTags is the largest number of tags of a resource (Guide: "Tag your Amazon EC2 resources"). The other rules for
+// tags are from the same page.
 const maxTags = 50
 
 type tag struct {
@@ -100,7 +100,7 @@ func tagsFor(kind string, specs []tagSpecification) (map[string]string, error) {
 	return tags, nil
 }
 
-// add adds tags, and refuses those that break the rules.
+// add adds tags, and refuses tags that break the rules.
 func add(tags map[string]string, more []tag) error {
 	for _, t := range more {
 		switch {

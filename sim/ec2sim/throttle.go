@@ -13,7 +13,7 @@ import (
 type Bucket = api.Bucket
 
 // Unfiltered is the name, in Config.Buckets, of the second bucket of DescribeNetworkInterfaces. Requests with neither a
-// filter nor a page size use it.
+// filter nor a page size use this bucket.
 const Unfiltered = "DescribeNetworkInterfaces, unfiltered and unpaginated"
 
 // unfiltered is EC2's limit of [Unfiltered] (API: "Request throttling for the Amazon EC2 API").
@@ -26,7 +26,7 @@ type bucket struct {
 	since  time.Time // the time of the last refill
 }
 
-// newBuckets returns the buckets of a Config; nil if it has none.
+// newBuckets returns the buckets of a Config; nil if the Config does not throttle.
 func newBuckets(c Config) map[string]*bucket {
 	if !c.Throttle {
 		return nil
@@ -43,11 +43,11 @@ func newBuckets(c Config) map[string]*bucket {
 
 func full(b Bucket) *bucket { return &bucket{b, b.Size, time.Now()} }
 
-// Tokens are the default buckets of an account in a region, without the rest of EC2. A model of a program
-// uses them, if only the number of the program's calls is known. The zero value is ready.
+// Tokens are the default buckets of an account in a region, without the rest of EC2. Tokens serve a model that knows
+// only how many calls a program makes. The zero value is ready for use.
 type Tokens struct{ buckets map[string]*bucket }
 
-// Take takes a token for a call of the action, and reports whether there was one. Times come from package time.
+// Take takes a token for a call of the action, and reports whether there was a token. The time comes from package time.
 func (t *Tokens) Take(action string) bool {
 	if t.buckets == nil {
 		t.buckets = map[string]*bucket{}
@@ -64,7 +64,8 @@ func isBucket(name string) bool {
 	return ok || name == Unfiltered
 }
 
-// throttled takes a token for the request, and refuses the request if there is none. A refused request takes none.
+// throttled takes a token for the request, and refuses the request if there is no token. A refused request takes no
+// token.
 func (s *Sim) throttled(f form) error {
 	if s.buckets == nil || s.buckets[bucketOf(f)].take(time.Now()) {
 		return nil
@@ -79,7 +80,7 @@ func bucketOf(f form) string {
 	return f["Action"]
 }
 
-// take takes a token. Tokens are added once per second. Those that do not fit into the bucket are lost ("they are
+// take takes a token. Tokens are added once per second. Tokens that do not fit into the bucket are lost ("they are
 // discarded").
 func (b *bucket) take(now time.Time) bool {
 	seconds := now.Sub(b.since) / time.Second
@@ -92,6 +93,6 @@ func (b *bucket) take(now time.Time) bool {
 	return true
 }
 
-// tooManyRequests is EC2's message for a caller without a token. It is a server error with the status 503 (API: "Error
-// codes", the table "Server errors").
+// tooManyRequests is EC2's message for a caller without a token. The error is a server error with the status 503 (API:
+// "Error codes", the table "Server errors").
 const tooManyRequests = "Request limit exceeded."

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// created is what a client token has created.
+// created is the first call with a client token, and its answer.
 type created struct {
 	in    createNetworkInterfaceInput
 	out   createNetworkInterfaceOutput
@@ -16,8 +16,8 @@ type created struct {
 }
 
 // madeBy returns the first answer to a call with the same client token and the same parameters. Such a call creates
-// nothing, even if the ENI no longer exists. With other parameters it is an error (API: "Ensuring idempotency"). For an
-// unknown token, madeBy returns nil.
+// nothing, even if the ENI no longer exists. A call with the same client token and other parameters is an error (API:
+// "Ensuring idempotency"). For an unknown token, madeBy returns nil.
 func (s *Sim) madeBy(in *createNetworkInterfaceInput) (*createNetworkInterfaceOutput, error) {
 	first, ok := s.tokens[in.ClientToken]
 	switch {
@@ -42,9 +42,9 @@ func (s *Sim) rememberToken(e *eni, in *createNetworkInterfaceInput, out *create
 	}
 }
 
-// retireToken starts the time for which the token of a deleted ENI is remembered. A token of RunInstances is valid "for
-// at least 24 hours after the termination of the instance" (API: "Ensuring idempotency", as of 2016-09-15). The page
-// says nothing about ENIs.
+// retireToken starts the time for which the simulator remembers the token of a deleted ENI. A token of RunInstances is
+// valid "for at least 24 hours after the termination of the instance" (API: "Ensuring idempotency", as of 2016-09-15).
+// The page says nothing about ENIs.
 func (s *Sim) retireToken(e *eni) {
 	if t, ok := s.tokens[e.token]; ok && s.cfg.TokenLife > 0 {
 		t.until = time.Now().Add(s.cfg.TokenLife)

@@ -16,7 +16,7 @@ type Tracking struct {
 // defaultTracking are the defaults of an instance type before Nitro v6 (API: ConnectionTrackingSpecificationRequest).
 var defaultTracking = Tracking{TCPEstablished: 432000, UDPStream: 180, UDP: 30}
 
-// nitro6 returns the type as one of Nitro v6, whose default for TCP is shorter (the same page).
+// nitro6 returns the type as a type of Nitro v6, whose default for TCP is shorter (API: the same page).
 func (t InstanceType) nitro6() InstanceType {
 	t.TCPEstablished = 350
 	return t
@@ -29,8 +29,8 @@ type trackingRequest struct {
 	UDP            *int `ec2:"UdpTimeout"`
 }
 
-// settle returns the settings, changed by the settings of the request. The API documents the ranges. It names no error
-// code for a value outside, so settle uses the code for other invalid values (a guess).
+// settle returns the settings t with the changes of the request. The API documents the range of each setting. It names
+// no error code for a value outside the range, so settle uses the code for other invalid values (a guess).
 func (in *trackingRequest) settle(t Tracking) (Tracking, error) {
 	if in == nil {
 		return t, nil

@@ -13,7 +13,7 @@ import (
 // addresses and of ENIs on each network card are from pkg/vpc/vpc_ip_resource_limit.go of aws/amazon-vpc-cni-k8s, a
 // file generated from DescribeInstanceTypes. An instance with several cards can have as many ENIs as all cards together
 // (Guide: "Network cards"). All these types can have as many IPv6 addresses as IPv4 addresses (Guide: "Maximum IP
-// addresses per network interface"). C8gn is of Nitro v6 (Guide: the platform summary of the family).
+// addresses per network interface"). C8gn is a type of Nitro v6 (Guide: the platform summary of the family).
 var builtin = []InstanceType{
 	nitro("t3.small", 3, 4),
 	nitro("t3.medium", 3, 6),
@@ -42,7 +42,7 @@ func nitro(name string, enis, addrs int) InstanceType {
 	return InstanceType{Name: name, ENIs: enis, IPv4PerENI: addrs, IPv6PerENI: addrs}
 }
 
-// times returns the type with this number of network cards, each like its only one.
+// times returns the type with this number of network cards. Each card is like the only card of t.
 func (t InstanceType) times(cards int) InstanceType {
 	t.Cards = slices.Repeat([]int{t.ENIs}, cards)
 	t.ENIs *= cards
@@ -92,7 +92,7 @@ type describeInstanceTypesOutput struct {
 	NextToken     string        `xml:"nextToken,omitempty"`
 }
 
-// typeCatalogue: API: DescribeInstanceTypes.
+// typeCatalogue is the catalogue of instance types (API: DescribeInstanceTypes).
 var typeCatalogue = catalogue[InstanceType]{
 	id: func(t InstanceType) string { return t.Name },
 	absent: func(id string) error {

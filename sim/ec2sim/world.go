@@ -20,10 +20,10 @@ import (
 //	pcx-1        vpc-1 vpc-2
 //	pcx-2        vpc-9 10.9.0.0/16 vpc-1 deleted
 //
-// A subnet belongs to the VPC above it. Its zone is us-east-1a unless the line names another. The word "public" sets
+// A subnet belongs to the VPC above it. If the line names no zone, the zone is us-east-1a. The word "public" sets
 // MapPublicIP, KEY=VALUE is a tag, and a CIDR after "-" is one of FormerCIDRs. In the line of a peering, a CIDR belongs
 // to the VPC before it, and any other word is the status. A mistake in the text panics, as in netip.MustParsePrefix.
-// The caller adds what a text cannot say.
+// The caller sets all other fields of the Config.
 func World(text string) (c Config) {
 	for line := range strings.Lines(text) {
 		id, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -46,7 +46,7 @@ func World(text string) (c Config) {
 	return c
 }
 
-// words are what follows the ID in a line of World.
+// words are the words after the ID in a line of World.
 type words struct {
 	v4, v6, former    []netip.Prefix
 	tags              map[string]string

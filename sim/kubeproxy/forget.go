@@ -11,10 +11,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// forget empties a namespace's connection tracker. Rules of nat see only a connection's first packet. Without forget, a
-// datagram from a port that was used before would for two minutes go to a backend of rules that were removed. Before
-// there were rules, a datagram to a ClusterIP went to no backend, and for 30 seconds others from its port would follow
-// it. kube-proxy also deletes such entries.
+// forget deletes all entries of a namespace's connection tracker. NAT rules see only the first packet of a connection.
+// Later packets follow the entry of the connection. Without forget, the entries of UDP would outlive the rules. After a
+// removal of rules, a datagram from a port that was used before would go to an old backend for two minutes. After the
+// first load of rules, such a datagram would go to no backend for 30 seconds. kube-proxy also deletes such entries.
 func forget(n *nl.NS) error {
 	return n.Do(func() error {
 		if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil { // of all families

@@ -2,14 +2,14 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package kubeproxy gives a namespace that simulates a node the rules of the real kube-proxy for Kubernetes Services.
-// It has them for its iptables and its nftables mode, for IPv4 and IPv6. It is for tests: it executes
+// It has the rules of the modes iptables and nftables, for IPv4 and IPv6. The package is for tests: it executes
 // iptables-restore(8), ip6tables-restore(8) and nft(8).
 //
-// The rules are recorded. kube-proxy v1.36.3 wrote the rules in testdata, unmodified and with its default flags. It ran
-// in a namespace of its own, with an API server that has only the objects of testdata/scenario.json. It had no
-// --cluster-cidr, as in clusters whose pods have addresses of the VPC. There kube-proxy cannot distinguish a pod by its
-// address, so it does not change a pod's address on the way to a ClusterIP. The recorded addresses are of documentation
-// prefixes. Load replaces them by yours, so that the rules serve your pods:
+// The rules in testdata are a recording: an unmodified kube-proxy v1.36.3 with its default flags wrote them. It ran in
+// a namespace of its own, with an API server that has only the objects of testdata/scenario.json. It had no
+// --cluster-cidr, as in clusters whose pods have addresses of the VPC. In such a cluster, kube-proxy cannot distinguish
+// a pod by its address, so it does not change a pod's address on the way to a ClusterIP. The recorded addresses are
+// from prefixes for documentation. Load replaces them by your addresses, so that the rules serve your pods:
 //
 //	unload, err := kubeproxy.Load(node, kubeproxy.NFTables, kubeproxy.Scenario{
 //		kubeproxy.Node:    {V4: nodeAddr},  // no V6: then only the rules for IPv4
@@ -20,16 +20,18 @@
 //		kubeproxy.VPCHost: {V4: otherAddr}, // no pod at all
 //	})
 //
-// Then pod1 can call each Service of [Services] at its ClusterIP, by TCP and UDP. A second node has the same rules with
-// other hosts in the roles. Names of chains contain hashes of the recorded addresses; they are only names.
+// Then pod1 can call each Service of [Services] at its ClusterIP, by TCP and UDP. A second node gets the same rules,
+// with other hosts in the roles. The names of chains contain hashes of the recorded addresses, which Load does not
+// change.
 //
 // To record again, as root:
 //
 //	cd sim/kubeproxy/record && go run .
 //
-// That is a separate module, because it builds kube-proxy. It removes two things from the recorded rules: the policies
-// of chains that are not kube-proxy's, and its counters in nfacct, which kube-proxy omits on a kernel without nfacct.
-// kube-proxy is under the Apache License 2.0, as is this project, and none of its source is here.
+// The directory record is a separate module, because it builds kube-proxy. It removes two things from the recorded
+// rules: the policies of chains that are not kube-proxy's, and kube-proxy's counters in nfacct. kube-proxy omits these
+// counters on a kernel without nfacct. kube-proxy and this project are under the Apache License 2.0. This project
+// contains no source of kube-proxy.
 package kubeproxy
 
 import (
@@ -55,9 +57,9 @@ var Modes = []Mode{IPTables, NFTables}
 
 // Load gives a namespace the rules of a mode, with the addresses of a scenario. It also sets the sysctls that
 // kube-proxy sets on a node (testdata/*/sysctls). It loads the rules of a family if the scenario's Node has an address
-// of it, and empties the connection tracker. Load does not check for existing rules, so call unload before Load is
-// called for the same namespace again. unload removes everything except the sysctls, which kube-proxy also leaves, and
-// empties the connection tracker.
+// of the family, and empties the connection tracker. Load does not check for existing rules: call unload before you
+// call Load for the same namespace again. unload removes the rules, and empties the connection tracker. It leaves the
+// sysctls, as kube-proxy does.
 func Load(n *nl.NS, m Mode, s Scenario) (unload func() error, err error) {
 	var on, off []command
 	for _, f := range families {

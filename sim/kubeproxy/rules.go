@@ -24,7 +24,7 @@ func read(m Mode, file string) string {
 	return string(b)
 }
 
-// commands returns the commands that load a family's rules, and those that remove them.
+// commands returns the command that loads a family's rules, and the command that removes them.
 func (m Mode) commands(f family, rules string) (load, unload command) {
 	if m == NFTables {
 		return command{[]string{"nft", "-f", "-"}, rules},
@@ -34,11 +34,11 @@ func (m Mode) commands(f family, rules string) (load, unload command) {
 	return command{restore, first(rules)}, command{restore, undo(rules)}
 }
 
-// first converts the output of iptables-save: the jumps of kube-proxy come before all other rules, as kube-proxy itself
-// puts them.
+// first converts the output of iptables-save for iptables-restore: it inserts the jumps of kube-proxy before all other
+// rules, as kube-proxy does.
 func first(save string) string {
 	var b strings.Builder
-	jumps := map[string]int{} // in this table, by chain
+	jumps := map[string]int{} // number of jumps in this table, by chain
 	for line := range strings.Lines(save) {
 		chain, rest, ok := jump(line)
 		switch {
@@ -54,8 +54,8 @@ func first(save string) string {
 	return b.String()
 }
 
-// undo converts the same output to the deletion of the jumps and the chains. Restoring a chain without rules flushes
-// it.
+// undo converts the output of iptables-save to the deletion of kube-proxy's jumps and chains. iptables-restore empties
+// a chain that it restores without rules.
 func undo(save string) string {
 	var b, chains strings.Builder
 	for line := range strings.Lines(save) {
@@ -78,7 +78,8 @@ func undo(save string) string {
 	return b.String()
 }
 
-// jump parses a rule of a chain that is not kube-proxy's own.
+// jump parses a rule of a chain that is not kube-proxy's own: kube-proxy adds only jumps there. ok is false for any
+// other line.
 func jump(line string) (chain, rest string, ok bool) {
 	rule, ok := strings.CutPrefix(line, "-A ")
 	if !ok || strings.HasPrefix(rule, "KUBE-") {
@@ -87,7 +88,7 @@ func jump(line string) (chain, rest string, ok bool) {
 	return strings.Cut(rule, " ")
 }
 
-// sysctls returns the sysctls that kube-proxy changes, with its values.
+// sysctls returns the sysctls that kube-proxy changes, with kube-proxy's values.
 func (m Mode) sysctls(n *nl.NS) (w nl.Wiring) {
 	for line := range strings.Lines(read(m, "sysctls")) {
 		if key, value, ok := strings.Cut(line, " = "); ok {

@@ -26,16 +26,16 @@ const (
 	VPCHost Host = "vpcHost" // no pod and no node: the API server, for example
 )
 
-// A Scenario assigns the roles. The hosts need an address of each family of the Node.
+// A Scenario has the addresses of the host in each role. Each host needs an address of each family that the Node has.
 type Scenario map[Host]Addrs
 
-// A Service is a Service in namespace default that the rules serve. Each has its port for TCP and for UDP.
+// A Service is a Service in namespace default that the rules serve. Each Service has the same port for TCP and for UDP.
 type Service struct {
 	Name       string
 	ClusterIP  Addrs
 	Port       uint16 // of the ClusterIP
 	TargetPort uint16 // of the backends
-	// of the node; 0 for a Service of type ClusterIP. In mode NFTables only at the node's own address.
+	// the port of the node; 0 for a Service of type ClusterIP. In mode NFTables, it serves only the node's own address.
 	NodePort uint16
 	Backends []Host
 
@@ -43,7 +43,7 @@ type Service struct {
 	ExternalTrafficLocal bool // externalTrafficPolicy: Local
 }
 
-// recorded is testdata/scenario.json, for which the rules were written.
+// recorded is testdata/scenario.json, for which kube-proxy wrote the rules.
 var recorded = sync.OnceValue(func() (r struct {
 	ServiceCIDRs []netip.Prefix
 	Hosts        Scenario
@@ -59,11 +59,11 @@ var recorded = sync.OnceValue(func() (r struct {
 	return r
 })
 
-// Services returns all Services of the rules.
+// Services returns all Services that have rules.
 func Services() []Service { return recorded().Services }
 
 // ServiceCIDRs returns the ranges of all ClusterIPs, one for each family. Mode NFTables drops packets to an unused
-// ClusterIP; in mode IPTables they follow the routes.
+// ClusterIP. In mode IPTables, such packets follow the routes.
 func ServiceCIDRs() []netip.Prefix { return recorded().ServiceCIDRs }
 
 // A family is IPv4 or IPv6, as file names, nft and iptables call it.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package machine gives a simulated instance what a real one has beside its network: mounts, processes, a host name and
-// cgroups of its own. Programs that look at the whole machine find this instance alone.
+// Package machine gives a simulated instance mounts, processes, a host name and cgroups of its own, as a real instance
+// has. Programs that look at the whole machine see only this instance.
 //
-// It needs root and cgroup v2. /proc, /sys, /run and the directories that the caller names are the machine's own. All
-// other files are the files of the real machine. The directories survive a reboot, and /run does not.
+// The package needs root and cgroup v2. /proc, /sys, /run and the directories that the caller names are the machine's
+// own. All other files are the files of the real machine. At a reboot, the directories that the caller names keep their
+// files, and /run loses them.
 package machine
 
 import (
@@ -28,12 +29,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// script is process 1.
+// script is the shell script of process 1.
 //
 //go:embed machine.sh
 var script string
 
-// cgroups is where the machines' cgroups are.
+// cgroups is the directory of the machines' cgroups.
 const cgroups = "/sys/fs/cgroup"
 
 // A Machine is an instance that has been booted.
@@ -41,20 +42,20 @@ type Machine struct {
 	*vpcsim.Instance
 	Name string
 
-	own   []string // directories
-	disk  string   // has their files
+	own   []string // the directories that are its own
+	disk  string   // the directory with the files of own
 	env   []string
 	init  *exec.Cmd
 	stdin io.Closer // ends process 1
-	group *os.File  // the cgroup of programs
+	group *os.File  // the cgroup of the machine's programs
 
-	running sync.WaitGroup // services
+	running sync.WaitGroup // programs of Keep and Watch
 	end     context.CancelFunc
-	ctx     context.Context // of this boot
+	ctx     context.Context // ends with this boot
 }
 
-// Boot boots an instance for the first time: its own directories are empty. All programs of the machine get this
-// environment, in addition to the environments of this process and of the instance.
+// Boot boots an instance for the first time. The directories in own are the machine's own, and empty. All programs of
+// the machine get the environment env, in addition to the environments of this process and of the instance.
 func Boot(i *vpcsim.Instance, name string, env []string, own ...string) (*Machine, error) {
 	disk, err := os.MkdirTemp("/run", "disk-"+name)
 	if err != nil {
@@ -70,8 +71,8 @@ func Boot(i *vpcsim.Instance, name string, env []string, own ...string) (*Machin
 	return m, nil
 }
 
-// format gives each of the machine's own directories a file system: kubelet finds how full a directory is by the
-// device, and overlayfs writes to a tmpfs.
+// format mounts a tmpfs for each of the machine's own directories. kubelet looks up the device of a directory to find
+// out how full it is, and overlayfs can write to a tmpfs.
 func (m *Machine) format() error {
 	for _, dir := range m.own {
 		at := filepath.Join(m.disk, dir)
@@ -93,8 +94,9 @@ func (m *Machine) discard() error {
 	return os.RemoveAll(m.disk)
 }
 
-// Reboot ends all processes, without a warning, and boots the machine again. Its ENIs stay attached, and its own
-// directories keep their files. Its network is as [vpcsim.Instance.Reboot] says. Nothing that Keep has started runs.
+// Reboot ends all processes, without a warning, and boots the machine again. The ENIs stay attached, and the machine's
+// own directories keep their files. [vpcsim.Instance.Reboot] resets the network. Programs that Keep or Watch started do
+// not run again.
 func (m *Machine) Reboot() error {
 	err := errors.Join(m.Off(), m.Instance.Reboot())
 	if err == nil {
@@ -122,8 +124,9 @@ func (m *Machine) boot() error {
 	return m.start(group)
 }
 
-// start starts process 1 and waits until it is ready. It makes its cgroup namespace itself: the one that the kernel
-// makes with a process begins at the cgroup of the parent.
+// start starts process 1 and waits until it is ready. unshare(1) makes the cgroup namespace after the process has moved
+// to the machine's cgroup. A cgroup namespace that the kernel makes together with a process would begin at the cgroup
+// of the parent process.
 func (m *Machine) start(group string) error {
 	enter := `echo 0 >"$1/cgroup.procs"; exec unshare --cgroup sh -c 'echo 0 >"$1/init/cgroup.procs"; shift; ` +
 		`script=$1; shift; exec sh -c "$script" machine "$@"' sh "$@"`
@@ -147,15 +150,15 @@ func (m *Machine) start(group string) error {
 		return err
 	}
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || line != "ready\n" {
-		m.init.Wait() // it has ended, or the error below is its own
+		m.init.Wait() // process 1 has failed: its standard error is in the error below
 		m.init = nil
 		return fmt.Errorf("process 1: %s: %s", line, strings.TrimSpace(stderr.String()))
 	}
 	return nil
 }
 
-// delegate lets the root cgroup hand its controllers to the machines' cgroups. The root may have processes
-// nevertheless.
+// delegate lets the root cgroup hand its controllers to the machines' cgroups. The root cgroup may do that although it
+// has processes.
 func delegate() error {
 	all, err := os.ReadFile(filepath.Join(cgroups, "cgroup.controllers"))
 	if err != nil {
@@ -169,20 +172,20 @@ func delegate() error {
 	return nil
 }
 
-// Command is exec.CommandContext for a program on the machine, in all of its namespaces and its cgroup. A kill of the
-// command does not reach the program: Signal does.
+// Command is exec.CommandContext for a program in all namespaces and the cgroup of the machine. A kill of the command
+// kills nsenter(1), and not the program. Signal reaches the program.
 func (m *Machine) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	enter := []string{"--target", strconv.Itoa(m.init.Process.Pid), "--mount", "--uts", "--ipc", "--net", "--pid",
 		"--cgroup", "--", name}
 	c := exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
 	c.Env = append(os.Environ(), m.Environ()...)
 	c.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(m.group.Fd())}
-	c.WaitDelay = time.Second // the program may still have the pipes
+	c.WaitDelay = time.Second // the program may still have the pipes open
 	return c
 }
 
-// Environ returns the environment of the machine's programs. /run is its own, so the plugins' state is at its usual
-// place.
+// Environ returns the environment of the machine's programs. It omits the state directory of the plugins: /run is the
+// machine's own, so the state is at its usual place.
 func (m *Machine) Environ() []string {
 	env := append([]string{"HOME=/root"}, m.env...)
 	for _, e := range m.Env() {
@@ -193,12 +196,13 @@ func (m *Machine) Environ() []string {
 	return env
 }
 
-// Run runs a program on the machine and returns its standard output. The error has its standard error.
+// Run runs a program on the machine and returns its standard output. The error contains the output of the program.
 func (m *Machine) Run(ctx context.Context, name string, args ...string) (string, error) {
 	return Output(m.Name, m.Command(ctx, name, args...))
 }
 
-// Output runs a command and returns its standard output. The error names where, and has what the command printed.
+// Output runs a command and returns its standard output. The error contains the text where, and the output of the
+// command.
 func Output(where string, c *exec.Cmd) (string, error) {
 	var stdout, stderr strings.Builder
 	c.Stdout, c.Stderr = &stdout, &stderr
@@ -209,8 +213,8 @@ func Output(where string, c *exec.Cmd) (string, error) {
 	return stdout.String(), nil
 }
 
-// Keep starts a program, and starts it again whenever it ends, as systemd does with Restart=always. Its output is
-// appended to a file. It ends with this boot.
+// Keep starts a program, and starts it again whenever it ends, as systemd does with Restart=always. It appends the
+// output of the program to the file log. The program ends with this boot.
 func (m *Machine) Keep(log string, name string, args ...string) error {
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -233,7 +237,7 @@ func (m *Machine) Keep(log string, name string, args ...string) error {
 	return nil
 }
 
-// restart is how long after its end a program is started again. The default of systemd is 100 ms.
+// restart is the time between the end of a program and its next start. The default of systemd is 100 ms.
 const restart = 300 * time.Millisecond
 
 // Signal sends a signal to all programs of the machine with this name, and returns an error if there is none.
@@ -247,7 +251,7 @@ func (m *Machine) File(name string) string {
 	return filepath.Join("/proc", strconv.Itoa(m.init.Process.Pid), "root", name)
 }
 
-// WriteFile writes a file of the machine, and the directories above it.
+// WriteFile writes a file of the machine, and creates the directories above the file.
 func (m *Machine) WriteFile(name string, content []byte, mode fs.FileMode) error {
 	file := m.File(name)
 	return errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, content, mode))
@@ -257,8 +261,8 @@ func (m *Machine) WriteFile(name string, content []byte, mode fs.FileMode) error
 // nothing.
 func (m *Machine) Close() error { return errors.Join(m.Off(), m.discard()) }
 
-// Off ends all processes, without a warning, and removes the cgroups. The instance and the files of its own directories
-// remain, and Reboot boots it again. A second Off does nothing.
+// Off ends all processes, without a warning, and removes the cgroups. The instance and the files of the machine's own
+// directories remain, and Reboot boots the machine again. A second Off does nothing.
 func (m *Machine) Off() error {
 	if m.group == nil {
 		return nil
@@ -274,7 +278,7 @@ func (m *Machine) Off() error {
 	return err
 }
 
-// halt ends process 1, and with it all others: the kernel kills them (pid_namespaces(7)).
+// halt ends process 1. The kernel then kills all other processes of the machine (pid_namespaces(7)).
 func (m *Machine) halt() error {
 	err := m.stdin.Close()
 	timer := time.AfterFunc(time.Minute, func() { m.init.Process.Kill() })
@@ -282,7 +286,8 @@ func (m *Machine) halt() error {
 	return errors.Join(err, m.init.Wait())
 }
 
-// removeGroups removes a cgroup and all below it. The kernel removes the last process a little after its end.
+// removeGroups removes a cgroup and all cgroups below it. A cgroup may be busy at first, because the kernel removes the
+// last process a little after its end.
 func removeGroups(root string) error {
 	var groups []string
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

@@ -1,6 +1,6 @@
-# machine NAME DISK WRITABLE...: process 1 of a machine, in mount, UTS, IPC and PID namespaces that Go has made, and below the cgroup
-# of the machine. It makes the rest, reports that it is ready, and ends with its standard input. WRITABLE directories are
-# the machine's own, and their files are below DISK.
+# machine NAME DISK WRITABLE...: process 1 of a machine, in mount, UTS, IPC and PID namespaces that package machine has made, and
+# in the cgroup of the machine. The script makes all other parts of the machine, prints "ready", and ends when its standard input
+# ends. The WRITABLE directories are the machine's own, and their files are below DISK.
 set -e
 name=$1 disk=$2; shift 2
 mount --make-rprivate /
@@ -20,11 +20,11 @@ mount --make-rshared / # as systemd does: kubelet's mounts reach containers
 grep -q '^cpu MHz' /proc/cpuinfo || {
 	sed 's/^bogomips/cpu MHz\t\t: 2000.000\n&/' /proc/cpuinfo >/run/cpuinfo
 	mount --bind /run/cpuinfo /proc/cpuinfo
-	# Pods in user namespaces may mount a proc only if there is one that no mount covers.
+	# A pod in a user namespace may mount a proc only if the machine has a proc that no mount covers.
 	mkdir /run/proc && mount -t proc proc /run/proc
 }
 hostname "$name"
 # A cgroup with processes of its own cannot hand controllers to others.
 for c in $(cat /sys/fs/cgroup/cgroup.controllers); do echo "+$c" >/sys/fs/cgroup/cgroup.subtree_control; done
 echo ready
-cat >/dev/null || exit # not in the place of sh, which reaps orphans
+cat >/dev/null || exit # || exit keeps sh as process 1: it reaps orphans

@@ -17,8 +17,8 @@ func IsTerminal(f *os.File) bool {
 	return err == nil
 }
 
-// Attach runs a command with the standard input and output of this process, and returns its exit status. How it is
-// started may be special, such as in a namespace.
+// Attach gives a command the standard input, output and error of this process, and returns the command's exit status.
+// The function run runs the command, for example in a namespace.
 func Attach(c *exec.Cmd, run func(*exec.Cmd) error) (status int, err error) {
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err = run(c)

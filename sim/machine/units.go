@@ -15,11 +15,11 @@ import (
 	"time"
 )
 
-// system is where units are.
+// system is the directory of units.
 const system = "/etc/systemd/system"
 
-// InstallUnits copies units of systemd below a root directory, and enables one, as systemctl enable does with a timer.
-// Nothing runs them: see [Machine.Watch].
+// InstallUnits copies the directory units, with units of systemd, below a root directory. It enables a timer as
+// systemctl enable does. systemd does not run here, so no unit starts: see [Machine.Watch].
 func InstallUnits(root, units, timer string) error {
 	wants := filepath.Join(root, system, "timers.target.wants")
 	return errors.Join(
@@ -28,10 +28,11 @@ func InstallUnits(root, units, timer string) error {
 		os.Symlink(filepath.Join(system, timer), filepath.Join(wants, timer)))
 }
 
-// Watch does what systemctl start does with a path unit that is installed on the machine, and with the path units that
-// it wants: while the file of PathExists= is there, it runs the commands of the service of the same name, one service
-// run after the other. Of a service it heeds the commands alone. Their output is appended to a file for each unit,
-// LOGS/MACHINE-SERVICE.log. It ends with this boot, or by stop, which waits until no command runs.
+// Watch starts a path unit of the machine and the path units in its Wants=, as systemctl start does. While the file of
+// PathExists= exists, Watch runs the service of the same name again and again, one run after the other. It runs only
+// the commands of the service, and ignores its other keys. It appends the output of the commands to a file for each
+// unit, LOGS/MACHINE-SERVICE.log. Watch ends with this boot, or when the caller calls stop. stop returns when no
+// command runs any more.
 func (m *Machine) Watch(logs, unit string) (stop func(), err error) {
 	path, err := m.unit(unit)
 	if err != nil {
@@ -80,11 +81,12 @@ func (m *Machine) Watch(logs, unit string) (stop func(), err error) {
 	}, err
 }
 
-// look is how often a watch looks. systemd is told by the kernel.
+// look is the interval at which Watch checks whether the file exists. systemd needs no interval, because the kernel
+// notifies it.
 const look = 10 * time.Millisecond
 
-// serve runs the commands of a service. A prefix of a command says how systemd runs it: "-" that it may fail. If
-// another one fails, the commands behind it do not run.
+// serve runs the commands of a service, one after the other. A command with the prefix "-" may fail. If any other
+// command fails, serve does not run the commands after it.
 func (m *Machine) serve(log io.Writer, commands []string) {
 	for _, line := range commands {
 		command := strings.TrimLeft(line, "-+")
@@ -101,7 +103,7 @@ func (m *Machine) serve(log io.Writer, commands []string) {
 	}
 }
 
-// unit reads a unit of the machine: the values of each key, in their order.
+// unit reads a unit of the machine, and returns the values of each key in their order.
 func (m *Machine) unit(name string) (map[string][]string, error) {
 	text, err := os.ReadFile(m.File(filepath.Join(system, name)))
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// The ways to call a Service. Each checks that one of the backends was called; no other end can answer for it.
+// The ways to call a Service. Each way checks that a backend of the Service got the call, and not another host.
 var (
 	calls = []Probe{
 		{"tcp", answered(by("tcp", little))},
@@ -41,7 +41,8 @@ func answered(send func(Path, End, End) (netip.Addr, error)) func(Path, End, End
 	}
 }
 
-// several calls several times, and judges the number of backends that were called.
+// several calls a Service several times, and gives judge the number of backends that got a call. The backends must see
+// the same source address each time.
 func several(network string, times int, judge func(reached, of int) error) func(Path, End, End) (netip.Addr, error) {
 	return func(_ Path, from, to End) (seen netip.Addr, err error) {
 		reached, err := to.reached(func() error {
@@ -73,8 +74,8 @@ func everyBackend(reached, of int) error {
 
 func oneBackend(reached, of int) error { return everyBackend(reached, min(1, of)) }
 
-// refused checks that a call fails at once instead of waiting. A datagram may be refused on the caller's own node,
-// before it leaves.
+// refused checks that a call fails at once instead of waiting. The caller's own node may refuse a datagram before it
+// leaves.
 func refused(network string) func(Path, End, End) (netip.Addr, error) {
 	return func(_ Path, from, to End) (seen netip.Addr, err error) {
 		_, err = from.Call(network, to.Addr)
@@ -93,7 +94,7 @@ func (e End) answering() []*vpcsim.Namespace {
 	return e.backends
 }
 
-// reached returns how many of the backends were called during the function.
+// reached calls the function, and returns how many of the backends got a call meanwhile.
 func (e End) reached(meanwhile func() error) (count int, err error) {
 	before := make([]int, len(e.backends))
 	for i, b := range e.backends {
@@ -146,8 +147,8 @@ func called(n *vpcsim.Namespace) (count int, err error) {
 	return count, nil
 }
 
-// counter reads a counter of proc_net(5): snmp has a line of names before a line of values, and snmp6 has a line for
-// each counter.
+// counter reads a counter from a file of proc_net(5). The file snmp has a line of names before each line of values. The
+// file snmp6 has one line for each counter.
 func counter(file, line, name string) (int, error) {
 	var names []string
 	for l := range strings.Lines(file) {

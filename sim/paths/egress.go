@@ -12,22 +12,22 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// Egress are paths of clients of an egress, whose routers are the backends of the Service egress on the first node: one
-// on the ENI of the first client, and one on the other node.
+// Egress are the paths of the clients of an egress. Its routers are the two backends of the Service egress on the first
+// node: a pod on the ENI of the first client, and a pod on the other node.
 var Egress = []Path{
 	{"client to the internet, by a router", pod1, internet, byRouter, ethernet, 0},
 	{"client of the other ENI to the internet, by a router", cousin, internet, byRouter, ethernet, 0},
 }
 
-// WithoutEgress are Daily and Further without the paths that an egress replaces.
+// WithoutEgress returns the paths of Daily and Further, without the paths that an egress replaces.
 func WithoutEgress() []Path {
 	return slices.DeleteFunc(slices.Concat(Daily, Further), func(p Path) bool {
 		return slices.Contains([]string{"pod to the internet", "pod of the other ENI to the internet"}, p.Name)
 	})
 }
 
-// byRouter is the router that kube-proxy has chosen for a client, as the internet sees it. By IPv4 it sees the NAT
-// gateway of the routers' subnets.
+// byRouter returns the address of the router that kube-proxy has chosen for a client, as the internet sees it. By IPv4,
+// the internet sees the NAT gateway of the routers' subnets.
 func byRouter(s *Scene, f Family, from End) (netip.Addr, error) {
 	to, err := internet(s, f)
 	if err != nil {

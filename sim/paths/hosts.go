@@ -9,8 +9,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// Hosts returns the IPv4 addresses of everything in the scene, by name, as for /etc/hosts. The function omits things
-// without an address.
+// Hosts returns the IPv4 addresses of all hosts, nodes and pods of the scene, by name, as for /etc/hosts. It omits
+// names without an IPv4 address.
 func (s *Scene) Hosts() map[string]netip.Addr {
 	hosts := map[string]netip.Addr{"internet": vpcsim.InternetAddr}
 	add := func(name string, a netip.Addr) {

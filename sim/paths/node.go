@@ -20,7 +20,7 @@ import (
 // A Node is an instance for pods, with the network part of a container runtime.
 type Node struct {
 	*vpcsim.Instance
-	Pods []*Pod // in the order of their creation; a function that adds a pod appends it
+	Pods []*Pod // in the order of their creation; the caller of Add appends the pod
 
 	scene *Scene
 	cni   *libcni.CNIConfig
@@ -35,7 +35,7 @@ type Pod struct {
 	annotations map[string]string
 }
 
-// Addr is the pod's address of a family; zero if it has none.
+// Addr returns the pod's address of a family; zero if the pod has no such address.
 func (p *Pod) Addr(f Family) netip.Addr {
 	if i := slices.IndexFunc(p.Addrs, func(a netip.Addr) bool { return nl.FamilyOf(a) == f }); i >= 0 {
 		return p.Addrs[i]
@@ -48,8 +48,8 @@ func (s *Scene) newNode(i *vpcsim.Instance) *Node {
 		i.StateDir+".libcni", plugins{i})}
 }
 
-// Validate checks that the plugins support the configuration's version, and that the kernel has what they need. A
-// runtime does the first when it reads a configuration.
+// Validate checks that the plugins support the configuration's version, and that the kernel has the features that they
+// need. A container runtime makes the first check when it reads a configuration.
 func (n *Node) Validate(ctx context.Context) error {
 	if _, err := n.cni.ValidateNetworkList(ctx, n.scene.list); err != nil {
 		return err
@@ -57,7 +57,7 @@ func (n *Node) Validate(ctx context.Context) error {
 	return n.cni.GetStatusNetworkList(ctx, n.scene.list)
 }
 
-// Add creates a pod of a Kubernetes namespace, which answers calls. Several goroutines may add pods at once.
+// Add creates a pod in a Kubernetes namespace. The pod answers calls. Several goroutines may add pods at once.
 func (n *Node) Add(ctx context.Context, kubernetes, name string) (*Pod, error) {
 	ns, err := n.scene.NewNamespace(name)
 	if err != nil {
@@ -85,7 +85,7 @@ func (n *Node) Add(ctx context.Context, kubernetes, name string) (*Pod, error) {
 	return p, p.Answer(Port)
 }
 
-// Check has the plugins check a pod.
+// Check calls the plugins to check a pod.
 func (n *Node) Check(ctx context.Context, p *Pod) error {
 	if err := n.cni.CheckNetworkList(ctx, n.scene.list, p.runtimeConf()); err != nil {
 		return fmt.Errorf("CHECK %s: %w", p.Name, err)

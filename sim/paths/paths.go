@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package paths has the list of all paths for packets where pods have addresses of a VPC: between pods, nodes, other
-// hosts, peers and the internet. Each path has the source address that the receiver must see. The demo uses the list,
-// and so does the test that tries each path with each protocol, in each mode of the plugins.
+// Package paths has the list of all paths of packets in a VPC whose pods have addresses of the VPC: between pods,
+// nodes, other hosts, peers and the internet. Each path has the source address that the receiver must see. The demo
+// uses the list. A test tries each path of the list with each protocol, in each mode of the plugins.
 //
 // A [Scene] has the ends of the paths. It is a simulated VPC (package vpcsim) with two nodes and some hosts outside
 // Kubernetes. libcni calls the plugins on the nodes as a container runtime does. Kernel, packets and plugins are real.
@@ -13,7 +13,7 @@
 //	...
 //	result := paths.Daily[0].Try(s, paths.IPv4, paths.Probes)
 //
-// To add a path, add a line to a list. Its ends are [Place]s.
+// A path is a line of a list, and its ends are [Place]s.
 package paths
 
 import "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -49,8 +49,8 @@ var Daily = []Path{
 	{"pod to the internet", pod1, internet, outside, ethernet, 0},
 }
 
-// Further are paths that need a key of the configuration, several CIDRs of the VPC, or both families. For packets, a
-// pod with hostNetwork is the node.
+// Further are paths that need a key of the configuration, several CIDRs of the VPC, or both families. A pod with
+// hostNetwork has no paths of its own: it sends and gets packets as the node does.
 var Further = []Path{
 	{"pod to pod, on two nodes, back", remote, pod1, Itself, jumbo, 0},
 	{"pod of the other ENI to its node", cousin, node1, Itself, jumbo, 0},

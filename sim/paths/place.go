@@ -12,25 +12,25 @@ import (
 
 // An End is one end of a connection.
 type End struct {
-	*vpcsim.Namespace // nil: it can only be called, as a Service
+	*vpcsim.Namespace // nil: the end can only get calls, as a Service
 	Addr              netip.AddrPort
-	Outside           netip.Addr // its address as the internet sees it
+	Outside           netip.Addr // the address of the end as the internet sees it
 
-	backends []*vpcsim.Namespace // of a Service; each may answer
+	backends []*vpcsim.Namespace // the backends of a Service; each may answer
 }
 
 // A Place finds an end in a scene, after the pods were added.
 type Place func(*Scene, Family) (End, error)
 
-// A Sight is the source address that the receiver must see.
+// A Sight returns the source address that the receiver must see.
 type Sight func(s *Scene, f Family, from End) (netip.Addr, error)
 
-// Itself is the sender's own address.
+// Itself returns the sender's own address.
 func Itself(_ *Scene, _ Family, from End) (netip.Addr, error) { return from.Addr.Addr(), nil }
 
 func outside(_ *Scene, _ Family, from End) (netip.Addr, error) { return from.Outside, nil }
 
-// as returns the address of another end, which forwards for the sender.
+// as returns a Sight: the receiver sees the address of another end, which forwards the sender's packets.
 func as(p Place) Sight {
 	return func(s *Scene, f Family, _ End) (netip.Addr, error) {
 		e, err := p(s, f)
@@ -89,8 +89,9 @@ func end(n *vpcsim.Namespace, a, outside netip.Addr) End {
 	return End{Namespace: n, Addr: netip.AddrPortFrom(a, Port), Outside: outside}
 }
 
-// PodOn is a pod by its node, the device index of its ENI, and its number there, both from 0. By IPv6 the internet sees
-// the pod's own address. By IPv4 it sees the node's public address or the address of the NAT gateway.
+// PodOn returns the place of a pod: by the number of its node, the device index of its ENI, and the number of the pod
+// on that ENI. The numbers begin with 0. By IPv6, the internet sees the pod's own address. By IPv4, the internet sees
+// the node's public address, or the address of the NAT gateway.
 func PodOn(node, index, number int) Place {
 	return func(s *Scene, f Family) (End, error) {
 		n := s.Nodes[node]

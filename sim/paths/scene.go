@@ -17,8 +17,8 @@ import (
 
 // region is a VPC with separate CIDRs for nodes, for pods and for a host. It has two peered VPCs.
 //
-// Of the office, EC2 reports a CIDR without hosts. The office stands for a network behind a transit gateway, which
-// DescribeVpcPeeringConnections does not report.
+// The peering with the office has only a CIDR without hosts. So the office stands for a network behind a transit
+// gateway: DescribeVpcPeeringConnections does not report the CIDR of its host.
 var region = ec2sim.World(`
 	vpc-main      10.0.0.0/16 100.64.0.0/16 100.65.0.0/16 2001:db8:0:100::/56 2001:db8:0:400::/56
 	subnet-nodes  10.0.0.0/24 2001:db8:0:100::/64 public
@@ -35,14 +35,14 @@ var region = ec2sim.World(`
 	pcx-1         vpc-main vpc-peer
 	pcx-2         vpc-main vpc-office 10.2.0.0/24`)
 
-// OfficeCIDRs contain the host behind the transit gateway. No peering reports them, so pods need routeToCidrs to reach
-// it.
+// OfficeCIDRs are the CIDRs of the host in the office. No peering reports them, so pods need routeToCidrs to reach the
+// host.
 var OfficeCIDRs = []netip.Prefix{netip.MustParsePrefix("10.2.1.0/24"), netip.MustParsePrefix("2001:db8:0:301::/64")}
 
-// instanceType has 3 ENIs of 10 addresses.
+// instanceType has 3 ENIs with 10 addresses each.
 const instanceType = "m5.large"
 
-// Port is where all ends answer.
+// Port is the port on which all ends answer.
 const Port = 8080
 
 // Options describe a Scene.
@@ -50,16 +50,16 @@ type Options struct {
 	Bin      string   // the directory of the plugins
 	Type     string   // of the instances; m5.large by default
 	Conflist []byte   // the network configuration
-	Families []Family // families of the pods' addresses; with IPv6, all instances have it
+	Families []Family // families of the pods' addresses; with IPv6, all instances have IPv6, too
 	Further  bool     // the scene also has the ends of the further paths
 	// pods reach the internet by their ENIs, whose subnets have a NAT gateway, and not through the node
 	NAT      bool
-	Kept     bool // a pod sees the caller's own address at a NodePort where the Service says so: keepCaller
+	Kept     bool // backends of a NodePort with the policy Local see the caller's own address: keepCaller
 	Tracking bool // pods track their connections: their serviceLoop is masquerade
-	Loopless bool // pods have no service loop, so Services see the node: their serviceLoop is none
+	Loopless bool // pods have no service loop, so backends see the node: their serviceLoop is none
 
-	// Annotations are those of the pods, by their Kubernetes namespace. The configuration must have the capability for
-	// them.
+	// Annotations are the annotations of the pods, by the pods' Kubernetes namespace. The conflist must have the
+	// capability for annotations.
 	Annotations map[string]map[string]string
 }
 
@@ -73,7 +73,7 @@ type Scene struct {
 	others  map[string]*vpcsim.Instance // hosts that are not nodes, by name
 }
 
-// New launches the instances, each with its boot ENI only.
+// New makes a scene. Its instances have only their boot ENIs.
 func New(o Options) (*Scene, error) {
 	list, err := libcni.NetworkConfFromBytes(o.Conflist)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 const DNS = 53
 
 // Serve gives both nodes the rules of kube-proxy in one of its modes, and the rules of a proxy of the metadata service.
-// For each node, three pods of that node have the roles of package kubeproxy: two on the node's first ENI, and one on
-// its second ENI. The function stop removes the rules.
+// For each node, three pods of that node have the roles of package kubeproxy: two pods on eth1, and one pod on eth2.
+// The function stop removes the rules.
 func (s *Scene) Serve(m kubeproxy.Mode) (stop func() error, err error) {
 	var undo []func() error
 	stop = func() (err error) {
@@ -45,7 +45,7 @@ func (s *Scene) Serve(m kubeproxy.Mode) (stop func() error, err error) {
 	return stop, nil
 }
 
-// scenario returns the hosts with roles on a node.
+// scenario returns the addresses of the hosts that have a role for a node.
 func (s *Scene) scenario(node int) (kubeproxy.Scenario, error) {
 	all := kubeproxy.Scenario{}
 	for role, place := range roles(node) {
@@ -69,15 +69,15 @@ func (s *Scene) scenario(node int) (kubeproxy.Scenario, error) {
 // metadataAddr is the address of the metadata service (EC2 user guide, "Instance metadata and user data").
 var metadataAddr = netip.MustParseAddrPort("169.254.169.254:80")
 
-// metadata is the proxy of the metadata service on the first node.
+// metadata returns the metadata service as an End. A proxy on the first node answers for the service.
 func metadata(s *Scene, f Family) (End, error) {
 	e, err := node1(s, f)
 	e.Namespace, e.Addr, e.backends = nil, metadataAddr, e.answering()
 	return e, err
 }
 
-// proxyMetadata adds the rule of proxies such as kube2iam: packets of pods to the metadata service go to a program on
-// the node, which identifies the pod by its address. Or it deletes the rule.
+// proxyMetadata adds or deletes a rule as proxies such as kube2iam have it. The rule redirects the packets that pods
+// send to the metadata service: they go to a program on the node. This program identifies a pod by the pod's address.
 func (n *Node) proxyMetadata(verb string) error {
 	if !n.Addr().IsValid() {
 		return nil

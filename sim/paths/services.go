@@ -18,12 +18,12 @@ type Service struct {
 	Probes []Probe
 }
 
-// Services exist between [Scene.Serve] and its stop. They are the Services of package kubeproxy. The Services have the
-// same names on both nodes, but separate backends.
+// Services are the paths to the Services of package kubeproxy. They work between a call of [Scene.Serve] and the call
+// of its stop. The Services have the same names on both nodes, and separate backends for each node.
 //
-// Backends see the pod's own address if pods have a service loop, or else the node's. Backends of a NodePort see the
-// node for callers from outside. With externalTrafficPolicy Local they see the caller, if they answer it through the
-// node or if the Options say so.
+// A backend sees the calling pod's own address if pods have a service loop. Otherwise it sees the node's address. If a
+// caller outside the node calls a NodePort, the backend sees the node's address. With externalTrafficPolicy Local, the
+// backend sees the caller's address in two cases: if it answers the caller through the node, or if the Options say so.
 var Services = []Service{
 	{Path{"pod to a Service on another node", pod1, clusterIP(0, "remote"), looped(node1), jumbo, 0}, calls},
 	{Path{"pod to a Service on its ENI", pod1, clusterIP(0, "sibling"), looped(node1), jumbo, 0}, calls},
@@ -65,7 +65,8 @@ var Services = []Service{
 		IPv6}, connections},
 	{Path{"internet to a NodePort, Local, by UDP", internet, nodePortOutside(0, "nodeport-local"), datagrams(node1),
 		ethernet, IPv6}, calls[1:2]},
-	// Without a service loop, Cluster replaces the pod's address by the node's. With the loop, it is the pod's own.
+	// Without a service loop, the policy Cluster replaces the pod's address by the node's address. With the loop, the
+	// backend sees the pod's own address.
 	{Path{"pod to a NodePort of its node, pod on another node", pod1, nodePort(0, "nodeport-remote"), looped(node1),
 		jumbo, 0}, calls},
 	{Path{"pod to a NodePort of its node, Local", pod1, nodePort(0, "nodeport-local"), looped(node1), jumbo, 0}, calls},
@@ -80,7 +81,7 @@ var Services = []Service{
 	{Path{"pod to a proxy of the metadata service", pod1, metadata, Itself, jumbo, IPv4}, calls[:1]},
 }
 
-// looped returns the caller where pods have a service loop, or else the node.
+// looped returns a Sight: the address of the caller if pods have a service loop, otherwise the address of the node.
 func looped(node Place) Sight {
 	return func(s *Scene, f Family, from End) (netip.Addr, error) {
 		if s.options.Loopless {
@@ -90,7 +91,8 @@ func looped(node Place) Sight {
 	}
 }
 
-// caller returns the caller of a node's NodePort if its address is kept, or else the node.
+// caller returns a Sight: the address of the caller of a NodePort if the Options keep it, otherwise the address of the
+// node.
 func caller(node Place) Sight {
 	return func(s *Scene, f Family, from End) (netip.Addr, error) {
 		if s.options.Kept {
@@ -100,7 +102,7 @@ func caller(node Place) Sight {
 	}
 }
 
-// datagrams is caller for UDP, where keeping the address needs connection tracking in the pod.
+// datagrams is caller for UDP: the caller's address can be kept only if pods track their connections.
 func datagrams(node Place) Sight {
 	return func(s *Scene, f Family, from End) (netip.Addr, error) {
 		if s.options.Tracking {
@@ -122,7 +124,7 @@ func roles(node int) map[kubeproxy.Host]Place {
 	}
 }
 
-// clusterIP is a Service as the pods of a node reach it.
+// clusterIP returns the place of a Service at its ClusterIP, for callers on a node.
 func clusterIP(node int, name string) Place {
 	return func(s *Scene, f Family) (End, error) {
 		svc, backends, err := s.service(node, name, f)
@@ -130,7 +132,7 @@ func clusterIP(node int, name string) Place {
 	}
 }
 
-// nodePort is a Service as the VPC reaches it on a node.
+// nodePort returns the place of a Service at its NodePort, at a node's address in the VPC.
 func nodePort(node int, name string) Place {
 	return func(s *Scene, f Family) (End, error) {
 		svc, backends, err := s.service(node, name, f)
@@ -142,7 +144,7 @@ func nodePort(node int, name string) Place {
 	}
 }
 
-// nodePortOutside is a Service as the internet reaches it on a node.
+// nodePortOutside returns the place of a Service at its NodePort, at the address by which the internet reaches a node.
 func nodePortOutside(node int, name string) Place {
 	return func(s *Scene, f Family) (End, error) {
 		e, err := nodePort(node, name)(s, f)

@@ -18,12 +18,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// controlAddr has no file, and is in the network namespace of the shell's instance alone: no other program of the
-// instance comes across it.
+// controlAddr is an abstract socket: it has no file. Only processes in the network namespace of the shell's instance
+// can reach it.
 var controlAddr = &net.UnixAddr{Net: "unix", Name: "@sim"}
 
-// A control answers the commands of the shell that are about all that is not the shell's instance. A command comes with
-// its standard input, output and error.
+// A control runs the commands of the shell that act outside the shell's instance: on, ec2 and service. The caller of a
+// command sends its standard input, output and error.
 type control struct {
 	scene *paths.Scene
 	other *instance // node2
@@ -33,7 +33,7 @@ type control struct {
 	service func() error // ends the Service; nil if there is none
 }
 
-// listen answers commands of an instance until stop is called.
+// listen answers commands from an instance until stop is called.
 func (c *control) listen(on *vpcsim.Instance) (stop func() error, err error) {
 	var l *net.UnixListener
 	if err := on.Do(func() error { l, err = net.ListenUnix("unix", controlAddr); return err }); err != nil {
@@ -62,7 +62,7 @@ func (c *control) listen(on *vpcsim.Instance) (stop func() error, err error) {
 	}, nil
 }
 
-// serve answers a command with its exit status.
+// serve runs the command of a connection, and answers with the exit status.
 func (c *control) serve(conn *net.UnixConn) {
 	defer conn.Close()
 	args, stdio, err := receive(conn)
@@ -103,7 +103,7 @@ func (c *control) on(conn *net.UnixConn, args []string, stdio []*os.File) (statu
 	}
 	p := c.other.command(args[1:])
 	p.Stdin, p.Stdout, p.Stderr = stdio[0], stdio[1], stdio[2]
-	p.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // the terminal is that of the shell on node1
+	p.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // the terminal belongs to the shell on node1
 	if err := p.Start(); err != nil {
 		return 1, err
 	}
@@ -111,7 +111,7 @@ func (c *control) on(conn *net.UnixConn, args []string, stdio []*os.File) (statu
 	go func() {
 		_, _ = conn.Read(make([]byte, 1)) // until the caller or this connection ends
 		select {
-		case <-ended: // another process may have this number by now
+		case <-ended: // another process may have this PID by now
 		default:
 			_ = syscall.Kill(-p.Process.Pid, syscall.SIGTERM)
 		}
@@ -124,7 +124,8 @@ func (c *control) on(conn *net.UnixConn, args []string, stdio []*os.File) (statu
 	return 0, err
 }
 
-// ask has the control run a command, with the standard input, output and error of this process.
+// ask makes the control run a command, with the standard input, output and error of this process, and returns the exit
+// status.
 func ask(args []string) int {
 	conn, err := net.DialUnix("unix", nil, controlAddr)
 	if err == nil {
@@ -135,7 +136,7 @@ func ask(args []string) int {
 		status, err = io.ReadAll(conn)
 	}
 	if err != nil || len(status) != 1 {
-		fmt.Fprintf(os.Stderr, "%s: it works in the shell of node1 alone: %v\n", args[0], err)
+		fmt.Fprintf(os.Stderr, "%s: this command works only in the shell of node1: %v\n", args[0], err)
 		return 1
 	}
 	return int(status[0])

@@ -19,21 +19,21 @@ import (
 
 const ec2Usage = `usage:
   ec2 enis              what EC2 has
-  ec2 calls             what it was asked, and what it refused
+  ec2 calls             the calls to EC2, and the calls that it refused
   ec2 detach ENI        another program detaches an ENI
   ec2 unassign ADDRESS  another program takes an address from its ENI
   ec2 throttle [ACTION] EC2 refuses an action, or all, because there are too many calls
-  ec2 deny ACTION       the role of the nodes may not do it
-  ec2 list              what is broken by these commands
-  ec2 undo [N]          end the last of that, or number N of the list`
+  ec2 deny ACTION       the role of the nodes may not do the action
+  ec2 list              the faults that these commands have made
+  ec2 undo [N]          end the last fault, or the fault with number N of the list`
 
-// A breakage is what a person has broken in EC2, and what ends it.
+// A breakage is a fault that a person has made in EC2, and the function that ends the fault.
 type breakage struct {
 	what string
 	undo func() error
 }
 
-// ec2 runs a command of the person who is EC2.
+// ec2 runs a command by which a person acts as EC2.
 func (c *control) ec2(args []string, out io.Writer) error {
 	verb, about := strings.Join(args[:min(1, len(args))], ""), strings.Join(args[min(1, len(args)):], " ")
 	switch {
@@ -60,7 +60,7 @@ func (c *control) ec2(args []string, out io.Writer) error {
 	return err
 }
 
-// fault breaks something, and returns what ends it.
+// fault makes a fault in EC2, and returns the function that ends the fault.
 func (c *control) fault(verb, about string) (undo func() error, err error) {
 	switch {
 	case verb == "detach" && about != "":
@@ -77,11 +77,11 @@ func (c *control) fault(verb, about string) (undo func() error, err error) {
 	return nil, errors.New(ec2Usage)
 }
 
-// undo ends a breakage: the last one if there is no number.
+// undo ends the breakage with this number, or the last breakage if the number is empty.
 func (c *control) undo(number string) error {
 	n := len(c.faults)
 	if number != "" {
-		n, _ = strconv.Atoi(number) // 0 is none
+		n, _ = strconv.Atoi(number) // 0 if it is no number
 	}
 	if n < 1 || n > len(c.faults) {
 		return fmt.Errorf("undo: there is no number %d: ec2 list has %d", n, len(c.faults))
@@ -93,7 +93,7 @@ func (c *control) undo(number string) error {
 	return nil
 }
 
-// calls counts the calls of each action, and the errors among them.
+// calls prints how many calls of each action EC2 has answered, for each error code.
 func (c *control) calls(out io.Writer) {
 	made := map[string]int{}
 	for _, call := range c.scene.EC2.Calls() {
@@ -104,7 +104,7 @@ func (c *control) calls(out io.Writer) {
 	}
 }
 
-// refuse makes actions fail.
+// refuse makes EC2 refuse actions with an error code. The function undo ends that.
 func (c *control) refuse(code string, actions ...string) (undo func() error, err error) {
 	for _, a := range actions {
 		if !slices.Contains(api.Names(0), a) {
@@ -156,7 +156,7 @@ func (c *control) find(match func(ec2sim.ENI) bool) (e ec2sim.ENI, err error) {
 	return all[i], nil
 }
 
-// operate calls EC2 as an operator does. The parameters are key, value, ....
+// operate calls EC2 as an operator does. The parameters are names and values in turn.
 func (c *control) operate(action string, parameters ...string) error {
 	f := map[string]string{}
 	for i := 0; i < len(parameters); i += 2 {

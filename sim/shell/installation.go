@@ -28,10 +28,10 @@ const (
 	unitDir = "/etc/systemd"
 )
 
-// An installation is what is installed on a node: programs, a conflist and units.
+// An installation has the paths of the files to install on a node: programs, a conflist and units.
 type installation struct{ bin, cnitool, conflist, dataPath, units string }
 
-// configuration is the conflist, with the data path.
+// configuration returns the conflist, with the data path if there is one.
 func (f installation) configuration() ([]byte, error) {
 	text, err := os.ReadFile(f.conflist)
 	if err != nil || f.dataPath == "" {
@@ -41,11 +41,11 @@ func (f installation) configuration() ([]byte, error) {
 	if err := json.Unmarshal(text, &list); err != nil {
 		return nil, fmt.Errorf("%s: %w", f.conflist, err)
 	}
-	list["plugins"].([]any)[0].(map[string]any)["dataPath"] = f.dataPath // its shape is that of the shipped ones
+	list["plugins"].([]any)[0].(map[string]any)["dataPath"] = f.dataPath // all shipped conflists have this shape
 	return json.MarshalIndent(list, "", "  ")
 }
 
-// install puts everything at its place.
+// install installs everything, and writes /etc/hosts.
 func (f installation) install(hosts map[string]netip.Addr) error {
 	conf, err := f.configuration()
 	if err != nil {
@@ -54,7 +54,7 @@ func (f installation) install(hosts map[string]netip.Addr) error {
 	if err := cover("/opt", "/etc", "/usr/local"); err != nil {
 		return err
 	}
-	// What this machine has of them is not the instance's.
+	// Files of this machine in these directories do not belong to the instance.
 	for _, dir := range []string{"/opt/cni", "/etc/cni", unitDir} {
 		if err := os.RemoveAll(dir); err != nil {
 			return err
@@ -88,7 +88,7 @@ func hostsFile(hosts map[string]netip.Addr) string {
 	return b.String()
 }
 
-// links returns the programs, by where they are installed.
+// links returns the programs, by the paths of their links on the node.
 func (f installation) links() map[string]string {
 	tool, self := filepath.Join(f.bin, "cni-ipvlan-vpc-k8s-tool"), filepath.Join(f.bin, "shell")
 	links := map[string]string{
@@ -106,7 +106,7 @@ func (f installation) links() map[string]string {
 	return links
 }
 
-// cover mounts an overlay on directories. Changes in them end with this process's mount namespace.
+// cover mounts an overlay on each directory. Changes in the directories end with the mount namespace of this process.
 func cover(dirs ...string) error {
 	top, err := os.MkdirTemp("/run", "sim")
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 //go:embed instance.sh
 var instanceScript string
 
-// starting is a command on an instance. The command and its process 1 have namespaces of their own, which end with
-// process 1, and everything in them.
+// starting returns a command on an instance. The command gets a process 1, a mount namespace and a PID namespace of its
+// own. When process 1 ends, all processes and mounts in these namespaces end.
 func starting(node *vpcsim.Instance, command []string) *exec.Cmd {
 	c := exec.Command("sh", append([]string{"-c", instanceScript, "instance"}, command...)...)
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
@@ -36,19 +36,19 @@ func environ(node *vpcsim.Instance) []string {
 		"CNI_PATH="+binDir, "NETCONFPATH="+confDir)
 }
 
-// shell runs a command on the instance, with this terminal.
+// shell runs a command on the instance, with the terminal of this process, and returns its exit status.
 func shell(node *vpcsim.Instance, command []string) (status int, err error) {
 	return machine.Attach(starting(node, command), func(c *exec.Cmd) error { return node.Do(c.Run) })
 }
 
-// An instance has a process 1 that waits.
+// An instance is a node with a process 1 that waits until stdin is closed.
 type instance struct {
 	node  *vpcsim.Instance
 	init  *exec.Cmd
 	stdin io.Closer // ends process 1
 }
 
-// boot starts process 1.
+// boot starts process 1 of an instance.
 func boot(node *vpcsim.Instance) (*instance, error) {
 	i := &instance{node: node, init: starting(node, []string{"sh", "-c", "echo ready; exec cat"})}
 	var err error
@@ -66,7 +66,7 @@ func boot(node *vpcsim.Instance) (*instance, error) {
 	return i, nil
 }
 
-// command is a command on the instance.
+// command returns a command that runs on the instance.
 func (i *instance) command(args []string) *exec.Cmd {
 	c := exec.Command("nsenter", append([]string{"--target", strconv.Itoa(i.init.Process.Pid), "--mount", "--pid",
 		"--net", "--"}, args...)...)
@@ -74,5 +74,5 @@ func (i *instance) command(args []string) *exec.Cmd {
 	return c
 }
 
-// close ends all of its processes.
+// close ends all processes of the instance.
 func (i *instance) close() error { return errors.Join(i.stdin.Close(), i.init.Wait()) }

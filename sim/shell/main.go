@@ -5,24 +5,24 @@
 // metadata service answer, and a simulated VPC moves the packets.
 //
 // Without arguments it starts bash: interactive on a terminal or with -i, otherwise for the script on standard input.
-// With arguments it runs that command. It returns the exit status of the command or script. On the instance,
+// With arguments it runs them as a command. It returns the exit status of the command or script. On the instance,
 //
-//   - /opt/cni/bin has the plugins, /etc/cni/net.d the shipped conflist, /etc/systemd our units, and cni-tool and
-//     cnitool are on the path;
+//   - /opt/cni/bin has the plugins, /etc/cni/net.d has the shipped conflist, /etc/systemd has our units, and $PATH has
+//     cni-tool and cnitool;
 //   - pod adds and deletes pods, and prints the two commands that it uses. A pod answers on TCP port 8080, and its name
 //     is in /etc/hosts;
-//   - call calls this port, also in a pod;
-//   - ec2 breaks what the instance gets from EC2, and undoes that; service makes a Service of a pod;
-//   - mounts, processes, /run, /sys and /var/lib/cni are its own, so what looks at the whole node finds this instance
-//     alone;
-//   - /run/cni-ipvlan-vpc-k8s is the plugins' state, and empty at first;
+//   - call connects to this port of a pod or a host, and works in a pod, too;
+//   - ec2 makes faults in EC2, and ends them; service makes a Service for a pod;
+//   - mounts, processes, /run, /sys and /var/lib/cni are the instance's own, so programs that look at the whole node
+//     see only this instance;
+//   - /run/cni-ipvlan-vpc-k8s has the plugins' state, and is empty at first;
 //   - systemd does not run: cni-gc.timer is enabled, but starts nothing;
-//   - node2 is another node with the pod web, and on runs a command there. host is an instance without pods in the same
-//     VPC, and peer is one in a peered VPC. Their names are in /etc/hosts. Each answers ping. On TCP port 8080, each
-//     answers with the caller's address.
+//   - node2 is another node with the pod web, and the command on runs a command on node2. host is an instance without
+//     pods in the same VPC, and peer is an instance without pods in a peered VPC. The names of all of them are in
+//     /etc/hosts. All of them answer ping. On TCP port 8080, they answer with the caller's address.
 //
-// It mounts over /opt, /etc and /usr/local, so it needs a mount namespace of its own: make sim runs it in one, or in a
-// VM.
+// The command mounts over /opt, /etc and /usr/local, so it needs its own mount namespace. make sim runs it in a mount
+// namespace or in a VM.
 package main
 
 import (
@@ -36,7 +36,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
 )
 
-// programs are what this program is by other names.
+// programs are the functions that this program runs if its file has another name.
 var programs = map[string]func(args []string) int{
 	"answer": answer, "call": call, "ec2": ask, "on": ask, "service": ask,
 }
@@ -89,7 +89,7 @@ func run(f installation, command []string, interactive bool) (status int, err er
 	case len(command) > 0:
 	case interactive:
 		fmt.Print(greeting)
-		// a mistyped last command is no failure of make sim
+		// make sim must not fail because the last command was mistyped
 		_, err := shell(s.Nodes[0].Instance, []string{"bash", "--norc", "-i"})
 		return 0, err
 	default:
@@ -98,7 +98,7 @@ func run(f installation, command []string, interactive bool) (status int, err er
 	return shell(s.Nodes[0].Instance, command)
 }
 
-// scene is the network around the shell, and the instance of the shell: the first node.
+// scene makes the simulated network. The shell runs on its first node.
 func (f installation) scene() (*paths.Scene, error) {
 	list, err := f.configuration()
 	if err != nil {

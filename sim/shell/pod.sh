@@ -1,5 +1,5 @@
 #!/bin/sh
-# pod: the life of a pod, as far as its network goes, as a container runtime has it.
+# pod: add, check and delete the network of a pod, as a container runtime does.
 #
 # usage: pod add NAME               make it, and print its addresses. It answers at TCP port 8080, and all know its name
 #        pod exec NAME COMMAND...   run a command in it
@@ -12,13 +12,13 @@ usage() { sed -n '4,7s/^# //p' "$0" >&2; exit 2; }
 verb=$1 name=$2
 shift 2
 
-# say COMMAND...: show it, and run it.
+# say COMMAND...: print the command, and run it.
 say() { echo "+ $*" >&2; "$@"; }
 
-# plugins VERB: run the chain, and tell what it has changed in EC2; all that it has to say if it fails.
+# plugins VERB: run the chain, and print its changes of EC2; if the chain fails, print all of its messages.
 plugins() {
 	log=$(mktemp)
-	# which pod it is, a runtime says by this variable
+	# by this variable, a runtime gives the name of the pod
 	export CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=$name"
 	if say cnitool "$1" cni-ipvlan-vpc-k8s "/run/netns/$name" 2>"$log"; then
 		sed -n 's/^+ .*/&/p; s/.* msg=\([A-Za-z]*\) .* eni=\([^ ]*\).*/EC2: \1 \2/p' "$log" >&2
@@ -37,7 +37,7 @@ add)
 		echo "$addr"
 		echo "$addr $name" >>/etc/hosts
 	done
-	{ setsid ip netns exec "$name" answer "$name" </dev/null 2>/dev/null & } | read -r _ # until it does
+	{ setsid ip netns exec "$name" answer "$name" </dev/null 2>/dev/null & } | read -r _ # until it answers
 	;;
 exec) exec ip netns exec "$name" "$@" ;;
 check) plugins check ;;

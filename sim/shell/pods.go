@@ -20,8 +20,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// answer serves in the namespace of this process, as a pod's program does, until the namespace of this name is deleted.
-// It writes a line when it serves.
+// answer answers calls in the network namespace of this process, as a pod's program does. It prints a line when it is
+// ready. It ends when an operator deletes the namespace args[1] from /run/netns.
 func answer(args []string) int {
 	ns, err := nl.Open("pod", "/proc/self/ns/net")
 	if err == nil {
@@ -32,14 +32,14 @@ func answer(args []string) int {
 		return 1
 	}
 	fmt.Println("ready")
-	for err == nil { // otherwise the namespace would outlive its deletion
+	for err == nil { // otherwise this process would keep the namespace after its deletion
 		time.Sleep(50 * time.Millisecond)
 		_, err = os.Stat("/run/netns/" + args[1])
 	}
 	return 0
 }
 
-// call calls HOST[:PORT] by TCP, and prints the address that the other end sees.
+// call calls HOST[:PORT] by TCP, and prints the caller's address as the other end sees it.
 func call(args []string) int {
 	if len(args) != 2 {
 		fmt.Fprintln(os.Stderr, "usage: call HOST[:PORT]")
@@ -58,7 +58,7 @@ func call(args []string) int {
 	return 0
 }
 
-// seenBy returns the address that the other end of a connection sees.
+// seenBy returns the caller's address as the other end of a connection sees it.
 func seenBy(to string) (netip.Addr, error) {
 	const patience = 5 * time.Second
 	conn, err := net.DialTimeout("tcp", to, patience)
@@ -76,7 +76,7 @@ func seenBy(to string) (netip.Addr, error) {
 	return seen.Addr(), err
 }
 
-// serviceCommand begins or ends the Service.
+// serviceCommand adds or deletes the Service.
 func (c *control) serviceCommand(args []string, out io.Writer) (err error) {
 	switch {
 	case len(args) == 2 && args[0] == "add" && c.service == nil:
@@ -100,7 +100,7 @@ func (c *control) serviceCommand(args []string, out io.Writer) (err error) {
 	return errors.New("usage: service add POD, and service del: kube-proxy's rules for a Service of that pod on node1")
 }
 
-// serviceOf returns the Service whose only backend has a role.
+// serviceOf returns the Service whose only backend is the host with this role.
 func serviceOf(role kubeproxy.Host) kubeproxy.Service {
 	all := kubeproxy.Services()
 	return all[slices.IndexFunc(all, func(s kubeproxy.Service) bool {
@@ -108,7 +108,8 @@ func serviceOf(role kubeproxy.Host) kubeproxy.Service {
 	})]
 }
 
-// scenario has the pod as the backend of the Service. Backends of other Services are addresses of documentation.
+// scenario returns a scenario with the pod as the backend of the Service. The backends of other Services are addresses
+// that no host has (RFC 5737).
 func (c *control) scenario(backend netip.Addr) kubeproxy.Scenario {
 	s := kubeproxy.Scenario{kubeproxy.Node: {V4: c.scene.Nodes[0].Addr()}, kubeproxy.Remote: {V4: backend}}
 	unused := netip.MustParseAddr("192.0.2.1")

@@ -21,22 +21,23 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// A Node is an instance with a network namespace, which has a link for each of its ENIs, and with a registry. It is the
-// test's, too: what its methods cannot do fails the test.
+// A Node is an instance with a registry, and with a network namespace that has a link for each ENI. If a method of the
+// Node fails, the test fails.
 type Node struct {
 	testing.TB
 	*ec2sim.Instance
 	EC2  *ec2sim.Sim
-	Host *nl.NS // its namespace
-	Path string // of that
-	Dir  string // where its registry will be, on a tmpfs as on a node
+	Host *nl.NS // the namespace of the node
+	Path string // the path of the namespace
+	Dir  string // the directory of the registry, on a tmpfs as on a real node
 
 	macs  uint16
 	mu    sync.Mutex
-	ended bool // the test has: an attachment may come later
+	ended bool // the test has ended, but EC2 may attach ENIs later
 }
 
-// NewNode makes the namespace. Launch may be called in a bubble of synctest, whose processes do not outlive it.
+// NewNode makes the namespace of a node, and Launch launches its instance. So a test can call NewNode outside a bubble
+// of testing/synctest, and Launch in the bubble.
 func NewNode(t testing.TB) *Node {
 	t.Helper()
 	nltest.Need(t, "root", "netns")
@@ -46,8 +47,8 @@ func NewNode(t testing.TB) *Node {
 	return n
 }
 
-// Here is a node in the namespace of this process, for tests that run in turn. Its boot ENI is as DHCP leaves it. The
-// namespace has no links but the loopback, before the test and after it.
+// Here returns a node in the network namespace of this process, for tests that do not run at once. The boot ENI has its
+// address, as after DHCP. Before and after the test, the loopback is the only link of the namespace.
 func Here(t testing.TB) *Node {
 	t.Helper()
 	n := &Node{TB: t, Dir: filepath.Join(Memory(t), "state"), Path: own}
@@ -74,7 +75,7 @@ func (n *Node) end() {
 	n.ended = true
 }
 
-// Launch starts EC2, and launches the instance. From now on the node is that test's.
+// Launch starts EC2, and launches the instance. From then on, the methods of the node report to the test t.
 func (n *Node) Launch(t testing.TB, c ec2sim.Config, run ec2sim.RunInstance) {
 	t.Helper()
 	c.MACs = n.macs
@@ -86,17 +87,17 @@ func (n *Node) Launch(t testing.TB, c ec2sim.Config, run ec2sim.RunInstance) {
 	}
 }
 
-// own is the path of this process' namespace.
+// own is the path of the namespace of this process.
 const own = "/proc/self/ns/net"
 
-// Plug gives an ENI that is attached to the node its link, and takes it away again.
+// Plug adds the link of an ENI that EC2 attaches to the node, and deletes the link of an ENI that EC2 detaches.
 func (n *Node) Plug(c ec2sim.Change) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.ended || n.Instance != nil && c.Instance != n.ID {
 		return
 	}
-	host, err := nl.Open("node", n.Path) // an NS serves one goroutine, and this one may answer a process
+	host, err := nl.Open("node", n.Path) // an nl.NS serves one goroutine, and EC2 may call Plug in another goroutine
 	if err != nil {
 		n.Error(err)
 		return
@@ -116,12 +117,12 @@ func (n *Node) Plug(c ec2sim.Change) {
 	case ec2sim.Detached:
 		err = link.Del(host)
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the test may have taken it away before
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the test may have deleted the link before
 		n.Errorf("%s %s: %v", c.Kind, link, err)
 	}
 }
 
-// Operate makes a call of EC2 as an operator or another program, with names and values of parameters in turn.
+// Operate calls EC2 as an operator or another program does. The parameters are names and values in turn.
 func (n *Node) Operate(action string, parameters ...string) {
 	n.Helper()
 	form := map[string]string{}
@@ -131,7 +132,7 @@ func (n *Node) Operate(action string, parameters ...string) {
 	n.ok(n.EC2.Operate(action, form))
 }
 
-// ENI returns what EC2 has of an ENI.
+// ENI returns the state of an ENI in EC2.
 func (n *Node) ENI(id string) ec2sim.ENI {
 	n.Helper()
 	all := n.EC2.ENIs()
@@ -150,7 +151,7 @@ func (n *Node) Registry() *registry.Registry {
 	return r
 }
 
-// State returns what the registry has.
+// State returns the state of the registry.
 func (n *Node) State() *registry.State {
 	n.Helper()
 	s, err := n.Registry().View()
@@ -170,14 +171,14 @@ func (n *Node) Lose() {
 	n.ok(os.RemoveAll(n.Dir))
 }
 
-// Forgive makes the node forget what EC2 has refused, as when the time of these refusals has passed.
+// Forgive removes all refusals of EC2 from the registry, as if their time had passed.
 func (n *Node) Forgive() {
 	n.Helper()
 	n.Edit(func(s *registry.State) { clear(s.Refusals) })
 }
 
-// Age makes all that is free in the registry free for longer, what is gone gone for longer, and what is begun begun for
-// longer.
+// Age makes the entries of the registry older by d: the times at which addresses became free, pods vanished, intents
+// began, ENIs grew, and so on.
 func (n *Node) Age(d time.Duration) {
 	n.Helper()
 	n.Edit(func(s *registry.State) {

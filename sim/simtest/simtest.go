@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package simtest builds the worlds of tests around the simulators. What it builds ends with the test.
+// Package simtest makes simulated worlds for tests. They end with the test.
 //
 // A Fabric is a VPC with packets, for tests of the data plane. A Node is an instance whose ENIs are links that lead
-// nowhere, and needs no fabric: for tests of the addresses that EC2, the kernel and the registry have. A Sim is EC2
-// alone, for tests that need no kernel. [ec2sim.World] describes the VPCs of all of them.
+// nowhere. It needs no fabric, and is for tests of the addresses that EC2, the kernel and the registry have. A Sim is
+// EC2 alone, for tests that need no kernel. [ec2sim.World] describes the VPCs of a Fabric, a Node or a Sim.
 //
-// The tests of the other plugins are not here: these plugins never ask EC2, so they need namespaces of nltest alone.
+// Tests of plugins that never ask EC2 do not need this package: the namespaces of package nltest are enough for them.
 package simtest
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// Fabric starts a VPC with packets. At its end, the test fails if the fabric has not followed EC2.
+// Fabric starts a VPC with packets. At its end, the test fails if the fabric could not make a change of EC2.
 func Fabric(t testing.TB, c ec2sim.Config) *vpcsim.Fabric {
 	t.Helper()
 	f, err := vpcsim.New(c)
@@ -49,11 +49,11 @@ func Launch(t testing.TB, f *vpcsim.Fabric, name string, run ec2sim.RunInstance)
 	return i
 }
 
-// simulations counts the calls of Sim.
+// simulations counts the calls of Sim and NewNode.
 var simulations atomic.Uint32
 
-// Sim starts EC2. Its ENIs have MAC addresses of their own: collections look for the links of ENIs in all namespaces of
-// the machine, and tests run at once.
+// Sim starts EC2. The ENIs of two Sims have different MAC addresses. Several tests run at once, and a collection
+// searches all namespaces of the machine for the links of ENIs.
 func Sim(t testing.TB, c ec2sim.Config) *ec2sim.Sim {
 	t.Helper()
 	c.MACs = uint16(simulations.Add(1))
@@ -69,7 +69,7 @@ func started(t testing.TB, c ec2sim.Config) *ec2sim.Sim {
 	return sim
 }
 
-// Memory is a directory on a tmpfs, as /run is.
+// Memory returns a temporary directory on a tmpfs, as /run is, or elsewhere if there is no /dev/shm.
 func Memory(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "sim-*")
@@ -88,7 +88,7 @@ func Serve(t testing.TB, h http.Handler) (url string) {
 	return s.URL
 }
 
-// ServeIn answers HTTP at an address in a namespace, from where its URL is.
+// ServeIn answers HTTP at an address in a namespace. The URL is for clients in the namespace.
 func ServeIn(t testing.TB, n *nl.NS, at string, h http.Handler) (url string) {
 	t.Helper()
 	var l net.Listener
@@ -101,7 +101,7 @@ func ServeIn(t testing.TB, n *nl.NS, at string, h http.Handler) (url string) {
 	return fmt.Sprint("http://127.0.0.1:", l.Addr().(*net.TCPAddr).Port)
 }
 
-// Credentials sets what a client of EC2 needs in the environment.
+// Credentials sets the environment variables that a client of EC2 needs.
 func Credentials(t testing.TB) {
 	t.Helper()
 	t.Setenv("AWS_REGION", "us-east-1")

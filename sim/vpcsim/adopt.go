@@ -10,17 +10,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// OnLaunch gives a namespace to instances that a program launches by the action RunInstances, too. The name of the
-// namespace is the instance's ID. When the boot ENI is configured, boot runs in a goroutine of its own, as a real
-// instance boots after EC2 has answered. Meanwhile no goroutine may call the method RunInstance: the fabric would not
-// know whose boot ENI it sees.
+// OnLaunch makes the fabric create a namespace also for an instance that a program launches by the action RunInstances.
+// The name of the namespace is the instance's ID. When the boot ENI is configured, the fabric calls boot in a new
+// goroutine: a real instance also boots after EC2 has answered. While a program may call the action, no goroutine may
+// call the method RunInstance. Otherwise the fabric could not find out to which instance a boot ENI belongs.
 func (f *Fabric) OnLaunch(boot func(*Instance)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.onLaunch = boot
 }
 
-// adopt creates the namespace of an instance whose boot ENI EC2 reports, if it is one of OnLaunch. Else it returns nil.
+// adopt creates the namespace of an instance of the action RunInstances when EC2 reports the boot ENI. It returns nil
+// for any other change, and if OnLaunch was not called.
 func (f *Fabric) adopt(c ec2sim.Change) (*Instance, error) {
 	f.mu.Lock()
 	wanted := f.run != nil && f.onLaunch != nil && f.booting == nil && f.instances[c.Instance] == nil &&
@@ -47,7 +48,7 @@ func (f *Fabric) adopt(c ec2sim.Change) (*Instance, error) {
 	return i, nil
 }
 
-// ready serves what an adopted instance finds beside its ENIs, and boots it.
+// ready serves EC2's API in the namespace of an adopted instance, and calls the function of OnLaunch.
 func (f *Fabric) ready(i *Instance) error {
 	if err := i.serve(ec2Addr, 0, f.EC2); err != nil {
 		return err

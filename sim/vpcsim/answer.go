@@ -63,8 +63,8 @@ func answer(from netip.AddrPort, size int) string {
 	return fmt.Sprintf("%s %d", netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), size)
 }
 
-// parseAnswer returns the address that the other end saw. It is an error if not exactly the wanted number of bytes
-// arrived.
+// parseAnswer returns the sender's address as the other end saw it. parseAnswer returns an error if the other end did
+// not get exactly the wanted number of bytes.
 func parseAnswer(b []byte, want int) (seen netip.AddrPort, err error) {
 	var from string
 	var size int

@@ -43,21 +43,22 @@ func (d datagrams) control(f func(fd int) error) (err error) {
 	return err
 }
 
-// whole makes the kernel refuse a datagram that is too large for the path, instead of sending fragments.
+// whole makes the kernel refuse a datagram that is too large for the path. By default, the kernel would send fragments.
 func (d datagrams) whole() error {
 	return d.control(func(fd int) error {
 		return syscall.SetsockoptInt(fd, d.level, d.discover, syscall.IP_PMTUDISC_DO)
 	})
 }
 
-// pathMTU returns the kernel's MTU of the path: ip(7), IP_MTU.
+// pathMTU returns the path MTU that the kernel knows: ip(7), IP_MTU.
 func (d datagrams) pathMTU() (mtu int, err error) {
 	err = d.control(func(fd int) (err error) { mtu, err = syscall.GetsockoptInt(fd, d.level, d.mtu); return err })
 	return mtu, err
 }
 
-// send sends a datagram of the size for an MTU, and returns the answer. The kernel may learn a smaller MTU when the
-// datagram is lost; then send sends another one. If it is lost for another reason, that is an error.
+// send sends a datagram, and returns the sender's address as the other end saw it. The function size returns the
+// datagram's size for a path MTU. A router may drop the datagram because it is too big. The kernel then learns a
+// smaller path MTU, and send sends another datagram. If a datagram is lost for another reason, send returns an error.
 func (d datagrams) send(size func(mtu int) int) (seen netip.AddrPort, err error) {
 	for end := time.Now().Add(patience); time.Now().Before(end); {
 		mtu, err := d.pathMTU()
@@ -98,9 +99,9 @@ func (d datagrams) listen() ([]byte, error) {
 	return answer[:n], err
 }
 
-// PathMTU sends packets that must not be fragmented to a port where a Namespace answers. Each is as large as the
-// kernel's MTU of the path. It returns the size in bytes of the packet that was answered, and the address that the
-// other end saw.
+// PathMTU sends packets to a port where a Namespace answers. No router may fragment the packets, and each packet is as
+// large as the path MTU that the kernel knows. PathMTU returns the size in bytes of the packet that the other end
+// answered, and the sender's address as the other end saw it.
 func (n *Namespace) PathMTU(to netip.AddrPort) (mtu int, seen netip.AddrPort, err error) {
 	err = n.Do(func() error {
 		c, err := net.Dial("udp", to.String())

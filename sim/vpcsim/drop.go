@@ -17,8 +17,8 @@ import (
 type Drops struct {
 	Spoofed int // from an address that the ENI does not have: EC2's source/destination check
 	NoHost  int // to an address of the VPC, or of a peer, that no ENI has
-	// to anywhere else without a way out: neither the primary address of an ENI with a public address, nor a NAT
-	// gateway
+	// to any other IPv4 address, from an address without a way out. Such an address is not the primary address of an
+	// ENI with a public address, and its subnet has no NAT gateway
 	NoRoute int
 }
 
@@ -27,21 +27,21 @@ func (d Drops) String() string {
 	return fmt.Sprintf("spoofed %d, to no host %d, without a route %d", d.Spoofed, d.NoHost, d.NoRoute)
 }
 
-// A drain is a veth pair whose far end ignores all packets. Packets that leave by it are counted, and end there. To see
-// them: ip netns exec vpcsim0-vpc tcpdump -ni spoofed.
+// A drain is a veth pair whose far end ignores all packets. The kernel counts the packets that the fabric sends to a
+// drain. This command shows the packets: ip netns exec vpcsim0-vpc tcpdump -ni spoofed.
 const (
 	drainSpoofed = "spoofed"
 	drainNoHost  = "no-host"
 	drainNoRoute = "no-route"
 )
 
-// toDrain returns the route of all packets for dst to a drain.
+// toDrain returns a route that sends all packets for dst to a drain.
 func toDrain(drain string, dst netip.Prefix, table uint32) nl.Route {
 	return toFarEnd(drain, dst, table)
 }
 
-// toFarEnd returns the route of all packets for dst to the far end of a link. Its next hop stands for the far end;
-// farEnds sets its MAC address, so no neighbour solicitation is needed.
+// toFarEnd returns a route that sends all packets for dst to the far end of a link. The route's next hop is an address
+// that no host has. farEnds sets the MAC address of the next hop, so the kernel sends no neighbour solicitation.
 func toFarEnd(dev string, dst netip.Prefix, table uint32) nl.Route {
 	via := farEnd
 	if dst.Addr().Is6() {
@@ -57,7 +57,7 @@ var (
 	everything6 = netip.MustParsePrefix("::/0")
 )
 
-// farEnds sets the MAC address at the far end of a link.
+// farEnds returns the neighbours that set the MAC address of the next hops of a link.
 func farEnds(dev, mac string) []nl.Object {
 	return []nl.Object{nl.Neigh{Addr: farEnd, MAC: mac, Dev: dev}, nl.Neigh{Addr: farEnd6, MAC: mac, Dev: dev}}
 }
@@ -72,7 +72,7 @@ func (f *Fabric) drains() nl.Wiring {
 			w = append(w, nl.Step{NS: f.vpc.NS, Object: o})
 		}
 	}
-	// A router reports on each of its links that it listens to all-routers (RFC 3810). A drain would count that.
+	// A router reports on each of its links that it listens to all-routers (RFC 3810). A drain would count this report.
 	const router = "net/ipv6/conf/default/forwarding"
 	add(nl.Sysctl{Key: router, Value: "0"})
 	for _, name := range []string{drainSpoofed, drainNoHost, drainNoRoute} {
@@ -97,9 +97,10 @@ func (f *Fabric) Drops() (Drops, error) {
 	return Drops{Spoofed: sent[drainSpoofed], NoHost: sent[drainNoHost], NoRoute: sent[drainNoRoute]}, nil
 }
 
-// transmitted returns how many packets each link of this thread's namespace had to send: proc_net(5), net/dev.
+// transmitted returns the number of packets that each link of this thread's namespace has sent, or was to send and has
+// dropped: proc_net(5), net/dev.
 func transmitted() (map[string]int, error) {
-	const sent, dropped, columns = 9, 11, 16 // the receiver's eight columns come first
+	const sent, dropped, columns = 9, 11, 16 // the eight columns of received packets come first
 	b, err := os.ReadFile("/proc/thread-self/net/dev")
 	if err != nil {
 		return nil, err

@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// jumbo is the MTU of a VPC; the internet's is 1500 (EC2 user guide: "Network MTU for your EC2 instance").
+// jumbo is the MTU of a VPC. The MTU of the internet is 1500 (EC2 user guide: "Network MTU for your EC2 instance").
 const (
 	jumbo    = 9001
 	ethernet = 1500
@@ -21,13 +21,13 @@ const (
 
 // The rules of an ENI, in the order of their evaluation.
 const (
-	prefInternet = 100 // from an address with a public address or a NAT gateway, to anywhere outside
+	prefInternet = 100 // from an address with a public address or a NAT gateway, to the internet
 	prefOwn      = 200 // from an address that the ENI has
-	prefAny      = 250 // from any address, if EC2 does not check this ENI
+	prefAny      = 250 // from any address, if EC2 does not check the sources of this ENI
 	prefSpoofed  = 300 // from any other address
 )
 
-// follow changes the fabric as EC2 reports.
+// follow makes the change in the fabric that EC2 reports.
 func (f *Fabric) follow(c ec2sim.Change) {
 	adopted, err := f.adopt(c)
 	err = errors.Join(err, f.applyLocked(c))
@@ -41,7 +41,7 @@ func (f *Fabric) follow(c ec2sim.Change) {
 	}
 }
 
-// applyLocked is apply, unless the fabric is closed.
+// applyLocked calls apply under the lock. If the fabric is closed, applyLocked does nothing.
 func (f *Fabric) applyLocked(c ec2sim.Change) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -58,7 +58,7 @@ func (f *Fabric) apply(c ec2sim.Change) error {
 		f.instances[c.Instance] = i
 	}
 	if i == nil {
-		return nil // an ENI that is not attached
+		return nil // the ENI of an instance without a namespace
 	}
 	if c.Kind == ec2sim.Detached {
 		delete(f.mapped, c.ENI.ID)
@@ -76,15 +76,16 @@ func (f *Fabric) apply(c ec2sim.Change) error {
 	return nil
 }
 
-// A plugged ENI is one that is attached to an instance.
+// A plugged is an ENI that is attached to an instance.
 type plugged struct {
-	wiring   nl.Wiring // its link is the first step
+	wiring   nl.Wiring // the first step is the ENI's link
 	instance *Instance
-	seen     nl.Link // the instance's end, as it was when the fabric last looked; the namespace may be a pod's
-	lost     bool    // its link cannot be restored, which is in Err
+	// the instance's end of the link, as the fabric has last seen it; it may be in the namespace of a pod
+	seen nl.Link
+	lost bool // the fabric could not restore the link; Err has the error
 }
 
-// plug replaces the wiring of an ENI. It does not touch objects that stay the same.
+// plug replaces the wiring of an ENI. It does not touch objects that both the old and the new wiring have.
 func (f *Fabric) plug(e ec2sim.ENI, i *Instance) error {
 	p := f.plugged[e.ID]
 	was, now := p.wiring, f.wiring(e, i)
@@ -93,17 +94,17 @@ func (f *Fabric) plug(e ec2sim.ENI, i *Instance) error {
 	if failed := without(now, was).Add(); failed != nil && (len(was) == 0 || !f.gone(linkName(e))) {
 		return errors.Join(err, failed)
 	}
-	return errors.Join(err, f.look(e.ID)) // which restores a link that is gone, with all of the wiring
+	return errors.Join(err, f.look(e.ID)) // look restores a link that is gone, with all of its wiring
 }
 
-// unplug removes the wiring of an ENI. Its link vanishes from the namespace in which it is.
+// unplug removes the wiring of an ENI. The ENI's link vanishes from its namespace, which may be a pod's.
 func (f *Fabric) unplug(id string) error {
 	was := f.plugged[id].wiring
 	delete(f.plugged, id)
 	return was.Del()
 }
 
-// without returns the steps of a wiring that another does not have.
+// without returns the steps of w that the other wiring does not have.
 func without(w, other nl.Wiring) nl.Wiring {
 	return slices.DeleteFunc(slices.Clone(w), func(s nl.Step) bool { return slices.Contains(other, s) })
 }
@@ -124,7 +125,7 @@ func (f *Fabric) wiring(e ec2sim.ENI, i *Instance) nl.Wiring {
 		}
 	}
 	add(nl.Veth{Name: dev, MAC: routerMAC, Peer: deviceName(e), PeerMAC: e.MAC, PeerNS: i.NS, MTU: jumbo},
-		// arp(7): otherwise it answers after up to 0.8 s
+		// arp(7): otherwise the kernel answers after up to 0.8 s
 		nl.Sysctl{Key: "net/ipv4/neigh/" + dev + "/proxy_delay", Value: "0"},
 		nl.Addr{Prefix: router6, Dev: dev, NoDAD: true})
 	add(farEnds(dev, e.MAC)...)
@@ -158,10 +159,10 @@ func prefixes(e ec2sim.ENI) []netip.Prefix {
 	return slices.Concat(ps, e.Prefixes, e.IPv6Prefixes)
 }
 
-// linkName returns the name of the fabric's end of an ENI: as much of its ID as fits.
+// linkName returns the name of the fabric's end of an ENI's link. It has the last eight characters of the ENI's ID.
 func linkName(e ec2sim.ENI) string { return "eni-" + e.ID[max(0, len(e.ID)-8):] }
 
-// deviceName returns the name of the instance's end.
+// deviceName returns the name of the instance's end of an ENI's link.
 func deviceName(e ec2sim.ENI) string {
 	if e.Card == 0 {
 		return fmt.Sprintf("eth%d", e.Index)
@@ -175,10 +176,11 @@ const (
 	protoDHCP = 16
 )
 
-// dhcp returns what a boot ENI gets for each of its families. For IPv4, the DHCP server of a VPC gives it the primary
-// address and a default route by the router. The router's address is the one after the subnet's (VPC user guide:
-// "Subnet CIDR blocks"). For IPv6, the DHCP server gives only the address; the router advertises itself and the subnet.
-// The routes are as systemd-networkd sets them, which handles advertisements instead of the kernel.
+// dhcp returns the addresses and routes that a boot ENI gets for each of its families. For IPv4, the DHCP server of a
+// VPC gives the ENI its primary address and a default route by the router. The router has the first address after the
+// network address of the subnet (VPC user guide: "Subnet CIDR blocks"). For IPv6, the DHCP server gives only the
+// address; the router advertises itself and the subnet. The routes are the routes of systemd-networkd, which processes
+// router advertisements in place of the kernel.
 func dhcp(e ec2sim.ENI, n *nl.NS) nl.Wiring {
 	var w nl.Wiring
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: n, Object: o}) }

@@ -20,12 +20,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// An Instance is an EC2 instance and its namespace, which has the same name. In the namespace, EC2's API is at a
-// loopback address, and the metadata service at its usual address.
+// An Instance is an EC2 instance and its namespace. Its Name is the name of the namespace. In the namespace, EC2's API
+// is at a loopback address, and the metadata service is at its usual address.
 type Instance struct {
 	*ec2sim.Instance
 	*Namespace
-	StateDir string // a directory of its own, instead of /run
+	StateDir string // the directory of the plugins' state; each instance has its own
 
 	region string
 	fabric *Fabric
@@ -53,7 +53,8 @@ func (f *Fabric) RunInstance(name string, r ec2sim.RunInstance) (*Instance, erro
 }
 
 // settle waits until the instance is reachable by IPv6. The kernel adds the local route of an address later than the
-// address, from a work queue, even without duplicate address detection. Until then it reports that there is no route.
+// address, from a work queue, even without duplicate address detection. Until then, the kernel reports that there is no
+// route.
 func (i *Instance) settle() error {
 	a := i.Addr6()
 	if !a.IsValid() {
@@ -94,7 +95,7 @@ func sysctls(n *nl.NS) nl.Wiring {
 	}
 }
 
-// boot announces the instance whose boot ENI EC2 will attach next. Its ID is not yet known.
+// boot announces the instance whose boot ENI EC2 will attach next. The ID of the instance is not yet known.
 func (f *Fabric) boot(i *Instance) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -107,14 +108,14 @@ func (i *Instance) Env() []string {
 	return []string{
 		"AWS_ENDPOINT_URL_EC2=http://" + ec2Addr,
 		"AWS_REGION=" + i.region,
-		"AWS_METADATA_SERVICE_TIMEOUT=60", // the machine has all instances to run, and may be busy
+		"AWS_METADATA_SERVICE_TIMEOUT=60", // this machine runs all instances, and may be busy
 		"AWS_ACCESS_KEY_ID=AKIAVPCSIM",
 		"AWS_SECRET_ACCESS_KEY=secret",
 		"CNI_IPVLAN_VPC_STATE_DIR=" + i.StateDir,
 	}
 }
 
-// Run runs a program on the instance, and returns all that it prints.
+// Run runs a program on the instance, and returns its standard output and standard error.
 func (i *Instance) Run(ctx context.Context, name string, args ...string) (printed string, err error) {
 	c := exec.CommandContext(ctx, name, args...)
 	c.Env = append(os.Environ(), i.Env()...)
@@ -129,7 +130,7 @@ func (i *Instance) Run(ctx context.Context, name string, args ...string) (printe
 // Addr returns the primary address of the boot ENI; zero if its subnet has no IPv4.
 func (i *Instance) Addr() netip.Addr { return first(i.ENIs()[0].Addrs) }
 
-// Addr6 returns the first IPv6 address of the boot ENI; zero if it has none.
+// Addr6 returns the first IPv6 address of the boot ENI; zero if the ENI has no IPv6 address.
 func (i *Instance) Addr6() netip.Addr { return first(i.ENIs()[0].IPv6Addrs) }
 
 func first(addrs []netip.Addr) netip.Addr {
@@ -139,5 +140,5 @@ func first(addrs []netip.Addr) netip.Addr {
 	return addrs[0]
 }
 
-// PublicIP returns the public address of the boot ENI; zero if it has none.
+// PublicIP returns the public address of the boot ENI; zero if the ENI has no public address.
 func (i *Instance) PublicIP() netip.Addr { return i.ENIs()[0].PublicIP }

@@ -31,18 +31,18 @@ var (
 	// A router needs link-local addresses for neighbour solicitations.
 	routerLocal  = netip.MustParsePrefix("fe80::1/64")
 	gatewayLocal = netip.MustParsePrefix("fe80::2/64")
-	publicIPs    = netip.MustParsePrefix("198.18.0.0/15") // those that ec2sim assigns
+	publicIPs    = netip.MustParsePrefix("198.18.0.0/15") // the addresses that ec2sim assigns
 )
 
-// NATAddr is the public address of the NAT gateway: the last of the range that ec2sim uses.
+// NATAddr is the public address of the NAT gateway: the last address of the range that ec2sim uses.
 var NATAddr = netip.MustParseAddr("198.19.255.255")
 
-// A mapping is a public address and its primary address.
+// A mapping is a public address and the primary address that it stands for.
 type mapping struct{ private, public netip.Addr }
 
-// AddNATGateway adds a NAT gateway as the subnet's route to the internet by IPv4, for all addresses of ENIs that are
-// attached later (VPC user guide: "NAT gateways"). Without one, only boot ENIs with a public address reach the
-// internet.
+// AddNATGateway adds a NAT gateway to a subnet, as its route to the internet by IPv4 (VPC user guide: "NAT gateways").
+// The gateway serves all addresses of ENIs that EC2 attaches later. Without a NAT gateway, only boot ENIs with a public
+// address reach the internet by IPv4.
 func (f *Fabric) AddNATGateway(subnet netip.Prefix) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,8 +88,8 @@ func (f *Fabric) outside() nl.Wiring {
 	})
 }
 
-// translate updates the gateway's translation between private and public addresses (VPC user guide: "Internet
-// gateways": "a one-to-one NAT"). It includes the NAT gateway.
+// translate updates the internet gateway's translation between private and public addresses (VPC user guide: "Internet
+// gateways": "a one-to-one NAT"). The translation includes the NAT gateways.
 func (f *Fabric) translate() error {
 	in := nl.Chain{Name: "in", Type: "nat", Hook: "prerouting", Priority: -100}
 	out := nl.Chain{Name: "out", Type: "nat", Hook: "postrouting", Priority: 100}

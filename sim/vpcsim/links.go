@@ -17,21 +17,22 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// An ENI's link may be moved to the namespace of a pod. If that namespace ends, the kernel destroys all virtual links
-// in it, such as a veth. But it moves a network card, such as an ENI, to the initial namespace (net/core/dev.c:
-// default_device_exit_net). The card keeps its name if that is free there; otherwise it gets the name dev<ifindex>. It
-// keeps its MAC address, MTU and group. It is down, and has neither addresses nor routes.
+// A program may move an ENI's link to the namespace of a pod. If that namespace ends, the kernel destroys all virtual
+// links in the namespace, such as a veth. But the kernel moves a network card, such as an ENI, to the initial namespace
+// (net/core/dev.c: default_device_exit_net). The card keeps its name if that name is free there; otherwise it gets the
+// name dev<ifindex>. The card keeps its MAC address, MTU and group. It is down, and has neither addresses nor routes.
 //
-// So the fabric restores such a link in its instance. The link is still attached: only EC2 removes it, and its wiring.
-// No program can delete a real ENI's link either, so a link that a program has deleted comes back, too. The only
-// difference is the index: a card keeps its index if that is free.
+// The link of a simulated ENI is a veth. So the fabric restores a destroyed link in the namespace of the instance, as
+// long as EC2 does not detach the ENI. No program can delete the link of a real ENI. So the fabric also restores a link
+// that a program has deleted. One difference remains: a card keeps its index if the index is free, and a restored link
+// has a new index.
 //
-// When the link is gone, the fabric cannot ask for its name any more. So the fabric looks at it whenever something
-// changes.
+// When a link is gone, the fabric cannot ask the kernel for its name any more. So the fabric notes the name whenever a
+// link changes.
 
 // watchLinks follows the links of all ENIs until the fabric is closed. The socket gets all changes of links in the
-// fabric's namespace, and in namespaces for which it has an ID. These are instances, and pods with an ENI's link
-// (netlink(7), NETLINK_LISTEN_ALL_NSID). netlink.LinkSubscribe does not have that option.
+// fabric's namespace. It also gets the changes in namespaces for which the fabric's namespace has an ID: instances, and
+// pods with an ENI's link (netlink(7), NETLINK_LISTEN_ALL_NSID). netlink.LinkSubscribe does not have that option.
 func (f *Fabric) watchLinks() error {
 	var s *rtnl.NetlinkSocket
 	err := f.vpc.Do(func() (err error) {
@@ -53,7 +54,7 @@ type closer func()
 
 func (c closer) Close() error { c(); return nil }
 
-// followLinks looks at the ENIs whose links change, until the socket is closed.
+// followLinks calls look for the ENIs whose links change, until the socket is closed.
 func (f *Fabric) followLinks(s *rtnl.NetlinkSocket) {
 	for {
 		messages, _, err := s.Receive()
@@ -69,7 +70,7 @@ func (f *Fabric) followLinks(s *rtnl.NetlinkSocket) {
 	}
 }
 
-// changedLinks returns the name and the MAC address of each link.
+// changedLinks returns the names and the MAC addresses of the links in the messages.
 func changedLinks(messages []syscall.NetlinkMessage) map[string]bool {
 	changed := map[string]bool{}
 	for _, m := range messages {
@@ -80,7 +81,7 @@ func changedLinks(messages []syscall.NetlinkMessage) map[string]bool {
 	return changed
 }
 
-// lookAt looks at the links of the ENIs that which reports.
+// lookAt calls look for each ENI for whose link the function which returns true.
 func (f *Fabric) lookAt(which func(nl.Veth) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -100,15 +101,15 @@ func (f *Fabric) lookAt(which func(nl.Veth) bool) {
 // link returns the link of an ENI as the fabric creates it.
 func (p plugged) link() nl.Veth { return p.wiring[0].Object.(nl.Veth) }
 
-// look notes the name and the properties of an ENI's link, in whichever namespace it is. It restores a link that is
-// gone.
+// look notes the name and the properties of the instance's end of an ENI's link, in any namespace. It restores a link
+// that is gone.
 func (f *Fabric) look(id string) error {
 	p := f.plugged[id]
 	near, err := f.vpc.LinkByName(p.link().Name)
 	if errors.Is(err, fs.ErrNotExist) && !p.lost {
 		err = f.restore(p)
 		if p.lost = err != nil; p.lost {
-			f.plugged[id] = p // what restore has undone is a change, too, and it would try for ever
+			f.plugged[id] = p // restore's removal of its link is a change, too: without lost, look would try for ever
 			return err
 		}
 		near, err = f.vpc.LinkByName(p.link().Name)
@@ -121,7 +122,7 @@ func (f *Fabric) look(id string) error {
 	}
 	far, err := f.vpc.FarEnd(near)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it is moving or going, which is the next change
+		return nil // the link is moving or going, and the kernel will report another change
 	}
 	if err != nil {
 		return err
@@ -137,8 +138,8 @@ func (f *Fabric) gone(link string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// restore creates the link of an ENI again, in its instance, and adds the rest of its wiring to it. It opens the
-// namespace of the instance for itself, because a namespace that is open serves one goroutine at a time.
+// restore creates the link of an ENI again, in the namespace of its instance, and adds the rest of the ENI's wiring.
+// For this, restore opens the namespace of the instance again, because an open nl.NS serves one goroutine at a time.
 func (f *Fabric) restore(p plugged) error {
 	home, err := nl.Open(p.instance.Name, p.instance.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -156,7 +157,7 @@ func (f *Fabric) restore(p plugged) error {
 	if p.seen.MTU > 0 {
 		link.MTU = p.seen.MTU
 	}
-	// The MTU of the fabric's end stays. Add gives both ends the same, before Up.
+	// The Veth gives both ends the MTU of the lost link. Then Up gives the fabric's end its own MTU again.
 	w := nl.Wiring{{NS: f.vpc.NS, Object: link}, {NS: f.vpc.NS, Object: nl.Up{Dev: link.Name, MTU: mtu}}}
 	if err := append(w, p.wiring[1:]...).Add(); err != nil {
 		return fmt.Errorf("its link returns to %s: %w", p.instance.Name, err)
@@ -164,9 +165,9 @@ func (f *Fabric) restore(p plugged) error {
 	return nil
 }
 
-// freeName returns the name that the kernel gives a link which returns to the namespace n: the name that it was last
-// seen with; or "dev" and its index there; or "dev" and the lowest free number. A link that was never seen gets the
-// name unseen.
+// freeName returns the name that the kernel would give to a network card that returns to the namespace n. The first
+// choice is the last name of the link, or unseen if the fabric has never seen the link. If that name is not free, the
+// second choice is "dev" and the last index of the link. The third choice is "dev" and the lowest free number.
 func freeName(n *nl.NS, last nl.Link, unseen string) (string, error) {
 	links, err := n.Links()
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A Namespace is a network namespace with its loopback up. Do runs a function in it. Processes that the function starts
-// are in it, too.
+// A Namespace is a network namespace with its loopback up. Do runs a function in the namespace. Processes that the
+// function starts are in the namespace, too.
 type Namespace struct {
 	*nl.NS
 	Path string // such as /run/netns/vpcsim0-node1
@@ -28,7 +28,8 @@ type Namespace struct {
 	closed bool
 }
 
-// NewNamespace creates an empty namespace, as a container runtime does for a pod. The Fabric's Close also closes it.
+// NewNamespace creates an empty namespace, as a container runtime does for a pod. Close of the Fabric also closes the
+// Namespace.
 func (f *Fabric) NewNamespace(name string) (*Namespace, error) {
 	n, err := MakeNamespace(name, filepath.Base(f.run.netns(name)))
 	if err != nil {
@@ -58,8 +59,8 @@ func MakeNamespace(name, file string) (*Namespace, error) {
 	return n, nil
 }
 
-// Close closes what Answer has opened and removes the namespace. The kernel keeps it while a process is in it. A second
-// Close does nothing.
+// Close closes the sockets on which the Namespace answers, and removes the namespace. The kernel keeps the namespace
+// while a process is in it. A second Close does nothing.
 func (n *Namespace) Close() error {
 	if n.closed {
 		return nil
@@ -86,7 +87,7 @@ func addNetNS(name string) error {
 	return <-done
 }
 
-// removeNetNS removes a namespace that may be there only in part: the process that made it was killed.
+// removeNetNS removes a namespace. The namespace may be incomplete, because the process that made it was killed.
 func removeNetNS(path string) error {
 	err := syscall.Unmount(path, syscall.MNT_DETACH)
 	// EINVAL: nothing is mounted there, because the process was killed before the mount.

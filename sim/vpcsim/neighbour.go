@@ -15,9 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An ENI treats all addresses of its subnet as neighbours. For IPv4, the kernel answers for all addresses that it can
-// forward to (proxy_arp). For IPv6, it answers only for listed addresses, and a /80 prefix is too large for a list. So
-// the fabric answers itself. EC2 does the same: it knows where each address is.
+// An instance treats all addresses of an ENI's subnet as neighbours. For IPv4, the kernel answers for all addresses to
+// which the fabric can forward (proxy_arp). For IPv6, the kernel answers only for listed addresses, and a /80 prefix is
+// too large for a list. So a goroutine of the fabric answers for IPv6. EC2 answers in the same way, because EC2 knows
+// the place of each address.
 
 // answerNeighbours answers the neighbour solicitations of all ENIs until the fabric is closed.
 func (f *Fabric) answerNeighbours() error {
@@ -69,7 +70,8 @@ func bigEndian(n uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n))
 }
 
-// readSolicitations answers all pending solicitations. It returns false, which means "call me again".
+// readSolicitations answers all pending solicitations. If more solicitations may come later, it returns false, and Read
+// of the socket calls it again.
 func (f *Fabric) readSolicitations(fd int) bool {
 	for b := make([]byte, jumbo); ; {
 		size, from, err := unix.Recvfrom(fd, b, 0)
@@ -86,7 +88,7 @@ func (f *Fabric) readSolicitations(fd int) bool {
 	}
 }
 
-// The messages of RFC 4861, sections 4.3 and 4.4, and the offsets of their fields.
+// Fields of the messages of RFC 4861, sections 4.3 and 4.4: offsets, lengths and values.
 const (
 	headerLen6      = 40
 	atNextHeader    = 6
@@ -100,9 +102,9 @@ const (
 	maxHops         = 255  // a message with a smaller hop limit comes from another link, and is ignored
 )
 
-// advertisement returns the answer to a packet with a solicitation from an ENI. It returns nil in three cases: the ENI
-// asks for an address of its own; it checks for duplicates (RFC 4862: from the unspecified address); or it asks for the
-// router, for which the kernel answers.
+// advertisement returns the answer to a packet with a solicitation from an ENI. advertisement returns nil in three
+// cases. The ENI asks for an address of its own. Or the ENI checks for duplicates (RFC 4862: from the unspecified
+// address). Or the ENI asks for the router, for which the kernel answers.
 func (f *Fabric) advertisement(mac string, question []byte) []byte {
 	source := netip.AddrFrom16([16]byte(question[atSource:]))
 	target := netip.AddrFrom16([16]byte(question[atTarget:]))
@@ -121,7 +123,7 @@ func (f *Fabric) advertisement(mac string, question []byte) []byte {
 func advertise(target, to netip.Addr) []byte {
 	hw, err := net.ParseMAC(routerMAC)
 	if err != nil {
-		panic(err) // it is from this file
+		panic(err) // routerMAC is a constant of this package
 	}
 	message := append([]byte{advertisement, 0, 0, 0, solicited, 0, 0, 0}, target.AsSlice()...)
 	message = append(append(message, targetMAC, 1), hw...)

@@ -13,13 +13,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// A network is a VPC in the fabric: the routes for its ENIs.
+// A network is a VPC in the fabric: its routing tables and CIDRs.
 type network struct {
-	table    uint32         // to the ENIs of the VPC and of its peers, to drains, and by IPv6 to the internet
-	internet uint32         // to the internet by IPv4, for the addresses that may use it
+	table    uint32         // routes to the ENIs of the VPC and of its peers, to drains, and by IPv6 to the internet
+	internet uint32         // the route to the internet by IPv4, for the addresses that may use it
 	within   []netip.Prefix // the CIDRs of the VPC and of its peers
 	public   []netip.Prefix // the IPv6 CIDRs of the VPC, which the internet knows
-	peers    []*network     // those that are in the fabric
+	peers    []*network     // the peers that are in the fabric
 }
 
 const (
@@ -28,7 +28,8 @@ const (
 	tableSpoofed  = 3000
 )
 
-// newNetworks lays out the VPCs and their active peerings.
+// newNetworks returns a network for each VPC, by the VPC's ID, with its active peerings. VPCs that overlap are an
+// error.
 func newNetworks(c ec2sim.Config) (map[string]*network, error) {
 	networks := map[string]*network{}
 	for i, v := range c.VPCs {
@@ -65,7 +66,8 @@ func overlap(as, bs []netip.Prefix) bool {
 	return slices.ContainsFunc(as, func(a netip.Prefix) bool { return slices.ContainsFunc(bs, a.Overlaps) })
 }
 
-// peer adds routes from n to another network. Either may be nil: a VPC outside the fabric.
+// peer makes another network a peer of n. cidrs are the CIDRs of the other network. A nil network is a VPC outside the
+// fabric.
 func (n *network) peer(other *network, cidrs []netip.Prefix) {
 	if n == nil {
 		return
@@ -77,7 +79,7 @@ func (n *network) peer(other *network, cidrs []netip.Prefix) {
 }
 
 // tables returns the tables with a route to each address of the network: its own table, the tables of its peers, and
-// main. The fabric itself uses main, for "packet too big" messages, and so do packets from the internet.
+// main. Two kinds of packets use main: the fabric's own "packet too big" messages, and packets from the internet.
 func (n *network) tables() []uint32 {
 	tables := []uint32{0, n.table}
 	for _, p := range n.peers {
@@ -92,7 +94,7 @@ func (n *network) wiring(vpc, igw *nl.NS) nl.Wiring {
 	add := func(r nl.Route) { w = append(w, nl.Step{NS: vpc, Object: r}) }
 	for _, cidr := range n.within {
 		add(toDrain(drainNoHost, cidr, n.table))
-		// A packet within the VPC must not go to the internet: continue with the next rule.
+		// A packet within the VPC must not go to the internet: a throw route continues with the next rule.
 		add(nl.Route{Dst: cidr, Type: "throw", Table: n.internet})
 	}
 	add(toDrain(drainNoRoute, everything, n.table))

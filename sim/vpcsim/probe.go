@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// How long a probe waits for an answer: long enough for a busy machine. A probe that expects silence waits only
-// briefly. While a probe waits, it checks at this interval whether its datagram was too big for the path. A ping is
-// repeated as ping(8) repeats it.
+// patience is how long a probe waits for an answer: long enough for a busy machine. glance is the interval at which a
+// waiting probe checks whether its datagram was too big for the path. while is how long Silent waits. again is the
+// interval between two pings, as in ping(8).
 const (
 	patience = time.Minute
 	glance   = 100 * time.Millisecond
@@ -24,16 +24,17 @@ const (
 	again    = time.Second
 )
 
-// small is the number of bytes of a Call.
+// small is the number of bytes that Call sends.
 const small = 10
 
-// Call calls a port where a Namespace answers, by "tcp" or "udp", and returns the address that the other end saw.
+// Call calls a port where a Namespace answers, by "tcp" or "udp". It returns the caller's address as the other end saw
+// it.
 func (n *Namespace) Call(network string, to netip.AddrPort) (seen netip.AddrPort, err error) {
 	return n.Send(network, to, small)
 }
 
-// Send is Call with this number of bytes. By "udp" it is one datagram, at most 65507 bytes, in fragments if it is
-// larger than the path MTU. It is an error if the other end does not get all bytes.
+// Send is Call with size bytes. By "udp", Send sends the bytes in one datagram of at most 65507 bytes. If the datagram
+// is larger than the path MTU, it is sent in fragments. Send returns an error if the other end does not get all bytes.
 func (n *Namespace) Send(network string, to netip.AddrPort, size int) (seen netip.AddrPort, err error) {
 	err = n.Do(func() error {
 		c, err := net.DialTimeout(network, to.String(), patience)
@@ -75,9 +76,9 @@ func sendStream(c *net.TCPConn, size int) (seen netip.AddrPort, err error) {
 	return parseAnswer(answer, size)
 }
 
-// Ping sends an ICMP echo request each second until there is a reply. One request is not enough: the kernel adds an
-// IPv6 address before the local route to it, which a work item adds (net/ipv6/addrconf.c: addrconf_dad_start). A packet
-// that arrives in between is dropped.
+// Ping sends an ICMP echo request each second until there is a reply, for at most a minute. One request is not enough.
+// The kernel first adds an IPv6 address, and a work item adds the local route to the address later
+// (net/ipv6/addrconf.c: addrconf_dad_start). The kernel drops a packet that arrives in between.
 func (n *Namespace) Ping(to netip.Addr) error { return n.ping(to, patience) }
 
 // Silent sends ICMP echo requests for two seconds, and returns an error if there is a reply.
@@ -118,13 +119,14 @@ var (
 // atID is the offset of identifier and sequence number in the messages.
 const atID = 4
 
-// ask uses the time of day as identifier and sequence number, so that it recognises its own reply.
+// ask sends requests until a reply comes. The time of day is their identifier and sequence number, so ask recognises
+// the reply to its own request.
 func (e echo) ask(c *net.IPConn, patience time.Duration) error {
 	const atSum, length = 2, 8
 	request := make([]byte, length)
 	request[0] = e.request
 	byteOrder.PutUint32(request[atID:], uint32(time.Now().UnixNano()))
-	byteOrder.PutUint16(request[atSum:], checksum(request)) // for IPv6, the kernel computes it
+	byteOrder.PutUint16(request[atSum:], checksum(request)) // for IPv6, the kernel computes the checksum
 	for end := time.Now().Add(patience); ; {
 		if _, err := c.Write(request); err != nil {
 			return err
@@ -136,8 +138,8 @@ func (e echo) ask(c *net.IPConn, patience time.Duration) error {
 	}
 }
 
-// await reads until the reply with that identifier and sequence number comes. A raw socket gets all replies from there,
-// also the replies to other processes.
+// await reads until the reply with this identifier and sequence number comes. A raw socket gets all replies from that
+// address, also the replies to requests of other processes.
 func (e echo) await(c *net.IPConn, id []byte, deadline time.Time) error {
 	if err := c.SetReadDeadline(deadline); err != nil {
 		return err

@@ -12,14 +12,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// empty empties the namespace of an instance.
+// empty is a script that empties the namespace of an instance.
 //
 //go:embed empty.sh
 var empty string
 
-// Reboot restarts the instance: its namespace is as after a boot. The attached ENIs have new links there, also those
-// whose links were in the namespaces of pods. Only the boot ENI is
-// configured. The metadata begins again with these lies. The caller has ended all processes of the instance.
+// Reboot restarts the instance. The caller must have ended all processes of the instance. After Reboot, the namespace
+// is as after a boot. All attached ENIs have new links in the namespace, also ENIs whose links were in namespaces of
+// pods. Only the boot ENI is configured. The metadata service begins again with these lies.
 func (i *Instance) Reboot(lies ...ec2sim.Lie) error {
 	i.Instance.Reboot(lies...)
 	if err := i.fabric.reboot(i, i.ENIs()); err != nil {

@@ -12,9 +12,9 @@ import (
 	"syscall"
 )
 
-// A run is a number that no other process uses, for the names of what a Fabric creates: the directory /run/vpcsim0 and
-// the namespaces /run/netns/vpcsim0-*. The process that holds the lock of the directory has the number. So what a
-// killed process has left can be distinguished from what is in use.
+// A run is a number that no other process uses. It is in the names of all that a Fabric creates: the directory
+// /run/vpcsim0 and the namespaces /run/netns/vpcsim0-*. A process holds the lock of the directory while it uses the
+// number. So a free lock shows that the namespaces are left from a killed process.
 type run struct {
 	dir  string
 	lock *os.File
@@ -25,7 +25,7 @@ const (
 	namespaces = "/run/netns"
 )
 
-// newRun removes what killed processes have left, and takes the lowest free number.
+// newRun removes the directories and namespaces of killed processes, and takes the lowest free number.
 func newRun() (*run, error) {
 	left, err := filepath.Glob(runs + "[0-9]*")
 	if err != nil {
@@ -61,7 +61,7 @@ func lock(dir string) (*run, error) {
 		}
 		f, err := os.Open(dir)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // another process has ended in between
+			continue // another process has removed the directory in between
 		}
 		if err != nil {
 			return nil, err
@@ -75,7 +75,7 @@ func lock(dir string) (*run, error) {
 		if err == nil && gone == nil && os.SameFile(ours, now) {
 			return &run{dir, f}, nil
 		}
-		f.Close() // it was removed between Open and Flock
+		f.Close() // another process removed the directory between Open and Flock
 	}
 }
 

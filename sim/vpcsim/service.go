@@ -18,10 +18,10 @@ import (
 var metadataAddr = netip.MustParseAddrPort("169.254.169.254:80")
 
 // errorAddr is the source of the fabric's ICMP errors. Without it, the kernel would use the metadata service's address,
-// to which pods may have no route. EC2's errors come from routers that cannot be reached.
+// to which pods may have no route. The real EC2 sends ICMP errors from routers that no host can reach.
 var errorAddr = netip.MustParseAddr("192.0.2.253")
 
-// ec2Addr is the address of EC2 in each instance's namespace. The path to the real EC2 is not simulated.
+// ec2Addr is the address of EC2 in each instance's namespace. The fabric does not simulate the network path to EC2.
 const ec2Addr = "127.0.0.1:8773"
 
 // serve answers HTTP at an address of a namespace until the namespace is closed. hops is the hop limit of the answers;
@@ -53,11 +53,11 @@ func (n *Namespace) serve(addr string, hops int, h http.Handler) error {
 	return nil
 }
 
-// serveMetadata serves the metadata of all instances. Its answers do not survive a hop (EC2 user guide, "Configure the
-// Instance Metadata Service options": "HttpPutResponseHopLimit", 1 by default). So a container behind the node's
-// routing does not get them, and a container on the ENI does.
+// serveMetadata serves the metadata of all instances. The hop limit of its answers is 1, as by default in EC2 (EC2 user
+// guide, "Configure the Instance Metadata Service options": "HttpPutResponseHopLimit"). So a container whose packets
+// the node routes does not get the answers, and a container on the ENI does.
 func (f *Fabric) serveMetadata() error {
-	for _, a := range []netip.Addr{errorAddr, metadataAddr.Addr()} { // the kernel uses the first
+	for _, a := range []netip.Addr{errorAddr, metadataAddr.Addr()} { // the kernel uses the first as its source
 		if err := (nl.Addr{Prefix: prefix(a), Dev: "lo"}).Add(f.vpc.NS); err != nil {
 			return err
 		}

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchSpoofed opens a socket that keeps the packets of the drain for spoofed ones, until [Fabric.Spoofed] reads them.
+// watchSpoofed opens a socket that gets the packets of the drain for spoofed packets. [Fabric.Spoofed] reads the
+// socket.
 func (f *Fabric) watchSpoofed() error {
 	return f.vpc.Do(func() error {
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
@@ -29,8 +30,8 @@ func (f *Fabric) watchSpoofed() error {
 	})
 }
 
-// Spoofed describes packets that ENIs have sent from addresses that they do not have, since it was called last. Of
-// many, it has the first ones.
+// Spoofed describes the packets that ENIs have sent, since the last call of Spoofed, from addresses that the ENIs do
+// not have. If there are too many packets for the buffer of the socket, Spoofed describes only the first packets.
 func (f *Fabric) Spoofed() (packets []string, err error) {
 	raw, err := f.spoofed.SyscallConn()
 	if err != nil {
@@ -41,7 +42,7 @@ func (f *Fabric) Spoofed() (packets []string, err error) {
 		for {
 			n, _, err := unix.Recvfrom(int(fd), packet, 0)
 			if err != nil {
-				return // there is no more
+				return // no packet is left
 			}
 			packets = append(packets, describe(packet[:n]))
 		}
@@ -49,7 +50,8 @@ func (f *Fabric) Spoofed() (packets []string, err error) {
 	return packets, err
 }
 
-// describe shows the addresses, the protocol and the beginning of what is behind the header of IPv4.
+// describe returns a text about an IPv4 packet, with its addresses, protocol, TTL, ports and TCP flags. It shows other
+// packets as hexadecimal numbers.
 func describe(p []byte) string {
 	const header = 20
 	if len(p) < header+14 || p[0]>>4 != 4 {

@@ -9,8 +9,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// State returns everything that a plugin could leave behind in a namespace, as lines. Sysctls are not included, because
-// other programs may rely on them by now.
+// State returns, as lines, all objects of a namespace that a plugin could leave behind: links, addresses, routes, rules
+// and nftables. It omits sysctls, which plugins do not reset, because other programs may rely on them.
 func State(n *nl.NS) ([]string, error) {
 	links, err := n.Links()
 	if err != nil {
@@ -55,7 +55,8 @@ func State(n *nl.NS) ([]string, error) {
 	return s, nil
 }
 
-// own reports whether the kernel adds the address by itself, at a time of its choice: link-local addresses of IPv6.
+// own reports whether the kernel itself adds the address or route, at a time of its choice: for link-local and
+// multicast addresses of IPv6.
 func own(p netip.Prefix) bool {
 	a := p.Addr()
 	return a.Is6() && (a.IsLinkLocalUnicast() || a.IsMulticast())

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package vpcsim moves the packets of the VPCs of package ec2sim. Namespaces of this kernel are the instances, veth
-// pairs are their ENIs, and a namespace between them is the fabric, which delivers and drops packets as EC2 does.
+// Package vpcsim moves the packets of the VPCs of package ec2sim. Namespaces of this kernel are the instances, and veth
+// pairs are their ENIs. A namespace between them is the fabric, which delivers and drops packets as EC2 does.
 //
 //	vpc-1: 10.0.0.0/16, 100.64.0.0/16            vpc-2: 10.1.0.0/16
 //
@@ -22,17 +22,17 @@
 //	............................|............................................................................
 //	                           eth0 203.0.113.1                       internet: one host
 //
-// There is no broadcast domain. The fabric answers ARP and neighbour solicitations for every address except the
-// addresses of the ENI that asks. For IPv6 it is fe80:ec2::1, the router of all subnets. It follows EC2 alone: a call
-// such as AssignPrivateIpAddresses changes the fabric before EC2 answers ([ec2sim.Sim.OnChange]). The fabric is also
-// the metadata service, and recognises an instance by the source address of its request.
+// There is no broadcast domain. The fabric answers ARP and neighbour solicitations for every address that the asking
+// ENI does not have. For IPv6, the fabric has the address fe80:ec2::1, the router of all subnets. Only EC2 changes the
+// fabric: a call such as AssignPrivateIpAddresses changes the fabric before EC2 answers ([ec2sim.Sim.OnChange]). The
+// fabric is also the metadata service, and recognises an instance by the source address of its request.
 //
-// The fabric consists of routing. A rule for each address of an ENI, "iif eni-04 from 100.64.1.5", leads to the table
-// of its VPC. The table has a route for each address that is reachable from there. A packet without such a rule or
+// The fabric consists of rules and routes. A rule for each address of an ENI, "iif eni-04 from 100.64.1.5", leads to
+// the table of its VPC. The table has a route for each address that the VPC can reach. A packet without such a rule or
 // route goes to a drain, whose counter shows the reason ([Fabric.Drops]).
 //
-// It needs root, and changes nothing outside the namespaces that it creates. They are named vpcsim0-node1 and so on. If
-// a process is killed, its namespaces stay, and the next process removes them.
+// The fabric needs root. It creates namespaces with names such as vpcsim0-node1 and the directory /run/vpcsim0, and
+// changes nothing else. If a process is killed, its namespaces stay, and the next process removes them.
 package vpcsim
 
 import (
@@ -46,7 +46,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// A Fabric is what is between the instances of a simulated EC2, and between them and the internet.
+// A Fabric is the network between the instances of a simulated EC2, and between the instances and the internet.
 type Fabric struct {
 	EC2      *ec2sim.Sim
 	Internet *Namespace // the only host of the internet, with the address InternetAddr
@@ -60,7 +60,7 @@ type Fabric struct {
 	launch sync.Mutex // held while an instance boots
 
 	mu        sync.Mutex           // guards all fields below
-	booting   *Instance            // the instance of launch, until its ID is known
+	booting   *Instance            // the instance that RunInstance launches, until its ID is known
 	instances map[string]*Instance // by ID
 	made      []*Namespace
 	plugged   map[string]plugged // by ENI
@@ -71,7 +71,7 @@ type Fabric struct {
 	failed    error
 }
 
-// New starts EC2 and its fabric. The VPCs must not overlap, peered or not, because there is only one fabric.
+// New starts EC2 and its fabric. The VPCs must not overlap, even without a peering, because they share one fabric.
 func New(c ec2sim.Config) (*Fabric, error) {
 	sim, err := ec2sim.New(c)
 	if err != nil {
@@ -119,7 +119,8 @@ func (f *Fabric) build() (err error) {
 	return errors.Join(f.serveMetadata(), f.answerNeighbours(), f.watchLinks(), f.watchSpoofed())
 }
 
-// router makes a namespace forward packets unchanged, and answer ARP for all addresses that it can forward to.
+// router returns the sysctls of a namespace that forwards packets unchanged, and answers ARP for all addresses to which
+// it can forward.
 func router(n *nl.NS) nl.Wiring {
 	return nl.Wiring{
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}}, // first, because it resets other sysctls
@@ -129,20 +130,22 @@ func router(n *nl.NS) nl.Wiring {
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/all/send_redirects", Value: "0"}},
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/default/send_redirects", Value: "0"}},
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"}},
-		// No automatic link-local addresses: the kernel would check for duplicates, also in the drains.
+		// No automatic link-local addresses: the kernel would check them for duplicates, and the drains would count
+		// these packets.
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv6/conf/default/addr_gen_mode", Value: "1"}},
 	}
 }
 
-// Err returns the errors in following EC2 so far. A test calls it at its end, and Close returns them, too.
+// Err returns the errors of all changes of EC2 that the fabric could not make so far. A test calls Err at its end.
+// Close returns these errors, too.
 func (f *Fabric) Err() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.failed
 }
 
-// Close removes everything that was created: files and namespaces, including the namespaces of pods and everything in
-// them. It does not end processes in the namespaces; their owners must do that. A second Close does nothing.
+// Close removes all files and namespaces of the fabric, including the namespaces of pods. It does not end processes in
+// the namespaces: the program that started them must end them. A second Close does nothing.
 func (f *Fabric) Close() error {
 	err := f.Err()
 	f.mu.Lock()
@@ -161,5 +164,5 @@ func (f *Fabric) Close() error {
 	return errors.Join(err, run.end())
 }
 
-// prefix returns the address as a prefix.
+// prefix returns the prefix that has only this address.
 func prefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

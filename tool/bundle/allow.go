@@ -20,15 +20,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// An allowance is what may leave one node, besides what may leave each.
+// An allowance has the words and tags that may leave this node, in addition to those that may leave any node.
 type allowance struct {
-	words map[string]bool   // names that the text of others may have: of pods, links, networks
-	tags  map[string]string // that the conflists name, by key; the values of other tags do not leave
+	words map[string]bool   // names of pods, links and networks, which texts of others may have
+	tags  map[string]string // tags of the conflists, by key; other tags do not leave the node
 }
 
 func newAllowance() *allowance { return &allowance{map[string]bool{}, map[string]string{}} }
 
-// know allows words, as they are.
+// know allows these words to leave the node.
 func (w *allowance) know(words ...string) {
 	for _, word := range words {
 		if word != "" {
@@ -43,7 +43,7 @@ const withheld = conf.Withheld
 // ownTags are the tags of ENIs that this project sets, with values of its own.
 var ownTags = []string{book.TagManaged, book.TagInstance, book.TagPool, book.TagKeep}
 
-// keepTags returns the tags whose values may leave: our own, and those that a conflist has with the same value.
+// keepTags returns the tags that may leave the node: our own tags, and tags that a conflist has with the same value.
 func (w *allowance) keepTags(tags map[string]string) map[string]string {
 	kept := map[string]string{}
 	for key, value := range tags {
@@ -54,13 +54,13 @@ func (w *allowance) keepTags(tags map[string]string) map[string]string {
 	return kept
 }
 
-// state returns what may leave of a registry.
+// state returns the part of a registry that may leave the node.
 func (w *allowance) state(s *registry.State) *registry.State {
 	s = s.Known()
 	enis := map[string]registry.ENI{}
 	for id, e := range s.ENIs {
 		e.Tags, e.SubnetTags = w.keepTags(e.Tags), w.keepTags(e.SubnetTags)
-		e.Settings = nil // of a card that a pod has, or had
+		e.Settings = nil // settings of a card that a pod has or had
 		enis[id] = e
 	}
 	intents := map[string]registry.Intent{}
@@ -83,7 +83,7 @@ func (w *allowance) state(s *registry.State) *registry.State {
 	return s
 }
 
-// enis returns what may leave of ENIs as EC2 or metadata describe them.
+// enis returns the parts of ENIs that may leave the node. The ENIs are as EC2 or metadata describes them.
 func (w *allowance) enis(all []aws.ENI) (kept []aws.ENI) {
 	for _, e := range all {
 		e.Tags, e.Description = w.keepTags(e.Tags), ""
@@ -100,7 +100,7 @@ func (w *allowance) subnets(all []aws.Subnet) (kept []aws.Subnet) {
 	return kept
 }
 
-// links returns what may leave of links: an alias is our own, or does not leave.
+// links returns the parts of links that may leave the node. An alias may leave only if it is our own.
 func (w *allowance) links(all []nl.Link) []nl.Link {
 	kept := slices.Clone(all)
 	for i, l := range kept {
@@ -111,18 +111,19 @@ func (w *allowance) links(all []nl.Link) []nl.Link {
 	return kept
 }
 
-// lazy compiles an expression when it is first used. Otherwise each start of the tool would pay for all of these.
+// lazy returns a function that compiles a regular expression at its first call. Otherwise each start of the tool would
+// take the time to compile all of them.
 func lazy(expression string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
 }
 
-// ownAlias matches the alias of a pair of ours: our name, the network, the container, the interface, and the pod.
+// ownAlias matches the alias of one of our pairs: our name, the network, the container, the interface, and the pod.
 var ownAlias = lazy(`^cni-ipvlan-vpc-k8s [\w.-]{1,64} [\w.-]{1,128} [\w.-]{1,15}( [\w./-]{1,128})?$`)
 
-// mostText is how long the text of others may be.
+// mostText is how many bytes of a text of others may leave the node.
 const mostText = 4 << 10
 
-// The words of a text that can be no secret.
+// Patterns of words that can be no secret, and of words that name a secret.
 var (
 	separators = lazy(`[-/._:=@,;+()\[\]{}<>"'|*#%\\!?$&~^` + "`" + `]+`)
 	plainWord  = lazy(`^[A-Za-z]?[a-z]{0,19}([A-Z]{1,4}[a-z]{1,19}){0,6}[A-Z]{0,4}s?$|^[A-Z]{1,16}$`)
@@ -131,7 +132,7 @@ var (
 	mixed      = lazy(`^(IPv|ipv|ip|l|L|eth|ens|enp|veth|lo|EC|ec|k|K|v|V|t|c|m|r|HTTP|TLS|RFC|arm|amd)` +
 		`\d{1,4}(s|n|gn|i|a|g|d|Z|T|xlarge)?\d?$|^k[38]s$|^\d{1,2}xlarge$|^\d[a-f]$|^[12]\d{3}-\d\d-\d\dT\d\d$|^\d\dT\d\d$|^netns\d*$`)
 	clock = lazy(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$`)
-	// what names a secret: the word behind it does not leave, whatever it is
+	// words that name a secret: the next word never leaves the node
 	naming = lazy(`(?i)(passw|passphrase|secret|token|credential|authoriz|bearer|api[-_]?key|` +
 		`private[-_]?key|cookie|session|signature|access[-_]?key|pwd$|basic$)`)
 	variable = lazy(`^["']?[A-Z][A-Z0-9_]{2,}=`)
@@ -167,7 +168,7 @@ func (w *allowance) text(text string) string {
 // filler are words between the name of a secret and the secret.
 var filler = map[string]bool{"is": true, "was": true, "=": true, ":": true, "": true, "the": true, "a": true}
 
-// named returns a word that names a secret, without what follows the name in the same word.
+// named returns a word that names a secret. If the word also has a value after the name, named returns withheld.
 func (w *allowance) named(word string) string {
 	end := naming().FindStringIndex(word)[1]
 	rest := word[end:]
@@ -208,7 +209,7 @@ func isAddress(word string) bool {
 	return err == nil
 }
 
-// parts reports whether each part of a word is a word of a language, a number, or another known one.
+// parts reports whether each part of a word is a word of a language, a number, or a known name or abbreviation.
 func (w *allowance) parts(word string) bool {
 	for known := range strings.SplitSeq(word, "/") {
 		if w.words[known] || cloudID().MatchString(known) || isAddress(known) {

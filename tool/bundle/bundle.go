@@ -4,11 +4,11 @@
 // Package bundle puts what a node shows of its pods' network into one file, and reads such a file on any machine.
 //
 // A bundle has sources: the registry, the kernel, EC2 and so on (see sources.go). Each source has a deadline and a
-// share of the size. If a source cannot be read, or has no room, the manifest has a line about it. A missing source is
-// never a failure. So a bundle of a broken node has all sources that still work.
+// share of the size. If a source cannot be read, or has no room, the manifest says so. A missing source is never a
+// failure. So a bundle of a broken node has all sources that still work.
 //
-// What may leave the node is listed field by field (see allow.go). A type of this project has no field for anything
-// else. Text that others may have written keeps only the words that can be no secret.
+// The code lists field by field what may leave the node (see allow.go). The types of this project have no fields for
+// other data. If others may have written a text, only words that can be no secret stay in the text.
 package bundle
 
 import (
@@ -39,12 +39,12 @@ const (
 	Unread = "unread"
 )
 
-// A Source is what was asked for the bundle.
+// A Source says how the reading of a source has ended.
 type Source struct {
 	Name  string `json:"name"`
 	File  string `json:"file"`
 	State string `json:"state"` // whole, cut or unread
-	Why   string `json:"why"`   // it is not whole; else ""
+	Why   string `json:"why"`   // why the source is not whole; else ""
 	Took  string `json:"took"`
 }
 
@@ -53,25 +53,25 @@ type Entry struct {
 	Time    time.Time `json:"time"`
 	Unit    string    `json:"unit"`
 	Program string    `json:"program"`
-	Level   string    `json:"level"` // that of syslog: 0 to 7
+	Level   string    `json:"level"` // the level in syslog: 0 to 7
 	Text    string    `json:"text"`
 }
 
-// A Bundle is what a node was like.
+// A Bundle is the state of a node at the time of the bundle.
 type Bundle struct {
 	Manifest
-	State     *registry.State   // nil: unread, as all that follows
+	State     *registry.State   // nil: the source was not read, as for the fields below
 	Log       []registry.Line   // the end of the lease log
-	Networks  []conf.List       // what may leave the node of the conflists
+	Networks  []conf.List       // the part of the conflists that may leave the node
 	Kernel    *doctor.Snapshot  // links, addresses, routes, rules, and answers to the checks
-	Observed  *view.Observation // the four sources side by side
-	Cloud     *doctor.Answers   // of EC2 and metadata to the checks
-	Findings  *doctor.Report    // of the node itself
-	Unmade    []doctor.Unmade   // on the node
-	Pods      []Inside          // what the kernel has in their namespaces
-	Journal   []Entry           // of our units
+	Observed  *view.Observation // the answers of registry, kernel, metadata and EC2
+	Cloud     *doctor.Answers   // answers of EC2 and metadata to the checks
+	Findings  *doctor.Report    // findings of doctor on the node itself
+	Unmade    []doctor.Unmade   // checks that the node could not make
+	Pods      []Inside          // the kernel's objects in the pods' namespaces
+	Journal   []Entry           // lines about our units
 	Versions  map[string]string // of programs and of the kernel
-	Conflists *conf.Conflists   // of Networks
+	Conflists *conf.Conflists   // made from Networks
 }
 
 // Source returns what the manifest says of a source.
@@ -81,10 +81,10 @@ func (b *Bundle) Source(name string) Source {
 			return s
 		}
 	}
-	return Source{Name: name, State: Unread, Why: "the bundle does not have it"}
+	return Source{Name: name, State: Unread, Why: "the bundle does not have this source"}
 }
 
-// Review makes doctor's checks on the data of the bundle. Where the data is not whole, it makes none.
+// Review makes doctor's checks on the data of the bundle. If the data lacks a necessary part, Review makes no check.
 func (b *Bundle) Review(ctx context.Context) (doctor.Report, []doctor.Unmade) {
 	if why := b.lacks(); why != "" {
 		none := doctor.Report{Checked: []string{}, Findings: []doctor.Finding{}}
@@ -98,16 +98,16 @@ func (b *Bundle) Review(ctx context.Context) (doctor.Report, []doctor.Unmade) {
 	return doctor.Review(ctx, r)
 }
 
-// lacks is why no check can be made, or "". A node without a conflist is checked as it is.
+// lacks returns why no check can be made, or "". A node without a conflist can be checked.
 func (b *Bundle) lacks() string {
 	for name, has := range map[string]bool{sourceRegistry: b.State != nil, sourceKernel: b.Kernel != nil} {
 		if !has {
-			return "the source " + name + " is not there: " + b.Source(name).Why
+			return "the bundle lacks the source " + name + ": " + b.Source(name).Why
 		}
 	}
 	for _, name := range []string{sourceRegistry, sourceConflists} {
 		if s := b.Source(name); s.State == Cut {
-			return "the source " + name + " is not whole: " + s.Why
+			return "the bundle has only a part of the source " + name + ": " + s.Why
 		}
 	}
 	return ""

@@ -26,12 +26,14 @@ func TestText(t *testing.T) {
 	w := newAllowance()
 	w.know("checkout-7d9f8c6b5-x2x4z", "net", "vetha1b2c3d4")
 	for _, same := range []string{
-		"the address is on the link eth1 of the node, but it is for pods: the next pod that gets it cannot be reached",
-		"ip address del 10.0.1.7/32 dev eth1; then enable cni-links.service",
+		"the node's link eth1 has this address, but the address is for pods. The next pod with this address cannot " +
+			"be reached",
+		"run: ip address del 10.0.1.7/32 dev eth1. Then enable cni-links.service",
 		"sysctl -w net.ipv4.conf.all.rp_filter=2", "ip rule add pref 10001 from 10.0.1.6 lookup 10001",
-		"run cni-tool registry-gc --free-after=15m, which learns it as soon as metadata shows it",
+		"run cni-tool registry-gc --free-after=15m, which adds it to the registry as soon as metadata shows it",
 		"EC2 refuses AssignPrivateIpAddresses: PrivateIpAddressLimitExceeded on eni-0123456789abcdef0 in us-east-1a",
-		"shop/checkout-7d9f8c6b5-x2x4z has it on eni-00000000000000002, vetha1b2c3d4, 2001:db8:1::5, m5.large",
+		"shop/checkout-7d9f8c6b5-x2x4z has this address on eni-00000000000000002, vetha1b2c3d4, 2001:db8:1::5, " +
+			"m5.large",
 		"request 1b2c3d4e-0000-4111-8222-123456789abc at 2026-11-24T14:03:00Z took 350ms (3 of 5, 40 %)",
 		"/etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf", "http://169.254.169.254/latest/meta-data",
 	} {

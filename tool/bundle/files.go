@@ -14,13 +14,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// A network is what may leave of a conflist's network.
+// A network is the part of a conflist's network that may leave the node.
 type network struct {
 	File string          `json:"file"`
 	List json.RawMessage `json:"list"`
 }
 
-// conflists are the documented keys of our plugins. Their names and tags may be in the text of others.
+// conflists reads the documented keys of our plugins. It allows the names and tags of the conflists in texts of others.
 func (g *gathering) conflists(context.Context) (finish, error) {
 	return func() (any, error) {
 		all := []network{}
@@ -82,7 +82,7 @@ func (w *allowance) knowState(s *registry.State) {
 // leases.
 type registryFile struct{ state *registry.State }
 
-// MarshalJSON writes it as the registry does.
+// MarshalJSON writes the state in the format of the registry's file.
 func (r *registryFile) MarshalJSON() ([]byte, error) { return r.state.Text() }
 
 func (r *registryFile) Cut() bool {
@@ -98,7 +98,7 @@ func (r *registryFile) Cut() bool {
 	return len(free)+len(leased) > 0
 }
 
-// leaseLog is the end of the log that the registry or a conflist names.
+// leaseLog reads the end of the log that the registry or a conflist names.
 func (g *gathering) leaseLog(context.Context) (finish, error) {
 	file := ""
 	if g.state != nil {
@@ -109,7 +109,7 @@ func (g *gathering) leaseLog(context.Context) (finish, error) {
 		file = cmp.Or(file, l.IPAM.Policies()[0].Log.File)
 	}
 	if file == "" {
-		return nil, errors.New("this node writes no lease log: no conflist has the key leaseLog")
+		return nil, errors.New("this node writes no lease log, because no conflist has the key leaseLog")
 	}
 	lines, err := endOfLog(file)
 	return func() (any, error) {

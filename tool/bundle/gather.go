@@ -25,7 +25,7 @@ import (
 const (
 	manifestFile = "manifest.json"
 	readmeFile   = "README"
-	manifestRoom = 100_000 // bytes of these two, and of what tar adds
+	manifestRoom = 100_000 // bytes of these two files, and of what tar adds
 )
 
 const readme = `A support bundle of cni-ipvlan-vpc-k8s: what a node shows of its pods' network.
@@ -33,7 +33,7 @@ const readme = `A support bundle of cni-ipvlan-vpc-k8s: what a node shows of its
     cni-tool support-bundle --read THIS-FILE              the findings
     cni-tool support-bundle --read THIS-FILE --html FILE  a page with a picture of the node
 
-manifest.json says what is in the other files, and what is not, and why.
+manifest.json lists the other files, the missing parts, and the reasons.
 `
 
 // Gather reads all sources of this node and writes a bundle. Gather fails only if it cannot write the bundle.
@@ -56,7 +56,7 @@ func Gather(ctx context.Context, w io.Writer, config, binDir string) (Manifest, 
 	for _, r := range readings {
 		s, text := g.gather(ctx, r)
 		if r.share == 0 && s.State != Unread {
-			continue // another reading stores it
+			continue // another reading stores this source
 		}
 		if text != nil {
 			files[r.file] = text
@@ -89,7 +89,7 @@ func (g *gathering) gather(ctx context.Context, r reading) (s Source, text []byt
 	return s, text
 }
 
-// within calls f, and waits no longer than the deadline: a reading may hang in the kernel.
+// within calls f, and waits at most until the deadline, because f may hang in the kernel.
 func within[T any](ctx context.Context, deadline time.Duration, f func(context.Context) (T, error)) (T, error) {
 	type answer struct {
 		v   T
@@ -111,10 +111,11 @@ func within[T any](ctx context.Context, deadline time.Duration, f func(context.C
 	}
 }
 
-// A cutter can have less.
+// A cutter is a value that can become smaller. Cut reports whether it still has data.
 type cutter interface{ Cut() bool }
 
-// fit returns the JSON of a value that has room in its share. If the value had to be cut, it says so.
+// fit returns the JSON of a value, cut until it has room in the share. If fit had to cut the value, the result why says
+// so.
 func fit(v any, share int) (text []byte, why string, err error) {
 	whole := 0
 	for {
@@ -129,16 +130,16 @@ func fit(v any, share int) (text []byte, why string, err error) {
 			break
 		}
 		if c, can := v.(cutter); !can || !c.Cut() {
-			return nil, "", fmt.Errorf("it has %d bytes, and its share of the bundle is %d", size, share)
+			return nil, "", fmt.Errorf("the source has %d bytes, but its share of the bundle is %d bytes", size, share)
 		}
 	}
 	if size := compressed(text); size < whole {
-		why = fmt.Sprintf("it has %d of %d bytes: the rest had no room", size, whole)
+		why = fmt.Sprintf("the bundle has room only for %d of its %d bytes", size, whole)
 	}
 	return text, why, nil
 }
 
-// compressed is the size of a text in a bundle.
+// compressed returns the size of a text in a bundle.
 func compressed(text []byte) int {
 	var n counter
 	z := gzip.NewWriter(&n)

@@ -33,7 +33,8 @@ var units = []string{"cni-gc.service", "cni-gc.timer", "cni-warm.service", "cni-
 	"cni-release.service", "cni-release.path", "cni-advertise.service", "cni-advertise.timer", "cni-links.service",
 	"cni-metrics.service", "cni-metrics.timer", "cni-doctor.service", "cni-doctor.timer"}
 
-// speakers are the programs whose lines about our units may leave the node. A drop-in of an operator may run others.
+// speakers are the programs whose lines about our units may leave the node. A drop-in of an operator may run other
+// programs in our units.
 var speakers = []string{"systemd", cli.Program, "cni-tool", "cni-ipvlan-vpc-k8s-links"}
 
 // How much of the journal is read.
@@ -71,7 +72,7 @@ func (w *allowance) entries(text []byte) (all []Entry) {
 		}
 		unit := e.Of
 		if e.About != "" {
-			unit = e.About // systemd's own lines
+			unit = e.About // a line of systemd about the unit
 		}
 		micro, err := strconv.ParseInt(e.Time, 10, 64)
 		if err != nil || !slices.Contains(units, unit) {
@@ -86,7 +87,7 @@ func (w *allowance) entries(text []byte) (all []Entry) {
 	return all
 }
 
-// output runs a program, and reads no more than so many bytes of what it writes.
+// output runs a program, and returns its output. It reads no more bytes than most.
 func output(ctx context.Context, most int64, program string, args ...string) ([]byte, error) {
 	c := exec.CommandContext(ctx, program, args...)
 	c.WaitDelay = time.Second
@@ -99,7 +100,7 @@ func output(ctx context.Context, most int64, program string, args ...string) ([]
 	}
 	text, err := io.ReadAll(io.LimitReader(pipe, most))
 	if int64(len(text)) == most {
-		_ = c.Process.Kill() // it would write on
+		_ = c.Process.Kill() // the program has more to write
 	}
 	failed := c.Wait()
 	if len(text) == 0 && failed != nil {
@@ -108,7 +109,7 @@ func output(ctx context.Context, most int64, program string, args ...string) ([]
 	return text, err
 }
 
-// endOfLog reads the last lines of a log, and of the file before it.
+// endOfLog reads the last lines of a lease log, from its last two files.
 func endOfLog(file string) (lines []registry.Line, err error) {
 	const last = 4 << 20
 	for _, name := range []string{file + ".1", file} {
@@ -150,10 +151,10 @@ func end(name string, most int64) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(f, from, info.Size()-from))
 }
 
-// programs of others whose versions matter.
+// programs are the programs of others whose versions matter.
 var programs = []string{"containerd", "crio", "kubelet", "runc", "nft", "systemctl"}
 
-// aVersion is what may leave of the answer to --version.
+// aVersion matches the part of an answer to --version that may leave the node.
 var aVersion = lazy(`\bv?\d{1,4}(\.\d{1,5}){1,3}((-|~|\+)[a-z]{1,5}[.\d]{0,6})?`)
 
 func (g *gathering) versions(ctx context.Context) (finish, error) {
@@ -181,7 +182,7 @@ func (g *gathering) versions(ctx context.Context) (finish, error) {
 	return func() (any, error) { return all, nil }, nil
 }
 
-// systemOf is the name and the version in os-release(5).
+// systemOf returns the name and the version in a file as in os-release(5).
 func systemOf(text string) string {
 	values := map[string]string{}
 	for line := range strings.Lines(text) {

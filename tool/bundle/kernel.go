@@ -57,12 +57,12 @@ func (g *gathering) programs(context.Context) (finish, error) {
 		all, err = append(all, at...), errors.Join(err, err2)
 	}
 	if len(all) > 0 {
-		err = nil // what could be read counts
+		err = nil // the programs that could be read count
 	}
 	return func() (any, error) { return &list[nl.ProgramDump]{all}, nil }, err
 }
 
-// An Inside is what the kernel has in the namespace of a pod.
+// An Inside has the kernel's objects in the namespace of a pod.
 type Inside struct {
 	NetNS    string           `json:"netns"`
 	Links    []nl.Link        `json:"links"`
@@ -70,7 +70,7 @@ type Inside struct {
 	Routes   []nl.Route       `json:"routes"` // of all tables, without the local one
 	Rules    []nl.Rule        `json:"rules"`
 	Programs []nl.ProgramDump `json:"programs"`
-	Why      string           `json:"why"` // a part could not be read; else ""
+	Why      string           `json:"why"` // why a part could not be read; else ""
 }
 
 // pods looks into the namespaces of leases.
@@ -99,7 +99,7 @@ func (g *gathering) pods(ctx context.Context) (finish, error) {
 	}, nil
 }
 
-// insideOf reads a namespace. A pod can give its links any alias, so none leaves the node.
+// insideOf reads a namespace. A pod can give its links any alias, so no alias leaves the node.
 func insideOf(path string) Inside {
 	p := Inside{NetNS: path}
 	ns, err := nl.Open(path, path)

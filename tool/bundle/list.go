@@ -5,7 +5,7 @@ package bundle
 
 import "encoding/json"
 
-// A list loses its end if it has no room.
+// A list loses items at its end if it has too little room.
 type list[T any] struct{ items []T }
 
 // MarshalJSON writes the items.
@@ -16,7 +16,7 @@ func (l *list[T]) Cut() bool {
 	return len(l.items) > 0
 }
 
-// A tail is a list that loses its beginning.
+// A tail is a list that loses items at its beginning.
 type tail[T any] struct{ items []T }
 
 // MarshalJSON writes the items.

@@ -17,7 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// How much a bundle may have when it is unpacked. A file may be made to fill a memory.
+// Limits for a bundle when it is unpacked. An attacker may have made a file that fills the memory.
 const (
 	mostFile  = 64 << 20
 	mostFiles = 256 << 20
@@ -25,7 +25,7 @@ const (
 )
 
 // ErrNone means that a file is no bundle.
-var ErrNone = errors.New("it is no support bundle")
+var ErrNone = errors.New("the file is no support bundle")
 
 // Read reads a bundle. Read writes no file, and opens none.
 func Read(r io.Reader) (*Bundle, error) {
@@ -38,7 +38,8 @@ func Read(r io.Reader) (*Bundle, error) {
 		return nil, err
 	}
 	if b.Format != 1 {
-		return nil, fmt.Errorf("its format is %d, and this release reads 1: use the release %s, which has made it",
+		return nil, fmt.Errorf("the bundle has the format %d, but this release reads only the format 1: use the "+
+			"release %s, which made the bundle",
 			b.Format, b.Tool)
 	}
 	var failed error
@@ -93,13 +94,13 @@ func unpack(r io.Reader) (map[string][]byte, error) {
 		case errors.Is(err, io.EOF):
 			return files, nil
 		case err != nil:
-			return nil, fmt.Errorf("%w, or a part of it is missing: %w", ErrNone, err)
+			return nil, fmt.Errorf("%w, or a part of the file is missing: %w", ErrNone, err)
 		case h.Size > mostFile || h.Size > left || len(files) == mostNames:
-			return nil, fmt.Errorf("%w: it is larger than any bundle", ErrNone)
+			return nil, fmt.Errorf("%w: the file is larger than any bundle", ErrNone)
 		}
 		text, err := io.ReadAll(io.LimitReader(t, mostFile))
 		if err != nil {
-			return nil, fmt.Errorf("%w, or a part of it is missing: %w", ErrNone, err)
+			return nil, fmt.Errorf("%w, or a part of the file is missing: %w", ErrNone, err)
 		}
 		left -= int64(len(text))
 		if strings.HasPrefix(h.Name, "support-bundle/") {
@@ -111,7 +112,7 @@ func unpack(r io.Reader) (map[string][]byte, error) {
 func decode(files map[string][]byte, name string, to any) error {
 	text, has := files[name]
 	if !has {
-		return fmt.Errorf("%w: it has no %s", ErrNone, name)
+		return fmt.Errorf("%w: the file has no %s", ErrNone, name)
 	}
 	if err := json.Unmarshal(text, to); err != nil {
 		return fmt.Errorf("%s: %w", name, err)

@@ -23,21 +23,22 @@ const (
 	sourceKernel    = "kernel"
 )
 
-// A finish takes the data that was read, and returns the part that may leave the node. A finish runs while no reading
-// runs, so a finish may change the gathering.
+// A finish takes the data that was read, and returns the part that may leave the node. The gathering waits for each
+// finish, so a finish may change the gathering.
 type finish func() (any, error)
 
-// A reading reads one source. The gathering may end before a slow reading does, so a reading does not change the
-// gathering. Its finish returns the value of the file, which is JSON, or nil if another reading stores it.
+// A reading reads one source. The gathering does not wait for a slow reading, so a reading must not change the
+// gathering. The finish of a reading returns the value of the file, which is JSON. The finish returns nil if another
+// reading stores the source.
 type reading struct {
 	name, file string
 	deadline   time.Duration
-	share      int // bytes of the compressed file; 0: another reading stores it
+	share      int // bytes of the compressed file; 0: another reading stores the source
 	read       func(*gathering, context.Context) (finish, error)
 }
 
-// readings are in the order in which they are made. The text of later ones has names that earlier ones know. All
-// shares together, and the manifest, have room in a bundle.
+// readings are all readings, in the order in which they are made. Earlier readings allow names that later readings keep
+// in texts. A bundle has room for all shares and the manifest together.
 var readings = []reading{
 	{sourceConflists, "conflists.json", 5 * time.Second, 60_000, (*gathering).conflists},
 	{sourceRegistry, "registry.json", 5 * time.Second, 350_000, (*gathering).registry},
@@ -55,27 +56,27 @@ var readings = []reading{
 	{"versions", "versions.json", 10 * time.Second, 10_000, (*gathering).versions},
 }
 
-// How long one check of doctor may take, and all.
+// How long one check of doctor may take, and all checks together.
 const (
 	examineOne = 10 * time.Second
 	examineAll = 35 * time.Second
 )
 
-// A gathering is a bundle in the making.
+// A gathering is a bundle that is being made.
 type gathering struct {
 	allow    *allowance
 	binDir   string
-	node     *doctor.Node // nil: it could not be opened, because of unopened
+	node     *doctor.Node // nil: the node could not be opened; unopened says why
 	unopened error
 	host     *nl.NS
 	lists    *conf.Conflists
-	state    *registry.State // as it was read; nil: it was not
+	state    *registry.State // nil: the registry was not read
 	shot     *doctor.Snapshot
 	asked    *doctor.Answers
 	compared *view.Observation
 }
 
-// opened is why the node could not be opened, or nil.
+// opened returns why the node could not be opened, or nil.
 func (g *gathering) opened() error {
 	if g.node == nil {
 		return fmt.Errorf("the registry or the network namespace of the node cannot be opened: %w", g.unopened)
@@ -103,14 +104,14 @@ func (g *gathering) findings(ctx context.Context) (finish, error) {
 	}, nil
 }
 
-// An examined node is what doctor has found there.
+// An examined has the findings of doctor on the node.
 type examined struct {
 	doctor.Report
 	Unmade []doctor.Unmade `json:"unmade"`
 }
 
 func (e *examined) Cut() bool {
-	e.Findings = e.Findings[:len(e.Findings)/2] // the worst are first
+	e.Findings = e.Findings[:len(e.Findings)/2] // the worst findings come first
 	return len(e.Findings) > 0
 }
 
@@ -133,7 +134,7 @@ func (g *gathering) observed(ctx context.Context) (finish, error) {
 	if err := g.opened(); err != nil {
 		return nil, err
 	}
-	const asking = 15 * time.Second // of the deadline: the kernel's part comes last
+	const asking = 15 * time.Second // less than the deadline: the kernel is read last
 	ctx, cancel := context.WithTimeout(ctx, asking)
 	defer cancel()
 	o, err := view.Observe(ctx, g.node.Pool(), g.lists)
@@ -147,13 +148,13 @@ func (g *gathering) observed(ctx context.Context) (finish, error) {
 
 func (g *gathering) difference(context.Context) (finish, error) {
 	if g.compared == nil {
-		return nil, errors.New("the four sources were not compared")
+		return nil, errors.New("registry, kernel, metadata and EC2 were not compared")
 	}
 	d := &difference{g.compared.Compare(g.lists.ReuseWait).Difference()}
 	return func() (any, error) { return d, nil }, nil
 }
 
-// A difference is what status --diff answers, the disagreements first.
+// A difference is the answer of status --diff, with the disagreements first.
 type difference struct{ view.Difference }
 
 func (d *difference) Cut() bool {

@@ -11,9 +11,10 @@ import (
 )
 
 // Arrange returns a command line in the order that the library reads: the command, its flags, its arguments. People
-// also type flags before the command, and after the arguments. After "--" all are arguments. args[0] is the program.
+// also type flags before the command, and after the arguments. After "--", all words are arguments. args[0] is the
+// program.
 func Arrange(app *App, args []string) []string {
-	if len(args) < 2 || slices.Contains(args, "--generate-bash-completion") { // a shell asks about an unfinished line
+	if len(args) < 2 || slices.Contains(args, "--generate-bash-completion") { // a shell asks how to complete a line
 		return args
 	}
 	begin, command := commandOf(app, args)
@@ -24,8 +25,8 @@ func Arrange(app *App, args []string) []string {
 	return slices.Concat([]string{args[0], args[begin]}, flags, rest)
 }
 
-// commandOf returns the command that the line names, and where. The command is nil if a word that is no flag comes
-// first.
+// commandOf returns the command that the line names, and its index in args. The command is nil if another word comes
+// first that is neither a flag nor the value of a flag.
 func commandOf(app *App, args []string) (int, *Command) {
 	for i := 1; i < len(args); i++ {
 		if strings.HasPrefix(args[i], "-") {
@@ -34,15 +35,15 @@ func commandOf(app *App, args []string) (int, *Command) {
 		if c := app.Command(args[i]); c != nil {
 			return i, c
 		}
-		if i == 1 || !strings.HasPrefix(args[i-1], "-") { // else it may be the value of a flag
+		if i == 1 || !strings.HasPrefix(args[i-1], "-") { // otherwise the word may be the value of a flag
 			return 0, nil
 		}
 	}
 	return 0, nil
 }
 
-// split separates the flags, with their values, from the arguments. An unknown flag is one without a value: the
-// library reports it.
+// split separates the flags, with their values, from the arguments. split treats an unknown flag like a flag without a
+// value: the library then reports the flag.
 func split(known []Flag, args []string) (flags, rest []string) {
 	for i := 0; i < len(args); i++ {
 		word := args[i]

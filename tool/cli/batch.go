@@ -5,17 +5,17 @@ package cli
 
 import "math"
 
-// BatchFlag is the flag for how many addresses to ask for at once.
+// BatchFlag returns the flag for the number of addresses that a command asks for.
 func BatchFlag() Flag {
 	return &IntFlag{Name: "ip_batch_size", Value: 1,
-		Usage: "ask for `N` addresses; 0: as many as the interface can have"}
+		Usage: "ask for `N` addresses; 0: as many as the ENI can have"}
 }
 
-// Batch is the value of BatchFlag, with as many as there are for 0.
+// Batch returns the value of BatchFlag. For 0, it returns a number that is larger than an ENI's limit.
 func Batch(c *Context) (int, error) {
 	switch n := c.Int("ip_batch_size"); {
 	case n < 0:
-		return 0, Misuse(c, "--ip_batch_size: %d: want 0 or more", n)
+		return 0, Misuse(c, "--ip_batch_size %d: want 0 or more", n)
 	case n == 0:
 		return math.MaxInt32, nil
 	default:

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package cli is what all commands of the tool share: flags and arguments, output as text or JSON, messages and exit
-// codes. On a terminal, it shows the progress. No other package imports the library urfave/cli: package cli exports the
-// library's types under their names.
+// Package cli has the code that all commands of the tool share: flags and arguments, output as text or JSON, messages
+// and exit codes. On a terminal, it shows the progress of a command. No other package imports the library urfave/cli:
+// package cli exports the library's types under their names.
 package cli
 
 import (
@@ -18,15 +18,15 @@ import (
 	urfave "github.com/urfave/cli/v2"
 )
 
-// The types of the library, for the commands.
+// The types of the library that the commands use.
 type (
 	// App is a program with commands.
 	App = urfave.App
-	// Command is one of them.
+	// Command is a command of an App.
 	Command = urfave.Command
 	// Context is a command line that was parsed.
 	Context = urfave.Context
-	// Flag is any of the kinds that follow.
+	// Flag is a flag of one of the following types.
 	Flag = urfave.Flag
 	// BoolFlag is a flag without a value.
 	BoolFlag = urfave.BoolFlag
@@ -34,7 +34,7 @@ type (
 	IntFlag = urfave.IntFlag
 	// StringFlag takes a word.
 	StringFlag = urfave.StringFlag
-	// StringSliceFlag takes words, and may be given again.
+	// StringSliceFlag takes words: a command line may have the flag several times.
 	StringSliceFlag = urfave.StringSliceFlag
 	// StringSlice is the value of a StringSliceFlag.
 	StringSlice = urfave.StringSlice
@@ -45,7 +45,7 @@ type (
 // NewStringSlice returns the default of a StringSliceFlag.
 func NewStringSlice(words ...string) *StringSlice { return urfave.NewStringSlice(words...) }
 
-// Program is the name under which the program is installed. alias is the name of the link to it.
+// Program is the name under which the program is installed. alias is the name of a symbolic link to the program.
 const (
 	Program = "cni-ipvlan-vpc-k8s-tool"
 	alias   = "cni-tool"
@@ -54,7 +54,8 @@ const (
 // Name is the name by which the program was called. Help, messages and hints use it.
 var Name = called(os.Args[0])
 
-// called returns the alias for a program that was called by it, and Program otherwise, as in tests.
+// called returns alias if the program was called by this name, and Program otherwise. A test calls the program by
+// another name.
 func called(arg0 string) string {
 	if filepath.Base(arg0) == alias {
 		return alias
@@ -67,7 +68,7 @@ func called(arg0 string) string {
 const Patience = 2 * time.Minute
 
 // Complete adds to a command the output flag, a limit of time, and a check of its arguments. A command without an
-// ArgsUsage takes none.
+// ArgsUsage takes no arguments.
 func Complete(c *Command) {
 	CompleteEndless(c)
 	action := c.Action
@@ -79,16 +80,17 @@ func Complete(c *Command) {
 	}
 }
 
-// CompleteEndless is Complete for a command that works until it is told to end.
+// CompleteEndless is Complete without the limit of time, for commands that limit their time themselves or work until a
+// signal.
 func CompleteEndless(c *Command) {
 	c.HideHelpCommand = true
 	c.OnUsageError = Misused
 	c.Description = strings.TrimSpace(c.Description)
 	c.UsageText = strings.TrimSpace(Name + " " + c.Name + " [options] " + c.ArgsUsage)
-	own := flagNamed(c.Flags, "output") != nil // for what it writes
+	own := flagNamed(c.Flags, "output") != nil // the command has its own flag --output
 	if !own {
 		c.Flags = append(c.Flags, &StringFlag{Name: "output", Aliases: []string{"o"}, Value: "text",
-			Usage: "answer in `FORMAT` text or json"})
+			Usage: "answer in `FORMAT`: text or json"})
 	}
 	action := c.Action
 	c.Action = func(c *Context) error {
@@ -99,16 +101,17 @@ func CompleteEndless(c *Command) {
 	}
 }
 
-// JSON is the part of a command's description that names the fields of its answer with --output json. The answer is an
-// object, or, where the part begins with [], a list of objects. Fields in braces are within the field before the
-// braces. Times have the form of RFC 3339, in UTC. A field keeps its name and type from release to release; new ones
-// may come. The transcripts hold this.
+// JSON returns the part of a command's description that names the fields of its answer with --output json. The answer
+// is an object. If the fields begin with [], the answer is a list of objects. Fields in braces are within the field
+// before the braces. Times have the form of RFC 3339, in UTC. A field keeps its name and type from release to release,
+// but a release may add fields. The transcripts in tool/testdata check this.
 func JSON(fields string) string { return "\n\nWith --output json: " + fields }
 
-// checkArgs refuses arguments that the command would ignore. A command may have an output of its own.
+// checkArgs refuses arguments that the command would ignore. If own is true, the command has its own flag --output,
+// which checkArgs does not check.
 func checkArgs(c *Context, own bool) error {
 	if f := c.String("output"); !own && f != "text" && f != "json" {
-		return Misuse(c, "--output: %q: want text or json", f)
+		return Misuse(c, "--output %q: want text or json", f)
 	}
 	if c.Command.ArgsUsage == "" && c.Args().Present() {
 		return Misuse(c, "%s: this command takes no arguments", c.Args().First())
@@ -116,13 +119,13 @@ func checkArgs(c *Context, own bool) error {
 	return nil
 }
 
-// What the library says about flags, in the words of package flag.
+// unknownFlag and invalidValue match the library's errors about flags, which package flag has written.
 var (
 	unknownFlag  = regexp.MustCompile(`^flag provided but not defined: -+(.*)$`)
 	invalidValue = regexp.MustCompile(`^invalid value "(.*)" for flag -+(\S+): .*$`)
 )
 
-// Misused is Misuse for what the library finds.
+// Misused turns an error of the library about the command line into an error of Misuse.
 func Misused(c *Context, err error, _ bool) error {
 	if m := unknownFlag.FindStringSubmatch(err.Error()); m != nil {
 		var known []string
@@ -135,7 +138,7 @@ func Misused(c *Context, err error, _ bool) error {
 		return Misuse(c, "unknown flag --%s", m[1])
 	}
 	if m := invalidValue.FindStringSubmatch(err.Error()); m != nil {
-		return Misuse(c, "--%s: %q: want %s", m[2], m[1], wanted(flagNamed(c.Command.Flags, m[2])))
+		return Misuse(c, "--%s %q: want %s", m[2], m[1], wanted(flagNamed(c.Command.Flags, m[2])))
 	}
 	return Misuse(c, "%w", err)
 }
@@ -153,7 +156,7 @@ func wanted(f Flag) string {
 	return "another value"
 }
 
-// unknown is the error for a command that does not exist.
+// unknown returns the error for a command that does not exist. The exit status of this error is 3.
 func unknown(command string, app *App) error {
 	var known []string
 	for _, c := range app.VisibleCommands() {
@@ -166,7 +169,7 @@ func unknown(command string, app *App) error {
 	return urfave.Exit(text, 3)
 }
 
-// Help prints the help of the program. If the command line names a command that does not exist, that is an error.
+// Help prints the help of the program. If the command line names a command that does not exist, Help returns an error.
 func Help(c *Context) error {
 	if c.Args().Present() {
 		return unknown(c.Args().First(), c.App)
@@ -174,7 +177,7 @@ func Help(c *Context) error {
 	return urfave.ShowAppHelp(c)
 }
 
-// Misuse is an error in the command line.
+// Misuse returns an error about the command line, with a hint that names the help.
 func Misuse(c *Context, format string, args ...any) error {
 	return hinted{fmt.Errorf(format, args...), "see " + strings.TrimSpace(c.Command.HelpName) + " --help"}
 }

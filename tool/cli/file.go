@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/atomicfile"
 )
 
-// ReplaceFile puts data at path, whole or not at all. The caller holds a lock, see
-// [atomicfile.Replace].
+// ReplaceFile replaces the file at path by data: whole, or not at all. The caller must hold a lock (see
+// [atomicfile.Replace]).
 func ReplaceFile(path string, data []byte, mode fs.FileMode) error {
 	dir, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {

@@ -5,7 +5,8 @@ package cli
 
 import "strings"
 
-// Nearest returns the known word that is most similar to a mistaken one, or "" if none is. Of equals, the first counts.
+// Nearest returns the known word that is most similar to a mistaken word, or "" if no known word is similar. If several
+// words are equally similar, Nearest returns the first of them.
 func Nearest(word string, known []string) string {
 	const similar = 0.6
 	best, most := "", 0.0
@@ -20,7 +21,7 @@ func Nearest(word string, known []string) string {
 // likeness returns how similar two words are, from 0 to 1. likeness compares the length of their longest common
 // subsequence with their own lengths.
 func likeness(a, b string) float64 {
-	row := make([]int, len(b)+1) // how many a, as far as it was read, has in common with each beginning of b
+	row := make([]int, len(b)+1) // row[j]: longest common subsequence of b[:j] and the part of a read so far
 	for i := range len(a) {
 		diagonal := 0
 		for j := range len(b) {

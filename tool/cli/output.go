@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/excerpt"
 )
 
-// Answer writes v as JSON if the command line asks for JSON, and otherwise by text. In the text, an escape stands for
+// Answer writes v as JSON if the command line asks for JSON. Otherwise it writes the output of text, with an escape for
 // each character that is not printable.
 func Answer(c *Context, v any, text func(w io.Writer)) error {
 	var b bytes.Buffer
@@ -28,7 +28,7 @@ func Answer(c *Context, v any, text func(w io.Writer)) error {
 	} else {
 		var plain bytes.Buffer
 		text(&plain)
-		b.WriteString(excerpt.Lines(plain.String())) // pods have written some of it, and a terminal obeys some text
+		b.WriteString(excerpt.Lines(plain.String())) // parts are texts of pods, and a terminal obeys escapes
 	}
 	if _, err := b.WriteTo(c.App.Writer); err != nil {
 		return fmt.Errorf("write the answer: %w", err)
@@ -36,8 +36,8 @@ func Answer(c *Context, v any, text func(w io.Writer)) error {
 	return nil
 }
 
-// Table answers with rows, which are structs. A field is a column. Its heading is its JSON name, or its tag "head" if
-// it has one. With the tag "-", a field is only in the JSON.
+// Table answers with rows, which are structs. Each field is a column. The heading of the column is the tag "head" of
+// the field, or else its JSON name. A field with the tag head:"-" is only in the JSON.
 func Table[Row any](c *Context, rows []Row) error {
 	if rows == nil {
 		rows = []Row{} // [], not null
@@ -45,8 +45,8 @@ func Table[Row any](c *Context, rows []Row) error {
 	return Answer(c, rows, func(w io.Writer) { Tabulate(w, rows) })
 }
 
-// Tabulate writes the table as the original does: every cell, the last one too, is
-// as wide as its column and three spaces.
+// Tabulate writes the table like the original tool. Each cell, also the last one of a line, is three spaces wider than
+// the widest text of its column.
 func Tabulate[Row any](w io.Writer, rows []Row) {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	defer t.Flush()
@@ -60,7 +60,7 @@ func Tabulate[Row any](w io.Writer, rows []Row) {
 	fmt.Fprintln(t)
 	var line bytes.Buffer
 	for _, r := range rows {
-		fields := reflect.ValueOf(r) // once for all: it has a copy of the row
+		fields := reflect.ValueOf(r) // once for all fields: ValueOf copies the row
 		for _, i := range shown {
 			line.WriteString(Cell(fields.FieldByIndex(i).Interface()) + "\t")
 		}
@@ -69,7 +69,7 @@ func Tabulate[Row any](w io.Writer, rows []Row) {
 	}
 }
 
-// head is the heading of a column.
+// head returns the heading of a column.
 func head(f reflect.StructField) string {
 	if h, ok := f.Tag.Lookup("head"); ok {
 		return h
@@ -77,13 +77,17 @@ func head(f reflect.StructField) string {
 	return f.Tag.Get("json")
 }
 
-// Cell is what a table shows of a value. A CIDR that an ENI has not is blank.
+// Cell returns the text of a value in a table. For a CIDR that an ENI does not have, the text is empty.
 func Cell(v any) string {
-	if p, ok := v.(netip.Prefix); ok && !p.IsValid() {
-		return ""
+	text, ok := v.(string) // most cells, and Sprint would take long
+	if !ok {
+		text = fmt.Sprint(v)
 	}
-	return excerpt.Plain(fmt.Sprint(v)) // no cell begins another line or column
+	if p, ok := v.(netip.Prefix); ok && !p.IsValid() {
+		text = ""
+	}
+	return excerpt.Plain(text) // so that no cell begins another line or column
 }
 
-// List is a copy of s that JSON writes as [] if it is empty, and never as null.
+// List returns a copy of s. JSON writes an empty copy as [], and never as null.
 func List[T any](s []T) []T { return append([]T{}, s...) }

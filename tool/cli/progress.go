@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A terminal is standard error. Each change in the cloud is one line, in a log as on a screen. What the command waits
-// for is the last line of a screen, and the next line overwrites it.
+// A terminal is standard error: a screen, or a log. Each change in EC2 is a line of its own. On a screen, the last line
+// also says what the command waits for, and the next line overwrites that line.
 type terminal struct {
 	w      io.Writer
-	screen bool // a person looks at it
+	screen bool // w is a screen and no file or pipe
 
 	mu    sync.Mutex
-	shown bool // there is a last line
+	shown bool // the last line says what the command waits for
 }
 
 func newTerminal(f *os.File) *terminal {
@@ -29,10 +29,10 @@ func newTerminal(f *os.File) *terminal {
 	return &terminal{w: f, screen: err == nil}
 }
 
-// erase takes the last line away (ECMA-48: carriage return, erase in line).
+// erase removes the last line (ECMA-48: carriage return, erase in line).
 const erase = "\r\x1b[K"
 
-// Write writes whole lines.
+// Write writes whole lines. Before, it erases the text of show, if the screen has one.
 func (t *terminal) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -43,7 +43,7 @@ func (t *terminal) Write(b []byte) (int, error) {
 	return t.w.Write(b)
 }
 
-// show puts text in place of the last line; nothing, if it is empty.
+// show replaces the last line by text. If text is empty, show only erases the line.
 func (t *terminal) show(text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -53,7 +53,7 @@ func (t *terminal) show(text string) {
 	t.shown = text != ""
 }
 
-// Working shows what the command does, and for how long, until it is told to stop.
+// Working shows what the command does, and for how long, until the caller calls stop. It shows this only on a screen.
 func Working(what string) (stop func()) {
 	m, ok := slog.Default().Handler().(messages)
 	if !ok {

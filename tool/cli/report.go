@@ -21,7 +21,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 )
 
-// Two errors that scripts may look for, in the words of the original.
+// Two errors that scripts may look for, in the words of the original tool.
 var (
 	//lint:ignore ST1005 its words
 	errRoot = errors.New("This command must be run as root")
@@ -29,7 +29,7 @@ var (
 	errNotEC2 = errors.New("This command must be run from a running ec2 instance")
 )
 
-// A hinted error knows what the operator can do about it.
+// A hinted error has a hint: what an operator can do about the error.
 type hinted struct {
 	error
 	hint string
@@ -37,7 +37,7 @@ type hinted struct {
 
 func (h hinted) Unwrap() error { return h.error }
 
-// Count is a number of things, of which thing names one: "1 error", "2 errors".
+// Count returns a number with a noun, such as "1 error" or "2 errors". thing is the noun in the singular.
 func Count(n int, thing string) string {
 	if n != 1 {
 		thing += "s"
@@ -45,14 +45,14 @@ func Count(n int, thing string) string {
 	return fmt.Sprint(n, " ", thing)
 }
 
-// Hint adds to an error what the operator can do about it.
+// Hint adds a hint to an error: what an operator can do about the error.
 func Hint(err error, hint string) error { return hinted{err, hint} }
 
-// Log makes slog write as Report does, to standard error.
+// Log makes slog write to standard error, in the format of Report.
 func Log() { slog.SetDefault(slog.New(messages{t: newTerminal(os.Stderr)})) }
 
-// Report writes an error for people, and returns the exit status that belongs to it.
-// An error of several lines is several errors.
+// Report writes an error for people, and returns the exit status of the error. Each line of the error's text counts as
+// an error of its own.
 func Report(w io.Writer, err error) int {
 	if err == nil {
 		return 0
@@ -82,11 +82,12 @@ func hintOf(err error) string {
 	return ipam.Hint(err)
 }
 
-// say writes a line to standard error. Messages quote what pods and others have written.
+// say writes a line to w. It escapes characters that are not printable, because messages quote texts of pods and of
+// other programs.
 func say(w io.Writer, text string) { fmt.Fprintf(w, "%s: %s\n", Name, excerpt.Lines(text)) }
 
-// messages is a slog.Handler that writes as report does. Its lines need no time: they
-// end in a terminal or in the journal, which has its own.
+// messages is a slog.Handler that writes in the format of Report. Its lines have no time: a person reads them on a
+// terminal, or the journal adds the time.
 type messages struct {
 	t     *terminal
 	attrs []slog.Attr
@@ -100,7 +101,7 @@ func (m messages) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return messages{m.t, slices.Concat(m.attrs, attrs)}
 }
 
-// WithGroup ignores the group: nothing here uses them.
+// WithGroup ignores the group, because the tool uses no groups.
 func (m messages) WithGroup(string) slog.Handler { return m }
 
 // Handle writes a record: "warning: text key=value".

@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// NeedRoot refuses to go on if the process may not look into other namespaces.
+// NeedRoot returns an error if the process does not run as root. Only root may enter other namespaces.
 func NeedRoot() error {
 	if os.Geteuid() != 0 {
 		return hinted{errRoot, "try sudo"}
@@ -43,21 +43,23 @@ func ViewRegistry() (*registry.State, error) {
 	return s, Rooted(err)
 }
 
-// Unreadable says what to do about a registry that is damaged, or is not of this release. Otherwise it is empty.
+// Unreadable returns what an operator can do if the registry is damaged, or was written by another release. For other
+// errors, it returns "".
 func Unreadable(err error) string {
 	switch {
 	case errors.Is(err, registry.ErrVersion):
-		return "install the release that has written the file registry.json, or delete the file: the next ADD then " +
-			"builds it from the kernel, metadata and EC2"
+		return "install the release that has written the file registry.json, or delete the file. The next ADD then " +
+			"builds the registry from the kernel, metadata and EC2"
 	case registry.IsGarbage(err):
 		return "run " + Name +
-			" registry-gc --free-after=15m, or wait for the next ADD; either sets the file aside, and builds a new " +
-			"one from the kernel, metadata and EC2"
+			" registry-gc --free-after=15m, or wait for the next ADD. Both set the damaged file aside, and build a " +
+			"new registry from the kernel, metadata and EC2"
 	}
 	return ""
 }
 
-// Rooted says what to do about an error of permissions.
+// Rooted adds the error of NeedRoot to an error of permissions, if the process does not run as root. It returns other
+// errors unchanged.
 func Rooted(err error) error {
 	if !errors.Is(err, fs.ErrPermission) || NeedRoot() == nil {
 		return err

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command cni-ipvlan-vpc-k8s-tool shows what a node has of its ENIs and addresses,
-// and changes it.
+// Command cni-ipvlan-vpc-k8s-tool shows and changes the ENIs and addresses of a node.
 package main
 
 import "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool"

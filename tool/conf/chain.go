@@ -29,18 +29,18 @@ var versions = cni.VersionsStartingFrom("0.3.0").SupportedVersions()
 // networkName is CNI's rule for the name of a network (CNI specification 1.1.0, section 1).
 var networkName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$`)
 
-// head reviews what is not about one plugin.
+// head reviews the name of the file, the name of the network, and the versions.
 func (r *review) head() {
 	if ext := filepath.Ext(r.file); !isList(r.file) && !r.delegate && single(r.text) == nil {
-		r.wrong("", "the name ends in %s: for runtimes, only a file whose name ends in .conflist has a list", ext)
+		r.wrong("", "the name ends in %s, but runtimes read a list only from a file whose name ends in .conflist", ext)
 	}
 	if !networkName.MatchString(r.Name) {
-		r.wrong("", "name: %q: want letters, digits, and then also _ . -", r.Name)
+		r.wrong("", "name: %q: want letters and digits, and after the first character also _ . -", r.Name)
 	}
 	want := "want one of " + strings.Join(versions, ", ")
 	if r.CNIVersion == "" && len(r.CNIVersions) == 0 {
-		r.wrong("", "cniVersion must be specified: without it the runtime assumes the oldest version, and that has "+
-			"no chains: %s",
+		r.wrong("", "cniVersion must be specified, because without it the runtime assumes the oldest version, which "+
+			"has no chains: %s",
 			want)
 	}
 	if r.CNIVersion != "" && !slices.Contains(versions, r.CNIVersion) {
@@ -53,19 +53,19 @@ func (r *review) head() {
 	}
 }
 
-// chain reviews which plugins of ours there are, and where.
+// chain reviews which of our plugins are in the list, and at which positions.
 func (r *review) chain() {
 	at := r.positions()
 	if len(r.Plugins) == 0 {
-		return // list has reported that
+		return // the method list has reported that
 	}
 	if len(at) == 0 {
-		r.wrong("", "none of the plugins is %s", strings.Join(Types, ", "))
+		r.wrong("", "none of the plugins is one of %s", strings.Join(Types, ", "))
 		return
 	}
-	if i, is := at[TypeEgress]; is && len(at) == 1 { // behind the plugins of another project
+	if i, is := at[TypeEgress]; is && len(at) == 1 { // the plugins before it are of another project
 		if i == 0 {
-			r.wrong(r.where(i), "no plugin before it gives the pod an address: put it last")
+			r.wrong(r.where(i), "no plugin before this one gives the pod an address: put this plugin last")
 		}
 		return
 	}
@@ -83,9 +83,10 @@ func (r *review) chain() {
 	_, follows := at[r.Plugins[0].Type]
 	switch {
 	case !ok:
-		r.wrong("", "there is no %s, with which the chain begins: the others have no address to work with", first)
+		r.wrong("", "the chain does not begin with %s, so the other plugins have no address", first)
 	case !follows:
-		r.wrong(r.where(i), "it stands after %s: it must be first, because results of plugins before it are lost",
+		r.wrong(r.where(i), "this plugin stands after %s, but must be first, because results of earlier plugins are "+
+			"lost",
 			r.Plugins[0].Type)
 	}
 	if k, ok := at[last]; ok {
@@ -94,16 +95,17 @@ func (r *review) chain() {
 	}
 }
 
-// positions are the positions of our plugins, by type.
+// positions returns the positions of our plugins, by type. It reports a plugin that has no type, or that is there
+// twice.
 func (r *review) positions() map[string]int {
 	at := map[string]int{}
 	for i, m := range r.Plugins {
 		_, twice := at[m.Type]
 		switch {
 		case m.Type == "":
-			r.wrong(r.where(i), "type must be specified: it is the name of the plugin's program")
+			r.wrong(r.where(i), "type must be specified: the name of the plugin's program")
 		case twice:
-			r.wrong(r.where(i), "it is in the chain twice")
+			r.wrong(r.where(i), "this plugin is in the chain twice")
 		case slices.Contains(Types, m.Type):
 			at[m.Type] = i
 		}
@@ -111,23 +113,25 @@ func (r *review) positions() map[string]int {
 	return at
 }
 
-// alone reviews which other plugins are in a chain with the plugin that is all three.
+// alone reports our other plugins in a chain with TypeAll, which does their work, too.
 func (r *review) alone(at map[string]int) {
 	for _, typ := range parted {
 		if i, ok := at[typ]; ok {
-			r.wrong(r.where(i), "it stands beside %s, which does its work, too: move its keys there, and remove it",
+			r.wrong(r.where(i), "%[1]s also does the work of this plugin: move its keys to %[1]s, and remove this "+
+				"plugin",
 				TypeAll)
 		}
 	}
 }
 
-// order reviews the order of the others: each needs the result of the one before it.
+// order reviews the order of our plugins in a chain without TypeAll: each plugin needs the result of the plugin before
+// it.
 func (r *review) order(at map[string]int) {
 	last := -1
 	for i, m := range r.Plugins {
 		place := slices.Index(parted, m.Type)
 		if place >= 0 && place < last && at[m.Type] == i {
-			r.wrong(r.where(i), "it stands after %s, which needs its result", parted[last])
+			r.wrong(r.where(i), "this plugin must stand before %s, which needs its result", parted[last])
 		}
 		last = max(last, place)
 	}
@@ -152,17 +156,18 @@ func (r *review) further(at map[string]int) {
 	ipam, slave, pair := parts[0], parts[1], parts[2]
 	where := r.where(at[TypeIPVlan])
 	if len(ipam.Requests) > 0 && ipam.Capabilities[podAnnotations] && !slave.Capabilities[podAnnotations] {
-		r.wrong(where, `the names of the interfaces for which pods ask do not reach it: add "capabilities": {%q: true}`,
+		r.wrong(where, `this plugin does not get the names of the interfaces for which pods ask: add "capabilities": `+
+			`{%q: true}`,
 			podAnnotations)
 	}
 	if name := cmp.Or(slave.ContainerInterface, "eth1"); len(ipam.Requests) > 0 && name != pair.ContainerInterface {
-		r.wrong(where, "containerInterface: %q (if left out, eth1), but %s has %q: want the same, so that no further "+
-			"interface gets this name", name, TypePTP, pair.ContainerInterface)
+		r.wrong(where, "containerInterface: %q (default eth1), but %s has %q: want the same name in both, so that no "+
+			"further interface gets this name", name, TypePTP, pair.ContainerInterface)
 	}
 }
 
-// hooks reviews whether the plugins after the slave work in its mode. The review compares three plugins. A plugin alone
-// checks only itself.
+// hooks reviews whether the plugins after TypeIPVlan work in the mode of its slave. Only the review compares these
+// three plugins: a plugin checks only its own configuration.
 func (r *review) hooks(at map[string]int) {
 	i, ok := at[TypeIPVlan]
 	var slave struct{ Mode string }
@@ -173,7 +178,7 @@ func (r *review) hooks(at map[string]int) {
 	}
 	for typ, into := range map[string]any{TypePTP: &pair, TypeEgress: &out} {
 		if k, there := at[typ]; there && json.Unmarshal(r.Plugins[k].Raw, into) != nil {
-			return // member finds that
+			return // the method member reports that
 		}
 	}
 	if err := chain.Unhooked(slave.Mode, &pair, len(out.Egresses)); err != nil {
@@ -191,18 +196,18 @@ func (r *review) pair(i int) {
 		return
 	}
 	if c.ContainerInterface == podLink {
-		r.wrong(r.where(i), "containerInterface: %q: that is the name of the pod's first link, the ENI's: want eth1, "+
-			"for example", podLink)
+		r.wrong(r.where(i), "containerInterface: %q: want another name, for example eth1, because the pod's link to "+
+			"its ENI has this name", podLink)
 	}
 	if mark := *cmp.Or(c.NodePortMark, new(uint32(ptp.DefaultNodePortMark))); mark&kubeProxyMarks != 0 {
-		r.wrong(r.where(i), "nodePortMark: %d (%#x): kube-proxy marks packets with the bits %#x, and would "+
-			"masquerade or drop these: want others, such as 8192 (0x2000)",
+		r.wrong(r.where(i), "nodePortMark: %d (%#x): want other bits, such as 8192 (0x2000), because kube-proxy "+
+			"masquerades or drops packets with the bits %#x",
 			mark, mark, kubeProxyMarks)
 	}
 	if c.HostInterface == "auto" {
 		r.wrong(r.where(i),
-			`hostInterface: "auto": only %s install replaces this word by the name of a link: want the name of the `+
-				`boot ENI's link, eth0 or ens5`,
+			`hostInterface: "auto": want the name of the boot ENI's link, for example eth0 or ens5, because only %s `+
+				`install replaces "auto"`,
 			cli.Name)
 	}
 	for j, m := range r.Plugins {
@@ -213,16 +218,17 @@ func (r *review) pair(i int) {
 			r.portmap(j, *cmp.Or(c.NodePortMark, new(uint32(ptp.DefaultNodePortMark))))
 		case "bandwidth":
 			r.wrong(r.where(j),
-				`it does not work, because the pod's first link is no veth: remove it, and add "capabilities": `+
-					`{"bandwidth": true} to %s`, r.Plugins[i].Type)
+				`this plugin does not work here, because the pod's first link is no veth: remove the plugin, and add `+
+					`"capabilities": {"bandwidth": true} to %s`, r.Plugins[i].Type)
 		case "sbr":
 			r.wrong(r.where(j),
-				"it moves the routes by which pods reach the node, Services and the internet: remove it")
+				"this plugin moves the routes by which pods reach the node, Services and the internet: remove the "+
+					"plugin")
 		}
 	}
 }
 
-// kubeProxyMarks are the bits that kube-proxy and the kubelet mark packets with: 0x4000 to masquerade, 0x8000 to drop
+// kubeProxyMarks are the bits with which kube-proxy and the kubelet mark packets: 0x4000 to masquerade, 0x8000 to drop
 // (iptablesMasqueradeBit and iptablesDropBit, with their defaults).
 const kubeProxyMarks = 0xc000
 
@@ -234,8 +240,8 @@ func (r *review) tuning(i int) {
 		Capabilities map[string]bool `json:"capabilities"`
 	}
 	if json.Unmarshal(r.Plugins[i].Raw, &c) == nil && (c.MAC != "" || c.Capabilities["mac"]) {
-		r.wrong(r.where(i), "mac: the pod's link has the MAC address of its ENI, and cannot have another: remove it, "+
-			"also from capabilities")
+		r.wrong(r.where(i), "mac: the pod's link has the MAC address of its ENI, and cannot have another: remove "+
+			"mac, also from capabilities")
 	}
 }
 
@@ -251,31 +257,33 @@ func (r *review) portmap(i int, mark uint32) {
 		return
 	}
 	if bit := *cmp.Or(c.MarkMasqBit, new(defaultBit)); bit >= 0 && mark>>bit&1 != 0 {
-		r.wrong(r.where(i), "markMasqBit: %d (if left out, 13) is in the nodePortMark %#x: other pods of the node "+
-			"would not reach hostPorts: want another, such as 12", bit, mark)
+		r.wrong(r.where(i), "markMasqBit: %d (default 13) is in the nodePortMark %#x, so other pods of the node "+
+			"would not reach hostPorts: want another bit, such as 12", bit, mark)
 	}
 }
 
 // podAnnotations is the capability by which runtimes pass the pod's annotations to a plugin.
 const podAnnotations = "io.kubernetes.cri.pod-annotations"
 
-// egress reviews whether pods can ask for what the configuration lets them choose.
+// egress reviews whether pods can ask for the egresses that the configuration lets them choose.
 func (r *review) egress(where string, i int, c *egress.Config) {
 	var head struct {
 		Capabilities map[string]bool `json:"capabilities"`
 	}
-	_ = json.Unmarshal(r.Plugins[i].Raw, &head) // an object, which has been decoded once
+	_ = json.Unmarshal(r.Plugins[i].Raw, &head) // no error: it is an object, which was decoded before
 	routers := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
 		e := c.Egresses[name]
 		if len(e.Selectable) > 0 && !head.Capabilities[podAnnotations] {
-			r.wrong(where, `egress: %s: selectable: no pod can ask for it: add "capabilities": {%q: true}`, name,
+			r.wrong(where, `egress: %s: selectable: no pod can ask for this egress: add "capabilities": {%q: true}`,
+				name,
 				podAnnotations)
 		}
 		for _, namespace := range e.Routers {
 			if other, both := routers[namespace]; both && !head.Capabilities[podAnnotations] {
 				r.wrong(where,
-					`egress: %s: routers: %q: %s has it, too, and no pod can choose: add "capabilities": {%q: true}`,
+					`egress: %s: routers: the egress %[3]s has %[2]q, too, and no pod can choose its egress: add `+
+						`"capabilities": {%[4]q: true}`,
 					name, namespace, other, podAnnotations)
 			}
 			routers[namespace] = name
@@ -286,34 +294,35 @@ func (r *review) egress(where string, i int, c *egress.Config) {
 	}
 }
 
-// egressByPair reviews whether clients reach the gateways: they are Services.
+// egressByPair reviews whether clients reach the gateways, which are addresses of Services.
 func (r *review) egressByPair(where string, c *egress.Config, p ptp.Config) {
 	if !p.IPMasq {
-		r.wrong(where, `egress: "ipMasq" is not true: clients do not reach Services, so they reach no gateway`)
+		r.wrong(where, `egress: want "ipMasq": true, because otherwise clients reach no Services, and so no gateway`)
 	}
 	if mark := *cmp.Or(p.NodePortMark, new(uint32(ptp.DefaultNodePortMark))); mark&egress.Marks != 0 {
-		r.wrong(where, "nodePortMark: %#x: egress uses the bits %#x: want others", mark, uint32(egress.Marks))
+		r.wrong(where, "nodePortMark: %#x: want other bits, because egress uses the bits %#x",
+			mark, uint32(egress.Marks))
 	}
 	var ipam struct {
 		RouteToCIDRs []string `json:"routeToCidrs"`
 	}
 	_ = json.Unmarshal(r.Plugin(TypeIPAM), &ipam)
-	var wrong values.Mistakes // which member reports
+	var wrong values.Mistakes // the method member reports these mistakes
 	routed, byNode := wrong.Prefixes("routeToCidrs", ipam.RouteToCIDRs), wrong.Prefixes("hostCidrs", p.HostCIDRs)
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
 		for _, text := range c.Egresses[name].Gateways {
 			gw, ok := wrong.Address("gateways", text)
 			if why := byENI(gw, p, routed); ok && why != "" && holder(byNode, gw) < 0 {
 				r.wrong(where,
-					"egress: %s: gateways: %s: no hostCidrs has it: name the CIDR of the Services there, because %s",
+					"egress: %s: gateways: %s: want the CIDR of the Services in hostCidrs, because %s",
 					name, gw, why)
 			}
 		}
 	}
 }
 
-// byENI says why pods reach the address of a Service by their ENI, unless hostCidrs has it. byENI returns "" if pods
-// reach the address by the node.
+// byENI returns why pods send to the address of a Service by their ENI, if hostCidrs does not have the address. byENI
+// returns "" if pods send to it by the node.
 func byENI(a netip.Addr, p ptp.Config, routed []netip.Prefix) string {
 	i := holder(routed, a)
 	switch {
@@ -337,13 +346,13 @@ func (r *review) pools(where string, i int, c *lease.Config) {
 	var head struct {
 		Capabilities map[string]bool `json:"capabilities"`
 	}
-	_ = json.Unmarshal(r.Plugins[i].Raw, &head) // an object, which has been decoded once
+	_ = json.Unmarshal(r.Plugins[i].Raw, &head) // no error: it is an object, which was decoded before
 	for name, p := range c.Pools {
 		if !lease.Nameable(name) {
-			r.wrong(where, "pools: %q: want a name without / and =, which the plugin has in names that it makes", name)
+			r.wrong(where, "pools: %q: want a name without / and =, which the plugin uses in names of its own", name)
 		}
 		if len(p.Selectable) > 0 && !head.Capabilities[podAnnotations] {
-			r.wrong(where, `pools: %s: selectable: no pod can ask for it: add "capabilities": {%q: true}`, name,
+			r.wrong(where, `pools: %s: selectable: no pod can ask for this pool: add "capabilities": {%q: true}`, name,
 				podAnnotations)
 		}
 	}
@@ -351,11 +360,12 @@ func (r *review) pools(where string, i int, c *lease.Config) {
 	if len(c.Permissions) > 0 && !slices.ContainsFunc(canAsk, func(name string) bool {
 		return head.Capabilities[name]
 	}) {
-		r.wrong(where, `requests: no pod can ask: add "capabilities": {%q: true}`, podAnnotations)
+		r.wrong(where, `requests: no pod can make a request: add "capabilities": {%q: true}`, podAnnotations)
 	}
 	for _, p := range c.Policies() {
 		if p.Provision == lease.ProvisionNone && p.Warm.Min > 0 {
-			r.wrong(where, `warm: min %d of pool %s: "provision" is "none", so the node does not ask EC2 for them`,
+			r.wrong(where, `warm: min %d of pool %s: "provision" is "none", so the node does not ask EC2 for these `+
+				`addresses`,
 				p.Warm.Min,
 				PoolName(p.Pool))
 		}

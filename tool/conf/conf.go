@@ -2,12 +2,14 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package conf reads network configuration lists. [Load] reads the conflists at a path once, and finds our plugins in
-// them. All questions are methods of its result. The types of the plugins define the keys and the allowed values.
+// them. All questions about the conflists are methods of [Conflists]. The types into which the plugins decode their
+// configurations define the keys and the allowed values.
 //
-// All mistakes follow one rule. An answer leaves out a network with a mistake, and has all others. The error beside the
-// answer has all mistakes. A file that Load cannot parse may be another program's. So it is a mistake of ours only if
-// no other file is ours; [Conflists.Unread] always names it. Where the missing one could change the answer to all
-// others, there is none: see [Conflists.Whole].
+// All methods follow one rule for mistakes. An answer leaves out each network with a mistake, and has all other
+// networks. The error that a method returns beside the answer has all mistakes. A file that Load cannot parse may be
+// another program's. So such a file counts as a mistake only if no other file has our plugins. [Conflists.Unread]
+// always names such a file. If a network that is left out could make the whole answer wrong, there is no answer: see
+// [Conflists.Whole].
 package conf
 
 import (
@@ -30,17 +32,16 @@ const (
 	TypeIPVlan = "cni-ipvlan-vpc-k8s-ipvlan"
 	TypePTP    = "cni-ipvlan-vpc-k8s-unnumbered-ptp"
 	TypeEgress = "cni-ipvlan-vpc-k8s-egress"
-	TypeAll    = "cni-ipvlan-vpc-k8s" // is all of them in one
+	TypeAll    = "cni-ipvlan-vpc-k8s" // all of these plugins in one
 )
 
 // GrowProgram is the program that TypeIPAM and TypeAll execute. No conflist names it.
 const GrowProgram = lease.GrowProgram
 
-// three are the plugins of a chain in their order: each needs the result of the one before it.
+// three are the plugins of a chain in their order: each plugin needs the result of the plugin before it.
 var three = []string{TypeIPAM, TypeIPVlan, TypePTP}
 
-// parted are the plugins that may be in a chain when none is all of them: egress is the last, or
-// not there.
+// parted are the plugins of a chain without TypeAll, in their order. TypeEgress may be missing.
 var parted = append(slices.Clone(three), TypeEgress)
 
 // Types are the types of all our plugins.
@@ -49,7 +50,7 @@ var Types = append([]string{TypeAll}, parted...)
 // defaultReuse is the reuseIPWait of a pool without a configuration.
 const defaultReuse = time.Minute
 
-// KubeletPods is the kubelet's own limit (kubelet(1), --max-pods).
+// KubeletPods is the kubelet's default for the number of pods (kubelet(1), --max-pods).
 const KubeletPods = 110
 
 // Where container runtimes look for network configurations and for plugins. k3s has directories of its own.
@@ -60,10 +61,10 @@ const (
 	K3sBinDir = "/var/lib/rancher/k3s/data/cni"
 )
 
-// onK3s reports whether our conflist is where k3s looks for it, and not where others do.
+// onK3s reports whether our conflist is in the directory of k3s, and not in the directory of other runtimes.
 var onK3s = sync.OnceValue(func() bool { return len(Load(Dir).OurFiles()) == 0 && len(Load(K3sDir).OurFiles()) > 0 })
 
-// UsualBinDir is where the runtime of this node looks for plugins.
+// UsualBinDir returns the directory in which the runtime of this node looks for plugins.
 func UsualBinDir() string {
 	if onK3s() {
 		return K3sBinDir
@@ -71,7 +72,7 @@ func UsualBinDir() string {
 	return BinDir
 }
 
-// Flag says where the configuration of the plugins is.
+// Flag returns the flag --config: the path of our plugins' configuration.
 func Flag() cli.Flag {
 	usual := Dir
 	if onK3s() {
@@ -79,7 +80,7 @@ func Flag() cli.Flag {
 	}
 	return &cli.StringFlag{
 		Name: "config", Value: usual,
-		Usage: "read our plugins' configuration from the conflist `PATH`, or from all in the directory that have it",
+		Usage: "read our plugins' configuration from the conflist `PATH`, or from all conflists in this directory",
 	}
 }
 
@@ -92,10 +93,10 @@ type List struct {
 
 	OnlyInlined json.RawMessage `json:"loadOnlyInlinedPlugins"` // true: libcni appends no plugins of other files
 
-	File     string `json:"-"` // that it is in
-	Delegate bool   `json:"-"` // the file is of Multus
+	File     string `json:"-"` // the file with the list
+	Delegate bool   `json:"-"` // the list is a delegate in a file of Multus
 
-	// ipam's configuration; nil: another plugin gives the addresses, or it has a mistake
+	// ipam's configuration; nil: another plugin gives pods their addresses, or the configuration has a mistake
 	IPAM    *lease.Config `json:"-"`
 	Mistake error         `json:"-"` // in ipam's configuration
 }
@@ -104,10 +105,10 @@ type List struct {
 type Member struct {
 	Type string
 	Raw  json.RawMessage
-	File string // of a drop-in, below the directory of the list
+	File string // of a drop-in: relative to the directory of the list
 }
 
-// UnmarshalJSON keeps the object, which is for the plugin to read.
+// UnmarshalJSON keeps the text of the object, and decodes only its type.
 func (m *Member) UnmarshalJSON(b []byte) error {
 	m.Raw = slices.Clone(b)
 	var head struct {
@@ -118,8 +119,7 @@ func (m *Member) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// programs returns the programs that a runtime executes for the member, and those that they
-// execute.
+// programs returns the program that a runtime executes for the member, and the program that this program executes.
 func (m Member) programs() []string {
 	if m.Type == TypeAll || m.Type == TypeIPAM {
 		return []string{m.Type, GrowProgram}
@@ -127,8 +127,8 @@ func (m Member) programs() []string {
 	return []string{m.Type}
 }
 
-// Plugin returns the first configuration of one of our plugins, or nil. The plugin that is
-// all three has the keys of each.
+// Plugin returns the first configuration of our plugin of this type, or nil. A configuration of TypeAll counts, too,
+// because it has the keys of all our plugins.
 func (c List) Plugin(typ string) json.RawMessage {
 	i := slices.IndexFunc(c.Plugins, func(m Member) bool { return m.Type == typ || m.Type == TypeAll })
 	if i < 0 {
@@ -137,7 +137,7 @@ func (c List) Plugin(typ string) json.RawMessage {
 	return c.Plugins[i].Raw
 }
 
-// Chains reports whether another plugin is in the list, too.
+// Chains reports whether a plugin of this type is in the list.
 func (c List) Chains(typ string) bool {
 	return slices.ContainsFunc(c.Plugins, func(m Member) bool { return m.Type == typ })
 }

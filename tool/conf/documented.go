@@ -8,15 +8,14 @@ import (
 	"reflect"
 )
 
-// Withheld is in the place of a value that may not leave the node.
+// Withheld replaces a value that may not leave the node.
 const Withheld = "[withheld]"
 
-// private are the keys of our plugins whose values are the operator's, or a pod's: no check needs them.
+// private are the keys of our plugins whose values belong to an operator or a pod. No check needs these values.
 var private = map[string]bool{"eniTags": true, "runtimeConfig": true, "args": true, "prevResult": true, "dns": true}
 
-// Documented returns what may leave the node of a list: the keys that our plugins document, where the value is of the
-// documented type. Of plugins of others, the document has only the type. The document includes the drop-ins of the
-// list.
+// Documented returns the part of a list that may leave the node. For our plugins, it has the documented keys whose
+// values have the documented type. For plugins of others, it has only the type. It includes the drop-ins of the list.
 func (c List) Documented() (json.RawMessage, error) {
 	plugins := []map[string]any{}
 	for _, m := range c.Plugins {
@@ -43,7 +42,8 @@ func (m Member) documented() map[string]any {
 	return all
 }
 
-// allowed adds the values of an object that a struct documents.
+// allowed adds the values of an object to a map, but only values whose keys the struct type t has. It withholds the
+// values of private keys.
 func allowed(to map[string]any, object json.RawMessage, t reflect.Type) {
 	var values map[string]json.RawMessage
 	if json.Unmarshal(object, &values) != nil {
@@ -68,7 +68,8 @@ func allowed(to map[string]any, object json.RawMessage, t reflect.Type) {
 	}
 }
 
-// withheld is an object with the keys of another one, or nil.
+// withheld returns an object with the keys of value, and Withheld as each value. If value is no object of texts,
+// withheld returns nil.
 func withheld(value json.RawMessage) any {
 	var tags map[string]string
 	if json.Unmarshal(value, &tags) != nil {
@@ -80,7 +81,7 @@ func withheld(value json.RawMessage) any {
 	return tags
 }
 
-// typed returns a value if it is of the type.
+// typed returns the documented parts of a value, and reports whether the value has the type t.
 func typed(value json.RawMessage, t reflect.Type) (any, bool) {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()

@@ -21,15 +21,15 @@ const (
 	longestValue = 256
 )
 
-// ourTags are the tags that each new ENI has in any case.
+// ourTags are the tags that the plugin sets on each new ENI.
 var ourTags = []string{book.TagManaged, book.TagInstance, book.TagPool, book.TagKeep}
 
-// ec2 reviews what EC2 would refuse. The plugin sends that with the first ENI that it needs, and no pod of the pool
-// gets an address.
+// ec2 reviews the values that EC2 would refuse. If a pool has such a value, EC2 refuses the pool's first new ENI, and
+// no pod of the pool gets an address.
 func (r *review) ec2(where string, c *lease.Config) {
 	if c.MaxENIs == 1 && c.InterfaceIndex > 0 && (c.Provision == "" || c.Provision == string(lease.ProvisionFull)) {
-		r.wrong(where, "maxENIs: 1: it counts the boot ENI, which has no addresses for pods if interfaceIndex is %d: "+
-			"want 2 or more", c.InterfaceIndex)
+		r.wrong(where, "maxENIs: 1: want 2 or more, because maxENIs counts the boot ENI, which has no addresses for "+
+			"pods if interfaceIndex is %d", c.InterfaceIndex)
 	}
 	r.newENI(where, "", c.PoolConfig)
 	for _, name := range slices.Sorted(maps.Keys(c.Pools)) {
@@ -37,7 +37,7 @@ func (r *review) ec2(where string, c *lease.Config) {
 	}
 }
 
-// newENI reviews what a pool wants of its ENIs.
+// newENI reviews the security groups and tags that a pool gives to new ENIs.
 func (r *review) newENI(where, at string, p lease.PoolConfig) {
 	m := values.Mistakes{Within: at}
 	if m.IDs("secGroupIds", "sg", p.SecGroupIDs); m.Err() != nil {
@@ -46,7 +46,8 @@ func (r *review) newENI(where, at string, p lease.PoolConfig) {
 		}
 	}
 	if most := mostTags - len(ourTags); len(p.ENITags) > most {
-		r.wrong(where, "%seniTags: %d tags: EC2 allows %d for an ENI, and the plugin sets %d itself: want at most %d",
+		r.wrong(where, "%seniTags: %d tags: want at most %[5]d, because EC2 allows %[3]d for an ENI, and the plugin "+
+			"sets %[4]d itself",
 			at, len(p.ENITags), mostTags, len(ourTags), most)
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.ENITags)) {
@@ -56,22 +57,22 @@ func (r *review) newENI(where, at string, p lease.PoolConfig) {
 	}
 }
 
-// tagFault says why an ENI cannot have a tag, or "".
+// tagFault returns why an ENI cannot have a tag, or "" if the ENI can have it.
 func tagFault(key, value string) string {
 	switch {
 	case key == "":
 		return "a tag needs a key"
 	case len(key) >= 4 && strings.EqualFold(key[:4], "aws:"):
-		return "only AWS sets tags that begin with aws: want another key"
+		return "want another key, because only AWS sets tags that begin with aws:"
 	case utf8.RuneCountInString(key) > longestKey:
-		return "the key of a tag has 127 characters at most"
+		return "want a key of at most 127 characters"
 	case utf8.RuneCountInString(value) > longestValue:
-		return "the value of a tag has 256 characters at most"
+		return "want a value of at most 256 characters"
 	case key == book.TagNoManage:
-		return "no program changes an ENI with this tag: after the next boot, the node would not use its own ENIs " +
-			"any more: remove the tag"
+		return "remove this tag, because no program changes an ENI with it. After the next boot, the node would no " +
+			"longer use its own ENIs"
 	case slices.Contains(ourTags, key):
-		return "the plugin sets this tag itself: remove it"
+		return "remove this tag, because the plugin sets it itself"
 	}
 	return ""
 }

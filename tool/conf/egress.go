@@ -21,8 +21,8 @@ type NetworkEgress struct {
 	Asks map[string]bool // the capabilities of the plugin
 }
 
-// Egress returns the egresses of all networks, also of networks in which another plugin gives pods their addresses. A
-// network without an egress is not among them.
+// Egress returns the egresses of all networks, also of networks in which another plugin gives pods their addresses. It
+// leaves out networks without an egress.
 func (c *Conflists) Egress() ([]NetworkEgress, error) {
 	if len(c.Ours()) == 0 && len(c.egresses) == 0 && c.egressesFailed == nil {
 		return nil, c.none()

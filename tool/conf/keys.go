@@ -14,12 +14,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// Installed is the key of a list that names the plugins of others that the list had when it was installed. If a plugin
-// of others is not under this key, another program has added it since.
+// Installed is a key of a list. It names the plugins of others that the list had when it was installed. If it does not
+// name a plugin of others, another program has added that plugin since.
 const Installed = "cni-ipvlan-vpc-k8s/installed"
 
-// listKeys are the keys of a list (CNI specification 1.1.0, section 1, "Configuration
-// format"). Their values are looked at elsewhere.
+// listKeys are the keys of a list (CNI specification 1.1.0, section 1, "Configuration format"). Other methods review
+// their values.
 type listKeys struct {
 	CNIVersion   any `json:"cniVersion"`
 	CNIVersions  any `json:"cniVersions"`
@@ -31,8 +31,8 @@ type listKeys struct {
 	Installed    any `json:"cni-ipvlan-vpc-k8s/installed"` // [Installed]
 }
 
-// memberKeys are the keys that every plugin's configuration may have. The runtime adds the
-// last ones, but examples also have them.
+// memberKeys are the keys that every plugin's configuration may have. The runtime adds runtimeConfig and prevResult,
+// but examples also have them.
 type memberKeys struct {
 	CNIVersion    any `json:"cniVersion"`
 	Name          any `json:"name"`
@@ -43,12 +43,12 @@ type memberKeys struct {
 	PrevResult    any `json:"prevResult"`
 }
 
-// keys looks for keys of an object that none of the types has, also in nested objects. If
-// several types have a key, the last one defines its value.
+// keys reports the keys of an object that none of the types has, also in nested objects. If several types have a key,
+// the last of these types defines the value.
 func (r *review) keys(where string, object json.RawMessage, types ...reflect.Type) {
 	var values map[string]json.RawMessage
 	if json.Unmarshal(object, &values) != nil {
-		return // it is no object, which decoding it finds
+		return // it is no object: another review reports that
 	}
 	known := map[string]reflect.Type{}
 	for _, t := range types {
@@ -64,7 +64,7 @@ func (r *review) keys(where string, object json.RawMessage, types ...reflect.Typ
 	}
 }
 
-// within looks into a value.
+// within reviews the keys of the objects in a value of type t.
 func (r *review) within(where string, value json.RawMessage, t reflect.Type) {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -93,7 +93,7 @@ func (r *review) within(where string, value json.RawMessage, t reflect.Type) {
 
 func join(where, key string) string { return strings.TrimPrefix(where+": "+key, ": ") }
 
-// jsonFields returns the keys of an object that is decoded into a struct.
+// jsonFields returns the keys of an object that is decoded into a struct type, with the types of their values.
 func jsonFields(t reflect.Type) map[string]reflect.Type {
 	fields := map[string]reflect.Type{}
 	for _, f := range reflect.VisibleFields(t) {
@@ -105,7 +105,7 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-// suggestion returns the known key that is most similar to a mistaken one, or "".
+// suggestion returns a question with the known key that is most similar to a mistaken key, or "" if no key is similar.
 func suggestion(key string, known map[string]reflect.Type) string {
 	best := cli.Nearest(key, slices.Sorted(maps.Keys(known)))
 	if best == "" {

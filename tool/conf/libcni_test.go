@@ -140,43 +140,43 @@ func TestRefusedByRuntime(t *testing.T) {
 		list(``, ``,
 			`, {"type": "istio-cni", "dns": {"search": [1]}}`): `plugins[1] istio-cni: dns: search: 1: 1: ` +
 			`want a string`,
-		`{"cniVersion": "1.0.0", "name": "pods", "type": "cni-ipvlan-vpc-k8s"}`: `this is the configuration of one ` +
-			`plugin and no list: want {"cniVersion": "1.0.0", "name": ..., "plugins": [...]} around it`,
+		`{"cniVersion": "1.0.0", "name": "pods", "type": "cni-ipvlan-vpc-k8s"}`: `the file has the configuration of ` +
+			`one plugin, and no list: want {"cniVersion": "1.0.0", "name": ..., "plugins": [...]} around the plugin`,
 		list(`, "name": "pods"`, "",
-			""): `name: the key is there twice, and the last value counts: remove one`,
+			""): `name: the file has this key twice, and the last value counts: remove one of them`,
 		list(``, `, "ipMasq": true, "ipMasq": false`,
-			""): `plugins[0] cni-ipvlan-vpc-k8s: ipMasq: the key is there twice, and the last value counts: remove one`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: ipMasq: the file has this key twice, and the last value counts: ` +
+			`remove one of them`,
 		list(``, `, "warm": {"min": 1, "min": 2}`,
-			""): `plugins[0] cni-ipvlan-vpc-k8s: warm: min: the key is there twice, and the last value ` +
-			`counts: remove one`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: warm: min: the file has this key twice, and the last value ` +
+			`counts: remove one of them`,
 		list(``, ``,
 			`, {"type": "tuning", "mac": "02:00:00:00:00:01"}`): `plugins[1] tuning: mac: the pod's link has the MAC ` +
-			`address of its ENI, and cannot have another: remove it, also from capabilities`,
+			`address of its ENI, and cannot have another: remove mac, also from capabilities`,
 		list(``, `, "nodePortMark": 16384`,
-			""): `plugins[0] cni-ipvlan-vpc-k8s: nodePortMark: 16384 (0x4000): kube-proxy marks packets with the ` +
-			`bits 0xc000, and would masquerade or drop these: want others, such as 8192 (0x2000)`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: nodePortMark: 16384 (0x4000): want other bits, such as 8192 ` +
+			`(0x2000), because kube-proxy masquerades or drops packets with the bits 0xc000`,
 		list(``, `, "maxENIs": 1, "interfaceIndex": 1`,
-			""): `plugins[0] cni-ipvlan-vpc-k8s: maxENIs: 1: it counts the boot ENI, which has no addresses for pods ` +
-			`if interfaceIndex is 1: want 2 or more`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: maxENIs: 1: want 2 or more, because maxENIs counts the boot ENI, ` +
+			`which has no addresses for pods if interfaceIndex is 1`,
 		list(``, `, "eniTags": {"aws:x": ""}`,
-			""): `plugins[0] cni-ipvlan-vpc-k8s: eniTags: "aws:x": only AWS sets tags that begin with aws: ` +
-			`want another key`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: eniTags: "aws:x": want another key, because only AWS sets tags ` +
+			`that begin with aws:`,
 		list(``, `, "eniTags": {"node.k8s.amazonaws.com/no_manage": "true"}`,
-			""): `plugins[0] cni-ipvlan-vpc-k8s: eniTags: "node.k8s.amazonaws.com/no_manage": no program ` +
-			`changes an ENI ` +
-			`with this tag: after the next boot, the node would not use its own ENIs any more: remove the tag`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: eniTags: "node.k8s.amazonaws.com/no_manage": remove this tag, ` +
+			`because no program changes an ENI with it. After the next boot, the node would no longer use its own ENIs`,
 		list(``, `, "pools": {"a": {"eniTags": {"": "x"}}}`,
 			""): `plugins[0] cni-ipvlan-vpc-k8s: pools: a: eniTags: "": a tag needs a key`,
 		list(``, `, "eniTags": {"`+strings.Repeat("k", 128)+`": ""}`,
-			""): `: the key of a tag has 127 characters at most`,
+			""): `: want a key of at most 127 characters`,
 		list(``, `, "eniTags": {"k": "`+strings.Repeat("v", 257)+`"}`,
-			""): `: the value of a tag has 256 characters at most`,
+			""): `: want a value of at most 256 characters`,
 		list(``, `, "eniTags": {`+tags(47)+`}`,
-			""): `plugins[0] cni-ipvlan-vpc-k8s: eniTags: 47 tags: EC2 allows 50 for an ENI, and the plugin sets 4 ` +
-			`itself: want at most 46`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: eniTags: 47 tags: want at most 46, because EC2 allows 50 for an ` +
+			`ENI, and the plugin sets 4 itself`,
 		list(``, `, "pools": {"a": {"secGroupIds": ["web"], "namespaces": ["x"]}}`,
-			""): `plugins[0] cni-ipvlan-vpc-k8s: pools: a: secGroupIds: "web": want an ID and no name, ` +
-			`sg-0123456789abcdef0 for example`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: pools: a: secGroupIds: "web": want an ID, not a name, ` +
+			`for example sg-0123456789abcdef0`,
 	} {
 		got := mistakesOf(t, []byte(text))
 		if len(got) != 1 || !strings.HasSuffix(got[0].String(), want) {
@@ -184,7 +184,7 @@ func TestRefusedByRuntime(t *testing.T) {
 		}
 	}
 	auto := strings.Replace(list("", "", ""), `"eth0"`, `"auto"`, 1)
-	if got := mistakesOf(t, []byte(auto)); len(got) != 1 || !strings.Contains(got[0].Text, `replaces this word`) {
+	if got := mistakesOf(t, []byte(auto)); len(got) != 1 || !strings.Contains(got[0].Text, `install replaces "auto"`) {
 		t.Errorf("hostInterface auto: %v", got)
 	}
 	for _, right := range []string{

@@ -16,14 +16,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// This file reads what runtimes and Multus read. All other files of the package work with its result:
+// This file reads files in the same way as runtimes and Multus. All other files of the package work with the result.
+// There are three kinds of files:
 //
-//   - NAME.conflist is a list. To its plugins, libcni appends those of the files NAME-OF-THE-NETWORK/*.conf beside it,
-//     its drop-ins.
-//   - NAME.conf and NAME.json are one plugin, which libcni makes a list of.
-//   - A file of Multus may have whole networks in it, its delegates: lists, or one plugin each.
+//   - NAME.conflist is a list. The files NAME-OF-THE-NETWORK/*.conf in the same directory are its drop-ins. libcni
+//     appends their plugins to the plugins of the list.
+//   - NAME.conf and NAME.json each have one plugin. libcni makes a list of this plugin.
+//   - A file of Multus may have whole networks, its delegates. Each delegate is a list or one plugin.
 
-// Conflists are what the network configurations at a path say: in one file, or in all files of a directory.
+// Conflists are the network configurations at a path: those of one file, or of all files of a directory.
 type Conflists struct {
 	Path     string
 	IsDir    bool
@@ -40,9 +41,10 @@ type Conflists struct {
 // A File has the text of a network configuration, and the networks in it.
 type File struct {
 	Path   string
-	Lists  []List // those that can be parsed
-	Failed error  // why Load cannot parse it, or a network in it
-	// Multus hands a pod's first network to the next conflist of the directory, or to the one that the file names
+	Lists  []List // the networks that Load can parse
+	Failed error  // why Load cannot parse the file, or a network in it
+	// the file is of Multus. Multus gives a pod's first network to the next conflist of the directory, or to the
+	// conflist that the file names
 	Multus bool
 
 	text   []byte
@@ -61,7 +63,7 @@ func Load(path string) *Conflists {
 	return c
 }
 
-// digest finds what the files say of our plugins.
+// digest finds the policies, networks and egresses of our plugins in the files.
 func (c *Conflists) digest() {
 	for _, l := range c.Ours() {
 		if l.IPAM != nil {
@@ -73,7 +75,7 @@ func (c *Conflists) digest() {
 	c.egresses, c.egressesFailed = egressesOf(c.lists())
 }
 
-// paths returns the files of a directory that a runtime reads, or the one file.
+// paths returns the files of a directory that a runtime reads. If the path is a file, it returns this file.
 func (c *Conflists) paths() (paths []string, err error) {
 	fi, err := os.Stat(c.Path)
 	if err != nil {
@@ -94,7 +96,8 @@ func (c *Conflists) paths() (paths []string, err error) {
 	return paths, nil
 }
 
-// Beside returns the conflists among which a runtime would find these: all conflists in the directory of the one file.
+// Beside returns all conflists of the directory in which a runtime would find c. If the path is a file, this is the
+// directory of the file.
 func (c *Conflists) Beside() *Conflists {
 	if c.IsDir {
 		return c
@@ -115,7 +118,8 @@ func (c *Conflists) Ours() []List {
 	return slices.DeleteFunc(c.lists(), func(l List) bool { return l.Plugin(TypeIPAM) == nil })
 }
 
-// Networked returns our networks, or, of one file without any, all.
+// Networked returns our networks. If the path is one file without a network of ours, it returns all networks of the
+// file.
 func (c *Conflists) Networked() []List {
 	if ours := c.Ours(); len(ours) > 0 || c.IsDir {
 		return ours
@@ -123,7 +127,8 @@ func (c *Conflists) Networked() []List {
 	return c.lists()
 }
 
-// OurFiles returns the files with a network of ours. A file that was named is one: its mistakes are to be shown.
+// OurFiles returns the files with a network of ours. If the path is one file, it always returns this file, so that a
+// command shows the mistakes in it.
 func (c *Conflists) OurFiles() []File {
 	return slices.DeleteFunc(slices.Clone(c.Files), func(f File) bool {
 		return c.IsDir && !slices.ContainsFunc(f.Lists, func(l List) bool { return l.Plugin(TypeIPAM) != nil })
@@ -144,7 +149,7 @@ func (c *Conflists) All() (all []List, failed error) {
 	return all, failed
 }
 
-// Unread is why Load cannot parse some of the files, or nil.
+// Unread returns why Load cannot parse some of the files, or nil.
 func (c *Conflists) Unread() (failed error) {
 	for _, f := range c.Files {
 		failed = errors.Join(failed, f.Failed)
@@ -152,13 +157,13 @@ func (c *Conflists) Unread() (failed error) {
 	return failed
 }
 
-// none is why there is no network of ours.
+// none returns the error that there is no network of ours.
 func (c *Conflists) none() error {
 	unread := c.Unread()
 	switch {
 	case c.Unlisted != nil:
 		return c.Unlisted
-	case unread != nil: // it may be ours
+	case unread != nil: // an unread file may be ours
 		return errors.Join(unread, fmt.Errorf("%s: %v", c.Path, ErrNone))
 	}
 	return fmt.Errorf("%s: %w", c.Path, ErrNone)
@@ -208,7 +213,7 @@ func delegatesOf(b []byte) []json.RawMessage {
 
 func isMultus(typ string) bool { return slices.Contains([]string{"multus", "multus-shim"}, typ) }
 
-// parse reads a network: a list, or the one plugin of which a list is made.
+// parse reads a network from a list. If the text is one plugin, parse makes a list of it.
 func parse(path string, b []byte) (List, error) {
 	c := List{File: path}
 	err := json.Unmarshal(b, &c)
@@ -225,7 +230,7 @@ func parse(path string, b []byte) (List, error) {
 	return c, nil
 }
 
-// Cached returns the network that a runtime keeps of an ADD: a list with its drop-ins, which was read from a file.
+// Cached reads the network that a runtime keeps of an ADD: a list with its drop-ins. The list came from file.
 func Cached(file string, text []byte) (List, error) {
 	c := List{File: file}
 	err := json.Unmarshal(text, &c)
@@ -251,7 +256,7 @@ func (c *List) decode() {
 	c.IPAM = config
 }
 
-// single returns the plugin if the text is the configuration of one plugin and no list.
+// single returns the plugin if the text is the configuration of one plugin and no list. Otherwise it returns nil.
 func single(b []byte) *Member {
 	var c struct {
 		Type    string          `json:"type"`
@@ -263,12 +268,12 @@ func single(b []byte) *Member {
 	return &Member{Type: c.Type, Raw: slices.Clone(b)}
 }
 
-// isList reports whether a file is for a list: runtimes take one plugin from others.
+// isList reports whether runtimes read a list from the file. From a .conf or .json file they read one plugin.
 func isList(path string) bool {
 	return !slices.Contains([]string{".conf", ".json"}, filepath.Ext(path))
 }
 
-// withDropIns returns the plugins of a list with those that libcni appends to them.
+// withDropIns returns the plugins of a list, and the plugins that libcni appends to them.
 func withDropIns(path string, c List) ([]Member, error) {
 	if c.Name == "" || !networkName.MatchString(c.Name) ||
 		strings.EqualFold(strings.Trim(string(c.OnlyInlined), `"`), "true") {
@@ -276,7 +281,7 @@ func withDropIns(path string, c List) ([]Member, error) {
 	}
 	files, err := filepath.Glob(filepath.Join(filepath.Dir(path), c.Name, "*.conf"))
 	if err != nil {
-		return c.Plugins, nil // the name of the directory has a bracket, which no glob of ours matches
+		return c.Plugins, nil // the name of the directory has a bracket, which makes the pattern invalid
 	}
 	all := slices.Clip(c.Plugins)
 	for _, f := range files {
@@ -286,7 +291,7 @@ func withDropIns(path string, c List) ([]Member, error) {
 		}
 		m := Member{File: filepath.Join(c.Name, filepath.Base(f))}
 		if err := m.UnmarshalJSON(b); err != nil {
-			return nil, fmt.Errorf("%s, which runtimes append to it: %w", f, err)
+			return nil, fmt.Errorf("%s, which runtimes append to this list: %w", f, err)
 		}
 		all = append(all, m)
 	}

@@ -128,14 +128,14 @@ func TestDropIns(t *testing.T) {
 		"inlined, text": {map[string]string{"10-pods.conflist": list(`, "loadOnlyInlinedPlugins": "TRUE"`),
 			"pods/10-sbr.conf": `{`}, ""},
 		"it disturbs": {map[string]string{"10-pods.conflist": list(""), "pods/10-sbr.conf": `{"type": "sbr"}`},
-			"plugins[1] sbr of pods/10-sbr.conf: it moves the routes"},
+			"plugins[1] sbr of pods/10-sbr.conf: this plugin moves the routes"},
 		"no type": {map[string]string{"10-pods.conflist": list(""), "pods/10-x.conf": `{}`},
 			"plugins[1] of pods/10-x.conf: type must be specified"},
 		"wrong type": {map[string]string{"10-pods.conflist": list(""),
 			"pods/10-x.conf": `{"type": "x", "capabilities": []}`},
 			"plugins[1] x of pods/10-x.conf: capabilities: []: want an object"},
 		"cannot be read": {map[string]string{"10-pods.conflist": list(""), "pods/10-x.conf": `{`},
-			"pods/10-x.conf, which runtimes append to it: unexpected end of JSON input"},
+			"pods/10-x.conf, which runtimes append to this list: unexpected end of JSON input"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := written(t, tt.files)

@@ -18,13 +18,13 @@ import (
 type Network struct {
 	List
 	Pair   ptp.Config
-	Slave  *ipvlan.Config  // nil where another plugin makes the pods' links to the VPC, or with a mistake
+	Slave  *ipvlan.Config  // nil: another plugin makes the pods' links to the VPC, or there is a mistake
 	Asks   map[string]bool // the capabilities of the plugin that makes these links
-	Limits bool            // its pods get the limits of the bandwidth that their annotations have
+	Limits bool            // its pods get the bandwidth limits of their annotations
 }
 
-// Networks returns the networks with our veth pairs. If two have the same name, the first one counts. Without the
-// directory there are no pods of ours.
+// Networks returns the networks with our veth pairs. If two networks have the same name, only the first one counts. A
+// directory that does not exist is no error, because without it there can be no pods of ours.
 func (c *Conflists) Networks() ([]Network, error) {
 	if errors.Is(c.Unlisted, fs.ErrNotExist) && !isRead(c.Path) {
 		return nil, nil
@@ -38,7 +38,7 @@ func networksOf(lists []List) (all []Network, failed error) {
 		if l.Plugin(TypePTP) == nil || seen[l.Name] {
 			continue
 		}
-		seen[l.Name] = true // with a mistake or not: the next one of its name is an old one
+		seen[l.Name] = true // even with a mistake: a later list of this name is an old one
 		n, err := NetworkOf(l)
 		if err != nil {
 			failed = errors.Join(failed, err)
@@ -54,7 +54,7 @@ func NetworkOf(list List) (Network, error) {
 	n := Network{List: list}
 	raw := list.Plugin(TypePTP)
 	if raw == nil {
-		return n, fmt.Errorf("%s: there is no %s", list.File, TypePTP)
+		return n, fmt.Errorf("%s: there is no plugin %s", list.File, TypePTP)
 	}
 	var head, slave struct {
 		Capabilities map[string]bool `json:"capabilities"`

@@ -14,7 +14,7 @@ import (
 )
 
 // Whole returns the policies of the pools of all networks. Whole returns nil if there is no network, if a network has a
-// mistake, or if Load cannot parse a file. Then no command knows which pools there are.
+// mistake, or if Load cannot parse a file. A command then cannot know all pools.
 func (c *Conflists) Whole() []lease.Policy {
 	if _, err := c.All(); err != nil || c.Unread() != nil {
 		return nil
@@ -22,8 +22,8 @@ func (c *Conflists) Whole() []lease.Policy {
 	return c.policies
 }
 
-// Common is what a collection needs of all networks. Common is empty if no network is ours. With a mistake there is
-// none, because no command knows what a collection may do.
+// Common returns the policy that a collection needs for all networks together. The policy is empty if no network is
+// ours. If a network has a mistake, Common returns an error, because nothing shows what a collection may do.
 func (c *Conflists) Common() (lease.Policy, error) {
 	all, err := c.All()
 	if Absent(err) {
@@ -39,8 +39,9 @@ func (c *Conflists) Common() (lease.Policy, error) {
 	return lease.Common(first...), nil
 }
 
-// Wanted returns how many free IPv4 addresses the pools want, as growth reckons them. A pool that no configuration has
-// any more wants none. Without a configuration, it is the warm.min that the last ADD has read.
+// Wanted returns, by pool, how many free IPv4 addresses growth keeps in the pools that the registry knows. It leaves
+// out pools that no configuration has any more. Without a configuration, it returns the warm.min that the last ADD has
+// read.
 func (c *Conflists) Wanted(s *registry.State) map[string]int {
 	noted, wanted := map[string]int{}, map[string]int{}
 	for pool, w := range s.Warm {
@@ -58,8 +59,8 @@ func (c *Conflists) Wanted(s *registry.State) map[string]int {
 	return wanted
 }
 
-// Pools returns a policy for each pool, to fill the pool. Networks may share a pool. Then it is the policy of the first
-// one, with the largest numbers of free addresses, as collections keep them.
+// Pools returns a policy for each pool, for filling the pool. If networks share a pool, it is the policy of the first
+// network, with the largest warm.min and warm.max of these networks. Collections keep the same numbers.
 func (c *Conflists) Pools() (pools []lease.Policy) {
 	for _, p := range c.policies {
 		i := slices.IndexFunc(pools, func(q lease.Policy) bool { return q.Pool == p.Pool })
@@ -73,7 +74,8 @@ func (c *Conflists) Pools() (pools []lease.Policy) {
 	return pools
 }
 
-// Routed returns the CIDRs to which pods of some network have routes by their ENI, whatever metadata shows.
+// Routed returns the CIDRs to which pods of some network have routes by their ENI, even if metadata does not show these
+// CIDRs.
 func (c *Conflists) Routed() (all []netip.Prefix) {
 	for _, p := range c.policies {
 		all = append(all, p.Routes...)
@@ -91,7 +93,8 @@ func (c *Conflists) PoliciesOf(network string) []lease.Policy {
 	return ours[i].IPAM.Policies()
 }
 
-// LowestIndex returns the lowest interfaceIndex, and 0 without any. No pod of the node gets an address of an ENI below.
+// LowestIndex returns the lowest interfaceIndex of all pools, or 0 if [Conflists.Whole] has none. No pod gets an
+// address of an ENI with a lower device index.
 func (c *Conflists) LowestIndex() int {
 	all := c.Whole()
 	if len(all) == 0 {
@@ -100,8 +103,8 @@ func (c *Conflists) LowestIndex() int {
 	return slices.MinFunc(all, func(a, b lease.Policy) int { return cmp.Compare(a.MinIndex, b.MinIndex) }).MinIndex
 }
 
-// MostENIs returns how many ENIs the instance may have, by its type and by maxENIs of a network. 0: the registry does
-// not know yet.
+// MostENIs returns how many ENIs the instance may have, by its type and by maxENIs of the networks. It returns 0 if the
+// registry does not know the type's limits yet.
 func (c *Conflists) MostENIs(s *registry.State) int {
 	most := 0
 	for _, p := range c.Whole() {
@@ -126,15 +129,15 @@ func (c *Conflists) Misfit(e registry.ENI) (why string) {
 	return why
 }
 
-// ReuseWait returns how long the addresses of a pool cool: the longest, if networks share the pool. A pool that is
-// derived from another has its time. If no configuration has the pool, it is the default.
+// ReuseWait returns how long the addresses of a pool cool: the longest time, if networks share the pool. A derived pool
+// has the time of the pool from which it is derived. If no configuration has the pool, ReuseWait returns the default.
 func (c *Conflists) ReuseWait(pool string) time.Duration {
 	if from, ok := lease.Derived(pool); ok {
 		pool = from
 	}
 	wait, known := time.Duration(0), false
 	for _, p := range c.policies {
-		if p.Pool == pool || PoolName(p.Pool) == pool { // pools that are derived from it have this name
+		if p.Pool == pool || PoolName(p.Pool) == pool { // a derived pool names its origin by PoolName
 			wait, known = max(wait, p.ReuseWait), true
 		}
 	}

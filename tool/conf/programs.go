@@ -18,14 +18,14 @@ func (c List) Missing(binDir string) []Mistake {
 	return r.mistakes
 }
 
-// programs looks for the plugins where runtimes do.
+// programs looks for the programs of all plugins in dir. If dir is empty, it does not look.
 func (r *review) programs(dir string) {
 	if dir == "" {
 		return
 	}
 	for i, m := range r.Plugins {
 		if m.Type == "" {
-			continue // chain has found that
+			continue // the method chain reports that
 		}
 		for _, name := range m.programs() {
 			if slices.Contains(r.coming, name) {
@@ -36,15 +36,15 @@ func (r *review) programs(dir string) {
 	}
 }
 
-// program looks for one that a member needs.
+// program looks for one program that the plugin at position i needs.
 func (r *review) program(i int, path string) {
 	fi, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && filepath.Base(path) != r.Plugins[i].Type:
-		r.wrong(r.where(i), "there is no %s, which it executes to ask EC2: install it "+
-			"(--bin-dir says where it is)", path)
+		r.wrong(r.where(i), "there is no %s, which this plugin executes to ask EC2: install this program (--bin-dir "+
+			"sets its directory)", path)
 	case errors.Is(err, fs.ErrNotExist):
-		r.wrong(r.where(i), "there is no %s: install it (--bin-dir says where it is)", path)
+		r.wrong(r.where(i), "there is no %s: install this program (--bin-dir sets its directory)", path)
 	case err != nil:
 		r.wrong(r.where(i), "%v", err)
 	case fi.IsDir() || fi.Mode()&0o111 == 0:

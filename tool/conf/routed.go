@@ -15,14 +15,14 @@ import (
 )
 
 // paths reviews whether the list has the plugins that the data paths of the pools need, and whether these plugins fit
-// the data paths. The review compares three plugins. A plugin alone checks only itself.
+// the data paths. Only the review compares these three plugins: a plugin checks only its own configuration.
 func (r *review) paths(at map[string]int) {
 	var ipam lease.Config
 	var pair ptp.Config
 	var out egress.Config
 	i, ok := at[TypeIPAM]
 	if !ok || json.Unmarshal(r.Plugins[i].Raw, &ipam) != nil || ipam.Validate() != nil {
-		return // member finds that
+		return // the method member reports that
 	}
 	veth, slaves := ipam.Routed()
 	if _, there := at[TypeIPVlan]; !there && len(veth) > 0 && len(slaves) > 0 {
@@ -44,24 +44,24 @@ func (r *review) paths(at map[string]int) {
 	}
 }
 
-// routed reviews what does not work with routed pods, or works only with them. i and k are the positions of our plugins
-// that make pools and pairs.
+// routed reviews what does not work with routed pods, or works only with them. i is the position of our plugin with the
+// pools, and k of our plugin that makes pairs.
 func (r *review) routed(i, k int) {
 	var ipam lease.Config
 	var pair ptp.Config
 	if json.Unmarshal(r.Plugins[i].Raw, &ipam) != nil || ipam.Validate() != nil ||
 		json.Unmarshal(r.Plugins[k].Raw, &pair) != nil {
-		return // member finds that
+		return // the method member reports that
 	}
 	if veth, _ := ipam.Routed(); len(veth) > 0 {
 		r.besideRouted(r.Plugins[k].Type)
 	} else if pair.VethPrefix != "" {
-		r.wrong(r.where(k), `vethPrefix: %q: no pool has dataPath "veth", so no pair gets such a name; an engine for `+
-			"NetworkPolicy then restricts no pod: give a pool this dataPath, or leave vethPrefix out", pair.VethPrefix)
+		r.wrong(r.where(k), `vethPrefix: %q: no pool has dataPath "veth", so no pair gets this prefix, and an engine `+
+			`for NetworkPolicy restricts no pod. Give a pool this dataPath, or leave vethPrefix out`, pair.VethPrefix)
 	}
 }
 
-// besideRouted reviews which other plugins can disturb routed pods, whose pairs one of our plugins makes.
+// besideRouted reviews which other plugins can disturb routed pods. ours is our plugin that makes the pairs.
 func (r *review) besideRouted(ours string) {
 	for i, m := range r.Plugins {
 		var c struct {
@@ -75,11 +75,11 @@ func (r *review) besideRouted(ours string) {
 		bit := *cmp.Or(c.MarkMasqBit, new(-1))
 		switch {
 		case m.Type == "tuning" && c.MTU != 0:
-			r.wrong(r.where(i), `mtu: %d: for a pod with dataPath "veth", it changes one end of the pair; larger `+
-				"packets to the pod would be lost: move the key to %s", c.MTU, ours)
+			r.wrong(r.where(i), `mtu: %d: for a pod with dataPath "veth", tuning changes only one end of the pair, `+
+				`so larger packets are lost: move mtu to %s`, c.MTU, ours)
 		case m.Type == "portmap" && c.Backend != "nftables" && bit >= 0 && ptp.ENIMarks>>bit&1 != 0:
-			r.wrong(r.where(i), `markMasqBit: %d is one of the bits %#x, which stand for ENIs with dataPath "veth"; `+
-				`packets of pods would get another address: want another, such as 4, or "backend": "nftables"`, bit,
+			r.wrong(r.where(i), `markMasqBit: %d is one of the bits %#x, which stand for ENIs with dataPath "veth". `+
+				`Packets of pods would get another address: want another bit, such as 4, or "backend": "nftables"`, bit,
 				ptp.ENIMarks)
 		}
 	}

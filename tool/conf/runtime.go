@@ -15,14 +15,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// This file has the rules by which runtimes parse a list (libcni, NetworkConfFromBytes). They refuse the whole list for
-// one value of the wrong type, also in the configuration of a plugin that others have made. A test compares the two.
+// This file has the rules by which runtimes parse a list (libcni, NetworkConfFromBytes). Runtimes refuse the whole list
+// because of one value of the wrong type, also in the configuration of a plugin of others. A test compares these rules
+// with libcni.
 
-// runtime reviews what a runtime parses before it calls a plugin.
+// runtime reviews the values that a runtime parses before it calls a plugin.
 func (r *review) runtime(b []byte, object map[string]json.RawMessage) {
 	var all map[string]any
 	if err := json.Unmarshal(b, &all); err != nil {
-		r.wrong("", "no runtime can read it: %v", err) // a number that is too large
+		r.wrong("", "no runtime can read the file: %v", err) // for example, a number that is too large
 	}
 	type texts struct {
 		Name        string   `json:"name"`
@@ -59,9 +60,9 @@ func boolean(value json.RawMessage) bool {
 	return json.Unmarshal(value, &s) == nil && (strings.EqualFold(s, "true") || strings.EqualFold(s, "false"))
 }
 
-// list reads the list as far as it can be read, and reports whether it is one.
+// list reads all parts of the list that can be read, and reports whether the text is a list.
 func (r *review) list(b []byte, object map[string]json.RawMessage) bool {
-	_ = json.Unmarshal(object["name"], &r.Name) // runtime reports what has the wrong type
+	_ = json.Unmarshal(object["name"], &r.Name) // the method runtime reports values of the wrong type
 	_ = json.Unmarshal(object["cniVersion"], &r.CNIVersion)
 	_ = json.Unmarshal(object["cniVersions"], &r.CNIVersions)
 	one := single(b)
@@ -70,8 +71,8 @@ func (r *review) list(b []byte, object map[string]json.RawMessage) bool {
 		return true
 	}
 	if one != nil {
-		r.wrong("", `this is the configuration of one plugin and no list: want {"cniVersion": "1.0.0", "name": ..., `+
-			`"plugins": [...]} around it`)
+		r.wrong("", `the file has the configuration of one plugin, and no list: want {"cniVersion": "1.0.0", "name": `+
+			`..., "plugins": [...]} around the plugin`)
 		return false
 	}
 	r.members(object["plugins"])
@@ -102,7 +103,7 @@ func (r *review) members(plugins json.RawMessage) {
 	}
 	for _, raw := range members {
 		var m Member
-		_ = m.UnmarshalJSON(raw) // without a type, chain reports it
+		_ = m.UnmarshalJSON(raw) // the method chain reports a missing type
 		r.Plugins = append(r.Plugins, m)
 	}
 }
@@ -113,9 +114,9 @@ func (r *review) twice(b []byte) {
 	r.repeated(d, nil)
 }
 
-// repeated reads a value, and looks for keys that are there twice.
+// repeated reads the value at path, and looks for keys that an object in the value has twice.
 func (r *review) repeated(d *json.Decoder, path []string) {
-	token, _ := d.Token() // the text has been parsed
+	token, _ := d.Token() // no error: the text was parsed before
 	keys := map[string]bool{}
 	for n := 1; (token == json.Delim('{') || token == json.Delim('[')) && d.More(); n++ {
 		step := strconv.Itoa(n)
@@ -130,17 +131,18 @@ func (r *review) repeated(d *json.Decoder, path []string) {
 		r.repeated(d, append(slices.Clone(path), step))
 	}
 	if _, ok := token.(json.Delim); ok {
-		_, _ = d.Token() // its end
+		_, _ = d.Token() // the closing bracket
 	}
 }
 
 func (r *review) repeats(path []string) {
 	where := ""
 	if len(path) > 2 && path[0] == "plugins" {
-		n, _ := strconv.Atoi(path[1]) // it counts from 1
+		n, _ := strconv.Atoi(path[1]) // the number counts from 1
 		if n > 0 && n <= len(r.Plugins) {
 			where, path = r.where(n-1), path[2:]
 		}
 	}
-	r.wrong(where, "%s: the key is there twice, and the last value counts: remove one", strings.Join(path, ": "))
+	r.wrong(where, "%s: the file has this key twice, and the last value counts: remove one of them",
+		strings.Join(path, ": "))
 }

@@ -40,7 +40,7 @@ func (m Mistake) String() string {
 // position returns the position of the plugin in its chain, or -1 for the list itself.
 func (m Mistake) position() int {
 	i := -1
-	_, _ = fmt.Sscanf(m.Where, "plugins[%d]", &i) // what it does not match leaves -1
+	_, _ = fmt.Sscanf(m.Where, "plugins[%d]", &i) // if Where has another form, i stays -1
 	return i
 }
 
@@ -48,22 +48,23 @@ func (m Mistake) position() int {
 type review struct {
 	List
 	file     string
-	delegate bool       // it is in a file of Multus
-	beside   *Conflists // in its directory; nil: no runtime reads that
+	delegate bool       // the list is in a file of Multus
+	beside   *Conflists // conflists of the file's directory; nil: no runtime reads it
 	coming   []string   // programs that will be installed before the file
 	mistakes []Mistake
 	text     []byte
 }
 
-// wrong adds a mistake. Two rules may find the same one.
+// wrong adds a mistake, but only once: two rules may find the same mistake.
 func (r *review) wrong(where, format string, args ...any) {
 	if m := (Mistake{r.file, where, fmt.Sprintf(format, args...)}); !slices.Contains(r.mistakes, m) {
 		r.mistakes = append(r.mistakes, m)
 	}
 }
 
-// Mistakes lists the mistakes in a file. If runtimes read its directory, the other files there may contradict it. The
-// function returns an error if the command cannot read the file, or that directory.
+// Mistakes lists the mistakes in a file. beside has all files of the file's directory, because they may contradict the
+// file. beside is nil if no runtime reads the directory. Mistakes returns an error if Load cannot read the file, or the
+// directory.
 func (f File) Mistakes(binDir string, beside *Conflists) ([]Mistake, error) {
 	return (&review{file: f.Path, beside: beside}).read(f.text, binDir, f.unread)
 }
@@ -84,7 +85,7 @@ func (r *review) read(b []byte, binDir string, unread error) ([]Mistake, error) 
 	return r.all(b, binDir), nil
 }
 
-// all reviews everything.
+// all makes all reviews of a file, and returns the mistakes in the order of the plugins.
 func (r *review) all(b []byte, binDir string) []Mistake {
 	r.text = b
 	var object map[string]json.RawMessage
@@ -130,15 +131,15 @@ func (r *review) delegates(all []json.RawMessage, binDir string) {
 	}
 }
 
-// place describes a mistake of syntax with its line, or a file that has no object.
+// place returns the text of a mistake: an error of syntax with its line, or a file that has no object.
 func place(b []byte, err error) string {
 	if s, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return fmt.Sprintf("line %d: %v", 1+bytes.Count(b[:min(int(s.Offset), len(b))], []byte("\n")), err)
 	}
-	return "it is no JSON object"
+	return "the file is no JSON object"
 }
 
-// where names a member in a mistake.
+// where returns the name of the plugin at position i in a mistake.
 func (r *review) where(i int) string {
 	where := strings.TrimSpace(fmt.Sprintf("plugins[%d] %s", i, r.Plugins[i].Type))
 	if file := r.Plugins[i].File; file != "" {
@@ -147,8 +148,8 @@ func (r *review) where(i int) string {
 	return where
 }
 
-// configs are the types into which our plugins decode their configurations. They, and no list of ours, say which keys
-// there are and which values are right.
+// configs are the types into which our plugins decode their configurations. Only these types define which keys exist
+// and which values are right: there is no list beside them.
 var configs = map[string]func() validator{
 	TypeAll:    func() validator { return &chain.Config{} },
 	TypeIPAM:   func() validator { return &lease.Config{} },
@@ -167,7 +168,7 @@ func parts(c validator) []any {
 	return []any{c}
 }
 
-// keyTypes returns the types of these structs.
+// keyTypes returns the types of the structs that parts returns.
 func keyTypes(c validator) (types []reflect.Type) {
 	for _, p := range parts(c) {
 		types = append(types, reflect.TypeOf(p).Elem())

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package connectivity sends packets on each path of pods, from pods that it makes for that, and says where a packet
-// has stopped. The package makes two pods on this node, as a container runtime does, by the plugins of a conflist.
-// Nothing of them has a name in the file system: their namespaces end with the process, however it ends. A killed
-// process leaves leases and routing rules, like a pod without a DEL. A collection or a GC removes them.
+// Package connectivity makes pods, sends packets on each path of pods, and says where a packet has stopped. It makes
+// two pods on this node by the plugins of a conflist, like a container runtime. The pods' namespaces have no names in
+// the file system, so they end with the process, even if the process is killed. A killed process leaves leases and
+// routing rules, like a pod without a DEL. A collection or a GC removes them.
 //
-// A path that works costs the node nothing but its packets. On a path that does not, packets are sent again. Meanwhile
-// taps show the links at which they pass, and netfilter names the rules that drop them. Taps and verdicts are about the
-// addresses of this test alone, and end with the process, too.
+// A path that works costs the node only the packets of the path. If a path fails, the test sends the packets again.
+// Meanwhile taps show the links that these packets pass, and netfilter names the rules that drop them. Taps, and the
+// reports of netfilter's verdicts, are only about the addresses of this test. They also end with the process.
 package connectivity
 
 import (
@@ -29,31 +29,31 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// Least is how long a test may take by default, and at least.
+// Least is the default of [Test.Within], and the least value.
 const Least = 30 * time.Second
 
 // tryFor is how long a path may take.
 const tryFor = 2 * time.Second
 
-// The parts of a test: two ADDs, of which the second is begun until nextUntil, the paths, and two DELs. Together they
-// take less than [Test.Within].
+// The time limits of a test's parts: two ADDs, the paths, and two DELs. The second ADD begins before nextUntil, or not
+// at all. All parts together take less than [Test.Within].
 
-func (t Test) addWithin() time.Duration { return t.Within * 9 / 30 } // each
+func (t Test) addWithin() time.Duration { return t.Within * 9 / 30 } // for each ADD
 func (t Test) nextUntil() time.Duration { return t.Within * 6 / 30 }
 func (t Test) lookUntil() time.Duration { return t.Within * 19 / 30 }
-func (t Test) delWithin() time.Duration { return t.Within * 3 / 30 } // each
+func (t Test) delWithin() time.Duration { return t.Within * 3 / 30 } // for each DEL
 
 // A Test says what to test.
 type Test struct {
 	Network   conf.Network
 	BinDir    string // of the plugins
-	Namespace string // of Kubernetes, of the pods
+	Namespace string // the pods' namespace in Kubernetes
 	Peer      netip.Addr
 	Port      uint16
-	Service   netip.AddrPort // zero: that of the API server, if kube-proxy has rules for it
-	DNS       netip.Addr     // zero: that of the kubelet's configuration
-	Name      string         // to ask for
-	Internet  string         // "" is none
+	Service   netip.AddrPort // zero: the API server's Service, if kube-proxy has rules for it
+	DNS       netip.Addr     // zero: the DNS server in the kubelet's configuration
+	Name      string         // the name for which to ask the DNS server
+	Internet  string         // "": no host
 	Explicit  bool           // an operator has named the host of the internet
 	Within    time.Duration  // [Least] or more
 }
@@ -73,12 +73,12 @@ type Row struct {
 	To      string  `json:"to"`
 	State   string  `json:"state"`
 	Took    float64 `json:"took_ms"`
-	Stopped string  `json:"stopped"` // where
-	Cause   string  `json:"cause"`   // or why it was skipped, or a note about a path that works
+	Stopped string  `json:"stopped"` // where the packet stopped
+	Cause   string  `json:"cause"`   // why the path fails or was skipped, or a note about a path that works
 	Do      string  `json:"do"`
 }
 
-// A Pod is one that the test has made. Without addresses it could not be made.
+// A Pod is a pod of the test. If it has no addresses, the test could not make it.
 type Pod struct {
 	Name  string       `json:"name"`
 	Addrs []netip.Addr `json:"ips"`
@@ -94,7 +94,7 @@ type Report struct {
 	Paths   []Row   `json:"paths"`
 }
 
-// Print writes a line for each path, and below those that fail where the packet stopped, and what to do.
+// Print writes a line for each path. Below a path that fails, it writes where the packet stopped, why, and what to do.
 func (r Report) Print(w io.Writer) {
 	for _, row := range r.Paths {
 		fmt.Fprintf(w, "%-7s  %-28s  %-4s  %s", row.State, row.Path, row.Family, row.To)
@@ -150,11 +150,11 @@ type scene struct {
 	node  *nl.NS
 	cni   runtime
 	pods  []*pod
-	peer  answer // of the other node
+	peer  answer // the answer of the other node
 	alike error  // why the other node does not answer
 
-	checked map[*pod]error            // what CHECK says of a pod, which was asked once
-	enis    func() ([]aws.ENI, error) // those of the metadata service, which is asked once
+	checked map[*pod]error            // the result of CHECK for a pod, asked once
+	enis    func() ([]aws.ENI, error) // the ENIs by metadata, asked once
 }
 
 func (t Test) open() (*scene, error) {
@@ -169,7 +169,7 @@ func (t Test) open() (*scene, error) {
 	return s, nil
 }
 
-// populate makes pods. A row says which one could not be made.
+// populate makes pods, and returns a row for each ADD.
 func (s *scene) populate(ctx context.Context, r *Report, letters ...string) (rows []Row) {
 	first := time.Now()
 	for _, letter := range letters {
@@ -193,7 +193,7 @@ func (s *scene) populate(ctx context.Context, r *Report, letters ...string) (row
 	return rows
 }
 
-// removed removes the pods. A row says which one could not be removed.
+// removed removes the pods, and returns one row for all DELs.
 func (s *scene) removed() (rows []Row) {
 	start := time.Now()
 	row := Row{Path: "DEL", To: cli.Count(len(s.pods), "pod"), State: Works}
@@ -202,13 +202,13 @@ func (s *scene) removed() (rows []Row) {
 	}
 	if err := s.remove(); err != nil {
 		row.State, row.Stopped, row.Cause = Fails, "a pod could not be removed", firstLine(err)
-		row.Do = "run " + cli.Name + " registry-gc --free-after=15m twice, a minute apart: it ends the lease"
+		row.Do = "run " + cli.Name + " registry-gc --free-after=15m twice, a minute apart, which ends the lease"
 	}
 	row.Took = milliseconds(start)
 	return []Row{row}
 }
 
-// remove deletes the pods, also when the test is to end early.
+// remove deletes the pods, even if the context of the test has ended.
 func (s *scene) remove() (failed error) {
 	for _, p := range slices.Backward(s.pods) {
 		ctx, cancel := context.WithTimeout(context.Background(), s.delWithin())
@@ -221,8 +221,8 @@ func (s *scene) remove() (failed error) {
 
 func (s *scene) close() error { return errors.Join(s.remove(), s.cni.close(), s.node.Close()) }
 
-// tryAll tries all paths at once. tryAll tries failed paths again, because the machine may be busy. What fails again is
-// looked at, one path after the other.
+// tryAll tries all paths at once. tryAll tries failed paths again, because the machine may be busy. It explains the
+// paths that fail again, one after the other.
 func (s *scene) tryAll(ctx context.Context, all []path) []Row {
 	rows := make([]Row, len(all))
 	for again := range 2 {

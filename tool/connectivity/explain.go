@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// lookFor is how long packets are sent again while the links are looked at: less than the second after which TCP
-// repeats its first packet.
+// lookFor is how long the test sends packets again while taps watch the links. It is less than the second after which
+// TCP repeats its first packet.
 const lookFor = 900 * time.Millisecond
 
 // A finding is what was seen while a path failed again.
@@ -28,7 +28,7 @@ type finding struct {
 	unchecks error    // what CHECK says of the pod
 }
 
-// A sighting is one in a namespace.
+// A sighting is a packet that a tap has seen, with the namespace of the tap.
 type sighting struct {
 	nl.Sighting
 	ns *nl.NS
@@ -42,7 +42,7 @@ func (s *scene) explain(ctx context.Context, p path, row Row) Row {
 	}
 	f, err := s.look(ctx, p)
 	if err != nil {
-		row.Stopped = "the links could not be looked at: " + err.Error()
+		row.Stopped = "the test could not watch the links: " + err.Error()
 		return row
 	}
 	if f.failed == nil {
@@ -67,7 +67,7 @@ func (s *scene) look(ctx context.Context, p path) (f finding, err error) {
 	if err != nil {
 		return f, err
 	}
-	verdicts, unowned := s.node.Verdicts(addrs) // an older kernel does not have them
+	verdicts, unowned := s.node.Verdicts(addrs) // an older kernel has no verdicts
 	before, _ := s.node.DropCounts()
 	try, cancel := context.WithTimeout(ctx, lookFor)
 	f.failed = p.probe(try)
@@ -112,7 +112,7 @@ func (s *scene) check(ctx context.Context, p *pod) error {
 	return err
 }
 
-// addrs are the addresses by which a tap knows the packets of a path.
+// addrs returns the addresses by which a tap recognizes the packets of a path.
 func (p path) addrs() (all []netip.Addr) {
 	if p.pod != nil {
 		all = append(all, p.pod.addr(p.family))
@@ -123,7 +123,7 @@ func (p path) addrs() (all []netip.Addr) {
 	return all
 }
 
-// taps looks at the links of the pods and of the node where packets of a path can pass.
+// taps opens taps at the links of the pods and of the node that packets of a path can pass.
 func (s *scene) taps(p path, addrs []netip.Addr) (all map[*nl.NS]*nl.Tap, err error) {
 	all = map[*nl.NS]*nl.Tap{}
 	node := []string{s.Network.Pair.HostInterface}
@@ -152,8 +152,8 @@ func (s *scene) present(links []string) []string {
 	return slices.DeleteFunc(links, func(l string) bool { _, err := s.node.LinkByName(l); return err != nil })
 }
 
-// furthest is the furthest place that a packet has reached on its way there and back. The last seen packet need not be
-// there: the sender may have repeated a packet just when the taps were closed.
+// furthest returns the sighting at the furthest place on the way to the receiver and back. The last sighting need not
+// be the furthest: the sender may have repeated a packet just before the taps were closed.
 func (s *scene) furthest(f finding) (l sighting, any bool) {
 	for _, seen := range f.seen {
 		if !any || s.progress(f, seen) >= s.progress(f, l) {
@@ -164,8 +164,8 @@ func (s *scene) furthest(f finding) (l sighting, any bool) {
 }
 
 // progress orders the places on the way: out of a pod, into the node, out of the node, into a pod. Then come the same
-// places for the answer. The node sends a packet to a Service back into the sender. This step back into the sender is
-// no progress after the node.
+// places for the answer. The node sends a packet to a Service back into the sender. This step back into the sender
+// counts as no progress beyond the node.
 func (s *scene) progress(f finding, l sighting) (steps int) {
 	switch node := l.ns == s.node; {
 	case node && !l.Out, !node && !l.Out && f.leaving(l) && l.ns == f.from:
@@ -183,7 +183,7 @@ func (s *scene) progress(f finding, l sighting) (steps int) {
 	return steps
 }
 
-// leaving reports whether a packet is one to the receiver, and not an answer.
+// leaving reports whether a packet is on its way to the receiver, and is no answer.
 func (f finding) leaving(s sighting) bool {
 	return s.To == f.to.Addr().WithZone("") || f.pod != nil && s.From == f.pod.addr(f.family)
 }
@@ -206,11 +206,11 @@ func (s *scene) where(f finding) string {
 	}
 	switch {
 	case l.ns == s.node && l.Out && slices.Contains(s.veths(), l.Link):
-		return fmt.Sprintf("%s left the node by %s to the pod, which did not take it", what, l.Link)
+		return fmt.Sprintf("%s left the node by %s, but did not reach the pod", what, l.Link)
 	case l.ns == s.node && l.Out:
 		return fmt.Sprintf("%s left the node by %s, and no answer came", what, l.Link)
 	case l.ns == s.node:
-		return fmt.Sprintf("%s reached the node by %s, and the node did not send it on", what, l.Link)
+		return fmt.Sprintf("%s reached the node by %s, and went no further", what, l.Link)
 	case l.Out:
 		return fmt.Sprintf("%s left the pod by %s, and reached no link of the node", what, l.Link)
 	}

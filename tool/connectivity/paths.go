@@ -22,16 +22,16 @@ type path struct {
 	name    string
 	family  nl.Family
 	from    *nl.NS
-	pod     *pod // that sends; nil: the node does
+	pod     *pod // the pod that sends; nil: the node sends
 	to      netip.AddrPort
-	target  *pod // that receives; nil: another host
+	target  *pod // the pod that receives; nil: another host receives
 	probe   func(ctx context.Context) error
-	note    func() string // about a path that works
-	skip    string        // why nothing is sent
+	note    func() string // returns a note about a path that works
+	skip    string        // why the test does not try this path
 	outside string        // what to look at if the packet leaves the node and no answer comes
 }
 
-// try sends packets. It waits at most for the time most.
+// try sends the packets of a path, and waits not longer than most.
 func (p path) try(ctx context.Context, most time.Duration) Row {
 	row := Row{Path: p.name, Family: p.family.String(), To: p.to.String(), State: Skipped, Cause: p.skip,
 		From: p.from.Name}
@@ -60,7 +60,7 @@ func (p path) try(ctx context.Context, most time.Duration) Row {
 	return row
 }
 
-// paths are those that the configuration has: docs/node.md.
+// paths returns the paths that pods have with this configuration (see docs/node.md).
 func (s *scene) paths() (all []path) {
 	s.askPeer()
 	for _, f := range nl.Families {
@@ -77,7 +77,7 @@ func (s *scene) paths() (all []path) {
 	return all
 }
 
-// within are the paths to the other pod, to the node and to the VPC router.
+// within returns the paths to the other pod, to the node and to the VPC router.
 func (s *scene) within(f nl.Family) (all []path) {
 	a := s.pods[0]
 	if len(s.pods) > 1 {
@@ -97,17 +97,17 @@ func (s *scene) within(f nl.Family) (all []path) {
 			all = append(all, path{name: "pod to VPC gateway", family: f, from: a.ns, pod: a,
 				to:    netip.AddrPortFrom(gw, 0),
 				probe: func(ctx context.Context) error { return neighbour(ctx, a.ns, gw) },
-				outside: "the VPC router answers each ENI that is attached: look at " + cli.Name + " status " +
+				outside: "the VPC router answers each attached ENI, so look at " + cli.Name + " status " +
 					"--diff and " + cli.Name + " doctor --check links"})
 		}
 	}
 	return all
 }
 
-// kubelet is the port of the kubelet, which pods may reach. A refusal shows that the packets arrive, too.
+// kubelet is the port of the kubelet, which pods may reach. A refusal also shows that the packets arrive.
 const kubelet = 10250
 
-// reached turns a refusal into a success: the other host has sent it.
+// reached turns a refusal into a success, because the other host has sent the refusal.
 func reached(err error) error {
 	if errors.Is(err, errRefused) {
 		return nil
@@ -115,7 +115,7 @@ func reached(err error) error {
 	return err
 }
 
-// toServer is a path to a pod of this test, by small and by large packets.
+// toServer returns a path to a pod of this test, for small and for large packets.
 func (s *scene) toServer(name string, f nl.Family, from, to *pod) path {
 	sender := s.node
 	if from != nil {
@@ -127,23 +127,30 @@ func (s *scene) toServer(name string, f nl.Family, from, to *pod) path {
 		outside: groups}
 }
 
-// groups is what keeps packets of the VPC from a pod's ENI.
+// groups names what can keep packets of the VPC from a pod's ENI.
 const groups = "the security groups of the ENIs at both ends, and the network ACLs and route tables of their " +
-	"subnets, must allow it"
+	"subnets, must allow the packets"
 
-// both makes a small call and then a large one.
+// both makes a small call and then a large call. Each has the same time, so a slow small call does not look like a loss
+// of large packets. A connection begins with small packets. So if the large call gets no connection, large packets are
+// not the cause.
 func both(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
 	if _, err := query(ctx, n, to, call{Size: little}); err != nil {
 		return reason(err)
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tryFor)
+	defer cancel()
 	a, err := query(ctx, n, to, call{Size: large})
+	if op, is := errors.AsType[*net.OpError](err); is && op.Op == "dial" {
+		return reason(err)
+	}
 	if err != nil || a.Bytes != large {
 		return fmt.Errorf("%w: %v", errLarge, err)
 	}
 	return nil
 }
 
-// nodeAddr is the node's address that its pods use.
+// nodeAddr returns the node's address that its pods use.
 func (s *scene) nodeAddr(f nl.Family) netip.Addr {
 	if a, err := s.node.DefaultSource(s.Network.Pair.HostInterface, f); err == nil && a.IsValid() {
 		return a
@@ -161,16 +168,16 @@ func (s *scene) nodeAddr(f nl.Family) netip.Addr {
 var metadataAddrs = map[nl.Family]netip.AddrPort{nl.IPv4: netip.MustParseAddrPort("169.254.169.254:80"),
 	nl.IPv6: netip.MustParseAddrPort("[fd00:ec2::254]:80")}
 
-// metadata returns two paths to the metadata service: the node's, which the plugins need, and the pods'. IPv6 is an
-// option that most instances do not have, so only the block of pods is tried.
+// metadata returns two paths to the metadata service: the node's, which the plugins need, and the pods'. Most instances
+// have no metadata by IPv6. So for IPv6, metadata returns only the pods' path, and only if the configuration blocks
+// this path.
 func (s *scene) metadata(f nl.Family) (all []path) {
 	to, a := metadataAddrs[f], s.pods[0]
 	if f == nl.IPv4 {
 		all = append(all, path{name: "node to metadata", family: f, from: s.node, to: to,
 			probe: func(ctx context.Context) error { return http(ctx, s.node, to) },
-			outside: "the metadata service must be enabled: aws ec2 describe-instances shows HttpEndpoint in " +
-				"MetadataOptions. " +
-				"Without it, the node cannot get more addresses"})
+			outside: "the metadata service must be enabled (aws ec2 describe-instances shows HttpEndpoint in " +
+				"MetadataOptions). Without metadata, the node cannot get more addresses"})
 	}
 	block := nl.Route{Dst: netip.PrefixFrom(to.Addr(), to.Addr().BitLen()), Type: "prohibit",
 		Protocol: nl.RouteProtocol}
@@ -185,22 +192,22 @@ func (s *scene) metadata(f nl.Family) (all []path) {
 			defer cancel()
 			answered = http(ctx, a.ns, to) == nil
 			if answered && blocked {
-				return errors.New("the configuration blocks it, and it answers")
+				return errors.New("the configuration blocks metadata for pods, but metadata answers")
 			}
 			return nil
 		},
 		note: func() string {
 			switch {
 			case blocked:
-				return "blocked, as the configuration says"
+				return "the configuration blocks this path"
 			case answered:
-				return "it answers: pods can get the node's role"
+				return "metadata answers, so pods can get the credentials of the node's role"
 			}
-			return "it does not answer pods: EC2's hop limit is 1"
+			return "metadata does not answer pods, because EC2's hop limit is 1"
 		}})
 }
 
-// beyond are the paths that need Kubernetes or the internet.
+// beyond returns the paths that need Kubernetes or the internet.
 func (s *scene) beyond(f nl.Family) []path {
 	return append(s.services(f), s.internet(f)...)
 }
@@ -208,20 +215,20 @@ func (s *scene) beyond(f nl.Family) []path {
 func (s *scene) services(f nl.Family) []path {
 	a := s.pods[0]
 	api := path{name: "pod to Service", family: f, from: a.ns, pod: a, to: s.Service,
-		outside: "the backends of the Service must allow this pod in their security groups"}
+		outside: "the security groups of the Service's backends must allow this pod"}
 	if !api.to.IsValid() {
 		api.to = s.kubernetes(f)
 	}
 	api.probe = func(ctx context.Context) error { return connect(ctx, a.ns, api.to) }
 	dns := path{name: "pod to DNS", family: f, from: a.ns, pod: a, to: netip.AddrPortFrom(s.DNS, 53),
-		outside: "the DNS pods must run (kubectl -n kube-system get pods), and their security groups allow UDP " +
+		outside: "the DNS pods must run (kubectl -n kube-system get pods), and their security groups must allow UDP " +
 			"and TCP port 53"}
 	dns.probe = func(ctx context.Context) error { return lookup(ctx, a.ns, dns.to, s.Name) }
 	if !api.to.IsValid() {
-		api.skip = "kube-proxy has no rules for Services here: name one by --service ADDRESS:PORT"
+		api.skip = "kube-proxy has no rules for Services on this node; choose a Service with --service ADDRESS:PORT"
 	}
 	if !s.DNS.IsValid() {
-		dns.skip = "the kubelet's configuration names no DNS server: name one by --dns ADDRESS"
+		dns.skip = "the kubelet's configuration has no DNS server; choose a DNS server with --dns ADDRESS"
 	}
 	var all []path
 	for _, p := range []path{api, dns} {
@@ -232,7 +239,7 @@ func (s *scene) services(f nl.Family) []path {
 	return all
 }
 
-// kubernetes is the Service of the API server: the API server takes the first address of the range for it.
+// kubernetes returns the address of the API server's Service: the first address of the range for Services.
 func (s *scene) kubernetes(f nl.Family) netip.AddrPort {
 	addrs, err := s.node.ClusterIPs(f)
 	if err != nil || len(addrs) == 0 {
@@ -241,24 +248,25 @@ func (s *scene) kubernetes(f nl.Family) netip.AddrPort {
 	return netip.AddrPortFrom(addrs[0], 443)
 }
 
-// internet is the path outside of the VPC.
+// internet returns the path to a host outside of the VPC.
 func (s *scene) internet(f nl.Family) []path {
 	a := s.pods[0]
 	p := path{name: "pod to internet", family: f, from: a.ns, pod: a, outside: s.outsideOf(f)}
 	to, err := s.host(f)
 	switch {
 	case s.Internet == "":
-		p.skip = "no host is named: name one by --internet HOST:PORT"
+		p.skip = "the test has no host in the internet; choose a host with --internet HOST:PORT"
 	case err != nil:
 		p.skip = err.Error()
 	default:
 		p.to = to
 		if dev, err := ask.Leaves(a.ns, a.addr(f), to.Addr()); err == nil && len(dev) > 6 && dev[:6] == "egress" {
 			p.name = "pod to internet, by egress"
-			p.outside = "the routers of the egress must run and reach the internet: " + cli.Name + " egress"
+			p.outside = "the routers of the egress must run and reach the internet; " + cli.Name +
+				" egress shows the routers of a node"
 		}
 		if !s.Explicit && connectShortly(s.node, to) != nil {
-			p.skip = "the node itself does not reach it: name another host by --internet HOST:PORT"
+			p.skip = "the node itself does not reach this host; choose another host with --internet HOST:PORT"
 		}
 	}
 	if f == nl.IPv6 && p.skip != "" {
@@ -270,11 +278,11 @@ func (s *scene) internet(f nl.Family) []path {
 
 func (s *scene) outsideOf(f nl.Family) string {
 	if f == nl.IPv6 {
-		return "the subnet of the pod's ENI must have a route to an internet gateway or an egress-only one, and its " +
-			"security groups must allow it"
+		return "the subnet of the pod's ENI must have a route to an internet gateway or an egress-only one. The " +
+			"ENI's security groups must allow the packets"
 	}
-	return "the subnet of " + s.Network.Pair.HostInterface + " needs a route to a NAT gateway. Without one, " +
-		"this ENI needs a public address, and a route to an internet gateway. Its security groups must allow it"
+	return "the subnet of " + s.Network.Pair.HostInterface + " needs a route to a NAT gateway. Without one, this ENI " +
+		"needs a public address, and a route to an internet gateway. Its security groups must allow the packets"
 }
 
 // host resolves the host of the internet, as the node does.
@@ -295,12 +303,13 @@ func (s *scene) host(f nl.Family) (netip.AddrPort, error) {
 	}
 	addrs, err := net.DefaultResolver.LookupNetIP(ctx, network, name)
 	if err != nil || len(addrs) == 0 {
-		return netip.AddrPort{}, fmt.Errorf("the node does not resolve %s: name a host by --internet HOST:PORT", name)
+		return netip.AddrPort{}, fmt.Errorf("the node cannot resolve %s; choose another host with --internet HOST:PORT",
+			name)
 	}
 	a := addrs[0].Unmap()
 	if a.IsPrivate() && !s.Explicit {
-		return netip.AddrPort{}, fmt.Errorf("%s is %s here, which is not the internet: name a host by --internet "+
-			"HOST:PORT", name, a)
+		return netip.AddrPort{}, fmt.Errorf("%s has the private address %s on this node; choose another host with "+
+			"--internet HOST:PORT", name, a)
 	}
 	return netip.AddrPortFrom(a, uint16(number)), nil
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// DefaultPort is where Serve answers.
+// DefaultPort is the port at which Serve answers by default.
 const DefaultPort = 7472
 
-// Serve makes a pod and answers at a port of the node until the context ends. ready is told when it does.
+// Serve makes a pod and answers at a port of the node until the context ends. Serve calls ready when it can answer.
 func (t Test) Serve(ctx context.Context, ready func(Report) error) (err error) {
 	s, err := t.open()
 	if err != nil {
@@ -56,7 +56,7 @@ func (s *scene) askPeer() {
 	}
 }
 
-// toPeer are the paths between this node and another, on which a test serves.
+// toPeer returns the paths between this node and the node on which connectivity-test --serve runs.
 func (s *scene) toPeer(f nl.Family) (all []path) {
 	a, node := s.pods[0], netip.AddrPortFrom(s.Peer, s.Port)
 	if nl.FamilyOf(s.Peer) == f {
@@ -81,17 +81,17 @@ func (s *scene) toPeer(f nl.Family) (all []path) {
 	return all
 }
 
-// calledBack has the pod of the other node call this one.
+// calledBack asks the pod of the other node to call p. It returns an error if that pod gets no answer.
 func calledBack(ctx context.Context, p *pod, to netip.AddrPort) error {
 	a, err := query(ctx, p.ns, to, call{Size: little, Back: p.server.port()})
 	if err != nil {
 		return reason(err)
 	}
 	if a.Back != "" {
-		return errors.New("the pod of the other node gets no answer from this one: " + a.Back)
+		return errors.New("the pod of the other node gets no answer from this node's pod: " + a.Back)
 	}
 	return nil
 }
 
 const peerGroups = "the security groups of the ENIs of both nodes, and the network ACLs and route tables of their " +
-	"subnets, must allow it. On the other node, connectivity-test --serve must run"
+	"subnets, must allow the packets. On the other node, connectivity-test --serve must run"

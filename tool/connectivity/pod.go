@@ -27,15 +27,15 @@ type pod struct {
 	name   string
 	ns     *nl.NS
 	addrs  []netip.Addr
-	gws    []netip.Addr // VPC routers, by the result
-	links  []string     // in the pod
-	veth   string       // on the node
-	eni    string       // the link of its ENI on the node
-	slave  bool         // it has a slave of that
+	gws    []netip.Addr // VPC routers, by the result of the ADD
+	links  []string     // the links in the pod
+	veth   string       // the node's end of the pair
+	eni    string       // the link of the pod's ENI on the node
+	slave  bool         // the pod has a slave of this link
 	server *server
 }
 
-// addr is the pod's address of a family; zero if it has none.
+// addr returns the pod's address of a family, or the zero address if the pod has none.
 func (p *pod) addr(f nl.Family) netip.Addr {
 	i := slices.IndexFunc(p.addrs, func(a netip.Addr) bool { return nl.FamilyOf(a) == f })
 	if i < 0 {
@@ -50,7 +50,7 @@ type runtime struct {
 	cni   *libcni.CNIConfig
 	list  *libcni.NetworkConfigList
 	cache int    // a file system that no other process sees
-	port  uint16 // at which pods answer; 0: any
+	port  uint16 // port at which pods answer; 0: any
 }
 
 func newRuntime(t Test) (r runtime, err error) {
@@ -69,7 +69,7 @@ func newRuntime(t Test) (r runtime, err error) {
 	return r, nil
 }
 
-// hasty returns the test's list, whose ADD gives up by itself before this program would have to kill it.
+// hasty returns the test's list with a short addTimeout. So an ADD that waits ends before this program would kill it.
 func (t Test) hasty() ([]byte, error) {
 	l := t.Network.List
 	plugins := make([]json.RawMessage, len(l.Plugins))
@@ -82,7 +82,7 @@ func (t Test) hasty() ([]byte, error) {
 		if err := json.Unmarshal(m.Raw, &keys); err != nil {
 			return nil, err
 		}
-		keys["addTimeout"] = json.RawMessage(fmt.Sprint(int(t.addWithin().Seconds()) - 3)) // it may wait three more
+		keys["addTimeout"] = json.RawMessage(fmt.Sprint(int(t.addWithin().Seconds()) - 3)) // an ADD may wait 3 s more
 		var err error
 		if plugins[i], err = json.Marshal(keys); err != nil {
 			return nil, err
@@ -93,7 +93,7 @@ func (t Test) hasty() ([]byte, error) {
 }
 
 // memory makes a file system in memory that is mounted nowhere, and ends with the process. libcni keeps results in
-// files. In /var/lib/cni, results of a killed process would stay, and repair would take them for results of a pod.
+// files. In /var/lib/cni, results of a killed process would stay, and repair would treat them as results of a pod.
 func memory() (int, error) {
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -115,7 +115,7 @@ func (r runtime) conf(name, netns string) *libcni.RuntimeConf {
 			{"K8S_POD_INFRA_CONTAINER_ID", name}}}
 }
 
-// add makes a pod. If add cannot make a pod, it removes what there is of the pod.
+// add makes a pod. If it fails, add removes the parts of the pod that it has made.
 func (r runtime) add(ctx context.Context, node *nl.NS, name string) (*pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.addWithin())
 	defer cancel()
@@ -139,12 +139,12 @@ func (r runtime) add(ctx context.Context, node *nl.NS, name string) (*pod, error
 	return p, nil
 }
 
-// check has the plugins check a pod.
+// check calls CHECK of the plugins for a pod.
 func (r runtime) check(ctx context.Context, p *pod) error {
 	return r.cni.CheckNetworkList(ctx, r.list, r.conf(p.name, p.ns.Path()))
 }
 
-// del removes a pod, and then its namespace.
+// del calls DEL of the plugins for a pod, and then closes the pod's namespace.
 func (r runtime) del(ctx context.Context, p *pod) error {
 	err := r.cni.DelNetworkList(ctx, r.list, r.conf(p.name, p.ns.Path()))
 	if p.server != nil {
@@ -153,7 +153,7 @@ func (r runtime) del(ctx context.Context, p *pod) error {
 	return errors.Join(err, p.ns.Close())
 }
 
-// read finds what the ADD has made.
+// read reads the addresses and links that the ADD has made.
 func (p *pod) read(result types.Result, node *nl.NS) error {
 	r, err := types100.GetResult(result)
 	if err != nil {
@@ -162,7 +162,7 @@ func (p *pod) read(result types.Result, node *nl.NS) error {
 	for _, ip := range r.IPs {
 		a, _ := netip.AddrFromSlice(ip.Address.IP)
 		if i := ip.Interface; i != nil && *i < len(r.Interfaces) && r.Interfaces[*i].Sandbox == "" {
-			continue // the node's, by which it asks the VPC router
+			continue // an address of the node, which asks the VPC router with it
 		}
 		p.addrs = append(p.addrs, a.Unmap())
 		if gw, ok := netip.AddrFromSlice(ip.Gateway); ok {
@@ -217,8 +217,8 @@ func addHint(err error) string {
 	case strings.Contains(text, "failed to find plugin"):
 		return "install the plugins: " + cli.Name + " doctor --check plugins says what is missing"
 	case strings.Contains(text, "no IP") || strings.Contains(text, "address"):
-		return "new pods of this node fail in the same way; " + cli.Name + " status shows its addresses, and " +
-			cli.Name + " maxpods prints for how many pods it can have addresses"
+		return "new pods of this node fail in the same way; " + cli.Name + " status shows the node's addresses, and " +
+			cli.Name + " maxpods prints for how many pods the node can have addresses"
 	}
-	return "new pods of this node fail in the same way: " + cli.Name + " doctor"
+	return "new pods of this node fail in the same way; run " + cli.Name + " doctor"
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ask"
 )
 
-// errRefused and errSilent are the two ends of a call that no program has answered.
+// errRefused and errSilent are the errors of a call that no program has answered.
 var (
 	errRefused = errors.New("the connection is refused")
 	errSilent  = errors.New("no answer")
 )
 
-// reason is an error of a connection in our words. The kernel's are behind it.
+// reason returns an error of a connection as errRefused or errSilent, followed by the kernel's error.
 func reason(err error) error {
 	var timeout net.Error
 	switch {
@@ -49,7 +49,7 @@ func connect(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
 	return c.Close()
 }
 
-// http asks for a page of HTTP. Any answer is one.
+// http sends a request of HTTP. Any answer of HTTP is a success.
 func http(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
 	c, err := dial(ctx, n, "tcp", to)
 	if err != nil {
@@ -67,7 +67,7 @@ func http(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
 		return reason(err)
 	}
 	if !bytes.HasPrefix(answer, []byte("HTTP")) {
-		return fmt.Errorf("it does not speak HTTP: %q", answer)
+		return fmt.Errorf("the answer is not HTTP: %q", answer)
 	}
 	return nil
 }
@@ -84,7 +84,8 @@ func lookup(ctx context.Context, n *nl.NS, server netip.AddrPort, name string) e
 	return reason(err)
 }
 
-// neighbour asks for the MAC address of a router, by a datagram to a port that no router has.
+// neighbour makes the kernel ask a router for its MAC address, and waits for the answer. For this, it sends a datagram
+// to a port at which no router listens.
 func neighbour(ctx context.Context, n *nl.NS, a netip.Addr) error {
 	const discard = 9
 	to := netip.AddrPortFrom(a, discard)
@@ -104,7 +105,7 @@ func neighbour(ctx context.Context, n *nl.NS, a netip.Addr) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%w to the question for its MAC address", errSilent)
+	return fmt.Errorf("%w to the request for the gateway's MAC address", errSilent)
 }
 
 // kubeletConfigs are where kubelets of the usual distributions have their configuration.
@@ -114,7 +115,7 @@ var kubeletConfigs = []string{"/var/lib/kubelet/config.yaml", "/etc/kubernetes/k
 // clusterDNS matches the first DNS server in the configuration of a kubelet, in YAML or JSON.
 var clusterDNS = regexp.MustCompile(`(?s)"?clusterDNS"?:\s*(?:\[|-)\s*["']?([0-9a-fA-F.:]+)`)
 
-// KubeletDNS is the DNS server that the kubelet gives to pods; zero if its configuration does not say.
+// KubeletDNS returns the DNS server that the kubelet gives to pods, or the zero address if no configuration names one.
 func KubeletDNS() (a netip.Addr) {
 	for _, file := range kubeletConfigs {
 		text, err := os.ReadFile(file)

@@ -18,32 +18,32 @@ import (
 )
 
 // A server answers calls in a namespace. A call is a line of JSON, and then as many bytes as the line says. The answer
-// is a line of JSON. The server changes nothing, and calls back the caller alone.
+// is a line of JSON. The server changes nothing, and calls back only the caller.
 type server struct {
 	ns       *nl.NS
-	pod      *pod // whose addresses it tells, and from which it calls back; nil: none
+	pod      *pod // the server reports its addresses, and calls back from it; nil: no pod
 	listener *net.TCPListener
 }
 
-// A call is what a caller sends first.
+// A call is the line that a caller sends first.
 type call struct {
-	Size int    `json:"size"` // of what follows
-	Back uint16 `json:"back"` // call back this port of the caller
+	Size int    `json:"size"` // number of bytes after the line
+	Back uint16 `json:"back"` // the port of the caller to call back; 0: none
 }
 
-// An answer is what a server says.
+// An answer is the line that a server sends.
 type answer struct {
-	Seen  netip.Addr   `json:"seen"` // the caller, as the server sees it
+	Seen  netip.Addr   `json:"seen"` // the address of the caller, as the server sees it
 	Bytes int64        `json:"bytes"`
 	Pods  []netip.Addr `json:"pods"`
 	Port  uint16       `json:"port"` // at which the pod answers
-	Back  string       `json:"back"` // why it could not call back; "": it could, or was not asked
+	Back  string       `json:"back"` // why the server could not call back; "": it could, or the caller did not ask
 }
 
-// mostBytes is how much a caller may send.
+// mostBytes is how many bytes a caller may send.
 const mostBytes = 1 << 20
 
-// serve begins to answer at a port, or, with 0, at any.
+// serve begins to answer at a port. If port is 0, the kernel chooses the port.
 func serve(n *nl.NS, port uint16, p *pod) (*server, error) {
 	s := &server{ns: n, pod: p}
 	err := n.Do(func() (err error) {
@@ -65,7 +65,7 @@ func (s *server) port() uint16 { return uint16(s.listener.Addr().(*net.TCPAddr).
 
 func (s *server) close() { s.listener.Close() }
 
-// answerAll answers until close. answerAll answers only some callers at the same time.
+// answerAll answers callers until close, but at most 16 callers at the same time.
 func (s *server) answerAll() {
 	turns := make(chan struct{}, 16)
 	for {
@@ -109,13 +109,13 @@ func (s *server) answer(c *net.TCPConn) error {
 	return json.NewEncoder(c).Encode(a)
 }
 
-// The bytes of a small call, and of one whose packets are as large as the links take.
+// The bytes of a small call, and of a large call, whose packets are as large as the links take.
 const (
 	little = 16
 	large  = 1 << 16
 )
 
-// errLarge reports that a small call was answered, and a large one not.
+// errLarge means that a small call was answered, and a large call was not.
 var errLarge = errors.New("small packets arrive, and large ones do not")
 
 // query calls a server from a namespace.

@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// why returns what has stopped the packet, and what an operator can do. What is certain comes first.
+// why returns what has stopped the packet, and what an operator can do. The causes that are certain come first.
 func (s *scene) why(f finding) (cause, do string) {
 	down := s.down(f)
 	switch {
@@ -31,9 +31,9 @@ func (s *scene) why(f finding) (cause, do string) {
 		return s.whyDropped(f)
 	case f.unchecks != nil:
 		return "a part of this pod's network is missing: " + firstLine(f.unchecks),
-			"run " + cli.Name + " repair, and then " + cli.Name + " doctor, which names what removes it"
+			"run " + cli.Name + " repair, and then " + cli.Name + " doctor, which looks for the program that removed it"
 	case errors.Is(f.failed, errRefused):
-		return fmt.Sprintf("the packet arrived, and %s refuses the connection", f.to), "a program must listen " +
+		return fmt.Sprintf("the packet arrived, but %s refuses the connection", f.to), "a program must listen " +
 			"there; a Service needs ready endpoints"
 	}
 	l, any := s.furthest(f)
@@ -53,27 +53,29 @@ func (f finding) counts(cause string) string {
 	if len(f.counted) == 0 {
 		return cause
 	}
-	return cause + ". The node's kernel counted meanwhile, of all packets: " + strings.Join(f.counted, ", ")
+	return cause + ". Meanwhile, these counters of the node's kernel have risen, which count all packets: " +
+		strings.Join(f.counted, ", ")
 }
 
-// whyDropped is about rules of netfilter.
+// whyDropped returns the cause for a packet that a rule of netfilter has dropped.
 func (s *scene) whyDropped(f finding) (cause, do string) {
 	d := f.drops[0]
 	family, table, _ := strings.Cut(d.Table, " ")
 	if table == "kube-proxy" || strings.HasPrefix(d.Chain, "KUBE-") {
-		return fmt.Sprintf("kube-proxy refuses it: %s has no ready endpoints, or is no Service", f.to),
+		return fmt.Sprintf("kube-proxy refuses the packet, because %s has no ready endpoints, or is no Service", f.to),
 			"kubectl get endpointslices --all-namespaces shows the endpoints of Services"
 	}
 	if strings.HasPrefix(table, nl.OwnTable) {
-		return d.String() + " drops it. The table is ours. It drops what a pod sends with an address that is not its " +
-			"own, or by another link", "run " + cli.Name + " repair: a rule or a route of the pod is missing"
+		return d.String() + " drops the packet. This table of our plugins drops packets that a pod sends from an " +
+				"address of others, or by another link",
+			"run " + cli.Name + " repair, because a rule or a route of the pod is missing"
 	}
-	return d.String() + " drops it. The table is another program's",
-		fmt.Sprintf("look at it: nft --handle list chain %s %s %s. Let pass what comes from and goes to pods: see "+
+	return d.String() + " drops the packet. The table belongs to another program",
+		fmt.Sprintf("look at the chain: nft --handle list chain %s %s %s. Let packets from and to pods pass, see "+
 			"\"The firewall drops what the node forwards\" in docs/operations.md", family, table, d.Chain)
 }
 
-// whyLarge is about packets that are too large for a link on the way.
+// whyLarge returns the cause for packets that are too large for a link on the way.
 func (s *scene) whyLarge(f finding) (cause, do string) {
 	var mtus []string
 	for _, name := range s.present(slices.Compact(slices.Concat([]string{s.Network.Pair.HostInterface}, s.veths(),
@@ -82,29 +84,32 @@ func (s *scene) whyLarge(f finding) (cause, do string) {
 			mtus = append(mtus, fmt.Sprintf("%s %d", name, l.MTU))
 		}
 	}
-	return "a link on the way takes only smaller packets, and its \"packet too big\" does not arrive. The MTUs " +
-			"here: " + strings.Join(mtus, ", "),
-		"all links on the way need one MTU, or must let ICMP \"fragmentation needed\" pass. EC2 has 9001 in a VPC, " +
-			"8500 by a transit gateway, 1500 to the internet. The keys mtu of the conflist set the MTUs of new pods"
+	return "a link on the way takes only smaller packets, and its ICMP message \"packet too big\" does not arrive. " +
+			"The MTUs of this node's links: " + strings.Join(mtus, ", "),
+		"all links on the way need the same MTU, or must let the ICMP message \"fragmentation needed\" pass. EC2 has " +
+			"an MTU of 9001 in a VPC, 8500 by a transit gateway, 1500 to the internet. The keys mtu of the conflist " +
+			"set the MTUs of new pods"
 }
 
-// whyKept is about a packet that has reached the node and was not sent on.
+// whyKept returns the cause for a packet that has reached the node and was not sent on.
 func (s *scene) whyKept(f finding, l sighting) (cause, do string) {
 	dev, err := ask.Forwards(s.node, l.Link, l.From, l.To)
 	forward, key := s.forwarding(f.family)
 	switch {
 	case errors.Is(err, ask.ErrSource) && f.family == nl.IPv4:
-		return f.counts(fmt.Sprintf("the kernel's check of sources (rp_filter) drops it at %s, because the route to "+
-				"%s is by another link", l.Link, l.From)),
-			fmt.Sprintf("sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.%s.rp_filter=2, and correct the "+
-				"file in /etc/sysctl.d that sets it", l.Link)
+		return f.counts(fmt.Sprintf("the kernel's reverse path filter (rp_filter) drops the packet at %s, because "+
+				"the route to its source %s is by another link", l.Link, l.From)),
+			fmt.Sprintf("sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.%s.rp_filter=2, and correct the file "+
+				"in /etc/sysctl.d that sets this value", l.Link)
 	case forward == "0":
-		return "the node does not forward: " + key + " is 0", "sysctl -w " + key + "=1, and correct the file in " +
-			"/etc/sysctl.d that sets it"
+		return "the node does not forward packets, because " +
+				key + " is 0", "sysctl -w " + key + "=1, and correct the file in " +
+				"/etc/sysctl.d that sets this value"
 	case err != nil:
 		return err.Error(), "run " + cli.Name + " doctor"
 	case dev == "":
-		return f.counts(fmt.Sprintf("the node has no route for it: ip route get %s from %s iif %s", l.To, l.From,
+		return f.counts(fmt.Sprintf("the node has no route for the packet: ip route get %s from %s iif %s",
+				l.To, l.From,
 				l.Link)),
 			"run " + cli.Name + " repair, and " + cli.Name + " doctor --check rules"
 	}
@@ -120,16 +125,16 @@ func (s *scene) forwarding(f nl.Family) (value, key string) {
 	return value, key
 }
 
-// whyOutside is about a packet that has left the node: what EC2 does with it is not to be seen here.
+// whyOutside returns the cause for a packet that has left the node. The node cannot see what EC2 does with the packet.
 func (s *scene) whyOutside(f finding) (cause, do string) {
 	if cause := s.unassigned(f); cause != "" {
-		return cause, "run " + cli.Name + " status --diff. Another program has taken the address away: delete the " +
+		return cause, "run " + cli.Name + " status --diff. Another program has taken the address away, so delete the " +
 			"pods that have lost their addresses"
 	}
-	return "something outside of this node's kernel stops it", cmp.Or(f.outside, groups)
+	return "the packet is lost outside of this node's kernel", cmp.Or(f.outside, groups)
 }
 
-// down is the link of an ENI that a path needs and that is down.
+// down returns the link of an ENI that a path needs and that is down, or "".
 func (s *scene) down(f finding) string {
 	links := []string{s.Network.Pair.HostInterface}
 	for _, p := range []*pod{f.pod, f.target} {
@@ -145,8 +150,8 @@ func (s *scene) down(f finding) string {
 	return ""
 }
 
-// unassigned compares the pods' addresses with the addresses of the ENIs in the metadata service. EC2 drops what an ENI
-// sends with an address that it does not have: its source/destination check.
+// unassigned compares the pods' addresses with the addresses of the ENIs in the metadata service. EC2's
+// source/destination check drops packets from an address that their ENI does not have.
 func (s *scene) unassigned(f finding) string {
 	enis, err := s.enis()
 	if err != nil {
@@ -158,7 +163,7 @@ func (s *scene) unassigned(f finding) string {
 		}
 		a := p.addr(f.family)
 		if !slices.ContainsFunc(enis, func(e aws.ENI) bool { return hasAddr(e, a) }) {
-			return fmt.Sprintf("by metadata, no ENI of this instance has the address %s any more: EC2's "+
+			return fmt.Sprintf("according to metadata, no ENI of this instance has the address %s any more, so EC2's "+
 				"source/destination check drops packets from it", a)
 		}
 	}

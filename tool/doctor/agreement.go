@@ -9,7 +9,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// checkAgreement does what status --diff does.
+// checkAgreement makes the same comparison as status --diff.
 func (p *Node) checkAgreement(ctx context.Context) ([]Finding, error) {
 	k, err := p.compare(ctx)
 	if err != nil {
@@ -19,7 +19,7 @@ func (p *Node) checkAgreement(ctx context.Context) ([]Finding, error) {
 	silent := func(who string, w view.Source) {
 		if !w.Answered {
 			found = append(found, Finding{Severity: warning, About: who,
-				Means: "it does not answer, so doctor has not compared it with the others",
+				Means: "no answer, so doctor has compared only the other sources",
 				Do:    "see the warning on standard error"})
 		}
 	}

@@ -25,10 +25,10 @@ func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 	}
 	found := p.withoutMain(rules)
 	pods, err := p.podRoutes()
-	if err != nil || len(found) > 0 { // then that is the cause of all else
+	if err != nil || len(found) > 0 { // a missing rule is the cause of all other findings
 		return found, err
 	}
-	networks, _ := p.conflists.Networks() // checkConfig finds what is wrong with one
+	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
 	var hosts []string
 	for _, n := range networks {
 		host := n.Pair.HostInterface
@@ -51,8 +51,9 @@ func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// withoutMain finds that no rule leads everything to the main table. The kernel makes that rule once, and "ip rule
-// flush" deletes it. A node without any rule of a family does not have the family.
+// withoutMain returns a finding for each family without a rule that leads all packets to the main table. The kernel
+// makes that rule once, and "ip rule flush" deletes it. If a node has no rule of a family, the kernel does not have the
+// family.
 func (p *Node) withoutMain(rules []nl.Rule) (found []Finding) {
 	for _, f := range nl.Families {
 		var some, leads bool
@@ -63,8 +64,8 @@ func (p *Node) withoutMain(rules []nl.Rule) (found []Finding) {
 		}
 		if main := (nl.Rule{Pref: prefMain, Family: f, Table: nl.MainTable}); some && !leads {
 			found = append(found, Finding{Severity: severe, About: f.String(),
-				Means: "no rule leads to the main table: another program or an operator has deleted the rules of the " +
-					"kernel (ip rule flush). The node reaches nothing by " + f.String(),
+				Means: "no rule leads to the main table, because another program or an operator has deleted the " +
+					"kernel's rules (ip rule flush). The node reaches no address of " + f.String(),
 				Do:  main.String() + "; then run " + cli.Name + " repair, which puts back the rules of pods",
 				fix: p.apply(main)})
 		}
@@ -75,8 +76,8 @@ func (p *Node) withoutMain(rules []nl.Rule) (found []Finding) {
 // prefMain is the priority of the kernel's own rule for the main table.
 const prefMain = 32766
 
-// podRoutes returns the node's routes to the addresses of its pods, without those that the node itself has:
-// checkAddresses finds these.
+// podRoutes returns the node's routes to the addresses of its pods. It leaves out addresses that the node itself has:
+// checkAddresses finds these addresses.
 func (p *Node) podRoutes() ([]nl.Route, error) {
 	links, err := p.kernel.Links()
 	if err != nil {
@@ -99,8 +100,8 @@ func (p *Node) podRoutes() ([]nl.Route, error) {
 	}), err
 }
 
-// astray looks for a pod to which the node's packets from the address do not leave by the
-// pod's veth.
+// astray looks for a pod that gets the node's packets from the address own by a wrong link. The right link is the pod's
+// veth.
 func (p *Node) astray(own netip.Addr, pods []nl.Route, rules []nl.Rule) ([]Finding, error) {
 	for _, r := range pods {
 		if pod := r.Dst.Addr(); pod.Is6() == own.Is6() && !own.IsLinkLocalUnicast() {
@@ -124,30 +125,30 @@ func (p *Node) strays(own netip.Addr, dev string, r nl.Route, rules []nl.Rule) F
 	}
 	a := Finding{Severity: warning, About: own.String(),
 		Means: fmt.Sprintf(
-			"packets of the node from this address to the pod %s leave by %s, and not by the pod's veth: ",
+			"the node's packets from this address to the pod %s leave by %s, and not by the pod's veth. ",
 			r.Dst.Addr(), cmp.Or(dev, "no link")),
-		Do: fmt.Sprintf("read what decides: %s rule; %[1]s route get %s from %s", ip, r.Dst.Addr(), own)}
+		Do: fmt.Sprintf("to find the cause, run: %s rule; %[1]s route get %s from %s", ip, r.Dst.Addr(), own)}
 	if by, is := catches(own, rules); is {
-		a.Means = fmt.Sprintf("packets of the node from this address to the pod %s leave by %s, because of the rule "+
-			"%q, and not by the pod's veth: ", r.Dst.Addr(), cmp.Or(dev, "no link"), by)
-		a.Do = fmt.Sprintf("%s rule add pref %d iif lo lookup main suppress_prefixlength %d, also after a boot "+
-			"(docs/operations.md)", ip, beforeOthers(rules), bits)
+		a.Means = fmt.Sprintf("the node's packets from this address to the pod %s leave by %s, because of the rule "+
+			"%q, and not by the pod's veth. ", r.Dst.Addr(), cmp.Or(dev, "no link"), by)
+		a.Do = fmt.Sprintf("run now and after each boot: %s rule add pref %d iif lo lookup main "+
+			"suppress_prefixlength %d (docs/operations.md)", ip, beforeOthers(rules), bits)
 	}
 	switch {
 	case dev == "":
 		a.Severity = severe
-		a.Means += "neither reaches the other"
+		a.Means += "Node and pod do not reach each other"
 	case own.Is4() && p.checksSource(r.Dev):
 		a.Severity = severe
-		a.Means += "neither reaches the other, because rp_filter drops the pod's packets"
+		a.Means += "Node and pod do not reach each other, because rp_filter drops the pod's packets"
 	default:
-		a.Means += "they go through the VPC, where security groups may drop them"
+		a.Means += "The packets go through the VPC, where security groups may drop them"
 	}
 	return a
 }
 
-// catches returns the first rule of another program before the main table that the node's packets from the address
-// match.
+// catches returns the first rule of another program that matches the node's packets from the address. Only rules before
+// the rule for the main table count.
 func catches(own netip.Addr, rules []nl.Rule) (nl.Rule, bool) {
 	for _, r := range rules {
 		if r.Family != nl.FamilyOf(own) || r.Pref == 0 || r.Protocol == nl.RouteProtocol || r.Table == nl.MainTable ||
@@ -174,9 +175,9 @@ func (p *Node) checksSource(dev string) bool {
 // beforeOthers returns the preference of a rule that comes before our rules and before all
 // others.
 func beforeOthers(rules []nl.Rule) int {
-	pref := 511 // that of NodePorts is 512
+	pref := 511 // our rule for NodePorts has 512
 	for _, r := range rules {
-		if r.Pref > 0 { // 0 is that of the table local
+		if r.Pref > 0 { // the rule for the table local has 0
 			pref = min(pref, r.Pref-1)
 		}
 	}

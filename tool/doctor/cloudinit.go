@@ -16,22 +16,22 @@ import (
 const (
 	cloudConfig  = "/etc/cloud/cloud.cfg"
 	cloudDropIns = "/etc/cloud/cloud.cfg.d"
-	cloudUser    = "/var/lib/cloud/instance/cloud-config.txt" // the user data, which counts last
+	cloudUser    = "/var/lib/cloud/instance/cloud-config.txt" // the user data, which overrides all files
 
 	cloudInitDropIn = cloudDropIns + "/99-cni-ipvlan-vpc-k8s.cfg"
 )
 
-// cloudInitConf are the settings by which cloud-init configures the boot ENI alone.
+// cloudInitConf are the settings with which cloud-init configures only the boot ENI.
 const cloudInitConf = "updates:\n  network:\n    when: [boot-new-instance]\ndatasource:\n  Ec2:\n    " +
 	"apply_full_imds_network_config: false\n"
 
-// checkCloudInit checks that cloud-init leaves the ENIs of pods alone. Some are there at the first boot, and others are
-// attached later (cloud-init, "Events and updates" and "Amazon EC2").
+// checkCloudInit checks that cloud-init does not configure the ENIs of pods. Some ENIs are there at the first boot, and
+// others are attached later (cloud-init, "Events and updates" and "Amazon EC2").
 func (p *Node) checkCloudInit(context.Context) ([]Finding, error) {
 	if !p.has(cloudConfig) || p.has("/etc/cloud/cloud-init.disabled") {
 		return nil, nil
 	}
-	dropIns, err := filepath.Glob(p.path(cloudDropIns + "/*.cfg")) // by name
+	dropIns, err := filepath.Glob(p.path(cloudDropIns + "/*.cfg")) // sorted by name
 	if err != nil {
 		return nil, err
 	}
@@ -55,16 +55,16 @@ func (p *Node) checkCloudInit(context.Context) ([]Finding, error) {
 	switch {
 	case c.hotplug == "on":
 		a.Severity = severe
-		a.Means = "cloud-init gives the node all addresses of each ENI that is attached (updates: hotplug): the " +
-			"node answers instead of its pods"
+		a.Means = "with hotplug in the key updates, cloud-init gives the node all addresses of each ENI that is " +
+			"attached. The node then answers instead of its pods"
 	case c.hotplug == "":
 		a.Severity = warning
-		a.Means = "nothing turns off the hotplug of cloud-init, and some releases have it on. It gives the node all " +
-			"addresses of each ENI that is attached"
+		a.Means = "no file turns off the hotplug of cloud-init, and some releases turn it on. With hotplug, " +
+			"cloud-init gives the node all addresses of each ENI that is attached"
 	case c.full != "false":
 		a.Severity = warning
-		a.Means = "at the first boot of an instance, cloud-init gives the node all addresses of the ENIs that it " +
-			"is launched with (apply_full_imds_network_config)"
+		a.Means = "at the first boot of an instance, cloud-init gives the node all addresses of the ENIs with which " +
+			"EC2 launched the instance (apply_full_imds_network_config)"
 	default:
 		return nil, nil
 	}
@@ -77,13 +77,13 @@ func (p *Node) has(name string) bool {
 	return err == nil
 }
 
-// cloudSettings are what the files of cloud-init say of ENIs. A later file overrides an earlier one.
+// cloudSettings are the settings about ENIs in the files of cloud-init. A later file overrides an earlier one.
 type cloudSettings struct {
-	hotplug string // "on" or "off"; "": no file says
+	hotplug string // "on" or "off"; "": no file sets it
 	full    string // apply_full_imds_network_config
 }
 
-// readCloudSettings reads the files that exist.
+// readCloudSettings reads the settings from the files, and ignores files that do not exist.
 func readCloudSettings(files ...string) (c cloudSettings, _ error) {
 	for _, f := range files {
 		b, err := os.ReadFile(f)
@@ -95,8 +95,8 @@ func readCloudSettings(files ...string) (c cloudSettings, _ error) {
 	return c, nil
 }
 
-// read reads one file. read knows only what these keys need of YAML: below which key of the top level a line is. The
-// lists in the key updates may be in any notation of YAML.
+// read reads one file. It does not parse YAML: it only finds out below which top-level key a line is. So the lists in
+// the key updates may be in any notation of YAML.
 func (c *cloudSettings) read(text string) {
 	top, updates, said := "", "", false
 	for line := range strings.Lines(text) {

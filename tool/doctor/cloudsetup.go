@@ -16,8 +16,8 @@ const cloudSetupUnit = "nm-cloud-setup.service"
 // cloudSetupConf turns nm-cloud-setup off on EC2.
 const cloudSetupConf = "[Service]\nEnvironment=NM_CLOUD_SETUP_EC2=no\n"
 
-// checkCloudSetup checks that nm-cloud-setup does not take the addresses of pods (nm-cloud-setup(8)). nm-cloud-setup
-// runs at each change of a lease, and every five minutes.
+// checkCloudSetup checks that nm-cloud-setup does not give the addresses of pods to the node (nm-cloud-setup(8)).
+// nm-cloud-setup runs at each change of a lease, and every five minutes.
 func (p *Node) checkCloudSetup(ctx context.Context) ([]Finding, error) {
 	unit, installed := p.lookUp("systemd/system", cloudSetupUnit)
 	wanted := p.enabled(cloudSetupUnit) || p.enabled("nm-cloud-setup.timer") || p.runs(ctx, "nm-cloud-setup.timer")
@@ -37,16 +37,16 @@ func (p *Node) checkCloudSetup(ctx context.Context) ([]Finding, error) {
 	}
 	const dropIn = "/etc/systemd/system/" + cloudSetupUnit + ".d/cni-ipvlan-vpc-k8s.conf"
 	return []Finding{{Severity: severe, About: cloudSetupUnit,
-		Means: "it gives the node every secondary address of its ENIs, and rules with preferences from 30200 on; the " +
-			"node answers instead of its pods, and its own packets to pods take the wrong way",
+		Means: "nm-cloud-setup gives the node every secondary address of its ENIs, and rules with preferences from " +
+			"30200 on. The node then answers instead of its pods, and the node's packets to pods take the wrong way",
 		Do: "install the drop-in " + dropIn +
-			", run systemctl daemon-reload, and boot the node, which has the rules until then",
+			", run systemctl daemon-reload, and reboot the node: the rules stay until the reboot",
 		fix: p.write(dropIn, cloudSetupConf,
-			", for when systemd reads its units next. The rules are there until the node boots")}}, nil
+			", which systemd reads at its next daemon-reload. The rules stay until the node reboots")}}, nil
 }
 
-// environment returns the value of a variable after a file of a unit. The last assignment counts, and an empty one
-// takes back all before it (systemd.exec(5)).
+// environment returns the value of a variable after systemd has read a file of a unit. value is the value before. The
+// last assignment counts, and an empty assignment removes all earlier ones (systemd.exec(5)).
 func environment(text, name, value string) string {
 	for line := range strings.Lines(text) {
 		set, ok := strings.CutPrefix(strings.TrimSpace(line), "Environment=")

@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// checkConfig finds the mistakes in the conflists, as validate does. checkConfig also finds a file that a runtime would
-// read instead of the first one.
+// checkConfig finds the mistakes in the conflists, as validate does. checkConfig also finds a file that a runtime reads
+// instead of our conflist, because its name sorts first.
 func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 	if p.file == "" {
 		return p.withoutConflist(), nil
@@ -35,20 +35,21 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 		}
 	}
 	if !p.conflists.IsDir && beside.Path != p.path(conf.Dir) {
-		return found, nil // no operator says that a runtime reads this directory
+		return found, nil // a runtime may not read this directory
 	}
 	files := beside.Files
 	if len(files) > 0 && files[0].Path != p.file && !files[0].Multus {
 		found = append(found, Finding{Severity: severe, About: files[0].Path,
-			Means: "container runtimes read the first file of the directory, which is this one: no pod gets a " +
-				"network from " + filepath.Base(p.file),
-			Do: "remove this file, or rename " + filepath.Base(p.file) + " so that it sorts before"})
+			Means: "container runtimes read only the first file of the directory, and this file is the first. So no " +
+				"pod gets a network from " + filepath.Base(p.file),
+			Do: "remove this file, or rename " + filepath.Base(p.file) + " so that its name sorts before this name"})
 	}
 	return append(found, p.secondConflist(files)...), beside.Unlisted
 }
 
-// secondConflist finds another file in the directory of CRI-O, if nothing names our network. CRI-O takes the first
-// file. If that is not ours when it starts, it takes the running pods for ones of another network that have ended.
+// secondConflist finds another file in the directory of CRI-O, if CRI-O's configuration names no network. CRI-O then
+// uses the first file. If the other file is the first one when CRI-O starts, CRI-O treats the running pods as pods of
+// another network that have ended.
 func (p *Node) secondConflist(files []conf.File) []Finding {
 	_, err := os.Stat(p.path("/etc/crio"))
 	others := slices.DeleteFunc(slices.Clone(files), func(f conf.File) bool { return f.Path == p.file })
@@ -57,15 +58,15 @@ func (p *Node) secondConflist(files []conf.File) []Finding {
 	}
 	return []Finding{{Severity: warning, About: others[0].Path,
 		Means: "CRI-O reads this file, too. If CRI-O starts when " + filepath.Base(p.file) +
-			" is not the first one, it sends a DEL for each running pod, and these lose their network",
-		Do: "remove this file, or name the network of " + filepath.Base(p.file) +
-			" as cni_default_network in /etc/crio/crio.conf.d"}}
+			" is not the first file, CRI-O sends a DEL for each running pod, and these pods lose their network",
+		Do: "remove this file, or set cni_default_network in /etc/crio/crio.conf.d to the network of " +
+			filepath.Base(p.file)}}
 }
 
-// networkOfCRIO matches the network that CRI-O takes (crio.conf(5)).
+// networkOfCRIO matches the setting of the network that CRI-O uses (crio.conf(5)).
 var networkOfCRIO = regexp.MustCompile(`(?m)^\s*cni_default_network\s*=\s*"[^"]+"`)
 
-// namesNetwork reports whether the configuration of CRI-O names its network.
+// namesNetwork reports whether the configuration of CRI-O names the network that CRI-O uses.
 func (p *Node) namesNetwork() bool {
 	files, _ := filepath.Glob(p.path("/etc/crio/crio.conf.d/*"))
 	return slices.ContainsFunc(append(files, p.path("/etc/crio/crio.conf")), func(file string) bool {
@@ -74,13 +75,14 @@ func (p *Node) namesNetwork() bool {
 	})
 }
 
-// withoutConflist says why there is no conflist of ours: doctor cannot read it, or it is not where it should be.
+// withoutConflist returns findings that say why there is no conflist of ours: doctor cannot read a file, or no file has
+// our plugins.
 func (p *Node) withoutConflist() (found []Finding) {
 	for _, f := range p.conflists.Files {
 		if f.Failed != nil {
 			found = append(found, Finding{Severity: severe, About: f.Path,
-				Means: "it cannot be read: " + strings.TrimPrefix(f.Failed.Error(), f.Path+": ") +
-					": no pod gets a network from it",
+				Means: "no pod gets a network from this file, because it cannot be read: " +
+					strings.TrimPrefix(f.Failed.Error(), f.Path+": "),
 				Do: "correct the file; " + cli.Name + " validate " + f.Path + " lists all mistakes"})
 		}
 	}
@@ -88,7 +90,7 @@ func (p *Node) withoutConflist() (found []Finding) {
 		return found
 	}
 	return []Finding{{Severity: severe, About: p.conflists.Path,
-		Means: conf.ErrNone.Error() + " is there: no pod gets a network",
+		Means: "no pod gets a network, because there is " + conf.ErrNone.Error(),
 		Do: "copy one of the examples in /usr/share/doc/cni-ipvlan-vpc-k8s to the directory that the runtime reads; " +
-			"if the conflist is elsewhere, name it with --config"}}
+			"if the conflist is elsewhere, give its path with --config"}}
 }

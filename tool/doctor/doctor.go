@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package doctor looks for what breaks the network of pods, on a node or in the image of one.
-// Each check has a file of its own, and returns findings. A finding is what is wrong, what
-// that means, and what to do. If the repair can do no harm, the finding has a fix.
+// Package doctor looks for faults that break the network of pods, on a node or in the image of a node. Each check has a
+// file of its own, and returns findings. A finding says what is wrong, what the consequences are, and what to do. If a
+// repair can do no harm, the finding has a fix.
 package doctor
 
 import (
@@ -27,8 +27,8 @@ import (
 
 // How bad a finding is.
 const (
-	severe  = "error"   // it breaks pods, or will
-	warning = "warning" // it may
+	severe  = "error"   // it breaks pods now or soon
+	warning = "warning" // it may break pods
 	note    = "note"    // it is for the operator's information
 )
 
@@ -39,12 +39,12 @@ type Finding struct {
 	About    string `json:"about"` // a file, a link, an address, an action
 	Means    string `json:"means"`
 	Do       string `json:"do"`
-	Fixed    string `json:"fixed"` // what was done about it; "": nothing
+	Fixed    string `json:"fixed"` // what doctor has done about the finding; "": nothing
 
-	fix func(context.Context) (did string, err error) // nil: it is not for a program to do
+	fix func(context.Context) (did string, err error) // nil: no program should repair it
 }
 
-// A Check looks for findings of one kind. Its error means that it could not look.
+// A Check looks for findings of one kind. An error of look means that the check could not be made.
 type Check struct {
 	Name, About string
 	look        func(*Node, context.Context) ([]Finding, error)
@@ -56,13 +56,13 @@ type scope int
 
 const (
 	ofFiles scope = iota // the files of a system
-	ofNode               // the kernel and the processes of this node, too
-	ofEC2                // EC2, too: each call counts against the limits of the account
+	ofNode               // also the kernel and the processes of this node
+	ofEC2                // also EC2: each call counts against the limits of the account
 )
 
 var checks = []Check{
 	{"config", "the conflist: mistakes, and files that runtimes read instead", (*Node).checkConfig, ofFiles},
-	{"plugins", "the plugins: that they are there, their versions, and what their STATUS says",
+	{"plugins", "the plugins: whether they are installed, their versions, and their answers to STATUS",
 		(*Node).checkPlugins, ofFiles},
 	{"networkd", "systemd-networkd, which removes routes and rules of pods", (*Node).checkNetworkd, ofFiles},
 	{"netutils", "amazon-ec2-net-utils, which gives pods' addresses to the node", (*Node).checkNetUtils, ofFiles},
@@ -71,7 +71,7 @@ var checks = []Check{
 	{"ifupdown", "cloud-ifupdown-helper, which starts DHCP on the ENIs of pods", (*Node).checkIfupdown, ofFiles},
 	{"nodeadm", "nodeadm of EKS, which starts DHCP on the ENIs of pods", (*Node).checkNodeadm, ofFiles},
 	{"manager", "NetworkManager, which configures the ENIs of pods", (*Node).checkManager, ofFiles},
-	{"timers", "the units of systemd that collect and refill", (*Node).checkTimers, ofFiles},
+	{"timers", "the units of systemd that run collections and refill pools", (*Node).checkTimers, ofFiles},
 	{"kernel", "ipvlan and nftables", (*Node).checkKernel, ofNode},
 	{"runtime", "releases of containerd that may end a pod without a DEL", (*Node).checkRuntime, ofNode},
 	{"neighbors", "the limits of the neighbour table, one for all pods", (*Node).checkNeighbors, ofNode},
@@ -79,17 +79,19 @@ var checks = []Check{
 	{"links", "the links of the ENIs: up, of one MTU, and the families of the boot ENI", (*Node).checkLinks, ofNode},
 	{"others", "ENIs that others have attached and that serve no pods", (*Node).checkOthers, ofNode},
 	{"addresses", "addresses of pods on the node's links", (*Node).checkAddresses, ofNode},
-	{"rules", "rules of others that catch packets of pods", (*Node).checkRules, ofNode},
-	{"leftovers", "rules of pods that are gone, and what running pods have lost, on the node and in the pod",
+	{"rules", "rules of other programs that catch packets of pods", (*Node).checkRules, ofNode},
+	{"leftovers", "rules of pods that are gone, and lost objects of running pods, on the node and in the pod",
 		(*Node).checkLeftovers, ofNode},
-	{"answers", "rules that send the node's packets to pods past their veths", (*Node).checkAnswers, ofNode},
-	{"firewall", "filters of others that may drop what the node forwards for pods", (*Node).checkFirewall, ofNode},
-	{"policy", "engines for NetworkPolicy beside pods that they do not restrict", (*Node).checkPolicy, ofNode},
+	{"answers", "rules by which the node's packets to pods leave by other links than the pods' veths",
+		(*Node).checkAnswers, ofNode},
+	{"firewall", "filters of other programs that may drop packets that the node forwards for pods",
+		(*Node).checkFirewall, ofNode},
+	{"policy", "engines for NetworkPolicy that do not restrict some pods of the node", (*Node).checkPolicy, ofNode},
 	{"proxy", "the mode of kube-proxy, and the routes to its Services", (*Node).checkProxy, ofNode},
-	{"state", "the registry, that it is in memory, and the lease log", (*Node).checkState, ofNode},
+	{"state", "the registry (readable, and in memory) and the lease log", (*Node).checkState, ofNode},
 	{"refusals", "EC2 calls of this node that were refused", (*Node).checkRefusals, ofNode},
 	{"agreement", "registry, kernel, metadata and EC2 side by side", (*Node).checkAgreement, ofEC2},
-	{"endpoint", "where EC2 is asked: the environment of the runtime, of the units, and here",
+	{"endpoint", "the variables that choose EC2's endpoint: of the runtime, of the units, and of doctor",
 		(*Node).checkEndpoint, ofEC2},
 	{"iam", "permissions of the role, by dry runs", (*Node).checkIAM, ofEC2},
 	{"subnets", "free addresses of the subnets", (*Node).checkSubnets, ofEC2},
@@ -114,35 +116,34 @@ func Checks(image bool) (all []Check) {
 	return all
 }
 
-// A Node is what the checks look at: this node, or the image of one.
+// A Node is the object of the checks: this node, the image of a node, or the record of a node.
 type Node struct {
-	root   string // "": this node
+	root   string // root directory of an image; "": no image
 	file   string // the first conflist; "" if there is none
 	binDir string
 
 	conflists *conf.Conflists
-	lists     []conf.List // that have ipam's configuration
-	ours      []conf.List // those without a mistake
+	lists     []conf.List // those of [conf.Conflists.Networked]
+	ours      []conf.List // those of [conf.Conflists.All]
 
 	pool   *ipam.Pool // nil for an image and for a record
 	state  *registry.State
 	kernel Kernel
 	cloud  cloud
-	// registry, kernel, metadata and EC2 side by side
+	// compares registry, kernel, metadata and EC2
 	compare   func(context.Context) (*view.Comparison, error)
-	neighbors func(family string) int // how many entries the table has
+	neighbors func(family string) int // the number of entries in the table
 	now       func() time.Time
 
 	unreached bool // a finding says that this node does not reach EC2
 }
 
-// Open reads what several checks need: from the image at root, or from this node if root is
-// empty. If there is no conflist, or the registry cannot be read, that is no error: the
-// checks find it.
+// Open reads what several checks need: from the image at root, or from this node if root is empty. If there is no
+// conflist, or the registry cannot be read, Open returns no error: the checks report that.
 func Open(root, config, binDir string) (*Node, error) {
 	n := &Node{root: root}
 	n.binDir, n.conflists = n.path(binDir), conf.Load(n.path(config))
-	n.ours, _ = n.conflists.All() // checkConfig finds what is wrong with one
+	n.ours, _ = n.conflists.All() // checkConfig reports mistakes in networks
 	n.lists = n.conflists.Networked()
 	if files := n.conflists.OurFiles(); len(files) > 0 {
 		n.file = files[0].Path
@@ -162,13 +163,13 @@ func Open(root, config, binDir string) (*Node, error) {
 	return n, nil
 }
 
-// A pool is one of a network's.
+// A pool is a pool of a network.
 type pool struct {
 	lease.Policy
 	network string
 }
 
-// policies are the policies of the pools of all networks.
+// policies returns the policies of the pools of all networks.
 func (p *Node) policies() (all []pool) {
 	for _, l := range p.ours {
 		for _, policy := range l.IPAM.Policies() {
@@ -178,19 +179,19 @@ func (p *Node) policies() (all []pool) {
 	return all
 }
 
-// Close ends the use of the node.
+// Close closes the node's pool, if it has one.
 func (p *Node) Close() {
 	if p.pool != nil {
-		_ = p.pool.Close() // there is nothing to lose
+		_ = p.pool.Close() // no data can be lost
 	}
 }
 
-// path returns where a file of the system is.
+// path returns the path of a file of this node or of the image.
 func (p *Node) path(name string) string { return filepath.Join(p.root, name) }
 
-// A Report is what doctor answers.
+// A Report is the answer of doctor.
 type Report struct {
-	Errors   int       `json:"errors"` // that are left
+	Errors   int       `json:"errors"` // without those that were fixed
 	Warnings int       `json:"warnings"`
 	Checked  []string  `json:"checked"`
 	Findings []Finding `json:"findings"`
@@ -213,14 +214,15 @@ func (p *Node) Examine(ctx context.Context, checks []Check, fix bool) (Report, e
 	return r, failed
 }
 
-// make makes a check. If that fails, the failure is a finding.
+// make makes a check. If the check fails, the failure is a finding.
 func (p *Node) make(ctx context.Context, c Check) []Finding {
 	defer cli.Working("check " + c.Name)()
 	found, err := c.look(p, ctx)
 	return p.told(c, found, err)
 }
 
-// told returns the findings of a check with its name. If it has failed, the failure is one.
+// told returns the findings of a check with the name of the check. If the check has failed, the failure is a finding,
+// too.
 func (p *Node) told(c Check, found []Finding, err error) []Finding {
 	if err != nil {
 		found = append(found, p.notMade(c, err))
@@ -231,18 +233,18 @@ func (p *Node) told(c Check, found []Finding, err error) []Finding {
 	return found
 }
 
-// notMade is the finding that a check could not be made. If EC2 cannot be reached, one finding is an error: pods that
-// need EC2 fail.
+// notMade returns the finding that a check could not be made. If the node does not reach EC2, only the first such
+// finding is an error: pods that need EC2 fail.
 func (p *Node) notMade(c Check, err error) Finding {
 	f := Finding{Severity: warning, About: c.Name, Means: "this check could not be made: " + err.Error(),
-		Do: "first correct this, then run the check again: " + cli.Name + " doctor --check " + c.Name}
+		Do: "correct this error, then run the check again: " + cli.Name + " doctor --check " + c.Name}
 	if errors.Is(err, aws.ErrNoMetadata) {
 		f.Do = aws.Hint(err) + "; then run the check again: " + cli.Name + " doctor --check " + c.Name
 	}
 	if !aws.Unreached(err) {
 		return f
 	}
-	if f.Do = "correct first that this node does not reach EC2"; !p.unreached {
+	if f.Do = "first correct the error that this node does not reach EC2"; !p.unreached {
 		p.unreached = true
 		f.Severity, f.Do = severe, aws.Hint(err)
 		f.Means = "this node does not reach EC2: pods that find no free address fail, and nothing is released. " +
@@ -266,7 +268,7 @@ func fixAll(ctx context.Context, found []Finding) (failed error) {
 	return failed
 }
 
-// count counts what is not fixed, and puts the worst first.
+// count counts the errors and warnings that are not fixed. It sorts the findings by severity, the worst first.
 func (r *Report) count() {
 	order := []string{severe, warning, note}
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
@@ -306,5 +308,6 @@ func (r Report) Print(w io.Writer) {
 	}
 }
 
-// few is how many checks an answer without findings names. More are counted: a healthy node's answer is short.
+// few is how many checks an answer without findings names at most. If there are more checks, the answer has only their
+// number, so that the answer of a healthy node is short.
 const few = 10

@@ -29,9 +29,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// checkEgress looks for what keeps clients from their routers, and routers from the destinations.
+// checkEgress looks for reasons why clients do not reach their routers, or routers do not reach the destinations.
 func (p *Node) checkEgress(ctx context.Context) ([]Finding, error) {
-	networks, _ := p.conflists.Egress() // checkConfig finds what is wrong with one
+	networks, _ := p.conflists.Egress() // checkConfig reports mistakes in networks
 	if len(networks) == 0 {
 		return nil, nil
 	}
@@ -55,7 +55,7 @@ func (p *Node) checkEgress(ctx context.Context) ([]Finding, error) {
 	return slices.Concat(found, lost, differing(outdated), more), errors.Join(unread, err)
 }
 
-// egressOutdated are the pods that differ from the configuration, by the paths of their namespaces.
+// egressOutdated returns the pods whose egress differs from the configuration, by the paths of their namespaces.
 func egressOutdated(networks []conf.NetworkEgress) (map[string]repair.Outdated, error) {
 	host, err := nl.Node()
 	if err != nil {
@@ -71,12 +71,12 @@ func egressOutdated(networks []conf.NetworkEgress) (map[string]repair.Outdated, 
 	return all, nil
 }
 
-// differing are findings about pods that have lost nothing, but are of another configuration.
+// differing returns findings about pods that have lost nothing, and whose egress follows another configuration.
 func differing(outdated map[string]repair.Outdated) (found []Finding) {
 	for _, path := range slices.Sorted(maps.Keys(outdated)) {
 		o := outdated[path]
 		f := Finding{Severity: warning, About: "pod " + o.Owner(),
-			Means: "its egress does not follow the present configuration: " + o.String(),
+			Means: "the pod's egress does not follow the present configuration: " + o.String(),
 			Do:    "run " + cli.Name + " repair, on the routers' nodes first"}
 		if o.Err != nil {
 			f.Do = "delete the pod: the next pod gets the egress of the configuration"
@@ -88,7 +88,7 @@ func differing(outdated map[string]repair.Outdated) (found []Finding) {
 	return found
 }
 
-// renew is the fix of a pod that differs.
+// renew returns the fix that changes the egress of a pod to the present configuration.
 func renew(o repair.Outdated) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		host, err := nl.Node()
@@ -100,8 +100,8 @@ func renew(o repair.Outdated) func(context.Context) (string, error) {
 	}
 }
 
-// egressLost looks at each pod of the networks for what its egress has lost. What repair puts back has a fix, and is
-// not among the outdated any more.
+// egressLost returns a finding for each pod whose egress has lost something. If repair can put it back, the finding has
+// a fix, and egressLost deletes the pod from outdated.
 func (p *Node) egressLost(ports map[string]int, outdated map[string]repair.Outdated) (found []Finding, failed error) {
 	seen := map[registry.Key]bool{} // a pod has a lease for each address
 	for _, l := range p.state.Leases.All() {
@@ -117,25 +117,25 @@ func (p *Node) egressLost(ports map[string]int, outdated map[string]repair.Outda
 		case errors.Is(err, egress.ErrLost):
 			f := lostEgress(view.Owner(l), err)
 			if o, is := outdated[l.NetNS]; is && o.Err == nil {
-				f.Do, f.fix = "run "+cli.Name+" repair. Look for the program that removed it", renew(o)
+				f.Do, f.fix = "run "+cli.Name+" repair. Then look for the program that removed the object", renew(o)
 				delete(outdated, l.NetNS)
 			}
 			found = append(found, f)
-		case err != nil && !errors.Is(err, fs.ErrNotExist): // it has ended, or is neither client nor router
+		case err != nil && !errors.Is(err, fs.ErrNotExist): // ErrNotExist: ended, or no egress
 			failed = errors.Join(failed, err)
 		}
 	}
 	return found, failed
 }
 
-// lostEgress is the finding of a pod that is not whole.
+// lostEgress returns the finding about a pod whose egress has lost something.
 func lostEgress(pod string, err error) Finding {
 	return Finding{Severity: severe, About: "pod " + pod, Means: err.Error(),
-		Do: "delete the pod: the next pod gets all of it. Look for the program that removed it. doctor also reports " +
-			"pods of an earlier release, because they have less"}
+		Do: "delete the pod: the next pod gets a complete egress. Then look for the program that removed the object. " +
+			"Pods of an earlier release have fewer objects, so doctor reports them, too"}
 }
 
-// egressKernel tries a tunnel of each family that the gateways have.
+// egressKernel tries to make a tunnel of each family that the gateways have.
 func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
 	for _, f := range nl.Families {
 		if !slices.ContainsFunc(networks, func(n conf.NetworkEgress) bool {
@@ -147,30 +147,31 @@ func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
 		if err := nl.Scratch(func(n *nl.NS) error { return egress.Supported(n, f) }); err != nil {
 			found = append(found, Finding{Severity: severe, About: fmt.Sprintf("tunnels of %v", f),
 				Means: "pods that use an egress cannot start: " + err.Error(),
-				Do: "load the modules fou and ipip, for IPv6 fou6 and ip6_tunnel, when the node boots: " +
-					"modules-load.d(5)"})
+				Do: "load the modules fou and ipip when the node boots, for IPv6 also fou6 and ip6_tunnel " +
+					"(modules-load.d(5))"})
 		}
 	}
 	return found
 }
 
-// withoutRouters calls each gateway. kube-proxy refuses a packet to a Service without endpoints at
-// once. A router does not answer what is no packet in a packet.
+// withoutRouters sends a datagram to each gateway of an egress. If the gateway's Service has no endpoint, kube-proxy
+// refuses the datagram at once. A router does not answer the datagram, because the datagram has no packet inside.
 func withoutRouters(ctx context.Context, name string, e egress.Egress, port int) (found []Finding) {
 	for _, gw := range e.Gateways {
 		err := answered(ctx, net.Dialer{}, net.JoinHostPort(gw, fmt.Sprint(port)), 500*time.Millisecond)
 		if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EPERM) {
 			found = append(found, Finding{Severity: severe, About: fmt.Sprintf("egress %s, gateway %s", name, gw),
-				Means: fmt.Sprintf("UDP port %d is refused: the Service has no endpoint, or a pod behind it is no "+
-					"router, or this node's firewall forbids it", port),
-				Do: "kubectl get endpointslices -A; start the routers again; the Service's port and targetPort must " +
-					"be egressPort"})
+				Means: fmt.Sprintf("the gateway refuses UDP port %d. Its Service has no endpoint, or a pod behind "+
+					"the Service is no router, or this node's firewall forbids the packet", port),
+				Do: "look at the endpoints of the Service (kubectl get endpointslices -A), and start the routers " +
+					"again. The Service's port and targetPort must be egressPort"})
 		}
 	}
 	return found
 }
 
-// answered sends a datagram and waits for what comes back: an error, or nothing.
+// answered sends a datagram and waits for an answer. If an error comes back instead, or nothing in time, answered
+// returns an error.
 func answered(ctx context.Context, d net.Dialer, to string, patience time.Duration) error {
 	c, err := d.DialContext(ctx, "udp", to)
 	if err != nil {
@@ -187,8 +188,8 @@ func answered(ctx context.Context, d net.Dialer, to string, patience time.Durati
 	return err
 }
 
-// egressPods asks, for each client of this node, a router for an answer, and looks at what this node's routers have
-// sent.
+// egressPods checks that a router behind each gateway answers each client of this node. It also checks that this node's
+// routers get answers.
 func (p *Node) egressPods(ctx context.Context, ports map[string]int) (found []Finding, err error) {
 	pods, err := view.EgressPods(p.state)
 	for _, pod := range pods {
@@ -196,7 +197,7 @@ func (p *Node) egressPods(ctx context.Context, ports map[string]int) (found []Fi
 			found = append(found, f)
 		}
 	}
-	asked := 0 // clients that no router answers: each takes some seconds
+	asked := 0 // gateways without an answer: each takes some seconds
 	err = errors.Join(err, lease.EachNetNS(func(ns *nl.NS) error {
 		s, unread := egress.Read(ns)
 		if unread != nil || s.Role != egress.Client {
@@ -204,7 +205,7 @@ func (p *Node) egressPods(ctx context.Context, ports map[string]int) (found []Fi
 		}
 		l, leased := p.state.Leases.At(s.Addrs[0])
 		if !leased || asked >= enoughUnanswered {
-			return nil // no pod of this node has it, or the registry was lost
+			return nil // no lease has the address, or there are enough findings
 		}
 		routes, err := ns.Routes(nl.RouteFilter{Table: egress.TableOut, Protocol: nl.RouteProtocol})
 		for _, r := range onePerGateway(routes) {
@@ -218,10 +219,10 @@ func (p *Node) egressPods(ctx context.Context, ports map[string]int) (found []Fi
 	return found, err
 }
 
-// enoughUnanswered is after how many findings no further client is asked.
+// enoughUnanswered is the number of findings after which doctor asks no further client.
 const enoughUnanswered = 5
 
-// onePerGateway are the first routes by each gateway.
+// onePerGateway returns the first route by each gateway.
 func onePerGateway(routes []nl.Route) (first []nl.Route) {
 	for _, r := range routes {
 		if r.Via.IsValid() && !slices.ContainsFunc(first, func(o nl.Route) bool { return o.Via == r.Via }) {
@@ -236,29 +237,29 @@ func withoutAnswers(p view.EgressPod) (Finding, bool) {
 	const enough = 20
 	lost := p.Role == egress.Router && p.Forwarded > enough && p.Answered == 0
 	return Finding{Severity: warning, About: "router " + p.Pod,
-		Means: fmt.Sprintf("it has forwarded %d packets of clients, but no answer has come: it may have no route to "+
-			"the destinations",
+		Means: fmt.Sprintf("the router has forwarded %d packets of clients, but no answer has come. The router may "+
+			"have no route to the destinations",
 			p.Forwarded),
-		Do: "look at the route table of its ENI's subnet (a NAT gateway, a transit gateway), at its security group, " +
-			"and at the network ACL"}, lost
+		Do: "look at the route table of the subnet of the router's ENI (a NAT gateway, a transit gateway). Also look " +
+			"at the security groups of the ENI, and at the network ACL"}, lost
 }
 
-// unanswered is the finding of a client that reaches no router.
+// unanswered returns the finding about a client that reaches no router.
 func unanswered(client string, r nl.Route, port int) Finding {
 	return Finding{Severity: severe, About: "client " + client,
-		Means: fmt.Sprintf("no router behind %s answers, so it does not reach %s", r.Via, r.Dst),
-		Do: fmt.Sprintf("allow UDP port %d between the security groups of clients and routers, in and out; look "+
-			"whether the routers run "+
-			"and were started with this configuration: cni-tool egress on their nodes", port)}
+		Means: fmt.Sprintf("no router behind the gateway %s answers, so the client does not reach %s", r.Via, r.Dst),
+		Do: fmt.Sprintf("allow UDP port %d between the security groups of clients and routers, in and out. Run "+
+			"cni-tool egress on the routers' nodes to see whether the routers run, and were started with this "+
+			"configuration", port)}
 }
 
-// probe sends a packet into the tunnel that the router must not forward: it may make no further
-// hop. The router reports that, and the report returns by the tunnel.
+// probe sends a packet into the tunnel, and reports whether a router answers. The packet has the lowest hop limit, so
+// the router must not forward it. The router reports that by ICMP, and its report returns by the tunnel.
 func probe(ctx context.Context, client *nl.NS, s egress.State, r nl.Route) (answers bool) {
 	const port = "33434" // of traceroute(8)
 	to, err := beyond(client, s, r)
 	if err != nil || !to.IsValid() {
-		return true // other routes have it all: nothing is sent
+		return true // other routes have the whole destination: nothing is sent
 	}
 	hop := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		failed := c.Control(func(fd uintptr) { err = oneHop(int(fd), to) })
@@ -277,8 +278,8 @@ func probe(ctx context.Context, client *nl.NS, s egress.State, r nl.Route) (answ
 var anywhere = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"),
 	netip.MustParseAddr("3fff::1")}
 
-// beyond is an address of a destination that a client reaches by the tunnel. If there is no such destination, beyond is
-// the zero address.
+// beyond returns an address of the route's destination that the client reaches by the tunnel. If there is no such
+// address, beyond returns the zero address.
 func beyond(client *nl.NS, s egress.State, r nl.Route) (netip.Addr, error) {
 	first := r.Dst.Addr()
 	for _, to := range append([]netip.Addr{first.Next(), first}, anywhere...) {

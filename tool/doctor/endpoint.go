@@ -14,21 +14,21 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// A place has an environment that chooses how EC2 is asked.
+// A place is a process or a unit. Its environment chooses how it asks EC2.
 type place struct {
 	name     string
 	env      aws.Environment
-	severity string // of what is wrong there
+	severity string // of a finding about this place
 	fails    string // what fails if a variable there has an invalid value
 	correct  string // how to give the place the environment of the runtime
 }
 
 // checkEndpoint looks at the variables that choose the endpoint of EC2, a proxy, and so on. A plugin has the variables
-// of the container runtime, which executes it. The units of the tool have others, and so has a shell. If they differ,
-// one reaches EC2 and the other does not.
+// of the container runtime, which executes it. The units of the tool have other variables, and so has a shell. If these
+// variables differ, perhaps only the plugins reach EC2, or only the tool.
 func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 	here := place{"this process", os.Getenv, warning, "this tool cannot ask EC2",
-		"run it with the same variables: set -a; . " + environmentFile + "; " + cli.Name + " doctor"}
+		"run doctor with the same variables: set -a; . " + environmentFile + "; " + cli.Name + " doctor"}
 	runtimes, err := runtimes()
 	if err != nil {
 		return nil, err
@@ -36,30 +36,30 @@ func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 	var region string
 	if self, err := p.pool.Cloud.Instance(ctx); err == nil {
 		region = self.Region
-	} // else other checks say so, and the rest can still be compared
+	} // otherwise other checks report the error, and the other settings can still be compared
 	var found []Finding
 	var first place
 	var wanted []aws.Setting
 	for _, at := range append(append(runtimes, p.units(ctx)...), here) {
 		if names := at.env.Unread(); len(names) > 0 {
-			found = append(found, Finding{Severity: note, About: at.name, Means: "it has " +
+			found = append(found, Finding{Severity: note, About: at.name, Means: "the environment has " +
 				strings.Join(names, " and ") +
-				": plugins and tool do not read these variables, and use other credentials",
-				Do: "nothing, if the role of the instance is to be used; else set AWS_ACCESS_KEY_ID and " +
-					"AWS_SECRET_ACCESS_KEY"})
+				", but plugins and tool do not read these variables, and use other credentials",
+				Do: "if plugins and tool are to use the role of the instance, do nothing. Otherwise set " +
+					"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"})
 		}
 		settings, err := at.env.Settings(ctx, region)
 		switch {
 		case err != nil:
-			found = append(found, Finding{Severity: at.severity, About: at.name, Means: err.Error() + ": " + at.fails,
+			found = append(found, Finding{Severity: at.severity, About: at.name, Means: at.fails + ": " + err.Error(),
 				Do: aws.Hint(err)})
-		case len(runtimes) == 0: // it is not seen, for example from a container: there is nothing to compare with
+		case len(runtimes) == 0: // no runtime is visible, for example from a container: there is nothing to compare
 		case wanted == nil:
 			first, wanted = at, settings
 		default:
 			if d := differences(settings, wanted); d != "" {
 				found = append(found, Finding{Severity: warning, About: at.name,
-					Means: "it asks EC2 with other variables than the plugins, which have the environment of " +
+					Means: "the variables for EC2 differ from those of the plugins, which have the environment of " +
 						first.name + ": " + d, Do: at.correct})
 			}
 		}

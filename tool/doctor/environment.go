@@ -17,7 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// environmentFile is what the units of the tool read (EnvironmentFile=).
+// environmentFile is the file with variables that the units of the tool read (EnvironmentFile=).
 const environmentFile = "/etc/cni-ipvlan-vpc-k8s.env"
 
 // executors are the names of the programs that execute CNI plugins, as /proc has them. k3s
@@ -45,7 +45,7 @@ func executing() ([]process, error) {
 		comm, err := os.ReadFile(name)
 		p := process{strings.TrimSpace(string(comm)), filepath.Dir(name)}
 		if err != nil || !slices.Contains(executors, p.program) {
-			continue // it has ended, or is none
+			continue // the process has ended, or is no runtime
 		}
 		if theirs, err := os.Readlink(filepath.Join(p.dir, "ns/pid")); err == nil && theirs == ours {
 			found = append(found, p)
@@ -68,7 +68,7 @@ func runtimes() ([]place, error) {
 		}
 		found = append(found, place{p.String(), environmentOf(strings.Split(string(text), "\x00")), severe,
 			"ADDs that need EC2 fail",
-			"give it the same variables by a drop-in of its unit (docs/configuration.md, Environment)"})
+			"give this runtime the same variables by a drop-in of its unit (docs/configuration.md, Environment)"})
 	}
 	return found, err
 }
@@ -94,10 +94,10 @@ func (p *Node) units(ctx context.Context) []place {
 		out, err := exec.CommandContext(ctx, "systemctl", "show", "--property=LoadState,Environment,EnvironmentFiles",
 			unit).Output()
 		if err != nil || !bytes.Contains(out, []byte("LoadState=loaded\n")) {
-			continue // checkTimers misses it
+			continue // checkTimers reports a missing unit
 		}
 		env := environmentOf(append(inFile(string(common)), ofUnit(string(out), os.ReadFile)...))
-		found = append(found, place{unit, env, severe, "addresses are neither collected nor got in advance",
+		found = append(found, place{unit, env, severe, "this unit neither releases addresses nor gets them in advance",
 			"write the variables of the runtime to " + environmentFile + ", which the unit reads"})
 	}
 	return found
@@ -120,14 +120,14 @@ func ofUnit(shown string, read func(string) ([]byte, error)) (all []string) {
 	for _, file := range files {
 		text, err := read(file)
 		if err != nil {
-			continue // a unit that needs the file does not start, and checkTimers says so
+			continue // a unit that needs the file does not start, and checkTimers reports that
 		}
 		all = append(all, inFile(string(text))...)
 	}
 	return all
 }
 
-// words splits a line at its spaces, except between quotation marks.
+// words splits a line at its spaces, but not between quotation marks.
 func words(line string) []string {
 	quoted := false
 	return strings.FieldsFunc(strings.ReplaceAll(line, `\"`, "'"), func(r rune) bool {
@@ -139,8 +139,7 @@ func words(line string) []string {
 	})
 }
 
-// inFile returns the variables of an environment file. None of those that we read has a value
-// of several lines.
+// inFile returns the variables of an environment file. No variable that we read has a value of several lines.
 func inFile(text string) (all []string) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)

@@ -18,13 +18,13 @@ import (
 // hardened images have such chains. The check does not evaluate the rules of such chains, because their effect depends
 // on more than the links.
 func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
-	networks, _ := p.conflists.Networks() // checkConfig finds what is wrong with one
+	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
 	networks = slices.DeleteFunc(networks, func(n conf.Network) bool { return !n.Pair.IPMasq })
 	if len(networks) == 0 {
 		return nil, nil // the node forwards for no pod
 	}
 	var chains []nl.DroppingChain
-	families := map[nl.DroppingChain][]string{} // a chain of inet is of both
+	families := map[nl.DroppingChain][]string{} // a chain of inet is of both families
 	for _, family := range p.families() {
 		dropping, err := p.kernel.DroppingChains(family)
 		if err != nil {
@@ -49,8 +49,8 @@ func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 	return append(found, p.legacy()...), nil
 }
 
-// accepted reports whether each of the networks has the plugin firewall in its chain. The plugin firewall adds rules
-// for each pod's address to this nft chain.
+// accepted reports whether the plugin firewall accepts the packets of all pods in an nft chain. This plugin adds rules
+// for each pod's address to the chain "filter FORWARD". Each of the networks must have this plugin in its list.
 func accepted(chain string, networks []conf.Network) bool {
 	return strings.HasSuffix(chain, " filter FORWARD") &&
 		!slices.ContainsFunc(networks, func(n conf.Network) bool { return !n.Chains("firewall") })
@@ -60,15 +60,16 @@ func accepted(chain string, networks []conf.Network) bool {
 func dropping(c nl.DroppingChain, family string) Finding {
 	const what = "Services, the internet and NodePorts do not work by "
 	f := Finding{Severity: warning, About: "nft chain " + c.Name,
-		Means: "the chain drops packets that no rule accepts. If packets of pods are among them: " +
+		Means: "the chain drops packets that no rule accepts. If packets of pods are among these, then " +
 			what + family + ", and calls time out",
 		Do: fmt.Sprintf(`check whether a rule accepts iifname "veth*" and oifname "veth*", or iifgroup %d and `+
-			`oifgroup %[1]d (for routed pods, iifgroup & 0xff000000 == %#[2]x). If none does, add `+
-			`one: for Docker in the chain DOCKER-USER, or "iptables": false; for firewalld a zone with the `+
-			`target ACCEPT for veth+; for ufw: ufw route allow in on veth+, and out (docs/operations.md)`,
+			`oifgroup %[1]d (for routed pods, iifgroup & 0xff000000 == %#[2]x). If no rule does, add `+
+			`one. For Docker, add it to the chain DOCKER-USER, or set "iptables": false. For firewalld, add a zone `+
+			`with the target ACCEPT for veth+. For ufw, run ufw route allow in on veth+, and the same with out `+
+			`(docs/operations.md)`,
 			nl.OwnGroup, nl.RoutedGroup(0))}
 	if c.Empty {
-		f.Severity, f.Means = severe, "the chain drops all packets that the node forwards: "+what+family+
+		f.Severity, f.Means = severe, "the chain drops all packets that the node forwards. "+what+family+
 			", and calls time out"
 	}
 	return f
@@ -95,9 +96,9 @@ func (p *Node) legacy() []Finding {
 		prefix := map[nl.Family]string{nl.IPv4: "ip", nl.IPv6: "ip6"}[family]
 		names, err := os.ReadFile("/proc/net/" + prefix + "_tables_names")
 		if err == nil && slices.Contains(strings.Fields(string(names)), "filter") {
-			found = append(found, Finding{Severity: note, About: prefix + "tables-legacy: the table filter",
-				Means: "the table exists, but this check cannot read it: it may drop what the node forwards for pods",
-				Do: prefix + "tables-legacy -S FORWARD; if that prints -P FORWARD DROP, add rules that accept " +
+			found = append(found, Finding{Severity: note, About: "the table filter of " + prefix + "tables-legacy",
+				Means: "this check cannot read the table. The table may drop packets that the node forwards for pods",
+				Do: "run " + prefix + "tables-legacy -S FORWARD. If it prints -P FORWARD DROP, add rules that accept " +
 					"packets from veth+ and to veth+"})
 		}
 	}

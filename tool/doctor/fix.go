@@ -12,14 +12,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// apply is a fix that adds an object to the node.
+// apply returns a fix that adds an object to the node.
 func (p *Node) apply(o nl.Object) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		return o.String(), nl.Wiring{{NS: p.pool.Host, Object: o}}.Add()
 	}
 }
 
-// write is a fix that makes a file.
+// write returns a fix that writes a file.
 func (p *Node) write(name, text, note string) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		file := p.path(name)

@@ -24,7 +24,7 @@ import (
 // checkIAM tries each action that the networks need, as a dry run.
 func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 	n := iam.Needs{}
-	for _, l := range p.ours { // if there is none, checkConfig says so
+	for _, l := range p.ours { // if there is none, checkConfig reports that
 		n.Networks = append(n.Networks, iam.Network{Pools: l.IPAM.Policies(), Requests: l.IPAM.Permissions})
 	}
 	if len(n.Networks) == 0 {
@@ -61,8 +61,8 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 	}
 	if skipped && on.ENI != "" && !on.created() {
 		found = append(found, Finding{Severity: note, About: "permissions on ENIs",
-			Means: "the permissions on ENIs for which pods may ask were not checked, because none is attached",
-			Do:    "run this check again while a pod has one"})
+			Means: "the permissions on ENIs for which pods may ask were not checked, because no such ENI is attached",
+			Do:    "run this check again while a pod has such an ENI"})
 	} else if skipped {
 		found = append(found, Finding{Severity: note, About: "permissions on ENIs",
 			Means: "the permissions on ENIs were not checked, because this node has no ENI that was created for pods " +
@@ -73,7 +73,8 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// policyCommand prints a complete policy for nodes in a region, whose pods may also use ENIs without our tags.
+// policyCommand returns the command that prints a complete policy for nodes in a region. If untagged is true, pods may
+// also use ENIs without our tags.
 func policyCommand(region string, untagged bool) string {
 	command := cli.Name + " iam-policy"
 	if untagged {
@@ -85,31 +86,31 @@ func policyCommand(region string, untagged bool) string {
 	return command
 }
 
-// targets are what the actions are tried on for an instance.
+// targets are the objects on which doctor tries the actions of an instance.
 type targets struct {
 	aws.Target              // an ENI that serves pods
-	creations  []aws.Target // new ENIs: of each pool, the subnet, the security groups and the tags
+	creations  []aws.Target // a new ENI of each pool: its subnet, security groups and tags
 	requested  aws.Target   // an ENI for which a pod has asked
 	untagged   bool         // the ENI that serves pods has none of our tags, and is not the boot ENI
 }
 
-// created reports whether the node may make ENIs.
+// created reports whether the node may create ENIs.
 func (on targets) created() bool { return len(on.creations) > 0 }
 
-// of returns the permissions of an action.
+// of returns the targets on which doctor tries an action.
 func (on targets) of(action string) []aws.Target {
 	switch action {
 	case "CreateNetworkInterface":
 		return on.creations
 	case "AttachNetworkInterface", "DetachNetworkInterface":
 		if !on.created() {
-			return []aws.Target{on.requested} // the policy allows these for no other ENI
+			return []aws.Target{on.requested} // the policy allows these actions for no other ENI
 		}
 	}
 	return []aws.Target{on.Target}
 }
 
-// where names the pool if the action was tried for several.
+// where returns a text that names the pool, if doctor has tried the action for several pools.
 func (on targets) where(action string, at aws.Target) string {
 	if action != "CreateNetworkInterface" || len(on.creations) < 2 {
 		return ""
@@ -126,7 +127,7 @@ func (p *Node) target(ctx context.Context, n iam.Needs, self aws.Instance) (on t
 	on.Target = aws.Target{Instance: self.ID}
 	attached, err := p.pool.Cloud.DescribeENIs(ctx, aws.ByInstance(self.ID))
 	if errors.Is(err, aws.ErrDenied) {
-		err = nil // trying it says the same
+		err = nil // the dry run of this action reports the same
 	}
 	for _, e := range attached {
 		known := p.state.ENIs[e.ID]
@@ -139,7 +140,7 @@ func (p *Node) target(ctx context.Context, n iam.Needs, self aws.Instance) (on t
 		case slices.ContainsFunc(pools, func(q lease.Policy) bool { return q.Requestable(e.Tags) }):
 			on.requested = aws.Target{ENI: e.ID, Attachment: e.Attachment, Instance: self.ID}
 		case known.Serving && !known.Foreign && on.ENI == "":
-			on.ENI = e.ID // the boot ENI, or one of others: the node changes only its addresses
+			on.ENI = e.ID // the boot ENI, or an ENI of others: the node changes only its addresses
 			on.untagged = e.MAC != self.MAC
 		}
 	}

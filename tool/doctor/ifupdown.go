@@ -14,8 +14,8 @@ const (
 	ifupdownRule   = "75-cloud-ifupdown.rules"
 )
 
-// checkIfupdown checks that the helper of Debian's cloud images leaves the ENIs of pods alone. The helper writes a
-// stanza with DHCP for each new link, and starts ifup@.service.
+// checkIfupdown checks that the helper of Debian's cloud images does not configure the ENIs of pods. The helper writes
+// a stanza with DHCP for each new link, and starts ifup@.service.
 func (p *Node) checkIfupdown(context.Context) ([]Finding, error) {
 	if _, err := os.Stat(p.path(ifupdownHelper)); err != nil {
 		return nil, nil
@@ -24,6 +24,6 @@ func (p *Node) checkIfupdown(context.Context) ([]Finding, error) {
 		return nil, nil
 	}
 	return p.unstopped(seizer{ifupdownHelper,
-		"it starts a DHCP client on the link of each new ENI; the node gets the primary address of an ENI of pods, " +
-			"and a second default route"}), nil
+		"this script starts a DHCP client on the link of each new ENI. The node then gets the primary address of an " +
+			"ENI of pods, and a second default route"}), nil
 }

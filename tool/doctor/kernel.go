@@ -18,24 +18,25 @@ func (p *Node) checkKernel(context.Context) ([]Finding, error) {
 	if err := (nl.IPVlan{}).Supported(p.pool.Host); err != nil {
 		if veth, slaves := p.paths(); len(slaves) > 0 || len(veth) == 0 {
 			found = append(found, Finding{Severity: severe, About: "ipvlan",
-				Means: "this kernel does not support it" + served(veth, slaves) + ": " + err.Error(),
-				Do: "the kernel needs CONFIG_IPVLAN or the module ipvlan: on some distributions the package " +
-					`linux-modules-extra; pools with "dataPath": "veth" work without it`})
+				Means: "this kernel does not support ipvlan" + served(veth, slaves) + ": " + err.Error(),
+				Do: `the kernel needs CONFIG_IPVLAN or the module ipvlan, which some distributions have in the ` +
+					`package linux-modules-extra. Pools with "dataPath": "veth" work without ipvlan`})
 		}
 	}
 	if _, err := p.pool.Host.Tables(); err != nil {
-		found = append(found, Finding{Severity: severe, About: "nftables", Means: "this kernel does not support it: " +
+		found = append(found, Finding{Severity: severe, About: "nftables", Means: "this kernel does not support " +
+			"nftables: " +
 			err.Error(),
 			Do: "the kernel needs CONFIG_NF_TABLES or the module nf_tables"})
 	}
 	return found, nil
 }
 
-// paths are the pools of the node's networks by their data path.
+// paths returns the pools of the node's networks by their data path.
 func (p *Node) paths() (veth, ipvlan []string) {
 	for _, l := range p.ours {
 		if l.IPAM == nil {
-			continue // the check config finds what is wrong
+			continue // checkConfig reports the mistake
 		}
 		v, s := l.IPAM.Routed()
 		veth, ipvlan = append(veth, v...), append(ipvlan, s...)
@@ -48,5 +49,6 @@ func served(veth, ipvlan []string) string {
 	if len(veth) == 0 {
 		return ""
 	}
-	return fmt.Sprintf(", so it serves the pools %s, and not %s", strings.Join(veth, ", "), strings.Join(ipvlan, ", "))
+	return fmt.Sprintf(", so the pools %s work, and the pools %s do not",
+		strings.Join(veth, ", "), strings.Join(ipvlan, ", "))
 }

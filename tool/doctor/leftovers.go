@@ -29,16 +29,16 @@ func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
 			continue
 		}
 		found = append(found, Finding{Severity: warning, About: r.String(),
-			Means: "the link of this rule is gone: a pod ended without a DEL, or another program has deleted the " +
+			Means: "the link of this rule is gone. A pod ended without a DEL, or another program has deleted the " +
 				"veth pair of a running pod. The kernel still compares each packet with the rule",
-			Do:  cli.Name + " registry-gc --free-after=15m deletes it; check that cni-gc.timer is active",
+			Do:  "run " + cli.Name + " registry-gc --free-after=15m, and check that cni-gc.timer is active",
 			fix: p.removeDetached})
 	}
 	for _, l := range links {
 		if owner := p.strayVeth(l); owner != "" {
-			found = append(found, Finding{Severity: warning, About: l.Name, Means: "it belongs to " + owner +
-				", which has no lease: its address may be given to another pod",
-				Do: "if that pod is gone: ip link del " + l.Name + "; else delete the pod"})
+			found = append(found, Finding{Severity: warning, About: l.Name, Means: "this veth belongs to " + owner +
+				", which has no lease. Another pod may get its address",
+				Do: "if the pod is gone, run: ip link del " + l.Name + ". Otherwise delete the pod"})
 		}
 	}
 	if p.pool == nil {
@@ -48,16 +48,15 @@ func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
 	return append(found, lost...), err
 }
 
-// removeDetached is a fix that deletes all such rules at once. The fix first checks the rules again.
+// removeDetached is a fix that deletes all rules of pods whose links are gone. It first checks the rules again.
 func (p *Node) removeDetached(context.Context) (string, error) {
 	_, err := repair.RemoveDetached(p.pool.Host)
 	return "deleted", err
 }
 
-// strayVeth returns the attachment of one of our veths if it has no lease, and otherwise "".
-// The alias of the veth names the attachment: our name, the network, the container and the
-// interface. If a lease has no container, because the registry was lost, it is not known
-// whose it is, and strayVeth returns "".
+// strayVeth returns the attachment of one of our veths if the attachment has no lease. Otherwise strayVeth returns "".
+// The alias of the veth names the attachment: our name, the network, the container and the interface. If a lease has no
+// container, because the registry was lost, the veth may be that of the lease. Then strayVeth returns "".
 func (p *Node) strayVeth(l nl.Link) string {
 	words := strings.Fields(l.Alias)
 	if !nl.IsPair(l.Group) || l.Kind != "veth" || len(words) < 4 {

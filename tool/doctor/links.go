@@ -47,7 +47,7 @@ func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 		e := p.state.ENIs[id]
 		l, ok := byMAC[e.MAC]
 		if !ok || !e.Serving || e.Foreign {
-			continue // checkAgreement misses it
+			continue // checkAgreement reports a missing link
 		}
 		pool := conf.PoolName(e.Pool)
 		if from, ok := lease.Derived(pool); ok {
@@ -78,9 +78,10 @@ func (p *Node) checkSettings(byMAC map[string]nl.Link, pods map[string]bool) (fo
 		}
 		if err := p.pool.Host.Kept(l, e.Settings); err != nil {
 			found = append(found, Finding{Severity: warning, About: l.Name + " (" + id + ")",
-				Means: fmt.Sprintf("a pod that had the whole ENI has changed its link: %v. The next pod that asks "+
-					"for such an ENI gets its link only after this is undone", err),
-				Do: "the next ADD puts it back; if it fails, detach the ENI, which resets its link, or reboot the node",
+				Means: fmt.Sprintf("a pod had this whole ENI, and has changed the link: %v. The next pod that asks "+
+					"for such an ENI gets the link only after the change is undone", err),
+				Do: "the next ADD undoes the change. If this ADD fails, detach the ENI, which resets the link, or " +
+					"reboot the node",
 				fix: func(context.Context) (string, error) {
 					return "put back the settings of " + l.Name, p.pool.Host.PutBack(l, e.Settings)
 				}})
@@ -89,15 +90,17 @@ func (p *Node) checkSettings(byMAC map[string]nl.Link, pods map[string]bool) (fo
 	return found
 }
 
-// checkGuards finds links whose pods can send to the node, and as the node.
+// checkGuards finds links without a guard. Their pods can send packets to the node past security groups, and with any
+// source address.
 func (p *Node) checkGuards() (found []Finding, err error) {
 	lost, err := repair.Unguarded(p.pool.Host, p.state)
 	for _, g := range lost {
 		found = append(found, Finding{Severity: severe, About: g.Link,
 			Means: fmt.Sprint(g.Check(p.pool.Host),
-				". A program has removed or changed it, or the pods of the link were made by an earlier release"),
-			Do: "run " + cli.Name + " repair, as cni-gc.timer does; the next ADD at this ENI adds it, too. Have " +
-				"firewalld or nftables.service flush only their own tables",
+				". A program has removed or changed the guard of the link, or an earlier release made the pods of "+
+					"the link"),
+			Do: "run " + cli.Name + " repair, as cni-gc.timer does; the next ADD at this ENI puts the guard back, " +
+				"too. Configure firewalld or nftables.service to flush only their own tables",
 			fix: func(context.Context) (string, error) { return g.String(), g.Restore(p.pool.Host) }})
 	}
 	return found, err
@@ -117,20 +120,20 @@ func (p *Node) checkBoot(pods map[string]bool) (found []Finding) {
 	return found
 }
 
-// checkRouters finds a link of a secondary ENI by which the node takes routes and addresses from routers.
+// checkRouters reports a link of a secondary ENI if the node takes IPv6 routes and addresses from routers on this link.
 func (p *Node) checkRouters(eni string, l nl.Link) (found []Finding) {
 	k := nl.Sysctl{Key: "net/ipv6/conf/" + l.Name + "/accept_ra", Value: "0", Optional: true}
 	if err := p.checkSysctl(k); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		found = append(found, Finding{Severity: note, About: l.Name + " (" + eni + ")",
 			Means: "the node takes IPv6 routes and addresses from router advertisements on this link, which is for " +
-				"pods: its own packets may leave by it",
+				"pods. The node's own packets may then leave by this link",
 			Do:  k.String() + ", and correct the program or the file in /etc/sysctl.d that sets another value",
 			fix: p.apply(k)})
 	}
 	return found
 }
 
-// mtus returns the largest MTU that pods of a pool are to have, by the name of the pool.
+// mtus returns the largest MTU that a configuration gives to pods of a pool, by the name of the pool.
 func (p *Node) mtus() map[string]int {
 	all := map[string]int{}
 	for _, l := range p.ours {
@@ -143,10 +146,10 @@ func (p *Node) mtus() map[string]int {
 	return all
 }
 
-// checkFamilies finds a family that pods must have, but of which the link of the boot ENI has no address. Every ADD
-// would fail. STATUS asks only for an address of any family.
+// checkFamilies returns a finding for each family that pods must have, if the link of the boot ENI has no address of
+// this family. Each ADD then fails. The plugin's STATUS only checks that the link has an address of any family.
 func (p *Node) checkFamilies() ([]Finding, error) {
-	networks, _ := p.conflists.Networks() // checkConfig finds what is wrong with one
+	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
 	var found []Finding
 	for _, n := range networks {
 		if n.IPAM == nil {
@@ -154,7 +157,7 @@ func (p *Node) checkFamilies() ([]Finding, error) {
 		}
 		own, err := p.kernel.Addrs(n.Pair.HostInterface)
 		if err != nil || len(own) == 0 {
-			continue // STATUS of the plugin says so
+			continue // the plugin's STATUS reports that
 		}
 		for _, f := range n.IPAM.Policies()[0].Families {
 			if !slices.ContainsFunc(own, func(a nl.Addr) bool {
@@ -162,17 +165,19 @@ func (p *Node) checkFamilies() ([]Finding, error) {
 			}) {
 				found = append(found, Finding{Severity: severe, About: n.Pair.HostInterface,
 					Means: fmt.Sprintf(
-						"it has no %v address, and pods of the network %s are to have %[1]v: their ADD fails", f,
+						"this link has no %v address, but pods of the network %s need %[1]v, so each of their ADDs "+
+							"fails", f,
 						n.Name),
-					Do: fmt.Sprintf("give the boot ENI an %v address, and see that the node configures it; or "+
-						"leave %[1]v out of ipFamilies", f)})
+					Do: fmt.Sprintf("give the boot ENI an %v address, and check that the node configures this "+
+						"address. Or remove %[1]v from ipFamilies", f)})
 			}
 		}
 	}
 	return found, nil
 }
 
-// unshared reports whether other links use one. A record does not say so: then it is taken for shared.
+// unshared returns nil if no other link uses l, and nl.ErrShared if one does. A record does not have this information,
+// so each link of a record counts as shared.
 func (p *Node) unshared(l nl.Link) error {
 	if p.pool == nil {
 		return nl.ErrShared
@@ -180,8 +185,8 @@ func (p *Node) unshared(l nl.Link) error {
 	return p.pool.Host.Unshared(l)
 }
 
-// mostMTU is the MTU inside a VPC (EC2 user guide, "Network MTU for your EC2 instance"). An
-// ADD gives the boot ENI's MTU to an ENI for pods, unless it is larger than that.
+// mostMTU is the MTU inside a VPC (EC2 user guide, "Network MTU for your EC2 instance"). An ADD gives the boot ENI's
+// MTU to an ENI for pods if the boot ENI's MTU is not larger than mostMTU.
 const mostMTU = 9001
 
 // checkLink checks one link. The arguments boot and pods are the MTUs of the boot ENI and of
@@ -196,19 +201,20 @@ func (p *Node) checkLink(eni string, l nl.Link, boot, pods int, used bool) (foun
 		add("the link is down: its pods reach nothing", up.String(), p.apply(up))
 	}
 	if pods > l.MTU {
-		add(fmt.Sprintf("its MTU is %d, and pods are to have %d: their ADD fails", l.MTU, pods),
+		add(fmt.Sprintf("the link's MTU is %d, but the conflist gives pods the MTU %d, so each ADD on this ENI fails",
+			l.MTU, pods),
 			"lower the mtu of ipvlan in the conflist", nil)
 		if boot >= pods {
 			found[len(found)-1].Do += ", or drain the node: the next ADD gives the ENI the boot ENI's MTU"
 		}
 	} else if boot > l.MTU && boot <= mostMTU {
-		means := fmt.Sprintf("its MTU is %d, that of the boot ENI %d: pods on it send smaller packets than others",
-			l.MTU, boot)
+		means := fmt.Sprintf("the link's MTU is %d, and the MTU of the boot ENI is %d, so pods on this ENI send "+
+			"smaller packets than other pods", l.MTU, boot)
 		shared := p.unshared(l)
-		// as an ADD
+		// an ADD has the same condition
 		if up := (nl.Up{Dev: l.Name, MTU: boot}); shared == nil || !l.Up && !errors.Is(shared, nl.ErrShared) {
 			add(means, up.String(), p.apply(up))
-		} else { // its slaves would all get the MTU
+		} else { // all slaves of the link would get the MTU
 			add(means, "drain the node: the next ADD gives the ENI the boot ENI's MTU", nil)
 		}
 		found[len(found)-1].Severity = warning

@@ -84,26 +84,26 @@ func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 	if len(l.Pod) > 0 {
 		var lost []string
 		for _, f := range l.Pod {
-			lost = append(lost, oneLine(f))
+			lost = append(lost, repair.Brief(f.Object)+" ("+oneLine(f.Wrong)+")")
 		}
 		found = append(found, Finding{Severity: severe, About: l.Owner(),
-			Means: "this is missing or wrong in the pod's own namespace: " + strings.Join(lost, "; "),
-			Do:    replace + ". repair does not change it, because the pod's own programs may have made the change"})
+			Means: "in the pod's own namespace, these objects are missing or wrong: " + strings.Join(lost, "; "),
+			Do: replace + ". repair does not change that namespace, because the pod's own programs may have made " +
+				"the change"})
 	}
 	return found
 }
 
-// unknownPod is the finding about a pod whose routes the node has lost, and no source knows them. The link is the
-// node's end of its pair.
+// unknownPod returns the finding about a pod whose routes the node has lost, if no source knows these routes. l is the
+// node's end of the pod's pair.
 func unknownPod(l nl.Link) Finding {
 	return Finding{Severity: severe, About: l.Name + " (" + l.Alias + ")",
-		Means: "the node has lost its routes to this pod, and repair does not know them; neither the registry nor " +
-			"the " +
-			"container runtime has the attachment. Node and pod do not reach each other",
+		Means: "the node has lost its routes to this pod, and repair cannot put them back. Neither the registry nor " +
+			"the container runtime has the attachment. Node and pod do not reach each other",
 		Do: "delete the pod: its controller makes a new one"}
 }
 
-// listed lists steps for people.
+// listed returns the objects of a wiring as one line for people.
 func listed(w nl.Wiring) string {
 	var all []string
 	for _, s := range w {
@@ -112,12 +112,14 @@ func listed(w nl.Wiring) string {
 	return strings.Join(all, "; ")
 }
 
-// oneLine is an error for people: a command of several lines is one line, and so are several errors.
+// oneLine returns the text of an error in one line, even if the text has several lines. oneLine leaves out the words of
+// fs.ErrNotExist after other words.
 func oneLine(err error) string {
-	return strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " ")
+	text := strings.ReplaceAll(err.Error(), ": "+fs.ErrNotExist.Error(), "")
+	return strings.Join(strings.Fields(strings.ReplaceAll(text, "\n", "; ")), " ")
 }
 
-// unwired says what a pod cannot do because the node has lost a part of its wiring.
+// unwired returns what a pod cannot do because the node has lost a part of the pod's wiring.
 func unwired(l repair.Loss) string {
 	var services, source, cut, unnamed bool
 	main := map[netip.Prefix]int{}
@@ -146,16 +148,17 @@ func unwired(l repair.Loss) string {
 	case cut:
 		return "Node and pod do not reach each other: probes fail, and so do Services and the internet"
 	case services:
-		return "Calls of Services fail, or leave by the node and with its address, past the pod's security groups"
+		return "Calls to Services fail, or leave by the node with the node's address, and bypass the pod's security " +
+			"groups"
 	case source:
-		return "The spare route is there. By it, the node may send from the wrong address"
+		return "The spare route is still there, but with this route the node may send from the wrong address"
 	case unnamed:
-		return "The pod works, but its CHECK fails, after which some runtimes start it again"
+		return "The pod works, but its CHECK fails, and some runtimes then start the pod again"
 	}
-	return "The pod works. It has less to spare"
+	return "The pod still works, but further losses may cut it off"
 }
 
-// repairPod is a fix that puts back what the node has lost of a pod's network.
+// repairPod returns a fix that puts back what the node has lost of a pod's network.
 func (p *Node) repairPod(l repair.Loss) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		did, err := l.Repair(ctx, p.pool.Host)
@@ -165,8 +168,8 @@ func (p *Node) repairPod(l repair.Loss) func(context.Context) (string, error) {
 
 func (p *Node) lostOne(n conf.Network, s nl.Step) Finding {
 	a := Finding{Severity: severe, About: repair.Brief(s.Object),
-		Means: "another program has removed or changed it: pods reach only a part of the cluster",
-		Do:    "run " + cli.Name + " repair, as cni-gc.timer does; the next ADD puts it back, too",
+		Means: "another program has removed or changed this object, so pods reach only a part of the cluster",
+		Do:    "run " + cli.Name + " repair, as cni-gc.timer does; the next ADD puts the object back, too",
 		fix:   p.repairNetwork(n, s)}
 	switch route := s.Object.(type) {
 	case nl.Route:
@@ -181,32 +184,31 @@ func (p *Node) lostOne(n conf.Network, s nl.Step) Finding {
 	case errors.Is(err, fs.ErrNotExist):
 		a.Means = "another program has flushed the ruleset, and our table with all masquerading is gone. Pods reach " +
 			"neither Services nor the internet"
-		a.Do += ". Have firewalld or nftables.service flush only their own tables"
+		a.Do += ". Configure firewalld or nftables.service to flush only their own tables"
 	case err == nil || errors.Is(err, nl.ErrOtherRules):
 		a.Severity = warning
-		a.Means = "the table is not what the configuration asks for. The configuration or the release has changed " +
-			"since the last ADD, or another program has changed the table"
+		a.Means = "the table differs from the configuration. The configuration or the release has changed since the " +
+			"last ADD, or another program has changed the table"
 	default:
-		a.Means = fmt.Sprintf("%v: its rules are there, and another program has changed the rest. Pods may "+
-			"reach neither "+
-			"Services nor the internet", err)
+		a.Means = fmt.Sprintf("the rules of the table are there, but another program has changed another part of it "+
+			"(%v). Pods may reach neither Services nor the internet", err)
 	}
 	return a
 }
 
-// routeless says what it means that the route to a pod is gone, which no other source knows.
+// routeless returns what the loss of a route to a pod means. It is for pods that no other source knows.
 func (p *Node) routeless(r nl.Route) string {
 	spare := nl.Route{Dst: r.Dst, Dev: r.Dev, Metric: ptp.SpareMetric}
 	if r.Dst.Addr().Is4() && spare.Check(p.pool.Host) == nil {
-		return "the node has lost its route to a pod. That happens, for example, if the node's address is removed " +
-			"and added again. The spare route is there. By it, the node may send from the wrong address"
+		return "the node has lost its route to a pod, for example because the node's address was removed and added " +
+			"again. The spare route is still there, but with this route the node may send from the wrong address"
 	}
 	return "the node has lost its routes to a pod. Node and pod do not reach each other: probes fail, and so do " +
 		"Services and the internet"
 }
 
-// repairNetwork is a fix that restores all that a network has lost, and with it this step. If
-// only other steps fail, that is no error of this fix.
+// repairNetwork returns a fix that puts back all objects that a network has lost, with this step among them. If only
+// other steps fail, the fix returns no error.
 func (p *Node) repairNetwork(n conf.Network, s nl.Step) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		_, err := repair.Shared(p.pool.Host, n)

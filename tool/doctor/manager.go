@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// checkManager looks whether NetworkManager leaves the ENIs of pods alone.
+// checkManager checks that NetworkManager does not configure the ENIs of pods.
 func (p *Node) checkManager(ctx context.Context) ([]Finding, error) {
 	_, err := os.Stat(p.path("/run/NetworkManager"))
 	if err != nil && !p.runs(ctx, "NetworkManager.service") || p.root != "" && p.enabled("cni-links.service") {
@@ -27,6 +27,8 @@ func (p *Node) checkManager(ctx context.Context) ([]Finding, error) {
 		}
 	}
 	return []Finding{{Severity: severe, About: "NetworkManager",
-		Means: "it has no setting unmanaged-devices for the ENIs of pods: it adds addresses and routes to them",
-		Do:    "where every ENI except the boot ENI is for pods: systemctl enable --now cni-links.service"}}, nil
+		Means: "NetworkManager has no setting unmanaged-devices for the ENIs of pods, so it adds addresses and " +
+			"routes to these ENIs",
+		Do: "if every ENI except the boot ENI is for pods, run: systemctl enable --now cni-links.service; " +
+			"otherwise set unmanaged-devices for the ENIs of pods"}}, nil
 }

@@ -25,9 +25,8 @@ const sysctlFile = "/etc/sysctl.d/80-cni-ipvlan-vpc-k8s.conf"
 // its subnet that it talks to.
 const neighborsPerPod = 32
 
-// checkNeighbors compares the limits of the neighbour table with the number of pods. All
-// network namespaces share the table and its limits (arp(7), gc_thresh3). Only the first
-// namespace shows them.
+// checkNeighbors compares the limits of the neighbour table with the number of pods. All network namespaces share the
+// table and its limits (arp(7), gc_thresh3). Only the first network namespace of the machine shows the limits.
 func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
 	pods := 0
 	for _, l := range p.ours {
@@ -52,13 +51,14 @@ func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
 			return found, err
 		}
 		a := Finding{Severity: warning, About: strings.ReplaceAll(key, "/", "."),
-			Means: fmt.Sprintf("all pods together can have %d neighbours, and %d pods may need %d: above the limit, "+
-				"connections fail at random (dmesg: neighbour table overflow)", limit, pods, want),
-			Do: fmt.Sprintf("set it to %d, gc_thresh2 to half of that, gc_thresh1 to a quarter, in %s", want,
+			Means: fmt.Sprintf("the limit for all pods together is %d neighbours, but %d pods may need %d. Above the "+
+				"limit, connections fail at random (in dmesg: neighbour table overflow)", limit, pods, want),
+			Do: fmt.Sprintf("in %[2]s, set this sysctl to %[1]d, gc_thresh2 to half of %[1]d, and gc_thresh1 to a "+
+				"quarter", want,
 				sysctlFile), fix: p.widen(want)}
 		if entries := p.neighbors(family); entries > limit*9/10 {
-			a.Severity, a.Means = severe, fmt.Sprintf("the table has %d neighbours, of %d that it can have: "+
-				"connections fail at random", entries, limit)
+			a.Severity, a.Means = severe, fmt.Sprintf("the table has %d neighbours, and its limit is %d. At the "+
+				"limit, connections fail at random", entries, limit)
 		} else if limit >= want {
 			continue
 		}
@@ -87,7 +87,7 @@ func entries(stat string) int {
 	return int(n)
 }
 
-// widen is a fix that raises the limits of the table, now and after a boot.
+// widen returns a fix that raises the limits of the table, now and after a boot.
 func (p *Node) widen(limit int) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		var w nl.Wiring
@@ -105,7 +105,7 @@ func (p *Node) widen(limit int) func(context.Context) (string, error) {
 				fmt.Fprintf(&text, "%s = %s\n", strings.ReplaceAll(k.Key, "/", "."), k.Value)
 			}
 		}
-		slices.Reverse(w) // the highest first
+		slices.Reverse(w) // the highest limit first
 		if err := w.Add(); err != nil {
 			return "", err
 		}

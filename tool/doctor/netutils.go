@@ -24,17 +24,19 @@ func (p *Node) checkNetUtils(context.Context) ([]Finding, error) {
 		dropIn := unit + ".d/cni-ipvlan-vpc-k8s.conf"
 		if _, ok := p.lookUp("systemd/system", dropIn); !ok {
 			found = append(found, Finding{Severity: severe, About: unit,
-				Means: "each minute, amazon-ec2-net-utils adds every secondary address of an ENI to the node: the " +
-					"node answers instead of its pods",
-				Do:  "install the drop-in " + dropIn + ", and run systemctl daemon-reload",
-				fix: p.write("/etc/systemd/system/"+dropIn, netUtilsConf, ", for when systemd reads its units next")})
+				Means: "each minute, amazon-ec2-net-utils adds every secondary address of an ENI to the node. The " +
+					"node then answers instead of its pods",
+				Do: "install the drop-in " + dropIn + ", and run systemctl daemon-reload",
+				fix: p.write("/etc/systemd/system/"+dropIn, netUtilsConf, ", which systemd reads at its next "+
+					"daemon-reload")})
 		}
 	}
 	_, installed := p.lookUp("systemd/system", "policy-routes@.service")
 	if installed && !p.linksKnown() {
 		found = append(found, Finding{Severity: severe, About: "cni-links.service",
-			Means: "it has not run, or is not enabled: amazon-ec2-net-utils does not know which ENIs are for pods",
-			Do:    "where every ENI except the boot ENI is for pods: systemctl enable --now cni-links.service"})
+			Means: "this unit has not run, or is not enabled, so amazon-ec2-net-utils does not know which ENIs are " +
+				"for pods",
+			Do: "if every ENI except the boot ENI is for pods, run: systemctl enable --now cni-links.service"})
 	}
 	return found, nil
 }

@@ -14,9 +14,8 @@ import (
 // pods.
 const networkdConf = "[Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\n"
 
-// checkNetworkd reads how systemd-networkd treats routes and rules of others
-// (networkd.conf(5)). By default, it removes them when it starts, or when it configures a
-// link again.
+// checkNetworkd reads how systemd-networkd treats routes and rules of others (networkd.conf(5)). By default,
+// systemd-networkd removes these when it starts, or when it configures a link again.
 func (p *Node) checkNetworkd(ctx context.Context) ([]Finding, error) {
 	_, err := os.Stat(p.path("/run/systemd/netif/links"))
 	if err != nil && !p.runs(ctx, "systemd-networkd.service") {
@@ -47,7 +46,7 @@ func (p *Node) checkNetworkd(ctx context.Context) ([]Finding, error) {
 				Do: "set " + key + "=no in /etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf, and restart " +
 					"systemd-networkd at a quiet time",
 				fix: p.write("/etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf", networkdConf,
-					", for when systemd-networkd starts next")})
+					", which systemd-networkd reads at its next start")})
 		}
 	}
 	slices.SortFunc(found, func(a, b Finding) int { return strings.Compare(a.About, b.About) })

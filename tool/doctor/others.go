@@ -12,21 +12,22 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// checkOthers names the ENIs that others have attached and whose addresses no pod gets. The state is right if these
-// ENIs are not for pods.
+// checkOthers names the ENIs that others have attached and whose addresses no pod gets. Such ENIs are no fault if they
+// are not for pods. checkOthers also names the ENIs that an operator drains.
 func (p *Node) checkOthers(context.Context) ([]Finding, error) {
 	var found []Finding
 	for _, id := range slices.Sorted(maps.Keys(p.state.ENIs)) {
 		if e := p.state.ENIs[id]; e.Retired {
 			found = append(found, Finding{Severity: note, About: id,
-				Means: "an operator renews this ENI: no new pod gets its addresses, and registry-gc deletes it after " +
-					"its last pod, if this node has created it",
-				Do: "to let pods have its addresses again: " + cli.Name + " drain-interface --undo " + id})
+				Means: "an operator drains this ENI (drain-interface), so no new pod gets its addresses. After its " +
+					"last pod, registry-gc deletes the ENI, if this node has created it",
+				Do: "to give its addresses to new pods again, run: " + cli.Name + " drain-interface --undo " + id})
 		} else if why := p.conflists.Misfit(e); why != "" {
 			found = append(found, Finding{Severity: note, About: id,
-				Means: "others have attached this ENI, and no new pod gets its addresses: " + why,
-				Do: "if it is for pods, set these groups (aws ec2 modify-network-interface-attribute --groups), then " +
-					"run " + cli.Name +
+				Means: "an operator or another program has attached this ENI, and no new pod gets its addresses: " +
+					why,
+				Do: "if the ENI is for pods, give it the security groups of secGroupIds (aws ec2 " +
+					"modify-network-interface-attribute --groups), then run " + cli.Name +
 					" registry-gc --free-after=15m. Or add the tag " + book.TagPool +
 					"=default, which the node reads when it boots"})
 		}

@@ -38,16 +38,16 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 		file := filepath.Join(p.binDir, typ)
 		info, err := buildinfo.ReadFile(file)
 		switch {
-		// see below, if a conflist needs that one
+		// if a conflist needs this plugin, the loop below reports that it is missing
 		case errors.Is(err, fs.ErrNotExist) && (typ == conf.TypeEgress || hasIPAM):
 		case errors.Is(err, fs.ErrNotExist):
 			found = append(found, Finding{Severity: severe, About: file,
-				Means: "it is not installed: no pod gets a network",
-				Do: "install the package; if the runtime uses another directory (containerd: bin_dir), name it with " +
-					"--bin-dir"})
+				Means: "this program is not installed, so no pod gets a network",
+				Do: "install the package. If the runtime uses another directory (bin_dir of containerd), give that " +
+					"directory with --bin-dir"})
 		case err != nil || info.Main.Path != module:
 			found = append(found, Finding{Severity: warning, About: file,
-				Means: "it is not a program of this project: it may be the original plugin",
+				Means: "this file is no program of this project. It may be the original plugin",
 				Do:    "install the package again"})
 		default:
 			versions[typ] = cmp.Or(info.Main.Version, versions[cli.Program])
@@ -56,8 +56,8 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 	for _, l := range p.lists {
 		for _, m := range l.Missing(p.binDir) {
 			found = append(found, Finding{Severity: severe, About: m.File, Means: m.Where + ": " + m.Text,
-				Do: "install the package that has it; if the runtime uses another directory (containerd: bin_dir), " +
-					"name it with --bin-dir"})
+				Do: "install the package that has this program. If the runtime uses another directory (bin_dir of " +
+					"containerd), give that directory with --bin-dir"})
 		}
 	}
 	if len(slices.Compact(slices.Sorted(maps.Values(versions)))) > 1 {
@@ -67,10 +67,10 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 		}
 		found = append(found, Finding{Severity: warning, About: p.binDir,
 			Means: fmt.Sprintf("the programs are of different releases, which were not tested together: %q", text),
-			Do:    "install all of one package"})
+			Do:    "install all programs from one package"})
 	}
 	if p.root != "" {
-		return found, nil // its plugins may be for another machine
+		return found, nil // the plugins of an image may be for another machine
 	}
 	for _, l := range p.lists {
 		for _, m := range l.Plugins {
@@ -86,7 +86,7 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 func (p *Node) askStatus(ctx context.Context, l conf.List, m conf.Member) []Finding {
 	conf := map[string]any{}
 	if json.Unmarshal(m.Raw, &conf) != nil {
-		return nil // checkConfig has found that
+		return nil // checkConfig has reported that
 	}
 	conf["cniVersion"], conf["name"] = "1.1.0", l.Name // STATUS is of this version
 	stdin, err := json.Marshal(conf)
@@ -107,15 +107,15 @@ func (p *Node) askStatus(ctx context.Context, l conf.List, m conf.Member) []Find
 		Code         int
 		Msg, Details string
 	}{Msg: err.Error()}
-	_ = json.Unmarshal(out, &answer) // else the exit status has to do
+	_ = json.Unmarshal(out, &answer) // without JSON, Msg is the exit status
 	if strings.Contains(answer.Msg, "CNI_COMMAND") || answer.Code == 1 {
-		return nil // a plugin from before STATUS, or that version of CNI
+		return nil // the plugin is older than STATUS, or than this version of CNI
 	}
 	about := m.Type
 	if len(p.lists) > 1 {
 		about += " of " + l.Name
 	}
-	return []Finding{{Severity: severe, About: about, Means: "it cannot work here: " + answer.Msg,
-		Do: cmp.Or(answer.Details, "correct what this says; the runtime gets the same answer to STATUS, so the node "+
-			"is not ready until this is corrected")}}
+	return []Finding{{Severity: severe, About: about, Means: "the plugin cannot work on this node: " + answer.Msg,
+		Do: cmp.Or(answer.Details, "correct this fault. The runtime gets the same answer to STATUS, so until then "+
+			"the node is not ready")}}
 }

@@ -27,8 +27,8 @@ var engines = []engine{
 // bpfFS is where BPF's objects are pinned. Tests change it.
 var bpfFS = "/sys/fs/bpf"
 
-// checkPolicy looks for engines beside pools that they do not see. An engine reports nothing of pods that it does not
-// restrict, and a policy about them looks as if it were enforced.
+// checkPolicy looks for engines on a node that has pools with ipvlan. Engines do not see the packets of these pools. An
+// engine does not report pods that it does not restrict. So a NetworkPolicy for such pods seems to be enforced.
 func (p *Node) checkPolicy(context.Context) ([]Finding, error) {
 	_, slaves := p.paths()
 	if len(slaves) == 0 {
@@ -49,11 +49,11 @@ func (p *Node) checkPolicy(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// unrestricted is the finding about an engine beside pools whose pods it does not see.
+// unrestricted returns the finding about an engine that does not see the packets of these pools.
 func unrestricted(engine string, pools []string) Finding {
 	return Finding{Severity: warning, About: engine,
 		Means: "this engine for NetworkPolicy is, or was, on the node. It does not see packets between ipvlan pods " +
-			"and other pods or hosts: NetworkPolicies do not restrict these. These pools have ipvlan: " +
+			"and other pods or hosts, so NetworkPolicies do not restrict these packets. The pools with ipvlan are: " +
 			strings.Join(pools, ", "),
 		Do: `give namespaces with a NetworkPolicy a pool with "dataPath": "veth", and start their pods again ` +
 			`(docs/network-policy.md). If no NetworkPolicy selects pods of these pools, you need do nothing`}

@@ -19,11 +19,11 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// checkProxy looks for Services that pods do not reach, by the mode of kube-proxy or by their routes. checkProxy also
-// looks for Services that lead clients of an egress past their tunnels.
+// checkProxy looks for Services that pods do not reach, because of kube-proxy's mode or of the pods' routes. It also
+// looks for Services by which clients of an egress send packets past their tunnels.
 func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
 	found, failed = p.ipvs()
-	networks, _ := p.conflists.Networks() // checkConfig finds what is wrong with one
+	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
 	for _, n := range networks {
 		if n.Pair.IPMasq {
 			lost, err := p.servicesByENI(n)
@@ -34,20 +34,20 @@ func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
 	return append(found, past...), errors.Join(failed, err)
 }
 
-// ipvs looks for kube-proxy's IPVS mode, by its link. IPVS rewrites a packet, and then routes it again as if the node
-// had sent it. So the packet does not match the pod's rule. A backend on the same node gets the packet from the veth,
-// and answers by its ENI.
+// ipvs looks for the link that kube-proxy makes in IPVS mode. IPVS rewrites a packet, and then routes it again as if
+// the node had sent it. So the packet does not match the pod's rule. A backend on the same node gets the packet from
+// the veth, and answers by its ENI.
 func (p *Node) ipvs() ([]Finding, error) {
 	const link = "kube-ipvs0"
 	_, err := p.kernel.LinkByName(link)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	return []Finding{{Severity: warning, About: link, Means: "kube-proxy is or was in IPVS mode: pods do not reach " +
-		"Services whose backend is a pod of this node, unless masqueradeAll is set; and backends see the node's " +
-		"address",
-		Do: "run kube-proxy in nftables or iptables mode (docs/install.md). If it is in one of these modes already: " +
-			"ip link del " + link}}, err
+	return []Finding{{Severity: warning, About: link, Means: "kube-proxy is or was in IPVS mode. Pods do not reach " +
+		"Services whose backend is a pod of this node. With masqueradeAll, pods reach such Services, but backends " +
+		"see the node's address",
+		Do: "run kube-proxy in nftables or iptables mode (docs/install.md). If kube-proxy is in one of these modes " +
+			"already, run: ip link del " + link}}, err
 }
 
 // servicesByENI looks for Services that pods of a network call by their ENI. The VPC knows no Service, so no host
@@ -72,20 +72,20 @@ func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 	}
 	for _, dst := range slices.SortedFunc(maps.Keys(lost), netip.Prefix.Compare) {
 		services := lost[dst]
-		found = append(found, Finding{Severity: severe, About: fmt.Sprintf("network %s: %s in %v, %v for example",
+		found = append(found, Finding{Severity: severe, About: fmt.Sprintf("network %s: %s in %v, for example %v",
 			n.Name, cli.Count(len(services), "ClusterIP"), dst, services[0]),
-			Means: fmt.Sprintf("pods send packets to %v by their ENI, and the VPC knows no Service: these Services "+
-				"do not answer, and DNS may be one", dst),
-			Do: fmt.Sprintf("name the CIDR of the cluster's Services in hostCidrs (%s): the kube-apiserver's "+
-				"--service-cluster-ip-range. Pods that run keep their routes until they are made again", n.File)})
+			Means: fmt.Sprintf("pods send packets to %v by their ENI, but the VPC does not know Services. So these "+
+				"Services, perhaps with DNS, do not answer", dst),
+			Do: fmt.Sprintf("add the CIDR of the cluster's Services to hostCidrs in %s: the kube-apiserver's "+
+				"--service-cluster-ip-range. Running pods keep their old routes, so delete these pods", n.File)})
 	}
 	return found, nil
 }
 
 // pastTunnels looks for Services with an endpoint among the destinations of an egress. A packet to a ClusterIP goes to
-// the node, which translates the address: there is no tunnel behind that.
+// the node, which translates the address. No tunnel leads from the node to the endpoint.
 func (p *Node) pastTunnels() (found []Finding, err error) {
-	networks, _ := p.conflists.Egress() // checkConfig finds what is wrong with one
+	networks, _ := p.conflists.Egress() // checkConfig reports mistakes in networks
 	if len(networks) == 0 {
 		return nil, nil
 	}
@@ -106,19 +106,19 @@ func (p *Node) pastTunnels() (found []Finding, err error) {
 			})
 			if len(past) > 0 {
 				found = append(found, Finding{Severity: warning,
-					About: fmt.Sprintf("egress %s: %s of Services, %v for example", name,
+					About: fmt.Sprintf("egress %s: %s of Services, for example %v", name,
 						cli.Count(len(past), "endpoint"), past[0]),
-					Means: "a client that calls such a Service bypasses the tunnel. The endpoint sees the client's " +
-						"node by IPv4, and the client by IPv6",
+					Means: "a client that calls a Service with such an endpoint bypasses the tunnel. By IPv4, the " +
+						"endpoint sees the address of the client's node, and by IPv6 the client's own address",
 					Do: "give clients the endpoint's own address or name (kubectl get endpointslices -A shows the " +
-						"Service). If clients may bypass the tunnel, name the endpoint in the egress' except"})
+						"Service). If clients may bypass the tunnel, add the endpoint to except of the egress"})
 			}
 		}
 	}
 	return found, nil
 }
 
-// ownRoutes are the destinations for which pods of a network have routes, except the default routes.
+// ownRoutes returns the destinations for which pods of a network have routes. It leaves out the default routes.
 func (p *Node) ownRoutes(network string) (all []netip.Prefix) {
 	networks, _ := p.conflists.Networks()
 	for _, n := range networks {
@@ -130,7 +130,7 @@ func (p *Node) ownRoutes(network string) (all []netip.Prefix) {
 	return slices.DeleteFunc(all, func(p netip.Prefix) bool { return p.Bits() == 0 })
 }
 
-// byENI are the destinations that pods of a network reach by their ENI.
+// byENI returns the destinations that pods of a network reach by their ENI.
 func (p *Node) byENI(policy lease.Policy, pair ptp.Config) []netip.Prefix {
 	all := slices.Clone(policy.Routes)
 	for _, v := range p.state.VPCs {
@@ -145,8 +145,8 @@ func (p *Node) byENI(policy lease.Policy, pair ptp.Config) []netip.Prefix {
 	return append(all, netip.MustParsePrefix("::/0"))
 }
 
-// narrowest is the longest prefix that contains the address. If no prefix contains it, narrowest is invalid, with -1
-// bits.
+// narrowest returns the longest prefix that contains the address. If no prefix contains the address, narrowest returns
+// an invalid prefix, with -1 bits.
 func narrowest(prefixes []netip.Prefix, a netip.Addr) (longest netip.Prefix) {
 	for _, p := range prefixes {
 		if p.Contains(a) && p.Bits() > longest.Bits() {

@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// A Record is the state of a node at a time. The same checks find in a Record what they find on the node.
+// A Record is the state of a node at a time. The checks find in a Record what they would find on the node.
 type Record struct {
 	Made      time.Time
 	State     *registry.State
@@ -31,12 +31,12 @@ type Record struct {
 
 // Why a record does not have all that a check needs.
 const (
-	itsFiles  = "it reads files of the system, which do not leave the node"
-	itsPods   = "it looks into the namespaces of pods, or tries what only the node can"
-	itsEnv    = "it reads environments, which do not leave the node"
-	itsDisk   = "it looks at the disk and the locks of the node"
-	itsLegacy = "it reads the tables of iptables-legacy"
-	itsOthers = "it looks for chains and programs of others, which do not leave the node"
+	itsFiles  = "the check reads files of the system, which do not leave the node"
+	itsPods   = "the check looks into the namespaces of pods, or tries operations that only the node can try"
+	itsEnv    = "the check reads environments, which do not leave the node"
+	itsDisk   = "the check looks at the disk and the locks of the node"
+	itsLegacy = "the check reads the tables of iptables-legacy"
+	itsOthers = "the check looks for chains and programs of others, which do not leave the node"
 )
 
 // onNode are the checks that a record cannot serve, and why. A record serves all other checks.
@@ -48,7 +48,7 @@ var onNode = map[string]string{"config": itsFiles, "plugins": itsFiles, "network
 // partOnNode are the checks that a record can serve only in part.
 var partOnNode = map[string]string{"links": itsPods, "leftovers": itsPods, "firewall": itsLegacy}
 
-// An Unmade is a check that could not be made, or only in part.
+// An Unmade is a check that could not be made, or that could be made only in part.
 type Unmade struct {
 	Check string `json:"check"`
 	Why   string `json:"why"`
@@ -61,11 +61,11 @@ func Review(ctx context.Context, r Record) (Report, []Unmade) {
 		now: func() time.Time { return r.Made }, neighbors: func(f string) int { return r.Kernel.Neighbours[f] },
 		compare: func(context.Context) (*view.Comparison, error) {
 			if r.Observed == nil {
-				return nil, errors.New("the four sources were not compared")
+				return nil, errors.New("the bundle has no comparison of registry, kernel, metadata and EC2")
 			}
 			return r.Observed.Compare(r.Conflists.ReuseWait), nil
 		}}
-	n.ours, _ = n.conflists.All() // the node's own findings say what is wrong with one
+	n.ours, _ = n.conflists.All() // the node's own findings name mistakes in networks
 	n.lists = n.conflists.Networked()
 	report, unmade := Report{Checked: []string{}, Findings: []Finding{}}, []Unmade{}
 	for _, c := range checks {
@@ -90,7 +90,8 @@ func Review(ctx context.Context, r Record) (Report, []Unmade) {
 	return report, unmade
 }
 
-// lookSafely makes a check on data from outside, which may be impossible on a real node.
+// lookSafely makes a check on the data of a record. No real node may have such data, so lookSafely turns a panic into
+// an error.
 func (p *Node) lookSafely(ctx context.Context, c Check) (found []Finding, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -103,16 +104,16 @@ func (p *Node) lookSafely(ctx context.Context, c Check) (found []Finding, err er
 // ErrSenseless means that a check has failed because of data that no node has.
 var ErrSenseless = errors.New("the data makes no sense")
 
-// Record keeps what the checks read from now on, for [Review]. The argument pool is the node's.
+// Record makes the checks write all that they read from now on into s and a, for [Review]. The node must have a pool.
 func (p *Node) Record(s *Snapshot, a *Answers) {
 	p.kernel = recorder{live{p.pool.Host}, s}
 	p.cloud = a.recorded(p.cloud)
 }
 
-// Pool is the pool of the node, or nil.
+// Pool returns the pool of the node, or nil.
 func (p *Node) Pool() *ipam.Pool { return p.pool }
 
-// Missing adds the findings of a report that this one lacks.
+// Missing returns the findings of another report that this report does not have.
 func (r *Report) Missing(of Report) (added []Finding) {
 	for _, f := range of.Findings {
 		same := func(o Finding) bool { return o.Check == f.Check && o.About == f.About && o.Severity == f.Severity }
@@ -123,8 +124,8 @@ func (r *Report) Missing(of Report) (added []Finding) {
 	return added
 }
 
-// A cloud has the questions of the checks to EC2 and the metadata service that a record can answer. It has functions
-// and no interface: see [Checks].
+// A cloud asks EC2 and the metadata service only questions of the checks that a record can answer, too. A cloud is a
+// struct of functions and no interface: see [Checks].
 type cloud struct {
 	instance func(context.Context) (aws.Instance, error)
 	attached func(ctx context.Context, instance string) ([]aws.ENI, error)
@@ -145,14 +146,14 @@ func cloudOf(c *aws.Client) cloud {
 	}
 }
 
-// ExamineEach makes all checks. Each check has the time each, and all checks have time until the end of the context.
-// ExamineEach does not wait for a check that does not end in time.
+// ExamineEach makes all checks. Each check may take the time each, and all checks together may take until the end of
+// the context. ExamineEach does not wait for a check that does not end in time.
 func (p *Node) ExamineEach(ctx context.Context, each time.Duration) (Report, []Unmade) {
 	r, unmade := Report{Checked: []string{}, Findings: []Finding{}}, []Unmade{}
 	for _, c := range checks {
 		found, ended := p.makeWithin(ctx, c, each)
 		if !ended {
-			unmade = append(unmade, Unmade{c.Name, "it did not end in time", false})
+			unmade = append(unmade, Unmade{c.Name, "the check did not end in time", false})
 			continue
 		}
 		r.Checked = append(r.Checked, c.Name)
@@ -162,7 +163,7 @@ func (p *Node) ExamineEach(ctx context.Context, each time.Duration) (Report, []U
 	return r, unmade
 }
 
-// makeWithin is make, and reports whether the check has ended in time.
+// makeWithin makes a check like make, and reports whether the check has ended in time.
 func (p *Node) makeWithin(ctx context.Context, c Check, time time.Duration) (found []Finding, ended bool) {
 	ctx, cancel := context.WithTimeout(ctx, time)
 	defer cancel()
@@ -186,8 +187,8 @@ func (p *Node) makeWithin(ctx context.Context, c Check, time time.Duration) (fou
 	}
 }
 
-// Answers are the answers of EC2 and the metadata service to the questions of the checks. An answer without a value has
-// an error.
+// Answers are the answers of EC2 and the metadata service to the questions of the checks. If a question has no answer,
+// Failed says why.
 type Answers struct {
 	Instance aws.Instance `json:"instance"`
 	Attached []aws.ENI    `json:"attached"`
@@ -195,8 +196,8 @@ type Answers struct {
 	Subnets  []aws.Subnet `json:"subnets"`
 	VPC      string       `json:"vpc"`
 	Zone     string       `json:"zone"`
-	Asked    []string     `json:"asked"`  // what was asked
-	Failed   Failures     `json:"failed"` // by what was asked
+	Asked    []string     `json:"asked"`  // the questions
+	Failed   Failures     `json:"failed"` // by question
 
 	mu sync.Mutex // a check that did not end in time may still ask
 }
@@ -209,10 +210,10 @@ func (a *Answers) Copy() *Answers {
 		Zone: a.Zone, Asked: slices.Clone(a.Asked), Failed: maps.Clone(a.Failed)}
 }
 
-// Failures say why there is no answer.
+// Failures say why there is no answer, by question.
 type Failures map[string]string
 
-// of is the error of a question.
+// of returns why there is no answer to a question, or nil if there is one.
 func (a *Answers) of(question string) error {
 	if !slices.Contains(a.Asked, question) {
 		return errors.New("no check has asked EC2 for " + question)
@@ -223,7 +224,7 @@ func (a *Answers) of(question string) error {
 	return nil
 }
 
-// note notes that a question was asked, and the answer.
+// note records that a check has asked a question. set stores the answer.
 func (a *Answers) note(question string, err error, set func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -243,7 +244,7 @@ const (
 	askedSubnets  = "the subnets"
 )
 
-// cloud answers from what was recorded.
+// cloud returns a cloud that answers with the recorded answers.
 func (a *Answers) cloud() cloud {
 	return cloud{
 		instance: func(context.Context) (aws.Instance, error) { return a.Instance, a.of(askedInstance) },
@@ -255,7 +256,7 @@ func (a *Answers) cloud() cloud {
 	}
 }
 
-// recorded records the answers of a cloud.
+// recorded returns a cloud that asks c, and records the answers.
 func (a *Answers) recorded(c cloud) cloud {
 	return cloud{
 		instance: func(ctx context.Context) (i aws.Instance, err error) {

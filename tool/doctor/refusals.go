@@ -26,7 +26,7 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 	for _, action := range slices.Sorted(maps.Keys(p.state.NotBefore)) {
 		if until := p.state.NotBefore[action]; until.After(now) {
 			found = append(found, Finding{Severity: warning, About: "ec2:" + action,
-				Means: "EC2 throttles this action for the account: this node calls it again in " +
+				Means: "EC2 throttles this action for the account. This node repeats the call after " +
 					view.Brief(until.Sub(now)),
 				Do: "to make fewer calls, use larger batches (ipBatchSize), prefixes, or ENIs from the launch " +
 					"template"})
@@ -59,21 +59,22 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// failed reports the failure of the last ADD of a network and pool. The failure stays until one of these ADDs succeeds.
-// If a subnet is full, it stays for its time. If the pool has free addresses again, the next one will.
+// failed reports the failure of the last ADD of a network and pool. The registry keeps the failure until one of these
+// ADDs succeeds. If a subnet is full, the registry keeps the failure at least for a certain time. If the pool has free
+// addresses again, the next ADD will succeed. So the finding is then only a note.
 func (p *Node) failed(concern string, now time.Time) Finding {
 	f := p.state.Failures[concern]
 	network, pool, _ := strings.Cut(concern, "/")
 	last := view.Brief(max(now.Sub(f.Since), 0)) + " ago: " + f.Text
 	found := Finding{Severity: severe, About: "pool " + conf.PoolName(pool) + " of " + network,
-		Means: "ADDs fail. The last one failed " + last, Do: cmp.Or(f.Hint, "see the events of the pods")}
+		Means: "ADDs fail. The last ADD failed " + last, Do: cmp.Or(f.Hint, "see the events of the pods")}
 	if _, derived := lease.Derived(pool); derived || strings.Contains(pool, "=") {
 		found.Severity, found.Means = note, "a pod asks for something that it cannot get. Its ADD failed "+last
 		return found
 	}
 	if p.free(network, pool, now) {
 		found.Severity, found.Means = note, "the pool has free addresses again. The last ADD failed "+last
-		found.Do = "nothing now; if pods wait for addresses often: " + found.Do
+		found.Do = "nothing now. If pods often wait for addresses: " + found.Do
 	}
 	return found
 }

@@ -192,12 +192,12 @@ func TestRepairPods(t *testing.T) {
 	const veth = "$VETH"
 	losses := map[string]struct{ lose, means string }{
 		"rule":  {"ip rule del iif " + veth, "ip rule add pref 1024 iif " + veth + " lookup"},
-		"table": {"ip route flush dev " + veth + " table $TABLE", "Calls of Services fail"},
+		"table": {"ip route flush dev " + veth + " table $TABLE", "Calls to Services fail"},
 		"down and up": {"ip link set " + veth + " down; ip link set " + veth + " up",
 			"Node and pod do not reach each other"},
 		"routes": {"ip route del 10.0.1.5; ip route del 10.0.1.5 metric 4096",
 			"Node and pod do not reach each other"},
-		"route": {"ip route del 10.0.1.5", "The spare route is there"},
+		"route": {"ip route del 10.0.1.5", "The spare route is still there"},
 		"neighbour": {"ip neigh del 10.0.1.5 dev " + veth + "; ip route del 10.0.1.5",
 			"Node and pod do not reach each other"},
 		"IPv6": {"sysctl -qw net.ipv6.conf.all.disable_ipv6=1; sysctl -qw net.ipv6.conf.all.disable_ipv6=0; ip addr " +
@@ -225,11 +225,11 @@ func TestRepairPods(t *testing.T) {
 		return nil
 	}))
 	if did, err := d.repair(); len(did) > 0 || err == nil ||
-		!strings.Contains(err.Error(), "repair does not know them") {
+		!strings.Contains(err.Error(), "repair cannot put them back") {
 		t.Errorf("without a lease: %v, %v", did, err)
 	}
 	if found, err := d.doctor().lost(); err != nil || len(found) != 1 ||
-		!strings.Contains(found[0].Means, "repair does not know them") {
+		!strings.Contains(found[0].Means, "repair cannot put them back") {
 		t.Errorf("without a lease: %v, %v", found, err)
 	}
 }
@@ -272,7 +272,7 @@ func TestRepairRouted(t *testing.T) {
 	}))
 	found, err := d.doctor().lost()
 	if err != nil || !slices.ContainsFunc(found, func(f Finding) bool {
-		return strings.HasPrefix(f.About, "eni") && strings.Contains(f.Means, "repair does not know them")
+		return strings.HasPrefix(f.About, "eni") && strings.Contains(f.Means, "repair cannot put them back")
 	}) {
 		t.Errorf("without a lease: %v, %v", found, err)
 	}
@@ -380,7 +380,7 @@ func TestRepairNotInPod(t *testing.T) {
 	bare := nltest.Dump(t, pod)
 	found, err := d.doctor().lost()
 	if err != nil || len(found) != 1 || found[0].About != "default/web" ||
-		!strings.Contains(found[0].Means, "pod: ip route add default via 10.0.0.10 dev eth1") || found[0].fix != nil {
+		!strings.Contains(found[0].Means, "wrong: ip route add default via 10.0.0.10 dev eth1") || found[0].fix != nil {
 		t.Errorf("doctor: %v, %v", found, err)
 	}
 	if did, err := d.repair(); err != nil || len(did) > 0 || nltest.Dump(t, pod) != bare {

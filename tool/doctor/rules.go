@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// checkRules looks for rules of others that catch packets from addresses of pods. Such a rule
-// leads them to a table that has no routes to Services and to other pods of the node.
+// checkRules looks for rules of others that catch packets from addresses of pods. Such a rule leads these packets to a
+// table that has no routes to Services and to other pods of the node.
 func (p *Node) checkRules(context.Context) ([]Finding, error) {
 	rules, err := p.kernel.Rules()
 	if err != nil {
@@ -37,15 +37,15 @@ func (p *Node) checkRules(context.Context) ([]Finding, error) {
 			whose = h.Owner()
 		}
 		found = append(found, Finding{Severity: severe, About: r.String(),
-			Means: fmt.Sprintf("packets of %s to Services and to other pods of the node take the wrong way; %s has "+
-				"made this rule for an address of pods", whose, maker(r)),
-			Do: "delete the rule; then enable cni-links.service, so that no program of the node configures the ENIs " +
+			Means: fmt.Sprintf("%s has made this rule for an address of pods. Because of the rule, packets of %s to "+
+				"Services and to other pods of the node take the wrong way", maker(r), whose),
+			Do: "delete the rule. Then enable cni-links.service, so that no program of the node configures the ENIs " +
 				"of pods", fix: p.drop(r)})
 	}
 	return found, nil
 }
 
-// podAddrs returns the addresses of pods, and the others of their ENIs.
+// podAddrs returns the addresses that pods have, and all other addresses of ENIs for pods.
 func (p *Node) podAddrs() map[netip.Addr]view.Holding {
 	pods := map[netip.Addr]view.Holding{}
 	for _, h := range view.Tally(p.state, p.conflists.ReuseWait, p.now()) {
@@ -59,19 +59,19 @@ func (p *Node) podAddrs() map[netip.Addr]view.Holding {
 // fromPod is the preference of the rule that amazon-vpc-cni-k8s makes for each of its pods.
 const fromPod = 1536
 
-// needed reports whether a pod of amazon-vpc-cni-k8s still runs, and needs its rule. The node then has a route to it
-// that is none of ours.
+// needed reports whether a pod of amazon-vpc-cni-k8s still runs, and needs its rule. The node then has a route to the
+// pod that is not one of our routes.
 func needed(r nl.Rule, routes []nl.Route) bool {
 	return r.Pref == fromPod && slices.ContainsFunc(routes, func(to nl.Route) bool {
 		return to.Dst == r.From && to.Protocol != nl.RouteProtocol
 	})
 }
 
-// maker names who makes such rules, by the preferences and tables that each is known for.
+// maker returns the name of the program that has made a rule. Each program uses certain preferences.
 func maker(r nl.Rule) string {
 	switch {
 	case r.Pref == 32765:
-		return "nodeadm of EKS" // and amazon-vpc-cni-k8s, which nodeadm follows
+		return "nodeadm of EKS" // or amazon-vpc-cni-k8s, whose rules nodeadm copies
 	case r.Pref == fromPod:
 		return "amazon-vpc-cni-k8s"
 	case r.Pref >= 30200 && r.Pref < 30500:
@@ -82,14 +82,14 @@ func maker(r nl.Rule) string {
 	return "another program"
 }
 
-// drop is a fix that deletes a rule.
+// drop returns a fix that deletes a rule.
 func (p *Node) drop(r nl.Rule) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		return "deleted", nl.Wiring{{NS: p.pool.Host, Object: r}}.Del()
 	}
 }
 
-// forPods reports whether pods get addresses of an ENI. Others serve the node, or another owner.
+// forPods reports whether pods get addresses of an ENI. Other ENIs serve the node, or belong to another owner.
 func (p *Node) forPods(id string) bool {
 	e := p.state.ENIs[id]
 	serves := func(l conf.List) bool {

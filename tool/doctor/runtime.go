@@ -12,12 +12,13 @@ import (
 	"time"
 )
 
-// remembers is the first release of each series of containerd that deletes a pod although it has not recorded the end
-// of its ADD (containerd#12923). Later series do so, too.
+// remembers has, by series of containerd, the first patch release without a fault (containerd#12923). Because of this
+// fault, containerd calls no DEL for a pod if it has not recorded the end of the pod's ADD. All releases of later
+// series lack the fault.
 var remembers = map[[2]int]int{{1, 7}: 31, {2, 0}: 10, {2, 1}: 7, {2, 2}: 2}
 
 // checkRuntime looks for a runtime that may end a pod without a DEL. checkRuntime executes the containerd of PATH. The
-// program of a process is not safe to execute: any user can start one with this name.
+// program of a process is not safe to execute: any user can start a process with this name.
 func (p *Node) checkRuntime(ctx context.Context) ([]Finding, error) {
 	all, err := executing()
 	if err != nil || !slices.ContainsFunc(all, func(r process) bool { return r.program == "containerd" }) {
@@ -27,15 +28,15 @@ func (p *Node) checkRuntime(ctx context.Context) ([]Finding, error) {
 	defer cancel()
 	answer, err := exec.CommandContext(ctx, "containerd", "--version").Output()
 	if err != nil {
-		return nil, nil // it is elsewhere, as that of k3s
+		return nil, nil // containerd is not in PATH, for example on k3s
 	}
 	release := forgetful(string(answer))
 	if release == "" {
 		return nil, nil
 	}
 	return []Finding{{Severity: note, About: "containerd " + release,
-		Means: "this release calls no DEL for a pod if it was killed before it recorded the pod's ADD. The pod's " +
-			"address stays leased until cni-gc.timer frees it",
+		Means: "if containerd of this release is killed before it has recorded the ADD of a pod, it calls no DEL for " +
+			"the pod. The pod's address then stays leased until cni-gc.timer frees the address",
 		Do: "keep cni-gc.timer, or install containerd 1.7.31, 2.0.10, 2.1.7, 2.2.2, 2.3.0 or a later release"}}, nil
 }
 
@@ -43,11 +44,11 @@ func (p *Node) checkRuntime(ctx context.Context) ([]Finding, error) {
 func forgetful(answer string) string {
 	m := regexp.MustCompile(`\bv?(\d+)\.(\d+)\.(\d+)`).FindStringSubmatch(answer)
 	if m == nil {
-		return "" // built from a commit
+		return "" // a build of a commit has no release number
 	}
 	var n [3]int
 	for i := range n {
-		n[i], _ = strconv.Atoi(m[i+1]) // digits; one that is too large is the largest
+		n[i], _ = strconv.Atoi(m[i+1]) // digits; for a number that is too large, Atoi returns the largest
 	}
 	first, ok := remembers[[2]int{n[0], n[1]}]
 	if ok && n[2] >= first || !ok && (n[0] > 2 || n[0] == 2 && n[1] > 2) {

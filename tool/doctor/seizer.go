@@ -5,24 +5,24 @@ package doctor
 
 import "os"
 
-// A seizer is a program of the system that configures each ENI whose link comes.
+// A seizer is a program of the system that configures each ENI when the ENI's link appears.
 type seizer struct {
-	about string // the file by which it is known
+	about string // the file or unit of the program
 	means string
 }
 
 // hotplugRules are the rules of udev by which cni-links.service keeps seizers off the ENIs of pods.
 const hotplugRules = "/run/udev/rules.d/99-zz-cni-ipvlan-vpc-k8s.rules"
 
-// unstopped returns the finding that nothing keeps a seizer off the ENIs of pods, or none.
+// unstopped returns the finding that nothing keeps a seizer off the ENIs of pods, or no finding.
 func (p *Node) unstopped(s seizer) []Finding {
-	enable := "where every ENI except the boot ENI is for pods: systemctl enable --now cni-links.service"
+	enable := "if every ENI except the boot ENI is for pods, run: systemctl enable --now cni-links.service"
 	if !p.linksKnown() {
 		return []Finding{{Severity: severe, About: s.about, Means: s.means, Do: enable}}
 	}
 	if _, err := os.Stat(hotplugRules); p.root == "" && err != nil {
 		return []Finding{{Severity: severe, About: s.about, Means: s.means +
-			". cni-links.service has run, but has written no rules of udev: it is of an earlier release",
+			". cni-links.service has run, but has written no rules of udev, because it is of an earlier release",
 			Do: "systemctl restart cni-links.service"}}
 	}
 	return nil

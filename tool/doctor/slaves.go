@@ -18,14 +18,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// slaveConfig is what a network's conflist says about the links of pods. The check config finds what is wrong with it.
+// slaveConfig returns the configuration in a network's conflist for the links of pods to the VPC. checkConfig reports
+// the mistakes in it.
 func slaveConfig(n conf.List) (c ipvlan.Config) {
 	_ = json.Unmarshal(n.Plugin(conf.TypeIPVlan), &c)
 	return c
 }
 
-// checkSlaves compares the links of running pods with their conflist. The kernel changes all slaves of an ENI with the
-// ENI's MTU, and with the mode of the newest slave.
+// checkSlaves compares the links of running pods with their conflist. If the MTU of an ENI changes, the kernel changes
+// the MTU of all its slaves. All slaves of an ENI get the mode of its newest slave.
 func (p *Node) checkSlaves() (found []Finding, failed error) {
 	configs := map[string]ipvlan.Config{}
 	for _, n := range p.ours {
@@ -67,18 +68,19 @@ func checkSlave(l registry.Lease, config ipvlan.Config) (found []Finding, err er
 	}
 	mtu6 := nl.MTU6{Dev: l.IfName}
 	if err := mtu6.Check(pod); err != nil {
-		add(severe, err.Error(), mtu6.String()+" in the pod's network namespace",
+		add(severe, err.Error(), "run in the pod's network namespace: "+mtu6.String(),
 			func(context.Context) (string, error) { return fixSlave(l, mtu6) })
 	}
 	if config.MTU != 0 && link.MTU != config.MTU {
-		add(warning, fmt.Sprintf("its MTU is %d, and the conflist says %d; another program has changed it or that of "+
-			"the ENI, or the conflist is newer than the pod",
+		add(warning, fmt.Sprintf("the link's MTU is %d, but the conflist has %d. Another program has changed the MTU "+
+			"of the link or of the ENI, or the conflist is newer than the pod",
 			link.MTU, config.MTU), "delete the pod", nil)
 	}
 	if want := cmp.Or(config.Mode, "l2"); link.Kind == "ipvlan" && link.Mode != want {
 		add(warning,
 			fmt.Sprintf(
-				"its mode is %s, and the conflist says %s: the next ADD on its ENI changes the mode of all pods there",
+				"the link's mode is %s, but the conflist has %s. The next ADD on this ENI changes the mode of all "+
+					"its pods",
 				link.Mode, want),
 			"drain the node before you change mode; give networks with different modes ENIs of their own", nil)
 	}

@@ -36,7 +36,7 @@ type live struct{ *nl.NS }
 
 func (l live) Leaves(from, to netip.Addr) (dev string, err error) { return ask.Leaves(l.NS, from, to) }
 
-// The lists of a snapshot.
+// The names of the lists in a snapshot.
 const (
 	listLinks  = "links"
 	listAddrs  = "addresses"
@@ -50,12 +50,12 @@ type Snapshot struct {
 	Addr  []nl.Addr  `json:"addresses"`
 	Rule  []nl.Rule  `json:"rules"`
 	Route []nl.Route `json:"routes"` // of all tables, without the local one
-	// why a list is not there, or not whole, by its name
+	// why a list is missing or not complete, by the name of the list
 	Lacks map[string]string `json:"lacks"`
 
-	Answers    map[string]string             `json:"answers"` // of sysctls and of routing; "": the kernel has none
-	Names      map[string]string             `json:"names"`   // of links, by the names by which they were asked for
-	Chains     map[string][]nl.DroppingChain `json:"chains"`  // that drop, by family
+	Answers    map[string]string             `json:"answers"` // about sysctls and routing; "": the kernel has no value
+	Names      map[string]string             `json:"names"`   // of links, by the names for which checks have asked
+	Chains     map[string][]nl.DroppingChain `json:"chains"`  // chains that drop, by family
 	Services   map[string][]netip.Addr       `json:"services"`
 	Endpoints  map[string][]netip.Addr       `json:"endpoints"`
 	Neighbours map[string]int                `json:"neighbours"` // how many entries the table of a family has
@@ -63,7 +63,7 @@ type Snapshot struct {
 	mu sync.Mutex // a check that did not end in time may still ask
 }
 
-// TakeSnapshot reads the four lists. What cannot be read, the snapshot lacks.
+// TakeSnapshot reads the four lists. If it cannot read a list, Lacks says why.
 func TakeSnapshot(n *nl.NS) *Snapshot {
 	s := &Snapshot{Lacks: map[string]string{}, Answers: map[string]string{}, Names: map[string]string{},
 		Chains: map[string][]nl.DroppingChain{}, Services: map[string][]netip.Addr{},
@@ -105,11 +105,11 @@ func (s *Snapshot) Cut() bool {
 	case listRoutes:
 		s.Route = s.Route[:left]
 	}
-	s.Lacks[longest] = fmt.Sprintf("the bundle has only the first %d: more had no room", left)
+	s.Lacks[longest] = fmt.Sprintf("the bundle has room only for the first %d", left)
 	return lengths[longest] > 1
 }
 
-// lacks is why a list does not say all.
+// lacks returns an error if a list is missing or not complete.
 func (s *Snapshot) lacks(list string) error {
 	if why := s.Lacks[list]; why != "" {
 		return fmt.Errorf("the %s of the node are not known: %s", list, why)
@@ -118,12 +118,12 @@ func (s *Snapshot) lacks(list string) error {
 }
 
 // errNotAsked means that no check has asked the kernel on the node.
-var errNotAsked = errors.New("the kernel was not asked for this on the node")
+var errNotAsked = errors.New("the bundle does not have this answer of the node's kernel")
 
 // Links lists the links.
 func (s *Snapshot) Links() ([]nl.Link, error) { return s.Link, s.lacks(listLinks) }
 
-// LinkByName finds a link by a name by which it was asked for on the node, or by its own.
+// LinkByName finds a link by its own name, or by a name for which a check has asked on the node.
 func (s *Snapshot) LinkByName(name string) (nl.Link, error) {
 	if err := s.lacks(listLinks); err != nil {
 		return nl.Link{}, err
@@ -137,7 +137,7 @@ func (s *Snapshot) LinkByName(name string) (nl.Link, error) {
 	return nl.Link{}, fmt.Errorf("link %s: %w", name, fs.ErrNotExist)
 }
 
-// own is the name of a link that may have been asked for by another one.
+// own returns the link's own name. A check on the node may have asked for the link by another of its names.
 func (s *Snapshot) own(name string) string {
 	if own := s.Names[name]; own != "" {
 		return own
@@ -145,7 +145,7 @@ func (s *Snapshot) own(name string) string {
 	return name
 }
 
-// Addrs lists the addresses of a link, or all if dev is "".
+// Addrs lists the addresses of a link, or of all links if dev is "".
 func (s *Snapshot) Addrs(dev string) (all []nl.Addr, err error) {
 	for _, a := range s.Addr {
 		if dev == "" || a.Dev == s.own(dev) {
@@ -185,7 +185,7 @@ func (s *Snapshot) Leaves(from, to netip.Addr) (dev string, err error) {
 	return dev, err
 }
 
-// Sysctl returns a parameter.
+// Sysctl returns the value of a sysctl.
 func (s *Snapshot) Sysctl(key string) (string, error) {
 	value, asked := s.Answers[key]
 	switch {
@@ -224,7 +224,7 @@ type recorder struct {
 	to *Snapshot
 }
 
-// note notes an answer. An error other than that there is nothing is no answer.
+// note records an answer. fs.ErrNotExist is an answer, too: the kernel has no value. All other errors are no answers.
 func (r recorder) note(question, value string, err error) {
 	r.to.mu.Lock()
 	defer r.to.mu.Unlock()
@@ -267,7 +267,7 @@ func (r recorder) ServiceEndpoints(f nl.Family) ([]netip.Addr, error) {
 	return noted(r.to, r.to.Endpoints, f, r.NS.ServiceEndpoints)
 }
 
-// noted asks, and notes the answer.
+// noted asks the kernel, and records the answer.
 func noted[T any](s *Snapshot, in map[string][]T, f nl.Family, ask func(nl.Family) ([]T, error)) ([]T, error) {
 	all, err := ask(f)
 	s.mu.Lock()

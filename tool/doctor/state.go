@@ -28,26 +28,26 @@ func (p *Node) checkState(context.Context) ([]Finding, error) {
 	}
 	if f.Type != unix.TMPFS_MAGIC {
 		found = append(found, Finding{Severity: warning, About: dir,
-			Means: "this directory is not on a tmpfs: after a boot the registry still has the pods of before, and " +
-				"each ADD waits for a disk",
+			Means: "this directory is not on a tmpfs. After a boot, the registry still has the pods from before the " +
+				"boot, and each ADD waits for a disk",
 			Do: "mount /run as tmpfs, and do not set CNI_IPVLAN_VPC_STATE_DIR"})
 	}
 	if _, err := p.pool.Registry.View(); err != nil {
 		found = append(found, Finding{Severity: severe, About: dir, Means: "the registry cannot be read: " +
 			err.Error(),
-			Do: cmp.Or(cli.Unreadable(err), "see whether the disk or the mount fails: dmesg")})
+			Do: cmp.Or(cli.Unreadable(err), "run dmesg to see whether the disk or the mount fails")})
 	}
 	bad, _ := filepath.Glob(filepath.Join(dir, "*.bad-*"))
 	for _, b := range bad {
 		found = append(found, Finding{Severity: note, About: b,
-			Means: "the registry could not be parsed: this is the old file, and a new registry was built",
+			Means: "a process could not parse this old file of the registry, and has built a new registry",
 			Do:    "report a bug, attach the file, then delete the file"})
 	}
 	return slices.Concat(found, p.checkLock(), p.checkLog()), nil
 }
 
-// checkLock looks for a process that keeps the lock of the registry. A change holds it for milliseconds, so a process
-// that holds it at each of several looks is stopped, or hangs.
+// checkLock looks for a process that keeps the lock of the registry. A change holds the lock for milliseconds. So if a
+// process holds the lock at each of several looks, the process is stopped or hangs.
 func (p *Node) checkLock() []Finding {
 	const looks, between = 5, 200 * time.Millisecond
 	first, held := p.pool.Registry.Holder()
@@ -62,10 +62,11 @@ func (p *Node) checkLock() []Finding {
 		}
 	}
 	return []Finding{{Severity: severe, About: registry.Dir(),
-		Means: "a process keeps the lock of the registry, so each ADD and each DEL waits for it, and then fails: " +
+		Means: "a process keeps the lock of the registry, so each ADD and each DEL waits for the lock, and then " +
+			"fails: " +
 			first.String(),
-		Do: fmt.Sprintf("see what the process does: ps -fp %d. A change takes milliseconds, so you can end the "+
-			"process: no address is lost", first.PID)}}
+		Do: fmt.Sprintf("run ps -fp %d to see what the process does. A change of the registry takes milliseconds, so "+
+			"you may end the process: no address is lost", first.PID)}}
 }
 
 // checkLog looks for lines of the lease log that wait. checkLog looks twice, because a process may be about to write
@@ -86,8 +87,8 @@ func (p *Node) checkLog() []Finding {
 		f.Close()
 	}
 	return []Finding{{Severity: warning, About: s.Log.File,
-		Means: fmt.Sprintf("%s of the lease log wait in the registry, because no process can write this file: %s: "+
-			"cni-tool whois does not know of these leases", cli.Count(s.Unwritten(), "line"), why),
-		Do: "let root write it: see df and mount about its directory. The next ADD, DEL or registry-gc then writes " +
-			"them. The registry keeps the last 256 lines"}}
+		Means: fmt.Sprintf("%s of the lease log wait in the registry, because no process can write this file (%s). "+
+			"cni-tool whois does not know these leases", cli.Count(s.Unwritten(), "line"), why),
+		Do: "make the file writable for root: df and mount show whether its disk is full or read-only. The next ADD, " +
+			"DEL or registry-gc then writes the lines. The registry keeps only the last 256 lines"}}
 }

@@ -20,10 +20,10 @@ import (
 func (p *Node) checkSubnets(ctx context.Context) ([]Finding, error) {
 	var found []Finding
 	seen := map[string]bool{}
-	for _, pool := range p.policies() { // if there is none, checkConfig says so
+	for _, pool := range p.policies() { // if there is none, checkConfig reports that
 		key := fmt.Sprint(pool.Pool, pool.SubnetTags, pool.Families, pool.Warm) // fmt sorts maps
 		if pool.Provision != lease.ProvisionFull || seen[key] {
-			continue // EC2 says when the subnet of an ENI is full, and the node need not see subnets
+			continue // without new ENIs, a role need not list subnets: EC2 reports a full subnet
 		}
 		seen[key] = true
 		about := "pool " + conf.PoolName(pool.Pool)
@@ -50,12 +50,13 @@ func (p *Node) checkSubnets(ctx context.Context) ([]Finding, error) {
 		few := max(p.state.Instance.IPv4PerENI, pool.Warm.Min, 16)
 		switch {
 		case v4 && free == 0:
-			found = append(found, Finding{Severity: severe, About: about, Means: "its subnets in " + zone +
+			found = append(found, Finding{Severity: severe, About: about, Means: "the pool's subnets in " + zone +
 				" have no free address: " + subnetIDs(fit),
 				Do: "add another subnet for pods to the VPC, with the tags in subnetTags"})
 		case v4 && free < few:
 			found = append(found, Finding{Severity: warning, About: about,
-				Means: fmt.Sprintf("its subnets in %s have %d free addresses, fewer than one ENI can take: %s", zone,
+				Means: fmt.Sprintf("the pool's subnets in %s have %d free addresses, fewer than one ENI can have: %s",
+					zone,
 					free, subnetIDs(fit)),
 				Do: "add another subnet for pods to the VPC, with the tags in subnetTags"})
 		}

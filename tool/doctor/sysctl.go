@@ -28,7 +28,7 @@ func (p *Node) checkSysctls(context.Context) ([]Finding, error) {
 	if p.state.Leases.Len() == 0 {
 		return nil, nil
 	}
-	networks, _ := p.conflists.Networks() // checkConfig finds what is wrong with one
+	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
 	var all []parameter
 	for _, n := range networks {
 		all = append(all, slices.DeleteFunc(p.parameters(n.Pair), func(k parameter) bool {
@@ -42,7 +42,7 @@ func (p *Node) checkSysctls(context.Context) ([]Finding, error) {
 			continue
 		}
 		found = append(found, Finding{Severity: k.severity, About: strings.TrimPrefix(k.String(), "sysctl -w "),
-			Means: err.Error() + ": " + k.means,
+			Means: err.Error() + ". " + k.means,
 			Do: k.String() + ", or run " + cli.Name +
 				" repair, as cni-gc.timer does; and correct the file in /etc/sysctl.d that sets another value",
 			fix: p.apply(k.Sysctl)})
@@ -50,7 +50,7 @@ func (p *Node) checkSysctls(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// checkSysctl compares the value of a sysctl.
+// checkSysctl returns an error if a sysctl has another value than k.
 func (p *Node) checkSysctl(k nl.Sysctl) error {
 	value, err := p.kernel.Sysctl(k.Key)
 	if err == nil && value != k.Value {
@@ -70,18 +70,18 @@ func (p *Node) parameters(c ptp.Config) []parameter {
 	}
 	host := func(key string) string { v, _ := p.kernel.Sysctl(key); return v }
 	if c.IPMasq {
-		need("net/ipv4/ip_forward", "1", severe, "pods reach neither services nor the internet")
+		need("net/ipv4/ip_forward", "1", severe, "Pods reach neither Services nor the internet")
 		need("net/ipv4/conf/all/send_redirects", "0", warning,
-			"the node sends ICMP redirects to pods, and by these routes they do not reach Services")
+			"The node sends ICMP redirects to pods, and with the routes of these redirects, pods do not reach Services")
 		routed := "net/ipv6/conf/" + c.HostInterface + "/accept_ra"
 		if host("net/ipv6/conf/all/forwarding") == "1" && host(routed) == "1" {
 			need(routed, "2", severe,
-				"with 1, a node that forwards IPv6 ignores routers, and loses its default route")
+				"With 1, a node that forwards IPv6 ignores routers, and loses its default route")
 		}
 	}
 	if ports := c.NodePorts; (ports == nil || *ports != "") && host("net/ipv4/conf/all/rp_filter") != "2" {
 		need("net/ipv4/conf/"+c.HostInterface+"/rp_filter", "2", severe,
-			"packets to NodePorts are dropped, because their answers leave by another link")
+			"The kernel drops packets to NodePorts, because their answers leave by another link")
 	}
 	return all
 }

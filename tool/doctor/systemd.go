@@ -26,13 +26,13 @@ func (p *Node) lookUp(program, name string) (path string, found bool) {
 		if fi, err := os.Stat(path); err == nil {
 			return path, fi.Size() > 0 && fi.Mode().IsRegular()
 		} else if to, err := os.Readlink(path); err == nil && to == os.DevNull {
-			return path, false // in an image there is no such device
+			return path, false // Stat fails if an image has no /dev/null
 		}
 	}
 	return "", false
 }
 
-// dropIns returns the files of a directory that count, from all layers, by name.
+// dropIns returns the drop-ins that are in force, from all layers, sorted by name.
 func (p *Node) dropIns(program, dir string) []string {
 	names := map[string]bool{}
 	for _, layer := range layers {
@@ -78,7 +78,7 @@ func (p *Node) systemd() bool {
 	return p.root == "" && err == nil && err2 == nil
 }
 
-// enable is a fix that enables a unit. On a running node, it also starts the unit.
+// enable returns a fix that enables a unit, or nil without systemctl. On a running node, the fix also starts the unit.
 func (p *Node) enable(unit string) func(context.Context) (string, error) {
 	if _, err := exec.LookPath("systemctl"); err != nil {
 		return nil

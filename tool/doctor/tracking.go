@@ -14,13 +14,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// A timeout below this one, in seconds, is a finding. Programs keep connections that are idle
-// for minutes, and Linux sends no keepalive for two hours (tcp(7)). The hour is a choice.
+// A timeout below idleEnough, in seconds, is a finding. Programs keep connections that are idle for minutes, and Linux
+// sends no keepalive for two hours (tcp(7)). One hour is our choice.
 const idleEnough = 3600
 
 // checkTracking looks for ENIs whose security groups soon forget idle TCP connections. The short timeout may be the
-// default of the instance type, or set on the ENI. If the role may not ask EC2, nothing is known: checkIAM names what
-// the role lacks.
+// default of the instance type, or set on the ENI. If the role may not ask EC2, there is no finding: checkIAM names
+// what the role lacks.
 func (p *Node) checkTracking(ctx context.Context) ([]Finding, error) {
 	me, err := p.cloud.instance(ctx)
 	if err != nil {
@@ -31,7 +31,7 @@ func (p *Node) checkTracking(ctx context.Context) ([]Finding, error) {
 		return nil, unlessDenied(err)
 	}
 	enis = slices.DeleteFunc(enis, func(e aws.ENI) bool {
-		return p.state.ENIs[e.ID].Foreign || len(e.Addrs)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0 // for EFA alone
+		return p.state.ENIs[e.ID].Foreign || len(e.Addrs)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0 // only for EFA
 	})
 	limits, err := p.cloud.limits(ctx, me.Type)
 	if unlessDenied(err) != nil {
@@ -47,8 +47,8 @@ func unlessDenied(err error) error {
 	return err
 }
 
-// tracking returns a finding for each short timeout of the ENIs. The default is the timeout of the instance type, or 0
-// if it is not known.
+// tracking returns a finding for each short timeout of the ENIs. standard is the default timeout of the instance type,
+// or 0 if it is not known.
 func tracking(enis []aws.ENI, instanceType string, standard int) []Finding {
 	type timeout struct {
 		seconds int
@@ -72,9 +72,9 @@ func tracking(enis []aws.ENI, instanceType string, standard int) []Finding {
 		found = append(found, Finding{Severity: severity,
 			About: strings.Join(slices.Sorted(slices.Values(short[t])), ", "),
 			Means: fmt.Sprintf("if a TCP connection is idle for %d s (%s), EC2 no longer tracks it, and drops later "+
-				"packets; long idle connections break, for example to databases", t.seconds, origin),
+				"packets. Long idle connections break, for example to databases", t.seconds, origin),
 			Do: fmt.Sprintf(
-				`set it (aws ec2 modify-network-interface-attribute --network-interface-id ID `+
+				`set a longer timeout (aws ec2 modify-network-interface-attribute --network-interface-id ID `+
 					`--connection-tracking-specification TcpEstablishedTimeout=86400), and for new ENIs `+
 					`"connectionTracking": {"tcpEstablishedTimeout": 86400}. Or let the programs send TCP keepalives `+
 					`more often than every %d s`, t.seconds)})

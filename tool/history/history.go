@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package history reads lease logs: who had which address at a time in the past.
+// Package history reads lease logs: which pod had which address at a time in the past.
 //
-// A log has every begin and end of a lease, but it may reach the reader in pieces, twice, in another order, or damaged.
-// So the reader puts the lines of a node into series by their numbers, each line once (see series.go). Each line shows
-// who had an address before it and after it (see walk.go). If a number is missing, no process knows what the lost line
-// said. So the time around it is unknown.
+// A log has every begin and end of a lease, but the log may reach the reader in pieces, twice, in another order, or
+// damaged. So the reader puts the lines of a node into series by their numbers, each line once (see series.go). Each
+// line shows which pod had an address before the line and after it (see walk.go). If a number is missing, a line is
+// lost. Then no reader knows which pod had an address in the time around this line.
 package history
 
 import (
@@ -20,34 +20,35 @@ import (
 
 // A Lease is a past lease of an address, from Begin until End.
 type Lease struct {
-	registry.Line // with what the log says of the pod
+	registry.Line // the line that has shown the lease, with the pod
 
 	Begin time.Time
-	End   time.Time // zero: the log has no end of it
+	End   time.Time // zero: the log does not have the end
 
-	shown time.Time // the last line of the node that the lease has outlived, if the log does not have the end itself
+	shown time.Time // if the log does not have the end: the time of the node's last line before the end
 }
 
-// covers reports whether the lease was there at some time from the first time to before the second.
+// covers reports whether the lease existed at some time in [from, to).
 func (l *Lease) covers(from, to time.Time) bool {
 	return l.Begin.Before(to) && (l.End.IsZero() || from.Before(l.End))
 }
 
-// A doubt is a time in which a lost line may have given the address to a pod, or have ended a lease.
-type doubt struct{ from, to time.Time } // to is zero: without an end
+// A doubt is a time in which a lost line may have given the address to a pod, or may have ended a lease.
+type doubt struct{ from, to time.Time } // zero to: the doubt has no end
 
-// A tenancy is what is known of an address.
+// A tenancy has all that is known of an address.
 type tenancy struct {
-	leases []*Lease    // in the order of Begin
-	ends   []time.Time // for each lease, the latest end of it and of those before it; zero: none
+	leases []*Lease    // sorted by Begin
+	ends   []time.Time // ends[i] is the latest end of leases[:i+1]; zero: one of them has no end
 	doubts []doubt
 }
 
-// A History is what lease logs say, of one or many nodes. The addresses of the nodes differ: they
-// are of one VPC, or of VPCs whose CIDRs do not overlap.
+// A History has the content of the lease logs of one or many nodes. All these nodes must be in one VPC, or in VPCs
+// whose CIDRs do not overlap, so that no two nodes have the same address.
 type History struct {
 	nodes []*node
-	// of the addresses that have been asked for; of the zero address: of all that no line has
+	// by address; only addresses that callers have asked for. The zero address stands for all addresses that no line
+	// has
 	known map[netip.Addr]*tenancy
 }
 
@@ -84,7 +85,8 @@ func (h *History) tenancy(a netip.Addr) *tenancy {
 	return t
 }
 
-// endSilent ends the leases of a node that has crashed: another node has got the address since its last line.
+// endSilent ends leases of nodes that have crashed: another node has got the address after the last line of the crashed
+// node.
 func endSilent(ls []*Lease) {
 	for i, l := range ls {
 		for _, next := range ls[i+1:] {
@@ -99,8 +101,8 @@ func endSilent(ls []*Lease) {
 // Of lists the leases of an address, the earliest first.
 func (h *History) Of(a netip.Addr) []*Lease { return h.of(a).leases }
 
-// Between lists the leases that an address had from the first time to before the second. There is
-// more than one if the address has changed its pod meanwhile, or if the clocks of two nodes differ.
+// Between lists the leases that an address had in [from, to). There is more than one lease if the address has changed
+// its pod meanwhile, or if the clocks of two nodes differ.
 func (h *History) Between(a netip.Addr, from, to time.Time) (found []*Lease) {
 	t := h.of(a)
 	i, _ := slices.BinarySearchFunc(t.leases, to, func(l *Lease, to time.Time) int { return l.Begin.Compare(to) })
@@ -116,8 +118,8 @@ func (h *History) Between(a netip.Addr, from, to time.Time) (found []*Lease) {
 // At lists the leases that an address had at a time: none, or one, or more if the clocks of two nodes differ.
 func (h *History) At(a netip.Addr, at time.Time) []*Lease { return h.Between(a, at, at.Add(1)) }
 
-// Sure reports whether the log has all that there was to know of an address from the first time to before the second.
-// Otherwise a line is lost that may have named another pod. An address that a pod has is not another's.
+// Sure reports whether the log is complete for an address in [from, to). If not, a lost line may have named another
+// pod. A lost line does not count while a lease is known: no other pod can have had the address.
 func (h *History) Sure(a netip.Addr, from, to time.Time) bool {
 	for _, d := range h.of(a).doubts {
 		if !d.from.Before(to) || !d.to.IsZero() && !from.Before(d.to) {

@@ -34,8 +34,8 @@ type Damage struct {
 	Why  error
 }
 
-// Read reads logs: files, and all files in directories and below. The order of the paths does not
-// matter. What is damaged is left out, and the rest counts.
+// Read reads logs: files, and all files in directories and below. The order of the paths does not matter. Read leaves
+// out damaged lines and files, and returns each of them as a Damage.
 func Read(paths ...string) (*History, []Damage, error) {
 	r := newReader()
 	files, err := r.list(paths)
@@ -54,7 +54,7 @@ type reader struct {
 	series    map[string]*series // by the instance and the name
 	seen      map[uint64]bool    // lines, by their hashes
 	logs      map[string]*content
-	fragments map[string]map[int]netip.Addr // lines of which a part is left: by series and number, the address
+	fragments map[string]map[int]netip.Addr // the addresses of damaged lines, by series and number
 	damage    []Damage
 }
 
@@ -63,21 +63,21 @@ func newReader() *reader {
 		logs: map[string]*content{}, fragments: map[string]map[int]netip.Addr{}}
 }
 
-// A content is what is in one file, or in the files of one log.
+// A content is the state of the reader in one file, or in the files of one log.
 type content struct {
 	nodes   map[string]*node
 	last    map[string]int // the last number of each series
-	line    registry.Line  // the last one
-	id      string         // of its node
-	mixed   bool           // the lines are in no order
-	pending bool           // lines behind the last one are damaged, and nothing is left of them that names them
-	named   []string       // series of which there are fragments
-	torn    []func()       // each notes that a damaged line may be behind a series' last one
+	line    registry.Line  // the last line
+	id      string         // of the last line's node
+	mixed   bool           // the lines are not in order
+	pending bool           // lines after the last line are damaged, and no fragment identifies them
+	named   []string       // names of the series that have fragments
+	torn    []func()       // each call notes that a damaged line may follow the last line of a series
 }
 
 func newContent() *content { return &content{nodes: map[string]*node{}, last: map[string]int{}} }
 
-// history is what the lines say, once all are read.
+// history makes a History from the lines of all files. The caller must have read all files.
 func (r *reader) history() *History {
 	h, known := &History{known: map[netip.Addr]*tenancy{}}, map[string]bool{}
 	for _, n := range r.nodes {
@@ -95,13 +95,13 @@ func (r *reader) history() *History {
 	return h
 }
 
-// take takes the lines of a file. If nothing of the file can be read, the file counts as part of the same history as
-// the rest of its log.
+// take reads the lines of a file. If it cannot read any line, the nodes in the earlier files of the same log count as
+// cut. The nodes also count as cut if the reader cannot assign damaged lines of a file to one series.
 func (r *reader) take(f logFile, each func(line func(number int, text []byte) error) error) {
 	c := newContent()
 	err := each(func(number int, text []byte) error {
 		if line, ok := parse(text); ok {
-			// before the first lease, a node may not know who it is
+			// before the first lease, a node may not know its instance
 			r.add(c, cmp.Or(line.Instance, filepath.Dir(f.path)), line)
 			return nil
 		}
@@ -136,7 +136,8 @@ func (r *reader) take(f logFile, each func(line func(number int, text []byte) er
 
 var errNoLine = errors.New("it is no line of a lease log")
 
-// add adds a line of a node, unless a shipper has sent it before.
+// add adds a line of a node. It ignores a line that it has read before: a program that copies logs may have sent it
+// twice.
 func (r *reader) add(c *content, id string, line registry.Line) {
 	n := r.nodes[id]
 	if n == nil {
@@ -171,15 +172,15 @@ func (r *reader) add(c *content, id string, line registry.Line) {
 	s.lines = append(s.lines, line)
 }
 
-// addFragment adds what is left of a line. A fragment that names a change shows of which address a line is lost, if it
-// is lost.
+// addFragment adds the fragment that is left of a damaged line. If the fragment is of a change, addFragment keeps the
+// address of the line, because perhaps no other file has the line.
 func (r *reader) addFragment(c *content, text []byte) {
 	f := fragment(text)
 	if f.Series != "" {
 		c.named = append(c.named, f.Series)
 	}
 	switch {
-	case f.Series != "" && !changes(f): // the numbers show what a snapshot lacks
+	case f.Series != "" && !changes(f): // a line of a snapshot: the snapshot's number of leases shows the loss
 	case f.Series != "" && f.Number > 0 && changes(f):
 		if r.fragments[f.Series] == nil {
 			r.fragments[f.Series] = map[int]netip.Addr{}
@@ -192,27 +193,27 @@ func (r *reader) addFragment(c *content, text []byte) {
 	}
 }
 
-// note notes the damage behind the last line, which may be the end of a series.
+// note notes that damaged lines follow the last line, which may be the end of a series.
 func (r *reader) note(c *content) {
 	if !c.pending || len(c.nodes) == 0 {
 		return
 	}
 	c.pending = false
-	if c.id == "" { // no line is before it: if it is lost, the number of the next line shows it
+	if c.id == "" { // no line is before the damage: the number of the next line shows a loss
 		c.torn = append(c.torn, func() {})
 		return
 	}
 	s, number := r.series[c.id+" "+c.line.Series], c.line.Number+1
-	if s == nil { // of an earlier release
+	if s == nil { // the last line is of an earlier release
 		s = r.nodes[c.id].lastOld()
 		number = s.number + 1
 	}
 	c.torn = append(c.torn, func() { s.number = max(s.number, number) })
 }
 
-// fragment reads the members that are left of a line.
+// fragment reads the JSON members that are left of a damaged line.
 func fragment(text []byte) (line registry.Line) {
-	const most = 1 << 10 // what names a line is at its beginning
+	const most = 1 << 10 // the members that identify a line are at its beginning
 	text = text[:min(len(text), most)]
 	for i := bytes.LastIndexByte(text, ','); i > 0; i = bytes.LastIndexByte(text[:i], ',') {
 		if json.Unmarshal(append(slices.Clone(text[:i]), '}'), &line) == nil {
@@ -228,9 +229,9 @@ var seed = maphash.MakeSeed()
 // A logFile is a file of a log.
 type logFile struct {
 	path  string
-	first time.Time // of its lines
-	name  string    // of the log: the path without the number that a rotation has given
-	age   int       // that number
+	first time.Time // the time of its first line
+	name  string    // name of the log: the path without the number of the rotation
+	age   int       // the number of the rotation
 }
 
 // rotated finds the number that a rotation has put after a name.
@@ -245,8 +246,8 @@ func newLogFile(path string, first time.Time) logFile {
 	return f
 }
 
-// list finds the logs. A file of a directory that does not begin as a log is none, but what cannot be read may be a
-// log. Of the paths themselves, each must be one.
+// list finds the files of logs, and sorts them. In a directory, it leaves out files that do not begin like a log. It
+// keeps a file that cannot be read, because the file may be a log. A path that is a file must be a log.
 func (r *reader) list(paths []string) (files []logFile, err error) {
 	for _, path := range paths {
 		err := filepath.WalkDir(path, func(file string, d fs.DirEntry, err error) error {
@@ -259,7 +260,7 @@ func (r *reader) list(paths []string) (files []logFile, err error) {
 			}
 			first, ok, err := firstLine(file)
 			if file == path && err == nil && !ok {
-				return fmt.Errorf("%s is no lease log: no line of it has a time and an event", file)
+				return fmt.Errorf("%s is no lease log: none of its first ten lines has a time and an event", file)
 			}
 			if ok || err != nil {
 				files = append(files, newLogFile(file, first.Time))
@@ -271,13 +272,13 @@ func (r *reader) list(paths []string) (files []logFile, err error) {
 		}
 	}
 	if len(files) == 0 && len(r.damage) == 0 {
-		return nil, fmt.Errorf("%q: there is no lease log", paths)
+		return nil, fmt.Errorf("there is no lease log in %q", paths)
 	}
 	return inOrder(files), nil
 }
 
-// inOrder sorts files as they were written. The files of one log have numbers. Files of different logs may be of one
-// node, too, and then their first lines tell.
+// inOrder sorts files in the order in which they were written. The files of one log have numbers. Different logs may be
+// of one node, too: the times of their first lines give their order.
 func inOrder(files []logFile) []logFile {
 	begun := map[string]time.Time{}
 	for _, f := range files {
@@ -292,7 +293,7 @@ func inOrder(files []logFile) []logFile {
 	return slices.CompactFunc(files, func(a, b logFile) bool { return a.path == b.path })
 }
 
-// firstLine returns the first line of a log. ok is whether the file has one among its first lines.
+// firstLine returns the first line of a log. ok reports whether one of the file's first ten lines is a line of a log.
 // An empty file counts as a log.
 func firstLine(path string) (first registry.Line, ok bool, err error) {
 	const few = 10
@@ -316,18 +317,18 @@ func firstLine(path string) (first registry.Line, ok bool, err error) {
 func parse(text []byte) (line registry.Line, ok bool) {
 	err := json.Unmarshal(text, &line)
 	for _, t := range []*time.Time{&line.Time, &line.Since, &line.Missing, &line.Booted} {
-		*t = t.UTC() // so that equal times are the same
+		*t = t.UTC() // so that == is true for equal times
 	}
 	known := place(line) >= 0 || line.Event == registry.Clock
 	return line, err == nil && known && !line.Time.IsZero() && line.Address.IsValid() == (changes(line) ||
 		line.Event == registry.Held)
 }
 
-// mostLine is how long a line may be.
+// mostLine is how many bytes a line may have.
 const mostLine = 1 << 20
 
-// eachLine calls f with each line of a file that is not empty, and its number, until f fails. Of a line that is too
-// long, f gets the beginning.
+// eachLine calls f with each line of a file that is not empty, and its number, until f fails. If a line is too long, f
+// gets its beginning.
 func eachLine(path string, f func(number int, text []byte) error) error {
 	in, err := Open(path)
 	if err != nil {
@@ -352,7 +353,7 @@ func eachLineOf(in io.Reader, f func(number int, text []byte) error) error {
 		for errors.Is(err, bufio.ErrBufferFull) {
 			_, err = lines.ReadSlice('\n')
 		}
-		if errors.Is(err, io.EOF) { // and not io.ErrUnexpectedEOF
+		if errors.Is(err, io.EOF) { // io.ErrUnexpectedEOF is an error: the end of the file is missing
 			return nil
 		}
 		if err != nil {
@@ -379,7 +380,7 @@ func Open(path string) (io.ReadCloser, error) {
 	return opened{plain, f}, nil
 }
 
-// opened reads from the one, and closes the other.
+// opened reads from its Reader, and closes its Closer.
 type opened struct {
 	io.Reader
 	io.Closer

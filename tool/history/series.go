@@ -15,42 +15,42 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A node is what the lines of one node say.
+// A node has the lines of one node's lease logs, divided into series.
 type node struct {
 	series []*series
-	cut    bool     // the end of a file of the node is lost, and no reader knows of how many lines
-	named  []string // series of which there are fragments
-	lost   bool     // one of these is lost
+	cut    bool     // the end of a file of the node is lost, with an unknown number of lines
+	named  []string // names of the series that have fragments
+	lost   bool     // a series in named is lost
 }
 
 // A series has the lines of one registry, in one boot of the machine, by one clock.
 type series struct {
 	name   string
-	old    bool // of lines without numbers
+	old    bool // its lines have no numbers
 	boot   string
-	booted time.Time // zero: no snapshot is left that says it
-	after  string    // the end of the series before
+	booted time.Time // when the machine booted; zero: no snapshot is left
+	after  string    // name and last number of the series before
 	lines  []registry.Line
 	holes  []hole // in order
 	about  map[netip.Addr][]int
 	whole  []shot
-	lost   map[int]netip.Addr // lines of which a fragment is left, by number, and their address
+	lost   map[int]netip.Addr // the addresses of damaged lines, by number
 
-	number int // the last of which there is a sign; of an earlier release: of its last change
+	number int // the last known number of a line; if old, the number of the last change
 	shot   int // the index of its last snapshot
 }
 
-// A hole is where lines are lost: before the line with this index.
+// A hole is a place where lines are lost: before the line with the index at.
 type hole struct {
 	at       int
-	addr     netip.Addr // that they are about; zero: of any
+	addr     netip.Addr // the address of the lost lines; zero: any address
 	from, to time.Time  // to is zero: no line comes after it
 }
 
 // A shot is a snapshot with all of its leases.
-type shot struct{ from, to int } // the indexes of its first line, and of the first behind it
+type shot struct{ from, to int } // the indexes of its first line, and of the first line after it
 
-// sameBoot is by how much the boot time of one boot can differ, if a process computes it again.
+// sameBoot is the greatest difference between two boot times that processes compute for the same boot.
 const sameBoot = 2 * time.Second
 
 // late is how much earlier a line can be than the line before it. A process first takes the time, and then waits for
@@ -64,7 +64,8 @@ func newSeries(name string) *series {
 // changes reports whether the line is a change of a lease, and so has a number of its own.
 func changes(l registry.Line) bool { return l.Event == registry.Begin || l.Event == registry.End }
 
-// addOld adds a line of an earlier release, without a number. Its snapshots come before the changes that they include.
+// addOld adds a line of an earlier release, without a number. In such a log, a snapshot comes before the changes that
+// it includes.
 func (n *node) addOld(l registry.Line) {
 	last := n.lastOld()
 	boots := !l.Booted.IsZero() && last.booted.Sub(l.Booted).Abs() > sameBoot
@@ -95,7 +96,7 @@ func (n *node) addOld(l registry.Line) {
 	}
 }
 
-// lastOld is the series of the lines without numbers that have been read last.
+// lastOld returns the last series of lines without numbers. If there is none, lastOld adds one.
 func (n *node) lastOld() *series {
 	for _, s := range slices.Backward(n.series) {
 		if s.old {
@@ -108,7 +109,7 @@ func (n *node) lastOld() *series {
 	return s
 }
 
-// finish puts the lines in order, and finds what is lost.
+// finish puts the lines in order, and finds the places where lines are lost.
 func (n *node) finish() {
 	n.series = slices.DeleteFunc(n.series, func(s *series) bool { return len(s.lines) == 0 })
 	for _, s := range n.series {
@@ -125,7 +126,7 @@ func (n *node) finish() {
 			n.join(n.series[i-1], s)
 		case s.start() > 0 || s.after != "": // the log has begun earlier
 			s.holes = slices.Insert(s.holes, 0, hole{to: s.first()})
-		case !s.old: // a line must say which leases there are
+		case !s.old: // the first leases are unknown until a line shows them
 			s.holes = slices.Insert(s.holes, 0, hole{from: s.first(), to: s.first()})
 		}
 	}
@@ -143,12 +144,12 @@ func (n *node) finish() {
 	}
 }
 
-// torn is the last number of which there is at least a fragment.
+// torn returns the last number that a fragment or other damage shows, or 0.
 func (s *series) torn() int {
 	return max(s.number, slices.Max(append(slices.Collect(maps.Keys(s.lost)), 0)))
 }
 
-// before is the number that the line before a line must have, at least.
+// before returns the least number that the line before a line must have.
 func before(l registry.Line) int {
 	if changes(l) {
 		return l.Number - 1
@@ -156,10 +157,10 @@ func before(l registry.Line) int {
 	return l.Number
 }
 
-// start is how many changes of the series are before the first line.
+// start returns how many changes of the series come before the first line that is left.
 func (s *series) start() int { return before(s.lines[0]) }
 
-// opens reports whether the first snapshot of the series is whole: it says which leases there are.
+// opens reports whether the first snapshot of the series is whole. A whole snapshot shows all leases.
 func (s *series) opens() bool {
 	first := slices.IndexFunc(s.lines, func(l registry.Line) bool { return l.Event == registry.Snapshot })
 	return s.old || first >= 0 && len(s.whole) > 0 && s.whole[0].from == first
@@ -169,13 +170,14 @@ func (s *series) opens() bool {
 func (s *series) first() time.Time { return s.lines[0].Time }
 func (s *series) last() time.Time  { return s.lines[len(s.lines)-1].Time }
 
-// place is the place of a line among the lines with the same number: a snapshot is behind the change.
+// place returns the place of a line among the lines with the same number: a snapshot comes after the change. For other
+// events, it returns -1.
 func place(l registry.Line) int {
 	return slices.Index([]string{registry.Begin, registry.End, registry.Snapshot, registry.Held, registry.Off}, l.Event)
 }
 
-// order sorts the lines. Two changes with one number contradict each other, as after a disk was restored: neither
-// counts.
+// order sorts the lines. Two changes with the same number contradict each other, for example after a disk was restored.
+// Neither of them counts.
 func (s *series) order() {
 	slices.SortStableFunc(s.lines, func(a, b registry.Line) int {
 		if a.Number != b.Number || changes(a) || changes(b) {
@@ -196,7 +198,8 @@ func (s *series) order() {
 	}
 }
 
-// learn reads what snapshots say of the series.
+// learn reads the snapshots of the series: they name the boot and the series before. It also finds the snapshots that
+// are whole.
 func (s *series) learn() {
 	for i := 0; i < len(s.lines); i++ {
 		l := s.lines[i]
@@ -217,13 +220,14 @@ func (s *series) learn() {
 	}
 }
 
-// setClocks moves the times of each boot to its last clock. setClocks returns the series with the moved times.
+// setClocks moves the times of all series of a boot to the last clock of this boot. It returns, by boot, the series
+// that has the last clock.
 func (n *node) setClocks() map[string]*series {
 	follows := func(s, l *series) bool {
 		than := cmp.Compare(s.last().Sub(s.booted), l.last().Sub(l.booted))
 		return than > 0 || than == 0 && strings.HasPrefix(s.after, l.name+".")
 	}
-	last := map[string]*series{} // of the boots
+	last := map[string]*series{} // by boot
 	for _, s := range n.series {
 		if l := last[s.boot]; !s.booted.IsZero() && (l == nil || follows(s, l)) {
 			last[s.boot] = s
@@ -239,8 +243,8 @@ func (n *node) setClocks() map[string]*series {
 	return last
 }
 
-// dropUnclear drops the series of which no reader knows the clock. Either their snapshots are lost, or another series
-// has followed in the same boot, or such a series may be lost.
+// dropUnclear drops the series whose clock is unknown. Either no snapshot of their boot is left, or a lost series of
+// the same boot may have had another clock.
 func (n *node) dropUnclear(clocks map[string]*series) {
 	if len(n.series) == 0 {
 		return
@@ -264,7 +268,7 @@ func (n *node) dropUnclear(clocks map[string]*series) {
 	})
 }
 
-// follows is the name of the series before, as far as the series says.
+// follows returns the name of the series before, or "" if the series does not name it.
 func (s *series) follows() string {
 	name, _, _ := strings.Cut(s.after, ".")
 	return name
@@ -275,7 +279,7 @@ func (s *series) follows() string {
 func latest(named map[string]*series, followed map[string]bool, clocks map[string]*series) *series {
 	ends := slices.Collect(maps.Values(clocks))
 	ends = slices.DeleteFunc(ends, func(s *series) bool { return s.old || followed[s.name] })
-	if len(ends) > 1 { // something is lost behind the first series of all
+	if len(ends) > 1 { // a series after the node's first one is lost
 		ends = slices.DeleteFunc(ends, func(s *series) bool {
 			for range named {
 				if before := named[s.follows()]; before != nil {
@@ -319,12 +323,13 @@ func (s *series) index() {
 	}
 }
 
-// hole is the hole of the lines with numbers above the first one, up to the second one.
+// hole returns the hole before the line with the index at. The lost lines have numbers above after, up to until.
 func (s *series) hole(at, after, until int, from time.Time) hole {
 	return hole{at: at, addr: s.lostAddr(after, until), from: from.Add(-late), to: s.lines[at].Time}
 }
 
-// lostAddr is the address that all of these lines are about, as far as fragments show; zero: no reader knows.
+// lostAddr returns the address of the lost lines with numbers above after, up to until. If fragments do not show one
+// address for all these lines, it returns the zero address.
 func (s *series) lostAddr(after, until int) netip.Addr {
 	a := s.lost[until]
 	if until-after > len(s.lost) {
@@ -338,7 +343,7 @@ func (s *series) lostAddr(after, until int) netip.Addr {
 	return a
 }
 
-// join finds what is lost between two series. Without numbers, no reader can see that.
+// join finds what is lost between two series. Between lines without numbers, no reader can see a loss.
 func (n *node) join(prev, s *series) {
 	_, number, _ := strings.Cut(s.after, ".")
 	end, _ := strconv.Atoi(number)

@@ -17,11 +17,11 @@ type walker struct {
 	doubts []doubt
 
 	cur   *Lease        // the lease of the address; nil: none
-	line  registry.Line // that has last shown it
+	line  registry.Line // the line that has last shown the lease
 	seen  time.Time     // when a line has last shown who has the address
-	lost  *doubt        // holes since
-	fresh bool          // no line of this series has shown it yet
-	ended *Lease        // that a rebuilt registry does not have: it may not know yet that the pod goes on
+	lost  *doubt        // the holes since seen
+	fresh bool          // no line of this series has shown the lease yet
+	ended *Lease        // a lease that a rebuilt registry does not have yet: its pod may still run
 }
 
 // has reports whether a line of the node is about the address.
@@ -77,7 +77,7 @@ func (w *walker) enter(before, s *series) {
 // through goes through a series.
 func (w *walker) through(s *series) {
 	holes, whole := s.holes, s.whole
-	pass := func(at int) { // the holes and the snapshots up to a line
+	pass := func(at int) { // walks through the holes and the snapshots up to a line
 		for {
 			switch {
 			case len(holes) > 0 && holes[0].at <= at && (len(whole) == 0 || holes[0].at <= whole[0].from):
@@ -124,7 +124,7 @@ func (w *walker) read(l registry.Line) {
 		w.see(&held, l.Time)
 	case registry.End:
 		if n := len(w.leases); w.cur == nil && n > 0 && !w.fresh && w.lost == nil && like(w.line, held) {
-			w.cur = w.leases[n-1] // a snapshot has shown already that it is over
+			w.cur = w.leases[n-1] // a snapshot has shown already that the lease has ended
 		} else {
 			w.see(&held, l.Time)
 		}
@@ -140,7 +140,7 @@ func (w *walker) begin(l registry.Line) {
 	case whole && w.cur == nil && w.ended != nil && l.Container == "":
 		w.cur = w.ended
 		w.cur.End = time.Time{}
-	case whole && w.cur != nil && like(w.line, l): // a snapshot has shown it already
+	case whole && w.cur != nil && like(w.line, l): // a snapshot has shown the lease already
 	default:
 		w.see(nil, l.Time)
 		w.open(l)
@@ -148,7 +148,8 @@ func (w *walker) begin(l registry.Line) {
 	w.line, w.seen, w.fresh, w.ended = l, l.Time, false, nil
 }
 
-// see notes who has the address at a line: no lease, or the lease of another line, with the time of its begin.
+// see notes which lease has the address at a time. l is a line about this lease, with the begin of the lease as its
+// time; nil: no lease.
 func (w *walker) see(l *registry.Line, at time.Time) {
 	if same := l != nil && w.cur != nil && w.same(*l); !same {
 		since := at
@@ -156,7 +157,7 @@ func (w *walker) see(l *registry.Line, at time.Time) {
 			since = l.Time
 		}
 		switch {
-		// a rebuilt registry does not know the begin
+		// a rebuilt registry does not know the begin of the lease
 		case w.lost != nil && l != nil && (since.Before(w.lost.to) || w.fresh && l.Container == ""):
 			w.forget(since)
 		case w.lost != nil:
@@ -177,7 +178,8 @@ func (w *walker) see(l *registry.Line, at time.Time) {
 	w.lost, w.seen, w.fresh = nil, at, false
 }
 
-// same reports whether a line is about the lease. The first lines of a series are by another registry or another clock.
+// same reports whether a line is about the current lease. The first lines of a series are by another registry or
+// another clock, so their begin of the lease does not count.
 func (w *walker) same(l registry.Line) bool {
 	if w.fresh {
 		return w.cur.has(l) && (w.lost == nil || l.Container != "")
@@ -185,7 +187,7 @@ func (w *walker) same(l registry.Line) bool {
 	return keyed(w.line) == keyed(l) && (w.lost == nil || near(w.line.Time, l.Time))
 }
 
-// forget ends the lease where the holes begin. Until the time, no reader knows who had the address.
+// forget ends the current lease where the holes begin. From there to until, no reader knows who had the address.
 func (w *walker) forget(until time.Time) {
 	from := later(w.lost.from, w.seen)
 	if !until.IsZero() && until.Before(from) {
@@ -215,7 +217,7 @@ func (w *walker) open(l registry.Line) {
 // like reports whether two lines, whose times are the begins of their leases, are about one lease.
 func like(a, b registry.Line) bool { return keyed(a) == keyed(b) && near(a.Time, b.Time) }
 
-// keyed is a line with nothing except the key of its lease.
+// keyed returns a line that has only the key of its lease.
 func keyed(l registry.Line) registry.Line {
 	return registry.Line{Network: l.Network, Container: l.Container, Interface: l.Interface, NIC: l.NIC}
 }
@@ -223,8 +225,8 @@ func keyed(l registry.Line) registry.Line {
 // near reports whether two times can be the begin of one lease.
 func near(a, b time.Time) bool { return a.Sub(b).Abs() <= sameBoot }
 
-// has reports whether the line is about the attachment's interface that has the lease. A line that
-// does not know the attachment may be about any.
+// has reports whether the line is about the attachment's interface that has the lease. A line without an attachment may
+// be about any attachment.
 func (l *Lease) has(line registry.Line) bool {
 	return line.Container == "" || keyed(l.Line) == keyed(line)
 }

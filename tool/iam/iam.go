@@ -30,12 +30,12 @@ type Permission struct {
 	Condition map[string]map[string]string `json:",omitempty"` // operator, key, value
 }
 
-// Needs are what a policy is made from.
+// Needs are the inputs for a policy.
 type Needs struct {
 	Networks  []Network
 	Mode      lease.Provision // what the node may ask EC2 for; empty: what each network says
-	ENIGC     bool            // the command eni-gc is allowed, too
-	Untagged  bool            // ENIs without our tags, too
+	ENIGC     bool            // also allow the calls of the command eni-gc
+	Untagged  bool            // also allow changes of ENIs without our tags
 	Partition string          // aws, aws-cn, aws-us-gov and so on
 }
 
@@ -72,14 +72,14 @@ type request struct {
 func (n Needs) requests() (all []request) {
 	for _, w := range n.Networks {
 		for _, r := range w.Requests {
-			// it is the same for all pools of a network
+			// all pools of a network have the same mode
 			all = append(all, request{r, cmp.Or(n.Mode, w.Pools[0].Provision)})
 		}
 	}
 	return all
 }
 
-// anyOf reports whether any of the pools is so.
+// anyOf reports whether one of the pools fulfils the condition.
 func anyOf(pools []lease.Policy, is func(lease.Policy) bool) bool {
 	return slices.ContainsFunc(pools, is)
 }
@@ -88,8 +88,8 @@ func family(pools []lease.Policy, f lease.Family) bool {
 	return anyOf(pools, func(p lease.Policy) bool { return slices.Contains(p.Families, f) })
 }
 
-// Policy allows what the node calls. The conditions and resource types of an action: Service
-// Authorization Reference, "Actions, resources, and condition keys for Amazon EC2". AWS's own
+// Policy returns the policy that allows the calls of the node. The conditions and resource types of actions are in the
+// Service Authorization Reference, "Actions, resources, and condition keys for Amazon EC2". AWS's own
 // AmazonEKSNetworkingPolicy binds the same actions to tags in the same way.
 func (n Needs) Policy() Policy {
 	p := Policy{Version: "2012-10-17", Statement: []Permission{}}
@@ -98,12 +98,12 @@ func (n Needs) Policy() Policy {
 			p.Statement = append(p.Statement, Permission{sid, "Allow", prefixed("ec2:", actions), resources, condition})
 		}
 	}
-	// Descriptions have no resource, and no condition on one.
+	// Describe actions have no resource, so they have no condition on a resource.
 	allow("Look", nil, n.looks(), []string{"*"})
 	enis := n.arns("network-interface", "*")
 	own := n.tagged(book.TagManaged)
 	if anyOf(n.changing(), func(p lease.Policy) bool { return p.MinIndex == 0 }) {
-		allow("Addresses", nil, n.assigns(), enis) // the boot ENI's, too, which comes without our tags
+		allow("Addresses", nil, n.assigns(), enis) // also for the boot ENI, which has none of our tags
 	} else {
 		allow("Addresses", own, n.assigns(), enis)
 	}
@@ -116,12 +116,12 @@ func (n Needs) Policy() Policy {
 			allow(sid("NewENIInGroup"), nil, []string{"CreateNetworkInterface"},
 				n.arns("security-group", pool.SecurityGroups...))
 		}
-		// Not to give the tag to what others have made.
+		// The role must not give our tags to ENIs of others.
 		allow("TagNewENI", map[string]map[string]string{"StringEquals": {"ec2:CreateAction": "CreateNetworkInterface"}},
 			[]string{"CreateTags"}, enis)
 		allow("OwnENI", own, []string{"AttachNetworkInterface", "DetachNetworkInterface",
 			"ModifyNetworkInterfaceAttribute", "DeleteNetworkInterface"}, enis)
-		// These are about the instance as well: it has to be the one that asks.
+		// These actions are about an instance as well: the role may only name its own instance.
 		allow("AtInstance", n.self(), []string{"AttachNetworkInterface", "DetachNetworkInterface",
 			"ModifyNetworkInterfaceAttribute"}, n.arns("instance", "*"))
 	}
@@ -135,8 +135,8 @@ func (n Needs) Policy() Policy {
 }
 
 // allowRequests allows the further calls that requests of pods need. The statements allow the subnets and groups that
-// the configuration names, and ENIs with the tags of the configuration. Nothing except attaching is allowed for these
-// ENIs.
+// the configuration names, and ENIs with the tags of the configuration. For these ENIs, they allow only to attach and
+// to detach.
 func (n Needs) allowRequests(
 	allow func(sid string, condition map[string]map[string]string, actions, resources []string),
 ) {
@@ -155,24 +155,24 @@ func (n Needs) allowRequests(
 		}
 		attach := []string{"AttachNetworkInterface", "DetachNetworkInterface"}
 		allow(sid("RequestedENI"), has(r.ENIs), attach, n.arns("network-interface", "*"))
-		if !full { // otherwise it is there already
+		if !full { // otherwise the policy has this statement already
 			allow("AtInstance", n.self(), attach, n.arns("instance", "*"))
 		}
 	}
 }
 
-// looks are the actions that only look.
+// looks returns the actions that only read.
 func (n Needs) looks() []string {
 	var actions []string
 	all, changes := n.Pools(lease.ProvisionFull, lease.ProvisionAssign, lease.ProvisionNone), len(n.changing()) > 0
-	// to tell apart whose an ENI is, by its tags
+	// to find out from the tags who owns an ENI
 	if changes || n.ENIGC || anyOf(all, func(p lease.Policy) bool { return p.Pools }) {
 		actions = append(actions, "DescribeNetworkInterfaces")
 	}
 	if changes {
 		actions = append(actions, "DescribeInstanceTypes")
 	}
-	// whether the instance has ended that had a chosen address
+	// to find out whether the instance that had a chosen address has ended
 	if slices.ContainsFunc(n.requests(), func(r request) bool { return r.Takeover && r.mode != lease.ProvisionNone }) {
 		actions = append(actions, "DescribeInstances")
 	}
@@ -186,8 +186,8 @@ func (n Needs) looks() []string {
 	return actions
 }
 
-// assigns are the actions that give an ENI addresses, and take them back. IPv6 addresses
-// cost nothing, and stay as long as their ENI, except for those that pods choose.
+// assigns returns the actions that assign addresses to an ENI, and unassign them. IPv6 addresses cost nothing, and stay
+// as long as their ENI. Only IPv6 addresses that pods choose are unassigned earlier.
 func (n Needs) assigns() []string {
 	var actions []string
 	pools := n.changing()
@@ -207,7 +207,7 @@ func (n Needs) assigns() []string {
 	return actions
 }
 
-// arns are resources of a type: the resources with the IDs, or all if there is no ID.
+// arns returns the ARNs of the resources with these IDs, or the ARN for all resources of the type if there is no ID.
 func (n Needs) arns(kind string, ids ...string) []string {
 	var arns []string
 	for _, id := range slices.Sorted(slices.Values(ids)) {
@@ -219,12 +219,12 @@ func (n Needs) arns(kind string, ids ...string) []string {
 	return arns
 }
 
-// self is the condition that an instance asks about itself. The metadata service gives out credentials for the
-// instance's role, and these say which instance got them. EC2 says which instance a call is about. So no instance
-// detaches an ENI from another one. For its deletion there is no such key: EC2 refuses that as long as the ENI is
-// attached.
+// self returns a condition: the instance that makes a call must be the instance that the call is about. The metadata
+// service issues the credentials of the instance's role, and the credentials name the instance. EC2 names the instance
+// that a call is about. So no instance can detach an ENI from another instance. There is no such key for the deletion
+// of an ENI. EC2 refuses the deletion while the ENI is attached.
 //
-// AWS's own AWSEC2VssSnapshotPolicy binds calls of an instance in the same words (AWS managed policy reference). The
+// AWS's own AWSEC2VssSnapshotPolicy has the same condition for calls of an instance (AWS managed policy reference). The
 // keys are in the IAM user guide, "EC2: Attach or detach volumes to an EC2 instance". They are also in the Service
 // Authorization Reference, at the resource type instance.
 func (n Needs) self() map[string]map[string]string {
@@ -232,7 +232,7 @@ func (n Needs) self() map[string]map[string]string {
 		"${ec2:InstanceID}")[0]}}
 }
 
-// tagged is the condition that an ENI has a tag, whatever its value.
+// tagged returns the condition that an ENI has a tag, with any value.
 func (n Needs) tagged(tag string) map[string]map[string]string {
 	if n.Untagged {
 		return nil
@@ -240,12 +240,12 @@ func (n Needs) tagged(tag string) map[string]map[string]string {
 	return absentIs("false", "aws:ResourceTag/"+tag)
 }
 
-// requested is the condition that a new ENI gets our tags.
+// requested returns the condition that a new ENI gets our tags.
 func (n Needs) requested() map[string]map[string]string {
 	return absentIs("false", "aws:RequestTag/"+book.TagManaged, "aws:RequestTag/"+book.TagInstance)
 }
 
-// absentIs is the condition that keys are absent, or that none is.
+// absentIs returns a condition on all keys: the keys are absent if value is "true", or are there if value is "false".
 func absentIs(value string, keys ...string) map[string]map[string]string {
 	null := map[string]string{}
 	for _, k := range keys {
@@ -254,8 +254,8 @@ func absentIs(value string, keys ...string) map[string]map[string]string {
 	return map[string]map[string]string{"Null": null}
 }
 
-// has is the condition that a resource has the tags. What looks like a variable of IAM
-// stands for itself (IAM user guide, "Policy variables": ${$}).
+// has returns the condition that a resource has the tags. It escapes texts that look like variables of IAM (IAM user
+// guide, "Policy variables": ${$}).
 func has(tags map[string]string) map[string]map[string]string {
 	if len(tags) == 0 {
 		return nil
@@ -267,8 +267,8 @@ func has(tags map[string]string) map[string]map[string]string {
 	return map[string]map[string]string{"StringEquals": equals}
 }
 
-// distinct leaves out permissions that differ from an earlier one in their names alone. Permissions of pools may be
-// such.
+// distinct leaves out permissions that differ from an earlier permission only in their names. Several pools may need
+// the same permission.
 func distinct(all []Permission) []Permission {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(all, func(p Permission) bool {
@@ -295,7 +295,8 @@ func prefixed(prefix string, words []string) []string {
 	return all
 }
 
-// Actions are the actions of the policy, except for CreateTags, which is tried with CreateNetworkInterface.
+// Actions returns the actions of the policy, but not CreateTags: doctor tries CreateTags together with
+// CreateNetworkInterface.
 func (n Needs) Actions() []string {
 	names := map[string]bool{}
 	for _, s := range n.Policy().Statement {

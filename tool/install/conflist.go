@@ -19,7 +19,7 @@ import (
 
 // A Conflist is the configuration that a node gets.
 type Conflist struct {
-	Name string // of the file
+	Name string // name of the file
 	Text []byte
 }
 
@@ -27,16 +27,16 @@ type Conflist struct {
 func ReadConflist(file string) (*Conflist, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("the conflist to install: %w", err)
+		return nil, fmt.Errorf("read the conflist to install: %w", err)
 	}
 	return &Conflist{filepath.Base(file), text}, nil
 }
 
-// auto is the hostInterface of a conflist that is for nodes whose boot ENI has different names. No link can have this
-// name and be the boot ENI: udev and Linux name links by their kind or place.
+// auto matches the hostInterface "auto" of a conflist. Such a conflist is for nodes on which the boot ENI's link has
+// different names. No link of a boot ENI can have the name auto: udev and Linux name links by their kind or place.
 var auto = regexp.MustCompile(`("hostInterface"\s*:\s*)"auto"`)
 
-// WantsHostInterface reports whether the conflist leaves the name of the boot ENI's link open.
+// WantsHostInterface reports whether the conflist has the hostInterface "auto".
 func (c *Conflist) WantsHostInterface() bool { return auto.Match(c.Text) }
 
 // SetHostInterface puts the name of the boot ENI's link into the conflist.
@@ -54,7 +54,8 @@ func (c *Conflist) refuse(p Place) error {
 	for _, m := range found {
 		mistakes = errors.Join(mistakes, errors.New(m.String()))
 	}
-	return cli.Hint(fmt.Errorf("%w\nthe conflist is not installed: it has %s. The node keeps its conflist", mistakes,
+	return cli.Hint(fmt.Errorf("%w\nthe conflist is not installed, because it has %s. The node keeps its old conflist",
+		mistakes,
 		cli.Count(len(found), "mistake")),
 		"correct the conflist; "+cli.Name+" validate finds the same mistakes on any machine")
 }
@@ -63,7 +64,8 @@ func (c *Conflist) refuse(p Place) error {
 func (i *Installation) putConflist() error {
 	if i.Conflist == nil {
 		if ours, err := i.conflists(); err == nil && len(ours) == 0 {
-			slog.Warn("the node has no conflist of ours, so the runtime does not use the plugins: copy one last",
+			slog.Warn("the node has no conflist of ours, so the runtime does not use the plugins: copy a conflist as "+
+				"the last step",
 				"directory", i.ConfDir)
 		}
 		return nil
@@ -79,8 +81,8 @@ func (i *Installation) putConflist() error {
 	before := func(f conf.File) bool { return f.Path < target && !f.Multus }
 	files := conf.Load(i.ConfDir).Files
 	if first := slices.IndexFunc(files, before); first >= 0 {
-		slog.Warn("the runtime uses another configuration, because its name comes before ours: remove it, or give "+
-			"ours an earlier name",
+		slog.Warn("the runtime uses another file, because its name sorts before the name of our conflist: remove "+
+			"that file, or rename our conflist",
 			"used", files[first].Path, "ours", target)
 	}
 	return nil
@@ -92,7 +94,7 @@ func (i *Installation) conflists() (ours []string, err error) {
 	if errors.Is(all.Unlisted, fs.ErrNotExist) {
 		return nil, nil
 	}
-	for _, f := range all.Files { // what Load cannot read is not ours
+	for _, f := range all.Files { // a file that Load cannot read does not count as ours
 		if slices.ContainsFunc(f.Lists, installable) {
 			ours = append(ours, f.Path)
 		}
@@ -101,7 +103,7 @@ func (i *Installation) conflists() (ours []string, err error) {
 }
 
 // installable reports whether a list has a plugin of ours in its own file, and the file can be ours. A file of Multus
-// is not.
+// cannot be ours.
 func installable(l conf.List) bool {
 	return !l.Delegate && slices.ContainsFunc(l.Plugins, func(m conf.Member) bool {
 		return m.File == "" && slices.Contains(conf.Types, m.Type)

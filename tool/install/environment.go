@@ -14,15 +14,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// environmentFile is what our units read (systemd.exec(5), EnvironmentFile=). An administrator
+// environmentFile is the file with variables that our units read (systemd.exec(5), EnvironmentFile=). An administrator
 // may write it, too.
 const environmentFile = "/etc/cni-ipvlan-vpc-k8s.env"
 
 // written begins a file of ours, which a later run may replace or remove.
 const written = "# Written by " + cli.Program + " install: its --env names the variables.\n"
 
-// Lookup copies variables of this environment for the units. Lookup leaves out variables without a value. An error says
-// which name is none, or which value does not fit into one line.
+// Lookup copies variables of this environment for the units. Lookup leaves out variables without a value. The error
+// names a variable that is invalid or not set, or whose value has a line break or a quotation mark.
 func (i *Installation) Lookup(names []string) error {
 	for _, name := range names {
 		value, ok := os.LookupEnv(name)
@@ -41,8 +41,9 @@ func (i *Installation) Lookup(names []string) error {
 	return nil
 }
 
-// putEnvironment writes the file, or removes the one of an earlier run if no variable is wanted.
-// A file of an administrator stays then. Its values may be secret: a proxy can have a password.
+// putEnvironment writes environmentFile. If no variable is wanted, it removes the file of an earlier run, and keeps a
+// file of an administrator. Only root may read the file, because values may be secret: the URL of a proxy can have a
+// password.
 func (i *Installation) putEnvironment() error {
 	if len(i.env) == 0 || !i.Systemd {
 		return i.removeEnvironment()

@@ -22,21 +22,21 @@ const (
 	fromBin     = "opt/cni/bin"
 	fromTool    = "usr/bin"
 	fromSystemd = "usr/lib/systemd"
-	cloudInit   = "etc/cloud" // there as here
+	cloudInit   = "etc/cloud" // the same path on the node and in the image
 	toSystemd   = "/etc/systemd"
 	alias       = "cni-tool"
 )
 
-// A file is one that is to be on the node: a copy of a file of the image, a text, or a symbolic link.
+// A file is a file that the node must have: a copy of a file of the image, a text, or a symbolic link.
 type file struct {
 	path string
 	mode fs.FileMode
-	from string // in the image; "": text
+	from string // path in the image; "": the file has text
 	text []byte
-	link string // what it leads to
+	link string // target of the symbolic link
 }
 
-// files returns all files except the conflist, in the order in which they are installed.
+// files returns all files but the conflist, in the order in which they are installed.
 func (i *Installation) files() ([]file, error) {
 	var all []file
 	for _, p := range plugins {
@@ -47,8 +47,8 @@ func (i *Installation) files() ([]file, error) {
 	}
 	for _, f := range all {
 		if _, err := i.Source.Stat(f.from); f.from != "" && err != nil {
-			return nil, cli.Hint(fmt.Errorf("the files to install: %w", err),
-				"--from names a directory like the root of the container image")
+			return nil, cli.Hint(fmt.Errorf("find the files to install: %w", err),
+				"want in --from a directory like the root of the container image")
 		}
 	}
 	if !i.Systemd {
@@ -75,7 +75,7 @@ func (i *Installation) cloudInit() ([]file, error) {
 	return all, err
 }
 
-// toolFiles are the tool, its short name, and, with units, the script of cni-links.service.
+// toolFiles returns the tool, its short name, and, with units, the script of cni-links.service.
 func (i *Installation) toolFiles() []file {
 	tool := file{path: filepath.Join(i.ToolDir, cli.Program), from: path.Join(fromTool, cli.Program), mode: 0o755}
 	files := []file{tool, {path: filepath.Join(i.ToolDir, alias), link: cli.Program}}
@@ -85,7 +85,7 @@ func (i *Installation) toolFiles() []file {
 	return files
 }
 
-// put puts a file in place, unless it is there as it should be.
+// put writes a file if the node does not have the same file yet.
 func (i *Installation) put(f file) error {
 	if f.from != "" {
 		text, err := i.Source.ReadFile(f.from)
@@ -169,9 +169,9 @@ func (i *Installation) remove(path string) error {
 	return nil
 }
 
-// tidy removes a directory of ours if it is empty: one for drop-ins, or for links to units that a target wants.
+// tidy removes an empty directory for drop-ins, or for links to the units that a target wants.
 func (i *Installation) tidy(dir string) {
 	if !i.Check && (strings.HasSuffix(dir, ".d") || strings.HasSuffix(dir, ".wants")) {
-		_ = os.Remove(dir) // others have files there
+		_ = os.Remove(dir) // no error: others may have files in dir
 	}
 }

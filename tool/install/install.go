@@ -4,13 +4,14 @@
 // Package install puts the suite on a node, from the files of its container image or of any directory like it, and
 // removes it again.
 //
-// The order is the order of a careful administrator: programs, then units, then the conflist. When the conflist is
-// there, the runtime reports the node as ready. A removal has the reverse order. Each file is replaced by a rename, so
-// a runtime that starts a program meanwhile has the old one or the new one. Each step looks first whether it is done.
-// So a run that was killed needs no repair: the next run does what is left. Two runs at once wait for each other.
+// An installation has this order: programs, then units, then the conflist. When the conflist is there, the runtime
+// reports the node as ready. A removal has the reverse order. A rename replaces each file, so a runtime that starts a
+// program meanwhile gets the old program or the new program. Each step first checks whether it is done already. So a
+// run that was killed needs no repair: the next run makes the remaining steps. If two runs begin at once, one waits for
+// the end of the other.
 //
 // All paths are paths of the node: the process enters the node's root directory (chroot(2)) after it has opened the
-// files of the image. So a symbolic link of the node means what it means there.
+// files of the image. So a symbolic link of the node leads to the same file as on the node.
 package install
 
 import (
@@ -28,21 +29,22 @@ import (
 // name is the beginning of the names of all our programs. name is also the name of the plugin that is all in one.
 const name = "cni-ipvlan-vpc-k8s"
 
-// plugins are our plugins in the order in which they are installed: those that execute another program come after it.
+// plugins are our plugins in the order in which they are installed: a plugin that executes another program comes after
+// that program.
 var plugins = []string{conf.GrowProgram, conf.TypeIPAM, conf.TypeIPVlan, conf.TypePTP, conf.TypeEgress, conf.TypeAll}
 
 // A Change is what was done to a file, or what would be done.
 type Change struct {
 	Change string `json:"change"` // create, replace or remove
-	Path   string `json:"path"`   // on the node
+	Path   string `json:"path"`   // path on the node
 }
 
-// An Installation is what is to be on a node.
+// An Installation describes the files and units that a node must have.
 type Installation struct {
 	Place
 	Source   *os.Root  // has the files as they are in the image
-	Conflist *Conflist // nil: an operator or another program copies one
-	Enable   []string  // units that run
+	Conflist *Conflist // nil: an operator or another program copies a conflist
+	Enable   []string  // units to enable and start
 	Check    bool      // change nothing
 	env      []string  // lines of the file that units read
 	changes  []Change
@@ -58,8 +60,8 @@ func EnterRoot(dir string) error {
 		err = &fs.PathError{Op: "open", Path: dir, Err: syscall.ENOTDIR}
 	}
 	if err != nil {
-		return cli.Hint(fmt.Errorf("the node's root directory: %w", err),
-			"mount / of the node there, or name it with --root")
+		return cli.Hint(fmt.Errorf("open the node's root directory: %w", err),
+			"mount / of the node there, or give its directory with --root")
 	}
 	if err := syscall.Chroot(dir); err != nil {
 		return fmt.Errorf("enter the node's root directory: chroot %s: %w", dir, err)
@@ -71,7 +73,7 @@ func EnterRoot(dir string) error {
 	return os.Setenv("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 }
 
-// Install installs, and returns what it has changed, also after an error.
+// Install installs everything, and returns its changes, also after an error.
 func (i *Installation) Install(ctx context.Context) ([]Change, error) {
 	files, err := i.files()
 	if err != nil {
@@ -101,7 +103,7 @@ func (i *Installation) Install(ctx context.Context) ([]Change, error) {
 	})
 }
 
-// run runs the steps while no other process installs.
+// run runs the steps under a lock, so that no other process installs at the same time.
 func (i *Installation) run(ctx context.Context, steps func() error) ([]Change, error) {
 	if !i.Check {
 		r, err := registry.Open(registry.Dir())

@@ -20,12 +20,13 @@ import (
 )
 
 // Other programs put plugins of their own after ours: istio-cni, linkerd-cni and antrea edit the conflist of the node.
-// An installation runs at each restart of the DaemonSet. It keeps what they have added, because a pod without their
-// plugin starts outside the mesh.
+// An installation runs at each restart of the DaemonSet. It keeps the plugins that these programs have added, because a
+// pod without such a plugin would start outside the mesh.
 //
-// A conflist of ours may have plugins of others, too: portmap, for example. When a later one has it no more, it must
-// go. So the file names those that it had when it was installed, by the key conf.Installed. The name and the plugins
-// are in one file, which one rename replaces. So a kill cannot separate them.
+// A conflist of ours may itself have plugins of others: portmap, for example. If a later conflist of ours does not have
+// portmap any more, the installation must remove it. So the installed file has the key conf.Installed, which names
+// these plugins. The key and the plugins are in one file, which one rename replaces. So a kill cannot separate the key
+// from the plugins.
 
 // A found is a conflist that the node has.
 type found struct {
@@ -57,7 +58,8 @@ func names(plugins []conf.Member) (types []string) {
 	return types
 }
 
-// beside returns the text of the conflist, followed by the plugins that only the node's conflist has, and their names.
+// beside returns the text of the conflist, with the added plugins that only the node's conflist has. kept has the types
+// of these plugins.
 func (c *Conflist) beside(has []byte) (text []byte, kept []string, err error) {
 	var fresh found
 	if err := json.Unmarshal(c.Text, &fresh); err != nil {
@@ -120,8 +122,8 @@ func places(text []byte) (last, end int, err error) {
 	return 0, 0, errors.New("the list has no plugins")
 }
 
-// textFor returns what is to be in the target. If the file there means the same, it is that text: to replace it would
-// only make the runtime read it again.
+// textFor returns the text that the file target must have. If target already has the same JSON, textFor returns the
+// text of target: a replacement would only make the runtime read the file again.
 func (c *Conflist) textFor(target string) ([]byte, error) {
 	has, err := os.ReadFile(target)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -135,8 +137,8 @@ func (c *Conflist) textFor(target string) ([]byte, error) {
 		return has, nil
 	}
 	if len(kept) > 0 {
-		slog.Warn("other programs have put plugins after ours, and they stay: if one is not wanted any more, remove "+
-			"it from the file",
+		slog.Warn("other programs have put plugins after ours, and install keeps these plugins: remove an unwanted "+
+			"plugin from the file",
 			"plugins", strings.Join(kept, ", "), "conflist", target)
 	}
 	return text, nil
@@ -148,12 +150,12 @@ func same(a, b []byte) bool {
 	return json.Unmarshal(a, &one) == nil && json.Unmarshal(b, &other) == nil && reflect.DeepEqual(one, other)
 }
 
-// warnOfOthers names the plugins of other programs that go with a conflist.
+// warnOfOthers logs a warning with the plugins of other programs that are removed together with a conflist.
 func warnOfOthers(conflist string) {
 	text, err := os.ReadFile(conflist)
 	if others := names(added(text)); err == nil && len(others) > 0 {
-		slog.Warn("other programs have put plugins into the conflist, and these are removed with it: the programs "+
-			"must put them into the next conflist",
+		slog.Warn("other programs have put plugins into the conflist, and install removes these with the conflist: "+
+			"the programs must put them into the next conflist",
 			"plugins", strings.Join(others, ", "), "conflist", filepath.Base(conflist))
 	}
 }

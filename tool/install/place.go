@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// A Place says where the parts are on a node.
+// A Place has the directories for the parts of the suite on a node.
 type Place struct {
 	Platform string // one of Platforms
 	BinDir   string // of plugins; the runtime's bin_dir
@@ -31,14 +31,14 @@ type platform struct {
 	here func() bool
 }
 
-// platforms are all platforms. The first one that is recognized counts. The last is the default.
+// platforms are all platforms. The first platform that is recognized counts. The last one is the default.
 //
 // k3s: https://docs.k3s.io/networking/multus-ipams, cniBinDir and cniConfDir. Talos: /opt and /etc/cni are overlays on
 // a read-only system (https://docs.siderolabs.com/talos), and there is no systemd. Bottlerocket: /opt/cni and /etc/cni
-// are writable, all else of / and /usr is not; /etc is empty after a boot. Its systemd is not for others. On both, the
-// tool is beside the plugins, for a debugger of the node (kubectl debug node/NODE). Flatcar: /usr is read-only, and
-// /opt/bin is for the administrator. CRI-O: crio.conf(5), plugin_dirs and network_dir. EKS: the AMI's containerd has
-// the directories of all others.
+// are writable, everything else in / and /usr is not; /etc is empty after a boot. Its systemd is not for units of
+// others. On Talos and Bottlerocket, the tool is beside the plugins, for a debugger of the node (kubectl debug
+// node/NODE). Flatcar: /usr is read-only, and /opt/bin is for the administrator. CRI-O: crio.conf(5), plugin_dirs and
+// network_dir. EKS: the AMI's containerd has the directories of most runtimes.
 var platforms = []platform{
 	{Place{"k3s", conf.K3sBinDir, conf.K3sDir, local, true}, has("/var/lib/rancher/k3s/agent")},
 	{Place{"talos", binDir, confDir, binDir, false}, runs("talos")},
@@ -55,7 +55,7 @@ const (
 	confDir = conf.Dir
 )
 
-// Platforms are the names of all platforms.
+// Platforms returns the names of all platforms.
 func Platforms() []string {
 	var names []string
 	for _, p := range platforms {
@@ -69,14 +69,14 @@ func Platforms() []string {
 func PlaceOf(name string) (Place, error) {
 	i := slices.IndexFunc(platforms, func(p platform) bool { return p.Platform == name || name == "" && p.here() })
 	if i < 0 {
-		return Place{}, fmt.Errorf("--platform: %q: want one of %s", name, strings.Join(Platforms(), ", "))
+		return Place{}, fmt.Errorf("--platform %q: want one of %s", name, strings.Join(Platforms(), ", "))
 	}
 	place := platforms[i].Place
 	place.Systemd = place.Systemd && (has("/usr/lib/systemd/systemd")() || has("/lib/systemd/systemd")())
 	return place, nil
 }
 
-// has recognizes a platform by a path.
+// has returns a function that recognizes a platform by a path.
 func has(path string) func() bool {
 	return func() bool {
 		_, err := os.Stat(path)
@@ -84,7 +84,7 @@ func has(path string) func() bool {
 	}
 }
 
-// runs recognizes an operating system by its ID (os-release(5)).
+// runs returns a function that recognizes an operating system by its ID (os-release(5)).
 func runs(id string) func() bool {
 	return func() bool {
 		for _, file := range []string{"/etc/os-release", "/usr/lib/os-release"} {

@@ -21,9 +21,9 @@ import (
 // ErrInUse means that pods of the node have addresses of ours. These pods need the plugins for their DEL.
 var ErrInUse = errors.New("the node has pods of this network")
 
-// Uninstall removes all that Install can have installed, the conflist first, and all conflists that have a plugin of
-// ours. Uninstall returns what it has removed, also after an error. It does not remove the state in /run, which the
-// next boot removes.
+// Uninstall removes everything that Install can have installed, the conflist first. It also removes all other conflists
+// that have a plugin of ours. Uninstall returns what it has removed, also after an error. It does not remove the state
+// in /run, which the next boot removes.
 func (i *Installation) Uninstall(ctx context.Context) ([]Change, error) {
 	files, err := i.files()
 	if err != nil {
@@ -53,7 +53,7 @@ func (i *Installation) Uninstall(ctx context.Context) ([]Change, error) {
 	})
 }
 
-// removeConflists removes the conflists, and what a killed run has left of one.
+// removeConflists removes the conflists, and unfinished conflists of killed runs.
 func (i *Installation) removeConflists() error {
 	ours, err := i.conflists()
 	if i.Conflist != nil {
@@ -66,7 +66,7 @@ func (i *Installation) removeConflists() error {
 	return err
 }
 
-// links returns the links by which targets want units of ours, also those that an operator has enabled.
+// links returns the symbolic links that enable units of ours, also links that an operator has made.
 func (i *Installation) links(units []file) (links []file) {
 	for _, unit := range enableable(units) {
 		found, err := filepath.Glob(path.Join(system, "*.wants", unit))
@@ -80,9 +80,9 @@ func (i *Installation) links(units []file) (links []file) {
 	return links
 }
 
-// InUse returns ErrInUse if pods of the node have addresses, as the registry or the kernel shows. What cannot be read
-// is no proof of the contrary. The namespace is the node's, which is opened before EnterRoot: /proc may not be there
-// afterwards.
+// InUse returns ErrInUse if pods of the node have addresses, as the registry or the kernel shows. If InUse cannot read
+// them, it returns another error, because pods may have addresses. host is the node's namespace. The caller must open
+// it before EnterRoot: /proc may not be there afterwards.
 func InUse(host *nl.NS) error {
 	s, err := cli.ViewRegistry()
 	if err != nil {
@@ -107,7 +107,8 @@ func InUse(host *nl.NS) error {
 }
 
 func inUse(why string) error {
-	return cli.Hint(fmt.Errorf("nothing is removed: %w, and the runtime needs the plugins to delete these: "+
-		"%s", ErrInUse, why),
-		"drain the node, run "+cli.Name+" registry-gc --free-after=15m, and try again; --force removes all the same")
+	return cli.Hint(fmt.Errorf("nothing is removed, because %w, and the runtime needs the plugins to delete these "+
+		"pods: %s", ErrInUse, why),
+		"drain the node, run "+cli.Name+" registry-gc --free-after=15m, and try again; --force removes everything "+
+			"anyway")
 }

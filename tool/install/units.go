@@ -23,8 +23,8 @@ import (
 // system is where an administrator's units are (systemd.unit(5)).
 const system = toSystemd + "/system"
 
-// searched are the directories in which systemd looks for a program that a unit names without one (systemd.exec(5),
-// ExecSearchPath=).
+// searched are the directories in which systemd looks for a program that a unit names without a directory
+// (systemd.exec(5), ExecSearchPath=).
 var searched = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"}
 
 // unitFiles returns the units, the drop-ins, and the links that enable units.
@@ -40,8 +40,8 @@ func (i *Installation) unitFiles() ([]file, error) {
 		return err
 	})
 	if err != nil {
-		return nil, cli.Hint(fmt.Errorf("the units to install: %w", err),
-			"--from names a directory like the root of the container image")
+		return nil, cli.Hint(fmt.Errorf("read the units to install: %w", err),
+			"want in --from a directory like the root of the container image")
 	}
 	for _, unit := range i.Enable {
 		link, err := enabling(all, unit)
@@ -56,7 +56,7 @@ func (i *Installation) unitFiles() ([]file, error) {
 // calls finds where a unit or a script names a program of ours without its directory.
 var calls = regexp.MustCompile(`(=-?|\$\()(` + name + `-(tool|links) |` + name + `-links\n)`)
 
-// absolute gives the programs that a text names their directory, where systemd would not find them.
+// absolute adds the directory to the names of our programs in a text, if systemd would not find these programs.
 func (i *Installation) absolute(text []byte) []byte {
 	if slices.Contains(searched, i.ToolDir) {
 		return text
@@ -67,7 +67,7 @@ func (i *Installation) absolute(text []byte) []byte {
 // reads finds the commands that read a conflist.
 var reads = regexp.MustCompile(name + `-tool (repair|registry-gc|warm|release|metrics)\b`)
 
-// configured names the directory of the conflists to these commands, if it is not the one that they read without that.
+// configured adds --config with the directory of the conflists to these commands, if it is not the default directory.
 func (i *Installation) configured(text []byte) []byte {
 	if i.ConfDir == conf.Dir {
 		return text
@@ -77,7 +77,7 @@ func (i *Installation) configured(text []byte) []byte {
 	})
 }
 
-// script is the script of cni-links.service.
+// script returns the script of cni-links.service.
 func (i *Installation) script() file {
 	const script = name + "-links"
 	f := file{path: filepath.Join(i.ToolDir, script), from: path.Join(fromTool, script), mode: 0o755}
@@ -93,7 +93,7 @@ var wantedBy = regexp.MustCompile(`(?m)^WantedBy=(.+)$`)
 func enabling(units []file, unit string) ([]file, error) {
 	at := slices.IndexFunc(units, func(f file) bool { return f.path == path.Join(system, unit) })
 	if at < 0 {
-		return nil, fmt.Errorf("--enable: %q: want one of %s", unit, strings.Join(enableable(units), ", "))
+		return nil, fmt.Errorf("--enable %q: want one of %s", unit, strings.Join(enableable(units), ", "))
 	}
 	var links []file
 	for _, m := range wantedBy.FindAllSubmatch(units[at].text, -1) {
@@ -102,7 +102,7 @@ func enabling(units []file, unit string) ([]file, error) {
 		}
 	}
 	if len(links) == 0 {
-		return nil, fmt.Errorf("--enable: %q: another unit starts it: want one of %s", unit,
+		return nil, fmt.Errorf("--enable %q: want one of %s, because another unit starts this unit", unit,
 			strings.Join(enableable(units), ", "))
 	}
 	return links, nil
@@ -118,11 +118,11 @@ func enableable(units []file) (names []string) {
 	return names
 }
 
-// booted reports whether systemd runs the node, which is not so while an image is made (sd_booted(3)).
+// booted reports whether systemd runs the node (sd_booted(3)). While an image is made, systemd does not run.
 func booted() bool { return has("/run/systemd/system")() }
 
-// startUnits lets systemd read the units, and start those that are enabled, except warmUnit. startUnits always does
-// both: an earlier run may have been killed after it wrote the files.
+// startUnits makes systemd read the units again, and starts all enabled units but warmUnit. startUnits always does
+// both, because an earlier run may have been killed after it had written the files.
 func (i *Installation) startUnits(ctx context.Context) error {
 	if !i.Systemd || i.Check || !booted() {
 		return nil
@@ -163,8 +163,8 @@ func (i *Installation) stopUnits(ctx context.Context, units []file) error {
 	return systemctl(ctx, append([]string{"stop"}, installed...)...)
 }
 
-// systemctl runs the node's systemctl. That program ignores the commands of a process that has changed its root
-// directory, unless a variable says otherwise.
+// systemctl runs the node's systemctl. If a process has changed its root directory, that program ignores the commands
+// of the process. A variable prevents this.
 func systemctl(ctx context.Context, args ...string) error {
 	c := exec.CommandContext(ctx, "systemctl", args...)
 	c.Env = append(os.Environ(), "SYSTEMD_IGNORE_CHROOT=1")
@@ -176,6 +176,6 @@ func systemctl(ctx context.Context, args ...string) error {
 	if errors.Is(err, exec.ErrNotFound) {
 		return cli.Hint(err, "--systemd=no installs no units; then the command maintain does their work")
 	}
-	return cli.Hint(err, "run this on the node to see why; or --systemd=no installs no units, and the command "+
-		"maintain does their work")
+	return cli.Hint(err, "run this systemctl command on the node to see the cause. Or use --systemd=no, which "+
+		"installs no units: the command maintain then does their work")
 }

@@ -30,10 +30,10 @@ type execPlugin struct {
 	ProvideClusterInfo bool   `json:"provideClusterInfo"`
 	InteractiveMode    string `json:"interactiveMode"`
 
-	dir string // of the kubeconfig
+	dir string // directory of the kubeconfig
 }
 
-// An execCredential is what the program gets, and what it prints.
+// An execCredential is the input of the program, and also its output.
 type execCredential struct {
 	APIVersion string      `json:"apiVersion"`
 	Kind       string      `json:"kind"`
@@ -62,13 +62,15 @@ type execStatus struct {
 
 const execCredentialKind = "ExecCredential"
 
-// credentials runs the program. The program ends with ctx.
+// credentials runs the program, and returns the certificate or the token that the program prints. The program ends with
+// ctx.
 func (e *execPlugin) credentials(ctx context.Context, at server) (*tls.Certificate, string, error) {
 	fail := func(err error) (*tls.Certificate, string, error) {
 		return nil, "", fmt.Errorf("exec: %s: %w", e.Command, err)
 	}
 	if e.InteractiveMode == "Always" {
-		return fail(errors.New("interactiveMode: Always: no person answers here: want IfAvailable or Never"))
+		return fail(errors.New("interactiveMode is Always, but no person can answer a prompt here: want IfAvailable " +
+			"or Never"))
 	}
 	out, err := e.run(ctx, at)
 	if err != nil {
@@ -77,12 +79,12 @@ func (e *execPlugin) credentials(ctx context.Context, at server) (*tls.Certifica
 	var c execCredential
 	switch err := json.Unmarshal(out, &c); {
 	case err != nil:
-		return fail(fmt.Errorf("it prints no %s: %w", execCredentialKind, err))
+		return fail(fmt.Errorf("its output is no %s: %w", execCredentialKind, err))
 	case c.Kind != execCredentialKind || c.APIVersion != e.APIVersion || c.Status == nil:
-		return fail(fmt.Errorf("it prints a %s of %q: want an %s of %q with a status", c.Kind, c.APIVersion,
+		return fail(fmt.Errorf("its output is a %s of %q: want an %s of %q with a status", c.Kind, c.APIVersion,
 			execCredentialKind, e.APIVersion))
 	case c.Status.Token == "" && c.Status.Certificate == "":
-		return fail(errors.New("it prints neither a token nor a certificate"))
+		return fail(errors.New("its output has neither a token nor a certificate"))
 	case c.Status.Certificate == "":
 		return nil, c.Status.Token, nil
 	}
@@ -102,7 +104,7 @@ func (e *execPlugin) run(ctx context.Context, at server) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	command := e.Command
-	if strings.ContainsRune(command, filepath.Separator) { // otherwise it is one of PATH
+	if strings.ContainsRune(command, filepath.Separator) { // otherwise the program is in PATH
 		command = below(filepath.Join(e.dir, "kubeconfig"), command)
 	}
 	c := exec.CommandContext(ctx, command, e.Args...)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package kube asks the API server of Kubernetes for one thing: to change the status of this node. The package takes
-// the credentials from the kubelet's kubeconfig, whatever kind these are: certificates, a token, or a program that
-// prints one. It asks for nothing else, and reads no object except the answer.
+// Package kube asks the API server of Kubernetes for one thing: to change the status of this node. It takes the
+// credentials from the kubelet's kubeconfig: a certificate, a token, or a program that prints one of these. It asks for
+// nothing else, and reads only the object in the answer.
 package kube
 
 import (
@@ -32,7 +32,7 @@ var Kubeconfigs = []string{
 	"/var/lib/rancher/rke2/agent/kubelet.kubeconfig",
 }
 
-// Find returns the first of Kubeconfigs that there is.
+// Find returns the first of Kubeconfigs that exists.
 func Find() (path string, found bool) {
 	for _, path := range Kubeconfigs {
 		if _, err := os.Stat(path); err == nil {
@@ -50,7 +50,7 @@ type Client struct {
 	server *url.URL
 	http   *http.Client
 	token  string
-	node   string // that the client's certificate names; "" if it does not
+	node   string // the node that the client's certificate names; "" if it names none
 }
 
 // Node returns the name of the node to which the client's certificate was issued. Node returns "" if the credentials do
@@ -59,8 +59,8 @@ func (c *Client) Node() string { return c.node }
 
 // A Refusal is an answer of the API server that is no success.
 type Refusal struct {
-	Status  int    // of HTTP
-	Message string // the server's
+	Status  int    // status code of HTTP
+	Message string // message of the server
 }
 
 func (r *Refusal) Error() string {
@@ -70,7 +70,7 @@ func (r *Refusal) Error() string {
 // Resources are extended resources of a node by their names. A nil number removes the resource.
 type Resources map[string]*int
 
-// PatchNode sets extended resources of a node, as its capacity and as what it has for pods, and changes nothing else of
+// PatchNode sets extended resources of a node, as its capacity and as allocatable to pods, and changes nothing else of
 // the node. PatchNode returns the new capacity of the node, by the names of all its resources.
 func (c *Client) PatchNode(ctx context.Context, node string, resources Resources) (map[string]string, error) {
 	values := map[string]any{}

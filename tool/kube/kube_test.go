@@ -248,15 +248,15 @@ func TestRedirected(t *testing.T) {
 func TestBadKubeconfigs(t *testing.T) {
 	s := newAPIServer(t)
 	for user, want := range map[string]string{
-		"{}":                                    "want a certificate, a token or exec: it has none",
-		"{username: a, password: b}":            "Kubernetes takes no password",
+		"{}":                                    "but the user has none of these",
+		"{username: a, password: b}":            "Kubernetes no longer accepts a password",
 		"{token: a, as: root}":                  "no impersonation",
 		"{client-certificate: none.pem}":        "none.pem: no such file",
 		"{client-certificate: ca.crt}":          "client certificate: tls: failed to find any PEM data in key",
 		"{exec: {command: /bin/false}}":         "exec: /bin/false: exit status 1",
 		"{exec: {command: no-such}}":            "executable file not found",
-		"{exec: {command: /bin/true}}":          "it prints no ExecCredential",
-		"{exec: {interactiveMode: Always}}":     "no person answers here",
+		"{exec: {command: /bin/true}}":          "its output is no ExecCredential",
+		"{exec: {interactiveMode: Always}}":     "no person can answer a prompt here",
 		"{exec: {command: echo, args: ['{}']}}": "want an ExecCredential",
 	} {
 		_, err := Load(t.Context(), s.kubeconfig(t, user))
@@ -265,9 +265,9 @@ func TestBadKubeconfigs(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"current-context: x": `it has no context "x"`,
-		"[":                  "it is no kubeconfig",
-		"contexts: [{name: x, context: {cluster: a, user: b}}]\ncurrent-context: x": `it has no cluster "a"`,
+		"current-context: x": `the file has no context "x"`,
+		"[":                  "the file is no kubeconfig",
+		"contexts: [{name: x, context: {cluster: a, user: b}}]\ncurrent-context: x": `the file has no cluster "a"`,
 		"contexts: [{name: '', context: {}}]\nclusters: [{name: '', cluster: {server: 'http://1'}}]\n" +
 			"users: [{name: ''}]": "want a URL that begins with https://",
 	} {

@@ -20,9 +20,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A kubeconfig is what a kubelet's file has (Kubernetes reference, "kubeconfig (v1)"). What a kubelet cannot have is
-// refused and not ignored. Otherwise a request would have fewer credentials than the file says, or go to another
-// server.
+// A kubeconfig has the keys of a kubeconfig file (Kubernetes reference, "kubeconfig (v1)"). A kubelet's file cannot
+// have some of these keys. Load refuses a file with such a key, and does not ignore the key. Otherwise a request would
+// have fewer credentials than the file says, or go to another server.
 type kubeconfig struct {
 	CurrentContext string          `json:"current-context"`
 	Clusters       []named[server] `json:"clusters"`
@@ -30,7 +30,7 @@ type kubeconfig struct {
 	Contexts       []named[using]  `json:"contexts"`
 }
 
-// A named is an entry of one of the lists. Each kind has its own name for the value.
+// A named is an entry of one of the lists. Each list has another key for the value.
 type named[T any] struct {
 	Name    string `json:"name"`
 	Cluster T      `json:"cluster"`
@@ -68,7 +68,8 @@ type using struct {
 	User    string `json:"user"`
 }
 
-// Load reads a kubeconfig, and gets the credentials that its current context names. Paths in it begin at its directory.
+// Load reads a kubeconfig, and gets the credentials that its current context names. A relative path in the kubeconfig
+// begins at the kubeconfig's directory.
 func Load(ctx context.Context, path string) (*Client, error) {
 	c, err := load(ctx, path)
 	if err != nil {
@@ -84,7 +85,7 @@ func load(ctx context.Context, path string) (*Client, error) {
 	}
 	var all kubeconfig
 	if err := yaml.Unmarshal(text, &all); err != nil {
-		return nil, fmt.Errorf("it is no kubeconfig: %w", err)
+		return nil, fmt.Errorf("the file is no kubeconfig: %w", err)
 	}
 	at, as, err := all.current()
 	if err != nil {
@@ -98,7 +99,7 @@ func load(ctx context.Context, path string) (*Client, error) {
 	return clientOf(ctx, at, as)
 }
 
-// below returns a path of a file that begins at the file's directory if it is relative.
+// below returns a path that is written in a file. A relative path begins at the directory of the file.
 func below(file, path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path
@@ -120,7 +121,7 @@ func (all kubeconfig) current() (at server, as user, err error) {
 func entry[T any](all []named[T], kind, name string) (one named[T], err error) {
 	i := slices.IndexFunc(all, func(n named[T]) bool { return n.Name == name })
 	if i < 0 {
-		return one, fmt.Errorf("it has no %s %q", kind, name)
+		return one, fmt.Errorf("the file has no %s %q", kind, name)
 	}
 	return all[i], nil
 }
@@ -129,7 +130,7 @@ func entry[T any](all []named[T], kind, name string) (one named[T], err error) {
 func clientOf(ctx context.Context, at server, as user) (*Client, error) {
 	address, err := url.Parse(at.Server)
 	if err != nil || address.Scheme != "https" || address.Host == "" {
-		return nil, fmt.Errorf("server: %q: want a URL that begins with https://", at.Server)
+		return nil, fmt.Errorf("server %q: want a URL that begins with https://", at.Server)
 	}
 	c := &Client{server: address}
 	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: at.TLSServerName, InsecureSkipVerify: at.Insecure}
@@ -154,7 +155,7 @@ func clientOf(ctx context.Context, at server, as user) (*Client, error) {
 	}
 	c.http = &http.Client{
 		Transport: &http.Transport{TLSClientConfig: config, Proxy: proxy, DisableKeepAlives: true},
-		// Nothing that the API server answers sends the credentials elsewhere.
+		// No redirect may send the credentials to another server.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return c, nil
@@ -179,15 +180,15 @@ func (s server) roots() (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// credentials returns the client's certificate, its token, or both. In each call it reads the files, because kubelets
-// replace their certificates, and tokens end.
+// credentials returns the client's certificate, its token, or both. It reads the files in each call, because kubelets
+// replace their certificates, and tokens expire.
 func (u user) credentials(ctx context.Context, at server) (*tls.Certificate, string, error) {
 	switch {
 	case u.Username != "" || u.AuthProvider != nil:
-		return nil, "", errors.New("user: want a certificate, a token or exec: Kubernetes takes no password and no " +
-			"auth-provider any more")
+		return nil, "", errors.New("user: want a certificate, a token or exec, because Kubernetes no longer accepts " +
+			"a password or an auth-provider")
 	case u.As != "" || u.AsUID != "" || len(u.AsGroups) > 0:
-		return nil, "", errors.New("user: as: want the kubelet's own credentials, and no impersonation")
+		return nil, "", errors.New("user: want the kubelet's own credentials, and no impersonation (as)")
 	case u.Exec != nil:
 		return u.Exec.credentials(ctx, at)
 	}
@@ -196,7 +197,7 @@ func (u user) credentials(ctx context.Context, at server) (*tls.Certificate, str
 		return nil, "", err
 	}
 	token := u.Token
-	if u.TokenFile != "" { // it comes first, as in client-go
+	if u.TokenFile != "" { // the file has precedence, as in client-go
 		text, err := os.ReadFile(u.TokenFile)
 		if err != nil {
 			return nil, "", err
@@ -204,12 +205,12 @@ func (u user) credentials(ctx context.Context, at server) (*tls.Certificate, str
 		token = strings.TrimSpace(string(text))
 	}
 	if cert == nil && token == "" {
-		return nil, "", errors.New("user: want a certificate, a token or exec: it has none")
+		return nil, "", errors.New("user: want a certificate, a token or exec, but the user has none of these")
 	}
 	return cert, token, nil
 }
 
-// certificate returns the client's certificate. A kubelet has it and its key in one file.
+// certificate returns the client's certificate. A kubelet has the certificate and its key in one file.
 func (u user) certificate() (*tls.Certificate, error) {
 	cert, err1 := textOf(u.CertificateData, u.Certificate)
 	key, err2 := textOf(u.KeyData, u.Key)
@@ -219,7 +220,7 @@ func (u user) certificate() (*tls.Certificate, error) {
 	return pair(cert, key)
 }
 
-// textOf returns the data, or else what the file has.
+// textOf returns the data. If there is none, it returns the content of the file.
 func textOf(data []byte, file string) ([]byte, error) {
 	if len(data) > 0 || file == "" {
 		return data, nil

@@ -23,33 +23,35 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// To compare a pod with the list of its ADD, one must know what the ADD was told. There are three sources, the best one
-// first:
+// Package repair compares a running pod with the objects that its ADD has made. For this, it needs the inputs of the
+// ADD. There are three sources, the best one first:
 //
-//   - What the runtime keeps for the DEL, see [lease.KeptOf]: the configuration, the annotations and the answer of this
-//     very ADD. The ADD has ended then, so a pod of this second is compared, too. It outlives the registry.
-//   - The lease, and what the plugin answers to it by the configuration of now. An ADD may be under way for five
-//     minutes.
-//   - The alias of the node's end of the pair names the attachment, and a lease without a key its namespace and
-//     addresses. That is so after the registry was rebuilt, if no runtime keeps anything.
+//   - The file that the runtime keeps for the DEL (see [lease.KeptOf]). It has the configuration, the annotations and
+//     the answer of this ADD. The runtime writes it after the ADD, so repair can compare even a pod that has just
+//     started. The file stays if the registry is lost.
+//   - The lease, and the answer that the plugin would give for it by the present configuration. Its ADD may be under
+//     way for five minutes, so repair uses only older leases.
+//   - The alias of the node's end of the pair, and a lease without a key. The alias names the attachment, and the lease
+//     has the namespace and the addresses. This is the only source if the registry was rebuilt, and no runtime keeps a
+//     file.
 //
-// This package does not ask the pod. The pod could name another's addresses.
+// This package does not ask the pod. The pod could name the addresses of another pod.
 
 // settledAfter is the age of a lease after which its ADD has certainly ended: no runtime waits longer (containerd: 4
 // minutes).
 const settledAfter = 5 * time.Minute
 
-// An Attachment is one of a running pod, and what its ADD was told.
+// An Attachment is an attachment of a running pod, with the inputs of its ADD.
 type Attachment struct {
 	lease registry.Lease
 	pair  *plugin.Request[ptp.Config]
-	slave *plugin.Request[ipvlan.Config] // nil: no source knows all that the plugin was told
+	slave *plugin.Request[ipvlan.Config] // nil: no source has all inputs of this plugin, or it was not called
 	// unlimited means that the pod may have had limits of its bandwidth, and no source knows which.
 	unlimited bool
 }
 
-// attachments lists the attachments of a network by their leases. unknown reports the node's end of a pair whose pod no
-// source knows.
+// attachments lists the attachments of a network, sorted by their keys. unknown reports whether a link is the node's
+// end of a pair whose pod no source knows.
 func attachments(host *nl.NS, n conf.Network, s *registry.State) (
 	all []Attachment, unknown func(nl.Link) bool, failed error,
 ) {
@@ -111,10 +113,11 @@ func attachments(host *nl.NS, n conf.Network, s *registry.State) (
 	return all, unknown, failed
 }
 
-// errUnsettled is about an attachment whose ADD may be under way.
+// errUnsettled means that the ADD of an attachment may be under way.
 var errUnsettled = errors.New("its ADD may be under way")
 
-// leasesOf are a network's leases of attachments.
+// leasesOf returns the leases of a network by attachment. It leaves out leases of further NICs and leases without a
+// container.
 func leasesOf(network string, s *registry.State) map[registry.Attachment]registry.Lease {
 	all := map[registry.Attachment]registry.Lease{}
 	if s == nil {
@@ -128,8 +131,8 @@ func leasesOf(network string, s *registry.State) map[registry.Attachment]registr
 	return all
 }
 
-// fromTold is the attachment that a runtime has told of. The attachment is not complete if the runtime keeps too
-// little, or if another attachment has one of the addresses by now.
+// fromTold returns the attachment of which a runtime keeps a file. The bool is false if the file lacks a necessary
+// value, or if another attachment has one of the addresses now.
 func fromTold(n conf.Network, t told, l registry.Lease, s *registry.State) (Attachment, bool) {
 	l.NetNS = cmp.Or(l.NetNS, t.NetNS)
 	added := t.result()
@@ -159,9 +162,9 @@ func othersAt(s *registry.State, a netip.Addr, key registry.Key) bool {
 	return leased && l.ContainerID != "" && l.Key != key
 }
 
-// fromLease is the attachment of a lease with some addresses. The VPC may have got CIDRs since its ADD, so the plugin
-// that makes the link to the VPC is not asked for its routes. The pod's pair, among the links of the node, shows its
-// data path.
+// fromLease returns the attachment of a lease with its addresses. The VPC may have got CIDRs since the ADD, so repair
+// does not compare the routes of the pod's link to the VPC. links are the links of the node: the pod's pair among them
+// shows the pod's data path.
 func fromLease(
 	n conf.Network, l registry.Lease, addrs []netip.Addr, s *registry.State, links []nl.Link,
 ) (Attachment, error) {
@@ -169,7 +172,8 @@ func fromLease(
 		return Attachment{}, n.Mistake
 	}
 	if n.IPAM == nil {
-		return Attachment{}, fmt.Errorf("%s has no %s, which knows the pods' routes", n.File, conf.TypeIPAM)
+		return Attachment{}, fmt.Errorf("%s does not have the plugin %s: without it, the routes of the pods are not "+
+			"known", n.File, conf.TypeIPAM)
 	}
 	routed := func(configured bool) bool {
 		near, is := ptp.NearOf(links, n.Name, l.Attachment)
@@ -188,8 +192,8 @@ func fromLease(
 	return a, nil
 }
 
-// aliased is the attachment that the alias of the node's end of a pair names, and its pod. A name or the MAC address of
-// the link follows from it.
+// aliased returns a lease with the attachment and the pod that the alias of the node's end of a pair names. The bool is
+// false if no name and no MAC address of the link fits this attachment.
 func aliased(near nl.Link, network string) (l registry.Lease, is bool) {
 	words := strings.Fields(near.Alias)
 	if !nl.IsPair(near.Group) || near.Kind != "veth" || len(words) < 4 || words[1] != network {
@@ -229,7 +233,7 @@ func keylessOf(host *nl.NS, s *registry.State) keyless {
 }
 
 // at returns the lease of an attachment, with its addresses. The alias of the pair's end on the node names the
-// attachment. The other end is in its namespace.
+// attachment. The other end of the pair is in the namespace of the lease.
 func (k keyless) at(near nl.Link, network string) (l registry.Lease, addrs []netip.Addr, is bool) {
 	named, is := aliased(near, network)
 	path := k.paths.At(near)
@@ -255,7 +259,7 @@ func leadsTo(host *nl.NS, near nl.Link, path string) bool {
 	return host.IsPeer(near, pod, far.Index)
 }
 
-// request is the command of a plugin for the attachment.
+// request returns a request of a plugin for the attachment.
 func request[C any](n conf.Network, l registry.Lease, config C, added *types100.Result) *plugin.Request[C] {
 	return &plugin.Request[C]{Network: n.Name, Attachment: l.Attachment, NetNS: l.NetNS,
 		Pod: plugin.Pod{Namespace: l.PodNamespace, Name: l.PodName}, Config: config, Prev: added}

@@ -17,7 +17,7 @@ import (
 // A told is what a runtime keeps of an ADD.
 type told struct{ lease.Kept }
 
-// ask fills in what the runtime gives the plugins for their capabilities.
+// ask fills config with the values that the runtime gave to a plugin for its capabilities.
 func (t told) ask(capabilities map[string]bool, config any) {
 	given := map[string]json.RawMessage{}
 	for name, arg := range t.Args {
@@ -26,11 +26,11 @@ func (t told) ask(capabilities map[string]bool, config any) {
 		}
 	}
 	if text, err := json.Marshal(given); err == nil {
-		_ = json.Unmarshal(text, config) // what the plugin could not read, the ADD has refused
+		_ = json.Unmarshal(text, config) // no error: the plugin could read the values in the ADD
 	}
 }
 
-// tolds reads what runtimes keep of the attachments to a network.
+// tolds reads what runtimes keep of the attachments to a network, by attachment.
 func tolds(network string) map[registry.Attachment]told {
 	all := map[registry.Attachment]told{}
 	for _, k := range lease.KeptOf(network) {
@@ -39,7 +39,7 @@ func tolds(network string) map[registry.Attachment]told {
 	return all
 }
 
-// result is the plugins' answer to the ADD, or nil if this program cannot read it.
+// result returns the plugins' answer to the ADD, or nil if this program cannot read the answer.
 func (t told) result() *types100.Result {
 	var head struct {
 		CNIVersion string `json:"cniVersion"`
@@ -58,7 +58,8 @@ func (t told) result() *types100.Result {
 	return added
 }
 
-// network is the network as the ADD had it, or as it is now if the runtime does not keep that.
+// network returns the network as the ADD had it. If the runtime does not keep the configuration, it returns the present
+// network, the argument now.
 func (t told) network(now conf.Network) conf.Network {
 	list, err := conf.Cached(now.File, t.Config)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// RemoveDetached deletes the rules of pods whose veth pairs are gone, and returns them. No part of a
-// repair needs that: a rule without its link has no effect.
+// RemoveDetached deletes the rules of pods whose veth pairs are gone, and returns them. [Node] does not call it,
+// because a rule without its link has no effect.
 func RemoveDetached(host *nl.NS) ([]nl.Rule, error) { return ptp.RemoveDetached(host) }
 
 // OfPod reports whether a rule is one that RemoveDetached deletes when its link is gone.

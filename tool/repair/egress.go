@@ -20,13 +20,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// This file brings the running clients and routers of egresses to the present configuration. What a pod was told, only
-// the runtime knows: its annotations, and the answer of the plugins. So a pod of which no runtime keeps that is left.
+// This file brings the running clients and routers of egresses to the present configuration. Only the runtime keeps the
+// inputs of a pod's ADD: its annotations, and the answer of the plugins. If no runtime keeps the inputs, repair does
+// not change the pod.
 
 // An Outdated is a running client or router that differs from the configuration.
 type Outdated struct {
 	NetNS string
-	Err   error // why it cannot be changed, or nil
+	Err   error // why repair cannot change the egress, or nil
 
 	lease   registry.Lease
 	request *plugin.Request[egress.Config]
@@ -45,10 +46,10 @@ func (o Outdated) String() string {
 	return o.differs
 }
 
-// OutdatedBy lists the running pods whose egress differs from the configuration of a network, routers first. A client
-// that has a new destination before its router is refused there.
+// OutdatedBy lists the running pods whose egress differs from the configuration of a network, routers first. If a
+// client gets a new destination before its router does, the router refuses the client's packets.
 func OutdatedBy(host *nl.NS, n conf.NetworkEgress) (all []Outdated) {
-	s, _ := leases() // of a network of another plugin there is no registry
+	s, _ := leases() // if another plugin gives addresses, there is no registry
 	leased := leasesOf(n.List.Name, s)
 	for at, t := range tolds(n.List.Name) {
 		l := t.Lease()
@@ -70,14 +71,15 @@ func OutdatedBy(host *nl.NS, n conf.NetworkEgress) (all []Outdated) {
 	}
 	slices.SortFunc(all, func(a, b Outdated) int {
 		if a.role != b.role {
-			return strings.Compare(b.role, a.role) // "router" is behind "client"
+			return strings.Compare(b.role, a.role) // "router" comes before "client"
 		}
 		return strings.Compare(a.lease.Key.String(), b.lease.Key.String())
 	})
 	return all
 }
 
-// look compares the pod with the configuration, and calls do with what differs. A pod that has ended does not differ.
+// look compares the pod with the configuration, and calls do with the differences, if there are any. A pod that has
+// ended does not differ.
 func (o *Outdated) look(host *nl.NS, do func(*egress.Renewal) error) error {
 	pod, err := host.OpenOther("pod", o.NetNS)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -89,7 +91,7 @@ func (o *Outdated) look(host *nl.NS, do func(*egress.Renewal) error) error {
 	defer pod.Close()
 	x, err := egress.Outdated(o.request, pod)
 	if _, gone := pod.LinkByName(o.request.IfName); errors.Is(gone, fs.ErrNotExist) {
-		return nil // its DEL has come
+		return nil // the pod has ended by a DEL
 	}
 	if err != nil || x == nil || x.None() {
 		return err
@@ -105,7 +107,7 @@ func (o Outdated) Renew(host *nl.NS) (did string, err error) {
 		err = o.look(host, (*egress.Renewal).Apply)
 	}
 	if err != nil {
-		return "", fmt.Errorf("%s: its egress cannot be changed to the present configuration: delete the pod: %w",
+		return "", fmt.Errorf("the egress of %s cannot change to the present configuration, so delete the pod: %w",
 			o.Owner(), err)
 	}
 	if o.differs == "" {
@@ -120,7 +122,7 @@ func (o Outdated) Renew(host *nl.NS) (did string, err error) {
 func Egress(_ context.Context, host *nl.NS, n conf.NetworkEgress) (did []string, failed error) {
 	for _, o := range OutdatedBy(host, n) {
 		if errors.Is(o.Err, egress.ErrRole) {
-			slog.Warn("the configuration now gives a pod another egress, but its role cannot change while it runs: "+
+			slog.Warn("the configuration now gives a pod another egress, but a running pod cannot change its role: "+
 				"delete the pod",
 				"pod", o.Owner(), "why", o.Err)
 			continue

@@ -13,7 +13,8 @@ import (
 )
 
 // Unguarded lists the links of the node that have slaves in pods, and that accept frames from these pods to the node
-// (see [nl.Guard]). If a pod has a whole ENI, the link is in the pod, and has no slaves. A routed pod has none, either.
+// (see [nl.Guard]). If a pod has a whole ENI, the link is in the pod, and has no slaves. A routed pod has no slave,
+// either.
 func Unguarded(host *nl.NS, s *registry.State) (lost []nl.Guard, err error) {
 	links, err1 := host.Links()
 	routes, err2 := host.Routes(nl.RouteFilter{Table: nl.MainTable, Protocol: nl.RouteProtocol})
@@ -33,7 +34,7 @@ func Unguarded(host *nl.NS, s *registry.State) (lost []nl.Guard, err error) {
 	return lost, errors.Join(err1, err2)
 }
 
-// routedAddrs are the addresses to which the node has a route by the pair of a routed pod.
+// routedAddrs returns the addresses to which the node has a route by the pair of a routed pod.
 func routedAddrs(links []nl.Link, routes []nl.Route) map[netip.Addr]bool {
 	pairs, addrs := map[string]bool{}, map[netip.Addr]bool{}
 	for _, l := range links {
@@ -49,7 +50,7 @@ func routedAddrs(links []nl.Link, routes []nl.Route) map[netip.Addr]bool {
 func Guards(host *nl.NS) (did []string, failed error) {
 	s, err := leases()
 	if err != nil {
-		return nil, nil // without a registry repair does not know the ENIs; the next ADD puts it back
+		return nil, nil // without a registry, repair does not know the ENIs; the next ADD puts the guard back
 	}
 	lost, failed := Unguarded(host, s)
 	for _, g := range lost {

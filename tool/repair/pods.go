@@ -55,8 +55,8 @@ func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknow
 	return lost, slices.DeleteFunc(bare, func(l nl.Link) bool { return !unclaimed(l) }), errors.Join(failed, err)
 }
 
-// loss returns what the attachment has lost. A pod whose namespace or whose link to the VPC is gone has ended, unless
-// the pair is there. A DEL deletes both links at once.
+// loss returns what the attachment has lost. If the pod's namespace is gone, the pod has ended. If the pod's link to
+// the VPC and its pair are gone, the pod has ended, too: a DEL deletes both links at once.
 func (a Attachment) loss(host *nl.NS) (l Loss, err error) {
 	l.Attachment = a
 	pod, err := host.OpenOther("pod", a.lease.NetNS)
@@ -82,18 +82,18 @@ func (a Attachment) loss(host *nl.NS) (l Loss, err error) {
 	}
 	if l.Loss, err = ptp.Missing(host, a.pair); err != nil {
 		if _, gone := pod.LinkByName(a.lease.IfName); errors.Is(gone, fs.ErrNotExist) {
-			return Loss{}, nil // its DEL has come
+			return Loss{}, nil // the pod has ended by a DEL
 		}
 		return l, err
 	}
 	l.Pod = append(faults, l.Pod...)
 	if l.Unpaired && !a.has(pod) {
-		return Loss{}, nil // the namespace is another pod's by now
+		return Loss{}, nil // another pod has the namespace by now
 	}
 	return l, nil
 }
 
-// withoutLink judges a pod whose namespace does not have the attachment's link to the VPC.
+// withoutLink completes the loss of a pod whose link to the VPC is gone. If the pair is gone, too, there is no loss.
 func (a Attachment) withoutLink(host, pod *nl.NS, l *Loss, missing error) error {
 	links, err := host.Links()
 	near, is := ptp.NearOf(links, a.pair.Network, a.pair.Attachment)
@@ -107,7 +107,7 @@ func (a Attachment) withoutLink(host, pod *nl.NS, l *Loss, missing error) error 
 
 // has reports whether the pod has one of the attachment's addresses.
 func (a Attachment) has(pod *nl.NS) bool {
-	found, _ := pod.Addrs(a.lease.IfName) // a pod that does not answer has ended
+	found, _ := pod.Addrs(a.lease.IfName) // if this fails, the pod has ended
 	wanted := plugin.NICs(a.pair.Prev, a.lease.IfName)[0].Addrs()
 	return slices.ContainsFunc(found, func(f nl.Addr) bool { return slices.Contains(wanted, f.Prefix.Addr()) })
 }
@@ -121,13 +121,13 @@ func Pods(ctx context.Context, host *nl.NS, n conf.Network) (did []string, faile
 		repaired, err := l.Repair(ctx, host)
 		did, failed = append(did, repaired...), errors.Join(failed, err)
 		for _, f := range l.Pod {
-			slog.Warn("a pod has lost a part of its network in its own namespace, and repair does not change that: "+
-				"delete the pod", "pod", l.Owner(), "lost", f.Error())
+			slog.Warn("a pod has lost a part of its network in its own namespace, and repair does not change that "+
+				"namespace: delete the pod", "pod", l.Owner(), "lost", f.Error())
 		}
 	}
 	for _, l := range unknown {
-		failed = errors.Join(failed, fmt.Errorf("%s (%s): the node has lost its routes to this pod, and repair does "+
-			"not know them; neither the registry nor the runtime (%s) has the attachment: delete the pod",
+		failed = errors.Join(failed, fmt.Errorf("%s (%s): the node has lost its routes to this pod, and repair "+
+			"cannot put them back. Neither the registry nor the runtime (%s) has the attachment, so delete the pod",
 			l.Name, l.Alias, lease.KeptIn[0]))
 	}
 	if len(unknown) > 0 {
@@ -136,33 +136,37 @@ func Pods(ctx context.Context, host *nl.NS, n conf.Network) (did []string, faile
 	return did, failed
 }
 
-// Repair puts back the lost objects on the node, and returns them. Where the pair is gone, it is the pod's ADD again.
+// Repair puts back the lost objects on the node, and returns them. If the pair is gone, Repair repeats the ADD of the
+// pair's plugin.
 func (l Loss) Repair(ctx context.Context, host *nl.NS) (did []string, failed error) {
 	pod := l.Owner()
 	if l.Unpaired {
 		if l.unlimited {
-			slog.Warn("the runtime does not report the limits of a pod's bandwidth, so its veth pair has no "+
-				"limits; if the pod needs them, delete the pod", "pod", pod)
+			slog.Warn("the runtime does not report the limits of a pod's bandwidth, so the pod's new veth pair has "+
+				"no limits; if the pod needs limits, delete the pod", "pod", pod)
 		}
-		// The rule of the old pair would lead the new one to the old table: the kernel knows a rule's link by its name.
+		// The kernel knows a rule's link by its name. So the rule of the old pair would lead packets of the new pair to
+		// the old table.
 		if _, err := ptp.RemoveDetached(host); err != nil {
 			return nil, err
 		}
 		if _, err := ptp.Commands().Add(ctx, l.pair); err != nil {
-			return nil, fmt.Errorf("%s has lost its veth pair %s, which cannot be put back: delete the pod: %w", pod,
+			return nil, fmt.Errorf("%s has lost its veth pair %s, and repair cannot put the pair back, so delete the "+
+				"pod: %w", pod,
 				l.Veth, err)
 		}
-		slog.Info("put back a pod's veth pair with its routes and rules: another program or an operator had deleted "+
-			"it", "pod", pod)
+		slog.Info("put back a pod's veth pair with its routes and rules, because another program or an operator had "+
+			"deleted the pair", "pod", pod)
 		return []string{"veth pair of " + pod}, nil
 	}
 	done, err := ptp.Restore(host, l.Loss)
 	for _, s := range done {
 		did = append(did, Brief(s.Object)+" of "+pod)
-		slog.Info("restored what was removed", "object", Brief(s.Object), "pod", pod)
+		slog.Info("restored a removed object", "object", Brief(s.Object), "pod", pod)
 	}
 	if err = errors.Join(err, l.Changed); err != nil {
-		err = fmt.Errorf("%s: the node has lost a part of this pod's network, and cannot put it back: %w", pod, err)
+		err = fmt.Errorf("%s: the node has lost a part of this pod's network, and repair cannot put it back: %w",
+			pod, err)
 	}
 	return did, err
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package repair puts back objects of the pods' network that a node has lost. Some serve all pods, and others belong to
-// one pod. Package repair also brings the egress of running pods to the present configuration. It finds the lost
-// objects by the conflist, the registry, the files that the runtime keeps for the DEL, and the kernel. It asks neither
-// EC2 nor the metadata service. It makes the same objects as an ADD, by the same lists.
+// Package repair puts back objects of the pods' network that a node has lost. Some of these objects serve all pods, and
+// others belong to one pod. Package repair also brings the egress of running pods to the present configuration. It
+// finds the lost objects by the conflist, the registry, the files that the runtime keeps for the DEL, and the kernel.
+// It asks neither EC2 nor the metadata service. It makes the same objects as an ADD, from the same wirings.
 package repair
 
 import (
@@ -52,12 +52,12 @@ func Node(ctx context.Context, conflists *conf.Conflists) ([]string, error) {
 	return append(did, repaired...), errors.Join(failed, err)
 }
 
-// shared puts back what serves all pods of a network.
+// shared puts back objects that serve all pods of a network.
 func shared(_ context.Context, host *nl.NS, n conf.Network) (did []string, failed error) {
 	w, err := Shared(host, n)
 	for _, s := range w {
 		did = append(did, Brief(s.Object))
-		slog.Info("restored what was removed", "object", Brief(s.Object))
+		slog.Info("restored a removed object", "object", Brief(s.Object))
 	}
 	if err != nil {
 		err = fmt.Errorf("network %s: %w", n.Name, err)

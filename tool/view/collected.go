@@ -11,8 +11,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// collectedMark is the name of a file. Its time is the end of the last collection that was
-// complete.
+// collectedMark is the name of a file. The time of the file is the end of the last complete collection.
 const collectedMark = "collected"
 
 // MarkCollected records that a collection was complete.
@@ -20,22 +19,23 @@ func MarkCollected() error {
 	return os.WriteFile(filepath.Join(registry.Dir(), collectedMark), nil, 0o600)
 }
 
-// maintainedMark is the name of a file. Its time is the last one at which the command maintain was at work.
+// maintainedMark is the name of a file. The time of the file is the last time at which the command maintain was at
+// work.
 const maintainedMark = "maintained"
 
-// MarkMaintained records that the command maintain is at work: it collects, and refills.
+// MarkMaintained records that the command maintain is at work: maintain collects, and refills pools.
 func MarkMaintained() error {
 	return os.WriteFile(filepath.Join(registry.Dir(), maintainedMark), nil, 0o600)
 }
 
-// MaintainedLately reports whether the command maintain was at work lately.
+// MaintainedLately reports whether the command maintain was at work in the last half hour.
 func MaintainedLately() bool { return lately(maintainedMark) }
 
-// CollectedLately reports whether registry-gc has completed a collection lately.
+// CollectedLately reports whether registry-gc has completed a collection in the last half hour.
 func CollectedLately() bool { return lately(collectedMark) }
 
 func lately(mark string) bool {
-	const most = 30 * time.Minute // the timer runs every 5
+	const most = 30 * time.Minute // cni-gc.timer runs every 5 minutes
 	fi, err := os.Stat(filepath.Join(registry.Dir(), mark))
 	return err == nil && time.Since(fi.ModTime()) < most
 }

@@ -22,18 +22,18 @@ import (
 // An EgressPod is a pod of the node that is a client or a router of an egress.
 type EgressPod struct {
 	Role     string     `json:"role"` // client or router
-	Pod      string     `json:"pod"`  // namespace/name, or its namespace's path
+	Pod      string     `json:"pod"`  // namespace/name; without a lease, the path of its network namespace
 	Addr     netip.Addr `json:"ip"`
 	Sent     uint64     `json:"sent"`     // packets into the tunnel
 	Received uint64     `json:"received"` // packets out of the tunnel
 	Refused  uint64     `json:"refused"`  // packets that the pod's table has dropped
 
 	Forwarded uint64 `json:"forwarded" head:"-"` // a router's: packets of clients
-	Answered  uint64 `json:"answered" head:"-"`  // a router's: answers to them
+	Answered  uint64 `json:"answered" head:"-"`  // a router's: answers to clients
 }
 
-// EgressPods looks for them in all network namespaces. The registry knows their names. An error is
-// about namespaces that could not be read; the list has the others.
+// EgressPods finds the clients and routers of egresses in all network namespaces. The registry has the names of their
+// pods. The error is about namespaces that could not be read. The list has the pods of all other namespaces.
 func EgressPods(s *registry.State) (all []EgressPod, err error) {
 	err = lease.EachNetNS(func(ns *nl.NS) error {
 		state, err := egress.Read(ns)
@@ -60,14 +60,14 @@ func EgressPods(s *registry.State) (all []EgressPod, err error) {
 	return all, err
 }
 
-// An EgressStatus counts these pods.
+// An EgressStatus counts the clients and routers of this node, and the packets that they have dropped.
 type EgressStatus struct {
 	Clients int    `json:"clients"`
 	Routers int    `json:"routers"`
-	Refused uint64 `json:"refused"` // packets
+	Refused uint64 `json:"refused"`
 }
 
-// EgressStatusOf counts pods.
+// EgressStatusOf counts the pods.
 func EgressStatusOf(all []EgressPod) (n EgressStatus) {
 	for _, p := range all {
 		if p.Role == egress.Router {
@@ -80,7 +80,7 @@ func EgressStatusOf(all []EgressPod) (n EgressStatus) {
 	return n
 }
 
-// print writes a line if there are such pods.
+// print writes a line if there are clients or routers.
 func (n EgressStatus) print(w io.Writer) {
 	if n.Clients+n.Routers > 0 {
 		fmt.Fprintf(w, "egress: %s, %s, %s refused\n", cli.Count(n.Clients, "client"), cli.Count(n.Routers, "router"),
@@ -88,7 +88,7 @@ func (n EgressStatus) print(w io.Writer) {
 	}
 }
 
-// EgressMetrics are about these pods together: a node may have many.
+// EgressMetrics returns metrics of all clients together, and of all routers together, because a node may have many.
 func EgressMetrics(all []EgressPod) []Metric {
 	pods := Metric{Name: "egress_pods", Help: "Pods of the node that are clients or routers of an egress."}
 	packets := Metric{Name: "egress_packets",

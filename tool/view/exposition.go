@@ -25,7 +25,7 @@ const (
 	histogram = "histogram"
 )
 
-// A Metric is a gauge, unless it says another type.
+// A Metric is a gauge if Type is empty.
 type Metric struct {
 	Name    string   `json:"name"`
 	Type    string   `json:"type"`
@@ -35,7 +35,7 @@ type Metric struct {
 
 // A sample is a value of a metric.
 type sample struct {
-	Suffix string            `json:"suffix"` // of the name, in a histogram
+	Suffix string            `json:"suffix"` // end of the metric's name; only in a histogram
 	Labels map[string]string `json:"labels"`
 	Value  float64           `json:"value"`
 
@@ -56,7 +56,8 @@ func (m *Metric) Add(value float64, labels ...string) {
 	m.Samples = append(m.Samples, s)
 }
 
-// times adds how often something took how long, with labels for all of its samples.
+// times adds the samples of a histogram of durations. within[i] is the number of durations up to bounds[i]. All samples
+// get the labels.
 func (m *Metric) times(bounds []time.Duration, within []uint64, total uint64, sum time.Duration, labels ...string) {
 	add := func(suffix string, value float64, more ...string) {
 		m.Add(value, slices.Concat(labels, more)...)
@@ -70,23 +71,23 @@ func (m *Metric) times(bounds []time.Duration, within []uint64, total uint64, su
 	add("_count", float64(total))
 }
 
-// at adds a time, unless it is the zero time.
+// at adds a time if it is not the zero time.
 func (m *Metric) at(t time.Time, labels ...string) {
 	if !t.IsZero() {
 		m.Add(float64(t.UnixMilli())/1000, labels...)
 	}
 }
 
-// escape is for the values of labels (Prometheus documentation, "Exposition formats").
+// escape escapes the values of labels (Prometheus documentation, "Exposition formats").
 var escape = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 
-// Written are the metrics that have values, with their full names and in a fixed order.
+// Written returns the metrics that have values, with their full names. Their samples are in a fixed order.
 func Written(all []Metric) []Metric {
 	all = slices.DeleteFunc(all, func(m Metric) bool { return len(m.Samples) == 0 })
 	for i := range all {
 		all[i].Name = metricPrefix + all[i].Name
 		if all[i].Type = cmp.Or(all[i].Type, gauge); all[i].Type == histogram {
-			continue // it has an order of its own
+			continue // the samples of a histogram keep their order
 		}
 		slices.SortFunc(all[i].Samples, func(a, b sample) int { return cmp.Compare(a.text, b.text) })
 	}

@@ -19,13 +19,13 @@ import (
 // A Finding is a difference between two of the four sources: registry, kernel, metadata and EC2.
 type Finding struct {
 	About    string `json:"about"`    // an address or an ENI
-	Means    string `json:"means"`    // what it means
-	Do       string `json:"do"`       // what to do about it
-	Harmless bool   `json:"harmless"` // it passes by itself
+	Means    string `json:"means"`    // what the difference means
+	Do       string `json:"do"`       // what to do about the difference
+	Harmless bool   `json:"harmless"` // the difference ends by itself
 }
 
-// lag is how long EC2, metadata or a running ADD may be behind although nothing is wrong.
-// Metadata has been minutes behind.
+// lag is how long EC2, metadata or a running ADD may be behind although nothing is wrong. Metadata was behind EC2 by
+// minutes.
 const lag = 10 * time.Minute
 
 // young is a little more than the time that an ADD may take.
@@ -37,15 +37,17 @@ func (k *Comparison) Findings() []Finding {
 	if k.empty() {
 		fs = append(fs,
 			Finding{"registry",
-				"it has no ENIs: no pod has asked for an address since the boot, or an operator has deleted it",
-				"nothing: the next ADD builds it from the kernel and metadata. To build it now: " + cli.Name +
+				"the registry has no ENIs: no pod has asked for an address since the boot, or an operator has " +
+					"deleted the registry",
+				"nothing: the next ADD builds the registry from the kernel and metadata. To build it now, run: " +
+					cli.Name +
 					" registry-gc --free-after=15m", true})
 	}
 	for _, vpc := range slices.Sorted(maps.Keys(k.lacking)) {
 		for _, c := range k.lacking[vpc] {
 			fs = append(fs, Finding{c.String(), "EC2 has this CIDR of " + vpc +
-				", but the metadata service does not show it: new pods have no route to it by their ENI",
-				"name it in routeToCidrs; if it is new, metadata shows it after some minutes", false})
+				", but the metadata service does not show it, so new pods have no route to it by their ENI",
+				"add the CIDR to routeToCidrs. If the CIDR is new, metadata shows it after some minutes", false})
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(k.eniIDs())) {
@@ -93,28 +95,30 @@ func (k *Comparison) judgeENI(id string) []Finding {
 	case phase == registry.Foreign:
 		return nil // no pod gets its addresses
 	case phase == registry.Draining:
-		return []Finding{{id, "a collection is about to delete it, or was interrupted",
-			"the next " + cli.Name + " registry-gc finishes that", true}}
+		return []Finding{{id, "a collection is about to delete this ENI, or was interrupted",
+			"the next " + cli.Name + " registry-gc finishes the deletion", true}}
 	case inRegistry && k.EC2.Answered && !attached:
 		return []Finding{{id,
-			"the registry has it, but EC2 says that it is not attached: pods on it have lost their network",
-			"another program or an operator has detached it (CloudTrail, DetachNetworkInterface): delete its pods, " +
-				"or attach it again. When its addresses have been free for --free-after, " + cli.Name +
-				" registry-gc deletes it, or forgets it if it is not of this node", false}}
+			"the registry has this ENI, but in EC2 it is not attached, so pods on it have lost their network",
+			"another program or an operator has detached the ENI (CloudTrail shows DetachNetworkInterface). Delete " +
+				"its pods, or attach the ENI again. When its addresses have been free for --free-after, " + cli.Name +
+				" registry-gc removes the ENI from the registry. If this node has created the ENI, registry-gc also " +
+				"deletes it", false}}
 	case inRegistry && k.links[known.MAC] == "" && !k.inPod(id):
 		if known.Link == "" && !known.NoLink(k.now) {
-			return []Finding{{id, "its link, with the MAC address " + known.MAC +
-				", is not on the node yet: new pods on it wait for the link", "wait half a minute", true}}
+			return []Finding{{id, "the node does not have the link of this ENI yet (MAC address " + known.MAC +
+				"). New pods on this ENI wait for the link", "wait half a minute", true}}
 		}
-		return []Finding{{id, "the node has no link with its MAC address, " + known.MAC +
-			": its pods have lost their network, and new pods do not use it",
+		return []Finding{{id, "the node has no link with the MAC address of this ENI, " + known.MAC +
+			". Its pods have lost their network, and new pods do not use this ENI",
 			"check dmesg for errors of the network driver, and whether another program has moved the link to another " +
 				"namespace; the ENI serves pods again when the link is back", false}}
 	case attached && k.empty():
 		return nil
 	case !inRegistry && attached:
-		return []Finding{{id, "it is attached, but the registry does not know it: no pod gets its addresses",
-			"wait until metadata shows it, then run " + cli.Name + " registry-gc --free-after=15m, which learns it",
+		return []Finding{{id, "this ENI is attached, but the registry does not have it, so no pod gets its addresses",
+			"wait until metadata shows the ENI, then run " +
+				cli.Name + " registry-gc --free-after=15m, which adds it to the registry",
 			!k.Metadata.Answered || k.Metadata.enis[id].ID == ""}}
 	case !inRegistry:
 		return k.judgeStray(id)
@@ -139,17 +143,18 @@ func (k *Comparison) judgePrefixes(id string) (fs []Finding) {
 	for _, p := range theirs {
 		if !slices.Contains(ours, p) {
 			gone, unassigned := k.state.Gone[p.Addr()]
-			fs = append(fs, Finding{p.String(), "EC2 has it on " + id +
-				", but the registry does not know it: no pod gets its addresses",
-				"run " + cli.Name + " registry-gc --free-after=15m, which learns it as soon as metadata shows it",
+			fs = append(fs, Finding{p.String(), "EC2 has this prefix on " + id +
+				", but the registry does not, so no pod gets its addresses",
+				"run " + cli.Name +
+					" registry-gc --free-after=15m, which adds the prefix to the registry as soon as metadata shows it",
 				unassigned && k.now.Sub(gone) < lag})
 		}
 	}
 	for _, p := range ours {
 		if !slices.Contains(theirs, p) {
-			fs = append(fs, Finding{p.String(), "the registry has the prefix on " + id +
-				", but EC2 does not; pods with its addresses have lost their network, and a new pod that gets one " +
-				"would have no network",
+			fs = append(fs, Finding{p.String(), "the registry has this prefix on " + id +
+				", but EC2 does not. Pods with addresses of the prefix have lost their network, and a new pod with " +
+				"such an address would have no network",
 				"delete these pods, then run " + cli.Name +
 					" registry-gc --free-after=15m, which asks EC2 and removes the prefix from the registry", false})
 		}
@@ -168,12 +173,12 @@ func (k *Comparison) inPrefix(h Holding) bool {
 // judgeStray judges an ENI that was made for this node and is not attached.
 func (k *Comparison) judgeStray(id string) []Finding {
 	if len(k.state.Intents) > 0 || k.empty() || !k.state.Rebuilt.Since.IsZero() {
-		return []Finding{{id, "it was made for this node and is not attached: a process is about to attach it, or " +
-			"was interrupted",
+		return []Finding{{id, "this ENI was created for this node and is not attached: a process is about to attach " +
+			"it, or was interrupted",
 			"the next ADD that needs an ENI attaches it, or the next " + cli.Name + " registry-gc deletes it", true}}
 	}
-	return []Finding{{id, fmt.Sprintf("it was made for this node (tag %s), is not attached, and no call for it is "+
-		"under way; it was left behind, and counts against the account's quota of ENIs", book.TagInstance),
+	return []Finding{{id, fmt.Sprintf("this ENI was created for this node (tag %s), but is not attached, and no "+
+		"process works on it. It is left over, and counts against the account's quota of ENIs", book.TagInstance),
 		"run " + cli.Name + " eni-gc twice, an hour apart", false}}
 }
 
@@ -201,22 +206,24 @@ func (k *Comparison) judgeLeased(at string, h Holding) (fs []Finding) {
 	on := k.EC2.on(h.Addr)
 	if k.EC2.Answered && on == "" {
 		fs = append(fs,
-			Finding{at, h.Owner() + " has it, but in EC2 it is on no ENI of this node: the pod has lost its network",
-				"delete the pod; CloudTrail says who called UnassignPrivateIpAddresses", false})
+			Finding{at, h.Owner() + " has this address, but in EC2 the address is on no ENI of this node: the pod " +
+				"has lost its network",
+				"delete the pod. CloudTrail shows the caller of UnassignPrivateIpAddresses", false})
 	}
 	// The pod's link stays on the ENI of its lease, even if the address moves to another ENI.
 	l, _ := k.state.Leases.At(h.Addr)
 	if its := cmp.Or(l.ENI, h.ENI); on != "" && its != on {
-		fs = append(fs, Finding{at, fmt.Sprintf("%s has it on %s, but in EC2 it is on %s: the pod has lost its network",
+		fs = append(fs, Finding{at, fmt.Sprintf("%s has this address on %s, but in EC2 the address is on %s: the pod "+
+			"has lost its network",
 			h.Owner(), orNone(its), on),
-			"delete the pod; CloudTrail says who called AssignPrivateIpAddresses with AllowReassignment", false})
+			"delete the pod. CloudTrail shows the caller of AssignPrivateIpAddresses with AllowReassignment", false})
 	}
 	adding := h.State == StateReserved && h.Since != nil && k.now.Sub(*h.Since) < young
 	if k.where(h.Addr) == "" && !k.used.Partial && !adding {
-		fs = append(fs, Finding{at, "it is leased to " + h.Owner() +
-			", but no namespace has it: the pod ended without a DEL, or its ADD failed",
-			"check that cni-gc.timer is active: " + cli.Name +
-				" registry-gc ends the lease when it has found the same twice", false})
+		fs = append(fs, Finding{at, "this address is leased to " + h.Owner() +
+			", but no namespace has the address: the pod ended without a DEL, or its ADD failed",
+			"check that cni-gc.timer is active. " + cli.Name +
+				" registry-gc ends the lease when two of its runs have found this", false})
 	}
 	return fs
 }
@@ -225,17 +232,18 @@ func (k *Comparison) judgeLeased(at string, h Holding) (fs []Finding) {
 func (k *Comparison) judgeUsed(at string, a netip.Addr) []Finding {
 	where := k.where(a)
 	if k.state.ENIs[cmp.Or(k.EC2.on(a), k.Metadata.on(a))].Foreign {
-		return nil // no pod gets it
+		return nil // no pod gets the address
 	}
 	if k.EC2.Answered && k.EC2.on(a) == "" {
-		return []Finding{{at, where + " has it, but in EC2 it is on no ENI of this node: EC2 drops what the pod " +
-			"sends from it",
-			"find the pod by its namespace (lsns -t net) and delete it", false}}
+		return []Finding{{at, where + " has this address, but in EC2 the address is on no ENI of this node: EC2 " +
+			"drops packets from this address",
+			"find the pod of this namespace (lsns -t net), and delete the pod", false}}
 	}
 	if k.empty() {
-		return nil // the next process finds it there
+		return nil // the process that builds the registry finds the address there
 	}
-	return []Finding{{at, where + " has it, but the registry has no lease: the next pod might get it, too",
+	return []Finding{{at, where + " has this address, but the registry has no lease of it: the next pod might get " +
+		"the address, too",
 		"run " + cli.Name + " registry-gc --free-after=15m, which finds addresses in use and leases them", false}}
 }
 
@@ -244,20 +252,21 @@ func (k *Comparison) judgeFree(at string, h Holding) []Finding {
 	on := k.EC2.on(h.Addr)
 	switch {
 	case h.ENI == "" && on == "":
-		return nil // the original leaves such behind, and no pod gets them
+		return nil // the original plugin leaves such addresses behind, and no pod gets them
 	case !k.EC2.Answered || on == h.ENI || k.state.ENIs[h.ENI].Draining || on == "" && k.inPrefix(h):
 		return nil
 	case on != "":
 		return []Finding{{at,
-			fmt.Sprintf("the registry has it on %s, EC2 on %s: a pod that gets it would have no network",
+			fmt.Sprintf("the registry has this address on %s, but EC2 has it on %s: a pod with this address would "+
+				"have no network",
 				orNone(h.ENI), on),
-			"move it back, or run " + cli.Name +
+			"move the address back, or run " + cli.Name +
 				" registry-gc --free-after=15m, which asks EC2 and removes the address from the registry", false}}
 	}
-	return []Finding{{at, "it is free in the registry, but in EC2 it is on no ENI of this node; a pod that gets it " +
-		"would have no network",
+	return []Finding{{at, "this address is free in the registry, but in EC2 it is on no ENI of this node. A pod with " +
+		"this address would have no network",
 		"run " + cli.Name + " registry-gc --free-after=15m, which asks EC2 and removes the address from the " +
-			"registry; CloudTrail says who unassigned it", false}}
+			"registry. CloudTrail shows the caller that unassigned the address", false}}
 }
 
 // judgeUnknown judges an address that only EC2 or metadata shows.
@@ -266,15 +275,15 @@ func (k *Comparison) judgeUnknown(at string, a netip.Addr) []Finding {
 	id := k.EC2.on(a)
 	switch e := k.EC2.enis[id]; {
 	case unassigned && k.now.Sub(gone) < lag:
-		return []Finding{{at, "this node unassigned it " + Brief(k.now.Sub(gone)) +
+		return []Finding{{at, "this node unassigned this address " + Brief(k.now.Sub(gone)) +
 			" ago, but EC2 or metadata still shows it", "wait some minutes", true}}
 	case k.EC2.Answered && id == "":
-		return []Finding{{at, "metadata shows it, but EC2 says that it is gone: metadata is behind",
+		return []Finding{{at, "metadata shows this address, but EC2 no longer has it: metadata is behind EC2",
 			"wait some minutes", true}}
 	case id != "" && e.Status != "available" && k.state.ENIs[id].MAC != "" && !k.state.ENIs[id].Foreign:
-		return []Finding{{at, "EC2 has it on " + id + ", but the registry does not know it: no pod gets it",
-			"an operator or another program has assigned it: run " + cli.Name +
-				" registry-gc --free-after=15m, which learns it as soon as metadata shows it", false}}
+		return []Finding{{at, "EC2 has this address on " + id + ", but the registry does not, so no pod gets it",
+			"an operator or another program has assigned the address. Run " + cli.Name +
+				" registry-gc --free-after=15m, which adds it to the registry as soon as metadata shows it", false}}
 	}
 	return nil
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// ZoneSubnets lists the subnets in which this instance could have an ENI. They are the subnets of the boot ENI's VPC in
-// the instance's zone, in EC2's order.
+// ZoneSubnets lists the subnets in which this instance could have an ENI. These subnets are in the boot ENI's VPC and
+// in the instance's zone. The list is in EC2's order.
 func ZoneSubnets(ctx context.Context, cloud *aws.Client) (all []aws.Subnet, vpc, zone string, err error) {
 	i, err := cloud.Instance(ctx)
 	if err != nil {
@@ -39,8 +39,8 @@ func ZoneSubnets(ctx context.Context, cloud *aws.Client) (all []aws.Subnet, vpc,
 	return all, vpc, i.Zone, err
 }
 
-// PodSubnets lists the subnets in which the pool's next ENI could be. If there is none, its
-// error is an more.ErrNoSubnet.
+// PodSubnets lists the subnets in which the pool's next ENI could be. If there is no such subnet, the error is
+// [more.ErrNoSubnet].
 func PodSubnets(ctx context.Context, cloud *aws.Client, pool lease.Policy) (fit []aws.Subnet, zone string, err error) {
 	all, vpc, zone, err := ZoneSubnets(ctx, cloud)
 	if err != nil {
@@ -50,8 +50,9 @@ func PodSubnets(ctx context.Context, cloud *aws.Client, pool lease.Policy) (fit 
 	return fit, zone, err
 }
 
-// Attached returns the ENIs that this instance has now, with all of their addresses free, whatever pods have. Metadata
-// shows the addresses. If tagged is true, the tags of ENIs count: they are in the registry, or EC2 is asked for them.
+// Attached returns a state with the ENIs that this instance has now. All their addresses are free in this state, also
+// those of pods. The addresses come from metadata. If tagged is true, the tags of the ENIs count: Attached reads the
+// tags from the registry, or asks EC2.
 func Attached(ctx context.Context, l aws.Limits, tagged bool) (*registry.State, error) {
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(ctx)
@@ -79,14 +80,15 @@ func Attached(ctx context.Context, l aws.Limits, tagged bool) (*registry.State, 
 	s := more.Launched(l, nil)
 	clear(s.ENIs)
 	for _, e := range enis {
-		if e.Index >= 0 && (e.CIDR.IsValid() || e.IPv6CIDR.IsValid()) { // otherwise not all of it is there yet
+		if e.Index >= 0 && (e.CIDR.IsValid() || e.IPv6CIDR.IsValid()) { // otherwise metadata is not complete yet
 			addAttached(s, e, were[e.ID], described[e.ID])
 		}
 	}
 	return s, nil
 }
 
-// addAttached adds an ENI that metadata shows, which the registry may know, and EC2 may have described.
+// addAttached adds an ENI that metadata shows. It takes further values from was, the ENI in the registry, or from
+// described, the ENI by EC2. Both may be empty.
 func addAttached(s *registry.State, e aws.ENI, was registry.ENI, described aws.ENI) {
 	if was.MAC == "" {
 		was = book.Label(registry.ENI{Boot: e.Boot}, described)
@@ -105,8 +107,8 @@ func addAttached(s *registry.State, e aws.ENI, was registry.ENI, described aws.E
 	book.AddPrefixes(s, e.ID, slices.Concat(e.Prefixes, e.IPv6Prefixes), time.Time{})
 }
 
-// Limits asks EC2 for the limits of this instance's type. If EC2 does not report them, the registry may have them. EC2
-// may throttle, for example, if many nodes boot at once.
+// Limits asks EC2 for the limits of this instance's type. If EC2 does not report the limits, Limits looks for them in
+// the registry. EC2 may throttle, for example, if many nodes boot at once.
 func Limits(ctx context.Context) (aws.Limits, error) {
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(ctx)
@@ -123,7 +125,7 @@ func Limits(ctx context.Context) (aws.Limits, error) {
 	return l, err
 }
 
-// knownLimits returns the limits that the registry has of the instance: they never change.
+// knownLimits returns the limits that the registry has of the instance. These limits never change.
 func knownLimits(i aws.Instance) (l aws.Limits, ok bool) {
 	s, err := cli.ViewRegistry()
 	if err != nil || s.Instance.ID != i.ID || s.Instance.Type != i.Type || s.Instance.ENIs == 0 {

@@ -32,8 +32,8 @@ func LinkNames() (map[string]string, error) {
 }
 
 // ENILinks returns the names of the links of the registry's ENIs by MAC address. A node also has a link for each pod,
-// and the kernel takes long to list them all. So ENILinks asks for the names that the links of ENIs had. ENILinks asks
-// for the list of all links only if one of these names is not there.
+// and the kernel needs a long time to list them all. So ENILinks asks for the names that the links of ENIs had: see
+// [nl.NS.LinksOf].
 func ENILinks(s *registry.State) (map[string]string, error) {
 	node, err := nl.Node()
 	if err != nil {
@@ -42,25 +42,28 @@ func ENILinks(s *registry.State) (map[string]string, error) {
 	defer node.Close()
 	names := map[string]string{}
 	for _, e := range s.ENIs {
-		if e.Link == "" {
-			continue
+		if e.Link != "" {
+			names[e.MAC] = e.Link
 		}
-		if l, err := node.LinkByName(e.Link); err != nil || l.MAC != e.MAC {
-			return LinkNames()
-		}
-		names[e.MAC] = e.Link
 	}
-	return names, nil
+	links, err := node.LinksOf(names)
+	found := map[string]string{}
+	for mac := range names {
+		if l, here := links[mac]; here {
+			found[mac] = l.Name
+		}
+	}
+	return found, err
 }
 
 // An Addr is an address that a link has.
 type Addr struct {
 	Iface string     `json:"iface"`
 	Addr  netip.Addr `json:"ip"`
-	NetNS string     `json:"netns" head:"-"` // its path; empty on the node itself
+	NetNS string     `json:"netns" head:"-"` // path of the namespace; empty on the node itself
 }
 
-// Addrs lists the addresses that links of a namespace have.
+// Addrs lists the IPv4 addresses that links of a namespace have.
 func Addrs(ns *nl.NS, path string) ([]Addr, error) {
 	addrs, err := ns.Addrs("")
 	var rows []Addr

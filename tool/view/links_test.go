@@ -26,8 +26,7 @@ func TestENILinks(t *testing.T) {
 		{"not seen yet", map[string]string{first: "eth1", gone: ""}, map[string]string{first: "eth1"}},
 		{"exchanged", map[string]string{first: "eth2", second: "eth1"},
 			map[string]string{first: "eth1", second: "eth2"}},
-		{"renamed and gone", map[string]string{first: "ens1", gone: "eth3"},
-			map[string]string{first: "eth1", second: "eth2"}},
+		{"renamed and gone", map[string]string{first: "ens1", gone: "eth3"}, map[string]string{first: "eth1"}},
 	} {
 		s := &registry.State{ENIs: map[string]registry.ENI{}}
 		for mac, name := range tt.names {

@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// Metrics are what the registry knows of the node. most is the number of ENIs that the node may have. wanted has the
-// number of free addresses that each pool should have.
+// Metrics returns what the registry knows of the node. wait returns how long the addresses of a pool cool. most is the
+// number of ENIs that the node may have. wanted has the number of free addresses that each pool should have.
 func Metrics(
 	s *registry.State, most int, wait func(string) time.Duration, wanted map[string]int, now time.Time,
 ) []Metric {
@@ -95,7 +95,7 @@ func eniMetric(s *registry.State, now time.Time) Metric {
 	return m
 }
 
-// warmMetric is what the pools want.
+// warmMetric shows how many free addresses each pool should keep.
 func warmMetric(wanted map[string]int) Metric {
 	m := Metric{Name: "warm_min_addresses",
 		Help: "How many free IPv4 addresses a pool must keep: warm.min, or fewer near maxPods."}
@@ -105,7 +105,7 @@ func warmMetric(wanted map[string]int) Metric {
 	return m
 }
 
-// reservedMetric shows ADDs that do not end.
+// reservedMetric shows the time of the oldest reserved lease. If it is old, an ADD does not end.
 func reservedMetric(s *registry.State, all []Holding) Metric {
 	m := Metric{Name: "oldest_reserved_timestamp_seconds",
 		Help: "The time of the oldest lease whose address the kernel does not show in a pod yet."}
@@ -121,7 +121,7 @@ func reservedMetric(s *registry.State, all []Holding) Metric {
 
 func familyLabel(f nl.Family) string { return strings.ToLower(f.String()) }
 
-// growthMetrics show how far the node can grow, and what keeps it from that.
+// growthMetrics show how many ENIs and addresses the node can have, and until when EC2 refuses growth.
 func growthMetrics(s *registry.State, most int, now time.Time) []Metric {
 	limit := Metric{Name: "enis_max",
 		Help: "How many ENIs the instance may have, by its type and by maxENIs, with the boot ENI."}
@@ -146,7 +146,7 @@ func growthMetrics(s *registry.State, most int, now time.Time) []Metric {
 	return append([]Metric{limit, each, throttled, full, quota}, workMetrics(s, now)...)
 }
 
-// workMetrics show what is under way.
+// workMetrics show waiting ADDs, unfinished EC2 calls, when ENIs were read, and lines that the lease log lacks.
 func workMetrics(s *registry.State, now time.Time) []Metric {
 	waiting := Metric{Name: "waiting_pods", Help: "ADDs that wait for an address."}
 	waiting.Add(float64(waitingADDs(s, now)))
@@ -165,7 +165,7 @@ func workMetrics(s *registry.State, now time.Time) []Metric {
 	return []Metric{waiting, begun, read, unwritten}
 }
 
-// CommandMetrics are what the node has counted of its commands.
+// CommandMetrics returns how many ADDs and DELs have ended on this node, and how long they took.
 func CommandMetrics(all []registry.Tally) []Metric {
 	ended := Metric{Name: "commands_total",
 		Help: "ADDs and DELs since the boot, by outcome. Waited: the ADD got its address from EC2. Again: the " +
@@ -178,14 +178,15 @@ func CommandMetrics(all []registry.Tally) []Metric {
 	for _, c := range all {
 		labels := []string{"command", c.Command, "outcome", c.Outcome}
 		ended.Add(float64(c.Total), labels...)
-		if c.Total > 0 { // a series for each bound is much for what never happens
+		if c.Total > 0 { // an outcome that never happened needs no series for each bound
 			took.times(registry.Bounds[:], c.Within, c.Total, c.Took, labels...)
 		}
 	}
 	return []Metric{ended, took}
 }
 
-// fileMetrics show the age of what is on disk.
+// fileMetrics show when the registry was written, when a collection was complete, and how many registries were set
+// aside.
 func fileMetrics() []Metric {
 	Written := Metric{Name: "registry_modified_timestamp_seconds", Help: "When the registry was last written."}
 	collected := Metric{Name: "last_gc_timestamp_seconds",

@@ -16,7 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// An Observation is what the four sources have said. A program can compare it later, and on another machine.
+// An Observation has the answers of the four sources: registry, kernel, metadata and EC2. A program can compare the
+// answers later, and on another machine.
 type Observation struct {
 	Now      time.Time                 `json:"now"`
 	State    *registry.State           `json:"-"`
@@ -24,30 +25,30 @@ type Observation struct {
 	Partial  bool                      `json:"partial"` // some namespace could not be read
 	InPods   []string                  `json:"in_pods"` // ENIs whose link is, or may be, in a pod
 	Routed   map[netip.Addr]string     `json:"routed"`  // addresses to which the node has a host route
-	Own      []netip.Addr              `json:"own"`     // the node's
+	Own      []netip.Addr              `json:"own"`     // the node's own addresses
 	Links    map[string]string         `json:"links"`   // names by MAC address
 	Metadata Said                      `json:"metadata"`
 	EC2      Said                      `json:"ec2"`
 	Lacking  map[string][]netip.Prefix `json:"lacking"`  // CIDRs of VPCs that metadata does not show
 	Moving   []netip.Addr              `json:"moving"`   // addresses that other processes have changed meanwhile
-	Changing []string                  `json:"changing"` // ENIs, likewise
+	Changing []string                  `json:"changing"` // ENIs that have come or gone meanwhile
 }
 
-// A UsedAddr is an address that a namespace has, or another place.
+// A UsedAddr is an address in use, and the place that has it: a namespace or another place.
 type UsedAddr struct {
 	MAC   string     `json:"mac"` // of the ENI; "": not known
 	Addr  netip.Addr `json:"ip"`
 	Where string     `json:"where"`
 }
 
-// Said is what the metadata service or EC2 has answered.
+// Said is the answer of the metadata service or of EC2.
 type Said struct {
 	Answered bool      `json:"answered"`
 	ENIs     []aws.ENI `json:"enis"`
 }
 
-// Observe asks all four. Observe reads the registry first and last, because other processes work meanwhile. Differences
-// in what has changed in between are not findings.
+// Observe asks all four sources. Observe reads the registry first and last, because other processes may change it
+// meanwhile. A difference about an entry that has changed in between is not a finding.
 func Observe(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Observation, error) {
 	before, err := p.Registry.View()
 	if err != nil {
@@ -92,8 +93,8 @@ func (o *Observation) addKernel(host *nl.NS, before *registry.State) error {
 	return err
 }
 
-// hostRoutes returns the addresses to which the node has a host route. A pod may have such an
-// address in a namespace that cannot be seen from here.
+// hostRoutes returns the addresses to which the node has a host route. A pod may have such an address in a namespace
+// that this process cannot see.
 func hostRoutes(host *nl.NS) (map[netip.Addr]string, error) {
 	routes, err := host.Routes(nl.RouteFilter{Table: nl.MainTable})
 	routed := map[netip.Addr]string{}
@@ -105,7 +106,7 @@ func hostRoutes(host *nl.NS) (map[netip.Addr]string, error) {
 	return routed, err
 }
 
-// settle finds what has changed in the registry since the state before.
+// settle records which addresses and ENIs have changed in the registry since the state before.
 func (o *Observation) settle(before *registry.State, wait func(string) time.Duration) {
 	was, is := map[netip.Addr]Holding{}, map[netip.Addr]Holding{}
 	for _, h := range Tally(before, wait, o.Now) {
@@ -122,7 +123,7 @@ func (o *Observation) settle(before *registry.State, wait func(string) time.Dura
 	o.Changing = append(missing(before.ENIs, o.State.ENIs), missing(o.State.ENIs, before.ENIs)...)
 }
 
-// missing are the keys of one map that another lacks.
+// missing returns the keys of the map in that the map from does not have.
 func missing[K comparable, V any](in, from map[K]V) (keys []K) {
 	for k := range in {
 		if _, has := from[k]; !has {
@@ -132,7 +133,7 @@ func missing[K comparable, V any](in, from map[K]V) (keys []K) {
 	return keys
 }
 
-// Compare compares what the four have said. Addresses of a pool cool for wait.
+// Compare compares the answers of the four sources. wait returns how long the addresses of a pool cool.
 func (o *Observation) Compare(wait func(pool string) time.Duration) *Comparison {
 	k := &Comparison{now: o.Now, state: o.State, routed: o.Routed, links: o.Links, lacking: o.Lacking,
 		Metadata: sourceOf(o.Metadata), EC2: sourceOf(o.EC2), inPods: set(o.InPods), own: set(o.Own),
@@ -147,7 +148,7 @@ func (o *Observation) Compare(wait func(pool string) time.Duration) *Comparison 
 	return k
 }
 
-// set has the values as keys.
+// set returns a map with the values as keys.
 func set[K comparable](values []K) map[K]bool {
 	keys := map[K]bool{}
 	for _, k := range values {

@@ -17,19 +17,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// A Status is what the registry knows of the node.
+// A Status is the state of the node. Most of it comes from the registry.
 type Status struct {
 	Instance instanceStatus `json:"instance"`
 	Work     workStatus     `json:"work"`
-	Egress   EgressStatus   `json:"egress"` // the registry does not know it
+	Egress   EgressStatus   `json:"egress"` // not from the registry
 	Pools    []poolStatus   `json:"pools"`
 	ENIs     []eniStatus    `json:"enis"`
 	Addrs    []Holding      `json:"addresses"`
 }
 
-// StatusOf reads it from the registry. The node may have at most so many ENIs. The addresses of a pool cool for wait,
-// and misfit says why an ENI that others have attached serves no pods. The node has links with the names of links, by
-// MAC address.
+// StatusOf returns the status of the node by the registry. most is the number of ENIs that the node may have. wait
+// returns how long the addresses of a pool cool. misfit returns why an ENI that others have attached serves no pods.
+// links has the names of the node's links, by MAC address.
 func StatusOf(
 	s *registry.State, most int, wait func(pool string) time.Duration, misfit func(registry.ENI) string,
 	links map[string]string, now time.Time,
@@ -40,9 +40,9 @@ func StatusOf(
 		Addrs: cli.List(all)}
 }
 
-// An instanceStatus is the machine, and how full it is.
+// An instanceStatus is the instance, with the number of its ENIs and their limit.
 type instanceStatus struct {
-	ID      string `json:"id"` // "": nothing is known yet
+	ID      string `json:"id"` // "": the registry knows nothing yet
 	Type    string `json:"type"`
 	Zone    string `json:"zone"`
 	ENIs    int    `json:"enis"`
@@ -53,19 +53,19 @@ func instanceOf(s *registry.State, most int) instanceStatus {
 	return instanceStatus{s.Instance.ID, s.Instance.Type, s.Instance.Zone, s.Attached(), most}
 }
 
-// A workStatus is what is under way, and what is in its way.
+// A workStatus has the work that is under way, and the obstacles to it: throttled and refused EC2 calls, and locks.
 type workStatus struct {
 	Waiting    int              `json:"waiting"` // ADDs without an address
 	Unfinished []unfinishedCall `json:"unfinished"`
 	Throttled  []throttledCall  `json:"throttled"`
 	Refused    []refusedCall    `json:"refused"`
-	Locks      []LockStatus     `json:"locks"` // the registry does not know it
+	Locks      []LockStatus     `json:"locks"` // not from the registry
 }
 
 // An unfinishedCall is an EC2 call that is under way, or that was interrupted: the next process finishes it.
 type unfinishedCall struct {
 	Action string    `json:"action"`
-	ENI    string    `json:"eni"` // "": none yet
+	ENI    string    `json:"eni"` // "": no ENI yet
 	Since  time.Time `json:"since"`
 }
 
@@ -75,11 +75,11 @@ type throttledCall struct {
 	Until  time.Time `json:"until"`
 }
 
-// A refusedCall is an EC2 action that this node does not call for a while about an ENI or a subnet, because EC2 has
-// refused.
+// A refusedCall is an EC2 action that EC2 has refused for an ENI or a subnet. This node does not make the refused call
+// again for a while.
 type refusedCall struct {
 	Action string    `json:"action"`
-	About  string    `json:"about"` // "": all
+	About  string    `json:"about"` // "": all ENIs and subnets
 	Code   string    `json:"code"`
 	Until  time.Time `json:"until"`
 }
@@ -121,13 +121,14 @@ func waitingADDs(s *registry.State, now time.Time) (n int) {
 type LockStatus struct {
 	Lock    string `json:"lock"`
 	PID     int    `json:"pid"`
-	Program string `json:"program"` // "": it has just ended
+	Program string `json:"program"` // "": the process has just ended
 	Stopped bool   `json:"stopped"` // by a signal or a debugger
 	Waiting int    `json:"waiting"` // processes that wait for the lock
 }
 
-// LocksOf lists the locks that a process has at two looks. A change of the registry takes milliseconds, so a process
-// that has the lock "registry" or "directory" then is slow, stopped, or hangs. Others may wait for EC2 meanwhile.
+// LocksOf looks at the locks twice, and lists the locks that the same process holds both times. A change of the
+// registry takes milliseconds. So if a process holds the lock "registry" or "directory" both times, the process is slow
+// or stopped, or it hangs. A process with another lock may wait for EC2.
 func LocksOf(dir string) ([]LockStatus, error) {
 	const between = 200 * time.Millisecond
 	before, err := registry.Locks(dir)
@@ -151,26 +152,28 @@ func (l LockStatus) print(w io.Writer) {
 	if l.Stopped {
 		stopped = ", stopped"
 	}
-	fmt.Fprintf(w, "process %d (%s%s) holds the lock %s; waiting for it: %d\n", l.PID, l.Program, stopped, l.Lock,
+	fmt.Fprintf(w, "process %d (%s%s) holds the lock %s; processes that wait for this lock: %d\n",
+		l.PID, l.Program, stopped, l.Lock,
 		l.Waiting)
 }
 
-// print writes a line for each thing, and none if all is quiet.
+// print writes a line for each entry. If there are no entries, it writes nothing.
 func (n workStatus) print(w io.Writer, now time.Time) {
 	if n.Waiting > 0 {
 		fmt.Fprintf(w, "%d ADDs wait for an address\n", n.Waiting)
 	}
 	for _, c := range n.Unfinished {
-		fmt.Fprintf(w, "unfinished since %s: %s\n", Brief(now.Sub(c.Since)), strings.TrimSpace(c.Action+" "+c.ENI))
+		fmt.Fprintf(w, "EC2 call unfinished for %s: %s\n",
+			Brief(now.Sub(c.Since)), strings.TrimSpace(c.Action+" "+c.ENI))
 	}
 	for _, c := range n.Throttled {
-		fmt.Fprintf(w, "throttled for another %s: %s\n", Brief(c.Until.Sub(now)), c.Action)
+		fmt.Fprintf(w, "EC2 call throttled for another %s: %s\n", Brief(c.Until.Sub(now)), c.Action)
 	}
 	for _, l := range n.Locks {
 		l.print(w)
 	}
 	for _, c := range n.Refused {
-		fmt.Fprintf(w, "refused by EC2, passed over for another %s: %s: %s\n", Brief(c.Until.Sub(now)),
+		fmt.Fprintf(w, "EC2 call refused, and skipped for another %s: %s (%s)\n", Brief(c.Until.Sub(now)),
 			strings.TrimSpace(c.Action+" "+c.About), c.Code)
 	}
 }
@@ -197,7 +200,7 @@ func poolsOf(s *registry.State, all []Holding) []poolStatus {
 	pools := []poolStatus{}
 	for _, pool := range slices.Sorted(maps.Keys(enis)) {
 		name := conf.PoolName(pool)
-		// no pod gets an address without an ENI
+		// leave out free addresses that are on no ENI: no pod gets them
 		n := count(all, func(h Holding) bool { return h.Pool == name && (h.ENI != "" || h.Leased()) })
 		pools = append(pools, poolStatus{name, enis[pool], n, s.Warm[pool].Min, s.Warm[pool].Max})
 	}
@@ -207,19 +210,20 @@ func poolsOf(s *registry.State, all []Holding) []poolStatus {
 // An eniStatus is an ENI.
 type eniStatus struct {
 	ID    string `json:"eni"`
-	Iface string `json:"iface"` // "": not seen yet
+	Iface string `json:"iface"` // "": no process has seen the link yet
 	Index int    `json:"index"`
 	Card  int    `json:"card"`
 	Pool  string `json:"pool"`
 	counts
 	Prefixes int `json:"prefixes"`
-	// serving, requested (a pod has asked for this ENI), exclusive (a pod has all of it, and its link), idle (no pod
-	// was here yet), draining, foreign, no-link, detached, unused (others have attached it)
+	// serving; requested: a pod has asked for this ENI; exclusive: a pod has the whole ENI, and its link; idle: the ENI
+	// has served no pod yet; draining; foreign; no-link; detached; unused: others have attached the ENI, and it serves
+	// no pods
 	State string `json:"state"`
 
-	// since when its link is looked for and is not on the node; null: it is there
+	// since when the link of the ENI is missing on the node; null: it is there
 	Missed *time.Time `json:"link_missed" head:"-"`
-	Why    string     `json:"why" head:"-"` // it is unused; else ""
+	Why    string     `json:"why" head:"-"` // why the ENI is unused; else ""
 }
 
 func enisOf(
@@ -232,7 +236,7 @@ func enisOf(
 		if why != "" && (state == "serving" || state == "idle") {
 			state = "unused"
 		}
-		if state == "serving" && e.Link != "" && links[e.MAC] == "" { // it was there, and no ADD has missed it yet
+		if state == "serving" && e.Link != "" && links[e.MAC] == "" { // no ADD has noticed yet that the link is gone
 			state = "no-link"
 		}
 		enis = append(enis, eniStatus{id, e.Link, e.Index, e.Card, conf.PoolName(e.Pool), n, len(e.Prefixes), state,
@@ -244,7 +248,7 @@ func enisOf(
 	return enis
 }
 
-// eniStates are the states of an ENI.
+// eniStates are the states that stateOf returns.
 var eniStates = []string{"serving", "requested", "exclusive", "idle", "draining", "foreign", "no-link", "detached"}
 
 func stateOf(e registry.ENI, exclusive bool, now time.Time) string {
@@ -268,7 +272,7 @@ func stateOf(e registry.ENI, exclusive bool, now time.Time) string {
 	return "idle"
 }
 
-// printMissed writes what it means that the link of an ENI is not on the node.
+// printMissed writes a line if the link of the ENI is missing on the node: for how long, and what the consequences are.
 func (e eniStatus) printMissed(w io.Writer, now time.Time) {
 	if e.Missed == nil {
 		if e.State == "no-link" {
@@ -295,14 +299,14 @@ func (e eniStatus) printMissed(w io.Writer, now time.Time) {
 func (n Status) Print(w io.Writer, now time.Time) {
 	switch {
 	case n.Instance.ID == "" && len(n.Addrs) > 0:
-		fmt.Fprintln(w, "the registry knows no ENI and no pod yet: it is the original's, and the next ADD or "+
-			"collection adds them")
+		fmt.Fprintln(w, "the registry has no ENI and no pod yet, because the original plugin wrote it. The next ADD "+
+			"or collection adds them")
 	case n.Instance.ID == "":
 		fmt.Fprintln(w, "the registry is empty: no pod has asked for an address since the boot, or another program "+
-			"has deleted it. The next ADD or registry-gc builds it from the kernel, metadata and EC2; pods keep "+
-			"their addresses")
+			"has deleted the registry. The next ADD or registry-gc builds it from the kernel, metadata and EC2; pods "+
+			"keep their addresses")
 	default:
-		limit := "as many as it can have, not asked yet"
+		limit := "an unknown limit, because EC2 was not asked yet"
 		if n.Instance.ENIsMax > 0 {
 			limit = fmt.Sprint(n.Instance.ENIsMax)
 		}

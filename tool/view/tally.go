@@ -18,14 +18,14 @@ import (
 
 // The states of an address.
 const (
-	StateReserved = "reserved" // leased; the kernel has not shown it in the pod yet
-	StateBound    = "bound"    // leased, and in the pod
+	StateReserved = "reserved" // leased; the kernel has not shown the address in the pod yet
+	StateBound    = "bound"    // leased, and the kernel has the address in the pod
 	StateCooling  = "cooling"  // free, but not yet for the next pod
 	StateFree     = "free"
-	StateNode     = "node" // neither: the node has it for itself
+	StateNode     = "node" // neither leased nor free: the node itself uses the address
 )
 
-// A Holding is an address of the node, and who has it.
+// A Holding is an address of the node, with its state and its owner.
 type Holding struct {
 	Addr      netip.Addr `json:"ip"`
 	State     string     `json:"state"`     // reserved, bound, cooling, free, node
@@ -34,13 +34,13 @@ type Holding struct {
 	Container string     `json:"container"`
 	IfName    string     `json:"ifname"`
 	NetNS     string     `json:"netns"`
-	ENI       string     `json:"eni"` // "": on none that the registry knows
+	ENI       string     `json:"eni"` // "": on no ENI that the registry knows
 	Pool      string     `json:"pool"`
-	Since     *time.Time `json:"since"` // it was leased, or became free; null: never used, or the node's
-	Until     *time.Time `json:"until"` // cooling, it is; else null
+	Since     *time.Time `json:"since"` // when it was leased or became free; null: never used, or the node's own
+	Until     *time.Time `json:"until"` // when it becomes free; null: it does not cool
 }
 
-// Leased reports whether a pod has it.
+// Leased reports whether a pod has the address.
 func (h Holding) Leased() bool { return h.State == StateReserved || h.State == StateBound }
 
 // Owner returns the pod, or else the namespace or the container, that has the address.
@@ -52,10 +52,10 @@ func (h Holding) Owner() string {
 }
 
 // Tally lists the addresses that the registry knows. Tally lists the ENIs' addresses, and every address of their /28
-// prefixes. Of /80 prefixes, it lists only addresses that were ever used. Addresses that are no longer on an ENI come
-// last.
+// prefixes. For /80 prefixes, it lists only addresses that were ever used. It also lists leased and free addresses that
+// are no longer on an ENI. The list is in the order of the addresses.
 func Tally(s *registry.State, wait func(pool string) time.Duration, now time.Time) []Holding {
-	on := map[netip.Addr]string{} // ENI
+	on := map[netip.Addr]string{} // the ENI of each address
 	for id, e := range s.ENIs {
 		for _, a := range e.Addrs {
 			on[a] = id
@@ -81,7 +81,7 @@ func Tally(s *registry.State, wait func(pool string) time.Duration, now time.Tim
 	return all
 }
 
-// within are the addresses of a prefix, which is not a /80.
+// within yields the addresses of a prefix. The prefix must not be a /80, which has too many.
 func within(p netip.Prefix) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		for a := p.Masked().Addr(); p.Contains(a) && yield(a); {
@@ -139,9 +139,9 @@ func Brief(d time.Duration) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
-// counts are how many addresses are in which state.
+// counts are the numbers of addresses, by state.
 type counts struct {
-	Leased  int `json:"leased"` // reserved ones among them
+	Leased  int `json:"leased"` // reserved and bound
 	Free    int `json:"free"`
 	Cooling int `json:"cooling"`
 }

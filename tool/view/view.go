@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package view shows what the registry, the kernel, the metadata service and EC2 know of this node. Package view also
-// shows the registry alone, as a status or as metrics. Or it shows all four side by side, and explains their
-// differences.
+// Package view shows what the registry, the kernel, the metadata service and EC2 know of this node. It shows the
+// registry alone, as a status or as metrics. Or it shows all four sources side by side, and explains their differences.
 package view
 
 import (
@@ -28,9 +27,9 @@ import (
 
 // A Source is the answer of the metadata service or of EC2 about this node.
 type Source struct {
-	Answered bool // else nothing is known of what it knows
+	Answered bool // false: the source did not answer
 	enis     map[string]aws.ENI
-	carriers map[netip.Addr]string // the ENI that carries an address, by itself or in a /28
+	carriers map[netip.Addr]string // the ENI that has an address, alone or in a /28
 }
 
 // on returns the ENI that has the address according to the source, or "".
@@ -52,18 +51,18 @@ type Comparison struct {
 	state    *registry.State
 	used     lease.Used                // pods' addresses in the kernel
 	inPods   map[string]bool           // ENIs whose link is, or may be, in a pod
-	routed   map[netip.Addr]string     // those to which the node has a route
-	own      map[netip.Addr]bool       // the node's, in the kernel
+	routed   map[netip.Addr]string     // addresses to which the node has a route
+	own      map[netip.Addr]bool       // addresses of the node's links
 	links    map[string]string         // names of links by MAC
 	Metadata Source                    // of this instance's ENIs
 	EC2      Source                    // of this instance's ENIs, and of ours that are not attached
-	holdings map[netip.Addr]Holding    // of the registry
-	moving   map[netip.Addr]bool       // those that an ADD, a DEL or a growth has changed meanwhile
-	changing map[string]bool           // ENIs, likewise
+	holdings map[netip.Addr]Holding    // addresses by the registry
+	moving   map[netip.Addr]bool       // addresses that other processes have changed meanwhile
+	changing map[string]bool           // ENIs that have come or gone meanwhile
 	lacking  map[string][]netip.Prefix // CIDRs of VPCs that EC2 has, and metadata does not show
 }
 
-// Compare asks all four, and compares their answers.
+// Compare asks all four sources, and compares their answers.
 func Compare(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Comparison, error) {
 	o, err := Observe(ctx, p, conflists)
 	if err != nil {
@@ -72,14 +71,14 @@ func Compare(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Com
 	return o.Compare(conflists.ReuseWait), nil
 }
 
-// lackingOf compares the CIDRs of the VPCs, if the role may ask for them. lackingOf leaves out CIDRs to which pods have
-// routes anyway.
+// lackingOf compares the CIDRs of the VPCs, if the role may ask for them. lackingOf leaves out CIDRs to which
+// routeToCidrs already gives pods routes.
 func lackingOf(
 	ctx context.Context, cloud *aws.Client, metadata Said, routed []netip.Prefix,
 ) map[string][]netip.Prefix {
 	lacking, err := Lacking(ctx, cloud, metadata.ENIs)
 	if err != nil && !aws.NotAllowed(err) {
-		slog.Warn("EC2 did not list the CIDRs of the VPC: they are not compared", "error", err)
+		slog.Warn("EC2 did not list the CIDRs of the VPC, so they are not compared", "error", err)
 	}
 	for vpc, cidrs := range lacking {
 		lacking[vpc] = slices.DeleteFunc(cidrs, func(c netip.Prefix) bool {
@@ -91,9 +90,9 @@ func lackingOf(
 	return lacking
 }
 
-// where returns where the kernel shows an address in use: in a namespace, or by a route. The namespace has the address
-// on the ENI that has it by one of the other sources. If none of them knows it, any ENI counts. Otherwise it returns
-// "".
+// where returns where the kernel shows an address in use: in a namespace, or by a route. A namespace counts only if it
+// has the address on the ENI that another source names for the address. If no other source knows the address, each
+// namespace with the address counts. If the address is not in use, where returns "".
 func (k *Comparison) where(a netip.Addr) string {
 	l, _ := k.state.Leases.At(a)
 	own, _ := k.state.ENIOf(a)
@@ -119,7 +118,7 @@ func (k *Comparison) where(a netip.Addr) string {
 func metadataSays(ctx context.Context, cloud *aws.Client) Said {
 	enis, err := cloud.ENIs(ctx)
 	if err != nil {
-		slog.Warn("the metadata service did not list the ENIs: it is not compared", "error", err)
+		slog.Warn("the metadata service did not list the ENIs, so it is not compared", "error", err)
 	}
 	return Said{err == nil, enis}
 }
@@ -130,7 +129,7 @@ func ec2Says(ctx context.Context, cloud *aws.Client, instance string) Said {
 	if instance == "" {
 		i, err := cloud.Instance(ctx)
 		if err != nil {
-			slog.Warn("the metadata service did not report the instance ID: EC2 is not compared", "error", err)
+			slog.Warn("the metadata service did not report the instance ID, so EC2 is not compared", "error", err)
 			return Said{}
 		}
 		instance = i.ID
@@ -142,7 +141,7 @@ func ec2Says(ctx context.Context, cloud *aws.Client, instance string) Said {
 		enis = append(enis, strays...)
 	}
 	if err != nil {
-		slog.Warn("EC2 did not list the ENIs: it is not compared", "error", err)
+		slog.Warn("EC2 did not list the ENIs, so EC2 is not compared", "error", err)
 		return Said{}
 	}
 	return Said{true, enis}
@@ -165,22 +164,22 @@ func sourceOf(said Said) Source {
 	return w
 }
 
-// A Difference is what status --diff answers.
+// A Difference is the answer of status --diff.
 type Difference struct {
 	Disagreements int       `json:"disagreements"` // findings that are not harmless
-	Metadata      bool      `json:"metadata"`      // it was compared
-	EC2           bool      `json:"ec2"`           // it was compared
+	Metadata      bool      `json:"metadata"`      // metadata was compared
+	EC2           bool      `json:"ec2"`           // EC2 was compared
 	Findings      []Finding `json:"findings"`
 	Addrs         []Row     `json:"addresses"`
 }
 
-// A Row is what each of the four says of an address.
+// A Row is an address with the answers of the four sources.
 type Row struct {
 	Addr     netip.Addr `json:"ip"`
-	Registry string     `json:"registry"` // its state, and its pod
-	Kernel   string     `json:"kernel"`   // the namespace that has it, or "node"
-	Metadata string     `json:"metadata"` // the ENI that carries it
-	EC2      string     `json:"ec2"`      // the same
+	Registry string     `json:"registry"` // state and pod of the address
+	Kernel   string     `json:"kernel"`   // the namespace that has the address, or "node"
+	Metadata string     `json:"metadata"` // the ENI that has the address
+	EC2      string     `json:"ec2"`      // the ENI that has the address
 }
 
 // Difference returns the answer of status --diff. Addresses with findings come first.
@@ -208,7 +207,7 @@ func (d Difference) rank(r Row) int {
 // Print writes the findings, then the addresses.
 func (d Difference) Print(w io.Writer) {
 	if d.Disagreements == 0 {
-		fmt.Fprintln(w, "they agree")
+		fmt.Fprintln(w, "the sources agree")
 	}
 	for _, f := range d.Findings {
 		fmt.Fprintf(w, "%s: %s\n    %s\n", f.About, f.Means, f.Do)
@@ -249,9 +248,10 @@ func (k *Comparison) kernel(a netip.Addr) string {
 	return k.where(a)
 }
 
-// addrs returns the addresses that the registry, metadata or EC2 know. Of the addresses of namespaces, it returns only
-// addresses in the subnets of this node's ENIs. A namespace may have other addresses, which are not ours. A route alone
-// shows no pod: with systemd-networkd, a node has such routes to the gateway and to the DNS server of its subnet.
+// addrs returns the addresses that the registry, metadata or EC2 know. It also returns addresses of namespaces, if they
+// are in the subnets of this node's ENIs. A namespace may have other addresses, which are not ours. addrs leaves out an
+// address that only a route shows. A route alone shows no pod: with systemd-networkd, a node has such routes to the
+// gateway and to the DNS server of its subnet.
 func (k *Comparison) addrs() []netip.Addr {
 	all := map[netip.Addr]bool{}
 	for a := range k.holdings {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command cni-ipvlan-vpc-k8s-unnumbered-ptp is the last plugin of the chain: it
-// puts a veth pair between the pod and the node.
+// Command cni-ipvlan-vpc-k8s-unnumbered-ptp is the third plugin of the chain: it puts a veth pair between the pod and
+// the node.
 package main
 
 import (

@@ -24,20 +24,20 @@ import (
 // A Pod is what a DEL knows of a pod.
 type Pod struct {
 	Network, ContainerID string
-	Link                 string           // the pod's end of the pair
+	Link                 string           // name of the pod's end of the pair
 	Veth                 string           // the name that this release gives the node's end
 	Prev                 *types100.Result // prevResult, or nil
 }
 
 // Del deletes what the original plugin made for a pod that is deleted after an upgrade. The original plugin made a veth
-// pair with a random name, its rule, and the pod's rules of iptables.
+// pair with a random name, a routing rule for the pair, and rules of iptables for the pod.
 //
-// The rules of iptables go first. If this process is killed before it deletes the veth, the veth still shows that there
-// is such a pod. If they cannot be deleted, Del still deletes the veth. Rules of iptables that stay do no harm: the
-// next pod with that address must be masqueraded, too.
+// Del deletes the rules of iptables first. If this process is killed before it deletes the veth, the veth still shows
+// that there is such a pod. If Del cannot delete the rules of iptables, it still deletes the veth. If rules of iptables
+// stay, they do no harm: the next pod with that address must be masqueraded, too.
 func Del(ctx context.Context, node, pod *nl.NS, p Pod) error {
 	if p.Prev != nil && !slices.ContainsFunc(p.Prev.Interfaces, p.mayBe) {
-		return nil // without a list of the rules of all pods
+		return nil // so Del need not list the rules of all pods
 	}
 	rules, err := node.Rules()
 	if err != nil {
@@ -50,9 +50,9 @@ func Del(ctx context.Context, node, pod *nl.NS, p Pod) error {
 	return errors.Join(p.delMasquerade(ctx, node), node.DelPair(nl.Link{Name: veth}))
 }
 
-// find returns the node's end of the pair that the original plugin made for the pod, or "".
-// With a prevResult it is a link named there, which has the original's rule or has ended
-// with the namespace. Without one it is the other end of the pod's link.
+// find returns the node's end of the pair that the original plugin made for the pod, or "". If there is a prevResult,
+// find returns a link from prevResult which has the original plugin's rule, or which has ended with the namespace. If
+// there is no prevResult, find returns the other end of the pod's link.
 func (p Pod) find(node, pod *nl.NS, rules []nl.Rule) (string, error) {
 	if p.Prev == nil {
 		return nodeEnd(node, pod, p.Link, rules)
@@ -89,7 +89,8 @@ func IsRule(r nl.Rule) bool {
 		r == nl.Rule{Pref: prefPod, Family: nl.IPv4, IIF: r.IIF, Table: r.Table}
 }
 
-// nodeEnd is the other end of the pod's link of a name, if that other end has the original's rule.
+// nodeEnd returns the other end of the pod's link with this name, if that other end has the original plugin's rule.
+// Otherwise it returns "".
 func nodeEnd(node, pod *nl.NS, name string, rules []nl.Rule) (string, error) {
 	if pod == nil {
 		return "", nil
@@ -115,19 +116,19 @@ func nodeEnd(node, pod *nl.NS, name string, rules []nl.Rule) (string, error) {
 }
 
 // delMasquerade deletes the pod's chain of iptables and the rule that jumps there. The chain and the rule are in
-// nftables, or in the older engine of iptables. A rule of another program that iptables cannot print must not keep this
-// pod: only the older engine needs the program.
+// nftables, or in the older engine of iptables. iptables fails if it cannot print a rule of another program. Such a
+// rule must not make the DEL fail, so delMasquerade uses the program iptables only for the older engine.
 func (p Pod) delMasquerade(ctx context.Context, node *nl.NS) error {
 	jumps := nl.Jumps{Table: "nat", Chain: "POSTROUTING", Comment: p.comment(), To: "CNI-"}
 	err := jumps.Del(node)
 	return errors.Join(err, node.Do(func() error { return p.delOlder(ctx) }))
 }
 
-// comment is in the original's rules for the pod.
+// comment is the comment in the original plugin's rules for the pod.
 func (p Pod) comment() string { return fmt.Sprintf("name: %q id: %q", p.Network, p.ContainerID) }
 
-// delOlder deletes them from the older engine, in the namespace of the thread. Most nodes do not use it: the kernel
-// lists its tables.
+// delOlder deletes the chain and the rule from the older engine, in the namespace of the thread. Most nodes do not use
+// the older engine: then the kernel's list of its tables does not have the table nat, and delOlder does nothing.
 func (p Pod) delOlder(ctx context.Context) error {
 	tables, err := os.ReadFile("/proc/thread-self/net/ip_tables_names")
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !slices.Contains(strings.Fields(string(tables)), "nat") {
@@ -165,7 +166,7 @@ func older(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// output runs a command. Its error has the text that the command wrote.
+// output runs a command. Its error has the text that the command wrote to standard error.
 func output(cmd *exec.Cmd) ([]byte, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -177,7 +178,7 @@ func output(cmd *exec.Cmd) ([]byte, error) {
 }
 
 // removal is the input of iptables-restore(8) that deletes the rules with the pod's comment and the chains that they
-// jump to. removal makes the input from all rules as iptables(8) lists them.
+// jump to. all are all rules, as iptables(8) lists them.
 func (p Pod) removal(all string) string {
 	comment := `--comment "` + strings.ReplaceAll(p.comment(), `"`, `\"`) + `"`
 	var jumps, chains []string

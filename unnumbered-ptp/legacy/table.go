@@ -17,8 +17,9 @@ func tableOf(network string) string {
 }
 
 // DelTable deletes the table that an earlier release made for a network, if the network has a table of another name
-// now. It does not delete the older table if it is, or was, the table of another network with pods. others are these
-// networks. A network that is about to get its first pod must be repaired if it relied on the older table.
+// now. DelTable keeps the older table if another network with pods has, or had, this table. others returns the networks
+// with pods. If a network without pods relies on the older table, and is about to get its first pod, the network must
+// be repaired.
 func DelTable(node *nl.NS, network string, others func() ([]string, error)) error {
 	old, own := tableOf(network), nl.OwnTableOf(network)
 	if old == own {

@@ -11,7 +11,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/acceptance/ends"
 )
 
-// stdio is a connection.
+// stdio is a connection over standard input and output.
 type stdio struct{}
 
 func (stdio) Read(b []byte) (int, error)  { return os.Stdin.Read(b) }

@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// Reads checks that a description reads what encoding/json writes of random values.
+// Reads checks that a description reads the JSON that encoding/json writes for random values.
 func Reads[T any](t *testing.T, describe func(*T, *codec.Codec)) {
 	t.Helper()
 	for range 500 {
@@ -38,8 +38,8 @@ func Reads[T any](t *testing.T, describe func(*T, *codec.Codec)) {
 	}
 }
 
-// Same checks that a description reads a text to the same value as encoding/json, or
-// refuses it. The error says why it refuses.
+// Same checks that a description reads a text to the same value as encoding/json, or refuses the text. The error says
+// why the description refuses the text.
 func Same[T any](t *testing.T, text []byte, describe func(*T, *codec.Codec)) error {
 	t.Helper()
 	var dense bytes.Buffer
@@ -65,7 +65,7 @@ func Fuzz[T any](f *testing.F, describe func(*T, *codec.Codec), seeds ...string)
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		_ = Same(t, text, describe) // encoding/json reads the texts that are refused
+		_ = Same(t, text, describe) // if the description refuses a text, programs use encoding/json
 	})
 }
 
@@ -98,7 +98,7 @@ func Value(t *testing.T, text []byte) (v any) {
 	return v
 }
 
-// withoutNull removes members that are null, because nothing writes them.
+// withoutNull removes members that are null, because no program writes such members.
 func withoutNull(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Random fills a value. Of the parts that can be empty, Random leaves a third empty.
+// Random fills a value with random parts. If a part can be empty, Random leaves it empty in one of three cases.
 func Random(v reflect.Value) {
 	if rand.N(3) == 0 && v.Kind() != reflect.Struct {
 		if v.Kind() == reflect.Slice && v.Type() != reflect.TypeFor[json.RawMessage]() {
@@ -50,7 +50,7 @@ func Random(v reflect.Value) {
 	}
 }
 
-// something is a random value that is not zero.
+// something returns a random value that is not zero.
 func something(t reflect.Type) reflect.Value {
 	v := reflect.New(t).Elem()
 	for v.IsZero() {
@@ -59,7 +59,7 @@ func something(t reflect.Type) reflect.Value {
 	return v
 }
 
-// leaf fills a value that has no parts, and reports whether it is one.
+// leaf fills a value if the value has no parts, and reports whether it did.
 func leaf(v any) bool {
 	switch p := v.(type) {
 	case *time.Time:

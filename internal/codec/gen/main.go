@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Program gen writes the descriptions of types for package codec from their struct tags. go generate runs it in a
-// package. A comment before a type names the method that it gets:
+// package. A comment before a type names the method that gen writes for the type:
 //
 //	//codec:describe
 //	type Warm struct {
@@ -11,11 +11,12 @@
 //	}
 //
 // The method describe is a kind: an object with these members. The method members describes the members alone, for
-// types that embed the type. With the word exported after it, the method has a capital. The members are in the order of
-// the fields. The type of a field says its kind. The tag codec names another kind, as in codec:"plugin.DNS", or a
-// function for the whole member, as in codec:"member indexed.Addrs". The tag also names the function that describes the
-// members of an embedded type of other modules. With the word kept after it, the type gets the methods same and clone,
-// too: package indexed keeps such values as they were read.
+// types that embed the type. If the word exported follows describe or members, the method's name begins with a capital
+// letter. The members are in the order of the fields. The type of a field determines its kind. The tag codec names
+// another kind, as in codec:"plugin.DNS", or a function for the whole member, as in codec:"member indexed.Addrs". For
+// an embedded type of another module, the tag names the function that describes its members. If the directive ends with
+// the word kept, the type also gets the methods same and clone. With these, package indexed finds the values that have
+// changed since they were read.
 package main
 
 import (
@@ -53,22 +54,22 @@ func main() {
 	}
 }
 
-// A described is a type with a directive.
+// A described is a type with a directive, such as //codec:describe.
 type described struct {
 	name, method, receiver string
 	fields                 *ast.StructType
-	embedded               bool // in another type of the package
+	embedded               bool // another type of the package embeds this type
 	kept                   bool
 }
 
-// A source is what gen knows of a package.
+// A source is what gen knows about a package.
 type source struct {
 	name    string
 	types   map[string]*described
-	imports map[string]string // by name
+	imports map[string]string // paths of imported packages, by name
 }
 
-// generate returns the file of a package, and what it must be.
+// generate returns the path of the generated file of a package, and its text.
 func generate(dir string) (file string, text []byte, err error) {
 	s, err := read(dir)
 	if err != nil {
@@ -116,7 +117,7 @@ func read(dir string) (*source, error) {
 		}
 		s.name = f.Name.Name
 		for _, i := range f.Imports {
-			p, _ := strconv.Unquote(i.Path.Value) // the parser has done so
+			p, _ := strconv.Unquote(i.Path.Value) // the parser has checked it
 			name := path.Base(p)
 			if i.Name != nil {
 				name = i.Name.Name
@@ -144,7 +145,7 @@ var directive = regexp.MustCompile(`^//codec:(describe|members)( exported)?( kep
 var methods = map[string]string{"describe": "describe", "describe exported": "Describe", "members": "members",
 	"members exported": "Members"}
 
-// declaration adds the type of a declaration if it has a directive. declaration also notes how methods name their
+// declaration adds the type of a declaration if the type has a directive. declaration also notes how methods name their
 // receiver.
 func (s *source) declaration(d ast.Decl, receivers map[string]string) {
 	if f, ok := d.(*ast.FuncDecl); ok && f.Recv != nil && len(f.Recv.List[0].Names) > 0 {
@@ -225,7 +226,7 @@ func (d *described) compare(b *strings.Builder) {
 	fmt.Fprintf(b, comparison, d.receiver, d.name, strings.Join(same, " &&\n"), strings.Join(clones, ""))
 }
 
-// members returns a line for each field of a struct, which is at that place.
+// members returns a line for each field of a struct. The place is the Go expression for the struct.
 func (s *source) members(t *ast.StructType, place string) (string, error) {
 	var lines strings.Builder
 	for _, f := range t.Fields.List {
@@ -241,7 +242,7 @@ func (s *source) members(t *ast.StructType, place string) (string, error) {
 func (s *source) member(f *ast.Field, place string) (string, error) {
 	var tags reflect.StructTag
 	if f.Tag != nil {
-		text, _ := strconv.Unquote(f.Tag.Value) // the parser has done so
+		text, _ := strconv.Unquote(f.Tag.Value) // the parser has checked it
 		tags = reflect.StructTag(text)
 	}
 	key, omit, _ := strings.Cut(tags.Get("json"), ",")
@@ -265,7 +266,7 @@ func (s *source) member(f *ast.Field, place string) (string, error) {
 	return s.line(f.Type, key, field, tags.Get("codec"), omit)
 }
 
-// embedded is the line of an embedded type.
+// embedded returns the line of an embedded type.
 func (s *source) embedded(t ast.Expr, place, call string) (string, error) {
 	name := types.ExprString(t)
 	field := place + "." + name[strings.LastIndex(name, ".")+1:]
@@ -315,7 +316,7 @@ var kinds = map[string]string{
 	"json.RawMessage": "codec.Raw",
 }
 
-// kind is the kind of a type, or "" if it has none.
+// kind returns the kind of a type, or "" if the type has no kind.
 func (s *source) kind(name string) string {
 	if kind := kinds[name]; kind != "" {
 		return kind

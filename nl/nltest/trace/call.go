@@ -22,13 +22,13 @@ type Call struct {
 	tid int
 }
 
-// File is the name of the open file whose descriptor is the n-th argument.
+// File returns the name of the open file whose descriptor is the n-th argument.
 func (c Call) File(n int) string {
 	path, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", c.tid, c.Args[n]))
 	return path
 }
 
-// Text is the string, up to 255 bytes of it, whose address is the n-th argument.
+// Text returns the string whose address is the n-th argument, but at most 255 bytes of it.
 func (c Call) Text(n int) string {
 	var b [256]byte
 	got, _ := syscall.PtracePeekData(c.tid, uintptr(c.Args[n]), b[:255])
@@ -36,7 +36,7 @@ func (c Call) Text(n int) string {
 	return s
 }
 
-// Bytes are n bytes of the program's memory.
+// Bytes returns n bytes of the program's memory.
 func (c Call) Bytes(addr uintptr, n int) ([]byte, error) {
 	b := make([]byte, n)
 	got, err := syscall.PtracePeekData(c.tid, addr, b)
@@ -49,15 +49,15 @@ func (c Call) Bytes(addr uintptr, n int) ([]byte, error) {
 	return b, nil
 }
 
-// What a thread has stopped at, see PTRACE_GET_SYSCALL_INFO in ptrace(2).
+// The places at which a thread may have stopped: see PTRACE_GET_SYSCALL_INFO in ptrace(2).
 const (
 	entry  = 1
 	exit   = 2
-	filter = 3 // the beginning of one that the filter lets us see
+	filter = 3 // the beginning of a call, at which the seccomp filter has stopped the thread
 )
 
-// read asks for the call at whose beginning or end a thread is. At its end it has no
-// number.
+// read asks the kernel for the call at whose beginning or end a thread is. At the end of a call, the answer has no
+// number. op is one of the places above, or 0 if the kernel does not answer.
 func read(tid int) (c Call, op uint8) {
 	var info struct { // ptrace_syscall_info
 		op     uint8

@@ -10,20 +10,20 @@ import (
 	"testing"
 )
 
-// Step thins out what is alike. make test-kill tries all.
-var Step = flag.Int("step", 4, "kill after one of so many system calls, and at one of so many calls of services "+
-	"where a command makes many")
+// Step makes a test kill the program at only some of many similar calls. make test-kill tries all calls.
+var Step = flag.Int("step", 4, "kill after only one of `N` system calls, and, if a command makes many calls of "+
+	"services, at only one of N of these")
 
 var every = flag.Bool("trace.every", false,
 	"kill after every system call, not only after those that may leave something changed")
 
-// Everywhere has a program killed after its first system call, after the next one that is [Step] calls later, and so
-// on. Everywhere stops when the program has come to its end alive three times: a run may make fewer calls than another.
-// Only those calls count that may leave something changed, unless the flag -trace.every is given.
+// Everywhere runs a program several times, and kills it in each run. The first kill is after the first system call, and
+// each further kill is [Step] calls later. Everywhere stops when the program has ended by itself in three runs in a
+// row. One such run is not enough, because some runs make fewer calls than others. If the flag -trace.every is not
+// given, only calls that may leave something changed count.
 //
-// For each, strike prepares the world, runs the trace, and looks at what is left. The
-// subtest bears the number of the call. Everywhere returns how often the program was
-// killed.
+// In each run, strike prepares the namespaces and files, runs the trace, and checks what the program has left. Each run
+// is a subtest with the number of the call in its name. Everywhere returns how often the program was killed.
 func Everywhere(t *testing.T, command string, strike func(*testing.T, *Trace)) (points int) {
 	t.Helper()
 	counts := Lasting
@@ -35,7 +35,7 @@ func Everywhere(t *testing.T, command string, strike func(*testing.T, *Trace)) (
 		t.Run(fmt.Sprint(command, " ", n), func(t *testing.T) {
 			defer func() {
 				if t.Failed() {
-					t.Logf("it was killed after the last of\n\t%s", strings.Join(tr.Seen, "\n\t"))
+					t.Logf("the program was killed after the last of these calls:\n\t%s", strings.Join(tr.Seen, "\n\t"))
 				}
 			}()
 			strike(t, tr)

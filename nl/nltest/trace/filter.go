@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// filtered is set in the environment of a program that is to stop only at calls that are not passing. A runtime like
-// Go's makes ten times as many such calls.
+// filtered is set in the environment of a program that must stop only at calls that are not in the list passing. The Go
+// runtime makes ten times as many calls that are in the list.
 const filtered = "TRACE_FILTERED"
 
-// The program is a test binary, and so it has this package.
+// The program is a test binary, which contains this package. So this function also runs in the program.
 func init() {
 	if os.Getenv(filtered) == "" {
 		return
@@ -25,7 +25,7 @@ func init() {
 	}
 }
 
-// install has all threads of this process stop at calls that are not passing; seccomp(2).
+// install makes all threads of this process stop at calls that are not in the list passing, by seccomp(2).
 func install() error {
 	code := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}} // the number of the call
 	for i, nr := range passing {

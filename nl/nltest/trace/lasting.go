@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// passing are the system calls whose effect ends with the process, if they have one. A program that is killed after one
-// of them leaves the same as if it were killed before.
+// passing are the system calls that have no effect, or whose effect ends with the process. If a program is killed after
+// such a call, it leaves the same things as if it was killed before the call.
 var passing = slices.Concat(
 	// Memory, threads, signals, and the clock.
 	[]uint64{threadMemory, unix.SYS_MMAP, unix.SYS_MUNMAP, unix.SYS_MPROTECT, unix.SYS_MADVISE, unix.SYS_BRK,
@@ -25,7 +25,7 @@ var passing = slices.Concat(
 	[]uint64{unix.SYS_FCNTL, unix.SYS_SOCKET, unix.SYS_BIND, unix.SYS_CONNECT, unix.SYS_SETSOCKOPT,
 		unix.SYS_EPOLL_CREATE1,
 		unix.SYS_EPOLL_CTL, unix.SYS_EVENTFD2, unix.SYS_PIPE2},
-	// What asks, waits and reads.
+	// Calls that ask, wait and read.
 	[]uint64{unix.SYS_READ, unix.SYS_PREAD64, unix.SYS_RECVFROM, unix.SYS_RECVMSG, unix.SYS_EPOLL_PWAIT,
 		unix.SYS_READLINKAT,
 		unix.SYS_GETDENTS64, unix.SYS_FSTAT, fstatat, unix.SYS_STATFS, unix.SYS_FSTATFS, unix.SYS_GETSOCKNAME,
@@ -34,11 +34,12 @@ var passing = slices.Concat(
 		unix.SYS_SCHED_GETAFFINITY, unix.SYS_UNAME, unix.SYS_GETRANDOM, unix.SYS_CLOCK_GETTIME, unix.SYS_GETTIMEOFDAY},
 )
 
-// Lasting names the system calls whose effect may still be there when the process is gone. Four kinds of calls pass:
-// calls in a list, files that are opened for reading, output, and calls that wake another thread of the same process.
+// Lasting names the system calls whose effect may still be there when the process is gone. Lasting returns "" for other
+// calls. The other calls are: calls in the list passing, close, opening a file to read it, output, and waking another
+// thread of the same process.
 func Lasting(c Call) string {
 	switch {
-	case slices.Contains(passing, c.Nr), c.Nr == unix.SYS_CLOSE, // sooner than the kernel would
+	case slices.Contains(passing, c.Nr), c.Nr == unix.SYS_CLOSE, // the kernel would close it at the end
 		c.Nr == unix.SYS_OPENAT && c.Args[2]&(unix.O_ACCMODE|unix.O_CREAT|unix.O_TRUNC) == unix.O_RDONLY,
 		c.Nr == unix.SYS_WRITE && c.Args[0] <= 2,
 		c.Nr == unix.SYS_WRITE && strings.HasPrefix(c.File(0), "anon_inode:"):
@@ -52,7 +53,7 @@ var names = map[uint64]string{
 	unix.SYS_SENDTO: "sendto", unix.SYS_SETNS: "setns", unix.SYS_WRITE: "write",
 }
 
-// Name names every system call.
+// Name returns the name of any system call, with its file or another argument.
 func Name(c Call) string {
 	name, ok := names[c.Nr]
 	if !ok {

@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What has other names elsewhere, or is not there.
+// System calls that have other names on other machines, or do not exist there.
 const (
 	fstatat      = unix.SYS_NEWFSTATAT
 	threadMemory = unix.SYS_ARCH_PRCTL
 )
 
-// fail has the call at whose beginning a thread is not carried out, by making it one
-// that there is not, and return an error.
+// fail makes a system call of a thread fail with errno. The thread must be at the beginning of this call. fail replaces
+// the call by a call that does not exist, so the kernel does not carry out the call.
 func fail(tid int, errno syscall.Errno) error {
 	var regs syscall.PtraceRegs
 	if err := syscall.PtraceGetRegs(tid, &regs); err != nil {

@@ -16,10 +16,10 @@ import (
 
 const (
 	fstatat      = unix.SYS_FSTATAT
-	threadMemory = 1<<32 - 1 // a register
+	threadMemory = 1<<32 - 1 // no call: other machines set a register instead
 )
 
-// fail would have to know the registers.
+// fail returns an error, because it does not know the registers of this machine.
 func fail(int, syscall.Errno) error {
-	return fmt.Errorf("have a system call fail on %s: %w", runtime.GOARCH, errors.ErrUnsupported)
+	return fmt.Errorf("make a system call fail on %s: %w", runtime.GOARCH, errors.ErrUnsupported)
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package trace executes a program, and follows its system calls by ptrace(2). At the
-// call that a test asks for, it kills the program, or has the call fail.
+// Package trace executes a program, and follows its system calls by ptrace(2). At the call that a test has chosen, it
+// kills the program, or makes the call fail.
 //
-// strace could do that at the n-th call, but it counts for each thread by itself. And a goroutine runs on a different
-// thread every time. Here the calls of all threads are one sequence.
+// strace can also do this at the n-th call, but strace counts the calls of each thread separately. A goroutine runs on
+// a different thread in each run. This package counts the calls of all threads in one sequence.
 //
-// A trace can also stop the program at a call while others do something: [Trace.Meets].
+// A trace can also stop the program at a call, while the test does something else: [Trace.Meets].
 //
 // A trace does not know the program's purpose: a test says which calls count.
 package trace
@@ -26,29 +26,28 @@ import (
 
 // A Trace is one execution of a program.
 type Trace struct {
-	Counts func(Call) string // what a call is called, if it counts; "": it does not
-	Every  bool              // those count too that every program makes often and that change nothing: slow
-	Kill   int               // the call at which the program is killed, from 1, of those that count; 0: none
-	After  bool              // it is killed when the call has been carried out, and not before
-	// if it is not nil, the program is not killed: it waits at the call until this has ended, and goes on
+	Counts func(Call) string // returns a name for a call that counts, and "" for other calls
+	Every  bool              // stop also at calls that every program makes often and that change nothing: slow
+	Kill   int               // the number of the call at which the program is killed, counted from 1; 0: none
+	After  bool              // the program is killed when the call has been carried out, and not before
+	// if it is not nil, the program is not killed: it waits at the call until Meets has returned, and goes on
 	Meets func()
-	Errno syscall.Errno // if it is not 0, the program goes on, but the call is not carried out, and fails so
+	Errno syscall.Errno // if it is not 0, the program is not killed: the call is not carried out, and fails with Errno
 
 	Seen []string // the calls that count and were begun, in order
 
 	pid    int
 	killed bool
 	met    bool
-	failed error        // to have a call fail
+	failed error        // the error if a call could not be made to fail
 	begun  map[int]bool // the threads that have been seen
-	at     map[int]int  // the call that a thread is in, from 1; 0: one that does not count
+	at     map[int]int  // the number of the call that a thread is in, from 1; 0: a call that does not count
 }
 
-// Run executes the command in the calling thread's namespaces, and returns how it has
-// ended. Of the command it takes the path, the arguments, the environment, and what is
-// read and written.
+// Run executes the command in the calling thread's namespaces, and returns how the command has ended. Of cmd, it uses
+// only Path, Args, Env, Stdin and Stdout. The program writes both stdout and stderr to cmd.Stdout.
 func (t *Trace) Run(cmd *exec.Cmd) (status syscall.WaitStatus, err error) {
-	runtime.LockOSThread() // a thread traces, not a process
+	runtime.LockOSThread() // ptrace(2) belongs to a thread, not to a process
 	defer runtime.UnlockOSThread()
 	stdin, stdout, err := stdio(cmd)
 	if err != nil {
@@ -68,7 +67,7 @@ func (t *Trace) Run(cmd *exec.Cmd) (status syscall.WaitStatus, err error) {
 	return status, errors.Join(err, t.failed)
 }
 
-// start begins the program, and has it stop at its first system call.
+// start starts the program, which stops before it begins, and lets it run to its first call.
 func (t *Trace) start(cmd *exec.Cmd, stdin, stdout *os.File) (err error) {
 	env := cmd.Env
 	if !t.Every {
@@ -76,7 +75,8 @@ func (t *Trace) start(cmd *exec.Cmd, stdin, stdout *os.File) (err error) {
 	}
 	t.pid, err = syscall.ForkExec(cmd.Path, cmd.Args, &syscall.ProcAttr{
 		Env: env, Files: []uintptr{stdin.Fd(), stdout.Fd(), stdout.Fd()},
-		// A group of its own, so that waiting for it leaves the children of others alone.
+		// The program gets a process group of its own. So follow waits only for the threads of the program, and for no
+		// other child.
 		Sys: &syscall.SysProcAttr{Ptrace: true, Setpgid: true},
 	})
 	if err != nil {
@@ -95,7 +95,7 @@ func (t *Trace) start(cmd *exec.Cmd, stdin, stdout *os.File) (err error) {
 	return t.resume(t.pid, 0)
 }
 
-// resume has a thread go on to the next call, or to the end of the one that it is in.
+// resume lets a thread run to its next call, or to the end of the call that it is in.
 func (t *Trace) resume(tid, signal int) error {
 	if t.Every || t.After && t.Kill > 0 && t.at[tid] == t.Kill {
 		return syscall.PtraceSyscall(tid, signal)
@@ -103,7 +103,7 @@ func (t *Trace) resume(tid, signal int) error {
 	return syscall.PtraceCont(tid, signal)
 }
 
-// stdio are files for what a command reads and writes.
+// stdio returns a file with the input of a command, and a file for its output.
 func stdio(cmd *exec.Cmd) (stdin, stdout *os.File, err error) {
 	if stdin, err = os.CreateTemp("", "stdin"); err != nil {
 		return nil, nil, err
@@ -121,7 +121,7 @@ func stdio(cmd *exec.Cmd) (stdin, stdout *os.File, err error) {
 	return stdin, stdout, os.Remove(stdout.Name())
 }
 
-// follow waits for the threads to stop, and has them go on, until the process ends.
+// follow waits until a thread stops, and lets the thread run again, until the process ends.
 func (t *Trace) follow() (syscall.WaitStatus, error) {
 	for {
 		var status syscall.WaitStatus
@@ -143,7 +143,7 @@ func (t *Trace) follow() (syscall.WaitStatus, error) {
 	}
 }
 
-// stopped looks at why a thread has stopped, and returns the signal with which it is to go on.
+// stopped finds out why a thread has stopped, and returns the signal that the thread gets when it runs again.
 func (t *Trace) stopped(tid int, status syscall.WaitStatus) (signal int) {
 	const sysgood = 0x80
 	switch sig := status.StopSignal(); {
@@ -160,8 +160,8 @@ func (t *Trace) stopped(tid int, status syscall.WaitStatus) (signal int) {
 	}
 }
 
-// call counts the system call that a thread begins, and acts at the beginning or the
-// end of the one that was asked for.
+// call counts the system call that a thread begins. At the beginning or the end of the call with the number t.Kill, it
+// kills the program, or does what Meets or Errno demand.
 func (t *Trace) call(tid int) {
 	c, op := read(tid)
 	if op == entry || op == filter {
@@ -184,8 +184,8 @@ func (t *Trace) call(tid int) {
 	}
 }
 
-// Again is the same execution once more. If errno is not 0, the program is not killed at the call: the call fails with
-// errno.
+// Again returns a trace for the same execution once more. If errno is not 0, the program is not killed at the call: the
+// call fails with errno.
 func (t *Trace) Again(errno syscall.Errno) *Trace {
 	return &Trace{Counts: t.Counts, Every: t.Every, Kill: t.Kill, After: t.After && errno == 0, Errno: errno}
 }

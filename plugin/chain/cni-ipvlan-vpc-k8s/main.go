@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command cni-ipvlan-vpc-k8s is the three plugins of the chain in one.
+// Command cni-ipvlan-vpc-k8s is one program with all plugins of the chain.
 package main
 
 import (

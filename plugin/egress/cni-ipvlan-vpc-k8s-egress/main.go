@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command cni-ipvlan-vpc-k8s-egress is a chained plugin: some pods leave by the addresses of
-// others.
+// Command cni-ipvlan-vpc-k8s-egress is a chained plugin: packets of some pods leave with the addresses of other pods.
 package main
 
 import (

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command peak executes the plugin whose name it has, from the directories of $PEAK_PATH, and appends how much memory
-// it had to the file $PEAK_OUT: its name, its highest resident set, and what of it was anonymous at its end, in KiB.
+// Command peak executes the plugin that has the name of peak's own file, from the directories of $PEAK_PATH. It then
+// appends a line to the file $PEAK_OUT: the plugin's name, highest resident set, and anonymous memory at its end, in
+// KiB.
 //
-// The highest resident set that wait4(2) reports is of no use. It begins with the parent's resident set, because the
-// parent shares its memory until the program is executed. So peak traces the plugin, and reads /proc when a thread of
-// it exits.
+// The highest resident set that wait4(2) reports is of no use. This figure begins with the parent's resident set,
+// because the child shares the parent's memory until it executes the program. So peak traces the plugin, and reads
+// /proc when a thread of the plugin exits.
 package main
 
 import (
@@ -21,7 +22,7 @@ import (
 )
 
 func main() {
-	// All of ptrace(2) must come from the thread that has started the program.
+	// All calls of ptrace(2) must come from the thread that has started the program.
 	runtime.LockOSThread()
 	status, err := run(filepath.Base(os.Args[0]))
 	if err != nil {
@@ -60,10 +61,10 @@ func find(name string) (string, error) {
 	return "", fmt.Errorf("%s is not in $PEAK_PATH", name)
 }
 
-// A memory is what a process had, in KiB.
+// A memory is the memory of a process, in KiB.
 type memory struct{ peak, anonymous int }
 
-// append writes the figures of a process. Several processes may write at once, each a line.
+// append writes the figures of a process. Several processes may write at once: each writes one line.
 func (m memory) append(name string) error {
 	f, err := os.OpenFile(os.Getenv("PEAK_OUT"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
@@ -73,10 +74,11 @@ func (m memory) append(name string) error {
 	return errors.Join(err, f.Close())
 }
 
-// trace follows the threads of a process until it ends, and returns the most that a thread has seen at its exit.
+// trace follows the threads of a process until the process ends. It returns the highest figures at the exits of the
+// threads, and the exit status.
 func trace(pid int) (m memory, status int, err error) {
 	var w syscall.WaitStatus
-	if _, err := syscall.Wait4(pid, &w, 0, nil); err != nil { // it stops when it is executed
+	if _, err := syscall.Wait4(pid, &w, 0, nil); err != nil { // the process stops when it executes the program
 		return m, 0, err
 	}
 	const exitKill = 0x100000
@@ -105,9 +107,10 @@ func trace(pid int) (m memory, status int, err error) {
 	}
 }
 
-// most returns the figures, or those that the kernel shows of the process now, if these are higher.
+// most returns m with higher figures: if the kernel now shows a higher figure for the process, this figure replaces m's
+// figure.
 func (m memory) most(pid int) memory {
-	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // nothing of a process that has ended: the figures stay
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // no text if the process has ended: the figures stay
 	for line := range strings.Lines(string(b)) {
 		var n int
 		key, value, _ := strings.Cut(line, ":")

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command plot draws committed tables as one SVG, which it prints. The charts of the benchmarks show the cost of
-// starting a pod, and of reaching another pod. Those of the fleet show how long the pods of a large cluster wait for
-// EC2. The waterfalls show which calls of EC2 an ADD waits for.
+// Command plot draws tables of the docs as one SVG, and prints the SVG. The charts of the benchmarks show the cost of
+// starting a pod, and of reaching another pod. The charts of the fleet show how long the pods of a large cluster wait
+// for EC2. The waterfalls show which calls of EC2 an ADD waits for.
 //
 //	plot docs/bench-icount.txt docs/bench-traffic.txt >docs/speed.svg
 //	plot docs/fleet.md >docs/fleet.svg
 //	plot docs/cold.txt >docs/cold.svg
 //
-// Bars are rectangles, so a template is enough. A plotting library would add ten modules to the modules of the plugins.
+// Bars are rectangles, so a template is enough. A plotting library would add ten modules to go.mod.
 package main
 
 import (
@@ -29,7 +29,7 @@ import (
 type Chart struct {
 	Title  string
 	column string
-	ratios bool // to the figures of a reference, which the next column x has
+	ratios bool // show the ratios to a reference, which are in the next column x
 	Bars   []Bar
 
 	Index   int
@@ -39,7 +39,7 @@ type Chart struct {
 // A Bar is a row of the table.
 type Bar struct {
 	Name   string
-	begins []string // its first cells
+	begins []string // the first cells of the row
 	Own    bool
 	Figure float64
 }
@@ -66,7 +66,7 @@ func charts() []Chart {
 	}
 }
 
-// fleet has the charts of the table "all at once". Their bars are all rows of it.
+// fleet returns the charts of the table "all at once". Each chart has a bar for each row of the table.
 func fleet() []Chart {
 	return []Chart{
 		{Title: "Seconds until the last pod runs, all nodes at once", column: "last pod"},
@@ -74,7 +74,8 @@ func fleet() []Chart {
 	}
 }
 
-// rows returns a bar for each row of a table that has a figure in the column. A way in which not all pods run has none.
+// rows returns a bar for each row of a table that has a figure in the column. A row has no figure if not all of its
+// pods run.
 func rows(t table.Table, column string) (bars []Bar) {
 	for _, row := range t[min(1, len(t)):] {
 		if i := slices.Index(t[0], column); i < 0 || i >= len(row) || strings.Contains(row[i], "%") {
@@ -121,7 +122,7 @@ func run(files []string, w io.Writer) error {
 
 // second returns the second table of a file; nil if there is none.
 func second(file string) table.Table {
-	b, _ := os.ReadFile(file) // run reads it again, and fails
+	b, _ := os.ReadFile(file) // if that fails, run reads the file again and fails, too
 	_, _, after := table.Cut(string(b))
 	return table.Parse(after)
 }
@@ -162,7 +163,7 @@ func (c Chart) Width(b Bar) float64 {
 	return most * b.Figure / c.longest
 }
 
-// row returns the y of a chart's bar.
+// row returns the y coordinate of a chart's bar.
 func row(i int) int { return 44 + 26*i }
 
 // height returns the height of the picture, in which the chart with the most bars has room.

@@ -20,15 +20,15 @@ type Waterfall struct {
 	Calls []Call
 }
 
-// A Call is a row of the table. One that takes no time is a mark.
+// A Call is a row of the table. A Call that takes no time is drawn as a mark.
 type Call struct {
 	Name         string
 	Begins, Ends int // milliseconds
 	Path         bool
 }
 
-// waterfalls reads the cases of a table, each of several rows. The columns are the case, the call, when it begins and
-// ends, and "path" if all that comes later waits for it.
+// waterfalls reads the cases of a table, each of several rows. The columns are the case, the call, when the call begins
+// and ends, and "path" if all later calls wait for this call.
 func waterfalls(t table.Table) (all []Waterfall, err error) {
 	y := 10
 	for _, row := range t[1:] {
@@ -51,7 +51,7 @@ func waterfalls(t table.Table) (all []Waterfall, err error) {
 
 const fallRow, gap = 20, 40
 
-// drawWaterfalls draws the second table of the text.
+// drawWaterfalls draws a table of waterfalls.
 func drawWaterfalls(t table.Table, w io.Writer) error {
 	all, err := waterfalls(t)
 	if err != nil {

@@ -7,10 +7,10 @@
 //	cd sim/kubeproxy/record && go run .
 //
 // It needs root, ip(8), nft(8) and iptables(8) in its nft variant. It takes minutes to build kube-proxy from the Go
-// module proxy. It changes nothing outside a network namespace of its own, in which kube-proxy finds an API server with
-// the objects of testdata/scenario.json. This is a separate module, so that nothing else depends on Kubernetes. To
-// record a later kube-proxy, change the version of k8s.io/kubernetes in go.mod and the versions of its staging modules
-// below, and run go mod tidy.
+// module proxy. It changes nothing outside a network namespace of its own. In this namespace, kube-proxy finds an API
+// server with the objects of testdata/scenario.json. Record is a separate module, so that no other code depends on
+// Kubernetes. If you want to record a later kube-proxy, change the versions of k8s.io/kubernetes and of its staging
+// modules in go.mod, and run go mod tidy.
 package main
 
 import (

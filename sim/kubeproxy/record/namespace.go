@@ -34,14 +34,14 @@ var modes = map[string][]dump{
 	},
 }
 
-// flags are kube-proxy's flags besides its mode. All others have their defaults, as in clusters whose pods have
-// addresses of the VPC: without --cluster-cidr, kube-proxy cannot distinguish a pod by its address.
+// flags are kube-proxy's flags besides its mode. All other flags have their defaults, as in clusters whose pods have
+// addresses of the VPC. Without --cluster-cidr, kube-proxy cannot distinguish a pod by its address.
 var flags = []string{
 	"--hostname-override=" + nodeName,
-	"--conntrack-max-per-core=0", // a namespace cannot set it
+	"--conntrack-max-per-core=0", // this sysctl cannot be set in a network namespace
 }
 
-// machineWide describes the sysctls that the last flag prevents.
+// machineWide describes the sysctls that kube-proxy does not set because of the last flag.
 const machineWide = `# By default also, for the whole machine: net/netfilter/nf_conntrack_max to 32768 for each CPU, at least 131072 and at most
 # 1048576, and /sys/module/nf_conntrack/parameters/hashsize to at least a quarter of that.
 `
@@ -98,7 +98,7 @@ func (s scenario) boot() error {
 
 // settle waits until the dumps contain all services and have not changed for a while.
 func settle(s scenario, dumps []dump) error {
-	const still = 5 // seconds: kube-proxy's next step follows within one or two
+	const still = 5 // in seconds; kube-proxy makes its next step within one or two seconds
 	last, same := "", 0
 	for range 60 {
 		time.Sleep(time.Second)
@@ -150,9 +150,9 @@ func write(header string, dumps []dump, file string, sysctls []string) error {
 	return os.WriteFile(file, []byte(header+machineWide+strings.Join(sysctls, "\n")+"\n"), 0o644)
 }
 
-// tidySave removes parts of iptables-save's output: those that are not kube-proxy's, and those that differ between
-// machines. These are the time, the policies of built-in chains, and counters in nfacct, which kube-proxy omits where
-// the kernel has none.
+// tidySave removes the parts of iptables-save's output that kube-proxy did not write, or that differ between machines.
+// These parts are the time, the policies of built-in chains, and counters in nfacct. kube-proxy omits these counters if
+// the kernel has no nfacct.
 func tidySave(save string) string {
 	var b strings.Builder
 	for line := range strings.Lines(save) {
@@ -184,7 +184,7 @@ func sysctls() map[string]string {
 		if b, err := os.ReadFile(path); err == nil {
 			found[strings.TrimPrefix(path, root+"/")] = strings.TrimSpace(string(b))
 		}
-		return nil // some cannot be read
+		return nil // some sysctls cannot be read
 	})
 	return found
 }

@@ -37,7 +37,7 @@ func readScenario(file string) (s scenario, err error) {
 	return s, json.Unmarshal(b, &s)
 }
 
-// nodeName is the node whose rules are recorded, elsewhere is another node.
+// nodeName is the node whose rules are recorded, and elsewhere is another node.
 const (
 	nodeName  = "node1"
 	elsewhere = "node2"
@@ -109,8 +109,7 @@ func (s scenario) services() (all []object) {
 	return all
 }
 
-// endpointSlices returns one for each service and family, and none for a service without
-// backends.
+// endpointSlices returns an EndpointSlice for each service and family, except for services without backends.
 func (s scenario) endpointSlices() (all []object) {
 	for _, v := range s.Services {
 		if len(v.Backends) == 0 {
@@ -142,7 +141,7 @@ func endpoint(host string, a netip.Addr) object {
 	return object{"addresses": []netip.Addr{a}, "nodeName": on, "conditions": ready}
 }
 
-// ports returns a service's ports: for each number, one for TCP and one for UDP.
+// ports returns a service's two ports: one for TCP and one for UDP. The function fill adds the numbers.
 func (v service) ports(fill func(object)) (all []object) {
 	for _, protocol := range []string{"TCP", "UDP"} {
 		p := object{"name": strings.ToLower(protocol), "protocol": protocol}

@@ -28,14 +28,14 @@ var kinds = []kind{
 	{view.StateNode, "N", "node", "the node has it for itself"},
 }
 
-// A cell is an address.
+// A cell is an address in the map.
 type cell struct {
 	kind
 	Addr, Short string
-	Pod         string // that has it, or how long it still cools; "": neither
-	To          string // the part of the page about it
-	Wrong       bool   // the sources disagree about it
-	Text        string // what it is, in words
+	Pod         string // the pod that has the address, or how long it still cools
+	To          string // anchor of the pod on the page
+	Wrong       bool   // the sources disagree about the address
+	Text        string // the cell in words
 }
 
 // A block is a prefix, or the single addresses of an ENI.
@@ -45,22 +45,22 @@ type block struct {
 	Cells []cell
 }
 
-// An eni is one, with the map of its addresses.
+// An eni is an ENI with the map of its addresses.
 type eni struct {
 	ID, Anchor, Link, Slot, Pool, State, Why, Subnet string
 	Boot, Wrong                                      bool
 	Counts                                           []share
 	Blocks                                           []block
-	Next                                             string // the part of the page behind the map
+	Next                                             string // anchor of the part after the map
 }
 
-// A share is how many addresses are of a kind.
+// A share is the number of addresses of a kind.
 type share struct {
 	kind
 	N int
 }
 
-// enis lists the ENIs by their place.
+// enis lists the ENIs by card and device index.
 func enis(b *bundle.Bundle, held []view.Holding, d difference) (all []eni) {
 	links := map[string]string{}
 	if b.Observed != nil {
@@ -85,7 +85,7 @@ func enis(b *bundle.Bundle, held []view.Holding, d difference) (all []eni) {
 		all = append(all, one)
 	}
 	if stray := by[""]; len(stray) > 0 {
-		lost := eni{ID: "on no ENI", Anchor: "eni-none", Link: "", Slot: "the registry knows no ENI that has these",
+		lost := eni{ID: "on no ENI", Anchor: "eni-none", Link: "", Slot: "no ENI in the registry has these addresses",
 			State: "lost", Wrong: true, Blocks: []block{cells(b.Made, "addresses", "", b.State, stray, d)}}
 		lost.Counts = counted(lost.Blocks)
 		all = append(all, lost)
@@ -98,7 +98,7 @@ func enis(b *bundle.Bundle, held []view.Holding, d difference) (all []eni) {
 	return all
 }
 
-// linkNames are the names of links by MAC address. Without an observation, those that the registry has count.
+// linkNames returns the names of links by MAC address. Without an observation, it returns the names in the registry.
 func linkNames(links map[string]string, s *registry.State) map[string]string {
 	if len(links) > 0 {
 		return links
@@ -110,7 +110,7 @@ func linkNames(links map[string]string, s *registry.State) map[string]string {
 	return known
 }
 
-// blocks are the single addresses, and then each prefix.
+// blocks returns the single addresses of an ENI as one block, and then each prefix.
 func blocks(made time.Time, s *registry.State, e registry.ENI, held []view.Holding, d difference) (all []block) {
 	of := func(in func(netip.Addr) bool) (some []view.Holding) {
 		for _, h := range held {
@@ -169,12 +169,12 @@ func cellOf(made time.Time, s *registry.State, h view.Holding, d difference) cel
 		c.Text += " until " + clock(*h.Until)
 	}
 	if c.Wrong {
-		c.Text += "; the sources disagree about it"
+		c.Text += "; the sources disagree about this address"
 	}
 	return c
 }
 
-// short is the part of an address that differs within a subnet.
+// short returns the part of an address that differs within a subnet.
 func short(a netip.Addr) string {
 	text := a.String()
 	return text[strings.LastIndexAny(text, ".:"):]

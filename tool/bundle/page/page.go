@@ -32,10 +32,10 @@ var text string
 
 var document = sync.OnceValue(func() *template.Template { return template.Must(template.New("page").Parse(text)) })
 
-// A Review is what the checks find in a bundle, and what the node had found itself.
+// A Review has the findings of the checks in a bundle, and the findings of the node itself.
 type Review struct {
 	doctor.Report
-	Node   []doctor.Finding `json:"node_findings"` // those that the data of the bundle does not show
+	Node   []doctor.Finding `json:"node_findings"` // findings that the data of the bundle does not show
 	Unmade []doctor.Unmade  `json:"unmade"`
 }
 
@@ -85,7 +85,7 @@ func Write(w io.Writer, b *bundle.Bundle, r Review) error {
 	return document().Execute(w, pageOf(b, r))
 }
 
-// A page is what the template shows.
+// A page has the values of the template.
 type page struct {
 	Node, Made, Tool string
 	Errors, Warnings int
@@ -110,13 +110,13 @@ type page struct {
 type group struct {
 	Severity, Letter, Check, About string
 	First, More                    []finding
-	Do                             string // what to do about all of them; "": each says it
+	Do                             string // what to do about all findings; "": each has its own
 }
 
 // A finding is one finding of the checks.
 type finding struct {
 	doctor.Finding
-	OnNode bool // only the node has found it
+	OnNode bool // only the node itself has this finding
 }
 
 // A fact is a number or a word with its name.
@@ -151,7 +151,7 @@ func pageOf(b *bundle.Bundle, r Review) page {
 	return p
 }
 
-// mostNamed is up to how many addresses the cells have the names of pods.
+// mostNamed is the number of addresses up to which the cells show the names of pods.
 const mostNamed = 400
 
 // mostOfGroup is how many findings of a group are shown at once.
@@ -182,7 +182,7 @@ func groups(r Review) (all []group) {
 		add(f, true)
 	}
 	for i, g := range all {
-		if len(g.First) > mostOfGroup+1 { // not for one
+		if len(g.First) > mostOfGroup+1 { // do not hide a single finding
 			all[i].First, all[i].More = g.First[:mostOfGroup], g.First[mostOfGroup:]
 		}
 	}
@@ -203,7 +203,7 @@ func versions(all map[string]string) (facts []fact) {
 	return facts
 }
 
-// facts are the numbers at the top.
+// facts returns the numbers at the top of the page.
 func facts(b *bundle.Bundle, held []view.Holding) []fact {
 	s, pods, n := b.State, map[string]bool{}, map[string]int{}
 	for _, h := range held {
@@ -236,7 +236,7 @@ func facts(b *bundle.Bundle, held []view.Holding) []fact {
 	return all
 }
 
-// kernel are the lists of the kernel, as commands of ip(8).
+// kernel returns the lists of the kernel, as commands of ip(8).
 func kernel(s *doctor.Snapshot) (all []fold) {
 	if s == nil {
 		return nil
@@ -292,7 +292,7 @@ func pods(b *bundle.Bundle, held []view.Holding) (all []pod) {
 	return all
 }
 
-// inside is what the kernel has in a namespace.
+// inside returns the kernel's objects in a namespace, a line for each.
 func inside(b *bundle.Bundle, netns string) (lines []string) {
 	i := slices.IndexFunc(b.Pods, func(p bundle.Inside) bool { return p.NetNS == netns })
 	if i < 0 {
@@ -305,12 +305,12 @@ func inside(b *bundle.Bundle, netns string) (lines []string) {
 		lines = append(lines, strings.Join([]string{"BPF", f.Link, f.Hook, f.Name}, " "))
 	}
 	if p.Why != "" {
-		lines = append(lines, "not all could be read: "+p.Why)
+		lines = append(lines, "a part could not be read: "+p.Why)
 	}
 	return lines
 }
 
-// pairsOf are the node's ends of veth pairs, by the container and the interface in the alias.
+// pairsOf returns the node's ends of veth pairs, by the container and the interface in the alias.
 func pairsOf(s *doctor.Snapshot) map[string]nl.Link {
 	pairs := map[string]nl.Link{}
 	if s == nil {
@@ -324,7 +324,7 @@ func pairsOf(s *doctor.Snapshot) map[string]nl.Link {
 	return pairs
 }
 
-// paths are the ways of a pod's packets: to the VPC, and to the node, Services and what is beyond.
+// paths returns the ways of a pod's packets: to the VPC, and to the node, Services and the internet.
 func paths(s *registry.State, l registry.Lease, pair nl.Link) (vpc, node []string) {
 	e := s.ENIs[l.ENI]
 	link := cmp.Or(e.Link, "its link")
@@ -342,20 +342,20 @@ func paths(s *registry.State, l registry.Lease, pair nl.Link) (vpc, node []strin
 	return vpc, node
 }
 
-// anchor is the part of an address of the page that leads to an address of a pod.
+// anchor returns the ID of the HTML element about an address of a pod.
 func anchor(addr string) string { return "a-" + strings.NewReplacer(".", "-", ":", "-").Replace(addr) }
 
-// A difference is what the four sources say of the addresses and ENIs about which they do not agree.
+// A difference has the addresses and ENIs about which the four sources do not agree.
 type difference struct {
 	Compared bool
 	Findings []view.Finding
 	Rows     []row
-	Agree    int             // addresses about which they agree
-	about    map[string]bool // addresses with a disagreement that does not pass by itself
+	Agree    int             // number of addresses about which the sources agree
+	about    map[string]bool // by address or ENI; true: the disagreement does not end by itself
 	silent   []string
 }
 
-// A row is an address. A cell of a source that lacks it is empty.
+// A row is an address. If a source does not have the address, the source's cell is empty.
 type row struct {
 	view.Row
 	Harmless bool
@@ -392,5 +392,5 @@ func differences(b *bundle.Bundle) (d difference) {
 	return d
 }
 
-// clock is a time for people.
+// clock returns a time for people.
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") }

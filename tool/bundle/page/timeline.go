@@ -17,7 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// The kinds of events, with the letters that tell them apart.
+// The kinds of events.
 const (
 	began   = "begin"
 	ended   = "end"
@@ -36,7 +36,7 @@ type event struct {
 // A timeline has the events, the latest first, and a picture of them.
 type timeline struct {
 	Events   []event
-	More     int // events before these
+	More     int // number of earlier events
 	Why      string
 	From, To string
 	Curve    string // points of the number of leases, as SVG has them
@@ -92,7 +92,7 @@ func leaseEvents(log []registry.Line) (all []event) {
 			continue
 		}
 		if is := (number{l.Series, l.Number}); l.Series != "" && seen[is] {
-			continue // written again
+			continue // the log has this line twice
 		} else {
 			seen[is] = true
 		}
@@ -102,14 +102,14 @@ func leaseEvents(log []registry.Line) (all []event) {
 		}
 		e := event{l.Time, began, "B", clock(l.Time), fmt.Sprintf("%s gets %s (%s)", who, l.Address, l.ENI)}
 		if l.Event == registry.End {
-			e.Kind, e.Letter, e.What = ended, "E", fmt.Sprintf("%s gives %s back", who, l.Address)
+			e.Kind, e.Letter, e.What = ended, "E", fmt.Sprintf("%s no longer has %s", who, l.Address)
 		}
 		all = append(all, e)
 	}
 	return all
 }
 
-// refusals are what EC2 has refused, as the registry has it.
+// refusals returns the refusals and throttling by EC2, and the failures of ADDs, as the registry has them.
 func refusals(s *registry.State) (all []event) {
 	if s == nil {
 		return nil
@@ -129,14 +129,14 @@ func refusals(s *registry.State) (all []event) {
 		add(f.Since, fmt.Sprintf("an ADD of pool %s of %s fails: %s", conf.PoolName(pool), network, f.Text))
 	}
 	for _, action := range slices.Sorted(maps.Keys(s.NotBefore)) {
-		add(s.NotBefore[action], "EC2 throttles "+action+": until then, this node does not call it")
+		add(s.NotBefore[action], "EC2 throttles "+action+", and this node does not call it before this time")
 	}
 	return all
 }
 
-// journalled are the warnings about EC2 in the journal: the registry knows only the refusals that still count.
+// journalled returns the warnings about EC2 in the journal. The registry only has the refusals that still count.
 func journalled(journal []bundle.Entry) (all []event) {
-	const warning = "4" // as syslog counts
+	const warning = "4" // the level of a warning in syslog
 	for _, e := range journal {
 		if e.Level <= warning && strings.Contains(e.Text, "EC2") {
 			all = append(all, event{e.Time, refused, "X", clock(e.Time), e.Text})
@@ -185,8 +185,8 @@ func (t *timeline) draw(b *bundle.Bundle, all []event) {
 	}
 }
 
-// numbers are how many leases there are after each event. The lines that the log does not have any more count as a
-// beginning that was enough for what follows.
+// numbers returns how many leases there are after each event. It counts back from the leases in the registry, because
+// the log no longer has its first lines.
 func numbers(b *bundle.Bundle, all []event) []int {
 	n := 0
 	if b.State != nil {
@@ -196,7 +196,7 @@ func numbers(b *bundle.Bundle, all []event) []int {
 		}
 		n = len(addrs)
 	}
-	counts := make([]int, len(all)) // from the end, which the registry knows
+	counts := make([]int, len(all)) // counted back from the end, which the registry knows
 	for i, e := range slices.Backward(all) {
 		counts[i] = max(0, n)
 		switch e.Kind {
@@ -209,7 +209,7 @@ func numbers(b *bundle.Bundle, all []event) []int {
 	return counts
 }
 
-// mark puts the events of a kind that are at the same place together.
+// mark makes one mark for all events of a kind at the same place.
 func (t *timeline) mark(all []event, x func(time.Time) int) {
 	const grid = 5
 	at := map[mark]int{}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package lease
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
+)
+
+// A Permission says what pods may ask for their interfaces. Pods may ask for nothing that it leaves out.
+//
+//codec:describe exported
+type Permission struct {
+	// Kubernetes namespaces of the pods: names, or the beginning of names and a *
+	Namespaces     []string `json:"namespaces"`
+	Subnets        []string `json:"subnets"`        // IDs of the subnets to choose from
+	SecurityGroups []string `json:"securityGroups"` // IDs of the security groups to choose from
+	// tags that an ENI must have, all of them, so that pods may ask for it
+	ENIs      map[string]string `json:"enis"`
+	IPs       bool              `json:"ips"`       // pods may choose addresses
+	Takeover  bool              `json:"takeover"`  // the node may take a chosen address from an ended instance
+	Exclusive bool              `json:"exclusive"` // pods may ask for whole ENIs
+	Max       int               `json:"max"`       // largest number of interfaces of a pod; 0: 1
+}
+
+// TakesENIs reports whether pods with this permission can need ENIs besides the ENIs of the pools, on a node with this
+// provision.
+func (p Permission) TakesENIs(provision Provision) bool {
+	made := len(p.Subnets)+len(p.SecurityGroups) > 0 || p.Exclusive
+	return provision == ProvisionFull && made || provision != ProvisionNone && len(p.ENIs) > 0
+}
+
+// permissions checks the key requests.
+func (v *validation) permissions(all []Permission) {
+	for i, p := range all {
+		v.Within = fmt.Sprintf("requests: %d: ", i+1)
+		if v.Namespaces("namespaces", p.Namespaces); len(p.Namespaces) == 0 {
+			v.Wrong(`namespaces must be specified: want the Kubernetes namespaces whose pods may ask, or ["*"] for all`)
+		}
+		v.IDs("subnets", "subnet", p.Subnets)
+		v.IDs("securityGroups", "sg", p.SecurityGroups)
+		if p.ENIs != nil && len(p.ENIs) == 0 {
+			v.Wrong("enis: {}: want the tags of the ENIs for which pods may ask, because otherwise pods could ask " +
+				"for any ENI of the account")
+		}
+		if p.Takeover && !p.IPs {
+			v.Wrong("takeover: true: want ips true, too, because takeover is only for addresses that pods choose")
+		}
+		if p.Max < 0 {
+			v.Wrong("max: %d: want 1 or more, or 0, which means 1", p.Max)
+		}
+	}
+	v.Within = ""
+}
+
+// covers reports whether the permission is for pods of the pod's namespace.
+func (p Permission) covers(pod plugin.Pod) bool {
+	return slices.Contains(p.Namespaces, "*") || plugin.Namespaces(p.Namespaces).Has(pod.Namespace)
+}
+
+// allows returns an error with the first key and value that a permission does not allow.
+func (p Permission) allows(asked []nic.Request) error {
+	if most := max(p.Max, 1); len(asked) > most {
+		return fmt.Errorf("%d interfaces: max in requests is %d", len(asked), most)
+	}
+	for i, r := range asked {
+		if err := p.allowsOne(r); err != nil {
+			return fmt.Errorf("interface %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+func (p Permission) allowsOne(r nic.Request) error {
+	other := func(of []string) func(string) bool { return func(v string) bool { return !slices.Contains(of, v) } }
+	group := slices.IndexFunc(r.SecurityGroups, other(p.SecurityGroups))
+	switch {
+	case r.Subnet != "" && !slices.Contains(p.Subnets, r.Subnet):
+		return fmt.Errorf("subnet: %s: allowed are %s", r.Subnet, list(p.Subnets))
+	case group >= 0:
+		return fmt.Errorf("securityGroups: %s: allowed are %s", r.SecurityGroups[group], list(p.SecurityGroups))
+	case len(r.Addrs) > 0 && !p.IPs:
+		return fmt.Errorf("ip: %s: ips is not true in requests", r.Addrs[0])
+	case r.ENI != "" && len(p.ENIs) == 0:
+		return fmt.Errorf("eni: %s: there is no key enis in requests", r.ENI)
+	case r.Exclusive && !p.Exclusive:
+		return errors.New("exclusive: true: exclusive is not true in requests")
+	}
+	return nil
+}
+
+// list formats what is allowed, for people.
+func list(values []string) string { return cmp.Or(strings.Join(values, ", "), "none") }
