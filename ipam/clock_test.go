@@ -15,18 +15,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// In a synctest bubble the wall clock stands still or leaps, while the machine's uptime
-// goes on. So there the machine runs since the beginning of the bubble's time.
-func init() {
-	bubble, machine := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), registry.Uptime
-	registry.Uptime = func() time.Duration {
-		if since := time.Since(bubble); since < 10*365*24*time.Hour {
-			return since
-		}
-		return machine()
-	}
-}
-
 // moved is a file of the registry with all of its times moved by d, except those that keep says. A person or a program
 // that writes no sum has moved them.
 func moved(t testing.TB, file []byte, d time.Duration, keep string) []byte {

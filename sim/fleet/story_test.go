@@ -14,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
@@ -63,17 +62,6 @@ type result struct {
 	scale, roll, hour phase
 	idle              int      // addresses at the end
 	bad               []string // what must not be
-}
-
-// In a synctest bubble, the machine runs since the beginning of the bubble's time.
-func init() {
-	bubble, machine := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), registry.Uptime
-	registry.Uptime = func() time.Duration {
-		if since := time.Since(bubble); since < 10*365*24*time.Hour {
-			return since
-		}
-		return machine()
-	}
 }
 
 // A fleet is the nodes of one way.
