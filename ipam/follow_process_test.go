@@ -41,7 +41,7 @@ func TestFollowProcess(t *testing.T) {
 		t.Errorf("the ADD has answered %v: %s%s", err, waits.Stdout, waits.Stderr)
 	}
 
-	late := n.cni("ADD", "late", map[string]any{"addTimeout": 1, "runtimeConfig": map[string]any{
+	late := n.cni("ADD", "late", map[string]any{"addTimeout": 10, "runtimeConfig": map[string]any{
 		"io.kubernetes.cri.pod-annotations": map[string]string{nic.Annotation: `[{"ip": "100.113.9.10"}]`}}})
 	late.Env = append(late.Env, "CNI_ARGS=K8S_POD_NAMESPACE=db;K8S_POD_NAME=db-1")
 	n.Operate("AssignPrivateIpAddresses", "NetworkInterfaceId", eni, "PrivateIpAddress.1", "100.113.9.10")

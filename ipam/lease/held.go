@@ -4,7 +4,6 @@
 package lease
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -75,22 +74,23 @@ const (
 )
 
 // whileHeld asks the source in the owner's turn. While another node has the address that the pod has chosen, whileHeld
-// asks again, until ctx is done. The ADD holds no lock while it waits: other ADDs of this node have their turns.
+// asks again, until ctx is done. Then the last such answer is the error. The ADD holds no lock while it waits: other
+// ADDs of this node have their turns.
 func (p *Pool) whileHeld(ctx context.Context, o Owner, from Source) (Allocation, error) {
+	var held *plugin.Error
 	for wait := firstHeld; ; wait = min(2*wait, mostHeld) {
 		got, err := p.inTurn(ctx, o, from)
-		e, _ := errors.AsType[*plugin.Error](err)
-		if !IsHeld(err) || from.Hands {
+		if IsHeld(err) && !from.Hands {
+			held, _ = errors.AsType[*plugin.Error](err)
+		} else if err == nil || held == nil || ctx.Err() == nil {
 			return got, err
 		}
-		end, limited := ctx.Deadline()
-		if limited && time.Until(end) < wait {
-			return got, plugin.Errorf(plugin.CodeTryAgain, e.Hint, "%w", err)
+		if end, limited := ctx.Deadline(); ctx.Err() != nil || limited && time.Until(end) < wait {
+			return got, plugin.Errorf(plugin.CodeTryAgain, held.Hint, "%w", held)
 		}
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return got, plugin.Errorf(plugin.CodeTryAgain, e.Hint, "%w", cmp.Or(ctx.Err(), err))
 		}
 	}
 }
