@@ -248,7 +248,7 @@ func TestHealthy(t *testing.T) {
 				t.Errorf("%s: doctor: %s", node, f)
 				found++
 			}
-			if out, status := n.run("cni-tool connectivity-test"); status != 0 {
+			if out, status := n.run("cni-tool connectivity-test --within=5m"); status != 0 {
 				t.Errorf("%s: connectivity-test: %s\n%s", node, out, n.messages())
 				failed++
 			}

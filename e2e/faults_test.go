@@ -239,11 +239,20 @@ func (n *faultNode) row(f fault) string {
 	return "| " + strings.Join(cells, " | ") + " |\n"
 }
 
-// fails is what does not work with the fault.
-func (n *faultNode) fails(f fault) []string {
+// fails is what does not work with the fault, at any of three tries: a busy machine may need a moment.
+func (n *faultNode) fails(f fault) (fails []string) {
 	n.t.Helper()
-	out, _ := n.run("works")
-	fails := slices.Sorted(slices.Values(strings.Fields(out)))
+	for try := range 3 {
+		out, _ := n.run("works")
+		now := slices.Sorted(slices.Values(strings.Fields(out)))
+		if try == 0 {
+			fails = now
+		}
+		fails = slices.DeleteFunc(fails, func(at string) bool { return !slices.Contains(now, at) })
+		if len(fails) == 0 {
+			break
+		}
+	}
 	if !f.pods {
 		return fails
 	}
@@ -284,12 +293,7 @@ func (n *faultNode) heals(f fault, found []faultFinding) bool {
 	if _, failed := n.run("pod check cart"); failed != 0 {
 		return false
 	}
-	for range 3 {
-		if len(n.fails(fault{})) == 0 {
-			return true
-		}
-	}
-	return false
+	return len(n.fails(fault{})) == 0
 }
 
 // ends tries what doctor and the runbook name, and says what that was.

@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
@@ -25,7 +24,6 @@ func TestStrangeAnswers(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWorld(t, "m5.large", 20)
-			w.policy.Timeout = time.Second
 			if test.action != "CreateNetworkInterface" {
 				w.mustAcquire(0)
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
@@ -30,7 +31,8 @@ var latencies = map[string]time.Duration{
 }
 
 // burst runs ADDs of so many pods at once, each a process, and returns how long they
-// took and the errors of those that failed.
+// took and the errors of those that failed. If no address is free, all of them wait before
+// one has its turn, however slow this machine is.
 func (n *node) burst(first, pods int) (took time.Duration, failed []types.Error) {
 	n.Helper()
 	r, w, err := os.Pipe()
@@ -46,8 +48,17 @@ func (n *node) burst(first, pods int) (took time.Duration, failed []types.Error)
 		n.start(cmd)
 		cmds[pod] = cmd
 	}
-	start := time.Now()
+	start, cold := time.Now(), n.State().Free.Len() == 0
+	unlock, err := n.Registry().Lock(n.Context(), "queue")
+	if err != nil {
+		n.Fatal(err)
+	}
 	w.Close()
+	if cold {
+		n.until("all wait", func(s *registry.State) bool { return len(s.Waiters) == pods })
+		start = time.Now()
+	}
+	unlock()
 	for _, cmd := range cmds {
 		cmd.Wait()
 	}

@@ -264,8 +264,10 @@ func TestCreateRefusedAfterDeath(t *testing.T) {
 	w := newWorld(t, "m5.large", 20, 20)
 	w.policy.Timeout = time.Second
 	w.EC2.Script("CreateNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
-	if _, err := w.acquire(1); err == nil {
-		t.Fatal("no error")
+	for w.EC2.Asked("CreateNetworkInterface") == 0 { // a busy machine may not come so far in its time
+		if _, err := w.acquire(1); err == nil {
+			t.Fatal("no error")
+		}
 	}
 	w.EC2.Script("CreateNetworkInterface", noRoom)
 	w.policy.Timeout = 10 * time.Second

@@ -114,6 +114,7 @@ func newNode(t testing.TB, instanceType string, c ec2sim.Config, via func(string
 	n.aws = aws.Options{EC2URL: "http://ec2", MetadataURL: "http://metadata", HTTP: ec2sim.Direct{Handler: mux}}
 	n.env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", "AWS_REGION=us-east-1", "AWS_ACCESS_KEY_ID=AKIDEXAMPLE",
 		"AWS_SECRET_ACCESS_KEY=secret", "CNI_IPVLAN_VPC_STATE_DIR="+n.Dir,
+		"AWS_METADATA_SERVICE_TIMEOUT=60", // this machine may be busy, and a repeated call is one more point for a kill
 		"AWS_ENDPOINT_URL_EC2="+n.serve("ec2", n.EC2), "AWS_EC2_METADATA_SERVICE_ENDPOINT="+
 			n.serve("metadata", n.Metadata()))
 	return n

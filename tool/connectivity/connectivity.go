@@ -35,11 +35,12 @@ const Least = 30 * time.Second
 // tryFor is how long a path may take.
 const tryFor = 2 * time.Second
 
-// The time limits of a test's parts: two ADDs, the paths, and two DELs. The second ADD begins before nextUntil, or not
-// at all. All parts together take less than [Test.Within].
+// The time limits of a test's parts: two ADDs, a question to the peer, the paths, and two DELs. The second ADD begins
+// before nextUntil, or not at all. All parts together take less than [Test.Within].
 
 func (t Test) addWithin() time.Duration { return t.Within * 9 / 30 } // for each ADD
 func (t Test) nextUntil() time.Duration { return t.Within * 6 / 30 }
+func (t Test) askWithin() time.Duration { return t.Within * 2 / 30 }
 func (t Test) lookUntil() time.Duration { return t.Within * 19 / 30 }
 func (t Test) delWithin() time.Duration { return t.Within * 3 / 30 } // for each DEL
 

@@ -44,7 +44,7 @@ func (s *scene) askPeer() {
 	if !s.Peer.IsValid() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), tryFor)
+	ctx, cancel := context.WithTimeout(context.Background(), s.askWithin())
 	defer cancel()
 	s.peer, s.alike = query(ctx, s.node, netip.AddrPortFrom(s.Peer, s.Port), call{Size: little})
 	for range 2 {
