@@ -58,7 +58,8 @@ func onInstance(t *testing.T, instanceType string) func(args ...string) string {
 		t.Fatal(err)
 	}
 	env := append(os.Environ(), "AWS_ENDPOINT_URL_EC2="+simtest.Serve(t, sim), "CNI_IPVLAN_VPC_STATE_DIR="+t.TempDir(),
-		"AWS_EC2_METADATA_SERVICE_ENDPOINT="+simtest.Serve(t, node.Metadata()))
+		"AWS_EC2_METADATA_SERVICE_ENDPOINT="+simtest.Serve(t, node.Metadata()),
+		"AWS_METADATA_SERVICE_TIMEOUT=60") // this machine may be busy
 	return func(args ...string) string {
 		t.Helper()
 		c := exec.Command("../bin/cni-ipvlan-vpc-k8s-tool", args...)

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -50,6 +51,7 @@ import (
 //	fields COMMAND           standard output has the JSON fields that the command's help names
 //	exposition FILE          a file is what Prometheus reads
 //	apiserver NODE           run an API server that knows the node, with the kubeconfig kubelet.conf
+//	locked FILE COMMAND      wait until a process that executes the command has a lock on the file, or waits for it
 //	patches [STATUS]         print the requests to it since the last time; it answers so from now on
 func TestScript(t *testing.T) {
 	testscript.RunT(inTurn{t}, testscript.Params{
@@ -83,6 +85,7 @@ func TestScript(t *testing.T) {
 			"fields":     fieldsOf,
 			"exposition": exposition,
 			"apiserver":  startAPIServer,
+			"locked":     locked,
 			"patches":    patches,
 		},
 	})
@@ -98,6 +101,25 @@ func count(ts *testscript.TestScript, _ bool, args []string) {
 	took, err := time.ParseDuration(args[2])
 	ts.Check(err)
 	registry.Count(on(ts).Dir, args[0], args[1], took)
+}
+
+// locked looks in /proc/locks (proc_locks(5)): the process ID and the inode follow the mode of a lock.
+func locked(ts *testscript.TestScript, _ bool, args []string) {
+	file, err := os.Stat(ts.MkAbs(args[0]))
+	ts.Check(err)
+	of := regexp.MustCompile(fmt.Sprintf(`(?m)FLOCK +ADVISORY +\w+ (\d+) \S+:%d `, file.Sys().(*syscall.Stat_t).Ino))
+	for range 6000 {
+		locks, err := os.ReadFile("/proc/locks")
+		ts.Check(err)
+		for _, m := range of.FindAllStringSubmatch(string(locks), -1) {
+			name, _ := os.ReadFile("/proc/" + m[1] + "/comm")
+			if strings.TrimSpace(string(name)) == args[1] {
+				return
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	ts.Fatalf("no process that executes %s has or awaits the lock of %s", args[1], args[0])
 }
 
 // has gives an address to a pod, as the plugins do: at a link that is made on an ENI's. It is a macvlan where the
@@ -167,6 +189,7 @@ func launched(t testing.TB, c ec2sim.Config, run ec2sim.RunInstance, setenv func
 	n.Launch(t, c, run)
 	setenv("AWS_ENDPOINT_URL_EC2", simtest.Serve(t, n.EC2))
 	setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", simtest.Serve(t, n.Metadata()))
+	setenv("AWS_METADATA_SERVICE_TIMEOUT", "60") // this machine may be busy
 	setenv("CNI_IPVLAN_VPC_STATE_DIR", n.Dir)
 	return n
 }

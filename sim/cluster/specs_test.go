@@ -101,6 +101,7 @@ func (w *world) e2e(t *testing.T, choice ...string) map[string][]string {
 		"--num-nodes=2", "--allowed-not-ready-nodes=0", "--node-os-distro=debian", "--clean-start=false",
 		"--report-dir=" + dir, "--ginkgo.no-color", "--ginkgo.timeout=3h", "--ginkgo.json-report=" + report,
 		"--ginkgo.poll-progress-after=10m", // what hangs says where
+		"--ginkgo.flake-attempts=3",        // a probe waits one second: a busy machine may need more
 	}, choice...)...)
 	output, err := os.OpenFile(filepath.Join(w.logs, "e2e.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	check(t, err)
@@ -123,6 +124,7 @@ func readReport(t *testing.T, file string, failure error) map[string][]string {
 			ContainerHierarchyTexts           []string
 			LeafNodeText, LeafNodeType, State string
 			RunTime                           float64
+			NumAttempts                       int
 			Failure                           struct{ Message string }
 		}
 	}
@@ -142,7 +144,7 @@ func readReport(t *testing.T, file string, failure error) map[string][]string {
 			s.State = "failed"
 			t.Errorf("%s: %s", name, s.Failure.Message)
 		case s.LeafNodeType == "It":
-			t.Logf("%4.0f s  %s", s.RunTime/1e9, name)
+			t.Logf("%4.0f s, try %d  %s", s.RunTime/1e9, s.NumAttempts, name)
 		default:
 			continue // what ginkgo does before and after
 		}

@@ -33,9 +33,13 @@ var containerd = kind{
 }
 
 // containerdConfig limits containerd to its directory. It also keeps it from lowering its OOM score, which is not
-// allowed everywhere.
+// allowed everywhere. After a restart, containerd ends a pod whose shim does not answer in two seconds, on a busy
+// machine, too.
 const containerdConfig = `version = 4
 debug = {level = 'warn'}
+[timeouts]
+'io.containerd.timeout.task.state' = '2m'
+'io.containerd.timeout.shim.load' = '2m'
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
 sandbox = '` + pauseImage + `'
 [plugins.'io.containerd.cri.v1.images'.registry]
@@ -62,6 +66,9 @@ func configureV1(s *server, _ []string) map[string]string {
 const containerdV1Config = `version = 2
 [debug]
 level = 'warn'
+[timeouts]
+'io.containerd.timeout.task.state' = '2m'
+'io.containerd.timeout.shim.load' = '2m'
 [plugins.'io.containerd.grpc.v1.cri']
 sandbox_image = '` + pauseImage + `'
 restrict_oom_score_adj = true

@@ -180,7 +180,7 @@ func (m *Machine) Command(ctx context.Context, name string, args ...string) *exe
 	c := exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
 	c.Env = append(os.Environ(), m.Environ()...)
 	c.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(m.group.Fd())}
-	c.WaitDelay = time.Second // the program may still have the pipes open
+	c.WaitDelay = 10 * time.Second // the program may still have the pipes open
 	return c
 }
 

@@ -45,8 +45,8 @@ var readings = []reading{
 	{"lease log", "leaselog.json", 5 * time.Second, 250_000, (*gathering).leaseLog},
 	{sourceKernel, "kernel.json", 10 * time.Second, 0, (*gathering).kernel},
 	{"findings of doctor", "doctor.json", examineAll + examineOne, 150_000, (*gathering).findings},
-	{sourceKernel, "kernel.json", time.Second, 250_000, (*gathering).snapshot}, // with the answers to the checks
-	{"answers of EC2", "cloud.json", time.Second, 80_000, (*gathering).answers},
+	{sourceKernel, "kernel.json", 5 * time.Second, 250_000, (*gathering).snapshot}, // with the answers to the checks
+	{"answers of EC2", "cloud.json", 5 * time.Second, 80_000, (*gathering).answers},
 	{"four sources side by side", "observed.json", 20 * time.Second, 220_000, (*gathering).observed},
 	{"status --diff", "diff.json", 5 * time.Second, 80_000, (*gathering).difference},
 	{"pods", "pods.json", 10 * time.Second, 100_000, (*gathering).pods},

@@ -82,6 +82,9 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 	return found, nil
 }
 
+// patience is how long a program of others may take.
+const patience = 10 * time.Second
+
 // askStatus runs a plugin with CNI_COMMAND=STATUS.
 func (p *Node) askStatus(ctx context.Context, l conf.List, m conf.Member) []Finding {
 	conf := map[string]any{}
@@ -93,7 +96,6 @@ func (p *Node) askStatus(ctx context.Context, l conf.List, m conf.Member) []Find
 	if err != nil {
 		return nil
 	}
-	const patience = 10 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	c := exec.CommandContext(ctx, filepath.Join(p.binDir, m.Type))

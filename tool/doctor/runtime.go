@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"time"
 )
 
 // remembers has, by series of containerd, the first patch release without a fault (containerd#12923). Because of this
@@ -24,7 +23,7 @@ func (p *Node) checkRuntime(ctx context.Context) ([]Finding, error) {
 	if err != nil || !slices.ContainsFunc(all, func(r process) bool { return r.program == "containerd" }) {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	answer, err := exec.CommandContext(ctx, "containerd", "--version").Output()
 	if err != nil {
