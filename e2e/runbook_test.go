@@ -96,7 +96,6 @@ var runOtherwise = map[string]string{
 	"ip link set vethd6a04bff483 down": "ip link set $(veth) down",
 	"ip link show group 72":            "ip -o link show group 72",
 	"firewall-cmd --permanent":         "firewall-offline-cmd --zone=trusted --add-interface=veth+",
-	"firewall-cmd --reload":            "systemctl reload firewalld",
 	"iptables -I DOCKER-USER":          "iptables-nft -I DOCKER-USER -i veth+ -j ACCEPT",
 	"kubectl debug node/NODE":          `debug "${@/#/node/}"`,
 	"kubectl get pods -n kube-system":  `p.Kubectl(ctx, "get", "pods", "-A"`,
