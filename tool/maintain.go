@@ -47,6 +47,10 @@ SIGTERM. With --once it runs each command once, and prints the result of each.` 
 			&cli.StringFlag{Name: "metrics",
 				Usage: "write metrics to `FILE` of the node each minute; without this flag, write none"},
 			&cli.BoolFlag{Name: "advertise", Usage: "advertise the addresses of the node each minute"},
+			&cli.StringFlag{Name: "kubeconfig", DefaultText: "where kubelets have it",
+				Usage: "as for advertise: the kubelet's `FILE` on the node"},
+			&cli.StringFlag{Name: "node-name", DefaultText: "the name in the kubelet's certificate, or the host name",
+				Usage: "as for advertise: the node's `NAME` in Kubernetes"},
 			&cli.BoolFlag{Name: "once", Usage: "run each command once, and end"},
 		},
 		Action: func(c *cli.Context) error {
@@ -78,12 +82,12 @@ type maintenance struct {
 	every     time.Duration // between two collections
 	freeAfter time.Duration
 	metrics   string // path of the file; "": write no metrics
-	advertise bool
+	advertise []string // its arguments; nil: do not advertise
 }
 
 func maintenanceOf(c *cli.Context) (*maintenance, error) {
-	m := &maintenance{c.String("config"), c.Duration("every"), c.Duration("free-after"), c.String("metrics"),
-		c.Bool("advertise")}
+	m := &maintenance{config: c.String("config"), every: c.Duration("every"), freeAfter: c.Duration("free-after"),
+		metrics: c.String("metrics")}
 	if m.config == "" {
 		place, err := install.PlaceOf("")
 		if err != nil {
@@ -93,6 +97,18 @@ func maintenanceOf(c *cli.Context) (*maintenance, error) {
 	}
 	if m.metrics != "" && !filepath.IsAbs(m.metrics) {
 		return nil, cli.Misuse(c, "--metrics %q: want a path of the node that begins with /", m.metrics)
+	}
+	if c.Bool("advertise") {
+		m.advertise = []string{"--config", m.config}
+	}
+	for _, flag := range []string{"kubeconfig", "node-name"} {
+		value := c.String(flag)
+		if value != "" && m.advertise == nil {
+			return nil, cli.Misuse(c, "--%s is for --advertise, which is missing", flag)
+		}
+		if value != "" {
+			m.advertise = append(m.advertise, "--"+flag, value)
+		}
 	}
 	return m, nil
 }
@@ -202,8 +218,8 @@ func (m *maintenance) collect(ctx context.Context) []commandRow {
 // minutely writes the metrics and advertises the addresses, each if a flag asks for it.
 func (m *maintenance) minutely(ctx context.Context) []commandRow {
 	rows := m.measure(ctx)
-	if m.advertise {
-		rows = append(rows, m.run(ctx, "advertise", "--config", m.config))
+	if m.advertise != nil {
+		rows = append(rows, m.run(ctx, "advertise", m.advertise...))
 	}
 	return rows
 }

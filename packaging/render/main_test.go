@@ -243,10 +243,11 @@ func TestChart(t *testing.T) {
 		},
 		"maintain": {
 			`{systemd: "no", units: [], platform: talos, binDir: /b, confDir: /c, maintain: {enabled: true, every: ` +
-				`1m, metrics: /m/x.prom, advertise: true}}`,
+				`1m, metrics: /m/x.prom, advertise: true, kubeconfig: /k}}`,
 			[]string{"install", "--root=/host", "--conflist=/config/10-cni-ipvlan-vpc-k8s.conflist", "--platform=talos",
 				"--bin-dir=/b", "--conf-dir=/c", "--systemd=no"},
-			[]string{"pause", "maintain --root=/host --every=1m --free-after=15m --config=/c --advertise --metrics=/m/x.prom"},
+			[]string{"pause", "maintain --root=/host --every=1m --free-after=15m --config=/c --advertise " +
+				"--node-name=$(NODE_NAME) --kubeconfig=/k --metrics=/m/x.prom"},
 			nil, "portmap",
 		},
 		"uninstall": {
@@ -306,6 +307,12 @@ func TestEnvironment(t *testing.T) {
 		" --env=AWS_USE_FIPS_ENDPOINT --env=AWS_CA_BUNDLE --env=HTTPS_PROXY") ||
 		strings.Contains(strings.Join(maintain.Args, " "), "--env") {
 		t.Errorf("install has the arguments %s", got)
+	}
+	_, d = objects(t, valuesOf(t, `{maintain: {enabled: true, advertise: true}, env: [{name: HTTPS_PROXY, value: x}]}`))
+	e := d.Spec.Template.Spec.Containers[1].Env
+	if len(e) != 2 || e[0].Name != "NODE_NAME" || e[0].ValueFrom.FieldRef.FieldPath != "spec.nodeName" ||
+		e[1].Value != "x" {
+		t.Errorf("with advertise, maintain has the environment %+v", e)
 	}
 	if len(pause.Env) > 0 {
 		t.Errorf("pause has the environment %+v", pause.Env)
