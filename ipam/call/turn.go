@@ -48,8 +48,7 @@ func Sleep(ctx context.Context, d time.Duration, what string) error {
 
 // Backoff returns how long to wait after the n-th throttled answer in a row. The time is random, up to 1, 2, 4, 8
 // seconds (full jitter). So nodes that EC2 throttled together do not ask again together. With waits of up to 32
-// seconds, EC2 would refuse only a third of the calls. But the last of 200 nodes would wait 1.5 times as long
-// (docs/fleet.md).
+// seconds, EC2 refuses fewer calls, but the last of 200 nodes waits too long (docs/fleet.md).
 func (p *Node) Backoff(n int) time.Duration {
 	return p.Cloud.Jitter(min(time.Second<<min(n, 10), registry.MostBackoff))
 }
