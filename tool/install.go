@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -64,7 +65,7 @@ It prints its changes.` + cli.JSON("[] change path"),
 			&cli.StringSliceFlag{Name: "env",
 				Usage: "the units get the variable `NAME` of this environment; may be given again"},
 			&cli.StringSliceFlag{Name: "enable", Value: defaultUnits(),
-				Usage: "enable and start `UNIT`; may be given again"},
+				Usage: "enable and start `UNIT`; may be given again; none: enable no unit"},
 		},
 		Action: func(c *cli.Context) error {
 			if err := cli.NeedRoot(); err != nil {
@@ -125,10 +126,13 @@ func installation(c *cli.Context) (*install.Installation, error) {
 		return nil, fmt.Errorf("--from: %w", err)
 	}
 	i := &install.Installation{Source: source, Check: c.Bool("check"), Enable: c.StringSlice("enable")}
-	if c.Bool("uninstall") {
+	if c.Bool("uninstall") || slices.Equal(i.Enable, []string{"none"}) {
 		i.Enable = nil
-	} else if err := i.Lookup(c.StringSlice("env")); err != nil {
-		return nil, cli.Misuse(c, "--env: %w", err)
+	}
+	if !c.Bool("uninstall") {
+		if err := i.Lookup(c.StringSlice("env")); err != nil {
+			return nil, cli.Misuse(c, "--env: %w", err)
+		}
 	}
 	if file := c.String("conflist"); file != "" {
 		if i.Conflist, err = install.ReadConflist(file); err != nil {
@@ -194,7 +198,7 @@ func place(c *cli.Context) (install.Place, error) {
 	if p.Systemd && p.ToolDir == "" {
 		return p, cli.Misuse(c, "--systemd needs a directory in --tool-dir, because the units call the tool")
 	}
-	for flag, dir := range map[string]string{"conf-dir": p.ConfDir, "tool-dir": p.ToolDir} {
+	for flag, dir := range map[string]string{"bin-dir": p.BinDir, "conf-dir": p.ConfDir, "tool-dir": p.ToolDir} {
 		if p.Systemd && !c.Bool("uninstall") && strings.ContainsFunc(dir, special) {
 			return p, cli.Misuse(c, "--%s %q: want only letters, digits and any of /._+@:=,~- because units name "+
 				"this directory, or --systemd=no", flag, dir)

@@ -244,7 +244,8 @@ func TestChart(t *testing.T) {
 		"maintain": {
 			`{systemd: "no", units: [], platform: talos, binDir: /b, confDir: /c, maintain: {enabled: true, every: ` +
 				`1m, metrics: /m/x.prom, advertise: true, kubeconfig: /k}}`,
-			[]string{"install", "--root=/host", "--conflist=/config/10-cni-ipvlan-vpc-k8s.conflist", "--platform=talos",
+			[]string{"install", "--root=/host", "--conflist=/config/10-cni-ipvlan-vpc-k8s.conflist", "--enable=none",
+				"--platform=talos",
 				"--bin-dir=/b", "--conf-dir=/c", "--systemd=no"},
 			[]string{"pause", "maintain --root=/host --every=1m --free-after=15m --config=/c --advertise " +
 				"--node-name=$(NODE_NAME) --kubeconfig=/k --metrics=/m/x.prom"},

@@ -84,6 +84,7 @@ func (i *Installation) Install(ctx context.Context) ([]Change, error) {
 			return nil, err
 		}
 	}
+	i.warnOfEnabled(files)
 	return i.run(ctx, func() error {
 		for _, f := range files {
 			if err := i.put(f); err != nil {

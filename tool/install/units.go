@@ -4,10 +4,12 @@
 package install
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path"
@@ -65,15 +67,20 @@ func (i *Installation) absolute(text []byte) []byte {
 }
 
 // reads finds the commands that read a conflist.
-var reads = regexp.MustCompile(name + `-tool (repair|registry-gc|warm|release|metrics)\b`)
+var reads = regexp.MustCompile(name + `-tool (repair|registry-gc|warm|release|metrics|advertise|doctor)\b`)
 
-// configured adds --config with the directory of the conflists to these commands, if it is not the default directory.
+// configured adds to these commands the directory of the conflists, and to doctor the directory of the plugins, if it
+// is not the default directory.
 func (i *Installation) configured(text []byte) []byte {
-	if i.ConfDir == conf.Dir {
-		return text
-	}
 	return reads.ReplaceAllFunc(text, func(call []byte) []byte {
-		return slices.Concat(call, []byte(" --config "+i.ConfDir))
+		flags := ""
+		if i.ConfDir != conf.Dir {
+			flags = " --config " + i.ConfDir
+		}
+		if i.BinDir != conf.BinDir && bytes.HasSuffix(call, []byte("doctor")) {
+			flags += " --bin-dir " + i.BinDir
+		}
+		return slices.Concat(call, []byte(flags))
 	})
 }
 
@@ -106,6 +113,23 @@ func enabling(units []file, unit string) ([]file, error) {
 			strings.Join(enableable(units), ", "))
 	}
 	return links, nil
+}
+
+// warnOfEnabled warns of units of ours that are enabled, and that this installation does not enable. An operator may
+// have enabled them, so they stay.
+func (i *Installation) warnOfEnabled(units []file) {
+	for _, unit := range enableable(units) {
+		links, err := enabling(units, unit)
+		if err == nil && !slices.Contains(i.Enable, unit) && slices.ContainsFunc(links, file.exists) {
+			slog.Warn("this unit is enabled, and no --enable names it: it stays enabled. If it must not run, call "+
+				"systemctl disable --now UNIT", "unit", unit)
+		}
+	}
+}
+
+func (f file) exists() bool {
+	_, err := os.Lstat(f.path)
+	return err == nil
 }
 
 // enableable returns the names of the units that can be enabled.
