@@ -46,7 +46,8 @@ type tenancy struct {
 // A History has the content of the lease logs of one or many nodes. All these nodes must be in one VPC, or in VPCs
 // whose CIDRs do not overlap, so that no two nodes have the same address.
 type History struct {
-	nodes []*node
+	nodes  []*node
+	unread bool // a file may name any address, and cannot be read
 	// by address; only addresses that callers have asked for. The zero address stands for all addresses that no line
 	// has
 	known map[netip.Addr]*tenancy
@@ -121,7 +122,11 @@ func (h *History) At(a netip.Addr, at time.Time) []*Lease { return h.Between(a, 
 // Sure reports whether the log is complete for an address in [from, to). If not, a lost line may have named another
 // pod. A lost line does not count while a lease is known: no other pod can have had the address.
 func (h *History) Sure(a netip.Addr, from, to time.Time) bool {
-	for _, d := range h.of(a).doubts {
+	doubts := h.of(a).doubts
+	if h.unread {
+		doubts = append(slices.Clone(doubts), doubt{})
+	}
+	for _, d := range doubts {
 		if !d.from.Before(to) || !d.to.IsZero() && !from.Before(d.to) {
 			continue
 		}

@@ -56,6 +56,7 @@ type reader struct {
 	logs      map[string]*content
 	fragments map[string]map[int]netip.Addr // the addresses of damaged lines, by series and number
 	damage    []Damage
+	unread    bool // nothing is known of a file: it may be the log of any node
 }
 
 func newReader() *reader {
@@ -79,7 +80,7 @@ func newContent() *content { return &content{nodes: map[string]*node{}, last: ma
 
 // history makes a History from the lines of all files. The caller must have read all files.
 func (r *reader) history() *History {
-	h, known := &History{known: map[netip.Addr]*tenancy{}}, map[string]bool{}
+	h, known := &History{unread: r.unread, known: map[netip.Addr]*tenancy{}}, map[string]bool{}
 	for _, n := range r.nodes {
 		for _, s := range n.series {
 			s.lost = r.fragments[s.name]
@@ -96,7 +97,8 @@ func (r *reader) history() *History {
 }
 
 // take reads the lines of a file. If it cannot read any line, the nodes in the earlier files of the same log count as
-// cut. The nodes also count as cut if the reader cannot assign damaged lines of a file to one series.
+// cut. If there are no such nodes, the file may be the log of any node. The nodes also count as cut if the reader cannot
+// assign damaged lines of a file to one series.
 func (r *reader) take(f logFile, each func(line func(number int, text []byte) error) error) {
 	c := newContent()
 	err := each(func(number int, text []byte) error {
@@ -127,6 +129,7 @@ func (r *reader) take(f logFile, each func(line func(number int, text []byte) er
 		for _, n := range log.nodes {
 			n.cut = true
 		}
+		r.unread = r.unread || len(log.nodes) == 0
 		return
 	}
 	for _, note := range c.torn {
@@ -250,10 +253,19 @@ func newLogFile(path string, first time.Time) logFile {
 // keeps a file that cannot be read, because the file may be a log. A path that is a file must be a log.
 func (r *reader) list(paths []string) (files []logFile, err error) {
 	for _, path := range paths {
-		err := filepath.WalkDir(path, func(file string, d fs.DirEntry, err error) error {
+		fi, err := os.Stat(path)
+		switch {
+		case err != nil:
+			return nil, err
+		case fi.IsDir():
+			path += "/" // otherwise WalkDir does not follow a symbolic link
+		case !fi.Mode().IsRegular():
+			return nil, fmt.Errorf("%s is no file: logs are read twice, so write this log to a file first", path)
+		}
+		err = filepath.WalkDir(path, func(file string, d fs.DirEntry, err error) error {
 			switch {
 			case err != nil && file != path:
-				r.damage = append(r.damage, Damage{File: file, Why: err})
+				r.damage, r.unread = append(r.damage, Damage{File: file, Why: err}), true
 				return nil
 			case err != nil || d.IsDir() || !d.Type().IsRegular() && file != path:
 				return err
