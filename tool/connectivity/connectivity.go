@@ -185,6 +185,10 @@ func (s *scene) populate(ctx context.Context, r *Report, letters ...string) (row
 		if err != nil {
 			row.State, row.Stopped, row.Cause = Fails, "the pod could not be made", firstLine(err)
 			row.Do = addHint(err)
+			if most := s.addTimeout(); time.Since(start) >= most {
+				row.Do = fmt.Sprintf("the test lets an ADD wait %v. Repeat the test with a longer --within: if the "+
+					"ADD still fails, %s", most.Truncate(time.Second), row.Do)
+			}
 			r.Pods = append(r.Pods, Pod{Name: name, Addrs: []netip.Addr{}})
 			return append(rows, row)
 		}

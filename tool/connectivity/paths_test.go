@@ -10,8 +10,10 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
 // TestBoth: a server answers a small call, and then accepts no connection, or ends each without an answer. Only in the
@@ -61,4 +63,13 @@ func answerOnce(l net.Listener, refuses bool) error {
 		return err
 	}
 	return next.Close()
+}
+
+// TestAddTimeout: the plugins take an addTimeout of 1 to 90, whatever --within is.
+func TestAddTimeout(t *testing.T) {
+	for within, want := range map[time.Duration]time.Duration{Least: 6 * time.Second, time.Hour: registry.MostWait} {
+		if got := (Test{Within: within}).addTimeout(); got != want {
+			t.Errorf("--within %v: addTimeout %v, want %v", within, got, want)
+		}
+	}
 }

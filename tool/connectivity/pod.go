@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
@@ -69,6 +71,9 @@ func newRuntime(t Test) (r runtime, err error) {
 	return r, nil
 }
 
+// addTimeout is how long an ADD of the test may wait. The ADD may take three seconds more.
+func (t Test) addTimeout() time.Duration { return min(t.addWithin()-3*time.Second, registry.MostWait) }
+
 // hasty returns the test's list with a short addTimeout. So an ADD that waits ends before this program would kill it.
 func (t Test) hasty() ([]byte, error) {
 	l := t.Network.List
@@ -82,7 +87,7 @@ func (t Test) hasty() ([]byte, error) {
 		if err := json.Unmarshal(m.Raw, &keys); err != nil {
 			return nil, err
 		}
-		keys["addTimeout"] = json.RawMessage(fmt.Sprint(int(t.addWithin().Seconds()) - 3)) // an ADD may wait 3 s more
+		keys["addTimeout"] = json.RawMessage(fmt.Sprint(int(t.addTimeout().Seconds())))
 		var err error
 		if plugins[i], err = json.Marshal(keys); err != nil {
 			return nil, err
