@@ -96,13 +96,13 @@ func writeBundle(c *cli.Context) error {
 	return err
 }
 
-// keep writes a file that only its owner may read. If the disk has no room, keep leaves no part of the file.
+// keep writes a file that only its owner may read. If the disk has no room, an earlier file stays. keep does not replace
+// what is no regular file, such as a pipe.
 func keep(file string, text []byte) error {
-	err := os.WriteFile(file, text, 0o600)
-	if err != nil {
-		_ = os.Remove(file)
+	if fi, err := os.Stat(file); err == nil && !fi.Mode().IsRegular() {
+		return os.WriteFile(file, text, 0o600)
 	}
-	return err
+	return cli.ReplaceFile(file, text, 0o600)
 }
 
 // A review is what support-bundle --read answers about a bundle.

@@ -9,6 +9,7 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -36,7 +37,8 @@ const readme = `A support bundle of cni-ipvlan-vpc-k8s: what a node shows of its
 manifest.json lists the other files, the missing parts, and the reasons.
 `
 
-// Gather reads all sources of this node and writes a bundle. Gather fails only if it cannot write the bundle.
+// Gather reads all sources of this node and writes a bundle. Gather fails only if it cannot write the bundle, or if a
+// signal ends the command.
 func Gather(ctx context.Context, w io.Writer, config, binDir string) (Manifest, error) {
 	g := &gathering{allow: newAllowance(), binDir: binDir, lists: conf.Load(config), asked: &doctor.Answers{}}
 	g.node, g.unopened = doctor.Open("", config, binDir)
@@ -62,6 +64,9 @@ func Gather(ctx context.Context, w io.Writer, config, binDir string) (Manifest, 
 			files[r.file] = text
 		}
 		m.Sources = append(m.Sources, s)
+	}
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return m, ctx.Err()
 	}
 	return m, write(w, m, files)
 }
@@ -95,7 +100,8 @@ func within[T any](ctx context.Context, deadline time.Duration, f func(context.C
 		v   T
 		err error
 	}
-	ctx, cancel := context.WithTimeout(ctx, deadline)
+	whole := ctx
+	ctx, cancel := context.WithTimeout(whole, deadline)
 	defer cancel()
 	done := make(chan answer, 1)
 	go func() {
@@ -107,6 +113,9 @@ func within[T any](ctx context.Context, deadline time.Duration, f func(context.C
 		return a.v, a.err
 	case <-ctx.Done():
 		var none T
+		if err := whole.Err(); err != nil {
+			return none, fmt.Errorf("the command had no time left: %w", err)
+		}
 		return none, fmt.Errorf("no answer within %v", deadline)
 	}
 }
