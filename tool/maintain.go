@@ -81,7 +81,7 @@ type maintenance struct {
 	config    string        // path of the conflist, or of its directory
 	every     time.Duration // between two collections
 	freeAfter time.Duration
-	metrics   string // path of the file; "": write no metrics
+	metrics   string   // path of the file; "": write no metrics
 	advertise []string // its arguments; nil: do not advertise
 }
 

@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 
@@ -66,17 +67,27 @@ func Report(w io.Writer, err error) int {
 	if hint := hintOf(err); hint != "" {
 		say(w, "hint: "+hint)
 	}
-	if exit, ok := errors.AsType[urfave.ExitCoder](err); ok {
+	if exit := exitCoder(err); exit != nil {
 		return exit.ExitCode()
 	}
 	return 1
+}
+
+// exitCoder returns an error of the library that has an exit status. The error of a program that this process has
+// executed has the same methods, but its exit status is not the tool's.
+func exitCoder(err error) urfave.ExitCoder {
+	exit, _ := errors.AsType[urfave.ExitCoder](err)
+	if _, ofProgram := exit.(*exec.ExitError); ofProgram {
+		return nil
+	}
+	return exit
 }
 
 func hintOf(err error) string {
 	if h, ok := errors.AsType[hinted](err); ok {
 		return h.hint
 	}
-	if _, ok := errors.AsType[urfave.ExitCoder](err); ok {
+	if exitCoder(err) != nil {
 		return "see " + Name + " --help"
 	}
 	return ipam.Hint(err)
