@@ -405,6 +405,18 @@ func TestRepairOthers(t *testing.T) {
 	}
 }
 
+// TestRepairMeanwhile: a pod starts while doctor and repair compare the others, and has no route yet. Its lease is newer
+// than the registry that they have read.
+func TestRepairMeanwhile(t *testing.T) {
+	d := newDual(t, "")
+	nltest.Shell(t, d.node, "ip route flush table all proto 72; ip -6 route flush table all proto 72")
+	before := must1(must1(registry.Open(t.TempDir())).View())
+	_, unknown, err := repair.LostBy(d.node, must1(conf.Load(d.conflist).Networks())[0], before)
+	if err != nil || len(unknown) > 0 {
+		t.Errorf("unknown: %v, %v", unknown, err)
+	}
+}
+
 func must1[T any](v T, err error) T {
 	if err != nil {
 		panic(err)

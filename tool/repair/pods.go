@@ -51,8 +51,25 @@ func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknow
 			lost = append(lost, l)
 		}
 	}
-	bare, err := ptp.Bare(host, n.Name)
-	return lost, slices.DeleteFunc(bare, func(l nl.Link) bool { return !unclaimed(l) }), errors.Join(failed, err)
+	forget()
+	unknown, err = bare(host, n, unclaimed)
+	return lost, unknown, errors.Join(failed, err)
+}
+
+// bare returns the node's ends of pairs that have lost their routes, and whose pods no source knows. A pod may have
+// started since these sources were read, and may have no route yet. Its ADD has made the lease before the pair, so bare
+// asks the sources again.
+func bare(host *nl.NS, n conf.Network, unclaimed func(nl.Link) bool) ([]nl.Link, error) {
+	all, err := ptp.Bare(host, n.Name)
+	known := func(l nl.Link) bool { return !unclaimed(l) }
+	if all = slices.DeleteFunc(all, known); err != nil || len(all) == 0 {
+		return nil, err
+	}
+	s, _ := leases() // without a registry, the runtime's files are the source
+	if _, unclaimed, err = attachments(host, n, s); unclaimed == nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, known), nil
 }
 
 // loss returns what the attachment has lost. If the pod's namespace is gone, the pod has ended. If the pod's link to
