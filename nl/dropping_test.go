@@ -72,7 +72,16 @@ func TestDroppingChains(t *testing.T) {
 			`iptables-nft -I DOCKER-USER -i veth+ -j ACCEPT; iptables-nft -I DOCKER-USER -o veth+ -j ACCEPT`,
 			want: chains("ip filter FORWARD"), passes: true},
 		"firewalld": {rules: firewalld, want: chains("inet firewalld forward")},
-		"hardened":  {rules: hardened(""), want: chains("inet filter forward")},
+		"firewalld, with its check of sources": {rules: `nft 'table inet firewalld { chain pre { type filter hook ` +
+			`prerouting priority 10; meta nfproto ipv4 fib saddr . mark . iif oif missing log prefix "x" drop; }; }'`,
+			want: []nl.DroppingChain{{Name: "inet firewalld pre", Source: true}}, passes: true},
+		"a check of sources of another family": {rules: `nft 'table inet firewalld { chain pre { type filter hook ` +
+			`prerouting priority 10; meta nfproto ipv6 fib saddr . mark . iif oif missing drop; }; }'`, passes: true},
+		"ours": {rules: `nft 'table inet cni_ipvlan_vpc_k8s { chain pre { type filter hook prerouting priority 0; ` +
+			`fib saddr . iif oif missing drop; }; }'`, passes: true},
+		"iptables, with its check of sources": {rules: `iptables-nft -t raw -A PREROUTING -m rpfilter --invert -j DROP`,
+			want: []nl.DroppingChain{{Name: "ip raw PREROUTING", Source: true}}, passes: true},
+		"hardened": {rules: hardened(""), want: chains("inet filter forward")},
 		"hardened, by group": {rules: hardened("iifgroup 72 accept; oifgroup 72 accept"),
 			want: chains("inet filter forward"), passes: true},
 		"two": {rules: hardened("") + `;` + docker,

@@ -38,9 +38,14 @@ func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 		}
 	}
 	var found []Finding
+	looped := slices.ContainsFunc(networks, func(n conf.Network) bool { return n.Pair.Loops() })
 	for _, c := range chains {
-		if !accepted(c.Name, networks) {
-			found = append(found, dropping(c, strings.Join(families[c], " and ")))
+		by := strings.Join(families[c], " and ")
+		switch {
+		case c.Source && looped:
+			found = append(found, checkingSource(c, by))
+		case !c.Source && !accepted(c.Name, networks):
+			found = append(found, dropping(c, by))
 		}
 	}
 	if p.pool == nil {
@@ -73,6 +78,17 @@ func dropping(c nl.DroppingChain, family string) Finding {
 			", and calls time out"
 	}
 	return f
+}
+
+// checkingSource returns the finding about a chain that checks the sources of packets. The answer of a Service to an
+// ipvlan pod passes the node by the pod's veth, and still has the address of the backend.
+func checkingSource(c nl.DroppingChain, family string) Finding {
+	return Finding{Severity: warning, About: "nft chain " + c.Name,
+		Means: "the chain drops packets if the node has no route to their source by the link on which they arrive. " +
+			"Answers of Services to ipvlan pods are such packets. Then Services do not work by " + family + " for " +
+			"these pods, and calls time out",
+		Do: "let the chain accept packets of the links veth* before this rule, or remove the rule. For firewalld, set " +
+			"IPv6_rpfilter=no in firewalld.conf, and restart firewalld (docs/operations.md)"}
 }
 
 // families returns the families of the pods' addresses, and those that the configurations
