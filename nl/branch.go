@@ -99,6 +99,15 @@ func (t Table) Branch(n *NS, group uint32) (chain string, err error) {
 	return t.leads(n, leg{set: branches, key: group})
 }
 
+// BranchGroups lists the groups that have a branch in the table.
+func (t Table) BranchGroups(n *NS) (groups []uint32, err error) {
+	all, err := t.elements(n, branches)
+	for _, e := range all {
+		groups = append(groups, number(inside(e, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)))
+	}
+	return groups, err
+}
+
 // leads returns the chain to which the element of a leg leads.
 func (t Table) leads(n *NS, l leg) (chain string, err error) {
 	msg, err := t.get(n, unix.NFT_MSG_GETSETELEM, l.element(t)...)

@@ -24,6 +24,12 @@ func RoutedGroup(eni int) uint32 { return routedGroups<<24 | uint32(eni)&sameAtt
 // IsRouted reports whether a group is one that RoutedGroup returns.
 func IsRouted(group uint32) bool { return group>>24 == routedGroups }
 
+// OfRoutedGroup returns the index of the ENI's link for which RoutedGroup returns this group. The second result reports
+// whether there is such an index.
+func OfRoutedGroup(group uint32) (eni int, is bool) {
+	return int(group & sameAttachment), IsRouted(group)
+}
+
 // IsPair reports whether a group is the group of the node's ends of pairs, routed or not.
 func IsPair(group uint32) bool { return group == OwnGroup || IsRouted(group) }
 
@@ -62,6 +68,15 @@ const (
 
 // AskTable is the name of the table for one ENI.
 func AskTable(eni string) string { return askTables + eni }
+
+// AskTables lists the names of the ENIs' links for which the namespace has such a table.
+func (n *NS) AskTables() (enis []string, err error) {
+	tables, err := n.ownTables(func(name string) bool { return strings.HasPrefix(name, askTables) })
+	for _, t := range tables {
+		enis = append(enis, strings.TrimPrefix(t.Name, askTables))
+	}
+	return enis, err
+}
 
 // RoutedTableOf is the name of the table for the routed pods of a network.
 func RoutedTableOf(network string) string { return routedNames + network }

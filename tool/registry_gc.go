@@ -95,18 +95,30 @@ func collect(
 		want.Conflists = conflists.Whole()
 	}
 	done, failed := p.Collect(c.Context, want)
-	if done.Tidied {
-		// There was no pod, or no routed pod, so Collect has removed the objects that serve all such pods. A pod may
-		// have come at that moment, and needs these objects. Put them back here, because the pod must not wait for a
-		// later run.
+	rules, err1 := repair.RemoveDetached(p.Host)
+	gone, err2 := repair.RemoveGone(p.Host)
+	failed = errors.Join(failed, err1, err2)
+	if done.Tidied || len(gone) > 0 {
+		// There was no pod, or no routed pod, or an ENI is gone. So the objects that serve such pods are removed. A pod
+		// may have come at that moment, and needs these objects. Put them back here, because the pod must not wait for
+		// a later run.
 		_, err := repair.Node(c.Context, conflists)
 		failed = errors.Join(failed, err)
 	}
-	rules, err := repair.RemoveDetached(p.Host)
-	if failed = errors.Join(failed, err); failed == nil {
+	if failed == nil {
 		failed = view.MarkCollected()
 	}
-	return done, rules, failed
+	return done, append(rules, rulesOf(gone)...), failed
+}
+
+// rulesOf returns the rules among the objects.
+func rulesOf(w nl.Wiring) (rules []nl.Rule) {
+	for _, step := range w {
+		if r, is := step.Object.(nl.Rule); is {
+			rules = append(rules, r)
+		}
+	}
+	return rules
 }
 
 // texts returns the rules in the syntax of ip(8).

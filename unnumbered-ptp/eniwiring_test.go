@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -178,7 +179,7 @@ func TestMarkLost(t *testing.T) {
 			shell(t, n, lose)
 			if strings.Contains(lose, "link del") {
 				marks(t, n, otherENI)
-				if err := removeGone(n); err != nil {
+				if _, err := RemoveGone(n); err != nil {
 					t.Error(err)
 				}
 			} else {
@@ -232,26 +233,68 @@ func TestMarkFull(t *testing.T) {
 	has(t, n, map[uint32]int{104: oneENI, 103: otherENI})
 }
 
+// TestMarkFreed: ENIs have come and gone, and their marks are all there are. A collection frees the marks.
+func TestMarkFreed(t *testing.T) {
+	n, _ := enis(t)
+	marks(t, n, oneENI)
+	var all strings.Builder
+	for number := range mostENIs {
+		if number+1 != 104 {
+			fmt.Fprintf(&all, "add chain inet cni_ipvlan_vpc_k8s._enis mark_%d\n"+
+				"add element inet cni_ipvlan_vpc_k8s._enis branches { %d : goto mark_%[1]d }\n",
+				number+1, nl.RoutedGroup(1000+number)) // no link has this index any more
+		}
+	}
+	shell(t, n, "nft -f - <<'END'\n"+all.String()+"END\n")
+	if err := markOf(otherENI).Add(n); err == nil || !strings.Contains(err.Error(), "are in use") {
+		t.Fatalf("the marks are not in use: %v", err)
+	}
+	if removed, err := RemoveGone(n); err != nil || len(removed) != mostENIs-1 {
+		t.Errorf("removed %d objects; %v", len(removed), err)
+	}
+	marks(t, n, otherENI)
+	has(t, n, map[uint32]int{104: oneENI, 105: otherENI})
+}
+
 // TestMarkGone: what an ENI had goes with its link, and nothing of another ENI. A rule that another program has made
 // stays.
 func TestMarkGone(t *testing.T) {
+	for name, lose := range map[string]string{"all": "true", "no rules": "ip rule flush proto 72",
+		"another rule": "nft add rule inet cni_ipvlan_vpc_k8s._enis mark_104 counter"} {
+		t.Run(name, func(t *testing.T) { testMarkGone(t, lose) })
+	}
+}
+
+func testMarkGone(t *testing.T, lose string) {
 	n, _ := enis(t)
 	marks(t, n, oneENI, otherENI)
+	for _, eni := range []string{"eni103", "eni358"} {
+		if err := asks(eni, netip.MustParseAddr("10.0.1.9")).Add(n); err != nil {
+			t.Fatal(err)
+		}
+	}
 	shell(t, n, "ip rule add pref 1018 fwmark 0xd00/0x1fe0 table 3221225575; ip rule add pref 1018 iif eni103 table 99")
 	before := nltest.Dump(t, n)
-	if err := removeGone(n); err != nil {
-		t.Error(err)
+	if removed, err := RemoveGone(n); err != nil || len(removed) > 0 {
+		t.Errorf("both are there, and it removed %v; %v", removed, err)
 	}
 	if got := nltest.Dump(t, n); got != before {
 		t.Errorf("both are there, and\n%s\nis now\n%s", before, got)
 	}
-	shell(t, n, "ip link del eni103")
-	for range 2 {
-		if err := removeGone(n); err != nil {
-			t.Error(err)
+	shell(t, n, lose+"; ip link del eni103")
+	for _, some := range []bool{true, false} {
+		if removed, err := RemoveGone(n); err != nil || len(removed) > 0 != some {
+			t.Errorf("removed %v; %v", removed, err)
 		}
 	}
+	marks(t, n, otherENI)
 	has(t, n, map[uint32]int{105: otherENI})
+	ruleset := shell(t, n, "nft list ruleset")
+	for text, want := range map[string]int{"mark_104": 0, "ask.eni103": 0, "ask.eni358": 1, "goto mark_105": 2} {
+		if strings.Count(ruleset, text) != want {
+			t.Errorf("%s is not there %d times:\n%s", text, want, ruleset)
+		}
+	}
 	if rules := shell(t, n, "ip rule show pref 1018"); strings.Count(rules, "\n") != 3 {
 		t.Errorf("the rules are now\n%s", rules)
 	}

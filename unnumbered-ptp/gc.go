@@ -40,8 +40,9 @@ func gc(r *request) error {
 		}
 	}
 	_, detached := RemoveDetached(r.nodeNS)
+	_, gone := RemoveGone(r.nodeNS)
 	_, lost := Repair(r.nodeNS, r.Network, r.Config)
-	return errors.Join(append(errs, detached, lost, removeGone(r.nodeNS))...)
+	return errors.Join(append(errs, detached, gone, lost)...)
 }
 
 // RemoveDetached deletes the rules of pairs that are gone, and returns these rules. It also deletes such rules of the
@@ -56,29 +57,4 @@ func OfPair(r nl.Rule) bool { return r.Protocol == nl.RouteProtocol || legacy.Is
 // runtime tries again.
 func halfMade(l nl.Link) bool {
 	return nl.IsPair(l.Group) && l.Alias == "" && !l.Up
-}
-
-// removeGone deletes the objects of ENIs whose links are gone. When a link ends, the kernel deletes the routes that
-// name it, but not the throw routes.
-func removeGone(node *nl.NS) error {
-	gone := func(eni int, is bool) bool { return is && !node.HasLink(eni) }
-	rules, err := node.Rules()
-	routes, err2 := node.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
-	var w nl.Wiring
-	for _, r := range routes {
-		if gone(nl.OfRoutedTable(r.Table)) {
-			w = append(w, nl.Step{NS: node, Object: r})
-		}
-	}
-	for _, r := range rules {
-		eni, is := ofENI(r)
-		if !gone(eni, is) {
-			continue
-		}
-		w = append(w, nl.Step{NS: node, Object: r})
-		if b := (eniMark{eni: eni}).branch(r.Mark >> markShift); b.Check(node) == nil { // not another ENI's branch
-			w = append(w, nl.Step{NS: node, Object: b})
-		}
-	}
-	return errors.Join(err, err2, w.Del())
 }

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp
+
+import (
+	"errors"
+	"io/fs"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// RemoveGone deletes the objects that serve the routed pods of ENIs whose links are gone, and returns these objects.
+// When a link ends, the kernel deletes the routes that name it. The throw routes, the rules for the mark, the branch
+// and the table for ARP requests stay. A branch that stays keeps its mark, and there are marks for 255 ENIs only.
+//
+// RemoveGone may run while ADDs add such objects, because an ADD adds them only for a link that exists. A link may have
+// the index or the name of one that has just gone, and an ADD may rely on what RemoveGone deletes. So if RemoveGone has
+// returned an object, the caller repairs the node.
+func RemoveGone(node *nl.NS) (removed nl.Wiring, failed error) {
+	gone := func(eni int, is bool) bool { return is && !node.HasLink(eni) }
+	var objects []nl.Object
+	routes, err1 := node.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
+	for _, r := range routes {
+		if gone(nl.OfRoutedTable(r.Table)) {
+			objects = append(objects, r)
+		}
+	}
+	rules, err2 := node.Rules()
+	for _, r := range rules {
+		if gone(ofENI(r)) {
+			objects = append(objects, r)
+		}
+	}
+	groups, err3 := eniTable().BranchGroups(node)
+	for _, g := range groups {
+		if eni, is := nl.OfRoutedGroup(g); gone(eni, is) {
+			objects = append(objects, nl.Branch{Table: eniTable(), Group: g, Link: eni})
+		}
+	}
+	names, err4 := node.AskTables()
+	for _, name := range names {
+		if _, err := node.LinkByName(name); errors.Is(err, fs.ErrNotExist) {
+			objects = append(objects, nl.Table{Family: "arp", Name: nl.AskTable(name)})
+		}
+	}
+	removed = steps(node, objects)
+	return removed, errors.Join(err1, err2, err3, err4, removed.Del())
+}
