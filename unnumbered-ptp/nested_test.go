@@ -18,9 +18,20 @@ import (
 
 // TestNested runs a container in a pod (Docker in Docker). The pod translates its address. It
 // connects to the VPC and to Services from any port, and does not disturb the pod itself.
+// With keepCaller, the container gets the answers that come by the pod's pair.
 func TestNested(t *testing.T) {
 	nltest.Need(t, "iptables")
-	s := newScene(t, redirects)
+	t.Run("redirect", func(t *testing.T) { nested(t, newScene(t, redirects), 0) })
+	for i, loop := range []string{"redirect", "masquerade"} {
+		t.Run(loop+", keepCaller", func(t *testing.T) {
+			nested(t, newSceneKeeping(t, true, [2]string{loop, loop}), i+1)
+		})
+	}
+}
+
+// nested makes all calls of TestNested. The maps of the redirect outlive a scene, and a pod of a later scene has the
+// same number. So each scene has other ports: shift is the distance.
+func nested(t *testing.T, s scene, shift int) {
 	p := s.pods[0]
 	inner, _ := nltest.NS(t, "inner")
 	bridge := netip.MustParsePrefix("172.17.0.1/16")
@@ -47,9 +58,10 @@ func TestNested(t *testing.T) {
 		{p.NS, 58000 - 16384, "172.20.0.11:80", pod1Addr},
 	} {
 		var seen string
-		if err := c.from.Do(func() (err error) { seen, err = callFrom(c.port, c.to); return err }); err != nil ||
+		port := c.port + shift
+		if err := c.from.Do(func() (err error) { seen, err = callFrom(port, c.to); return err }); err != nil ||
 			seen != c.seen {
-			t.Errorf("from port %d of %s to %s: seen as %q, want %q; %v", c.port, c.from.Name, c.to, seen, c.seen, err)
+			t.Errorf("from port %d of %s to %s: seen as %q, want %q; %v", port, c.from.Name, c.to, seen, c.seen, err)
 		}
 	}
 }

@@ -4,6 +4,8 @@
 package ptp
 
 import (
+	"errors"
+	"io/fs"
 	"net/netip"
 	"slices"
 
@@ -63,19 +65,39 @@ func podCallers(r *request, p pair, n node) (objects []nl.Object) {
 		}
 		objects = append(objects,
 			nl.Route{Dst: f.Everywhere(), Via: a, Dev: veth, Table: tableCaller, Protocol: nl.RouteProtocol},
-			nl.Rule{Pref: prefCaller, Family: f, Mark: mark, Mask: mark, Table: tableCaller,
-				Protocol: nl.RouteProtocol})
+			callerRule{nl.Rule{Pref: prefCaller, Family: f, IIF: "lo", Mark: mark, Mask: mark, Table: tableCaller,
+				Protocol: nl.RouteProtocol}})
 	}
 	return objects
 }
 
-// callerRules are the rules of podCallers, for the DEL. Their routes end with the veth.
+// A callerRule is a pod's rule for the marked packets that the pod itself sends, and for the check of their sources.
+//
+// Packets that the pod forwards to a container inside the pod have the mark, too. They must not leave by the veth
+// again. So the rule has IIF. The rules of earlier releases had no IIF, and pods with such a rule run on.
+type callerRule struct{ nl.Rule }
+
+// Check also accepts the rule of an earlier release.
+func (r callerRule) Check(n *nl.NS) error {
+	err := r.Rule.Check(n)
+	if r.IIF = ""; errors.Is(err, fs.ErrNotExist) && r.Rule.Check(n) == nil {
+		return nil
+	}
+	return err
+}
+
+// callerRules are the rules of podCallers, for the DEL. Their routes end with the veth. A pod from an earlier release
+// may have both forms of the rule. A rule without IIF stands for any form, so the DEL deletes it last, which is the
+// first in the list.
 func callerRules(r *request) (objects []nl.Object) {
 	if !r.Config.KeepCaller {
 		return nil
 	}
 	for _, f := range nl.Families {
-		objects = append(objects, nl.Rule{Pref: prefCaller, Family: f, Table: tableCaller, Protocol: nl.RouteProtocol})
+		either := nl.Rule{Pref: prefCaller, Family: f, Table: tableCaller, Protocol: nl.RouteProtocol}
+		own := either
+		own.IIF = "lo"
+		objects = append(objects, either, own)
 	}
 	return objects
 }

@@ -126,6 +126,37 @@ func TestUnmarked(t *testing.T) {
 	}
 }
 
+// TestUnsplit has a pod of a release whose rules are also for packets that the pod forwards. CHECK succeeds, and
+// Missing finds nothing. DEL leaves no rules, even if another ADD has added the rules of this release before or after.
+func TestUnsplit(t *testing.T) {
+	add := func(f *fabric, p *pod, iif string) {
+		for _, family := range nl.Families {
+			f.add(p.NS, nl.Rule{Pref: 512, Family: family, IIF: iif, Mark: 0x2000, Mask: 0x2000, Table: 72,
+				Protocol: nl.RouteProtocol})
+		}
+	}
+	for name, iifs := range map[string][]string{"old": {""}, "old and new": {"", "lo"}, "new and old": {"lo", ""}} {
+		t.Run(name, func(t *testing.T) {
+			f := newFabric(t)
+			p := f.pod("pod1", pod1Addr, dual)
+			p.request.Config.KeepCaller = true
+			must(t, f.ADD(p))
+			must(t, ours(t, p).Del())
+			for _, iif := range iifs {
+				add(f, p, iif)
+			}
+			must(t, f.CHECK(p))
+			if l := f.missing(p); !l.None() {
+				t.Errorf("it misses %v, %v, %v", l.Node, l.Pod, l.Changed)
+			}
+			must(t, f.DEL(p))
+			if left := ours(t, p); len(left) != 0 {
+				t.Errorf("DEL leaves\n%s", left)
+			}
+		})
+	}
+}
+
 // ours returns the rules in a pod that have our number.
 func ours(t *testing.T, p *pod) (w nl.Wiring) {
 	t.Helper()
