@@ -21,7 +21,7 @@ type Sysctl struct {
 	// link that contains a dot would be ambiguous.
 	Key   string
 	Value string
-	Also  bool // the value is a list, and Add keeps the other entries of the list
+	Also  bool // the value is a range in a list of ranges of numbers, and Add keeps the other entries of the list
 	// Optional is for a parameter that a kernel may not have, such as all parameters of IPv6.
 	Optional bool
 }
@@ -184,9 +184,30 @@ func (s Sysctl) Check(n *NS) error {
 	return err
 }
 
-// has reports whether value is the wanted value, or, with Also, a list that contains the wanted value.
+// has reports whether value is the wanted value, or, with Also, a list with a range that contains the wanted range. The
+// kernel merges ranges that overlap or that touch each other (proc_do_large_bitmap).
 func (s Sysctl) has(value string) bool {
-	return value == s.Value || s.Also && strings.Contains(","+value+",", ","+s.Value+",")
+	if !s.Also || value == s.Value {
+		return value == s.Value
+	}
+	first, last, valid := parseRange(s.Value)
+	for entry := range strings.SplitSeq(value, ",") {
+		if from, to, is := parseRange(entry); is && valid && from <= first && last <= to {
+			return true
+		}
+	}
+	return false
+}
+
+// parseRange reads a range of numbers, "1-3", or a single number.
+func parseRange(text string) (first, last int, valid bool) {
+	from, to, several := strings.Cut(text, "-")
+	if !several {
+		to = from
+	}
+	first, err1 := strconv.Atoi(from)
+	last, err2 := strconv.Atoi(to)
+	return first, last, err1 == nil && err2 == nil
 }
 
 // read reads the value, with a space instead of the kernel's tab between two numbers.
