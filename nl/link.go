@@ -125,10 +125,22 @@ func (n *NS) linkByName(name string) ([]byte, error) {
 // HasLink reports whether the namespace has a link of an index. HasLink returns false only if the kernel answers that
 // there is no such link. After any other error, the link may exist.
 func (n *NS) HasLink(index int) bool {
+	_, err := n.LinkByIndex(index)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// LinkByIndex returns the link of that index. The error is fs.ErrNotExist if there is none.
+func (n *NS) LinkByIndex(index int) (Link, error) {
 	msg := linkMessage()
 	msg.Index = int32(index)
-	_, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, 0, unix.RTM_NEWLINK, msg, skipStats())
-	return !errors.Is(err, fs.ErrNotExist)
+	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, 0, unix.RTM_NEWLINK, msg, skipStats())
+	if err == nil && len(msgs) != 1 {
+		err = errors.New("the kernel did not answer with one link")
+	}
+	if err != nil {
+		return Link{}, fmt.Errorf("link %d: %w", index, err)
+	}
+	return parseLink(msgs[0]), nil
 }
 
 // index returns the index of a link. Most messages need no other property of the link.

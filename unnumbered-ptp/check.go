@@ -26,7 +26,7 @@ func check(r *request) error {
 	if s.further {
 		return s.checkFurther()
 	}
-	p, _ := s.made()
+	p, _ := s.running()
 	if err := (nl.Wiring{{NS: s.nodeNS, Object: p.veth}}).Check(); err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ func Missing(node *nl.NS, r *plugin.Request[Config]) (l Loss, err error) {
 		l.Pod = s.furtherFaults()
 		return l, nil
 	}
-	p, there := s.made()
+	p, there := s.running()
 	if l.Veth = p.veth.Name; !there {
 		l.Unpaired = true
 		return l, nil

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"slices"
 
@@ -67,7 +68,13 @@ func senderOf(prev *types100.Result, pod []netip.Addr) netip.Addr {
 
 // readRouted reads the link of the ENI. It fails if the pod has another network of ours already.
 func (s *scene) readRouted() (err error) {
-	if s.eni, err = s.nodeNS.SeenLink(s.request.eni); err != nil {
+	s.eni, err = s.nodeNS.SeenLink(s.request.eni)
+	if errors.Is(err, fs.ErrNotExist) {
+		if p, there := s.made(); there && s.follow(p) {
+			err = nil
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("find the ENI's link: %w", err)
 	}
 	s.podMTU = s.eni.MTU
@@ -80,6 +87,30 @@ func (s *scene) readRouted() (err error) {
 				"network of a pod")
 	}
 	return err
+}
+
+// follow finds the link of the ENI again by the group of the pod's pair, if prevResult names no link or another link.
+// udev may give the link of a new ENI its name after the first ADD (systemd 253 and later, Linux 6.2 and later). The
+// runtime keeps the result of the ADD with the old name, and another new link may have the old name meanwhile.
+func (s *scene) follow(p pair) (found bool) {
+	near, err := s.nodeNS.LinkByName(p.veth.Name)
+	index, routed := nl.OfRoutedGroup(near.Group)
+	if err != nil || !routed || near.Group == p.veth.Group {
+		return false
+	}
+	eni, err := s.nodeNS.LinkByIndex(index)
+	if err == nil {
+		s.eni, s.podMTU = eni, eni.MTU
+	}
+	return err == nil
+}
+
+// running is the pair of a pod that runs already, see made.
+func (s *scene) running() (p pair, there bool) {
+	if p, there = s.made(); there && p.routed && s.follow(p) {
+		return s.made()
+	}
+	return p, there
 }
 
 // route turns the pair into the pair of a routed pod.
