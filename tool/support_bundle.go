@@ -96,8 +96,8 @@ func writeBundle(c *cli.Context) error {
 	return err
 }
 
-// keep writes a file that only its owner may read. If the disk has no room, an earlier file stays. keep does not replace
-// what is no regular file, such as a pipe.
+// keep writes a file that only its owner may read. If the disk has no room, an earlier file stays. keep does not
+// replace what is no regular file, such as a pipe.
 func keep(file string, text []byte) error {
 	if fi, err := os.Stat(file); err == nil && !fi.Mode().IsRegular() {
 		return os.WriteFile(file, text, 0o600)

@@ -13,6 +13,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
+// MostAddTimeout is the largest addTimeout.
+const MostAddTimeout = registry.MostWait
+
 // Whole returns the policies of the pools of all networks. Whole returns nil if there is no network, if a network has a
 // mistake, or if Load cannot parse a file. A command then cannot know all pools.
 func (c *Conflists) Whole() []lease.Policy {

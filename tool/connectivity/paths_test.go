@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
 // TestBoth: a server answers a small call, and then accepts no connection, or ends each without an answer. Only in the
@@ -67,7 +67,7 @@ func answerOnce(l net.Listener, refuses bool) error {
 
 // TestAddTimeout: the plugins take an addTimeout of 1 to 90, whatever --within is.
 func TestAddTimeout(t *testing.T) {
-	for within, want := range map[time.Duration]time.Duration{Least: 6 * time.Second, time.Hour: registry.MostWait} {
+	for within, want := range map[time.Duration]time.Duration{Least: 6 * time.Second, time.Hour: conf.MostAddTimeout} {
 		if got := (Test{Within: within}).addTimeout(); got != want {
 			t.Errorf("--within %v: addTimeout %v, want %v", within, got, want)
 		}

@@ -19,7 +19,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
@@ -72,7 +71,9 @@ func newRuntime(t Test) (r runtime, err error) {
 }
 
 // addTimeout is how long an ADD of the test may wait. The ADD may take three seconds more.
-func (t Test) addTimeout() time.Duration { return min(t.addWithin()-3*time.Second, registry.MostWait) }
+func (t Test) addTimeout() time.Duration {
+	return min(t.addWithin()-3*time.Second, conf.MostAddTimeout)
+}
 
 // hasty returns the test's list with a short addTimeout. So an ADD that waits ends before this program would kill it.
 func (t Test) hasty() ([]byte, error) {

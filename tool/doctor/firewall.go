@@ -87,8 +87,8 @@ func checkingSource(c nl.DroppingChain, family string) Finding {
 		Means: "the chain drops packets if the node has no route to their source by the link on which they arrive. " +
 			"Answers of Services to ipvlan pods are such packets. Then Services do not work by " + family + " for " +
 			"these pods, and calls time out",
-		Do: "let the chain accept packets of the links veth* before this rule, or remove the rule. For firewalld, set " +
-			"IPv6_rpfilter=no in firewalld.conf, and restart firewalld (docs/operations.md)"}
+		Do: "let the chain accept packets of the links veth* before this rule, or remove the rule. For firewalld, " +
+			"set IPv6_rpfilter=no in firewalld.conf, and restart firewalld (docs/operations.md)"}
 }
 
 // families returns the families of the pods' addresses, and those that the configurations

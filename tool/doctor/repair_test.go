@@ -405,8 +405,8 @@ func TestRepairOthers(t *testing.T) {
 	}
 }
 
-// TestRepairMeanwhile: a pod starts while doctor and repair compare the others, and has no route yet. Its lease is newer
-// than the registry that they have read.
+// TestRepairMeanwhile: a pod starts while doctor and repair compare the others, and has no route yet. Its lease is
+// newer than the registry that they have read.
 func TestRepairMeanwhile(t *testing.T) {
 	d := newDual(t, "")
 	nltest.Shell(t, d.node, "ip route flush table all proto 72; ip -6 route flush table all proto 72")

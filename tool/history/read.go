@@ -97,8 +97,8 @@ func (r *reader) history() *History {
 }
 
 // take reads the lines of a file. If it cannot read any line, the nodes in the earlier files of the same log count as
-// cut. If there are no such nodes, the file may be the log of any node. The nodes also count as cut if the reader cannot
-// assign damaged lines of a file to one series.
+// cut. If there are no such nodes, the file may be the log of any node. The nodes also count as cut if the reader
+// cannot assign damaged lines of a file to one series.
 func (r *reader) take(f logFile, each func(line func(number int, text []byte) error) error) {
 	c := newContent()
 	err := each(func(number int, text []byte) error {
