@@ -256,6 +256,9 @@ func (m *model) answered(p *modelPod, all ...lease.Allocation) {
 		if len(got.Addrs) != len(p.asked[0].Families) {
 			m.wrong("%s has %d addresses", p.name(), len(got.Addrs))
 		}
+		if len(got.VPC.CIDRs) == 0 {
+			m.wrong("%s gets no routes to the VPC", p.name())
+		}
 		m.verifyAsked(p, p.asked[i], got)
 		m.verifyApart(p, i, all)
 		addrs = append(addrs, got.Addrs...)

@@ -6,7 +6,9 @@ package ipam
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -151,6 +153,31 @@ func TestPeersLost(t *testing.T) {
 				w.wantAsked("a collection", 1)
 				w.mustAcquire(1)
 				w.wantAsked("an ADD", 0)
+			})
+		})
+	}
+}
+
+// TestLostInAttachment: the registry is lost while EC2 attaches a new ENI. The growth then records the ENI in an empty
+// registry, with free addresses. Its pod gets all routes and the DNS server, as the same ADD does later.
+func TestLostInAttachment(t *testing.T) {
+	for _, peers := range []bool{false, true} {
+		t.Run(fmt.Sprint("peers ", peers), func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				w.policy.Peers = peers
+				ctx, cancel := context.WithTimeout(w.Context(), w.policy.Timeout)
+				defer cancel()
+				lose := func() { must(w, os.RemoveAll(w.Dir)) }
+				first, err := w.at(nil, lose, "Action=AttachNetworkInterface").Acquire(ctx, pod(1))
+				must(w, err)
+				must(w, w.pool().Learn(w.Context()))
+				again, err := w.acquire(1)
+				must(w, err)
+				a, b := first.Result("eth1", w.policy), again.Result("eth1", w.policy)
+				if !reflect.DeepEqual(a, b) || len(a.Routes) == 0 || len(a.DNS.Nameservers) == 0 {
+					w.Errorf("the pod gets\n%+v\nand later\n%+v", a, b)
+				}
+				w.consistent()
 			})
 		})
 	}
