@@ -6,12 +6,14 @@ package ipam
 import (
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
@@ -91,11 +93,18 @@ func TestReleaseOutcomes(t *testing.T) {
 		"addresses lost, then denied":    {outcomes{ec2sim.Answered, lost, denied}, 0, false, 0, false},
 		"addresses done, with a fault, then not done": {outcomes{ec2sim.Answered, ec2sim.DoneBut("InternalError"),
 			busyEC2}, 0, false, 0, false},
+		"prefixes lost, then throttled, and EC2 lags": {outcomes{lost, ec2sim.Answered, busyEC2, busyEC2},
+			0, true, 0, true},
+		"addresses lost, then throttled, and EC2 lags": {outcomes{ec2sim.Answered, lost, ec2sim.Answered, busyEC2,
+			busyEC2}, 0, false, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "m5.large", 20)
 			eni := w.idle()
 			before, _ := w.has(eni)
+			if strings.HasSuffix(name, lagging) {
+				w.lagsBehind(eni)
+			}
 			w.EC2.Script(book.UnassignAction, tt.outcomes...)
 			_, _ = w.pool().Collect(t.Context(), less.Collection{FreeAfter: time.Minute, Max: -1})
 			w.consistent()
@@ -109,6 +118,29 @@ func TestReleaseOutcomes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// lagging ends the names of cases in which EC2 lags behind itself.
+const lagging = "EC2 lags"
+
+// lagsBehind has EC2 describe an ENI as it is now, whatever changes, to a process that asks for this ENI alone.
+func (w *world) lagsBehind(eni string) {
+	w.Helper()
+	var now []byte
+	w.answers(func(rw http.ResponseWriter, r *http.Request) {
+		if r.FormValue("Action") != "DescribeNetworkInterfaces" ||
+			r.FormValue("Filter.1.Name") != "network-interface-id" {
+			w.EC2.ServeHTTP(rw, r)
+			return
+		}
+		if now == nil {
+			shown := httptest.NewRecorder()
+			w.EC2.ServeHTTP(shown, r)
+			now = shown.Body.Bytes()
+		}
+		rw.Write(now)
+	})
+	must1(w.pool().Cloud.DescribeENIs(w.Context(), aws.ByID(eni)))(w)
 }
 
 // noneElsewhere wants what the registry has on its ENIs to be there.
@@ -133,11 +165,15 @@ func (w *world) noneElsewhere() {
 func TestDeallocateOutcomes(t *testing.T) {
 	for name, script := range map[string][]ec2sim.Outcome{
 		"throttled": {busyEC2, busyEC2}, "lost, then throttled": {ec2sim.DoneLost, busyEC2},
-		"lost, then denied": {ec2sim.DoneLost, denied},
+		"lost, then denied":                  {ec2sim.DoneLost, denied},
+		"lost, then throttled, and EC2 lags": {ec2sim.DoneLost, ec2sim.Answered, busyEC2, busyEC2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "m5.large", 20)
 			eni := w.idle()
+			if strings.HasSuffix(name, lagging) {
+				w.lagsBehind(eni)
+			}
 			a := w.EC2.ENIs()[1].Addrs[2]
 			w.EC2.Script(book.UnassignAction, script...)
 			if err := w.pool().Deallocate(t.Context(), a); err == nil {

@@ -252,9 +252,7 @@ func (p *Node) unassign(ctx context.Context, id string, x book.Releasable) (gone
 	}
 	rest, err := x, p.take(ctx, id, x)
 	if call.IsPartial(err) {
-		if rest, err = p.still(ctx, id, x, err); err == nil {
-			err = p.take(ctx, id, rest)
-		}
+		rest, err = p.takeRest(ctx, id, x, err)
 	}
 	if gone = x; err != nil {
 		gone = x.Without(rest)
@@ -288,6 +286,20 @@ func (p *Node) take(ctx context.Context, id string, x book.Releasable) error {
 		err = errors.Join(err, p.NotBefore(ctx, x.Action(), p.Backoff(0)))
 	}
 	return err
+}
+
+// takeRest unassigns the part of x that EC2 still shows on the ENI, and returns this part. EC2 has refused to unassign
+// all of x, with the error why. EC2 may have carried out an earlier attempt, and not show that yet. So if EC2 does not
+// unassign the rest either, the error has why, too: the outcome is not known.
+func (p *Node) takeRest(ctx context.Context, id string, x book.Releasable, why error) (book.Releasable, error) {
+	rest, err := p.still(ctx, id, x, why)
+	if err != nil {
+		return rest, err
+	}
+	if err = p.take(ctx, id, rest); err != nil && aws.MaybeDone(why) {
+		err = errors.Join(err, why)
+	}
+	return rest, err
 }
 
 // still returns the part of x that EC2 still shows on the ENI. EC2 has refused to unassign all of x, with the error
