@@ -114,6 +114,32 @@ func TestTagsUnknownNotAllowed(t *testing.T) {
 	})
 }
 
+// TestLostAnswerNotAllowed: the role may assign addresses, and may not ask EC2 which ENIs there are. The answer to a call
+// is lost. The node cannot find out what EC2 has done, so pods wait, but not longer than EC2 may lag. Collections go on.
+func TestLostAnswerNotAllowed(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		other := w.attachForeign(nil)
+		w.EC2.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", always)
+		w.EC2.Script("AssignPrivateIpAddresses", ec2sim.DoneLost, ec2sim.DoneLost, ec2sim.DoneLost)
+		n := 0
+		for _, err := w.acquire(n); err == nil; _, err = w.acquire(n) {
+			n++
+		}
+		if s := w.State(); len(s.Intents) != 1 {
+			w.Fatalf("%d pods, and then %v", n, s.Intents)
+		}
+		w.EC2.Script("AssignPrivateIpAddresses")
+		time.Sleep(20 * time.Minute)
+		w.mustAcquire(n)
+		if s := w.State(); len(s.Intents) != 0 || !s.ENIs[other].Has(s.Held(pod(n).Key)[0]) {
+			w.Errorf("intents %v; the pod has %v", s.Intents, s.Held(pod(n).Key))
+		}
+		must1(w.pool().Collect(w.Context(), less.Collection{Max: -1}))(w)
+		w.mustAcquire(n + 1)
+		w.consistent()
+	})
+}
+
 // TestTagsUnknownPools: with "provision": "none" and several pools, the role may not ask for tags, and an
 // operator corrects it. The ENI serves its pool from the next collection on.
 func TestTagsUnknownPools(t *testing.T) {

@@ -108,8 +108,8 @@ func dropUnseen(s *registry.State, enis []aws.ENI, since time.Time) {
 
 // ConfirmByMetadata does what Confirm does, for a node that may not ask EC2 or need not. It trusts metadata after
 // StaleMetadata, when metadata shows all changes. Even then, an ENI that metadata does not show may still exist, and
-// stays in the registry. When such a node boots, it has to trust metadata at once. Intents stay, because an operator
-// may correct the role.
+// stays in the registry. When such a node boots, it has to trust metadata at once. Intents stay: package more knows
+// when they end.
 func (p *Node) ConfirmByMetadata(ctx context.Context) (sure bool, err error) {
 	s, err := p.Registry.View()
 	if err != nil {

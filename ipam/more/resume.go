@@ -60,8 +60,14 @@ func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 		// A process has attached the ENI, and was killed before it recorded that.
 	}
 	enis, asked, err := p.OursNow(ctx, s)
-	if aws.NotAllowed(err) && len(s.Intents) == 0 {
-		return p.ConfirmByMetadata(ctx)
+	if aws.NotAllowed(err) {
+		var e error
+		if s, e = p.endOld(ctx, s); e != nil {
+			return false, e
+		}
+		if len(book.Unknowns(s)) == 0 {
+			return p.ConfirmByMetadata(ctx)
+		}
 	}
 	for _, i := range s.Intents {
 		if err != nil {
@@ -94,12 +100,30 @@ func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 					!book.Provisions(s, e)
 			})
 			answered := found && i.Since.Before(asked)
-			return !lease.ReleasesChosen(i) &&
-				(answered && i.Action != book.ModifyAction || time.Since(i.Since) > intentLife)
+			return !lease.ReleasesChosen(i) && answered && i.Action != book.ModifyAction || tooOld(i)
 		})
 		book.PreventSecond(s, before, enis)
 	})
 	return sure, err
+}
+
+// endOld deletes the intents that are too old. The role may not ask EC2 for their outcomes, so they would otherwise stop
+// each growth until the node boots. Metadata shows the results of these calls by now. endOld returns the latest state.
+func (p *Node) endOld(ctx context.Context, s *registry.State) (*registry.State, error) {
+	if len(s.Intents) == 0 {
+		return s, nil
+	}
+	err := p.Registry.Change(ctx, func(now *registry.State) {
+		maps.DeleteFunc(now.Intents, func(_ string, i registry.Intent) bool { return tooOld(i) })
+		s = now
+	})
+	return s, err
+}
+
+// tooOld reports whether an intent ends without an answer of EC2. Package less finishes the releases of addresses that
+// pods had chosen.
+func tooOld(i registry.Intent) bool {
+	return !lease.ReleasesChosen(i) && time.Since(i.Since) > intentLife
 }
 
 // canWait reports whether a growth can leave to a collection what resume would do. A collection can compare a registry
