@@ -14,6 +14,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
@@ -255,7 +256,8 @@ func TestSlotOfDetached(t *testing.T) {
 	w.policy.MaxENIs = 2
 	w.Edit(func(s *registry.State) { s.Instance.ENIs = 2 })
 	w.Operate("DetachNetworkInterface", "AttachmentId", w.ENIs()[1].Attachment)
-	if _, at, err := w.pool().AttachAnywhere(t.Context(), a.ID, 1, known.Attached{}); err != nil || at.Index != 1 {
+	_, at, err := w.pool().AttachAnywhere(t.Context(), call.Object{ENI: a.ID}, 1, known.Attached{})
+	if err != nil || at.Index != 1 {
 		t.Errorf("attached at %+v: %v", at, err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
 // attachOther has another program attach an ENI, with four addresses unless spec has a number.
@@ -145,6 +146,28 @@ func TestOthersENIDeniedChosen(t *testing.T) {
 	if id, got, err := w.pool().Allocate(t.Context(), 2); err != nil || !w.State().ENIs[id].Managed {
 		t.Errorf("%s got %v: %v", id, got, err)
 	}
+}
+
+// TestOthersENINotAttached: that policy does not allow attachments of such an ENI either. It was made for this node, and
+// is not attached. A growth that finds it passes over it, and gets addresses of ENIs of ours, old and new.
+func TestOthersENINotAttached(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.mustAcquire(0)
+	stray, err := aws.New(w.cloud).CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-pod0",
+		Description: book.Description(w.ID)})
+	must(t, err)
+	w.EC2.RefuseOn(stray.ID, book.AttachAction, "UnauthorizedOperation", "")
+	w.EC2.Script("AssignPrivateIpAddresses", ec2sim.DoneLost, ec2sim.DoneLost)
+	for n := range 12 {
+		w.mustAcquire(1 + n)
+	}
+	if s := w.State(); len(s.Intents)+len(s.Refusals) > 0 {
+		t.Errorf("intents %v, refusals %v", s.Intents, s.Refusals)
+	}
+	if all := w.EC2.ENIs(); len(all) != 4 || w.ENI(stray.ID).Status != "available" {
+		t.Errorf("%+v", all)
+	}
+	w.consistent()
 }
 
 // TestOthersENILater: what the configuration says later is for new pods; a running one

@@ -68,7 +68,7 @@ func (p *Node) AttachChosen(ctx context.Context, s *registry.State) error {
 	if err != nil {
 		return err
 	}
-	_, at, err := p.AttachAnywhere(ctx, id, p.Policy.MinIndex, known.Attached{})
+	_, at, err := p.AttachAnywhere(ctx, call.Object{ENI: id}, p.Policy.MinIndex, known.Attached{})
 	if err != nil {
 		return p.notAttached(ctx, token, err)
 	}

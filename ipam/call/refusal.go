@@ -46,7 +46,8 @@ func IsFull(err error) bool {
 // An Object names the ENI and the subnet that a changing call is about.
 type Object struct {
 	ENI, Subnet string
-	Handled     func(error) bool // reports whether the caller itself answers a refusal with another call; nil: never
+	// reports whether the caller itself answers a refusal, with another call or by passing over the ENI; nil: never
+	Handled func(error) bool
 }
 
 // refusalOf returns the refusal in err, and the ID of the refused ENI or subnet, or "" if EC2 refused the action

@@ -236,10 +236,13 @@ func (p *Node) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 	if known {
 		on.Subnet = eni.ID // the ENI was attached before: the refusal is about this ENI
 	}
+	if maybeOthers(s, eni) {
+		on.Handled = aws.NotAllowed // the role may attach ENIs of ours: see reattach
+	}
 	var attachment string
 	var at Slot
 	if err = call.Standing(s, book.AttachAction, on.Subnet); err == nil {
-		attachment, at, err = p.AttachAnywhere(ctx, eni.ID, spec.MinIndex, seen)
+		attachment, at, err = p.AttachAnywhere(ctx, on, spec.MinIndex, seen)
 		err = p.NoteRefusal(ctx, book.AttachAction, on, err)
 	}
 	if !known && (noPlace(err) || call.Misplaced(err) || p.Stuck(ctx, s, token, on, err)) {

@@ -18,12 +18,12 @@ import (
 
 // This file finds the slot for an ENI. EC2 says which slots are taken, and may still refuse a free one.
 
-// AttachAnywhere attaches the ENI at a free slot, whose device index is not lower than least. seen has the ENIs that
-// are attached. If seen is older than a minute, AttachAnywhere gets a newer answer of EC2, which may be a kept one. A
-// kept answer is good enough: if another program has taken the slot since, EC2 refuses the slot. In a large cluster,
-// EC2 also throttles describes.
+// AttachAnywhere attaches the ENI on.ENI at a free slot, whose device index is not lower than least. seen has the ENIs
+// that are attached. If seen is older than a minute, AttachAnywhere gets a newer answer of EC2, which may be a kept
+// one. A kept answer is good enough: if another program has taken the slot since, EC2 refuses the slot. In a large
+// cluster, EC2 also throttles describes.
 func (p *Node) AttachAnywhere(
-	ctx context.Context, eni string, least int, seen known.Attached,
+	ctx context.Context, on call.Object, least int, seen known.Attached,
 ) (attachment string, at Slot, err error) {
 	const fresh = time.Minute
 	began := time.Now()
@@ -39,7 +39,7 @@ func (p *Node) AttachAnywhere(
 			return "", at, err
 		}
 	}
-	attachment, at, err = p.attachWhere(ctx, s, seen.ENIs, eni, least)
+	attachment, at, err = p.attachWhere(ctx, s, seen.ENIs, on, least)
 	full := errors.Is(err, aws.ErrInstanceFull)
 	if !full && !errors.Is(err, aws.ErrCardFull) {
 		return attachment, at, err
@@ -49,7 +49,7 @@ func (p *Node) AttachAnywhere(
 			seen, s = again, now
 		}
 		if kept && !seen.Kept && !aws.MaybeDone(err) { // or has detached one, minutes ago
-			return p.AttachAnywhere(ctx, eni, least, seen)
+			return p.AttachAnywhere(ctx, on, least, seen)
 		}
 	}
 	if !aws.MaybeDone(err) {
@@ -69,10 +69,10 @@ func (p *Node) AttachAnywhere(
 // attachWhere attaches the ENI at a slot that none of the attached ENIs has. If EC2 refuses the
 // slot, attachWhere may try another one.
 func (p *Node) attachWhere(
-	ctx context.Context, s *registry.State, attached []aws.ENI, eni string, least int,
+	ctx context.Context, s *registry.State, attached []aws.ENI, on call.Object, least int,
 ) (attachment string, at Slot, err error) {
 	const tries = 5
-	delete(s.ENIs, eni) // an operator or another program has detached the ENI, so its old slot is free
+	delete(s.ENIs, on.ENI) // an operator or another program has detached the ENI, so its old slot is free
 	free := slotsOf(s, least, attached)
 	for range tries {
 		next, found := free.next()
@@ -80,7 +80,7 @@ func (p *Node) attachWhere(
 			return "", at, noneLeft(err)
 		}
 		at = next
-		if attachment, err = p.attachAt(ctx, s.Instance.ID, eni, at); err == nil || aws.MaybeDone(err) ||
+		if attachment, err = p.attachAt(ctx, s.Instance.ID, on, at); err == nil || aws.MaybeDone(err) ||
 			!free.refused(at, err) {
 			return attachment, at, err
 		}
@@ -90,20 +90,22 @@ func (p *Node) attachWhere(
 
 // attachAt attaches the ENI. EC2 may answer that it does not know an ENI that it has just
 // created (hashicorp/terraform-provider-aws#35568). Then attachAt tries again for a while.
-func (p *Node) attachAt(ctx context.Context, instance, eni string, at Slot) (attachment string, err error) {
+func (p *Node) attachAt(
+	ctx context.Context, instance string, on call.Object, at Slot,
+) (attachment string, err error) {
 	const young = 10 * time.Second
 	for start := time.Now(); ; {
-		// The caller records a refusal, because another network card may take the ENI.
-		begin := call.Begins(registry.Intent{Action: book.AttachAction, ENI: eni})
+		// The caller records a refusal of the ENI, because another network card may take the ENI.
+		begin := call.Begins(registry.Intent{Action: book.AttachAction, ENI: on.ENI})
 		do := func(*registry.State, string) (_ func(*registry.State), err error) {
-			attachment, err = p.Cloud.AttachENI(ctx, eni, instance, at.Card, at.Index)
+			attachment, err = p.Cloud.AttachENI(ctx, on.ENI, instance, at.Card, at.Index)
 			return func(*registry.State) {}, err
 		}
-		err = p.Call(ctx, book.AttachAction, call.Object{}, begin, do)
+		err = p.Call(ctx, book.AttachAction, call.Object{Handled: on.Handled}, begin, do)
 		if !errors.Is(err, aws.ErrNotFound) || time.Since(start) > young {
 			return attachment, err
 		}
-		if e := call.Sleep(ctx, p.Backoff(0), "attach "+eni); e != nil {
+		if e := call.Sleep(ctx, p.Backoff(0), "attach "+on.ENI); e != nil {
 			return "", errors.Join(err, e)
 		}
 	}

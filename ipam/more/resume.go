@@ -151,7 +151,7 @@ func (p *Node) turns(ctx context.Context, s *registry.State) error {
 }
 
 // reattach finishes what a growth has begun: it attaches the ENI. If the ENI is for another pool, reattach calls
-// abandon.
+// abandon. If the role may not attach an ENI that may be others', reattach leaves it alone.
 func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 	if book.PoolOf(e) != p.Policy.Pool {
 		return p.abandon(ctx, e)
@@ -167,7 +167,18 @@ func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 	if (errors.Is(err, errDiscarded) || known && noPlace(err)) && !errors.Is(err, aws.ErrNotRunning) {
 		return nil // processes have begun several ENIs, and there is no room for all: this ENI is finished, too
 	}
+	if maybeOthers(s, e) && aws.NotAllowed(err) && !aws.MaybeDone(err) {
+		slog.Warn("the role may not attach this ENI, which has no tags of this suite: the node passes over it",
+			"eni", e.ID, "error", err)
+		return nil
+	}
 	return err
+}
+
+// maybeOthers reports whether an unattached ENI may be the original plugin's: it has no tags of ours, and no intent of
+// this node names it. A good IAM policy permits changes only of ENIs with our tags.
+func maybeOthers(s *registry.State, e aws.ENI) bool {
+	return book.Untagged(e) && !s.ENIs[e.ID].Managed && !book.Begun(s, e.ID)
 }
 
 // abandon deletes an ENI that a growth has begun to make, because a collection, or a growth of another pool, does not
