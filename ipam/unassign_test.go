@@ -17,6 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
@@ -81,6 +82,37 @@ func TestUnassignAndGrow(t *testing.T) {
 				t.Errorf("a pod was given %v, and the registry has it on no ENI: %v", a, w.State().ENIs[got.ID].Addrs)
 			}
 		})
+	}
+}
+
+// TestReleaseAgainThrottled: a process was killed before it released an address that a pod had chosen, and EC2 throttles
+// such calls. The process that repeats the release waits for its turn without the lock that growths need.
+func TestReleaseAgainThrottled(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Batch = 3
+	w.mustAcquire(0)
+	eni := w.EC2.ENIs()[1]
+	w.Edit(func(s *registry.State) {
+		x := book.Releasable{Addrs: map[netip.Addr]time.Time{eni.Addrs[2]: {}}}
+		s.Owners[eni.Addrs[2]] = registry.Pod{Namespace: "db", Name: "db-0"}
+		book.NoteRelease(s, eni.ID, x)
+		book.Withdraw(s, eni.ID, x)
+	})
+	must(t, w.pool().NotBefore(t.Context(), book.UnassignAction, 3*time.Second))
+	done := make(chan error)
+	p := w.pool()
+	go func() { _, err := p.ReleaseChosen(t.Context()); done <- err }()
+	time.Sleep(300 * time.Millisecond)
+	waiting, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if unlock, err := w.Registry().Lock(waiting, "grow"); err != nil {
+		t.Errorf("a growth waits for the release: %v", err)
+	} else {
+		unlock()
+	}
+	must(t, <-done)
+	if left := w.ENI(eni.ID).Addrs; len(left) != len(eni.Addrs)-1 || len(w.State().Intents) > 0 {
+		t.Errorf("the ENI has %v; intents %v", left, w.State().Intents)
 	}
 }
 

@@ -93,8 +93,18 @@ func (c *Collecting) unusedBy(s *registry.State, e registry.ENI, a netip.Addr, n
 // address, so no pod has got it since. If the address has left the ENI, EC2 refuses the call.
 func (p *Node) releaseAgain(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
-	if err != nil || !slices.ContainsFunc(slices.Collect(maps.Values(s.Intents)), lease.ReleasesChosen) {
+	if err != nil {
 		return err
+	}
+	begun := slices.DeleteFunc(slices.Collect(maps.Values(s.Intents)),
+		func(i registry.Intent) bool { return !lease.ReleasesChosen(i) })
+	if len(begun) == 0 {
+		return nil
+	}
+	for _, i := range begun {
+		if err := p.Turn(ctx, i.Action); err != nil { // before the lock, because ADDs need it
+			return err
+		}
 	}
 	unlock, err := p.growthLock(ctx) // so no other process releases the address, or gets it for this node
 	if err != nil {
@@ -120,9 +130,6 @@ func (p *Node) releaseAgain(ctx context.Context, c *Collecting) error {
 
 // releaseLeft unassigns the address of an intent. The caller holds the lock "grow".
 func (p *Node) releaseLeft(ctx context.Context, token string, i registry.Intent) error {
-	if err := p.Turn(ctx, book.UnassignActionOf(i.Addr)); err != nil {
-		return err
-	}
 	err := p.take(ctx, i.ENI, book.Releasable{Addrs: map[netip.Addr]time.Time{i.Addr: {}}})
 	if err != nil && !call.IsPartial(err) {
 		return err
