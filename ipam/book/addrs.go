@@ -60,6 +60,9 @@ func AddPrefixes(s *registry.State, id string, cidrs []netip.Prefix, since time.
 			e.Prefixes = append(e.Prefixes, registry.Prefix{CIDR: c, Since: since})
 		}
 	}
+	if e.Grown.IsZero() && len(cidrs) > 0 {
+		e.Grown = time.Now() // the ENI is new, and in a subnet of IPv6 alone it may have no single address
+	}
 	s.ENIs[id] = e
 }
 
