@@ -148,8 +148,8 @@ func TestOthersENIDeniedChosen(t *testing.T) {
 	}
 }
 
-// TestOthersENINotAttached: that policy does not allow attachments of such an ENI either. It was made for this node, and
-// is not attached. A growth that finds it passes over it, and gets addresses of ENIs of ours, old and new.
+// TestOthersENINotAttached: that policy does not allow attachments of such an ENI either. It was made for this node,
+// and is not attached. A growth that finds it passes over it, and gets addresses of ENIs of ours, old and new.
 func TestOthersENINotAttached(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(0)

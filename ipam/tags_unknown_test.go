@@ -114,8 +114,9 @@ func TestTagsUnknownNotAllowed(t *testing.T) {
 	})
 }
 
-// TestLostAnswerNotAllowed: the role may assign addresses, and may not ask EC2 which ENIs there are. The answer to a call
-// is lost. The node cannot find out what EC2 has done, so pods wait, but not longer than EC2 may lag. Collections go on.
+// TestLostAnswerNotAllowed: the role may assign addresses, and may not ask EC2 which ENIs there are. The answer to a
+// call is lost. The node cannot find out what EC2 has done, so pods wait, but not longer than EC2 may lag. Collections
+// go on.
 func TestLostAnswerNotAllowed(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		other := w.attachForeign(nil)

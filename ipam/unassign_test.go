@@ -85,8 +85,8 @@ func TestUnassignAndGrow(t *testing.T) {
 	}
 }
 
-// TestReleaseAgainThrottled: a process was killed before it released an address that a pod had chosen, and EC2 throttles
-// such calls. The process that repeats the release waits for its turn without the lock that growths need.
+// TestReleaseAgainThrottled: a process was killed before it released an address that a pod had chosen, and EC2
+// throttles such calls. The process that repeats the release waits for its turn without the lock that growths need.
 func TestReleaseAgainThrottled(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 3

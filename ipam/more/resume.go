@@ -107,8 +107,9 @@ func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 	return sure, err
 }
 
-// endOld deletes the intents that are too old. The role may not ask EC2 for their outcomes, so they would otherwise stop
-// each growth until the node boots. Metadata shows the results of these calls by now. endOld returns the latest state.
+// endOld deletes the intents that are too old. The role may not ask EC2 for their outcomes, so they would otherwise
+// stop each growth until the node boots. Metadata shows the results of these calls by now. endOld returns the latest
+// state.
 func (p *Node) endOld(ctx context.Context, s *registry.State) (*registry.State, error) {
 	if len(s.Intents) == 0 {
 		return s, nil
