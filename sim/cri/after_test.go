@@ -76,8 +76,11 @@ func TestJudgeContainerd(t *testing.T) {
 				"`dataPath` `ipvlan`")
 			k := containerd
 			k.release = must(filepath.Abs(dir))
-			if strings.Contains(version, " v1.") {
+			switch {
+			case strings.Contains(version, " v1."):
 				k.configure, k.peers = configureV1, []string{filepath.Join(programDir, "loopback")}
+			case strings.Contains(version, " v2.1."), strings.Contains(version, " v2.2."):
+				k.configure = configureV3
 			}
 			list := must(os.ReadFile("../../conflist-examples/10-cni-ipvlan-vpc-k8s.conflist"))
 			s := newServer(t, k, newVPC(t, 1), map[string][]byte{shipped: changed(list, nil, object{"type": "kills"})})

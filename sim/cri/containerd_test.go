@@ -58,6 +58,13 @@ default_runtime_name = 'shipped'
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes]
 `
 
+// configureV3 is the configuration of containerd 2.2 and earlier: they take no version 4, and of this one the same keys.
+func configureV3(s *server, networks []string) map[string]string {
+	files := containerd.configure(s, networks)
+	files["config.toml"] = strings.Replace(files["config.toml"], "version = 4", "version = 3", 1)
+	return files
+}
+
 // configureV1 is the configuration of containerd 1.
 func configureV1(s *server, _ []string) map[string]string {
 	return map[string]string{"config.toml": fmt.Sprintf(containerdV1Config, s.dir, s.programs)}
