@@ -58,7 +58,7 @@ default_runtime_name = 'shipped'
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes]
 `
 
-// configureV3 is the configuration of containerd 2.2 and earlier: they take no version 4, and of this one the same keys.
+// configureV3 is the configuration of containerd 2.1 and 2.2, which know no version 4.
 func configureV3(s *server, networks []string) map[string]string {
 	files := containerd.configure(s, networks)
 	files["config.toml"] = strings.Replace(files["config.toml"], "version = 4", "version = 3", 1)
