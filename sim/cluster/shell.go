@@ -42,14 +42,17 @@ It has master, node1 and node2. peer is a host in a peered VPC.
 //   - at HOST COMMAND runs a command in the network namespace of the host peer or internet;
 //   - ec2 enis prints the ENIs of the simulated EC2, ec2 calls counts the calls to EC2, and ec2 drops counts the
 //     packets that the VPC has dropped.
+//
+// $AGNHOST is the image that the nodes have, and $NETPOL the manifest of an engine for NetworkPolicy.
 type Shell struct {
 	dir    string
+	netpol string
 	server net.Listener
 }
 
 // NewShell makes the commands for the machines that the cluster has now.
 func (c *Cluster) NewShell() (s *Shell, err error) {
-	s = &Shell{}
+	s = &Shell{netpol: filepath.Join(c.options.Programs, "netpol.yaml")}
 	if s.dir, err = os.MkdirTemp("/run", "shell"); err != nil {
 		return nil, err
 	}
@@ -70,7 +73,7 @@ func (s *Shell) Close() error { return errors.Join(s.server.Close(), os.RemoveAl
 func (s *Shell) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, name, args...)
 	c.Dir = "/root"
-	c.Env = append(os.Environ(), "PS1=cluster# ", "HOME=/root", "AGNHOST="+Agnhost,
+	c.Env = append(os.Environ(), "PS1=cluster# ", "HOME=/root", "AGNHOST="+Agnhost, "NETPOL="+s.netpol,
 		fmt.Sprintf("PATH=%s:%s", s.dir, os.Getenv("PATH")))
 	return c
 }
