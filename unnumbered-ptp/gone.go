@@ -20,25 +20,29 @@ import (
 func RemoveGone(node *nl.NS) (removed nl.Wiring, failed error) {
 	gone := func(eni int, is bool) bool { return is && !node.HasLink(eni) }
 	var objects []nl.Object
-	routes, err1 := node.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
-	for _, r := range routes {
-		if gone(nl.OfRoutedTable(r.Table)) {
-			objects = append(objects, r)
-		}
-	}
-	rules, err2 := node.Rules()
+	rules, err1 := node.Rules()
 	for _, r := range rules {
 		if gone(ofENI(r)) {
 			objects = append(objects, r)
 		}
 	}
-	groups, err3 := eniTable().BranchGroups(node)
+	groups, err2 := eniTable().BranchGroups(node)
 	for _, g := range groups {
 		if eni, is := nl.OfRoutedGroup(g); gone(eni, is) {
 			objects = append(objects, nl.Branch{Table: eniTable(), Group: g, Link: eni})
 		}
 	}
-	names, err4 := node.AskTables()
+	var routes []nl.Route
+	var err4 error
+	if len(objects) > 0 { // a node with 1500 pods has thousands of routes
+		routes, err4 = node.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
+	}
+	for _, r := range routes {
+		if gone(nl.OfRoutedTable(r.Table)) {
+			objects = append(objects, r)
+		}
+	}
+	names, err3 := node.AskTables()
 	for _, name := range names {
 		if _, err := node.LinkByName(name); errors.Is(err, fs.ErrNotExist) {
 			objects = append(objects, nl.Table{Family: "arp", Name: nl.AskTable(name)})
