@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"time"
@@ -88,7 +89,7 @@ func writeBundle(c *cli.Context) error {
 		_, err := text.WriteTo(c.App.Writer)
 		return err
 	}
-	if err := keep(file, text.Bytes()); err != nil {
+	if err := keep(file, text.Bytes(), 0o600); err != nil { // only its owner may read it
 		return cli.Hint(err, "write the bundle to another machine: "+Name+
 			" support-bundle -o - | ssh HOST 'cat >bundle.tar.gz'")
 	}
@@ -96,13 +97,13 @@ func writeBundle(c *cli.Context) error {
 	return err
 }
 
-// keep writes a file that only its owner may read. If the disk has no room, an earlier file stays. keep does not
-// replace what is no regular file, such as a pipe.
-func keep(file string, text []byte) error {
+// keep writes a file. If the disk has no room, an earlier file stays. keep does not replace what is no regular file,
+// such as a pipe.
+func keep(file string, text []byte, mode fs.FileMode) error {
 	if fi, err := os.Stat(file); err == nil && !fi.Mode().IsRegular() {
-		return os.WriteFile(file, text, 0o600)
+		return os.WriteFile(file, text, mode)
 	}
-	return cli.ReplaceFile(file, text, 0o600)
+	return cli.ReplaceFile(file, text, mode)
 }
 
 // A review is what support-bundle --read answers about a bundle.
@@ -133,7 +134,7 @@ func readBundle(c *cli.Context) error {
 		if e := page.Write(&text, b, found); e != nil {
 			return errors.Join(err, e)
 		}
-		if e := os.WriteFile(to, text.Bytes(), 0o644); e != nil {
+		if e := keep(to, text.Bytes(), 0o644); e != nil {
 			return errors.Join(err, e)
 		}
 	}
