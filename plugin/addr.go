@@ -24,8 +24,8 @@ func Prefix(n net.IPNet) (netip.Prefix, bool) {
 	return netip.PrefixFrom(a, bits), ok
 }
 
-// Gateway is the first gateway of a result in the family of the address like. If no gateway is of that family, Gateway
-// returns the zero address.
+// Gateway returns the first gateway of a result that has the family of the address like. If there is no such gateway,
+// Gateway returns the zero address.
 func Gateway(r *types100.Result, like netip.Addr) netip.Addr {
 	for _, c := range r.IPs {
 		if a, ok := Addr(c.Gateway); ok && a.Is6() == like.Is6() {

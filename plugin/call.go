@@ -18,9 +18,9 @@ import (
 )
 
 // A call is a runtime's command, in the environment and on standard input (CNI specification, section 2, "Parameters").
-// The package skel of the CNI project reads calls, too, and a test compares skel with this code. But skel decodes the
-// configuration again for each value that it needs, and compiles regular expressions. This repeated work would take a
-// tenth of all the instructions of a plugin.
+// The package skel of the CNI project also reads calls, and a test compares this code with skel. The plugins do not use
+// skel, because skel decodes the configuration again for each value, and compiles regular expressions. That work would
+// be a tenth of all instructions that a plugin executes.
 type call struct {
 	verb        string // CNI_COMMAND
 	containerID string
@@ -42,7 +42,7 @@ type network struct {
 	PrevResult json.RawMessage `json:"prevResult"`
 }
 
-// Lists of the commands that need a variable.
+// Commands for which certain variables must be in the environment, see readCall.
 var (
 	additions   = []string{"ADD", "CHECK"}
 	attachments = []string{"ADD", "CHECK", "DEL"}
@@ -139,7 +139,8 @@ func dispatch(c *call, stdout io.Writer, add, del, check, gc, status func(*call)
 	return types.NewError(types.ErrInvalidEnvironmentVariables, "unknown CNI_COMMAND: "+c.verb, "")
 }
 
-// since is the version of the specification in which a command appeared.
+// since maps a command to the version of the CNI specification in which the command appeared. All versions have the
+// other commands.
 var since = map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
 
 // allowed refuses a configuration whose version this plugin does not support, or whose
@@ -169,8 +170,8 @@ func (c *call) allowed() *types.Error {
 
 // sameNS returns an error if CNI_NETNS is the node's namespace, in which the plugin runs. Some plugins make this check
 // themselves, see Refuses of [Commands]. CNI_NETNS_OVERRIDE turns the check off: then the code that opens the namespace
-// refuses the node's namespace. sameNS does not refuse a DEL: the DEL works as if there were no namespace. The reason:
-// the path in a DEL may contain the ID of a process of the pod. A process of the node may have this ID now.
+// refuses the node's namespace. sameNS never refuses a DEL: the path in a DEL may contain the ID of a process of the
+// pod. A process of the node may have this ID now. The DEL then works as if the pod had no namespace.
 //
 // The package ns of the CNI project makes the same check, but locks a thread for it. Go's runtime then starts two more
 // threads. sameNS needs no lock, because no thread of this process has left the namespace yet.

@@ -95,8 +95,8 @@ func decodeConfig[C any](stdin []byte, config *C) error {
 	return nil
 }
 
-// valid returns the attachments that a GC keeps. valid returns an error if the key is missing: a GC that keeps no
-// attachment has an empty list.
+// valid returns the attachments that a GC keeps. valid returns an error if the key cni.dev/valid-attachments is
+// missing: a GC that keeps no attachment has the key with an empty list.
 func (n *network) valid() (as []Attachment, err error) {
 	if n.Valid == nil {
 		return nil, Errorf(CodeInvalid,

@@ -50,7 +50,8 @@ func (r *Request[C]) Delegate(ctx context.Context, name string, args ...string) 
 	got := make(chan answer, 1)
 	delegates.Go(func() {
 		defer cancel()
-		// The kernel sends the signal when the thread ends that has started the program (prctl(2), PR_SET_PDEATHSIG).
+		// The kernel sends SIGKILL when the thread that started the program ends (prctl(2), PR_SET_PDEATHSIG). So this
+		// thread must not end before the program.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		stdout, err := output(cmd)
@@ -83,7 +84,8 @@ func output(cmd *exec.Cmd) ([]byte, error) {
 	return io.ReadAll(stdout)
 }
 
-// isError reports whether an answer is an error, or no JSON. A killed program has an empty answer, which is no JSON.
+// isError reports whether an answer is an error, or is not JSON. A killed program has an empty answer, which is not
+// JSON.
 func isError(stdout []byte) bool {
 	var e types.Error
 	return json.Unmarshal(stdout, &e) != nil || e.Code != 0

@@ -28,9 +28,9 @@ const (
 	// codes from 100 on to plugins.
 	CodeRefused = 100
 
-	// CodeHeld is an answer of the program that asks EC2 to the ADD that has executed the program. The code means that
-	// another node has the address that the pod has chosen. The other node may release the address soon. No runtime
-	// sees this code.
+	// CodeHeld is a code between two of our own programs: an ADD executes the program that asks EC2, and this program
+	// answers the ADD. The code means that another node has the address that the pod has chosen. The other node may
+	// release the address soon. No runtime sees this code.
 	CodeHeld = 101
 )
 

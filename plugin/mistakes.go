@@ -27,7 +27,7 @@ func Decode(text []byte, config any) error {
 }
 
 // mistakes returns the mistakes of a configuration that could not be decoded. encoding/json reports only the first
-// mistake, in the words of our code. But encoding/json has decoded all other keys, so Validate finds the mistakes in
+// mistake, with the names of Go types. But encoding/json has decoded all other keys, so Validate finds the mistakes in
 // their values.
 func mistakes(text []byte, config any, first error) error {
 	m := mistyped{}

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// STATUS asks whether any ADD can succeed. When it fails, a runtime reports the node as not ready. Kubernetes then
-// starts no pods there, and evicts the pods that the node has. So STATUS fails only for a lasting fault, such as a
+// STATUS asks whether any ADD can succeed. When STATUS fails, the runtime reports the node as not ready. Kubernetes
+// then starts no pods on the node, and evicts the node's pods. So STATUS fails only for a lasting fault, such as a
 // module that the kernel lacks or a directory that cannot be written. A node that is slow, or lacks memory for a
 // moment, is not broken.
 

@@ -7,8 +7,8 @@
 // If a conflist has three plugins, most of the cost of an ADD is the start and the end of three programs. The type
 // cni-ipvlan-vpc-k8s in a conflist replaces the three programs by one.
 //
-// The invariant: a command changes the node and the registry as the three plugins would. So the chain can delete a pod
-// of the three plugins, and the three plugins can delete a pod of the chain.
+// The invariant: a command of the chain makes the same changes to the node and to the registry as the three plugins
+// together. So the chain can delete a pod of the three plugins, and the three plugins can delete a pod of the chain.
 package chain
 
 import (
@@ -30,7 +30,7 @@ import (
 
 // all has the plugins, in the order of an ADD.
 var all = []plugin.Commands[Config]{
-	as(lease.Commands(), func(c Config) lease.Config { return c.ipam }), // its Add is not used, see address
+	as(lease.Commands(), func(c Config) lease.Config { return c.ipam }), // the chain does not use this Add, see address
 	as(lease.NotesUse(ipvlan.Commands(lease.LinkName)), func(c Config) ipvlan.Config { return c.ipvlan }),
 	as(ptp.Commands(), func(c Config) ptp.Config { return c.ptp }),
 	as(egress.Commands(), func(c Config) egress.Config { return c.egress }),
@@ -55,8 +55,9 @@ func Commands() plugin.Commands[Config] {
 	})
 }
 
-// refuseNode refuses the namespace of the node, before anything is leased. It does not open the pod's namespace: an ADD
-// may wait for EC2, and the pod may end meanwhile. If the namespace is missing, the plugin that needs it reports this.
+// refuseNode returns an error if CNI_NETNS is the namespace of the node. An ADD calls refuseNode before it leases an
+// address. refuseNode does not open the pod's namespace: an ADD may wait for EC2, and the pod may end meanwhile. If the
+// pod's namespace is missing, the plugin that opens the namespace reports the error.
 func refuseNode(ctx context.Context, r *plugin.Request[Config]) error {
 	node, err := nl.NodeOf(ctx)
 	if err != nil {
@@ -69,8 +70,7 @@ func refuseNode(ctx context.Context, r *plugin.Request[Config]) error {
 	return nil
 }
 
-// onNode makes the plugins share the namespaces of the node and of the pod, which are
-// opened once.
+// onNode opens the namespaces of the node and of the pod only once, and makes all plugins share them.
 func onNode(
 	f func(context.Context, *plugin.Request[Config]) error,
 ) func(context.Context, *plugin.Request[Config]) error {
@@ -85,8 +85,8 @@ func onNode(
 // plugins have made. It deletes nothing if the attachment had an address before. It also deletes nothing if a later ADD
 // of the attachment has begun: that ADD may have made the objects.
 //
-// If the kernel reports the address as in use, add tries again. The registry then has a lease for the refused address,
-// so each try gets another address.
+// If the kernel reports that another link has the address, add tries again. The registry keeps the refused address from
+// pods, so each try gets another address.
 func add(ctx context.Context, r *plugin.Request[Config]) (result *types100.Result, err error) {
 	const tries = 8
 	for range tries {
@@ -98,7 +98,7 @@ func add(ctx context.Context, r *plugin.Request[Config]) (result *types100.Resul
 	return result, err
 }
 
-// addOnce is one try of add. inUse reports whether the kernel already has the address in use.
+// addOnce is one try of add. inUse reports whether the kernel has refused the address, because another link has it.
 func addOnce(ctx context.Context, r *plugin.Request[Config]) (_ *types100.Result, inUse bool, _ error) {
 	result, since, err := address(ctx, r)
 	made, step := 1, *r
@@ -117,8 +117,8 @@ func addOnce(ctx context.Context, r *plugin.Request[Config]) (_ *types100.Result
 	return result, inUse, err
 }
 
-// address is the ADD of ipam. If no address is free, it executes [lease.GrowProgram]. since is when the
-// last lease began, or zero if the attachment had an address before.
+// address is the ADD of ipam. If no address is free, address executes [lease.GrowProgram]. since is the time when the
+// attachment's last lease began. since is zero if the attachment had an address before.
 func address(ctx context.Context, r *plugin.Request[Config]) (result *types100.Result, since time.Time, err error) {
 	own := part(r, r.Config.ipam)
 	defer func() { r.Waited = r.Waited || own.Waited }()

@@ -38,8 +38,9 @@ func (c *Config) Describe(j *codec.Codec) {
 	j.Each(c.ipam.Describe, c.ipvlan.Describe, c.ptp.Describe, c.egress.Describe)
 }
 
-// UnmarshalJSON decodes the text for each plugin, which takes its own keys. As encoding/json does, UnmarshalJSON
-// continues after a mistake, and returns only the first mistake. Otherwise a mistake in mtu would appear twice.
+// UnmarshalJSON decodes the text once for each plugin. Each plugin takes its own keys. As encoding/json does,
+// UnmarshalJSON continues after a mistake, and returns only the first mistake. Otherwise a mistake in mtu would appear
+// twice.
 func (c *Config) UnmarshalJSON(text []byte) error {
 	return cmp.Or(json.Unmarshal(text, &c.ipam), json.Unmarshal(text, &c.ipvlan), json.Unmarshal(text, &c.ptp),
 		json.Unmarshal(text, &c.egress))
@@ -48,8 +49,8 @@ func (c *Config) UnmarshalJSON(text []byte) error {
 // Validate sets the defaults and returns all mistakes together.
 func (c *Config) Validate() error {
 	ipam, mtu, end := c.ipvlan.IPAM, c.ptp.MTU, c.ipvlan.ContainerInterface
-	// ipvlan reports mistakes in mtu. unnumbered-ptp reports mistakes in containerInterface. This function reports the
-	// key ipam.
+	// Each mistake must appear once. So only ipvlan checks mtu, only unnumbered-ptp checks containerInterface, and this
+	// function refuses the key ipam.
 	c.ipvlan.IPAM.Type, c.ptp.MTU, c.ipvlan.ContainerInterface = "", 0, ""
 	mistakes := []error{c.ipam.Validate(), c.ipvlan.Validate(), c.ptp.Validate(), c.egress.Validate()}
 	c.ipvlan.IPAM, c.ptp.MTU, c.ipvlan.ContainerInterface = ipam, mtu, end
@@ -82,8 +83,8 @@ func Routed(ipam *lease.Config, pair *ptp.Config, egresses int) error {
 	return m.Err()
 }
 
-// Unhooked returns the mistakes of a configuration with this mode of ipvlan. In mode l3s, the hooks of a pod do not see
-// packets from the VPC.
+// Unhooked returns the mistakes of a configuration that needs hooks in the pod although the mode of ipvlan is l3s. In
+// mode l3s, packets from the VPC do not pass the hooks of a pod.
 func Unhooked(mode string, pair *ptp.Config, egresses int) error {
 	var m values.Mistakes
 	if mode == "l3s" && pair.Loops() {
@@ -97,7 +98,7 @@ func Unhooked(mode string, pair *ptp.Config, egresses int) error {
 	return m.Err()
 }
 
-// part is the request with the configuration of one plugin.
+// part returns the request r for one plugin, with the configuration of this plugin.
 func part[C any](r *plugin.Request[Config], config C) *plugin.Request[C] {
 	return &plugin.Request[C]{
 		Network: r.Network, Attachment: r.Attachment, NetNS: r.NetNS, Pod: r.Pod, Config: config, Prev: r.Prev,

@@ -19,8 +19,9 @@ import (
 // other plugins may change.
 //
 // A changed configuration applies to new pods, and to a running pod only after a [Renewal]. The seal of the nftables
-// table shows whether the pod has the present configuration. If so, check compares the destinations and the clients,
-// too. Otherwise check compares only what all configurations have in common: see [Lost].
+// table shows whether the pod has the present configuration. If the pod has the present configuration, check also
+// compares the destinations and the clients. Otherwise check compares only the objects that a pod has in every
+// configuration: see [Lost].
 func check(ctx context.Context, r *plugin.Request[Config]) error {
 	role, err := r.Config.role(r.Pod)
 	if err != nil || role.none() || r.Prev == nil {
@@ -43,7 +44,8 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	})
 }
 
-// sealed reports whether the kernel's table is of the present configuration. w is the wiring of this configuration.
+// sealed reports whether the kernel's nftables table was made from the present configuration. w is the wiring of this
+// configuration.
 func sealed(w nl.Wiring) bool {
 	return slices.ContainsFunc(w, func(s nl.Step) bool {
 		t, is := s.Object.(nl.Table)
@@ -51,7 +53,7 @@ func sealed(w nl.Wiring) bool {
 	})
 }
 
-// lasting is a wiring without the objects that other plugins may change.
+// lasting returns a wiring without its sysctls and MTUs, because other plugins may change these.
 func lasting(w nl.Wiring) (rest nl.Wiring) {
 	for _, s := range w {
 		switch o := s.Object.(type) {
@@ -69,7 +71,7 @@ func lasting(w nl.Wiring) (rest nl.Wiring) {
 	return rest
 }
 
-// otherwise checks a pod that has another configuration.
+// otherwise checks a pod whose objects were made from another configuration than the present one.
 func (p *pod) otherwise() error {
 	is, err := fromKernel(p.ns, p.nic.Name)
 	if err != nil {
@@ -103,7 +105,8 @@ func Lost(ns *nl.NS, name string) error {
 // ErrLost is the error that Lost returns for a client or a router.
 var ErrLost = errors.New("a part of the egress is lost")
 
-// fromKernel returns the pod as its tunnels show it. name is the pod's link to the VPC.
+// fromKernel returns what the tunnels of a pod show: their addresses, their UDP port and their group. name is the pod's
+// link to the VPC.
 func fromKernel(ns *nl.NS, name string) (*pod, error) {
 	links, err := ns.Links()
 	p := &pod{ns: ns, nic: plugin.NIC{Name: name}, links: []string{name}}
@@ -124,7 +127,7 @@ func (p *pod) isRouter() (router, client bool) {
 		has(nl.Chain{Name: "output", Type: "route", Hook: "output", Priority: mangle})
 }
 
-// lost returns an error that names the objects of its role which the pod lacks.
+// lost returns an error that names the objects which the pod's role needs and the pod lacks.
 func (p *pod) lost() error {
 	if len(p.addrs) == 0 {
 		return fmt.Errorf("the links %s and %s of the tunnel are gone: %w", Link4, Link6, fs.ErrNotExist)

@@ -48,8 +48,8 @@ func (p *pod) clientRules(f nl.Family) (objects []nl.Object) {
 		Protocol: nl.RouteProtocol})
 }
 
-// clientRoutes are the routes of the table: closed are the routes before there is a tunnel, and open are the routes
-// into the tunnel.
+// clientRoutes are the routes of the table TableOut. The routes in closed need no tunnel: throw routes and refusing
+// routes. The routes in open need the link of the tunnel.
 type clientRoutes struct{ closed, open []nl.Object }
 
 // clientRoutes returns the routes of a family. If one egress has a prefix in destinations, and another egress has this
@@ -148,11 +148,11 @@ func gatewaysOf(f nl.Family, all []Egress) (gws []netip.Prefix) {
 // The pod's answers to other hosts must leave as they do without a tunnel. Examples are answers to probes, and to
 // callers at a NodePort or a load balancer. The address of such a host may be in a destination of the tunnel. So
 // answers get the mark, and the kernel does not use the tunnel's table for packets with the mark. Packets that arrive
-// by the pair and leave again get the mark, too. If the service loop is masquerade, the pod sends them on by the ENI.
-// Such a packet may be one of the tunnel's own packets, to a router. Or it is for a backend of a Service, and the
-// address of the backend is in a destination.
+// by the pair and leave again also get the mark. If the service loop is masquerade, the pod forwards such packets to
+// the ENI. Such a packet may be one of the tunnel's own packets, to a router. Or the packet is for a backend of a
+// Service, and the backend's address is in a destination.
 //
-// A connection that leaves by the tunnel gets the mark, too. From the tunnel, the pod accepts only answers of such
+// A connection that leaves by the tunnel also gets the mark. From the tunnel, the pod accepts only answers of such
 // connections, and errors about these connections. Otherwise any program that can send UDP to the pod could call the
 // pod with any source. Such a program could answer as if it were the pod's DNS server, or lower the path MTU of the
 // pod's other connections.
@@ -164,7 +164,7 @@ func gatewaysOf(f nl.Family, all []Egress) (gws []netip.Prefix) {
 // protocols follow the present destinations.
 func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
-	past := []nl.NFRule{{nl.CTReply(), nl.SetMark(mark)}} // answers of containers in the pod
+	past := []nl.NFRule{{nl.CTReply(), nl.SetMark(mark)}} // answers of containers inside the pod
 	for _, pair := range p.links[1:] {
 		past = append(past, nl.NFRule{nl.IIFName(pair), nl.SetMark(mark)})
 	}
@@ -183,7 +183,7 @@ func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle, Rules: past},
 		{Name: "input", Type: "filter", Hook: "input", Rules: append(p.onlyInUDP(families, routersOf(all)),
 			onlyAnswers...)},
-		// containers in the pod
+		// The pod forwards packets only for containers inside the pod.
 		{Name: "forward", Type: "filter", Hook: "forward", Rules: slices.Concat(leaves, onlyAnswers)},
 	}, p.untracked(families, func(f nl.Family) nl.Term { return nl.DAddr(gatewaysOf(f, all)...) })...)}
 }
@@ -206,9 +206,9 @@ func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 	}
 }
 
-// onlyInUDP are the rules that drop IP in IP without UDP: the tunnel's link would accept such packets, too. A packet
-// that the kernel has taken out of UDP does not pass this hook again. If the function known returns CIDRs, the rules
-// also drop packets to the tunnel's UDP port from all other addresses.
+// onlyInUDP are the rules that drop IP in IP without UDP, because the tunnel's link would also accept such packets. A
+// packet that the kernel has taken out of UDP does not pass this hook again. If the function known returns CIDRs, the
+// rules also drop packets to the tunnel's UDP port from all other addresses.
 func (p *pod) onlyInUDP(families []nl.Family, known func(nl.Family) []netip.Prefix) []nl.NFRule {
 	rules := []nl.NFRule{refuse(nl.L4Proto("4")), refuse(nl.L4Proto("41"))}
 	for _, f := range families {

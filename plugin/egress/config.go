@@ -30,7 +30,7 @@ type Config struct {
 	port uint16
 }
 
-// An Egress is a way by which packets of clients to some destinations leave.
+// An Egress describes destinations, the clients that reach these destinations through routers, and the routers.
 //
 //codec:describe
 type Egress struct {
@@ -216,7 +216,7 @@ func (e Egress) Has(f nl.Family) bool { return e.gateway(f).IsValid() }
 // HasRouters reports whether the pods of a Kubernetes namespace are routers of the egress.
 func (e Egress) HasRouters(namespace string) bool { return plugin.Namespaces(e.Routers).Has(namespace) }
 
-// text has the keys of the egress on which the wiring of a pod depends.
+// text returns, as one string, the values of the egress on which the wiring of a pod depends.
 func (e Egress) text() string {
 	return fmt.Sprintln(e.gateways, e.destinations, e.except, e.MTU, e.clients, e.routerCIDRs)
 }

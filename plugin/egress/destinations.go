@@ -27,8 +27,8 @@ func private() []netip.Prefix {
 }
 
 // never are networks in which no destination may be: their addresses have another meaning on each node, and on each
-// ENI. If a router forwarded packets to them, its clients could ask the metadata service as the router, and bypass the
-// proxy on the node.
+// ENI. If a router forwarded packets to these networks, its clients could ask the metadata service in the router's
+// name. The clients would also bypass the proxy on the node.
 func never() []netip.Prefix {
 	return prefixes("169.254.0.0/16", "127.0.0.0/8", "fd00:ec2::/32", "fe80::/10", "::1/128")
 }
@@ -41,8 +41,8 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 }
 
 // Tunnels reports whether clients reach an address by the tunnel, and returns the destination that contains the
-// address. The longest prefix decides, as in the table of routes that a client gets. Tunnels ignores the routes of the
-// pod, to the node and to the VPC, which also count in that table.
+// address. The longest prefix decides, as in the table of routes that a client gets. That table also has the pod's
+// routes to the node and to the VPC, but Tunnels ignores these routes.
 func (e Egress) Tunnels(a netip.Addr) (d netip.Prefix, tunnelled bool) {
 	d, found := longest(e.destinations, a)
 	if !found {
@@ -92,16 +92,17 @@ func (e Egress) spared(f nl.Family, own []netip.Prefix, gateways []netip.Addr) (
 // single is the prefix of one address.
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// A layer is a list of prefixes. A router forwards packets to all prefixes of a layer, or to none of them. Earlier
-// layers have longer prefixes, which are within these prefixes.
+// A layer is a list of prefixes. A router forwards packets to all prefixes of a layer, or to none of them. An earlier
+// layer has the longer prefixes that are within these prefixes and have the other verdict.
 type layer struct {
 	pass bool
 	to   []netip.Prefix
 }
 
-// layers returns the prefixes of a family to which a router forwards packets, and those to which it does not. The first
-// layer that contains an address decides. Thus the longest prefix decides, as in the table of routes that a client
-// gets. own are the networks that the router reaches by its ENI. A packet to an address in no layer does not pass.
+// layers returns the prefixes of a family to which a router forwards packets, and the prefixes to which it does not
+// forward. The first layer that contains an address decides. Thus the longest prefix decides, as in the table of routes
+// that a client gets. own are the networks that the router reaches by its ENI. A packet to an address in no layer does
+// not pass.
 func (e Egress) layers(f nl.Family, own []netip.Prefix) (all []layer) {
 	refuse := e.spared(f, own, e.gateways)
 	pass := slices.DeleteFunc(of(f, e.destinations), func(d netip.Prefix) bool { return slices.Contains(refuse, d) })

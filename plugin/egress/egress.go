@@ -72,7 +72,7 @@ func add(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, erro
 	})
 }
 
-// unavailable adds STATUS' code and a hint to an error if the kernel lacks a part of what an egress needs.
+// unavailable adds STATUS' code and a hint to an error if the kernel lacks a part that an egress needs.
 func unavailable(err error) error {
 	if !errors.Is(err, nl.ErrNoFOU) && !errors.Is(err, nl.ErrNoTunnel) && !errors.Is(err, nl.ErrNoModule) {
 		return err

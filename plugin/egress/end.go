@@ -20,9 +20,9 @@ import (
 //     example because it is a whole ENI, end sets the link down before.
 //   - The remaining objects have no effect without links. end deletes them last.
 //
-// The DELs of the plugins that made the links accept that the links are gone. If a namespace has no link of the
-// attachment, but has the first attachment of another pod, the path leads to that pod's namespace. Then end does
-// nothing.
+// The DELs of the plugins that made the links accept that the links are gone. The namespace may have no link of the
+// attachment, but have the first attachment of another pod. Then the path in the DEL leads to that other pod, and end
+// does nothing.
 func end(ns *nl.NS, name string, own uint32) error {
 	links, err := ns.Links()
 	if err != nil {

@@ -18,20 +18,20 @@ const (
 	Link4 = ifname.Egress + "4"
 	Link6 = ifname.Egress + "6"
 
-	anyLink = ifname.Egress + "*" // both, as netfilter matches names
+	anyLink = ifname.Egress + "*" // the pattern of netfilter for both names
 )
 
 // Table is the name of our table of netfilter in a pod that is a client or a router. Its family is
 // inet.
 const Table = nl.OwnTable + "_egress"
 
-// The bits of marks that we use in a pod. The default of nodePortMark uses other bits.
+// The bits that we set in the marks of packets and connections in a pod. The default of nodePortMark has other bits.
 const (
 	mark   = 1 << 30 // client: answers, and connections by the tunnel; router: packets and connections from the tunnel
 	answer = 1 << 29 // router: a packet that answers such a connection
 )
 
-// Marks are all these bits. nodePortMark must not have them.
+// Marks are both bits together. nodePortMark must have neither of them.
 const Marks = mark | answer
 
 // The rules and tables of routes in a pod. The rules come after the rules of callers and of further NICs.
@@ -48,7 +48,7 @@ const (
 	tableBack = 74
 )
 
-// A pod has what both roles need to know of a pod.
+// A pod has the facts about a pod that the wirings of both roles need.
 type pod struct {
 	ns    *nl.NS
 	nic   plugin.NIC
@@ -82,8 +82,8 @@ func (p *pod) wiring(r *plugin.Request[Config], role role) (nl.Wiring, error) {
 	return p.client(all)
 }
 
-// readPod returns nil for a further attachment of a pod, as Multus makes it. A further attachment gets no role: the
-// tunnel has the address of the first attachment.
+// readPod reads a pod from prevResult and from the kernel. readPod returns nil for a further attachment of a pod, such
+// as Multus makes. A further attachment gets no role, because the tunnel has the address of the first attachment.
 func readPod(r *plugin.Request[Config], ns *nl.NS) (*pod, error) {
 	own := nl.PodGroup(r.Digest())
 	p := &pod{ns: ns, nic: plugin.NICs(r.Prev, r.IfName)[0], group: own, port: r.Config.port}
@@ -214,9 +214,10 @@ func (p *pod) anySource() (objects []nl.Object) {
 // untracked are chains by which the kernel does not track the connections of the tunnel's own packets. These packets
 // are in UDP, and no rule needs their connections. Each connection in the tunnel has a UDP port of its own. Each end of
 // the tunnel has an entry for each such connection. If the kernel tracked the tunnel's packets, each end would have two
-// more entries for each such connection. A client recognizes packets that the tunnel sends by the gateways, and a
-// router recognizes them by its own address. If the service loop is masquerade, a client's tunnel packets come back by
-// its pair on their way to a router. The client tracks these packets, to translate them.
+// more entries for each such connection. A client recognizes the tunnel's outgoing packets by their destination, which
+// is a gateway. A router recognizes them by their source, which is its own address. If the service loop is masquerade,
+// a client's tunnel packets come back by its pair on their way to a router. The client tracks these packets, to
+// translate them.
 func (p *pod) untracked(families []nl.Family, sent func(nl.Family) nl.Term) (chains []nl.Chain) {
 	const raw = -300
 	in := nl.Chain{Name: "tunnel_in", Type: "filter", Hook: "prerouting", Priority: raw}

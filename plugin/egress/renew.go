@@ -42,11 +42,12 @@ type Renewal struct {
 	gone    nl.Wiring // objects of a family that no longer has a gateway
 }
 
-// ErrRole is the error of Outdated about a pod whose role has changed. A pod has its role from its ADD.
+// ErrRole is the error of Outdated about a pod to which the configuration now gives another role. A running pod keeps
+// the role that its ADD gave it.
 var ErrRole = errors.New("the configuration now gives the pod another role")
 
-// Outdated compares a running pod with what the configuration of the request gives it. It returns nil if the pod is
-// neither client nor router, and gets no role from the configuration.
+// Outdated compares the objects of a running pod with the objects that the request's configuration gives the pod.
+// Outdated returns nil if the pod is neither client nor router, and the configuration gives the pod no role.
 func Outdated(r *plugin.Request[Config], ns *nl.NS) (*Renewal, error) {
 	role, refused := r.Config.role(r.Pod)
 	was, err := fromKernel(ns, r.IfName)
@@ -107,7 +108,7 @@ func (r role) name() string {
 	return ""
 }
 
-// role is the role that the pod's nftables table shows, or else the pod's rules.
+// role returns the role that the pod's nftables table shows. If the table shows none, the pod's rules show the role.
 func (p *pod) role() string {
 	switch router, client := p.isRouter(); {
 	case router:
@@ -248,7 +249,7 @@ func plain(r nl.Route) nl.Route {
 	return r
 }
 
-// metric6 is the kernel's metric of a route of IPv6 (IP6_RT_PRIO_USER).
+// metric6 is the kernel's default metric of an IPv6 route (IP6_RT_PRIO_USER).
 const metric6 = 1024
 
 // without lists the pod's objects of families for which w has no tunnel.

@@ -72,8 +72,8 @@ func (p *pod) routeBack(f nl.Family) nl.Object {
 }
 
 // routerRules are the rules that choose a routing table. A program in the router may bind a socket to the ENI's link.
-// The packets of this socket leave in the same way as packets of clients. So a readiness probe of the router can test
-// this way.
+// The packets of this socket leave by the same routes as packets of clients. So a readiness probe of the router can
+// test these routes.
 func (p *pod) routerRules(f nl.Family) []nl.Object {
 	link := linkName(f)
 	rule := func(pref int, r nl.Rule) nl.Rule {

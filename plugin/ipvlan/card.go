@@ -14,12 +14,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A pod that asks for an exclusive ENI gets the ENI's own link: a network card, see [nl.MovedLink]. The card has the
-// addresses, the routes and the rules that a slave would have. The DEL moves the card back to the node. If the
-// namespace ends before the DEL, the kernel moves the card back.
+// A pod that asks for an exclusive ENI gets the ENI's own link, which this package calls a card: see [nl.MovedLink].
+// The card has the addresses, the routes and the rules that a slave would have. The DEL moves the card back to the
+// node. If the namespace ends before the DEL, the kernel moves the card back.
 
-// A Home returns the name that the link of an ENI with a MAC address had on the node. A Home returns "" if the registry
-// does not know the name. Only the registry can know the name, because the pod can change everything in its namespace.
+// A Home returns the name that an ENI's link had on the node. mac is the MAC address of the ENI. A Home returns "" if
+// the registry does not know the name. Only the registry can know the name, because the pod can change everything in
+// its namespace.
 type Home func(mac string) string
 
 // bring moves a card to the node, and gives it the name that it had there.
@@ -35,8 +36,8 @@ func (home Home) bring(c nl.MovedLink, node *nl.NS) error {
 func mayHaveCard(r *plugin.Request[Config]) bool { return r.Prev == nil || r.Config.Asks(r.IfName) }
 
 // bringBack moves the attachment's cards from the pod to the node. It finds the cards by their groups, or by the result
-// of the ADD if the pod has changed the groups. A NIC of the result that is a slave has the MAC address of its ENI, and
-// no card in the pod has this address.
+// of the ADD if the pod has changed the groups. The result may also name slaves. A slave has the MAC address of its
+// ENI. No card in the pod has this address, so bringBack moves no card for a slave.
 func bringBack(r *plugin.Request[Config], home Home, node, pod *nl.NS) error {
 	if !mayHaveCard(r) {
 		return nil

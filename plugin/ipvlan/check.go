@@ -34,9 +34,9 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	})
 }
 
-// guarded fails if the master of a slave has no guard: then the node accepts packets from slaves that pretend to come
-// from the VPC. The guard belongs to the ENI, so Faults does not check it for each pod: doctor and repair check each
-// ENI once.
+// guarded fails if the master of a slave has no guard. Without the guard, a slave can send the node packets that seem
+// to come from the VPC, and the node accepts them. The guard belongs to the ENI, so Faults does not check it for each
+// pod: doctor and repair check each ENI once.
 func guarded(r *plugin.Request[Config], node, pod *nl.NS) error {
 	asked, err := r.Config.Requests(r.IfName)
 	if err != nil {
@@ -105,7 +105,7 @@ func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err
 
 // needs returns the objects that an ADD makes for one NIC, so that CHECK can look for them. It leaves out objects that
 // matter only in the ADD, and objects that a later plugin may have changed. A NIC must have no further address, because
-// this would be another pod's address. A NIC must also ignore router advertisements.
+// that address would belong to another pod. A NIC must also ignore router advertisements.
 func (s slave) needs(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, err error) {
 	s.link.Only = []netip.Addr{}
 	var addrs []nl.Object

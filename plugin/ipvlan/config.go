@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 )
 
-// A Config is the plugin's part of a network configuration. The original plugin and the reference plugin have the keys
-// from master to dns, too.
+// A Config is the plugin's part of a network configuration. The original plugin and the reference plugin also have the
+// keys from master to dns.
 //
 //codec:describe exported
 type Config struct {

@@ -8,7 +8,7 @@
 // Package ipvlan differs from the reference plugin ipvlan where a chain needs it:
 //
 //   - It takes its master from prevResult, and deletes its link without prevResult.
-//   - Its CHECK works although later plugins add interfaces to the result, too.
+//   - Its CHECK also works if later plugins have added interfaces to the result.
 //   - Its result has the DNS settings of prevResult.
 //   - An ADD that fails removes what it has made.
 //   - It calls no other plugin.

@@ -77,7 +77,8 @@ func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 	return w
 }
 
-// guard is the object that a link needs before it gets its first slave.
+// guard returns the object that an ENI's link needs before it gets its first slave. guard returns nil if the pod gets
+// the ENI's own link.
 func (s slave) guard(node *nl.NS, g nl.Guard) nl.Wiring {
 	if s.mac != "" {
 		return nil

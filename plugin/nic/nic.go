@@ -41,8 +41,8 @@ const (
 	mostInterfaces = 64
 )
 
-// A Request is what a pod asks for one of its interfaces. The zero Request asks for nothing:
-// the pod's pool serves it.
+// A Request says which properties a pod wants for one of its interfaces. The zero Request wants none: the pod's pool
+// serves the interface.
 type Request struct {
 	Name           string       // of the interface; empty: the plugin chooses
 	Subnet         string       // ID of the subnet of its ENI
@@ -338,8 +338,8 @@ func quoted(texts []string) string {
 	return "[" + strings.Join(all, " ") + "]"
 }
 
-// member returns the place for a key's value, into, and the kind of JSON value that the key must have. If there is no
-// such key, into is nil. member is a function and no map, because every command of a plugin would make the map when it
+// member returns the field of o for a key's value (into), and the kind of JSON value that the key must have (kind). If
+// there is no such key, into is nil. member is not a map, because every command of a plugin would make the map when it
 // starts.
 func (o *object) member(key string) (into any, kind string) {
 	switch key {
