@@ -114,8 +114,8 @@ func (s *scene) wire(p pair, there bool) error {
 	return err
 }
 
-// chained fails if the plugins before this one in the chain have not given this plugin what it needs. chained also
-// fails if both links of the pod would have the same name.
+// chained fails if prevResult is missing, or lacks a value that this plugin needs. chained also fails if both links of
+// the pod would have the same name.
 func chained(r *request) error {
 	const hint = "put cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan before this plugin in the chain"
 	switch {

@@ -83,8 +83,8 @@ func (s *scene) served(p pair) error {
 	return errors.Join(w.Check(), failsClosed(s.request))
 }
 
-// anyRight returns nil if one of the forms that a pod may have is right. Otherwise anyRight returns the error of the
-// first form whose error is not errLooped.
+// anyRight calls the function wrong for the forms that a pod may have, see anyPair. If wrong returns nil for a form,
+// anyRight returns nil. Otherwise anyRight returns the first error that is not errLooped.
 func anyRight(forms []pair, wrong func(pair) error) (first error) {
 	for _, p := range forms {
 		err := wrong(p)
@@ -192,9 +192,9 @@ func (s *scene) portsEndBefore(port int) bool {
 	return n == 2 && last < port
 }
 
-// minor reports whether a pod works without the object of a step, though not as well. Such an object is a sysctl that
-// neither turns on forwarding nor reserves ports. The second route to a pod is another such object. So are the pod's
-// addresses at its end of the pair, which pods of older releases lack.
+// minor reports whether a pod still works, though not as well, if it lacks the object of a step. Sysctls are minor if
+// they neither turn on forwarding nor reserve ports. The second route to a pod is minor. The pod's addresses at its end
+// of the pair are minor: pods of older releases lack them.
 func minor(s nl.Step) bool {
 	switch o := s.Object.(type) {
 	case nl.Sysctl:

@@ -25,8 +25,8 @@ import (
 // program that removes the pod's first rule would also remove the second rule.
 //
 // Pods without a loop do send packets to the VPC by the boot ENI. These packets get the node's address in an earlier
-// chain, which is in a table of its own (looplessTable). This table stays as long as the node has pods. As long as it
-// stays, the loops of all pods fail open.
+// chain, which is in a table of its own (looplessTable). The table looplessTable stays as long as the node has pods.
+// Meanwhile, the loops of all pods fail open.
 
 // closedChain is the name of the chain that drops. looplessTable is the name of the table for pods without a loop. No
 // table of a network has this name.

@@ -15,8 +15,8 @@ import (
 )
 
 // del deletes the pair and all objects that belong to the node's end. One request deletes the pair and the slave of the
-// ipvlan plugin. A runtime's DEL is for the whole chain, and the DEL of ipvlan comes next. del needs neither the
-// namespace nor prevResult. An object that del does not find counts as deleted.
+// ipvlan plugin. del may delete the slave, because a runtime's DEL is for the whole chain, and the DEL of ipvlan comes
+// next. del needs neither the namespace nor prevResult. An object that del does not find counts as deleted.
 //
 // del fails only if it cannot delete an object on the node. An object in the pod ends with the namespace. A pod can
 // make such a deletion fail, and its DEL would then fail for ever.
@@ -50,9 +50,9 @@ func del(ctx context.Context, r *request) error {
 
 // shared reports whether a namespace has, or may have, another attachment that is the first of its pod. Then only our
 // links and the tables of our NICs belong to our attachment, and all other objects belong to that other attachment.
-// There are two cases. Either the DEL is for a further attachment of the pod, or the path of the namespace now leads to
-// another pod, as "/proc/1234/ns/net" may. If the ADD of a first attachment has succeeded, and the pod still has its
-// link to the VPC, no other attachment is the first.
+// There are two cases. Either the DEL is for a further attachment of the pod. Or the path of the namespace, for example
+// "/proc/1234/ns/net", now leads to another pod. If the ADD of a first attachment has succeeded, and the pod still has
+// its link to the VPC, no other attachment is the first.
 func shared(r *request, pod *nl.NS, eni nl.Link) bool {
 	group := nl.PodGroup(r.Digest())
 	if nl.Attachment(eni.Group) == nl.FurtherGroup(group) {
@@ -101,8 +101,8 @@ func remains(r *request, pod *nl.NS, eni nl.Link) nl.Wiring {
 }
 
 // beyondPair lists our objects in a pod that the deletion of our links does not delete. Such objects are routes without
-// a link, and routes and filters of a link to the VPC that the pod still has. Most pods have no such objects. Then
-// beyondPair does not ask the kernel for the pod's routes.
+// a link. If the pod still has its link to the VPC, the routes and filters of this link are also such objects. Most
+// pods have no such objects, and beyondPair then does not ask the kernel for the pod's routes.
 func beyondPair(r *request, pod *nl.NS) (w nl.Wiring) {
 	if r.Prev != nil && r.Config.DefaultRoute != byVPC && len(blocked(r, pair{addrs: r.addrs})) == 0 {
 		return nil

@@ -50,16 +50,16 @@ func (s *scene) eniWiring(p pair) nl.Wiring {
 // Another program may have removed the mark. The node's own route to the VPC leads by the boot ENI, so a strict check
 // would drop a packet without a mark. So the check is loose (2): it looks in each table for a route by this link. But a
 // loose check drops all such packets if the link has no IPv4 address (__fib_validate_source: no_addr). So the link gets
-// an IPv4 address that has no other purpose, and that no packet has.
+// an IPv4 address that has no other purpose. No packet has this address.
 func accepts(eni string) []nl.Object {
 	return []nl.Object{nl.Sysctl{Key: conf4(eni) + "rp_filter", Value: "2"},
 		nl.Sysctl{Key: conf4(eni) + "src_valid_mark", Value: "1"}, nl.RoutedAddr(eni)}
 }
 
-// asks is the nftables table that changes the node's ARP requests by the ENI's link: the sender becomes an address of
-// the ENI. At this link, the node has no address of the ENI. Without the table, the kernel would ask for the VPC router
-// with the address of the boot ENI. EC2 need not answer an ARP request that an ENI sends with another ENI's address.
-// ARP requests of slaves do not pass the table.
+// asks is the nftables table that changes the sender in the node's ARP requests by the ENI's link. The new sender is an
+// address of the ENI. At this link, the node has no address of the ENI. Without the table, the kernel would ask for the
+// VPC router with the address of the boot ENI. EC2 need not answer an ARP request that an ENI sends with another ENI's
+// address. ARP requests of slaves do not pass the table.
 func asks(eni string, a netip.Addr) nl.Table {
 	return nl.Table{Family: "arp", Name: nl.AskTable(eni), Chains: []nl.Chain{{
 		Name: "output", Type: "filter", Hook: "output",
@@ -136,8 +136,8 @@ func routedPostrouting(r *request) nl.Chain {
 	return chain
 }
 
-// An intact is a table whose rules Check does not compare. The rules depend on the CIDRs that the VPC had when the last
-// pod was made.
+// An intact is a table whose rules Check does not compare. The reason is that the rules depend on the CIDRs that the
+// VPC had when the last pod was made.
 type intact struct{ nl.Table }
 
 func (t intact) Check(n *nl.NS) error { return t.Intact(n) }
@@ -270,7 +270,7 @@ func (m eniMark) Add(n *nl.NS) error {
 	return fmt.Errorf("another program changes the table inet %s all the time", eniTable().Name)
 }
 
-// forget deletes the rules of the ENI for all other numbers than this one.
+// forget deletes the ENI's rules for marks, except the rules for the given number.
 func (m eniMark) forget(n *nl.NS, number uint32) error {
 	rules, err := n.Rules()
 	for _, r := range rules {
@@ -366,7 +366,8 @@ func (m eniMark) number(n *nl.NS) (uint32, error) {
 	return numberOf(chain), err
 }
 
-// numberOf is the number in the name of a chain, or 0 if the name has none, because another program has made the chain.
+// numberOf is the number in the name of a chain. If the name has no number, numberOf returns 0: another program has
+// made the chain.
 func numberOf(chain string) uint32 {
 	number, err := strconv.ParseUint(strings.TrimPrefix(chain, markChain), 10, 8)
 	if err != nil {

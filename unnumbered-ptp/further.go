@@ -79,8 +79,8 @@ func furtherObjects(r *request, loop string) []nl.Object {
 	return append(metadataBlockFurther(r, r.nics, 0, loop), r.Config.RuntimeConfig.Bandwidth.objects(names(r.nics))...)
 }
 
-// metadataBlockFurther is [metadataBlock] for the NICs whose index is from or higher. The prohibit route is in the
-// routing table of each NIC.
+// metadataBlockFurther lists the objects of [metadataBlock] for each NIC whose index is at least the number from. The
+// prohibit route is in the routing table of each NIC.
 func metadataBlockFurther(r *request, nics []plugin.NIC, from int, loop string) (objects []nl.Object) {
 	if b := r.Config.BlockInstanceMetadata; b != nil && !*b {
 		return nil
@@ -110,7 +110,8 @@ func names(nics []plugin.NIC) (all []string) {
 	return all
 }
 
-// limited are the links that share the bandwidth limits of a pod with a pair: podLinks and the further NICs.
+// limited are the links that share the bandwidth limits of the ADD, if the pod has a pair: podLinks and the links of
+// the further NICs.
 func (r *request) limited() []string {
 	return slices.Concat(r.podLinks(), names(r.nics[min(1, len(r.nics)):]))
 }

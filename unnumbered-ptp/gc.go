@@ -19,7 +19,7 @@ func gc(r *request) error {
 		return err
 	}
 	existing := r.Valid
-	if r.Added != nil { // Added comes after the list of links: an ADD first leases, and then makes its pair
+	if r.Added != nil { // call Added after Links: an ADD first leases, and then makes its pair
 		added, err := r.Added()
 		if err != nil {
 			return err
@@ -53,7 +53,7 @@ func RemoveDetached(node *nl.NS) ([]nl.Rule, error) { return node.RemoveDetached
 func OfPair(r nl.Rule) bool { return r.Protocol == nl.RouteProtocol || legacy.IsRule(r) }
 
 // halfMade reports whether a pair has no alias and is not up. Most often, its ADD was killed after the ADD had made the
-// pair. But an ADD of any network may have made the pair just now. Then this ADD loses the pair and fails, and the
+// pair. But an ADD of any network may have made the pair just now. If gc then deletes the pair, this ADD fails, and the
 // runtime tries again.
 func halfMade(l nl.Link) bool {
 	return nl.IsPair(l.Group) && l.Alias == "" && !l.Up

@@ -16,7 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A node is what an ADD must know of the node.
+// A node has the facts that an ADD must know about the node.
 type node struct {
 	mtu      int          // of hostInterface
 	addrs    []netip.Addr // of hostInterface without link-local ones; in each family, the primary address is first
@@ -187,8 +187,8 @@ func (n node) meets(r *request) error {
 	return nil
 }
 
-// knownBy returns the node with its addresses in another order: the addresses in addrs come first. So in each family,
-// one of these is the primary address. An address in addrs that the node has lost has no effect.
+// knownBy returns the node with its addresses in another order: the addresses in addrs come first. So the first of them
+// in a family becomes the primary address. An address in addrs that the node has lost has no effect.
 func (n node) knownBy(addrs []netip.Addr) node {
 	n.addrs = slices.Clone(n.addrs)
 	slices.SortStableFunc(n.addrs, func(a, b netip.Addr) int {
@@ -197,7 +197,7 @@ func (n node) knownBy(addrs []netip.Addr) node {
 	return n
 }
 
-// changes reports whether the node may have had another primary address.
+// changes reports whether the node has several addresses of a family: then it may have had another primary address.
 func (n node) changes() bool { return len(n.addrs) > len(n.primaries().addrs) }
 
 // whenMade is the node as it was when the pod was made. The node's routes to the pod have the primary addresses of that

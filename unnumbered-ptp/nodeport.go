@@ -87,8 +87,8 @@ func (r callerRule) Check(n *nl.NS) error {
 }
 
 // callerRules are the rules of podCallers, for the DEL. Their routes end with the veth. A pod from an earlier release
-// may have both forms of the rule. A rule without IIF stands for any form, so the DEL deletes it last, which is the
-// first in the list.
+// may have both forms of the rule. A rule without IIF stands for both forms, so the DEL must delete this rule last. The
+// DEL deletes the list from its end, so this rule is the first in the list.
 func callerRules(r *request) (objects []nl.Object) {
 	if !r.Config.KeepCaller {
 		return nil

@@ -54,7 +54,7 @@ func nodeWiring(r *request, n node) nl.Wiring {
 	return steps(r.nodeNS, objects)
 }
 
-// sysctls are the node's sysctls.
+// sysctls are the sysctls of the node that the configuration needs.
 func sysctls(c Config, n node) (objects []nl.Object) {
 	if c.IPMasq {
 		objects = forwarding(c, n)
@@ -164,7 +164,7 @@ func postrouting(c Config, addrs ...netip.Addr) nl.Chain {
 // A chain of the type nat sees only the first packet of a connection. So the chain costs other packets nothing, and the
 // node does not track dropped packets.
 func senders() nl.Chain {
-	// before kube-proxy translates the destination, at -100
+	// The priority is before -100, at which kube-proxy translates the destination.
 	return nl.Chain{Name: "senders", Type: "nat", Hook: "prerouting", Priority: -110,
 		Rules: []nl.NFRule{
 			{nl.IIFGroup(nl.OwnGroup), nl.ToLocal(), nl.Accept()},

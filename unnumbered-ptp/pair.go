@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A pair is the veth pair of a pod, and what determines the objects that belong to the pair.
+// A pair is the veth pair of a pod, with the facts that determine which objects belong to the pair.
 type pair struct {
 	veth    nl.Veth
 	addrs   []netip.Addr

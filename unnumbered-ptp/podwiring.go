@@ -34,11 +34,11 @@ func podSysctls(c Config, p pair) (objects []nl.Object) {
 	return objects
 }
 
-// podAddrs are the pod's IPv4 addresses, which its end of the pair gets, too. The reason is netfilter's REDIRECT, by
-// which the sidecar of a service mesh gets packets that arrive at the pod. REDIRECT sends a packet to an address of the
-// link by which the packet has arrived. If this link has no address, REDIRECT drops the packet (nf_nat_redirect_ipv4).
-// In IPv6, REDIRECT takes the link-local address. The kernel uses these second addresses for nothing else, because they
-// are Apart, see [nl.Addr].
+// podAddrs are the pod's IPv4 addresses, which the pod's end of the pair also gets. The reason is netfilter's REDIRECT,
+// by which the sidecar of a service mesh gets packets that arrive at the pod. REDIRECT sends a packet to an address of
+// the link by which the packet has arrived. If this link has no address, REDIRECT drops the packet
+// (nf_nat_redirect_ipv4). In IPv6, REDIRECT takes the link-local address. The kernel uses these second addresses for
+// nothing else, because they are Apart, see [nl.Addr].
 func podAddrs(c Config, p pair) (objects []nl.Object) {
 	for _, a := range p.addrs {
 		if a.Is4() {
@@ -48,7 +48,7 @@ func podAddrs(c Config, p pair) (objects []nl.Object) {
 	return objects
 }
 
-// A copied is an address that another link of the pod has, too.
+// A copied is an address that another link of the pod also has.
 type copied struct{ nl.Addr }
 
 // Del does nothing: the address ends with the pair. A link that loses its last IPv4 address also loses all IPv4 routes
@@ -91,7 +91,7 @@ func defaultRoutes(r *request, p pair, n node) (objects []nl.Object) {
 		route := nl.Route{Dst: f.Everywhere(), Protocol: nl.RouteProtocol}
 		switch a, ok := n.primary(f); {
 		case r.Config.DefaultRoute == byVPC:
-			route.Via, route.Dev, route.OnLink = r.gateway(f), r.IfName, f == nl.IPv4 // even outside of the subnet
+			route.Via, route.Dev, route.OnLink = r.gateway(f), r.IfName, f == nl.IPv4 // even for a gateway outside of the subnet
 		case ok && f == nl.IPv4:
 			route.Via, route.Dev = a, r.Config.ContainerInterface
 		default:

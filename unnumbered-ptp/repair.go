@@ -72,9 +72,9 @@ func isVeth(l nl.Link, network string) bool {
 	return l.Kind == "veth" && nl.IsPair(l.Group) && networkOf(l.Alias) == network
 }
 
-// Repair adds what [Lost] lists, as the next ADD would. Repair returns what it has added, even if it could not add
-// everything. The error names each object that Repair could not add. Repair may run at the same time as ADDs: each
-// accepts the objects that the other has added.
+// Repair adds the objects that [Lost] lists. Without Repair, the next ADD would add them. Repair returns the objects
+// that it has added, even if it could not add all. The error names each object that Repair could not add. Repair may
+// run at the same time as ADDs: each accepts the objects that the other has added.
 func Repair(node *nl.NS, network string, c Config) (done nl.Wiring, failed error) {
 	w, failed := Lost(node, network, c)
 	for _, step := range w {
@@ -112,8 +112,8 @@ func install(w nl.Wiring) error {
 	return nil
 }
 
-// serves returns an error if a CHECK would miss objects that serve all pods. These objects may be for another address
-// of the node than the address that the next ADD would use.
+// serves returns an error if a CHECK would miss objects that serve all pods. serves accepts objects with another
+// address of the node than the address that the next ADD would use.
 func serves(r *request, n node) error {
 	n, err := n.inTable(r)
 	if err != nil {
@@ -136,7 +136,7 @@ func destinations(routes []nl.Route, veths map[string]bool, tables map[uint32]bo
 }
 
 // withoutSource returns the lost routes to pods. The kernel removed these routes when the node lost the address that is
-// their source. The kernel removes them even if DHCP adds the address again at once. The function also returns the
+// their source. The kernel removes them even if DHCP adds the address again at once. withoutSource also returns the
 // routes of IPv6 that lost only their source (fib_sync_down_addr, rt6_remove_prefsrc).
 //
 // The routes in a pod's own table remain, and show the pod's addresses. If two pods had the same address, the later pod

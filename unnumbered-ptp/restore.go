@@ -30,13 +30,13 @@ type Loss struct {
 	Unpaired bool       // that link is gone, with all objects that belong to it
 	Node     nl.Wiring  // what is missing on the node: Restore adds it
 	Pod      []nl.Fault // what is missing or wrong in the pod
-	Changed  error      // what is wrong on the node, and Restore cannot repair
+	Changed  error      // a fault on the node that Restore cannot repair
 
 	index int // index of the node's end
 }
 
-// Serious reports whether the node lacks an object without which the pod does not work. The loss of a spare route, for
-// example, is not serious.
+// Serious reports whether the node lacks an object without which the pod does not work. The loss of the second route to
+// the pod, for example, is not serious.
 func (l Loss) Serious() bool {
 	return slices.ContainsFunc(l.Node, func(s nl.Step) bool { return !minor(s) })
 }

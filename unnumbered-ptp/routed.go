@@ -105,7 +105,8 @@ func (s *scene) follow(p pair) (found bool) {
 	return err == nil
 }
 
-// running is the pair of a pod that runs already, see made.
+// running returns the pair of a pod that already runs, as made does. If the ENI's link has another name now, running
+// finds this link first, see follow.
 func (s *scene) running() (p pair, there bool) {
 	if p, there = s.made(); there && p.routed && s.follow(p) {
 		return s.made()

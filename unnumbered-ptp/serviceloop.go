@@ -34,7 +34,8 @@ const (
 	// masquerade is the loop of the original plugin, without BPF. The node masquerades the packet on its way back into
 	// the pod, so that the answer comes to the node. The pod masquerades the packet again on its way out.
 	masquerade = "masquerade"
-	// none means that there is no loop: the node sends the packet to the backend itself, from the node's address.
+	// none means that there is no loop: the node itself sends the packet to the backend, with the node's address as the
+	// source.
 	none = "none"
 )
 
@@ -115,7 +116,7 @@ func (c Config) loopSupported() error {
 	if !slices.Equal(c.loops(), []string{redirect}) {
 		return nil
 	}
-	return nl.Splice{MAC: loopMAC, Mark: c.mark}.Supported() // a pod's program may also set the mark
+	return nl.Splice{MAC: loopMAC, Mark: c.mark}.Supported() // the programs of some pods also set the mark
 }
 
 // podLoop lists the loop's objects in the pod. Splice.Pod is the number of the pod's table, cut to 16 bits. No other

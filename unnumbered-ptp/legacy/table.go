@@ -18,8 +18,8 @@ func tableOf(network string) string {
 
 // DelTable deletes the table that an earlier release made for a network, if the network has a table of another name
 // now. DelTable keeps the older table if another network with pods has, or had, this table. others returns the networks
-// with pods. If a network without pods relies on the older table, and is about to get its first pod, the network must
-// be repaired.
+// with pods. DelTable does not see a network without pods. If such a network relies on the older table, and is about to
+// get its first pod, the network must be repaired.
 func DelTable(node *nl.NS, network string, others func() ([]string, error)) error {
 	old, own := tableOf(network), nl.OwnTableOf(network)
 	if old == own {
