@@ -25,8 +25,8 @@ type Addr struct {
 	NoDAD bool
 	// Apart makes the kernel use the address only for programs that ask for it. The kernel adds no route to the
 	// address's subnet (IFA_F_NOPREFIXROUTE). If a program has chosen no source for a packet, the kernel does not
-	// choose the address, either. The reason is that an IPv4 address gets the scope link, and an IPv6 address is
-	// deprecated (inet_select_addr; RFC 6724, section 5, rule 3).
+	// choose this address. The reason is that an IPv4 address gets the scope link, and an IPv6 address is deprecated
+	// (inet_select_addr; RFC 6724, section 5, rule 3).
 	Apart bool
 
 	// Addrs sets the following fields. Add ignores them.

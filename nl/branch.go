@@ -35,11 +35,12 @@ const (
 	mostBranches = 1 << 10
 )
 
-// ByIIFGroup leads a packet that has arrived by a link to the chain of the [Branch] of the link's group, if there is
-// one.
+// ByIIFGroup looks for the [Branch] of the group of the link by which a packet has arrived. If there is such a Branch,
+// ByIIFGroup leads the packet to the chain of the Branch.
 func ByIIFGroup() Term { return byMap("iifgroup", unix.NFT_META_IIFGROUP, branches, 35) }
 
-// ByIIF leads a packet that has arrived by a link to the second chain of the [Branch] of this link, if there is one.
+// ByIIF looks for the [Branch] whose Link is the link by which a packet has arrived. If there is such a Branch, ByIIF
+// leads the packet to the second chain of the Branch.
 func ByIIF() Term { return byMap("iif", unix.NFT_META_IIF, arrivals, 20) }
 
 // byMap leads a packet to the chain that a map has for the packet's key. typ is the number of the keys' type in nft(8),

@@ -80,8 +80,8 @@ func chainName(m []byte) string {
 		unix.ByteSliceToString(inside(m[nl.SizeofNfgenmsg:], unix.NFTA_CHAIN_NAME))
 }
 
-// checksSource reports whether a rule drops packets of a family whose source has no route by their link. firewalld has
-// such a rule of nftables, and iptables has the match "rpfilter".
+// checksSource reports whether a rule drops packets of a family whose source has no route by the link by which they
+// have arrived. firewalld has such a rule of nftables, and iptables has the match "rpfilter".
 func checksSource(rule []byte, family uint8) bool {
 	checks, ofFamily := false, false // ofFamily: the last expression has loaded the family of the packet
 	for name, data := range expressions(rule) {

@@ -46,8 +46,8 @@ const (
 	tcEgress  = 0xfffffff3
 )
 
-// filterPref is the priority among the filters of a link, lowest first. A pod's links have few filters, and our filter
-// passes all other packets to the next filter.
+// filterPref is the priority among the filters of a link, lowest first. A pod's links have few filters. If our filter
+// does not handle a packet, the kernel continues with the next filter.
 const filterPref = 72
 
 // add adds the filter, or replaces its program. program is the file descriptor of the program.

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Jumps are rules in a chain of another program. These rules have a text in their comment, and jump to a chain whose
-// name begins with To. The program iptables refuses to work on a table if it cannot print one of the table's rules. So
-// Del does not use iptables.
+// Jumps are the rules in a chain of another program that have the text Comment in their comment. The rules jump to a
+// chain whose name begins with To. The program iptables refuses to work on a table if it cannot print one of the
+// table's rules. So Del does not use iptables.
 type Jumps struct {
 	Table, Chain string // of the family ip
 	Comment, To  string

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// parseLink reads an answer to RTM_GETLINK. Package netlink has a reader, too, for everything that any kind of link may
-// have. That reader would make a plugin 1 % larger.
+// parseLink reads an answer to RTM_GETLINK. Package netlink also has a reader, which reads all properties of all kinds
+// of links. That reader would make a plugin 1 % larger.
 func parseLink(m []byte) Link {
 	msg := nl.DeserializeIfInfomsg(m)
 	l := Link{Index: int(msg.Index), Kind: RealLink, Up: msg.Flags&unix.IFF_UP != 0}

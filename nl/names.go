@@ -3,7 +3,7 @@
 
 package nl
 
-// names has words of a command, each with the kernel's number for it. The type is a slice and no map, because each
+// names has words of a command, each with the kernel's number for it. The type is a slice and not a map, because each
 // process would have to fill a map before main.
 type names []struct {
 	name   string

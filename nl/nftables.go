@@ -56,7 +56,7 @@ func (x *transaction) replaceTable() {
 	x.itself(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 }
 
-// chain adds a chain. A chain that netfilter calls has further properties.
+// chain adds a chain. If a hook of netfilter calls the chain, called are the attributes about the hook.
 func (x *transaction) chain(name string, called ...attribute) {
 	x.add(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE,
 		append([]attribute{attrString(unix.NFTA_CHAIN_TABLE, x.table), attrString(unix.NFTA_CHAIN_NAME, name)},
@@ -87,7 +87,7 @@ func (x *transaction) encode(seq uint32) (b []byte) {
 
 // commit sends the transaction, and returns the first failure. The socket stays open until n is closed. When a socket
 // is closed, the kernel waits until all deleted objects are freed, 10 ms or more (nft_rcv_nl_event). When n is closed,
-// the kernel waits for other things, too.
+// the kernel must wait anyway, for other reasons.
 func (n *NS) commit(x *transaction) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -152,7 +152,8 @@ func commented(comment string) []byte {
 	return append(append([]byte{0, byte(len(comment) + 1)}, comment...), 0)
 }
 
-// comment returns the comment in userdata, the data that a program has stored with a rule, or "" if there is none.
+// comment returns the comment in userdata, or "" if there is none. userdata is the data that a program has stored with
+// a rule.
 func comment(userdata []byte) string {
 	for len(userdata) >= 2 {
 		end := 2 + int(userdata[1])

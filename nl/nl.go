@@ -14,7 +14,7 @@
 //
 // The package uses netlink, bpf(2), ioctl(2) and the files of sysctls, and executes no program. In our programs, no
 // other package opens namespaces as file descriptors or uses nftables. Of the other packages, only package ask uses
-// netlink, by vishvananda/netlink. The simulators use vishvananda/netlink, too. Package nl knows nothing of CNI, EC2,
+// netlink, by vishvananda/netlink. The simulators also use vishvananda/netlink. Package nl knows nothing of CNI, EC2,
 // or the purpose of a wiring.
 package nl
 

@@ -26,8 +26,8 @@ func Node() (*NS, error) {
 	return n, nil
 }
 
-// bySocket opens the namespace of the calling thread by a netlink socket (ioctl_ns(2)), which nearly all callers need
-// for other purposes, too. Opening the namespace by /proc takes three times as long.
+// bySocket opens the namespace of the calling thread by a netlink socket (ioctl_ns(2)). Nearly all callers also need
+// this socket for other purposes. Opening the namespace by /proc takes three times as long.
 func bySocket() (*NS, error) {
 	n := &NS{Name: "node", process: true, sockets: map[int]*socket{}}
 	s, err := n.netlink(unix.NETLINK_ROUTE)

@@ -42,7 +42,7 @@ func isOwnTable(name string) bool {
 // kernel shows in this call that no pod is left. Otherwise it returns false. Each pod has a veth pair and routes. So
 // the proof is that the namespace has no pair, and no route of ours to a pod.
 //
-// RemoveShared never removes what belongs to one pod. The veth pair and the routes of a pod end with the pod's
+// RemoveShared never removes objects that belong to one pod. The veth pair and the routes of a pod end with the pod's
 // namespace. If they exist, a pod uses them.
 //
 // An ADD makes the pair first, and then checks the objects that serve all pods. So either RemoveShared finds the pair,
@@ -150,9 +150,9 @@ func (n *NS) shared(table func(name string) bool, rule func(Rule) bool) (Wiring,
 func isOwnRule(r Rule) bool { return r.Protocol == RouteProtocol }
 
 // isRoutedRule reports whether a rule is ours and serves only routed pods. Such a rule leads to the table of an ENI, or
-// has Goto or Nop. Or it is about all packets, or about all packets that the node itself sends. No other rule of ours
-// is like this. A rule that drops packets which arrive by an ENI is no such rule. That rule stays as long as the ENI's
-// link, because the VPC still delivers packets for pods that have ended.
+// has Goto or Nop. Or the rule is about all packets, or about all packets that the node itself sends. No other rule of
+// ours has one of these properties. A rule that drops packets which arrive by an ENI does not have them. That rule
+// stays as long as the ENI's link, because the VPC still delivers packets for pods that have ended.
 func isRoutedRule(r Rule) bool {
 	_, ofENI := OfRoutedTable(r.Table)
 	ofAll := (r.IIF == "" || r.IIF == "lo" && !r.Not) && !r.marked()

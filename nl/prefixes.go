@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inPrefixes compares the source or the destination of a packet with prefixes. word is saddr or daddr. The code itself
-// compares the address with one prefix. For several prefixes, the code looks for the address in an anonymous set.
+// inPrefixes compares the source or the destination of a packet with prefixes. word is saddr or daddr. If there is one
+// prefix, the code of the Term compares the address with the prefix. If there are several prefixes, the code looks for
+// the address in an anonymous set.
 func inPrefixes(word string, not bool, prefixes []netip.Prefix) Term {
 	prefixes = outermost(prefixes)
 	if len(prefixes) == 0 {

@@ -96,7 +96,7 @@ func createMap(keySize, valueSize, entries uint32) (fd int, err error) {
 	return fd, nil
 }
 
-// withMemory calls f. If the kernel denies f, withMemory lifts the limit of locked memory, and calls f again. Kernels
+// withMemory calls f. If f fails with EPERM, withMemory lifts the limit of locked memory, and calls f again. Kernels
 // before 5.11 count programs and maps as locked memory.
 func withMemory(f func() error) error {
 	err := f()

@@ -14,8 +14,8 @@ import (
 // and the rest is the index of the ENI's link. So the node finds the ENI of a pod's packet by one rule for each ENI,
 // and not by one rule for each pod.
 
-// routedGroups is the first byte of the groups of the node's ends of routed pairs. The first bytes 72 to 75 are of
-// groups in pods.
+// routedGroups is the first byte of the groups of the node's ends of routed pairs. The bytes 72 to 75 are the first
+// bytes of groups in pods.
 const routedGroups = OwnGroup + 4
 
 // RoutedGroup returns the group of the node's ends of routed pairs. eni is the index of the link of their ENI.
@@ -100,7 +100,8 @@ func ofRouted(word string, key uint32) Term {
 	})
 }
 
-// SetMarkBits sets the bits of a packet's mark that mask selects to the bits of mark. The packet's other bits stay.
+// SetMarkBits replaces the bits that mask selects in the mark of a packet by the bits of mark. The other bits of the
+// packet's mark stay.
 func SetMarkBits(mark, mask uint32) Term {
 	return term("meta mark set meta mark & "+hexadecimal(^mask)+" | "+hexadecimal(mark), func() []attribute {
 		return exprs(meta(unix.NFT_META_MARK), bitwise(native(^mask), native(mark)), setMeta(unix.NFT_META_MARK))

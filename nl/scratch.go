@@ -17,7 +17,7 @@ func Scratch(f func(*NS) error) error {
 		return fmt.Errorf("create a network namespace: %w", err)
 	}
 	defer temp.Close()
-	// temp.Path is the path of a thread, which has left the namespace
+	// temp.Path leads to a thread that has left the namespace
 	n, err := Open("scratch", fmt.Sprintf("/proc/self/fd/%d", temp.Fd()))
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ func (t Table) Sealed(n *NS) bool {
 }
 
 // stands reports whether the kernel's table has the seal of t, is not dormant, and has the right number of rules in
-// each chain. The kernel must also call the chains as it should.
+// each chain. Each chain in the kernel must also have the type, the hook, the priority and the policy that it has in t.
 func (t Table) stands(n *NS) bool {
 	if !t.Sealed(n) {
 		return false
@@ -66,7 +66,7 @@ func (t Table) seal(n *NS) error {
 func (t Table) sealName() string {
 	text := make([]byte, 0, 2<<10)
 	if slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Varies }) {
-		text = append(text, "lasting\n"...) // a name that no earlier version used: they made no second seal
+		text = append(text, "lasting\n"...) // earlier releases made no second seal, so they never used this name
 	}
 	for _, c := range t.Chains {
 		text = c.appendHeader(append(append(append(text, revision+" "...), c.Name...), ' '))

@@ -51,7 +51,7 @@ func (n *NS) ClusterIPs(family Family) (addrs []netip.Addr, err error) {
 // ServiceEndpoints lists the addresses of a family to which kube-proxy sends the calls to Services. ServiceEndpoints
 // reads the rules of the same modes as [NS.ClusterIPs].
 func (n *NS) ServiceEndpoints(family Family) (addrs []netip.Addr, err error) {
-	// in the table nat, other programs have rules that translate, too
+	// in the table nat, other programs also have rules that translate
 	for table, chains := range map[string]string{"kube-proxy": "", "nat": "KUBE-SEP-"} {
 		t := proxyTable(family, table)
 		rules, err := t.rules(n)

@@ -21,10 +21,10 @@ import (
 // ethtool(8) are in the card itself. The other settings are in the link, and __dev_change_net_namespace does not change
 // them.
 //
-// Settings leaves out the following. Addresses, routes, neighbours, queueing disciplines and their filters end with a
-// move. The link's sysctls end, too, and the kernel makes new sysctls. A [MovedLink] removes programs and alternative
-// names. Some values can be changed only by sysfs (RPS, XPS, NAPI). For this, a pod needs a writable /sys, which only
-// privileged pods have. The drivers for EC2 do not change a MAC address.
+// Settings leaves out the following properties. Addresses, routes, neighbours, queueing disciplines and their filters
+// end with a move. The link's sysctls also end, and the kernel makes new sysctls. A [MovedLink] removes programs and
+// alternative names. Some values can be changed only by sysfs (RPS, XPS, NAPI). For this, a pod needs a writable /sys,
+// which only privileged pods have. The drivers for EC2 do not change a MAC address.
 type Settings map[string]string
 
 // The attributes of a link that [NS.PutBack] can set.

@@ -47,7 +47,7 @@ func (s Sysctl) Add(n *NS) error {
 	return err
 }
 
-// over returns the value to set for a parameter that now has the value is.
+// over returns the value to set. The argument is has the present value of the parameter.
 func (s Sysctl) over(is string) string {
 	switch {
 	case s.has(is):
@@ -58,9 +58,9 @@ func (s Sysctl) over(is string) string {
 	return s.Value
 }
 
-// change replaces the value by the value that the function wanted returns for it. change does not write an equal value:
-// the write would have effects, too. For example, ip_forward=1 resets a dozen other parameters. Opening the file costs
-// the most, so change opens the file once.
+// change replaces the value by the value that the function wanted returns for it. change does not write an equal value,
+// because even such a write has effects. For example, ip_forward=1 resets a dozen other parameters. Opening the file
+// costs the most, so change opens the file once.
 func (s Sysctl) change(n *NS, wanted func(is string) string) error {
 	fd, err := s.open(n, unix.O_RDWR)
 	if err != nil {
@@ -132,7 +132,7 @@ func (s Sysctl) writeTo(fd int, value string) error {
 
 // open opens the parameter of the namespace. The file belongs to the namespace in which it was opened
 // (net_ctl_header_lookup). open does not use package os, which would register the file with the runtime's poller. The
-// registration would double the cost of everything here.
+// registration would double the cost of reading or writing a parameter.
 func (s Sysctl) open(n *NS, mode int) (int, error) {
 	fd, err := n.openSysctl(s.Key, mode)
 	if err != nil {

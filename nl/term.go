@@ -119,7 +119,7 @@ func DPort(proto string, first, last uint16) Term {
 	})
 }
 
-// NoRouteBack matches packets whose source no route reaches by the link by which they have arrived.
+// NoRouteBack matches packets whose source has no route by the link by which the packets have arrived.
 func NoRouteBack() Term {
 	return term("fib saddr . iif oif missing", func() []attribute {
 		return exprs(fib(unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_PRESENT, unix.NFT_FIB_RESULT_OIF),
@@ -151,7 +151,7 @@ func CTState(states ...string) Term {
 var ctStates = names{{"invalid", 1}, {"established", 1 << 1}, {"related", 1 << 2}, {"new", 1 << 3},
 	{"untracked", 1 << 6}}
 
-// CTReply matches packets that answer the packets that began their connection.
+// CTReply matches packets in the opposite direction to the packets that began their connection.
 func CTReply() Term { return direction("reply", 1) } // IP_CT_DIR_REPLY
 
 // CTOriginal matches packets in the same direction as the packets that began their connection.
@@ -206,10 +206,10 @@ func SetMark(mark uint32) Term {
 // Count counts packets and bytes.
 func Count() Term { return term("counter", func() []attribute { return exprs(counter()) }) }
 
-// Drop ends a rule.
+// Drop ends a rule: the kernel drops the packet.
 func Drop() Term { return term("drop", func() []attribute { return exprs(verdict(verdictDrop)) }) }
 
-// Accept ends a rule.
+// Accept ends a rule: the packet passes the chain.
 func Accept() Term {
 	return term("accept", func() []attribute { return exprs(verdict(verdictAccept)) })
 }

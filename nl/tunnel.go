@@ -21,9 +21,9 @@ import (
 // The kernel chooses the source port by the connection of the packet inside. So EC2 and the CPUs see several flows, and
 // not one flow.
 //
-// The UDP header has no checksum, even in IPv6 (RFC 6935, RFC 6936). The reason is translation of the addresses
-// outside. If the network card computes the checksum of the packet inside, the kernel cannot also correct a checksum
-// outside. The packets inside have checksums of their own.
+// The UDP header has no checksum, even in IPv6 (RFC 6935, RFC 6936). The reason is that a host may translate the
+// addresses of the outer packet. If the network card computes the checksum of the packet inside, the kernel cannot also
+// correct a checksum outside. The packets inside have checksums of their own.
 type Tunnel struct {
 	Name  string
 	Local netip.Addr // source of the packets outside

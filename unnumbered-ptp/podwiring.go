@@ -91,7 +91,7 @@ func defaultRoutes(r *request, p pair, n node) (objects []nl.Object) {
 		route := nl.Route{Dst: f.Everywhere(), Protocol: nl.RouteProtocol}
 		switch a, ok := n.primary(f); {
 		case r.Config.DefaultRoute == byVPC:
-			route.Via, route.Dev, route.OnLink = r.gateway(f), r.IfName, f == nl.IPv4 // even for a gateway outside of the subnet
+			route.Via, route.Dev, route.OnLink = r.gateway(f), r.IfName, f == nl.IPv4 // for gateways outside the subnet
 		case ok && f == nl.IPv4:
 			route.Via, route.Dev = a, r.Config.ContainerInterface
 		default:

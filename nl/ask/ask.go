@@ -69,7 +69,7 @@ func Answered(n *nl.NS, dev string, a netip.Addr) (is bool, err error) {
 		if err != nil {
 			return err
 		}
-		all, _ := netlink.NeighList(l.Attrs().Index, int(nl.FamilyOf(a))) // the caller asks again
+		all, _ := netlink.NeighList(l.Attrs().Index, int(nl.FamilyOf(a))) // after an error, the caller asks again
 		for _, e := range all {
 			is = is || e.IP.Equal(a.AsSlice()) && len(e.HardwareAddr) > 0 && e.State&valid != 0
 		}

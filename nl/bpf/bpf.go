@@ -25,7 +25,7 @@ const InsnSize = 8
 
 // Maps are the file descriptors of the maps that the programs of a Splice share: see src/memory.h.
 type Maps struct {
-	Kept   int // the keys of packets for which sockets show nothing, or the wrong thing
+	Kept   int // the keys of packets for which the sockets do not show correctly whether they are awaited
 	Looped int // the last connections of TCP that have begun by the veth, to recognise their answers
 }
 
@@ -76,8 +76,8 @@ func Refuse(addrs []netip.Addr) []byte {
 	return refuseProgram.with(values)
 }
 
-// Count returns the program of a Limit. It matches the packets that the limit counts: all packets, or, if own is set,
-// only packets that the namespace itself sends.
+// Count returns the program of a Limit. The program matches the packets that the limit counts: all packets, or, if own
+// is set, only packets that the namespace itself sends.
 func Count(own bool) []byte {
 	var v uint64
 	if own {

@@ -186,7 +186,7 @@ func data(s *elf.Section) []byte {
 	return b
 }
 
-// relocate notes a number that is a given, or makes a call go to the new place of its function.
+// relocate records a given, or makes a call lead to the new place of its function.
 func (p *program) relocate(f *elf.File, at int, kind uint32, s elf.Symbol, start map[string]int) {
 	switch {
 	case kind == relocValue && s.Section == elf.SHN_UNDEF:

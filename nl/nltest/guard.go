@@ -47,8 +47,8 @@ func warm() {
 	}
 }
 
-// leftover lists what is there now and was not there before. It waits for things that are ending: threads that end,
-// connections that close, namespaces that the kernel removes.
+// leftover lists the things that traces counts now and that are not in before. leftover waits for things that are
+// ending: threads that end, connections that close, namespaces that the kernel removes.
 func leftover(before map[string]int, patience time.Duration) (left []string) {
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		left = nil
@@ -103,7 +103,7 @@ func targets(pattern string) (all []string) {
 	return all
 }
 
-// children lists the processes that this one has started, by name.
+// children lists the names of the processes that this process has started.
 func children() (names []string) {
 	paths, _ := filepath.Glob("/proc/self/task/*/children")
 	for _, p := range paths {

@@ -80,9 +80,9 @@ func Shell(t testing.TB, n *nl.NS, script string) string {
 	return string(out)
 }
 
-// Remove removes the file of a namespace before its test ends, as a container runtime may have done when it calls DEL.
-// The kernel keeps the namespace as long as a process is in it, but nl.Open cannot find it any more. A second Remove
-// does nothing.
+// Remove removes the file of a namespace before its test ends. A container runtime may also remove this file before it
+// calls DEL. The kernel keeps the namespace as long as a process is in it, but nl.Open cannot find it any more. A
+// second Remove does nothing.
 func Remove(t testing.TB, path string) {
 	t.Helper()
 	err := syscall.Unmount(path, syscall.MNT_DETACH)

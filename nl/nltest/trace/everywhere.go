@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// Step makes a test kill the program at only some of many similar calls. make test-kill tries all calls.
+// Step is the value N of the flag -step: a test kills the program at only one of N similar calls. make test-kill tries
+// all calls.
 var Step = flag.Int("step", 4, "kill after only one of `N` system calls, and, if a command makes many calls of "+
 	"services, at only one of N of these")
 

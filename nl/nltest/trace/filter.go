@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// filtered is set in the environment of a program that must stop only at calls that are not in the list passing. The Go
-// runtime makes ten times as many calls that are in the list.
+// filtered is an environment variable. If it is set, the program does not stop at the calls in the list passing. The Go
+// runtime makes ten times as many of these calls as of all other calls.
 const filtered = "TRACE_FILTERED"
 
-// The program is a test binary, which contains this package. So this function also runs in the program.
+// The traced program is a test binary, which contains this package. So this function also runs in the traced program.
 func init() {
 	if os.Getenv(filtered) == "" {
 		return

@@ -4,8 +4,9 @@
 // Package trace executes a program, and follows its system calls by ptrace(2). At the call that a test has chosen, it
 // kills the program, or makes the call fail.
 //
-// strace can also do this at the n-th call, but strace counts the calls of each thread separately. A goroutine runs on
-// a different thread in each run. This package counts the calls of all threads in one sequence.
+// strace can also kill a program, or make a call fail, at the n-th call. But strace counts the calls of each thread
+// separately. A goroutine runs on a different thread in each run. This package counts the calls of all threads in one
+// sequence.
 //
 // A trace can also stop the program at a call, while the test does something else: [Trace.Meets].
 //
