@@ -114,8 +114,8 @@ func (a Addr) Check(n *NS) error {
 	return fmt.Errorf("%s has no address %s: %w", a.Dev, a.Prefix, fs.ErrNotExist)
 }
 
-// Addrs lists the addresses of a link, or of all links if dev is "". In IPv4, addresses that are not Secondary come
-// before the others, and older addresses before newer ones. In IPv6, newer addresses come first (ipv6_link_dev_addr).
+// Addrs lists the addresses of a link, or of all links if dev is "". In IPv4, Secondary addresses come last, and older
+// addresses come before newer addresses. In IPv6, newer addresses come first (ipv6_link_dev_addr).
 func (n *NS) Addrs(dev string) ([]Addr, error) {
 	index, names, err := n.indexOrNames(dev)
 	if err != nil {

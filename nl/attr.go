@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An attribute is a struct rtattr of rtnetlink(7) with its value, as the kernel reads it: padded to four bytes.
-// Attributes one behind the other are a list of attributes. Package netlink builds a tree of attributes instead, with
-// several allocations for each attribute.
+// An attribute is a struct rtattr of rtnetlink(7) with its value, as the kernel reads it: padded to four bytes. Several
+// attributes in a row form a list of attributes. Package netlink builds a tree of attributes instead, with several
+// allocations for each attribute.
 type attribute []byte
 
 func attr(typ int, value []byte) attribute { return append(header(typ, len(value)), value...).pad() }

@@ -17,8 +17,8 @@ import (
 // group to the chain. So the cost of a packet does not grow with the number of branches. The table must have a rule
 // with [ByIIFGroup]. If two processes want the same chain for different groups, one process gets the chain.
 //
-// A Branch may have a second chain, for the packets that have arrived by one link. The table then must have a rule with
-// [ByIIF], too.
+// A Branch may have a second chain, for the packets that have arrived by one link. Then the table must also have a rule
+// with [ByIIF].
 type Branch struct {
 	Table   Table
 	Group   uint32

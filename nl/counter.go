@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Counted is what a rule with a counter has counted.
+// A Counted is a rule with a counter, and the value of the counter.
 type Counted struct {
 	Chain   string
 	IIF     bool // the rule is about packets that have arrived by certain links
@@ -24,7 +24,7 @@ type Counted struct {
 	Packets uint64
 }
 
-// Counters returns what the counting rules of a table have counted. The error is fs.ErrNotExist if there is no such
+// Counters returns the values of the counters in the rules of a table. The error is fs.ErrNotExist if there is no such
 // table.
 func (t Table) Counters(n *NS) (all []Counted, err error) {
 	if _, err := t.itself(n); err != nil {

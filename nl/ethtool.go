@@ -122,7 +122,7 @@ func (n *NS) rss(l Link) ([]byte, error) {
 // setCard sets a setting of the driver.
 func (n *NS) setCard(l Link, name string, value []byte) error {
 	switch name {
-	case featuresSetting: // struct ethtool_set_features_block has these two masks, too
+	case featuresSetting: // struct ethtool_set_features_block has the same two masks
 		return n.ethtool(l, append(words(8, ethtoolSetFeatures, uint32(len(value)/8)), value...))
 	case rssSetting:
 		return n.ethtool(l, append(words(4, ethtoolSetRSS), value...))

@@ -104,7 +104,7 @@ func (f filter) command(dev string) string {
 		dev, f.qdisc(), dev, direction, cmp.Or(f.pref, filterPref), f.handle())
 }
 
-// hooks gives the link the qdisc if the link has no qdisc. A clsact serves arriving packets, too. But a qdisc "ingress"
+// hooks gives the link the qdisc if the link has no qdisc. A clsact also serves arriving packets. But a qdisc "ingress"
 // would accept a filter for outgoing packets, and run it for arriving packets. So hooks returns an error if the filter
 // is for outgoing packets and the link has a qdisc "ingress".
 func (f filter) hooks(n *NS) error {
@@ -171,7 +171,7 @@ func (f filter) check(n *NS) error {
 }
 
 // find returns the filter that the kernel has in the place of f: at the same link and hook, with the same priority and
-// handle. For outgoing packets, it may be a filter of an earlier release, which has another handle.
+// handle. For outgoing packets, find may return a filter of an earlier release, which has another handle.
 func (f filter) find(n *NS) (filter, error) {
 	is, err := f.program(n)
 	if f.hook == tcEgress && absent(err) {
@@ -226,7 +226,7 @@ func objectName(what, how string) string {
 	return OwnTable + ":" + hex.EncodeToString(is.Sum(nil)) + ":" + how
 }
 
-// hasPurpose reports whether the name of a program has a hash of what the program does. The names of earlier releases
+// hasPurpose reports whether the name of a program has a hash of the program's effect. The names of earlier releases
 // did not have this hash.
 func hasPurpose(name string) bool { return strings.Count(name, ":") == 2 }
 

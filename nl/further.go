@@ -15,8 +15,8 @@ import (
 // The groups of the links show which attachment is the first. A link has its group from its creation on, so the group
 // is right even if an ADD was killed. If other attachments begin or end later, a first attachment stays the first, and
 // a further attachment stays further. The reason is that Further checks the attachment's own links before other links.
-// The first attachment may end before the others. Then the pod has no pair until an attachment begins that has no link
-// yet.
+// The first attachment may end before the further attachments. Then the pod has no pair until an attachment begins that
+// has no link yet.
 
 // furtherGroup is the first byte of the groups of further attachments. OwnGroup is the first byte of the groups of
 // first attachments. The other three bytes are the attachment's number in both.
@@ -55,8 +55,8 @@ func IsCard(group uint32) bool {
 	return group>>24 == OwnGroup+cardGroups || group>>24 == furtherGroup+cardGroups
 }
 
-// Attachment returns the group of an attachment's links that are no cards. group is the group of any link of the
-// attachment.
+// Attachment returns the group of those links of an attachment that are not cards. group is the group of any link of
+// the attachment.
 func Attachment(group uint32) uint32 {
 	if IsCard(group) {
 		return group - cardGroups<<24

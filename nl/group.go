@@ -20,8 +20,8 @@ import (
 func PodGroup(digest []byte) uint32 { return OwnGroup<<24 | binary.BigEndian.Uint32(digest)>>8 }
 
 // Foreign reports whether a link in a pod belongs to another attachment to a network of ours. group is the link's
-// group, and own is the [PodGroup] of the caller's attachment. If so, either the pod has several attachments, or the
-// path now leads to another pod's namespace.
+// group, and own is the [PodGroup] of the caller's attachment. If Foreign is true, either the pod has several
+// attachments, or the caller's path now leads to another pod's namespace.
 func Foreign(group, own uint32) bool {
 	group = Attachment(group)
 	return (group>>24 == OwnGroup || group>>24 == furtherGroup) && group&sameAttachment != own&sameAttachment

@@ -25,7 +25,7 @@ import (
 //
 // So the Guard drops packets of IPv4, IPv6 and ARP that have arrived by the link and whose source is the link's own MAC
 // address. On any link, the Guard drops packets whose source is the MAC address of a group. The Guard drops packets in
-// netfilter, after ipvlan, so packets to slaves do not cost more. A filter of tc would see other protocols, too, but
+// netfilter, after ipvlan, so packets to slaves do not cost more. A filter of tc would also see other protocols, but
 // each packet to a slave would cost more. A slave can also bypass such a filter. A packet that has gone through a link
 // of type ifb skips tc and netfilter's ingress at the next link (tc_skip_classify).
 //

@@ -150,8 +150,8 @@ func (IPVlan) Supported(n *NS) error {
 	return fmt.Errorf("ask for an ipvlan without a master: %w", cmp.Or(err, errors.ErrUnsupported))
 }
 
-// Del deletes the slave, and needs no Master for this. If the link of that name is no ipvlan, the link is not ours, and
-// stays.
+// Del deletes the slave, and needs no Master for this. If the link of that name is not an ipvlan, the link is not ours,
+// and stays.
 func (v IPVlan) Del(*NS) error {
 	if v.NS == nil {
 		return errGone

@@ -10,8 +10,8 @@ import (
 )
 
 // A loader loads the two programs of a Splice, or opens the pinned programs. It makes sure that both programs have the
-// same maps, even if another process has removed some of the pinned files. With different maps, neither program would
-// see the entries of the other, and no Service would answer.
+// same maps, even if another process has removed some of the pinned files. If the programs had different maps, each
+// program would miss the entries of the other program, and no Service would answer.
 type loader struct {
 	maps  bpf.Maps
 	which string // identifies the maps, in a program's name

@@ -44,7 +44,7 @@ func (v MovedLink) String() string {
 }
 
 // Add moves the link to the pod. If other links depend on the link, the error is [ErrShared], because the pod would
-// have their traffic, too.
+// also get the traffic of those links.
 func (v MovedLink) Add(n *NS) error {
 	if v.NS == nil {
 		return errGone
@@ -107,8 +107,8 @@ func (n *NS) move(l Link, to *NS, name string, msg *nl.IfInfomsg, more ...attrib
 	return n.change(unix.RTM_SETLINK, 0, msg, append(attrs, more...)...)
 }
 
-// Del moves the link back to the node, gives the link its name there, and sets it down. Del removes what the pod has
-// attached to the link: alternative names, other links, and programs. Del does not touch a link that another attachment
+// Del moves the link back to the node, gives the link its name there, and sets it down. Del removes the alternative
+// names, links and programs that the pod has attached to the link. Del does not touch a link that another attachment
 // has (see [Foreign]).
 //
 // If the pod's namespace has ended, the link is on the node already, under a name that the kernel has chosen
@@ -195,7 +195,8 @@ func (v MovedLink) reset(n *NS, l Link) error {
 	return errors.Join(n.change(unix.RTM_SETLINK, 0, msg, attrs...), left)
 }
 
-// Check compares the link in the pod with what Add has made. It ignores the group, because the pod may change it.
+// Check compares the link in the pod with the link that Add has made. It ignores the group, because the pod may change
+// it.
 func (v MovedLink) Check(*NS) error {
 	if v.NS == nil {
 		return errGone
@@ -262,7 +263,7 @@ func (n *NS) card(mac string) (Link, error) {
 }
 
 // MayBeCard reports whether a link is a network card, or one end of a veth pair, which is a card in tests. Slaves of
-// ipvlan are no cards, but they have the MAC address of their card.
+// ipvlan are not cards, but they have the MAC address of their card.
 func (l Link) MayBeCard() bool {
 	return l.Index != loopback && (l.Kind == RealLink || l.Kind == "veth")
 }

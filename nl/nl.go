@@ -9,7 +9,7 @@
 // and DEL deletes them. The printed list is also the documentation.
 //
 // Adding an object twice has the same effect as adding it once. Deleting an object twice has the same effect as
-// deleting it once. If an object exists with other properties, Add returns an error and leaves the object as it is. The
+// deleting it once. If an object exists with other properties, Add returns an error and does not change the object. The
 // Add methods of some objects replace it instead, and their comments say so.
 //
 // The package uses netlink, bpf(2), ioctl(2) and the files of sysctls, and executes no program. In our programs, no

@@ -75,7 +75,7 @@ func compare(x *transaction, prefixes []netip.Prefix, not bool) []attribute {
 const anonymous = "__set%d"
 
 // together is the maximum number of elements in a message. An attribute must be smaller than 64 kB. The report of a
-// failure repeats the message, so the report must be smaller, too.
+// failure repeats the message, and must also be smaller.
 const together = 1000
 
 // set adds a set of the prefixes for the rule that is added next, and returns its number in the transaction.

@@ -19,8 +19,8 @@ type requester func(family, typ, flags int, answer uint16, head nl.NetlinkReques
 	attrs ...attribute) ([][]byte, error)
 
 // request sends one message of a netlink family, with a header and attributes, and returns the answers of the type
-// answer. With strict checking, the kernel dumps only what the message asks for: one link's addresses, or one table's
-// routes. Package netlink reads all objects and then chooses.
+// answer. With strict checking, the kernel dumps only the objects for which the message asks, for example one link's
+// addresses or one table's routes. Package netlink instead reads all objects, and then chooses.
 func (n *NS) request(
 	family, typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs ...attribute,
 ) ([][]byte, error) {

@@ -240,8 +240,8 @@ type kernelRoute struct {
 	index int
 }
 
-// routes returns the routes of a table, a protocol and a link, where 0 stands for any. After List, it reads them from
-// the list.
+// routes returns the routes of a table, a protocol and a link. The number 0 stands for any table, protocol or link.
+// After List, it reads them from the list.
 func (n *NS) routes(f RouteFilter, family Family, index int) ([]kernelRoute, error) {
 	if n.listed != nil && n.listed.serves(index) && f.Table != unix.RT_TABLE_LOCAL {
 		return n.listed.routes(n, f, family, index)

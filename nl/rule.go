@@ -67,7 +67,7 @@ func (r Rule) mask() uint32 { return cmp.Or(r.Mask, ^uint32(0)) }
 // marked reports whether the rule is for packets with a mark. With a mask the mark may be 0.
 func (r Rule) marked() bool { return r.Mark != 0 || r.Mask != 0 }
 
-// action returns the kernel's number for what the rule does.
+// action returns the kernel's number for the effect of the rule.
 func (r Rule) action() uint8 {
 	switch {
 	case r.Goto != 0:

@@ -44,7 +44,7 @@ var linkSettings = [...]linkSetting{
 
 type linkSetting struct {
 	name      string
-	typ, size int // size: of a number, in bytes; 0 if the value is no number
+	typ, size int // size: of a number, in bytes; 0 if the value is not a number
 }
 
 // text returns the value as text, and parse reads this text.

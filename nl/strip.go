@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// strip removes what a pod has attached to a card: links that the pod has made on the card, and programs. Otherwise
-// these links and programs would stay at the card when the card moves. They could then see, change or drop the next
-// pod's packets.
+// strip removes the things that a pod has attached to a card: links that the pod has made on the card, and programs.
+// Otherwise these links and programs would stay at the card when the card moves. They could then see, change or drop
+// the next pod's packets.
 func (n *NS) strip(l Link) error { return errors.Join(n.delAbove(l), n.delPrograms(l)) }
 
 // delPrograms detaches the programs of XDP and of tcx. Unlike filters, these programs move with a card. They stay even

@@ -93,7 +93,8 @@ func (s Sysctl) refused(n *NS, err error, wanted func(is string) string) error {
 	return fmt.Errorf("%w: the value is %q, and %q is needed: %w", err, is, want, ErrReadOnly)
 }
 
-// Settable fails if the parameter has another value and this process may not write it: Add would fail, too.
+// Settable fails if the parameter has another value, and this process may not write the parameter. Then Add would also
+// fail.
 func (s Sysctl) Settable(n *NS) error {
 	fd, err := s.open(n, unix.O_WRONLY)
 	if err == nil {

@@ -117,7 +117,7 @@ func (t Tunnel) Add(n *NS) error {
 // Del deletes the tunnel.
 func (t Tunnel) Del(n *NS) error { return n.delLink(t.Name) }
 
-// Check compares the tunnel with what it should be.
+// Check compares the tunnel with the properties in t.
 func (t Tunnel) Check(n *NS) error {
 	l, err := n.LinkByName(t.Name)
 	if err != nil {
@@ -151,7 +151,7 @@ type tunnel struct {
 
 func (t tunnel) String() string { return fmt.Sprintf("a tunnel of %s by UDP port %d", t.local, t.port) }
 
-// parseTunnel reads the options of a link of the kind ipip or ip6tnl. It returns the zero tunnel if the link is no
+// parseTunnel reads the options of a link of the kind ipip or ip6tnl. It returns the zero tunnel if the link is not a
 // [Tunnel].
 func parseTunnel(data []byte) (t tunnel) {
 	encapsulated := false

@@ -49,7 +49,8 @@ var (
 	all         = []string{"ADD", "CHECK", "DEL", "GC", "STATUS"}
 )
 
-// readCall reads a call. Its error names what is missing or invalid. VERSION needs only the variable CNI_COMMAND.
+// readCall reads a call. The error names the missing variables, or the invalid value. VERSION needs only the variable
+// CNI_COMMAND.
 func readCall(getenv func(string) string, stdin io.Reader) (*call, *types.Error) {
 	override := getenv("CNI_NETNS_OVERRIDE")
 	c := &call{verb: getenv("CNI_COMMAND"), args: getenv("CNI_ARGS"), override: override == "1" ||

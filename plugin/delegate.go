@@ -26,10 +26,10 @@ import (
 // delegates are the programs of Delegate that have not ended. [Main] waits for them.
 var delegates sync.WaitGroup
 
-// Delegate executes another plugin for the request, as a runtime does, and returns its result or its error (CNI
-// specification, section 4, "Plugin Delegation"). The program of the other plugin is in a directory of CNI_PATH, and
-// ends when ctx or this process ends. A runtime gives a plugin no arguments, so args are only for programs of this
-// suite.
+// Delegate executes another plugin for the request, as a runtime does (CNI specification, section 4, "Plugin
+// Delegation"). Delegate returns the result or the error of that plugin. The program of the other plugin is in a
+// directory of CNI_PATH, and ends when ctx or this process ends. A runtime gives a plugin no arguments, so args are
+// only for programs of this suite.
 //
 // A program that closes its standard output has answered, but may still run: see After of [Commands]. After the answer,
 // the end of ctx does not end the program, and Main waits for the program.
@@ -72,7 +72,7 @@ func (r *Request[C]) Delegate(ctx context.Context, name string, args ...string) 
 	return n.prevResult()
 }
 
-// output starts a program, and returns what it prints until it closes its standard output.
+// output starts a program, and returns the text that the program prints until it closes its standard output.
 func output(cmd *exec.Cmd) ([]byte, error) {
 	stdout, err := cmd.StdoutPipe()
 	if err == nil {

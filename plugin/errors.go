@@ -19,7 +19,7 @@ import (
 // Error codes of the CNI specification 1.1.0, section "Error".
 const (
 	CodeIO           = types.ErrIOFailure            // 5: state on disk cannot be read or written
-	CodeDecode       = types.ErrDecodingFailure      // 6: standard input is not what it should be
+	CodeDecode       = types.ErrDecodingFailure      // 6: standard input cannot be decoded
 	CodeInvalid      = types.ErrInvalidNetworkConfig // 7: the configuration cannot work
 	CodeTryAgain     = types.ErrTryAgainLater        // 11: the same call may succeed later
 	CodeNotAvailable = types.ErrPluginNotAvailable   // 50: STATUS: no ADD can succeed

@@ -41,8 +41,8 @@ func parseResult(text []byte) (*types100.Result, bool) {
 	return r, err == nil && slices.Contains(current, r.CNIVersion)
 }
 
-// formatResult writes what the result's PrintTo writes. It writes results of a current version without white space:
-// inserting white space would take as long as all other work of formatResult.
+// formatResult writes the same JSON as the result's PrintTo. But formatResult writes results of a current version
+// without white space. Inserting white space would take as long as all its other work.
 func formatResult(r types.Result) ([]byte, error) {
 	if r, ok := r.(*types100.Result); ok {
 		if dense, err := codec.Write(make([]byte, 0, 1<<10), func(c *codec.Codec) { result(r, c) }); err == nil {

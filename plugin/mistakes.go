@@ -15,7 +15,7 @@ import (
 )
 
 // Decode decodes a configuration that an operator has written, and validates it. It returns all mistakes at once. Each
-// mistake has the key, the wrong value and what is allowed.
+// mistake has the key, the wrong value and the allowed values.
 func Decode(text []byte, config any) error {
 	if err := json.Unmarshal(text, config); err != nil {
 		return mistakes(text, config, err)
@@ -132,8 +132,8 @@ func (m *mistyped) add(at string, value json.RawMessage, t reflect.Type) {
 	slices.SortFunc(m.found, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 }
 
-// further adds the mistakes that Validate has found in other keys. It leaves out what Validate reports about the keys
-// in m.keys: Validate has not seen their values.
+// further adds the mistakes that Validate has found in other keys. It leaves out the mistakes that Validate reports
+// about the keys in m.keys, because Validate has not seen the values of these keys.
 func (m *mistyped) further(err error) {
 	if err == nil {
 		return

@@ -88,8 +88,8 @@ const (
 	gcDeadline     = 25 * time.Second
 	statusDeadline = 2 * time.Second
 
-	// grace is the time after a command's deadline in which the command can still report for what it was waiting. The
-	// command's error says more than the error about the deadline.
+	// grace is the time after a command's deadline in which the command can still return its own error. That error
+	// names the event for which the command has waited, and says more than the error about the deadline.
 	grace = time.Second
 )
 
@@ -219,7 +219,7 @@ func (e *execution[C]) answer(
 	return waited, encode(c.verb, err)
 }
 
-// overdue returns a channel, which is closed when ctx is done and the grace has passed, too.
+// overdue returns a channel that is closed when ctx is done and then the grace has passed.
 func overdue(ctx context.Context) <-chan struct{} {
 	late := make(chan struct{})
 	context.AfterFunc(ctx, func() { time.AfterFunc(grace, func() { close(late) }) })

@@ -17,8 +17,8 @@ import (
 // groups of the pod. So the node drops the first packet of a connection that would leave by the boot ENI in this way.
 //
 // A chain of the type nat sees only the first packet of a connection. So the chain costs all other packets nothing. The
-// chain costs an ADD nothing either, because one chain serves all pods. The packets of an existing connection keep the
-// pod's address, and EC2 drops them at the boot ENI.
+// chain costs an ADD nothing, because one chain serves all pods. The packets of an existing connection keep the pod's
+// address, and EC2 drops them at the boot ENI.
 //
 // Another design would be a second rule for each pod, which drops such packets. But this rule would cost an ADD two
 // messages. The kernel would compare each packet that uses the node's routes with one more rule for each pod. And a

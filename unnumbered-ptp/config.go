@@ -48,7 +48,7 @@ type Config struct {
 
 	RuntimeConfig struct {
 		Bandwidth bandwidth `json:"bandwidth"`
-	} `json:"runtimeConfig"` // what the runtime asks for one pod
+	} `json:"runtimeConfig"` // the runtime writes this part for one pod
 
 	ports     ports
 	start     uint32

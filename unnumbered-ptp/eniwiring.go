@@ -184,10 +184,10 @@ func eniTable() nl.Table {
 // markChain begins the name of a branch's chain. The number of the mark follows.
 const markChain = "mark_"
 
-// An eniMark leads packets from the links of routed pods to the routing table of their ENI. It consists of a branch of
-// an nftables table, which sets a mark, and of a rule for the mark in each family. Packets that arrive by the ENI get
-// the mark, too, for the check of sources: see accepts. Packets that arrive by the boot ENI do not get the mark,
-// because some of these packets are not for routed pods.
+// An eniMark leads packets from the links of routed pods to the routing table of their ENI. An eniMark consists of a
+// branch of an nftables table, which sets a mark, and of a rule for the mark in each family. Packets that arrive by the
+// ENI also get the mark, for the check of sources: see accepts. Packets that arrive by the boot ENI do not get the
+// mark, because some of these packets are not for routed pods.
 //
 // The name of the branch's chain contains the number of the mark. So the kernel gives a number to one ENI only, even if
 // two processes ask for the same number. The search for a free number begins at the index of the ENI's link.

@@ -64,8 +64,8 @@ func (s *scene) checkFurther() (wrong error) {
 }
 
 // furtherFaults are the faults of the objects of a further attachment. Missing filters are faults only if
-// blockInstanceMetadata is set, or if other objects are missing, too: the ADD may have added no filters, see
-// addFurther.
+// blockInstanceMetadata is set, or if other objects are also missing. The reason is that the ADD may have added no
+// filters, see addFurther.
 func (s *scene) furtherFaults() []nl.Fault {
 	faults := steps(s.podNS, furtherObjects(s.request, redirect)).Faults()
 	if fewer := steps(s.podNS, furtherObjects(s.request, masquerade)).Faults(); len(fewer) == 0 {

@@ -28,7 +28,7 @@ import (
 //
 //   - If the loop is redirect, the BPF program at eth1 marks all packets that it does not send on by eth0. The kernel
 //     copies the mark of the first packet of a TCP connection to the socket (tcp_fwmark_accept). The mark has no effect
-//     on existing sockets: answers from Services to the pod may have the mark, too.
+//     on existing sockets: answers from Services to the pod may also have the mark.
 //   - If the loop is masquerade, the pod tracks its connections. A connection that begins by the veth has the mark. So
 //     all packets that the pod sends for this connection have the mark: TCP or UDP, with or without a socket.
 //
@@ -73,8 +73,8 @@ func podCallers(r *request, p pair, n node) (objects []nl.Object) {
 
 // A callerRule is a pod's rule for the marked packets that the pod itself sends, and for the check of their sources.
 //
-// Packets that the pod forwards to a container inside the pod have the mark, too. They must not leave by the veth
-// again. So the rule has IIF. The rules of earlier releases had no IIF, and pods with such a rule run on.
+// Packets that the pod forwards to a container inside the pod also have the mark. These packets must not leave by the
+// veth again. So the rule has IIF. The rules of earlier releases had no IIF, and pods with such a rule run on.
 type callerRule struct{ nl.Rule }
 
 // Check also accepts the rule of an earlier release.
@@ -106,8 +106,8 @@ func callerRules(r *request) (objects []nl.Object) {
 const mangle = -150
 
 // markCallers are the nftables chains that set the marks in a pod that tracks its connections. If a connection begins
-// by the veth, the pod's answers leave by the veth, too. A packet that the node has sent back to the pod, and that
-// leaves by the ENI, gets no mark: it is no call.
+// by the veth, the pod's answers also leave by the veth. A packet that the node has sent back to the pod, and that
+// leaves by the ENI, gets no mark, because it is not a call.
 func markCallers(c Config) []nl.Chain {
 	byVeth := nl.IIFName(c.ContainerInterface)
 	return []nl.Chain{

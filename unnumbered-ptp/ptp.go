@@ -134,7 +134,7 @@ func first(addrs []netip.Addr, f nl.Family) (netip.Addr, bool) {
 // single is the prefix that contains only this address: /32 or /128.
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// A scene is what an ADD or a CHECK has read from the node and the pod.
+// A scene has the facts that an ADD or a CHECK has read from the node and the pod.
 type scene struct {
 	*request
 	podNS   *nl.NS

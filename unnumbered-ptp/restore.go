@@ -28,8 +28,8 @@ import (
 type Loss struct {
 	Veth     string     // name of the node's end of the attachment's pair
 	Unpaired bool       // that link is gone, with all objects that belong to it
-	Node     nl.Wiring  // what is missing on the node: Restore adds it
-	Pod      []nl.Fault // what is missing or wrong in the pod
+	Node     nl.Wiring  // the objects that are missing on the node: Restore adds them
+	Pod      []nl.Fault // the objects that are missing or wrong in the pod
 	Changed  error      // a fault on the node that Restore cannot repair
 
 	index int // index of the node's end
@@ -46,9 +46,9 @@ func (l Loss) None() bool {
 	return !l.Unpaired && len(l.Node) == 0 && len(l.Pod) == 0 && l.Changed == nil
 }
 
-// Missing returns what a running attachment lacks. The request must have all that the request of a CHECK has, and its
-// configuration must be validated. The caller must not read the addresses of prevResult in the pod's namespace: the pod
-// could show the addresses of another pod there.
+// Missing returns the objects that a running attachment lacks. The request must have all values that the request of a
+// CHECK has, and its configuration must be validated. The caller must not read the addresses of prevResult in the pod's
+// namespace: the pod could show the addresses of another pod there.
 func Missing(node *nl.NS, r *plugin.Request[Config]) (l Loss, err error) {
 	s, err := open(newRequest(node, r))
 	if err != nil {

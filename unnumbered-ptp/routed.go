@@ -34,7 +34,7 @@ import (
 // packet arrives on the node. Each ENI has one rule for its mark, and packets without a mark skip these rules.
 //
 // For each packet that it forwards, the kernel also looks for the route back to the sender. So packets that arrive by
-// the ENI get the ENI's mark, too, and the kernel finds the ENI at once.
+// the ENI also get the ENI's mark, and the kernel finds the ENI at once.
 //
 // An answer gets no mark if the destination of its connection was translated. A call to a NodePort or a hostPort has
 // come by the boot ENI, and its answer must leave by the boot ENI.

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// The service loop is the way of a pod's packet to a Service, and of the answer. docs/design.md explains the reasons
-// and limits of the loop. nodeport.go explains how other hosts call a pod by the node.
+// The service loop is the path of a pod's packet to a Service, and the path of the answer. docs/design.md explains the
+// reasons and limits of the loop. nodeport.go explains how other hosts call a pod by the node.
 //
 // An example: the pod sends a packet to the Service 172.20.0.10:80 by the veth (eth1). On the node, kube-proxy changes
 // the destination to 10.0.2.20:8080, a backend in the VPC. The pod's rule on the node ("iif veth lookup T") sends the
@@ -83,7 +83,7 @@ func (s *scene) hooked() error {
 }
 
 // Loopless reports whether pods use Services without a service loop. Then a backend sees the node's address as the
-// source of a call, and not the pod's address. A pod that other hosts call at a NodePort sees the node's address, too.
+// source of a call, and not the pod's address. A pod that other hosts call at a NodePort also sees the node's address.
 func (c Config) Loopless() bool { return c.IPMasq && c.ServiceLoop == none }
 
 // anyLoop are the loops that a pod may have. The loops that a new pod may get come first.
@@ -254,8 +254,8 @@ func (s *scene) supersede(p pair) error {
 //
 // Some packets do not use a next hop of the loop, although kube-proxy has changed their destination. Such packets go to
 // a pod that masquerades, back to the pod that sent them, or between pods without a loop. The last rule gives such a
-// packet the node's address. The rule cannot be a masquerade. The kernel would look for an address of the veth, which
-// has none, and would take an address of any link.
+// packet the node's address. The rule cannot be a masquerade. For a masquerade, the kernel would look for an address of
+// the veth. The veth has no address, so the kernel would take an address of any link.
 func loopRules(a netip.Addr) []nl.NFRule {
 	via := nl.NextHop(loopVia(nl.FamilyOf(a)))
 	return []nl.NFRule{

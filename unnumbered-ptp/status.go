@@ -12,7 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// status fails if the node lacks what every ADD needs.
+// status fails if the node lacks a property that every ADD needs.
 func status(r *request) error {
 	n, err := readNode(r.nodeNS, &r.Config)
 	if err != nil {

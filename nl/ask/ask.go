@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ask has queries of the kernel that only the commands for people need, and no plugin. Package ask uses
-// vishvananda/netlink, which would make each plugin larger and slower.
+// Package ask has questions to the kernel that only the commands for people need. Plugins do not import package ask,
+// because vishvananda/netlink would make each plugin larger and slower.
 package ask
 
 import (
@@ -16,7 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// ErrSource reports that the kernel drops a packet because of its source: the way back is by another link (rp_filter).
+// ErrSource reports that the kernel drops a packet because of its source: the route back leads by another link
+// (rp_filter).
 var ErrSource = errors.New("the route back to the packet's source is not by the link by which the packet arrived")
 
 // Leaves returns the link by which a packet from one of the namespace's own addresses leaves for another address,

@@ -13,7 +13,7 @@ import (
 )
 
 // The programs of a Splice change the ports from Own to First - 1 into the ports from First to the highest port, and
-// back. A port and its replacement differ by one bit. src/program.h has these constants, too.
+// back. A port and its replacement differ by one bit. src/program.h must have the same constants.
 const (
 	Own   = 0x8000
 	First = Own | Bit
@@ -48,7 +48,7 @@ func Onward(to net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 }
 
 // Unawaited returns the program of a Splice for the ENI. If no socket of the namespace awaits a packet, the program
-// sends it to the other end of the link veth.
+// sends the packet to the other end of the link veth.
 func Unawaited(m Maps, veth int) []byte {
 	return unawaitedProgram.with(map[string]uint64{"veth": uint64(veth), "kept": uint64(m.Kept),
 		"looped": uint64(m.Looped)})

@@ -38,7 +38,7 @@ func Need(t testing.TB, features ...string) {
 	}
 }
 
-// probes has a function for each feature. The function asks the kernel once, and its error says what is missing.
+// probes has a function for each feature. The function asks the kernel once, and its error names the missing part.
 var probes = map[string]func() error{
 	"root":     sync.OnceValue(root),
 	"netns":    sync.OnceValue(func() error { return nl.Scratch(func(*nl.NS) error { return nil }) }),

@@ -81,9 +81,9 @@ func onNode(
 	}
 }
 
-// add calls each plugin with the result of the plugin before it. If a plugin fails, add deletes what the earlier
-// plugins have made. It deletes nothing if the attachment had an address before. It also deletes nothing if a later ADD
-// of the attachment has begun: that ADD may have made the objects.
+// add calls each plugin with the result of the plugin before it. If a plugin fails, add deletes the objects that the
+// earlier plugins have made. add deletes nothing if the attachment had an address before. add also deletes nothing if a
+// later ADD of the attachment has begun: that ADD may have made the objects.
 //
 // If the kernel reports that another link has the address, add tries again. The registry keeps the refused address from
 // pods, so each try gets another address.
@@ -127,8 +127,8 @@ func address(ctx context.Context, r *plugin.Request[Config]) (result *types100.R
 
 func del(ctx context.Context, r *plugin.Request[Config]) error { return takeBack(ctx, r, len(all)) }
 
-// takeBack deletes what the first n plugins have made, in reverse order. takeBack ends at the first failure, because an
-// address must not become free while the pod has the address.
+// takeBack deletes the objects that the first n plugins have made, in reverse order. takeBack ends at the first
+// failure, because an address must not become free while the pod has the address.
 func takeBack(ctx context.Context, r *plugin.Request[Config], n int) error {
 	for _, c := range slices.Backward(all[:n]) {
 		if err := c.Del(ctx, r); err != nil {

@@ -25,7 +25,7 @@ type Config struct {
 
 	RuntimeConfig struct {
 		Annotations map[string]string `json:"io.kubernetes.cri.pod-annotations"`
-	} `json:"runtimeConfig"` // what the runtime writes about one pod
+	} `json:"runtimeConfig"` // the runtime writes this part for one pod
 
 	port uint16
 }

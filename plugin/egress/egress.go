@@ -17,9 +17,9 @@
 //
 // The outer addresses of all tunnel packets are the pods' own addresses, as EC2's source check demands.
 //
-// The files: client.go and router.go have the objects of the two kinds, and pod.go has what both kinds need.
-// destinations.go decides which packets leave by a tunnel, and role.go decides which pods may use a tunnel. DEL is in
-// end.go, and CHECK is in check.go.
+// The files: client.go has the objects of a client, router.go has the objects of a router, and pod.go has the code for
+// both. destinations.go decides which packets leave by a tunnel, and role.go decides which pods may use a tunnel. DEL
+// is in end.go, and CHECK is in check.go.
 //
 // The invariants: if a pod is neither client nor router, the plugin changes nothing. All objects of the plugin are in
 // the pod's namespace. Only connections that the pod begins use the tunnel. If a part of the egress is missing, packets
@@ -116,7 +116,7 @@ func status(ctx context.Context, r *plugin.Request[Config]) error {
 }
 
 // Supported makes a tunnel of a family in n, to test the kernel. n must be a namespace that ends after the test (see
-// [nl.Scratch]). The error names what the kernel lacks.
+// [nl.Scratch]). The error names the part that the kernel lacks.
 func Supported(n *nl.NS, f nl.Family) error {
 	local := netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	if f == nl.IPv6 {

@@ -18,16 +18,16 @@ import (
 // A Renewal makes a running client or router follow the present configuration. It compares the objects of the pod with
 // the objects that an ADD would make now. So it also puts back objects that the pod has lost.
 //
-// At each moment, and even after a kill, a packet takes either the way of the earlier configuration or the way of the
-// present one. The order of the steps ensures this:
+// At each moment, and even after a kill, a packet takes either the path of the earlier configuration or the path of the
+// present configuration. The order of the steps ensures this:
 //
 //   - First come links, rules and ports that the pod does not have, for example of a family that is new for the
 //     gateways.
 //   - Then come the routes that are new, the longest prefix first. A route that differs is replaced in one request. So
-//     packets to an address take the old way until the address has its new route, and then the new way.
+//     packets to an address take the old path until the address has its new route, and then the new path.
 //   - The table of netfilter is replaced in one transaction. Its seal shows which configuration the pod has.
-//   - Last, superfluous routes are deleted, the shortest prefix first. So packets to an address take the old way as
-//     long as the address has its old route, and then the new way.
+//   - Last, superfluous routes are deleted, the shortest prefix first. So packets to an address take the old path as
+//     long as the address has its old route, and then the new path.
 //
 // A router's routes do not depend on the configuration: only its nftables table changes.
 type Renewal struct {
@@ -277,7 +277,7 @@ func (x *Renewal) None() bool {
 	return len(x.missing)+len(x.add)+len(x.stale)+len(x.gone) == 0 && !x.other
 }
 
-// String says what differs.
+// String describes the differences.
 func (x *Renewal) String() string {
 	var parts []string
 	list := func(word string, routes []nl.Route, dst func(nl.Route) bool) {

@@ -18,7 +18,7 @@ const (
 	Router = "router"
 )
 
-// A State is what the kernel shows of a pod that is a client or a router.
+// A State has the facts that the kernel shows about a pod that is a client or a router.
 type State struct {
 	Role     string
 	Addrs    []netip.Addr // local addresses of the tunnels, which are addresses of the pod

@@ -58,7 +58,7 @@ func guarded(r *plugin.Request[Config], node, pod *nl.NS) error {
 	return nil
 }
 
-// Faults compares the pod of an attachment with prevResult, and lists what is missing and what is wrong.
+// Faults compares the pod of an attachment with prevResult, and lists the objects that are missing or wrong.
 func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err error) {
 	if _, routed := plugin.Routed(r.Prev, r.IfName); routed {
 		return nil, nil

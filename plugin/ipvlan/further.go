@@ -11,10 +11,10 @@ import (
 )
 
 // A pod can get several NICs in two ways. One ADD makes several NICs, because the pod asks for them by an annotation.
-// Or Multus calls another ADD for the same pod, with another interface name: see [nl.Further]. In both cases, only the
-// first NIC has the pod's routes, its Services and its way to the node. A further NIC has a rule and a routing table of
-// its own. The rule sends packets whose source is the NIC's address to this table, which has the NIC's subnet and its
-// gateway.
+// Or Multus calls another ADD for the same pod, with another interface name: see [nl.Further]. In both cases, the pod's
+// routes, its calls to Services and its packets to the node use only the first NIC. A further NIC has a rule and a
+// routing table of its own. The rule sends packets whose source is the NIC's address to this table, which has the NIC's
+// subnet and its gateway.
 //
 // No other packets use a further NIC. A program that wants to call by a further NIC must bind the NIC's address. A
 // server that answers datagrams must also bind this address, or set the source of each answer (IP_PKTINFO, ip(7)).

@@ -10,7 +10,7 @@
 //   - It takes its master from prevResult, and deletes its link without prevResult.
 //   - Its CHECK also works if later plugins have added interfaces to the result.
 //   - Its result has the DNS settings of prevResult.
-//   - An ADD that fails removes what it has made.
+//   - An ADD that fails removes the objects that it has made.
 //   - It calls no other plugin.
 //
 // A pod may have several interfaces: see further.go. For a routed pod, the plugin makes no slave, and returns
@@ -84,8 +84,8 @@ func connect(
 					"MTU",
 				"mtu: %d is more than the MTU of %s, %d", s.link.MTU, s.link.Master, m.MTU)
 		}
-		// A slave has the MAC address and the MTU of its master. So connect does not ask the kernel, which might not
-		// answer.
+		// A slave has the MAC address and the MTU of its master. So connect does not ask the kernel for the slave: the
+		// answer could be lost.
 		links[i] = nl.Link{Name: s.link.Name, MAC: m.MAC, MTU: cmp.Or(s.link.MTU, m.MTU)}
 	}
 	w := wiring(slaves, r.Prev, node, pod)

@@ -54,7 +54,7 @@ func plan(
 // A master is the link of an ENI on the node.
 type master struct {
 	name string
-	mac  string // MAC address of the ENI if the pod gets the link itself, and no slave; otherwise empty
+	mac  string // MAC address of the ENI if the pod gets the link itself, and not a slave; otherwise empty
 }
 
 // mastersOf returns the masters, one for each NIC: the master of the configuration, or the interfaces of prevResult. In

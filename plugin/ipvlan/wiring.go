@@ -45,8 +45,8 @@ func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 	conf := "net/ipv6/conf/" + s.link.Name + "/"
 	deaf := s.deaf()
 	if v6 {
-		// The pod reaches its own addresses by lo. A runtime that disables IPv6 in the whole
-		// namespace disables it on lo, too.
+		// The pod reaches its own addresses by lo. A runtime that disables IPv6 in the whole namespace also disables
+		// IPv6 on lo.
 		add(nl.Sysctl{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"})
 		add(nl.Sysctl{Key: conf + "disable_ipv6", Value: "0"})
 		// Detection of duplicate addresses is off, because the pod would wait a second for it. EC2 gives an address to

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package nic reads what a pod requests for its network interfaces: an address, a subnet, security groups, an ENI. It
-// does not decide what is permitted: see package ipam/lease.
+// Package nic reads the requests of a pod for its network interfaces: an address, a subnet, security groups, an ENI.
+// Package ipam/lease decides which requests are permitted.
 //
 // There are two kinds of requests. A pod asks by an annotation, [Annotation], for all interfaces that one ADD makes. Or
 // the caller of the plugin, such as Multus, asks for the one interface of an ADD. The caller uses CNI's conventions for
@@ -34,8 +34,8 @@ const Annotation = "cni-ipvlan-vpc-k8s/nics"
 // name, so the annotation is for the ADD with this name.
 const Primary = "eth0"
 
-// A user of Kubernetes writes the text, so its length is checked before it is parsed. No instance has so many ENIs, and
-// no useful text is so long.
+// A user of Kubernetes writes the text, so its length is checked before it is parsed. No instance has more ENIs, and no
+// useful text is longer.
 const (
 	mostText       = 32 << 10 // bytes
 	mostInterfaces = 64
@@ -164,7 +164,7 @@ func parse(text string) ([]Request, error) {
 	return rs, excerpt.Join(wrong)
 }
 
-// A before has what the earlier requests of a list ask for.
+// A before has the names, addresses and ENIs for which the earlier requests of a list ask.
 type before struct {
 	names map[string]bool
 	addrs map[netip.Addr]bool
@@ -194,7 +194,7 @@ func (b before) follows(r Request, i int) error {
 	return err
 }
 
-// one returns what the capabilities and args.cni ask for the one interface of an ADD.
+// one returns the request of the capabilities and of args.cni for the one interface of an ADD.
 func (a *Asked) one() (Request, error) {
 	c := &a.RuntimeConfig
 	if c.MAC != "" {

@@ -16,7 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ifname"
 )
 
-// Mistakes collects what is wrong with a configuration.
+// Mistakes collects the mistakes in a configuration.
 type Mistakes struct {
 	Within string // name of the part of the configuration that is checked; each message begins with it
 	all    []error

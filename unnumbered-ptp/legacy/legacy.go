@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package legacy removes what the original plugin and earlier releases have left on a node. The original made veth
-// pairs, rules and chains of iptables for a pod. Earlier releases gave tables a name that two networks could share.
+// Package legacy removes the objects that the original plugin and earlier releases have left on a node. The original
+// made veth pairs, rules and chains of iptables for a pod. Earlier releases gave tables a name that two networks could
+// share.
 package legacy
 
 import (
@@ -21,7 +22,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A Pod is what a DEL knows of a pod.
+// A Pod has the facts that a DEL knows about a pod.
 type Pod struct {
 	Network, ContainerID string
 	Link                 string           // name of the pod's end of the pair
@@ -29,12 +30,12 @@ type Pod struct {
 	Prev                 *types100.Result // prevResult, or nil
 }
 
-// Del deletes what the original plugin made for a pod that is deleted after an upgrade. The original plugin made a veth
-// pair with a random name, a routing rule for the pair, and rules of iptables for the pod.
+// Del deletes the objects that the original plugin made for a pod that is deleted after an upgrade. The original plugin
+// made a veth pair with a random name, a routing rule for the pair, and rules of iptables for the pod.
 //
 // Del deletes the rules of iptables first. If this process is killed before it deletes the veth, the veth still shows
 // that there is such a pod. If Del cannot delete the rules of iptables, it still deletes the veth. If rules of iptables
-// stay, they do no harm: the next pod with that address must be masqueraded, too.
+// stay, they do no harm, because the next pod with that address must also be masqueraded.
 func Del(ctx context.Context, node, pod *nl.NS, p Pod) error {
 	if p.Prev != nil && !slices.ContainsFunc(p.Prev.Interfaces, p.mayBe) {
 		return nil // so Del need not list the rules of all pods
@@ -82,7 +83,7 @@ func (p Pod) mayBe(i *types100.Interface) bool {
 const prefPod = 1024
 
 // IsRule reports whether a rule is one that the original plugin makes for a pod. Such a rule has the original's
-// priority and no protocol, and is about a veth with the original's kind of name.
+// priority and no protocol, and is about a veth whose name has the form of the original's names.
 func IsRule(r nl.Rule) bool {
 	digits, is := strings.CutPrefix(r.IIF, "veth")
 	return is && len(digits) == 8 && strings.Trim(digits, "0123456789abcdef") == "" &&
@@ -146,7 +147,7 @@ func (p Pod) delOlder(ctx context.Context) error {
 	if script == "" {
 		return nil
 	}
-	restore := exec.CommandContext(ctx, iptables+"-restore", "-w", "--noflush") // everything at once, or nothing
+	restore := exec.CommandContext(ctx, iptables+"-restore", "-w", "--noflush") // all lines at once, or none
 	restore.Stdin = strings.NewReader(script)
 	_, err = output(restore)
 	return err

@@ -68,7 +68,8 @@ func (t *Trace) Run(cmd *exec.Cmd) (status syscall.WaitStatus, err error) {
 	return status, errors.Join(err, t.failed)
 }
 
-// start starts the program, which stops before it begins, and lets it run to its first call.
+// start starts the program, which stops before its first instruction. Then start lets the program run to its first
+// call.
 func (t *Trace) start(cmd *exec.Cmd, stdin, stdout *os.File) (err error) {
 	env := cmd.Env
 	if !t.Every {
@@ -161,8 +162,8 @@ func (t *Trace) stopped(tid int, status syscall.WaitStatus) (signal int) {
 	}
 }
 
-// call counts the system call that a thread begins. At the beginning or the end of the call with the number t.Kill, it
-// kills the program, or does what Meets or Errno demand.
+// call counts the system call that a thread begins. At the beginning or the end of the call with the number t.Kill, the
+// method call kills the program, calls Meets, or makes the system call fail with Errno.
 func (t *Trace) call(tid int) {
 	c, op := read(tid)
 	if op == entry || op == filter {
