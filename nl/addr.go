@@ -31,7 +31,7 @@ type Addr struct {
 
 	// Addrs sets the following fields. Add ignores them.
 	Secondary  bool // IPv4: the link had another address of its subnet; IPv6: a temporary address, for privacy
-	Dynamic    bool // it has a lifetime, like an address from DHCP
+	Dynamic    bool // the address has a lifetime, like an address from DHCP
 	Deprecated bool // not for new connections: preferred_lft is over
 	Tentative  bool // IPv6: duplicate address detection has not ended
 	Duplicate  bool // IPv6: another host has the address

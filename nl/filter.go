@@ -24,9 +24,9 @@ import (
 //
 // Since Linux 6.6 a link can run programs without tc ("bpftool net": tcx). Then a packet costs less than half of the
 // 200 instructions that tc itself costs. But when such a program is attached, the kernel waits for a grace period of
-// RCU, some 10 ms (tcx_entry_sync in include/net/tcx.h). It waits again when the program's link is deleted. No process
-// can change a link or a route meanwhile. A pod's ADD would take several times as long, and the ADDs of a burst would
-// wait for each other.
+// RCU, some 10 ms (tcx_entry_sync in include/net/tcx.h). The kernel waits again when the program's link is deleted. No
+// process can change a link or a route meanwhile. A pod's ADD would take several times as long, and the ADDs of a burst
+// would wait for each other.
 type filter struct {
 	index  int       // of the link
 	name   string    // of the program: its fingerprint

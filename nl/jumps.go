@@ -39,7 +39,7 @@ func (j Jumps) Del(n *NS) error {
 	for _, m := range rules {
 		rule := m[nl.SizeofNfgenmsg:]
 		to := target(rule)
-		// Versions of iptables differ in where the comment is: it is an expression, or user data.
+		// Depending on the version of iptables, the comment is an expression, or it is in the user data.
 		if !strings.HasPrefix(to, j.To) || !bytes.Contains(rule, []byte(j.Comment)) ||
 			string(inside(rule, unix.NFTA_RULE_CHAIN)) != j.Chain+"\x00" {
 			continue

@@ -47,7 +47,7 @@ func (l *loader) open() (err error) {
 	if l.maps.Kept, err = l.openMap("kept", 1); err != nil {
 		return err
 	}
-	// This map may be smaller: its entries are needed only until the answer comes.
+	// The map looped may be smaller, because an entry is needed only until the answer comes.
 	if l.maps.Looped, err = l.openMap("looped", 4); err != nil {
 		return err
 	}

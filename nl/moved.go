@@ -146,7 +146,7 @@ func (v MovedLink) bringBack(n *NS, l Link) error {
 	if err := v.NS.delAltNames(l); err != nil {
 		return err
 	}
-	left := v.NS.strip(l) // the card comes back even if something stays on it: the next Add tries to remove it
+	left := v.NS.strip(l) // the card comes back even if a program stays on it: the next Add tries to remove the program
 	msg := linkMessage()
 	msg.Change = podFlags
 	return errors.Join(v.NS.move(l, n, name, msg, attr32(unix.IFLA_GROUP, 0)), left)

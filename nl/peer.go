@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsPeer reports whether two links are the ends of one veth pair: near, a link of n, and the link with the index in the
-// namespace other. IsPeer uses only the kernel's answer about near. A pod chooses the names and indices of its own
-// links. So two links of a pod could have the names and indices of another pod's pair.
+// IsPeer reports whether two links are the ends of one veth pair. One link is near, a link of n. The other link is in
+// the namespace other, and has the index. IsPeer uses only the kernel's answer about near. A pod chooses the names and
+// indices of its own links. So two links of a pod could have the names and indices of another pod's pair.
 func (n *NS) IsPeer(near Link, other *NS, index int) bool {
 	if near.Kind != "veth" || near.Peer != index || near.peerNS == 0 {
 		return false

@@ -30,7 +30,7 @@ type Rule struct {
 	Goto     int    // the Pref of the rule to continue with
 	Nop      bool   // the rule does nothing: other rules go to it
 	Drop     bool   // the rule drops the packets that it matches, without an ICMP error (blackhole)
-	// the kernel ignores routes with shorter prefixes than MinLen (suppress_prefixlength MinLen-1); 0: it uses all
+	// the kernel ignores routes with shorter prefixes than MinLen (suppress_prefixlength MinLen-1); 0: it ignores none
 	MinLen   int
 	Protocol int // 0 is kernel, as with ip(8)
 }

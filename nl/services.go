@@ -38,7 +38,7 @@ func (n *NS) ClusterIPs(family Family) (addrs []netip.Addr, err error) {
 	}
 	for _, m := range rules {
 		if !bytes.Contains(m, []byte(" cluster IP")) {
-			continue // an external address or a load balancer's, by the rule's comment: hosts outside may have it
+			continue // the comment is of an external address or of a load balancer: hosts outside may have it
 		}
 		if a, ok := destination(m[nl.SizeofNfgenmsg:]); ok {
 			addrs = append(addrs, a)

@@ -17,9 +17,9 @@ import (
 
 // A socket is a netlink socket. The socket stays in the namespace in which it was opened, whichever thread uses it.
 //
-// The socket of package netlink is slower. It waits for answers in the runtime's poller. It reads each answer into 64
-// kB of a stack, which must grow for this buffer. Waiting is not necessary: the kernel's answer is ready when write(2)
-// returns (netlink_unicast).
+// The socket of package netlink is slower. That socket waits for answers in the runtime's poller, and reads each answer
+// into 64 kB of a stack, which must grow for this buffer. Our socket need not wait: the kernel's answer is ready when
+// write(2) returns (netlink_unicast).
 type socket struct {
 	fd  int
 	seq uint32 // of the last request
@@ -41,8 +41,8 @@ func (n *NS) netlink(family int) (*socket, error) {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("connect", err)
 	}
-	// Kernels before 4.20 do not have this option. Such kernels answer with more than the request asks for, and the
-	// functions that read an answer leave out the rest.
+	// Kernels before 4.20 do not have this option. The answers of such kernels have more objects than the request asks
+	// for. So the functions that read an answer leave out all other objects.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
 	return &socket{fd: fd}, nil
 }

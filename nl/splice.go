@@ -29,10 +29,10 @@ import (
 //   - Any other socket has the port, unless the packet answers a packet that the Splice has sent by ENI.
 //
 // A TCP connection of the namespace may have no socket, because a rule translates its port. The programs recognise such
-// a connection in two cases: it begins from outside, or it is answered and has not begun by Veth. From then on its
-// packets count as awaited. The programs remember these few connections, and connections that begin by Veth, as long as
-// there is room. An ICMP error is awaited if the answer to the packet inside the error is awaited. Fragments of a
-// packet go where the first fragment goes.
+// a connection in two cases: the connection begins from outside, or the connection is answered and has not begun by
+// Veth. From then on, the packets of the connection count as awaited. The programs remember these few connections, and
+// connections that begin by Veth, as long as there is room. An ICMP error is awaited if the answer to the packet inside
+// the error is awaited. Fragments of a packet go where the first fragment goes.
 type Splice struct {
 	ENI, Veth string
 	MAC       string

@@ -16,12 +16,12 @@ import (
 )
 
 // strip removes the things that a pod has attached to a card: links that the pod has made on the card, and programs.
-// Otherwise these links and programs would stay at the card when the card moves. They could then see, change or drop
-// the next pod's packets.
+// Otherwise these links and programs would stay at the card when the card moves. The links and programs could then see,
+// change or drop the next pod's packets.
 func (n *NS) strip(l Link) error { return errors.Join(n.delAbove(l), n.delPrograms(l)) }
 
-// delPrograms detaches the programs of XDP and of tcx. Unlike filters, these programs move with a card. They stay even
-// if no process has them open.
+// delPrograms detaches the programs of XDP and of tcx. Unlike filters, these programs move with a card. The programs
+// stay even if no process has them open.
 func (n *NS) delPrograms(l Link) error { return errors.Join(n.delXDP(l), n.delTCX(l)) }
 
 // delAbove deletes the links of the namespace that were made on a card. Links that a pod has moved to another namespace

@@ -224,7 +224,7 @@ func (s Sysctl) read(n *NS) (string, error) {
 func (s Sysctl) readFrom(fd int) (string, error) {
 	room := rooms.Get().(*[nl.RECEIVE_BUFFER_SIZE]byte)
 	defer rooms.Put(room)
-	n, err := unix.Read(fd, room[:4096]) // proc(5) gives no more at once
+	n, err := unix.Read(fd, room[:4096]) // the kernel returns no more in one read
 	if err != nil {
 		return "", &fs.PathError{Op: "read", Path: s.path(), Err: err}
 	}

@@ -67,7 +67,7 @@ const (
 	atSource4, atTarget4 = 12, 16
 	atSource6, atTarget6 = 8, 24
 	tailOf6              = 12
-	headers              = 64 // so many bytes are enough to read the addresses
+	headers              = 64 // the first bytes of a packet, enough to read the addresses
 )
 
 // tapFilter returns a program of bpf(4) that accepts packets from or to one of the addresses.

@@ -8,8 +8,8 @@ import "strings"
 // Namespaces are Kubernetes namespaces in a configuration. Each entry is a name, or the beginning of a name and a *.
 type Namespaces []string
 
-// Narrowest returns the length of the longest entry that matches a namespace. A full name counts
-// more than any beginning of a name. If no entry matches, Narrowest returns -1.
+// Narrowest returns the length of the longest entry that matches a namespace. A full name counts as longer than any
+// beginning of a name. If no entry matches, Narrowest returns -1.
 func (all Namespaces) Narrowest(namespace string) int {
 	width := -1
 	for _, g := range all {

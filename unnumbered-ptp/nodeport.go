@@ -107,7 +107,7 @@ const mangle = -150
 
 // markCallers are the nftables chains that set the marks in a pod that tracks its connections. If a connection begins
 // by the veth, the pod's answers also leave by the veth. A packet that the node has sent back to the pod, and that
-// leaves by the ENI, gets no mark, because it is not a call.
+// leaves by the ENI, gets no mark. Such a packet is not a call.
 func markCallers(c Config) []nl.Chain {
 	byVeth := nl.IIFName(c.ContainerInterface)
 	return []nl.Chain{

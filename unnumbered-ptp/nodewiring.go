@@ -154,8 +154,8 @@ func postrouting(c Config, addrs ...netip.Addr) nl.Chain {
 //     sources.
 //   - Packets that the pod's BPF program has wrongly sent to the node as answers to looped packets. Such a packet is a
 //     datagram, or a later packet of a connection, to a port from 49152 on that no program has open. If the node did
-//     not drop the packet, it would return to the pod with another port, which a security group may have closed. And
-//     the node would track the packet.
+//     not drop the packet, the packet would return to the pod with another port, which a security group may have
+//     closed. And the node would track the packet.
 //
 // Packets to the node itself pass. For these packets, the kernel looks for the route back as if the node answered from
 // the called address. A node with several ENIs may have rules for this address that lead all its answers by the VPC,

@@ -12,8 +12,8 @@ import (
 
 // strays is the nftables table that drops packets for pods that have ended, if the packets arrive by the boot ENI. At
 // the other ENIs, all packets are for pods, so a routing rule is enough to drop such packets (prefStray). At the boot
-// ENI, the node translates the destination of some packets, and forwards them. These are calls to a NodePort for a pod
-// of another node, or answers to packets that the node has masqueraded. A routing rule cannot distinguish these
+// ENI, the node translates the destination of some packets, and forwards them. Such packets are calls to a NodePort for
+// a pod of another node, or answers to packets that the node has masqueraded. A routing rule cannot distinguish these
 // packets.
 //
 // All addresses of an ENI are in its subnet. The node's IPv4 address has the prefix of the subnet. The node's IPv6

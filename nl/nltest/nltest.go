@@ -5,8 +5,8 @@
 //
 // NS makes a namespace, Shell runs a script in a namespace, and Dump prints what is in a namespace. Need skips a test
 // if the machine lacks a feature. Guard fails a run whose tests left something behind. The scripts in the directory vm
-// run a test binary unchanged. They run it on this machine's kernel if the kernel has ipvlan, and otherwise in
-// user-mode Linux or a virtual machine:
+// run a test binary unchanged. The scripts run the binary on this machine's kernel if the kernel has ipvlan, and
+// otherwise in user-mode Linux or a virtual machine:
 //
 //	go test -exec "$PWD/nl/nltest/vm/exec" ./nl/...
 //
@@ -42,8 +42,8 @@ const dir = "/run/netns" // where ip-netns(8) looks for namespaces
 // that namespace, and keep the namespace alive, as long as the process runs.
 func init() { runtime.LockOSThread() }
 
-// NS makes a network namespace with its loopback up, opens it under the given
-// name and mounts it at path. Both end with the test.
+// NS makes a network namespace with its loopback up, opens it under the given name and mounts it at path. The namespace
+// and the mount end with the test.
 func NS(t testing.TB, name string) (n *nl.NS, path string) {
 	t.Helper()
 	Need(t, "netns")

@@ -165,7 +165,7 @@ func status(ctx context.Context, r *plugin.Request[Config]) error {
 	_, slaves := r.Config.ipam.Routed()
 	for i, c := range all {
 		if i == ipvlanAt && len(slaves) == 0 {
-			continue // no pod needs ipvlan of the kernel
+			continue // no pod gets a slave, so the node does not need ipvlan
 		}
 		if err := c.Status(ctx, r); err != nil {
 			return err

@@ -4,9 +4,9 @@
 // Package egress is a plugin that makes the packets of chosen pods leave with chosen addresses. So firewalls of
 // partners see few addresses, and these addresses stay the same.
 //
-// There are two kinds of pods. A client has a tunnel to the routers (FOU, foo over UDP: IP in UDP, see ip-fou(8)). It
-// sends its packets for some destinations through this tunnel, to one router. The router gives these packets its own
-// address of the VPC, and sends them out by its ENI. So the route table of the router's subnet decides the public
+// There are two kinds of pods. A client has a tunnel to the routers (FOU, foo over UDP: IP in UDP, see ip-fou(8)). The
+// client sends its packets for some destinations through this tunnel, to one router. The router gives these packets its
+// own address of the VPC, and sends them out by its ENI. So the route table of the router's subnet decides the public
 // address: a NAT gateway's address, or the router's Elastic IP address. A router is an ordinary pod, whose containers
 // may do nothing.
 //

@@ -25,10 +25,10 @@ import (
 // Calls to a NodePort also go by the VPC. The VPC does not send a packet back to the ENI from which the packet came. So
 // the node does not reach a further NIC on its boot ENI. No program reaches Services from the address of a further NIC.
 //
-// Packets that arrive at a further NIC pass the check of sources (rp_filter), even the strict check, because the kernel
-// finds the route back by the same rule. A slave in mode l2 gets all ARP requests of its ENI's subnet. The slave
-// answers only the requests for its own addresses (arp_ignore). Otherwise the slave would also answer for the addresses
-// of the pod's other NICs, with the wrong MAC address.
+// Packets that arrive at a further NIC pass the check of sources (rp_filter), even the strict check. The reason is that
+// the kernel finds the route back by the same rule. A slave in mode l2 gets all ARP requests of its ENI's subnet. The
+// slave answers only the requests for its own addresses (arp_ignore). Otherwise the slave would also answer for the
+// addresses of the pod's other NICs, with the wrong MAC address.
 
 // prefFurther is the priority of the rules of further NICs: after the rule for marked packets of unnumbered-ptp, and
 // before the main table. No packet matches both rules, because marked packets have the address of the first NIC.

@@ -54,7 +54,7 @@ func prefix(text string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(text)
 	const mapped = 96 // bits of an IPv6 address before the IPv4 address in it
 	if p.Addr().Is4In6() {
-		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mapped) // invalid if it has more than IPv4 addresses
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mapped) // invalid if not all its addresses are of IPv4
 	}
 	return p.Masked(), err == nil && p.IsValid()
 }

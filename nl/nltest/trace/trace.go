@@ -162,8 +162,9 @@ func (t *Trace) stopped(tid int, status syscall.WaitStatus) (signal int) {
 	}
 }
 
-// call counts the system call that a thread begins. At the beginning or the end of the call with the number t.Kill, the
-// method call kills the program, calls Meets, or makes the system call fail with Errno.
+// call counts the system call that a thread begins. At the system call with the number t.Kill, the method call kills
+// the program, calls Meets, or makes the system call fail with Errno. The method does so at the beginning or the end of
+// the system call.
 func (t *Trace) call(tid int) {
 	c, op := read(tid)
 	if op == entry || op == filter {
