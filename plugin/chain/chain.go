@@ -85,8 +85,8 @@ func onNode(
 // earlier plugins have made. add deletes nothing if the attachment had an address before. add also deletes nothing if a
 // later ADD of the attachment has begun: that ADD may have made the objects.
 //
-// If the kernel reports that another link has the address, add tries again. The registry keeps the refused address from
-// pods, so each try gets another address.
+// If the kernel reports that another link has the address, add tries again. The registry then has a lease for the
+// refused address, which belongs to no pod. So each try gets another address.
 func add(ctx context.Context, r *plugin.Request[Config]) (result *types100.Result, err error) {
 	const tries = 8
 	for range tries {
