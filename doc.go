@@ -19,7 +19,7 @@
 //	unnumbered-ptp/ the third plugin: a veth pair between pod and node, routes, masquerade
 //	  legacy/       removes what the original plugin and earlier releases have left on a node
 //	plugin/egress/  a further plugin: packets of chosen pods leave with the addresses of routers
-//	plugin/chain/   all of them in one process
+//	plugin/chain/   all plugins in one process
 //	tool/           the tool for people, cloud-init and systemd timers: a file per command
 //	tool/cli/       code of all commands: output, messages, progress, exit codes
 //	tool/conf/      conflists: load them, once for a command, and validate them
@@ -33,7 +33,7 @@
 //	tool/kube/      the one request to the API server, with the kubelet's credentials
 //	tool/history/   which pod had which address: the lease log
 //
-// They use the following packages. Of these, aws, nl and registry do not import each other:
+// The packages above use the following packages. The packages aws, nl and registry do not import each other:
 //
 //	aws/            EC2 and metadata as types of this suite; only aws and acceptance import the AWS SDK
 //	  api/          the table of EC2's actions
@@ -101,7 +101,7 @@
 //	family        IPv4 or IPv6
 //	attachment    one interface of one container, as in the CNI specification; the network's name completes the key
 //	wiring        the list of kernel objects that a plugin adds, checks and deletes
-//	service loop  the way of a pod's packet to a Service: to the node, back into the pod, and out by its ENI
+//	service loop  the path of a pod's packet to a Service: to the node, back into the pod, and out by its ENI
 //	direct        traffic that leaves by the pod's ENI and not through the node
 //	egress        destinations that some pods (clients) reach by other pods (routers), with the routers' addresses
 //
@@ -123,8 +123,8 @@
 //	waiter        an ADD that waits for an address; growth asks EC2 for all waiters in one call
 //	intent        the record of an EC2 call in the registry; it stays from before the call until the outcome is known
 //	throttled     EC2 has refused a call because of its rate; all processes of the node then wait
-//	draining      an ENI on the way to its deletion: no new leases
-//	release       to return free addresses, prefixes or ENIs to EC2; a lease is not released, it ends
+//	draining      an ENI that will be deleted: it gets no new leases
+//	release       to return free addresses, prefixes or ENIs to EC2; not a word for leases: a lease ends
 //	collection    a run of registry-gc: it ends leases of pods that are gone, and releases free addresses and ENIs
 //	repair        to put back objects of the wiring that the node has lost: rules, routes, veth pairs
 package vpc

@@ -22,7 +22,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/iam"
 )
 
-// compare compares EC2 with a simulator in this process, prints the table, and returns how many differences matter.
+// compare compares EC2 with a simulator in this process, and prints the differences. It returns the number of
+// differences that fail the comparison (see compare.Row.Fails).
 func (c *cloud) compare(ctx context.Context, p plan, m *made, out output) (failures int, err error) {
 	simulated, err := c.simulate(ctx, p, m)
 	if err != nil {
@@ -50,7 +51,7 @@ func (c *cloud) compare(ctx context.Context, p plan, m *made, out output) (failu
 	return len(t.Failures()), covers(t)
 }
 
-// covers returns an error if the comparison has left out an action that a role of the suite may need.
+// covers returns an error if the comparison did not call an action for which the role of a node may need a permission.
 func covers(t compare.Table) error {
 	needs := iam.Needs{Mode: lease.ProvisionFull, ENIGC: true,
 		Networks: []iam.Network{{Pools: []lease.Policy{{Families: []lease.Family{lease.IPv4, lease.IPv6},
@@ -63,7 +64,7 @@ func covers(t compare.Table) error {
 	return nil
 }
 
-// printTable prints the differences. The differences that matter come first.
+// printTable prints the differences. The differences that fail the comparison come first.
 func printTable(t compare.Table, out output) {
 	matter := 0
 	for _, r := range t.Rows {
@@ -159,7 +160,7 @@ func (c *cloud) alike(ctx context.Context, p plan, m *made) (ec2sim.Config, erro
 	for _, v := range peerings.VpcPeeringConnections {
 		peering := ec2sim.Peering{ID: sdk.ToString(v.VpcPeeringConnectionId), Requester: alikePeer(v.RequesterVpcInfo),
 			Accepter: alikePeer(v.AccepterVpcInfo), Tags: tagMap(v.Tags)}
-		// the simulator does not have the VPCs of other peerings
+		// leave out peerings between other VPCs, because the simulator does not have these VPCs
 		if peering.Requester.ID == *p.vpc.VpcId || peering.Accepter.ID == *p.vpc.VpcId {
 			config.Peerings = append(config.Peerings, peering)
 		}
@@ -222,8 +223,8 @@ func alikePeer(v *types.VpcPeeringConnectionVpcInfo) ec2sim.PeerVPC {
 	return like
 }
 
-// block parses a block of EC2. For a text that is no block, it returns the zero block, which the simulator then
-// refuses.
+// block parses a CIDR block from an answer of EC2. If the text is no CIDR block, block returns the zero prefix, and the
+// simulator refuses this prefix.
 func block(text *string) netip.Prefix {
 	p, _ := netip.ParsePrefix(sdk.ToString(text))
 	return p

@@ -106,7 +106,7 @@ func (c *cloud) remains(ctx context.Context, run string, m *made) (r remains, er
 	return r, nil
 }
 
-// know adds the instances and the group in m, if EC2 does not show them.
+// know adds the instances and the security group in m that EC2 does not show.
 func (r *remains) know(m *made) {
 	for _, n := range m.nodes {
 		if !slices.ContainsFunc(r.instances, func(i types.Instance) bool { return *i.InstanceId == n.id }) {
@@ -156,17 +156,17 @@ func (c *cloud) sweep(ctx context.Context, o options, out output) error {
 	return c.clean(ctx, o.run, nil, 1, out)
 }
 
-// again returns the command that deletes what a run has left.
+// again returns the command that deletes the objects that a run has left.
 func again(run string) string {
 	return strings.TrimSuffix(`make test-ec2 ARGS="-clean -yes -run `+run, " -run ") + `"`
 }
 
-// clean deletes the objects of a run, or of all runs if the ID is empty. It ends when EC2 has shown nothing for this
-// number of looks in a row.
+// clean deletes the objects of a run, or of all runs if the ID is empty. clean ends when EC2 has shown no object in
+// this number of looks in a row.
 //
 // The deletion of the security group makes sure that nothing remains. EC2 deletes the group only when no instance and
-// no ENI has it, even one that EC2 does not show yet. After that, EC2 refuses launches and new ENIs of the run that are
-// still under way, because they name this group.
+// no ENI has the group. Instances and ENIs that EC2 does not show yet also count. A launch or a new ENI of the run may
+// still be under way. EC2 then refuses it, because it names the deleted group.
 func (c *cloud) clean(ctx context.Context, run string, m *made, looks int, out output) error {
 	said := map[string]bool{}
 	say := func(key, line string) {
@@ -204,8 +204,8 @@ func (c *cloud) clean(ctx context.Context, run string, m *made, looks int, out o
 	return nil
 }
 
-// look asks EC2 for the objects that remain, and deletes the objects that can be deleted now. It gives up after a
-// minute, and clean makes another look.
+// look asks EC2 for the objects that remain, and deletes the objects that can be deleted now. look ends after a minute
+// at the latest, and clean then calls look again.
 func (c *cloud) look(ctx context.Context, run string, m *made, say func(key, line string)) (remains, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -216,8 +216,8 @@ func (c *cloud) look(ctx context.Context, run string, m *made, say func(key, lin
 	return r, c.remove(ctx, r, m, say)
 }
 
-// remove deletes the objects that can be deleted now. EC2 deletes an attached ENI, or a group that an ENI has, only
-// after the instances have ended.
+// remove deletes the objects that can be deleted now. EC2 does not delete an attached ENI, or a security group of an
+// ENI, before the instances have ended.
 func (c *cloud) remove(ctx context.Context, r remains, m *made, say func(key, line string)) error {
 	r.each(func(kind, id string, _ []types.Tag) { say(id, "delete "+kind+" "+id) })
 	var errs []error

@@ -32,8 +32,8 @@ type cloud struct {
 const noCredentials = "there are no AWS credentials: set AWS_PROFILE, after aws sso login if the profile needs a " +
 	"login, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
-// open finds credentials like the AWS CLI, and asks AWS for their owner. It does not use the instance role of this
-// machine, because no person has chosen that role for the test.
+// open finds credentials in the same places as the AWS CLI, and asks AWS for the owner of the credentials. It does not
+// use the instance role of this machine, because no person has chosen that role for the test.
 func open(ctx context.Context, o options) (*cloud, error) {
 	c, err := config.LoadDefaultConfig(ctx, config.WithRegion(o.region),
 		config.WithEC2IMDSClientEnableState(imds.ClientDisabled))
@@ -61,7 +61,7 @@ func open(ctx context.Context, o options) (*cloud, error) {
 // environment puts the credentials and the region into the environment of this process. The suite's own client reads
 // only the environment.
 func (c *cloud) environment() error {
-	// this variable is about this machine, and the comparison asks for metadata of another machine
+	// the variable disables metadata of this machine, but the comparison asks for metadata of an instance
 	err := os.Unsetenv("AWS_EC2_METADATA_DISABLED")
 	for _, e := range c.env(c.session) {
 		err = errors.Join(err, os.Setenv(e[0], e[1]))
@@ -80,7 +80,8 @@ func (c *cloud) env(s sdk.Credentials) [][2]string {
 const sessionLife = time.Hour
 
 // forNodes returns a session for the instances. Keys that never expire do not leave this machine: STS makes a session
-// from them. The test sends the session to the instances over SSH. There, it is only in the memory of processes.
+// from them. The test sends the session to the instances over SSH. On the instances, the session is only in the memory
+// of processes.
 //
 // The test does not make an instance profile. For that, the caller needs the rights to make and pass roles, and fewer
 // people have these rights than the rights for EC2. Also, IAM shows a new profile late, and the profile remains if this
@@ -99,7 +100,7 @@ func (c *cloud) forNodes(ctx context.Context) (sdk.Credentials, error) {
 		SessionToken:    sdk.ToString(out.Credentials.SessionToken)}, nil
 }
 
-// code returns the code of EC2's refusal, or "".
+// code returns the code of the error that AWS has answered, or "" if err is no answer of AWS.
 func code(err error) string {
 	if e, ok := errors.AsType[smithy.APIError](err); ok {
 		return e.ErrorCode()

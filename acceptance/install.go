@@ -28,8 +28,8 @@ const (
 
 const conflistName = "10-cni-ipvlan-vpc-k8s.conflist"
 
-// install installs the suite on an instance like the suite's container image, and starts the program that makes pods
-// there (package ends).
+// install installs the suite on an instance in the same way as the suite's container image. It then starts the program
+// that makes pods on the instance (package ends).
 func (n *node) install(ctx context.Context, o options, conflist []byte, session sdk.Credentials, c *cloud) error {
 	if err := n.shell.putTree(o.root, rootDir); err != nil {
 		return err
@@ -60,9 +60,9 @@ func (n *node) install(ctx context.Context, o options, conflist []byte, session 
 	return n.ends.call("Start", s, &done)
 }
 
-// conflist returns the configuration for the instances: the file's configuration with the group and the tag of the run.
-// The configuration allows each subnet of the VPC in the zone. Pods cannot reach metadata, and an address can be used
-// again at once.
+// conflist returns the configuration for the instances: the file's configuration, with the security group and the tag
+// of the run. The configuration allows each subnet of the VPC in the zone. Pods cannot reach metadata. A free address
+// does not cool, so that the next pod can have it at once.
 func (p plan) conflist(file, group string) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

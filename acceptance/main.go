@@ -6,12 +6,14 @@
 //
 // The command launches two small instances in one subnet, and installs the suite there. It compares the answers of EC2
 // and of the metadata service with the answers of the simulator (package compare). Then it makes pods with the
-// installed plugins. It sends packets between the pods, the instances and the internet: the checks of make demo,
-// between real ENIs. At the end it deletes what it has made, and prints an estimate of the cost.
+// installed plugins. It sends packets between the pods, the instances and the internet. These checks are the checks of
+// make demo, but between real ENIs. At the end, the command deletes the objects that it has made, and prints an
+// estimate of the cost.
 //
 // Each object that the command makes has the tag cni-ipvlan-vpc-k8s-acceptance from its creation on, with the ID of the
-// run as the value. So the command finds in EC2 what it must delete, even after a lost answer, and after a run that was
-// killed (-clean). It deletes nothing without the tag. The instances end by themselves after an hour.
+// run as the value. By this tag, the command finds the objects that it must delete. It finds them even after a lost
+// answer, and after a run that was killed (-clean). The command deletes no object without the tag. The instances end by
+// themselves after an hour.
 //
 // Without -yes, the command only prints what it would make or delete, where, and the cost.
 package main
@@ -39,7 +41,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "acceptance: interrupted by a signal. The program deletes its objects in EC2 before "+
 			"it ends. A second signal ends the program at once, and the objects remain")
 	})
-	// a reader of the output, such as tee(1), may end by the same signal: the deletion must go on
+	// The same signal may end a reader of the output, such as tee(1). The deletion must go on without a reader.
 	signal.Ignore(syscall.SIGPIPE)
 	err := run(ctx, os.Args[1:], output{os.Stdout})
 	if err == nil {
@@ -55,7 +57,7 @@ func main() {
 	os.Exit(exitFailed)
 }
 
-// A refusal is an error before the command made or deleted anything.
+// A refusal is an error that occurs before the command has made or deleted anything.
 type refusal struct{ err error }
 
 func (r *refusal) Error() string { return r.err.Error() }

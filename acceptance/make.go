@@ -24,13 +24,13 @@ import (
 // tagRun is the key of the tag that each object of a run has. The value of the tag is the ID of the run.
 const tagRun = "cni-ipvlan-vpc-k8s-acceptance"
 
-// made has the objects that a run has made, for its later parts.
+// made has the objects that a run has made. Later parts of the run need them.
 type made struct {
 	group   string
 	nodes   []*node
 	caller  ssh.Signer    // the key with which the caller connects to the instances
 	host    ssh.PublicKey // the instances' host key
-	started time.Time     // when the instances began to cost
+	started time.Time     // the time from which the instances cost money
 }
 
 // A node is an instance.
@@ -54,8 +54,8 @@ func (p plan) tags(kinds ...types.ResourceType) []types.TagSpecification {
 	return all
 }
 
-// make makes the key pair, the group and the instances, and waits until the instances run. It records in m what it has
-// made.
+// make makes the key pair, the group and the instances, and waits until the instances run. make records these objects
+// in m.
 func (c *cloud) make(ctx context.Context, o options, p plan, m *made, out output) error {
 	userData, err := m.keys()
 	if err != nil {
@@ -100,13 +100,13 @@ func (c *cloud) whenShown(ctx context.Context, call func() error) error {
 
 // keys makes the caller's key and the instances' host key, and returns the user data with the host key.
 //
-// The test chooses the host key itself, so that no machine on the way can pretend to be an instance, and get the
-// credentials. But a reader of the user data knows the key: a principal with ec2:DescribeInstanceAttribute in this
-// account, or a program on the instances.
+// The test chooses the host key itself. Otherwise a machine between the caller and the instance could pretend to be the
+// instance, and get the credentials. But the host key is in the user data. A principal with
+// ec2:DescribeInstanceAttribute in this account can read it, and a program on the instances can read it.
 //
-// At the end of its boot, the instance also sets the time of its shutdown. With the shutdown, EC2 terminates the
-// instance: see launch. The instance cannot set the time earlier in its boot, because shutdown(8) needs systemd-logind
-// to wait.
+// The user data also makes the instance set the time of its shutdown, at the end of its boot. After the shutdown, EC2
+// terminates the instance: see launch. The instance cannot set the time earlier in its boot, because shutdown(8) needs
+// systemd-logind to wait.
 func (m *made) keys() (userData string, err error) {
 	_, mine, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -159,7 +159,8 @@ func (c *cloud) makeGroup(ctx context.Context, p plan, m *made) error {
 	})
 }
 
-// launch launches the instances. A client token makes the SDK's repetition of a lost call harmless.
+// launch launches the instances. The SDK may repeat a call whose answer was lost. Because of the client token, such a
+// repetition launches no further instances.
 func (c *cloud) launch(ctx context.Context, o options, p plan, m *made, userData string) error {
 	in := &ec2.RunInstancesInput{
 		ClientToken: new(p.name()), ImageId: p.image.ImageId, InstanceType: types.InstanceType(p.kind),
@@ -195,7 +196,8 @@ func (c *cloud) launch(ctx context.Context, o options, p plan, m *made, userData
 	return nil
 }
 
-// bootPatience is the longest time until the instances run. The same time counts again until they accept SSH.
+// bootPatience is the longest time until the instances run. From then on, the instances have the same time again until
+// they accept SSH.
 const bootPatience = 5 * time.Minute
 
 // running waits until the instances run, and records their addresses.

@@ -22,7 +22,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// A plan says what a run will make, and where.
+// A plan describes the objects that a run will make, and their place in AWS.
 type plan struct {
 	run    string // the ID of the run
 	caller string
@@ -32,7 +32,7 @@ type plan struct {
 	image  types.Image
 	kind   string
 	from   netip.Prefix // the addresses that may connect by SSH
-	nodes  string       // says whose credentials the instances have
+	nodes  string       // the owner of the instances' credentials, as a text
 	others remains      // objects of other runs
 }
 
@@ -112,7 +112,7 @@ const (
 	debianName = "debian-13-amd64-*"
 )
 
-// findImage returns the image that the caller wants, or Debian's newest.
+// findImage returns the image that the caller wants, or the newest image of Debian.
 func (c *cloud) findImage(ctx context.Context, o options) (types.Image, error) {
 	in := &ec2.DescribeImagesInput{Owners: []string{debian}, Filters: filters("name", debianName, "architecture",
 		"x86_64", "state", "available")}

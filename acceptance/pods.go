@@ -18,7 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// mostPods is the maximum number of pods that the first node gets until its pods are on two ENIs.
+// mostPods is the maximum number of pods that the test makes on the first node. The test makes pods there until the
+// pods are on two ENIs.
 const mostPods = 40
 
 // A story is the part of the test with pods.
@@ -127,7 +128,7 @@ func (s *story) addPod(ctx context.Context, n *node) error {
 	return nil
 }
 
-// on returns those pods of the first node whose addresses are on its first (1) or second (2) ENI for pods.
+// on returns the pods of the first node whose addresses are on its first (1) or second (2) ENI for pods.
 func (s *story) on(ordinal int) []ends.Pod {
 	var indices []int
 	for _, p := range s.pods[s.nodes[0]] {
@@ -159,8 +160,8 @@ type path struct {
 	from, to end
 }
 
-// paths tries each path with a ping and with connections, like make demo. There is no host outside Kubernetes here, but
-// for pods of the first node, the second node is such a host.
+// paths tries each path with a ping and with connections, like make demo. The test has no host outside Kubernetes. For
+// pods of the first node, the second node has the role of such a host.
 func (s *story) paths(ctx context.Context) error {
 	one, two := s.nodes[0], s.nodes[1]
 	pod1, sibling := s.end(one, s.on(1)[0]), s.end(one, s.on(1)[1])
@@ -203,7 +204,8 @@ func (p path) try() error {
 	return errors.Join(errs...)
 }
 
-// outside checks that the internet sees a pod as its node's public address. This machine resolves the name.
+// outside checks that the internet sees the public address of the node when a pod sends packets. The caller's machine,
+// and not the pod, resolves the host name of the URL.
 func (s *story) outside(ctx context.Context, from end) error {
 	u, err := url.Parse(s.whoami)
 	if err != nil {
@@ -233,7 +235,7 @@ func (e end) fetch(url string, to netip.AddrPort, patience time.Duration) (body 
 	return body, err
 }
 
-// services tries Services. The first node translates their addresses, as with kube-proxy.
+// services tries Services. As with kube-proxy, the first node translates the addresses of the Services.
 func (s *story) services(context.Context) error {
 	one, two := s.nodes[0], s.nodes[1]
 	from := s.end(one, s.on(1)[0])
@@ -348,7 +350,7 @@ func (s *story) released(ctx context.Context, n *node) error {
 	return err
 }
 
-// differ returns an error with the lines that are new, and those that are missing.
+// differ returns an error with the lines that are only in now, and the lines that are only in before.
 func differ(before, now []string) error {
 	var lines []string
 	for _, l := range now {

@@ -12,10 +12,10 @@ import (
 // of a type with CPU credits costs more: at most the additional price credits.
 type price struct{ hour, credits float64 }
 
-// prices are about the prices of us-east-1, as the pages https://aws.amazon.com/ec2/pricing/on-demand,
-// https://aws.amazon.com/vpc/pricing and https://aws.amazon.com/ebs/pricing had them in 2025. Other regions cost up to
-// twice as much. Credits: two vCPUs at $0.05 an hour, for the 80 % above the baseline (EC2 user guide, "Unlimited mode
-// for burstable performance instances").
+// prices are approximate prices of us-east-1. The sources are the pages https://aws.amazon.com/ec2/pricing/on-demand,
+// https://aws.amazon.com/vpc/pricing and https://aws.amazon.com/ebs/pricing in 2025. Other regions cost up to twice as
+// much. A vCPU above the baseline costs $0.05 an hour. The credits are for two vCPUs, each 80 % above the baseline (EC2
+// user guide, "Unlimited mode for burstable performance instances").
 var prices = map[string]price{"t3.small": {0.0208, 0.08}, "t3.medium": {0.0416, 0.08}, "m5.large": {0.096, 0},
 	"c5.large": {0.085, 0}}
 
@@ -24,13 +24,14 @@ const (
 	publicAddress     = 0.005       // for each hour of each public IPv4 address
 	gigabyte          = 0.08        // for each month of a GB of gp3
 	month             = 730         // hours
-	leastBilled       = time.Minute // for which EC2 bills each instance
-	instances         = 2           // the number that a run launches
+	leastBilled       = time.Minute // the shortest time for which EC2 bills an instance
+	instances         = 2           // the number of instances that a run launches
 	expectedDuration  = 15 * time.Minute
-	instancesEndAfter = time.Hour // if the run does not delete them
+	instancesEndAfter = time.Hour // EC2 ends the instances after this time if the run does not delete them
 )
 
-// estimate returns the cost of the run's instances in a time, with volumes of this size in GB.
+// estimate returns the cost of all instances of a run for the time d. gigabytes is the size of the volumes of one
+// instance.
 func estimate(p price, gigabytes int, d time.Duration) (dollars float64) {
 	return instances * max(d, leastBilled).Hours() * (p.hour + publicAddress + float64(gigabytes)*gigabyte/month)
 }

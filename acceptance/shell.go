@@ -166,7 +166,7 @@ func (s *shell) start(ctx context.Context, program string) (*client, error) {
 	return &client{rpc.NewClient(pipe{stdout, stdin}), ctx, said}, nil
 }
 
-// A tail keeps the end of what is written to it.
+// A tail keeps the end of the text that is written to it.
 type tail struct {
 	mu   sync.Mutex
 	text []byte

@@ -19,7 +19,7 @@
 //	alerts.yaml      rules for Prometheus over the output of cni-ipvlan-vpc-k8s-tool metrics
 //	dashboard.json   a Grafana dashboard over the same output
 //
-// A .deb or .rpm installs its systemd units, and enables none of them. A node without a conflist does not need the
-// units, and the operator copies the conflist last. After the removal of the package, only the state in /run is left,
-// because running pods need it.
+// A .deb or .rpm installs its systemd units, and enables none of them. The operator copies the conflist after the
+// installation, and a node without a conflist does not need the units. The removal of the package leaves only the state
+// in /run, because running pods need this state.
 package packaging

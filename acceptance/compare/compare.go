@@ -2,18 +2,19 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package compare makes the same calls to two EC2s and to the metadata services of their instances, and compares the
-// answers field by field. One EC2 is the real EC2. The other is the simulator, with the same VPC and subnets.
+// answers field by field. One EC2 is the real EC2. The other EC2 is the simulator, with the same VPC and subnets.
 //
 // The suite's own client (package aws) makes the calls, by the unchanged SDK. The calls create, attach, change, detach
 // and delete an ENI. Some calls ask for things that EC2 must refuse. A recorder keeps the answers.
 //
-// IDs, addresses and times always differ. So the comparison uses the form of such a text: "an ID eni-", "an IPv4
-// address". Some texts have a name that is the same on both sides, for example the ID of the new ENI. For these, the
-// comparison uses the name.
+// IDs, addresses and times always differ. Instead of such a text, the comparison uses the form of the text: "an ID
+// eni-", "an IPv4 address". For some texts, the comparison has a name that is the same on both sides. An example is the
+// ID of the new ENI. Instead of such a text, the comparison uses the name.
 //
-// There is no list of the fields that the suite reads. Instead, the suite's client gets the recorded answer again,
-// without the field. If the client's result then differs, the suite reads the field. If such a field differs in kind,
-// the comparison fails: the simulator, and so all tests with it, differ from EC2 where it matters.
+// There is no list of the fields that the suite reads. To find out whether the suite reads a field, the comparison
+// gives the suite's client the recorded answer without this field. If the client's result differs, the suite reads the
+// field. If a field that the suite reads differs in kind, the comparison fails. Then the simulator gives the suite
+// another answer than EC2, also in all tests.
 package compare
 
 import (
@@ -32,7 +33,7 @@ import (
 type Place struct {
 	Name        string         // real, or simulated
 	EC2         aws.HTTPClient // makes requests to EC2
-	EC2URL      string         // the URL of EC2; empty: as the environment says
+	EC2URL      string         // the URL of EC2; empty: the environment names the URL
 	Metadata    aws.HTTPClient // makes requests to the metadata service of Node
 	MetadataURL string         // the URL of this service
 
@@ -72,16 +73,16 @@ type Row struct {
 	Read  bool // the suite reads the field
 }
 
-// Fails reports whether the difference matters: the suite reads the field, and it differs in kind.
+// Fails reports whether the difference fails the comparison: the suite reads the field, and the field differs in kind.
 func (r Row) Fails() bool { return r.Kind && r.Read }
 
-// Failures returns the rows that matter.
+// Failures returns the rows that fail the comparison.
 func (t Table) Failures() []Row {
 	return slices.DeleteFunc(slices.Clone(t.Rows), func(r Row) bool { return !r.Fails() })
 }
 
 // Run makes all steps on both sides. An error means that a side could not go on, for example because EC2 refuses a call
-// that the simulator allows. Then the table has the differences until this step.
+// that the simulator allows. The table then has the differences of the steps before.
 func Run(ctx context.Context, real, simulated Place, o Options) (Table, error) {
 	defer quiet()()
 	t := &table{seen: map[Row]int{}, calls: map[string]bool{}}
@@ -142,7 +143,7 @@ func (t *table) compare(s step, real, sim *side) {
 	}
 }
 
-// add adds a row, unless the table already has such a row from another step or for another index.
+// add adds a row, unless the table already has the same row from another step or for another index in a list.
 func (t *table) add(r Row) {
 	key := r
 	key.Step, key.Read = "", false

@@ -19,11 +19,11 @@ import (
 // statusField is the HTTP status of an answer, as a field.
 const statusField = "(HTTP status)"
 
-// messageField is the text of an error, which only people read. The comparison has the suite's sentinel for the error
-// as the meaning of the step.
+// messageField is the path of the text of an EC2 error. Only people read this text, so its wording may differ. The
+// comparison still compares the meaning of the error: see outcome.
 const messageField = "Errors.Error.Message"
 
-// unlike are fields that differ in each answer.
+// unlike are fields whose values differ in each answer.
 var unlike = []string{"requestId", "RequestID", "RequestId"}
 
 // fieldsOf returns the fields of an answer: elements of XML, members of JSON, or lines.

@@ -12,7 +12,8 @@ import (
 	"strings"
 )
 
-// A form is the part of a text that the comparison uses. A field that an answer lacks has the zero form.
+// A form is the part of a text that the comparison uses. If an answer does not have a field, the field's form is the
+// zero form.
 type form struct {
 	shown string // the text, with names and forms in place of parts that always differ
 	kind  string // must be the same on both sides
@@ -27,8 +28,8 @@ func (n names) add(text, name string) {
 	}
 }
 
-// replace replaces the texts that have names, also within a longer text. Longer texts come first, because a text may
-// begin with another one.
+// replace replaces each text that has a name by this name, also within a longer text. replace begins with the longest
+// text, because one text may be the beginning of another.
 func (n names) replace(text string) string {
 	for _, known := range slices.SortedFunc(keys(n), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b))

@@ -17,14 +17,14 @@ import (
 
 const tokenPath = "/latest/api/token"
 
-// An answer has the HTTP status and the body of an answer.
+// An answer is the HTTP status and the body of a response.
 type answer struct {
 	status int
 	body   []byte
 }
 
-// A recorder keeps the last answer to each call. A call to EC2 is named by the action, a call to metadata by the path.
-// Goroutines may share it.
+// A recorder keeps the last answer to each call. The key of a call to EC2 is the action. The key of a call to metadata
+// is the path. Goroutines may share a recorder.
 type recorder struct {
 	aws.HTTPClient
 	mu    sync.Mutex

@@ -12,14 +12,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// A step is one call of the suite's client. The function do only reads the side, so that a probe can make the step
-// again.
+// A step is one call of the suite's client. The function do must not change the side, because a probe calls do again.
 type step struct {
 	name    string
 	do      func(context.Context, *side, *aws.Client) (any, error)
 	keep    func(*side, any)      // keeps in the side what later steps need
 	until   func(*side, any) bool // the step is repeated until this returns true
-	refused bool                  // EC2 should refuse the call; if it does not, the comparison shows that, too
+	refused bool                  // EC2 should refuse the call; if EC2 allows the call, the comparison shows this
 }
 
 // IDs that no object has.
@@ -36,8 +35,8 @@ const index = 1
 // stranger is an address that no ENI of the VPC has (RFC 5737).
 var stranger = netip.MustParseAddr("192.0.2.1")
 
-// script has all steps: an ENI from its creation to its deletion, the questions that the suite asks, and calls that EC2
-// must refuse.
+// script has all steps. The steps create, use and delete an ENI, ask the questions of the suite, and make calls that
+// EC2 must refuse.
 var script = slices.Concat(questions, birth, attaching, addresses, end)
 
 var questions = []step{
@@ -245,8 +244,8 @@ func refused(name string, do func(context.Context, *side, *aws.Client) error) st
 	return s
 }
 
-// dry returns a step with a dry run of an action: see [aws.Client.DryRun]. If EC2's refusal proves the permission, the
-// client returns nil.
+// dry returns a step with a dry run of an action: see [aws.Client.DryRun]. EC2 refuses each dry run. If the code of the
+// refusal proves that the caller has the permission, the client returns nil.
 func dry(action string) step {
 	return step{name: "dry run of " + action, refused: true, do: func(ctx context.Context, s *side,
 		c *aws.Client) (any, error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// A side is a place during the script. It has what the steps have made, and the last answers.
+// A side is a Place while the script runs. It has the objects that the steps have made, and the last answers.
 type side struct {
 	place   Place
 	options Options
@@ -47,7 +47,7 @@ func newSide(p Place, o Options) *side {
 // An outcome is the result of a call of the client.
 type outcome struct {
 	value   any
-	meaning string // what the outcome means to the suite
+	meaning string // what the suite learns from the outcome: "done", or the kind of the error
 }
 
 // outcomeOf returns the result of a call, without texts that are only for people.
@@ -80,8 +80,8 @@ func sentinel(err error) string {
 	return ""
 }
 
-// take makes a step, and repeats it until its condition until is true. The context has a deadline: without one, the SDK
-// would end a request for metadata after five seconds.
+// take makes a step, and repeats it until its condition until is true. The context has a deadline, because without a
+// deadline, the SDK ends a request for metadata after five seconds.
 func (s *side) take(ctx context.Context, step step) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ends is for the program that the acceptance test runs on an instance. The program has the ends of
-// connections: pods and the instance itself. It makes pods like a container runtime, with the installed plugins, and
-// sends packets from and to them. The test calls it by net/rpc over a session of SSH. When the session ends, the
-// program ends, and its namespaces are removed.
+// Package ends has the code of the program that the acceptance test runs on an instance. The program runs the ends of
+// connections. An end is a pod or the instance itself. The program makes pods like a container runtime, with the
+// installed plugins, and sends packets from and to them. The test calls the program by net/rpc over a session of SSH.
+// When the session ends, the program ends, and its namespaces are removed.
 package ends
 
 import (
@@ -35,7 +35,7 @@ const Port = 8080
 // Name is the name of the service of net/rpc.
 const Name = "Node"
 
-// A Setup says where the files are on the instance.
+// A Setup has the paths of files on the instance, and variables for the programs.
 type Setup struct {
 	Env      []string // for the plugins and the tool: credentials
 	BinDir   string   // the directory of the plugins
@@ -65,7 +65,7 @@ type Fetch struct {
 	Timeout time.Duration
 }
 
-// A Service is a Service of Kubernetes with one backend, for Proxy.
+// A Service is a Service of Kubernetes with one backend. It is an argument of Node.Proxy.
 type Service struct{ Addr, Backend netip.AddrPort }
 
 // A Node answers the calls of net/rpc on an instance, one at a time.
@@ -77,7 +77,7 @@ type Node struct {
 	list  *libcni.NetworkConfigList
 }
 
-// Serve answers until the test closes the connection. Then it removes the namespaces of pods that are left.
+// Serve answers until the test closes the connection. Serve then removes the namespaces of the pods that still exist.
 func Serve(c io.ReadWriteCloser) error {
 	ns, err := nl.Node()
 	if err != nil {
@@ -95,7 +95,7 @@ func Serve(c io.ReadWriteCloser) error {
 	return err
 }
 
-// Start reads the conflist, and checks it with the plugins. From then on, the instance itself answers at Port.
+// Start reads the conflist, and checks it with the plugins. After Start, the instance itself also answers at Port.
 func (n *Node) Start(s Setup, done *bool) error {
 	for _, e := range s.Env {
 		name, value, _ := strings.Cut(e, "=")
@@ -119,7 +119,7 @@ func (n *Node) Start(s Setup, done *bool) error {
 	return n.here.Answer(Port)
 }
 
-// Add makes a pod, which answers at Port.
+// Add makes a pod. The pod answers at Port.
 func (n *Node) Add(name string, p *Pod) error {
 	ns, err := vpcsim.MakeNamespace(name, filepath.Base(n.path(name)))
 	if err != nil {
@@ -166,7 +166,7 @@ func (n *Node) conf(pod string) *libcni.RuntimeConf {
 		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", pod}}}
 }
 
-// end returns the namespace of a pod, or the instance's.
+// end returns the namespace of a pod, or the namespace of the instance if the name is empty.
 func (n *Node) end(name string) (*vpcsim.Namespace, error) {
 	if name == "" {
 		return n.here, nil
@@ -190,7 +190,7 @@ func (n *Node) Call(c Call, seen *netip.AddrPort) error {
 	return err
 }
 
-// Fetch gets a document. A document with an HTTP error status is no error.
+// Fetch gets a document. If the HTTP status is an error, Fetch still returns the document and no error.
 func (n *Node) Fetch(f Fetch, body *string) error {
 	from, err := n.end(f.From)
 	if err != nil {
@@ -233,7 +233,8 @@ func (n *Node) Tool(args []string, output *string) error {
 	return nil
 }
 
-// Proxy makes rules for these Services on the instance, like kube-proxy. They replace the rules for earlier Services.
+// Proxy makes the same kind of rules as kube-proxy for these Services on the instance. The new rules replace the rules
+// for earlier Services.
 func (n *Node) Proxy(services []Service, done *bool) error {
 	*done = true
 	c := nl.Chain{Name: "services", Type: "nat", Hook: "prerouting", Priority: -100}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Expression evaluates expressions for numbers of pods like Karpenter and nodeadm, with the same CEL library. It reads
-// a JSON list of questions, and prints a JSON list of answers.
+// Expression evaluates CEL expressions that give a number of pods, in the same way as Karpenter and nodeadm, and with
+// the same CEL library. It reads a JSON list of questions, and prints a JSON list of answers.
 package main
 
 import (

@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// cycloneDX is the media type of the software bill of materials (the bill), and the type of the artifact
+// cycloneDX is the media type of the software bill of materials (short: the bill). It is also the type of the artifact
 // (https://www.iana.org/assignments/media-types).
 const cycloneDX = "application/vnd.cyclonedx+json"
 
@@ -33,7 +33,7 @@ const (
 	noConfigType = types.MediaType("application/vnd.oci.empty.v1+json")
 )
 
-// bill returns the artifact with the bill of an image, for the index.
+// bill returns the artifact with the bill of an image. The artifact is an entry of the index.
 func (r release) bill(image v1.Image, file string) (added mutate.IndexAddendum, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -78,8 +78,8 @@ func (r release) add(a *tar.Writer, name, path string, d fs.DirEntry) error {
 	return err
 }
 
-// mode returns 755 for programs and directories, and 644 for all other files. So the umask of the builder has no
-// effect.
+// mode returns 755 for programs and directories, and 644 for all other files. The umask of the machine that builds the
+// image has no effect.
 func mode(info fs.FileInfo) fs.FileMode {
 	if info.IsDir() || info.Mode()&0o111 != 0 {
 		return 0o755

@@ -6,10 +6,10 @@
 //	image -o DIR -version VERSION -date SECONDS ARCH=ROOT...
 //
 // The image of an architecture has the files below ROOT in one layer, and nothing else. Beside each image there is an
-// artifact with the software bill of materials (CycloneDX) that is in ROOT. Its subject is the image, so registries
-// list it as a referrer (OCI image specification 1.1, "Image Manifest"). The artifact is also in the index, as with
-// BuildKit, so a tool that copies the index copies the bill. The artifact has no platform, so no runtime uses it as an
-// image.
+// artifact with the software bill of materials (CycloneDX) that is in ROOT. The subject of the artifact is the image,
+// so registries list the artifact as a referrer (OCI image specification 1.1, "Image Manifest"). As with BuildKit, the
+// artifact is also in the index, so a tool that copies the index copies the bill. The artifact has no platform, so no
+// runtime uses it as an image.
 //
 // The result does not depend on the machine, the time or the order of a directory: the same files give the same
 // digests.
@@ -31,14 +31,15 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Paths in an image. The image runs the tool with the command install, which "args" of a Kubernetes container replace.
+// Paths in an image. The image runs the tool with the command install. The "args" of a Kubernetes container replace
+// this command.
 const (
 	tool = "/usr/bin/cni-tool"
 	path = "/usr/bin:/opt/cni/bin"
 	bill = "usr/share/doc/cni-ipvlan-vpc-k8s/sbom.cdx.json"
 )
 
-// A release has what all images have in common.
+// A release has the values that are the same in all images.
 type release struct {
 	version string
 	date    time.Time // of all files

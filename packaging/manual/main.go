@@ -4,8 +4,8 @@
 //go:build !urfave_cli_no_docs
 
 // Manual writes the manual page of the tool, and its completions for shells, into a directory like /usr/share. The
-// library urfave/cli makes the page and has the completions. Its code for pages needs a Markdown library, so this code
-// is not in the shipped program.
+// library urfave/cli makes the page and has the completions. The library's code for pages needs a Markdown library, so
+// the shipped tool leaves out that code, and this program has it.
 //
 //	manual DIR
 package main
@@ -60,8 +60,8 @@ func write(dir string) error {
 		link(filepath.Join(dir, "bash-completion/completions"), tool.Name, alias))
 }
 
-// script returns the library's completion for a shell. It is a file of the library's module, which no package of the
-// module embeds.
+// script returns the library's completion for a shell. The completion is a file in the module of the library. script
+// reads the file from the module's directory, because no package of the module embeds it.
 func script(shell string) (string, error) {
 	module, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/urfave/cli/v2").Output()
 	if err != nil {
@@ -79,7 +79,7 @@ func replace(file, text string) error {
 	return cli.ReplaceFile(file, []byte(text), 0o644)
 }
 
-// link makes a symbolic link in dir, in place of an older file with this name.
+// link makes a symbolic link in dir. It replaces an older file with the same name.
 func link(dir, to, name string) error {
 	err := os.Remove(filepath.Join(dir, name))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -6,7 +6,7 @@
 //
 //	sbom PROGRAM...
 //
-// It writes neither a date nor a serial number, so the same programs give the same text.
+// The output has neither a date nor a serial number, so the same programs always give the same text.
 package main
 
 import (
@@ -122,7 +122,7 @@ func program(path string, info *debug.BuildInfo) (component, error) {
 }
 
 // linked returns the modules in a program, and Go's standard library. The standard library is not a module, but
-// scanners look for its bugs, too.
+// scanners also look for bugs in the standard library.
 func linked(info *debug.BuildInfo) []component {
 	libraries := []component{module("library", &debug.Module{Path: "stdlib",
 		Version: strings.TrimPrefix(info.GoVersion, "go")})}
@@ -138,7 +138,7 @@ func module(kind string, m *debug.Module) component {
 	return component{Type: kind, Ref: purl, Name: m.Path, Version: m.Version, PURL: purl}
 }
 
-// own adds the license of this project.
+// own adds the license of this project to a component.
 func own(c component) component {
 	var l licensing
 	l.License.ID = "Apache-2.0"
