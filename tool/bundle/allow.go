@@ -20,9 +20,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// An allowance has the words and tags that may leave this node, in addition to those that may leave any node.
+// An allowance has the words and tags of this node that may leave the node. The patterns below match words that may
+// leave every node.
 type allowance struct {
-	words map[string]bool   // names of pods, links and networks, which texts of others may have
+	words map[string]bool   // names of pods, links and networks; texts of others may contain these words
 	tags  map[string]string // tags of the conflists, by key; other tags do not leave the node
 }
 
@@ -43,7 +44,8 @@ const withheld = conf.Withheld
 // ownTags are the tags of ENIs that this project sets, with values of its own.
 var ownTags = []string{book.TagManaged, book.TagInstance, book.TagPool, book.TagKeep}
 
-// keepTags returns the tags that may leave the node: our own tags, and tags that a conflist has with the same value.
+// keepTags returns the tags that may leave the node. These are our own tags with values that can be no secret, and tags
+// that a conflist has with the same value.
 func (w *allowance) keepTags(tags map[string]string) map[string]string {
 	kept := map[string]string{}
 	for key, value := range tags {
@@ -120,7 +122,7 @@ func lazy(expression string) func() *regexp.Regexp {
 // ownAlias matches the alias of one of our pairs: our name, the network, the container, the interface, and the pod.
 var ownAlias = lazy(`^cni-ipvlan-vpc-k8s [\w.-]{1,64} [\w.-]{1,128} [\w.-]{1,15}( [\w./-]{1,128})?$`)
 
-// mostText is how many bytes of a text of others may leave the node.
+// mostText is the maximum number of bytes of a text of others that may leave the node.
 const mostText = 4 << 10
 
 // Patterns of words that can be no secret, and of words that name a secret.
@@ -168,7 +170,8 @@ func (w *allowance) text(text string) string {
 // filler are words between the name of a secret and the secret.
 var filler = map[string]bool{"is": true, "was": true, "=": true, ":": true, "": true, "the": true, "a": true}
 
-// named returns a word that names a secret. If the word also has a value after the name, named returns withheld.
+// named returns the word, which names a secret. If the word also contains a value, or may itself be a secret, named
+// returns withheld.
 func (w *allowance) named(word string) string {
 	end := naming().FindStringIndex(word)[1]
 	rest := word[end:]

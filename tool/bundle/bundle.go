@@ -8,7 +8,8 @@
 // failure. So a bundle of a broken node has all sources that still work.
 //
 // The code lists field by field what may leave the node (see allow.go). The types of this project have no fields for
-// other data. If others may have written a text, only words that can be no secret stay in the text.
+// other data. Other programs or people may have written a text ("texts of others"). Only words that can be no secret
+// stay in such a text.
 package bundle
 
 import (
@@ -60,7 +61,7 @@ type Entry struct {
 // A Bundle is the state of a node at the time of the bundle.
 type Bundle struct {
 	Manifest
-	State     *registry.State   // nil: the source was not read, as for the fields below
+	State     *registry.State   // nil if the source was not read; the same holds for the fields below
 	Log       []registry.Line   // the end of the lease log
 	Networks  []conf.List       // the part of the conflists that may leave the node
 	Kernel    *doctor.Snapshot  // links, addresses, routes, rules, and answers to the checks
@@ -74,7 +75,7 @@ type Bundle struct {
 	Conflists *conf.Conflists   // made from Networks
 }
 
-// Source returns what the manifest says of a source.
+// Source returns the entry of the manifest about a source.
 func (b *Bundle) Source(name string) Source {
 	for _, s := range b.Sources {
 		if s.Name == name {

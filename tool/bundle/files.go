@@ -20,7 +20,8 @@ type network struct {
 	List json.RawMessage `json:"list"`
 }
 
-// conflists reads the documented keys of our plugins. It allows the names and tags of the conflists in texts of others.
+// conflists reads the documented keys of our plugins. From then on, the names and tags of the conflists may leave the
+// node, also in texts of others.
 func (g *gathering) conflists(context.Context) (finish, error) {
 	return func() (any, error) {
 		all := []network{}
@@ -43,7 +44,7 @@ func (g *gathering) conflists(context.Context) (finish, error) {
 	}, nil
 }
 
-// knowTags allows the values of the tags that a conflist asks for.
+// knowTags adds the subnetTags of a conflist to the tags that may leave the node.
 func (w *allowance) knowTags(l conf.List) {
 	if l.IPAM == nil {
 		return
@@ -67,7 +68,7 @@ func (g *gathering) registry(context.Context) (finish, error) {
 	}, err
 }
 
-// knowState allows the names that a registry has.
+// knowState allows the names in a registry to leave the node.
 func (w *allowance) knowState(s *registry.State) {
 	for _, l := range s.Leases.All() {
 		w.know(l.PodNamespace, l.PodName, l.PodOf(), l.ContainerID, l.NetNS, l.IfName, l.Network)

@@ -26,7 +26,7 @@ import (
 const (
 	manifestFile = "manifest.json"
 	readmeFile   = "README"
-	manifestRoom = 100_000 // bytes of these two files, and of what tar adds
+	manifestRoom = 100_000 // bytes for these two files, and for the data that tar adds
 )
 
 const readme = `A support bundle of cni-ipvlan-vpc-k8s: what a node shows of its pods' network.

@@ -57,7 +57,7 @@ func (g *gathering) programs(context.Context) (finish, error) {
 		all, err = append(all, at...), errors.Join(err, err2)
 	}
 	if len(all) > 0 {
-		err = nil // the programs that could be read count
+		err = nil // if some programs could be read, the reading has not failed
 	}
 	return func() (any, error) { return &list[nl.ProgramDump]{all}, nil }, err
 }
@@ -73,7 +73,7 @@ type Inside struct {
 	Why      string           `json:"why"` // why a part could not be read; else ""
 }
 
-// pods looks into the namespaces of leases.
+// pods reads the kernel's objects in the namespaces of pods with leases.
 func (g *gathering) pods(ctx context.Context) (finish, error) {
 	if g.state == nil {
 		return nil, errors.New("the pods are not known, because the registry was not read")

@@ -23,13 +23,13 @@ const (
 	sourceKernel    = "kernel"
 )
 
-// A finish takes the data that was read, and returns the part that may leave the node. The gathering waits for each
-// finish, so a finish may change the gathering.
+// A finish is the second part of a reading. It returns the part of the data that may leave the node. The gathering
+// waits for the end of each finish, so a finish may change the gathering.
 type finish func() (any, error)
 
 // A reading reads one source. The gathering does not wait for a slow reading, so a reading must not change the
-// gathering. The finish of a reading returns the value of the file, which is JSON. The finish returns nil if another
-// reading stores the source.
+// gathering. The finish of a reading returns the value that the bundle's file has as JSON. The finish returns nil if
+// another reading stores the source.
 type reading struct {
 	name, file string
 	deadline   time.Duration
@@ -37,8 +37,8 @@ type reading struct {
 	read       func(*gathering, context.Context) (finish, error)
 }
 
-// readings are all readings, in the order in which they are made. Earlier readings allow names that later readings keep
-// in texts. A bundle has room for all shares and the manifest together.
+// readings are all readings, in the order in which they are made. The order matters: a reading allows names, and later
+// readings keep these names in texts. A bundle has room for all shares and the manifest together.
 var readings = []reading{
 	{sourceConflists, "conflists.json", 5 * time.Second, 60_000, (*gathering).conflists},
 	{sourceRegistry, "registry.json", 5 * time.Second, 350_000, (*gathering).registry},

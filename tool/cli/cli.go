@@ -119,7 +119,8 @@ func checkArgs(c *Context, own bool) error {
 	return nil
 }
 
-// unknownFlag and invalidValue match the library's errors about flags, which package flag has written.
+// unknownFlag and invalidValue match the errors about flags that the library returns. Package flag has written these
+// texts.
 var (
 	unknownFlag  = regexp.MustCompile(`^flag provided but not defined: -+(.*)$`)
 	invalidValue = regexp.MustCompile(`^invalid value "(.*)" for flag -+(\S+): .*$`)

@@ -28,7 +28,7 @@ func Answer(c *Context, v any, text func(w io.Writer)) error {
 	} else {
 		var plain bytes.Buffer
 		text(&plain)
-		b.WriteString(excerpt.Lines(plain.String())) // parts are texts of pods, and a terminal obeys escapes
+		b.WriteString(excerpt.Lines(plain.String())) // pods may have written parts of it, and a terminal obeys escapes
 	}
 	if _, err := b.WriteTo(c.App.Writer); err != nil {
 		return fmt.Errorf("write the answer: %w", err)
@@ -79,7 +79,7 @@ func head(f reflect.StructField) string {
 
 // Cell returns the text of a value in a table. For a CIDR that an ENI does not have, the text is empty.
 func Cell(v any) string {
-	text, ok := v.(string) // most cells, and Sprint would take long
+	text, ok := v.(string) // most cells are strings, and Sprint would take long
 	if !ok {
 		text = fmt.Sprint(v)
 	}

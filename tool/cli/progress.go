@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A terminal is standard error: a screen, or a log. Each change in EC2 is a line of its own. On a screen, the last line
-// also says what the command waits for, and the next line overwrites that line.
+// A terminal is the standard error of this process: a screen, or a log. The tool writes a line for each change in EC2.
+// On a screen, the last line also says what the command waits for. The next line overwrites this last line.
 type terminal struct {
 	w      io.Writer
 	screen bool // w is a screen and no file or pipe
@@ -32,7 +32,7 @@ func newTerminal(f *os.File) *terminal {
 // erase removes the last line (ECMA-48: carriage return, erase in line).
 const erase = "\r\x1b[K"
 
-// Write writes whole lines. Before, it erases the text of show, if the screen has one.
+// Write writes whole lines. If show has written a text to the screen, Write first erases this text.
 func (t *terminal) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -53,7 +53,8 @@ func (t *terminal) show(text string) {
 	t.shown = text != ""
 }
 
-// Working shows what the command does, and for how long, until the caller calls stop. It shows this only on a screen.
+// Working shows what the command does, and for how long, until the caller calls stop. If standard error is no screen,
+// Working shows nothing.
 func Working(what string) (stop func()) {
 	m, ok := slog.Default().Handler().(messages)
 	if !ok {

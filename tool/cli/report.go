@@ -73,8 +73,8 @@ func Report(w io.Writer, err error) int {
 	return 1
 }
 
-// exitCoder returns an error of the library that has an exit status. The error of a program that this process has
-// executed has the same methods, but its exit status is not the tool's.
+// exitCoder returns the error of the library that has an exit status, or nil. The error of an executed program has the
+// same methods. exitCoder returns nil for it, because the exit status of that program is not the tool's.
 func exitCoder(err error) urfave.ExitCoder {
 	exit, _ := errors.AsType[urfave.ExitCoder](err)
 	if _, ofProgram := exit.(*exec.ExitError); ofProgram {

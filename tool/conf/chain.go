@@ -63,7 +63,7 @@ func (r *review) chain() {
 		r.wrong("", "none of the plugins is one of %s", strings.Join(Types, ", "))
 		return
 	}
-	if i, is := at[TypeEgress]; is && len(at) == 1 { // the plugins before it are of another project
+	if i, is := at[TypeEgress]; is && len(at) == 1 { // TypeEgress follows plugins of another project
 		if i == 0 {
 			r.wrong(r.where(i), "no plugin before this one gives the pod an address: put this plugin last")
 		}
@@ -113,7 +113,7 @@ func (r *review) positions() map[string]int {
 	return at
 }
 
-// alone reports our other plugins in a chain with TypeAll, which does their work, too.
+// alone reports our other plugins in a chain with TypeAll, because TypeAll also does the work of these plugins.
 func (r *review) alone(at map[string]int) {
 	for _, typ := range parted {
 		if i, ok := at[typ]; ok {
@@ -166,8 +166,8 @@ func (r *review) further(at map[string]int) {
 	}
 }
 
-// hooks reviews whether the plugins after TypeIPVlan work in the mode of its slave. Only the review compares these
-// three plugins: a plugin checks only its own configuration.
+// hooks reviews whether the plugins after TypeIPVlan work with the mode of the ipvlan slave. Only the review compares
+// the configurations of these plugins, because each plugin checks only its own configuration.
 func (r *review) hooks(at map[string]int) {
 	i, ok := at[TypeIPVlan]
 	var slave struct{ Mode string }
@@ -245,8 +245,8 @@ func (r *review) tuning(i int) {
 	}
 }
 
-// portmap reviews whether the plugin portmap uses one of the bits of our mark, as its
-// iptables backend does by default. Then packets of other pods to a hostPort are lost.
+// portmap reviews whether the plugin portmap uses one of the bits of our mark. By default, the iptables backend of
+// portmap uses such a bit. Then packets of other pods to a hostPort are lost.
 func (r *review) portmap(i int, mark uint32) {
 	var c struct {
 		Backend     string `json:"backend"`
@@ -321,8 +321,8 @@ func (r *review) egressByPair(where string, c *egress.Config, p ptp.Config) {
 	}
 }
 
-// byENI returns why pods send to the address of a Service by their ENI, if hostCidrs does not have the address. byENI
-// returns "" if pods send to it by the node.
+// byENI returns the reason why pods send packets for the address of a Service by their ENI. It assumes that hostCidrs
+// does not have the address. byENI returns "" if pods send these packets by the node.
 func byENI(a netip.Addr, p ptp.Config, routed []netip.Prefix) string {
 	i := holder(routed, a)
 	switch {

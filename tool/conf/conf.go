@@ -6,10 +6,10 @@
 // configurations define the keys and the allowed values.
 //
 // All methods follow one rule for mistakes. An answer leaves out each network with a mistake, and has all other
-// networks. The error that a method returns beside the answer has all mistakes. A file that Load cannot parse may be
-// another program's. So such a file counts as a mistake only if no other file has our plugins. [Conflists.Unread]
-// always names such a file. If a network that is left out could make the whole answer wrong, there is no answer: see
-// [Conflists.Whole].
+// networks. The error that a method returns beside the answer has all mistakes. A file that Load cannot parse may
+// belong to another program. So such a file counts as a mistake only if no other file has our plugins.
+// [Conflists.Unread] always names such a file. If a network that is left out could make the whole answer wrong, there
+// is no answer: see [Conflists.Whole].
 package conf
 
 import (
@@ -119,7 +119,8 @@ func (m *Member) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// programs returns the program that a runtime executes for the member, and the program that this program executes.
+// programs returns the program that a runtime executes for the member. If that program executes a program of ours,
+// programs also returns the second program.
 func (m Member) programs() []string {
 	if m.Type == TypeAll || m.Type == TypeIPAM {
 		return []string{m.Type, GrowProgram}
@@ -147,11 +148,11 @@ func isRead(name string) bool {
 	return slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(name))
 }
 
-// ErrNone means that no conflist has one of our plugins that gives addresses.
+// ErrNone means that no conflist has a plugin of ours that gives addresses to pods.
 var ErrNone = errors.New("no conflist with the plugin " + TypeAll + " or " + TypeIPAM)
 
-// Absent reports whether an error of [Conflists.All] means that there is no configuration, and not that Load cannot
-// read it.
+// Absent reports whether an error of [Conflists.All] means that there is no configuration. If the error means that Load
+// cannot read a configuration, Absent returns false.
 func Absent(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNone) }
 
 // PoolName returns the name of a pool for people. In the registry, the default pool has an

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// Installed is a key of a list. It names the plugins of others that the list had when it was installed. If it does not
-// name a plugin of others, another program has added that plugin since.
+// Installed is a key of a list. Its value names the plugins of others that the list had when it was installed. If the
+// list has a further plugin of others, another program has added that plugin since.
 const Installed = "cni-ipvlan-vpc-k8s/installed"
 
 // listKeys are the keys of a list (CNI specification 1.1.0, section 1, "Configuration format"). Other methods review
@@ -31,8 +31,8 @@ type listKeys struct {
 	Installed    any `json:"cni-ipvlan-vpc-k8s/installed"` // [Installed]
 }
 
-// memberKeys are the keys that every plugin's configuration may have. The runtime adds runtimeConfig and prevResult,
-// but examples also have them.
+// memberKeys are the keys that every plugin's configuration may have. The runtime adds runtimeConfig and prevResult.
+// But examples also have these two keys, so they are no mistake.
 type memberKeys struct {
 	CNIVersion    any `json:"cniVersion"`
 	Name          any `json:"name"`

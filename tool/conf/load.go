@@ -199,7 +199,7 @@ func (f *File) add(list List, err error) {
 	}
 }
 
-// delegatesOf returns the networks that a file of Multus has. delegatesOf returns nil if the file is not Multus's.
+// delegatesOf returns the networks that a file of Multus has. delegatesOf returns nil if the file is no file of Multus.
 func delegatesOf(b []byte) []json.RawMessage {
 	var c struct {
 		Type      string            `json:"type"`
@@ -230,7 +230,8 @@ func parse(path string, b []byte) (List, error) {
 	return c, nil
 }
 
-// Cached reads the network that a runtime keeps of an ADD: a list with its drop-ins. The list came from file.
+// Cached reads the network that a runtime keeps after an ADD: a list with its drop-ins. file is the file from which the
+// runtime has read the list.
 func Cached(file string, text []byte) (List, error) {
 	c := List{File: file}
 	err := json.Unmarshal(text, &c)

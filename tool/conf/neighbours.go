@@ -13,8 +13,8 @@ import (
 )
 
 // neighbours compares the file with the other files in its directory, because networks can conflict. Two networks with
-// one name share their leases. The node has one setting of masquerading and one lease log for all networks. The review
-// does not compare the file with the file that it will replace.
+// the same name share their leases. The node has one setting of masquerading and one lease log for all networks. The
+// review does not compare the file with the file that it will replace.
 func (r *review) neighbours() {
 	r.decode()
 	for _, f := range r.beside.Files {
@@ -60,7 +60,7 @@ func (r *review) neighbour(f string, other List) {
 
 // replaces reports whether the file fresh is meant to replace the file old by a rename: 10-pods.conflist.new or
 // .10-pods.conflist.swp replaces 10-pods.conflist. If runtimes read files with the ending of fresh, fresh replaces
-// nothing: they read both files.
+// nothing, because runtimes read both files.
 func replaces(fresh, old string) bool {
 	target := strings.TrimPrefix(strings.TrimSuffix(fresh, filepath.Ext(fresh)), ".")
 	return !isRead(fresh) && (target == old || target == strings.TrimSuffix(old, filepath.Ext(old)))

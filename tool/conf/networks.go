@@ -38,7 +38,7 @@ func networksOf(lists []List) (all []Network, failed error) {
 		if l.Plugin(TypePTP) == nil || seen[l.Name] {
 			continue
 		}
-		seen[l.Name] = true // even with a mistake: a later list of this name is an old one
+		seen[l.Name] = true // even if the list has a mistake: a later list with this name is an old one
 		n, err := NetworkOf(l)
 		if err != nil {
 			failed = errors.Join(failed, err)

@@ -62,8 +62,9 @@ func (c *Conflists) Wanted(s *registry.State) map[string]int {
 	return wanted
 }
 
-// Pools returns a policy for each pool, for filling the pool. If networks share a pool, it is the policy of the first
-// network, with the largest warm.min and warm.max of these networks. Collections keep the same numbers.
+// Pools returns, for each pool, the policy for filling the pool. If networks share a pool, Pools returns the policy of
+// the first network, with the largest warm.min and warm.max of these networks. Collections keep the same numbers of
+// free addresses.
 func (c *Conflists) Pools() (pools []lease.Policy) {
 	for _, p := range c.policies {
 		i := slices.IndexFunc(pools, func(q lease.Policy) bool { return q.Pool == p.Pool })

@@ -15,7 +15,8 @@ import (
 )
 
 // paths reviews whether the list has the plugins that the data paths of the pools need, and whether these plugins fit
-// the data paths. Only the review compares these three plugins: a plugin checks only its own configuration.
+// the data paths. Only the review compares the configurations of these plugins, because each plugin checks only its own
+// configuration.
 func (r *review) paths(at map[string]int) {
 	var ipam lease.Config
 	var pair ptp.Config

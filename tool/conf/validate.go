@@ -49,7 +49,7 @@ type review struct {
 	List
 	file     string
 	delegate bool       // the list is in a file of Multus
-	beside   *Conflists // conflists of the file's directory; nil: no runtime reads it
+	beside   *Conflists // conflists of the file's directory; nil: no runtime reads the directory
 	coming   []string   // programs that will be installed before the file
 	mistakes []Mistake
 	text     []byte
@@ -131,7 +131,8 @@ func (r *review) delegates(all []json.RawMessage, binDir string) {
 	}
 }
 
-// place returns the text of a mistake: an error of syntax with its line, or a file that has no object.
+// place returns the text of the mistake in a file that is no JSON object. For an error of syntax, the text has the
+// line.
 func place(b []byte, err error) string {
 	if s, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return fmt.Sprintf("line %d: %v", 1+bytes.Count(b[:min(int(s.Offset), len(b))], []byte("\n")), err)
@@ -149,7 +150,7 @@ func (r *review) where(i int) string {
 }
 
 // configs are the types into which our plugins decode their configurations. Only these types define which keys exist
-// and which values are right: there is no list beside them.
+// and which values are right. There is no second list of keys.
 var configs = map[string]func() validator{
 	TypeAll:    func() validator { return &chain.Config{} },
 	TypeIPAM:   func() validator { return &lease.Config{} },

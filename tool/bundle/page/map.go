@@ -16,7 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// A kind of cells has a letter and a shape beside its colour.
+// A kind is a kind of cells: the cells of addresses in one state. A kind has a letter and a shape in addition to its
+// colour.
 type kind struct{ Class, Letter, Name, Means string }
 
 var kinds = []kind{

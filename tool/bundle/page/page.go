@@ -106,11 +106,11 @@ type page struct {
 	Kernel           []fold
 }
 
-// A group has the findings of one check and severity, with a letter beside the colour.
+// A group has the findings of one check and one severity. A letter shows the severity in addition to the colour.
 type group struct {
 	Severity, Letter, Check, About string
 	First, More                    []finding
-	Do                             string // what to do about all findings; "": each has its own
+	Do                             string // what to do about all findings; "": each finding has its own text
 }
 
 // A finding is one finding of the checks.
@@ -265,7 +265,7 @@ func linesOf[T fmt.Stringer](name string, items []T) fold {
 	return f
 }
 
-// A pod is an interface of a pod, with the way of its packets.
+// A pod is an interface of a pod, with the paths of its packets.
 type pod struct {
 	ID, Name, Addr, State, Age string
 	Path, Pair                 []string
@@ -324,7 +324,8 @@ func pairsOf(s *doctor.Snapshot) map[string]nl.Link {
 	return pairs
 }
 
-// paths returns the ways of a pod's packets: to the VPC, and to the node, Services and the internet.
+// paths returns the paths of a pod's packets. vpc is the path to the VPC. node is the path to the node, Services and
+// the internet, if this is another path.
 func paths(s *registry.State, l registry.Lease, pair nl.Link) (vpc, node []string) {
 	e := s.ENIs[l.ENI]
 	link := cmp.Or(e.Link, "its link")

@@ -24,7 +24,7 @@ const (
 	refused = "refused"
 )
 
-// An event has a time and what happened then.
+// An event is something that happened at a time.
 type event struct {
 	at     time.Time
 	Kind   string // begin, end or refused
@@ -39,7 +39,7 @@ type timeline struct {
 	More     int // number of earlier events
 	Why      string
 	From, To string
-	Curve    string // points of the number of leases, as SVG has them
+	Curve    string // the number of leases over time, as points of SVG
 	Most     int    // the largest number of leases
 	Marks    []mark
 	Ticks    []tick
@@ -58,7 +58,7 @@ type tick struct {
 	Text string
 }
 
-// mostEvents is how many events the page lists.
+// mostEvents is the maximum number of events that the page lists.
 const mostEvents = 300
 
 // The size of the picture in its own units.
@@ -109,7 +109,7 @@ func leaseEvents(log []registry.Line) (all []event) {
 	return all
 }
 
-// refusals returns the refusals and throttling by EC2, and the failures of ADDs, as the registry has them.
+// refusals returns the events that the registry has: refusals by EC2, throttling by EC2, and failures of ADDs.
 func refusals(s *registry.State) (all []event) {
 	if s == nil {
 		return nil
@@ -134,7 +134,8 @@ func refusals(s *registry.State) (all []event) {
 	return all
 }
 
-// journalled returns the warnings about EC2 in the journal. The registry only has the refusals that still count.
+// journalled returns the warnings about EC2 in the journal, because the registry has only the refusals that are still
+// in force.
 func journalled(journal []bundle.Entry) (all []event) {
 	const warning = "4" // the level of a warning in syslog
 	for _, e := range journal {
@@ -185,8 +186,8 @@ func (t *timeline) draw(b *bundle.Bundle, all []event) {
 	}
 }
 
-// numbers returns how many leases there are after each event. It counts back from the leases in the registry, because
-// the log no longer has its first lines.
+// numbers returns the number of leases after each event. The log no longer has its first lines. So numbers begins with
+// the number of leases in the registry, and counts back.
 func numbers(b *bundle.Bundle, all []event) []int {
 	n := 0
 	if b.State != nil {
@@ -196,7 +197,7 @@ func numbers(b *bundle.Bundle, all []event) []int {
 		}
 		n = len(addrs)
 	}
-	counts := make([]int, len(all)) // counted back from the end, which the registry knows
+	counts := make([]int, len(all)) // counted back from the end, because the registry has the number at the end
 	for i, e := range slices.Backward(all) {
 		counts[i] = max(0, n)
 		switch e.Kind {
