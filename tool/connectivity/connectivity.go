@@ -35,8 +35,8 @@ const Least = 30 * time.Second
 // tryFor is how long a path may take.
 const tryFor = 2 * time.Second
 
-// The time limits of a test's parts: two ADDs, a question to the peer, the paths, and two DELs. The second ADD begins
-// before nextUntil, or not at all. All parts together take less than [Test.Within].
+// The time limits of a test's parts: two ADDs, a question to the peer, the paths, and two DELs. If nextUntil has
+// passed, the second ADD does not begin. All parts together take less than [Test.Within].
 
 func (t Test) addWithin() time.Duration { return t.Within * 9 / 30 } // for each ADD
 func (t Test) nextUntil() time.Duration { return t.Within * 6 / 30 }
@@ -115,7 +115,8 @@ func (r Report) Print(w io.Writer) {
 	fmt.Fprintf(w, "%s, %d fail, in %.1f s\n", cli.Count(len(r.Paths), "path"), r.Failed, r.Took/1000)
 }
 
-// Run makes the pods, tries all paths, and removes the pods. The error is about the test itself.
+// Run makes the pods, tries all paths, and removes the pods. A path that fails is no error. The error is about the test
+// itself.
 func (t Test) Run(ctx context.Context) (r Report, err error) {
 	start := time.Now()
 	whole, cancel := context.WithDeadline(ctx, start.Add(t.lookUntil()))
@@ -154,7 +155,7 @@ type scene struct {
 	peer  answer // the answer of the other node
 	alike error  // why the other node does not answer
 
-	checked map[*pod]error            // the result of CHECK for a pod, asked once
+	checked map[*pod]error            // the result of CHECK, which the test calls once for a pod
 	enis    func() ([]aws.ENI, error) // the ENIs by metadata, asked once
 }
 

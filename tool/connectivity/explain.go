@@ -14,18 +14,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// lookFor is how long the test sends packets again while taps watch the links. It is less than the second after which
-// TCP repeats its first packet.
+// lookFor is how long the test sends packets again while taps watch the links. It is less than one second, because TCP
+// repeats its first packet after one second.
 const lookFor = 900 * time.Millisecond
 
-// A finding is what was seen while a path failed again.
+// A finding has the observations of a further try of a path that had failed.
 type finding struct {
 	path
 	failed   error
 	seen     []sighting
 	drops    []nl.Dropper
 	counted  []string // the kernel's counters of drops that have changed
-	unchecks error    // what CHECK says of the pod
+	unchecks error    // errors of CHECK for the pods of the path
 }
 
 // A sighting is a packet that a tap has seen, with the namespace of the tap.
@@ -152,7 +152,7 @@ func (s *scene) present(links []string) []string {
 	return slices.DeleteFunc(links, func(l string) bool { _, err := s.node.LinkByName(l); return err != nil })
 }
 
-// furthest returns the sighting at the furthest place on the way to the receiver and back. The last sighting need not
+// furthest returns the sighting at the furthest place on the path to the receiver and back. The last sighting need not
 // be the furthest: the sender may have repeated a packet just before the taps were closed.
 func (s *scene) furthest(f finding) (l sighting, any bool) {
 	for _, seen := range f.seen {
@@ -163,9 +163,9 @@ func (s *scene) furthest(f finding) (l sighting, any bool) {
 	return l, any
 }
 
-// progress orders the places on the way: out of a pod, into the node, out of the node, into a pod. Then come the same
-// places for the answer. The node sends a packet to a Service back into the sender. This step back into the sender
-// counts as no progress beyond the node.
+// progress returns a number for the place of a sighting on the path. The places in their order are: out of a pod, into
+// the node, out of the node, into a pod. The same places of the answer come after these places. The node sends a packet
+// for a Service back into the sender. Such a packet counts like a packet into the node.
 func (s *scene) progress(f finding, l sighting) (steps int) {
 	switch node := l.ns == s.node; {
 	case node && !l.Out, !node && !l.Out && f.leaving(l) && l.ns == f.from:
@@ -188,7 +188,7 @@ func (f finding) leaving(s sighting) bool {
 	return s.To == f.to.Addr().WithZone("") || f.pod != nil && s.From == f.pod.addr(f.family)
 }
 
-// where says where a packet has come furthest.
+// where returns a text about the furthest place that a packet has reached.
 func (s *scene) where(f finding) string {
 	l, any := s.furthest(f)
 	if errors.Is(f.failed, errLarge) {

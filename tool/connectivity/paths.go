@@ -131,9 +131,9 @@ func (s *scene) toServer(name string, f nl.Family, from, to *pod) path {
 const groups = "the security groups of the ENIs at both ends, and the network ACLs and route tables of their " +
 	"subnets, must allow the packets"
 
-// both makes a small call and then a large call. Each has the same time, so a slow small call does not look like a loss
-// of large packets. A connection begins with small packets. So if the large call gets no connection, large packets are
-// not the cause.
+// both makes a small call and then a large call. Each call has the same time, so a slow small call does not look like a
+// loss of large packets. A connection begins with small packets. So if the large call gets no connection, the size of
+// packets is not the cause.
 func both(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
 	if _, err := query(ctx, n, to, call{Size: little}); err != nil {
 		return reason(err)
@@ -150,7 +150,7 @@ func both(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
 	return nil
 }
 
-// nodeAddr returns the node's address that its pods use.
+// nodeAddr returns the address of the node to which its pods send packets.
 func (s *scene) nodeAddr(f nl.Family) netip.Addr {
 	if a, err := s.node.DefaultSource(s.Network.Pair.HostInterface, f); err == nil && a.IsValid() {
 		return a
@@ -168,9 +168,9 @@ func (s *scene) nodeAddr(f nl.Family) netip.Addr {
 var metadataAddrs = map[nl.Family]netip.AddrPort{nl.IPv4: netip.MustParseAddrPort("169.254.169.254:80"),
 	nl.IPv6: netip.MustParseAddrPort("[fd00:ec2::254]:80")}
 
-// metadata returns two paths to the metadata service: the node's, which the plugins need, and the pods'. Most instances
-// have no metadata by IPv6. So for IPv6, metadata returns only the pods' path, and only if the configuration blocks
-// this path.
+// metadata returns two paths to the metadata service: from the node and from a pod. The plugins need the path from the
+// node. Most instances have no metadata by IPv6. So for IPv6, metadata returns only the path from a pod, and only if
+// the configuration blocks this path.
 func (s *scene) metadata(f nl.Family) (all []path) {
 	to, a := metadataAddrs[f], s.pods[0]
 	if f == nl.IPv4 {

@@ -81,7 +81,8 @@ func (s *scene) toPeer(f nl.Family) (all []path) {
 	return all
 }
 
-// calledBack asks the pod of the other node to call p. It returns an error if that pod gets no answer.
+// calledBack asks the pod of the other node to call p. If the pod of the other node gets no answer, calledBack returns
+// an error.
 func calledBack(ctx context.Context, p *pod, to netip.AddrPort) error {
 	a, err := query(ctx, p.ns, to, call{Size: little, Back: p.server.port()})
 	if err != nil {

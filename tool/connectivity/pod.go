@@ -23,7 +23,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// A pod is a namespace that the plugins have connected, with a program that answers.
+// A pod is a network namespace that the plugins have connected. A server of this process answers in the namespace.
 type pod struct {
 	name   string
 	ns     *nl.NS
@@ -75,7 +75,8 @@ func (t Test) addTimeout() time.Duration {
 	return min(t.addWithin()-3*time.Second, conf.MostAddTimeout)
 }
 
-// hasty returns the test's list with a short addTimeout. So an ADD that waits ends before this program would kill it.
+// hasty returns the test's list with a short addTimeout. A waiting ADD then ends by itself, before this program would
+// kill it.
 func (t Test) hasty() ([]byte, error) {
 	l := t.Network.List
 	plugins := make([]json.RawMessage, len(l.Plugins))
@@ -168,7 +169,7 @@ func (p *pod) read(result types.Result, node *nl.NS) error {
 	for _, ip := range r.IPs {
 		a, _ := netip.AddrFromSlice(ip.Address.IP)
 		if i := ip.Interface; i != nil && *i < len(r.Interfaces) && r.Interfaces[*i].Sandbox == "" {
-			continue // an address of the node, which asks the VPC router with it
+			continue // an address of the node's link, with which the node asks the VPC router
 		}
 		p.addrs = append(p.addrs, a.Unmap())
 		if gw, ok := netip.AddrFromSlice(ip.Gateway); ok {

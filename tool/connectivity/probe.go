@@ -72,7 +72,7 @@ func http(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
 	return nil
 }
 
-// lookup asks a DNS server for a name. "No such name" is an answer, too.
+// lookup asks a DNS server for a name. The answer that there is no such name is also a success.
 func lookup(ctx context.Context, n *nl.NS, server netip.AddrPort, name string) error {
 	r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return dial(ctx, n, network, server)

@@ -21,7 +21,7 @@ import (
 // is a line of JSON. The server changes nothing, and calls back only the caller.
 type server struct {
 	ns       *nl.NS
-	pod      *pod // the server reports its addresses, and calls back from it; nil: no pod
+	pod      *pod // the server reports the addresses of this pod, and calls back from it; nil: no pod
 	listener *net.TCPListener
 }
 
@@ -40,7 +40,7 @@ type answer struct {
 	Back  string       `json:"back"` // why the server could not call back; "": it could, or the caller did not ask
 }
 
-// mostBytes is how many bytes a caller may send.
+// mostBytes is the maximum number of bytes that a caller may send.
 const mostBytes = 1 << 20
 
 // serve begins to answer at a port. If port is 0, the kernel chooses the port.
@@ -109,7 +109,8 @@ func (s *server) answer(c *net.TCPConn) error {
 	return json.NewEncoder(c).Encode(a)
 }
 
-// The bytes of a small call, and of a large call, whose packets are as large as the links take.
+// The numbers of bytes of a small call and of a large call. The packets of a large call are as large as the links
+// allow.
 const (
 	little = 16
 	large  = 1 << 16

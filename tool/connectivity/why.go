@@ -151,7 +151,7 @@ func (s *scene) down(f finding) string {
 }
 
 // unassigned compares the pods' addresses with the addresses of the ENIs in the metadata service. EC2's
-// source/destination check drops packets from an address that their ENI does not have.
+// source/destination check drops a packet if the ENI does not have the packet's source address.
 func (s *scene) unassigned(f finding) string {
 	enis, err := s.enis()
 	if err != nil {

@@ -100,8 +100,8 @@ func (p *Node) podRoutes() ([]nl.Route, error) {
 	}), err
 }
 
-// astray looks for a pod that gets the node's packets from the address own by a wrong link. The right link is the pod's
-// veth.
+// astray looks for a pod to which packets of the node take a wrong link. Only packets from the address own count. The
+// right link is the pod's veth.
 func (p *Node) astray(own netip.Addr, pods []nl.Route, rules []nl.Rule) ([]Finding, error) {
 	for _, r := range pods {
 		if pod := r.Dst.Addr(); pod.Is6() == own.Is6() && !own.IsLinkLocalUnicast() {
@@ -117,7 +117,7 @@ func (p *Node) astray(own netip.Addr, pods []nl.Route, rules []nl.Rule) ([]Findi
 	return nil, nil
 }
 
-// strays returns the finding that the node's packets from own to a pod leave by another link.
+// strays returns the finding that the node's packets from own to a pod do not leave by the pod's veth.
 func (p *Node) strays(own netip.Addr, dev string, r nl.Route, rules []nl.Rule) Finding {
 	ip, bits := "ip", 31
 	if own.Is6() {

@@ -35,7 +35,7 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 		}
 	}
 	if !p.conflists.IsDir && beside.Path != p.path(conf.Dir) {
-		return found, nil // a runtime may not read this directory
+		return found, nil // perhaps no runtime reads this directory
 	}
 	files := beside.Files
 	if len(files) > 0 && files[0].Path != p.file && !files[0].Multus {
@@ -48,8 +48,8 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 }
 
 // secondConflist finds another file in the directory of CRI-O, if CRI-O's configuration names no network. CRI-O then
-// uses the first file. If the other file is the first one when CRI-O starts, CRI-O treats the running pods as pods of
-// another network that have ended.
+// uses the first file of the directory. If CRI-O starts while the other file is the first one, CRI-O treats the running
+// pods as ended pods of another network.
 func (p *Node) secondConflist(files []conf.File) []Finding {
 	_, err := os.Stat(p.path("/etc/crio"))
 	others := slices.DeleteFunc(slices.Clone(files), func(f conf.File) bool { return f.Path == p.file })

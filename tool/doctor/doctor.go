@@ -104,9 +104,8 @@ func (c Check) AsksEC2() bool { return c.of == ofEC2 }
 
 // Checks returns all checks of a node, or all checks of an image.
 //
-// No generic function may take a Check. Its type would then count as used in an interface,
-// and so would the client of the AWS SDK. The linker would keep all methods of that client:
-// 29 MB.
+// No generic function may take a Check. For the linker, the type Check would then be used in an interface, and so would
+// the type of the AWS SDK's client. The linker would keep all methods of that client: 29 MB.
 func Checks(image bool) (all []Check) {
 	for _, c := range checks {
 		if c.of == ofFiles || !image {
@@ -123,8 +122,8 @@ type Node struct {
 	binDir string
 
 	conflists *conf.Conflists
-	lists     []conf.List // those of [conf.Conflists.Networked]
-	ours      []conf.List // those of [conf.Conflists.All]
+	lists     []conf.List // the result of [conf.Conflists.Networked]
+	ours      []conf.List // the result of [conf.Conflists.All]
 
 	pool   *ipam.Pool // nil for an image and for a record
 	state  *registry.State
@@ -197,8 +196,8 @@ type Report struct {
 	Findings []Finding `json:"findings"`
 }
 
-// Examine makes the checks. With fix, it also makes the changes that can do no harm. Its
-// error is about the changes that failed.
+// Examine makes the checks. If fix is true, Examine also makes the changes that can do no harm. The error is about the
+// changes that failed.
 func (p *Node) Examine(ctx context.Context, checks []Check, fix bool) (Report, error) {
 	r := Report{Checked: []string{}, Findings: []Finding{}}
 	var failed error
@@ -233,8 +232,8 @@ func (p *Node) told(c Check, found []Finding, err error) []Finding {
 	return found
 }
 
-// notMade returns the finding that a check could not be made. If the node does not reach EC2, only the first such
-// finding is an error: pods that need EC2 fail.
+// notMade returns the finding that a check could not be made. If the node does not reach EC2, pods that need EC2 fail.
+// So the first such finding is an error, and later ones are warnings.
 func (p *Node) notMade(c Check, err error) Finding {
 	f := Finding{Severity: warning, About: c.Name, Means: "this check could not be made: " + err.Error(),
 		Do: "correct this error, then run the check again: " + cli.Name + " doctor --check " + c.Name}
@@ -308,6 +307,6 @@ func (r Report) Print(w io.Writer) {
 	}
 }
 
-// few is how many checks an answer without findings names at most. If there are more checks, the answer has only their
-// number, so that the answer of a healthy node is short.
+// few is the maximum number of checks that an answer without findings names. If there are more checks, the answer has
+// only their number. Then the answer of a healthy node is short.
 const few = 10

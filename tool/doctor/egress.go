@@ -71,7 +71,7 @@ func egressOutdated(networks []conf.NetworkEgress) (map[string]repair.Outdated, 
 	return all, nil
 }
 
-// differing returns findings about pods that have lost nothing, and whose egress follows another configuration.
+// differing returns findings about pods whose egress is complete, but does not follow the present configuration.
 func differing(outdated map[string]repair.Outdated) (found []Finding) {
 	for _, path := range slices.Sorted(maps.Keys(outdated)) {
 		o := outdated[path]
@@ -100,8 +100,8 @@ func renew(o repair.Outdated) func(context.Context) (string, error) {
 	}
 }
 
-// egressLost returns a finding for each pod whose egress has lost something. If repair can put it back, the finding has
-// a fix, and egressLost deletes the pod from outdated.
+// egressLost returns a finding for each pod whose egress has lost an object. If repair can put the object back, the
+// finding has a fix, and egressLost deletes the pod from outdated.
 func (p *Node) egressLost(ports map[string]int, outdated map[string]repair.Outdated) (found []Finding, failed error) {
 	seen := map[registry.Key]bool{} // a pod has a lease for each address
 	for _, l := range p.state.Leases.All() {
@@ -121,14 +121,14 @@ func (p *Node) egressLost(ports map[string]int, outdated map[string]repair.Outda
 				delete(outdated, l.NetNS)
 			}
 			found = append(found, f)
-		case err != nil && !errors.Is(err, fs.ErrNotExist): // ErrNotExist: ended, or no egress
+		case err != nil && !errors.Is(err, fs.ErrNotExist): // ErrNotExist: the pod has ended, or has no egress
 			failed = errors.Join(failed, err)
 		}
 	}
 	return found, failed
 }
 
-// lostEgress returns the finding about a pod whose egress has lost something.
+// lostEgress returns the finding about a pod whose egress has lost an object.
 func lostEgress(pod string, err error) Finding {
 	return Finding{Severity: severe, About: "pod " + pod, Means: err.Error(),
 		Do: "delete the pod: the next pod gets a complete egress. Then look for the program that removed the object. " +
@@ -222,7 +222,7 @@ func (p *Node) egressPods(ctx context.Context, ports map[string]int) (found []Fi
 // enoughUnanswered is the number of findings after which doctor asks no further client.
 const enoughUnanswered = 5
 
-// onePerGateway returns the first route by each gateway.
+// onePerGateway returns, for each gateway, the first route that leads to the gateway.
 func onePerGateway(routes []nl.Route) (first []nl.Route) {
 	for _, r := range routes {
 		if r.Via.IsValid() && !slices.ContainsFunc(first, func(o nl.Route) bool { return o.Via == r.Via }) {
@@ -254,12 +254,13 @@ func unanswered(client string, r nl.Route, port int) Finding {
 }
 
 // probe sends a packet into the tunnel, and reports whether a router answers. The packet has the lowest hop limit, so
-// the router must not forward it. The router reports that by ICMP, and its report returns by the tunnel.
+// the router must not forward it. The router reports the end of the hop limit by ICMP, and this report returns by the
+// tunnel.
 func probe(ctx context.Context, client *nl.NS, s egress.State, r nl.Route) (answers bool) {
 	const port = "33434" // of traceroute(8)
 	to, err := beyond(client, s, r)
 	if err != nil || !to.IsValid() {
-		return true // other routes have the whole destination: nothing is sent
+		return true // other routes cover the whole destination, so probe sends nothing
 	}
 	hop := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		failed := c.Control(func(fd uintptr) { err = oneHop(int(fd), to) })

@@ -14,18 +14,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// A place is a process or a unit. Its environment chooses how it asks EC2.
+// A place is a process or a unit. The variables of a place choose how the place asks EC2.
 type place struct {
 	name     string
 	env      aws.Environment
 	severity string // of a finding about this place
-	fails    string // what fails if a variable there has an invalid value
+	fails    string // what fails if a variable of the place has an invalid value
 	correct  string // how to give the place the environment of the runtime
 }
 
 // checkEndpoint looks at the variables that choose the endpoint of EC2, a proxy, and so on. A plugin has the variables
-// of the container runtime, which executes it. The units of the tool have other variables, and so has a shell. If these
-// variables differ, perhaps only the plugins reach EC2, or only the tool.
+// of the container runtime that executes the plugin. The units of the tool and a shell have variables of their own. If
+// the variables differ, perhaps only the plugins reach EC2, or only the tool.
 func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 	here := place{"this process", os.Getenv, warning, "this tool cannot ask EC2",
 		"run doctor with the same variables: set -a; . " + environmentFile + "; " + cli.Name + " doctor"}

@@ -20,8 +20,7 @@ import (
 // environmentFile is the file with variables that the units of the tool read (EnvironmentFile=).
 const environmentFile = "/etc/cni-ipvlan-vpc-k8s.env"
 
-// executors are the names of the programs that execute CNI plugins, as /proc has them. k3s
-// runs a containerd of its own.
+// executors are the programs that execute CNI plugins, by their names in /proc. k3s runs a containerd of its own.
 var executors = []string{"containerd", "crio", "cri-dockerd"}
 
 // A process is a container runtime of this node.
@@ -103,8 +102,8 @@ func (p *Node) units(ctx context.Context) []place {
 	return found
 }
 
-// ofUnit returns the variables of a unit, from the answer of systemctl show. The files come
-// last, because they count more (systemd.exec(5), EnvironmentFile=).
+// ofUnit returns the variables of a unit, from the answer of systemctl show. The variables of the files come last,
+// because they override the unit's other variables (systemd.exec(5), EnvironmentFile=).
 func ofUnit(shown string, read func(string) ([]byte, error)) (all []string) {
 	var files []string
 	for line := range strings.Lines(shown) {

@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// checkFirewall looks for chains of others that may drop what the node forwards for pods. Docker, firewalld and
+// checkFirewall looks for chains of others that may drop packets that the node forwards for pods. Docker, firewalld and
 // hardened images have such chains. The check does not evaluate the rules of such chains, because their effect depends
 // on more than the links.
 func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
@@ -91,8 +91,7 @@ func checkingSource(c nl.DroppingChain, family string) Finding {
 			"set IPv6_rpfilter=no in firewalld.conf, and restart firewalld (docs/operations.md)"}
 }
 
-// families returns the families of the pods' addresses, and those that the configurations
-// give to new pods.
+// families returns the families of the pods' addresses, and the families that the configurations give to new pods.
 func (p *Node) families() []nl.Family {
 	var has []nl.Family
 	for a := range p.state.Leases.Keys() {

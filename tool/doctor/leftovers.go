@@ -55,8 +55,8 @@ func (p *Node) removeDetached(context.Context) (string, error) {
 }
 
 // strayVeth returns the attachment of one of our veths if the attachment has no lease. Otherwise strayVeth returns "".
-// The alias of the veth names the attachment: our name, the network, the container and the interface. If a lease has no
-// container, because the registry was lost, the veth may be that of the lease. Then strayVeth returns "".
+// The alias of the veth names the attachment: our name, the network, the container and the interface. After a loss of
+// the registry, a lease may have no container. The veth may then belong to this lease, so strayVeth returns "".
 func (p *Node) strayVeth(l nl.Link) string {
 	words := strings.Fields(l.Alias)
 	if !nl.IsPair(l.Group) || l.Kind != "veth" || len(words) < 4 {

@@ -90,8 +90,8 @@ func (p *Node) checkSettings(byMAC map[string]nl.Link, pods map[string]bool) (fo
 	return found
 }
 
-// checkGuards finds links without a guard. Their pods can send packets to the node past security groups, and with any
-// source address.
+// checkGuards finds links without a guard. Pods on such a link can send packets to the node past security groups, and
+// with any source address.
 func (p *Node) checkGuards() (found []Finding, err error) {
 	lost, err := repair.Unguarded(p.pool.Host, p.state)
 	for _, g := range lost {
@@ -176,8 +176,8 @@ func (p *Node) checkFamilies() ([]Finding, error) {
 	return found, nil
 }
 
-// unshared returns nil if no other link uses l, and nl.ErrShared if one does. A record does not have this information,
-// so each link of a record counts as shared.
+// unshared returns nl.ErrShared if another link uses l, and nil if no other link uses l. A record does not have this
+// information, so each link of a record counts as shared.
 func (p *Node) unshared(l nl.Link) error {
 	if p.pool == nil {
 		return nl.ErrShared
@@ -189,8 +189,8 @@ func (p *Node) unshared(l nl.Link) error {
 // MTU to an ENI for pods if the boot ENI's MTU is not larger than mostMTU.
 const mostMTU = 9001
 
-// checkLink checks one link. The arguments boot and pods are the MTUs of the boot ENI and of
-// pods. A link that no pod uses may be down: it came back from a pod, and an ADD sets it up.
+// checkLink checks one link. The arguments boot and pods are the MTUs of the boot ENI and of pods. A link that no pod
+// uses may be down, because it came back from a pod. The next ADD sets the link up.
 func (p *Node) checkLink(eni string, l nl.Link, boot, pods int, used bool) (found []Finding) {
 	add := func(means, do string, fix func(context.Context) (string, error)) {
 		found = append(found, Finding{Severity: severe, About: l.Name + " (" + eni + ")", Means: means,
@@ -211,7 +211,7 @@ func (p *Node) checkLink(eni string, l nl.Link, boot, pods int, used bool) (foun
 		means := fmt.Sprintf("the link's MTU is %d, and the MTU of the boot ENI is %d, so pods on this ENI send "+
 			"smaller packets than other pods", l.MTU, boot)
 		shared := p.unshared(l)
-		// an ADD has the same condition
+		// an ADD changes the MTU under the same condition
 		if up := (nl.Up{Dev: l.Name, MTU: boot}); shared == nil || !l.Up && !errors.Is(shared, nl.ErrShared) {
 			add(means, up.String(), p.apply(up))
 		} else { // all slaves of the link would get the MTU

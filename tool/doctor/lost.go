@@ -112,8 +112,8 @@ func listed(w nl.Wiring) string {
 	return strings.Join(all, "; ")
 }
 
-// oneLine returns the text of an error in one line, even if the text has several lines. oneLine leaves out the words of
-// fs.ErrNotExist after other words.
+// oneLine returns the text of an error in one line, even if the text has several lines. oneLine leaves out the text of
+// fs.ErrNotExist if another text comes before it.
 func oneLine(err error) string {
 	text := strings.ReplaceAll(err.Error(), ": "+fs.ErrNotExist.Error(), "")
 	return strings.Join(strings.Fields(strings.ReplaceAll(text, "\n", "; ")), " ")
@@ -196,7 +196,7 @@ func (p *Node) lostOne(n conf.Network, s nl.Step) Finding {
 	return a
 }
 
-// routeless returns what the loss of a route to a pod means. It is for pods that no other source knows.
+// routeless returns the consequences of the loss of a route to a pod. It is for pods that no other source knows.
 func (p *Node) routeless(r nl.Route) string {
 	spare := nl.Route{Dst: r.Dst, Dev: r.Dev, Metric: ptp.SpareMetric}
 	if r.Dst.Addr().Is4() && spare.Check(p.pool.Host) == nil {
@@ -207,8 +207,8 @@ func (p *Node) routeless(r nl.Route) string {
 		"Services and the internet"
 }
 
-// repairNetwork returns a fix that puts back all objects that a network has lost, with this step among them. If only
-// other steps fail, the fix returns no error.
+// repairNetwork returns a fix that puts back all objects that a network has lost, also the object of step s. If step s
+// succeeds and another step fails, the fix returns no error.
 func (p *Node) repairNetwork(n conf.Network, s nl.Step) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		_, err := repair.Shared(p.pool.Host, n)

@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// checkOthers names the ENIs that others have attached and whose addresses no pod gets. Such ENIs are no fault if they
-// are not for pods. checkOthers also names the ENIs that an operator drains.
+// checkOthers names the ENIs that others have attached and whose addresses no pod gets. Such an ENI is a fault only if
+// it is for pods. checkOthers also names the ENIs that an operator drains.
 func (p *Node) checkOthers(context.Context) ([]Finding, error) {
 	var found []Finding
 	for _, id := range slices.Sorted(maps.Keys(p.state.ENIs)) {

@@ -28,8 +28,8 @@ import (
 // module is the Go module of our programs. Go records it in each program.
 const module = "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
 
-// checkPlugins checks that the plugins are there, and of one release. Then it asks the plugins of the
-// chain for their STATUS (CNI specification 1.1.0), as a runtime does.
+// checkPlugins checks that the plugins are installed, and that all programs are of one release. Then it asks the
+// plugins of the chain for their STATUS (CNI specification 1.1.0), as a runtime does.
 func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 	var found []Finding
 	versions := map[string]string{cli.Program: release.Version()}
@@ -38,7 +38,7 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 		file := filepath.Join(p.binDir, typ)
 		info, err := buildinfo.ReadFile(file)
 		switch {
-		// if a conflist needs this plugin, the loop below reports that it is missing
+		// if a conflist needs this plugin, the loop over p.lists reports the missing program
 		case errors.Is(err, fs.ErrNotExist) && (typ == conf.TypeEgress || hasIPAM):
 		case errors.Is(err, fs.ErrNotExist):
 			found = append(found, Finding{Severity: severe, About: file,

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// An engine enforces NetworkPolicy on a node. The check finds an engine by a chain of nftables or by pins of BPF, both
-// as patterns of [path.Match]. The sources of the engines have these names.
+// An engine enforces NetworkPolicy on a node. The check finds an engine by a chain of nftables or by pins of BPF. Both
+// fields are patterns of [path.Match]. Their names are from the source code of the engines.
 type engine struct{ name, chain, pins string }
 
 var engines = []engine{

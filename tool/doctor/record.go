@@ -19,7 +19,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// A Record is the state of a node at a time. The checks find in a Record what they would find on the node.
+// A Record is the state of a node at a time. The checks find the same faults in a Record as on the node, except for the
+// checks in onNode and partOnNode.
 type Record struct {
 	Made      time.Time
 	State     *registry.State
@@ -29,7 +30,7 @@ type Record struct {
 	Observed  *view.Observation // nil: the four sources were not compared
 }
 
-// Why a record does not have all that a check needs.
+// The reasons why a record lacks data that a check needs.
 const (
 	itsFiles  = "the check reads files of the system, which do not leave the node"
 	itsPods   = "the check looks into the namespaces of pods, or tries operations that only the node can try"
@@ -39,13 +40,13 @@ const (
 	itsOthers = "the check looks for chains and programs of others, which do not leave the node"
 )
 
-// onNode are the checks that a record cannot serve, and why. A record serves all other checks.
+// onNode are the checks that cannot be made on a record, with the reasons. All other checks can be made on a record.
 var onNode = map[string]string{"config": itsFiles, "plugins": itsFiles, "networkd": itsFiles, "netutils": itsFiles,
 	"cloudinit": itsFiles, "cloudsetup": itsFiles, "ifupdown": itsFiles, "nodeadm": itsFiles, "manager": itsFiles,
 	"timers": itsFiles, "kernel": itsPods, "state": itsDisk, "endpoint": itsEnv, "iam": itsPods, "egress": itsPods,
 	"policy": itsOthers}
 
-// partOnNode are the checks that a record can serve only in part.
+// partOnNode are the checks that can be made only in part on a record, with the reasons.
 var partOnNode = map[string]string{"links": itsPods, "leftovers": itsPods, "firewall": itsLegacy}
 
 // An Unmade is a check that could not be made, or that could be made only in part.
@@ -90,8 +91,8 @@ func Review(ctx context.Context, r Record) (Report, []Unmade) {
 	return report, unmade
 }
 
-// lookSafely makes a check on the data of a record. No real node may have such data, so lookSafely turns a panic into
-// an error.
+// lookSafely makes a check on the data of a record. A record may have data that no real node has, and a check may panic
+// because of such data. lookSafely turns a panic into an error.
 func (p *Node) lookSafely(ctx context.Context, c Check) (found []Finding, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -104,7 +105,7 @@ func (p *Node) lookSafely(ctx context.Context, c Check) (found []Finding, err er
 // ErrSenseless means that a check has failed because of data that no node has.
 var ErrSenseless = errors.New("the data makes no sense")
 
-// Record makes the checks write all that they read from now on into s and a, for [Review]. The node must have a pool.
+// After Record, the checks also write all data that they read into s and a, for [Review]. The node must have a pool.
 func (p *Node) Record(s *Snapshot, a *Answers) {
 	p.kernel = recorder{live{p.pool.Host}, s}
 	p.cloud = a.recorded(p.cloud)
@@ -124,8 +125,8 @@ func (r *Report) Missing(of Report) (added []Finding) {
 	return added
 }
 
-// A cloud asks EC2 and the metadata service only questions of the checks that a record can answer, too. A cloud is a
-// struct of functions and no interface: see [Checks].
+// A cloud asks EC2 and the metadata service questions of the checks. It has only the questions that a record can also
+// answer. A cloud is a struct of functions and no interface: see [Checks].
 type cloud struct {
 	instance func(context.Context) (aws.Instance, error)
 	attached func(ctx context.Context, instance string) ([]aws.ENI, error)

@@ -11,13 +11,13 @@ import (
 	"strconv"
 )
 
-// remembers has, by series of containerd, the first patch release without a fault (containerd#12923). Because of this
-// fault, containerd calls no DEL for a pod if it has not recorded the end of the pod's ADD. All releases of later
+// remembers has, for each series of containerd, the first patch release without the fault containerd#12923. Because of
+// this fault, containerd calls no DEL for a pod if it has not recorded the end of the pod's ADD. All releases of later
 // series lack the fault.
 var remembers = map[[2]int]int{{1, 7}: 31, {2, 0}: 10, {2, 1}: 7, {2, 2}: 2}
 
-// checkRuntime looks for a runtime that may end a pod without a DEL. checkRuntime executes the containerd of PATH. The
-// program of a process is not safe to execute: any user can start a process with this name.
+// checkRuntime looks for a runtime that may end a pod without a DEL. checkRuntime executes the containerd in PATH. It
+// does not execute the program of a running process, because any user can start a process with the name containerd.
 func (p *Node) checkRuntime(ctx context.Context) ([]Finding, error) {
 	all, err := executing()
 	if err != nil || !slices.ContainsFunc(all, func(r process) bool { return r.program == "containerd" }) {

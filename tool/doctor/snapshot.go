@@ -44,7 +44,7 @@ const (
 	listRoutes = "routes"
 )
 
-// A Snapshot is what a kernel has shown: four lists, and the answers to the questions of the checks.
+// A Snapshot has data of a kernel: four lists, and the answers to the questions of the checks.
 type Snapshot struct {
 	Link  []nl.Link  `json:"links"`
 	Addr  []nl.Addr  `json:"addresses"`
@@ -84,7 +84,7 @@ func TakeSnapshot(n *nl.NS) *Snapshot {
 	return s
 }
 
-// Cut halves the longest list, and reports whether there was anything to halve.
+// Cut halves the longest list, and reports whether this list still has entries.
 func (s *Snapshot) Cut() bool {
 	lengths := map[string]int{listLinks: len(s.Link), listAddrs: len(s.Addr), listRules: len(s.Rule),
 		listRoutes: len(s.Route)}
@@ -197,7 +197,7 @@ func (s *Snapshot) Sysctl(key string) (string, error) {
 	return value, nil
 }
 
-// DroppingChains lists the chains that drop packets which none of their rules accepts.
+// DroppingChains lists the chains that drop a packet if none of their rules accepts the packet.
 func (s *Snapshot) DroppingChains(f nl.Family) ([]nl.DroppingChain, error) {
 	return answer(s.Chains, f)
 }
@@ -205,7 +205,7 @@ func (s *Snapshot) DroppingChains(f nl.Family) ([]nl.DroppingChain, error) {
 // ClusterIPs lists the addresses of Services.
 func (s *Snapshot) ClusterIPs(f nl.Family) ([]netip.Addr, error) { return answer(s.Services, f) }
 
-// ServiceEndpoints lists the addresses to which calls of Services lead.
+// ServiceEndpoints lists the addresses of the endpoints of Services.
 func (s *Snapshot) ServiceEndpoints(f nl.Family) ([]netip.Addr, error) { return answer(s.Endpoints, f) }
 
 func answer[T any](of map[string][]T, f nl.Family) ([]T, error) {
@@ -278,7 +278,7 @@ func noted[T any](s *Snapshot, in map[string][]T, f nl.Family, ask func(nl.Famil
 	return all, err
 }
 
-// Copy copies what the kernel has shown so far.
+// Copy copies the data so far.
 func (s *Snapshot) Copy() *Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,7 +23,7 @@ func (p *Node) checkSubnets(ctx context.Context) ([]Finding, error) {
 	for _, pool := range p.policies() { // if there is none, checkConfig reports that
 		key := fmt.Sprint(pool.Pool, pool.SubnetTags, pool.Families, pool.Warm) // fmt sorts maps
 		if pool.Provision != lease.ProvisionFull || seen[key] {
-			continue // without new ENIs, a role need not list subnets: EC2 reports a full subnet
+			continue // this pool gets no new ENIs, so the role need not list subnets: EC2 reports a full subnet
 		}
 		seen[key] = true
 		about := "pool " + conf.PoolName(pool.Pool)
