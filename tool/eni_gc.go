@@ -125,7 +125,7 @@ func (l *leaks) print(w io.Writer) {
 	}
 }
 
-// collect deletes the leaks that a run saw at least grace ago, and remembers the others.
+// collect deletes the leaks that a run saw at least grace ago, and records the other leaks.
 func (l *leaks) collect(ctx context.Context) error {
 	enis, err := l.find(ctx)
 	if err != nil {
@@ -162,8 +162,8 @@ func (l *leaks) collect(ctx context.Context) error {
 	return errors.Join(failed, l.write(still))
 }
 
-// delete deletes an ENI. EC2 refuses the deletion if the ENI has just been attached. Another node may also have deleted
-// it first.
+// delete deletes an ENI. EC2 refuses the deletion if the ENI has just been attached. Another node may already have
+// deleted the ENI.
 func (l *leaks) delete(ctx context.Context, id string) error {
 	if l.dry {
 		return nil

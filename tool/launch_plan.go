@@ -28,7 +28,7 @@ type plan struct {
 	except int       // how many ENIs the plan leaves out, for pods that ask for ENIs
 }
 
-// planOf reads the command line and the configuration, and asks EC2 for the rest.
+// planOf reads the command line and the configuration, and asks EC2 for the missing values.
 func planOf(c *cli.Context) (plan, error) {
 	p := plan{eni: launchENI{Description: "pods", SubnetID: c.String("subnet"), DeleteOnTermination: true}}
 	networks, err := conf.Load(c.String("config")).All()
@@ -170,7 +170,7 @@ func (p *plan) fillENI(c *cli.Context) error {
 	return nil
 }
 
-// pods returns for how many pods an ENI has addresses.
+// pods returns the number of pods for which an ENI has addresses.
 func (p *plan) pods() int {
 	n := 1 << 20 // a /80 has more addresses than a node can have pods
 	if p.limits.NoPrefixes && slices.Contains(p.Families, lease.IPv6) {
@@ -183,8 +183,8 @@ func (p *plan) pods() int {
 	return min(n, 1+p.eni.Secondary+size*p.eni.Prefixes)
 }
 
-// bootPods returns for how many pods the boot ENI has addresses, if it serves pods. The node itself uses the ENI's
-// primary address and its first IPv6 address.
+// bootPods returns the number of pods for which the boot ENI has addresses, if it serves pods. The node itself uses the
+// ENI's primary address and its first IPv6 address.
 func (p *plan) bootPods() int {
 	n := p.pods() - 1
 	if slices.Contains(p.Families, lease.IPv6) {

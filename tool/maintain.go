@@ -134,7 +134,7 @@ func (m *maintenance) loop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-look.C:
-			if marked(lease.Release) { // first, because a pod on another node may wait for such an address
+			if marked(lease.Release) { // release first, because a pod on another node may wait for the address
 				m.release(ctx)
 			}
 			if marked(lease.Refill) {
@@ -187,8 +187,9 @@ func orOK(text string) string {
 	return text
 }
 
-// warm refills the pools. The command itself removes the mark before its work. But if the command cannot read the
-// conflist, the mark stays, and would start the command again each second. So maintain removes the mark first.
+// warm refills the pools. The command warm itself removes the mark before its work. But if the command cannot read the
+// conflist, it leaves the mark, and the mark would start the command again each second. So maintain removes the mark
+// first.
 func (m *maintenance) warm(ctx context.Context) []commandRow {
 	_ = os.Remove(filepath.Join(registry.Dir(), lease.Refill)) // like ExecStartPre= of cni-warm.service
 	return []commandRow{m.run(ctx, "warm", "--config", m.config)}

@@ -202,8 +202,8 @@ func (n podNode) atMost(pods int) int {
 	return pods
 }
 
-// limits asks EC2 for the limits of the instance type. If this instance gets no addresses from EC2, only the ENIs that
-// it has count, and limits returns no limits.
+// limits asks EC2 for the limits of the instance type. If this instance gets no addresses from EC2, only the attached
+// ENIs count, and limits returns no limits.
 func (n podNode) limits(c *cli.Context) (aws.Limits, error) {
 	grows := func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone }
 	switch {
@@ -215,7 +215,7 @@ func (n podNode) limits(c *cli.Context) (aws.Limits, error) {
 	return view.Limits(c.Context)
 }
 
-// addresses returns for how many pods the node can have addresses.
+// addresses returns the number of pods for which the node can have addresses.
 func (n podNode) addresses(c *cli.Context, l aws.Limits) (int, error) {
 	provision := n.pools[0].Provision
 	switch {
@@ -238,7 +238,8 @@ func (n podNode) addresses(c *cli.Context, l aws.Limits) (int, error) {
 	return more.Pods(more.Launched(l, families), pools, n.except), nil
 }
 
-// templated returns for how many pods the ENIs of a launch template have addresses. All these ENIs are of one pool.
+// templated returns the number of pods for which the ENIs of a launch template have addresses. All these ENIs are of
+// one pool.
 func (n podNode) templated(c *cli.Context, l aws.Limits) (int, error) {
 	p := plan{Policy: n.pools[0], kind: n.kind, limits: l, except: n.except}
 	p.MaxPods = 0 // 0: as many as fit

@@ -229,7 +229,7 @@ func (n podNode) anyPools(d dialect) term {
 	return pods
 }
 
-// beside returns the number of pods on the ENIs beside the boot ENI, in the worst case. others is the number of pools
+// beside returns the number of pods on all ENIs except the boot ENI, in the worst case. others is the number of pools
 // that take a whole ENI for one pod. All other ENIs then belong to the pool whose ENIs serve the fewest pods.
 func (n podNode) beside(d dialect, pools []lease.Policy, others int) term {
 	enis, each := n.enis(d), eachENI(pools)
@@ -240,7 +240,7 @@ func (n podNode) beside(d dialect, pools []lease.Policy, others int) term {
 	return plus(times(rest, each), d.min(enis, number(others)))
 }
 
-// enis returns the number of ENIs for pods beside the boot ENI.
+// enis returns the number of ENIs for pods, without the boot ENI.
 func (n podNode) enis(d dialect) term {
 	all, most := term{cel: "default_enis"}, n.pools[0].MaxENIs
 	switch {

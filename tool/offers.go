@@ -25,8 +25,8 @@ import (
 
 // This file counts the addresses that a scheduler can give to pods. If the number is too high, the node gets pods whose
 // sandbox fails until an address is free. If the number is too low, the node gets too few pods. A number below the
-// addresses that pods have is worse: a kubelet that restarts would reject running pods. So the number is never below
-// the addresses that pods have. An address counts as long as the command does not know that the address is used up.
+// number of leased addresses is worse: a kubelet that restarts would reject running pods. So the number is never below
+// the number of leased addresses. An address counts until the command knows that no further pod can get it.
 
 // Resource is the extended resource of the default pool. The resources of other pools have the pool's name at their
 // end.

@@ -41,7 +41,7 @@ refuses these ENIs:
 			if err != nil {
 				return err
 			}
-			policy.Provision = "" // ignore provision, which limits the plugins: an operator asks here
+			policy.Provision = "" // the setting provision limits the plugins, but here an operator asks
 			p, err := cli.OpenPool(policy)
 			if err != nil {
 				return err

@@ -152,8 +152,8 @@ func (n podNode) need(row *sizingRow, l aws.Limits, wanted, nodes int) {
 	row.Addrs = nodes * max(one, row.Used)
 }
 
-// podsExcept returns how many pods an instance can have without some of its ENIs for pods. enis is the number of these
-// ENIs.
+// podsExcept returns the number of pods that an instance can have if it does not use some of its ENIs for pods. enis is
+// the number of unused ENIs.
 func (n podNode) podsExcept(l aws.Limits, enis int) int {
 	var families []lease.Family
 	for _, p := range n.pools {

@@ -97,8 +97,8 @@ func writeBundle(c *cli.Context) error {
 	return err
 }
 
-// keep writes a file. If the disk has no room, an earlier file stays. keep does not replace what is no regular file,
-// such as a pipe.
+// keep writes a file. If the disk has no room, an earlier file stays. If the file is no regular file, for example a
+// pipe, keep writes into it and does not replace it.
 func keep(file string, text []byte, mode fs.FileMode) error {
 	if fi, err := os.Stat(file); err == nil && !fi.Mode().IsRegular() {
 		return os.WriteFile(file, text, mode)

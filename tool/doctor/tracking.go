@@ -31,7 +31,7 @@ func (p *Node) checkTracking(ctx context.Context) ([]Finding, error) {
 		return nil, unlessDenied(err)
 	}
 	enis = slices.DeleteFunc(enis, func(e aws.ENI) bool {
-		return p.state.ENIs[e.ID].Foreign || len(e.Addrs)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0 // an ENI for EFA
+		return p.state.ENIs[e.ID].Foreign || len(e.Addrs)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0 // an EFA-only ENI
 	})
 	limits, err := p.cloud.limits(ctx, me.Type)
 	if unlessDenied(err) != nil {

@@ -47,7 +47,7 @@ type tenancy struct {
 // whose CIDRs do not overlap, so that no two nodes have the same address.
 type History struct {
 	nodes  []*node
-	unread bool // a file may name any address, and cannot be read
+	unread bool // a file cannot be read, and it may name any address
 	// by address; only addresses that callers have asked for. The zero address stands for all addresses that no line
 	// has
 	known map[netip.Addr]*tenancy
@@ -86,8 +86,8 @@ func (h *History) tenancy(a netip.Addr) *tenancy {
 	return t
 }
 
-// endSilent ends leases of nodes that have crashed: another node has got the address after the last line of the crashed
-// node.
+// endSilent ends leases of nodes that have crashed. The lease of a crashed node ends when another node has got the
+// address after the last line of the crashed node.
 func endSilent(ls []*Lease) {
 	for i, l := range ls {
 		for _, next := range ls[i+1:] {
@@ -102,8 +102,8 @@ func endSilent(ls []*Lease) {
 // Of lists the leases of an address, the earliest first.
 func (h *History) Of(a netip.Addr) []*Lease { return h.of(a).leases }
 
-// Between lists the leases that an address had in [from, to). There is more than one lease if the address has changed
-// its pod meanwhile, or if the clocks of two nodes differ.
+// Between lists the leases that an address had in [from, to). There is more than one lease if another pod has got the
+// address meanwhile, or if the clocks of two nodes differ.
 func (h *History) Between(a netip.Addr, from, to time.Time) (found []*Lease) {
 	t := h.of(a)
 	i, _ := slices.BinarySearchFunc(t.leases, to, func(l *Lease, to time.Time) int { return l.Begin.Compare(to) })
@@ -119,8 +119,9 @@ func (h *History) Between(a netip.Addr, from, to time.Time) (found []*Lease) {
 // At lists the leases that an address had at a time: none, or one, or more if the clocks of two nodes differ.
 func (h *History) At(a netip.Addr, at time.Time) []*Lease { return h.Between(a, at, at.Add(1)) }
 
-// Sure reports whether the log is complete for an address in [from, to). If not, a lost line may have named another
-// pod. A lost line does not count while a lease is known: no other pod can have had the address.
+// Sure reports whether the log is complete for an address in [from, to). If the log is not complete, a lost line may
+// have named another pod. A lost line does not count while a lease is known, because no other pod can have had the
+// address.
 func (h *History) Sure(a netip.Addr, from, to time.Time) bool {
 	doubts := h.of(a).doubts
 	if h.unread {

@@ -30,7 +30,7 @@ import (
 // A Damage is a file or a line of a log that cannot be read.
 type Damage struct {
 	File string
-	Line int // 0: the file, from some line on
+	Line int // 0: the file cannot be read from some line on
 	Why  error
 }
 
@@ -56,7 +56,7 @@ type reader struct {
 	logs      map[string]*content
 	fragments map[string]map[int]netip.Addr // the addresses of damaged lines, by series and number
 	damage    []Damage
-	unread    bool // nothing is known of a file: it may be the log of any node
+	unread    bool // nothing is known of a file, so it may be the log of any node
 }
 
 func newReader() *reader {
@@ -69,7 +69,7 @@ type content struct {
 	nodes   map[string]*node
 	last    map[string]int // the last number of each series
 	line    registry.Line  // the last line
-	id      string         // of the last line's node
+	id      string         // the instance of the last line's node
 	mixed   bool           // the lines are not in order
 	pending bool           // lines after the last line are damaged, and no fragment identifies them
 	named   []string       // names of the series that have fragments
@@ -96,8 +96,8 @@ func (r *reader) history() *History {
 	return h
 }
 
-// take reads the lines of a file. If it cannot read any line, the nodes in the earlier files of the same log count as
-// cut. If there are no such nodes, the file may be the log of any node. The nodes also count as cut if the reader
+// take reads the lines of a file. If take cannot read any line, the nodes in the earlier files of the same log count as
+// cut (see node). If there are no such nodes, the file may be the log of any node. The nodes also count as cut if take
 // cannot assign damaged lines of a file to one series.
 func (r *reader) take(f logFile, each func(line func(number int, text []byte) error) error) {
 	c := newContent()
@@ -175,8 +175,8 @@ func (r *reader) add(c *content, id string, line registry.Line) {
 	s.lines = append(s.lines, line)
 }
 
-// addFragment adds the fragment that is left of a damaged line. If the fragment is of a change, addFragment keeps the
-// address of the line, because perhaps no other file has the line.
+// addFragment adds the fragment that remains of a damaged line. If the line was a begin or an end of a lease,
+// addFragment keeps the address of the line. Perhaps no other file has this line.
 func (r *reader) addFragment(c *content, text []byte) {
 	f := fragment(text)
 	if f.Series != "" {
@@ -196,7 +196,7 @@ func (r *reader) addFragment(c *content, text []byte) {
 	}
 }
 
-// note notes that damaged lines follow the last line, which may be the end of a series.
+// note records that damaged lines follow the last line. The last line may be the end of a series.
 func (r *reader) note(c *content) {
 	if !c.pending || len(c.nodes) == 0 {
 		return
@@ -214,7 +214,7 @@ func (r *reader) note(c *content) {
 	c.torn = append(c.torn, func() { s.number = max(s.number, number) })
 }
 
-// fragment reads the JSON members that are left of a damaged line.
+// fragment reads the JSON members that remain of a damaged line.
 func fragment(text []byte) (line registry.Line) {
 	const most = 1 << 10 // the members that identify a line are at its beginning
 	text = text[:min(len(text), most)]

@@ -29,7 +29,7 @@ type series struct {
 	old    bool // its lines have no numbers
 	boot   string
 	booted time.Time // when the machine booted; zero: no snapshot is left
-	after  string    // name and last number of the series before
+	after  string    // name and last number of the previous series
 	lines  []registry.Line
 	holes  []hole // in order
 	about  map[netip.Addr][]int
@@ -47,7 +47,7 @@ type hole struct {
 	from, to time.Time  // to is zero: no line comes after it
 }
 
-// A shot is a snapshot with all of its leases.
+// A shot is a whole snapshot: the log has a line for each of its leases.
 type shot struct{ from, to int } // the indexes of its first line, and of the first line after it
 
 // sameBoot is the greatest difference between two boot times that processes compute for the same boot.
@@ -61,7 +61,7 @@ func newSeries(name string) *series {
 	return &series{name: name, about: map[netip.Addr][]int{}}
 }
 
-// changes reports whether the line is a change of a lease, and so has a number of its own.
+// changes reports whether the line begins or ends a lease. Only such a line has a number of its own.
 func changes(l registry.Line) bool { return l.Event == registry.Begin || l.Event == registry.End }
 
 // addOld adds a line of an earlier release, without a number. In such a log, a snapshot comes before the changes that
@@ -149,7 +149,7 @@ func (s *series) torn() int {
 	return max(s.number, slices.Max(append(slices.Collect(maps.Keys(s.lost)), 0)))
 }
 
-// before returns the least number that the line before a line must have.
+// before returns the number that the line before l has at least, if no line is lost.
 func before(l registry.Line) int {
 	if changes(l) {
 		return l.Number - 1
@@ -170,8 +170,8 @@ func (s *series) opens() bool {
 func (s *series) first() time.Time { return s.lines[0].Time }
 func (s *series) last() time.Time  { return s.lines[len(s.lines)-1].Time }
 
-// place returns the place of a line among the lines with the same number: a snapshot comes after the change. For other
-// events, it returns -1.
+// place returns the place of a line among the lines with the same number: a snapshot comes after the change with its
+// number. For other events, it returns -1.
 func place(l registry.Line) int {
 	return slices.Index([]string{registry.Begin, registry.End, registry.Snapshot, registry.Held, registry.Off}, l.Event)
 }
@@ -198,8 +198,8 @@ func (s *series) order() {
 	}
 }
 
-// learn reads the snapshots of the series: they name the boot and the series before. It also finds the snapshots that
-// are whole.
+// learn reads the snapshots of the series. A snapshot names the boot and the previous series. learn also finds the
+// snapshots that are whole.
 func (s *series) learn() {
 	for i := 0; i < len(s.lines); i++ {
 		l := s.lines[i]
@@ -220,7 +220,7 @@ func (s *series) learn() {
 	}
 }
 
-// setClocks moves the times of all series of a boot to the last clock of this boot. It returns, by boot, the series
+// setClocks converts the times of all series of a boot to the last clock of this boot. It returns, by boot, the series
 // that has the last clock.
 func (n *node) setClocks() map[string]*series {
 	follows := func(s, l *series) bool {
@@ -268,7 +268,7 @@ func (n *node) dropUnclear(clocks map[string]*series) {
 	})
 }
 
-// follows returns the name of the series before, or "" if the series does not name it.
+// follows returns the name of the previous series, or "" if the series does not name it.
 func (s *series) follows() string {
 	name, _, _ := strings.Cut(s.after, ".")
 	return name
@@ -323,12 +323,12 @@ func (s *series) index() {
 	}
 }
 
-// hole returns the hole before the line with the index at. The lost lines have numbers above after, up to until.
+// hole returns the hole before the line with the index at. The lost lines have the numbers from after+1 to until.
 func (s *series) hole(at, after, until int, from time.Time) hole {
 	return hole{at: at, addr: s.lostAddr(after, until), from: from.Add(-late), to: s.lines[at].Time}
 }
 
-// lostAddr returns the address of the lost lines with numbers above after, up to until. If fragments do not show one
+// lostAddr returns the address of the lost lines with the numbers from after+1 to until. If fragments do not show one
 // address for all these lines, it returns the zero address.
 func (s *series) lostAddr(after, until int) netip.Addr {
 	a := s.lost[until]

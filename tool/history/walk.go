@@ -19,7 +19,7 @@ type walker struct {
 	cur   *Lease        // the lease of the address; nil: none
 	line  registry.Line // the line that has last shown the lease
 	seen  time.Time     // when a line has last shown who has the address
-	lost  *doubt        // the holes since seen
+	lost  *doubt        // the holes after seen; nil: none
 	fresh bool          // no line of this series has shown the lease yet
 	ended *Lease        // a lease that a rebuilt registry does not have yet: its pod may still run
 }
@@ -56,7 +56,7 @@ func (n *node) walk(a netip.Addr) ([]*Lease, []doubt) {
 	return w.leases, w.doubts
 }
 
-// enter begins another series. A boot has ended all leases.
+// enter begins another series. If the series is of another boot, this boot has ended all leases.
 func (w *walker) enter(before, s *series) {
 	w.ended = nil
 	if s.boot == before.boot || s.booted.Sub(before.booted).Abs() <= sameBoot {
@@ -100,7 +100,7 @@ func (w *walker) through(s *series) {
 	pass(len(s.lines))
 }
 
-// miss notes a hole.
+// miss records a hole.
 func (w *walker) miss(h hole) {
 	switch {
 	case h.addr.IsValid() && h.addr != w.addr:
@@ -148,8 +148,8 @@ func (w *walker) begin(l registry.Line) {
 	w.line, w.seen, w.fresh, w.ended = l, l.Time, false, nil
 }
 
-// see notes which lease has the address at a time. l is a line about this lease, with the begin of the lease as its
-// time; nil: no lease.
+// see records which lease has the address at a time. l is a line about this lease, and the time of l is the begin of
+// the lease. If l is nil, no lease has the address.
 func (w *walker) see(l *registry.Line, at time.Time) {
 	if same := l != nil && w.cur != nil && w.same(*l); !same {
 		since := at
@@ -178,8 +178,8 @@ func (w *walker) see(l *registry.Line, at time.Time) {
 	w.lost, w.seen, w.fresh = nil, at, false
 }
 
-// same reports whether a line is about the current lease. The first lines of a series are by another registry or
-// another clock, so their begin of the lease does not count.
+// same reports whether a line is about the current lease. Another registry or another clock gave the times in the first
+// lines of a series. So the begin of the lease in these lines does not count.
 func (w *walker) same(l registry.Line) bool {
 	if w.fresh {
 		return w.cur.has(l) && (w.lost == nil || l.Container != "")

@@ -33,7 +33,7 @@ type Permission struct {
 // Needs are the inputs for a policy.
 type Needs struct {
 	Networks  []Network
-	Mode      lease.Provision // what the node may ask EC2 for; empty: what each network says
+	Mode      lease.Provision // what the node may ask EC2 for; empty: each network has its own mode
 	ENIGC     bool            // also allow the calls of the command eni-gc
 	Untagged  bool            // also allow changes of ENIs without our tags
 	Partition string          // aws, aws-cn, aws-us-gov and so on
@@ -135,8 +135,8 @@ func (n Needs) Policy() Policy {
 }
 
 // allowRequests allows the further calls that requests of pods need. The statements allow the subnets and groups that
-// the configuration names, and ENIs with the tags of the configuration. For these ENIs, they allow only to attach and
-// to detach.
+// the configuration names, and ENIs with the tags of the configuration. For these ENIs, the statements allow only to
+// attach and to detach.
 func (n Needs) allowRequests(
 	allow func(sid string, condition map[string]map[string]string, actions, resources []string),
 ) {
@@ -279,7 +279,8 @@ func distinct(all []Permission) []Permission {
 	})
 }
 
-// suffix distinguishes the statements of further pools: a Sid is letters and digits.
+// suffix returns the end of a Sid, which makes the Sids of several pools different. A Sid can have only letters and
+// digits.
 func suffix(i int) string {
 	if i == 0 {
 		return ""

@@ -18,11 +18,11 @@ import (
 // may write it, too.
 const environmentFile = "/etc/cni-ipvlan-vpc-k8s.env"
 
-// written begins a file of ours, which a later run may replace or remove.
+// written is the first line of a file that install has written. A later run may replace or remove such a file.
 const written = "# Written by " + cli.Program + " install: its --env names the variables.\n"
 
-// Lookup copies variables of this environment for the units. Lookup leaves out variables without a value. The error
-// names a variable that is invalid or not set, or whose value has a line break or a quotation mark.
+// Lookup copies variables from the environment of this process for the units. Lookup leaves out variables without a
+// value. The error names a variable that is invalid or not set, or whose value has a line break or a quotation mark.
 func (i *Installation) Lookup(names []string) error {
 	for _, name := range names {
 		value, ok := os.LookupEnv(name)
@@ -51,7 +51,7 @@ func (i *Installation) putEnvironment() error {
 	return i.put(file{path: environmentFile, mode: 0o600, text: []byte(written + strings.Join(i.env, ""))})
 }
 
-// removeEnvironment removes a file of ours.
+// removeEnvironment removes environmentFile if install has written it.
 func (i *Installation) removeEnvironment() error {
 	text, err := os.ReadFile(environmentFile)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -58,8 +58,8 @@ func names(plugins []conf.Member) (types []string) {
 	return types
 }
 
-// beside returns the text of the conflist, with the added plugins that only the node's conflist has. kept has the types
-// of these plugins.
+// beside returns the text of the conflist with the plugins that other programs have added to has, the node's conflist.
+// It leaves out plugins that the conflist has itself. kept has the types of the plugins that beside has taken from has.
 func (c *Conflist) beside(has []byte) (text []byte, kept []string, err error) {
 	var fresh found
 	if err := json.Unmarshal(c.Text, &fresh); err != nil {

@@ -55,7 +55,7 @@ func (i *Installation) unitFiles() ([]file, error) {
 	return all, nil
 }
 
-// calls finds where a unit or a script names a program of ours without its directory.
+// calls matches each place where a unit or a script names a program of ours without its directory.
 var calls = regexp.MustCompile(`(=-?|\$\()(` + name + `-(tool|links) |` + name + `-links\n)`)
 
 // absolute adds the directory to the names of our programs in a text, if systemd would not find these programs.
@@ -66,11 +66,11 @@ func (i *Installation) absolute(text []byte) []byte {
 	return calls.ReplaceAll(text, []byte("${1}"+i.ToolDir+"/${2}"))
 }
 
-// reads finds the commands that read a conflist.
+// reads matches the commands of the tool that read a conflist.
 var reads = regexp.MustCompile(name + `-tool (repair|registry-gc|warm|release|metrics|advertise|doctor)\b`)
 
-// configured adds to these commands the directory of the conflists, and to doctor the directory of the plugins, if it
-// is not the default directory.
+// configured adds --config with the directory of the conflists to the commands that read a conflist. It also adds
+// --bin-dir with the directory of the plugins to doctor. It adds no flag for a default directory.
 func (i *Installation) configured(text []byte) []byte {
 	return reads.ReplaceAllFunc(text, func(call []byte) []byte {
 		flags := ""
@@ -115,8 +115,8 @@ func enabling(units []file, unit string) ([]file, error) {
 	return links, nil
 }
 
-// warnOfEnabled warns of units of ours that are enabled, and that this installation does not enable. An operator may
-// have enabled them, so they stay.
+// warnOfEnabled warns of units of ours that are enabled, but that this installation does not enable. An operator may
+// have enabled such a unit, so the unit stays enabled.
 func (i *Installation) warnOfEnabled(units []file) {
 	for _, unit := range enableable(units) {
 		links, err := enabling(units, unit)
@@ -187,8 +187,8 @@ func (i *Installation) stopUnits(ctx context.Context, units []file) error {
 	return systemctl(ctx, append([]string{"stop"}, installed...)...)
 }
 
-// systemctl runs the node's systemctl. If a process has changed its root directory, that program ignores the commands
-// of the process. A variable prevents this.
+// systemctl runs the node's program systemctl. The program ignores commands of a process that has changed its root
+// directory. The variable SYSTEMD_IGNORE_CHROOT prevents this.
 func systemctl(ctx context.Context, args ...string) error {
 	c := exec.CommandContext(ctx, "systemctl", args...)
 	c.Env = append(os.Environ(), "SYSTEMD_IGNORE_CHROOT=1")

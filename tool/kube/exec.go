@@ -124,7 +124,8 @@ func (e *execPlugin) run(ctx context.Context, at server) ([]byte, error) {
 	return out, nil
 }
 
-// info returns what the program may know of the cluster.
+// info returns the JSON object that the program gets. If the kubeconfig sets provideClusterInfo, the object describes
+// the cluster.
 func (e *execPlugin) info(at server) ([]byte, error) {
 	c := execCredential{APIVersion: e.APIVersion, Kind: execCredentialKind, Spec: &execSpec{}}
 	if e.ProvideClusterInfo {

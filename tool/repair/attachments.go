@@ -29,13 +29,13 @@ import (
 //   - The file that the runtime keeps for the DEL (see [lease.KeptOf]). It has the configuration, the annotations and
 //     the answer of this ADD. The runtime writes it after the ADD, so repair can compare even a pod that has just
 //     started. The file stays if the registry is lost.
-//   - The lease, and the answer that the plugin would give for it by the present configuration. Its ADD may be under
-//     way for five minutes, so repair uses only older leases.
+//   - The lease, and the answer that the plugin would give for this lease by the present configuration. The ADD of a
+//     lease may be under way for five minutes, so repair uses only older leases.
 //   - The alias of the node's end of the pair, and a lease without a key. The alias names the attachment, and the lease
-//     has the namespace and the addresses. This is the only source if the registry was rebuilt, and no runtime keeps a
-//     file.
+//     has the namespace and the addresses. If the registry was rebuilt, and no runtime keeps a file, there is no other
+//     source.
 //
-// This package does not ask the pod. The pod could name the addresses of another pod.
+// This package does not ask the pod, because the pod could name the addresses of another pod.
 
 // settledAfter is the age of a lease after which its ADD has certainly ended: no runtime waits longer (containerd: 4
 // minutes).

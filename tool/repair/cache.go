@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// A told is what a runtime keeps of an ADD.
+// A told is the data that a runtime keeps about an ADD.
 type told struct{ lease.Kept }
 
 // ask fills config with the values that the runtime gave to a plugin for its capabilities.
@@ -30,7 +30,7 @@ func (t told) ask(capabilities map[string]bool, config any) {
 	}
 }
 
-// tolds reads what runtimes keep of the attachments to a network, by attachment.
+// tolds returns the data that runtimes keep about the attachments to a network, by attachment.
 func tolds(network string) map[registry.Attachment]told {
 	all := map[registry.Attachment]told{}
 	for _, k := range lease.KeptOf(network) {
@@ -58,8 +58,8 @@ func (t told) result() *types100.Result {
 	return added
 }
 
-// network returns the network as the ADD had it. If the runtime does not keep the configuration, it returns the present
-// network, the argument now.
+// network returns the network with the configuration of the ADD. If the runtime does not keep this configuration,
+// network returns the present network, the argument now.
 func (t told) network(now conf.Network) conf.Network {
 	list, err := conf.Cached(now.File, t.Config)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 // because a rule without its link has no effect.
 func RemoveDetached(host *nl.NS) ([]nl.Rule, error) { return ptp.RemoveDetached(host) }
 
-// RemoveGone deletes the objects that serve the routed pods of ENIs whose links are gone, and returns them. If it has
-// returned an object, call [Node]: see [ptp.RemoveGone].
+// RemoveGone deletes the objects that serve the routed pods of ENIs whose links are gone, and returns them. If
+// RemoveGone returns an object, the caller must call [Node]: see [ptp.RemoveGone].
 func RemoveGone(host *nl.NS) (nl.Wiring, error) { return ptp.RemoveGone(host) }
 
 // OfPod reports whether a rule is one that RemoveDetached deletes when its link is gone.

@@ -13,8 +13,8 @@ import (
 )
 
 // Unguarded lists the links of the node that have slaves in pods, and that accept frames from these pods to the node
-// (see [nl.Guard]). If a pod has a whole ENI, the link is in the pod, and has no slaves. A routed pod has no slave,
-// either.
+// (see [nl.Guard]). If a pod has a whole ENI, the link is in the pod, and has no slaves. A routed pod also has no
+// slave.
 func Unguarded(host *nl.NS, s *registry.State) (lost []nl.Guard, err error) {
 	links, err1 := host.Links()
 	routes, err2 := host.Routes(nl.RouteFilter{Table: nl.MainTable, Protocol: nl.RouteProtocol})

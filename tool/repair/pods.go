@@ -21,7 +21,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// A Loss is what a running pod has lost.
+// A Loss has the objects that a running pod has lost.
 type Loss struct {
 	Attachment
 	ptp.Loss

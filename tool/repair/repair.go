@@ -39,7 +39,7 @@ func Node(ctx context.Context, conflists *conf.Conflists) ([]string, error) {
 	if !conf.Absent(err) {
 		failed = errors.Join(failed, err)
 	}
-	seen := map[string]bool{} // of two networks with one name, the first one counts
+	seen := map[string]bool{} // if two networks have the same name, only the first one counts
 	for _, n := range egresses {
 		if seen[n.List.Name] {
 			continue

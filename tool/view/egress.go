@@ -67,7 +67,7 @@ type EgressStatus struct {
 	Refused uint64 `json:"refused"`
 }
 
-// EgressStatusOf counts the pods.
+// EgressStatusOf counts the pods and their refused packets.
 func EgressStatusOf(all []EgressPod) (n EgressStatus) {
 	for _, p := range all {
 		if p.Role == egress.Router {

@@ -25,7 +25,7 @@ const (
 	histogram = "histogram"
 )
 
-// A Metric is a gauge if Type is empty.
+// A Metric is a metric of Prometheus with its samples. If Type is empty, the metric is a gauge.
 type Metric struct {
 	Name    string   `json:"name"`
 	Type    string   `json:"type"`
@@ -39,7 +39,7 @@ type sample struct {
 	Labels map[string]string `json:"labels"`
 	Value  float64           `json:"value"`
 
-	text string // the labels, as the exposition has them
+	text string // the labels in the text format of Prometheus
 }
 
 // Add adds a value with labels: name, value, name, value.

@@ -24,8 +24,8 @@ type Finding struct {
 	Harmless bool   `json:"harmless"` // the difference ends by itself
 }
 
-// lag is how long EC2, metadata or a running ADD may be behind although nothing is wrong. Metadata was behind EC2 by
-// minutes.
+// lag is the time for which EC2, metadata or a running ADD may be behind without a fault. Metadata has been minutes
+// behind EC2.
 const lag = 10 * time.Minute
 
 // young is a little more than the time that an ADD may take.

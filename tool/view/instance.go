@@ -50,9 +50,9 @@ func PodSubnets(ctx context.Context, cloud *aws.Client, pool lease.Policy) (fit 
 	return fit, zone, err
 }
 
-// Attached returns a state with the ENIs that this instance has now. All their addresses are free in this state, also
-// those of pods. The addresses come from metadata. If tagged is true, the tags of the ENIs count: Attached reads the
-// tags from the registry, or asks EC2.
+// Attached returns a state with the ENIs that this instance has now. All addresses of these ENIs are free in this
+// state, also addresses that pods have. The addresses come from metadata. If tagged is true, the tags of the ENIs
+// count: Attached reads the tags from the registry, or asks EC2.
 func Attached(ctx context.Context, l aws.Limits, tagged bool) (*registry.State, error) {
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(ctx)

@@ -221,7 +221,7 @@ type eniStatus struct {
 	// no pods
 	State string `json:"state"`
 
-	// since when the link of the ENI is missing on the node; null: it is there
+	// time since which the node lacks the link of the ENI; null: the node has the link
 	Missed *time.Time `json:"link_missed" head:"-"`
 	Why    string     `json:"why" head:"-"` // why the ENI is unused; else ""
 }
