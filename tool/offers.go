@@ -26,7 +26,8 @@ import (
 // This file counts the addresses that a scheduler can give to pods. If the number is too high, the node gets pods whose
 // sandbox fails until an address is free. If the number is too low, the node gets too few pods. A number below the
 // number of leased addresses is worse: a kubelet that restarts would reject running pods. So the number is never below
-// the number of leased addresses. An address counts until the command knows that no further pod can get it.
+// the number of leased addresses. If the command does not know whether EC2 can still give an address, the address
+// counts.
 
 // Resource is the extended resource of the default pool. The resources of other pools have the pool's name at their
 // end.

@@ -222,7 +222,7 @@ func (p *Node) egressPods(ctx context.Context, ports map[string]int) (found []Fi
 // enoughUnanswered is the number of findings after which doctor asks no further client.
 const enoughUnanswered = 5
 
-// onePerGateway returns, for each gateway, the first route that leads to the gateway.
+// onePerGateway returns, for each gateway, the first route that uses the gateway.
 func onePerGateway(routes []nl.Route) (first []nl.Route) {
 	for _, r := range routes {
 		if r.Via.IsValid() && !slices.ContainsFunc(first, func(o nl.Route) bool { return o.Via == r.Via }) {
@@ -254,7 +254,7 @@ func unanswered(client string, r nl.Route, port int) Finding {
 }
 
 // probe sends a packet into the tunnel, and reports whether a router answers. The packet has the lowest hop limit, so
-// the router must not forward it. The router reports the end of the hop limit by ICMP, and this report returns by the
+// the router must not forward it. The router reports the exceeded hop limit by ICMP, and this report returns by the
 // tunnel.
 func probe(ctx context.Context, client *nl.NS, s egress.State, r nl.Route) (answers bool) {
 	const port = "33434" // of traceroute(8)

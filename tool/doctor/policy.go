@@ -12,7 +12,7 @@ import (
 )
 
 // An engine enforces NetworkPolicy on a node. The check finds an engine by a chain of nftables or by pins of BPF. Both
-// fields are patterns of [path.Match]. Their names are from the source code of the engines.
+// fields are patterns of [path.Match]. The names in them are from the source code of the engines.
 type engine struct{ name, chain, pins string }
 
 var engines = []engine{

@@ -105,7 +105,8 @@ func (p *Node) lookSafely(ctx context.Context, c Check) (found []Finding, err er
 // ErrSenseless means that a check has failed because of data that no node has.
 var ErrSenseless = errors.New("the data makes no sense")
 
-// After Record, the checks also write all data that they read into s and a, for [Review]. The node must have a pool.
+// Record connects s and a to the checks. From then on, the checks write all data that they read into s and a, for
+// [Review]. The node must have a pool.
 func (p *Node) Record(s *Snapshot, a *Answers) {
 	p.kernel = recorder{live{p.pool.Host}, s}
 	p.cloud = a.recorded(p.cloud)
