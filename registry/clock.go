@@ -13,20 +13,22 @@ import (
 )
 
 // The times of a State are by the wall clock, so that people can read them. An operator or a program may set that
-// clock, by seconds or by days. For example, NTP sets it on a machine that boots with a wrong clock. A time that is
-// then in the future would stop a node for a day. A time that becomes old too early would end a wait that is needed for
-// safety.
+// clock, by seconds or by days. For example, NTP sets it on a machine that boots with a wrong clock. Then a time of the
+// State may be in the future, and could stop the node for a day. Another time may seem older than it is, and could end
+// a wait that is needed for safety.
 //
-// So the file also has the boot time of the machine, by the same clock as its other times. If the boot time by the
-// current clock differs, an operator or a program has set the clock in between. Then the process that reads the file
-// moves all times by the difference.
+// So the file also has the boot time of the machine, by the same clock as the other times in the file. If the boot time
+// by the current clock differs, an operator or a program has set the clock in between. Then the process that reads the
+// file moves all times by the difference.
 //
 // The file may have no boot time, or a person or another program may have written the file. Then the process cuts each
-// time that is too late: it replaces the time by the latest possible time. So a wait can only become longer.
+// time that is later than the latest possible time: it replaces such a time by the latest possible time. So a wait can
+// only become longer.
 //
-// The lines of the lease log stay as they are: a snapshot says by which clock the lines after it are.
+// The process does not move the times in the lease log: a snapshot says by which clock the lines after the snapshot
+// are.
 
-// How far in the future a deadline of a State can be. No process sets a later deadline.
+// The longest times from now to the deadlines of a State. No process sets a later deadline.
 const (
 	MostBackoff = 8 * time.Second  // of NotBefore, for an action that EC2 throttles
 	MostQuota   = 3 * time.Minute  // of QuotaUntil
@@ -44,13 +46,13 @@ const tolerance = time.Second
 var Uptime = func() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
-		panic(err) // every Linux since 2.6.39 has it
+		panic(err) // every Linux since 2.6.39 has this clock
 	}
 	return time.Duration(t.Nano())
 }
 
 // BootID identifies the boot of this machine. If the kernel does not show the ID, BootID returns "". Tests replace
-// BootID, too.
+// BootID.
 var BootID = func() string {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

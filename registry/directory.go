@@ -31,7 +31,7 @@ const fileName = "registry.json"
 // same path.
 type directory struct {
 	*os.File
-	lock *flock.Flock // flock opens the directory itself, and does not give the open file to callers
+	lock *flock.Flock // flock opens the directory once more, because it does not give its open file to callers
 }
 
 // enter opens and locks the directory. It creates the directory if there is none.

@@ -40,9 +40,9 @@ func newState() *State {
 	}
 }
 
-// parse reads the text of a file of this release, of an earlier release, or of the original plugin. modified is
-// the time of the file's last change, or zero for a text that is not from a file. If this time is zero, or the end of
-// the text does not have it, any program may have written the text. Then parse does not trust the indexes in the text.
+// parse reads the text of a file of this release, of an earlier release, or of the original plugin. modified is the
+// time of the file's last change, or zero for a text that is not from a file. If modified is zero, or if the text does
+// not end with this time, any program may have written the text. Then parse does not trust the indexes in the text.
 func parse(b []byte, modified time.Time) (*State, error) {
 	if !modified.IsZero() && sealed(b, modified) {
 		if s, version, err := decode(b, codec.ReadTrusted); err == nil && version == schemaVersion {
@@ -83,8 +83,8 @@ func decodeSpaced(b []byte) (s *State, version int, err error) {
 	return decode(dense.Bytes(), codec.Read)
 }
 
-// checkVersion explains why a file cannot be decoded. In the layout of a later release, everything but schema_version
-// may differ.
+// checkVersion explains why a file cannot be decoded. A later release may have changed every field except
+// schema_version.
 func checkVersion(b []byte) error {
 	var f struct {
 		SchemaVersion int `json:"schema_version"`
@@ -110,7 +110,7 @@ func (s *State) encode(modified time.Time) ([][]byte, error) {
 		return nil, err
 	}
 	const (
-		more = 1 << 10  // bytes by which the text may grow: most changes add less, so one allocation is enough
+		more = 1 << 10  // bytes that the text may grow: most changes add less, so one allocation is enough
 		most = 64 << 10 // bytes at most: most text of a large file is not copied, see [codec.WriteParts]
 	)
 	version := schemaVersion

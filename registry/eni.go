@@ -39,7 +39,7 @@ type ENI struct {
 
 	// The phase follows from these fields: see Phase. Only the steps in phase.go change these fields.
 	Draining  bool      `json:"draining,omitempty"`
-	Detaching time.Time `json:"detaching,omitzero"` // when a process was about to detach it; zero: none, or refused
+	Detaching time.Time `json:"detaching,omitzero"` // when a process began to detach it; zero: none did, or EC2 refused
 	Foreign   bool      `json:"foreign,omitempty"`
 	Detached  bool      `json:"detached,omitempty"`
 	// why EC2 has not reported the ENI's tags: NotAsked or NotAllowed; empty: EC2 has reported them. For the boot ENI,
@@ -49,11 +49,11 @@ type ENI struct {
 	Serving     bool   `json:"serving,omitempty"`
 
 	// The origin follows from these fields: see Origin.
-	Boot      bool `json:"boot,omitempty"`      // as metadata says; earlier releases do not always set it: see IsBoot
+	Boot      bool `json:"boot,omitempty"`      // metadata says so; earlier releases do not always set it: see IsBoot
 	OnRequest bool `json:"onRequest,omitempty"` // a pod has asked for this ENI
 	Managed   bool `json:"managed,omitempty"`   // this node has created it for pods
-	// an operator's command is making this ENI, and has not returned it yet; if the operator repeats the command, it
-	// returns this ENI
+	// an operator's command is making this ENI, and has not returned it yet; if the operator repeats the command, the
+	// command returns this ENI
 	Provisioning bool `json:"provisioning,omitempty"`
 
 	// Missed is the time since when the ENI's link is missing on the node. It is zero if no process has found the link
@@ -61,7 +61,8 @@ type ENI struct {
 	Missed time.Time `json:"missed,omitzero"`
 
 	// Groups are the ENI's security groups, Tags the ENI's tags, and SubnetTags the tags of its subnet, as EC2 has
-	// reported them. Only an ENI that others have attached has these fields, not an ENI that was created for pods.
+	// reported them. Only an ENI that an operator or another program attached has these fields. An ENI that a node
+	// created for pods does not have them.
 	Groups     []string          `json:"groups,omitempty"`
 	Tags       map[string]string `json:"tags,omitempty"`
 	SubnetTags map[string]string `json:"subnetTags,omitempty"`
@@ -150,7 +151,7 @@ func (e ENI) Has(a netip.Addr) bool {
 		func(p Prefix) bool { return p.CIDR.Contains(a) })
 }
 
-// Assigned returns how many addresses of a family the ENI has. A prefix counts as one (EC2 user guide, "Prefix
+// Assigned returns how many addresses of a family the ENI has. A prefix counts as one address (EC2 user guide, "Prefix
 // delegation"). The argument selects the family: netip.Addr.Is4 or netip.Addr.Is6.
 func (e ENI) Assigned(is func(netip.Addr) bool) int {
 	n := 0

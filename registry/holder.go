@@ -93,7 +93,8 @@ func usersOf(table []byte, path string) (pid, waiting int) {
 	}
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 	for line := range bytes.Lines(table) {
-		f := strings.Fields(string(line)) // 1: FLOCK ADVISORY WRITE 4242 00:19:77 0 EOF; -> before FLOCK: waits
+		// a line is 1: FLOCK ADVISORY WRITE 4242 00:19:77 0 EOF; if the process waits, the line has -> before FLOCK
+		f := strings.Fields(string(line))
 		waits := len(f) > 6 && f[1] == "->"
 		if waits {
 			f = f[1:]

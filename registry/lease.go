@@ -53,8 +53,8 @@ func (l Lease) PodOf() string {
 	return l.PodNamespace + "/" + l.PodName
 }
 
-// begin returns the beginning of the text of a lease of the attachment. With it, a process finds these leases, and need
-// not parse the leases of other attachments.
+// begin returns the beginning of the text of a lease of the attachment. By this text, a process finds the attachment's
+// leases, and need not parse the leases of other attachments.
 func (k Key) begin() string {
 	// members writes only texts, which cannot fail
 	b, _ := codec.Write([]byte{}, func(c *codec.Codec) { c.Object(func() { k.members(c) }) })

@@ -64,7 +64,7 @@ const (
 	End      = "end"
 	Snapshot = "snapshot"
 	Held     = "held"
-	Clock    = "clock" // of earlier releases: lines before it, since the boot, are by another clock than later lines
+	Clock    = "clock" // of earlier releases: the lines from the boot up to it are by another clock than later lines
 	Off      = "off"   // the configuration no longer has the log: a reader does not know when leases end
 )
 

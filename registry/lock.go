@@ -74,7 +74,7 @@ func take(ctx context.Context, path string, flag int) (*flock.Flock, error) {
 	return l, nil
 }
 
-// isOf returns errDeleted if the lock is on another file than this one.
+// isOf returns errDeleted if the lock is not on this file.
 func isOf(l *flock.Flock, file fs.FileInfo) error {
 	locked, err := l.Stat()
 	if err == nil && !os.SameFile(locked, file) {

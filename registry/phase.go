@@ -17,8 +17,8 @@ const (
 	Draining   Phase = "draining"    // on the way to its deletion: no new leases
 	Foreign    Phase = "foreign"     // others have attached it, and it does not fit the pool: no pod gets its addresses
 	Detached   Phase = "detached"    // EC2 reports that it is no longer attached to this instance
-	Unknown    Phase = "unknown"     // the node could not ask EC2 for its owner: until it has, no pod gets addresses
-	PassedOver Phase = "passed over" // interfaceIndex is now above its index: no new pod gets its addresses
+	Unknown    Phase = "unknown"     // the node could not ask EC2 for its owner: pods get no address until EC2 answers
+	PassedOver Phase = "passed over" // interfaceIndex is now above its device index: new pods get no address
 	Serving    Phase = "serving"     // pods get its addresses, and the node knows how many to keep free
 	Idle       Phase = "idle"        // pods may get its addresses, and the node does not know yet how many to keep free
 )
@@ -81,8 +81,8 @@ func (e *ENI) Wrong() string {
 
 // The steps of an ENI's life. No other code changes the fields from which the phase follows.
 
-// Drain begins the way to the ENI's deletion. An operator may also drain a foreign ENI: a process asks EC2 for its
-// owner before it does anything.
+// Drain begins the way to the ENI's deletion. An operator may also drain a foreign ENI. Before a process changes such
+// an ENI, the process asks EC2 for the owner.
 func (e *ENI) Drain() {
 	e.Draining = true
 }
@@ -99,7 +99,7 @@ func (e *ENI) Disown() {
 	e.Foreign = true
 }
 
-// Serve records that the ENI serves its pool. An ENI for which a pod has asked does not serve a pool, because a
+// Serve records that the ENI serves its pool. An ENI for which a pod has asked does not serve a pool. Otherwise a
 // collection would unassign its addresses.
 func (e *ENI) Serve() {
 	e.Serving = !e.OnRequest
@@ -153,7 +153,8 @@ func (e *ENI) Find(link string) {
 	e.Link, e.Missed, e.Detached = link, time.Time{}, false
 }
 
-// Miss records that the link of the ENI is not on the node at a time. The first such time counts.
+// Miss records that the link of the ENI is not on the node at a time. If several calls record times, the first time
+// stays.
 func (e *ENI) Miss(at time.Time) {
 	if e.Missed.IsZero() {
 		e.Missed = at

@@ -33,11 +33,11 @@ type State struct {
 	Waiters map[string]Waiter
 	// by attachment: an ADD that has given up while EC2 throttled, and that the runtime may repeat soon
 	GaveUp    map[string]Waiter
-	Failures  map[string]Failure       // by network and pool: why its last request to EC2 failed
+	Failures  map[string]Failure       // by network and pool: why the pool's last request to EC2 failed
 	NotBefore map[string]time.Time     // by EC2 action: this node does not call it before this time
 	Refusals  map[string]Refusal       // by EC2 action and object: see RefusalKey
 	Gone      map[netip.Addr]time.Time // when this node unassigned the address: metadata may still list it for minutes
-	Owners    map[netip.Addr]Pod       // of a cooling address: its last pod, which had asked for it and need not wait
+	Owners    map[netip.Addr]Pod       // by cooling address: its last pod, which had asked for it and need not wait
 	Warm      map[string]Warm          // by pool: what the configuration wants
 	OnRequest []OnRequest              // ENIs that serve only pods that ask for them
 	Rebuilt   Rebuilt
@@ -52,7 +52,7 @@ type State struct {
 	ours     bool      // a process of this suite has written the file: see sealed
 	booted   time.Time // boot time of the machine, by the same clock as all times; zero if the file did not have it
 	read     time.Time // when this process has read the file; zero if there was none
-	stepped  bool      // an operator or a program has set the clock since
+	stepped  bool      // an operator or a program has set the clock since the file was written
 
 	// These fields are for the lines that this change writes to the log.
 	events   []Line
@@ -124,13 +124,14 @@ type Instance struct {
 	// the same for IPv6; 0 if the type has none, or if it is not known yet
 	IPv6PerENI int  `json:"ipv6PerENI,omitempty"`
 	NoPrefixes bool `json:"noPrefixes,omitempty"` // EC2 delegates no prefixes to its ENIs: it is not a Nitro instance
-	// maximum number of ENIs with addresses on each network card, by the card's index; none if it has one card
+	// maximum number of ENIs with addresses on each network card, by the card's index; empty if the instance has one
+	// card
 	Cards []int `json:"cards,omitempty"`
 
 	// Until FullUntil, this node attaches no ENI: EC2 has refused another ENI for this instance, although the registry
 	// showed a free slot. An operator or another program may have attached ENIs.
 	FullUntil time.Time `json:"fullUntil,omitzero"`
-	// how many ENIs EC2 showed at that refusal; if it shows fewer ENIs, there is room again
+	// how many ENIs EC2 showed at the refusal of FullUntil; if EC2 shows fewer ENIs, there is room again
 	FullWith int       `json:"fullWith,omitempty"`
 	FullRead time.Time `json:"fullRead,omitzero"` // when EC2 last showed the ENIs, because the instance seemed full
 
@@ -217,7 +218,7 @@ type Waiter struct {
 type Failure struct {
 	Text string `json:"text"`
 	Hint string `json:"hint,omitempty"` // what an operator can do
-	// when the failed request began: it was for the ADDs that waited then; zero: a new request is running
+	// when the failed request began: the request was for the ADDs that waited then; zero: a new request is running
 	Began time.Time `json:"began,omitzero"`
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until,omitzero"` // no ADD asks EC2 again before this time: the subnet is full

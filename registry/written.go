@@ -59,8 +59,8 @@ func content(f *os.File, err error) (b []byte, written time.Time, _ error) {
 // steady returns the content for a process that does not hold the lock. It reads again until the text is sealed, or
 // until two reads give the same text, but at most five times.
 //
-// A writer writes into a file that no other process has open: see [atomicfile.Exchange]. But Linux before 6.1 counts a
-// reader too late. Then the reader may read a half-written file, and this text may even be valid.
+// A writer writes into a file that no other process has open: see [atomicfile.Exchange]. But Linux before 6.1 may not
+// notice that a reader opens the file. Then the reader may read a half-written file, and this text may even be valid.
 func steady(open func() (*os.File, error)) (b []byte, written time.Time, err error) {
 	const tries = 5
 	for i := range tries {

@@ -99,7 +99,7 @@ func (r *Rows) list(c *codec.Codec, name string, all func()) {
 // BlockDigits is the number of digits of a row for an IPv4 block and a time.
 const BlockDigits = 4 * wordSize
 
-// FitsBlock reports whether a block and a time fit into such a row. The zero time fits.
+// FitsBlock reports whether a block and a time fit into a row of BlockDigits. The zero time fits.
 func FitsBlock(b netip.Prefix, t time.Time) bool {
 	return b.Addr().Is4() && (t.IsZero() || uint64(t.Unix()-1) < 1<<33) // from 1970 to 2242
 }

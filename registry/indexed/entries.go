@@ -54,7 +54,7 @@ func (e *entries) key(one *entry) netip.Addr {
 	return rowKey(e.in[one.row:])
 }
 
-// rank is the rank of the entry's key.
+// rank is the rank of the entry's key: see rankOf.
 func (e *entries) rank(one *entry) uint64 {
 	if one.known > 0 {
 		return rankOf((*e.keys)[one.known-1])
@@ -104,7 +104,7 @@ func (e *Entries[V]) read(c *codec.Codec, x index, kind func(*V, *codec.Codec)) 
 // readIndexed reads the entries by their index. To be fast, readIndexed parses no key. For each entry, it calls only
 // functions that the compiler inlines.
 func (e *entries) readIndexed(c *codec.Codec, x index) {
-	const more = 4                                      // entries that a process may set without a copy of all
+	const more = 4                                      // room for new entries, so that Set need not copy the slice
 	all := make([]entry, len(x.rows)/(2*wordSize)+more) // enough: IPv4 has the shortest rows
 	in, from := c.Input()
 	n := 0
@@ -236,7 +236,7 @@ func rankOf(k netip.Addr) uint64 {
 	return wideRank(binary.BigEndian.Uint64(b[:]))
 }
 
-// wideRank is the rank of an IPv6 address, by its first half.
+// wideRank is the rank of an IPv6 address, computed from the first half of the address.
 func wideRank(half uint64) uint64 { return 1<<63 | half>>1 }
 
 // find returns the index of the entry, or the index where it would be.

@@ -19,11 +19,11 @@ import (
 //
 //	offset of the value in the entry, 3 digits | length of the entry, 5 digits | key, 8 or 32 digits
 //
-// in hexadecimal. Most keys are IPv4 addresses, and they come first. In the row of an IPv6 address, the offset has
-// [wide] added.
+// in hexadecimal. Most keys are IPv4 addresses, and they come first. In the row of an IPv6 address, [wide] is added to
+// the offset.
 //
-// Only [codec.ReadTrusted] uses an index, without a check. [codec.Read] ignores the index, because an index may be
-// wrong after an edit by a person.
+// Only [codec.ReadTrusted] uses an index, and does not check the index. [codec.Read] ignores the index, because an
+// index may be wrong after an edit by a person.
 
 // indexName is the name of the member that has the index of a member.
 func indexName(name string) string { return name + "Index" }
@@ -73,7 +73,8 @@ func wideKey(text string) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// isWide reports whether the row at the beginning of text has [wide]. It converts only the first digit, as number does.
+// isWide reports whether the row at the beginning of text is the row of an IPv6 address, with [wide] in its offset.
+// isWide converts only the first digit, like number.
 func isWide(text string) bool { return (text[0]&15+text[0]>>6&1*9)&8 != 0 }
 
 // rowKey returns the key of the row at the beginning of text.

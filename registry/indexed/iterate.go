@@ -68,7 +68,7 @@ func (e *entries) Count(b netip.Prefix) int {
 	from, _ := e.find(b.Masked().Addr())
 	n := len(e.all) - from
 	if b.Addr().Is4() {
-		n = min(n, 1<<(32-b.Bits())) // a block has few of the node's addresses
+		n = min(n, 1<<(32-b.Bits())) // a block has at most this many entries: the search need not look beyond
 	}
 	return sort.Search(n, func(i int) bool { return !b.Contains(e.key(&e.all[from+i]).WithZone("")) })
 }
