@@ -16,7 +16,7 @@ import (
 // EC2's answer: exactly n, or an error.
 //
 // This EC2 action has no client token. After an error for which [MaybeDone] returns true, the caller must compare the
-// ENI's addresses with its addresses before the call.
+// ENI's addresses after the call with those before the call.
 func (c *Client) Assign(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
 	const action = "AssignPrivateIpAddresses"
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, SecondaryPrivateIpAddressCount: new(int32(n))}

@@ -14,8 +14,8 @@ import (
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 )
 
-// maxAnswer is the maximum size of an answer in bytes. A full page of ENIs, each with fifty addresses and their names,
-// has about 16 MiB.
+// maxAnswer is the maximum size of an answer in bytes. A full page of ENIs has about 16 MiB if each ENI has fifty
+// addresses with DNS names.
 const maxAnswer = 64 << 20
 
 // maxRefusal is the maximum size of an error answer in bytes. An error answer of EC2 has one code and one message. The

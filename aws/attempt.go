@@ -20,7 +20,7 @@ import (
 
 // MaybeDone reports whether EC2 may have carried out the call that failed with err. This is true if the answer does not
 // prove that EC2 has refused the call, or if the answer to an attempt was lost. If err contains the errors of several
-// calls, this must be true of at least one of them.
+// calls, MaybeDone returns true if EC2 may have carried out one of them.
 //
 // A call has one of three outcomes: done, not done, or unknown. An error by itself does not name the outcome. The SDK
 // repeats a call whose answer was lost, and returns the answer to the repetition. If that answer is "throttled" or "no
@@ -34,7 +34,8 @@ func Undone(err error) bool {
 }
 
 // Unsent reports whether EC2 has got no request of the calls that failed with err, for example because the context had
-// ended. Then EC2 has refused nothing. An error about the role's credentials has a code of metadata, not of EC2.
+// ended. Then EC2 has refused nothing. An error about the role's credentials also has a code, but the code is from
+// metadata, not from EC2.
 func Unsent(err error) bool {
 	return Undone(err) && !anyError(err, func(e *Error) bool { return e.Code != "" && !e.unsent })
 }
@@ -97,7 +98,7 @@ func refused(err error) bool {
 		return true
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return true // TLS sends the request after the certificate is verified
+		return true // TLS verifies the certificate before it sends the request
 	}
 	api, ok := errors.AsType[smithy.APIError](err)
 	if !ok || api.ErrorCode() == unknown {

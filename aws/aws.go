@@ -6,15 +6,15 @@
 // and the acceptance test import the AWS SDK.
 //
 // Each method of a [Client] asks one question or makes one change. A method makes the EC2 call that its comment names,
-// and returns EC2's answer. The pages of a describe count as one call. A method decides nothing, and never polls. A
-// Client keeps no state but the identity of the instance. The caller decides what to do after an error. Each failure of
+// and returns EC2's answer. The pages of a describe count as one call. A method decides nothing, and never polls. The
+// only state of a Client is the identity of the instance. The caller decides what to do after an error. Each failure of
 // EC2 is an [*Error]. Most of these match one of the sentinel errors of this package ([ErrThrottled], [ErrSubnetFull]
 // and so on). Each failure of the metadata service is a [*MetadataError]. For both types of errors, [Hint] returns what
 // an operator can do.
 //
 // This package does not mix answers of EC2 and metadata: [Client.ENIs] asks metadata, [Client.DescribeENIs] asks EC2.
-// Metadata lags behind EC2, omits ENIs, and shows deleted ENIs. A caller may use an ENI or an address that metadata
-// shows. An ENI or an address that metadata does not show may still exist.
+// Metadata lags behind EC2, omits ENIs, and shows deleted ENIs. An ENI or an address that metadata shows may be used.
+// An ENI or an address that metadata does not show may still exist.
 //
 // This package parses all addresses, so no other package has addresses as strings.
 package aws
@@ -54,7 +54,7 @@ type Options struct {
 
 	// Attempts is the maximum number of attempts of one call to EC2. 0 means 2. The second attempt follows within a
 	// second. It helps if the token bucket of the account was empty for a moment. Longer waits are the task of the
-	// caller, because the caller can make the node's other processes wait, too. A process that repeats calls for a
+	// caller, because the caller can also make the node's other processes wait. A process that repeats calls for a
 	// longer time only takes tokens from the other processes.
 	Attempts int
 

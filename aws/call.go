@@ -24,15 +24,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 )
 
-// callTimeout limits one call with all its attempts. EC2 answers within a second or two. After callTimeout, no answer
-// will come.
+// callTimeout limits one call with all its attempts. EC2 usually answers within two seconds. After callTimeout, no
+// answer will come.
 const callTimeout = 10 * time.Second
 
 var errNoAnswer = fmt.Errorf("no answer from EC2 in %v: %w", callTimeout, context.DeadlineExceeded)
 
-// A method is a method value of *ec2.Client, so that the linker keeps this method and not the other 700. Therefore
-// *ec2.Client must never be in an interface, nor in a type that depends on a type parameter. Otherwise the linker keeps
-// all methods in a program that contains text/template, and the program is 30 MB larger. The tool contains
+// A method is a method value of *ec2.Client. A method value lets the linker drop the other 700 methods of the type.
+// Therefore *ec2.Client must never be in an interface, nor in a type that depends on a type parameter. Otherwise the
+// linker keeps all methods in a program that contains text/template, and the program is 30 MB larger. The tool contains
 // text/template for its help.
 type method[I, O any] = func(context.Context, *I, ...func(*ec2.Options)) (*O, error)
 
@@ -69,8 +69,8 @@ func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O
 // was lost, EC2 may have carried out the request. A repetition would then assign a second batch of addresses, and no
 // process would know the first batch.
 //
-// A request that EC2 refuses because of its timestamp is repeated at once. The SDK has learned from the answer how
-// wrong the clock of this machine is, and signs the next attempt with EC2's time.
+// A request that EC2 refuses because of its timestamp is repeated at once. From the answer, the SDK has computed the
+// error of this machine's clock, and signs the next attempt with EC2's time.
 //
 // If the next attempt would begin after the deadline of ctx, the call ends at once with the error of the last attempt.
 // This error, for example that EC2 throttles, is more useful than a timeout.
@@ -104,9 +104,9 @@ func (c *Client) retryer(ctx context.Context, action string) sdk.Retryer {
 }
 
 // ofClock reports whether EC2 has refused a request because of the request's timestamp. AuthFailure and some other
-// codes can have this cause. The SDK marks such an error as retryable if the SDK has measured a wrong clock. The codes
-// in clockCodes always have this cause, but the SDK does not mark RequestExpired as retryable (aws-sdk-go-v2 v1.48.0,
-// aws/retry/middleware.go, clockSkewCodes).
+// codes can have this cause. The SDK marks such an error as retryable if the SDK has found that the clock is wrong. The
+// codes in clockCodes always have this cause, but the SDK does not mark RequestExpired as retryable (aws-sdk-go-v2
+// v1.48.0, aws/retry/middleware.go, clockSkewCodes).
 func ofClock(err error) bool {
 	if seen, ok := errors.AsType[interface {
 		error

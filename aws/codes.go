@@ -11,7 +11,7 @@ import (
 
 // A meaning says what a group of EC2's errors means for this suite.
 type meaning struct {
-	codes []string // any of these; "*" at the beginning stands for any text
+	codes []string // the code is one of these; "*" at the beginning stands for any text
 	// the message must contain this text, in upper or lower case: EC2 uses InvalidParameterValue for many errors
 	text  string
 	is    error         // the sentinel; nil: none
@@ -92,7 +92,7 @@ var meanings = []meaning{
 		ofAll(ScopeCall), 0, ""},
 	{[]string{"InvalidParameterValue"}, "is not 'running'", ErrNotRunning, ofAll(ScopeInstance), 0,
 		"the instance is stopping"},
-	// API: an address, or an ENI, that is in use.
+	// API: EC2 gives these answers for an address or an ENI that is in use.
 	{[]string{"Resource.AlreadyAssigned", "Resource.AlreadyAssociated", "InvalidIPAddress.InUse",
 		"InvalidNetworkInterface.InUse"}, "", ErrInUse, ofENI, 0, ""},
 	// API: DeleteNetworkInterface gives this answer for an attached ENI. Other actions give it for an address.
@@ -151,7 +151,7 @@ var meanings = []meaning{
 		"this ENI or subnet does not support {action}: check its type and its VPC. The ENI or subnet may be in an " +
 			"Outpost, a Local Zone or a Wavelength Zone"},
 
-	// API: the token was used before, for a call with other parameters.
+	// API: the caller has used the client token before, for a call with other parameters.
 	{[]string{"IdempotentParameterMismatch"}, "", ErrTokenUsed, ofAll(ScopeCall), 0, ""},
 
 	// API: the object is changing its state at the moment.
@@ -161,7 +161,7 @@ var meanings = []meaning{
 	{serverErrors, "", ErrTransient, ofAll(ScopeUnknown), 0,
 		"EC2 has a problem in this region: see health.aws.amazon.com"},
 
-	// API. Rows above have these codes with certain texts.
+	// API. Some rows above also have these codes, but with a text of the message.
 	{[]string{"InvalidParameterValue", "InvalidParameter", "InvalidParameterCombination", "InvalidParameterDependency",
 		"MissingParameter",
 		"UnknownParameter", "InvalidRequest", "ValidationError"}, "", nil, ofPlace, correctable,

@@ -48,7 +48,7 @@ func (c *Client) CreateENI(ctx context.Context, s ENISpec) (ENI, error) {
 		in.Description = &s.Description
 	}
 	if s.Token != "" {
-		in.ClientToken = &s.Token // otherwise the SDK makes a token, the same for all attempts of this call
+		in.ClientToken = &s.Token // otherwise the SDK makes a random token, and uses it for all attempts of this call
 	}
 	if s.Secondary > 0 {
 		in.SecondaryPrivateIpAddressCount = new(int32(s.Secondary))
@@ -75,7 +75,7 @@ func (c *Client) CreateENI(ctx context.Context, s ENISpec) (ENI, error) {
 	return e, validate(action, err, about(s.Subnet, out.NetworkInterface.SubnetId), e.usable())
 }
 
-// usable refuses an ENI without addresses: EC2 gives each ENI at least one.
+// usable returns an error for an ENI without addresses, because EC2 gives each ENI at least one address.
 func (e ENI) usable() error {
 	if len(e.Addrs)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0 {
 		return fmt.Errorf("%s has no address", e.ID)

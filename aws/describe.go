@@ -13,8 +13,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// pageSize is EC2's largest page. A describe without a page size is "unpaginated". The bucket for such calls has half
-// the size, and EC2 refuses them in large accounts (EC2 developer guide, "Request throttling").
+// pageSize is EC2's largest page. EC2 calls a describe without a page size "unpaginated". The token bucket for
+// unpaginated calls has half the size, and EC2 refuses such calls in large accounts (EC2 developer guide, "Request
+// throttling").
 const pageSize = 1000
 
 // A Filter selects the objects that EC2 describes. With several filters, an object must match all of them.

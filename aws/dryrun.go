@@ -28,9 +28,10 @@ type Target struct {
 // nil if the action is allowed. If the action is denied, DryRun returns an error that matches [ErrDenied], with EC2's
 // reason. After any other error, the answer is unknown. DryRun knows all actions that the methods of a Client call.
 //
-// Four of these actions have no dry run (API reference: AssignPrivateIpAddresses, AssignIpv6Addresses and their
-// opposites have no parameter DryRun). DryRun calls these four actions with an address of the documentation ranges (RFC
-// 5737, RFC 3849), which EC2 must refuse. If EC2 refuses the address, the caller had the permission.
+// Four of these actions have no dry run: AssignPrivateIpAddresses, UnassignPrivateIpAddresses, AssignIpv6Addresses and
+// UnassignIpv6Addresses have no parameter DryRun (API reference). DryRun calls these four actions with an address of
+// the documentation ranges (RFC 5737, RFC 3849), which EC2 must refuse. If EC2 refuses the call because of the address,
+// the caller has the permission.
 func (c *Client) DryRun(ctx context.Context, action string, on Target) error {
 	addr, addr6 := []string{"192.0.2.1"}, []string{"2001:db8::1"}
 	yes := new(true)
@@ -112,8 +113,8 @@ func attempt[I, O any](ctx context.Context, c *Client, action string, f method[I
 	return wasNot(action, err)
 }
 
-// wasNot returns err, the error of a call that EC2 must not carry out. If err is nil, EC2 has carried out the call, and
-// wasNot returns an error.
+// wasNot returns err, the error of a call that EC2 must not carry out. A nil err means that EC2 has carried out the
+// call: then wasNot returns an error about this.
 func wasNot(action string, err error) error {
 	if err == nil {
 		return &Error{Action: action, Err: errors.New("EC2 carried out the call instead of a dry run")}

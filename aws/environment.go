@@ -20,7 +20,7 @@ import (
 )
 
 // This file reads the variables of the environment that say where EC2 and the metadata service are. The SDK's package
-// config would read these variables, too, but costs every process a millisecond at its start. The values have the same
+// config could read these variables, but costs every process a millisecond at its start. The values have the same
 // meaning as in package config (AWS SDKs and Tools Reference Guide, "Settings reference").
 
 // An Environment returns the value of a variable, or "" if it is not set. [os.Getenv] is the Environment of this
@@ -134,8 +134,8 @@ func (env Environment) named() (variable, error) {
 	return v, err
 }
 
-// ec2 sets the options in s that choose the endpoint of EC2. It returns the names of the variables that choose it. The
-// SDK derives the endpoint from the region if no variable names one.
+// ec2 sets the options in s that choose the endpoint of EC2. It returns the names of the variables that choose the
+// endpoint. If no variable names an endpoint, the SDK derives it from the region.
 func (env Environment) ec2(s *ec2.Options, o Options) (chosen []string, err error) {
 	named, err := env.named()
 	at, e := named.url()

@@ -19,8 +19,8 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
-// The sentinel errors say what a failure means for the caller. An [*Error] matches at most one of these. The table in
-// codes.go maps EC2's codes to sentinels.
+// The sentinel errors say what a failure means for the caller. An [*Error] matches at most one of the sentinels. The
+// table in codes.go maps EC2's codes to sentinels.
 var (
 	// do not call this action for some seconds
 	ErrThrottled = errors.New("EC2 throttles")
@@ -57,7 +57,7 @@ type Error struct {
 	Message   string // EC2's message
 	RequestID string // for AWS's support
 	MaybeDone bool   // EC2 may have carried out the call: see the function MaybeDone
-	unsent    bool   // no attempt was made: then the Code is not EC2's
+	unsent    bool   // no request was sent: then the Code is not from EC2
 	Err       error  // the cause; if there is no Code, Err says what happened
 
 	Endpoint string   // the URL of EC2, if there is no Code
@@ -83,8 +83,8 @@ func (e *Error) Error() string {
 // has about a kilobyte.
 const encoded = "Encoded authorization failure message"
 
-// Brief returns EC2's message, clipped and without the encoded text. The short message leads to the same hint as the
-// whole message.
+// Brief returns EC2's message, clipped, and without the encoded part. Hint returns the same hint for the short message
+// as for the whole message.
 func (e *Error) Brief() string {
 	m, _, is := strings.Cut(e.Message, encoded)
 	if m = clip(m); is {
@@ -145,7 +145,7 @@ func newError(ctx context.Context, action string, err error) *Error {
 }
 
 // whyDone returns an error about the end of ctx. For errors.Is, the error is context.Canceled or
-// context.DeadlineExceeded. Its text also has the cause of the end.
+// context.DeadlineExceeded. The text of the error also has the cause of the end.
 func whyDone(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if errors.Is(cause, err) {
@@ -154,7 +154,7 @@ func whyDone(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// An unreached error says why a request did not reach EC2, or why the answer did not reach this process.
+// An unreached error says why a request did not reach EC2, or why EC2's answer did not reach this process.
 type unreached struct{ error }
 
 func (u unreached) Unwrap() error { return u.error }
@@ -174,9 +174,8 @@ func anyError(err error, is func(*Error) bool) bool {
 	return false
 }
 
-// NotAllowed reports whether the instance role lacks the permission for a call, or the
-// instance has no role. [ErrDenied] includes more: a wrong clock, wrong credentials, a
-// closed account.
+// NotAllowed reports whether the instance role lacks the permission for a call, or the instance has no role.
+// [ErrDenied] includes more causes: a wrong clock, wrong credentials, a closed account.
 func NotAllowed(err error) bool {
 	return anyError(err, func(e *Error) bool { return slices.Contains(unauthorized, e.Code) || e.hasNoRole() })
 }
@@ -186,7 +185,8 @@ func Unreached(err error) bool {
 	return anyError(err, func(e *Error) bool { return e.Code == "" && e.Endpoint != "" })
 }
 
-// meaning returns the row of the table that matches the error. If no row does, it returns the meaning of the cause.
+// meaning returns the row of the table that matches the error. If no row matches, it returns the meaning of the error's
+// cause.
 func (e *Error) meaning() meaning {
 	if e.Code != "" {
 		for _, m := range meanings {

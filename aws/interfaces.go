@@ -35,8 +35,8 @@ var eniKeys = []string{
 //
 // The method omits an ENI that metadata does not describe completely. Metadata does not have the ID of a new ENI for
 // some seconds after its attachment: this is no error. If a key cannot be read or is invalid, the method writes a
-// warning to standard error. A partly read ENI would look like an ENI without addresses. If such errors leave no ENI,
-// the method returns the errors.
+// warning to standard error. A partly read ENI would look like an ENI without addresses. If no ENI can be read because
+// of such errors, the method returns the errors.
 func (c *Client) ENIs(ctx context.Context) ([]ENI, error) {
 	primary, err := c.metadata.read(ctx, "mac")
 	if err != nil {
@@ -91,14 +91,14 @@ func byPlace(a, b ENI) int {
 }
 
 // readENIs reads the keys of all the ENIs. Most ENIs have only half of eniKeys. A request for a missing key costs as
-// much as any other request. So readENIs first asks which keys each ENI has. AWS does not document whether this list
-// names the prefix keys. So readENIs asks for the prefixes of each ENI.
+// much as any other request. So readENIs first asks for the list of each ENI's keys. AWS does not document whether this
+// list names the keys of prefixes. So readENIs asks each ENI for these keys in any case.
 func (c *Client) readENIs(ctx context.Context, macs []string) []keys {
 	all, has := make([]keys, len(macs)), make([][]string, len(macs))
 	atOnce(len(macs), func(i int) {
 		all[i] = keys{mac: strings.TrimSuffix(macs[i], "/"), text: make(map[string]string)}
 		listing, err := c.metadata.read(ctx, macsPath+all[i].mac+"/")
-		if has[i] = strings.Fields(listing); !isAbsent(err) { // otherwise the ENI is no longer attached
+		if has[i] = strings.Fields(listing); !isAbsent(err) { // if the list is absent, the ENI is no longer attached
 			all[i].err = err
 		}
 	})
@@ -156,14 +156,15 @@ func atOnce(n int, do func(int)) {
 type keys struct {
 	mac  string
 	text map[string]string
-	err  error // why a key cannot be read, or is invalid
+	err  error // why a key cannot be read, or why its value is invalid
 }
 
-// eni makes an ENI from the keys. The ENI has no ID if metadata has no ID.
+// eni makes an ENI from the keys. The ENI has no ID if metadata does not have its ID yet.
 //
 // If an ENI was attached while the instance ran, its device number is 0 until metadata has the true one
-// (amazon-ec2-net-utils, lib/lib.sh). The number 0 is true only for the boot ENI, whose MAC is primary. The boot ENI
-// may have another number: SageMaker HyperPod launches instances whose boot ENI has 1 (aws/amazon-vpc-cni-k8s#3753).
+// (amazon-ec2-net-utils, lib/lib.sh). The number 0 is true only for the boot ENI, whose MAC is the argument primary.
+// But the boot ENI may have another number: SageMaker HyperPod launches instances whose boot ENI has the number 1
+// (aws/amazon-vpc-cni-k8s#3753).
 func (k *keys) eni(primary string) (ENI, error) {
 	e := ENI{
 		ID:             k.text["interface-id"],
@@ -174,7 +175,7 @@ func (k *keys) eni(primary string) (ENI, error) {
 		Subnet:         k.text["subnet-id"],
 		VPC:            k.text["vpc-id"],
 		SecurityGroups: list(k, "security-group-ids", func(s string) (string, error) { return s, nil }),
-		Addrs:          list(k, "local-ipv4s", ipv4), // the primary address first: other programs rely on this, too
+		Addrs:          list(k, "local-ipv4s", ipv4), // the primary address is first: other programs also rely on this
 		Prefixes:       list(k, "ipv4-prefix", ipv4Prefix),
 		IPv6Addrs:      list(k, "ipv6s", ipv6),
 		IPv6Prefixes:   list(k, "ipv6-prefix", ipv6Prefix),

@@ -30,9 +30,9 @@ type Limits struct {
 
 // PodENIs returns how many ENIs an instance can have for pods. PodENIs does not count the ENIs at device index 0: the
 // boot ENI on the first card, and one ENI on each other card. On each of these other cards, an EFA-only ENI should be
-// at device index 0, and an ENA at device index 1. The source is the EC2 user guide, "Maximize network bandwidth on
-// Amazon EC2 instances with multiple network cards". Metadata also shows 0 for an ENI whose device index it does not
-// know yet.
+// at device index 0, and an ENA interface at device index 1. The source is the EC2 user guide, "Maximize network
+// bandwidth on Amazon EC2 instances with multiple network cards". Metadata also shows 0 for an ENI whose device index
+// it does not know yet.
 func (l Limits) PodENIs() int {
 	n := 0
 	for _, enis := range l.Cards {
@@ -60,8 +60,8 @@ func (c *Client) Limits(ctx context.Context, instanceType string) (Limits, error
 	return l, nil
 }
 
-// parseLimits parses the limits. parseLimits does not use the numbers ...PerSecondaryInterface, which belong to another
-// product. For a type without IPv6, EC2 may omit the number of IPv6 addresses.
+// parseLimits parses the limits. It ignores the fields whose names end with PerSecondaryInterface, because they belong
+// to another product. For a type without IPv6, EC2 may omit the number of IPv6 addresses.
 func parseLimits(n *types.NetworkInfo) (l Limits, err error) {
 	var errs [5]error
 	l.ENIs, errs[0] = number("the number of ENIs", n.MaximumNetworkInterfaces, 1, maxENIs)

@@ -34,18 +34,18 @@ const (
 	metadataReads = 8
 
 	// silentAttempts is the maximum number of attempts of a request that gets no answer. Each attempt waits at most a
-	// second for the connection and a second for the answer. So a machine outside EC2 gets the error in some seconds. A
-	// much shorter wait is not enough. When a node started all its pods at once, an answer took more than a quarter of
-	// a second.
+	// second for the connection and a second for the answer. So a process on a machine outside EC2 gets the error in
+	// some seconds. A much shorter wait is not enough: when a node started all its pods at once, an answer took more
+	// than a quarter of a second.
 	silentAttempts = 3
 
-	// maxMetadata is the maximum that this package reads of an answer, in bytes. The maximum is several times the size
-	// of the largest key, user data (EC2 user guide, "Run commands at launch": 16 KB).
+	// maxMetadata is the maximum size of an answer, in bytes. It is several times the size of the largest answer, user
+	// data (EC2 user guide, "Run commands at launch": 16 KB).
 	maxMetadata = 256 << 10
 
 	// busyAttempts is the maximum number of attempts of a request to which the service answers "not now" (see isBusy).
-	// The service throttles by the second, and demands an exponential backoff (EC2 user guide, "Query throttling"). All
-	// these attempts together take one to three seconds.
+	// The service limits the requests of each second, and demands an exponential backoff (EC2 user guide, "Query
+	// throttling"). The busyAttempts attempts together take one to three seconds.
 	busyAttempts = 7
 )
 
@@ -54,7 +54,7 @@ type MetadataError struct {
 	URL    string // the URL of the service
 	Path   string // the requested path, for example /latest/meta-data/mac
 	Status int    // HTTP status of the answer; 0 if there was none
-	Token  bool   // the failed request was for the session token, before the request for Path
+	Token  bool   // the failed request was the request for the session token, which precedes the request for Path
 	Err    error
 }
 
@@ -184,8 +184,8 @@ func directHTTP() HTTPClient {
 		})
 }
 
-// metadataTimeout is how long an attempt waits for metadata. It is a second, or the value of the variable that the AWS
-// CLI and other SDKs read, too.
+// metadataTimeout is how long an attempt waits for metadata. It is a second, or the value of a variable that the AWS
+// CLI and other SDKs also read.
 func metadataTimeout() time.Duration {
 	seconds, err := strconv.Atoi(os.Getenv("AWS_METADATA_SERVICE_TIMEOUT"))
 	if err != nil || seconds < 1 {
@@ -204,8 +204,8 @@ func (m *metadata) read(ctx context.Context, path string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// GetMetadata makes a request with the SDK's client. The SDK calls GetMetadata for the credentials of the role, so
-// their errors are of type *MetadataError, too.
+// GetMetadata makes a request with the SDK's client. The SDK calls GetMetadata for the credentials of the role. So an
+// error about these credentials is also a *MetadataError.
 func (m *metadata) GetMetadata(ctx context.Context, in *imds.GetMetadataInput, o ...func(*imds.Options)) (
 	out *imds.GetMetadataOutput, err error) {
 	err = m.try(ctx, metadataPath+strings.TrimPrefix(in.Path, "/"), func(ctx context.Context) error {
@@ -239,14 +239,15 @@ func (m *metadata) try(ctx context.Context, path string, f func(context.Context)
 	if seen.Err == nil {
 		seen.Err = err
 	}
-	if ctx.Err() != nil { // for errors.Is; the text of the error does not have Err here
+	if ctx.Err() != nil { // for errors.Is; the text of this error does not contain Err
 		seen.Err = whyDone(ctx)
 	}
 	return seen
 }
 
 // A recorder records how the last request of a call ended: by a status, a refused connection or the caller's deadline.
-// The SDK's error does not always unwrap to the cause: if there is no token, it has only the text of the cause.
+// The SDK's error does not always unwrap to the cause. If the SDK gets no token, its error has only the text of the
+// cause.
 type recorder struct{ HTTPClient }
 
 type seenKey struct{} // the key of a context's *MetadataError, which a recorder fills in
@@ -265,8 +266,8 @@ func (c recorder) Do(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// A bounded body fails when it is longer than any answer of the metadata service can be. The SDK reads a body of any
-// length to its end.
+// A bounded body returns an error when it is longer than maxMetadata. Otherwise the SDK would read a body of any length
+// to its end.
 type bounded struct {
 	io.ReadCloser
 	left int

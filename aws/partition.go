@@ -5,7 +5,7 @@ package aws
 
 import "strings"
 
-// partitions are all partitions but "aws", each with the beginning of the names of its regions (the SDK's
+// partitions are all partitions except "aws". Each has the text with which the names of its regions begin (the SDK's
 // partitions.json).
 var partitions = []struct{ region, partition string }{
 	{"cn-", "aws-cn"},

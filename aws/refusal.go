@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// A Scope is what a refusal of EC2 is about. The same action outside the scope may succeed.
+// A Scope says what a refusal of EC2 is about, for example one ENI. The same action outside the scope may succeed.
 type Scope string
 
 // The scopes, from the smallest to the largest.
 const (
 	ScopeCall     Scope = "call"     // the values in the call: the same call with other values may succeed
-	ScopeENI      Scope = "ENI"      // the same change of other ENIs may succeed
-	ScopeSubnet   Scope = "subnet"   // the creation or attachment of an ENI of another subnet may succeed
+	ScopeENI      Scope = "ENI"      // the same change may succeed for other ENIs
+	ScopeSubnet   Scope = "subnet"   // the creation or attachment of an ENI may succeed in another subnet
 	ScopeAction   Scope = "action"   // other actions may succeed
 	ScopeInstance Scope = "instance" // the action fails for all ENIs and subnets of this instance
 	ScopeAccount  Scope = "account"  // the action fails for all instances of the account
@@ -29,7 +29,7 @@ type scopes struct {
 	attach Scope
 }
 
-// ofAll is the scope of a code that means the same for all actions.
+// ofAll returns the scopes of a code that has the same scope for all actions.
 func ofAll(s Scope) scopes { return scopes{s, s, s} }
 
 var (

@@ -20,8 +20,8 @@ type Setting struct {
 
 // Settings returns what a process with this environment would use. The settings are the endpoint of EC2, its CA
 // certificates, a proxy, the endpoint of metadata, and credentials. They have the same names and the same order for all
-// environments. The argument region is the instance's region. It counts if the environment names no region. The error
-// is about a variable with an invalid value, and its [Hint] says where to correct it.
+// environments. The argument region is the instance's region. Settings uses it if the environment names no region. An
+// error is about a variable with an invalid value, and the [Hint] of the error says where to correct the variable.
 func (env Environment) Settings(ctx context.Context, region string) ([]Setting, error) {
 	var s ec2.Options
 	chosen, err := env.ec2(&s, Options{})
@@ -92,7 +92,7 @@ func withoutUser(proxy string) string {
 	}
 	u, err := url.Parse(proxy)
 	if err != nil {
-		return "a value that is no URL" // the error would show the password
+		return "a value that is no URL" // url.Parse's error would show the password
 	}
 	u.User = nil
 	return u.String()

@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// This file validates what EC2 and the metadata service answer. A wrong address in a pod is worse than a pod without an
-// address. So this package uses an answer as a whole or not at all, and never reads a missing value as zero. An answer
-// must have these properties:
+// This file validates the answers of EC2 and the metadata service. A wrong address in a pod is worse than a pod without
+// an address. So this package uses an answer as a whole or not at all. It never takes a missing value for zero. An
+// answer must have these properties:
 //
 //   - An ID begins with its kind: eni-..., subnet-..., vpc-....
 //   - An address is a unicast address of the expected family, without an IPv6 zone. It is not 0.0.0.0, loopback or
@@ -40,7 +40,7 @@ const (
 	maxTimeout = 10 * 432000 // timeout of an idle connection, in seconds; EC2's longest is five days
 )
 
-// checkID refuses an invalid ID. The kind is the beginning of the ID.
+// checkID refuses an invalid ID. The argument kind is the text with which the ID must begin.
 func checkID(kind, id string) error {
 	if rest, ok := strings.CutPrefix(id, kind); !ok || rest == "" || strings.ContainsAny(rest, " \t\r\n") {
 		return fmt.Errorf("%.80q is not an ID that begins with %s", id, kind)
@@ -120,7 +120,7 @@ func once[T comparable](values []T) error {
 	return nil
 }
 
-// exactly refuses a number of values that differs from n, and repeated values.
+// exactly returns an error if there are not n values, or if a value appears twice.
 func exactly[T comparable](n int, values []T) error {
 	if len(values) != n {
 		return fmt.Errorf("asked for %d, but EC2 answers with %d: %v", n, len(values), values)
@@ -136,8 +136,8 @@ func about(asked string, answered *string) error {
 	return nil
 }
 
-// validate returns an *Error with the errors about an answer, or nil if all of them are nil. The *Error is MaybeDone:
-// EC2 may have carried out the call, although the answer is invalid.
+// validate returns an *Error with the errors about an answer, or nil if all of them are nil. The *Error has MaybeDone
+// set, because EC2 may have carried out the call although the answer is invalid.
 func validate(action string, wrong ...error) error {
 	if err := errors.Join(wrong...); err != nil {
 		return &Error{Action: action, MaybeDone: true, Err: fmt.Errorf("the answer is invalid: %w", err)}

@@ -120,8 +120,9 @@ func otherSide(p types.VpcPeeringConnection, vpc string) *types.VpcPeeringConnec
 	return nil
 }
 
-// parsePeer parses one side of a peering. Its primary CIDR is in cidrBlock, and also in cidrBlockSet. EC2 guarantees
-// neither of these two fields (API reference, VpcPeeringConnectionVpcInfo: none of its elements is required).
+// parsePeer parses one VPC of a peering connection. The VPC's primary CIDR is in cidrBlock, and also in cidrBlockSet.
+// EC2 guarantees neither of these two fields (API reference, VpcPeeringConnectionVpcInfo: none of its elements is
+// required).
 func parsePeer(v *types.VpcPeeringConnectionVpcInfo) (VPC, error) {
 	blocks := texts(v.CidrBlockSet, func(b types.CidrBlock) *string { return b.CidrBlock })
 	if v.CidrBlock != nil {

@@ -9,10 +9,10 @@ import (
 	"net/http"
 )
 
-// whole sends a request's body from memory, together with its headers. The SDK's own reader returns io.EOF to a late
-// read, where net/http needs nil (smithy-go, safeWriteToReadCloser.WriteTo). EC2 may answer before that read, if the
-// endpoint is near and the node is busy. Then net/http treats the request as failed and closes the connection. The rest
-// of the answer is then lost.
+// whole sends a request's body from memory, together with its headers. If net/http reads the SDK's own reader late, the
+// reader returns io.EOF, but net/http needs nil (smithy-go, safeWriteToReadCloser.WriteTo). A late read can happen if
+// the endpoint is near and the node is busy: EC2 then answers before the read. Then net/http treats the request as
+// failed and closes the connection. The rest of the answer is then lost.
 type whole struct{ HTTPClient }
 
 func (w whole) Do(r *http.Request) (*http.Response, error) {

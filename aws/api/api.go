@@ -20,14 +20,13 @@ const (
 	Describes
 	// Makes is for actions that create an object. The request may contain tags for the new object.
 	Makes
-	// OnENI is for actions about an ENI that exists. An IAM policy can allow these actions only for ENIs with certain
-	// tags.
+	// OnENI is for actions about an ENI that exists. An IAM policy can limit these actions to ENIs with certain tags.
 	OnENI
 	// Once is for actions that have no client token. A repetition of such a request does not have the same effect as
 	// the first request. So if the answer to such a request is lost, package aws does not send the request again.
 	Once
 	// NoDryRun is for actions without the parameter DryRun. "Most" actions have this parameter (API reference, "Common
-	// query parameters"). In the API model of the SDKs, the actions with NoDryRun do not have the parameter.
+	// query parameters"). The actions with NoDryRun do not have it in the API model of the SDKs.
 	NoDryRun
 )
 
@@ -41,7 +40,7 @@ type Bucket struct {
 // An Action has the properties of one action of EC2.
 type Action struct {
 	Traits
-	Bucket // each account has one in each region, for all callers
+	Bucket // each account has one such bucket in each region, for all callers
 }
 
 // EC2's limits (API: "Request throttling for the Amazon EC2 API", the tables of "Request token limits").
@@ -59,7 +58,7 @@ var table = map[string]Action{
 	"AuthorizeSecurityGroupIngress": {0, changing},
 	"CreateNetworkInterface":        {Node | Makes, often},
 	"CreateSecurityGroup":           {Makes, changing},
-	// no program calls this action, but creations with tags need its permission
+	// no program calls this action, but a call that creates an object with tags needs its permission
 	"CreateTags":                      {0, Bucket{100, 10}},
 	"DeleteKeyPair":                   {0, changing},
 	"DeleteNetworkInterface":          {Node | OnENI, often},
