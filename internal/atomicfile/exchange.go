@@ -15,15 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Old is the end of the name under which Exchange keeps the file that it has replaced.
+// Old is the end of the name of the file that Exchange has replaced and keeps.
 const Old = ".old"
 
 // Exchange is [Replace] for a large file that changes often, in an open directory. Exchange keeps the replaced file,
 // and the next Exchange writes into the kept file. This is faster, because the kernel needs more time to free and
 // allocate pages than to copy the text.
 //
-// Exchange sets the file's modification time to modified. It does not if modified is zero, or if the file system cannot
-// store the time.
+// Exchange sets the file's modification time to modified. If modified is zero, or if the file system cannot store the
+// time, Exchange does not set it.
 //
 // A process that has opened the old file still reads the whole old text: see alone.
 //
@@ -36,7 +36,7 @@ func Exchange(dir *os.File, name string, mode fs.FileMode, modified time.Time, d
 	}
 	err = fill(fd, size, data)
 	if err == nil && !modified.IsZero() {
-		_ = setTime(fd, modified) // some file systems cannot store it
+		_ = setTime(fd, modified) // some file systems cannot store the time
 	}
 	if err = errors.Join(err, unix.Fsync(fd), unix.Close(fd)); err != nil {
 		return &fs.PathError{Op: "write", Path: old, Err: err}
@@ -59,7 +59,7 @@ func spare(dir int, name string, mode fs.FileMode) (fd int, size int64, err erro
 				return fd, st.Size, nil
 			}
 			unix.Close(fd)
-		} else if errors.Is(err, unix.EAGAIN) && !again { // a killed process has left its lease to a child process
+		} else if errors.Is(err, unix.EAGAIN) && !again { // the lease of a killed process lives on in a child process
 			err = nil
 		}
 		if err == nil {
@@ -72,12 +72,12 @@ func spare(dir int, name string, mode fs.FileMode) (fd int, size int64, err erro
 }
 
 // alone reports whether no other process has the file open, and the file has no other name. A process may have opened
-// the file when the file had its other name, and may still read it. The kernel grants a write lease only if the file is
-// open nowhere else, see fcntl(2). A process that opens the file later waits until this process ends the lease.
+// the file when the file had its other name, and may still read the file. The kernel grants a write lease only if the
+// file is open nowhere else, see fcntl(2). A process that opens the file later waits until this process ends the lease.
 //
-// Linux before 6.1 counts a reader only after the kernel has looked for leases ("locks: fix TOCTOU race when granting
-// write lease"). So a slow reader that opens the file by its other name may see a half-written text. A reader must
-// notice that.
+// When a process opens a file, Linux before 6.1 first looks for leases, and counts the process as a reader only after
+// that ("locks: fix TOCTOU race when granting write lease"). So a slow reader that opens the file by its other name may
+// see a half-written text. A reader must notice such a text.
 func alone(fd int, st unix.Stat_t) bool {
 	if st.Nlink != 1 {
 		return false
@@ -104,13 +104,13 @@ func fill(fd int, size int64, data [][]byte) error {
 			return err
 		}
 	}
-	// A new child process may have the file open until it executes its program: without this call, the lease would last
-	// until then.
+	// A new child process may have the file open until the child executes its program. Without this call, the lease
+	// would last until then.
 	unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_UNLCK)
 	return nil
 }
 
-// setTime is futimens(3), which the kernel has as utimensat(2) without a path.
+// setTime does what futimens(3) does. The kernel offers this as utimensat(2) without a path.
 func setTime(fd int, t time.Time) error {
 	ts := unix.NsecToTimespec(t.UnixNano())
 	times := [2]unix.Timespec{ts, ts}
@@ -130,7 +130,7 @@ func swap(dir int, old, name string) error {
 	return unix.Renameat(dir, old, dir, name)
 }
 
-// Room returns how many bytes the next Exchange of the file can write without more room on the file system.
+// Room returns how many bytes the next Exchange of the file can write into the space that the kept file already has.
 func Room(dir, name string) int64 {
 	fi, err := os.Lstat(filepath.Join(dir, name+Old))
 	if err != nil || !fi.Mode().IsRegular() {

@@ -26,10 +26,10 @@ import (
 	"strings"
 )
 
-// A Codec reads or writes a text for a description. After the first error it reads nothing more.
+// A Codec reads or writes a text for a description. After the first error, a Codec reads nothing more.
 type Codec struct {
 	in  string
-	at  int  // offset in the text of what is read next; in an object, of the next key
+	at  int  // offset in the text where reading goes on; in an object, the offset of the next key
 	end bool // the object has no more members
 	err error
 
@@ -40,7 +40,7 @@ type Codec struct {
 	names   []string // names of described members, see namesOf; not nil: a description only adds its names
 
 	out   []byte // nil: this codec reads
-	parts bool   // long texts of the input are not copied to out, but added to cuts
+	parts bool   // long texts of the input are added to cuts, and not copied to out
 	cuts  []cut
 }
 
@@ -82,7 +82,7 @@ func (c *Codec) Fail(err error) {
 	}
 }
 
-// next reads a byte if the byte is b, and reports whether it was.
+// next reads the next byte if this byte is b, and reports whether it has read the byte.
 func (c *Codec) next(b byte) bool {
 	found := c.at < len(c.in) && c.in[c.at] == b
 	if found {
@@ -91,7 +91,7 @@ func (c *Codec) next(b byte) bool {
 	return found
 }
 
-// word reads the text if this text comes next, and reports whether it did.
+// word reads the text if this text comes next, and reports whether it has read the text.
 func (c *Codec) word(text string) bool {
 	found := strings.HasPrefix(c.in[c.at:], text)
 	if found {
@@ -113,12 +113,12 @@ func (c *Codec) Each(values ...func(*Codec)) {
 }
 
 // Object describes a value that is an object. The function describes its members. Object writes the members in the
-// order of the function, and reads them in any order. If the order is the same, one call of the function reads all
-// members. Object ignores other members.
+// order of the function, and reads them in any order. If the text has the members in the same order, one call of the
+// function reads all of them. Object ignores members that are not described.
 func (c *Codec) Object(members func()) { c.ObjectAndRest(members, nil) }
 
-// ObjectAndRest is an Object that keeps its other members, unparsed, in the map rest. It writes the other members after
-// the described members.
+// ObjectAndRest is an Object that keeps the members that are not described. It keeps them, unparsed, in the map rest,
+// and writes them after the described members.
 func (c *Codec) ObjectAndRest(members func(), rest map[string]string) {
 	if c.Writes() {
 		c.out = append(c.out, '{')
@@ -142,7 +142,7 @@ func (c *Codec) ObjectAndRest(members func(), rest map[string]string) {
 		}
 	}
 	c.seen, c.own = c.seen[:c.own], around
-	c.end = false // the object around it may have more members
+	c.end = false // the object that contains this object may have more members
 }
 
 func (c *Codec) writeRest(rest map[string]string) {
@@ -153,8 +153,8 @@ func (c *Codec) writeRest(rest map[string]string) {
 	}
 }
 
-// namesOf returns the names of the described members, in the exact mode. A configuration is for several plugins, so one
-// description has only a few of its members.
+// namesOf returns the names of the described members. It does so only for ReadExactly, which reads configurations. A
+// configuration is for several plugins, so one description has only a few of its members.
 func (c *Codec) namesOf(members func()) []string {
 	if !c.exact || c.err != nil {
 		return nil
@@ -166,8 +166,8 @@ func (c *Codec) namesOf(members func()) []string {
 	return names
 }
 
-// describes reports whether the next member may be one of the names. Outside the exact mode, describes does not know
-// the names, and returns true.
+// describes reports whether the next member may be one of the names. If the caller is not ReadExactly, describes does
+// not know the names, and returns true.
 func (c *Codec) describes(names []string) bool {
 	if !c.exact {
 		return true
@@ -209,7 +209,7 @@ func (c *Codec) name() (key string) {
 	return key
 }
 
-// named reads the key of a member if this key comes next, and reports whether it did.
+// named reads the key of a member if this key comes next, and reports whether it has read the key.
 func (c *Codec) named(key string) bool {
 	if c.names != nil {
 		c.names = append(c.names, key)
@@ -220,7 +220,7 @@ func (c *Codec) named(key string) bool {
 	}
 	end := c.at + 1 + len(key)
 	if c.end || c.err != nil || len(c.in) <= end+1 || c.in[end] != '"' || c.in[end+1] != ':' || c.in[c.at] != '"' {
-		return false // or their length differs
+		return false // other keys differ in their length
 	}
 	next := c.in[c.at+1 : end]
 	switch found := next == key; {

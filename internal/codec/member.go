@@ -11,7 +11,7 @@ import (
 	"slices"
 )
 
-// Field is a member of an object. Its value is of the kind.
+// Field describes a member of an object. The function kind reads or writes the member's value.
 func Field[T any](c *Codec, name string, v *T, kind func(*T, *Codec)) {
 	if c.begins(name) {
 		value(c, v, kind)
@@ -19,8 +19,8 @@ func Field[T any](c *Codec, name string, v *T, kind func(*T, *Codec)) {
 }
 
 // begins writes the key of a member, or reads the key if this key comes next. It reports whether the member begins
-// here. Most described members do not come next. So a function that makes a closure for its kind calls begins first:
-// otherwise each described member would cost an allocation.
+// here. When a description reads, most of its members are not the next one in the text. So a function that makes a
+// closure for its kind calls begins first. Otherwise each described member would cost an allocation.
 func (c *Codec) begins(name string) bool {
 	if !c.Writes() {
 		return c.named(name)
@@ -45,7 +45,7 @@ func member[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 	c.member(false)
 }
 
-// Content reads a value, which may be null.
+// Content reads a value of the kind. If the text is null, Content does not change the value.
 func Content[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 	if !c.word("null") {
 		kind(v, c)

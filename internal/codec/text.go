@@ -5,8 +5,9 @@ package codec
 
 import "unsafe"
 
-// This file has functions for kinds that work on the text itself. Such a kind keeps the text that it reads, and writes
-// this text again. Or it writes an index of its text. The kinds of configurations need none of these functions.
+// This file has functions for kinds that need the text of a value. One such kind keeps the text that it reads, and
+// writes the same text again. Another kind writes an index of the text. The kinds of configurations need none of these
+// functions.
 
 // A cut is a text to insert at an offset of the output.
 type cut struct {
@@ -14,8 +15,8 @@ type cut struct {
 	text string
 }
 
-// WriteParts is Write for a text that is mostly unchanged. The result is the text in parts. Some parts are parts of the
-// text that was read, so a large text is neither copied nor in memory twice. The caller must not change the parts.
+// WriteParts is Write for a text that is mostly unchanged. The result is the text in parts. Some parts share memory
+// with the text that was read. So a large text is not copied. The caller must not change the parts.
 func WriteParts(out []byte, value func(*Codec)) (parts [][]byte, err error) {
 	c := Codec{out: out, parts: true}
 	value(&c)
@@ -27,8 +28,8 @@ func WriteParts(out []byte, value func(*Codec)) (parts [][]byte, err error) {
 	return append(parts, c.out[from:]), c.err
 }
 
-// ReadTrusted is Read for a text that Write has written, byte for byte. The caller must be sure of that, and must not
-// change the text any more. Kinds may then skip a part of the text, and read it later.
+// ReadTrusted is Read for a text that Write has written, byte for byte. The caller must be sure that Write has written
+// the text, and must not change the text any more. Kinds may then skip a part of the text, and read it later.
 func ReadTrusted(in []byte, value func(*Codec)) error {
 	// a copy of a large text costs a page fault for each page
 	c := Codec{in: unsafe.String(unsafe.SliceData(in), len(in)), trusted: true}
@@ -66,7 +67,7 @@ func (c *Codec) Comma() {
 
 // Copy writes a text as it is. For WriteParts, a long text becomes a cut.
 func (c *Codec) Copy(text string) {
-	const long = 16 << 10 // one more write(2) takes as long as a copy of this size
+	const long = 16 << 10 // a cut costs one more write(2), which takes as long as a copy of this size
 	if c.parts && len(text) >= long {
 		last := len(text) - 1 // Comma reads this byte
 		c.cuts = append(c.cuts, cut{len(c.out), text[:last]})

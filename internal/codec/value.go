@@ -15,8 +15,8 @@ import (
 )
 
 // span returns how many bytes at the beginning of s need no escape in a JSON string. These bytes are ASCII without
-// control characters, quotes and backslashes. span checks eight bytes at once, because all text that is read or written
-// passes here.
+// control characters, quotes and backslashes. span checks eight bytes at once, because it checks all text that is read
+// or written.
 func span(s string) int {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
 	n := 0
@@ -114,7 +114,7 @@ func Flag(v *bool, c *Codec) {
 	}
 }
 
-// Time is a time. Time writes it in UTC, because for another zone the process would have to read a file.
+// Time is a time. Time writes the time in UTC, because the process would have to read a file for another time zone.
 func Time(v *time.Time, c *Codec) {
 	if !c.Writes() {
 		*v = Scan(c, parseTime)
@@ -203,7 +203,7 @@ func (c *Codec) skip() string {
 			depth++
 			c.at++
 		case depth == 0 && (b == ',' || b == '}' || b == ']'):
-			return c.in[from:c.at] // a number or a word has ended
+			return c.in[from:c.at] // the value is a number or a word, and ends here
 		case b == '}' || b == ']':
 			depth--
 			c.at++

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package excerpt prepares text of others for messages and tables: text of pods, of files, of EC2. A message shows as
-// much of such a text as fits on a line. The result contains nothing that a terminal would obey, such as an escape
-// sequence, or a mark that changes the direction of writing.
+// Package excerpt prepares texts from outside this suite for messages and tables: texts of pods, of files, of EC2. A
+// message shows as much of such a text as fits on a line. The result contains nothing that a terminal would obey, such
+// as an escape sequence, or a mark that changes the direction of writing.
 package excerpt
 
 import (
@@ -17,8 +17,8 @@ import (
 
 const (
 	longest  = 64      // bytes of a text that a message quotes
-	mistakes = 10      // listed by a message, at most
-	message  = 8 << 10 // bytes of a message: more than an event or a line of a log shows
+	mistakes = 10      // a message lists at most so many
+	message  = 8 << 10 // bytes of a message, at most: more than an event or a line of a log shows
 )
 
 // Quote returns a text in quotes, as %q does. For a long text, Quote returns the beginning and the length.
@@ -82,8 +82,8 @@ func Message(text string) string {
 	return Lines(text)
 }
 
-// Join joins mistakes, as errors.Join does. If there are more than ten, Join names the first ten, and the number of the
-// others.
+// Join joins mistakes, as errors.Join does. If there are more than ten mistakes, Join names the first ten, and says how
+// many more there are.
 func Join(all []error) error {
 	if rest := len(all) - mistakes; rest > 0 {
 		all = append(all[:mistakes:mistakes], fmt.Errorf("and %d more mistakes", rest))

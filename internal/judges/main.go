@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Command judges writes the table of the judges: the programs of other projects that test this suite. It reads the
-// output of go test -json. A test with such a program has the attributes judge, version and judged (testing.T.Attr).
-// For each reason to leave out cases, the test also has an attribute left. The subtests of the test are the cases. The
+// output of go test -json. A test with such a program has the attributes judge, version and judged (testing.T.Attr). If
+// the test leaves out cases, it also has an attribute left for each reason. The subtests of the test are the cases. The
 // command prints each failure, and fails if there is a failure.
 //
 //	go test -json ./e2e -run TestJudge | judges -table docs/judges.md
@@ -116,7 +116,7 @@ func failures(tests map[[2]string]*test) error {
 	return errors.New(strings.Join(failed, "\n"))
 }
 
-// The columns. The first and the third are the key of a row.
+// The columns of the table. The first and the third column are the key of a row.
 const (
 	columnJudge = iota
 	columnVersion

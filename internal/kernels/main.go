@@ -156,8 +156,8 @@ func (r *result) failed() bool {
 	return r.action != "pass" || len(r.tests) == 0 || slices.Contains(r.tests, "fail")
 }
 
-// rewrite returns the text with the row of a kernel replaced or added, and an error that has each failure. A package
-// that the table does not have gets a column. The text is empty if there is no table.
+// rewrite returns the text with the row of a kernel replaced or added, and an error that has each failure. If the table
+// has no column for a package, rewrite adds one. The text is empty if there is no table.
 func rewrite(text string, fixed []string, results map[string]*result) (string, error) {
 	before, rows, after := table.Cut(text)
 	if rows == nil {

@@ -7,7 +7,7 @@ package release
 import "runtime/debug"
 
 // Version returns the version of the module from which the program was built. The go command writes the version into
-// the program. If it has not done so, Version returns "(devel)".
+// the program. If the program has no version, Version returns "(devel)".
 func Version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version

@@ -6,15 +6,16 @@
 // writes to eight new pages of memory. These writes take a twentieth of the instructions of a process that lives for
 // milliseconds.
 //
-// The stack of the program's first goroutine grows when Go initializes this package. Among packages that import no
-// others, Go begins with the package whose path comes first. So Go initializes this package before most others.
+// The stack of the program's first goroutine grows when Go initializes this package. Among the packages that import no
+// other package, Go begins with the package whose path is the first in the alphabet. So Go initializes this package
+// before most others.
 package stack
 
 func init() { Deepen(0) }
 
-// Deepen grows the stack of a goroutine at once to the size that a command needs. The caller passes 0 as i. Go zeroes
-// an array at its declaration, and the kernel must then provide each of its pages. So the declaration comes after the
-// return.
+// Deepen grows the stack of a goroutine at once to the size that a command needs. The caller passes 0 as i. Go writes
+// zeros to an array at its declaration, and the kernel must then provide each page of the array. So the declaration
+// comes after the return.
 //
 //go:noinline
 func Deepen(i int) byte {

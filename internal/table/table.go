@@ -95,7 +95,8 @@ func (t Table) Has(column string, begins ...string) bool {
 	})
 }
 
-// Ratio returns the figure in the next column with the head "x", to the right of this column. Such a column has ratios.
+// Ratio returns the figure in the next column with the head "x", to the right of this column. A column with the head
+// "x" has ratios.
 func (t Table) Ratio(column string, begins ...string) float64 {
 	if len(t) == 0 {
 		return 0

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// ID is the trace of the call, as 32 hexadecimal digits. ID is empty if the caller traces nothing, or if the variable
-// has another format.
+// ID is the trace of the call, as 32 hexadecimal digits. ID is empty if the caller does not trace the call, or if the
+// variable has another format.
 func ID() string { return id(os.Getenv("TRACEPARENT")) }
 
 // id returns the trace in a text with the version, the trace, the caller's span and flags. In later versions, more

@@ -59,7 +59,7 @@ func something(t reflect.Type) reflect.Value {
 	return v
 }
 
-// leaf fills a value if the value has no parts, and reports whether it did.
+// leaf fills a value if the value has no parts, and reports whether it has filled the value.
 func leaf(v any) bool {
 	switch p := v.(type) {
 	case *time.Time:
