@@ -13,8 +13,8 @@
 // an operator can do.
 //
 // This package does not mix answers of EC2 and metadata: [Client.ENIs] asks metadata, [Client.DescribeENIs] asks EC2.
-// Metadata lags behind EC2, omits ENIs, and shows deleted ENIs. An ENI or an address that metadata shows may be used.
-// An ENI or an address that metadata does not show may still exist.
+// Metadata lags behind EC2, omits ENIs, and shows deleted ENIs. A caller may use an ENI or an address that metadata
+// shows. But an ENI or an address that metadata does not show may also exist.
 //
 // This package parses all addresses, so no other package has addresses as strings.
 package aws

@@ -81,7 +81,7 @@ func (p *Pool) ask(ctx context.Context, o lease.Owner, attempt int, why error) (
 		return false, nil
 	}
 	again := passing(err, attempt)
-	if again || lease.IsHeld(err) { // EC2 will be asked again: see fail
+	if again || lease.IsHeld(err) { // a process will ask EC2 again: see fail
 		began = time.Time{}
 	}
 	if e := p.fail(ctx, o, err, began); e != nil {

@@ -87,7 +87,7 @@ func (p *Node) canServe(s *registry.State, at lease.Place, f lease.Family) bool 
 }
 
 // outOfReach returns an error if a chosen address is on an ENI of this node. The caller has found that the pod cannot
-// get the address from this ENI now. A new ENI could not have the address either.
+// get the address from this ENI now. A new ENI also could not have the address.
 func (p *Node) outOfReach(s *registry.State) error {
 	for _, a := range p.Policy.Choice.Addrs {
 		if id, _ := s.ENIOf(a); id != "" {
@@ -109,8 +109,8 @@ func canTake(s *registry.State, at lease.Place, a netip.Addr) bool {
 }
 
 // isTaken asks EC2 which ENIs of the subnet have the chosen addresses, as single addresses or in prefixes. If an ENI of
-// this node has one and the registry does not know that, isTaken corrects the registry and returns behind. If another
-// ENI has one, isTaken calls follow, and returns its error.
+// this node has a chosen address that the registry does not know, isTaken corrects the registry and returns behind. If
+// any other ENI has a chosen address, isTaken calls follow, and returns the error of follow.
 func (p *Node) isTaken(ctx context.Context, s *registry.State, subnet string) (behind bool, _ error) {
 	enis, err := p.DescribeENIs(ctx, aws.BySubnet(subnet))
 	if err != nil {
@@ -124,7 +124,7 @@ func (p *Node) isTaken(ctx context.Context, s *registry.State, subnet string) (b
 		was, ours := s.ENIs[enis[i].ID]
 		switch gone, given := s.Gone[a]; {
 		case ours && given && time.Since(gone) < known.LagOfEC2:
-			continue // this node has just released the address, and EC2 may not show that yet
+			continue // this node has just released the address, and EC2 may not show the release yet
 		case ours && !was.Foreign:
 			return true, p.Compare(ctx, enis[i].ID)
 		}
@@ -136,7 +136,7 @@ func (p *Node) isTaken(ctx context.Context, s *registry.State, subnet string) (b
 }
 
 // gain assigns the chosen address of a family to an ENI. If the pod has chosen no address of this family, and the ENI
-// has no free one, gain assigns any address.
+// has no free address of the family, gain assigns any address.
 func (p *Node) gain(ctx context.Context, s *registry.State, at lease.Place, f lease.Family) error {
 	a, chosen := p.Policy.Choice.Addr(f)
 	if !chosen {

@@ -24,15 +24,15 @@ import (
 // second case, this node unassigns the address from the ENI of the ended instance, and from no other ENI. So this node
 // takes nothing from an ENI that has got the address meanwhile.
 //
-// If an ENI is attached to nothing, that alone proves nothing. A running node may be about to attach the ENI, and may
-// have leased its addresses already. So the instance for which the ENI was made must have ended, too.
+// An ENI that is attached to nothing is no proof. A running node may be about to attach the ENI, and may already have
+// leased its addresses. So the instance for which the ENI was made must also have ended.
 
 const hintHeld = "wait until the pod on the other node has ended: that node then releases the address. If no pod " +
 	"there has the address, because that node has booted meanwhile, run cni-tool deallocate there. If that node is " +
 	"lost, terminate its instance, and allow this node to take the address (takeover in requests)"
 
 // follow unassigns a chosen address from the ENI of another node. follow first proves that no pod has the address. If
-// follow cannot prove that, its error says why the pod cannot have the address now.
+// follow cannot prove this, the error says why the pod cannot have the address now.
 func (p *Node) follow(ctx context.Context, e aws.ENI, a netip.Addr) error {
 	if err := p.stays(e, a); err != nil {
 		return err
@@ -76,7 +76,8 @@ func (p *Node) ofCluster(e aws.ENI) bool {
 	return book.ForPods(e) && !book.Foreign(e)
 }
 
-// takenBy returns the error for an address that another ENI has. how says how the ENI has it, for example in a prefix.
+// takenBy returns the error for an address that another ENI has. The argument how says how the ENI has the address, for
+// example in a prefix.
 func takenBy(e aws.ENI, a netip.Addr, how, hint string) error {
 	return plugin.Errorf(plugin.CodeRefused, hint,
 		"the pod asks for the address %s, which %s has%s. This ENI is %s, and its description is %.80q", a, e.ID, how,
@@ -96,7 +97,7 @@ func whereIs(e aws.ENI) string {
 
 // freshness is the largest age of EC2's answer that an instance has ended. This node takes an address of the instance
 // only within this time. A stopped instance may start again. Its boot takes longer than freshness and the lag of EC2's
-// answers together. After the boot, its first ADD asks EC2 for its addresses.
+// answers together. After the boot, the first ADD on the instance asks EC2 which addresses the instance has.
 const freshness = 5 * time.Second
 
 // takeOver unassigns an address from an ENI whose instance has ended. If the instance may still run, taken is false.

@@ -173,9 +173,9 @@ func EndRelease(s *registry.State, x Releasable) {
 }
 
 // LeftReleases returns the intents of NoteRelease whose process was killed or got no answer. It deletes the intents
-// that need no more work. An intent needs none if the registry has its address again. Then another pod may have the
-// address, or a collection releases it like any other address. An intent also needs none if its ENI is gone, because
-// the address is gone, too.
+// that need no more work. An intent needs no more work if the registry has its address again. Then another pod may have
+// the address, or a collection releases it like any other address. An intent also needs no more work if its ENI is
+// gone, because the address is gone with the ENI.
 func LeftReleases(s *registry.State) map[string]registry.Intent {
 	left := map[string]registry.Intent{}
 	for token, i := range s.Intents {

@@ -54,8 +54,8 @@ func IsBoot(known registry.ENI, e aws.ENI) bool {
 }
 
 // Label returns known with the changes that follow from the tags of the ENI e. If EC2 could not be asked at first, the
-// tags come later than the ENI. A missing tag changes nothing, because a role that may not create tags makes ENIs
-// without tags.
+// tags come later than the ENI. A missing tag changes nothing, because a node makes ENIs without tags if its role may
+// not create tags.
 func Label(known registry.ENI, e aws.ENI) registry.ENI {
 	if e.Tags[TagPool] != "" {
 		known.Pool = PoolOf(e)

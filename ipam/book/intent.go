@@ -51,7 +51,7 @@ func EndIntent(s *registry.State, token string, old bool, err error) {
 	}
 }
 
-// LookOnly keeps an intent, but prevents that its call is repeated.
+// LookOnly keeps an intent, but no process repeats its call: a process only looks for the call's result.
 func LookOnly(s *registry.State, token string) {
 	if i, ok := s.Intents[token]; ok {
 		i.Wanted = registry.Wanted{}

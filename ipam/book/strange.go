@@ -13,11 +13,11 @@ import (
 
 // Strange returns why an ENI cannot have an address or a prefix that EC2 or metadata reports for it. It returns nil if
 // the ENI can have all of them. No pod gets such an address: the pod's packets would be lost, or another host would
-// have the address, too.
+// also have the address.
 //
 // All addresses must be in the ENI's subnet, if the subnet is known. AWS reserves the first four addresses of a subnet,
-// for example for the VPC router, and the last address (VPC user guide, "Subnet sizing"). No ENI can have these. No two
-// ENIs of this node can have the same address.
+// for example for the VPC router, and the last address (VPC user guide, "Subnet sizing"). No ENI can have such a
+// reserved address. No two ENIs of this node can have the same address.
 func Strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, cidrs []netip.Prefix) error {
 	for _, a := range addrs {
 		if err := strangeBlock(s, id, e, netip.PrefixFrom(a, a.BitLen())); err != nil {
@@ -32,9 +32,9 @@ func Strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, c
 	return nil
 }
 
-// StrangeNew returns why the ENI in EC2's answer cannot be the new ENI, or nil if it can be. It cannot be the new ENI
-// if the registry has it already, if it has another description, or if it is attached. Pods would then get addresses of
-// an ENI that is not this instance's.
+// StrangeNew returns why the ENI in EC2's answer cannot be the new ENI, or nil if it can be. The ENI is not new if the
+// registry has it already, if it has another description, or if it is attached. Pods would then get addresses of an ENI
+// that does not belong to this instance.
 func StrangeNew(s *registry.State, e aws.ENI, wanted string) error {
 	if _, known := s.ENIs[e.ID]; known {
 		return fmt.Errorf("EC2 returned %s as a new ENI, but this node has had it before", e.ID)
@@ -68,8 +68,8 @@ func strangeBlock(s *registry.State, id string, e registry.ENI, b netip.Prefix) 
 	return nil
 }
 
-// Reserves reports whether a block has one of the addresses of the subnet that AWS reserves: the first four and the
-// last.
+// Reserves reports whether a block has an address that AWS reserves in the subnet. AWS reserves the first four
+// addresses and the last address.
 func Reserves(subnet, b netip.Prefix) bool {
 	const first = 4
 	a := subnet.Masked().Addr()

@@ -23,7 +23,7 @@ const (
 	// the pool of the ENI for the first time after a boot. "false" means: the collection may release what no pod uses.
 	// With any other value, or without the tag, the collection waits for an ADD, whose configuration says what to keep.
 	// Only ENIs that a growth has created have this tag. If an operator adds skipDeallocation to a configuration later,
-	// such a collection heeds it only after the next ADD.
+	// such a collection heeds the new key only after the next ADD.
 	TagKeep = "cni-ipvlan-vpc-k8s/keep"
 )
 
@@ -52,9 +52,9 @@ func ForPods(e aws.ENI) bool {
 	return e.Tags[TagManaged] != "" || e.Tags[TagPool] != "" || e.Description == Description(e.Instance)
 }
 
-// GroupsOf returns the security groups of an ENI that others have attached: see lease.Policy.Misfit. For an ENI that
-// was created for pods, GroupsOf returns nil. No caller records the groups of the boot ENI, because the boot ENI is the
-// node's own.
+// GroupsOf returns the security groups of an ENI that an operator or another program has attached: see
+// lease.Policy.Misfit. For an ENI that was created for pods, GroupsOf returns nil. No caller records the groups of the
+// boot ENI, because the boot ENI is the node's own.
 func GroupsOf(e aws.ENI) []string {
 	if ForPods(e) {
 		return nil
@@ -76,7 +76,7 @@ func MadeFor(e aws.ENI) string {
 }
 
 // Untagged reports whether an ENI lacks the tag [TagManaged]. If the role may not create tags, a Provision and a growth
-// make such ENIs. The ENIs of the original plugin lack the tag, too.
+// make such ENIs. The ENIs of the original plugin also lack the tag.
 func Untagged(e aws.ENI) bool { return e.Tags[TagManaged] == "" }
 
 // TagText formats tags for people.

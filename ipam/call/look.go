@@ -58,7 +58,7 @@ func (p *Node) DeleteNow(ctx context.Context, eni string) error {
 	})
 }
 
-// NotBefore records that no process of this node calls the action until the time wait is over.
+// NotBefore records that no process of this node calls the action until the duration wait has passed.
 func (p *Node) NotBefore(ctx context.Context, action string, wait time.Duration) error {
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 		s.NotBefore[action] = time.Now().Add(wait)

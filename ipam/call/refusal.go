@@ -46,7 +46,7 @@ func IsFull(err error) bool {
 // An Object names the ENI and the subnet that a changing call is about.
 type Object struct {
 	ENI, Subnet string
-	// reports whether the caller itself answers a refusal, with another call or by passing over the ENI; nil: never
+	// reports whether the caller itself reacts to a refusal, by another call or by another ENI; nil: never
 	Handled func(error) bool
 }
 
@@ -119,7 +119,7 @@ func Refused(s *registry.State, key string) (action, about string, err error) {
 	return action, about, standingError(action, about, s.Refusals[key])
 }
 
-// Standing is the function Standing with the latest state.
+// Standing calls the function Standing with the latest state of the registry.
 func (p *Node) Standing(action string, about ...string) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -158,7 +158,7 @@ func (p *Node) NoteRefusal(ctx context.Context, action string, o Object, err err
 
 // GoesOn reports whether err is a refusal of one ENI or subnet, so that growth may try another one. managed is true if
 // this node has created the ENI. A good IAM policy permits changes only of ENIs with the tags that the node sets. ENIs
-// of the original plugin have no tags. So the role may change other ENIs, but not these ENIs.
+// of the original plugin have no tags. So the role may not change them, but may change other ENIs.
 func GoesOn(err error, managed bool) bool {
 	r, ok := aws.RefusalOf(err)
 	return ok && (r.Scope == aws.ScopeENI || r.Scope == aws.ScopeSubnet || !managed && aws.NotAllowed(err))

@@ -37,7 +37,7 @@ const (
 	JustNow  = 2 * time.Minute  // how long EC2 still counts as throttling after a time in NotBefore
 )
 
-// A reply is EC2's answer to a question, and when a process has asked it.
+// A reply is EC2's answer to a question, with the question and the time when a process asked it.
 type reply[T any] struct {
 	Question string
 	Asked    time.Time
@@ -163,7 +163,8 @@ func (p *Node) attachedENIs(ctx context.Context, instance string) (Attached, err
 	return Attached{ENIs: a.All, Asked: a.Asked, Kept: earlier}, err
 }
 
-// OursNow does what ours does. It also returns when it asked EC2, and keeps the attached ENIs for the next process.
+// OursNow does what ours does. It also returns the time when it asked EC2, and keeps the attached ENIs for the next
+// process.
 func (p *Node) OursNow(ctx context.Context, s *registry.State) ([]aws.ENI, time.Time, error) {
 	asked := time.Now()
 	all, err := p.ours(ctx, s)

@@ -21,10 +21,10 @@ import (
 // An operator or another program may unassign an address, in the console or with another tool. The node gets no message
 // about this. The next pod with that address would have no network.
 //
-// So a collection compares the registry with metadata. If metadata does not show an address, that proves nothing:
-// metadata forgets ENIs, and may be minutes behind. But then the collection asks EC2, and EC2's answer counts. EC2's
-// answer does not count for addresses that EC2 has assigned in the last seconds, because its describes may not show
-// them yet.
+// So a collection compares the registry with metadata. If metadata does not show an address, the address may still be
+// there: metadata forgets ENIs, and may lag by minutes. In this case, the collection asks EC2, and EC2's answer counts.
+// EC2's answer does not count for addresses that EC2 has assigned in the last seconds, because a describe may not show
+// these addresses yet.
 
 // Correct removes from the registry the addresses and prefixes that EC2 no longer shows on this node's ENIs. seen are
 // the ENIs that the metadata service shows. If seen has all addresses of the registry, Correct does not ask EC2.
@@ -103,7 +103,7 @@ func usedBefore(s *registry.State, a netip.Addr, t time.Time) bool {
 	return !since.IsZero() && since.Before(t)
 }
 
-// Missing asks EC2 again about an ENI that EC2 has reported as not found. If EC2 does not find it again, Missing
+// Missing asks EC2 again about an ENI that EC2 has reported as not found. If EC2 again does not find the ENI, Missing
 // removes the ENI from the registry. EC2's first answer may be wrong because EC2 lags. If the ENI is new, both answers
 // may be wrong: then Missing does nothing.
 func (p *Node) Missing(ctx context.Context, id string) error {
@@ -125,7 +125,8 @@ func (p *Node) Forget(ctx context.Context, id string) error {
 }
 
 // Compare corrects the registry's entries about the addresses of an ENI, by EC2's description. An operator or another
-// program may have changed the addresses. Or a call of this node has changed them, and its answer was lost.
+// program may have changed the addresses. Or a call of this node may have changed them, and the answer to the call was
+// lost.
 func (p *Node) Compare(ctx context.Context, id string) error {
 	asked := time.Now()
 	enis, err := p.DescribeENIs(ctx, aws.ByID(id))

@@ -123,13 +123,14 @@ func (l discovery) learnAddrs(e aws.ENI) {
 			known.Addrs = append(known.Addrs, a)
 			l.ENIs[e.ID] = known
 		}
-		// Neither metadata nor EC2 says which IPv6 address of the boot ENI the node has by DHCPv6. The kernel does.
+		// Neither metadata nor EC2 says which IPv6 address of the boot ENI the node has by DHCPv6. Only the kernel
+		// shows this.
 		boot, first := l.ENIs[e.ID].IsBoot(), book.NodesOwn(e, l.ENIs[e.ID], a)
 		switch {
 		case boot && l.used.Node[a] || first && a.Is4():
 			l.Free.Delete(a) // an earlier release recorded the node's own address as free
-		// The first IPv6 address is the node's own, unless it is free or a pod has it. In these cases, the ENI had no
-		// IPv6 address at the boot, and EC2 has assigned this one for pods.
+		// The first IPv6 address is the node's own, unless the address is free or a pod has it. In these two cases, the
+		// ENI had no IPv6 address at the boot, and EC2 has assigned this address for pods.
 		case first && !l.Free.Has(a) && l.used.Of(e.MAC, a) == "":
 		default:
 			l.learnAddr(e.ID, a)

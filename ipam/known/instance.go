@@ -11,16 +11,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A registry may be another instance's. This happens if an operator makes an image from a used node, and the registry's
-// directory is on a disk. Then the ENIs and the intents in the registry are the other instance's. So before a process
-// uses them in a call to EC2, it asks metadata which instance this is. One question after each boot is enough, because
-// an instance cannot become another one without a boot.
+// A registry may belong to another instance. This happens if an operator makes an image from a used node, and the
+// registry's directory is on a disk. Then the ENIs and the intents in the registry belong to the other instance. So
+// before a process uses them in a call to EC2, it asks metadata which instance this machine is. One question after each
+// boot is enough, because an instance cannot become another one without a boot.
 //
-// An ADD that finds a free address does not ask metadata. If the ENI is another instance's, its link is not on this
-// node, so no pod gets the address.
+// An ADD that finds a free address does not ask metadata. If the ENI of the address belongs to another instance, its
+// link is not on this node, so no pod gets the address.
 
-// OfThisInstance checks that the registry is this instance's. If it is another instance's, OfThisInstance sets the
-// registry's file aside.
+// OfThisInstance checks that the registry belongs to this instance. If it belongs to another instance, OfThisInstance
+// sets the registry's file aside.
 func (p *Node) OfThisInstance(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || s.Instance.ID == "" || s.Instance.Boot != "" && s.Instance.Boot == registry.BootID() {

@@ -149,8 +149,8 @@ func isNew(s *registry.State, e aws.ENI) bool {
 
 // describeNew asks EC2 for all ENIs of the instance if the tags of one are unknown, or if metadata shows something new.
 // Otherwise described is nil. The tags name the pool of an ENI, and forbid changes of some ENIs. If EC2 does not return
-// the tags, tagsUnknown is the reason. With several pools, that is an error. The node needs no tags of the boot ENI,
-// which is the instance's own.
+// the tags, tagsUnknown is the reason. If there are several pools, describeNew instead returns an error. The node needs
+// no tags of the boot ENI, which belongs to the instance itself.
 func (p *Node) describeNew(
 	ctx context.Context, instance string, enis []aws.ENI,
 ) (described map[string]aws.ENI, tagsUnknown string, _ error) {
@@ -159,7 +159,8 @@ func (p *Node) describeNew(
 		s = &registry.State{} // Update will set the file aside
 	}
 	enough := func(e registry.ENI) bool {
-		// A node without a role makes one call, which EC2 refuses, and not one call in each collection.
+		// A node without a role makes this call only once, and EC2 refuses it. Otherwise each collection would make the
+		// call.
 		refused := e.TagsUnknown == registry.NotAllowed && p.Policy.Provision == lease.ProvisionNone && !p.Policy.Pools
 		return e.TagsUnknown == "" || refused
 	}

@@ -53,7 +53,7 @@ func (p *Node) NoteDetached(ctx context.Context, reason bool) {
 }
 
 // NoteAttached records which ENIs EC2 showed as attached to this instance, and which ENIs it did not show. EC2 may not
-// show a new ENI yet. So if EC2 does not show an ENI, the ENI counts as detached only if its link is missing, too. The
+// show a new ENI yet. So if EC2 does not show an ENI, the ENI counts as detached only if its link is also missing. The
 // link of a foreign ENI, or of an ENI that a pod has as a whole, may be in another namespace. Such an ENI counts as
 // detached if it is not new.
 func NoteAttached(s *registry.State, attached []aws.ENI, asked time.Time) {

@@ -50,8 +50,8 @@ func (p *Node) AskTags(ctx context.Context, s *registry.State) (*registry.State,
 	return s, err
 }
 
-// AskSubnets asks EC2 for the tags of subnets. These tags decide whether ENIs that others have attached serve pods. If
-// EC2 does not answer, these ENIs serve no pods, and the growth continues.
+// AskSubnets asks EC2 for the tags of subnets. These tags decide whether an ENI that an operator or another program has
+// attached serves pods. If EC2 does not answer, such an ENI serves no pods, and the growth continues.
 func (p *Node) AskSubnets(ctx context.Context, s *registry.State) (*registry.State, error) {
 	unclear := func(e registry.ENI) bool {
 		return e.Pool == p.Policy.Pool && p.Policy.Serves(e) && p.Policy.Unclear(e)
@@ -85,8 +85,8 @@ func (p *Node) AskSubnets(ctx context.Context, s *registry.State) (*registry.Sta
 	return s, err
 }
 
-// Misfits lists the ENIs that others have attached and that take a slot, but serve no pods. It also lists the ENIs that
-// an operator renews. The list is a part of an error text.
+// Misfits lists the ENIs that an operator or another program has attached, and that serve no pods although they take a
+// slot. It also lists the ENIs that an operator renews. The list is a part of an error text.
 func (p *Node) Misfits(s *registry.State) string {
 	var all []string
 	for id, e := range s.ENIs {

@@ -81,7 +81,7 @@ func unknownOf(e registry.ENI, why string) string {
 }
 
 // told returns an ENI of the registry, completed from EC2's description d. If EC2 could not be asked before, the ENI
-// has served no pods, and only metadata has shown its addresses. Then told removes the addresses from the registry that
+// has served no pods, and only metadata has shown its addresses. Then told removes from the registry the addresses that
 // EC2 does not show.
 func told(s *registry.State, id string, d aws.ENI) registry.ENI {
 	if d.ID == id && s.ENIs[id].TagsUnknown == registry.NotAsked {

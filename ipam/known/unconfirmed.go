@@ -19,7 +19,7 @@ import (
 // They may still list addresses that were unassigned right before the registry was lost. They may not list a new ENI
 // yet. So the node compares a rebuilt registry with EC2 twice: at once, to find interrupted calls, and when EC2 has
 // settled. Until the second comparison, the addresses that no pod uses are unconfirmed, and no ADD takes one. But an
-// ADD may take an address of a /80, which has too many addresses to list. The node never unassigns a /80, which ends
+// ADD may take an address of a /80. A /80 has too many addresses to list, and the node never unassigns a /80: it ends
 // with its ENI. An ENI of a rebuilt registry serves no pod if its link is not on the node.
 //
 // If no pod of a node has an address, the node at once uses the addresses that it finds. After a boot, it has no other
@@ -27,10 +27,10 @@ import (
 // node has released something since its boot, and the addresses are unconfirmed. The mark is a file beside the
 // registry's file in /run, which is empty after a boot.
 //
-// The node cannot notice one case. It has unassigned the address of its last pod. Within the seconds by which EC2 lags,
-// another program deletes the whole directory of the registry. Then a pod may get that address, because nothing else on
-// the node shows that the address is gone. With "provision": "none", the node never notices such a loss, but then no
-// process unassigns anything.
+// The node cannot notice one case: it has unassigned the address of its last pod, and another program then deletes the
+// whole directory of the registry within the seconds by which EC2 lags. Then a pod may get that address, because
+// nothing else on the node shows that the address is gone. With "provision": "none", the node never notices such a
+// loss, but then no process unassigns anything.
 
 // ReleasedMark is the name of a mark: this node has begun to release addresses or an ENI to EC2. A process writes the
 // mark before the call to EC2. Earlier versions of this suite use the same name.
@@ -75,9 +75,9 @@ func Confirm(s *registry.State, enis []aws.ENI, asked time.Time) (sure bool) {
 	return r.Unconfirmed
 }
 
-// settle removes from the registry the unconfirmed addresses and prefixes that enis does not show. Unconfirmed are
-// those that became free at the given time or later, so no pod uses them. If an address appears again, a later Learn
-// finds it.
+// settle removes from the registry the unconfirmed addresses and prefixes that enis does not show. An address or a
+// prefix is unconfirmed if it became free at the given time or later. So no pod uses it. If an address appears again, a
+// later Learn finds it.
 func settle(s *registry.State, enis []aws.ENI, since time.Time) {
 	for _, e := range enis {
 		x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
@@ -106,9 +106,9 @@ func dropUnseen(s *registry.State, enis []aws.ENI, since time.Time) {
 	}
 }
 
-// ConfirmByMetadata does what Confirm does, for a node that may not ask EC2 or need not. It trusts metadata after
-// StaleMetadata, when metadata shows all changes. Even then, an ENI that metadata does not show may still exist, and
-// stays in the registry. When such a node boots, it has to trust metadata at once. Intents stay: package more knows
+// ConfirmByMetadata does what Confirm does, for a node that may not ask EC2 or need not ask EC2. It trusts metadata
+// after StaleMetadata, when metadata shows all changes. Even then, an ENI that metadata does not show may still exist,
+// and stays in the registry. When such a node boots, it has to trust metadata at once. Intents stay: package more knows
 // when they end.
 func (p *Node) ConfirmByMetadata(ctx context.Context) (sure bool, err error) {
 	s, err := p.Registry.View()

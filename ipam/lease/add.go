@@ -46,7 +46,7 @@ func Add(
 
 // Each calls add for each interface of an attachment, with the pool for the policy of the interface. If add fails for
 // one interface, all interfaces lose their addresses, unless the attachment had addresses before. fresh reports that
-// the attachment had none.
+// the attachment had no addresses before.
 //
 // An interface whose address the pod has chosen comes first. If EC2 shows that the pod cannot have this address, the
 // ADD has changed nothing for the other interfaces yet. An interface whose ENI the pod has chosen comes last.
@@ -134,8 +134,8 @@ func (p *Pool) undo(ctx context.Context, o Owner, policies []Policy, fresh bool)
 	return failed
 }
 
-// withPool calls f with the pool of this node, and with the policies of the interfaces that the
-// request is about. The context of f ends after limit. If limit is 0, it ends after addTimeout.
+// withPool calls f with the pool of this node, and with the policies of the interfaces that the request is about. The
+// context of f ends after limit. If limit is 0, the context ends after addTimeout.
 func withPool(
 	ctx context.Context, r *plugin.Request[Config], limit time.Duration, f func(context.Context, *Pool, []Policy) error,
 ) error {

@@ -22,9 +22,9 @@ type Config struct {
 	PoolConfig // the keys of the pool "default"
 	nic.Asked  // what a pod asks for
 
-	InterfaceIndex  int      `json:"interfaceIndex"`  // lowest device index whose ENI serves pods; 0: the boot ENI too
+	InterfaceIndex  int      `json:"interfaceIndex"`  // lowest device index whose ENI serves pods; 0: also the boot ENI
 	RouteToVPCPeers bool     `json:"routeToVpcPeers"` // pods have routes by the ENI to the CIDRs of peered VPCs
-	RouteToCIDRs    []string `json:"routeToCidrs"`    // pods have routes by the ENI to these CIDRs, too
+	RouteToCIDRs    []string `json:"routeToCidrs"`    // pods also have routes by the ENI to these CIDRs
 
 	IPFamilies []string              `json:"ipFamilies"` // families of a pod's addresses: IPv4, IPv6; default: [IPv4]
 	Pools      map[string]PoolConfig `json:"pools"`      // further pools, by name
@@ -32,12 +32,12 @@ type Config struct {
 	Provision string `json:"provision"`
 	// largest number of ENIs of the instance, including the boot ENI; 0: as many as it can have
 	MaxENIs int `json:"maxENIs"`
-	// largest number of pods of the node: no address is kept ready for more; 0: no limit
+	// largest number of pods of the node: no address is kept ready for more pods; 0: no limit
 	MaxPods    int                `json:"maxPods"`
 	AddTimeout *int               `json:"addTimeout"` // seconds that an ADD may take; default: 60
 	LeaseLog   *registry.LeaseLog `json:"leaseLog"`   // a file with the start and the end of each lease; default: none
 
-	Permissions []Permission `json:"requests"` // which pods may ask for which interfaces; without it, no pod may
+	Permissions []Permission `json:"requests"` // which pods may ask for which interfaces; none: no pod may ask
 
 	pools []Policy // the default pool first
 }

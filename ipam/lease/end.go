@@ -19,7 +19,7 @@ import (
 // attachment without a lease is no error.
 //
 // The hints are addresses that the attachment has according to the caller. If such an address has a lease without a
-// key, as for a pod of the original plugin, End ends that lease too. End keeps the lease without a key if the kernel
+// key, as for a pod of the original plugin, End also ends that lease. End keeps the lease without a key if the kernel
 // shows the address in use, or if End cannot ask the kernel. A runtime may repeat an old DEL, and a running pod may
 // have the address by now. A collection ends such a lease later.
 func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) error {

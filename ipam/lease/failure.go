@@ -19,7 +19,7 @@ import (
 
 // told returns an error if another process has just asked EC2 on behalf of the owner, and failed. The other process
 // must have begun after the owner became a waiter. So if EC2 refuses, a hundred waiting ADDs do not ask one after the
-// other. If a subnet is full, the failure counts for later ADDs, too.
+// other. If a subnet is full, the failure also counts for later ADDs.
 func (p *Pool) told(o Owner, none error) error {
 	const justNow = 2 * time.Second
 	s, err := p.Registry.View()

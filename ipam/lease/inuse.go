@@ -19,9 +19,9 @@ import (
 )
 
 // NotesUse wraps a plugin that runs after ipam. If the kernel refuses the leased address because another slave of the
-// ENI has it, NotesUse records this in the registry. The cause is the namespace of an earlier pod: it still exists
-// after that pod's DEL. The node has no route to the address any more, so the ADD could not find it. A look into all
-// namespaces would find such addresses earlier, but would make every ADD slower.
+// ENI has it, NotesUse records this in the registry. The cause is the namespace of an earlier pod: this namespace still
+// exists after that pod's DEL. The node has no route to the address any more, so the ADD could not see that the address
+// is in use. A look into all namespaces would find such addresses earlier, but would make every ADD slower.
 //
 // No pod gets the address until collections have seen that it is gone. If the same attachment
 // is added again, it gets another address.
@@ -40,8 +40,8 @@ func NotesUse[C any](c plugin.Commands[C]) plugin.Commands[C] {
 
 // inUse is called when another namespace has one of the attachment's addresses. It gives that address a lease without a
 // key. The kernel does not say which address it is. If no namespace shows one of the addresses, inUse gives all of them
-// such leases. If the attachment has addresses from another plugin, the registry does not know them, and inUse does
-// nothing.
+// leases without a key. If the attachment has addresses from another plugin, the registry does not know them, and inUse
+// does nothing.
 func inUse(ctx context.Context, k registry.Key) error {
 	r, err := openRegistry()
 	if err != nil {

@@ -32,7 +32,7 @@ type Kept struct {
 	Result      json.RawMessage            `json:"result"`
 }
 
-// Lease returns what the registry would have of the attachment: its key, namespace and pod.
+// Lease returns a lease with the data that the registry would have about the attachment: its key, namespace and pod.
 func (k Kept) Lease() registry.Lease {
 	at := registry.Attachment{ContainerID: k.ContainerID, IfName: k.IfName}
 	l := registry.Lease{Key: registry.Key{Network: k.Network, Attachment: at}, NetNS: k.NetNS}

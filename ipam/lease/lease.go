@@ -29,7 +29,7 @@ import (
 )
 
 // Commands returns the commands of the ipam plugin for a process with these arguments. A runtime passes no arguments.
-// In an earlier release, the program with all plugins in one process executes this plugin to ask EC2. That program
+// An earlier release has a program with all plugins in one process, which executes this plugin to ask EC2. That program
 // passes the arguments of [Program].
 func Commands(args ...string) plugin.Commands[Config] {
 	add := func(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, error) {
@@ -41,7 +41,7 @@ func Commands(args ...string) plugin.Commands[Config] {
 	}
 	c := plugin.Commands[Config]{Add: add, Del: del, Check: check, GC: gc, Status: status}
 	if len(args) > 0 {
-		return c // the process that has executed this one counts the command
+		return c // the parent process counts the command
 	}
 	return Counts(c)
 }

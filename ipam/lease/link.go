@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The links of the other ENIs get the MTU of the boot ENI's link, if this MTU is within these limits. The original
+// If the MTU of the boot ENI's link is within these limits, the links of all other ENIs get this MTU. The original
 // plugin did the same. Inside a VPC, 9001 is possible (EC2 user guide, "Network MTU").
 const minMTU, maxMTU = 1000, 9001
 

@@ -21,8 +21,8 @@ import (
 // "none", the node creates no ENI, and uses all ENIs that others attach.
 
 // An ENI may belong to others while its tags are unknown. If EC2 did not answer, the ENI serves no pod until EC2
-// answers. If the role may not ask EC2, the ENI serves pods, unless there are several pools. The original plugin did
-// not ask for tags either.
+// answers. If the role may not ask EC2, the ENI serves pods, unless there are several pools. The original plugin also
+// did not ask for tags.
 
 // Misfit returns why pods of the policy's pool get no addresses of an ENI that others have attached. If pods get its
 // addresses, Misfit returns "". Pods that have an address of the ENI keep it.

@@ -14,8 +14,8 @@ import (
 )
 
 // An owners finds the name of the pod that has an address, without the registry. It reads the aliases of the veth pairs
-// on the node, and the files that runtimes keep of each ADD. It reads both when it is called for the first time. The
-// names are only for people: no process decides anything by them.
+// on the node, and the files that runtimes keep of each ADD. It reads both sources when a caller asks for the first
+// name. The names are only for people: no process decides anything by them.
 type owners struct {
 	node  *nl.NS
 	paths nl.Namespaces

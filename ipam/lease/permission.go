@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
-// A Permission says what pods may ask for their interfaces. Pods may ask for nothing that it leaves out.
+// A Permission says what pods may ask for their interfaces. Pods may ask for nothing that the Permission leaves out.
 //
 //codec:describe exported
 type Permission struct {

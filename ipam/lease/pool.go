@@ -220,8 +220,8 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 }
 
 // lacks returns why an ADD has to ask EC2, or nil if it need not. eni is the ENI whose addresses the ADD would get, or
-// "" if no ENI has free ones. If the registry was lost during the attachment of eni, it lacks the CIDRs of the VPC.
-// Then the pod would get no routes to the VPC, although eni has free addresses. Learn reads these CIDRs.
+// "" if no ENI has free addresses. If the registry was lost during the attachment of eni, the new registry has eni, but
+// not the CIDRs of the VPC: see Unknown. Without these CIDRs, the pod would get no routes to the VPC. Learn reads them.
 func (p *Pool) lacks(s *registry.State, eni string) error {
 	switch {
 	case Unknown(s):

@@ -28,7 +28,7 @@ const acquire = "acquire"
 // [GrowProgram], which ends when ctx or this process ends.
 //
 // The Source has a lock of its own, because GrowProgram takes the lock "grow", and must not wait for its parent. If
-// this process is killed, the kernel releases the Source's lock, and GrowProgram ends, too. The next GrowProgram waits
+// this process is killed, the kernel releases the Source's lock, and GrowProgram also ends. The next GrowProgram waits
 // for "grow" until the last one has ended.
 func Program[C any](ctx context.Context, r *plugin.Request[C]) Source {
 	ask := func(own context.Context, p *Pool, o Owner, _ error) (Allocation, error) {

@@ -25,7 +25,7 @@ import (
 // policy.
 type Choice struct {
 	Subnet string       // ID of the subnet of its ENI; empty: any with the tags of the policy
-	Addrs  []netip.Addr // its addresses, at most one of each family; it gets any address of another family
+	Addrs  []netip.Addr // its addresses, at most one of each family; of another family, it gets any address
 	ENI    string       // ID of its ENI, which an operator or another program has created
 	Groups []string     // IDs of the security groups of its ENI; none: the groups of the policy
 	Pod    registry.Pod // the pod that asks
@@ -210,8 +210,8 @@ func Origin(pool string) string {
 	return from
 }
 
-// answers returns an error if the request can never succeed. Its pool would have too long a name, or the pods of the
-// network have no addresses of that family.
+// answers returns an error if the request can never succeed. Either the name of the derived pool would be too long, or
+// the pods of the network have no addresses of a chosen address's family.
 func (policy Policy) answers(r nic.Request) error {
 	const most = 256 // characters of a tag's value, such as a pool's name (EC2 user guide, "Tag restrictions")
 	if len(policy.Pool) > most {
@@ -228,8 +228,8 @@ func (policy Policy) answers(r nic.Request) error {
 	return nil
 }
 
-// Requestable reports whether pods may ask for an ENI of others that has these tags. Pods that do not ask get no
-// address of such an ENI.
+// Requestable reports whether pods may ask for an ENI that has these tags and that an operator or another program has
+// created. Pods that do not ask get no address of such an ENI.
 func (policy Policy) Requestable(tags map[string]string) bool {
 	of := func(r registry.OnRequest) bool { return hasAll(tags, r.Tags) }
 	return hasOne(tags, policy.requests) || slices.ContainsFunc(policy.onRequest, of)

@@ -89,7 +89,7 @@ func Recall(
 }
 
 // join adds a further interface to a result: its ENI's link, and its addresses with their gateways. A further interface
-// has no routes: by it, the pod only answers its callers.
+// has no routes, because the pod only answers its callers by this interface.
 func join(r, further *types100.Result) {
 	index := len(r.Interfaces)
 	r.Interfaces = append(r.Interfaces, further.Interfaces...)

@@ -18,7 +18,7 @@ import (
 // A pod that has a whole ENI can change all settings of its link. The changes stay when the link comes back to the node
 // (see [nl.Settings]). So an ADD records the settings in the registry before the pod gets the link, and the pod's DEL
 // restores them. If the kernel brings the link back later, when the pod's namespace ends, the next ADD that gets the
-// ENI restores them. The command doctor finds such a link before that ADD, and can restore the settings, too.
+// ENI restores them. The command doctor finds such a link before that ADD, and can also restore the settings.
 
 // ErrKept means that the link of an ENI still has settings or links of an earlier pod.
 var ErrKept = errors.New("its link still has settings or links of an earlier pod")
@@ -92,7 +92,7 @@ func wholeOf(s *registry.State, k registry.Key) map[string]registry.ENI {
 }
 
 // putBackSettings restores the settings that the pod of a DEL has changed at the links of ENIs. If this fails, the DEL
-// still succeeds. The next ADD that gets the ENI tries again, and fails if it cannot restore them.
+// still succeeds. The next ADD that gets the ENI tries again, and fails if it cannot restore the settings.
 func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.ENI) {
 	if len(whole) == 0 {
 		return

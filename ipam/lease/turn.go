@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A Source gets addresses for an ADD when none is free. One process of the node at a time uses it, for all waiting
-// ADDs.
+// A Source gets addresses for an ADD when no address is free. Only one process of the node at a time uses a Source, for
+// all waiting ADDs.
 type Source struct {
 	// Turn is the name of the lock that a process holds while it uses the source. The kernel
 	// releases the lock when the process ends for any reason.
@@ -59,8 +59,8 @@ func (p *Pool) inTurn(ctx context.Context, o Owner, from Source) (Allocation, er
 }
 
 // atLast is for an owner whose time has ended before its turn. While the process that has the turn waits for EC2, a DEL
-// may have made an address free. If so, the owner gets it. If not, atLast does not change the owner's entry among the
-// waiters.
+// may have made an address free. In this case, the owner gets the address. Otherwise atLast does not change the owner's
+// entry among the waiters.
 func (p *Pool) atLast(ctx context.Context, o Owner, ended error) (Allocation, error) {
 	overdue := p.overdue(o, ended)
 	if !errors.Is(ended, context.DeadlineExceeded) {

@@ -68,7 +68,7 @@ func (u Used) Shows(s *registry.State, a netip.Addr, l registry.Lease) bool {
 }
 
 // AtENI reports whether a leased address is in use at the link of an ENI. This is the lease's ENI, or the ENI that has
-// the address now. A slave of such a link counts, too.
+// the address now. A slave of such a link also counts.
 func (u Used) AtENI(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	if u.By[At{s.ENIs[l.ENI].MAC, a}] != "" {
 		return true

@@ -48,7 +48,7 @@ func (p *Pool) GiveUp(ctx context.Context, o Owner) error {
 }
 
 // givesUp removes a waiter. If EC2 has throttled a growth while the ADD waited, givesUp records that the ADD has given
-// up. The runtime repeats the ADD soon. So a growth for other ADDs gets an address for this ADD, too. Otherwise the
+// up. The runtime repeats the ADD soon. So a growth for other ADDs also gets an address for this ADD. Otherwise the
 // repeated ADD would find no address, and would need another call that EC2 throttles. Without throttling, there is no
 // record: in a full subnet, for example, EC2 would only refuse more addresses.
 func givesUp(s *registry.State, waiter string, at time.Time) {

@@ -85,11 +85,10 @@ func (policy Policy) More(s *registry.State) int {
 	return max(policy.MaxPods-pods, 0)
 }
 
-// Plenty is the number of addresses for which a /80 counts. No node has so many pods.
+// Plenty is the number that CountOf adds for a /80, which has too many addresses to count. No node has so many pods.
 const Plenty = 1 << 20
 
-// Ready counts the addresses of a pool that a pod could get: those that were free before the
-// time.
+// Ready counts the addresses of a pool that a pod could get: the addresses that were free before the given time.
 func Ready(s *registry.State, pool string, before time.Time) int {
 	return ready(s, pool, func(e registry.ENI) int { return Count(s, e, before) })
 }

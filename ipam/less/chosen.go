@@ -22,10 +22,10 @@ import (
 // another node, and ask for its address there. The pod's DEL records the pod as the owner of the address in the
 // registry. It also leaves a mark that starts this release.
 
-// ReleaseChosen releases to EC2 the addresses that pods had chosen and that no pod has any more. It returns them. While
-// a growth is under way, or EC2 throttles or does not answer, ReleaseChosen tries again until ctx is done. It looks at
-// the kernel first, to prove that no process of the node uses the addresses. An address that became free after that
-// look stays, but its DEL has left the mark again.
+// ReleaseChosen releases to EC2 the addresses that pods had chosen and that no pod has any more, and returns these
+// addresses. While a growth is under way, or EC2 throttles or does not answer, ReleaseChosen tries again until ctx is
+// done. It looks at the kernel first, to prove that no process of the node uses the addresses. An address that became
+// free after that look stays, but its DEL has left the mark again.
 func (p *Node) ReleaseChosen(ctx context.Context) ([]netip.Addr, error) {
 	s, err := p.Registry.View()
 	if err != nil || !lease.AnyToRelease(s) || p.Policy.Provision == lease.ProvisionNone {
@@ -82,8 +82,8 @@ func (c *Collecting) chosen(family func(netip.Addr) bool) choice {
 	}
 }
 
-// unusedBy reports whether nothing uses an address of the ENI. The kernel must have shown that, and nothing can have
-// begun to use the address since.
+// unusedBy reports whether nothing uses an address of the ENI. The kernel must have shown that the address is unused,
+// and nothing can have begun to use the address since.
 func (c *Collecting) unusedBy(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
 	return !c.Used.Partial && c.Used.Of(e.MAC, a) == "" && !c.Used.InPod(e.MAC) && !s.FreedAfter(a, c.Used.Looked) &&
 		!lease.AwaitedAddr(s, a, now)
@@ -102,11 +102,11 @@ func (p *Node) releaseAgain(ctx context.Context, c *Collecting) error {
 		return nil
 	}
 	for _, i := range begun {
-		if err := p.Turn(ctx, i.Action); err != nil { // before the lock, because ADDs need it
+		if err := p.Turn(ctx, i.Action); err != nil { // wait before taking the lock, because ADDs need the lock
 			return err
 		}
 	}
-	unlock, err := p.growthLock(ctx) // so no other process releases the address, or gets it for this node
+	unlock, err := p.growthLock(ctx) // under this lock, no other process releases the address, or gets it for this node
 	if err != nil {
 		return err
 	}

@@ -74,9 +74,9 @@ func sighted(s *registry.State, a netip.Addr, l registry.Lease, used lease.Used,
 	return l
 }
 
-// isPods reports whether the network namespace of a pod is at path. Something must be there, and it must not be the
-// namespace of this process, which is the node's. /proc/PID/ns/net may belong to another process by now. If stat fails
-// for another reason, isPods reports true.
+// isPods reports whether the network namespace of a pod is at path. The path must exist, and must not lead to the
+// namespace of this process, which is the node's: a path /proc/PID/ns/net may belong to another process by now. If stat
+// fails for another reason, isPods reports true.
 func isPods(path string) bool {
 	is, err := os.Stat(path)
 	if err != nil {

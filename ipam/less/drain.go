@@ -19,7 +19,7 @@ import (
 // note only if EC2 has refused. No process removes the mark while there is a note, and no process detaches an ENI
 // without the mark. So no lock is needed, and a process may be killed at any time.
 //
-// If the registry is lost, the marks and the notes are lost, too. EC2 still shows which ENIs it is detaching: see
+// If the registry is lost, the marks and the notes are also lost. EC2 still shows which ENIs it is detaching: see
 // book.Leaving.
 //
 // A killed process leaves its note. If EC2 still shows the ENI as attached after EC2 has had time to settle, EC2 has

@@ -13,8 +13,8 @@ import (
 
 // heed records what the conflists of the node want to keep. Each ADD records what its own network wants: see
 // lease.Pool.Note. The records of ADDs alone are not enough: networks that share a pool may differ, and the last ADD
-// would decide. Also, no ADD comes for a pool that the configuration no longer has. The conflists alone are not enough
-// either, because Multus has networks that are in no file.
+// would decide. Also, no ADD comes for a pool that the configuration no longer has. The conflists alone are also not
+// enough, because Multus has networks that are in no file.
 //
 // The registry has all ENIs before heed is called. While the collection waits for EC2, ADDs write their own records. So
 // the collection heeds the conflists again before each release.
@@ -75,8 +75,8 @@ func retire(s *registry.State, conflists []lease.Policy) (changed bool) {
 }
 
 // agreed records what the conflists want of their pools. If several conflists share a pool, the larger numbers count.
-// If one of these conflists keeps the pool's addresses, the node keeps them. If an ENI serves the pods of one of them,
-// the ENI serves pods.
+// If one of these conflists keeps the pool's addresses, the node keeps them. If an ENI serves the pods of one of these
+// conflists, the ENI stays open for pods.
 func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
 	warm := map[string]registry.Warm{}
 	for _, q := range conflists {

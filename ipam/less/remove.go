@@ -185,7 +185,7 @@ func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 }
 
 // MostAwait is how long a collection waits for EC2 to detach ENIs, in total. EC2 may need hours for one ENI, and the
-// rest of the collection needs time, too.
+// rest of the collection also needs time.
 const MostAwait = time.Minute
 
 // await waits for d, while EC2 detaches or deletes an ENI. In a collection, all waits together take at most MostAwait.
@@ -236,7 +236,7 @@ var errNoManage = fmt.Errorf("%w: it has the tag %s=true", errNotOurs, book.TagN
 // deletable returns why this node may not detach and delete an ENI that EC2 has just described. If the node may,
 // deletable returns nil. The ENI may be attached elsewhere by now, or soon. An ENI that was created for another
 // instance must stay. But if this node has just detached such an ENI, this node may delete it, because no other node
-// would.
+// would delete it.
 func (p *Node) deletable(e aws.ENI, used lease.Used, detached bool) error {
 	s, err := p.Registry.View()
 	if err != nil {

@@ -117,8 +117,8 @@ func (c *Collecting) heeding(choose choice) choice {
 // release does not read the registry again.
 //
 // release holds the lock "grow". Otherwise a growth could get an address again that has just left the ENI, and a pod
-// could use it. If the answer to the call of release is lost, the SDK repeats the call, which would take the address
-// from that pod.
+// could use it. If the answer to the call of release is lost, the SDK repeats the call, and the repeated call would
+// take the address from that pod.
 func (p *Node) release(
 	ctx context.Context, s *registry.State, id string, choose choice,
 ) (book.Releasable, error) {
@@ -289,8 +289,8 @@ func (p *Node) take(ctx context.Context, id string, x book.Releasable) error {
 }
 
 // takeRest unassigns the part of x that EC2 still shows on the ENI, and returns this part. EC2 has refused to unassign
-// all of x, with the error why. EC2 may have carried out an earlier attempt, and not show that yet. So if EC2 does not
-// unassign the rest either, the error has why, too: the outcome is not known.
+// all of x, with the error why. EC2 may have carried out an earlier attempt, and may not show the result yet. So if EC2
+// also fails to unassign the rest, the returned error contains why, and the outcome is not known.
 func (p *Node) takeRest(ctx context.Context, id string, x book.Releasable, why error) (book.Releasable, error) {
 	rest, err := p.still(ctx, id, x, why)
 	if err != nil {

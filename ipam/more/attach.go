@@ -164,7 +164,7 @@ func (p *Node) newENI(ctx context.Context, spec ENISpec) (string, error) {
 			return "", err
 		}
 	}
-	seen, _, err := p.LastAttached(ctx, s) // keep s: if the registry was lost meanwhile, the new one lacks the instance
+	seen, _, err := p.LastAttached(ctx, s) // keep s: a registry that was lost meanwhile lacks the instance
 	if err != nil {
 		return "", err
 	}
@@ -201,7 +201,7 @@ func (p *Node) newENIIn(
 	if err != nil {
 		return "", err
 	}
-	eni.Tags = spec.tags(s.Instance.ID) // EC2 has none of them if the role may not create tags
+	eni.Tags = spec.tags(s.Instance.ID) // EC2 has none of these tags if the role may not create tags
 	return eni.ID, p.attach(ctx, eni, token, spec, seen)
 }
 
@@ -218,10 +218,10 @@ var errNotDiscarded = errors.New("the new ENI could be neither attached nor dele
 var errDiscarded = errors.New("the new ENI could not be attached, and was deleted")
 
 // attach attaches an ENI that this suite has made, and records it. If EC2 cannot attach a new ENI, attach deletes it.
-// EC2 cannot attach it if the instance or its network card has no room. The other reasons are that the instance does
-// not run, or that EC2 attaches no ENI of this subnet. attach does not delete an ENI that is in the registry: another
-// program has detached it, and pods may have its addresses. If the caller has asked EC2 which ENIs are attached, seen
-// is the answer.
+// EC2 cannot attach it if the instance or its network card has no room, or if the instance does not run. EC2 may also
+// attach no ENI of this subnet, or the ENI may stay in a transition (see Stuck). attach does not delete an ENI that is
+// in the registry: another program has detached it, and pods may have its addresses. If the caller has asked EC2 which
+// ENIs are attached, seen is the answer.
 func (p *Node) attach(ctx context.Context, eni aws.ENI, token string, spec ENISpec, seen known.Attached) error {
 	addrs, cidrs := slices.Concat(eni.Addrs, eni.IPv6Addrs), slices.Concat(eni.Prefixes, eni.IPv6Prefixes)
 	s, err := p.Registry.View()

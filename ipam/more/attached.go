@@ -48,7 +48,7 @@ func (p *Node) AttachAnywhere(
 		if again, now, e := p.SeeAttached(ctx, s); e == nil {
 			seen, s = again, now
 		}
-		if kept && !seen.Kept && !aws.MaybeDone(err) { // or has detached one, minutes ago
+		if kept && !seen.Kept && !aws.MaybeDone(err) { // it may also have detached one, minutes ago
 			return p.AttachAnywhere(ctx, on, least, seen)
 		}
 	}

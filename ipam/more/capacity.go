@@ -19,10 +19,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file counts for how many pods a node can have addresses, before it has them. It uses the functions by which a
-// growth decides. These functions return whether a slot is free, how much room an ENI has, and whether an ENI gets
-// prefixes. So this file makes the same assumptions as these functions: a subnet has room, and an aligned /28 for each
-// prefix.
+// This file counts for how many pods a node can have addresses, before the node has these addresses. It uses the
+// functions by which a growth decides. These functions return whether a slot is free, how much room an ENI has, and
+// whether an ENI gets prefixes. So this file makes the same assumptions as these functions: a subnet has room, and an
+// aligned /28 for each prefix.
 
 // Launched returns the state of an instance with these limits that has its boot ENI alone. The first address of each
 // family is the node's.
@@ -38,8 +38,8 @@ func Launched(l aws.Limits, families []lease.Family) *registry.State {
 
 // Pods returns for how many pods the instance certainly has addresses, or can get them, for any distribution of these
 // pods over the pools. With several pools, the number of pods is less than the number of addresses: a pool takes a
-// whole ENI for its first pod. A pool counts only if a pod can have an address of the pool at all. except is the number
-// of ENIs that stay for pods that ask for ENIs of their own.
+// whole ENI for its first pod. A pool counts only if a pod can have an address of the pool at all. The argument except
+// is the number of ENIs that stay available for pods that ask for ENIs of their own.
 func Pods(s *registry.State, policies []lease.Policy, except int) int {
 	var all []share
 	for _, policy := range policies {
@@ -103,8 +103,8 @@ func (p *Node) podsOn(s *registry.State, id string, e registry.ENI, left left) i
 	return least
 }
 
-// servedBy returns how many pods the room of an ENI serves. The ENI has room for so many further addresses or prefixes
-// (places). servedBy takes the addresses of these pods from the subnet in left.
+// servedBy returns how many pods the room of an ENI serves. The argument places is the number of further addresses or
+// prefixes that the ENI can take. servedBy takes the addresses of these pods from the subnet in left.
 func (p *Node) servedBy(s *registry.State, f lease.Family, places int, subnet string, left left) int {
 	switch {
 	case f == lease.IPv6 && p.delegates(s, f):
@@ -152,5 +152,5 @@ func fewest(full share, others []share) int {
 	return least
 }
 
-// taking returns the smallest number of pods with which a pool takes so many further ENIs.
+// taking returns the smallest number of pods with which a pool takes this number of further ENIs.
 func (one share) taking(enis int) int { return max(one.attached+(enis-1)*one.each+1-one.warm, 0) }

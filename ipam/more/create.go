@@ -161,8 +161,8 @@ func specOf(w registry.Wanted, token, description string) aws.ENISpec {
 }
 
 // unended returns the client token of a creation with an unknown outcome that suits the spec. The size and the timeouts
-// of the creation do not matter. If there is none, unended returns "". EC2's describes may not show the ENI yet (EC2
-// API reference, "Eventual consistency"). The same call with the same token creates no second ENI.
+// of the creation do not matter. If there is no such creation, unended returns "". EC2's describes may not show the ENI
+// yet (EC2 API reference, "Eventual consistency"). The same call with the same token creates no second ENI.
 func unended(s *registry.State, spec aws.ENISpec) (token string) {
 	for t, i := range s.Intents {
 		if i.Subnet == spec.Subnet && slices.Equal(i.SecurityGroups, spec.SecurityGroups) &&

@@ -25,7 +25,7 @@ func (p *Node) fill(ctx context.Context, s *registry.State, at lease.Place) erro
 	if f, lacks := noCIDR(at, p.Policy.Families); lacks {
 		return fmt.Errorf("%s is in the subnet %s, which has no CIDR of %v: %w", at.ID, at.Subnet, f, aws.ErrENIFull)
 	}
-	var full error // the ENI has a free address of this family, and a pod may lack only the other family
+	var full error // for a family of which the ENI has a free address: a pod may lack only the other family
 	asked := false
 	for _, f := range p.Policy.Families {
 		one := p.Policy
@@ -96,8 +96,8 @@ func (p *Node) delegates(s *registry.State, f lease.Family) bool {
 	return (f == lease.IPv6 || p.Policy.Prefixes) && !s.Instance.NoPrefixes
 }
 
-// most returns how many wanted addresses are enough for gather. room is how many more addresses or prefixes the ENI can
-// take.
+// most returns the number of wanted addresses from which on gather does not wait for more ADDs. room is how many more
+// addresses or prefixes the ENI can take.
 func (p *Node) most(f lease.Family, room int) int {
 	switch {
 	case f == lease.IPv6:
@@ -162,7 +162,7 @@ func (p *Node) assignPrefixes(ctx context.Context, eni string, f lease.Family, m
 }
 
 // Corrected returns err. If err shows that the node has wrong data about an ENI or its subnet, Corrected first corrects
-// them.
+// the data.
 func (p *Node) Corrected(ctx context.Context, eni string, err error) error {
 	switch {
 	case errors.Is(err, aws.ErrSubnetFull):

@@ -22,13 +22,13 @@ type Offer struct {
 	Free    int  // addresses that the next pods can have
 	Cooling int  // addresses that the next pods cannot have yet
 	More    int  // addresses that EC2 can still give, by the limits of the type, the configuration and the subnets
-	Bounded bool // the subnets make More lower than the limits do
+	Bounded bool // More is lower than the limits alone allow, because of the subnets
 }
 
 // OfferOf returns what a pool can have of a node. Several pools may use the same free slots: the Offer of each pool
-// counts them. except is the number of ENIs that stay for pods which ask for ENIs of their own. The number includes the
-// ENIs that such pods have already. subnets are the subnets of the zone, as EC2 has described them. If subnets is nil,
-// OfferOf assumes that they have enough addresses.
+// counts them. The argument except is the number of ENIs that stay available for pods which ask for ENIs of their own.
+// The number includes the ENIs that such pods have already. subnets are the subnets of the zone, as EC2 has described
+// them. If subnets is nil, OfferOf assumes that they have enough addresses.
 func OfferOf(s *registry.State, policy lease.Policy, except int, subnets []aws.Subnet) Offer {
 	p := &Node{}
 	p.Policy = policy

@@ -77,8 +77,8 @@ func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 	if err != nil {
 		return false, fmt.Errorf("compare the rebuilt registry with EC2: %w", err)
 	}
-	// An address that has left one ENI may be on another ENI by now. So the registry first removes it from the one ENI,
-	// and then adds it to the other ENI.
+	// An address that has left one ENI may be on another ENI by now. So this process first removes the address from the
+	// old ENI in the registry, and then adds it to the new ENI.
 	err = p.Registry.Change(ctx, func(now *registry.State) {
 		known.Agree(now, enis, asked)
 		known.NoteAttached(now, enis, asked)
@@ -152,7 +152,8 @@ func (p *Node) turns(ctx context.Context, s *registry.State) error {
 }
 
 // reattach finishes what a growth has begun: it attaches the ENI. If the ENI is for another pool, reattach calls
-// abandon. If the role may not attach an ENI that may be others', reattach leaves it alone.
+// abandon. If the ENI may belong to the original plugin (see maybeOthers), and the role may not attach it, reattach
+// leaves it alone.
 func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 	if book.PoolOf(e) != p.Policy.Pool {
 		return p.abandon(ctx, e)
@@ -166,7 +167,7 @@ func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 		known.Attached{})
 	_, known := s.ENIs[e.ID]
 	if (errors.Is(err, errDiscarded) || known && noPlace(err)) && !errors.Is(err, aws.ErrNotRunning) {
-		return nil // processes have begun several ENIs, and there is no room for all: this ENI is finished, too
+		return nil // processes have begun several ENIs, and there is no room for all: this ENI also counts as finished
 	}
 	if maybeOthers(s, e) && aws.NotAllowed(err) && !aws.MaybeDone(err) {
 		slog.Warn("the role may not attach this ENI, which has no tags of this suite: the node passes over it",
@@ -176,15 +177,16 @@ func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 	return err
 }
 
-// maybeOthers reports whether an unattached ENI may be the original plugin's: it has no tags of ours, and no intent of
-// this node names it. A good IAM policy permits changes only of ENIs with our tags.
+// maybeOthers reports whether an unattached ENI may belong to the original plugin: the ENI has no tags of ours, and no
+// intent of this node names it. A good IAM policy permits changes only of ENIs with our tags.
 func maybeOthers(s *registry.State, e aws.ENI) bool {
 	return book.Untagged(e) && !s.ENIs[e.ID].Managed && !book.Begun(s, e.ID)
 }
 
 // abandon deletes an ENI that a growth has begun to make, because a collection, or a growth of another pool, does not
-// need it. An ENI without our tags may be the original plugin's: it stays until an ADD needs it. An ENI that an
-// operator's command has begun to make stays, too: if the operator repeats the command, it continues with this ENI.
+// need it. An ENI without our tags may belong to the original plugin, and stays until an ADD needs it. An ENI that an
+// operator's command has begun to make also stays: if the operator repeats the command, the command continues with this
+// ENI.
 func (p *Node) abandon(ctx context.Context, e aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil || e.Tags[book.TagManaged] != "true" {
@@ -201,7 +203,7 @@ func (p *Node) abandon(ctx context.Context, e aws.ENI) error {
 			s.Intents[call.NewToken()] = registry.Intent{Action: book.AttachAction, ENI: e.ID, Since: time.Now()}
 		})
 	}
-	return err // if EC2 has not found the ENI, it may also be too new
+	return err // if EC2 has not found the ENI, the ENI may also be too new
 }
 
 // EndBegun calls resume for a collection, if there is something to finish. It waits for a growth that is under way.
@@ -300,8 +302,8 @@ func (p *Node) finish(
 	return nil
 }
 
-// learnOthers calls Learn if EC2 shows attached ENIs that are not in the registry. Others
-// have created them, and metadata may show them by now.
+// learnOthers calls Learn if EC2 shows attached ENIs that are not in the registry. An operator or another program has
+// created these ENIs, and metadata may show them by now.
 func (p *Node) learnOthers(ctx context.Context, enis []aws.ENI) {
 	s, err := p.Registry.View()
 	unknown := func(e aws.ENI) bool { _, known := s.ENIs[e.ID]; return !known && e.Status != "available" }

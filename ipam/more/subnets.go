@@ -193,7 +193,7 @@ func (p *Node) SubnetFor(ctx context.Context, s *registry.State, id string) (aws
 }
 
 // refusesSubnet returns why no ENI can be in the subnet that the pod has chosen, even if the instance had room for the
-// ENI. Without this error, an operator would make room on a full instance, and it would not help.
+// ENI. Without this error, an operator would make room on a full instance, and the room would not help.
 func (p *Node) refusesSubnet(ctx context.Context, s *registry.State) error {
 	if p.Policy.Choice.Subnet == "" {
 		return nil

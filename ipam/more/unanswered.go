@@ -19,8 +19,8 @@ import (
 )
 
 // This file is about a Provision that was killed, got no answer from EC2, or did not see the link of its ENI. If an
-// operator repeats the Provision, it continues with the same ENI. Otherwise there would be two ENIs, and a collection
-// would delete none of them.
+// operator repeats the Provision, the new Provision continues with the same ENI. Otherwise there would be two ENIs, and
+// a collection would delete none of them.
 //
 // EC2's answers may not yet show what the earlier process has done in the last seconds. So for these seconds, the
 // records of the registry count. If the registry lacks the result of a call, the Provision waits until EC2 has settled.

@@ -134,8 +134,8 @@ func (p pause) of(each time.Duration) time.Duration { return min(max(p.least, 8*
 // call. The further call takes some 100 ms, and counts against the rate limit of the whole account.
 //
 // gather ends when no ADD has come for the pause, when one call can bring no more, or after a second. EC2 needs longer
-// than that to create an ENI. A single ADD waits only a moment. If it has already waited that long, for example for a
-// describe call, gather returns at once.
+// than that to create an ENI. A single ADD waits only a moment. If this ADD has already waited for the moment, for
+// example for a describe call, gather returns at once.
 func (p *Node) gather(ctx context.Context, enough int, pause pause) error {
 	const alone, most = 10 * time.Millisecond, time.Second
 	for began := time.Now(); ; {
