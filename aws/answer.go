@@ -29,7 +29,7 @@ const maxRefusal = 256 << 10
 //
 // EC2's answer to an action is a complete XML document. The name of its root element is the action's name and
 // "Response". If the root element contains an element "return" that is not "true", EC2 has not carried out the request
-// (EC2 API reference, the response elements of DeleteNetworkInterface and others).
+// (EC2 API reference, for example the response elements of DeleteNetworkInterface).
 type checked struct{ HTTPClient }
 
 func (c checked) Do(r *http.Request) (*http.Response, error) {

@@ -114,7 +114,7 @@ func attempt[I, O any](ctx context.Context, c *Client, action string, f method[I
 }
 
 // wasNot returns err, the error of a call that EC2 must not carry out. A nil err means that EC2 has carried out the
-// call: then wasNot returns an error about this.
+// call: then wasNot returns an error that says so.
 func wasNot(action string, err error) error {
 	if err == nil {
 		return &Error{Action: action, Err: errors.New("EC2 carried out the call instead of a dry run")}

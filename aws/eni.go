@@ -17,8 +17,8 @@ import (
 // does not know yet.
 const UnknownIndex = -1
 
-// An ENI is an elastic network interface. Some of its fields are only in metadata, some only in EC2, and the others in
-// both.
+// An ENI is an elastic network interface. Some fields come only from metadata, some only from EC2, and all other fields
+// from both.
 type ENI struct {
 	ID             string
 	MAC            string // as the kernel writes it

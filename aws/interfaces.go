@@ -30,7 +30,7 @@ var eniKeys = []string{
 	"ipv6s", "ipv6-prefix", "subnet-ipv6-cidr-blocks", "vpc-ipv6-cidr-blocks",
 }
 
-// ENIs asks metadata for the ENIs of this instance: the boot ENI, then the others, sorted by card, device index and
+// ENIs asks metadata for the ENIs of this instance: the boot ENI, then all other ENIs, sorted by card, device index and
 // MAC. ENIs with an unknown index are the last of their card.
 //
 // The method omits an ENI that metadata does not describe completely. Metadata does not have the ID of a new ENI for
@@ -71,8 +71,8 @@ func (c *Client) ENIs(ctx context.Context) ([]ENI, error) {
 	return enis, nil
 }
 
-// byPlace compares two ENIs for sorting: the boot ENI is first, the others are in the order of card, device index and
-// MAC.
+// byPlace compares two ENIs for sorting: the boot ENI is first, and the other ENIs are in the order of card, device
+// index and MAC.
 func byPlace(a, b ENI) int {
 	place := func(e ENI) int {
 		if e.Index == UnknownIndex {

@@ -35,7 +35,7 @@ const (
 
 	// silentAttempts is the maximum number of attempts of a request that gets no answer. Each attempt waits at most a
 	// second for the connection and a second for the answer. So a process on a machine outside EC2 gets the error in
-	// some seconds. A much shorter wait is not enough: when a node started all its pods at once, an answer took more
+	// some seconds. A much shorter wait is not enough. When a node started all its pods at once, an answer took more
 	// than a quarter of a second.
 	silentAttempts = 3
 

@@ -38,7 +38,7 @@ func source(grows func(*lease.Pool) *Pool) lease.Source {
 
 // rounds is how often one process asks EC2 without a pause while no call fails. In these rounds, the process asks for
 // four things: the existing ENIs, the outcome of interrupted calls, addresses, and a new ENI. If no address is free
-// after these rounds, other pods have taken the new addresses, or EC2 will never give one.
+// after these rounds, other pods have taken the new addresses, or EC2 will never give an address.
 const rounds = 4
 
 // getMore asks EC2 until the owner has its addresses, or until a further try is useless. The error why says what the

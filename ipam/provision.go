@@ -14,7 +14,7 @@ import (
 
 // Provision creates an ENI, attaches it and sets its link up. The addresses of the ENI are then free, and no collection
 // deletes the ENI. If Provision returns an error and an ID, the ENI is attached, but its link may not be up. If an
-// earlier Provision with the same spec was interrupted, Provision uses the ENI of the earlier one.
+// earlier Provision with the same spec was interrupted, Provision uses the ENI of the earlier Provision.
 //
 // Each ENI is the result of only one Provision. So an ENI has a mark in the registry until its link is up (Provisioning
 // of registry.ENI). Provision holds a lock. So if it finds a mark, the process that has made the mark has ended.

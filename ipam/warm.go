@@ -60,10 +60,10 @@ func (p *Pool) Fill(ctx context.Context) (has int, err error) {
 	}
 }
 
-// count returns how many addresses are free (has), whether the pool wants more (short), and whether the free addresses
-// are enough for all waiting ADDs (enough). enough is false if no ADD waits. If the free addresses are too few for all
-// waiting ADDs, Fill asks EC2 first. Otherwise some of these ADDs would ask EC2 themselves, and the pool would need one
-// call more.
+// count returns how many addresses are free (has), and whether the pool wants more (short). It also returns whether the
+// free addresses are enough for all waiting ADDs (enough). enough is false if no ADD waits. If the free addresses are
+// too few for all waiting ADDs, Fill asks EC2 first. Otherwise some of these ADDs would ask EC2 themselves, and the
+// pool would need one call more.
 func (p *Pool) count(ctx context.Context) (has int, short, enough bool, err error) {
 	err = p.Registry.Change(ctx, func(s *registry.State) {
 		p.Note(s)

@@ -22,8 +22,8 @@ type Lease struct {
 	PodName      string `json:"podName,omitempty"`
 	NetNS        string `json:"netns,omitempty"` // path of the pod's namespace
 	ENI          string `json:"eni"`
-	// which interface of the attachment has the address: 0 is the interface with the attachment's name, the others are
-	// further interfaces
+	// which interface of the attachment has the address: 0 is the interface with the attachment's name; higher numbers
+	// are further interfaces
 	NIC       int  `json:"nic,omitempty"`
 	Asked     bool `json:"asked,omitempty"`     // the pod has asked for exactly this address
 	Exclusive bool `json:"exclusive,omitempty"` // the pod has the whole ENI, and its link
@@ -121,8 +121,8 @@ func (s *State) EndWhere(now time.Time, match func(netip.Addr, Lease) bool) []ne
 }
 
 // EndOf ends the leases of an attachment. It does not end a lease that began after the time command: see
-// [State.BegunAfter]. The hints are addresses that the attachment may have. If a lease of a hint has no key, EndOf ends
-// this lease, too.
+// [State.BegunAfter]. The hints are addresses that the attachment may have. If a lease of a hint has no key, EndOf also
+// ends this lease.
 func (s *State) EndOf(k Key, now, command time.Time, hints ...netip.Addr) {
 	for _, a := range s.Held(k) {
 		if l, _ := s.Leases.At(a); !s.BegunAfter(l, command) {

@@ -21,10 +21,10 @@ import (
 // ends. The process that changes the registry appends the line, under the registry's lock. So the lines are in the
 // order of the changes.
 //
-// A process writes the registry first, and the lines after that. The registry also has the lines of its last change,
-// and the size of the log with these lines. If the process is killed in between, the log has another size, and the next
-// change or collection writes the lines. So no line tells of a change that did not happen. Only the lines of a killed
-// process are missing for a time.
+// A process first writes the registry, and then the lines. The registry also has the lines of its last change, and the
+// size of the log with these lines. If the process is killed in between, the log has another size, and the next change
+// or collection writes the lines. So no line tells of a change that did not happen. Only the lines of a killed process
+// are missing for a time.
 //
 // Logs may reach a reader in pieces, twice, in another order, or damaged. So each line belongs to a series, and has a
 // number in this series. All lines of a series are from one registry and one boot of the machine, and no process has

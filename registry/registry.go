@@ -152,7 +152,7 @@ func (r *Registry) Usable() error {
 	if errors.Is(err, unix.EOPNOTSUPP) { // some file systems cannot make a file without a name
 		err = unix.Access(r.dir, unix.W_OK|unix.X_OK)
 	} else if err == nil {
-		const lease = 1 << 10 // bytes: nearly every new lease has at most so many
+		const lease = 1 << 10 // bytes: the maximum of nearly all new leases
 		if size += lease - atomicfile.Room(r.dir, fileName); size > 0 {
 			_, err = f.Write(make([]byte, size))
 		}

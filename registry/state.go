@@ -73,8 +73,8 @@ type Key struct {
 
 func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.IfName }
 
-// An OnRequest selects ENIs by their tags. If an ENI that others have attached has all these tags, it serves only pods
-// that ask for it. This holds for the pods of all networks.
+// An OnRequest selects ENIs by their tags. If an operator or another program has attached an ENI that has all these
+// tags, the ENI serves only pods that ask for it. This holds for the pods of all networks.
 //
 //codec:describe
 type OnRequest struct {
@@ -225,7 +225,7 @@ type Failure struct {
 }
 
 // A Refusal is EC2's refusal of an action on one object: an ENI, or the subnet of a new ENI. If the role may not do the
-// action at all, the refusal has no object. Before Until, growth does not use this object, and tries others.
+// action at all, the refusal has no object. Before Until, growth does not use this object, and tries other objects.
 //
 //codec:describe
 type Refusal struct {

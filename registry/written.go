@@ -10,8 +10,8 @@ import (
 )
 
 // The last member of the file is the file's modification time. If this time is right, a process of this suite has
-// checked and written the file. Then a process that needs one lease does not parse the others. If the time is wrong,
-// another program or a person has written the file since. The program may be the original plugin, or an earlier
+// checked and written the file. Then a process that needs one lease does not parse the other leases. If the time is
+// wrong, another program or a person has written the file since. The program may be the original plugin, or an earlier
 // release, which keeps the member as an unknown field. The kernel sets another modification time with each write, see
 // inode(7). On a file system with less exact times, the member is never right, and each process parses the whole file.
 //

@@ -75,9 +75,9 @@ func spare(dir int, name string, mode fs.FileMode) (fd int, size int64, err erro
 // the file when the file had its other name, and may still read the file. The kernel grants a write lease only if the
 // file is open nowhere else, see fcntl(2). A process that opens the file later waits until this process ends the lease.
 //
-// When a process opens a file, Linux before 6.1 first looks for leases, and counts the process as a reader only after
-// that ("locks: fix TOCTOU race when granting write lease"). So a slow reader that opens the file by its other name may
-// see a half-written text. A reader must notice such a text.
+// When a process opens a file, Linux before 6.1 first looks for leases. It counts the process as a reader only
+// afterwards ("locks: fix TOCTOU race when granting write lease"). So a slow reader that opens the file by its other
+// name may see a half-written text. A reader must notice such a text.
 func alone(fd int, st unix.Stat_t) bool {
 	if st.Nlink != 1 {
 		return false

@@ -153,8 +153,8 @@ func (c *Codec) writeRest(rest map[string]string) {
 	}
 }
 
-// namesOf returns the names of the described members. It does so only for ReadExactly, which reads configurations. A
-// configuration is for several plugins, so one description has only a few of its members.
+// namesOf returns the names of the described members for ReadExactly, and nil for other reads. A configuration is for
+// several plugins, so one description has only a few of its members.
 func (c *Codec) namesOf(members func()) []string {
 	if !c.exact || c.err != nil {
 		return nil
@@ -166,8 +166,8 @@ func (c *Codec) namesOf(members func()) []string {
 	return names
 }
 
-// describes reports whether the next member may be one of the names. If the caller is not ReadExactly, describes does
-// not know the names, and returns true.
+// describes reports whether the next member may be one of the names. Only ReadExactly has the names: for other reads,
+// describes returns true.
 func (c *Codec) describes(names []string) bool {
 	if !c.exact {
 		return true
@@ -235,7 +235,7 @@ func (c *Codec) named(key string) bool {
 	return next == key
 }
 
-// more reads the separator before the next member or element, and reports whether there is a next one.
+// more reads the separator before the next member or element, and reports whether there is a next member or element.
 func (c *Codec) more(first bool, opening, closing byte) bool {
 	switch {
 	case c.err != nil:

@@ -232,8 +232,8 @@ func (c *Codec) quoted() {
 	c.at = min(c.at+1, len(c.in))
 }
 
-// flat returns the length of the object at the beginning of s, or 0 if the object is not a simple one. A simple object
-// has no escapes and no other braces, so it ends with the first closing brace outside a string. The searches of package
+// flat returns the length of the object at the beginning of s, or 0 if the object is not simple. A simple object has no
+// escapes and no other braces, so it ends with the first closing brace outside a string. The searches of package
 // strings use vector instructions: four searches take a fraction of the time of reading each member.
 func flat(s string) int {
 	if !strings.HasPrefix(s, "{") {

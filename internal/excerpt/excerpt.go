@@ -17,7 +17,7 @@ import (
 
 const (
 	longest  = 64      // bytes of a text that a message quotes
-	mistakes = 10      // a message lists at most so many
+	mistakes = 10      // the maximum number of mistakes that a message lists
 	message  = 8 << 10 // bytes of a message, at most: more than an event or a line of a log shows
 )
 

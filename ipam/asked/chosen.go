@@ -99,8 +99,8 @@ func (p *Node) outOfReach(s *registry.State) error {
 	return nil
 }
 
-// canTake reports whether an ENI has the address or can take it. The ENI can take an address if the ENI has room, the
-// address is in its subnet, and no other ENI of the node has the address.
+// canTake reports whether an ENI has the address or can take it. The ENI can take an address if the ENI has room, and
+// the address is in the ENI's subnet. No other ENI of the node may have the address.
 func canTake(s *registry.State, at lease.Place, a netip.Addr) bool {
 	if id, _ := s.ENIOf(a); id != "" {
 		return id == at.ID

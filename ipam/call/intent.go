@@ -43,7 +43,7 @@ type Do func(s *registry.State, token string) (record func(*registry.State), err
 
 // Call makes a changing call to EC2, in its turn. The intent is on disk before the call. The result is recorded in the
 // same update that removes the intent. While EC2 throttles the action, Call waits and tries again, until ctx is done.
-// do takes the parameters of the call from the state with the new intent, because this state is the latest one.
+// do takes the parameters of the call from the state with the new intent, because this is the latest state.
 //
 // If EC2 refuses the call, the same update records the refusal: see Object. While the recorded refusal counts, Call
 // fails without a call to EC2.

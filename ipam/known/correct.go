@@ -19,7 +19,7 @@ import (
 )
 
 // An operator or another program may unassign an address, in the console or with another tool. The node gets no message
-// about this. The next pod with that address would have no network.
+// about this change. The next pod with that address would have no network.
 //
 // So a collection compares the registry with metadata. If metadata does not show an address, the address may still be
 // there: metadata forgets ENIs, and may lag by minutes. In this case, the collection asks EC2, and EC2's answer counts.

@@ -18,19 +18,19 @@ import (
 // A rebuilt registry has what metadata and EC2 have just reported. Both may lag: metadata by minutes, EC2 by seconds.
 // They may still list addresses that were unassigned right before the registry was lost. They may not list a new ENI
 // yet. So the node compares a rebuilt registry with EC2 twice: at once, to find interrupted calls, and when EC2 has
-// settled. Until the second comparison, the addresses that no pod uses are unconfirmed, and no ADD takes one. But an
-// ADD may take an address of a /80. A /80 has too many addresses to list, and the node never unassigns a /80: it ends
-// with its ENI. An ENI of a rebuilt registry serves no pod if its link is not on the node.
+// settled. Until the second comparison, the addresses that no pod uses are unconfirmed, and no ADD takes such an
+// address. But an ADD may take an address of a /80. A /80 has too many addresses to list, and the node never unassigns
+// a /80: it ends with its ENI. An ENI of a rebuilt registry serves no pod if its link is not on the node.
 //
 // If no pod of a node has an address, the node at once uses the addresses that it finds. After a boot, it has no other
 // choice. Then no ADD waits for the comparisons, so a collection makes them. But if there is the mark ReleasedMark, the
 // node has released something since its boot, and the addresses are unconfirmed. The mark is a file beside the
 // registry's file in /run, which is empty after a boot.
 //
-// The node cannot notice one case: it has unassigned the address of its last pod, and another program then deletes the
-// whole directory of the registry within the seconds by which EC2 lags. Then a pod may get that address, because
-// nothing else on the node shows that the address is gone. With "provision": "none", the node never notices such a
-// loss, but then no process unassigns anything.
+// The node cannot notice one case. The node unassigns the address of its last pod. Within the seconds by which EC2
+// lags, another program deletes the whole directory of the registry. Then a pod may get that address, because nothing
+// else on the node shows that the address is gone. With "provision": "none", the node never notices such a loss, but
+// then no process unassigns anything.
 
 // ReleasedMark is the name of a mark: this node has begun to release addresses or an ENI to EC2. A process writes the
 // mark before the call to EC2. Earlier versions of this suite use the same name.

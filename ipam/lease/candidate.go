@@ -206,7 +206,7 @@ func (p Place) delegated(s *registry.State, f Family, before time.Time) netip.Ad
 }
 
 // within chooses an address of a prefix. In a /28, it is the address that has been free the longest. Addresses that
-// were never used come first. A /80 has too many addresses to list, so within chooses a random one. It almost never
+// were never used come first. A /80 has too many addresses to list, so within chooses a random address. It almost never
 // chooses the same address twice.
 func within(s *registry.State, b netip.Prefix, before time.Time) (best netip.Addr) {
 	const few, tries = 8, 16

@@ -68,8 +68,8 @@ func inUse(ctx context.Context, k registry.Key) error {
 	return failed
 }
 
-// inNamespaces returns those of the addresses that a namespace has. If no namespace has one, or not all namespaces can
-// be read, inNamespaces returns all addresses.
+// inNamespaces returns those of the addresses that a namespace has. If no namespace has such an address, or not all
+// namespaces can be read, inNamespaces returns all addresses.
 func inNamespaces(s *registry.State, addrs []netip.Addr) []netip.Addr {
 	node, err := nl.Node()
 	if err != nil {

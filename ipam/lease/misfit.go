@@ -14,7 +14,8 @@ import (
 
 // This file is about ENIs that others have attached: a person, another program, or a launch template that is not for
 // pods. If the node creates ENIs, pods get addresses only of ENIs that the node could have created. So an ENI of others
-// serves pods only if its security groups are secGroupIds, and its subnet has subnetTags.
+// serves pods only if the ENI has exactly the security groups of secGroupIds, and its subnet has the tags of
+// subnetTags.
 //
 // This rule does not apply to ENIs that a program has created for pods. So an ENI with the groups of an older
 // configuration still serves pods: the registry does not record the groups of such ENIs. With "provision" "assign" or

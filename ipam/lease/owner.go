@@ -59,7 +59,7 @@ func (o *owners) of(path string, a netip.Addr) (namespace, name string) {
 	return only(pods)
 }
 
-// only returns the pod if there is exactly one.
+// only returns the pod if there is exactly one pod.
 func only(pods map[[2]string]bool) (namespace, name string) {
 	if delete(pods, [2]string{}); len(pods) == 1 {
 		for pod := range pods {

@@ -131,7 +131,7 @@ func (p *Pool) forgetSettings(ctx context.Context, id string, was nl.Settings) e
 	})
 }
 
-// withHost calls f with the node's namespace. It opens the namespace if the pool has not done so, as in a DEL.
+// withHost calls f with the node's namespace. It opens the namespace if the pool has no open one, as in a DEL.
 func (p *Pool) withHost(f func(*nl.NS) error) error {
 	if p.Host != nil {
 		return f(p.Host)

@@ -25,7 +25,7 @@ import (
 // than the ENI has, and no more than mostOfPrefix of a /80.
 
 // mostOfPrefix is how many IPv6 addresses of one namespace count. This number is enough: an ENI has fewer IPv6
-// addresses outside of prefixes, and an interface of a pod has one.
+// addresses outside of prefixes, and an interface of a pod has one IPv6 address.
 const mostOfPrefix = 64
 
 // routed is the place of an address to which the node has a host route. This process may not see the namespace that has
@@ -67,8 +67,8 @@ func (u Used) Shows(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	return u.AtENI(s, a, l) || u.By[At{"", a}] != ""
 }
 
-// AtENI reports whether a leased address is in use at the link of an ENI. This is the lease's ENI, or the ENI that has
-// the address now. A slave of such a link also counts.
+// AtENI reports whether a leased address is in use at the link of an ENI. The ENI is the ENI of the lease, or the ENI
+// that has the address now. A slave of such a link also counts.
 func (u Used) AtENI(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	if u.By[At{s.ENIs[l.ENI].MAC, a}] != "" {
 		return true

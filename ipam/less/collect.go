@@ -75,8 +75,8 @@ func sighted(s *registry.State, a netip.Addr, l registry.Lease, used lease.Used,
 }
 
 // isPods reports whether the network namespace of a pod is at path. The path must exist, and must not lead to the
-// namespace of this process, which is the node's: a path /proc/PID/ns/net may belong to another process by now. If stat
-// fails for another reason, isPods reports true.
+// namespace of this process, which is the node's. A path /proc/PID/ns/net may belong to another process by now. If
+// stat(2) fails for another reason, isPods returns true.
 func isPods(path string) bool {
 	is, err := os.Stat(path)
 	if err != nil {

@@ -20,7 +20,7 @@ type Node struct{ known.Node }
 // A Collection says what a run of registry-gc may release.
 type Collection struct {
 	FreeAfter time.Duration  // release addresses that have been free for this time
-	Max       int            // unassign at most so many addresses, and delete no ENI; negative: no limit
+	Max       int            // unassign at most this many addresses, and delete no ENI; negative: no limit
 	Conflists []lease.Policy // what the node's conflists want to keep; nil: not known
 }
 
@@ -37,7 +37,7 @@ type Report struct {
 	Tidied bool
 }
 
-// A Collecting is a running collection, and what it has found and done.
+// A Collecting is a running collection, with the things that the collection has found and done.
 type Collecting struct {
 	Collection
 	Report

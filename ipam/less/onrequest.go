@@ -87,7 +87,7 @@ func (p *Node) detaches(s *registry.State, id string, used lease.Used) bool {
 }
 
 // unused reports whether no lease and no namespace has an address of the ENI, and no namespace has its link. If a
-// namespace cannot be read, unused reports false.
+// namespace cannot be read, unused returns false.
 func unused(s *registry.State, id string, used lease.Used) bool {
 	e := s.ENIs[id]
 	for a, l := range s.Leases.All() {

@@ -29,7 +29,7 @@ import (
 // ENI stays there.
 
 var (
-	// errNotOurs means that an ENI belongs to others, and that this node does not touch it.
+	// errNotOurs means that an ENI belongs to another owner, and that this node does not change the ENI.
 	errNotOurs = errors.New("this node may not delete it")
 	// errBoot means that an ENI is the boot ENI, which the node needs itself. In most cases, EC2 refuses to detach it.
 	// No process should try, because EC2 may detach it.
@@ -41,8 +41,8 @@ var (
 )
 
 // Remove detaches an ENI and deletes it. It refuses if the registry or the kernel shows that pods of this node use the
-// ENI. It also refuses the boot ENI, and an ENI that belongs to others. If EC2 does not know the ENI, the error is
-// aws.ErrNotFound.
+// ENI. It also refuses the boot ENI, and an ENI that belongs to another owner. If EC2 does not know the ENI, the error
+// is aws.ErrNotFound.
 func (p *Node) Remove(ctx context.Context, id string) error {
 	if err := errors.Join(p.AskAgain(ctx), p.Learn(ctx)); err != nil {
 		return err
@@ -77,9 +77,9 @@ func (p *Node) Remove(ctx context.Context, id string) error {
 }
 
 // deleteENI detaches an ENI, deletes it, and then removes it from the registry. deleteENI continues where an earlier
-// try ended. If the ENI belongs to others, deleteENI removes it from the registry. If a tag forbids changes of the ENI,
-// deleteENI records it as foreign. If EC2 fails, the ENI stays draining, because EC2 may detach it now or soon. The
-// next collection then continues. seen is EC2's latest description of the ENI, or nil.
+// try ended. If the ENI belongs to another owner, deleteENI removes the ENI from the registry. If a tag forbids changes
+// of the ENI, deleteENI records it as foreign. If EC2 fails, the ENI stays draining, because EC2 may detach it now or
+// soon. The next collection then continues. seen is EC2's latest description of the ENI, or nil.
 func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, seen []aws.ENI) error {
 	err := p.detachAndDelete(ctx, id, used, seen)
 	e, ok := errors.AsType[*aws.Error](err)
@@ -109,7 +109,7 @@ func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, seen [
 	return err
 }
 
-// DeleteDraining deletes the ENIs that a collection has begun to delete, and returns the state after that. A new ENI
+// DeleteDraining deletes the ENIs that a collection has begun to delete, and returns the state afterwards. A new ENI
 // needs their slots. After a killed collection, the slots would stay occupied until the next collection. A collection
 // that still runs may let an ENI serve pods again. DeleteDraining does not delete that ENI.
 func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry.State, error) {

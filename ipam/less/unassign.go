@@ -117,8 +117,8 @@ func (c *Collecting) heeding(choose choice) choice {
 // release does not read the registry again.
 //
 // release holds the lock "grow". Otherwise a growth could get an address again that has just left the ENI, and a pod
-// could use it. If the answer to the call of release is lost, the SDK repeats the call, and the repeated call would
-// take the address from that pod.
+// could use it. If the answer to the call is lost, the SDK repeats the call, and the repeated call would take the
+// address from that pod.
 func (p *Node) release(
 	ctx context.Context, s *registry.State, id string, choose choice,
 ) (book.Releasable, error) {

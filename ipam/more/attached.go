@@ -16,11 +16,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file finds the slot for an ENI. EC2 says which slots are taken, and may still refuse a free one.
+// This file finds the slot for an ENI. EC2 says which slots are taken, and may still refuse a free slot.
 
 // AttachAnywhere attaches the ENI on.ENI at a free slot, whose device index is not lower than least. seen has the ENIs
 // that are attached. If seen is older than a minute, AttachAnywhere gets a newer answer of EC2, which may be a kept
-// one. A kept answer is good enough: if another program has taken the slot since, EC2 refuses the slot. In a large
+// answer. A kept answer is good enough: if another program has taken the slot since, EC2 refuses the slot. In a large
 // cluster, EC2 also throttles describes.
 func (p *Node) AttachAnywhere(
 	ctx context.Context, on call.Object, least int, seen known.Attached,
@@ -48,7 +48,7 @@ func (p *Node) AttachAnywhere(
 		if again, now, e := p.SeeAttached(ctx, s); e == nil {
 			seen, s = again, now
 		}
-		if kept && !seen.Kept && !aws.MaybeDone(err) { // it may also have detached one, minutes ago
+		if kept && !seen.Kept && !aws.MaybeDone(err) { // another program may have detached an ENI
 			return p.AttachAnywhere(ctx, on, least, seen)
 		}
 	}

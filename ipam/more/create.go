@@ -35,8 +35,8 @@ func (spec ENISpec) tags(instance string) map[string]string {
 	return tags
 }
 
-// create creates an ENI in a subnet. create asks for prefixes if they are wanted and the subnet has free ones,
-// otherwise for addresses.
+// create creates an ENI in a subnet. create asks for prefixes if the spec wants prefixes and the subnet has free
+// prefixes. Otherwise create asks for addresses.
 func (p *Node) create(
 	ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec,
 ) (aws.ENI, string, error) {
@@ -82,7 +82,7 @@ func (p *Node) create(
 	return made, token, err
 }
 
-// secondary returns how many addresses a new ENI needs besides its primary one.
+// secondary returns how many addresses a new ENI needs besides its primary address.
 func (p *Node) secondary(s *registry.State, spec ENISpec) int {
 	if spec.Managed {
 		return p.wantNew(s) - 1

@@ -166,7 +166,7 @@ func leftIn(subnets []aws.Subnet) left {
 }
 
 // take takes n blocks of a size from a subnet, or as many as the subnet has, and returns their number. The subnet may
-// have fewer aligned blocks than that, but EC2 does not say how many.
+// have fewer aligned blocks, but EC2 does not say how many.
 func (l left) take(subnet string, n, size int) int {
 	has, known := l[subnet]
 	if !known {

@@ -88,7 +88,7 @@ func (p *Node) Allocate(ctx context.Context, n int) (id string, got []netip.Addr
 	return id, got, err
 }
 
-// locked runs f while it holds the lock "grow". Before that, it updates the registry, and finishes the calls of earlier
+// locked runs f while it holds the lock "grow". First, locked updates the registry, and finishes the calls of earlier
 // processes: see resume, which also has the argument stray. before is the state before locked has finished these calls.
 func (p *Node) locked(
 	ctx context.Context, stray func(context.Context, aws.ENI) error, f func(before, s *registry.State) error,

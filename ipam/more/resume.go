@@ -22,8 +22,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Resume finishes calls that earlier processes have begun, for a growth. It leaves out the calls that can wait. It
-// reports whether it has confirmed addresses. These may be enough for the waiting ADDs.
+// Resume finishes calls that earlier processes have begun, for a growth. It leaves out the calls that can wait. Resume
+// reports whether it has confirmed addresses, because the confirmed addresses may be enough for the waiting ADDs.
 func (p *Node) Resume(ctx context.Context) (sure bool, err error) {
 	if err := p.deleteOnTerminations(ctx); err != nil || p.canWait() {
 		return false, err
@@ -57,7 +57,7 @@ func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 		if err := p.adoptAll(ctx, s, []aws.ENI{e}, stray); !errors.Is(err, aws.ErrInUse) {
 			return false, err
 		}
-		// A process has attached the ENI, and was killed before it recorded that.
+		// A process has attached the ENI, and was killed before it recorded the attachment.
 	}
 	enis, asked, err := p.OursNow(ctx, s)
 	if aws.NotAllowed(err) {
@@ -177,8 +177,8 @@ func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 	return err
 }
 
-// maybeOthers reports whether an unattached ENI may belong to the original plugin: the ENI has no tags of ours, and no
-// intent of this node names it. A good IAM policy permits changes only of ENIs with our tags.
+// maybeOthers reports whether an unattached ENI may belong to the original plugin. Such an ENI has no tags of ours, and
+// no intent of this node names it. A good IAM policy permits changes only of ENIs with our tags.
 func maybeOthers(s *registry.State, e aws.ENI) bool {
 	return book.Untagged(e) && !s.ENIs[e.ID].Managed && !book.Begun(s, e.ID)
 }
@@ -239,9 +239,9 @@ func (p *Node) EndBegun(ctx context.Context) error {
 }
 
 // adoptAll finishes the creation of those ENIs that are ours. It calls stray with an unattached ENI. An attached ENI
-// gets DeleteOnTermination, and is then in the registry with all addresses that EC2 reports. If an ENI belongs to
-// others, and is not in the registry, adoptAll leaves it to Learn. If adoptAll fails, a kept answer may be the cause,
-// so adoptAll deletes these answers.
+// gets DeleteOnTermination, and is then in the registry with all addresses that EC2 reports. If an ENI is not ours, and
+// is not in the registry, adoptAll leaves it to Learn. If adoptAll fails, a kept answer may be the cause, so adoptAll
+// deletes these answers.
 func (p *Node) adoptAll(
 	ctx context.Context, s *registry.State, enis []aws.ENI, stray func(context.Context, aws.ENI) error,
 ) (failed error) {

@@ -44,7 +44,7 @@ func (p *Node) deleteOnTermination(ctx context.Context, eni, attachment, token s
 }
 
 // Finish makes the calls of deleteOnTermination that growths have left. The pods of these growths have their addresses
-// by then. If a process is killed before that, the next growth or collection makes the calls, as after a failed call.
+// by then. If a process is killed before Finish, the next growth or collection makes the calls, as after a failed call.
 func (p *Node) Finish(ctx context.Context) {
 	const turn, patience = time.Second, 10 * time.Second
 	s, err := p.Registry.View()

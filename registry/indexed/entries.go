@@ -15,9 +15,9 @@ import (
 )
 
 // Entries are a map from addresses to values. A process reads the map from a text, and writes it again. Usually the
-// process uses one of thousands of entries, and changes one. So it writes an unchanged entry as the entry's original
-// text, and fields of a later release are not lost. If [codec.ReadTrusted] reads a text with an index, a value is
-// parsed only when it is used.
+// process uses one of thousands of entries, and changes one entry. So it writes an unchanged entry as the entry's
+// original text, and fields of a later release are not lost. If [codec.ReadTrusted] reads a text with an index, a value
+// is parsed only when it is used.
 //
 // The zero Entries are empty. As with a map, a caller may set and delete entries during a range loop. The loop does not
 // see an entry that is deleted before its turn. The loop may see an entry that is set meanwhile, and sees no entry

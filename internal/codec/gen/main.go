@@ -13,10 +13,10 @@
 // The method describe is a kind: an object with these members. The method members describes the members alone, for
 // types that embed the type. If the word exported follows describe or members, the method's name begins with a capital
 // letter. The members are in the order of the fields. The type of a field determines its kind. If the field has a tag
-// codec, the tag names another kind, as in codec:"plugin.DNS", or a function for the whole member, as in codec:"member
-// indexed.Addrs". For an embedded type of another module, the tag names the function that describes its members. If the
-// directive ends with the word kept, the type also gets the methods same and clone. With these methods, package indexed
-// finds the values that have changed since they were read.
+// codec, the tag names another kind, as in codec:"plugin.DNS". The tag may also name a function for the whole member,
+// as in codec:"member indexed.Addrs". For an embedded type of another module, the tag names the function that describes
+// its members. If the directive ends with the word kept, the type also gets the methods same and clone. With these
+// methods, package indexed finds the values that have changed since they were read.
 package main
 
 import (
