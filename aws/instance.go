@@ -16,7 +16,7 @@ type Instance struct {
 	Zone    string // availability zone, us-east-1a
 	Region  string // us-east-1
 	Account string // ID of the account that owns the instance
-	MAC     string // of its boot ENI
+	MAC     string // of the instance's boot ENI
 }
 
 // Instance asks metadata for the identity of this instance. An error that matches

@@ -16,7 +16,7 @@ import (
 type State struct {
 	// pending, running, shutting-down, terminated, stopping or stopped; empty: EC2 does not know the instance
 	Name       string
-	Hibernates bool // EC2 may keep the memory of the stopped instance: its processes may go on after a start
+	Hibernates bool // EC2 may keep the memory of the stopped instance: its processes may go on when it starts again
 }
 
 // Ended reports whether all processes of the instance have ended for ever. EC2 shows a terminated instance for about an

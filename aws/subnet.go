@@ -19,10 +19,10 @@ type Subnet struct {
 	ID       string
 	VPC      string
 	Zone     string       // availability zone
-	CIDR     netip.Prefix // zero if it has no IPv4
-	IPv6CIDR netip.Prefix // zero if it has no IPv6
+	CIDR     netip.Prefix // zero if the subnet has no IPv4
+	IPv6CIDR netip.Prefix // zero if the subnet has no IPv6
 	Free     int          // free IPv4 addresses; they may be fragmented, without a free /28
-	Default  bool         // the default subnet of its zone
+	Default  bool         // it is the default subnet of its zone
 	Outpost  string       // ARN of the subnet's Outpost; empty: the subnet is in the region
 	Tags     map[string]string
 }

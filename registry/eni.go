@@ -32,8 +32,8 @@ type ENI struct {
 	Read     time.Time    `json:"read"`           // when EC2 or metadata last reported the ENI
 	Grown    time.Time    `json:"grown,omitzero"` // when EC2 last gave the ENI addresses
 
-	Pool string `json:"pool,omitempty"` // the pool that it serves; empty: the default pool
-	Keep bool   `json:"keep,omitempty"` // skipDeallocation: its addresses are never unassigned
+	Pool string `json:"pool,omitempty"` // the pool that the ENI serves; empty: the default pool
+	Keep bool   `json:"keep,omitempty"` // skipDeallocation: the ENI's addresses are never unassigned
 	// an operator renews the ENI: new pods get none of its addresses, and a collection deletes it after its last pod
 	Retired bool `json:"retired,omitempty"`
 
@@ -86,7 +86,7 @@ func (e ENI) Detachable() bool { return e.Index > 0 && !e.Boot }
 // Why EC2 has not reported the tags of an ENI. An ENI with unknown tags may belong to another owner, so the node
 // releases nothing of it.
 const (
-	NotAsked   = "not asked"   // the node could not ask EC2: until it can, no pod gets addresses of the ENI
+	NotAsked   = "not asked"   // the node could not ask EC2: no pod gets addresses of the ENI until EC2 answers
 	NotAllowed = "not allowed" // the role may not ask EC2: the ENI serves pods like an ENI without tags
 )
 
@@ -107,7 +107,7 @@ func (e ENI) NoLink(now time.Time) bool {
 //codec:describe
 type Prefix struct {
 	CIDR  netip.Prefix `json:"cidr"`
-	Since time.Time    `json:"since"` // when it was delegated; the zero time if unknown
+	Since time.Time    `json:"since"` // when EC2 delegated the prefix; the zero time if unknown
 }
 
 // prefixes describes the member of an ENI that has its prefixes. If there are many prefixes, an index precedes the

@@ -18,7 +18,7 @@ import (
 type Holder struct {
 	PID     int
 	Program string // the name of the program, as in /proc/PID/comm; "" if the process has ended
-	Stopped bool   // a signal or a debugger has stopped it: it does not go on by itself
+	Stopped bool   // a signal or a debugger has stopped the process: it does not go on by itself
 }
 
 // String says which process holds the lock, and what an operator can do about it.
@@ -45,7 +45,7 @@ func (r *Registry) Holder() (Holder, bool) {
 
 // A LockUse is a lock of the registry's directory that a process holds.
 type LockUse struct {
-	Lock    string // the name of its file without .lock, or "directory"
+	Lock    string // the name of the lock's file without .lock, or "directory"
 	Waiting int    // how many processes wait for it
 	Holder
 }

@@ -15,7 +15,7 @@ type Phase string
 // The phases of an ENI.
 const (
 	Draining   Phase = "draining"    // on the way to its deletion: no new leases
-	Foreign    Phase = "foreign"     // others have attached it, and it does not fit the pool: no pod gets its addresses
+	Foreign    Phase = "foreign"     // its owner forbids changes, or it had no address at first: it serves no pods
 	Detached   Phase = "detached"    // EC2 reports that it is no longer attached to this instance
 	Unknown    Phase = "unknown"     // the node could not ask EC2 for its owner: pods get no address until EC2 answers
 	PassedOver Phase = "passed over" // interfaceIndex is now above its device index: new pods get no address

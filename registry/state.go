@@ -118,7 +118,7 @@ type Instance struct {
 	Zone string `json:"zone,omitempty"`
 	// the ID of the boot after which metadata last confirmed that this is the instance; "" if not known
 	Boot string `json:"boot,omitempty"`
-	ENIs int    `json:"enis,omitempty"` // maximum number of its ENIs on all cards; 0 if not known yet
+	ENIs int    `json:"enis,omitempty"` // maximum number of the instance's ENIs on all cards; 0 if not known yet
 	// maximum number of private IPv4 addresses of an ENI, including its primary one; 0 if not known yet
 	IPv4PerENI int `json:"ipv4PerENI,omitempty"`
 	// the same for IPv6; 0 if the type has none, or if it is not known yet
@@ -193,9 +193,9 @@ func (t Tracking) Over(base Tracking) Tracking {
 //
 //codec:describe
 type Rebuilt struct {
-	Since       time.Time `json:"since"`                 // when it was rebuilt; zero: nothing is left to do
+	Since       time.Time `json:"since"`                 // when the registry was rebuilt; zero: nothing is left to do
 	Compared    bool      `json:"compared,omitempty"`    // the first comparison is done
-	Unconfirmed bool      `json:"unconfirmed,omitempty"` // free addresses may have left their ENIs: no ADD takes one
+	Unconfirmed bool      `json:"unconfirmed,omitempty"` // free addresses may have left their ENIs: no ADD takes them
 }
 
 // Unconfirmed reports whether the free addresses are unconfirmed, and since when.
@@ -209,7 +209,7 @@ func (s *State) Unconfirmed() (since time.Time, ok bool) {
 type Waiter struct {
 	Pool  string    `json:"pool,omitempty"` // the pool of the address
 	Since time.Time `json:"since"`
-	Until time.Time `json:"until"` // in Waiters: its process gives up at the latest then; in GaveUp: it gave up then
+	Until time.Time `json:"until"` // in Waiters: the latest time when the ADD gives up; in GaveUp: when it gave up
 }
 
 // A Failure says why EC2 has not given the addresses for which ADDs of a pool wait.

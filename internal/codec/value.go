@@ -44,7 +44,7 @@ func Text(v *string, c *Codec) {
 			c.out = append(append(append(c.out, '"'), *v...), '"')
 			return
 		}
-		b, _ := json.Marshal(*v) // marshalling a string cannot fail
+		b, _ := json.Marshal(*v) // json.Marshal of a string cannot fail
 		c.out = append(c.out, b...)
 		return
 	}

@@ -107,7 +107,7 @@ func (p *Node) takeOver(ctx context.Context, e aws.ENI, a netip.Addr) (taken boo
 		return false, nil // it is not known which instance may use the ENI
 	}
 	action := book.UnassignActionOf(a)
-	if err := p.Turn(ctx, action); err != nil { // wait before StateOf, because its answer must not become old
+	if err := p.Turn(ctx, action); err != nil { // wait here, because StateOf's answer must not become old
 		return false, err
 	}
 	asked := time.Now()

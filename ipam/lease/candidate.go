@@ -19,7 +19,7 @@ type Place struct {
 	ID string
 	registry.ENI
 	leased int     // how many of its addresses are leased
-	blocks []block // its prefixes
+	blocks []block // the ENI's prefixes
 }
 
 // A block is a prefix of an ENI, and how many of its addresses are leased.

@@ -92,7 +92,7 @@ func (c PoolConfig) over(base PoolConfig) PoolConfig {
 
 // A Policy is the validated configuration of a pool.
 type Policy struct {
-	Pool string // its name; empty: the default pool
+	Pool string // the pool's name; empty: the default pool
 	// there are other pools, or requests of pods may make derived pools: only the tags of an ENI name its pool
 	Pools          bool
 	MinIndex       int

@@ -71,10 +71,10 @@ func (o Owner) waiter() string {
 // An Allocation is what an attachment gets.
 type Allocation struct {
 	Addrs []netip.Addr // one of each family
-	ID    string       // the ID of the ENI that has them
+	ID    string       // the ID of the ENI that has the addresses
 	ENI   registry.ENI
 	VPC   registry.VPC
-	Fresh bool      // the attachment had no address before; also set if it gets none now
+	Fresh bool      // the attachment had no address before; also set if it gets no address now
 	Since time.Time // when the leases began
 	// no address was free, so the attachment has waited for EC2; also set if it has got no address
 	Waited bool

@@ -24,17 +24,17 @@ import (
 // A Choice is what a pod has chosen for one of its interfaces. The zero Choice leaves all to the
 // policy.
 type Choice struct {
-	Subnet string       // ID of the subnet of its ENI; empty: any with the tags of the policy
-	Addrs  []netip.Addr // its addresses, at most one of each family; of another family, it gets any address
-	ENI    string       // ID of its ENI, which an operator or another program has created
-	Groups []string     // IDs of the security groups of its ENI; none: the groups of the policy
+	Subnet string       // ID of the subnet of the pod's ENI; empty: any subnet with the tags of the policy
+	Addrs  []netip.Addr // the pod's addresses, at most one of each family; of another family, the pod gets any address
+	ENI    string       // ID of the pod's ENI, which an operator or another program has created
+	Groups []string     // IDs of the security groups of the pod's ENI; none: the groups of the policy
 	Pod    registry.Pod // the pod that asks
 
 	// Tags are the tags that the chosen ENI must have: all tags of one of the maps.
 	Tags []map[string]string
 
-	Exclusive bool // it gets a whole ENI: no other pod has an address of this ENI
-	Takeover  bool // the node may take its addresses from ENIs of ended instances
+	Exclusive bool // the pod gets a whole ENI: no other pod has an address of this ENI
+	Takeover  bool // the node may take the pod's addresses from ENIs of ended instances
 
 	// Together is the number of interfaces that this ADD makes. Max is how many interfaces the pod may have by all of
 	// its ADDs. Max is 0 if the pod has asked for nothing that needs a permission.
@@ -111,7 +111,7 @@ func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, e
 
 // A grant is what a pod may have, by all permissions that allow its request.
 type grant struct {
-	max      int                 // largest number of interfaces of the pod; 0: it asks for nothing
+	max      int                 // largest number of interfaces of the pod; 0: the pod asks for nothing
 	tags     []map[string]string // tags of ENIs that the pod may have
 	takeover bool                // the node may take the pod's addresses from ended instances
 }

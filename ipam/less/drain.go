@@ -32,8 +32,8 @@ var errUndrained = errors.New("it serves pods again")
 // A marked is an ENI that a collection has marked as draining, to detach it.
 type marked struct {
 	seen   []aws.ENI // EC2's description of the ENI, right before the mark
-	before bool      // it had the mark already: an earlier process may have begun to detach it
-	done   bool      // it has the mark now
+	before bool      // the ENI had the mark already: an earlier process may have begun to detach it
+	done   bool      // the ENI has the mark now
 }
 
 // mark marks an ENI as draining, if goes returns true. The function set makes the mark. After that, no process leases

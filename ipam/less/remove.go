@@ -147,7 +147,7 @@ func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 		return err
 	}
 	_, ours := s.ENIs[id]
-	seenAt := s.ENIs[id].Grown // when EC2 has last shown it
+	seenAt := s.ENIs[id].Grown // when EC2 has last shown the ENI
 	var held time.Time         // since when EC2 refuses to delete the ENI
 	for detached := false; ; seen = nil {
 		was, enis := detached, seen

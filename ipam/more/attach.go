@@ -106,11 +106,11 @@ func (p *Node) KnowsMore(ctx context.Context, s *registry.State) bool {
 
 // An ENISpec says which ENI is wanted.
 type ENISpec struct {
-	Pool     string         // the pool that it serves
-	Families []lease.Family // families of the addresses that it needs; none: IPv4
+	Pool     string         // the pool that the ENI serves
+	Families []lease.Family // families of the addresses that the ENI needs; none: IPv4
 	Prefixes bool           // ask for prefixes instead of addresses, if the subnet has free prefixes
-	// number of its private addresses, including the primary one, but not more than fit; not used if Managed is set,
-	// because the waiting ADDs then decide
+	// number of the ENI's private addresses, including the primary address, but not more than fit; not used if Managed
+	// is set, because the waiting ADDs then decide
 	Addrs          int
 	Subnet         string            // ID of its subnet; empty: any subnet with Tags
 	Tags           map[string]string // tags that its subnet must have
@@ -118,7 +118,7 @@ type ENISpec struct {
 	ENITags        map[string]string
 	Tracking       registry.Tracking // 0: the timeout of the boot ENI
 	MinIndex       int
-	Managed        bool // a collection may delete it when it is empty
+	Managed        bool // a collection may delete the ENI when it is empty
 	// the configuration has skipDeallocation, or addresses to keep ready: a collection first waits for an ADD (see
 	// TagKeep)
 	Keep bool
@@ -259,7 +259,7 @@ func (p *Node) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 	err = p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 		_, known := s.ENIs[eni.ID]
 		book.Record(s, eni, spec.Managed)
-		if !known { // otherwise its Provision may have ended long ago
+		if !known { // a known ENI's Provision may have ended long ago
 			book.MarkProvisioning(s, eni.ID, !spec.Managed)
 		}
 		book.AddAddrs(s, eni.ID, addrs, time.Time{})

@@ -60,9 +60,9 @@ func Pods(s *registry.State, policies []lease.Policy, except int) int {
 // A share is what a pool can have of an instance.
 type share struct {
 	attached int // pods that the attached ENIs serve
-	enis     int // further ENIs that it can get while no other pool takes them
+	enis     int // further ENIs that the pool can get while no other pool takes them
 	each     int // pods that such an ENI serves
-	warm     int // free addresses that it keeps
+	warm     int // free addresses that the pool keeps ready
 }
 
 // shareOf returns what the pool of a policy can have.
