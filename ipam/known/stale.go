@@ -25,8 +25,8 @@ import (
 // If EC2 does not answer, the node continues with what the registry has, and the next process asks EC2. Until EC2
 // answers, a new ENI serves no pods. The boot ENI also serves no pods if it has more than the node's own addresses.
 //
-// In two cases, the node trusts metadata alone. With "provision": "none", no process unassigns anything. If the role
-// may not ask EC2, the node has to trust metadata.
+// In two cases, the node trusts metadata alone. The first case is "provision": "none", because then no process
+// unassigns anything. The second case is a role that may not ask EC2, because then the node has no other source.
 
 // doubts reports whether the node must not trust what only metadata shows. tagsUnknown says why EC2 has not returned
 // tags: see TagsUnknown of [registry.ENI].

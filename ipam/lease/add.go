@@ -51,7 +51,8 @@ func Add(
 // An interface whose address the pod has chosen comes first. If EC2 shows that the pod cannot have this address, the
 // ADD has changed nothing for the other interfaces yet. An interface whose ENI the pod has chosen comes last.
 // Otherwise, while another interface gets no address, each repetition of the ADD would attach and detach the ENI. If
-// EC2 refuses the ENI, the addresses that a growth has brought before stay for the repetition.
+// EC2 refuses the ENI, the addresses that a growth has brought for the other interfaces stay on the node, and the
+// repeated ADD finds them.
 func (p *Pool) Each(
 	ctx context.Context, o Owner, policies []Policy, add func(context.Context, *Pool, Owner) (fresh bool, err error),
 ) (fresh bool, err error) {

@@ -57,9 +57,9 @@ func (policy Policy) refuses(s *registry.State, o Owner, now time.Time) error {
 }
 
 // differs returns an error if an attachment has addresses of an ENI, and its present request does not fit this ENI.
-// Either an earlier ADD has failed, or its DEL came before the ADD ended, or the pod still has the addresses of that
-// ADD. The pool of the ENI counts only if this pool or the requested pool is derived. An operator may rename the other
-// pools.
+// There are three possible causes: an earlier ADD has failed, the DEL came before the earlier ADD ended, or the pod
+// still has the addresses of the earlier ADD. The pool of the ENI counts only if this pool or the requested pool is
+// derived. An operator may rename the other pools.
 func (policy Policy) differs(s *registry.State, o Owner, eni string, addrs []netip.Addr) error {
 	c, e := policy.Choice, s.ENIs[eni]
 	l, _ := s.Leases.At(addrs[0])

@@ -14,7 +14,7 @@ import (
 
 // This file is about ENIs that others have attached: a person, another program, or a launch template that is not for
 // pods. If the node creates ENIs, pods get addresses only of ENIs that the node could have created. So an ENI of others
-// serves pods only if the ENI has exactly the security groups of secGroupIds, and its subnet has the tags of
+// serves pods only if it has exactly the security groups of secGroupIds. Its subnet must also have the tags of
 // subnetTags.
 //
 // This rule does not apply to ENIs that a program has created for pods. So an ENI with the groups of an older

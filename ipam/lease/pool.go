@@ -246,9 +246,10 @@ const StaleMetadata = 10 * time.Minute
 //
 //   - waiters whose deadline has passed
 //   - ADDs that have given up, and were not repeated soon
-//   - failures that are older than the longest wait: no ADD that waits now was waiting then
-//   - when addresses of a /80 became free, if they cool no longer: a /80 has too many addresses to list all
-//   - the owners of addresses that cool no longer, and that are not to be released
+//   - failures that are older than the longest wait: all ADDs that wait now began to wait later
+//   - the times when addresses of a /80 became free, if these addresses no longer cool: a /80 has too many addresses to
+//     list all
+//   - the owners of addresses that no longer cool, and that are not to be released
 func prune(s *registry.State, policy Policy, now time.Time) {
 	for key, w := range s.Waiters {
 		if now.After(w.Until) {

@@ -25,8 +25,8 @@ var everywhere6 = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 
 // Result returns the plugin's result, in the form of the original plugin. The only interface is the ENI's link on the
 // node. The result has the MAC address of this interface only if the pod gets the whole ENI. The address has its
-// subnet's mask. Routes by the subnet's gateway lead to the CIDR blocks of the VPC, then of its peers, then to
-// routeToCidrs. The DNS server is the VPC's.
+// subnet's mask. Routes by the subnet's gateway lead to the CIDR blocks of the VPC, to the blocks of its peers, and to
+// routeToCidrs, in this order. The DNS server is the VPC's.
 func (a Allocation) Result(link string, p Policy) *types100.Result {
 	r := &types100.Result{Interfaces: []*types100.Interface{{Name: link}}}
 	if p.Choice.Exclusive {

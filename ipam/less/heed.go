@@ -75,8 +75,8 @@ func retire(s *registry.State, conflists []lease.Policy) (changed bool) {
 }
 
 // agreed records what the conflists want of their pools. If several conflists share a pool, the larger numbers count.
-// If one of these conflists keeps the pool's addresses, the node keeps them. If an ENI serves the pods of one of these
-// conflists, the ENI stays open for pods.
+// If one of these conflists keeps the pool's addresses, the node keeps them. It is enough that an ENI serves the pods
+// of one of these conflists.
 func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
 	warm := map[string]registry.Warm{}
 	for _, q := range conflists {

@@ -48,7 +48,8 @@ func (p *Node) AttachAnywhere(
 		if again, now, e := p.SeeAttached(ctx, s); e == nil {
 			seen, s = again, now
 		}
-		if kept && !seen.Kept && !aws.MaybeDone(err) { // another program may have detached an ENI
+		// minutes ago, another program may also have detached an ENI
+		if kept && !seen.Kept && !aws.MaybeDone(err) {
 			return p.AttachAnywhere(ctx, on, least, seen)
 		}
 	}

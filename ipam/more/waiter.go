@@ -106,7 +106,7 @@ func (p *Node) serves(s *registry.State, a netip.Addr) bool {
 }
 
 // wantNew does what want does, for a new ENI. A new ENI costs three changing calls, so it gets addresses for a quarter
-// more pods than the pool will have then.
+// more pods than the pool will have after the waiting ADDs.
 func (p *Node) wantNew(s *registry.State) int {
 	n := p.want(s)
 	if p.single() {
@@ -116,8 +116,8 @@ func (p *Node) wantNew(s *registry.State) int {
 	return max(n, min(more+(more+p.pods(s))/4, p.Policy.More(s)))
 }
 
-// A pause is the time without a new ADD after which a burst counts as ended. It has a minimum, and a maximum for a
-// burst whose ADDs come slowly.
+// A pause is a time: if no new ADD comes for this time, a burst of ADDs counts as ended. The pause has a minimum, and a
+// maximum for a burst whose ADDs come slowly.
 type pause struct{ least, most time.Duration }
 
 // The pauses of gather. A new ENI takes seconds, so a longer wait for the ADDs of a slow burst makes little difference.
