@@ -1,53 +1,63 @@
-# Programs and tests are compiled in one way, so what both take is compiled once. What is C says CGO_ENABLED=1.
+# The same variables apply to programs and tests, so Go compiles their common packages once. Rules that compile C set
+# CGO_ENABLED=1.
 export CGO_ENABLED := 0
 export GOFLAGS     := $(strip -trimpath $(filter-out -trimpath,$(shell go env GOFLAGS)))
 
-# make demo and make test need root, Go, and either a kernel with ipvlan or Debian's apt-get. What they lack on Debian they install.
+# make demo and make test need root, Go, and either a kernel with ipvlan or Debian's apt-get. On Debian, they install
+# what is missing.
 BIN     := /opt/cni/bin
-# Packages with tests that take a kernel with ipvlan. What takes long comes first.
+# Packages whose tests need a kernel with ipvlan, the slowest first.
 KERNEL  := ./e2e ./unnumbered-ptp ./plugin/chain ./sim/cri ./nl ./plugin/ipvlan ./sim/vpcsim ./sim/kubeproxy ./sim/bench ./nl/bpf ./nl/nltest/... ./tool/repair
-# Tests of these that take links, NAT and routes, but no ipvlan: what they do to a node is the same on most kernels, and a VM
-# takes longer. The plugin that is all three is killed everywhere where there is ipvlan.
+# ANYNODE are tests of NODE that need links, NAT and routes, but no ipvlan. Their effects on a node are the same on most
+# kernels, and a VM takes longer. The plugin that runs all three plugins (plugin/chain) is killed at all points where
+# there is ipvlan.
 NODE    := ./unnumbered-ptp
 ANYNODE := TestKillEverywhere|TestKillRouted|TestKillVethPrefix|TestPodCannotReachAnother|TestPinsLost|TestPrimary|TestOriginal|TestRepair|TestRestore|TestStatus|TestAddLacks
 VM      := $(CURDIR)/nl/nltest/vm
-# Tests of ipam with the plugins that come after it.
+# Tests of ipam together with the plugins that come after ipam.
 WHOLE   := TestKinds|TestKillOne
-# On Debian a cluster has a kernel of its own, whatever this one has: kubelets change what is not of a namespace.
+# On Debian, a cluster always runs in a VM, even if this machine's kernel has ipvlan: a kubelet also changes settings
+# that belong to no namespace.
 GUEST    = $(if $(shell command -v apt-get),VM=always) VM_MEM=8G VM_TIMEOUT=10800
 CLUSTER := $(CURDIR)/.cache/cluster
-# Of test-kubernetes. In make test it is none, and so user-mode Linux: on QEMU, a cluster takes too long.
+# The kernel of test-kubernetes. make test sets it to nothing, which means user-mode Linux: on QEMU, a cluster takes too
+# long.
 CLUSTER_KERNEL = $(VM_KERNEL)
-# What the image of the cluster's pods has beside agnhost.
+# Debian packages whose programs are in the image of the cluster's pods, beside agnhost.
 AGNHOST := bind9-dnsutils busybox-static curl dash iproute2 libc-bin netcat-openbsd wget
 READY    = packages build $(PEERS)/cnitool $(PEERS)/portmap $(PEERS)/firewall $(RUNTIME)/containerd $(RUNTIME)/crio $(RUNTIME)/multus $(RUNTIME)/critest $(JUDGES)/ready
 RACE     = $(if $(shell command -v gcc),CGO_ENABLED=1 go test -race,go test)
 GOTEST  := go test
-# Debian's kernels that stand for those of nodes, as VM_KERNEL: of Amazon Linux 2, of Amazon Linux 2023 with EKS to 1.32, with EKS 1.33
-# to 1.35, and 1.36, and the newest.
+# Debian's kernels that stand for the kernels of nodes, as values of VM_KERNEL. In this order, the nodes have Amazon
+# Linux 2; Amazon Linux 2023 with EKS up to 1.32, with EKS 1.33 to 1.35, and with EKS 1.36. The last is the newest
+# kernel.
 KERNELS := 5.10 6.1 6.12 6.18 trixie-backports
 # Tests that kill commands, and packages that have such tests in a VM.
 KILL    := Kill|TestEgressEnds
 KILLED  := ./unnumbered-ptp ./plugin/chain ./nl ./plugin/ipvlan ./tool/repair
-# What test-kernels runs on each, in QEMU: the data plane. It does not run what kills at the same system calls as other tests, nor
-# what kills at calls of EC2, nor tests of upstream that give up after one second.
+# test-kernels runs these packages, the data plane, on each kernel in QEMU. It leaves out tests that kill at the same
+# system calls as other tests, and tests that kill at calls of EC2. It also leaves out upstream's tests that give up
+# after one second.
 MATRIX  := ./e2e ./unnumbered-ptp ./nl ./plugin/ipvlan ./sim/vpcsim ./sim/kubeproxy ./nl/bpf
 SKIP    := TestRepo
 LONG    := TestKillSeveral|TestKillFurther|TestKillOne|TestJudgePortmap
-# The acceptance test on the simulator. The matrix of kernels leaves it out: the same plugins do the same to two nodes.
+# The acceptance test on the simulator. test-kernels leaves it out: the plugins do the same on its two nodes as in other
+# tests.
 TRIAL   := ./acceptance
-# Packages whose tests run one thing at a time, or processes. With the race detector, they would take four times as long.
+# Packages whose tests run one thing at a time, or run processes. With the race detector, they would take four times as
+# long.
 ALONE   := ./ipam ./tool ./packaging ./plugin ./sim/fleet
-# Packages in which threads meet, and tests of ipam and tool in which they do. The race detector looks at these. It takes a
-# second compilation of the AWS SDK, and so it does not look at all packages.
+# Packages in which threads share data, and the tests of ipam and tool in which threads do this. The race detector
+# checks these packages and tests. It needs a second compilation of the AWS SDK, so it does not check all packages.
 THREADS := ./aws/... ./registry/... ./internal/... ./sim/ec2sim ./sim/machine ./tool/bundle/... ./tool/cli ./tool/connectivity ./tool/doctor
 MEET    := TestAtOnce|TestModelAtOnce|TestBurst[A-Z]|TestCollect|TestEndWhileLooking|TestFill|TestFreedWhile|TestGather|TestLinkOfNew|TestStrangerChanges|TestUnassignAndGrow|TestInstallDuring
 PEERS   := $(CURDIR)/.cache/peers
 JUDGES  := $(CURDIR)/.cache/judges
 RUNTIME := $(CURDIR)/.cache/cri
-# Releases of containerd before and after the repair that makes it call DEL for a pod whose ADD it has not recorded. Only judges takes them.
+# Releases of containerd before and after a repair. Since this repair, containerd calls DEL for a pod whose ADD it has
+# not recorded. Only the rule judges uses these releases.
 RELEASES := v1.7.30 v1.7.31 v2.1.5 v2.2.1 v2.2.2
-# What CRI-O's own tests of the network run with. Only judges takes it.
+# The directory of CRI-O's own network tests and their programs. Only the rule judges uses it.
 BATS    := $(RUNTIME)/bats
 SEIZERS := $(CURDIR)/.cache/seizers
 TENANTS := $(CURDIR)/.cache/tenants
@@ -55,7 +65,7 @@ ROUNDS  := 20
 BENCH   := bin/bench -bin $(CURDIR)/bin -peers $(PEERS) -conflist $(CURDIR)/conflist-examples/10-cni-ipvlan-vpc-k8s.conflist
 PACKED   = ICOUNT_FILES="$(wildcard $(addprefix $(CURDIR)/,bin/cni-* bin/noop .cache/peers/* conflist-examples/10-* conflist-examples/three-* docs/bench-icount.txt)) /usr/sbin/nft"
 GOBUILD  = go build -tags urfave_cli_no_docs -ldflags '-s -w' $(GOBUILD_FLAGS)
-# Where files goes takes prefix=/usr for what a package owns, and OUT for where the programs are.
+# The rule files has two variables: prefix is /usr for files of a package, and OUT is the directory of the programs.
 NAME    := cni-ipvlan-vpc-k8s
 OUT     := bin
 prefix  := /usr/local
@@ -64,20 +74,20 @@ SYSTEMD := $(if $(filter /usr,$(prefix)),/usr/lib,/etc)/systemd
 build:
 	$(GOBUILD) -o bin/ ./...
 
-# Two VMs of one CPU at once, and then natively what takes all CPUs. User-mode Linux takes some minutes to build, once.
-# Then the tests take a fifth of the CPU time that QEMU takes. With VM_KERNEL, test-kernel takes that kernel in QEMU, and all
-# else runs as without.
+# make test runs two VMs of one CPU at once, and then, without a VM, the tests that use all CPUs. The first run builds
+# user-mode Linux, which takes some minutes. There the tests take a fifth of the CPU time that they take in QEMU. With
+# VM_KERNEL, test-kernel runs that kernel in QEMU, and all other rules do not change.
 test test-kernel test-kubernetes test-cluster cluster: export VM_KIND := uml
 test: $(READY) $(if $(shell command -v apt-get),$(SEIZERS)/ready $(TENANTS)/ready)
 	env -u VM_KERNEL go test -run 'TestRepo' . ./e2e
 	$(MAKE) -j2 --no-print-directory test-kubernetes test-kernel test-native CLUSTER_KERNEL= GOTEST='go test -p 1'
 
-# All that any test takes, at once. Rules below ask for theirs again, which is quick.
+# Debian packages that any test needs, installed at once. Other rules ask for their packages again, which is quick.
 packages:
 	$(if $(VM_KERNEL),$(VM)/setup)
 	env -u VM_KERNEL $(VM)/setup gcc libc6-dev libsqlite3-dev conmon iproute2 iputils-ping iptables nftables procps systemd dbus udev rpm shellcheck jq git gpg gpg-agent libseccomp-dev pkgconf $(AGNHOST)
 
-# The hours are against what hangs: the busiest machine needs less.
+# The timeouts of hours end tests that hang. Even the busiest machine needs less time.
 test-native:
 	env -u MAKEFLAGS -u VM_KERNEL VM_NEED=nat go test -timeout 2h -exec $(VM)/exec -run '^($(ANYNODE))' $(NODE)
 	env -u MAKEFLAGS -u VM_KERNEL VM_NEED=nat go test -timeout 2h -exec $(VM)/exec -skip '^TestWhole$$' ./acceptance
@@ -86,7 +96,7 @@ test-native:
 	env -u MAKEFLAGS -u VM_KERNEL $(RACE) -timeout 2h $(THREADS)
 	env -u MAKEFLAGS -u VM_KERNEL go test -timeout 2h $$(go list ./... | grep -vxF "$$(go list . $(ALONE) $(THREADS) $(KERNEL) ./acceptance ./sim/cluster)")
 
-# Two at once in a VM of one CPU: one may wait for a clock.
+# Two tests run at once in a VM of one CPU, because one of them may wait for a clock.
 test-kernel: export VM_TIMEOUT := 7200
 test-kernel:
 	$(GOTEST) -timeout 2h -parallel 2 -exec $(VM)/exec -skip '$(SKIP)' $(filter-out $(NODE),$(KERNEL))
@@ -94,36 +104,40 @@ test-kernel:
 	$(GOTEST) -timeout 2h -exec $(VM)/exec -run '$(WHOLE)' -skip '$(SKIP)' ./ipam
 	$(if $(TRIAL),$(GOTEST) -timeout 2h -exec $(VM)/exec -run '^TestWhole$$' $(TRIAL))
 
-# The same of MATRIX, but LONG, on each of the KERNELS. Each writes its row of docs/kernels.md, whatever fails.
+# Runs the tests of MATRIX, without LONG, on each of the KERNELS. Each run writes its row of docs/kernels.md, even if
+# tests fail.
 test-kernels: $(READY)
 	status=0; for k in $(KERNELS); do v=$$(VM_KERNEL=$$k $(VM)/exec uname -r) && \
 	$(MAKE) -i -s --no-print-directory test-kernel VM_KERNEL=$$k KERNEL='$(MATRIX)' TRIAL= SKIP='$(SKIP)|$(LONG)' GOTEST='go test -json' | tee .cache/kernel-$$k.json | \
 	bin/kernels -table docs/kernels.md -kernel $$k -version $$v || status=1; done; exit $$status
 
-# All points at which make test kills commands. It tries one of four.
+# Kills commands at all points at which they can be killed. make test tries one point of four.
 test-kill: export VM_KIND := uml
 test-kill: $(READY)
 	go test -timeout 4h -run '$(KILL)' -parallel 4 ./ipam ./tool -args -step 1
 	go test -timeout 4h -exec $(VM)/exec -run '$(WHOLE)' ./ipam -args -step 1
 	go test -timeout 4h -exec $(VM)/exec -run '$(KILL)' $(KILLED) -args -step 1
 
-# Faults on the node of make sim, and what the programs say of them. Writes docs/faults.md. make test has some of them.
+# Makes faults on the node of make sim, and writes to docs/faults.md what our programs print about them. make test makes
+# some of these faults.
 test-faults: export VM_KIND := uml
 test-faults: build $(PEERS)/cnitool
 	VM_RW=$(CURDIR) go test -count 1 -timeout 1h -exec $(VM)/exec -run '^(TestFaults|TestHealthy|TestConnectivity(Faults|Kill))$$' ./e2e -args -faults
 
-# Programs of others that judge ours, and tests of others. Writes docs/judges.md. make test hears those that are short.
+# Runs programs and tests of other projects that judge our programs, and writes docs/judges.md. make test runs the short
+# ones.
 judges: export VM_KIND := uml
 judges: $(READY) $(RELEASES:%=$(RUNTIME)/releases/%/containerd) $(BATS)/ready
 	(VM_TIMEOUT=7200 go test -json -count 1 -timeout 2h -exec $(VM)/exec -run '^(TestJudge|TestMeta|TestMultus$$)' ./e2e; \
 	VM_TIMEOUT=7200 go test -json -count 1 -timeout 2h -exec $(VM)/exec -run '^TestJudge' ./sim/cri -args -releases $(RUNTIME)/releases -bats $(BATS)) | bin/judges -table docs/judges.md
 
-# Kubernetes: manifests by the code of the API server, the short scenarios, and in test-cluster all of them, in both modes of kube-proxy.
+# Tests with Kubernetes. test-kubernetes checks the manifests with the code of the API server, and runs the short
+# scenarios. test-cluster runs all scenarios, in both modes of kube-proxy.
 test-kubernetes: $(CLUSTER)/e2e.test
 	$(call KUBE,test) -vet=off ./manifest
 	VM_KERNEL=$(CLUSTER_KERNEL) $(GUEST) go test -timeout 2h -short -exec $(VM)/exec ./sim/cluster
 
-# Without a release, what was there 200 commits ago stands for the release before.
+# The release before this one, or the commit 200 commits ago if there is no release.
 BEFORE = $(or $(shell git describe --tags --abbrev=0 HEAD^ 2>/dev/null),$(shell git rev-list -1 --skip=200 HEAD))
 before:
 	rm -rf .cache/before && mkdir -p .cache/before/src && git archive $(BEFORE) | tar -x -C .cache/before/src
@@ -136,7 +150,8 @@ test-cluster: build before $(PEERS)/portmap $(PEERS)/ptp $(RUNTIME)/containerd $
 	$(MAKE) -j2 --no-print-directory --keep-going $(RUNS:%=test-cluster-%); status=$$?; \
 	cd $(CLUSTER) && cat $(RUNS:%=%.txt) >$(CURDIR)/docs/test-cluster.txt; cat $(CURDIR)/docs/test-cluster.txt; exit $$status
 
-# All scenarios in both modes of kube-proxy, and Kubernetes' tests of the network with other nodes.
+# The first two runs have all scenarios, each in one mode of kube-proxy. The other two run Kubernetes' tests of the
+# network on nodes with another configuration.
 RUNS    := nftables iptables three families
 ONLY    := -run 'TestCluster/(^Kubernetes|^as_before$$)'
 test-cluster-nftables: FLAGS := -proxy nftables
@@ -157,7 +172,7 @@ lint:
 	$(VM)/setup clang-16 libbpf-dev linux-libc-dev
 	cd nl/bpf && go vet generate.go && go run generate.go -check
 
-# On the real EC2, for a person with an AWS account: see docs/acceptance.md. Instances are of amd64, whatever this machine is.
+# Tests on the real EC2, for a person with an AWS account: see docs/acceptance.md. The instances are always of amd64.
 EC2     := $(CURDIR)/.cache/ec2
 test-ec2:
 	$(MAKE) -s programs GOARCH=amd64 OUT=$(EC2)/bin
@@ -166,7 +181,8 @@ test-ec2:
 	go build -o $(EC2)/acceptance ./acceptance
 	$(EC2)/acceptance -root $(EC2)/root -ends $(EC2)/bin/cni-acceptance-ends $(ARGS)
 
-# DATAPATH is empty, or the path of its pods. With veth it takes no ipvlan, so it needs no VM where the kernel has all else.
+# DATAPATH is the data path of the pods; empty: as configured. With veth, the demo needs no ipvlan, so it needs no VM if
+# the kernel has all other features.
 demo: build
 	@$(if $(filter veth,$(DATAPATH)),VM_NEED=nat) $(VM)/exec bin/demo $(DATAPATH:%=-datapath %)
 
@@ -174,13 +190,14 @@ sim: build $(PEERS)/cnitool
 	@$(if $(filter veth,$(DATAPATH)),VM_NEED=nat) $(VM)/setup iproute2 iputils-ping nftables </dev/null
 	@VM_STDIN=1 $(if $(filter veth,$(DATAPATH)),VM_NEED=nat) $(VM)/exec bin/shell $(DATAPATH:%=-datapath %)
 
-# What benchmarks and tests compare with, and nothing else: no requirement of another program raises theirs.
+# Plugins with which benchmarks and tests compare ours. Their module has nothing else, so no other program raises the
+# versions of their dependencies.
 PEER    := sim/peers
 PLUGINS := ptp host-local portmap tuning firewall
 $(PLUGINS:%=$(PEERS)/%) &: $(PEER)/go.sum
 	go build -C $(<D) -ldflags '-s -w' -o $(PEERS)/ tool && touch $(PLUGINS:%=$(PEERS)/%)
 
-# Tests of others, each package as a program, and what they run with.
+# Tests of other projects, each package compiled to a program, and the files that these tests need.
 JUDGE   := sim/judges
 UPSTREAM := github.com/containernetworking/plugins
 $(JUDGES)/ready: $(JUDGE)/go.mod $(JUDGE)/istio/go.sum
@@ -192,12 +209,13 @@ $(JUDGES)/ready: $(JUDGE)/go.mod $(JUDGE)/istio/go.sum
 	rm -rf $(JUDGES)/testdata && cp -r --no-preserve=mode $$(go list -C $(<D) -m -f '{{.Dir}}' $(UPSTREAM))/integration/testdata $(JUDGES)/
 	touch $@
 
-# Programs of others that build, check and try ours.
+# Programs of other projects that build, check and try our programs.
 TOOLS   := internal/tools
 $(PEERS)/cnitool: $(TOOLS)/go.sum
 	go build -C $(<D) -ldflags '-s -w' -o $@ github.com/containernetworking/cni/cnitool && touch $@
 
-# containerd, runc, which is C too, and what asks them as kubelet does. No peers: the benchmarks carry those along.
+# containerd, runc (which also contains C), and the program cri, which calls a runtime as kubelet does. They are not in
+# PEERS, because the benchmarks copy all of PEERS into the VM.
 CRI     := sim/cri/programs
 $(RUNTIME)/containerd: $(CRI)/go.mod $(wildcard $(CRI)/*/*.go)
 	$(VM)/setup gcc libc6-dev libseccomp-dev pkgconf
@@ -207,7 +225,7 @@ $(RUNTIME)/releases/%/containerd: $(CRI)/releases/%/go.sum
 	$(VM)/setup gcc libc6-dev libseccomp-dev pkgconf
 	CGO_ENABLED=1 go build -C $(<D) -tags no_aufs,no_btrfs,no_devmapper,no_zfs,seccomp -ldflags '-s -w' -o $(@D)/ tool
 
-# CRI-O, and pinns, its program that makes a pod's namespaces, from its module, too.
+# CRI-O, and its program pinns, which makes a pod's namespaces. Both are from CRI-O's module.
 CRIO    := containers_image_openpgp,containers_image_ostree_stub,containers_image_rekor_stub,exclude_graphdriver_btrfs,exclude_graphdriver_zfs,libsqlite3
 $(RUNTIME)/crio: $(CRI)/crio/go.sum
 	$(VM)/setup gcc libc6-dev libsqlite3-dev conmon
@@ -233,8 +251,9 @@ $(RUNTIME)/multus: $(CRI)/multus/go.sum
 $(RUNTIME)/critest: $(CRI)/critest/go.sum
 	go test -C $(<D) -vet=off -c -ldflags '-s -w' -o $@ sigs.k8s.io/cri-tools/cmd/critest && touch $@
 
-# Debian's cloud-init, with what it needs of Python; and its firewalls, NetworkManager and Docker. They are unpacked and not installed: they would
-# configure this machine. What they need of libraries is installed.
+# Debian's cloud-init with the Python packages that it needs, and Debian's firewalls, NetworkManager and Docker. The
+# rules unpack these packages and do not install them, because installed packages would configure this machine. The
+# rules install only the libraries.
 $(SEIZERS)/ready: UNPACK := cloud-init $(addprefix python3-,attr certifi chardet charset-normalizer configobj idna jinja2 jsonpatch \
 	json-pointer jsonschema markupsafe pkg-resources pyrsistent requests six urllib3 yaml)
 $(TENANTS)/ready: UNPACK := firewalld python3-firewall ufw network-manager docker.io containerd runc
@@ -248,9 +267,9 @@ $(SEIZERS)/ready $(TENANTS)/ready:
 	cd $(@D) && for dir in lib; do cp -a $$dir usr && rm -r $$dir || exit; done # as on a system
 	cd $(@D)/usr && rm -rf ../debs bin/containerd-shim* bin/ctr bin/dnet bin/docker sbin/ovrouter && touch $@ # no container starts
 
-# Kubernetes, etcd, CoreDNS, an engine for NetworkPolicy with its manifest, and the network tests of Kubernetes. Kubernetes takes
-# its version from the linker. To compile it takes minutes, and tests with limits of seconds run beside. Without -vet=off, go vet
-# would look at all packages of others, too.
+# Kubernetes, etcd, CoreDNS, an engine for NetworkPolicy with its manifest, and the network tests of Kubernetes.
+# Kubernetes gets its version from the linker. Its compilation takes minutes. It has a low priority, because tests with
+# limits of seconds run meanwhile. Without -vet=off, go vet would also check all packages of other projects.
 KUBES   := sim/cluster/programs
 ENGINE  := sigs.k8s.io/kube-network-policies
 KUBE     = nice -n 19 go $(1) -C $(KUBES) -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$(go list -C $(KUBES) -m -f '{{.Version}}' k8s.io/kubernetes)"
@@ -284,7 +303,7 @@ bench-icount: build $(PEERS)/ptp
 	@$(PACKED) VM_POSSIBLE=192 $(VM)/icount $(BENCH) -icount -rounds 20 >>.cache/bench-icount.txt && mv .cache/bench-icount.txt docs/ && cat docs/bench-icount.txt
 	$(MAKE) -s plot
 
-# With VM_KERNEL on another kernel, such as trixie-backports for the newest (see setup).
+# VM_KERNEL selects another kernel; trixie-backports has the newest (see setup).
 TRAFFIC  = bench-traffic$(if $(VM_KERNEL),-$(VM_KERNEL)).txt
 bench-traffic: build
 	VM=always $(VM)/setup
@@ -292,14 +311,15 @@ bench-traffic: build
 	$(MAKE) -s plot
 	$(MAKE) -s bench-egress
 
-# The way outside: by the node, by our tunnels, and by tunnels as others lay them.
+# The cost of packets to a host outside: by the node, by our tunnels, and by tunnels like those of other plugins.
 EGRESS   = bench-egress$(if $(VM_KERNEL),-$(VM_KERNEL)).txt
 bench-egress: build
 	VM=always $(VM)/setup nftables
 	@mkdir -p .cache && ICOUNT_FILES="$(wildcard $(CURDIR)/bin/cni-*)" $(VM)/icount $(BENCH) -egress -icount -rounds 5 >.cache/$(EGRESS) && mv .cache/$(EGRESS) docs/ && cat docs/$(EGRESS)
 
-# A large cluster against EC2's rate limits, on one core, with 8 GB. FLEET has other nodes, ways or seeds: see sim/fleet. Its
-# namespaces are in a /run of their own: all tests of this machine that look into namespaces would see them.
+# Simulates a large cluster against EC2's rate limits, on one core, with 8 GB. FLEET sets other nodes, ways or seeds:
+# see sim/fleet. The script exec gives the simulation a /run of its own. Otherwise other tests of this machine that look
+# into namespaces would see the simulation's namespaces.
 FLEET   := -nodes 2000
 fleet:
 	VM_NEED=nat $(VM)/setup iptables nftables
@@ -307,17 +327,18 @@ fleet:
 	VM_NEED=nat go test -count=1 -timeout 12h -exec $(VM)/exec -run TestWhole -v ./sim/fleet -args $(FLEET) -results $(CURDIR)/.cache/fleet -write $(CURDIR)/docs/fleet.md
 	$(MAKE) -s plot
 
-# What STATUS costs, beside a program that does nothing. bench-check has it, too.
+# The cost of STATUS, compared with a program that does nothing. bench-check also measures STATUS.
 bench-status: build
 	VM=always $(VM)/setup nftables
 	@mkdir -p .cache && $(PACKED) $(VM)/icount $(BENCH) -icount -status -rounds 20 >.cache/bench-status.txt && mv .cache/bench-status.txt docs/ && cat docs/bench-status.txt
 
-# How much memory ADDs take, ours beside upstream's.
+# The memory that ADDs of our plugins and of upstream's plugins take.
 bench-memory: build $(PEERS)/ptp
 	VM=always VM_KIND=uml $(VM)/setup
 	@mkdir -p .cache && VM=always VM_KIND=uml $(VM)/exec $(BENCH) -memory -rounds 5 >.cache/bench-memory.txt && mv .cache/bench-memory.txt docs/ && cat docs/bench-memory.txt
 
-# How long an ADD waits for EC2 when no address is free, against the calls that must follow each other. Under a virtual clock.
+# Measures how long an ADD waits for EC2 if no address is free, with a virtual clock. The result is compared with the
+# time of the calls that must follow each other.
 cold:
 	VM_NEED=nat $(VM)/setup iptables nftables
 	VM_NEED=nat go test -count=1 -exec $(VM)/exec -run '^TestCold$$' ./sim/fleet -args -cold $(CURDIR)/docs
@@ -328,8 +349,8 @@ plot:
 	go run ./sim/bench/plot docs/fleet.md >docs/fleet.svg.new && mv docs/fleet.svg.new docs/fleet.svg
 	go run ./sim/bench/plot docs/cold.txt >docs/cold.svg.new && mv docs/cold.svg.new docs/cold.svg
 
-# The picture in docs/support-bundle.md: the page of a simulated node in a real browser (Debian: chromium pngquant). No
-# test has it: look at it, and at the dark one in .cache/page.
+# Makes the picture of docs/support-bundle.md: a real browser shows the page of a simulated node. Debian's packages are
+# chromium and pngquant. No test checks the picture: look at it, and at the dark picture in .cache/page.
 PAGE = $(CURDIR)/.cache/page
 SHOT = chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1120,2760
 picture: build
@@ -350,8 +371,9 @@ install: GOBUILD_FLAGS += -buildvcs=auto
 install: build
 	$(MAKE) -s files
 
-# Each program by a rename: a process that starts it meanwhile has the old one or the new one. Those that execute another come after it.
-# The manual is built as the programs are, so Go compiles the SDK once for all of them, whatever the directory.
+# Installs each program by a rename: a process that starts the program meanwhile gets the old one or the new one.
+# Programs that execute other programs come last. The manual is built with the same flags as the programs, so Go
+# compiles the SDK once for all, in any directory.
 files:
 	put() { install -D -m755 $$1 $$2.new && mv -f $$2.new $$2; }; set -e; \
 	for p in -grow -ipam -ipvlan -unnumbered-ptp -egress ''; do put $(OUT)/$(NAME)$$p $(DESTDIR)$(BIN)/$(NAME)$$p; done; \
@@ -362,7 +384,7 @@ files:
 	install -D -m644 -t $(DESTDIR)$(prefix)/share/doc/$(NAME) LICENSE README.md conflist-examples/* $(addprefix packaging/,cloud-init.yaml alerts.yaml dashboard.json)
 	go run ./packaging/manual $(DESTDIR)$(prefix)/share
 
-# What files puts there, and the directories that only it makes.
+# Removes the files that the rule files installs, and the directories that only this rule makes.
 uninstall:
 	@set -e; like=$$(mktemp -d); trap 'rm -rf '$$like EXIT; $(MAKE) -s files DESTDIR=$$like; \
 	(cd $$like && find . ! -type d) | while read -r f; do rm -f "$(DESTDIR)/$$f"; done; \
@@ -375,13 +397,15 @@ package:
 image:
 	packaging/package -i amd64 arm64
 
-# All files of the release whose tag HEAD has, in dist; KEY=... has gpg sign their checksums. And a draft for CHANGELOG.md.
+# release makes, in dist, all files of the release whose tag HEAD has. With KEY=..., gpg signs their checksums.
+# changelog prints a draft for CHANGELOG.md.
 release:
 	packaging/release amd64 arm64
 changelog:
 	@packaging/release -c
 
-# Both architectures and the image, built and packed twice: the same bytes; installed into a root directory, and removed.
+# Builds and packs both architectures and the image twice, and checks that the bytes are the same. It also installs them
+# into a root directory, and removes them.
 package-check:
 	CNI_TEST_PACKAGE=all go test -count=1 -run 'TestPackage|TestImage$$|TestRelease' -v ./packaging
 

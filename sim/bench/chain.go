@@ -63,9 +63,9 @@ func candidates(own, routed, chained, dir string) []candidate {
 	}
 }
 
-// warm returns the conflist in file with changes for warm ADDs. ADDs may use an address again at once. A growth gets as
-// many addresses as fit on an ENI, or prefixes. All growth is before the measurement. If dataPath is empty, the data
-// path of the file counts.
+// warm returns the conflist in file with changes for warm ADDs. ADDs may use a released address again at once. A growth
+// gets as many addresses as fit on an ENI, or prefixes. All growth happens before the measurement. If dataPath is
+// empty, the file sets the data path.
 func warm(file string, first int, prefixes bool, dataPath string) (string, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {

@@ -41,7 +41,7 @@ func (g *guest) conf() map[string]any {
 }
 
 // chainedVeth connects a routed pod. The router's address has the MAC address of the other host's ENI, because EC2's
-// fabric is no hop.
+// fabric is no router between the hosts.
 func chainedVeth(h *host, g *guest) error {
 	conf := g.conf()
 	conf["prevResult"] = map[string]any{

@@ -46,8 +46,8 @@ var egressLayouts = []layout{
 		tunnel: coil{clients: 1, sport: tunnelPort}.add},
 }
 
-// wayOut is a configuration with two egresses. Pod a is their client, and the pods b and c are the routers. The
-// Kubernetes namespaces have the names of the pods.
+// wayOut is a configuration with two egresses. Pod a is their client, and the pods b and c are the routers. Each pod
+// has its own Kubernetes namespace, with the name of the pod.
 var wayOut = map[string]any{"egress": map[string]any{
 	"other": map[string]any{"gateways": gateways[:1], "destinations": outside[:1], "namespaces": []string{"a"},
 		"routers": []string{"b"}},

@@ -26,7 +26,7 @@ type layout struct {
 	crowd   int               // how many other pods the first host has before a and c
 }
 
-// The layouts of the budgets, besides ours.
+// The names of the layouts in budgets, besides ours.
 const (
 	bare       = "ipvlan, bare"
 	loopless   = "ours, serviceLoop none"
@@ -61,7 +61,7 @@ const clusterPort = 80
 type host struct {
 	*vpcsim.Namespace
 	name   string
-	number int // 0 or 1
+	number int // the number of the host in its pair: 0 or 1
 	eni    netip.Addr
 	boot   netip.Addr // the address of eth0
 	bin    string     // directory of our plugins
@@ -71,7 +71,7 @@ type host struct {
 type guest struct {
 	*vpcsim.Namespace
 	name string
-	pod  string // a, b or c
+	pod  string // the name in the layout: a, b or c
 	addr netip.Addr
 }
 

@@ -17,7 +17,7 @@ import (
 // A load is a kind of traffic: its operation, and the number of operations to measure.
 type load struct {
 	name string
-	unit string // what an operation is
+	unit string // the name of one operation
 	ops  int
 	run  func(to netip.AddrPort, ops int) time.Duration
 }

@@ -130,8 +130,8 @@ func (n *node) fill(ctx context.Context, chains []*chain, most int) error {
 	return nil
 }
 
-// batches returns how many batches, each of c calls at once, together have as many calls as the rounds. The number is
-// at least four, and at most rounds.
+// batches returns the number of batches to run, each of c calls at once. All batches together have about as many calls
+// as rounds says. The number is at least four, and at most rounds.
 func batches(rounds, c int) int { return min(rounds, max(4, rounds/c)) }
 
 // rounds measures each subject once per round. The order changes from round to round, so that a subject does not always
@@ -169,7 +169,7 @@ func (s *subject) batch(ctx context.Context, keep bool) error {
 	return errors.Join(ps.close(), settle(ctx, s.c))
 }
 
-// settle waits for a time in which the kernel removes the namespaces. The kernel removes them in the background.
+// settle waits, because the kernel removes the namespaces in the background. The time depends on their number.
 func settle(ctx context.Context, namespaces int) error {
 	t := time.NewTimer(time.Duration(20+5*namespaces) * time.Millisecond)
 	defer t.Stop()

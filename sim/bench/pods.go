@@ -62,8 +62,8 @@ func (o options) addresses() string {
 	return "single ones"
 }
 
-// growth returns a text that compares costs by two figures without waits: the minimum of the elapsed time, and the CPU
-// time.
+// growth returns a text that compares costs by two figures that contain no waits: the minimum of the elapsed time, and
+// the CPU time.
 func growth(now, before []sample) string {
 	return fmt.Sprintf("%s x at least, %s x CPU", ratio(quantile(walls(now), 0), quantile(walls(before), 0)),
 		ratio(mean(now), mean(before)))
@@ -78,7 +78,7 @@ func (w *world) crowded(ctx context.Context, o options, r *report, name string, 
 	chains, err := n.chains(o, r)
 	i := slices.IndexFunc(chains, func(c *chain) bool { return c.name == name })
 	if err != nil || i < 0 {
-		return err // a note says why it is missing
+		return err // a note of the report says why the chain is missing
 	}
 	c := chains[i]
 	if err := n.crowd(ctx, c, before); err != nil {

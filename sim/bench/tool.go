@@ -22,7 +22,7 @@ import (
 // commands are the commands of the tool that timers execute on each node.
 var commands = [][]string{{"registry-gc", "--free-after", "15m"}, {"status"}, {"metrics"}}
 
-// An upkeep is what a node with some pods costs besides their ADDs and DELs.
+// An upkeep is the cost of a node with some pods, without the cost of their ADDs and DELs.
 type upkeep struct {
 	pods     int
 	size     int64         // of the registry, in bytes

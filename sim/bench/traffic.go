@@ -205,8 +205,8 @@ func (g *guest) serve(ctx context.Context) (wait func(), err error) {
 }
 
 // table returns a table with a row for each layout and route: the least cost of each load, and its ratio to the
-// reference. The kernel does periodic work for all pods of the guest. This work falls into some rounds, and a median
-// would sometimes contain this work.
+// reference. The kernel of the VM does periodic work for all pods. This work falls into some rounds, and a median would
+// sometimes contain this work.
 func (fs *flows) table() table.Table {
 	t := table.Table{{"layout", "route"}}
 	if fs.further != "" {

@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// A size is an instance type of a node, with the number of pods that fit on the node if each pod has a single address
-// (EC2 user guide, "Maximum IP addresses per network interface"). On large and cards, the boot ENI serves pods, too.
-// cards has four network cards.
+// A size is an instance type of a node. Its number of pods is how many fit on the node if each pod has a single address
+// (EC2 user guide, "Maximum IP addresses per network interface"). On the sizes large and cards, the boot ENI also
+// serves pods. The size cards has four network cards.
 type size struct {
 	ec2sim.InstanceType
 	pods  int

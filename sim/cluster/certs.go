@@ -32,8 +32,9 @@ func (c certificates) file(name string) string { return filepath.Join(c.dir, nam
 func (c certificates) kubeconfig() string      { return c.file("kubeconfig") }
 
 // newCertificates writes a CA, the administrator's certificate and kubeconfig, and the key of service accounts
-// (kubernetes.io, "PKI certificates and requirements"). It also writes the API server's certificate. This certificate
-// is for the server's address and the first address of the Services. All programs are administrators here.
+// (kubernetes.io, "PKI certificates and requirements"). It also writes the API server's certificate, for the server's
+// address and the first address of the Services. As clients of the API server, all programs of the cluster are
+// administrators.
 func newCertificates(dir string, server, service netip.Addr) (certificates, error) {
 	c := certificates{dir: dir, server: server}
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -193,7 +193,7 @@ func (c *Cluster) giveCertificates(m *machine.Machine) error {
 	return os.CopyFS(m.File(c.certs.dir), os.DirFS(c.certs.dir))
 }
 
-// path returns the environment in which the programs of machines find other programs.
+// path returns the variable PATH, by which the programs of machines find other programs.
 func (c *Cluster) path() []string {
 	return []string{fmt.Sprintf("PATH=%s:%s:%s:%s", c.options.Plugins, c.options.Programs, c.options.Runtime,
 		os.Getenv("PATH"))}

@@ -22,7 +22,7 @@ import (
 // An image is a container image of one layer, made of files of this machine. There is no registry to pull from.
 type image struct {
 	names      []string // with their tags
-	entrypoint string   // none if args begin with the program
+	entrypoint string   // empty if args begin with the program
 	args       []string
 	programs   map[string]string // files of this machine, by their path in the image; with the libraries that they need
 	copies     map[string]string // other files of this machine, by their path in the image
@@ -200,7 +200,7 @@ func addProgram(a *tar.Writer, name, program string) (libraries []string, err er
 		return nil, err
 	}
 	out, err := exec.Command("ldd", path).Output()
-	if err != nil { // static
+	if err != nil { // a static program needs no libraries
 		return nil, copyFile(a, name, path)
 	}
 	for f := range strings.FieldsSeq(string(out)) {
@@ -214,7 +214,7 @@ func addProgram(a *tar.Writer, name, program string) (libraries []string, err er
 func resolvers() []string {
 	found, err := filepath.Glob("/lib/*-linux-gnu/libnss_[df][ni][sl]*.so.2")
 	if err != nil {
-		panic(err) // the pattern is ours
+		panic(err) // the pattern is from this package
 	}
 	return found
 }
@@ -250,7 +250,7 @@ func (c *Cluster) writeImages() error {
 func (c *Cluster) archives() []string {
 	all, err := filepath.Glob(filepath.Join(c.dir, "image*.tar"))
 	if err != nil {
-		panic(err) // the pattern is ours
+		panic(err) // the pattern is from this package
 	}
 	return all
 }

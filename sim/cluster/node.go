@@ -32,7 +32,7 @@ var templates = template.Must(template.ParseFS(configs, "config/*"))
 func render(name string, values any) string {
 	var b strings.Builder
 	if err := templates.ExecuteTemplate(&b, name, values); err != nil {
-		panic(err) // file and values are ours
+		panic(err) // only a mistake in this package can fail here
 	}
 	return b.String()
 }
@@ -41,11 +41,11 @@ func render(name string, values any) string {
 type NodeOptions struct {
 	Conflist []byte
 	Type     string         // of the instance; by default m5.xlarge, which always has room for a pool's ENI
-	MaxPods  int            // what cni-tool maxpods prints by default
+	MaxPods  int            // by default the number that cni-tool maxpods prints
 	IPv6     int            // number of IPv6 addresses of the boot ENI
 	LogLevel string         // of containerd; info by default
 	Template LaunchTemplate // further ENIs
-	Bare     bool           // the node has no programs of ours, and is not ready; MaxPods must be set
+	Bare     bool           // the node has none of our programs, and is not ready; MaxPods must be set
 }
 
 // ours is the name of the plugin that runs all three plugins in one process. The names of our other programs begin with
@@ -138,8 +138,8 @@ func (n *Node) Reboot(ctx context.Context) error {
 	return n.startKubelet(ctx)
 }
 
-// Configure installs or replaces the conflist as an administrator does. It validates a conflist of ours first, and
-// installs the file by a rename.
+// Configure installs or replaces the conflist as an administrator does. If the conflist has our plugins, Configure
+// validates it first. It installs the file by a rename.
 func (n *Node) Configure(ctx context.Context, conflist []byte) error {
 	name := "10-" + n.Name + ".conflist"
 	if err := n.WriteFile("/run/"+name, conflist, 0o644); err != nil {
@@ -157,14 +157,14 @@ func (n *Node) Configure(ctx context.Context, conflist []byte) error {
 	return os.Rename(n.File(installed+".new"), n.File(installed))
 }
 
-// installOthers puts the plugins of others in place.
+// installOthers installs the plugins of other projects.
 func (n *Node) installOthers() error {
 	peers := n.cluster.options.Peers
 	return n.installPlugins(map[string]string{"portmap": peers, "ptp": peers, "host-local": peers,
 		"loopback": n.cluster.options.Runtime})
 }
 
-// install puts our plugins, the tool and our units in place.
+// install installs our plugins, the tool and our units.
 func (n *Node) install() error {
 	return errors.Join(machine.InstallUnits(n.File("/"), n.cluster.options.Units, "cni-gc.timer"),
 		n.Install(n.cluster.options.Plugins))

@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
 )
 
-// An output is what the demo prints: lines that stay, and on a terminal one line that shows the progress.
+// An output prints the text of the demo: lines that stay and, on a terminal, one line that shows the progress.
 type output struct {
 	w        io.Writer
 	terminal bool

@@ -14,14 +14,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
 )
 
-// How the twelve pods of each node are added.
+// The demo adds the twelve pods of each node in three steps. Each constant is a number of pods.
 const (
-	first = 4 // pods at once, on a node that has only its boot ENI
-	spare = 6 // pods one after the other, for which the tool gets addresses in advance
-	last  = 2 // pods at once again; the first ENI for pods is now full
+	first = 4 // at once, on a node that has only its boot ENI
+	spare = 6 // one after the other; the tool gets their addresses in advance
+	last  = 2 // at once again; the first ENI for pods is now full
 )
 
-// added is the durations and calls of the ADDs.
+// added has the durations of the ADDs, and the numbers of their calls.
 type added struct {
 	cold, warm []time.Duration
 

@@ -57,7 +57,7 @@ func (s *Sim) assignPrivateIPAddresses(in *assignPrivateIPAddressesInput) (*assi
 		return nil, err
 	}
 	if len(in.PrivateIPAddresses) > 0 {
-		// also the addresses that the ENI had before: a repeated request for an address is no error
+		// The answer also names the addresses that the ENI had before: a repeated request is no error.
 		got.addrs = in.PrivateIPAddresses
 	}
 	out := &assignPrivateIPAddressesOutput{NetworkInterfaceID: e.id, Return: true}
@@ -80,8 +80,8 @@ func (s *Sim) assign(e *eni, h *holding, sp *space, d demand) (got holding, err 
 	return got, nil
 }
 
-// reassign takes the addresses from the ENIs that have them. Only secondary addresses can move (API:
-// AssignPrivateIpAddresses: "When you move a secondary private IP address").
+// reassign takes the wanted addresses from the ENIs that have them. It refuses all addresses but secondary addresses
+// (API: AssignPrivateIpAddresses: "When you move a secondary private IP address").
 func (s *Sim) reassign(wanted []netip.Addr, sub *subnet) error {
 	if err := sub.v4.check(wanted); err != nil {
 		return err

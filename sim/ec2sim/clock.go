@@ -14,13 +14,13 @@ type clock struct {
 	code  string        // the error for a request whose time is wrong; empty: EC2 accepts all times
 }
 
-// tooOld is how far the time of a request may be from EC2's (IAM user guide, "Elements of an AWS API request
+// tooOld is how far the time of a request may be from EC2's time (IAM user guide, "Elements of an AWS API request
 // signature": "within 5 minutes").
 const tooOld = 5 * time.Minute
 
-// SetClock makes EC2's clock differ from the machine's. EC2 refuses a request with the error code if the time in the
-// request's signature is wrong by more than five minutes. Each answer has EC2's time. With an empty code, EC2 accepts
-// all times again.
+// SetClock makes EC2's clock differ from the machine's clock. EC2 refuses a request with the error code if the time in
+// the request's signature is wrong by more than five minutes. Each answer has EC2's time. With an empty code, EC2
+// accepts all times again.
 func (s *Sim) SetClock(ahead time.Duration, code string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

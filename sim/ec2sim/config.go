@@ -71,7 +71,7 @@ func (c Config) complete() Config {
 	return c
 }
 
-// own returns a copy that CreateTags can change.
+// own returns a copy of the tags, which CreateTags may change.
 func own(tags map[string]string) map[string]string {
 	mine := map[string]string{}
 	maps.Copy(mine, tags)

@@ -100,8 +100,8 @@ func (s *Sim) create(in *createNetworkInterfaceInput) (*eni, error) {
 	return e, nil
 }
 
-// spec returns the spec of the new ENI. For each family, the request may use only one of the ways to ask that a demand
-// has. The request may also name a primary IPv4 address (API: CreateNetworkInterface, the parameters).
+// spec returns the spec of the new ENI. For each family, a request may set only one field of a demand. The request may
+// also name a primary IPv4 address (API: CreateNetworkInterface, the parameters).
 func (in *createNetworkInterfaceInput) spec() (spec, error) {
 	if in.InterfaceType != "" && in.InterfaceType != "interface" {
 		return spec{}, invalid(in.InterfaceType, "interfaceType", "The simulator makes plain interfaces only.")

@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// A demand is what a request asks for in one family: addresses or prefixes, by name or by number.
+// A demand is what a request asks for in one family: addresses or prefixes, either listed or only counted.
 type demand struct {
 	addrs       []netip.Addr
 	count       *int
@@ -17,7 +17,7 @@ type demand struct {
 	prefixCount *int
 }
 
-// given reports for each way to ask whether the demand uses this way.
+// given reports, for each field of the demand, whether the request has set the field.
 func (d demand) given() []bool {
 	return []bool{len(d.addrs) > 0, d.count != nil, len(d.prefixes) > 0, d.prefixCount != nil}
 }
@@ -40,7 +40,7 @@ func (d demand) without(h holding) demand {
 	return d
 }
 
-// check refuses a request that uses two ways to ask, and numbers below least (API: CreateNetworkInterface,
+// check refuses a demand with more than one field set, and a number below least (API: CreateNetworkInterface,
 // AssignPrivateIpAddresses, AssignIpv6Addresses, the parameters).
 func (d demand) check(family string, least int) error {
 	atLeast := fmt.Sprintf("It must be at least %d.", least)
@@ -56,7 +56,7 @@ func (d demand) check(family string, least int) error {
 	return nil
 }
 
-// checkAssign refuses a demand that does not use exactly one way to ask (API: AssignPrivateIpAddresses: "You must
+// checkAssign refuses a demand that does not have exactly one field set (API: AssignPrivateIpAddresses: "You must
 // specify either the IP addresses or the IP address count in the request"). The API says the same for prefixes, and in
 // AssignIpv6Addresses.
 func (d demand) checkAssign(family string) error {
@@ -99,7 +99,8 @@ func (e *eni) mayHold(slots, most int, d demand) error {
 }
 
 // tooManyAddresses refuses more addresses and prefixes than an ENI may have. IPv6 has a separate limit (Guide: "Maximum
-// IP addresses per network interface"). The documentation has no separate code for it: the code for IPv6 is a guess.
+// IP addresses per network interface"). The documentation has no separate code for the limit of IPv6, so this code is a
+// guess.
 func tooManyAddresses() error {
 	return refuse("PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.")
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// A set is a list on the wire: an element with the items. An empty list has the element, too.
+// A set is a list on the wire: an XML element that contains the items. EC2 also sends this element for an empty list.
 type set[T any] struct {
 	Items []T `xml:"item"`
 }
@@ -134,8 +134,8 @@ func (c *catalogue[T]) field(name string) (func(T) []string, error) {
 	return nil, refuse("InvalidParameterValue", "The filter '%s' is invalid", name)
 }
 
-// like reports whether a value matches the pattern of a filter. On a mismatch, the last star matches one more
-// character.
+// like reports whether a value matches the pattern of a filter. On a mismatch, like lets the last star of the pattern
+// match one more character.
 func like(pattern, value string) bool {
 	p, v, star, taken := 0, 0, -1, 0
 	for v < len(value) {

@@ -145,7 +145,7 @@ type InstanceType struct {
 	Cards      []int // the number of network interfaces of each network card; nil: one card has all of them
 	Xen        bool  // not a Nitro type: no delegated prefixes (Guide: "Prefix delegation ...")
 
-	// the seconds after which EC2 no longer tracks an idle connection, if the ENI has no other number; 0: 432000
+	// the seconds after which EC2 no longer tracks an idle connection, unless the ENI sets another number; 0: 432000
 	TCPEstablished int
 }
 
@@ -155,12 +155,12 @@ type RunInstance struct {
 	Subnet         string
 	SecurityGroups []string
 	PrivateIP      netip.Addr // the primary address of the boot ENI; zero: EC2's choice
-	Secondary      int        // how many secondary addresses the boot ENI has at launch,
-	Prefixes       int        // or how many IPv4 prefixes
+	Secondary      int        // how many secondary addresses the boot ENI has at launch
+	Prefixes       int        // in place of Secondary: how many IPv4 prefixes the boot ENI has at launch
 	IPv6           int        // how many IPv6 addresses the boot ENI has at launch; 0: one if the subnet has AssignIPv6
-	IPv6Prefixes   int        // or how many IPv6 prefixes
-	BootIndex      int        // the device index of the boot ENI, and its network card: 0 except on SageMaker HyperPod
-	BootCard       int        // (aws/amazon-vpc-cni-k8s#3753 shows 1)
+	IPv6Prefixes   int        // in place of IPv6: how many IPv6 prefixes the boot ENI has at launch
+	BootIndex      int        // the device index of the boot ENI: 0 except on SageMaker HyperPod
+	BootCard       int        // the network card of the boot ENI: 0 except there (aws/amazon-vpc-cni-k8s#3753 shows 1)
 	EFAOnly        int        // how many network cards, from the first on, also have an EFA-only ENI
 	PublicIP       *bool      // whether the boot ENI has a public address; nil: as the subnet says
 	Role           string     // the IAM role whose credentials the metadata gives; "node" if empty

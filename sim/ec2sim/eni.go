@@ -99,7 +99,7 @@ func (s *Sim) bareENI(sub *subnet, groups []string) *eni {
 	n := s.count("eni")
 	e := &eni{
 		id: fmt.Sprintf("eni-%017x", n),
-		// EC2's MACs are also unicast and locally administered.
+		// Like the MAC addresses of EC2, this address is unicast and locally administered.
 		mac: fmt.Sprintf("06:%02x:%02x:%02x:%02x:%02x", byte(s.cfg.MACs>>8), byte(s.cfg.MACs), byte(n>>16),
 			byte(n>>8), byte(n)),
 		subnet:          sub,

@@ -28,7 +28,7 @@ func invalid(value any, parameter, why string) error {
 	return refuse("InvalidParameterValue", "Value (%v) for parameter %s is invalid. %s", value, parameter, why)
 }
 
-// status returns the HTTP status of an error code. An error that is not in the list is a client error with status 400.
+// status returns the HTTP status of an error code. A code that is not in the list is a client error with status 400.
 // The server errors in the list are from the API ("Error codes", the table "Server errors").
 func status(code string) int {
 	switch code {
@@ -36,7 +36,7 @@ func status(code string) int {
 		return http.StatusUnauthorized
 	case "UnauthorizedOperation":
 		return http.StatusForbidden
-	case "DryRunOperation": // in practice: not in the documentation
+	case "DryRunOperation": // known from practice, and not in the documentation
 		return http.StatusPreconditionFailed
 	case "InternalError", "InternalFailure", "ServerInternal", "InsufficientAddressCapacity":
 		return http.StatusInternalServerError

@@ -17,7 +17,7 @@ import (
 // A fault is the answer that a test has ordered for some calls of an action.
 type fault struct {
 	refusal
-	left int // negative: for ever
+	left int // how many calls still get this answer; negative: all calls
 }
 
 // Fail makes the next n calls of the action answer with the error code, and do nothing. RequestLimitExceeded is
@@ -27,7 +27,8 @@ func (s *Sim) Fail(action, code string, n int) {
 	s.FailAs(action, code, s.words(action, code), n)
 }
 
-// words returns EC2's message for the error code, or a message of the simulator.
+// words returns EC2's message for the error code. For a code without a known message, it returns a message of the
+// simulator.
 func (s *Sim) words(action, code string) string {
 	switch code {
 	case "RequestLimitExceeded":
@@ -75,7 +76,7 @@ func (s *Sim) refusedOn(called form) error {
 }
 
 // Delay delays each answer to the action by d from now on. EC2 carries out the call before the delay. So if a caller
-// gives up, EC2 has already carried out the call, which is the harder case for a caller.
+// gives up, EC2 has already carried out the call. This case is harder for a caller than a failed call.
 func (s *Sim) Delay(action string, d time.Duration) {
 	mustKnow(action)
 	s.mu.Lock()

@@ -121,7 +121,7 @@ func (f form) any(prefix string) bool {
 	return false
 }
 
-// numbers returns the numbers that follow the prefix.
+// numbers returns the numbers that follow the prefix in the names of parameters.
 func (f form) numbers(prefix string) []int {
 	found := map[int]bool{}
 	for name := range f {

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// dated matches the version at the beginning of a path: the date of that version (Guide: "Access instance metadata").
-// Here, all versions are the same.
+// dated matches the version at the beginning of a path, which is a date (Guide: "Access instance metadata"). Here, all
+// versions are the same.
 var dated = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}`)
 
 // The headers of IMDSv2 (Guide: "How Instance Metadata Service Version 2 works"), and the longest lifetime of a token.

@@ -109,8 +109,8 @@ func (i *Instance) macs(set func(key, value string), e ENI) {
 		set("public-ipv4s", e.PublicIP.String())
 		set("ipv4-associations/"+e.PublicIP.String(), e.Addrs[0].String())
 	}
-	// In practice: the page of the categories has the name network-card-index. On real instances the name is
-	// network-card, and only instances with several cards have the key.
+	// The guide's page of the categories calls this key network-card-index. In practice, the key is network-card, and
+	// only instances with several cards have it.
 	if len(i.limits.cards()) > 1 {
 		set("network-card", strconv.Itoa(e.Card))
 	}

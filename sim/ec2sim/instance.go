@@ -158,8 +158,8 @@ func (s *Sim) publicIP() netip.Addr {
 	return netip.AddrFrom4([4]byte{198, 18 + byte(n>>16&1), byte(n >> 8), byte(n)})
 }
 
-// TerminateInstance ends an instance. ENIs with DeleteOnTermination are deleted, the others are detached and stay
-// (Guide: "Elastic network interfaces").
+// TerminateInstance ends an instance. EC2 deletes its ENIs with DeleteOnTermination, and detaches and keeps all other
+// ENIs (Guide: "Elastic network interfaces").
 func (s *Sim) TerminateInstance(id string) error {
 	var err error
 	s.update(func() { err = s.terminate(id) })

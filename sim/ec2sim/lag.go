@@ -80,7 +80,7 @@ func (s *Sim) keep() {
 	}
 	if n := len(s.lag.past); n > 0 && reflect.DeepEqual(s.lag.past[n-1].enis, m.enis) &&
 		maps.Equal(s.lag.past[n-1].states, m.states) {
-		return // so the free addresses are also the same
+		return // With the same ENIs, the free addresses of the subnets are also the same.
 	}
 	s.lag.past = append(s.lag.past, m)
 	s.lag.forget(m.since)

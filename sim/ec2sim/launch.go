@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// A launch has the parameters of the action RunInstances for an instance, but not those of its network.
+// A launch has the parameters of the action RunInstances for an instance, without the parameters of its network.
 type launch struct {
 	in          runInstancesInput
 	publicKey   string // of the key pair, as a line of authorized_keys
 	userData    []byte
 	reservation string
-	index       int // its number among the instances of one call
+	index       int // the number of the instance among the instances of one call
 }
 
 // The states of an instance (API: InstanceState).
@@ -95,7 +95,7 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 			break
 		}
 		if err != nil {
-			return nil, err // only the first can fail: launchOf has checked that there are addresses
+			return nil, err // only the first instance can fail: launchOf has checked that the subnet has room
 		}
 		answer.ID = cmp.Or(answer.ID, i.launch.reservation) // the reservation of the first instance
 		l.reservation = answer.ID

@@ -13,11 +13,12 @@ import (
 // although there are free addresses. The first four addresses and the last one are reserved (VPC Guide: "Subnet CIDR
 // blocks", of both families).
 type pool interface {
-	takeAll(bits, count int) (blocks []netip.Prefix, ok bool)     // takes count blocks of this prefix length, or none
-	takeThese(blocks []netip.Prefix) (used netip.Prefix, ok bool) // takes the blocks, or none and returns a used one
-	give(blocks ...netip.Prefix)                                  // returns blocks to the pool
-	reserved(a netip.Addr) bool                                   // reports whether EC2 reserves a
-	left() int                                                    // returns the number of free single addresses
+	takeAll(bits, count int) (blocks []netip.Prefix, ok bool) // takes count blocks of this prefix length, or none
+	// takeThese takes all blocks. If a block is used, takeThese takes none, and returns the used block.
+	takeThese(blocks []netip.Prefix) (used netip.Prefix, ok bool)
+	give(blocks ...netip.Prefix) // returns blocks to the pool
+	reserved(a netip.Addr) bool  // reports whether EC2 reserves a
+	left() int                   // returns the number of free single addresses
 }
 
 // A bitmap is the pool of an IPv4 subnet, with a bit for each address.

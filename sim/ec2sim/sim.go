@@ -84,7 +84,7 @@ func (s *Sim) update(f func()) {
 // locked runs f under the lock, and reports whether it queued a change.
 func (s *Sim) locked(f func()) bool {
 	s.mu.Lock()
-	defer s.mu.Unlock() // a server goes on after a handler panics, and so must the simulator
+	defer s.mu.Unlock() // also after a panic: net/http then serves the next request, which needs the lock
 	queued := len(s.changes)
 	f()
 	s.keep()
@@ -99,7 +99,7 @@ func (s *Sim) queue(c Change) {
 }
 
 // deliver calls the listeners for all queued changes. If another goroutine is delivering, this goroutine waits until
-// its own changes are delivered, too.
+// its own changes are delivered.
 func (s *Sim) deliver() {
 	s.delivery.Lock()
 	defer s.delivery.Unlock()

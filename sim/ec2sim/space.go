@@ -39,7 +39,7 @@ func (sp *space) take(d demand, inUse string) (h holding, err error) {
 	return h, nil
 }
 
-// takeFirst takes the addresses of a new ENI, all or none. These are the primary address, the others, and count more
+// takeFirst takes the addresses of a new ENI, all or none: the primary address, the addresses in others, and count more
 // addresses that EC2 chooses. If primary is zero, EC2 also chooses the primary address.
 func (sp *space) takeFirst(primary netip.Addr, others []netip.Addr, count int) ([]netip.Addr, error) {
 	listed := others

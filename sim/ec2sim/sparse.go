@@ -12,7 +12,7 @@ import (
 // A sparse is the pool of an IPv6 subnet. The subnet has too many addresses for a bitmap, so the pool stores the used
 // addresses and prefixes. EC2 chooses at random. The simulator takes addresses and prefixes in turn. Single addresses
 // come from the first /80, which cannot be a prefix because of its reserved addresses. Prefixes come from the blocks
-// after it.
+// after the first /80.
 type sparse struct {
 	cidr     netip.Prefix
 	taken    map[netip.Prefix]bool // addresses and prefixes

@@ -43,8 +43,8 @@ func newBuckets(c Config) map[string]*bucket {
 
 func full(b Bucket) *bucket { return &bucket{b, b.Size, time.Now()} }
 
-// Tokens are the default buckets of an account in a region, without the rest of EC2. Tokens serve a model that knows
-// only how many calls a program makes. The zero value is ready for use.
+// Tokens are the default buckets of an account in a region, without a Sim. Tokens serve a model that knows only how
+// many calls a program makes. The zero value is ready for use.
 type Tokens struct{ buckets map[string]*bucket }
 
 // Take takes a token for a call of the action, and reports whether there was a token. The time comes from package time.

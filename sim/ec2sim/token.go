@@ -16,7 +16,7 @@ type created struct {
 }
 
 // madeBy returns the first answer to a call with the same client token and the same parameters. Such a call creates
-// nothing, even if the ENI no longer exists. A call with the same client token and other parameters is an error (API:
+// nothing, even if its ENI no longer exists. A call with the same client token and other parameters is an error (API:
 // "Ensuring idempotency"). For an unknown token, madeBy returns nil.
 func (s *Sim) madeBy(in *createNetworkInterfaceInput) (*createNetworkInterfaceOutput, error) {
 	first, ok := s.tokens[in.ClientToken]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package judge is for tests in which programs of other projects check ours: they are our judges. The command
-// internal/judges reads the output of these tests.
+// Package judge is for tests in which programs of other projects check our programs. We call the other programs judges.
+// The command internal/judges reads the output of these tests.
 package judge
 
 import (
@@ -18,8 +18,8 @@ import (
 	"testing"
 )
 
-// Attr writes into the output of the test that the test has a judge: the judge's name and version, and what it judges.
-// The subtests are the cases of the judge.
+// Attr writes into the output of a test which judge the test runs: the judge's name and version, and what the judge
+// checks. The subtests are the cases of the judge.
 func Attr(t *testing.T, name, version, judged string) {
 	t.Helper()
 	t.Attr("judge", name)
@@ -47,7 +47,7 @@ func Release(t *testing.T, program string) (pkg, version string) {
 // A Suite has the tests of another project, compiled unchanged.
 type Suite struct {
 	Focus string            // matches the names of the tests that use our programs
-	Not   map[string]string // why other tests do not judge ours, by a part of their names
+	Not   map[string]string // the reasons why other tests do not judge our programs, by a part of their names
 	Tries int               // attempts of each test; 0 and 1 are one attempt
 }
 
@@ -88,10 +88,10 @@ func (s Suite) Hear(t *testing.T, c *exec.Cmd, judged string, do func(func() err
 	s.report(t, all, failed)
 }
 
-// A result is what became of a test: passed, skipped, or another word for a failure.
+// A result is the outcome of a test. The state is passed, skipped, or another word for a failure.
 type result struct{ name, state, message string }
 
-// report has a subtest for each test that ran, and counts the others by the reason.
+// report runs a subtest for each test that ran, and counts the skipped tests by reason.
 func (s Suite) report(t *testing.T, all []result, failed error) {
 	t.Helper()
 	left, heard := map[string]int{}, 0

@@ -14,13 +14,13 @@ import (
 	"testing"
 )
 
-// HearTAP runs tests by a command that prints their results in the Test Anything Protocol, as bats does, and has a
-// subtest for each. The tests of s.Not run, too, and whatever becomes of them does not count.
+// HearTAP runs a command that prints the results of tests in the Test Anything Protocol, as bats does. It makes a
+// subtest for each test that ran. The command also runs the tests of s.Not, but their results do not count.
 func (s Suite) HearTAP(t *testing.T, c *exec.Cmd) {
 	t.Helper()
 	var out bytes.Buffer
 	c.Stdout, c.Stderr = io.MultiWriter(t.Output(), &out), t.Output()
-	failed := c.Run() // a test fails, and it may be one that does not count
+	failed := c.Run() // no error yet: the only failed tests may be tests of s.Not
 	all, err := readTAP(&out)
 	if err != nil {
 		t.Fatalf("%v: %v", err, failed)
@@ -33,7 +33,7 @@ func (s Suite) HearTAP(t *testing.T, c *exec.Cmd) {
 	s.report(t, all, nil)
 }
 
-// has reports whether a test does not judge us.
+// has reports whether a test is in s.Not, and so does not judge our programs.
 func (s Suite) has(name string) bool {
 	for part := range s.Not {
 		if strings.Contains(name, part) {
@@ -57,7 +57,7 @@ func readTAP(from io.Reader) (all []result, err error) {
 		case found == nil && strings.HasPrefix(line, "#") && len(all) > 0:
 			all[len(all)-1].message += line + "\n"
 		case found == nil && planned == 0:
-			fmt.Sscanf(line, "1..%d", &planned) // a line that has no plan is not of the protocol
+			fmt.Sscanf(line, "1..%d", &planned) // other output of the command may come before the plan
 		case found == nil:
 		case found[3] != "":
 			all = append(all, result{found[2], "skipped", found[3]})

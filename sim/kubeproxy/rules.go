@@ -19,7 +19,7 @@ var testdata embed.FS
 func read(m Mode, file string) string {
 	b, err := testdata.ReadFile(path.Join("testdata", string(m), file))
 	if err != nil {
-		panic(err) // it is compiled in
+		panic(err) // the file is compiled in
 	}
 	return string(b)
 }

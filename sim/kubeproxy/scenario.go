@@ -35,7 +35,8 @@ type Service struct {
 	ClusterIP  Addrs
 	Port       uint16 // of the ClusterIP
 	TargetPort uint16 // of the backends
-	// the port of the node; 0 for a Service of type ClusterIP. In mode NFTables, it serves only the node's own address.
+	// the port of the node; 0 for a Service of type ClusterIP. In mode NFTables, the port works only at the node's own
+	// address.
 	NodePort uint16
 	Backends []Host
 
@@ -54,7 +55,7 @@ var recorded = sync.OnceValue(func() (r struct {
 		err = json.Unmarshal(b, &r)
 	}
 	if err != nil {
-		panic(err) // it is compiled in
+		panic(err) // the file is compiled in
 	}
 	return r
 })

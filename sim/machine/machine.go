@@ -42,7 +42,7 @@ type Machine struct {
 	*vpcsim.Instance
 	Name string
 
-	own   []string // the directories that are its own
+	own   []string // the machine's own directories
 	disk  string   // the directory with the files of own
 	env   []string
 	init  *exec.Cmd
@@ -150,7 +150,7 @@ func (m *Machine) start(group string) error {
 		return err
 	}
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || line != "ready\n" {
-		m.init.Wait() // process 1 has failed: its standard error is in the error below
+		m.init.Wait() // Process 1 has failed. The error below contains its standard error.
 		m.init = nil
 		return fmt.Errorf("process 1: %s: %s", line, strings.TrimSpace(stderr.String()))
 	}

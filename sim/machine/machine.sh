@@ -8,7 +8,7 @@ for dir in "$@"; do
 	mkdir -p "$dir"
 	mount --bind "$disk$dir" "$dir"
 done
-! mountpoint -q /run || umount --lazy /run # with the namespaces of the other instances
+! mountpoint -q /run || umount --lazy /run # it has the namespaces of the other instances
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t cgroup2 cgroup /sys/fs/cgroup

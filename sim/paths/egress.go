@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// Egress are the paths of the clients of an egress. Its routers are the two backends of the Service egress on the first
-// node: a pod on the ENI of the first client, and a pod on the other node.
+// Egress are the paths of the clients of an egress. The routers of the egress are the two backends of the Service
+// egress on the first node: a pod on the ENI of the first client, and a pod on the other node.
 var Egress = []Path{
 	{"client to the internet, by a router", pod1, internet, byRouter, ethernet, 0},
 	{"client of the other ENI to the internet, by a router", cousin, internet, byRouter, ethernet, 0},

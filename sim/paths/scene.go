@@ -17,8 +17,8 @@ import (
 
 // region is a VPC with separate CIDRs for nodes, for pods and for a host. It has two peered VPCs.
 //
-// The peering with the office has only a CIDR without hosts. So the office stands for a network behind a transit
-// gateway: DescribeVpcPeeringConnections does not report the CIDR of its host.
+// The peering with the office has only a CIDR without hosts: DescribeVpcPeeringConnections does not report the CIDR of
+// the office's host. So the office stands for a network behind a transit gateway.
 var region = ec2sim.World(`
 	vpc-main      10.0.0.0/16 100.64.0.0/16 100.65.0.0/16 2001:db8:0:100::/56 2001:db8:0:400::/56
 	subnet-nodes  10.0.0.0/24 2001:db8:0:100::/64 public
@@ -50,13 +50,13 @@ type Options struct {
 	Bin      string   // the directory of the plugins
 	Type     string   // of the instances; m5.large by default
 	Conflist []byte   // the network configuration
-	Families []Family // families of the pods' addresses; with IPv6, all instances have IPv6, too
+	Families []Family // families of the pods' addresses; with IPv6, all instances also have IPv6
 	Further  bool     // the scene also has the ends of the further paths
 	// pods reach the internet by their ENIs, whose subnets have a NAT gateway, and not through the node
 	NAT      bool
-	Kept     bool // backends of a NodePort with the policy Local see the caller's own address: keepCaller
-	Tracking bool // pods track their connections: their serviceLoop is masquerade
-	Loopless bool // pods have no service loop, so backends see the node: their serviceLoop is none
+	Kept     bool // pods have keepCaller: backends of a NodePort with the policy Local see the caller's own address
+	Tracking bool // pods have serviceLoop masquerade, so they track their connections
+	Loopless bool // pods have serviceLoop none, so backends see the address of the node
 
 	// Annotations are the annotations of the pods, by the pods' Kubernetes namespace. The conflist must have the
 	// capability for annotations.

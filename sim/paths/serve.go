@@ -76,8 +76,9 @@ func metadata(s *Scene, f Family) (End, error) {
 	return e, err
 }
 
-// proxyMetadata adds or deletes a rule as proxies such as kube2iam have it. The rule redirects the packets that pods
-// send to the metadata service: they go to a program on the node. This program identifies a pod by the pod's address.
+// proxyMetadata adds or deletes a rule like the rule of kube2iam and similar proxies. The rule redirects the packets
+// that pods send to the metadata service: they go to a program on the node. This program identifies a pod by the pod's
+// address.
 func (n *Node) proxyMetadata(verb string) error {
 	if !n.Addr().IsValid() {
 		return nil

@@ -23,7 +23,7 @@ type Service struct {
 //
 // A backend sees the calling pod's own address if pods have a service loop. Otherwise it sees the node's address. If a
 // caller outside the node calls a NodePort, the backend sees the node's address. With externalTrafficPolicy Local, the
-// backend sees the caller's address in two cases: if it answers the caller through the node, or if the Options say so.
+// backend sees the caller's address in two cases: if it answers the caller through the node, or if Options.Kept is set.
 var Services = []Service{
 	{Path{"pod to a Service on another node", pod1, clusterIP(0, "remote"), looped(node1), jumbo, 0}, calls},
 	{Path{"pod to a Service on its ENI", pod1, clusterIP(0, "sibling"), looped(node1), jumbo, 0}, calls},
@@ -102,7 +102,8 @@ func caller(node Place) Sight {
 	}
 }
 
-// datagrams is caller for UDP: the caller's address can be kept only if pods track their connections.
+// datagrams is the function caller for UDP. For UDP, a backend can see the caller's address only if pods track their
+// connections.
 func datagrams(node Place) Sight {
 	return func(s *Scene, f Family, from End) (netip.Addr, error) {
 		if s.options.Tracking {

@@ -111,7 +111,7 @@ func (c *control) on(conn *net.UnixConn, args []string, stdio []*os.File) (statu
 	go func() {
 		_, _ = conn.Read(make([]byte, 1)) // until the caller or this connection ends
 		select {
-		case <-ended: // another process may have this PID by now
+		case <-ended: // no kill: another process may have the PID by now
 		default:
 			_ = syscall.Kill(-p.Process.Pid, syscall.SIGTERM)
 		}

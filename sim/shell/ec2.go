@@ -27,13 +27,13 @@ const ec2Usage = `usage:
   ec2 list              the faults that these commands have made
   ec2 undo [N]          end the last fault, or the fault with number N of the list`
 
-// A breakage is a fault that a person has made in EC2, and the function that ends the fault.
+// A breakage is a fault that the person at the shell has made in EC2, and the function that ends the fault.
 type breakage struct {
 	what string
 	undo func() error
 }
 
-// ec2 runs a command by which a person acts as EC2.
+// ec2 runs the command ec2, by which the person at the shell makes EC2 act.
 func (c *control) ec2(args []string, out io.Writer) error {
 	verb, about := strings.Join(args[:min(1, len(args))], ""), strings.Join(args[min(1, len(args)):], " ")
 	switch {

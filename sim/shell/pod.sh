@@ -18,7 +18,7 @@ say() { echo "+ $*" >&2; "$@"; }
 # plugins VERB: run the chain, and print its changes of EC2; if the chain fails, print all of its messages.
 plugins() {
 	log=$(mktemp)
-	# by this variable, a runtime gives the name of the pod
+	# A runtime passes the name of the pod in this variable.
 	export CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=$name"
 	if say cnitool "$1" cni-ipvlan-vpc-k8s "/run/netns/$name" 2>"$log"; then
 		sed -n 's/^+ .*/&/p; s/.* msg=\([A-Za-z]*\) .* eni=\([^ ]*\).*/EC2: \1 \2/p' "$log" >&2
@@ -37,7 +37,7 @@ add)
 		echo "$addr"
 		echo "$addr $name" >>/etc/hosts
 	done
-	{ setsid ip netns exec "$name" answer "$name" </dev/null 2>/dev/null & } | read -r _ # until it answers
+	{ setsid ip netns exec "$name" answer "$name" </dev/null 2>/dev/null & } | read -r _ # answer prints a line when it is ready
 	;;
 exec) exec ip netns exec "$name" "$@" ;;
 check) plugins check ;;

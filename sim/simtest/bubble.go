@@ -9,8 +9,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// In a synctest bubble the wall clock stands still or leaps, while the machine's uptime goes on. A slow machine would
-// look like a clock that a program has set. So there the machine runs since the beginning of the bubble's time.
+// In a synctest bubble the wall clock stands still or leaps, while the machine's uptime goes on. On a slow machine,
+// this difference would look like a change of the clock by a program. So in a bubble, the uptime begins with the
+// bubble's time.
 func init() {
 	bubble, machine := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), registry.Uptime
 	registry.Uptime = func() time.Duration {

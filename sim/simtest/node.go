@@ -47,8 +47,8 @@ func NewNode(t testing.TB) *Node {
 	return n
 }
 
-// Here returns a node in the network namespace of this process, for tests that do not run at once. The boot ENI has its
-// address, as after DHCP. Before and after the test, the loopback is the only link of the namespace.
+// Here returns a node in the network namespace of this process, for tests that run one after the other. The boot ENI
+// has its address, as after DHCP. Before and after the test, the loopback is the only link of the namespace.
 func Here(t testing.TB) *Node {
 	t.Helper()
 	n := &Node{TB: t, Dir: filepath.Join(Memory(t), "state"), Path: own}

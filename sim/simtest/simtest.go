@@ -52,7 +52,7 @@ func Launch(t testing.TB, f *vpcsim.Fabric, name string, run ec2sim.RunInstance)
 // simulations counts the calls of Sim and NewNode.
 var simulations atomic.Uint32
 
-// Sim starts EC2. The ENIs of two Sims have different MAC addresses. Several tests run at once, and a collection
+// Sim starts EC2. The ENIs of two Sims have different MAC addresses: several tests run at once, and a collection
 // searches all namespaces of the machine for the links of ENIs.
 func Sim(t testing.TB, c ec2sim.Config) *ec2sim.Sim {
 	t.Helper()

@@ -15,7 +15,7 @@ import (
 // from which the call came, and with the number of bytes that arrived.
 func (n *Namespace) Answer(port uint16) error {
 	return n.Do(func() error {
-		any := netip.AddrPortFrom(netip.IPv6Unspecified(), port) // IPv4, too: ipv6(7), IPV6_V6ONLY
+		any := netip.AddrPortFrom(netip.IPv6Unspecified(), port) // also serves IPv4: ipv6(7), IPV6_V6ONLY
 		tcp, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(any))
 		if err != nil {
 			return fmt.Errorf("%s: %w", n.Name, err)

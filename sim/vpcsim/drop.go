@@ -17,8 +17,8 @@ import (
 type Drops struct {
 	Spoofed int // from an address that the ENI does not have: EC2's source/destination check
 	NoHost  int // to an address of the VPC, or of a peer, that no ENI has
-	// to any other IPv4 address, from an address without a way out. Such an address is not the primary address of an
-	// ENI with a public address, and its subnet has no NAT gateway
+	// to an IPv4 address outside the VPC and its peers, from an address that cannot reach the internet: its subnet has
+	// no NAT gateway, and it is not the primary address of an ENI with a public address
 	NoRoute int
 }
 
@@ -97,10 +97,10 @@ func (f *Fabric) Drops() (Drops, error) {
 	return Drops{Spoofed: sent[drainSpoofed], NoHost: sent[drainNoHost], NoRoute: sent[drainNoRoute]}, nil
 }
 
-// transmitted returns the number of packets that each link of this thread's namespace has sent, or was to send and has
-// dropped: proc_net(5), net/dev.
+// transmitted returns the number of packets that the kernel was asked to send on each link of this thread's namespace.
+// It is the sum of the sent and the dropped packets: proc_net(5), net/dev.
 func transmitted() (map[string]int, error) {
-	const sent, dropped, columns = 9, 11, 16 // the eight columns of received packets come first
+	const sent, dropped, columns = 9, 11, 16 // the first eight columns are about received packets
 	b, err := os.ReadFile("/proc/thread-self/net/dev")
 	if err != nil {
 		return nil, err

@@ -109,7 +109,8 @@ func (f *Fabric) look(id string) error {
 	if errors.Is(err, fs.ErrNotExist) && !p.lost {
 		err = f.restore(p)
 		if p.lost = err != nil; p.lost {
-			f.plugged[id] = p // restore's removal of its link is a change, too: without lost, look would try for ever
+			// A failed restore removes its link, and the kernel reports that. Without lost, look would try for ever.
+			f.plugged[id] = p
 			return err
 		}
 		near, err = f.vpc.LinkByName(p.link().Name)
@@ -132,7 +133,7 @@ func (f *Fabric) look(id string) error {
 	return nil
 }
 
-// gone reports whether the fabric does not have a link.
+// gone reports whether a link is missing in the fabric's namespace.
 func (f *Fabric) gone(link string) bool {
 	_, err := f.vpc.LinkByName(link)
 	return errors.Is(err, fs.ErrNotExist)
@@ -143,7 +144,7 @@ func (f *Fabric) gone(link string) bool {
 func (f *Fabric) restore(p plugged) error {
 	home, err := nl.Open(p.instance.Name, p.instance.Path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // the instance is gone, too
+		return nil // the namespace of the instance is gone: no link is needed
 	}
 	if err != nil {
 		return err

@@ -77,7 +77,7 @@ func (n *Namespace) Close() error {
 func addNetNS(name string) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread is in the new namespace, and ends with the goroutine
+		runtime.LockOSThread() // no unlock: the thread is in the new namespace, and must end with the goroutine
 		ns, err := netns.NewNamed(name)
 		if err == nil {
 			err = ns.Close()

@@ -17,8 +17,8 @@ import (
 
 // An instance treats all addresses of an ENI's subnet as neighbours. For IPv4, the kernel answers for all addresses to
 // which the fabric can forward (proxy_arp). For IPv6, the kernel answers only for listed addresses, and a /80 prefix is
-// too large for a list. So a goroutine of the fabric answers for IPv6. EC2 answers in the same way, because EC2 knows
-// the place of each address.
+// too large for a list. So a goroutine of the fabric answers for IPv6. The real EC2 also answers for its instances,
+// because EC2 knows the place of each address.
 
 // answerNeighbours answers the neighbour solicitations of all ENIs until the fabric is closed.
 func (f *Fabric) answerNeighbours() error {

@@ -12,9 +12,9 @@ import (
 	"syscall"
 )
 
-// A run is a number that no other process uses. It is in the names of all that a Fabric creates: the directory
-// /run/vpcsim0 and the namespaces /run/netns/vpcsim0-*. A process holds the lock of the directory while it uses the
-// number. So a free lock shows that the namespaces are left from a killed process.
+// A run is a number that no other process uses. All names of a Fabric contain the number: the directory /run/vpcsim0
+// and the namespaces /run/netns/vpcsim0-*. A process holds the lock of the directory while it uses the number. So a
+// free lock shows that a killed process has left the namespaces.
 type run struct {
 	dir  string
 	lock *os.File

@@ -123,7 +123,7 @@ func (f *Fabric) build() (err error) {
 // it can forward.
 func router(n *nl.NS) nl.Wiring {
 	return nl.Wiring{
-		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}}, // first, because it resets other sysctls
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}}, // first: ip_forward resets other sysctls
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/all/proxy_arp", Value: "1"}},
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "0"}},
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "0"}},

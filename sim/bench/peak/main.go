@@ -107,8 +107,7 @@ func trace(pid int) (m memory, status int, err error) {
 	}
 }
 
-// most returns m with higher figures: if the kernel now shows a higher figure for the process, this figure replaces m's
-// figure.
+// most returns m, in which the kernel's present figure of the process replaces each lower figure.
 func (m memory) most(pid int) memory {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // no text if the process has ended: the figures stay
 	for line := range strings.Lines(string(b)) {

@@ -122,7 +122,7 @@ func run(files []string, w io.Writer) error {
 
 // second returns the second table of a file; nil if there is none.
 func second(file string) table.Table {
-	b, _ := os.ReadFile(file) // if that fails, run reads the file again and fails, too
+	b, _ := os.ReadFile(file) // after an error here, run reads the file again and returns the error
 	_, _, after := table.Cut(string(b))
 	return table.Parse(after)
 }

@@ -21,7 +21,7 @@ func serveAPI(lists map[string]object) (url string, err error) {
 		switch {
 		case !ok: // events, and other resources that kube-proxy does not need
 			http.NotFound(w, r)
-		case q.Get("sendInitialEvents") != "": // after a refusal, a client lists first and then watches
+		case q.Get("sendInitialEvents") != "": // a client that this answer refuses lists first, and then watches
 			http.Error(w, "list, please", http.StatusBadRequest)
 		case q.Has("watch"):
 			w.Header().Set("Content-Type", "application/json")

@@ -69,7 +69,7 @@ func inNamespace(mode, prog, version string) error {
 	}
 	err = settle(s, modes[mode])
 	err = errors.Join(err, c.Process.Kill())
-	_ = c.Wait() // it returns an error, because we have killed it
+	_ = c.Wait() // an error, because of the kill
 	if err != nil {
 		return fmt.Errorf("%w\nkube-proxy says:\n%s", err, &messages)
 	}
@@ -91,7 +91,7 @@ func (s scenario) boot() error {
 			return err
 		}
 	}
-	// The sysctls of connection tracking appear when something uses it.
+	// The sysctls of connection tracking appear when a rule uses connection tracking.
 	_, err := output("nft", "add table inet t; add chain inet t c; add rule inet t c ct state new; delete table inet t")
 	return err
 }

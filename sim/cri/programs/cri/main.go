@@ -32,7 +32,7 @@ const patience = 2 * time.Minute
 // again sets how soon the client tries again to connect.
 var again = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, MaxDelay: 100 * time.Millisecond},
-	MinConnectTimeout: patience, // for a runtime that listens but is busy
+	MinConnectTimeout: patience, // a runtime may listen, and be too busy to answer
 }
 
 func main() {
@@ -45,7 +45,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	// also with zero values, because READY is the zero value of a sandbox's state
+	// EmitDefaultValues: without it, the answer would omit the state READY of a sandbox, which is the zero value.
 	fmt.Println(protojson.MarshalOptions{EmitDefaultValues: true}.Format(answer))
 }
 
