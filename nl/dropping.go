@@ -6,24 +6,28 @@ package nl
 import (
 	"bytes"
 	"fmt"
+	"net"
+	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
-// A DroppingChain is a chain at netfilter's hook forward or prerouting. At forward, the chain drops or rejects a packet
-// that none of its rules accepts. At prerouting, it drops a packet whose source has no route by the link by which the
-// packet has arrived.
+// A DroppingChain is a chain of netfilter that may drop packets of pods. With From, the chain drops packets with a
+// source in this range. Otherwise, a chain at the hook forward drops or rejects a packet that none of its rules
+// accepts. A chain at prerouting drops a packet whose source has no route by the link by which the packet has
+// arrived.
 type DroppingChain struct {
-	Name   string // as nft(8) writes it: "ip filter FORWARD"
-	Empty  bool   // the chain has no rules, so it accepts no packet
-	Source bool   // the chain is at prerouting
+	Name   string       // as nft(8) writes it: "ip filter FORWARD"
+	Empty  bool         // the chain has no rules, so it accepts no packet
+	Source bool         // the chain is at prerouting
+	From   netip.Prefix // the chain is at input, forward or prerouting, or such a chain jumps to it
 }
 
-// DroppingChains lists the chains that drop packets of a family. DroppingChains does not find out which packets the
-// rules of these chains accept. It sees the rules of nftables and iptables-nft, but not the rules of iptables-legacy,
-// which is another engine.
+// DroppingChains lists the chains that drop packets of a family. DroppingChains does not find out which packets earlier
+// rules accept. It sees the rules of nftables and iptables-nft, but not the rules of iptables-legacy, which is another
+// engine.
 func (n *NS) DroppingChains(family Family) ([]DroppingChain, error) {
 	chains, err := n.dump(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC)
 	if err != nil {
@@ -36,29 +40,138 @@ func (n *NS) DroppingChains(family Family) ([]DroppingChain, error) {
 	var found []DroppingChain
 	for _, m := range chains {
 		c, _ := parseChain(m[0], m[nl.SizeofNfgenmsg:])
-		if m[0] != unix.NFPROTO_INET && m[0] != own || c.Hook != "forward" && c.Hook != "prerouting" {
-			continue
-		}
 		t := Table{Family: tableFamilies.name(uint32(m[0])),
 			Name: unix.ByteSliceToString(inside(m[nl.SizeofNfgenmsg:], unix.NFTA_CHAIN_TABLE))}
-		if isOwnTable(t.Name) {
+		if m[0] != unix.NFPROTO_INET && m[0] != own || c.Type != "filter" || isOwnTable(t.Name) ||
+			!slices.Contains([]string{"input", "forward", "prerouting"}, c.Hook) {
 			continue
 		}
-		name := chainName(m)
-		rules, err := t.rules(n, attrString(unix.NFTA_RULE_CHAIN, c.Name))
+		rules, err := t.rulesOf(n, c.Name)
 		if err != nil {
-			return nil, fmt.Errorf("%s: list the rules of %s: %w", n.Name, name, err)
+			return nil, err
 		}
-		checks := func(rule []byte) bool { return checksSource(rule[nl.SizeofNfgenmsg:], own) }
-		if c.Hook == "prerouting" && slices.ContainsFunc(rules, checks) {
-			found = append(found, DroppingChain{Name: name, Source: true})
-		}
-		if c.Hook == "forward" && (c.Policy == "drop" ||
-			len(rules) > 0 && dropsAll(rules[len(rules)-1][nl.SizeofNfgenmsg:])) {
-			found = append(found, DroppingChain{Name: name, Empty: len(rules) == 0})
+		found = append(found, c.dropping(t, rules, own)...)
+		for _, rule := range rules {
+			to := target(rule)
+			if to == "" {
+				continue
+			}
+			more, err := t.rulesOf(n, to)
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, droppedSources(t, to, more, own)...)
 		}
 	}
-	return found, nil
+	return slices.Compact(found), nil
+}
+
+// rulesOf lists the rules of a chain, without the headers of their messages.
+func (t Table) rulesOf(n *NS, chain string) ([][]byte, error) {
+	rules, err := t.rules(n, attrString(unix.NFTA_RULE_CHAIN, chain))
+	if err != nil && !absent(err) { // meanwhile, a program may have deleted the chain
+		return nil, fmt.Errorf("%s: list the rules of %s %s %s: %w", n.Name, t.Family, t.Name, chain, err)
+	}
+	for i, m := range rules {
+		rules[i] = m[nl.SizeofNfgenmsg:]
+	}
+	return rules, nil
+}
+
+// dropping returns why a chain may drop packets of pods.
+func (c Chain) dropping(t Table, rules [][]byte, family uint8) []DroppingChain {
+	name := t.Family + " " + t.Name + " " + c.Name
+	found := droppedSources(t, c.Name, rules, family)
+	checks := func(rule []byte) bool { return checksSource(rule, family) }
+	if c.Hook == "prerouting" && slices.ContainsFunc(rules, checks) {
+		found = append(found, DroppingChain{Name: name, Source: true})
+	}
+	if c.Hook == "forward" && (c.Policy == "drop" || len(rules) > 0 && dropsAll(rules[len(rules)-1])) {
+		found = append(found, DroppingChain{Name: name, Empty: len(rules) == 0})
+	}
+	return found
+}
+
+// droppedSources returns an entry for each rule of a chain that drops a range of sources.
+func droppedSources(t Table, chain string, rules [][]byte, family uint8) []DroppingChain {
+	var found []DroppingChain
+	for _, rule := range rules {
+		from := droppedSource(rule, family)
+		if from.IsValid() {
+			found = append(found, DroppingChain{Name: t.Family + " " + t.Name + " " + chain, From: from})
+		}
+	}
+	return found
+}
+
+// droppedSource returns the range of sources whose packets a rule drops or rejects. The rule may spare the packets of
+// some links, as the rule of Tailscale spares those of its own link. The result is invalid if the rule is about links,
+// ports or anything else.
+func droppedSource(rule []byte, family uint8) (from netip.Prefix) {
+	var register string // what the last expression has loaded
+	var mask []byte
+	for name, data := range expressions(rule) {
+		switch name {
+		case "counter", "log":
+		case "meta":
+			register = map[uint32]string{unix.NFT_META_NFPROTO: "family", unix.NFT_META_IIFNAME: "link",
+				unix.NFT_META_IIF: "link"}[ordered(inside(data, unix.NFTA_META_KEY))]
+		case "payload":
+			register, mask = "", nil
+			if isSource(data, family) {
+				register = "source"
+			}
+		case "bitwise":
+			mask = inside(data, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE)
+		case "cmp":
+			equal := ordered(inside(data, unix.NFTA_CMP_OP)) == unix.NFT_CMP_EQ
+			value := inside(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
+			switch {
+			case register == "source" && equal:
+				from = prefixOf(value, mask, family)
+			case register == "link" && !equal, register == "family" && equal && bytes.Equal(value, []byte{family}):
+			default:
+				return netip.Prefix{}
+			}
+		case "reject":
+			return from
+		case "immediate":
+			if code, is := verdictOf(data); is && code == verdictDrop {
+				return from
+			}
+			return netip.Prefix{}
+		default:
+			return netip.Prefix{}
+		}
+	}
+	return netip.Prefix{}
+}
+
+// isSource reports whether a payload expression loads the first bytes of the source address.
+func isSource(payload []byte, family uint8) bool {
+	offset := map[uint8]uint32{unix.NFPROTO_IPV4: 12, unix.NFPROTO_IPV6: 8}[family]
+	return ordered(inside(payload, unix.NFTA_PAYLOAD_BASE)) == unix.NFT_PAYLOAD_NETWORK_HEADER &&
+		ordered(inside(payload, unix.NFTA_PAYLOAD_OFFSET)) == offset
+}
+
+// prefixOf returns the prefix whose addresses begin with value, in the bits of mask. Without a mask, all bits of value
+// count.
+func prefixOf(value, mask []byte, family uint8) netip.Prefix {
+	size := map[uint8]int{unix.NFPROTO_IPV4: 4, unix.NFPROTO_IPV6: 16}[family]
+	if len(value) > size {
+		return netip.Prefix{}
+	}
+	bits := len(value) * 8
+	if mask != nil {
+		var of int
+		bits, of = net.IPMask(mask).Size()
+		if of == 0 {
+			return netip.Prefix{} // the mask is no prefix
+		}
+	}
+	whole := make([]byte, size)
+	copy(whole, value)
+	return netip.PrefixFrom(addrFrom(whole), bits)
 }
 
 // Chains lists the chains of nftables as nft(8) writes them: "ip filter FORWARD".

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
@@ -53,6 +54,9 @@ func TestDroppingChains(t *testing.T) {
 		}
 		return all
 	}
+	from := func(chain, sources string) []nl.DroppingChain {
+		return []nl.DroppingChain{{Name: chain, From: netip.MustParsePrefix(sources)}}
+	}
 	for name, c := range map[string]struct {
 		rules  string
 		want   []nl.DroppingChain
@@ -81,7 +85,22 @@ func TestDroppingChains(t *testing.T) {
 			`fib saddr . iif oif missing drop; }; }'`, passes: true},
 		"iptables, with its check of sources": {rules: `iptables-nft -t raw -A PREROUTING -m rpfilter --invert -j DROP`,
 			want: []nl.DroppingChain{{Name: "ip raw PREROUTING", Source: true}}, passes: true},
-		"hardened": {rules: hardened(""), want: chains("inet filter forward")},
+		"tailscale": {rules: `iptables-nft -N ts; iptables-nft -A FORWARD -j ts; ` +
+			`iptables-nft -A ts ! -i tailscale0 -s 10.9.3.0/24 -j RETURN; ` +
+			`iptables-nft -A ts ! -i tailscale0 -s 10.8.0.0/13 -j DROP`, want: from("ip filter ts", "10.8.0.0/13")},
+		"tailscale, without the jump": {rules: `iptables-nft -N ts; ` +
+			`iptables-nft -A ts ! -i tailscale0 -s 10.8.0.0/13 -j DROP`, passes: true},
+		"a range of whole bytes": {rules: `iptables-nft -A FORWARD -s 10.9.0.0/16 -j DROP`,
+			want: from("ip filter FORWARD", "10.9.0.0/16")},
+		"an address, rejected": {rules: `nft 'table inet a { chain forward { type filter hook forward priority 0; ` +
+			`ip saddr 10.9.1.2 counter reject; }; }'`, want: from("inet a forward", "10.9.1.2/32")},
+		"a range of another family": {rules: `nft 'table inet a { chain forward { type filter hook forward priority 0; ` +
+			`ip6 saddr fd00::/8 drop; }; }'`, passes: true},
+		"a range, by a link":      {rules: `iptables-nft -A FORWARD -i other -s 10.9.0.0/16 -j DROP`, passes: true},
+		"a range, by a port":      {rules: `iptables-nft -A FORWARD -s 10.9.0.0/16 -p tcp --dport 7 -j DROP`, passes: true},
+		"a range of destinations": {rules: `iptables-nft -A FORWARD -d 10.9.3.0/24 -j DROP`, passes: true},
+		"all but a range":         {rules: `iptables-nft -A FORWARD ! -s 10.9.0.0/16 -j DROP`, passes: true},
+		"hardened":                {rules: hardened(""), want: chains("inet filter forward")},
 		"hardened, by group": {rules: hardened("iifgroup 72 accept; oifgroup 72 accept"),
 			want: chains("inet filter forward"), passes: true},
 		"two": {rules: hardened("") + `;` + docker,
@@ -91,7 +110,7 @@ func TestDroppingChains(t *testing.T) {
 			node, pod, out := forwardScene(t)
 			nltest.Shell(t, node, c.rules)
 			got, err := node.DroppingChains(nl.IPv4)
-			if diff := cmp.Diff(c.want, got); err != nil || diff != "" {
+			if diff := cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Prefix{})); err != nil || diff != "" {
 				t.Errorf("%v; -want +got\n%s", err, diff)
 			}
 			wait := "0.5"

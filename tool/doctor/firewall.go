@@ -19,9 +19,8 @@ import (
 // on more than the links.
 func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
-	networks = slices.DeleteFunc(networks, func(n conf.Network) bool { return !n.Pair.IPMasq })
 	if len(networks) == 0 {
-		return nil, nil // the node forwards for no pod
+		return nil, nil
 	}
 	var chains []nl.DroppingChain
 	families := map[nl.DroppingChain][]string{} // a chain of inet is of both families
@@ -38,20 +37,37 @@ func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 		}
 	}
 	var found []Finding
+	networks = slices.DeleteFunc(networks, func(n conf.Network) bool { return !n.Pair.IPMasq })
 	looped := slices.ContainsFunc(networks, func(n conf.Network) bool { return n.Pair.Loops() })
 	for _, c := range chains {
 		by := strings.Join(families[c], " and ")
 		switch {
+		case c.From.IsValid():
+			found = append(found, p.droppingSources(c)...)
 		case c.Source && looped:
 			found = append(found, checkingSource(c, by))
-		case !c.Source && !accepted(c.Name, networks):
+		case !c.Source && len(networks) > 0 && !accepted(c.Name, networks):
 			found = append(found, dropping(c, by))
 		}
 	}
-	if p.pool == nil {
+	if p.pool == nil || len(networks) == 0 { // the node forwards for no pod
 		return found, nil
 	}
 	return append(found, p.legacy()...), nil
+}
+
+// droppingSources returns the finding about a chain that drops packets from the addresses of pods.
+func (p *Node) droppingSources(c nl.DroppingChain) []Finding {
+	for a := range p.state.Leases.Keys() {
+		if c.From.Contains(a) {
+			return []Finding{{Severity: warning, About: "nft chain " + c.Name,
+				Means: fmt.Sprintf("a rule drops packets from %s, and pods have such addresses, such as %s. Then "+
+					"the node gets no answer from these pods, and probes of the kubelet fail", c.From, a),
+				Do: "remove the rule, or let an earlier rule accept packets of the links veth*. For Tailscale, " +
+					"run tailscale set --netfilter-mode=nodivert (docs/operations.md)"}}
+		}
+	}
+	return nil
 }
 
 // accepted reports whether the plugin firewall accepts the packets of all pods in an nft chain. This plugin adds rules
