@@ -78,7 +78,7 @@ build:
 # user-mode Linux, which takes some minutes. There the tests take a fifth of the CPU time that they take in QEMU. With
 # VM_KERNEL, test-kernel runs that kernel in QEMU, and all other rules do not change.
 test test-kernel test-kubernetes test-cluster cluster: export VM_KIND := uml
-test: $(READY) $(if $(shell command -v apt-get),$(SEIZERS)/ready $(TENANTS)/ready)
+test: $(READY) $(if $(shell command -v apt-get),$(SEIZERS)/ready $(TENANTS)/built)
 	env -u VM_KERNEL go test -run 'TestRepo' . ./e2e
 	$(MAKE) -j2 --no-print-directory test-kubernetes test-kernel test-native CLUSTER_KERNEL= GOTEST='go test -p 1'
 
@@ -256,8 +256,8 @@ $(RUNTIME)/critest: $(CRI)/critest/go.sum
 # rules install only the libraries.
 $(SEIZERS)/ready: UNPACK := cloud-init $(addprefix python3-,attr certifi chardet charset-normalizer configobj idna jinja2 jsonpatch \
 	json-pointer jsonschema markupsafe pkg-resources pyrsistent requests six urllib3 yaml)
-$(TENANTS)/ready: UNPACK := firewalld python3-firewall ufw network-manager docker.io containerd runc
-$(TENANTS)/ready: LIBRARIES := $(addprefix python3-,dbus gi nftables cap-ng) $(addprefix lib,nm0 bluetooth3 curl3-gnutls mm-glib0 ndp0 \
+$(TENANTS)/ready: UNPACK := firewalld python3-firewall ufw network-manager docker.io containerd runc wireguard-tools chrony unattended-upgrades lsb-release
+$(TENANTS)/ready: LIBRARIES := $(addprefix python3-,dbus gi nftables cap-ng apt distro-info) $(addprefix lib,edit2 nm0 bluetooth3 curl3-gnutls mm-glib0 ndp0 \
 	devmapper1.02.1 newt0.52 teamdctl0)
 $(SEIZERS)/ready $(TENANTS)/ready:
 	$(VM)/setup python3 $(LIBRARIES) && rm -rf $(@D) && mkdir -p $(@D)/debs
@@ -266,6 +266,18 @@ $(SEIZERS)/ready $(TENANTS)/ready:
 	for deb in $(@D)/debs/*.deb; do dpkg -x $$deb $(@D) || exit; done
 	cd $(@D) && for dir in lib; do cp -a $$dir usr && rm -r $$dir || exit; done # as on a system
 	cd $(@D)/usr && rm -rf ../debs bin/containerd-shim* bin/ctr bin/dnet bin/docker sbin/ovrouter && touch $@ # no container starts
+
+# Tailscale with a control server of its tests, and WireGuard in user space: the kernel of the tests may have no
+# wireguard. Tailscale has only the features that change the node's network.
+TENANT   := sim/tenants
+FEATURES := cli,iptables,ipnbus,osrouter,sdnotify,tailnetlock,unixsocketidentity
+$(TENANTS)/built: $(TENANTS)/ready $(TENANT)/go.sum $(wildcard $(TENANT)/*/*.go)
+	go build -C $(TENANT) -ldflags '-s -w' -o $(@D)/usr/sbin/ \
+		-tags "$$(go run -C $(TENANT) tailscale.com/cmd/featuretags --min --add=$(FEATURES))" tool ./...
+	ln -sf ../sbin/tailscaled $(@D)/usr/bin/tailscale
+	cd $$(go list -C $(TENANT) -m -f '{{.Dir}}' tailscale.com)/cmd/tailscaled && \
+	install -m644 tailscaled.service $(@D)/usr/lib/systemd/system/ && install -m644 tailscaled.defaults $(@D)/etc/default/tailscaled
+	touch $@
 
 # Kubernetes, etcd, CoreDNS, an engine for NetworkPolicy with its manifest, and the network tests of Kubernetes.
 # Kubernetes gets its version from the linker. Its compilation takes minutes. It has a low priority, because tests with

@@ -9,16 +9,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// tenants is where make unpacks Debian's firewalls, NetworkManager and Docker. make does not install them, because they
-// would configure this machine.
+// tenants is the directory into which make unpacks Debian's packages and builds Tailscale and WireGuard. make does not
+// install them, because they would configure this machine.
 const tenants = "../.cache/tenants"
 
-// TestTenants starts, reloads, restarts and stops Debian's firewalls, NetworkManager and Docker on a simulated
-// instance, while a pod calls the internet and the node calls the pod.
+// TestTenants starts, reloads, restarts and stops other programs of a node on a simulated instance: Debian's firewalls,
+// NetworkManager, Docker, chrony, unattended-upgrades, WireGuard and Tailscale. Meanwhile, a pod calls the internet and
+// the node calls the pod.
 func TestTenants(t *testing.T) {
 	nltest.Need(t, "root", "netns", "fib", "iptables")
 	need(t, tenants+"/usr/sbin/firewalld", tenants+"/usr/sbin/ufw", tenants+"/usr/sbin/NetworkManager",
-		tenants+"/usr/sbin/dockerd",
+		tenants+"/usr/sbin/dockerd", tenants+"/usr/sbin/chronyd", tenants+"/usr/bin/unattended-upgrade",
+		tenants+"/usr/bin/wg-quick", tenants+"/usr/sbin/wireguard", tenants+"/usr/sbin/tailscaled",
 		"/usr/bin/python3")
 	boot(t, "tenants", tenants)
 }
