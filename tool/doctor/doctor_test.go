@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
 // TestFixesAreWhatIsShipped compares what doctor --fix writes with what a package installs.
@@ -47,6 +49,37 @@ func TestEntries(t *testing.T) {
 	}
 	if got := entries(""); got != 0 {
 		t.Errorf("got %d entries of nothing", got)
+	}
+}
+
+// TestNeighbors wants a full table to get a higher limit, and a table with room to keep a limit that is high enough.
+func TestNeighbors(t *testing.T) {
+	for _, c := range []struct {
+		limit   string
+		entries int
+		want    string // "": no finding
+	}{
+		{"1024", 0, "warning: 4096"},
+		{"1024", 1000, "error: 4096"},
+		{"4096", 100, ""},
+		{"4096", 4000, "error: 8192"},
+		{"16384", 14000, ""},
+		{"16384", 16000, "error: 32768"},
+	} {
+		n := &Node{state: &registry.State{}, neighbors: func(string) int { return c.entries },
+			kernel: &Snapshot{Answers: map[string]string{"net/ipv4/neigh/default/gc_thresh3": c.limit,
+				"net/ipv6/neigh/default/gc_thresh3": ""}}}
+		found, err := n.checkNeighbors(t.Context())
+		want(t, err)
+		got := ""
+		for _, f := range found {
+			_, to, _ := strings.Cut(f.Do, "set this sysctl to ")
+			to, _, _ = strings.Cut(to, ",")
+			got += f.Severity + ": " + to
+		}
+		if got != c.want {
+			t.Errorf("limit %s, %d entries: got %q, want %q", c.limit, c.entries, got, c.want)
+		}
 	}
 }
 

@@ -50,18 +50,19 @@ func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
 		if err := cmp.Or(err, err2); err != nil {
 			return found, err
 		}
-		a := Finding{Severity: warning, About: strings.ReplaceAll(key, "/", "."),
+		a, to := Finding{Severity: warning, About: strings.ReplaceAll(key, "/", "."),
 			Means: fmt.Sprintf("the limit for all pods together is %d neighbours, but %d pods may need %d. Above the "+
-				"limit, connections fail at random (in dmesg: neighbour table overflow)", limit, pods, want),
-			Do: fmt.Sprintf("in %[2]s, set this sysctl to %[1]d, gc_thresh2 to half of %[1]d, and gc_thresh1 to a "+
-				"quarter", want,
-				sysctlFile), fix: p.widen(want)}
+				"limit, connections fail at random (in dmesg: neighbour table overflow)", limit, pods, want)}, want
 		if entries := p.neighbors(family); entries > limit*9/10 {
+			to = max(want, 2*limit) // the limit may be high already
 			a.Severity, a.Means = severe, fmt.Sprintf("the table has %d neighbours, and its limit is %d. At the "+
 				"limit, connections fail at random", entries, limit)
 		} else if limit >= want {
 			continue
 		}
+		a.fix = p.widen(to)
+		a.Do = fmt.Sprintf("in %[2]s, set this sysctl to %[1]d, gc_thresh2 to half of %[1]d, and gc_thresh1 to a "+
+			"quarter", to, sysctlFile)
 		found = append(found, a)
 	}
 	return found, nil
@@ -87,11 +88,12 @@ func entries(stat string) int {
 	return int(n)
 }
 
-// widen returns a fix that raises the limits of the table, now and after a boot.
+// widen returns a fix that raises the limits of the tables of both families, now and after a boot. A limit that is
+// higher already stays.
 func (p *Node) widen(limit int) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		var w nl.Wiring
-		var text strings.Builder
+		var text, limits strings.Builder
 		for _, family := range []string{"ipv4", "ipv6"} {
 			for i, n := range []int{limit / 4, limit / 2, limit} {
 				k := nl.Sysctl{Key: fmt.Sprintf("net/%s/neigh/default/gc_thresh%d", family, i+1)}
@@ -102,7 +104,11 @@ func (p *Node) widen(limit int) func(context.Context) (string, error) {
 				was, _ := strconv.Atoi(is)
 				k.Value = strconv.Itoa(max(n, was))
 				w = append(w, nl.Step{NS: p.pool.Host, Object: k})
-				fmt.Fprintf(&text, "%s = %s\n", strings.ReplaceAll(k.Key, "/", "."), k.Value)
+				name := strings.ReplaceAll(k.Key, "/", ".")
+				fmt.Fprintf(&text, "%s = %s\n", name, k.Value)
+				if n == limit {
+					fmt.Fprintf(&limits, "%s=%s, ", name, k.Value)
+				}
 			}
 		}
 		slices.Reverse(w) // the highest limit first
@@ -110,6 +116,6 @@ func (p *Node) widen(limit int) func(context.Context) (string, error) {
 			return "", err
 		}
 		did, err := p.write(sysctlFile, text.String(), "")(ctx)
-		return fmt.Sprintf("gc_thresh3=%d, and %s", limit, did), err
+		return limits.String() + "and " + did, err
 	}
 }
