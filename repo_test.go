@@ -77,8 +77,8 @@ var arrows = map[string]string{
 	// the plugins for their configurations: validate
 	"tool/conf": "tool/cli ipam/book ipam/lease registry plugin plugin/values plugin/chain plugin/ipvlan " +
 		"plugin/egress unnumbered-ptp",
-	"tool/view": "internal/release tool/cli tool/conf ipam ipam/more ipam/book ipam/lease plugin/egress aws nl " +
-		"registry",
+	"tool/view": "internal/release tool/cli tool/conf ipam ipam/more ipam/known ipam/book ipam/lease plugin/egress " +
+		"aws nl registry",
 	"tool/kube": "",
 	// what may leave a node is listed here
 	"tool/bundle":      "internal/release tool/cli tool/conf tool/doctor tool/view ipam/book aws nl registry",

@@ -62,6 +62,7 @@ fails pod exec cart call 172.20.0.11:80
 
 const simBreaks = `
 a=$(address till)
+sleep 31 # until then, EC2 may not show the address yet
 ec2 unassign $a
 fails cni-tool status --diff >/run/said
 said "$a: default/till has this address, but in EC2 the address is on no ENI"

@@ -47,6 +47,7 @@ import (
 //	bound ADDRESS            the kernel has shown an address that is leased in its pod
 //	forgive                  the time has passed for which the node does not ask EC2 again after a refusal
 //	freed ADDRESS AGE        the registry says that an address became free so long ago
+//	age DURATION             the registry says that what it records happened so much earlier
 //	intents [ACTION...]      the registry says that these calls were begun, and no others
 //	fields COMMAND           standard output has the JSON fields that the command's help names
 //	exposition FILE          a file is what Prometheus reads
@@ -71,6 +72,7 @@ func TestScript(t *testing.T) {
 			"count":   count,
 			"forgive": forgive,
 			"freed":   freed,
+			"age":     age,
 
 			"intents": intents,
 			"rebuilt": rebuilt,
@@ -94,6 +96,13 @@ func TestScript(t *testing.T) {
 // forgive makes the node forget what EC2 has refused: the time has passed for which it does not ask again.
 func forgive(ts *testscript.TestScript, _ bool, _ []string) {
 	on(ts).Forgive()
+}
+
+// age makes the entries of the registry older.
+func age(ts *testscript.TestScript, _ bool, args []string) {
+	d, err := time.ParseDuration(args[0])
+	ts.Check(err)
+	on(ts).Age(d)
 }
 
 // count counts a command, as the plugins do.

@@ -75,23 +75,35 @@ func Agree(s *registry.State, enis []aws.ENI, asked time.Time) {
 // lost returns the addresses and prefixes that the registry has on an ENI, and that e does not show. e comes from
 // metadata or EC2. lost leaves out addresses that were too new for this source at the time asked. lost also leaves out
 // the primary address, which cannot leave its ENI.
-//
-// An address is old enough if the ENI has not grown lately. On a busy node, an ENI grows all the time. So an address is
-// also old enough if its lease is old, or if an earlier lease ended long enough ago.
 func lost(s *registry.State, known registry.ENI, e aws.ENI, asked time.Time) book.Releasable {
 	x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
-	old := asked.Add(-Settled)
 	for _, a := range known.Addrs {
-		if (known.Grown.Before(old) || usedBefore(s, a, old)) && a != known.Primary() && !book.Carries(e, a) {
+		if !MayLackAddr(s, known, a, asked) && a != known.Primary() && !book.Carries(e, a) {
 			x.Addrs[a] = time.Time{}
 		}
 	}
 	for _, b := range known.Prefixes {
-		if b.Since.Before(old) && !book.Carries(e, b.CIDR.Addr()) {
+		if !MayLack(b.Since, asked) && !book.Carries(e, b.CIDR.Addr()) {
 			x.Prefixes = append(x.Prefixes, b)
 		}
 	}
 	return x
+}
+
+// MayLack reports whether EC2's answer to a question of the time asked may lack what EC2 did at the time since.
+func MayLack(since, asked time.Time) bool { return !since.Before(asked.Add(-Settled)) }
+
+// MayLackAddr reports whether EC2's answer to a question of the time asked may lack an address of an ENI. An address is
+// old enough if the ENI has not grown lately, or if the address is of an old prefix. On a busy node, an ENI grows all
+// the time. So an address is also old enough if its lease is old, or if an earlier lease ended long enough ago.
+func MayLackAddr(s *registry.State, e registry.ENI, a netip.Addr, asked time.Time) bool {
+	since := e.Grown
+	for _, b := range e.Prefixes {
+		if b.CIDR.Contains(a) {
+			since = b.Since
+		}
+	}
+	return MayLack(since, asked) && !usedBefore(s, a, asked.Add(-Settled))
 }
 
 // usedBefore reports whether an address has had a lease before a time.

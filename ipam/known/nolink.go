@@ -61,7 +61,7 @@ func NoteAttached(s *registry.State, attached []aws.ENI, asked time.Time) {
 	inPods := s.Exclusive()
 	for id, e := range s.ENIs {
 		shown := slices.ContainsFunc(here, func(a aws.ENI) bool { return a.ID == id })
-		old := e.Grown.Before(asked.Add(-Settled))
+		old := !MayLack(e.Grown, asked)
 		if !shown && (e.NoLink(asked) || old && (e.Foreign || inPods[id] || !e.Missed.IsZero())) {
 			e.Detach()
 		} else {

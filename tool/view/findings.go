@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
@@ -30,6 +31,17 @@ const lag = 10 * time.Minute
 
 // young is a little more than the time that an ADD may take.
 const young = 2 * time.Minute
+
+// waitForEC2 is what to do if EC2 does not show yet what it has just done.
+const waitForEC2 = "wait half a minute"
+
+// mayLack reports whether EC2 may not show yet what it did at the time since.
+func (k *Comparison) mayLack(since time.Time) bool { return known.MayLack(since, k.now) }
+
+// mayLackAddr reports whether EC2 may not show an address of the registry yet.
+func (k *Comparison) mayLackAddr(h Holding) bool {
+	return known.MayLackAddr(k.state, k.state.ENIs[h.ENI], h.Addr, k.now)
+}
 
 // Findings lists all differences, the harmless ones last.
 func (k *Comparison) Findings() []Finding {
@@ -97,6 +109,8 @@ func (k *Comparison) judgeENI(id string) []Finding {
 	case phase == registry.Draining:
 		return []Finding{{id, "a collection is about to delete this ENI, or was interrupted",
 			"the next " + cli.Name + " registry-gc finishes the deletion", true}}
+	case inRegistry && k.EC2.Answered && !attached && k.mayLack(known.Grown):
+		return []Finding{{id, "this ENI is new, and EC2 does not show it as attached yet", waitForEC2, true}}
 	case inRegistry && k.EC2.Answered && !attached:
 		return []Finding{{id,
 			"the registry has this ENI, but in EC2 it is not attached, so pods on it have lost their network",
@@ -136,12 +150,9 @@ func (k *Comparison) inPod(id string) bool {
 // judgePrefixes compares the registry with EC2 about the prefixes of an ENI.
 func (k *Comparison) judgePrefixes(id string) (fs []Finding) {
 	theirs := slices.Concat(k.EC2.enis[id].Prefixes, k.EC2.enis[id].IPv6Prefixes)
-	var ours []netip.Prefix
-	for _, p := range k.state.ENIs[id].Prefixes {
-		ours = append(ours, p.CIDR)
-	}
+	ours := k.state.ENIs[id].Prefixes
 	for _, p := range theirs {
-		if !slices.Contains(ours, p) {
+		if !slices.ContainsFunc(ours, func(o registry.Prefix) bool { return o.CIDR == p }) {
 			gone, unassigned := k.state.Gone[p.Addr()]
 			fs = append(fs, Finding{p.String(), "EC2 has this prefix on " + id +
 				", but the registry does not, so no pod gets its addresses",
@@ -151,8 +162,13 @@ func (k *Comparison) judgePrefixes(id string) (fs []Finding) {
 		}
 	}
 	for _, p := range ours {
-		if !slices.Contains(theirs, p) {
-			fs = append(fs, Finding{p.String(), "the registry has this prefix on " + id +
+		switch {
+		case slices.Contains(theirs, p.CIDR):
+		case k.mayLack(p.Since):
+			fs = append(fs, Finding{p.CIDR.String(), "this prefix of " + id + " is new, and EC2 does not show it yet",
+				waitForEC2, true})
+		default:
+			fs = append(fs, Finding{p.CIDR.String(), "the registry has this prefix on " + id +
 				", but EC2 does not. Pods with addresses of the prefix have lost their network, and a new pod with " +
 				"such an address would have no network",
 				"delete these pods, then run " + cli.Name +
@@ -204,15 +220,20 @@ func (k *Comparison) judge(a netip.Addr) []Finding {
 // judgeLeased judges an address with a lease.
 func (k *Comparison) judgeLeased(at string, h Holding) (fs []Finding) {
 	on := k.EC2.on(h.Addr)
-	if k.EC2.Answered && on == "" {
+	// The pod's link stays on the ENI of its lease, even if the address moves to another ENI.
+	l, _ := k.state.Leases.At(h.Addr)
+	its := cmp.Or(l.ENI, h.ENI)
+	switch {
+	case !k.EC2.Answered || on != "" && on == its:
+	case k.mayLackAddr(h):
+		fs = append(fs, Finding{at, h.Owner() + " has this address. The address is new on " + its +
+			", and EC2 does not show it there yet", waitForEC2, true})
+	case on == "":
 		fs = append(fs,
 			Finding{at, h.Owner() + " has this address, but in EC2 the address is on no ENI of this node: the pod " +
 				"has lost its network",
 				"delete the pod. CloudTrail shows the caller of UnassignPrivateIpAddresses", false})
-	}
-	// The pod's link stays on the ENI of its lease, even if the address moves to another ENI.
-	l, _ := k.state.Leases.At(h.Addr)
-	if its := cmp.Or(l.ENI, h.ENI); on != "" && its != on {
+	default:
 		fs = append(fs, Finding{at, fmt.Sprintf("%s has this address on %s, but in EC2 the address is on %s: the pod "+
 			"has lost its network",
 			h.Owner(), orNone(its), on),
@@ -234,7 +255,7 @@ func (k *Comparison) judgeUsed(at string, a netip.Addr) []Finding {
 	if k.state.ENIs[cmp.Or(k.EC2.on(a), k.Metadata.on(a))].Foreign {
 		return nil // no pod gets the address
 	}
-	if k.EC2.Answered && k.EC2.on(a) == "" {
+	if k.EC2.Answered && k.EC2.on(a) == "" && !k.mayLackAddr(k.holdings[a]) {
 		return []Finding{{at, where + " has this address, but in EC2 the address is on no ENI of this node: EC2 " +
 			"drops packets from this address",
 			"find the pod of this namespace (lsns -t net), and delete the pod", false}}
@@ -255,6 +276,9 @@ func (k *Comparison) judgeFree(at string, h Holding) []Finding {
 		return nil // the original plugin leaves such addresses behind, and no pod gets them
 	case !k.EC2.Answered || on == h.ENI || k.state.ENIs[h.ENI].Draining || on == "" && k.inPrefix(h):
 		return nil
+	case k.mayLackAddr(h):
+		return []Finding{{at, "this free address is new on " + h.ENI + ", and EC2 does not show it there yet",
+			waitForEC2, true}}
 	case on != "":
 		return []Finding{{at,
 			fmt.Sprintf("the registry has this address on %s, but EC2 has it on %s: a pod with this address would "+

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package view
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// TestLagOfEC2 compares a registry with an EC2 that does not show what the registry has. If EC2 has just assigned or
+// attached it, EC2 may lag: no finding may tell an operator to delete a pod. An old lease or a time since when the
+// address is free proves that EC2 assigned the address long ago.
+func TestLagOfEC2(t *testing.T) {
+	now := time.Now()
+	fresh, old := now.Add(-2*time.Second), now.Add(-time.Hour)
+	primary, a := netip.MustParseAddr("10.0.1.4"), netip.MustParseAddr("10.0.1.5")
+	block := netip.MustParsePrefix("10.0.1.16/28")
+	shown := []aws.ENI{{ID: "eni-2", Status: "in-use", Addrs: []netip.Addr{primary}}}
+	moved := append(shown[:1:1], aws.ENI{ID: "eni-3", Status: "in-use", Addrs: []netip.Addr{a}})
+	leased := func(a netip.Addr, since time.Time) func(*registry.State) {
+		return func(s *registry.State) {
+			s.Leases.Set(a, registry.Lease{ENI: "eni-2", Bound: true, Since: since, PodNamespace: "default",
+				PodName: "web"})
+		}
+	}
+	freed := func(since time.Time) func(*registry.State) {
+		return func(s *registry.State) { s.Free.Set(a, since) }
+	}
+	delegated := func(grown, since time.Time, of func(*registry.State)) func(*registry.State) {
+		return func(s *registry.State) {
+			e := s.ENIs["eni-2"]
+			e.Grown, e.Addrs, e.Prefixes = grown, e.Addrs[:1], []registry.Prefix{{CIDR: block, Since: since}}
+			s.ENIs["eni-2"] = e
+			of(s)
+		}
+	}
+	nothing := func(*registry.State) {}
+	for name, c := range map[string]struct {
+		grown time.Time
+		ec2   []aws.ENI
+		state func(*registry.State)
+		about string
+		lost  bool
+	}{
+		"an ENI was just attached":           {fresh, nil, nothing, "eni-2", false},
+		"an ENI was detached":                {old, nil, nothing, "eni-2", true},
+		"a pod on a new address":             {fresh, shown, leased(a, fresh), a.String(), false},
+		"a pod has lost its address":         {old, shown, leased(a, fresh), a.String(), true},
+		"an old pod on an ENI that grows":    {fresh, shown, leased(a, old), a.String(), true},
+		"a new address moved":                {fresh, moved, leased(a, fresh), a.String(), false},
+		"an address moved":                   {old, moved, leased(a, old), a.String(), true},
+		"a new address is free":              {fresh, shown, freed(time.Time{}), a.String(), false},
+		"a free address is gone":             {old, shown, freed(time.Time{}), a.String(), true},
+		"a used address of an ENI that grew": {fresh, shown, freed(old), a.String(), true},
+		"a free address moved":               {old, moved, freed(old), a.String(), true},
+		"a new prefix":                       {old, shown, delegated(old, fresh, nothing), block.String(), false},
+		"a prefix is gone":                   {fresh, shown, delegated(fresh, old, nothing), block.String(), true},
+		"a pod on a new prefix": {old, shown, delegated(old, fresh, leased(block.Addr(), fresh)),
+			block.Addr().String(), false},
+		"a pod has lost its prefix": {fresh, shown, delegated(fresh, old, leased(block.Addr(), fresh)),
+			block.Addr().String(), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &registry.State{ENIs: map[string]registry.ENI{
+				"eni-2": {MAC: "06:00:00:00:00:02", Index: 1, Link: "eth1", Serving: true, Grown: c.grown,
+					Addrs: []netip.Addr{primary, a}},
+				"eni-3": {MAC: "06:00:00:00:00:03", Index: 2, Link: "eth2", Serving: true, Grown: old},
+			}}
+			c.state(s)
+			ec2 := c.ec2
+			if len(ec2) < 2 {
+				ec2 = append(ec2[:len(ec2):len(ec2)], aws.ENI{ID: "eni-3", Status: "in-use"})
+			}
+			o := Observation{Now: now, State: s, EC2: Said{true, ec2},
+				Links: map[string]string{"06:00:00:00:00:02": "eth1", "06:00:00:00:00:03": "eth2"}}
+			for at := range s.Leases.Keys() {
+				o.Used = append(o.Used, UsedAddr{"06:00:00:00:00:02", at, "/run/netns/web"})
+			}
+			found := 0
+			for _, f := range o.Compare(func(string) time.Duration { return time.Minute }).Findings() {
+				if f.About == c.about {
+					found++
+				}
+				if f.About == c.about && f.Harmless == c.lost || !c.lost && !f.Harmless {
+					t.Errorf("%s: %s\n    %s", f.About, f.Means, f.Do)
+				}
+			}
+			if found != 1 {
+				t.Errorf("got %d findings about %s, want 1", found, c.about)
+			}
+		})
+	}
+}
