@@ -96,7 +96,7 @@ func tell(c *cli.Context, rows []offerRow) error {
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			return err
 		}
-		return cli.ReplaceFile(file, []byte(features(rows)), 0o644)
+		return cli.WriteFile(file, []byte(features(rows)), 0o644)
 	}
 	return patch(c, rows)
 }

@@ -283,5 +283,5 @@ func (s sightings) write(seen map[string]time.Time) error {
 	if err != nil {
 		return err
 	}
-	return cli.ReplaceFile(s.file, append(b, '\n'), 0o600)
+	return cli.WriteFile(s.file, append(b, '\n'), 0o600)
 }

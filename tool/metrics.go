@@ -61,7 +61,8 @@ metrics are gauges, except two that count the plugins' commands.` + cli.JSON("[]
 	}
 }
 
-// writeMetrics replaces the file as a whole, so that the collector never sees half a file. All users may read the file.
+// writeMetrics replaces a regular file as a whole, so that the collector never sees half a file. All users may read the
+// file.
 func writeMetrics(c *cli.Context, file string, all []view.Metric) error {
 	r, err := registry.Open(registry.Dir())
 	if err != nil {
@@ -74,7 +75,7 @@ func writeMetrics(c *cli.Context, file string, all []view.Metric) error {
 	defer unlock()
 	var b bytes.Buffer
 	view.Expose(&b, all)
-	return cli.Rooted(cli.ReplaceFile(file, b.Bytes(), 0o644))
+	return cli.Rooted(cli.WriteFile(file, b.Bytes(), 0o644))
 }
 
 // subnetMetric asks EC2 for the free addresses of the subnets in this zone.

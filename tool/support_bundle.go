@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"slices"
 	"time"
@@ -89,21 +88,12 @@ func writeBundle(c *cli.Context) error {
 		_, err := text.WriteTo(c.App.Writer)
 		return err
 	}
-	if err := keep(file, text.Bytes(), 0o600); err != nil { // only its owner may read it
+	if err := cli.WriteFile(file, text.Bytes(), 0o600); err != nil { // only its owner may read it
 		return cli.Hint(err, "write the bundle to another machine: "+Name+
 			" support-bundle -o - | ssh HOST 'cat >bundle.tar.gz'")
 	}
 	_, err = fmt.Fprintln(c.App.Writer, file)
 	return err
-}
-
-// keep writes a file. If the disk has no room, an earlier file stays. If the file is no regular file, for example a
-// pipe, keep writes into it and does not replace it.
-func keep(file string, text []byte, mode fs.FileMode) error {
-	if fi, err := os.Stat(file); err == nil && !fi.Mode().IsRegular() {
-		return os.WriteFile(file, text, mode)
-	}
-	return cli.ReplaceFile(file, text, mode)
 }
 
 // A review is what support-bundle --read answers about a bundle.
@@ -134,7 +124,7 @@ func readBundle(c *cli.Context) error {
 		if e := page.Write(&text, b, found); e != nil {
 			return errors.Join(err, e)
 		}
-		if e := keep(to, text.Bytes(), 0o644); e != nil {
+		if e := cli.WriteFile(to, text.Bytes(), 0o644); e != nil {
 			return errors.Join(err, e)
 		}
 	}

@@ -4,16 +4,56 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/atomicfile"
 )
 
-// ReplaceFile replaces the file at path by data: whole, or not at all. The caller must hold a lock (see
-// [atomicfile.Replace]).
+// WriteFile writes the file that a person has named. It follows symlinks, and replaces a regular file as ReplaceFile
+// does. It writes into what is no regular file, such as a device or a pipe, and into an open file of a process, such as
+// /dev/stdout. The caller must hold a lock.
+func WriteFile(path string, data []byte, mode fs.FileMode) error {
+	fi, err := os.Stat(path) // the kernel may forbid a symlink: see protected_symlinks in proc_sys_fs(5)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	to, ok := behindLinks(path)
+	if !ok || err == nil && !fi.Mode().IsRegular() {
+		return os.WriteFile(path, data, mode)
+	}
+	return ReplaceFile(to, data, mode)
+}
+
+// behindLinks follows the symlinks at path to a path that is no symlink. It reports whether a program may replace the
+// file at that path, or make it. Nothing in /proc can be replaced, and its links lead to open files, not to paths.
+func behindLinks(path string) (to string, ok bool) {
+	const most = 40 // as in path_resolution(7)
+	for range most {
+		dir, name := filepath.Split(path)
+		dir, err := filepath.EvalSymlinks(dir)
+		if err != nil || strings.HasPrefix(dir, "/proc/") {
+			return "", false
+		}
+		path = filepath.Join(dir, name)
+		link, err := os.Readlink(path)
+		if err != nil {
+			return path, true
+		}
+		if !filepath.IsAbs(link) {
+			link = dir + "/" + link // Join would remove "x/..", where x may be a symlink
+		}
+		path = link
+	}
+	return "", false
+}
+
+// ReplaceFile replaces the file at path by data: whole, or not at all. If path is a symlink, the file replaces the
+// symlink. The caller must hold a lock (see [atomicfile.Replace]).
 func ReplaceFile(path string, data []byte, mode fs.FileMode) error {
 	dir, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {
