@@ -12,6 +12,7 @@ import (
 	"errors"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,17 @@ func TestSize(t *testing.T) {
 	}
 	if _, _, err := fit(noise(t, 1000), 500); err == nil {
 		t.Error("what cannot be cut has room")
+	}
+}
+
+// TestKernelFirst wants the kernel to be read before the registry. A pod that starts meanwhile then has a lease, and
+// its veth is no leftover.
+func TestKernelFirst(t *testing.T) {
+	at := func(name string) int {
+		return slices.IndexFunc(readings, func(r reading) bool { return r.name == name })
+	}
+	if at(sourceKernel) > at(sourceRegistry) {
+		t.Errorf("the kernel is reading %d, the registry is reading %d", at(sourceKernel), at(sourceRegistry))
 	}
 }
 

@@ -41,9 +41,10 @@ type reading struct {
 // readings keep these names in texts. A bundle has room for all shares and the manifest together.
 var readings = []reading{
 	{sourceConflists, "conflists.json", 5 * time.Second, 60_000, (*gathering).conflists},
+	// before the registry: an ADD makes the lease before the links, so each link of a running pod has a lease there
+	{sourceKernel, "kernel.json", 10 * time.Second, 0, (*gathering).kernel},
 	{sourceRegistry, "registry.json", 5 * time.Second, 350_000, (*gathering).registry},
 	{"lease log", "leaselog.json", 5 * time.Second, 250_000, (*gathering).leaseLog},
-	{sourceKernel, "kernel.json", 10 * time.Second, 0, (*gathering).kernel},
 	{"findings of doctor", "doctor.json", examineAll + examineOne, 150_000, (*gathering).findings},
 	{sourceKernel, "kernel.json", 5 * time.Second, 250_000, (*gathering).snapshot}, // with the answers to the checks
 	{"answers of EC2", "cloud.json", 5 * time.Second, 80_000, (*gathering).answers},

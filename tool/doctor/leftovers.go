@@ -17,6 +17,36 @@ import (
 
 // checkLeftovers looks for objects that pods have left behind, and for lost objects that all pods of the node share.
 func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
+	found, err := p.leftBehind(p.state)
+	if err != nil || p.pool == nil {
+		return found, err
+	}
+	if found, err = p.stillLeft(found); err != nil {
+		return nil, err
+	}
+	lost, err := p.lost()
+	return append(found, lost...), err
+}
+
+// stillLeft looks again for what leftBehind has found, and returns what is still there. A pod may have started since
+// the registry was read: its ADD has made the lease before the veth. Or a pod may have ended between two lists of the
+// kernel.
+func (p *Node) stillLeft(found []Finding) ([]Finding, error) {
+	if len(found) == 0 {
+		return nil, nil
+	}
+	s, err := p.pool.Registry.View()
+	if err != nil {
+		s = &registry.State{} // checkState reports that
+	}
+	again, err := p.leftBehind(s)
+	return slices.DeleteFunc(found, func(f Finding) bool {
+		return !slices.ContainsFunc(again, func(a Finding) bool { return a.About == f.About && a.Means == f.Means })
+	}), err
+}
+
+// leftBehind returns the rules whose links are gone, and the veths without a lease.
+func (p *Node) leftBehind(s *registry.State) ([]Finding, error) {
 	rules, err1 := p.kernel.Rules()
 	links, err2 := p.kernel.Links()
 	if err := errors.Join(err1, err2); err != nil {
@@ -35,17 +65,13 @@ func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
 			fix: p.removeDetached})
 	}
 	for _, l := range links {
-		if owner := p.strayVeth(l); owner != "" {
+		if owner := strayVeth(s, l); owner != "" {
 			found = append(found, Finding{Severity: warning, About: l.Name, Means: "this veth belongs to " + owner +
 				", which has no lease. Another pod may get its address",
 				Do: "if the pod is gone, run: ip link del " + l.Name + ". Otherwise delete the pod"})
 		}
 	}
-	if p.pool == nil {
-		return found, nil
-	}
-	lost, err := p.lost()
-	return append(found, lost...), err
+	return found, nil
 }
 
 // removeDetached is a fix that deletes all rules of pods whose links are gone. It first checks the rules again.
@@ -57,16 +83,16 @@ func (p *Node) removeDetached(context.Context) (string, error) {
 // strayVeth returns the attachment of one of our veths if the attachment has no lease. Otherwise strayVeth returns "".
 // The alias of the veth names the attachment: our name, the network, the container and the interface. After a loss of
 // the registry, a lease may have no container. The veth may then belong to this lease, so strayVeth returns "".
-func (p *Node) strayVeth(l nl.Link) string {
+func strayVeth(s *registry.State, l nl.Link) string {
 	words := strings.Fields(l.Alias)
 	if !nl.IsPair(l.Group) || l.Kind != "veth" || len(words) < 4 {
 		return ""
 	}
-	if len(p.state.ENIs) == 0 {
+	if len(s.ENIs) == 0 {
 		return "" // the registry is empty, and the next process finds the pods
 	}
 	key := registry.Key{Network: words[1], Attachment: registry.Attachment{ContainerID: words[2], IfName: words[3]}}
-	for _, lease := range p.state.Leases.All() {
+	for _, lease := range s.Leases.All() {
 		if lease.Key == key || lease.ContainerID == "" {
 			return ""
 		}

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -138,6 +139,13 @@ func (d *dual) add() error {
 		Network: d.owner.Network, Attachment: d.owner.Attachment, NetNS: d.owner.NetNS,
 		Pod: plugin.Pod{Namespace: d.owner.PodNamespace, Name: d.owner.PodName}, Config: n.Pair, Prev: added})
 	return err
+}
+
+// del is the DEL of the pod, as far as it is the last plugin's.
+func (d *dual) del() error {
+	n, added := d.result()
+	return ptp.Commands().Del(d.t.Context(), &plugin.Request[ptp.Config]{
+		Network: d.owner.Network, Attachment: d.owner.Attachment, NetNS: d.owner.NetNS, Config: n.Pair, Prev: added})
 }
 
 // tell writes what a runtime keeps of the ADD.
@@ -311,7 +319,7 @@ func (d *dual) repairs(lost, before, script, means string) {
 
 // doctor is a node for its checks.
 func (d *dual) doctor() *Node {
-	p := &Node{conflists: conf.Load(d.conflist), pool: ipam.New(lease.Pool{Host: d.node}, nil),
+	p := &Node{conflists: conf.Load(d.conflist), pool: ipam.New(lease.Pool{Host: d.node, Registry: d.registry}, nil),
 		kernel: live{d.node}}
 	var err error
 	if p.state, err = d.registry.View(); err != nil {
@@ -415,6 +423,47 @@ func TestRepairMeanwhile(t *testing.T) {
 	if err != nil || len(unknown) > 0 {
 		t.Errorf("unknown: %v, %v", unknown, err)
 	}
+}
+
+// TestLeftoversMeanwhile: a pod starts after doctor has read the registry, or ends while doctor reads the kernel.
+// Neither has left anything behind. A veth without a lease is a leftover.
+func TestLeftoversMeanwhile(t *testing.T) {
+	d := newDual(t, "")
+	d.tell(nil)
+	starts := d.doctor()
+	starts.state.EndOf(d.owner.Key, time.Now(), time.Time{})
+	if found, err := starts.checkLeftovers(t.Context()); len(found) > 0 || err != nil {
+		t.Errorf("a pod starts: %v, %v", found, err)
+	}
+	end := func(s *registry.State) error { s.EndOf(d.owner.Key, time.Now(), time.Time{}); return nil }
+	want(t, d.registry.Update(t.Context(), end))
+	found, err := starts.checkLeftovers(t.Context())
+	isStray := func(f Finding) bool {
+		return f.About == ptp.VethName("pods", d.owner.Attachment) && strings.Contains(f.Means, "no lease")
+	}
+	if err != nil || !slices.ContainsFunc(found, isStray) {
+		t.Errorf("without a lease: %v, %v", found, err)
+	}
+	ends := d.doctor()
+	ends.kernel = ending{live{d.node}, sync.OnceFunc(func() {
+		want(t, d.node.Do(d.del))
+		want(t, os.Remove(filepath.Join(d.cache, "pods-c1-eth0")))
+	})}
+	if found, err := ends.checkLeftovers(t.Context()); len(found) > 0 || err != nil {
+		t.Errorf("a pod ends: %v, %v", found, err)
+	}
+}
+
+// An ending kernel ends a pod after it has listed the rules for the first time.
+type ending struct {
+	live
+	end func()
+}
+
+func (e ending) Rules() ([]nl.Rule, error) {
+	rules, err := e.live.Rules()
+	e.end()
+	return rules, err
 }
 
 func must1[T any](v T, err error) T {
