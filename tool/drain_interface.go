@@ -5,7 +5,10 @@ package tool
 
 import (
 	"fmt"
+	"log/slog"
+	"maps"
 	"slices"
+	"sync"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
@@ -27,7 +30,8 @@ created it. Remove other ENIs by remove-interface. The instance needs a free slo
 for the ENI of new pods.
 
 It refuses the boot ENI, and ENIs for which a pod has asked. The registry has the
-mark of a drained ENI, so a boot removes the mark. It asks EC2 for the subnets.` +
+mark of a drained ENI, so a boot removes the mark. It asks EC2 for the subnets if
+their tags matter. If the role may not ask, it compares only the security groups.` +
 			cli.JSON("[] id iface pool pods draining why"),
 		ArgsUsage: "[ENI...]",
 		Flags: []cli.Flag{conf.Flag(),
@@ -53,14 +57,21 @@ mark of a drained ENI, so a boot removes the mark. It asks EC2 for the subnets.`
 					return err
 				}
 			}
-			rows, err := drainRows(c, p, conflists)
+			st, err := p.Registry.View()
 			if err != nil {
 				return err
 			}
-			if len(ids) > 0 {
-				rows = slices.DeleteFunc(rows, func(r drainRow) bool { return !slices.Contains(ids, r.ID) })
+			why, err := differences(c, p, st, conflists)
+			if len(ids) == 0 {
+				if err != nil {
+					return err
+				}
+				return cli.Table(c, drainRows(st, slices.Sorted(maps.Keys(st.ENIs)), why, true))
 			}
-			return cli.Table(c, rows)
+			if err != nil { // the ENIs have their marks
+				slog.Warn("the ENIs are not compared with the configuration", "error", err)
+			}
+			return cli.Table(c, drainRows(st, ids, why, false))
 		},
 	}
 }
@@ -94,13 +105,34 @@ type drainRow struct {
 	Why      string `json:"why"` // "": the ENI does not differ
 }
 
-// drainRows compares the ENIs of the node with the configuration. Metadata has the security groups of the ENIs, and EC2
-// has the tags of their subnets.
-func drainRows(c *cli.Context, p *ipam.Pool, conflists *conf.Conflists) ([]drainRow, error) {
-	s, err := p.Registry.View()
-	if err != nil {
-		return nil, err
+// drainRows returns a row for each ENI with one of these IDs. If differ is true, drainRows leaves out ENIs that neither
+// drain nor differ. why says how ENIs differ.
+func drainRows(s *registry.State, ids []string, why map[string]string, differ bool) (rows []drainRow) {
+	for _, id := range ids {
+		e, known := s.ENIs[id]
+		if !known || differ && (!renewable(e) || !e.Retired && why[id] == "") {
+			continue
+		}
+		row := drainRow{id, e.Link, conf.PoolName(e.Pool), 0, e.Retired, why[id]}
+		for _, l := range s.Leases.All() {
+			if l.ENI == id {
+				row.Pods++
+			}
+		}
+		rows = append(rows, row)
 	}
+	return rows
+}
+
+// renewable reports whether pods get the addresses of an ENI by its pool, and the ENI may leave the node.
+func renewable(e registry.ENI) bool { return !e.IsBoot() && !e.OnRequest && !e.Foreign }
+
+// differences compares the ENIs of the node with the configuration. It returns for each ENI why pods would get no
+// address of it if an operator had attached it. Metadata has the security groups of the ENIs. If they do not decide,
+// EC2 has the tags of the subnets. If the role may not ask for the tags, the groups decide alone.
+func differences(
+	c *cli.Context, p *ipam.Pool, s *registry.State, conflists *conf.Conflists,
+) (why map[string]string, _ error) {
 	i, err := p.Cloud.Instance(c.Context)
 	if err != nil {
 		return nil, err
@@ -109,41 +141,50 @@ func drainRows(c *cli.Context, p *ipam.Pool, conflists *conf.Conflists) ([]drain
 	if err != nil {
 		return nil, err
 	}
-	var rows []drainRow
-	tags := map[string]map[string]string{}
+	why = map[string]string{}
+	tags := sync.OnceValues(func() (map[string]map[string]string, error) {
+		return subnetTags(c, p.Cloud, enis, i.Zone)
+	})
 	for _, e := range enis {
-		if tags[e.Subnet] == nil {
-			subnets, err := p.Cloud.Subnets(c.Context, e.VPC, i.Zone)
+		known, ok := s.ENIs[e.ID]
+		if !ok || !renewable(known) {
+			continue
+		}
+		known.Groups, known.SubnetTags = e.SecurityGroups, nil
+		if conflists.Unclear(known) {
+			all, err := tags()
 			if err != nil {
 				return nil, err
 			}
-			for _, n := range subnets {
-				tags[n.ID] = n.Tags
+			if known.SubnetTags = all[e.Subnet]; all == nil {
+				continue
 			}
 		}
-		known, ok := s.ENIs[e.ID]
-		if !ok || known.IsBoot() || known.OnRequest || known.Foreign {
-			continue
-		}
-		if row := drainRowOf(s, e, known, tags[e.Subnet], conflists); row.Draining || row.Why != "" {
-			rows = append(rows, row)
-		}
+		why[e.ID] = conflists.Misfit(known)
 	}
-	return rows, nil
+	return why, nil
 }
 
-// drainRowOf returns the row of an ENI. The row's Why says why pods would get no address of the ENI if an operator had
-// attached the ENI.
-func drainRowOf(
-	s *registry.State, e aws.ENI, known registry.ENI, subnet map[string]string, conflists *conf.Conflists,
-) drainRow {
-	row := drainRow{e.ID, known.Link, conf.PoolName(known.Pool), 0, known.Retired, ""}
-	for _, l := range s.Leases.All() {
-		if l.ENI == e.ID {
-			row.Pods++
+// subnetTags returns the tags of the subnets in the zone, by subnet. If the role may not ask for them, it returns nil.
+func subnetTags(
+	c *cli.Context, cloud *aws.Client, enis []aws.ENI, zone string,
+) (map[string]map[string]string, error) {
+	tags := map[string]map[string]string{}
+	for _, e := range enis {
+		if _, asked := tags[e.Subnet]; asked {
+			continue
+		}
+		subnets, err := cloud.Subnets(c.Context, e.VPC, zone)
+		if aws.NotAllowed(err) {
+			slog.Warn("the role does not allow ec2:DescribeSubnets, so only the security groups are compared")
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, n := range subnets {
+			tags[n.ID] = n.Tags
 		}
 	}
-	known.Groups, known.SubnetTags = e.SecurityGroups, subnet
-	row.Why = conflists.Misfit(known)
-	return row
+	return tags, nil
 }

@@ -133,6 +133,12 @@ func (c *Conflists) Misfit(e registry.ENI) (why string) {
 	return why
 }
 
+// Unclear reports whether pods of a network get no addresses of an ENI of others only because of the tags of its
+// subnet.
+func (c *Conflists) Unclear(e registry.ENI) bool {
+	return slices.ContainsFunc(c.policies, func(p lease.Policy) bool { return p.Pool == e.Pool && p.Unclear(e) })
+}
+
 // ReuseWait returns how long the addresses of a pool cool: the longest time, if networks share the pool. A derived pool
 // has the time of the pool from which it is derived. If no configuration has the pool, ReuseWait returns the default.
 func (c *Conflists) ReuseWait(pool string) time.Duration {
