@@ -20,7 +20,8 @@ func allocate() *cli.Command {
 		Usage: "Allocate a private IP on the first available interface",
 		Description: `It assigns addresses to the first ENI, by device index, that can take more. The next
 pods use them. It skips ENIs for which pods have asked. Without --index, it also
-skips ENIs below interfaceIndex of the configuration:
+skips ENIs below interfaceIndex of the configuration. If the configuration has a
+mistake, give --index:
 
     ` + Name + ` allocate-first-available --index=1 --ip_batch_size=10` + cli.JSON("iface id ips"),
 		Flags: []cli.Flag{
@@ -34,9 +35,9 @@ skips ENIs below interfaceIndex of the configuration:
 			if err != nil {
 				return err
 			}
-			first := c.Int("index")
-			if !c.IsSet("index") {
-				first = conf.Load(c.String("config")).LowestIndex()
+			first, err := firstIndex(c)
+			if err != nil {
+				return err
 			}
 			p, err := cli.OpenPool(lease.Policy{MinIndex: first})
 			if err != nil {
@@ -61,6 +62,19 @@ skips ENIs below interfaceIndex of the configuration:
 			return cli.Answer(c, got, got.print)
 		},
 	}
+}
+
+// firstIndex returns the lowest device index at which the command assigns addresses. Without a configuration, it is
+// that of the boot ENI.
+func firstIndex(c *cli.Context) (int, error) {
+	if c.IsSet("index") {
+		return c.Int("index"), nil
+	}
+	first, err := conf.Load(c.String("config")).LowestIndex()
+	if conf.Absent(err) && !c.IsSet("config") {
+		return 0, nil
+	}
+	return first, err
 }
 
 // allocated is the answer of allocate-first-available.

@@ -97,14 +97,15 @@ func (c *Conflists) PoliciesOf(network string) []lease.Policy {
 	return ours[i].IPAM.Policies()
 }
 
-// LowestIndex returns the lowest interfaceIndex of all pools, or 0 if [Conflists.Whole] has none. No pod gets an
-// address of an ENI with a lower device index.
-func (c *Conflists) LowestIndex() int {
-	all := c.Whole()
-	if len(all) == 0 {
-		return 0
+// LowestIndex returns the lowest interfaceIndex of all pools. No pod gets an address of an ENI with a lower device
+// index. Its error is that of [Conflists.All].
+func (c *Conflists) LowestIndex() (int, error) {
+	if _, err := c.All(); err != nil {
+		return 0, err
 	}
-	return slices.MinFunc(all, func(a, b lease.Policy) int { return cmp.Compare(a.MinIndex, b.MinIndex) }).MinIndex
+	return slices.MinFunc(c.policies, func(a, b lease.Policy) int {
+		return cmp.Compare(a.MinIndex, b.MinIndex)
+	}).MinIndex, nil
 }
 
 // MostENIs returns how many ENIs the instance may have, by its type and by maxENIs of the networks. It returns 0 if the
