@@ -104,12 +104,12 @@ func installOrRemove(c *cli.Context, i *install.Installation, host *nl.NS) ([]in
 	if !c.Bool("uninstall") {
 		return i.Install(c.Context)
 	}
-	if !c.Bool("force") {
-		if err := install.InUse(host); err != nil {
-			return nil, err
+	return i.Uninstall(c.Context, func() error {
+		if c.Bool("force") {
+			return nil
 		}
-	}
-	return i.Uninstall(c.Context)
+		return install.InUse(host)
+	})
 }
 
 // installation reads the conflist and the variables to install, enters the node's root directory, and finds out the

@@ -23,14 +23,18 @@ var ErrInUse = errors.New("the node has pods of this network")
 
 // Uninstall removes everything that Install can have installed, the conflist first. It also removes all other conflists
 // that have a plugin of ours. Uninstall returns what it has removed, also after an error. It does not remove the state
-// in /run, which the next boot removes.
-func (i *Installation) Uninstall(ctx context.Context) ([]Change, error) {
+// in /run, which the next boot removes. If mayNot returns an error, Uninstall removes nothing. Uninstall calls mayNot
+// under the lock: pods may come while it waits for another run.
+func (i *Installation) Uninstall(ctx context.Context, mayNot func() error) ([]Change, error) {
 	files, err := i.files()
 	if err != nil {
 		return nil, err
 	}
 	slices.Reverse(files)
 	return i.run(ctx, func() error {
+		if err := mayNot(); err != nil {
+			return err
+		}
 		if err := i.removeConflists(); err != nil {
 			return err
 		}
