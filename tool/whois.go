@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -142,6 +143,7 @@ func nodesLogs(config string) ([]string, error) {
 			"give the lease logs as arguments, or set leaseLog in the conflist: the log then begins with the next pod")
 	}
 	files, _ := filepath.Glob(file + ".*")
+	files = slices.DeleteFunc(files, func(f string) bool { return !history.Rotated(f, file) })
 	if _, err = os.Stat(file); err == nil {
 		files = append(files, file)
 	}

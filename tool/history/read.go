@@ -249,6 +249,10 @@ func newLogFile(path string, first time.Time) logFile {
 	return f
 }
 
+// Rotated reports whether a path is that of an older file of a log, perhaps compressed. Other programs may keep files
+// with similar names beside the log, for example a shipper.
+func Rotated(path, log string) bool { return path != log && newLogFile(path, time.Time{}).name == log }
+
 // list finds the files of logs, and sorts them. In a directory, it leaves out files that do not begin like a log. It
 // keeps a file that cannot be read, because the file may be a log. A path that is a file must be a log.
 func (r *reader) list(paths []string) (files []logFile, err error) {
