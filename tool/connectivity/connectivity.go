@@ -157,6 +157,7 @@ type scene struct {
 
 	checked map[*pod]error            // the result of CHECK, which the test calls once for a pod
 	enis    func() ([]aws.ENI, error) // the ENIs by metadata, asked once
+	ec2     func() ([]aws.ENI, error) // the ENIs by EC2, asked once
 }
 
 func (t Test) open() (*scene, error) {
@@ -164,7 +165,8 @@ func (t Test) open() (*scene, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &scene{Test: t, node: node, checked: map[*pod]error{}, enis: sync.OnceValues(metadataENIs)}
+	s := &scene{Test: t, node: node, checked: map[*pod]error{}, enis: sync.OnceValues(metadataENIs),
+		ec2: sync.OnceValues(ec2ENIs)}
 	if s.cni, err = newRuntime(t); err != nil {
 		return nil, errors.Join(err, node.Close())
 	}

@@ -9,12 +9,40 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
+
+// TestUnassigned: metadata does not show the address of a pod. If EC2 shows it, metadata is behind, and the packet is
+// lost for another reason. If EC2 does not answer, metadata may be behind or right.
+func TestUnassigned(t *testing.T) {
+	a := netip.MustParseAddr("10.0.1.5")
+	has, lacks := []aws.ENI{{Addrs: []netip.Addr{a}}}, []aws.ENI{{ID: "eni-1"}}
+	for _, c := range []struct {
+		metadata, ec2 []aws.ENI
+		failed        error
+		cause, do     string
+	}{
+		{has, lacks, nil, "outside of this node's kernel", "security groups"},
+		{lacks, has, nil, "outside of this node's kernel", "security groups"},
+		{lacks, lacks, nil, "according to metadata and EC2, no ENI of this instance has the address",
+			"delete the pods"},
+		{lacks, nil, errRefused, "may be minutes behind", "status --diff"},
+	} {
+		s := &scene{enis: func() ([]aws.ENI, error) { return c.metadata, nil },
+			ec2: func() ([]aws.ENI, error) { return c.ec2, c.failed }}
+		cause, do := s.whyOutside(finding{path: path{family: nl.IPv4, pod: &pod{addrs: []netip.Addr{a}}}})
+		if !strings.Contains(cause, c.cause) || !strings.Contains(do, c.do) {
+			t.Errorf("metadata %v, EC2 %v, %v: %s: %s", c.metadata, c.ec2, c.failed, cause, do)
+		}
+	}
+}
 
 // TestBoth: a server answers a small call, and then accepts no connection, or ends each without an answer. Only in the
 // second case, large packets may be lost.

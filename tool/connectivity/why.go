@@ -128,8 +128,8 @@ func (s *scene) forwarding(f nl.Family) (value, key string) {
 // whyOutside returns the cause for a packet that has left the node. The node cannot see what EC2 does with the packet.
 func (s *scene) whyOutside(f finding) (cause, do string) {
 	if cause := s.unassigned(f); cause != "" {
-		return cause, "run " + cli.Name + " status --diff. Another program has taken the address away, so delete the " +
-			"pods that have lost their addresses"
+		return cause, "run " + cli.Name + " status --diff. If EC2 does not show the address there, another program " +
+			"has taken it away: delete the pods that have lost their addresses"
 	}
 	return "the packet is lost outside of this node's kernel", cmp.Or(f.outside, groups)
 }
@@ -150,24 +150,48 @@ func (s *scene) down(f finding) string {
 	return ""
 }
 
-// unassigned compares the pods' addresses with the addresses of the ENIs in the metadata service. EC2's
-// source/destination check drops a packet if the ENI does not have the packet's source address.
+// unassigned compares the pods' addresses with the addresses of the ENIs in the metadata service, and then in EC2: for
+// minutes, metadata may not show an address that EC2 has just assigned. EC2's source/destination check drops a packet
+// if the ENI does not have the packet's source address.
 func (s *scene) unassigned(f finding) string {
 	enis, err := s.enis()
 	if err != nil {
 		return ""
+	}
+	has := func(enis []aws.ENI, a netip.Addr) bool {
+		return slices.ContainsFunc(enis, func(e aws.ENI) bool { return hasAddr(e, a) })
 	}
 	for _, p := range []*pod{f.pod, f.target} {
 		if p == nil || !p.addr(f.family).IsValid() {
 			continue
 		}
 		a := p.addr(f.family)
-		if !slices.ContainsFunc(enis, func(e aws.ENI) bool { return hasAddr(e, a) }) {
-			return fmt.Sprintf("according to metadata, no ENI of this instance has the address %s any more, so EC2's "+
-				"source/destination check drops packets from it", a)
+		if has(enis, a) {
+			continue
+		}
+		const drops = "EC2's source/destination check drops packets from it"
+		switch asked, err := s.ec2(); {
+		case err != nil:
+			return fmt.Sprintf("according to metadata, which may be minutes behind, no ENI of this instance has the "+
+				"address %s. If this is so in EC2, %s", a, drops)
+		case !has(asked, a):
+			return fmt.Sprintf("according to metadata and EC2, no ENI of this instance has the address %s, so %s", a,
+				drops)
 		}
 	}
 	return ""
+}
+
+// ec2ENIs asks EC2 for the ENIs of this instance.
+func ec2ENIs() ([]aws.ENI, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*tryFor)
+	defer cancel()
+	cloud := aws.New(aws.Options{})
+	i, err := cloud.Instance(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return cloud.DescribeENIs(ctx, aws.ByInstance(i.ID))
 }
 
 // metadataENIs asks the metadata service.
