@@ -10,13 +10,14 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// check compares the objects that a pod has with the objects that it should have. check ignores sysctls and MTUs, which
-// other plugins may change.
+// check compares the objects that a pod has with the objects that it should have. check ignores MTUs and some sysctls,
+// which other plugins may change: see [lasting].
 //
 // A changed configuration applies to new pods, and to a running pod only after a [Renewal]. The seal of the nftables
 // table shows whether the pod has the present configuration. If the pod has the present configuration, check also
@@ -53,12 +54,15 @@ func sealed(w nl.Wiring) bool {
 	})
 }
 
-// lasting returns a wiring without its sysctls and MTUs, because other plugins may change these.
+// lasting returns a wiring without its MTUs, and without rp_filter of links that are not a tunnel. Other plugins may
+// change these. Without one of the other sysctls, the egress does not work.
 func lasting(w nl.Wiring) (rest nl.Wiring) {
 	for _, s := range w {
 		switch o := s.Object.(type) {
 		case nl.Sysctl:
-			continue
+			if strings.HasSuffix(o.Key, "/rp_filter") && o != anySource(Link4) {
+				continue
+			}
 		case nl.Route:
 			o.MTU = 0
 			s.Object = o
@@ -138,15 +142,14 @@ func (p *pod) lost() error {
 	for _, a := range p.addrs {
 		f := nl.FamilyOf(a)
 		families = append(families, f)
-		objects = append(objects, nl.Tunnel{Name: linkName(f), Local: a, Port: p.port, Group: p.group},
-			nl.FOU{Local: a, Port: p.port})
+		objects = append(append(objects, p.tunnel(f, 0)...), nl.FOU{Local: a, Port: p.port})
 		if router {
-			objects = append(append(objects, p.routeBack(f)), p.routerRules(f)...)
+			objects = slices.Concat(objects, []nl.Object{p.routeBack(f)}, p.routerRules(f), forwards(f))
 		} else {
 			objects = append(objects, p.clientRules(f)...)
 		}
 	}
-	err := errors.Join(p.steps(objects).Check(), p.lostFamily(families))
+	err := errors.Join(lasting(p.steps(objects)).Check(), p.lostFamily(families))
 	if router {
 		return errors.Join(err, p.routerTable(nil, Egress{}).Intact(p.ns))
 	}

@@ -186,7 +186,10 @@ func (p *pod) tunnel(f nl.Family, mtu int) (objects []nl.Object) {
 	if f == nl.IPv6 { // runtimes disable IPv6 in new namespaces
 		return append(objects, nl.Sysctl{Key: "net/ipv6/conf/" + name + "/disable_ipv6", Value: "0"})
 	}
-	return append(objects, p.anySource()...)
+	for _, link := range slices.Concat([]string{"all", "default", name}, p.links) {
+		objects = append(objects, anySource(link))
+	}
+	return objects
 }
 
 // doors are the UDP ports by which packets come out of the tunnels.
@@ -197,18 +200,15 @@ func (p *pod) doors(families []nl.Family) (objects []nl.Object) {
 	return objects
 }
 
-// anySource turns rp_filter off. This check drops a packet if the route to its source leads by another link than the
-// link by which the packet has arrived. So the check would drop packets out of a tunnel. If the tunnel leads to the
-// whole internet, the check would also drop packets from a caller at a NodePort. A tunnel has no address. On a link
-// without addresses, the loose check is as strict as the strict check (__fib_validate_source). For a link, the kernel
-// uses the larger of two values: the link's own value, and the value for all links. A new link gets the value of
+// anySource turns rp_filter of a link off. This check drops a packet if the route to its source leads by another link
+// than the link by which the packet has arrived. So the check would drop packets out of a tunnel. If the tunnel leads
+// to the whole internet, the check would also drop packets from a caller at a NodePort. A tunnel has no address. On a
+// link without addresses, the loose check is as strict as the strict check (__fib_validate_source). For a link, the
+// kernel uses the larger of two values: the link's own value, and the value for all links. A new link gets the value of
 // "default". The value of "default" matters if an operator or another program deletes the pair, and repair puts the
 // pair back.
-func (p *pod) anySource() (objects []nl.Object) {
-	for _, link := range slices.Concat([]string{"all", "default", Link4}, p.links) {
-		objects = append(objects, nl.Sysctl{Key: "net/ipv4/conf/" + link + "/rp_filter", Value: "0"})
-	}
-	return objects
+func anySource(link string) nl.Sysctl {
+	return nl.Sysctl{Key: "net/ipv4/conf/" + link + "/rp_filter", Value: "0"}
 }
 
 // untracked are chains by which the kernel does not track the connections of the tunnel's own packets. These packets

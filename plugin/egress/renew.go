@@ -150,7 +150,10 @@ func (p *pod) same(was *pod, r *plugin.Request[Config]) error {
 // compare finds the differences. was is the pod as the kernel shows it, and w is the wiring that an ADD would make now.
 // sure are the routes that do not depend on the pod's own routes.
 func (x *Renewal) compare(p, was *pod, w nl.Wiring, sure []nl.Route) error {
-	fresh := false // a tunnel is missing, and so are its sysctls
+	unfinished := map[nl.Family]bool{}
+	for _, f := range nl.Families {
+		unfinished[f] = p.unfinished(f, was)
+	}
 	for _, s := range w {
 		switch o := s.Object.(type) {
 		case nl.Route:
@@ -162,12 +165,10 @@ func (x *Renewal) compare(p, was *pod, w nl.Wiring, sure []nl.Route) error {
 			x.other = o.Check(p.ns) != nil || !o.Sealed(p.ns)
 			continue
 		case nl.Sysctl:
-			if fresh {
+			if unfinished[familyOf(o)] {
 				x.missing = append(x.missing, s)
+				continue
 			}
-			continue
-		case nl.Tunnel:
-			fresh = absent(s)
 		}
 		if absent(s) {
 			x.missing = append(x.missing, s)
@@ -182,6 +183,21 @@ func (x *Renewal) compare(p, was *pod, w nl.Wiring, sure []nl.Route) error {
 	x.routes(has, routesOf(w), sure)
 	x.gone = p.without(was, w)
 	return err
+}
+
+// unfinished reports whether the pod may lack any object of a family. The UDP port is added last. So a family without
+// its port is new, or a renewal was killed before it had added all objects.
+func (p *pod) unfinished(f nl.Family, was *pod) bool {
+	port := nl.FOU{Local: p.addr(f), Port: p.port}
+	return !slices.Contains(was.addrs, port.Local) || absent(nl.Step{NS: p.ns, Object: port})
+}
+
+// familyOf returns the family of a sysctl.
+func familyOf(s nl.Sysctl) nl.Family {
+	if strings.HasPrefix(s.Key, "net/ipv6/") {
+		return nl.IPv6
+	}
+	return nl.IPv4
 }
 
 // absent reports whether the pod does not have an object. It ignores values that another plugin may have changed, see

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"net/netip"
@@ -53,7 +54,7 @@ func TestMain(m *testing.M) {
 }
 
 // egresses are configurations of one egress: the second has no destination of the first as it was, but most of its
-// addresses. The third has a gateway of the other family, too.
+// addresses. The third has a gateway of the other family, too. The fifth has only that.
 var egresses = map[string]string{
 	"first": `"gateways": ["172.20.0.77"],
 		"destinations": ["203.0.113.0/24", "198.51.100.0/24", "10.8.0.0/13", "192.0.2.0/25"],
@@ -66,11 +67,13 @@ var egresses = map[string]string{
 	"fourth": `"gateways": ["172.20.0.77", "fd00:20::78"],
 		"destinations": ["203.0.113.0/24", "3fff:1::/44", "3fff:1:2::/48"],
 		"clients": ["10.0.0.0/8", "2600:1f18::/56"]`,
+	"fifth": `"gateways": ["fd00:20::77"], "destinations": ["::/0", "3fff:1::/32"],
+		"except": ["2600:1f18::/56", "3fff:1:2::/48"], "clients": ["2600:1f18::/56"]`,
 }
 
 // changes of the configuration.
 var changes = [][2]string{{"first", "second"}, {"second", "first"}, {"first", "third"}, {"third", "first"},
-	{"third", "fourth"}, {"fourth", "third"}}
+	{"fifth", "third"}, {"third", "fourth"}, {"fourth", "third"}}
 
 // probes are addresses in, between and beyond all of these destinations.
 var probes = []netip.Addr{
@@ -112,7 +115,10 @@ func (n *node) start() {
 	n.pod, n.path = nltest.NS(n.T, "pod")
 	w := nl.Wiring{{NS: n.pod, Object: nl.Veth{Name: "eth0", Peer: "far", PeerNS: n.pod, MTU: 9001}},
 		{NS: n.pod, Object: nl.Up{Dev: "far"}},
-		{NS: n.pod, Object: nl.Sysctl{Key: "net/ipv6/conf/eth0/disable_ipv6", Value: "0"}}}
+		{NS: n.pod, Object: nl.Sysctl{Key: "net/ipv6/conf/eth0/disable_ipv6", Value: "0"}},
+		// new links get these, as of distributions and of runtimes
+		{NS: n.pod, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "2"}},
+		{NS: n.pod, Object: nl.Sysctl{Key: "net/ipv6/conf/default/disable_ipv6", Value: "1"}}}
 	for _, p := range own {
 		w = append(w, nl.Step{NS: n.pod, Object: nl.Addr{Prefix: p, Dev: "eth0", NoDAD: true}})
 	}
@@ -252,6 +258,26 @@ func (n *node) dump() (lines string) {
 			lines += line
 		}
 	}
+	return lines + n.sysctls()
+}
+
+// sysctls are those of the families that have a tunnel: those of a family without one have no effect.
+func (n *node) sysctls() (lines string) {
+	n.Helper()
+	for _, family := range []struct{ link, dir, keys string }{
+		{egress.Link4, "net/ipv4/", "ip_forward fwmark_reflect conf/all/rp_filter conf/default/rp_filter " +
+			"conf/eth0/rp_filter conf/egress4/rp_filter"},
+		{egress.Link6, "net/ipv6/", "conf/all/forwarding fwmark_reflect conf/egress6/disable_ipv6"},
+	} {
+		if _, err := n.pod.LinkByName(family.link); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		for _, key := range strings.Fields(family.keys) {
+			value, err := n.pod.Sysctl(family.dir + key)
+			n.must(err)
+			lines += key + " = " + value + "\n"
+		}
+	}
 	return lines
 }
 
@@ -287,7 +313,7 @@ func TestRenewed(t *testing.T) {
 // TestKillRenewal kills repair after each system call. Each address then has the way of the earlier configuration or
 // that of the present one. CHECK finds nothing lost. The next repair ends the change, or a DEL ends the pod.
 func TestKillRenewal(t *testing.T) {
-	for role, few := range map[string][][2]string{"namespaces": changes[:5], "routers": changes[2:4]} {
+	for role, few := range map[string][][2]string{"namespaces": changes[:6], "routers": changes[2:5]} {
 		for _, c := range few {
 			t.Run(fmt.Sprint(role, " ", c), func(t *testing.T) {
 				n := newNode(t, role)
@@ -385,25 +411,42 @@ func TestRenewalRefused(t *testing.T) {
 	}
 }
 
-// TestRenewalOfLoss: repair puts back what a client or a router has lost.
+// TestRenewalOfLoss: CHECK and doctor find what a client or a router has lost, and repair puts it back.
 func TestRenewalOfLoss(t *testing.T) {
-	for _, role := range []string{"namespaces", "routers"} {
-		for lost, o := range map[string]nl.Object{
-			"the table":    nl.Table{Family: "inet", Name: egress.Table},
-			"the tunnel":   nl.Tunnel{Name: egress.Link4},
-			"the UDP port": nl.FOU{Local: own[0].Addr(), Port: egress.DefaultPort},
-			"a rule":       nl.Rule{Pref: 1536, Family: nl.IPv4, Protocol: nl.RouteProtocol},
-		} {
+	both := []string{"namespaces", "routers"}
+	for lost, o := range map[string]struct {
+		roles []string
+		lose  func(*nl.NS) error
+	}{
+		"the table":           {both, nl.Table{Family: "inet", Name: egress.Table}.Del},
+		"the tunnel":          {both, nl.Tunnel{Name: egress.Link4}.Del},
+		"the IPv6 tunnel":     {both, nl.Tunnel{Name: egress.Link6}.Del},
+		"the UDP port":        {both, nl.FOU{Local: own[0].Addr(), Port: egress.DefaultPort}.Del},
+		"a rule":              {both, nl.Rule{Pref: 1536, Family: nl.IPv4, Protocol: nl.RouteProtocol}.Del},
+		"rp_filter":           {both, nl.Sysctl{Key: "net/ipv4/conf/egress4/rp_filter", Value: "2"}.Add},
+		"IPv6 of the tunnel":  {both, nl.Sysctl{Key: "net/ipv6/conf/egress6/disable_ipv6", Value: "1"}.Add},
+		"the forwarding":      {both[1:], nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "0"}.Add},
+		"the IPv6 forwarding": {both[1:], nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "0"}.Add},
+		"the marks of errors": {both[1:], nl.Sysctl{Key: "net/ipv6/fwmark_reflect", Value: "0"}.Add},
+	} {
+		for _, role := range o.roles {
 			t.Run(role+" "+lost, func(t *testing.T) {
 				n := newNode(t, role)
-				_, want := n.made("first")
-				n.must(o.Del(n.pod))
+				_, want := n.made("third")
+				n.must(o.lose(n.pod))
+				if err := n.check(); err == nil {
+					t.Error("CHECK finds nothing")
+				}
+				if err := egress.Lost(n.pod, "eth0"); !errors.Is(err, egress.ErrLost) {
+					t.Errorf("doctor finds %v", err)
+				}
 				if did := n.repair(); len(did) != 1 {
 					t.Errorf("repair did %v", did)
 				}
 				if d := cmp.Diff(strings.Split(want, "\n"), strings.Split(n.dump(), "\n")); d != "" {
 					t.Errorf("-before +after\n%s", d)
 				}
+				n.must(errors.Join(n.check(), egress.Lost(n.pod, "eth0")))
 			})
 		}
 	}
