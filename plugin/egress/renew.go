@@ -169,11 +169,13 @@ func (x *Renewal) compare(p, was *pod, w nl.Wiring, sure []nl.Route) error {
 				x.missing = append(x.missing, s)
 				continue
 			}
+		case nl.Tunnel:
+			if slices.Contains(was.addrs, o.Local) {
+				s.Object = x.up(o)
+			}
 		}
 		if absent(s) {
 			x.missing = append(x.missing, s)
-		} else if t, is := s.Object.(nl.Tunnel); is && x.other && t.Check(p.ns) != nil {
-			x.missing = append(x.missing, nl.Step{NS: p.ns, Object: nl.Up{Dev: t.Name, MTU: t.MTU}})
 		}
 	}
 	has, err := p.ns.Routes(nl.RouteFilter{Table: TableOut, Protocol: nl.RouteProtocol})
@@ -183,6 +185,14 @@ func (x *Renewal) compare(p, was *pod, w nl.Wiring, sure []nl.Route) error {
 	x.routes(has, routesOf(w), sure)
 	x.gone = p.without(was, w)
 	return err
+}
+
+// up returns the state that a tunnel of the pod must have. If the configuration has changed, the MTU may have, too.
+func (x *Renewal) up(t nl.Tunnel) nl.Up {
+	if !x.other {
+		t.MTU = 0 // another plugin may have changed it
+	}
+	return nl.Up{Dev: t.Name, MTU: t.MTU}
 }
 
 // unfinished reports whether the pod may lack any object of a family. The UDP port is added last. So a family without
@@ -201,7 +211,7 @@ func familyOf(s nl.Sysctl) nl.Family {
 }
 
 // absent reports whether the pod does not have an object. It ignores values that another plugin may have changed, see
-// [lasting]. A link that is down is absent.
+// [lasting].
 func absent(s nl.Step) bool { return lasting(nl.Wiring{s}).Check() != nil }
 
 // routes finds the routes to add and the routes to delete. The pod's own routes may change while the pod runs. For the

@@ -423,6 +423,8 @@ func TestRenewalOfLoss(t *testing.T) {
 		"the IPv6 tunnel":     {both, nl.Tunnel{Name: egress.Link6}.Del},
 		"the UDP port":        {both, nl.FOU{Local: own[0].Addr(), Port: egress.DefaultPort}.Del},
 		"a rule":              {both, nl.Rule{Pref: 1536, Family: nl.IPv4, Protocol: nl.RouteProtocol}.Del},
+		"the link is down":    {both, func(ns *nl.NS) error { return ns.SetDown(egress.Link4) }},
+		"the IPv6 link":       {both, func(ns *nl.NS) error { return ns.SetDown(egress.Link6) }},
 		"rp_filter":           {both, nl.Sysctl{Key: "net/ipv4/conf/egress4/rp_filter", Value: "2"}.Add},
 		"IPv6 of the tunnel":  {both, nl.Sysctl{Key: "net/ipv6/conf/egress6/disable_ipv6", Value: "1"}.Add},
 		"the forwarding":      {both[1:], nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "0"}.Add},
