@@ -5,6 +5,7 @@ package packaging
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -133,6 +134,62 @@ func TestCloudInit(t *testing.T) {
 	command(t, "bash", "-n", filepath.Join(dir, "pod-network"))
 	need(t, "shellcheck")
 	command(t, "shellcheck", filepath.Join(dir, "pod-network"))
+}
+
+// TestCloudInitRefused: while EC2 refuses all calls, the script of the user data still starts the kubelet, with the
+// conflist in place. So the node joins the cluster, and its pods wait for EC2.
+func TestCloudInitRefused(t *testing.T) {
+	dir := t.TempDir()
+	for path, text := range written(t, "cloud-init.yaml") {
+		put(t, dir+path, strings.ReplaceAll(text, "/etc/", dir+"/etc/"))
+	}
+	for _, program := range []string{"curl", "dpkg", "apt-get", "systemctl", "cni-tool", "ip"} {
+		put(t, dir+"/bin/"+program, refusing)
+	}
+	t.Setenv("CALLS", dir+"/calls")
+	t.Setenv("PATH", dir+"/bin:"+os.Getenv("PATH"))
+	command(t, "bash", dir+"/usr/local/sbin/pod-network")
+	calls := strings.Split(strings.TrimSpace(read(t, dir+"/calls")), "\n")
+	for _, call := range []string{"cni-tool new-interface --subnet_filter=kubernetes_kubelet=true --ip_batch_size=10 " +
+		"sg-1234 sg-5678", "systemctl enable cni-warm.service", "systemctl start --no-block cni-warm.service"} {
+		if !slices.Contains(calls, call) {
+			t.Errorf("the script has not called: %s", call)
+		}
+	}
+	if last := calls[len(calls)-1]; last != "systemctl enable --now kubelet.service" {
+		t.Errorf("the script ends with: %s", last)
+	}
+	conflist := read(t, dir+"/etc/cni/net.d/10-cni-ipvlan-vpc-k8s.conflist")
+	if !strings.Contains(conflist, `"hostInterface": "ens5"`) {
+		t.Errorf("the node has the conflist\n%s", conflist)
+	}
+	kubelet := read(t, dir+"/etc/systemd/system/kubelet.service.d/pod-network.conf")
+	if !strings.Contains(kubelet, "--max-pods=58 --node-ip=10.0.0.4") {
+		t.Errorf("the kubelet has\n%s", kubelet)
+	}
+}
+
+// refusing is each program that the script of the user data calls. It writes what it is called with. It fails if its
+// work needs EC2: cni-warm.service does, and systemctl waits for the end of a service unless told otherwise.
+const refusing = `#!/bin/sh
+echo "${0##*/} $*" >>"$CALLS"
+case "${0##*/} $*" in
+"cni-tool new-interface "*) exit 1 ;;
+"systemctl start --no-block "* | "systemctl -q is-active "*) ;;
+"systemctl enable --now "*cni-warm.service* | "systemctl start "*cni-warm.service*) exit 1 ;;
+"cni-tool eniif"*) printf 'iface mac\nens5 02:00:00:00:00:01\n' ;;
+"cni-tool maxpods "*) echo 58 ;;
+"ip "*) echo '2: ens5    inet 10.0.0.4/24 metric 100 brd 10.0.0.255 scope global dynamic ens5' ;;
+"dpkg "*) echo amd64 ;;
+esac
+`
+
+// put writes a program or another file, in a directory that it makes.
+func put(t *testing.T, path, text string) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // written returns the files of write_files by path: the literal blocks, indented by six
