@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"strings"
 
@@ -41,14 +42,38 @@ func (i *Installation) Lookup(names []string) error {
 	return nil
 }
 
-// putEnvironment writes environmentFile. If no variable is wanted, it removes the file of an earlier run, and keeps a
-// file of an administrator. Only root may read the file, because values may be secret: the URL of a proxy can have a
-// password.
+// putEnvironment writes environmentFile. If no variable is wanted, it removes the file of an earlier run. It keeps the
+// file of an administrator: the runtime may read this file, too, and may not start without it. Only root may read the
+// file, because values may be secret: the URL of a proxy can have a password.
 func (i *Installation) putEnvironment() error {
 	if len(i.env) == 0 || !i.Systemd {
 		return i.removeEnvironment()
 	}
+	text, err := os.ReadFile(environmentFile)
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	case err == nil && !bytes.HasPrefix(text, []byte(written)):
+		i.warnOfLacking(text)
+		return nil
+	}
 	return i.put(file{path: environmentFile, mode: 0o600, text: []byte(written + strings.Join(i.env, ""))})
+}
+
+// warnOfLacking warns of the wanted variables that are not in the text of an administrator's environmentFile.
+func (i *Installation) warnOfLacking(text []byte) {
+	var lacks []string
+	for _, line := range i.env {
+		name, _, _ := strings.Cut(line, "=")
+		if !strings.Contains("\n"+string(text), "\n"+name+"=") {
+			lacks = append(lacks, name)
+		}
+	}
+	if len(lacks) > 0 {
+		slog.Warn("the units lack these variables, because install has not written the file for them, and keeps it: "+
+			"add the variables to the file. Or delete the file, and run install again",
+			"variables", strings.Join(lacks, ", "), "file", environmentFile)
+	}
 }
 
 // removeEnvironment removes environmentFile if install has written it.
