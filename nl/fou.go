@@ -132,7 +132,7 @@ func (n *NS) fouFamily() (int, error) {
 		family, err = n.genericFamily("fou")
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		err = ErrNoFOU // not fs.ErrNotExist: no port can be made
+		err = unloaded(ErrNoFOU) // not fs.ErrNotExist: no port can be made
 	}
 	return family, err
 }

@@ -3,7 +3,12 @@
 
 package nl
 
-import "golang.org/x/sys/unix"
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
 
 // loadModule asks the kernel to load a module by the module's name. Most modules declare their purpose, so the kernel
 // loads them when a request needs them. The modules fou and fou6 declare no purpose. But if a program asks for a link
@@ -19,4 +24,18 @@ func (n *NS) loadModule(name string) {
 	if link, err := unix.NewIfreq(name); err == nil {
 		_ = unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, link) // ENODEV
 	}
+}
+
+// ErrMayNotLoad reports that the kernel lacks a part, and that this process may not have the kernel load the module. So
+// another process may be able to have it loaded.
+var ErrMayNotLoad = errors.New("this process lacks CAP_SYS_MODULE, so the kernel does not load modules for it")
+
+// unloaded adds [ErrMayNotLoad] to an error about a missing part, if this process may not have modules loaded.
+func unloaded(err error) error {
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var has [2]unix.CapUserData
+	if unix.Capget(&head, &has[0]) == nil && has[0].Effective&(1<<unix.CAP_SYS_MODULE) != 0 {
+		return err
+	}
+	return fmt.Errorf("%w; %w", err, ErrMayNotLoad)
 }

@@ -106,7 +106,9 @@ func (t Tunnel) Add(n *NS) error {
 	err := add()
 	if errors.Is(err, unix.EINVAL) { // the encapsulation may be in a module
 		n.loadModule(t.module())
-		err = add()
+		if err = add(); errors.Is(err, unix.EINVAL) {
+			err = unloaded(err)
+		}
 	}
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("%w: %w", ErrNoTunnel, err)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
@@ -97,12 +98,25 @@ func TestFOUPortInUse(t *testing.T) {
 	}
 }
 
-// TestNoFOU: a kernel without FOU is named. The kernels of the other tests here have it.
+// TestNoFOU: a kernel without FOU is named. A process that may not have modules loaded says so. The kernels of the
+// other tests here have FOU.
 func TestNoFOU(t *testing.T) {
 	n, _ := nltest.NS(t, "pod")
-	err := nl.FOU{}.Supported(n)
-	add := nl.FOU{Local: netip.MustParseAddr("127.0.0.1"), Port: 5555}.Add(n)
-	if (err == nil) != (add == nil) || err != nil && (!errors.Is(err, nl.ErrNoFOU) || !errors.Is(add, nl.ErrNoFOU)) {
-		t.Errorf("Supported reports %v, and Add %v", err, add)
+	look := func() error {
+		err := nl.FOU{}.Supported(n)
+		add := (nl.Wiring{{n, nl.FOU{Local: netip.MustParseAddr("127.0.0.1"), Port: 5555}}}).Add()
+		if (err == nil) != (add == nil) ||
+			err != nil && (!errors.Is(err, nl.ErrNoFOU) || !errors.Is(add, nl.ErrNoFOU)) {
+			t.Errorf("Supported reports %v, and Add %v", err, add)
+		}
+		return err
+	}
+	nltest.Without(t, unix.CAP_SYS_MODULE, func() {
+		if err := look(); err != nil && !errors.Is(err, nl.ErrMayNotLoad) {
+			t.Errorf("without CAP_SYS_MODULE: %v", err)
+		}
+	})
+	if err := look(); errors.Is(err, nl.ErrMayNotLoad) {
+		t.Error(err)
 	}
 }

@@ -31,6 +31,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
@@ -78,6 +79,26 @@ func Shell(t testing.TB, n *nl.NS, script string) string {
 		t.Fatalf("%s: %v: %s", script, err, out)
 	}
 	return string(out)
+}
+
+// Without runs f on this thread without a capability.
+func Without(t testing.TB, capability int, f func()) {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var all [2]unix.CapUserData // 64 bits
+	must := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(unix.Capget(&header, &all[0]))
+	few := all
+	few[capability/32].Effective &^= 1 << (capability % 32)
+	must(unix.Capset(&header, &few[0]))
+	defer func() { must(unix.Capset(&header, &all[0])) }()
+	f()
 }
 
 // Remove removes the file of a namespace before its test ends. A container runtime may also remove this file before it

@@ -36,7 +36,7 @@ func (p *Node) checkEgress(ctx context.Context) ([]Finding, error) {
 		return nil, nil
 	}
 	found := egressKernel(networks)
-	if len(found) > 0 {
+	if slices.ContainsFunc(found, func(f Finding) bool { return f.Severity == severe }) {
 		return found, nil
 	}
 	ports := map[string]int{} // by network
@@ -135,7 +135,8 @@ func lostEgress(pod string, err error) Finding {
 			"Pods of an earlier release have fewer objects, so doctor reports them, too"}
 }
 
-// egressKernel tries to make a tunnel of each family that the gateways have.
+// egressKernel tries to make a tunnel of each family that the gateways have. A unit of systemd may not have modules
+// loaded, but the runtime may. So there, the lack of a module is no fault.
 func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
 	for _, f := range nl.Families {
 		if !slices.ContainsFunc(networks, func(n conf.NetworkEgress) bool {
@@ -144,12 +145,20 @@ func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
 		}) {
 			continue
 		}
-		if err := nl.Scratch(func(n *nl.NS) error { return egress.Supported(n, f) }); err != nil {
-			found = append(found, Finding{Severity: severe, About: fmt.Sprintf("tunnels of %v", f),
-				Means: "pods that use an egress cannot start: " + err.Error(),
-				Do: "load the modules fou and ipip when the node boots, for IPv6 also fou6 and ip6_tunnel " +
-					"(modules-load.d(5))"})
+		err := nl.Scratch(func(n *nl.NS) error { return egress.Supported(n, f) })
+		a := Finding{Severity: severe, About: fmt.Sprintf("tunnels of %v", f),
+			Do: "load the modules fou and ipip when the node boots, for IPv6 also fou6 and ip6_tunnel " +
+				"(modules-load.d(5))"}
+		switch {
+		case errors.Is(err, nl.ErrMayNotLoad):
+			a.Severity, a.Means = note, "doctor does not know whether pods that use an egress can start: "+err.Error()
+			a.Do = "run " + cli.Name + " doctor --check egress in a shell of root. Or " + a.Do
+		case err != nil:
+			a.Means = "pods that use an egress cannot start: " + err.Error()
+		default:
+			continue
 		}
+		found = append(found, a)
 	}
 	return found
 }
