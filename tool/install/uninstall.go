@@ -113,6 +113,7 @@ func InUse(host *nl.NS) error {
 func inUse(why string) error {
 	return cli.Hint(fmt.Errorf("nothing is removed, because %w, and the runtime needs the plugins to delete these "+
 		"pods: %s", ErrInUse, why),
-		"drain the node, run "+cli.Name+" registry-gc --free-after=15m, and try again; --force removes everything "+
-			"anyway")
+		"drain the node. Remove the DaemonSets whose pods remain. Or install the conflist of the next network plugin, "+
+			"with a name that sorts before ours, and delete these pods. Then run "+cli.Name+" registry-gc "+
+			"--free-after=15m, and try again; --force removes everything anyway")
 }
