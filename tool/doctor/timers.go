@@ -13,9 +13,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
@@ -23,14 +25,14 @@ import (
 func (p *Node) checkTimers(ctx context.Context) ([]Finding, error) {
 	why := map[string]string{"cni-gc.timer": "leases of pods that ended without a DEL stay, and addresses and ENIs " +
 		"are never released"}
-	if slices.ContainsFunc(p.conflists.Pools(), func(q lease.Policy) bool { return q.Warm.Min > 0 }) {
-		why["cni-warm.path"] = "no process refills the pools to warm.min, so ADDs wait for EC2"
+	if means := p.withoutWarm(); len(means) > 0 {
+		why["cni-warm.path"] = strings.Join(means, "; ")
 	}
 	if p.root == "" && view.CollectedLately() {
 		delete(why, "cni-gc.timer") // another program collects
 	}
 	if p.root == "" && view.MaintainedLately() {
-		delete(why, "cni-warm.path") // the command maintain refills
+		delete(why, "cni-warm.path") // the command maintain does its work
 	}
 	var found []Finding
 	for _, unit := range slices.Sorted(maps.Keys(why)) {
@@ -48,6 +50,26 @@ func (p *Node) checkTimers(ctx context.Context) ([]Finding, error) {
 		found = append(found, a)
 	}
 	return slices.Concat(found, p.checkTool(), p.checkRepairs()), nil
+}
+
+// withoutWarm returns what no process does without cni-warm.path, if the configuration needs it. That unit also starts
+// cni-release.path.
+func (p *Node) withoutWarm() (means []string) {
+	if slices.ContainsFunc(p.conflists.Pools(), func(q lease.Policy) bool { return q.Warm.Min > 0 }) {
+		means = append(means, "no process refills the pools to warm.min, so ADDs wait for EC2")
+	}
+	if slices.ContainsFunc(p.ours, releases) {
+		means = append(means, "no process releases at once what pods had asked for. So a pod that moves to another "+
+			"node waits there for the next collection here")
+	}
+	return means
+}
+
+// releases reports whether pods of a network may ask for addresses or ENIs, and the node releases these to EC2 when the
+// pods have ended.
+func releases(l conf.List) bool {
+	return l.IPAM.Policies()[0].Provision != lease.ProvisionNone && slices.ContainsFunc(l.IPAM.Permissions,
+		func(r lease.Permission) bool { return r.IPs || len(r.ENIs) > 0 })
 }
 
 // checkTool checks the program that our units run by its name. A package installs the tool in /usr/bin. The original's
