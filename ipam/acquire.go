@@ -71,9 +71,9 @@ func lacking(none, why error) error {
 	return call.Explain(fmt.Errorf("%w: %w", lease.Lacking(none), why))
 }
 
-// ask asks EC2 for more addresses. If the registry knows no ENI yet, ask asks which ENIs there are. If the try fails,
-// but the next one may succeed, ask waits for a pause, and returns failed without an error. If a further try is
-// useless, ask returns an error. Each try first finds out what EC2 has done in the earlier try.
+// ask asks EC2 for more addresses. If the registry knows no ENI yet, ask asks which ENIs there are. If EC2 gives
+// nothing, but the next call of ask may succeed, ask pauses, and returns failed without an error. If a further call is
+// useless, ask returns an error. Each call of ask first finds out what EC2 has done in the call before.
 func (p *Pool) ask(ctx context.Context, o lease.Owner, attempt int, why error) (failed bool, _ error) {
 	began := time.Now()
 	enough, err := p.askFor(ctx, why)
@@ -114,8 +114,8 @@ func (p *Pool) askFor(ctx context.Context, why error) (enough bool, err error) {
 }
 
 // passing reports whether the next try may succeed after err. If the metadata service does not answer, it may be
-// overloaded while the node starts. The machine may also have no metadata service, so passing then returns true for a
-// few attempts only.
+// overloaded while the node starts. But the machine may also have no metadata service. So for this error, passing
+// returns true only in the first few attempts.
 func passing(err error, attempt int) bool {
 	const few = 3
 	lost := aws.MaybeDone(err) && !errors.Is(err, context.DeadlineExceeded) // the next try finds out what EC2 has done

@@ -15,8 +15,8 @@ import (
 )
 
 // fail records the error why: the reason why EC2 has not given what a process has asked for. The time began is when the
-// process began to ask. If began is zero, a process will ask EC2 again. Package lease uses the record for the other
-// waiters.
+// process began to ask. If began is zero, a process will ask EC2 again. Package lease reads the record for the other
+// waiting ADDs of the pool.
 //
 // A subnet has room again when pods of any node end. Until then, the runtimes of all nodes repeat the ADDs of all
 // waiting pods. If each of these ADDs asked EC2, they would use up the calls of nodes whose subnets have room. So the

@@ -90,8 +90,8 @@ func (p *Pool) begin(ctx context.Context) error {
 	return nil
 }
 
-// giveWay releases the lock "grow", and takes it again when no ADD waits any more, or after a second. A process that
-// takes the lock again at once may overtake the waiters.
+// giveWay releases the lock "grow", and takes it again when no ADD waits any more, or after a second. It returns the
+// function that releases the lock. A process that takes the lock again at once may overtake the waiters.
 func (p *Pool) giveWay(ctx context.Context, unlock func()) (func(), error) {
 	const most, look = time.Second, 10 * time.Millisecond
 	unlock()

@@ -27,9 +27,9 @@ import (
 // AllowReassignment, EC2 would take the address from any ENI that has it at that moment. After this node asked EC2, a
 // pod may have got the address on that ENI. See follow.go.
 
-// GrowChosen gets the addresses that the pod has chosen, all on one ENI of the pool. If no ENI can take them,
-// GrowChosen creates an ENI in their subnet. The next call of GrowChosen then assigns the addresses. The argument
-// denied lists the ENIs that EC2 has refused to change.
+// GrowChosen gets the addresses that the pod has chosen, all on one ENI of the pool. If no ENI can take these
+// addresses, GrowChosen creates an ENI in their subnet. The next call of GrowChosen then assigns the addresses. The
+// argument denied lists the ENIs that EC2 has refused to change.
 func (p *Node) GrowChosen(ctx context.Context, s *registry.State, denied ...string) error {
 	at, found := p.placeFor(s, denied)
 	if found { // while another node has the address, each try makes only this call
@@ -179,8 +179,8 @@ func (p *Node) assignChosen(ctx context.Context, eni string, a netip.Addr) error
 	return p.Corrected(ctx, eni, err)
 }
 
-// aboutAddr reports whether EC2's refusal to assign a chosen address may be about that address. Then the ENI may still
-// take other addresses.
+// aboutAddr reports whether EC2's refusal to assign a chosen address may be about that address. If the refusal is about
+// the address, the ENI may still take other addresses.
 func aboutAddr(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return ok && (errors.Is(err, aws.ErrInUse) || strings.HasPrefix(e.Code, "InvalidParameter") ||

@@ -120,8 +120,9 @@ func (x Releasable) Without(other Releasable) Releasable {
 		func(c netip.Prefix) bool { return !slices.Contains(cidrs, c) })
 }
 
-// Withdraw removes the addresses and prefixes in x from the registry. A process calls it before it asks EC2 to unassign
-// them, or after they have left the ENI. Leases of such addresses stay until their pods end.
+// Withdraw removes the addresses and prefixes in x from the registry. A process calls Withdraw before it asks EC2 to
+// unassign x, or after EC2 has shown that x is no longer on the ENI. Leases of such addresses stay until their pods
+// end.
 func Withdraw(s *registry.State, id string, x Releasable) {
 	e, known := s.ENIs[id]
 	now := time.Now()
@@ -172,10 +173,10 @@ func EndRelease(s *registry.State, x Releasable) {
 	}
 }
 
-// LeftReleases returns the intents of NoteRelease whose process was killed or got no answer. It deletes the intents
-// that need no more work. An intent needs no more work if the registry has its address again. Then another pod may have
-// the address, or a collection releases it like any other address. An intent also needs no more work if its ENI is
-// gone, because the address is gone with the ENI.
+// LeftReleases returns the intents of NoteRelease that still need work, because their process was killed or got no
+// answer. It deletes the intents that need no more work. An intent needs no more work if the registry has its address
+// again. Then another pod may have the address, or a collection releases it like any other address. An intent also
+// needs no more work if its ENI is gone, because the address is gone with the ENI.
 func LeftReleases(s *registry.State) map[string]registry.Intent {
 	left := map[string]registry.Intent{}
 	for token, i := range s.Intents {
@@ -196,7 +197,8 @@ func LeftReleases(s *registry.State) map[string]registry.Intent {
 	return left
 }
 
-// releaseKey returns the key of an intent of NoteRelease. The call has no client token that could be the key.
+// releaseKey returns the key of an intent of NoteRelease. A call that unassigns an address has no client token that
+// could be the key.
 func releaseKey(a netip.Addr) string { return "release " + a.String() }
 
 // GiveChosen is for chosen addresses that interrupted calls have assigned to an ENI. If such an address is free,

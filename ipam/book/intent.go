@@ -39,8 +39,8 @@ func ForgetAttachment(s *registry.State, token string) {
 }
 
 // EndIntent removes the intent of a call. If the outcome of the call is unknown, the intent stays. If old is true, the
-// call was a repetition of a call with an unknown outcome. If EC2 has refused the repetition, or its answer is invalid,
-// no process repeats the call again. But the intent stays, and resume looks for an ENI that the first call may have
+// call was a repetition of a call with an unknown outcome. If EC2 refuses the repetition or gives an invalid answer, no
+// process repeats the call again. But the intent stays, and resume looks for an ENI that the first call may have
 // created. If EC2 got no request, for example because the time of the ADD was over, the next process repeats the call.
 func EndIntent(s *registry.State, token string, old bool, err error) {
 	switch {
@@ -104,8 +104,8 @@ func Unknowns(s *registry.State) (all []registry.Intent) {
 	return all
 }
 
-// LeftAny reports whether an intent has an attachment. Such an intent means that DeleteOnTermination is not set yet. A
-// process can set it, and need not ask EC2 first: see Unknowns.
+// LeftAny reports whether an intent has the ID of an attachment. Such an intent means that DeleteOnTermination of the
+// attachment is not set yet. A process can set it, and need not ask EC2 first: see Unknowns.
 func LeftAny(s *registry.State) bool {
 	for _, i := range s.Intents {
 		if i.Attachment != "" {

@@ -33,8 +33,8 @@ func Strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, c
 }
 
 // StrangeNew returns why the ENI in EC2's answer cannot be the new ENI, or nil if it can be. The ENI is not new if the
-// registry has it already, if it has another description, or if it is attached. Pods would then get addresses of an ENI
-// that does not belong to this instance.
+// registry has it already, if its description is not the wanted one, or if it is attached. Pods would then get
+// addresses of an ENI that does not belong to this instance.
 func StrangeNew(s *registry.State, e aws.ENI, wanted string) error {
 	if _, known := s.ENIs[e.ID]; known {
 		return fmt.Errorf("EC2 returned %s as a new ENI, but this node has had it before", e.ID)

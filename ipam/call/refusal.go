@@ -36,8 +36,9 @@ func Explain(err error) error {
 	return plugin.Errorf(plugin.CodeTryAgain, aws.Hint(err), "%w", err)
 }
 
-// IsFull reports whether err means that this ENI or subnet has no room, so that growth may try another one. IsFull
-// returns false if EC2 may have carried out the call, because growth could then get the addresses twice.
+// IsFull reports whether err means that the ENI or the subnet of a call has no room, or is not found. A growth may then
+// try another one. IsFull returns false if EC2 may have carried out the call, because growth could then get the
+// addresses twice.
 func IsFull(err error) bool {
 	return !aws.MaybeDone(err) &&
 		(errors.Is(err, aws.ErrENIFull) || errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, aws.ErrNotFound))

@@ -133,8 +133,9 @@ func (p *Node) DescribeSubnets(ctx context.Context, vpc, zone string) ([]aws.Sub
 }
 
 // LastSubnets returns EC2's last description of the subnets in the instance's zone, and when a process of this node
-// asked for it. If there is no description, the time is zero. Either no process has asked, or a subnet was found full
-// since, or an operator or another program has set the clock back.
+// asked for it. If there is no description, the time is zero: no process has asked about this VPC and zone, or EC2 has
+// since said that a subnet is full. The time is also zero if the description is from the future. Then an operator or
+// another program has set the clock back.
 func (p *Node) LastSubnets(s *registry.State) (all []aws.Subnet, asked time.Time) {
 	var a reply[aws.Subnet]
 	b, err := p.Registry.Kept(lastSubnets)
@@ -175,7 +176,8 @@ func (p *Node) OursNow(ctx context.Context, s *registry.State) ([]aws.ENI, time.
 	return all, asked, err
 }
 
-// KeepMade keeps for the next process a new ENI e that this process could not attach, and the attached ENIs seen.
+// KeepMade keeps two things for the next process, if EC2 throttles: the new ENI e that this process could not attach,
+// and EC2's list seen of the attached ENIs.
 func (p *Node) KeepMade(instance string, e aws.ENI, seen Attached) {
 	if before, ok := p.keptENI(instance); ok && before.ID == e.ID {
 		return // the ENI is kept already, and no process has asked EC2 since

@@ -93,9 +93,10 @@ func lost(s *registry.State, known registry.ENI, e aws.ENI, asked time.Time) boo
 // MayLack reports whether EC2's answer to a question of the time asked may lack what EC2 did at the time since.
 func MayLack(since, asked time.Time) bool { return !since.Before(asked.Add(-Settled)) }
 
-// MayLackAddr reports whether EC2's answer to a question of the time asked may lack an address of an ENI. An address is
-// old enough if the ENI has not grown lately, or if the address is of an old prefix. On a busy node, an ENI grows all
-// the time. So an address is also old enough if its lease is old, or if an earlier lease ended long enough ago.
+// MayLackAddr reports whether EC2's answer to a question of the time asked may lack an address of an ENI. EC2's answer
+// has all old addresses. An address is old if the ENI has not grown lately, or if the address is of an old prefix. On a
+// busy node, an ENI grows all the time. So an address is also old if its lease is old, or if its last lease ended long
+// ago.
 func MayLackAddr(s *registry.State, e registry.ENI, a netip.Addr, asked time.Time) bool {
 	since := e.Grown
 	for _, b := range e.Prefixes {

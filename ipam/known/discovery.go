@@ -168,7 +168,7 @@ func (l discovery) learnAddr(eni string, a netip.Addr) {
 	}
 }
 
-// LearnUsed records an address of an ENI that a namespace has, as Learn does.
+// LearnUsed records, as Learn does, that a namespace has an address of an ENI.
 func LearnUsed(s *registry.State, used lease.Used, eni string, a netip.Addr, now time.Time) {
 	discovery{State: s, used: used, now: now}.learnAddr(eni, a)
 }

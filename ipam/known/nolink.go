@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// WithoutLink lists the ENIs whose link is not on the node, but not those that a collection deletes.
+// WithoutLink lists the ENIs whose link is not on the node. It leaves out ENIs that a collection deletes.
 func WithoutLink(s *registry.State) []string {
 	now := time.Now()
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.ENIs)), func(id string) bool {
@@ -28,7 +28,7 @@ func WithoutLink(s *registry.State) []string {
 }
 
 // NoteDetached asks EC2 which ENIs are attached to this instance, and records the answer. It asks only if reason is
-// true, or if the link of an ENI is not on the node. The second condition is also true if a pod has that link. If EC2
+// true, or if the link of an ENI is not on the node. A link that a pod has in its namespace is not on the node. If EC2
 // does not answer, all ENIs count as attached.
 func (p *Node) NoteDetached(ctx context.Context, reason bool) {
 	s, err := p.Registry.View()
@@ -75,7 +75,7 @@ func NoteAttached(s *registry.State, attached []aws.ENI, asked time.Time) {
 	}
 }
 
-// detached lists the ENIs that are no longer attached to this instance, but not those that a collection deletes.
+// detached lists the ENIs that are no longer attached to this instance. It leaves out ENIs that a collection deletes.
 func detached(s *registry.State) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.ENIs)), func(id string) bool {
 		e := s.ENIs[id]

@@ -85,8 +85,8 @@ func (p *Node) AskSubnets(ctx context.Context, s *registry.State) (*registry.Sta
 	return s, err
 }
 
-// Misfits lists the ENIs that an operator or another program has attached, and that serve no pods although they take a
-// slot. It also lists the ENIs that an operator renews. The list is a part of an error text.
+// Misfits returns a part of an error text: the ENIs of the policy's pool that take a slot but serve no pods, with the
+// reasons. An operator or another program has attached such an ENI, or an operator renews it.
 func (p *Node) Misfits(s *registry.State) string {
 	var all []string
 	for id, e := range s.ENIs {

@@ -57,8 +57,8 @@ func Due(s *registry.State) bool {
 }
 
 // Confirm compares a rebuilt registry with the ENIs that EC2 showed at the time asked. If EC2 had settled by that time,
-// this is the last comparison. Confirm reports whether it has confirmed addresses that were unconfirmed. An answer from
-// before the rebuild confirms nothing.
+// no further comparison is needed. Confirm reports whether it has confirmed addresses that were unconfirmed. An answer
+// from before the rebuild confirms nothing.
 func Confirm(s *registry.State, enis []aws.ENI, asked time.Time) (sure bool) {
 	r := s.Rebuilt
 	switch {

@@ -22,7 +22,7 @@ type Place struct {
 	blocks []block // the ENI's prefixes
 }
 
-// A block is a prefix of an ENI, and how many of its addresses are leased.
+// A block is a prefix of an ENI, and the number of leased addresses in the prefix.
 type block struct {
 	netip.Prefix
 	leased int
@@ -49,10 +49,9 @@ func (policy Policy) takes(id string, e registry.ENI) bool {
 		policy.Misfit(e) == ""
 }
 
-// Apart returns a user of an ENI, if the pod cannot share the ENI with this user. The reason is that the pod or the
-// user wants the whole ENI. If the pod can have an address, Apart returns "". Apart checks only pods that ask for this
-// ENI or for a whole ENI. Other pods cannot get an address of an exclusive ENI, because it has a pool of its own: see
-// derivedName.
+// Apart returns a pod that uses an ENI and cannot share it with the choosing pod, because one of the two pods wants the
+// whole ENI. If there is no such user, Apart returns "". Apart checks only pods that ask for this ENI or for a whole
+// ENI. Other pods cannot get an address of an exclusive ENI, because it has a pool of its own: see derivedName.
 func (c Choice) Apart(s *registry.State, id string) (user string) {
 	if c.ENI == "" && !c.Exclusive {
 		return ""
@@ -167,8 +166,8 @@ func (p Place) pick(s *registry.State, policy Policy, f Family, before time.Time
 	return p.assigned(s, f, before)
 }
 
-// assigned chooses the address that has been free the longest, if it was free before the given time. Since that time,
-// other hosts have forgotten the last pod with the address.
+// assigned chooses the address that has been free the longest, if it was free before the given time. That time is so
+// long ago that other hosts have forgotten the last pod with the address.
 func (p Place) assigned(s *registry.State, f Family, before time.Time) (best netip.Addr) {
 	if len(p.blocks) == 0 && p.leased == len(p.Addrs) {
 		return best // the ENI is full, like most ENIs of a large node
