@@ -93,8 +93,8 @@ func (p *Pool) ask(ctx context.Context, o lease.Owner, attempt int, why error) (
 	return true, nil
 }
 
-// askFor asks for what an ADD lacks: the peers of the VPC, the ENIs, or addresses. It returns enough if the registry
-// may now have what the ADD lacks.
+// askFor asks for what an ADD lacks: the peers of the VPC, the ENIs, or addresses. enough is true if the registry may
+// now have what the ADD lacks.
 func (p *Pool) askFor(ctx context.Context, why error) (enough bool, err error) {
 	if err := p.OfThisInstance(ctx); err != nil {
 		return false, err

@@ -14,11 +14,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about addresses that a pod has chosen. While such an address cools, only that pod gets it. So a pod that
-// is created again on the node has its address at once. No other host confuses this pod with another pod.
+// This file is about addresses that a pod has chosen. While such an address cools, only the last pod with the address
+// can get it. So if this pod is created again on the node, it has its address at once. No other host can then confuse
+// two pods.
 
-// cooled reports whether the pod can have the address that it has chosen. Either the address was free before the given
-// time, or this pod was the last pod with the address.
+// cooled reports whether the pod can have the address that it has chosen. There are three cases: the address was free
+// before the given time, this pod was the last pod with the address, or no pod of this node has had it.
 func (c Choice) cooled(s *registry.State, a netip.Addr, before time.Time) bool {
 	if s.Leases.Has(a) {
 		return false
@@ -89,7 +90,7 @@ func (p *Pool) refusesAny(o Owner, policies []Policy) error {
 		}
 	}
 	has, most := s.Attached(), s.Instance.ENIs
-	// for a single new ENI, the growth first asks EC2 which slots are free
+	// a growth for one new ENI asks EC2 itself which slots are free, so one ENI is not refused here
 	if n := newENIs(s, policies, now); n > 1 && most > 0 && has+n > most {
 		return plugin.Errorf(plugin.CodeTryAgain,
 			"ask for fewer interfaces, end pods that have ENIs of their own, or use a larger instance type",

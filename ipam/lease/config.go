@@ -183,7 +183,8 @@ func (c *Config) Validate() error {
 	return v.Err()
 }
 
-// pool returns the policy of the pool with this name. p has the values that all pools share.
+// pool returns the policy of the pool with this name. p has the values that all pools share, and c has the keys of this
+// pool.
 func (v *validation) pool(name string, p Policy, c PoolConfig) Policy {
 	v.Within = ""
 	if name != "" {

@@ -89,8 +89,8 @@ func (p *Pool) has(seen string, a netip.Addr) bool {
 	return used || err != nil
 }
 
-// Retain is CNI's GC: it ends the leases of the network's attachments that valid does not list. If the address is still
-// in use, Retain keeps the lease. If a namespace cannot be read, Retain keeps all leases.
+// Retain is CNI's GC: it ends the leases of the network's attachments that valid does not list. If the kernel shows the
+// address of a lease in use, Retain keeps the lease. If a namespace cannot be read, Retain keeps all leases.
 func (p *Pool) Retain(ctx context.Context, network string, valid []plugin.Attachment) error {
 	used := p.Used()
 	return p.Registry.Update(ctx, func(s *registry.State) error {

@@ -14,8 +14,8 @@ import (
 )
 
 // One process asks EC2 for all waiting ADDs, so EC2's answer is the answer to all of them. If EC2 refuses, the registry
-// has a Failure, until an ADD of the same pool gets an address. If a subnet is full, the Failure stays until a certain
-// time (Until).
+// has a Failure, until an ADD of the same pool gets an address. The Failure about a full subnet stays at least until
+// its time Until.
 
 // told returns an error if another process has just asked EC2 on behalf of the owner, and failed. The other process
 // must have begun after the owner became a waiter. So if EC2 refuses, a hundred waiting ADDs do not ask one after the
@@ -53,12 +53,12 @@ func (p *Pool) overdue(o Owner, ended error) error {
 		"%w: another ADD is still asking EC2 for all waiting ADDs of this node: %s: %w", ErrNone, what, ended)
 }
 
-// holdup returns what delays the process that asks EC2, and what an operator can do about it.
-// EC2 throttles, or has failed, or has not answered yet.
+// holdup returns what delays the process that asks EC2, and what an operator can do about it. What is the first cause
+// of these three: EC2 throttles, EC2 has refused a call, or EC2 has not answered yet.
 func (p *Pool) holdup(s *registry.State, o Owner) (what, hint string) {
 	const patience = 10 * time.Second // longer than any backoff
 	since := s.Waiters[o.waiter()].Since
-	// Another ADD may have deleted a waiter that is overdue.
+	// since is zero if another ADD has deleted the overdue waiter of this ADD.
 	if action := throttled(s, cmp.Or(since, time.Now())); action != "" {
 		return Throttled(action, s.NotBefore[action])
 	}

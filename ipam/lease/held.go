@@ -74,8 +74,8 @@ const (
 )
 
 // whileHeld asks the source in the owner's turn. While another node has the address that the pod has chosen, whileHeld
-// asks again, until ctx is done. Then the error is the last answer that another node has the address. The ADD holds no
-// lock while it waits: other ADDs of this node have their turns.
+// asks again, until ctx is done. If ctx ends first, the error says that another node has the address. The ADD holds no
+// lock between two questions, so other ADDs of this node have their turns.
 func (p *Pool) whileHeld(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	var held *plugin.Error
 	for wait := firstHeld; ; wait = min(2*wait, mostHeld) {

@@ -49,8 +49,7 @@ func Commands(args ...string) plugin.Commands[Config] {
 // Open opens the pool of this node.
 func Open(policy Policy) (*Pool, error) { return open(context.Background(), policy) }
 
-// open opens the pool for a command. The context of the command may have the node's
-// namespace.
+// open opens the pool for a command. If ctx has the node's namespace, open uses this namespace.
 func open(ctx context.Context, policy Policy) (*Pool, error) {
 	r, err := openRegistry()
 	if err != nil {

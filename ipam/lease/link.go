@@ -20,7 +20,7 @@ const minMTU, maxMTU = 1000, 9001
 
 // LinkUp sets the link of an ENI up, and returns its name. The link gets the boot ENI's MTU if no pod uses the link.
 // LinkUp waits for the link of a new ENI. If that link does not appear, the error is [ErrNoLink]. If an earlier pod had
-// the link, LinkUp first restores the settings of the link. If that fails, the error is [ErrKept].
+// the link, LinkUp first restores the settings of the link. If LinkUp cannot restore them, the error is [ErrKept].
 func (p *Pool) LinkUp(ctx context.Context, id string) (string, error) {
 	s, err := p.Registry.View()
 	if err != nil {

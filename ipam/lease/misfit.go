@@ -60,7 +60,7 @@ func (policy Policy) told(e registry.ENI) bool {
 		policy.Provision == ProvisionNone)
 }
 
-// Unserved returns what Misfit returns. If an operator renews the ENI, Unserved says so.
+// Unserved returns what Misfit returns. But if an operator renews the ENI, Unserved returns this reason.
 func (policy Policy) Unserved(e registry.ENI) string {
 	if e.Retired {
 		return "an operator renews it (cni-tool drain-interface)"

@@ -38,9 +38,9 @@ func (s Shelf) paths() (paths []string, err error) {
 	return paths, err
 }
 
-// EachNetNS calls f once for each network namespace on the node, but not for the caller's own. The Name of the
-// namespace is the path at which it was found. If a namespace cannot be opened, or f fails, EachNetNS continues, and
-// returns all errors in the end.
+// EachNetNS calls f once for each network namespace on the node, except the caller's own. The Name of the namespace is
+// the path at which it was found. If a namespace cannot be opened, or f fails, EachNetNS continues, and returns all
+// errors in the end.
 func EachNetNS(f func(*nl.NS) error) error { return eachNetNS(Shelves, f) }
 
 // eachNetNS does what EachNetNS does, for these shelves. If it cannot open a namespace, it tries a few times more. Even
@@ -100,8 +100,8 @@ func (w *walk) visit(path string) {
 	}
 }
 
-// hostProcess is the path of the namespace of process 1, which is the node's. In a sandbox, even root may not be
-// permitted to read it.
+// hostProcess is the path of the namespace of process 1, which is the node's. A walk leaves out this path: in a
+// sandbox, even root may not be permitted to read it.
 const hostProcess = "/proc/1/ns/net"
 
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }

@@ -60,7 +60,8 @@ func (o Owner) lease(eni string, c Choice, a netip.Addr, now time.Time) registry
 		Asked: slices.Contains(c.Addrs, a), Exclusive: c.Exclusive, Since: now}
 }
 
-// waiter returns the key of the owner among the waiters. Each interface of an attachment can be a waiter.
+// waiter returns the owner's key in the registry's map Waiters. If an ADD makes several interfaces, each of them has a
+// key of its own.
 func (o Owner) waiter() string {
 	if o.NIC == 0 {
 		return o.Key.String()
@@ -199,7 +200,8 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 			p.wait(s, o, waiter, now, deadline(ctx))
 			return nil
 		}
-		// an address that was free here does not mean that a full subnet has room
+		// until its time Until, the failure of a full subnet stays: a free address of this node gives the subnet no
+		// room
 		if now.After(s.Failures[p.Concern(o)].Until) {
 			delete(s.Failures, p.Concern(o))
 		}
@@ -221,7 +223,8 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 
 // lacks returns why an ADD has to ask EC2, or nil if it need not. eni is the ENI whose addresses the ADD would get, or
 // "" if no ENI has free addresses. If the registry was lost during the attachment of eni, the new registry has eni, but
-// not the CIDRs of the VPC: see Unknown. Without these CIDRs, the pod would get no routes to the VPC. Learn reads them.
+// not the CIDRs of the VPC: see Unknown. Without these CIDRs, the pod would get no routes to the VPC. So lacks returns
+// ErrUnknown, and Learn reads the CIDRs.
 func (p *Pool) lacks(s *registry.State, eni string) error {
 	switch {
 	case Unknown(s):
@@ -273,8 +276,9 @@ func prune(s *registry.State, policy Policy, now time.Time) {
 	}
 }
 
-// Note records what a collection has to know of the configuration, because a collection may have no configuration. The
-// pools that are derived from the pool get the same records as the pool, because perhaps no pod asks for them again.
+// Note records what a collection has to know of the configuration, because a collection may have no configuration. Note
+// also records this for ENIs of pools that are derived from this pool, because perhaps no pod asks for such a pool
+// again.
 func (p *Pool) Note(s *registry.State) {
 	for id, e := range s.ENIs {
 		takes := p.Policy.takes(id, e) && p.Policy.Choice.ENI == ""
