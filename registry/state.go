@@ -29,9 +29,9 @@ type State struct {
 	ENIs    map[string]ENI    // by ID
 	VPCs    map[string]VPC    // by ID
 	Intents map[string]Intent // by client token
-	// by attachment: an ADD that waits for an address; the file has them as "wishes", for older releases
+	// by attachment and interface: an ADD that waits for an address; the file has them as "wishes", for older releases
 	Waiters map[string]Waiter
-	// by attachment: an ADD that has given up while EC2 throttled, and that the runtime may repeat soon
+	// by attachment and interface: an ADD that has given up while EC2 throttled, and that the runtime may repeat soon
 	GaveUp    map[string]Waiter
 	Failures  map[string]Failure       // by network and pool: why the pool's last request to EC2 failed
 	NotBefore map[string]time.Time     // by EC2 action: this node does not call it before this time

@@ -170,7 +170,7 @@ func (policy Policy) derive(r nic.Request, tags []map[string]string) Policy {
 		return policy
 	}
 	if r.Subnet != "" {
-		policy.SubnetTags = nil // the pod names the subnet, so its tags do not count
+		policy.SubnetTags = nil // the pod names the subnet, so tags of the subnet do not count
 	}
 	if len(r.SecurityGroups) > 0 {
 		policy.SecurityGroups, policy.Choice.Groups = r.SecurityGroups, r.SecurityGroups
@@ -185,8 +185,8 @@ const ofRequest = "/"
 // accepts them, because an earlier release accepted them.
 func Nameable(pool string) bool { return pool != "" && !strings.ContainsAny(pool, ofRequest+ofAddr) }
 
-// derivedName returns the name of a derived pool: the pool's own name, then the IDs. Exclusive ENIs have pools of their
-// own. So no other pod gets their addresses, even if the registry is lost.
+// derivedName returns the name of a derived pool: the name of the pod's pool, then the IDs in the pod's request.
+// Exclusive ENIs have pools of their own. So no other pod gets their addresses, even if the registry is lost.
 func derivedName(pool string, r nic.Request) string {
 	if r.Exclusive && r.ENI == "" {
 		pool = cmp.Or(pool, DefaultPool) + ofRequest + "exclusive"
@@ -235,8 +235,8 @@ func (policy Policy) Requestable(tags map[string]string) bool {
 	return hasOne(tags, policy.requests) || slices.ContainsFunc(policy.onRequest, of)
 }
 
-// Heed is about the ENIs for which pods may ask: only pods that ask get their addresses. It records the tags of such
-// ENIs for the network of this policy. It returns the policy with the tags of all networks of the node. An empty
+// Heed records, for the network of this policy, the tags of the ENIs for which pods may ask. Only pods that ask get
+// addresses of such an ENI. Heed returns the policy with the recorded tags of all networks of the node. An empty
 // network stands for all conflists of the node.
 func (policy Policy) Heed(s *registry.State, network string) Policy {
 	if len(s.OnRequest)+len(policy.requests) == 0 {

@@ -71,8 +71,8 @@ func (a Allocation) Routed(link string, p Policy, ifName, netNS string) *types10
 
 // Recall computes again the result of the ADD that has made the lease l. addrs are the addresses of the lease's owner.
 // Recall uses the registry and the configuration. It does not know the requests in the pod's annotations. A pod keeps
-// its data path even if the configuration has another one now. So the function routed gets the value of the present
-// configuration, and returns the value of the pod.
+// its data path even if the configuration has another one now. So the function routed gets what the configuration says
+// now, and reports whether the pod is routed.
 func Recall(
 	s *registry.State, l registry.Lease, addrs []netip.Addr, c *Config, routed func(configured bool) bool,
 ) (*types100.Result, error) {

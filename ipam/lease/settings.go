@@ -20,7 +20,7 @@ import (
 // restores them. If the kernel brings the link back later, when the pod's namespace ends, the next ADD that gets the
 // ENI restores them. The command doctor finds such a link before that ADD, and can also restore the settings.
 
-// ErrKept means that the link of an ENI still has settings or links of an earlier pod.
+// ErrKept means that an ENI's link still has settings of an earlier pod, or that links of such a pod still use it.
 var ErrKept = errors.New("its link still has settings or links of an earlier pod")
 
 // hintKept says what an operator can do about [ErrKept].
@@ -28,8 +28,8 @@ const hintKept = "detach the ENI, which resets its link, or reboot the node. If 
 	"the namespaces of these links: see 'ip -d link' there"
 
 // settle restores the settings that the link of a chosen ENI had before a pod had the link. If the pod is to get the
-// whole ENI, no other link may use the ENI's link. An earlier pod may have left links of all kinds on the ENI's link,
-// in namespaces of its own.
+// whole ENI, settle also checks that no other link uses the ENI's link. An earlier pod may have left links of all kinds
+// on the ENI's link, in namespaces of its own.
 func (p *Pool) settle(ctx context.Context, e registry.ENI, id string, link nl.Link) error {
 	if !p.Policy.Choice.Chooses() {
 		return nil
@@ -77,7 +77,7 @@ func (p *Pool) noteSettings(ctx context.Context, id string, now nl.Settings) err
 	})
 }
 
-// wholeOf returns the ENIs that an attachment has as a whole, by ID. Their links are in the pod.
+// wholeOf returns the ENIs that an attachment has as a whole, by ID. The links of these ENIs are in the pod.
 func wholeOf(s *registry.State, k registry.Key) map[string]registry.ENI {
 	var all map[string]registry.ENI
 	for _, a := range s.Held(k) {

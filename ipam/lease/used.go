@@ -54,8 +54,8 @@ type Used struct {
 	cards  map[string]bool    // MAC addresses of the network cards in namespaces
 	sought bool               // the namespaces were searched for cards
 	owners *owners            // finds the names of the pods
-	// how many IPv6 addresses a namespace has at links on the ENI's link; by the ENI's MAC address and the namespace's
-	// path
+	// by the ENI's MAC address and the path of a namespace: how many IPv6 addresses the namespace has at links on the
+	// ENI's link
 	on map[string]int
 }
 
@@ -77,8 +77,8 @@ func (u Used) AtENI(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	return u.By[At{e.MAC, a}] != ""
 }
 
-// Any reports whether the function has returns true for an address of the ENI that is in use. mac is the ENI's MAC
-// address.
+// Any reports whether an address of the ENI with the MAC address mac is in use, and the function has returns true for
+// it.
 func (u Used) Any(mac string, has func(netip.Addr) bool) bool {
 	for at := range u.By {
 		if (at.MAC == mac || at.MAC == "") && has(at.Addr) {
@@ -102,9 +102,9 @@ func (u Used) Holds(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	return linked || u.Shows(s, a, l)
 }
 
-// UsedAddrs reads the addresses in all network namespaces, but not in the caller's own, which is the node's. UsedAddrs
-// walks through the whole node: only a new registry and collections need it. It looks for the links of ENIs in
-// namespaces only if the node lacks a link with one of these MAC addresses.
+// UsedAddrs reads the addresses in all network namespaces except the caller's own, which is the node's. UsedAddrs walks
+// through the whole node: only a new registry and collections need it. It looks for the links of ENIs in namespaces
+// only if the node lacks a link with one of these MAC addresses.
 func UsedAddrs(node *nl.NS, macs ...string) Used { return usedIn(Shelves, node, macs) }
 
 func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
@@ -221,7 +221,7 @@ func (p *Pool) Used(macs ...string) Used {
 // addRouted adds the addresses of routed pods. An address at the pod's end of the pair proves nothing: the pod can give
 // its end any address. But at the node's end, the node has a permanent neighbour for each of the pod's addresses, while
 // the node's end is up. mute is the name of a node's end without such a neighbour. Another program has set that end
-// down, or its ADD has just begun.
+// down, or the pod's ADD has just begun.
 func (u Used) addRouted(node *nl.NS) (mute string, err error) {
 	pairs := map[int]string{}
 	for _, l := range u.links {

@@ -69,7 +69,7 @@ func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 	return failed
 }
 
-// chosen returns a choice: the addresses of a family that pods had chosen, and that an ENI is to release.
+// chosen returns the choice that picks the addresses of a family that pods had chosen, and that an ENI is to release.
 func (c *Collecting) chosen(family func(netip.Addr) bool) choice {
 	return func(s *registry.State, id string, now time.Time) book.Releasable {
 		x, e := book.Releasable{Addrs: map[netip.Addr]time.Time{}}, s.ENIs[id]
@@ -122,7 +122,7 @@ func (p *Node) releaseAgain(ctx context.Context, c *Collecting) error {
 			failed = errors.Join(failed, p.releaseLeft(ctx, token, i))
 		}
 		if errors.Is(failed, aws.ErrThrottled) {
-			break // ADDs need the lock; the next collection repeats the rest
+			break // ADDs need the lock; the next collection repeats the other releases
 		}
 	}
 	return failed

@@ -36,9 +36,9 @@ type marked struct {
 	done   bool      // the ENI has the mark now
 }
 
-// mark marks an ENI as draining, if goes returns true. The function set makes the mark. After that, no process leases
-// an address of the ENI. Before the mark, EC2 must describe the ENI. So in an incident of EC2, or while EC2 throttles,
-// the ENI gets no mark, and pods can still have its addresses.
+// mark marks an ENI as draining, if goes returns true. The function set makes the mark. After the mark, no process
+// leases an address of the ENI. Before the mark, EC2 must describe the ENI. So in an incident of EC2, or while EC2
+// throttles, the ENI gets no mark, and pods can still have its addresses.
 func (p *Node) mark(
 	ctx context.Context, id string, goes func(*registry.State) bool, set func(*registry.ENI),
 ) (m marked, err error) {

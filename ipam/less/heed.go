@@ -36,8 +36,8 @@ func (c *Collecting) heed(s *registry.State) bool {
 	return agreed(s, c.Conflists) || noted || retired
 }
 
-// requested records the tags of the ENIs for which pods may ask. It removes the tags of a network that no conflist has,
-// and that has no pod.
+// requested records the tags of the ENIs for which pods may ask by the conflists. It removes the tags of a network that
+// no conflist has, and that has no pod.
 func requested(s *registry.State, conflists []lease.Policy) (changed bool) {
 	before, leased := s.OnRequest, map[string]bool{"": true}
 	if len(before) > 0 {
@@ -74,9 +74,9 @@ func retire(s *registry.State, conflists []lease.Policy) (changed bool) {
 	return changed
 }
 
-// agreed records what the conflists want of their pools. If several conflists share a pool, the larger numbers count.
-// If one of these conflists keeps the pool's addresses, the node keeps them. It is enough that an ENI serves the pods
-// of one of these conflists.
+// agreed records what the conflists want of their pools. If several conflists share a pool, their largest warm.min and
+// warm.max count. If one of these conflists keeps the pool's addresses, the node keeps them. It is enough that an ENI
+// serves the pods of one of these conflists.
 func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
 	warm := map[string]registry.Warm{}
 	for _, q := range conflists {

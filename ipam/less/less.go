@@ -26,7 +26,7 @@ type Collection struct {
 
 // A Report says what a collection has released, also if it has failed afterwards.
 type Report struct {
-	Ended      []netip.Addr // leases of pods that have gone without a DEL
+	Ended      []netip.Addr // addresses whose leases have ended because the pods were gone without a DEL
 	Unassigned []netip.Addr
 	Deleted    []string       // ENIs
 	Detached   []string       // ENIs for which pods had asked

@@ -31,8 +31,8 @@ import (
 var (
 	// errNotOurs means that an ENI belongs to another owner, and that this node does not change the ENI.
 	errNotOurs = errors.New("this node may not delete it")
-	// errBoot means that an ENI is the boot ENI, which the node needs itself. In most cases, EC2 refuses to detach it.
-	// No process should try, because EC2 may detach it.
+	// errBoot means that an ENI is the boot ENI, which the node needs itself. In most cases, EC2 refuses to detach it,
+	// but not always. So no process may try.
 	errBoot = errors.New("it is the boot ENI of this node")
 	// errUsed means that a pod uses an ENI.
 	errUsed = errors.New("it serves pods")
@@ -76,10 +76,10 @@ func (p *Node) Remove(ctx context.Context, id string) error {
 	return err
 }
 
-// deleteENI detaches an ENI, deletes it, and then removes it from the registry. deleteENI continues where an earlier
-// try ended. If the ENI belongs to another owner, deleteENI removes the ENI from the registry. If a tag forbids changes
-// of the ENI, deleteENI records it as foreign. If EC2 fails, the ENI stays draining, because EC2 may detach it now or
-// soon. The next collection then continues. seen is EC2's latest description of the ENI, or nil.
+// deleteENI detaches an ENI, deletes it, and then removes it from the registry. deleteENI continues the work of an
+// earlier deleteENI. If the ENI belongs to another owner, deleteENI removes the ENI from the registry. If a tag forbids
+// changes of the ENI, deleteENI records it as foreign. If EC2 fails, the ENI stays draining, because EC2 may detach it
+// now or soon. The next collection then continues. seen is EC2's latest description of the ENI, or nil.
 func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, seen []aws.ENI) error {
 	err := p.detachAndDelete(ctx, id, used, seen)
 	e, ok := errors.AsType[*aws.Error](err)
@@ -111,7 +111,7 @@ func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, seen [
 
 // DeleteDraining deletes the ENIs that a collection has begun to delete, and returns the state afterwards. A new ENI
 // needs their slots. After a killed collection, the slots would stay occupied until the next collection. A collection
-// that still runs may let an ENI serve pods again. DeleteDraining does not delete that ENI.
+// that still runs may let an ENI serve pods again. DeleteDraining does not delete such an ENI.
 func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry.State, error) {
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		if e := s.ENIs[id]; !e.Draining || e.OnRequest {

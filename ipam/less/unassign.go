@@ -96,9 +96,9 @@ func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 // A choice returns the addresses or prefixes that an ENI can lose.
 type choice func(s *registry.State, eni string, now time.Time) book.Releasable
 
-// heeding returns a choice that first calls choose. If there is something to release, it compares the conflists with
-// what ADDs have recorded since. If they differ, it calls choose again. The comparison reads all leases, so heeding
-// makes it only before a release.
+// heeding returns a choice that first calls choose. If choose returns something to release, the choice records again
+// what the conflists want, because ADDs may have recorded something else. If this changes the registry, the choice
+// calls choose again. To record this, it reads all leases, so it does this only before a release.
 func (c *Collecting) heeding(choose choice) choice {
 	return func(s *registry.State, id string, now time.Time) book.Releasable {
 		x := choose(s, id, now)
@@ -110,8 +110,8 @@ func (c *Collecting) heeding(choose choice) choice {
 }
 
 // release first removes from the registry the addresses or prefixes that choose returns, so that no ADD takes them.
-// Then it unassigns them from the ENI. If the process ends in between, the ENI still has them, and a later Learn finds
-// them.
+// Then it unassigns them from the ENI, and returns those that the ENI has lost. If the process ends in between, the ENI
+// still has them, and a later Learn finds them.
 //
 // A collection releases nothing of most ENIs. For such an ENI, the state s is enough, although it is some moments old:
 // release does not read the registry again.

@@ -116,7 +116,7 @@ type ENISpec struct {
 	Tags           map[string]string // tags that its subnet must have
 	SecurityGroups []string
 	ENITags        map[string]string
-	Tracking       registry.Tracking // 0: the timeout of the boot ENI
+	Tracking       registry.Tracking // timeouts; 0: the timeout of the boot ENI
 	MinIndex       int
 	Managed        bool // a collection may delete the ENI when it is empty
 	// the configuration has skipDeallocation, or addresses to keep ready: a collection first waits for an ADD (see
@@ -234,7 +234,7 @@ func (p *Node) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 	_, known := s.ENIs[eni.ID]
 	on := call.Object{ENI: eni.ID, Subnet: eni.Subnet}
 	if known {
-		on.Subnet = eni.ID // the ENI was attached before: the refusal is about this ENI
+		on.Subnet = eni.ID // the ENI was attached before: a refusal of its subnet is recorded for this ENI alone
 	}
 	if maybeOthers(s, eni) {
 		on.Handled = aws.NotAllowed // the role may attach ENIs of ours: see reattach

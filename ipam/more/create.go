@@ -98,8 +98,8 @@ func (p *Node) createENI(
 ) (aws.ENI, string, error) {
 	eni, token, err := p.createOnce(ctx, subnet, spec, size)
 	if len(spec.Tags) > 0 && noTags(err) {
-		// The original plugin needed no such permission. Without tags, only the registry of this node says that the ENI
-		// may be deleted.
+		// A role for the original plugin does not have this permission. Without tags, only the registry of this node
+		// says that the ENI may be deleted.
 		slog.Warn("the instance role does not allow ec2:CreateTags: the new ENI has no tags", "error", err)
 		spec.Tags = nil
 		eni, token, err = p.createOnce(ctx, subnet, spec, size)

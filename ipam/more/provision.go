@@ -31,7 +31,7 @@ func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) 
 		if id, err = p.unanswered(ctx, before, s, spec); err != nil || id != "" {
 			return err
 		}
-		// Without this check, EC2 would refuse only after the ENI is created.
+		// Without this check, EC2 would refuse the attachment after it has created the ENI.
 		attached, err := p.DescribeENIs(ctx, aws.ByInstance(s.Instance.ID))
 		if err != nil {
 			return err
