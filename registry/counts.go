@@ -87,7 +87,7 @@ func Count(dir, command, outcome string, took time.Duration) {
 	add(perRow-1, uint64(took.Microseconds()))
 }
 
-// mapCounts maps the file until the process ends. If there is no file, mapCounts creates it.
+// mapCounts maps the file of the counts into memory until the process ends. If there is no file, mapCounts creates it.
 func mapCounts(dir string) ([]byte, error) {
 	path := dir + "/" + countsFile
 	const flags = unix.O_RDWR | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC

@@ -61,7 +61,8 @@ func (d *directory) leave() {
 	d.Close()
 }
 
-// state reads the file. If the file cannot be parsed, state renames the file, so that people can inspect it.
+// state reads the registry's file. If the file cannot be parsed, state renames it, so that people can inspect it, and
+// returns a blank state.
 func (d *directory) state() (*State, error) {
 	b, written, err := content(openAt(d.fd(), fileName, os.O_RDONLY))
 	s, err := read(d.path(fileName), b, written, err)
@@ -77,7 +78,7 @@ func (d *directory) state() (*State, error) {
 	return blank(), nil
 }
 
-// setAside renames the file, and returns the new path.
+// setAside renames the registry's file, and returns the new path, which contains why.
 func (d *directory) setAside(why string) (path string, err error) {
 	aside := fileName + "." + why + "-" + time.Now().UTC().Format("20060102T150405.000000000")
 	if err := unix.Renameat(d.fd(), fileName, d.fd(), aside); err != nil {
@@ -86,9 +87,9 @@ func (d *directory) setAside(why string) (path string, err error) {
 	return d.path(aside), nil
 }
 
-// SetAside renames the file if it is of another node, and returns the new path. The function other decides whether the
-// file is of another node. The next change then begins with a Blank state. If the file is not of another node, SetAside
-// returns "".
+// SetAside renames the registry's file if it is of another node, and returns the new path. The function other decides
+// whether the file is of another node. The next change then begins with a Blank state. If the file is not of another
+// node, SetAside returns "".
 func (r *Registry) SetAside(ctx context.Context, other func(*State) bool) (path string, err error) {
 	unlock, err := r.Lock(ctx, lockName)
 	if err != nil {
@@ -135,7 +136,7 @@ func IsGarbage(err error) bool {
 	return err != nil && !errors.Is(err, ErrVersion)
 }
 
-// replace replaces the file by a file with this data and this modification time.
+// replace replaces the registry's file by a file with this data and this modification time.
 func (d *directory) replace(written time.Time, data [][]byte) error {
 	return deleted(atomicfile.Exchange(d.File, fileName, 0o600, written, data...))
 }

@@ -37,7 +37,7 @@ type ENI struct {
 	// an operator renews the ENI: new pods get none of its addresses, and a collection deletes it after its last pod
 	Retired bool `json:"retired,omitempty"`
 
-	// The phase follows from these fields: see Phase. Only the steps in phase.go change these fields.
+	// The phase of the ENI follows from these fields: see Phase. Only the steps in phase.go change these fields.
 	Draining  bool      `json:"draining,omitempty"`
 	Detaching time.Time `json:"detaching,omitzero"` // when a process began to detach it; zero: none did, or EC2 refused
 	Foreign   bool      `json:"foreign,omitempty"`
@@ -48,8 +48,8 @@ type ENI struct {
 	Passed      bool   `json:"passed,omitempty"`
 	Serving     bool   `json:"serving,omitempty"`
 
-	// The origin follows from these fields: see Origin.
-	Boot      bool `json:"boot,omitempty"`      // metadata says so; earlier releases do not always set it: see IsBoot
+	// The origin of the ENI follows from these fields: see Origin.
+	Boot      bool `json:"boot,omitempty"`      // the boot ENI by metadata; earlier releases may not set it: see IsBoot
 	OnRequest bool `json:"onRequest,omitempty"` // a pod has asked for this ENI
 	Managed   bool `json:"managed,omitempty"`   // this node has created it for pods
 	// an operator's command is making this ENI, and has not returned it yet; if the operator repeats the command, the

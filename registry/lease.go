@@ -143,7 +143,8 @@ func (s *State) EndWaiters(k Key) {
 	maps.DeleteFunc(s.Waiters, func(w string, _ Waiter) bool { return w == name || strings.HasPrefix(w, name+"/") })
 }
 
-// End ends the lease of an address. If the address is still on an ENI, it is free from this time on.
+// End ends the lease of an address. If the address is still on an ENI, it is free since the time since, or for long if
+// since is zero.
 func (s *State) End(a netip.Addr, since time.Time) {
 	l, ok := s.Leases.At(a)
 	if ok {

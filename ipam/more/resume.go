@@ -121,8 +121,8 @@ func (p *Node) endOld(ctx context.Context, s *registry.State) (*registry.State, 
 	return s, err
 }
 
-// tooOld reports whether an intent ends without an answer of EC2. Package less finishes the releases of addresses that
-// pods had chosen.
+// tooOld reports whether an intent ends without an answer of EC2. The intent of a release of a chosen address does not
+// end here: package less finishes such releases.
 func tooOld(i registry.Intent) bool {
 	return !lease.ReleasesChosen(i) && time.Since(i.Since) > intentLife
 }
@@ -178,7 +178,8 @@ func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 }
 
 // maybeOthers reports whether an unattached ENI may belong to the original plugin. Such an ENI has no tags of ours, and
-// no intent of this node names it. A good IAM policy permits changes only of ENIs with our tags.
+// no intent of this node names it. A good IAM policy forbids changes of such an ENI: it permits changes only of ENIs
+// with our tags.
 func maybeOthers(s *registry.State, e aws.ENI) bool {
 	return book.Untagged(e) && !s.ENIs[e.ID].Managed && !book.Begun(s, e.ID)
 }
@@ -208,8 +209,8 @@ func (p *Node) abandon(ctx context.Context, e aws.ENI) error {
 
 // EndBegun calls resume for a collection, if there is something to finish. It waits for a growth that is under way.
 // While EC2 throttles the attachment of a new ENI, EndBegun does nothing, for at most ten minutes: the next ADD
-// continues with this ENI. If EC2 throttles a call of EndBegun, and an ADD waits, EndBegun leaves the rest to the next
-// collection.
+// continues with this ENI. If EC2 throttles a call of EndBegun, and an ADD waits, EndBegun leaves the remaining calls
+// to the next collection.
 func (p *Node) EndBegun(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || !known.Due(s) {

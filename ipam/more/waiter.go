@@ -116,8 +116,8 @@ func (p *Node) wantNew(s *registry.State) int {
 	return max(n, min(more+(more+p.pods(s))/4, p.Policy.More(s)))
 }
 
-// A pause is a time: if no new ADD comes for this time, a burst of ADDs counts as ended. The pause has a minimum, and a
-// maximum for a burst whose ADDs come slowly.
+// A pause says how long no new ADD has come when a burst of ADDs counts as ended. The time is from least to most, which
+// is for a burst whose ADDs come slowly.
 type pause struct{ least, most time.Duration }
 
 // The pauses of gather. A new ENI takes seconds, so a longer wait for the ADDs of a slow burst makes little difference.
@@ -127,7 +127,7 @@ var (
 )
 
 // of returns the pause for a burst of ADDs. each is the average time between two ADDs. If ADDs come at random times,
-// only one of 3000 comes after more than eight times the average.
+// only one ADD of 3000 comes after more than eight times the average.
 func (p pause) of(each time.Duration) time.Duration { return min(max(p.least, 8*each), p.most) }
 
 // gather waits until all ADDs of a burst have come, before the caller asks EC2. An ADD that comes later costs another
