@@ -29,8 +29,8 @@ import (
 // Logs may reach a reader in pieces, twice, in another order, or damaged. So each line belongs to a series, and has a
 // number in this series. All lines of a series are from one registry and one boot of the machine, and no process has
 // set the clock in between. The numbers count the changes of leases. A snapshot has the number of the last change that
-// it includes, the number of its leases, and the end of the previous series. So a reader can read the lines in any
-// order, and sees which lines are lost.
+// it includes, the end of the previous series, and how many leases follow. So a reader can read the lines in any order,
+// and sees which lines are lost.
 //
 // The log never makes an ADD or a DEL fail. If the log cannot be written, the lines wait in the registry.
 
@@ -49,7 +49,7 @@ type LeaseLog struct {
 type Logging struct {
 	LeaseLog
 	Network string `json:"network"` // the network that configures the log; only this network switches it off
-	// size of the file in bytes, with the last lines; if the file has another size, lines are missing
+	// size of the log's file in bytes after the last change; if the file has another size, lines are missing
 	Size   int    `json:"size"`
 	Series string `json:"series,omitempty"` // the series of the next lines; empty: they begin a new series
 	Number int    `json:"number,omitempty"` // the number of the last change in Series
@@ -114,7 +114,8 @@ func (s *State) UseLog(network string, want LeaseLog) {
 	}
 }
 
-// CheckLog makes this change write the lines that a killed process has not written.
+// CheckLog makes the running change of the registry check the lease log. If a killed process has not written its lines,
+// this change writes them.
 func (s *State) CheckLog() { s.checkLog = true }
 
 // note records the beginning or the end of a lease, for the log.
@@ -157,7 +158,7 @@ func (s *State) snapshot() []Line {
 	return lines
 }
 
-// number gives the changes their numbers.
+// number gives the lines of this change their numbers in the series.
 func (s *State) number() {
 	for i := range s.events {
 		s.Log.Number++
@@ -165,7 +166,8 @@ func (s *State) number() {
 	}
 }
 
-// begin begins a series. If the registry does not have the end of the previous series, begin looks for it in the file.
+// begin begins a series. If the registry does not have the end of the previous series, begin looks for it in f, the
+// log's last file.
 func (l *Logging) begin(instance string, f *os.File, size int) {
 	l.After = cmp.Or(l.end(), l.After)
 	if l.After == "" && f != nil {

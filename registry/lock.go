@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errDeleted means that another process has deleted the directory, or files in it, during an operation.
+// errDeleted means that another process has deleted the registry's directory, or files in it, during an operation.
 var errDeleted = errors.New("another program keeps deleting the files of the registry")
 
 // attempts is the maximum number of tries of an operation, if other processes delete the directory again and again.
@@ -31,9 +31,9 @@ func (r *Registry) Lock(ctx context.Context, name string) (unlock func(), err er
 	return func() { l.Unlock() }, nil
 }
 
-// hold opens and locks the file with this name in the directory. A lock belongs to an inode. While this process waits,
-// another process may delete the file, and a third process may create and lock a new file. So hold checks that the
-// locked file still has the name; otherwise hold begins again.
+// hold opens and locks the file with this name in the registry's directory. A lock belongs to an inode. While this
+// process waits, another process may delete the file, and a third process may create and lock a new file. So hold
+// checks that the locked file still has the name; otherwise hold begins again.
 func (r *Registry) hold(ctx context.Context, name string, flag int) (*flock.Flock, error) {
 	path := r.dir + "/" + name
 	for range attempts {
@@ -52,7 +52,7 @@ func (r *Registry) hold(ctx context.Context, name string, flag int) (*flock.Floc
 	return nil, errDeleted
 }
 
-// take opens and locks a file. It returns errDeleted if the locked file no longer has the name.
+// take opens and locks a file. It returns errDeleted if the path no longer leads to the locked file.
 func take(ctx context.Context, path string, flag int) (*flock.Flock, error) {
 	l := flock.New(path, flock.SetFlag(os.O_RDONLY|flag), flock.SetPermissions(0o600))
 	// Usually no other process holds the lock, so no thread has to wait.

@@ -85,7 +85,7 @@ func (s *State) logText(broken, snapshot bool) []byte {
 	return appendLines(text, s.events)
 }
 
-// postpone keeps the lines in the registry, because the log cannot be opened.
+// postpone keeps the lines of this change in the registry, because the log cannot be opened.
 func (s *State) postpone(err error) {
 	warnLog(s.Log.File, err)
 	s.LogLines = append(s.LogLines, s.events...)
@@ -107,8 +107,8 @@ func warnLog(file string, err error) {
 		"not see them yet", "file", file, "because", err)
 }
 
-// append appends the lines. No other process can append at the same time, because the caller has the
-// registry's lock.
+// append appends the text to the log, and writes the last line of a log that the change has switched off. No other
+// process can append at the same time, because the caller has the registry's lock.
 func (w appending) append() {
 	if w.file != nil {
 		_, err := w.file.Write(w.text)
@@ -169,8 +169,9 @@ func openLog(path string) (f *os.File, size int, err error) {
 	return f, int(fi.Size()), nil
 }
 
-// rotate gives the file the number 1, and creates a new file. Each older file gets the next number, up to the first
-// number that has no file. There may be such a number because a killed process has already renamed some files.
+// rotate adds the number 1 to the name of the log's file, and creates a new file. Each older file gets the next number,
+// up to the first number that has no file. There may be such a number because a killed process has already renamed some
+// files. rotate deletes the oldest files if there are more than MaxFiles.
 func (l LeaseLog) rotate() (*os.File, error) {
 	named := func(n int) string {
 		if n == 0 {

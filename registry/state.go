@@ -24,7 +24,7 @@ var ErrLeased = errors.New("address is leased")
 // A State is the content of the registry. An address is in Free or in Leases,
 // never in both.
 type State struct {
-	Free    indexed.Entries[time.Time] // since when an address is free; the zero time: it was never used
+	Free    indexed.Entries[time.Time] // since when an address is free; the zero time: it need not cool
 	Leases  indexed.Entries[Lease]
 	ENIs    map[string]ENI    // by ID
 	VPCs    map[string]VPC    // by ID
@@ -82,7 +82,7 @@ type OnRequest struct {
 	Tags    map[string]string `json:"tags,omitempty"`
 }
 
-// Equal reports whether both are the same.
+// Equal reports whether r and o are the same.
 func (r OnRequest) Equal(o OnRequest) bool {
 	return r.Network == o.Network && maps.Equal(r.Tags, o.Tags)
 }
@@ -188,7 +188,7 @@ func (t Tracking) Over(base Tracking) Tracking {
 }
 
 // A Rebuilt is the work that is left after the registry was rebuilt from what metadata and EC2 reported. Metadata and
-// EC2 may lag, so the node compares the registry with EC2 twice: at once, and again after some time. See package ipam,
+// EC2 may lag, so the node compares the registry with EC2 twice: at once, and again after some time. See package known,
 // unconfirmed.go.
 //
 //codec:describe

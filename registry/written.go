@@ -9,11 +9,12 @@ import (
 	"time"
 )
 
-// The last member of the file is the file's modification time. If this time is right, a process of this suite has
-// checked and written the file. Then a process that needs one lease does not parse the other leases. If the time is
-// wrong, another program or a person has written the file since. The program may be the original plugin, or an earlier
-// release, which keeps the member as an unknown field. The kernel sets another modification time with each write, see
-// inode(7). On a file system with less exact times, the member is never right, and each process parses the whole file.
+// The last member of the registry's file is a time. The process that writes the file also sets the file's modification
+// time to this time. If both times are equal, a process of this suite has checked and written the file. Then a process
+// that needs one lease does not parse the other leases. If the times differ, another program or a person has written
+// the file since. The program may be the original plugin, or an earlier release, which keeps the member as an unknown
+// field. With each write, the kernel sets another modification time, see inode(7). Some file systems store less exact
+// times. There, the two times always differ, and each process parses the whole file.
 //
 // Earlier releases had a checksum of all bytes as the last member. On a large node, the checksum took a third of the
 // time of a change. The checksum also showed broken memory, which the modification time does not.
@@ -21,7 +22,7 @@ import (
 // A later release may write leases that do not begin with their key, or that this release would misread. Such a release
 // must give the member another name.
 
-// member is how the end of a file begins.
+// member is the text before the time in the last member of the file.
 const member = `,"written":"`
 
 // seal returns the end of a file with this modification time: the member, the closing brace and the end of the line.

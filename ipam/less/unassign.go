@@ -22,8 +22,8 @@ import (
 )
 
 // idle reports whether an address of the ENI has been free for at least FreeAfter. The time counts from the end of its
-// last lease. If the address has had no lease, the time counts from the last growth of the ENI. While a namespace
-// cannot be read, no address is idle.
+// last lease. If the registry does not have this end, the time counts from the last growth of the ENI. While a
+// namespace cannot be read, no address is idle.
 func (c *Collecting) idle(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
 	since, free := s.Free.At(a)
 	if since.IsZero() {

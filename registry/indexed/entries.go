@@ -307,7 +307,7 @@ func (e *Entries[V]) Renew(stale func(text string, v V) bool) {
 // Len is the number of entries.
 func (e *entries) Len() int { return len(e.all) }
 
-// At returns the value of the entry, and whether there is one.
+// At returns the value of the entry with the key k, and whether there is such an entry.
 func (e *Entries[V]) At(k netip.Addr) (v V, ok bool) {
 	i, ok := e.find(k)
 	if ok {
@@ -316,13 +316,13 @@ func (e *Entries[V]) At(k netip.Addr) (v V, ok bool) {
 	return v, ok
 }
 
-// Has reports whether there is such an entry.
+// Has reports whether there is an entry with the key k.
 func (e *entries) Has(k netip.Addr) bool {
 	_, found := e.find(k)
 	return found
 }
 
-// Set sets an entry.
+// Set sets the entry with the key k.
 func (e *Entries[V]) Set(k netip.Addr, v V) {
 	if old, ok := e.At(k); !ok || old != v {
 		e.put(k, entry{known: e.know(k, &v)})
@@ -344,7 +344,7 @@ func (e *entries) put(k netip.Addr, one entry) {
 	e.all[i] = one
 }
 
-// Delete deletes the entry, if there is one.
+// Delete deletes the entry with the key k, if there is one.
 func (e *entries) Delete(k netip.Addr) {
 	if i, found := e.find(k); found {
 		e.moves++

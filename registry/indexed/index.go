@@ -129,7 +129,7 @@ func putWord(text []byte, n uint32) {
 	binary.BigEndian.PutUint64(text, x+'0'*0x0101010101010101+letters*('a'-'0'-10))
 }
 
-// An index is the text of the rows, and the offset of this text in the input.
+// An index has the text of all rows, and the offset of this text in the text that the codec reads.
 type index struct {
 	rows string
 	at   int
