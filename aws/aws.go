@@ -8,9 +8,9 @@
 // Each method of a [Client] asks one question or makes one change. A method makes the EC2 call that its comment names,
 // and returns EC2's answer. The pages of a describe count as one call. A method decides nothing, and never polls. The
 // only state of a Client is the identity of the instance. The caller decides what to do after an error. Each failure of
-// EC2 is an [*Error]. Most of these match one of the sentinel errors of this package ([ErrThrottled], [ErrSubnetFull]
-// and so on). Each failure of the metadata service is a [*MetadataError]. For both types of errors, [Hint] returns what
-// an operator can do.
+// EC2 is an [*Error]. Most of these errors match one of the sentinel errors of this package ([ErrThrottled],
+// [ErrSubnetFull] and so on). Each failure of the metadata service is a [*MetadataError]. For both types of errors,
+// [Hint] returns what an operator can do.
 //
 // This package does not mix answers of EC2 and metadata: [Client.ENIs] asks metadata, [Client.DescribeENIs] asks EC2.
 // Metadata lags behind EC2, omits ENIs, and shows deleted ENIs. A caller may use an ENI or an address that metadata

@@ -13,9 +13,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// pageSize is EC2's largest page. EC2 calls a describe without a page size "unpaginated". The token bucket for
-// unpaginated calls has half the size, and EC2 refuses such calls in large accounts (EC2 developer guide, "Request
-// throttling").
+// pageSize is the number of objects on EC2's largest page. EC2 calls a describe without a page size "unpaginated". The
+// token bucket for unpaginated calls has half the size, and EC2 refuses such calls in large accounts (EC2 developer
+// guide, "Request throttling").
 const pageSize = 1000
 
 // A Filter selects the objects that EC2 describes. With several filters, an object must match all of them.
@@ -71,8 +71,8 @@ func (c *Client) DescribeENIs(ctx context.Context, filters ...Filter) ([]ENI, er
 	return enis, nil
 }
 
-// isAsked refuses an ENI if the call did not ask for its ID. isAsked does not check other filters, because the
-// attributes may have changed meanwhile (EC2 API reference, "Eventual consistency").
+// isAsked returns an error if the call asks for ENIs by ID, and not for the ID of this ENI. isAsked does not check
+// other filters, because the attributes may have changed meanwhile (EC2 API reference, "Eventual consistency").
 func isAsked(e ENI, filters []Filter) error {
 	for _, f := range filters {
 		if f.name == "network-interface-id" && !slices.Contains(f.values, e.ID) {

@@ -159,8 +159,8 @@ type unreached struct{ error }
 
 func (u unreached) Unwrap() error { return u.error }
 
-// anyError reports whether the function is returns true for an Error in the tree of err. The function errors.As would
-// find only the first Error, but err may contain the errors of several calls.
+// anyError reports whether an Error in the tree of err has the property is. The function errors.As would find only the
+// first Error, but err may contain the errors of several calls.
 func anyError(err error, is func(*Error) bool) bool {
 	if e, ok := err.(*Error); ok && is(e) {
 		return true

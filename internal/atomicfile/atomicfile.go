@@ -15,7 +15,7 @@ import (
 // file or the new file, even after a crash of the machine.
 //
 // The caller must hold a lock that excludes other callers. So the new file can have a fixed name until it replaces the
-// old file. If a killed process has left a file with this name, the next caller overwrites that file.
+// old file. If a killed process has left such a new file, the next caller overwrites it.
 //
 // If another process has deleted the directory, the error is fs.ErrNotExist. Then Replace writes nothing, not even into
 // a new directory with the same path.

@@ -13,9 +13,9 @@ package stack
 
 func init() { Deepen(0) }
 
-// Deepen grows the stack of a goroutine at once to the size that a command needs. The caller passes 0 as i. Go writes
-// zeros to an array at its declaration, and the kernel must then provide each page of the array. So the declaration
-// comes after the return.
+// Deepen grows the stack of a goroutine at once to the size that a command needs. The stack grows at the call, because
+// Deepen declares a large array. The caller passes 0 as i. Go writes zeros to an array at its declaration, and the
+// kernel must then provide each page of the array. So the declaration comes after the return.
 //
 //go:noinline
 func Deepen(i int) byte {

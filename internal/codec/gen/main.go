@@ -141,7 +141,7 @@ func read(dir string) (*source, error) {
 
 var directive = regexp.MustCompile(`^//codec:(describe|members)( exported)?( kept)?$`)
 
-// methods are the names of methods by directive.
+// methods has, for each directive, the name of the method that the generator writes for a type with the directive.
 var methods = map[string]string{"describe": "describe", "describe exported": "Describe", "members": "members",
 	"members exported": "Members"}
 
