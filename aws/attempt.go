@@ -18,9 +18,9 @@ import (
 	"github.com/aws/smithy-go/middleware"
 )
 
-// MaybeDone reports whether EC2 may have carried out the call that failed with err. This is true if the answer does not
-// prove that EC2 has refused the call, or if the answer to an attempt was lost. If err contains the errors of several
-// calls, MaybeDone returns true if EC2 may have carried out one of them.
+// MaybeDone reports whether EC2 may have carried out the call that failed with err. MaybeDone returns true if the
+// answer does not prove that EC2 has refused the call, or if the answer to an attempt was lost. If err contains the
+// errors of several calls, MaybeDone returns true if EC2 may have carried out one of them.
 //
 // A call has one of three outcomes: done, not done, or unknown. An error by itself does not name the outcome. The SDK
 // repeats a call whose answer was lost, and returns the answer to the repetition. If that answer is "throttled" or "no

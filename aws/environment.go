@@ -69,7 +69,7 @@ func (v variable) isTrue() (bool, error) {
 	return false, v.invalid("want true or false")
 }
 
-// url returns the value if it is a URL or empty.
+// url returns the variable's value if it is a URL or empty, and an error otherwise.
 func (v variable) url() (string, error) {
 	u, err := url.Parse(v.value)
 	if v.value != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "") {
@@ -78,7 +78,7 @@ func (v variable) url() (string, error) {
 	return v.value, nil
 }
 
-// certificates returns the certificates in the file that the value names.
+// certificates returns the certificates in the file that the variable's value names.
 func (v variable) certificates() (*x509.CertPool, error) {
 	const want = "want a file with CA certificates (PEM)"
 	pem, err := os.ReadFile(v.value)

@@ -49,8 +49,8 @@ var (
 )
 
 // An Error is a failed call to EC2. With errors.Is, an Error matches the sentinel of its code. An Error without a code
-// matches [ErrTransient] if the request did not reach EC2, or if the answer is not from EC2. It matches [ErrDenied] if
-// the instance has no role.
+// matches [ErrTransient] if the request did not reach EC2, or if the answer is not from EC2. An Error without a code
+// matches [ErrDenied] if the instance has no role.
 type Error struct {
 	Action    string // for example AssignPrivateIpAddresses
 	Code      string // for example InsufficientFreeAddressesInSubnet; empty if EC2 has not answered

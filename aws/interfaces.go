@@ -195,7 +195,7 @@ func (k *keys) eni(primary string) (ENI, error) {
 	return e, k.err
 }
 
-// number returns the number at the key, or absent if there is no key.
+// number returns the number at the key, or the argument absent if metadata does not have the key.
 func (k *keys) number(key string, absent int) int {
 	text, ok := k.text[key]
 	if !ok {
@@ -206,7 +206,7 @@ func (k *keys) number(key string, absent int) int {
 	return int(n)
 }
 
-// list parses the lines at the key. If there is no such key, list returns nothing.
+// list parses each line of the value at the key. If metadata does not have the key, list returns nothing.
 func list[T any](k *keys, key string, parse func(string) (T, error)) []T {
 	all, err := parseAll(parse, strings.Fields(k.text[key]))
 	k.fail(key, err)

@@ -51,7 +51,7 @@ func (env Environment) Settings(ctx context.Context, region string) ([]Setting, 
 	}, env.proxies(at)...), nil
 }
 
-// by returns the name of the variable if it is set.
+// by returns the name of the variable if it is set, and "" otherwise.
 func (v variable) by() string {
 	if v.value == "" {
 		return ""

@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// fail records the error why: the reason why EC2 has not given what a process has asked for. The time began is when the
-// process began to ask. If began is zero, a process will ask EC2 again. Package lease reads the record for the other
-// waiting ADDs of the pool.
+// fail records the error why: the reason why EC2 has not given what a process has asked for. The time began is when
+// that process began to ask EC2. If began is zero, a process will ask EC2 again. Package lease reads the record for the
+// other waiting ADDs of the pool.
 //
 // A subnet has room again when pods of any node end. Until then, the runtimes of all nodes repeat the ADDs of all
 // waiting pods. If each of these ADDs asked EC2, they would use up the calls of nodes whose subnets have room. So the

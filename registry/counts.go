@@ -25,8 +25,8 @@ import (
 // The file is on tmpfs: the numbers begin at zero with each boot. Counters of Prometheus may return to zero, but may
 // not decrease in another way.
 
-// countsFile is the name of the file. A release with other numbers must use another name, because a process of an
-// earlier release may still add to this file.
+// countsFile is the name of the file of numbers. A release whose file has other rows must use another name, because a
+// process of an earlier release may still add to this file.
 const countsFile = "commands"
 
 // The outcomes of commands. OK means that the command succeeded without a wait for EC2, and Waited that it succeeded
@@ -50,9 +50,9 @@ var Bounds = [...]time.Duration{10 * time.Millisecond, 25 * time.Millisecond, 50
 	100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2500 * time.Millisecond,
 	5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute}
 
-// The file has a row for each command with each outcome. The row has a count for each bound: how often the command took
-// at most this time, and more than the previous bound. Then the row has the count of longer commands, and the sum of
-// all durations in microseconds.
+// The file of numbers has a row for each command with each outcome. The row has a count for each bound: how often the
+// command took at most this time, and more than the previous bound. Then the row has the count of longer commands, and
+// the sum of all durations in microseconds.
 const (
 	perRow    = len(Bounds) + 2
 	countSize = len(counted) * len(outcomes) * perRow * 8

@@ -143,8 +143,8 @@ func (s *State) EndWaiters(k Key) {
 	maps.DeleteFunc(s.Waiters, func(w string, _ Waiter) bool { return w == name || strings.HasPrefix(w, name+"/") })
 }
 
-// End ends the lease of an address. If the address is still on an ENI, it is free since the time since, or for long if
-// since is zero.
+// End ends the lease of an address. If the address is still on an ENI, it becomes free, and since is the time from
+// which on it cools. If since is zero, it need not cool.
 func (s *State) End(a netip.Addr, since time.Time) {
 	l, ok := s.Leases.At(a)
 	if ok {

@@ -45,7 +45,7 @@ type State struct {
 	Log       Logging
 	LogLines  []Line // of the last change: the log has these lines if its size is Log.Size
 
-	// These fields are about the file that was read.
+	// These fields are about the registry's file that this process has read.
 	keptENIs indexed.Kept[ENI]
 	unknown  map[string]string // top-level fields of a later release, unparsed
 	size     int
@@ -74,7 +74,7 @@ type Key struct {
 func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.IfName }
 
 // An OnRequest selects ENIs by their tags. If an operator or another program has attached an ENI that has all these
-// tags, the ENI serves only pods that ask for it. This holds for the pods of all networks.
+// tags, the ENI serves only pods that ask for it. This rule is for the pods of all networks.
 //
 //codec:describe
 type OnRequest struct {

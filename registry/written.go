@@ -57,8 +57,8 @@ func content(f *os.File, err error) (b []byte, written time.Time, _ error) {
 	return buf.Bytes(), written, err
 }
 
-// steady returns the content for a process that does not hold the lock. It reads again until the text is sealed, or
-// until two reads give the same text, but at most five times.
+// steady returns the content of the registry's file for a process that does not hold the lock. It reads again until the
+// text is sealed, or until two reads give the same text, but at most five times.
 //
 // A writer writes into a file that no other process has open: see [atomicfile.Exchange]. But Linux before 6.1 may not
 // notice that a reader opens the file. Then the reader may read a half-written file, and this text may even be valid.

@@ -72,8 +72,9 @@ func spare(dir int, name string, mode fs.FileMode) (fd int, size int64, err erro
 }
 
 // alone reports whether no other process has the file open, and the file has no other name. A process may have opened
-// the file when the file had its other name, and may still read the file. The kernel grants a write lease only if the
-// file is open nowhere else, see fcntl(2). A process that opens the file later waits until this process ends the lease.
+// the file when the file had its other name, and may still read the file. So alone asks the kernel for a write lease,
+// which the kernel grants only if the file is open nowhere else, see fcntl(2). A process that opens the file later
+// waits until this process ends the lease.
 //
 // When a process opens a file, Linux before 6.1 first looks for leases. It counts the process as a reader only
 // afterwards ("locks: fix TOCTOU race when granting write lease"). So a slow reader that opens the file by its other

@@ -20,7 +20,7 @@ func Holder(l registry.Lease) string {
 	return cmp.Or(l.NetNS, "container "+l.ContainerID)
 }
 
-// AnyLeased reports whether the function those returns true for a leased address.
+// AnyLeased reports whether the function those returns true for at least one leased address.
 func AnyLeased(s *registry.State, those func(netip.Addr) bool) bool {
 	for a := range s.Leases.Keys() {
 		if those(a) {
@@ -30,7 +30,7 @@ func AnyLeased(s *registry.State, those func(netip.Addr) bool) bool {
 	return false
 }
 
-// AnyWaits reports whether an ADD waits for an address of a pool, and the function of returns true for this pool.
+// AnyWaits reports whether an ADD waits for an address of a pool for which the function of returns true.
 func AnyWaits(s *registry.State, of func(pool string) bool) bool {
 	now := time.Now()
 	for _, w := range s.Waiters {

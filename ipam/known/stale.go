@@ -50,8 +50,8 @@ func news(s *registry.State, e aws.ENI) bool {
 }
 
 // confirmed reports whether the node can trust that an ENI has an address, or a prefix that begins with this address.
-// The kernel or EC2 must show the same. If EC2 has not described the ENI, the registry's entry of the address is
-// enough. If the node does not doubt metadata, metadata alone is then enough, too.
+// If the kernel shows the address in use on the ENI, this is enough. Otherwise EC2's description of the ENI decides. If
+// EC2 has not described the ENI, the address must be in the registry, or the node must not doubt metadata.
 func (l discovery) confirmed(e aws.ENI, a netip.Addr) bool {
 	known := l.ENIs[e.ID]
 	d, asked := l.described[e.ID]

@@ -97,8 +97,8 @@ func throttled(s *registry.State, after time.Time) (action string) {
 	return action
 }
 
-// underWay returns the intent of the growth's latest call. It leaves out ModifyNetworkInterfaceAttribute, because that
-// intent may stay when no call is under way. It also leaves out calls that release an address.
+// underWay returns the intent of the growth's latest call. It leaves out ModifyNetworkInterfaceAttribute, because the
+// intent of this action may stay when no call is under way. It also leaves out calls that release an address.
 func underWay(s *registry.State) (last registry.Intent) {
 	for _, i := range s.Intents {
 		if i.Action != "ModifyNetworkInterfaceAttribute" && !ReleasesChosen(i) && i.Since.After(last.Since) {

@@ -78,8 +78,9 @@ func (p *Pool) ignoreRouters(e registry.ENI, link string) error {
 		Optional: true}}}.Add()
 }
 
-// link finds the link of an ENI. It first tries the last known name of the link. If that fails, it searches all links
-// of the node for the MAC address. If the link is not on the node, the error matches fs.ErrNotExist.
+// link finds the link of an ENI. It first tries the last known name of the link. If no link has this name and the ENI's
+// MAC address, it searches all links of the node for the MAC address. If the link is not on the node, the error matches
+// fs.ErrNotExist.
 func (p *Pool) link(ctx context.Context, s *registry.State, id string) (nl.Link, error) {
 	eni := s.ENIs[id]
 	if eni.Link != "" && eni.Missed.IsZero() {

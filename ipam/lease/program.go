@@ -18,10 +18,10 @@ import (
 // executes GrowProgram. CNI calls such an execution delegation (CNI specification, section 4).
 const GrowProgram = "cni-ipvlan-vpc-k8s-grow"
 
-// acquire is the first argument of a GrowProgram that only has to get addresses. Its parent waits for the link of the
-// ENI, and meanwhile the next ADD has its turn. The second argument is how much time is left. The third argument is the
-// number of the interface. A parent of an earlier release passes no third argument. A GrowProgram of an earlier release
-// may not know the arguments, and does the whole ADD, which is slower but correct.
+// acquire is the first argument of a GrowProgram that only has to get addresses. The parent of this GrowProgram waits
+// for the link of the ENI, and meanwhile the next ADD has its turn. The second argument is how much time is left. The
+// third argument is the number of the interface. A parent of an earlier release passes no third argument. A GrowProgram
+// of an earlier release may not know the arguments, and does the whole ADD, which is slower but correct.
 const acquire = "acquire"
 
 // Program returns a [Source] of addresses, for a process that cannot ask EC2 itself. This Source executes

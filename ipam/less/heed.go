@@ -75,8 +75,8 @@ func retire(s *registry.State, conflists []lease.Policy) (changed bool) {
 }
 
 // agreed records what the conflists want of their pools. If several conflists share a pool, their largest warm.min and
-// warm.max count. If one of these conflists keeps the pool's addresses, the node keeps them. It is enough that an ENI
-// serves the pods of one of these conflists.
+// warm.max count. If one of these conflists keeps the pool's addresses, the node keeps them. The device index of an ENI
+// counts as one for pods if one of these conflists says so.
 func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
 	warm := map[string]registry.Warm{}
 	for _, q := range conflists {

@@ -185,7 +185,7 @@ func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 }
 
 // MostAwait is how long a collection waits for EC2 to detach ENIs, in total. EC2 may need hours for one ENI, and the
-// rest of the collection also needs time.
+// other steps of the collection also need time.
 const MostAwait = time.Minute
 
 // await waits for d, while EC2 detaches or deletes an ENI. In a collection, all waits together take at most MostAwait.

@@ -238,8 +238,8 @@ func (c *Collecting) spare(s *registry.State, id string, now time.Time) int {
 // is of one family. The caller has withdrawn x from the registry, and holds the lock "grow". EC2 unassigns all of x or
 // nothing. If an operator or another program has unassigned a part of x, unassign asks EC2 to unassign the rest.
 //
-// If EC2 refuses, unassign puts the rest back into the registry. If the outcome is not known,
-// the rest stays out of the registry until metadata shows it.
+// If EC2 refuses, unassign puts the part of x that is still on the ENI back into the registry. If the outcome is not
+// known, this part stays out of the registry until metadata shows it.
 func (p *Node) unassign(ctx context.Context, id string, x book.Releasable) (gone book.Releasable, err error) {
 	restore := func(s *registry.State, x book.Releasable) {
 		book.Restore(s, id, x)
@@ -290,7 +290,7 @@ func (p *Node) take(ctx context.Context, id string, x book.Releasable) error {
 
 // takeRest unassigns the part of x that EC2 still shows on the ENI, and returns this part. EC2 has refused to unassign
 // all of x, with the error why. EC2 may have carried out an earlier attempt, and may not show the result yet. So if EC2
-// also fails to unassign the rest, the returned error contains why, and the outcome is not known.
+// also fails to unassign this part, the returned error contains why, and the outcome is not known.
 func (p *Node) takeRest(ctx context.Context, id string, x book.Releasable, why error) (book.Releasable, error) {
 	rest, err := p.still(ctx, id, x, why)
 	if err != nil {

@@ -137,8 +137,8 @@ func (spec ENISpec) wants(f lease.Family) bool {
 	return slices.Contains(spec.Families, f) || f == lease.IPv4 && len(spec.Families) == 0
 }
 
-// NewENI creates an ENI and attaches it. It tries the subnets of this instance's zone that have the tags. It fails with
-// [aws.ErrSubnetFull] if none of these subnets has room.
+// NewENI creates an ENI and attaches it. It tries the subnets of this instance's zone that have the tags of the spec.
+// It fails with [aws.ErrSubnetFull] if none of these subnets has room.
 func (p *Node) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 	id, err := p.newENI(ctx, spec)
 	p.ForgetUnlessThrottled(err)

@@ -92,7 +92,7 @@ func (p *Node) secondary(s *registry.State, spec ENISpec) int {
 
 // createENI creates an ENI. Right before the call, size sets the number of addresses or prefixes. The call has the tags
 // and a client token. The intent is on disk before the call, and stays until the ENI is attached. If the process dies
-// in between, resume finds the ENI by its description.
+// before the attachment, resume finds the ENI by its description.
 func (p *Node) createENI(
 	ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, size func(*registry.State, *aws.ENISpec),
 ) (aws.ENI, string, error) {
@@ -162,7 +162,8 @@ func specOf(w registry.Wanted, token, description string) aws.ENISpec {
 
 // unended returns the client token of a creation with an unknown outcome that suits the spec. The size and the timeouts
 // of the creation do not matter. If there is no such creation, unended returns "". EC2's describes may not show the ENI
-// yet (EC2 API reference, "Eventual consistency"). The same call with the same token creates no second ENI.
+// of this creation yet (EC2 API reference, "Eventual consistency"). But if the caller repeats the call with the token,
+// EC2 creates no second ENI.
 func unended(s *registry.State, spec aws.ENISpec) (token string) {
 	for t, i := range s.Intents {
 		if i.Subnet == spec.Subnet && slices.Equal(i.SecurityGroups, spec.SecurityGroups) &&

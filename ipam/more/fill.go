@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// fill gets addresses for an ENI. It asks for a family if the ENI has no free address of the family. It also asks if
-// the pool has fewer free addresses than it wants to keep ready.
+// fill gets addresses for an ENI. It asks for addresses of a family if the ENI has no free address of the family. It
+// also asks if the pool has fewer free addresses than it wants to keep ready.
 func (p *Node) fill(ctx context.Context, s *registry.State, at lease.Place) error {
 	now := time.Now()
 	if f, lacks := noCIDR(at, p.Policy.Families); lacks {

@@ -15,9 +15,9 @@ import (
 )
 
 // This file is about instances that can have no more ENIs. Either the registry shows that the instance is full, or EC2
-// refuses an ENI. Both sources may be out of date a moment later, because an operator or another program has detached
-// an ENI. So a growth that finds the instance full asks EC2 which ENIs are attached. An ENI that is not attached takes
-// no slot.
+// refuses an ENI. The registry and the refusal may be out of date a moment later, because an operator or another
+// program has detached an ENI. So a growth that finds the instance full asks EC2 which ENIs are attached. An ENI that
+// is not attached takes no slot.
 //
 // EC2 may refuse for a reason that its describes do not show. On many types, volumes take
 // slots of ENIs (EC2 user guide, "Volume limits for Nitro-based instances"). So a refusal

@@ -22,7 +22,7 @@ import (
 // This file is for commands of operators. Such a command says what the operator wants, but an ADD and a collection
 // decide by themselves.
 
-// ENIFor returns an attached ENI for a Provision. The caller holds the lock of the Provision. It returns a new ENI, or
+// ENIFor returns an attached ENI for a Provision. The caller holds the lock of the Provision. The ENI is new, or it is
 // the ENI of an earlier, unfinished Provision with the same spec.
 func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) {
 	spec.Managed = false

@@ -128,8 +128,8 @@ func tooOld(i registry.Intent) bool {
 }
 
 // canWait reports whether a growth can leave to a collection what resume would do. A collection can compare a registry
-// without unconfirmed addresses, and repeat a change that can wait. A collection comes within minutes. If none has come
-// in this time, and EC2 does not throttle, the growth makes the comparison.
+// without unconfirmed addresses, and repeat a change that can wait. A collection comes within minutes. If no collection
+// has come for 15 minutes, and EC2 does not throttle, the growth makes the comparison.
 func (p *Node) canWait() bool {
 	const collected = 15 * time.Minute
 	s, err := p.Registry.View()
@@ -242,7 +242,7 @@ func (p *Node) EndBegun(ctx context.Context) error {
 // adoptAll finishes the creation of those ENIs that are ours. It calls stray with an unattached ENI. An attached ENI
 // gets DeleteOnTermination, and is then in the registry with all addresses that EC2 reports. If an ENI is not ours, and
 // is not in the registry, adoptAll leaves it to Learn. If adoptAll fails, a kept answer may be the cause, so adoptAll
-// deletes these answers.
+// deletes the kept answers.
 func (p *Node) adoptAll(
 	ctx context.Context, s *registry.State, enis []aws.ENI, stray func(context.Context, aws.ENI) error,
 ) (failed error) {

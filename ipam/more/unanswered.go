@@ -25,8 +25,8 @@ import (
 // EC2's answers may not yet show what the earlier process has done in the last seconds. So for these seconds, the
 // records of the registry count. If the registry lacks the result of a call, the Provision waits until EC2 has settled.
 
-// unanswered returns the ENI of an earlier Provision with the same spec. Another process may have finished the calls of
-// that Provision since. before is the state before this process finished calls of earlier processes.
+// unanswered returns the ENI of an earlier Provision with the same spec, or "". Another process may have finished the
+// calls of that Provision since. before is the state before this process finished calls of earlier processes.
 func (p *Node) unanswered(ctx context.Context, before, s *registry.State, spec ENISpec) (string, error) {
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		e := s.ENIs[id]
@@ -68,7 +68,7 @@ func (p *Node) unanswered(ctx context.Context, before, s *registry.State, spec E
 }
 
 // shown returns EC2's description of an ENI, or the zero value if EC2 does not know the ENI. EC2 may not yet show a new
-// ENI. So shown asks again until known.Settled after the time since.
+// ENI. So shown asks again until known.Settled has passed after the time since.
 func (p *Node) shown(ctx context.Context, id string, since time.Time) (aws.ENI, error) {
 	for {
 		enis, err := p.DescribeENIs(ctx, aws.ByID(id))

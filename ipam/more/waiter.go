@@ -55,12 +55,13 @@ func (p *Node) wanting(s *registry.State) int {
 	return n
 }
 
-// want returns how many addresses to ask for. The number is one for each ADD that waits or will be repeated, plus the
-// number that the pool wants to keep ready. It is at least ipBatchSize, and not more than maxPods needs.
+// want returns how many addresses to ask for. The number is one for each ADD that waits or will be repeated, plus a
+// reserve. It is at least ipBatchSize, and not more than maxPods needs. The reserve is the number of free addresses
+// that the pool wants to keep ready, or the number of cooling addresses if that is larger.
 //
-// If addresses cool, pods are being replaced, and more pods will be replaced soon. So want adds the number of cooling
-// addresses. With one address for each waiting ADD, a rolling update would cost as many calls as the node has pods. The
-// whole account shares the rate limit of these calls.
+// If addresses cool, pods are being replaced, and more pods will be replaced soon. With one address for each waiting
+// ADD, a rolling update would cost as many calls as the node has pods. The whole account shares the rate limit of these
+// calls.
 func (p *Node) want(s *registry.State) int {
 	if p.single() {
 		return 1
