@@ -125,7 +125,8 @@ func ec2HTTP() (HTTPClient, error) {
 	return do.WithTransportOptions(func(t *http.Transport) { t.TLSClientConfig.RootCAs = cas }), err
 }
 
-// region returns the region that the environment names. If it names none, region returns the instance's region.
+// region returns the region that the environment names. If the environment names none, region returns the instance's
+// region.
 func (c *Client) region(ctx context.Context) (string, error) {
 	if r := own.region().value; r != "" {
 		return r, nil

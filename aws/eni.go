@@ -115,8 +115,8 @@ func parseENI(n types.NetworkInterface) (ENI, error) {
 	return e, nil
 }
 
-// attach reads where the ENI is attached. Without a device index, the index is unknown. Without a network card index,
-// the card is 0 (EC2 API reference, AttachNetworkInterface: "The default is network card index 0").
+// attach reads where the ENI is attached. Without a device index, the Index stays UnknownIndex. Without a network card
+// index, the card is 0 (EC2 API reference, AttachNetworkInterface: "The default is network card index 0").
 func (e *ENI) attach(a *types.NetworkInterfaceAttachment) (err error) {
 	if a == nil {
 		return nil

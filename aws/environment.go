@@ -30,7 +30,7 @@ type Environment func(name string) string
 // own is the environment of this process.
 var own Environment = os.Getenv
 
-// A variable is an entry of an environment. Its value is empty if it is not set.
+// A variable is an entry of an environment. The value is empty if the variable is not set.
 type variable struct{ name, value string }
 
 // first returns the first of the variables that is set. If none is set, it returns the last variable, without a value.
@@ -58,7 +58,7 @@ const hintEnv = "correct the variable where it is set: for the plugins, in the u
 // invalid returns an error about the variable's value.
 func (v variable) invalid(problem string) error { return &envError{v, problem} }
 
-// isTrue reports whether the variable is true.
+// isTrue reports whether the variable's value is true. An empty value counts as false.
 func (v variable) isTrue() (bool, error) {
 	switch strings.ToLower(v.value) {
 	case "true":

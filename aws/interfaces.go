@@ -213,14 +213,14 @@ func list[T any](k *keys, key string, parse func(string) (T, error)) []T {
 	return all
 }
 
-// fail keeps the first error about a key.
+// fail records an error about a key in k, if it is the first one.
 func (k *keys) fail(key string, err error) {
 	if err != nil && k.err == nil {
 		k.err = fmt.Errorf("EC2 metadata %s: %w", metadataPath+macsPath+k.mac+"/"+key, err)
 	}
 }
 
-// first is the first of the values, or zero.
+// first returns the first of the values, or the zero value if there are none.
 func first[T any](list []T) (v T) {
 	if len(list) > 0 {
 		v = list[0]

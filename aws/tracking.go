@@ -47,7 +47,7 @@ func parseTracking(c *types.ConnectionTrackingConfiguration) (t Tracking, err er
 	return t, errors.Join(errs[:]...)
 }
 
-// timeout parses a timeout, which may be missing.
+// timeout parses a timeout. For a missing timeout, it returns 0.
 func timeout(of string, n *int32) (int, error) {
 	if n == nil {
 		return 0, nil

@@ -72,7 +72,7 @@ func lacking(none, why error) error {
 }
 
 // ask asks EC2 for more addresses. If the registry knows no ENI yet, ask asks which ENIs there are. If EC2 gives
-// nothing, but the next call of ask may succeed, ask pauses, and returns failed without an error. If a further call is
+// nothing, but the next call of ask may succeed, ask pauses, and returns true without an error. If a further call is
 // useless, ask returns an error. Each call of ask first finds out what EC2 has done in the call before.
 func (p *Pool) ask(ctx context.Context, o lease.Owner, attempt int, why error) (failed bool, _ error) {
 	began := time.Now()

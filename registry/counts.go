@@ -45,7 +45,7 @@ var (
 	outcomes = [...]string{OK, Waited, Again, Refused, Failed}
 )
 
-// Bounds divide the durations into ranges: each is the upper bound of a range, and each range has one count.
+// Bounds divide the durations into ranges: each bound is the upper end of a range, and each range has one count.
 var Bounds = [...]time.Duration{10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond,
 	100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2500 * time.Millisecond,
 	5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute}

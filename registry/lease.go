@@ -108,7 +108,7 @@ func (s *State) Found(a netip.Addr, l Lease) {
 	s.Leases.Set(a, l)
 }
 
-// EndWhere ends the leases that match, and returns their addresses.
+// EndWhere ends the leases for which match returns true, and returns their addresses.
 func (s *State) EndWhere(now time.Time, match func(netip.Addr, Lease) bool) []netip.Addr {
 	var ended []netip.Addr
 	for a, l := range s.Leases.All() {

@@ -43,7 +43,7 @@ type LeaseLog struct {
 	MaxFiles int    `json:"maxFiles,omitempty"` // maximum number of files; older files have a number after the name
 }
 
-// A Logging is the log of a node, and its state.
+// A Logging is the lease log of a node, and the state of this log.
 //
 //codec:describe
 type Logging struct {

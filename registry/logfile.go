@@ -210,7 +210,7 @@ func (l LeaseLog) rotate() (*os.File, error) {
 	return f, err
 }
 
-// has reports whether there is such a file.
+// has reports whether there is a file with this path.
 func has(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil

@@ -116,7 +116,7 @@ func (e *ENI) Configure(fits, serves, keep bool) {
 // an operator renews it. Then its free addresses do not count for the pool.
 func (e *ENI) Closed() bool { return e.Passed || e.Retired }
 
-// Request records that a pod has asked for the ENI. The ENI may have served a pool before.
+// Request records that a pod has asked for the ENI. If the ENI has served a pool, it no longer does.
 func (e *ENI) Request() {
 	e.Serving, e.OnRequest = false, true
 }

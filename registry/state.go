@@ -97,7 +97,7 @@ type VPC struct {
 	PeersRead time.Time      `json:"peersRead,omitzero"` // zero: never asked
 }
 
-// A Warm is the smallest and largest number of free addresses of a pool.
+// A Warm is the smallest and the largest number of free addresses that a pool is to have.
 //
 //codec:describe exported
 type Warm struct {

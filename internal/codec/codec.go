@@ -153,9 +153,9 @@ func (c *Codec) writeRest(rest map[string]string) {
 	}
 }
 
-// namesOf returns the names of the described members for ReadExactly, and nil for other reads. With these names, a read
-// need not try the described members at each other member. A configuration is for several plugins, so one description
-// has only a few of its members.
+// namesOf returns the names of the described members for ReadExactly, and nil for other reads. With these names,
+// ReadExactly skips other members without a call of the description. A configuration is for several plugins, so one
+// description has only a few of its members.
 func (c *Codec) namesOf(members func()) []string {
 	if !c.exact || c.err != nil {
 		return nil

@@ -37,7 +37,7 @@ func span(s string) int {
 	return n
 }
 
-// Text is a string.
+// Text is the kind of a string.
 func Text(v *string, c *Codec) {
 	if c.Writes() {
 		if span(*v) == len(*v) {
@@ -69,7 +69,7 @@ func Text(v *string, c *Codec) {
 	*v = s
 }
 
-// Number is an int, without a fraction or an exponent.
+// Number is the kind of an int, without a fraction or an exponent.
 func Number(v *int, c *Codec) {
 	if c.Writes() {
 		c.out = strconv.AppendInt(c.out, int64(*v), 10)
@@ -103,7 +103,7 @@ func Natural[T uint32 | uint64](v *T, c *Codec) {
 	*v = T(n)
 }
 
-// Flag is a bool.
+// Flag is the kind of a bool.
 func Flag(v *bool, c *Codec) {
 	if c.Writes() {
 		c.out = strconv.AppendBool(c.out, *v)
@@ -114,7 +114,8 @@ func Flag(v *bool, c *Codec) {
 	}
 }
 
-// Time is a time. Time writes the time in UTC, because the process would have to read a file for another time zone.
+// Time is the kind of a time. Time writes the time in UTC, because the process would have to read a file for another
+// time zone.
 func Time(v *time.Time, c *Codec) {
 	if !c.Writes() {
 		*v = Scan(c, parseTime)
@@ -128,7 +129,7 @@ func Time(v *time.Time, c *Codec) {
 
 func parseTime(s string) (time.Time, error) { return time.Parse(time.RFC3339, s) }
 
-// Addr is an IP address.
+// Addr is the kind of an IP address.
 func Addr(v *netip.Addr, c *Codec) {
 	if !c.Writes() {
 		*v = Scan(c, netip.ParseAddr)
@@ -143,7 +144,7 @@ func Addr(v *netip.Addr, c *Codec) {
 	c.out = append(b, '"')
 }
 
-// Prefix is a CIDR block, or an address with a prefix length.
+// Prefix is the kind of a CIDR block, or of an address with a prefix length.
 func Prefix(v *netip.Prefix, c *Codec) {
 	if !c.Writes() {
 		*v = Scan(c, netip.ParsePrefix)
@@ -166,7 +167,7 @@ func Scan[T any](c *Codec, parse func(string) (T, error)) (v T) {
 	return v
 }
 
-// Raw is any value, unparsed.
+// Raw is the kind of any value, unparsed.
 func Raw(v *json.RawMessage, c *Codec) {
 	if c.Writes() {
 		c.out = append(c.out, *v...)
@@ -175,7 +176,7 @@ func Raw(v *json.RawMessage, c *Codec) {
 	*v = json.RawMessage(c.skip())
 }
 
-// Pointer is a value of the kind, or null for none.
+// Pointer returns the kind of a pointer: the value has the given kind, or is null if the pointer is nil.
 func Pointer[T any](kind func(*T, *Codec)) func(**T, *Codec) {
 	return func(v **T, c *Codec) {
 		if !c.Writes() {

@@ -109,7 +109,7 @@ func canTake(s *registry.State, at lease.Place, a netip.Addr) bool {
 }
 
 // isTaken asks EC2 which ENIs of the subnet have the chosen addresses, as single addresses or in prefixes. If an ENI of
-// this node has a chosen address that the registry does not know, isTaken corrects the registry and returns behind. If
+// this node has a chosen address that the registry does not know, isTaken corrects the registry, and behind is true. If
 // any other ENI has a chosen address, isTaken calls follow, and returns the error of follow.
 func (p *Node) isTaken(ctx context.Context, s *registry.State, subnet string) (behind bool, _ error) {
 	enis, err := p.DescribeENIs(ctx, aws.BySubnet(subnet))

@@ -167,7 +167,8 @@ func (p *Node) inOwnSubnet(ctx context.Context, s *registry.State, e aws.ENI) (a
 }
 
 // recordChosen records an attached ENI with its addresses. If this node has just attached the ENI, its addresses are
-// free at once, because no pod of this node has had them. Otherwise a pod may use some of the addresses.
+// free at once, because no pod of this node has had them. Otherwise a pod may use some of the addresses, so
+// recordChosen looks at the kernel.
 func (p *Node) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) error {
 	addrs, cidrs := slices.Concat(e.Addrs, e.IPv6Addrs), slices.Concat(e.Prefixes, e.IPv6Prefixes)
 	used := p.Used(e.MAC)
@@ -198,7 +199,7 @@ func detaching(id string) error {
 		"the pod asks for %s, which is about to be detached", id)
 }
 
-// chosenInUse updates an ENI of the registry from EC2's description. If no address of the ENI is free then, its error
+// chosenInUse updates an ENI of the registry from EC2's description. If no address of the ENI is free then, the error
 // says which pods use the addresses.
 func (p *Node) chosenInUse(ctx context.Context, s *registry.State, e aws.ENI) error {
 	if s.ENIs[e.ID].Draining {

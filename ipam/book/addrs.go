@@ -24,7 +24,7 @@ func Room(s *registry.State, e registry.ENI, f lease.Family) int {
 	return s.Instance.IPv4PerENI - e.Assigned(netip.Addr.Is4)
 }
 
-// BlocksFor returns how many /28 prefixes have at least the given number of addresses.
+// BlocksFor returns how many /28 prefixes are enough for the given number of addresses.
 func BlocksFor(addrs int) int { return (addrs + BlockSize - 1) / BlockSize }
 
 // AddAddrs records addresses of an ENI as free since the given time. For addresses that EC2 has just assigned, the time
@@ -75,7 +75,7 @@ type Releasable struct {
 // Empty reports whether x has neither addresses nor prefixes.
 func (x Releasable) Empty() bool { return len(x.Addrs)+len(x.Prefixes) == 0 }
 
-// List returns the addresses in order.
+// List returns the addresses of x, in order.
 func (x Releasable) List() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(x.Addrs), netip.Addr.Compare)
 }
@@ -89,7 +89,7 @@ func (x Releasable) Action() string {
 	return UnassignAction
 }
 
-// CIDRs returns the prefixes.
+// CIDRs returns the CIDRs of the prefixes of x.
 func (x Releasable) CIDRs() (cidrs []netip.Prefix) {
 	for _, b := range x.Prefixes {
 		cidrs = append(cidrs, b.CIDR)

@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Holder returns the pod that has a lease. If the pod is not known, Holder returns the network namespace or the
-// container.
+// Holder names the pod that has a lease, for people. If the pod is not known, Holder returns the network namespace or
+// the container.
 func Holder(l registry.Lease) string {
 	if l.PodName != "" {
 		return "pod " + l.PodNamespace + "/" + l.PodName

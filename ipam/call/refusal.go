@@ -76,8 +76,8 @@ func (o Object) Refuse(s *registry.State, action string, err error, jitter func(
 	}
 }
 
-// remember records a refusal. If the registry has this refusal already, and it still counts, remember does not change
-// its time.
+// remember records a refusal. If the registry has a refusal of the same action and object that still counts, remember
+// does nothing.
 func remember(s *registry.State, action, about string, e *aws.Error, lasts time.Duration) {
 	now, key := time.Now(), registry.RefusalKey(action, about)
 	s.PruneRefusals(now)

@@ -53,8 +53,8 @@ func (p *Pool) overdue(o Owner, ended error) error {
 		"%w: another ADD is still asking EC2 for all waiting ADDs of this node: %s: %w", ErrNone, what, ended)
 }
 
-// holdup returns what delays the process that asks EC2, and what an operator can do about it. What is the first cause
-// of these three: EC2 throttles, EC2 has refused a call, or EC2 has not answered yet.
+// holdup returns what delays the process that asks EC2, and what an operator can do about it. The first of these causes
+// that holdup finds counts: EC2 throttles, EC2 has refused a call, or EC2 has not answered yet.
 func (p *Pool) holdup(s *registry.State, o Owner) (what, hint string) {
 	const patience = 10 * time.Second // longer than any backoff
 	since := s.Waiters[o.waiter()].Since

@@ -115,7 +115,7 @@ func (p *Pool) bootMTU(ctx context.Context, s *registry.State) (int, error) {
 	return 0, nil
 }
 
-// sensible returns the MTU, or 0 if it is outside the limits.
+// sensible returns the MTU, or 0 if the MTU is not between minMTU and maxMTU.
 func sensible(mtu int) int {
 	if mtu < minMTU || mtu > maxMTU {
 		return 0

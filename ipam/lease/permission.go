@@ -60,7 +60,7 @@ func (v *validation) permissions(all []Permission) {
 	v.Within = ""
 }
 
-// covers reports whether the permission is for pods of the pod's namespace.
+// covers reports whether the permission is for the namespace of the pod.
 func (p Permission) covers(pod plugin.Pod) bool {
 	return slices.Contains(p.Namespaces, "*") || plugin.Namespaces(p.Namespaces).Has(pod.Namespace)
 }

@@ -254,8 +254,8 @@ func (policy Policy) Heed(s *registry.State, network string) Policy {
 	return policy
 }
 
-// Together returns the policies of a node. Each then knows the tags of all ENIs for which pods of one of the policies
-// may ask. Pods that do not ask get no address of such an ENI.
+// Together returns the policies of a node. Each returned policy knows the tags of all ENIs for which pods of one of the
+// policies may ask. Pods that do not ask get no address of such an ENI.
 func Together(policies []Policy) []Policy {
 	requests := Common(policies...).requests
 	for i := range policies {

@@ -49,11 +49,11 @@ func (a Allocation) Result(link string, p Policy) *types100.Result {
 	return r
 }
 
-// Routed returns the result in the form for a routed pod. Its addresses are not at the ENI's link, but at the pod's
-// interface, which unnumbered-ptp makes. The result has these addresses as single addresses (/32, /128). The result's
-// routes are the node's routes for packets from the pod. The result also has the ENI's primary address, at the ENI's
-// link. With this address, the node asks for the MAC address of the VPC router. No program can take the primary address
-// from the ENI.
+// Routed returns the result in the form for a routed pod. The pod's addresses are not at the ENI's link, but at the
+// pod's interface, which unnumbered-ptp makes. The result has these addresses as single addresses (/32, /128). The
+// result's routes are the node's routes for packets from the pod. The result also has the ENI's primary address, at the
+// ENI's link. With this address, the node asks for the MAC address of the VPC router. No program can take the primary
+// address from the ENI.
 func (a Allocation) Routed(link string, p Policy, ifName, netNS string) *types100.Result {
 	r := a.Result(link, p)
 	r.Interfaces = append(r.Interfaces, &types100.Interface{Name: ifName, Sandbox: netNS})

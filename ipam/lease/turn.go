@@ -21,7 +21,7 @@ type Source struct {
 	Ask func(ctx context.Context, p *Pool, o Owner, why error) (Allocation, error)
 
 	// Hands says that a parent process waits for the answer, and has the owner's turn: see [Program]. If another node
-	// has the address, this process fails at once, and its parent waits.
+	// has the address that the pod has chosen, this process fails at once, and its parent waits.
 	Hands bool
 }
 

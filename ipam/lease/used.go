@@ -77,8 +77,8 @@ func (u Used) AtENI(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	return u.By[At{e.MAC, a}] != ""
 }
 
-// Any reports whether an address of the ENI with the MAC address mac is in use, and the function has returns true for
-// it.
+// Any reports whether the function has returns true for an address of the ENI that is in use. mac is the ENI's MAC
+// address.
 func (u Used) Any(mac string, has func(netip.Addr) bool) bool {
 	for at := range u.By {
 		if (at.MAC == mac || at.MAC == "") && has(at.Addr) {

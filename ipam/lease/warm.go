@@ -18,7 +18,7 @@ import (
 // is to be detached.
 const Refill = "refill"
 
-// refill leaves the mark. If that fails, the ADD does not fail: it has its address.
+// refill leaves the mark Refill. If that fails, the ADD does not fail, because the ADD has its address.
 func (p *Pool) refill() {
 	if err := p.Registry.Mark(Refill); err != nil {
 		slog.Warn("the mark that starts cni-warm.service cannot be written; the pool is refilled only when it is "+
@@ -27,8 +27,8 @@ func (p *Pool) refill() {
 	}
 }
 
-// release leaves the mark that starts cni-release.service. If that fails, the DEL does not fail: a collection releases
-// the address later.
+// release leaves the mark Release, which starts cni-release.service. If that fails, the DEL does not fail: a collection
+// releases the address later.
 func (p *Pool) release() {
 	if err := p.Registry.Mark(Release); err != nil {
 		slog.Warn("the mark that starts cni-release.service cannot be written: the next collection releases the "+

@@ -20,7 +20,7 @@ import (
 
 // This file releases addresses to EC2 that pods had chosen, as soon as no pod has them. The pod may start again on
 // another node, and ask for its address there. The pod's DEL records the pod as the owner of the address in the
-// registry. It also leaves a mark that starts this release.
+// registry. The DEL also leaves a mark that starts this release.
 
 // ReleaseChosen releases to EC2 the addresses that pods had chosen and that no pod has any more, and returns these
 // addresses. While a growth is under way, or EC2 throttles or does not answer, ReleaseChosen tries again until ctx is

@@ -98,7 +98,8 @@ type choice func(s *registry.State, eni string, now time.Time) book.Releasable
 
 // heeding returns a choice that first calls choose. If choose returns something to release, the choice records again
 // what the conflists want, because ADDs may have recorded something else. If this changes the registry, the choice
-// calls choose again. To record this, it reads all leases, so it does this only before a release.
+// calls choose again. The choice must read all leases to record this, so it records nothing if there is nothing to
+// release.
 func (c *Collecting) heeding(choose choice) choice {
 	return func(s *registry.State, id string, now time.Time) book.Releasable {
 		x := choose(s, id, now)

@@ -48,7 +48,7 @@ func (p *Node) AttachAnywhere(
 		if again, now, e := p.SeeAttached(ctx, s); e == nil {
 			seen, s = again, now
 		}
-		// minutes ago, another program may also have detached an ENI
+		// a kept answer may be minutes old: another program may also have detached an ENI since
 		if kept && !seen.Kept && !aws.MaybeDone(err) {
 			return p.AttachAnywhere(ctx, on, least, seen)
 		}

@@ -50,7 +50,7 @@ func (p *Node) fill(ctx context.Context, s *registry.State, at lease.Place) erro
 }
 
 // FillENI does what fill does. EC2's refusal may show that the ENI has addresses which the registry did not have. Then
-// FillENI tries again with a smaller number.
+// FillENI tries again with a smaller number of addresses.
 func (p *Node) FillENI(ctx context.Context, s *registry.State, at lease.Place) error {
 	err := p.fill(ctx, s, at)
 	if !call.IsFull(err) || !errors.Is(err, aws.ErrENIFull) {

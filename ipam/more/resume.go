@@ -121,8 +121,8 @@ func (p *Node) endOld(ctx context.Context, s *registry.State) (*registry.State, 
 	return s, err
 }
 
-// tooOld reports whether an intent ends without an answer of EC2. The intent of a release of a chosen address does not
-// end here: package less finishes such releases.
+// tooOld reports whether an intent ends without an answer of EC2. For the release of a chosen address, tooOld returns
+// false: package less finishes such a release.
 func tooOld(i registry.Intent) bool {
 	return !lease.ReleasesChosen(i) && time.Since(i.Since) > intentLife
 }

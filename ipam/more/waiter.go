@@ -33,8 +33,8 @@ func (p *Node) Waiting(s *registry.State) (n int, first, last time.Time) {
 	return n, first, last
 }
 
-// Found reports whether the pool has free addresses for an ADD. A growth that failed may still have finished an earlier
-// growth.
+// Found reports whether the pool has free addresses for an ADD. Found may return true after a failed growth, because
+// the failed growth may have finished an earlier one.
 func (p *Node) Found() bool {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -117,8 +117,8 @@ func (p *Node) wantNew(s *registry.State) int {
 	return max(n, min(more+(more+p.pods(s))/4, p.Policy.More(s)))
 }
 
-// A pause says how long no new ADD has come when a burst of ADDs counts as ended. The time is from least to most, which
-// is for a burst whose ADDs come slowly.
+// A pause says how long no new ADD must come before a burst of ADDs counts as ended: at least the time least, and at
+// most the time most. The limit most is for a burst whose ADDs come slowly.
 type pause struct{ least, most time.Duration }
 
 // The pauses of gather. A new ENI takes seconds, so a longer wait for the ADDs of a slow burst makes little difference.

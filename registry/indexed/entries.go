@@ -239,7 +239,7 @@ func rankOf(k netip.Addr) uint64 {
 // wideRank is the rank of an IPv6 address, computed from the first half of the address.
 func wideRank(half uint64) uint64 { return 1<<63 | half>>1 }
 
-// find returns the index of the entry, or the index where it would be.
+// find returns the index of the entry with the key k, or the index where such an entry would be.
 func (e *entries) find(k netip.Addr) (i int, found bool) {
 	i, end := e.bounds(k)
 	for i < end {

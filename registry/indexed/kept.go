@@ -29,7 +29,7 @@ type Keeping[V any] struct {
 	Clone func(*V) *V
 }
 
-// Same reports whether the table is unchanged since it was read.
+// Same reports whether the table m is unchanged since k read it.
 func (k *Kept[V]) Same(m map[string]V, by Keeping[V]) bool {
 	if k.text == "" || len(m) != len(k.values) {
 		return false
@@ -63,7 +63,7 @@ func KeptTable[V any](c *codec.Codec, name string, m *map[string]V, k *Kept[V], 
 	})
 }
 
-// read adds the values to m, which is not nil.
+// read reads a table, and adds its values to m, which is not nil. ReadTrusted also stores the values in k.
 func (k *Kept[V]) read(c *codec.Codec, m map[string]V, by Keeping[V], kind func(*V, *codec.Codec)) {
 	in, begin := c.Input()
 	values, v := map[string]kept[V]{}, new(V)

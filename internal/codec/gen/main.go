@@ -145,8 +145,8 @@ var directive = regexp.MustCompile(`^//codec:(describe|members)( exported)?( kep
 var methods = map[string]string{"describe": "describe", "describe exported": "Describe", "members": "members",
 	"members exported": "Members"}
 
-// declaration adds the type of a declaration if the type has a directive. declaration also notes how methods name their
-// receiver.
+// declaration adds the type of a declaration to s if the type has a directive. declaration also notes how methods name
+// their receiver.
 func (s *source) declaration(d ast.Decl, receivers map[string]string) {
 	if f, ok := d.(*ast.FuncDecl); ok && f.Recv != nil && len(f.Recv.List[0].Names) > 0 {
 		receivers[strings.TrimPrefix(types.ExprString(f.Recv.List[0].Type), "*")] = f.Recv.List[0].Names[0].Name
@@ -189,7 +189,8 @@ func (s *source) methods(b *strings.Builder, d *described) error {
 	return nil
 }
 
-// comparison has the methods same and clone, for a receiver, a type, an expression and statements.
+// comparison is the format of the methods same and clone. Its arguments are a receiver, a type, an expression and
+// statements.
 const comparison = `
 // same compares all fields.
 func (%[1]s *%[2]s) same(other *%[2]s) bool {
