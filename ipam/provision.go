@@ -16,9 +16,9 @@ import (
 // deletes the ENI. If Provision returns an error and an ID, the ENI is attached, but its link may not be up. If an
 // earlier Provision with the same spec was interrupted, Provision uses the ENI of the earlier Provision.
 //
-// No two Provisions return the same ENI. For this, the registry has a mark (Provisioning of registry.ENI) of each ENI
-// that no Provision has returned yet. Provision holds a lock. So if Provision finds a mark, the process that has made
-// the mark has ended.
+// No two Provisions return the same ENI. For this, the ENI of a Provision has a mark in the registry (Provisioning of
+// registry.ENI) until the Provision returns the ENI. Provision holds a lock. So if Provision finds a mark, the process
+// that has made the mark has ended.
 func (p *Pool) Provision(ctx context.Context, spec more.ENISpec) (id, link string, err error) {
 	return p.provision(ctx, spec, p.LinkUp)
 }

@@ -167,7 +167,7 @@ func (s *State) number() {
 }
 
 // begin begins a series. If the registry does not have the end of the previous series, begin looks for it in f, the
-// log's last file.
+// log's file.
 func (l *Logging) begin(instance string, f *os.File, size int) {
 	l.After = cmp.Or(l.end(), l.After)
 	if l.After == "" && f != nil {

@@ -171,7 +171,7 @@ func openLog(path string) (f *os.File, size int, err error) {
 
 // rotate adds the number 1 to the name of the log's file, and creates a new file. Each older file gets the next number,
 // up to the first number that has no file. There may be such a number because a killed process has already renamed some
-// files. rotate deletes the oldest files if there are more than MaxFiles.
+// files. rotate deletes the oldest files, so that at most MaxFiles files stay.
 func (l LeaseLog) rotate() (*os.File, error) {
 	named := func(n int) string {
 		if n == 0 {

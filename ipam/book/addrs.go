@@ -121,8 +121,7 @@ func (x Releasable) Without(other Releasable) Releasable {
 }
 
 // Withdraw removes the addresses and prefixes in x from the registry. A process calls Withdraw before it asks EC2 to
-// unassign x, or after EC2 has shown that x is no longer on the ENI. Leases of such addresses stay until their pods
-// end.
+// unassign x, or after x has left the ENI. Leases of such addresses stay until their pods end.
 func Withdraw(s *registry.State, id string, x Releasable) {
 	e, known := s.ENIs[id]
 	now := time.Now()

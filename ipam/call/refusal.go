@@ -77,7 +77,7 @@ func (o Object) Refuse(s *registry.State, action string, err error, jitter func(
 }
 
 // remember records a refusal. If the registry has a refusal of the same action and object that still counts, remember
-// does nothing.
+// keeps that refusal.
 func remember(s *registry.State, action, about string, e *aws.Error, lasts time.Duration) {
 	now, key := time.Now(), registry.RefusalKey(action, about)
 	s.PruneRefusals(now)

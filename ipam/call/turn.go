@@ -58,10 +58,10 @@ func (p *Node) Backoff(n int) time.Duration {
 var ErrGivesWay = errors.New("EC2 throttles, and a waiting ADD may need a call to EC2: this process lets the ADD go " +
 	"first")
 
-// yield is called before a process repeats a call that EC2 has throttled. In the zero mode, it does nothing. In the
-// mode Ahead, yield waits up to a minute. EC2 counts the calls of the whole account, and pods of other nodes may wait.
-// The wait ends as soon as an ADD of this node waits. If that ADD is of another pool, the error is ErrGivesWay. If the
-// node has no pods, yield does not wait: the node has just started, and its pods come soon.
+// yield is called before a process repeats a call that EC2 has throttled. Outside the modes Ahead and Finishes, yield
+// does nothing. In the mode Ahead, yield waits up to a minute. EC2 counts the calls of the whole account, and pods of
+// other nodes may wait. The wait ends as soon as an ADD of this node waits. If that ADD is of another pool, the error
+// is ErrGivesWay. If the node has no pods, yield does not wait: the node has just started, and its pods come soon.
 //
 // In the mode Finishes, yield does not wait. If any ADD waits, the error is ErrGivesWay.
 func (p *Node) yield(ctx context.Context, action string) error {

@@ -98,8 +98,8 @@ func (p *Node) createENI(
 ) (aws.ENI, string, error) {
 	eni, token, err := p.createOnce(ctx, subnet, spec, size)
 	if len(spec.Tags) > 0 && noTags(err) {
-		// A role for the original plugin does not have this permission. Without tags, only the registry of this node
-		// says that the ENI may be deleted.
+		// The original plugin did not need this permission, so a role may lack it. Without tags, only the registry of
+		// this node says that the ENI may be deleted.
 		slog.Warn("the instance role does not allow ec2:CreateTags: the new ENI has no tags", "error", err)
 		spec.Tags = nil
 		eni, token, err = p.createOnce(ctx, subnet, spec, size)
