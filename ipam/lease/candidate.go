@@ -49,7 +49,7 @@ func (policy Policy) takes(id string, e registry.ENI) bool {
 		policy.Misfit(e) == ""
 }
 
-// Apart returns a pod that uses an ENI and cannot share it with the choosing pod, because one of the two pods wants the
+// Apart returns a pod that uses an ENI and cannot share it with the choosing pod. One of the two pods then wants the
 // whole ENI. If there is no such user, Apart returns "". Apart checks only pods that ask for this ENI or for a whole
 // ENI. Other pods cannot get an address of an exclusive ENI, because it has a pool of its own: see derivedName.
 func (c Choice) Apart(s *registry.State, id string) (user string) {

@@ -19,8 +19,8 @@ import (
 // two pods.
 
 // cooled reports whether the pod can have the address that it has chosen. There are three cases: the address was free
-// before the given time, this pod was the last pod with the address, or no pod of this node has had it. While free
-// addresses are unconfirmed, the second case does not count.
+// before the given time, this pod was its last pod, or no pod of this node has had it. While free addresses are
+// unconfirmed, the second case does not count.
 func (c Choice) cooled(s *registry.State, a netip.Addr, before time.Time) bool {
 	if s.Leases.Has(a) {
 		return false

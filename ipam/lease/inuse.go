@@ -19,10 +19,10 @@ import (
 )
 
 // NotesUse wraps a plugin that runs after ipam. If the kernel refuses the leased address because another slave of the
-// ENI has it, NotesUse records in the registry that the address is in use. The cause is the namespace of an earlier
-// pod: this namespace still exists after that pod's DEL. The node has no route to the address any more, so the ADD
-// could not see that the address is in use. A look into all namespaces would find such addresses earlier, but would
-// make every ADD slower.
+// ENI has it, NotesUse records in the registry that it is in use. The cause is the namespace of an earlier pod: this
+// namespace still exists after that pod's DEL. The node has no route to the address any more, so the ADD could not see
+// that the address is in use. A look into all namespaces would find such addresses earlier, but would make every ADD
+// slower.
 //
 // No pod gets the address until collections have seen that it is gone. If the same attachment
 // is added again, it gets another address.
