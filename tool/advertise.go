@@ -86,8 +86,8 @@ node-feature-discovery, and does not call the API server:
 	}
 }
 
-// tell writes the numbers to the file of --feature-file, or else reports them to the API server. With --dry-run, it
-// does nothing.
+// tell writes the numbers of the resources to the file of --feature-file, or else reports them to the API server. With
+// --dry-run, it does nothing.
 func tell(c *cli.Context, rows []offerRow) error {
 	switch file := c.String("feature-file"); {
 	case c.Bool("dry-run"):
@@ -101,7 +101,8 @@ func tell(c *cli.Context, rows []offerRow) error {
 	return patch(c, rows)
 }
 
-// patch reports the numbers to the API server. patch removes the resources of pools that are gone.
+// patch reports the numbers of the resources to the API server. Then it removes from the node the resources of pools
+// that the configuration no longer has.
 func patch(c *cli.Context, rows []offerRow) error {
 	path := c.String("kubeconfig")
 	if path == "" {
@@ -145,7 +146,8 @@ func patch(c *cli.Context, rows []offerRow) error {
 	return explained(err, node, path)
 }
 
-// explained adds a hint to the error of a failed request.
+// explained returns the error of a request to the API server, with a hint if there is one. Without an error, it returns
+// nil.
 func explained(err error, node, kubeconfig string) error {
 	if err == nil {
 		return nil
@@ -171,7 +173,8 @@ func explained(err error, node, kubeconfig string) error {
 }
 
 // features returns the text of the file for the local source of node-feature-discovery. The directive +no-label
-// (customization guide, "Local feature source") applies to the next line: the number becomes a feature, and no label.
+// (customization guide, "Local feature source") applies to the next line of the file: its number becomes a feature, and
+// no label.
 func features(rows []offerRow) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, "# By", cli.Program+" advertise, for the NodeFeatureRule of docs/scheduler.md.")

@@ -64,8 +64,8 @@ mistake, give --index:
 	}
 }
 
-// firstIndex returns the lowest device index at which the command assigns addresses. Without a configuration, it is
-// that of the boot ENI.
+// firstIndex returns the lowest device index at which the command assigns addresses. Without a configuration, this is
+// 0, the index of the boot ENI.
 func firstIndex(c *cli.Context) (int, error) {
 	if c.IsSet("index") {
 		return c.Int("index"), nil

@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/connectivity"
 )
 
-// usualInternet is a host of the internet. If the VPC has an endpoint for this host, its name resolves to a private
-// address, and the test skips the path.
+// usualInternet is a host of the internet. If the VPC has an endpoint for this host, the host's name resolves to a
+// private address, and the test skips the path to the internet.
 const usualInternet = "sts.amazonaws.com:443"
 
 func connectivityTest() *cli.Command {
@@ -140,8 +140,8 @@ func testOf(c *cli.Context) (t connectivity.Test, err error) {
 	return t, err
 }
 
-// networkNamed returns the network of that name, or the first network if name is "". Only networks with our pairs
-// count.
+// networkNamed returns the network of that name, or the first network if name is "". It knows only networks whose pods
+// have a veth pair of ours: networks with conf.TypeAll or conf.TypePTP.
 func networkNamed(conflists *conf.Conflists, name string) (conf.Network, error) {
 	networks, err := conflists.Networks()
 	for _, n := range networks {

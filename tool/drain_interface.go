@@ -105,8 +105,8 @@ type drainRow struct {
 	Why      string `json:"why"` // "": the ENI does not differ
 }
 
-// drainRows returns a row for each ENI with one of these IDs. If differ is true, drainRows leaves out ENIs that neither
-// drain nor differ. why says how ENIs differ.
+// drainRows returns a row for each ENI whose ID is in ids. If differ is true, drainRows leaves out ENIs that neither
+// drain nor differ. why says how each ENI differs from the configuration.
 func drainRows(s *registry.State, ids []string, why map[string]string, differ bool) (rows []drainRow) {
 	for _, id := range ids {
 		e, known := s.ENIs[id]
@@ -124,12 +124,13 @@ func drainRows(s *registry.State, ids []string, why map[string]string, differ bo
 	return rows
 }
 
-// renewable reports whether pods get the addresses of an ENI by its pool, and the ENI may leave the node.
+// renewable reports whether an ENI serves the pods of its pool, and another ENI could replace it on the node.
 func renewable(e registry.ENI) bool { return !e.IsBoot() && !e.OnRequest && !e.Foreign }
 
-// differences compares the ENIs of the node with the configuration. It returns for each ENI why pods would get no
-// address of it if an operator had attached it. Metadata has the security groups of the ENIs. If they do not decide,
-// EC2 has the tags of the subnets. If the role may not ask for the tags, the groups decide alone.
+// differences compares the ENIs of the node with the configuration. It returns by ENI why no pod would get an address
+// of the ENI if an operator had attached the ENI, or "". The security groups of the ENIs come from metadata. If the
+// groups do not decide, differences asks EC2 for the tags of the subnets. If the role may not ask for the tags, an ENI
+// whose groups do not decide counts as not different.
 func differences(
 	c *cli.Context, p *ipam.Pool, s *registry.State, conflists *conf.Conflists,
 ) (why map[string]string, _ error) {
@@ -165,7 +166,8 @@ func differences(
 	return why, nil
 }
 
-// subnetTags returns the tags of the subnets in the zone, by subnet. If the role may not ask for them, it returns nil.
+// subnetTags asks EC2 for the subnets in the zone of the VPCs that the ENIs are in. It returns the subnets' tags by
+// subnet ID, or nil if the role may not ask.
 func subnetTags(
 	c *cli.Context, cloud *aws.Client, enis []aws.ENI, zone string,
 ) (map[string]map[string]string, error) {

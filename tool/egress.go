@@ -70,7 +70,7 @@ comments also have the egress itself.` +
 // egressPods returns the clients and routers of this node. If the configuration has no egress, egressPods returns nil
 // and does not look into the namespaces.
 func egressPods(conflists *conf.Conflists, s *registry.State) ([]view.EgressPod, error) {
-	networks, _ := conflists.Egress() // validate and doctor report the mistakes
+	networks, _ := conflists.Egress() // validate and doctor report mistakes of the configuration
 	if len(networks) == 0 {
 		return nil, nil
 	}

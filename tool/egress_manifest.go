@@ -60,7 +60,7 @@ func egressFlags() []cli.Flag {
 // newKeys are the flags for an egress that the configuration does not have. Each flag is a key of an egress.
 var newKeys = []string{"gateways", "destinations", "except", "namespaces", "clients"}
 
-// A manifest has the values of the template egress.yaml.
+// A manifest has the values that the template egress.yaml writes.
 type manifest struct {
 	Name, Namespace  word
 	Gateways         []string
@@ -80,7 +80,7 @@ type workload struct {
 	IP, Zone string
 }
 
-// A lack is a part that the conflist needs and does not have.
+// A lack is a part that the conflist needs and does not have: what the part is for, and its lines.
 type lack struct {
 	Means string   `json:"means"`
 	Lines []string `json:"lines"`
@@ -100,8 +100,8 @@ func printManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *con
 		func(w io.Writer) { _, _ = b.WriteTo(w) }) // no error: w is in memory
 }
 
-// newManifest returns the manifest of the egress that --manifest names. If the configuration has a value, newManifest
-// takes the value from the configuration.
+// newManifest returns the manifest of the egress that --manifest names. It takes the egress from the configuration, or
+// a new egress from the flags.
 func newManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *conf.Conflists) (*manifest, error) {
 	name := c.String("manifest")
 	m := &manifest{Name: word(name), Image: c.String("image"), Probe: c.String("probe"),
@@ -144,14 +144,14 @@ func (w word) String() string {
 	return string(w)
 }
 
-// dnsLabel matches the names that namespaces, Services and labels may have (RFC 1123). It allows only 40 characters, so
-// that a name can end with an address.
+// dnsLabel matches the names that namespaces, Services and labels may have (RFC 1123). It allows only 40 characters,
+// because work appends an address to the name of the egress.
 var dnsLabel = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`)
 })
 
 // find returns the egress of that name and its network. If the flags describe a new egress, find returns the new egress
-// and the network that gets it.
+// and the network that gets it, and adds to m.Lacks what the conflist needs for the egress.
 func (m *manifest) find(c *cli.Context, name string, networks []conf.NetworkEgress, conflists *conf.Conflists) (
 	n conf.NetworkEgress, e egress.Egress, err error,
 ) {
@@ -242,8 +242,8 @@ func inline(v any) string {
 	return strings.ReplaceAll(string(b), `","`, `", "`)
 }
 
-// routersOf returns the namespace of the routers: the value of --routers, or else the first namespace of the egress
-// that has no wildcard.
+// routersOf returns the namespace of the routers: the value of --routers, or else the first namespace without a
+// wildcard in the egress's key routers.
 func routersOf(c *cli.Context, e egress.Egress) (string, error) {
 	if c.IsSet("routers") {
 		return c.String("routers"), nil
@@ -258,7 +258,7 @@ func routersOf(c *cli.Context, e egress.Egress) (string, error) {
 		words(e.Routers, "none"))
 }
 
-// work adds a Deployment, or a StatefulSet for each address.
+// work adds to the manifest a Deployment, or a StatefulSet for each --address.
 func (m *manifest) work(c *cli.Context) error {
 	addresses := c.StringSlice("address")
 	if len(addresses) == 0 {
@@ -292,7 +292,7 @@ func (m *manifest) work(c *cli.Context) error {
 // by a hyphen and a hash of 10 digits.
 const mostSet = 52
 
-// compare finds what the conflist lacks for these routers.
+// compare adds to m.Lacks what the conflist lacks for the routers of the manifest.
 func (m *manifest) compare(c *cli.Context, n conf.NetworkEgress, e egress.Egress) error {
 	if !e.HasRouters(string(m.Namespace)) {
 		m.Lacks = append(m.Lacks, lack{fmt.Sprintf("The conflist of all nodes needs this namespace in routers of the "+

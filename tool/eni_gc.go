@@ -125,7 +125,7 @@ func (l *leaks) print(w io.Writer) {
 	}
 }
 
-// collect deletes the leaks that a run saw at least grace ago, and records the other leaks.
+// collect deletes the leaks that an earlier run saw at least grace ago, and records the other leaks.
 func (l *leaks) collect(ctx context.Context) error {
 	enis, err := l.find(ctx)
 	if err != nil {
@@ -162,8 +162,8 @@ func (l *leaks) collect(ctx context.Context) error {
 	return errors.Join(failed, l.write(still))
 }
 
-// delete deletes an ENI. EC2 refuses the deletion if the ENI has just been attached. Another node may already have
-// deleted the ENI.
+// delete deletes an ENI. If another node has already deleted the ENI, delete returns nil. EC2 refuses to delete an ENI
+// that has just been attached.
 func (l *leaks) delete(ctx context.Context, id string) error {
 	if l.dry {
 		return nil
@@ -203,9 +203,9 @@ func (l *leaks) find(ctx context.Context) ([]aws.ENI, error) {
 	return idle, nil
 }
 
-// alive returns the IDs of the existing instances among those for which the ENIs were created, and the VPC of this
-// instance. An existing instance has an attached ENI, from its launch to its end. EC2's answer counts only if it also
-// shows an attached ENI of this instance.
+// alive returns the IDs of the instances that still exist, among this instance and the instances in the ENIs' tags. It
+// also returns the VPC of this instance. An existing instance has an attached ENI, from its launch to its end. EC2's
+// answer counts only if it also shows the boot ENI of this instance.
 func (l *leaks) alive(
 	ctx context.Context, self aws.Instance, enis []aws.ENI,
 ) (alive map[string]bool, vpc string, err error) {

@@ -26,15 +26,15 @@ import (
 var defaultFormat = strings.Fields("version account-id interface-id srcaddr dstaddr srcport dstport protocol packets " +
 	"bytes start end action log-status")
 
-// A flowFormat has the names of a record's fields, and the indices of four of them.
+// A flowFormat has the names of a record's fields, and the indices of the fields with the addresses and times.
 type flowFormat struct {
 	names                []string
 	src, dst, start, end int
 }
 
-// newFlowFormat finds the fields of the addresses and times. If a packet has a secondary address of an ENI, EC2 still
-// writes the primary address of the ENI into srcaddr or dstaddr. The packet's own addresses are in pkt-srcaddr and
-// pkt-dstaddr.
+// newFlowFormat returns the format of records with these fields. It fails if they lack an address or a time. It prefers
+// pkt-srcaddr and pkt-dstaddr, which have the packet's own addresses. If a packet has a secondary address of an ENI,
+// EC2 writes the ENI's primary address into srcaddr or dstaddr.
 func newFlowFormat(names []string) (f flowFormat, err error) {
 	find := func(wanted ...string) int {
 		for _, w := range wanted {
@@ -50,7 +50,8 @@ func newFlowFormat(names []string) (f flowFormat, err error) {
 	return f, err
 }
 
-// pods returns the pods that had the two addresses of a record, or "-" for no pod.
+// pods returns the pods that had the two addresses of a record during the record's time, or "-" for no pod. "unknown"
+// is for a pod that a lost line of the lease log may name.
 func (f flowFormat) pods(h *history.History, record []string) (src, dst string) {
 	start, errStart := strconv.ParseInt(record[f.start], 10, 64)
 	end, errEnd := strconv.ParseInt(record[f.end], 10, 64)
@@ -80,7 +81,7 @@ func (f flowFormat) pods(h *history.History, record []string) (src, dst string) 
 	return pods(record[f.src]), pods(record[f.dst])
 }
 
-// annotate writes the records of a flow log with their pods.
+// annotate writes the records of a flow log, each with the pods of its addresses.
 func annotate(c *cli.Context, h *history.History, path string) error {
 	var in io.ReadCloser = os.Stdin
 	if path != "-" {
@@ -138,7 +139,7 @@ func (a *annotator) line(fields []string) error {
 	return a.write(fields, src, dst)
 }
 
-// begin finds the format, and reports whether the line is the header.
+// begin sets the format of the flow log by its first line, and reports whether this line is the header.
 func (a *annotator) begin(fields []string) (header bool, err error) {
 	header = slices.ContainsFunc(fields, func(name string) bool {
 		return name == "srcaddr" || name == "pkt-srcaddr" || name == "version"

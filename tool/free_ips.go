@@ -40,7 +40,7 @@ type unboundRow struct {
 	Addr    netip.Addr `json:"ip"`
 }
 
-// unbound lists the addresses that neither the node nor a pod has, in the order of metadata.
+// unbound returns the addresses that neither the node nor a pod has, in the order in which metadata lists them.
 func unbound(ctx context.Context, p *ipam.Pool) ([]unboundRow, error) {
 	enis, err := p.Cloud.ENIs(ctx)
 	if err != nil {

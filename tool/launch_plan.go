@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// A plan describes the ENIs of an instance.
+// A plan describes the ENIs that a launch template gives to an instance.
 type plan struct {
 	lease.Policy
 	kind   string // the instance type
@@ -74,7 +74,7 @@ func planOf(c *cli.Context) (plan, error) {
 	return p, err
 }
 
-// poolsOf returns a policy for each pool of the networks, and reports whether pods may also ask for ENIs.
+// poolsOf returns a policy for each pool of the networks, and reports whether pods may ask for ENIs.
 func poolsOf(networks []conf.List) (pools []lease.Policy, takes bool) {
 	var all []lease.Policy
 	for _, l := range networks {
@@ -101,8 +101,8 @@ func poolNamed(c *cli.Context, pools []lease.Policy, name string) (lease.Policy,
 }
 
 // together merges the policies of networks that share a pool. The ENIs of the merged policy serve the pods of all these
-// networks. The merged policy has the families of all networks, the highest interfaceIndex, and the sum of maxPods.
-// With Multus, a pod may be in each of these networks.
+// networks. The merged policy has the families of all networks, and the highest interfaceIndex and maxENIs. It has the
+// sum of maxPods, because with Multus one pod may be in each of these networks.
 func together(sharing []lease.Policy) lease.Policy {
 	p := sharing[0]
 	p.Families = slices.Clone(p.Families)
@@ -179,7 +179,7 @@ func (p *plan) pods() int {
 	if !slices.Contains(p.Families, lease.IPv4) {
 		return n
 	}
-	const size = 16 // of a /28
+	const size = 16 // addresses of a /28
 	return min(n, 1+p.eni.Secondary+size*p.eni.Prefixes)
 }
 

@@ -144,7 +144,7 @@ func templateFor(c *cli.Context) (launchData, error) {
 	}
 	if p.MinIndex == 0 { // the boot ENI serves pods, too
 		boot.Secondary, boot.Prefixes, boot.Tracking = p.eni.Secondary, p.eni.Prefixes, p.eni.Tracking
-		boot.IPv6 *= p.limits.IPv6PerENI // EC2 creates an ENI with addresses or with a prefix, not with both
+		boot.IPv6 *= p.limits.IPv6PerENI // no IPv6 prefix: EC2 creates an ENI with addresses or with a prefix
 	}
 	slots, err := p.slots()
 	if err != nil {

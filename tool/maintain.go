@@ -76,13 +76,13 @@ SIGTERM. With --once it runs each command once, and prints the result of each.` 
 	}
 }
 
-// A maintenance has the settings of the loop.
+// A maintenance has the settings of maintain.
 type maintenance struct {
 	config    string        // path of the conflist, or of its directory
 	every     time.Duration // between two collections
 	freeAfter time.Duration
 	metrics   string   // path of the file; "": write no metrics
-	advertise []string // its arguments; nil: do not advertise
+	advertise []string // arguments of the command advertise; nil: do not advertise
 }
 
 func maintenanceOf(c *cli.Context) (*maintenance, error) {
@@ -116,14 +116,15 @@ func maintenanceOf(c *cli.Context) (*maintenance, error) {
 // patience is the time after which maintain ends a command, like TimeoutStartSec= of the units.
 const patience = 3 * time.Minute
 
-// lookForMark and measureEvery are the intervals of cheap work. A look for a mark is one stat of a file on tmpfs.
+// lookForMark is how often maintain looks for the marks of plugins. To look for a mark is one stat of a file on tmpfs.
+// measureEvery is how often maintain runs metrics and advertise.
 const (
 	lookForMark  = time.Second
 	measureEvery = time.Minute
 )
 
-// loop works until the context is done. Many nodes may boot at once, so the first collection begins after a random
-// time.
+// loop runs the commands at their intervals until the context is done. Many nodes may boot at once, so the first
+// collection begins after a random time.
 func (m *maintenance) loop(ctx context.Context) {
 	m.warm(ctx)
 	collect, measure := time.After(m.every/5+jitter(m.every)), time.After(0)
@@ -150,7 +151,7 @@ func (m *maintenance) loop(ctx context.Context) {
 	}
 }
 
-// marked reports whether a plugin has left a mark.
+// marked reports whether a plugin has left the mark of that name, a file in the registry's directory.
 func marked(name string) bool {
 	_, err := os.Stat(filepath.Join(registry.Dir(), name))
 	return err == nil
@@ -187,15 +188,15 @@ func orOK(text string) string {
 	return text
 }
 
-// warm refills the pools. The command warm itself removes the mark before its work. But if the command cannot read the
-// conflist, it leaves the mark, and the mark would start the command again each second. So maintain removes the mark
-// first.
+// warm refills the pools. The command warm itself removes the mark lease.Refill before its work. But if the command
+// cannot read the conflist, it leaves the mark, and the mark would start the command again each second. So maintain
+// removes the mark first.
 func (m *maintenance) warm(ctx context.Context) []commandRow {
 	_ = os.Remove(filepath.Join(registry.Dir(), lease.Refill)) // like ExecStartPre= of cni-warm.service
 	return []commandRow{m.run(ctx, "warm", "--config", m.config)}
 }
 
-// release releases chosen addresses, as cni-release.service does.
+// release runs the command release, as cni-release.service does.
 func (m *maintenance) release(ctx context.Context) []commandRow {
 	_ = os.Remove(filepath.Join(registry.Dir(), lease.Release)) // for the same reason as in warm
 	return []commandRow{m.run(ctx, "release", "--config", m.config)}

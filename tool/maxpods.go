@@ -143,7 +143,7 @@ func nodeOf(c *cli.Context) (podNode, error) {
 	return n, n.configure(c, networks)
 }
 
-// configure takes the pools and limits from the networks. A value that a flag sets stays.
+// configure takes the pools and limits from the networks. The value of a flag has precedence.
 func (n *podNode) configure(c *cli.Context, networks []conf.List) error {
 	pools, takes := poolsOf(networks)
 	if takes && !c.IsSet("except-enis") {
@@ -194,7 +194,7 @@ func (n podNode) count(c *cli.Context) (int, error) {
 	return n.atMost(pods + n.host), nil
 }
 
-// atMost limits a number by --max or maxPods.
+// atMost returns a number of pods, or the limit by --max or maxPods if the limit is lower.
 func (n podNode) atMost(pods int) int {
 	if n.most > 0 {
 		return min(pods, n.most)
@@ -202,8 +202,8 @@ func (n podNode) atMost(pods int) int {
 	return pods
 }
 
-// limits asks EC2 for the limits of the instance type. If this instance gets no addresses from EC2, only the attached
-// ENIs count, and limits returns no limits.
+// limits asks EC2 for the limits of the instance type. If this instance gets no addresses from EC2, limits returns no
+// limits: only the attached ENIs then count.
 func (n podNode) limits(c *cli.Context) (aws.Limits, error) {
 	grows := func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone }
 	switch {
@@ -242,7 +242,7 @@ func (n podNode) addresses(c *cli.Context, l aws.Limits) (int, error) {
 // one pool.
 func (n podNode) templated(c *cli.Context, l aws.Limits) (int, error) {
 	p := plan{Policy: n.pools[0], kind: n.kind, limits: l, except: n.except}
-	p.MaxPods = 0 // 0: as many as fit
+	p.MaxPods = 0 // 0: as many pods as fit
 	if err := p.fillENI(c); err != nil {
 		return 0, err
 	}

@@ -25,7 +25,7 @@ type format struct {
 	name       string
 	number     string   // the format of a number of pods
 	expression string   // the format of an expression
-	dialect    *dialect // of the program's expressions; nil: it takes only a number
+	dialect    *dialect // of the program's expressions; nil: the program takes only a number
 
 	resources func(w io.Writer, kind string, all []resourceRow) // prints resources of advertise; nil: none
 }
@@ -69,7 +69,7 @@ func (n podNode) printExpression(c *cli.Context, f format) error {
 
 // A dialect has the functions that a program adds to CEL, and its condition for a result.
 type dialect struct {
-	functions bool // it has min and max
+	functions bool // the program has min and max
 	positive  bool // the result must not be 0
 }
 
@@ -147,7 +147,7 @@ func (d dialect) choose(function, operator string, a, b term) term {
 	return term{cel: fmt.Sprintf("(%s %s %s ? %s : %s)", a, operator, b, a, b)}
 }
 
-// expression returns the number of pods for all instance types with one network card.
+// expression returns a CEL expression for the number of pods, for all instance types with one network card.
 func (n podNode) expression(d dialect) (string, error) {
 	if err := n.expressible(d); err != nil {
 		return "", err
@@ -165,7 +165,7 @@ func (n podNode) expression(d dialect) (string, error) {
 	return pods.String(), nil
 }
 
-// expressible returns an error if no expression can give the number.
+// expressible returns an error if no expression of the dialect is right for the networks of the configuration.
 func (n podNode) expressible(d dialect) error {
 	first := n.pools[0]
 	for _, p := range n.pools[1:] {

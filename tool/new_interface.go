@@ -108,7 +108,7 @@ func (e madeENI) print(w io.Writer) {
 		e.SecurityGroups)
 }
 
-// parseFilter parses tags: k=v,k=v.
+// parseFilter returns the tags in a text of the form k=v,k=v, the value of --subnet_filter.
 func parseFilter(text string) (map[string]string, error) {
 	if text == "" {
 		return nil, nil

@@ -54,7 +54,7 @@ type offerRow struct {
 	Free     int    `json:"free"`     // addresses for the next pods
 	More     int    `json:"more"`     // addresses that EC2 can still give
 	Cooling  int    `json:"cooling"`  // addresses that no pod gets yet
-	Reserved int    `json:"reserved"` // the most addresses that cooled at one moment
+	Reserved int    `json:"reserved"` // the most addresses that cooled at one moment within --window
 }
 
 // offers returns the numbers of this node: a row for each pool.
@@ -151,8 +151,8 @@ func (n offering) grows() bool {
 	return slices.ContainsFunc(n.pools, func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone })
 }
 
-// describedLately and describedOnce are the ages after which a node asks EC2 again for the subnets. All nodes of an
-// account share EC2's limit for describe calls.
+// describedLately and describedOnce are ages of EC2's last description of the subnets. When it is older, the node asks
+// EC2 again. All nodes of an account share EC2's limit for describe calls.
 const (
 	describedLately = 10 * time.Minute // if the subnets limit how many addresses the node can get
 	describedOnce   = time.Hour

@@ -87,7 +87,8 @@ commands.` +
 	}
 }
 
-// collect does a whole collection. If nothing has failed, it writes the mark that the collection is complete.
+// collect does a whole collection, and returns its report and the deleted rules. If nothing has failed, it writes the
+// mark that the collection is complete.
 func collect(
 	c *cli.Context, p *ipam.Pool, conflists *conf.Conflists, want less.Collection,
 ) (less.Report, []nl.Rule, error) {
@@ -99,9 +100,9 @@ func collect(
 	gone, err2 := repair.RemoveGone(p.Host)
 	failed = errors.Join(failed, err1, err2)
 	if done.Tidied || len(gone) > 0 {
-		// There was no pod, or no routed pod, or an ENI is gone. So the objects that serve such pods are removed. A pod
-		// may have come at that moment, and needs these objects. Put them back here, because the pod must not wait for
-		// a later run.
+		// The collection has removed objects that serve all pods, all routed pods or the pods of an ENI, because there
+		// was no such pod. A pod may have come at that moment, and needs these objects. Put them back here, because the
+		// pod must not wait for a later run.
 		_, err := repair.Node(c.Context, conflists)
 		failed = errors.Join(failed, err)
 	}

@@ -68,7 +68,7 @@ uses EC2's defaults: your account may have other limits. With "provision": "none
 	}
 }
 
-// sizingFlags returns the flags for the load, and the flags of maxpods but --format and --instance-type.
+// sizingFlags returns the flags for the load, and all flags of maxpods except --format and --instance-type.
 func sizingFlags() []cli.Flag {
 	var flags []cli.Flag
 	for _, f := range maxPods().Flags {
@@ -126,7 +126,8 @@ func (n podNode) size(c *cli.Context) (sizingRow, error) {
 	return row, nil
 }
 
-// need counts the ENIs and addresses of nodes. wanted is the number of leased, warm and cooling addresses of each node.
+// need sets the row's numbers of ENIs and addresses for so many nodes. wanted is the number of leased, warm and cooling
+// addresses of each node.
 func (n podNode) need(row *sizingRow, l aws.Limits, wanted, nodes int) {
 	boot := n.podsExcept(l, math.MaxInt) // pods of the boot ENI, which serves pods if interfaceIndex is 0
 	most := 0                            // further ENIs that the instance can have for pods
@@ -162,8 +163,8 @@ func (n podNode) podsExcept(l aws.Limits, enis int) int {
 	return more.Pods(more.Launched(l, families), n.pools, enis)
 }
 
-// call counts the EC2 calls of nodes that start at once. EC2 limits each action separately, so the action with the
-// lowest limit counts.
+// call sets the row's numbers of EC2 calls for nodes that start at once. EC2 limits each action separately, so the
+// action with the lowest limit counts.
 func (row *sizingRow) call(nodes int) {
 	asked := map[string]int{ // calls of one node: before each ENI, and in a collection
 		"DescribeNetworkInterfaces": 1 + row.Used, "DescribeSubnets": 1, "DescribeInstanceTypes": 1,

@@ -61,7 +61,7 @@ could make. --html writes a page that explains the node, for any browser.` + cli
 	}
 }
 
-// writeBundle gathers a bundle of this node.
+// writeBundle gathers a bundle of this node, and writes it to the file of --output.
 func writeBundle(c *cli.Context) error {
 	file := c.String("output")
 	if slices.Contains([]string{"text", "json"}, file) {
@@ -88,7 +88,7 @@ func writeBundle(c *cli.Context) error {
 		_, err := text.WriteTo(c.App.Writer)
 		return err
 	}
-	if err := cli.WriteFile(file, text.Bytes(), 0o600); err != nil { // only its owner may read it
+	if err := cli.WriteFile(file, text.Bytes(), 0o600); err != nil { // only the file's owner may read it
 		return cli.Hint(err, "write the bundle to another machine: "+Name+
 			" support-bundle -o - | ssh HOST 'cat >bundle.tar.gz'")
 	}

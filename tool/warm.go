@@ -51,7 +51,8 @@ asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 			var rows []warmRow
 			ctx, cancel := context.WithTimeout(c.Context, filling)
 			defer cancel()
-			// Detach first, because a pod on another node may wait for such an ENI. Filling the pools may take minutes.
+			// Detach unused ENIs first, because a pod on another node may wait for one. Filling the pools may take
+			// minutes.
 			common, failed := conflists.Common()
 			if failed == nil {
 				failed = detachUnused(ctx, common)
@@ -66,8 +67,8 @@ asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 	}
 }
 
-// filling is how long the command works at most, for example while EC2 throttles. It is a little less than a command
-// may take.
+// filling is how long the command works at most, for example while EC2 throttles. It is a little less than
+// cli.Patience, after which a command ends.
 const filling = cli.Patience - 10*time.Second
 
 // detachUnused detaches the ENIs for which pods had asked and that no pod uses any more. It waits for a running

@@ -126,15 +126,16 @@ func warn(damage []history.Damage) {
 }
 
 // nodesLogs returns the files of this node's lease log. The registry names the log. Before the first pod after a boot,
-// the first network that has a log names the log. nodesLogs returns only one log: networks with different logs write
-// them in turns, and package history reads one file after the other.
+// the first network that has a log names the log. nodesLogs returns the files of only one log. If networks have
+// different logs, the node writes its lines now to one log, now to another. But package history reads one file after
+// the other.
 func nodesLogs(config string) ([]string, error) {
 	s, err := cli.ViewRegistry()
 	if err != nil {
 		return nil, err
 	}
 	file := s.Log.File
-	networks, _ := conf.Load(config).All() // if a network has a mistake, the others count
+	networks, _ := conf.Load(config).All() // if a network has a mistake, the other networks count
 	for _, l := range networks {
 		file = cmp.Or(file, l.IPAM.Policies()[0].Log.File)
 	}
@@ -227,7 +228,7 @@ func who(l *history.Lease) string {
 	return "unknown"
 }
 
-// answerWhois prints the leases of an address at a time, or all leases of the address if the time is zero.
+// answerWhois prints which pods had an address at a time, or all leases of the address if the time is zero.
 func answerWhois(c *cli.Context, h *history.History, a netip.Addr, at time.Time) error {
 	rows := []tenure{}
 	sure := at.IsZero() || h.Sure(a, at, at.Add(1))

@@ -147,7 +147,7 @@ func (w *allowance) text(text string) string {
 		text = text[:mostText] + " " + withheld
 	}
 	words := strings.Fields(text)
-	hide := false // the word before names a secret
+	hide := false // whether the word before names a secret
 	for i, word := range words {
 		lower := strings.ToLower(word)
 		switch {
@@ -184,7 +184,7 @@ func (w *allowance) named(word string) string {
 	return word
 }
 
-// plain reports whether a word can be no secret.
+// plain reports whether a word can be no secret. If isRequest is true, the word may also be the ID of an EC2 request.
 func (w *allowance) plain(word string, isRequest bool) bool {
 	core := strings.Trim(word, `"'()[]{}<>,;:.!?`+"`")
 	switch {

@@ -33,7 +33,7 @@ type Manifest struct {
 	Sources []Source  `json:"sources"`
 }
 
-// How much of a source is in a bundle.
+// The states of a source: how much of the source is in the bundle.
 const (
 	Whole  = "whole"
 	Cut    = "cut"
@@ -85,7 +85,8 @@ func (b *Bundle) Source(name string) Source {
 	return Source{Name: name, State: Unread, Why: "the bundle does not have this source"}
 }
 
-// Review makes doctor's checks on the data of the bundle. If the data lacks a necessary part, Review makes no check.
+// Review makes doctor's checks on the data of the bundle. It returns the findings, and the checks that cannot be made.
+// If the data lacks a necessary part, Review makes no check.
 func (b *Bundle) Review(ctx context.Context) (doctor.Report, []doctor.Unmade) {
 	if why := b.lacks(); why != "" {
 		none := doctor.Report{Checked: []string{}, Findings: []doctor.Finding{}}

@@ -20,8 +20,8 @@ type network struct {
 	List json.RawMessage `json:"list"`
 }
 
-// conflists reads the documented keys of our plugins. From then on, the names and tags of the conflists may leave the
-// node, also in texts of others.
+// conflists reads the documented keys of our plugins in the conflists. From then on, the names and tags of the
+// conflists may leave the node, also in texts of others.
 func (g *gathering) conflists(context.Context) (finish, error) {
 	return func() (any, error) {
 		all := []network{}

@@ -71,7 +71,8 @@ func Gather(ctx context.Context, w io.Writer, config, binDir string) (Manifest, 
 	return m, write(w, m, files)
 }
 
-// gather makes one reading within its deadline and its share.
+// gather makes one reading within the reading's deadline and share of the bundle. It returns the source for the
+// manifest, and the text of the source's file.
 func (g *gathering) gather(ctx context.Context, r reading) (s Source, text []byte) {
 	defer cli.Working("read the source " + r.name)()
 	began := time.Now()

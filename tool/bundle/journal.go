@@ -56,7 +56,7 @@ func (g *gathering) journal(ctx context.Context) (finish, error) {
 	return func() (any, error) { return &tail[Entry]{g.allow.entries(out)}, nil }, nil
 }
 
-// entries reads the lines of journalctl.
+// entries returns the lines of journalctl's output that may leave the node.
 func (w *allowance) entries(text []byte) (all []Entry) {
 	for line := range bytes.Lines(text) {
 		var e struct {

@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/doctor"
 )
 
-// kernel reads the links, addresses, rules and routes.
+// kernel reads the links, addresses, rules and routes of the node into g.shot, for the readings after it.
 func (g *gathering) kernel(context.Context) (finish, error) {
 	if g.host == nil {
 		return nil, g.opened()
@@ -99,7 +99,8 @@ func (g *gathering) pods(ctx context.Context) (finish, error) {
 	}, nil
 }
 
-// insideOf reads a namespace. A pod can give its links any alias, so no alias leaves the node.
+// insideOf returns the kernel's objects in a namespace. A pod can give its links any alias, so no alias leaves the
+// node.
 func insideOf(path string) Inside {
 	p := Inside{NetNS: path}
 	ns, err := nl.Open(path, path)

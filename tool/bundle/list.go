@@ -5,7 +5,7 @@ package bundle
 
 import "encoding/json"
 
-// A list loses items at its end if the bundle has too little room for it.
+// A list loses items at its end if the bundle has too little room for the list.
 type list[T any] struct{ items []T }
 
 // MarshalJSON writes the items.

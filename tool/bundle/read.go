@@ -27,7 +27,8 @@ const (
 // ErrNone means that a file is no bundle.
 var ErrNone = errors.New("the file is no support bundle")
 
-// Read reads a bundle. Read writes no file, and opens none.
+// Read reads a bundle. If a part of the bundle is damaged, Read returns the other parts, and an error. Read writes no
+// file, and opens none.
 func Read(r io.Reader) (*Bundle, error) {
 	files, err := unpack(r)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// The names of the sources that the reader asks for.
+// The names of the sources without which [Bundle.Review] makes no check, or only a part.
 const (
 	sourceConflists = "conflists"
 	sourceRegistry  = "registry"
@@ -41,7 +41,7 @@ type reading struct {
 // readings keep these names in texts. A bundle has room for all shares and the manifest together.
 var readings = []reading{
 	{sourceConflists, "conflists.json", 5 * time.Second, 60_000, (*gathering).conflists},
-	// before the registry: an ADD makes the lease before the links, so each link of a running pod has a lease there
+	// before the registry: an ADD makes the lease before the links, so the registry then has a lease for each link
 	{sourceKernel, "kernel.json", 10 * time.Second, 0, (*gathering).kernel},
 	{sourceRegistry, "registry.json", 5 * time.Second, 350_000, (*gathering).registry},
 	{"lease log", "leaselog.json", 5 * time.Second, 250_000, (*gathering).leaseLog},
@@ -135,7 +135,7 @@ func (g *gathering) observed(ctx context.Context) (finish, error) {
 	if err := g.opened(); err != nil {
 		return nil, err
 	}
-	const asking = 15 * time.Second // less than the deadline: the kernel is read last
+	const asking = 15 * time.Second // less than the reading's deadline: Observe reads the kernel last
 	ctx, cancel := context.WithTimeout(ctx, asking)
 	defer cancel()
 	o, err := view.Observe(ctx, g.node.Pool(), g.lists)

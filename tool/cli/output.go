@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/excerpt"
 )
 
-// Answer writes v as JSON if the command line asks for JSON. Otherwise it writes the output of text, with an escape for
-// each character that is not printable.
+// Answer writes v as JSON if the command line asks for JSON. Otherwise it writes the output of the function text, with
+// an escape for each character that is not printable.
 func Answer(c *Context, v any, text func(w io.Writer)) error {
 	var b bytes.Buffer
 	if c.String("output") == "json" {
@@ -28,7 +28,7 @@ func Answer(c *Context, v any, text func(w io.Writer)) error {
 	} else {
 		var plain bytes.Buffer
 		text(&plain)
-		b.WriteString(excerpt.Lines(plain.String())) // pods may have written parts of it, and a terminal obeys escapes
+		b.WriteString(excerpt.Lines(plain.String())) // pods may have written parts, and a terminal obeys escapes
 	}
 	if _, err := b.WriteTo(c.App.Writer); err != nil {
 		return fmt.Errorf("write the answer: %w", err)

@@ -104,7 +104,7 @@ type messages struct {
 	attrs []slog.Attr
 }
 
-// Enabled is true for messages that an operator can use.
+// Enabled reports whether a message has the level Info or more: lower levels do not help an operator.
 func (m messages) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
 
 // WithAttrs returns a handler that adds the attributes.

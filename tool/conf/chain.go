@@ -57,7 +57,7 @@ func (r *review) head() {
 func (r *review) chain() {
 	at := r.positions()
 	if len(r.Plugins) == 0 {
-		return // the method list has reported that
+		return // the method list has reported the empty list
 	}
 	if len(at) == 0 {
 		r.wrong("", "none of the plugins is one of %s", strings.Join(Types, ", "))
@@ -188,7 +188,8 @@ func (r *review) hooks(at map[string]int) {
 	}
 }
 
-// pair reviews which other plugins can disturb the veth pair.
+// pair reviews the keys of our plugin that makes the veth pair, and looks for other plugins that can disturb the pair.
+// i is the position of our plugin.
 func (r *review) pair(i int) {
 	const podLink = "eth0" // CNI_IFNAME of all Kubernetes runtimes
 	var c ptp.Config
@@ -245,8 +246,8 @@ func (r *review) tuning(i int) {
 	}
 }
 
-// portmap reviews whether the plugin portmap uses one of the bits of our mark. By default, the iptables backend of
-// portmap uses such a bit. Then packets of other pods to a hostPort are lost.
+// portmap reviews whether the plugin portmap uses one of the bits of mark, our nodePortMark. By default, the iptables
+// backend of portmap uses such a bit. Then packets of other pods to a hostPort are lost.
 func (r *review) portmap(i int, mark uint32) {
 	var c struct {
 		Backend     string `json:"backend"`
@@ -270,7 +271,7 @@ func (r *review) egress(where string, i int, c *egress.Config) {
 	var head struct {
 		Capabilities map[string]bool `json:"capabilities"`
 	}
-	_ = json.Unmarshal(r.Plugins[i].Raw, &head) // no error: it is an object, which was decoded before
+	_ = json.Unmarshal(r.Plugins[i].Raw, &head) // no error: Raw is an object, which was decoded before
 	routers := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
 		e := c.Egresses[name]
@@ -346,7 +347,7 @@ func (r *review) pools(where string, i int, c *lease.Config) {
 	var head struct {
 		Capabilities map[string]bool `json:"capabilities"`
 	}
-	_ = json.Unmarshal(r.Plugins[i].Raw, &head) // no error: it is an object, which was decoded before
+	_ = json.Unmarshal(r.Plugins[i].Raw, &head) // no error: Raw is an object, which was decoded before
 	for name, p := range c.Pools {
 		if !lease.Nameable(name) {
 			r.wrong(where, "pools: %q: want a name without / and =, which the plugin uses in names of its own", name)

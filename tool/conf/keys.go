@@ -32,7 +32,7 @@ type listKeys struct {
 }
 
 // memberKeys are the keys that every plugin's configuration may have. The runtime adds runtimeConfig and prevResult.
-// But examples also have these two keys, so they are no mistake.
+// But example conflists also have these two keys, so the keys are no mistake.
 type memberKeys struct {
 	CNIVersion    any `json:"cniVersion"`
 	Name          any `json:"name"`

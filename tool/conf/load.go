@@ -43,12 +43,12 @@ type File struct {
 	Path   string
 	Lists  []List // the networks that Load can parse
 	Failed error  // why Load cannot parse the file, or a network in it
-	// the file is of Multus. Multus gives a pod's first network to the next conflist of the directory, or to the
-	// conflist that the file names
+	// the file is of Multus. For a pod's first network, Multus uses the next conflist of the directory, or the conflist
+	// that the file names
 	Multus bool
 
 	text   []byte
-	unread error // why Load cannot read its text
+	unread error // why Load cannot read the file's text
 }
 
 // Load reads a file, or all files of a directory.
@@ -135,7 +135,8 @@ func (c *Conflists) OurFiles() []File {
 	})
 }
 
-// All returns our networks without a mistake.
+// All returns our networks without a mistake. The error has the mistakes of our other networks, or says that no network
+// is ours.
 func (c *Conflists) All() (all []List, failed error) {
 	ours := c.Ours()
 	for _, l := range ours {

@@ -25,7 +25,7 @@ func (r *review) programs(dir string) {
 	}
 	for i, m := range r.Plugins {
 		if m.Type == "" {
-			continue // the method chain reports that
+			continue // the method positions reports the missing type
 		}
 		for _, name := range m.programs() {
 			if slices.Contains(r.coming, name) {

@@ -45,8 +45,8 @@ func (r *review) paths(at map[string]int) {
 	}
 }
 
-// routed reviews what does not work with routed pods, or works only with them. i is the position of our plugin with the
-// pools, and k of our plugin that makes pairs.
+// routed reviews plugins and keys that do not work with routed pods, and a key that works only with routed pods. i is
+// the position of our plugin that has the pools. k is the position of our plugin that makes pairs.
 func (r *review) routed(i, k int) {
 	var ipam lease.Config
 	var pair ptp.Config

@@ -67,7 +67,7 @@ func (r *review) list(b []byte, object map[string]json.RawMessage) bool {
 	_ = json.Unmarshal(object["cniVersions"], &r.CNIVersions)
 	one := single(b)
 	if one != nil && (r.delegate || !isList(r.file)) {
-		r.Plugins = []Member{*one} // runtimes make a list of it
+		r.Plugins = []Member{*one} // runtimes make a list of the plugin
 		return true
 	}
 	if one != nil {
@@ -103,7 +103,7 @@ func (r *review) members(plugins json.RawMessage) {
 	}
 	for _, raw := range members {
 		var m Member
-		_ = m.UnmarshalJSON(raw) // the method chain reports a missing type
+		_ = m.UnmarshalJSON(raw) // the method positions reports a missing type
 		r.Plugins = append(r.Plugins, m)
 	}
 }

@@ -140,7 +140,7 @@ func place(b []byte, err error) string {
 	return "the file is no JSON object"
 }
 
-// where returns the name of the plugin at position i in a mistake.
+// where returns the name by which a mistake names the plugin at position i.
 func (r *review) where(i int) string {
 	where := strings.TrimSpace(fmt.Sprintf("plugins[%d] %s", i, r.Plugins[i].Type))
 	if file := r.Plugins[i].File; file != "" {

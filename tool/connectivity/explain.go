@@ -34,7 +34,8 @@ type sighting struct {
 	ns *nl.NS
 }
 
-// explain sends packets again, and says where they stop. If they arrive now, the path works.
+// explain sends the packets of a failed path again. It returns the path's row, with the place where the packets stop.
+// If the packets arrive now, the row says that the path works.
 func (s *scene) explain(ctx context.Context, p path, row Row) Row {
 	if ctx.Err() != nil {
 		row.Stopped = "there was no time to find out where the packet stopped"
@@ -54,7 +55,7 @@ func (s *scene) explain(ctx context.Context, p path, row Row) Row {
 	return row
 }
 
-// look tries the path with taps at the links.
+// look tries the path with taps at the links, and returns its observations.
 func (s *scene) look(ctx context.Context, p path) (f finding, err error) {
 	f.path = p
 	addrs := p.addrs()
@@ -147,7 +148,7 @@ func (s *scene) taps(p path, addrs []netip.Addr) (all map[*nl.NS]*nl.Tap, err er
 	return all, err
 }
 
-// present leaves out links that are gone.
+// present returns the links that the node still has.
 func (s *scene) present(links []string) []string {
 	return slices.DeleteFunc(links, func(l string) bool { _, err := s.node.LinkByName(l); return err != nil })
 }

@@ -39,7 +39,8 @@ func (t Test) Serve(ctx context.Context, ready func(Report) error) (err error) {
 	return nil
 }
 
-// askPeer asks the other node for its pod.
+// askPeer asks the program on the other node for the addresses and the port of its pod, at most three times. It stores
+// the answer, or the error, in s.
 func (s *scene) askPeer() {
 	if !s.Peer.IsValid() {
 		return

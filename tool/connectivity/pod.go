@@ -75,8 +75,8 @@ func (t Test) addTimeout() time.Duration {
 	return min(t.addWithin()-3*time.Second, conf.MostAddTimeout)
 }
 
-// hasty returns the test's list with a short addTimeout. A waiting ADD then ends by itself, before this program would
-// kill it.
+// hasty returns the conflist of the test with a short addTimeout. So an ADD that waits for an address ends by itself,
+// before this program would kill it.
 func (t Test) hasty() ([]byte, error) {
 	l := t.Network.List
 	plugins := make([]json.RawMessage, len(l.Plugins))

@@ -43,7 +43,7 @@ type answer struct {
 // mostBytes is the maximum number of bytes that a caller may send.
 const mostBytes = 1 << 20
 
-// serve begins to answer at a port. If port is 0, the kernel chooses the port.
+// serve begins to answer at a port in a namespace, and returns the server. If port is 0, the kernel chooses the port.
 func serve(n *nl.NS, port uint16, p *pod) (*server, error) {
 	s := &server{ns: n, pod: p}
 	err := n.Do(func() (err error) {

@@ -150,9 +150,10 @@ func (s *scene) down(f finding) string {
 	return ""
 }
 
-// unassigned compares the pods' addresses with the addresses of the ENIs in the metadata service, and then in EC2: for
-// minutes, metadata may not show an address that EC2 has just assigned. EC2's source/destination check drops a packet
-// if the ENI does not have the packet's source address.
+// unassigned returns a cause if no ENI of this instance has the address of a pod of the path. It returns "" if there is
+// no such pod, or if metadata does not answer. It asks metadata, and then EC2: for minutes, metadata may not show an
+// address that EC2 has just assigned. EC2's source/destination check drops a packet if the ENI does not have the
+// packet's source address.
 func (s *scene) unassigned(f finding) string {
 	enis, err := s.enis()
 	if err != nil {
@@ -194,7 +195,7 @@ func ec2ENIs() ([]aws.ENI, error) {
 	return cloud.DescribeENIs(ctx, aws.ByInstance(i.ID))
 }
 
-// metadataENIs asks the metadata service.
+// metadataENIs asks the metadata service for the ENIs of this instance.
 func metadataENIs() ([]aws.ENI, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*tryFor)
 	defer cancel()

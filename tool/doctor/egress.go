@@ -135,8 +135,8 @@ func lostEgress(pod string, err error) Finding {
 			"Pods of an earlier release have fewer objects, so doctor reports them, too"}
 }
 
-// egressKernel tries to make a tunnel of each family that the gateways have. A unit of systemd may not have modules
-// loaded, but the runtime may. So there, the lack of a module is no fault.
+// egressKernel returns a finding for each family of the gateways for which the kernel cannot make a tunnel. The finding
+// is only a note if doctor may not load the module: in a unit of systemd, doctor may not, but the runtime may.
 func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
 	for _, f := range nl.Families {
 		if !slices.ContainsFunc(networks, func(n conf.NetworkEgress) bool {
@@ -163,8 +163,9 @@ func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
 	return found
 }
 
-// withoutRouters sends a datagram to each gateway of an egress. If the gateway's Service has no endpoint, kube-proxy
-// refuses the datagram at once. A router does not answer the datagram, because the datagram has no packet inside.
+// withoutRouters sends a datagram to each gateway of an egress, and reports the gateways that refuse it. If a gateway's
+// Service has no endpoint, kube-proxy's rules refuse the datagram at once. A router neither refuses nor answers it,
+// because the datagram has no packet inside.
 func withoutRouters(ctx context.Context, name string, e egress.Egress, port int) (found []Finding) {
 	for _, gw := range e.Gateways {
 		err := answered(ctx, net.Dialer{}, net.JoinHostPort(gw, fmt.Sprint(port)), 500*time.Millisecond)

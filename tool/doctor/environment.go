@@ -102,8 +102,8 @@ func (p *Node) units(ctx context.Context) []place {
 	return found
 }
 
-// ofUnit returns the variables of a unit, from the answer of systemctl show. The variables of the files come last,
-// because they override the unit's other variables (systemd.exec(5), EnvironmentFile=).
+// ofUnit returns the variables of a unit, from the answer of systemctl show. The variables of the unit's environment
+// files come last, because they override the unit's other variables (systemd.exec(5), EnvironmentFile=).
 func ofUnit(shown string, read func(string) ([]byte, error)) (all []string) {
 	var files []string
 	for line := range strings.Lines(shown) {

@@ -56,7 +56,7 @@ func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 	return append(found, p.legacy()...), nil
 }
 
-// droppingSources returns the finding about a chain that drops packets from the addresses of pods.
+// droppingSources returns a finding if the chain drops packets from the address of a pod. Otherwise it returns nil.
 func (p *Node) droppingSources(c nl.DroppingChain) []Finding {
 	for a := range p.state.Leases.Keys() {
 		if c.From.Contains(a) {
@@ -77,7 +77,7 @@ func accepted(chain string, networks []conf.Network) bool {
 		!slices.ContainsFunc(networks, func(n conf.Network) bool { return !n.Chains("firewall") })
 }
 
-// dropping returns the finding about a chain.
+// dropping returns the finding about a chain that may drop the packets of pods which the node forwards.
 func dropping(c nl.DroppingChain, family string) Finding {
 	const what = "Services, the internet and NodePorts do not work by "
 	f := Finding{Severity: warning, About: "nft chain " + c.Name,

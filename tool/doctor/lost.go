@@ -94,8 +94,8 @@ func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 	return found
 }
 
-// unknownPod returns the finding about a pod whose routes the node has lost, if no source knows these routes. l is the
-// node's end of the pod's pair.
+// unknownPod returns the finding about a pod whose routes the node has lost, if neither the registry nor the runtime
+// knows these routes. l is the node's end of the pod's pair.
 func unknownPod(l nl.Link) Finding {
 	return Finding{Severity: severe, About: l.Name + " (" + l.Alias + ")",
 		Means: "the node has lost its routes to this pod, and repair cannot put them back. Neither the registry nor " +
@@ -196,7 +196,8 @@ func (p *Node) lostOne(n conf.Network, s nl.Step) Finding {
 	return a
 }
 
-// routeless returns the consequences of the loss of a route to a pod. It is for pods that no other source knows.
+// routeless returns the consequences of the loss of a route to a pod. It is for routes that no finding about a pod
+// names.
 func (p *Node) routeless(r nl.Route) string {
 	spare := nl.Route{Dst: r.Dst, Dev: r.Dev, Metric: ptp.SpareMetric}
 	if r.Dst.Addr().Is4() && spare.Check(p.pool.Host) == nil {

@@ -85,7 +85,7 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 // patience is how long a program of others may take.
 const patience = 10 * time.Second
 
-// askStatus runs a plugin with CNI_COMMAND=STATUS.
+// askStatus runs a plugin with CNI_COMMAND=STATUS. It returns a finding if the plugin answers that it cannot work.
 func (p *Node) askStatus(ctx context.Context, l conf.List, m conf.Member) []Finding {
 	conf := map[string]any{}
 	if json.Unmarshal(m.Raw, &conf) != nil {

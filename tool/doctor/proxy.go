@@ -57,7 +57,7 @@ func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 		return nil, nil // another plugin gives the addresses, or checkConfig finds the mistake
 	}
 	policy := n.IPAM.Policies()[0]
-	lost := map[netip.Prefix][]netip.Addr{} // by the destination that has the address
+	lost := map[netip.Prefix][]netip.Addr{} // by the destination that contains the address
 	for _, family := range policy.Families {
 		services, err := p.kernel.ClusterIPs(family)
 		if err != nil {

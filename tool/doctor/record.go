@@ -126,7 +126,7 @@ func (r *Report) Missing(of Report) (added []Finding) {
 	return added
 }
 
-// A cloud asks EC2 and the metadata service questions of the checks. It has only the questions that a record can also
+// A cloud asks EC2 and the metadata service the questions of the checks. It has only questions that a record can also
 // answer. A cloud is a struct of functions and no interface: see [Checks].
 type cloud struct {
 	instance func(context.Context) (aws.Instance, error)

@@ -61,7 +61,7 @@ type share struct {
 	N int
 }
 
-// enis lists the ENIs by card and device index.
+// enis returns the ENIs by card and device index. If addresses are on no ENI, the last element has these addresses.
 func enis(b *bundle.Bundle, held []view.Holding, d difference) (all []eni) {
 	links := map[string]string{}
 	if b.Observed != nil {
@@ -111,7 +111,7 @@ func linkNames(links map[string]string, s *registry.State) map[string]string {
 	return known
 }
 
-// blocks returns the single addresses of an ENI as one block, and then each prefix.
+// blocks returns the single addresses of an ENI as one block, and then a block for each prefix.
 func blocks(made time.Time, s *registry.State, e registry.ENI, held []view.Holding, d difference) (all []block) {
 	of := func(in func(netip.Addr) bool) (some []view.Holding) {
 		for _, h := range held {
@@ -175,7 +175,7 @@ func cellOf(made time.Time, s *registry.State, h view.Holding, d difference) cel
 	return c
 }
 
-// short returns the part of an address that differs within a subnet.
+// short returns the last number of an address, with the separator before this number.
 func short(a netip.Addr) string {
 	text := a.String()
 	return text[strings.LastIndexAny(text, ".:"):]

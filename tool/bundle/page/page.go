@@ -157,7 +157,7 @@ const mostNamed = 400
 // mostOfGroup is how many findings of a group are shown at once.
 const mostOfGroup = 3
 
-// groups puts the findings of a check together, the worst first.
+// groups puts the findings of one check and one severity together, the worst first.
 func groups(r Review) (all []group) {
 	about := map[string]string{}
 	for _, c := range doctor.Checks(false) {
@@ -272,7 +272,7 @@ type pod struct {
 	Inside                     []string // the pod's namespace, as commands of ip(8)
 }
 
-// pods lists the interfaces of pods by name.
+// pods returns the interfaces of pods with leases, sorted by the pods' names.
 func pods(b *bundle.Bundle, held []view.Holding) (all []pod) {
 	pairs := pairsOf(b.Kernel)
 	for _, h := range held {

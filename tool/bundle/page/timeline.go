@@ -186,8 +186,8 @@ func (t *timeline) draw(b *bundle.Bundle, all []event) {
 	}
 }
 
-// numbers returns the number of leases after each event. The log no longer has its first lines. So numbers begins with
-// the number of leases in the registry, and counts back.
+// numbers returns the number of leases after each event. The log may lack its first lines. So numbers begins with the
+// number of leases in the registry, and counts back.
 func numbers(b *bundle.Bundle, all []event) []int {
 	n := 0
 	if b.State != nil {
