@@ -78,16 +78,17 @@
 //
 // The cloud:
 //
-//	ENI           an elastic network interface of EC2; on the node it is a link
-//	boot ENI      the ENI with which EC2 launched the instance; metadata's "mac" is its MAC (see registry.ENI.IsBoot)
-//	slot          a device index of a network card, where one ENI can be attached
-//	prefix        a block that EC2 delegates to an ENI: a /28 of IPv4, a /80 of IPv6
-//	pool          a named set of ENIs with subnets and security groups of its own; "default" has the top-level keys
-//	derived pool  a pool that a pod's request makes from the pod's pool
-//	managed       an ENI that this suite created, and may delete; EC2 has this as a tag
-//	foreign       an ENI that others attached and that does not fit the pool: no pod gets its addresses
-//	peer          a VPC that is peered with the node's VPC
-//	metadata      EC2's instance metadata service (IMDS); it may lag behind EC2
+//	ENI             an elastic network interface of EC2; on the node it is a link
+//	boot ENI        the ENI with which EC2 launched the instance; metadata's "mac" is its MAC (see registry.ENI.IsBoot)
+//	slot            a device index of a network card, where one ENI can be attached
+//	prefix          a block that EC2 delegates to an ENI: a /28 of IPv4, a /80 of IPv6
+//	pool            a named set of ENIs with subnets and security groups of its own; "default" has the top-level keys
+//	derived pool    a pool that a pod's request makes from the pod's pool
+//	ENI on request  an ENI for which a pod has asked: only pods that ask for it get its addresses
+//	managed         an ENI that this suite created, and may delete; EC2 has this as a tag
+//	foreign         an ENI that others attached and that does not fit the pool: no pod gets its addresses
+//	peer            a VPC that is peered with the node's VPC
+//	metadata        EC2's instance metadata service (IMDS); it may lag behind EC2
 //
 // The node:
 //

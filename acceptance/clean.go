@@ -166,7 +166,7 @@ func again(run string) string {
 //
 // The deletion of the security group makes sure that nothing remains. EC2 deletes the group only when no instance and
 // no ENI has the group. Instances and ENIs that EC2 does not show yet also count. A launch or a new ENI of the run may
-// still be under way. EC2 then refuses it, because it names the deleted group.
+// still be under way. EC2 then refuses the launch or the ENI, because its group is deleted.
 func (c *cloud) clean(ctx context.Context, run string, m *made, looks int, out output) error {
 	said := map[string]bool{}
 	say := func(key, line string) {

@@ -17,7 +17,7 @@ type step struct {
 	name    string
 	do      func(context.Context, *side, *aws.Client) (any, error)
 	keep    func(*side, any)      // keeps in the side what later steps need
-	until   func(*side, any) bool // the step is repeated until this returns true
+	until   func(*side, any) bool // the step is repeated until this function returns true
 	refused bool                  // EC2 should refuse the call; if EC2 allows the call, the comparison shows this
 }
 

@@ -38,9 +38,9 @@ const (
 	sink = 's'
 )
 
-// A socket is one end of a connection. Its methods make system calls that block the thread and bypass Go's scheduler.
-// The work of the scheduler is not a cost of a pod's traffic. The process does no other work meanwhile. An error ends
-// the process, because the process has no other figure to report.
+// A socket is one end of a connection. Its methods make system calls that block the thread and bypass Go's scheduler,
+// because the scheduler's work is not a cost of a pod's traffic. The process does no other work meanwhile. An error
+// ends the process, because the process has no other figure to report.
 type socket uintptr
 
 func newSocket() socket {

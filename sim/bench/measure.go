@@ -131,7 +131,7 @@ func (n *node) fill(ctx context.Context, chains []*chain, most int) error {
 }
 
 // batches returns the number of batches to run, each of c calls at once. All batches together have about as many calls
-// as rounds says. The number is at least four, and at most rounds.
+// as rounds says. But there are at least four batches, or as many as rounds says if rounds is less than four.
 func batches(rounds, c int) int { return min(rounds, max(4, rounds/c)) }
 
 // rounds measures each subject once per round. The order changes from round to round, so that a subject does not always
@@ -169,7 +169,8 @@ func (s *subject) batch(ctx context.Context, keep bool) error {
 	return errors.Join(ps.close(), settle(ctx, s.c))
 }
 
-// settle waits, because the kernel removes the namespaces in the background. The time depends on their number.
+// settle waits, because the kernel removes the namespaces in the background. How long settle waits depends on the
+// number of namespaces.
 func settle(ctx context.Context, namespaces int) error {
 	t := time.NewTimer(time.Duration(20+5*namespaces) * time.Millisecond)
 	defer t.Stop()

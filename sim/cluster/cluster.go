@@ -227,7 +227,7 @@ func (c *Cluster) NodesReady(ctx context.Context) error {
 func (c *Cluster) Kubeconfig() string { return c.certs.kubeconfig() }
 
 // KubeletConfig writes a kubeconfig with the permissions of a node's kubelet, and returns its path. A kubelet may
-// change only its own node. Machines that start later have the file.
+// change only its own node. Only machines that start later have the file.
 func (c *Cluster) KubeletConfig(node string) (string, error) { return c.certs.node(node) }
 
 // Kubectl runs kubectl on the master, as an administrator, and returns its standard output.

@@ -25,7 +25,7 @@ type LaunchTemplate struct {
 }
 
 // attach creates the ENIs of a template, and attaches them to an instance. It omits the boot ENI, which the instance
-// has. The real EC2 attaches all ENIs of a template at the launch.
+// already has. The real EC2 attaches all ENIs of a template at the launch.
 func (l LaunchTemplate) attach(f *vpcsim.Fabric, i *vpcsim.Instance) error {
 	for _, n := range l.NetworkInterfaces {
 		if n.DeviceIndex == 0 && n.NetworkCardIndex == 0 {

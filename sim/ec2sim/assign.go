@@ -80,8 +80,8 @@ func (s *Sim) assign(e *eni, h *holding, sp *space, d demand) (got holding, err 
 	return got, nil
 }
 
-// reassign takes the wanted addresses from the ENIs that have them. It refuses all addresses but secondary addresses
-// (API: AssignPrivateIpAddresses: "When you move a secondary private IP address").
+// reassign takes the wanted addresses from the ENIs that have them. It refuses all addresses that are not secondary
+// addresses of an ENI (API: AssignPrivateIpAddresses: "When you move a secondary private IP address").
 func (s *Sim) reassign(wanted []netip.Addr, sub *subnet) error {
 	if err := sub.v4.check(wanted); err != nil {
 		return err

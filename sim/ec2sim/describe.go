@@ -172,7 +172,7 @@ func parseToken(t string) (after string, err error) {
 	return after, nil
 }
 
-// one and yes return the values of a thing for a filter.
+// one returns a text, and yes returns a boolean, in the form of a thing's values for a filter.
 func one(v string) []string { return []string{v} }
 
 func yes(b bool) []string {

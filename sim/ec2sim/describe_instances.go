@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// instanceItem is an instance on the wire (API: Instance). It has only the fields of the network that programs read.
-// DescribeNetworkInterfaces shows all fields of the ENIs.
+// instanceItem is an instance on the wire (API: Instance). Of the fields about the network, it has only those that
+// programs read. DescribeNetworkInterfaces shows all fields of the ENIs.
 type instanceItem struct {
 	ID               string      `xml:"instanceId"`
 	ImageID          string      `xml:"imageId"`

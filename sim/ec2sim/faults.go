@@ -160,7 +160,7 @@ func (s *Sim) ResetCalls() {
 	}
 }
 
-// record appends a call.
+// record appends a call to the calls that Calls returns.
 func (s *Sim) record(f form, err error, lost bool) {
 	c := Call{Action: f["Action"], Params: maps.Clone(f), Lost: lost}
 	delete(c.Params, "Action")

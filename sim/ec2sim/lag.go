@@ -142,7 +142,7 @@ func (s *Sim) propagated() time.Time {
 	return time.Now().Add(s.lag.some())
 }
 
-// catchUp drops all moments but the present one.
+// catchUp drops all moments except the present one.
 func (s *Sim) catchUp() {
 	if s.lag != nil {
 		s.lag.first += len(s.lag.past)

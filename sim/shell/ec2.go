@@ -104,7 +104,7 @@ func (c *control) calls(out io.Writer) {
 	}
 }
 
-// refuse makes EC2 refuse actions with an error code. The function undo ends that.
+// refuse makes EC2 refuse actions with an error code. The function undo ends these refusals.
 func (c *control) refuse(code string, actions ...string) (undo func() error, err error) {
 	for _, a := range actions {
 		if !slices.Contains(api.Names(0), a) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command sim is a shell on a simulated EC2 instance, for learning. The plugins are installed. A simulated EC2 and its
-// metadata service answer, and a simulated VPC moves the packets.
+// Command shell makes a simulated EC2 instance, and a shell on it for a person who learns. The plugins are installed. A
+// simulated EC2 and its metadata service answer, and a simulated VPC moves the packets.
 //
-// Without arguments it starts bash: interactive on a terminal or with -i, otherwise for the script on standard input.
-// With arguments it runs them as a command. It returns the exit status of the command or script. On the instance,
+// The shell is bash. It is interactive if standard input is a terminal, or with -i. Otherwise, bash runs the script on
+// standard input. With arguments, the command runs them on the instance, without bash. The exit status is that of the
+// command or script. After an interactive bash, it is 0. On the instance,
 //
 //   - /opt/cni/bin has the plugins, /etc/cni/net.d has the shipped conflist, /etc/systemd has our units, and $PATH has
 //     cni-tool and cnitool;

@@ -76,7 +76,7 @@ func seenBy(to string) (netip.Addr, error) {
 	return seen.Addr(), err
 }
 
-// serviceCommand adds or deletes the Service.
+// serviceCommand runs the command service, which adds or deletes the Service.
 func (c *control) serviceCommand(args []string, out io.Writer) (err error) {
 	switch {
 	case len(args) == 2 && args[0] == "add" && c.service == nil:

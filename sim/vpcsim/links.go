@@ -81,7 +81,7 @@ func changedLinks(messages []syscall.NetlinkMessage) map[string]bool {
 	return changed
 }
 
-// lookAt calls look for each ENI for whose link the function which returns true.
+// lookAt calls look for each ENI for which the function which returns true. which gets the link of the ENI.
 func (f *Fabric) lookAt(which func(nl.Veth) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 )
 
 // slaveConfig returns the configuration in a network's conflist for the links of pods to the VPC. checkConfig reports
-// the mistakes in it.
+// the mistakes in this configuration.
 func slaveConfig(n conf.List) (c ipvlan.Config) {
 	_ = json.Unmarshal(n.Plugin(conf.TypeIPVlan), &c)
 	return c

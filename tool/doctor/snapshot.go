@@ -278,7 +278,7 @@ func noted[T any](s *Snapshot, in map[string][]T, f nl.Family, ask func(nl.Famil
 	return all, err
 }
 
-// Copy copies the data so far.
+// Copy returns a copy of the data that the snapshot has so far.
 func (s *Snapshot) Copy() *Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()

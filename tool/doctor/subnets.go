@@ -20,10 +20,10 @@ import (
 func (p *Node) checkSubnets(ctx context.Context) ([]Finding, error) {
 	var found []Finding
 	seen := map[string]bool{}
-	for _, pool := range p.policies() { // if there is none, checkConfig reports that
+	for _, pool := range p.policies() { // without a pool, checkConfig reports the cause
 		key := fmt.Sprint(pool.Pool, pool.SubnetTags, pool.Families, pool.Warm) // fmt sorts maps
 		if pool.Provision != lease.ProvisionFull || seen[key] {
-			continue // this pool gets no new ENIs, so the role need not list subnets: EC2 reports a full subnet
+			continue // the pool gets no new ENIs, so the role need not list subnets: EC2 reports a full subnet
 		}
 		seen[key] = true
 		about := "pool " + conf.PoolName(pool.Pool)

@@ -25,7 +25,7 @@ type Lease struct {
 	Begin time.Time
 	End   time.Time // zero: the log does not have the end
 
-	shown time.Time // if the log does not have the end: the time of the node's last line before the end
+	shown time.Time // if no line shows the end: the time of the node's last line in the boot in which the lease was
 }
 
 // covers reports whether the lease existed at some time in [from, to).

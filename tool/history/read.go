@@ -51,8 +51,8 @@ func Read(paths ...string) (*History, []Damage, error) {
 // A reader reads the logs of nodes.
 type reader struct {
 	nodes     map[string]*node   // by the instance
-	series    map[string]*series // by the instance and the name
-	seen      map[uint64]bool    // lines, by their hashes
+	series    map[string]*series // by the instance and the name of the series
+	seen      map[uint64]bool    // hashes of the lines that were read
 	logs      map[string]*content
 	fragments map[string]map[int]netip.Addr // the addresses of damaged lines, by series and number
 	damage    []Damage
@@ -70,7 +70,7 @@ type content struct {
 	last    map[string]int // the last number of each series
 	line    registry.Line  // the last line
 	id      string         // the instance of the last line's node
-	mixed   bool           // the lines are not in order
+	mixed   bool           // the lines of a series are not in the order of their numbers
 	pending bool           // lines after the last line are damaged, and no fragment identifies them
 	named   []string       // names of the series that have fragments
 	torn    []func()       // each call notes that a damaged line may follow the last line of a series
@@ -176,7 +176,7 @@ func (r *reader) add(c *content, id string, line registry.Line) {
 }
 
 // addFragment adds the fragment that remains of a damaged line. If the line was a begin or an end of a lease,
-// addFragment keeps the address of the line. Perhaps no other file has this line.
+// addFragment keeps the address of the line, because perhaps no other file has this line.
 func (r *reader) addFragment(c *content, text []byte) {
 	f := fragment(text)
 	if f.Series != "" {
@@ -196,7 +196,8 @@ func (r *reader) addFragment(c *content, text []byte) {
 	}
 }
 
-// note records that damaged lines follow the last line. The last line may be the end of a series.
+// note adds a function to c.torn if damaged lines are pending. The function notes that a damaged line may follow the
+// last line, in the series of the last line.
 func (r *reader) note(c *content) {
 	if !c.pending || len(c.nodes) == 0 {
 		return
@@ -343,8 +344,8 @@ func parse(text []byte) (line registry.Line, ok bool) {
 // mostLine is how many bytes a line may have.
 const mostLine = 1 << 20
 
-// eachLine calls f with each line of a file that is not empty, and its number, until f fails. If a line is too long, f
-// gets its beginning.
+// eachLine calls f with the number and the text of each line that is not empty, until f fails. If a line is too long, f
+// gets the beginning of the line.
 func eachLine(path string, f func(number int, text []byte) error) error {
 	in, err := Open(path)
 	if err != nil {

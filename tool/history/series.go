@@ -36,7 +36,7 @@ type series struct {
 	whole  []shot
 	lost   map[int]netip.Addr // the addresses of damaged lines, by number
 
-	number int // the last known number of a line; if old, the number of the last change
+	number int // the highest number that damage shows, or 0; if old, at least the number of the last change
 	shot   int // the index of its last snapshot
 }
 
@@ -144,7 +144,8 @@ func (n *node) finish() {
 	}
 }
 
-// torn returns the last number that a fragment or other damage shows, or 0.
+// torn returns the highest number of a line that damage to the log shows, or 0. The damage is a fragment of a line, or
+// damaged lines after the last line. In an old series, torn returns at least the number of the last change.
 func (s *series) torn() int {
 	return max(s.number, slices.Max(append(slices.Collect(maps.Keys(s.lost)), 0)))
 }
@@ -343,7 +344,8 @@ func (s *series) lostAddr(after, until int) netip.Addr {
 	return a
 }
 
-// join finds what is lost between two series. Between lines without numbers, no reader can see a loss.
+// join adds a hole to the beginning of s if lines may be lost between the series prev and s. Between lines without
+// numbers, no reader can see a loss.
 func (n *node) join(prev, s *series) {
 	_, number, _ := strings.Cut(s.after, ".")
 	end, _ := strconv.Atoi(number)

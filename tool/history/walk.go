@@ -56,7 +56,8 @@ func (n *node) walk(a netip.Addr) ([]*Lease, []doubt) {
 	return w.leases, w.doubts
 }
 
-// enter begins another series. If the series is of another boot, this boot has ended all leases.
+// enter begins the series s, after the series before. If the two series are of different boots, the later boot has
+// ended all leases.
 func (w *walker) enter(before, s *series) {
 	w.ended = nil
 	if s.boot == before.boot || s.booted.Sub(before.booted).Abs() <= sameBoot {
@@ -74,7 +75,8 @@ func (w *walker) enter(before, s *series) {
 	}
 }
 
-// through goes through a series.
+// through goes through the holes and the snapshots of a series, and through its lines about the address, in their
+// order.
 func (w *walker) through(s *series) {
 	holes, whole := s.holes, s.whole
 	pass := func(at int) { // walks through the holes and the snapshots up to a line
@@ -100,7 +102,7 @@ func (w *walker) through(s *series) {
 	pass(len(s.lines))
 }
 
-// miss records a hole.
+// miss records a hole. It ignores a hole whose lost lines are about another address.
 func (w *walker) miss(h hole) {
 	switch {
 	case h.addr.IsValid() && h.addr != w.addr:

@@ -232,7 +232,8 @@ func (n Needs) self() map[string]map[string]string {
 		"${ec2:InstanceID}")[0]}}
 }
 
-// tagged returns the condition that an ENI has a tag, with any value.
+// tagged returns the condition that an ENI has a tag, with any value. It returns no condition if pods use ENIs without
+// our tags.
 func (n Needs) tagged(tag string) map[string]map[string]string {
 	if n.Untagged {
 		return nil

@@ -36,7 +36,7 @@ type file struct {
 	link string // target of the symbolic link
 }
 
-// files returns all files but the conflist, in the order in which they are installed.
+// files returns all files except the conflist, in the order in which they are installed.
 func (i *Installation) files() ([]file, error) {
 	var all []file
 	for _, p := range plugins {
@@ -148,8 +148,8 @@ func (f file) putLink() error {
 	return os.Rename(next, f.path)
 }
 
-// unfinished ends the name of a file that is about to replace another (package atomicfile). A killed run leaves it, and
-// the next run replaces it.
+// unfinished ends the name of a file that is about to replace another (package atomicfile). A killed run leaves such a
+// file, and the next run replaces it.
 const unfinished = ".new"
 
 // remove removes a file, and the parts of it that a killed run has left.

@@ -85,8 +85,8 @@ func (i *Installation) links(units []file) (links []file) {
 }
 
 // InUse returns ErrInUse if pods of the node have addresses, as the registry or the kernel shows. If InUse cannot read
-// them, it returns another error, because pods may have addresses. host is the node's namespace. The caller must open
-// it before EnterRoot: /proc may not be there afterwards.
+// the registry or the kernel, it returns another error, because pods may have addresses. host is the node's namespace.
+// The caller must open host before EnterRoot: /proc may not be there afterwards.
 func InUse(host *nl.NS) error {
 	s, err := cli.ViewRegistry()
 	if err != nil {

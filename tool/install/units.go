@@ -145,7 +145,7 @@ func enableable(units []file) (names []string) {
 // booted reports whether systemd runs the node (sd_booted(3)). While an image is made, systemd does not run.
 func booted() bool { return has("/run/systemd/system")() }
 
-// startUnits makes systemd read the units again, and starts all enabled units but warmUnit. startUnits always does
+// startUnits makes systemd read the units again, and starts all enabled units except warmUnit. startUnits always does
 // both, because an earlier run may have been killed after it had written the files.
 func (i *Installation) startUnits(ctx context.Context) error {
 	if !i.Systemd || i.Check || !booted() {

@@ -123,8 +123,7 @@ func metadataSays(ctx context.Context, cloud *aws.Client) Said {
 	return Said{err == nil, enis}
 }
 
-// ec2Says asks EC2 for the ENIs of this instance, and for the unattached ones that were
-// created for it.
+// ec2Says asks EC2 for the ENIs of this instance, and for unattached ENIs that were created for this instance.
 func ec2Says(ctx context.Context, cloud *aws.Client, instance string) Said {
 	if instance == "" {
 		i, err := cloud.Instance(ctx)

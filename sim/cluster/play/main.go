@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command cluster is a shell beside a Kubernetes cluster on the simulated VPC, for learning.
+// Command play starts a Kubernetes cluster on the simulated VPC, and a shell for a person who learns. The cluster ends
+// with the shell.
 //
-// It starts bash: interactive on a terminal or with -i, otherwise for the script on standard input. With arguments it
-// runs them as a command. It returns the exit status of the command or script. The documentation of cluster.Shell lists
-// the further commands.
+// The shell is bash. It is interactive if standard input is a terminal, or with -i. Otherwise, bash runs the script on
+// standard input. With arguments, play runs them as a command, without bash. The exit status is that of the command or
+// script. After an interactive bash, it is 0. kubectl and other commands for the cluster are in $PATH: cluster.Shell
+// lists them.
 //
-// It needs what package cluster needs: make cluster runs it in a VM.
+// play needs what package cluster needs. So make cluster runs it in a VM.
 package main
 
 import (
