@@ -67,10 +67,8 @@
 //	nl/nltest/      namespaces for tests, programs killed at any system call, and a VM whose kernel has ipvlan
 //	internal/kernels/, judges/ test results by kernel, and by programs of others (sim/judge/); internal/table/ tables
 //
-// The table of the imports between packages is in repo_test.go. A test there checks the table.
-//
-// To read the source, begin with plugin.Main and chain.Commands, then lease.Pool.Take and ipam.Pool.Acquire, then
-// nl.Wiring.Add.
+// The table of the imports between packages is in repo_test.go. A test there checks the table. To read the source, begin
+// with plugin.Main and chain.Commands, then lease.Pool.Take and ipam.Pool.Acquire, then nl.Wiring.Add.
 //
 // # Glossary
 //
@@ -79,7 +77,7 @@
 // The cloud:
 //
 //	ENI             an elastic network interface of EC2; on the node it is a link
-//	boot ENI        the ENI with which EC2 launched the instance; metadata's "mac" is its MAC (see registry.ENI.IsBoot)
+//	boot ENI        the ENI with which EC2 launched the instance; metadata's "mac" is its MAC (registry.ENI.IsBoot)
 //	slot            a device index of a network card, where one ENI can be attached
 //	prefix          a block that EC2 delegates to an ENI: a /28 of IPv4, a /80 of IPv6
 //	pool            a named set of ENIs with subnets and security groups of its own; "default" has the top-level keys
