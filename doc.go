@@ -67,8 +67,8 @@
 //	nl/nltest/      namespaces for tests, programs killed at any system call, and a VM whose kernel has ipvlan
 //	internal/kernels/, judges/ test results by kernel, and by programs of others (sim/judge/); internal/table/ tables
 //
-// The table of the imports between packages is in repo_test.go. A test there checks the table. To read the source, begin
-// with plugin.Main and chain.Commands, then lease.Pool.Take and ipam.Pool.Acquire, then nl.Wiring.Add.
+// The table of the imports between packages is in repo_test.go. A test there checks the table. To read the source,
+// begin with plugin.Main and chain.Commands, then lease.Pool.Take and ipam.Pool.Acquire, then nl.Wiring.Add.
 //
 // # Glossary
 //

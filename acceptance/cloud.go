@@ -24,7 +24,7 @@ type cloud struct {
 	sts     *sts.Client
 	region  string
 	account string
-	caller  string // its ARN
+	caller  string // the caller's ARN
 	session sdk.Credentials
 	pause   time.Duration
 }

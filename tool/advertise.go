@@ -72,7 +72,7 @@ node-feature-discovery, and does not call the API server:
 			if err != nil {
 				return err
 			}
-			unlock, err := r.Lock(c.Context, "advertise") // otherwise an old number could replace a newer one
+			unlock, err := r.Lock(c.Context, "advertise") // without the lock, an older number could replace a newer one
 			if err != nil {
 				return err
 			}

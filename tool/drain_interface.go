@@ -68,7 +68,7 @@ their tags matter. If the role may not ask, it compares only the security groups
 				}
 				return cli.Table(c, drainRows(st, slices.Sorted(maps.Keys(st.ENIs)), why, true))
 			}
-			if err != nil { // the ENIs have their marks
+			if err != nil { // no failure: the ENIs have their marks by now
 				slog.Warn("the ENIs are not compared with the configuration", "error", err)
 			}
 			return cli.Table(c, drainRows(st, ids, why, false))

@@ -45,7 +45,7 @@ comments also have the egress itself.` +
 			conflists := conf.Load(c.String("config"))
 			networks, failed := conflists.Egress()
 			if c.IsSet("manifest") {
-				if conf.Absent(failed) { // the egress may be the first of the configuration
+				if conf.Absent(failed) { // the new egress may be our first plugin there
 					failed = nil
 				}
 				return errors.Join(printManifest(c, networks, conflists), failed)

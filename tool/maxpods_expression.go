@@ -197,7 +197,8 @@ func (n podNode) differ(key string) error {
 		"give one conflist with --config FILE, or one type with --instance-type TYPE")
 }
 
-// warm returns how many free addresses all pools keep together. It returns 0 for a single pool.
+// warm returns how many free addresses all pools keep together. For a single pool, it returns 0, because the next pods
+// get the pool's free addresses.
 func (n podNode) warm() (sum int) {
 	if len(n.pools) > 1 {
 		for _, p := range n.pools {

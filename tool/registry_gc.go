@@ -101,8 +101,8 @@ func collect(
 	failed = errors.Join(failed, err1, err2)
 	if done.Tidied || len(gone) > 0 {
 		// The collection has removed objects that serve all pods, all routed pods or the pods of an ENI, because there
-		// was no such pod. A pod may have come at that moment, and needs these objects. Put them back here, because the
-		// pod must not wait for a later run.
+		// was no such pod, or the ENI is gone. A pod may have come at that moment, and needs these objects. Put them
+		// back here, because the pod must not wait for a later run.
 		_, err := repair.Node(c.Context, conflists)
 		failed = errors.Join(failed, err)
 	}

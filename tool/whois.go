@@ -109,7 +109,7 @@ func readHistory(config string, paths []string) (*history.History, error) {
 	return h, nil
 }
 
-// warn logs the first ten damaged lines and files, and the number of the others.
+// warn logs the first ten damaged lines and files, and how many further ones there are.
 func warn(damage []history.Damage) {
 	const few = 10
 	for _, d := range damage[:min(few, len(damage))] {
@@ -198,7 +198,7 @@ type tenure struct {
 	Instance  string     `json:"instance"`
 	Trace     string     `json:"trace" head:"-"`    // trace of the ADD, if the runtime traces its calls
 	FoundIn   string     `json:"found_in" head:"-"` // a namespace, or a route of the node
-	Missing   *time.Time `json:"missing" head:"-"`  // nil: the pod ended by a DEL
+	Missing   *time.Time `json:"missing" head:"-"`  // when a collection missed the pod; nil: a DEL ended the lease
 	Unsure    bool       `json:"unsure" head:"-"`   // with --at: a lost line may say otherwise
 }
 

@@ -35,7 +35,7 @@ type Place struct {
 	EC2         aws.HTTPClient // makes requests to EC2
 	EC2URL      string         // the URL of EC2; empty: the environment names the URL
 	Metadata    aws.HTTPClient // makes requests to the metadata service of Node
-	MetadataURL string         // the URL of this service
+	MetadataURL string         // the URL of this metadata service
 
 	Node, Other         string // IDs of the instances
 	Type, Zone          string // of both instances

@@ -14,10 +14,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// The host outside has two addresses. Pod a reaches the first address by the router b on the other node, and the second
-// by the router c on its own node. Each router has a Service of its own, so that kube-proxy has no choice. The subnet's
-// router itself is the host outside. A path beyond the router would cost the same in all layouts, and would only bring
-// the ratios closer to 1.
+// The host outside the VPC has two addresses. Pod a reaches the first address by the router b on the other node, and
+// the second by the router c on its own node. Each router has a Service of its own, so that kube-proxy has no choice.
+// The subnet's router itself is the host outside. A path beyond the router would cost the same in all layouts, and
+// would only bring the ratios closer to 1.
 var (
 	outside  = []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("203.0.113.11")}
 	gateways = []netip.Addr{netip.MustParseAddr("172.20.0.77"), netip.MustParseAddr("172.20.0.78")}

@@ -30,7 +30,7 @@ var (
 	refusals = []Probe{{"tcp, refused", refused("tcp")}, {"udp, refused", refused("udp")}}
 )
 
-// answered checks that a backend receives the packets of a probe.
+// answered returns a function that sends the packets of a probe, and checks that a backend of the Service gets them.
 func answered(send func(Path, End, End) (netip.Addr, error)) func(Path, End, End) (netip.Addr, error) {
 	return func(p Path, from, to End) (seen netip.Addr, err error) {
 		reached, err := to.reached(func() error { seen, err = send(p, from, to); return err })
@@ -41,8 +41,8 @@ func answered(send func(Path, End, End) (netip.Addr, error)) func(Path, End, End
 	}
 }
 
-// several calls a Service several times, and gives judge the number of backends that got a call. The backends must see
-// the same source address each time.
+// several returns a function that calls a Service several times, and gives judge the number of backends that got a
+// call. The backends must see the same source address each time.
 func several(network string, times int, judge func(reached, of int) error) func(Path, End, End) (netip.Addr, error) {
 	return func(_ Path, from, to End) (seen netip.Addr, err error) {
 		reached, err := to.reached(func() error {
@@ -74,8 +74,8 @@ func everyBackend(reached, of int) error {
 
 func oneBackend(reached, of int) error { return everyBackend(reached, min(1, of)) }
 
-// refused checks that a call fails at once instead of waiting. The caller's own node may refuse a datagram before it
-// leaves.
+// refused returns a function that checks that a call fails at once instead of waiting. The caller's own node may refuse
+// a datagram before the datagram leaves the node.
 func refused(network string) func(Path, End, End) (netip.Addr, error) {
 	return func(_ Path, from, to End) (seen netip.Addr, err error) {
 		_, err = from.Call(network, to.Addr)

@@ -16,7 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// The names of the sources without which [Bundle.Review] makes no check, or only a part.
+// The names of the sources that [Bundle.Review] looks up.
 const (
 	sourceConflists = "conflists"
 	sourceRegistry  = "registry"

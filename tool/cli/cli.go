@@ -119,8 +119,7 @@ func checkArgs(c *Context, own bool) error {
 	return nil
 }
 
-// unknownFlag and invalidValue match the errors about flags that the library returns. Package flag has written these
-// texts.
+// unknownFlag and invalidValue match the texts of the library's errors about flags. The texts are from package flag.
 var (
 	unknownFlag  = regexp.MustCompile(`^flag provided but not defined: -+(.*)$`)
 	invalidValue = regexp.MustCompile(`^invalid value "(.*)" for flag -+(\S+): .*$`)

@@ -14,10 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// checkAnswers asks the kernel by which link the node answers its pods, for each of the
-// node's addresses. On a node with several ENIs, cloud-init, amazon-ec2-net-utils and others
-// add rules for packets from one of these addresses. The rules lead to a table without routes
-// to the pods.
+// checkAnswers asks the kernel, for each of the node's addresses, by which link packets from this address to pods
+// leave. On a node with several ENIs, cloud-init, amazon-ec2-net-utils and others add rules for packets from one of
+// these addresses. The rules lead to a table without routes to the pods.
 func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 	rules, err := p.kernel.Rules()
 	if err != nil {
@@ -100,8 +99,8 @@ func (p *Node) podRoutes() ([]nl.Route, error) {
 	}), err
 }
 
-// astray looks for a pod to which packets of the node take a wrong link. Only packets from the address own count. The
-// right link is the pod's veth.
+// astray returns a finding about the first pod to which packets from the node's address own take a wrong link. The
+// right link is the pod's veth. If there is no such pod, astray returns nil.
 func (p *Node) astray(own netip.Addr, pods []nl.Route, rules []nl.Rule) ([]Finding, error) {
 	for _, r := range pods {
 		if pod := r.Dst.Addr(); pod.Is6() == own.Is6() && !own.IsLinkLocalUnicast() {

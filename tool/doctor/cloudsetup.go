@@ -45,8 +45,9 @@ func (p *Node) checkCloudSetup(ctx context.Context) ([]Finding, error) {
 			", which systemd reads at its next daemon-reload. The rules stay until the node reboots")}}, nil
 }
 
-// environment returns the value of a variable after systemd has read a file of a unit. value is the value before. The
-// last assignment counts, and an empty assignment removes all earlier ones (systemd.exec(5)).
+// environment returns the value of a variable after systemd has read text, a file of a unit. value is the variable's
+// value before this file. The last assignment counts, and an empty assignment removes all earlier ones
+// (systemd.exec(5)).
 func environment(text, name, value string) string {
 	for line := range strings.Lines(text) {
 		set, ok := strings.CutPrefix(strings.TrimSpace(line), "Environment=")

@@ -90,8 +90,8 @@ func (p *Node) checkSettings(byMAC map[string]nl.Link, pods map[string]bool) (fo
 	return found
 }
 
-// checkGuards finds links without a guard. Pods on such a link can send packets to the node past security groups, and
-// with any source address.
+// checkGuards finds links of ENIs without a guard (see [nl.Guard]). Pods on such a link can send packets to the node
+// past security groups, and with any source address.
 func (p *Node) checkGuards() (found []Finding, err error) {
 	lost, err := repair.Unguarded(p.pool.Host, p.state)
 	for _, g := range lost {

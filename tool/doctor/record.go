@@ -204,7 +204,7 @@ type Answers struct {
 	mu sync.Mutex // a check that did not end in time may still ask
 }
 
-// Copy copies the answers so far.
+// Copy returns a copy of the answers so far.
 func (a *Answers) Copy() *Answers {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -25,7 +25,7 @@ type Lease struct {
 	Begin time.Time
 	End   time.Time // zero: the log does not have the end
 
-	shown time.Time // if no line shows the end: the time of the node's last line in the boot in which the lease was
+	shown time.Time // if no line shows the end: the time of the node's last line in the boot of the lease
 }
 
 // covers reports whether the lease existed at some time in [from, to).

@@ -10,7 +10,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A walker goes through the lines of a node that are about one address, and through its snapshots.
+// A walker goes through the lines of a node that are about one address, and through the node's snapshots.
 type walker struct {
 	addr   netip.Addr
 	leases []*Lease

@@ -85,7 +85,8 @@ func (i *Installation) toolFiles() []file {
 	return files
 }
 
-// put writes a file if the node does not have the same file yet.
+// put writes a file, and records the change, if the node does not have the same file yet. With Check, put only records
+// the change.
 func (i *Installation) put(f file) error {
 	if f.from != "" {
 		text, err := i.Source.ReadFile(f.from)
@@ -152,7 +153,8 @@ func (f file) putLink() error {
 // file, and the next run replaces it.
 const unfinished = ".new"
 
-// remove removes a file, and the parts of it that a killed run has left.
+// remove removes a file, and the parts of it that a killed run has left, and records these changes. With Check, remove
+// only records the changes.
 func (i *Installation) remove(path string) error {
 	for _, p := range []string{path, path + unfinished} {
 		if _, err := os.Lstat(p); errors.Is(err, fs.ErrNotExist) {

@@ -45,7 +45,7 @@ const settledAfter = 5 * time.Minute
 type Attachment struct {
 	lease registry.Lease
 	pair  *plugin.Request[ptp.Config]
-	slave *plugin.Request[ipvlan.Config] // nil: no source has all inputs of this plugin, or it was not called
+	slave *plugin.Request[ipvlan.Config] // nil: no source has all inputs of this plugin, or the plugin was not called
 	// unlimited means that the pod may have had limits of its bandwidth, and no source knows which.
 	unlimited bool
 }
@@ -192,8 +192,8 @@ func fromLease(
 	return a, nil
 }
 
-// aliased returns a lease with the attachment and the pod that the alias of the node's end of a pair names. The bool is
-// false if no name and no MAC address of the link fits this attachment.
+// aliased returns a lease with the attachment and the pod that the alias of near names. The bool is false if near is
+// not the node's end of a pair of the network, or if no name and no MAC address of near fits the attachment.
 func aliased(near nl.Link, network string) (l registry.Lease, is bool) {
 	words := strings.Fields(near.Alias)
 	if !nl.IsPair(near.Group) || near.Kind != "veth" || len(words) < 4 || words[1] != network {

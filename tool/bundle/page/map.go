@@ -16,7 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// A kind is a kind of cells: the cells of addresses in one state. A kind has a letter and a shape in addition to its
+// A kind describes the cells of the addresses in one state. Such cells have a letter and a shape in addition to their
 // colour.
 type kind struct{ Class, Letter, Name, Means string }
 

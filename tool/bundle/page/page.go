@@ -236,7 +236,7 @@ func facts(b *bundle.Bundle, held []view.Holding) []fact {
 	return all
 }
 
-// kernel returns the lists of the kernel, as commands of ip(8).
+// kernel returns the links, addresses, routes and rules of the node, a line for each.
 func kernel(s *doctor.Snapshot) (all []fold) {
 	if s == nil {
 		return nil
@@ -269,7 +269,7 @@ func linesOf[T fmt.Stringer](name string, items []T) fold {
 type pod struct {
 	ID, Name, Addr, State, Age string
 	Path, Pair                 []string
-	Inside                     []string // the pod's namespace, as commands of ip(8)
+	Inside                     []string // the objects in the pod's namespace, a line for each
 }
 
 // pods returns the interfaces of pods with leases, sorted by the pods' names.
