@@ -63,7 +63,7 @@ type refusal struct{ err error }
 func (r *refusal) Error() string { return r.err.Error() }
 func (r *refusal) Unwrap() error { return r.err }
 
-// refused returns a refusal because of an error, or because of a signal.
+// refused returns a refusal because of err, or because of the signal that has ended ctx.
 func refused(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		err = fmt.Errorf("interrupted: nothing was made: %w", context.Cause(ctx))

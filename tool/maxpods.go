@@ -110,7 +110,7 @@ type podNode struct {
 	path   string // path of the configuration
 	pools  []lease.Policy
 	kind   string // the instance type; "": this instance's
-	except int    // number of ENIs that are left out
+	except int    // number of ENIs that are left out, for pods that ask for ENIs, or for other programs
 	host   int    // number of pods on the host network
 	most   int    // limit of pods; 0: no limit
 	format string

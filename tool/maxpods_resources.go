@@ -43,7 +43,7 @@ func (n podNode) printResources(c *cli.Context, f format) error {
 	return cli.Answer(c, rows, func(w io.Writer) { f.resources(w, n.kind, rows) })
 }
 
-// resources counts the addresses of each pool, as if the other pools took no addresses.
+// resources returns a row for each pool: how many addresses the pool can have if the other pools take none.
 func (n podNode) resources(c *cli.Context, l aws.Limits) ([]resourceRow, error) {
 	rows := []resourceRow{}
 	for _, p := range n.pools {

@@ -130,7 +130,7 @@ func (n podNode) size(c *cli.Context) (sizingRow, error) {
 // addresses of each node.
 func (n podNode) need(row *sizingRow, l aws.Limits, wanted, nodes int) {
 	boot := n.podsExcept(l, math.MaxInt) // pods of the boot ENI, which serves pods if interfaceIndex is 0
-	most := 0                            // further ENIs that the instance can have for pods
+	most := 0                            // ENIs that the instance can have for pods, without the boot ENI
 	for n.podsExcept(l, most) > boot {
 		most++
 	}

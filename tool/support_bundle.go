@@ -132,7 +132,7 @@ func readBundle(c *cli.Context) error {
 	return errors.Join(err, cli.Answer(c, r, r.print))
 }
 
-// openBundle reads a bundle. If a part of the bundle is damaged, openBundle returns the rest, and an error.
+// openBundle reads a bundle. If a part of the bundle is damaged, openBundle returns the other parts, and an error.
 func openBundle(file string) (*bundle.Bundle, error) {
 	in := os.Stdin
 	if file != "-" {

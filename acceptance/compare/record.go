@@ -67,8 +67,8 @@ func (r *recorder) Do(q *http.Request) (*http.Response, error) {
 	return a, nil
 }
 
-// callOf returns the action of a request to EC2, or the path of a request to metadata. The body of the request can
-// still be read after that.
+// callOf returns the action of a request to EC2, or the path of a request to metadata. The caller can still read the
+// body of the request.
 func callOf(q *http.Request) (string, error) {
 	if strings.HasPrefix(q.URL.Path, "/latest/") {
 		return q.URL.Path, nil

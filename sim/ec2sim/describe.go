@@ -96,9 +96,9 @@ func (c *catalogue[T]) size(ids []string, asked *int) (int, error) {
 	return min(*asked, c.most), nil
 }
 
-// filtered returns the things that pass all filters. A thing passes a filter if one of the thing's values matches. In a
-// value, * stands for any characters, and ? stands for one character. A backslash makes them literal (API:
-// "Filtering").
+// filtered returns the things that pass all filters. A thing passes a filter if one of the thing's values matches. In
+// the value of a filter, * stands for any characters, and ? stands for one character. After a backslash, these
+// characters stand for themselves (API: "Filtering").
 func (c *catalogue[T]) filtered(things []T, filters []filter) ([]T, error) {
 	for _, f := range filters {
 		have, err := c.field(f.Name)

@@ -88,7 +88,7 @@ func (n *network) tables() []uint32 {
 	return tables
 }
 
-// wiring returns the routes that do not depend on ENIs.
+// wiring returns the routes of the network that do not depend on ENIs.
 func (n *network) wiring(vpc, igw *nl.NS) nl.Wiring {
 	var w nl.Wiring
 	add := func(r nl.Route) { w = append(w, nl.Step{NS: vpc, Object: r}) }

@@ -57,7 +57,7 @@ func (n *Namespace) serve(addr string, hops int, h http.Handler) error {
 // guide, "Configure the Instance Metadata Service options": "HttpPutResponseHopLimit"). So a container whose packets
 // the node routes does not get the answers, and a container on the ENI does.
 func (f *Fabric) serveMetadata() error {
-	for _, a := range []netip.Addr{errorAddr, metadataAddr.Addr()} { // ICMP errors come from the first
+	for _, a := range []netip.Addr{errorAddr, metadataAddr.Addr()} { // ICMP errors have the first as source
 		if err := (nl.Addr{Prefix: prefix(a), Dev: "lo"}).Add(f.vpc.NS); err != nil {
 			return err
 		}

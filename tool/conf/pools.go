@@ -26,7 +26,7 @@ func (c *Conflists) Whole() []lease.Policy {
 }
 
 // Common returns the policy that a collection needs for all networks together. The policy is empty if no network is
-// ours. If a network has a mistake, Common returns an error, because nothing shows what a collection may do.
+// ours. If a network has a mistake, Common returns an error, because then no policy shows what a collection may do.
 func (c *Conflists) Common() (lease.Policy, error) {
 	all, err := c.All()
 	if Absent(err) {

@@ -173,7 +173,7 @@ func (t Test) open() (*scene, error) {
 	return s, nil
 }
 
-// populate makes pods, and returns a row for each ADD.
+// populate makes pods until an ADD fails, and returns a row for each ADD.
 func (s *scene) populate(ctx context.Context, r *Report, letters ...string) (rows []Row) {
 	first := time.Now()
 	for _, letter := range letters {

@@ -25,8 +25,9 @@ const (
 const cloudInitConf = "updates:\n  network:\n    when: [boot-new-instance]\ndatasource:\n  Ec2:\n    " +
 	"apply_full_imds_network_config: false\n"
 
-// checkCloudInit checks that cloud-init does not configure the ENIs of pods. Some ENIs are there at the first boot, and
-// others are attached later (cloud-init, "Events and updates" and "Amazon EC2").
+// checkCloudInit checks that cloud-init does not configure the ENIs of pods: neither the ENIs at the first boot
+// (apply_full_imds_network_config), nor ENIs that are attached later (hotplug). See cloud-init, "Events and updates"
+// and "Amazon EC2".
 func (p *Node) checkCloudInit(context.Context) ([]Finding, error) {
 	if !p.has(cloudConfig) || p.has("/etc/cloud/cloud-init.disabled") {
 		return nil, nil

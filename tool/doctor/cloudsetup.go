@@ -17,7 +17,7 @@ const cloudSetupUnit = "nm-cloud-setup.service"
 const cloudSetupConf = "[Service]\nEnvironment=NM_CLOUD_SETUP_EC2=no\n"
 
 // checkCloudSetup checks that nm-cloud-setup does not give the addresses of pods to the node (nm-cloud-setup(8)).
-// nm-cloud-setup runs at each change of a lease, and every five minutes.
+// nm-cloud-setup runs at each change of a DHCP lease, and every five minutes.
 func (p *Node) checkCloudSetup(ctx context.Context) ([]Finding, error) {
 	unit, installed := p.lookUp("systemd/system", cloudSetupUnit)
 	wanted := p.enabled(cloudSetupUnit) || p.enabled("nm-cloud-setup.timer") || p.runs(ctx, "nm-cloud-setup.timer")

@@ -106,7 +106,7 @@ func (p *Node) checkGuards() (found []Finding, err error) {
 	return found, err
 }
 
-// checkBoot finds pods on the boot ENI.
+// checkBoot returns a finding if pods have addresses of the boot ENI.
 func (p *Node) checkBoot(pods map[string]bool) (found []Finding) {
 	for id, e := range p.state.ENIs {
 		if e.IsBoot() && pods[id] {

@@ -82,7 +82,7 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// patience is how long a program of others may take.
+// patience is how long a plugin, or containerd, may take to answer.
 const patience = 10 * time.Second
 
 // askStatus runs a plugin with CNI_COMMAND=STATUS. It returns a finding if the plugin answers that it cannot work.

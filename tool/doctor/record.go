@@ -226,7 +226,7 @@ func (a *Answers) of(question string) error {
 	return nil
 }
 
-// note records that a check has asked a question. set stores the answer.
+// note records that a check has asked a question, and calls set, which stores the answer.
 func (a *Answers) note(question string, err error, set func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -267,7 +267,7 @@ func (r recorder) ServiceEndpoints(f nl.Family) ([]netip.Addr, error) {
 	return noted(r.to, r.to.Endpoints, f, r.NS.ServiceEndpoints)
 }
 
-// noted asks the kernel, and records the answer.
+// noted asks the kernel about a family, and records the answer in the map in.
 func noted[T any](s *Snapshot, in map[string][]T, f nl.Family, ask func(nl.Family) ([]T, error)) ([]T, error) {
 	all, err := ask(f)
 	s.mu.Lock()

@@ -294,8 +294,8 @@ func (r *reader) list(paths []string) (files []logFile, err error) {
 	return inOrder(files), nil
 }
 
-// inOrder sorts files in the order in which they were written. The files of one log have numbers. Different logs may be
-// of one node, too: the times of their first lines give their order.
+// inOrder sorts files in the order in which they were written. The files of one log have numbers. Different logs may
+// also be of one node: the times of their first lines give their order.
 func inOrder(files []logFile) []logFile {
 	begun := map[string]time.Time{}
 	for _, f := range files {

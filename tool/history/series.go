@@ -124,7 +124,7 @@ func (n *node) finish() {
 		switch {
 		case i > 0:
 			n.join(n.series[i-1], s)
-		case s.start() > 0 || s.after != "": // the log has begun earlier
+		case s.start() > 0 || s.after != "": // the log had earlier lines
 			s.holes = slices.Insert(s.holes, 0, hole{to: s.first()})
 		case !s.old: // the first leases are unknown until a line shows them
 			s.holes = slices.Insert(s.holes, 0, hole{from: s.first(), to: s.first()})

@@ -20,9 +20,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A kubeconfig has the keys of a kubeconfig file (Kubernetes reference, "kubeconfig (v1)"). A kubelet's file cannot
-// have some of these keys. Load refuses a file with such a key, and does not ignore the key. Otherwise a request would
-// have fewer credentials than the file says, or go to another server.
+// A kubeconfig has the keys of a kubeconfig file (Kubernetes reference, "kubeconfig (v1)"). Load refuses a file with
+// some of these keys, because Load does not support them. If Load ignored such a key, a request would have fewer
+// credentials than the file says, or go to another server.
 type kubeconfig struct {
 	CurrentContext string          `json:"current-context"`
 	Clusters       []named[server] `json:"clusters"`

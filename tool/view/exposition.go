@@ -42,7 +42,7 @@ type sample struct {
 	text string // the labels in the text format of Prometheus
 }
 
-// Add adds a value with labels: name, value, name, value.
+// Add adds a sample: a value, and its labels, which are names and values in turn.
 func (m *Metric) Add(value float64, labels ...string) {
 	s := sample{Labels: map[string]string{}, Value: value}
 	for pair := range slices.Chunk(labels, 2) {

@@ -157,7 +157,8 @@ func (l LockStatus) print(w io.Writer) {
 		l.Waiting)
 }
 
-// print writes a line for each entry. If there are no entries, it writes nothing.
+// print writes how many ADDs wait, and a line for each unfinished, throttled or refused call, and for each lock. If
+// there are none of these, it writes nothing.
 func (n workStatus) print(w io.Writer, now time.Time) {
 	if n.Waiting > 0 {
 		fmt.Fprintf(w, "%d ADDs wait for an address\n", n.Waiting)

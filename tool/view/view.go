@@ -194,7 +194,7 @@ func (k *Comparison) Difference() Difference {
 	return d
 }
 
-// rank puts addresses with findings first.
+// rank returns the number by which rows are sorted: addresses with findings come first, in the order of the findings.
 func (d Difference) rank(r Row) int {
 	i := slices.IndexFunc(d.Findings, func(f Finding) bool { return f.About == r.Addr.String() })
 	if i < 0 {

@@ -39,7 +39,7 @@ type Review struct {
 	Unmade []doctor.Unmade  `json:"unmade"`
 }
 
-// ReviewOf makes the checks on a bundle.
+// ReviewOf makes the checks on the data of a bundle, and adds the findings that only the node could make.
 func ReviewOf(ctx context.Context, b *bundle.Bundle) Review {
 	report, unmade := b.Review(ctx)
 	r := Review{Report: report, Node: []doctor.Finding{}, Unmade: append(unmade, b.Unmade...)}
