@@ -30,7 +30,7 @@ type Addr struct {
 	Apart bool
 
 	// Addrs sets the following fields. Add ignores them.
-	Secondary  bool // IPv4: the link had another address of its subnet; IPv6: a temporary address, for privacy
+	Secondary  bool // IPv4: the link already had an address of the same subnet; IPv6: a temporary address, for privacy
 	Dynamic    bool // the address has a lifetime, like an address from DHCP
 	Deprecated bool // not for new connections: preferred_lft is over
 	Tentative  bool // IPv6: duplicate address detection has not ended
@@ -75,8 +75,8 @@ func (a Addr) change(n *NS, typ, flags int) error {
 	return n.change(typ, flags, msg, attrs...)
 }
 
-// deprecated returns the lifetimes of an address that stays, but that new connections do not use (struct ifa_cacheinfo
-// of linux/if_addr.h).
+// deprecated returns a struct ifa_cacheinfo of linux/if_addr.h. It has the lifetimes of an address that stays for ever,
+// but that new connections do not use.
 func deprecated() []byte {
 	lifetimes := make([]byte, 16) // preferred, valid, and two times that the kernel sets
 	binary.NativeEndian.PutUint32(lifetimes[4:], math.MaxUint32)

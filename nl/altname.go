@@ -43,7 +43,7 @@ func (a AltName) change(n *NS, typ, flags int) error {
 		nest(unix.IFLA_PROP_LIST|unix.NLA_F_NESTED, attrString(unix.IFLA_ALT_IFNAME, a.Name)))
 }
 
-// Check looks for the name at the link.
+// Check returns an error if the link Dev is missing, has another MAC address, or does not have the name.
 func (a AltName) Check(n *NS) error {
 	l, err := a.link(n)
 	if err == nil && !slices.Contains(l.Names()[1:], a.Name) {

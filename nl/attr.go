@@ -58,14 +58,14 @@ func nest(typ int, inside ...attribute) attribute {
 	return b
 }
 
-// header begins an attribute. The message has room for the value and the padding.
+// header returns the beginning of an attribute. The slice has room for size bytes of the value, and for the padding.
 func header(typ, size int) attribute {
 	b := make(attribute, 0, aligned(unix.SizeofRtAttr+size))
 	return binary.NativeEndian.AppendUint16(binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+size)),
 		uint16(typ))
 }
 
-func (a attribute) pad() attribute { return a[:aligned(len(a))] } // header has made room for zeros there
+func (a attribute) pad() attribute { return a[:aligned(len(a))] } // header has made a slice whose unused room has zeros
 
 func aligned(size int) int { return (size + unix.NLA_ALIGNTO - 1) &^ (unix.NLA_ALIGNTO - 1) }
 

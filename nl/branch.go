@@ -94,8 +94,8 @@ func (b Branch) String() string {
 	return strings.Join(lines, "\n\t")
 }
 
-// Branch returns the chain of the branch of a group. The error is fs.ErrNotExist if the group has no branch (see
-// errors.Is).
+// Branch returns the name of the chain of a group's [Branch]. The error is fs.ErrNotExist if the group has no branch
+// (see errors.Is).
 func (t Table) Branch(n *NS, group uint32) (chain string, err error) {
 	return t.leads(n, leg{set: branches, key: group})
 }
@@ -223,8 +223,9 @@ func (b Branch) Del(n *NS) error {
 	return n.commit(x)
 }
 
-// arrivals returns the elements for the branch's link, and the elements that lead to its second chain. There may be
-// several elements, because another program may have deleted only a part of an earlier branch.
+// arrivals returns the elements for the branch's link, and the elements that lead to the second chain of the first
+// chain named chain. There may be several elements, because another program may have deleted only a part of an earlier
+// branch.
 func (b Branch) arrivals(n *NS, chain string) (found []leg, err error) {
 	all, err := b.Table.elements(n, arrivals)
 	for _, e := range all {
@@ -243,7 +244,7 @@ func (b Branch) delElements(x *transaction, all []leg) {
 	}
 }
 
-// secondOf returns the name of the second chain.
+// secondOf returns the name of a branch's second chain. chain is the name of its first chain.
 func secondOf(chain string) string { return chain + "_arrived" }
 
 // Restore adds the branch again if another program has deleted the branch, or only the element that leads to the

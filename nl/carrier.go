@@ -19,8 +19,8 @@ type Carrier struct {
 	Addrs []netip.Addr
 }
 
-// Slaves lists the links of n that were made on a link of another namespace, home: ipvlan, macvlan and VLANs. Peer is
-// the index of that link in home.
+// Slaves lists the links of n that were made on a link of another namespace, home: ipvlan, macvlan and VLANs. The field
+// Peer of a slave is the index of that link in home.
 //
 // The owner of a namespace chooses the names, indices, groups and MAC addresses of its links, and can make links of all
 // kinds. The owner cannot choose the namespace of the link below. Only a process with the privileges of home can make a
@@ -30,7 +30,7 @@ type Carrier struct {
 // number (peernet2id_alloc). So a namespace without a number for home has no such link, and Slaves does not ask for its
 // links.
 //
-// If links change all the time, no list of the kernel may be complete. Then Slaves returns all slaves that several
+// If links change all the time, all lists of the kernel may be incomplete. Then Slaves returns all slaves that several
 // lists have shown. By such changes, a namespace can hide only its own slaves. No other slave can have the addresses of
 // hidden slaves meanwhile.
 func (n *NS) Slaves(home *NS) ([]Carrier, error) {
@@ -103,7 +103,7 @@ func (n *NS) addrsOf(index int) ([]netip.Addr, error) {
 	return slices.SortedFunc(maps.Keys(addrs), netip.Addr.Compare), err
 }
 
-// several asks the kernel for a list, and calls the function each with each message. If a change interrupts the list,
+// several asks the kernel for a list, and passes every message to the function each. If a change interrupts the list,
 // several asks again, a few times.
 func (n *NS) several(typ int, answer uint16, each func([]byte), head nl.NetlinkRequestData, attrs ...attribute) error {
 	err := retry(func() error {

@@ -100,8 +100,8 @@ func (c Chain) fingerprints() []fingerprinted {
 	return all
 }
 
-// check compares the chain, without its rules, with the chain in the kernel. The comparison is necessary: if an
-// operator or another program sets another policy, the comments of the rules do not change.
+// check returns an error if the kernel calls its chain otherwise than c says. check does not compare the rules. check
+// is necessary: if an operator or another program sets another policy, the comments of the rules do not change.
 func (c Chain) check(n *NS, t Table) error {
 	is, _, err := t.chain(n, c.Name)
 	if err != nil {
@@ -113,8 +113,8 @@ func (c Chain) check(n *NS, t Table) error {
 	return nil
 }
 
-// chain asks for a chain of the table. The answer shows how the kernel calls the chain, and how many uses the chain
-// has. The uses are the chain's rules, and the elements and rules that lead to the chain.
+// chain asks the kernel for a chain of the table. c shows how the kernel calls the chain, without the rules. rules is
+// the number of uses: the chain's rules, and the elements and rules that lead to the chain.
 func (t Table) chain(n *NS, name string) (c Chain, rules int, err error) {
 	msg, err := t.get(n, unix.NFT_MSG_GETCHAIN, attrString(unix.NFTA_CHAIN_TABLE, t.Name),
 		attrString(unix.NFTA_CHAIN_NAME, name))

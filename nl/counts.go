@@ -14,7 +14,7 @@ import (
 var dropCounts = []string{"InNoRoutes", "OutNoRoutes", "IPReversePathFilter", "InAddrErrors", "FragFails",
 	"InHdrErrors"}
 
-// DropCounts reads the counters of IPv4, by their names.
+// DropCounts returns the values of the counters that dropCounts names, by these names.
 func (n *NS) DropCounts() (map[string]uint64, error) {
 	var text string
 	err := n.Do(func() error {

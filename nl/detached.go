@@ -18,9 +18,9 @@ import (
 // RemoveDetached does not ask for the links of unmarked rules.
 //
 // RemoveDetached may run while plugins add links and rules. A plugin adds a link before the rules about it.
-// RemoveDetached asks for the link of each marked rule, because a plugin may have added the link since. RemoveDetached
-// deletes a rule by all its properties, and the table is one of them. So the rules about a new link of the same name
-// stay, because they have another table.
+// RemoveDetached asks for the link of each marked rule, because a plugin may have added the link after RemoveDetached
+// listed the rules. RemoveDetached deletes a rule by all its properties, and the table is one of them. So the rules
+// about a new link of the same name stay, because they have another table.
 func (n *NS) RemoveDetached(ours func(Rule) bool) (removed []Rule, failed error) {
 	rules, err := n.detached()
 	if err != nil {

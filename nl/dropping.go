@@ -14,10 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A DroppingChain is a chain of netfilter that may drop packets of pods. With From, the chain drops packets with a
-// source in this range. Otherwise, a chain at the hook forward drops or rejects a packet that none of its rules
-// accepts. A chain at prerouting drops a packet whose source has no route by the link by which the packet has
-// arrived.
+// A DroppingChain is a chain of netfilter that may drop packets of pods. If From is valid, the chain drops packets with
+// a source in this range. Otherwise, a chain at the hook forward drops or rejects a packet that none of its rules
+// accepts. A chain at prerouting drops a packet whose source has no route by the link by which the packet has arrived.
 type DroppingChain struct {
 	Name   string       // as nft(8) writes it: "ip filter FORWARD"
 	Empty  bool         // the chain has no rules, so it accepts no packet
@@ -78,7 +77,7 @@ func (t Table) rulesOf(n *NS, chain string) ([][]byte, error) {
 	return rules, nil
 }
 
-// dropping returns why a chain may drop packets of pods.
+// dropping returns an entry for each reason for which a chain may drop packets of pods.
 func (c Chain) dropping(t Table, rules [][]byte, family uint8) []DroppingChain {
 	name := t.Family + " " + t.Name + " " + c.Name
 	found := droppedSources(t, c.Name, rules, family)
@@ -92,7 +91,7 @@ func (c Chain) dropping(t Table, rules [][]byte, family uint8) []DroppingChain {
 	return found
 }
 
-// droppedSources returns an entry for each rule of a chain that drops a range of sources.
+// droppedSources returns an entry for each rule of a chain that drops all packets from a range of sources.
 func droppedSources(t Table, chain string, rules [][]byte, family uint8) []DroppingChain {
 	var found []DroppingChain
 	for _, rule := range rules {
@@ -104,9 +103,9 @@ func droppedSources(t Table, chain string, rules [][]byte, family uint8) []Dropp
 	return found
 }
 
-// droppedSource returns the range of sources whose packets a rule drops or rejects. The rule may spare the packets of
-// some links, as the rule of Tailscale spares those of its own link. The result is invalid if the rule is about links,
-// ports or anything else.
+// droppedSource returns the range of sources whose packets a rule drops or rejects. The rule may spare the packets that
+// arrive by some links. For example, the rule of Tailscale spares the packets from Tailscale's link. The result is
+// invalid if the rule has any other condition.
 func droppedSource(rule []byte, family uint8) (from netip.Prefix) {
 	var register string // what the last expression has loaded
 	var mask []byte

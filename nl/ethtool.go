@@ -81,12 +81,12 @@ func (n *NS) cardSettings(l Link, s Settings) error {
 	return errors.Join(failed, read(rssSetting, value, err))
 }
 
-// lacks reports whether an error means that the driver has no such setting. A driver that has the command, but not this
-// kind of setting, returns EINVAL.
+// lacks reports whether an error of ethtool means that the driver does not have the setting. A driver that has the
+// command, but not this kind of setting, returns EINVAL.
 func lacks(err error) bool { return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) }
 
-// features reads the offloads. For each 32 offloads, features returns two bit masks: the offloads that can be changed,
-// and the requested ones of these.
+// features reads the offloads. For each 32 offloads, features returns two bit masks. The first mask has the offloads
+// that can be changed. The second mask has those of them that were requested.
 func (n *NS) features(l Link) (value []byte, err error) {
 	const header, block = 8, 16
 	b := words(header+8*block, ethtoolGetFeatures, 8)
@@ -102,8 +102,8 @@ func (n *NS) features(l Link) (value []byte, err error) {
 	return value, nil
 }
 
-// rss reads the table by which the driver chooses the queue of a packet, and the key of the hash. The first request
-// asks for the sizes of the table and the key.
+// rss reads the structure with the table by which the driver chooses the queue of a packet, and with the key of the
+// hash. The first request asks for the sizes of the table and the key.
 func (n *NS) rss(l Link) ([]byte, error) {
 	const header, indirAt, keyAt, most = 24, 8, 12, 1 << 12
 	sizes := words(header, ethtoolGetRSS)

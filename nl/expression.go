@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// expression returns a part of a rule's code, which loads a register, compares a register, or acts on the packet. Only
-// NAT expressions and the expressions of a Guard use registers other than register 1. The kernel wants the numbers in
-// attributes in network byte order. A register has a value in the byte order that the value has in the packet, or in
-// the kernel. See linux/netfilter/nf_tables.h.
+// expression returns one expression of a rule's code. An expression loads a register, compares a register, or acts on
+// the packet. Only NAT expressions and the expressions of a Guard use registers other than register 1. The kernel wants
+// the numbers in attributes in network byte order. A register has a value in the byte order that the value has in the
+// packet, or in the kernel. See linux/netfilter/nf_tables.h.
 func expression(name string, data ...attribute) attribute {
 	return nested(unix.NFTA_LIST_ELEM, attrString(unix.NFTA_EXPR_NAME, name), nested(unix.NFTA_EXPR_DATA, data...))
 }
@@ -155,8 +155,8 @@ func masq(flags uint32) attribute {
 	return expression("masq", attrOrdered(unix.NFTA_MASQ_FLAGS, flags))
 }
 
-// nat translates an address. kind is unix.NFT_NAT_SNAT or unix.NFT_NAT_DNAT. The other attributes are the registers
-// with the address and the ports, and flags.
+// nat translates an address. kind is unix.NFT_NAT_SNAT or unix.NFT_NAT_DNAT. to are attributes: the registers with the
+// address and the ports, and flags.
 func nat(kind uint32, family byte, to ...attribute) attribute {
 	return expression("nat", append([]attribute{attrOrdered(unix.NFTA_NAT_TYPE, kind),
 		attrOrdered(unix.NFTA_NAT_FAMILY, uint32(family))}, to...)...)

@@ -30,7 +30,7 @@ import (
 type filter struct {
 	index  int       // of the link
 	name   string    // of the program: its fingerprint
-	class  uint16    // the number of the pod: its program remembers packets under this number
+	class  uint16    // the number of the pod: the filter's program remembers packets under this number
 	older  bool      // the filter has the handle that earlier releases used for outgoing packets
 	hook   uint32    // tcEgress, or 0 for arriving packets
 	pref   uint32    // its priority among the filters of the hook, lowest first; 0 is filterPref
@@ -104,9 +104,9 @@ func (f filter) command(dev string) string {
 		dev, f.qdisc(), dev, direction, cmp.Or(f.pref, filterPref), f.handle())
 }
 
-// hooks gives the link the qdisc if the link has no qdisc. A clsact also serves arriving packets. But a qdisc "ingress"
-// would accept a filter for outgoing packets, and run it for arriving packets. So hooks returns an error if the filter
-// is for outgoing packets and the link has a qdisc "ingress".
+// hooks gives the link the qdisc that has the filter's hook, if the link has no such qdisc. A clsact also serves
+// arriving packets. But a qdisc "ingress" would accept a filter for outgoing packets, and run it for arriving packets.
+// So hooks returns an error if the filter is for outgoing packets and the link has a qdisc "ingress".
 func (f filter) hooks(n *NS) error {
 	err := n.change(unix.RTM_NEWQDISC, unix.NLM_F_CREATE,
 		&nl.TcMsg{Ifindex: int32(f.index), Parent: tcHooks, Handle: tcHandle}, attrString(nl.TCA_KIND, f.qdisc()))
@@ -119,7 +119,7 @@ func (f filter) hooks(n *NS) error {
 	return nil
 }
 
-// request sends a message about the filter.
+// request sends a message about the filter, and returns the answers.
 func (f filter) request(n *NS, typ, flags int, answer uint16, more ...attribute) ([][]byte, error) {
 	every := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))
 	msg := &nl.TcMsg{Ifindex: int32(f.index), Parent: cmp.Or(f.hook, tcIngress), Handle: f.handle(),
@@ -145,8 +145,8 @@ func (f filter) del(n *NS) error {
 	return err
 }
 
-// same returns an error if the filter is missing, is of another pod, or has another program. A program with the same
-// effect counts as another program.
+// same returns an error if the filter is missing, is of another pod, or has another program. The program of another
+// release counts as another program, even if it has the same effect.
 func (f filter) same(n *NS) error {
 	is, err := f.program(n)
 	switch {
@@ -202,7 +202,7 @@ func (f filter) program(n *NS) (filter, error) {
 	return f, nil
 }
 
-// parse reads the name of a filter's program, and the class.
+// parse reads the name of a filter's program, and the filter's class.
 func (f *filter) parse(b []byte) {
 	for typ, value := range attrsOf(b) {
 		switch typ {

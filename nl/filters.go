@@ -20,7 +20,7 @@ func (f filter) at(n *NS, devs []string) (all []filter, err error) {
 	return all, nil
 }
 
-// addFilters adds a filter to links, or replaces filters that differ from it. code is the program.
+// addFilters adds the filter f with the program code to links, or replaces filters that differ from f.
 func addFilters(n *NS, devs []string, f filter, code []byte) error {
 	filters, err := f.at(n, devs)
 	if err != nil {
@@ -68,7 +68,7 @@ func delFilters(n *NS, devs []string, f filter) error {
 	return errors.Join(errs...)
 }
 
-// checkFilters compares the filters of links with f.
+// checkFilters returns an error if the filter of a link differs from f.
 func checkFilters(n *NS, devs []string, f filter) error {
 	filters, err := f.at(n, devs)
 	if err != nil {

@@ -17,7 +17,8 @@ import (
 //
 // A route that refuses a destination does not stop a socket that is bound to a link. If IPv4 finds no route for such a
 // socket, it assumes that the destination is on that link (ip_route_output_key_hash_rcu, "Apparently, routing tables
-// are wrong"). A BPF program at a link's egress sees all packets that leave, also packets from packet sockets.
+// are wrong"). So a Forbid is a BPF program at the egress of each link. This program sees all packets that leave by the
+// link, also packets from packet sockets.
 //
 // Each family has one address at most: see [bpf.Refuse].
 type Forbid struct {
@@ -47,7 +48,7 @@ func (f Forbid) Supported() error {
 	return unix.Close(program)
 }
 
-// filter returns the filter for each of the links, without the index.
+// filter returns the filter for each of the links, without the index of the link.
 func (f Forbid) filter() filter {
 	return filter{name: fingerprint(fmt.Sprint("refuse ", f.Addrs)), hook: tcEgress}
 }
@@ -55,7 +56,7 @@ func (f Forbid) filter() filter {
 // Add adds the filters, or replaces filters that differ. The error is ErrNoBPF if the kernel cannot run their program.
 func (f Forbid) Add(n *NS) error { return addFilters(n, f.Devs, f.filter(), bpf.Refuse(f.Addrs)) }
 
-// Del deletes the filters. The hooks stay with the links.
+// Del deletes the filters. The qdiscs (clsact) to which Add has attached the filters stay on the links.
 func (f Forbid) Del(n *NS) error { return delFilters(n, f.Devs, filter{hook: tcEgress}) }
 
 // Check compares the filters with the filters in the kernel.

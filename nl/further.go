@@ -19,7 +19,7 @@ import (
 // has no link yet.
 
 // furtherGroup is the first byte of the groups of further attachments. OwnGroup is the first byte of the groups of
-// first attachments. The other three bytes are the attachment's number in both.
+// first attachments. In both groups, the other three bytes are the attachment's number.
 const furtherGroup, sameAttachment = OwnGroup + 1, 1<<24 - 1
 
 // FurtherGroup returns the group of the links of a further attachment. own is the attachment's [PodGroup].
@@ -43,8 +43,9 @@ func OtherFirst(links []Link, own uint32) bool {
 	})
 }
 
-// A pod's network card (see [MovedLink]) is in another group than the other links of its attachment. The kernel deletes
-// no link of a group that has a card. DelGroup must not touch the card, because a card goes back to the node.
+// A pod's network card (see [MovedLink]) is in another group than the other links of its attachment. There are two
+// reasons. The kernel deletes no link of a group if the group has a card. And DelGroup must not touch the card, because
+// a card goes back to the node.
 const cardGroups = furtherGroup - OwnGroup + 1
 
 // CardGroup returns the group of an attachment's cards. group is the group of the attachment's other links.
@@ -64,8 +65,8 @@ func Attachment(group uint32) uint32 {
 	return group
 }
 
-// Cards lists the cards of an attachment in the namespace n. In the pod, these are the attachment's cards. On the node,
-// these are its cards that have come back from the pod. own is the attachment's [PodGroup].
+// Cards lists the cards of an attachment in the namespace n. If n is the pod, these are all cards of the attachment. If
+// n is the node, these are the cards that have come back from the pod. own is the attachment's [PodGroup].
 func (n *NS) Cards(own uint32) (cards []MovedLink, err error) {
 	links, err := n.Links()
 	for _, l := range links {

@@ -34,12 +34,12 @@ import (
 // whose links are gone.
 type Guard struct {
 	Link  string
-	Index int    // used if MAC is set: then no method has to ask for the link
+	Index int    // of the link; used if MAC is set: then no method has to ask for the link
 	MAC   string // "" if the caller does not know it
 }
 
-// GuardTable is the name of the tables: no network can have such a name. GuardSet is the name of the set in both
-// tables.
+// GuardTable is the name of the two tables. No network's table can have this name. GuardSet is the name of the set in
+// both tables.
 const (
 	GuardTable = OwnTable + "._guard"
 	GuardSet   = "masters"
@@ -60,9 +60,9 @@ func (g Guard) String() string {
 	return lines
 }
 
-// guardTables returns the two tables, with these elements in their sets. The kernel joins fragments at the priority
-// -400, and the chain of the family inet comes before that. This chain accepts all packets from the veths of pods,
-// which have no slaves.
+// guardTables returns the two tables, with these elements in their sets. The chain of the family inet comes before the
+// priority -400, at which the kernel joins fragments. This chain accepts all packets that arrive by links of the group
+// OwnGroup. These links are ends of veth pairs, and have no slaves.
 func guardTables(members []guarded) []Table {
 	drop := []NFRule{{arrivedFromItself(members), Count(), Drop()}, {fromGroup(), Count(), Drop()}}
 	chain := Chain{Name: "guard", Type: "filter", Hook: "prerouting", Priority: -450,
@@ -142,8 +142,8 @@ func (g Guard) Check(n *NS) error {
 }
 
 // guard makes both tables in one transaction, with e and with the earlier elements whose links exist. If another
-// process has changed any table since guard read the elements, the kernel refuses the transaction, and guard tries
-// again. The other process may have added another Guard.
+// process has changed any table since guard read the elements, that process may have added another Guard. The kernel
+// then refuses the transaction, and guard tries again.
 func (n *NS) guard(e guarded) (err error) {
 	for range 100 {
 		var generation uint32
@@ -253,8 +253,8 @@ func fromGroup() Term {
 	})
 }
 
-// masters adds the set with its elements. The type of the set is nft(8)'s type "ifindex . ether_addr", so that nft(8)
-// can print the elements.
+// masters adds the set GuardSet, with members as its elements. The type of the set is nft(8)'s type "ifindex .
+// ether_addr", so that nft(8) can print the elements.
 func (x *transaction) masters(members []guarded) {
 	const typ, size = 20<<6 | 9, 12
 	x.sets++

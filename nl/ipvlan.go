@@ -90,11 +90,11 @@ func (v IPVlan) Add(n *NS) error {
 }
 
 // slaveIndex is the index of the first slave in a namespace. A namespace counts its links from one, and does not reach
-// this index. The next slaves have the next indices, for as many slaves as an instance has ENIs. The index is the same
+// this index. The next slaves have the next indices. An instance has fewer ENIs than slaves says. The index is the same
 // in all pods, so pods can share BPF programs that depend on the index: see Splice.
 const slaveIndex, slaves = 1 << 24, 64
 
-// create asks the kernel for the slave with an index.
+// create asks the kernel to make the slave with an index.
 func (v IPVlan) create(n *NS, index int32) error {
 	mode := slices.Index(modes, v.mode())
 	if mode < 0 {

@@ -13,7 +13,7 @@ import (
 )
 
 // Jumps are the rules in a chain of another program that have the text Comment in their comment. The rules jump to a
-// chain whose name begins with To. The program iptables refuses to work on a table if it cannot print one of the
+// chain whose name begins with To. The program iptables refuses to work on a table if iptables cannot print one of the
 // table's rules. So Del does not use iptables.
 type Jumps struct {
 	Table, Chain string // of the family ip

@@ -20,7 +20,7 @@ import (
 
 // A Limit limits the rate of the packets that arrive by some links, or of the packets that leave by them. The rate is
 // for all the links together. The kernel drops packets above the rate (tc-police(8)). Each link has a filter, and all
-// the filters share one action, which has the bucket of tokens. The action ends with the last filter.
+// the filters share one action, which has the bucket of tokens. The action ends soon after the last filter.
 //
 // The limit counts each packet once. The limit does not count packets that a [Splice] sends from one link to the other.
 // There are two reasons: the filters for arriving packets come after the filters of the Splice. And the filters for
@@ -40,8 +40,8 @@ func (l Limit) name() string { return fingerprint(l.purpose()) }
 
 func (l Limit) purpose() string { return fmt.Sprint("limit ", l.Egress, l.Rate, l.Burst) }
 
-// index returns the index of the shared action in its namespace. Another limit has another index. Otherwise a new
-// filter would use an old action, because an action outlives its filters for a while.
+// index returns the index of the shared action in its namespace. A limit with another direction, rate or burst has
+// another index. Otherwise a new filter would use an old action, because an action outlives its filters for a while.
 func (l Limit) index() uint32 {
 	h := fnv.New32a()
 	io.WriteString(h, l.purpose())
@@ -63,8 +63,8 @@ func (l Limit) String() string {
 	return strings.Join(lines, "\n\t")
 }
 
-// place returns a filter that has only the hook and the priority of the limit's filters. These do not depend on the
-// rate and the burst.
+// place returns a filter that has only the hook and the priority of the limit's filters. The hook and the priority do
+// not depend on the rate and the burst.
 func (l Limit) place() filter {
 	if l.Egress {
 		return filter{hook: tcEgress, pref: limitPref}
@@ -72,7 +72,7 @@ func (l Limit) place() filter {
 	return filter{hook: tcIngress, pref: limitPref}
 }
 
-// filter returns the filter for each of the links, without the index.
+// filter returns the filter for each of the links, without the index of the link.
 func (l Limit) filter() filter {
 	f := l.place()
 	f.name, f.police = l.name(), l.police()
@@ -89,14 +89,15 @@ func (l Limit) Add(n *NS) error {
 	return err
 }
 
-// Del deletes the filters, whatever their rate and burst. The hooks stay with the links.
+// Del deletes the filters, whatever their rate and burst. The qdiscs to which Add has attached the filters stay on the
+// links.
 func (l Limit) Del(n *NS) error { return delFilters(n, l.Devs, l.place()) }
 
 // Check compares the filters with the filters in the kernel.
 func (l Limit) Check(n *NS) error { return checkFilters(n, l.Devs, l.filter()) }
 
 // police returns the action of the filters, struct tc_police of linux/pkt_cls.h. The action drops packets above the
-// rate, and lets the next filter decide on the rest.
+// rate, and lets the next filter decide on all other packets.
 func (l Limit) police() attribute {
 	const (
 		tbf, rateTable, result, rate64 = 1, 2, 5, 8 // TCA_POLICE_*

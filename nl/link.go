@@ -28,7 +28,7 @@ type Link struct {
 	Peer  int    // the index of the other end or of the master, maybe in another namespace
 	Mode  string // of an ipvlan: l2, l3 or l3s
 
-	props  []byte // its alternative names, as the kernel lists them
+	props  []byte // the attributes with the alternative names
 	tunnel tunnel // of a tunnel: its address and its port
 	peerNS uint32 // 1 + the ID of the namespace that has the link Peer; 0 if the link's own namespace has it
 }
@@ -106,7 +106,8 @@ func (n *NS) SeenLink(name string) (Link, error) {
 	return n.LinkByName(name)
 }
 
-// linkByName asks for one link without its statistics. If the name is invalid, there is no such link.
+// linkByName returns the kernel's message about one link, without the statistics. The error is fs.ErrNotExist if there
+// is no such link, also for an invalid name.
 func (n *NS) linkByName(name string) ([]byte, error) {
 	if err := checkName(name); err != nil {
 		return nil, absence{err}

@@ -31,7 +31,8 @@ func newLoader(share bool) *loader {
 	return l
 }
 
-// program returns the file descriptor of the program with a name.
+// program returns the file descriptor of a program. name is the first part of its name, and code makes the program for
+// the maps.
 func (l *loader) program(name string, code func(bpf.Maps) []byte) (int, error) {
 	if err := l.open(); err != nil {
 		return -1, err
@@ -55,8 +56,9 @@ func (l *loader) open() (err error) {
 	return nil
 }
 
-// openMap opens a map by its name, or makes it. A new map has room for the sets of all pods, divided by part. A set
-// takes 128 bytes. A pinned map outlives this release, so its name must change with its layout.
+// openMap opens a map by its name, or makes it. A new map has room for the sets of l.pods pods, divided by part. A set
+// is an entry of the map (src/memory.h), and takes 128 bytes. A pinned map outlives this release, so its name must
+// change with its layout.
 func (l *loader) openMap(name string, part uint32) (int, error) {
 	layout := name + " " + decimal(bpf.MapKeySize) + " " + decimal(bpf.MapValueSize) + " " + decimal(bpf.MapSets)
 	const anyRelease = "cbf29ce484222325" // the hash of "", as in the first releases: all releases share the maps

@@ -98,7 +98,7 @@ func (v MovedLink) undo(n *NS) error {
 	return nil
 }
 
-// move moves a link to another namespace, under a name.
+// move moves a link from n to another namespace, and gives it a name there.
 func (n *NS) move(l Link, to *NS, name string, msg *nl.IfInfomsg, more ...attribute) error {
 	msg.Index = int32(l.Index)
 	n.renew(l.Name)
@@ -173,8 +173,9 @@ func (v MovedLink) freeName(n *NS) (string, error) {
 	return "", err
 }
 
-// reset gives a link of the node its name again, and removes it from the pod's group. If another program has set the
-// link up, the link keeps its present name. The reason is that kernels before 6.2 do not rename a link that is up.
+// reset gives a link that is on the node its name on the node again (freeName), and removes the link from the pod's
+// group. If another program has set the link up, the link keeps its present name. The reason is that kernels before 6.2
+// do not rename a link that is up.
 func (v MovedLink) reset(n *NS, l Link) error {
 	left := n.delPrograms(l)
 	msg := linkMessage()

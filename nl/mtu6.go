@@ -36,7 +36,8 @@ func (m MTU6) Add(n *NS) error {
 // Del does nothing.
 func (m MTU6) Del(*NS) error { return nil }
 
-// Check compares the MTU of IPv6 with the MTU of the link. If the MTU of IPv6 is smaller, no packets are lost.
+// Check returns an error if the MTU of IPv6 is larger than the MTU of the link. If the MTU of IPv6 is smaller, no
+// packets are lost.
 func (m MTU6) Check(n *NS) error {
 	l, err := n.LinkByName(m.Dev)
 	if err != nil {

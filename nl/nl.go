@@ -6,7 +6,7 @@
 // The package uses the words of ip(8), sysctl(8) and nft(8). An Object is a link, an address, a route, a rule, a
 // neighbour, a sysctl or a table of netfilter rules. A caller can add, delete and check an Object, and an Object prints
 // as the command that would add it. A Wiring is a list of objects. ADD adds the objects of a list, CHECK checks them,
-// and DEL deletes them. The printed list is also the documentation.
+// and DEL deletes them. The documentation has the printed list.
 //
 // Adding an object twice has the same effect as adding it once. Deleting an object twice has the same effect as
 // deleting it once. If an object exists with other properties, Add returns an error and does not change the object. The
@@ -42,7 +42,7 @@ type NS struct {
 
 	fd      netns.NsHandle
 	process bool   // this is the namespace of the process: all threads that no goroutine has locked are in it
-	home    *NS    // the NS of the process, if its OpenOther has opened this NS
+	home    *NS    // the NS of the process, if OpenOther of that NS has opened this NS
 	kept    bool   // Close does nothing: the release of KeepOpen closes the namespace
 	other   *NS    // the first namespace that OpenOther has opened, if kept is set
 	path    string // the path of other

@@ -49,9 +49,9 @@ type keeper struct{ node *NS }
 type keeperKey struct{}
 
 // KeepOpen returns a context that keeps namespaces open. With this context, [NodeOf] opens the node's namespace only
-// once, and OpenOther of this namespace opens the pod's namespace only once. Plugins that answer a command in one
-// process use KeepOpen. Close of the two namespaces does nothing until release is called. All users of the context work
-// one after the other, in the same node's namespace, and for one pod.
+// once, and OpenOther of this namespace opens the pod's namespace only once. A process in which several plugins answer
+// one command uses KeepOpen. Close of the two namespaces does nothing until release is called. All users of the context
+// work one after the other, in the same node's namespace, and for one pod.
 func KeepOpen(ctx context.Context) (_ context.Context, release func()) {
 	k := &keeper{}
 	return context.WithValue(ctx, keeperKey{}, k), func() {

@@ -37,10 +37,10 @@ func isOwnTable(name string) bool {
 	return own && (rest == "" || rest[0] == '_' || rest[0] == '.')
 }
 
-// RemoveShared removes the objects that serve all pods from the namespace. These are our tables of nftables, our rules,
+// RemoveShared removes from the namespace the objects that serve all pods. These are our tables of nftables, our rules,
 // the routes and addresses for routed pods, and the programs that pods share. RemoveShared removes them only if the
-// kernel shows in this call that no pod is left. Otherwise it returns false. Each pod has a veth pair and routes. So
-// the proof is that the namespace has no pair, and no route of ours to a pod.
+// kernel shows in this call that no pod is left. Otherwise RemoveShared returns false. Each pod has a veth pair and
+// routes. So RemoveShared looks for a pair, and for a route of ours to a pod.
 //
 // RemoveShared never removes objects that belong to one pod. The veth pair and the routes of a pod end with the pod's
 // namespace. If they exist, a pod uses them.
@@ -52,8 +52,8 @@ func (n *NS) RemoveShared() (removed bool, err error) {
 	return removeUnused(n.Vacant, func() (Wiring, error) { return n.shared(isOwnTable, isOwnRule) }, unpin)
 }
 
-// RemoveRouted is [NS.RemoveShared] for the objects that serve only routed pods. The proof is that the namespace has no
-// pair of a routed pod. If the node has no table for routed pods, RemoveRouted returns after one request.
+// RemoveRouted is [NS.RemoveShared] for the objects that serve only routed pods. RemoveRouted looks only for a pair of
+// a routed pod. If the node has no table for routed pods, RemoveRouted returns after one request.
 func (n *NS) RemoveRouted() (removed bool, err error) {
 	tables, err := n.ownTables(isRoutedTable)
 	if err != nil || len(tables) == 0 {
@@ -65,7 +65,8 @@ func (n *NS) RemoveRouted() (removed bool, err error) {
 
 // removeUnused calls the function unused. If unused returns nil, removeUnused removes the objects that the function
 // list returns, and calls the function further. If unused returns [ErrPods], removeUnused removes nothing, and returns
-// no error. After the removal, removeUnused calls unused again and returns its error, also [ErrPods].
+// no error. After the removal, removeUnused calls unused again and returns its error, also [ErrPods]. removed reports
+// that list returned objects.
 func removeUnused(unused func() error, list func() (Wiring, error), further func() error) (removed bool, err error) {
 	if err := unused(); err != nil {
 		if errors.Is(err, ErrPods) {
@@ -102,7 +103,7 @@ func (n *NS) Vacant() error {
 // unrouted returns nil if the kernel shows that there is no routed pod.
 func (n *NS) unrouted() error { return n.noPair(IsRouted) }
 
-// noPair returns nil if the function returns false for the groups of all links.
+// noPair returns nil if the function is returns false for the groups of all links. Otherwise the error is [ErrPods].
 func (n *NS) noPair(is func(group uint32) bool) error {
 	links, err := n.exactLinks()
 	if i := slices.IndexFunc(links, func(l Link) bool { return is(l.Group) }); err == nil && i >= 0 {
@@ -117,8 +118,8 @@ func ofENI(r Route) bool {
 	return is
 }
 
-// shared lists the addresses and routes that serve only routed pods, and our tables and rules for which the functions
-// return true.
+// shared lists the addresses and routes that serve only routed pods. It also lists the tables and rules for which the
+// functions table and rule return true.
 func (n *NS) shared(table func(name string) bool, rule func(Rule) bool) (Wiring, error) {
 	rules, err1 := n.Rules()
 	tables, err2 := n.ownTables(table)
@@ -151,7 +152,7 @@ func isOwnRule(r Rule) bool { return r.Protocol == RouteProtocol }
 
 // isRoutedRule reports whether a rule is ours and serves only routed pods. Such a rule leads to the table of an ENI, or
 // has Goto or Nop. Or the rule is about all packets, or about all packets that the node itself sends. No other rule of
-// ours has one of these properties. A rule that drops packets which arrive by an ENI does not have them. That rule
+// ours has one of these properties. A rule that drops packets which arrive by an ENI has none of them. Such a rule
 // stays as long as the ENI's link, because the VPC still delivers packets for pods that have ended.
 func isRoutedRule(r Rule) bool {
 	_, ofENI := OfRoutedTable(r.Table)

@@ -53,7 +53,7 @@ func (t Table) addSeals(x *transaction) {
 	}
 }
 
-// seal adds the seals to a table that has all rules.
+// seal adds the seals to the kernel's table, which must have all rules of t.
 func (t Table) seal(n *NS) error {
 	x, err := t.begin()
 	if err != nil {

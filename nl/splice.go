@@ -30,9 +30,10 @@ import (
 //
 // A TCP connection of the namespace may have no socket, because a rule translates its port. The programs recognise such
 // a connection in two cases: the connection begins from outside, or the connection is answered and has not begun by
-// Veth. From then on, the packets of the connection count as awaited. The programs remember these few connections, and
-// connections that begin by Veth, as long as there is room. An ICMP error is awaited if the answer to the packet inside
-// the error is awaited. Fragments of a packet go where the first fragment goes.
+// Veth. After a program has recognised a connection, the packets of the connection count as awaited. The programs
+// remember these few connections, and connections that begin by Veth, as long as there is room. An ICMP error is
+// awaited if the answer to the packet inside the error is awaited. Fragments of a packet go where the first fragment
+// goes.
 type Splice struct {
 	ENI, Veth string
 	MAC       string
@@ -129,13 +130,15 @@ func (s Splice) Add(n *NS) error {
 	})
 }
 
-// usual reports whether many pods have a link of this index: one of their first links, or an IPVlan.
+// usual reports whether many pods have a link of this index: the index of one of a namespace's first links, or of an
+// [IPVlan].
 func usual(index int) bool {
 	const few = 8
 	return index < few || index >= slaveIndex && index < slaveIndex+few
 }
 
-// Del deletes both programs. The hooks stay at the links, because other filters may use them.
+// Del deletes both filters. The qdiscs to which Add has attached them stay on the links, because other filters may use
+// the qdiscs.
 func (s Splice) Del(n *NS) error { return delFilters(n, []string{s.ENI, s.Veth}, filter{}) }
 
 // Check compares both programs with the programs in the kernel.

@@ -47,7 +47,7 @@ func (s Sysctl) Add(n *NS) error {
 	return err
 }
 
-// over returns the value to set. The argument is has the present value of the parameter.
+// over returns the value to set. Its argument is the present value of the parameter.
 func (s Sysctl) over(is string) string {
 	switch {
 	case s.has(is):
@@ -108,8 +108,8 @@ func (s Sysctl) Settable(n *NS) error {
 	return err
 }
 
-// write sets the value without reading the old value. If this process may not write it, write fails only if the value
-// is wrong.
+// write sets the value without reading the old value. If this process may not write the parameter, write fails only if
+// the value is wrong.
 func (s Sysctl) write(n *NS) error {
 	fd, err := s.open(n, unix.O_WRONLY)
 	if err != nil {

@@ -26,7 +26,8 @@ type Table struct {
 	Of     string // a text for which the table was made, besides its rules: see [Table.Sealed]
 	More   bool   // Check ignores chains that are not in Chains
 	// Others makes Check accept a table that was made for another configuration. The kernel's table may have further
-	// rules of ours. A chain that has Alike set may be missing, or may have other rules of ours, as many as here.
+	// rules of ours. A chain that has Alike set may be missing, or may have other rules of ours, as many as this Table
+	// has in the chain.
 	Others bool
 }
 
@@ -57,7 +58,8 @@ func (t Table) String() string {
 }
 
 // Add installs the table. Add replaces a table of the same name that differs: another program may have flushed that
-// table, or another version may have made it. Add first checks the kernel's table, so a second Add is cheap.
+// table, or another version may have made it. Add first checks the kernel's table, so Add of an unchanged table is
+// cheap.
 func (t Table) Add(n *NS) error {
 	if t.stands(n) {
 		return errSame

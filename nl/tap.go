@@ -62,7 +62,8 @@ func (t *Tap) add(n *NS, link string) error {
 			Protocol: binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))})))
 }
 
-// The offsets of the addresses in the headers of IP. The filter compares only the last four bytes of an IPv6 address.
+// The offsets of the addresses in the headers of IP. The filter compares only the last four bytes of an IPv6 address,
+// and Seen compares the whole address.
 const (
 	atSource4, atTarget4 = 12, 16
 	atSource6, atTarget6 = 8, 24

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Term is one part of a rule of netfilter. A Term has the text of nft(8), and the code for the kernel, which loads a
-// register and compares it.
+// A Term is one part of a rule of netfilter. A Term has the text of nft(8), and the code for the kernel: expressions,
+// see expression.
 type Term struct {
 	text string
 	code func(*transaction) ([]attribute, error) // returns the expressions, and adds their set to the transaction
@@ -67,10 +67,10 @@ func ifgroup(word string, key uint32, group uint32) Term {
 	})
 }
 
-// SAddr matches packets from one of the prefixes, which must have one family.
+// SAddr matches packets whose source is in one of the prefixes. All prefixes must be of the same family.
 func SAddr(p ...netip.Prefix) Term { return inPrefixes("saddr", false, p) }
 
-// DAddr matches packets to one of the prefixes.
+// DAddr matches packets whose destination is in one of the prefixes; see SAddr.
 func DAddr(p ...netip.Prefix) Term { return inPrefixes("daddr", false, p) }
 
 // NotSAddr matches packets of the prefixes' family whose source is in none of the prefixes.

@@ -82,7 +82,7 @@ func traced() Term {
 	})
 }
 
-// Drops returns the rules that have dropped packets since the last call, each once.
+// Drops returns the rules and policies that have dropped packets since the last call of Drops, each once.
 func (v *Verdicts) Drops() (all []Dropper) {
 	seen := map[Dropper]bool{}
 	for {

@@ -178,8 +178,8 @@ func (v Veth) setUp(n *NS) error {
 	return n.setLink(name, 0, v.Alias, nest(unix.IFLA_AF_SPEC, spec...))
 }
 
-// Near returns the near end. If fresh is set, the far end's namespace also remembers the index of the far end, so no
-// method has to ask for the index.
+// Near returns the near end, as the kernel shows it. If fresh is set, the far end's namespace also remembers the index
+// of the far end, so no method has to ask for the index.
 func (v Veth) Near(n *NS, fresh bool) (Link, error) {
 	l, err := n.LinkByName(v.Name)
 	if err == nil && fresh && v.PeerNS != nil && v.PeerNS.indices != nil {

@@ -39,7 +39,7 @@ func (n *NS) LinkByMAC(ctx context.Context, mac string) (Link, error) {
 var errLost = errors.New("netlink events were lost")
 
 // awaitMAC subscribes to the events of links, looks for the link, and waits for an event, in this order. So if the link
-// appears after awaitMAC has looked, there is an event.
+// appears after awaitMAC has looked for it, there is an event. The error is errLost if events were lost.
 func (n *NS) awaitMAC(ctx context.Context, hw net.HardwareAddr) (Link, error) {
 	events, err := nl.SubscribeAt(n.fd, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
@@ -102,8 +102,9 @@ func (n *NS) FindMAC(mac string) (Link, error) {
 }
 
 // LinksByMAC maps MAC addresses to the links of the namespace. It leaves out links that have the MAC address of the
-// link below them. If several other links have the same MAC address, the map has the first of these links. No
-// link may be missing, because an ENI without a link in the map gives pods no addresses.
+// link below them. If several other links have the same MAC address, the map has the first of these links. LinksByMAC
+// fails if changes interrupt each try to list the links, because an ENI without a link in the map gives pods no
+// addresses.
 func (n *NS) LinksByMAC() (map[string]Link, error) {
 	links, err := n.exactLinks()
 	if err != nil {
@@ -113,9 +114,9 @@ func (n *NS) LinksByMAC() (map[string]Link, error) {
 }
 
 // LinksOf is LinksByMAC for callers who need only some links, and who know the earlier names of these links. names maps
-// MAC addresses to these names. LinksOf lists all links only if a link is no longer there under its earlier name. The
-// cost of such a list grows with the square of the number of routed pods. The reason is that for each pair, the kernel
-// goes through all namespaces (net_eq_idr).
+// MAC addresses to these names. If a link no longer has its earlier name, LinksOf does what LinksByMAC does. The cost
+// of a list of all links grows with the square of the number of pairs. The reason is that for each pair, the kernel
+// goes through all namespaces that n knows (net_eq_idr).
 func (n *NS) LinksOf(names map[string]string) (map[string]Link, error) {
 	links := map[string]Link{}
 	for mac, name := range names {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ask has questions to the kernel that only the commands for people need. Plugins do not import package ask,
-// because vishvananda/netlink would make each plugin larger and slower.
+// Package ask has questions to the kernel that only the commands for people need. Package ask uses vishvananda/netlink,
+// which would make each plugin larger and slower. So plugins do not import package ask.
 package ask
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// ErrSource reports that the kernel drops a packet because of its source: the route back leads by another link
-// (rp_filter).
+// ErrSource reports that the kernel drops a packet because of its source: the route back to the source leads by another
+// link than the link by which the packet arrived (rp_filter).
 var ErrSource = errors.New("the route back to the packet's source is not by the link by which the packet arrived")
 
 // Leaves returns the link by which a packet from one of the namespace's own addresses leaves for another address,
@@ -62,7 +62,7 @@ func way(n *nl.NS, to netip.Addr, how *netlink.RouteGetOptions) (dev string, err
 }
 
 // Answered reports whether the host with the address a has answered a request for its MAC address by the link dev. The
-// request is of ARP, or a neighbour solicitation.
+// request is an ARP request, or a neighbour solicitation of IPv6.
 func Answered(n *nl.NS, dev string, a netip.Addr) (is bool, err error) {
 	const valid = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT
 	err = n.Do(func() error {

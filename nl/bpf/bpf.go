@@ -33,9 +33,9 @@ type Maps struct {
 // made of these sources.
 func Revision() string { return sources[:16] }
 
-// Onward returns the program of a Splice for the veth. It forwards packets for one MAC address by the link eni. It
-// replaces the source port of such a packet by the port that stands for the source port. All other packets get the bits
-// of the mark.
+// Onward returns the program of a Splice for the veth. The program forwards packets for the MAC address to by the link
+// with the index eni. A source port from Own to First - 1 becomes the port that stands for it. All other packets get
+// the bits of the mark.
 func Onward(to net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	return onwardProgram.with(map[string]uint64{
 		"mac_head": uint64(binary.LittleEndian.Uint32(to)),
@@ -48,7 +48,7 @@ func Onward(to net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 }
 
 // Unawaited returns the program of a Splice for the ENI. If no socket of the namespace awaits a packet, the program
-// sends the packet to the other end of the link veth.
+// sends the packet to the other end of the link with the index veth.
 func Unawaited(m Maps, veth int) []byte {
 	return unawaitedProgram.with(map[string]uint64{"veth": uint64(veth), "kept": uint64(m.Kept),
 		"looped": uint64(m.Looped)})

@@ -114,8 +114,9 @@ func sum() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// compile returns the object file. Linux has version 3 of the instructions since 5.1. Debian has asm/types.h in a
-// directory for each type of machine. All these files define the types of our programs in the same way.
+// compile returns the object file of a source. Linux has version 3 of the instructions since 5.1. Debian has
+// asm/types.h in a directory for each type of machine. All these files define the types of our programs in the same
+// way, so compile takes any of these directories.
 func compile(source string) []byte {
 	machine, _ := filepath.Glob("/usr/include/*-linux-gnu")
 	if len(machine) == 0 {
@@ -136,7 +137,7 @@ func compile(source string) []byte {
 type program struct {
 	code  []byte
 	given []given
-	sizes []uint32 // of a map: struct map of src/memory.h; nil without maps
+	sizes []uint32 // the numbers in struct map of src/memory.h; nil if the program has no maps
 }
 
 // A given is a number that Go code writes into the instruction that loads it.

@@ -40,8 +40,8 @@ func Fault(name string) string {
 const Wanted = "1 to 15 bytes of printable ASCII without /, : and %"
 
 // Refused says why neither a pod nor a request may choose a name for a link of a pod. Refused returns "" for a name
-// that they may choose. Our code checks all names that come from pods and from requests with Refused. Some names have
-// characters that would control a terminal, and other names belong to the kernel or to us.
+// that they may choose. Our code checks all names that come from pods and from requests with Refused. Refused refuses
+// names with characters that would control a terminal, and names that belong to the kernel or to us.
 func Refused(name string) string {
 	if fault := Fault(name); fault != "" {
 		return fault

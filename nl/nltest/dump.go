@@ -15,8 +15,8 @@ import (
 
 // Dump prints what namespaces hold, a line for each link, address, route, rule and table of nftables, in the words of
 // ip(8) and nft(8). The same content gives the same text. So the text has no indexes, no MAC addresses, and nothing of
-// IPv6 that the kernel derives from MAC addresses. The text also leaves out the guard of masters, because the guard
-// stays (see nl.Guard).
+// IPv6 that the kernel derives from MAC addresses. The text also leaves out the tables of nl.Guard, because Del of a
+// Guard does not remove them.
 func Dump(t testing.TB, namespaces ...*nl.NS) string {
 	t.Helper()
 	var b strings.Builder
@@ -112,7 +112,7 @@ func tables(n *nl.NS) ([]string, error) {
 	return lines, err
 }
 
-// derived reports whether the kernel itself adds such a prefix, for each link that is up.
+// derived reports whether the kernel itself adds addresses or routes with such a prefix, for each link that is up.
 func derived(p netip.Prefix) bool {
 	return p.Addr().Is6() && (p.Addr().IsLinkLocalUnicast() || p.Addr().IsMulticast())
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // Section compares a section of a document with the text want, and returns the text after the section. The section is
-// between two comments. The first comment has the command that writes the section. With update, Section writes the
-// section.
+// between two comments. The first comment has the command that writes the section. With update, Section first writes
+// want into the section.
 func Section(t *testing.T, file, command, want string, update bool) (after string) {
 	t.Helper()
 	begin, end := "<!-- "+command+" -->\n", "<!-- end of the wiring -->\n"
@@ -38,7 +38,7 @@ func Section(t *testing.T, file, command, want string, update bool) (after strin
 	return after
 }
 
-// Golden compares a text with a file of testdata. With update, Golden writes the file.
+// Golden compares a text with a file of testdata. With update, Golden first writes the text into the file.
 func Golden(t *testing.T, name, got string, update bool) {
 	t.Helper()
 	file := "testdata/" + name + ".golden"

@@ -72,7 +72,7 @@ func traces() map[string]int {
 		found["namespace "+path]++
 	}
 	for _, target := range targets("/proc/self/fd/*") {
-		found["descriptor of "+target]++ // sockets and pipes have numbers of their own
+		found["descriptor of "+target]++ // no two sockets or pipes have the same target
 	}
 	home, _ := os.Readlink("/proc/thread-self/ns/net")
 	for _, target := range targets("/proc/self/task/*/ns/net") {

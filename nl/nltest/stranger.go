@@ -13,8 +13,8 @@ import (
 )
 
 // Stranger starts a process of a user without privileges, in a user namespace and a network namespace of its own. Any
-// process on a node can do this. Stranger returns the network namespace, with lo up, and the namespace's path. The
-// process ends with the test.
+// process on a node can make such namespaces. Stranger returns the network namespace, with lo up, and the namespace's
+// path. The process ends with the test.
 func Stranger(t testing.TB) (n *nl.NS, path string) {
 	t.Helper()
 	Need(t, "root", "netns")
