@@ -109,7 +109,7 @@ func (c *call) readNetwork() *types.Error {
 	return nil
 }
 
-// compact removes the white space from the configuration.
+// compact removes the white space from the configuration in c.stdin.
 func (c *call) compact() error {
 	var dense bytes.Buffer
 	err := json.Compact(&dense, c.stdin)

@@ -31,8 +31,8 @@ func (p Pod) String() string {
 	return p.Namespace + "/" + p.Name
 }
 
-// valid returns an error if the runtime gives the pod a name that Kubernetes would not give. Such a name would be in
-// messages, in the registry and in the lease log.
+// valid returns an error if the runtime gives the pod a name that Kubernetes would not give. Otherwise such a name
+// would get into messages, the registry and the lease log.
 func (p Pod) valid() error {
 	const longest = 253 // of a name (Kubernetes, "Object Names and IDs")
 	strange := func(r rune) bool { return r < '!' || r > '~' || r == '/' }
@@ -109,7 +109,8 @@ func (n *network) valid() (as []Attachment, err error) {
 	return as, nil
 }
 
-// prevResult converts the previous result, of any version, to the newest one.
+// prevResult converts the previous result, of any version, to the newest version. It returns nil if there is no
+// previous result.
 func (n *network) prevResult() (*types100.Result, error) {
 	if len(n.PrevResult) == 0 || string(n.PrevResult) == "null" {
 		return nil, nil
@@ -165,8 +166,8 @@ const (
 	argUID       = "K8S_POD_UID"
 )
 
-// parseArgs reads CNI_ARGS. types.LoadArgs refuses unknown keys, a semicolon at the end, and
-// values with an equals sign. Runtimes send all of these.
+// parseArgs reads CNI_ARGS. parseArgs does not use types.LoadArgs, which refuses unknown keys, a semicolon at the end,
+// and values with an equals sign. Runtimes send all of these.
 func parseArgs(args string) Pod {
 	var p Pod
 	for pair := range strings.SplitSeq(args, ";") {

@@ -103,7 +103,7 @@ func (r *Request[C]) CanDelegate(name string) error {
 // install is the hint about a missing program.
 const install = "install it in the directory of this plugin, from the same release"
 
-// find finds a program in one of the directories of a path.
+// find returns the file of a program in the first directory of path that has the program.
 func find(name, path string) (string, error) {
 	for _, dir := range filepath.SplitList(path) {
 		program := filepath.Join(dir, name)

@@ -107,7 +107,7 @@ func route(r *types.Route, c *codec.Codec) {
 	})
 }
 
-// prefix is a CIDR block, or an address with a prefix length.
+// prefix describes a CIDR block, or an address with a prefix length.
 func prefix(n *net.IPNet, c *codec.Codec) {
 	if c.Writes() {
 		codec.Text(new(n.String()), c)
@@ -123,7 +123,7 @@ func prefix(n *net.IPNet, c *codec.Codec) {
 	*n = *p
 }
 
-// gateway is a member with an address. If there is no address, the object has no such member.
+// gateway describes the member name, which has an address. If there is no address, the object has no such member.
 func gateway(c *codec.Codec, name string, ip *net.IP) {
 	if len(*ip) > 0 || !c.Writes() {
 		codec.Field(c, name, ip, address)

@@ -73,8 +73,8 @@ func (m *mistyped) object(text []byte, config any) {
 	}
 }
 
-// look compares the type of a value with t, and then the values in this value. If two sections have the same key, look
-// reports the key's value once.
+// look compares the type of a value, and of the values in it, with t. at is the place of the value for messages. If two
+// sections have the same key, look reports the key's value once.
 func (m *mistyped) look(at string, value json.RawMessage, t reflect.Type) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -106,7 +106,7 @@ func (m *mistyped) look(at string, value json.RawMessage, t reflect.Type) {
 	m.add(at, value, t)
 }
 
-// members compares the values of an object with the fields of a struct.
+// members compares the types of an object's values with the fields of a struct.
 func (m *mistyped) members(at string, object map[string]json.RawMessage, t reflect.Type) {
 	for i := range t.NumField() {
 		f := t.Field(i)

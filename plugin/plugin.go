@@ -164,7 +164,7 @@ func (e *execution[C]) add(ctx context.Context, r *Request[C]) error {
 	return err
 }
 
-// command adapts one command to dispatch.
+// command makes a function for dispatch from the function f of one command.
 func (e *execution[C]) command(
 	limit time.Duration, f func(context.Context, *Request[C]) error,
 ) func(*call) *types.Error {
@@ -178,7 +178,7 @@ func (e *execution[C]) command(
 	}
 }
 
-// answer decodes the request, sets the deadline, and turns a panic into an error.
+// answer decodes the request, and calls f with the request and a deadline. It turns a panic of f into an error.
 func (e *execution[C]) answer(
 	c *call, limit time.Duration, f func(context.Context, *Request[C]) error,
 ) (waited bool, fault *types.Error) {

@@ -86,7 +86,7 @@ func onNode(
 // later ADD of the attachment has begun: that ADD may have made the objects.
 //
 // If the kernel reports that another link has the address, add tries again. The registry then has a lease for the
-// refused address, which belongs to no pod. So each try gets another address.
+// refused address, and this lease belongs to no pod. So each try gets another address.
 func add(ctx context.Context, r *plugin.Request[Config]) (result *types100.Result, err error) {
 	const tries = 8
 	for range tries {
@@ -98,7 +98,8 @@ func add(ctx context.Context, r *plugin.Request[Config]) (result *types100.Resul
 	return result, err
 }
 
-// addOnce is one try of add. inUse reports whether the kernel has refused the address, because another link has it.
+// addOnce is one try of add. inUse reports whether the kernel has refused the address of this try, because another link
+// has the address.
 func addOnce(ctx context.Context, r *plugin.Request[Config]) (_ *types100.Result, inUse bool, _ error) {
 	result, since, err := address(ctx, r)
 	made, step := 1, *r

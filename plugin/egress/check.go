@@ -109,8 +109,8 @@ func Lost(ns *nl.NS, name string) error {
 // ErrLost is the error that Lost returns for a client or a router.
 var ErrLost = errors.New("a part of the egress is lost")
 
-// fromKernel returns what the tunnels of a pod show: their addresses, their UDP port and their group. name is the pod's
-// link to the VPC.
+// fromKernel returns a pod with only the facts that its tunnels show: their addresses, their UDP port and their group.
+// name is the pod's link to the VPC.
 func fromKernel(ns *nl.NS, name string) (*pod, error) {
 	links, err := ns.Links()
 	p := &pod{ns: ns, nic: plugin.NIC{Name: name}, links: []string{name}}
@@ -122,7 +122,7 @@ func fromKernel(ns *nl.NS, name string) (*pod, error) {
 	return p, err
 }
 
-// isRouter reports whether the nftables table of a pod is that of a router, or that of a client.
+// isRouter reports whether a pod has the nftables table of a router, and whether it has the nftables table of a client.
 func (p *pod) isRouter() (router, client bool) {
 	has := func(c nl.Chain) bool {
 		return nl.Table{Family: "inet", Name: Table, Chains: []nl.Chain{c}}.Intact(p.ns) == nil
@@ -197,7 +197,8 @@ func (p *pod) lostRoutes(families []nl.Family) (failed error) {
 	return failed
 }
 
-// unlike returns an error that names the prefixes of the first set that are not in the second set.
+// unlike returns an error about each prefix that is in the set one and not in the set other. means is the text of the
+// error.
 func unlike(one, other map[netip.Prefix]bool, means string) (failed error) {
 	for dst := range one {
 		if !other[dst] {

@@ -39,7 +39,8 @@ func (p *pod) client(all []Egress) (nl.Wiring, error) {
 	return p.steps(slices.Concat(objects, by, p.doors(families))), nil
 }
 
-// clientRules are the rules that choose the routing table.
+// clientRules are the routing rules of a family: one for the table TableOut and, in IPv6, one for packets that skip
+// this table.
 func (p *pod) clientRules(f nl.Family) (objects []nl.Object) {
 	if f == nl.IPv6 {
 		objects = append(objects, p.pastTunnel())
@@ -124,7 +125,7 @@ func (p *pod) pastTunnel() nl.Rule {
 // lastMetric is higher than the metrics of all other routes: the kernel's default metric is 1024.
 const lastMetric = 2048
 
-// gateways are the gateways of several egresses. The tunnel's own packets go to the gateways, and must not enter a
+// gateways are the gateways of several egresses. The tunnels' own packets go to the gateways, and must not enter a
 // tunnel again.
 func gateways(all []Egress) (gws []netip.Addr) {
 	for _, e := range all {
@@ -158,10 +159,10 @@ func gatewaysOf(f nl.Family, all []Egress) (gws []netip.Prefix) {
 // pod's other connections.
 //
 // The destinations may change while the pod runs, see renew.go. The far end of a TCP connection identifies the
-// connection by its source address. So a TCP connection that has begun outside of the tunnel stays outside. A TCP
+// connection by the source address. So a TCP connection that has begun outside of the tunnel stays outside. A TCP
 // connection that has begun by the tunnel ends when its destination is no longer a destination of the tunnel. The
-// program gets a reset at once, and no packet of the connection leaves with another address. Packets of all other
-// protocols follow the present destinations.
+// program in the pod gets a reset at once, and no packet of the connection leaves with another address. Packets of all
+// other protocols follow the present destinations.
 func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	past := []nl.NFRule{{nl.CTReply(), nl.SetMark(mark)}} // answers of containers inside the pod

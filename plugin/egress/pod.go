@@ -31,17 +31,18 @@ const (
 	answer = 1 << 29 // router: a packet that answers such a connection
 )
 
-// Marks are both bits together. nodePortMark must have neither of them.
+// Marks are the bits mark and answer together. nodePortMark must have neither of them.
 const Marks = mark | answer
 
-// The rules and tables of routes in a pod. The rules come after the rules of callers and of further NICs.
+// The rules and tables of routes in a pod. The rules come after the rules for callers (unnumbered-ptp) and for further
+// NICs (ipvlan).
 const (
 	prefPast = 1535 // client: packets that leave by the ENI
 	prefOut  = 1536 // client: packets into the tunnel; router: packets out of the tunnel, to the VPC
 	prefAway = 1537 // router: packets out of the tunnel, to all other destinations
 	prefBack = 1538 // router: answers, into the tunnel
 
-	rules = 7 // number of priorities that a pod's rules may have, from prefPast on
+	rules = 7 // number of priorities that a pod's rules of an egress may have, from prefPast on
 
 	// TableOut has the routes into the tunnel in a client, and the routes for packets out of the tunnel in a router.
 	TableOut  = 73
@@ -146,7 +147,7 @@ func (p *pod) readKernel(eni nl.Link) error {
 // addr returns the pod's address of a family, or the zero address if the pod has none.
 func (p *pod) addr(f nl.Family) netip.Addr { return first(p.addrs, f) }
 
-// hop is the gateway of a family.
+// hop returns the gateway of a family, or the zero address if there is none.
 func (p *pod) hop(f nl.Family) netip.Addr { return first(p.hops, f) }
 
 func first(addrs []netip.Addr, f nl.Family) netip.Addr {
@@ -212,12 +213,12 @@ func anySource(link string) nl.Sysctl {
 }
 
 // untracked are chains by which the kernel does not track the connections of the tunnel's own packets. These packets
-// are in UDP, and no rule needs their connections. Each connection in the tunnel has a UDP port of its own. Each end of
-// the tunnel has an entry for each such connection. If the kernel tracked the tunnel's packets, each end would have two
-// more entries for each such connection. A client recognizes the tunnel's outgoing packets by their destination, which
-// is a gateway. A router recognizes them by their source, which is its own address. If the service loop is masquerade,
-// a client's tunnel packets come back by its pair on their way to a router. The client tracks these packets, to
-// translate them.
+// are in UDP, and no rule needs their connections. Each connection in the tunnel has a UDP port of its own. The
+// connection tracker of each end of the tunnel has one entry for each connection in the tunnel. If the kernel tracked
+// the tunnel's packets, each end would have two more entries for each of these connections. A client recognizes the
+// tunnel's outgoing packets by their destination, which is a gateway. A router recognizes them by their source, which
+// is its own address. If the service loop is masquerade, a client's tunnel packets come back by its pair on their way
+// to a router. The client tracks these packets, to translate them.
 func (p *pod) untracked(families []nl.Family, sent func(nl.Family) nl.Term) (chains []nl.Chain) {
 	const raw = -300
 	in := nl.Chain{Name: "tunnel_in", Type: "filter", Hook: "prerouting", Priority: raw}

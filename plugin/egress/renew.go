@@ -39,7 +39,7 @@ type Renewal struct {
 	lost    bool // the pod has no table
 	other   bool // the pod's table is of another configuration
 	stale   []nl.Route
-	gone    nl.Wiring // objects of a family that no longer has a gateway
+	gone    nl.Wiring // the pod's objects of a family that no longer has a gateway
 }
 
 // ErrRole is the error of Outdated about a pod to which the configuration now gives another role. A running pod keeps
@@ -120,8 +120,8 @@ func (p *pod) role() string {
 	return s.Role
 }
 
-// same refuses differences that no renewal can change. It also refuses a pod that has lost a link, because the routes
-// of the link are unknown.
+// same returns an error if the pod differs from was, or from the configuration, in a way that no renewal can change. It
+// also refuses a pod that has lost a link, because the routes of the link are unknown.
 func (p *pod) same(was *pod, r *plugin.Request[Config]) error {
 	if len(was.addrs) > 0 && was.group != p.group {
 		return fmt.Errorf("the tunnels belong to another attachment: their group is %d, and the group of this "+
@@ -235,8 +235,8 @@ func (x *Renewal) routes(has, want, sure []nl.Route) {
 	slices.SortStableFunc(x.stale, func(a, b nl.Route) int { return inOrder(b, a) })
 }
 
-// widest looks at the routes whose prefix is shorter than the prefix of r, and contains it. Of these, widest returns
-// the route with the longest prefix.
+// widest looks at the routes with a shorter prefix that contains the prefix of r. Of these routes, widest returns the
+// one with the longest prefix, or the zero route if there is none.
 func widest(all []nl.Route, r nl.Route) (found nl.Route) {
 	for _, o := range all {
 		if o.Dst.Bits() < r.Dst.Bits() && o.Dst.Contains(r.Dst.Addr()) &&

@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// The annotations by which pods choose. The runtime passes annotations to a plugin whose
-// configuration declares the capability io.kubernetes.cri.pod-annotations.
+// The annotations by which pods choose egresses. The runtime passes annotations to a plugin whose configuration
+// declares the capability io.kubernetes.cri.pod-annotations.
 const (
 	// Annotation names the egresses of a client, with commas in between.
 	Annotation = "cni-ipvlan-vpc-k8s/egress"

@@ -53,8 +53,8 @@ func forwards(f nl.Family) []nl.Object {
 		nl.Sysctl{Key: "net/ipv4/fwmark_reflect", Value: "1"}}
 }
 
-// routesOut are the routes for packets that came out of the tunnel. The route to the subnet has no gateway: the VPC
-// need not send a packet for another pod of the ENI back to the ENI.
+// routesOut are the routes for packets that came out of the tunnel. The route to the ENI's subnet has no gateway. So a
+// packet for another pod of the ENI does not go by the VPC, which would have to send the packet back to the same ENI.
 func (p *pod) routesOut(f nl.Family) (objects []nl.Object) {
 	for _, c := range p.nic.IPs {
 		if dst, ok := plugin.Prefix(c.Address); ok && nl.FamilyOf(dst.Addr()) == f && !dst.IsSingleIP() {
@@ -134,7 +134,7 @@ func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 // refuse is a rule that counts the packets which it matches, and drops them.
 func refuse(terms ...nl.Term) nl.NFRule { return append(terms, nl.Count(), nl.Drop()) }
 
-// passing are the rules about the first packet of a connection out of the tunnel.
+// passing are the rules of a family about the first packet of a connection out of the tunnel.
 func (p *pod) passing(f nl.Family, e Egress) (rules []nl.NFRule) {
 	in, from := nl.IIFName(anyLink), p.served(f, e.clients)
 	for _, l := range e.layers(f, of(f, p.vpc)) {
@@ -159,8 +159,8 @@ func of(f nl.Family, all []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(all), func(c netip.Prefix) bool { return nl.FamilyOf(c.Addr()) != f })
 }
 
-// served are the addresses of clients of a family, which the configuration names. If the configuration names none, all
-// addresses that the router reaches by its ENI count as clients. In IPv6, the configuration must name the addresses.
+// served are the CIDRs of a family that the configuration names for clients. If the configuration names none, all
+// addresses that the router reaches by its ENI count as clients. In IPv6, the configuration must name CIDRs.
 func (p *pod) served(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 	for _, all := range [][]netip.Prefix{of(f, clients), of(f, p.vpc)} {
 		if len(all) > 0 {

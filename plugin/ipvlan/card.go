@@ -23,7 +23,7 @@ import (
 // its namespace.
 type Home func(mac string) string
 
-// bring moves a card to the node, and gives it the name that it had there.
+// bring moves a card to the node, and gives the card the name that home returns.
 func (home Home) bring(c nl.MovedLink, node *nl.NS) error {
 	if home != nil {
 		c.Home = home(c.MAC)
@@ -31,8 +31,9 @@ func (home Home) bring(c nl.MovedLink, node *nl.NS) error {
 	return c.Del(node)
 }
 
-// mayHaveCard reports whether an attachment may have a card. Most attachments have no card, and a DEL need not look for
-// one. mayHaveCard does not parse the requests of the pod: parsing would cost each DEL time, and the text may be wrong.
+// mayHaveCard reports whether an attachment may have a card. Most attachments have no card, and their DELs need not
+// look for one. mayHaveCard does not parse the requests of the pod: parsing would cost each DEL time, and the text may
+// be wrong.
 func mayHaveCard(r *plugin.Request[Config]) bool { return r.Prev == nil || r.Config.Asks(r.IfName) }
 
 // bringBack moves the attachment's cards from the pod to the node. It finds the cards by their groups, or by the result
@@ -62,9 +63,9 @@ func bringBack(r *plugin.Request[Config], home Home, node, pod *nl.NS) error {
 	return failed
 }
 
-// cameBack cleans up the cards that have come back to the node because the pod's namespace has
-// ended. A card that comes later keeps the name that the kernel has given it. Nothing depends on
-// that name, so a failure is only logged.
+// cameBack cleans up the cards that have come back to the node because the pod's namespace has ended. A card that comes
+// back after cameBack keeps the name that the kernel has given it. Nothing depends on that name, so a failure is only
+// logged.
 func cameBack(ctx context.Context, r *plugin.Request[Config], home Home) error {
 	if !mayHaveCard(r) {
 		return nil

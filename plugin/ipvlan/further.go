@@ -34,7 +34,8 @@ import (
 // before the main table. No packet matches both rules, because marked packets have the address of the first NIC.
 const prefFurther = 1024
 
-// further lists the routes and the rules of a further NIC. The link must have the NIC's addresses before.
+// further lists the routes and the rules of a further NIC. The link must have the NIC's addresses before these objects
+// are added.
 func (s slave) further() (objects []nl.Object) {
 	dev, addrs := s.link.Name, prefixes(s.ips)
 	add := func(r nl.Route) {

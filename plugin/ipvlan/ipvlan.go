@@ -7,7 +7,7 @@
 //
 // Package ipvlan differs from the reference plugin ipvlan where a chain needs it:
 //
-//   - It takes its master from prevResult, and deletes its link without prevResult.
+//   - It takes its master from prevResult. Its DEL deletes the link even without prevResult.
 //   - Its CHECK also works if later plugins have added interfaces to the result.
 //   - Its result has the DNS settings of prevResult.
 //   - An ADD that fails removes the objects that it has made.

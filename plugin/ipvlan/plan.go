@@ -103,7 +103,7 @@ func mastersOf(r *plugin.Request[Config], asked []nic.Request) ([]master, error)
 }
 
 // agree returns an error if this plugin and the ipam plugin disagree about the interfaces for which the pod gets the
-// whole ENI. In this case, the runtime does not pass the same annotations to both plugins.
+// whole ENI. The two plugins disagree if the runtime does not pass the same annotations to both.
 func agree(asked []nic.Request, masters []master) error {
 	for i, m := range masters {
 		if exclusive(asked, i) != (m.mac != "") {

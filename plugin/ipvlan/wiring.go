@@ -113,8 +113,8 @@ func prefixes(ips []*types100.IPConfig) []netip.Prefix {
 	return all
 }
 
-// routes are the routes of a result, each once, without the routes to the subnets of the addresses. The kernel adds
-// these routes with the addresses.
+// routes are the routes of a result, each once, by the link dev. The routes to the subnets of addrs are left out,
+// because the kernel adds them with the addresses.
 func routes(prev *types100.Result, addrs []netip.Prefix, dev string) []nl.Route {
 	var all []nl.Route
 	for _, r := range prev.Routes {

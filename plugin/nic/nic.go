@@ -34,8 +34,8 @@ const Annotation = "cni-ipvlan-vpc-k8s/nics"
 // name, so the annotation is for the ADD with this name.
 const Primary = "eth0"
 
-// A user of Kubernetes writes the text, so its length is checked before it is parsed. No instance has more ENIs, and no
-// useful text is longer.
+// The limits of the text of requests. A user of Kubernetes writes this text, so its length is checked before it is
+// parsed. No instance has more than mostInterfaces ENIs, and no useful text is longer than mostText.
 const (
 	mostText       = 32 << 10 // bytes
 	mostInterfaces = 64
@@ -57,7 +57,7 @@ func (r Request) Asks() bool {
 	return r.Subnet != "" || len(r.Addrs) > 0 || len(r.SecurityGroups) > 0 || r.ENI != "" || r.Exclusive
 }
 
-// An Asked is the part of a network configuration that has the requests.
+// An Asked is the part of a network configuration that has a pod's requests.
 //
 //codec:members exported
 type Asked struct {
@@ -135,7 +135,7 @@ type object struct {
 	Exclusive             bool
 }
 
-// parse reads the value of the annotation.
+// parse returns the requests in the value of the annotation. Its error names all mistakes.
 func parse(text string) ([]Request, error) {
 	var entries []map[string]json.RawMessage
 	if err := decode([]byte(text), &entries); err != nil {
@@ -325,7 +325,7 @@ func value(raw json.RawMessage) string {
 	return excerpt.Quote(string(raw))
 }
 
-// quoted returns texts for a message: the first of them, and how many there are.
+// quoted returns the first texts of a list for a message, and the number of the remaining texts.
 func quoted(texts []string) string {
 	const few = 3
 	var all []string
@@ -378,7 +378,7 @@ func addrs(texts []string) (all []netip.Addr, _ error) {
 	return all, nil
 }
 
-// decode reads one JSON value. It returns an error if there is text behind the value.
+// decode reads one JSON value. It returns an error if the text is too long, or has more than the value.
 func decode(text []byte, into any) error {
 	if len(text) > mostText {
 		return fmt.Errorf("the value has %d bytes: %d are allowed", len(text), mostText)

@@ -109,7 +109,7 @@ func IsID(text, prefix string) bool {
 }
 
 // Namespaces checks names of Kubernetes namespaces. A star is allowed only at the end. Otherwise it would not be clear
-// which of two entries is narrower.
+// which of two entries is narrower (see Narrowest of plugin.Namespaces).
 func (m *Mistakes) Namespaces(key string, names []string) {
 	for _, name := range names {
 		if i := strings.IndexByte(name, '*'); name == "" || i >= 0 && i != len(name)-1 {
@@ -128,7 +128,7 @@ func (m *Mistakes) OneOf(key, word string, all ...string) bool {
 	return false
 }
 
-// AtLeast returns *n, or the default if n is nil.
+// AtLeast returns *n, or otherwise if n is nil. A number below least is a mistake.
 func (m *Mistakes) AtLeast(key string, n *int, otherwise, least int) int {
 	if n == nil {
 		return otherwise
@@ -139,7 +139,7 @@ func (m *Mistakes) AtLeast(key string, n *int, otherwise, least int) int {
 	return *n
 }
 
-// Between returns *n, or the default if n is nil or out of the range.
+// Between returns *n, or otherwise if n is nil or is not from least to most. A number out of this range is a mistake.
 func (m *Mistakes) Between(key string, n *int, otherwise, least, most int) int {
 	if n == nil {
 		return otherwise
