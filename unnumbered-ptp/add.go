@@ -47,7 +47,8 @@ func add(r *request) (*types100.Result, error) {
 	return nil, s.second(unavailable(err))
 }
 
-// second explains the failure of an ADD if another plugin has made the pod's first network and its default route.
+// second returns the error of a failed ADD. If another plugin has made the pod's first network and default route, the
+// error explains this.
 func (s *scene) second(err error) error {
 	if !errors.Is(err, fs.ErrExist) {
 		return err
@@ -96,8 +97,8 @@ func (s *scene) connect(p pair, there bool) (made bool, err error) {
 	return true, s.wire(p, there)
 }
 
-// wire adds all objects of the pod, but not the veth pair. The index of the node's end determines the number of the
-// pod's routing table.
+// wire adds all objects of the pod, but not the veth pair. The pair must exist, because the index of the node's end
+// determines the number of the pod's routing table.
 func (s *scene) wire(p pair, there bool) error {
 	var err error
 	for _, loop := range s.Config.loops() {

@@ -158,17 +158,17 @@ func (s *scene) excuses(step nl.Step, p pair, routes []nl.Route) bool {
 	return false
 }
 
-// hasWithoutMTU reports whether the node has a route, with any MTU. The ADD gave the route the MTU that the pod's link
-// had then. A later plugin, such as tuning, may have changed the MTU of the link since.
+// hasWithoutMTU reports whether the node has the route r, with any MTU. The ADD gave the route the MTU that the pod's
+// link had then. A later plugin, such as tuning, may have changed the MTU of the link since.
 func (s *scene) hasWithoutMTU(r nl.Route) bool {
 	r.MTU = 0
 	return r.Check(s.nodeNS) == nil
 }
 
-// unblocked reports whether the pod has no block of the IPv4 metadata service, and its ADD need not have made one. The
-// ADD made no block if the configuration did not ask for a block, and prevResult had no default route yet. A later
-// plugin may have added the default route to prevResult. In IPv6, prevResult already had the default route, because our
-// ipam plugin returns it.
+// unblocked reports whether the pod has no block of the IPv4 metadata service, and its ADD need not have made such a
+// block. The ADD made no block if the configuration did not ask for a block, and prevResult had no default route yet. A
+// later plugin may have added the default route to prevResult. In IPv6, prevResult already had the default route,
+// because our ipam plugin returns it.
 func (s *scene) unblocked(p pair) bool {
 	if s.Config.BlockInstanceMetadata != nil || s.Config.DefaultRoute == byVPC || s.podNS == nil {
 		return false

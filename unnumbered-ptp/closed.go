@@ -20,7 +20,7 @@ import (
 // chain costs an ADD nothing, because one chain serves all pods. The packets of an existing connection keep the pod's
 // address, and EC2 drops them at the boot ENI.
 //
-// Another design would be a second rule for each pod, which drops such packets. But this rule would cost an ADD two
+// In another design, each pod would have a second rule, which drops such packets. But this rule would cost an ADD two
 // messages. The kernel would compare each packet that uses the node's routes with one more rule for each pod. And a
 // program that removes the pod's first rule would also remove the second rule.
 //
@@ -28,8 +28,8 @@ import (
 // chain, which is in a table of its own (looplessTable). The table looplessTable stays as long as the node has pods.
 // Meanwhile, the loops of all pods fail open.
 
-// closedChain is the name of the chain that drops. looplessTable is the name of the table for pods without a loop. No
-// table of a network has this name.
+// closedChain is the name of the chain that drops these packets. looplessTable is the name of the table for pods
+// without a loop. No table of a network has this name.
 const (
 	closedChain   = "closed"
 	looplessTable = nl.OwnTable + "._loopless"

@@ -39,8 +39,8 @@ type Config struct {
 	DefaultRoute string   `json:"defaultRoute"`
 	HostCIDRs    []string `json:"hostCidrs"` // destinations that pods always reach by the node
 
-	// for pods with dataPath veth: the first characters of the name of the node's end of the pair; "": the name is
-	// [VethName]
+	// for pods of a pool with dataPath veth: the first characters of the name of the node's end of the pair; "": the
+	// name is [VethName]
 	VethPrefix string `json:"vethPrefix"`
 
 	// the pod cannot reach the metadata service; nil: only in a family whose default route is by the ENI

@@ -38,8 +38,8 @@ func engineName(r *request) string {
 	return r.Config.VethPrefix + fmt.Sprintf("%08x%08x", h[0], h[1])[:digits]
 }
 
-// named sets the name of the node's end. own is the name that follows from the attachment. If name differs from own,
-// own becomes the alternative name.
+// named sets the name of the node's end to name. own is the name that follows from the attachment. If name differs from
+// own, own becomes the alternative name.
 func (p *pair) named(name, own string) {
 	p.veth.Name, p.veth.AltName = name, ""
 	if name != own {
@@ -47,7 +47,8 @@ func (p *pair) named(name, own string) {
 	}
 }
 
-// taken explains the failure of an ADD whose pair could not get its name, because another link has this name.
+// taken returns the error of an ADD whose pair could not be made. If another link has the engine's name, the error
+// explains this.
 func (s *scene) taken(p pair, failed error) error {
 	if p.veth.AltName == "" || !errors.Is(failed, fs.ErrExist) {
 		return failed
@@ -131,7 +132,7 @@ func sha1(text string) [5]uint32 {
 	return h
 }
 
-// hashBlock adds the first block of 64 bytes to a hash.
+// hashBlock updates the hash h with the first 64 bytes of block.
 func hashBlock(h *[5]uint32, block []byte) {
 	var w [80]uint32
 	for i := range w {

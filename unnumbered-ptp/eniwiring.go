@@ -44,8 +44,8 @@ func (s *scene) eniWiring(p pair) nl.Wiring {
 }
 
 // accepts are the objects that let the node accept packets which the VPC sends to routed pods by the ENI's link. Such a
-// packet has the mark of the ENI. The check of sources (rp_filter) uses this mark, because src_valid_mark is 1. So the
-// check finds the ENI at once.
+// packet has the ENI's mark (see eniMark). The check of sources (rp_filter) uses this mark, because src_valid_mark is
+// 1. So the check finds the ENI at once.
 //
 // Another program may have removed the mark. The node's own route to the VPC leads by the boot ENI, so a strict check
 // would drop a packet without a mark. So the check is loose (2): it looks in each table for a route by this link. But a
@@ -190,7 +190,8 @@ const markChain = "mark_"
 // mark, because some of these packets are not for routed pods.
 //
 // The name of the branch's chain contains the number of the mark. So the kernel gives a number to one ENI only, even if
-// two processes ask for the same number. The search for a free number begins at the index of the ENI's link.
+// two processes ask for the same number. The search for a free number begins at a number that follows from the index of
+// the ENI's link.
 type eniMark struct {
 	eni      int // index of the link
 	families []nl.Family
@@ -228,7 +229,7 @@ func (m eniMark) rules(number uint32) (w []nl.Rule) {
 	return w
 }
 
-// numbers are the numbers of marks, in the order in which the ENI tries them.
+// numbers are the numbers of all marks, in the order in which free tries them for the ENI.
 func (m eniMark) numbers() (all []uint32) {
 	for i := range uint32(mostENIs) {
 		all = append(all, (uint32(m.eni)+i)%mostENIs+1)
@@ -236,7 +237,7 @@ func (m eniMark) numbers() (all []uint32) {
 	return all
 }
 
-// String shows the mark with the first number that the ENI tries.
+// String shows the commands for the first of these numbers.
 func (m eniMark) String() string {
 	number := m.numbers()[0]
 	text := eniTable().String() + "\n\t" + m.branch(number).String()
@@ -246,7 +247,7 @@ func (m eniMark) String() string {
 	return text
 }
 
-// Add claims a number for the ENI, and adds the rules for this number. If another process has replaced the table
+// Add claims a mark's number for the ENI, and adds the rules for this mark. If another process has replaced the table
 // meanwhile, the ENI may now have another number. In this case, Add begins again.
 func (m eniMark) Add(n *nl.NS) error {
 	const tries = 5
@@ -283,7 +284,7 @@ func (m eniMark) forget(n *nl.NS, number uint32) error {
 	return err
 }
 
-// claim returns the number of the ENI. If the ENI has no branch, claim adds a branch, and fresh is true.
+// claim returns the number of the ENI's mark. If the ENI has no branch, claim adds a branch, and fresh is true.
 func (m eniMark) claim(n *nl.NS) (number uint32, fresh bool, err error) {
 	if err := eniTable().Add(n); err != nil && !errors.Is(err, fs.ErrExist) {
 		return 0, false, err
@@ -360,14 +361,14 @@ func (m eniMark) free(n *nl.NS) (uint32, error) {
 		mostENIs, eniTable().Name, prefENI)
 }
 
-// number is the number that the ENI has. The error is fs.ErrNotExist if the ENI has none.
+// number returns the number of the ENI's mark. The error is fs.ErrNotExist if the ENI has no branch.
 func (m eniMark) number(n *nl.NS) (uint32, error) {
 	chain, err := eniTable().Branch(n, nl.RoutedGroup(m.eni))
 	return numberOf(chain), err
 }
 
-// numberOf is the number in the name of a chain. If the name has no number, numberOf returns 0: another program has
-// made the chain.
+// numberOf returns the mark's number in the name of a branch's chain. If the name has no number, another program has
+// made the chain, and numberOf returns 0.
 func numberOf(chain string) uint32 {
 	number, err := strconv.ParseUint(strings.TrimPrefix(chain, markChain), 10, 8)
 	if err != nil {
@@ -382,7 +383,7 @@ func ofENI(r nl.Rule) (eni int, is bool) {
 	return eni, is && r.Pref == prefENI && r.Protocol == nl.RouteProtocol
 }
 
-// Check looks for the branch of the ENI, and for the rules for its mark.
+// Check returns an error if the ENI has no branch, or if the branch, its table or a rule for marks is missing or wrong.
 func (m eniMark) Check(n *nl.NS) error {
 	number, err := m.number(n)
 	if err != nil {

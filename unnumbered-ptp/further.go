@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A further NIC of a pod answers by routes and rules of its own, which package ipvlan adds. The pair, the routes on the
-// node, the service loop and keepCaller are only for the addresses of the pod's first NIC. All calls to the address of
-// a further NIC come by the VPC, even calls from the node and calls to a NodePort.
+// A further NIC of a pod has routes and rules of its own for its answers. Package ipvlan adds them. The pair, the
+// routes on the node, the service loop and keepCaller are only for the addresses of the pod's first NIC. All calls to
+// the address of a further NIC come by the VPC, even calls from the node and calls to a NodePort.
 //
 // This plugin adds two kinds of objects for further NICs. The default route of such a NIC leads to the VPC. So the
 // plugin blocks the metadata service at this NIC, but not if blockInstanceMetadata is false. And the bandwidth limits
@@ -102,7 +102,7 @@ func metadataBlockFurther(r *request, nics []plugin.NIC, from int, loop string) 
 	return objects
 }
 
-// names are the names of the NICs' links.
+// names returns the names of the links of NICs.
 func names(nics []plugin.NIC) (all []string) {
 	for _, n := range nics {
 		all = append(all, n.Name)

@@ -13,12 +13,13 @@ import (
 // metadata are the addresses of the instance metadata service (EC2 user guide, "Access instance metadata"). A program
 // that reaches the service gets the credentials of the node's role.
 //
-// If a pod asks by the node, the answers do not reach the pod. The reason is the service's hop limit, which is 1 if no
-// operator has raised it. If a pod asks by its ENI, there is no hop in between.
+// If a pod asks by the node, the answer with IMDSv2's session token does not reach the pod. The reason is the hop limit
+// of this answer. It is 1 if neither the AMI nor an operator has raised it. Other answers, as of IMDSv1, have no such
+// limit. If a pod asks by its ENI, there is no hop in between.
 var metadata = []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("fd00:ec2::254")}
 
 // blocked are the addresses of the metadata service that the pod must not reach. If blockInstanceMetadata is not set,
-// an address in hostCidrs is not blocked: its packets go to a proxy on the node.
+// an address that is itself a prefix of hostCidrs is not blocked: its packets go to a proxy on the node.
 func blocked(r *request, p pair) (addrs []netip.Addr) {
 	for _, a := range metadata {
 		f := nl.FamilyOf(a)
@@ -35,9 +36,9 @@ func blocked(r *request, p pair) (addrs []netip.Addr) {
 }
 
 // metadataBlock are the objects that keep the pod from the metadata service. A route refuses the destination, so a
-// program gets an error at once. Sockets that are bound to a link ignore the route, so a filter at both links drops
-// their packets. A filter needs BPF, which a kernel may lack. So if a pod's loop needs no BPF, the pod gets the filter
-// only if blockInstanceMetadata is set. The pod always gets the route.
+// program gets an error at once. Sockets that are bound to a link ignore the route, so a filter at each of the pod's
+// links drops their packets. A filter needs BPF, which a kernel may lack. So if a pod's loop needs no BPF, the pod gets
+// the filter only if blockInstanceMetadata is set. The pod always gets the route.
 func metadataBlock(r *request, p pair) (objects []nl.Object) {
 	addrs := blocked(r, p)
 	if len(addrs) == 0 {

@@ -95,7 +95,7 @@ func nodeAddrs(ns *nl.NS, link string) ([]nl.Addr, error) {
 	return all, nil
 }
 
-// sorted are the addresses of one family that nodeAddrs returns.
+// sorted returns the addresses of one family among found, filtered and sorted as nodeAddrs returns them.
 func sorted(ns *nl.NS, link string, f nl.Family, found []nl.Addr) ([]nl.Addr, error) {
 	of := slices.DeleteFunc(slices.Clone(found), func(a nl.Addr) bool {
 		return nl.FamilyOf(a.Prefix.Addr()) != f || a.Prefix.Addr().IsLinkLocalUnicast() || a.Duplicate
@@ -161,10 +161,10 @@ func (n node) of(p pair) node {
 	return n
 }
 
-// primary is the first address of a family.
+// primary returns the node's first address of a family. The second result is false if there is none.
 func (n node) primary(f nl.Family) (netip.Addr, bool) { return first(n.addrs, f) }
 
-// has reports whether the node has addresses of a family.
+// has reports whether the node has an address of a family.
 func (n node) has(f nl.Family) bool {
 	_, is := n.primary(f)
 	return is
@@ -187,8 +187,9 @@ func (n node) meets(r *request) error {
 	return nil
 }
 
-// knownBy returns the node with its addresses in another order: the addresses in addrs come first. So the first of them
-// in a family becomes the primary address. An address in addrs that the node has lost has no effect.
+// knownBy returns the node with its addresses in another order: the addresses in addrs come first. So in each family,
+// the first address that is also in addrs becomes the primary address. An address in addrs that the node has lost has
+// no effect.
 func (n node) knownBy(addrs []netip.Addr) node {
 	n.addrs = slices.Clone(n.addrs)
 	slices.SortStableFunc(n.addrs, func(a, b netip.Addr) int {
@@ -197,7 +198,8 @@ func (n node) knownBy(addrs []netip.Addr) node {
 	return n
 }
 
-// changes reports whether the node has several addresses of a family: then it may have had another primary address.
+// changes reports whether the node has several addresses of a family. Then the node may have had another primary
+// address earlier.
 func (n node) changes() bool { return len(n.addrs) > len(n.primaries().addrs) }
 
 // whenMade is the node as it was when the pod was made. The node's routes to the pod have the primary addresses of that

@@ -19,7 +19,7 @@ import (
 // The pod answers an IPv4 caller from the internet by the veth, because its default route leads there. But the pod's
 // routes to the VPC, and all its IPv6 routes, lead by its ENI. An answer by the ENI has the pod's address as the
 // source, which is not the address that the caller called. So for these callers, the node replaces the source of the
-// call by its own address, and the pod answers the node. This replacement costs the pod nothing.
+// call by its own address, and the pod answers the node. This replacement costs the pod's packets nothing.
 //
 // If keepCaller is set, a pod sees the callers' own addresses. A connection that begins by the veth gets a mark
 // (nodePortMark) in the pod. The pod's sockets answer with the mark, and a rule sends marked packets by the veth.
@@ -27,8 +27,8 @@ import (
 // keepCaller.
 //
 //   - If the loop is redirect, the BPF program at eth1 marks all packets that it does not send on by eth0. The kernel
-//     copies the mark of the first packet of a TCP connection to the socket (tcp_fwmark_accept). The mark has no effect
-//     on existing sockets: answers from Services to the pod may also have the mark.
+//     copies the mark of the first packet of a TCP connection to the socket (tcp_fwmark_accept). Answers from Services
+//     to the pod may also get the mark. They go to sockets that exist already, on which the mark has no effect.
 //   - If the loop is masquerade, the pod tracks its connections. A connection that begins by the veth has the mark. So
 //     all packets that the pod sends for this connection have the mark: TCP or UDP, with or without a socket.
 //
@@ -124,8 +124,8 @@ func markCallers(c Config) []nl.Chain {
 // callersChain is the name of the chain for callers.
 const callersChain = "callers"
 
-// callers is the node's chain that replaces the address of some callers by the node's address. The chain comes before
-// the chains of other programs.
+// callers is the node's chain that replaces the source of calls by the node's address, for the callers that need it
+// (see the top of this file). The chain comes before the chains of other programs.
 func callers(r *request, n node) nl.Chain {
 	chain, c := nl.Chain{Name: callersChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}, r.Config
 	if !c.IPMasq || c.ports.last == 0 || c.KeepCaller && !slices.Contains(c.loops(), redirect) {

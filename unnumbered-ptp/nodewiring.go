@@ -16,8 +16,8 @@ import (
 // The default is one per second, and ten per second in newer kernels. Redirects count for the same limit, at most one
 // redirect per second. The kernel counts a redirect for each packet that leaves by the link by which the packet
 // arrived. If the link has no link-local address, the kernel sends no redirect, but the count still grows
-// (ip6_forward). Packets of the service loop leave in this way. So little of the limit is left for a pod that uses
-// Services.
+// (ip6_forward). Packets of the service loop leave by the link by which they arrived. So little of the limit is left
+// for a pod that uses Services.
 //
 // If the time between two refusals is refusals6, nearly all refusals reach the pod. The kernel also limits the refusals
 // of the whole node (icmp_msgs_per_sec). refusals6 is a whole number of ticks in every kernel.
@@ -100,8 +100,8 @@ func rules(n node, r nl.Rule) []nl.Object {
 	return objects
 }
 
-// nodeTable is the node's nftables table for one network. If two networks need the same rule, the node has this rule in
-// two tables, which does no harm.
+// nodeTable is the node's nftables table for one network. If two networks need the same rule, the tables of both
+// networks have the rule, which does no harm.
 //
 // A connection from outside to a NodePort gets a mark, because its answers must leave by hostInterface, by which the
 // connection came. The pod's rule would send these answers back into the pod, as it does with other packets to the VPC.

@@ -50,8 +50,9 @@ func newPair(s *scene) pair {
 	return p
 }
 
-// pair is the pod's pair as ADD makes it. A pair that exists keeps its name when the configuration changes. If the
-// configuration does not have the key mtu, the pair also keeps its MTU when the MTU of hostInterface changes.
+// pair returns the pod's pair as ADD makes it. there is false only if the kernel shows that the pair does not exist. A
+// pair that exists keeps its name when the configuration changes. If the configuration does not have the key mtu, the
+// pair also keeps its MTU when the MTU of hostInterface changes.
 func (s *scene) pair() (p pair, there bool) {
 	p = newPair(s)
 	own := cmp.Or(p.veth.AltName, p.veth.Name)
@@ -65,8 +66,8 @@ func (s *scene) pair() (p pair, there bool) {
 	return p, !errors.Is(err, fs.ErrNotExist)
 }
 
-// made is the pair as pair returns it. If pair finds none, made also finds a routed pod's pair that has lost its
-// alternative name.
+// made returns the pair and there, as the method pair does. If pair finds none, made also finds a routed pod's pair
+// that has lost its alternative name.
 func (s *scene) made() (p pair, there bool) {
 	if p, there = s.pair(); there || !p.routed {
 		return p, there
@@ -129,7 +130,7 @@ func VethName(network string, a plugin.Attachment) string {
 	return ("veth" + hex.EncodeToString(plugin.Digest(network, a)))[:unix.IFNAMSIZ-1]
 }
 
-// macs are the MAC addresses of the node's and the pod's end: locally administered, and
+// macs returns the MAC addresses of the node's end and of the pod's end. The addresses are locally administered, and
 // always the same for the same attachment.
 func macs(network string, a plugin.Attachment) (near, far string) {
 	end := net.HardwareAddr(plugin.Digest(network, a)[:6])
@@ -140,8 +141,8 @@ func macs(network string, a plugin.Attachment) (near, far string) {
 	return near, end.String()
 }
 
-// alias names the owner of the link, for people and for GC: network, container ID,
-// interface, and the pod if it is known.
+// alias returns the alias of the node's end, for people and for GC: our name, the network, the container ID, the
+// interface, and the pod if the pod is known.
 func alias(r *request) string {
 	words := []string{owner, r.Network, r.ContainerID, r.IfName}
 	if p := r.Pod.String(); p != "" {

@@ -52,8 +52,8 @@ func podAddrs(c Config, p pair) (objects []nl.Object) {
 type copied struct{ nl.Addr }
 
 // Del does nothing: the address ends with the pair. A link that loses its last IPv4 address also loses all IPv4 routes
-// and neighbours (fib_disable_ip). If an earlier release has made a pod, a failed ADD must not remove the pod's routes
-// and neighbours.
+// and neighbours (fib_disable_ip). A repeated ADD for a pod of an earlier release adds this address. If the ADD fails,
+// the undo must not remove the pod's routes and neighbours.
 func (copied) Del(*nl.NS) error { return nil }
 
 // podRoutes are the pod's routes to the addresses of the node, and to hostCidrs by the node. podRoutes also returns the

@@ -67,7 +67,7 @@ func pairsOf(node *nl.NS, network string) (routed map[string]bool, tables map[ui
 	return routed, tables, err
 }
 
-// isVeth reports whether a link is the node's end of a veth pair of a network.
+// isVeth reports whether a link is the node's end of the veth pair of one of the network's pods.
 func isVeth(l nl.Link, network string) bool {
 	return l.Kind == "veth" && nl.IsPair(l.Group) && networkOf(l.Alias) == network
 }
@@ -122,8 +122,8 @@ func serves(r *request, n node) error {
 	return errors.Join(slices.DeleteFunc(lasting(nodeWiring(r, n)), minor).Check(), failsClosed(r))
 }
 
-// destinations returns the destinations that the network's pods reach by their ENIs. The ADDs of the pods have made
-// routes on the node, and these show the destinations.
+// destinations returns the destinations that the network's pods reach by their ENIs. The routes that the pods' ADDs
+// have made on the node show these destinations.
 func destinations(routes []nl.Route, veths map[string]bool, tables map[uint32]bool) (dsts []netip.Prefix) {
 	for _, route := range routes {
 		_, ours := veths[route.Dev]

@@ -146,8 +146,8 @@ func (s *scene) judge(p pair, l *Loss) error {
 	return nil
 }
 
-// lacksLess reports whether the first list has fewer faults in the pod than the second list. If both lists have the
-// same number of these, lacksLess compares the faults on the node.
+// lacksLess reports whether the first list has fewer faults in the pod than the second list. If both lists have equally
+// many faults in the pod, lacksLess compares the numbers of faults on the node.
 func (s *scene) lacksLess(these, others []nl.Fault) bool {
 	count := func(faults []nl.Fault, ns *nl.NS) (n int) {
 		for _, f := range faults {
@@ -202,7 +202,8 @@ func Restore(node *nl.NS, l Loss) (done nl.Wiring, failed error) {
 	return done, failed
 }
 
-// ended reports whether the pair is gone. Another sandbox of the pod may have a pair of the same name, see engine.go.
+// ended reports whether the pair is gone. A pair of the same name with another index belongs to another sandbox of the
+// pod, see engine.go.
 func (l Loss) ended(node *nl.NS) bool {
 	near, err := node.LinkByName(l.Veth)
 	return errors.Is(err, fs.ErrNotExist) || err == nil && l.index != 0 && near.Index != l.index

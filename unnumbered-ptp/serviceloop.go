@@ -24,8 +24,9 @@ import (
 // The answer arrives at eth0, and the pod has no such connection. The answer must go to the node, which remembers what
 // kube-proxy has changed. But the answers to the pod's direct connections to the VPC must stay in the pod.
 //
-// The objects that serve all pods serve all kinds of loops. The next hop and a routing table distinguish the kinds. So
-// pods that were made before an upgrade, or before a change of the configuration, continue to work.
+// The objects that serve all pods serve all kinds of loops. The kinds differ in the next hop and in the routing table
+// of the node's routes to the pod. So pods that were made before an upgrade, or before a change of the configuration,
+// continue to work.
 const (
 	// redirect uses two BPF programs in the pod, which recognize the answers to looped packets by their port: see
 	// [nl.Splice]. The pod's own connections have the ports 32768 to 49151. A looped packet leaves by eth0 with a
@@ -52,7 +53,7 @@ func loopVia(f nl.Family) netip.Addr {
 	return loopVia4
 }
 
-// loops are the loops that a pod may get. The pod gets the first loop that the kernel supports.
+// loops are the kinds of loops that a new pod may get. The pod gets the first loop that the kernel supports.
 func (c Config) loops() []string {
 	switch {
 	case !c.IPMasq:
@@ -86,7 +87,7 @@ func (s *scene) hooked() error {
 // source of a call, and not the pod's address. A pod that other hosts call at a NodePort also sees the node's address.
 func (c Config) Loopless() bool { return c.IPMasq && c.ServiceLoop == none }
 
-// anyLoop are the loops that a pod may have. The loops that a new pod may get come first.
+// anyLoop are the kinds of loops that a running pod may have. The loops that a new pod may get come first.
 func (c Config) anyLoop() []string {
 	all := c.loops()
 	for _, l := range []string{redirect, masquerade, ""} {
@@ -97,7 +98,7 @@ func (c Config) anyLoop() []string {
 	return all
 }
 
-// anyPair are the forms that the pod may have: with each loop of anyLoop, with and without keepCaller.
+// anyPair are the forms that the pair p of a running pod may have: each loop of anyLoop, with and without keepCaller.
 func (c Config) anyPair(p pair) (all []pair) {
 	if p.routed {
 		return []pair{p}

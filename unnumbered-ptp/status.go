@@ -71,7 +71,7 @@ func netfilter(r *request, n node) error {
 }
 
 // anyTables are the node's table, and then the table of a pod's loop, if they have rules. The tables are for a VPC with
-// two CIDRs. A rule about several CIDRs needs more of the kernel than a rule about one CIDR.
+// two CIDRs, because a rule about several CIDRs needs more of the kernel than a rule about one CIDR.
 func anyTables(r *request, n node) (tables []nl.Table) {
 	q := *r
 	q.routes = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10")}

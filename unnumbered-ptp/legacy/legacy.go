@@ -34,8 +34,8 @@ type Pod struct {
 // made a veth pair with a random name, a routing rule for the pair, and rules of iptables for the pod.
 //
 // Del deletes the rules of iptables first. If this process is killed before it deletes the veth, the veth still shows
-// that there is such a pod. If Del cannot delete the rules of iptables, it still deletes the veth. If rules of iptables
-// stay, they do no harm, because the next pod with that address must also be masqueraded.
+// that objects of the original plugin may be left. If Del cannot delete the rules of iptables, it still deletes the
+// veth. If rules of iptables stay, they do no harm, because the next pod with that address must also be masqueraded.
 func Del(ctx context.Context, node, pod *nl.NS, p Pod) error {
 	if p.Prev != nil && !slices.ContainsFunc(p.Prev.Interfaces, p.mayBe) {
 		return nil // so Del need not list the rules of all pods
@@ -153,7 +153,7 @@ func (p Pod) delOlder(ctx context.Context) error {
 	return err
 }
 
-// older is the program for the older engine, or "" if the node has none.
+// older returns the name of the program for the older engine, or "" if the node has no such program.
 func older(ctx context.Context) (string, error) {
 	for _, prog := range []string{"iptables-legacy", "iptables"} {
 		if _, err := exec.LookPath(prog); err != nil {

@@ -19,7 +19,7 @@ func tableOf(network string) string {
 // DelTable deletes the table that an earlier release made for a network, if the network has a table of another name
 // now. DelTable keeps the older table if another network with pods has, or had, this table. others returns the networks
 // with pods. DelTable does not see a network without pods. If such a network relies on the older table, and is about to
-// get its first pod, the network must be repaired.
+// get its first pod, Repair of package ptp must run for that network.
 func DelTable(node *nl.NS, network string, others func() ([]string, error)) error {
 	old, own := tableOf(network), nl.OwnTableOf(network)
 	if old == own {
