@@ -172,7 +172,8 @@ func (x *transaction) empty(chain string) {
 // verdictGoto is NFT_GOTO of linux/netfilter/nf_tables.h.
 const verdictGoto = 1<<32 - 4
 
-// Check compares the chains to which the maps lead for the group and for the link, and the rules of these chains.
+// Check returns an error if the maps lead the group or the link to another chain, or if the rules of these chains
+// differ.
 func (b Branch) Check(n *NS) error {
 	for _, l := range b.legs() {
 		chain, err := b.Table.leads(n, l)

@@ -59,5 +59,5 @@ func (f Forbid) Add(n *NS) error { return addFilters(n, f.Devs, f.filter(), bpf.
 // Del deletes the filters. The qdiscs (clsact) to which Add has attached the filters stay on the links.
 func (f Forbid) Del(n *NS) error { return delFilters(n, f.Devs, filter{hook: tcEgress}) }
 
-// Check compares the filters with the filters in the kernel.
+// Check returns an error if a filter is missing, or has another effect.
 func (f Forbid) Check(n *NS) error { return checkFilters(n, f.Devs, f.filter()) }

@@ -71,7 +71,7 @@ func (f FOU) Del(n *NS) error {
 	return err
 }
 
-// Check looks for the port.
+// Check returns an error if the kernel does not unpack packets at the port.
 func (f FOU) Check(n *NS) error {
 	ports, err := n.fou(fouGet, unix.NLM_F_DUMP)
 	if err != nil {

@@ -60,9 +60,9 @@ func (g Guard) String() string {
 	return lines
 }
 
-// guardTables returns the two tables, with these elements in their sets. The chain of the family inet comes before the
-// priority -400, at which the kernel joins fragments. This chain accepts all packets that arrive by links of the group
-// OwnGroup. These links are ends of veth pairs, and have no slaves.
+// guardTables returns the two tables, with members as the elements of their sets. The chain of the family inet comes
+// before the priority -400, at which the kernel joins fragments. This chain accepts all packets that arrive by links of
+// the group OwnGroup. These links are ends of veth pairs, and have no slaves.
 func guardTables(members []guarded) []Table {
 	drop := []NFRule{{arrivedFromItself(members), Count(), Drop()}, {fromGroup(), Count(), Drop()}}
 	chain := Chain{Name: "guard", Type: "filter", Hook: "prerouting", Priority: -450,
@@ -124,7 +124,7 @@ func (g Guard) Restore(n *NS) error {
 // Del does nothing.
 func (Guard) Del(*NS) error { return nil }
 
-// Check looks for the element in both tables, and compares their rules.
+// Check returns an error if a table lacks the element, or if the rules of a table differ.
 func (g Guard) Check(n *NS) error {
 	e, err := g.element(n)
 	if err != nil {

@@ -199,8 +199,9 @@ func (v IPVlan) Check(n *NS) error {
 }
 
 // checkAddrs returns an error if the slave has an address that is not in Only. There are two reasons for such an
-// address. Two ADDs of one attachment may run at the same time, with a DEL between them: these ADDs have different
-// addresses. Or the pod itself has added the address of another pod, and takes that pod's packets.
+// address. Two ADDs of one attachment may run at the same time. If a DEL was between them, the ADDs have different
+// addresses, and both add them to the slave. Or the pod itself has added the address of another pod, and takes that
+// pod's packets.
 func (v IPVlan) checkAddrs() error {
 	if v.Only == nil {
 		return nil

@@ -20,8 +20,8 @@ type Jumps struct {
 	Comment, To  string
 }
 
-// Del deletes these rules, and the chains that they jump to, in one transaction. If there are no such rules, Del
-// returns no error.
+// Del deletes the rules, and the chains to which they jump, in one transaction. If there are no such rules, Del returns
+// no error.
 func (j Jumps) Del(n *NS) error {
 	t := Table{Family: "ip", Name: j.Table}
 	rules, err := t.rules(n, attrString(unix.NFTA_RULE_CHAIN, j.Chain))

@@ -93,7 +93,7 @@ func (l Limit) Add(n *NS) error {
 // links.
 func (l Limit) Del(n *NS) error { return delFilters(n, l.Devs, l.place()) }
 
-// Check compares the filters with the filters in the kernel.
+// Check returns an error if a filter is missing, or has another effect.
 func (l Limit) Check(n *NS) error { return checkFilters(n, l.Devs, l.filter()) }
 
 // police returns the action of the filters, struct tc_police of linux/pkt_cls.h. The action drops packets above the

@@ -48,7 +48,7 @@ func (l *loader) open() (err error) {
 	if l.maps.Kept, err = l.openMap("kept", 1); err != nil {
 		return err
 	}
-	// The map looped may be smaller, because an entry is needed only until the answer comes.
+	// The map looped may be smaller, because an entry is needed only until the connection is answered.
 	if l.maps.Looped, err = l.openMap("looped", 4); err != nil {
 		return err
 	}

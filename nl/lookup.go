@@ -52,8 +52,8 @@ func (n *NS) DefaultSource(dev string, family Family) (netip.Addr, error) {
 	return r.Src, nil
 }
 
-// lookup asks the kernel which route of its tables leads to an address. It returns the zero route if no route leads
-// there.
+// lookup returns the route that the kernel finds in its routing tables for an address, or the zero route if no route
+// leads there.
 func (n *NS) lookup(a netip.Addr, more ...attribute) (kernelRoute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Dst_len, msg.Flags = uint8(FamilyOf(a)), uint8(a.BitLen()), unix.RTM_F_FIB_MATCH

@@ -196,8 +196,8 @@ func (v MovedLink) reset(n *NS, l Link) error {
 	return errors.Join(n.change(unix.RTM_SETLINK, 0, msg, attrs...), left)
 }
 
-// Check compares the link in the pod with the link that Add has made. It ignores the group, because the pod may change
-// it.
+// Check returns an error if the link in the pod differs from the link that Add has made. Check ignores the group,
+// because the pod may change it.
 func (v MovedLink) Check(*NS) error {
 	if v.NS == nil {
 		return errGone

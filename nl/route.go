@@ -138,7 +138,7 @@ var routeTypes = names{
 	{"throw", unix.RTN_THROW},
 }
 
-// Check looks for the route by its table and link. Any program may have added the route.
+// Check returns an error if the route's table has no such route by the link. Any program may have added the route.
 func (r Route) Check(n *NS) error {
 	var index int
 	if r.Dev != "" {
@@ -241,7 +241,7 @@ type kernelRoute struct {
 }
 
 // routes returns the routes of a table, a protocol and a link. The number 0 stands for any table, protocol or link.
-// After List, it reads them from the list.
+// After [NS.List], it reads them from the listing.
 func (n *NS) routes(f RouteFilter, family Family, index int) ([]kernelRoute, error) {
 	if n.listed != nil && n.listed.serves(index) && f.Table != unix.RT_TABLE_LOCAL {
 		return n.listed.routes(n, f, family, index)

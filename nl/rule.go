@@ -180,7 +180,7 @@ func (r Rule) change(n *NS, typ, flags int, action uint8) error {
 	return n.change(typ, flags, msg, attrs...)
 }
 
-// Check looks for the rule. Any program may have added the rule.
+// Check returns an error if there is no such rule. Any program may have added the rule.
 func (r Rule) Check(n *NS) error {
 	r.Family, r.Protocol = r.family(), 0
 	if r.marked() {
@@ -216,7 +216,7 @@ func (n *NS) Rules() ([]Rule, error) {
 	return all, nil
 }
 
-// rules returns the rules of a family. After List, it reads them from the list.
+// rules returns the rules of a family. After [NS.List], it reads them from the listing.
 func (n *NS) rules(family Family) ([]Rule, error) {
 	if n.listed != nil {
 		list := n.listed.rulesOf(n, family)

@@ -141,7 +141,7 @@ func usual(index int) bool {
 // the qdiscs.
 func (s Splice) Del(n *NS) error { return delFilters(n, []string{s.ENI, s.Veth}, filter{}) }
 
-// Check compares both programs with the programs in the kernel.
+// Check returns an error if a filter is missing, or if its program has another effect.
 func (s Splice) Check(n *NS) error {
 	atVeth, atENI, err := s.filters(n)
 	if err != nil {

@@ -173,7 +173,7 @@ func (n *NS) openSysctl(key string, mode int) (int, error) {
 // Del does nothing.
 func (s Sysctl) Del(*NS) error { return nil }
 
-// Check compares the value.
+// Check returns an error if the parameter has another value.
 func (s Sysctl) Check(n *NS) error {
 	v, err := s.read(n)
 	switch {

@@ -119,7 +119,7 @@ func (t Tunnel) Add(n *NS) error {
 // Del deletes the tunnel.
 func (t Tunnel) Del(n *NS) error { return n.delLink(t.Name) }
 
-// Check compares the tunnel with the properties in t.
+// Check returns an error if the tunnel is missing or down, or differs from t.
 func (t Tunnel) Check(n *NS) error {
 	l, err := n.LinkByName(t.Name)
 	if err != nil {

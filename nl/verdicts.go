@@ -15,9 +15,9 @@ import (
 )
 
 // Verdicts collects the decisions of netfilter's rules about the packets from and to some addresses, as "nft monitor
-// trace" shows them. A table asks the kernel to report these decisions. The table belongs to the socket of the
-// Verdicts. So the kernel removes the table with the socket, even if the process is killed. The table does not change
-// packets.
+// trace" shows such decisions. A table asks the kernel to report these decisions. The table belongs to the socket of
+// the Verdicts. So the kernel removes the table with the socket, even if the process is killed. The table does not
+// change packets.
 type Verdicts struct{ socket *socket }
 
 // A Dropper is a rule, or the policy of a chain, that has dropped or rejected a packet.

@@ -208,7 +208,8 @@ func (n *NS) DelPair(near Link) error {
 // Del deletes both ends.
 func (v Veth) Del(n *NS) error { return n.delLink(v.Name) }
 
-// Check compares both ends, and checks that they are a pair. Check ignores NoRA, NoLinkLocal and NoRedirects.
+// Check returns an error if an end differs from v, or if the two ends are not a pair. Check ignores NoRA, NoLinkLocal
+// and NoRedirects.
 func (v Veth) Check(n *NS) error {
 	near, err := n.LinkByName(v.Name)
 	if err != nil {

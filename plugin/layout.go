@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// This file describes the JSON of answers, whose types are the CNI library's. Tests compare each description with the
-// struct tags of its type. The keys are in alphabetical order, as runtimes and the CNI library write them.
+// This file describes the JSON of answers. The types of answers are in the CNI library. Tests compare each description
+// with the struct tags of its type. The keys are in alphabetical order, as runtimes and the CNI library write them.
 
 // A describer is a type that describes its JSON to a codec. The description and the struct tags mean the same JSON.
 type describer interface{ Describe(*codec.Codec) }
@@ -42,7 +42,7 @@ func parseResult(text []byte) (*types100.Result, bool) {
 }
 
 // formatResult writes the same JSON as the result's PrintTo. But formatResult writes results of a current version
-// without white space. Inserting white space would take as long as all its other work.
+// without white space. Inserting white space would take as long as all other work of formatResult.
 func formatResult(r types.Result) ([]byte, error) {
 	if r, ok := r.(*types100.Result); ok {
 		if dense, err := codec.Write(make([]byte, 0, 1<<10), func(c *codec.Codec) { result(r, c) }); err == nil {

@@ -69,7 +69,8 @@ type Commands[C any] struct {
 	// error has waited for EC2.
 	Ended func(verb string, took time.Duration, waited bool, err *types.Error)
 
-	// After is called after the answer is printed, if After is not nil. The caller has the answer then.
+	// After is called after the answer is printed, if After is not nil. At this time, the caller already has the
+	// answer.
 	After func()
 
 	// Refuses means that Add and Check themselves refuse the namespace of the node, with NodesNS. Add and Check have

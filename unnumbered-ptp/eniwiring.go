@@ -237,7 +237,7 @@ func (m eniMark) numbers() (all []uint32) {
 	return all
 }
 
-// String shows the commands for the first of these numbers.
+// String shows the commands for the number that free tries first.
 func (m eniMark) String() string {
 	number := m.numbers()[0]
 	text := eniTable().String() + "\n\t" + m.branch(number).String()

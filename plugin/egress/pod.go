@@ -201,13 +201,13 @@ func (p *pod) doors(families []nl.Family) (objects []nl.Object) {
 	return objects
 }
 
-// anySource turns rp_filter of a link off. This check drops a packet if the route to its source leads by another link
-// than the link by which the packet has arrived. So the check would drop packets out of a tunnel. If the tunnel leads
-// to the whole internet, the check would also drop packets from a caller at a NodePort. A tunnel has no address. On a
-// link without addresses, the loose check is as strict as the strict check (__fib_validate_source). For a link, the
-// kernel uses the larger of two values: the link's own value, and the value for all links. A new link gets the value of
-// "default". The value of "default" matters if an operator or another program deletes the pair, and repair puts the
-// pair back.
+// anySource turns off rp_filter, the kernel's check of sources. This check drops a packet if the route to its source
+// leads by another link than the link by which the packet has arrived. So the check would drop packets out of a tunnel.
+// If the tunnel leads to the whole internet, the check would also drop packets from a caller at a NodePort. A tunnel
+// has no address. On a link without addresses, the loose check is as strict as the strict check
+// (__fib_validate_source). For a link, the kernel uses the larger of two values: the link's own value, and the value
+// for all links. A new link gets the value of "default". The value of "default" matters if an operator or another
+// program deletes the pair, and repair puts the pair back.
 func anySource(link string) nl.Sysctl {
 	return nl.Sysctl{Key: "net/ipv4/conf/" + link + "/rp_filter", Value: "0"}
 }

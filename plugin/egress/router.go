@@ -172,7 +172,7 @@ func (p *pod) served(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 
 // translate are the rules that give packets from the tunnel the router's address. The ports of these packets are lower
 // than the ports of the service loop. Otherwise the loop would take the answers to these packets for answers to looped
-// packets, because no socket has their ports.
+// packets, because no socket has the packets' ports.
 func (p *pod) translate(f nl.Family) (rules []nl.NFRule) {
 	in, a := nl.IIFName(anyLink), p.addr(f)
 	for _, proto := range []string{"tcp", "udp"} {

@@ -71,7 +71,7 @@ type Asked struct {
 type Capabilities struct {
 	Annotations map[string]string `json:"io.kubernetes.cri.pod-annotations"`
 
-	// The capabilities of these names (CNI conventions, "Dynamic Plugin specific fields").
+	// The capabilities ips, mac and deviceID (CNI conventions, "Dynamic Plugin specific fields").
 	IPs      []string `json:"ips"`
 	MAC      string   `json:"mac"`
 	DeviceID string   `json:"deviceID"`
