@@ -56,7 +56,7 @@ func fib(flags, result uint32) attribute {
 		attrOrdered(unix.NFTA_FIB_RESULT, result))
 }
 
-// payload loads size bytes of a header.
+// payload loads size bytes of a header, from offset on, into the register.
 func payload(header, offset, size uint32) attribute {
 	return expression("payload", attrOrdered(unix.NFTA_PAYLOAD_DREG, unix.NFT_REG_1),
 		attrOrdered(unix.NFTA_PAYLOAD_BASE, header),

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inPrefixes compares the source or the destination of a packet with prefixes. word is saddr or daddr. If there is one
-// prefix, the code of the Term compares the address with the prefix. If there are several prefixes, the code looks for
-// the address in an anonymous set.
+// inPrefixes matches packets whose source or destination is in one of the prefixes, or, if not is set, in none of them.
+// word is saddr or daddr. If there is one prefix, the code of the Term compares the address with the prefix. If there
+// are several prefixes, the code looks for the address in an anonymous set.
 func inPrefixes(word string, not bool, prefixes []netip.Prefix) Term {
 	prefixes = outermost(prefixes)
 	if len(prefixes) == 0 {
@@ -58,7 +58,7 @@ func list(prefixes []netip.Prefix) string {
 	return strings.Join(words, ", ")
 }
 
-// compare compares the address in the register with prefixes.
+// compare returns the code that compares the address in the register with prefixes.
 func compare(x *transaction, prefixes []netip.Prefix, not bool) []attribute {
 	if len(prefixes) > 1 {
 		return exprs(lookup(x.set(prefixes), not))

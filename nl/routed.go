@@ -56,9 +56,9 @@ func routedAddr() netip.Prefix {
 // the link must have an address.
 func RoutedAddr(eni string) Addr { return Addr{Prefix: routedAddr(), Dev: eni, Apart: true} }
 
-// The names of the tables of nftables for routed pods. ENITable is for all ENIs. The name of a table for one ENI begins
-// with askTables, and the name of a table for a network with routedNames. StrayTable drops packets that arrive by the
-// boot ENI for pods that have ended.
+// The names of the tables of nftables for routed pods. ENITable sets the marks of all ENIs. The name of the table for
+// the ARP requests by one ENI begins with askTables. The name of the table for a network's routed pods begins with
+// routedNames. StrayTable drops packets that arrive by the boot ENI for pods that have ended.
 const (
 	ENITable    = OwnTable + "._enis"
 	StrayTable  = OwnTable + "._strays"
@@ -66,10 +66,10 @@ const (
 	routedNames = OwnTable + "._routed."
 )
 
-// AskTable is the name of the table for one ENI.
+// AskTable is the name of the table for the node's ARP requests by one ENI. eni is the name of the ENI's link.
 func AskTable(eni string) string { return askTables + eni }
 
-// AskTables lists the names of the ENIs' links for which the namespace has such a table.
+// AskTables lists the names of the ENIs' links for which the namespace has an [AskTable].
 func (n *NS) AskTables() (enis []string, err error) {
 	tables, err := n.ownTables(func(name string) bool { return strings.HasPrefix(name, askTables) })
 	for _, t := range tables {

@@ -18,7 +18,7 @@ import (
 // that the kernel has all parts of nftables that these chains need.
 
 // Sealed reports whether the kernel's table has the seal of t. A table with this seal was made with the rules of t, and
-// for the same Of.
+// for the same text Of.
 func (t Table) Sealed(n *NS) bool {
 	_, _, err := t.chain(n, t.sealName())
 	return err == nil

@@ -16,7 +16,7 @@ func (u Up) String() string {
 	return command("ip link set").word(u.Dev).number("mtu", u.MTU).word("up").String()
 }
 
-// Add sets the link up.
+// Add sets the link up, and sets the MTU if it is not 0.
 func (u Up) Add(n *NS) error {
 	if u.Check(n) == nil {
 		return errSame

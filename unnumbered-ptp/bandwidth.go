@@ -24,7 +24,8 @@ type bandwidth struct {
 // size, and the network card splits them later. A packet that is larger than the burst would never pass.
 const leastBurst = 128 << 10
 
-// objects are the limit for packets that leave by the pod's links, and the limit for packets that arrive by them.
+// objects are the limit for packets that leave by the links, and the limit for packets that arrive by the links. A rate
+// of 0 gives no object.
 func (b bandwidth) objects(links []string) (objects []nl.Object) {
 	for _, l := range []nl.Limit{
 		{Rate: b.EgressRate, Burst: b.EgressBurst, Egress: true},

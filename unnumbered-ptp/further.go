@@ -110,8 +110,8 @@ func names(nics []plugin.NIC) (all []string) {
 	return all
 }
 
-// limited are the links that share the bandwidth limits of an ADD that makes a pair: podLinks and the links of the
-// further NICs.
+// limited are the links that share the bandwidth limits of an ADD that makes a pair: the links of podLinks, and the
+// links of the ADD's further NICs.
 func (r *request) limited() []string {
 	return slices.Concat(r.podLinks(), names(r.nics[min(1, len(r.nics)):]))
 }

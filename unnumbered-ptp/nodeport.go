@@ -33,8 +33,8 @@ import (
 //     all packets that the pod sends for this connection have the mark: TCP or UDP, with or without a socket.
 //
 // Two other designs would cost more. A BPF program at eth0's egress would cost each direct packet up to 1 %. A BPF
-// program at the routes by eth0 could also mark datagrams. But it would need a second copy of all routes of the pod,
-// even of routes that other programs add.
+// program at the routes by eth0 could also mark datagrams. But that design would need a second copy of all routes of
+// the pod, even of routes that other programs add.
 
 // prefCaller is the priority of a pod's rule for marked packets, and tableCaller is the routing table of this rule. The
 // rule comes after the kernel's rule for the pod's own addresses, and before all other usual rules.

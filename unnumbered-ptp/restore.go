@@ -210,8 +210,8 @@ func (l Loss) ended(node *nl.NS) bool {
 }
 
 // Bare lists the node's ends of a network's pairs that have lost the routes to their pods. Such an end has lost the
-// routes of both families, or of one family that still has a rule. Bare is for pods whose attachment neither the
-// registry nor the runtime has.
+// routes of both families, or of one family that still has a rule. Bare is for pods whose attachments neither the
+// registry nor the runtime knows.
 func Bare(node *nl.NS, network string) (bare []nl.Link, err error) {
 	links, err1 := node.Links()
 	rules, err2 := node.Rules()

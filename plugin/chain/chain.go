@@ -152,7 +152,7 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 }
 
 // gc also keeps the objects of an ADD that runs at the same time. The CNI specification forbids a GC during an ADD
-// (section 4), but a runtime may call it.
+// (section 4), but a runtime may call GC then.
 func gc(ctx context.Context, r *plugin.Request[Config]) error {
 	var failed error
 	r.Added = func() ([]plugin.Attachment, error) { return lease.Added(r) }

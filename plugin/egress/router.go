@@ -83,7 +83,7 @@ func (p *pod) routerRules(f nl.Family) []nl.Object {
 	return []nl.Object{
 		rule(prefOut, nl.Rule{IIF: link, Table: nl.MainTable, MinLen: 1}),
 		rule(prefAway, nl.Rule{IIF: link, Table: TableOut}),
-		// errors about clients' packets
+		// ICMP errors of the router about clients' packets
 		rule(prefBack, nl.Rule{Mark: mark, Mask: mark, Table: tableBack}),
 		rule(prefBack+1, nl.Rule{Mark: answer, Mask: answer, IIF: "lo", Table: TableOut}), // errors about answers
 		rule(prefBack+2, nl.Rule{Mark: answer, Mask: answer, Table: tableBack}),
