@@ -224,9 +224,9 @@ func (b Branch) Del(n *NS) error {
 	return n.commit(x)
 }
 
-// arrivals returns the elements for the branch's link, and the elements that lead to the second chain of the first
-// chain named chain. There may be several elements, because another program may have deleted only a part of an earlier
-// branch.
+// arrivals returns the elements for the branch's link, and the elements that lead to a second chain. chain is the first
+// chain that belongs to this second chain. There may be several elements, because another program may have deleted only
+// a part of an earlier branch.
 func (b Branch) arrivals(n *NS, chain string) (found []leg, err error) {
 	all, err := b.Table.elements(n, arrivals)
 	for _, e := range all {

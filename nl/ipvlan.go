@@ -90,8 +90,8 @@ func (v IPVlan) Add(n *NS) error {
 }
 
 // slaveIndex is the index of the first slave in a namespace. A namespace counts its links from one, and does not reach
-// this index. The next slaves have the next indices. An instance has fewer ENIs than slaves says. The index is the same
-// in all pods, so pods can share BPF programs that depend on the index: see Splice.
+// this index. The next slaves have the next indices. No instance has more ENIs than the number slaves. The index is the
+// same in all pods, so pods can share BPF programs that depend on the index: see Splice.
 const slaveIndex, slaves = 1 << 24, 64
 
 // create asks the kernel to make the slave with an index.

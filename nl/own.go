@@ -103,7 +103,8 @@ func (n *NS) Vacant() error {
 // unrouted returns nil if the kernel shows that there is no routed pod.
 func (n *NS) unrouted() error { return n.noPair(IsRouted) }
 
-// noPair returns nil if the function is returns false for the groups of all links. Otherwise the error is [ErrPods].
+// noPair asks the function is about the group of each link. If the function returns true for a group, the error is
+// [ErrPods].
 func (n *NS) noPair(is func(group uint32) bool) error {
 	links, err := n.exactLinks()
 	if i := slices.IndexFunc(links, func(l Link) bool { return is(l.Group) }); err == nil && i >= 0 {

@@ -15,7 +15,7 @@ import (
 )
 
 // ErrNoBPF reports a kernel that cannot run a program on a link's packets: this kernel is too old, built without BPF,
-// or locked down. In an error, the kernel's reason follows this text.
+// or locked down. In an error, the kernel's reason follows the text of ErrNoBPF.
 var ErrNoBPF = errors.New("this kernel does not run our BPF programs")
 
 // loadBPF gives the kernel a program for packets of links, and returns its file descriptor. If the kernel refuses the

@@ -98,7 +98,7 @@ func (n *NS) Settings(l Link) (Settings, error) {
 	return s, err
 }
 
-// PutBack gives a link the settings was again. The error names the settings that the link does not take.
+// PutBack sets the settings of a link to the values in was. The error names the settings that the link does not take.
 func (n *NS) PutBack(l Link, was Settings) error {
 	var failed error
 	for range 3 { // one setting may change another: channels change receive side scaling

@@ -123,7 +123,7 @@ func prefix(n *net.IPNet, c *codec.Codec) {
 	*n = *p
 }
 
-// gateway describes the member name, which has an address. If there is no address, the object has no such member.
+// gateway describes a member whose value is an address. If there is no address, the object has no such member.
 func gateway(c *codec.Codec, name string, ip *net.IP) {
 	if len(*ip) > 0 || !c.Writes() {
 		codec.Field(c, name, ip, address)

@@ -33,9 +33,9 @@ type Maps struct {
 // made of these sources.
 func Revision() string { return sources[:16] }
 
-// Onward returns the program of a Splice for the veth. The program forwards packets for the MAC address to by the link
-// with the index eni. A source port from Own to First - 1 becomes the port that stands for it. All other packets get
-// the bits of the mark.
+// Onward returns the program of a Splice for the veth. If the destination of a packet is the MAC address to, the
+// program forwards the packet by the link with the index eni. A source port of this packet from Own to First - 1
+// becomes the port that stands for it. All other packets get the bits of the mark.
 func Onward(to net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	return onwardProgram.with(map[string]uint64{
 		"mac_head": uint64(binary.LittleEndian.Uint32(to)),
