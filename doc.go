@@ -84,7 +84,7 @@
 //	derived pool    a pool that a pod's request makes from the pod's pool
 //	ENI on request  an ENI for which a pod has asked: only pods that ask for it get its addresses
 //	managed         an ENI that this suite created, and may delete; EC2 has this as a tag
-//	foreign         an ENI that others attached and that does not fit the pool: no pod gets its addresses
+//	foreign         an ENI whose owner forbids changes, or that had no address when first found: it serves no pods
 //	peer            a VPC that is peered with the node's VPC
 //	metadata        EC2's instance metadata service (IMDS); it may lag behind EC2
 //
