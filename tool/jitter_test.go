@@ -4,6 +4,7 @@
 package tool
 
 import (
+	"math"
 	"testing"
 	"time"
 )
@@ -24,5 +25,12 @@ func TestJitter(t *testing.T) {
 	}
 	if j := jitter(1); j != 0 {
 		t.Errorf("jitter(1ns) = %v", j)
+	}
+	for _, d := range []time.Duration{200_000 * time.Hour, math.MaxInt64} {
+		for range 100 {
+			if j := jitter(d); j < 0 || d+j < d {
+				t.Fatalf("jitter(%v) = %v: the sum is %v", d, j, d+j)
+			}
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -131,5 +132,6 @@ func texts(rules []nl.Rule) []string {
 	return text
 }
 
-// jitter returns a random part of d, up to 15 %, so that nodes do not call EC2 together.
-func jitter(d time.Duration) time.Duration { return rand.N(d*15/100 + 1) }
+// jitter returns a random part of d, up to 15 %, so that nodes do not call EC2 together. The sum of d and the result
+// does not overflow.
+func jitter(d time.Duration) time.Duration { return min(rand.N(d/100*15+1), math.MaxInt64-d) }
