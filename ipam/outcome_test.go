@@ -4,6 +4,7 @@
 package ipam
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -159,6 +160,36 @@ func (w *world) noneElsewhere() {
 			}
 		}
 	}
+}
+
+// TestRefusedPrefix: EC2 refuses to take a prefix back whose addresses still cool. They go on cooling.
+func TestRefusedPrefix(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		w.policy.Prefixes, w.policy.Batch, w.policy.ReuseWait = true, 20, 2*time.Hour
+		var cooling []netip.Addr
+		for n := range 18 { // two prefixes, of which the second has two pods
+			if a := w.mustAcquire(n); n > 15 {
+				cooling = append(cooling, a)
+				w.end(n)
+			}
+		}
+		time.Sleep(time.Hour)
+		w.EC2.Script(book.UnassignAction, denied)
+		_, err := w.pool().Collect(w.Context(), less.Collection{FreeAfter: time.Minute, Max: -1})
+		if !errors.Is(err, aws.ErrDenied) {
+			w.Fatalf("the collection: %v", err)
+		}
+		for n := range 14 { // all that never had a pod
+			if a := w.mustAcquire(20 + n); slices.Contains(cooling, a) {
+				w.Errorf("a pod has %s, which cools for an hour more", a)
+			}
+		}
+		for _, a := range cooling {
+			if since, _ := w.State().Free.At(a); time.Since(since).Truncate(time.Hour) != time.Hour {
+				w.Errorf("%s is free since %v, and its pod has ended an hour ago", a, since)
+			}
+		}
+	})
 }
 
 // TestDeallocateOutcomes: so it is for what an operator releases by name.

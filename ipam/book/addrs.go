@@ -70,6 +70,18 @@ func AddPrefixes(s *registry.State, id string, cidrs []netip.Prefix, since time.
 type Releasable struct {
 	Addrs    map[netip.Addr]time.Time // with the time since when each has been free
 	Prefixes []registry.Prefix
+	Within   map[netip.Addr]time.Time // addresses of the prefixes, with the same time
+}
+
+// AddPrefix adds a prefix, and the times since when its addresses have been free.
+func (x *Releasable) AddPrefix(s *registry.State, b registry.Prefix) {
+	x.Prefixes = append(x.Prefixes, b)
+	for a := range s.Free.Within(b.CIDR) {
+		if x.Within == nil {
+			x.Within = map[netip.Addr]time.Time{}
+		}
+		x.Within[a], _ = s.Free.At(a)
+	}
 }
 
 // Empty reports whether x has neither addresses nor prefixes.
@@ -99,7 +111,7 @@ func (x Releasable) CIDRs() (cidrs []netip.Prefix) {
 
 // Only returns the addresses and prefixes of x for which addr and block return true.
 func (x Releasable) Only(addr func(netip.Addr) bool, block func(netip.Prefix) bool) Releasable {
-	some := Releasable{Addrs: map[netip.Addr]time.Time{}}
+	some := Releasable{Addrs: map[netip.Addr]time.Time{}, Within: x.Within}
 	for a, since := range x.Addrs {
 		if addr(a) {
 			some.Addrs[a] = since
@@ -142,13 +154,19 @@ func Withdraw(s *registry.State, id string, x Releasable) {
 	}
 }
 
-// Restore puts the addresses and prefixes in x back into the registry, because EC2 has not unassigned them.
+// Restore puts the addresses and prefixes in x back into the registry, because EC2 has not unassigned them. Their
+// addresses cool as long as they would have cooled.
 func Restore(s *registry.State, id string, x Releasable) {
 	for a, since := range x.Addrs {
 		AddAddrs(s, id, []netip.Addr{a}, since)
 	}
 	for _, b := range x.Prefixes {
 		AddPrefixes(s, id, []netip.Prefix{b.CIDR}, b.Since)
+		for a, since := range x.Within {
+			if b.CIDR.Contains(a) && !s.Free.Has(a) && !s.Leases.Has(a) {
+				s.Free.Set(a, since)
+			}
+		}
 	}
 }
 

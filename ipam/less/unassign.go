@@ -186,13 +186,17 @@ var errGrowing = errors.New("a growth is under way: this collection unassigns no
 // long as its ENI.
 func (c *Collecting) releasablePrefixes(s *registry.State, id string, now time.Time) (x book.Releasable) {
 	e := s.ENIs[id]
+	var idle []registry.Prefix
 	for _, b := range e.Prefixes {
 		if b.CIDR.Addr().Is4() && c.idlePrefix(s, e, b, now) {
-			x.Prefixes = append(x.Prefixes, b)
+			idle = append(idle, b)
 		}
 	}
-	if most := len(x.Prefixes); most > 0 { // spare goes through the addresses of all ENIs
-		x.Prefixes = x.Prefixes[:min(most, c.spare(s, id, now)/book.BlockSize)]
+	if most := len(idle); most > 0 { // spare goes through the addresses of all ENIs
+		idle = idle[:min(most, c.spare(s, id, now)/book.BlockSize)]
+	}
+	for _, b := range idle {
+		x.AddPrefix(s, b)
 	}
 	return x
 }
