@@ -321,3 +321,58 @@ func TestFewerPrefixes(t *testing.T) {
 		}
 	}
 }
+
+// TestPrefixBase: an ENI has lost a prefix, and has the first address of this prefix as a single address, for a pod that
+// runs. That address does not show that the ENI still has the others.
+func TestPrefixBase(t *testing.T) {
+	for name, loses := range map[string]func(*world, string, netip.Prefix){
+		"metadata shows the prefix": func(w *world, eni string, p netip.Prefix) {
+			w.Lie(ec2sim.FreezeENI(eni))
+			w.collect()
+			w.policy.Choice.Addrs = []netip.Addr{p.Addr()}
+			w.runPod(w.mustAcquire(20))
+			w.policy.Choice = lease.Choice{}
+			must(w, w.pool().Learn(w.Context()))
+		},
+		"an operator has unassigned it": func(w *world, eni string, p netip.Prefix) {
+			must(w, w.byHand().UnassignPrefixes(w.Context(), eni, p))
+			must(w, w.byHand().AssignAddr(w.Context(), eni, p.Addr()))
+			w.runPod(p.Addr())
+			w.collect()
+		},
+		"the registry is lost, and EC2 does not answer": func(w *world, eni string, p netip.Prefix) {
+			w.Lie(ec2sim.FreezeENI(eni))
+			must(w, w.byHand().UnassignPrefixes(w.Context(), eni, p))
+			must(w, w.byHand().AssignAddr(w.Context(), eni, p.Addr()))
+			w.runPod(p.Addr())
+			w.Lose()
+			w.EC2.Fail("DescribeNetworkInterfaces", "InternalError", always)
+			must(w, w.pool().Learn(w.Context()))
+			w.EC2.Fail("DescribeNetworkInterfaces", "InternalError", 0)
+			time.Sleep(time.Minute)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				w.policy.Prefixes, w.policy.Batch, w.policy.ReuseWait = true, 20, 0
+				for n := range book.BlockSize {
+					w.mustAcquire(n)
+				}
+				time.Sleep(2 * time.Hour)
+				eni := w.ENIs()[1]
+				p := eni.Prefixes[1] // no pod has an address of this one
+				loses(w, eni.ID, p)
+				for n := range 3 {
+					if a := w.mustAcquire(30 + n); p.Contains(a) {
+						w.Errorf("a pod has %s, and the ENI has only %s of %s", a, p.Addr(), p)
+					}
+				}
+				if w.ENI(eni.ID).Addrs[1] != p.Addr() {
+					w.Errorf("the ENI has %v", w.ENI(eni.ID).Addrs)
+				}
+				w.noneElsewhere()
+				w.consistent()
+			})
+		})
+	}
+}

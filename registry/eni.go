@@ -151,6 +151,11 @@ func (e ENI) Has(a netip.Addr) bool {
 		func(p Prefix) bool { return p.CIDR.Contains(a) })
 }
 
+// HasPrefix reports whether the ENI has exactly this prefix.
+func (e ENI) HasPrefix(c netip.Prefix) bool {
+	return slices.ContainsFunc(e.Prefixes, func(p Prefix) bool { return p.CIDR == c })
+}
+
 // Assigned returns how many addresses of a family the ENI has. A prefix counts as one address (EC2 user guide, "Prefix
 // delegation"). The argument selects the family: netip.Addr.Is4 or netip.Addr.Is6.
 func (e ENI) Assigned(is func(netip.Addr) bool) int {

@@ -56,7 +56,7 @@ func AddPrefixes(s *registry.State, id string, cidrs []netip.Prefix, since time.
 	}
 	for _, c := range cidrs {
 		delete(s.Gone, c.Addr())
-		if !slices.ContainsFunc(e.Prefixes, func(p registry.Prefix) bool { return p.CIDR == c }) {
+		if !e.HasPrefix(c) {
 			e.Prefixes = append(e.Prefixes, registry.Prefix{CIDR: c, Since: since})
 		}
 	}

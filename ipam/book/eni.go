@@ -98,6 +98,12 @@ func Carries(e aws.ENI, a netip.Addr) bool {
 			func(c netip.Prefix) bool { return c.Contains(a) })
 }
 
+// Delegates reports whether an ENI has exactly this prefix. The ENI may have the first address of a prefix as a single
+// address, so that address proves nothing.
+func Delegates(e aws.ENI, c netip.Prefix) bool {
+	return slices.Contains(e.Prefixes, c) || slices.Contains(e.IPv6Prefixes, c)
+}
+
 // MarkOnRequest marks an ENI as one for which a pod has asked.
 func MarkOnRequest(known registry.ENI, e aws.ENI) registry.ENI {
 	known.Request()

@@ -83,7 +83,7 @@ func lost(s *registry.State, known registry.ENI, e aws.ENI, asked time.Time) boo
 		}
 	}
 	for _, b := range known.Prefixes {
-		if !MayLack(b.Since, asked) && !book.Carries(e, b.CIDR.Addr()) {
+		if !MayLack(b.Since, asked) && !book.Delegates(e, b.CIDR) {
 			x.Prefixes = append(x.Prefixes, b)
 		}
 	}

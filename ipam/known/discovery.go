@@ -137,17 +137,23 @@ func (l discovery) learnAddrs(e aws.ENI) {
 		}
 	}
 	for _, c := range slices.Concat(e.Prefixes, e.IPv6Prefixes) {
-		if l.plausible(e, c.Addr()) && !l.used.Partial {
+		if l.plausiblePrefix(e, c) && !l.used.Partial {
 			l.learnPrefix(e.ID, c)
 		}
 	}
 }
 
-// plausible reports whether metadata can be right about an address, or about a prefix that begins with the address. For
-// example, metadata is wrong if this node has just unassigned the address, or if another ENI has it.
+// plausible reports whether metadata can be right about an address. For example, metadata is wrong if this node has just
+// unassigned the address, or if another ENI has it.
 func (l discovery) plausible(e aws.ENI, a netip.Addr) bool {
 	return l.confirmed(e, a) && !recentlyGone(l.State, a, l.now, l.lag) &&
 		book.Strange(l.State, e.ID, l.ENIs[e.ID], []netip.Addr{a}, nil) == nil
+}
+
+// plausiblePrefix does what plausible does, for a prefix.
+func (l discovery) plausiblePrefix(e aws.ENI, c netip.Prefix) bool {
+	return l.confirmedPrefix(e, c) && !recentlyGone(l.State, c.Addr(), l.now, l.lag) &&
+		book.Strange(l.State, e.ID, l.ENIs[e.ID], nil, []netip.Prefix{c}) == nil
 }
 
 // learnAddr decides whether an address of an ENI is leased, free, or cooling.
@@ -177,7 +183,7 @@ func LearnUsed(s *registry.State, used lease.Used, eni string, a netip.Addr, now
 // pod uses cool. A /80 has too many addresses to list: learnPrefix records only those that pods use.
 func (l discovery) learnPrefix(eni string, c netip.Prefix) {
 	e := l.ENIs[eni]
-	isNew := !slices.ContainsFunc(e.Prefixes, func(p registry.Prefix) bool { return p.CIDR == c })
+	isNew := !e.HasPrefix(c)
 	book.AddPrefixes(l.State, eni, []netip.Prefix{c}, l.now)
 	for at := range l.used.By {
 		if c.Contains(at.Addr) && l.used.Of(e.MAC, at.Addr) != "" {

@@ -140,9 +140,7 @@ func isNew(s *registry.State, e aws.ENI) bool {
 		return !ok
 	}
 	newAddr := func(a netip.Addr) bool { return !s.Leases.Has(a) && !s.Free.Has(a) && !book.NodesOwn(e, known, a) }
-	newPrefix := func(c netip.Prefix) bool {
-		return !slices.ContainsFunc(known.Prefixes, func(p registry.Prefix) bool { return p.CIDR == c })
-	}
+	newPrefix := func(c netip.Prefix) bool { return !known.HasPrefix(c) }
 	return slices.ContainsFunc(slices.Concat(e.Addrs, e.IPv6Addrs), newAddr) ||
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), newPrefix)
 }

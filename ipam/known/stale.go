@@ -43,15 +43,18 @@ func news(s *registry.State, e aws.ENI) bool {
 		return !known.Has(a) && !book.NodesOwn(e, known, a) && !recentlyGone(s, a, time.Now(), lease.StaleMetadata) &&
 			book.Strange(s, e.ID, known, []netip.Addr{a}, nil) == nil
 	}
+	isNewPrefix := func(c netip.Prefix) bool {
+		return !known.HasPrefix(c) && !recentlyGone(s, c.Addr(), time.Now(), lease.StaleMetadata) &&
+			book.Strange(s, e.ID, known, nil, []netip.Prefix{c}) == nil
+	}
 	return e.Index >= 0 && !known.Foreign && (known.IsBoot() && known.TagsUnknown == registry.NotAsked ||
 		slices.ContainsFunc(slices.Concat(e.Addrs, e.IPv6Addrs), isNew) ||
-		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes),
-			func(c netip.Prefix) bool { return isNew(c.Addr()) }))
+		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), isNewPrefix))
 }
 
-// confirmed reports whether the node can trust that an ENI has an address, or a prefix that begins with this address.
-// If the kernel shows the address in use on the ENI, this is enough. Otherwise EC2's description of the ENI decides. If
-// EC2 has not described the ENI, the address must be in the registry, or the node must not doubt metadata.
+// confirmed reports whether the node can trust that an ENI has an address. If the kernel shows the address in use on the
+// ENI, this is enough. Otherwise EC2's description of the ENI decides. If EC2 has not described the ENI, the address must
+// be in the registry, or the node must not doubt metadata.
 func (l discovery) confirmed(e aws.ENI, a netip.Addr) bool {
 	known := l.ENIs[e.ID]
 	d, asked := l.described[e.ID]
@@ -62,6 +65,15 @@ func (l discovery) confirmed(e aws.ENI, a netip.Addr) bool {
 		return book.Carries(d, a)
 	}
 	return !l.doubts || known.Has(a) || book.NodesOwn(e, known, a)
+}
+
+// confirmedPrefix reports whether the node can trust that an ENI has a prefix. EC2 or the registry must show the same. A
+// pod with an address of the prefix proves nothing, because the ENI may have that address as a single address.
+func (l discovery) confirmedPrefix(e aws.ENI, c netip.Prefix) bool {
+	if d, asked := l.described[e.ID]; asked {
+		return book.Delegates(d, c)
+	}
+	return !l.doubts || l.ENIs[e.ID].HasPrefix(c)
 }
 
 // recentlyGone reports whether this node has unassigned an address so recently that a source with this lag may still

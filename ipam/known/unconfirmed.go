@@ -76,18 +76,20 @@ func Confirm(s *registry.State, enis []aws.ENI, asked time.Time) (sure bool) {
 }
 
 // settle removes from the registry the unconfirmed addresses and prefixes that enis does not show. An address or a
-// prefix is unconfirmed if it became free at the given time or later. So no pod uses it. If an address appears again, a
-// later Learn finds it.
+// prefix is unconfirmed if it became free at the given time or later. So no pod uses it. A pod may use a single address
+// of the ENI that a prefix would also have. If an address appears again, a later Learn finds it.
 func settle(s *registry.State, enis []aws.ENI, since time.Time) {
 	for _, e := range enis {
 		x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
-		for _, a := range s.ENIs[e.ID].Addrs {
+		known := s.ENIs[e.ID]
+		for _, a := range known.Addrs {
 			if free, ok := s.Free.At(a); ok && !free.Before(since) && !book.Carries(e, a) {
 				x.Addrs[a] = free
 			}
 		}
-		for _, b := range s.ENIs[e.ID].Prefixes {
-			if !b.Since.Before(since) && !book.Carries(e, b.CIDR.Addr()) && !book.AnyLeased(s, b.CIDR.Contains) {
+		for _, b := range known.Prefixes {
+			used := func(a netip.Addr) bool { return b.CIDR.Contains(a) && !slices.Contains(known.Addrs, a) }
+			if !b.Since.Before(since) && !book.Delegates(e, b.CIDR) && !book.AnyLeased(s, used) {
 				x.Prefixes = append(x.Prefixes, b)
 			}
 		}
