@@ -24,7 +24,7 @@ func (p *Pool) grow(ctx context.Context) error { return p.withPassedOver(p.growO
 
 func (p *Pool) growOnce(ctx context.Context) error {
 	if p.Policy.Provision == lease.ProvisionNone {
-		return p.provisioned()
+		return p.provisioned(ctx)
 	}
 	p.Look(ctx) // otherwise growth may ask for addresses on an ENI that an operator or another program has detached
 	if sure, err := p.Resume(ctx); err != nil || sure {
@@ -90,11 +90,21 @@ func withWhy(why []error, err error) error {
 		"; or: "), "%w", all)
 }
 
-// provisioned returns the error of a node that may not ask EC2 for anything.
-func (p *Pool) provisioned() error {
+// provisioned returns the error of a network that may change nothing in EC2. If addresses are unconfirmed, because
+// another network may change something, provisioned first compares them with EC2. It returns nil if it has confirmed
+// them.
+func (p *Pool) provisioned(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
+	}
+	if since, waits := p.Policy.Unconfirmed(s); waits {
+		if sure, err := p.Resume(ctx); err != nil || sure {
+			return err
+		}
+		return plugin.Errorf(plugin.CodeTryAgain, "wait for a minute: the runtime repeats the ADD",
+			"the registry was rebuilt at %s, and its addresses serve no pods until EC2 has confirmed them",
+			since.Format(time.TimeOnly))
 	}
 	if p.Policy.Choice.Chooses() {
 		return plugin.Errorf(plugin.CodeRefused,

@@ -4,7 +4,9 @@
 package ipam
 
 import (
+	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -75,22 +77,50 @@ func TestStaleAfterBoot(t *testing.T) {
 }
 
 // TestStaleForHours: metadata does not follow EC2 at all. When the node has forgotten what it has unassigned, it asks
-// EC2.
+// EC2. So it does if another network of the node may change nothing in EC2, also if an operator has removed the
+// registry's directory since, or the configuration cannot be read.
 func TestStaleForHours(t *testing.T) {
-	inBubble(t, "m5.large", func(w *world, _ *wires) {
-		w.policy.Batch, w.policy.ReuseWait = 3, 0
-		w.mustAcquire(0)
-		w.end(0)
-		time.Sleep(time.Hour)
-		w.Lie(ec2sim.FreezeENI(w.ENIs()[1].ID))
-		c := w.collectOne()
-		for range 3 {
-			time.Sleep(time.Hour)
-			must1(w.pool().Collect(w.Context(), less.Collection{FreeAfter: 24 * time.Hour, Max: -1}))(w)
-			w.consistent()
+	for _, provision := range []lease.Provision{lease.ProvisionFull, lease.ProvisionAssign, lease.ProvisionNone, "?"} {
+		for _, loses := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, lost %v", provision, loses), func(t *testing.T) {
+				inBubble(t, "m5.large", func(w *world, _ *wires) {
+					w.policy.Batch, w.policy.ReuseWait = 3, 0
+					w.mustAcquire(0)
+					w.end(0)
+					time.Sleep(time.Hour)
+					w.Lie(ec2sim.FreezeENI(w.ENIs()[1].ID))
+					c := w.collectOne()
+					if loses {
+						must(t, os.RemoveAll(w.Dir))
+					}
+					for range 3 {
+						time.Sleep(time.Hour)
+						w.collectBoth(provision)
+						w.consistent()
+					}
+					w.getNot(c)
+				})
+			})
 		}
-		w.getNot(c)
-	})
+	}
+}
+
+// another is the policy of another network of the node.
+func (w *world) another(provision lease.Provision) lease.Policy {
+	other := w.policy
+	other.Provision = provision
+	return other
+}
+
+// collectBoth collects for the network of the node and another one. With the provision "?", their configuration cannot
+// be read.
+func (w *world) collectBoth(provision lease.Provision) {
+	w.Helper()
+	p := w.pool()
+	if p.Policy = lease.Common(w.policy, w.another(provision)); provision == "?" {
+		p.Policy = lease.Policy{Provision: lease.ProvisionNone, Changes: true} // as registry-gc
+	}
+	must1(p.Collect(w.Context(), less.Collection{FreeAfter: 24 * time.Hour, Max: -1}))(w)
 }
 
 // collectOne has a collection unassign an address.

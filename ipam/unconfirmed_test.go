@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -64,6 +65,41 @@ func TestUnconfirmedAfterLoss(t *testing.T) {
 	if _, unconfirmed := w.State().Unconfirmed(); unconfirmed {
 		t.Error("still unconfirmed")
 	}
+}
+
+// TestUnconfirmedOtherNetwork: so it is for the pods of another network of the node, which may change nothing in EC2.
+func TestUnconfirmedOtherNetwork(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	_, gone, left := w.loseWhileUnassigning()
+	w.policy = w.another(lease.ProvisionNone)
+	w.EC2.ResetCalls()
+	if a, err := w.acquire(3); err == nil || !strings.Contains(err.Error(), "until EC2 has confirmed") {
+		t.Errorf("the pod has %v, %v; %s is gone, and EC2 has not settled", a.Addrs, err, gone)
+	}
+	w.Age(time.Minute)
+	if a := w.mustAcquire(3); a != left {
+		t.Errorf("the pod has %s; %s is free, and %s is gone", a, left, gone)
+	}
+	w.wantWrites(map[string]int{})
+	w.consistent()
+}
+
+// TestUnconfirmedNone: no network of the node changes anything in EC2. What is free serves at once, and EC2 is not
+// asked.
+func TestUnconfirmedNone(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Batch, w.policy.ReuseWait = 3, 0
+	w.runPod(w.mustAcquire(1))
+	w.Lose()
+	w.policy = w.another(lease.ProvisionNone)
+	w.EC2.ResetCalls()
+	for n := range 2 {
+		w.mustAcquire(2 + n)
+	}
+	if calls := w.EC2.Calls(); len(calls) > 0 {
+		t.Errorf("EC2 was asked: %v", calls)
+	}
+	w.consistent()
 }
 
 // A role that may not ask EC2 waits until metadata must have heard of it.

@@ -244,6 +244,7 @@ func (r *Rebuilt) describe(j *codec.Codec) {
 		codec.Field(j, "since", &r.Since, codec.Time)
 		codec.Optional(j, "compared", &r.Compared, codec.Flag)
 		codec.Optional(j, "unconfirmed", &r.Unconfirmed, codec.Flag)
+		codec.Optional(j, "changes", &r.Changes, codec.Flag)
 	})
 }
 

@@ -196,6 +196,10 @@ type Rebuilt struct {
 	Since       time.Time `json:"since"`                 // when the registry was rebuilt; zero: nothing is left to do
 	Compared    bool      `json:"compared,omitempty"`    // the first comparison is done
 	Unconfirmed bool      `json:"unconfirmed,omitempty"` // free addresses may have left their ENIs: no ADD takes them
+
+	// Changes reports whether a process of this node may have released addresses before. If not, an ADD that may change
+	// nothing in EC2 takes addresses that are unconfirmed.
+	Changes bool `json:"changes,omitempty"`
 }
 
 // Unconfirmed reports whether the free addresses are unconfirmed, and since when.

@@ -61,7 +61,7 @@ commands.` +
 			conflists := conf.Load(c.String("config"))
 			policy, unread := conflists.Common()
 			if unread != nil { // the configuration may forbid all changes in EC2
-				policy.Provision, want.Max = lease.ProvisionNone, 0
+				policy.Provision, policy.Changes, want.Max = lease.ProvisionNone, true, 0
 				unread = fmt.Errorf("this collection has released nothing, because it cannot read the "+
 					"configuration: %w", unread)
 			}

@@ -37,11 +37,11 @@ func (p *Node) InUse() (lease.Used, error) {
 // An address that is in use gets a lease without a key, if it has no lease. Any other address that is new to the
 // registry cools first. On a node on which no pod has had an address yet, such an address is free at once.
 //
-// If provision is none and there is one pool, Learn does not ask EC2 for the tags of the ENIs. A collection asks later.
+// If no process changes anything in EC2, and there is one pool, Learn does not ask EC2 for the tags of the ENIs. A collection asks later.
 // The nodes of a cluster may start at the same time, but they run their collections at different times. So their calls
 // do not all come at the same time.
 func (p *Node) Learn(ctx context.Context) error {
-	_, err := p.LearnWith(ctx, p.Policy.Provision != lease.ProvisionNone || p.Policy.Pools,
+	_, err := p.LearnWith(ctx, !p.TrustsMetadata() || p.Policy.Pools,
 		func(enis []aws.ENI) lease.Used { return p.Used(macs(enis)...) })
 	return err
 }
@@ -78,7 +78,7 @@ func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) l
 		now, first := time.Now(), s.Blank() && !anyUsed(enis, used) && !paired && !p.Registry.Marked(ReleasedMark)
 		if s.Instance.ID == "" {
 			// No process knows which calls to EC2 were begun before the registry was lost or the node booted.
-			s.Rebuilt = registry.Rebuilt{Since: now, Unconfirmed: !first}
+			s.Rebuilt = registry.Rebuilt{Since: now, Unconfirmed: !first, Changes: !p.TrustsMetadata()}
 		}
 		if s.Instance.ID != instance.ID || s.Instance.Type != instance.Type { // the limits are of the old type
 			s.Instance = registry.Instance{ID: instance.ID, Type: instance.Type, Zone: instance.Zone}
@@ -159,7 +159,7 @@ func (p *Node) describeNew(
 	enough := func(e registry.ENI) bool {
 		// A node without a role makes this call only once, and EC2 refuses it. Otherwise each collection would make the
 		// call.
-		refused := e.TagsUnknown == registry.NotAllowed && p.Policy.Provision == lease.ProvisionNone && !p.Policy.Pools
+		refused := e.TagsUnknown == registry.NotAllowed && p.TrustsMetadata() && !p.Policy.Pools
 		return e.TagsUnknown == "" || refused
 	}
 	tagged := func(e aws.ENI) bool {
@@ -197,15 +197,15 @@ func (p *Node) describeNew(
 	return nil, p.whyTagsUnknown(err), nil
 }
 
-// whyTagsUnknown returns why EC2 has not returned the tags of ENIs: see TagsUnknown of [registry.ENI]. With
-// ProvisionNone, the tags make no difference: all ENIs serve pods, and none is released. Such a node needs no route to
-// EC2, so whyTagsUnknown logs no warning.
+// whyTagsUnknown returns why EC2 has not returned the tags of ENIs: see TagsUnknown of [registry.ENI]. If no process of
+// the node changes anything in EC2, the tags make no difference: all ENIs serve pods, and none is released. Such a node
+// needs no route to EC2, so whyTagsUnknown logs no warning.
 func (p *Node) whyTagsUnknown(err error) string {
-	denied := aws.NotAllowed(err)
+	denied, trusts := aws.NotAllowed(err), p.TrustsMetadata()
 	switch {
-	case p.Policy.Provision == lease.ProvisionNone && denied:
+	case trusts && denied:
 		return registry.NotAllowed
-	case p.Policy.Provision == lease.ProvisionNone:
+	case trusts:
 		return registry.NotAsked
 	case denied:
 		slog.Warn("the role does not allow ec2:DescribeNetworkInterfaces, so this node does not know the tags of its "+

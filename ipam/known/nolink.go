@@ -14,7 +14,6 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -35,7 +34,7 @@ func (p *Node) NoteDetached(ctx context.Context, reason bool) {
 	missed := func(e registry.ENI) bool { return !e.Missed.IsZero() && !e.Draining }
 	reason = reason || err == nil &&
 		(slices.ContainsFunc(slices.Collect(maps.Values(s.ENIs)), missed) || len(s.Exclusive()) > 0)
-	if err != nil || !reason || p.Policy.Provision == lease.ProvisionNone {
+	if err != nil || !reason || p.TrustsMetadata() {
 		return
 	}
 	const patience = 5 * time.Second // growth and collections can continue without the answer

@@ -25,13 +25,21 @@ import (
 // If EC2 does not answer, the node continues with what the registry has, and the next process asks EC2. Until EC2
 // answers, a new ENI serves no pods. The boot ENI also serves no pods if it has more than the node's own addresses.
 //
-// In two cases, the node trusts metadata alone. The first case is "provision": "none", because then no process
-// unassigns anything. The second case is a role that may not ask EC2, because then the node has no other source.
+// In two cases, the node trusts metadata alone. In the first case, no process of the node unassigns anything: see
+// TrustsMetadata. The second case is a role that may not ask EC2, because then the node has no other source.
+
+// TrustsMetadata reports whether metadata cannot lag behind a change of this node, because no process of the node changes
+// anything in EC2. One network with "provision": "none" does not show this, because another network may allow changes. A
+// collection knows all networks of the conflists. An ADD knows only its own network. But ReleasedMark shows that the
+// node has released something since it booted.
+func (p *Node) TrustsMetadata() bool {
+	return p.Policy.Provision == lease.ProvisionNone && !p.Policy.Changes && !p.Registry.Marked(ReleasedMark)
+}
 
 // doubts reports whether the node must not trust what only metadata shows. tagsUnknown says why EC2 has not returned
 // tags: see TagsUnknown of [registry.ENI].
 func (p *Node) doubts(tagsUnknown string) bool {
-	return p.Policy.Provision != lease.ProvisionNone && tagsUnknown != registry.NotAllowed
+	return tagsUnknown != registry.NotAllowed && !p.TrustsMetadata()
 }
 
 // news reports whether metadata shows an address or a prefix that is new to the registry, and that the ENI can have.

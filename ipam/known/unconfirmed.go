@@ -29,8 +29,9 @@ import (
 //
 // The node cannot notice one case. The node unassigns the address of its last pod. Within the seconds by which EC2
 // lags, another program deletes the whole directory of the registry. Then a pod may get that address, because nothing
-// else on the node shows that the address is gone. With "provision": "none", the node never notices such a loss, but
-// then no process unassigns anything.
+// else on the node shows that the address is gone. If no process of the node changes anything in EC2, the node never
+// notices such a loss, but then no process unassigns anything. A network with "provision": "none" does not know other
+// networks of the node. So if the whole directory was deleted, its ADD may also take such an address.
 
 // ReleasedMark is the name of a mark: this node has begun to release addresses or an ENI to EC2. A process writes the
 // mark before the call to EC2. Earlier versions of this suite use the same name.
@@ -132,7 +133,7 @@ func (p *Node) ConfirmByMetadata(ctx context.Context) (sure bool, err error) {
 		}
 		settle(s, enis, since)
 		s.Rebuilt = registry.Rebuilt{}
-		if p.Policy.Provision != lease.ProvisionNone {
+		if !p.TrustsMetadata() {
 			s.Rebuilt = registry.Rebuilt{Since: time.Now(), Compared: true}
 		}
 	})

@@ -140,7 +140,7 @@ func Candidates(s *registry.State, policy Policy, now time.Time) (eni string, ad
 func (p Place) Pick(s *registry.State, policy Policy, now time.Time) []netip.Addr {
 	var addrs []netip.Addr
 	before := now.Add(-policy.ReuseWait)
-	if since, ok := s.Unconfirmed(); ok && policy.Provision != ProvisionNone && since.Before(before) {
+	if since, ok := policy.Unconfirmed(s); ok && since.Before(before) {
 		before = since
 	}
 	for _, f := range policy.Families {
@@ -150,6 +150,13 @@ func (p Place) Pick(s *registry.State, policy Policy, now time.Time) []netip.Add
 		}
 	}
 	return addrs
+}
+
+// Unconfirmed reports whether pods of the policy's pool get no unconfirmed addresses, and since when addresses are
+// unconfirmed. If no process of the node changes anything in EC2, pods get them.
+func (policy Policy) Unconfirmed(s *registry.State) (since time.Time, ok bool) {
+	since, ok = s.Unconfirmed()
+	return since, ok && (policy.Provision != ProvisionNone || s.Rebuilt.Changes)
 }
 
 // pick chooses a free address of one family. If no address is free, pick returns the zero address.

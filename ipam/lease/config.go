@@ -106,8 +106,9 @@ type Policy struct {
 	Batch          int // 0: as many as fit
 	Prefixes       bool
 	Provision      Provision
-	MaxENIs        int // 0: the instance type's limit
-	MaxPods        int // 0: no limit
+	Changes        bool // a network of the node may change something in EC2, although Provision is none: see Common
+	MaxENIs        int  // 0: the instance type's limit
+	MaxPods        int  // 0: no limit
 	Tags           map[string]string
 	Warm           registry.Warm
 	Tracking       registry.Tracking

@@ -265,7 +265,8 @@ func Together(policies []Policy) []Policy {
 }
 
 // Common returns one policy for a collection, from the policies of a node's networks. It has only values that are the
-// same for all pools of a network. A collection asks EC2 for no change that one of the networks forbids.
+// same for all pools of a network. A collection asks EC2 for no change that one of the networks forbids. But if one of
+// the networks allows changes, metadata may lag behind these changes.
 func Common(networks ...Policy) (c Policy) {
 	for _, p := range networks {
 		if c.Provision == "" || p.Provision == ProvisionNone || p.Provision == ProvisionAssign &&
@@ -273,6 +274,7 @@ func Common(networks ...Policy) (c Policy) {
 			c.Provision = p.Provision
 		}
 		c.Pools, c.Peers = c.Pools || p.Pools, c.Peers || p.Peers
+		c.Changes = c.Changes || p.Changes || p.Provision != ProvisionNone
 		for _, tags := range p.requests { // the pools of a network have the same requests
 			if !slices.ContainsFunc(c.requests, func(r map[string]string) bool { return maps.Equal(r, tags) }) {
 				c.requests = append(c.requests, tags)

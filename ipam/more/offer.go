@@ -75,7 +75,7 @@ func leased(s *registry.State, policy lease.Policy) (n int) {
 // usable returns a time. An ADD takes an address only if the address was free before this time: see [lease.Place.Pick].
 func (p *Node) usable(s *registry.State, now time.Time) time.Time {
 	before := now.Add(-p.Policy.ReuseWait)
-	if since, ok := s.Unconfirmed(); ok && p.Policy.Provision != lease.ProvisionNone && since.Before(before) {
+	if since, ok := p.Policy.Unconfirmed(s); ok && since.Before(before) {
 		return since
 	}
 	return before

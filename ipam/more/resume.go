@@ -41,7 +41,7 @@ func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 	if err != nil || !known.Due(s) || lease.Unknown(s) {
 		return false, err
 	}
-	if p.Policy.Provision == lease.ProvisionNone && len(s.Intents) == 0 {
+	if p.TrustsMetadata() && !s.Rebuilt.Changes && len(s.Intents) == 0 {
 		return p.ConfirmByMetadata(ctx)
 	}
 	if err := p.turns(ctx, s); err != nil {
