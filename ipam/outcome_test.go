@@ -4,6 +4,7 @@
 package ipam
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -513,6 +514,79 @@ func TestProvisionBetween(t *testing.T) {
 				w.consistent()
 			})
 		})
+	}
+}
+
+// notGrown is an ADD that has created an ENI, and ends before EC2 attaches the ENI.
+func (w *world) notGrown() {
+	w.Helper()
+	w.EC2.Script(book.AttachAction, slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
+	defer w.EC2.Script(book.AttachAction)
+	brief, cancel := context.WithTimeout(w.Context(), 2*time.Second)
+	defer cancel()
+	if _, err := w.pool().Acquire(brief, pod(1)); err == nil {
+		w.Fatal("no error")
+	}
+}
+
+// TestGrowthBetween: an ADD is killed when its ENI is created and not attached, or is attached and would outlive the
+// instance. Before the next ADD of its network, the node collects, or a pod of another network comes, or the node boots.
+// Not all of these may finish the ENI. The next ADD does.
+func TestGrowthBetween(t *testing.T) {
+	killed := map[string]func(*world){
+		"created": (*world).notGrown,
+		"attached": func(w *world) {
+			w.EC2.Script(book.ModifyAction, slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
+			defer w.EC2.Script(book.ModifyAction)
+			w.mustAcquire(1)
+		},
+	}
+	between := map[string]func(*world, lease.Provision){
+		"collections": func(w *world, provision lease.Provision) {
+			for range 2 {
+				w.collectBoth(provision)
+				time.Sleep(5 * time.Minute)
+			}
+		},
+		"boot": func(w *world, provision lease.Provision) {
+			w.Lose()
+			must(w, w.pool().Learn(w.Context()))
+			for range 2 {
+				w.collectBoth(provision)
+				time.Sleep(5 * time.Minute)
+			}
+		},
+		"ADD": func(w *world, provision lease.Provision) {
+			full := w.policy
+			defer func() { w.policy = full }()
+			w.policy = w.another(provision)
+			_, _ = w.acquire(2) // it may find an address
+		},
+	}
+	for was, kill := range killed {
+		for comes, come := range between {
+			for _, provision := range []lease.Provision{lease.ProvisionFull, lease.ProvisionAssign, lease.ProvisionNone} {
+				t.Run(was+"/"+comes+"/"+string(provision), func(t *testing.T) {
+					inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
+						kill(w)
+						time.Sleep(10 * time.Second)
+						come(w, provision)
+						w.policy.Batch = 20 // more than one ENI has
+						w.mustAcquire(3)
+						time.Sleep(time.Minute)
+						w.mustAcquire(4)
+						for _, e := range w.EC2.ENIs() {
+							if e.Status == "available" || !e.DeleteOnTermination {
+								w.Errorf("%s is %s, and ends with the instance: %v", e.ID, e.Status,
+									e.DeleteOnTermination)
+							}
+						}
+						w.noneLeaked()
+						w.consistent()
+					})
+				})
+			}
+		}
 	}
 }
 

@@ -94,10 +94,15 @@ func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 	p.learnOthers(ctx, enis)
 	err = p.Registry.Change(ctx, func(s *registry.State) {
 		sure = known.Confirm(s, enis, asked)
+		for _, e := range enis {
+			if _, known := s.ENIs[e.ID]; p.leaves(e) && !known && book.TokenOf(s, e.ID) == "" {
+				s.Intents[call.NewToken()] = registry.Intent{Action: book.AttachAction, ENI: e.ID, Since: time.Now()}
+			}
+		}
 		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool {
 			found := slices.ContainsFunc(enis, func(e aws.ENI) bool {
 				return e.ID == i.ENI && !(p.Policy.Choice.ENI == i.ENI && book.Unrecorded(s, i, e)) &&
-					!book.Provisions(s, e)
+					!book.Provisions(s, e) && !(i.Action == book.AttachAction && p.leaves(e))
 			})
 			answered := found && i.Since.Before(asked)
 			return !lease.ReleasesChosen(i) && answered && i.Action != book.ModifyAction || tooOld(i)
@@ -105,6 +110,13 @@ func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 		book.PreventSecond(s, before, enis)
 	})
 	return sure, err
+}
+
+// leaves reports whether this process must leave an unattached ENI of a growth to another process. The networks of this
+// process create no ENIs. Another network of the node may have begun to create this ENI, and its next ADD finishes it.
+// Until then, the ENI has an intent.
+func (p *Node) leaves(e aws.ENI) bool {
+	return e.Status == "available" && e.Tags[book.TagManaged] == "true" && !p.MakesENIs()
 }
 
 // endOld deletes the intents that are too old. The role may not ask EC2 for their outcomes, so they would otherwise
@@ -141,8 +153,8 @@ func (p *Node) canWait() bool {
 // EC2, and could then not make the calls.
 func (p *Node) turns(ctx context.Context, s *registry.State) error {
 	for _, i := range s.Intents {
-		if i.Action == book.ModifyAction || lease.ReleasesChosen(i) {
-			continue // the call can wait
+		if i.Action == book.ModifyAction || lease.ReleasesChosen(i) || !p.MakesENIs() {
+			continue // the call can wait, or this process does not make it
 		}
 		if err := p.Turn(ctx, i.Action); err != nil {
 			return err
@@ -290,14 +302,15 @@ func (p *Node) adopts(s *registry.State, e aws.ENI) bool {
 	return e.Status != "available" || p.MakesENIs() // otherwise an operator must attach or delete the ENI
 }
 
-// finish calls stray with an unattached ENI. For an attached ENI of ours, it sets DeleteOnTermination.
+// finish calls stray with an unattached ENI. For an attached ENI of ours, it sets DeleteOnTermination, or leaves an
+// intent for that.
 func (p *Node) finish(
 	ctx context.Context, s *registry.State, e aws.ENI, stray func(context.Context, aws.ENI) error,
 ) error {
 	switch {
 	case e.Status == "available":
 		return stray(ctx, e)
-	case e.Description == book.Description(s.Instance.ID) && !e.DeleteOnTermination && p.MakesENIs():
+	case e.Description == book.Description(s.Instance.ID) && !e.DeleteOnTermination:
 		return p.endsWithInstance(ctx, e)
 	}
 	return nil

@@ -66,7 +66,8 @@ func (p *Node) Finish(ctx context.Context) {
 	}
 }
 
-// endsWithInstance sets DeleteOnTermination of an attached ENI, even if there is no intent for this call.
+// endsWithInstance sets DeleteOnTermination of an attached ENI, even if there is no intent for this call. If the
+// networks of this process change no ENIs, endsWithInstance only writes the intent.
 func (p *Node) endsWithInstance(ctx context.Context, e aws.ENI) error {
 	token := call.NewToken()
 	err := p.Registry.Change(ctx, func(s *registry.State) {
@@ -78,7 +79,7 @@ func (p *Node) endsWithInstance(ctx context.Context, e aws.ENI) error {
 		}
 		s.Intents[token] = i
 	})
-	if err != nil || e.Attachment == "" {
+	if err != nil || e.Attachment == "" || !p.MakesENIs() {
 		return err // EC2 does not show the attachment yet, and the next process asks again
 	}
 	return p.deleteOnTermination(ctx, e.ID, e.Attachment, token)
