@@ -8,13 +8,15 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
 // neighbours compares the file with the other files in its directory, because networks can conflict. Two networks with
-// the same name share their leases. The node has one setting of masquerading and one lease log for all networks. The
-// review does not compare the file with the file that it will replace.
+// the same name share their leases. The node has one setting of masquerading and one lease log for all networks. What a
+// network does not do itself, another one may do: change addresses in EC2, or divide ENIs into pools. The review does not
+// compare the file with the file that it will replace.
 func (r *review) neighbours() {
 	r.decode()
 	for _, f := range r.beside.Files {
@@ -39,6 +41,7 @@ func (r *review) neighbour(f string, other List) {
 		r.wrong("", "leaseLog: %s has another value: want the same value in both. Otherwise each ADD of one network "+
 			"ends the log of the other, and whois reads only the last log", f)
 	}
+	r.cloud(f, other)
 	theirs, also := pairOf(other)
 	if !has || !also {
 		return
@@ -55,6 +58,26 @@ func (r *review) neighbour(f string, other List) {
 	if !mine.Loopless() && theirs.Loopless() {
 		r.wrong("", `serviceLoop: %s has "none", so the node replaces the address of callers of a NodePort by its `+
 			`own, also for pods of this network`, f)
+	}
+}
+
+// cloud compares what the two networks do with ENIs. Earlier releases allowed these differences, and the plugins accept
+// them. So these mistakes do not stop an installation.
+func (r *review) cloud(f string, other List) {
+	if r.IPAM == nil || other.IPAM == nil {
+		return
+	}
+	none := lease.ProvisionNone
+	mine, theirs := r.IPAM.Policies()[0], other.IPAM.Policies()[0]
+	if (mine.Provision == none) != (theirs.Provision == none) {
+		r.tolerated("provision: %s has %q, and this network has %q: want %q in both, or in neither. After a boot, a "+
+			"network with %[4]q trusts metadata, which may still show addresses that another network has released",
+			f, theirs.Provision, mine.Provision, none)
+	}
+	if mine.Provision == none && !mine.Pools && theirs.Pools {
+		r.tolerated("pools: %s has pools or requests, and this network has neither: want the same in both. With "+
+			`"provision": "none" and without them, the node uses ENIs before it knows their tags, so pods may get `+
+			"addresses of all pools", f)
 	}
 }
 

@@ -28,6 +28,9 @@ type Mistake struct {
 	File  string `json:"file"`
 	Where string `json:"where"` // the plugin; "" for the list itself
 	Text  string `json:"mistake"`
+
+	// Tolerated means that the network works in most cases: install warns of the mistake, and goes on.
+	Tolerated bool `json:"-"`
 }
 
 func (m Mistake) String() string {
@@ -57,7 +60,16 @@ type review struct {
 
 // wrong adds a mistake, but only once: two rules may find the same mistake.
 func (r *review) wrong(where, format string, args ...any) {
-	if m := (Mistake{r.file, where, fmt.Sprintf(format, args...)}); !slices.Contains(r.mistakes, m) {
+	r.add(Mistake{File: r.file, Where: where, Text: fmt.Sprintf(format, args...)})
+}
+
+// tolerated adds a mistake of the list that does not stop an installation.
+func (r *review) tolerated(format string, args ...any) {
+	r.add(Mistake{File: r.file, Text: fmt.Sprintf(format, args...), Tolerated: true})
+}
+
+func (r *review) add(m Mistake) {
+	if !slices.Contains(r.mistakes, m) {
 		r.mistakes = append(r.mistakes, m)
 	}
 }

@@ -29,7 +29,11 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 			return nil, err
 		}
 		for _, m := range mistakes {
-			found = append(found, Finding{Severity: severe, About: m.File,
+			severity := severe
+			if m.Tolerated {
+				severity = warning
+			}
+			found = append(found, Finding{Severity: severity, About: m.File,
 				Means: strings.TrimPrefix(m.String(), m.File+": "),
 				Do:    "correct the file; " + cli.Name + " validate " + m.File + " lists all mistakes"})
 		}

@@ -44,19 +44,29 @@ func (c *Conflist) SetHostInterface(link string) {
 	c.Text = auto.ReplaceAll(c.Text, fmt.Appendf(nil, "${1}%q", link))
 }
 
-// refuse returns an error with all mistakes of the conflist.
+// refuse returns an error with all mistakes of the conflist. It only warns of mistakes that are tolerated, because a
+// node with such a mistake would else get no new release.
 func (c *Conflist) refuse(p Place) error {
 	found, err := conf.MistakesIn(filepath.Join(p.ConfDir, c.Name), c.Text, p.BinDir, plugins...)
-	if err != nil || len(found) == 0 {
+	if err != nil {
 		return err
 	}
 	var mistakes error
+	count := 0
 	for _, m := range found {
+		if m.Tolerated {
+			slog.Warn("the conflist is installed, although it has a mistake: " + m.String())
+			continue
+		}
 		mistakes = errors.Join(mistakes, errors.New(m.String()))
+		count++
+	}
+	if count == 0 {
+		return nil
 	}
 	return cli.Hint(fmt.Errorf("%w\nthe conflist is not installed, because it has %s. The node keeps its old conflist",
 		mistakes,
-		cli.Count(len(found), "mistake")),
+		cli.Count(count, "mistake")),
 		"correct the conflist; "+cli.Name+" validate finds the same mistakes on any machine")
 }
 
