@@ -645,7 +645,8 @@ func (p *pair) settle() {
 	for _, f := range p.nodes { // a node that has lost its registry does not know that a pod had chosen the address
 		if s, err := f.view(); err == nil && s.Free.Has(addr) {
 			must(p.T, f.run(f.common, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error {
-				return pool.Deallocate(ctx, addr)
+				_, err := pool.Deallocate(ctx, addr)
+				return err
 			}))
 		}
 	}

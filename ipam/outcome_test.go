@@ -208,8 +208,8 @@ func TestDeallocateOutcomes(t *testing.T) {
 			}
 			a := w.EC2.ENIs()[1].Addrs[2]
 			w.EC2.Script(book.UnassignAction, script...)
-			if err := w.pool().Deallocate(t.Context(), a); err == nil {
-				t.Error("no error")
+			if gone, err := w.pool().Deallocate(t.Context(), a); err == nil || len(gone) > 0 {
+				t.Errorf("%v went back, %v", gone, err)
 			}
 			w.consistent()
 			w.noneElsewhere()
@@ -217,7 +217,7 @@ func TestDeallocateOutcomes(t *testing.T) {
 				t.Errorf("the registry has it: %v", kept)
 			}
 			w.EC2.Script(book.UnassignAction)
-			if err := w.pool().Deallocate(t.Context(), w.EC2.ENIs()[1].Prefixes[0].Addr()); err == nil ||
+			if _, err := w.pool().Deallocate(t.Context(), w.EC2.ENIs()[1].Prefixes[0].Addr()); err == nil ||
 				!strings.Contains(err.Error(), "prefix") {
 				t.Errorf("an address of a prefix: %v", err)
 			}
@@ -238,12 +238,13 @@ func TestDeallocateIPv6(t *testing.T) {
 		t.Fatalf("of %v, %v are free", had.ENI.Addrs, free)
 	}
 	w.EC2.Fail("UnassignIpv6Addresses", "UnauthorizedOperation", 1)
-	if err := w.pool().Deallocate(t.Context(), free...); err == nil {
-		t.Error("no error")
+	if gone, err := w.pool().Deallocate(t.Context(), free...); err == nil ||
+		!slices.Equal(gone, slices.DeleteFunc(slices.Clone(free), netip.Addr.Is6)) {
+		t.Errorf("%v went back, %v", gone, err)
 	}
 	w.noneElsewhere()
 	w.consistent()
-	must(t, w.pool().Deallocate(t.Context(), slices.DeleteFunc(free, netip.Addr.Is4)...)) // those of IPv4 have left
+	must1(w.pool().Deallocate(t.Context(), slices.DeleteFunc(free, netip.Addr.Is4)...))(t) // those of IPv4 have left
 	w.noneElsewhere()
 	w.consistent()
 	e := w.ENIs()[1]
@@ -254,10 +255,94 @@ func TestDeallocateIPv6(t *testing.T) {
 	w.policy.Families = dual
 	w.mustAcquire(1)
 	a := w.ENIs()[1].IPv6Prefixes[0].Addr().Next()
-	if err := w.pool().Deallocate(t.Context(), a); err == nil || !strings.HasSuffix(err.Error(),
+	if _, err := w.pool().Deallocate(t.Context(), a); err == nil || !strings.HasSuffix(err.Error(),
 		" as long as the ENI exists") {
 		t.Errorf("an address of a /80: %v", err)
 	}
+}
+
+// TestDeallocateLost: an operator releases an address by name, and EC2's answer is lost. A collection finishes the
+// release, or the same command does. The address has no owner then, so any pod may have it while it is not released.
+func TestDeallocateLost(t *testing.T) {
+	for name, finish := range map[string]func(*world, netip.Addr){
+		"collection": func(w *world, _ netip.Addr) { w.collect() },
+		"command": func(w *world, a netip.Addr) {
+			if gone := must1(w.pool().Deallocate(w.Context(), a))(w); !slices.Equal(gone, []netip.Addr{a}) {
+				w.Errorf("%v went back, want %s", gone, a)
+			}
+		},
+		"learned again": func(w *world, a netip.Addr) {
+			time.Sleep(lease.StaleMetadata)
+			must(w, w.pool().Learn(w.Context()))
+			w.collect()
+			if s := w.State(); !s.Free.Has(a) || len(s.Owners) > 0 {
+				w.Errorf("free %v, owners %v", s.Free.Has(a), s.Owners)
+			}
+			must1(w.pool().Deallocate(w.Context(), a))(w)
+		},
+	} {
+		for _, outcome := range []ec2sim.Outcome{ec2sim.DoneLost, ec2sim.UndoneLost} {
+			if name == "learned again" && outcome == ec2sim.DoneLost {
+				continue // it has left
+			}
+			t.Run(name, func(t *testing.T) {
+				inBubble(t, "m5.large", func(w *world, _ *wires) {
+					w.policy.Batch = 4
+					w.mustAcquire(1)
+					eni := w.ENIs()[1]
+					a, b := eni.Addrs[2], eni.Addrs[3]
+					time.Sleep(time.Minute)
+					w.EC2.Script(book.UnassignAction, slices.Repeat([]ec2sim.Outcome{outcome}, 50)...)
+					gone, err := w.pool().Deallocate(w.Context(), a)
+					if err == nil || len(gone) > 0 || !strings.Contains(err.Error(), "registry-gc finishes the release") {
+						w.Errorf("%v went back, %v", gone, err)
+					}
+					w.EC2.Script(book.UnassignAction)
+					finish(w, a)
+					if e := w.ENI(eni.ID); slices.Contains(e.Addrs, a) || !slices.Contains(e.Addrs, b) {
+						w.Errorf("%s was named, and the ENI has %v", a, e.Addrs)
+					}
+					if s := w.State(); len(s.Intents) > 0 {
+						w.Errorf("intents %v", s.Intents)
+					}
+					w.noneElsewhere()
+					w.consistent()
+				})
+			})
+		}
+	}
+}
+
+// TestDeallocateThrottled: EC2 throttles the first of two calls. There is no second one, and what was named is free.
+func TestDeallocateThrottled(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Batch = 0
+	for n := range 11 {
+		w.mustAcquire(n)
+	}
+	for n := range 11 {
+		w.end(n)
+	}
+	var named []netip.Addr
+	for _, e := range w.ENIs()[1:] {
+		named = append(named, e.Addrs[2])
+	}
+	w.EC2.ResetCalls()
+	w.EC2.Fail(book.UnassignAction, "RequestLimitExceeded", always)
+	if gone, err := w.pool().Deallocate(t.Context(), named...); !errors.Is(err, aws.ErrThrottled) || len(gone) > 0 {
+		t.Errorf("%v went back, %v", gone, err)
+	}
+	for _, c := range w.EC2.Calls() {
+		if c.Action == book.UnassignAction && c.Params["NetworkInterfaceId"] != w.ENIs()[1].ID {
+			t.Errorf("after EC2 has throttled, a further call: %v", c)
+		}
+	}
+	for _, a := range named {
+		if s := w.State(); !s.Free.Has(a) || len(s.Intents) > 0 {
+			t.Errorf("%s: free %v, intents %v", a, s.Free.Has(a), s.Intents)
+		}
+	}
+	w.consistent()
 }
 
 // hideNew has EC2's describes not show yet what was made for an instance and is not

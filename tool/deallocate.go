@@ -4,6 +4,7 @@
 package tool
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -18,7 +19,8 @@ func deallocate() *cli.Command {
 		Usage: "Deallocate a private IP",
 		Description: `It unassigns the addresses from this instance's ENIs. It refuses an address that a
 pod has, and the primary address of an ENI. If it refuses one address, it unassigns
-none. For IPv6 addresses the role needs ec2:UnassignIpv6Addresses. iam-policy prints
+none. If EC2 does not answer, the next registry-gc finishes the release. So does this
+command, if you repeat it. For IPv6 addresses the role needs ec2:UnassignIpv6Addresses. iam-policy prints
 this permission only if pods may choose addresses.` + cli.JSON("deallocated"),
 		ArgsUsage: "IP...",
 		Action: func(c *cli.Context) error {
@@ -39,12 +41,15 @@ this permission only if pods may choose addresses.` + cli.JSON("deallocated"),
 			}
 			defer p.Close()
 			stop := cli.Working("release addresses")
-			err = p.Deallocate(c.Context, addrs...)
+			gone, err := p.Deallocate(c.Context, addrs...)
 			stop()
 			if err != nil {
-				return fmt.Errorf("deallocation failed: %w", err)
+				err = fmt.Errorf("deallocation failed: %w", err)
 			}
-			return cli.Answer(c, map[string][]netip.Addr{"deallocated": cli.List(addrs)}, func(io.Writer) {})
+			if err != nil && len(gone) == 0 {
+				return err
+			}
+			return errors.Join(err, cli.Answer(c, map[string][]netip.Addr{"deallocated": gone}, func(io.Writer) {}))
 		},
 	}
 }

@@ -174,39 +174,40 @@ func Restore(s *registry.State, id string, x Releasable) {
 // EC2. Without the intent, a killed process would leave the address on the ENI, where no pod of another node can get
 // it.
 func NoteRelease(s *registry.State, id string, x Releasable) {
+	NoteNamed(s, id, x.Only(func(a netip.Addr) bool { _, owned := s.Owners[a]; return owned },
+		func(netip.Prefix) bool { return false }))
+}
+
+// NoteNamed writes an intent for each address in x, because an operator has named these addresses.
+func NoteNamed(s *registry.State, id string, x Releasable) {
 	for a := range x.Addrs {
-		if pod, owned := s.Owners[a]; owned {
-			s.Intents[releaseKey(a)] = registry.Intent{
-				Action: UnassignActionOf(a), ENI: id, Since: time.Now(), Addr: a, Pod: pod,
-			}
+		s.Intents[releaseKey(a)] = registry.Intent{
+			Action: UnassignActionOf(a), ENI: id, Since: time.Now(), Addr: a, Pod: s.Owners[a],
 		}
 	}
 }
 
-// EndRelease removes the intents that NoteRelease has written for x.
+// EndRelease removes the intents that NoteRelease or NoteNamed has written for x.
 func EndRelease(s *registry.State, x Releasable) {
 	for a := range x.Addrs {
 		delete(s.Intents, releaseKey(a))
 	}
 }
 
-// LeftReleases returns the intents of NoteRelease that still need work, because their process was killed or got no
-// answer. It deletes the intents that need no more work. An intent needs no more work if the registry has its address
-// again. Then another pod may have the address, or a collection releases it like any other address. An intent also
-// needs no more work if its ENI is gone, because the address is gone with the ENI.
-func LeftReleases(s *registry.State) map[string]registry.Intent {
-	left := map[string]registry.Intent{}
+// LeftReleases returns the intents of releases that still need work, because their process was killed or got no answer.
+// It deletes the intents that need no more work. An intent needs no more work if the registry has its address again.
+// Then another pod may have the address, or a collection releases it like any other address. An intent also needs no
+// more work if its ENI is gone, because the address is gone with the ENI.
+func LeftReleases(s *registry.State) (left []registry.Intent) {
 	for token, i := range s.Intents {
 		if !lease.ReleasesChosen(i) {
 			continue
 		}
-		id, _ := s.ENIOf(i.Addr)
-		_, known := s.ENIs[i.ENI]
-		if known && id == "" && !s.Leases.Has(i.Addr) {
-			left[token] = i
+		if _, is := LeftRelease(s, i.Addr); is {
+			left = append(left, i)
 			continue
 		}
-		if s.Free.Has(i.Addr) && id == i.ENI {
+		if id, _ := s.ENIOf(i.Addr); s.Free.Has(i.Addr) && id == i.ENI && i.Pod.Name != "" {
 			s.Owners[i.Addr] = i.Pod
 		}
 		delete(s.Intents, token)
@@ -214,8 +215,17 @@ func LeftReleases(s *registry.State) map[string]registry.Intent {
 	return left
 }
 
-// releaseKey returns the key of an intent of NoteRelease. A call that unassigns an address has no client token that
-// could be the key.
+// LeftRelease returns the intent of a release of an address, if the outcome is unknown and the registry does not have
+// the address again.
+func LeftRelease(s *registry.State, a netip.Addr) (i registry.Intent, left bool) {
+	i, begun := s.Intents[releaseKey(a)]
+	id, _ := s.ENIOf(a)
+	_, known := s.ENIs[i.ENI]
+	return i, begun && known && id == "" && !s.Leases.Has(a)
+}
+
+// releaseKey returns the key of an intent to release an address. A call that unassigns an address has no client token
+// that could be the key.
 func releaseKey(a netip.Addr) string { return "release " + a.String() }
 
 // GiveChosen is for chosen addresses that interrupted calls have assigned to an ENI. If such an address is free,

@@ -131,10 +131,11 @@ func PreventSecond(s, before *registry.State, enis []aws.ENI) {
 	}
 }
 
-// TokenOf returns the key of an intent about an ENI, or "" if there is none.
+// TokenOf returns the key of an intent about an ENI, or "" if there is none. An intent to release an address of the ENI
+// does not count.
 func TokenOf(s *registry.State, eni string) string {
 	for token, i := range s.Intents {
-		if i.ENI == eni {
+		if i.ENI == eni && !lease.ReleasesChosen(i) {
 			return token
 		}
 	}

@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -42,6 +44,23 @@ func TestEndIntent(t *testing.T) {
 			if got != want {
 				t.Errorf("%s, a repetition %v: %s, want %s", name, old, got, want)
 			}
+		}
+	}
+}
+
+// TestTokenOf: a node may be releasing an address of an ENI, while another call about the ENI is not finished.
+func TestTokenOf(t *testing.T) {
+	const eni = "eni-1"
+	a := netip.MustParseAddr("10.0.0.5")
+	s := &registry.State{Intents: map[string]registry.Intent{}, Owners: map[netip.Addr]registry.Pod{}}
+	NoteNamed(s, eni, Releasable{Addrs: map[netip.Addr]time.Time{a: {}}})
+	if token := TokenOf(s, eni); token != "" {
+		t.Errorf("the release of %s counts as %q", a, token)
+	}
+	s.Intents["token"] = registry.Intent{Action: ModifyAction, ENI: eni}
+	for range 20 { // the order of a map is random
+		if token := TokenOf(s, eni); token != "token" {
+			t.Fatalf("got %q", token)
 		}
 	}
 }

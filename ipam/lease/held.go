@@ -35,7 +35,7 @@ func ToRelease(s *registry.State, a netip.Addr) bool {
 }
 
 // AnyToRelease reports whether ToRelease is true for an address, or a process has begun to release an address that a
-// pod had chosen.
+// pod had chosen or an operator has named.
 func AnyToRelease(s *registry.State) bool {
 	for a := range s.Owners {
 		if ToRelease(s, a) {
@@ -50,7 +50,8 @@ func AnyToRelease(s *registry.State) bool {
 	return false
 }
 
-// ReleasesChosen reports whether an intent is to release a chosen address to EC2.
+// ReleasesChosen reports whether an intent is to release to EC2 an address that a pod had chosen, or that an operator
+// has named.
 func ReleasesChosen(i registry.Intent) bool {
 	return slices.Contains(releases, i.Action) && i.Addr.IsValid()
 }

@@ -111,15 +111,15 @@ func (p *Node) releaseAgain(ctx context.Context, c *Collecting) error {
 		return err
 	}
 	defer unlock()
-	var left map[string]registry.Intent
+	var left []registry.Intent
 	err = p.Registry.Change(ctx, func(s *registry.State) { left = book.LeftReleases(s) })
 	failed := err
-	for token, i := range left {
+	for _, i := range left {
 		if s, err = p.Registry.View(); err != nil {
 			return err
 		}
 		if e := s.ENIs[i.ENI]; c.unusedBy(s, e, i.Addr, time.Now()) {
-			failed = errors.Join(failed, p.releaseLeft(ctx, token, i))
+			failed = errors.Join(failed, p.releaseLeft(ctx, i))
 		}
 		if errors.Is(failed, aws.ErrThrottled) {
 			break // ADDs need the lock; the next collection repeats the other releases
@@ -129,13 +129,14 @@ func (p *Node) releaseAgain(ctx context.Context, c *Collecting) error {
 }
 
 // releaseLeft unassigns the address of an intent. The caller holds the lock "grow".
-func (p *Node) releaseLeft(ctx context.Context, token string, i registry.Intent) error {
-	err := p.take(ctx, i.ENI, book.Releasable{Addrs: map[netip.Addr]time.Time{i.Addr: {}}})
+func (p *Node) releaseLeft(ctx context.Context, i registry.Intent) error {
+	x := book.Releasable{Addrs: map[netip.Addr]time.Time{i.Addr: {}}}
+	err := p.take(ctx, i.ENI, x)
 	if err != nil && !call.IsPartial(err) {
 		return err
 	}
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
-		delete(s.Intents, token)
+		book.EndRelease(s, x)
 		s.Gone[i.Addr] = time.Now()
 	})
 }

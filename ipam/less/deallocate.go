@@ -12,31 +12,65 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
 // Deallocate unassigns addresses of this node's ENIs, in one call for each ENI and family. It unassigns nothing if one
-// of the addresses is not free, or is the primary address of an ENI.
-func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
+// of the addresses is not free, or is the primary address of an ENI. If EC2 throttles or does not answer, Deallocate
+// makes no further call. It returns the addresses that have left their ENIs, also after an error.
+//
+// Each address has an intent until the outcome of its call is known. If the process is killed or gets no answer, a
+// collection releases the address, or the same command does if an operator repeats it.
+func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) (gone []netip.Addr, err error) {
 	for _, a := range addrs {
 		if err := p.Turn(ctx, book.UnassignActionOf(a)); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if err := errors.Join(p.AskAgain(ctx), p.Learn(ctx)); err != nil {
-		return err
+		return nil, err
 	}
 	unlock, err := p.Registry.Lock(ctx, "grow") // see release
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer unlock()
-	victims := map[string]book.Releasable{} // by ENI
-	err = p.Registry.Update(ctx, func(s *registry.State) error {
-		clear(victims)
-		var refused error
+	victims, begun, err := p.withdrawNamed(ctx, addrs)
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range begun {
+		if err := p.releaseLeft(ctx, i); err != nil {
+			return gone, errors.Join(unfinished(err), p.restoreAll(ctx, victims))
+		}
+		gone = append(gone, i.Addr)
+	}
+	gone, err = p.unassignNamed(ctx, victims, gone)
+	return gone, unfinished(err)
+}
+
+// unfinished adds to an error who finishes the release, if EC2 has not answered.
+func unfinished(err error) error {
+	if aws.MaybeDone(err) {
+		err = fmt.Errorf("%w: the next registry-gc finishes the release, or the same command, if it is repeated", err)
+	}
+	return err
+}
+
+// withdrawNamed removes the named addresses from the registry, with an intent for each. It returns the addresses of each
+// ENI, and the intents of earlier releases that are not finished.
+func (p *Node) withdrawNamed(
+	ctx context.Context, addrs []netip.Addr,
+) (victims map[string]book.Releasable, begun []registry.Intent, err error) {
+	err = p.Registry.Update(ctx, func(s *registry.State) (refused error) {
+		victims, begun = map[string]book.Releasable{}, nil
 		for _, a := range addrs {
+			if i, left := book.LeftRelease(s, a); left {
+				begun = append(begun, i)
+				continue
+			}
 			id, err := spare(s, a)
 			refused = errors.Join(refused, err)
 			if victims[id].Addrs == nil {
@@ -48,25 +82,42 @@ func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
 			return refused
 		}
 		for id, x := range victims {
+			book.NoteNamed(s, id, x)
 			book.Withdraw(s, id, x)
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	var failed error
+	return victims, begun, err
+}
+
+// unassignNamed unassigns the addresses of each ENI, and adds them to gone.
+func (p *Node) unassignNamed(
+	ctx context.Context, victims map[string]book.Releasable, gone []netip.Addr,
+) (_ []netip.Addr, failed error) {
 	for _, id := range slices.Sorted(maps.Keys(victims)) {
 		for _, family := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
 			x := victims[id].Only(family, func(netip.Prefix) bool { return false })
 			if x.Empty() {
 				continue
 			}
-			_, err := p.unassign(ctx, id, x)
-			failed = errors.Join(failed, err)
+			left, err := p.unassign(ctx, id, x)
+			gone, failed = append(gone, left.List()...), errors.Join(failed, err)
+			victims[id] = victims[id].Without(x)
+			if errors.Is(err, aws.ErrThrottled) || aws.MaybeDone(err) {
+				return gone, errors.Join(failed, p.restoreAll(ctx, victims))
+			}
 		}
 	}
-	return failed
+	return gone, failed
+}
+
+// restoreAll puts back into the registry the addresses for which Deallocate has made no call.
+func (p *Node) restoreAll(ctx context.Context, victims map[string]book.Releasable) error {
+	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
+		for id, x := range victims {
+			restore(s, id, x)
+		}
+	})
 }
 
 // spare returns the ENI that can lose the address, or an error if no ENI can lose it.

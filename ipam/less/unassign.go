@@ -246,14 +246,9 @@ func (c *Collecting) spare(s *registry.State, id string, now time.Time) int {
 // If EC2 refuses, unassign puts the part of x that is still on the ENI back into the registry. If the outcome is not
 // known, this part stays out of the registry until metadata shows it.
 func (p *Node) unassign(ctx context.Context, id string, x book.Releasable) (gone book.Releasable, err error) {
-	restore := func(s *registry.State, x book.Releasable) {
-		book.Restore(s, id, x)
-		book.GiveChosen(s, id)
-		book.EndRelease(s, x)
-	}
 	if err := p.Registry.Mark(known.ReleasedMark); err != nil {
 		return book.Releasable{}, errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx),
-			func(s *registry.State) { restore(s, x) }))
+			func(s *registry.State) { restore(s, id, x) }))
 	}
 	rest, err := x, p.take(ctx, id, x)
 	if call.IsPartial(err) {
@@ -267,9 +262,16 @@ func (p *Node) unassign(ctx context.Context, id string, x book.Releasable) (gone
 		book.Withdraw(s, id, gone)
 		book.EndRelease(s, gone)
 		if aws.Undone(err) && !call.IsPartial(err) {
-			restore(s, rest)
+			restore(s, id, rest)
 		}
 	}))
+}
+
+// restore puts x back into the registry, because EC2 has not unassigned it.
+func restore(s *registry.State, id string, x book.Releasable) {
+	book.Restore(s, id, x)
+	book.GiveChosen(s, id)
+	book.EndRelease(s, x)
 }
 
 // take calls EC2 to unassign addresses or prefixes from an ENI. If EC2 throttles, take records when this node may call
