@@ -22,6 +22,11 @@ import (
 // run. The networks share a pool or have pools of their own. A pod keeps what it has, whatever its conflist says later.
 // What no conflist wants to keep is released in the end, and what one wants to keep stays. The second network may be
 // one that Multus alone knows, for further attachments: no conflist has it, so nothing is kept for it.
+//
+// The second network may be allowed fewer changes in EC2 than the first. Then collections leave to ADDs what they may
+// not do themselves. If no ADD has come when an intent ends, an ENI that was begun is left for eni-gc. A network that
+// may change nothing must not be beside another one, because after a boot it cannot know what that one has released. So
+// such a node does not boot.
 
 // A network is what one conflist says of one pool.
 type network struct {
@@ -38,6 +43,9 @@ func (m *model) networks() {
 		return
 	}
 	hidden := m.multus && m.chance(30)
+	provision := pick(m.rng, lease.ProvisionFull, lease.ProvisionFull, lease.ProvisionAssign, lease.ProvisionNone)
+	m.mixed = provision != lease.ProvisionFull
+	m.noBoot = provision == lease.ProvisionNone
 	for _, p := range m.policies {
 		if p.Pools && p.Pool == "" && m.chance(50) {
 			continue // the second network has one pool
@@ -47,6 +55,9 @@ func (m *model) networks() {
 		p.Warm = pick(m.rng, registry.Warm{}, registry.Warm{}, registry.Warm{Min: 1, Max: 6})
 		if m.chance(15) {
 			p.Families = m.families()
+		}
+		if p.Provision = provision; provision == lease.ProvisionNone {
+			p.Keep, p.Warm = true, registry.Warm{} // as the plugin's validation has it
 		}
 		m.policies, m.nets = append(m.policies, p), append(m.nets, network{name: "net2", hidden: hidden})
 		m.logf("%s", m.conflist(len(m.policies)-1))
@@ -60,8 +71,8 @@ func (m *model) families() []lease.Family {
 // conflist describes one of the policies.
 func (m *model) conflist(i int) string {
 	p := m.policies[i]
-	return fmt.Sprintf("%s pool %q: %v prefixes %v batch %d warm %v keep %v index %d hidden %v", m.nets[i].name, p.Pool,
-		p.Families, p.Prefixes, p.Batch, p.Warm, p.Keep, p.MinIndex, m.nets[i].hidden)
+	return fmt.Sprintf("%s pool %q: %v prefixes %v batch %d warm %v keep %v index %d hidden %v provision %s",
+		m.nets[i].name, p.Pool, p.Families, p.Prefixes, p.Batch, p.Warm, p.Keep, p.MinIndex, m.nets[i].hidden, p.Provision)
 }
 
 // conflists are the policies that the conflists have now.
@@ -95,9 +106,12 @@ func (m *model) reconfigure() {
 	case "prefixes":
 		p.Prefixes = !p.Prefixes
 	case "keep":
-		p.Keep = !p.Keep
+		p.Keep = !p.Keep || p.Provision == lease.ProvisionNone
 	case "warm":
-		p.Warm = pick(m.rng, registry.Warm{}, registry.Warm{Min: 1}, registry.Warm{Min: 2, Max: 6})
+		if p.Warm = pick(m.rng, registry.Warm{}, registry.Warm{Min: 1}, registry.Warm{Min: 2,
+			Max: 6}); p.Provision == lease.ProvisionNone {
+			p.Warm = registry.Warm{}
+		}
 	case "families":
 		p.Families = m.families()
 	case "remove":
@@ -109,6 +123,40 @@ func (m *model) reconfigure() {
 		m.configure()
 	}
 	m.logf("%s configuration: %s, removed %v", m.clock(), m.conflist(i), n.removed)
+}
+
+// allow lets all networks change all in EC2 from now on.
+func (m *model) allow() {
+	for i := range m.policies {
+		p := &m.policies[i]
+		if p.Provision == lease.ProvisionNone {
+			p.Keep = false
+		}
+		if m.mixed {
+			p.Provision = lease.ProvisionFull
+		}
+	}
+}
+
+// noteStrays notes the ENIs of growths that are not attached, and since when.
+func (m *model) noteStrays() {
+	for _, e := range m.EC2.ENIs() {
+		switch since := m.strays[e.ID]; {
+		case e.Status != "available":
+			delete(m.strays, e.ID)
+		case since.IsZero():
+			m.strays[e.ID] = time.Now()
+		}
+	}
+}
+
+// noteLeft notes the ENIs of growths that a collection could not finish before their intents ended.
+func (m *model) noteLeft() {
+	for id, since := range m.strays {
+		if m.mixed && time.Since(since) > intentLife {
+			m.abandoned[id] = true
+		}
+	}
 }
 
 // keep reports whether a conflist wants to keep what an ENI of its pool has.

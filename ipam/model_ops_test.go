@@ -390,7 +390,9 @@ func (m *model) collectNow(c less.Collection, f fate) (done less.Report, err err
 	began, refused := time.Now(), m.refused
 	before, unread := m.view()
 	policy := lease.Common(append(m.conflists(), m.common)...)
-	policy.Provision, c.Conflists = m.provision, m.conflists()
+	if c.Conflists = m.conflists(); !m.mixed {
+		policy.Provision = m.provision
+	}
 	err = m.run(policy, f, time.Minute, func(ctx context.Context, pool *Pool) (err error) {
 		done, err = pool.Collect(ctx, c)
 		return err
@@ -403,6 +405,7 @@ func (m *model) collectNow(c less.Collection, f fate) (done less.Report, err err
 	if f.at == 0 && err == nil {
 		m.verifySeen()
 	}
+	m.noteLeft()
 	if m.verifyCalls(); err == nil && f.at == 0 && len(m.lies) == 0 && m.refused == refused {
 		m.notice(began)
 	}
@@ -453,6 +456,9 @@ func (m *model) corrupt() {
 }
 
 func (m *model) reboot() {
+	if m.noBoot {
+		return
+	}
 	m.logf("%s reboot", m.clock())
 	for _, p := range m.pods {
 		p.alive, p.valid, p.forgot, p.overtaken = false, false, true, false

@@ -34,6 +34,7 @@ func (m *model) verify() {
 	m.verifyGiven()
 	m.verifySlots()
 	m.verifyBegun()
+	m.noteStrays()
 	if err := m.kernel.lost(); err != nil {
 		m.wrong("pods that run have lost %v", err)
 	}
@@ -189,6 +190,7 @@ func (m *model) settle() {
 	for range m.rng.IntN(3) {
 		m.reconfigure() // and no ADD comes after that
 	}
+	m.allow()
 	m.logf("%s all pods go", m.clock())
 	for _, p := range m.pods {
 		if p.valid {
@@ -221,7 +223,8 @@ func (m *model) settle() {
 // verifyEnded checks that after two collections a process has ended what was begun.
 func (m *model) verifyEnded() {
 	for _, e := range m.EC2.ENIs() {
-		if _, others := m.theirs[e.ID]; e.Status == "available" && !others && e.Tags[book.TagManaged] == "true" {
+		if _, others := m.theirs[e.ID]; e.Status == "available" && !others && !m.abandoned[e.ID] &&
+			e.Tags[book.TagManaged] == "true" {
 			m.wrong("%s is left behind", e.ID)
 		}
 	}
