@@ -141,7 +141,8 @@ func (s *scene) excuses(step nl.Step, p pair, routes []nl.Route) bool {
 	case nl.Route:
 		switch to := func(r nl.Route) bool { return r.Dst == o.Dst.Masked() }; {
 		case step.NS == s.nodeNS && p.routed:
-			return o.Via.IsValid() && slices.ContainsFunc(routes, func(r nl.Route) bool { return to(r) && !toHop(r) })
+			return s.leads(o) ||
+				o.Via.IsValid() && slices.ContainsFunc(routes, func(r nl.Route) bool { return to(r) && !toHop(r) })
 		case step.NS == s.nodeNS:
 			return o.Via.IsValid() &&
 				(!slices.ContainsFunc(routes, func(r nl.Route) bool { return to(r) && byENI(r) }) || s.hasWithoutMTU(o))
@@ -156,6 +157,17 @@ func (s *scene) excuses(step nl.Step, p pair, routes []nl.Route) bool {
 		}
 	}
 	return false
+}
+
+// leads reports whether a route is in the table of the ENI, and whether this table has any route of ours to the same
+// destination. The ADD of a later pod of the ENI may have replaced the route, because the configuration leads the
+// destination elsewhere now.
+func (s *scene) leads(r nl.Route) bool {
+	if _, is := nl.OfRoutedTable(r.Table); !is {
+		return false
+	}
+	all, _ := s.nodeNS.RoutesIn(r.Table, nl.FamilyOf(r.Dst.Addr()), s.eni.Name) // after an error, the check has it, too
+	return slices.ContainsFunc(all, func(o nl.Route) bool { return o.Dst == r.Dst && o.Protocol == r.Protocol })
 }
 
 // hasWithoutMTU reports whether the node has the route r, with any MTU. The ADD gave the route the MTU that the pod's

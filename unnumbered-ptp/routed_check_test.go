@@ -10,6 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
@@ -341,6 +344,40 @@ func TestRoutedHostCIDRs(t *testing.T) {
 			if via := strings.Contains("\n"+routes, "\n"+dst+" via"); via == change.throw {
 				t.Errorf("hostCidrs %v: by the ENI, %s is %v:\n%s", change.cidrs, dst, via, routes)
 			}
+		}
+	}
+}
+
+// peers adds routes by the ENI to a result of the ipam plugin.
+func peers(cidrs ...string) func(*types100.Result) {
+	return func(res *types100.Result) {
+		for _, dst := range cidrs {
+			res.Routes = append(res.Routes, &types.Route{Dst: cidr(dst), GW: res.IPs[0].Gateway})
+		}
+	}
+}
+
+// TestRoutedChanged: the configuration leads a destination elsewhere while pods of the ENI run. The next ADD changes the
+// route that they share. CHECK accepts each pod then, and none misses a route. If the route is gone, each pod misses it.
+func TestRoutedChanged(t *testing.T) {
+	f := newFabric(t)
+	older, newer := f.routed("pod1", pod1Addr, peers("10.8.0.0/16")), f.routed("pod2", pod2Addr, peers("10.8.0.0/16"))
+	f.configured(older, func(c *ptp.Config) { c.HostCIDRs = []string{"10.8.0.0/16"} })
+	must(t, f.ADD(older))
+	must(t, f.ADD(newer))
+	for _, p := range []*pod{older, newer} {
+		must(t, f.CHECK(p))
+		if l := f.missing(p); !l.None() {
+			t.Errorf("%s misses %v, %v, %v", p.Name, l.Node, l.Pod, l.Changed)
+		}
+	}
+	nltest.Shell(t, f.node, "ip route flush 10.8.0.0/16 table all")
+	for _, p := range []*pod{older, newer} {
+		if err := f.CHECK(p); err == nil || !strings.Contains(err.Error(), "10.8.0.0/16") {
+			t.Errorf("CHECK of %s without the route: %v", p.Name, err)
+		}
+		if l := f.missing(p); len(l.Node) != 1 || !l.Serious() {
+			t.Errorf("without the route, %s misses %v", p.Name, l.Node)
 		}
 	}
 }
