@@ -103,6 +103,13 @@ func (n *NS) Vacant() error {
 // unrouted returns nil if the kernel shows that there is no routed pod.
 func (n *NS) unrouted() error { return n.noPair(IsRouted) }
 
+// RoutedPairs lists the node's ends of the pairs of an ENI's routed pods. eni is the index of the ENI's link. If the
+// kernel could not complete the list, RoutedPairs returns an error.
+func (n *NS) RoutedPairs(eni int) ([]Link, error) {
+	links, err := n.exactLinks()
+	return slices.DeleteFunc(links, func(l Link) bool { return l.Group != RoutedGroup(eni) }), err
+}
+
 // noPair asks the function is about the group of each link. If the function returns true for a group, the error is
 // [ErrPods].
 func (n *NS) noPair(is func(group uint32) bool) error {

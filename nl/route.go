@@ -235,8 +235,8 @@ func (n *NS) listRoutes(f RouteFilter) (all []Route, err error) {
 	return all, err
 }
 
-// RoutesIn lists the routes of a table and a family. Of the links, RoutesIn names only dev: other routes have no Dev. So
-// RoutesIn need not list all links, which is slow on a node with many pods.
+// RoutesIn lists the routes of a table and a family. Of the links, RoutesIn names only dev: other routes have no Dev.
+// So RoutesIn need not list all links, which is slow on a node with many pods.
 func (n *NS) RoutesIn(table uint32, f Family, dev string) (all []Route, err error) {
 	index, err := n.index(dev)
 	if err != nil {

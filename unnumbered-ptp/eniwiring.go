@@ -16,16 +16,26 @@ import (
 )
 
 // eniWiring lists the objects that the routed pods of an ENI share, and the objects that all routed pods of the node
-// share. An ADD makes these objects. A collection deletes them when the node has no routed pods, or when the link of
-// the ENI is gone.
+// share. An ADD makes these objects, see [scene.share]. A collection deletes them when the node has no routed pods, or
+// when the link of the ENI is gone.
 func (s *scene) eniWiring(p pair) nl.Wiring {
+	objects := s.eniObjects(p)
+	for _, f := range p.families() {
+		for _, r := range s.eniRoutes(p, s.eni, s.gateway(f), f) {
+			objects = append(objects, r)
+		}
+	}
+	return steps(s.nodeNS, append(objects, s.lastObjects(p)...))
+}
+
+// eniObjects are the objects of eniWiring that come before the routes.
+func (s *scene) eniObjects(p pair) []nl.Object {
 	c, n, dev := s.Config, s.node.of(p), s.eni.Name
 	c.IPMasq = true // the node must forward for routed pods, even without ipMasq
 	objects := forwarding(c, n)
 	if p.has(nl.IPv6) {
 		objects = append(objects, nl.Sysctl{Key: conf6(dev) + "disable_ipv6", Value: "0"})
 	}
-	objects = append(objects, intact{routedTable(s.request)})
 	objects = append(objects, rules(n, nl.Rule{Pref: prefLoopless, Not: true, IIF: "lo", Table: tableLoopless,
 		Protocol: nl.RouteProtocol})...)
 	if dev == c.HostInterface {
@@ -34,14 +44,20 @@ func (s *scene) eniWiring(p pair) nl.Wiring {
 		objects = append(objects, rules(n, nl.Rule{Pref: prefStray, IIF: dev, Drop: true,
 			Protocol: nl.RouteProtocol})...)
 	}
-	arrives := s.sender.IsValid() && dev != c.HostInterface
-	if arrives {
+	if s.arrives() {
 		objects = append(objects, accepts(dev)...)
 		objects = append(objects, intact{asks(dev, s.sender)})
 	}
-	objects = append(objects, s.eniRoutes(p)...)
-	return steps(s.nodeNS, append(objects, eniMark{s.eni.Index, n.families(), arrives}))
+	return objects
 }
+
+// lastObjects are the objects of eniWiring that come after the routes.
+func (s *scene) lastObjects(p pair) []nl.Object {
+	return []nl.Object{eniMark{s.eni.Index, s.node.of(p).families(), s.arrives()}, intact{routedTable(s.request)}}
+}
+
+// arrives reports whether packets that arrive by the ENI are for routed pods only.
+func (s *scene) arrives() bool { return s.sender.IsValid() && s.eni.Name != s.Config.HostInterface }
 
 // accepts are the objects that let the node accept packets which the VPC sends to routed pods by the ENI's link. Such a
 // packet has the ENI's mark (see eniMark). The check of sources (rp_filter) uses this mark, because src_valid_mark is
@@ -69,25 +85,6 @@ func asks(eni string, a netip.Addr) nl.Table {
 // families are the families of the node's addresses.
 func (n node) families() []nl.Family {
 	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !n.has(f) })
-}
-
-// eniRoutes are the routes of the ENI's table, to the destinations that its pods reach by the ENI. For each prefix of
-// hostCidrs, a throw route leaves the packets to the main table, even if a peer has the same CIDR. All these routes
-// replace existing ones, because the configuration may have changed since the last ADD.
-func (s *scene) eniRoutes(p pair) (objects []nl.Object) {
-	table := nl.RoutedTable(s.eni.Index)
-	for _, dst := range byENI(s.request, p) {
-		f := nl.FamilyOf(dst.Addr())
-		if gw := s.gateway(f); p.has(f) && gw.IsValid() && !slices.Contains(s.Config.hostCIDRs, dst) {
-			objects = append(objects, nl.Route{Dst: dst, Via: gw, Dev: s.eni.Name, OnLink: f == nl.IPv4, Table: table,
-				Protocol: nl.RouteProtocol, Replace: true})
-		}
-	}
-	for _, dst := range p.byNode(s.Config) {
-		objects = append(objects, nl.Route{Dst: dst, Type: "throw", Table: table, Protocol: nl.RouteProtocol,
-			Replace: true})
-	}
-	return objects
 }
 
 // routedTable is the network's nftables table for routed pods. It drops packets whose source is not the pod's address,

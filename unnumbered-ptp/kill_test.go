@@ -226,7 +226,7 @@ func (v victim) run(p *pod, tr *trace.Trace) (status syscall.WaitStatus) {
 	stdin, err := json.Marshal(map[string]any{
 		"cniVersion": "1.0.0", "name": r.Network, "type": "cni-ipvlan-vpc-k8s-unnumbered-ptp", "prevResult": r.Prev,
 		"hostInterface": r.Config.HostInterface, "containerInterface": r.Config.ContainerInterface,
-		"ipMasq": r.Config.IPMasq, "vethPrefix": r.Config.VethPrefix,
+		"ipMasq": r.Config.IPMasq, "vethPrefix": r.Config.VethPrefix, "hostCidrs": r.Config.HostCIDRs,
 	})
 	must(v.t, err)
 	cmd := exec.Command(os.Args[0])

@@ -184,7 +184,7 @@ func (s *scene) close() {
 }
 
 // steps returns one step for each object, all in the namespace ns.
-func steps(ns *nl.NS, objects []nl.Object) nl.Wiring {
+func steps[O nl.Object](ns *nl.NS, objects []O) nl.Wiring {
 	w := make(nl.Wiring, 0, len(objects))
 	for _, o := range objects {
 		w = append(w, nl.Step{NS: ns, Object: o})

@@ -127,7 +127,7 @@ func (p *pair) route(s *scene) {
 // route adds all objects of a routed pod, but not its pair. If the kernel has no BPF, route adds no filters, or fails
 // if blockInstanceMetadata is set.
 func (s *scene) route(p pair) (err error) {
-	if err := install(s.eniWiring(p)); err != nil {
+	if err := s.share(p); err != nil {
 		return err
 	}
 	for _, p.loop = range []string{"", masquerade} {

@@ -357,8 +357,9 @@ func peers(cidrs ...string) func(*types100.Result) {
 	}
 }
 
-// TestRoutedChanged: the configuration leads a destination elsewhere while pods of the ENI run. The next ADD changes the
-// route that they share. CHECK accepts each pod then, and none misses a route. If the route is gone, each pod misses it.
+// TestRoutedChanged: the configuration leads a destination elsewhere while pods of the ENI run. The next ADD changes
+// the route that they share. CHECK accepts each pod then, and none misses a route. If the route is gone, each pod
+// misses it.
 func TestRoutedChanged(t *testing.T) {
 	f := newFabric(t)
 	older, newer := f.routed("pod1", pod1Addr, peers("10.8.0.0/16")), f.routed("pod2", pod2Addr, peers("10.8.0.0/16"))

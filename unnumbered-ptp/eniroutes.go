@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// All routed pods of an ENI use the routes of the ENI's table. If the configuration changes, the ADD of the next pod
+// changes these routes for all pods. A destination that the configuration no longer has keeps a route, which leads
+// packets as if this route did not exist, see [heirs]. So if a route is missing, another program has removed it. Then
+// CHECK reports it, and repair puts it back.
+//
+// The routes must agree with the network's nftables table, which serves the pods of all ENIs. This table gives packets
+// that leave by the boot ENI the node's address, but not packets to the destinations of eniRoutes. If such a packet
+// left by the boot ENI, EC2 would drop it. So before an ADD changes this table, it changes the routes of all ENIs.
+
+// eniRoutes are the routes of an ENI's table in one family, to the destinations that its pods reach by the ENI and its
+// gateway. For each prefix of hostCidrs, a throw route leaves the packets to the main table, even if a peer has the
+// same CIDR. All these routes replace existing ones, because the configuration may have changed since the last ADD.
+func (s *scene) eniRoutes(p pair, eni nl.Link, gateway netip.Addr, f nl.Family) (routes []nl.Route) {
+	route := nl.Route{Table: nl.RoutedTable(eni.Index), Protocol: nl.RouteProtocol, Replace: true}
+	for _, dst := range ofFamily(f, byENI(s.request, p)) {
+		if gateway.IsValid() && !slices.Contains(s.Config.hostCIDRs, dst) {
+			by := route
+			by.Dst, by.Via, by.Dev, by.OnLink = dst, gateway, eni.Name, f == nl.IPv4
+			routes = append(routes, by)
+		}
+	}
+	for _, dst := range ofFamily(f, s.Config.hostCIDRs) {
+		throw := route
+		throw.Dst, throw.Type = dst, "throw"
+		routes = append(routes, throw)
+	}
+	return routes
+}
+
+// share installs the objects of eniWiring. The network's nftables table is the last object: if it has the seal of the
+// present configuration, the routes of all ENIs follow this configuration.
+func (s *scene) share(p pair) error {
+	if err := install(steps(s.nodeNS, s.eniObjects(p))); err != nil {
+		return err
+	}
+	if err := s.lead(p); err != nil {
+		return err
+	}
+	return install(steps(s.nodeNS, s.lastObjects(p)))
+}
+
+// lead makes the routes of the pod's ENI follow the configuration. If the configuration has changed, lead also changes
+// the routes of the node's other ENIs.
+func (s *scene) lead(p pair) error {
+	for _, f := range p.families() {
+		if err := s.leadBy(p, s.eni, f); err != nil {
+			return err
+		}
+	}
+	if routedTable(s.request).Sealed(s.nodeNS) {
+		return nil
+	}
+	rules, err := s.nodeNS.Rules()
+	if err != nil {
+		return err
+	}
+	for _, r := range rules {
+		index, is := ofENI(r)
+		if !is || index == s.eni.Index || !p.has(r.Family) {
+			continue
+		}
+		eni, err := s.nodeNS.LinkByIndex(index)
+		if err == nil {
+			err = s.leadBy(p, eni, r.Family)
+		}
+		if err != nil && s.nodeNS.HasLink(index) {
+			return err
+		}
+	}
+	return nil
+}
+
+// leadBy gives the table of an ENI the routes of eniRoutes in one family. The pod needs these routes if the ENI is its
+// own.
+func (s *scene) leadBy(p pair, eni nl.Link, f nl.Family) error {
+	have, err := s.nodeNS.RoutesIn(nl.RoutedTable(eni.Index), f, eni.Name)
+	if err != nil {
+		return err
+	}
+	have = slices.DeleteFunc(have, func(r nl.Route) bool { return r.Protocol != nl.RouteProtocol })
+	gateway, own := s.gateway(f), eni.Index == s.eni.Index
+	if !own {
+		i := slices.IndexFunc(have, func(r nl.Route) bool { return r.Via.IsValid() })
+		if i < 0 {
+			return nil // the routes are lost, and only an ADD or a repair of a pod of this ENI knows the gateway
+		}
+		gateway = have[i].Via
+	}
+	want := s.eniRoutes(p, eni, gateway, f)
+	needed, others := absentFrom(have, want), absentFrom(have, heirs(have, want))
+	if !own {
+		needed, others = nil, append(needed, others...)
+	}
+	if err := install(steps(s.nodeNS, needed)); err != nil {
+		return err
+	}
+	return s.exchange(eni, have, others)
+}
+
+// exchange adds or replaces routes that the pod itself does not need. have are the present routes of the table. Two
+// networks may share an ENI, and have different destinations. So exchange changes nothing if the ENI has a routed pod
+// of another network.
+func (s *scene) exchange(eni nl.Link, have, routes []nl.Route) error {
+	if len(routes) == 0 || !s.alone(eni) {
+		return nil
+	}
+	if err := install(steps(s.nodeNS, routes)); err != nil || s.alone(eni) {
+		return err
+	}
+	// An ADD of another network has begun meanwhile. It may rely on a route that exchange has replaced.
+	var back []nl.Route
+	for _, r := range have {
+		if slices.ContainsFunc(routes, func(o nl.Route) bool { return o.Dst == r.Dst && o.Check(s.nodeNS) == nil }) {
+			r.Replace = true
+			back = append(back, r)
+		}
+	}
+	return install(steps(s.nodeNS, back))
+}
+
+// alone reports whether the kernel shows that all routed pods of an ENI are of the pod's network. A pair whose ADD has
+// just begun has no alias yet, and may be of any network.
+func (s *scene) alone(eni nl.Link) bool {
+	pairs, err := s.nodeNS.RoutedPairs(eni.Index)
+	return err == nil && !slices.ContainsFunc(pairs, func(l nl.Link) bool { return networkOf(l.Alias) != s.Network })
+}
+
+// heirs are routes to the destinations that are in have and not in want. An heir leads packets to its destination as
+// the routes of want do: like the route with the next shorter prefix, or else to the main table.
+func heirs(have, want []nl.Route) (all []nl.Route) {
+	for _, r := range have {
+		if !slices.ContainsFunc(want, func(w nl.Route) bool { return w.Dst == r.Dst }) {
+			all = append(all, heir(r, want))
+		}
+	}
+	return all
+}
+
+func heir(r nl.Route, want []nl.Route) nl.Route {
+	h := nl.Route{Type: "throw", Table: r.Table, Protocol: r.Protocol, Replace: true}
+	for _, w := range want {
+		if w.Dst.Bits() > h.Dst.Bits() && w.Dst.Overlaps(r.Dst) && w.Dst.Bits() < r.Dst.Bits() {
+			h = w
+		}
+	}
+	h.Dst = r.Dst
+	return h
+}
+
+// absentFrom returns the routes that are not among the routes of a table.
+func absentFrom(table, routes []nl.Route) (absent []nl.Route) {
+	for _, r := range routes {
+		if !slices.ContainsFunc(table, func(t nl.Route) bool {
+			return t.Dst == r.Dst && t.Via == r.Via && t.Dev == r.Dev && t.Type == r.Type
+		}) {
+			absent = append(absent, r)
+		}
+	}
+	return absent
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp_test
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+// A setting is what a configuration says about the destinations of pods.
+type setting struct {
+	route string   // defaultRoute
+	hosts []string // hostCidrs
+	peers []string // further destinations by the ENI, which the ipam plugin gives to the pods
+}
+
+// set makes a routed pod with a setting.
+func (f *fabric) set(name, addr string, s setting) *pod {
+	f.t.Helper()
+	return f.configured(f.routed(name, addr, dual, peers(s.peers...)), func(c *ptp.Config) {
+		c.DefaultRoute, c.HostCIDRs = s.route, s.hosts
+	})
+}
+
+// seenBy calls the other host and the internet from pods, and wants to be seen as the given address, or as the pod if
+// the address is "".
+func (f *fabric) seenBy(when, other, world string, pods ...*pod) {
+	f.t.Helper()
+	for _, p := range pods {
+		for to, as := range map[string]string{otherAddr: other, internet: world} {
+			if seen, err := call(p.NS, "tcp4", to+":8080"); seen != cmp.Or(as, p.addr) || err != nil {
+				f.t.Errorf("%s: %s calls %s and is seen as %q, want %q; %v", when, p.Name, to, seen, cmp.Or(as, p.addr),
+					err)
+			}
+		}
+	}
+}
+
+// TestRoutedChanges: the configuration changes while pods of two ENIs run. The ADD of a pod of one ENI makes the pods
+// of both ENIs reach each destination as the new configuration says. Nothing is then missing, so repair does not undo
+// the change, and the next ADD changes nothing.
+func TestRoutedChanges(t *testing.T) {
+	const service = "172.20.0.0/16"
+	itself, node := "", nodeAddr
+	for name, x := range map[string]struct {
+		older, newer setting
+		other, world string // as whom the other host and the internet see a pod after the change
+	}{
+		"a host CIDR of the VPC comes": {setting{}, setting{hosts: []string{"10.0.2.0/24"}}, node, node},
+		"a host CIDR of the VPC goes":  {setting{hosts: []string{"10.0.2.0/24"}}, setting{}, itself, node},
+		"nested host CIDRs go":         {setting{hosts: []string{otherAddr, "10.0.2.0/24"}}, setting{}, itself, node},
+		"one of nested host CIDRs goes": {setting{hosts: []string{otherAddr, "10.0.2.0/24"}},
+			setting{hosts: []string{"10.0.2.0/24"}}, node, node},
+		"the default route becomes vpc": {setting{hosts: []string{service}},
+			setting{route: "vpc", hosts: []string{service}}, itself, itself},
+		"the default route becomes host": {setting{route: "vpc", hosts: []string{service}}, setting{}, itself, node},
+		"a peer comes":                   {setting{}, setting{peers: []string{"198.51.100.0/24"}}, itself, itself},
+		"a peer goes":                    {setting{peers: []string{"198.51.100.0/24"}}, setting{}, itself, node},
+		"a peer and a host CIDR of it go": {setting{peers: []string{"198.51.0.0/16"}, hosts: []string{internet}},
+			setting{}, itself, node},
+		"a host CIDR of a peer goes": {setting{peers: []string{"198.51.0.0/16"}, hosts: []string{internet}},
+			setting{peers: []string{"198.51.0.0/16"}}, itself, itself},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFabric(t)
+			serve(t, f.other, ":8080")
+			serve(t, f.router, internet+":8080")
+			near, far := f.set("pod1", pod1Addr, x.older), f.set("pod3", pod3Addr, x.older)
+			must(t, f.ADD(near))
+			must(t, f.ADD(far))
+			newer := f.set("pod2", pod2Addr, x.newer)
+			must(t, f.ADD(newer))
+			pods := []*pod{near, far, newer}
+			f.seenBy("after the change", x.other, x.world, pods...)
+			state := func() string { return f.sorted() + nltest.Dump(t, f.node) }
+			before := state()
+			for _, p := range pods {
+				must(t, f.CHECK(p))
+				if l := f.missing(p); !l.None() {
+					t.Errorf("%s misses %v, %v, %v", p.Name, l.Node, l.Pod, l.Changed)
+				}
+			}
+			must(t, f.ADD(newer))
+			same(t, "the second ADD", before, state())
+		})
+	}
+}
+
+// TestRoutedChangesKilled: the ADD that changes the routes of two ENIs is killed at any moment. The running pods reach
+// the destination then, in the old way or in the new one. After the next ADD they reach it in the new way.
+func TestRoutedChangesKilled(t *testing.T) {
+	f := newFabric(t)
+	serve(t, f.other, ":8080")
+	serve(t, f.router, internet+":8080")
+	for point, killed := 1, true; killed; point++ {
+		older := setting{hosts: []string{"10.0.2.0/24"}}
+		near, far := f.set("pod1", pod1Addr, older), f.set("pod3", pod3Addr, older)
+		must(t, f.ADD(near))
+		must(t, f.ADD(far))
+		newer := f.set("pod2", pod2Addr, setting{})
+		tr := &trace.Trace{Counts: requests, Every: true, Kill: point}
+		killed = (victim{t: t, fabric: f, verb: "ADD"}).run(newer, tr).Signaled()
+		for _, p := range []*pod{near, far} {
+			seen, err := call(p.NS, "tcp4", otherAddr+":8080")
+			if err != nil || seen != p.addr && seen != nodeAddr {
+				t.Errorf("killed at request %d: %s is seen as %q; %v", point, p.Name, seen, err)
+			}
+		}
+		must(t, f.DEL(newer))
+		must(t, f.ADD(newer))
+		f.seenBy(fmt.Sprint("after a kill at request ", point), "", nodeAddr, near, far, newer)
+		for _, p := range []*pod{near, far, newer} {
+			must(t, f.DEL(p))
+		}
+	}
+}
+
+// TestRoutedNetworks: the pods of two networks share two ENIs, and only one network has a host CIDR. An ADD of the
+// other network leaves the route of the CIDR, as long as a pod of the first network uses it.
+func TestRoutedNetworks(t *testing.T) {
+	f := newFabric(t)
+	serve(t, f.other, ":8080")
+	serve(t, f.router, internet+":8080")
+	hosts := setting{hosts: []string{"10.0.2.0/24"}}
+	var others []*pod
+	for name, addr := range map[string]string{"pod1": pod1Addr, "pod3": pod3Addr} {
+		p := f.set(name, addr, hosts)
+		p.request.Network = "others"
+		must(t, f.ADD(p))
+		others = append(others, p)
+	}
+	near, far := f.set("pod2", pod2Addr, setting{}), f.set("far", "10.0.3.51", setting{})
+	for i := range 3 {
+		must(t, f.ADD(near))
+		must(t, f.ADD(far))
+		f.seenBy("two networks", nodeAddr, nodeAddr, append(others, near, far)...)
+		for _, p := range append(others, near, far) {
+			must(t, f.CHECK(p))
+			if l := f.missing(p); !l.None() {
+				t.Errorf("%s misses %v, %v, %v", p.Name, l.Node, l.Pod, l.Changed)
+			}
+		}
+		if i == 1 {
+			must(t, f.ADD(others[0]))
+			must(t, f.ADD(others[1]))
+		}
+	}
+	for _, p := range others {
+		must(t, f.DEL(p))
+	}
+	must(t, f.ADD(near))
+	f.seenBy("one network is left", "", nodeAddr, near)
+	f.seenBy("before an ADD of its ENI", nodeAddr, nodeAddr, far)
+	must(t, f.ADD(far))
+	f.seenBy("after it", "", nodeAddr, far)
+}
+
+// TestRoutedNetworksMeet: the first pod of another network comes to the ENI at any moment of the ADD that takes a route
+// from the ENI's table. If it needs the route, it has the route in the end.
+func TestRoutedNetworksMeet(t *testing.T) {
+	for point, points := 1, 1; point <= points; point++ {
+		t.Run(fmt.Sprint(point), func(t *testing.T) {
+			f := newFabric(t)
+			serve(t, f.other, ":8080")
+			serve(t, f.router, internet+":8080")
+			hosts := setting{hosts: []string{"10.0.2.0/24"}}
+			older := f.set("older", "10.0.1.52", hosts)
+			must(t, f.ADD(older))
+			must(t, f.DEL(older))
+			newer, other := f.set("pod1", pod1Addr, setting{}), f.set("pod2", pod2Addr, hosts)
+			other.request.Network = "others"
+			v := victim{t: t, fabric: f, verb: "ADD"}
+			met := 0
+			tr := &trace.Trace{Counts: requests, Every: true, Kill: point}
+			tr.Meets = func() { met++; must(t, f.ADD(other)) }
+			if status := v.run(newer, tr); status != 0 || met != 1 {
+				t.Errorf("status %#x, met %d", status, met)
+			}
+			points = len(tr.Seen)
+			f.seenBy(fmt.Sprint("met at request ", point), nodeAddr, nodeAddr, other)
+		})
+	}
+}
+
+// requests counts the requests of netlink.
+func requests(c trace.Call) string {
+	if c.Nr != unix.SYS_WRITE || !strings.HasPrefix(c.File(0), "socket:") {
+		return ""
+	}
+	return "request"
+}
