@@ -62,11 +62,16 @@ func (a Allocation) Routed(link string, p Policy, ifName, netNS string) *types10
 		_, bits := ip.Address.Mask.Size()
 		ip.Address.Mask = net.CIDRMask(bits, bits)
 	}
-	if own := a.ENI.Primary(); own.Is4() {
-		r.IPs = append(r.IPs, &types100.IPConfig{Interface: new(0),
-			Address: ipNet(netip.PrefixFrom(own, a.subnet(own).Bits()))})
-	}
+	AddPrimary(r, a.ENI)
 	return r
+}
+
+// AddPrimary adds the primary address of the ENI to the result of a routed pod, if the ENI has IPv4.
+func AddPrimary(r *types100.Result, e registry.ENI) {
+	if own := e.Primary(); own.Is4() {
+		r.IPs = append(r.IPs, &types100.IPConfig{Interface: new(0),
+			Address: ipNet(netip.PrefixFrom(own, e.CIDR.Bits()))})
+	}
 }
 
 // Recall computes again the result of the ADD that has made the lease l. addrs are the addresses of the lease's owner.

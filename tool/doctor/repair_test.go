@@ -50,6 +50,7 @@ type dual struct {
 	cache    string // where the runtime keeps what it has told
 	registry *registry.Registry
 	owner    registry.Lease
+	final    *types100.Result // what the last plugin answers to the pod's ADD
 }
 
 // own is the node's address of IPv6.
@@ -110,11 +111,11 @@ func newNode(t *testing.T, conflist string) *dual {
 func (d *dual) lease(s *registry.State) error {
 	p := netip.MustParsePrefix
 	e := registry.ENI{MAC: "02:00:00:00:00:01", Index: 1, Subnet: "subnet-1", VPC: "vpc-1", CIDR: p("10.0.1.0/24"),
-		CIDR6: p("fd00:0:1::/64"), Link: d.link,
-		Addrs: []netip.Addr{netip.MustParseAddr("10.0.1.5"), netip.MustParseAddr("fd00:0:1::5")}}
+		CIDR6: p("fd00:0:1::/64"), Link: d.link, Addrs: []netip.Addr{netip.MustParseAddr("10.0.1.4"),
+			netip.MustParseAddr("10.0.1.5"), netip.MustParseAddr("fd00:0:1::5")}}
 	s.ENIs[d.owner.ENI] = e
 	s.VPCs[e.VPC] = registry.VPC{CIDRs: []netip.Prefix{p("10.0.0.0/16")}, CIDRs6: []netip.Prefix{p("fd00::/48")}}
-	for _, a := range e.Addrs {
+	for _, a := range e.Addrs[1:] {
 		s.Leases.Set(a, d.owner)
 	}
 	return nil
@@ -135,9 +136,11 @@ func (d *dual) result() (n conf.Network, added *types100.Result) {
 // add is the ADD of the pod, as far as it is the last plugin's.
 func (d *dual) add() error {
 	n, added := d.result()
-	_, err := ptp.Commands().Add(d.t.Context(), &plugin.Request[ptp.Config]{
+	final, err := ptp.Commands().Add(d.t.Context(), &plugin.Request[ptp.Config]{
 		Network: d.owner.Network, Attachment: d.owner.Attachment, NetNS: d.owner.NetNS,
 		Pod: plugin.Pod{Namespace: d.owner.PodNamespace, Name: d.owner.PodName}, Config: n.Pair, Prev: added})
+	d.final = final
+	d.final.CNIVersion = "1.0.0"
 	return err
 }
 
@@ -150,18 +153,16 @@ func (d *dual) del() error {
 
 // tell writes what a runtime keeps of the ADD.
 func (d *dual) tell(more map[string]any) {
-	_, added := d.result()
-	added.CNIVersion = "1.0.0"
 	config, err := os.ReadFile(d.conflist)
 	want(d.t, err)
 	told := map[string]any{"kind": "cniCacheV1", "containerId": "c1", "ifName": "eth0", "networkName": "pods",
 		"netns":   d.owner.NetNS,
 		"cniArgs": [][2]string{{"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "web"}}, "config": config,
-		"result": added}
+		"result": d.final}
 	maps.Copy(told, more)
 	text, err := json.Marshal(told)
 	want(d.t, err)
-	want(d.t, os.WriteFile(filepath.Join(d.cache, "pods-c1-eth0"), text, 0o600))
+	want(d.t, os.WriteFile(filepath.Join(d.cache, fmt.Sprintf("pods-%s-eth0", told["containerId"])), text, 0o600))
 }
 
 // settled makes the lease so old that the ADD has ended.
@@ -284,6 +285,61 @@ func TestRepairRouted(t *testing.T) {
 	}) {
 		t.Errorf("without a lease: %v, %v", found, err)
 	}
+}
+
+// TestRepairRoutedShared: the configuration has changed since the ADD of a routed pod, and another pod has come. The
+// node loses objects that both pods share. repair puts them back as the ADD of the younger pod has made them. The sender
+// of ARP requests is the ENI's primary address again, although the runtime does not keep this address.
+func TestRepairRoutedShared(t *testing.T) {
+	for _, lose := range []string{"nft delete table arp cni_ipvlan_vpc_k8s._ask.ens6"} {
+		t.Run(lose, func(t *testing.T) {
+			d := newRouted(t)
+			d.settled()
+			d.tell(nil)
+			older := must1(os.ReadFile(d.conflist))
+			newer := strings.Replace(string(older), `"ipMasq"`, `"hostCidrs": ["10.0.0.0/16"], "ipMasq"`, 1)
+			want(t, os.WriteFile(d.conflist, []byte(newer), 0o600))
+			d.younger()
+			state := func() string { return d.sorted() + nltest.Shell(t, d.node, "nft -s list ruleset | sort") }
+			before := state()
+			if did, err := d.repair(); len(did) > 0 || err != nil {
+				t.Errorf("of what is there it has put back %v; %v", did, err)
+			}
+			nltest.Shell(t, d.node, lose)
+			if did, err := d.repair(); len(did) == 0 || err != nil {
+				t.Errorf("repair: %v; %v", did, err)
+			}
+			if diff := cmp.Diff(strings.Split(before, "\n"), strings.Split(state(), "\n")); diff != "" {
+				t.Errorf("-before +after\n%s", diff)
+			}
+		})
+	}
+}
+
+// younger adds another pod by the present configuration.
+func (d *dual) younger() {
+	d.t.Helper()
+	_, path := nltest.NS(d.t, "younger")
+	key := registry.Key{Network: "pods", Attachment: registry.Attachment{ContainerID: "c0", IfName: "eth0"}}
+	addrs := []netip.Addr{netip.MustParseAddr("10.0.1.6"), netip.MustParseAddr("fd00:0:1::6")}
+	l := registry.Lease{Key: key, NetNS: path, ENI: d.owner.ENI, Since: time.Now()}
+	want(d.t, d.registry.Update(d.t.Context(), func(s *registry.State) error {
+		e := s.ENIs[l.ENI]
+		e.Addrs = append(e.Addrs, addrs...)
+		s.ENIs[l.ENI] = e
+		s.Leases.Set(addrs[0], l)
+		s.Leases.Set(addrs[1], l)
+		return nil
+	}))
+	n := must1(conf.Load(d.conflist).Networks())[0]
+	added := must1(lease.Recall(must1(d.registry.View()), l, addrs, n.IPAM, func(is bool) bool { return is }))
+	want(d.t, d.node.Do(func() error {
+		final, err := ptp.Commands().Add(d.t.Context(), &plugin.Request[ptp.Config]{Network: "pods",
+			Attachment: key.Attachment, NetNS: path, Config: n.Pair, Prev: added})
+		final.CNIVersion = "1.0.0"
+		d.tell(map[string]any{"containerId": "c0", "netns": path, "result": final})
+		return err
+	}))
 }
 
 // repairs runs a script that takes something from the node, and then either of doctor and repair.

@@ -145,6 +145,9 @@ func fromTold(n conf.Network, t told, l registry.Lease, s *registry.State) (Atta
 			return Attachment{}, false
 		}
 	}
+	if _, routed := plugin.Routed(added, l.IfName); routed && s != nil {
+		lease.AddPrimary(added, s.ENIs[l.ENI]) // the final result of the ADD does not have it
+	}
 	n = t.network(n)
 	t.ask(map[string]bool{"bandwidth": n.Limits}, &n.Pair.RuntimeConfig)
 	a := Attachment{lease: l, pair: request(n, l, n.Pair, added)}
