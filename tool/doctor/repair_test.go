@@ -288,10 +288,11 @@ func TestRepairRouted(t *testing.T) {
 }
 
 // TestRepairRoutedShared: the configuration has changed since the ADD of a routed pod, and another pod has come. The
-// node loses objects that both pods share. repair puts them back as the ADD of the younger pod has made them. The sender
-// of ARP requests is the ENI's primary address again, although the runtime does not keep this address.
+// node loses objects that both pods share. repair puts them back as the ADD of the younger pod has made them. The
+// sender of ARP requests is the ENI's primary address again, although the runtime does not keep this address.
 func TestRepairRoutedShared(t *testing.T) {
-	for _, lose := range []string{"nft delete table arp cni_ipvlan_vpc_k8s._ask.ens6"} {
+	for _, lose := range []string{"nft delete table arp cni_ipvlan_vpc_k8s._ask.ens6", "nft flush ruleset",
+		"ip route flush proto 72 table all; ip -6 route flush proto 72 table all"} {
 		t.Run(lose, func(t *testing.T) {
 			d := newRouted(t)
 			d.settled()

@@ -50,7 +50,8 @@ type Attachment struct {
 	unlimited bool
 }
 
-// attachments lists the attachments of a network, sorted by their keys. unknown reports whether a link is the node's
+// attachments lists the attachments of a network. The oldest comes first: pods share objects, and a repair in this
+// order leaves these objects as the ADD of the youngest pod has made them. unknown reports whether a link is the node's
 // end of a pair whose pod no source knows.
 func attachments(host *nl.NS, n conf.Network, s *registry.State) (
 	all []Attachment, unknown func(nl.Link) bool, failed error,
@@ -104,7 +105,7 @@ func attachments(host *nl.NS, n conf.Network, s *registry.State) (
 		}
 	}
 	slices.SortFunc(all, func(a, b Attachment) int {
-		return strings.Compare(a.lease.Key.String(), b.lease.Key.String())
+		return cmp.Or(a.lease.Since.Compare(b.lease.Since), strings.Compare(a.lease.Key.String(), b.lease.Key.String()))
 	})
 	unknown = func(near nl.Link) bool {
 		_, named := aliased(near, n.Name)
