@@ -91,8 +91,10 @@ func (s *scene) connect(p pair, there bool) (made bool, err error) {
 	if p.routed {
 		return true, s.route(p)
 	}
-	if err := install(nodeWiring(s.request, s.node)); err != nil {
-		return true, err
+	if !s.repeated || s.served(p) != nil {
+		if err := install(nodeWiring(s.request, s.node)); err != nil {
+			return true, err
+		}
 	}
 	return true, s.wire(p, there)
 }

@@ -185,3 +185,45 @@ func TestClosedBesideLoopless(t *testing.T) {
 	nltest.Shell(t, s.node, fmt.Sprintf(without, again.result.Interfaces[1].Name))
 	asNode("a pod with a loop, after the node had no pod", again, false)
 }
+
+// TestClosedChanged: the default route was by the ENI, and older pods still have it so. A firewall flushes the rules,
+// or an older pod loses its pair. Repair then does not close the way of the newer pods to the internet, which is by the
+// node.
+func TestClosedChanged(t *testing.T) {
+	for name, older := range map[string]func(*fabric) *pod{
+		"a routed pod": func(f *fabric) *pod { return f.routed("older", pod3Addr, dual) },
+		"a pod":        func(f *fabric) *pod { return f.pod("older", pod3Addr, dual) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFabric(t)
+			serve(t, f.router, internet+":8080")
+			serve(t, f.other, ":8080")
+			p := f.configured(older(f), func(c *ptp.Config) { atNode(c); c.DefaultRoute = "vpc" })
+			must(t, f.ADD(p))
+			newer := f.configured(f.pod("newer", pod1Addr, dual), atNode)
+			must(t, f.ADD(newer))
+			reach := func(when string) {
+				t.Helper()
+				if seen, err := call(newer.NS, "tcp4", internet+":8080"); err != nil || seen != nodeAddr {
+					t.Errorf("%s: the internet sees %q; %v", when, seen, err)
+				}
+				must(t, f.CHECK(newer))
+			}
+			reach("at first")
+			f.nft("flush", "ruleset")
+			_, err := ptp.Repair(f.node, "net", newer.request.Config)
+			must(t, err)
+			reach("after Repair")
+			if name == "a routed pod" {
+				return // it ends without its pair
+			}
+			must(t, f.node.DelPair(nl.Link{Name: p.veth()}))
+			must(t, f.node.Do(func() error { return ptp.Repeat(t.Context(), &p.request) }))
+			reach("after Repeat")
+			must(t, f.CHECK(p))
+			if seen, err := call(p.NS, "tcp4", internet+":8080"); err != nil || seen != p.addr {
+				t.Errorf("the internet sees the older pod as %q; %v", seen, err)
+			}
+		})
+	}
+}

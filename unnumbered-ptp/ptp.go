@@ -49,6 +49,16 @@ func Commands() plugin.Commands[Config] {
 	}
 }
 
+// Repeat is the ADD for a running pod that has lost its pair. The pod may have been made with an older configuration.
+// So Repeat leaves the objects that serve all pods as they are, if they serve this pod, too.
+func Repeat(ctx context.Context, r *plugin.Request[Config]) error {
+	return onNode(ctx, r, func(r *request) error {
+		r.repeated = true
+		_, err := add(r)
+		return err
+	})
+}
+
 // command adapts a function to CNI's requests.
 func command(f func(context.Context, *request) error) func(context.Context, *plugin.Request[Config]) error {
 	return func(ctx context.Context, r *plugin.Request[Config]) error {
@@ -69,6 +79,8 @@ type request struct {
 
 	eni    string     // the link of the ENI if the pod is routed, see routed.go; otherwise empty
 	sender netip.Addr // the ENI's IPv4 address: the node asks for the VPC router (ARP) with this address
+
+	repeated bool // see [Repeat]
 }
 
 // onNode opens the node's namespace, and calls f with the request of a command.

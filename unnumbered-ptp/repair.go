@@ -20,7 +20,7 @@ import (
 // example, DHCP may have removed the address and added it again. If the node has no pods of the network, Lost lists
 // nothing. The configuration must be validated.
 func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
-	veths, tables, err := pairsOf(node, network)
+	veths, err := pairsOf(node, network)
 	if len(veths) == 0 || err != nil {
 		return nil, err
 	}
@@ -34,10 +34,10 @@ func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	}
 	var lost nl.Wiring
 	r := &request{Request: &plugin.Request[Config]{Network: network, Config: c}, nodeNS: node,
-		routes: destinations(routes, veths, tables)}
+		routes: destinations(routes, veths)}
 	slaves := false
-	for _, routed := range veths {
-		slaves = slaves || !routed
+	for _, l := range veths {
+		slaves = slaves || !nl.IsRouted(l.Group)
 	}
 	if slaves && serves(r, n) != nil {
 		lost = slices.DeleteFunc(nodeWiring(r, n), func(s nl.Step) bool { return (nl.Wiring{s}).Check() == nil })
@@ -51,20 +51,16 @@ func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	return lost, nil
 }
 
-// pairsOf returns the names of the node's ends of a network's pairs, and for each name whether the pod is routed. It
-// also returns the routing tables of the ENIs of routed pods.
-func pairsOf(node *nl.NS, network string) (routed map[string]bool, tables map[uint32]bool, err error) {
+// pairsOf returns the node's ends of a network's pairs, by their names.
+func pairsOf(node *nl.NS, network string) (veths map[string]nl.Link, err error) {
 	links, err := node.Links()
-	routed, tables = map[string]bool{}, map[uint32]bool{}
+	veths = map[string]nl.Link{}
 	for _, l := range links {
-		if !isVeth(l, network) {
-			continue
-		}
-		if routed[l.Name] = nl.IsRouted(l.Group); routed[l.Name] {
-			tables[nl.RoutedTable(int(l.Group))] = true
+		if isVeth(l, network) {
+			veths[l.Name] = l
 		}
 	}
-	return routed, tables, err
+	return veths, err
 }
 
 // isVeth reports whether a link is the node's end of the veth pair of one of the network's pods.
@@ -122,14 +118,23 @@ func serves(r *request, n node) error {
 	return errors.Join(slices.DeleteFunc(lasting(nodeWiring(r, n)), minor).Check(), failsClosed(r))
 }
 
-// destinations returns the destinations that the network's pods reach by their ENIs. The routes that the pods' ADDs
-// have made on the node show these destinations.
-func destinations(routes []nl.Route, veths map[string]bool, tables map[uint32]bool) (dsts []netip.Prefix) {
-	for _, route := range routes {
-		_, ours := veths[route.Dev]
-		ours = ours || tables[route.Table]
-		if dst := route.Dst.Masked(); route.Via.IsValid() && ours && !slices.Contains(dsts, dst) {
-			dsts = append(dsts, dst)
+// destinations returns the destinations that the network's youngest pod with a slave reaches by its ENI. The ADD of
+// this pod has made the objects that serve all pods. An older pod may have further destinations, of an older
+// configuration. The node's routes for the service loop show the destinations. The highest index of a pair shows the
+// youngest pod, but a pair that was put back counts as young.
+func destinations(routes []nl.Route, veths map[string]nl.Link) (dsts []netip.Prefix) {
+	youngest := map[nl.Family]int{}
+	routes = slices.DeleteFunc(slices.Clone(routes), func(r nl.Route) bool {
+		l, ours := veths[r.Dev]
+		return !ours || nl.IsRouted(l.Group) || !r.Via.IsValid()
+	})
+	for _, r := range routes {
+		f := nl.FamilyOf(r.Via)
+		youngest[f] = max(youngest[f], veths[r.Dev].Index)
+	}
+	for _, r := range routes {
+		if veths[r.Dev].Index == youngest[nl.FamilyOf(r.Via)] {
+			dsts = append(dsts, r.Dst.Masked())
 		}
 	}
 	return dsts
@@ -141,7 +146,7 @@ func destinations(routes []nl.Route, veths map[string]bool, tables map[uint32]bo
 //
 // The routes in a pod's own table remain, and show the pod's addresses. If two pods had the same address, the later pod
 // has the address now. The table of the later pod has the higher number.
-func withoutSource(routes []nl.Route, veths map[string]bool, n node) (lost []nl.Route) {
+func withoutSource(routes []nl.Route, veths map[string]nl.Link, n node) (lost []nl.Route) {
 	slices.SortStableFunc(routes, func(a, b nl.Route) int { return cmp.Compare(b.Table, a.Table) })
 	main := map[netip.Prefix]nl.Route{}
 	for _, r := range routes {

@@ -167,7 +167,7 @@ func (l Loss) Repair(ctx context.Context, host *nl.NS) (did []string, failed err
 		if _, err := ptp.RemoveDetached(host); err != nil {
 			return nil, err
 		}
-		if _, err := ptp.Commands().Add(ctx, l.pair); err != nil {
+		if err := ptp.Repeat(ctx, l.pair); err != nil {
 			return nil, fmt.Errorf("%s has lost its veth pair %s, and repair cannot put the pair back, so delete the "+
 				"pod: %w", pod,
 				l.Veth, err)
