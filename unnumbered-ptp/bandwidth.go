@@ -34,17 +34,34 @@ func (b bandwidth) objects(links []string) (objects []nl.Object) {
 		if l.Rate == 0 {
 			continue
 		}
+		former := max(l.Burst/8, leastBurst)
 		l.Devs, l.Rate, l.Burst = links, max(l.Rate/8, 1), burst(l.Rate, l.Burst)
-		objects = append(objects, l)
+		objects = append(objects, limit{l, former})
 	}
 	return objects
 }
 
+// A limit is a limit of the bandwidth. Earlier releases gave a pod of CRI-O the burst that CRI-O sends, and such pods
+// run on.
+type limit struct {
+	nl.Limit
+	former uint64 // the burst of earlier releases, in bytes
+}
+
+// Check also accepts the limit of an earlier release.
+func (l limit) Check(n *nl.NS) error {
+	err := l.Limit.Check(n)
+	if l.Burst = l.former; err != nil && l.Limit.Check(n) == nil {
+		return nil
+	}
+	return err
+}
+
 // burst returns the burst in bytes, for a rate and a burst in bits. If bits is 0, the burst is the traffic of a tenth
-// of a second. If a pod sets no burst, containerd and CRI-O send the highest number of 32 bits. burst treats this
-// number like 0, because half a GB would be no limit for most traffic.
+// of a second. If a pod sets no burst, containerd sends the highest number of 32 bits, and CRI-O sends eight times as
+// much. burst treats such numbers like 0, because half a GB would be no limit for most traffic.
 func burst(rate, bits uint64) uint64 {
-	if bits == 0 || bits == math.MaxUint32 {
+	if bits == 0 || bits >= math.MaxUint32 {
 		bits = rate / 10
 	}
 	return max(bits/8, leastBurst)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"math"
 	"net"
 	"strings"
 	"syscall"
@@ -200,5 +201,46 @@ func TestBandwidthLifecycle(t *testing.T) {
 		if err := o.Del(l.pod.NS); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("DEL left a limit: %v", err)
 		}
+	}
+}
+
+// TestBandwidthBurst: if a pod sets no burst, runtimes send bursts that would be no limit. The pod gets the usual burst
+// instead. CHECK accepts a pod to which an earlier release gave the runtime's burst, and a further ADD replaces it.
+func TestBandwidthBurst(t *testing.T) {
+	nltest.Need(t, "police")
+	f := newFabric(t)
+	p := f.pod("pod1", pod1Addr)
+	for runtime, bits := range map[string]uint64{"none": 0, "containerd": math.MaxUint32,
+		"CRI-O": math.MaxUint32*8 - 1, "older CRI-O": math.MaxUint32 * 8} {
+		t.Run(runtime, func(t *testing.T) {
+			b := &p.request.Config.RuntimeConfig.Bandwidth
+			b.EgressRate, b.EgressBurst, b.IngressRate, b.IngressBurst = 16_000_000, bits, 8_000_000, bits
+			want := []nl.Limit{{Egress: true, Rate: 2_000_000, Burst: 200_000}, {Rate: 1_000_000, Burst: 128 << 10}}
+			right := func(when string) {
+				t.Helper()
+				must(t, f.CHECK(p))
+				for _, l := range want {
+					l.Devs = []string{"eth0", "eth1"}
+					if err := l.Check(p.NS); err != nil {
+						t.Errorf("%s: %s: %v", when, l, err)
+					}
+				}
+			}
+			must(t, f.ADD(p))
+			right("ADD")
+			if bits <= math.MaxUint32 {
+				return
+			}
+			for _, l := range want {
+				l.Devs, l.Burst = []string{"eth0", "eth1"}, bits/8
+				must(t, l.Add(p.NS))
+			}
+			must(t, f.CHECK(p))
+			if l := f.missing(p); !l.None() {
+				t.Errorf("with the former limit, it misses %v, %v, %v", l.Node, l.Pod, l.Changed)
+			}
+			must(t, f.ADD(p))
+			right("a further ADD")
+		})
 	}
 }

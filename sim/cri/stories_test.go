@@ -190,11 +190,13 @@ func (s *server) endPods(t *testing.T, pods []*sandbox) {
 	}
 }
 
-// limitedPod has Kubernetes' annotation for bandwidth, which containerd passes as a capability.
+// limitedPod has Kubernetes' annotations for bandwidth, which the runtime passes as a capability. The runtime sends a
+// burst of its own, which would be no limit. The pod gets the burst of its rate.
 func (s *server) limitedPod(t *testing.T) {
 	pods := s.pods(t, "limited", 1, map[string]string{"kubernetes.io/ingress-bandwidth": "8M",
 		"kubernetes.io/egress-bandwidth": "16M"})
-	for hook, want := range map[string]string{"ingress": "rate 8Mbit", "egress": "rate 16Mbit"} {
+	for hook, want := range map[string]string{"ingress": "rate 8Mbit burst 128Kb",
+		"egress": "rate 16Mbit burst 200000b"} {
 		for _, dev := range []string{"eth0", "eth1"} {
 			var out []byte
 			err := pods[0].Do(func() (err error) {
