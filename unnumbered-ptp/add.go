@@ -109,6 +109,9 @@ func (s *scene) wire(p pair, there bool) error {
 		if failed = errors.Join(failed, s.supersede(p)); failed != nil {
 			return failed
 		}
+		if there || s.repeated {
+			s.splitCallers(p)
+		}
 		err = s.wiring(p, s.node, table).Add()
 		if !errors.Is(err, nl.ErrNoBPF) {
 			break

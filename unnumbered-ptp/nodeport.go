@@ -86,6 +86,28 @@ func (r callerRule) Check(n *nl.NS) error {
 	return err
 }
 
+// splitCallers deletes the caller rules of a running pod if one of them is of an earlier release: beside a new rule,
+// the old rule would still lead forwarded packets to the veth. The ADD then adds the new rules. The kernel cannot
+// delete only the rule without IIF, so splitCallers deletes all.
+func (s *scene) splitCallers(p pair) {
+	if !p.callers {
+		return
+	}
+	var own nl.Wiring
+	old := false
+	rules, _ := s.podNS.Rules() // without a list, the rules stay as they are, and CHECK accepts them
+	for _, r := range rules {
+		if r.Pref == prefCaller && r.Table == tableCaller && r.Protocol == nl.RouteProtocol {
+			old = old || r.IIF == ""
+			r.IIF = ""
+			own = append(own, nl.Step{NS: s.podNS, Object: r})
+		}
+	}
+	if old {
+		_ = own.Del() // if a rule stays, the pod works as before
+	}
+}
+
 // callerRules are the rules of podCallers, for the DEL. Their routes end with the veth. A pod from an earlier release
 // may have both forms of the rule. A rule without IIF stands for both forms, so the DEL must delete this rule last. The
 // DEL deletes the list from its end, so this rule is the first in the list.

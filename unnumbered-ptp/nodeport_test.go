@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
 // TestCallers calls a pod that checks sources. It calls directly, and at a NodePort that
@@ -128,6 +129,7 @@ func TestUnmarked(t *testing.T) {
 
 // TestUnsplit has a pod of a release whose rules are also for packets that the pod forwards. CHECK succeeds, and
 // Missing finds nothing. DEL leaves no rules, even if another ADD has added the rules of this release before or after.
+// A repeated ADD replaces the rules, and so does Repeat after the loss of the pair.
 func TestUnsplit(t *testing.T) {
 	add := func(f *fabric, p *pod, iif string) {
 		for _, family := range nl.Families {
@@ -152,6 +154,23 @@ func TestUnsplit(t *testing.T) {
 			must(t, f.DEL(p))
 			if left := ours(t, p); len(left) != 0 {
 				t.Errorf("DEL leaves\n%s", left)
+			}
+			must(t, f.ADD(p))
+			split := ours(t, p).String()
+			for what, again := range map[string]func() error{
+				"ADD": func() error { return f.ADD(p) },
+				"Repeat": func() error {
+					must(t, f.node.DelPair(nl.Link{Name: p.veth()}))
+					return f.node.Do(func() error { return ptp.Repeat(t.Context(), &p.request) })
+				},
+			} {
+				must(t, ours(t, p).Del())
+				for _, iif := range iifs {
+					add(f, p, iif)
+				}
+				must(t, again())
+				same(t, what, split, ours(t, p).String())
+				must(t, f.CHECK(p))
 			}
 		})
 	}
