@@ -81,6 +81,19 @@ func (t Table) Add(n *NS) error {
 	return t.lacking(t.install(n, (*transaction).replaceTable))
 }
 
+// AddPrepared is Add. But if the kernel's table differs, AddPrepared first calls prepare, and adds the table that
+// prepare returns.
+func (t Table) AddPrepared(n *NS, prepare func() (Table, error)) error {
+	if t.stands(n) {
+		return errSame
+	}
+	t, err := prepare()
+	if err != nil {
+		return err
+	}
+	return t.Add(n)
+}
+
 // Put is Add, but after Put the kernel's table has only the seals of t. If the kernel's table has the same rules and
 // was made for another Of, Add keeps the old seal, and adds the seals of t.
 func (t Table) Put(n *NS) error {

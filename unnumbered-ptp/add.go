@@ -92,7 +92,7 @@ func (s *scene) connect(p pair, there bool) (made bool, err error) {
 		return true, s.route(p)
 	}
 	if !s.repeated || s.served(p) != nil {
-		if err := install(nodeWiring(s.request, s.node)); err != nil {
+		if err := s.shareNode(); err != nil {
 			return true, err
 		}
 	}

@@ -36,22 +36,19 @@ const (
 )
 
 // closed is the chain that drops packets which pods with a loop would send to the VPC by the boot ENI. The chain has no
-// rules if the pods have no loop. It does not drop packets to hostCidrs, which leave by the boot ENI on purpose.
+// rules if the pods have no loop. It does not drop packets which a pod of the network sends by the boot ENI on purpose.
 func closed(r *request) nl.Chain {
 	c, chain := r.Config, nl.Chain{Name: closedChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}
 	if !c.Loops() {
 		return chain
 	}
 	for _, f := range nl.Families {
-		looped := ofFamily(f, r.routes)
-		if c.DefaultRoute == byVPC && !r.routed(f) {
-			looped = []netip.Prefix{f.Everywhere()}
-		}
+		looped := r.looped(f)
 		if len(looped) == 0 {
 			continue
 		}
 		rule := nl.NFRule{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface)}
-		if host := ofFamily(f, c.hostCIDRs); len(host) > 0 {
+		if host := r.hosts(f); len(host) > 0 {
 			rule = append(rule, nl.NotDAddr(host...))
 		}
 		chain.Rules = append(chain.Rules, append(rule, nl.DAddr(looped...), nl.Count(), nl.Drop()))

@@ -227,3 +227,70 @@ func TestClosedChanged(t *testing.T) {
 		})
 	}
 }
+
+// TestClosedNewer: the configuration changes while a pod runs. The ADD of a newer pod leaves the ways that the older
+// pod has by the node: to the internet, to hostCidrs, and from a NodePort. When the older pod has ended, the next ADD
+// makes the table as on a node that never had this pod.
+func TestClosedNewer(t *testing.T) {
+	services := []string{"172.20.0.0/16", "fd77::/64"}
+	itself := ""
+	for name, x := range map[string]struct {
+		older, newer setting
+		other, world string // as whom the other host and the internet see the older pod
+	}{
+		"the default route becomes vpc": {setting{}, setting{route: "vpc", hosts: services}, itself, nodeAddr},
+		"the default route becomes host": {setting{route: "vpc", hosts: services}, setting{hosts: services}, itself,
+			itself},
+		"a peer comes": {setting{}, setting{peers: []string{"198.51.100.0/24"}}, itself, nodeAddr},
+		"a host CIDR of the VPC goes": {setting{hosts: []string{"10.0.2.0/24", "fd00:0:2::/64"}}, setting{}, nodeAddr,
+			nodeAddr},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFabric(t)
+			local := nodePorts("tcp4", pod1Addr)
+			local.Chains = local.Chains[:1] // which keeps the caller's address: externalTrafficPolicy Local
+			f.add(f.node, local)
+			f.add(f.router, nl.Route{Dst: netip.MustParsePrefix(nodeAddr + "/32"), Dev: "eni0",
+				Src: netip.MustParseAddr(internet)})
+			serve(t, f.router, internet+":8080")
+			serve(t, f.other, ":8080")
+			set := func(name, addr string, s setting) *pod {
+				return f.configured(f.pod(name, addr, dual, peers(s.peers...)), func(c *ptp.Config) {
+					c.DefaultRoute, c.HostCIDRs = s.route, s.hosts
+				})
+			}
+			table := func() string { return nltest.Shell(t, f.node, "nft -s list table inet cni_ipvlan_vpc_k8s_net") }
+			newer := set("newer", pod2Addr, x.newer)
+			must(t, f.ADD(newer))
+			alone := table()
+			must(t, f.DEL(newer))
+			f.bare()
+
+			older := set("older", pod1Addr, x.older)
+			serve(t, older.NS, ":8080")
+			must(t, f.ADD(older))
+			reach := func(when string) {
+				t.Helper()
+				f.seenBy(when, x.other, x.world, older)
+				if _, err := call(f.router, "tcp4", nodeAddr+":30080"); err != nil {
+					t.Errorf("%s: from the internet to the NodePort: %v", when, err)
+				}
+				must(t, f.CHECK(older))
+			}
+			reach("at first")
+			must(t, f.ADD(newer))
+			reach("after the change")
+			must(t, f.CHECK(newer))
+			before := table()
+			must(t, f.ADD(newer))
+			same(t, "a further ADD", before, table())
+			f.nft("delete", "table", "inet", "cni_ipvlan_vpc_k8s_net")
+			_, err := ptp.Repair(f.node, "net", newer.request.Config)
+			must(t, err)
+			reach("after Repair")
+			must(t, f.DEL(older))
+			must(t, f.ADD(newer))
+			same(t, "the older pod has ended", alone, table())
+		})
+	}
+}

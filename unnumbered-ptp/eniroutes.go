@@ -39,29 +39,24 @@ func (s *scene) eniRoutes(p pair, eni nl.Link, gateway netip.Addr, f nl.Family) 
 	return routes
 }
 
-// share installs the objects of eniWiring. The network's nftables table is the last object: if it has the seal of the
-// present configuration, the routes of all ENIs follow this configuration.
+// share installs the objects of eniWiring. The network's nftables table is the last object: if it fits the present
+// configuration, the routes of all ENIs follow this configuration.
 func (s *scene) share(p pair) error {
 	if err := install(steps(s.nodeNS, s.eniObjects(p))); err != nil {
 		return err
 	}
-	if err := s.lead(p); err != nil {
-		return err
-	}
-	return install(steps(s.nodeNS, s.lastObjects(p)))
-}
-
-// lead makes the routes of the pod's ENI follow the configuration. If the configuration has changed, lead also changes
-// the routes of the node's other ENIs.
-func (s *scene) lead(p pair) error {
 	for _, f := range p.families() {
 		if err := s.leadBy(p, s.eni, f); err != nil {
 			return err
 		}
 	}
-	if routedTable(s.request).Sealed(s.nodeNS) {
-		return nil
-	}
+	table := routedTable(s.request)
+	return install(steps(s.nodeNS, []nl.Object{s.mark(p), prepared{table,
+		func() (nl.Table, error) { return table, s.leadOthers(p) }}}))
+}
+
+// leadOthers makes the routes of the node's other ENIs follow the configuration.
+func (s *scene) leadOthers(p pair) error {
 	rules, err := s.nodeNS.Rules()
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ func (s *scene) eniWiring(p pair) nl.Wiring {
 			objects = append(objects, r)
 		}
 	}
-	return steps(s.nodeNS, append(objects, s.lastObjects(p)...))
+	return steps(s.nodeNS, append(objects, s.mark(p), intact{routedTable(s.request)}))
 }
 
 // eniObjects are the objects of eniWiring that come before the routes.
@@ -51,9 +51,9 @@ func (s *scene) eniObjects(p pair) []nl.Object {
 	return objects
 }
 
-// lastObjects are the objects of eniWiring that come after the routes.
-func (s *scene) lastObjects(p pair) []nl.Object {
-	return []nl.Object{eniMark{s.eni.Index, s.node.of(p).families(), s.arrives()}, intact{routedTable(s.request)}}
+// mark is the mark of the ENI.
+func (s *scene) mark(p pair) eniMark {
+	return eniMark{s.eni.Index, s.node.of(p).families(), s.arrives()}
 }
 
 // arrives reports whether packets that arrive by the ENI are for routed pods only.

@@ -157,8 +157,11 @@ func callers(r *request, n node) nl.Chain {
 	if c.KeepCaller {
 		rule = append(rule, nl.L4Proto("udp"))
 	}
-	vpc := slices.DeleteFunc(slices.Clone(r.routes), func(dst netip.Prefix) bool { return dst.Addr().Is6() })
-	if c.DefaultRoute == byVPC || c.Loopless() {
+	var vpc []netip.Prefix
+	for _, x := range r.reaches() {
+		vpc = append(vpc, ofFamily(nl.IPv4, x.byENI)...)
+	}
+	if c.Loopless() {
 		vpc = []netip.Prefix{nl.IPv4.Everywhere()}
 	}
 	if a, ok := n.primary(nl.IPv4); ok && len(vpc) > 0 {

@@ -80,7 +80,8 @@ type request struct {
 	eni    string     // the link of the ENI if the pod is routed, see routed.go; otherwise empty
 	sender netip.Addr // the ENI's IPv4 address: the node asks for the VPC router (ARP) with this address
 
-	repeated bool // see [Repeat]
+	repeated bool    // see [Repeat]
+	others   []reach // of other pods of the network, see reach.go
 }
 
 // onNode opens the node's namespace, and calls f with the request of a command.

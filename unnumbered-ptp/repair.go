@@ -28,13 +28,14 @@ func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	if err != nil {
 		return nil, err
 	}
-	routes, err := node.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
-	if err != nil {
+	routes, err1 := node.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
+	rules, err2 := node.Rules()
+	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
 	var lost nl.Wiring
 	r := &request{Request: &plugin.Request[Config]{Network: network, Config: c}, nodeNS: node,
-		routes: destinations(routes, veths)}
+		others: reaches(veths, routes, rules)}
 	slaves := false
 	for _, l := range veths {
 		slaves = slaves || !nl.IsRouted(l.Group)
@@ -116,28 +117,6 @@ func serves(r *request, n node) error {
 		return err
 	}
 	return errors.Join(slices.DeleteFunc(lasting(nodeWiring(r, n)), minor).Check(), failsClosed(r))
-}
-
-// destinations returns the destinations that the network's youngest pod with a slave reaches by its ENI. The ADD of
-// this pod has made the objects that serve all pods. An older pod may have further destinations, of an older
-// configuration. The node's routes for the service loop show the destinations. The highest index of a pair shows the
-// youngest pod, but a pair that was put back counts as young.
-func destinations(routes []nl.Route, veths map[string]nl.Link) (dsts []netip.Prefix) {
-	youngest := map[nl.Family]int{}
-	routes = slices.DeleteFunc(slices.Clone(routes), func(r nl.Route) bool {
-		l, ours := veths[r.Dev]
-		return !ours || nl.IsRouted(l.Group) || !r.Via.IsValid()
-	})
-	for _, r := range routes {
-		f := nl.FamilyOf(r.Via)
-		youngest[f] = max(youngest[f], veths[r.Dev].Index)
-	}
-	for _, r := range routes {
-		if veths[r.Dev].Index == youngest[nl.FamilyOf(r.Via)] {
-			dsts = append(dsts, r.Dst.Masked())
-		}
-	}
-	return dsts
 }
 
 // withoutSource returns the lost routes to pods. The kernel removed these routes when the node lost the address that is

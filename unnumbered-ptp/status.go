@@ -74,7 +74,8 @@ func netfilter(r *request, n node) error {
 // two CIDRs, because a rule about several CIDRs needs more of the kernel than a rule about one CIDR.
 func anyTables(r *request, n node) (tables []nl.Table) {
 	q := *r
-	q.routes = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10")}
+	q.others = []reach{{byENI: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"),
+		netip.MustParsePrefix("100.64.0.0/10")}}}
 	if t := nodeTable(&q, n); len(t.Chains) > 0 {
 		tables = append(tables, t)
 	}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// The chains closed and callers serve all pods of a network, and running pods may be older than the configuration. So
+// these chains must fit the destinations of each running pod. The node's routes and rules for the service loops show
+// these destinations. An ADD reads them only if the network's table does not fit the present configuration alone. So an
+// ADD reads them after a change of the configuration, and as long as pods with other destinations run.
+
+// A reach has the destinations of a pod with a service loop.
+type reach struct {
+	byENI  []netip.Prefix // destinations to which the pod sends by its ENI
+	byNode []netip.Prefix // destinations among these to which the node sends all the same, see prefNode
+}
+
+// reaches are the reaches of the pods that have these ends of pairs.
+func reaches(veths map[string]nl.Link, routes []nl.Route, rules []nl.Rule) (all []reach) {
+	by := map[string]reach{}
+	for _, r := range routes {
+		if l, ours := veths[r.Dev]; ours && !nl.IsRouted(l.Group) && r.Via.IsValid() {
+			x := by[r.Dev]
+			x.byENI = append(x.byENI, r.Dst.Masked())
+			by[r.Dev] = x
+		}
+	}
+	for _, r := range rules {
+		if x, ours := by[r.IIF]; ours && r.Pref == prefNode && r.To.IsValid() {
+			x.byNode = append(x.byNode, r.To)
+			by[r.IIF] = x
+		}
+	}
+	for _, x := range by {
+		all = append(all, x)
+	}
+	return all
+}
+
+// reaches are the reaches for which the chains are made: of the request's own pod, if there is one, and of other pods.
+func (r *request) reaches() []reach {
+	if r.Prev == nil {
+		return r.others
+	}
+	return append([]reach{{byENI: byENI(r, pair{addrs: r.addrs})}}, r.others...)
+}
+
+// looped are the destinations of a family to which all pods send by their ENIs. A pod without such destinations does
+// not count: it lacks the family, or has lost its routes.
+func (r *request) looped(f nl.Family) (all []netip.Prefix) {
+	var lists [][]netip.Prefix
+	for _, x := range r.reaches() {
+		if of := ofFamily(f, x.byENI); len(of) > 0 {
+			lists = append(lists, of)
+		}
+	}
+	for _, p := range slices.Concat(lists...) {
+		covers := func(q netip.Prefix) bool { return q.Bits() <= p.Bits() && q.Overlaps(p) }
+		without := func(list []netip.Prefix) bool { return !slices.ContainsFunc(list, covers) }
+		if !slices.ContainsFunc(lists, without) {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// hosts are the prefixes of hostCidrs in a family, and those that other pods have.
+func (r *request) hosts(f nl.Family) []netip.Prefix {
+	all := slices.Clone(r.Config.hostCIDRs)
+	for _, x := range r.others {
+		all = append(all, x.byNode...)
+	}
+	return ofFamily(f, all)
+}
+
+// shareNode installs the objects of nodeWiring. The network's table also fits the other pods of the network.
+func (s *scene) shareNode() error {
+	w := nodeWiring(s.request, s.node)
+	for i, step := range w {
+		if t, is := step.Object.(nl.Table); is && t.Name == nl.OwnTableOf(s.Network) {
+			w[i].Object = prepared{t, s.fitting}
+		}
+	}
+	return install(w)
+}
+
+// fitting is the network's table for the pod and all other pods of the network.
+func (s *scene) fitting() (nl.Table, error) {
+	veths, err1 := pairsOf(s.nodeNS, s.Network)
+	routes, err2 := s.nodeNS.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
+	rules, err3 := s.nodeNS.Rules()
+	r := *s.request
+	r.others = reaches(veths, routes, rules)
+	return nodeTable(&r, s.node), errors.Join(err1, err2, err3)
+}
+
+// A prepared is a table that needs a preparation if the kernel's table differs.
+type prepared struct {
+	nl.Table
+	prepare func() (nl.Table, error) // returns the table to add
+}
+
+func (t prepared) Add(n *nl.NS) error { return t.AddPrepared(n, t.prepare) }
