@@ -72,7 +72,8 @@ func (m *model) families() []lease.Family {
 func (m *model) conflist(i int) string {
 	p := m.policies[i]
 	return fmt.Sprintf("%s pool %q: %v prefixes %v batch %d warm %v keep %v index %d hidden %v provision %s",
-		m.nets[i].name, p.Pool, p.Families, p.Prefixes, p.Batch, p.Warm, p.Keep, p.MinIndex, m.nets[i].hidden, p.Provision)
+		m.nets[i].name, p.Pool, p.Families, p.Prefixes, p.Batch, p.Warm, p.Keep, p.MinIndex, m.nets[i].hidden,
+		p.Provision)
 }
 
 // conflists are the policies that the conflists have now.

@@ -294,7 +294,8 @@ func TestDeallocateLost(t *testing.T) {
 					time.Sleep(time.Minute)
 					w.EC2.Script(book.UnassignAction, slices.Repeat([]ec2sim.Outcome{outcome}, 50)...)
 					gone, err := w.pool().Deallocate(w.Context(), a)
-					if err == nil || len(gone) > 0 || !strings.Contains(err.Error(), "registry-gc finishes the release") {
+					const hint = "registry-gc finishes the release"
+					if err == nil || len(gone) > 0 || !strings.Contains(err.Error(), hint) {
 						w.Errorf("%v went back, %v", gone, err)
 					}
 					w.EC2.Script(book.UnassignAction)
@@ -615,8 +616,8 @@ func (w *world) notGrown() {
 }
 
 // TestGrowthBetween: an ADD is killed when its ENI is created and not attached, or is attached and would outlive the
-// instance. Before the next ADD of its network, the node collects, or a pod of another network comes, or the node boots.
-// Not all of these may finish the ENI. The next ADD does.
+// instance. Before the next ADD of its network, the node collects, or a pod of another network comes, or the node
+// boots. Not all of these may finish the ENI. The next ADD does.
 func TestGrowthBetween(t *testing.T) {
 	killed := map[string]func(*world){
 		"created": (*world).notGrown,
@@ -648,9 +649,10 @@ func TestGrowthBetween(t *testing.T) {
 			_, _ = w.acquire(2) // it may find an address
 		},
 	}
+	every := []lease.Provision{lease.ProvisionFull, lease.ProvisionAssign, lease.ProvisionNone}
 	for was, kill := range killed {
 		for comes, come := range between {
-			for _, provision := range []lease.Provision{lease.ProvisionFull, lease.ProvisionAssign, lease.ProvisionNone} {
+			for _, provision := range every {
 				t.Run(was+"/"+comes+"/"+string(provision), func(t *testing.T) {
 					inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
 						kill(w)

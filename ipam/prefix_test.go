@@ -322,8 +322,8 @@ func TestFewerPrefixes(t *testing.T) {
 	}
 }
 
-// TestPrefixBase: an ENI has lost a prefix, and has the first address of this prefix as a single address, for a pod that
-// runs. That address does not show that the ENI still has the others.
+// TestPrefixBase: an ENI has lost a prefix, and has the first address of this prefix as a single address, for a pod
+// that runs. That address does not show that the ENI still has the others.
 func TestPrefixBase(t *testing.T) {
 	for name, loses := range map[string]func(*world, string, netip.Prefix){
 		"metadata shows the prefix": func(w *world, eni string, p netip.Prefix) {

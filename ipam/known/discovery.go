@@ -143,8 +143,8 @@ func (l discovery) learnAddrs(e aws.ENI) {
 	}
 }
 
-// plausible reports whether metadata can be right about an address. For example, metadata is wrong if this node has just
-// unassigned the address, or if another ENI has it.
+// plausible reports whether metadata can be right about an address. For example, metadata is wrong if this node has
+// just unassigned the address, or if another ENI has it.
 func (l discovery) plausible(e aws.ENI, a netip.Addr) bool {
 	return l.confirmed(e, a) && !recentlyGone(l.State, a, l.now, l.lag) &&
 		book.Strange(l.State, e.ID, l.ENIs[e.ID], []netip.Addr{a}, nil) == nil

@@ -37,9 +37,9 @@ func (p *Node) InUse() (lease.Used, error) {
 // An address that is in use gets a lease without a key, if it has no lease. Any other address that is new to the
 // registry cools first. On a node on which no pod has had an address yet, such an address is free at once.
 //
-// If no process changes anything in EC2, and there is one pool, Learn does not ask EC2 for the tags of the ENIs. A collection asks later.
-// The nodes of a cluster may start at the same time, but they run their collections at different times. So their calls
-// do not all come at the same time.
+// If no process changes anything in EC2, and there is one pool, Learn does not ask EC2 for the tags of the ENIs. A
+// collection asks later. The nodes of a cluster may start at the same time, but they run their collections at different
+// times. So their calls do not all come at the same time.
 func (p *Node) Learn(ctx context.Context) error {
 	_, err := p.LearnWith(ctx, !p.TrustsMetadata() || p.Policy.Pools,
 		func(enis []aws.ENI) lease.Used { return p.Used(macs(enis)...) })

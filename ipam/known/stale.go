@@ -28,10 +28,10 @@ import (
 // In two cases, the node trusts metadata alone. In the first case, no process of the node unassigns anything: see
 // TrustsMetadata. The second case is a role that may not ask EC2, because then the node has no other source.
 
-// TrustsMetadata reports whether metadata cannot lag behind a change of this node, because no process of the node changes
-// anything in EC2. One network with "provision": "none" does not show this, because another network may allow changes. A
-// collection knows all networks of the conflists. An ADD knows only its own network. But ReleasedMark shows that the
-// node has released something since it booted.
+// TrustsMetadata reports whether metadata cannot lag behind a change of this node, because no process of the node
+// changes anything in EC2. One network with "provision": "none" does not show this, because another network may allow
+// changes. A collection knows all networks of the conflists. An ADD knows only its own network. But ReleasedMark shows
+// that the node has released something since it booted.
 func (p *Node) TrustsMetadata() bool {
 	return p.Policy.Provision == lease.ProvisionNone && !p.Policy.Changes && !p.Registry.Marked(ReleasedMark)
 }
@@ -60,9 +60,9 @@ func news(s *registry.State, e aws.ENI) bool {
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), isNewPrefix))
 }
 
-// confirmed reports whether the node can trust that an ENI has an address. If the kernel shows the address in use on the
-// ENI, this is enough. Otherwise EC2's description of the ENI decides. If EC2 has not described the ENI, the address must
-// be in the registry, or the node must not doubt metadata.
+// confirmed reports whether the node can trust that an ENI has an address. If the kernel shows the address in use on
+// the ENI, this is enough. Otherwise EC2's description of the ENI decides. If EC2 has not described the ENI, the
+// address must be in the registry, or the node must not doubt metadata.
 func (l discovery) confirmed(e aws.ENI, a netip.Addr) bool {
 	known := l.ENIs[e.ID]
 	d, asked := l.described[e.ID]
@@ -75,8 +75,8 @@ func (l discovery) confirmed(e aws.ENI, a netip.Addr) bool {
 	return !l.doubts || known.Has(a) || book.NodesOwn(e, known, a)
 }
 
-// confirmedPrefix reports whether the node can trust that an ENI has a prefix. EC2 or the registry must show the same. A
-// pod with an address of the prefix proves nothing, because the ENI may have that address as a single address.
+// confirmedPrefix reports whether the node can trust that an ENI has a prefix. EC2 or the registry must show the same.
+// A pod with an address of the prefix proves nothing, because the ENI may have that address as a single address.
 func (l discovery) confirmedPrefix(e aws.ENI, c netip.Prefix) bool {
 	if d, asked := l.described[e.ID]; asked {
 		return book.Delegates(d, c)

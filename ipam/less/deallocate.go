@@ -59,8 +59,8 @@ func unfinished(err error) error {
 	return err
 }
 
-// withdrawNamed removes the named addresses from the registry, with an intent for each. It returns the addresses of each
-// ENI, and the intents of earlier releases that are not finished.
+// withdrawNamed removes the named addresses from the registry, with an intent for each. It returns the addresses of
+// each ENI, and the intents of earlier releases that are not finished.
 func (p *Node) withdrawNamed(
 	ctx context.Context, addrs []netip.Addr,
 ) (victims map[string]book.Releasable, begun []registry.Intent, err error) {

@@ -15,8 +15,8 @@ import (
 
 // neighbours compares the file with the other files in its directory, because networks can conflict. Two networks with
 // the same name share their leases. The node has one setting of masquerading and one lease log for all networks. What a
-// network does not do itself, another one may do: change addresses in EC2, or divide ENIs into pools. The review does not
-// compare the file with the file that it will replace.
+// network does not do itself, another one may do: change addresses in EC2, or divide ENIs into pools. The review does
+// not compare the file with the file that it will replace.
 func (r *review) neighbours() {
 	r.decode()
 	for _, f := range r.beside.Files {
