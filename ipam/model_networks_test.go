@@ -126,14 +126,11 @@ func (m *model) reconfigure() {
 	m.logf("%s configuration: %s, removed %v", m.clock(), m.conflist(i), n.removed)
 }
 
-// allow lets all networks change all in EC2 from now on.
+// allow lets all networks change all in EC2 from now on, if one may change less than another.
 func (m *model) allow() {
 	for i := range m.policies {
-		p := &m.policies[i]
-		if p.Provision == lease.ProvisionNone {
-			p.Keep = false
-		}
-		if m.mixed {
+		if p := &m.policies[i]; m.mixed {
+			p.Keep = p.Keep && p.Provision != lease.ProvisionNone
 			p.Provision = lease.ProvisionFull
 		}
 	}

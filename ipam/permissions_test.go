@@ -65,6 +65,7 @@ func (m *model) confine(c permitted) {
 	m.policies, m.provision = c.Config.Policies(), c.Config.Policies()[0].Provision
 	// the role's policy is for this configuration
 	m.nets, m.changes = slices.Repeat([]network{{name: "net"}}, len(m.policies)), false
+	m.mixed, m.noBoot = false, false
 	for _, p := range m.policies {
 		if card, index, free := m.freeSlot(m.Instance); free && m.provision != lease.ProvisionFull {
 			m.launched(p, card, index)
