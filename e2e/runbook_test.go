@@ -39,8 +39,8 @@ func TestRunbook(t *testing.T) {
 }
 
 // runbookCommand matches a command of the page: in a line of its own, or in quotes.
-var runbookCommand = regexp.MustCompile("(?m)^    ((?:cni-tool|ip|for|sysctl|nft) [^#\n]*)|`((?:cni-tool|ip|nft|" +
-	"sysctl|systemctl|journalctl|kubectl|aws|iptables|iptables-legacy|firewall-cmd|ufw) [^`]*)`")
+var runbookCommand = regexp.MustCompile("(?m)^    (?:  )?((?:cni-tool|ip|for|sysctl|nft) [^#\n]*)|`((?:cni-tool|ip|nft|" +
+	"sysctl|systemctl|journalctl|kubectl|aws|iptables|iptables-legacy|firewall-cmd|ufw|tailscale) [^`]*)`")
 
 // runbookStates are the entries of the page that name commands, by how they begin, and the files whose tests make the
 // state that the entry is about: transcripts of the tool, tests of this package, and others with their path. The
@@ -81,6 +81,7 @@ var runbookStates = map[string]string{
 	"**ENIs that no instance uses**":          "eni_gc.txtar",
 	"### The firewall restarts":               "repair.txtar faults_table_test.go packaging/testdata/tenants",
 	"### The firewall drops":                  "nl/dropping_test.go faults_table_test.go packaging/testdata/tenants",
+	"### A VPN on the node":                   "packaging/testdata/tenants doctor_node.txtar",
 	"## Metrics":                              "metrics.txtar",
 }
 
