@@ -161,12 +161,12 @@ func again(run string) string {
 	return strings.TrimSuffix(`make test-ec2 ARGS="-clean -yes -run `+run, " -run ") + `"`
 }
 
-// clean deletes the objects of a run, or of all runs if the ID is empty. clean ends when EC2 has shown no object in
-// this number of looks in a row.
+// clean deletes the objects of a run, or of all runs if the ID is empty. A look asks EC2 which objects remain. clean
+// ends when EC2 has shown no object in several looks in a row. The argument looks is the number of these looks.
 //
-// The deletion of the security group makes sure that nothing remains. EC2 deletes the group only when no instance and
-// no ENI has the group. Instances and ENIs that EC2 does not show yet also count. A launch or a new ENI of the run may
-// still be under way. EC2 then refuses the launch or the ENI, because its group is deleted.
+// The deletion of the security group makes sure that nothing remains. EC2 refuses this deletion while an instance or
+// an ENI has the group, even one that EC2 does not show yet. A launch or a new ENI of the run may still be under way
+// when EC2 deletes the group. EC2 then refuses the launch or the ENI.
 func (c *cloud) clean(ctx context.Context, run string, m *made, looks int, out output) error {
 	said := map[string]bool{}
 	say := func(key, line string) {

@@ -33,9 +33,9 @@ func Undone(err error) bool {
 	return !MaybeDone(err) && anyError(err, func(*Error) bool { return true })
 }
 
-// Unsent reports whether EC2 has got no request of the calls that failed with err, for example because the context had
-// ended. Then EC2 has refused nothing. An error about the role's credentials also has a code, but the code is from
-// metadata, not from EC2.
+// Unsent reports whether no request of the calls that failed with err has reached EC2. For example, the context had
+// ended before. Then EC2 has refused nothing. A code in the error usually shows that EC2 has answered. But an error
+// about the role's credentials has a code from metadata, and Unsent ignores this code.
 func Unsent(err error) bool {
 	return Undone(err) && !anyError(err, func(e *Error) bool { return e.Code != "" && !e.unsent })
 }

@@ -39,8 +39,9 @@ func TestRunbook(t *testing.T) {
 }
 
 // runbookCommand matches a command of the page: in a line of its own, or in quotes.
-var runbookCommand = regexp.MustCompile("(?m)^    (?:  )?((?:cni-tool|ip|for|sysctl|nft) [^#\n]*)|`((?:cni-tool|ip|nft|" +
-	"sysctl|systemctl|journalctl|kubectl|aws|iptables|iptables-legacy|firewall-cmd|ufw|tailscale) [^`]*)`")
+var runbookCommand = regexp.MustCompile("(?m)^    (?:  )?((?:cni-tool|ip|for|sysctl|nft) [^#\n]*)|`((?:cni-tool|" +
+	"ip|nft|sysctl|systemctl|journalctl|kubectl|aws|iptables|iptables-legacy|firewall-cmd|tailscale|" +
+	"ufw) [^`]*)`")
 
 // runbookStates are the entries of the page that name commands, by how they begin, and the files whose tests make the
 // state that the entry is about: transcripts of the tool, tests of this package, and others with their path. The

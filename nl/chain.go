@@ -75,8 +75,8 @@ func (c Chain) addRules(x *transaction) error {
 // code.
 const revision = "1"
 
-// A fingerprinted identifies a rule for Check by the rule's chain and comment. The comment is a hash of the rule, and
-// of how the kernel calls the chain.
+// A fingerprinted is a rule's chain and comment, by which Check recognizes the rule. The comment is a hash of the
+// rule's text, of the chain's name, type, hook, priority and policy, and of revision.
 type fingerprinted struct{ chain, comment string }
 
 // ours reports whether the comment is as long as the comments that we give to rules.
@@ -100,8 +100,9 @@ func (c Chain) fingerprints() []fingerprinted {
 	return all
 }
 
-// check returns an error if the kernel calls its chain otherwise than c says. check does not compare the rules. check
-// is necessary: if an operator or another program sets another policy, the comments of the rules do not change.
+// check returns an error if the kernel's chain has another type, hook, priority or policy than c. check does not
+// compare the rules. check is necessary: if an operator or another program sets another policy, the comments of the
+// rules do not change.
 func (c Chain) check(n *NS, t Table) error {
 	is, _, err := t.chain(n, c.Name)
 	if err != nil {
@@ -113,8 +114,8 @@ func (c Chain) check(n *NS, t Table) error {
 	return nil
 }
 
-// chain asks the kernel for a chain of the table. c shows how the kernel calls the chain, without the rules. rules is
-// the number of uses: the chain's rules, and the elements and rules that lead to the chain.
+// chain asks the kernel for a chain of the table. c has the chain's name, type, hook, priority and policy, but no
+// rules. rules is the number of uses: the chain's rules, and the elements and rules that lead to the chain.
 func (t Table) chain(n *NS, name string) (c Chain, rules int, err error) {
 	msg, err := t.get(n, unix.NFT_MSG_GETCHAIN, attrString(unix.NFTA_CHAIN_TABLE, t.Name),
 		attrString(unix.NFTA_CHAIN_NAME, name))

@@ -102,8 +102,8 @@ func (n *NS) features(l Link) (value []byte, err error) {
 	return value, nil
 }
 
-// rss reads the structure with the table by which the driver chooses the queue of a packet, and with the key of the
-// hash. The first request asks for the sizes of the table and the key.
+// rss reads one structure with the driver's RSS settings. The structure has the key of the hash, and the table by
+// which the driver chooses the queue of a packet. The first request asks for the sizes of the table and the key.
 func (n *NS) rss(l Link) ([]byte, error) {
 	const header, indirAt, keyAt, most = 24, 8, 12, 1 << 12
 	sizes := words(header, ethtoolGetRSS)

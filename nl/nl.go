@@ -6,7 +6,7 @@
 // The package uses the words of ip(8), sysctl(8) and nft(8). An Object is a link, an address, a route, a rule, a
 // neighbour, a sysctl or a table of netfilter rules. A caller can add, delete and check an Object, and an Object prints
 // as the command that would add it. A Wiring is a list of objects. ADD adds the objects of a list, CHECK checks them,
-// and DEL deletes them. The documentation has the printed list.
+// and DEL deletes them. docs/node.md shows the lists that our plugins use, as these commands.
 //
 // Adding an object twice has the same effect as adding it once. Deleting an object twice has the same effect as
 // deleting it once. If an object exists with other properties, Add returns an error and does not change the object. The

@@ -24,7 +24,8 @@ import (
 //go:noescape
 func callIn(ns, home, trap, a1, a2, a3, a4 uintptr) (entered, result, left uintptr)
 
-// open opens a file in the namespace. The file stays in the namespace, whichever thread uses it.
+// open opens a file, for example a sysctl, as the namespace shows it. Any thread can then use the file: it always
+// belongs to this namespace.
 func (n *NS) open(path string, mode int) (fd int, err error) {
 	mode |= unix.O_CLOEXEC
 	if n.process {

@@ -176,8 +176,8 @@ func (w Wiring) String() string {
 // errGone is the error of a namespace that is gone.
 var errGone error = &meaning{"the namespace is gone", &fs.ErrNotExist}
 
-// A meaning is an error with a text, and wraps an error of package fs. If fmt.Errorf made such errors, each process
-// would have to make them before main.
+// A meaning is an error with a text, and wraps an error of package fs. The compiler puts a meaning into the program's
+// data. Errors of fmt.Errorf in package variables would cost each process time before main.
 type meaning struct {
 	text string
 	of   *error

@@ -10,12 +10,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An ADD that finds no free address becomes a waiter in the registry before it waits for its
-// turn. The process that has the turn asks EC2 for an address for each waiter, and for each ADD
-// that has just given up. So one call is enough for all ADDs of a burst that are in the registry
-// by then.
+// An ADD that finds no free address becomes a waiter in the registry. Then the ADD waits for the lock under which one
+// process at a time gets addresses from EC2 (Source.Turn). The process that gets the lock asks EC2 for an address for
+// each waiter. It also asks for one for each ADD that has just given up because of throttling, because the runtime
+// will repeat that ADD. So one call is enough for all ADDs of a burst that are in the registry when the process asks.
 
-// wait makes the owner a waiter. An owner that waits already keeps the time since when it waits.
+// wait makes the owner a waiter. If the owner is a waiter already, the time at which it began to wait stays the same.
 func (p *Pool) wait(s *registry.State, o Owner, was registry.Waiter, now, until time.Time) {
 	if was.Since.IsZero() {
 		was.Since = now

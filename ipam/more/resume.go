@@ -206,8 +206,8 @@ func (p *Node) abandon(ctx context.Context, e aws.ENI) error {
 		return err
 	}
 	if _, known := s.ENIs[e.ID]; known {
-		// an operator or another program has detached it just now. Pods may have its addresses: a collection deletes
-		// the ENI if no pod has one
+		// an operator or another program has detached this ENI just now. Pods may still have addresses of the ENI. If
+		// no pod has one of these addresses, a collection deletes the ENI
 		return nil
 	}
 	err = p.DeleteNow(ctx, e.ID)

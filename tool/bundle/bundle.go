@@ -7,9 +7,9 @@
 // share of the size. If a source cannot be read, or has no room, the manifest says so. A missing source is never a
 // failure. So a bundle of a broken node has all sources that still work.
 //
-// The code lists field by field what may leave the node (see allow.go). The types of this project have no fields for
-// other data. Other programs or people may have written a text ("texts of others"). Only words that can be no secret
-// stay in such a text.
+// The code selects and filters the data that may leave the node (see allow.go). Some fields have texts that other
+// programs or people may have written ("texts of others"). In such a text, the bundle keeps only words that cannot be
+// a secret.
 package bundle
 
 import (
