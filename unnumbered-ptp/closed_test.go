@@ -242,7 +242,7 @@ func TestClosedNewer(t *testing.T) {
 		"the default route becomes host": {setting{route: "vpc", hosts: services}, setting{hosts: services}, itself,
 			itself},
 		"a peer comes": {setting{}, setting{peers: []string{"198.51.100.0/24"}}, itself, nodeAddr},
-		"a host CIDR of the VPC goes": {setting{hosts: []string{"10.0.2.0/24", "fd00:0:2::/64"}}, setting{}, nodeAddr,
+		"a host CIDR of the VPC goes": {setting{hosts: inVPC}, setting{}, nodeAddr,
 			nodeAddr},
 	} {
 		t.Run(name, func(t *testing.T) {

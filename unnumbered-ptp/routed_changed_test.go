@@ -31,35 +31,41 @@ func (f *fabric) set(name, addr string, s setting) *pod {
 	})
 }
 
-// seenBy calls the other host and the internet from pods, and wants to be seen as the given address, or as the pod if
-// the address is "".
+// seenBy calls the other host by both families, and the internet by IPv4. It wants to be seen as the given address, or
+// as the pod if the address is "".
 func (f *fabric) seenBy(when, other, world string, pods ...*pod) {
 	f.t.Helper()
 	for _, p := range pods {
-		for to, as := range map[string]string{otherAddr: other, internet: world} {
-			if seen, err := call(p.NS, "tcp4", to+":8080"); seen != cmp.Or(as, p.addr) || err != nil {
-				f.t.Errorf("%s: %s calls %s and is seen as %q, want %q; %v", when, p.Name, to, seen, cmp.Or(as, p.addr),
-					err)
+		for _, c := range []struct{ network, to, as string }{
+			{"tcp4", otherAddr, other}, {"tcp6", otherAddr, other}, {"tcp4", internet, world},
+		} {
+			seen, err := call(p.NS, c.network, dialled(c.network, c.to+":8080"))
+			if want := seenAs(c.network, cmp.Or(c.as, p.addr)); seen != want || err != nil {
+				f.t.Errorf("%s: %s calls %s (%s) and is seen as %q, want %q; %v", when, p.Name, c.to, c.network, seen,
+					want, err)
 			}
 		}
 	}
 }
+
+// inVPC are hostCidrs in the VPC, of both families.
+var inVPC = []string{"10.0.2.0/24", "fd00:0:2::/64"}
 
 // TestRoutedChanges: the configuration changes while pods of two ENIs run. The ADD of a pod of one ENI makes the pods
 // of both ENIs reach each destination as the new configuration says. Nothing is then missing, so repair does not undo
 // the change, and the next ADD changes nothing.
 func TestRoutedChanges(t *testing.T) {
 	const service = "172.20.0.0/16"
-	itself, node := "", nodeAddr
+	itself, node, nested := "", nodeAddr, append([]string{otherAddr, sixth(otherAddr)}, inVPC...)
 	for name, x := range map[string]struct {
 		older, newer setting
 		other, world string // as whom the other host and the internet see a pod after the change
 	}{
-		"a host CIDR of the VPC comes": {setting{}, setting{hosts: []string{"10.0.2.0/24"}}, node, node},
-		"a host CIDR of the VPC goes":  {setting{hosts: []string{"10.0.2.0/24"}}, setting{}, itself, node},
-		"nested host CIDRs go":         {setting{hosts: []string{otherAddr, "10.0.2.0/24"}}, setting{}, itself, node},
-		"one of nested host CIDRs goes": {setting{hosts: []string{otherAddr, "10.0.2.0/24"}},
-			setting{hosts: []string{"10.0.2.0/24"}}, node, node},
+		"a host CIDR of the VPC comes": {setting{}, setting{hosts: inVPC}, node, node},
+		"a host CIDR of the VPC goes":  {setting{hosts: inVPC}, setting{}, itself, node},
+		"nested host CIDRs go":         {setting{hosts: nested}, setting{}, itself, node},
+		"one of nested host CIDRs goes": {setting{hosts: nested},
+			setting{hosts: inVPC}, node, node},
 		"the default route becomes vpc": {setting{hosts: []string{service}},
 			setting{route: "vpc", hosts: []string{service}}, itself, itself},
 		"the default route becomes host": {setting{route: "vpc", hosts: []string{service}}, setting{}, itself, node},
@@ -102,7 +108,7 @@ func TestRoutedChangesKilled(t *testing.T) {
 	serve(t, f.other, ":8080")
 	serve(t, f.router, internet+":8080")
 	for point, killed := 1, true; killed; point++ {
-		older := setting{hosts: []string{"10.0.2.0/24"}}
+		older := setting{hosts: inVPC}
 		near, far := f.set("pod1", pod1Addr, older), f.set("pod3", pod3Addr, older)
 		must(t, f.ADD(near))
 		must(t, f.ADD(far))
@@ -130,7 +136,7 @@ func TestRoutedNetworks(t *testing.T) {
 	f := newFabric(t)
 	serve(t, f.other, ":8080")
 	serve(t, f.router, internet+":8080")
-	hosts := setting{hosts: []string{"10.0.2.0/24"}}
+	hosts := setting{hosts: inVPC}
 	var others []*pod
 	for name, addr := range map[string]string{"pod1": pod1Addr, "pod3": pod3Addr} {
 		p := f.set(name, addr, hosts)
@@ -172,7 +178,7 @@ func TestRoutedNetworksMeet(t *testing.T) {
 			f := newFabric(t)
 			serve(t, f.other, ":8080")
 			serve(t, f.router, internet+":8080")
-			hosts := setting{hosts: []string{"10.0.2.0/24"}}
+			hosts := setting{hosts: inVPC}
 			older := f.set("older", "10.0.1.52", hosts)
 			must(t, f.ADD(older))
 			must(t, f.DEL(older))
