@@ -168,3 +168,20 @@ func opened(t *testing.T, pipe string) {
 	must(t, err)
 	must(t, f.Close())
 }
+
+// TestCollectProvisions: a collection unassigns addresses only if all networks of the node allow changes in EC2, whatever
+// the ADD of one of them has recorded.
+func TestCollectProvisions(t *testing.T) {
+	for _, provision := range []lease.Provision{lease.ProvisionFull, lease.ProvisionAssign, lease.ProvisionNone} {
+		w := newWorld(t, "m5.large", 20)
+		w.policy.Batch = 4
+		w.mustAcquire(1)
+		w.Age(time.Hour)
+		p := w.pool()
+		p.Policy = lease.Common(w.policy, w.another(provision))
+		done := must1(p.Collect(t.Context(), less.Collection{FreeAfter: time.Minute, Max: -1}))(t)
+		if allowed := provision != lease.ProvisionNone; (len(done.Unassigned) > 0) != allowed {
+			t.Errorf("another network has %s, and the collection has unassigned %v", provision, done.Unassigned)
+		}
+	}
+}

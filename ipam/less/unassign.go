@@ -68,10 +68,10 @@ func (c *Collecting) empty(s *registry.State, id string, now time.Time) bool {
 }
 
 // unassignIdle unassigns idle prefixes and addresses, ENI by ENI. unassignIdle stops when the outcome of a call is
-// unknown.
+// unknown. It does nothing if a network of the node may change nothing in EC2.
 func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
-	if err != nil {
+	if err != nil || p.Policy.Provision == lease.ProvisionNone {
 		return err
 	}
 	var failed error
