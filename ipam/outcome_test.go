@@ -314,6 +314,28 @@ func TestDeallocateLost(t *testing.T) {
 	}
 }
 
+// TestDeallocateMoved: an operator has moved an ENI to another node, and releases an address of it on this one. The
+// address is not this node's any more.
+func TestDeallocateMoved(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		w.policy.Batch = 4
+		w.mustAcquire(1)
+		w.end(1)
+		eni := w.ENIs()[1]
+		second, err := w.EC2.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
+		must(w, err)
+		w.byOperator(eni.ID)
+		w.Operate("AttachNetworkInterface", "NetworkInterfaceId", eni.ID, "InstanceId", second.ID, "DeviceIndex", "1")
+		gone, err := w.pool().Deallocate(w.Context(), eni.Addrs[2])
+		if err == nil || !strings.Contains(err.Error(), "another instance may have this ENI") {
+			w.Errorf("%v went back, %v", gone, err)
+		}
+		if is := w.ENI(eni.ID); !slices.Equal(is.Addrs, eni.Addrs) {
+			w.Errorf("the ENI of the other node had %v, and has %v", eni.Addrs, is.Addrs)
+		}
+	})
+}
+
 // TestDeallocateThrottled: EC2 throttles the first of two calls. There is no second one, and what was named is free.
 func TestDeallocateThrottled(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)

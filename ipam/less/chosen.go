@@ -34,6 +34,7 @@ func (p *Node) ReleaseChosen(ctx context.Context) ([]netip.Addr, error) {
 	if err := p.OfThisInstance(ctx); err != nil {
 		return nil, err
 	}
+	p.Look(ctx)
 	used, err := p.InUse()
 	if err != nil {
 		return nil, err
@@ -83,10 +84,11 @@ func (c *Collecting) chosen(family func(netip.Addr) bool) choice {
 }
 
 // unusedBy reports whether nothing uses an address of the ENI. The kernel must have shown that the address is unused,
-// and nothing can have begun to use the address since.
+// and nothing can have begun to use the address since. If the ENI's link is not on the node, another instance may have
+// the ENI.
 func (c *Collecting) unusedBy(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
-	return !c.Used.Partial && c.Used.Of(e.MAC, a) == "" && !c.Used.InPod(e.MAC) && !s.FreedAfter(a, c.Used.Looked) &&
-		!lease.AwaitedAddr(s, a, now)
+	return !e.NoLink(now) && !c.Used.Partial && c.Used.Of(e.MAC, a) == "" && !c.Used.InPod(e.MAC) &&
+		!s.FreedAfter(a, c.Used.Looked) && !lease.AwaitedAddr(s, a, now)
 }
 
 // releaseAgain repeats the releases of processes that were killed or got no answer. The registry no longer has such an

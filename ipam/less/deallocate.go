@@ -32,6 +32,7 @@ func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) (gone []neti
 	if err := errors.Join(p.AskAgain(ctx), p.Learn(ctx)); err != nil {
 		return nil, err
 	}
+	p.Look(ctx)
 	unlock, err := p.Registry.Lock(ctx, "grow") // see release
 	if err != nil {
 		return nil, err
@@ -67,7 +68,7 @@ func (p *Node) withdrawNamed(
 	err = p.Registry.Update(ctx, func(s *registry.State) (refused error) {
 		victims, begun = map[string]book.Releasable{}, nil
 		for _, a := range addrs {
-			if i, left := book.LeftRelease(s, a); left {
+			if i, left := book.LeftRelease(s, a); left && s.ENIs[i.ENI].Missed.IsZero() {
 				begun = append(begun, i)
 				continue
 			}
@@ -129,6 +130,8 @@ func spare(s *registry.State, a netip.Addr) (string, error) {
 		return "", fmt.Errorf("IP not found - can't release %s: it is on none of this instance's ENIs", a)
 	case leased:
 		return "", fmt.Errorf("%s is in use: %s", a, book.Holder(lease))
+	case !e.Missed.IsZero():
+		return "", fmt.Errorf("%s is on %s, whose link is not on the node: another instance may have this ENI", a, id)
 	case !slices.Contains(e.Addrs, a) && a.Is6():
 		return "", fmt.Errorf("%s is in a prefix, which stays on %s as long as the ENI exists", a, id)
 	case !slices.Contains(e.Addrs, a):
