@@ -169,8 +169,8 @@ func opened(t *testing.T, pipe string) {
 	must(t, f.Close())
 }
 
-// TestCollectProvisions: a collection unassigns addresses only if all networks of the node allow changes in EC2, whatever
-// the ADD of one of them has recorded.
+// TestCollectProvisions: a collection unassigns addresses only if all networks of the node allow changes in EC2,
+// whatever the ADD of one of them has recorded.
 func TestCollectProvisions(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionFull, lease.ProvisionAssign, lease.ProvisionNone} {
 		w := newWorld(t, "m5.large", 20)
