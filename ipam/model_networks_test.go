@@ -24,7 +24,7 @@ import (
 // one that Multus alone knows, for further attachments: no conflist has it, so nothing is kept for it.
 //
 // The second network may be allowed fewer changes in EC2 than the first. Then collections leave to ADDs what they may
-// not do themselves. If no ADD has come when an intent ends, an ENI that was begun is left for eni-gc. A network that
+// not do themselves. If no ADD asks EC2 before an intent ends, an ENI that was begun is left for eni-gc. A network that
 // may change nothing must not be beside another one, because after a boot it cannot know what that one has released. So
 // such a node does not boot.
 
@@ -136,22 +136,24 @@ func (m *model) allow() {
 	}
 }
 
-// noteStrays notes the ENIs of growths that are not attached, and since when.
-func (m *model) noteStrays() {
+// noteBegun notes the ENIs that a process has begun to make, and since when.
+func (m *model) noteBegun() {
 	for _, e := range m.EC2.ENIs() {
-		switch since := m.strays[e.ID]; {
-		case e.Status != "available":
-			delete(m.strays, e.ID)
-		case since.IsZero():
-			m.strays[e.ID] = time.Now()
+		_, noted := m.begunAt[e.ID]
+		switch begun := e.Status == "available" || e.Instance == m.ID && !e.DeleteOnTermination; {
+		case !begun:
+			delete(m.begunAt, e.ID)
+		case !noted:
+			m.begunAt[e.ID] = m.sighting()
 		}
 	}
 }
 
-// noteLeft notes the ENIs of growths that a collection could not finish before their intents ended.
-func (m *model) noteLeft() {
-	for id, since := range m.strays {
-		if m.mixed && time.Since(since) > intentLife {
+// noteAbandoned notes the ENIs that no process may finish any more: a collection that may not do so has ended their
+// intents.
+func (m *model) noteAbandoned() {
+	for id, began := range m.begunAt {
+		if m.mixed && (time.Since(began.when) > intentLife || began.losses < m.losses) {
 			m.abandoned[id] = true
 		}
 	}
@@ -180,7 +182,8 @@ func (m *model) verifyKept(c ec2sim.Call) {
 }
 
 // verifyWarm checks that a collection has left ready what the conflists want of the pools that it has taken addresses
-// from. That was the registry before. An ENI that serves no network any more has nothing ready.
+// from. That was the registry before. An ENI that serves no network any more has nothing ready. An address that a pod
+// had chosen goes back in any case.
 func (m *model) verifyWarm(before *registry.State, done less.Report) {
 	s, err := m.view()
 	if err != nil {
@@ -189,7 +192,9 @@ func (m *model) verifyWarm(before *registry.State, done less.Report) {
 	for i, p := range m.policies {
 		took := slices.ContainsFunc(done.Unassigned, func(a netip.Addr) bool {
 			id, e := before.ENIOf(a)
-			return id != "" && e.Pool == p.Pool && !s.ENIs[id].Passed
+			_, owned := before.Owners[a]
+			l, _ := before.Leases.At(a)
+			return id != "" && e.Pool == p.Pool && !s.ENIs[id].Passed && !owned && !l.Asked
 		})
 		ready := lease.Ready(s, p.Pool, time.Now())
 		if want := p.Warm.Left(); took && !m.nets[i].removed && !m.nets[i].hidden && ready < want {

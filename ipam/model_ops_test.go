@@ -67,7 +67,7 @@ func init() {
 		{7, false, (*model).fail}, {4, false, (*model).loseAnswer}, {6, false, (*model).script},
 		{2, false, (*model).detach}, {3, true, (*model).unassign},
 		{2, true, (*model).clockSteps}, {6, true, (*model).lie}, {5, true, (*model).confess},
-		{14, false, (*model).tick},
+		{14, false, (*model).tick}, {3, true, (*model).deallocate},
 	}
 }
 
@@ -378,10 +378,10 @@ func (m *model) collect() {
 	m.collectNow(c, m.fate())
 }
 
-// begun reports whether the registry has intents, for which a collection waits until growth is over.
+// begun reports whether the registry has something for which a collection waits until growth is over.
 func (m *model) begun() bool {
 	s, err := m.view()
-	return err != nil || known.Due(s) || s.Blank()
+	return err != nil || known.Due(s) || s.Blank() || lease.AnyToRelease(s)
 }
 
 func (m *model) collectNow(c less.Collection, f fate) (done less.Report, err error) {
@@ -405,11 +405,36 @@ func (m *model) collectNow(c less.Collection, f fate) (done less.Report, err err
 	if f.at == 0 && err == nil {
 		m.verifySeen()
 	}
-	m.noteLeft()
+	m.noteAbandoned()
 	if m.verifyCalls(); err == nil && f.at == 0 && len(m.lies) == 0 && m.refused == refused {
 		m.notice(began)
 	}
 	return done, err
+}
+
+// deallocate is an operator who releases a free address by name.
+func (m *model) deallocate() {
+	s, err := m.view()
+	keeps := slices.ContainsFunc(m.policies, func(p lease.Policy) bool { return p.Keep })
+	if err != nil || keeps || m.denied != nil || m.locked("grow") {
+		return // it would wait
+	}
+	free := slices.DeleteFunc(slices.SortedFunc(s.Free.Keys(), netip.Addr.Compare), func(a netip.Addr) bool {
+		_, e := s.ENIOf(a)
+		_, given := m.given[m.carrier(a)]
+		return !slices.Contains(e.Addrs, a) || a == e.Primary() || given
+	})
+	if len(free) == 0 {
+		return
+	}
+	a, f := pick(m.rng, free...), m.fate()
+	m.logf("%s an operator releases %s%v", m.clock(), a, f)
+	var gone []netip.Addr
+	err = m.run(lease.Policy{}, f, time.Minute, func(ctx context.Context, pool *Pool) (err error) {
+		gone, err = pool.Deallocate(ctx, a)
+		return err
+	})
+	m.logf("  %v, %v", gone, err)
 }
 
 func (m *model) fill() {

@@ -271,7 +271,7 @@ func (m *model) verifyMade() {
 		_, others := m.theirs[e.ID]
 		switch {
 		case others || e.Tags[book.TagManaged] != "false":
-		case e.Instance == m.ID && (!known || !e.DeleteOnTermination && !m.outlives[e.ID]):
+		case e.Instance == m.ID && (!known || !e.DeleteOnTermination && !m.outlives[e.ID] && !m.abandoned[e.ID]):
 			m.wrong("%s is attached, known %v, and ends with the instance: %v", e.ID, known, e.DeleteOnTermination)
 		case e.Status == "available" && (known || unfinished || e.Tags[book.TagInstance] != m.ID):
 			m.wrong("%s is left behind, known %v, intents %v, rebuilt %v", e.ID, known, s.Intents, s.Rebuilt)

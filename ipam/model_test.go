@@ -178,10 +178,10 @@ type model struct {
 	calm  bool   // nothing happens to a process
 	other func() // what happens while a process waits, in histories of two nodes; nil: what can happen to one
 
-	mixed     bool                 // a network may change less in EC2 than another one
-	noBoot    bool                 // the node does not boot
-	strays    map[string]time.Time // ENIs that are not attached, and since when
-	abandoned map[string]bool      // the ENIs of growths whose intents have ended before an ADD could finish them
+	mixed     bool                // a network may change less in EC2 than another one
+	noBoot    bool                // the node does not boot
+	begunAt   map[string]sighting // the ENIs that a process has begun to make
+	abandoned map[string]bool     // those whose intents a collection has ended that may not finish them
 
 	stays    map[string]time.Time // since when EC2 refuses to have an ENI end with the instance
 	outlives map[string]bool      // the ENIs for which it did so too long
@@ -210,7 +210,7 @@ func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *mo
 		primaries: map[string]netip.Addr{},
 		theirs:    map[string]ec2sim.ENI{}, taken: map[netip.Addr]time.Time{}, away: map[string]time.Time{},
 		given: map[string]ec2sim.ENI{}, answers: map[string]sighting{}, moved: map[string]bool{},
-		stays: map[string]time.Time{}, outlives: map[string]bool{}, strays: map[string]time.Time{},
+		stays: map[string]time.Time{}, outlives: map[string]bool{}, begunAt: map[string]sighting{},
 		abandoned: map[string]bool{}}
 	k.carrier = m.carrier
 	k.adversary.begin(t, seed)

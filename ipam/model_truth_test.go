@@ -34,7 +34,7 @@ func (m *model) verify() {
 	m.verifyGiven()
 	m.verifySlots()
 	m.verifyBegun()
-	m.noteStrays()
+	m.noteBegun()
 	if err := m.kernel.lost(); err != nil {
 		m.wrong("pods that run have lost %v", err)
 	}
