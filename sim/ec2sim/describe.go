@@ -172,12 +172,5 @@ func parseToken(t string) (after string, err error) {
 	return after, nil
 }
 
-// one returns a text, and yes returns a boolean, in the form of a thing's values for a filter.
+// one returns a thing's values for a filter: one text.
 func one(v string) []string { return []string{v} }
-
-func yes(b bool) []string {
-	if b {
-		return []string{"true"}
-	}
-	return []string{"false"}
-}

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"time"
 )
 
@@ -98,28 +97,16 @@ var eniCatalogue = catalogue[*eni]{
 	most:    1000,
 	idParam: "networkInterfaceIds",
 	fields: map[string]func(*eni) []string{
-		"addresses.private-ip-address": func(e *eni) []string { return texts(e.v4.addrs) },
-		"association.public-ip":        func(e *eni) []string { return publicIPs(e) },
-		"attachment.attachment-id":     ofAttachment(func(a *attachment) string { return a.id }),
-		"attachment.delete-on-termination": ofAttachment(func(a *attachment) string {
-			return strconv.FormatBool(a.deleteOnTermination)
-		}),
-		"attachment.device-index":     ofAttachment(func(a *attachment) string { return strconv.Itoa(a.index) }),
-		"attachment.instance-id":      ofAttachment(func(a *attachment) string { return a.instance.ID }),
-		"attachment.status":           ofAttachment(func(a *attachment) string { return a.status }),
-		"availability-zone":           func(e *eni) []string { return one(e.subnet.Zone) },
-		"description":                 func(e *eni) []string { return one(e.description) },
-		"group-id":                    func(e *eni) []string { return e.groups },
-		"interface-type":              func(e *eni) []string { return one(e.interfaceType()) },
-		"ipv6-addresses.ipv6-address": func(e *eni) []string { return texts(e.v6.addrs) },
-		"mac-address":                 func(e *eni) []string { return one(e.mac) },
-		"network-interface-id":        func(e *eni) []string { return one(e.id) },
-		"private-ip-address":          func(e *eni) []string { return texts(e.v4.addrs) },
-		"requester-managed":           func(*eni) []string { return yes(false) },
-		"source-dest-check":           func(e *eni) []string { return yes(e.sourceDestCheck) },
-		"status":                      func(e *eni) []string { return one(e.status()) },
-		"subnet-id":                   func(e *eni) []string { return one(e.subnet.ID) },
-		"vpc-id":                      func(e *eni) []string { return one(e.subnet.VPC) },
+		"attachment.instance-id": func(e *eni) []string {
+			if e.attachment == nil {
+				return nil
+			}
+			return one(e.attachment.instance.ID)
+		},
+		"description":          func(e *eni) []string { return one(e.description) },
+		"network-interface-id": func(e *eni) []string { return one(e.id) },
+		"status":               func(e *eni) []string { return one(e.status()) },
+		"subnet-id":            func(e *eni) []string { return one(e.subnet.ID) },
 	},
 }
 
@@ -200,23 +187,6 @@ func (e *eni) status() string {
 		return "in-use"
 	}
 	return "available"
-}
-
-// ofAttachment returns a filter by a value of the attachment. An ENI without an attachment has no value.
-func ofAttachment(value func(*attachment) string) func(*eni) []string {
-	return func(e *eni) []string {
-		if e.attachment == nil {
-			return nil
-		}
-		return one(value(e.attachment))
-	}
-}
-
-func publicIPs(e *eni) []string {
-	if !e.publicIP.IsValid() {
-		return nil
-	}
-	return one(e.publicIP.String())
 }
 
 func texts[T interface{ String() string }](values []T) []string {

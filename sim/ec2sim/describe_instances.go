@@ -53,15 +53,7 @@ var instanceCatalogue = catalogue[*Instance]{
 	whole:   true,
 	idParam: "instanceIds",
 	fields: map[string]func(*Instance) []string{
-		"availability-zone":   func(i *Instance) []string { return one(i.Zone) },
-		"client-token":        func(i *Instance) []string { return one(i.launch.in.ClientToken) },
-		"image-id":            func(i *Instance) []string { return one(i.image()) },
-		"instance-id":         func(i *Instance) []string { return one(i.ID) },
-		"instance-state-name": func(i *Instance) []string { return one(i.state()) },
-		"instance-type":       func(i *Instance) []string { return one(i.Type) },
-		"key-name":            func(i *Instance) []string { return one(i.launch.in.KeyName) },
-		"subnet-id":           func(i *Instance) []string { return one(i.Subnet) },
-		"vpc-id":              func(i *Instance) []string { return one(i.VPC) },
+		"instance-id": func(i *Instance) []string { return one(i.ID) },
 	},
 }
 

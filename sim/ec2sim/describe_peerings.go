@@ -55,14 +55,7 @@ var peeringCatalogue = catalogue[Peering]{
 	whole:   true,
 	idParam: "vpcPeeringConnectionIds",
 	fields: map[string]func(Peering) []string{
-		"accepter-vpc-info.cidr-block":  func(p Peering) []string { return texts(p.Accepter.CIDRs) },
-		"accepter-vpc-info.owner-id":    func(p Peering) []string { return one(p.Accepter.Account) },
-		"accepter-vpc-info.vpc-id":      func(p Peering) []string { return one(p.Accepter.ID) },
-		"requester-vpc-info.cidr-block": func(p Peering) []string { return texts(p.Requester.CIDRs) },
-		"requester-vpc-info.owner-id":   func(p Peering) []string { return one(p.Requester.Account) },
-		"requester-vpc-info.vpc-id":     func(p Peering) []string { return one(p.Requester.ID) },
-		"status-code":                   func(p Peering) []string { return one(p.Status) },
-		"vpc-peering-connection-id":     func(p Peering) []string { return one(p.ID) },
+		"status-code": func(p Peering) []string { return one(p.Status) },
 	},
 }
 

@@ -46,7 +46,7 @@ type subnetView struct {
 	left int
 }
 
-// subnetCatalogue is the catalogue of subnets (API: DescribeSubnets). Some filters have two or three names.
+// subnetCatalogue is the catalogue of subnets (API: DescribeSubnets).
 var subnetCatalogue = catalogue[subnetView]{
 	id:      func(s subnetView) string { return s.ID },
 	absent:  func(id string) error { return notFound("InvalidSubnetID", "subnet ID", id) },
@@ -55,20 +55,9 @@ var subnetCatalogue = catalogue[subnetView]{
 	whole:   true,
 	idParam: "subnetIds",
 	fields: map[string]func(subnetView) []string{
-		"availability-zone":          func(s subnetView) []string { return one(s.Zone) },
-		"availabilityZone":           func(s subnetView) []string { return one(s.Zone) },
-		"available-ip-address-count": func(s subnetView) []string { return one(strconv.Itoa(s.left)) },
-		"cidr":                       subnetView.cidr4,
-		"cidr-block":                 subnetView.cidr4,
-		"cidrBlock":                  subnetView.cidr4,
-		"default-for-az":             func(s subnetView) []string { return yes(s.Default) },
-		"defaultForAz":               func(s subnetView) []string { return yes(s.Default) },
-		"ipv6-cidr-block-association.ipv6-cidr-block": subnetView.cidr6,
-		"ipv6-native":             func(s subnetView) []string { return yes(s.v4 == nil) },
-		"map-public-ip-on-launch": func(s subnetView) []string { return yes(s.MapPublicIP) },
-		"state":                   func(subnetView) []string { return one("available") },
-		"subnet-id":               func(s subnetView) []string { return one(s.ID) },
-		"vpc-id":                  func(s subnetView) []string { return one(s.VPC) },
+		"availability-zone": func(s subnetView) []string { return one(s.Zone) },
+		"default-for-az":    func(s subnetView) []string { return one(strconv.FormatBool(s.Default)) },
+		"vpc-id":            func(s subnetView) []string { return one(s.VPC) },
 	},
 }
 
@@ -110,15 +99,4 @@ func (s *Sim) describeSubnets(in *describeSubnetsInput) (*describeSubnetsOutput,
 		out.Subnets.Items = append(out.Subnets.Items, item)
 	}
 	return out, nil
-}
-
-// cidr4 and cidr6 return the values of a subnet for filters.
-func (s subnetView) cidr4() []string { return blockText(s.CIDR) }
-func (s subnetView) cidr6() []string { return blockText(s.IPv6CIDR) }
-
-func blockText(b netip.Prefix) []string {
-	if !b.IsValid() {
-		return nil
-	}
-	return one(b.String())
 }

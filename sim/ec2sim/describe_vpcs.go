@@ -56,14 +56,6 @@ var vpcCatalogue = catalogue[*VPC]{
 	most:    1000,
 	whole:   true,
 	idParam: "vpcIds",
-	fields: map[string]func(*VPC) []string{
-		"cidr":                              func(v *VPC) []string { return one(v.CIDRs[0].String()) },
-		"cidr-block-association.cidr-block": func(v *VPC) []string { return texts(v.blocks(netip.Addr.Is4)) },
-		"ipv6-cidr-block-association.ipv6-cidr-block": func(v *VPC) []string { return texts(v.blocks(netip.Addr.Is6)) },
-		"is-default": func(v *VPC) []string { return yes(v.Default) },
-		"state":      func(*VPC) []string { return one("available") },
-		"vpc-id":     func(v *VPC) []string { return one(v.ID) },
-	},
 }
 
 func (s *Sim) describeVpcs(in *describeVPCsInput) (*describeVPCsOutput, error) {

@@ -48,7 +48,8 @@
 // The simulator is not a mock: all answers follow from one state. It moves no packets: package vpcsim moves packets, as
 // a listener of [Sim.OnChange]. It checks no signatures. Of policies, it checks only the actions of [Config.Denied].
 // There is no Elastic IP address, no primary IPv6 address, no volume, and no action that stops instances. The simulator
-// keeps the rules of security groups, but does not apply them. The only interface types are the ordinary type, and
+// keeps the rules of security groups, but does not apply them. Of the filters of Describe actions, it has those that the
+// programs of this repository send, and refuses all others. The only interface types are the ordinary type, and
 // EFA-only at a launch. All times come from package time, so a simulator inside a testing/synctest bubble uses the
 // bubble's clock. If EC2's documentation leaves a rule open, the comment at the rule says that the rule is a guess.
 //

@@ -57,7 +57,7 @@ func TestAnswers(t *testing.T) {
 		"UnassignIpv6Addresses NetworkInterfaceId=eni-2 Ipv6Addresses.1=2001:db8:1:4::4",
 		"CreateTags ResourceId.1=eni-2 Tag.1.Key=cni Tag.1.Value=yes",
 		"DescribeNetworkInterfaces",
-		"DescribeSubnets Filter.1.Name=vpc-id Filter.1.Value.1=vpc-1 Filter.2.Name=availabilityZone " +
+		"DescribeSubnets Filter.1.Name=vpc-id Filter.1.Value.1=vpc-1 Filter.2.Name=availability-zone " +
 			"Filter.2.Value.1=us-east-1a MaxResults=5",
 		"DescribeVpcs",
 		"DescribeVpcPeeringConnections",

@@ -166,11 +166,6 @@ var groupCatalogue = catalogue[*securityGroup]{
 	most:    1000,
 	whole:   true,
 	idParam: "groupIds",
-	fields: map[string]func(*securityGroup) []string{
-		"group-id":   func(g *securityGroup) []string { return one(g.id) },
-		"group-name": func(g *securityGroup) []string { return one(g.name) },
-		"vpc-id":     func(g *securityGroup) []string { return one(g.vpc) },
-	},
 }
 
 func (s *Sim) describeSecurityGroups(in *describeSecurityGroupsInput) (*describeSecurityGroupsOutput, error) {

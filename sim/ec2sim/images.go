@@ -81,10 +81,7 @@ var imageCatalogue = catalogue[Image]{
 	idParam: "imageIds",
 	fields: map[string]func(Image) []string{
 		"architecture": func(i Image) []string { return one(i.Architecture) },
-		"image-id":     func(i Image) []string { return one(i.ID) },
 		"name":         func(i Image) []string { return one(i.Name) },
-		"owner-id":     func(i Image) []string { return one(i.Owner) },
-		"state":        func(Image) []string { return one("available") },
 	},
 }
 
@@ -135,7 +132,6 @@ var offeringCatalogue = catalogue[placeItem]{
 	whole: true,
 	fields: map[string]func(placeItem) []string{
 		"instance-type": func(p placeItem) []string { return one(p.Type) },
-		"location":      func(p placeItem) []string { return one(p.Location) },
 	},
 }
 

@@ -92,10 +92,6 @@ var keyCatalogue = catalogue[*keyPair]{
 	},
 	tags:  func(k *keyPair) map[string]string { return k.tags },
 	whole: true,
-	fields: map[string]func(*keyPair) []string{
-		"key-name":    func(k *keyPair) []string { return one(k.name) },
-		"key-pair-id": func(k *keyPair) []string { return one(k.id) },
-	},
 }
 
 func (s *Sim) describeKeyPairs(in *describeKeyPairsInput) (*describeKeyPairsOutput, error) {

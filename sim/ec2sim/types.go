@@ -6,7 +6,6 @@ package ec2sim
 import (
 	"maps"
 	"slices"
-	"strconv"
 )
 
 // builtin are the instance types of every simulator; Config.InstanceTypes adds others. The numbers of ENIs, of IPv4
@@ -99,21 +98,6 @@ var typeCatalogue = catalogue[InstanceType]{
 		return refuse("InvalidInstanceType", "The following supplied instance types do not exist: [%s]", id)
 	},
 	most: 100,
-	fields: map[string]func(InstanceType) []string{
-		"hypervisor":    func(t InstanceType) []string { return one(t.hypervisor()) },
-		"instance-type": func(t InstanceType) []string { return one(t.Name) },
-		"network-info.ipv4-addresses-per-interface": func(t InstanceType) []string {
-			return one(strconv.Itoa(t.IPv4PerENI))
-		},
-		"network-info.ipv6-addresses-per-interface": func(t InstanceType) []string {
-			return one(strconv.Itoa(t.IPv6PerENI))
-		},
-		"network-info.ipv6-supported": func(t InstanceType) []string { return yes(t.IPv6PerENI > 0) },
-		"network-info.maximum-network-cards": func(t InstanceType) []string {
-			return one(strconv.Itoa(len(t.cards())))
-		},
-		"network-info.maximum-network-interfaces": func(t InstanceType) []string { return one(strconv.Itoa(t.ENIs)) },
-	},
 }
 
 func (s *Sim) describeInstanceTypes(in *describeInstanceTypesInput) (*describeInstanceTypesOutput, error) {
