@@ -106,7 +106,7 @@ var arrows = map[string]string{
 	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          "plugin plugin/egress",
 	"plugin/chain/cni-ipvlan-vpc-k8s":                  "plugin plugin/chain",
 	"tool/cni-ipvlan-vpc-k8s-tool":                     "tool",
-	"sim/demo":                                         "sim/vpcsim sim/paths sim/ec2sim nl",
+	"sim/demo":                                         "sim/machine sim/vpcsim sim/paths sim/ec2sim nl",
 	"sim/paths":                                        "sim/vpcsim sim/kubeproxy sim/ec2sim nl",
 	"sim/bench":                                        "sim/vpcsim sim/ec2sim nl registry internal/table",
 	"sim/bench/plot":                                   "internal/table",

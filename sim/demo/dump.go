@@ -4,45 +4,41 @@
 package main
 
 import (
-	"fmt"
+	"errors"
 	"slices"
 	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// A state is the result of vpcsim.State for a namespace.
-type state []string
-
-// dump reads the states of the nodes.
-func (s *scene) dump() ([]state, error) {
-	var all []state
+// dump returns the state of each node: the lines of vpcsim.State.
+func (s *scene) dump() ([][]string, error) {
+	var all [][]string
 	for _, n := range s.Nodes {
-		d, err := vpcsim.State(n.NS)
+		lines, err := vpcsim.State(n.NS)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, d)
+		all = append(all, lines)
 	}
 	return all, nil
 }
 
-// without returns the lines of s that other does not have.
-func (s state) without(other state) state {
-	return slices.DeleteFunc(slices.Clone(s), func(line string) bool { return slices.Contains(other, line) })
-}
-
-// differ returns an error with the lines that should not be there, and the lines that are missing.
-func differ(left, gone state) error {
+// differ returns an error with the lines that are only in now, and the lines that are only in before.
+func differ(before, now []string) error {
 	var lines []string
-	for _, l := range left {
-		lines = append(lines, "left: "+l)
+	for _, l := range now {
+		if !slices.Contains(before, l) {
+			lines = append(lines, "left: "+l)
+		}
 	}
-	for _, l := range gone {
-		lines = append(lines, "gone: "+l)
+	for _, l := range before {
+		if !slices.Contains(now, l) {
+			lines = append(lines, "gone: "+l)
+		}
 	}
 	if len(lines) == 0 {
 		return nil
 	}
-	return fmt.Errorf("the state differs\n%s", strings.Join(lines, "\n"))
+	return errors.New("the state differs\n" + strings.Join(lines, "\n"))
 }

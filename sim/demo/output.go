@@ -11,11 +11,10 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
-	"unsafe"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/machine"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
 )
 
@@ -26,15 +25,7 @@ type output struct {
 	failures int
 }
 
-func newOutput(f *os.File) *output { return &output{w: f, terminal: isTerminal(f)} }
-
-// isTerminal reports whether a file is a terminal, as isatty(3) does. A check for a character device is not enough: a
-// virtio serial port of a VM is a character device, too.
-func isTerminal(f *os.File) bool {
-	var t syscall.Termios
-	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TCGETS, uintptr(unsafe.Pointer(&t)))
-	return errno == 0
-}
+func newOutput(f *os.File) *output { return &output{w: f, terminal: machine.IsTerminal(f)} }
 
 // width is the maximum length of a line.
 const width = 100

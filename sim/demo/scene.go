@@ -5,10 +5,7 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -22,35 +19,15 @@ type scene struct {
 }
 
 func newScene(bin, conflist, dataPath string) (*scene, error) {
-	list, err := os.ReadFile(conflist)
+	list, err := paths.ReadConflist(conflist, dataPath)
 	if err != nil {
 		return nil, err
-	}
-	if dataPath != "" {
-		if list, err = withKey(list, "dataPath", dataPath); err != nil {
-			return nil, fmt.Errorf("%s: %w", conflist, err)
-		}
 	}
 	s, err := paths.New(paths.Options{Bin: bin, Conflist: list, Families: []paths.Family{paths.IPv4}})
 	if err != nil {
 		return nil, err
 	}
 	return &scene{s, bin}, nil
-}
-
-// withKey returns the conflist with this key and value in its first plugin.
-func withKey(conflist []byte, key, value string) ([]byte, error) {
-	var list map[string]json.RawMessage
-	var plugins []map[string]any
-	err := json.Unmarshal(conflist, &list)
-	if err = errors.Join(err, json.Unmarshal(list["plugins"], &plugins)); err != nil || len(plugins) == 0 {
-		return nil, errors.Join(err, errors.New("there is no plugin"))
-	}
-	plugins[0][key] = value
-	if list["plugins"], err = json.Marshal(plugins); err != nil {
-		return nil, err
-	}
-	return json.Marshal(list)
 }
 
 // validate checks whether the plugins can run here.

@@ -110,7 +110,7 @@ func (s *scene) deletePods(ctx context.Context, out *output) error {
 
 // checkNothingLeft runs registry-gc to release addresses and ENIs that have been free for a second. Then it looks for
 // leftovers in EC2 and on the nodes.
-func (s *scene) checkNothingLeft(ctx context.Context, out *output, before []state) error {
+func (s *scene) checkNothingLeft(ctx context.Context, out *output, before [][]string) error {
 	const freeAfter = time.Second
 	out.progress("registry-gc")
 	select {
@@ -133,9 +133,8 @@ func (s *scene) checkNothingLeft(ctx context.Context, out *output, before []stat
 		return err
 	}
 	for i, n := range s.Nodes {
-		left, gone := after[i].without(before[i]), before[i].without(after[i])
 		out.verdict(n.Name+" is as it was before", "the same links, addresses, routes, rules, tables",
-			differ(left, gone))
+			differ(before[i], after[i]))
 	}
 	return s.Err()
 }

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsTerminal reports whether a file is a terminal.
+// IsTerminal reports whether a file is a terminal, as isatty(3) does. A check for a character device is not enough: a
+// virtio serial port of a VM is a character device, too.
 func IsTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 	return err == nil

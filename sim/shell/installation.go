@@ -5,7 +5,6 @@ package main
 
 import (
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -17,6 +16,7 @@ import (
 	"syscall"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/machine"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
 )
 
 //go:embed pod.sh
@@ -31,23 +31,9 @@ const (
 // An installation has the paths of the files to install on a node: programs, a conflist and units.
 type installation struct{ bin, cnitool, conflist, dataPath, units string }
 
-// configuration returns the conflist, with the data path if there is one.
-func (f installation) configuration() ([]byte, error) {
-	text, err := os.ReadFile(f.conflist)
-	if err != nil || f.dataPath == "" {
-		return text, err
-	}
-	var list map[string]any
-	if err := json.Unmarshal(text, &list); err != nil {
-		return nil, fmt.Errorf("%s: %w", f.conflist, err)
-	}
-	list["plugins"].([]any)[0].(map[string]any)["dataPath"] = f.dataPath // all shipped conflists have this shape
-	return json.MarshalIndent(list, "", "  ")
-}
-
 // install installs everything, and writes /etc/hosts.
 func (f installation) install(hosts map[string]netip.Addr) error {
-	conf, err := f.configuration()
+	conf, err := paths.ReadConflist(f.conflist, f.dataPath)
 	if err != nil {
 		return err
 	}

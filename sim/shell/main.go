@@ -101,7 +101,7 @@ func run(f installation, command []string, interactive bool) (status int, err er
 
 // scene makes the simulated network. The shell runs on its first node.
 func (f installation) scene() (*paths.Scene, error) {
-	list, err := f.configuration()
+	list, err := paths.ReadConflist(f.conflist, f.dataPath)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package paths
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+)
+
+// ReadConflist reads a conflist from a file, and sets the key dataPath of its first plugin. If dataPath is empty, it
+// returns the text of the file.
+func ReadConflist(file, dataPath string) ([]byte, error) {
+	text, err := os.ReadFile(file)
+	if err != nil || dataPath == "" {
+		return text, err
+	}
+	var list map[string]json.RawMessage
+	var plugins []map[string]any
+	if err := json.Unmarshal(text, &list); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if err := json.Unmarshal(list["plugins"], &plugins); err != nil || len(plugins) == 0 {
+		return nil, fmt.Errorf("%s: plugins: want a list of objects", file)
+	}
+	plugins[0]["dataPath"] = dataPath
+	if list["plugins"], err = json.Marshal(plugins); err != nil {
+		return nil, err
+	}
+	return json.MarshalIndent(list, "", "  ")
+}
