@@ -16,37 +16,37 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// services are the backends of the Services, by ClusterIP and port. Each Service has one backend; the name of its
+// serviceBackends are the backends of the Services, by ClusterIP and port. Each Service has one backend; the name of its
 // constant says where the backend is.
-var services = map[string]paths.Place{
-	remote:  paths.PodOn(1, 1, 0),
-	sibling: paths.PodOn(0, 1, 1),
-	cousin:  paths.PodOn(0, 2, 0),
+var serviceBackends = map[string]paths.Place{
+	remoteService:  paths.PodOn(1, 1, 0),
+	siblingService: paths.PodOn(0, 1, 1),
+	cousinService:  paths.PodOn(0, 2, 0),
 }
 
 const (
-	remote  = "172.20.0.10:80"
-	sibling = "172.20.0.11:80"
-	cousin  = "172.20.0.12:80"
+	remoteService  = "172.20.0.10:80"
+	siblingService = "172.20.0.11:80"
+	cousinService  = "172.20.0.12:80"
 )
 
 var toServices = []paths.Path{
-	{Name: "pod to a service, another node", From: pod1, To: service(remote), Seen: paths.Itself},
-	{Name: "pod to a service, the same ENI", From: pod1, To: service(sibling), Seen: paths.Itself},
-	{Name: "pod to a service, the other ENI", From: pod1, To: service(cousin), Seen: paths.Itself},
+	{Name: "pod to a service, another node", From: pod1, To: serviceAt(remoteService), Seen: paths.Itself},
+	{Name: "pod to a service, the same ENI", From: pod1, To: serviceAt(siblingService), Seen: paths.Itself},
+	{Name: "pod to a service, the other ENI", From: pod1, To: serviceAt(cousinService), Seen: paths.Itself},
 }
 
 var pod1 = paths.PodOn(0, 1, 0)
 
-// service returns the place of a Service, by its ClusterIP and port.
-func service(addr string) paths.Place {
+// serviceAt returns the place of a Service, by its ClusterIP and port.
+func serviceAt(addr string) paths.Place {
 	return func(*paths.Scene, paths.Family) (paths.End, error) {
 		return paths.End{Addr: netip.MustParseAddrPort(addr)}, nil
 	}
 }
 
-// check sends packets on each path, and then checks that the fabric has dropped no packet.
-func (s *scene) check(ctx context.Context, out *output) (err error) {
+// checkPaths sends packets on each path, and then checks that the fabric has dropped no packet.
+func (s *scene) checkPaths(ctx context.Context, out *output) (err error) {
 	proxy, err := s.kubeProxy()
 	if err != nil {
 		return err
@@ -59,20 +59,20 @@ func (s *scene) check(ctx context.Context, out *output) (err error) {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		out.progress("checking: %s", p.Name)
+		out.showProgress("checking: %s", p.Name)
 		r := p.Try(s.Scene, paths.IPv4, paths.Quick)
-		out.verdict(p.Name, way(r), r.Err)
+		out.printVerdict(p.Name, pathText(r), r.Err)
 	}
 	drops, err := s.Drops()
 	if err == nil && drops != (vpcsim.Drops{}) {
 		err = errors.New(drops.String())
 	}
-	out.verdict("the fabric has dropped nothing", drops.String(), err)
+	out.printVerdict("the fabric has dropped nothing", drops.String(), err)
 	return s.Err()
 }
 
-// way describes the two ends of a path.
-func way(r paths.Result) string {
+// pathText describes the two ends of a path.
+func pathText(r paths.Result) string {
 	to := r.To.Addr.Addr().String()
 	if r.To.Namespace == nil {
 		to = r.To.Addr.String()
@@ -84,7 +84,7 @@ func way(r paths.Result) string {
 // address of the backend.
 func (s *scene) kubeProxy() (nl.Wiring, error) {
 	c := nl.Chain{Name: "services", Type: "nat", Hook: "prerouting", Priority: -100}
-	for service, backend := range services {
+	for service, backend := range serviceBackends {
 		addr := netip.MustParseAddrPort(service)
 		b, err := backend(s.Scene, paths.IPv4)
 		if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// dump returns the state of each node: the lines of vpcsim.State.
-func (s *scene) dump() ([][]string, error) {
+// nodeStates returns the state of each node: the lines of vpcsim.State.
+func (s *scene) nodeStates() ([][]string, error) {
 	var all [][]string
 	for _, n := range s.Nodes {
 		lines, err := vpcsim.State(n.NS)
@@ -24,8 +24,8 @@ func (s *scene) dump() ([][]string, error) {
 	return all, nil
 }
 
-// differ returns an error with the lines that are only in now, and the lines that are only in before.
-func differ(before, now []string) error {
+// stateDifference returns an error with the lines that are only in now, and the lines that are only in before.
+func stateDifference(before, now []string) error {
 	var lines []string
 	for _, l := range now {
 		if !slices.Contains(before, l) {

@@ -39,7 +39,7 @@ func main() {
 // run runs the demo, and returns how many of its checks failed.
 func run(ctx context.Context, bin, conflist, dataPath string) (failures int, err error) {
 	out := newOutput(os.Stdout)
-	defer out.clear()
+	defer out.clearProgress()
 	s, err := newScene(bin, conflist, dataPath)
 	if err != nil {
 		return 0, err
@@ -48,7 +48,7 @@ func run(ctx context.Context, bin, conflist, dataPath string) (failures int, err
 	if err := s.validate(ctx); err != nil {
 		return 0, err
 	}
-	before, err := s.dump()
+	before, err := s.nodeStates()
 	if err != nil {
 		return 0, err
 	}
@@ -57,11 +57,11 @@ func run(ctx context.Context, bin, conflist, dataPath string) (failures int, err
 	if err != nil {
 		return 0, err
 	}
-	out.world(s)
-	out.addTimes(added)
-	out.calls(s)
+	out.printWorld(s)
+	out.printAddTimes(added)
+	out.printCalls(s)
 
-	if err := s.check(ctx, out); err != nil {
+	if err := s.checkPaths(ctx, out); err != nil {
 		return out.failures, err
 	}
 	if err := s.deletePods(ctx, out); err != nil {

@@ -37,28 +37,28 @@ const (
 	plain     = "\x1b[m"
 )
 
-// progress replaces the last line on a terminal.
-func (o *output) progress(format string, args ...any) {
+// showProgress replaces the last line on a terminal.
+func (o *output) showProgress(format string, args ...any) {
 	if o.terminal {
 		fmt.Fprintf(o.w, eraseLine+format+" ...", args...)
 	}
 }
 
-// clear removes the line of progress.
-func (o *output) clear() {
+// clearProgress removes the line of progress.
+func (o *output) clearProgress() {
 	if o.terminal {
 		fmt.Fprint(o.w, eraseLine)
 	}
 }
 
-// line prints a line that stays.
-func (o *output) line(format string, args ...any) {
-	o.clear()
+// printLine prints a line that stays.
+func (o *output) printLine(format string, args ...any) {
+	o.clearProgress()
 	fmt.Fprintf(o.w, format+"\n", args...)
 }
 
-// verdict prints the outcome of a check.
-func (o *output) verdict(name, detail string, err error) {
+// printVerdict prints the outcome of a check.
+func (o *output) printVerdict(name, detail string, err error) {
 	word, colour := "ok", green
 	if err != nil {
 		o.failures++
@@ -67,33 +67,33 @@ func (o *output) verdict(name, detail string, err error) {
 	if o.terminal {
 		word = colour + word + plain + strings.Repeat(" ", 4-len(word))
 	}
-	o.line("%-4s %-34s %s", word, name, detail)
+	o.printLine("%-4s %-34s %s", word, name, detail)
 }
 
-// world prints the nodes, and the pods on each ENI.
-func (o *output) world(s *scene) {
+// printWorld prints the nodes, and the pods on each ENI.
+func (o *output) printWorld(s *scene) {
 	for _, n := range s.Nodes {
-		o.line("%s  %s, %s, public address %s, %d pods:", n.Name, n.Type, n.Addr(), n.PublicIP(), len(n.Pods))
+		o.printLine("%s  %s, %s, public address %s, %d pods:", n.Name, n.Type, n.Addr(), n.PublicIP(), len(n.Pods))
 		for _, e := range n.ENIs()[1:] {
 			var addrs []netip.Addr
 			for _, p := range n.On(e.Index) {
 				addrs = append(addrs, p.Addr(paths.IPv4))
 			}
 			slices.SortFunc(addrs, netip.Addr.Compare)
-			o.line("  eth%d  %s in %s:  %s", e.Index, short(e.ID), e.Subnet, compact(addrs))
+			o.printLine("  eth%d  %s in %s:  %s", e.Index, shortID(e.ID), e.Subnet, compactAddrs(addrs))
 		}
 	}
-	o.line("")
+	o.printLine("")
 }
 
-// short removes the zeros from an ID of the simulator.
-func short(id string) string {
+// shortID removes the zeros from an ID of the simulator.
+func shortID(id string) string {
 	kind, number, _ := strings.Cut(id, "-")
 	return kind + "-" + strings.TrimLeft(number, "0")
 }
 
-// compact prints addresses without their common beginning, such as "100.64.0.4 .5 .6".
-func compact(addrs []netip.Addr) string {
+// compactAddrs prints addresses without their common beginning, such as "100.64.0.4 .5 .6".
+func compactAddrs(addrs []netip.Addr) string {
 	var words []string
 	for i, a := range addrs {
 		word := a.String()
@@ -106,35 +106,35 @@ func compact(addrs []netip.Addr) string {
 	return strings.Join(words, " ")
 }
 
-// addTimes prints how long the ADDs took.
-func (o *output) addTimes(a added) {
-	o.times("ADD", "in bursts, asking EC2", a.cold, "")
+// printAddTimes prints how long the ADDs took.
+func (o *output) printAddTimes(a addResults) {
+	o.printDurations("ADD", "in bursts, asking EC2", a.cold, "")
 	asked := fmt.Sprintf("EC2 calls %d, metadata calls %d", a.warmCalls, a.warmMetadata)
-	o.times("ADD", "with addresses there", a.warm, asked)
+	o.printDurations("ADD", "with addresses there", a.warm, asked)
 }
 
-// times prints the minimum, the median and the maximum of some times.
-func (o *output) times(verb, how string, took []time.Duration, remark string) {
+// printDurations prints the minimum, the median and the maximum of some times.
+func (o *output) printDurations(verb, how string, took []time.Duration, remark string) {
 	slices.Sort(took)
 	s := func(d time.Duration) float64 { return d.Seconds() }
 	line := fmt.Sprintf("%s  %d pods, %-22s min %.2f  p50 %.2f  max %.2f s  %s", verb, len(took), how+":",
 		s(took[0]), s(took[len(took)/2]), s(took[len(took)-1]), remark)
-	o.line("%s", strings.TrimSpace(line))
+	o.printLine("%s", strings.TrimSpace(line))
 }
 
-// calls prints the calls to EC2 and the metadata service so far.
-func (o *output) calls(s *scene) {
+// printCalls prints the calls to EC2 and the metadata service so far.
+func (o *output) printCalls(s *scene) {
 	var metadata int
 	for _, n := range s.Nodes {
 		metadata += len(n.MetadataCalls())
 	}
-	o.line("EC2  %s", wrap(count(s.EC2.Calls()), width-5))
-	o.line("     and %d requests to the metadata service", metadata)
-	o.line("")
+	o.printLine("EC2  %s", wrapList(countCalls(s.EC2.Calls()), width-5))
+	o.printLine("     and %d requests to the metadata service", metadata)
+	o.printLine("")
 }
 
-// count returns how often each action was called.
-func count(calls []ec2sim.Call) string {
+// countCalls returns how often each action was called.
+func countCalls(calls []ec2sim.Call) string {
 	counts := map[string]int{}
 	for _, c := range calls {
 		counts[c.Action]++
@@ -146,8 +146,8 @@ func count(calls []ec2sim.Call) string {
 	return strings.Join(words, ", ")
 }
 
-// wrap breaks a list into lines.
-func wrap(list string, width int) string {
+// wrapList breaks a list into lines.
+func wrapList(list string, width int) string {
 	var b strings.Builder
 	column := 0
 	for i, word := range strings.Split(list, ", ") {

@@ -40,8 +40,8 @@ func (s *scene) validate(ctx context.Context) error {
 	return nil
 }
 
-// tool runs our tool on the node.
-func (s *scene) tool(ctx context.Context, n *paths.Node, args ...string) error {
+// runTool runs our tool on the node.
+func (s *scene) runTool(ctx context.Context, n *paths.Node, args ...string) error {
 	name := "cni-ipvlan-vpc-k8s-tool"
 	out, err := n.Run(ctx, filepath.Join(s.bin, name), args...)
 	if err != nil {

@@ -16,37 +16,37 @@ import (
 
 // The demo adds the twelve pods of each node in three steps. Each constant is a number of pods.
 const (
-	first = 4 // at once, on a node that has only its boot ENI
-	spare = 6 // one after the other; the tool gets their addresses in advance
-	last  = 2 // at once again; the first ENI for pods is now full
+	firstPods = 4 // at once, on a node that has only its boot ENI
+	sparePods = 6 // one after the other; the tool gets their addresses in advance
+	lastPods  = 2 // at once again; the first ENI for pods is now full
 )
 
-// added has the durations of the ADDs, and the numbers of their calls.
-type added struct {
+// addResults has the durations of the ADDs, and the numbers of their calls.
+type addResults struct {
 	cold, warm []time.Duration
 
 	warmCalls, warmMetadata int // to EC2 and the metadata service, during warm ADDs
 }
 
 // addPods adds the pods of both nodes.
-func (s *scene) addPods(ctx context.Context, out *output) (added, error) {
-	var a added
+func (s *scene) addPods(ctx context.Context, out *output) (addResults, error) {
+	var a addResults
 	for _, n := range s.Nodes {
-		out.progress("%s: %d pods at once on an instance with its boot ENI only", n.Name, first)
-		took, err := s.addAtOnce(ctx, n, first)
+		out.showProgress("%s: %d pods at once on an instance with its boot ENI only", n.Name, firstPods)
+		took, err := s.addAtOnce(ctx, n, firstPods)
 		if err != nil {
 			return a, err
 		}
 		a.cold = append(a.cold, took...)
-		if err := s.tool(ctx, n, "allocate-first-available", "--index=1", "--ip_batch_size="+
-			strconv.Itoa(spare)); err != nil {
+		if err := s.runTool(ctx, n, "allocate-first-available", "--index=1", "--ip_batch_size="+
+			strconv.Itoa(sparePods)); err != nil {
 			return a, err
 		}
 		if err := s.addWarm(ctx, n, &a, out); err != nil {
 			return a, err
 		}
-		out.progress("%s: %d more pods, for which it needs another ENI", n.Name, last)
-		if took, err = s.addAtOnce(ctx, n, last); err != nil {
+		out.showProgress("%s: %d more pods, for which it needs another ENI", n.Name, lastPods)
+		if took, err = s.addAtOnce(ctx, n, lastPods); err != nil {
 			return a, err
 		}
 		a.cold = append(a.cold, took...)
@@ -75,10 +75,10 @@ func (s *scene) addAtOnce(ctx context.Context, n *paths.Node, count int) ([]time
 }
 
 // addWarm adds pods to a node with free addresses.
-func (s *scene) addWarm(ctx context.Context, n *paths.Node, a *added, out *output) error {
+func (s *scene) addWarm(ctx context.Context, n *paths.Node, a *addResults, out *output) error {
 	calls, metadata := len(s.EC2.Calls()), len(n.MetadataCalls())
-	for i := range spare {
-		out.progress("%s: pod %d, for which there is an address", n.Name, first+i+1)
+	for i := range sparePods {
+		out.showProgress("%s: pod %d, for which there is an address", n.Name, firstPods+i+1)
 		took, err := s.addAtOnce(ctx, n, 1)
 		if err != nil {
 			return err
@@ -96,7 +96,7 @@ func (s *scene) deletePods(ctx context.Context, out *output) error {
 	var took []time.Duration
 	for _, n := range s.Nodes {
 		for _, p := range n.Pods {
-			out.progress("deleting %s", p.Name)
+			out.showProgress("deleting %s", p.Name)
 			start := time.Now()
 			if err := n.Del(ctx, p); err != nil {
 				return err
@@ -104,7 +104,7 @@ func (s *scene) deletePods(ctx context.Context, out *output) error {
 			took = append(took, time.Since(start))
 		}
 	}
-	out.times("DEL", "without EC2", took, fmt.Sprintf("EC2 calls %d", len(s.EC2.Calls())-calls))
+	out.printDurations("DEL", "without EC2", took, fmt.Sprintf("EC2 calls %d", len(s.EC2.Calls())-calls))
 	return nil
 }
 
@@ -112,7 +112,7 @@ func (s *scene) deletePods(ctx context.Context, out *output) error {
 // leftovers in EC2 and on the nodes.
 func (s *scene) checkNothingLeft(ctx context.Context, out *output, before [][]string) error {
 	const freeAfter = time.Second
-	out.progress("registry-gc")
+	out.showProgress("registry-gc")
 	select {
 	case <-time.After(freeAfter * 12 / 10): // registry-gc adds up to 15 %, so that nodes call EC2 at different times
 	case <-ctx.Done():
@@ -120,21 +120,21 @@ func (s *scene) checkNothingLeft(ctx context.Context, out *output, before [][]st
 	}
 	calls := len(s.EC2.Calls())
 	for _, n := range s.Nodes {
-		if err := s.tool(ctx, n, "registry-gc", "--free-after="+freeAfter.String()); err != nil {
+		if err := s.runTool(ctx, n, "registry-gc", "--free-after="+freeAfter.String()); err != nil {
 			return err
 		}
 	}
-	out.line("GC   registry-gc --free-after=%s on each node calls EC2:", freeAfter)
-	out.line("     %s", wrap(count(s.EC2.Calls()[calls:]), width-5))
-	out.line("")
-	out.verdict("EC2 is as it was before", "only the ENIs of the launch, with one address each", s.onlyBootENIs())
-	after, err := s.dump()
+	out.printLine("GC   registry-gc --free-after=%s on each node calls EC2:", freeAfter)
+	out.printLine("     %s", wrapList(countCalls(s.EC2.Calls()[calls:]), width-5))
+	out.printLine("")
+	out.printVerdict("EC2 is as it was before", "only the ENIs of the launch, with one address each", s.onlyBootENIs())
+	after, err := s.nodeStates()
 	if err != nil {
 		return err
 	}
 	for i, n := range s.Nodes {
-		out.verdict(n.Name+" is as it was before", "the same links, addresses, routes, rules, tables",
-			differ(before[i], after[i]))
+		out.printVerdict(n.Name+" is as it was before", "the same links, addresses, routes, rules, tables",
+			stateDifference(before[i], after[i]))
 	}
 	return s.Err()
 }
@@ -143,7 +143,7 @@ func (s *scene) checkNothingLeft(ctx context.Context, out *output, before [][]st
 func (s *scene) onlyBootENIs() error {
 	for _, e := range s.EC2.ENIs() {
 		if e.Index != 0 || e.Instance == "" || len(e.Addrs)+len(e.Prefixes) > 1 {
-			return fmt.Errorf("left: %s of %q, %d addresses", short(e.ID), e.Description, len(e.Addrs))
+			return fmt.Errorf("left: %s of %q, %d addresses", shortID(e.ID), e.Description, len(e.Addrs))
 		}
 	}
 	return nil

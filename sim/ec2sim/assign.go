@@ -42,17 +42,17 @@ func (s *Sim) assignPrivateIPAddresses(in *assignPrivateIPAddressesInput) (*assi
 	if e.subnet.v4 == nil {
 		return nil, noFamily(e.subnet, "IPv4")
 	}
-	d = d.without(e.v4)
+	d = d.withoutHeld(e.v4)
 	most, _ := s.maxSlots(e)
-	if err := e.mayHold(e.v4.slots()+d.slots(), most, d); err != nil {
+	if err := e.checkHold(e.v4.slots()+d.slots(), most, d); err != nil {
 		return nil, err
 	}
 	if in.AllowReassignment {
-		if err := s.reassign(d.addrs, e.subnet); err != nil {
+		if err := s.takeFromOwners(d.addrs, e.subnet); err != nil {
 			return nil, err
 		}
 	}
-	got, err := s.assign(e, &e.v4, e.subnet.v4, d)
+	got, err := s.assignDemand(e, &e.v4, e.subnet.v4, d)
 	if err != nil {
 		return nil, err
 	}
@@ -70,32 +70,32 @@ func (s *Sim) assignPrivateIPAddresses(in *assignPrivateIPAddressesInput) (*assi
 	return out, nil
 }
 
-// assign takes the blocks of a demand from the space, adds them to the holding h of e, and returns them.
-func (s *Sim) assign(e *eni, h *holding, sp *space, d demand) (got holding, err error) {
-	if got, err = sp.take(d, "Resource.AlreadyAssigned"); err != nil {
+// assignDemand takes the blocks of a demand from the space, adds them to the holding h of e, and returns them.
+func (s *Sim) assignDemand(e *eni, h *holding, sp *space, d demand) (got holding, err error) {
+	if got, err = sp.takeDemand(d, "Resource.AlreadyAssigned"); err != nil {
 		return holding{}, err
 	}
 	h.addrs, h.prefixes = append(h.addrs, got.addrs...), append(h.prefixes, got.prefixes...)
-	s.changed(Addressed, e)
+	s.publishChange(Addressed, e)
 	return got, nil
 }
 
-// reassign takes the wanted addresses from the ENIs that have them. It refuses all addresses that are not secondary
+// takeFromOwners takes the wanted addresses from the ENIs that have them. It refuses all addresses that are not secondary
 // addresses of an ENI (API: AssignPrivateIpAddresses: "When you move a secondary private IP address").
-func (s *Sim) reassign(wanted []netip.Addr, sub *subnet) error {
-	if err := sub.v4.check(wanted); err != nil {
+func (s *Sim) takeFromOwners(wanted []netip.Addr, sub *subnet) error {
+	if err := sub.v4.checkAddrs(wanted); err != nil {
 		return err
 	}
 	losers := make([]*eni, len(wanted))
 	for i, a := range wanted {
-		losers[i] = s.owner(sub, a)
+		losers[i] = s.ownerOf(sub, a)
 		if o := losers[i]; o != nil && (a == o.primary() || !slices.Contains(o.v4.addrs, a)) {
-			return invalid(a, "privateIpAddress", "It is the primary address of "+o.id+", or in a prefix of it.")
+			return invalidValue(a, "privateIpAddress", "It is the primary address of "+o.id+", or in a prefix of it.")
 		}
 	}
 	for i, o := range losers {
 		if o != nil {
-			s.release(o, &o.v4, sub.v4, holding{addrs: wanted[i : i+1]})
+			s.releaseBlocks(o, &o.v4, sub.v4, holding{addrs: wanted[i : i+1]})
 		}
 	}
 	return nil
@@ -109,7 +109,7 @@ type unassignPrivateIPAddressesInput struct {
 
 // unassignPrivateIPAddresses takes secondary addresses or prefixes from an ENI, all or none (API:
 // UnassignPrivateIpAddresses). The primary address stays for the ENI's life (Guide: "Elastic network interfaces").
-func (s *Sim) unassignPrivateIPAddresses(in *unassignPrivateIPAddressesInput) (*done, error) {
+func (s *Sim) unassignPrivateIPAddresses(in *unassignPrivateIPAddressesInput) (*emptyOutput, error) {
 	e, err := s.eni(in.NetworkInterfaceID)
 	if err != nil {
 		return nil, err
@@ -119,14 +119,14 @@ func (s *Sim) unassignPrivateIPAddresses(in *unassignPrivateIPAddressesInput) (*
 	case back.slots() == 0:
 		return nil, refuse("MissingParameter", "The request must contain the parameter privateIpAddress or ipv4Prefix.")
 	case e.primary().IsValid() && slices.Contains(back.addrs, e.primary()):
-		return nil, invalid(e.primary(), "privateIpAddress",
+		return nil, invalidValue(e.primary(), "privateIpAddress",
 			"The primary IP address of an interface cannot be unassigned.")
 	}
 	if err := e.checkRelease(e.v4, back); err != nil {
 		return nil, err
 	}
-	s.release(e, &e.v4, e.subnet.v4, back)
-	return &done{Return: true}, nil
+	s.releaseBlocks(e, &e.v4, e.subnet.v4, back)
+	return &emptyOutput{Return: true}, nil
 }
 
 // checkRelease refuses a release of addresses or prefixes that the ENI does not have.
@@ -146,21 +146,21 @@ func (e *eni) checkRelease(h, back holding) error {
 	return nil
 }
 
-// release removes blocks from the holding h of e, and returns them to the space.
-func (s *Sim) release(e *eni, h *holding, sp *space, back holding) {
+// releaseBlocks removes blocks from the holding h of e, and returns them to the space.
+func (s *Sim) releaseBlocks(e *eni, h *holding, sp *space, back holding) {
 	h.addrs = slices.DeleteFunc(h.addrs, func(a netip.Addr) bool {
 		gone := slices.Contains(back.addrs, a)
 		if gone {
-			sp.pool.give(single(a))
+			sp.pool.putBack(singleBlock(a))
 		}
 		return gone
 	})
 	h.prefixes = slices.DeleteFunc(h.prefixes, func(p netip.Prefix) bool {
 		gone := slices.Contains(back.prefixes, p)
 		if gone {
-			sp.pool.give(p)
+			sp.pool.putBack(p)
 		}
 		return gone
 	})
-	s.changed(Addressed, e)
+	s.publishChange(Addressed, e)
 }

@@ -38,12 +38,12 @@ func (s *Sim) assignIPv6Addresses(in *assignIPv6AddressesInput) (*assignIPv6Addr
 	if a := e.attachment; a != nil && a.instance.limits.IPv6PerENI == 0 {
 		return nil, noIPv6(a.instance.Type)
 	}
-	d = d.without(e.v6)
+	d = d.withoutHeld(e.v6)
 	_, most := s.maxSlots(e)
-	if err := e.mayHold(e.v6.slots()+d.slots(), most, d); err != nil {
+	if err := e.checkHold(e.v6.slots()+d.slots(), most, d); err != nil {
 		return nil, err
 	}
-	got, err := s.assign(e, &e.v6, e.subnet.v6, d)
+	got, err := s.assignDemand(e, &e.v6, e.subnet.v6, d)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func (s *Sim) unassignIPv6Addresses(in *unassignIPv6AddressesInput) (*unassignIP
 	if err := e.checkRelease(e.v6, back); err != nil {
 		return nil, err
 	}
-	s.release(e, &e.v6, e.subnet.v6, back)
+	s.releaseBlocks(e, &e.v6, e.subnet.v6, back)
 	return &unassignIPv6AddressesOutput{
 		NetworkInterfaceID: e.id, Addresses: set[netip.Addr]{back.addrs}, Prefixes: set[netip.Prefix]{back.prefixes},
 	}, nil

@@ -25,23 +25,23 @@ func (s *Sim) attachNetworkInterface(in *attachNetworkInterfaceInput) (*attachNe
 	if err != nil {
 		return nil, err
 	}
-	i, err := s.running(in.InstanceID)
+	i, err := s.runningInstance(in.InstanceID)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.mayAttach(e, i, in.NetworkCardIndex, *in.DeviceIndex); err != nil {
+	if err := s.checkAttach(e, i, in.NetworkCardIndex, *in.DeviceIndex); err != nil {
 		return nil, err
 	}
 	a := s.attach(e, i, in.NetworkCardIndex, *in.DeviceIndex, s.cfg.AttachDelay)
 	return &attachNetworkInterfaceOutput{AttachmentID: a.id, NetworkCardIndex: a.card}, nil
 }
 
-// mayAttach checks the rules of attachments. An ENI has one attachment at a time, in its own zone. Each device index of
+// checkAttach checks the rules of attachments. An ENI has one attachment at a time, in its own zone. Each device index of
 // a card has at most one ENI. The instance type limits the ENIs, the ENIs of a card and the addresses of an ENI (API:
 // AttachNetworkInterface; Guide: "Elastic network interfaces", "Network cards", "Maximum IP addresses per network
 // interface"). The boot ENI has its slot from the launch. Index 0 of another card is an ordinary index (in practice:
 // amazon-vpc-cni-k8s uses it, and amazonlinux/amazon-ec2-net-utils#104 shows an ENI there).
-func (s *Sim) mayAttach(e *eni, i *Instance, card, index int) error {
+func (s *Sim) checkAttach(e *eni, i *Instance, card, index int) error {
 	switch {
 	case e.attachment != nil:
 		return refuse("InvalidNetworkInterface.InUse", "Interface: [%s] in use", e.id)
@@ -52,18 +52,18 @@ func (s *Sim) mayAttach(e *eni, i *Instance, card, index int) error {
 		return refuse("InvalidParameterCombination",
 			"You may not attach a network interface to an instance if they are not on the same Outpost")
 	case card < 0 || card >= len(i.limits.cards()):
-		return invalid(card, "networkCardIndex", "The instance type has no such network card.")
+		return invalidValue(card, "networkCardIndex", "The instance type has no such network card.")
 	case index < 0:
-		return invalid(index, "deviceIndex", "It must not be negative.")
+		return invalidValue(index, "deviceIndex", "It must not be negative.")
 	}
-	if err := i.limits.mayTake(e.v4.slots(), e.v6.slots(), len(e.v4.prefixes)+len(e.v6.prefixes) > 0); err != nil {
+	if err := i.limits.checkLimits(e.v4.slots(), e.v6.slots(), len(e.v4.prefixes)+len(e.v6.prefixes) > 0); err != nil {
 		return err
 	}
-	return s.hasRoom(i, card, index)
+	return s.checkSlot(i, card, index)
 }
 
-// mayTake refuses an ENI with more addresses than the type allows, or with IPv6 or prefixes if the type has none.
-func (t InstanceType) mayTake(v4, v6 int, prefixes bool) error {
+// checkLimits refuses an ENI with more addresses than the type allows, or with IPv6 or prefixes if the type has none.
+func (t InstanceType) checkLimits(v4, v6 int, prefixes bool) error {
 	switch {
 	case v6 > 0 && t.IPv6PerENI == 0:
 		return noIPv6(t.Name)
@@ -76,13 +76,13 @@ func (t InstanceType) mayTake(v4, v6 int, prefixes bool) error {
 	return nil
 }
 
-// hasRoom refuses an ENI if the instance has no free slot. Each card has its own device indices. The limit of the
+// checkSlot refuses an ENI if the instance has no free slot. Each card has its own device indices. The limit of the
 // instance is for the ENIs of all cards together (Guide: "Network cards"). EC2 does not document whether it checks the
 // index or the limit first. The simulator checks the index first, because a caller can change the index. On types with
 // several cards, the index must be below the number of ENIs of the card. In practice, EC2 refuses a larger index at a
 // launch (aws/aws-k8s-tester#531). The refusal of an attachment is a guess. On other types an index can be larger.
-func (s *Sim) hasRoom(i *Instance, card, index int) error {
-	all := s.attached(i)
+func (s *Sim) checkSlot(i *Instance, card, index int) error {
+	all := s.enisOf(i)
 	onCard, most := 0, i.limits.cards()[card]
 	if len(i.limits.cards()) > 1 && index >= most {
 		return refuse("InvalidParameterValue",
@@ -115,7 +115,7 @@ type detachNetworkInterfaceInput struct {
 
 // detachNetworkInterface detaches an ENI, but never the boot ENI (API: DetachNetworkInterface; Guide: "Elastic network
 // interfaces": "You can't detach a primary network interface from an instance").
-func (s *Sim) detachNetworkInterface(in *detachNetworkInterfaceInput) (*done, error) {
+func (s *Sim) detachNetworkInterface(in *detachNetworkInterfaceInput) (*emptyOutput, error) {
 	e, err := s.attachmentOf(in.AttachmentID)
 	if err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func (s *Sim) detachNetworkInterface(in *detachNetworkInterfaceInput) (*done, er
 		return nil, refuse("IncorrectState", "The attachment '%s' is already detaching.", a.id)
 	}
 	s.detach(e, delay)
-	return &done{Return: true}, nil
+	return &emptyOutput{Return: true}, nil
 }
 
 // attachmentOf returns the ENI with the attachment of this ID.

@@ -14,9 +14,9 @@ type clock struct {
 	code  string        // the error for a request whose time is wrong; empty: EC2 accepts all times
 }
 
-// tooOld is how far the time of a request may be from EC2's time (IAM user guide, "Elements of an AWS API request
+// maxSkew is how far the time of a request may be from EC2's time (IAM user guide, "Elements of an AWS API request
 // signature": "within 5 minutes").
-const tooOld = 5 * time.Minute
+const maxSkew = 5 * time.Minute
 
 // SetClock makes EC2's clock differ from the machine's clock. EC2 refuses a request with the error code if the time in
 // the request's signature is wrong by more than five minutes. Each answer has EC2's time. With an empty code, EC2
@@ -27,8 +27,8 @@ func (s *Sim) SetClock(ahead time.Duration, code string) {
 	s.clock = clock{ahead, code}
 }
 
-// late writes EC2's time to the answer, and refuses a request whose time is wrong.
-func (s *Sim) late(w http.ResponseWriter, r *http.Request) error {
+// checkTime writes EC2's time to the answer, and refuses a request whose time is wrong.
+func (s *Sim) checkTime(w http.ResponseWriter, r *http.Request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.clock.code == "" {
@@ -37,12 +37,12 @@ func (s *Sim) late(w http.ResponseWriter, r *http.Request) error {
 	now := time.Now().Add(s.clock.ahead).UTC()
 	w.Header().Set("Date", now.Format(http.TimeFormat))
 	signed, err := time.Parse("20060102T150405Z", r.Header.Get("X-Amz-Date"))
-	if err == nil && now.Sub(signed).Abs() <= tooOld {
+	if err == nil && now.Sub(signed).Abs() <= maxSkew {
 		return nil
 	}
 	f := form{"Action": r.Form.Get("Action")}
 	err = refuse(s.clock.code, "Request has expired or its signature is not valid: its time is %s, and it is %s",
 		signed, now)
-	s.record(f, err, false)
+	s.recordCall(f, err, false)
 	return err
 }

@@ -49,7 +49,7 @@ func New(c Config) (*Sim, error) {
 		s.maxIPv4, s.maxIPv6 = max(s.maxIPv4, t.IPv4PerENI), max(s.maxIPv6, t.IPv6PerENI)
 	}
 	s.lag = newLagging(c.Lag)
-	s.keep()
+	s.saveMoment()
 	return s, nil
 }
 
@@ -58,36 +58,36 @@ func (c Config) complete() Config {
 	c.Region, c.Account = cmp.Or(c.Region, "us-east-1"), cmp.Or(c.Account, "123456789012")
 	c.VPCs, c.Subnets, c.Peerings = slices.Clone(c.VPCs), slices.Clone(c.Subnets), slices.Clone(c.Peerings)
 	for i := range c.VPCs {
-		c.VPCs[i].Tags = own(c.VPCs[i].Tags)
+		c.VPCs[i].Tags = copyTags(c.VPCs[i].Tags)
 	}
 	for i := range c.Subnets {
-		c.Subnets[i].Tags = own(c.Subnets[i].Tags)
+		c.Subnets[i].Tags = copyTags(c.Subnets[i].Tags)
 	}
 	for i := range c.Peerings {
 		p := &c.Peerings[i]
 		p.Status = cmp.Or(p.Status, "active")
-		p.Requester, p.Accepter = c.side(p.Requester), c.side(p.Accepter)
+		p.Requester, p.Accepter = c.completePeer(p.Requester), c.completePeer(p.Accepter)
 	}
 	return c
 }
 
-// own returns a copy of the tags, which CreateTags may change.
-func own(tags map[string]string) map[string]string {
+// copyTags returns a copy of the tags, which CreateTags may change.
+func copyTags(tags map[string]string) map[string]string {
 	mine := map[string]string{}
 	maps.Copy(mine, tags)
 	return mine
 }
 
-// side completes one side of a peering from its VPC, if the Config has the VPC.
-func (c Config) side(p PeerVPC) PeerVPC {
+// completePeer completes one side of a peering from its VPC, if the Config has the VPC.
+func (c Config) completePeer(p PeerVPC) PeerVPC {
 	p.Account, p.Region = cmp.Or(p.Account, c.Account), cmp.Or(p.Region, c.Region)
-	if i := c.vpc(p.ID); i >= 0 && p.CIDRs == nil && p.IPv6CIDRs == nil {
+	if i := c.vpcIndex(p.ID); i >= 0 && p.CIDRs == nil && p.IPv6CIDRs == nil {
 		p.CIDRs, p.IPv6CIDRs = c.VPCs[i].CIDRs, c.VPCs[i].IPv6CIDRs
 	}
 	return p
 }
 
-func (c Config) vpc(id string) int {
+func (c Config) vpcIndex(id string) int {
 	return slices.IndexFunc(c.VPCs, func(v VPC) bool { return v.ID == id })
 }
 
@@ -142,17 +142,17 @@ func (c Config) validateVPC(v VPC, mistake func(string, ...any)) {
 		mistake("%s: no CIDR", v.ID)
 	}
 	for _, b := range v.CIDRs {
-		if !block(b) {
+		if !isIPv4Block(b) {
 			mistake("%s: %s: %s", v.ID, b, needBlock)
 		}
 	}
 	for _, b := range v.IPv6CIDRs {
-		if !block6(b, 60) {
+		if !isIPv6Block(b, 60) {
 			mistake("%s: %s: an IPv6 block of /44, /48 and so on to /60 is needed", v.ID, b)
 		}
 	}
 	for _, b := range v.FormerCIDRs {
-		if !block(b) && !block6(b, 60) {
+		if !isIPv4Block(b) && !isIPv6Block(b, 60) {
 			mistake("%s: %s: %s", v.ID, b, needBlock)
 		}
 	}
@@ -163,9 +163,9 @@ func (c Config) validateSubnet(i int, mistake func(string, ...any)) {
 	switch {
 	case !sub.CIDR.IsValid() && !sub.IPv6CIDR.IsValid():
 		mistake("%s: no CIDR", sub.ID)
-	case sub.CIDR.IsValid() && !block(sub.CIDR):
+	case sub.CIDR.IsValid() && !isIPv4Block(sub.CIDR):
 		mistake("%s: %s: %s", sub.ID, sub.CIDR, needBlock)
-	case sub.IPv6CIDR.IsValid() && !block6(sub.IPv6CIDR, 64):
+	case sub.IPv6CIDR.IsValid() && !isIPv6Block(sub.IPv6CIDR, 64):
 		mistake("%s: %s: an IPv6 block of /44, /48 and so on to /64 is needed", sub.ID, sub.IPv6CIDR)
 	case sub.AssignIPv6 && !sub.IPv6CIDR.IsValid():
 		mistake("%s: AssignIPv6 without IPv6CIDR", sub.ID)
@@ -173,7 +173,7 @@ func (c Config) validateSubnet(i int, mistake func(string, ...any)) {
 	if !strings.HasPrefix(sub.Zone, c.Region) || sub.Zone == c.Region {
 		mistake("%s: %q is no zone of %s", sub.ID, sub.Zone, c.Region)
 	}
-	v := c.vpc(sub.VPC)
+	v := c.vpcIndex(sub.VPC)
 	if v < 0 {
 		mistake("%s: no VPC %q", sub.ID, sub.VPC)
 		return
@@ -199,7 +199,7 @@ func (s Subnet) cidrs() []netip.Prefix {
 }
 
 func (c Config) validatePeering(p Peering, mistake func(string, ...any)) {
-	if c.vpc(p.Requester.ID) < 0 && c.vpc(p.Accepter.ID) < 0 {
+	if c.vpcIndex(p.Requester.ID) < 0 && c.vpcIndex(p.Accepter.ID) < 0 {
 		mistake("%s: neither side is a VPC of the Config", p.ID)
 	}
 	if _, ok := peeringStatus[p.Status]; !ok {
@@ -214,14 +214,14 @@ func (c Config) validatePeering(p Peering, mistake func(string, ...any)) {
 
 const needBlock = "an IPv4 block between /16 and /28 is needed"
 
-// block reports whether b can be a block of a VPC or of a subnet (VPC Guide: "VPC CIDR blocks", "Subnet CIDR blocks").
-func block(b netip.Prefix) bool {
+// isIPv4Block reports whether b can be a block of a VPC or of a subnet (VPC Guide: "VPC CIDR blocks", "Subnet CIDR blocks").
+func isIPv4Block(b netip.Prefix) bool {
 	return b.IsValid() && b.Addr().Is4() && b == b.Masked() && b.Bits() >= 16 && b.Bits() <= 28
 }
 
-// block6 reports whether b can be an IPv6 block of a VPC or of a subnet. The longest prefix length is /60 for a VPC and
+// isIPv6Block reports whether b can be an IPv6 block of a VPC or of a subnet. The longest prefix length is /60 for a VPC and
 // /64 for a subnet (VPC Guide, the same pages: "in increments of /4").
-func block6(b netip.Prefix, longest int) bool {
+func isIPv6Block(b netip.Prefix, longest int) bool {
 	return b.IsValid() && isIPv6(b.Addr()) && b == b.Masked() && b.Bits() >= 44 && b.Bits() <= longest &&
 		b.Bits()%4 == 0
 }

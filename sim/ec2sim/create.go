@@ -54,21 +54,21 @@ type createNetworkInterfaceOutput struct {
 
 // createNetworkInterface creates an ENI (API: CreateNetworkInterface).
 func (s *Sim) createNetworkInterface(in *createNetworkInterfaceInput) (*createNetworkInterfaceOutput, error) {
-	if first, err := s.madeBy(in); first != nil || err != nil {
+	if first, err := s.earlierAnswer(in); first != nil || err != nil {
 		return first, err
 	}
-	e, err := s.create(in)
+	e, err := s.createENI(in)
 	if err != nil {
 		return nil, err
 	}
-	shown := s.describe(e)
+	shown := s.networkInterface(e)
 	shown.Status = "pending" // API: CreateNetworkInterface, the example; Describe actions show "available"
 	out := &createNetworkInterfaceOutput{NetworkInterface: shown, ClientToken: in.ClientToken}
 	s.rememberToken(e, in, out)
 	return out, nil
 }
 
-func (s *Sim) create(in *createNetworkInterfaceInput) (*eni, error) {
+func (s *Sim) createENI(in *createNetworkInterfaceInput) (*eni, error) {
 	w, err := in.spec()
 	if err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func (s *Sim) create(in *createNetworkInterfaceInput) (*eni, error) {
 	if err != nil {
 		return nil, err
 	}
-	groups, err := s.groupsIn(sub, in.SecurityGroupIDs)
+	groups, err := s.checkGroupsIn(sub, in.SecurityGroupIDs)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (s *Sim) create(in *createNetworkInterfaceInput) (*eni, error) {
 	if err != nil {
 		return nil, err
 	}
-	tracking, err := in.Tracking.settle(Tracking{})
+	tracking, err := in.Tracking.changed(Tracking{})
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (s *Sim) create(in *createNetworkInterfaceInput) (*eni, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.description, e.tags, e.tracking, e.known = in.Description, tags, tracking, s.propagated()
+	e.description, e.tags, e.tracking, e.findableFrom = in.Description, tags, tracking, s.findableFrom()
 	return e, nil
 }
 
@@ -104,13 +104,13 @@ func (s *Sim) create(in *createNetworkInterfaceInput) (*eni, error) {
 // also name a primary IPv4 address (API: CreateNetworkInterface, the parameters).
 func (in *createNetworkInterfaceInput) spec() (spec, error) {
 	if in.InterfaceType != "" && in.InterfaceType != "interface" {
-		return spec{}, invalid(in.InterfaceType, "interfaceType", "The simulator makes plain interfaces only.")
+		return spec{}, invalidValue(in.InterfaceType, "interfaceType", "The simulator makes plain interfaces only.")
 	}
 	w := spec{
 		primary: in.PrivateIPAddress,
-		v4: demand{count: positive(&in.SecondaryPrivateIPAddressCount),
-			prefixCount: positive(&in.IPv4PrefixCount)},
-		v6: demand{count: in.IPv6AddressCount, prefixCount: positive(&in.IPv6PrefixCount)},
+		v4: demand{count: nilIfZero(&in.SecondaryPrivateIPAddressCount),
+			prefixCount: nilIfZero(&in.IPv4PrefixCount)},
+		v6: demand{count: in.IPv6AddressCount, prefixCount: nilIfZero(&in.IPv6PrefixCount)},
 	}
 	for _, a := range in.PrivateIPAddresses {
 		switch {
@@ -132,7 +132,7 @@ func (in *createNetworkInterfaceInput) spec() (spec, error) {
 	for _, p := range in.IPv6Prefixes {
 		w.v6.prefixes = append(w.v6.prefixes, p.Prefix)
 	}
-	return w, w.check()
+	return w, w.validate()
 }
 
 type deleteNetworkInterfaceInput struct {
@@ -142,7 +142,7 @@ type deleteNetworkInterfaceInput struct {
 // deleteNetworkInterface deletes an ENI that is not attached (API: DeleteNetworkInterface). For an attached ENI, the
 // API's error codes name both InvalidNetworkInterface.InUse and InvalidParameterValue; in practice EC2 answers with
 // InvalidParameterValue.
-func (s *Sim) deleteNetworkInterface(in *deleteNetworkInterfaceInput) (*done, error) {
+func (s *Sim) deleteNetworkInterface(in *deleteNetworkInterfaceInput) (*emptyOutput, error) {
 	e, err := s.eni(in.NetworkInterfaceID)
 	if err != nil {
 		return nil, err
@@ -150,6 +150,6 @@ func (s *Sim) deleteNetworkInterface(in *deleteNetworkInterfaceInput) (*done, er
 	if e.attachment != nil {
 		return nil, refuse("InvalidParameterValue", "Network interface '%s' is currently in use.", e.id)
 	}
-	s.drop(e)
-	return &done{Return: true}, nil
+	s.deleteENI(e)
+	return &emptyOutput{Return: true}, nil
 }

@@ -17,13 +17,13 @@ type demand struct {
 	prefixCount *int
 }
 
-// given reports, for each field of the demand, whether the request has set the field.
-func (d demand) given() []bool {
+// fieldsSet reports, for each field of the demand, whether the request has set the field.
+func (d demand) fieldsSet() []bool {
 	return []bool{len(d.addrs) > 0, d.count != nil, len(d.prefixes) > 0, d.prefixCount != nil}
 }
 
-// none reports whether the demand asks for nothing, not even for a number of 0.
-func (d demand) none() bool { return !slices.Contains(d.given(), true) }
+// isEmpty reports whether the demand asks for nothing, not even for a number of 0.
+func (d demand) isEmpty() bool { return !slices.Contains(d.fieldsSet(), true) }
 
 // wantsPrefixes reports whether the demand is for prefixes.
 func (d demand) wantsPrefixes() bool { return len(d.prefixes) > 0 || d.prefixCount != nil }
@@ -31,27 +31,27 @@ func (d demand) wantsPrefixes() bool { return len(d.prefixes) > 0 || d.prefixCou
 // slots returns how much of an ENI's limit the demand needs. A prefix counts as one address (Guide: "Prefix delegation
 // for Amazon EC2 network interfaces").
 func (d demand) slots() int {
-	return len(d.addrs) + value(d.count) + len(d.prefixes) + value(d.prefixCount)
+	return len(d.addrs) + intValue(d.count) + len(d.prefixes) + intValue(d.prefixCount)
 }
 
-// without returns the demand without the addresses that the ENI already has.
-func (d demand) without(h holding) demand {
+// withoutHeld returns the demand without the addresses that the ENI already has.
+func (d demand) withoutHeld(h holding) demand {
 	d.addrs = slices.DeleteFunc(slices.Clone(d.addrs), func(a netip.Addr) bool { return slices.Contains(h.addrs, a) })
 	return d
 }
 
 // check refuses a demand with more than one field set, and a number below least (API: CreateNetworkInterface,
 // AssignPrivateIpAddresses, AssignIpv6Addresses, the parameters).
-func (d demand) check(family string, least int) error {
-	atLeast := fmt.Sprintf("It must be at least %d.", least)
+func (d demand) check(family string, minimum int) error {
+	atLeast := fmt.Sprintf("It must be at least %d.", minimum)
 	switch {
-	case several(d.given()...):
+	case moreThanOne(d.fieldsSet()...):
 		return refuse("InvalidParameterCombination",
 			"Only one of %[1]s addresses, their count, %[1]s prefixes and their count can be specified.", family)
-	case d.count != nil && *d.count < least:
-		return invalid(*d.count, "addressCount", atLeast)
-	case d.prefixCount != nil && *d.prefixCount < least:
-		return invalid(*d.prefixCount, "prefixCount", atLeast)
+	case d.count != nil && *d.count < minimum:
+		return invalidValue(*d.count, "addressCount", atLeast)
+	case d.prefixCount != nil && *d.prefixCount < minimum:
+		return invalidValue(*d.prefixCount, "prefixCount", atLeast)
 	}
 	return nil
 }
@@ -60,7 +60,7 @@ func (d demand) check(family string, least int) error {
 // specify either the IP addresses or the IP address count in the request"). The API says the same for prefixes, and in
 // AssignIpv6Addresses.
 func (d demand) checkAssign(family string) error {
-	if d.none() {
+	if d.isEmpty() {
 		return refuse("MissingParameter", "Either the %s addresses or the address count should be provided.", family)
 	}
 	return d.check(family, 1)
@@ -72,8 +72,8 @@ type holding struct {
 	prefixes []netip.Prefix
 }
 
-// has reports whether the address is in the holding, by itself or in a prefix.
-func (h holding) has(a netip.Addr) bool {
+// contains reports whether the address is in the holding, by itself or in a prefix.
+func (h holding) contains(a netip.Addr) bool {
 	return slices.Contains(h.addrs, a) || slices.ContainsFunc(h.prefixes,
 		func(p netip.Prefix) bool { return p.Contains(a) })
 }
@@ -82,11 +82,11 @@ func (h holding) has(a netip.Addr) bool {
 func (h holding) slots() int { return len(h.addrs) + len(h.prefixes) }
 
 // blocks returns all addresses and prefixes as blocks of a pool.
-func (h holding) blocks() []netip.Prefix { return append(singles(h.addrs), h.prefixes...) }
+func (h holding) blocks() []netip.Prefix { return append(singleBlocks(h.addrs), h.prefixes...) }
 
-// mayHold refuses slots beyond the limit, prefixes on a type that does not support them, and everything on an EFA-only
+// checkHold refuses slots beyond the limit, prefixes on a type that does not support them, and everything on an EFA-only
 // ENI.
-func (e *eni) mayHold(slots, most int, d demand) error {
+func (e *eni) checkHold(slots, most int, d demand) error {
 	switch {
 	case e.efaOnly: // the code is a guess
 		return refuse("UnsupportedOperation", "The network interface '%s' is of a type that has no addresses.", e.id)
@@ -116,8 +116,8 @@ func noIPv6(instanceType string) error {
 	return refuse("UnsupportedOperation", "IPv6 addresses are not supported on %s", instanceType)
 }
 
-// several reports whether more than one of its arguments is true.
-func several(given ...bool) bool {
+// moreThanOne reports whether more than one of its arguments is true.
+func moreThanOne(given ...bool) bool {
 	n := 0
 	for _, g := range given {
 		if g {
@@ -127,17 +127,17 @@ func several(given ...bool) bool {
 	return n > 1
 }
 
-// value returns *n, or 0 if n is nil.
-func value(n *int) int {
+// intValue returns *n, or 0 if n is nil.
+func intValue(n *int) int {
 	if n == nil {
 		return 0
 	}
 	return *n
 }
 
-// positive returns n, or nil if *n is 0: a count of 0 counts as no request.
-func positive(n *int) *int {
-	if value(n) == 0 {
+// nilIfZero returns n, or nil if *n is 0: a count of 0 counts as no request.
+func nilIfZero(n *int) *int {
+	if intValue(n) == 0 {
 		return nil
 	}
 	return n

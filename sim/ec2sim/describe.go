@@ -29,31 +29,31 @@ type filter struct {
 
 // A catalogue defines the Describe action for one kind of things. It has the IDs and the filters of these things.
 type catalogue[T any] struct {
-	id      func(T) string
-	absent  func(id string) error       // refuses an ID that does not exist
-	fields  map[string]func(T) []string // the filters: each returns the values of a thing
-	tags    func(T) map[string]string   // nil if such things have no tags
-	most    int                         // the size of the largest page and, if whole is false, of the default page
-	whole   bool                        // without MaxResults, the answer has everything
-	idParam string                      // the parameter with IDs; MaxResults is not allowed with it; empty: none
+	id       func(T) string
+	notFound func(id string) error       // refuses an ID that does not exist
+	filters  map[string]func(T) []string // the filters: each returns the values of a thing
+	tags     func(T) map[string]string   // nil if such things have no tags
+	maxPage  int                         // the size of the largest page and, if whole is false, of the default page
+	unpaged  bool                        // without MaxResults, the answer has everything
+	idParam  string                      // the parameter with IDs; MaxResults is not allowed with it; empty: none
 }
 
-// choose returns the requested page, and the token of the next page. The things are in the order of their IDs, and the
+// choosePage returns the requested page, and the token of the next page. The things are in the order of their IDs, and the
 // token has the last ID of the page. So a thing that appears or disappears between two requests does not make a page
 // omit or repeat other things.
-func (c *catalogue[T]) choose(all []T, ids []string, p page) (chosen []T, next string, err error) {
-	size, err := c.size(ids, p.MaxResults)
+func (c *catalogue[T]) choosePage(all []T, ids []string, p page) (chosen []T, next string, err error) {
+	size, err := c.pageSize(ids, p.MaxResults)
 	if err != nil {
 		return nil, "", err
 	}
-	after, err := parseToken(p.NextToken)
+	after, err := parsePageToken(p.NextToken)
 	if err != nil {
 		return nil, "", err
 	}
-	if err := c.check(all, ids); err != nil {
+	if err := c.checkIDs(all, ids); err != nil {
 		return nil, "", err
 	}
-	if all, err = c.filtered(all, p.Filters); err != nil {
+	if all, err = c.applyFilters(all, p.Filters); err != nil {
 		return nil, "", err
 	}
 	slices.SortFunc(all, func(a, b T) int { return strings.Compare(c.id(a), c.id(b)) })
@@ -63,68 +63,68 @@ func (c *catalogue[T]) choose(all []T, ids []string, p page) (chosen []T, next s
 		case id <= after || len(ids) > 0 && !slices.Contains(ids, id):
 			continue
 		case len(chosen) == size:
-			return chosen, token(c.id(chosen[size-1])), nil
+			return chosen, pageToken(c.id(chosen[size-1])), nil
 		}
 		chosen = append(chosen, t)
 	}
 	return chosen, "", nil
 }
 
-// check refuses IDs that do not exist.
-func (c *catalogue[T]) check(all []T, ids []string) error {
+// checkIDs refuses IDs that do not exist.
+func (c *catalogue[T]) checkIDs(all []T, ids []string) error {
 	for _, id := range ids {
 		if !slices.ContainsFunc(all, func(t T) bool { return c.id(t) == id }) {
-			return c.absent(id)
+			return c.notFound(id)
 		}
 	}
 	return nil
 }
 
-// size returns how many things fit on the page, or -1 for all (API: the parameter MaxResults of each action).
-func (c *catalogue[T]) size(ids []string, asked *int) (int, error) {
+// pageSize returns how many things fit on the page, or -1 for all (API: the parameter MaxResults of each action).
+func (c *catalogue[T]) pageSize(ids []string, asked *int) (int, error) {
 	switch {
-	case asked == nil && c.whole:
+	case asked == nil && c.unpaged:
 		return -1, nil
 	case asked == nil:
-		return c.most, nil
+		return c.maxPage, nil
 	case c.idParam != "" && len(ids) > 0:
 		return 0, refuse("InvalidParameterCombination",
 			"The parameter maxResults cannot be used with the parameter %s", c.idParam)
 	case *asked < 5:
-		return 0, invalid(*asked, "maxResults", "Expecting a value greater than or equal to 5.")
+		return 0, invalidValue(*asked, "maxResults", "Expecting a value greater than or equal to 5.")
 	}
-	return min(*asked, c.most), nil
+	return min(*asked, c.maxPage), nil
 }
 
-// filtered returns the things that pass all filters. A thing passes a filter if one of the thing's values matches. In
+// applyFilters returns the things that pass all filters. A thing passes a filter if one of the thing's values matches. In
 // the value of a filter, * stands for any characters, and ? stands for one character. After a backslash, these
 // characters stand for themselves (API: "Filtering").
-func (c *catalogue[T]) filtered(things []T, filters []filter) ([]T, error) {
+func (c *catalogue[T]) applyFilters(things []T, filters []filter) ([]T, error) {
 	for _, f := range filters {
-		have, err := c.field(f.Name)
+		have, err := c.filterValues(f.Name)
 		if err != nil {
 			return nil, err
 		}
 		things = slices.DeleteFunc(things, func(t T) bool {
 			return !slices.ContainsFunc(have(t), func(value string) bool {
-				return slices.ContainsFunc(f.Values, func(pattern string) bool { return like(pattern, value) })
+				return slices.ContainsFunc(f.Values, func(pattern string) bool { return matchesPattern(pattern, value) })
 			})
 		})
 	}
 	return things, nil
 }
 
-// field returns the function that gets a thing's values for the filter of this name.
-func (c *catalogue[T]) field(name string) (func(T) []string, error) {
+// filterValues returns the function that gets a thing's values for the filter of this name.
+func (c *catalogue[T]) filterValues(name string) (func(T) []string, error) {
 	key, isTag := strings.CutPrefix(name, "tag:")
-	field, ok := c.fields[name]
+	field, ok := c.filters[name]
 	switch {
 	case ok:
 		return field, nil
 	case isTag && c.tags != nil:
 		return func(t T) []string {
 			if value, ok := c.tags(t)[key]; ok {
-				return one(value)
+				return oneValue(value)
 			}
 			return nil
 		}, nil
@@ -134,9 +134,9 @@ func (c *catalogue[T]) field(name string) (func(T) []string, error) {
 	return nil, refuse("InvalidParameterValue", "The filter '%s' is invalid", name)
 }
 
-// like reports whether a value matches the pattern of a filter. On a mismatch, like lets the last star of the pattern
+// matchesPattern reports whether a value matches the pattern of a filter. On a mismatch, like lets the last star of the pattern
 // match one more character.
-func like(pattern, value string) bool {
+func matchesPattern(pattern, value string) bool {
 	p, v, star, taken := 0, 0, -1, 0
 	for v < len(value) {
 		switch {
@@ -157,10 +157,10 @@ func like(pattern, value string) bool {
 	return strings.Trim(pattern[p:], "*") == ""
 }
 
-// token returns the token of the page after an ID.
-func token(id string) string { return base64.URLEncoding.EncodeToString([]byte("after " + id)) }
+// pageToken returns the token of the page after an ID.
+func pageToken(id string) string { return base64.URLEncoding.EncodeToString([]byte("after " + id)) }
 
-func parseToken(t string) (after string, err error) {
+func parsePageToken(t string) (after string, err error) {
 	if t == "" {
 		return "", nil
 	}
@@ -172,5 +172,5 @@ func parseToken(t string) (after string, err error) {
 	return after, nil
 }
 
-// one returns a thing's values for a filter: one text.
-func one(v string) []string { return []string{v} }
+// oneValue returns a thing's values for a filter: one text.
+func oneValue(v string) []string { return []string{v} }

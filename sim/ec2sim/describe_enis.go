@@ -91,40 +91,40 @@ type describeNetworkInterfacesOutput struct {
 
 // eniCatalogue is the catalogue of ENIs (API: DescribeNetworkInterfaces).
 var eniCatalogue = catalogue[*eni]{
-	id:      func(e *eni) string { return e.id },
-	absent:  func(id string) error { return notFound("InvalidNetworkInterfaceID", "networkInterface ID", id) },
-	tags:    func(e *eni) map[string]string { return e.tags },
-	most:    1000,
-	idParam: "networkInterfaceIds",
-	fields: map[string]func(*eni) []string{
+	id:       func(e *eni) string { return e.id },
+	notFound: func(id string) error { return notFound("InvalidNetworkInterfaceID", "networkInterface ID", id) },
+	tags:     func(e *eni) map[string]string { return e.tags },
+	maxPage:  1000,
+	idParam:  "networkInterfaceIds",
+	filters: map[string]func(*eni) []string{
 		"attachment.instance-id": func(e *eni) []string {
 			if e.attachment == nil {
 				return nil
 			}
-			return one(e.attachment.instance.ID)
+			return oneValue(e.attachment.instance.ID)
 		},
-		"description":          func(e *eni) []string { return one(e.description) },
-		"network-interface-id": func(e *eni) []string { return one(e.id) },
-		"status":               func(e *eni) []string { return one(e.status()) },
-		"subnet-id":            func(e *eni) []string { return one(e.subnet.ID) },
+		"description":          func(e *eni) []string { return oneValue(e.description) },
+		"network-interface-id": func(e *eni) []string { return oneValue(e.id) },
+		"status":               func(e *eni) []string { return oneValue(e.status()) },
+		"subnet-id":            func(e *eni) []string { return oneValue(e.subnet.ID) },
 	},
 }
 
 func (s *Sim) describeNetworkInterfaces(in *describeNetworkInterfacesInput) (*describeNetworkInterfacesOutput, error) {
-	chosen, next, err := eniCatalogue.choose(slices.Collect(maps.Values(s.seen().enis)),
+	chosen, next, err := eniCatalogue.choosePage(slices.Collect(maps.Values(s.shownMoment().enis)),
 		in.NetworkInterfaceIDs, in.page)
 	if err != nil {
 		return nil, err
 	}
 	out := &describeNetworkInterfacesOutput{NextToken: next}
 	for _, e := range chosen {
-		out.NetworkInterfaces.Items = append(out.NetworkInterfaces.Items, s.describe(e))
+		out.NetworkInterfaces.Items = append(out.NetworkInterfaces.Items, s.networkInterface(e))
 	}
 	return out, nil
 }
 
-// describe returns e on the wire.
-func (s *Sim) describe(e *eni) *networkInterface {
+// networkInterface returns e on the wire.
+func (s *Sim) networkInterface(e *eni) *networkInterface {
 	n := &networkInterface{
 		ID:               e.id,
 		SubnetID:         e.subnet.ID,

@@ -46,19 +46,19 @@ type describeInstancesOutput struct {
 // instanceCatalogue is the catalogue of instances (API: DescribeInstances). Terminated instances "might appear in the
 // returned results"; here they always appear. Config.Lag delays the states.
 var instanceCatalogue = catalogue[*Instance]{
-	id:      func(i *Instance) string { return i.ID },
-	absent:  func(id string) error { return notFound("InvalidInstanceID", "instance ID", id) },
-	tags:    func(i *Instance) map[string]string { return i.tags },
-	most:    1000,
-	whole:   true,
-	idParam: "instanceIds",
-	fields: map[string]func(*Instance) []string{
-		"instance-id": func(i *Instance) []string { return one(i.ID) },
+	id:       func(i *Instance) string { return i.ID },
+	notFound: func(id string) error { return notFound("InvalidInstanceID", "instance ID", id) },
+	tags:     func(i *Instance) map[string]string { return i.tags },
+	maxPage:  1000,
+	unpaged:  true,
+	idParam:  "instanceIds",
+	filters: map[string]func(*Instance) []string{
+		"instance-id": func(i *Instance) []string { return oneValue(i.ID) },
 	},
 }
 
 func (s *Sim) describeInstances(in *describeInstancesInput) (*describeInstancesOutput, error) {
-	chosen, next, err := instanceCatalogue.choose(slices.Collect(maps.Values(s.instances)), in.InstanceIDs, in.page)
+	chosen, next, err := instanceCatalogue.choosePage(slices.Collect(maps.Values(s.instances)), in.InstanceIDs, in.page)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (s *Sim) describeInstances(in *describeInstancesInput) (*describeInstancesO
 func (s *Sim) reservations(instances []*Instance) []reservation {
 	slices.SortFunc(instances, func(a, b *Instance) int { return cmp.Compare(a.ID, b.ID) })
 	var all []reservation
-	states := s.seen().states
+	states := s.shownMoment().states
 	for _, i := range instances {
 		id := i.launch.reservation
 		at := slices.IndexFunc(all, func(r reservation) bool { return r.ID == id })
@@ -90,7 +90,7 @@ func (s *Sim) instanceItem(i *Instance, state string) instanceItem {
 		Type:        i.Type, LaunchTime: i.launched.UTC().Truncate(time.Second), Zone: i.Zone,
 		ClientToken: i.launch.in.ClientToken, Tags: tagSet(i.tags), Hibernates: i.hibernates,
 	}
-	enis := s.attached(i)
+	enis := s.enisOf(i)
 	if len(enis) == 0 {
 		return item
 	}

@@ -48,19 +48,19 @@ type describePeeringsOutput struct {
 
 // peeringCatalogue is the catalogue of peerings (API: DescribeVpcPeeringConnections).
 var peeringCatalogue = catalogue[Peering]{
-	id:      func(p Peering) string { return p.ID },
-	absent:  func(id string) error { return notFound("InvalidVpcPeeringConnectionID", "vpcPeeringConnection ID", id) },
-	tags:    func(p Peering) map[string]string { return p.Tags },
-	most:    1000,
-	whole:   true,
-	idParam: "vpcPeeringConnectionIds",
-	fields: map[string]func(Peering) []string{
-		"status-code": func(p Peering) []string { return one(p.Status) },
+	id:       func(p Peering) string { return p.ID },
+	notFound: func(id string) error { return notFound("InvalidVpcPeeringConnectionID", "vpcPeeringConnection ID", id) },
+	tags:     func(p Peering) map[string]string { return p.Tags },
+	maxPage:  1000,
+	unpaged:  true,
+	idParam:  "vpcPeeringConnectionIds",
+	filters: map[string]func(Peering) []string{
+		"status-code": func(p Peering) []string { return oneValue(p.Status) },
 	},
 }
 
 func (s *Sim) describeVpcPeeringConnections(in *describePeeringsInput) (*describePeeringsOutput, error) {
-	chosen, next, err := peeringCatalogue.choose(slices.Clone(s.cfg.Peerings), in.PeeringIDs, in.page)
+	chosen, next, err := peeringCatalogue.choosePage(slices.Clone(s.cfg.Peerings), in.PeeringIDs, in.page)
 	if err != nil {
 		return nil, err
 	}

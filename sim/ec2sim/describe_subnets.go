@@ -48,26 +48,26 @@ type subnetView struct {
 
 // subnetCatalogue is the catalogue of subnets (API: DescribeSubnets).
 var subnetCatalogue = catalogue[subnetView]{
-	id:      func(s subnetView) string { return s.ID },
-	absent:  func(id string) error { return notFound("InvalidSubnetID", "subnet ID", id) },
-	tags:    func(s subnetView) map[string]string { return s.Tags },
-	most:    1000,
-	whole:   true,
-	idParam: "subnetIds",
-	fields: map[string]func(subnetView) []string{
-		"availability-zone": func(s subnetView) []string { return one(s.Zone) },
-		"default-for-az":    func(s subnetView) []string { return one(strconv.FormatBool(s.Default)) },
-		"vpc-id":            func(s subnetView) []string { return one(s.VPC) },
+	id:       func(s subnetView) string { return s.ID },
+	notFound: func(id string) error { return notFound("InvalidSubnetID", "subnet ID", id) },
+	tags:     func(s subnetView) map[string]string { return s.Tags },
+	maxPage:  1000,
+	unpaged:  true,
+	idParam:  "subnetIds",
+	filters: map[string]func(subnetView) []string{
+		"availability-zone": func(s subnetView) []string { return oneValue(s.Zone) },
+		"default-for-az":    func(s subnetView) []string { return oneValue(strconv.FormatBool(s.Default)) },
+		"vpc-id":            func(s subnetView) []string { return oneValue(s.VPC) },
 	},
 }
 
 func (s *Sim) describeSubnets(in *describeSubnetsInput) (*describeSubnetsOutput, error) {
 	var all []subnetView
-	free := s.seen().free
+	free := s.shownMoment().free
 	for id, sub := range s.subnets {
 		all = append(all, subnetView{sub, free[id]})
 	}
-	chosen, next, err := subnetCatalogue.choose(all, in.SubnetIDs, in.page)
+	chosen, next, err := subnetCatalogue.choosePage(all, in.SubnetIDs, in.page)
 	if err != nil {
 		return nil, err
 	}

@@ -173,7 +173,7 @@ func TestLike(t *testing.T) {
 		{"abc", "ABC", false},
 		{strings.Repeat("*a", 40), strings.Repeat("a", 39) + "b", false},
 	} {
-		if got := like(c.pattern, c.value); got != c.want {
+		if got := matchesPattern(c.pattern, c.value); got != c.want {
 			t.Errorf("like(%q, %q) = %v", c.pattern, c.value, got)
 		}
 	}

@@ -50,16 +50,16 @@ type describeVPCsOutput struct {
 
 // vpcCatalogue is the catalogue of VPCs (API: DescribeVpcs).
 var vpcCatalogue = catalogue[*VPC]{
-	id:      func(v *VPC) string { return v.ID },
-	absent:  func(id string) error { return notFound("InvalidVpcID", "vpc ID", id) },
-	tags:    func(v *VPC) map[string]string { return v.Tags },
-	most:    1000,
-	whole:   true,
-	idParam: "vpcIds",
+	id:       func(v *VPC) string { return v.ID },
+	notFound: func(id string) error { return notFound("InvalidVpcID", "vpc ID", id) },
+	tags:     func(v *VPC) map[string]string { return v.Tags },
+	maxPage:  1000,
+	unpaged:  true,
+	idParam:  "vpcIds",
 }
 
 func (s *Sim) describeVpcs(in *describeVPCsInput) (*describeVPCsOutput, error) {
-	chosen, next, err := vpcCatalogue.choose(slices.Collect(maps.Values(s.vpcs)), in.VPCIDs, in.page)
+	chosen, next, err := vpcCatalogue.choosePage(slices.Collect(maps.Values(s.vpcs)), in.VPCIDs, in.page)
 	if err != nil {
 		return nil, err
 	}

@@ -30,12 +30,12 @@ func newSubnet(c Subnet) *subnet {
 	return sub
 }
 
-// free returns the number of free IPv4 addresses. EC2 does not count IPv6 addresses.
-func (sub *subnet) free() int {
+// freeIPv4 returns the number of free IPv4 addresses. EC2 does not count IPv6 addresses.
+func (sub *subnet) freeIPv4() int {
 	if sub.v4 == nil {
 		return 0
 	}
-	return sub.v4.pool.left()
+	return sub.v4.pool.freeAddrs()
 }
 
 // eni is the state of a network interface.
@@ -53,7 +53,7 @@ type eni struct {
 	tags            map[string]string
 	efaOnly         bool        // an EFA-only ENI has no address
 	token           string      // the client token of its creation, if any
-	known           time.Time   // when actions begin to find the ENI; see Lag
+	findableFrom    time.Time   // when actions begin to find the ENI; see Lag
 	attachment      *attachment // nil if there is none
 }
 
@@ -75,18 +75,18 @@ type spec struct {
 	v4, v6  demand     // v4 is in addition to the primary address
 }
 
-// check refuses combinations that EC2 refuses.
-func (w spec) check() error { return cmp.Or(w.v4.check("IPv4", 0), w.v6.check("IPv6", 0)) }
+// validate refuses combinations that EC2 refuses.
+func (w spec) validate() error { return cmp.Or(w.v4.check("IPv4", 0), w.v6.check("IPv6", 0)) }
 
 // newENI creates an eni with all addresses and prefixes of w, or returns an error.
 func (s *Sim) newENI(sub *subnet, groups []string, w spec) (*eni, error) {
-	v4, err := sub.settle4(w)
+	v4, err := sub.takeIPv4(w)
 	if err != nil {
 		return nil, err
 	}
-	v6, err := sub.settle6(sub.withDefault(w.v6))
+	v6, err := sub.takeIPv6(sub.withDefaultIPv6(w.v6))
 	if err != nil {
-		sub.give(v4, holding{})
+		sub.returnBlocks(v4, holding{})
 		return nil, err
 	}
 	e := s.bareENI(sub, groups)
@@ -96,7 +96,7 @@ func (s *Sim) newENI(sub *subnet, groups []string, w spec) (*eni, error) {
 
 // bareENI creates an eni without addresses.
 func (s *Sim) bareENI(sub *subnet, groups []string) *eni {
-	n := s.count("eni")
+	n := s.nextNumber("eni")
 	e := &eni{
 		id: fmt.Sprintf("eni-%017x", n),
 		// Like the MAC addresses of EC2, this address is unicast and locally administered.
@@ -119,68 +119,68 @@ func (e *eni) interfaceType() string {
 	return "interface"
 }
 
-// settle4 takes the IPv4 addresses and prefixes of a new eni from the subnet.
-func (sub *subnet) settle4(w spec) (h holding, err error) {
+// takeIPv4 takes the IPv4 addresses and prefixes of a new eni from the subnet.
+func (sub *subnet) takeIPv4(w spec) (h holding, err error) {
 	if sub.v4 == nil {
-		if w.primary.IsValid() || !w.v4.none() {
+		if w.primary.IsValid() || !w.v4.isEmpty() {
 			return holding{}, noFamily(sub, "IPv4")
 		}
 		return holding{}, nil
 	}
-	if h.addrs, err = sub.v4.takeFirst(w.primary, w.v4.addrs, value(w.v4.count)); err != nil {
+	if h.addrs, err = sub.v4.takeFirst(w.primary, w.v4.addrs, intValue(w.v4.count)); err != nil {
 		return holding{}, err
 	}
-	if h.prefixes, err = sub.v4.takePrefixes(w.v4.prefixes, value(w.v4.prefixCount)); err != nil {
-		sub.v4.pool.give(singles(h.addrs)...)
+	if h.prefixes, err = sub.v4.takePrefixes(w.v4.prefixes, intValue(w.v4.prefixCount)); err != nil {
+		sub.v4.pool.putBack(singleBlocks(h.addrs)...)
 		return holding{}, atCreation(err, "Ipv4")
 	}
 	return h, nil
 }
 
-// withDefault returns the demand for IPv6 with the subnet's default: one address, if the request does not ask for IPv6
+// withDefaultIPv6 returns the demand for IPv6 with the subnet's default: one address, if the request does not ask for IPv6
 // and the subnet has AssignIPv6. A request with a count of 0 gets no address (API: CreateNetworkInterface,
 // Ipv6AddressCount). In a subnet without IPv4, each ENI gets at least one address (a guess: the documentation does not
 // mention ENIs without an address).
-func (sub *subnet) withDefault(d demand) demand {
-	if d.none() && sub.AssignIPv6 || d.slots() == 0 && sub.v4 == nil {
+func (sub *subnet) withDefaultIPv6(d demand) demand {
+	if d.isEmpty() && sub.AssignIPv6 || d.slots() == 0 && sub.v4 == nil {
 		return demand{count: new(1)}
 	}
 	return d
 }
 
-// settle6 takes the IPv6 addresses or prefixes of a new eni from the subnet.
-func (sub *subnet) settle6(d demand) (holding, error) {
+// takeIPv6 takes the IPv6 addresses or prefixes of a new eni from the subnet.
+func (sub *subnet) takeIPv6(d demand) (holding, error) {
 	switch {
 	case d.slots() == 0:
 		return holding{}, nil
 	case sub.v6 == nil:
 		return holding{}, noFamily(sub, "IPv6")
 	}
-	h, err := sub.v6.take(d, "InvalidIPAddress.InUse")
+	h, err := sub.v6.takeDemand(d, "InvalidIPAddress.InUse")
 	return h, atCreation(err, "Ipv6")
 }
 
-// give returns the blocks of an eni to the subnet.
-func (sub *subnet) give(v4, v6 holding) {
+// returnBlocks returns the blocks of an eni to the subnet.
+func (sub *subnet) returnBlocks(v4, v6 holding) {
 	if sub.v4 != nil {
-		sub.v4.pool.give(v4.blocks()...)
+		sub.v4.pool.putBack(v4.blocks()...)
 	}
 	if sub.v6 != nil {
-		sub.v6.pool.give(v6.blocks()...)
+		sub.v6.pool.putBack(v6.blocks()...)
 	}
 }
 
-// drop deletes an eni and frees its addresses.
-func (s *Sim) drop(e *eni) {
-	e.subnet.give(e.v4, e.v6)
+// deleteENI deletes an eni and frees its addresses.
+func (s *Sim) deleteENI(e *eni) {
+	e.subnet.returnBlocks(e.v4, e.v6)
 	s.retireToken(e)
 	delete(s.enis, e.id)
 }
 
-// owner returns the eni of the subnet that has the IPv4 address, by itself or in a prefix.
-func (s *Sim) owner(sub *subnet, a netip.Addr) *eni {
+// ownerOf returns the eni of the subnet that has the IPv4 address, by itself or in a prefix.
+func (s *Sim) ownerOf(sub *subnet, a netip.Addr) *eni {
 	for _, e := range s.enis {
-		if e.subnet == sub && e.v4.has(a) {
+		if e.subnet == sub && e.v4.contains(a) {
 			return e
 		}
 	}
@@ -235,8 +235,8 @@ func (e *eni) snapshot() ENI {
 	return v
 }
 
-// attached returns the enis of an instance: the boot ENI, then the others by card and device index.
-func (s *Sim) attached(i *Instance) []*eni {
+// enisOf returns the enis of an instance: the boot ENI, then the others by card and device index.
+func (s *Sim) enisOf(i *Instance) []*eni {
 	var enis []*eni
 	for _, e := range s.enis {
 		if e.attachment != nil && e.attachment.instance == i {
@@ -259,15 +259,15 @@ func (s *Sim) attached(i *Instance) []*eni {
 // attach attaches e to i. The caller has checked that the rules allow this attachment.
 func (s *Sim) attach(e *eni, i *Instance, card, index int, delay time.Duration) *attachment {
 	a := &attachment{
-		id:       fmt.Sprintf("eni-attach-%017x", s.count("eni-attach")),
+		id:       fmt.Sprintf("eni-attach-%017x", s.nextNumber("eni-attach")),
 		instance: i, card: card, index: index, status: "attaching", since: time.Now(),
-		boot: len(s.attached(i)) == 0, // a launch attaches the boot ENI first
+		boot: len(s.enisOf(i)) == 0, // a launch attaches the boot ENI first
 	}
 	e.attachment = a
-	s.after(delay, func() {
+	s.runAfter(delay, func() {
 		if e.attachment == a && a.status == "attaching" {
 			a.status, a.plugged = "attached", true
-			s.changed(Attached, e)
+			s.publishChange(Attached, e)
 		}
 	})
 	return a
@@ -277,29 +277,29 @@ func (s *Sim) attach(e *eni, i *Instance, card, index int, delay time.Duration) 
 func (s *Sim) detach(e *eni, delay time.Duration) {
 	a := e.attachment
 	a.status = "detaching"
-	s.after(delay, func() {
+	s.runAfter(delay, func() {
 		if e.attachment == a {
-			s.untie(e)
+			s.finishDetach(e)
 		}
 	})
 }
 
-func (s *Sim) untie(e *eni) {
+func (s *Sim) finishDetach(e *eni) {
 	was, a := e.snapshot(), e.attachment
 	e.attachment = nil
 	e.publicIP = netip.Addr{} // the public address belonged to the instance (Guide: "Public IPv4 addresses")
-	s.publish(a.instance)
+	s.publishMetadata(a.instance)
 	if a.plugged {
-		s.queue(Change{Kind: Detached, Instance: a.instance.ID, ENI: was})
+		s.queueChange(Change{Kind: Detached, Instance: a.instance.ID, ENI: was})
 	}
 }
 
-// changed publishes a change of e to metadata and listeners, if e is attached: metadata and listeners show only
+// publishChange publishes a change of e to metadata and listeners, if e is attached: metadata and listeners show only
 // attached ENIs.
-func (s *Sim) changed(kind ChangeKind, e *eni) {
+func (s *Sim) publishChange(kind ChangeKind, e *eni) {
 	if a := e.attachment; a != nil && a.plugged {
-		s.publish(a.instance)
-		s.queue(Change{Kind: kind, Instance: a.instance.ID, ENI: e.snapshot()})
+		s.publishMetadata(a.instance)
+		s.queueChange(Change{Kind: kind, Instance: a.instance.ID, ENI: e.snapshot()})
 	}
 }
 

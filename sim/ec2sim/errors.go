@@ -23,14 +23,14 @@ func notFound(code, what, id string) error {
 	return refuse(code+".NotFound", "The %s '%s' does not exist", what, id)
 }
 
-// invalid refuses a parameter's value.
-func invalid(value any, parameter, why string) error {
+// invalidValue refuses a parameter's value.
+func invalidValue(value any, parameter, why string) error {
 	return refuse("InvalidParameterValue", "Value (%v) for parameter %s is invalid. %s", value, parameter, why)
 }
 
-// status returns the HTTP status of an error code. A code that is not in the list is a client error with status 400.
+// httpStatus returns the HTTP status of an error code. A code that is not in the list is a client error with status 400.
 // The server errors in the list are from the API ("Error codes", the table "Server errors").
-func status(code string) int {
+func httpStatus(code string) int {
 	switch code {
 	case "AuthFailure":
 		return http.StatusUnauthorized

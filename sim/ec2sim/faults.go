@@ -24,24 +24,24 @@ type fault struct {
 // throttling by EC2, and UnauthorizedOperation is a missing permission. A negative n means all calls from now on, and 0
 // ends the fault. Fail panics if the action is unknown.
 func (s *Sim) Fail(action, code string, n int) {
-	s.FailAs(action, code, s.words(action, code), n)
+	s.FailAs(action, code, s.errorMessage(action, code), n)
 }
 
-// words returns EC2's message for the error code. For a code without a known message, it returns a message of the
+// errorMessage returns EC2's message for the error code. For a code without a known message, it returns a message of the
 // simulator.
-func (s *Sim) words(action, code string) string {
+func (s *Sim) errorMessage(action, code string) string {
 	switch code {
 	case "RequestLimitExceeded":
 		return tooManyRequests
 	case "UnauthorizedOperation":
-		return s.unauthorized(action)
+		return s.unauthorizedMessage(action)
 	}
 	return action + " fails because a test has ordered it."
 }
 
 // FailAs is Fail with a message, for codes that EC2 uses with several messages, such as InvalidParameterValue.
 func (s *Sim) FailAs(action, code, message string, n int) {
-	mustKnow(action)
+	mustHaveAction(action)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults[action] = &fault{refusal{code, message}, n}
@@ -51,7 +51,7 @@ func (s *Sim) FailAs(action, code, message string, n int) {
 // ID of an ENI or of a subnet. The calls about a subnet are the calls that create an ENI in the subnet, or attach an
 // ENI of the subnet. An empty code ends the refusals.
 func (s *Sim) RefuseOn(object, action, code, message string) {
-	mustKnow(action)
+	mustHaveAction(action)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := action + " " + object
@@ -60,8 +60,8 @@ func (s *Sim) RefuseOn(object, action, code, message string) {
 	}
 }
 
-// refusedOn returns the error that RefuseOn has ordered for the object of a call, if any.
-func (s *Sim) refusedOn(called form) error {
+// objectRefusal returns the error that RefuseOn has ordered for the object of a call, if any.
+func (s *Sim) objectRefusal(called form) error {
 	id := called["NetworkInterfaceId"]
 	about := []string{id, called["SubnetId"]}
 	if e := s.enis[id]; e != nil && called["Action"] == "AttachNetworkInterface" {
@@ -78,13 +78,13 @@ func (s *Sim) refusedOn(called form) error {
 // Delay delays each answer to the action by d from now on. EC2 carries out the call before the delay. So if a caller
 // gives up, EC2 has already carried out the call. This case is harder for a caller than a failed call.
 func (s *Sim) Delay(action string, d time.Duration) {
-	mustKnow(action)
+	mustHaveAction(action)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.delays[action] = d
 }
 
-func mustKnow(action string) {
+func mustHaveAction(action string) {
 	if _, ok := actions[action]; !ok {
 		panic(fmt.Sprintf("ec2sim: no action %q", action))
 	}
@@ -94,14 +94,14 @@ func mustKnow(action string) {
 // connection without an answer. A negative n means all calls from now on, and 0 means no calls. If ServeHTTP is called
 // without a server of net/http, a closed connection is a panic with [http.ErrAbortHandler].
 func (s *Sim) Lose(action string, n int) {
-	mustKnow(action)
+	mustHaveAction(action)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.losses[action] = n
 }
 
-// loses reports whether to lose the answer of this call.
-func (s *Sim) loses(action string) bool {
+// losesAnswer reports whether to lose the answer of this call.
+func (s *Sim) losesAnswer(action string) bool {
 	n := s.losses[action]
 	if n > 0 {
 		s.losses[action] = n - 1
@@ -109,8 +109,8 @@ func (s *Sim) loses(action string) bool {
 	return n != 0
 }
 
-// injected returns the error that Fail has ordered for the action, if any.
-func (s *Sim) injected(called form) error {
+// injectedFault returns the error that Fail has ordered for the action, if any.
+func (s *Sim) injectedFault(called form) error {
 	action := called["Action"]
 	f := s.faults[action]
 	if f == nil || f.left == 0 {
@@ -160,8 +160,8 @@ func (s *Sim) ResetCalls() {
 	}
 }
 
-// record appends a call to the calls that Calls returns.
-func (s *Sim) record(f form, err error, lost bool) {
+// recordCall appends a call to the calls that Calls returns.
+func (s *Sim) recordCall(f form, err error, lost bool) {
 	c := Call{Action: f["Action"], Params: maps.Clone(f), Lost: lost}
 	delete(c.Params, "Action")
 	delete(c.Params, "Version")

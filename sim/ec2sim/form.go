@@ -25,21 +25,21 @@ type decoder struct {
 }
 
 // decode reads the form into the structure to which in points. It refuses missing, malformed and unknown parameters.
-func (f form) decode(in any) error {
+func (f form) decode(input any) error {
 	d := decoder{form: f, seen: map[string]bool{}}
-	if err := d.structure(reflect.ValueOf(in).Elem(), ""); err != nil {
+	if err := d.readStruct(reflect.ValueOf(input).Elem(), ""); err != nil {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(f)) {
-		if !d.seen[name] && !common(name) {
+		if !d.seen[name] && !isCommon(name) {
 			return refuse("UnknownParameter", "The parameter %s is not recognized", name)
 		}
 	}
 	return nil
 }
 
-// common reports whether all actions have the parameter (API: "Common Query Parameters").
-func common(name string) bool {
+// isCommon reports whether all actions have the parameter (API: "Common Query Parameters").
+func isCommon(name string) bool {
 	switch name {
 	case "Action", "Version", "DryRun":
 		return true
@@ -47,17 +47,17 @@ func common(name string) bool {
 	return strings.HasPrefix(name, "X-Amz-")
 }
 
-func (d *decoder) structure(v reflect.Value, path string) error {
+func (d *decoder) readStruct(v reflect.Value, path string) error {
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
 		if field.Anonymous {
-			if err := d.structure(v.Field(i), path); err != nil {
+			if err := d.readStruct(v.Field(i), path); err != nil {
 				return err
 			}
 			continue
 		}
 		name, option, _ := strings.Cut(field.Tag.Get("ec2"), ",")
-		if err := d.value(v.Field(i), path+name); err != nil {
+		if err := d.readValue(v.Field(i), path+name); err != nil {
 			return err
 		}
 		if option == "required" && v.Field(i).IsZero() {
@@ -67,18 +67,18 @@ func (d *decoder) structure(v reflect.Value, path string) error {
 	return nil
 }
 
-func (d *decoder) value(v reflect.Value, name string) error {
+func (d *decoder) readValue(v reflect.Value, name string) error {
 	switch {
 	case v.Kind() == reflect.Slice:
-		return d.list(v, name)
+		return d.readList(v, name)
 	case v.Kind() == reflect.Struct && !isScalar(v):
-		return d.structure(v, name+".")
+		return d.readStruct(v, name+".")
 	case v.Kind() == reflect.Pointer && v.Type().Elem().Kind() == reflect.Struct:
-		if !d.form.any(name + ".") {
+		if !d.form.hasPrefix(name + ".") {
 			return nil
 		}
 		v.Set(reflect.New(v.Type().Elem()))
-		return d.structure(v.Elem(), name+".")
+		return d.readStruct(v.Elem(), name+".")
 	}
 	text, ok := d.form[name]
 	if !ok {
@@ -94,17 +94,17 @@ func (d *decoder) value(v reflect.Value, name string) error {
 	if strings.Contains(name, "Ipv6") {
 		is = isIPv6
 	}
-	if want := scalar(v, text, is); want != "" {
-		return invalid(text, name, "Expected "+want+".")
+	if want := parseScalar(v, text, is); want != "" {
+		return invalidValue(text, name, "Expected "+want+".")
 	}
 	return nil
 }
 
-// list reads the elements in the order of their numbers. Gaps are allowed.
-func (d *decoder) list(v reflect.Value, name string) error {
-	for _, n := range d.form.numbers(name + ".") {
+// readList reads the elements in the order of their numbers. Gaps are allowed.
+func (d *decoder) readList(v reflect.Value, name string) error {
+	for _, n := range d.form.indexes(name + ".") {
 		element := reflect.New(v.Type().Elem()).Elem()
-		if err := d.value(element, name+"."+strconv.Itoa(n)); err != nil {
+		if err := d.readValue(element, name+"."+strconv.Itoa(n)); err != nil {
 			return err
 		}
 		v.Set(reflect.Append(v, element))
@@ -112,7 +112,7 @@ func (d *decoder) list(v reflect.Value, name string) error {
 	return nil
 }
 
-func (f form) any(prefix string) bool {
+func (f form) hasPrefix(prefix string) bool {
 	for name := range f {
 		if strings.HasPrefix(name, prefix) {
 			return true
@@ -121,8 +121,8 @@ func (f form) any(prefix string) bool {
 	return false
 }
 
-// numbers returns the numbers that follow the prefix in the names of parameters.
-func (f form) numbers(prefix string) []int {
+// indexes returns the numbers that follow the prefix in the names of parameters.
+func (f form) indexes(prefix string) []int {
 	found := map[int]bool{}
 	for name := range f {
 		rest, ok := strings.CutPrefix(name, prefix)
@@ -146,9 +146,9 @@ func isScalar(v reflect.Value) bool {
 	return false
 }
 
-// scalar parses text into v, or returns what the text must be. The function is(a) reports whether an address or a block
+// parseScalar parses text into v, or returns what the text must be. The function is(a) reports whether an address or a block
 // has the right family.
-func scalar(v reflect.Value, text string, is func(netip.Addr) bool) (want string) {
+func parseScalar(v reflect.Value, text string, hasFamily func(netip.Addr) bool) (want string) {
 	ok := true
 	switch p := v.Addr().Interface().(type) {
 	case *string:
@@ -160,10 +160,10 @@ func scalar(v reflect.Value, text string, is func(netip.Addr) bool) (want string
 		want, *p, ok = "an integer", int(n), err == nil
 	case *netip.Addr:
 		a, err := netip.ParseAddr(text)
-		want, *p, ok = "an address of the right family", a, err == nil && is(a)
+		want, *p, ok = "an address of the right family", a, err == nil && hasFamily(a)
 	case *netip.Prefix:
 		b, err := netip.ParsePrefix(text)
-		want, *p, ok = "a CIDR block of the right family", b, err == nil && is(b.Addr()) && b == b.Masked()
+		want, *p, ok = "a CIDR block of the right family", b, err == nil && hasFamily(b.Addr()) && b == b.Masked()
 	default:
 		panic(fmt.Sprintf("ec2sim: no wire form for %s", v.Type()))
 	}

@@ -54,7 +54,7 @@ func (s *Sim) createSecurityGroup(in *createSecurityGroupInput) (*createSecurity
 	if err != nil {
 		return nil, err
 	}
-	g := &securityGroup{id: fmt.Sprintf("sg-%017x", s.count("sg")), name: in.Name, description: in.Description,
+	g := &securityGroup{id: fmt.Sprintf("sg-%017x", s.nextNumber("sg")), name: in.Name, description: in.Description,
 		vpc: in.VPCID, tags: tags}
 	s.madeGroups[g.id] = g
 	return &createSecurityGroupOutput{ID: g.id, ARN: s.groupARN(g.id), Tags: tagSet(tags)}, nil
@@ -96,7 +96,7 @@ type pairRequest struct {
 
 // authorizeSecurityGroupIngress adds rules to a group (API: AuthorizeSecurityGroupIngress). Protocol -1 means all
 // protocols, and has no ports.
-func (s *Sim) authorizeSecurityGroupIngress(in *authorizeIngressInput) (*done, error) {
+func (s *Sim) authorizeSecurityGroupIngress(in *authorizeIngressInput) (*emptyOutput, error) {
 	g, err := s.madeGroup(in.ID)
 	if err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func (s *Sim) authorizeSecurityGroupIngress(in *authorizeIngressInput) (*done, e
 		}
 		g.ingress = append(g.ingress, r)
 	}
-	return &done{Return: true}, nil
+	return &emptyOutput{Return: true}, nil
 }
 
 type describeSecurityGroupsInput struct {
@@ -159,17 +159,17 @@ type groupItem struct {
 // CreateSecurityGroup has made.
 var groupCatalogue = catalogue[*securityGroup]{
 	id: func(g *securityGroup) string { return g.id },
-	absent: func(id string) error {
+	notFound: func(id string) error {
 		return refuse("InvalidGroup.NotFound", "The security group '%s' does not exist", id)
 	},
 	tags:    func(g *securityGroup) map[string]string { return g.tags },
-	most:    1000,
-	whole:   true,
+	maxPage: 1000,
+	unpaged: true,
 	idParam: "groupIds",
 }
 
 func (s *Sim) describeSecurityGroups(in *describeSecurityGroupsInput) (*describeSecurityGroupsOutput, error) {
-	chosen, next, err := groupCatalogue.choose(slices.Collect(maps.Values(s.madeGroups)), in.GroupIDs, in.page)
+	chosen, next, err := groupCatalogue.choosePage(slices.Collect(maps.Values(s.madeGroups)), in.GroupIDs, in.page)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +188,7 @@ type deleteSecurityGroupInput struct {
 
 // deleteSecurityGroup deletes a group that no ENI has, and to which no rule of another group refers (API:
 // DeleteSecurityGroup).
-func (s *Sim) deleteSecurityGroup(in *deleteSecurityGroupInput) (*done, error) {
+func (s *Sim) deleteSecurityGroup(in *deleteSecurityGroupInput) (*emptyOutput, error) {
 	if _, err := s.madeGroup(in.ID); err != nil {
 		return nil, err
 	}
@@ -203,7 +203,7 @@ func (s *Sim) deleteSecurityGroup(in *deleteSecurityGroupInput) (*done, error) {
 		}
 	}
 	delete(s.madeGroups, in.ID)
-	return &done{Return: true}, nil
+	return &emptyOutput{Return: true}, nil
 }
 
 // groupName returns the name of any group. If the Config has no name for one of its groups, the group's name is its ID.

@@ -73,15 +73,15 @@ type describeImagesOutput struct {
 // imageCatalogue is the catalogue of images (API: DescribeImages).
 var imageCatalogue = catalogue[Image]{
 	id: func(i Image) string { return i.ID },
-	absent: func(id string) error {
+	notFound: func(id string) error {
 		return refuse("InvalidAMIID.NotFound", "The image id '[%s]' does not exist", id)
 	},
-	most:    1000,
-	whole:   true,
+	maxPage: 1000,
+	unpaged: true,
 	idParam: "imageIds",
-	fields: map[string]func(Image) []string{
-		"architecture": func(i Image) []string { return one(i.Architecture) },
-		"name":         func(i Image) []string { return one(i.Name) },
+	filters: map[string]func(Image) []string{
+		"architecture": func(i Image) []string { return oneValue(i.Architecture) },
+		"name":         func(i Image) []string { return oneValue(i.Name) },
 	},
 }
 
@@ -92,7 +92,7 @@ func (s *Sim) describeImages(in *describeImagesInput) (*describeImagesOutput, er
 			all = append(all, i)
 		}
 	}
-	chosen, next, err := imageCatalogue.choose(all, in.ImageIDs, in.page)
+	chosen, next, err := imageCatalogue.choosePage(all, in.ImageIDs, in.page)
 	if err != nil {
 		return nil, err
 	}
@@ -127,18 +127,18 @@ type describeOfferingsOutput struct {
 
 // offeringCatalogue is the catalogue of offerings of instance types (API: DescribeInstanceTypeOfferings).
 var offeringCatalogue = catalogue[placeItem]{
-	id:    func(p placeItem) string { return p.Type + " " + p.Location },
-	most:  1000,
-	whole: true,
-	fields: map[string]func(placeItem) []string{
-		"instance-type": func(p placeItem) []string { return one(p.Type) },
+	id:      func(p placeItem) string { return p.Type + " " + p.Location },
+	maxPage: 1000,
+	unpaged: true,
+	filters: map[string]func(placeItem) []string{
+		"instance-type": func(p placeItem) []string { return oneValue(p.Type) },
 	},
 }
 
 // describeInstanceTypeOfferings answers that each zone with a subnet has each type.
 func (s *Sim) describeInstanceTypeOfferings(in *describeOfferingsInput) (*describeOfferingsOutput, error) {
 	if in.LocationType != "availability-zone" {
-		return nil, invalid(in.LocationType, "locationType", "The simulator knows availability zones only.")
+		return nil, invalidValue(in.LocationType, "locationType", "The simulator knows availability zones only.")
 	}
 	seen := map[placeItem]bool{}
 	var all []placeItem
@@ -150,7 +150,7 @@ func (s *Sim) describeInstanceTypeOfferings(in *describeOfferingsInput) (*descri
 			}
 		}
 	}
-	chosen, next, err := offeringCatalogue.choose(all, nil, in.page)
+	chosen, next, err := offeringCatalogue.choosePage(all, nil, in.page)
 	if err != nil {
 		return nil, err
 	}

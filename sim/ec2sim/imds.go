@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// dated matches the version at the beginning of a path, which is a date (Guide: "Access instance metadata"). Here, all
+// versionDate matches the version at the beginning of a path, which is a date (Guide: "Access instance metadata"). Here, all
 // versions are the same.
-var dated = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}`)
+var versionDate = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}`)
 
 // The headers of IMDSv2 (Guide: "How Instance Metadata Service Version 2 works"), and the longest lifetime of a token.
 const (
@@ -33,15 +33,15 @@ type view struct {
 	enis  []ENI
 }
 
-// publish makes the present ENIs of i appear in its metadata, after MetadataDelay.
-func (s *Sim) publish(i *Instance) {
+// publishMetadata makes the present ENIs of i appear in its metadata, after MetadataDelay.
+func (s *Sim) publishMetadata(i *Instance) {
 	attached := slices.DeleteFunc(i.snapshots(), func(e ENI) bool { return e.AttachmentStatus == "attaching" })
 	i.views = append(i.views, view{since: time.Now().Add(s.cfg.MetadataDelay), enis: attached})
-	i.present()
+	i.currentView()
 }
 
-// present returns the current view, and drops older views.
-func (i *Instance) present() view {
+// currentView returns the current view, and drops older views.
+func (i *Instance) currentView() view {
 	now := time.Now()
 	for len(i.views) > 1 && !i.views[1].since.After(now) {
 		i.views = i.views[1:]
@@ -54,20 +54,20 @@ func (i *Instance) present() view {
 func (i *Instance) Metadata() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		i.recordMetadata(r)
-		status, silent := i.refusal(r.URL.Path)
+		status, silent := i.requestFailure(r.URL.Path)
 		switch {
 		case silent:
 			<-r.Context().Done()
 		case status != 0:
-			page404(w, status)
+			writeErrorPage(w, status)
 		case r.Method == http.MethodPut && r.URL.Path == "/latest/api/token":
 			i.giveToken(w, r)
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
-			page404(w, http.StatusMethodNotAllowed)
-		case !i.validToken(r.Header.Get(tokenHeader)):
-			page404(w, http.StatusUnauthorized)
+			writeErrorPage(w, http.StatusMethodNotAllowed)
+		case !i.isValidToken(r.Header.Get(tokenHeader)):
+			writeErrorPage(w, http.StatusUnauthorized)
 		default:
-			i.show(w, r.URL.Path)
+			i.answerPath(w, r.URL.Path)
 		}
 	})
 }
@@ -78,10 +78,10 @@ func (i *Instance) giveToken(w http.ResponseWriter, r *http.Request) {
 	ttl, err := strconv.Atoi(r.Header.Get(ttlHeader))
 	switch {
 	case r.Header.Get("X-Forwarded-For") != "":
-		page404(w, http.StatusForbidden)
+		writeErrorPage(w, http.StatusForbidden)
 		return
 	case err != nil || ttl < 1 || ttl > maxTTL:
-		page404(w, http.StatusBadRequest)
+		writeErrorPage(w, http.StatusBadRequest)
 		return
 	}
 	token := rand.Text()
@@ -93,32 +93,32 @@ func (i *Instance) giveToken(w http.ResponseWriter, r *http.Request) {
 	io.WriteString(w, token)
 }
 
-func (i *Instance) validToken(token string) bool {
+func (i *Instance) isValidToken(token string) bool {
 	i.metadata.Lock()
 	defer i.metadata.Unlock()
 	until, ok := i.metadata.tokens[token]
 	return ok && time.Now().Before(until)
 }
 
-// show answers with the value of a key, or with the list of a directory. The list has a line for each name, a slash
+// answerPath answers with the value of a key, or with the list of a directory. The list has a line for each name, a slash
 // after directories, and no newline at the end.
-func (i *Instance) show(w http.ResponseWriter, path string) {
-	path = dated.ReplaceAllString(strings.Trim(path, "/"), "latest")
+func (i *Instance) answerPath(w http.ResponseWriter, path string) {
+	path = versionDate.ReplaceAllString(strings.Trim(path, "/"), "latest")
 	tree := i.tree(path)
 	text, ok := tree[path]
 	if !ok {
-		text = list(tree, path)
+		text = listDirectory(tree, path)
 	}
 	if text == "" {
-		page404(w, http.StatusNotFound)
+		writeErrorPage(w, http.StatusNotFound)
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain")
 	io.WriteString(w, text)
 }
 
-// list returns the directory at path, or "" if there is none.
-func list(tree map[string]string, path string) string {
+// listDirectory returns the directory at path, or "" if there is none.
+func listDirectory(tree map[string]string, path string) string {
 	if path != "" {
 		path += "/"
 	}
@@ -136,11 +136,11 @@ func list(tree map[string]string, path string) string {
 			names[name] = true
 		}
 	}
-	return lines(slices.Sorted(maps.Keys(names)))
+	return joinLines(slices.Sorted(maps.Keys(names)))
 }
 
-// page404 writes an error page of the metadata service, with any status. Clients only check the status.
-func page404(w http.ResponseWriter, code int) {
+// writeErrorPage writes an error page of the metadata service, with any status. Clients only check the status.
+func writeErrorPage(w http.ResponseWriter, code int) {
 	title := fmt.Sprintf("%d - %s", code, http.StatusText(code))
 	w.Header().Set("Content-Type", "text/html")
 	w.WriteHeader(code)

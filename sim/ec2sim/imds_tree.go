@@ -20,9 +20,9 @@ const macsDir = "meta-data/network/interfaces/macs/"
 // categories"). It omits keys without a value, which the service answers with 404. A path that ends in a slash is a
 // directory, which may be empty. Clients ask for single keys. So tree computes a document or the directory of an ENI
 // only if the client asks for it or for a part of it. Otherwise tree has only the name of the document or directory.
-func (i *Instance) tree(asked string) map[string]string {
+func (i *Instance) tree(requested string) map[string]string {
 	i.sim.mu.Lock()
-	attached, listed, lies := i.present().enis, i.listed(), slices.Clone(i.lies)
+	attached, listed, lies := i.currentView().enis, i.shownENIs(), slices.Clone(i.lies)
 	i.sim.mu.Unlock()
 	t := map[string]string{}
 	set := func(key, value string) {
@@ -35,8 +35,8 @@ func (i *Instance) tree(asked string) map[string]string {
 	set("meta-data/placement/availability-zone", i.Zone)
 	set("meta-data/placement/region", i.sim.cfg.Region)
 	document := func(key string, content func() string) {
-		if t["latest/"+key] = "a document"; asked == "latest/"+key {
-			t[asked] = content()
+		if t["latest/"+key] = "a document"; requested == "latest/"+key {
+			t[requested] = content()
 		}
 	}
 	set("user-data", string(i.launch.userData))
@@ -46,26 +46,26 @@ func (i *Instance) tree(asked string) map[string]string {
 	document("meta-data/iam/security-credentials/"+i.role, i.credentials)
 	for _, e := range attached {
 		if e.Boot {
-			i.boot(set, e)
+			i.setBootKeys(set, e)
 			document("dynamic/instance-identity/document", func() string { return i.document(e) })
 		}
 	}
 	for _, e := range listed {
 		dir := macsDir + e.MAC + "/"
-		if t["latest/"+dir] = ""; strings.HasPrefix(asked+"/", "latest/"+dir) {
-			i.macs(func(key, value string) { set(dir+key, lyingKey(lies, e, key, value)) }, e)
+		if t["latest/"+dir] = ""; strings.HasPrefix(requested+"/", "latest/"+dir) {
+			i.setENIKeys(func(key, value string) { set(dir+key, shownValue(lies, e, key, value)) }, e)
 		}
 	}
 	return t
 }
 
-// boot sets the keys that depend on the boot ENI.
-func (i *Instance) boot(set func(key, value string), e ENI) {
+// setBootKeys sets the keys that depend on the boot ENI.
+func (i *Instance) setBootKeys(set func(key, value string), e ENI) {
 	set("meta-data/mac", e.MAC)
 	set("meta-data/hostname", i.hostname(e))
 	set("meta-data/local-hostname", i.hostname(e))
-	set("meta-data/local-ipv4", first(e.Addrs))
-	set("meta-data/ipv6", first(e.IPv6Addrs))
+	set("meta-data/local-ipv4", firstAddr(e.Addrs))
+	set("meta-data/ipv6", firstAddr(e.IPv6Addrs))
 	if e.PublicIP.IsValid() {
 		set("meta-data/public-ipv4", e.PublicIP.String())
 	}
@@ -80,9 +80,9 @@ func (i *Instance) hostname(e ENI) string {
 	return i.sim.dnsName(e.Addrs[0])
 }
 
-// macs sets the directory of one ENI. In a subnet without IPv4, the keys of the VPC are the only IPv4 keys of the
+// setENIKeys sets the directory of one ENI. In a subnet without IPv4, the keys of the VPC are the only IPv4 keys of the
 // directory.
-func (i *Instance) macs(set func(key, value string), e ENI) {
+func (i *Instance) setENIKeys(set func(key, value string), e ENI) {
 	vpc := i.sim.vpcs[e.VPC]
 	set("device-number", strconv.Itoa(e.Index))
 	set("interface-id", e.ID)
@@ -90,21 +90,21 @@ func (i *Instance) macs(set func(key, value string), e ENI) {
 	set("owner-id", i.sim.cfg.Account)
 	set("subnet-id", e.Subnet)
 	set("vpc-id", e.VPC)
-	set("security-group-ids", lines(e.SecurityGroups))
+	set("security-group-ids", joinLines(e.SecurityGroups))
 	set("local-hostname", i.hostname(e))
-	set("local-ipv4s", lines(texts(e.Addrs)))
+	set("local-ipv4s", joinLines(texts(e.Addrs)))
 	if e.CIDR.IsValid() {
 		set("subnet-ipv4-cidr-block", e.CIDR.String())
 	}
 	set("vpc-ipv4-cidr-block", vpc.CIDRs[0].String())
-	set("vpc-ipv4-cidr-blocks", lines(texts(vpc.CIDRs)))
-	set("ipv4-prefix", lines(texts(e.Prefixes)))
-	set("ipv6s", lines(texts(e.IPv6Addrs)))
-	set("ipv6-prefix", lines(texts(e.IPv6Prefixes)))
+	set("vpc-ipv4-cidr-blocks", joinLines(texts(vpc.CIDRs)))
+	set("ipv4-prefix", joinLines(texts(e.Prefixes)))
+	set("ipv6s", joinLines(texts(e.IPv6Addrs)))
+	set("ipv6-prefix", joinLines(texts(e.IPv6Prefixes)))
 	if e.IPv6CIDR.IsValid() {
 		set("subnet-ipv6-cidr-blocks", e.IPv6CIDR.String())
 	}
-	set("vpc-ipv6-cidr-blocks", lines(texts(vpc.IPv6CIDRs)))
+	set("vpc-ipv6-cidr-blocks", joinLines(texts(vpc.IPv6CIDRs)))
 	if e.PublicIP.IsValid() {
 		set("public-ipv4s", e.PublicIP.String())
 		set("ipv4-associations/"+e.PublicIP.String(), e.Addrs[0].String())
@@ -118,7 +118,7 @@ func (i *Instance) macs(set func(key, value string), e ENI) {
 
 // document returns the instance identity document (Guide: "Instance identity documents").
 func (i *Instance) document(boot ENI) string {
-	return indent(struct {
+	return indentedJSON(struct {
 		AccountID        string    `json:"accountId"`
 		Architecture     string    `json:"architecture"`
 		AvailabilityZone string    `json:"availabilityZone"`
@@ -131,7 +131,7 @@ func (i *Instance) document(boot ENI) string {
 		Version          string    `json:"version"`
 	}{
 		i.sim.cfg.Account, "x86_64", i.Zone, i.image(), i.ID, i.Type,
-		i.launched.UTC().Truncate(time.Second), first(boot.Addrs), i.sim.cfg.Region, "2017-09-30",
+		i.launched.UTC().Truncate(time.Second), firstAddr(boot.Addrs), i.sim.cfg.Region, "2017-09-30",
 	})
 }
 
@@ -140,7 +140,7 @@ func (i *Instance) document(boot ENI) string {
 // credentials from instance metadata").
 func (i *Instance) credentials() string {
 	now := time.Now().UTC().Truncate(time.Second)
-	return indent(struct {
+	return indentedJSON(struct {
 		Code            string
 		LastUpdated     time.Time
 		Type            string
@@ -154,7 +154,7 @@ func (i *Instance) credentials() string {
 	})
 }
 
-func indent(v any) string {
+func indentedJSON(v any) string {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		panic(fmt.Sprintf("ec2sim: %T: %v", v, err))
@@ -162,10 +162,10 @@ func indent(v any) string {
 	return string(text)
 }
 
-func lines(values []string) string { return strings.Join(values, "\n") }
+func joinLines(values []string) string { return strings.Join(values, "\n") }
 
-// first returns the first address, or "".
-func first(as []netip.Addr) string {
+// firstAddr returns the first address, or "".
+func firstAddr(as []netip.Addr) string {
 	if len(as) == 0 {
 		return ""
 	}

@@ -20,19 +20,19 @@ type Instance struct {
 	Subnet string // of the boot ENI
 	VPC    string
 
-	sim        *Sim
-	limits     InstanceType
-	role       string
-	tags       map[string]string
-	launched   time.Time
-	launch     launch    // from the action RunInstances; zero for the method RunInstance
-	until      time.Time // when the state pending ends
-	ending     bool      // guarded by sim.mu, as are the next five fields
-	terminated bool
-	stopped    bool
-	hibernates bool
-	views      []view // views of the metadata: the present one, then future ones
-	lies       []*activeLie
+	sim          *Sim
+	limits       InstanceType
+	role         string
+	tags         map[string]string
+	launched     time.Time
+	launch       launch    // from the action RunInstances; zero for the method RunInstance
+	pendingUntil time.Time // when the state pending ends
+	shuttingDown bool      // guarded by sim.mu, as are the next five fields
+	terminated   bool
+	stopped      bool
+	hibernates   bool
+	views        []view // views of the metadata: the present one, then future ones
+	lies         []*activeLie
 
 	metadata struct {
 		sync.Mutex
@@ -46,14 +46,14 @@ type Instance struct {
 func (s *Sim) RunInstance(r RunInstance) (*Instance, error) {
 	var i *Instance
 	var err error
-	s.update(func() { i, err = s.run(r) })
+	s.update(func() { i, err = s.runInstance(r) })
 	if err != nil {
 		return nil, fmt.Errorf("run instance: %w", err)
 	}
 	return i, nil
 }
 
-func (s *Sim) run(r RunInstance) (*Instance, error) {
+func (s *Sim) runInstance(r RunInstance) (*Instance, error) {
 	limits, ok := s.types[r.Type]
 	if !ok {
 		return nil, refuse("InvalidParameterValue", "Invalid value '%s' for InstanceType.", r.Type)
@@ -62,35 +62,35 @@ func (s *Sim) run(r RunInstance) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	groups, err := s.groupsIn(sub, r.SecurityGroups)
+	groups, err := s.checkGroupsIn(sub, r.SecurityGroups)
 	if err != nil {
 		return nil, err
 	}
-	w := r.spec()
-	if err := w.check(); err != nil {
+	w := r.bootSpec()
+	if err := w.validate(); err != nil {
 		return nil, err
 	}
-	if err := limits.mayTake(1+w.v4.slots(), sub.withDefault(w.v6).slots(), w.v4.wantsPrefixes() ||
+	if err := limits.checkLimits(1+w.v4.slots(), sub.withDefaultIPv6(w.v6).slots(), w.v4.wantsPrefixes() ||
 		w.v6.wantsPrefixes()); err != nil {
 		return nil, err
 	}
-	if err := limits.takesEFA(r.EFAOnly); err != nil {
+	if err := limits.checkEFA(r.EFAOnly); err != nil {
 		return nil, err
 	}
-	if err := limits.boots(r); err != nil {
+	if err := limits.checkBootSlot(r); err != nil {
 		return nil, err
 	}
 	e, err := s.newENI(sub, groups, w)
 	if err != nil {
 		return nil, err
 	}
-	e.tracking, e.tags = r.Tracking, own(r.ENITags)
+	e.tracking, e.tags = r.Tracking, copyTags(r.ENITags)
 	i := &Instance{
-		ID:   fmt.Sprintf("i-%017x", s.count("i")),
+		ID:   fmt.Sprintf("i-%017x", s.nextNumber("i")),
 		Type: r.Type, Zone: sub.Zone, Subnet: sub.ID, VPC: sub.VPC,
-		sim: s, limits: limits, role: cmp.Or(r.Role, "node"), tags: own(r.Tags), launched: time.Now(),
+		sim: s, limits: limits, role: cmp.Or(r.Role, "node"), tags: copyTags(r.Tags), launched: time.Now(),
 	}
-	i.launch.reservation = fmt.Sprintf("r-%017x", s.count("r"))
+	i.launch.reservation = fmt.Sprintf("r-%017x", s.nextNumber("r"))
 	i.metadata.tokens = map[string]time.Time{}
 	s.instances[i.ID] = i
 	public := sub.MapPublicIP
@@ -103,7 +103,7 @@ func (s *Sim) run(r RunInstance) (*Instance, error) {
 	s.attach(e, i, r.BootCard, r.BootIndex, 0).deleteOnTermination = true
 	s.attachEFA(i, sub, groups, r.EFAOnly)
 	i.views = []view{{since: i.launched, enis: i.snapshots()}}
-	s.catchUp() // a boot takes longer than any lag
+	s.dropPast() // a boot takes longer than any lag
 	return i, nil
 }
 
@@ -122,8 +122,8 @@ func (s *Sim) attachEFA(i *Instance, sub *subnet, groups []string, cards int) {
 	}
 }
 
-// takesEFA refuses EFA-only ENIs on more cards than the type has, or if card 0 has no slot beside the boot ENI.
-func (t InstanceType) takesEFA(cards int) error {
+// checkEFA refuses EFA-only ENIs on more cards than the type has, or if card 0 has no slot beside the boot ENI.
+func (t InstanceType) checkEFA(cards int) error {
 	if cards < 0 || cards > len(t.cards()) || cards > 0 && t.cards()[0] < 2 {
 		return refuse("InvalidParameterValue",
 			"%s has no room for an EFA-only network interface on each of %d network cards.", t.Name, cards)
@@ -131,8 +131,8 @@ func (t InstanceType) takesEFA(cards int) error {
 	return nil
 }
 
-// boots refuses a slot of the boot ENI that the type does not have, or that an EFA-only ENI takes.
-func (t InstanceType) boots(r RunInstance) error {
+// checkBootSlot refuses a slot of the boot ENI that the type does not have, or that an EFA-only ENI takes.
+func (t InstanceType) checkBootSlot(r RunInstance) error {
 	switch {
 	case r.BootCard < 0 || r.BootCard >= len(t.cards()) || r.BootIndex < 0 || r.BootIndex >= t.cards()[r.BootCard]:
 		return refuse("InvalidParameterValue", "%s has no device index %d on network card %d.", t.Name,
@@ -143,18 +143,18 @@ func (t InstanceType) boots(r RunInstance) error {
 	return nil
 }
 
-// spec returns the spec of the boot ENI.
-func (r RunInstance) spec() spec {
+// bootSpec returns the spec of the boot ENI.
+func (r RunInstance) bootSpec() spec {
 	return spec{
 		primary: r.PrivateIP,
-		v4:      demand{count: positive(&r.Secondary), prefixCount: positive(&r.Prefixes)},
-		v6:      demand{count: positive(&r.IPv6), prefixCount: positive(&r.IPv6Prefixes)},
+		v4:      demand{count: nilIfZero(&r.Secondary), prefixCount: nilIfZero(&r.Prefixes)},
+		v6:      demand{count: nilIfZero(&r.IPv6), prefixCount: nilIfZero(&r.IPv6Prefixes)},
 	}
 }
 
 // publicIP returns an address of 198.18.0.0/15, which no real host has (RFC 2544, RFC 6890).
 func (s *Sim) publicIP() netip.Addr {
-	n := s.count("public")
+	n := s.nextNumber("public")
 	return netip.AddrFrom4([4]byte{198, 18 + byte(n>>16&1), byte(n >> 8), byte(n)})
 }
 
@@ -162,21 +162,21 @@ func (s *Sim) publicIP() netip.Addr {
 // ENIs (Guide: "Elastic network interfaces").
 func (s *Sim) TerminateInstance(id string) error {
 	var err error
-	s.update(func() { err = s.terminate(id) })
+	s.update(func() { err = s.terminateInstance(id) })
 	return err
 }
 
-func (s *Sim) terminate(id string) error {
-	i, err := s.running(id)
+func (s *Sim) terminateInstance(id string) error {
+	i, err := s.runningInstance(id)
 	if err != nil {
 		return fmt.Errorf("terminate: %w", err)
 	}
 	i.terminated = true
-	for _, e := range s.attached(i) {
+	for _, e := range s.enisOf(i) {
 		remove := e.attachment.deleteOnTermination
-		s.untie(e)
+		s.finishDetach(e)
 		if remove {
-			s.drop(e)
+			s.deleteENI(e)
 		}
 	}
 	return nil
@@ -194,8 +194,8 @@ func (i *Instance) Start() {
 	i.sim.update(func() { i.stopped = false })
 }
 
-// running returns an instance that is not terminated.
-func (s *Sim) running(id string) (*Instance, error) {
+// runningInstance returns an instance that is not terminated.
+func (s *Sim) runningInstance(id string) (*Instance, error) {
 	i, ok := s.instances[id]
 	switch {
 	case !strings.HasPrefix(id, "i-"):
@@ -217,7 +217,7 @@ func (i *Instance) ENIs() []ENI {
 
 func (i *Instance) snapshots() []ENI {
 	var enis []ENI
-	for _, e := range i.sim.attached(i) {
+	for _, e := range i.sim.enisOf(i) {
 		enis = append(enis, e.snapshot())
 	}
 	return enis

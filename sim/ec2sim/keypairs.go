@@ -51,7 +51,7 @@ func (s *Sim) importKeyPair(in *importKeyPairInput) (*importKeyPairOutput, error
 	if err != nil {
 		return nil, err
 	}
-	k := &keyPair{fmt.Sprintf("key-%017x", s.count("key")), in.Name, strings.TrimSpace(string(material)), tags}
+	k := &keyPair{fmt.Sprintf("key-%017x", s.nextNumber("key")), in.Name, strings.TrimSpace(string(material)), tags}
 	s.keys[in.Name] = k
 	item := k.item()
 	item.Type = "" // only DescribeKeyPairs returns it
@@ -87,15 +87,15 @@ type describeKeyPairsOutput struct {
 // keyCatalogue is the catalogue of key pairs (API: DescribeKeyPairs).
 var keyCatalogue = catalogue[*keyPair]{
 	id: func(k *keyPair) string { return k.name },
-	absent: func(id string) error {
+	notFound: func(id string) error {
 		return refuse("InvalidKeyPair.NotFound", "The key pair '%s' does not exist", id)
 	},
-	tags:  func(k *keyPair) map[string]string { return k.tags },
-	whole: true,
+	tags:    func(k *keyPair) map[string]string { return k.tags },
+	unpaged: true,
 }
 
 func (s *Sim) describeKeyPairs(in *describeKeyPairsInput) (*describeKeyPairsOutput, error) {
-	chosen, _, err := keyCatalogue.choose(slices.Collect(maps.Values(s.keys)), in.Names, page{Filters: in.Filters})
+	chosen, _, err := keyCatalogue.choosePage(slices.Collect(maps.Values(s.keys)), in.Names, page{Filters: in.Filters})
 	if err != nil {
 		return nil, err
 	}
@@ -111,9 +111,9 @@ type deleteKeyPairInput struct {
 }
 
 // deleteKeyPair deletes a key pair. It is no error if the key pair does not exist (in practice).
-func (s *Sim) deleteKeyPair(in *deleteKeyPairInput) (*done, error) {
+func (s *Sim) deleteKeyPair(in *deleteKeyPairInput) (*emptyOutput, error) {
 	delete(s.keys, in.Name)
-	return &done{Return: true}, nil
+	return &emptyOutput{Return: true}, nil
 }
 
 // KeyPairs returns the names of all key pairs.

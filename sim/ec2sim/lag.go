@@ -56,11 +56,11 @@ func newLagging(l Lag) *lagging {
 	return &lagging{Lag: l, rand: rand.New(rand.NewPCG(l.Seed, 0))}
 }
 
-// now returns the present moment.
-func (s *Sim) now() moment {
+// currentMoment returns the present moment.
+func (s *Sim) currentMoment() moment {
 	m := moment{since: time.Now(), enis: s.enis, free: map[string]int{}, states: map[string]string{}}
 	for id, sub := range s.subnets {
-		m.free[id] = sub.free()
+		m.free[id] = sub.freeIPv4()
 	}
 	for id, i := range s.instances {
 		m.states[id] = i.state()
@@ -68,26 +68,26 @@ func (s *Sim) now() moment {
 	return m
 }
 
-// keep saves the present moment for later answers, if there is a lag and the state has changed.
-func (s *Sim) keep() {
+// saveMoment saves the present moment for later answers, if there is a lag and the state has changed.
+func (s *Sim) saveMoment() {
 	if s.lag == nil {
 		return
 	}
-	m := s.now()
+	m := s.currentMoment()
 	m.enis = map[string]*eni{}
 	for id, e := range s.enis {
-		m.enis[id] = e.copy()
+		m.enis[id] = e.clone()
 	}
 	if n := len(s.lag.past); n > 0 && reflect.DeepEqual(s.lag.past[n-1].enis, m.enis) &&
 		maps.Equal(s.lag.past[n-1].states, m.states) {
 		return // With the same ENIs, the free addresses of the subnets are also the same.
 	}
 	s.lag.past = append(s.lag.past, m)
-	s.lag.forget(m.since)
+	s.lag.dropOld(m.since)
 }
 
-// copy returns a copy of e that never changes.
-func (e *eni) copy() *eni {
+// clone returns a copy of e that never changes.
+func (e *eni) clone() *eni {
 	c := *e
 	c.groups, c.tags = slices.Clone(e.groups), maps.Clone(e.tags)
 	for _, h := range []*holding{&c.v4, &c.v6} {
@@ -99,54 +99,54 @@ func (e *eni) copy() *eni {
 	return &c
 }
 
-// forget drops moments that are too old to be shown.
-func (l *lagging) forget(now time.Time) {
+// dropOld drops moments that are too old to be shown.
+func (l *lagging) dropOld(now time.Time) {
 	oldest := now.Add(-l.Most)
 	for len(l.past) > 1 && !l.past[1].since.After(oldest) {
 		l.past, l.first = l.past[1:], l.first+1
 	}
 }
 
-// seen returns the moment that a Describe action shows now.
-func (s *Sim) seen() moment {
+// shownMoment returns the moment that a Describe action shows now.
+func (s *Sim) shownMoment() moment {
 	if s.lag == nil {
-		return s.now()
+		return s.currentMoment()
 	}
 	l, now := s.lag, time.Now()
-	l.forget(now)
+	l.dropOld(now)
 	latest := max(0, l.shown-l.first)
 	if latest > 0 && l.Back > 0 && l.rand.IntN(2) == 0 {
 		l.Back--
 		return l.past[l.rand.IntN(latest)]
 	}
-	for at := now.Add(-l.some()); latest+1 < len(l.past) && !l.past[latest+1].since.After(at); {
+	for at := now.Add(-l.randomDelay()); latest+1 < len(l.past) && !l.past[latest+1].since.After(at); {
 		latest++
 	}
 	l.shown = l.first + latest
 	return l.past[latest]
 }
 
-// some returns a random delay: 0 in half of the cases, otherwise up to Most.
-func (l *lagging) some() time.Duration {
+// randomDelay returns a random delay: 0 in half of the cases, otherwise up to Most.
+func (l *lagging) randomDelay() time.Duration {
 	if l.rand.IntN(2) == 0 {
 		return 0
 	}
 	return time.Duration(l.rand.Int64N(int64(l.Most) + 1))
 }
 
-// propagated returns the time from which all actions find an ENI that is created now.
-func (s *Sim) propagated() time.Time {
+// findableFrom returns the time from which all actions find an ENI that is created now.
+func (s *Sim) findableFrom() time.Time {
 	if s.lag == nil {
 		return time.Time{}
 	}
-	return time.Now().Add(s.lag.some())
+	return time.Now().Add(s.lag.randomDelay())
 }
 
-// catchUp drops all moments except the present one.
-func (s *Sim) catchUp() {
+// dropPast drops all moments except the present one.
+func (s *Sim) dropPast() {
 	if s.lag != nil {
 		s.lag.first += len(s.lag.past)
 		s.lag.past = nil
-		s.keep()
+		s.saveMoment()
 	}
 }

@@ -75,10 +75,10 @@ type reservation struct {
 // interface, at device index 0: it describes the boot ENI of each instance. The simulator accepts tags for volumes, but
 // has no volumes.
 func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
-	if r, err := s.launchedBy(in); r != nil || err != nil {
+	if r, err := s.earlierLaunch(in); r != nil || err != nil {
 		return r, err
 	}
-	l, tags, err := s.launchOf(in)
+	l, tags, err := s.newLaunch(in)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 	}
 	answer := reservation{OwnerID: s.cfg.Account}
 	for l.index = range in.MaxCount {
-		i, err := s.run(r)
+		i, err := s.runInstance(r)
 		if err != nil && l.index >= in.MinCount {
 			break
 		}
@@ -99,8 +99,8 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 		}
 		answer.ID = cmp.Or(answer.ID, i.launch.reservation) // the reservation of the first instance
 		l.reservation = answer.ID
-		i.launch, i.until = l, time.Now().Add(s.cfg.BootDelay)
-		boot := s.attached(i)[0]
+		i.launch, i.pendingUntil = l, time.Now().Add(s.cfg.BootDelay)
+		boot := s.enisOf(i)[0]
 		boot.description = eni.Description
 		if eni.DeleteOnTermination != nil {
 			boot.attachment.deleteOnTermination = *eni.DeleteOnTermination
@@ -111,8 +111,8 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 	return &reservationOutput{reservation: answer}, nil
 }
 
-// launchOf checks a request to launch instances. It returns the launch, and the tags of each type of resource.
-func (s *Sim) launchOf(in *runInstancesInput) (launch, map[string]map[string]string, error) {
+// newLaunch checks a request to launch instances. It returns the launch, and the tags of each type of resource.
+func (s *Sim) newLaunch(in *runInstancesInput) (launch, map[string]map[string]string, error) {
 	l := launch{in: *in}
 	if len(in.NetworkInterfaces) != 1 || in.NetworkInterfaces[0].DeviceIndex != 0 {
 		return l, nil, refuse("InvalidParameterValue",
@@ -142,7 +142,7 @@ func (s *Sim) launchOf(in *runInstancesInput) (launch, map[string]map[string]str
 		return l, nil, err
 	}
 	sub, err := s.subnet(in.NetworkInterfaces[0].SubnetID)
-	if err == nil && sub.CIDR.IsValid() && sub.free() < in.MinCount {
+	if err == nil && sub.CIDR.IsValid() && sub.freeIPv4() < in.MinCount {
 		err = refuse("InsufficientFreeAddressesInSubnet",
 			"There are not enough free addresses in subnet '%s' to satisfy the requested number of instances.", sub.ID)
 	}
@@ -157,8 +157,8 @@ func launchTags(specs []tagSpecification) (map[string]map[string]string, error) 
 			return nil, refuse("InvalidParameterValue",
 				"'%s' is not a valid taggable resource type for this operation.", spec.ResourceType)
 		}
-		all := own(tags[spec.ResourceType])
-		if err := add(all, spec.Tags); err != nil {
+		all := copyTags(tags[spec.ResourceType])
+		if err := addTags(all, spec.Tags); err != nil {
 			return nil, err
 		}
 		tags[spec.ResourceType] = all
@@ -166,9 +166,9 @@ func launchTags(specs []tagSpecification) (map[string]map[string]string, error) 
 	return tags, nil
 }
 
-// launchedBy returns the answer to an earlier launch with the same client token, or nil if there was none (API:
+// earlierLaunch returns the answer to an earlier launch with the same client token, or nil if there was none (API:
 // "Ensuring idempotency").
-func (s *Sim) launchedBy(in *runInstancesInput) (*reservationOutput, error) {
+func (s *Sim) earlierLaunch(in *runInstancesInput) (*reservationOutput, error) {
 	if in.ClientToken == "" {
 		return nil, nil
 	}
@@ -218,11 +218,11 @@ func (s *Sim) terminateInstances(in *terminateInstancesInput) (*terminateInstanc
 	for _, id := range in.InstanceIDs {
 		i := s.instances[id]
 		before := i.state()
-		if !i.terminated && !i.ending {
-			i.ending = true
-			s.after(s.cfg.TerminateDelay, func() {
+		if !i.terminated && !i.shuttingDown {
+			i.shuttingDown = true
+			s.runAfter(s.cfg.TerminateDelay, func() {
 				if !i.terminated {
-					_ = s.terminate(id) // the only error is that there is no such instance
+					_ = s.terminateInstance(id) // the only error is that there is no such instance
 				}
 			})
 		}
@@ -241,11 +241,11 @@ func (i *Instance) state() string {
 	switch {
 	case i.terminated:
 		return "terminated"
-	case i.ending:
+	case i.shuttingDown:
 		return "shutting-down"
 	case i.stopped:
 		return "stopped"
-	case time.Now().Before(i.until):
+	case time.Now().Before(i.pendingUntil):
 		return "pending"
 	}
 	return "running"

@@ -15,10 +15,10 @@ import (
 type Lie struct {
 	eni string // the ENI of which the answers are wrong; empty: all
 	// returns the ENIs that the service shows instead of now; before are the ENIs that it showed when the lie began
-	enis    func(before, now []ENI) []ENI
-	key     func(name, value string) string // returns another value for a key of the ENI, empty for none
-	failure int                             // the status of all answers
-	silent  bool                            // no answers at all
+	showENIs func(before, now []ENI) []ENI
+	showKey  func(name, value string) string // returns another value for a key of the ENI, empty for none
+	failure  int                             // the status of all answers
+	silent   bool                            // no answers at all
 }
 
 // An activeLie is a lie that is active.
@@ -32,7 +32,7 @@ type activeLie struct {
 func (i *Instance) Lie(lies ...Lie) (stop func()) {
 	i.sim.mu.Lock()
 	defer i.sim.mu.Unlock()
-	before := i.listed()
+	before := i.shownENIs()
 	var begun []*activeLie
 	for _, l := range lies {
 		begun = append(begun, &activeLie{l, before})
@@ -58,7 +58,7 @@ func (i *Instance) Reboot(lies ...Lie) (stop func()) {
 
 // ForgetENI omits an attached ENI (#1967, after a restart; PR #3821).
 func ForgetENI(eni string) Lie {
-	return Lie{eni: eni, enis: func(_, now []ENI) []ENI {
+	return Lie{eni: eni, showENIs: func(_, now []ENI) []ENI {
 		return slices.DeleteFunc(slices.Clone(now), func(e ENI) bool { return e.ID == eni })
 	}}
 }
@@ -67,8 +67,8 @@ func ForgetENI(eni string) Lie {
 // #1008, #359; API: DetachNetworkInterface, Force: "the attributes associated with the detached network interface might
 // still be visible").
 func KeepENI(eni string) Lie {
-	return Lie{eni: eni, enis: func(before, now []ENI) []ENI {
-		was, here := find(before, eni), find(now, eni)
+	return Lie{eni: eni, showENIs: func(before, now []ENI) []ENI {
+		was, here := eniIndex(before, eni), eniIndex(now, eni)
 		if was < 0 || here >= 0 {
 			return now
 		}
@@ -79,8 +79,8 @@ func KeepENI(eni string) Lie {
 // FreezeENI shows an attached ENI as it was when the lie began. So the ENI appears with addresses that it has lost, and
 // without new ones (#391, #1070, PR #1177, #3887).
 func FreezeENI(eni string) Lie {
-	return Lie{eni: eni, enis: func(before, now []ENI) []ENI {
-		was, here := find(before, eni), find(now, eni)
+	return Lie{eni: eni, showENIs: func(before, now []ENI) []ENI {
+		was, here := eniIndex(before, eni), eniIndex(now, eni)
 		if was < 0 || here < 0 {
 			return now
 		}
@@ -93,7 +93,7 @@ func FreezeENI(eni string) Lie {
 // HideKeys answers 404 for these keys of an ENI. The keys of a new ENI appear one after another, within up to 30
 // seconds (netutils polls for 30 seconds). On some types vpc-ipv4-cidr-blocks never appeared (kubernetes/kops PR 7402).
 func HideKeys(eni string, keys ...string) Lie {
-	return Lie{eni: eni, key: func(name, value string) string {
+	return Lie{eni: eni, showKey: func(name, value string) string {
 		if slices.Contains(keys, name) {
 			return ""
 		}
@@ -104,13 +104,13 @@ func HideKeys(eni string, keys ...string) Lie {
 // HideENI answers 404 for everything below an ENI's MAC, although the list of MACs has this MAC. HideENI is the worst
 // case of HideKeys.
 func HideENI(eni string) Lie {
-	return Lie{eni: eni, key: func(string, string) string { return "" }}
+	return Lie{eni: eni, showKey: func(string, string) string { return "" }}
 }
 
 // ZeroDeviceNumber answers 0 for the device number of an ENI. The real metadata service answers 0 until it knows the
 // number (netutils polls for the number 60 times in 6 seconds).
 func ZeroDeviceNumber(eni string) Lie {
-	return Lie{eni: eni, key: func(name, value string) string {
+	return Lie{eni: eni, showKey: func(name, value string) string {
 		if name == "device-number" {
 			return "0"
 		}
@@ -136,39 +136,39 @@ func Unavailable() Lie { return Lie{failure: http.StatusServiceUnavailable} }
 // limit of 1024 packets per second for link-local services (aws/aws-eks-best-practices describes this limit for DNS).
 func Silent() Lie { return Lie{silent: true} }
 
-func find(enis []ENI, id string) int {
+func eniIndex(enis []ENI, id string) int {
 	return slices.IndexFunc(enis, func(e ENI) bool { return e.ID == id })
 }
 
-// listed returns the ENIs that the metadata shows as attached.
-func (i *Instance) listed() []ENI {
-	enis := i.present().enis
+// shownENIs returns the ENIs that the metadata shows as attached.
+func (i *Instance) shownENIs() []ENI {
+	enis := i.currentView().enis
 	for _, t := range i.lies {
-		if t.enis != nil {
-			enis = t.enis(t.before, enis)
+		if t.showENIs != nil {
+			enis = t.showENIs(t.before, enis)
 		}
 	}
 	return enis
 }
 
-// lyingKey returns the value that the metadata shows for a key of an ENI, or "" for none.
-func lyingKey(lies []*activeLie, e ENI, name, value string) string {
+// shownValue returns the value that the metadata shows for a key of an ENI, or "" for none.
+func shownValue(lies []*activeLie, e ENI, name, value string) string {
 	for _, t := range lies {
-		if t.eni == e.ID && t.key != nil && value != "" {
-			value = t.key(name, value)
+		if t.eni == e.ID && t.showKey != nil && value != "" {
+			value = t.showKey(name, value)
 		}
 	}
 	return value
 }
 
-// refusal returns how a request to the metadata fails: with a status, or without an answer. It returns 0 and false if
+// requestFailure returns how a request to the metadata fails: with a status, or without an answer. It returns 0 and false if
 // the request does not fail.
-func (i *Instance) refusal(path string) (status int, silent bool) {
+func (i *Instance) requestFailure(path string) (status int, silent bool) {
 	i.sim.mu.Lock()
 	defer i.sim.mu.Unlock()
-	enis := i.listed()
+	enis := i.shownENIs()
 	for _, t := range i.lies {
-		n := find(enis, t.eni)
+		n := eniIndex(enis, t.eni)
 		about := t.eni == "" || n >= 0 && strings.HasPrefix(path, "/latest/"+macsDir+enis[n].MAC)
 		if about && (t.failure != 0 || t.silent) {
 			return t.failure, t.silent

@@ -310,7 +310,7 @@ func TestRunInstance(t *testing.T) {
 	want := ENI{
 		ID: long("eni-2"), MAC: "06:00:00:00:00:02", Subnet: "subnet-a", CIDR: cidr("10.0.0.0/24"), VPC: "vpc-1",
 		Zone:           "us-east-1a",
-		SecurityGroups: []string{"sg-default"}, Addrs: addrs(cidrs("10.0.0.77/32 10.0.0.5/32")),
+		SecurityGroups: []string{"sg-default"}, Addrs: addrsOf(cidrs("10.0.0.77/32 10.0.0.5/32")),
 		PublicIP:        cidr("198.18.0.2/32").Addr(),
 		SourceDestCheck: true, Tags: map[string]string{}, Status: "in-use", Attachment: long("eni-attach-2"),
 		AttachmentStatus: "attached",

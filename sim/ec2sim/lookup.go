@@ -20,7 +20,7 @@ func (s *Sim) eni(id string) (*eni, error) {
 	if !strings.HasPrefix(id, "eni-") {
 		return nil, refuse("InvalidNetworkInterfaceId.Malformed", "Invalid id: %q (expecting \"eni-...\")", id)
 	}
-	if e, ok := s.enis[id]; ok && !time.Now().Before(e.known) {
+	if e, ok := s.enis[id]; ok && !time.Now().Before(e.findableFrom) {
 		return e, nil
 	}
 	return nil, notFound("InvalidNetworkInterfaceID", "networkInterface ID", id)
@@ -33,8 +33,8 @@ func (s *Sim) subnet(id string) (*subnet, error) {
 	return nil, notFound("InvalidSubnetID", "subnet ID", id)
 }
 
-// groupsIn checks the security groups of a new ENI in a subnet (ansible/ansible-modules-core#347 quotes the answer).
-func (s *Sim) groupsIn(sub *subnet, ids []string) ([]string, error) {
+// checkGroupsIn checks the security groups of a new ENI in a subnet (ansible/ansible-modules-core#347 quotes the answer).
+func (s *Sim) checkGroupsIn(sub *subnet, ids []string) ([]string, error) {
 	for _, id := range ids {
 		vpc, ok := s.cfg.GroupVPCs[id]
 		if g := s.madeGroups[id]; g != nil {
@@ -45,11 +45,11 @@ func (s *Sim) groupsIn(sub *subnet, ids []string) ([]string, error) {
 				"Security group %s and subnet %s belong to different networks.", id, sub.ID)
 		}
 	}
-	return s.groups(ids)
+	return s.checkGroups(ids)
 }
 
-// groups checks security groups. Without IDs, it returns the default group.
-func (s *Sim) groups(ids []string) ([]string, error) {
+// checkGroups checks security groups. Without IDs, it returns the default group.
+func (s *Sim) checkGroups(ids []string) ([]string, error) {
 	if len(ids) == 0 {
 		return []string{defaultGroup}, nil
 	}

@@ -23,10 +23,10 @@ type attachmentChanges struct {
 
 // modifyNetworkInterfaceAttribute changes one attribute of an ENI (API: ModifyNetworkInterfaceAttribute: "You can
 // specify only one attribute at a time").
-func (s *Sim) modifyNetworkInterfaceAttribute(in *modifyNetworkInterfaceAttributeInput) (*done, error) {
+func (s *Sim) modifyNetworkInterfaceAttribute(in *modifyNetworkInterfaceAttributeInput) (*emptyOutput, error) {
 	given := []bool{in.Attachment != nil, in.Description != nil, in.SecurityGroupIDs != nil, in.SourceDestCheck != nil,
 		in.Tracking != nil}
-	if several(given...) {
+	if moreThanOne(given...) {
 		return nil, refuse("InvalidParameterCombination", "Fields for multiple attribute types specified.")
 	}
 	e, err := s.eni(in.NetworkInterfaceID)
@@ -43,21 +43,21 @@ func (s *Sim) modifyNetworkInterfaceAttribute(in *modifyNetworkInterfaceAttribut
 	case in.Description != nil:
 		e.description = in.Description.Value
 	case in.SecurityGroupIDs != nil:
-		groups, err := s.groups(in.SecurityGroupIDs)
+		groups, err := s.checkGroups(in.SecurityGroupIDs)
 		if err != nil {
 			return nil, err
 		}
 		e.groups = groups
-		s.changed(Addressed, e)
+		s.publishChange(Addressed, e)
 	case in.SourceDestCheck != nil:
 		e.sourceDestCheck = in.SourceDestCheck.Value
-		s.changed(Addressed, e)
+		s.publishChange(Addressed, e)
 	case in.Tracking != nil:
-		if e.tracking, err = in.Tracking.settle(e.tracking); err != nil {
+		if e.tracking, err = in.Tracking.changed(e.tracking); err != nil {
 			return nil, err
 		}
 	default:
 		return nil, refuse("InvalidParameterCombination", "No attributes specified.")
 	}
-	return &done{Return: true}, nil
+	return &emptyOutput{Return: true}, nil
 }

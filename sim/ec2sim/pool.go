@@ -13,12 +13,12 @@ import (
 // although there are free addresses. The first four addresses and the last one are reserved (VPC Guide: "Subnet CIDR
 // blocks", of both families).
 type pool interface {
-	takeAll(bits, count int) (blocks []netip.Prefix, ok bool) // takes count blocks of this prefix length, or none
+	takeAny(bits, count int) (blocks []netip.Prefix, ok bool) // takes count blocks of this prefix length, or none
 	// takeThese takes all blocks. If a block is used, takeThese takes none, and returns the used block.
 	takeThese(blocks []netip.Prefix) (used netip.Prefix, ok bool)
-	give(blocks ...netip.Prefix) // returns blocks to the pool
-	reserved(a netip.Addr) bool  // reports whether EC2 reserves a
-	left() int                   // returns the number of free single addresses
+	putBack(blocks ...netip.Prefix) // returns blocks to the pool
+	isReserved(a netip.Addr) bool   // reports whether EC2 reserves a
+	freeAddrs() int                 // returns the number of free single addresses
 }
 
 // A bitmap is the pool of an IPv4 subnet, with a bit for each address.
@@ -35,38 +35,38 @@ func newBitmap(cidr netip.Prefix) *bitmap {
 	size := 1 << (32 - cidr.Bits())
 	p := &bitmap{cidr: cidr.Masked(), used: make([]uint64, (size+63)/64), free: size}
 	for _, i := range []int{0, 1, 2, 3, size - 1} {
-		p.set(i, 1)
+		p.setBits(i, 1)
 	}
 	return p
 }
 
 func (p *bitmap) size() int { return 1 << (32 - p.cidr.Bits()) }
 
-// take returns the next free block of this prefix length. EC2 does not document its choice. The simulator takes blocks
+// takeNext returns the next free block of this prefix length. EC2 does not document its choice. The simulator takes blocks
 // in turn. So its choice is predictable, and it uses a freed address again as late as possible.
-func (p *bitmap) take(bits int) (netip.Prefix, bool) {
+func (p *bitmap) takeNext(bits int) (netip.Prefix, bool) {
 	n, size := 1<<(32-bits), p.size()
 	start := (p.next + n - 1) / n * n
 	for i := range size / n {
 		at := (start + i*n) % size
 		if p.isFree(at, n) {
-			p.set(at, n)
+			p.setBits(at, n)
 			p.next = at + n
-			return netip.PrefixFrom(p.at(at), bits), true
+			return netip.PrefixFrom(p.addrAt(at), bits), true
 		}
 	}
 	return netip.Prefix{}, false
 }
 
-func (p *bitmap) takeAll(bits, count int) ([]netip.Prefix, bool) {
+func (p *bitmap) takeAny(bits, count int) ([]netip.Prefix, bool) {
 	if count > p.free {
 		return nil, false
 	}
 	next, blocks := p.next, []netip.Prefix(nil)
 	for range count {
-		b, ok := p.take(bits)
+		b, ok := p.takeNext(bits)
 		if !ok {
-			p.give(blocks...)
+			p.putBack(blocks...)
 			p.next = next
 			return nil, false
 		}
@@ -77,68 +77,68 @@ func (p *bitmap) takeAll(bits, count int) ([]netip.Prefix, bool) {
 
 func (p *bitmap) takeThese(blocks []netip.Prefix) (used netip.Prefix, ok bool) {
 	for done, b := range blocks {
-		i, n := p.index(b.Addr()), 1<<(32-b.Bits())
+		i, n := p.offsetOf(b.Addr()), 1<<(32-b.Bits())
 		if !p.isFree(i, n) {
-			p.give(blocks[:done]...)
+			p.putBack(blocks[:done]...)
 			return b, false
 		}
-		p.set(i, n)
+		p.setBits(i, n)
 	}
 	return netip.Prefix{}, true
 }
 
-func (p *bitmap) give(blocks ...netip.Prefix) {
+func (p *bitmap) putBack(blocks ...netip.Prefix) {
 	for _, b := range blocks {
-		i, n := p.index(b.Addr()), 1<<(32-b.Bits())
-		p.used[i/64] &^= mask(i, n)
+		i, n := p.offsetOf(b.Addr()), 1<<(32-b.Bits())
+		p.used[i/64] &^= bitMask(i, n)
 		p.free += n
 	}
 }
 
-func (p *bitmap) reserved(a netip.Addr) bool {
-	i := p.index(a)
+func (p *bitmap) isReserved(a netip.Addr) bool {
+	i := p.offsetOf(a)
 	return i < 4 || i == p.size()-1
 }
 
-func (p *bitmap) left() int { return p.free }
+func (p *bitmap) freeAddrs() int { return p.free }
 
 // isFree, set and mask work on n bits from i. The bits are always in one word of used: blocks are aligned, and have at
 // most 16 addresses.
-func (p *bitmap) isFree(i, n int) bool { return p.used[i/64]&mask(i, n) == 0 }
+func (p *bitmap) isFree(i, n int) bool { return p.used[i/64]&bitMask(i, n) == 0 }
 
-func (p *bitmap) set(i, n int) {
-	p.used[i/64] |= mask(i, n)
+func (p *bitmap) setBits(i, n int) {
+	p.used[i/64] |= bitMask(i, n)
 	p.free -= n
 }
 
-func mask(i, n int) uint64 { return (1<<n - 1) << (i % 64) }
+func bitMask(i, n int) uint64 { return (1<<n - 1) << (i % 64) }
 
-func (p *bitmap) at(i int) netip.Addr {
+func (p *bitmap) addrAt(i int) netip.Addr {
 	base := p.cidr.Addr().As4()
 	var a [4]byte
 	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(base[:])+uint32(i))
 	return netip.AddrFrom4(a)
 }
 
-func (p *bitmap) index(a netip.Addr) int {
+func (p *bitmap) offsetOf(a netip.Addr) int {
 	base, b := p.cidr.Addr().As4(), a.As4()
 	return int(binary.BigEndian.Uint32(b[:]) - binary.BigEndian.Uint32(base[:]))
 }
 
-// single returns the block of one address.
-func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+// singleBlock returns the block of one address.
+func singleBlock(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// singles returns the blocks of addresses.
-func singles(addrs []netip.Addr) []netip.Prefix {
+// singleBlocks returns the blocks of addresses.
+func singleBlocks(addrs []netip.Addr) []netip.Prefix {
 	blocks := make([]netip.Prefix, len(addrs))
 	for i, a := range addrs {
-		blocks[i] = single(a)
+		blocks[i] = singleBlock(a)
 	}
 	return blocks
 }
 
-// addrs returns the addresses of blocks that have one address each.
-func addrs(blocks []netip.Prefix) []netip.Addr {
+// addrsOf returns the addresses of blocks that have one address each.
+func addrsOf(blocks []netip.Prefix) []netip.Addr {
 	as := make([]netip.Addr, len(blocks))
 	for i, b := range blocks {
 		as[i] = b.Addr()

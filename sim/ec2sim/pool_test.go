@@ -15,10 +15,10 @@ func TestPoolSizes(t *testing.T) {
 		if p.free != want {
 			t.Errorf("%s: %d free, want %d", block, p.free, want)
 		}
-		if _, ok := p.takeAll(32, want+1); ok || p.free != want {
+		if _, ok := p.takeAny(32, want+1); ok || p.free != want {
 			t.Errorf("%s: more than all was given, or some was kept: %d", block, p.free)
 		}
-		all, ok := p.takeAll(32, want)
+		all, ok := p.takeAny(32, want)
 		if !ok || p.free != 0 || len(all) != want {
 			t.Errorf("%s: %d of %d given", block, len(all), want)
 		}
@@ -28,11 +28,11 @@ func TestPoolSizes(t *testing.T) {
 // TestPoolPrefixes: the first /28 and the last have reserved addresses, so they are never given.
 func TestPoolPrefixes(t *testing.T) {
 	p := newBitmap(cidr("10.0.0.0/24"))
-	all, ok := p.takeAll(28, 14)
+	all, ok := p.takeAny(28, 14)
 	if !ok || all[0] != cidr("10.0.0.16/28") || all[13] != cidr("10.0.0.224/28") {
 		t.Errorf("%v", all)
 	}
-	if _, ok := p.take(28); ok || p.free != 251-14*16 {
+	if _, ok := p.takeNext(28); ok || p.free != 251-14*16 {
 		t.Errorf("a fifteenth, or %d left", p.free)
 	}
 }
@@ -40,26 +40,26 @@ func TestPoolPrefixes(t *testing.T) {
 // TestSparsePool: the first /80 and the last have reserved addresses. All others can be taken.
 func TestSparsePool(t *testing.T) {
 	p := newSparse(cidr("2001:db8:1:4::/64"))
-	all, ok := p.takeAll(80, 1<<16-2)
+	all, ok := p.takeAny(80, 1<<16-2)
 	if !ok || all[0] != cidr("2001:db8:1:4:1::/80") || all[len(all)-1] != cidr("2001:db8:1:4:fffe::/80") {
 		t.Fatalf("%d prefixes, from %s to %s", len(all), all[0], all[len(all)-1])
 	}
-	if more, ok := p.takeAll(80, 1); ok {
+	if more, ok := p.takeAny(80, 1); ok {
 		t.Errorf("%v too many", more)
 	}
-	p.give(all[7])
-	if again, ok := p.takeAll(80, 2); ok {
+	p.putBack(all[7])
+	if again, ok := p.takeAny(80, 2); ok {
 		t.Errorf("one was released, and EC2 gave %v", again)
 	}
-	if again, ok := p.takeAll(80, 1); !ok || again[0] != all[7] {
+	if again, ok := p.takeAny(80, 1); !ok || again[0] != all[7] {
 		t.Errorf("got %v, want %s", again, all[7])
 	}
 	for _, a := range []string{"2001:db8:1:4::", "2001:db8:1:4::3", "2001:db8:1:4:ffff:ffff:ffff:ffff"} {
-		if !p.reserved(cidr(a + "/128").Addr()) {
+		if !p.isReserved(cidr(a + "/128").Addr()) {
 			t.Errorf("%s is not reserved", a)
 		}
 	}
-	if singles, ok := p.takeAll(128, 3); !ok || singles[0] != cidr("2001:db8:1:4::4/128") ||
+	if singles, ok := p.takeAny(128, 3); !ok || singles[0] != cidr("2001:db8:1:4::4/128") ||
 		singles[2] != cidr("2001:db8:1:4::6/128") {
 		t.Errorf("%v", singles)
 	}
@@ -68,12 +68,12 @@ func TestSparsePool(t *testing.T) {
 // TestSparsePoolOfABigSubnet: in a block larger than a /64, prefixes come from all of it.
 func TestSparsePoolOfABigSubnet(t *testing.T) {
 	p := newSparse(cidr("2001:db8:1::/56"))
-	all, ok := p.takeAll(80, 1<<16)
+	all, ok := p.takeAny(80, 1<<16)
 	if want := cidr("2001:db8:1:1::/80"); !ok || all[len(all)-1] != want {
 		t.Errorf("the last is %s, want %s", all[len(all)-1], want)
 	}
-	if p.last() != cidr("2001:db8:1:ff:ffff:ffff:ffff:ffff/128").Addr() {
-		t.Errorf("last %s", p.last())
+	if p.lastAddr() != cidr("2001:db8:1:ff:ffff:ffff:ffff:ffff/128").Addr() {
+		t.Errorf("last %s", p.lastAddr())
 	}
 }
 
@@ -86,14 +86,14 @@ func TestPoolAgainstMap(t *testing.T) {
 		bits := []int{32, 32, 32, 28}[r.IntN(4)]
 		if r.IntN(2) == 0 && len(blocks) > 0 {
 			i := r.IntN(len(blocks))
-			p.give(blocks[i])
+			p.putBack(blocks[i])
 			for a := blocks[i].Addr(); blocks[i].Contains(a); a = a.Next() {
 				delete(mine, a)
 			}
 			blocks = append(blocks[:i], blocks[i+1:]...)
-		} else if b, ok := p.take(bits); ok {
+		} else if b, ok := p.takeNext(bits); ok {
 			for a := b.Addr(); b.Contains(a); a = a.Next() {
-				if other, ok := mine[a]; ok || p.reserved(a) {
+				if other, ok := mine[a]; ok || p.isReserved(a) {
 					t.Fatalf("%s given, and %s before it", b, other)
 				}
 				mine[a] = b

@@ -73,7 +73,7 @@ func checkIPv4(t *testing.T, sim *Sim, enis []ENI) {
 			continue
 		}
 		size := 1<<(32-sub.CIDR.Bits()) - 5
-		if got := sub.free(); got != size-taken[id] {
+		if got := sub.freeIPv4(); got != size-taken[id] {
 			t.Errorf("%s: %d free, want %d-%d", id, got, size, taken[id])
 		}
 	}
@@ -85,7 +85,7 @@ func checkIPv6(t *testing.T, sim *Sim, enis []ENI) {
 	owners := map[netip.Prefix]string{}
 	inside := map[netip.Prefix]int{}
 	for _, e := range enis {
-		for _, b := range append(singles(e.IPv6Addrs), e.IPv6Prefixes...) {
+		for _, b := range append(singleBlocks(e.IPv6Addrs), e.IPv6Prefixes...) {
 			if o, ok := owners[b]; ok {
 				t.Errorf("%s is on %s and on %s", b, o, e.ID)
 			}
@@ -94,7 +94,7 @@ func checkIPv6(t *testing.T, sim *Sim, enis []ENI) {
 			}
 			owners[b] = e.ID
 			if b.Bits() == 128 {
-				inside[around(b)]++
+				inside[prefixAround(b)]++
 			}
 		}
 	}
@@ -110,7 +110,7 @@ func checkIPv6(t *testing.T, sim *Sim, enis []ENI) {
 		}
 		p := sub.v6.pool.(*sparse)
 		taken += len(p.taken)
-		for in, n := range p.inside {
+		for in, n := range p.singlesIn {
 			if n != inside[in] {
 				t.Errorf("%s: %d addresses in %s, want %d", id, n, in, inside[in])
 			}

@@ -26,40 +26,40 @@ const (
 // actions is the API: the name of each action and the method that answers it. The fields of a method's input are the
 // parameters of the action.
 var actions = map[string]action{
-	"AssignIpv6Addresses":             answer((*Sim).assignIPv6Addresses),
-	"AssignPrivateIpAddresses":        answer((*Sim).assignPrivateIPAddresses),
-	"AttachNetworkInterface":          answer((*Sim).attachNetworkInterface),
-	"AuthorizeSecurityGroupIngress":   answer((*Sim).authorizeSecurityGroupIngress),
-	"CreateNetworkInterface":          answer((*Sim).createNetworkInterface),
-	"CreateSecurityGroup":             answer((*Sim).createSecurityGroup),
-	"CreateTags":                      answer((*Sim).createTags),
-	"DeleteKeyPair":                   answer((*Sim).deleteKeyPair),
-	"DeleteNetworkInterface":          answer((*Sim).deleteNetworkInterface),
-	"DeleteSecurityGroup":             answer((*Sim).deleteSecurityGroup),
-	"DescribeImages":                  answer((*Sim).describeImages),
-	"DescribeInstanceTypeOfferings":   answer((*Sim).describeInstanceTypeOfferings),
-	"DescribeInstanceTypes":           answer((*Sim).describeInstanceTypes),
-	"DescribeInstances":               answer((*Sim).describeInstances),
-	"DescribeKeyPairs":                answer((*Sim).describeKeyPairs),
-	"DescribeNetworkInterfaces":       answer((*Sim).describeNetworkInterfaces),
-	"DescribeSecurityGroups":          answer((*Sim).describeSecurityGroups),
-	"DescribeSubnets":                 answer((*Sim).describeSubnets),
-	"DescribeVpcPeeringConnections":   answer((*Sim).describeVpcPeeringConnections),
-	"DescribeVpcs":                    answer((*Sim).describeVpcs),
-	"DetachNetworkInterface":          answer((*Sim).detachNetworkInterface),
-	"ImportKeyPair":                   answer((*Sim).importKeyPair),
-	"ModifyNetworkInterfaceAttribute": answer((*Sim).modifyNetworkInterfaceAttribute),
-	"RunInstances":                    answer((*Sim).runInstances),
-	"TerminateInstances":              answer((*Sim).terminateInstances),
-	"UnassignIpv6Addresses":           answer((*Sim).unassignIPv6Addresses),
-	"UnassignPrivateIpAddresses":      answer((*Sim).unassignPrivateIPAddresses),
+	"AssignIpv6Addresses":             newAction((*Sim).assignIPv6Addresses),
+	"AssignPrivateIpAddresses":        newAction((*Sim).assignPrivateIPAddresses),
+	"AttachNetworkInterface":          newAction((*Sim).attachNetworkInterface),
+	"AuthorizeSecurityGroupIngress":   newAction((*Sim).authorizeSecurityGroupIngress),
+	"CreateNetworkInterface":          newAction((*Sim).createNetworkInterface),
+	"CreateSecurityGroup":             newAction((*Sim).createSecurityGroup),
+	"CreateTags":                      newAction((*Sim).createTags),
+	"DeleteKeyPair":                   newAction((*Sim).deleteKeyPair),
+	"DeleteNetworkInterface":          newAction((*Sim).deleteNetworkInterface),
+	"DeleteSecurityGroup":             newAction((*Sim).deleteSecurityGroup),
+	"DescribeImages":                  newAction((*Sim).describeImages),
+	"DescribeInstanceTypeOfferings":   newAction((*Sim).describeInstanceTypeOfferings),
+	"DescribeInstanceTypes":           newAction((*Sim).describeInstanceTypes),
+	"DescribeInstances":               newAction((*Sim).describeInstances),
+	"DescribeKeyPairs":                newAction((*Sim).describeKeyPairs),
+	"DescribeNetworkInterfaces":       newAction((*Sim).describeNetworkInterfaces),
+	"DescribeSecurityGroups":          newAction((*Sim).describeSecurityGroups),
+	"DescribeSubnets":                 newAction((*Sim).describeSubnets),
+	"DescribeVpcPeeringConnections":   newAction((*Sim).describeVpcPeeringConnections),
+	"DescribeVpcs":                    newAction((*Sim).describeVpcs),
+	"DetachNetworkInterface":          newAction((*Sim).detachNetworkInterface),
+	"ImportKeyPair":                   newAction((*Sim).importKeyPair),
+	"ModifyNetworkInterfaceAttribute": newAction((*Sim).modifyNetworkInterfaceAttribute),
+	"RunInstances":                    newAction((*Sim).runInstances),
+	"TerminateInstances":              newAction((*Sim).terminateInstances),
+	"UnassignIpv6Addresses":           newAction((*Sim).unassignIPv6Addresses),
+	"UnassignPrivateIpAddresses":      newAction((*Sim).unassignPrivateIPAddresses),
 }
 
 // An action answers a form with an output structure. The caller holds the lock.
 type action func(*Sim, form) (output, error)
 
-// answer makes an action from a method f with decoded parameters. A dry run does not call f.
-func answer[In any, Out any, P interface {
+// newAction makes an action from a method f with decoded parameters. A dry run does not call f.
+func newAction[In any, Out any, P interface {
 	*Out
 	output
 }](f func(*Sim, *In) (P, error)) action {
@@ -89,14 +89,14 @@ type head struct {
 
 func (h *head) identify(request string) { h.RequestID = request }
 
-// done is the answer of actions that return nothing.
-type done struct {
+// emptyOutput is the answer of actions that return nothing.
+type emptyOutput struct {
 	head
 	Return bool `xml:"return"`
 }
 
-// failure is the answer to a refused call.
-type failure struct {
+// errorOutput is the answer to a refused call.
+type errorOutput struct {
 	Code      string `xml:"Errors>Error>Code"`
 	Message   string `xml:"Errors>Error>Message"`
 	RequestID string `xml:"RequestID"`
@@ -111,7 +111,7 @@ func (s *Sim) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		reject(w, refuse("MalformedQueryString", "%v", err), "")
 		return
 	}
-	if err := s.late(w, r); err != nil {
+	if err := s.checkTime(w, r); err != nil {
 		reject(w, err, "")
 		return
 	}
@@ -124,20 +124,20 @@ func (s *Sim) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var request string
 	var lost bool
 	s.update(func() {
-		request = fmt.Sprintf("00000000-0000-4000-8000-%012x", s.count("request"))
-		out, lost, err = s.play(f)
-		s.record(f, err, lost)
+		request = fmt.Sprintf("00000000-0000-4000-8000-%012x", s.nextNumber("request"))
+		out, lost, err = s.playScript(f)
+		s.recordCall(f, err, lost)
 	})
 	w.Header().Set("x-amzn-RequestId", request)
 	switch {
-	case !s.hold(r, f["Action"]): // the caller has given up
+	case !s.awaitDelay(r, f["Action"]): // the caller has given up
 	case lost:
 		panic(http.ErrAbortHandler) // a server of net/http then closes the connection
 	case err != nil:
 		reject(w, err, request)
 	default:
 		out.identify(request)
-		write(w, http.StatusOK, xml.Name{Space: namespace, Local: f["Action"] + "Response"}, out)
+		writeXML(w, http.StatusOK, xml.Name{Space: namespace, Local: f["Action"] + "Response"}, out)
 	}
 }
 
@@ -147,7 +147,7 @@ func reject(w http.ResponseWriter, err error, request string) {
 	if !ok {
 		r = &refusal{"InternalError", err.Error()}
 	}
-	write(w, status(r.code), xml.Name{Local: "Response"}, &failure{r.code, r.message, request})
+	writeXML(w, httpStatus(r.code), xml.Name{Local: "Response"}, &errorOutput{r.code, r.message, request})
 }
 
 // dispatch checks a call in EC2's order: whether the action exists, whether the caller is throttled, and whether the
@@ -163,7 +163,7 @@ func (s *Sim) dispatch(f form) (output, error) {
 	case cmp.Or(f["Version"], apiVersion) != apiVersion:
 		return nil, refuse("NoSuchVersion", "The specified API version does not exist.")
 	}
-	for _, gate := range []func(form) error{s.throttled, s.injected, s.refusedOn, s.allowed} {
+	for _, gate := range []func(form) error{s.takeToken, s.injectedFault, s.objectRefusal, s.checkDenied} {
 		if err := gate(f); err != nil {
 			return nil, err
 		}
@@ -174,22 +174,22 @@ func (s *Sim) dispatch(f form) (output, error) {
 	return act(s, f)
 }
 
-// allowed refuses an action that the Config denies. Tags in a creation need the permission to tag (Guide: "Grant
+// checkDenied refuses an action that the Config denies. Tags in a creation need the permission to tag (Guide: "Grant
 // permission to tag Amazon EC2 resources during creation").
-func (s *Sim) allowed(f form) error {
+func (s *Sim) checkDenied(f form) error {
 	action := f["Action"]
-	if !slices.Contains(s.cfg.Denied, action) && f.any("TagSpecification.") {
+	if !slices.Contains(s.cfg.Denied, action) && f.hasPrefix("TagSpecification.") {
 		action = "CreateTags"
 	}
 	if slices.Contains(s.cfg.Denied, action) {
-		return &refusal{"UnauthorizedOperation", s.unauthorized(action)}
+		return &refusal{"UnauthorizedOperation", s.unauthorizedMessage(action)}
 	}
 	return nil
 }
 
-// unauthorized returns EC2's message for a missing permission (in practice). The encoded part is for
+// unauthorizedMessage returns EC2's message for a missing permission (in practice). The encoded part is for
 // sts:DecodeAuthorizationMessage. This part is as long as the example in API: "Error codes", UnauthorizedOperation.
-func (s *Sim) unauthorized(action string) string {
+func (s *Sim) unauthorizedMessage(action string) string {
 	return fmt.Sprintf("You are not authorized to perform this operation. User: "+
 		"arn:aws:sts::%s:assumed-role/node/i-1 is not authorized "+
 		"to perform: ec2:%[2]s on resource: arn:aws:ec2:%s:%[1]s:network-interface/* because no identity-based "+
@@ -198,8 +198,8 @@ func (s *Sim) unauthorized(action string) string {
 		strings.Repeat("EC2sim-", 120))
 }
 
-// hold delays an answer as Delay has ordered, and reports whether the caller still waits for the answer.
-func (s *Sim) hold(r *http.Request, action string) bool {
+// awaitDelay delays an answer as Delay has ordered, and reports whether the caller still waits for the answer.
+func (s *Sim) awaitDelay(r *http.Request, action string) bool {
 	s.mu.Lock()
 	d := s.delays[action]
 	s.mu.Unlock()
@@ -216,8 +216,8 @@ func (s *Sim) hold(r *http.Request, action string) bool {
 	}
 }
 
-// write writes an answer in EC2's layout.
-func write(w http.ResponseWriter, code int, name xml.Name, body any) {
+// writeXML writes an answer in EC2's layout.
+func writeXML(w http.ResponseWriter, code int, name xml.Name, body any) {
 	text := bytes.NewBufferString(xml.Header)
 	e := xml.NewEncoder(text)
 	e.Indent("", "    ")

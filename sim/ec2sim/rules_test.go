@@ -434,7 +434,7 @@ func free(sim *Sim) map[string]int {
 	defer sim.mu.Unlock()
 	left := map[string]int{}
 	for id, sub := range sim.subnets {
-		left[id] = sub.free()
+		left[id] = sub.freeIPv4()
 	}
 	return left
 }

@@ -28,19 +28,19 @@ func DoneBut(code string) Outcome { return Outcome{Code: code} }
 // new script replaces the rest of an earlier script. A call without outcomes ends the script. After the script, Fail,
 // Lose and the buckets apply again.
 func (s *Sim) Script(action string, outcomes ...Outcome) {
-	mustKnow(action)
+	mustHaveAction(action)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.scripts[action] = outcomes
 }
 
-// play dispatches a request as its script says, and reports whether to lose the answer.
-func (s *Sim) play(f form) (out output, lost bool, err error) {
+// playScript dispatches a request as its script says, and reports whether to lose the answer.
+func (s *Sim) playScript(f form) (out output, lost bool, err error) {
 	action := f["Action"]
 	script := s.scripts[action]
 	if len(script) == 0 {
 		out, err = s.dispatch(f)
-		return out, err == nil && s.loses(action), err
+		return out, err == nil && s.losesAnswer(action), err
 	}
 	o := script[0]
 	s.scripts[action] = script[1:]
@@ -48,7 +48,7 @@ func (s *Sim) play(f form) (out output, lost bool, err error) {
 		out, err = s.dispatch(f)
 	}
 	if err == nil && o.Code != "" {
-		err = &refusal{o.Code, s.words(action, o.Code)}
+		err = &refusal{o.Code, s.errorMessage(action, o.Code)}
 	}
 	return out, o.Lost || o.Undone && o.Code == "", err
 }

@@ -76,31 +76,31 @@ func (s *Sim) OnChange(f func(Change)) {
 
 // update runs f, which may change the state, and then calls the listeners.
 func (s *Sim) update(f func()) {
-	if s.locked(f) {
-		s.deliver()
+	if s.runLocked(f) {
+		s.deliverChanges()
 	}
 }
 
-// locked runs f under the lock, and reports whether it queued a change.
-func (s *Sim) locked(f func()) bool {
+// runLocked runs f under the lock, and reports whether it queued a change.
+func (s *Sim) runLocked(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock() // also after a panic: net/http then serves the next request, which needs the lock
 	queued := len(s.changes)
 	f()
-	s.keep()
+	s.saveMoment()
 	return len(s.changes) > queued
 }
 
-// queue saves a change for deliver.
-func (s *Sim) queue(c Change) {
+// queueChange saves a change for deliver.
+func (s *Sim) queueChange(c Change) {
 	if len(s.listeners) > 0 {
 		s.changes = append(s.changes, c)
 	}
 }
 
-// deliver calls the listeners for all queued changes. If another goroutine is delivering, this goroutine waits until
+// deliverChanges calls the listeners for all queued changes. If another goroutine is delivering, this goroutine waits until
 // its own changes are delivered.
-func (s *Sim) deliver() {
+func (s *Sim) deliverChanges() {
 	s.delivery.Lock()
 	defer s.delivery.Unlock()
 	for {
@@ -118,9 +118,9 @@ func (s *Sim) deliver() {
 	}
 }
 
-// after runs f, which needs the lock. If d is 0, f runs at once, and the caller holds the lock. Otherwise f runs after
+// runAfter runs f, which needs the lock. If d is 0, f runs at once, and the caller holds the lock. Otherwise f runs after
 // d, in an update of its own.
-func (s *Sim) after(d time.Duration, f func()) {
+func (s *Sim) runAfter(d time.Duration, f func()) {
 	if d <= 0 {
 		f()
 		return
@@ -128,8 +128,8 @@ func (s *Sim) after(d time.Duration, f func()) {
 	time.AfterFunc(d, func() { s.update(f) })
 }
 
-// count returns the next number of a kind, from 1.
-func (s *Sim) count(kind string) int {
+// nextNumber returns the next number of a kind, from 1.
+func (s *Sim) nextNumber(kind string) int {
 	s.counts[kind]++
 	return s.counts[kind]
 }

@@ -23,15 +23,15 @@ type space struct {
 	pool       pool
 }
 
-// take takes the blocks of a demand, all or none. It refuses an address in use with the code inUse.
-func (sp *space) take(d demand, inUse string) (h holding, err error) {
+// takeDemand takes the blocks of a demand, all or none. It refuses an address in use with the code inUse.
+func (sp *space) takeDemand(d demand, inUse string) (h holding, err error) {
 	switch {
 	case len(d.addrs) > 0:
 		h.addrs, err = d.addrs, sp.takeThese(d.addrs, inUse)
 	case d.wantsPrefixes():
-		h.prefixes, err = sp.takePrefixes(d.prefixes, value(d.prefixCount))
+		h.prefixes, err = sp.takePrefixes(d.prefixes, intValue(d.prefixCount))
 	default:
-		h.addrs, err = sp.takeAny(value(d.count))
+		h.addrs, err = sp.takeAny(intValue(d.count))
 	}
 	if err != nil {
 		return holding{}, err
@@ -41,10 +41,10 @@ func (sp *space) take(d demand, inUse string) (h holding, err error) {
 
 // takeFirst takes the addresses of a new ENI, all or none: the primary address, the addresses in others, and count more
 // addresses that EC2 chooses. If primary is zero, EC2 also chooses the primary address.
-func (sp *space) takeFirst(primary netip.Addr, others []netip.Addr, count int) ([]netip.Addr, error) {
-	listed := others
+func (sp *space) takeFirst(primary netip.Addr, secondary []netip.Addr, count int) ([]netip.Addr, error) {
+	listed := secondary
 	if primary.IsValid() {
-		listed = append([]netip.Addr{primary}, others...)
+		listed = append([]netip.Addr{primary}, secondary...)
 	} else {
 		count++
 	}
@@ -54,7 +54,7 @@ func (sp *space) takeFirst(primary netip.Addr, others []netip.Addr, count int) (
 	}
 	more, err := sp.takeAny(count)
 	if err != nil {
-		sp.pool.give(singles(listed)...)
+		sp.pool.putBack(singleBlocks(listed)...)
 		return nil, err
 	}
 	if primary.IsValid() {
@@ -64,26 +64,26 @@ func (sp *space) takeFirst(primary netip.Addr, others []netip.Addr, count int) (
 }
 
 // takeThese takes the wanted addresses, all or none. It refuses an address in use with the code inUse.
-func (sp *space) takeThese(wanted []netip.Addr, inUse string) error {
-	if err := sp.check(wanted); err != nil {
+func (sp *space) takeThese(wanted []netip.Addr, inUseCode string) error {
+	if err := sp.checkAddrs(wanted); err != nil {
 		return err
 	}
-	if b, ok := sp.pool.takeThese(singles(wanted)); !ok {
-		return refuse(inUse, "Address %s is in use.", b.Addr())
+	if b, ok := sp.pool.takeThese(singleBlocks(wanted)); !ok {
+		return refuse(inUseCode, "Address %s is in use.", b.Addr())
 	}
 	return nil
 }
 
-// check refuses addresses that the subnet cannot give, and duplicates.
-func (sp *space) check(wanted []netip.Addr) error {
+// checkAddrs refuses addresses that the subnet cannot give, and duplicates.
+func (sp *space) checkAddrs(wanted []netip.Addr) error {
 	for i, a := range wanted {
 		switch {
 		case !sp.cidr.Contains(a):
 			return refuse("InvalidParameterValue", "Address %s does not fall within the subnet's address range", a)
-		case sp.pool.reserved(a):
+		case sp.pool.isReserved(a):
 			return refuse("InvalidParameterValue", "Address %s is in subnet's reserved address range", a)
 		case slices.Contains(wanted[:i], a):
-			return invalid(a, "addresses", "It is there twice.")
+			return invalidValue(a, "addresses", "It is there twice.")
 		}
 	}
 	return nil
@@ -91,12 +91,12 @@ func (sp *space) check(wanted []netip.Addr) error {
 
 // takeAny takes addresses that EC2 chooses, all or none.
 func (sp *space) takeAny(count int) ([]netip.Addr, error) {
-	blocks, ok := sp.pool.takeAll(sp.cidr.Addr().BitLen(), count)
+	blocks, ok := sp.pool.takeAny(sp.cidr.Addr().BitLen(), count)
 	if !ok {
 		return nil, refuse("InsufficientFreeAddressesInSubnet",
 			"The specified subnet does not have enough free addresses to satisfy the request.")
 	}
-	return addrs(blocks), nil
+	return addrsOf(blocks), nil
 }
 
 // takePrefixes takes the wanted prefixes, and count prefixes that EC2 chooses, all or none. A subnet without an aligned
@@ -105,14 +105,14 @@ func (sp *space) takeAny(count int) ([]netip.Addr, error) {
 func (sp *space) takePrefixes(wanted []netip.Prefix, count int) ([]netip.Prefix, error) {
 	for i, p := range wanted {
 		if p.Bits() != sp.prefixBits || !sp.cidr.Contains(p.Addr()) || slices.Contains(wanted[:i], p) {
-			return nil, invalid(p, "prefixes", fmt.Sprintf("It must be a /%d block of the subnet.", sp.prefixBits))
+			return nil, invalidValue(p, "prefixes", fmt.Sprintf("It must be a /%d block of the subnet.", sp.prefixBits))
 		}
 	}
 	if _, free := sp.pool.takeThese(wanted); free {
-		if more, ok := sp.pool.takeAll(sp.prefixBits, count); ok {
+		if more, ok := sp.pool.takeAny(sp.prefixBits, count); ok {
 			return append(wanted, more...), nil
 		}
-		sp.pool.give(wanted...)
+		sp.pool.putBack(wanted...)
 	}
 	return nil, refuse("InsufficientCidrBlocks",
 		"The specified subnet does not have enough free cidr blocks to satisfy the request.")

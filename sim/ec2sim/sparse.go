@@ -14,53 +14,53 @@ import (
 // come from the first /80, which cannot be a prefix because of its reserved addresses. Prefixes come from the blocks
 // after the first /80.
 type sparse struct {
-	cidr     netip.Prefix
-	taken    map[netip.Prefix]bool // addresses and prefixes
-	inside   map[netip.Prefix]int  // number of used single addresses in a prefix
-	addr     uint64                // the next address to try: its offset from the subnet's first
-	prefix   uint64                // the next prefix to try: its number in the subnet
-	prefixes uint64                // the number of prefixes in the subnet
+	cidr      netip.Prefix
+	taken     map[netip.Prefix]bool // addresses and prefixes
+	singlesIn map[netip.Prefix]int  // number of used single addresses in a prefix
+	addr      uint64                // the next address to try: its offset from the subnet's first
+	prefix    uint64                // the next prefix to try: its number in the subnet
+	prefixes  uint64                // the number of prefixes in the subnet
 }
 
 // newSparse returns the pool of an IPv6 block, which is a /64 or larger.
 func newSparse(cidr netip.Prefix) *sparse {
 	return &sparse{
-		cidr:     cidr.Masked(),
-		taken:    map[netip.Prefix]bool{},
-		inside:   map[netip.Prefix]int{},
-		addr:     4,
-		prefix:   1,
-		prefixes: 1 << (prefixBits6 - cidr.Bits()),
+		cidr:      cidr.Masked(),
+		taken:     map[netip.Prefix]bool{},
+		singlesIn: map[netip.Prefix]int{},
+		addr:      4,
+		prefix:    1,
+		prefixes:  1 << (prefixBits6 - cidr.Bits()),
 	}
 }
 
-func (p *sparse) takeAll(bits, count int) ([]netip.Prefix, bool) {
+func (p *sparse) takeAny(bits, count int) ([]netip.Prefix, bool) {
 	addr, prefix, blocks := p.addr, p.prefix, []netip.Prefix(nil)
 	for range count {
-		b, ok := p.next(bits)
+		b, ok := p.nextFree(bits)
 		if !ok {
-			p.give(blocks...)
+			p.putBack(blocks...)
 			p.addr, p.prefix = addr, prefix
 			return nil, false
 		}
-		p.mark(b)
+		p.markTaken(b)
 		blocks = append(blocks, b)
 	}
 	return blocks, true
 }
 
-// next returns the next free block. After the last prefix, it tries again from the first prefix. Addresses never run
+// nextFree returns the next free block. After the last prefix, it tries again from the first prefix. Addresses never run
 // out, so it does not try an address twice.
-func (p *sparse) next(bits int) (netip.Prefix, bool) {
+func (p *sparse) nextFree(bits int) (netip.Prefix, bool) {
 	for bits != prefixBits6 {
-		b := single(p.at(0, p.addr))
+		b := singleBlock(p.addrAt(0, p.addr))
 		p.addr++
 		if p.isFree(b) {
 			return b, true
 		}
 	}
 	for range p.prefixes {
-		b := netip.PrefixFrom(p.at(p.prefix>>16, p.prefix<<48), prefixBits6)
+		b := netip.PrefixFrom(p.addrAt(p.prefix>>16, p.prefix<<48), prefixBits6)
 		p.prefix = (p.prefix + 1) % p.prefixes
 		if p.isFree(b) {
 			return b, true
@@ -72,55 +72,57 @@ func (p *sparse) next(bits int) (netip.Prefix, bool) {
 func (p *sparse) takeThese(blocks []netip.Prefix) (used netip.Prefix, ok bool) {
 	for done, b := range blocks {
 		if !p.isFree(b) {
-			p.give(blocks[:done]...)
+			p.putBack(blocks[:done]...)
 			return b, false
 		}
-		p.mark(b)
+		p.markTaken(b)
 	}
 	return netip.Prefix{}, true
 }
 
-func (p *sparse) give(blocks ...netip.Prefix) {
+func (p *sparse) putBack(blocks ...netip.Prefix) {
 	for _, b := range blocks {
 		delete(p.taken, b)
-		if in := around(b); in != b {
-			p.inside[in]--
+		if in := prefixAround(b); in != b {
+			p.singlesIn[in]--
 		}
 	}
 }
 
-func (p *sparse) reserved(a netip.Addr) bool { return a == p.last() || a.Less(p.at(0, 4)) }
+func (p *sparse) isReserved(a netip.Addr) bool { return a == p.lastAddr() || a.Less(p.addrAt(0, 4)) }
 
-// left returns the largest int: the number of addresses is practically unlimited.
-func (p *sparse) left() int { return math.MaxInt }
+// freeAddrs returns the largest int: the number of addresses is practically unlimited.
+func (p *sparse) freeAddrs() int { return math.MaxInt }
 
 // isFree reports whether b is unused, and whether no block that is in b or contains b is used.
 func (p *sparse) isFree(b netip.Prefix) bool {
-	in := around(b)
-	if b == in && (b.Contains(p.cidr.Addr()) || b.Contains(p.last()) || p.inside[b] > 0) {
+	in := prefixAround(b)
+	if b == in && (b.Contains(p.cidr.Addr()) || b.Contains(p.lastAddr()) || p.singlesIn[b] > 0) {
 		return false
 	}
 	return !p.taken[b] && !p.taken[in]
 }
 
-func (p *sparse) mark(b netip.Prefix) {
+func (p *sparse) markTaken(b netip.Prefix) {
 	p.taken[b] = true
-	if in := around(b); in != b {
-		p.inside[in]++
+	if in := prefixAround(b); in != b {
+		p.singlesIn[in]++
 	}
 }
 
-// around returns the /80 that contains b.
-func around(b netip.Prefix) netip.Prefix { return netip.PrefixFrom(b.Addr(), prefixBits6).Masked() }
+// prefixAround returns the /80 that contains b.
+func prefixAround(b netip.Prefix) netip.Prefix {
+	return netip.PrefixFrom(b.Addr(), prefixBits6).Masked()
+}
 
-// at returns the address at an offset from the subnet's first address. high and low are the two halves of the offset,
+// addrAt returns the address at an offset from the subnet's first address. high and low are the two halves of the offset,
 // each with 64 bits.
-func (p *sparse) at(high, low uint64) netip.Addr {
+func (p *sparse) addrAt(high, low uint64) netip.Addr {
 	a := p.cidr.Addr().As16()
 	binary.BigEndian.PutUint64(a[:8], binary.BigEndian.Uint64(a[:8])|high)
 	binary.BigEndian.PutUint64(a[8:], low)
 	return netip.AddrFrom16(a)
 }
 
-// last returns the subnet's last address.
-func (p *sparse) last() netip.Addr { return p.at(1<<(64-p.cidr.Bits())-1, math.MaxUint64) }
+// lastAddr returns the subnet's last address.
+func (p *sparse) lastAddr() netip.Addr { return p.addrAt(1<<(64-p.cidr.Bits())-1, math.MaxUint64) }

@@ -21,10 +21,10 @@ func (s *Sim) STS() http.Handler {
 		const stsNamespace = "https://sts.amazonaws.com/doc/2011-06-15/"
 		switch action := r.Form.Get("Action"); action {
 		case "GetCallerIdentity":
-			write(w, http.StatusOK, xml.Name{Space: stsNamespace, Local: action + "Response"}, &callerIdentity{
+			writeXML(w, http.StatusOK, xml.Name{Space: stsNamespace, Local: action + "Response"}, &callerIdentity{
 				Account: s.cfg.Account, ARN: "arn:aws:iam::" + s.cfg.Account + ":user/person", UserID: "AIDAEC2SIM"})
 		case "GetSessionToken":
-			write(w, http.StatusOK, xml.Name{Space: stsNamespace, Local: action + "Response"}, &sessionToken{
+			writeXML(w, http.StatusOK, xml.Name{Space: stsNamespace, Local: action + "Response"}, &sessionToken{
 				AccessKeyID: "ASIAEC2SIM", Secret: "secret of a session", Token: "token of a session",
 				Expiration: time.Now().Add(time.Hour).UTC()})
 		default:

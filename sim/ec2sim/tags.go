@@ -24,7 +24,7 @@ type createTagsInput struct {
 }
 
 // createTags adds tags to resources, or overwrites them (API: CreateTags).
-func (s *Sim) createTags(in *createTagsInput) (*done, error) {
+func (s *Sim) createTags(in *createTagsInput) (*emptyOutput, error) {
 	var all []map[string]string
 	for _, id := range in.ResourceIDs {
 		old, err := s.tagsOf(id)
@@ -32,15 +32,15 @@ func (s *Sim) createTags(in *createTagsInput) (*done, error) {
 			return nil, err
 		}
 		both := maps.Clone(old)
-		if err := add(both, in.Tags); err != nil {
+		if err := addTags(both, in.Tags); err != nil {
 			return nil, err
 		}
 		all = append(all, old)
 	}
 	for _, tags := range all {
-		add(tags, in.Tags)
+		addTags(tags, in.Tags)
 	}
-	return &done{Return: true}, nil
+	return &emptyOutput{Return: true}, nil
 }
 
 // tagsOf returns the tags of any resource.
@@ -93,15 +93,15 @@ func tagsFor(kind string, specs []tagSpecification) (map[string]string, error) {
 			return nil, refuse("InvalidParameterValue",
 				"'%s' is not a valid taggable resource type for this operation.", spec.ResourceType)
 		}
-		if err := add(tags, spec.Tags); err != nil {
+		if err := addTags(tags, spec.Tags); err != nil {
 			return nil, err
 		}
 	}
 	return tags, nil
 }
 
-// add adds tags, and refuses tags that break the rules.
-func add(tags map[string]string, more []tag) error {
+// addTags adds tags, and refuses tags that break the rules.
+func addTags(tags map[string]string, more []tag) error {
 	for _, t := range more {
 		switch {
 		case strings.HasPrefix(strings.ToLower(t.Key), "aws:"):

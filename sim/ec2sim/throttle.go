@@ -22,8 +22,8 @@ var unfiltered = Bucket{Size: 50, Refill: 10}
 // A bucket is the state of a Bucket.
 type bucket struct {
 	Bucket
-	tokens int
-	since  time.Time // the time of the last refill
+	tokens   int
+	refilled time.Time // the time of the last refill
 }
 
 // newBuckets returns the buckets of a Config; nil if the Config does not throttle.
@@ -31,17 +31,17 @@ func newBuckets(c Config) map[string]*bucket {
 	if !c.Throttle {
 		return nil
 	}
-	buckets := map[string]*bucket{Unfiltered: full(unfiltered)}
+	buckets := map[string]*bucket{Unfiltered: fullBucket(unfiltered)}
 	for action := range actions {
-		buckets[action] = full(api.BucketOf(action))
+		buckets[action] = fullBucket(api.BucketOf(action))
 	}
 	for name, b := range c.Buckets {
-		buckets[name] = full(b)
+		buckets[name] = fullBucket(b)
 	}
 	return buckets
 }
 
-func full(b Bucket) *bucket { return &bucket{b, b.Size, time.Now()} }
+func fullBucket(b Bucket) *bucket { return &bucket{b, b.Size, time.Now()} }
 
 // Tokens are the default buckets of an account in a region, without a Sim. Tokens serve a model that knows only how
 // many calls a program makes. The zero value is ready for use.
@@ -53,9 +53,9 @@ func (t *Tokens) Take(action string) bool {
 		t.buckets = map[string]*bucket{}
 	}
 	if t.buckets[action] == nil {
-		t.buckets[action] = full(api.BucketOf(action))
+		t.buckets[action] = fullBucket(api.BucketOf(action))
 	}
-	return t.buckets[action].take(time.Now())
+	return t.buckets[action].takeToken(time.Now())
 }
 
 // isBucket reports whether there is a bucket of this name.
@@ -64,27 +64,27 @@ func isBucket(name string) bool {
 	return ok || name == Unfiltered
 }
 
-// throttled takes a token for the request, and refuses the request if there is no token. A refused request takes no
+// takeToken takes a token for the request, and refuses the request if there is no token. A refused request takes no
 // token.
-func (s *Sim) throttled(f form) error {
-	if s.buckets == nil || s.buckets[bucketOf(f)].take(time.Now()) {
+func (s *Sim) takeToken(f form) error {
+	if s.buckets == nil || s.buckets[bucketOf(f)].takeToken(time.Now()) {
 		return nil
 	}
 	return &refusal{"RequestLimitExceeded", tooManyRequests}
 }
 
 func bucketOf(f form) string {
-	if f["Action"] == "DescribeNetworkInterfaces" && !f.any("Filter.") && f["MaxResults"] == "" {
+	if f["Action"] == "DescribeNetworkInterfaces" && !f.hasPrefix("Filter.") && f["MaxResults"] == "" {
 		return Unfiltered
 	}
 	return f["Action"]
 }
 
-// take takes a token. Tokens are added once per second. Tokens that do not fit into the bucket are lost ("they are
+// takeToken takes a token. Tokens are added once per second. Tokens that do not fit into the bucket are lost ("they are
 // discarded").
-func (b *bucket) take(now time.Time) bool {
-	seconds := now.Sub(b.since) / time.Second
-	b.since = b.since.Add(seconds * time.Second)
+func (b *bucket) takeToken(now time.Time) bool {
+	seconds := now.Sub(b.refilled) / time.Second
+	b.refilled = b.refilled.Add(seconds * time.Second)
 	b.tokens = min(b.Size, b.tokens+int(seconds)*b.Refill)
 	if b.tokens == 0 {
 		return false

@@ -15,10 +15,10 @@ type created struct {
 	until time.Time // when the token expires; zero while the ENI exists
 }
 
-// madeBy returns the first answer to a call with the same client token and the same parameters. Such a call creates
+// earlierAnswer returns the first answer to a call with the same client token and the same parameters. Such a call creates
 // nothing, even if its ENI no longer exists. A call with the same client token and other parameters is an error (API:
 // "Ensuring idempotency"). For an unknown token, madeBy returns nil.
-func (s *Sim) madeBy(in *createNetworkInterfaceInput) (*createNetworkInterfaceOutput, error) {
+func (s *Sim) earlierAnswer(in *createNetworkInterfaceInput) (*createNetworkInterfaceOutput, error) {
 	first, ok := s.tokens[in.ClientToken]
 	switch {
 	case !ok || !first.until.IsZero() && !time.Now().Before(first.until):

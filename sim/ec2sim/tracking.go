@@ -16,8 +16,8 @@ type Tracking struct {
 // defaultTracking are the defaults of an instance type before Nitro v6 (API: ConnectionTrackingSpecificationRequest).
 var defaultTracking = Tracking{TCPEstablished: 432000, UDPStream: 180, UDP: 30}
 
-// nitro6 returns the type as a type of Nitro v6, whose default for TCP is shorter (API: the same page).
-func (t InstanceType) nitro6() InstanceType {
+// withNitro6 returns the type as a type of Nitro v6, whose default for TCP is shorter (API: the same page).
+func (t InstanceType) withNitro6() InstanceType {
 	t.TCPEstablished = 350
 	return t
 }
@@ -29,9 +29,9 @@ type trackingRequest struct {
 	UDP            *int `ec2:"UdpTimeout"`
 }
 
-// settle returns the settings t with the changes of the request. The API documents the range of each setting. It names
+// changed returns the settings t with the changes of the request. The API documents the range of each setting. It names
 // no error code for a value outside the range, so settle uses the code for other invalid values (a guess).
-func (in *trackingRequest) settle(t Tracking) (Tracking, error) {
+func (in *trackingRequest) changed(t Tracking) (Tracking, error) {
 	if in == nil {
 		return t, nil
 	}
@@ -40,7 +40,7 @@ func (in *trackingRequest) settle(t Tracking) (Tracking, error) {
 			return nil
 		}
 		if *n < least || *n > most {
-			return invalid(*n, name, "The timeout is out of its range.")
+			return invalidValue(*n, name, "The timeout is out of its range.")
 		}
 		*into = *n
 		return nil
@@ -72,7 +72,7 @@ type defaultTrackingItem struct {
 	UDP            int `xml:"defaultUdpTimeout"`
 }
 
-func (t InstanceType) tracking() defaultTrackingItem {
+func (t InstanceType) defaultTracking() defaultTrackingItem {
 	d := defaultTracking
 	d.TCPEstablished = cmp.Or(t.TCPEstablished, d.TCPEstablished)
 	return defaultTrackingItem(d)

@@ -24,13 +24,13 @@ var builtin = []InstanceType{
 	nitro("c5.large", 3, 10),
 	nitro("c5.4xlarge", 8, 30),
 	nitro("c5n.18xlarge", 15, 50),
-	nitro("c6in.32xlarge", 8, 50).times(2),
-	nitro("c8gn.48xlarge", 12, 50).times(2).nitro6(),
-	nitro("dl1.24xlarge", 15, 50).times(4),
-	nitro("p4d.24xlarge", 15, 50).times(4),
-	nitro("p5.48xlarge", 2, 50).times(32),
-	nitro("p5en.48xlarge", 4, 50).times(16),
-	nitro("p6-b200.48xlarge", 4, 50).times(8),
+	nitro("c6in.32xlarge", 8, 50).withCards(2),
+	nitro("c8gn.48xlarge", 12, 50).withCards(2).withNitro6(),
+	nitro("dl1.24xlarge", 15, 50).withCards(4),
+	nitro("p4d.24xlarge", 15, 50).withCards(4),
+	nitro("p5.48xlarge", 2, 50).withCards(32),
+	nitro("p5en.48xlarge", 4, 50).withCards(16),
+	nitro("p6-b200.48xlarge", 4, 50).withCards(8),
 }
 
 // Types returns the instance types that every simulator has.
@@ -41,8 +41,8 @@ func nitro(name string, enis, addrs int) InstanceType {
 	return InstanceType{Name: name, ENIs: enis, IPv4PerENI: addrs, IPv6PerENI: addrs}
 }
 
-// times returns the type with this number of network cards. Each card is like the only card of t.
-func (t InstanceType) times(cards int) InstanceType {
+// withCards returns the type with this number of network cards. Each card is like the only card of t.
+func (t InstanceType) withCards(cards int) InstanceType {
 	t.Cards = slices.Repeat([]int{t.ENIs}, cards)
 	t.ENIs *= cards
 	return t
@@ -94,14 +94,14 @@ type describeInstanceTypesOutput struct {
 // typeCatalogue is the catalogue of instance types (API: DescribeInstanceTypes).
 var typeCatalogue = catalogue[InstanceType]{
 	id: func(t InstanceType) string { return t.Name },
-	absent: func(id string) error {
+	notFound: func(id string) error {
 		return refuse("InvalidInstanceType", "The following supplied instance types do not exist: [%s]", id)
 	},
-	most: 100,
+	maxPage: 100,
 }
 
 func (s *Sim) describeInstanceTypes(in *describeInstanceTypesInput) (*describeInstanceTypesOutput, error) {
-	chosen, next, err := typeCatalogue.choose(slices.Collect(maps.Values(s.types)), in.InstanceTypes, in.page)
+	chosen, next, err := typeCatalogue.choosePage(slices.Collect(maps.Values(s.types)), in.InstanceTypes, in.page)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func (s *Sim) describeInstanceTypes(in *describeInstanceTypesInput) (*describeIn
 			IPv4AddressesPerInterface: t.IPv4PerENI,
 			IPv6AddressesPerInterface: t.IPv6PerENI,
 			IPv6Supported:             t.IPv6PerENI > 0,
-			Tracking:                  t.tracking(),
+			Tracking:                  t.defaultTracking(),
 		}}
 		for i, n := range t.cards() {
 			item.NetworkInfo.NetworkCards.Items = append(item.NetworkInfo.NetworkCards.Items, networkCard{i, n})

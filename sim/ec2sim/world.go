@@ -28,14 +28,14 @@ func World(text string) (c Config) {
 	for line := range strings.Lines(text) {
 		id, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 		kind, _, _ := strings.Cut(id, "-")
-		switch w := readWords(rest); {
+		switch w := parseWords(rest); {
 		case id == "":
 		case kind == "vpc" && w.other == "":
 			c.VPCs = append(c.VPCs, VPC{ID: id, CIDRs: w.v4, IPv6CIDRs: w.v6, FormerCIDRs: w.former,
 				Default: w.isDefault, Tags: w.tags})
 		case kind == "subnet" && len(w.v4) <= 1 && len(w.v6) <= 1:
 			c.Subnets = append(c.Subnets, Subnet{ID: id, VPC: c.VPCs[len(c.VPCs)-1].ID,
-				Zone: cmp.Or(w.other, "us-east-1a"), CIDR: only(w.v4), IPv6CIDR: only(w.v6),
+				Zone: cmp.Or(w.other, "us-east-1a"), CIDR: onlyPrefix(w.v4), IPv6CIDR: onlyPrefix(w.v6),
 				MapPublicIP: w.public, Default: w.isDefault, Tags: w.tags})
 		case kind == "pcx":
 			c.Peerings = append(c.Peerings, peeringOf(id, rest))
@@ -46,15 +46,15 @@ func World(text string) (c Config) {
 	return c
 }
 
-// words are the words after the ID in a line of World.
-type words struct {
+// lineWords are the words after the ID in a line of World.
+type lineWords struct {
 	v4, v6, former    []netip.Prefix
 	tags              map[string]string
 	public, isDefault bool
 	other             string
 }
 
-func readWords(text string) (w words) {
+func parseWords(text string) (w lineWords) {
 	for _, word := range strings.Fields(text) {
 		cidr, former := strings.CutPrefix(word, "-")
 		key, value, tag := strings.Cut(word, "=")
@@ -87,15 +87,15 @@ func peeringOf(id, text string) Peering {
 	requester, accepter, _ := strings.Cut(requester, "vpc-")
 	for side, text := range map[*PeerVPC]string{&p.Requester: requester, &p.Accepter: accepter} {
 		name, rest, _ := strings.Cut(text, " ")
-		w := readWords(rest)
+		w := parseWords(rest)
 		side.ID, side.CIDRs, side.IPv6CIDRs = "vpc-"+name, w.v4, w.v6
 		p.Status = cmp.Or(w.other, p.Status)
 	}
 	return p
 }
 
-// only returns the block of a family; zero if there is none.
-func only(blocks []netip.Prefix) (b netip.Prefix) {
+// onlyPrefix returns the block of a family; zero if there is none.
+func onlyPrefix(blocks []netip.Prefix) (b netip.Prefix) {
 	for _, b = range blocks {
 	}
 	return b

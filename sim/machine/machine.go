@@ -29,29 +29,29 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// script is the shell script of process 1.
+// initScript is the shell script of process 1.
 //
 //go:embed machine.sh
-var script string
+var initScript string
 
-// cgroups is the directory of the machines' cgroups.
-const cgroups = "/sys/fs/cgroup"
+// cgroupRoot is the directory of the machines' cgroups.
+const cgroupRoot = "/sys/fs/cgroup"
 
 // A Machine is an instance that has been booted.
 type Machine struct {
 	*vpcsim.Instance
 	Name string
 
-	own   []string // the machine's own directories
-	disk  string   // the directory with the files of own
-	env   []string
-	init  *exec.Cmd
-	stdin io.Closer // ends process 1
-	group *os.File  // the cgroup of the machine's programs
+	ownDirs []string // the machine's own directories
+	diskDir string   // the directory with the files of own
+	env     []string
+	init    *exec.Cmd
+	stdin   io.Closer // ends process 1
+	group   *os.File  // the cgroup of the machine's programs
 
 	running sync.WaitGroup // programs of Keep and Watch
-	end     context.CancelFunc
-	ctx     context.Context // ends with this boot
+	endBoot context.CancelFunc
+	bootCtx context.Context // ends with this boot
 }
 
 // Boot boots an instance for the first time. The directories in own are the machine's own, and empty. All programs of
@@ -61,8 +61,8 @@ func Boot(i *vpcsim.Instance, name string, env []string, own ...string) (*Machin
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{Instance: i, Name: name, env: env, own: own, disk: disk}
-	if err = m.format(); err == nil {
+	m := &Machine{Instance: i, Name: name, env: env, ownDirs: own, diskDir: disk}
+	if err = m.mountOwnDirs(); err == nil {
 		err = m.boot()
 	}
 	if err != nil {
@@ -71,11 +71,11 @@ func Boot(i *vpcsim.Instance, name string, env []string, own ...string) (*Machin
 	return m, nil
 }
 
-// format mounts a tmpfs for each of the machine's own directories. kubelet looks up the device of a directory to find
+// mountOwnDirs mounts a tmpfs for each of the machine's own directories. kubelet looks up the device of a directory to find
 // out how full it is, and overlayfs can write to a tmpfs.
-func (m *Machine) format() error {
-	for _, dir := range m.own {
-		at := filepath.Join(m.disk, dir)
+func (m *Machine) mountOwnDirs() error {
+	for _, dir := range m.ownDirs {
+		at := filepath.Join(m.diskDir, dir)
 		if err := os.MkdirAll(at, 0o755); err != nil {
 			return err
 		}
@@ -86,12 +86,12 @@ func (m *Machine) format() error {
 	return nil
 }
 
-// discard removes the files of the machine's own directories.
-func (m *Machine) discard() error {
-	for _, dir := range m.own {
-		_ = syscall.Unmount(filepath.Join(m.disk, dir), syscall.MNT_DETACH) // it may not be mounted
+// removeOwnDirs removes the files of the machine's own directories.
+func (m *Machine) removeOwnDirs() error {
+	for _, dir := range m.ownDirs {
+		_ = syscall.Unmount(filepath.Join(m.diskDir, dir), syscall.MNT_DETACH) // it may not be mounted
 	}
-	return os.RemoveAll(m.disk)
+	return os.RemoveAll(m.diskDir)
 }
 
 // Reboot ends all processes, without a warning, and boots the machine again. The ENIs stay attached, and the machine's
@@ -109,10 +109,10 @@ func (m *Machine) Reboot() error {
 }
 
 func (m *Machine) boot() error {
-	if err := delegate(); err != nil {
+	if err := delegateControllers(); err != nil {
 		return err
 	}
-	group := filepath.Join(cgroups, m.Name)
+	group := filepath.Join(cgroupRoot, m.Name)
 	err := os.MkdirAll(filepath.Join(group, "init"), 0o755)
 	if err != nil {
 		return err
@@ -120,17 +120,17 @@ func (m *Machine) boot() error {
 	if m.group, err = os.Open(filepath.Join(group, "init")); err != nil {
 		return err
 	}
-	m.ctx, m.end = context.WithCancel(context.Background())
-	return m.start(group)
+	m.bootCtx, m.endBoot = context.WithCancel(context.Background())
+	return m.startInit(group)
 }
 
-// start starts process 1 and waits until it is ready. unshare(1) makes the cgroup namespace after the process has moved
+// startInit starts process 1 and waits until it is ready. unshare(1) makes the cgroup namespace after the process has moved
 // to the machine's cgroup. A cgroup namespace that the kernel makes together with a process would begin at the cgroup
 // of the parent process.
-func (m *Machine) start(group string) error {
+func (m *Machine) startInit(group string) error {
 	enter := `echo 0 >"$1/cgroup.procs"; exec unshare --cgroup sh -c 'echo 0 >"$1/init/cgroup.procs"; shift; ` +
 		`script=$1; shift; exec sh -c "$script" machine "$@"' sh "$@"`
-	m.init = exec.Command("sh", append([]string{"-ec", enter, "sh", group, script, m.Name, m.disk}, m.own...)...)
+	m.init = exec.Command("sh", append([]string{"-ec", enter, "sh", group, initScript, m.Name, m.diskDir}, m.ownDirs...)...)
 	m.init.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
 	}
@@ -157,15 +157,15 @@ func (m *Machine) start(group string) error {
 	return nil
 }
 
-// delegate lets the root cgroup hand its controllers to the machines' cgroups. The root cgroup may do that although it
+// delegateControllers lets the root cgroup hand its controllers to the machines' cgroups. The root cgroup may do that although it
 // has processes.
-func delegate() error {
-	all, err := os.ReadFile(filepath.Join(cgroups, "cgroup.controllers"))
+func delegateControllers() error {
+	all, err := os.ReadFile(filepath.Join(cgroupRoot, "cgroup.controllers"))
 	if err != nil {
 		return err
 	}
 	for _, c := range strings.Fields(string(all)) {
-		if err := os.WriteFile(filepath.Join(cgroups, "cgroup.subtree_control"), []byte("+"+c), 0); err != nil {
+		if err := os.WriteFile(filepath.Join(cgroupRoot, "cgroup.subtree_control"), []byte("+"+c), 0); err != nil {
 			return err
 		}
 	}
@@ -203,11 +203,11 @@ func (m *Machine) Run(ctx context.Context, name string, args ...string) (string,
 
 // Output runs a command and returns its standard output. The error contains the text where, and the output of the
 // command.
-func Output(where string, c *exec.Cmd) (string, error) {
+func Output(machine string, c *exec.Cmd) (string, error) {
 	var stdout, stderr strings.Builder
 	c.Stdout, c.Stderr = &stdout, &stderr
 	if err := c.Run(); err != nil {
-		return stdout.String(), fmt.Errorf("%s: %s: %w: %s%s", where, strings.Join(c.Args, " "), err, stderr.String(),
+		return stdout.String(), fmt.Errorf("%s: %s: %w: %s%s", machine, strings.Join(c.Args, " "), err, stderr.String(),
 			stdout.String())
 	}
 	return stdout.String(), nil
@@ -220,7 +220,7 @@ func (m *Machine) Keep(log string, name string, args ...string) error {
 	if err != nil {
 		return err
 	}
-	ctx := m.ctx
+	ctx := m.bootCtx
 	m.running.Go(func() {
 		defer f.Close()
 		for ctx.Err() == nil {
@@ -230,15 +230,15 @@ func (m *Machine) Keep(log string, name string, args ...string) error {
 			fmt.Fprintf(f, "machine: %s has ended: %v\n", name, err)
 			select {
 			case <-ctx.Done():
-			case <-time.After(restart):
+			case <-time.After(restartDelay):
 			}
 		}
 	})
 	return nil
 }
 
-// restart is the time between the end of a program and its next start. The default of systemd is 100 ms.
-const restart = 300 * time.Millisecond
+// restartDelay is the time between the end of a program and its next start. The default of systemd is 100 ms.
+const restartDelay = 300 * time.Millisecond
 
 // Signal sends a signal to all programs of the machine with this name, and returns an error if there is none.
 func (m *Machine) Signal(signal syscall.Signal, program string) error {
@@ -259,7 +259,7 @@ func (m *Machine) WriteFile(name string, content []byte, mode fs.FileMode) error
 
 // Close ends all processes of the machine, and removes its cgroups and files. The instance remains. A second Close does
 // nothing.
-func (m *Machine) Close() error { return errors.Join(m.Off(), m.discard()) }
+func (m *Machine) Close() error { return errors.Join(m.Off(), m.removeOwnDirs()) }
 
 // Off ends all processes, without a warning, and removes the cgroups. The instance and the files of the machine's own
 // directories remain, and Reboot boots the machine again. A second Off does nothing.
@@ -267,19 +267,19 @@ func (m *Machine) Off() error {
 	if m.group == nil {
 		return nil
 	}
-	m.end()
+	m.endBoot()
 	var err error
 	if m.init != nil {
-		err = m.halt()
+		err = m.endInit()
 	}
 	m.running.Wait()
-	err = errors.Join(err, m.group.Close(), removeGroups(filepath.Join(cgroups, m.Name)))
+	err = errors.Join(err, m.group.Close(), removeGroups(filepath.Join(cgroupRoot, m.Name)))
 	m.group, m.init = nil, nil
 	return err
 }
 
-// halt ends process 1. The kernel then kills all other processes of the machine (pid_namespaces(7)).
-func (m *Machine) halt() error {
+// endInit ends process 1. The kernel then kills all other processes of the machine (pid_namespaces(7)).
+func (m *Machine) endInit() error {
 	err := m.stdin.Close()
 	timer := time.AfterFunc(time.Minute, func() { m.init.Process.Kill() })
 	defer timer.Stop()

@@ -20,9 +20,9 @@ func IsTerminal(f *os.File) bool {
 
 // Attach gives a command the standard input, output and error of this process, and returns the command's exit status.
 // The function run runs the command, for example in a namespace.
-func Attach(c *exec.Cmd, run func(*exec.Cmd) error) (status int, err error) {
+func Attach(c *exec.Cmd, start func(*exec.Cmd) error) (status int, err error) {
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
-	err = run(c)
+	err = start(c)
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exit.ExitCode(), nil
 	}

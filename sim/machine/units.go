@@ -15,17 +15,17 @@ import (
 	"time"
 )
 
-// system is the directory of units.
-const system = "/etc/systemd/system"
+// unitDir is the directory of units.
+const unitDir = "/etc/systemd/system"
 
 // InstallUnits copies the directory units, with units of systemd, below a root directory. It enables a timer as
 // systemctl enable does. systemd does not run here, so no unit starts: see [Machine.Watch].
 func InstallUnits(root, units, timer string) error {
-	wants := filepath.Join(root, system, "timers.target.wants")
+	wants := filepath.Join(root, unitDir, "timers.target.wants")
 	return errors.Join(
-		os.CopyFS(filepath.Join(root, filepath.Dir(system)), os.DirFS(units)),
+		os.CopyFS(filepath.Join(root, filepath.Dir(unitDir)), os.DirFS(units)),
 		os.MkdirAll(wants, 0o755),
-		os.Symlink(filepath.Join(system, timer), filepath.Join(wants, timer)))
+		os.Symlink(filepath.Join(unitDir, timer), filepath.Join(wants, timer)))
 }
 
 // Watch starts a path unit of the machine and the path units in its Wants=, as systemctl start does. While the file of
@@ -34,12 +34,12 @@ func InstallUnits(root, units, timer string) error {
 // unit, LOGS/MACHINE-SERVICE.log. Watch ends with this boot, or when the caller calls stop. stop returns when no
 // command runs any more.
 func (m *Machine) Watch(logs, unit string) (stop func(), err error) {
-	path, err := m.unit(unit)
+	path, err := m.readUnit(unit)
 	if err != nil {
 		return nil, err
 	}
 	service := strings.TrimSuffix(unit, ".path") + ".service"
-	does, err := m.unit(service)
+	does, err := m.readUnit(service)
 	if err != nil {
 		return nil, err
 	}
@@ -50,18 +50,18 @@ func (m *Machine) Watch(logs, unit string) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(m.ctx)
+	ctx, cancel := context.WithCancel(m.bootCtx)
 	mark, commands := m.File(path["PathExists"][0]), append(does["ExecStartPre"], does["ExecStart"]...)
 	var watching sync.WaitGroup
 	watch := func() {
 		defer log.Close()
 		for ctx.Err() == nil {
 			if _, err := os.Stat(mark); err == nil {
-				m.serve(log, commands)
+				m.runCommands(log, commands)
 			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(look):
+			case <-time.After(pollInterval):
 			}
 		}
 	}
@@ -81,13 +81,13 @@ func (m *Machine) Watch(logs, unit string) (stop func(), err error) {
 	}, err
 }
 
-// look is the interval at which Watch checks whether the file exists. systemd needs no interval, because the kernel
+// pollInterval is the interval at which Watch checks whether the file exists. systemd needs no interval, because the kernel
 // notifies it.
-const look = 10 * time.Millisecond
+const pollInterval = 10 * time.Millisecond
 
-// serve runs the commands of a service, one after the other. A command with the prefix "-" may fail. If any other
+// runCommands runs the commands of a service, one after the other. A command with the prefix "-" may fail. If any other
 // command fails, serve does not run the commands after it.
-func (m *Machine) serve(log io.Writer, commands []string) {
+func (m *Machine) runCommands(log io.Writer, commands []string) {
 	for _, line := range commands {
 		command := strings.TrimLeft(line, "-+")
 		words := strings.Fields(command)
@@ -103,9 +103,9 @@ func (m *Machine) serve(log io.Writer, commands []string) {
 	}
 }
 
-// unit reads a unit of the machine, and returns the values of each key in their order.
-func (m *Machine) unit(name string) (map[string][]string, error) {
-	text, err := os.ReadFile(m.File(filepath.Join(system, name)))
+// readUnit reads a unit of the machine, and returns the values of each key in their order.
+func (m *Machine) readUnit(name string) (map[string][]string, error) {
+	text, err := os.ReadFile(m.File(filepath.Join(unitDir, name)))
 	if err != nil {
 		return nil, err
 	}

@@ -28,15 +28,15 @@ type control struct {
 	scene *paths.Scene
 	other *instance // node2
 
-	mu      sync.Mutex
-	faults  []breakage
-	service func() error // ends the Service; nil if there is none
+	mu         sync.Mutex
+	madeFaults []madeFault
+	endService func() error // ends the Service; nil if there is none
 }
 
 // listen answers commands from an instance until stop is called.
-func (c *control) listen(on *vpcsim.Instance) (stop func() error, err error) {
+func (c *control) listen(node *vpcsim.Instance) (stop func() error, err error) {
 	var l *net.UnixListener
-	if err := on.Do(func() error { l, err = net.ListenUnix("unix", controlAddr); return err }); err != nil {
+	if err := node.Do(func() error { l, err = net.ListenUnix("unix", controlAddr); return err }); err != nil {
 		return nil, err
 	}
 	done := make(chan struct{})
@@ -47,7 +47,7 @@ func (c *control) listen(on *vpcsim.Instance) (stop func() error, err error) {
 			if err != nil {
 				return
 			}
-			go c.serve(conn)
+			go c.serveConn(conn)
 		}
 	}()
 	return func() error {
@@ -55,23 +55,23 @@ func (c *control) listen(on *vpcsim.Instance) (stop func() error, err error) {
 		<-done
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.service != nil {
-			err = errors.Join(err, c.service())
+		if c.endService != nil {
+			err = errors.Join(err, c.endService())
 		}
 		return err
 	}, nil
 }
 
-// serve runs the command of a connection, and answers with the exit status.
-func (c *control) serve(conn *net.UnixConn) {
+// serveConn runs the command of a connection, and answers with the exit status.
+func (c *control) serveConn(conn *net.UnixConn) {
 	defer conn.Close()
-	args, stdio, err := receive(conn)
+	args, stdio, err := receiveArgs(conn)
 	for _, f := range stdio {
 		defer f.Close()
 	}
 	status := 1
 	if err == nil {
-		status, err = c.run(conn, args, stdio)
+		status, err = c.runCommand(conn, args, stdio)
 	}
 	if err != nil && len(stdio) == 3 {
 		fmt.Fprintf(stdio[2], "%s: %v\n", args[0], err)
@@ -79,16 +79,16 @@ func (c *control) serve(conn *net.UnixConn) {
 	_, _ = conn.Write([]byte{byte(status)})
 }
 
-func (c *control) run(conn *net.UnixConn, args []string, stdio []*os.File) (status int, err error) {
+func (c *control) runCommand(conn *net.UnixConn, args []string, stdio []*os.File) (status int, err error) {
 	if args[0] == "on" {
-		return c.on(conn, args[1:], stdio)
+		return c.runOnNode2(conn, args[1:], stdio)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if args[0] == "service" {
 		err = c.serviceCommand(args[1:], stdio[1])
 	} else {
-		err = c.ec2(args[1:], stdio[1])
+		err = c.ec2Command(args[1:], stdio[1])
 	}
 	if err != nil {
 		return 1, err
@@ -96,8 +96,8 @@ func (c *control) run(conn *net.UnixConn, args []string, stdio []*os.File) (stat
 	return 0, nil
 }
 
-// on runs a command on the other node, until the command or its caller ends.
-func (c *control) on(conn *net.UnixConn, args []string, stdio []*os.File) (status int, err error) {
+// runOnNode2 runs a command on the other node, until the command or its caller ends.
+func (c *control) runOnNode2(conn *net.UnixConn, args []string, stdio []*os.File) (status int, err error) {
 	if len(args) < 2 || args[0] != "node2" {
 		return 2, errors.New("want node2 and a command")
 	}
@@ -124,12 +124,12 @@ func (c *control) on(conn *net.UnixConn, args []string, stdio []*os.File) (statu
 	return 0, err
 }
 
-// ask makes the control run a command, with the standard input, output and error of this process, and returns the exit
+// askControl makes the control run a command, with the standard input, output and error of this process, and returns the exit
 // status.
-func ask(args []string) int {
+func askControl(args []string) int {
 	conn, err := net.DialUnix("unix", nil, controlAddr)
 	if err == nil {
-		err = send(conn, args)
+		err = sendArgs(conn, args)
 	}
 	var status []byte
 	if err == nil {
@@ -142,7 +142,7 @@ func ask(args []string) int {
 	return int(status[0])
 }
 
-func send(conn *net.UnixConn, args []string) error {
+func sendArgs(conn *net.UnixConn, args []string) error {
 	text, err := json.Marshal(args)
 	if err == nil {
 		_, _, err = conn.WriteMsgUnix(text, syscall.UnixRights(0, 1, 2), nil)
@@ -150,7 +150,7 @@ func send(conn *net.UnixConn, args []string) error {
 	return err
 }
 
-func receive(conn *net.UnixConn) (args []string, stdio []*os.File, err error) {
+func receiveArgs(conn *net.UnixConn) (args []string, stdio []*os.File, err error) {
 	text, rights := make([]byte, 1<<17), make([]byte, syscall.CmsgSpace(3*4))
 	n, oob, _, _, err := conn.ReadMsgUnix(text, rights)
 	if err != nil {

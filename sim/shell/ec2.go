@@ -27,14 +27,14 @@ const ec2Usage = `usage:
   ec2 list              the faults that these commands have made
   ec2 undo [N]          end the last fault, or the fault with number N of the list`
 
-// A breakage is a fault that the person at the shell has made in EC2, and the function that ends the fault.
-type breakage struct {
-	what string
+// A madeFault is a fault that the person at the shell has made in EC2, and the function that ends the fault.
+type madeFault struct {
+	description string
 	undo func() error
 }
 
-// ec2 runs the command ec2, by which the person at the shell makes EC2 act.
-func (c *control) ec2(args []string, out io.Writer) error {
+// ec2Command runs the command ec2, by which the person at the shell makes EC2 act.
+func (c *control) ec2Command(args []string, out io.Writer) error {
 	verb, about := strings.Join(args[:min(1, len(args))], ""), strings.Join(args[min(1, len(args)):], " ")
 	switch {
 	case verb == "enis" && about == "":
@@ -43,58 +43,58 @@ func (c *control) ec2(args []string, out io.Writer) error {
 		}
 		return nil
 	case verb == "calls" && about == "":
-		c.calls(out)
+		c.printCalls(out)
 		return nil
 	case verb == "list" && about == "":
-		for i, b := range c.faults {
-			fmt.Fprintf(out, "%d  %s\n", i+1, b.what)
+		for i, b := range c.madeFaults {
+			fmt.Fprintf(out, "%d  %s\n", i+1, b.description)
 		}
 		return nil
 	case verb == "undo":
 		return c.undo(about)
 	}
-	undo, err := c.fault(verb, about)
+	undo, err := c.makeFault(verb, about)
 	if err == nil {
-		c.faults = append(c.faults, breakage{strings.TrimSpace(verb + " " + about), undo})
+		c.madeFaults = append(c.madeFaults, madeFault{strings.TrimSpace(verb + " " + about), undo})
 	}
 	return err
 }
 
-// fault makes a fault in EC2, and returns the function that ends the fault.
-func (c *control) fault(verb, about string) (undo func() error, err error) {
+// makeFault makes a fault in EC2, and returns the function that ends the fault.
+func (c *control) makeFault(verb, about string) (undo func() error, err error) {
 	switch {
 	case verb == "detach" && about != "":
-		return c.detach(about)
+		return c.detachENI(about)
 	case verb == "unassign" && about != "":
-		return c.unassign(about)
+		return c.unassignAddr(about)
 	case verb == "throttle" && about == "":
-		return c.refuse("RequestLimitExceeded", api.Names(0)...)
+		return c.refuseActions("RequestLimitExceeded", api.Names(0)...)
 	case verb == "throttle":
-		return c.refuse("RequestLimitExceeded", about)
+		return c.refuseActions("RequestLimitExceeded", about)
 	case verb == "deny" && about != "":
-		return c.refuse("UnauthorizedOperation", about)
+		return c.refuseActions("UnauthorizedOperation", about)
 	}
 	return nil, errors.New(ec2Usage)
 }
 
 // undo ends the breakage with this number, or the last breakage if the number is empty.
 func (c *control) undo(number string) error {
-	n := len(c.faults)
+	n := len(c.madeFaults)
 	if number != "" {
 		n, _ = strconv.Atoi(number) // 0 if it is no number
 	}
-	if n < 1 || n > len(c.faults) {
-		return fmt.Errorf("undo: there is no number %d: ec2 list has %d", n, len(c.faults))
+	if n < 1 || n > len(c.madeFaults) {
+		return fmt.Errorf("undo: there is no number %d: ec2 list has %d", n, len(c.madeFaults))
 	}
-	if err := c.faults[n-1].undo(); err != nil {
+	if err := c.madeFaults[n-1].undo(); err != nil {
 		return err
 	}
-	c.faults = slices.Delete(c.faults, n-1, n)
+	c.madeFaults = slices.Delete(c.madeFaults, n-1, n)
 	return nil
 }
 
-// calls prints how many calls of each action EC2 has answered, for each error code.
-func (c *control) calls(out io.Writer) {
+// printCalls prints how many calls of each action EC2 has answered, for each error code.
+func (c *control) printCalls(out io.Writer) {
 	made := map[string]int{}
 	for _, call := range c.scene.EC2.Calls() {
 		made[strings.TrimSuffix(call.Action+" "+call.Code, " ")]++
@@ -104,8 +104,8 @@ func (c *control) calls(out io.Writer) {
 	}
 }
 
-// refuse makes EC2 refuse actions with an error code. The function undo ends these refusals.
-func (c *control) refuse(code string, actions ...string) (undo func() error, err error) {
+// refuseActions makes EC2 refuse actions with an error code. The function undo ends these refusals.
+func (c *control) refuseActions(code string, actions ...string) (undo func() error, err error) {
 	for _, a := range actions {
 		if !slices.Contains(api.Names(0), a) {
 			return nil, fmt.Errorf("there is no action %q, or no program of ours calls it; ec2 calls shows some", a)
@@ -122,8 +122,8 @@ func (c *control) refuse(code string, actions ...string) (undo func() error, err
 	}, nil
 }
 
-func (c *control) detach(eni string) (undo func() error, err error) {
-	e, err := c.find(func(e ec2sim.ENI) bool { return e.ID == eni && e.Instance != "" })
+func (c *control) detachENI(eni string) (undo func() error, err error) {
+	e, err := c.findENI(func(e ec2sim.ENI) bool { return e.ID == eni && e.Instance != "" })
 	if err != nil {
 		return nil, fmt.Errorf("detach: no instance has the ENI %s", eni)
 	}
@@ -133,12 +133,12 @@ func (c *control) detach(eni string) (undo func() error, err error) {
 	}, c.operate("DetachNetworkInterface", "AttachmentId", e.Attachment, "Force", "true")
 }
 
-func (c *control) unassign(address string) (undo func() error, err error) {
+func (c *control) unassignAddr(address string) (undo func() error, err error) {
 	a, err := netip.ParseAddr(address)
 	if err != nil {
 		return nil, fmt.Errorf("unassign: %q: want an address", address)
 	}
-	e, err := c.find(func(e ec2sim.ENI) bool { return slices.Contains(e.Addrs, a) })
+	e, err := c.findENI(func(e ec2sim.ENI) bool { return slices.Contains(e.Addrs, a) })
 	if err != nil {
 		return nil, fmt.Errorf("unassign: no ENI has the address %s", a)
 	}
@@ -147,7 +147,7 @@ func (c *control) unassign(address string) (undo func() error, err error) {
 		c.operate("UnassignPrivateIpAddresses", on...)
 }
 
-func (c *control) find(match func(ec2sim.ENI) bool) (e ec2sim.ENI, err error) {
+func (c *control) findENI(match func(ec2sim.ENI) bool) (e ec2sim.ENI, err error) {
 	all := c.scene.EC2.ENIs()
 	i := slices.IndexFunc(all, match)
 	if i < 0 {

@@ -37,7 +37,7 @@ func (f installation) install(hosts map[string]netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	if err := cover("/opt", "/etc", "/usr/local"); err != nil {
+	if err := coverWithOverlays("/opt", "/etc", "/usr/local"); err != nil {
 		return err
 	}
 	// Files of this machine in these directories do not belong to the instance.
@@ -82,7 +82,7 @@ func (f installation) links() map[string]string {
 		"/usr/local/bin/cni-ipvlan-vpc-k8s-tool": tool,
 		"/usr/local/bin/cnitool":                 f.cnitool,
 	}
-	for name := range programs {
+	for name := range namedPrograms {
 		links[filepath.Join("/usr/local/bin", name)] = self
 	}
 	for _, part := range []string{"", "-grow", "-ipam", "-ipvlan", "-unnumbered-ptp"} {
@@ -92,8 +92,8 @@ func (f installation) links() map[string]string {
 	return links
 }
 
-// cover mounts an overlay on each directory. Changes in the directories end with the mount namespace of this process.
-func cover(dirs ...string) error {
+// coverWithOverlays mounts an overlay on each directory. Changes in the directories end with the mount namespace of this process.
+func coverWithOverlays(dirs ...string) error {
 	top, err := os.MkdirTemp("/run", "sim")
 	if err != nil {
 		return err

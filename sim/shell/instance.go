@@ -21,24 +21,24 @@ import (
 //go:embed instance.sh
 var instanceScript string
 
-// starting returns a command on an instance. The command gets a process 1, a mount namespace and a PID namespace of its
+// commandOn returns a command on an instance. The command gets a process 1, a mount namespace and a PID namespace of its
 // own. When process 1 ends, all processes and mounts in these namespaces end.
-func starting(node *vpcsim.Instance, command []string) *exec.Cmd {
+func commandOn(node *vpcsim.Instance, command []string) *exec.Cmd {
 	c := exec.Command("sh", append([]string{"-c", instanceScript, "instance"}, command...)...)
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
-	c.Dir, c.Env = "/root", environ(node)
+	c.Dir, c.Env = "/root", environment(node)
 	return c
 }
 
-func environ(node *vpcsim.Instance) []string {
+func environment(node *vpcsim.Instance) []string {
 	return append(append(os.Environ(), node.Env()...), "CNI_IPVLAN_VPC_STATE_DIR=/run/cni-ipvlan-vpc-k8s",
 		"PS1="+node.Name+"# ", "HOME=/root", "PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"CNI_PATH="+binDir, "NETCONFPATH="+confDir)
 }
 
-// shell runs a command on the instance, with the terminal of this process, and returns its exit status.
-func shell(node *vpcsim.Instance, command []string) (status int, err error) {
-	return machine.Attach(starting(node, command), func(c *exec.Cmd) error { return node.Do(c.Run) })
+// runShell runs a command on the instance, with the terminal of this process, and returns its exit status.
+func runShell(node *vpcsim.Instance, command []string) (status int, err error) {
+	return machine.Attach(commandOn(node, command), func(c *exec.Cmd) error { return node.Do(c.Run) })
 }
 
 // An instance is a node with a process 1 that waits until stdin is closed.
@@ -48,9 +48,9 @@ type instance struct {
 	stdin io.Closer // ends process 1
 }
 
-// boot starts process 1 of an instance.
-func boot(node *vpcsim.Instance) (*instance, error) {
-	i := &instance{node: node, init: starting(node, []string{"sh", "-c", "echo ready; exec cat"})}
+// bootNode starts process 1 of an instance.
+func bootNode(node *vpcsim.Instance) (*instance, error) {
+	i := &instance{node: node, init: commandOn(node, []string{"sh", "-c", "echo ready; exec cat"})}
 	var err error
 	i.stdin, err = i.init.StdinPipe()
 	out, e := i.init.StdoutPipe()
@@ -70,7 +70,7 @@ func boot(node *vpcsim.Instance) (*instance, error) {
 func (i *instance) command(args []string) *exec.Cmd {
 	c := exec.Command("nsenter", append([]string{"--target", strconv.Itoa(i.init.Process.Pid), "--mount", "--pid",
 		"--net", "--"}, args...)...)
-	c.Env = environ(i.node)
+	c.Env = environment(i.node)
 	return c
 }
 

@@ -37,14 +37,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
 )
 
-// programs are the functions that this program runs if its file has another name.
-var programs = map[string]func(args []string) int{
-	"answer": answer, "call": call, "ec2": ask, "on": ask, "service": ask,
+// namedPrograms are the functions that this program runs if its file has another name.
+var namedPrograms = map[string]func(args []string) int{
+	"answer": answerCalls, "call": callHost, "ec2": askControl, "on": askControl, "service": askControl,
 }
 
 func main() {
 	name := filepath.Base(os.Args[0])
-	if program := programs[name]; program != nil {
+	if program := namedPrograms[name]; program != nil {
 		os.Exit(program(append([]string{name}, os.Args[1:]...)))
 	}
 	bin := flag.String("bin", "bin", "`directory` of our programs")
@@ -65,7 +65,7 @@ func main() {
 }
 
 func run(f installation, command []string, interactive bool) (status int, err error) {
-	s, err := f.scene()
+	s, err := f.newScene()
 	if err != nil {
 		return 1, err
 	}
@@ -73,7 +73,7 @@ func run(f installation, command []string, interactive bool) (status int, err er
 	if err := f.install(s.Hosts()); err != nil {
 		return 1, err
 	}
-	other, err := boot(s.Nodes[1].Instance)
+	other, err := bootNode(s.Nodes[1].Instance)
 	if err != nil {
 		return 1, err
 	}
@@ -91,16 +91,16 @@ func run(f installation, command []string, interactive bool) (status int, err er
 	case interactive:
 		fmt.Print(greeting)
 		// make sim must not fail because the last command was mistyped
-		_, err := shell(s.Nodes[0].Instance, []string{"bash", "--norc", "-i"})
+		_, err := runShell(s.Nodes[0].Instance, []string{"bash", "--norc", "-i"})
 		return 0, err
 	default:
 		command = []string{"bash", "--norc"}
 	}
-	return shell(s.Nodes[0].Instance, command)
+	return runShell(s.Nodes[0].Instance, command)
 }
 
-// scene makes the simulated network. The shell runs on its first node.
-func (f installation) scene() (*paths.Scene, error) {
+// newScene makes the simulated network. The shell runs on its first node.
+func (f installation) newScene() (*paths.Scene, error) {
 	list, err := paths.ReadConflist(f.conflist, f.dataPath)
 	if err != nil {
 		return nil, err

@@ -20,9 +20,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// answer answers calls in the network namespace of this process, as a pod's program does. It prints a line when it is
+// answerCalls answers calls in the network namespace of this process, as a pod's program does. It prints a line when it is
 // ready. It ends when an operator deletes the namespace args[1] from /run/netns.
-func answer(args []string) int {
+func answerCalls(args []string) int {
 	ns, err := nl.Open("pod", "/proc/self/ns/net")
 	if err == nil {
 		err = (&vpcsim.Namespace{NS: ns}).Answer(paths.Port)
@@ -39,8 +39,8 @@ func answer(args []string) int {
 	return 0
 }
 
-// call calls HOST[:PORT] by TCP, and prints the caller's address as the other end sees it.
-func call(args []string) int {
+// callHost calls HOST[:PORT] by TCP, and prints the caller's address as the other end sees it.
+func callHost(args []string) int {
 	if len(args) != 2 {
 		fmt.Fprintln(os.Stderr, "usage: call HOST[:PORT]")
 		return 2
@@ -49,7 +49,7 @@ func call(args []string) int {
 	if !strings.Contains(to, ":") {
 		to = fmt.Sprint(to, ":", paths.Port)
 	}
-	seen, err := seenBy(to)
+	seen, err := sourceSeenBy(to)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "call:", err)
 		return 1
@@ -58,8 +58,8 @@ func call(args []string) int {
 	return 0
 }
 
-// seenBy returns the caller's address as the other end of a connection sees it.
-func seenBy(to string) (netip.Addr, error) {
+// sourceSeenBy returns the caller's address as the other end of a connection sees it.
+func sourceSeenBy(to string) (netip.Addr, error) {
 	const patience = 5 * time.Second
 	conn, err := net.DialTimeout("tcp", to, patience)
 	if err != nil {
@@ -79,7 +79,7 @@ func seenBy(to string) (netip.Addr, error) {
 // serviceCommand runs the command service, which adds or deletes the Service.
 func (c *control) serviceCommand(args []string, out io.Writer) (err error) {
 	switch {
-	case len(args) == 2 && args[0] == "add" && c.service == nil:
+	case len(args) == 2 && args[0] == "add" && c.endService == nil:
 		addrs, err := net.LookupHost(args[1])
 		if err != nil {
 			return err
@@ -89,12 +89,12 @@ func (c *control) serviceCommand(args []string, out io.Writer) (err error) {
 			return err
 		}
 		s := serviceOf(kubeproxy.Remote)
-		if c.service, err = kubeproxy.Load(c.scene.Nodes[0].NS, kubeproxy.NFTables, c.scenario(to)); err == nil {
+		if c.endService, err = kubeproxy.Load(c.scene.Nodes[0].NS, kubeproxy.NFTables, c.scenario(to)); err == nil {
 			fmt.Fprintf(out, "%s is %s\n", netip.AddrPortFrom(s.ClusterIP.V4, s.Port), args[1])
 		}
 		return err
-	case len(args) == 1 && args[0] == "del" && c.service != nil:
-		err, c.service = c.service(), nil
+	case len(args) == 1 && args[0] == "del" && c.endService != nil:
+		err, c.endService = c.endService(), nil
 		return err
 	}
 	return errors.New("usage: service add POD, and service del: kube-proxy's rules for a Service of that pod on node1")

@@ -41,7 +41,7 @@ type Node struct {
 func NewNode(t testing.TB) *Node {
 	t.Helper()
 	nltest.Need(t, "root", "netns")
-	n := &Node{TB: t, Dir: filepath.Join(Memory(t), "state"), macs: uint16(simulations.Add(1))}
+	n := &Node{TB: t, Dir: filepath.Join(Memory(t), "state"), macs: uint16(macRange.Add(1))}
 	n.Host, n.Path = nltest.NS(t, "node")
 	t.Cleanup(n.end)
 	return n
@@ -51,20 +51,20 @@ func NewNode(t testing.TB) *Node {
 // has its address, as after DHCP. Before and after the test, the loopback is the only link of the namespace.
 func Here(t testing.TB) *Node {
 	t.Helper()
-	n := &Node{TB: t, Dir: filepath.Join(Memory(t), "state"), Path: own}
+	n := &Node{TB: t, Dir: filepath.Join(Memory(t), "state"), Path: ownNetNS}
 	var err error
 	n.Host, err = nl.Node()
-	n.ok(err)
+	n.must(err)
 	t.Cleanup(func() {
 		n.end()
 		links, err := n.Host.Links()
-		n.ok(err)
+		n.must(err)
 		for _, l := range links {
 			if l.Name != "lo" {
 				err = errors.Join(err, nl.Wiring{{NS: n.Host, Object: nl.Veth{Name: l.Name}}}.Del())
 			}
 		}
-		n.ok(errors.Join(err, n.Host.Close()))
+		n.must(errors.Join(err, n.Host.Close()))
 	})
 	return n
 }
@@ -79,7 +79,7 @@ func (n *Node) end() {
 func (n *Node) Launch(t testing.TB, c ec2sim.Config, run ec2sim.RunInstance) {
 	t.Helper()
 	c.MACs = n.macs
-	n.TB, n.EC2 = t, started(t, c)
+	n.TB, n.EC2 = t, startSim(t, c)
 	n.EC2.OnChange(n.Plug)
 	var err error
 	if n.Instance, err = n.EC2.RunInstance(run); err != nil {
@@ -87,8 +87,8 @@ func (n *Node) Launch(t testing.TB, c ec2sim.Config, run ec2sim.RunInstance) {
 	}
 }
 
-// own is the path of the namespace of this process.
-const own = "/proc/self/ns/net"
+// ownNetNS is the path of the namespace of this process.
+const ownNetNS = "/proc/self/ns/net"
 
 // Plug adds the link of an ENI that EC2 attaches to the node, and deletes the link of an ENI that EC2 detaches.
 func (n *Node) Plug(c ec2sim.Change) {
@@ -106,7 +106,7 @@ func (n *Node) Plug(c ec2sim.Change) {
 	link := nl.Veth{Name: "vpc" + c.ENI.ID[len(c.ENI.ID)-4:], Peer: fmt.Sprintf("eth%d", 100*c.ENI.Card+c.ENI.Index),
 		PeerMAC: c.ENI.MAC, PeerNS: host, MTU: 1500}
 	w := nl.Wiring{{NS: host, Object: link}}
-	if c.ENI.Boot && n.Path == own {
+	if c.ENI.Boot && n.Path == ownNetNS {
 		link.MTU = 9001
 		w = nl.Wiring{{NS: host, Object: link}, {NS: host, Object: nl.Addr{Dev: link.Peer,
 			Prefix: netip.PrefixFrom(c.ENI.Addrs[0], c.ENI.CIDR.Bits())}}}
@@ -129,7 +129,7 @@ func (n *Node) Operate(action string, parameters ...string) {
 	for i := 0; i < len(parameters); i += 2 {
 		form[parameters[i]] = parameters[i+1]
 	}
-	n.ok(n.EC2.Operate(action, form))
+	n.must(n.EC2.Operate(action, form))
 }
 
 // ENI returns the state of an ENI in EC2.
@@ -147,7 +147,7 @@ func (n *Node) ENI(id string) ec2sim.ENI {
 func (n *Node) Registry() *registry.Registry {
 	n.Helper()
 	r, err := registry.Open(n.Dir)
-	n.ok(err)
+	n.must(err)
 	return r
 }
 
@@ -155,20 +155,20 @@ func (n *Node) Registry() *registry.Registry {
 func (n *Node) State() *registry.State {
 	n.Helper()
 	s, err := n.Registry().View()
-	n.ok(err)
+	n.must(err)
 	return s
 }
 
 // Edit changes the registry.
 func (n *Node) Edit(f func(*registry.State)) {
 	n.Helper()
-	n.ok(n.Registry().Change(n.Context(), f))
+	n.must(n.Registry().Change(n.Context(), f))
 }
 
 // Lose removes the registry.
 func (n *Node) Lose() {
 	n.Helper()
-	n.ok(os.RemoveAll(n.Dir))
+	n.must(os.RemoveAll(n.Dir))
 }
 
 // Forgive removes all refusals of EC2 from the registry, as if their time had passed.
@@ -211,7 +211,7 @@ func (n *Node) Age(d time.Duration) {
 	})
 }
 
-func (n *Node) ok(err error) {
+func (n *Node) must(err error) {
 	n.Helper()
 	if err != nil {
 		n.Fatal(err)

@@ -49,18 +49,18 @@ func Launch(t testing.TB, f *vpcsim.Fabric, name string, run ec2sim.RunInstance)
 	return i
 }
 
-// simulations counts the calls of Sim and NewNode.
-var simulations atomic.Uint32
+// macRange counts the calls of Sim and NewNode.
+var macRange atomic.Uint32
 
 // Sim starts EC2. The ENIs of two Sims have different MAC addresses: several tests run at once, and a collection
 // searches all namespaces of the machine for the links of ENIs.
 func Sim(t testing.TB, c ec2sim.Config) *ec2sim.Sim {
 	t.Helper()
-	c.MACs = uint16(simulations.Add(1))
-	return started(t, c)
+	c.MACs = uint16(macRange.Add(1))
+	return startSim(t, c)
 }
 
-func started(t testing.TB, c ec2sim.Config) *ec2sim.Sim {
+func startSim(t testing.TB, c ec2sim.Config) *ec2sim.Sim {
 	t.Helper()
 	sim, err := ec2sim.New(c)
 	if err != nil {

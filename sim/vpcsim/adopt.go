@@ -20,9 +20,9 @@ func (f *Fabric) OnLaunch(boot func(*Instance)) {
 	f.onLaunch = boot
 }
 
-// adopt creates the namespace of an instance of the action RunInstances when EC2 reports the boot ENI. It returns nil
+// adoptLaunched creates the namespace of an instance of the action RunInstances when EC2 reports the boot ENI. It returns nil
 // for any other change, and if OnLaunch was not called.
-func (f *Fabric) adopt(c ec2sim.Change) (*Instance, error) {
+func (f *Fabric) adoptLaunched(c ec2sim.Change) (*Instance, error) {
 	f.mu.Lock()
 	wanted := f.run != nil && f.onLaunch != nil && f.booting == nil && f.instances[c.Instance] == nil &&
 		c.Kind == ec2sim.Attached && c.ENI.Boot
@@ -48,9 +48,9 @@ func (f *Fabric) adopt(c ec2sim.Change) (*Instance, error) {
 	return i, nil
 }
 
-// ready serves EC2's API in the namespace of an adopted instance, and calls the function of OnLaunch.
-func (f *Fabric) ready(i *Instance) error {
-	if err := i.serve(ec2Addr, 0, f.EC2); err != nil {
+// startAdopted serves EC2's API in the namespace of an adopted instance, and calls the function of OnLaunch.
+func (f *Fabric) startAdopted(i *Instance) error {
+	if err := i.serveHTTP(ec2Addr, 0, f.EC2); err != nil {
 		return err
 	}
 	f.mu.Lock()

@@ -42,7 +42,7 @@ func answerTCP(l *net.TCPListener) {
 			defer c.Close()
 			size, err := io.Copy(io.Discard, c)
 			if err == nil {
-				_, _ = io.WriteString(c, answer(c.RemoteAddr().(*net.TCPAddr).AddrPort(), int(size)))
+				_, _ = io.WriteString(c, answerText(c.RemoteAddr().(*net.TCPAddr).AddrPort(), int(size)))
 			}
 		}()
 	}
@@ -55,24 +55,24 @@ func answerUDP(l *net.UDPConn) {
 		if err != nil {
 			return
 		}
-		_, _ = l.WriteToUDPAddrPort([]byte(answer(from, size)), from)
+		_, _ = l.WriteToUDPAddrPort([]byte(answerText(from, size)), from)
 	}
 }
 
-func answer(from netip.AddrPort, size int) string {
+func answerText(from netip.AddrPort, size int) string {
 	return fmt.Sprintf("%s %d", netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), size)
 }
 
 // parseAnswer returns the sender's address as the other end saw it. parseAnswer returns an error if the other end did
 // not get exactly the wanted number of bytes.
-func parseAnswer(b []byte, want int) (seen netip.AddrPort, err error) {
+func parseAnswer(b []byte, wantSize int) (seen netip.AddrPort, err error) {
 	var from string
 	var size int
 	if _, err := fmt.Sscan(string(b), &from, &size); err != nil {
 		return seen, fmt.Errorf("answer %q: %w", b, err)
 	}
-	if size != want {
-		return seen, fmt.Errorf("%d of %d bytes have come", size, want)
+	if size != wantSize {
+		return seen, fmt.Errorf("%d of %d bytes have come", size, wantSize)
 	}
 	return netip.ParseAddrPort(from)
 }

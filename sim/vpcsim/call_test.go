@@ -19,10 +19,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// An answer of EC2: the first value of each element.
-type answer map[string]string
+// An answerText of EC2: the first value of each element.
+type answerText map[string]string
 
-func (a answer) get(t *testing.T, name string) string {
+func (a answerText) get(t *testing.T, name string) string {
 	t.Helper()
 	if a[name] == "" {
 		t.Fatalf("EC2 tells no %s: %v", name, a)
@@ -31,14 +31,14 @@ func (a answer) get(t *testing.T, name string) string {
 }
 
 // call makes an EC2 call from an instance. Parameters are pairs of name and value.
-func call(t *testing.T, i *vpcsim.Instance, action string, parameters ...string) answer {
+func call(t *testing.T, i *vpcsim.Instance, action string, parameters ...string) answerText {
 	t.Helper()
 	form := url.Values{"Action": {action}}
 	for p := range slices.Chunk(parameters, 2) {
 		form.Set(p[0], p[1])
 	}
 	body := fetch(t, i, "POST", endpoint(i)+"/?"+form.Encode(), "", "")
-	a := answer{}
+	a := answerText{}
 	var element string
 	for d := xml.NewDecoder(strings.NewReader(body)); ; {
 		switch token, err := d.Token(); x := token.(type) {

@@ -43,8 +43,8 @@ func (d datagrams) control(f func(fd int) error) (err error) {
 	return err
 }
 
-// whole makes the kernel refuse a datagram that is too large for the path. By default, the kernel would send fragments.
-func (d datagrams) whole() error {
+// forbidFragments makes the kernel refuse a datagram that is too large for the path. By default, the kernel would send fragments.
+func (d datagrams) forbidFragments() error {
 	return d.control(func(fd int) error {
 		return syscall.SetsockoptInt(fd, d.level, d.discover, syscall.IP_PMTUDISC_DO)
 	})
@@ -59,18 +59,18 @@ func (d datagrams) pathMTU() (mtu int, err error) {
 // send sends a datagram, and returns the sender's address as the other end saw it. The function size returns the
 // datagram's size for a path MTU. A router may drop the datagram because it is too big. The kernel then learns a
 // smaller path MTU, and send sends another datagram. If a datagram is lost for another reason, send returns an error.
-func (d datagrams) send(size func(mtu int) int) (seen netip.AddrPort, err error) {
-	for end := time.Now().Add(patience); time.Now().Before(end); {
+func (d datagrams) send(sizeFor func(mtu int) int) (seen netip.AddrPort, err error) {
+	for end := time.Now().Add(answerTimeout); time.Now().Before(end); {
 		mtu, err := d.pathMTU()
 		if err != nil {
 			return seen, err
 		}
-		sent := size(mtu)
+		sent := sizeFor(mtu)
 		if _, err := d.Write(make([]byte, sent)); err != nil && !errors.Is(err, syscall.EMSGSIZE) {
 			return seen, err
 		}
 		for now := mtu; now == mtu && time.Now().Before(end); {
-			answer, err := d.listen()
+			answer, err := d.awaitAnswer()
 			if err == nil && answer != nil {
 				return parseAnswer(answer, sent)
 			}
@@ -85,9 +85,9 @@ func (d datagrams) send(size func(mtu int) int) (seen netip.AddrPort, err error)
 	return seen, fmt.Errorf("no answer: %w", os.ErrDeadlineExceeded)
 }
 
-// listen waits briefly for an answer, and returns nil if there is none.
-func (d datagrams) listen() ([]byte, error) {
-	if err := d.SetReadDeadline(time.Now().Add(glance)); err != nil {
+// awaitAnswer waits briefly for an answer, and returns nil if there is none.
+func (d datagrams) awaitAnswer() ([]byte, error) {
+	if err := d.SetReadDeadline(time.Now().Add(pollInterval)); err != nil {
 		return nil, err
 	}
 	answer := make([]byte, 99)
@@ -113,7 +113,7 @@ func (n *Namespace) PathMTU(to netip.AddrPort) (mtu int, seen netip.AddrPort, er
 		if err != nil {
 			return err
 		}
-		if err := d.whole(); err != nil {
+		if err := d.forbidFragments(); err != nil {
 			return err
 		}
 		seen, err = d.send(func(now int) int { mtu = now; return now - d.headers })

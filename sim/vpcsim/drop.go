@@ -35,14 +35,14 @@ const (
 	drainNoRoute = "no-route"
 )
 
-// toDrain returns a route that sends all packets for dst to a drain.
-func toDrain(drain string, dst netip.Prefix, table uint32) nl.Route {
-	return toFarEnd(drain, dst, table)
+// drainRoute returns a route that sends all packets for dst to a drain.
+func drainRoute(drain string, dst netip.Prefix, table uint32) nl.Route {
+	return farEndRoute(drain, dst, table)
 }
 
-// toFarEnd returns a route that sends all packets for dst to the far end of a link. The route's next hop is an address
+// farEndRoute returns a route that sends all packets for dst to the far end of a link. The route's next hop is an address
 // that no host has. farEnds sets the MAC address of the next hop, so the kernel sends no neighbour solicitation.
-func toFarEnd(dev string, dst netip.Prefix, table uint32) nl.Route {
+func farEndRoute(dev string, dst netip.Prefix, table uint32) nl.Route {
 	via := farEnd
 	if dst.Addr().Is6() {
 		via = farEnd6
@@ -51,21 +51,21 @@ func toFarEnd(dev string, dst netip.Prefix, table uint32) nl.Route {
 }
 
 var (
-	farEnd      = netip.MustParseAddr("192.0.2.254")
-	farEnd6     = netip.MustParseAddr("fe80::ec2")
-	everything  = netip.MustParsePrefix("0.0.0.0/0")
-	everything6 = netip.MustParsePrefix("::/0")
+	farEnd  = netip.MustParseAddr("192.0.2.254")
+	farEnd6 = netip.MustParseAddr("fe80::ec2")
+	allIPv4 = netip.MustParsePrefix("0.0.0.0/0")
+	allIPv6 = netip.MustParsePrefix("::/0")
 )
 
-// farEnds returns the neighbours that set the MAC address of the next hops of a link.
-func farEnds(dev, mac string) []nl.Object {
+// farEndNeighbours returns the neighbours that set the MAC address of the next hops of a link.
+func farEndNeighbours(dev, mac string) []nl.Object {
 	return []nl.Object{nl.Neigh{Addr: farEnd, MAC: mac, Dev: dev}, nl.Neigh{Addr: farEnd6, MAC: mac, Dev: dev}}
 }
 
 // deafMAC is an address that the far end of a drain does not have, so the far end ignores the packets.
 const deafMAC = "02:00:00:00:00:01"
 
-func (f *Fabric) drains() nl.Wiring {
+func (f *Fabric) drainWiring() nl.Wiring {
 	var w nl.Wiring
 	add := func(objects ...nl.Object) {
 		for _, o := range objects {
@@ -76,11 +76,11 @@ func (f *Fabric) drains() nl.Wiring {
 	const router = "net/ipv6/conf/default/forwarding"
 	add(nl.Sysctl{Key: router, Value: "0"})
 	for _, name := range []string{drainSpoofed, drainNoHost, drainNoRoute} {
-		add(nl.Veth{Name: name, Peer: "x-" + name, PeerNS: f.vpc.NS, MTU: jumbo})
-		add(farEnds(name, deafMAC)...)
+		add(nl.Veth{Name: name, Peer: "x-" + name, PeerNS: f.vpc.NS, MTU: vpcMTU})
+		add(farEndNeighbours(name, deafMAC)...)
 	}
 	add(nl.Sysctl{Key: router, Value: "1"},
-		toDrain(drainSpoofed, everything, tableSpoofed), toDrain(drainSpoofed, everything6, tableSpoofed))
+		drainRoute(drainSpoofed, allIPv4, tableSpoofed), drainRoute(drainSpoofed, allIPv6, tableSpoofed))
 	return w
 }
 
@@ -88,7 +88,7 @@ func (f *Fabric) drains() nl.Wiring {
 func (f *Fabric) Drops() (Drops, error) {
 	var sent map[string]int
 	err := f.vpc.Do(func() (err error) {
-		sent, err = transmitted()
+		sent, err = sentPackets()
 		return err
 	})
 	if err != nil {
@@ -97,9 +97,9 @@ func (f *Fabric) Drops() (Drops, error) {
 	return Drops{Spoofed: sent[drainSpoofed], NoHost: sent[drainNoHost], NoRoute: sent[drainNoRoute]}, nil
 }
 
-// transmitted returns the number of packets that the kernel was asked to send on each link of this thread's namespace.
+// sentPackets returns the number of packets that the kernel was asked to send on each link of this thread's namespace.
 // It is the sum of the sent and the dropped packets: proc_net(5), net/dev.
-func transmitted() (map[string]int, error) {
+func sentPackets() (map[string]int, error) {
 	const sent, dropped, columns = 9, 11, 16 // the first eight columns are about received packets
 	b, err := os.ReadFile("/proc/thread-self/net/dev")
 	if err != nil {

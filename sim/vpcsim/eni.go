@@ -13,10 +13,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// jumbo is the MTU of a VPC. The MTU of the internet is 1500 (EC2 user guide: "Network MTU for your EC2 instance").
+// vpcMTU is the MTU of a VPC. The MTU of the internet is 1500 (EC2 user guide: "Network MTU for your EC2 instance").
 const (
-	jumbo    = 9001
-	ethernet = 1500
+	vpcMTU      = 9001
+	internetMTU = 1500
 )
 
 // The rules of an ENI, in the order of their evaluation.
@@ -27,12 +27,12 @@ const (
 	prefSpoofed  = 300 // from any other address
 )
 
-// follow makes the change in the fabric that EC2 reports.
-func (f *Fabric) follow(c ec2sim.Change) {
-	adopted, err := f.adopt(c)
+// applyReported makes the change in the fabric that EC2 reports.
+func (f *Fabric) applyReported(c ec2sim.Change) {
+	adopted, err := f.adoptLaunched(c)
 	err = errors.Join(err, f.applyLocked(c))
 	if err == nil && adopted != nil {
-		err = f.ready(adopted)
+		err = f.startAdopted(adopted)
 	}
 	if err != nil {
 		f.mu.Lock()
@@ -61,23 +61,23 @@ func (f *Fabric) apply(c ec2sim.Change) error {
 		return nil // the ENI of an instance without a namespace
 	}
 	if c.Kind == ec2sim.Detached {
-		delete(f.mapped, c.ENI.ID)
-		return errors.Join(f.unplug(c.ENI.ID), f.translate())
+		delete(f.publicAddrs, c.ENI.ID)
+		return errors.Join(f.unplugENI(c.ENI.ID), f.updateNAT())
 	}
-	if err := f.plug(c.ENI, i); err != nil {
+	if err := f.plugENI(c.ENI, i); err != nil {
 		return err
 	}
 	if c.ENI.PublicIP.IsValid() {
-		f.mapped[c.ENI.ID] = mapping{c.ENI.Addrs[0], c.ENI.PublicIP}
+		f.publicAddrs[c.ENI.ID] = mapping{c.ENI.Addrs[0], c.ENI.PublicIP}
 	}
 	if c.Kind == ec2sim.Attached && c.ENI.Boot {
-		return errors.Join(f.translate(), dhcp(c.ENI, i.NS).Add())
+		return errors.Join(f.updateNAT(), dhcpWiring(c.ENI, i.NS).Add())
 	}
 	return nil
 }
 
-// A plugged is an ENI that is attached to an instance.
-type plugged struct {
+// A pluggedENI is an ENI that is attached to an instance.
+type pluggedENI struct {
 	wiring   nl.Wiring // the first step is the ENI's link
 	instance *Instance
 	// the instance's end of the link, as the fabric has last seen it; it may be in the namespace of a pod
@@ -85,27 +85,27 @@ type plugged struct {
 	lost bool // the fabric could not restore the link; Err has the error
 }
 
-// plug replaces the wiring of an ENI. It does not touch objects that both the old and the new wiring have.
-func (f *Fabric) plug(e ec2sim.ENI, i *Instance) error {
+// plugENI replaces the wiring of an ENI. It does not touch objects that both the old and the new wiring have.
+func (f *Fabric) plugENI(e ec2sim.ENI, i *Instance) error {
 	p := f.plugged[e.ID]
-	was, now := p.wiring, f.wiring(e, i)
-	f.plugged[e.ID] = plugged{wiring: now, instance: i, seen: p.seen}
-	err := without(was, now).Del()
-	if failed := without(now, was).Add(); failed != nil && (len(was) == 0 || !f.gone(linkName(e))) {
+	was, now := p.wiring, f.eniWiring(e, i)
+	f.plugged[e.ID] = pluggedENI{wiring: now, instance: i, seen: p.seen}
+	err := stepsNotIn(was, now).Del()
+	if failed := stepsNotIn(now, was).Add(); failed != nil && (len(was) == 0 || !f.isLinkMissing(linkName(e))) {
 		return errors.Join(err, failed)
 	}
-	return errors.Join(err, f.look(e.ID)) // look restores a link that is gone, with all of its wiring
+	return errors.Join(err, f.checkLink(e.ID)) // look restores a link that is gone, with all of its wiring
 }
 
-// unplug removes the wiring of an ENI. The ENI's link vanishes from its namespace, which may be a pod's.
-func (f *Fabric) unplug(id string) error {
+// unplugENI removes the wiring of an ENI. The ENI's link vanishes from its namespace, which may be a pod's.
+func (f *Fabric) unplugENI(id string) error {
 	was := f.plugged[id].wiring
 	delete(f.plugged, id)
 	return was.Del()
 }
 
-// without returns the steps of w that the other wiring does not have.
-func without(w, other nl.Wiring) nl.Wiring {
+// stepsNotIn returns the steps of w that the other wiring does not have.
+func stepsNotIn(w, other nl.Wiring) nl.Wiring {
 	return slices.DeleteFunc(slices.Clone(w), func(s nl.Step) bool { return slices.Contains(other, s) })
 }
 
@@ -115,8 +115,8 @@ const routerMAC = "02:00:00:00:0e:c2"
 
 var router6 = netip.MustParsePrefix("fe80:ec2::1/64")
 
-// wiring returns the objects of an attached ENI: its link, its allowed addresses, and the routes to them.
-func (f *Fabric) wiring(e ec2sim.ENI, i *Instance) nl.Wiring {
+// eniWiring returns the objects of an attached ENI: its link, its allowed addresses, and the routes to them.
+func (f *Fabric) eniWiring(e ec2sim.ENI, i *Instance) nl.Wiring {
 	dev, network := linkName(e), f.networks[e.VPC]
 	var w nl.Wiring
 	add := func(objects ...nl.Object) {
@@ -124,13 +124,13 @@ func (f *Fabric) wiring(e ec2sim.ENI, i *Instance) nl.Wiring {
 			w = append(w, nl.Step{NS: f.vpc.NS, Object: o})
 		}
 	}
-	add(nl.Veth{Name: dev, MAC: routerMAC, Peer: deviceName(e), PeerMAC: e.MAC, PeerNS: i.NS, MTU: jumbo},
+	add(nl.Veth{Name: dev, MAC: routerMAC, Peer: deviceName(e), PeerMAC: e.MAC, PeerNS: i.NS, MTU: vpcMTU},
 		// arp(7): otherwise the kernel answers after up to 0.8 s
 		nl.Sysctl{Key: "net/ipv4/neigh/" + dev + "/proxy_delay", Value: "0"},
 		nl.Addr{Prefix: router6, Dev: dev, NoDAD: true})
-	add(farEnds(dev, e.MAC)...)
+	add(farEndNeighbours(dev, e.MAC)...)
 	if e.PublicIP.IsValid() && !f.hasNAT(e) {
-		add(nl.Rule{Pref: prefInternet, From: prefix(e.Addrs[0]), IIF: dev, Table: network.internet})
+		add(nl.Rule{Pref: prefInternet, From: hostPrefix(e.Addrs[0]), IIF: dev, Table: network.internet})
 	}
 	for _, family := range nl.Families {
 		if !e.SourceDestCheck {
@@ -138,9 +138,9 @@ func (f *Fabric) wiring(e ec2sim.ENI, i *Instance) nl.Wiring {
 		}
 		add(nl.Rule{Pref: prefSpoofed, Family: family, IIF: dev, Table: tableSpoofed})
 	}
-	for _, p := range prefixes(e) {
+	for _, p := range eniPrefixes(e) {
 		for _, table := range network.tables() {
-			add(toFarEnd(dev, p, table))
+			add(farEndRoute(dev, p, table))
 		}
 		add(nl.Rule{Pref: prefOwn, From: p, IIF: dev, Table: network.table})
 		if p.Addr().Is4() && f.hasNAT(e) {
@@ -150,11 +150,11 @@ func (f *Fabric) wiring(e ec2sim.ENI, i *Instance) nl.Wiring {
 	return w
 }
 
-// prefixes returns the addresses of an ENI and the prefixes delegated to it.
-func prefixes(e ec2sim.ENI) []netip.Prefix {
+// eniPrefixes returns the addresses of an ENI and the prefixes delegated to it.
+func eniPrefixes(e ec2sim.ENI) []netip.Prefix {
 	var ps []netip.Prefix
 	for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
-		ps = append(ps, prefix(a))
+		ps = append(ps, hostPrefix(a))
 	}
 	return slices.Concat(ps, e.Prefixes, e.IPv6Prefixes)
 }
@@ -176,24 +176,24 @@ const (
 	protoDHCP = 16
 )
 
-// dhcp returns the addresses and routes that a boot ENI gets for each of its families. For IPv4, the DHCP server of a
+// dhcpWiring returns the addresses and routes that a boot ENI gets for each of its families. For IPv4, the DHCP server of a
 // VPC gives the ENI its primary address and a default route by the router. The router has the first address after the
 // network address of the subnet (VPC user guide: "Subnet CIDR blocks"). For IPv6, the DHCP server gives only the
 // address; the router advertises itself and the subnet. The routes are the routes of systemd-networkd, which processes
 // router advertisements in place of the kernel.
-func dhcp(e ec2sim.ENI, n *nl.NS) nl.Wiring {
+func dhcpWiring(e ec2sim.ENI, n *nl.NS) nl.Wiring {
 	var w nl.Wiring
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: n, Object: o}) }
 	dev := deviceName(e)
 	if len(e.Addrs) > 0 {
 		primary := e.Addrs[0]
 		add(nl.Addr{Prefix: netip.PrefixFrom(primary, e.CIDR.Bits()), Dev: dev})
-		add(nl.Route{Dst: everything, Via: e.CIDR.Addr().Next(), Dev: dev, Src: primary, Protocol: protoDHCP})
+		add(nl.Route{Dst: allIPv4, Via: e.CIDR.Addr().Next(), Dev: dev, Src: primary, Protocol: protoDHCP})
 	}
 	if len(e.IPv6Addrs) > 0 {
-		add(nl.Addr{Prefix: prefix(e.IPv6Addrs[0]), Dev: dev, NoDAD: true})
+		add(nl.Addr{Prefix: hostPrefix(e.IPv6Addrs[0]), Dev: dev, NoDAD: true})
 		add(nl.Route{Dst: e.IPv6CIDR, Dev: dev, Protocol: protoRA})
-		add(nl.Route{Dst: everything6, Via: router6.Addr(), Dev: dev, Protocol: protoRA})
+		add(nl.Route{Dst: allIPv6, Via: router6.Addr(), Dev: dev, Protocol: protoRA})
 	}
 	return w
 }

@@ -40,31 +40,31 @@ func (f *Fabric) RunInstance(name string, r ec2sim.RunInstance) (*Instance, erro
 	if err != nil {
 		return nil, err
 	}
-	f.boot(i)
+	f.setBooting(i)
 	i.Instance, err = f.EC2.RunInstance(r)
-	f.boot(nil)
+	f.setBooting(nil)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), i.Close())
 	}
-	if err := i.serve(ec2Addr, 0, f.EC2); err != nil {
+	if err := i.serveHTTP(ec2Addr, 0, f.EC2); err != nil {
 		return nil, err
 	}
-	return i, errors.Join(f.Err(), i.settle())
+	return i, errors.Join(f.Err(), i.awaitIPv6())
 }
 
-// settle waits until the instance is reachable by IPv6. The kernel adds the local route of an address later than the
+// awaitIPv6 waits until the instance is reachable by IPv6. The kernel adds the local route of an address later than the
 // address, from a work queue, even without duplicate address detection. Until then, the kernel reports that there is no
 // route.
-func (i *Instance) settle() error {
+func (i *Instance) awaitIPv6() error {
 	a := i.Addr6()
 	if !a.IsValid() {
 		return nil
 	}
-	local := nl.Route{Dst: prefix(a), Dev: deviceName(i.ENIs()[0]), Table: unix.RT_TABLE_LOCAL, Type: "local"}
+	local := nl.Route{Dst: hostPrefix(a), Dev: deviceName(i.ENIs()[0]), Table: unix.RT_TABLE_LOCAL, Type: "local"}
 	try := time.NewTicker(time.Millisecond)
 	defer try.Stop()
 	var err error
-	for end := time.Now().Add(patience); time.Now().Before(end); <-try.C {
+	for end := time.Now().Add(answerTimeout); time.Now().Before(end); <-try.C {
 		if err = local.Check(i.NS); err == nil {
 			return nil
 		}
@@ -81,13 +81,13 @@ func (f *Fabric) newInstance(name string) (*Instance, error) {
 	}
 	i := &Instance{Namespace: n, StateDir: filepath.Join(f.run.dir, name),
 		region: cmp.Or(f.region, "us-east-1"), fabric: f}
-	if err := sysctls(n.NS).Add(); err != nil {
+	if err := instanceSysctls(n.NS).Add(); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
 	return i, nil
 }
 
-func sysctls(n *nl.NS) nl.Wiring {
+func instanceSysctls(n *nl.NS) nl.Wiring {
 	return nl.Wiring{
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "0"}},
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "0"}},
@@ -95,8 +95,8 @@ func sysctls(n *nl.NS) nl.Wiring {
 	}
 }
 
-// boot announces the instance whose boot ENI EC2 will attach next. The ID of the instance is not yet known.
-func (f *Fabric) boot(i *Instance) {
+// setBooting announces the instance whose boot ENI EC2 will attach next. The ID of the instance is not yet known.
+func (f *Fabric) setBooting(i *Instance) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.booting = i
@@ -128,12 +128,12 @@ func (i *Instance) Run(ctx context.Context, name string, args ...string) (printe
 }
 
 // Addr returns the primary address of the boot ENI; zero if its subnet has no IPv4.
-func (i *Instance) Addr() netip.Addr { return first(i.ENIs()[0].Addrs) }
+func (i *Instance) Addr() netip.Addr { return firstAddr(i.ENIs()[0].Addrs) }
 
 // Addr6 returns the first IPv6 address of the boot ENI; zero if the ENI has no IPv6 address.
-func (i *Instance) Addr6() netip.Addr { return first(i.ENIs()[0].IPv6Addrs) }
+func (i *Instance) Addr6() netip.Addr { return firstAddr(i.ENIs()[0].IPv6Addrs) }
 
-func first(addrs []netip.Addr) netip.Addr {
+func firstAddr(addrs []netip.Addr) netip.Addr {
 	if len(addrs) == 0 {
 		return netip.Addr{}
 	}

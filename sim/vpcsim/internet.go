@@ -25,8 +25,8 @@ var (
 	routerAddr6  = netip.MustParsePrefix("3fff:0:1::1/64")
 	gatewayAddr6 = netip.MustParsePrefix("3fff:0:1::2/64")
 
-	uplink  = netip.MustParsePrefix("203.0.113.254/24")
-	uplink6 = netip.MustParsePrefix("3fff::254/64")
+	uplinkAddr  = netip.MustParsePrefix("203.0.113.254/24")
+	uplinkAddr6 = netip.MustParsePrefix("3fff::254/64")
 
 	// A router needs link-local addresses for neighbour solicitations.
 	routerLocal  = netip.MustParsePrefix("fe80::1/64")
@@ -46,8 +46,8 @@ type mapping struct{ private, public netip.Addr }
 func (f *Fabric) AddNATGateway(subnet netip.Prefix) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.natted = append(f.natted, subnet)
-	return f.translate()
+	f.natSubnets = append(f.natSubnets, subnet)
+	return f.updateNAT()
 }
 
 // OpenPorts allows calls from the internet to ports of public addresses by IPv4, TCP and UDP, as a security group does
@@ -55,42 +55,42 @@ func (f *Fabric) AddNATGateway(subnet netip.Prefix) error {
 func (f *Fabric) OpenPorts(ports ...uint16) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.open = append(f.open, ports...)
-	return f.translate()
+	f.openPorts = append(f.openPorts, ports...)
+	return f.updateNAT()
 }
 
 // hasNAT reports whether the subnet of an ENI has a NAT gateway.
-func (f *Fabric) hasNAT(e ec2sim.ENI) bool { return slices.Contains(f.natted, e.CIDR) }
+func (f *Fabric) hasNAT(e ec2sim.ENI) bool { return slices.Contains(f.natSubnets, e.CIDR) }
 
-// outside returns the wiring of the internet gateway and the internet.
-func (f *Fabric) outside() nl.Wiring {
+// internetWiring returns the wiring of the internet gateway and the internet.
+func (f *Fabric) internetWiring() nl.Wiring {
 	vpc, igw, internet := f.vpc.NS, f.igw.NS, f.Internet.NS
-	return slices.Concat(router(igw), nl.Wiring{
-		{NS: vpc, Object: nl.Veth{Name: "igw", Peer: "vpc", PeerNS: igw, MTU: ethernet}},
+	return slices.Concat(routerSysctls(igw), nl.Wiring{
+		{NS: vpc, Object: nl.Veth{Name: "igw", Peer: "vpc", PeerNS: igw, MTU: internetMTU}},
 		{NS: vpc, Object: nl.Addr{Prefix: routerAddr, Dev: "igw"}},
 		{NS: igw, Object: nl.Addr{Prefix: gatewayAddr, Dev: "vpc"}},
-		{NS: igw, Object: nl.Veth{Name: "internet", Peer: "eth0", PeerNS: internet, MTU: ethernet}},
-		{NS: igw, Object: nl.Addr{Prefix: uplink, Dev: "internet"}},
-		{NS: igw, Object: nl.Route{Dst: everything, Via: InternetAddr, Dev: "internet"}},
+		{NS: igw, Object: nl.Veth{Name: "internet", Peer: "eth0", PeerNS: internet, MTU: internetMTU}},
+		{NS: igw, Object: nl.Addr{Prefix: uplinkAddr, Dev: "internet"}},
+		{NS: igw, Object: nl.Route{Dst: allIPv4, Via: InternetAddr, Dev: "internet"}},
 		{NS: igw, Object: nl.Route{Dst: publicIPs, Type: "blackhole"}}, // unused public addresses
-		{NS: internet, Object: nl.Addr{Prefix: netip.PrefixFrom(InternetAddr, uplink.Bits()), Dev: "eth0"}},
-		{NS: internet, Object: nl.Route{Dst: publicIPs, Via: uplink.Addr(), Dev: "eth0"}},
+		{NS: internet, Object: nl.Addr{Prefix: netip.PrefixFrom(InternetAddr, uplinkAddr.Bits()), Dev: "eth0"}},
+		{NS: internet, Object: nl.Route{Dst: publicIPs, Via: uplinkAddr.Addr(), Dev: "eth0"}},
 	}, nl.Wiring{ // IPv6 addresses are public without translation (VPC user guide: "Internet gateways")
 		{NS: vpc, Object: nl.Addr{Prefix: routerLocal, Dev: "igw", NoDAD: true}},
 		{NS: vpc, Object: nl.Addr{Prefix: routerAddr6, Dev: "igw", NoDAD: true}},
 		{NS: igw, Object: nl.Addr{Prefix: gatewayLocal, Dev: "vpc", NoDAD: true}},
 		{NS: igw, Object: nl.Addr{Prefix: gatewayAddr6, Dev: "vpc", NoDAD: true}},
 		{NS: igw, Object: nl.Addr{Prefix: gatewayLocal, Dev: "internet", NoDAD: true}},
-		{NS: igw, Object: nl.Addr{Prefix: uplink6, Dev: "internet", NoDAD: true}},
-		{NS: internet, Object: nl.Addr{Prefix: netip.PrefixFrom(InternetAddr6, uplink6.Bits()), Dev: "eth0",
+		{NS: igw, Object: nl.Addr{Prefix: uplinkAddr6, Dev: "internet", NoDAD: true}},
+		{NS: internet, Object: nl.Addr{Prefix: netip.PrefixFrom(InternetAddr6, uplinkAddr6.Bits()), Dev: "eth0",
 			NoDAD: true}},
-		{NS: internet, Object: nl.Route{Dst: everything6, Via: uplink6.Addr(), Dev: "eth0"}},
+		{NS: internet, Object: nl.Route{Dst: allIPv6, Via: uplinkAddr6.Addr(), Dev: "eth0"}},
 	})
 }
 
-// translate updates the internet gateway's translation between private and public addresses (VPC user guide: "Internet
+// updateNAT updates the internet gateway's translation between private and public addresses (VPC user guide: "Internet
 // gateways": "a one-to-one NAT"). The translation includes the NAT gateways.
-func (f *Fabric) translate() error {
+func (f *Fabric) updateNAT() error {
 	in := nl.Chain{Name: "in", Type: "nat", Hook: "prerouting", Priority: -100}
 	out := nl.Chain{Name: "out", Type: "nat", Hook: "postrouting", Priority: 100}
 	var w nl.Wiring
@@ -98,17 +98,17 @@ func (f *Fabric) translate() error {
 		w = append(w, nl.Step{NS: f.igw.NS, Object: nl.Route{Dst: private, Via: routerAddr.Addr(), Dev: "vpc"}})
 		out.Rules = append(out.Rules, nl.NFRule{nl.OIFName("internet"), nl.SAddr(private), nl.SNAT(public)})
 	}
-	for _, id := range slices.Sorted(maps.Keys(f.mapped)) {
-		m := f.mapped[id]
-		add(prefix(m.private), m.public)
-		for _, port := range f.open {
+	for _, id := range slices.Sorted(maps.Keys(f.publicAddrs)) {
+		m := f.publicAddrs[id]
+		add(hostPrefix(m.private), m.public)
+		for _, port := range f.openPorts {
 			for _, proto := range []string{"tcp", "udp"} {
-				in.Rules = append(in.Rules, nl.NFRule{nl.DAddr(prefix(m.public)), nl.DPort(proto, port, port),
+				in.Rules = append(in.Rules, nl.NFRule{nl.DAddr(hostPrefix(m.public)), nl.DPort(proto, port, port),
 					nl.DNAT(netip.AddrPortFrom(m.private, port))})
 			}
 		}
 	}
-	for _, subnet := range f.natted {
+	for _, subnet := range f.natSubnets {
 		add(subnet, NATAddr)
 	}
 	t := nl.Table{Family: "ip", Name: "igw", Chains: []nl.Chain{in, out}}

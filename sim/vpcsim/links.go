@@ -61,9 +61,9 @@ func (f *Fabric) followLinks(s *rtnl.NetlinkSocket) {
 		switch {
 		case err == nil:
 			changed := changedLinks(messages)
-			f.lookAt(func(link nl.Veth) bool { return changed[link.Name] || changed[link.PeerMAC] })
+			f.checkLinks(func(link nl.Veth) bool { return changed[link.Name] || changed[link.PeerMAC] })
 		case err == unix.ENOBUFS: // more changes than the socket holds
-			f.lookAt(func(nl.Veth) bool { return true })
+			f.checkLinks(func(nl.Veth) bool { return true })
 		case err != unix.EINTR:
 			return
 		}
@@ -81,33 +81,33 @@ func changedLinks(messages []syscall.NetlinkMessage) map[string]bool {
 	return changed
 }
 
-// lookAt calls look for each ENI for which the function which returns true. which gets the link of the ENI.
-func (f *Fabric) lookAt(which func(nl.Veth) bool) {
+// checkLinks calls look for each ENI for which the function which returns true. which gets the link of the ENI.
+func (f *Fabric) checkLinks(matches func(nl.Veth) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.run == nil {
 		return // closed
 	}
 	for id, p := range f.plugged {
-		if !which(p.link()) {
+		if !matches(p.link()) {
 			continue
 		}
-		if err := f.look(id); err != nil {
+		if err := f.checkLink(id); err != nil {
 			f.failed = errors.Join(f.failed, fmt.Errorf("%s: %w", id, err))
 		}
 	}
 }
 
 // link returns the link of an ENI as the fabric creates it.
-func (p plugged) link() nl.Veth { return p.wiring[0].Object.(nl.Veth) }
+func (p pluggedENI) link() nl.Veth { return p.wiring[0].Object.(nl.Veth) }
 
-// look notes the name and the properties of the instance's end of an ENI's link, in any namespace. It restores a link
+// checkLink notes the name and the properties of the instance's end of an ENI's link, in any namespace. It restores a link
 // that is gone.
-func (f *Fabric) look(id string) error {
+func (f *Fabric) checkLink(id string) error {
 	p := f.plugged[id]
 	near, err := f.vpc.LinkByName(p.link().Name)
 	if errors.Is(err, fs.ErrNotExist) && !p.lost {
-		err = f.restore(p)
+		err = f.restoreLink(p)
 		if p.lost = err != nil; p.lost {
 			// A failed restore removes its link, and the kernel reports that. Without lost, look would try for ever.
 			f.plugged[id] = p
@@ -133,16 +133,16 @@ func (f *Fabric) look(id string) error {
 	return nil
 }
 
-// gone reports whether a link is missing in the fabric's namespace.
-func (f *Fabric) gone(link string) bool {
+// isLinkMissing reports whether a link is missing in the fabric's namespace.
+func (f *Fabric) isLinkMissing(link string) bool {
 	_, err := f.vpc.LinkByName(link)
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// restore creates the link of an ENI again, in the namespace of its instance, and adds the rest of the ENI's wiring.
+// restoreLink creates the link of an ENI again, in the namespace of its instance, and adds the rest of the ENI's wiring.
 // For this, restore opens the namespace of the instance again, because an open nl.NS serves one goroutine at a time.
-func (f *Fabric) restore(p plugged) error {
-	home, err := nl.Open(p.instance.Name, p.instance.Path)
+func (f *Fabric) restoreLink(lost pluggedENI) error {
+	home, err := nl.Open(lost.instance.Name, lost.instance.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // the namespace of the instance is gone: no link is needed
 	}
@@ -150,18 +150,18 @@ func (f *Fabric) restore(p plugged) error {
 		return err
 	}
 	defer home.Close()
-	link, mtu := p.link(), p.link().MTU
-	if link.Peer, err = freeName(home, p.seen, link.Peer); err != nil {
+	link, mtu := lost.link(), lost.link().MTU
+	if link.Peer, err = freeName(home, lost.seen, link.Peer); err != nil {
 		return err
 	}
-	link.PeerNS, link.PeerDown, link.PeerGroup = home, true, p.seen.Group
-	if p.seen.MTU > 0 {
-		link.MTU = p.seen.MTU
+	link.PeerNS, link.PeerDown, link.PeerGroup = home, true, lost.seen.Group
+	if lost.seen.MTU > 0 {
+		link.MTU = lost.seen.MTU
 	}
 	// The Veth gives both ends the MTU of the lost link. Then Up gives the fabric's end its own MTU again.
 	w := nl.Wiring{{NS: f.vpc.NS, Object: link}, {NS: f.vpc.NS, Object: nl.Up{Dev: link.Name, MTU: mtu}}}
-	if err := append(w, p.wiring[1:]...).Add(); err != nil {
-		return fmt.Errorf("its link returns to %s: %w", p.instance.Name, err)
+	if err := append(w, lost.wiring[1:]...).Add(); err != nil {
+		return fmt.Errorf("its link returns to %s: %w", lost.instance.Name, err)
 	}
 	return nil
 }
@@ -169,7 +169,7 @@ func (f *Fabric) restore(p plugged) error {
 // freeName returns the name that the kernel would give to a network card that returns to the namespace n. The first
 // choice is the last name of the link, or unseen if the fabric has never seen the link. If that name is not free, the
 // second choice is "dev" and the last index of the link. The third choice is "dev" and the lowest free number.
-func freeName(n *nl.NS, last nl.Link, unseen string) (string, error) {
+func freeName(n *nl.NS, last nl.Link, fallback string) (string, error) {
 	links, err := n.Links()
 	if err != nil {
 		return "", err
@@ -179,7 +179,7 @@ func freeName(n *nl.NS, last nl.Link, unseen string) (string, error) {
 		used[l.Name] = true
 	}
 	if last.Index == 0 {
-		last.Name = unseen
+		last.Name = fallback
 	}
 	name := last.Name
 	if used[name] {

@@ -31,7 +31,7 @@ type Namespace struct {
 // NewNamespace creates an empty namespace, as a container runtime does for a pod. Close of the Fabric also closes the
 // Namespace.
 func (f *Fabric) NewNamespace(name string) (*Namespace, error) {
-	n, err := MakeNamespace(name, filepath.Base(f.run.netns(name)))
+	n, err := MakeNamespace(name, filepath.Base(f.run.netnsPath(name)))
 	if err != nil {
 		return nil, err
 	}
@@ -44,10 +44,10 @@ func (f *Fabric) NewNamespace(name string) (*Namespace, error) {
 // MakeNamespace creates an empty namespace that belongs to no Fabric. Its path is a file in the directory of
 // ip-netns(8).
 func MakeNamespace(name, file string) (*Namespace, error) {
-	if err := addNetNS(file); err != nil {
+	if err := createNetNS(file); err != nil {
 		return nil, fmt.Errorf("make namespace %s: %w", name, err)
 	}
-	path := filepath.Join(namespaces, file)
+	path := filepath.Join(netnsDir, file)
 	ns, err := nl.Open(name, path)
 	if err != nil {
 		return nil, errors.Join(err, removeNetNS(path))
@@ -73,8 +73,8 @@ func (n *Namespace) Close() error {
 	return errors.Join(err, n.NS.Close(), removeNetNS(n.Path))
 }
 
-// addNetNS creates a namespace where ip-netns(8) finds it.
-func addNetNS(name string) error {
+// createNetNS creates a namespace where ip-netns(8) finds it.
+func createNetNS(name string) error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // no unlock: the thread is in the new namespace, and must end with the goroutine

@@ -35,7 +35,7 @@ func (f *Fabric) answerNeighbours() error {
 	}
 	go func() {
 		// Read ends when the socket is closed.
-		_ = c.Read(func(fd uintptr) bool { return f.readSolicitations(int(fd)) })
+		_ = c.Read(func(fd uintptr) bool { return f.answerPending(int(fd)) })
 	}()
 	return nil
 }
@@ -70,10 +70,10 @@ func bigEndian(n uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n))
 }
 
-// readSolicitations answers all pending solicitations. If more solicitations may come later, it returns false, and Read
+// answerPending answers all pending solicitations. If more solicitations may come later, it returns false, and Read
 // of the socket calls it again.
-func (f *Fabric) readSolicitations(fd int) bool {
-	for b := make([]byte, jumbo); ; {
+func (f *Fabric) answerPending(fd int) bool {
+	for b := make([]byte, vpcMTU); ; {
 		size, from, err := unix.Recvfrom(fd, b, 0)
 		if err != nil {
 			return err != unix.EAGAIN && err != unix.EINTR
@@ -112,7 +112,7 @@ func (f *Fabric) advertisement(mac string, question []byte) []byte {
 		return nil
 	}
 	for _, e := range f.EC2.ENIs() {
-		if e.MAC == mac && !slices.ContainsFunc(prefixes(e), func(p netip.Prefix) bool { return p.Contains(target) }) {
+		if e.MAC == mac && !slices.ContainsFunc(eniPrefixes(e), func(p netip.Prefix) bool { return p.Contains(target) }) {
 			return advertise(target, source)
 		}
 	}

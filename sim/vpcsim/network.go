@@ -15,11 +15,11 @@ import (
 
 // A network is a VPC in the fabric: its routing tables and CIDRs.
 type network struct {
-	table    uint32         // routes to the ENIs of the VPC and of its peers, to drains, and by IPv6 to the internet
-	internet uint32         // the route to the internet by IPv4, for the addresses that may use it
-	within   []netip.Prefix // the CIDRs of the VPC and of its peers
-	public   []netip.Prefix // the IPv6 CIDRs of the VPC, which the internet knows
-	peers    []*network     // the peers that are in the fabric
+	table     uint32         // routes to the ENIs of the VPC and of its peers, to drains, and by IPv6 to the internet
+	internet  uint32         // the route to the internet by IPv4, for the addresses that may use it
+	reachable []netip.Prefix // the CIDRs of the VPC and of its peers
+	public    []netip.Prefix // the IPv6 CIDRs of the VPC, which the internet knows
+	peers     []*network     // the peers that are in the fabric
 }
 
 const (
@@ -34,18 +34,18 @@ func newNetworks(c ec2sim.Config) (map[string]*network, error) {
 	networks := map[string]*network{}
 	for i, v := range c.VPCs {
 		for _, other := range c.VPCs[:i] {
-			if overlap(blocks(v), blocks(other)) {
+			if anyOverlap(vpcCIDRs(v), vpcCIDRs(other)) {
 				return nil, fmt.Errorf("%s and %s overlap: one fabric cannot tell them apart", other.ID, v.ID)
 			}
 		}
 		n := uint32(i)
-		networks[v.ID] = &network{table: tableVPC + n, internet: tableInternet + n, within: blocks(v),
+		networks[v.ID] = &network{table: tableVPC + n, internet: tableInternet + n, reachable: vpcCIDRs(v),
 			public: v.IPv6CIDRs}
 	}
 	cidrs := func(p ec2sim.PeerVPC) []netip.Prefix {
 		i := slices.IndexFunc(c.VPCs, func(v ec2sim.VPC) bool { return v.ID == p.ID })
 		if i >= 0 {
-			return blocks(c.VPCs[i])
+			return vpcCIDRs(c.VPCs[i])
 		}
 		return slices.Concat(p.CIDRs, p.IPv6CIDRs)
 	}
@@ -53,28 +53,28 @@ func newNetworks(c ec2sim.Config) (map[string]*network, error) {
 		if cmp.Or(p.Status, "active") != "active" {
 			continue
 		}
-		networks[p.Requester.ID].peer(networks[p.Accepter.ID], cidrs(p.Accepter))
-		networks[p.Accepter.ID].peer(networks[p.Requester.ID], cidrs(p.Requester))
+		networks[p.Requester.ID].addPeer(networks[p.Accepter.ID], cidrs(p.Accepter))
+		networks[p.Accepter.ID].addPeer(networks[p.Requester.ID], cidrs(p.Requester))
 	}
 	return networks, nil
 }
 
-// blocks returns the CIDRs of a VPC, of both families.
-func blocks(v ec2sim.VPC) []netip.Prefix { return slices.Concat(v.CIDRs, v.IPv6CIDRs) }
+// vpcCIDRs returns the CIDRs of a VPC, of both families.
+func vpcCIDRs(v ec2sim.VPC) []netip.Prefix { return slices.Concat(v.CIDRs, v.IPv6CIDRs) }
 
-func overlap(as, bs []netip.Prefix) bool {
+func anyOverlap(as, bs []netip.Prefix) bool {
 	return slices.ContainsFunc(as, func(a netip.Prefix) bool { return slices.ContainsFunc(bs, a.Overlaps) })
 }
 
-// peer makes another network a peer of n. cidrs are the CIDRs of the other network. A nil network is a VPC outside the
+// addPeer makes another network a peer of n. cidrs are the CIDRs of the other network. A nil network is a VPC outside the
 // fabric.
-func (n *network) peer(other *network, cidrs []netip.Prefix) {
+func (n *network) addPeer(peer *network, cidrs []netip.Prefix) {
 	if n == nil {
 		return
 	}
-	n.within = append(n.within, cidrs...)
-	if other != nil {
-		n.peers = append(n.peers, other)
+	n.reachable = append(n.reachable, cidrs...)
+	if peer != nil {
+		n.peers = append(n.peers, peer)
 	}
 }
 
@@ -92,16 +92,16 @@ func (n *network) tables() []uint32 {
 func (n *network) wiring(vpc, igw *nl.NS) nl.Wiring {
 	var w nl.Wiring
 	add := func(r nl.Route) { w = append(w, nl.Step{NS: vpc, Object: r}) }
-	for _, cidr := range n.within {
-		add(toDrain(drainNoHost, cidr, n.table))
+	for _, cidr := range n.reachable {
+		add(drainRoute(drainNoHost, cidr, n.table))
 		// A packet within the VPC must not go to the internet: a throw route continues with the next rule.
 		add(nl.Route{Dst: cidr, Type: "throw", Table: n.internet})
 	}
-	add(toDrain(drainNoRoute, everything, n.table))
-	add(nl.Route{Dst: everything, Via: gatewayAddr.Addr(), Dev: "igw", Table: n.internet})
-	add(nl.Route{Dst: everything6, Via: gatewayAddr6.Addr(), Dev: "igw", Table: n.table})
+	add(drainRoute(drainNoRoute, allIPv4, n.table))
+	add(nl.Route{Dst: allIPv4, Via: gatewayAddr.Addr(), Dev: "igw", Table: n.internet})
+	add(nl.Route{Dst: allIPv6, Via: gatewayAddr6.Addr(), Dev: "igw", Table: n.table})
 	for _, cidr := range n.public {
-		add(toDrain(drainNoHost, cidr, nl.MainTable))
+		add(drainRoute(drainNoHost, cidr, nl.MainTable))
 		w = append(w, nl.Step{NS: igw, Object: nl.Route{Dst: cidr, Via: routerAddr6.Addr(), Dev: "vpc"}})
 	}
 	return w

@@ -14,30 +14,30 @@ import (
 	"time"
 )
 
-// patience is how long a probe waits for an answer: long enough for a busy machine. glance is the interval at which a
+// answerTimeout is how long a probe waits for an answer: long enough for a busy machine. glance is the interval at which a
 // waiting probe checks whether its datagram was too big for the path. while is how long Silent waits. again is the
 // interval between two pings, as in ping(8).
 const (
-	patience = time.Minute
-	glance   = 100 * time.Millisecond
-	while    = 2 * time.Second
-	again    = time.Second
+	answerTimeout = time.Minute
+	pollInterval  = 100 * time.Millisecond
+	silence       = 2 * time.Second
+	pingInterval  = time.Second
 )
 
-// small is the number of bytes that Call sends.
-const small = 10
+// callSize is the number of bytes that Call sends.
+const callSize = 10
 
 // Call calls a port where a Namespace answers, by "tcp" or "udp". It returns the caller's address as the other end saw
 // it.
 func (n *Namespace) Call(network string, to netip.AddrPort) (seen netip.AddrPort, err error) {
-	return n.Send(network, to, small)
+	return n.Send(network, to, callSize)
 }
 
 // Send is Call with size bytes. By "udp", Send sends the bytes in one datagram of at most 65507 bytes. If the datagram
 // is larger than the path MTU, it is sent in fragments. Send returns an error if the other end does not get all bytes.
 func (n *Namespace) Send(network string, to netip.AddrPort, size int) (seen netip.AddrPort, err error) {
 	err = n.Do(func() error {
-		c, err := net.DialTimeout(network, to.String(), patience)
+		c, err := net.DialTimeout(network, to.String(), answerTimeout)
 		if err != nil {
 			return err
 		}
@@ -60,7 +60,7 @@ func (n *Namespace) Send(network string, to netip.AddrPort, size int) (seen neti
 }
 
 func sendStream(c *net.TCPConn, size int) (seen netip.AddrPort, err error) {
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
 		return seen, err
 	}
 	if _, err := c.Write(make([]byte, size)); err != nil {
@@ -79,11 +79,11 @@ func sendStream(c *net.TCPConn, size int) (seen netip.AddrPort, err error) {
 // Ping sends an ICMP echo request each second until there is a reply, for at most a minute. One request is not enough.
 // The kernel first adds an IPv6 address, and a work item adds the local route to the address later
 // (net/ipv6/addrconf.c: addrconf_dad_start). The kernel drops a packet that arrives in between.
-func (n *Namespace) Ping(to netip.Addr) error { return n.ping(to, patience) }
+func (n *Namespace) Ping(to netip.Addr) error { return n.ping(to, answerTimeout) }
 
 // Silent sends ICMP echo requests for two seconds, and returns an error if there is a reply.
 func (n *Namespace) Silent(to netip.Addr) error {
-	if err := n.ping(to, while); err != nil {
+	if err := n.ping(to, silence); err != nil {
 		return nil
 	}
 	return fmt.Errorf("%s: %s answers", n.Name, to)
@@ -100,7 +100,7 @@ func (n *Namespace) ping(to netip.Addr, patience time.Duration) error {
 			return err
 		}
 		defer c.Close()
-		return kind.ask(c, patience)
+		return kind.exchange(c, patience)
 	})
 	if err != nil {
 		return fmt.Errorf("%s: ping %s: %w", n.Name, to, err)
@@ -119,9 +119,9 @@ var (
 // atID is the offset of identifier and sequence number in the messages.
 const atID = 4
 
-// ask sends requests until a reply comes. The time of day is their identifier and sequence number, so ask recognises
+// exchange sends requests until a reply comes. The time of day is their identifier and sequence number, so ask recognises
 // the reply to its own request.
-func (e echo) ask(c *net.IPConn, patience time.Duration) error {
+func (e echo) exchange(c *net.IPConn, patience time.Duration) error {
 	const atSum, length = 2, 8
 	request := make([]byte, length)
 	request[0] = e.request
@@ -131,20 +131,20 @@ func (e echo) ask(c *net.IPConn, patience time.Duration) error {
 		if _, err := c.Write(request); err != nil {
 			return err
 		}
-		err := e.await(c, request[atID:], time.Now().Add(again))
+		err := e.awaitReply(c, request[atID:], time.Now().Add(pingInterval))
 		if !errors.Is(err, os.ErrDeadlineExceeded) || time.Now().After(end) {
 			return err
 		}
 	}
 }
 
-// await reads until the reply with this identifier and sequence number comes. A raw socket gets all replies from that
+// awaitReply reads until the reply with this identifier and sequence number comes. A raw socket gets all replies from that
 // address, also the replies to requests of other processes.
-func (e echo) await(c *net.IPConn, id []byte, deadline time.Time) error {
+func (e echo) awaitReply(c *net.IPConn, id []byte, deadline time.Time) error {
 	if err := c.SetReadDeadline(deadline); err != nil {
 		return err
 	}
-	for reply := make([]byte, ethernet); ; {
+	for reply := make([]byte, internetMTU); ; {
 		size, _, err := c.ReadFrom(reply) // without the IP header
 		if err != nil {
 			return err

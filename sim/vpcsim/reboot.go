@@ -25,14 +25,14 @@ func (i *Instance) Reboot(lies ...ec2sim.Lie) error {
 	if err := i.fabric.reboot(i, i.ENIs()); err != nil {
 		return fmt.Errorf("%s: reboot: %w", i.Name, err)
 	}
-	return i.settle()
+	return i.awaitIPv6()
 }
 
 func (f *Fabric) reboot(i *Instance, enis []ec2sim.ENI) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, e := range enis {
-		if err := f.unplug(e.ID); err != nil {
+		if err := f.unplugENI(e.ID); err != nil {
 			return err
 		}
 	}
@@ -45,9 +45,9 @@ func (f *Fabric) reboot(i *Instance, enis []ec2sim.ENI) error {
 	}); err != nil {
 		return err
 	}
-	err := sysctls(i.NS).Add()
+	err := instanceSysctls(i.NS).Add()
 	for _, e := range enis {
-		err = errors.Join(err, f.plug(e, i))
+		err = errors.Join(err, f.plugENI(e, i))
 	}
-	return errors.Join(err, dhcp(enis[0], i.NS).Add())
+	return errors.Join(err, dhcpWiring(enis[0], i.NS).Add())
 }

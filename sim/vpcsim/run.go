@@ -21,30 +21,30 @@ type run struct {
 }
 
 const (
-	runs       = "/run/vpcsim"
-	namespaces = "/run/netns"
+	runPrefix = "/run/vpcsim"
+	netnsDir  = "/run/netns"
 )
 
 // newRun removes the directories and namespaces of killed processes, and takes the lowest free number.
 func newRun() (*run, error) {
-	left, err := filepath.Glob(runs + "[0-9]*")
+	left, err := filepath.Glob(runPrefix + "[0-9]*")
 	if err != nil {
 		panic(err) // the pattern is a constant
 	}
 	for _, dir := range left {
-		r, err := lock(dir)
+		r, err := lockDir(dir)
 		if errors.Is(err, errTaken) {
 			continue
 		}
 		if err == nil {
-			err = r.end()
+			err = r.remove()
 		}
 		if err != nil {
 			return nil, fmt.Errorf("clear away %s: %w", dir, err)
 		}
 	}
 	for n := 0; ; n++ {
-		r, err := lock(fmt.Sprintf("%s%d", runs, n))
+		r, err := lockDir(fmt.Sprintf("%s%d", runPrefix, n))
 		if !errors.Is(err, errTaken) {
 			return r, err
 		}
@@ -53,8 +53,8 @@ func newRun() (*run, error) {
 
 var errTaken = errors.New("another process has it")
 
-// lock creates a directory and takes its lock.
-func lock(dir string) (*run, error) {
+// lockDir creates a directory and takes its lock.
+func lockDir(dir string) (*run, error) {
 	for {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, err
@@ -79,14 +79,14 @@ func lock(dir string) (*run, error) {
 	}
 }
 
-// netns returns the path of a namespace of this run.
-func (r *run) netns(name string) string {
-	return filepath.Join(namespaces, filepath.Base(r.dir)+"-"+name)
+// netnsPath returns the path of a namespace of this run.
+func (r *run) netnsPath(name string) string {
+	return filepath.Join(netnsDir, filepath.Base(r.dir)+"-"+name)
 }
 
-// end removes the remaining namespaces and the directory, and then releases the lock.
-func (r *run) end() error {
-	left, err := filepath.Glob(r.netns("*"))
+// remove removes the remaining namespaces and the directory, and then releases the lock.
+func (r *run) remove() error {
+	left, err := filepath.Glob(r.netnsPath("*"))
 	for _, path := range left {
 		err = errors.Join(err, removeNetNS(path))
 	}

@@ -24,15 +24,15 @@ var errorAddr = netip.MustParseAddr("192.0.2.253")
 // ec2Addr is the address of EC2 in each instance's namespace. The fabric does not simulate the network path to EC2.
 const ec2Addr = "127.0.0.1:8773"
 
-// serve answers HTTP at an address of a namespace until the namespace is closed. hops is the hop limit of the answers;
+// serveHTTP answers HTTP at an address of a namespace until the namespace is closed. hops is the hop limit of the answers;
 // 0 means the default.
-func (n *Namespace) serve(addr string, hops int, h http.Handler) error {
+func (n *Namespace) serveHTTP(addr string, hopLimit int, h http.Handler) error {
 	l := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
-		if hops == 0 {
+		if hopLimit == 0 {
 			return nil
 		}
 		control := c.Control(func(fd uintptr) {
-			err = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_IP, syscall.IP_TTL, hops)
+			err = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_IP, syscall.IP_TTL, hopLimit)
 		})
 		if control != nil {
 			return control
@@ -58,13 +58,13 @@ func (n *Namespace) serve(addr string, hops int, h http.Handler) error {
 // the node routes does not get the answers, and a container on the ENI does.
 func (f *Fabric) serveMetadata() error {
 	for _, a := range []netip.Addr{errorAddr, metadataAddr.Addr()} { // ICMP errors have the first as source
-		if err := (nl.Addr{Prefix: prefix(a), Dev: "lo"}).Add(f.vpc.NS); err != nil {
+		if err := (nl.Addr{Prefix: hostPrefix(a), Dev: "lo"}).Add(f.vpc.NS); err != nil {
 			return err
 		}
 	}
 	const hops = 1
-	return f.vpc.serve(metadataAddr.String(), hops, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		i := f.caller(r)
+	return f.vpc.serveHTTP(metadataAddr.String(), hops, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		i := f.callerOf(r)
 		if i == nil {
 			http.Error(w, "the fabric knows no instance of this address", http.StatusForbidden)
 			return
@@ -73,14 +73,14 @@ func (f *Fabric) serveMetadata() error {
 	}))
 }
 
-// caller returns the instance whose ENI has the source address of a request.
-func (f *Fabric) caller(r *http.Request) *Instance {
+// callerOf returns the instance whose ENI has the source address of a request.
+func (f *Fabric) callerOf(r *http.Request) *Instance {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return nil
 	}
 	for _, e := range f.EC2.ENIs() {
-		for _, p := range prefixes(e) {
+		for _, p := range eniPrefixes(e) {
 			if p.Contains(from.Addr()) {
 				f.mu.Lock()
 				defer f.mu.Unlock()

@@ -44,15 +44,15 @@ func (f *Fabric) Spoofed() (packets []string, err error) {
 			if err != nil {
 				return // no packet is left
 			}
-			packets = append(packets, describe(packet[:n]))
+			packets = append(packets, packetText(packet[:n]))
 		}
 	})
 	return packets, err
 }
 
-// describe returns a text about an IPv4 packet, with its addresses, protocol, TTL, ports and TCP flags. It shows other
+// packetText returns a text about an IPv4 packet, with its addresses, protocol, TTL, ports and TCP flags. It shows other
 // packets as hexadecimal numbers.
-func describe(p []byte) string {
+func packetText(p []byte) string {
 	const header = 20
 	if len(p) < header+14 || p[0]>>4 != 4 {
 		return fmt.Sprintf("% x", p)

@@ -37,12 +37,12 @@ func State(n *nl.NS) ([]string, error) {
 		s = append(s, l.String())
 	}
 	for _, a := range addrs {
-		if !own(a.Prefix) {
+		if !isKernelMade(a.Prefix) {
 			s = append(s, a.String())
 		}
 	}
 	for _, r := range routes {
-		if !own(r.Dst) {
+		if !isKernelMade(r.Dst) {
 			s = append(s, r.String())
 		}
 	}
@@ -55,9 +55,9 @@ func State(n *nl.NS) ([]string, error) {
 	return s, nil
 }
 
-// own reports whether the kernel itself adds the address or route, at a time of its choice: for link-local and
+// isKernelMade reports whether the kernel itself adds the address or route, at a time of its choice: for link-local and
 // multicast addresses of IPv6.
-func own(p netip.Prefix) bool {
+func isKernelMade(p netip.Prefix) bool {
 	a := p.Addr()
 	return a.Is6() && (a.IsLinkLocalUnicast() || a.IsMulticast())
 }

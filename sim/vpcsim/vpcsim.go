@@ -59,16 +59,16 @@ type Fabric struct {
 
 	launch sync.Mutex // held while an instance boots
 
-	mu        sync.Mutex           // guards all fields below
-	booting   *Instance            // the instance that RunInstance launches, until its ID is known
-	instances map[string]*Instance // by ID
-	made      []*Namespace
-	plugged   map[string]plugged // by ENI
-	mapped    map[string]mapping // by ENI
-	natted    []netip.Prefix     // the subnets that have a NAT gateway
-	open      []uint16           // the ports that calls from the internet may use
-	onLaunch  func(*Instance)    // nil: instances of the action RunInstances have no namespace
-	failed    error
+	mu          sync.Mutex           // guards all fields below
+	booting     *Instance            // the instance that RunInstance launches, until its ID is known
+	instances   map[string]*Instance // by ID
+	made        []*Namespace
+	plugged     map[string]pluggedENI // by ENI
+	publicAddrs map[string]mapping    // by ENI
+	natSubnets  []netip.Prefix        // the subnets that have a NAT gateway
+	openPorts   []uint16              // the ports that calls from the internet may use
+	onLaunch    func(*Instance)       // nil: instances of the action RunInstances have no namespace
+	failed      error
 }
 
 // New starts EC2 and its fabric. The VPCs must not overlap, even without a peering, because they share one fabric.
@@ -87,12 +87,12 @@ func New(c ec2sim.Config) (*Fabric, error) {
 	}
 	f := &Fabric{
 		EC2: sim, run: r, region: c.Region, networks: networks,
-		instances: map[string]*Instance{}, plugged: map[string]plugged{}, mapped: map[string]mapping{},
+		instances: map[string]*Instance{}, plugged: map[string]pluggedENI{}, publicAddrs: map[string]mapping{},
 	}
 	if err := f.build(); err != nil {
 		return nil, errors.Join(fmt.Errorf("build the fabric: %w", err), f.Close())
 	}
-	sim.OnChange(f.follow)
+	sim.OnChange(f.applyReported)
 	return f, nil
 }
 
@@ -107,9 +107,9 @@ func (f *Fabric) build() (err error) {
 	if f.Internet, err = f.NewNamespace("internet"); err != nil {
 		return err
 	}
-	w := router(f.vpc.NS)
-	w = append(w, f.drains()...)
-	w = append(w, f.outside()...)
+	w := routerSysctls(f.vpc.NS)
+	w = append(w, f.drainWiring()...)
+	w = append(w, f.internetWiring()...)
 	for _, n := range f.networks {
 		w = append(w, n.wiring(f.vpc.NS, f.igw.NS)...)
 	}
@@ -119,9 +119,9 @@ func (f *Fabric) build() (err error) {
 	return errors.Join(f.serveMetadata(), f.answerNeighbours(), f.watchLinks(), f.watchSpoofed())
 }
 
-// router returns the sysctls of a namespace that forwards packets unchanged, and answers ARP for all addresses to which
+// routerSysctls returns the sysctls of a namespace that forwards packets unchanged, and answers ARP for all addresses to which
 // it can forward.
-func router(n *nl.NS) nl.Wiring {
+func routerSysctls(n *nl.NS) nl.Wiring {
 	return nl.Wiring{
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}}, // first: ip_forward resets other sysctls
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/all/proxy_arp", Value: "1"}},
@@ -161,8 +161,8 @@ func (f *Fabric) Close() error {
 	for _, n := range made {
 		err = errors.Join(err, n.Close())
 	}
-	return errors.Join(err, run.end())
+	return errors.Join(err, run.remove())
 }
 
-// prefix returns the prefix that has only this address.
-func prefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+// hostPrefix returns the prefix that has only this address.
+func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
