@@ -16,8 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// serviceBackends are the backends of the Services, by ClusterIP and port. Each Service has one backend; the name of its
-// constant says where the backend is.
+// serviceBackends has the backend of each Service, by ClusterIP and port. The names of the constants say where the
+// backends are, as seen from the pod pod1.
 var serviceBackends = map[string]paths.Place{
 	remoteService:  paths.PodOn(1, 1, 0),
 	siblingService: paths.PodOn(0, 1, 1),

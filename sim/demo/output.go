@@ -44,7 +44,7 @@ func (o *output) showProgress(format string, args ...any) {
 	}
 }
 
-// clearProgress removes the line of progress.
+// clearProgress removes the line that showProgress has printed.
 func (o *output) clearProgress() {
 	if o.terminal {
 		fmt.Fprint(o.w, eraseLine)
@@ -92,7 +92,8 @@ func shortID(id string) string {
 	return kind + "-" + strings.TrimLeft(number, "0")
 }
 
-// compactAddrs prints addresses without their common beginning, such as "100.64.0.4 .5 .6".
+// compactAddrs returns addresses as text, without the beginning that is the same as in the address before: "100.64.0.4
+// .5 .6".
 func compactAddrs(addrs []netip.Addr) string {
 	var words []string
 	for i, a := range addrs {
@@ -113,7 +114,7 @@ func (o *output) printAddTimes(a addResults) {
 	o.printDurations("ADD", "with addresses there", a.warm, asked)
 }
 
-// printDurations prints the minimum, the median and the maximum of some times.
+// printDurations prints the minimum, the median and the maximum of some durations.
 func (o *output) printDurations(verb, how string, took []time.Duration, remark string) {
 	slices.Sort(took)
 	s := func(d time.Duration) float64 { return d.Seconds() }

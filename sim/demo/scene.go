@@ -30,7 +30,7 @@ func newScene(bin, conflist, dataPath string) (*scene, error) {
 	return &scene{s, bin}, nil
 }
 
-// validate checks whether the plugins can run here.
+// validate checks whether the plugins can run on the nodes.
 func (s *scene) validate(ctx context.Context) error {
 	for _, n := range s.Nodes {
 		if err := n.Validate(ctx); err != nil {

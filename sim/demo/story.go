@@ -14,14 +14,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
 )
 
-// The demo adds the twelve pods of each node in three steps. Each constant is a number of pods.
+// The demo adds the twelve pods of each node in three steps. Each constant is the number of pods of one step.
 const (
 	firstPods = 4 // at once, on a node that has only its boot ENI
 	sparePods = 6 // one after the other; the tool gets their addresses in advance
 	lastPods  = 2 // at once again; the first ENI for pods is now full
 )
 
-// addResults has the durations of the ADDs, and the numbers of their calls.
+// addResults has the durations of cold and warm ADDs, and the numbers of calls during warm ADDs.
 type addResults struct {
 	cold, warm []time.Duration
 

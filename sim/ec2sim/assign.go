@@ -70,7 +70,7 @@ func (s *Sim) assignPrivateIPAddresses(in *assignPrivateIPAddressesInput) (*assi
 	return out, nil
 }
 
-// assignDemand takes the blocks of a demand from the space, adds them to the holding h of e, and returns them.
+// assignDemand takes the blocks of the demand d from the space sp, adds them to the holding h of e, and returns them.
 func (s *Sim) assignDemand(e *eni, h *holding, sp *space, d demand) (got holding, err error) {
 	if got, err = sp.takeDemand(d, "Resource.AlreadyAssigned"); err != nil {
 		return holding{}, err
@@ -80,8 +80,8 @@ func (s *Sim) assignDemand(e *eni, h *holding, sp *space, d demand) (got holding
 	return got, nil
 }
 
-// takeFromOwners takes the wanted addresses from the ENIs that have them. It refuses all addresses that are not secondary
-// addresses of an ENI (API: AssignPrivateIpAddresses: "When you move a secondary private IP address").
+// takeFromOwners takes the wanted addresses from the ENIs that have them. It refuses the primary address of an ENI, and
+// an address in the prefix of an ENI (API: AssignPrivateIpAddresses: "When you move a secondary private IP address").
 func (s *Sim) takeFromOwners(wanted []netip.Addr, sub *subnet) error {
 	if err := sub.v4.checkAddrs(wanted); err != nil {
 		return err
@@ -146,7 +146,7 @@ func (e *eni) checkRelease(h, back holding) error {
 	return nil
 }
 
-// releaseBlocks removes blocks from the holding h of e, and returns them to the space.
+// releaseBlocks removes the blocks of back from the holding h of e, and puts them back into the space sp.
 func (s *Sim) releaseBlocks(e *eni, h *holding, sp *space, back holding) {
 	h.addrs = slices.DeleteFunc(h.addrs, func(a netip.Addr) bool {
 		gone := slices.Contains(back.addrs, a)

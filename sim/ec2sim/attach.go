@@ -36,9 +36,9 @@ func (s *Sim) attachNetworkInterface(in *attachNetworkInterfaceInput) (*attachNe
 	return &attachNetworkInterfaceOutput{AttachmentID: a.id, NetworkCardIndex: a.card}, nil
 }
 
-// checkAttach checks the rules of attachments. An ENI has one attachment at a time, in its own zone. Each device index of
-// a card has at most one ENI. The instance type limits the ENIs, the ENIs of a card and the addresses of an ENI (API:
-// AttachNetworkInterface; Guide: "Elastic network interfaces", "Network cards", "Maximum IP addresses per network
+// checkAttach checks the rules of attachments. An ENI has one attachment at a time, in its own zone. Each device index
+// of a card has at most one ENI. The instance type limits the ENIs, the ENIs of a card and the addresses of an ENI
+// (API: AttachNetworkInterface; Guide: "Elastic network interfaces", "Network cards", "Maximum IP addresses per network
 // interface"). The boot ENI has its slot from the launch. Index 0 of another card is an ordinary index (in practice:
 // amazon-vpc-cni-k8s uses it, and amazonlinux/amazon-ec2-net-utils#104 shows an ENI there).
 func (s *Sim) checkAttach(e *eni, i *Instance, card, index int) error {
@@ -76,11 +76,12 @@ func (t InstanceType) checkLimits(v4, v6 int, prefixes bool) error {
 	return nil
 }
 
-// checkSlot refuses an ENI if the instance has no free slot. Each card has its own device indices. The limit of the
-// instance is for the ENIs of all cards together (Guide: "Network cards"). EC2 does not document whether it checks the
-// index or the limit first. The simulator checks the index first, because a caller can change the index. On types with
-// several cards, the index must be below the number of ENIs of the card. In practice, EC2 refuses a larger index at a
-// launch (aws/aws-k8s-tester#531). The refusal of an attachment is a guess. On other types an index can be larger.
+// checkSlot refuses a device index that an ENI has, and an ENI above the limit of the card or of the instance. Each
+// card has its own device indices. The limit of the instance counts the ENIs of all cards (Guide: "Network cards"). EC2
+// does not document whether it checks the index or the limit first. The simulator checks the index first, because a
+// caller can change the index. On types with several cards, the index must be below the number of ENIs of the card. In
+// practice, EC2 refuses a larger index at a launch (aws/aws-k8s-tester#531). That EC2 also refuses it at an attachment
+// is a guess. On types with one card, the index can be larger.
 func (s *Sim) checkSlot(i *Instance, card, index int) error {
 	all := s.enisOf(i)
 	onCard, most := 0, i.limits.cards()[card]
@@ -134,7 +135,7 @@ func (s *Sim) detachNetworkInterface(in *detachNetworkInterfaceInput) (*emptyOut
 	return &emptyOutput{Return: true}, nil
 }
 
-// attachmentOf returns the ENI with the attachment of this ID.
+// attachmentOf returns the ENI whose attachment has this ID.
 func (s *Sim) attachmentOf(id string) (*eni, error) {
 	if !strings.HasPrefix(id, "eni-attach-") {
 		return nil, refuse("InvalidNetworkInterfaceAttachmentId.Malformed",

@@ -51,7 +51,8 @@ func TestEFAOnly(t *testing.T) {
 	if want := []string{"0 0 false 1", "0 1 true 0", "1 0 true 0"}; !slices.Equal(got, want) {
 		t.Fatalf("got %v, want %v", got, want)
 	}
-	answer := must(t, sim, "DescribeNetworkInterfaces NetworkInterfaceId.1="+enis[1].ID+" NetworkInterfaceId.2="+enis[2].ID)
+	answer := must(t, sim, "DescribeNetworkInterfaces NetworkInterfaceId.1="+enis[1].ID+
+		" NetworkInterfaceId.2="+enis[2].ID)
 	if ids := answer.all("networkInterfaceId"); len(ids) != 2 || len(answer.all("privateIpAddress")) != 0 {
 		t.Errorf("described: %v", answer)
 	}

@@ -18,16 +18,16 @@ type clock struct {
 // signature": "within 5 minutes").
 const maxSkew = 5 * time.Minute
 
-// SetClock makes EC2's clock differ from the machine's clock. EC2 refuses a request with the error code if the time in
-// the request's signature is wrong by more than five minutes. Each answer has EC2's time. With an empty code, EC2
-// accepts all times again.
+// SetClock sets EC2's clock ahead of the machine's clock, or behind it if ahead is negative. EC2 then refuses a request
+// with the error code if the time in the request's signature is wrong by more than five minutes. Each answer has EC2's
+// time in its Date header. An empty code ends all of this.
 func (s *Sim) SetClock(ahead time.Duration, code string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clock = clock{ahead, code}
 }
 
-// checkTime writes EC2's time to the answer, and refuses a request whose time is wrong.
+// checkTime writes EC2's time to the Date header of the answer, and refuses a request whose time is wrong.
 func (s *Sim) checkTime(w http.ResponseWriter, r *http.Request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -85,7 +85,7 @@ func (s *Sim) createENI(in *createNetworkInterfaceInput) (*eni, error) {
 	if err != nil {
 		return nil, err
 	}
-	tracking, err := in.Tracking.changed(Tracking{})
+	tracking, err := in.Tracking.applyTo(Tracking{})
 	if err != nil {
 		return nil, err
 	}
@@ -100,8 +100,8 @@ func (s *Sim) createENI(in *createNetworkInterfaceInput) (*eni, error) {
 	return e, nil
 }
 
-// spec returns the spec of the new ENI. For each family, a request may set only one field of a demand. The request may
-// also name a primary IPv4 address (API: CreateNetworkInterface, the parameters).
+// spec returns the spec of the new ENI. In each family, a request may set only one field of the demand. In addition, it
+// may name a primary IPv4 address (API: CreateNetworkInterface, the parameters).
 func (in *createNetworkInterfaceInput) spec() (spec, error) {
 	if in.InterfaceType != "" && in.InterfaceType != "interface" {
 		return spec{}, invalidValue(in.InterfaceType, "interfaceType", "The simulator makes plain interfaces only.")

@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// A demand is what a request asks for in one family: addresses or prefixes, either listed or only counted.
+// A demand is what a request asks for in one family: addresses or prefixes, as a list or as a number.
 type demand struct {
 	addrs       []netip.Addr
 	count       *int
@@ -22,7 +22,7 @@ func (d demand) fieldsSet() []bool {
 	return []bool{len(d.addrs) > 0, d.count != nil, len(d.prefixes) > 0, d.prefixCount != nil}
 }
 
-// isEmpty reports whether the demand asks for nothing, not even for a number of 0.
+// isEmpty reports whether the request has set no field of the demand. A number of 0 is set.
 func (d demand) isEmpty() bool { return !slices.Contains(d.fieldsSet(), true) }
 
 // wantsPrefixes reports whether the demand is for prefixes.
@@ -34,13 +34,13 @@ func (d demand) slots() int {
 	return len(d.addrs) + intValue(d.count) + len(d.prefixes) + intValue(d.prefixCount)
 }
 
-// withoutHeld returns the demand without the addresses that the ENI already has.
+// withoutHeld returns the demand without the addresses in h, which the ENI already has.
 func (d demand) withoutHeld(h holding) demand {
 	d.addrs = slices.DeleteFunc(slices.Clone(d.addrs), func(a netip.Addr) bool { return slices.Contains(h.addrs, a) })
 	return d
 }
 
-// check refuses a demand with more than one field set, and a number below least (API: CreateNetworkInterface,
+// check refuses a demand with more than one field set, and a number below minimum (API: CreateNetworkInterface,
 // AssignPrivateIpAddresses, AssignIpv6Addresses, the parameters).
 func (d demand) check(family string, minimum int) error {
 	atLeast := fmt.Sprintf("It must be at least %d.", minimum)
@@ -57,8 +57,8 @@ func (d demand) check(family string, minimum int) error {
 }
 
 // checkAssign refuses a demand that does not have exactly one field set (API: AssignPrivateIpAddresses: "You must
-// specify either the IP addresses or the IP address count in the request"). The API says the same for prefixes, and in
-// AssignIpv6Addresses.
+// specify either the IP addresses or the IP address count in the request"). The API says the same about prefixes, and
+// for AssignIpv6Addresses.
 func (d demand) checkAssign(family string) error {
 	if d.isEmpty() {
 		return refuse("MissingParameter", "Either the %s addresses or the address count should be provided.", family)
@@ -66,13 +66,13 @@ func (d demand) checkAssign(family string) error {
 	return d.check(family, 1)
 }
 
-// A holding is the addresses and prefixes of one family that an ENI has.
+// A holding has the addresses and the prefixes of an ENI in one family.
 type holding struct {
 	addrs    []netip.Addr
 	prefixes []netip.Prefix
 }
 
-// contains reports whether the address is in the holding, by itself or in a prefix.
+// contains reports whether the address is in the holding, as a single address or in a prefix.
 func (h holding) contains(a netip.Addr) bool {
 	return slices.Contains(h.addrs, a) || slices.ContainsFunc(h.prefixes,
 		func(p netip.Prefix) bool { return p.Contains(a) })
@@ -84,8 +84,8 @@ func (h holding) slots() int { return len(h.addrs) + len(h.prefixes) }
 // blocks returns all addresses and prefixes as blocks of a pool.
 func (h holding) blocks() []netip.Prefix { return append(singleBlocks(h.addrs), h.prefixes...) }
 
-// checkHold refuses slots beyond the limit, prefixes on a type that does not support them, and everything on an EFA-only
-// ENI.
+// checkHold checks whether the ENI may fulfil the demand d, and then use slots of its limit most. It refuses prefixes
+// on an instance type that does not support them, and everything on an EFA-only ENI.
 func (e *eni) checkHold(slots, most int, d demand) error {
 	switch {
 	case e.efaOnly: // the code is a guess
@@ -98,20 +98,21 @@ func (e *eni) checkHold(slots, most int, d demand) error {
 	return nil
 }
 
-// tooManyAddresses refuses more addresses and prefixes than an ENI may have. IPv6 has a separate limit (Guide: "Maximum
-// IP addresses per network interface"). The documentation has no separate code for the limit of IPv6, so this code is a
-// guess.
+// tooManyAddresses returns the error for more addresses and prefixes than an ENI may have. IPv6 has a limit of its own
+// (Guide: "Maximum IP addresses per network interface"). For this limit, the error code is a guess, because the
+// documentation names none.
 func tooManyAddresses() error {
 	return refuse("PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.")
 }
 
-// noPrefixes refuses prefixes on a type that is not built on Nitro. The guide says that such a type has no prefixes.
-// The code is a guess.
+// noPrefixes returns the error for prefixes on a type that is not built on Nitro. The guide says that such a type has
+// no prefixes. The error code is a guess.
 func noPrefixes(instanceType string) error {
 	return refuse("UnsupportedOperation", "Prefixes are not supported on %s.", instanceType)
 }
 
-// noIPv6 refuses IPv6 on an instance type without it (in practice, at a launch; the code is a guess).
+// noIPv6 returns the error for IPv6 on an instance type without IPv6 (in practice, at a launch; the error code is a
+// guess).
 func noIPv6(instanceType string) error {
 	return refuse("UnsupportedOperation", "IPv6 addresses are not supported on %s", instanceType)
 }
@@ -135,7 +136,7 @@ func intValue(n *int) int {
 	return *n
 }
 
-// nilIfZero returns n, or nil if *n is 0: a count of 0 counts as no request.
+// nilIfZero returns n, or nil if *n is 0, so that a number of 0 does not count as set.
 func nilIfZero(n *int) *int {
 	if intValue(n) == 0 {
 		return nil

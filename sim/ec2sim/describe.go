@@ -15,7 +15,7 @@ type set[T any] struct {
 	Items []T `xml:"item"`
 }
 
-// A page is the parameters that all Describe actions share (API: "Filtering", "Pagination").
+// A page has the parameters that all Describe actions share (API: "Filtering", "Pagination").
 type page struct {
 	Filters    []filter `ec2:"Filter"`
 	MaxResults *int     `ec2:"MaxResults"`
@@ -27,20 +27,20 @@ type filter struct {
 	Values []string `ec2:"Value"`
 }
 
-// A catalogue defines the Describe action for one kind of things. It has the IDs and the filters of these things.
+// A catalogue defines the Describe action of one type of resource.
 type catalogue[T any] struct {
 	id       func(T) string
-	notFound func(id string) error       // refuses an ID that does not exist
-	filters  map[string]func(T) []string // the filters: each returns the values of a thing
-	tags     func(T) map[string]string   // nil if such things have no tags
-	maxPage  int                         // the size of the largest page and, if whole is false, of the default page
+	notFound func(id string) error       // returns the error for an ID that does not exist
+	filters  map[string]func(T) []string // by filter name: returns a resource's values for the filter
+	tags     func(T) map[string]string   // nil if such resources have no tags
+	maxPage  int                         // the size of the largest page and, if unpaged is false, of the default page
 	unpaged  bool                        // without MaxResults, the answer has everything
-	idParam  string                      // the parameter with IDs; MaxResults is not allowed with it; empty: none
+	idParam  string                      // the parameter with IDs, which forbids MaxResults; empty: there is none
 }
 
-// choosePage returns the requested page, and the token of the next page. The things are in the order of their IDs, and the
-// token has the last ID of the page. So a thing that appears or disappears between two requests does not make a page
-// omit or repeat other things.
+// choosePage returns the requested page, and the token of the next page. The resources are in the order of their IDs,
+// and the token has the last ID of the page. So a resource that appears or disappears between two requests does not
+// make a page omit or repeat other resources.
 func (c *catalogue[T]) choosePage(all []T, ids []string, p page) (chosen []T, next string, err error) {
 	size, err := c.pageSize(ids, p.MaxResults)
 	if err != nil {
@@ -80,7 +80,8 @@ func (c *catalogue[T]) checkIDs(all []T, ids []string) error {
 	return nil
 }
 
-// pageSize returns how many things fit on the page, or -1 for all (API: the parameter MaxResults of each action).
+// pageSize returns the size of the requested page, or -1 if the page has all resources (API: the parameter MaxResults
+// of each action).
 func (c *catalogue[T]) pageSize(ids []string, asked *int) (int, error) {
 	switch {
 	case asked == nil && c.unpaged:
@@ -96,9 +97,9 @@ func (c *catalogue[T]) pageSize(ids []string, asked *int) (int, error) {
 	return min(*asked, c.maxPage), nil
 }
 
-// applyFilters returns the things that pass all filters. A thing passes a filter if one of the thing's values matches. In
-// the value of a filter, * stands for any characters, and ? stands for one character. After a backslash, these
-// characters stand for themselves (API: "Filtering").
+// applyFilters returns the resources that pass all filters. A resource passes a filter if one of the resource's values
+// matches one of the filter's values. In a filter's value, * stands for any characters, and ? stands for one character.
+// After a backslash, these characters stand for themselves (API: "Filtering").
 func (c *catalogue[T]) applyFilters(things []T, filters []filter) ([]T, error) {
 	for _, f := range filters {
 		have, err := c.filterValues(f.Name)
@@ -107,14 +108,14 @@ func (c *catalogue[T]) applyFilters(things []T, filters []filter) ([]T, error) {
 		}
 		things = slices.DeleteFunc(things, func(t T) bool {
 			return !slices.ContainsFunc(have(t), func(value string) bool {
-				return slices.ContainsFunc(f.Values, func(pattern string) bool { return matchesPattern(pattern, value) })
+				return slices.ContainsFunc(f.Values, func(p string) bool { return matchesPattern(p, value) })
 			})
 		})
 	}
 	return things, nil
 }
 
-// filterValues returns the function that gets a thing's values for the filter of this name.
+// filterValues returns the function that gets a resource's values for the filter of this name.
 func (c *catalogue[T]) filterValues(name string) (func(T) []string, error) {
 	key, isTag := strings.CutPrefix(name, "tag:")
 	field, ok := c.filters[name]
@@ -134,8 +135,8 @@ func (c *catalogue[T]) filterValues(name string) (func(T) []string, error) {
 	return nil, refuse("InvalidParameterValue", "The filter '%s' is invalid", name)
 }
 
-// matchesPattern reports whether a value matches the pattern of a filter. On a mismatch, like lets the last star of the pattern
-// match one more character.
+// matchesPattern reports whether a value matches the pattern of a filter. On a mismatch, it lets the last star of the
+// pattern match one more character.
 func matchesPattern(pattern, value string) bool {
 	p, v, star, taken := 0, 0, -1, 0
 	for v < len(value) {
@@ -157,7 +158,7 @@ func matchesPattern(pattern, value string) bool {
 	return strings.Trim(pattern[p:], "*") == ""
 }
 
-// pageToken returns the token of the page after an ID.
+// pageToken returns the NextToken of the page that begins after an ID.
 func pageToken(id string) string { return base64.URLEncoding.EncodeToString([]byte("after " + id)) }
 
 func parsePageToken(t string) (after string, err error) {
@@ -172,5 +173,5 @@ func parsePageToken(t string) (after string, err error) {
 	return after, nil
 }
 
-// oneValue returns a thing's values for a filter: one text.
+// oneValue returns v as the only value of a resource for a filter.
 func oneValue(v string) []string { return []string{v} }

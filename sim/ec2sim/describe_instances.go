@@ -65,7 +65,7 @@ func (s *Sim) describeInstances(in *describeInstancesInput) (*describeInstancesO
 	return &describeInstancesOutput{Reservations: set[reservation]{s.reservations(chosen)}, NextToken: next}, nil
 }
 
-// reservations returns instances on the wire, grouped by their launch, in the order of their IDs.
+// reservations returns instances as an answer shows them: grouped by their launch, in the order of their IDs.
 func (s *Sim) reservations(instances []*Instance) []reservation {
 	slices.SortFunc(instances, func(a, b *Instance) int { return cmp.Compare(a.ID, b.ID) })
 	var all []reservation
@@ -82,7 +82,7 @@ func (s *Sim) reservations(instances []*Instance) []reservation {
 	return all
 }
 
-// instanceItem returns an instance on the wire. A terminated instance has no network.
+// instanceItem returns an instance as an answer shows it. A terminated instance has no subnet, VPC and address.
 func (s *Sim) instanceItem(i *Instance, state string) instanceItem {
 	item := instanceItem{
 		ID: i.ID, ImageID: i.image(), State: stateItem{stateCodes[state], state}, KeyName: i.launch.in.KeyName,

@@ -75,8 +75,8 @@ func (s *Sim) describeVpcPeeringConnections(in *describePeeringsInput) (*describ
 	return out, nil
 }
 
-// item returns one side of a peering on the wire. "CIDR block information is only returned when describing an active
-// VPC peering connection" (API: VpcPeeringConnection).
+// item returns one side of a peering as an answer shows it. "CIDR block information is only returned when describing an
+// active VPC peering connection" (API: VpcPeeringConnection).
 func (p PeerVPC) item(active bool) peerItem {
 	item := peerItem{OwnerID: p.Account, VPCID: p.ID, Region: p.Region}
 	if !active {

@@ -43,7 +43,7 @@ type describeSubnetsOutput struct {
 // A subnetView is a subnet as DescribeSubnets shows it, with its number of free addresses.
 type subnetView struct {
 	*subnet
-	left int
+	free int
 }
 
 // subnetCatalogue is the catalogue of subnets (API: DescribeSubnets).
@@ -82,7 +82,7 @@ func (s *Sim) describeSubnets(in *describeSubnetsInput) (*describeSubnetsOutput,
 			VPCID:                       sub.VPC,
 			IPv6Native:                  sub.v4 == nil,
 			AssignIPv6AddressOnCreation: sub.AssignIPv6 || sub.v4 == nil,
-			AvailableIPAddressCount:     sub.left,
+			AvailableIPAddressCount:     sub.free,
 			AvailabilityZone:            sub.Zone,
 			DefaultForAZ:                sub.Default,
 			MapPublicIPOnLaunch:         sub.MapPublicIP,

@@ -26,7 +26,7 @@
 //   - An ENI has one attachment at most, in its own zone, at a free device index of a network card. Each card has its
 //     own indices. The boot ENI cannot be detached, an attached ENI cannot be deleted, and a primary address cannot be
 //     unassigned.
-//   - A client token creates only one ENI, even if a caller sends it several times.
+//   - All calls with the same client token create only one ENI.
 //
 // # Faults
 //
@@ -34,24 +34,25 @@
 //
 //   - Attaching, detaching and updates of the metadata take as long as the Config says.
 //   - Requests exhaust EC2's token buckets ([Config.Throttle]), fail ([Sim.Fail]) or take long ([Sim.Delay]).
-//   - EC2 carries out a call, and the answer is lost ([Sim.Lose]).
+//   - EC2 carries out a call, but its answer is lost ([Sim.Lose]).
 //   - The clock of the machine differs from EC2's ([Sim.SetClock]).
 //   - Describe actions show an older state, and actions do not find a new ENI at once ([Config.Lag]).
 //   - The metadata service gives wrong answers ([Instance.Lie]), in particular after a restart ([Instance.Reboot]).
 //
 // EC2 does not document which free address it chooses. The simulator takes the addresses of a subnet in turn. So a test
 // has the same addresses in each run, and the simulator uses a freed address again as late as possible. IDs and MAC
-// addresses have numbers in turn, so they are also the same in each run.
+// addresses contain a counter, so they are also the same in each run.
 //
 // # Limits
 //
-// The simulator is not a mock: all answers follow from one state. It moves no packets: package vpcsim moves packets, as
-// a listener of [Sim.OnChange]. It checks no signatures. Of policies, it checks only the actions of [Config.Denied].
-// There is no Elastic IP address, no primary IPv6 address, no volume, and no action that stops instances. The simulator
-// keeps the rules of security groups, but does not apply them. Of the filters of Describe actions, it has those that the
-// programs of this repository send, and refuses all others. The only interface types are the ordinary type, and
-// EFA-only at a launch. All times come from package time, so a simulator inside a testing/synctest bubble uses the
-// bubble's clock. If EC2's documentation leaves a rule open, the comment at the rule says that the rule is a guess.
+// The simulator is not a mock: all answers follow from one state. It moves no packets: package vpcsim does, and listens
+// to changes by [Sim.OnChange]. It checks no signatures. It evaluates no policies: it refuses the actions of
+// [Config.Denied], and allows all others. There is no Elastic IP address, no primary IPv6 address, no volume, and no
+// action that stops instances. The simulator keeps the rules of security groups, but does not apply them. Describe
+// actions know only the filters that the programs of this repository send, and refuse all others. Each ENI is an
+// ordinary ENI, or an EFA-only ENI that a launch has created. All times come from package time, so a simulator inside a
+// testing/synctest bubble uses the bubble's clock. If EC2's documentation leaves a rule open, the comment at the rule
+// says that the rule is a guess.
 //
 // The invariants: an address of a subnet belongs to one network interface at most. The free count of a subnet is
 // exactly the number of its unused addresses.
@@ -67,20 +68,21 @@ type Config struct {
 	Region         string            // "us-east-1" if empty
 	Account        string            // twelve digits; "123456789012", the account of AWS's own examples, if empty
 	VPCs           []VPC             // at least one
-	Subnets        []Subnet          // of those VPCs
+	Subnets        []Subnet          // in the VPCs above
 	Peerings       []Peering         // peerings between one of those VPCs and any other VPC
-	SecurityGroups []string          // the groups that exist; if empty, all groups exist
-	GroupVPCs      map[string]string // the VPCs of groups; a group that is not here is in each VPC
-	GroupNames     map[string]string // the names of groups; the name of any other group is its ID
+	SecurityGroups []string          // IDs of the security groups that exist; if empty, every ID exists
+	GroupVPCs      map[string]string // a group's VPC, by the group's ID; a group without an entry is in every VPC
+	GroupNames     map[string]string // a group's name, by its ID; the name of a group without an entry is its ID
 	Images         []Image           // the machine images; if nil, two images of Debian
 	InstanceTypes  []InstanceType    // further types; a type replaces the built-in type of the same name
-	// the second and the third byte of all MAC addresses, so that links of several simulations on a machine differ
+	// the second and the third byte of all MAC addresses, so that the links of several simulations on one machine have
+	// different addresses
 	MACs uint16
 
 	Denied []string // actions that are refused with UnauthorizedOperation, as if no IAM policy allowed them
 
 	Throttle bool              // requests take tokens, as in EC2; otherwise there is no limit
-	Buckets  map[string]Bucket // buckets of actions whose quotas differ from EC2's defaults (with Throttle)
+	Buckets  map[string]Bucket // by action: buckets that differ from EC2's defaults; only with Throttle
 
 	Lag       Lag           // how old the state in EC2's answers can be
 	TokenLife time.Duration // how long a client token is remembered after its ENI was deleted; 0: for ever
@@ -161,9 +163,9 @@ type RunInstance struct {
 	IPv6           int        // how many IPv6 addresses the boot ENI has at launch; 0: one if the subnet has AssignIPv6
 	IPv6Prefixes   int        // in place of IPv6: how many IPv6 prefixes the boot ENI has at launch
 	BootIndex      int        // the device index of the boot ENI: 0 except on SageMaker HyperPod
-	BootCard       int        // the network card of the boot ENI: 0 except there (aws/amazon-vpc-cni-k8s#3753 shows 1)
+	BootCard       int        // its network card: 0 except on HyperPod (aws/amazon-vpc-cni-k8s#3753 shows 1)
 	EFAOnly        int        // how many network cards, from the first on, also have an EFA-only ENI
-	PublicIP       *bool      // whether the boot ENI has a public address; nil: as the subnet says
+	PublicIP       *bool      // whether the boot ENI has a public address; nil: as MapPublicIP of the subnet
 	Role           string     // the IAM role whose credentials the metadata gives; "node" if empty
 	Tracking       Tracking   // of the boot ENI
 	Tags           map[string]string

@@ -137,10 +137,10 @@ func (sub *subnet) takeIPv4(w spec) (h holding, err error) {
 	return h, nil
 }
 
-// withDefaultIPv6 returns the demand for IPv6 with the subnet's default: one address, if the request does not ask for IPv6
-// and the subnet has AssignIPv6. A request with a count of 0 gets no address (API: CreateNetworkInterface,
-// Ipv6AddressCount). In a subnet without IPv4, each ENI gets at least one address (a guess: the documentation does not
-// mention ENIs without an address).
+// withDefaultIPv6 returns the demand for IPv6, or a demand for one address if the request does not ask for IPv6 and the
+// subnet has AssignIPv6. A request for 0 addresses gets none (API: CreateNetworkInterface, Ipv6AddressCount). In a
+// subnet without IPv4, each ENI gets at least one address (a guess: the documentation does not mention ENIs without an
+// address).
 func (sub *subnet) withDefaultIPv6(d demand) demand {
 	if d.isEmpty() && sub.AssignIPv6 || d.slots() == 0 && sub.v4 == nil {
 		return demand{count: new(1)}
@@ -160,7 +160,7 @@ func (sub *subnet) takeIPv6(d demand) (holding, error) {
 	return h, atCreation(err, "Ipv6")
 }
 
-// returnBlocks returns the blocks of an eni to the subnet.
+// returnBlocks puts the blocks of an eni back into the subnet.
 func (sub *subnet) returnBlocks(v4, v6 holding) {
 	if sub.v4 != nil {
 		sub.v4.pool.putBack(v4.blocks()...)
@@ -177,7 +177,8 @@ func (s *Sim) deleteENI(e *eni) {
 	delete(s.enis, e.id)
 }
 
-// ownerOf returns the eni of the subnet that has the IPv4 address, by itself or in a prefix.
+// ownerOf returns the eni in the subnet that has the IPv4 address, as a single address or in a prefix; nil if there is
+// none.
 func (s *Sim) ownerOf(sub *subnet, a netip.Addr) *eni {
 	for _, e := range s.enis {
 		if e.subnet == sub && e.v4.contains(a) {
@@ -273,7 +274,7 @@ func (s *Sim) attach(e *eni, i *Instance, card, index int, delay time.Duration) 
 	return a
 }
 
-// detach detaches e.
+// detach begins to detach e. The detachment ends after delay.
 func (s *Sim) detach(e *eni, delay time.Duration) {
 	a := e.attachment
 	a.status = "detaching"
@@ -294,8 +295,7 @@ func (s *Sim) finishDetach(e *eni) {
 	}
 }
 
-// publishChange publishes a change of e to metadata and listeners, if e is attached: metadata and listeners show only
-// attached ENIs.
+// publishChange shows a change of e to the metadata and the listeners, if they show e as attached.
 func (s *Sim) publishChange(kind ChangeKind, e *eni) {
 	if a := e.attachment; a != nil && a.plugged {
 		s.publishMetadata(a.instance)
@@ -303,7 +303,7 @@ func (s *Sim) publishChange(kind ChangeKind, e *eni) {
 	}
 }
 
-// dnsName returns the private name of an IPv4 address (VPC Guide: "DNS attributes for your VPC").
+// dnsName returns the private DNS name of an IPv4 address (VPC Guide: "DNS attributes for your VPC").
 func (s *Sim) dnsName(a netip.Addr) string {
 	return "ip-" + strings.ReplaceAll(a.String(), ".", "-") + "." + s.domain()
 }

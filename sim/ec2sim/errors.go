@@ -8,8 +8,8 @@ import (
 	"net/http"
 )
 
-// A refusal is an error answer of EC2. The codes are from the API's page "Error codes for the Amazon EC2 API". Messages
-// are close to EC2's, because people search for them, but may differ.
+// A refusal is an error answer of EC2. The codes are from the API's page "Error codes for the Amazon EC2 API". The
+// messages are close to EC2's, because people search for EC2's messages, but may differ.
 type refusal struct{ code, message string }
 
 func (r *refusal) Error() string { return r.code + ": " + r.message }
@@ -28,8 +28,8 @@ func invalidValue(value any, parameter, why string) error {
 	return refuse("InvalidParameterValue", "Value (%v) for parameter %s is invalid. %s", value, parameter, why)
 }
 
-// httpStatus returns the HTTP status of an error code. A code that is not in the list is a client error with status 400.
-// The server errors in the list are from the API ("Error codes", the table "Server errors").
+// httpStatus returns the HTTP status of an error code. A code that is not listed here is a client error with status
+// 400. The server errors are from the API ("Error codes", the table "Server errors").
 func httpStatus(code string) int {
 	switch code {
 	case "AuthFailure":

@@ -27,8 +27,8 @@ func (s *Sim) Fail(action, code string, n int) {
 	s.FailAs(action, code, s.errorMessage(action, code), n)
 }
 
-// errorMessage returns EC2's message for the error code. For a code without a known message, it returns a message of the
-// simulator.
+// errorMessage returns EC2's message for the error code. For a code without a known message, it returns a message of
+// the simulator.
 func (s *Sim) errorMessage(action, code string) string {
 	switch code {
 	case "RequestLimitExceeded":
@@ -100,7 +100,7 @@ func (s *Sim) Lose(action string, n int) {
 	s.losses[action] = n
 }
 
-// losesAnswer reports whether to lose the answer of this call.
+// losesAnswer reports whether EC2 must lose the answer to the present call of the action.
 func (s *Sim) losesAnswer(action string) bool {
 	n := s.losses[action]
 	if n > 0 {
@@ -129,7 +129,7 @@ func (s *Sim) Calls() []Call {
 	return slices.Clone(s.calls)
 }
 
-// Asked returns how many calls in Calls are of an action. It also counts calls that EC2 has refused or throttled.
+// Asked returns how many calls of the action are in Calls. It also counts calls that EC2 has refused or throttled.
 func (s *Sim) Asked(action string) (n int) {
 	for _, c := range s.Calls() {
 		if c.Action == action {
@@ -139,7 +139,7 @@ func (s *Sim) Asked(action string) (n int) {
 	return n
 }
 
-// Changed returns how many calls in Calls have changed something, by action.
+// Changed counts, by action, the calls in Calls that change something in EC2 and had no error.
 func (s *Sim) Changed() map[string]int {
 	counts := map[string]int{}
 	for _, c := range s.Calls() {
@@ -150,7 +150,7 @@ func (s *Sim) Changed() map[string]int {
 	return counts
 }
 
-// ResetCalls forgets all calls so far, of EC2 and of the metadata of all instances.
+// ResetCalls forgets all recorded calls, to EC2 and to the metadata service of all instances.
 func (s *Sim) ResetCalls() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

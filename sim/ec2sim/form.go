@@ -17,14 +17,15 @@ import (
 // lists, as in Filter.1.Value.2 (API: "Make requests to the Amazon EC2 API").
 type form map[string]string
 
-// decoder reads a form into the input structure of an action. The tag "ec2" of a field has the name of its parameter,
-// followed by ",required" if EC2 requires it. A pointer distinguishes a missing parameter from an empty parameter.
+// decoder reads a form into the input structure of an action. The tag "ec2" of a field has the name of the field's
+// parameter, followed by ",required" if EC2 requires the parameter. A field that is a pointer stays nil if the
+// parameter is missing.
 type decoder struct {
 	form form
 	seen map[string]bool
 }
 
-// decode reads the form into the structure to which in points. It refuses missing, malformed and unknown parameters.
+// decode reads the form into the structure to which input points. It refuses missing, malformed and unknown parameters.
 func (f form) decode(input any) error {
 	d := decoder{form: f, seen: map[string]bool{}}
 	if err := d.readStruct(reflect.ValueOf(input).Elem(), ""); err != nil {
@@ -90,17 +91,17 @@ func (d *decoder) readValue(v reflect.Value, name string) error {
 		v = v.Elem()
 	}
 	// EC2 has "Ipv6" in the name of each parameter for an IPv6 address or block.
-	is := netip.Addr.Is4
+	hasFamily := netip.Addr.Is4
 	if strings.Contains(name, "Ipv6") {
-		is = isIPv6
+		hasFamily = isIPv6
 	}
-	if want := parseScalar(v, text, is); want != "" {
+	if want := parseScalar(v, text, hasFamily); want != "" {
 		return invalidValue(text, name, "Expected "+want+".")
 	}
 	return nil
 }
 
-// readList reads the elements in the order of their numbers. Gaps are allowed.
+// readList reads the elements in the order of their numbers. The numbers may have gaps.
 func (d *decoder) readList(v reflect.Value, name string) error {
 	for _, n := range d.form.indexes(name + ".") {
 		element := reflect.New(v.Type().Elem()).Elem()
@@ -137,7 +138,7 @@ func (f form) indexes(prefix string) []int {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// isScalar reports whether a structure is a single value on the wire.
+// isScalar reports whether a structure is a single parameter of a form: an address or a prefix.
 func isScalar(v reflect.Value) bool {
 	switch v.Interface().(type) {
 	case netip.Addr, netip.Prefix:
@@ -146,8 +147,8 @@ func isScalar(v reflect.Value) bool {
 	return false
 }
 
-// parseScalar parses text into v, or returns what the text must be. The function is(a) reports whether an address or a block
-// has the right family.
+// parseScalar parses text into v. If the text is wrong, it returns what it has expected. hasFamily reports whether an
+// address has the family of the parameter.
 func parseScalar(v reflect.Value, text string, hasFamily func(netip.Addr) bool) (want string) {
 	ok := true
 	switch p := v.Addr().Interface().(type) {

@@ -18,11 +18,11 @@ type securityGroup struct {
 	tags                       map[string]string
 }
 
-// A groupRule allows traffic to a group's ENIs from a block or from a group's ENIs.
+// A groupRule allows traffic to the ENIs of its group, from a CIDR or from the ENIs of a group.
 type groupRule struct {
 	protocol string
 	from, to int
-	source   string
+	source   string // the CIDR, or the ID of the other group
 }
 
 type createSecurityGroupInput struct {
@@ -186,8 +186,8 @@ type deleteSecurityGroupInput struct {
 	ID string `ec2:"GroupId,required"`
 }
 
-// deleteSecurityGroup deletes a group that no ENI has, and to which no rule of another group refers (API:
-// DeleteSecurityGroup).
+// deleteSecurityGroup deletes a group. It refuses a group that an ENI has, or to which a rule of another group refers
+// (API: DeleteSecurityGroup).
 func (s *Sim) deleteSecurityGroup(in *deleteSecurityGroupInput) (*emptyOutput, error) {
 	if _, err := s.madeGroup(in.ID); err != nil {
 		return nil, err
@@ -206,7 +206,7 @@ func (s *Sim) deleteSecurityGroup(in *deleteSecurityGroupInput) (*emptyOutput, e
 	return &emptyOutput{Return: true}, nil
 }
 
-// groupName returns the name of any group. If the Config has no name for one of its groups, the group's name is its ID.
+// groupName returns the name of any group. If the Config has no name for a group, the name is the group's ID.
 func (s *Sim) groupName(id string) string {
 	if g, ok := s.madeGroups[id]; ok {
 		return g.name

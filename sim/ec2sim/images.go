@@ -17,8 +17,8 @@ type Image struct {
 	Created      time.Time
 }
 
-// defaultImages are the images of a Config without images: two releases of Debian. Their account is the account in
-// https://wiki.debian.org/Cloud/AmazonEC2Image.
+// defaultImages are the images of a Config without images: two releases of Debian. Their owner is Debian's account
+// (https://wiki.debian.org/Cloud/AmazonEC2Image).
 var defaultImages = []Image{
 	{"ami-00000000000000001", "debian-13-amd64-20260101-1000", "136693071363", "x86_64",
 		time.Date(2026, 1, 1, 10, 0, 0, 0, time.UTC)},
@@ -47,7 +47,7 @@ type imageItem struct {
 	Devices set[deviceItem] `xml:"blockDeviceMapping"`
 }
 
-// deviceItem is a volume of an image's instances on the wire (API: BlockDeviceMapping).
+// deviceItem is, on the wire, a volume that each instance of an image gets (API: BlockDeviceMapping).
 type deviceItem struct {
 	Name                string `xml:"deviceName"`
 	DeleteOnTermination bool   `xml:"ebs>deleteOnTermination"`

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// versionDate matches the version at the beginning of a path, which is a date (Guide: "Access instance metadata"). Here, all
-// versions are the same.
+// versionDate matches the version at the beginning of a path (Guide: "Access instance metadata"). In this simulator,
+// all versions have the same content.
 var versionDate = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}`)
 
 // The headers of IMDSv2 (Guide: "How Instance Metadata Service Version 2 works"), and the longest lifetime of a token.
@@ -33,7 +33,7 @@ type view struct {
 	enis  []ENI
 }
 
-// publishMetadata makes the present ENIs of i appear in its metadata, after MetadataDelay.
+// publishMetadata makes the present ENIs of i appear in the metadata of i, after MetadataDelay.
 func (s *Sim) publishMetadata(i *Instance) {
 	attached := slices.DeleteFunc(i.snapshots(), func(e ENI) bool { return e.AttachmentStatus == "attaching" })
 	i.views = append(i.views, view{since: time.Now().Add(s.cfg.MetadataDelay), enis: attached})
@@ -100,8 +100,8 @@ func (i *Instance) isValidToken(token string) bool {
 	return ok && time.Now().Before(until)
 }
 
-// answerPath answers with the value of a key, or with the list of a directory. The list has a line for each name, a slash
-// after directories, and no newline at the end.
+// answerPath answers with the value of a key, or with the list of a directory. The list has a line for each name, a
+// slash after directories, and no newline at the end.
 func (i *Instance) answerPath(w http.ResponseWriter, path string) {
 	path = versionDate.ReplaceAllString(strings.Trim(path, "/"), "latest")
 	tree := i.tree(path)

@@ -17,9 +17,10 @@ import (
 const macsDir = "meta-data/network/interfaces/macs/"
 
 // tree returns the metadata: the values by their paths, without the first slash (Guide: "Instance metadata
-// categories"). It omits keys without a value, which the service answers with 404. A path that ends in a slash is a
-// directory, which may be empty. Clients ask for single keys. So tree computes a document or the directory of an ENI
-// only if the client asks for it or for a part of it. Otherwise tree has only the name of the document or directory.
+// categories"). It omits keys without a value: for these, the service answers 404. A path that ends in a slash is a
+// directory, which may be empty. Clients ask for single keys, and requested is the path of such a key. So tree computes
+// a document, or the directory of an ENI, only if requested is or is in the document or the directory. Otherwise, the
+// result has only the name of the document or the directory.
 func (i *Instance) tree(requested string) map[string]string {
 	i.sim.mu.Lock()
 	attached, listed, lies := i.currentView().enis, i.shownENIs(), slices.Clone(i.lies)
@@ -71,8 +72,8 @@ func (i *Instance) setBootKeys(set func(key, value string), e ENI) {
 	}
 }
 
-// hostname returns the name of the instance. The name contains the instance's address, or the instance's ID in a subnet
-// without IPv4 (VPC Guide: "EC2 instance hostnames and domains").
+// hostname returns the host name that belongs to the ENI e of the instance. The name contains the primary address of e,
+// or the instance's ID in a subnet without IPv4 (VPC Guide: "EC2 instance hostnames and domains").
 func (i *Instance) hostname(e ENI) string {
 	if len(e.Addrs) == 0 {
 		return i.ID + "." + i.sim.domain()
@@ -80,8 +81,8 @@ func (i *Instance) hostname(e ENI) string {
 	return i.sim.dnsName(e.Addrs[0])
 }
 
-// setENIKeys sets the directory of one ENI. In a subnet without IPv4, the keys of the VPC are the only IPv4 keys of the
-// directory.
+// setENIKeys sets the keys in the directory of one ENI. In a subnet without IPv4, the keys of the VPC are the only IPv4
+// keys of the directory.
 func (i *Instance) setENIKeys(set func(key, value string), e ENI) {
 	vpc := i.sim.vpcs[e.VPC]
 	set("device-number", strconv.Itoa(e.Index))
@@ -135,9 +136,9 @@ func (i *Instance) document(boot ENI) string {
 	})
 }
 
-// credentials returns the credentials of the instance's role. The credentials are valid only in the simulator, and new
-// at each request. The real service renews credentials some minutes before they expire (Guide: "Retrieve security
-// credentials from instance metadata").
+// credentials returns the credentials of the instance's role. The credentials are valid only in the simulator, and
+// expire six hours after the request. The real service renews credentials some minutes before they expire (Guide:
+// "Retrieve security credentials from instance metadata").
 func (i *Instance) credentials() string {
 	now := time.Now().UTC().Truncate(time.Second)
 	return indentedJSON(struct {
@@ -164,7 +165,7 @@ func indentedJSON(v any) string {
 
 func joinLines(values []string) string { return strings.Join(values, "\n") }
 
-// firstAddr returns the first address, or "".
+// firstAddr returns the first address as text, or "".
 func firstAddr(as []netip.Addr) string {
 	if len(as) == 0 {
 		return ""

@@ -107,9 +107,9 @@ func (s *Sim) runInstance(r RunInstance) (*Instance, error) {
 	return i, nil
 }
 
-// attachEFA gives the first cards of a new instance an EFA-only ENI at device index 0. On card 0, which also has the
-// boot ENI, the EFA-only ENI is at index 1 (Guide: "Maximize network bandwidth on Amazon EC2 instances with multiple
-// network cards"). An EFA-only ENI has no address of any family (Guide: "Elastic Fabric Adapter").
+// attachEFA gives each of the first cards of a new instance an EFA-only ENI at device index 0. On card 0, which also
+// has the boot ENI, the EFA-only ENI is at index 1 (Guide: "Maximize network bandwidth on Amazon EC2 instances with
+// multiple network cards"). An EFA-only ENI has no address of any family (Guide: "Elastic Fabric Adapter").
 func (s *Sim) attachEFA(i *Instance, sub *subnet, groups []string, cards int) {
 	for card := range cards {
 		e := s.bareENI(sub, groups)
@@ -131,7 +131,8 @@ func (t InstanceType) checkEFA(cards int) error {
 	return nil
 }
 
-// checkBootSlot refuses a slot of the boot ENI that the type does not have, or that an EFA-only ENI takes.
+// checkBootSlot refuses a slot for the boot ENI that the type does not have. It also refuses any slot but the first if
+// the instance gets EFA-only ENIs, because one of them may take the slot.
 func (t InstanceType) checkBootSlot(r RunInstance) error {
 	switch {
 	case r.BootCard < 0 || r.BootCard >= len(t.cards()) || r.BootIndex < 0 || r.BootIndex >= t.cards()[r.BootCard]:
@@ -183,8 +184,8 @@ func (s *Sim) terminateInstance(id string) error {
 }
 
 // Stop stops an instance. Its ENIs stay attached, with their addresses (Guide: "Stop and start Amazon EC2 instances").
-// If hibernates is true, EC2 says that the instance keeps its memory. The caller must stop the programs of the
-// instance.
+// If hibernates is true, DescribeInstances shows that a stopped instance keeps its memory. The caller must stop the
+// programs of the instance.
 func (i *Instance) Stop(hibernates bool) {
 	i.sim.update(func() { i.stopped, i.hibernates = true, hibernates })
 }

@@ -58,8 +58,8 @@ func (s *Sim) importKeyPair(in *importKeyPairInput) (*importKeyPairOutput, error
 	return &importKeyPairOutput{keyPairItem: item}, nil
 }
 
-// item returns a key pair on the wire. The fingerprint is a fingerprint of ED25519 (API: KeyPairInfo, keyFingerprint:
-// "base64-encoded SHA-256 digest").
+// item returns a key pair as an answer shows it. The fingerprint has the format of ED25519 keys (API: KeyPairInfo,
+// keyFingerprint: "base64-encoded SHA-256 digest").
 func (k *keyPair) item() keyPairItem {
 	blob, _ := base64.StdEncoding.DecodeString(strings.Fields(k.material)[1])
 	sum := sha256.Sum256(blob)

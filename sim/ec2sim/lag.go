@@ -12,18 +12,19 @@ import (
 )
 
 // A Lag is how old the state of EC2's answers can be: "the result of an API command you run ... might not be
-// immediately visible to all subsequent commands" (API: "Eventual consistency in the Amazon EC2 API"). The zero value
-// is an EC2 that always shows the present state. With the same Seed, the same calls at the same times have the same
+// immediately visible to all subsequent commands" (API: "Eventual consistency in the Amazon EC2 API"). With the zero
+// value, EC2 always shows the present state. With the same Seed, the same calls at the same times have the same
 // answers.
 //
-//   - DescribeNetworkInterfaces, the states of DescribeInstances and the free addresses of DescribeSubnets show the
-//     state of some moment within the last Most. In half of the cases, this moment is the present. So an answer can
-//     miss a new ENI or address, and can show a deleted one.
-//   - At most Back answers show an older state than the answer before them. In practice, EC2 shows older states:
+//   - DescribeNetworkInterfaces, the states of DescribeInstances and the free addresses of DescribeSubnets show a state
+//     that is at most as old as Most. In half of the cases, it is the present state. So an answer can miss a new ENI or
+//     address, and can show a deleted one.
+//   - In all, at most Back answers show an older state than the answer before them. In practice, EC2 does so:
 //     kubernetes/kubernetes#77389 saw a volume detached, and later detaching.
-//   - An action that names an ENI may not find the ENI for some part of Most after the ENI's creation. It then answers
-//     InvalidNetworkInterfaceID.NotFound ("its ID might not have propagated throughout the system, and you will get an
-//     error responding that the resource does not exist"). A Describe action may show the ENI earlier, or later.
+//   - An action that names a new ENI sometimes does not find the ENI yet, for at most Most after the ENI's creation.
+//     The action then answers InvalidNetworkInterfaceID.NotFound ("its ID might not have propagated throughout the
+//     system, and you will get an error responding that the resource does not exist"). A Describe action may show the
+//     ENI earlier, or later.
 //
 // Changes always apply to the present state. When RunInstance returns, all actions know the instance.
 type Lag struct {
@@ -35,10 +36,10 @@ type Lag struct {
 // lagging is the state of a Lag.
 type lagging struct {
 	Lag
-	rand  *rand.Rand
-	past  []moment // in order; past[0] is the newest of the moments that are as old as Most, or older
-	first int      // number of moments that were before past[0]
-	shown int      // the latest moment that was shown, counted from the beginning
+	rand    *rand.Rand
+	past    []moment // the oldest first; past[0] is the state that EC2 had at the time Most ago
+	dropped int      // how many moments before past[0] are dropped
+	shown   int      // the number of the latest moment that an answer has shown; 0 is the first moment of the Sim
 }
 
 // A moment is the state that Describe actions can show from a certain time on.
@@ -86,7 +87,7 @@ func (s *Sim) saveMoment() {
 	s.lag.dropOld(m.since)
 }
 
-// clone returns a copy of e that never changes.
+// clone returns a copy of e. Later changes of e do not change the copy.
 func (e *eni) clone() *eni {
 	c := *e
 	c.groups, c.tags = slices.Clone(e.groups), maps.Clone(e.tags)
@@ -103,7 +104,7 @@ func (e *eni) clone() *eni {
 func (l *lagging) dropOld(now time.Time) {
 	oldest := now.Add(-l.Most)
 	for len(l.past) > 1 && !l.past[1].since.After(oldest) {
-		l.past, l.first = l.past[1:], l.first+1
+		l.past, l.dropped = l.past[1:], l.dropped+1
 	}
 }
 
@@ -114,7 +115,7 @@ func (s *Sim) shownMoment() moment {
 	}
 	l, now := s.lag, time.Now()
 	l.dropOld(now)
-	latest := max(0, l.shown-l.first)
+	latest := max(0, l.shown-l.dropped)
 	if latest > 0 && l.Back > 0 && l.rand.IntN(2) == 0 {
 		l.Back--
 		return l.past[l.rand.IntN(latest)]
@@ -122,7 +123,7 @@ func (s *Sim) shownMoment() moment {
 	for at := now.Add(-l.randomDelay()); latest+1 < len(l.past) && !l.past[latest+1].since.After(at); {
 		latest++
 	}
-	l.shown = l.first + latest
+	l.shown = l.dropped + latest
 	return l.past[latest]
 }
 
@@ -145,7 +146,7 @@ func (s *Sim) findableFrom() time.Time {
 // dropPast drops all moments except the present one.
 func (s *Sim) dropPast() {
 	if s.lag != nil {
-		s.lag.first += len(s.lag.past)
+		s.lag.dropped += len(s.lag.past)
 		s.lag.past = nil
 		s.saveMoment()
 	}

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// latencies are the times that EC2 takes for actions that change something. AWS publishes no such times, so these times
-// are a guess. EC2 answers AttachNetworkInterface when the link is on the node.
+// latencies are the times that EC2 takes to answer actions that change something. AWS publishes no such times, so these
+// times are a guess. EC2 answers AttachNetworkInterface only when the link is on the node.
 var latencies = map[string]time.Duration{
 	"AssignIpv6Addresses":             300 * time.Millisecond,
 	"AssignPrivateIpAddresses":        300 * time.Millisecond,
@@ -24,7 +24,7 @@ var latencies = map[string]time.Duration{
 
 const describeLatency = 150 * time.Millisecond
 
-// Latency returns how long EC2 takes to answer an action. Simulations use it if this time matters.
+// Latency returns how long EC2 takes to answer an action. It is for simulations in which this time matters.
 func Latency(action string) time.Duration {
 	if d, ok := latencies[action]; ok {
 		return d
@@ -32,8 +32,8 @@ func Latency(action string) time.Duration {
 	return describeLatency
 }
 
-// DelayAsEC2 delays the answers to Describe actions, and to actions that change ENIs, by their [Latency]. The function
-// stop ends the delays.
+// DelayAsEC2 delays the answers to Describe actions, and to actions that change ENIs, by their [Latency]. stop ends all
+// of these delays.
 func (s *Sim) DelayAsEC2() (stop func()) {
 	each := func(of func(action string) time.Duration) {
 		for action := range actions {

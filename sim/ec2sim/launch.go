@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// A launch has the parameters of the action RunInstances for an instance, without the parameters of its network.
+// A launch has the parameters with which the action RunInstances launched an instance.
 type launch struct {
 	in          runInstancesInput
 	publicKey   string // of the key pair, as a line of authorized_keys
 	userData    []byte
 	reservation string
-	index       int // the number of the instance among the instances of one call
+	index       int // the number of the instance within its call, from 0
 }
 
 // The states of an instance (API: InstanceState).
@@ -95,7 +95,7 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 			break
 		}
 		if err != nil {
-			return nil, err // only the first instance can fail: launchOf has checked that the subnet has room
+			return nil, err // only the first instance can fail: newLaunch has checked that the subnet has room
 		}
 		answer.ID = cmp.Or(answer.ID, i.launch.reservation) // the reservation of the first instance
 		l.reservation = answer.ID
@@ -111,7 +111,7 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 	return &reservationOutput{reservation: answer}, nil
 }
 
-// newLaunch checks a request to launch instances. It returns the launch, and the tags of each type of resource.
+// newLaunch checks a request to launch instances. It returns the launch, and the tags by type of resource.
 func (s *Sim) newLaunch(in *runInstancesInput) (launch, map[string]map[string]string, error) {
 	l := launch{in: *in}
 	if len(in.NetworkInterfaces) != 1 || in.NetworkInterfaces[0].DeviceIndex != 0 {
@@ -149,7 +149,7 @@ func (s *Sim) newLaunch(in *runInstancesInput) (launch, map[string]map[string]st
 	return l, tags, err
 }
 
-// launchTags returns the tags of each type of resource that a launch makes.
+// launchTags returns the tags for what a launch creates, by type of resource.
 func launchTags(specs []tagSpecification) (map[string]map[string]string, error) {
 	tags := map[string]map[string]string{}
 	for _, spec := range specs {

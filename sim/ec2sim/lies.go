@@ -13,18 +13,19 @@ import (
 // have seen. A number like #1967 is an issue of aws/amazon-vpc-cni-k8s. "netutils" is lib/lib.sh of
 // amazonlinux/amazon-ec2-net-utils.
 type Lie struct {
-	eni string // the ENI of which the answers are wrong; empty: all
-	// returns the ENIs that the service shows instead of now; before are the ENIs that it showed when the lie began
-	showENIs func(before, now []ENI) []ENI
-	showKey  func(name, value string) string // returns another value for a key of the ENI, empty for none
-	failure  int                             // the status of all answers
-	silent   bool                            // no answers at all
+	eni string // the ENI about which the answers are wrong; empty: all ENIs
+	// returns the ENIs that the service shows in place of current; atStart are those that it showed when the lie began
+	showENIs func(atStart, current []ENI) []ENI
+	// returns what the service shows, in place of value, for the key with this name of the ENI; empty: no such key
+	showKey func(name, value string) string
+	failure int  // the HTTP status of all answers; 0: the service does not fail
+	silent  bool // the service does not answer
 }
 
-// An activeLie is a lie that is active.
+// An activeLie is a Lie that the metadata service tells now.
 type activeLie struct {
 	Lie
-	before []ENI
+	atStart []ENI
 }
 
 // Lie makes the metadata service tell these lies until stop is called or the instance restarts. Several lies about one
@@ -45,7 +46,7 @@ func (i *Instance) Lie(lies ...Lie) (stop func()) {
 	}
 }
 
-// Reboot restarts the instance. Its metadata begins again with these lies, and all earlier lies end. After a restart,
+// Reboot restarts the instance. All earlier lies end, and the metadata service tells these lies. After a restart,
 // metadata may omit attached ENIs ([ForgetENI]). ENIs that were detached by force disappear from metadata (API:
 // DetachNetworkInterface, Force: "The instance metadata will get updated when you stop and start the instance"). It is
 // a guess that a reboot is enough. The ENIs and addresses do not change, and the simulator calls no listeners.
@@ -145,7 +146,7 @@ func (i *Instance) shownENIs() []ENI {
 	enis := i.currentView().enis
 	for _, t := range i.lies {
 		if t.showENIs != nil {
-			enis = t.showENIs(t.before, enis)
+			enis = t.showENIs(t.atStart, enis)
 		}
 	}
 	return enis
@@ -161,8 +162,8 @@ func shownValue(lies []*activeLie, e ENI, name, value string) string {
 	return value
 }
 
-// requestFailure returns how a request to the metadata fails: with a status, or without an answer. It returns 0 and false if
-// the request does not fail.
+// requestFailure returns how a request to the metadata service fails: with an HTTP status, or without an answer
+// (silent). It returns 0 and false if the request does not fail.
 func (i *Instance) requestFailure(path string) (status int, silent bool) {
 	i.sim.mu.Lock()
 	defer i.sim.mu.Unlock()

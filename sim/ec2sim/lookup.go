@@ -15,7 +15,7 @@ const defaultGroup = "sg-default"
 // maxGroups is how many security groups an ENI may have (VPC Guide: "Amazon VPC quotas").
 const maxGroups = 5
 
-// eni returns an ENI that actions can already find.
+// eni returns the ENI with this ID. It refuses an ENI that actions cannot find yet: see Lag.
 func (s *Sim) eni(id string) (*eni, error) {
 	if !strings.HasPrefix(id, "eni-") {
 		return nil, refuse("InvalidNetworkInterfaceId.Malformed", "Invalid id: %q (expecting \"eni-...\")", id)
@@ -33,7 +33,8 @@ func (s *Sim) subnet(id string) (*subnet, error) {
 	return nil, notFound("InvalidSubnetID", "subnet ID", id)
 }
 
-// checkGroupsIn checks the security groups of a new ENI in a subnet (ansible/ansible-modules-core#347 quotes the answer).
+// checkGroupsIn checks the security groups of a new ENI in a subnet (ansible/ansible-modules-core#347 quotes the
+// error), and returns them.
 func (s *Sim) checkGroupsIn(sub *subnet, ids []string) ([]string, error) {
 	for _, id := range ids {
 		vpc, ok := s.cfg.GroupVPCs[id]
@@ -48,7 +49,7 @@ func (s *Sim) checkGroupsIn(sub *subnet, ids []string) ([]string, error) {
 	return s.checkGroups(ids)
 }
 
-// checkGroups checks security groups. Without IDs, it returns the default group.
+// checkGroups checks security groups, and returns them. Without IDs, it returns the default group.
 func (s *Sim) checkGroups(ids []string) ([]string, error) {
 	if len(ids) == 0 {
 		return []string{defaultGroup}, nil

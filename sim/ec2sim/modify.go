@@ -53,7 +53,7 @@ func (s *Sim) modifyNetworkInterfaceAttribute(in *modifyNetworkInterfaceAttribut
 		e.sourceDestCheck = in.SourceDestCheck.Value
 		s.publishChange(Addressed, e)
 	case in.Tracking != nil:
-		if e.tracking, err = in.Tracking.changed(e.tracking); err != nil {
+		if e.tracking, err = in.Tracking.applyTo(e.tracking); err != nil {
 			return nil, err
 		}
 	default:

@@ -14,9 +14,9 @@ import (
 // blocks", of both families).
 type pool interface {
 	takeAny(bits, count int) (blocks []netip.Prefix, ok bool) // takes count blocks of this prefix length, or none
-	// takeThese takes all blocks. If a block is used, takeThese takes none, and returns the used block.
+	// takes these blocks, or none if a block is used; used is the first used block
 	takeThese(blocks []netip.Prefix) (used netip.Prefix, ok bool)
-	putBack(blocks ...netip.Prefix) // returns blocks to the pool
+	putBack(blocks ...netip.Prefix) // puts blocks back into the pool
 	isReserved(a netip.Addr) bool   // reports whether EC2 reserves a
 	freeAddrs() int                 // returns the number of free single addresses
 }
@@ -42,8 +42,8 @@ func newBitmap(cidr netip.Prefix) *bitmap {
 
 func (p *bitmap) size() int { return 1 << (32 - p.cidr.Bits()) }
 
-// takeNext returns the next free block of this prefix length. EC2 does not document its choice. The simulator takes blocks
-// in turn. So its choice is predictable, and it uses a freed address again as late as possible.
+// takeNext takes the next free block of this prefix length. EC2 does not document which block it chooses. The simulator
+// takes blocks in turn. So the choice is predictable, and the simulator uses a freed address again as late as possible.
 func (p *bitmap) takeNext(bits int) (netip.Prefix, bool) {
 	n, size := 1<<(32-bits), p.size()
 	start := (p.next + n - 1) / n * n
@@ -102,8 +102,8 @@ func (p *bitmap) isReserved(a netip.Addr) bool {
 
 func (p *bitmap) freeAddrs() int { return p.free }
 
-// isFree, set and mask work on n bits from i. The bits are always in one word of used: blocks are aligned, and have at
-// most 16 addresses.
+// isFree, setBits and bitMask work on the n bits from bit i. These bits are always in one word of the field used,
+// because blocks are aligned and have at most 16 addresses.
 func (p *bitmap) isFree(i, n int) bool { return p.used[i/64]&bitMask(i, n) == 0 }
 
 func (p *bitmap) setBits(i, n int) {
@@ -128,7 +128,7 @@ func (p *bitmap) offsetOf(a netip.Addr) int {
 // singleBlock returns the block of one address.
 func singleBlock(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// singleBlocks returns the blocks of addresses.
+// singleBlocks returns a block for each address.
 func singleBlocks(addrs []netip.Addr) []netip.Prefix {
 	blocks := make([]netip.Prefix, len(addrs))
 	for i, a := range addrs {

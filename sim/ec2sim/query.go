@@ -58,7 +58,7 @@ var actions = map[string]action{
 // An action answers a form with an output structure. The caller holds the lock.
 type action func(*Sim, form) (output, error)
 
-// newAction makes an action from a method f with decoded parameters. A dry run does not call f.
+// newAction returns an action that decodes the form and calls f. For a dry run, the action does not call f.
 func newAction[In any, Out any, P interface {
 	*Out
 	output
@@ -89,7 +89,7 @@ type head struct {
 
 func (h *head) identify(request string) { h.RequestID = request }
 
-// emptyOutput is the answer of actions that return nothing.
+// emptyOutput is the answer of actions without a result.
 type emptyOutput struct {
 	head
 	Return bool `xml:"return"`
@@ -150,8 +150,8 @@ func reject(w http.ResponseWriter, err error, request string) {
 	writeXML(w, httpStatus(r.code), xml.Name{Local: "Response"}, &errorOutput{r.code, r.message, request})
 }
 
-// dispatch checks a call in EC2's order: whether the action exists, whether the caller is throttled, and whether the
-// action is allowed. Then the action answers.
+// dispatch makes EC2's checks of a call in EC2's order: does the action exist, is the caller throttled, and is the
+// action allowed? The faults that a test has ordered come after the throttling. Then the action answers.
 func (s *Sim) dispatch(f form) (output, error) {
 	name := f["Action"]
 	act, ok := actions[name]
@@ -174,8 +174,8 @@ func (s *Sim) dispatch(f form) (output, error) {
 	return act(s, f)
 }
 
-// checkDenied refuses an action that the Config denies. Tags in a creation need the permission to tag (Guide: "Grant
-// permission to tag Amazon EC2 resources during creation").
+// checkDenied refuses an action that the Config denies. A creation with tags also needs the permission for CreateTags
+// (Guide: "Grant permission to tag Amazon EC2 resources during creation").
 func (s *Sim) checkDenied(f form) error {
 	action := f["Action"]
 	if !slices.Contains(s.cfg.Denied, action) && f.hasPrefix("TagSpecification.") {
@@ -187,8 +187,9 @@ func (s *Sim) checkDenied(f form) error {
 	return nil
 }
 
-// unauthorizedMessage returns EC2's message for a missing permission (in practice). The encoded part is for
-// sts:DecodeAuthorizationMessage. This part is as long as the example in API: "Error codes", UnauthorizedOperation.
+// unauthorizedMessage returns EC2's message for a missing permission (in practice). In the real message,
+// sts:DecodeAuthorizationMessage decodes the last part. This part is as long as in the example of API: "Error codes",
+// UnauthorizedOperation.
 func (s *Sim) unauthorizedMessage(action string) string {
 	return fmt.Sprintf("You are not authorized to perform this operation. User: "+
 		"arn:aws:sts::%s:assumed-role/node/i-1 is not authorized "+
@@ -198,7 +199,7 @@ func (s *Sim) unauthorizedMessage(action string) string {
 		strings.Repeat("EC2sim-", 120))
 }
 
-// awaitDelay delays an answer as Delay has ordered, and reports whether the caller still waits for the answer.
+// awaitDelay waits as long as Delay has ordered for the action. It returns false if the caller gives up before the end.
 func (s *Sim) awaitDelay(r *http.Request, action string) bool {
 	s.mu.Lock()
 	d := s.delays[action]

@@ -8,25 +8,26 @@ package ec2sim
 type Outcome struct {
 	Undone bool   // EC2 does not carry out the request
 	Lost   bool   // EC2 closes the connection without an answer
-	Code   string // the answer is this error, also if EC2 carries out the request; Undone without a Code is Lost
+	Code   string // EC2 answers with this error, even if it carries out the request; Undone without a Code implies Lost
 }
 
-// The outcomes that a caller must handle, in addition to the outcomes of Refused and DoneBut.
+// The outcomes that a caller must handle, in addition to those that Refused and DoneBut return.
 var (
 	Answered   = Outcome{}
 	DoneLost   = Outcome{Lost: true}
 	UndoneLost = Outcome{Undone: true, Lost: true}
 )
 
-// Refused is a request that EC2 does not carry out, and answers with an error.
+// Refused returns the outcome of a request that EC2 does not carry out, and answers with an error.
 func Refused(code string) Outcome { return Outcome{Undone: true, Code: code} }
 
-// DoneBut is a request that EC2 carries out and answers with an error, as after a fault of the server.
+// DoneBut returns the outcome of a request that EC2 carries out, and answers with an error. EC2 can do so after an
+// internal fault.
 func DoneBut(code string) Outcome { return Outcome{Code: code} }
 
 // Script says what happens to the next HTTP requests of the action, one by one. Each attempt of the SDK is a request. A
-// new script replaces the rest of an earlier script. A call without outcomes ends the script. After the script, Fail,
-// Lose and the buckets apply again.
+// new script replaces the rest of an earlier script. A call of Script without outcomes ends the script. Lose affects no
+// request of a script. Fail and the buckets affect only those requests of a script that EC2 carries out.
 func (s *Sim) Script(action string, outcomes ...Outcome) {
 	mustHaveAction(action)
 	s.mu.Lock()
@@ -34,7 +35,7 @@ func (s *Sim) Script(action string, outcomes ...Outcome) {
 	s.scripts[action] = outcomes
 }
 
-// playScript dispatches a request as its script says, and reports whether to lose the answer.
+// playScript dispatches a request as its script says, and reports whether the answer must be lost.
 func (s *Sim) playScript(f form) (out output, lost bool, err error) {
 	action := f["Action"]
 	script := s.scripts[action]

@@ -23,7 +23,7 @@ type Sim struct {
 	enis       map[string]*eni
 	instances  map[string]*Instance
 	tokens     map[string]created
-	counts     map[string]int            // the last number of each kind
+	counts     map[string]int            // the last number that nextNumber has returned, by kind
 	keys       map[string]*keyPair       // by name
 	madeGroups map[string]*securityGroup // by ID
 	faults     map[string]*fault
@@ -81,7 +81,7 @@ func (s *Sim) update(f func()) {
 	}
 }
 
-// runLocked runs f under the lock, and reports whether it queued a change.
+// runLocked runs f under the lock, and reports whether f queued a change.
 func (s *Sim) runLocked(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock() // also after a panic: net/http then serves the next request, which needs the lock
@@ -91,15 +91,15 @@ func (s *Sim) runLocked(f func()) bool {
 	return len(s.changes) > queued
 }
 
-// queueChange saves a change for deliver.
+// queueChange saves a change for deliverChanges. If there are no listeners, it drops the change.
 func (s *Sim) queueChange(c Change) {
 	if len(s.listeners) > 0 {
 		s.changes = append(s.changes, c)
 	}
 }
 
-// deliverChanges calls the listeners for all queued changes. If another goroutine is delivering, this goroutine waits until
-// its own changes are delivered.
+// deliverChanges calls the listeners for all queued changes. If another goroutine is delivering, this goroutine waits
+// until its own changes are delivered.
 func (s *Sim) deliverChanges() {
 	s.delivery.Lock()
 	defer s.delivery.Unlock()
@@ -118,8 +118,8 @@ func (s *Sim) deliverChanges() {
 	}
 }
 
-// runAfter runs f, which needs the lock. If d is 0, f runs at once, and the caller holds the lock. Otherwise f runs after
-// d, in an update of its own.
+// runAfter runs f under the lock, after the time d. If d is 0, it runs f at once, because the caller already holds the
+// lock.
 func (s *Sim) runAfter(d time.Duration, f func()) {
 	if d <= 0 {
 		f()
@@ -128,7 +128,7 @@ func (s *Sim) runAfter(d time.Duration, f func()) {
 	time.AfterFunc(d, func() { s.update(f) })
 }
 
-// nextNumber returns the next number of a kind, from 1.
+// nextNumber returns the next number of a kind: 1, then 2 and so on.
 func (s *Sim) nextNumber(kind string) int {
 	s.counts[kind]++
 	return s.counts[kind]

@@ -16,14 +16,14 @@ const (
 	prefixBits6 = 80
 )
 
-// A space is the addresses of one family in a subnet.
+// A space has the addresses of one family in a subnet.
 type space struct {
 	cidr       netip.Prefix
 	prefixBits int
 	pool       pool
 }
 
-// takeDemand takes the blocks of a demand, all or none. It refuses an address in use with the code inUse.
+// takeDemand takes the blocks of a demand, all or none. It refuses an address in use with the error code inUseCode.
 func (sp *space) takeDemand(d demand, inUse string) (h holding, err error) {
 	switch {
 	case len(d.addrs) > 0:
@@ -39,8 +39,8 @@ func (sp *space) takeDemand(d demand, inUse string) (h holding, err error) {
 	return h, nil
 }
 
-// takeFirst takes the addresses of a new ENI, all or none: the primary address, the addresses in others, and count more
-// addresses that EC2 chooses. If primary is zero, EC2 also chooses the primary address.
+// takeFirst takes the addresses of a new ENI, all or none: the primary address, the addresses in secondary, and count
+// more addresses that EC2 chooses. If primary is zero, EC2 also chooses the primary address.
 func (sp *space) takeFirst(primary netip.Addr, secondary []netip.Addr, count int) ([]netip.Addr, error) {
 	listed := secondary
 	if primary.IsValid() {
@@ -63,7 +63,7 @@ func (sp *space) takeFirst(primary netip.Addr, secondary []netip.Addr, count int
 	return slices.Concat(more[:1], listed, more[1:]), nil
 }
 
-// takeThese takes the wanted addresses, all or none. It refuses an address in use with the code inUse.
+// takeThese takes the wanted addresses, all or none. It refuses an address in use with the error code inUseCode.
 func (sp *space) takeThese(wanted []netip.Addr, inUseCode string) error {
 	if err := sp.checkAddrs(wanted); err != nil {
 		return err
@@ -74,7 +74,7 @@ func (sp *space) takeThese(wanted []netip.Addr, inUseCode string) error {
 	return nil
 }
 
-// checkAddrs refuses addresses that the subnet cannot give, and duplicates.
+// checkAddrs refuses addresses outside of the subnet, reserved addresses and duplicates.
 func (sp *space) checkAddrs(wanted []netip.Addr) error {
 	for i, a := range wanted {
 		switch {
@@ -101,7 +101,7 @@ func (sp *space) takeAny(count int) ([]netip.Addr, error) {
 
 // takePrefixes takes the wanted prefixes, and count prefixes that EC2 chooses, all or none. A subnet without an aligned
 // free block has no prefixes left, even if it has many single addresses (Guide: "Prefix delegation for Amazon EC2
-// network interfaces"). The code is known from practice, and is not in the documentation.
+// network interfaces"). The error code is known from practice, and is not in the documentation.
 func (sp *space) takePrefixes(wanted []netip.Prefix, count int) ([]netip.Prefix, error) {
 	for i, p := range wanted {
 		if p.Bits() != sp.prefixBits || !sp.cidr.Contains(p.Addr()) || slices.Contains(wanted[:i], p) {
@@ -118,8 +118,9 @@ func (sp *space) takePrefixes(wanted []netip.Prefix, count int) ([]netip.Prefix,
 		"The specified subnet does not have enough free cidr blocks to satisfy the request.")
 }
 
-// atCreation replaces the error for a lack of prefixes by the error of CreateNetworkInterface. That error is known from
-// practice, and is not in the documentation. The error for IPv6 is a guess. atCreation returns other errors unchanged.
+// atCreation replaces the error for a lack of prefixes by the error that CreateNetworkInterface gives. That error is
+// known from practice, and is not in the documentation. The error for IPv6 is a guess. atCreation returns other errors
+// unchanged.
 func atCreation(err error, family string) error {
 	if r, ok := errors.AsType[*refusal](err); ok && r.code == "InsufficientCidrBlocks" {
 		return refuse("InvalidParameterValue", "There aren't sufficient free %s addresses or prefixes", family)
@@ -127,7 +128,7 @@ func atCreation(err error, family string) error {
 	return err
 }
 
-// noFamily refuses addresses of a family without a CIDR in the subnet. The code is a guess.
+// noFamily returns the error for addresses of a family in which the subnet has no CIDR. The error code is a guess.
 func noFamily(sub *subnet, family string) error {
 	return refuse("InvalidParameterValue", "The subnet %s does not have an %s CIDR block associated with it.",
 		sub.ID, family)

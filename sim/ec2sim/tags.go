@@ -23,7 +23,7 @@ type createTagsInput struct {
 	Tags        []tag    `ec2:"Tag,required"`
 }
 
-// createTags adds tags to resources, or overwrites them (API: CreateTags).
+// createTags adds tags to resources, and overwrites tags with the same key (API: CreateTags).
 func (s *Sim) createTags(in *createTagsInput) (*emptyOutput, error) {
 	var all []map[string]string
 	for _, id := range in.ResourceIDs {
@@ -43,7 +43,7 @@ func (s *Sim) createTags(in *createTagsInput) (*emptyOutput, error) {
 	return &emptyOutput{Return: true}, nil
 }
 
-// tagsOf returns the tags of any resource.
+// tagsOf returns the tags of a resource of any type. The caller may change this map.
 func (s *Sim) tagsOf(id string) (map[string]string, error) {
 	kind, _, _ := strings.Cut(id, "-")
 	switch kind {
@@ -85,7 +85,7 @@ func (s *Sim) tagsOf(id string) (map[string]string, error) {
 	return nil, refuse("InvalidID", "The ID '%s' is not valid", id)
 }
 
-// tagsFor returns the tags of a new resource of a type.
+// tagsFor returns the tags that a request gives to a new resource of the type kind.
 func tagsFor(kind string, specs []tagSpecification) (map[string]string, error) {
 	tags := map[string]string{}
 	for _, spec := range specs {

@@ -16,8 +16,8 @@ type Bucket = api.Bucket
 // filter nor a page size use this bucket.
 const Unfiltered = "DescribeNetworkInterfaces, unfiltered and unpaginated"
 
-// unfiltered is EC2's limit of [Unfiltered] (API: "Request throttling for the Amazon EC2 API").
-var unfiltered = Bucket{Size: 50, Refill: 10}
+// unfilteredBucket is EC2's default for the bucket [Unfiltered] (API: "Request throttling for the Amazon EC2 API").
+var unfilteredBucket = Bucket{Size: 50, Refill: 10}
 
 // A bucket is the state of a Bucket.
 type bucket struct {
@@ -31,7 +31,7 @@ func newBuckets(c Config) map[string]*bucket {
 	if !c.Throttle {
 		return nil
 	}
-	buckets := map[string]*bucket{Unfiltered: fullBucket(unfiltered)}
+	buckets := map[string]*bucket{Unfiltered: fullBucket(unfilteredBucket)}
 	for action := range actions {
 		buckets[action] = fullBucket(api.BucketOf(action))
 	}
@@ -43,8 +43,8 @@ func newBuckets(c Config) map[string]*bucket {
 
 func fullBucket(b Bucket) *bucket { return &bucket{b, b.Size, time.Now()} }
 
-// Tokens are the default buckets of an account in a region, without a Sim. Tokens serve a model that knows only how
-// many calls a program makes. The zero value is ready for use.
+// Tokens are EC2's default buckets for one account in one region. They need no Sim, and are for a model that only
+// counts calls. The zero value is ready for use.
 type Tokens struct{ buckets map[string]*bucket }
 
 // Take takes a token for a call of the action, and reports whether there was a token. The time comes from package time.
@@ -80,8 +80,8 @@ func bucketOf(f form) string {
 	return f["Action"]
 }
 
-// takeToken takes a token. Tokens are added once per second. Tokens that do not fit into the bucket are lost ("they are
-// discarded").
+// takeToken takes a token, and reports whether there was one. EC2 adds Refill tokens each second. Tokens that do not
+// fit into the bucket are lost (API, the same page: "they are discarded").
 func (b *bucket) takeToken(now time.Time) bool {
 	seconds := now.Sub(b.refilled) / time.Second
 	b.refilled = b.refilled.Add(seconds * time.Second)

@@ -15,9 +15,9 @@ type created struct {
 	until time.Time // when the token expires; zero while the ENI exists
 }
 
-// earlierAnswer returns the first answer to a call with the same client token and the same parameters. Such a call creates
-// nothing, even if its ENI no longer exists. A call with the same client token and other parameters is an error (API:
-// "Ensuring idempotency"). For an unknown token, madeBy returns nil.
+// earlierAnswer returns the answer to an earlier call with the same client token and the same parameters. So the
+// present call creates nothing, even if the ENI of the earlier call no longer exists. If the parameters differ, the
+// present call is an error (API: "Ensuring idempotency"). For an unknown token, earlierAnswer returns nil.
 func (s *Sim) earlierAnswer(in *createNetworkInterfaceInput) (*createNetworkInterfaceOutput, error) {
 	first, ok := s.tokens[in.ClientToken]
 	switch {

@@ -6,7 +6,7 @@ package ec2sim
 import "cmp"
 
 // A Tracking holds the timeouts, in seconds, with which the security groups of an ENI track idle connections. 0: not
-// set, so the default of the instance type counts (Guide: "Connection tracking timeouts").
+// set, so the default of the instance type applies (Guide: "Connection tracking timeouts").
 type Tracking struct {
 	TCPEstablished int
 	UDPStream      int
@@ -29,9 +29,9 @@ type trackingRequest struct {
 	UDP            *int `ec2:"UdpTimeout"`
 }
 
-// changed returns the settings t with the changes of the request. The API documents the range of each setting. It names
-// no error code for a value outside the range, so settle uses the code for other invalid values (a guess).
-func (in *trackingRequest) changed(t Tracking) (Tracking, error) {
+// applyTo returns the settings t with the changes of the request. The API documents the range of each setting. It names
+// no error code for a value outside the range, so applyTo uses the code for other invalid values (a guess).
+func (in *trackingRequest) applyTo(t Tracking) (Tracking, error) {
 	if in == nil {
 		return t, nil
 	}

@@ -22,8 +22,8 @@ import (
 //
 // A subnet belongs to the VPC above it. If the line names no zone, the zone is us-east-1a. The word "public" sets
 // MapPublicIP, KEY=VALUE is a tag, and a CIDR after "-" is one of FormerCIDRs. In the line of a peering, a CIDR belongs
-// to the VPC before it, and any other word is the status. A mistake in the text panics, as in netip.MustParsePrefix.
-// The caller sets all other fields of the Config.
+// to the VPC before it, and any other word is the status. World panics if the text has a mistake, as
+// netip.MustParsePrefix does. The caller sets all other fields of the Config.
 func World(text string) (c Config) {
 	for line := range strings.Lines(text) {
 		id, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -46,7 +46,7 @@ func World(text string) (c Config) {
 	return c
 }
 
-// lineWords are the words after the ID in a line of World.
+// lineWords are the words after the ID in a line of World's text.
 type lineWords struct {
 	v4, v6, former    []netip.Prefix
 	tags              map[string]string
@@ -80,7 +80,7 @@ func parseWords(text string) (w lineWords) {
 	return w
 }
 
-// peeringOf reads two VPCs, each with its CIDRs after it, and the status.
+// peeringOf parses the rest of a peering's line: two VPCs, each followed by its CIDRs, and the status.
 func peeringOf(id, text string) Peering {
 	p := Peering{ID: id}
 	_, requester, _ := strings.Cut(text, "vpc-")
@@ -94,7 +94,7 @@ func peeringOf(id, text string) Peering {
 	return p
 }
 
-// onlyPrefix returns the block of a family; zero if there is none.
+// onlyPrefix returns the prefix of a list that has one prefix at most; zero if the list is empty.
 func onlyPrefix(blocks []netip.Prefix) (b netip.Prefix) {
 	for _, b = range blocks {
 	}

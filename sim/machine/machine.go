@@ -43,7 +43,7 @@ type Machine struct {
 	Name string
 
 	ownDirs []string // the machine's own directories
-	diskDir string   // the directory with the files of own
+	diskDir string   // has the files of ownDirs
 	env     []string
 	init    *exec.Cmd
 	stdin   io.Closer // ends process 1
@@ -54,14 +54,15 @@ type Machine struct {
 	bootCtx context.Context // ends with this boot
 }
 
-// Boot boots an instance for the first time. The directories in own are the machine's own, and empty. All programs of
-// the machine get the environment env, in addition to the environments of this process and of the instance.
-func Boot(i *vpcsim.Instance, name string, env []string, own ...string) (*Machine, error) {
+// Boot boots an instance for the first time. The machine has directories ownDirs of its own, which are empty at first.
+// All programs of the machine get the environment env, in addition to the environments of this process and of the
+// instance.
+func Boot(i *vpcsim.Instance, name string, env []string, ownDirs ...string) (*Machine, error) {
 	disk, err := os.MkdirTemp("/run", "disk-"+name)
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{Instance: i, Name: name, env: env, ownDirs: own, diskDir: disk}
+	m := &Machine{Instance: i, Name: name, env: env, ownDirs: ownDirs, diskDir: disk}
 	if err = m.mountOwnDirs(); err == nil {
 		err = m.boot()
 	}
@@ -71,8 +72,8 @@ func Boot(i *vpcsim.Instance, name string, env []string, own ...string) (*Machin
 	return m, nil
 }
 
-// mountOwnDirs mounts a tmpfs for each of the machine's own directories. kubelet looks up the device of a directory to find
-// out how full it is, and overlayfs can write to a tmpfs.
+// mountOwnDirs mounts a tmpfs for each of the machine's own directories. A tmpfs has a device of its own, which kubelet
+// needs to find out how full a directory is, and overlayfs can write to a tmpfs.
 func (m *Machine) mountOwnDirs() error {
 	for _, dir := range m.ownDirs {
 		at := filepath.Join(m.diskDir, dir)
@@ -89,7 +90,7 @@ func (m *Machine) mountOwnDirs() error {
 // removeOwnDirs removes the files of the machine's own directories.
 func (m *Machine) removeOwnDirs() error {
 	for _, dir := range m.ownDirs {
-		_ = syscall.Unmount(filepath.Join(m.diskDir, dir), syscall.MNT_DETACH) // it may not be mounted
+		_ = syscall.Unmount(filepath.Join(m.diskDir, dir), syscall.MNT_DETACH) // perhaps it is not mounted
 	}
 	return os.RemoveAll(m.diskDir)
 }
@@ -124,13 +125,14 @@ func (m *Machine) boot() error {
 	return m.startInit(group)
 }
 
-// startInit starts process 1 and waits until it is ready. unshare(1) makes the cgroup namespace after the process has moved
-// to the machine's cgroup. A cgroup namespace that the kernel makes together with a process would begin at the cgroup
-// of the parent process.
+// startInit starts process 1 and waits until it is ready. unshare(1) makes the cgroup namespace after the process has
+// moved to the machine's cgroup. A cgroup namespace that the kernel makes together with a process would begin at the
+// cgroup of the parent process.
 func (m *Machine) startInit(group string) error {
 	enter := `echo 0 >"$1/cgroup.procs"; exec unshare --cgroup sh -c 'echo 0 >"$1/init/cgroup.procs"; shift; ` +
 		`script=$1; shift; exec sh -c "$script" machine "$@"' sh "$@"`
-	m.init = exec.Command("sh", append([]string{"-ec", enter, "sh", group, initScript, m.Name, m.diskDir}, m.ownDirs...)...)
+	args := []string{"-ec", enter, "sh", group, initScript, m.Name, m.diskDir}
+	m.init = exec.Command("sh", append(args, m.ownDirs...)...)
 	m.init.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
 	}
@@ -157,8 +159,8 @@ func (m *Machine) startInit(group string) error {
 	return nil
 }
 
-// delegateControllers lets the root cgroup hand its controllers to the machines' cgroups. The root cgroup may do that although it
-// has processes.
+// delegateControllers lets the root cgroup hand its controllers to the machines' cgroups. The root cgroup may do that
+// although it has processes.
 func delegateControllers() error {
 	all, err := os.ReadFile(filepath.Join(cgroupRoot, "cgroup.controllers"))
 	if err != nil {
@@ -173,7 +175,7 @@ func delegateControllers() error {
 }
 
 // Command is exec.CommandContext for a program in all namespaces and the cgroup of the machine. A kill of the command
-// kills nsenter(1), and not the program. Signal reaches the program.
+// kills nsenter(1), and not the program. [Machine.Signal] reaches the program.
 func (m *Machine) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	enter := []string{"--target", strconv.Itoa(m.init.Process.Pid), "--mount", "--uts", "--ipc", "--net", "--pid",
 		"--cgroup", "--", name}
@@ -201,8 +203,8 @@ func (m *Machine) Run(ctx context.Context, name string, args ...string) (string,
 	return Output(m.Name, m.Command(ctx, name, args...))
 }
 
-// Output runs a command and returns its standard output. The error contains the text where, and the output of the
-// command.
+// Output runs a command and returns its standard output. The error contains the name of the machine, and the output of
+// the command.
 func Output(machine string, c *exec.Cmd) (string, error) {
 	var stdout, stderr strings.Builder
 	c.Stdout, c.Stderr = &stdout, &stderr
@@ -286,8 +288,8 @@ func (m *Machine) endInit() error {
 	return errors.Join(err, m.init.Wait())
 }
 
-// removeGroups removes a cgroup and all cgroups below it. A cgroup may be busy at first, because the kernel removes the
-// last process a little after its end.
+// removeGroups removes a cgroup and all cgroups below it. A cgroup may be busy at first, because the kernel removes a
+// process from its cgroup a little after the process has ended.
 func removeGroups(root string) error {
 	var groups []string
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

@@ -19,10 +19,10 @@ func IsTerminal(f *os.File) bool {
 }
 
 // Attach gives a command the standard input, output and error of this process, and returns the command's exit status.
-// The function run runs the command, for example in a namespace.
-func Attach(c *exec.Cmd, start func(*exec.Cmd) error) (status int, err error) {
+// runCommand must run the command and wait for its end. It can do so in a namespace.
+func Attach(c *exec.Cmd, runCommand func(*exec.Cmd) error) (status int, err error) {
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
-	err = start(c)
+	err = runCommand(c)
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exit.ExitCode(), nil
 	}

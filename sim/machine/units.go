@@ -15,24 +15,24 @@ import (
 	"time"
 )
 
-// unitDir is the directory of units.
+// unitDir is systemd's directory for units that an administrator installs.
 const unitDir = "/etc/systemd/system"
 
-// InstallUnits copies the directory units, with units of systemd, below a root directory. It enables a timer as
-// systemctl enable does. systemd does not run here, so no unit starts: see [Machine.Watch].
-func InstallUnits(root, units, timer string) error {
+// InstallUnits copies the units of systemd in dir to a root directory, and enables a timer as systemctl enable does.
+// systemd does not run on a Machine, so no unit starts: see [Machine.Watch].
+func InstallUnits(root, dir, timer string) error {
 	wants := filepath.Join(root, unitDir, "timers.target.wants")
 	return errors.Join(
-		os.CopyFS(filepath.Join(root, filepath.Dir(unitDir)), os.DirFS(units)),
+		os.CopyFS(filepath.Join(root, filepath.Dir(unitDir)), os.DirFS(dir)),
 		os.MkdirAll(wants, 0o755),
 		os.Symlink(filepath.Join(unitDir, timer), filepath.Join(wants, timer)))
 }
 
 // Watch starts a path unit of the machine and the path units in its Wants=, as systemctl start does. While the file of
 // PathExists= exists, Watch runs the service of the same name again and again, one run after the other. It runs only
-// the commands of the service, and ignores its other keys. It appends the output of the commands to a file for each
-// unit, LOGS/MACHINE-SERVICE.log. Watch ends with this boot, or when the caller calls stop. stop returns when no
-// command runs any more.
+// the commands of the service, and ignores the service's other keys. It appends the output of the commands to a file
+// for each unit, LOGS/MACHINE-SERVICE.log. Watch ends with this boot, or when the caller calls stop. stop returns when
+// no command runs any more.
 func (m *Machine) Watch(logs, unit string) (stop func(), err error) {
 	path, err := m.readUnit(unit)
 	if err != nil {
@@ -81,8 +81,8 @@ func (m *Machine) Watch(logs, unit string) (stop func(), err error) {
 	}, err
 }
 
-// pollInterval is the interval at which Watch checks whether the file exists. systemd needs no interval, because the kernel
-// notifies it.
+// pollInterval is the interval at which Watch checks whether the file of PathExists= exists. systemd needs no interval,
+// because the kernel notifies systemd.
 const pollInterval = 10 * time.Millisecond
 
 // runCommands runs the commands of a service, one after the other. A command with the prefix "-" may fail. If any other

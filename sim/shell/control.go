@@ -22,18 +22,18 @@ import (
 // can reach it.
 var controlAddr = &net.UnixAddr{Net: "unix", Name: "@sim"}
 
-// A control runs the commands of the shell that act outside the shell's instance: on, ec2 and service. The caller of a
-// command sends its standard input, output and error.
+// A control runs the commands of the shell that act outside of the shell's instance: "on", "ec2" and "service". These
+// commands are this program with another name: it sends its arguments, standard input, output and error to the control.
 type control struct {
 	scene *paths.Scene
 	other *instance // node2
 
 	mu         sync.Mutex
 	madeFaults []madeFault
-	endService func() error // ends the Service; nil if there is none
+	endService func() error // ends the Service that "service" has made; nil if there is none
 }
 
-// listen answers commands from an instance until stop is called.
+// listen runs the commands that programs on the node send, until stop is called.
 func (c *control) listen(node *vpcsim.Instance) (stop func() error, err error) {
 	var l *net.UnixListener
 	if err := node.Do(func() error { l, err = net.ListenUnix("unix", controlAddr); return err }); err != nil {
@@ -62,7 +62,7 @@ func (c *control) listen(node *vpcsim.Instance) (stop func() error, err error) {
 	}, nil
 }
 
-// serveConn runs the command of a connection, and answers with the exit status.
+// serveConn runs the command that a connection sends, and answers with the exit status.
 func (c *control) serveConn(conn *net.UnixConn) {
 	defer conn.Close()
 	args, stdio, err := receiveArgs(conn)
@@ -96,7 +96,7 @@ func (c *control) runCommand(conn *net.UnixConn, args []string, stdio []*os.File
 	return 0, nil
 }
 
-// runOnNode2 runs a command on the other node, until the command or its caller ends.
+// runOnNode2 runs a command on the other node. If the caller ends first, it ends the command.
 func (c *control) runOnNode2(conn *net.UnixConn, args []string, stdio []*os.File) (status int, err error) {
 	if len(args) < 2 || args[0] != "node2" {
 		return 2, errors.New("want node2 and a command")
@@ -124,8 +124,8 @@ func (c *control) runOnNode2(conn *net.UnixConn, args []string, stdio []*os.File
 	return 0, err
 }
 
-// askControl makes the control run a command, with the standard input, output and error of this process, and returns the exit
-// status.
+// askControl makes the control run a command, with the standard input, output and error of this process, and returns
+// the exit status.
 func askControl(args []string) int {
 	conn, err := net.DialUnix("unix", nil, controlAddr)
 	if err == nil {

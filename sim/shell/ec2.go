@@ -30,10 +30,10 @@ const ec2Usage = `usage:
 // A madeFault is a fault that the person at the shell has made in EC2, and the function that ends the fault.
 type madeFault struct {
 	description string
-	undo func() error
+	undo        func() error
 }
 
-// ec2Command runs the command ec2, by which the person at the shell makes EC2 act.
+// ec2Command runs the command "ec2", by which the person at the shell looks at EC2 and makes faults.
 func (c *control) ec2Command(args []string, out io.Writer) error {
 	verb, about := strings.Join(args[:min(1, len(args))], ""), strings.Join(args[min(1, len(args)):], " ")
 	switch {
@@ -77,7 +77,7 @@ func (c *control) makeFault(verb, about string) (undo func() error, err error) {
 	return nil, errors.New(ec2Usage)
 }
 
-// undo ends the breakage with this number, or the last breakage if the number is empty.
+// undo ends the fault with this number, or the last fault if the number is empty.
 func (c *control) undo(number string) error {
 	n := len(c.madeFaults)
 	if number != "" {
@@ -93,7 +93,7 @@ func (c *control) undo(number string) error {
 	return nil
 }
 
-// printCalls prints how many calls of each action EC2 has answered, for each error code.
+// printCalls prints how many calls EC2 has answered, for each action and each error code.
 func (c *control) printCalls(out io.Writer) {
 	made := map[string]int{}
 	for _, call := range c.scene.EC2.Calls() {
@@ -104,7 +104,7 @@ func (c *control) printCalls(out io.Writer) {
 	}
 }
 
-// refuseActions makes EC2 refuse actions with an error code. The function undo ends these refusals.
+// refuseActions makes EC2 refuse actions with an error code. undo ends these refusals.
 func (c *control) refuseActions(code string, actions ...string) (undo func() error, err error) {
 	for _, a := range actions {
 		if !slices.Contains(api.Names(0), a) {

@@ -28,7 +28,8 @@ const (
 	unitDir = "/etc/systemd"
 )
 
-// An installation has the paths of the files to install on a node: programs, a conflist and units.
+// An installation says what to install on a node: the paths of programs, of a conflist and of units, and the data path
+// of the pods.
 type installation struct{ bin, cnitool, conflist, dataPath, units string }
 
 // install installs everything, and writes /etc/hosts.
@@ -92,7 +93,8 @@ func (f installation) links() map[string]string {
 	return links
 }
 
-// coverWithOverlays mounts an overlay on each directory. Changes in the directories end with the mount namespace of this process.
+// coverWithOverlays mounts an overlay on each directory. Changes in the directories end with the mount namespace of
+// this process.
 func coverWithOverlays(dirs ...string) error {
 	top, err := os.MkdirTemp("/run", "sim")
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 //go:embed instance.sh
 var instanceScript string
 
-// commandOn returns a command on an instance. The command gets a process 1, a mount namespace and a PID namespace of its
-// own. When process 1 ends, all processes and mounts in these namespaces end.
+// commandOn returns a command on an instance. The command gets a process 1, a mount namespace and a PID namespace of
+// its own. When process 1 ends, all processes and mounts in these namespaces end.
 func commandOn(node *vpcsim.Instance, command []string) *exec.Cmd {
 	c := exec.Command("sh", append([]string{"-c", instanceScript, "instance"}, command...)...)
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}

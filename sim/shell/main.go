@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command shell makes a simulated EC2 instance, and a shell on it for a person who learns. The plugins are installed. A
-// simulated EC2 and its metadata service answer, and a simulated VPC moves the packets.
+// Command shell makes a simulated EC2 instance, and a shell on it for a person who learns to use the plugins. The
+// plugins are installed. A simulated EC2 and its metadata service answer, and a simulated VPC moves the packets.
 //
 // The shell is bash. It is interactive if standard input is a terminal, or with -i. Otherwise, bash runs the script on
 // standard input. With arguments, the command runs them on the instance, without bash. The exit status is that of the
@@ -90,7 +90,7 @@ func run(f installation, command []string, interactive bool) (status int, err er
 	case len(command) > 0:
 	case interactive:
 		fmt.Print(greeting)
-		// make sim must not fail because the last command was mistyped
+		// the exit status is 0 even if the last command failed: make sim must not fail because of a mistyped command
 		_, err := runShell(s.Nodes[0].Instance, []string{"bash", "--norc", "-i"})
 		return 0, err
 	default:

@@ -20,8 +20,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// answerCalls answers calls in the network namespace of this process, as a pod's program does. It prints a line when it is
-// ready. It ends when an operator deletes the namespace args[1] from /run/netns.
+// answerCalls answers calls in the network namespace of this process, as a pod's program does. It prints a line when it
+// is ready. It ends when an operator deletes the namespace args[1] from /run/netns.
 func answerCalls(args []string) int {
 	ns, err := nl.Open("pod", "/proc/self/ns/net")
 	if err == nil {
@@ -58,7 +58,7 @@ func callHost(args []string) int {
 	return 0
 }
 
-// sourceSeenBy returns the caller's address as the other end of a connection sees it.
+// sourceSeenBy connects to an address with a port, and returns the address of this end as the other end sees it.
 func sourceSeenBy(to string) (netip.Addr, error) {
 	const patience = 5 * time.Second
 	conn, err := net.DialTimeout("tcp", to, patience)

@@ -33,11 +33,11 @@ type Node struct {
 
 	macs  uint16
 	mu    sync.Mutex
-	ended bool // the test has ended, but EC2 may attach ENIs later
+	ended bool // the test has ended; EC2 may attach ENIs even later
 }
 
-// NewNode makes the namespace of a node, and Launch launches its instance. So a test can call NewNode outside a bubble
-// of testing/synctest, and Launch in the bubble.
+// NewNode makes the namespace of a node, and Launch launches its instance. These are two functions so that a test can
+// call NewNode outside of a bubble of testing/synctest, and Launch in the bubble.
 func NewNode(t testing.TB) *Node {
 	t.Helper()
 	nltest.Need(t, "root", "netns")
@@ -171,7 +171,7 @@ func (n *Node) Lose() {
 	n.must(os.RemoveAll(n.Dir))
 }
 
-// Forgive removes all refusals of EC2 from the registry, as if their time had passed.
+// Forgive removes from the registry all records that EC2 has refused something, as if their time had passed.
 func (n *Node) Forgive() {
 	n.Helper()
 	n.Edit(func(s *registry.State) { clear(s.Refusals) })

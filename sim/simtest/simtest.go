@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package simtest makes simulated worlds for tests. They end with the test.
+// Package simtest makes simulated worlds for tests. Each world ends with its test.
 //
 // A Fabric is a VPC with packets, for tests of the data plane. A Node is an instance whose ENIs are links that lead
 // nowhere. It needs no fabric, and is for tests of the addresses that EC2, the kernel and the registry have. A Sim is
@@ -49,11 +49,11 @@ func Launch(t testing.TB, f *vpcsim.Fabric, name string, run ec2sim.RunInstance)
 	return i
 }
 
-// macRange counts the calls of Sim and NewNode.
+// macRange counts the calls of Sim and NewNode, so that each call has a range of MAC addresses of its own.
 var macRange atomic.Uint32
 
-// Sim starts EC2. The ENIs of two Sims have different MAC addresses: several tests run at once, and a collection
-// searches all namespaces of the machine for the links of ENIs.
+// Sim starts EC2. The ENIs of two Sims have different MAC addresses, because several tests run at once, and a
+// collection searches all namespaces of the machine for the links of ENIs.
 func Sim(t testing.TB, c ec2sim.Config) *ec2sim.Sim {
 	t.Helper()
 	c.MACs = uint16(macRange.Add(1))

@@ -20,8 +20,8 @@ func (f *Fabric) OnLaunch(boot func(*Instance)) {
 	f.onLaunch = boot
 }
 
-// adoptLaunched creates the namespace of an instance of the action RunInstances when EC2 reports the boot ENI. It returns nil
-// for any other change, and if OnLaunch was not called.
+// adoptLaunched creates the namespace of an instance of the action RunInstances when EC2 reports the boot ENI. It
+// returns nil for any other change, and if OnLaunch was not called.
 func (f *Fabric) adoptLaunched(c ec2sim.Change) (*Instance, error) {
 	f.mu.Lock()
 	wanted := f.run != nil && f.onLaunch != nil && f.booting == nil && f.instances[c.Instance] == nil &&
@@ -48,7 +48,7 @@ func (f *Fabric) adoptLaunched(c ec2sim.Change) (*Instance, error) {
 	return i, nil
 }
 
-// startAdopted serves EC2's API in the namespace of an adopted instance, and calls the function of OnLaunch.
+// startAdopted serves EC2's API in the namespace of an adopted instance, and calls the function that OnLaunch got.
 func (f *Fabric) startAdopted(i *Instance) error {
 	if err := i.serveHTTP(ec2Addr, 0, f.EC2); err != nil {
 		return err

@@ -63,8 +63,8 @@ func answerText(from netip.AddrPort, size int) string {
 	return fmt.Sprintf("%s %d", netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), size)
 }
 
-// parseAnswer returns the sender's address as the other end saw it. parseAnswer returns an error if the other end did
-// not get exactly the wanted number of bytes.
+// parseAnswer returns the sender's address as the other end saw it. It returns an error if the other end did not get
+// exactly wantSize bytes.
 func parseAnswer(b []byte, wantSize int) (seen netip.AddrPort, err error) {
 	var from string
 	var size int

@@ -43,7 +43,8 @@ func (d datagrams) control(f func(fd int) error) (err error) {
 	return err
 }
 
-// forbidFragments makes the kernel refuse a datagram that is too large for the path. By default, the kernel would send fragments.
+// forbidFragments makes the kernel refuse a datagram that is too large for the path. By default, the kernel would send
+// fragments.
 func (d datagrams) forbidFragments() error {
 	return d.control(func(fd int) error {
 		return syscall.SetsockoptInt(fd, d.level, d.discover, syscall.IP_PMTUDISC_DO)
@@ -56,9 +57,10 @@ func (d datagrams) pathMTU() (mtu int, err error) {
 	return mtu, err
 }
 
-// send sends a datagram, and returns the sender's address as the other end saw it. The function size returns the
-// datagram's size for a path MTU. A router may drop the datagram because it is too big. The kernel then learns a
-// smaller path MTU, and send sends another datagram. If a datagram is lost for another reason, send returns an error.
+// send sends a datagram, and returns the sender's address as the other end saw it. The function sizeFor returns the
+// datagram's size for a path MTU. A router may drop the datagram because the datagram is too big. The kernel then
+// learns a smaller path MTU, and send sends a datagram of the size for that MTU. If a datagram is lost for another
+// reason, send returns an error.
 func (d datagrams) send(sizeFor func(mtu int) int) (seen netip.AddrPort, err error) {
 	for end := time.Now().Add(answerTimeout); time.Now().Before(end); {
 		mtu, err := d.pathMTU()
@@ -85,7 +87,7 @@ func (d datagrams) send(sizeFor func(mtu int) int) (seen netip.AddrPort, err err
 	return seen, fmt.Errorf("no answer: %w", os.ErrDeadlineExceeded)
 }
 
-// awaitAnswer waits briefly for an answer, and returns nil if there is none.
+// awaitAnswer waits for an answer for the time pollInterval, and returns nil if there is none.
 func (d datagrams) awaitAnswer() ([]byte, error) {
 	if err := d.SetReadDeadline(time.Now().Add(pollInterval)); err != nil {
 		return nil, err

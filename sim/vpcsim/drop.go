@@ -40,8 +40,9 @@ func drainRoute(drain string, dst netip.Prefix, table uint32) nl.Route {
 	return farEndRoute(drain, dst, table)
 }
 
-// farEndRoute returns a route that sends all packets for dst to the far end of a link. The route's next hop is an address
-// that no host has. farEnds sets the MAC address of the next hop, so the kernel sends no neighbour solicitation.
+// farEndRoute returns a route that sends all packets for dst to the far end of a link. The route's next hop is an
+// address that no host has. The objects of farEndNeighbours set the MAC address of the next hop, so the kernel sends no
+// neighbour solicitation.
 func farEndRoute(dev string, dst netip.Prefix, table uint32) nl.Route {
 	via := farEnd
 	if dst.Addr().Is6() {
@@ -57,7 +58,7 @@ var (
 	allIPv6 = netip.MustParsePrefix("::/0")
 )
 
-// farEndNeighbours returns the neighbours that set the MAC address of the next hops of a link.
+// farEndNeighbours returns the neighbour entries that set the MAC address of the next hops of farEndRoute.
 func farEndNeighbours(dev, mac string) []nl.Object {
 	return []nl.Object{nl.Neigh{Addr: farEnd, MAC: mac, Dev: dev}, nl.Neigh{Addr: farEnd6, MAC: mac, Dev: dev}}
 }
@@ -84,7 +85,7 @@ func (f *Fabric) drainWiring() nl.Wiring {
 	return w
 }
 
-// Drops returns the counts since New.
+// Drops returns the numbers of packets that the fabric has dropped since New.
 func (f *Fabric) Drops() (Drops, error) {
 	var sent map[string]int
 	err := f.vpc.Do(func() (err error) {

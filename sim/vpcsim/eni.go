@@ -13,13 +13,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// vpcMTU is the MTU of a VPC. The MTU of the internet is 1500 (EC2 user guide: "Network MTU for your EC2 instance").
+// The MTUs of a VPC and of the internet (EC2 user guide: "Network MTU for your EC2 instance").
 const (
 	vpcMTU      = 9001
 	internetMTU = 1500
 )
 
-// The rules of an ENI, in the order of their evaluation.
+// The preferences of the routing rules of an ENI. The kernel evaluates the rule with the lowest preference first.
 const (
 	prefInternet = 100 // from an address with a public address or a NAT gateway, to the internet
 	prefOwn      = 200 // from an address that the ENI has
@@ -27,7 +27,7 @@ const (
 	prefSpoofed  = 300 // from any other address
 )
 
-// applyReported makes the change in the fabric that EC2 reports.
+// applyReported makes a change in the fabric that EC2 has reported, and records an error for Err.
 func (f *Fabric) applyReported(c ec2sim.Change) {
 	adopted, err := f.adoptLaunched(c)
 	err = errors.Join(err, f.applyLocked(c))
@@ -94,17 +94,18 @@ func (f *Fabric) plugENI(e ec2sim.ENI, i *Instance) error {
 	if failed := stepsNotIn(now, was).Add(); failed != nil && (len(was) == 0 || !f.isLinkMissing(linkName(e))) {
 		return errors.Join(err, failed)
 	}
-	return errors.Join(err, f.checkLink(e.ID)) // look restores a link that is gone, with all of its wiring
+	return errors.Join(err, f.checkLink(e.ID)) // checkLink restores a link that is gone, with all of its wiring
 }
 
-// unplugENI removes the wiring of an ENI. The ENI's link vanishes from its namespace, which may be a pod's.
+// unplugENI removes the wiring of an ENI. The ENI's link vanishes from the namespace in which it is, also from that of
+// a pod.
 func (f *Fabric) unplugENI(id string) error {
 	was := f.plugged[id].wiring
 	delete(f.plugged, id)
 	return was.Del()
 }
 
-// stepsNotIn returns the steps of w that the other wiring does not have.
+// stepsNotIn returns the steps of w that are not in other.
 func stepsNotIn(w, other nl.Wiring) nl.Wiring {
 	return slices.DeleteFunc(slices.Clone(w), func(s nl.Step) bool { return slices.Contains(other, s) })
 }
@@ -176,11 +177,11 @@ const (
 	protoDHCP = 16
 )
 
-// dhcpWiring returns the addresses and routes that a boot ENI gets for each of its families. For IPv4, the DHCP server of a
-// VPC gives the ENI its primary address and a default route by the router. The router has the first address after the
-// network address of the subnet (VPC user guide: "Subnet CIDR blocks"). For IPv6, the DHCP server gives only the
-// address; the router advertises itself and the subnet. The routes are the routes of systemd-networkd, which processes
-// router advertisements in place of the kernel.
+// dhcpWiring returns the addresses and routes that a boot ENI gets for each of its families. For IPv4, the DHCP server
+// of a VPC gives the ENI its primary address and a default route by the router. The router has the first address after
+// the network address of the subnet (VPC user guide: "Subnet CIDR blocks"). For IPv6, the DHCP server gives only the
+// address; the router advertises itself and the subnet. The IPv6 routes are those that systemd-networkd adds, which
+// processes router advertisements in place of the kernel.
 func dhcpWiring(e ec2sim.ENI, n *nl.NS) nl.Wiring {
 	var w nl.Wiring
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: n, Object: o}) }

@@ -53,7 +53,7 @@ func (f *Fabric) RunInstance(name string, r ec2sim.RunInstance) (*Instance, erro
 }
 
 // awaitIPv6 waits until the instance is reachable by IPv6. The kernel adds the local route of an address later than the
-// address, from a work queue, even without duplicate address detection. Until then, the kernel reports that there is no
+// address, from a work queue, even without duplicate address detection. Before, the kernel reports that there is no
 // route.
 func (i *Instance) awaitIPv6() error {
 	a := i.Addr6()
@@ -95,7 +95,8 @@ func instanceSysctls(n *nl.NS) nl.Wiring {
 	}
 }
 
-// setBooting announces the instance whose boot ENI EC2 will attach next. The ID of the instance is not yet known.
+// setBooting sets the instance to which EC2 attaches the next boot ENI. This is necessary because the ID of the
+// instance is not yet known.
 func (f *Fabric) setBooting(i *Instance) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

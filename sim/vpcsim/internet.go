@@ -41,8 +41,8 @@ var NATAddr = netip.MustParseAddr("198.19.255.255")
 type mapping struct{ private, public netip.Addr }
 
 // AddNATGateway adds a NAT gateway to a subnet, as its route to the internet by IPv4 (VPC user guide: "NAT gateways").
-// The gateway serves all addresses of ENIs that EC2 attaches later. Without a NAT gateway, only boot ENIs with a public
-// address reach the internet by IPv4.
+// The gateway serves all addresses of those ENIs in the subnet that EC2 attaches later. Without a NAT gateway, only
+// boot ENIs with a public address reach the internet by IPv4.
 func (f *Fabric) AddNATGateway(subnet netip.Prefix) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -22,8 +22,8 @@ import (
 // (net/core/dev.c: default_device_exit_net). The card keeps its name if that name is free there; otherwise it gets the
 // name dev<ifindex>. The card keeps its MAC address, MTU and group. It is down, and has neither addresses nor routes.
 //
-// The link of a simulated ENI is a veth. So the fabric restores a destroyed link in the namespace of the instance, as
-// long as EC2 does not detach the ENI. No program can delete the link of a real ENI. So the fabric also restores a link
+// The link of a simulated ENI is a veth. So the fabric restores a destroyed link in the namespace of the instance,
+// unless EC2 has detached the ENI. No program can delete the link of a real ENI. So the fabric also restores a link
 // that a program has deleted. One difference remains: a card keeps its index if the index is free, and a restored link
 // has a new index.
 //
@@ -54,7 +54,7 @@ type closer func()
 
 func (c closer) Close() error { c(); return nil }
 
-// followLinks calls look for the ENIs whose links change, until the socket is closed.
+// followLinks calls checkLink for each ENI whose link changes, until the socket is closed.
 func (f *Fabric) followLinks(s *rtnl.NetlinkSocket) {
 	for {
 		messages, _, err := s.Receive()
@@ -81,7 +81,7 @@ func changedLinks(messages []syscall.NetlinkMessage) map[string]bool {
 	return changed
 }
 
-// checkLinks calls look for each ENI for which the function which returns true. which gets the link of the ENI.
+// checkLinks calls checkLink for each ENI whose link matches.
 func (f *Fabric) checkLinks(matches func(nl.Veth) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -101,15 +101,16 @@ func (f *Fabric) checkLinks(matches func(nl.Veth) bool) {
 // link returns the link of an ENI as the fabric creates it.
 func (p pluggedENI) link() nl.Veth { return p.wiring[0].Object.(nl.Veth) }
 
-// checkLink notes the name and the properties of the instance's end of an ENI's link, in any namespace. It restores a link
-// that is gone.
+// checkLink restores the link of an ENI if it is gone. Then it notes the name and the properties of the link's end for
+// the instance, in whatever namespace that end is.
 func (f *Fabric) checkLink(id string) error {
 	p := f.plugged[id]
 	near, err := f.vpc.LinkByName(p.link().Name)
 	if errors.Is(err, fs.ErrNotExist) && !p.lost {
 		err = f.restoreLink(p)
 		if p.lost = err != nil; p.lost {
-			// A failed restore removes its link, and the kernel reports that. Without lost, look would try for ever.
+			// A failed restoreLink removes its link, and the kernel reports that. Without unrestorable, checkLink would
+			// try again, for ever.
 			f.plugged[id] = p
 			return err
 		}
@@ -139,8 +140,8 @@ func (f *Fabric) isLinkMissing(link string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// restoreLink creates the link of an ENI again, in the namespace of its instance, and adds the rest of the ENI's wiring.
-// For this, restore opens the namespace of the instance again, because an open nl.NS serves one goroutine at a time.
+// restoreLink creates the link of an ENI again, in the namespace of its instance, and adds the rest of the ENI's
+// wiring. It opens the namespace of the instance again, because an open nl.NS serves one goroutine at a time.
 func (f *Fabric) restoreLink(lost pluggedENI) error {
 	home, err := nl.Open(lost.instance.Name, lost.instance.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -167,7 +168,7 @@ func (f *Fabric) restoreLink(lost pluggedENI) error {
 }
 
 // freeName returns the name that the kernel would give to a network card that returns to the namespace n. The first
-// choice is the last name of the link, or unseen if the fabric has never seen the link. If that name is not free, the
+// choice is the last name of the link, or fallback if the fabric has never seen the link. If that name is not free, the
 // second choice is "dev" and the last index of the link. The third choice is "dev" and the lowest free number.
 func freeName(n *nl.NS, last nl.Link, fallback string) (string, error) {
 	links, err := n.Links()

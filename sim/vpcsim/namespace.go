@@ -28,8 +28,8 @@ type Namespace struct {
 	closed bool
 }
 
-// NewNamespace creates an empty namespace, as a container runtime does for a pod. Close of the Fabric also closes the
-// Namespace.
+// NewNamespace creates an empty namespace, as a container runtime does for a pod. The method Close of the Fabric also
+// closes the Namespace.
 func (f *Fabric) NewNamespace(name string) (*Namespace, error) {
 	n, err := MakeNamespace(name, filepath.Base(f.run.netnsPath(name)))
 	if err != nil {

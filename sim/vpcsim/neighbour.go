@@ -34,7 +34,7 @@ func (f *Fabric) answerNeighbours() error {
 		return err
 	}
 	go func() {
-		// Read ends when the socket is closed.
+		// c.Read returns when the socket is closed.
 		_ = c.Read(func(fd uintptr) bool { return f.answerPending(int(fd)) })
 	}()
 	return nil
@@ -70,8 +70,8 @@ func bigEndian(n uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n))
 }
 
-// answerPending answers all pending solicitations. If more solicitations may come later, it returns false, and Read
-// of the socket calls it again.
+// answerPending answers all pending solicitations. It returns false while the socket is open, so that the socket's Read
+// calls it again for later solicitations.
 func (f *Fabric) answerPending(fd int) bool {
 	for b := make([]byte, vpcMTU); ; {
 		size, from, err := unix.Recvfrom(fd, b, 0)
@@ -102,9 +102,9 @@ const (
 	maxHops         = 255  // a message with a smaller hop limit comes from another link, and is ignored
 )
 
-// advertisement returns the answer to a packet with a solicitation from an ENI. advertisement returns nil in three
-// cases. The ENI asks for an address of its own. Or the ENI checks for duplicates (RFC 4862: from the unspecified
-// address). Or the ENI asks for the router, for which the kernel answers.
+// advertisement returns the answer to a packet with a solicitation from the ENI with this MAC address. It returns nil
+// in three cases: the ENI asks for an address of its own, the ENI checks for duplicates (RFC 4862: from the unspecified
+// address), or the ENI asks for the router, for which the kernel answers.
 func (f *Fabric) advertisement(mac string, question []byte) []byte {
 	source := netip.AddrFrom16([16]byte(question[atSource:]))
 	target := netip.AddrFrom16([16]byte(question[atTarget:]))
@@ -112,7 +112,8 @@ func (f *Fabric) advertisement(mac string, question []byte) []byte {
 		return nil
 	}
 	for _, e := range f.EC2.ENIs() {
-		if e.MAC == mac && !slices.ContainsFunc(eniPrefixes(e), func(p netip.Prefix) bool { return p.Contains(target) }) {
+		hasTarget := func(p netip.Prefix) bool { return p.Contains(target) }
+		if e.MAC == mac && !slices.ContainsFunc(eniPrefixes(e), hasTarget) {
 			return advertise(target, source)
 		}
 	}

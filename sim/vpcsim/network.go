@@ -15,8 +15,8 @@ import (
 
 // A network is a VPC in the fabric: its routing tables and CIDRs.
 type network struct {
-	table     uint32         // routes to the ENIs of the VPC and of its peers, to drains, and by IPv6 to the internet
-	internet  uint32         // the route to the internet by IPv4, for the addresses that may use it
+	table     uint32         // the table for the VPC, its peers, drains, and the internet by IPv6
+	internet  uint32         // the table for the internet by IPv4, for the addresses that may use it
 	reachable []netip.Prefix // the CIDRs of the VPC and of its peers
 	public    []netip.Prefix // the IPv6 CIDRs of the VPC, which the internet knows
 	peers     []*network     // the peers that are in the fabric
@@ -66,7 +66,7 @@ func anyOverlap(as, bs []netip.Prefix) bool {
 	return slices.ContainsFunc(as, func(a netip.Prefix) bool { return slices.ContainsFunc(bs, a.Overlaps) })
 }
 
-// addPeer makes another network a peer of n. cidrs are the CIDRs of the other network. A nil network is a VPC outside the
+// addPeer makes another network, with the CIDRs cidrs, a peer of n. If n or peer is nil, this VPC is outside of the
 // fabric.
 func (n *network) addPeer(peer *network, cidrs []netip.Prefix) {
 	if n == nil {

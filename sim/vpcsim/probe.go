@@ -14,14 +14,11 @@ import (
 	"time"
 )
 
-// answerTimeout is how long a probe waits for an answer: long enough for a busy machine. glance is the interval at which a
-// waiting probe checks whether its datagram was too big for the path. while is how long Silent waits. again is the
-// interval between two pings, as in ping(8).
 const (
-	answerTimeout = time.Minute
-	pollInterval  = 100 * time.Millisecond
-	silence       = 2 * time.Second
-	pingInterval  = time.Second
+	answerTimeout = time.Minute            // how long a probe waits for an answer; enough for a busy machine
+	pollInterval  = 100 * time.Millisecond // how often a probe checks whether its datagram was too big for the path
+	silence       = 2 * time.Second        // how long Silent waits
+	pingInterval  = time.Second            // between two echo requests, as in ping(8)
 )
 
 // callSize is the number of bytes that Call sends.
@@ -108,7 +105,7 @@ func (n *Namespace) ping(to netip.Addr, patience time.Duration) error {
 	return nil
 }
 
-// An echo has the types of its two messages: RFC 792, and RFC 4443, section 4.
+// An echo has the ICMP types of a request and its reply: RFC 792, and RFC 4443, section 4.
 type echo struct{ request, reply byte }
 
 var (
@@ -119,8 +116,8 @@ var (
 // atID is the offset of identifier and sequence number in the messages.
 const atID = 4
 
-// exchange sends requests until a reply comes. The time of day is their identifier and sequence number, so ask recognises
-// the reply to its own request.
+// exchange sends requests until a reply comes. The time of day is their identifier and sequence number, so exchange
+// recognises the reply to its own requests.
 func (e echo) exchange(c *net.IPConn, patience time.Duration) error {
 	const atSum, length = 2, 8
 	request := make([]byte, length)
@@ -138,8 +135,8 @@ func (e echo) exchange(c *net.IPConn, patience time.Duration) error {
 	}
 }
 
-// awaitReply reads until the reply with this identifier and sequence number comes. A raw socket gets all replies from that
-// address, also the replies to requests of other processes.
+// awaitReply reads until the reply with this identifier and sequence number comes. A raw socket gets all replies from
+// that address, also the replies to requests of other processes.
 func (e echo) awaitReply(c *net.IPConn, id []byte, deadline time.Time) error {
 	if err := c.SetReadDeadline(deadline); err != nil {
 		return err

@@ -12,14 +12,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// empty is a script that empties the namespace of an instance.
+// emptyScript is a script that empties the namespace of an instance.
 //
 //go:embed empty.sh
-var empty string
+var emptyScript string
 
 // Reboot restarts the instance. The caller must have ended all processes of the instance. After Reboot, the namespace
 // is as after a boot. All attached ENIs have new links in the namespace, also ENIs whose links were in namespaces of
-// pods. Only the boot ENI is configured. The metadata service begins again with these lies.
+// pods. Only the boot ENI is configured. The metadata service then tells these lies, and no earlier ones.
 func (i *Instance) Reboot(lies ...ec2sim.Lie) error {
 	i.Instance.Reboot(lies...)
 	if err := i.fabric.reboot(i, i.ENIs()); err != nil {
@@ -37,7 +37,7 @@ func (f *Fabric) reboot(i *Instance, enis []ec2sim.ENI) error {
 		}
 	}
 	if err := i.Do(func() error {
-		out, err := exec.Command("sh", "-c", empty).CombinedOutput()
+		out, err := exec.Command("sh", "-c", emptyScript).CombinedOutput()
 		if err != nil {
 			err = fmt.Errorf("%w: %s", err, out)
 		}

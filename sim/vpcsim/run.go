@@ -13,8 +13,8 @@ import (
 )
 
 // A run is a number that no other process uses. All names of a Fabric contain the number: the directory /run/vpcsim0
-// and the namespaces /run/netns/vpcsim0-*. A process holds the lock of the directory while it uses the number. So a
-// free lock shows that a killed process has left the namespaces.
+// and the namespaces /run/netns/vpcsim0-*. A process holds the lock of the directory while it uses the number. So if
+// the lock is free, the process that made the directory and its namespaces has been killed.
 type run struct {
 	dir  string
 	lock *os.File

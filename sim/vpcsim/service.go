@@ -17,15 +17,15 @@ import (
 // metadataAddr is where the fabric serves the metadata of all instances.
 var metadataAddr = netip.MustParseAddrPort("169.254.169.254:80")
 
-// errorAddr is the source of the fabric's ICMP errors. Without it, the kernel would use the metadata service's address,
-// to which pods may have no route. The real EC2 sends ICMP errors from routers that no host can reach.
+// errorAddr is the source of the fabric's ICMP errors. Without errorAddr, the kernel would use the metadata service's
+// address, to which pods may have no route. The real EC2 sends ICMP errors from routers that no host can reach.
 var errorAddr = netip.MustParseAddr("192.0.2.253")
 
 // ec2Addr is the address of EC2 in each instance's namespace. The fabric does not simulate the network path to EC2.
 const ec2Addr = "127.0.0.1:8773"
 
-// serveHTTP answers HTTP at an address of a namespace until the namespace is closed. hops is the hop limit of the answers;
-// 0 means the default.
+// serveHTTP answers HTTP at an address of a namespace until the namespace is closed. hopLimit is the hop limit of the
+// answers; 0 means the kernel's default.
 func (n *Namespace) serveHTTP(addr string, hopLimit int, h http.Handler) error {
 	l := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		if hopLimit == 0 {
@@ -55,9 +55,10 @@ func (n *Namespace) serveHTTP(addr string, hopLimit int, h http.Handler) error {
 
 // serveMetadata serves the metadata of all instances. The hop limit of its answers is 1, as by default in EC2 (EC2 user
 // guide, "Configure the Instance Metadata Service options": "HttpPutResponseHopLimit"). So a container whose packets
-// the node routes does not get the answers, and a container on the ENI does.
+// the node routes does not get the answers. A container with a link on the ENI does.
 func (f *Fabric) serveMetadata() error {
-	for _, a := range []netip.Addr{errorAddr, metadataAddr.Addr()} { // ICMP errors have the first as source
+	// The kernel takes the first of these addresses as the source of ICMP errors.
+	for _, a := range []netip.Addr{errorAddr, metadataAddr.Addr()} {
 		if err := (nl.Addr{Prefix: hostPrefix(a), Dev: "lo"}).Add(f.vpc.NS); err != nil {
 			return err
 		}

@@ -50,8 +50,8 @@ func (f *Fabric) Spoofed() (packets []string, err error) {
 	return packets, err
 }
 
-// packetText returns a text about an IPv4 packet, with its addresses, protocol, TTL, ports and TCP flags. It shows other
-// packets as hexadecimal numbers.
+// packetText returns the addresses, the protocol, the TTL, the ports and the TCP flags of an IPv4 packet as text. It
+// shows any other packet as hexadecimal numbers.
 func packetText(p []byte) string {
 	const header = 20
 	if len(p) < header+14 || p[0]>>4 != 4 {

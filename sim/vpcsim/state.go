@@ -55,8 +55,8 @@ func State(n *nl.NS) ([]string, error) {
 	return s, nil
 }
 
-// isKernelMade reports whether the kernel itself adds the address or route, at a time of its choice: for link-local and
-// multicast addresses of IPv6.
+// isKernelMade reports whether the kernel itself adds an address or a route with this prefix. It does so for link-local
+// and multicast prefixes of IPv6, at a time of its own choice.
 func isKernelMade(p netip.Prefix) bool {
 	a := p.Addr()
 	return a.Is6() && (a.IsLinkLocalUnicast() || a.IsMulticast())

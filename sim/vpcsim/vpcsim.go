@@ -96,7 +96,7 @@ func New(c ec2sim.Config) (*Fabric, error) {
 	return f, nil
 }
 
-// build creates the namespaces that do not depend on instances.
+// build makes all parts of the fabric that do not depend on instances.
 func (f *Fabric) build() (err error) {
 	if f.vpc, err = f.NewNamespace("vpc"); err != nil {
 		return err
@@ -119,8 +119,8 @@ func (f *Fabric) build() (err error) {
 	return errors.Join(f.serveMetadata(), f.answerNeighbours(), f.watchLinks(), f.watchSpoofed())
 }
 
-// routerSysctls returns the sysctls of a namespace that forwards packets unchanged, and answers ARP for all addresses to which
-// it can forward.
+// routerSysctls returns the sysctls of a namespace that forwards packets unchanged, and answers ARP for all addresses
+// to which it can forward.
 func routerSysctls(n *nl.NS) nl.Wiring {
 	return nl.Wiring{
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}}, // first: ip_forward resets other sysctls
@@ -136,8 +136,8 @@ func routerSysctls(n *nl.NS) nl.Wiring {
 	}
 }
 
-// Err returns the errors of all changes of EC2 that the fabric could not make so far. A test calls Err at its end.
-// Close returns these errors, too.
+// Err returns an error for each change of EC2 that the fabric could not make so far. A test calls Err at its end. Close
+// returns these errors, too.
 func (f *Fabric) Err() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
