@@ -28,7 +28,6 @@ type addResults struct {
 	warmCalls, warmMetadata int // to EC2 and the metadata service, during warm ADDs
 }
 
-// addPods adds the pods of both nodes.
 func (s *scene) addPods(ctx context.Context, out *output) (addResults, error) {
 	var a addResults
 	for _, n := range s.Nodes {
@@ -90,7 +89,6 @@ func (s *scene) addWarm(ctx context.Context, n *paths.Node, a *addResults, out *
 	return nil
 }
 
-// deletePods deletes all pods.
 func (s *scene) deletePods(ctx context.Context, out *output) error {
 	calls := len(s.EC2.Calls())
 	var took []time.Duration

@@ -114,30 +114,30 @@ func (s *Sim) unassignPrivateIPAddresses(in *unassignPrivateIPAddressesInput) (*
 	if err != nil {
 		return nil, err
 	}
-	back := holding{in.PrivateIPAddresses, in.IPv4Prefixes}
+	released := holding{in.PrivateIPAddresses, in.IPv4Prefixes}
 	switch {
-	case back.slots() == 0:
+	case released.slots() == 0:
 		return nil, refuse("MissingParameter", "The request must contain the parameter privateIpAddress or ipv4Prefix.")
-	case e.primary().IsValid() && slices.Contains(back.addrs, e.primary()):
+	case e.primary().IsValid() && slices.Contains(released.addrs, e.primary()):
 		return nil, invalidValue(e.primary(), "privateIpAddress",
 			"The primary IP address of an interface cannot be unassigned.")
 	}
-	if err := e.checkRelease(e.v4, back); err != nil {
+	if err := e.checkRelease(e.v4, released); err != nil {
 		return nil, err
 	}
-	s.releaseBlocks(e, &e.v4, e.subnet.v4, back)
+	s.releaseBlocks(e, &e.v4, e.subnet.v4, released)
 	return &emptyOutput{Return: true}, nil
 }
 
 // checkRelease refuses a release of addresses or prefixes that the ENI does not have.
-func (e *eni) checkRelease(h, back holding) error {
-	for _, a := range back.addrs {
+func (e *eni) checkRelease(h, released holding) error {
+	for _, a := range released.addrs {
 		if !slices.Contains(h.addrs, a) {
 			return refuse("InvalidParameterValue",
 				"Some of the specified addresses are not assigned to interface %s", e.id)
 		}
 	}
-	for _, p := range back.prefixes {
+	for _, p := range released.prefixes {
 		if !slices.Contains(h.prefixes, p) {
 			return refuse("InvalidParameterValue",
 				"Some of the specified prefixes are not assigned to interface %s", e.id)
@@ -146,17 +146,17 @@ func (e *eni) checkRelease(h, back holding) error {
 	return nil
 }
 
-// releaseBlocks removes the blocks of back from the holding h of e, and puts them back into the space sp.
-func (s *Sim) releaseBlocks(e *eni, h *holding, sp *space, back holding) {
+// releaseBlocks removes the released blocks from the holding h of e, and puts them back into the space sp.
+func (s *Sim) releaseBlocks(e *eni, h *holding, sp *space, released holding) {
 	h.addrs = slices.DeleteFunc(h.addrs, func(a netip.Addr) bool {
-		gone := slices.Contains(back.addrs, a)
+		gone := slices.Contains(released.addrs, a)
 		if gone {
 			sp.pool.putBack(singleBlock(a))
 		}
 		return gone
 	})
 	h.prefixes = slices.DeleteFunc(h.prefixes, func(p netip.Prefix) bool {
-		gone := slices.Contains(back.prefixes, p)
+		gone := slices.Contains(released.prefixes, p)
 		if gone {
 			sp.pool.putBack(p)
 		}

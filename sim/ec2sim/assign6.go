@@ -72,15 +72,16 @@ func (s *Sim) unassignIPv6Addresses(in *unassignIPv6AddressesInput) (*unassignIP
 	if err != nil {
 		return nil, err
 	}
-	back := holding{in.IPv6Addresses, in.IPv6Prefixes}
-	if back.slots() == 0 {
+	released := holding{in.IPv6Addresses, in.IPv6Prefixes}
+	if released.slots() == 0 {
 		return nil, refuse("MissingParameter", "The request must contain the parameter ipv6Addresses or ipv6Prefix.")
 	}
-	if err := e.checkRelease(e.v6, back); err != nil {
+	if err := e.checkRelease(e.v6, released); err != nil {
 		return nil, err
 	}
-	s.releaseBlocks(e, &e.v6, e.subnet.v6, back)
+	s.releaseBlocks(e, &e.v6, e.subnet.v6, released)
 	return &unassignIPv6AddressesOutput{
-		NetworkInterfaceID: e.id, Addresses: set[netip.Addr]{back.addrs}, Prefixes: set[netip.Prefix]{back.prefixes},
+		NetworkInterfaceID: e.id, Addresses: set[netip.Addr]{released.addrs},
+		Prefixes: set[netip.Prefix]{released.prefixes},
 	}, nil
 }

@@ -122,7 +122,7 @@ func (s *Sim) injectedFault(called form) error {
 	return &f.refusal
 }
 
-// Calls returns the calls that EC2 has answered since the last ResetCalls, in order.
+// Calls returns the calls that EC2 has got since the last ResetCalls, in order.
 func (s *Sim) Calls() []Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()

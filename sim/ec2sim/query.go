@@ -141,7 +141,6 @@ func (s *Sim) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// reject answers with an error.
 func reject(w http.ResponseWriter, err error, request string) {
 	r, ok := errors.AsType[*refusal](err)
 	if !ok {

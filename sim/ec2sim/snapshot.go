@@ -56,10 +56,10 @@ const (
 	Addressed ChangeKind = "addressed"
 )
 
-// A Call is one request that the EC2 endpoint has answered.
+// A Call is one request that the EC2 endpoint has got.
 type Call struct {
 	Action string
 	Params map[string]string // the request's parameters, without Action and Version
 	Code   string            // the error code of the answer; empty if the call succeeded
-	Lost   bool              // the answer was lost: see Sim.Lose and Sim.Script
+	Lost   bool              // the caller got no answer: see Sim.Lose and Sim.Script
 }

@@ -125,5 +125,4 @@ func (p *sparse) addrAt(high, low uint64) netip.Addr {
 	return netip.AddrFrom16(a)
 }
 
-// lastAddr returns the subnet's last address.
 func (p *sparse) lastAddr() netip.Addr { return p.addrAt(1<<(64-p.cidr.Bits())-1, math.MaxUint64) }

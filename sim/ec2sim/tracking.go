@@ -13,7 +13,7 @@ type Tracking struct {
 	UDP            int
 }
 
-// defaultTracking are the defaults of an instance type before Nitro v6 (API: ConnectionTrackingSpecificationRequest).
+// defaultTracking has the defaults of all instance types before Nitro v6 (API: ConnectionTrackingSpecificationRequest).
 var defaultTracking = Tracking{TCPEstablished: 432000, UDPStream: 180, UDP: 30}
 
 // withNitro6 returns the type as a type of Nitro v6, whose default for TCP is shorter (API: the same page).

@@ -174,8 +174,8 @@ func delegateControllers() error {
 	return nil
 }
 
-// Command is exec.CommandContext for a program in all namespaces and the cgroup of the machine. A kill of the command
-// kills nsenter(1), and not the program. [Machine.Signal] reaches the program.
+// Command is exec.CommandContext for a program in all namespaces and the cgroup of the machine. If the command is
+// killed, only nsenter(1) ends, and not the program: [Machine.Signal] reaches the program.
 func (m *Machine) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	enter := []string{"--target", strconv.Itoa(m.init.Process.Pid), "--mount", "--uts", "--ipc", "--net", "--pid",
 		"--cgroup", "--", name}

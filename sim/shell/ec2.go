@@ -93,7 +93,7 @@ func (c *control) undo(number string) error {
 	return nil
 }
 
-// printCalls prints how many calls EC2 has answered, for each action and each error code.
+// printCalls prints how many calls EC2 has got, for each action and each error code.
 func (c *control) printCalls(out io.Writer) {
 	made := map[string]int{}
 	for _, call := range c.scene.EC2.Calls() {

@@ -21,7 +21,7 @@ import (
 )
 
 // answerCalls answers calls in the network namespace of this process, as a pod's program does. It prints a line when it
-// is ready. It ends when an operator deletes the namespace args[1] from /run/netns.
+// is ready. It ends when the namespace with the name args[1] is deleted from /run/netns.
 func answerCalls(args []string) int {
 	ns, err := nl.Open("pod", "/proc/self/ns/net")
 	if err == nil {

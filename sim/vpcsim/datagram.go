@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// datagrams sends datagrams, and reads the path MTU that the kernel has learned.
+// datagrams is a UDP socket, with the socket options for the path MTU in its family.
 type datagrams struct {
 	net.Conn
 	raw      syscall.RawConn

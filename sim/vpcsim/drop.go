@@ -17,8 +17,8 @@ import (
 type Drops struct {
 	Spoofed int // from an address that the ENI does not have: EC2's source/destination check
 	NoHost  int // to an address of the VPC, or of a peer, that no ENI has
-	// to an IPv4 address outside the VPC and its peers, from an address that cannot reach the internet: its subnet has
-	// no NAT gateway, and it is not the primary address of an ENI with a public address
+	// to an IPv4 address outside the VPC and its peers, from an address that cannot reach the internet: the address's
+	// subnet has no NAT gateway, and the address is not the primary one of an ENI with a public address
 	NoRoute int
 }
 
@@ -73,7 +73,8 @@ func (f *Fabric) drainWiring() nl.Wiring {
 			w = append(w, nl.Step{NS: f.vpc.NS, Object: o})
 		}
 	}
-	// A router reports on each of its links that it listens to all-routers (RFC 3810). A drain would count this report.
+	// A router reports on each of its links that it is in the multicast group of all routers (RFC 3810). A drain would
+	// count this report.
 	const router = "net/ipv6/conf/default/forwarding"
 	add(nl.Sysctl{Key: router, Value: "0"})
 	for _, name := range []string{drainSpoofed, drainNoHost, drainNoRoute} {

@@ -81,15 +81,15 @@ type pluggedENI struct {
 	wiring   nl.Wiring // the first step is the ENI's link
 	instance *Instance
 	// the instance's end of the link, as the fabric has last seen it; it may be in the namespace of a pod
-	seen nl.Link
-	lost bool // the fabric could not restore the link; Err has the error
+	lastSeen nl.Link
+	lost     bool // the fabric could not restore the link; Err has the error
 }
 
 // plugENI replaces the wiring of an ENI. It does not touch objects that both the old and the new wiring have.
 func (f *Fabric) plugENI(e ec2sim.ENI, i *Instance) error {
 	p := f.plugged[e.ID]
 	was, now := p.wiring, f.eniWiring(e, i)
-	f.plugged[e.ID] = pluggedENI{wiring: now, instance: i, seen: p.seen}
+	f.plugged[e.ID] = pluggedENI{wiring: now, instance: i, lastSeen: p.lastSeen}
 	err := stepsNotIn(was, now).Del()
 	if failed := stepsNotIn(now, was).Add(); failed != nil && (len(was) == 0 || !f.isLinkMissing(linkName(e))) {
 		return errors.Join(err, failed)
@@ -110,8 +110,8 @@ func stepsNotIn(w, other nl.Wiring) nl.Wiring {
 	return slices.DeleteFunc(slices.Clone(w), func(s nl.Step) bool { return slices.Contains(other, s) })
 }
 
-// The VPC's router, as an ENI sees it. Its IPv6 address is the same in every subnet (VPC user guide, "Subnet route
-// tables": fe80:ec2::1). The kernel answers neighbour solicitations for this address.
+// The addresses of the VPC's router on the link of each ENI. The IPv6 address is the same in every subnet (VPC user
+// guide, "Subnet route tables": fe80:ec2::1). The kernel answers neighbour solicitations for this address.
 const routerMAC = "02:00:00:00:0e:c2"
 
 var router6 = netip.MustParsePrefix("fe80:ec2::1/64")

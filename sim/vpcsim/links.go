@@ -129,7 +129,7 @@ func (f *Fabric) checkLink(id string) error {
 	if err != nil {
 		return err
 	}
-	p.seen = far
+	p.lastSeen = far
 	f.plugged[id] = p
 	return nil
 }
@@ -152,12 +152,12 @@ func (f *Fabric) restoreLink(lost pluggedENI) error {
 	}
 	defer home.Close()
 	link, mtu := lost.link(), lost.link().MTU
-	if link.Peer, err = freeName(home, lost.seen, link.Peer); err != nil {
+	if link.Peer, err = freeName(home, lost.lastSeen, link.Peer); err != nil {
 		return err
 	}
-	link.PeerNS, link.PeerDown, link.PeerGroup = home, true, lost.seen.Group
-	if lost.seen.MTU > 0 {
-		link.MTU = lost.seen.MTU
+	link.PeerNS, link.PeerDown, link.PeerGroup = home, true, lost.lastSeen.Group
+	if lost.lastSeen.MTU > 0 {
+		link.MTU = lost.lastSeen.MTU
 	}
 	// The Veth gives both ends the MTU of the lost link. Then Up gives the fabric's end its own MTU again.
 	w := nl.Wiring{{NS: f.vpc.NS, Object: link}, {NS: f.vpc.NS, Object: nl.Up{Dev: link.Name, MTU: mtu}}}

@@ -74,8 +74,8 @@ func sendStream(c *net.TCPConn, size int) (seen netip.AddrPort, err error) {
 }
 
 // Ping sends an ICMP echo request each second until there is a reply, for at most a minute. One request is not enough.
-// The kernel first adds an IPv6 address, and a work item adds the local route to the address later
-// (net/ipv6/addrconf.c: addrconf_dad_start). The kernel drops a packet that arrives in between.
+// The kernel adds the local route to a new IPv6 address later than the address, in a work item (net/ipv6/addrconf.c:
+// addrconf_dad_start). It drops a packet that arrives before the route is there.
 func (n *Namespace) Ping(to netip.Addr) error { return n.ping(to, answerTimeout) }
 
 // Silent sends ICMP echo requests for two seconds, and returns an error if there is a reply.
