@@ -82,6 +82,7 @@ var imageCatalogue = catalogue[Image]{
 	filters: map[string]func(Image) []string{
 		"architecture": func(i Image) []string { return oneValue(i.Architecture) },
 		"name":         func(i Image) []string { return oneValue(i.Name) },
+		"state":        func(Image) []string { return oneValue("available") },
 	},
 }
 
